@@ -1,0 +1,114 @@
+"""What to look at next: as seldom as will do, since every command to a control daemon costs five lines of its log.
+
+Between the slow looks, clients are known from the logs, NVML and process exits; where two of these disagree, or
+something is in doubt, the daemon is asked sooner, for a while.
+"""
+
+from dataclasses import dataclass
+
+from exporter.core.gpus import NVML
+from exporter.model.node import Daemon, DaemonState, Gpu, Node, Server, ServerState
+from exporter.parse.control_reply import LIST_CLIENTS, LIST_SERVERS, SERVER_STATUS, VERSION
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rhythm:
+    """How often to look, in seconds: at a daemon's liveness, its full lists, and NVML; and how often when in doubt."""
+
+    liveness: float = 30.0
+    lists: float = 300.0
+    nvml: float = 10.0
+    doubt: float = 2.0
+    fault: float = 5.0
+    doubted_for: float = 10.0
+
+
+def commands(node: Node, name: str, rhythm: Rhythm) -> tuple[str, ...]:
+    """The commands to give one daemon now, most telling first."""
+    daemon = node.daemons[name]
+    if not daemon.answers or daemon.unanswered_since is not None or daemon.refused_since is not None:
+        return (LIST_SERVERS,) if _due(daemon, LIST_SERVERS, node.at, _probe_period(daemon, rhythm)) else ()
+    due: list[str] = []
+    if daemon.version is None and VERSION not in daemon.asked:
+        due.append(VERSION)
+    if _due(daemon, LIST_SERVERS, node.at, rhythm.doubt if _servers_in_doubt(daemon) else rhythm.liveness):
+        due.append(LIST_SERVERS)
+    for server in daemon.servers.values():
+        due.extend(_about(node, daemon, server, rhythm))
+    return tuple(due)
+
+
+def _probe_period(daemon: Daemon, rhythm: Rhythm) -> float:
+    """A daemon that is not known to be there, or well, is asked again soon; one that is known to be gone, at ease.
+
+    Its return is told by its log and its pid file; where neither can be read, by this.
+    """
+    return rhythm.liveness / 3 if daemon.state in (DaemonState.ABSENT, DaemonState.STOPPED) else rhythm.fault
+
+
+def _about(node: Node, daemon: Daemon, server: Server, rhythm: Rhythm) -> list[str]:
+    status, clients = f"{SERVER_STATUS} {server.pid}", f"{LIST_CLIENTS} {server.pid}"
+    status_period = rhythm.lists
+    if server.state is None or server.fault_suspected_at is not None:
+        status_period = rhythm.doubt
+    elif server.state is ServerState.FAULT:
+        status_period = rhythm.fault
+    clients_period = rhythm.doubt if _clients_in_doubt(node, daemon, server, rhythm) else rhythm.lists
+    return [
+        command
+        for command, period in ((status, status_period), (clients, clients_period))
+        if _due(daemon, command, node.at, period)
+    ]
+
+
+def _servers_in_doubt(daemon: Daemon) -> bool:
+    return not daemon.servers_listed or any(server.missing_since is not None for server in daemon.servers.values())
+
+
+def _clients_in_doubt(node: Node, daemon: Daemon, server: Server, rhythm: Rhythm) -> bool:
+    """Whether NVML shows MPS clients that nobody has told of, or an empty list has yet to be confirmed."""
+    if any(client.missing_since is not None for client in daemon.clients.values() if client.server == server.pid):
+        return True
+    unknown = [since for gpu in node.gpus.values() for since in _unknown_clients(node, gpu)]
+    return any(node.at - since <= rhythm.doubted_for for since in unknown)
+
+
+def _unknown_clients(node: Node, gpu: Gpu) -> list[float]:
+    """Since when NVML's MPS list has shown each PID that no daemon is known to serve."""
+    known = {pid for daemon in node.daemons.values() for pid in (*daemon.clients, *daemon.departed)}
+    return [since for pid, since in gpu.mps_since.items() if pid not in known]
+
+
+def _due(daemon: Daemon, command: str, now: float, period: float) -> bool:
+    asked = daemon.asked.get(command)
+    return asked is None or now - asked >= period
+
+
+def nvml_due(node: Node, rhythm: Rhythm) -> bool:
+    """Whether to read NVML now: sooner than usual where clients came or went since, or a process may bypass MPS."""
+    source = node.sources.get(NVML)
+    doubtful = any(_gpu_in_doubt(node, gpu) for gpu in node.gpus.values())
+    return source is None or node.at - source.last.at >= (rhythm.doubt if doubtful else rhythm.nvml)
+
+
+def _gpu_in_doubt(node: Node, gpu: Gpu) -> bool:
+    read_at = gpu.reading.at
+    if any(not stranger.told for stranger in gpu.strangers.values()):
+        return True
+    return any(
+        any(client.connected_at > read_at for client in daemon.clients.values())
+        or any(at > read_at for at in daemon.departed.values())
+        for daemon in node.daemons.values()
+    )
+
+
+def watched(node: Node) -> frozenset[int]:
+    """The processes whose facts are wanted, and whose exit is news: daemons, servers, clients, and strangers."""
+    pids: set[int] = set()
+    for daemon in node.daemons.values():
+        pids.update(daemon.servers, daemon.clients, daemon.pending)
+        if daemon.process is not None and daemon.process.pid is not None:
+            pids.add(daemon.process.pid)
+    for gpu in node.gpus.values():
+        pids.update(gpu.strangers)
+    return frozenset(pid for pid in pids if pid > 0)

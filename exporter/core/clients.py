@@ -1,0 +1,139 @@
+"""Clients: who is connected, who was turned away, who waits for a turn."""
+
+from dataclasses import replace
+
+from exporter.core.step import Step, chain, counted, for_each, quiet, without
+from exporter.model.event import Event, EventName
+from exporter.model.node import Client, Daemon, DepartureReason, RefusalReason
+
+FRESH_SECONDS = 0.5
+"""A list may be older than a line of the log that was read before it; a change this young outweighs the list."""
+
+CONFIRMING_SECONDS = 1.0
+"""An empty list counts when a second one, this much later, says the same: a lone empty reply proves nothing (R580)."""
+
+REMEMBERED_SECONDS = 5.0
+"""How long a client that has left is remembered, so that late evidence does not bring it back."""
+
+MOST_QUEUED = 1024
+"""How many queued clients are remembered for one daemon."""
+
+
+def connect(daemon: Daemon, at: float, server: int, pid: int) -> Step:
+    """A client is accepted: a context of it is ACTIVE, or the daemon lists it."""
+    known = daemon.clients.get(pid)
+    if known is not None and known.server == server:
+        return quiet(_with_client(daemon, replace(known, missing_since=None)))
+    moved = quiet(daemon) if known is None else disconnect(daemon, at, pid, DepartureReason.EXIT)
+    return chain(moved, lambda daemon: _admit(daemon, at, server, pid))
+
+
+def _admit(daemon: Daemon, at: float, server: int, pid: int) -> Step:
+    daemon = _with_client(daemon, Client(pid=pid, server=server, connected_at=at))
+    daemon = replace(
+        daemon,
+        departed=without(daemon.departed, pid),
+        totals=replace(daemon.totals, connected=daemon.totals.connected + 1),
+    )
+    event = Event(at=at, event=EventName.CLIENT_CONNECTED, daemon=daemon.name, server=server, pid=pid)
+    return dequeue(daemon, pid), (event,)
+
+
+def disconnect(daemon: Daemon, at: float, pid: int, reason: DepartureReason) -> Step:
+    """A client has left; nothing where it was none, or had left already."""
+    client = daemon.clients.get(pid)
+    if client is None:
+        return quiet(daemon)
+    totals = replace(daemon.totals, disconnected=counted(daemon.totals.disconnected, reason))
+    daemon = replace(
+        daemon,
+        clients=without(daemon.clients, pid),
+        departed={**daemon.departed, pid: at},
+        totals=totals,
+    )
+    event = Event(
+        at=at,
+        event=EventName.CLIENT_DISCONNECTED,
+        daemon=daemon.name,
+        server=client.server,
+        pid=pid,
+        reason=reason,
+    )
+    return daemon, (event,)
+
+
+def disconnect_all(daemon: Daemon, at: float, reason: DepartureReason, server: int | None = None) -> Step:
+    """All clients have left, or all of one server."""
+    leaving = [pid for pid, client in daemon.clients.items() if server in (None, client.server)]
+    return for_each(daemon, leaving, lambda daemon, pid: disconnect(daemon, at, pid, reason))
+
+
+def listed(daemon: Daemon, at: float, asked_at: float, server: int, pids: tuple[int, ...]) -> Step:
+    """The daemon lists a server's clients: meet those that are new, part with those that are missing."""
+    arrived = [pid for pid in pids if daemon.departed.get(pid, asked_at - 1) < asked_at]
+    missing = [
+        client.pid
+        for client in daemon.clients.values()
+        if client.server == server and client.pid not in pids and client.connected_at < asked_at - FRESH_SECONDS
+    ]
+    return chain(
+        for_each(daemon, arrived, lambda daemon, pid: connect(daemon, at, server, pid)),
+        lambda daemon: for_each(daemon, missing, lambda daemon, pid: _missing(daemon, at, pid, alone=not pids)),
+    )
+
+
+def _missing(daemon: Daemon, at: float, pid: int, *, alone: bool) -> Step:
+    """A client is not in the list; an empty list must say so twice."""
+    client = daemon.clients[pid]
+    since = client.missing_since
+    if not alone or (since is not None and at - since >= CONFIRMING_SECONDS):
+        return disconnect(daemon, at, pid, DepartureReason.EXIT)
+    return quiet(_with_client(daemon, replace(client, missing_since=since or at)))
+
+
+def refuse(daemon: Daemon, at: float, server: int, pid: int | None, reason: RefusalReason) -> Step:
+    """A new client was turned away."""
+    totals = replace(daemon.totals, refused=counted(daemon.totals.refused, reason))
+    daemon = replace(daemon, totals=totals)
+    event = Event(
+        at=at,
+        event=EventName.CLIENT_REFUSED,
+        daemon=daemon.name,
+        server=server,
+        pid=pid,
+        reason=reason,
+    )
+    return (daemon if pid is None else dequeue(daemon, pid)), (event,)
+
+
+def queue(daemon: Daemon, pid: int, uid: int | None) -> Daemon:
+    """A client is told to wait. That alone is ordinary: a server takes a moment to start."""
+    if len(daemon.pending) >= MOST_QUEUED:
+        return daemon
+    return replace(daemon, pending={**daemon.pending, pid: uid})
+
+
+def dequeue(daemon: Daemon, pid: int) -> Daemon:
+    """A client no longer waits."""
+    if pid not in daemon.pending:
+        return daemon
+    return replace(daemon, pending=without(daemon.pending, pid), waiting=daemon.waiting - {pid})
+
+
+def dequeue_user(daemon: Daemon, uid: int | None) -> Daemon:
+    """The server of this user is ready: whoever of them waited goes on."""
+    served = [pid for pid, owner in daemon.pending.items() if uid is None or owner in (None, uid)]
+    return replace(daemon, pending=without(daemon.pending, *served), waiting=daemon.waiting - set(served))
+
+
+def wait_for_turn(daemon: Daemon, at: float, server: int) -> Step:
+    """The present server stays, so whoever is queued waits until its last client has left."""
+    waiting = [pid for pid in daemon.pending if pid not in daemon.waiting]
+    events = tuple(
+        Event(at=at, event=EventName.CLIENT_WAITING, daemon=daemon.name, server=server, pid=pid) for pid in waiting
+    )
+    return replace(daemon, waiting=daemon.waiting | set(waiting)), events
+
+
+def _with_client(daemon: Daemon, client: Client) -> Daemon:
+    return replace(daemon, clients={**daemon.clients, client.pid: client})

@@ -1,0 +1,145 @@
+"""One observation at a time: what is known after it, and what happened."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
+
+from exporter.core import clients, gpus, life, log, replies, servers
+from exporter.core.gpus import NVML
+from exporter.core.step import Step, chain, quiet
+from exporter.model.event import Event
+from exporter.model.node import Daemon, DepartureReason, Node, Source
+from exporter.model.observation import (
+    ControlReply,
+    DaemonProcess,
+    GpuEvent,
+    GpuReading,
+    KernelRecord,
+    LogFile,
+    LogLine,
+    Observation,
+    ProcessExit,
+    ProcessReading,
+    SourceReading,
+)
+
+Told = tuple[Node, tuple[Event, ...]]
+
+REMEMBERED_SERVERS_SECONDS = 60.0
+"""How long a server that has gone is remembered, so that a log line read late does not bring it back."""
+
+
+def fold(node: Node, seen: Observation) -> Told:
+    """Take in one observation."""
+    node = replace(node, at=max(node.at, seen.at))
+    node, explained = _every_daemon(node, lambda daemon: life.explain(daemon, node.at))
+    node, told = _take(node, seen)
+    return node, explained + told
+
+
+def fold_all(node: Node, observations: Iterable[Observation]) -> Iterator[Told]:
+    """Take in observations one by one, and last of all settle what was still open when they ended."""
+    for seen in observations:
+        node, events = fold(node, seen)
+        yield node, events
+    yield _every_daemon(node, lambda daemon: life.explain(daemon, node.at, force=True))
+
+
+def _take(node: Node, seen: Observation) -> Told:
+    match seen:
+        case ControlReply():
+            return _daemon(node, seen.daemon, lambda daemon: replies.reply_read(daemon, seen))
+        case LogLine():
+            return _daemon(node, seen.daemon, lambda daemon: log.line_read(daemon, seen))
+        case LogFile():
+            return _daemon(node, seen.daemon, lambda daemon: quiet(_log_file_read(daemon, seen)))
+        case DaemonProcess():
+            return _daemon(node, seen.daemon, lambda daemon: life.process_read(daemon, seen))
+        case GpuReading():
+            return gpus.gpu_read(_forget_departed(node, seen), seen)
+        case ProcessReading():
+            return _process_read(node, seen)
+        case ProcessExit():
+            return _process_exited(node, seen)
+        case SourceReading():
+            return _source_read(gpus.nvml_looked(node, seen) if seen.name == NVML else node, seen), ()
+        case GpuEvent() | KernelRecord():
+            return node, ()
+
+
+def _daemon(node: Node, name: str, take: Callable[[Daemon], Step]) -> Told:
+    known = node.daemons.get(name) or Daemon(name=name, pipe_directory=name, log_directory="")
+    daemon, events = take(known)
+    return replace(node, daemons={**node.daemons, name: daemon}), events
+
+
+def _every_daemon(node: Node, take: Callable[[Daemon], Step]) -> Told:
+    taken = {name: take(daemon) for name, daemon in node.daemons.items()}
+    if all(daemon is node.daemons[name] for name, (daemon, _) in taken.items()):
+        return node, ()
+    events = tuple(event for _, told in taken.values() for event in told)
+    return replace(node, daemons={name: daemon for name, (daemon, _) in taken.items()}), events
+
+
+def _log_file_read(daemon: Daemon, seen: LogFile) -> Daemon:
+    return replace(daemon, log_problems={**daemon.log_problems, seen.file: seen.problem})
+
+
+def _process_read(node: Node, seen: ProcessReading) -> Told:
+    """A PID with another start time is another process: whoever had it before has left."""
+    known = node.processes.get(seen.pid)
+    events: tuple[Event, ...] = ()
+    if known is not None and known.start_ticks != seen.start_ticks:
+        node, events = _process_exited(node, ProcessExit(at=seen.at, pid=seen.pid, start_ticks=known.start_ticks))
+    return replace(node, processes={**node.processes, seen.pid: seen}), events
+
+
+def _process_exited(node: Node, seen: ProcessExit) -> Told:
+    known = node.processes.get(seen.pid)
+    if known is not None and known.start_ticks != seen.start_ticks:
+        return node, ()
+    processes = {pid: process for pid, process in node.processes.items() if pid != seen.pid}
+    return _every_daemon(replace(node, processes=processes), lambda daemon: _member_exited(daemon, seen))
+
+
+def _member_exited(daemon: Daemon, seen: ProcessExit) -> Step:
+    process = daemon.process
+    if process is not None and (process.pid, process.start_ticks) == (seen.pid, seen.start_ticks):
+        return life.gone(daemon, seen.at)
+    daemon = clients.dequeue(daemon, seen.pid)
+    return chain(
+        servers.end(daemon, seen.at, seen.pid),
+        lambda daemon: clients.disconnect(daemon, seen.at, seen.pid, DepartureReason.EXIT),
+    )
+
+
+def _forget_departed(node: Node, seen: GpuReading) -> Node:
+    """Clients that have left are remembered while NVML still shows their process, which is then no stranger."""
+    shown = {process.pid for process in seen.compute_processes or ()}
+    for uuid, gpu in node.gpus.items():
+        if uuid != seen.gpu:
+            shown.update(process.pid for process in gpu.reading.compute_processes or ())
+
+    def forget(daemon: Daemon) -> Step:
+        kept = _kept(daemon.departed, seen.at - clients.REMEMBERED_SECONDS, shown)
+        servers_kept = _kept(daemon.departed_servers, seen.at - REMEMBERED_SERVERS_SECONDS, shown)
+        if len(kept) == len(daemon.departed) and len(servers_kept) == len(daemon.departed_servers):
+            return quiet(daemon)
+        return quiet(replace(daemon, departed=kept, departed_servers=servers_kept))
+
+    return _every_daemon(node, forget)[0]
+
+
+def _kept(departed: Mapping[int, float], since: float, shown: set[int]) -> Mapping[int, float]:
+    return {pid: at for pid, at in departed.items() if at >= since or pid in shown}
+
+
+def _source_read(node: Node, seen: SourceReading) -> Node:
+    known = node.sources.get(seen.name)
+    failed = seen.problem is not None
+    source = Source(
+        last=seen,
+        last_success=(known.last_success if known else None) if failed else seen.at,
+        attempts=(known.attempts if known else 0) + 1,
+        failures=(known.failures if known else 0) + failed,
+    )
+    return replace(node, sources={**node.sources, seen.name: source})

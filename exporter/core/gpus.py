@@ -1,0 +1,125 @@
+"""GPUs, and the CUDA processes beside MPS on those that a known daemon serves or should serve.
+
+When a daemon dies, new CUDA processes run without MPS and say nothing (measured): only NVML's lists show them.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from exporter.model.event import Event, EventName
+from exporter.model.node import Daemon, DaemonState, Gpu, Node, Stranger
+from exporter.model.observation import GpuReading, SourceReading
+from exporter.parse.visible_devices import is_visible
+
+NVML = "nvml"
+"""The source that reads GPUs has this name."""
+
+BYPASSING_AFTER_SECONDS = 1.0
+"""Seen beside MPS twice, this far apart, a process is not merely on its way in or out. (A starting client is in
+NVML's MPS list before it is in the compute list; measured.)"""
+
+CLOCK_SLACK_SECONDS = 0.05
+"""A look is timed by another clock than its readings."""
+
+_MPS_COMMAND = "nvidia-cuda-mps"
+"""Both MPS binaries have this name, cut to 15 characters."""
+
+
+def gpu_read(node: Node, reading: GpuReading) -> tuple[Node, tuple[Event, ...]]:
+    """NVML has read a GPU, or failed to: a failure leaves the strangers as they were, for the next reading."""
+    known = node.gpus.get(reading.gpu)
+    before = known.strangers if known is not None else {}
+    server = serving_daemon(node, reading)
+    strangers: Mapping[int, Stranger] = before
+    events: tuple[Event, ...] = ()
+    if reading.problem is None and server is not None and reading.mps_processes is not None:
+        strangers, events = _strangers(node, server, reading, before)
+    since = known.mps_since if known is not None else {}
+    mps_since = {process.pid: since.get(process.pid, reading.at) for process in reading.mps_processes or ()}
+    gpu = Gpu(reading=reading, strangers=strangers, mps_since=mps_since)
+    return replace(node, gpus={**node.gpus, reading.gpu: gpu}), events
+
+
+def nvml_looked(node: Node, look: SourceReading) -> Node:
+    """NVML was looked at: a GPU that this look did not read has no reading, however fresh the last one."""
+    began = look.at - look.seconds - CLOCK_SLACK_SECONDS
+    missed = {uuid: gpu for uuid, gpu in node.gpus.items() if gpu.reading.at < began}
+    if not missed:
+        return node
+    problem = look.problem or "NVML does not list it any more"
+    unread = {uuid: replace(gpu, reading=_unread(gpu.reading, look.at, problem)) for uuid, gpu in missed.items()}
+    return replace(node, gpus={**node.gpus, **unread})
+
+
+def _unread(last: GpuReading, at: float, problem: str) -> GpuReading:
+    return GpuReading(at=at, gpu=last.gpu, index=last.index, name=last.name, problem=problem)
+
+
+def serving_daemon(node: Node, gpu: GpuReading) -> Daemon | None:
+    """The known daemon that serves this GPU, or would if it lived."""
+    serving = (daemon for daemon in node.daemons.values() if daemon.known and _serves(daemon, gpu))
+    return next(serving, None)
+
+
+def _serves(daemon: Daemon, gpu: GpuReading) -> bool:
+    return is_visible(daemon.visible_devices, gpu.index, gpu.gpu)
+
+
+def _strangers(
+    node: Node,
+    server: Daemon,
+    reading: GpuReading,
+    before: Mapping[int, Stranger],
+) -> tuple[Mapping[int, Stranger], tuple[Event, ...]]:
+    if not all(_servers_known(daemon) for daemon in node.daemons.values() if _serves(daemon, reading)):
+        return {}, ()
+    strangers: dict[int, Stranger] = {}
+    events: list[Event] = []
+    for pid in _beside_mps(node, reading):
+        stranger = before.get(pid) or Stranger(first_seen=reading.at)
+        if not stranger.told and reading.at - stranger.first_seen >= BYPASSING_AFTER_SECONDS:
+            stranger = replace(stranger, told=True)
+            if not _told_elsewhere(node, reading.gpu, pid):
+                events.append(_bypassing(server, reading, pid))
+        strangers[pid] = stranger
+    return strangers, tuple(events)
+
+
+def _servers_known(daemon: Daemon) -> bool:
+    """Until a daemon has said which servers it has, one of them might be taken for a process beside MPS."""
+    return daemon.servers_listed or not daemon.known or daemon.state in (DaemonState.ABSENT, DaemonState.STOPPED)
+
+
+def _beside_mps(node: Node, reading: GpuReading) -> list[int]:
+    """PIDs in the compute list that MPS has nothing to do with, nor had while they lived."""
+    of_mps = {process.pid for process in reading.mps_processes or ()}
+    for daemon in node.daemons.values():
+        of_mps.update(daemon.servers, daemon.departed_servers, daemon.clients, daemon.departed, daemon.pending)
+    return [
+        process.pid
+        for process in reading.compute_processes or ()
+        if process.pid not in of_mps and not _is_mps_binary(node, process.pid)
+    ]
+
+
+def _is_mps_binary(node: Node, pid: int) -> bool:
+    process = node.processes.get(pid)
+    if process is None:
+        return False
+    executable = (process.executable or "").rpartition("/")[2]
+    return executable.startswith(_MPS_COMMAND) if executable else (process.command or "").startswith(_MPS_COMMAND)
+
+
+def _told_elsewhere(node: Node, gpu: str, pid: int) -> bool:
+    others = (other for uuid, other in node.gpus.items() if uuid != gpu)
+    return any(pid in other.bypassing for other in others)
+
+
+def _bypassing(server: Daemon, reading: GpuReading, pid: int) -> Event:
+    return Event(
+        at=reading.at,
+        event=EventName.PROCESS_BYPASSING,
+        daemon=server.name,
+        pid=pid,
+        gpu=reading.gpu,
+    )

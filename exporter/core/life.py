@@ -1,0 +1,176 @@
+"""The control daemon's own life: up, lost, stopped by an operator, unresponsive, held by somebody's session."""
+
+from dataclasses import replace
+
+from exporter.core import servers
+from exporter.core.step import Step, chain, counted, quiet
+from exporter.model.event import Event, EventName
+from exporter.model.node import Daemon, DaemonState, DepartureReason, LossReason
+from exporter.model.observation import DaemonProcess
+
+SECOND_PROBE_SECONDS = 1.0
+"""A daemon is unresponsive when a second probe, this much after the first, got no answer either."""
+
+HELD_AFTER_SECONDS = 2.0
+"""Refusals this long without an answer between them are somebody's open session; shorter ones are collisions."""
+
+LAST_WORDS_SECONDS = 1.0
+"""How long the log may take to tell that a daemon which has gone had been told to quit."""
+
+SAME_START_SECONDS = 10.0
+"""A start that the log tells within this time of the daemon's first answer is that same start."""
+
+_GONE = (None, DaemonState.ABSENT, DaemonState.STOPPED)
+
+
+def answered(daemon: Daemon, at: float) -> Step:
+    """The daemon has answered a command."""
+    return chain(
+        explain(daemon, at, force=True),
+        lambda daemon: quiet(_reborn(daemon) if daemon.state in _GONE else daemon),
+        lambda daemon: quiet(replace(daemon, unanswered_since=None, refused_since=None)),
+        lambda daemon: enter(daemon, at, DaemonState.UP),
+    )
+
+
+def _reborn(daemon: Daemon) -> Daemon:
+    return replace(daemon, start_logged=False, quit_seen=False)
+
+
+def enter(daemon: Daemon, at: float, state: DaemonState) -> Step:
+    """The daemon is in a state; an event where that is news."""
+    before = daemon.state
+    if before is state:
+        return quiet(daemon)
+    daemon = replace(daemon, state=state, state_since=at, seen=True)
+    name = {
+        DaemonState.UP: _news_of_being_up(before),
+        DaemonState.HELD: EventName.DAEMON_UP if before in (None, DaemonState.STARTING) else None,
+        DaemonState.UNRESPONSIVE: EventName.DAEMON_UNRESPONSIVE,
+    }.get(state)
+    return daemon, () if name is None else (Event(at=at, event=name, daemon=daemon.name),)
+
+
+def _news_of_being_up(before: DaemonState | None) -> EventName | None:
+    if before is DaemonState.HELD:
+        return None
+    return EventName.DAEMON_RESPONSIVE if before is DaemonState.UNRESPONSIVE else EventName.DAEMON_UP
+
+
+def unanswered(daemon: Daemon, at: float) -> Step:
+    """A command got no answer within its deadline: the daemon hangs, or one of its servers does."""
+    since = daemon.unanswered_since
+    if since is None:
+        return quiet(replace(daemon, unanswered_since=at))
+    return enter(daemon, at, DaemonState.UNRESPONSIVE) if at - since >= SECOND_PROBE_SECONDS else quiet(daemon)
+
+
+def refused(daemon: Daemon, at: float) -> Step:
+    """A command was refused because another session is open: it lives, and nothing more is said."""
+    since = daemon.refused_since
+    if since is None:
+        return quiet(replace(daemon, refused_since=at))
+    held = at - since >= HELD_AFTER_SECONDS and daemon.state in (None, DaemonState.STARTING, DaemonState.UP)
+    return enter(daemon, at, DaemonState.HELD) if held else quiet(daemon)
+
+
+def not_found(daemon: Daemon, at: float) -> Step:
+    """The command found no daemon. Where its process is known to live, its pid file has been removed instead."""
+    return gone(daemon, at) if daemon.process is None else unanswered(daemon, at)
+
+
+def process_read(daemon: Daemon, reading: DaemonProcess) -> Step:
+    """The process behind the pid file was looked up."""
+    at = reading.at
+    known = daemon.process
+    if reading.pid is None:
+        return quiet(daemon) if known is None else gone(daemon, at)
+    same = known is not None and (known.pid, known.start_ticks) == (reading.pid, reading.start_ticks)
+    replaced = quiet(daemon) if known is None or same else _replaced(daemon, at)
+    return chain(
+        replaced,
+        lambda daemon: quiet(
+            replace(daemon, process=reading, visible_devices=reading.environment.get("CUDA_VISIBLE_DEVICES"))
+        ),
+        lambda daemon: enter(daemon, at, DaemonState.STARTING) if daemon.state in _GONE else quiet(daemon),
+    )
+
+
+def start_told(daemon: Daemon, at: float) -> Step:
+    """The log tells of a control daemon's start: where one was up, it had died and is already back."""
+    early = daemon.state_since is None or at - daemon.state_since <= SAME_START_SECONDS
+    if daemon.state is DaemonState.UP and not daemon.start_logged and early:
+        return quiet(replace(daemon, start_logged=True))
+    replaced = quiet(daemon) if daemon.state in (*_GONE, DaemonState.STARTING) else _replaced(daemon, at)
+    return chain(
+        replaced,
+        lambda daemon: explain(daemon, at, force=True),
+        lambda daemon: quiet(replace(daemon, start_logged=True, quit_seen=False, servers_listed=True)),
+        lambda daemon: enter(daemon, at, DaemonState.STARTING),
+    )
+
+
+def quit_told(daemon: Daemon) -> Daemon:
+    """An operator told the daemon to quit."""
+    return replace(daemon, quit_seen=True)
+
+
+def exit_told(daemon: Daemon, at: float) -> Step:
+    """The daemon says that it ends, as it does only when it was told to."""
+    return gone(quit_told(daemon), at)
+
+
+def gone(daemon: Daemon, at: float) -> Step:
+    """The daemon is no more, and so are its servers and clients (measured: they die with it)."""
+    if daemon.state in (DaemonState.ABSENT, DaemonState.STOPPED):
+        return quiet(replace(daemon, process=None))
+    was_there = daemon.state is not None
+    daemon = replace(
+        daemon,
+        process=None,
+        state=DaemonState.ABSENT,
+        state_since=at,
+        gone_at=at if was_there or daemon.quit_seen else None,
+        unanswered_since=None,
+        refused_since=None,
+        pending={},
+        waiting=frozenset(),
+        servers_listed=False,
+        echoing=False,
+    )
+    return chain(
+        servers.end_all(daemon, at, DepartureReason.DAEMON_GONE),
+        lambda daemon: explain(daemon, at),
+    )
+
+
+def explain(daemon: Daemon, at: float, *, force: bool = False) -> Step:
+    """Say whether a daemon that has gone was stopped or lost: at once if it was told to quit, else after a moment."""
+    gone_at = daemon.gone_at
+    if gone_at is None:
+        return quiet(daemon)
+    if daemon.quit_seen:
+        daemon = replace(daemon, gone_at=None, state=DaemonState.STOPPED, state_since=gone_at)
+        return daemon, (Event(at=gone_at, event=EventName.DAEMON_STOPPED, daemon=daemon.name),)
+    if not force and at - gone_at < LAST_WORDS_SECONDS:
+        return quiet(daemon)
+    return _lose(replace(daemon, gone_at=None), gone_at, LossReason.DIED)
+
+
+def _replaced(daemon: Daemon, at: float) -> Step:
+    """Another daemon stands where one was up: the death between them was too short to be seen."""
+    if daemon.quit_seen:
+        return chain(gone(daemon, at), lambda daemon: explain(daemon, at, force=True))
+    ended = gone(daemon, at)
+    return chain(
+        ended,
+        lambda daemon: (
+            quiet(daemon) if daemon.gone_at is None else _lose(replace(daemon, gone_at=None), at, LossReason.REPLACED)
+        ),
+    )
+
+
+def _lose(daemon: Daemon, at: float, reason: LossReason) -> Step:
+    totals = replace(daemon.totals, losses=counted(daemon.totals.losses, reason))
+    daemon = replace(daemon, totals=totals, last_loss_at=at)
+    return daemon, (Event(at=at, event=EventName.DAEMON_LOST, daemon=daemon.name, reason=reason),)

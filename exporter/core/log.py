@@ -1,0 +1,154 @@
+"""What a line of a daemon's logs says of it, its servers and their clients."""
+
+from dataclasses import replace
+
+from exporter.core import clients, life, servers
+from exporter.core.step import Step, chain, counted, quiet
+from exporter.model.node import Daemon, DepartureReason, RefusalReason, ServerState
+from exporter.model.observation import LogLine
+from exporter.parse import log_line as said
+from exporter.parse.log_line import LogEntry, Message, parse_line
+
+NOT_READY = 807
+"""CUDA_ERROR_MPS_SERVER_NOT_READY: the server is in FAULT."""
+
+_DEVICES = "devices"
+_VICTIMS = "victims"
+
+
+def line_read(daemon: Daemon, line: LogLine) -> Step:
+    """One more line was written."""
+    entry = parse_line(line.line)
+    daemon = _count(daemon, line.file, known=entry is not None and not isinstance(entry.message, said.Unrecognized))
+    if entry is None:
+        return quiet(daemon)
+    if isinstance(entry.message, said.Version):
+        return quiet(replace(daemon, version=entry.message.version))
+    if entry.by_daemon:
+        return _daemon_says(daemon, line.at, entry.message)
+    return _server_says(daemon, line.at, entry)
+
+
+def _count(daemon: Daemon, file: str, *, known: bool) -> Daemon:
+    totals = replace(
+        daemon.totals,
+        log_lines=counted(daemon.totals.log_lines, file),
+        log_lines_unrecognized=counted(daemon.totals.log_lines_unrecognized, file, by=0 if known else 1),
+    )
+    return replace(daemon, totals=totals)
+
+
+def _daemon_says(daemon: Daemon, at: float, message: Message) -> Step:
+    match message:
+        case said.CommandIssued(text):
+            return quiet(_command_issued(daemon, text.split()))
+        case said.SessionClosed():
+            return quiet(replace(daemon, echoing=False))
+        case _ if daemon.echoing:
+            return quiet(daemon)
+        case said.DaemonStarting():
+            return life.start_told(daemon, at)
+        case said.DaemonExiting():
+            return life.exit_told(daemon, at)
+        case said.ServerStarting(server, uid):
+            return servers.start(daemon, at, server, uid, ServerState.INITIALIZING)
+        case said.ServerReady(int(server)):
+            return _server_ready(daemon, at, server)
+        case said.ServerExited(server):
+            return servers.end(daemon, at, server, DepartureReason.SERVER_GONE)
+        case said.ServerStays(server):
+            return clients.wait_for_turn(daemon, at, server)
+        case said.ClientQueued(pid, uid):
+            return quiet(clients.queue(daemon, pid, uid))
+        case said.ClientForwarded(pid):
+            return quiet(clients.dequeue(daemon, pid))
+        case _:
+            return quiet(daemon)
+
+
+def _command_issued(daemon: Daemon, words: list[str]) -> Daemon:
+    """`ps` is answered with the clients' own command lines, which may read like anything: they are not listened to."""
+    if words[:1] == ["quit"]:
+        daemon = life.quit_told(daemon)
+    return replace(daemon, echoing=words[:1] == ["ps"])
+
+
+def _server_ready(daemon: Daemon, at: float, server: int) -> Step:
+    return chain(
+        servers.start(daemon, at, server),
+        lambda daemon: servers.enter(daemon, at, server, ServerState.ACTIVE),
+    )
+
+
+def _server_says(daemon: Daemon, at: float, entry: LogEntry) -> Step:
+    match entry.message:
+        case said.ServerReady():
+            return _server_ready(daemon, at, entry.pid)
+        case said.ClientActive(pid) if pid > 0:
+            return chain(
+                servers.seen_alive(daemon, at, entry.pid),
+                lambda daemon: _client_active(daemon, at, entry.pid, pid),
+            )
+        case said.ClientDisconnected(pid):
+            return clients.disconnect(daemon, at, pid, DepartureReason.EXIT)
+        case _ if entry.pid in daemon.servers:
+            return _known_server_says(daemon, at, entry.pid, entry.message)
+        case said.FaultHandled():
+            return chain(
+                servers.seen_alive(daemon, at, entry.pid),
+                lambda daemon: _known_server_says(daemon, at, entry.pid, entry.message),
+            )
+        case _:
+            return quiet(daemon)
+
+
+def _client_active(daemon: Daemon, at: float, server: int, pid: int) -> Step:
+    if server not in daemon.servers:
+        return quiet(daemon)
+    daemon = servers.with_server(daemon, replace(daemon.servers[server], connecting=None))
+    return clients.connect(daemon, at, server, pid)
+
+
+def _known_server_says(daemon: Daemon, at: float, pid: int, message: Message) -> Step:
+    server = daemon.servers.get(pid)
+    if server is None:
+        return quiet(daemon)
+    if server.listing is not None and not isinstance(message, said.Number):
+        server = replace(server, listing=None)
+        daemon = servers.with_server(daemon, server)
+    match message:
+        case said.ClientConnecting(client, context):
+            daemon = clients.dequeue(daemon, client)
+            connecting = client if context > 0 else server.connecting
+            return quiet(servers.with_server(daemon, replace(server, connecting=connecting)))
+        case said.ClientLimitReached(limit):
+            daemon = servers.with_server(daemon, replace(server, connecting=None, clients_limit=limit))
+            return clients.refuse(daemon, at, pid, server.connecting, RefusalReason.LIMIT)
+        case said.ClientTurnedAway(client):
+            daemon = servers.with_server(daemon, replace(server, refusing=client))
+            return clients.refuse(daemon, at, pid, client, RefusalReason.FAULT)
+        case said.ClientRejected(client, _) if server.refusing == client:
+            return quiet(servers.with_server(daemon, replace(server, refusing=None)))
+        case said.ClientRejected(client, status):
+            reason = RefusalReason.FAULT if status == NOT_READY else RefusalReason.OTHER
+            return clients.refuse(daemon, at, pid, client, reason)
+        case said.FaultHandled():
+            return servers.enter(daemon, at, pid, ServerState.FAULT)
+        case said.DevicesFollow():
+            return quiet(servers.with_server(daemon, replace(server, listing=_DEVICES, devices_to_reset=frozenset())))
+        case said.VictimsFollow():
+            return quiet(servers.with_server(daemon, replace(server, listing=_VICTIMS)))
+        case said.Number(device) if server.listing == _DEVICES:
+            devices = (server.devices_to_reset or frozenset()) | {device}
+            return quiet(servers.with_server(daemon, replace(server, devices_to_reset=devices)))
+        case said.ContextDestroyed(device) if server.devices_to_reset:
+            return _device_reset(daemon, at, pid, server.devices_to_reset - {device})
+        case _:
+            return quiet(daemon)
+
+
+def _device_reset(daemon: Daemon, at: float, pid: int, left: frozenset[int]) -> Step:
+    """The last victim on a device has left; when that is so on all of them, the server is well again."""
+    if not left:
+        return servers.enter(daemon, at, pid, ServerState.ACTIVE)
+    return quiet(servers.with_server(daemon, replace(daemon.servers[pid], devices_to_reset=left)))

@@ -1,0 +1,66 @@
+"""What a control daemon's reply says of it, its servers and their clients."""
+
+from dataclasses import replace
+
+from exporter.core import clients, life, servers
+from exporter.core.step import Step, chain, quiet
+from exporter.model.node import Daemon
+from exporter.model.observation import ControlReply
+from exporter.parse import control_reply
+from exporter.parse.control_reply import LIST_CLIENTS, LIST_SERVERS, QUIT, SERVER_STATUS, VERSION, Verdict
+
+
+def reply_read(daemon: Daemon, reply: ControlReply) -> Step:
+    """A command was given to the daemon, by the exporter or, in a recording, by anybody."""
+    daemon = replace(daemon, asked={**daemon.asked, reply.command: reply.at})
+    verb = reply.command.partition(" ")[0]
+    if verb == VERSION:
+        return quiet(replace(daemon, version=control_reply.version(reply.stdout) or daemon.version))
+    match control_reply.verdict(reply.exit_code, reply.stderr):
+        case Verdict.ANSWERED if verb == QUIT:
+            return quiet(life.quit_told(daemon))
+        case Verdict.ANSWERED:
+            return chain(life.answered(daemon, reply.at), lambda daemon: _answer_read(daemon, reply))
+        case Verdict.NO_DAEMON:
+            return life.not_found(daemon, reply.at)
+        case Verdict.REFUSED:
+            return life.refused(daemon, reply.at)
+        case Verdict.TIMED_OUT:
+            return life.unanswered(daemon, reply.at)
+        case Verdict.UNUSABLE:
+            return quiet(daemon)
+
+
+def _answer_read(daemon: Daemon, reply: ControlReply) -> Step:
+    missing = control_reply.missing_server(reply.stdout)
+    if missing is not None:
+        return servers.end(daemon, reply.at, missing)
+    match reply.command.split():
+        case [verb] if verb == LIST_SERVERS:
+            return _servers_listed(daemon, reply)
+        case [verb, server] if verb == SERVER_STATUS and server.isdecimal():
+            state = control_reply.server_state(reply.stdout)
+            return (
+                quiet(daemon)
+                if state is None
+                else servers.status_told(daemon, reply.at, reply.asked_at, int(server), state)
+            )
+        case [verb, server] if verb == LIST_CLIENTS and server.isdecimal():
+            return _clients_listed(daemon, reply, int(server))
+        case _:
+            return quiet(daemon)
+
+
+def _servers_listed(daemon: Daemon, reply: ControlReply) -> Step:
+    pids = control_reply.pids(reply.stdout)
+    return quiet(daemon) if pids is None else servers.listed(daemon, reply.at, reply.asked_at, pids)
+
+
+def _clients_listed(daemon: Daemon, reply: ControlReply, server: int) -> Step:
+    pids = control_reply.pids(reply.stdout)
+    if pids is None or server not in daemon.servers:
+        return quiet(daemon)
+    return chain(
+        clients.listed(daemon, reply.at, reply.asked_at, server, pids),
+        lambda daemon: servers.clients_listed(daemon, reply.at, server, pids),
+    )

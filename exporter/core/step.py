@@ -1,0 +1,45 @@
+"""The shape of every judgement here: a daemon as it now is, and the events that made it so."""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import TypeVar
+
+from exporter.model.event import Event
+from exporter.model.node import Daemon
+
+Key = TypeVar("Key")
+Value = TypeVar("Value")
+
+Step = tuple[Daemon, tuple[Event, ...]]
+
+
+def quiet(daemon: Daemon) -> Step:
+    """Nothing to tell."""
+    return daemon, ()
+
+
+def chain(step: Step, *following: Callable[[Daemon], Step]) -> Step:
+    """Take further steps, and tell the events of all, in order."""
+    daemon, events = step
+    for take in following:
+        daemon, told = take(daemon)
+        events += told
+    return daemon, events
+
+
+def for_each(daemon: Daemon, items: Iterable[int], take: Callable[[Daemon, int], Step]) -> Step:
+    """Take one step for each item, and tell the events of all, in order."""
+    events: tuple[Event, ...] = ()
+    for item in tuple(items):
+        daemon, told = take(daemon, item)
+        events += told
+    return daemon, events
+
+
+def without(mapping: Mapping[Key, Value], *keys: Key) -> Mapping[Key, Value]:
+    """The mapping without these keys."""
+    return {key: value for key, value in mapping.items() if key not in keys}
+
+
+def counted(counts: Mapping[str, int], key: str, by: int = 1) -> Mapping[str, int]:
+    """The counts with one of them grown."""
+    return {**counts, key: counts.get(key, 0) + by}

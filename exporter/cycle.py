@@ -1,0 +1,128 @@
+"""One cycle: observe, account, judge, publish.
+
+Nothing acts yet. The main thread is the cycle; sources look in threads of their own and leave what they saw in the
+inbox, so that one that hangs keeps nobody waiting.
+"""
+
+import queue
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import structlog
+
+from exporter.clock import Clock
+from exporter.core import agenda
+from exporter.core.agenda import Rhythm
+from exporter.core.fold import fold
+from exporter.model.event import Event
+from exporter.model.node import Node
+from exporter.model.observation import Observation
+from exporter.sources.control import ControlClient
+from exporter.sources.eye import Eye, Inbox
+from exporter.sources.processes import Processes
+
+TICK_SECONDS = 0.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sources:
+    """All eyes, and the sources that are told where to look."""
+
+    eyes: Sequence[Eye]
+    control: Mapping[str, tuple[ControlClient, Eye]]
+    processes: Processes | None = None
+    nvml: Eye | None = None
+
+    def open(self) -> None:
+        """Begin to look."""
+        for eye in self.eyes:
+            eye.open()
+
+    def close(self, timeout: float) -> None:
+        """Stop looking."""
+        for eye in self.eyes:
+            eye.close(timeout)
+
+
+class Cycle:
+    """Turns what the sources see into what the node is, and publishes it."""
+
+    def __init__(
+        self,
+        node: Node,
+        sources: Sources,
+        *,
+        inbox: Inbox,
+        clock: Clock,
+        rhythm: Rhythm,
+        publish: Callable[[Node], None],
+        record: Callable[[Observation], None] | None = None,
+        turned: Callable[[], None] | None = None,
+    ) -> None:
+        """`publish` gets every new node, `record` every observation; `turned` is told of each completed cycle."""
+        self.node = node
+        self._sources = sources
+        self._inbox = inbox
+        self._clock = clock
+        self._rhythm = rhythm
+        self._publish = publish
+        self._record = record
+        self._turned = turned
+        self._log = structlog.get_logger()
+
+    def run(self, keep_on: Callable[[], bool]) -> None:
+        """Cycle until told to stop."""
+        self._sources.open()
+        try:
+            while keep_on():
+                self.once(TICK_SECONDS)
+        finally:
+            self._sources.close(timeout=1.0)
+
+    def once(self, timeout: float) -> tuple[Event, ...]:
+        """One cycle, which waits up to `timeout` seconds for something to be seen."""
+        seen = [*self._seen(timeout), *self._complaints()]
+        events = self._account(sorted(seen, key=lambda each: each.at))
+        for event in events:
+            self._log.info(event.event, **{key: value for key, value in event.as_json().items() if key != "event"})
+        self._direct()
+        if seen:
+            self._publish(self.node)
+        if self._turned is not None:
+            self._turned()
+        return events
+
+    def _seen(self, timeout: float) -> Iterable[Observation]:
+        seen: list[Observation] = []
+        try:
+            seen.extend(self._inbox.get(timeout=timeout))
+            while True:
+                seen.extend(self._inbox.get_nowait())
+        except queue.Empty:
+            return seen
+
+    def _complaints(self) -> list[Observation]:
+        return [complaint for eye in self._sources.eyes if (complaint := eye.complaint()) is not None]
+
+    def _account(self, seen: list[Observation]) -> tuple[Event, ...]:
+        events: list[Event] = []
+        for each in seen:
+            if self._record is not None:
+                self._record(each)
+            self.node, told = fold(self.node, each)
+            events.extend(told)
+        return tuple(events)
+
+    def _direct(self) -> None:
+        """Tell the sources where to look next."""
+        now = replace(self.node, at=max(self.node.at, self._clock.now()))
+        for name, (client, eye) in self._sources.control.items():
+            commands = () if eye.busy else agenda.commands(now, name, self._rhythm)
+            if commands:
+                client.want(commands)
+                eye.nudge()
+        if self._sources.processes is not None:
+            self._sources.processes.watch(agenda.watched(self.node))
+        nvml = self._sources.nvml
+        if nvml is not None and not nvml.busy and agenda.nvml_due(now, self._rhythm):
+            nvml.nudge()

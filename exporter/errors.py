@@ -1,0 +1,18 @@
+"""The exporter's errors, each for the person who must act on it.
+
+ExporterError
+├── ConfigError       a flag or setting is wrong: exit code 2
+└── RecordingError    a recording cannot be read or written: exit code 1
+"""
+
+
+class ExporterError(Exception):
+    """Something that the person at the command line must know: what, where, and what to do."""
+
+
+class ConfigError(ExporterError):
+    """A flag, variable or setting that cannot be used; the message names it."""
+
+
+class RecordingError(ExporterError):
+    """A recording that cannot be read or written; the message names file and line."""

@@ -1,0 +1,37 @@
+"""Configures structlog, once: for a person at a terminal, or for machines."""
+
+from typing import TextIO
+
+import structlog
+from structlog.typing import Processor
+
+LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
+FORMATS = ("auto", "console", "json", "logfmt")
+
+
+def configure(level: str, log_format: str, stream: TextIO) -> None:
+    """Send records to `stream`; `auto` is for a person where it is a terminal, and JSON elsewhere."""
+    if log_format == "auto":
+        log_format = "console" if stream.isatty() else "json"
+    structlog.configure(
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            *_rendering(log_format, colors=stream.isatty()),
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(LEVELS[level]),
+        logger_factory=structlog.WriteLoggerFactory(stream),
+    )
+
+
+def _rendering(log_format: str, *, colors: bool) -> list[Processor]:
+    """Tracebacks come without local variables: these might hold what a workload's /proc entry held."""
+    plain = structlog.dev.plain_traceback
+    if log_format == "console":
+        return [structlog.dev.ConsoleRenderer(colors=colors, exception_formatter=plain)]
+    if log_format == "logfmt":
+        return [
+            structlog.processors.format_exc_info,
+            structlog.processors.LogfmtRenderer(key_order=["timestamp", "level", "event"]),
+        ]
+    return [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]

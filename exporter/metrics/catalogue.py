@@ -1,0 +1,30 @@
+"""The one catalogue: every family there is."""
+
+from collections.abc import Iterable
+
+from prometheus_client.core import Metric
+from prometheus_client.registry import Collector
+
+from exporter.metrics import clients, daemons, eyes, gpus, servers
+from exporter.metrics.family import Family
+from exporter.view import View
+
+CATALOGUE: tuple[Family, ...] = (
+    *daemons.FAMILIES,
+    *servers.FAMILIES,
+    *clients.FAMILIES,
+    *gpus.FAMILIES,
+    *eyes.FAMILIES,
+)
+
+
+class NodeCollector(Collector):
+    """One view of the node, for prometheus_client to write out. A family without samples is left out."""
+
+    def __init__(self, view: View) -> None:
+        self._view = view
+
+    def collect(self) -> Iterable[Metric]:
+        """The families that have samples."""
+        metrics = (family.metric(self._view) for family in CATALOGUE)
+        return [metric for metric in metrics if metric.samples]

@@ -1,0 +1,89 @@
+"""Families about the exporter itself: what it can see, and how well."""
+
+import platform
+
+from exporter import __version__
+from exporter.metrics.family import Samples, counter, gauge
+from exporter.view import View
+
+
+def _last_success(view: View) -> Samples:
+    for name, source in view.node.sources.items():
+        if source.last_success is not None:
+            yield (name,), source.last_success
+
+
+def _log_followed(view: View) -> Samples:
+    for daemon in view.daemons():
+        for file, problem in sorted(daemon.log_problems.items()):
+            yield (daemon.name, file), problem is None
+
+
+def _log_lines(view: View) -> Samples:
+    for daemon in view.daemons():
+        yield from (((daemon.name, file), count) for file, count in sorted(daemon.totals.log_lines.items()))
+
+
+def _log_lines_unrecognized(view: View) -> Samples:
+    for daemon in view.daemons():
+        yield from (
+            ((daemon.name, file), count) for file, count in sorted(daemon.totals.log_lines_unrecognized.items())
+        )
+
+
+FAMILIES = (
+    gauge(
+        "cuda_mps_exporter_build_info",
+        ("version", "python"),
+        "The exporter.",
+        lambda _view: [((__version__, platform.python_version()), 1)],
+    ),
+    gauge(
+        "cuda_mps_exporter_source_up",
+        ("source",),
+        "Whether the source's last look saw all it should.",
+        lambda view: (((name,), source.last.problem is None) for name, source in view.node.sources.items()),
+    ),
+    gauge(
+        "cuda_mps_exporter_source_duration_seconds",
+        ("source",),
+        "How long the source's last look took, or has taken so far where it hangs.",
+        lambda view: (((name,), source.last.seconds) for name, source in view.node.sources.items()),
+    ),
+    gauge(
+        "cuda_mps_exporter_source_last_success_timestamp_seconds",
+        ("source",),
+        "When the source last saw all it should, in seconds since the epoch.",
+        _last_success,
+    ),
+    counter(
+        "cuda_mps_exporter_source_looks_total",
+        ("source",),
+        "Looks of the source that were told of; looks without news are told of once a second.",
+        lambda view: (((name,), source.attempts) for name, source in view.node.sources.items()),
+    ),
+    counter(
+        "cuda_mps_exporter_source_failures_total",
+        ("source",),
+        "Looks of the source that did not see all they should.",
+        lambda view: (((name,), source.failures) for name, source in view.node.sources.items()),
+    ),
+    gauge(
+        "cuda_mps_exporter_log_followed",
+        ("daemon", "file"),
+        "Whether the daemon's log file is there and can be read.",
+        _log_followed,
+    ),
+    counter(
+        "cuda_mps_exporter_log_lines_total",
+        ("daemon", "file"),
+        "Lines read from the daemon's log.",
+        _log_lines,
+    ),
+    counter(
+        "cuda_mps_exporter_log_lines_unrecognized_total",
+        ("daemon", "file"),
+        "Lines of the daemon's log that no rule knows.",
+        _log_lines_unrecognized,
+    ),
+)

@@ -1,0 +1,64 @@
+"""Families about MPS servers."""
+
+from collections import Counter
+
+from exporter.metrics.family import Samples, gauge
+from exporter.model.node import ServerState
+from exporter.view import View
+
+LIMIT = 48
+"""Clients a server takes on Volta and later, up to CUDA 13.0 (measured on R580)."""
+
+LIMIT_FROM_13_1 = 60
+"""Client contexts a device takes from CUDA 13.1 on (NVIDIA's MPS guide)."""
+
+
+def _state(view: View) -> Samples:
+    for daemon, server in view.servers():
+        if server.state is not None:
+            yield from (((daemon.name, str(server.pid), state), server.state is state) for state in ServerState)
+
+
+def _info(view: View) -> Samples:
+    for daemon, server in view.servers():
+        process = view.node.processes.get(server.pid)
+        uid = server.uid if server.uid is not None or process is None else process.uid
+        user = process.user if process is not None and process.uid == uid else None
+        yield (daemon.name, str(server.pid), "" if uid is None else str(uid), user or ""), 1
+
+
+def _clients(view: View) -> Samples:
+    for daemon in view.daemons():
+        connected = Counter(client.server for client in daemon.clients.values())
+        yield from (((daemon.name, str(server)), connected[server]) for server in daemon.servers)
+
+
+def _limit(view: View) -> Samples:
+    for daemon, server in view.servers():
+        limit = server.clients_limit or _limit_of(daemon.version)
+        if limit is not None:
+            yield (daemon.name, str(server.pid)), limit
+
+
+def _limit_of(version: str | None) -> int | None:
+    if version is None:
+        return None
+    return LIMIT_FROM_13_1 if int(version) >= 13010 else LIMIT
+
+
+FAMILIES = (
+    gauge(
+        "cuda_mps_server_state",
+        ("daemon", "server", "state"),
+        "State of the MPS server; exactly one is 1. In fault it turns all new clients away.",
+        _state,
+    ),
+    gauge(
+        "cuda_mps_server_info",
+        ("daemon", "server", "uid", "user"),
+        "The MPS server; uid and user are those it serves.",
+        _info,
+    ),
+    gauge("cuda_mps_server_clients", ("daemon", "server"), "Clients connected to the server.", _clients),
+    gauge("cuda_mps_server_clients_limit", ("daemon", "server"), "Clients that the server takes at most.", _limit),
+)

@@ -1,0 +1,178 @@
+"""What is remembered: the node as the core last understood it. Immutable, so a snapshot is a reference to it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from exporter.model.observation import DaemonName, DaemonProcess, GpuReading, GpuUuid, ProcessReading, SourceReading
+
+
+class DaemonState(StrEnum):
+    """How a control daemon is."""
+
+    ABSENT = "absent"
+    STARTING = "starting"
+    UP = "up"
+    UNRESPONSIVE = "unresponsive"
+    HELD = "held"
+    STOPPED = "stopped"
+
+
+class ServerState(StrEnum):
+    """How an MPS server is, in the words of `get_server_status` (Volta and later)."""
+
+    INITIALIZING = "initializing"
+    ACTIVE = "active"
+    FAULT = "fault"
+
+
+class RefusalReason(StrEnum):
+    """Why a new client was turned away."""
+
+    LIMIT = "limit"
+    FAULT = "fault"
+    OTHER = "other"
+
+
+class DepartureReason(StrEnum):
+    """What ended a client's connection."""
+
+    EXIT = "exit"
+    SERVER_GONE = "server_gone"
+    DAEMON_GONE = "daemon_gone"
+
+
+class LossReason(StrEnum):
+    """How the end of a daemon that nobody had told to quit was noticed."""
+
+    DIED = "died"
+    REPLACED = "replaced"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Client:
+    """A process connected to an MPS server."""
+
+    pid: int
+    server: int
+    connected_at: float
+    missing_since: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Server:
+    """An MPS server. `state` is None until something has told it."""
+
+    pid: int
+    started_at: float
+    uid: int | None = None
+    state: ServerState | None = None
+    state_since: float | None = None
+    clients_limit: int | None = None
+    fault_suspected_at: float | None = None
+    devices_to_reset: frozenset[int] | None = None
+    listing: str | None = None
+    connecting: int | None = None
+    refusing: int | None = None
+    missing_since: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Totals:
+    """A daemon's counters. They only grow."""
+
+    connected: int = 0
+    disconnected: Mapping[str, int] = field(default_factory=lambda: dict.fromkeys(DepartureReason, 0))
+    refused: Mapping[str, int] = field(default_factory=lambda: dict.fromkeys(RefusalReason, 0))
+    losses: Mapping[str, int] = field(default_factory=lambda: dict.fromkeys(LossReason, 0))
+    log_lines: Mapping[str, int] = field(default_factory=dict)
+    log_lines_unrecognized: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Daemon:
+    """A control daemon, what it serves, and the doubts about it that further evidence will settle."""
+
+    name: DaemonName
+    pipe_directory: str
+    log_directory: str
+    expected: bool = False
+    state: DaemonState | None = None
+    state_since: float | None = None
+    seen: bool = False
+    process: DaemonProcess | None = None
+    version: str | None = None
+    visible_devices: str | None = None
+    servers: Mapping[int, Server] = field(default_factory=dict)
+    servers_listed: bool = False
+    clients: Mapping[int, Client] = field(default_factory=dict)
+    pending: Mapping[int, int | None] = field(default_factory=dict)
+    waiting: frozenset[int] = frozenset()
+    departed: Mapping[int, float] = field(default_factory=dict)
+    departed_servers: Mapping[int, float] = field(default_factory=dict)
+    quit_seen: bool = False
+    start_logged: bool = False
+    echoing: bool = False
+    unanswered_since: float | None = None
+    refused_since: float | None = None
+    gone_at: float | None = None
+    last_loss_at: float | None = None
+    asked: Mapping[str, float] = field(default_factory=dict)
+    log_problems: Mapping[str, str | None] = field(default_factory=dict)
+    totals: Totals = Totals()
+
+    @property
+    def known(self) -> bool:
+        """Whether there is a daemon to speak of: it is expected, or was seen alive."""
+        return self.expected or self.seen
+
+    @property
+    def answers(self) -> bool:
+        """Whether it responds: with answers, or by refusing because somebody else's session is open."""
+        return self.state in (DaemonState.UP, DaemonState.HELD)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stranger:
+    """A process on a GPU that is no client of a known daemon; `told` once it was called a bypassing one."""
+
+    first_seen: float
+    told: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gpu:
+    """A GPU as NVML last read it. `reading` holds its problem where the last attempt failed.
+
+    `mps_since` says since when each PID has been in NVML's MPS list, which shows refused clients too.
+    """
+
+    reading: GpuReading
+    mps_since: Mapping[int, float] = field(default_factory=dict)
+    strangers: Mapping[int, Stranger] = field(default_factory=dict)
+
+    @property
+    def bypassing(self) -> tuple[int, ...]:
+        """PIDs that use this GPU beside MPS."""
+        return tuple(pid for pid, stranger in self.strangers.items() if stranger.told)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """One of the exporter's own eyes: its last attempt, when it last succeeded, and how often it failed."""
+
+    last: SourceReading
+    last_success: float | None = None
+    attempts: int = 0
+    failures: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """Everything remembered between two observations."""
+
+    at: float = 0.0
+    daemons: Mapping[DaemonName, Daemon] = field(default_factory=dict)
+    gpus: Mapping[GpuUuid, Gpu] = field(default_factory=dict)
+    processes: Mapping[int, ProcessReading] = field(default_factory=dict)
+    sources: Mapping[str, Source] = field(default_factory=dict)

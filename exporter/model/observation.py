@@ -1,0 +1,170 @@
+"""What was seen: raw, timed, and never interpreted before the core reads it.
+
+`at` is the time at which it was seen, in seconds since the epoch. A recording is a file of these, one a line.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+DaemonName = str
+GpuUuid = str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControlReply:
+    """One command to a control daemon and what came back.
+
+    `exit_code` is None where no answer came within the deadline; `seconds` is how long the asking took.
+    """
+
+    at: float
+    daemon: DaemonName
+    command: str
+    exit_code: int | None
+    stdout: str = ""
+    stderr: str = ""
+    seconds: float | None = None
+
+    @property
+    def asked_at(self) -> float:
+        """When the command was sent: what the reply says may be as old as this."""
+        return self.at - (self.seconds or 0.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogLine:
+    """One whole line of control.log, server.log, or a foreground daemon's stdout."""
+
+    at: float
+    daemon: DaemonName
+    file: str
+    line: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuProcess:
+    """A process in one of NVML's lists; `used_bytes` is None where NVML does not tell."""
+
+    pid: int
+    used_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessUtilization:
+    """One sample of NVML's process utilisation. Under MPS the server's PID has it all (measured, R580)."""
+
+    pid: int
+    timestamp_us: int
+    sm_percent: int
+    memory_percent: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuReading:
+    """NVML's word on one GPU, or the `problem` that kept it from one; None where this GPU or driver cannot tell."""
+
+    at: float
+    gpu: GpuUuid
+    problem: str | None = None
+    index: int | None = None
+    name: str | None = None
+    compute_processes: tuple[GpuProcess, ...] | None = None
+    mps_processes: tuple[GpuProcess, ...] | None = None
+    process_utilization: tuple[ProcessUtilization, ...] | None = None
+    gpu_percent: int | None = None
+    memory_percent: int | None = None
+    memory_used_bytes: int | None = None
+    memory_total_bytes: int | None = None
+    energy_millijoules: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuEvent:
+    """An NVML event: `type` as NVML numbers it (8 is a critical Xid), `xid` its data."""
+
+    at: float
+    type: int
+    xid: int
+    gpu: GpuUuid | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelRecord:
+    """One record of /dev/kmsg, `priority,sequence,microseconds,flags;text`."""
+
+    at: float
+    record: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessReading:
+    """What /proc says of a process. `start_ticks` (clock ticks since boot) and the PID together are its identity."""
+
+    at: float
+    pid: int
+    start_ticks: int
+    started: float
+    uid: int | None = None
+    user: str | None = None
+    command: str | None = None
+    executable: str | None = None
+    cgroup: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessExit:
+    """A process that was seen alive has gone."""
+
+    at: float
+    pid: int
+    start_ticks: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DaemonProcess:
+    """The process behind a pipe directory's pid file; `pid` is None where no control daemon runs behind it.
+
+    `environment` holds the daemon's CUDA_VISIBLE_DEVICES, where it is set and may be read, and nothing else.
+    """
+
+    at: float
+    daemon: DaemonName
+    pid: int | None
+    start_ticks: int | None = None
+    started: float | None = None
+    uid: int | None = None
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogFile:
+    """Whether a log file can be followed; `problem` says why not, None that it is."""
+
+    at: float
+    daemon: DaemonName
+    file: str
+    problem: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceReading:
+    """One of the exporter's own eyes looked: how long it took, and its `problem` if it saw nothing."""
+
+    at: float
+    name: str
+    seconds: float
+    problem: str | None = None
+
+
+Observation = (
+    ControlReply
+    | LogLine
+    | GpuReading
+    | GpuEvent
+    | KernelRecord
+    | ProcessReading
+    | ProcessExit
+    | DaemonProcess
+    | LogFile
+    | SourceReading
+)

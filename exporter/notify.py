@@ -1,0 +1,34 @@
+"""Tells systemd how the service is, over its notify socket (sd_notify(3))."""
+
+import contextlib
+import socket
+from collections.abc import Mapping
+
+
+class Notifier:
+    """Speaks to the service manager; says nothing where there is none."""
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        path = environment.get("NOTIFY_SOCKET", "")
+        self._address = "\0" + path[1:] if path.startswith("@") else path
+
+    def ready(self) -> None:
+        """The first cycle is complete."""
+        self._send("READY=1")
+
+    def alive(self, status: str) -> None:
+        """Another cycle is complete; `status` is for a person."""
+        self._send("WATCHDOG=1", f"STATUS={status}")
+
+    def stopping(self) -> None:
+        """The service ends."""
+        self._send("STOPPING=1")
+
+    def _send(self, *fields: str) -> None:
+        if not self._address:
+            return
+        with (
+            contextlib.suppress(OSError),
+            socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as channel,
+        ):
+            channel.sendto("\n".join(fields).encode(), self._address)

@@ -1,0 +1,226 @@
+"""Recordings: observations on disk, as JSON Lines. The first line is the header, every further one an observation.
+
+Keys and kinds that are not known are passed over, so that a recording of a later version can still be read.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import MISSING, asdict, dataclass, field, fields
+from types import NoneType, UnionType
+from typing import Any, TextIO, get_args, get_origin, get_type_hints
+
+from exporter.config import DEFAULT_LOG_DIRECTORY, DEFAULT_PIPE_DIRECTORY
+from exporter.errors import RecordingError
+from exporter.model.node import Daemon, Node
+from exporter.model.observation import (
+    ControlReply,
+    DaemonProcess,
+    GpuEvent,
+    GpuProcess,
+    GpuReading,
+    KernelRecord,
+    LogFile,
+    LogLine,
+    Observation,
+    ProcessExit,
+    ProcessReading,
+    ProcessUtilization,
+    SourceReading,
+)
+
+FORMAT = 1
+
+_KINDS: Mapping[str, type[Observation]] = {
+    "control": ControlReply,
+    "log": LogLine,
+    "log_file": LogFile,
+    "nvml": GpuReading,
+    "nvml_event": GpuEvent,
+    "kernel": KernelRecord,
+    "process": ProcessReading,
+    "process_exit": ProcessExit,
+    "daemon_process": DaemonProcess,
+    "source": SourceReading,
+}
+_NAMES = {kind: name for name, kind in _KINDS.items()}
+_HINTS = {kind: get_type_hints(kind) for kind in (*_KINDS.values(), GpuProcess, ProcessUtilization)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedDaemon:
+    """A daemon that the recording watched."""
+
+    pipe_directory: str
+    log_directory: str
+    name: str
+    expected: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedGpu:
+    """A GPU of the recorded node."""
+
+    index: int
+    uuid: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Header:
+    """What the recorded node was; `daemons[0]` is the one of which observations speak that name none."""
+
+    daemons: tuple[RecordedDaemon, ...] = ()
+    gpus: tuple[RecordedGpu, ...] = ()
+    facts: Mapping[str, str] = field(default_factory=dict)
+
+    def node(self) -> Node:
+        """The node before the first observation."""
+        return Node(
+            daemons={
+                each.name: Daemon(
+                    name=each.name,
+                    pipe_directory=each.pipe_directory,
+                    log_directory=each.log_directory,
+                    expected=each.expected,
+                )
+                for each in self.daemons
+            }
+        )
+
+
+_DEFAULT_DAEMON = RecordedDaemon(
+    name=DEFAULT_PIPE_DIRECTORY,
+    pipe_directory=DEFAULT_PIPE_DIRECTORY,
+    log_directory=DEFAULT_LOG_DIRECTORY,
+)
+
+
+class Recording:
+    """A recording being read: the header at once, then observations as they are asked for.
+
+    Raises RecordingError, with the file and line, for what is no recording. A last line that was cut short ends it.
+    """
+
+    def __init__(self, file: TextIO) -> None:
+        self._file = file
+        self._lines = enumerate(file, start=1)
+        self._first: tuple[int, dict[str, Any]] | None = self._next()
+        self.header = Header(daemons=(_DEFAULT_DAEMON,))
+        if self._first is not None and "recording" in self._first[1]:
+            self.header = self._header(self._first[1])
+            self._first = None
+
+    def observations(self) -> Iterator[Observation]:
+        """The observations, in the order in which they were written."""
+        line = self._first or self._next()
+        while line is not None:
+            kind = _KINDS.get(str(line[1].get("source")))
+            if kind is not None:
+                yield self._observation(kind, *line)
+            line = self._next()
+
+    def _next(self) -> tuple[int, dict[str, Any]] | None:
+        for number, text in self._lines:
+            if not text.strip():
+                continue
+            try:
+                value = json.loads(text)
+            except ValueError as error:
+                if text.endswith("\n"):
+                    raise self._unreadable(number, f"is not JSON: {error}") from error
+                return None
+            if not isinstance(value, dict):
+                raise self._unreadable(number, "is not a JSON object")
+            return number, value
+        return None
+
+    def _header(self, values: dict[str, Any]) -> Header:
+        if values["recording"] != FORMAT:
+            raise self._unreadable(1, f"says format {values['recording']!r}; this version reads format {FORMAT}")
+        try:
+            return _read_header(values)
+        except (KeyError, TypeError, AttributeError) as error:
+            raise self._unreadable(1, f"is a header with a missing or malformed part: {error!r}") from error
+
+    def _observation(self, kind: type[Observation], number: int, values: dict[str, Any]) -> Observation:
+        values = dict(values)
+        if kind is GpuReading:
+            gpu = next((gpu for gpu in self.header.gpus if gpu.uuid == values.get("gpu")), None)
+            values = {"index": gpu.index, "name": gpu.name, **values} if gpu is not None else values
+        values.setdefault("daemon", self.header.daemons[0].name)
+        try:
+            built: Observation = _build(kind, values)
+        except ValueError as error:
+            raise self._unreadable(number, f"is a {values['source']} observation in which {error}") from error
+        return built
+
+    def _unreadable(self, number: int, problem: str) -> RecordingError:
+        return RecordingError(f"{getattr(self._file, 'name', 'recording')}: line {number} {problem}")
+
+
+def _read_header(values: dict[str, Any]) -> Header:
+    described = values.get("daemons") or [
+        {
+            "pipe_directory": values.get("pipe_directory", _DEFAULT_DAEMON.pipe_directory),
+            "log_directory": values.get("log_directory", _DEFAULT_DAEMON.log_directory),
+        }
+    ]
+    return Header(
+        daemons=tuple(
+            RecordedDaemon(
+                pipe_directory=str(each["pipe_directory"]),
+                log_directory=str(each["log_directory"]),
+                name=str(each.get("name", each["pipe_directory"])),
+                expected=bool(each.get("expected", True)),
+            )
+            for each in described
+        ),
+        gpus=tuple(
+            RecordedGpu(index=int(each["index"]), uuid=str(each["uuid"]), name=str(each.get("name", "")))
+            for each in values.get("gpus", ())
+        ),
+        facts={key: value for key, value in values.items() if isinstance(value, str)},
+    )
+
+
+def _build(kind: type[Any], values: dict[str, Any]) -> Any:
+    """Make a value of a kind from a JSON object; ValueError names the key that is missing or of the wrong type."""
+    built: dict[str, Any] = {}
+    for part in fields(kind):
+        if part.name in values:
+            built[part.name] = _convert(values[part.name], _HINTS[kind][part.name], part.name)
+        elif part.default is MISSING and part.default_factory is MISSING:
+            raise ValueError(f"{part.name!r} is missing")
+    return kind(**built)
+
+
+def _convert(value: Any, hint: Any, name: str) -> Any:
+    wanted = get_args(hint) if isinstance(hint, UnionType) else (hint,)
+    for each in wanted:
+        origin = get_origin(each)
+        if origin is tuple and isinstance(value, list) and all(isinstance(item, dict) for item in value):
+            return tuple(_build(get_args(each)[0], item) for item in value)
+        if origin is not None and origin is not tuple and isinstance(value, dict):
+            return {str(key): str(item) for key, item in value.items()}
+        if each is float and isinstance(value, int | float) and not isinstance(value, bool):
+            return float(value)
+        if each in (int, str, NoneType) and type(value) is each:
+            return value
+    raise ValueError(f"{name!r} is {value!r}")
+
+
+def write_header(file: TextIO, header: Header) -> None:
+    """Begin a recording."""
+    line = {
+        "recording": FORMAT,
+        **header.facts,
+        "daemons": [asdict(each) for each in header.daemons],
+        "gpus": [asdict(each) for each in header.gpus],
+    }
+    file.write(json.dumps(line) + "\n")
+
+
+def write_observation(file: TextIO, seen: Observation) -> None:
+    """Add an observation to a recording."""
+    known = {name: value for name, value in asdict(seen).items() if value is not None or name == "exit_code"}
+    file.write(json.dumps({"at": known.pop("at"), "source": _NAMES[type(seen)], **known}) + "\n")

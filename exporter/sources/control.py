@@ -1,0 +1,126 @@
+"""Asks an MPS control daemon, through `nvidia-cuda-mps-control`.
+
+A session holds all others out, so each command is a child of its own that ends with its answer or its deadline.
+Commands that collide with somebody else's are refused at once (measured, R580), and asked again.
+"""
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from tenacity import RetryCallState, Retrying, retry_if_result, stop_after_attempt, wait_exponential_jitter
+
+from exporter.clock import Clock
+from exporter.model.observation import ControlReply
+from exporter.parse.control_reply import VERSION, Verdict, verdict
+from exporter.sources.reading import Reading
+
+ATTEMPTS = 4
+_MOST_OUTPUT = 1 << 20
+
+
+class ControlClient:
+    """Gives commands to one daemon, one at a time."""
+
+    def __init__(
+        self,
+        daemon: str,
+        pipe_directory: Path,
+        *,
+        executable: str,
+        deadline: float,
+        clock: Clock,
+        path: str = os.defpath,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self.daemon = daemon
+        self._executable = executable
+        self._deadline = deadline
+        self._clock = clock
+        self._environment: Mapping[str, str] = {
+            "PATH": path,
+            "LC_ALL": "C",
+            "CUDA_MPS_PIPE_DIRECTORY": str(pipe_directory),
+        }
+        self._sleep = sleep
+        self._wanted: tuple[str, ...] = ()
+
+    def want(self, commands: tuple[str, ...]) -> None:
+        """Say what to ask at the next look."""
+        self._wanted = commands
+
+    def look(self) -> Reading:
+        """Ask what is wanted; after a command that got no answer, nothing more."""
+        commands, self._wanted = self._wanted, ()
+        replies: list[ControlReply] = []
+        for command in commands:
+            replies.append(self.ask(command))
+            if verdict(replies[-1].exit_code, replies[-1].stderr) is not Verdict.ANSWERED:
+                break
+        unusable = [each for each in replies if verdict(each.exit_code, each.stderr) is Verdict.UNUSABLE]
+        return Reading(tuple(replies), self._problem(unusable[-1]) if unusable else None)
+
+    def ask(self, command: str) -> ControlReply:
+        """Give one command, again where it collides with another's; the answer of the last attempt."""
+        retrying = Retrying(
+            retry=retry_if_result(_refused),
+            stop=stop_after_attempt(ATTEMPTS),
+            wait=wait_exponential_jitter(multiplier=0.05, max=0.5, jitter=0.05),
+            retry_error_callback=_last_result,
+            sleep=self._sleep,
+        )
+        reply: ControlReply = retrying(self._ask_once, command)
+        return reply
+
+    def _ask_once(self, command: str) -> ControlReply:
+        began = self._clock.monotonic()
+        exit_code, stdout, stderr = self._run(command)
+        return ControlReply(
+            at=self._clock.now(),
+            daemon=self.daemon,
+            command=command,
+            exit_code=exit_code,
+            stdout=stdout,
+            stderr=stderr,
+            seconds=round(self._clock.monotonic() - began, 6),
+        )
+
+    def _run(self, command: str) -> tuple[int | None, str, str]:
+        arguments = [self._executable, command] if command == VERSION else [self._executable]
+        try:
+            child = subprocess.Popen(
+                arguments,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                env=dict(self._environment),
+                start_new_session=True,
+            )
+        except OSError as error:
+            return 127, "", f"{self._executable}: {error.strerror or error}"
+        with child:
+            try:
+                stdout, stderr = child.communicate(f"{command}\n".encode(), timeout=self._deadline)
+            except subprocess.TimeoutExpired:
+                os.killpg(child.pid, signal.SIGKILL)
+                return None, "", ""
+        return child.returncode, _text(stdout), _text(stderr)
+
+    def _problem(self, reply: ControlReply) -> str:
+        said = (reply.stderr.strip() or reply.stdout.strip() or "nothing")[:200]
+        return f"{self._executable} cannot be used (exit code {reply.exit_code}): {said}"
+
+
+def _refused(reply: ControlReply) -> bool:
+    return verdict(reply.exit_code, reply.stderr) is Verdict.REFUSED
+
+
+def _last_result(state: RetryCallState) -> object:
+    return None if state.outcome is None else state.outcome.result()
+
+
+def _text(output: bytes) -> str:
+    return output[:_MOST_OUTPUT].decode(errors="replace")

@@ -1,0 +1,108 @@
+"""One of the exporter's own eyes: a source that looks in a thread of its own.
+
+A look that hangs (an NVML call stuck in the driver cannot be cancelled) stops this eye alone.
+"""
+
+import threading
+from collections.abc import Callable
+from queue import SimpleQueue
+
+import structlog
+
+from exporter.clock import Clock
+from exporter.model.observation import Observation, SourceReading
+from exporter.sources.reading import Reading
+
+Inbox = SimpleQueue[tuple[Observation, ...]]
+
+
+class Eye:
+    """Looks every `period` seconds, and at once when nudged; never twice at a time."""
+
+    def __init__(
+        self,
+        name: str,
+        look: Callable[[], Reading],
+        *,
+        period: float | None,
+        deadline: float,
+        inbox: Inbox,
+        clock: Clock,
+        told_every: float = 0.0,
+    ) -> None:
+        """A `period` of None looks only when nudged; uneventful looks are told every `told_every` seconds."""
+        self.name = name
+        self._look = look
+        self._period = period
+        self._deadline = deadline
+        self._inbox = inbox
+        self._clock = clock
+        self._told_every = told_every
+        self._told_at = float("-inf")
+        self._told_problem: str | None = None
+        self._began: float | None = None
+        self._complained_at: float | None = None
+        self._nudged = threading.Event()
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=f"eye-{name}", daemon=True)
+
+    def open(self) -> None:
+        """Begin to look."""
+        self._thread.start()
+
+    def nudge(self) -> None:
+        """Look as soon as the present look, if there is one, is over."""
+        self._nudged.set()
+
+    @property
+    def busy(self) -> bool:
+        """Whether a look is under way or about to be."""
+        return self._began is not None or self._nudged.is_set()
+
+    def complaint(self) -> SourceReading | None:
+        """Say that the present look has outlasted its deadline; once for each deadline that passes."""
+        began = self._began
+        if began is None:
+            return None
+        waited = self._clock.monotonic() - began
+        since = waited if self._complained_at is None else self._clock.monotonic() - self._complained_at
+        if waited < self._deadline or since < self._deadline:
+            return None
+        self._complained_at = self._clock.monotonic()
+        problem = f"no answer for {waited:.0f} s; the call cannot be cancelled, and ends when the driver lets it"
+        return SourceReading(at=self._clock.now(), name=self.name, seconds=waited, problem=problem)
+
+    def close(self, timeout: float) -> None:
+        """Stop looking; a look that hangs is left to hang, in a thread that does not keep the process alive."""
+        self._closing.set()
+        self._nudged.set()
+        if self._thread.is_alive():
+            self._thread.join(timeout)
+
+    def _run(self) -> None:
+        while not self._closing.is_set():
+            self._look_once()
+            self._nudged.wait(self._period)
+            self._nudged.clear()
+
+    def _look_once(self) -> None:
+        self._began = began = self._clock.monotonic()
+        try:
+            reading = self._look()
+        except Exception as error:
+            # A source that raises is a defect of ours; it must cost this one reading, not the eye.
+            structlog.get_logger().exception("source_raised", source=self.name)
+            reading = Reading(problem=f"unexpected {type(error).__name__}: {error}")
+        seconds = self._clock.monotonic() - began
+        self._began = self._complained_at = None
+        if self._worth_telling(reading):
+            told = SourceReading(at=self._clock.now(), name=self.name, seconds=seconds, problem=reading.problem)
+            self._inbox.put((*reading.observations, told))
+
+    def _worth_telling(self, reading: Reading) -> bool:
+        now = self._clock.monotonic()
+        news = bool(reading.observations) or reading.problem != self._told_problem
+        if not news and now - self._told_at < self._told_every:
+            return False
+        self._told_at, self._told_problem = now, reading.problem
+        return True

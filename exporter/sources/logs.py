@@ -1,0 +1,144 @@
+"""Follows control.log and server.log from where they left off.
+
+The daemon never reopens them (measured, R580): after a rename it writes on into the renamed file, after a truncation
+it appends from 0. So a file that was renamed is followed beside the new one, until it has been still for a while.
+"""
+
+import os
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+
+from exporter.clock import Clock
+from exporter.model.observation import LogFile, LogLine, Observation
+from exporter.sources.reading import Reading
+
+FILES = ("control.log", "server.log")
+MOST_BYTES_A_LOOK = 1 << 20
+LONGEST_LINE = 1 << 16
+STILL_SECONDS = 300.0
+MOST_OPEN = 4
+
+
+@dataclass(slots=True)
+class _OpenLog:
+    """A log file that is open, and how far it was read."""
+
+    descriptor: int
+    identity: tuple[int, int]
+    offset: int
+    grew_at: float
+    torn: bytes = b""
+    skipping: bool = False
+
+
+class LogFollower:
+    """Follows one log file by its path, through truncation, rename and absence."""
+
+    def __init__(self, daemon: str, path: Path, clock: Clock) -> None:
+        self._daemon = daemon
+        self._path = path
+        self._clock = clock
+        self._logs: list[_OpenLog] = []
+        self._looked = False
+        self._told: str | None = "not looked yet"
+
+    def look(self) -> tuple[tuple[Observation, ...], str | None]:
+        """The lines that are new, and the problem, if the file cannot be followed."""
+        problem = self._find()
+        self._looked = True
+        lines = [line for log in list(self._logs) for line in self._read(log)]
+        at = self._clock.now()
+        seen: list[Observation] = [
+            LogLine(at=at, daemon=self._daemon, file=self._path.name, line=line) for line in lines
+        ]
+        if problem != self._told:
+            self._told = problem
+            seen.insert(0, LogFile(at=at, daemon=self._daemon, file=self._path.name, problem=problem))
+        return tuple(seen), problem
+
+    def close(self) -> None:
+        """Let go of all files."""
+        for log in self._logs:
+            os.close(log.descriptor)
+        self._logs.clear()
+
+    def _find(self) -> str | None:
+        """Open the file at the path unless it is open; what was there at the first look is read from its end."""
+        try:
+            found = os.stat(self._path, follow_symlinks=False)
+            if (found.st_dev, found.st_ino) not in [log.identity for log in self._logs]:
+                self._open(from_end=not self._looked)
+        except FileNotFoundError:
+            return f"{self._path} does not exist"
+        except OSError as error:
+            return f"{self._path} cannot be read: {error.strerror}"
+        finally:
+            self._let_go_of_still_ones()
+        return None
+
+    def _open(self, *, from_end: bool) -> None:
+        descriptor = os.open(self._path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode):
+            os.close(descriptor)
+            raise OSError(0, "it is no regular file")
+        offset = found.st_size if from_end else 0
+        log = _OpenLog(descriptor, (found.st_dev, found.st_ino), offset, self._clock.monotonic())
+        log.skipping = from_end and not _at_line_start(descriptor, offset)
+        self._logs.append(log)
+
+    def _let_go_of_still_ones(self) -> None:
+        """Of files that are no longer at the path, keep those that still grow; they may hold disk space otherwise."""
+        now = self._clock.monotonic()
+        for log in self._logs[:-1]:
+            if now - log.grew_at > STILL_SECONDS or len(self._logs) > MOST_OPEN:
+                os.close(log.descriptor)
+                self._logs.remove(log)
+
+    def _read(self, log: _OpenLog) -> list[str]:
+        size = os.fstat(log.descriptor).st_size
+        if size < log.offset:
+            log.offset, log.torn, log.skipping = 0, b"", False
+        if size == log.offset:
+            return []
+        chunk = os.pread(log.descriptor, MOST_BYTES_A_LOOK, log.offset)
+        log.offset += len(chunk)
+        log.grew_at = self._clock.monotonic()
+        *whole, log.torn = (log.torn + chunk).split(b"\n")
+        if whole and log.skipping:
+            log.skipping = False
+            del whole[0]
+        if len(log.torn) > LONGEST_LINE:
+            log.torn, log.skipping = b"", True
+        return [line[:LONGEST_LINE].decode(errors="replace") for line in whole]
+
+
+def _at_line_start(descriptor: int, offset: int) -> bool:
+    return offset == 0 or os.pread(descriptor, 1, offset - 1) == b"\n"
+
+
+class DaemonLogs:
+    """Both logs of every daemon."""
+
+    def __init__(self, directories: dict[str, Path], clock: Clock) -> None:
+        """`directories` has the log directory of each daemon, by its name."""
+        self._followers = [
+            LogFollower(daemon, directory / file, clock) for daemon, directory in directories.items() for file in FILES
+        ]
+
+    def look(self) -> Reading:
+        """All new lines. A file that is absent is no failure of this source: a daemon may not have begun to write."""
+        seen: list[Observation] = []
+        problems: list[str] = []
+        for follower in self._followers:
+            observations, problem = follower.look()
+            seen.extend(observations)
+            if problem is not None and not problem.endswith("does not exist"):
+                problems.append(problem)
+        return Reading(tuple(seen), "; ".join(problems) or None)
+
+    def close(self) -> None:
+        """Let go of all files."""
+        for follower in self._followers:
+            follower.close()

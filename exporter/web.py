@@ -1,0 +1,177 @@
+"""HTTP: /metrics, /-/healthy, /-/ready and a landing page. Nothing here acts, and a scrape only sends bytes."""
+
+import socket
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+from exporter import __version__
+from exporter.errors import ConfigError
+from exporter.metrics.exposition import Exposition
+
+MOST_REQUESTS = 40
+"""Requests served at once; more are turned away, so that silent clients cannot pile up threads."""
+
+SILENCE_SECONDS = 5.0
+"""How long a client may say nothing."""
+
+_TEXT = "text/plain; charset=utf-8"
+_LANDING_PAGE = f"""<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><title>cuda-mps-exporter</title></head>
+<body><h1>cuda-mps-exporter {__version__}</h1>
+<p><a href="/metrics">Metrics</a> · <a href="/-/healthy">Healthy</a> · <a href="/-/ready">Ready</a></p>
+</body></html>
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a request gets."""
+
+    status: HTTPStatus
+    body: bytes
+    content_type: str = _TEXT
+    gzipped: bool = False
+
+
+class Site:
+    """Answers requests by their path. `healthy` says whether the cycle still turns."""
+
+    def __init__(self, exposition: Exposition, healthy: Callable[[], bool]) -> None:
+        self._exposition = exposition
+        self._healthy = healthy
+
+    def answer(self, path: str, accept: str, accept_encoding: str) -> Answer:
+        """Answer a GET."""
+        match path.partition("?")[0]:
+            case "/metrics":
+                return self._metrics(accept, gzipped=_accepts_gzip(accept_encoding))
+            case "/-/healthy" | "/healthz":
+                return _said("healthy") if self._healthy() else _said("the cycle has stopped", ok=False)
+            case "/-/ready" | "/readyz":
+                ready = self._exposition.get("", gzipped=False) is not None
+                return _said("ready") if ready else _said("no cycle completed yet", ok=False)
+            case "/":
+                return Answer(HTTPStatus.OK, _LANDING_PAGE.encode(), "text/html; charset=utf-8")
+            case _:
+                return Answer(HTTPStatus.NOT_FOUND, b"not found; metrics are at /metrics\n")
+
+    def _metrics(self, accept: str, *, gzipped: bool) -> Answer:
+        encoded = self._exposition.get(accept, gzipped=gzipped)
+        if encoded is None:
+            return _said("no cycle completed yet", ok=False)
+        return Answer(HTTPStatus.OK, encoded.body, encoded.content_type, encoded.gzipped)
+
+
+def _said(text: str, *, ok: bool = True) -> Answer:
+    return Answer(HTTPStatus.OK if ok else HTTPStatus.SERVICE_UNAVAILABLE, f"{text}\n".encode())
+
+
+def _accepts_gzip(header: str) -> bool:
+    for offered in header.split(","):
+        coding, _, quality = offered.partition(";")
+        if coding.strip().lower() in ("gzip", "*"):
+            return quality.replace(" ", "").lower() not in ("q=0", "q=0.0", "q=0.00", "q=0.000")
+    return False
+
+
+class WebServer:
+    """Serves a site in threads of its own."""
+
+    def __init__(self, site: Site, address: tuple[str, int]) -> None:
+        """Listen at once; ConfigError if the address cannot be had."""
+        handler = type("SiteHandler", (_Handler,), {"site": site})
+        host, port = address
+        family = socket.AF_INET6 if ":" in host or not host else socket.AF_INET
+        try:
+            self._server = _listen(host, port, family, handler)
+        except OSError as error:
+            raise ConfigError(
+                f"--web.listen-address: cannot listen on {host}:{port}: {error.strerror}; is another exporter running?"
+            ) from error
+        self._thread = threading.Thread(target=self._server.serve_forever, name="web", daemon=True)
+
+    @property
+    def port(self) -> int:
+        """The port that is listened on."""
+        return int(self._server.server_address[1])
+
+    def open(self) -> None:
+        """Begin to serve."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """Serve no more."""
+        self._server.shutdown()
+        self._server.server_close()
+
+
+def _listen(host: str, port: int, family: socket.AddressFamily, handler: Any) -> "_Server":
+    try:
+        return _Server((host, port), handler, family)
+    except OSError:
+        if host:
+            raise
+        return _Server((host, port), handler, socket.AF_INET)
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 128
+
+    def __init__(self, address: tuple[str, int], handler: Any, family: socket.AddressFamily) -> None:
+        self.address_family = family
+        self._places = threading.BoundedSemaphore(MOST_REQUESTS)
+        super().__init__(address, handler)
+
+    def server_bind(self) -> None:
+        if self.address_family == socket.AF_INET6:
+            self.socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        super().server_bind()
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if not self._places.acquire(blocking=False):
+            self.shutdown_request(request)
+            return
+        super().process_request(request, client_address)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._places.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that goes away in mid-answer is its own affair."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    site: Site
+    timeout = SILENCE_SECONDS
+    server_version = f"cuda-mps-exporter/{__version__}"
+    sys_version = ""
+
+    def do_GET(self) -> None:
+        self._send(with_body=True)
+
+    def do_HEAD(self) -> None:
+        self._send(with_body=False)
+
+    def _send(self, *, with_body: bool) -> None:
+        headers = self.headers
+        answer = self.site.answer(self.path, headers.get("Accept", ""), headers.get("Accept-Encoding", ""))
+        self.send_response(answer.status)
+        self.send_header("Content-Type", answer.content_type)
+        self.send_header("Content-Length", str(len(answer.body)))
+        self.send_header("X-Content-Type-Options", "nosniff")
+        if answer.gzipped:
+            self.send_header("Content-Encoding", "gzip")
+        self.end_headers()
+        if with_body:
+            self.wfile.write(answer.body)
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
+        """Scrapes are not news."""
