@@ -17,7 +17,7 @@ from prometheus_client import generate_latest
 from exporter import log, status
 from exporter.clock import Clock, SystemClock
 from exporter.config import Config, build_config, parse_arguments, parse_duration
-from exporter.core.fold import fold_all
+from exporter.core.fold import LOGS, fold_all
 from exporter.core.gpus import NVML
 from exporter.cycle import Cycle, Sources
 from exporter.demo import Simulation
@@ -87,7 +87,7 @@ def show_status(arguments: Namespace, config: Config) -> int:
     glance = Glance(_header(config, gpus=()).node(), clock)
     nvml, processes, logs = Nvml(clock), _processes(config, clock, wait=0.0), _logs(config, clock)
     with contextlib.closing(nvml), contextlib.closing(processes), contextlib.closing(logs):
-        glance.look("log", logs.look)
+        glance.look(LOGS, logs.look)
         glance.watch(processes)
         glance.ask(_control_clients(config, clock))
         glance.look(NVML, nvml.look)
@@ -193,7 +193,7 @@ def _sources(config: Config, inbox: Inbox, clock: Clock) -> Sources:
     eyes = (
         nvml,
         *(eye for _, eye in control.values()),
-        eye("log", _logs(config, clock).look, period=LOG_PERIOD, told_every=TOLD_EVERY),
+        eye(LOGS, _logs(config, clock).look, period=LOG_PERIOD, told_every=TOLD_EVERY),
         eye("process", processes.look, period=PROCESS_PERIOD, told_every=TOLD_EVERY),
     )
     return Sources(eyes=eyes, control=control, processes=processes, nvml=nvml)

@@ -24,6 +24,9 @@ from exporter.model.observation import (
 
 Told = tuple[Node, tuple[Event, ...]]
 
+LOGS = "log"
+"""The source that follows the logs has this name."""
+
 REMEMBERED_SERVERS_SECONDS = 60.0
 """How long a server that has gone is remembered, so that a log line read late does not bring it back."""
 
@@ -61,7 +64,7 @@ def _take(node: Node, seen: Observation) -> Told:
         case ProcessExit():
             return _process_exited(node, seen)
         case SourceReading():
-            return _source_read(gpus.nvml_looked(node, seen) if seen.name == NVML else node, seen), ()
+            return _source_looked(_source_read(node, seen), seen)
         case GpuEvent() | KernelRecord():
             return node, ()
 
@@ -131,6 +134,20 @@ def _forget_departed(node: Node, seen: GpuReading) -> Node:
 
 def _kept(departed: Mapping[int, float], since: float, shown: set[int]) -> Mapping[int, float]:
     return {pid: at for pid, at in departed.items() if at >= since or pid in shown}
+
+
+def _source_looked(node: Node, seen: SourceReading) -> Told:
+    """NVML tells of a GPU by reading it, or not; the logs have no last words that a whole look did not find."""
+    if seen.name == NVML:
+        return gpus.nvml_looked(node, seen), ()
+    if seen.name == LOGS and seen.problem is None:
+        began = seen.at - seen.seconds
+        return _every_daemon(node, lambda daemon: _last_words_read(daemon, seen.at, began))
+    return node, ()
+
+
+def _last_words_read(daemon: Daemon, at: float, began: float) -> Step:
+    return life.explain(daemon, at, force=daemon.gone_at is not None and daemon.gone_at < began)
 
 
 def _source_read(node: Node, seen: SourceReading) -> Node:

@@ -1,0 +1,172 @@
+"""Load programs, and what they know of themselves."""
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from .child import Child
+from .mps import ControlDaemon
+from .waiting import eventually
+
+Event = dict[str, Any]
+
+# Where no daemon is: CUDA starts without MPS and says nothing.
+NO_DAEMON = {"CUDA_MPS_PIPE_DIRECTORY": "/nonexistent"}
+FAREWELL_SECONDS = 10
+
+
+class Client:
+    """One running load program. What it says of itself is the truth that the program under test is judged by."""
+
+    def __init__(self, name: str, child: Child, uid: int, options: Mapping[str, str]) -> None:
+        self.name = name
+        self.child = child
+        self.uid = uid
+        self.options = options
+
+    @property
+    def pid(self) -> int:
+        """As MPS, NVML and the program under test should tell it."""
+        return self.child.pid
+
+    @property
+    def started(self) -> float:
+        """When it was started, a little before it was ready."""
+        return self.child.started
+
+    @property
+    def allocated_bytes(self) -> int:
+        """What it took by cudaMalloc, without its context."""
+        return int(self._one("ready")["allocated_bytes"])
+
+    @property
+    def ready_at(self) -> float:
+        """When it had its context and its memory."""
+        return float(self._one("ready")["at"])
+
+    @property
+    def done_at(self) -> float:
+        """When it was about to exit."""
+        return float(self._one("done")["at"])
+
+    @property
+    def error_codes(self) -> list[int]:
+        """The CUDA errors it got: none in an undisturbed life."""
+        return [event["code"] for event in self.events("error")]
+
+    def events(self, kind: str) -> list[Event]:
+        """What it has said so far. A last line without its end is not said yet."""
+        said = (json.loads(line) for line in self.child.text().splitlines(keepends=True) if _is_event(line))
+        return [event for event in said if event["event"] == kind]
+
+    def settle(self, within: float = 40) -> None:
+        """Wait until it is ready or refused."""
+        eventually(self._assert_settled, within=within)
+
+    def ready(self) -> None:
+        """Wait until it has its context and its memory."""
+        self.settle()
+        if not self.events("ready"):
+            raise RuntimeError(self.child.evidence())
+
+    def fails(self, within: float = 20) -> list[int]:
+        """Wait for its first CUDA error."""
+        eventually(self._assert_failed, within=within)
+        return self.error_codes
+
+    def leave(self) -> None:
+        """End it in good order."""
+        self.child.end()
+
+    def truth(self) -> dict[str, Any]:
+        """What happened to it, as the truth files of recordings tell it."""
+        told: dict[str, Any] = {
+            "name": self.name,
+            "started": round(self.started, 4),
+            "gpus": "0",
+            "environment": None,
+            "uid": self.uid,
+            "exit_code": self.child.exit_code,
+        }
+        told.update({key: self._one("done")[key] for key in ("launches", "busy_seconds", "wall_seconds")})
+        told["allocated_bytes"] = self.allocated_bytes
+        if self.error_codes:
+            told["cuda_errors"] = [_truth_of_error(event) for event in self.events("error")]
+        return told
+
+    def _one(self, kind: str) -> Event:
+        (event,) = self.events(kind)
+        return event
+
+    def _assert_settled(self) -> None:
+        over = self.child.exit_code is not None
+        assert over or self.events("ready") or self.events("error"), f"{self.name} has not said a thing yet"
+
+    def _assert_failed(self) -> None:
+        assert self.error_codes, f"{self.name} has had no CUDA error"
+
+
+class Clients:
+    """Starts clients of one daemon, and ends them all."""
+
+    def __init__(self, program: Path, daemon: ControlDaemon, directory: Path) -> None:
+        self._program = program
+        self._daemon = daemon
+        self._directory = directory
+        self._started: list[Client] = []
+        directory.mkdir()
+
+    def start(
+        self, name: str, *, environment: Mapping[str, str] | None = None, uid: int | None = None, **options: object
+    ) -> Client:
+        """Start a load program; `options` are its own, with underscores for hyphens."""
+        texts = {f"--{key.replace('_', '-')}": str(value) for key, value in options.items()}
+        child = Child(
+            [str(self._program), *(word for option in texts.items() for word in option)],
+            output=self._directory / f"{len(self._started)}-{name}.jsonl",
+            environment={**self._daemon.environment, **(environment or {})},
+            uid=uid,
+        )
+        client = Client(name, child, os.getuid() if uid is None else uid, texts)
+        self._started.append(client)
+        return client
+
+    def start_ready(self, name: str, **options: Any) -> Client:
+        """Start one, and wait until it is ready."""
+        client = self.start(name, **options)
+        client.ready()
+        return client
+
+    def end(self) -> None:
+        """Ask all at once, so that many take no longer than one; then make sure of each."""
+        running = [client for client in self._started if client.child.exit_code is None]
+        for client in running:
+            client.child.send(signal.SIGTERM)
+        deadline = time.monotonic() + FAREWELL_SECONDS
+        for client in running:
+            client.child.end(within=max(0.1, deadline - time.monotonic()))
+
+    def evidence(self) -> str:
+        """What those said that had errors or an unexpected end, for the report of a failed test."""
+        unhappy = [client for client in self._started if client.error_codes or client.child.exit_code not in (None, 0)]
+        return "\n".join(client.child.evidence() for client in unhappy[:8])
+
+
+def build(source: Path, program: Path) -> Path:
+    """Compile the load program for the GPU at hand, and let every user run it."""
+    subprocess.run(["nvcc", "-arch=native", "-O2", "-o", str(program), str(source)], check=True, timeout=120)
+    program.chmod(0o755)
+    return program
+
+
+def _is_event(line: str) -> bool:
+    return line.startswith("{") and line.endswith("}\n")
+
+
+def _truth_of_error(event: Event) -> Event:
+    return {"at": event["at"], "call": event["call"], "cuda_error": event["code"], "name": event["name"]}

@@ -1,0 +1,165 @@
+"""A real MPS control daemon in directories of its own."""
+
+import os
+import subprocess
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+
+from .waiting import eventually
+
+# Both binaries' names end in -control or -server; the kernel keeps 15 characters of either.
+COMM = "nvidia-cuda-mps"
+# The longest path that a unix socket's address holds, without the terminating zero.
+SOCKET_PATH_LIMIT = 107
+EVIDENCE_LINES = 40
+
+
+class ControlDaemon:
+    """It can be started, ended and started again over what the last one left in its directories."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.pipe_directory = directory / "pipe"
+        self.log_directory = directory / "log"
+        assert len(str(self.pipe_directory / "control_privileged")) <= SOCKET_PATH_LIMIT
+        for each in (directory, self.pipe_directory, self.log_directory):
+            each.mkdir(exist_ok=True)
+            each.chmod(0o755)
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What makes a CUDA program a client of this daemon."""
+        directories = {
+            "CUDA_MPS_PIPE_DIRECTORY": str(self.pipe_directory),
+            "CUDA_MPS_LOG_DIRECTORY": str(self.log_directory),
+        }
+        return {**os.environ, **directories}
+
+    @property
+    def control_log(self) -> Path:
+        """Where the daemon writes, each query's five lines included."""
+        return self.log_directory / "control.log"
+
+    @property
+    def server_log(self) -> Path:
+        """Where all of its servers write."""
+        return self.log_directory / "server.log"
+
+    @property
+    def pid(self) -> int:
+        """The daemon's own word. The file outlives a daemon that was killed, so it alone doesn't say that one runs."""
+        text = (self.pipe_directory / "nvidia-cuda-mps-control.pid").read_text()
+        return int(text.strip())
+
+    def process(self) -> psutil.Process | None:
+        """The running daemon, if there is one."""
+        try:
+            found = psutil.Process(self.pid)
+            return found if _is_live_mps(found) else None
+        except (OSError, ValueError, psutil.NoSuchProcess):
+            return None
+
+    def servers(self) -> list[int]:
+        """Its children. Asking the daemon would disturb the program's queries, and be disturbed by them."""
+        daemon = self.process()
+        if daemon is None:
+            return []
+        return sorted(child.pid for child in daemon.children() if _is_live_mps(child))
+
+    def server(self) -> int:
+        """The only server there is."""
+        (only,) = self.servers()
+        return only
+
+    def start(self) -> None:
+        """Start it as a daemon of its own, and wait until it answers."""
+        with (self.directory / "start.log").open("ab") as output:
+            subprocess.run(
+                ["nvidia-cuda-mps-control", "-d"],
+                env=self.environment,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                check=True,
+                timeout=20,
+            )
+        eventually(self._assert_answers, within=15)
+
+    def command(self, text: str, within: float = 10) -> str:
+        """One command's reply. A command that collides with another one's session is refused, and asked again."""
+        return eventually(lambda: self._ask(text), within=within)
+
+    def quit(self) -> None:
+        """The ordinary end: `quit`, as an operator would type it."""
+        daemon = self.process()
+        assert daemon is not None
+        self.command("quit")
+        eventually(lambda: self._assert_gone(daemon), within=20)
+
+    def kill(self) -> None:
+        """SIGKILL: it takes server and clients along."""
+        daemon = self.process()
+        assert daemon is not None
+        daemon.kill()
+
+    def end(self) -> None:
+        """Leave no process of this daemon's behind, whatever state it is in."""
+        if self.process() is not None:
+            with suppress(AssertionError, subprocess.SubprocessError):
+                self._ask("quit -t 2")
+                eventually(self._assert_all_gone, within=5)
+        for process in self._members():
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+
+    def evidence(self) -> str:
+        """The end of both logs, for the report of a failed test."""
+        return "\n".join(f"{log}\n{_tail(log)}" for log in (self.control_log, self.server_log))
+
+    def _ask(self, text: str) -> str:
+        reply = subprocess.run(
+            ["nvidia-cuda-mps-control"],
+            input=text + "\n",
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=10,
+        )
+        assert reply.returncode == 0, f"{text}: {reply.stderr.strip()}"
+        return reply.stdout
+
+    def _assert_answers(self) -> None:
+        assert self.process() is not None
+        self._ask("get_server_list")
+
+    def _assert_gone(self, daemon: psutil.Process) -> None:
+        assert not daemon.is_running() or not _is_live_mps(daemon)
+
+    def _assert_all_gone(self) -> None:
+        assert not self._members()
+
+    def _members(self) -> list[psutil.Process]:
+        """Daemon, servers and clients: every process whose environment names this pipe directory."""
+        return [process for process in psutil.process_iter() if self._owns(process)]
+
+    def _owns(self, process: psutil.Process) -> bool:
+        try:
+            return process.environ().get("CUDA_MPS_PIPE_DIRECTORY") == str(self.pipe_directory)
+        except (psutil.Error, OSError):
+            return False
+
+
+def _is_live_mps(process: psutil.Process) -> bool:
+    """A killed daemon whose new parent is slow to reap it is a zombie, not a running daemon."""
+    try:
+        return process.name().startswith(COMM) and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def _tail(log: Path) -> str:
+    if not log.exists():
+        return "(does not exist)"
+    return "\n".join(log.read_text(errors="replace").splitlines()[-EVIDENCE_LINES:])

@@ -1,0 +1,69 @@
+"""What /metrics says, as samples to ask questions of."""
+
+import time
+import urllib.request
+from dataclasses import dataclass
+
+from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.samples import Sample
+
+MIB = 2**20
+
+
+@dataclass(frozen=True)
+class Scrape:
+    """One answer of /metrics."""
+
+    text: str
+    seconds: float
+    at: float
+    samples: tuple[Sample, ...]
+
+    def select(self, name: str, **labels: str) -> list[Sample]:
+        """The samples of that name whose labels include these."""
+        return [sample for sample in self.samples if sample.name == name and labels.items() <= sample.labels.items()]
+
+    def value(self, name: str, **labels: str) -> float:
+        """The value of the one sample there is."""
+        found = self.select(name, **labels)
+        assert len(found) == 1, f"{len(found)} samples of {name} with {labels}: {found}"
+        return found[0].value
+
+    def total(self, name: str, **labels: str) -> float:
+        """The sum over all other labels. A counter is there at 0 before its first event: none at all is a failure."""
+        found = self.select(name, **labels)
+        assert found, f"no sample of {name} with {labels}"
+        return sum(sample.value for sample in found)
+
+    def state(self, name: str, **labels: str) -> str:
+        """The state of the one thing that these labels name: exactly one of its states is 1, and the others 0."""
+        found = self.select(name, **labels)
+        assert sorted(sample.value for sample in found) == [0.0] * (len(found) - 1) + [1.0], f"{name}: {found}"
+        return next(sample.labels["state"] for sample in found if sample.value == 1)
+
+    def listed_pids(self) -> list[int]:
+        """The PIDs of clients with an identity, sorted; one that is told twice is there twice."""
+        return sorted(int(sample.labels["pid"]) for sample in self.select("cuda_mps_client_info"))
+
+    def memory_by_pid(self) -> dict[int, int]:
+        """Bytes used by each listed client, joined as a dashboard would join them: on `daemon` and `client`."""
+        pids = {_identity(info): int(info.labels["pid"]) for info in self.select("cuda_mps_client_info")}
+        memory = self.select("cuda_mps_client_memory_used_bytes")
+        assert {_identity(sample) for sample in memory} <= pids.keys(), f"memory of clients nobody knows: {memory}"
+        return {pids[_identity(sample)]: int(sample.value) for sample in memory}
+
+
+def parse(text: str, *, seconds: float = 0, at: float = 0) -> Scrape:
+    families = text_string_to_metric_families(text)
+    return Scrape(text, seconds, at, tuple(sample for family in families for sample in family.samples))
+
+
+def fetch(url: str) -> Scrape:
+    started = time.perf_counter()
+    with urllib.request.urlopen(url, timeout=10) as response:
+        text = response.read().decode()
+    return parse(text, seconds=time.perf_counter() - started, at=time.time())
+
+
+def _identity(sample: Sample) -> tuple[str, str]:
+    return sample.labels["daemon"], sample.labels["client"]

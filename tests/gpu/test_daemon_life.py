@@ -1,0 +1,114 @@
+"""The daemon comes, is killed, comes back, and is stopped in good order; only the killing is a loss."""
+
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from . import figures
+from .clients import Client, Clients
+from .device import Device
+from .mps import ControlDaemon
+from .program import Exporter
+from .scrape import Scrape
+from .waiting import eventually
+
+pytestmark = pytest.mark.gpu
+
+# One liveness query every 30 s: whoever has nothing else to go by needs that long.
+LIVENESS_WITHIN = 50
+
+
+def test_a_killed_daemon_is_down_and_lost_once_and_comes_back(
+    exporter: Exporter, daemon: ControlDaemon, clients: Clients
+) -> None:
+    client = clients.start_ready("before", seconds=200)
+    eventually(lambda: _lists(exporter, [client]))
+
+    killed_at = time.time()
+    daemon.kill()
+    down = eventually(lambda: _daemon_is(exporter, up=0), within=LIVENESS_WITHIN, every=0.02)
+    figures.note(kill_to_daemon_down_seconds=round(down.at - killed_at, 3))
+    lost = eventually(lambda: _has_lost(exporter, 1))
+    assert killed_at - 1 <= lost.value("cuda_mps_daemon_last_loss_timestamp_seconds") <= lost.at + 1
+    eventually(lambda: _lists(exporter, []))
+
+    started_at = time.time()
+    daemon.start()
+    up = eventually(lambda: _daemon_is(exporter, up=1), within=LIVENESS_WITHIN, every=0.02)
+    figures.note(start_to_daemon_up_seconds=round(up.at - started_at, 3))
+    newcomer = clients.start_ready("newcomer", seconds=200)
+    back = eventually(lambda: _lists(exporter, [newcomer]))
+    assert back.state("cuda_mps_server_state", server=str(daemon.server())) == "active"
+    assert back.state("cuda_mps_daemon_state") == "up"
+    assert back.total("cuda_mps_daemon_losses_total") == 1
+
+
+def test_who_starts_beside_a_dead_daemon_bypasses_it(
+    exporter: Exporter, daemon: ControlDaemon, gpu: Device, clients: Clients
+) -> None:
+    """CUDA starts without MPS then, and says nothing: no limits, and nobody on the daemon to see it."""
+    first = clients.start_ready("first", seconds=200)
+    eventually(lambda: _lists(exporter, [first]))
+    daemon.kill()
+    eventually(lambda: _daemon_is(exporter, up=0), within=LIVENESS_WITHIN)
+    first.fails()
+    clients.start_ready("stray", mib=64, seconds=200)
+
+    def bypassing() -> None:
+        assert exporter.scrape().value("cuda_mps_bypassing_processes", gpu=gpu.uuid) == 1
+
+    eventually(bypassing, within=45)
+
+
+def test_an_ordinary_quit_is_no_loss(exporter: Exporter, daemon: ControlDaemon, clients: Clients) -> None:
+    client = clients.start_ready("before", seconds=60)
+    eventually(lambda: _lists(exporter, [client]))
+    client.leave()
+    daemon.quit()
+
+    def stopped() -> None:
+        scrape = _daemon_is(exporter, up=0)
+        assert scrape.state("cuda_mps_daemon_state") == "stopped"
+
+    eventually(stopped, within=LIVENESS_WITHIN)
+    assert exporter.scrape().total("cuda_mps_daemon_losses_total") == 0
+    eventually(lambda: _lists(exporter, []))
+
+
+@pytest.fixture(scope="class")
+def early_exporter(unstarted_daemon: ControlDaemon) -> Iterator[Exporter]:
+    """The program, started before its daemon."""
+    exporter = Exporter(unstarted_daemon, "--client-min-age=0s")
+    try:
+        exporter.wait()
+        yield exporter
+    finally:
+        exporter.end()
+
+
+def test_a_daemon_that_comes_later_is_found(early_exporter: Exporter, unstarted_daemon: ControlDaemon) -> None:
+    eventually(lambda: _daemon_is(early_exporter, up=0))
+    unstarted_daemon.start()
+    eventually(lambda: _daemon_is(early_exporter, up=1), within=LIVENESS_WITHIN)
+    scrape = early_exporter.scrape()
+    assert scrape.state("cuda_mps_daemon_state") == "up"
+    assert scrape.total("cuda_mps_daemon_losses_total") == 0
+
+
+def _daemon_is(exporter: Exporter, *, up: int) -> Scrape:
+    scrape = exporter.scrape()
+    assert scrape.value("cuda_mps_daemon_up") == up
+    return scrape
+
+
+def _has_lost(exporter: Exporter, count: int) -> Scrape:
+    scrape = exporter.scrape()
+    assert scrape.total("cuda_mps_daemon_losses_total") == count
+    return scrape
+
+
+def _lists(exporter: Exporter, clients: list[Client]) -> Scrape:
+    scrape = exporter.scrape()
+    assert scrape.listed_pids() == sorted(client.pid for client in clients)
+    return scrape

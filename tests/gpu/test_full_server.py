@@ -1,0 +1,110 @@
+"""More clients than a server takes: who is refused, and what it costs to watch the rest."""
+
+import statistics
+import time
+
+import psutil
+import pytest
+
+from . import figures
+from .clients import Client, Clients
+from .mps import ControlDaemon
+from .program import Exporter
+from .waiting import eventually
+
+pytestmark = pytest.mark.gpu
+
+STARTED = 64
+# What a server takes at most, from Volta on and before CUDA 13.1.
+FIT = 48
+DEVICES_UNAVAILABLE = 46
+SCRAPES = 50
+WATCH_SECONDS = 20
+# What a monitor may take of a CPU core and of memory. The bounds are wide: the figures are what people should read.
+CPU_RATIO_LIMIT = 0.25
+RSS_LIMIT_BYTES = 256 * 2**20
+
+
+@pytest.fixture(scope="class")
+def crowd(clients: Clients, exporter: Exporter) -> list[Client]:
+    started = [clients.start(f"m{number}", seconds=300, every_ms=200) for number in range(STARTED)]
+    for client in started:
+        client.settle()
+    return started
+
+
+@pytest.fixture(scope="class")
+def accepted(crowd: list[Client]) -> list[Client]:
+    """Those that were let in; the rest got the error of a full server, and no other."""
+    accepted = [client for client in crowd if client.events("ready")]
+    refusals = [client.error_codes for client in crowd if client not in accepted]
+    assert len(accepted) == FIT
+    assert refusals == [[DEVICES_UNAVAILABLE]] * (STARTED - FIT)
+    return accepted
+
+
+class TestFullServer:
+    """64 clients at a server for 48."""
+
+    def test_those_that_fit_are_connected(
+        self, exporter: Exporter, daemon: ControlDaemon, accepted: list[Client]
+    ) -> None:
+        """MPS says `connected` of all 64; only those that became active count."""
+
+        def connected() -> None:
+            scrape = exporter.scrape()
+            assert scrape.listed_pids() == sorted(client.pid for client in accepted)
+            assert scrape.value("cuda_mps_server_clients", server=str(daemon.server())) == FIT
+            assert scrape.value("cuda_mps_server_clients_limit", server=str(daemon.server())) == FIT
+            assert scrape.total("cuda_mps_clients_connected_total") == FIT
+
+        eventually(connected)
+
+    def test_the_rest_are_refused_for_the_limit(self, exporter: Exporter, accepted: list[Client]) -> None:
+        """Once each, and none for another reason."""
+
+        def refused() -> None:
+            scrape = exporter.scrape()
+            assert scrape.total("cuda_mps_clients_refused_total", reason="limit") == STARTED - FIT
+            assert scrape.total("cuda_mps_clients_refused_total") == STARTED - FIT
+            assert scrape.total("cuda_mps_clients_waiting") == 0
+
+        eventually(refused)
+
+    def test_all_of_them_have_memory(self, exporter: Exporter, accepted: list[Client]) -> None:
+        """All clients are joined with their memory, however many."""
+
+        def told() -> None:
+            assert exporter.scrape().memory_by_pid().keys() == {client.pid for client in accepted}
+
+        eventually(told)
+
+    def test_a_scrape_is_quick(self, exporter: Exporter, accepted: list[Client]) -> None:
+        """A scrape serves bytes that are ready; it waits for no source."""
+        scrapes = [exporter.scrape() for _ in range(SCRAPES)]
+        median = statistics.median(scrape.seconds for scrape in scrapes)
+        figures.note(
+            scrape_median_ms_48_clients=round(median * 1000, 3),
+            scrape_slowest_ms_48_clients=round(max(scrape.seconds for scrape in scrapes) * 1000, 3),
+            scrape_bytes_48_clients=len(scrapes[-1].text.encode()),
+        )
+        assert median < 0.1
+
+    def test_watching_costs_little(self, exporter: Exporter, accepted: list[Client]) -> None:
+        """Its own time, and that of the control queries it starts."""
+        process = psutil.Process(exporter.pid)
+        before, began = process.cpu_times(), time.monotonic()
+        time.sleep(WATCH_SECONDS)  # a window to measure in, not a wait for something
+        after, seconds = process.cpu_times(), time.monotonic() - began
+        own = (after.user - before.user + after.system - before.system) / seconds
+        queries = (
+            after.children_user - before.children_user + after.children_system - before.children_system
+        ) / seconds
+        rss = process.memory_info().rss
+        figures.note(
+            cpu_ratio_48_clients=round(own, 5),
+            cpu_ratio_of_control_queries_48_clients=round(queries, 5),
+            rss_bytes_48_clients=rss,
+        )
+        assert own + queries < CPU_RATIO_LIMIT
+        assert rss < RSS_LIMIT_BYTES

@@ -1,0 +1,214 @@
+"""Which source works for whom: root, and an ordinary user who looks at other users' processes."""
+
+import importlib
+import json
+import os
+import pwd
+import shutil
+import stat
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .clients import NO_DAEMON, Clients
+from .device import Device
+from .mps import ControlDaemon
+
+pytestmark = pytest.mark.gpu
+
+ORDINARY = "nobody"
+KERNEL_LOG = "/dev/kmsg"
+PROBE = Path(__file__).with_name("rights_probe.py")
+NOT_ROOTS = "nobody's bypasser"
+ROOTS = "root's client"
+CONTROL = "root's control daemon"
+# What the program stands on. Of the rest, and of all that an ordinary user gets, the table tells.
+ROOT_NEEDS = (
+    "NVML init",
+    "control: get_server_list",
+    "control: get_server_status",
+    "control: get_client_list",
+    "control.log",
+    "server.log",
+    "/proc/PID/stat",
+    "/proc/PID/status",
+    "/proc/PID/comm",
+    "/proc/PID/exe",
+    "/proc/PID/cgroup",
+    "/proc/PID/environ",
+    "pidfd_open",
+)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What came of trying one source, as one user."""
+
+    works: bool
+    said: str
+
+    def __str__(self) -> str:
+        said = " ".join(self.said.split()).replace("|", "/")
+        return f"{'yes' if self.works else '**no**'}: {said}"
+
+
+Findings = dict[tuple[str, str], Finding]
+
+
+@pytest.fixture(scope="class")
+def processes(daemon: ControlDaemon, clients: Clients) -> dict[str, int]:
+    """One of every kind, so that either reader has somebody else's to look at."""
+    own = clients.start_ready("roots", mib=64, seconds=300, busy_ms=5, every_ms=10)
+    beside = clients.start_ready(
+        "bypasser", mib=64, seconds=300, busy_ms=5, every_ms=10, environment=NO_DAEMON, uid=_uid()
+    )
+    control = daemon.process()
+    assert control is not None
+    return {
+        ROOTS: own.pid,
+        NOT_ROOTS: beside.pid,
+        "root's MPS server": daemon.server(),
+        CONTROL: control.pid,
+    }
+
+
+@pytest.fixture(scope="class")
+def by_root(root: Path, daemon: ControlDaemon, processes: dict[str, int]) -> Findings:
+    assert os.getuid() == 0, "the comparison needs root"
+    return _probe(root, daemon, processes, None)
+
+
+@pytest.fixture(scope="class")
+def by_ordinary(root: Path, daemon: ControlDaemon, processes: dict[str, int]) -> Findings:
+    return _probe(root, daemon, processes, _uid())
+
+
+class TestRights:
+    """What the probe found as root, beside what it found as an ordinary user."""
+
+    def test_the_table_is_written(
+        self, daemon: ControlDaemon, gpu: Device, by_root: Findings, by_ordinary: Findings
+    ) -> None:
+        """Both users tried the same sources."""
+        assert by_root.keys() == by_ordinary.keys()
+        table = _table(gpu, daemon, by_root, by_ordinary)
+        sys.stdout.write(table)
+        name = os.environ.get("GPU_RIGHTS_TABLE")
+        if name is not None:
+            Path(name).write_text(table)
+
+    def test_root_has_all_that_the_program_stands_on(self, by_root: Findings) -> None:
+        """The service runs as root; nothing it needs may be closed to it."""
+        missing = {key: finding for key, finding in by_root.items() if key[0] in ROOT_NEEDS and not finding.works}
+        assert missing == {}
+
+    def test_root_sees_everybody_on_the_gpu(self, by_root: Findings) -> None:
+        """Clients in both lists, a process beside MPS in one."""
+        assert by_root["NVML compute process list", ROOTS].works
+        assert by_root["NVML compute process list", NOT_ROOTS].works
+        assert by_root["NVML MPS process list", ROOTS].works
+        assert not by_root["NVML MPS process list", NOT_ROOTS].works, "a bypassing process is no client"
+
+    def test_an_ordinary_user_can_tell_processes_apart(self, by_ordinary: Findings) -> None:
+        """The start time, which with the PID is a process's identity, is everybody's to read."""
+        assert by_ordinary["/proc/PID/stat", ROOTS].works
+        assert by_ordinary["pidfd_open", ROOTS].works
+
+
+def _uid() -> int:
+    return pwd.getpwnam(ORDINARY).pw_uid
+
+
+def _probe(root: Path, daemon: ControlDaemon, processes: dict[str, int], uid: int | None) -> Findings:
+    """Run the probe as that user, with nvidia-ml-py where that user can read it."""
+    modules = root / "modules"
+    modules.mkdir(mode=0o755, exist_ok=True)
+    source: Any = importlib.import_module("pynvml").__file__
+    shutil.copy(source, modules / "pynvml.py")
+    (modules / "pynvml.py").chmod(0o644)
+    look = {
+        "processes": processes,
+        "on_gpu": {name: pid for name, pid in processes.items() if name != CONTROL},
+        "server": daemon.server(),
+        "files": {log.name: str(log) for log in (daemon.control_log, daemon.server_log)} | {KERNEL_LOG: KERNEL_LOG},
+    }
+    done = subprocess.run(
+        [_interpreter(uid), "-", json.dumps(look)],
+        input=PROBE.read_text(),
+        env={**daemon.environment, "PYTHONPATH": str(modules), "PYTHONDONTWRITEBYTECODE": "1"},
+        cwd="/",
+        capture_output=True,
+        text=True,
+        timeout=90,
+        **_as_user(uid),
+    )
+    assert done.returncode == 0, done.stderr
+    rows = json.loads(done.stdout.splitlines()[-1])
+    return {(row["source"], row["of"]): Finding(row["works"], row["said"]) for row in rows}
+
+
+def _interpreter(uid: int | None) -> str:
+    """A Python that this user can start: the one of the tests may lie in somebody's private directory."""
+    system = shutil.which("python3", path=os.defpath)
+    candidates = [sys.executable, *([system] if system else [])]
+    for candidate in candidates:
+        if _starts(candidate, uid):
+            return candidate
+    raise RuntimeError(f"{ORDINARY} can start none of {candidates}")
+
+
+def _starts(interpreter: str, uid: int | None) -> bool:
+    try:
+        subprocess.run([interpreter, "-c", ""], cwd="/", check=True, capture_output=True, **_as_user(uid))
+    except (OSError, subprocess.CalledProcessError):
+        return False
+    return True
+
+
+def _as_user(uid: int | None) -> dict[str, Any]:
+    return {} if uid is None else {"user": uid, "group": uid, "extra_groups": []}
+
+
+def _table(gpu: Device, daemon: ControlDaemon, by_root: Findings, by_ordinary: Findings) -> str:
+    rows = [
+        f"| {source} | {of or '-'} | {finding} | {by_ordinary[source, of]} |"
+        for (source, of), finding in by_root.items()
+    ]
+    return "\n".join(
+        [
+            f"{gpu.name}, driver {gpu.driver}; daemon, server and client are root's, the bypasser is {ORDINARY}'s.",
+            "",
+            f"| source | of | as root | as {ORDINARY} |",
+            "|---|---|---|---|",
+            *rows,
+            "",
+            f"Modes that the daemon gave its files, with umask {_umask():03o}:",
+            "",
+            "| file | mode | owner |",
+            "|---|---|---|",
+            *(_mode(path) for path in _files_of(daemon)),
+            "",
+        ]
+    )
+
+
+def _files_of(daemon: ControlDaemon) -> list[Path]:
+    """The directories are the tests' own; what is in them is the daemon's."""
+    return sorted([*daemon.pipe_directory.iterdir(), *daemon.log_directory.iterdir()])
+
+
+def _mode(path: Path) -> str:
+    status = path.stat()
+    owner = pwd.getpwuid(status.st_uid).pw_name
+    return f"| {path.parent.name}/{path.name} | {stat.filemode(status.st_mode)} | {owner} |"
+
+
+def _umask() -> int:
+    """It can only be read by being set."""
+    present = os.umask(0o022)
+    os.umask(present)
+    return present

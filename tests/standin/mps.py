@@ -1,0 +1,371 @@
+"""The MPS stand-in from a test's side: start a control daemon, say what its clients do, stop, kill and ask it.
+
+The program under test sees it through ``environment()``: its command, its pipe and log directories.
+"""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Self
+
+from .mps_daemon import sockets
+from .mps_daemon.control import ERRORS
+from .mps_daemon.names import CONTROL_NAME, pid_file
+from .mps_daemon.side_channel import NAME as SIDE_CHANNEL
+
+BIN = Path(__file__).resolve().parent / "bin"
+DEFAULT_GPU = "GPU-1efa3f60-b0ba-115c-7d58-bd5711d3de4b"
+PATIENCE_SECONDS = 20.0
+
+
+class NotInTimeError(AssertionError):
+    """Something that a test waited for did not come."""
+
+
+def wait_until(condition: Callable[[], object], what: str = "the condition", seconds: float = PATIENCE_SECONDS) -> None:
+    """Poll until ``condition()`` is true."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            raise NotInTimeError(f"{what} did not come about within {seconds:g} s")
+        time.sleep(0.01)
+
+
+class MpsStandIn:
+    """One control daemon with its directories under ``directory``; a context manager that leaves no process behind.
+
+    Args:
+        directory: where the pipe and log directories are made.
+        gpus: the UUIDs of the daemon's GPUs, in the order of its ordinals.
+        max_clients: how many clients fit its server.
+        server_start_seconds: how long a server takes to be ready.
+        variables: more of the daemon's environment, e.g. ``CUDA_MPS_ACTIVE_THREAD_PERCENTAGE``.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        gpus: Sequence[str] = (DEFAULT_GPU,),
+        max_clients: int = 48,
+        server_start_seconds: float = 0.1,
+        variables: Mapping[str, str] | None = None,
+    ) -> None:
+        self.pipe_directory = directory / "pipe"
+        self.log_directory = directory / "log"
+        self.standard_output = directory / "daemon.stdout"
+        """Where a daemon in the foreground writes both logs."""
+        self._variables = {
+            "STANDIN_MPS_GPUS": ",".join(gpus),
+            "STANDIN_MPS_MAX_CLIENTS": str(max_clients),
+            "STANDIN_MPS_SERVER_START_SECONDS": str(server_start_seconds),
+            **(variables or {}),
+        }
+        self._gpus = tuple(gpus)
+        self._children: list[subprocess.Popen[str]] = []
+
+    # -- the daemon's life -----------------------------------------------------------------------------------------
+
+    def start(self, foreground: bool = False) -> None:
+        """Start a daemon (``-d``, or ``-f``), over whatever an earlier one left; returns when it can be asked."""
+        self.pipe_directory.mkdir(parents=True, exist_ok=True)
+        self.log_directory.mkdir(parents=True, exist_ok=True)
+        environment = self._full_environment() | {"CUDA_VISIBLE_DEVICES": ",".join(self._gpus)}
+        if foreground:
+            self._start_in_foreground(environment)
+        else:
+            self._start_in_background(environment)
+
+    def _start_in_foreground(self, environment: Mapping[str, str]) -> None:
+        with self.standard_output.open("a") as output:
+            child = subprocess.Popen([_command(), "-f"], env=environment, stdout=output, text=True)
+        self._children.append(child)
+        wait_until(lambda: self._pid_in_file() == child.pid, "the daemon's PID file")
+
+    @staticmethod
+    def _start_in_background(environment: Mapping[str, str]) -> None:
+        result = subprocess.run(
+            [_command(), "-d"], env=environment, capture_output=True, text=True, timeout=PATIENCE_SECONDS
+        )
+        if result.returncode != 0:
+            raise RuntimeError(f"the daemon did not start: {result.stderr.strip()}")
+
+    @property
+    def pid(self) -> int:
+        """The daemon's PID, from the file that its clients read."""
+        pid = self._pid_in_file()
+        if pid is None:
+            raise RuntimeError("there is no daemon")
+        return pid
+
+    @property
+    def server_pid(self) -> int | None:
+        """The PID of its server, if it has one, without asking the daemon."""
+        children = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()
+        return int(children[0]) if children else None
+
+    def is_running(self) -> bool:
+        """Whether there is a daemon, answering or not."""
+        pid = self._pid_in_file()
+        return pid is not None and is_alive(pid)
+
+    def kill(self) -> None:
+        """SIGKILL: the server goes with it, the files stay."""
+        self._end(signal.SIGKILL)
+
+    def terminate(self) -> None:
+        """SIGTERM, as systemd sends it: the daemon ends at once."""
+        self._end(signal.SIGTERM)
+
+    def stop_signal(self) -> None:
+        """SIGSTOP: from now on every command hangs."""
+        os.kill(self.pid, signal.SIGSTOP)
+
+    def cont(self) -> None:
+        """SIGCONT."""
+        os.kill(self.pid, signal.SIGCONT)
+
+    def _end(self, number: signal.Signals) -> None:
+        pid, server = self.pid, self.server_pid
+        os.kill(pid, number)
+        wait_until(lambda: not is_alive(pid), "the daemon's end")
+        wait_until(lambda: server is None or not is_alive(server), "the server's end")
+        self._reap_children()
+
+    def close(self) -> None:
+        """Kill everything that was started for these directories, by whomever, and wait until it has gone."""
+        for child in self._children:
+            if child.stdin is not None:
+                with contextlib.suppress(OSError):
+                    child.stdin.close()
+        wait_until(self._nothing_left_to_kill, "the end of every process of the stand-in")
+        for child in self._children:
+            child.wait()
+            if child.stdout is not None:
+                child.stdout.close()
+            if child.stderr is not None:
+                child.stderr.close()
+        self._complain_of_errors()
+
+    def _complain_of_errors(self) -> None:
+        """A stand-in that broke must not pass for a daemon that died."""
+        errors = _text(self.pipe_directory / ERRORS)
+        if errors:
+            raise RuntimeError(f"the stand-in's daemon broke:\n{errors}")
+
+    def _nothing_left_to_kill(self) -> bool:
+        """Kill what there is: a process may have started another in the meantime, so that this is asked again."""
+        pids = _processes_of(self.pipe_directory)
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        wait_until(lambda: not any(is_alive(pid) for pid in pids), "the end of what was killed")
+        self._reap_children()
+        return not pids
+
+    def _reap_children(self) -> None:
+        for child in self._children:
+            child.poll()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # -- asking it -------------------------------------------------------------------------------------------------
+
+    def environment(self) -> dict[str, str]:
+        """What to set in a process that is to find this daemon, and could start it again; over ``os.environ``.
+
+        The folder of this Python comes second in PATH: the command begins with ``env python3``.
+        """
+        path = [str(BIN), str(Path(sys.executable).parent), os.environ.get("PATH", "")]
+        return {
+            "PATH": os.pathsep.join(path),
+            "CUDA_MPS_PIPE_DIRECTORY": str(self.pipe_directory),
+            "CUDA_MPS_LOG_DIRECTORY": str(self.log_directory),
+            **self._variables,
+        }
+
+    def ask(self, command: str, timeout: float = PATIENCE_SECONDS) -> subprocess.CompletedProcess[str]:
+        """Send a command, or several lines of them, in one session.
+
+        Raises:
+            subprocess.TimeoutExpired: no answer in time.
+        """
+        return subprocess.run(
+            [_command()],
+            input=f"{command}\n",
+            env=self._full_environment(),
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+        )
+
+    def ask_in_background(self, command: str) -> "subprocess.Popen[str]":
+        """Send a command without waiting for its answer: for several at once, or for one that will hang."""
+        child = self._client()
+        _input_of(child).write(f"{command}\n")
+        _input_of(child).close()
+        child.stdin = None
+        return child
+
+    @contextlib.contextmanager
+    def held_session(self) -> Iterator[None]:
+        """An administrator's open prompt, which keeps everybody else out until it is closed."""
+        child = self._open_prompt()
+        try:
+            yield
+        finally:
+            _input_of(child).close()
+            child.wait(PATIENCE_SECONDS)
+        wait_until(lambda: self._tell("session") != str(child.pid), "the end of the session")
+
+    def _open_prompt(self) -> "subprocess.Popen[str]":
+        """Try again if somebody else's command was there first."""
+        child = self._client()
+        wait_until(lambda: self._holds_session(child) or child.poll() is not None, "the session")
+        return child if child.poll() is None else self._open_prompt()
+
+    def _holds_session(self, child: "subprocess.Popen[str]") -> bool:
+        return self._tell("session") == str(child.pid)
+
+    def _client(self) -> "subprocess.Popen[str]":
+        pipe = subprocess.PIPE
+        child = subprocess.Popen(
+            [_command()], env=self._full_environment(), stdin=pipe, stdout=pipe, stderr=pipe, text=True
+        )
+        self._children.append(child)
+        return child
+
+    def _full_environment(self) -> dict[str, str]:
+        return os.environ | self.environment()
+
+    def _pid_in_file(self) -> int | None:
+        try:
+            return int(Path(pid_file(self.pipe_directory)).read_text())
+        except (OSError, ValueError):
+            return None
+
+    # -- what its logs say -----------------------------------------------------------------------------------------
+
+    @property
+    def control_log(self) -> str:
+        """All of control.log."""
+        return _text(self.log_directory / "control.log")
+
+    @property
+    def server_log(self) -> str:
+        """All of server.log."""
+        return _text(self.log_directory / "server.log")
+
+    # -- what happens to its clients -------------------------------------------------------------------------------
+
+    def connect(self, pid: int, uid: int = 0, devices: Sequence[int] = (0,)) -> None:
+        """A process becomes a client on these devices (the daemon's ordinals), now or when a server is ready for it.
+
+        A real process is noticed when it ends; a PID that nobody has stays until it is disconnected.
+        """
+        self._tell(f"connect {pid} {uid} {','.join(map(str, devices))}")
+
+    def connect_and_wait(self, pid: int, uid: int = 0, devices: Sequence[int] = (0,)) -> None:
+        """The same, until it is accepted."""
+        self.connect(pid, uid, devices)
+        wait_until(lambda: self.outcome(pid) == "active", f"client {pid}")
+
+    def outcome(self, pid: int) -> str:
+        """What became of a process that connected: pending, active, refused or gone."""
+        return self._tell(f"outcome {pid}")
+
+    def disconnect(self, pid: int) -> None:
+        """A client ends ordinarily; a victim of a fault ends too."""
+        self._tell(f"disconnect {pid}")
+
+    def kill_client(self, pid: int) -> None:
+        """A client dies while its kernel runs. If it is a real process, kill it after this."""
+        self._tell(f"kill {pid}")
+
+    def assert_client(self, pid: int) -> None:
+        """A device-side assert, which ends this client alone."""
+        self._tell(f"assert {pid}")
+
+    def fault(self, pid: int, kind: str = "memory", named: int | None = None) -> None:
+        """A client does something fatal, to itself and to all in its failure domain, who stay until they disconnect.
+
+        Args:
+            pid: the culprit, whom no line will name as such.
+            kind: ``memory`` or ``trap``.
+            named: the client whom the first line of a memory fault names; the culprit unless given.
+        """
+        self._tell(f"fault {pid} {kind}" + ("" if named is None else f" {named}"))
+
+    def slow(self, seconds: float) -> None:
+        """Every reply takes so long, during which everybody else is refused."""
+        self._tell(f"slow {seconds}")
+
+    def deaf(self, deaf: bool = True) -> None:
+        """Every command succeeds and is answered with nothing at all."""
+        self._tell(f"deaf {'on' if deaf else 'off'}")
+
+    def say(self, log: str, text: str) -> None:
+        """Any line at all, in ``control`` or ``server`` log."""
+        self._tell(f"say {log} {text}")
+
+    def _tell(self, wish: str) -> str:
+        with sockets.connect(self.pipe_directory, SIDE_CHANNEL, timeout=PATIENCE_SECONDS) as connection:
+            connection.send(wish.encode())
+            answer = connection.recv(sockets.LARGEST_MESSAGE).decode()
+        if not answer.startswith("ok"):
+            raise RuntimeError(answer)
+        return answer.removeprefix("ok").strip()
+
+
+def _command() -> str:
+    return str(BIN / CONTROL_NAME)
+
+
+def _input_of(child: "subprocess.Popen[str]") -> IO[str]:
+    if child.stdin is None:
+        raise RuntimeError("its input is closed")
+    return child.stdin
+
+
+def _text(path: Path) -> str:
+    return path.read_text() if path.exists() else ""
+
+
+def is_alive(pid: int) -> bool:
+    """Whether a process runs; one that has ended and was not collected does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def _processes_of(pipe_directory: Path) -> list[int]:
+    """The daemons, servers and clients of a pipe directory, whoever started them."""
+    variable = f"CUDA_MPS_PIPE_DIRECTORY={pipe_directory}".encode()
+    return [pid for pid in _pids() if _is_ours(pid, variable) and is_alive(pid)]
+
+
+def _pids() -> list[int]:
+    return [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
+
+
+def _is_ours(pid: int, variable: bytes) -> bool:
+    try:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+        environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return False
+    names = [word.rpartition(b"/")[2] for word in words[:2]]
+    return any(name.startswith(b"nvidia-cuda-mps-") for name in names) and variable in environment

@@ -1,0 +1,77 @@
+"""The client mode: send standard input to the daemon line by line, print what it answers.
+
+It connects before it reads, and stays connected until its input ends: whoever keeps the input open keeps everybody
+else out. Every connection that the daemon takes begins with a greeting; one that it refuses is closed without.
+"""
+
+import os
+import socket
+import sys
+from collections.abc import Iterable
+
+from . import sockets
+from .names import pid_file, pipe_directory
+
+NOT_FOUND = "Cannot find MPS control daemon process"
+NOT_SENT = "Cannot send command to MPS control daemon process"
+
+
+class SessionError(Exception):
+    """The session could not be had, or was cut short; the text is what the real client prints."""
+
+
+def main(words: list[str]) -> int:
+    """Send the command given as words, or else every line of standard input."""
+    try:
+        with _connect(pipe_directory()) as connection:
+            _converse(connection, [" ".join(words)] if words else sys.stdin)
+    except SessionError as problem:
+        print(problem, file=sys.stderr)
+        return 1
+    return 0
+
+
+def _connect(directory: str) -> socket.socket:
+    if not _daemon_lives(directory):
+        raise SessionError(NOT_FOUND)
+    try:
+        return sockets.connect(directory, "control")
+    except OSError:
+        raise SessionError(NOT_FOUND) from None
+
+
+def _daemon_lives(directory: str) -> bool:
+    try:
+        with open(pid_file(directory)) as file:
+            os.kill(int(file.read()), 0)
+    except PermissionError:
+        return True
+    except (OSError, ValueError):
+        return False
+    return True
+
+
+def _converse(connection: socket.socket, commands: Iterable[str]) -> None:
+    greeting = _receive(connection)
+    if greeting == sockets.DEAF:
+        return
+    for command in commands:
+        sys.stdout.write(_ask(connection, command.rstrip("\n")))
+
+
+def _ask(connection: socket.socket, command: str) -> str:
+    try:
+        connection.send(command.encode() or b"\n")
+    except OSError:
+        raise SessionError(NOT_SENT) from None
+    return _receive(connection).removeprefix(sockets.REPLY).decode()
+
+
+def _receive(connection: socket.socket) -> bytes:
+    try:
+        message = connection.recv(sockets.LARGEST_MESSAGE)
+    except OSError:
+        message = b""
+    if not message:
+        raise SessionError(NOT_SENT)
+    return message

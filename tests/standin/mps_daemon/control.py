@@ -1,0 +1,234 @@
+"""The control daemon: its files, whose turn it is, and the life of the server. All of control.log is written here."""
+
+import fcntl
+import os
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from . import launch
+from .commands import Commands
+from .logs import Log
+from .loop import Loop, ProcessWatch
+from .model import Arrival, Client, Limits, Outcome, State
+from .names import BINARY_VERSION, pid_file
+from .server import Server
+from .sessions import Respond, Sessions
+from .settings import Settings
+from .side_channel import SideChannel
+
+FIRST_BACKOFF_MS = 200
+
+ERRORS = "standin.errors"
+"""Where, in the pipe directory, a daemon in the background leaves its last words if the stand-in itself is broken."""
+
+LEAVING_SECONDS = 0.08
+"""From a server's `Exiting` to its end; asked in between, it says FAULT, once."""
+
+
+class ControlDaemon:
+    """One control daemon, with at most one server: every user has his own, and they take turns."""
+
+    def __init__(self, settings: Settings, loop: Loop, foreground: bool) -> None:
+        self.settings = settings
+        self.limits = Limits(active_thread_percentage=settings.active_thread_percentage)
+        self.server: Server | None = None
+        self.outcomes: dict[int, Outcome] = {}
+        self._loop = loop
+        self._foreground = foreground
+        self._log = self._open_log("control.log")
+        self._pending: list[Arrival] = []
+        self._processes = ProcessWatch(loop)
+        self._shutting_down = False
+        self._leaving_server_asked = False
+        self._finish_quit: Callable[[], None] | None = None
+        self.sessions = Sessions(loop, self.write, Commands(self).execute)
+
+    # -- beginning and end -----------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Make the files, in place of what an earlier daemon left, and listen."""
+        directory = self.settings.pipe_directory
+        for name in ("control", "control_privileged"):
+            self.sessions.listen(directory, name)
+        SideChannel(self, self._loop).listen(directory)
+        fifo = directory / "log"
+        fifo.unlink(missing_ok=True)
+        os.mkfifo(fifo)
+        self.write(f"Starting control daemon using socket {directory}/control")
+        self.write(f"To connect CUDA applications to this daemon, set env CUDA_MPS_PIPE_DIRECTORY={directory}")
+        self.write(f"CUDA MPS Control binary version: {BINARY_VERSION}")
+        Path(pid_file(directory)).write_text(f"{os.getpid()}\n")
+
+    def quit(self, timeout: int | None, respond: Respond) -> None:
+        """End when the server has: at once if it has no clients, by force when the timeout is over."""
+        self._finish_quit = lambda: respond("")
+        if timeout is not None:
+            self.write(f"quit command issued with timeout of {timeout}")
+            self._loop.later(timeout, self._force_quit)
+        if self.server is None:
+            self._exit()
+        else:
+            self.shut_down_server()
+
+    def _force_quit(self) -> None:
+        if self.server is not None and self.server.state is not State.LEAVING:
+            self.shut_down_server(force=True)
+
+    def _exit(self) -> None:
+        self.write("Exit with status 0")
+        directory = self.settings.pipe_directory
+        for path in (directory / "log", Path(pid_file(directory))):
+            path.unlink(missing_ok=True)
+        if self._finish_quit is not None:
+            self._finish_quit()
+        self._loop.later(self.sessions.reply_seconds, self._loop.stop)
+
+    def write(self, text: str) -> None:
+        """A line of control.log."""
+        self._log.write("Control", os.getpid(), text)
+
+    def _open_log(self, name: str) -> Log:
+        """In the foreground both logs go to standard output."""
+        return Log(sys.stdout.fileno()) if self._foreground else Log.append_to(self.settings.log_directory / name)
+
+    # -- the server ------------------------------------------------------------------------------------------------
+
+    def start_server(self, uid: int) -> None:
+        """Start a server for a user; it takes a while to be ready."""
+        process = launch.ServerProcess()
+        self._log.write("Control", process.pid, f"Starting new server {process.pid} for user {uid}")
+        log = self._open_log("server.log")
+        server = Server(process, uid, self.limits.copy(), self.settings, log, self._loop)
+        self.server = server
+        self._processes.watch(process.pid, self._server_ended)
+        self.write("Accepting connection...")
+        self._loop.later(self.settings.server_start_seconds, lambda: self._server_ready(server))
+
+    def _server_ready(self, server: Server) -> None:
+        if server is not self.server or not server.process.answers():
+            return
+        server.become_ready()
+        self.write(f"NEW SERVER {server.pid}: Ready")
+        waiting, self._pending = self._pending, []
+        for arrival in waiting:
+            if arrival.uid == server.uid:
+                self._admit(server, arrival)
+            else:
+                self._pending.append(arrival)
+        if self._pending:
+            self.shut_down_server()
+
+    def _server_ended(self) -> None:
+        """It left or was killed, which the real daemon's log does not tell apart."""
+        server, self.server = self.server, None
+        self._shutting_down = self._leaving_server_asked = False
+        if server is None:
+            return
+        server.process.reap()
+        server.state = State.LEAVING
+        self.write(f"Server {server.pid} exited with status 0")
+        for pid in server.clients:
+            self._forget(pid)
+        if self._finish_quit is not None:
+            self._exit()
+        elif self._pending:
+            self.start_server(self._pending[0].uid)
+
+    def shut_down_server(self, force: bool = False) -> None:
+        """Ask the server to leave; while it has clients, ask again after twice the time."""
+        if force or not self._shutting_down:
+            self._shutting_down = True
+            self._try_shutting_down(FIRST_BACKOFF_MS, first=True, force=force)
+
+    def _try_shutting_down(self, wait_ms: int, first: bool = False, force: bool = False) -> None:
+        server = self.server
+        if server is None or server.state is State.LEAVING or not self._shutting_down:
+            return
+        server.process.answers()
+        self.write(f"Try shutting down server {server.pid}, backoff is {'disabled' if first else 'enabled'}")
+        if server.may_leave():
+            self._loop.later(LEAVING_SECONDS, server.process.dismiss)
+            return
+        self.write(f"Server {server.pid} has {server.worker_threads} active worker threads. Server will not shutdown.")
+        if force:
+            self.write(f"Force shutting down server {server.pid}")
+            server.process.kill()
+            return
+        self.write(f"Control will try shutting down server {server.pid} again in at most {wait_ms}ms")
+        self._loop.later(wait_ms / 1000, partial(self._try_shutting_down_again, server, wait_ms * 2))
+
+    def _try_shutting_down_again(self, server: Server, wait_ms: int) -> None:
+        if server is self.server:
+            self._try_shutting_down(wait_ms)
+
+    def leaving_server_says_fault(self) -> bool:
+        """A server that has just left is called faulted, the first time one asks."""
+        first_time, self._leaving_server_asked = not self._leaving_server_asked, True
+        return first_time
+
+    # -- clients ---------------------------------------------------------------------------------------------------
+
+    def arrive(self, arrival: Arrival) -> None:
+        """A process wants to be a client: of the server that there is, or of one that must be started first."""
+        self._processes.watch(arrival.pid, lambda: self.depart(arrival.pid))
+        for text in ("Accepting connection...", "User did not send valid credentials", "Accepting connection..."):
+            self.write(text)
+        server = self.server
+        if server is not None and server.uid == arrival.uid and server.state in (State.ACTIVE, State.FAULT):
+            self.write(f"NEW CLIENT {arrival.pid} from user {arrival.uid}: Server already exists")
+            self._admit(server, arrival)
+            return
+        self.write(
+            f"NEW CLIENT {arrival.pid} from user {arrival.uid}: Server is not ready, push client to pending list"
+        )
+        self.outcomes[arrival.pid] = Outcome.PENDING
+        self._pending.append(arrival)
+        if server is None:
+            self.start_server(arrival.uid)
+        elif server.state in (State.ACTIVE, State.FAULT):
+            self.shut_down_server()
+
+    def _admit(self, server: Server, arrival: Arrival) -> None:
+        """Its connection, and one context a device, each of which comes to the daemon first."""
+        server.process.answers()
+        client = server.connect(arrival.pid, arrival.devices)
+        for device in arrival.devices if client is not None else ():
+            self.write("Accepting connection...")
+            self.write(f"NEW CLIENT {arrival.pid} from user {arrival.uid}: Server already exists")
+            if client is not None and not server.make_context(client, device):
+                client = None
+                break
+        self.outcomes[arrival.pid] = Outcome.REFUSED if client is None else Outcome.ACTIVE
+        if client is None:
+            self._processes.unwatch(arrival.pid)
+
+    def depart(self, pid: int, how: Callable[[Server, Client], None] = Server.disconnect) -> None:
+        """A client, or a process that waited to become one, is there no longer."""
+        self._pending = [arrival for arrival in self._pending if arrival.pid != pid]
+        self._forget(pid)
+        if self.server is not None and pid in self.server.clients:
+            how(self.server, self.server.clients[pid])
+
+    def _forget(self, pid: int) -> None:
+        self._processes.unwatch(pid)
+        self.outcomes[pid] = Outcome.GONE
+
+
+def main(foreground: bool) -> int:
+    """Run a daemon until it is told to quit."""
+    launch.take_comm()
+    settings = Settings.from_environment()
+    settings.pipe_directory.mkdir(parents=True, exist_ok=True)
+    lock = (settings.pipe_directory / "control_lock").open("w")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        print("An instance of this daemon is already running", file=sys.stderr)
+        return 1
+    loop = Loop()
+    ControlDaemon(settings, loop, foreground).start()
+    launch.say_ready(settings.pipe_directory / ERRORS)
+    loop.run()
+    return 0

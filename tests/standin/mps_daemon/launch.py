@@ -1,0 +1,103 @@
+"""Starting processes that look, to whoever lists them, like NVIDIA's."""
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+from .names import COMM, CONTROL_NAME, SERVER_NAME
+
+SCRIPT = Path(__file__).resolve().parent.parent / "bin" / CONTROL_NAME
+SERVER_SCRIPT = Path(__file__).resolve().with_name("server_process.py")
+READY_DESCRIPTOR = "STANDIN_MPS_READY_DESCRIPTOR"
+INTERPRETER = "STANDIN_MPS_INTERPRETER"
+
+
+def has_its_name() -> bool:
+    """Whether this process was started with the daemon's name in argv[0], and not as ``python3 script``."""
+    return sys.orig_argv[0] == CONTROL_NAME
+
+
+def become_daemon_process(arguments: list[str]) -> None:
+    """Start this script once more in the same process, under the name that the real binary has in /proc.
+
+    With another argv[0] Python cannot find out where it lives, so that it is told.
+    """
+    os.environ["PYTHONHOME"] = f"{sys.base_prefix}:{sys.base_exec_prefix}"
+    os.environ[INTERPRETER] = sys.executable
+    os.execv(sys.executable, [CONTROL_NAME, str(SCRIPT), *arguments])
+
+
+def start_in_background(arguments: list[str]) -> int:
+    """Start a daemon that outlives this process; returns when it can be asked, with its exit code if it cannot."""
+    readable, writable = os.pipe()
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork() == 0:
+            _let_go_of_terminal()
+            os.set_inheritable(writable, True)
+            os.environ[READY_DESCRIPTOR] = str(writable)
+            become_daemon_process(arguments)
+        os._exit(0)
+    os.wait()
+    os.close(writable)
+    return 0 if os.read(readable, 1) else 1
+
+
+def _let_go_of_terminal() -> None:
+    """Standard error stays until the daemon is ready: it may have to say why it cannot start."""
+    nothing = os.open(os.devnull, os.O_RDWR)
+    os.dup2(nothing, 0)
+    os.dup2(nothing, 1)
+
+
+def say_ready(errors: Path) -> None:
+    """Tell whoever waits in ``start_in_background``, if anybody does, and let go of his standard error."""
+    descriptor = os.environ.pop(READY_DESCRIPTOR, None)
+    if descriptor is not None:
+        os.write(int(descriptor), b"1")
+        os.close(int(descriptor))
+        os.dup2(os.open(errors, os.O_WRONLY | os.O_APPEND | os.O_CREAT), 2)
+
+
+def take_comm() -> None:
+    """Both binaries have the same name of 15 characters."""
+    Path("/proc/self/comm").write_text(COMM)
+
+
+class ServerProcess:
+    """A child that stands for the MPS server."""
+
+    def __init__(self) -> None:
+        self._channel, theirs = socket.socketpair()
+        with theirs:
+            self._process = subprocess.Popen(
+                [SERVER_NAME, str(SERVER_SCRIPT)],
+                executable=os.environ[INTERPRETER],
+                stdin=theirs.fileno(),
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+            )
+        self.pid = self._process.pid
+
+    def answers(self) -> bool:
+        """Ask, and wait for as long as it takes: for ever if it is stopped. False if it has died."""
+        try:
+            self._channel.send(b"?")
+            return self._channel.recv(1) != b""
+        except OSError:
+            return False
+
+    def dismiss(self) -> None:
+        """Let it end by itself."""
+        self._channel.close()
+
+    def kill(self) -> None:
+        """End it now."""
+        self._process.kill()
+
+    def reap(self) -> None:
+        """Collect it after its end."""
+        self._process.wait()
+        self._channel.close()

@@ -1,0 +1,21 @@
+"""What things are called and where they are: all that a client has to know, and cheap to import."""
+
+import os
+from collections.abc import Mapping
+
+CONTROL_NAME = "nvidia-cuda-mps-control"
+SERVER_NAME = "nvidia-cuda-mps-server"
+COMM = "nvidia-cuda-mps"
+BINARY_VERSION = "13000"
+DRIVER_VERSION = "580"
+GPU_NAME = "NVIDIA H200"
+
+
+def pipe_directory(environment: Mapping[str, str] = os.environ) -> str:
+    """The directory by which a daemon and its clients find each other."""
+    return environment.get("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps")
+
+
+def pid_file(directory: str | os.PathLike[str]) -> str:
+    """The daemon's PID file in a pipe directory."""
+    return os.path.join(directory, f"{CONTROL_NAME}.pid")

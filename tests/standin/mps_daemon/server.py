@@ -1,0 +1,243 @@
+"""The MPS server: its clients, their faults, and every line of server.log."""
+
+from collections.abc import Iterable
+
+from .launch import ServerProcess
+from .logs import Log
+from .loop import Loop
+from .model import Client, Limits, State, bytes_of, failure_domain
+from .names import BINARY_VERSION, DRIVER_VERSION, GPU_NAME
+from .settings import Settings
+
+DISCONNECT_SECONDS = 0.015
+"""Between the end of a client's contexts and the end of its connection, after an ordinary exit."""
+
+FAULT_AFTER_KILL_SECONDS = 0.15
+"""Between the death of a client with a kernel running, and the fault that this does to the others."""
+
+DISCONNECT_AFTER_FAULT_SECONDS = 0.05
+
+FIRST_GARBAGE = "{PID: -1333654781, Context ID: 0}"
+LATER_GARBAGE = "{PID: 4, Context ID: 669254896}"
+"""What stands in the real log where the next client's PID is not known yet: whatever was in memory there."""
+
+
+class Server:
+    """One server process, the clients that it has accepted, and its log."""
+
+    def __init__(self, process: ServerProcess, uid: int, limits: Limits, settings: Settings, log: Log, loop: Loop):
+        self.process = process
+        self.pid = process.pid
+        self.uid = uid
+        self.limits = limits
+        self.state = State.INITIALIZING
+        self.clients: dict[int, Client] = {}
+        """The clients with CUDA contexts, by PID."""
+        self._leaving_clients = 0
+        self._settings = settings
+        self._log = log
+        self._loop = loop
+        self._stale_request = FIRST_GARBAGE
+        self._device_contexts: set[int] = set()
+        self._devices_in_reset: set[int] = set()
+        self._last_number = 0
+        for text in ("Startup", self._where_control_is(), "Initializing server process"):
+            log.write("Other", self.pid, text)
+
+    def write(self, text: str) -> None:
+        """A line of server.log."""
+        self._log.write("Server", self.pid, text)
+
+    # -- coming and going ------------------------------------------------------------------------------------------
+
+    def become_ready(self) -> None:
+        """Contexts are made, clients may come."""
+        self._make_device_contexts(range(len(self._settings.gpus)))
+        self.write(f"Created anonymous shared memory region mps.shm.{self.uid}.{self.pid}")
+        self.write(f"CUDA MPS Server for Linux/Unix. Binary version: {BINARY_VERSION}")
+        self.write(f"Display Driver version: {DRIVER_VERSION}")
+        self.write(f"Active Threads Percentage set to {self.limits.active_thread_percentage}")
+        for device, limit in reversed(self.limits.pinned_memory.items()):
+            self.write(f"Device pinned memory limit for device {device} set to {bytes_of(limit):#x} bytes")
+        self.write(f"Server Priority set to {self.limits.client_priority}")
+        self.write("Server has started")
+        self.state = State.ACTIVE
+
+    def may_leave(self) -> bool:
+        """Asked to shut down: say in the log whether it does."""
+        self.write("Server has been notified to shutdown")
+        if self.worker_threads:
+            self.write(f"Server was unable to shutdown due to {self.worker_threads} active clients")
+            return False
+        self.write("Waiting for current clients to finish")
+        self.write("Exiting")
+        self.state = State.LEAVING
+        return True
+
+    @property
+    def worker_threads(self) -> int:
+        """One for each client's connection and one for each of its contexts."""
+        return self._leaving_clients + sum(1 + len(client.contexts) for client in self.clients.values())
+
+    # -- clients ---------------------------------------------------------------------------------------------------
+
+    def connect(self, pid: int, devices: Iterable[int]) -> Client | None:
+        """A process connects; None if the server refuses it because it is being torn down."""
+        self._last_number += 1
+        client = Client(pid, self._last_number)
+        self.write(f"Received new client request for {self._stale_request}")
+        if self.state is State.FAULT:
+            self.write(f"Server teardown in progress. Refusing to accept new client {client.label(0)}")
+            self.write(f"Failed to accept client {client.label(0)} with status 807")
+            self._stale_request = client.label(0)
+            return None
+        self._make_device_contexts(devices)
+        self._serve(client, 0)
+        return client
+
+    def make_context(self, client: Client, device: int) -> bool:
+        """A connected client makes a context on a device; False if the server has as many clients as it can have."""
+        context = len(client.contexts) + 1
+        self.write(f"Received new client request for {self._stale_request}")
+        self._serve(client, context)
+        self.write(f"Device {GPU_NAME} (uuid {self._settings.gpus[device]}) is associated")
+        if client.pid not in self.clients and len(self.clients) >= self._settings.max_clients:
+            self._refuse_one_too_many(client)
+            return False
+        client.contexts[context] = device
+        self.clients[client.pid] = client
+        self.write(f"Status of client {client.label(context)} is ACTIVE")
+        return True
+
+    def _serve(self, client: Client, context: int) -> None:
+        self.write(f"Client {client.label(context)} connected")
+        self.write(f"Creating worker thread for client {client.label(context)}")
+        self._stale_request = client.label(context)
+
+    def _refuse_one_too_many(self, client: Client) -> None:
+        limit = self._settings.max_clients
+        self.write(f"Failed to accept new client. Maximum number of clients ({limit}) reached.")
+        self.write(f"Client process {client.pid} disconnected")
+        self._close_connection_later(client, DISCONNECT_AFTER_FAULT_SECONDS)
+
+    def disconnect(self, client: Client) -> None:
+        """A client ends, ordinarily or as the victim of a fault."""
+        self._end_contexts(client)
+        self._close_connection_later(client, DISCONNECT_SECONDS)
+
+    def terminate(self, client: Client) -> None:
+        """An operator ends a client."""
+        first = client.label(1)
+        self.write(f"MPS server requesting client {first} to exit")
+        self._lose_contact(client)
+        self.write("Client termination succeeded.")
+        self._finish_contexts(client)
+        self._close_connection_later(client, DISCONNECT_SECONDS)
+
+    def contain_assert(self, client: Client) -> None:
+        """A device-side assert ends one client and harms nobody else."""
+        self._end_contexts(client, "Worker is in reset. ")
+        self._close_connection_later(client, DISCONNECT_SECONDS)
+
+    def _end_contexts(self, client: Client, remark: str = "") -> None:
+        self._lose_contact(client)
+        self._finish_contexts(client, remark)
+
+    def _lose_contact(self, client: Client) -> None:
+        for context in reversed(client.contexts):
+            self._lose(client, context)
+
+    def _lose(self, client: Client, context: int) -> None:
+        label = client.label(context)
+        self.write(f"Server failed to recevie command with status 806, assuming client {label} exit")
+
+    def _finish_contexts(self, client: Client, remark: str = "") -> None:
+        del self.clients[client.pid]
+        others = sum(len(other.contexts) for other in self.clients.values())
+        for context in reversed(client.contexts):
+            left = others + context - 1
+            label = client.label(context)
+            self.write(f"Client {label} exiting. {remark}Number of active client contexts is {left}.")
+        self._reset_idle_devices()
+
+    def _close_connection_later(self, client: Client, seconds: float) -> None:
+        self._leaving_clients += 1
+        self._loop.later(seconds, lambda: self._close_connection(client))
+
+    def _close_connection(self, client: Client) -> None:
+        if self.state is State.LEAVING:
+            return
+        self._leaving_clients -= 1
+        self._stale_request = LATER_GARBAGE
+        self._lose(client, 0)
+        self.write(f"Client process {client.pid} disconnected")
+
+    # -- faults ----------------------------------------------------------------------------------------------------
+
+    def die_with_kernel_running(self, client: Client) -> None:
+        """A client is killed while its kernel runs: it goes first, then the fault strikes those it shared with.
+
+        Its connection is closed only after the fault.
+        """
+        devices = client.devices
+        self._end_contexts(client)
+        self._close_connection_later(client, FAULT_AFTER_KILL_SECONDS + DISCONNECT_AFTER_FAULT_SECONDS)
+        self._loop.later(FAULT_AFTER_KILL_SECONDS, lambda: self._fault_if_shared(devices))
+
+    def _fault_if_shared(self, devices: frozenset[int]) -> None:
+        victims, _ = failure_domain(list(self.clients.values()), devices)
+        if victims and self.state is not State.LEAVING:
+            self.fault(devices, victims[0])
+
+    def fault(self, devices: frozenset[int], named: Client | None) -> None:
+        """A fatal error on ``devices``: write all that the real server writes, which never names the culprit.
+
+        ``named`` is the client in the first line, some client with work on the GPU; None for a trap, which has no
+        such line.
+        """
+        victims, reached = failure_domain(list(self.clients.values()), devices)
+        if named is not None:
+            self.write(f"Client {{PID: {named.pid}, Context: 1}} encountered a fatal GPU error.")
+        self.write("Server is handling a fatal GPU error.")
+        for device in sorted(reached):
+            self._tear_down_device(victims, device)
+        for victim in victims:
+            self._tear_down_process(victim)
+        self.write("The following devices will be reset:")
+        for device in sorted(reached):
+            self.write(str(device))
+        self.write("The following client process have a sticky error set:")
+        for victim in victims:
+            self.write(str(victim.pid))
+        self._devices_in_reset |= reached
+        self.state = State.FAULT
+
+    def _tear_down_device(self, victims: list[Client], device: int) -> None:
+        for victim in victims:
+            for context, its_device in victim.contexts.items():
+                if its_device == device:
+                    self.write(f"Client {victim.label(context)} on device {device} to be torn down")
+
+    def _tear_down_process(self, victim: Client) -> None:
+        self.write(f"All clients belonging to error trigging process {victim.pid} will be torn down")
+        for context in victim.contexts:
+            self.write(f"Client {victim.label(context)} on the error-trigging process {victim.pid} to be torn down")
+
+    def _reset_idle_devices(self) -> None:
+        """A faulted device is reset when its last victim has gone; the last reset ends the fault."""
+        in_use = {device for client in self.clients.values() for device in client.devices}
+        for device in sorted(self._devices_in_reset - in_use):
+            self.write(f"Destroy server context on device {device} ({GPU_NAME})")
+            self._device_contexts.discard(device)
+            self._devices_in_reset.discard(device)
+        if self.state is State.FAULT and not self._devices_in_reset:
+            self.state = State.ACTIVE
+
+    def _make_device_contexts(self, devices: Iterable[int]) -> None:
+        for device in devices:
+            if device not in self._device_contexts:
+                self.write(f"Creating server context on device {device} ({GPU_NAME})")
+                self._device_contexts.add(device)
+
+    def _where_control_is(self) -> str:
+        return f"Connecting to control daemon on socket: {self._settings.pipe_directory}/control"

@@ -1,0 +1,95 @@
+"""The sockets on which commands come: one session at a time, everybody else refused at once."""
+
+import socket
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+from . import sockets
+from .loop import Loop
+
+USUAL_REPLY_SECONDS = 0.002
+"""What the real daemon takes, and long enough that commands sent together collide now and then, as they do there."""
+
+PEER_CREDENTIALS = struct.Struct("3i")
+
+Respond = Callable[[str], None]
+
+
+class Sessions:
+    """Accepts, refuses, and carries commands to ``execute``, which responds now or, for ``quit``, much later."""
+
+    def __init__(self, loop: Loop, write_log: Callable[[str], None], execute: Callable[[str, Respond], None]) -> None:
+        self._loop = loop
+        self._write_log = write_log
+        self._execute = execute
+        self._current: socket.socket | None = None
+        self.reply_seconds = USUAL_REPLY_SECONDS
+        self.deaf = False
+        """Whether commands are answered, successfully, with nothing at all."""
+
+    def listen(self, directory: Path, name: str) -> None:
+        """Take connections at one of the daemon's sockets."""
+        listener = sockets.listen(directory, name)
+        self._loop.watch(listener.fileno(), lambda: self._accept(listener))
+
+    def holder(self) -> int:
+        """The PID of the process whose session it is, or 0."""
+        if self._current is None:
+            return 0
+        credentials = self._current.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, PEER_CREDENTIALS.size)
+        pid, _, _ = PEER_CREDENTIALS.unpack(credentials)
+        return int(pid)
+
+    def _accept(self, listener: socket.socket) -> None:
+        connection, _ = listener.accept()
+        self._write_log("Accepting connection...")
+        if sockets.is_closed(connection):
+            self._write_log("Unable to accept connection")
+        elif self.deaf and self._current is None:
+            _send(connection, sockets.DEAF)
+        elif self._current is None:
+            self._begin(connection)
+            return
+        connection.close()
+
+    def _begin(self, connection: socket.socket) -> None:
+        self._write_log("NEW UI")
+        self._current = connection
+        self._loop.watch(connection.fileno(), lambda: self._hear(connection))
+        _send(connection, sockets.GREETING)
+
+    def _hear(self, connection: socket.socket) -> None:
+        try:
+            message = connection.recv(sockets.LARGEST_MESSAGE)
+        except OSError:
+            message = b""
+        if not message:
+            self._end(connection)
+            return
+        command = message.decode(errors="replace").rstrip("\n")
+        self._write_log(f"Cmd:{command}")
+        self._execute(command, lambda reply: self._respond_later(connection, reply))
+
+    def _respond_later(self, connection: socket.socket, reply: str) -> None:
+        for line in filter(None, reply.splitlines()):
+            self._write_log(line)
+        self._loop.later(self.reply_seconds, lambda: self._respond(connection, reply))
+
+    def _respond(self, connection: socket.socket, reply: str) -> None:
+        if connection is self._current:
+            _send(connection, sockets.REPLY + reply.encode())
+
+    def _end(self, connection: socket.socket) -> None:
+        self._loop.unwatch(connection.fileno())
+        connection.close()
+        self._current = None
+        self._write_log("UI closed")
+
+
+def _send(connection: socket.socket, message: bytes) -> None:
+    """Whoever has gone in the meantime is noticed when the connection is read."""
+    try:
+        connection.send(message)
+    except OSError:
+        return

@@ -1,0 +1,33 @@
+"""Where things are, and how this daemon differs from the default: all from the environment, as in the real one."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from . import names
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What a daemon is told at its start."""
+
+    pipe_directory: Path
+    log_directory: Path
+    gpus: tuple[str, ...]
+    max_clients: int
+    server_start_seconds: float
+    active_thread_percentage: float
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str] = os.environ) -> "Settings":
+        """The real daemon's variables, and the stand-in's own, which begin with STANDIN_MPS_."""
+        gpus = environment.get("STANDIN_MPS_GPUS", "GPU-1efa3f60-b0ba-115c-7d58-bd5711d3de4b")
+        return cls(
+            pipe_directory=Path(names.pipe_directory(environment)),
+            log_directory=Path(environment.get("CUDA_MPS_LOG_DIRECTORY", "/var/log/nvidia-mps")),
+            gpus=tuple(gpu.strip() for gpu in gpus.split(",") if gpu.strip()),
+            max_clients=int(environment.get("STANDIN_MPS_MAX_CLIENTS", "48")),
+            server_start_seconds=float(environment.get("STANDIN_MPS_SERVER_START_SECONDS", "0.1")),
+            active_thread_percentage=float(environment.get("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "100")),
+        )

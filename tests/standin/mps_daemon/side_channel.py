@@ -1,0 +1,127 @@
+"""How a test says what happens: a socket `standin` in the pipe directory that takes one line and answers one.
+
+    connect PID UID DEVICES      a process becomes a client (DEVICES: the daemon's ordinals, separated by commas)
+    disconnect PID               it ends
+    kill PID                     it dies while its kernel runs, which faults those it shared a GPU with
+    assert PID                   a device-side assert: it alone ends
+    fault PID memory|trap [PID]  a fatal fault; for a memory fault, the client that the log will name
+    outcome PID                  answers pending, active, refused or gone
+    session                      answers the PID of who holds the session, 0 if nobody does
+    slow SECONDS                 every reply takes so long
+    deaf on|off                  commands are answered with nothing, and succeed
+    say control|server TEXT      a line in a log
+
+The answer is `ok ...`, or `error: ...`.
+"""
+
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from . import sockets
+from .loop import Loop
+from .model import Arrival, Client, Outcome
+from .server import Server
+
+if TYPE_CHECKING:
+    from .control import ControlDaemon
+
+
+NAME = "standin"
+
+
+class SideChannelError(Exception):
+    """What the test asked for cannot happen now."""
+
+
+class SideChannel:
+    """Carries a test's wishes to one daemon."""
+
+    def __init__(self, daemon: "ControlDaemon", loop: Loop) -> None:
+        self._daemon = daemon
+        self._loop = loop
+        self._verbs: dict[str, Callable[[str], str]] = {
+            "connect": self._connect,
+            "disconnect": lambda rest: self._end(rest, Server.disconnect),
+            "kill": lambda rest: self._end(rest, Server.die_with_kernel_running),
+            "assert": lambda rest: self._end(rest, Server.contain_assert),
+            "fault": self._fault,
+            "outcome": self._outcome,
+            "session": lambda _: str(self._daemon.sessions.holder()),
+            "slow": self._slow,
+            "deaf": self._deaf,
+            "say": self._say,
+        }
+
+    def listen(self, directory: Path) -> None:
+        """Take wishes, at a socket beside the daemon's own."""
+        listener = sockets.listen(directory, NAME)
+        self._loop.watch(listener.fileno(), lambda: self._accept(listener))
+
+    def _accept(self, listener: socket.socket) -> None:
+        connection, _ = listener.accept()
+        with connection:
+            try:
+                connection.send(self._grant(connection.recv(sockets.LARGEST_MESSAGE).decode()).encode())
+            except OSError:
+                return
+
+    def _grant(self, wish: str) -> str:
+        verb, _, rest = wish.partition(" ")
+        try:
+            return f"ok {self._verbs[verb](rest)}"
+        except (KeyError, ValueError, SideChannelError) as problem:
+            return f"error: {wish!r}: {problem!r}"
+
+    def _connect(self, rest: str) -> str:
+        """Happens right after this is answered: a stopped server blocks the daemon, and must not block the test."""
+        pid, uid, devices = rest.split()
+        arrival = Arrival(int(pid), int(uid), tuple(int(device) for device in devices.split(",")))
+        if not all(0 <= device < len(self._daemon.settings.gpus) for device in arrival.devices):
+            raise SideChannelError("no such device")
+        self._loop.later(0, lambda: self._daemon.arrive(arrival))
+        return ""
+
+    def _end(self, rest: str, how: Callable[[Server, Client], None]) -> str:
+        pid = int(rest)
+        if self._daemon.outcomes.get(pid) not in (Outcome.PENDING, Outcome.ACTIVE):
+            raise SideChannelError("no such client")
+        self._daemon.depart(pid, how)
+        return ""
+
+    def _fault(self, rest: str) -> str:
+        culprit, kind, *named = rest.split()
+        server, client = self._client(int(culprit))
+        if kind not in ("memory", "trap"):
+            raise SideChannelError("a fault is of memory or a trap")
+        named_client = self._client(int(named[0]))[1] if named else client
+        server.fault(client.devices, named_client if kind == "memory" else None)
+        return ""
+
+    def _client(self, pid: int) -> tuple[Server, Client]:
+        server = self._daemon.server
+        if server is None or pid not in server.clients:
+            raise SideChannelError("no such client")
+        return server, server.clients[pid]
+
+    def _outcome(self, rest: str) -> str:
+        return self._daemon.outcomes[int(rest)]
+
+    def _slow(self, rest: str) -> str:
+        self._daemon.sessions.reply_seconds = float(rest)
+        return ""
+
+    def _deaf(self, rest: str) -> str:
+        self._daemon.sessions.deaf = rest == "on"
+        return ""
+
+    def _say(self, rest: str) -> str:
+        log, _, text = rest.partition(" ")
+        if log == "control":
+            self._daemon.write(text)
+        elif self._daemon.server is not None:
+            self._daemon.server.write(text)
+        else:
+            raise SideChannelError("there is no server")
+        return ""

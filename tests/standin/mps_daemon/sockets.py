@@ -1,0 +1,55 @@
+"""Unix sockets in a directory whose path may be longer than a socket address can be."""
+
+import os
+import socket
+
+GREETING = b"WELCOME"
+DEAF = b"DEAF"
+REPLY = b"="
+LARGEST_MESSAGE = 1 << 20
+
+
+Directory = str | os.PathLike[str]
+
+
+def _short_path(directory: int, name: str) -> str:
+    return f"/proc/self/fd/{directory}/{name}"
+
+
+def listen(directory: Directory, name: str) -> socket.socket:
+    """Listen at ``name``, in place of whatever an earlier daemon left there."""
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        if os.path.lexists(os.path.join(directory, name)):
+            os.unlink(name, dir_fd=descriptor)
+        listener.bind(_short_path(descriptor, name))
+    finally:
+        os.close(descriptor)
+    listener.listen(128)
+    return listener
+
+
+def connect(directory: Directory, name: str, timeout: float | None = None) -> socket.socket:
+    """Connect to the socket ``name``; raises OSError when nobody listens."""
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    connection.settimeout(timeout)
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        connection.connect(_short_path(descriptor, name))
+    except OSError:
+        connection.close()
+        raise
+    finally:
+        os.close(descriptor)
+    return connection
+
+
+def is_closed(connection: socket.socket) -> bool:
+    """Whether the other side has gone, without taking anything it said."""
+    try:
+        return connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT) == b""
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True

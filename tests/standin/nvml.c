@@ -1,0 +1,578 @@
+/*
+ * A libnvidia-ml.so.1 for machines without a GPU.
+ *
+ * It holds no data: every call reads the file named by STANDIN_NVML_STATE anew, so a test changes what the "driver"
+ * says, or makes it fail or hang, while the program under test runs. One statement a line, words separated by spaces:
+ *
+ *   driver VERSION                          e.g. 580.159.04
+ *   device INDEX UUID BUS_ID MAJOR MINOR MEMORY_TOTAL MEMORY_USED ENERGY_MJ GPU% MEMORY% COMPUTE_MODE NAME...
+ *   process DEVICE PID USED_BYTES IN_MPS_LIST IN_COMPUTE_LIST SM%    (SM% -1: no utilisation samples)
+ *   xid SEQUENCE DEVICE NUMBER              an event, delivered once to every event set made before it was written
+ *   behaviour FUNCTION DEVICE|* error CODE  the call fails
+ *   behaviour FUNCTION DEVICE|* slow MS     the call takes so long
+ *   behaviour FUNCTION DEVICE|* hang 0      the call returns only when this line has gone
+ *
+ * FUNCTION is a symbol's name, with or without its _vN, or * for all. Compile with -DWITHOUT_nvmlSomething to leave a
+ * function out, as a driver that lacks it does.
+ */
+#include <stdatomic.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+enum {
+    SUCCESS = 0,
+    UNINITIALIZED = 1,
+    INVALID_ARGUMENT = 2,
+    NOT_SUPPORTED = 3,
+    NOT_FOUND = 6,
+    INSUFFICIENT_SIZE = 7,
+    TIMEOUT = 10,
+    UNKNOWN = 999,
+};
+
+enum { MAX_DEVICES = 16, MAX_PROCESSES = 2048, MAX_BEHAVIOURS = 64, MAX_XIDS = 256 };
+enum { NO_DEVICE = -1, HANG_POLL_MS = 10 };
+
+typedef unsigned long long ull;
+typedef struct device *Device; /* index + 1, never dereferenced */
+
+/* The structures of nvml.h that pynvml declares, field by field. */
+typedef struct { unsigned pid; ull used; unsigned gpu_instance, compute_instance; } ProcessInfo;
+typedef struct { ull total, free, used; } Memory;
+typedef struct { unsigned version; ull total, reserved, free, used; } MemoryV2;
+typedef struct { unsigned gpu, memory; } Utilization;
+typedef struct { unsigned pid; ull timestamp; unsigned sm, memory, encoder, decoder; } UtilizationSample;
+typedef struct { ull timestamp; unsigned pid, sm, memory, encoder, decoder, jpeg, ofa; } UtilizationInfo;
+typedef struct { unsigned version, count; ull last_seen; UtilizationInfo *rows; } UtilizationInfos;
+typedef struct { Device device; ull type, data; unsigned gpu_instance, compute_instance; } EventData;
+typedef struct {
+    char bus_id_legacy[16];
+    unsigned domain, bus, device, device_id, subsystem_id;
+    char bus_id[32];
+} PciInfo;
+
+struct device_line {
+    int index, major, minor, compute_mode;
+    char uuid[96], bus_id[32], name[96];
+    ull total, used, energy;
+    unsigned gpu, memory;
+};
+struct process_line { int device, in_mps, in_compute, sm; unsigned pid; ull used; };
+struct xid_line { ull sequence; int device; unsigned number; };
+struct behaviour_line { char function[96], device[8], kind[8]; int value; };
+
+struct state {
+    char driver[80];
+    int devices, processes, xids, behaviours;
+    struct device_line device[MAX_DEVICES];
+    struct process_line process[MAX_PROCESSES];
+    struct xid_line xid[MAX_XIDS];
+    struct behaviour_line behaviour[MAX_BEHAVIOURS];
+};
+
+struct event_set { unsigned devices; ull seen; };
+
+static atomic_int initialized;
+
+/* ---- reading the state ------------------------------------------------------------------------------------------ */
+
+static void sleep_ms(int milliseconds)
+{
+    struct timespec span = {milliseconds / 1000, (milliseconds % 1000) * 1000000L};
+    nanosleep(&span, NULL);
+}
+
+static void read_line(struct state *state, const char *line)
+{
+    struct device_line device = {0};
+    struct process_line process = {0};
+    struct xid_line xid = {0};
+    struct behaviour_line behaviour = {0};
+
+    if (sscanf(line, "device %d %95s %31s %d %d %llu %llu %llu %u %u %d %95[^\n]", &device.index, device.uuid,
+               device.bus_id, &device.major, &device.minor, &device.total, &device.used, &device.energy, &device.gpu,
+               &device.memory, &device.compute_mode, device.name) == 12) {
+        if (state->devices < MAX_DEVICES) state->device[state->devices++] = device;
+    } else if (sscanf(line, "process %d %u %llu %d %d %d", &process.device, &process.pid, &process.used,
+                      &process.in_mps, &process.in_compute, &process.sm) == 6) {
+        if (state->processes < MAX_PROCESSES) state->process[state->processes++] = process;
+    } else if (sscanf(line, "xid %llu %d %u", &xid.sequence, &xid.device, &xid.number) == 3) {
+        if (state->xids < MAX_XIDS) state->xid[state->xids++] = xid;
+    } else if (sscanf(line, "behaviour %95s %7s %7s %d", behaviour.function, behaviour.device, behaviour.kind,
+                      &behaviour.value) == 4) {
+        if (state->behaviours < MAX_BEHAVIOURS) state->behaviour[state->behaviours++] = behaviour;
+    } else {
+        sscanf(line, "driver %79s", state->driver);
+    }
+}
+
+static int read_state(struct state *state)
+{
+    const char *path = getenv("STANDIN_NVML_STATE");
+    FILE *file = path ? fopen(path, "re") : NULL;
+    char line[512];
+
+    memset(state, 0, sizeof *state);
+    if (!file) return UNKNOWN;
+    while (fgets(line, sizeof line, file)) read_line(state, line);
+    fclose(file);
+    return SUCCESS;
+}
+
+/* ---- misbehaving ------------------------------------------------------------------------------------------------ */
+
+static size_t unversioned_length(const char *function)
+{
+    size_t length = strlen(function);
+    return length > 3 && strncmp(function + length - 3, "_v", 2) == 0 ? length - 3 : length;
+}
+
+static int concerns(const struct behaviour_line *behaviour, const char *function, int device)
+{
+    size_t length = unversioned_length(function);
+    int same_function = strcmp(behaviour->function, "*") == 0 || strcmp(behaviour->function, function) == 0 ||
+                        (strlen(behaviour->function) == length && strncmp(behaviour->function, function, length) == 0);
+    return same_function && (strcmp(behaviour->device, "*") == 0 || atoi(behaviour->device) == device);
+}
+
+static const struct behaviour_line *find_behaviour(const struct state *state, const char *function, int device)
+{
+    for (int i = 0; i < state->behaviours; i++)
+        if (concerns(&state->behaviour[i], function, device)) return &state->behaviour[i];
+    return NULL;
+}
+
+/* What every call does first: read the state, then fail, dawdle or hang if the state says so. */
+static int enter(const char *function, int device, struct state *state)
+{
+    const struct behaviour_line *behaviour;
+
+    for (;;) {
+        int problem = read_state(state);
+        if (problem) return problem;
+        behaviour = find_behaviour(state, function, device);
+        if (!behaviour || strcmp(behaviour->kind, "hang") != 0) break;
+        sleep_ms(HANG_POLL_MS);
+    }
+    if (behaviour && strcmp(behaviour->kind, "error") == 0) return behaviour->value;
+    if (behaviour && strcmp(behaviour->kind, "slow") == 0) sleep_ms(behaviour->value);
+    return SUCCESS;
+}
+
+static int enter_initialized(const char *function, struct state *state)
+{
+    return initialized > 0 ? enter(function, NO_DEVICE, state) : UNINITIALIZED;
+}
+
+static int handle_index(Device handle) { return (int)(intptr_t)handle - 1; }
+static Device index_handle(int index) { return (Device)(intptr_t)(index + 1); }
+
+static int enter_device(const char *function, Device handle, struct state *state, const struct device_line **device)
+{
+    int problem = initialized > 0 ? enter(function, handle_index(handle), state) : UNINITIALIZED;
+    if (problem) return problem;
+    for (int i = 0; i < state->devices; i++)
+        if (state->device[i].index == handle_index(handle)) {
+            *device = &state->device[i];
+            return SUCCESS;
+        }
+    return INVALID_ARGUMENT;
+}
+
+#define ENTER()                                             \
+    struct state state;                                     \
+    int problem = enter_initialized(__func__, &state);      \
+    if (problem) return problem
+
+#define ENTER_DEVICE()                                                  \
+    struct state state;                                                 \
+    const struct device_line *device = NULL;                            \
+    int problem = enter_device(__func__, handle, &state, &device);      \
+    if (problem) return problem
+
+static int copy_text(char *target, unsigned size, const char *text)
+{
+    if (strlen(text) >= size) return INSUFFICIENT_SIZE;
+    strcpy(target, text);
+    return SUCCESS;
+}
+
+/* ---- the library and the system --------------------------------------------------------------------------------- */
+
+int nvmlInitWithFlags(unsigned flags)
+{
+    struct state state;
+    int problem = enter(__func__, NO_DEVICE, &state);
+    if (!problem) problem = enter("nvmlInit", NO_DEVICE, &state); /* whichever of the two a test names */
+    (void)flags;
+    if (!problem) initialized++;
+    return problem;
+}
+
+int nvmlInit_v2(void) { return nvmlInitWithFlags(0); }
+
+int nvmlShutdown(void)
+{
+    ENTER();
+    initialized--;
+    return SUCCESS;
+}
+
+const char *nvmlErrorString(int code)
+{
+    switch (code) {
+    case SUCCESS: return "Success";
+    case UNINITIALIZED: return "Uninitialized";
+    case INVALID_ARGUMENT: return "Invalid Argument";
+    case NOT_SUPPORTED: return "Not Supported";
+    case 4: return "Insufficient Permissions";
+    case NOT_FOUND: return "Not Found";
+    case INSUFFICIENT_SIZE: return "Insufficient Size";
+    case 9: return "Driver Not Loaded";
+    case TIMEOUT: return "Timeout";
+    case 13: return "Function Not Found";
+    case 15: return "GPU is lost";
+    case 16: return "GPU requires restart";
+    default: return "Unknown Error";
+    }
+}
+
+#ifndef WITHOUT_nvmlSystemGetDriverVersion
+int nvmlSystemGetDriverVersion(char *version, unsigned length)
+{
+    ENTER();
+    return copy_text(version, length, state.driver);
+}
+#endif
+
+#ifndef WITHOUT_nvmlSystemGetNVMLVersion
+int nvmlSystemGetNVMLVersion(char *version, unsigned length)
+{
+    ENTER();
+    char text[sizeof state.driver + 3];
+    snprintf(text, sizeof text, "13.%s", state.driver);
+    return copy_text(version, length, text);
+}
+#endif
+
+#ifndef WITHOUT_nvmlSystemGetCudaDriverVersion
+int nvmlSystemGetCudaDriverVersion(int *version)
+{
+    ENTER();
+    *version = 13000;
+    return SUCCESS;
+}
+#endif
+
+#ifndef WITHOUT_nvmlSystemGetCudaDriverVersion_v2
+int nvmlSystemGetCudaDriverVersion_v2(int *version)
+{
+    ENTER();
+    *version = 13000;
+    return SUCCESS;
+}
+#endif
+
+/* ---- what a device is ------------------------------------------------------------------------------------------- */
+
+#ifndef WITHOUT_nvmlDeviceGetCount_v2
+int nvmlDeviceGetCount_v2(unsigned *count)
+{
+    ENTER();
+    *count = (unsigned)state.devices;
+    return SUCCESS;
+}
+#endif
+
+#ifndef WITHOUT_nvmlDeviceGetHandleByIndex_v2
+int nvmlDeviceGetHandleByIndex_v2(unsigned index, Device *handle)
+{
+    struct state state;
+    const struct device_line *device = NULL;
+    *handle = index_handle((int)index);
+    return enter_device(__func__, *handle, &state, &device);
+}
+#endif
+
+#ifndef WITHOUT_nvmlDeviceGetHandleByUUID
+int nvmlDeviceGetHandleByUUID(const char *uuid, Device *handle)
+{
+    ENTER();
+    for (int i = 0; i < state.devices; i++)
+        if (strcmp(state.device[i].uuid, uuid) == 0) {
+            *handle = index_handle(state.device[i].index);
+            return enter(__func__, state.device[i].index, &state);
+        }
+    return NOT_FOUND;
+}
+#endif
+
+#ifndef WITHOUT_nvmlDeviceGetUUID
+int nvmlDeviceGetUUID(Device handle, char *uuid, unsigned length)
+{
+    ENTER_DEVICE();
+    return copy_text(uuid, length, device->uuid);
+}
+#endif
+
+#ifndef WITHOUT_nvmlDeviceGetName
+int nvmlDeviceGetName(Device handle, char *name, unsigned length)
+{
+    ENTER_DEVICE();
+    return copy_text(name, length, device->name);
+}
+#endif
+
+#ifndef WITHOUT_nvmlDeviceGetIndex
+int nvmlDeviceGetIndex(Device handle, unsigned *index)
+{
+    ENTER_DEVICE();
+    *index = (unsigned)device->index;
+    return SUCCESS;
+}
+#endif
+
+#ifndef WITHOUT_nvmlDeviceGetPciInfo_v3
+int nvmlDeviceGetPciInfo_v3(Device handle, PciInfo *pci)
+{
+    ENTER_DEVICE();
+    unsigned function = 0;
+    memset(pci, 0, sizeof *pci);
+    if (sscanf(device->bus_id, "%x:%x:%x.%x", &pci->domain, &pci->bus, &pci->device, &function) != 4) return UNKNOWN;
+    snprintf(pci->bus_id, sizeof pci->bus_id, "%08X:%02X:%02X.%X", pci->domain, pci->bus, pci->device, function);
+    snprintf(pci->bus_id_legacy, sizeof pci->bus_id_legacy, "%04X:%02X:%02X.%X", pci->domain & 0xffff, pci->bus & 0xff,
+             pci->device & 0xff, function & 0xf);
+    return SUCCESS;
+}
+#endif
+
+#ifndef WITHOUT_nvmlDeviceGetCudaComputeCapability
+int nvmlDeviceGetCudaComputeCapability(Device handle, int *major, int *minor)
+{
+    ENTER_DEVICE();
+    *major = device->major;
+    *minor = device->minor;
+    return SUCCESS;
+}
+#endif
+
+#ifndef WITHOUT_nvmlDeviceGetComputeMode
+int nvmlDeviceGetComputeMode(Device handle, unsigned *mode)
+{
+    ENTER_DEVICE();
+    *mode = (unsigned)device->compute_mode;
+    return SUCCESS;
+}
+#endif
+
+#ifndef WITHOUT_nvmlDeviceGetMigMode
+int nvmlDeviceGetMigMode(Device handle, unsigned *current, unsigned *pending)
+{
+    ENTER_DEVICE();
+    *current = *pending = 0;
+    return SUCCESS;
+}
+#endif
+
+/* ---- how a device fares ----------------------------------------------------------------------------------------- */
+
+#ifndef WITHOUT_nvmlDeviceGetMemoryInfo
+int nvmlDeviceGetMemoryInfo(Device handle, Memory *memory)
+{
+    ENTER_DEVICE();
+    *memory = (Memory){device->total, device->total - device->used, device->used};
+    return SUCCESS;
+}
+#endif
+
+#ifndef WITHOUT_nvmlDeviceGetMemoryInfo_v2
+int nvmlDeviceGetMemoryInfo_v2(Device handle, MemoryV2 *memory)
+{
+    ENTER_DEVICE();
+    *memory = (MemoryV2){memory->version, device->total, 0, device->total - device->used, device->used};
+    return SUCCESS;
+}
+#endif
+
+#ifndef WITHOUT_nvmlDeviceGetUtilizationRates
+int nvmlDeviceGetUtilizationRates(Device handle, Utilization *utilization)
+{
+    ENTER_DEVICE();
+    *utilization = (Utilization){device->gpu, device->memory};
+    return SUCCESS;
+}
+#endif
+
+#ifndef WITHOUT_nvmlDeviceGetTotalEnergyConsumption
+int nvmlDeviceGetTotalEnergyConsumption(Device handle, ull *millijoules)
+{
+    ENTER_DEVICE();
+    *millijoules = device->energy;
+    return SUCCESS;
+}
+#endif
+
+/* ---- who runs on it --------------------------------------------------------------------------------------------- */
+
+static int list_processes(const struct state *state, int device, int mps_list, unsigned *count, ProcessInfo *rows)
+{
+    unsigned found = 0;
+
+    for (int i = 0; i < state->processes; i++) {
+        const struct process_line *process = &state->process[i];
+        if (process->device != device || !(mps_list ? process->in_mps : process->in_compute)) continue;
+        if (rows && found < *count) rows[found] = (ProcessInfo){process->pid, process->used, ~0u, ~0u};
+        found++;
+    }
+    int problem = found > *count ? INSUFFICIENT_SIZE : SUCCESS;
+    *count = found;
+    return problem;
+}
+
+#ifndef WITHOUT_nvmlDeviceGetComputeRunningProcesses_v3
+int nvmlDeviceGetComputeRunningProcesses_v3(Device handle, unsigned *count, ProcessInfo *rows)
+{
+    ENTER_DEVICE();
+    return list_processes(&state, device->index, 0, count, rows);
+}
+#endif
+
+#ifndef WITHOUT_nvmlDeviceGetMPSComputeRunningProcesses_v3
+int nvmlDeviceGetMPSComputeRunningProcesses_v3(Device handle, unsigned *count, ProcessInfo *rows)
+{
+    ENTER_DEVICE();
+    return list_processes(&state, device->index, 1, count, rows);
+}
+#endif
+
+/* The driver samples about five times a second: the newest sample's time is the last full fifth. */
+static ull newest_sample_us(void)
+{
+    const ull interval = 200000;
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    ull us = (ull)now.tv_sec * 1000000 + (ull)now.tv_nsec / 1000;
+    return us - us % interval;
+}
+
+static unsigned count_samples(const struct state *state, int device)
+{
+    unsigned samples = 0;
+    for (int i = 0; i < state->processes; i++)
+        samples += state->process[i].device == device && state->process[i].sm >= 0;
+    return samples;
+}
+
+/* Both calls answer so: how many rows there would be, or that there was no sample since. */
+static int utilization_size(const struct state *state, int device, ull last_seen, unsigned *count)
+{
+    unsigned room = *count;
+    *count = last_seen < newest_sample_us() ? count_samples(state, device) : 0;
+    if (*count == 0) return NOT_FOUND;
+    return room < *count ? INSUFFICIENT_SIZE : SUCCESS;
+}
+
+#ifndef WITHOUT_nvmlDeviceGetProcessUtilization
+int nvmlDeviceGetProcessUtilization(Device handle, UtilizationSample *rows, unsigned *count, ull last_seen)
+{
+    ENTER_DEVICE();
+    unsigned row = 0;
+
+    problem = utilization_size(&state, device->index, last_seen, count);
+    if (problem || !rows) return problem ? problem : INSUFFICIENT_SIZE;
+    for (int i = 0; i < state.processes; i++) {
+        const struct process_line *process = &state.process[i];
+        if (process->device == device->index && process->sm >= 0)
+            rows[row++] = (UtilizationSample){process->pid, newest_sample_us(), (unsigned)process->sm, 0, 0, 0};
+    }
+    return SUCCESS;
+}
+#endif
+
+#ifndef WITHOUT_nvmlDeviceGetProcessesUtilizationInfo
+int nvmlDeviceGetProcessesUtilizationInfo(Device handle, UtilizationInfos *infos)
+{
+    ENTER_DEVICE();
+    unsigned row = 0;
+
+    problem = utilization_size(&state, device->index, infos->last_seen, &infos->count);
+    if (problem || !infos->rows) return problem ? problem : INSUFFICIENT_SIZE;
+    for (int i = 0; i < state.processes; i++) {
+        const struct process_line *process = &state.process[i];
+        if (process->device == device->index && process->sm >= 0)
+            infos->rows[row++] =
+                (UtilizationInfo){newest_sample_us(), process->pid, (unsigned)process->sm, 0, 0, 0, 0, 0};
+    }
+    return SUCCESS;
+}
+#endif
+
+/* ---- events ----------------------------------------------------------------------------------------------------- */
+
+enum { EVENT_XID = 8 };
+
+#ifndef WITHOUT_nvmlEventSetCreate
+int nvmlEventSetCreate(struct event_set **set)
+{
+    ENTER();
+    *set = calloc(1, sizeof **set);
+    for (int i = 0; i < state.xids; i++)
+        if (state.xid[i].sequence > (*set)->seen) (*set)->seen = state.xid[i].sequence;
+    return SUCCESS;
+}
+#endif
+
+#ifndef WITHOUT_nvmlEventSetFree
+int nvmlEventSetFree(struct event_set *set)
+{
+    ENTER();
+    free(set);
+    return SUCCESS;
+}
+#endif
+
+#ifndef WITHOUT_nvmlDeviceGetSupportedEventTypes
+int nvmlDeviceGetSupportedEventTypes(Device handle, ull *types)
+{
+    ENTER_DEVICE();
+    *types = EVENT_XID;
+    return SUCCESS;
+}
+#endif
+
+#ifndef WITHOUT_nvmlDeviceRegisterEvents
+int nvmlDeviceRegisterEvents(Device handle, ull types, struct event_set *set)
+{
+    ENTER_DEVICE();
+    if (types & ~(ull)EVENT_XID) return NOT_SUPPORTED;
+    set->devices |= 1u << device->index;
+    return SUCCESS;
+}
+#endif
+
+static const struct xid_line *next_xid(const struct state *state, const struct event_set *set)
+{
+    for (int i = 0; i < state->xids; i++)
+        if (state->xid[i].sequence > set->seen && (set->devices >> state->xid[i].device & 1)) return &state->xid[i];
+    return NULL;
+}
+
+#ifndef WITHOUT_nvmlEventSetWait_v2
+int nvmlEventSetWait_v2(struct event_set *set, EventData *data, unsigned timeout_ms)
+{
+    for (unsigned waited = 0;; waited += HANG_POLL_MS) {
+        ENTER();
+        const struct xid_line *xid = next_xid(&state, set);
+        if (xid) {
+            set->seen = xid->sequence;
+            *data = (EventData){index_handle(xid->device), EVENT_XID, xid->number, ~0u, ~0u};
+            return SUCCESS;
+        }
+        if (waited >= timeout_ms) return TIMEOUT;
+        sleep_ms(HANG_POLL_MS);
+    }
+}
+#endif

@@ -1,0 +1,192 @@
+"""The NVML stand-in from a test's side: build the library, say what the driver sees, make it fail or hang.
+
+The program under test loads it through the real nvidia-ml-py, in a process started with ``environment()``.
+"""
+
+import hashlib
+import os
+import shutil
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+SOURCE = Path(__file__).with_name("nvml.c")
+LIBRARY_NAME = "libnvidia-ml.so.1"
+
+NOT_SUPPORTED = 3
+DRIVER_NOT_LOADED = 9
+GPU_IS_LOST = 15
+UNKNOWN = 999
+
+MEBIBYTE = 1 << 20
+
+
+class CompilerMissingError(RuntimeError):
+    """There is no gcc here, so the library cannot be built."""
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """A process on a device, as NVML's lists show it.
+
+    An MPS client is in both lists and has no utilisation of its own; the server is in the compute list alone, and
+    NVML gives it the whole SM utilisation; a process beside MPS is in the compute list, with its own percentage.
+    """
+
+    pid: int
+    used_bytes: int = 516 * MEBIBYTE
+    in_mps_list: bool = True
+    in_compute_list: bool = True
+    sm_percent: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """A GPU, and who runs on it."""
+
+    index: int = 0
+    uuid: str = "GPU-1efa3f60-b0ba-115c-7d58-bd5711d3de4b"
+    name: str = "NVIDIA H200"
+    bus_id: str = "0000:00:06.0"
+    compute_capability: tuple[int, int] = (9, 0)
+    memory_total_bytes: int = 150_754_820_096
+    memory_used_bytes: int = 645_070_848
+    energy_millijoules: int = 0
+    gpu_percent: int = 0
+    memory_percent: int = 0
+    compute_mode: int = 0
+    processes: tuple[Process, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Behaviour:
+    """How a function misbehaves, on one device or (``device=None``) altogether. ``function`` may be ``*``."""
+
+    function: str
+    kind: str
+    value: int = 0
+    device: int | None = None
+
+
+def fails(function: str, code: int, device: int | None = None) -> Behaviour:
+    """The function returns this error code."""
+    return Behaviour(function, "error", code, device)
+
+
+def hangs(function: str, device: int | None = None) -> Behaviour:
+    """The function does not return until a state without this is written."""
+    return Behaviour(function, "hang", 0, device)
+
+
+def slow(function: str, milliseconds: int, device: int | None = None) -> Behaviour:
+    """The function answers, but so much later, as NVML does while clients start or stop."""
+    return Behaviour(function, "slow", milliseconds, device)
+
+
+@dataclass(frozen=True, slots=True)
+class _State:
+    devices: tuple[Device, ...] = ()
+    behaviours: tuple[Behaviour, ...] = ()
+    xids: tuple[tuple[int, int], ...] = ()
+    driver: str = "580.159.04"
+
+    def lines(self) -> list[str]:
+        """The state in the words that ``nvml.c`` reads."""
+        lines = [f"driver {self.driver}"]
+        for device in self.devices:
+            lines.append(_device_line(device))
+            lines.extend(_process_line(device.index, process) for process in device.processes)
+        lines.extend(f"xid {number} {device} {xid}" for number, (device, xid) in enumerate(self.xids, start=1))
+        lines.extend(_behaviour_line(behaviour) for behaviour in self.behaviours)
+        return lines
+
+
+class NvmlStandIn:
+    """One stand-in driver, whose library and state file live in ``directory``.
+
+    Args:
+        directory: where the library is built and the state is kept.
+        without: symbols that this driver lacks, e.g. ``("nvmlDeviceGetMPSComputeRunningProcesses_v3",)``.
+    """
+
+    def __init__(self, directory: Path, without: Sequence[str] = ()) -> None:
+        self._directory = directory
+        self._flags = [f"-DWITHOUT_{symbol}" for symbol in without]
+        self._state = _State()
+        self.state_file = directory / "nvml-state"
+
+    @property
+    def library(self) -> Path:
+        """Where this variant's library is, or will be: another source or other flags make another folder."""
+        recipe = SOURCE.read_bytes() + " ".join(self._flags).encode()
+        return self._directory / f"nvml-{hashlib.sha256(recipe).hexdigest()[:12]}" / LIBRARY_NAME
+
+    def build(self) -> Path:
+        """Compile the library unless it is there already, and write an empty state if there is none.
+
+        Raises:
+            CompilerMissingError: gcc is not installed.
+        """
+        if not self.state_file.exists():
+            self.write(())
+        if not self.library.exists():
+            self._compile()
+        return self.library
+
+    def _compile(self) -> None:
+        compiler = shutil.which("gcc")
+        if compiler is None:
+            raise CompilerMissingError("the NVML stand-in is a C library, and gcc is not installed here")
+        self.library.parent.mkdir(parents=True, exist_ok=True)
+        unfinished = self.library.with_suffix(".building")
+        options = ["-shared", "-fPIC", "-O1", "-Wall", "-Wextra", f"-Wl,-soname,{LIBRARY_NAME}"]
+        command = [compiler, *options, *self._flags, "-o", str(unfinished), str(SOURCE)]
+        result = subprocess.run(command, capture_output=True, text=True, check=False)
+        if result.returncode != 0:
+            raise RuntimeError(f"gcc could not build the NVML stand-in:\n{result.stderr}")
+        unfinished.replace(self.library)
+
+    def write(self, devices: Sequence[Device], behaviours: Sequence[Behaviour] = ()) -> None:
+        """From now on the driver sees these devices and behaves so. Xids that were raised stay raised."""
+        self._publish(replace(self._state, devices=tuple(devices), behaviours=tuple(behaviours)))
+
+    def raise_xid(self, device: int, number: int) -> None:
+        """An Xid on a device: every event set that is registered for it gets the event."""
+        self._publish(replace(self._state, xids=(*self._state.xids, (device, number))))
+
+    def _publish(self, state: _State) -> None:
+        """Replace the file in one step, so that no call reads half of it."""
+        self._state = state
+        self._directory.mkdir(parents=True, exist_ok=True)
+        unfinished = self.state_file.with_suffix(".new")
+        unfinished.write_text("\n".join(state.lines()) + "\n")
+        unfinished.replace(self.state_file)
+
+    def environment(self) -> dict[str, str]:
+        """What to set in a process that is to load this library; put it over ``os.environ``."""
+        paths = [str(self.library.parent), os.environ.get("LD_LIBRARY_PATH", "")]
+        return {
+            "LD_LIBRARY_PATH": os.pathsep.join(path for path in paths if path),
+            "STANDIN_NVML_STATE": str(self.state_file),
+        }
+
+
+def _device_line(device: Device) -> str:
+    major, minor = device.compute_capability
+    return (
+        f"device {device.index} {device.uuid} {device.bus_id} {major} {minor} {device.memory_total_bytes} "
+        f"{device.memory_used_bytes} {device.energy_millijoules} {device.gpu_percent} {device.memory_percent} "
+        f"{device.compute_mode} {device.name}"
+    )
+
+
+def _process_line(device: int, process: Process) -> str:
+    sm_percent = -1 if process.sm_percent is None else process.sm_percent
+    in_lists = f"{process.in_mps_list:d} {process.in_compute_list:d}"
+    return f"process {device} {process.pid} {process.used_bytes} {in_lists} {sm_percent}"
+
+
+def _behaviour_line(behaviour: Behaviour) -> str:
+    device = "*" if behaviour.device is None else behaviour.device
+    return f"behaviour {behaviour.function} {device} {behaviour.kind} {behaviour.value}"

@@ -1,0 +1,700 @@
+"""The stand-ins behave as the real ones were measured to: the failures above all, since the program lives by them."""
+
+import contextlib
+import os
+import re
+import subprocess
+import sys
+import textwrap
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from .mps import MpsStandIn, is_alive, wait_until
+from .nvml import (
+    DRIVER_NOT_LOADED,
+    GPU_IS_LOST,
+    CompilerMissingError,
+    Device,
+    NvmlStandIn,
+    Process,
+    fails,
+    hangs,
+    slow,
+)
+
+NOT_FOUND = "Cannot find MPS control daemon process\n"
+NOT_SENT = "Cannot send command to MPS control daemon process\n"
+OTHER_USER = 65534
+TWO_GPUS = ("GPU-055a5b27-613d-8c97-6fb4-99d75c28b520", "GPU-87f188b6-25f1-39ad-ceb7-643fc637f1b2")
+
+# PIDs of made-up clients: above the largest that Linux gives out.
+FIRST, SECOND, THIRD, FOURTH = (5_000_000 + n for n in range(4))
+
+
+@pytest.fixture
+def mps(tmp_path: Path) -> Iterator[MpsStandIn]:
+    """A running daemon without clients."""
+    with MpsStandIn(tmp_path) as standin:
+        standin.start()
+        yield standin
+
+
+@contextlib.contextmanager
+def sleeping_process() -> Iterator["subprocess.Popen[bytes]"]:
+    """A real process for a client."""
+    process = subprocess.Popen(["sleep", "600"])
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def server_status(mps: MpsStandIn) -> str:
+    return mps.ask(f"get_server_status {mps.server_pid}").stdout.strip()
+
+
+def clients_of(mps: MpsStandIn) -> list[int]:
+    return [int(line) for line in mps.ask(f"get_client_list {mps.server_pid}").stdout.split()]
+
+
+def texts(log: str) -> list[str]:
+    """A log's lines without their stamps."""
+    return [line.partition("] ")[2] for line in log.splitlines()]
+
+
+# -- replies -------------------------------------------------------------------------------------------------------
+
+
+def test_without_a_daemon_every_command_fails(tmp_path: Path) -> None:
+    reply = MpsStandIn(tmp_path).ask("get_server_list")
+
+    assert (reply.returncode, reply.stdout, reply.stderr) == (1, "", NOT_FOUND)
+
+
+@pytest.mark.parametrize(
+    ("command", "expected"),
+    [
+        ("get_server_list", ""),
+        ("get_client_list 1", "Server 1 not found\n"),
+        ("get_client_list", "Server 0 not found\n"),
+        ("get_server_status 1", "Server 1 not found\n"),
+        ("get_device_client_list", ""),
+        ("ps", "Server not found\n"),
+        ("ps -p 1", "Server 1 not found\nServer 1 not found\n\n"),
+        ("get_default_active_thread_percentage", "100.0\n"),
+        ("set_default_active_thread_percentage abc", "100.0\n"),
+        ("get_default_device_pinned_mem_limit 0", ""),
+        ("get_default_client_priority", "0\n"),
+        ("bogus", 'Unknown command "bogus"\n'),
+        ("", 'Unknown command ""\n'),
+        ("terminate_client 1 1", "Server 1 not found\nServer 1 not found!\n1\n"),
+        ("get_server_list\nps\nget_default_active_thread_percentage", "Server not found\n100.0\n"),
+    ],
+)
+def test_an_idle_daemon_answers_as_recorded(mps: MpsStandIn, command: str, expected: str) -> None:
+    reply = mps.ask(command)
+
+    assert (reply.returncode, reply.stdout, reply.stderr) == (0, expected, "")
+
+
+def test_each_command_leaves_its_noise_in_the_log(mps: MpsStandIn) -> None:
+    before = len(texts(mps.control_log))
+
+    mps.ask("get_server_status 1")
+    wait_until(lambda: mps.control_log.endswith("UI closed\n"))
+
+    assert texts(mps.control_log)[before:] == [
+        "Accepting connection...",
+        "NEW UI",
+        "Cmd:get_server_status 1",
+        "Server 1 not found",
+        "UI closed",
+    ]
+    assert re.match(r"\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3} Control [ \d]{4}\d+\] Starting", mps.control_log)
+
+
+def test_version_needs_no_daemon(tmp_path: Path) -> None:
+    environment = os.environ | MpsStandIn(tmp_path).environment()
+    reply = subprocess.run(["nvidia-cuda-mps-control", "-v"], env=environment, capture_output=True, text=True)
+
+    assert reply.stdout == "CUDA MPS Control binary version: 13000\n"
+
+
+# -- one session at a time -----------------------------------------------------------------------------------------
+
+
+def test_commands_that_collide_are_refused(mps: MpsStandIn) -> None:
+    mps.slow(0.5)
+
+    clients = [mps.ask_in_background("get_default_client_priority") for _ in range(8)]
+    answers = [(client.wait(), *client.communicate()) for client in clients]
+
+    assert (0, "0\n", "") in answers
+    assert (1, "", NOT_SENT) in answers
+
+
+def test_a_held_session_refuses_everybody_and_clients_still_come(mps: MpsStandIn) -> None:
+    with mps.held_session():
+        refused = [mps.ask("get_server_list") for _ in range(3)]
+        mps.connect_and_wait(FIRST)
+
+    assert {(reply.returncode, reply.stderr) for reply in refused} == {(1, NOT_SENT)}
+    assert clients_of(mps) == [FIRST]
+
+
+def test_a_deaf_daemon_answers_nothing_and_it_looks_like_success(mps: MpsStandIn) -> None:
+    mps.deaf()
+    reply = mps.ask("get_default_active_thread_percentage")
+
+    assert (reply.returncode, reply.stdout, reply.stderr) == (0, "", "")
+
+
+# -- hanging and dying ---------------------------------------------------------------------------------------------
+
+
+def test_a_stopped_daemon_hangs_every_command(mps: MpsStandIn) -> None:
+    mps.stop_signal()
+    with pytest.raises(subprocess.TimeoutExpired):
+        mps.ask("get_server_list", timeout=1)
+    mps.cont()
+    wait_until(lambda: mps.ask("get_server_list").returncode == 0)
+
+    assert "Unable to accept connection" in texts(mps.control_log)
+
+
+def test_a_stopped_server_hangs_the_daemon(mps: MpsStandIn) -> None:
+    mps.connect_and_wait(FIRST)
+    server = psutil.Process(mps.server_pid)
+    server.suspend()
+
+    assert mps.ask("get_server_list").stdout == f"{server.pid}\n"
+    with pytest.raises(subprocess.TimeoutExpired):
+        mps.ask(f"get_server_status {server.pid}", timeout=1)
+    with pytest.raises(subprocess.TimeoutExpired):
+        mps.ask("get_server_list", timeout=1)
+
+    server.resume()
+    wait_until(lambda: server_status(mps) == "ACTIVE")
+
+
+@pytest.mark.parametrize("foreground", [False, True])
+def test_a_killed_daemon_takes_its_server_and_leaves_its_files(tmp_path: Path, foreground: bool) -> None:
+    with MpsStandIn(tmp_path) as mps:
+        mps.start(foreground)
+        mps.connect_and_wait(FIRST)
+        mps.kill()
+        left = {entry.name for entry in mps.pipe_directory.iterdir()}
+
+        assert left >= {"control", "control_privileged", "control_lock", "log", "nvidia-cuda-mps-control.pid"}
+        assert mps.ask("get_server_list").stderr == NOT_FOUND
+
+        mps.start(foreground)
+        assert mps.ask("get_server_list").returncode == 0
+
+
+def test_sigterm_ends_a_daemon_with_clients_at_once(tmp_path: Path) -> None:
+    with MpsStandIn(tmp_path) as mps:
+        mps.start(foreground=True)
+        mps.connect_and_wait(FIRST)
+        mps.terminate()
+
+        assert not mps.is_running()
+
+
+def test_in_the_foreground_both_logs_go_to_standard_output(tmp_path: Path) -> None:
+    with MpsStandIn(tmp_path) as mps:
+        mps.start(foreground=True)
+        mps.connect_and_wait(FIRST)
+        output = texts(mps.standard_output.read_text())
+
+        assert f"NEW SERVER {mps.server_pid}: Ready" in output
+        assert f"Status of client {{PID: {FIRST}, Context ID: 1}} is ACTIVE" in output
+        assert list(mps.log_directory.iterdir()) == []
+
+
+def test_a_killed_server_is_logged_as_exited_and_replaced_with_the_next_client(mps: MpsStandIn) -> None:
+    mps.connect_and_wait(FIRST)
+    killed = psutil.Process(mps.server_pid)
+    killed.kill()
+    wait_until(lambda: f"Server {killed.pid} exited with status 0" in texts(mps.control_log))
+
+    assert mps.ask("get_server_list").stdout == ""
+    assert mps.outcome(FIRST) == "gone"
+    mps.connect_and_wait(SECOND)
+    assert mps.server_pid not in (None, killed.pid)
+
+
+def test_quit_removes_the_pid_file_and_leaves_the_sockets(mps: MpsStandIn) -> None:
+    reply = mps.ask("quit")
+    wait_until(lambda: not mps.is_running())
+    left = {entry.name for entry in mps.pipe_directory.iterdir()}
+
+    assert (reply.returncode, reply.stdout) == (0, "")
+    assert {"control", "control_privileged"} <= left
+    assert not {"log", "nvidia-cuda-mps-control.pid"} & left
+    assert texts(mps.control_log)[-1] == "Exit with status 0"
+
+
+def test_quit_with_a_timeout_ends_a_server_with_clients_by_force(mps: MpsStandIn) -> None:
+    mps.connect_and_wait(FIRST)
+    server = mps.server_pid
+    mps.ask("quit -t 1")
+    log = texts(mps.control_log)
+
+    assert "quit command issued with timeout of 1" in log
+    assert f"Control will try shutting down server {server} again in at most 400ms" in log
+    assert log[-3:] == [
+        f"Force shutting down server {server}",
+        f"Server {server} exited with status 0",
+        "Exit with status 0",
+    ]
+
+
+def test_a_second_daemon_does_not_start(mps: MpsStandIn) -> None:
+    with pytest.raises(RuntimeError, match="already running"):
+        mps.start()
+
+
+def test_both_processes_look_like_the_real_ones(mps: MpsStandIn) -> None:
+    mps.connect_and_wait(FIRST)
+    daemon, server = psutil.Process(mps.pid), psutil.Process(mps.server_pid)
+
+    comms = [Path(f"/proc/{process.pid}/comm").read_text() for process in (daemon, server)]
+    assert comms == ["nvidia-cuda-mps\n", "nvidia-cuda-mps\n"]
+    assert [daemon.cmdline()[0], server.cmdline()[0]] == ["nvidia-cuda-mps-control", "nvidia-cuda-mps-server"]
+    assert server.ppid() == daemon.pid
+
+
+def test_logs_follow_a_rename_and_start_anew_when_truncated(mps: MpsStandIn) -> None:
+    log = mps.log_directory / "control.log"
+    renamed = log.rename(mps.log_directory / "control.log.1")
+    mps.ask("bogus")
+    wait_until(lambda: texts(renamed.read_text())[-3:] == ["Cmd:bogus", 'Unknown command "bogus"', "UI closed"])
+    assert not log.exists()
+
+    os.truncate(renamed, 0)
+    mps.say("control", "after truncation")
+    assert texts(renamed.read_text()) == ["after truncation"]
+
+
+# -- clients -------------------------------------------------------------------------------------------------------
+
+
+def test_the_first_client_waits_for_a_server(mps: MpsStandIn) -> None:
+    mps.connect_and_wait(FIRST)
+    server = mps.server_pid
+    control, log = texts(mps.control_log), texts(mps.server_log)
+
+    assert control[3:] == [
+        "Accepting connection...",
+        "User did not send valid credentials",
+        "Accepting connection...",
+        f"NEW CLIENT {FIRST} from user 0: Server is not ready, push client to pending list",
+        f"Starting new server {server} for user 0",
+        "Accepting connection...",
+        f"NEW SERVER {server}: Ready",
+        "Accepting connection...",
+        f"NEW CLIENT {FIRST} from user 0: Server already exists",
+    ]
+    assert log[-3:] == [
+        f"Creating worker thread for client {{PID: {FIRST}, Context ID: 1}}",
+        "Device NVIDIA H200 (uuid GPU-1efa3f60-b0ba-115c-7d58-bd5711d3de4b) is associated",
+        f"Status of client {{PID: {FIRST}, Context ID: 1}} is ACTIVE",
+    ]
+    assert "Received new client request for {PID: -1333654781, Context ID: 0}" in log
+
+
+def test_a_real_process_that_ends_is_an_ordinary_exit(mps: MpsStandIn) -> None:
+    with sleeping_process() as process:
+        mps.connect_and_wait(process.pid)
+        assert clients_of(mps) == [process.pid]
+    wait_until(lambda: texts(mps.server_log)[-1] == f"Client process {process.pid} disconnected")
+
+    assert texts(mps.server_log)[-4:-1] == [
+        f"Server failed to recevie command with status 806, assuming client {{PID: {process.pid}, Context ID: 1}} exit",
+        f"Client {{PID: {process.pid}, Context ID: 1}} exiting. Number of active client contexts is 0.",
+        f"Server failed to recevie command with status 806, assuming client {{PID: {process.pid}, Context ID: 0}} exit",
+    ]
+    assert clients_of(mps) == []
+
+
+def test_of_64_clients_48_fit(mps: MpsStandIn) -> None:
+    pids = range(FIRST, FIRST + 64)
+    for pid in pids:
+        mps.connect(pid)
+    wait_until(lambda: all(mps.outcome(pid) != "pending" for pid in pids))
+    log = texts(mps.server_log)
+
+    assert [mps.outcome(pid) for pid in pids].count("active") == 48
+    assert sum(line.endswith("Context ID: 1} is ACTIVE") for line in log) == 48
+    assert sum(line.endswith("Context ID: 1} connected") for line in log) == 64
+    assert log.count("Failed to accept new client. Maximum number of clients (48) reached.") == 16
+    assert len(clients_of(mps)) == 48
+
+
+def test_clients_by_device_and_as_a_table(tmp_path: Path) -> None:
+    with MpsStandIn(tmp_path, gpus=TWO_GPUS) as mps:
+        mps.start()
+        mps.connect_and_wait(FIRST, devices=(0, 1))
+        mps.connect_and_wait(SECOND, devices=(1,))
+
+        assert mps.ask("get_device_client_list").stdout == (
+            f"[1] 00:01.0, NVIDIA H200\n{FIRST}.2\n{SECOND}.1\n[0] 00:00.0, NVIDIA H200\n{FIRST}.1\n"
+        )
+        rows = mps.ask("ps").stdout.splitlines()
+        assert rows[0].split() == ["PID", "ID", "SERVER", "DEVICE", "NAMESPACE", "COMMAND"]
+        assert rows[1].split()[:4] == [str(FIRST), "1", str(mps.server_pid), TWO_GPUS[0][:22]]
+
+
+def test_a_terminated_client_harms_nobody(mps: MpsStandIn) -> None:
+    mps.connect_and_wait(FIRST)
+    mps.connect_and_wait(SECOND)
+
+    assert mps.ask(f"terminate_client {mps.server_pid} {FIRST}").stdout == "0\n"
+    assert clients_of(mps) == [SECOND]
+    assert server_status(mps) == "ACTIVE"
+    assert "Client termination succeeded." in texts(mps.server_log)
+
+
+def test_another_users_client_waits_for_its_turn(mps: MpsStandIn) -> None:
+    mps.connect_and_wait(FIRST)
+    server = mps.server_pid
+    mps.connect(SECOND, uid=OTHER_USER)
+    wait_until(lambda: f"Control will try shutting down server {server} again in at most 400ms" in mps.control_log)
+    assert mps.outcome(SECOND) == "pending"
+    assert f"Server {server} has 2 active worker threads. Server will not shutdown." in texts(mps.control_log)
+
+    mps.disconnect(FIRST)
+    wait_until(lambda: mps.outcome(SECOND) == "active")
+
+    assert mps.server_pid != server
+    assert f"Starting new server {mps.server_pid} for user {OTHER_USER}" in texts(mps.control_log)
+
+
+def test_a_server_that_has_just_left_says_fault_once(tmp_path: Path) -> None:
+    with MpsStandIn(tmp_path) as mps:
+        mps.start()
+        mps.connect_and_wait(FIRST)
+        server = mps.server_pid
+        mps.disconnect(FIRST)
+        wait_until(lambda: mps.server_log.endswith("disconnected\n"))
+        replies = mps.ask(f"shutdown_server {server}\nget_server_status {server}\nget_server_status {server}")
+
+        assert replies.stdout == f"FAULT\nServer {server} not found\n"
+
+
+def test_limits_reach_only_servers_started_later(mps: MpsStandIn) -> None:
+    mps.connect_and_wait(FIRST)
+    assert mps.ask("set_default_active_thread_percentage 40").stdout == "40.0\n"
+    mps.ask("set_default_device_pinned_mem_limit 0 3G")
+    assert mps.ask(f"get_active_thread_percentage {mps.server_pid}").stdout == "100.0\n"
+
+    psutil.Process(mps.server_pid).kill()
+    wait_until(lambda: mps.server_pid is None)
+    mps.connect_and_wait(SECOND)
+
+    assert mps.ask(f"get_active_thread_percentage {mps.server_pid}").stdout == "40.0\n"
+    assert "Device pinned memory limit for device 0 set to 0xc0000000 bytes" in texts(mps.server_log)
+
+
+# -- faults --------------------------------------------------------------------------------------------------------
+
+
+def test_a_fault_lasts_until_the_last_victim_has_left(mps: MpsStandIn) -> None:
+    for pid in (FIRST, SECOND):
+        mps.connect_and_wait(pid)
+    mps.fault(SECOND, named=FIRST)
+
+    assert server_status(mps) == "FAULT"
+    assert texts(mps.server_log)[-13:] == [
+        f"Client {{PID: {FIRST}, Context: 1}} encountered a fatal GPU error.",
+        "Server is handling a fatal GPU error.",
+        f"Client {{PID: {FIRST}, Context ID: 1}} on device 0 to be torn down",
+        f"Client {{PID: {SECOND}, Context ID: 1}} on device 0 to be torn down",
+        f"All clients belonging to error trigging process {FIRST} will be torn down",
+        f"Client {{PID: {FIRST}, Context ID: 1}} on the error-trigging process {FIRST} to be torn down",
+        f"All clients belonging to error trigging process {SECOND} will be torn down",
+        f"Client {{PID: {SECOND}, Context ID: 1}} on the error-trigging process {SECOND} to be torn down",
+        "The following devices will be reset:",
+        "0",
+        "The following client process have a sticky error set:",
+        f"{FIRST}",
+        f"{SECOND}",
+    ]
+
+    mps.connect(THIRD)
+    wait_until(lambda: mps.outcome(THIRD) == "refused")
+    assert texts(mps.server_log)[-2:] == [
+        f"Server teardown in progress. Refusing to accept new client {{PID: {THIRD}, Context ID: 0}}",
+        f"Failed to accept client {{PID: {THIRD}, Context ID: 0}} with status 807",
+    ]
+
+    mps.disconnect(FIRST)
+    assert server_status(mps) == "FAULT"
+    mps.disconnect(SECOND)
+    assert server_status(mps) == "ACTIVE"
+    assert "Destroy server context on device 0 (NVIDIA H200)" in texts(mps.server_log)
+
+    mps.connect_and_wait(FOURTH)
+    assert texts(mps.server_log).count("Creating server context on device 0 (NVIDIA H200)") == 2
+
+
+def test_a_fault_spreads_through_a_client_on_two_gpus(tmp_path: Path) -> None:
+    with MpsStandIn(tmp_path, gpus=TWO_GPUS) as mps:
+        mps.start()
+        mps.connect_and_wait(FIRST, devices=(0,))
+        mps.connect_and_wait(SECOND, devices=(0, 1))
+        mps.connect_and_wait(THIRD, devices=(1,))
+        mps.fault(FIRST, kind="trap")
+        log = texts(mps.server_log)
+
+        assert log[-7:] == [
+            "The following devices will be reset:",
+            "0",
+            "1",
+            "The following client process have a sticky error set:",
+            f"{FIRST}",
+            f"{SECOND}",
+            f"{THIRD}",
+        ]
+        assert not any("encountered a fatal GPU error" in line for line in log)
+
+
+def test_a_client_killed_in_a_kernel_goes_first_and_the_log_names_an_innocent(mps: MpsStandIn) -> None:
+    for pid in (FIRST, SECOND):
+        mps.connect_and_wait(pid)
+    mps.kill_client(FIRST)
+    wait_until(lambda: f"Client process {FIRST} disconnected" in mps.server_log)
+    log = texts(mps.server_log)
+
+    exiting = log.index(f"Client {{PID: {FIRST}, Context ID: 1}} exiting. Number of active client contexts is 1.")
+    fault = log.index(f"Client {{PID: {SECOND}, Context: 1}} encountered a fatal GPU error.")
+    disconnected = log.index(f"Client process {FIRST} disconnected")
+    assert exiting < fault < disconnected
+    assert server_status(mps) == "FAULT"
+
+
+def test_an_assert_is_contained(mps: MpsStandIn) -> None:
+    for pid in (FIRST, SECOND):
+        mps.connect_and_wait(pid)
+    mps.assert_client(FIRST)
+
+    assert server_status(mps) == "ACTIVE"
+    assert clients_of(mps) == [SECOND]
+    assert (
+        f"Client {{PID: {FIRST}, Context ID: 1}} exiting. Worker is in reset. "
+        "Number of active client contexts is 1." in texts(mps.server_log)
+    )
+
+
+# -- a big node ----------------------------------------------------------------------------------------------------
+
+
+def test_eight_full_daemons_leave_no_process_behind(tmp_path: Path) -> None:
+    with contextlib.ExitStack() as stack:
+        node = [stack.enter_context(MpsStandIn(tmp_path / str(n))) for n in range(8)]
+        for mps in node:
+            mps.start()
+            for n in range(48):
+                mps.connect(FIRST + n)
+        wait_until(lambda: all(len(clients_of(mps)) == 48 for mps in node))
+        pids = [pid for mps in node for pid in (mps.pid, mps.server_pid) if pid is not None]
+
+    assert len(pids) == 16
+    assert not any(is_alive(pid) for pid in pids)
+
+
+# -- NVML ----------------------------------------------------------------------------------------------------------
+
+
+def built(standin: NvmlStandIn) -> NvmlStandIn:
+    """Build it, or skip the test where there is no compiler, unless nothing may be skipped."""
+    try:
+        standin.build()
+    except CompilerMissingError as problem:
+        if os.environ.get("CUDA_MPS_EXPORTER_NOTHING_SKIPPED") == "1":
+            raise
+        pytest.skip(f"NOT TESTED: {problem}")
+    return standin
+
+
+@pytest.fixture
+def nvml(tmp_path: Path) -> NvmlStandIn:
+    """A driver with one GPU: a server, its client, and a process beside MPS."""
+    standin = built(NvmlStandIn(tmp_path))
+    standin.write([GPU])
+    return standin
+
+
+GPU = Device(
+    memory_used_bytes=2_000_000_000,
+    energy_millijoules=123_456,
+    gpu_percent=99,
+    processes=(
+        Process(513, used_bytes=69_206_016, in_mps_list=False, sm_percent=60),
+        Process(5700, used_bytes=1_077_936_128),
+        Process(5701, used_bytes=1_080_033_280, in_mps_list=False, sm_percent=39),
+    ),
+)
+
+PREAMBLE = """
+from pynvml import *
+nvmlInit()
+gpu = nvmlDeviceGetHandleByIndex(0)
+"""
+
+
+def python(standin: NvmlStandIn, program: str) -> "subprocess.Popen[str]":
+    """Start a program that uses the real nvidia-ml-py with the stand-in's library."""
+    source = PREAMBLE + textwrap.dedent(program)
+    environment = os.environ | standin.environment()
+    pipe = subprocess.PIPE
+    return subprocess.Popen([sys.executable, "-uc", source], env=environment, text=True, stdout=pipe, stderr=pipe)
+
+
+def printed(standin: NvmlStandIn, program: str) -> str:
+    """What such a program prints."""
+    with python(standin, program) as process:
+        output, errors = process.communicate(timeout=60)
+    assert process.returncode == 0, errors
+    return output.strip()
+
+
+def failure(standin: NvmlStandIn, program: str) -> str:
+    """The error with which such a program ends."""
+    with python(standin, program) as process:
+        _, errors = process.communicate(timeout=60)
+    assert process.returncode != 0
+    return errors.strip().splitlines()[-1]
+
+
+def test_nvml_says_what_a_device_is(nvml: NvmlStandIn) -> None:
+    program = """
+        print(nvmlSystemGetDriverVersion(), nvmlSystemGetCudaDriverVersion_v2(), nvmlDeviceGetCount())
+        print(nvmlDeviceGetUUID(gpu), nvmlDeviceGetName(gpu), nvmlDeviceGetPciInfo(gpu).busId)
+        print(nvmlDeviceGetIndex(nvmlDeviceGetHandleByUUID(nvmlDeviceGetUUID(gpu))))
+        print(nvmlDeviceGetCudaComputeCapability(gpu), nvmlDeviceGetMigMode(gpu), nvmlDeviceGetComputeMode(gpu))
+    """
+
+    assert printed(nvml, program).splitlines() == [
+        "580.159.04 13000 1",
+        f"{GPU.uuid} NVIDIA H200 00000000:00:06.0",
+        "0",
+        "(9, 0) [0, 0] 0",
+    ]
+
+
+def test_nvml_says_how_it_fares(nvml: NvmlStandIn) -> None:
+    program = """
+        memory, memory_v2 = nvmlDeviceGetMemoryInfo(gpu), nvmlDeviceGetMemoryInfo(gpu, version=nvmlMemory_v2)
+        print(memory.total, memory.used, memory_v2.total, memory_v2.used)
+        print(nvmlDeviceGetUtilizationRates(gpu).gpu, nvmlDeviceGetTotalEnergyConsumption(gpu))
+    """
+
+    memory = f"{GPU.memory_total_bytes} {GPU.memory_used_bytes}"
+    assert printed(nvml, program).splitlines() == [f"{memory} {memory}", "99 123456"]
+
+
+def test_nvml_lists_clients_and_gives_the_server_all_utilisation(nvml: NvmlStandIn) -> None:
+    program = """
+        print([process.pid for process in nvmlDeviceGetComputeRunningProcesses(gpu)])
+        print([(process.pid, process.usedGpuMemory) for process in nvmlDeviceGetMPSComputeRunningProcesses(gpu)])
+        print([(sample.pid, sample.smUtil) for sample in nvmlDeviceGetProcessUtilization(gpu, 0)])
+        print([(sample.pid, sample.smUtil) for sample in nvmlDeviceGetProcessesUtilizationInfo(gpu, 0)])
+    """
+
+    assert printed(nvml, program).splitlines() == [
+        "[513, 5700, 5701]",
+        "[(5700, 1077936128)]",
+        "[(513, 60), (5701, 39)]",
+        "[(513, 60), (5701, 39)]",
+    ]
+
+
+def test_nvml_finds_nothing_where_there_was_no_sample_since(nvml: NvmlStandIn) -> None:
+    assert failure(nvml, "nvmlDeviceGetProcessUtilization(gpu, 1 << 62)").startswith("pynvml.NVMLError_NotFound")
+
+
+def test_nvml_changes_while_the_program_runs(nvml: NvmlStandIn) -> None:
+    program = """
+        print(len(nvmlDeviceGetMPSComputeRunningProcesses(gpu)))
+        while nvmlDeviceGetMPSComputeRunningProcesses(gpu):
+            pass
+        print("none")
+    """
+    with python(nvml, program) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "1\n"
+        nvml.write([Device()])
+        assert process.communicate(timeout=60)[0] == "none\n"
+
+
+def test_nvml_without_a_driver(nvml: NvmlStandIn) -> None:
+    nvml.write([GPU], [fails("nvmlInit", DRIVER_NOT_LOADED)])
+
+    assert failure(nvml, "").startswith("pynvml.NVMLError_DriverNotLoaded")
+
+
+def test_nvml_loses_one_gpu_of_two(nvml: NvmlStandIn) -> None:
+    other = Device(index=1, uuid=TWO_GPUS[1], bus_id="0000:00:07.0")
+    nvml.write([GPU, other], [fails("*", GPU_IS_LOST, device=1)])
+    program = """
+        print(nvmlDeviceGetCount(), nvmlDeviceGetUUID(gpu))
+        try:
+            nvmlDeviceGetHandleByIndex(1)
+        except NVMLError_GpuIsLost as problem:
+            print(problem)
+    """
+
+    assert printed(nvml, program).splitlines() == [f"2 {GPU.uuid}", "GPU is lost"]
+
+
+def test_nvml_without_a_function(tmp_path: Path) -> None:
+    symbol = "nvmlDeviceGetMPSComputeRunningProcesses_v3"
+    older = built(NvmlStandIn(tmp_path, without=[symbol]))
+    older.write([GPU])
+
+    assert failure(older, f"{symbol}(gpu)").startswith("pynvml.NVMLError_FunctionNotFound")
+
+
+def test_nvml_hangs_until_it_is_told_otherwise(nvml: NvmlStandIn) -> None:
+    nvml.write([GPU], [hangs("nvmlDeviceGetUtilizationRates", device=0)])
+    program = """
+        print("before")
+        print(nvmlDeviceGetUtilizationRates(gpu).gpu)
+    """
+    with python(nvml, program) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "before\n"
+        reader = threading.Thread(target=process.stdout.readline)
+        reader.start()
+        reader.join(0.5)
+        assert reader.is_alive()
+
+        nvml.write([GPU], [slow("nvmlDeviceGetUtilizationRates", 50)])
+        reader.join(60)
+        assert not reader.is_alive()
+
+
+def test_nvml_delivers_an_xid_once(nvml: NvmlStandIn) -> None:
+    program = """
+        events = nvmlEventSetCreate()
+        nvmlDeviceRegisterEvents(gpu, nvmlEventTypeXidCriticalError, events)
+        print("ready")
+        print(nvmlEventSetWait_v2(events, 30_000).eventData)
+        try:
+            nvmlEventSetWait_v2(events, 50)
+        except NVMLError_Timeout:
+            print("no more")
+    """
+    nvml.raise_xid(0, 13)
+    with python(nvml, program) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        nvml.raise_xid(0, 31)
+        assert process.communicate(timeout=60)[0] == "31\nno more\n"
