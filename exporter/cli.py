@@ -232,7 +232,9 @@ def _header(config: Config, gpus: tuple[RecordedGpu, ...] = ()) -> Header:
         )
         for daemon in config.daemons
     )
-    return Header(daemons=daemons, gpus=gpus)
+    first = config.daemons[0]
+    directories = {"pipe_directory": str(first.pipe_directory), "log_directory": str(first.log_directory)}
+    return Header(daemons=daemons, gpus=gpus, facts=directories)
 
 
 def _recorded_gpus(clock: Clock) -> tuple[RecordedGpu, ...]:

@@ -148,6 +148,8 @@ class Simulation:
             yield self._control_log(daemon, f"NEW SERVER {daemon.server}: Ready")
             yield self._process(daemon.server, ("root", 0, "nvidia-cuda-mps-server", (0, 0)))
         client = self._new_process(self._chance.choice(daemon.gpus), self._chance.uniform(60, 900))
+        if self._used_bytes(client.gpu) + client.used_bytes > GPU_BYTES:
+            return
         daemon.clients[client.pid] = client
         yield self._server_log(daemon, f"Client {_client(client.pid, 1)} connected")
         yield self._server_log(daemon, f"Status of client {_client(client.pid, 1)} is ACTIVE")
@@ -232,6 +234,10 @@ class Simulation:
         owner = self._chance.choice(_OWNERS)
         used = self._chance.randint(*owner[3]) * GIBIBYTE + CONTEXT_BYTES
         return _Process(self._pid(), owner, gpu, used, self._at + seconds)
+
+    def _used_bytes(self, gpu: str) -> int:
+        clients = [client for daemon in self._daemons for client in daemon.clients.values()]
+        return sum(each.used_bytes for each in (*clients, *self._bypassing.values()) if each.gpu == gpu)
 
     def _process(self, pid: int, owner: tuple[str, int, str, tuple[int, int]]) -> ProcessReading:
         user, uid, command, _ = owner

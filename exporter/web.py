@@ -1,6 +1,7 @@
 """HTTP: /metrics, /-/healthy, /-/ready and a landing page. Nothing here acts, and a scrape only sends bytes."""
 
 import socket
+import socketserver
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -128,9 +129,10 @@ class _Server(ThreadingHTTPServer):
         super().__init__(address, handler)
 
     def server_bind(self) -> None:
+        """Bind, IPv4 included where all addresses are meant, without HTTPServer's look-up of the host's name."""
         if self.address_family == socket.AF_INET6:
             self.socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-        super().server_bind()
+        socketserver.TCPServer.server_bind(self)
 
     def process_request(self, request: Any, client_address: Any) -> None:
         if not self._places.acquire(blocking=False):

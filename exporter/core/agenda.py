@@ -19,6 +19,7 @@ class Rhythm:
     lists: float = 300.0
     nvml: float = 10.0
     doubt: float = 2.0
+    begin: float = 0.5
     fault: float = 5.0
     doubted_for: float = 10.0
 
@@ -39,11 +40,13 @@ def commands(node: Node, name: str, rhythm: Rhythm) -> tuple[str, ...]:
 
 
 def _probe_period(daemon: Daemon, rhythm: Rhythm) -> float:
-    """A daemon that is not known to be there, or well, is asked again soon; one that is known to be gone, at ease.
+    """A daemon that begins is asked at once, one that does not answer soon, and one that has gone at ease.
 
     Its return is told by its log and its pid file; where neither can be read, by this.
     """
-    return rhythm.liveness / 3 if daemon.state in (DaemonState.ABSENT, DaemonState.STOPPED) else rhythm.fault
+    if daemon.state in (DaemonState.ABSENT, DaemonState.STOPPED):
+        return rhythm.liveness / 3
+    return rhythm.begin if daemon.state in (None, DaemonState.STARTING) else rhythm.fault
 
 
 def _about(node: Node, daemon: Daemon, server: Server, rhythm: Rhythm) -> list[str]:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 
-from exporter.core import clients, gpus, life, log, replies, servers
+from exporter.core import agenda, clients, gpus, life, log, replies, servers
 from exporter.core.gpus import NVML
 from exporter.core.step import Step, chain, quiet
 from exporter.model.event import Event
@@ -26,6 +26,9 @@ Told = tuple[Node, tuple[Event, ...]]
 
 LOGS = "log"
 """The source that follows the logs has this name."""
+
+REMEMBERED_QUESTIONS_SECONDS = 3600.0
+"""How long it is remembered when a question was asked; longer than any question's period."""
 
 REMEMBERED_SERVERS_SECONDS = 60.0
 """How long a server that has gone is remembered, so that a log line read late does not bring it back."""
@@ -58,13 +61,14 @@ def _take(node: Node, seen: Observation) -> Told:
         case DaemonProcess():
             return _daemon(node, seen.daemon, lambda daemon: life.process_read(daemon, seen))
         case GpuReading():
-            return gpus.gpu_read(_forget_departed(node, seen), seen)
+            node, events = gpus.gpu_read(node, seen)
+            return _forget(node), events
         case ProcessReading():
             return _process_read(node, seen)
         case ProcessExit():
             return _process_exited(node, seen)
         case SourceReading():
-            return _source_looked(_source_read(node, seen), seen)
+            return _source_looked(_forget(_source_read(node, seen)), seen)
         case GpuEvent() | KernelRecord():
             return node, ()
 
@@ -115,21 +119,22 @@ def _member_exited(daemon: Daemon, seen: ProcessExit) -> Step:
     )
 
 
-def _forget_departed(node: Node, seen: GpuReading) -> Node:
-    """Clients that have left are remembered while NVML still shows their process, which is then no stranger."""
-    shown = {process.pid for process in seen.compute_processes or ()}
-    for uuid, gpu in node.gpus.items():
-        if uuid != seen.gpu:
-            shown.update(process.pid for process in gpu.reading.compute_processes or ())
+def _forget(node: Node) -> Node:
+    """Let go of what no longer matters. While NVML shows a client that has left, it is remembered, and no stranger."""
+    shown = {each.pid for gpu in node.gpus.values() for each in gpu.reading.compute_processes or ()}
+    daemons = {name: _forget_of(daemon, node.at, shown) for name, daemon in node.daemons.items()}
+    wanted = agenda.watched(node)
+    processes = {pid: process for pid, process in node.processes.items() if pid in wanted}
+    return replace(node, daemons=daemons, processes=processes)
 
-    def forget(daemon: Daemon) -> Step:
-        kept = _kept(daemon.departed, seen.at - clients.REMEMBERED_SECONDS, shown)
-        servers_kept = _kept(daemon.departed_servers, seen.at - REMEMBERED_SERVERS_SECONDS, shown)
-        if len(kept) == len(daemon.departed) and len(servers_kept) == len(daemon.departed_servers):
-            return quiet(daemon)
-        return quiet(replace(daemon, departed=kept, departed_servers=servers_kept))
 
-    return _every_daemon(node, forget)[0]
+def _forget_of(daemon: Daemon, at: float, shown: set[int]) -> Daemon:
+    return replace(
+        daemon,
+        departed=_kept(daemon.departed, at - clients.REMEMBERED_SECONDS, shown),
+        departed_servers=_kept(daemon.departed_servers, at - REMEMBERED_SERVERS_SECONDS, shown),
+        asked={command: when for command, when in daemon.asked.items() if at - when < REMEMBERED_QUESTIONS_SECONDS},
+    )
 
 
 def _kept(departed: Mapping[int, float], since: float, shown: set[int]) -> Mapping[int, float]:

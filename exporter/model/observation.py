@@ -143,7 +143,7 @@ class LogFile:
     at: float
     daemon: DaemonName
     file: str
-    problem: str | None
+    problem: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
