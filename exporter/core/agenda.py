@@ -50,6 +50,8 @@ def _probe_period(daemon: Daemon, rhythm: Rhythm) -> float:
 
 
 def _about(node: Node, daemon: Daemon, server: Server, rhythm: Rhythm) -> list[str]:
+    """What to ask about one server; nothing yet where the log told of its start, and so of all that came after."""
+    began = server.started_at if server.uid is not None else None
     status, clients = f"{SERVER_STATUS} {server.pid}", f"{LIST_CLIENTS} {server.pid}"
     status_period = rhythm.lists
     if server.state is None or server.fault_suspected_at is not None:
@@ -60,7 +62,7 @@ def _about(node: Node, daemon: Daemon, server: Server, rhythm: Rhythm) -> list[s
     return [
         command
         for command, period in ((status, status_period), (clients, clients_period))
-        if _due(daemon, command, node.at, period)
+        if _due(daemon, command, node.at, period, began)
     ]
 
 
@@ -69,8 +71,11 @@ def _servers_in_doubt(daemon: Daemon) -> bool:
 
 
 def _clients_in_doubt(node: Node, daemon: Daemon, server: Server, rhythm: Rhythm) -> bool:
-    """Whether NVML shows MPS clients that nobody has told of, or an empty list has yet to be confirmed."""
-    if any(client.missing_since is not None for client in daemon.clients.values() if client.server == server.pid):
+    """Whether NVML shows clients that nobody told of, or no longer shows one, or an empty list awaits confirmation."""
+    clients = [client for client in daemon.clients.values() if client.server == server.pid]
+    asked = daemon.asked.get(f"{LIST_CLIENTS} {server.pid}", float("-inf"))
+    left = {pid: at for gpu in node.gpus.values() for pid, at in gpu.mps_left.items()}
+    if any(client.missing_since is not None or left.get(client.pid, asked) > asked for client in clients):
         return True
     unknown = [since for gpu in node.gpus.values() for since in _unknown_clients(node, gpu)]
     return any(node.at - since <= rhythm.doubted_for for since in unknown)
@@ -82,8 +87,8 @@ def _unknown_clients(node: Node, gpu: Gpu) -> list[float]:
     return [since for pid, since in gpu.mps_since.items() if pid not in known]
 
 
-def _due(daemon: Daemon, command: str, now: float, period: float) -> bool:
-    asked = daemon.asked.get(command)
+def _due(daemon: Daemon, command: str, now: float, period: float, began: float | None = None) -> bool:
+    asked = daemon.asked.get(command, began)
     return asked is None or now - asked >= period
 
 

@@ -18,6 +18,9 @@ BYPASSING_AFTER_SECONDS = 1.0
 """Seen beside MPS twice, this far apart, a process is not merely on its way in or out. (A starting client is in
 NVML's MPS list before it is in the compute list; measured.)"""
 
+LEFT_REMEMBERED_SECONDS = 60.0
+"""How long it is remembered that a process has left NVML's MPS list."""
+
 CLOCK_SLACK_SECONDS = 0.05
 """A look is timed by another clock than its readings."""
 
@@ -26,18 +29,27 @@ _MPS_COMMAND = "nvidia-cuda-mps"
 
 
 def gpu_read(node: Node, reading: GpuReading) -> tuple[Node, tuple[Event, ...]]:
-    """NVML has read a GPU, or failed to: a failure leaves the strangers as they were, for the next reading."""
-    known = node.gpus.get(reading.gpu)
-    before = known.strangers if known is not None else {}
-    server = serving_daemon(node, reading)
-    strangers: Mapping[int, Stranger] = before
+    """NVML has read a GPU, or failed to: a failure leaves what was known of its processes, for the next reading."""
+    known = node.gpus.get(reading.gpu) or Gpu(reading=reading)
+    gpu = replace(known, reading=reading)
     events: tuple[Event, ...] = ()
-    if reading.problem is None and server is not None and reading.mps_processes is not None:
-        strangers, events = _strangers(node, server, reading, before)
-    since = known.mps_since if known is not None else {}
-    mps_since = {process.pid: since.get(process.pid, reading.at) for process in reading.mps_processes or ()}
-    gpu = Gpu(reading=reading, strangers=strangers, mps_since=mps_since)
+    server = serving_daemon(node, reading)
+    if reading.problem is None and reading.mps_processes is not None:
+        gpu = _mps_list_read(gpu, reading.at, [process.pid for process in reading.mps_processes])
+        if server is not None:
+            strangers, events = _strangers(node, server, reading, known.strangers)
+            gpu = replace(gpu, strangers=strangers)
     return replace(node, gpus={**node.gpus, reading.gpu: gpu}), events
+
+
+def _mps_list_read(gpu: Gpu, at: float, pids: list[int]) -> Gpu:
+    left = {pid: left_at for pid, left_at in gpu.mps_left.items() if at - left_at < LEFT_REMEMBERED_SECONDS}
+    left.update(dict.fromkeys(gpu.mps_since, at))
+    return replace(
+        gpu,
+        mps_since={pid: gpu.mps_since.get(pid, at) for pid in pids},
+        mps_left={pid: left_at for pid, left_at in left.items() if pid not in pids},
+    )
 
 
 def nvml_looked(node: Node, look: SourceReading) -> Node:

@@ -144,11 +144,13 @@ class Stranger:
 class Gpu:
     """A GPU as NVML last read it. `reading` holds its problem where the last attempt failed.
 
-    `mps_since` says since when each PID has been in NVML's MPS list, which shows refused clients too.
+    `mps_since` says since when each PID has been in NVML's MPS list, which shows refused clients too; `mps_left` when
+    it was first missing there.
     """
 
     reading: GpuReading
     mps_since: Mapping[int, float] = field(default_factory=dict)
+    mps_left: Mapping[int, float] = field(default_factory=dict)
     strangers: Mapping[int, Stranger] = field(default_factory=dict)
 
     @property
