@@ -80,10 +80,17 @@ class Eye:
             self._thread.join(timeout)
 
     def _run(self) -> None:
+        if self._period is None:
+            self._wait()
         while not self._closing.is_set():
             self._look_once()
-            self._nudged.wait(self._period)
-            self._nudged.clear()
+            self._wait()
+
+    def _wait(self) -> None:
+        """Wait for the next look; between the nudge and the look there is no moment in which this eye is not busy."""
+        self._nudged.wait(self._period)
+        self._began = self._clock.monotonic()
+        self._nudged.clear()
 
     def _look_once(self) -> None:
         self._began = began = self._clock.monotonic()
