@@ -20,6 +20,9 @@ LAST_WORDS_SECONDS = 1.0
 SAME_START_SECONDS = 10.0
 """A start that the log tells within this time of the daemon's first answer is that same start."""
 
+QUIT_REMEMBERED_SECONDS = 900.0
+"""How long a daemon may take to end after it was told to quit. What ends it later is not that quit."""
+
 _GONE = (None, DaemonState.ABSENT, DaemonState.STOPPED)
 
 
@@ -34,7 +37,7 @@ def answered(daemon: Daemon, at: float) -> Step:
 
 
 def _reborn(daemon: Daemon) -> Daemon:
-    return replace(daemon, start_logged=False, quit_seen=False)
+    return replace(daemon, start_logged=False, quit_at=None)
 
 
 def enter(daemon: Daemon, at: float, state: DaemonState) -> Step:
@@ -97,7 +100,12 @@ def process_read(daemon: Daemon, reading: DaemonProcess) -> Step:
 
 
 def start_told(daemon: Daemon, at: float) -> Step:
-    """The log tells of a control daemon's start: where one was up, it had died and is already back."""
+    """The log tells of a control daemon's start: where one was up, it had died and is already back.
+
+    A daemon whose process is known to live has not: another one writes to the same log.
+    """
+    if daemon.process is not None:
+        return quiet(replace(daemon, start_logged=True))
     early = daemon.state_since is None or at - daemon.state_since <= SAME_START_SECONDS
     if daemon.state is DaemonState.UP and not daemon.start_logged and early:
         return quiet(replace(daemon, start_logged=True))
@@ -105,19 +113,23 @@ def start_told(daemon: Daemon, at: float) -> Step:
     return chain(
         replaced,
         lambda daemon: explain(daemon, at, force=True),
-        lambda daemon: quiet(replace(daemon, start_logged=True, quit_seen=False, servers_listed=True)),
+        lambda daemon: quiet(replace(daemon, start_logged=True, quit_at=None, servers_listed=True)),
         lambda daemon: enter(daemon, at, DaemonState.STARTING),
     )
 
 
-def quit_told(daemon: Daemon) -> Daemon:
+def quit_told(daemon: Daemon, at: float) -> Daemon:
     """An operator told the daemon to quit."""
-    return replace(daemon, quit_seen=True)
+    return replace(daemon, quit_at=at)
+
+
+def _told_to_quit(daemon: Daemon, gone_at: float) -> bool:
+    return daemon.quit_at is not None and gone_at - daemon.quit_at <= QUIT_REMEMBERED_SECONDS
 
 
 def exit_told(daemon: Daemon, at: float) -> Step:
     """The daemon says that it ends, as it does only when it was told to."""
-    return gone(quit_told(daemon), at)
+    return gone(quit_told(daemon, at), at)
 
 
 def gone(daemon: Daemon, at: float) -> Step:
@@ -130,7 +142,7 @@ def gone(daemon: Daemon, at: float) -> Step:
         process=None,
         state=DaemonState.ABSENT,
         state_since=at,
-        gone_at=at if was_there or daemon.quit_seen else None,
+        gone_at=at if was_there or _told_to_quit(daemon, at) else None,
         unanswered_since=None,
         refused_since=None,
         pending={},
@@ -149,7 +161,7 @@ def explain(daemon: Daemon, at: float, *, force: bool = False) -> Step:
     gone_at = daemon.gone_at
     if gone_at is None:
         return quiet(daemon)
-    if daemon.quit_seen:
+    if _told_to_quit(daemon, gone_at):
         daemon = replace(daemon, gone_at=None, state=DaemonState.STOPPED, state_since=gone_at)
         return daemon, (Event(at=gone_at, event=EventName.DAEMON_STOPPED, daemon=daemon.name),)
     if not force and at - gone_at < LAST_WORDS_SECONDS:
@@ -159,11 +171,8 @@ def explain(daemon: Daemon, at: float, *, force: bool = False) -> Step:
 
 def _replaced(daemon: Daemon, at: float) -> Step:
     """Another daemon stands where one was up: the death between them was too short to be seen."""
-    if daemon.quit_seen:
-        return chain(gone(daemon, at), lambda daemon: explain(daemon, at, force=True))
-    ended = gone(daemon, at)
     return chain(
-        ended,
+        gone(daemon, at),
         lambda daemon: (
             quiet(daemon) if daemon.gone_at is None else _lose(replace(daemon, gone_at=None), at, LossReason.REPLACED)
         ),

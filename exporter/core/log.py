@@ -41,7 +41,7 @@ def _count(daemon: Daemon, file: str, *, known: bool) -> Daemon:
 def _daemon_says(daemon: Daemon, at: float, message: Message) -> Step:
     match message:
         case said.CommandIssued(text):
-            return quiet(_command_issued(daemon, text.split()))
+            return quiet(_command_issued(daemon, at, text.split()))
         case said.SessionClosed():
             return quiet(replace(daemon, echoing=False))
         case _ if daemon.echoing:
@@ -66,16 +66,16 @@ def _daemon_says(daemon: Daemon, at: float, message: Message) -> Step:
             return quiet(daemon)
 
 
-def _command_issued(daemon: Daemon, words: list[str]) -> Daemon:
+def _command_issued(daemon: Daemon, at: float, words: list[str]) -> Daemon:
     """`ps` is answered with the clients' own command lines, which may read like anything: they are not listened to."""
     if words[:1] == ["quit"]:
-        daemon = life.quit_told(daemon)
+        daemon = life.quit_told(daemon, at)
     return replace(daemon, echoing=words[:1] == ["ps"])
 
 
 def _server_ready(daemon: Daemon, at: float, server: int) -> Step:
     return chain(
-        servers.start(daemon, at, server),
+        servers.seen_alive(daemon, at, server),
         lambda daemon: servers.enter(daemon, at, server, ServerState.ACTIVE),
     )
 

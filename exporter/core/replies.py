@@ -18,7 +18,7 @@ def reply_read(daemon: Daemon, reply: ControlReply) -> Step:
         return quiet(replace(daemon, version=control_reply.version(reply.stdout) or daemon.version))
     match control_reply.verdict(reply.exit_code, reply.stderr):
         case Verdict.ANSWERED if verb == QUIT:
-            return quiet(life.quit_told(daemon))
+            return quiet(life.quit_told(daemon, reply.at))
         case Verdict.ANSWERED if _overtaken(daemon, reply):
             return quiet(daemon)
         case Verdict.ANSWERED:

@@ -51,9 +51,10 @@ def end_all(daemon: Daemon, at: float, reason: DepartureReason) -> Step:
 
 
 def enter(daemon: Daemon, at: float, pid: int, state: ServerState) -> Step:
-    """A server is in a state; an event where it was in another."""
-    server = daemon.servers[pid]
-    server = replace(server, fault_suspected_at=None)
+    """A server is in a state; an event where it was in another, nothing where it has gone."""
+    if pid not in daemon.servers:
+        return quiet(daemon)
+    server = replace(daemon.servers[pid], fault_suspected_at=None)
     if state is not ServerState.FAULT:
         server = replace(server, devices_to_reset=None, listing=None)
     if state is ServerState.ACTIVE:

@@ -110,7 +110,7 @@ class Daemon:
     waiting: frozenset[int] = frozenset()
     departed: Mapping[int, float] = field(default_factory=dict)
     departed_servers: Mapping[int, float] = field(default_factory=dict)
-    quit_seen: bool = False
+    quit_at: float | None = None
     start_logged: bool = False
     echoing: bool = False
     unanswered_since: float | None = None
