@@ -81,11 +81,13 @@ class Cycle:
 
     def once(self, timeout: float) -> tuple[Event, ...]:
         """One cycle, which waits up to `timeout` seconds for something to be seen."""
+        # Asked before the inbox is emptied: whoever is idle by then has put all that it saw into it.
+        idle = [name for name, (_, eye) in self._sources.control.items() if not eye.busy]
         seen = [*self._seen(timeout), *self._complaints()]
         events = self._account(sorted(seen, key=lambda each: each.at))
         for event in events:
             self._log.info(event.event, **{key: value for key, value in event.as_json().items() if key != "event"})
-        self._direct()
+        self._direct(idle)
         if seen:
             self._publish(self.node)
         if self._turned is not None:
@@ -113,11 +115,12 @@ class Cycle:
             events.extend(told)
         return tuple(events)
 
-    def _direct(self) -> None:
-        """Tell the sources where to look next."""
+    def _direct(self, idle: Iterable[str]) -> None:
+        """Tell the sources where to look next; ask those daemons whose last answers are all known."""
         now = replace(self.node, at=max(self.node.at, self._clock.now()))
-        for name, (client, eye) in self._sources.control.items():
-            commands = () if eye.busy else agenda.commands(now, name, self._rhythm)
+        for name in idle:
+            client, eye = self._sources.control[name]
+            commands = agenda.commands(now, name, self._rhythm)
             if commands:
                 client.want(commands)
                 eye.nudge()

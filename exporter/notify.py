@@ -31,4 +31,6 @@ class Notifier:
             contextlib.suppress(OSError),
             socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as channel,
         ):
+            # A manager that does not listen must hold nobody up.
+            channel.setblocking(False)
             channel.sendto("\n".join(fields).encode(), self._address)

@@ -4,6 +4,7 @@ Keys and kinds that are not known are passed over, so that a recording of a late
 """
 
 import json
+import reprlib
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, asdict, dataclass, field, fields
 from types import NoneType, UnionType
@@ -29,6 +30,9 @@ from exporter.model.observation import (
 )
 
 FORMAT = 1
+
+_MOST = 2**63
+"""No number in a recording is larger; NaN is not either."""
 
 _KINDS: Mapping[str, type[Observation]] = {
     "control": ControlReply,
@@ -125,7 +129,7 @@ class Recording:
                 continue
             try:
                 value = json.loads(text)
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 if text.endswith("\n"):
                     raise self._unreadable(number, f"is not JSON: {error}") from error
                 return None
@@ -139,7 +143,7 @@ class Recording:
             raise self._unreadable(1, f"says format {values['recording']!r}; this version reads format {FORMAT}")
         try:
             return _read_header(values)
-        except (KeyError, TypeError, AttributeError) as error:
+        except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
             raise self._unreadable(1, f"is a header with a missing or malformed part: {error!r}") from error
 
     def _observation(self, kind: type[Observation], number: int, values: dict[str, Any]) -> Observation:
@@ -202,11 +206,13 @@ def _convert(value: Any, hint: Any, name: str) -> Any:
             return tuple(_build(get_args(each)[0], item) for item in value)
         if origin is not None and origin is not tuple and isinstance(value, dict):
             return {str(key): str(item) for key, item in value.items()}
-        if each is float and isinstance(value, int | float) and not isinstance(value, bool):
+        if each is float and type(value) in (int, float) and abs(value) <= _MOST:
             return float(value)
-        if each in (int, str, NoneType) and type(value) is each:
+        if each is int and type(value) is int and abs(value) <= _MOST:
             return value
-    raise ValueError(f"{name!r} is {value!r}")
+        if each in (str, NoneType) and type(value) is each:
+            return value
+    raise ValueError(f"{name!r} is {reprlib.repr(value)}")
 
 
 def write_header(file: TextIO, header: Header) -> None:
@@ -222,5 +228,6 @@ def write_header(file: TextIO, header: Header) -> None:
 
 def write_observation(file: TextIO, seen: Observation) -> None:
     """Add an observation to a recording."""
-    known = {name: value for name, value in asdict(seen).items() if value is not None or name == "exit_code"}
+    may_be_left_out = {part.name for part in fields(seen) if part.default is None}
+    known = {key: value for key, value in asdict(seen).items() if value is not None or key not in may_be_left_out}
     file.write(json.dumps({"at": known.pop("at"), "source": _NAMES[type(seen)], **known}) + "\n")

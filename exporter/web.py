@@ -1,5 +1,6 @@
 """HTTP: /metrics, /-/healthy, /-/ready and a landing page. Nothing here acts, and a scrape only sends bytes."""
 
+import contextlib
 import socket
 import socketserver
 import threading
@@ -14,7 +15,7 @@ from exporter.errors import ConfigError
 from exporter.metrics.exposition import Exposition
 
 MOST_REQUESTS = 40
-"""Requests served at once; more are turned away, so that silent clients cannot pile up threads."""
+"""Requests served at once, so that silent clients cannot pile up threads."""
 
 SILENCE_SECONDS = 5.0
 """How long a client may say nothing."""
@@ -120,12 +121,19 @@ def _listen(host: str, port: int, family: socket.AddressFamily, handler: Any) ->
 
 
 class _Server(ThreadingHTTPServer):
+    """Serves each connection in a thread, and no more than MOST_REQUESTS of them.
+
+    When all places are taken, whoever has kept its request to itself the longest must leave for the newcomer.
+    """
+
     daemon_threads = True
     request_queue_size = 128
 
     def __init__(self, address: tuple[str, int], handler: Any, family: socket.AddressFamily) -> None:
         self.address_family = family
-        self._places = threading.BoundedSemaphore(MOST_REQUESTS)
+        self._lock = threading.Lock()
+        self._served: set[socket.socket] = set()
+        self._unheard: dict[socket.socket, None] = {}
         super().__init__(address, handler)
 
     def server_bind(self) -> None:
@@ -135,23 +143,47 @@ class _Server(ThreadingHTTPServer):
         socketserver.TCPServer.server_bind(self)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        if not self._places.acquire(blocking=False):
+        """Give a connection a place; turn it away if all are taken by requests that are being answered."""
+        if self._take_place(request):
+            super().process_request(request, client_address)
+        else:
             self.shutdown_request(request)
-            return
-        super().process_request(request, client_address)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """Answer, and give the place back."""
         try:
             super().process_request_thread(request, client_address)
         finally:
-            self._places.release()
+            with self._lock:
+                self._served.discard(request)
+                self._unheard.pop(request, None)
+
+    def heard(self, request: socket.socket) -> None:
+        """The request is complete: its connection stays until it is answered."""
+        with self._lock:
+            self._unheard.pop(request, None)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A client that goes away in mid-answer is its own affair."""
 
+    def _take_place(self, request: socket.socket) -> bool:
+        with self._lock:
+            if len(self._served) >= MOST_REQUESTS:
+                longest = next(iter(self._unheard), None)
+                if longest is None:
+                    return False
+                self._unheard.pop(longest)
+                self._served.discard(longest)
+                with contextlib.suppress(OSError):
+                    longest.shutdown(socket.SHUT_RDWR)
+            self._served.add(request)
+            self._unheard[request] = None
+            return True
+
 
 class _Handler(BaseHTTPRequestHandler):
     site: Site
+    server: _Server
     timeout = SILENCE_SECONDS
     server_version = f"cuda-mps-exporter/{__version__}"
     sys_version = ""
@@ -163,6 +195,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._send(with_body=False)
 
     def _send(self, *, with_body: bool) -> None:
+        self.server.heard(self.connection)
         headers = self.headers
         answer = self.site.answer(self.path, headers.get("Accept", ""), headers.get("Accept-Encoding", ""))
         self.send_response(answer.status)

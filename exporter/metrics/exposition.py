@@ -5,7 +5,6 @@ An encoding that was asked for lately is written as soon as there is a new snaps
 
 import gzip
 import threading
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from prometheus_client.exposition import choose_encoder
@@ -14,7 +13,9 @@ from prometheus_client.registry import Collector
 from exporter.clock import Clock
 
 WANTED_SECONDS = 300.0
-MOST_ENCODINGS = 8
+
+TEXT, TEXT_1, OPENMETRICS = "", "text/plain; version=1.0.0", "application/openmetrics-text; version=1.0.0"
+"""The formats that are served, each as the Accept header that asks for it and nothing else."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,34 +38,43 @@ class Exposition:
         self._lock = threading.Lock()
         self._collector: Collector | None = None
         self._encoded: dict[Encoding, Encoded] = {}
-        self._wanted: dict[Encoding, tuple[float, Callable[[Collector], bytes]]] = {}
+        self._wanted: dict[Encoding, float] = {}
 
     def publish(self, collector: Collector) -> None:
         """Take a new snapshot, and write it in the encodings that were asked for lately."""
         since = self._clock.monotonic() - WANTED_SECONDS
         with self._lock:
-            self._wanted = {key: want for key, want in self._wanted.items() if want[0] >= since}
-            wanted = dict(self._wanted)
-        encoded = {key: _encode(collector, key, write) for key, (_, write) in wanted.items()}
+            self._wanted = {encoding: at for encoding, at in self._wanted.items() if at >= since}
+            wanted = tuple(self._wanted)
+        encoded = {encoding: _encode(collector, encoding) for encoding in wanted}
         with self._lock:
             self._collector, self._encoded = collector, encoded
 
     def get(self, accept: str, *, gzipped: bool) -> Encoded | None:
         """The snapshot in the encoding of an Accept header; None before there is one."""
-        write, content_type = choose_encoder(accept)
-        key = (content_type, gzipped)
+        encoding = (_format(accept), gzipped)
         with self._lock:
             if self._collector is None:
                 return None
-            if key not in self._wanted and len(self._wanted) >= MOST_ENCODINGS:
-                return _encode(self._collector, key, write)
-            self._wanted[key] = (self._clock.monotonic(), write)
-            if key not in self._encoded:
-                self._encoded[key] = _encode(self._collector, key, write)
-            return self._encoded[key]
+            self._wanted[encoding] = self._clock.monotonic()
+            if encoding not in self._encoded:
+                self._encoded[encoding] = _encode(self._collector, encoding)
+            return self._encoded[encoding]
 
 
-def _encode(collector: Collector, encoding: Encoding, write: Callable[[Collector], bytes]) -> Encoded:
-    content_type, gzipped = encoding
+def _format(accept: str) -> str:
+    """The first format in an Accept header that is served here. No name here needs any escaping."""
+    for offered in accept.lower().split(","):
+        media, *parameters = (part.strip() for part in offered.split(";"))
+        if media == "application/openmetrics-text":
+            return OPENMETRICS
+        if media == "text/plain":
+            return TEXT_1 if "version=1.0.0" in parameters else TEXT
+    return TEXT
+
+
+def _encode(collector: Collector, encoding: Encoding) -> Encoded:
+    accept, gzipped = encoding
+    write, content_type = choose_encoder(accept)
     body = write(collector)
     return Encoded(gzip.compress(body, compresslevel=1) if gzipped else body, content_type, gzipped)

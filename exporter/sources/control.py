@@ -17,9 +17,9 @@ from exporter.clock import Clock
 from exporter.model.observation import ControlReply
 from exporter.parse.control_reply import VERSION, Verdict, verdict
 from exporter.sources.reading import Reading
+from exporter.sources.talk import talk
 
 ATTEMPTS = 4
-_MOST_OUTPUT = 1 << 20
 
 
 class ControlClient:
@@ -102,12 +102,11 @@ class ControlClient:
         except OSError as error:
             return 127, "", f"{self._executable}: {error.strerror or error}"
         with child:
-            try:
-                stdout, stderr = child.communicate(f"{command}\n".encode(), timeout=self._deadline)
-            except subprocess.TimeoutExpired:
+            output = talk(child, f"{command}\n".encode(), self._deadline, self._clock)
+            if output is None:
                 os.killpg(child.pid, signal.SIGKILL)
                 return None, "", ""
-        return child.returncode, _text(stdout), _text(stderr)
+        return child.returncode, _text(output[0]), _text(output[1])
 
     def _problem(self, reply: ControlReply) -> str:
         said = (reply.stderr.strip() or reply.stdout.strip() or "nothing")[:200]
@@ -123,4 +122,4 @@ def _last_result(state: RetryCallState) -> object:
 
 
 def _text(output: bytes) -> str:
-    return output[:_MOST_OUTPUT].decode(errors="replace")
+    return output.decode(errors="replace")

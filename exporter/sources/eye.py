@@ -13,6 +13,9 @@ from exporter.clock import Clock
 from exporter.model.observation import Observation, SourceReading
 from exporter.sources.reading import Reading
 
+DEFECT_SECONDS = 1.0
+"""How long an eye rests after its source has raised."""
+
 Inbox = SimpleQueue[tuple[Observation, ...]]
 
 
@@ -94,17 +97,22 @@ class Eye:
 
     def _look_once(self) -> None:
         self._began = began = self._clock.monotonic()
-        try:
-            reading = self._look()
-        except Exception as error:
-            # A source that raises is a defect of ours; it must cost this one reading, not the eye.
-            structlog.get_logger().exception("source_raised", source=self.name)
-            reading = Reading(problem=f"unexpected {type(error).__name__}: {error}")
+        reading = self._safely()
         seconds = self._clock.monotonic() - began
-        self._began = self._complained_at = None
         if self._worth_telling(reading):
             told = SourceReading(at=self._clock.now(), name=self.name, seconds=seconds, problem=reading.problem)
             self._inbox.put((*reading.observations, told))
+        # Told first, idle then: whoever finds this eye idle finds in the inbox all that it saw.
+        self._began = self._complained_at = None
+
+    def _safely(self) -> Reading:
+        """Look. A source that raises is a defect of ours; it must cost this one reading, not the eye, nor a core."""
+        try:
+            return self._look()
+        except Exception as error:
+            structlog.get_logger().exception("source_raised", source=self.name)
+            self._closing.wait(DEFECT_SECONDS)
+            return Reading(problem=f"unexpected {type(error).__name__}: {error}")
 
     def _worth_telling(self, reading: Reading) -> bool:
         now = self._clock.monotonic()

@@ -18,6 +18,7 @@ MOST_BYTES_A_LOOK = 1 << 20
 LONGEST_LINE = 1 << 16
 STILL_SECONDS = 300.0
 MOST_OPEN = 4
+MOST_REMEMBERED = 16
 
 
 @dataclass(slots=True)
@@ -40,13 +41,13 @@ class LogFollower:
         self._path = path
         self._clock = clock
         self._logs: list[_OpenLog] = []
-        self._looked = False
+        self._was_absent = False
+        self._left_off: dict[tuple[int, int], int] = {}
         self._told: str | None = "not looked yet"
 
     def look(self) -> tuple[tuple[Observation, ...], str | None]:
         """The lines that are new, and the problem, if the file cannot be followed."""
         problem = self._find()
-        self._looked = True
         lines = [line for log in list(self._logs) for line in self._read(log)]
         at = self._clock.now()
         seen: list[Observation] = [
@@ -64,12 +65,13 @@ class LogFollower:
         self._logs.clear()
 
     def _find(self) -> str | None:
-        """Open the file at the path unless it is open; what was there at the first look is read from its end."""
+        """Open the file at the path unless it is open. One that was there from the first is read from its end."""
         try:
             found = os.stat(self._path, follow_symlinks=False)
             if (found.st_dev, found.st_ino) not in [log.identity for log in self._logs]:
-                self._open(from_end=not self._looked)
+                self._open(from_end=not self._logs and not self._was_absent)
         except FileNotFoundError:
+            self._was_absent = True
             return f"{self._path} does not exist"
         except OSError as error:
             return f"{self._path} cannot be read: {error.strerror}"
@@ -83,8 +85,9 @@ class LogFollower:
         if not stat.S_ISREG(found.st_mode):
             os.close(descriptor)
             raise OSError(0, "it is no regular file")
-        offset = found.st_size if from_end else 0
-        log = _OpenLog(descriptor, (found.st_dev, found.st_ino), offset, self._clock.monotonic())
+        identity = (found.st_dev, found.st_ino)
+        offset = found.st_size if from_end else self._left_off.pop(identity, 0)
+        log = _OpenLog(descriptor, identity, offset, self._clock.monotonic())
         log.skipping = from_end and not _at_line_start(descriptor, offset)
         self._logs.append(log)
 
@@ -93,8 +96,15 @@ class LogFollower:
         now = self._clock.monotonic()
         for log in self._logs[:-1]:
             if now - log.grew_at > STILL_SECONDS or len(self._logs) > MOST_OPEN:
-                os.close(log.descriptor)
-                self._logs.remove(log)
+                self._let_go(log)
+
+    def _let_go(self, log: _OpenLog) -> None:
+        """Close a file, but remember how far it was read, should it be put back."""
+        os.close(log.descriptor)
+        self._logs.remove(log)
+        self._left_off[log.identity] = log.offset - len(log.torn)
+        for oldest in list(self._left_off)[:-MOST_REMEMBERED]:
+            del self._left_off[oldest]
 
     def _read(self, log: _OpenLog) -> list[str]:
         size = os.fstat(log.descriptor).st_size
@@ -111,7 +121,7 @@ class LogFollower:
             del whole[0]
         if len(log.torn) > LONGEST_LINE:
             log.torn, log.skipping = b"", True
-        return [line[:LONGEST_LINE].decode(errors="replace") for line in whole]
+        return [line.decode(errors="replace") for line in whole if len(line) <= LONGEST_LINE]
 
 
 def _at_line_start(descriptor: int, offset: int) -> bool:

@@ -42,13 +42,13 @@ class Nvml:
         """Read every GPU. A GPU that fails is told by its own reading, and leaves the others alone."""
         try:
             self._open()
-            count = pynvml.nvmlDeviceGetCount()
-            readings = tuple(filter(None, map(self._device, range(count))))
+            looks = [self._device(index) for index in range(pynvml.nvmlDeviceGetCount())]
         except pynvml.NVMLError as error:
             self.close()
             return Reading(problem=f"NVML: {error}; is the driver loaded? (nvidia-smi)")
-        lost = [f"{reading.gpu}: {reading.problem}" for reading in readings if reading.problem is not None]
-        return Reading(readings, "; ".join(lost) or None)
+        readings = tuple(look for look in looks if isinstance(look, GpuReading))
+        problems = [look if isinstance(look, str) else f"{look.gpu}: {look.problem}" for look in looks if _failed(look)]
+        return Reading(readings, "; ".join(problems) or None)
 
     def driver_version(self) -> str | None:
         """The driver's version, where there is a driver."""
@@ -73,8 +73,8 @@ class Nvml:
             pynvml.nvmlInit()
             self._opened = True
 
-    def _device(self, index: int) -> GpuReading | None:
-        """One GPU; None for one that failed and was never seen alive, so that nobody knows its UUID."""
+    def _device(self, index: int) -> GpuReading | str:
+        """One GPU; only the problem of one that failed and was never seen alive, so that nobody knows its UUID."""
         try:
             handle = pynvml.nvmlDeviceGetHandleByIndex(index)
             uuid = self._uuids[index] = str(pynvml.nvmlDeviceGetUUID(handle))
@@ -83,24 +83,24 @@ class Nvml:
             if error.value in _DRIVER_LOST:
                 raise
             known = self._uuids.get(index)
-            return (
-                None if known is None else GpuReading(at=self._clock.now(), gpu=known, index=index, problem=str(error))
-            )
+            if known is None:
+                return f"GPU {index}: {error}"
+            return GpuReading(at=self._clock.now(), gpu=known, index=index, problem=str(error))
 
     def _read(self, handle: Any, index: int, uuid: str) -> GpuReading:
-        memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
+        memory = _or_none(lambda: pynvml.nvmlDeviceGetMemoryInfo(handle))
         use = _or_none(lambda: pynvml.nvmlDeviceGetUtilizationRates(handle))
         return GpuReading(
             gpu=uuid,
             index=index,
-            name=str(pynvml.nvmlDeviceGetName(handle)),
+            name=_or_none(lambda: str(pynvml.nvmlDeviceGetName(handle))),
             compute_processes=_processes(pynvml.nvmlDeviceGetComputeRunningProcesses, handle),
             mps_processes=_processes(pynvml.nvmlDeviceGetMPSComputeRunningProcesses, handle),
             process_utilization=self._utilization(handle, uuid),
             gpu_percent=None if use is None else int(use.gpu),
             memory_percent=None if use is None else int(use.memory),
-            memory_used_bytes=int(memory.used),
-            memory_total_bytes=int(memory.total),
+            memory_used_bytes=None if memory is None else int(memory.used),
+            memory_total_bytes=None if memory is None else int(memory.total),
             energy_millijoules=_or_none(lambda: int(pynvml.nvmlDeviceGetTotalEnergyConsumption(handle))),
             at=self._clock.now(),
         )
@@ -129,6 +129,10 @@ class Nvml:
         )
 
 
+def _failed(look: GpuReading | str) -> bool:
+    return isinstance(look, str) or look.problem is not None
+
+
 def _processes(function: Callable[[Any], Any], handle: Any) -> tuple[GpuProcess, ...] | None:
     listed = _or_none(lambda: list(function(handle)))
     if listed is None:
@@ -143,6 +147,8 @@ def _or_none(read: Callable[[], Value]) -> Value | None:
     """A value, or None where it cannot be told; any other error is the GPU's."""
     try:
         return read()
+    except pynvml.NVMLLibraryMismatchError:
+        return None
     except pynvml.NVMLError as error:
         if error.value in _CANNOT_TELL:
             return None

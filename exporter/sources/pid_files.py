@@ -68,11 +68,12 @@ def _pid_in(pid_file: Path) -> int | None:
         descriptor = os.open(pid_file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
         return None
-    with open(descriptor, "rb") as file:
-        try:
-            text = file.read(16).strip()
-        except OSError:
-            return None
+    try:
+        text = os.read(descriptor, 16).strip()
+    except OSError:
+        return None
+    finally:
+        os.close(descriptor)
     return int(text) if text.isdigit() and 0 < int(text) <= 2**22 else None
 
 
