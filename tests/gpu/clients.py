@@ -152,9 +152,9 @@ class Clients:
             client.child.end(within=max(0.1, deadline - time.monotonic()))
 
     def evidence(self) -> str:
-        """What those said that had errors or an unexpected end, for the report of a failed test."""
+        """What those said that had errors or an unexpected end, or else the first, for the report of a failed test."""
         unhappy = [client for client in self._started if client.error_codes or client.child.exit_code not in (None, 0)]
-        return "\n".join(client.child.evidence() for client in unhappy[:8])
+        return "\n".join(client.child.evidence() for client in (unhappy or self._started)[:8])
 
 
 def build(source: Path, program: Path) -> Path:
