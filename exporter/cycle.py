@@ -40,6 +40,8 @@ class Sources:
 
     def close(self, timeout: float) -> None:
         """Stop looking."""
+        for client, _ in self.control.values():
+            client.close()
         for eye in self.eyes:
             eye.close(timeout)
 

@@ -4,6 +4,7 @@ Between the slow looks, clients are known from the logs, NVML and process exits;
 something is in doubt, the daemon is asked sooner, for a while.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from exporter.core.gpus import NVML
@@ -23,42 +24,47 @@ class Rhythm:
     fault: float = 5.0
     doubted_for: float = 10.0
 
+    def fresh(self, at: float, doubted_since: float | None) -> bool:
+        """Whether a doubt is young enough to ask sooner; one that asking did not settle, it will not settle later."""
+        return doubted_since is not None and at - doubted_since <= self.doubted_for
+
 
 def commands(node: Node, name: str, rhythm: Rhythm) -> tuple[str, ...]:
     """The commands to give one daemon now, most telling first."""
     daemon = node.daemons[name]
     if not daemon.answers or daemon.unanswered_since is not None or daemon.refused_since is not None:
-        return (LIST_SERVERS,) if _due(daemon, LIST_SERVERS, node.at, _probe_period(daemon, rhythm)) else ()
+        return (LIST_SERVERS,) if _due(daemon, LIST_SERVERS, node.at, _probe_period(node.at, daemon, rhythm)) else ()
     due: list[str] = []
     if daemon.version is None and VERSION not in daemon.asked:
         due.append(VERSION)
-    if _due(daemon, LIST_SERVERS, node.at, rhythm.doubt if _servers_in_doubt(daemon) else rhythm.liveness):
+    doubt = _latest(_servers_doubted_since(daemon))
+    if _due(daemon, LIST_SERVERS, node.at, rhythm.doubt if rhythm.fresh(node.at, doubt) else rhythm.liveness):
         due.append(LIST_SERVERS)
     for server in daemon.servers.values():
         due.extend(_about(node, daemon, server, rhythm))
     return tuple(due)
 
 
-def _probe_period(daemon: Daemon, rhythm: Rhythm) -> float:
+def _probe_period(at: float, daemon: Daemon, rhythm: Rhythm) -> float:
     """A daemon that begins is asked at once, one that does not answer soon, and one that has gone at ease.
 
     Its return is told by its log and its pid file; where neither can be read, by this.
     """
     if daemon.state in (DaemonState.ABSENT, DaemonState.STOPPED):
         return rhythm.liveness / 3
-    return rhythm.begin if daemon.state in (None, DaemonState.STARTING) else rhythm.fault
+    begins = daemon.state is DaemonState.STARTING and rhythm.fresh(at, daemon.state_since)
+    return rhythm.begin if begins else rhythm.fault
 
 
 def _about(node: Node, daemon: Daemon, server: Server, rhythm: Rhythm) -> list[str]:
     """What to ask about one server; nothing yet where the log told of its start, and so of all that came after."""
     began = server.started_at if server.uid is not None else None
     status, clients = f"{SERVER_STATUS} {server.pid}", f"{LIST_CLIENTS} {server.pid}"
-    status_period = rhythm.lists
-    if server.state is None or server.fault_suspected_at is not None:
+    status_period = rhythm.fault if server.state is ServerState.FAULT else rhythm.lists
+    if rhythm.fresh(node.at, server.started_at if server.state is None else server.fault_suspected_at):
         status_period = rhythm.doubt
-    elif server.state is ServerState.FAULT:
-        status_period = rhythm.fault
-    clients_period = rhythm.doubt if _clients_in_doubt(node, daemon, server, rhythm) else rhythm.lists
+    doubt = _latest(_clients_doubted_since(node, daemon, server))
+    clients_period = rhythm.doubt if rhythm.fresh(node.at, doubt) else rhythm.lists
     return [
         command
         for command, period in ((status, status_period), (clients, clients_period))
@@ -66,25 +72,26 @@ def _about(node: Node, daemon: Daemon, server: Server, rhythm: Rhythm) -> list[s
     ]
 
 
-def _servers_in_doubt(daemon: Daemon) -> bool:
-    return not daemon.servers_listed or any(server.missing_since is not None for server in daemon.servers.values())
+def _servers_doubted_since(daemon: Daemon) -> Iterable[float | None]:
+    """Since when there has been doubt about which servers there are: none were listed yet, or one is missing."""
+    if not daemon.servers_listed:
+        yield daemon.state_since
+    yield from (server.missing_since for server in daemon.servers.values())
 
 
-def _clients_in_doubt(node: Node, daemon: Daemon, server: Server, rhythm: Rhythm) -> bool:
-    """Whether NVML shows clients that nobody told of, or no longer shows one, or an empty list awaits confirmation."""
-    clients = [client for client in daemon.clients.values() if client.server == server.pid]
+def _clients_doubted_since(node: Node, daemon: Daemon, server: Server) -> Iterable[float | None]:
+    """Since when NVML has shown clients that nobody told of, or not shown one, or a list has awaited confirmation."""
     asked = daemon.asked.get(f"{LIST_CLIENTS} {server.pid}", float("-inf"))
-    left = {pid: at for gpu in node.gpus.values() for pid, at in gpu.mps_left.items()}
-    if any(client.missing_since is not None or left.get(client.pid, asked) > asked for client in clients):
-        return True
-    unknown = [since for gpu in node.gpus.values() for since in _unknown_clients(node, gpu)]
-    return any(node.at - since <= rhythm.doubted_for for since in unknown)
+    clients = {client.pid: client for client in daemon.clients.values() if client.server == server.pid}
+    yield from (client.missing_since for client in clients.values())
+    known = {pid for each in node.daemons.values() for pid in (*each.clients, *each.departed)}
+    for gpu in node.gpus.values():
+        yield from (left_at for pid, left_at in gpu.mps_left.items() if pid in clients and left_at > asked)
+        yield from (since for pid, since in gpu.mps_since.items() if pid not in known)
 
 
-def _unknown_clients(node: Node, gpu: Gpu) -> list[float]:
-    """Since when NVML's MPS list has shown each PID that no daemon is known to serve."""
-    known = {pid for daemon in node.daemons.values() for pid in (*daemon.clients, *daemon.departed)}
-    return [since for pid, since in gpu.mps_since.items() if pid not in known]
+def _latest(times: Iterable[float | None]) -> float | None:
+    return max((time for time in times if time is not None), default=None)
 
 
 def _due(daemon: Daemon, command: str, now: float, period: float, began: float | None = None) -> bool:
@@ -95,19 +102,16 @@ def _due(daemon: Daemon, command: str, now: float, period: float, began: float |
 def nvml_due(node: Node, rhythm: Rhythm) -> bool:
     """Whether to read NVML now: sooner than usual where clients came or went since, or a process may bypass MPS."""
     source = node.sources.get(NVML)
-    doubtful = any(_gpu_in_doubt(node, gpu) for gpu in node.gpus.values())
-    return source is None or node.at - source.last.at >= (rhythm.doubt if doubtful else rhythm.nvml)
+    doubt = _latest(since for gpu in node.gpus.values() for since in _gpu_doubted_since(node, gpu))
+    return source is None or node.at - source.last.at >= (rhythm.doubt if rhythm.fresh(node.at, doubt) else rhythm.nvml)
 
 
-def _gpu_in_doubt(node: Node, gpu: Gpu) -> bool:
+def _gpu_doubted_since(node: Node, gpu: Gpu) -> Iterable[float]:
     read_at = gpu.reading.at
-    if any(not stranger.told for stranger in gpu.strangers.values()):
-        return True
-    return any(
-        any(client.connected_at > read_at for client in daemon.clients.values())
-        or any(at > read_at for at in daemon.departed.values())
-        for daemon in node.daemons.values()
-    )
+    yield from (stranger.first_seen for stranger in gpu.strangers.values() if not stranger.told)
+    for daemon in node.daemons.values():
+        yield from (client.connected_at for client in daemon.clients.values() if client.connected_at > read_at)
+        yield from (left_at for left_at in daemon.departed.values() if left_at > read_at)
 
 
 def watched(node: Node) -> frozenset[int]:

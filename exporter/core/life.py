@@ -149,6 +149,7 @@ def gone(daemon: Daemon, at: float) -> Step:
         waiting=frozenset(),
         servers_listed=False,
         echoing=False,
+        quit_in_echo=False,
     )
     return chain(
         servers.end_all(daemon, at, DepartureReason.DAEMON_GONE),

@@ -12,6 +12,9 @@ from exporter.parse.log_line import LogEntry, Message, parse_line
 NOT_READY = 807
 """CUDA_ERROR_MPS_SERVER_NOT_READY: the server is in FAULT."""
 
+_OTHERS_FILE = {"control.log": False, "server.log": True}
+"""Who does not write to a file: a line of a server in control.log, or of the daemon in server.log, is a forgery."""
+
 _DEVICES = "devices"
 _VICTIMS = "victims"
 
@@ -20,10 +23,8 @@ def line_read(daemon: Daemon, line: LogLine) -> Step:
     """One more line was written."""
     entry = parse_line(line.line)
     daemon = _count(daemon, line.file, known=entry is not None and not isinstance(entry.message, said.Unrecognized))
-    if entry is None:
+    if entry is None or entry.by_daemon is _OTHERS_FILE.get(line.file):
         return quiet(daemon)
-    if isinstance(entry.message, said.Version):
-        return quiet(replace(daemon, version=entry.message.version))
     if entry.by_daemon:
         return _daemon_says(daemon, line.at, entry.message)
     return _server_says(daemon, line.at, entry)
@@ -40,12 +41,16 @@ def _count(daemon: Daemon, file: str, *, known: bool) -> Daemon:
 
 def _daemon_says(daemon: Daemon, at: float, message: Message) -> Step:
     match message:
-        case said.CommandIssued(text):
-            return quiet(_command_issued(daemon, at, text.split()))
         case said.SessionClosed():
-            return quiet(replace(daemon, echoing=False))
+            return quiet(_session_closed(daemon))
+        case said.CommandIssued(text) if daemon.echoing and _is_quit(text):
+            return quiet(replace(life.quit_told(daemon, at), quit_in_echo=True))
         case _ if daemon.echoing:
             return quiet(daemon)
+        case said.CommandIssued(text):
+            return quiet(_command_issued(daemon, at, text))
+        case said.Version(version):
+            return quiet(replace(daemon, version=version))
         case said.DaemonStarting():
             return life.start_told(daemon, at)
         case said.DaemonExiting():
@@ -66,11 +71,24 @@ def _daemon_says(daemon: Daemon, at: float, message: Message) -> Step:
             return quiet(daemon)
 
 
-def _command_issued(daemon: Daemon, at: float, words: list[str]) -> Daemon:
-    """`ps` is answered with the clients' own command lines, which may read like anything: they are not listened to."""
-    if words[:1] == ["quit"]:
+def _command_issued(daemon: Daemon, at: float, text: str) -> Daemon:
+    """Take note of a quit, and of `ps`.
+
+    That is answered with the clients' own command lines, which may read like anything: until its session is closed,
+    nothing is listened to but a quit, and that only if the session is not closed: a quit leaves it open (R580).
+    """
+    if _is_quit(text):
         daemon = life.quit_told(daemon, at)
-    return replace(daemon, echoing=words[:1] == ["ps"])
+    return replace(daemon, echoing=text.split()[:1] == ["ps"])
+
+
+def _session_closed(daemon: Daemon) -> Daemon:
+    quit_at = None if daemon.quit_in_echo else daemon.quit_at
+    return replace(daemon, echoing=False, quit_in_echo=False, quit_at=quit_at)
+
+
+def _is_quit(text: str) -> bool:
+    return text.split()[:1] == ["quit"]
 
 
 def _server_ready(daemon: Daemon, at: float, server: int) -> Step:
@@ -82,6 +100,8 @@ def _server_ready(daemon: Daemon, at: float, server: int) -> Step:
 
 def _server_says(daemon: Daemon, at: float, entry: LogEntry) -> Step:
     match entry.message:
+        case said.Version(version):
+            return quiet(replace(daemon, version=version))
         case said.ServerReady():
             return _server_ready(daemon, at, entry.pid)
         case said.ClientActive(pid) if pid > 0:

@@ -40,10 +40,9 @@ def _overtaken(daemon: Daemon, reply: ControlReply) -> bool:
 
 
 def _answer_read(daemon: Daemon, reply: ControlReply) -> Step:
-    missing = control_reply.missing_server(reply.stdout)
-    if missing is not None:
-        return servers.end(daemon, reply.at, missing)
     match reply.command.split():
+        case [verb, server] if verb in (SERVER_STATUS, LIST_CLIENTS) and _denied(reply, server):
+            return servers.end(daemon, reply.at, int(server))
         case [verb] if verb == LIST_SERVERS:
             return _servers_listed(daemon, reply)
         case [verb, server] if verb == SERVER_STATUS and server.isdecimal():
@@ -57,6 +56,11 @@ def _answer_read(daemon: Daemon, reply: ControlReply) -> Step:
             return _clients_listed(daemon, reply, int(server))
         case _:
             return quiet(daemon)
+
+
+def _denied(reply: ControlReply, server: str) -> bool:
+    """Whether the daemon says that it does not have the server that it was asked about."""
+    return server == str(control_reply.missing_server(reply.stdout))
 
 
 def _servers_listed(daemon: Daemon, reply: ControlReply) -> Step:

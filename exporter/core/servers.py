@@ -5,11 +5,13 @@ from dataclasses import replace
 from exporter.core.clients import CONFIRMING_SECONDS, FRESH_SECONDS, dequeue_user, disconnect_all
 from exporter.core.step import Step, chain, for_each, quiet, without
 from exporter.model.event import Event, EventName
-from exporter.model.node import Daemon, DepartureReason, Server, ServerState
+from exporter.model.node import Daemon, DaemonState, DepartureReason, Server, ServerState
 
 
 def start(daemon: Daemon, at: float, pid: int, uid: int | None = None, state: ServerState | None = None) -> Step:
-    """A server is there; nothing new where it was known."""
+    """A server is there; nothing new where it was known, nor where its daemon has gone: it was told of too late."""
+    if daemon.state in (DaemonState.ABSENT, DaemonState.STOPPED):
+        return quiet(daemon)
     if pid in daemon.servers:
         known = daemon.servers[pid]
         return quiet(with_server(daemon, replace(known, uid=known.uid if uid is None else uid)))

@@ -113,6 +113,7 @@ class Daemon:
     quit_at: float | None = None
     start_logged: bool = False
     echoing: bool = False
+    quit_in_echo: bool = False
     unanswered_since: float | None = None
     refused_since: float | None = None
     gone_at: float | None = None

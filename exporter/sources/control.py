@@ -47,6 +47,8 @@ class ControlClient:
         }
         self._sleep = sleep
         self._wanted: tuple[str, ...] = ()
+        self._child: subprocess.Popen[bytes] | None = None
+        self._closed = False
 
     def want(self, commands: tuple[str, ...]) -> None:
         """Say what to ask at the next look."""
@@ -56,7 +58,7 @@ class ControlClient:
         """Ask what is wanted; after a command that got no answer, nothing more."""
         commands, self._wanted = self._wanted, ()
         replies: list[ControlReply] = []
-        for command in commands:
+        for command in () if self._closed else commands:
             replies.append(self.ask(command))
             if verdict(replies[-1].exit_code, replies[-1].stderr) is not Verdict.ANSWERED:
                 break
@@ -88,6 +90,13 @@ class ControlClient:
             seconds=round(self._clock.monotonic() - began, 6),
         )
 
+    def close(self) -> None:
+        """Ask no more; a question that is under way is broken off, so that its child does not outlive the exporter."""
+        self._closed = True
+        child = self._child
+        if child is not None and child.poll() is None:
+            os.killpg(child.pid, signal.SIGKILL)
+
     def _run(self, command: str) -> tuple[int | None, str, str]:
         arguments = [self._executable, command] if command == VERSION else [self._executable]
         try:
@@ -101,7 +110,10 @@ class ControlClient:
             )
         except OSError as error:
             return 127, "", f"{self._executable}: {error.strerror or error}"
+        self._child = child
         with child:
+            if self._closed:
+                os.killpg(child.pid, signal.SIGKILL)
             output = talk(child, f"{command}\n".encode(), self._deadline, self._clock)
             if output is None:
                 os.killpg(child.pid, signal.SIGKILL)

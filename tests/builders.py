@@ -1,0 +1,365 @@
+"""Tiny makers with sane defaults: observations as MPS gives them, nodes that saw them, and recordings with their truth."""
+
+import gzip
+import io
+import json
+import os
+from collections.abc import Iterable, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from exporter.core.fold import fold, fold_all
+from exporter.model.event import Event, EventName
+from exporter.model.node import Daemon, Node
+from exporter.model.observation import (
+    ControlReply,
+    DaemonProcess,
+    GpuProcess,
+    GpuReading,
+    LogLine,
+    Observation,
+    ProcessExit,
+    ProcessReading,
+    SourceReading,
+)
+from exporter.recording import Header, RecordedDaemon, Recording
+
+AT = 1_000_000.0
+DAEMON = "/tmp/nvidia-mps"
+GPU, OTHER_GPU = "GPU-1efa3f60-b0ba-115c-7d58-bd5711d3de4b", "GPU-6edbf013-6106-5444-db3f-e433a41888b9"
+CONTROL, SERVER, CLIENT = 441, 513, 600
+MIB = 1 << 20
+CONTEXT_BYTES, SERVER_BYTES, GPU_BYTES = 516 * MIB, 66 * MIB, 141 << 30
+
+
+class Story(NamedTuple):
+    """What a node has become, and the events on the way."""
+
+    node: Node
+    events: tuple[Event, ...]
+
+    @property
+    def daemon(self) -> Daemon:
+        """Its first daemon."""
+        return next(iter(self.node.daemons.values()))
+
+    def names(self, *omitted: EventName) -> list[EventName]:
+        """What happened, in order, but for some kinds."""
+        return [event.event for event in self.events if event.event not in omitted]
+
+    def of(self, name: EventName) -> list[Event]:
+        """The events of one kind."""
+        return [event for event in self.events if event.event is name]
+
+
+def node(*daemons: str, expected: bool = True) -> Node:
+    """A node that has seen nothing yet of its daemons (by default one)."""
+    recorded = (
+        RecordedDaemon(name=name, pipe_directory=name, log_directory=f"{name}/log", expected=expected)
+        for name in daemons or (DAEMON,)
+    )
+    return Header(daemons=tuple(recorded)).node()
+
+
+def told(*seen: Observation, start: Node | None = None) -> Story:
+    """The story of these observations, on a node that has seen nothing, or on this one."""
+    present, events = node() if start is None else start, []
+    for each in seen:
+        present, news = fold(present, each)
+        events.extend(news)
+    return Story(present, tuple(events))
+
+
+def reply(
+    command: str,
+    stdout: str = "",
+    *,
+    at: float = AT,
+    exit_code: int | None = 0,
+    stderr: str = "",
+    seconds: float = 0.002,
+    daemon: str = DAEMON,
+) -> ControlReply:
+    """An answer, after the 2 ms that one takes."""
+    return ControlReply(
+        at=at, daemon=daemon, command=command, exit_code=exit_code, stdout=stdout, stderr=stderr, seconds=seconds
+    )
+
+
+def servers(*pids: int, at: float = AT, daemon: str = DAEMON) -> ControlReply:
+    """The daemon lists its servers."""
+    return reply("get_server_list", _lines(pids), at=at, daemon=daemon)
+
+
+def clients(*pids: int, server: int = SERVER, at: float = AT, daemon: str = DAEMON) -> ControlReply:
+    """The daemon lists a server's clients."""
+    return reply(f"get_client_list {server}", _lines(pids), at=at, daemon=daemon)
+
+
+def status(state: str, *, server: int = SERVER, at: float = AT, daemon: str = DAEMON) -> ControlReply:
+    """The daemon tells a server's state."""
+    return reply(f"get_server_status {server}", f"{state}\n", at=at, daemon=daemon)
+
+
+def no_daemon(*, at: float = AT, daemon: str = DAEMON) -> ControlReply:
+    """The command finds no daemon."""
+    stderr = "Cannot find MPS control daemon process\n"
+    return reply("get_server_list", exit_code=1, stderr=stderr, at=at, daemon=daemon)
+
+
+def refusal(*, at: float = AT, daemon: str = DAEMON) -> ControlReply:
+    """The command is refused, since somebody else's session is open."""
+    stderr = "Cannot send command to MPS control daemon process\n"
+    return reply("get_server_list", exit_code=1, stderr=stderr, at=at, daemon=daemon)
+
+
+def silence(*, at: float = AT, daemon: str = DAEMON) -> ControlReply:
+    """The command gets no answer within its deadline."""
+    return reply("get_server_list", exit_code=None, seconds=5.0, at=at, daemon=daemon)
+
+
+def stamped(text: str, role: str = "Control", pid: int = CONTROL) -> str:
+    """A log line as MPS writes it."""
+    return f"[2026-11-20 15:08:45.147 {role} {pid:5}] {text}"
+
+
+def control_log(*texts: str, at: float = AT, pid: int = CONTROL, daemon: str = DAEMON) -> tuple[LogLine, ...]:
+    """The control daemon writes."""
+    return tuple(
+        LogLine(at=at, daemon=daemon, file="control.log", line=stamped(text, "Control", pid)) for text in texts
+    )
+
+
+def server_log(*texts: str, at: float = AT, server: int = SERVER, daemon: str = DAEMON) -> tuple[LogLine, ...]:
+    """A server writes."""
+    return tuple(LogLine(at=at, daemon=daemon, file="server.log", line=stamped(text, "Server", server)) for text in texts)
+
+
+def connecting(pid: int = CLIENT, context: int = 1) -> str:
+    """A client has reached the server, which is not yet to be connected."""
+    return f"Client {{PID: {pid}, Context ID: {context}}} connected"
+
+
+def active(pid: int = CLIENT, context: int = 1) -> str:
+    """A client's context is accepted."""
+    return f"Status of client {{PID: {pid}, Context ID: {context}}} is ACTIVE"
+
+
+def at_work(*pids: int, server: int = SERVER, at: float = AT, daemon: str = DAEMON) -> tuple[Observation, ...]:
+    """A daemon answers, has one server, and that has these clients."""
+    return (
+        reply("-v", "CUDA MPS Control binary version: 13000\n", at=at, daemon=daemon),
+        servers(server, at=at, daemon=daemon),
+        status("ACTIVE", server=server, at=at, daemon=daemon),
+        clients(*pids, server=server, at=at, daemon=daemon),
+    )
+
+
+FAULT_BLOCK = (
+    "Server is handling a fatal GPU error.",
+    "The following devices will be reset:",
+    "0",
+    "The following client process have a sticky error set:",
+    str(CLIENT),
+)
+"""What a server writes when a fatal fault strikes on device 0."""
+
+
+def gpu_reading(
+    mps: Mapping[int, int] | Iterable[int] = (),
+    *,
+    beside: Mapping[int, int] | Iterable[int] = (),
+    server: int | None = SERVER,
+    at: float = AT,
+    gpu: str = GPU,
+    index: int = 0,
+    name: str = "NVIDIA H200",
+) -> GpuReading:
+    """NVML reads a GPU: MPS clients, processes beside MPS, and the server; memory in MiB, or 1 GiB and a context."""
+    of_mps, others = _gpu_processes(mps), _gpu_processes(beside)
+    serving = () if server is None else (GpuProcess(pid=server, used_bytes=SERVER_BYTES),)
+    compute = (*serving, *of_mps, *others)
+    return GpuReading(
+        at=at,
+        gpu=gpu,
+        index=index,
+        name=name,
+        compute_processes=compute,
+        mps_processes=of_mps,
+        memory_used_bytes=sum(each.used_bytes or 0 for each in compute),
+        memory_total_bytes=GPU_BYTES,
+    )
+
+
+def look(source: str = "nvml", *, at: float = AT, problem: str | None = None) -> SourceReading:
+    """A source has looked."""
+    return SourceReading(at=at, name=source, seconds=0.01, problem=problem)
+
+
+def process(
+    pid: int = CLIENT,
+    *,
+    at: float = AT,
+    ticks: int | None = None,
+    uid: int = 1001,
+    user: str = "alice",
+    command: str = "train.py",
+) -> ProcessReading:
+    """/proc tells who a process is."""
+    start = pid * 100 if ticks is None else ticks
+    return ProcessReading(at=at, pid=pid, start_ticks=start, started=AT - 60, uid=uid, user=user, command=command)
+
+
+def exited(pid: int = CLIENT, *, at: float = AT, ticks: int | None = None) -> ProcessExit:
+    """A process has gone."""
+    return ProcessExit(at=at, pid=pid, start_ticks=pid * 100 if ticks is None else ticks)
+
+
+def daemon_process(pid: int | None = CONTROL, *, at: float = AT, daemon: str = DAEMON) -> DaemonProcess:
+    """The pid file leads to this process, or to none."""
+    if pid is None:
+        return DaemonProcess(at=at, daemon=daemon, pid=None)
+    return DaemonProcess(at=at, daemon=daemon, pid=pid, start_ticks=pid * 100, started=AT - 3600, uid=0)
+
+
+def idle() -> Node:
+    """A daemon that answers, and nobody there."""
+    return told(
+        *at_work(), daemon_process(), process(SERVER, user="root", uid=0), gpu_reading(), *looks(), start=node()
+    ).node
+
+
+def three_clients() -> Node:
+    """Three clients of two owners on two GPUs, and a process beside MPS on the second."""
+    owners = {600: ("alice", 1001, "train.py"), 601: ("bob", 1002, "vllm"), 602: ("alice", 1001, "eval.py")}
+    return told(
+        *at_work(*owners),
+        daemon_process(),
+        *(process(pid, user=user, uid=uid, command=command) for pid, (user, uid, command) in owners.items()),
+        process(SERVER, user="root", uid=0, command="nvidia-cuda-mps-server"),
+        *control_log("UI closed"),
+        *server_log("Server has started"),
+        *_two_gpus(AT),
+        *_two_gpus(AT + 2),
+        process(801, user="carol", uid=1003, command="jupyter-lab"),
+        *looks(at=AT + 2),
+    ).node
+
+
+def full() -> Node:
+    """As many clients as fit, and some that did not."""
+    pids = range(1000, 1048)
+    turned_away = "Failed to accept new client. Maximum number of clients (48) reached."
+    return told(
+        *at_work(*pids),
+        daemon_process(),
+        *(process(pid) for pid in pids),
+        *(line for pid in range(2000, 2016) for line in server_log(connecting(pid), turned_away)),
+        gpu_reading(pids),
+        *looks(),
+    ).node
+
+
+def daemon_dead() -> Node:
+    """Three clients' daemon died, and they with it, ten seconds ago."""
+    return told(no_daemon(at=AT + 5), no_daemon(at=AT + 15), *looks(at=AT + 15), start=three_clients()).node
+
+
+def no_nvml() -> Node:
+    """NVML has read two GPUs, and now fails."""
+    return told(look(at=AT + 12, problem="NVML is not there"), start=three_clients()).node
+
+
+def gpu_lost() -> Node:
+    """Of two GPUs, NVML reads but the first."""
+    return told(gpu_reading({600: 1540, 601: 2564}, at=AT + 12), look(at=AT + 12), start=three_clients()).node
+
+
+SCENES = {each.__name__: each for each in (idle, three_clients, full, daemon_dead, no_nvml, gpu_lost)}
+
+
+def looks(*, at: float = AT) -> tuple[SourceReading, ...]:
+    """All eyes have looked and seen."""
+    return tuple(look(source, at=at) for source in ("nvml", "control", "log", "process"))
+
+
+def _two_gpus(at: float) -> tuple[GpuReading, ...]:
+    return (
+        gpu_reading({600: 1540, 601: 2564}, at=at),
+        gpu_reading({600: 700, 602: 4612}, beside={801: 1024}, gpu=OTHER_GPU, index=1, at=at),
+    )
+
+
+def _lines(pids: Iterable[int]) -> str:
+    return "".join(f"{pid}\n" for pid in pids)
+
+
+def _gpu_processes(used: Mapping[int, int] | Iterable[int]) -> tuple[GpuProcess, ...]:
+    if isinstance(used, Mapping):
+        return tuple(GpuProcess(pid=pid, used_bytes=mib * MIB) for pid, mib in used.items())
+    return tuple(GpuProcess(pid=pid, used_bytes=(1 << 30) + CONTEXT_BYTES) for pid in used)
+
+
+class Recorded:
+    """A recording on disk, plain or gzipped, and the truth that stands beside it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.name = path.name.partition(".jsonl")[0]
+
+    def __repr__(self) -> str:
+        return self.name
+
+    @cached_property
+    def text(self) -> str:
+        """The recording as it was written."""
+        if self.path.suffix == ".gz":
+            return gzip.decompress(self.path.read_bytes()).decode()
+        return self.path.read_text()
+
+    @cached_property
+    def raw(self) -> tuple[dict[str, Any], ...]:
+        """Its observations as JSON objects, for judging by other means than the program's own."""
+        return tuple(json.loads(line) for line in self.text.splitlines()[1:])
+
+    @cached_property
+    def truth(self) -> dict[str, Any]:
+        """What really happened."""
+        truth: dict[str, Any] = json.loads((self.path.parent / f"{self.name}.truth.json").read_text())
+        return truth
+
+    @cached_property
+    def story(self) -> Story:
+        """What the program makes of the whole of it."""
+        recording = Recording(io.StringIO(self.text))
+        present, events = recording.header.node(), []
+        for present, news in fold_all(present, recording.observations()):
+            events.extend(news)
+        return Story(present, tuple(events))
+
+    def observations(self) -> list[Observation]:
+        """All that was seen."""
+        return list(Recording(io.StringIO(self.text)).observations())
+
+    def cut(self, at: float) -> str:
+        """What a recorder that was stopped at that time would have written."""
+        header, *rest = self.text.splitlines(keepends=True)
+        return header + "".join(line for line in rest if json.loads(line)["at"] < at)
+
+
+def _recordings() -> tuple[Recorded, ...]:
+    directories = [Path(__file__).parent / "recordings"]
+    if os.environ.get("CUDA_MPS_EXPORTER_RECORDINGS"):
+        directories.append(Path(os.environ["CUDA_MPS_EXPORTER_RECORDINGS"]))
+    files = (path for directory in directories for path in sorted(directory.glob("*.jsonl*")))
+    return tuple(Recorded(path) for path in files if path.name.endswith((".jsonl", ".jsonl.gz")))
+
+
+RECORDINGS = _recordings()
+"""Every recording of real life, with those in CUDA_MPS_EXPORTER_RECORDINGS, if that names a directory."""
+
+
+def scenario(name: str) -> Recorded:
+    """The recording of one scenario."""
+    return next(each for each in RECORDINGS if each.name == name)

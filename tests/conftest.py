@@ -1,0 +1,74 @@
+"""The stand-ins, and real processes, for the tests that need them: each ended with its test."""
+
+import os
+import signal
+import subprocess
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import psutil
+import pytest
+import structlog
+
+from tests.standin.mps import MpsStandIn
+from tests.standin.nvml import CompilerMissingError, NvmlStandIn
+
+NOTHING_SKIPPED = os.environ.get("CUDA_MPS_EXPORTER_NOTHING_SKIPPED") == "1"
+
+Starter = Callable[..., "subprocess.Popen[bytes]"]
+
+
+def not_here(reason: str) -> None:
+    """Skip, loudly, what this machine cannot test; fail where nothing may be skipped."""
+    if NOTHING_SKIPPED:
+        pytest.fail(f"nothing may be skipped here, but {reason}")
+    pytest.skip(f"NOT TESTED: {reason}")
+
+
+@pytest.fixture(autouse=True)
+def _logging_as_it_was() -> Iterator[None]:
+    """A command that a test runs in this process sends its log to a stream that ends with the test."""
+    yield
+    structlog.reset_defaults()
+
+
+@pytest.fixture
+def mps(tmp_path: Path) -> Iterator[MpsStandIn]:
+    """A stand-in daemon, not started yet."""
+    with MpsStandIn(tmp_path) as standin:
+        yield standin
+
+
+@pytest.fixture
+def nvml(tmp_path: Path) -> NvmlStandIn:
+    """A stand-in driver, which sees no GPU yet."""
+    standin = NvmlStandIn(tmp_path)
+    try:
+        standin.build()
+    except CompilerMissingError as problem:
+        not_here(str(problem))
+    return standin
+
+
+@pytest.fixture
+def start() -> Iterator[Starter]:
+    """Starts real processes: `sleep`, unless told otherwise."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def starter(arguments: Sequence[str | bytes] = ("sleep", "600"), **options: object) -> "subprocess.Popen[bytes]":
+        started.append(subprocess.Popen(arguments, **options))  # type: ignore[call-overload]
+        return started[-1]
+
+    yield starter
+    for process in started:
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+
+
+@pytest.fixture
+def nothing_left_behind() -> Iterator[None]:
+    """No child of the test's own process, running or zombie, outlives the test."""
+    before = set(psutil.Process().children(recursive=True))
+    yield
+    left = set(psutil.Process().children(recursive=True)) - before
+    assert not left, f"left behind: {left}"

@@ -1,0 +1,84 @@
+"""What holds of a node whatever it has seen, in whatever order."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+
+from exporter.model.event import Event, EventName
+from exporter.model.node import Node
+
+Key = tuple[str, ...]
+
+
+def assert_consistent(node: Node) -> None:
+    """Clients are on known servers, once; those who wait for a turn are queued; accounts balance."""
+    for name, daemon in node.daemons.items():
+        assert daemon.name == name
+        for pid, client in daemon.clients.items():
+            assert client.pid == pid
+            assert client.server in daemon.servers
+        assert all(server.pid == pid for pid, server in daemon.servers.items())
+        assert daemon.waiting <= daemon.pending.keys()
+        assert not daemon.servers.keys() & daemon.departed_servers.keys()
+        totals = daemon.totals
+        assert totals.connected - sum(totals.disconnected.values()) == len(daemon.clients)
+        assert all(totals.log_lines_unrecognized[file] <= lines for file, lines in totals.log_lines.items())
+    for gpu in node.gpus.values():
+        assert all(stranger.first_seen <= node.at for stranger in gpu.strangers.values())
+
+
+def counters(node: Node) -> dict[Key, int]:
+    """Every counter there is."""
+    return dict(_counters(node))
+
+
+def assert_only_grown(before: dict[Key, int], after: dict[Key, int]) -> None:
+    """No counter has fallen, and none has vanished."""
+    assert {key: after.get(key) for key, value in before.items() if after.get(key, -1) < value} == {}
+
+
+def assert_told(node: Node, events: Iterable[Event]) -> None:
+    """Every count of a node that began with nothing has its event, and every life its beginning and end."""
+    events = tuple(events)
+    counts = Counter((event.daemon, event.event) for event in events)
+    for name, daemon in node.daemons.items():
+        totals = daemon.totals
+        assert totals.connected == counts[name, EventName.CLIENT_CONNECTED]
+        assert sum(totals.disconnected.values()) == counts[name, EventName.CLIENT_DISCONNECTED]
+        assert sum(totals.refused.values()) == counts[name, EventName.CLIENT_REFUSED]
+        assert sum(totals.losses.values()) == counts[name, EventName.DAEMON_LOST]
+        servers = counts[name, EventName.SERVER_STARTED] - counts[name, EventName.SERVER_EXITED]
+        assert servers == len(daemon.servers)
+    _assert_alternate(events)
+
+
+def _assert_alternate(events: tuple[Event, ...]) -> None:
+    """Nobody comes twice without leaving, nor leaves without having come; a state is told when it is news."""
+    alive: set[tuple[str, str, int | None]] = set()
+    states: dict[tuple[str, int | None], str | None] = {}
+    for event in events:
+        match event.event:
+            case EventName.CLIENT_CONNECTED | EventName.SERVER_STARTED:
+                life = _life(event)
+                assert life not in alive
+                alive.add(life)
+                states.pop((event.daemon, event.server), None) if event.pid is None else None
+            case EventName.CLIENT_DISCONNECTED | EventName.SERVER_EXITED:
+                alive.remove(_life(event))
+            case EventName.SERVER_STATE:
+                assert states.get((event.daemon, event.server)) != event.state
+                states[event.daemon, event.server] = event.state
+
+
+def _life(event: Event) -> tuple[str, str, int | None]:
+    return event.daemon, "client" if event.pid else "server", event.pid or event.server
+
+
+def _counters(node: Node) -> Iterator[tuple[Key, int]]:
+    for name, daemon in node.daemons.items():
+        totals = daemon.totals
+        yield (name, "connected"), totals.connected
+        for kind in ("disconnected", "refused", "losses", "log_lines", "log_lines_unrecognized"):
+            yield from (((name, kind, key), count) for key, count in getattr(totals, kind).items())
+    for source, seen in node.sources.items():
+        yield (source, "attempts"), seen.attempts
+        yield (source, "failures"), seen.failures

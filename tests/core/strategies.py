@@ -1,0 +1,152 @@
+"""Observations as they could come from a node where everything happens at once, and PIDs are used again."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from hypothesis import strategies as st
+from tests.builders import (
+    AT,
+    CLIENT,
+    CONTROL,
+    DAEMON,
+    FAULT_BLOCK,
+    GPU,
+    OTHER_GPU,
+    SERVER,
+    active,
+    clients,
+    connecting,
+    control_log,
+    daemon_process,
+    exited,
+    gpu_reading,
+    look,
+    no_daemon,
+    process,
+    refusal,
+    reply,
+    server_log,
+    servers,
+    silence,
+    status,
+)
+
+from exporter.model.observation import GpuReading, LogFile, Observation
+
+SERVERS = (SERVER, SERVER + 1)
+CLIENTS = (CLIENT, CLIENT + 1, CLIENT + 2)
+EVERYBODY = (*CLIENTS, *SERVERS)
+DAEMONS = (DAEMON, "/run/other")
+
+CONTROL_SAYS = (
+    "Starting control daemon using socket /tmp/nvidia-mps/control",
+    "CUDA MPS Control binary version: 13000",
+    "Cmd:ps",
+    "Cmd:quit",
+    "UI closed",
+    "Exit with status 0",
+    "513",
+    "nobody knows what this says",
+    *(f"Starting new server {server} for user {uid}" for server in SERVERS for uid in (0, 7)),
+    *(f"NEW SERVER {server}: Ready" for server in SERVERS),
+    *(f"Server {server} exited with status 0" for server in SERVERS),
+    *(f"Server {server} has 2 active worker threads. Server will not shutdown." for server in SERVERS),
+    *(f"NEW CLIENT {pid} from user 0: Server is not ready, push client to pending list" for pid in EVERYBODY),
+    *(f"NEW CLIENT {pid} from user 0: Server already exists" for pid in CLIENTS),
+)
+SERVER_SAYS = (
+    "Server has started",
+    "Failed to accept new client. Maximum number of clients (48) reached.",
+    *FAULT_BLOCK,
+    "1",
+    "Destroy server context on device 0 (NVIDIA H200)",
+    "Destroy server context on device 1 (NVIDIA H200)",
+    "nobody knows what this says",
+    *(connecting(pid, context) for pid in CLIENTS for context in (0, 1)),
+    *(active(pid) for pid in EVERYBODY),
+    *(f"Client process {pid} disconnected" for pid in EVERYBODY),
+    *(f"Server teardown in progress. Refusing to accept new client {{PID: {pid}, Context ID: 0}}" for pid in CLIENTS),
+    *(f"Failed to accept client {{PID: {pid}, Context ID: 0}} with status 807" for pid in CLIENTS),
+)
+
+daemons = st.sampled_from(DAEMONS)
+server = st.sampled_from(SERVERS)
+everybody = st.sampled_from(EVERYBODY)
+ticks = st.sampled_from((1, 2))
+some_clients = st.lists(st.sampled_from(EVERYBODY), unique=True)
+
+replies = st.one_of(
+    st.builds(lambda daemon, pids: servers(*pids, daemon=daemon), daemons, st.lists(server, unique=True)),
+    st.builds(
+        lambda daemon, server, pids: clients(*pids, server=server, daemon=daemon), daemons, server, some_clients
+    ),
+    st.builds(
+        lambda daemon, server, word: status(word, server=server, daemon=daemon),
+        daemons,
+        server,
+        st.sampled_from(("ACTIVE", "INITIALIZING", "FAULT", "BOGUS", f"Server {SERVER} not found")),
+    ),
+    st.builds(
+        lambda make, daemon: make(daemon=daemon), st.sampled_from((no_daemon, refusal, silence)), daemons
+    ),
+    st.builds(lambda daemon: reply("quit", daemon=daemon), daemons),
+)
+log_lines = st.one_of(
+    st.builds(lambda text, daemon: control_log(text, daemon=daemon)[0], st.sampled_from(CONTROL_SAYS), daemons),
+    st.builds(
+        lambda text, server, daemon: server_log(text, server=server, daemon=daemon)[0],
+        st.sampled_from(SERVER_SAYS),
+        server,
+        daemons,
+    ),
+    st.builds(
+        lambda text, server, daemon: replace(server_log(text, server=server, daemon=daemon)[0], file="stdout"),
+        st.sampled_from(SERVER_SAYS),
+        server,
+        daemons,
+    ),
+)
+readings = st.one_of(
+    st.builds(
+        lambda mps, beside, server, gpu: gpu_reading(mps, beside=beside, server=server, gpu=gpu),
+        some_clients,
+        some_clients,
+        st.none() | server,
+        st.sampled_from((GPU, OTHER_GPU)),
+    ),
+    st.builds(lambda gpu: GpuReading(at=AT, gpu=gpu, problem="lost"), st.sampled_from((GPU, OTHER_GPU))),
+    st.builds(look, st.sampled_from(("nvml", "log", "control")), problem=st.sampled_from((None, None, "blind"))),
+)
+lives = st.one_of(
+    st.builds(lambda pid, ticks: process(pid, ticks=ticks), everybody, ticks),
+    st.builds(lambda pid, ticks: exited(pid, ticks=ticks), everybody, ticks),
+    st.builds(
+        lambda pid, daemon: daemon_process(pid, daemon=daemon), st.sampled_from((None, CONTROL, CONTROL + 1)), daemons
+    ),
+    st.builds(exited, st.sampled_from((CONTROL, CONTROL + 1))),
+    st.builds(
+        lambda daemon, file, problem: LogFile(at=AT, daemon=daemon, file=file, problem=problem),
+        daemons,
+        st.sampled_from(("control.log", "server.log")),
+        st.none() | st.just("gone"),
+    ),
+)
+
+gaps = st.sampled_from((0.0, 0.01, 0.3, 0.7, 1.1, 2.5, 6.0, 40.0, 400.0))
+
+
+def timed(steps: Iterable[tuple[float, Observation]]) -> list[Observation]:
+    """Observations, each this much later than the one before it."""
+    at, seen = AT, []
+    for gap, each in steps:
+        at += gap
+        seen.append(replace(each, at=at))
+    return seen
+
+
+observations = st.one_of(replies, log_lines, readings, lives)
+timelines = st.lists(st.tuples(gaps, observations), max_size=60).map(timed)
+"""Lives of a node. Nothing in them need fit anything else, except that time goes on."""
+
+untimely = st.lists(st.tuples(gaps | st.sampled_from((-0.2, -30.0)), observations), max_size=60).map(timed)
+"""Lives in which a clock may be set back."""

@@ -1,0 +1,324 @@
+"""When to ask what: as seldom as will do, sooner in doubt, and not for ever."""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.builders import (
+    AT,
+    CLIENT,
+    CONTROL,
+    DAEMON,
+    FAULT_BLOCK,
+    GPU,
+    SERVER,
+    active,
+    clients,
+    control_log,
+    daemon_process,
+    gpu_reading,
+    look,
+    no_daemon,
+    node,
+    refusal,
+    reply,
+    server_log,
+    servers,
+    silence,
+    status,
+    told,
+)
+from tests.core.strategies import lives, log_lines, readings, timed
+
+from exporter.core import agenda
+from exporter.core.agenda import Rhythm
+from exporter.core.fold import fold
+from exporter.model.node import Node
+from exporter.model.observation import ControlReply, GpuReading, Observation
+
+RHYTHM = Rhythm()
+TICK = 0.5
+LIST, STATUS, CLIENTS, VERSION = "get_server_list", f"get_server_status {SERVER}", f"get_client_list {SERVER}", "-v"
+
+Answer = Callable[[str, float], ControlReply]
+Asked = dict[str, list[float]]
+
+
+def healthy(command: str, at: float, *connected: int) -> ControlReply:
+    """A daemon with one server answers."""
+    if command == LIST:
+        return servers(SERVER, at=at)
+    if command.startswith("get_server_status"):
+        return status("ACTIVE", at=at)
+    if command.startswith("get_client_list"):
+        return clients(*(connected or (CLIENT,)), at=at)
+    return reply(command, "CUDA MPS Control binary version: 13000\n", at=at)
+
+
+def watch(
+    seconds: float, *, start: Node | None = None, answer: Answer = healthy, seen: Iterable[Observation] = ()
+) -> tuple[Node, Asked]:
+    """A daemon is asked whatever is due, twice a second, while other things are seen; when each thing was asked."""
+    present = node() if start is None else start
+    began = present.at or AT
+    waiting = sorted(seen, key=lambda each: each.at)
+    asked: Asked = defaultdict(list)
+    for step in range(int(seconds / TICK)):
+        at = began + step * TICK
+        while waiting and waiting[0].at <= at:
+            present, _ = fold(present, waiting.pop(0))
+        for command in agenda.commands(replace(present, at=max(at, present.at)), DAEMON, RHYTHM):
+            asked[command].append(at - began)
+            present, _ = fold(present, answer(command, at))
+    return present, asked
+
+
+def gap(times: list[float]) -> float:
+    return min((later - earlier for earlier, later in pairwise(times)), default=float("inf"))
+
+
+class TestQuietLife:
+    """Each command costs five lines of the daemon's log."""
+
+    def test_an_unknown_daemon_is_asked_for_its_servers_first(self) -> None:
+        """Nothing else: there may be none."""
+        assert agenda.commands(node(), DAEMON, RHYTHM) == (LIST,)
+
+    def test_its_servers_are_asked_for_their_state_and_clients_at_once(self) -> None:
+        """What was met in a list has nobody else to tell of it."""
+        _, asked = watch(2)
+        assert asked == {LIST: [0.0], VERSION: [0.5], STATUS: [0.5], CLIENTS: [0.5]}
+
+    def test_then_it_is_asked_at_its_periods_and_no_more(self) -> None:
+        """Liveness every 30 s, the full lists every 5 minutes, the version once."""
+        _, asked = watch(601)
+        assert asked[LIST] == [30.0 * number for number in range(21)]
+        assert asked[STATUS] == asked[CLIENTS] == [0.5, 300.5, 600.5]
+        assert asked[VERSION] == [0.5]
+
+    def test_a_daemon_without_servers_is_asked_for_its_life_alone(self) -> None:
+        _, asked = watch(600, answer=lambda command, at: healthy(command, at) if command == VERSION else servers(at=at))
+        assert asked[LIST] == [30.0 * number for number in range(20)]
+        assert asked.keys() == {LIST, VERSION}
+
+    def test_what_the_log_has_told_is_not_asked(self) -> None:
+        """A server whose start it told needs no questions; those who connect are told of too."""
+        start, _ = watch(2, answer=lambda command, at: healthy(command, at) if command == VERSION else servers(at=at))
+        born = control_log("Starting new server 513 for user 0", "NEW SERVER 513: Ready", at=AT + 10)
+        _, asked = watch(120, start=start, seen=(*born, *server_log(active(), at=AT + 11)))
+        assert asked.keys() == {LIST}
+        assert gap(asked[LIST]) == RHYTHM.liveness
+
+    def test_an_answer_to_anybody_else_counts_too(self) -> None:
+        """In a recording, say."""
+        start = told(servers(SERVER), status("ACTIVE"), clients(CLIENT), reply("-v", "version: 13000")).node
+        assert agenda.commands(start, DAEMON, RHYTHM) == ()
+
+
+class TestDoubt:
+    """Two sources disagree, or one alone says something grave."""
+
+    def settled(self) -> Node:
+        """A daemon that was asked everything, two minutes ago."""
+        return replace(watch(121)[0], at=AT + 121)
+
+    def test_a_client_that_only_nvml_shows_makes_it_ask_for_a_while(self) -> None:
+        """It is on its way in, or the log was missed: then the list tells."""
+        shown = [gpu_reading([CLIENT, 601], at=AT + 121 + second) for second in range(0, 600, 10)]
+        _, asked = watch(290, start=self.settled(), seen=shown)
+        in_doubt = [at for at in asked[CLIENTS] if at <= RHYTHM.doubted_for + 1]
+        assert 3 <= len(in_doubt) <= RHYTHM.doubted_for / RHYTHM.doubt + 1
+        assert gap(asked[CLIENTS]) >= RHYTHM.doubt
+        assert len(asked[CLIENTS]) - len(in_doubt) <= 1
+        assert gap(asked[LIST]) == RHYTHM.liveness
+
+    def test_one_that_nobody_knows_for_hours_is_not_asked_about_for_ever(self) -> None:
+        """NVML shows refused clients, and those of other daemons."""
+        shown = [gpu_reading([CLIENT, 601], at=AT + 121 + second) for second in range(0, 7200, 10)]
+        _, asked = watch(7200, start=self.settled(), seen=shown)
+        assert len(asked[CLIENTS]) <= 7200 / RHYTHM.lists + RHYTHM.doubted_for / RHYTHM.doubt + 2
+
+    def test_nor_where_nvml_fails_now_and_then(self) -> None:
+        """A reading that failed has not shown that anybody left."""
+        shown: list[Observation] = []
+        for second in range(0, 3600, 20):
+            shown.append(gpu_reading([CLIENT, 601], at=AT + 121 + second))
+            shown.append(GpuReading(at=AT + 131 + second, gpu=GPU, problem="busy"))
+        _, asked = watch(3600, start=self.settled(), seen=shown)
+        assert len(asked[CLIENTS]) <= 3600 / RHYTHM.lists + RHYTHM.doubted_for / RHYTHM.doubt + 2
+
+    def test_once_it_is_known_the_doubt_is_over(self) -> None:
+        shown = [gpu_reading([CLIENT, 601], at=AT + 122), *server_log(active(601), at=AT + 123)]
+        _, asked = watch(60, start=self.settled(), seen=shown)
+        assert len(asked[CLIENTS]) <= 1
+
+    def test_a_client_that_nvml_no_longer_shows_makes_it_ask(self) -> None:
+        """Its exit was missed."""
+        shown = [gpu_reading([CLIENT], at=AT + 122), gpu_reading(at=AT + 132), gpu_reading(at=AT + 142)]
+        present, asked = watch(
+            40, start=self.settled(), seen=shown, answer=lambda command, at: healthy(command, at, 601)
+        )
+        assert len(asked[CLIENTS]) == 1
+        assert present.daemons[DAEMON].clients.keys() == {601}
+
+    def test_an_empty_list_is_asked_for_again(self) -> None:
+        """A lone one proves nothing."""
+
+        def empty(command: str, at: float) -> ControlReply:
+            return clients(at=at) if command == CLIENTS else healthy(command, at)
+
+        start = told(servers(SERVER), status("ACTIVE"), clients(CLIENT), reply("-v", "version: 13000")).node
+        start = replace(start, at=AT + 301)
+        present, asked = watch(30, start=start, answer=empty)
+        assert asked[CLIENTS][:2] == [0.0, RHYTHM.doubt]
+        assert len(asked[CLIENTS]) == 2
+        assert not present.daemons[DAEMON].clients
+
+    def test_a_fault_is_followed_up(self) -> None:
+        """Its end matters, and the log may be missed."""
+
+        def faulted(command: str, at: float) -> ControlReply:
+            return status("FAULT", at=at) if command == STATUS else healthy(command, at)
+
+        _, asked = watch(60, start=self.settled(), seen=server_log(*FAULT_BLOCK, at=AT + 121), answer=faulted)
+        assert gap(asked[STATUS]) == RHYTHM.fault
+
+    def test_a_suspected_fault_is_settled_soon(self) -> None:
+        """A leaving server is called so once."""
+
+        def once(command: str, at: float) -> ControlReply:
+            return status("FAULT", at=at) if command == STATUS else healthy(command, at)
+
+        present, asked = watch(10, start=self.settled(), seen=[status("FAULT", at=AT + 121)], answer=once)
+        assert asked[STATUS][0] == RHYTHM.doubt
+        assert present.daemons[DAEMON].servers[SERVER].state == "fault"
+
+    @pytest.mark.parametrize("puzzling", [LIST, STATUS])
+    def test_an_answer_that_cannot_be_read_is_not_asked_for_for_ever(self, puzzling: str) -> None:
+        """Another driver may have no such command, or other words."""
+
+        def answer(command: str, at: float) -> ControlReply:
+            return reply(command, f'Unknown command "{command}"\n', at=at) if command == puzzling else healthy(command, at)
+
+        start = told(servers(SERVER), clients(CLIENT), reply("-v", "version: 13000")).node
+        start = start if puzzling == STATUS else told(*control_log("UI closed")).node
+        _, asked = watch(3600, start=start, answer=answer)
+        assert len(asked[puzzling]) < 300
+
+
+class TestTrouble:
+    """A daemon that is not well is asked one thing alone."""
+
+    @pytest.mark.parametrize(
+        ("trouble", "period"),
+        [(no_daemon, RHYTHM.liveness / 3), (silence, RHYTHM.fault), (refusal, RHYTHM.fault)],
+    )
+    def test_one_question_at_its_period(self, trouble: Callable[..., ControlReply], period: float) -> None:
+        """Whether it is gone, hangs, or is held by somebody's session."""
+        start = replace(watch(2)[0], at=AT + 60)
+        _, asked = watch(120, start=start, answer=lambda _command, at: trouble(at=at))
+        assert asked.keys() == {LIST}
+        assert gap(asked[LIST][1:]) == period
+
+    def test_one_that_begins_is_asked_at_once(self) -> None:
+        """Clients come the moment it is there."""
+        start = replace(told(no_daemon(), no_daemon(at=AT + 9)).node, at=AT + 9)
+        began = (daemon_process(CONTROL + 1, at=AT + 10), *control_log("Starting control daemon using socket /s", at=AT + 10))
+        _, asked = watch(5, start=start, seen=began)
+        assert asked[LIST][0] <= 1.5
+
+    def test_a_client_program_that_cannot_be_used_is_not_tried_for_ever_twice_a_second(self) -> None:
+        """It is not installed, say; each attempt is a process."""
+
+        def unusable(command: str, at: float) -> ControlReply:
+            return reply(command, exit_code=127, stderr="nvidia-cuda-mps-control: No such file or directory", at=at)
+
+        _, asked = watch(600, answer=unusable)
+        assert len(asked[LIST]) <= 600 / RHYTHM.doubt
+
+
+class TestNvml:
+    """NVML is read at its period, and sooner when its lists are out of date."""
+
+    def due(self, present: Node, seconds: float) -> bool:
+        return agenda.nvml_due(replace(present, at=AT + seconds), RHYTHM)
+
+    def read(self, *seen: Observation) -> Node:
+        return told(servers(SERVER), status("ACTIVE"), clients(CLIENT), gpu_reading([CLIENT]), look(), *seen).node
+
+    def test_at_first_at_once(self) -> None:
+        assert agenda.nvml_due(node(), RHYTHM)
+
+    def test_then_at_its_period(self) -> None:
+        assert not self.due(self.read(), RHYTHM.nvml - 1)
+        assert self.due(self.read(), RHYTHM.nvml)
+
+    @pytest.mark.parametrize("line", [active(601), f"Client process {CLIENT} disconnected"])
+    def test_sooner_when_somebody_came_or_went(self, line: str) -> None:
+        present = self.read(*server_log(line, at=AT + 1))
+        assert not self.due(present, RHYTHM.doubt - 0.5)
+        assert self.due(present, RHYTHM.doubt)
+
+    def test_sooner_until_a_stranger_is_told_of_and_no_longer(self) -> None:
+        present = self.read(gpu_reading([CLIENT], beside=[801]))
+        assert self.due(present, RHYTHM.doubt)
+        looks = (gpu_reading([CLIENT], beside=[801], at=AT + 2), look(at=AT + 2))
+        assert not self.due(told(*looks, start=present).node, RHYTHM.doubt + 2)
+
+    def test_not_for_ever_where_the_stranger_cannot_be_looked_at_again(self) -> None:
+        """NVML has failed since."""
+        present = self.read(gpu_reading([CLIENT], beside=[801]))
+        for second in range(2, 120, 2):
+            present = told(look(at=AT + second, problem="lost"), start=present).node
+        assert not self.due(present, 120 + RHYTHM.doubt)
+
+    def test_a_failing_nvml_is_asked_no_more_often(self) -> None:
+        present = self.read(look(at=AT + 10, problem="lost"))
+        assert not self.due(present, 15)
+        assert self.due(present, 20)
+
+
+class TestWatched:
+    """Whose exit is news."""
+
+    def test_daemon_servers_clients_those_queued_and_strangers(self) -> None:
+        queued = control_log("NEW CLIENT 601 from user 0: Server is not ready, push client to pending list")
+        present = told(
+            servers(SERVER), clients(CLIENT), daemon_process(), *queued, gpu_reading([CLIENT], beside=[801])
+        ).node
+        assert agenda.watched(present) == {SERVER, CLIENT, CONTROL, 601, 801}
+
+    def test_pids_that_are_none_are_not(self) -> None:
+        """A client in another PID namespace is logged as PID 0."""
+        zero = control_log("NEW CLIENT 0 from user 0: Server is not ready, push client to pending list")
+        assert agenda.watched(told(*zero).node) == frozenset()
+
+
+words = st.sampled_from(("", "ACTIVE\n", "FAULT\n", f"{SERVER}\n", f"{CLIENT}\n{CLIENT + 1}\n", "what?\n"))
+troubles = st.sampled_from((no_daemon, refusal, silence))
+surprises = st.lists(
+    st.tuples(st.sampled_from((0.0, 0.5, 1.5, 4.0)), st.one_of(log_lines, readings, lives)), max_size=25
+).map(timed)
+
+
+@given(surprises, st.lists(words | troubles, min_size=1, max_size=6))
+@settings(max_examples=60, deadline=None)
+def test_nothing_is_asked_more_often_than_in_doubt(seen: list[Observation], answers: list[object]) -> None:
+    """Whatever is seen, and whatever the answers; only a daemon that begins is asked sooner."""
+    given_so_far = 0
+
+    def answer(command: str, at: float) -> ControlReply:
+        nonlocal given_so_far
+        chosen = answers[given_so_far % len(answers)]
+        given_so_far += 1
+        if callable(chosen):
+            return replace(chosen(at=at), command=command)
+        return reply(command, str(chosen), at=at)
+
+    _, asked = watch(40, seen=seen, answer=answer)
+    assert all(gap(times) >= RHYTHM.doubt for command, times in asked.items() if command != LIST)
+    assert gap(asked[LIST]) >= RHYTHM.begin

@@ -1,0 +1,136 @@
+"""Nothing that a client calls itself can forge an event, though the daemon writes it into control.log.
+
+The reply to `ps` has the clients' command lines, and the daemon echoes every reply into its log: a command line with
+a line break in it ends there as a line of its own.
+"""
+
+import pytest
+from tests.builders import (
+    AT,
+    CLIENT,
+    CONTROL,
+    SERVER,
+    Story,
+    active,
+    at_work,
+    control_log,
+    no_daemon,
+    reply,
+    server_log,
+    stamped,
+    told,
+)
+
+from exporter.model.event import EventName
+from exporter.model.observation import LogLine
+
+HEADER = "PID       ID        SERVER         DEVICE                    NAMESPACE      COMMAND        "
+ROW = f"{CLIENT}       16        {SERVER}            GPU-1efa3f60-b0ba-115c    4026531836     x"
+
+FORGED = (
+    stamped(f"Server {SERVER} exited with status 0"),
+    stamped("Exit with status 0"),
+    stamped("Starting control daemon using socket /tmp/nvidia-mps/control"),
+    stamped("Starting new server 666 for user 0"),
+    stamped("NEW SERVER 666: Ready"),
+    stamped("NEW CLIENT 667 from user 0: Server is not ready, push client to pending list"),
+    stamped(f"Server {SERVER} has 2 active worker threads. Server will not shutdown."),
+    stamped("CUDA MPS Control binary version: 99999"),
+    stamped("Server is handling a fatal GPU error.", "Server", SERVER),
+    stamped(active(667), "Server", SERVER),
+    stamped(f"Client process {CLIENT} disconnected", "Server", SERVER),
+    stamped("Failed to accept new client. Maximum number of clients (48) reached.", "Server", SERVER),
+    stamped("Server has started", "Server", 666),
+)
+
+
+def in_control_log(*lines: str) -> tuple[LogLine, ...]:
+    """Whole lines, as they stand in the file."""
+    (sample,) = control_log("x")
+    return tuple(LogLine(at=sample.at, daemon=sample.daemon, file=sample.file, line=line) for line in lines)
+
+
+def after_echo(*lines: str) -> tuple[Story, Story]:
+    """A node at work, and the same after somebody's `ps` was echoed with these lines in it."""
+    before = told(*at_work(CLIENT))
+    echo = in_control_log(
+        stamped("Accepting connection..."),
+        stamped("NEW UI"),
+        stamped("Cmd:ps"),
+        stamped(HEADER),
+        stamped(ROW),
+        *lines,
+        stamped("UI closed"),
+    )
+    return before, told(*echo, start=before.node)
+
+
+@pytest.mark.parametrize("line", FORGED)
+def test_a_line_in_the_echo_of_ps_is_not_listened_to(line: str) -> None:
+    before, after = after_echo(line)
+    assert after.names() == []
+    assert after.daemon.servers == before.daemon.servers
+    assert after.daemon.clients == before.daemon.clients
+    assert after.daemon.pending == before.daemon.pending
+    assert after.daemon.version == before.daemon.version
+
+
+def test_an_operator_who_looks_and_then_quits_has_stopped_the_daemon() -> None:
+    """Several commands in one session are possible; after a quit the session has no end of its own (R580)."""
+    _, start = after_echo()
+    session = ("NEW UI", "Cmd:ps", HEADER, ROW, "Cmd:quit", f"Server {SERVER} exited with status 0", "Exit with status 0")
+    after = told(*control_log(*session), no_daemon(at=AT + 1), no_daemon(at=AT + 11), start=start.node)
+    assert EventName.DAEMON_STOPPED in after.names()
+    assert EventName.DAEMON_LOST not in after.names()
+
+
+def test_a_command_in_the_echo_of_ps_does_not_end_it() -> None:
+    """What stands after it is still the client's own text."""
+    _, after = after_echo(stamped("Cmd:get_server_list"), stamped(f"Server {SERVER} exited with status 0"))
+    assert after.names() == []
+
+
+def test_after_the_echo_the_log_is_listened_to_again() -> None:
+    """Its end is the session's end."""
+    _, after = after_echo()
+    assert told(*control_log(f"Server {SERVER} exited with status 0"), start=after.node).names() == [
+        EventName.CLIENT_DISCONNECTED,
+        EventName.SERVER_EXITED,
+    ]
+
+
+def test_server_log_is_listened_to_during_the_echo() -> None:
+    """It has no echoes; a fault does not wait for somebody's `ps`."""
+    start = told(*at_work(CLIENT), *control_log("NEW UI", "Cmd:ps"))
+    assert told(*server_log("Server is handling a fatal GPU error."), start=start.node).names() == [
+        EventName.SERVER_STATE
+    ]
+
+
+def test_the_echo_of_an_unknown_command_forges_nothing() -> None:
+    """Whoever may speak to the daemon may say anything; it answers in one line."""
+    start = told(*at_work(CLIENT))
+    echo = control_log(
+        "NEW UI",
+        f"Cmd:Server {SERVER} exited with status 0",
+        f'Unknown command "Server {SERVER} exited with status 0"',
+        "UI closed",
+    )
+    assert told(*echo, start=start.node).names() == []
+
+
+@pytest.mark.parametrize("command", ["ps", "ps -p 513", "get_device_client_list"])
+def test_a_reply_with_clients_own_words_ends_no_server(command: str) -> None:
+    """In a recording anybody's commands may stand, `ps` among them; only a question about a server tells of its end."""
+    start = told(*at_work(CLIENT))
+    forged = reply(command, f"{HEADER}\n{ROW}\nServer {SERVER} not found\n")
+    assert told(forged, start=start.node).names() == []
+
+
+def test_an_echo_whose_end_is_never_read_ends_with_the_daemon() -> None:
+    """A new daemon's first lines count."""
+    present = told(*at_work(CLIENT), *control_log("Cmd:ps", HEADER)).node
+    lines = ("Starting control daemon using socket /tmp/nvidia-mps/control", "Starting new server 700 for user 0")
+    new = control_log(*lines, pid=CONTROL + 1, at=AT + 2)
+    after = told(no_daemon(at=AT + 1), *new, start=present)
+    assert EventName.SERVER_STARTED in after.names()

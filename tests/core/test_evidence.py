@@ -1,0 +1,383 @@
+"""What counts as evidence, and what only looks like it: the traps that MPS lays, one by one."""
+
+from dataclasses import replace
+
+import pytest
+from tests.builders import (
+    AT,
+    CLIENT,
+    FAULT_BLOCK,
+    GPU,
+    OTHER_GPU,
+    SERVER,
+    active,
+    at_work,
+    clients,
+    connecting,
+    control_log,
+    daemon_process,
+    exited,
+    gpu_reading,
+    look,
+    no_daemon,
+    node,
+    process,
+    refusal,
+    reply,
+    server_log,
+    servers,
+    silence,
+    status,
+    told,
+)
+
+from exporter.model.event import EventName
+from exporter.model.node import DaemonState, Node
+from exporter.model.observation import GpuReading, Observation
+
+UP = told(*at_work(CLIENT)).node
+"""A daemon at work, with one server and one client, since AT."""
+
+
+def names(*seen: Observation, start: Node = UP) -> list[EventName]:
+    return told(*seen, start=start).names()
+
+
+class TestClients:
+    """Connected is who is told to be ACTIVE, or listed."""
+
+    def test_connected_is_not_yet_connected(self) -> None:
+        """The log says so of refused clients too; a second later NVML lists them as well."""
+        assert names(*server_log(connecting(601)), gpu_reading([CLIENT, 601], at=AT + 1)) == []
+
+    def test_active_is(self) -> None:
+        assert names(*server_log(active(601))) == [EventName.CLIENT_CONNECTED]
+
+    def test_every_further_context_is_the_same_client(self) -> None:
+        """A client on two devices has two."""
+        assert names(*server_log(active(601, 1), active(601, 2)), clients(CLIENT, 601, at=AT + 1)) == [
+            EventName.CLIENT_CONNECTED
+        ]
+
+    def test_a_lone_empty_list_takes_nobody_away(self) -> None:
+        """A quitting daemon once answered with nothing at all; a second such answer, a second later, counts."""
+        assert names(clients(at=AT + 2)) == []
+        assert names(clients(at=AT + 2), clients(at=AT + 2.5)) == []
+        assert names(clients(at=AT + 2), clients(at=AT + 4)) == [EventName.CLIENT_DISCONNECTED]
+
+    def test_a_list_that_has_others_takes_away_at_once(self) -> None:
+        assert names(clients(601, at=AT + 2)) == [EventName.CLIENT_CONNECTED, EventName.CLIENT_DISCONNECTED]
+
+    def test_a_list_older_than_the_log_does_not_bring_back_who_has_left(self) -> None:
+        """It was asked for before they left, and answered after."""
+        left = told(*server_log(f"Client process {CLIENT} disconnected", at=AT + 5), start=UP).node
+        assert names(replace(clients(CLIENT, at=AT + 5.1), seconds=0.5), start=left) == []
+
+    def test_a_client_just_connected_is_not_taken_away_by_an_older_list(self) -> None:
+        start = told(*server_log(active(601), at=AT + 5), start=UP).node
+        assert names(clients(CLIENT, at=AT + 5.1), start=start) == []
+
+    @pytest.mark.parametrize(("ticks", "expected"), [(CLIENT * 100, [EventName.CLIENT_DISCONNECTED]), (7, [])])
+    def test_an_exit_counts_for_the_process_that_was_known(self, ticks: int, expected: list[EventName]) -> None:
+        """A PID with another start time is another process."""
+        assert names(process(CLIENT), exited(CLIENT, ticks=ticks)) == expected
+
+    def test_a_pid_with_a_new_start_time_is_somebody_else(self) -> None:
+        """Who had it before has left, whether or not anybody saw them go."""
+        assert names(process(CLIENT), process(CLIENT, ticks=7)) == [EventName.CLIENT_DISCONNECTED]
+
+    def test_a_client_that_returns_is_counted_again(self) -> None:
+        """The same process may connect, leave and connect."""
+        after = told(*server_log(f"Client process {CLIENT} disconnected", active(CLIENT), at=AT + 5), start=UP)
+        assert after.names() == [EventName.CLIENT_DISCONNECTED, EventName.CLIENT_CONNECTED]
+        assert after.daemon.totals.connected == 2
+
+
+class TestRefusals:
+    """Who was turned away, and why."""
+
+    def test_the_limits_line_is_about_the_client_that_reached_the_server_last(self) -> None:
+        """It has no PID in it."""
+        full = "Failed to accept new client. Maximum number of clients (48) reached."
+        after = told(*server_log(connecting(601), active(601), connecting(602), full), start=UP)
+        (refused,) = after.of(EventName.CLIENT_REFUSED)
+        assert (refused.pid, refused.reason) == (602, "limit")
+        assert after.daemon.servers[SERVER].clients_limit == 48
+
+    def test_two_lines_about_one_refusal_are_one(self) -> None:
+        """In FAULT the server says so twice, once with the status."""
+        lines = (
+            "Server teardown in progress. Refusing to accept new client {PID: 601, Context ID: 0}",
+            "Failed to accept client {PID: 601, Context ID: 0} with status 807",
+        )
+        (refused,) = told(*server_log(*lines), start=UP).of(EventName.CLIENT_REFUSED)
+        assert (refused.pid, refused.reason) == (601, "fault")
+
+    @pytest.mark.parametrize(("code", "reason"), [(807, "fault"), (999, "other")])
+    def test_a_status_alone_tells_the_reason(self, code: int, reason: str) -> None:
+        line = f"Failed to accept client {{PID: 601, Context ID: 0}} with status {code}"
+        (refused,) = told(*server_log(line), start=UP).of(EventName.CLIENT_REFUSED)
+        assert refused.reason == reason
+
+
+class TestWaiting:
+    """Queued is ordinary; waiting for another user's turn is news."""
+
+    QUEUED = "NEW CLIENT 601 from user 1000: Server is not ready, push client to pending list"
+    STAYS = f"Server {SERVER} has 2 active worker threads. Server will not shutdown."
+
+    def test_the_wait_for_a_servers_start_is_none(self) -> None:
+        """Nor while another user's idle server leaves."""
+        assert EventName.CLIENT_WAITING not in names(
+            *control_log(self.QUEUED, "Starting new server 700 for user 1000", "NEW SERVER 700: Ready")
+        )
+
+    def test_it_is_told_once_where_the_other_server_stays(self) -> None:
+        """The daemon says so again and again, with doubling back-off."""
+        after = told(*control_log(self.QUEUED, self.STAYS, self.STAYS, self.STAYS), start=UP)
+        assert after.names() == [EventName.CLIENT_WAITING]
+        assert after.daemon.waiting == {601}
+
+    @pytest.mark.parametrize(
+        "ends",
+        [
+            control_log("Starting new server 700 for user 1000", "NEW SERVER 700: Ready"),
+            control_log("NEW CLIENT 601 from user 1000: Server already exists"),
+            server_log(connecting(601)),
+            (exited(601),),
+            (no_daemon(at=AT + 60),),
+        ],
+        ids=("its server is ready", "sent on", "reached the server", "gave up", "the daemon has gone"),
+    )
+    def test_it_ends(self, ends: tuple[Observation, ...]) -> None:
+        after = told(*control_log(self.QUEUED, self.STAYS), *ends, start=UP)
+        assert not after.daemon.waiting
+        assert not after.daemon.pending
+
+
+class TestFault:
+    """FAULT needs a second witness, since a leaving server is called so once."""
+
+    def test_a_lone_fault_before_not_found_is_a_server_that_leaves(self) -> None:
+        after = names(status("FAULT", at=AT + 5), status(f"Server {SERVER} not found", at=AT + 5.1))
+        assert after == [EventName.CLIENT_DISCONNECTED, EventName.SERVER_EXITED]
+
+    @pytest.mark.parametrize(
+        "witness",
+        [server_log(*FAULT_BLOCK, at=AT + 6), (status("FAULT", at=AT + 6),), (clients(CLIENT, at=AT + 6),)],
+        ids=("the log's block", "another FAULT", "clients still listed"),
+    )
+    def test_a_witness_makes_it_a_fault(self, witness: tuple[Observation, ...]) -> None:
+        after = told(status("FAULT", at=AT + 5), *witness, start=UP)
+        assert [event.state for event in after.events] == ["fault"]
+
+    def test_the_log_alone_is_enough(self) -> None:
+        """A poll may miss the whole of it, fault to recovery, within 0.1 s."""
+        after = told(*server_log(*FAULT_BLOCK, "Destroy server context on device 0"), start=UP)
+        assert [event.state for event in after.events] == ["fault", "active"]
+
+    def test_it_lasts_until_the_contexts_on_all_its_devices_are_destroyed(self) -> None:
+        block = ("Server is handling a fatal GPU error.", "The following devices will be reset:", "0", "1")
+        start = told(*server_log(*block, "Destroy server context on device 0"), start=UP)
+        assert [event.state for event in start.events] == ["fault"]
+        after = told(*server_log("Destroy server context on device 1"), start=start.node)
+        assert [event.state for event in after.events] == ["active"]
+
+    def test_an_answer_older_than_the_block_does_not_end_it(self) -> None:
+        """It was asked for before the fault struck."""
+        start = told(*server_log(*FAULT_BLOCK, at=AT + 5), start=UP).node
+        assert names(replace(status("ACTIVE", at=AT + 5.1), seconds=0.3), start=start) == []
+        assert names(status("ACTIVE", at=AT + 9), start=start) == [EventName.SERVER_STATE]
+
+
+class TestServers:
+    """A lone empty list ends no server, and late words bring none back."""
+
+    def test_an_empty_list_counts_when_said_twice(self) -> None:
+        gone = [EventName.CLIENT_DISCONNECTED, EventName.SERVER_EXITED]
+        assert names(servers(at=AT + 5)) == []
+        assert names(servers(at=AT + 5), servers(at=AT + 7)) == gone
+        assert names(servers(at=AT + 5), servers(SERVER, at=AT + 6), servers(at=AT + 7)) == []
+
+    def test_one_that_is_missing_among_others_has_gone(self) -> None:
+        assert names(servers(700, at=AT + 5)) == [
+            EventName.SERVER_STARTED,
+            EventName.CLIENT_DISCONNECTED,
+            EventName.SERVER_EXITED,
+        ]
+
+    def test_late_words_of_one_that_has_gone_bring_it_not_back(self) -> None:
+        """Its log may be read after the daemon's."""
+        gone = told(*control_log(f"Server {SERVER} exited with status 0", at=AT + 5), start=UP).node
+        late = server_log("Server has started", active(601), *FAULT_BLOCK, at=AT + 5.1)
+        assert names(*late, start=gone) == []
+
+
+class TestDaemon:
+    """Gone, hanging, held and merely busy are told from each other."""
+
+    def test_a_collision_says_nothing(self) -> None:
+        assert names(refusal(at=AT + 5), servers(SERVER, at=AT + 5.1)) == []
+
+    def test_refusals_that_last_are_somebodys_session(self) -> None:
+        """That is no news of the daemon, which lives."""
+        after = told(refusal(at=AT + 5), refusal(at=AT + 8), start=UP)
+        assert after.names() == []
+        assert after.daemon.state is DaemonState.HELD
+        assert told(servers(SERVER, at=AT + 9), start=after.node).daemon.state is DaemonState.UP
+
+    def test_one_silence_is_not_yet_a_hang(self) -> None:
+        assert names(silence(at=AT + 5)) == []
+        assert names(silence(at=AT + 5), silence(at=AT + 10)) == [EventName.DAEMON_UNRESPONSIVE]
+        assert names(silence(at=AT + 5), silence(at=AT + 10), servers(SERVER, at=AT + 11)) == [
+            EventName.DAEMON_UNRESPONSIVE,
+            EventName.DAEMON_RESPONSIVE,
+        ]
+
+    @pytest.mark.parametrize(
+        "words",
+        [control_log("NEW UI", "Cmd:quit -t 3", "UI closed", at=AT + 5), (reply("quit", at=AT + 5),)],
+        ids=("in the log", "in a reply"),
+    )
+    def test_a_daemon_that_was_told_to_quit_is_stopped_not_lost(self, words: tuple[Observation, ...]) -> None:
+        after = told(*words, no_daemon(at=AT + 6), no_daemon(at=AT + 16), start=UP)
+        assert EventName.DAEMON_STOPPED in after.names()
+        assert EventName.DAEMON_LOST not in after.names()
+
+    def test_last_words_read_after_its_end_still_count(self) -> None:
+        """The log is read a moment later than the reply."""
+        after = names(no_daemon(at=AT + 5), *control_log("Exit with status 0", at=AT + 5.2), no_daemon(at=AT + 15))
+        assert after.count(EventName.DAEMON_STOPPED) == 1
+        assert EventName.DAEMON_LOST not in after
+
+    def test_without_last_words_it_is_lost_as_of_its_end(self) -> None:
+        after = told(no_daemon(at=AT + 5), no_daemon(at=AT + 15), start=UP)
+        (lost,) = after.of(EventName.DAEMON_LOST)
+        assert (lost.at, lost.reason) == (AT + 5, "died")
+        assert after.daemon.last_loss_at == AT + 5
+
+    def test_a_death_that_is_mended_at_once_is_still_a_death(self) -> None:
+        """Systemd was quicker than any look; only the new daemon's first line tells."""
+        start = told(*control_log("Starting control daemon using socket /s"), start=UP).node
+        again = told(*control_log("Starting control daemon using socket /s", at=AT + 60), start=start)
+        (lost,) = again.of(EventName.DAEMON_LOST)
+        assert lost.reason == "replaced"
+        assert again.daemon.totals.losses == {"died": 0, "replaced": 1}
+
+    def test_its_process_exits_and_with_it_all_it_served(self) -> None:
+        """Measured: the server and every client die with their daemon."""
+        start = told(daemon_process(), start=UP).node
+        gone = told(exited(441, at=AT + 5), look("log", at=AT + 6), look("log", at=AT + 7), start=start)
+        assert gone.names() == [EventName.CLIENT_DISCONNECTED, EventName.SERVER_EXITED, EventName.DAEMON_LOST]
+        assert gone.of(EventName.CLIENT_DISCONNECTED)[0].reason == "daemon_gone"
+
+    def test_an_absent_daemon_has_neither_servers_nor_clients(self) -> None:
+        """Lines that are read after its end do not haunt it."""
+        late = (
+            *control_log("Starting new server 700 for user 0", "NEW SERVER 700: Ready", at=AT + 5.1),
+            *server_log(active(701), at=AT + 5.1, server=700),
+        )
+        after = told(no_daemon(at=AT + 5), *late, no_daemon(at=AT + 15), start=UP)
+        assert not after.daemon.servers
+        assert not after.daemon.clients
+
+    @pytest.mark.parametrize("seen", [no_daemon(), no_daemon(at=AT + 60)])
+    def test_a_daemon_never_seen_is_not_lost(self, seen: Observation) -> None:
+        assert names(seen, no_daemon(at=AT + 90), start=node()) == []
+
+
+class TestBypassing:
+    """A CUDA process beside MPS is told of once it is not merely on its way in or out."""
+
+    def test_it_takes_two_looks_a_second_apart(self) -> None:
+        assert names(gpu_reading([CLIENT], beside=[801], at=AT + 5)) == []
+        assert names(
+            gpu_reading([CLIENT], beside=[801], at=AT + 5), gpu_reading([CLIENT], beside=[801], at=AT + 5.3)
+        ) == []
+        after = told(*(gpu_reading([CLIENT], beside=[801], at=AT + second) for second in (5, 7, 9)), start=UP)
+        assert after.names() == [EventName.PROCESS_BYPASSING]
+        assert after.node.gpus[GPU].bypassing == (801,)
+
+    def test_on_two_gpus_it_is_told_once(self) -> None:
+        seen = [
+            gpu_reading(beside=[801], gpu=gpu, index=index, at=AT + second)
+            for second in (5, 7)
+            for index, gpu in enumerate((GPU, OTHER_GPU))
+        ]
+        assert names(*seen) == [EventName.PROCESS_BYPASSING]
+
+    @pytest.mark.parametrize(
+        "seen",
+        [
+            gpu_reading([CLIENT]),
+            gpu_reading(beside=[CLIENT]),
+            replace(gpu_reading(beside=[801]), mps_processes=None),
+            GpuReading(at=AT, gpu=GPU, problem="lost"),
+        ],
+        ids=("the server", "a known client", "no MPS list to compare with", "no reading"),
+    )
+    def test_nobody_else_is(self, seen: GpuReading) -> None:
+        assert names(*(replace(seen, at=AT + second) for second in (5, 10, 15))) == []
+
+    def test_a_client_that_has_left_is_no_stranger_while_nvml_still_shows_it(self) -> None:
+        """A victim of SIGKILL in mid-kernel lingers."""
+        left = server_log(f"Client process {CLIENT} disconnected", at=AT + 5)
+        looks = (gpu_reading(beside=[CLIENT], at=AT + second) for second in (6, 10, 20, 30))
+        assert names(*left, *looks) == [EventName.CLIENT_DISCONNECTED]
+
+    def test_an_mps_server_of_somebody_elses_is_none(self) -> None:
+        """Its process has the name that both MPS binaries have."""
+        other = process(801, command="nvidia-cuda-mps")
+        looks = [gpu_reading([CLIENT], beside=[801], at=AT + second) for second in (5, 7, 9)]
+        assert names(looks[0], other, *looks[1:]) == []
+
+    def test_until_the_servers_are_known_nobody_is(self) -> None:
+        """One of them might be taken for a stranger."""
+        start = told(*control_log("UI closed")).node
+        assert names(*(gpu_reading(server=700, at=AT + second) for second in (5, 10, 15)), start=start) == []
+
+    def test_after_its_daemon_has_died_who_starts_runs_beside_it(self) -> None:
+        """And says nothing: this is the only sign."""
+        start = told(gpu_reading([CLIENT]), no_daemon(at=AT + 5), start=UP).node
+        looks = (gpu_reading(beside=[801], server=None, at=AT + second) for second in (10, 20))
+        assert EventName.PROCESS_BYPASSING in names(*looks, start=start)
+
+
+class TestMemory:
+    """What has gone is forgotten, whatever becomes of the sources."""
+
+    ROUNDS = 300
+
+    @pytest.mark.parametrize("source", ["nvml", "log"])
+    def test_clients_that_came_and_went_leave_nothing_behind(self, source: str) -> None:
+        """With NVML blind as well."""
+        present = UP
+        for pid in range(1000, 1000 + self.ROUNDS):
+            at = AT + 10 * (pid - 999)
+            present = told(
+                process(pid, at=at),
+                *server_log(active(pid), f"Client process {pid} disconnected", at=at),
+                look(source, at=at + 1, problem="blind" if source == "nvml" else None),
+                start=present,
+            ).node
+        (daemon,) = present.daemons.values()
+        assert len(daemon.departed) < 10
+        assert len(present.processes) < 10
+
+    def test_servers_that_came_and_went_leave_nothing_behind(self) -> None:
+        """A daemon whose servers cannot start begins several a second."""
+        present = UP
+        for pid in range(1000, 1000 + self.ROUNDS):
+            at = AT + 60 * (pid - 999)
+            present = told(
+                servers(SERVER, pid, at=at),
+                status("ACTIVE", server=pid, at=at),
+                clients(server=pid, at=at),
+                servers(SERVER, at=at + 5),
+                look(at=at + 6),
+                start=present,
+            ).node
+        (daemon,) = present.daemons.values()
+        assert len(daemon.departed_servers) < 10
+        assert len(daemon.asked) < self.ROUNDS
+        assert daemon.servers.keys() == {SERVER}

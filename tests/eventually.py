@@ -1,0 +1,25 @@
+"""Waiting for something to become true, instead of sleeping and hoping."""
+
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+Value = TypeVar("Value")
+
+PATIENCE_SECONDS = 30.0
+"""Long enough for the busiest machine; reached only where something is wrong."""
+
+
+def eventually(check: Callable[[], Value], within: float = PATIENCE_SECONDS, every: float = 0.02) -> Value:
+    """What `check` returns as soon as it no longer fails; its last failure if `within` seconds pass first.
+
+    Only AssertionError means "not yet": anything else will not mend itself by waiting.
+    """
+    deadline = time.monotonic() + within
+    while True:
+        try:
+            return check()
+        except AssertionError:
+            if time.monotonic() >= deadline:
+                raise
+        time.sleep(every)

@@ -1,0 +1,148 @@
+"""No text that a driver, a workload or a broken disk may produce makes a parser raise."""
+
+import contextlib
+import io
+import json
+import re
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.builders import stamped
+
+from exporter.errors import RecordingError
+from exporter.parse import control_reply, process_stat
+from exporter.parse.log_line import LogEntry, Message, parse_line, parse_message
+from exporter.parse.visible_devices import is_visible
+from exporter.recording import Recording
+
+PIECES = (
+    "Client {PID: ", "Context ID: ", "} connected", "Status of client {", "} is ACTIVE", "Server ", " exited with status ",
+    "Volta MPS: ", "[2026-11-20 15:08:45.147 ", "Control   441] ", "Cmd:", "Maximum number of clients (", ") reached.",
+    "GPU-", ", ", "-", "0x", "\n", "\r", "\0", "{", "}", "(", ")", "0", "513", "٣", "²", "9" * 5000, " " * 100,
+    "\ud800", "NEW CLIENT ", " from user ", "not found", "version: ",
+)  # fmt: skip
+
+texts = st.one_of(
+    st.text(st.characters(exclude_categories=())),
+    st.binary().map(lambda raw: raw.decode(errors="replace")),
+    st.binary().map(lambda raw: raw.decode(errors="surrogateescape")),
+    st.lists(st.sampled_from(PIECES), max_size=8).map("".join),
+)
+
+generous = settings(max_examples=100, deadline=None)
+
+
+@given(texts)
+@generous
+def test_log_lines(text: str) -> None:
+    assert isinstance(parse_message(text), Message)
+    for line in (text, stamped(text)):
+        assert parse_line(line) is None or isinstance(parse_line(line), LogEntry)
+
+
+@given(texts, st.none() | st.integers())
+@generous
+def test_control_replies(text: str, exit_code: int | None) -> None:
+    assert isinstance(control_reply.verdict(exit_code, text), control_reply.Verdict)
+    listed = control_reply.pids(text)
+    assert listed is None or all(pid > 0 for pid in listed)
+    control_reply.server_state(text)
+    control_reply.missing_server(text)
+    control_reply.version(text)
+
+
+@given(texts)
+@generous
+def test_process_stat(text: str) -> None:
+    for whole in (text, f"1 ({text}) S 1 2 3", ") " + f"{text} " * 20):
+        started = process_stat.start_ticks(whole)
+        assert started is None or started >= 0
+        assert process_stat.is_zombie(whole) in (True, False)
+
+
+@pytest.mark.parametrize("number", ["9" * 5000, "²", "٣", "-1", "1e9", "nan"])
+def test_process_stat_with_a_strange_number(number: str) -> None:
+    """Python itself refuses to read a number of more than 4,300 digits."""
+    assert process_stat.start_ticks("1 (x) " + f"{number} " * 20) in (None, 3)
+
+
+@given(st.none() | texts, st.none() | st.integers(), texts)
+@generous
+def test_visible_devices(text: str | None, index: int | None, uuid: str) -> None:
+    assert is_visible(text, index, uuid) in (True, False)
+
+
+def read(text: str) -> None:
+    """All of a recording; only RecordingError is for the person who asked."""
+    with contextlib.suppress(RecordingError):
+        for _ in Recording(io.StringIO(text)).observations():
+            pass
+
+
+SOURCES = ("control", "log", "log_file", "nvml", "nvml_event", "kernel", "process", "process_exit", "daemon_process", "source")
+KEYS = (
+    "at", "source", "recording", "daemons", "gpus", "pipe_directory", "log_directory", "index", "uuid", "name", "gpu", "pid",
+    "command", "exit_code", "stdout", "line", "file", "compute_processes", "used_bytes", "environment", "seconds", "xid", "type",
+    "start_ticks", "started", "problem", "record",
+)  # fmt: skip
+
+values: st.SearchStrategy[Any] = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.sampled_from((10**400, -(10**400), float("inf"), float("nan"), "", "x", "\ud800", *SOURCES)),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(KEYS), inner, max_size=5),
+    max_leaves=12,
+)
+observations = st.dictionaries(st.sampled_from(KEYS), values, max_size=8)
+plausible = st.builds(lambda source, rest: {**rest, "at": 1.0, "source": source}, st.sampled_from(SOURCES), observations)
+headers = st.builds(lambda rest: {**rest, "recording": 1}, observations)
+
+
+@given(texts)
+@generous
+def test_a_recording_of_any_text(text: str) -> None:
+    read(text)
+
+
+@given(st.lists(values | observations | plausible | headers, max_size=4), texts, st.booleans())
+@generous
+def test_a_recording_of_any_json(lines: list[Any], tail: str, headed: bool) -> None:
+    header = '{"recording": 1}\n' if headed else ""
+    read(header + "".join(json.dumps(line) + "\n" for line in lines) + tail)
+
+
+@given(headers)
+@generous
+def test_a_recording_with_any_header(header: dict[str, Any]) -> None:
+    read(json.dumps(header) + "\n")
+
+
+DEEP, LONG = "[" * 100_000, "9" * 400
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        (f"{DEEP}\n", 1),
+        ('{"a":' * 100_000 + "\n", 1),
+        (f'{{"recording": 1}}\n{{"at": 1, "source": "log", "line": {DEEP}\n', 2),
+        (f'{{"recording": 1}}\n{{"at": {LONG}, "source": "kernel", "record": "x"}}\n', 2),
+        ('{"recording": 1}\n{"at": NaN, "source": "kernel", "record": "x"}\n', 2),
+        ('{"recording": 1}\n{"at": 1e999, "source": "kernel", "record": "x"}\n', 2),
+        ('{"recording": 1, "gpus": [{"index": "x", "uuid": "y"}]}\n', 1),
+        ('{"recording": 1, "gpus": [{"index": 1e999, "uuid": "y"}]}\n', 1),
+        ('{"recording": 1, "gpus": 7}\n', 1),
+        ('{"recording": 1, "daemons": [{}]}\n', 1),
+        ('{"recording": 1, "daemons": "abc"}\n', 1),
+    ],
+    ids=lambda value: value[:60] if isinstance(value, str) else None,
+)
+def test_a_hostile_recording_is_refused_by_its_line(text: str, line: int) -> None:
+    """A nesting that no stack holds, numbers that are none, a time that is no time."""
+    with pytest.raises(RecordingError, match=re.escape(f"line {line} ")):
+        for _ in Recording(io.StringIO(text)).observations():
+            pass

@@ -1,0 +1,90 @@
+"""Replies of nvidia-cuda-mps-control, whose exit code says little."""
+
+import pytest
+
+from exporter.model.node import ServerState
+from exporter.parse import control_reply
+from exporter.parse.control_reply import Verdict
+
+
+@pytest.mark.parametrize(
+    ("exit_code", "stderr", "verdict"),
+    [
+        (0, "", Verdict.ANSWERED),
+        (None, "", Verdict.TIMED_OUT),
+        (1, "Cannot find MPS control daemon process\n", Verdict.NO_DAEMON),
+        (1, "Cannot send command to MPS control daemon process\n", Verdict.REFUSED),
+        (1, "CUDA_MPS_PIPE_DIRECTORY must be set to start or to communicate with MPS control daemon\n", Verdict.UNUSABLE),
+        (127, "nvidia-cuda-mps-control: No such file or directory", Verdict.UNUSABLE),
+        (-9, "", Verdict.UNUSABLE),
+    ],
+)
+def test_an_answer_is_told_from_refusal_silence_absence_and_no_use(
+    exit_code: int | None, stderr: str, verdict: Verdict
+) -> None:
+    assert control_reply.verdict(exit_code, stderr) is verdict
+
+
+@pytest.mark.parametrize(
+    ("stdout", "pids"),
+    [
+        ("", ()),
+        ("\n", ()),
+        ("513\n", (513,)),
+        ("513\n6664\n", (513, 6664)),
+        ("513\n513\n", (513,)),
+        ("Server 513 not found\n", None),
+        ('Unknown command "get_server_list"\n', None),
+        ("0\n", None),
+        ("-5\n", None),
+        ("99999999999999999999\n", None),
+        ("513\nError: 7\n", None),
+    ],
+)
+def test_a_list_is_pids_or_nothing_that_can_be_read(stdout: str, pids: tuple[int, ...] | None) -> None:
+    assert control_reply.pids(stdout) == pids
+
+
+@pytest.mark.parametrize(
+    ("stdout", "state"),
+    [
+        ("ACTIVE\n", ServerState.ACTIVE),
+        ("INITIALIZING\n", ServerState.INITIALIZING),
+        ("FAULT\n", ServerState.FAULT),
+        ("Active", ServerState.ACTIVE),
+        ("", None),
+        ("Server 513 not found\n", None),
+        ("SOMETHING_NEW\n", None),
+    ],
+)
+def test_a_state_is_one_of_three_words(stdout: str, state: ServerState | None) -> None:
+    assert control_reply.server_state(stdout) is state
+
+
+@pytest.mark.parametrize(
+    ("stdout", "pid"),
+    [
+        ("Server 1 not found\n", 1),
+        ("Server 6472 not found!\n", 6472),
+        ("Server 1 not found\nServer 1 not found\n\n", 1),
+        ("Server not found\n", None),
+        ("the Server 1 not found\n", None),
+        ("ACTIVE\n", None),
+        ("", None),
+    ],
+)
+def test_a_missing_server_is_named_though_the_exit_code_is_0(stdout: str, pid: int | None) -> None:
+    assert control_reply.missing_server(stdout) == pid
+
+
+@pytest.mark.parametrize(
+    ("stdout", "version"),
+    [
+        ("CUDA MPS Control binary version: 13000\n", "13000"),
+        ("CUDA MPS Control binary version 12040", "12040"),
+        ("", None),
+        ("version: none", None),
+    ],
+)
+def test_the_version_is_a_number(stdout: str, version: str | None) -> None:
+    assert control_reply.version(stdout) == version

@@ -1,0 +1,226 @@
+"""Log lines: what each says, in the words of every era that the parser claims to know."""
+
+import pytest
+from tests.builders import stamped
+
+from exporter.parse import log_line as said
+from exporter.parse.log_line import LogEntry, Message, Noise, Unrecognized, parse_line, parse_message
+
+NOISE, UNRECOGNIZED = Noise(), Unrecognized()
+
+TELLING: tuple[tuple[str, Message], ...] = (
+    # A daemon's life: 2021, 2024, R580.
+    ("Start", said.DaemonStarting()),
+    ("Starting control daemon using socket /tmp/nvidia-mps/control", said.DaemonStarting()),
+    ("CUDA MPS Control binary version: 13000", said.Version("13000")),
+    ("CUDA MPS Server for Linux/Unix. Binary version: 13000", said.Version("13000")),
+    ("Exit with status 0", said.DaemonExiting()),
+    # Servers: the same words from 2013 to R580.
+    ("Starting new server 13929 for user 500", said.ServerStarting(13929, 500)),
+    ("NEW SERVER 13929: Ready", said.ServerReady(13929)),
+    ("Server has started", said.ServerReady(None)),
+    ("MPS Server is started", said.ServerReady(None)),
+    ("Server 7068 exited with status 0", said.ServerExited(7068)),
+    ("Server 95 exited with status 1", said.ServerExited(95)),
+    ("Server 513 has 2 active worker threads. Server will not shutdown.", said.ServerStays(513)),
+    # Clients: 2013, R450 to R515, R580.
+    ("New client 14781 connected", said.ClientActive(14781)),
+    ("Client 14777 disconnected", said.ClientDisconnected(14777)),
+    ("Volta MPS: status of client {11661, 1} is ACTIVE", said.ClientActive(11661)),
+    ("Status of client {2046, 1} is ACTIVE", said.ClientActive(2046)),
+    ("Status of client {PID: 508, Context ID: 1} is ACTIVE", said.ClientActive(508)),
+    ("Client {PID: 4267, Context ID: 0} connected", said.ClientConnecting(4267, 0)),
+    ("Client {PID: 4267, Context ID: 2} connected", said.ClientConnecting(4267, 2)),
+    ("Client process 1260 disconnected", said.ClientDisconnected(1260)),
+    ("NEW CLIENT 509 from user 0: Server already exists", said.ClientForwarded(509)),
+    (
+        "NEW CLIENT 11801 from user 1000: Server is not ready, push client to pending list",
+        said.ClientQueued(11801, 1000),
+    ),
+    # Those who are turned away.
+    ("Failed to accept new client. Maximum number of clients (48) reached.", said.ClientLimitReached(48)),
+    ("Failed to accept new client. Maximum number of clients (60) reached.", said.ClientLimitReached(60)),
+    (
+        "Server teardown in progress. Refusing to accept new client {PID: 2458, Context ID: 0}",
+        said.ClientTurnedAway(2458),
+    ),
+    ("Failed to accept client {PID: 2458, Context ID: 0} with status 807", said.ClientRejected(2458, 807)),
+    # A fault: R450 to R515, then R580.
+    ("Volta MPS: Server is handling a fatal GPU error.", said.FaultHandled()),
+    ("Volta MPS: The following devices", said.DevicesFollow()),
+    ("Volta MPS: The following clients have a sticky error set:", said.VictimsFollow()),
+    ("Volta MPS: Destroy server context on device 0", said.ContextDestroyed(0)),
+    ("Server is handling a fatal GPU error.", said.FaultHandled()),
+    ("The following devices will be reset:", said.DevicesFollow()),
+    ("The following client process have a sticky error set:", said.VictimsFollow()),
+    ("Destroy server context on device 1 (NVIDIA H200)", said.ContextDestroyed(1)),
+    ("11641", said.Number(11641)),
+    # Somebody's session with the daemon.
+    ("Cmd:get_server_status 513", said.CommandIssued("get_server_status 513")),
+    ("UI closed", said.SessionClosed()),
+)
+
+UNTELLING = (
+    # An ordinary start, of each era.
+    "MPS Server connecting to control daemon on socket: /tmp/nvidia-mps/control",
+    "Connecting to control daemon on socket: /run/nvidia/mps/nvidia.com/gpu.shared/pipe/control",
+    "To connect CUDA applications to this daemon, set env CUDA_MPS_PIPE_DIRECTORY=/tmp/nvidia-mps",
+    "Startup",
+    "Initializing server process",
+    "Volta MPS: Creating server context on device 0",
+    "Creating server context on device 0 (NVIDIA A16)",
+    "Created named shared memory region /cuda.shm.0.52.1",
+    "Created anonymous shared memory region mps.shm.1000.4428",
+    "Display Driver version: 580",
+    "activeThreadsPercentage set to 33.000000",
+    "Active Threads Percentage set to 12.0",
+    "Device pinned memory limit for device 0 set to 0x77f00000 bytes",
+    "Server Priority set to 0",
+    # An ordinary client's coming and going.
+    "Accepting connection...",
+    "Volta MPS Server: Received new client request",
+    "MPS Server: worker created",
+    "Volta MPS: Creating worker thread",
+    "Volta MPS: Device Tesla T4 (uuid 0xafc3ccca-0xc3365689-0x2ed8f0e1-0x4233036f) is associated",
+    "Device NVIDIA A16 (uuid GPU-077f7bb7-c8e8-46db-77e3-e2c1e5665c78) is associated",
+    "Creating worker thread for client {PID: 4267, Context ID: 0}",
+    "Priority level of client {4267} is: 0 ",
+    "Client {11641, 1} exit",
+    "Client {PID: 2046, Context ID: 1} exiting. Number of active client contexts is 2.",
+    "Volta MPS: Client disconnected. Number of active client contexts is 2",
+    "Volta MPS: Client process disconnected",
+    # An operator at work.
+    "Server has been notified to shutdown",
+    "Exiting",
+    "Force shutting down server 451",
+    "MPS server requesting client {PID: 668, Context ID: 1} to exit",
+    "Client termination succeeded.",
+)
+
+HARMLESS = (
+    "User did not send valid credentials",
+    "Server failed to recevie command with status 806, assuming client {PID: 509, Context ID: 1} exit",
+    "Receive command failed, assuming client exit",
+    "Received new client request for {PID: -1333654781, Context ID: 0}",
+    "Received new client request for {PID: 4, Context ID: 669254896}",
+    "Received new client request for {PID: 1073741824, Context ID: 1}",
+    "Client {PID: 1649, Context ID: 1} exiting. Worker is in reset. Number of active client contexts is 2.",
+    "Client {PID: 2045, Context: 1} encountered a fatal GPU error.",
+    "Client {PID: 2046, Context ID: 1} on device 0 to be torn down",
+    "All clients belonging to error trigging process 2046 will be torn down",
+    "Volta MPS: status of client {11641, 1} is INACTIVE",
+    "Try shutting down server 513, backoff is enabled",
+    "Control will try shutting down server 513 again in at most 2000ms",
+    "FAULT",
+    "Server 1 not found",
+    'Unknown command "bogus"',
+    "No default pinned memory limit set for the device!",
+)
+
+
+@pytest.mark.parametrize(("text", "message"), TELLING, ids=[text for text, _ in TELLING])
+def test_a_line_says_what_it_says(text: str, message: Message) -> None:
+    assert parse_message(text) == message
+
+
+@pytest.mark.parametrize("text", UNTELLING)
+def test_a_known_line_that_says_nothing_needed_is_noise(text: str) -> None:
+    assert parse_message(text) == NOISE
+
+
+@pytest.mark.parametrize("text", HARMLESS)
+def test_a_line_that_looks_like_trouble_and_is_none_is_noise(text: str) -> None:
+    """Measured on R580: these come with ordinary connects and exits, with replies, or beside the lines that tell."""
+    assert parse_message(text) == NOISE
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Server encountered a fatal exception. Shutting down",
+        "MPS is only supported on 64-bit Linux platforms, with an SM 3.5 or higher GPU.",
+        "Unable to read new connection type information",
+        "Something that tomorrow's driver says of server 513",
+        "server.log was rotated",
+    ],
+)
+def test_a_line_that_no_rule_knows_is_unrecognised_and_never_a_fault(text: str) -> None:
+    assert parse_message(text) == UNRECOGNIZED
+
+
+@pytest.mark.parametrize("text", [text for text, _ in TELLING])
+@pytest.mark.parametrize("around", ["he said {}", " {}", '"{}"', "{}\n{}"])
+def test_a_line_that_only_quotes_another_is_not_that_other(text: str, around: str) -> None:
+    """Every rule matches the whole message; only a command is any text, up to its end."""
+    quoting = parse_message(around.replace("{}", text))
+    assert quoting in (UNRECOGNIZED, NOISE) or isinstance(quoting, said.CommandIssued)
+
+
+def test_an_unknown_command_that_reads_like_a_line_is_a_reply() -> None:
+    """Anybody who may speak to the daemon may send it such a command; it echoes what it does not know."""
+    assert parse_message('Unknown command "Server 513 exited with status 0"') == NOISE
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "/opt/load/client",
+        "python train.py --note 'Server 513 exited with status 0'",
+        "Server 513 exited with status 0",
+        "Exit with status 0",
+        "[2026-11-20 15:08:45.147 Control   441] Exit with status 0",
+        "x" * 4000,
+        "\udc80\udcff",
+        'a"b\\c\td',
+    ],
+)
+def test_a_row_of_ps_is_noise_whatever_the_client_is_called(command: str) -> None:
+    row = f"9620      22        9523           GPU-1efa3f60-b0ba-115c    4026531836     {command}"
+    assert parse_message(row) == NOISE
+
+
+class TestForm:
+    """A stamp, who writes, and what."""
+
+    @pytest.mark.parametrize(
+        ("line", "role", "pid"),
+        [
+            ("[2013-08-05 12:50:23.347 Control 13894] UI closed", "Control", 13894),
+            ("[2021-06-27 07:30:24.637 Control     6] UI closed", "Control", 6),
+            ("[2024-06-10 15:16:40.777 Control 111377] UI closed", "Control", 111377),
+            ("[2022-04-28 15:56:08.906 Other 11570] UI closed", "Other", 11570),
+            ("[2026-04-28 18:20:41.986 Server 4428] UI closed", "Server", 4428),
+            ("[2024-04-29 11:22:10.446 Legacy Server   425] UI closed", "Legacy Server", 425),
+        ],
+    )
+    def test_the_writer_is_told_by_role_and_pid(self, line: str, role: str, pid: int) -> None:
+        """The PID is padded to five places; the role has changed its name over the years."""
+        assert parse_line(line) == LogEntry(role, pid, said.SessionClosed())
+
+    @pytest.mark.parametrize(("role", "by_daemon"), [("Control", True), ("Server", False), ("Other", False)])
+    def test_the_control_daemon_is_told_from_servers(self, role: str, by_daemon: bool) -> None:
+        """In the foreground both write to one stream."""
+        entry = parse_line(stamped("UI closed", role))
+        assert entry is not None
+        assert entry.by_daemon is by_daemon
+
+    def test_an_empty_message_is_an_empty_reply(self) -> None:
+        """The daemon echoes those too."""
+        assert parse_line("[2026-11-20 15:08:45.147 Control   441] ") == LogEntry("Control", 441, NOISE)
+
+    @pytest.mark.parametrize(
+        "line",
+        [
+            "",
+            "Server 513 exited with status 0",
+            "[2026-11-20 15:08:45.147] Server 513 exited with status 0",
+            "[2026-11-20 15:08:45.147 Control] Server 513 exited with status 0",
+            "[2026-11-20 15:08 Control   441] Server 513 exited with status 0",
+            " [2026-11-20 15:08:45.147 Control   441] Exit with status 0",
+            "x [2026-11-20 15:08:45.147 Control   441] Exit with status 0",
+            "[2026-11-20 15:08:45.147 Control 99999999999] Exit with status 0",
+        ],
+    )
+    def test_what_has_not_the_form_of_a_line_is_none(self, line: str) -> None:
+        """Torn lines, and text of other programs in the same journal."""
+        assert parse_line(line) is None

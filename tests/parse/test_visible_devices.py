@@ -1,0 +1,36 @@
+"""CUDA_VISIBLE_DEVICES of a control daemon: which GPUs it serves."""
+
+import pytest
+from tests.builders import GPU, OTHER_GPU
+
+from exporter.parse.visible_devices import is_visible
+
+
+@pytest.mark.parametrize(
+    ("text", "visible"),
+    [
+        (None, True),
+        ("0", True),
+        ("1", False),
+        ("0,1", True),
+        (" 1 , 0 ", True),
+        ("10", False),
+        (GPU, True),
+        (GPU[:12], True),
+        (OTHER_GPU, False),
+        (f"{OTHER_GPU},{GPU}", True),
+        ("", False),
+        ("-1", False),
+        ("-1,0", False),
+        ("1,-1,0", False),
+        ("none", False),
+    ],
+)
+def test_a_gpu_is_visible_by_index_by_uuid_or_where_nothing_is_set(text: str | None, visible: bool) -> None:
+    """As CUDA reads it: -1 ends the list, a UUID may be cut short, an empty list hides all."""
+    assert is_visible(text, 0, GPU) is visible
+
+
+def test_a_gpu_without_an_index_is_found_by_its_uuid_alone() -> None:
+    assert not is_visible("None", None, GPU) or not is_visible("0", None, GPU)
+    assert is_visible(GPU, None, GPU)

@@ -1,0 +1,1 @@
+"""The sources, against the stand-ins and real processes."""

@@ -1,0 +1,313 @@
+"""ControlClient asks a control daemon, and comes back by its deadline whatever the daemon does."""
+
+import os
+import signal
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+from exporter.clock import SystemClock
+from exporter.parse.control_reply import VERSION, Verdict, verdict
+from exporter.sources.control import ATTEMPTS, ControlClient
+from tests.eventually import eventually
+from tests.standin.mps import MpsStandIn, is_alive
+
+CLIENT = 5_000_000
+SHORT_DEADLINE = 0.5
+LONG_DEADLINE = 30.0
+
+pytestmark = pytest.mark.usefixtures("nothing_left_behind")
+
+Client = Callable[..., ControlClient]
+
+
+@pytest.fixture
+def client(mps: MpsStandIn) -> Client:
+    """Makes the client of the stand-in's daemon, or of another program in its place."""
+
+    def make(**options: object) -> ControlClient:
+        options = {
+            "executable": "nvidia-cuda-mps-control",
+            "deadline": LONG_DEADLINE,
+            "path": mps.environment()["PATH"],
+            **options,
+        }
+        return ControlClient("node", mps.pipe_directory, clock=SystemClock(), **options)  # type: ignore[arg-type]
+
+    return make
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Callable[[str], str]:
+    """Writes a shell script to be used in place of nvidia-cuda-mps-control, and says where it is."""
+
+    def write(script: str) -> str:
+        path = tmp_path / "program"
+        path.write_text(f"#!/bin/sh\n{script}\n")
+        path.chmod(0o755)
+        return str(path)
+
+    return write
+
+
+def asked(mps: MpsStandIn) -> list[str]:
+    """The commands that reached the daemon."""
+    return [line.partition("Cmd:")[2] for line in mps.control_log.splitlines() if "Cmd:" in line]
+
+
+# -- answers -------------------------------------------------------------------------------------------------------
+
+
+def test_a_look_asks_what_is_wanted_once(mps: MpsStandIn, client: Client) -> None:
+    mps.start()
+    mps.connect_and_wait(CLIENT)
+    control = client()
+    control.want((VERSION, "get_server_list", f"get_client_list {mps.server_pid}"))
+
+    first, second = control.look(), control.look()
+
+    assert [(seen.command, seen.exit_code, seen.stdout, seen.stderr) for seen in first.observations] == [
+        (VERSION, 0, "CUDA MPS Control binary version: 13000\n", ""),
+        ("get_server_list", 0, f"{mps.server_pid}\n", ""),
+        (f"get_client_list {mps.server_pid}", 0, f"{CLIENT}\n", ""),
+    ]
+    assert {seen.daemon for seen in first.observations} == {"node"}
+    assert first.problem is None
+    assert (second.observations, second.problem) == ((), None)
+    assert asked(mps) == ["get_server_list", f"get_client_list {mps.server_pid}"]
+
+
+def test_no_daemon_is_an_observation_and_not_the_sources_failure(client: Client) -> None:
+    control = client()
+    control.want(("get_server_list", "get_server_status 1"))
+
+    reading = control.look()
+
+    assert [verdict(seen.exit_code, seen.stderr) for seen in reading.observations] == [Verdict.NO_DAEMON]
+    assert reading.problem is None
+
+
+def test_a_killed_daemons_stale_files_are_no_daemon(mps: MpsStandIn, client: Client) -> None:
+    mps.start()
+    mps.kill()
+
+    reply = client().ask("get_server_list")
+
+    assert verdict(reply.exit_code, reply.stderr) is Verdict.NO_DAEMON
+
+
+@pytest.mark.parametrize(
+    ("printed", "text"),
+    [
+        (r"\377\376 12\n", "\ufffd\ufffd 12\n"),
+        (r"\000\033[31m\n", "\0\033[31m\n"),
+        (r"\303\244\342\202\254", "ä€"),
+        ("", ""),
+    ],
+)
+def test_output_is_text_whatever_the_bytes(
+    client: Client, program: Callable[[str], str], printed: str, text: str
+) -> None:
+    reply = client(executable=program(f"printf '{printed}'; printf '{printed}' >&2")).ask("get_server_list")
+
+    assert (reply.exit_code, reply.stdout, reply.stderr) == (0, text, text)
+
+
+def test_a_program_that_does_not_listen_is_answered_for(client: Client, program: Callable[[str], str]) -> None:
+    reply = client(executable=program("exec <&-; echo 7")).ask("get_server_list")
+
+    assert (reply.exit_code, reply.stdout) == (0, "7\n")
+
+
+# -- collisions ----------------------------------------------------------------------------------------------------
+
+
+def test_a_held_session_is_told_as_refused_after_a_few_attempts(mps: MpsStandIn, client: Client) -> None:
+    mps.start()
+    pauses: list[float] = []
+    with mps.held_session():
+        control = client(sleep=pauses.append)
+        control.want(("get_server_list", "get_server_status 1"))
+        reading = control.look()
+
+    assert [verdict(seen.exit_code, seen.stderr) for seen in reading.observations] == [Verdict.REFUSED]
+    assert len(pauses) == ATTEMPTS - 1
+    assert all(0 < pause <= 1 for pause in pauses)
+    assert reading.problem is None
+    assert asked(mps) == []
+
+
+def test_a_command_refused_once_is_asked_again(mps: MpsStandIn, client: Client) -> None:
+    mps.start()
+    session = mps.held_session()
+    session.__enter__()
+
+    reply = client(sleep=lambda _: session.__exit__(None, None, None)).ask("get_server_list")
+
+    assert (reply.exit_code, reply.stdout) == (0, "")
+    assert asked(mps) == ["get_server_list"]
+
+
+def test_commands_that_collide_with_others_are_answered_in_the_end(mps: MpsStandIn, client: Client) -> None:
+    mps.start()
+    mps.slow(0.02)
+    enough = threading.Event()
+    refused = threading.Event()
+
+    def crowd() -> None:
+        while not enough.is_set():
+            if mps.ask("get_default_client_priority").returncode != 0:
+                refused.set()
+
+    others = [threading.Thread(target=crowd) for _ in range(2)]
+    for other in others:
+        other.start()
+    try:
+        assert refused.wait(30), "the others never even collided with each other"
+        control = client()
+
+        def answered() -> None:
+            assert verdict((reply := control.ask("get_server_list")).exit_code, reply.stderr) is Verdict.ANSWERED
+
+        for _ in range(5):
+            eventually(answered)
+    finally:
+        enough.set()
+        for other in others:
+            other.join()
+
+
+# -- hanging -------------------------------------------------------------------------------------------------------
+
+
+def test_a_stopped_daemon_costs_one_deadline_and_leaves_nothing(mps: MpsStandIn, client: Client) -> None:
+    mps.start()
+    mps.stop_signal()
+    control = client(deadline=SHORT_DEADLINE)
+    control.want(("get_server_list", "get_server_status 1", "get_client_list 1"))
+
+    reading = control.look()
+
+    assert [(seen.command, seen.exit_code) for seen in reading.observations] == [("get_server_list", None)]
+    assert (reading.observations[0].seconds or 0) >= SHORT_DEADLINE
+    assert psutil.Process().children() == []
+    mps.cont()
+    assert control.ask("get_server_list").exit_code == 0
+
+
+def test_a_deadline_ends_the_whole_family(client: Client, program: Callable[[str], str], tmp_path: Path) -> None:
+    born = tmp_path / "grandchild"
+
+    reply = client(executable=program(f"sleep 600 & echo $! > {born}; wait"), deadline=SHORT_DEADLINE).ask("ps")
+
+    def has_ended() -> None:
+        assert not is_alive(int(born.read_text()))
+
+    assert reply.exit_code is None
+    eventually(has_ended)
+
+
+def test_a_child_that_closes_its_output_and_stays_is_ended_too(client: Client, program: Callable[[str], str]) -> None:
+    reply = client(executable=program("exec >&- 2>&-; sleep 600"), deadline=SHORT_DEADLINE).ask("ps")
+
+    assert reply.exit_code is None
+
+
+def test_a_program_that_never_stops_printing_cannot_fill_the_memory(
+    client: Client, program: Callable[[str], str]
+) -> None:
+    before = peak_memory()
+
+    reply = client(executable=program("exec yes"), deadline=SHORT_DEADLINE).ask("get_server_list")
+
+    assert reply.exit_code is None or len(reply.stdout) <= 1 << 20
+    assert peak_memory() - before < 64 << 20
+
+
+def peak_memory() -> int:
+    """The most memory that this process ever had, in bytes."""
+    status = Path("/proc/self/status").read_text()
+    return int(status.partition("VmHWM:")[2].split()[0]) << 10
+
+
+@pytest.fixture(autouse=True)
+def _peak_begins_anew() -> None:
+    Path("/proc/self/clear_refs").write_text("5")
+
+
+# -- a program that cannot be used ---------------------------------------------------------------------------------
+
+
+def test_a_missing_program_is_the_sources_problem(client: Client, tmp_path: Path) -> None:
+    missing = str(tmp_path / "nowhere")
+    control = client(executable=missing)
+    control.want(("get_server_list", "get_server_status 1"))
+
+    reading = control.look()
+
+    assert len(reading.observations) == 1
+    assert missing in str(reading.problem)
+    assert "No such file or directory" in str(reading.problem)
+
+
+@pytest.mark.parametrize(("mode", "complaint"), [(0o644, "Permission denied"), (0o755, "Exec format error")])
+def test_a_program_that_cannot_be_run_is_the_sources_problem(
+    client: Client, tmp_path: Path, mode: int, complaint: str
+) -> None:
+    program = tmp_path / "program"
+    program.write_bytes(b"\x7fELF of another machine")
+    program.chmod(mode)
+    control = client(executable=str(program))
+    control.want(("get_server_list",))
+
+    assert complaint in str(control.look().problem)
+
+
+def test_a_program_that_breaks_is_the_sources_problem_in_its_own_words(
+    client: Client, program: Callable[[str], str]
+) -> None:
+    control = client(executable=program("echo 'libcuda.so.1: cannot open shared object file' >&2; exit 127"))
+    control.want(("get_server_list", "get_server_status 1"))
+
+    reading = control.look()
+
+    assert len(reading.observations) == 1
+    assert "libcuda.so.1: cannot open" in str(reading.problem)
+    assert "exit code 127" in str(reading.problem)
+
+
+def test_a_program_killed_by_a_signal_is_the_sources_problem(client: Client, program: Callable[[str], str]) -> None:
+    control = client(executable=program(f"kill -{signal.SIGSEGV:d} $$"))
+    control.want(("get_server_list",))
+
+    assert "exit code -11" in str(control.look().problem)
+
+
+# -- what the child gets -------------------------------------------------------------------------------------------
+
+
+def test_the_child_gets_only_what_it_needs(
+    client: Client, program: Callable[[str], str], mps: MpsStandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "7")
+    monkeypatch.setenv("DATABASE_PASSWORD", "secret")
+
+    reply = client(executable=program("exec env"), path=os.defpath).ask("get_server_list")
+    variables = dict(line.split("=", 1) for line in reply.stdout.splitlines())
+
+    assert {name: value for name, value in variables.items() if name not in ("PWD", "SHLVL", "_", "OLDPWD")} == {
+        "PATH": os.defpath,
+        "LC_ALL": "C",
+        "CUDA_MPS_PIPE_DIRECTORY": str(mps.pipe_directory),
+    }
+
+
+def test_the_child_inherits_no_descriptors(client: Client, program: Callable[[str], str], tmp_path: Path) -> None:
+    with (tmp_path / "secret").open("w") as file:
+        os.set_inheritable(file.fileno(), True)
+        reply = client(executable=program("exec ls -l /proc/self/fd")).ask("get_server_list")
+
+    assert "secret" not in reply.stdout

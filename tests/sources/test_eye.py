@@ -1,0 +1,236 @@
+"""An Eye looks in a thread of its own: a look that hangs, or raises, costs this eye alone."""
+
+import threading
+from collections.abc import Callable, Iterator
+from queue import Empty, SimpleQueue
+
+import pytest
+
+from exporter.clock import SystemClock
+from exporter.model.observation import LogLine, Observation, SourceReading
+from exporter.sources.eye import Eye, Inbox
+from exporter.sources.reading import Reading
+from tests.eventually import PATIENCE_SECONDS, eventually
+
+LINE = LogLine(at=1.0, daemon="node", file="control.log", line="line")
+
+Open = Callable[..., Eye]
+
+
+@pytest.fixture
+def inbox() -> Inbox:
+    """Where eyes leave what they see."""
+    return Inbox()
+
+
+@pytest.fixture
+def open_eye(inbox: Inbox) -> Iterator[Open]:
+    """Opens an eye, and nudges it."""
+    opened: list[Eye] = []
+
+    def open_(look: Callable[[], Reading], **options: object) -> Eye:
+        options = {"period": None, "deadline": PATIENCE_SECONDS, **options}
+        eye = Eye("eye", look, inbox=inbox, clock=SystemClock(), **options)  # type: ignore[arg-type]
+        opened.append(eye)
+        eye.open()
+        eye.nudge()
+        return eye
+
+    yield open_
+    for eye in opened:
+        eye.close(PATIENCE_SECONDS)
+
+
+def told(inbox: Inbox) -> tuple[tuple[Observation, ...], SourceReading]:
+    """The next look that is told of: its observations, and what it says of itself."""
+    *seen, look = inbox.get(timeout=PATIENCE_SECONDS)
+    assert isinstance(look, SourceReading)
+    return tuple(seen), look
+
+
+def nothing_told(inbox: Inbox, within: float = 0.2) -> bool:
+    try:
+        inbox.get(timeout=within)
+    except Empty:
+        return True
+    return False
+
+
+def test_without_a_period_it_does_not_look_unasked(inbox: Inbox) -> None:
+    eye = Eye("eye", Reading, period=None, deadline=PATIENCE_SECONDS, inbox=inbox, clock=SystemClock())
+    eye.open()
+
+    assert nothing_told(inbox)
+    eye.close(PATIENCE_SECONDS)
+    assert nothing_told(inbox, within=0)
+
+
+def test_it_looks_at_once_and_tells_what_it_saw(open_eye: Open, inbox: Inbox) -> None:
+    open_eye(lambda: Reading((LINE,), "a problem"))
+
+    seen, look = told(inbox)
+
+    assert seen == (LINE,)
+    assert (look.name, look.problem, look.seconds >= 0) == ("eye", "a problem", True)
+
+
+def test_without_a_period_it_looks_when_nudged(open_eye: Open, inbox: Inbox) -> None:
+    eye = open_eye(Reading)
+    told(inbox)
+    assert nothing_told(inbox)
+
+    eye.nudge()
+    told(inbox)
+    assert nothing_told(inbox)
+
+
+def test_with_a_period_it_looks_by_itself(open_eye: Open, inbox: Inbox) -> None:
+    open_eye(Reading, period=0.001)
+
+    for _ in range(5):
+        told(inbox)
+
+
+def test_a_nudge_in_mid_look_leads_to_one_more_look(open_eye: Open, inbox: Inbox) -> None:
+    begun, go_on = threading.Event(), threading.Semaphore(0)
+
+    def look() -> Reading:
+        begun.set()
+        go_on.acquire(timeout=PATIENCE_SECONDS)
+        return Reading()
+
+    eye = open_eye(look)
+    assert begun.wait(PATIENCE_SECONDS)
+    assert eye.busy
+    eye.nudge()
+    eye.nudge()
+    go_on.release(10)
+    told(inbox)
+    told(inbox)
+
+    assert nothing_told(inbox)
+    eventually(lambda: _true(not eye.busy))
+
+
+def test_who_is_idle_has_told_all(open_eye: Open) -> None:
+    """Else a question is asked twice, because its answer seems to be still to come."""
+    busy: list[bool] = []
+
+    class Witness(SimpleQueue[tuple[Observation, ...]]):
+        def put(self, item: tuple[Observation, ...], block: bool = True, timeout: float | None = None) -> None:
+            busy.append(eyes[0].busy)
+            super().put(item)
+
+    inbox = Witness()
+    eyes = [Eye("eye", Reading, period=None, deadline=PATIENCE_SECONDS, inbox=inbox, clock=SystemClock())]
+    eyes[0].open()
+    eyes[0].nudge()
+    told(inbox)
+    eyes[0].close(PATIENCE_SECONDS)
+
+    assert busy == [True] * len(busy)
+
+
+def test_uneventful_looks_are_told_of_now_and_then(open_eye: Open, inbox: Inbox) -> None:
+    looks: list[Reading] = []
+    news = threading.Event()
+
+    def look() -> Reading:
+        looks.append(Reading((LINE,)) if news.is_set() else Reading())
+        return looks[-1]
+
+    open_eye(look, period=0.001, told_every=3600.0)
+    told(inbox)
+    eventually(lambda: _true(len(looks) > 20))
+    assert nothing_told(inbox, within=0)
+
+    news.set()
+    assert told(inbox)[0] == (LINE,)
+
+
+def test_a_problem_is_news_and_so_is_its_end(open_eye: Open, inbox: Inbox) -> None:
+    problems: list[str | None] = ["broken", None]
+    eye = open_eye(lambda: Reading(problem=problems.pop(0) if problems else None), told_every=3600.0)
+
+    assert told(inbox)[1].problem == "broken"
+    eye.nudge()
+    assert told(inbox)[1].problem is None
+    eye.nudge()
+    assert nothing_told(inbox)
+
+
+def test_a_source_that_raises_costs_one_reading(open_eye: Open, inbox: Inbox) -> None:
+    faults = [ValueError("a defect"), KeyError("another")]
+
+    def look() -> Reading:
+        if faults:
+            raise faults.pop(0)
+        return Reading((LINE,))
+
+    eye = open_eye(look)
+    assert told(inbox)[1].problem == "unexpected ValueError: a defect"
+    eye.nudge()
+    assert told(inbox)[1].problem == "unexpected KeyError: 'another'"
+    eye.nudge()
+    assert told(inbox)[0] == (LINE,)
+
+
+def test_a_source_that_always_raises_does_not_spin(open_eye: Open, inbox: Inbox) -> None:
+    raised: list[int] = []
+
+    def look() -> Reading:
+        raised.append(1)
+        raise ValueError("a defect")
+
+    open_eye(look, period=0.0, told_every=1.0)
+    told(inbox)
+    nothing_told(inbox, within=0.5)
+
+    assert len(raised) <= 10
+
+
+def test_a_look_that_hangs_is_complained_of_once_for_each_deadline(open_eye: Open, inbox: Inbox) -> None:
+    let_go = threading.Event()
+
+    def look() -> Reading:
+        let_go.wait(PATIENCE_SECONDS)
+        return Reading((LINE,))
+
+    eye = open_eye(look, deadline=0.2)
+    try:
+        first = eventually(lambda: _some(eye.complaint()))
+        assert eye.complaint() is None
+        second = eventually(lambda: _some(eye.complaint()))
+        assert eye.busy
+    finally:
+        let_go.set()
+
+    assert first.problem is not None
+    assert "no answer for" in first.problem
+    assert 0.2 <= first.seconds < second.seconds
+    assert told(inbox)[1].problem is None
+    eventually(lambda: _true(not eye.busy))
+    assert eye.complaint() is None
+
+
+def test_a_look_that_hangs_does_not_hold_up_its_closing(open_eye: Open) -> None:
+    let_go = threading.Event()
+
+    def look() -> Reading:
+        let_go.wait(PATIENCE_SECONDS)
+        return Reading()
+
+    eye = open_eye(look)
+    eye.close(0.01)
+
+    assert eye.busy
+    let_go.set()
+
+
+def _true(value: object) -> None:
+    assert value
+
+
+def _some(value: SourceReading | None) -> SourceReading:
+    assert value is not None
+    return value

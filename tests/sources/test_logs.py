@@ -1,0 +1,355 @@
+"""LogFollower reads each line once, through all that happens to log files, and trusts nothing that it finds there."""
+
+import contextlib
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from exporter.model.observation import LogFile, LogLine
+from exporter.sources.logs import LONGEST_LINE, MOST_BYTES_A_LOOK, MOST_OPEN, STILL_SECONDS, DaemonLogs, LogFollower
+
+NOBODY = 65534
+
+
+@dataclass(slots=True)
+class HandClock:
+    """Time that passes when a test says so."""
+
+    time: float = 1000.0
+
+    def now(self) -> float:
+        """Seconds since the epoch."""
+        return self.time
+
+    def monotonic(self) -> float:
+        """The same."""
+        return self.time
+
+
+@dataclass(slots=True)
+class Followed:
+    """A log file in a directory of its own, and who follows it."""
+
+    path: Path
+    clock: HandClock = field(default_factory=HandClock)
+    problem: str | None = None
+
+    def __post_init__(self) -> None:
+        self.follower = LogFollower("node", self.path, self.clock)
+
+    def write(self, text: str | bytes) -> None:
+        """Add to the file."""
+        with self.path.open("ab") as file:
+            file.write(text.encode() if isinstance(text, str) else text)
+
+    def look(self) -> list[str]:
+        """The lines of one look."""
+        seen, self.problem = self.follower.look()
+        return [each.line for each in seen if isinstance(each, LogLine)]
+
+    def told(self) -> list[str | None]:
+        """What one look says of the file itself."""
+        return [each.problem for each in self.follower.look()[0] if isinstance(each, LogFile)]
+
+    follower: LogFollower = field(init=False)
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Iterator[Followed]:
+    """control.log, which is not there yet."""
+    followed = Followed(tmp_path / "control.log")
+    yield followed
+    followed.follower.close()
+
+
+@pytest.fixture
+def begun(log: Followed) -> Followed:
+    """control.log, which is there, empty, and has been looked at."""
+    log.write("")
+    assert log.look() == []
+    return log
+
+
+def descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+# -- where to begin ------------------------------------------------------------------------------------------------
+
+
+def test_a_file_that_was_there_first_is_read_from_its_end(log: Followed) -> None:
+    log.write("old\n")
+
+    assert log.look() == []
+    log.write("new\n")
+    assert log.look() == ["new"]
+    assert log.look() == []
+
+
+def test_a_file_that_comes_later_is_read_from_its_beginning(log: Followed) -> None:
+    assert log.look() == []
+    log.write("first\nsecond\n")
+
+    assert log.look() == ["first", "second"]
+
+
+def test_the_rest_of_a_line_that_was_there_first_is_no_line(log: Followed) -> None:
+    log.write("old, and torn")
+
+    assert log.look() == []
+    log.write(" to here\nnew\n")
+    assert log.look() == ["new"]
+
+
+def test_each_line_says_where_and_when_it_was_read(begun: Followed) -> None:
+    begun.clock.time = 1234.5
+    begun.write("line\n")
+
+    assert begun.follower.look()[0] == (LogLine(at=1234.5, daemon="node", file="control.log", line="line"),)
+
+
+def test_a_file_that_could_not_be_read_at_first_is_read_from_its_end_too(log: Followed) -> None:
+    log.write("old\n")
+    with unreadable(log.path):
+        log.look()
+        assert "cannot be read" in str(log.problem)
+
+    assert log.look() == []
+    log.write("new\n")
+    assert log.look() == ["new"]
+
+
+# -- lines ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_torn_line_waits_for_its_end(begun: Followed) -> None:
+    begun.write("to")
+    assert begun.look() == []
+    begun.write("rn\nwhole\nagain to")
+    assert begun.look() == ["torn", "whole"]
+    begun.write("rn\n")
+    assert begun.look() == ["again torn"]
+
+
+def test_a_character_torn_in_two_is_whole_again(begun: Followed) -> None:
+    begun.write("caf\u00e9\n".encode()[:4])
+    assert begun.look() == []
+    begun.write("caf\u00e9\n".encode()[4:])
+    assert begun.look() == ["caf\u00e9"]
+
+
+def test_any_bytes_are_a_line(begun: Followed) -> None:
+    begun.write(b"\xff\xfe \0\x1b[31m\r\n\xc3\n\n")
+
+    assert begun.look() == ["\ufffd\ufffd \0\x1b[31m\r", "\ufffd", ""]
+
+
+@pytest.mark.parametrize("pieces", [1, 3, 40])
+def test_a_line_without_end_costs_itself_alone(begun: Followed, pieces: int) -> None:
+    begun.write("before\n")
+    lines = begun.look()
+    for _ in range(pieces):
+        begun.write("x" * (2 * LONGEST_LINE))
+        lines += begun.look()
+    begun.write("end of it\nafter\n")
+    lines += begun.look()
+
+    assert (lines[0], lines[-1]) == ("before", "after")
+    assert len(lines) <= 3
+    assert all(len(line) <= LONGEST_LINE for line in lines)
+
+
+def test_a_long_line_is_treated_alike_however_it_arrives(tmp_path: Path) -> None:
+    at_once, in_pieces = Followed(tmp_path / "at_once"), Followed(tmp_path / "in_pieces")
+    for log in (at_once, in_pieces):
+        log.look()
+    at_once.write("x" * (LONGEST_LINE + 10) + "\nafter\n")
+    in_pieces.write("x" * (LONGEST_LINE + 5))
+    pieces = in_pieces.look()
+    in_pieces.write("x" * 5 + "\nafter\n")
+    pieces += in_pieces.look()
+
+    assert at_once.look() == pieces
+    for log in (at_once, in_pieces):
+        log.follower.close()
+
+
+def test_of_a_large_burst_nothing_is_lost(begun: Followed) -> None:
+    written = [f"line {n} {'.' * 90}" for n in range(4 * MOST_BYTES_A_LOOK // 100)]
+    begun.write("\n".join(written) + "\n")
+
+    read: list[str] = []
+    while lines := begun.look():
+        assert sum(map(len, lines)) <= MOST_BYTES_A_LOOK
+        read += lines
+
+    assert read == written
+
+
+# -- truncation, rename, removal -----------------------------------------------------------------------------------
+
+
+def test_a_truncated_file_goes_on_from_its_beginning(begun: Followed) -> None:
+    begun.write("one\ntwo, and torn")
+    assert begun.look() == ["one"]
+    os.truncate(begun.path, 0)
+    assert begun.look() == []
+    begun.write("three\n")
+
+    assert begun.look() == ["three"]
+
+
+def test_a_file_truncated_and_written_between_two_looks_goes_on_too(begun: Followed) -> None:
+    begun.write("a line of some length\n")
+    begun.look()
+    os.truncate(begun.path, 0)
+    begun.write("short\n")
+
+    assert begun.look() == ["short"]
+
+
+def test_a_renamed_file_and_the_new_one_are_both_followed(begun: Followed) -> None:
+    begun.write("before\n")
+    begun.look()
+    with begun.path.open("a") as of_the_daemon:
+        begun.path.rename(begun.path.with_suffix(".1"))
+        of_the_daemon.write("into the renamed one\n")
+        of_the_daemon.flush()
+        assert begun.look() == ["into the renamed one"]
+        assert "does not exist" in str(begun.problem)
+
+        begun.write("into the new one\n")
+        assert begun.look() == ["into the new one"]
+        assert begun.problem is None
+
+        of_the_daemon.write("still into the renamed one\n")
+        of_the_daemon.flush()
+        begun.write("and the new one\n")
+        assert begun.look() == ["still into the renamed one", "and the new one"]
+
+
+def test_a_removed_file_returns(begun: Followed) -> None:
+    begun.write("one\n")
+    begun.look()
+    begun.path.unlink()
+    assert begun.told() == [f"{begun.path} does not exist"]
+    begun.write("two\n")
+
+    assert begun.look() == ["two"]
+    assert begun.problem is None
+
+
+def test_the_directory_may_come_and_go(tmp_path: Path) -> None:
+    log = Followed(tmp_path / "log" / "control.log")
+    log.look()
+    assert "does not exist" in str(log.problem)
+    log.path.parent.mkdir()
+    log.write("one\n")
+    assert log.look() == ["one"]
+    log.follower.close()
+
+
+def test_what_is_wrong_is_told_when_it_changes(log: Followed) -> None:
+    assert log.told() == [f"{log.path} does not exist"]
+    assert log.told() == []
+    log.write("")
+    assert log.told() == [None]
+    assert log.told() == []
+
+
+def test_however_often_a_log_is_rotated_few_files_stay_open(begun: Followed) -> None:
+    before = descriptors()
+    for n in range(50):
+        begun.path.rename(begun.path.with_suffix(f".{n}"))
+        begun.write(f"{n}\n")
+        assert begun.look() == [f"{n}"]
+
+    assert descriptors() - before <= MOST_OPEN
+
+
+def test_a_rotated_file_is_let_go_of_when_it_has_been_still(begun: Followed) -> None:
+    before = descriptors()
+    begun.path.rename(begun.path.with_suffix(".1"))
+    begun.write("new\n")
+    begun.look()
+    assert descriptors() == before + 1
+
+    begun.clock.time += STILL_SECONDS + 1
+    begun.look()
+    assert descriptors() == before
+
+
+# -- what is no log ------------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def unreadable(path: Path) -> Iterator[None]:
+    """A file that this user may not read; root becomes somebody else for the time."""
+    path.chmod(0)
+    user = os.geteuid()
+    if user == 0:
+        os.seteuid(NOBODY)
+    try:
+        yield
+    finally:
+        os.seteuid(user)
+        path.chmod(0o644)
+
+
+def test_an_unreadable_file_is_a_problem_until_it_can_be_read(log: Followed) -> None:
+    log.write("")
+    with unreadable(log.path):
+        assert log.look() == []
+        assert log.problem == f"{log.path} cannot be read: Permission denied"
+
+    assert log.look() == []
+    assert log.problem is None
+
+
+def test_a_symbolic_link_is_not_followed(log: Followed, tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("secret\n")
+    log.look()
+    log.path.symlink_to(tmp_path / "secret")
+
+    assert log.look() == []
+    assert "cannot be read" in str(log.problem)
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir], ids=["fifo", "directory"])
+def test_what_is_no_regular_file_is_a_problem_and_hangs_nobody(log: Followed, make: object) -> None:
+    before = descriptors()
+    make(log.path)  # type: ignore[operator]
+
+    assert log.look() == []
+    assert log.look() == []
+    assert log.problem == f"{log.path} cannot be read: it is no regular file"
+    assert descriptors() == before
+
+
+def test_a_fifo_in_place_of_the_log_leaves_the_log_followed(begun: Followed) -> None:
+    with begun.path.open("a") as of_the_daemon:
+        begun.path.rename(begun.path.with_suffix(".1"))
+        os.mkfifo(begun.path)
+        of_the_daemon.write("on and on\n")
+        of_the_daemon.flush()
+
+        assert begun.look() == ["on and on"]
+    assert "no regular file" in str(begun.problem)
+
+
+# -- both logs of a daemon -----------------------------------------------------------------------------------------
+
+
+def test_an_absent_log_is_no_failure_of_the_source_and_an_unreadable_one_is(tmp_path: Path) -> None:
+    logs = DaemonLogs({"node": tmp_path}, HandClock())
+    with contextlib.closing(logs):
+        assert logs.look().problem is None
+        (tmp_path / "server.log").mkdir()
+        (tmp_path / "control.log").write_text("line\n")
+        reading = logs.look()
+
+    assert [each.line for each in reading.observations if isinstance(each, LogLine)] == ["line"]
+    assert reading.problem == f"{tmp_path}/server.log cannot be read: it is no regular file"

@@ -1,0 +1,312 @@
+"""The cycle takes in what every eye sees, publishes it, and is kept waiting by none of them."""
+
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import pytest
+
+from exporter.clock import SystemClock
+from exporter.core.agenda import Rhythm
+from exporter.cycle import Cycle, Sources
+from exporter.metrics.catalogue import NodeCollector
+from exporter.metrics.exposition import Exposition
+from exporter.model.event import Event
+from exporter.model.node import Daemon, Node
+from exporter.model.observation import ControlReply, LogLine, Observation, SourceReading
+from exporter.sources.control import ControlClient
+from exporter.sources.eye import Eye, Inbox
+from exporter.sources.reading import Reading
+from exporter.view import View
+
+from .conftest import Starter
+from .eventually import PATIENCE_SECONDS, eventually
+from .standin.mps import MpsStandIn
+
+NAME = "node"
+SHORT_DEADLINE = 0.1
+
+
+def line(at: float, text: str) -> LogLine:
+    """A line of the control log."""
+    return LogLine(at=at, daemon=NAME, file="control.log", line=f"[2026-11-20 15:08:45.147 Control   452] {text}")
+
+
+@dataclass(slots=True)
+class Turning:
+    """A cycle with these eyes, everything that comes out of it, and the means to turn it."""
+
+    inbox: Inbox = field(default_factory=Inbox)
+    published: list[Node] = field(default_factory=list)
+    recorded: list[Observation] = field(default_factory=list)
+    turns: int = 0
+    exposition: Exposition = field(default_factory=lambda: Exposition(SystemClock()))
+    eyes: list[Eye] = field(default_factory=list)
+    control: dict[str, tuple[ControlClient, Eye]] = field(default_factory=dict)
+    nvml: Eye | None = None
+
+    def eye(self, name: str, look: Callable[[], Reading], **options: object) -> Eye:
+        """One more eye; it looks when the cycle begins."""
+        options = {"period": None, "deadline": PATIENCE_SECONDS, **options}
+        self.eyes.append(Eye(name, look, inbox=self.inbox, clock=SystemClock(), **options))  # type: ignore[arg-type]
+        return self.eyes[-1]
+
+    def cycle(self, record: Callable[[Observation], None] | None = None) -> Cycle:
+        """The cycle, begun."""
+        sources = Sources(eyes=self.eyes, control=self.control, nvml=self.nvml)
+        node = Node(daemons={NAME: Daemon(name=NAME, pipe_directory=NAME, log_directory=NAME, expected=True)})
+        cycle = Cycle(
+            node,
+            sources,
+            inbox=self.inbox,
+            clock=SystemClock(),
+            rhythm=Rhythm(),
+            publish=self._publish,
+            record=record or self.recorded.append,
+            turned=self._turned,
+        )
+        sources.open()
+        for eye in self.eyes:
+            eye.nudge()
+        return cycle
+
+    def _publish(self, node: Node) -> None:
+        self.published.append(node)
+        self.exposition.publish(NodeCollector(View(node)))
+
+    def _turned(self) -> None:
+        self.turns += 1
+
+    def metrics(self) -> str:
+        """What a scrape gets."""
+        encoded = self.exposition.get("", gzipped=False)
+        assert encoded is not None
+        return encoded.body.decode()
+
+
+@pytest.fixture
+def turning() -> Iterator[Turning]:
+    """A cycle that has no eyes yet."""
+    turning = Turning()
+    yield turning
+    for eye in turning.eyes:
+        eye.close(PATIENCE_SECONDS)
+
+
+def test_what_is_seen_is_recorded_in_order_folded_and_published(turning: Turning) -> None:
+    cycle = turning.cycle()
+    turning.inbox.put((line(3.0, "NEW SERVER 7: Ready"), line(1.0, "Starting new server 7 for user 0")))
+    turning.inbox.put((line(2.0, "something else"),))
+
+    events = cycle.once(0)
+
+    assert [seen.at for seen in turning.recorded] == [1.0, 2.0, 3.0]
+    assert [(event.event, event.server) for event in events][:1] == [("server_started", 7)]
+    assert turning.published == [cycle.node]
+    assert cycle.node.daemons[NAME].servers[7].state == "active"
+    assert 'cuda_mps_server_state{daemon="node",server="7",state="active"} 1.0' in turning.metrics()
+
+
+def test_every_observation_is_recorded_once(turning: Turning) -> None:
+    told = [(line(float(n), f"line {n}"),) for n in range(500)]
+    pile = list(told)
+    turning.eye("log", lambda: Reading(pile.pop(0) if pile else ()), period=0.0)
+    cycle = turning.cycle()
+
+    def all_recorded() -> None:
+        cycle.once(0.01)
+        assert [seen for seen in turning.recorded if isinstance(seen, LogLine)] == [each for (each,) in told]
+
+    eventually(all_recorded)
+    assert any(isinstance(seen, SourceReading) and seen.name == "log" for seen in turning.recorded)
+
+
+def test_a_quiet_turn_is_a_turn_and_publishes_nothing(turning: Turning) -> None:
+    cycle = turning.cycle()
+
+    assert cycle.once(0) == ()
+    assert (turning.turns, turning.published) == (1, [])
+
+
+def test_an_eye_that_hangs_is_complained_of_and_the_others_go_on(turning: Turning) -> None:
+    let_go = threading.Event()
+    lines = iter(range(10**9))
+
+    def hang() -> Reading:
+        let_go.wait(PATIENCE_SECONDS)
+        return Reading()
+
+    turning.eye("nvml", hang, deadline=SHORT_DEADLINE)
+    turning.eye("log", lambda: Reading((line(float(next(lines)), "line"),)), period=0.001)
+    cycle = turning.cycle()
+
+    def blind_on_one_eye() -> None:
+        cycle.once(0.01)
+        assert 'cuda_mps_exporter_source_up{source="nvml"} 0.0' in turning.metrics()
+        assert 'cuda_mps_exporter_source_up{source="log"} 1.0' in turning.metrics()
+
+    def failures() -> str:
+        (found,) = [each for each in turning.metrics().splitlines() if each.startswith(FAILURES_OF_NVML)]
+        return found
+
+    def fails_on() -> None:
+        cycle.once(0.01)
+        assert failures() != first
+
+    def log_lives() -> None:
+        cycle.once(0.01)
+        assert cycle.node.daemons[NAME].totals.log_lines["control.log"] > before
+
+    def sees_again() -> None:
+        cycle.once(0.01)
+        assert 'cuda_mps_exporter_source_up{source="nvml"} 1.0' in turning.metrics()
+
+    eventually(blind_on_one_eye)
+    first, before = failures(), cycle.node.daemons[NAME].totals.log_lines["control.log"]
+    assert 'source_last_success_timestamp_seconds{source="nvml"}' not in turning.metrics()
+    eventually(fails_on)
+    eventually(log_lives)
+    let_go.set()
+    eventually(sees_again)
+
+
+FAILURES_OF_NVML = 'cuda_mps_exporter_source_failures_total{source="nvml"}'
+
+
+def test_a_source_that_raises_costs_one_reading(turning: Turning) -> None:
+    faults = [ValueError("a defect")]
+
+    def look() -> Reading:
+        if faults:
+            raise faults.pop()
+        return Reading()
+
+    eye = turning.eye("log", look)
+    cycle = turning.cycle()
+
+    def told(problem: str | None) -> None:
+        cycle.once(0.01)
+        assert cycle.node.sources["log"].last.problem == problem
+
+    def exists() -> None:
+        cycle.once(0.01)
+        assert "log" in cycle.node.sources
+
+    eventually(exists)
+    told("unexpected ValueError: a defect")
+    eye.nudge()
+    eventually(lambda: told(None))
+    assert cycle.node.sources["log"].failures == 1
+
+
+def test_nvml_is_nudged_when_it_is_due(turning: Turning) -> None:
+    looks: list[int] = []
+
+    def look() -> Reading:
+        looks.append(1)
+        return Reading()
+
+    turning.nvml = turning.eye("nvml", look)
+    cycle = turning.cycle()
+
+    def seen() -> None:
+        cycle.once(0.01)
+        assert "nvml" in cycle.node.sources
+
+    eventually(seen)
+    for _ in range(20):
+        cycle.once(0.001)
+
+    assert len(looks) <= 2
+
+
+# -- asking the daemon ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def asking(turning: Turning, mps: MpsStandIn) -> Callable[[], Cycle]:
+    """A cycle that asks the stand-in's daemon."""
+    client = ControlClient(
+        NAME,
+        mps.pipe_directory,
+        executable="nvidia-cuda-mps-control",
+        deadline=PATIENCE_SECONDS,
+        clock=SystemClock(),
+        path=mps.environment()["PATH"],
+    )
+    turning.control[NAME] = (client, turning.eye("control", client.look))
+    return turning.cycle
+
+
+def replies(seen: list[Observation]) -> list[str]:
+    return [each.command for each in seen if isinstance(each, ControlReply)]
+
+
+def test_each_question_is_asked_once(
+    turning: Turning, asking: Callable[[], Cycle], mps: MpsStandIn, start: Starter
+) -> None:
+    mps.start()
+    mps.connect_and_wait(start().pid)
+    server = mps.server_pid
+    cycle = asking()
+    wanted = ["-v", "get_server_list", f"get_server_status {server}", f"get_client_list {server}"]
+
+    def all_asked() -> None:
+        cycle.once(0.01)
+        assert set(replies(turning.recorded)) == set(wanted)
+
+    eventually(all_asked)
+    for _ in range(50):
+        cycle.once(0.01)
+
+    assert sorted(replies(turning.recorded)) == sorted(wanted)
+
+
+def test_an_answer_that_comes_in_mid_cycle_is_not_asked_for_again(
+    turning: Turning, asking: Callable[..., Cycle], mps: MpsStandIn
+) -> None:
+    """The eye becomes idle while the cycle takes in something else: its answer is in the inbox, not yet known."""
+    mps.start()
+    turning.inbox.put((line(1.0, "something that takes long to take in"),))
+    (_, eye) = turning.control[NAME]
+
+    def record(seen: Observation) -> None:
+        turning.recorded.append(seen)
+        if isinstance(seen, LogLine) and len(turning.recorded) > 1:
+            eventually(lambda: _idle(eye))
+
+    cycle = asking(record)
+    events: list[Event] = []
+
+    def asked() -> None:
+        turning.inbox.put((line(2.0, "another that takes long"),))
+        events.extend(cycle.once(0.01))
+        assert "get_server_list" in replies(turning.recorded)
+
+    eventually(asked)
+    for _ in range(20):
+        cycle.once(0.01)
+
+    assert sorted(replies(turning.recorded)) == ["-v", "get_server_list"]
+
+
+def _idle(eye: Eye) -> None:
+    assert not eye.busy
+
+
+def test_it_runs_until_it_is_told_to_stop(turning: Turning) -> None:
+    turning.eye("log", Reading, period=0.001)
+    sources = Sources(eyes=turning.eyes, control={})
+    cycle = Cycle(
+        Node(),
+        sources,
+        inbox=turning.inbox,
+        clock=SystemClock(),
+        rhythm=Rhythm(),
+        publish=turning.published.append,
+    )
+
+    cycle.run(lambda: len(turning.published) < 5)
+
+    assert len(turning.published) >= 5
+    assert not [thread for thread in threading.enumerate() if thread.name == "eye-log"]

@@ -1,0 +1,587 @@
+"""The program as a user runs it, with stand-ins for MPS and NVML: what happens to them is what it tells."""
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from .conftest import Starter
+from .eventually import PATIENCE_SECONDS, eventually
+from .standin.mps import MpsStandIn, is_alive
+from .standin.nvml import MEBIBYTE, Device, NvmlStandIn, Process, hangs
+from .tools import needed
+
+GPU = Device().uuid
+MADE_UP = 5_000_000
+"""Above every PID that Linux gives out."""
+
+SERVE = ("serve", "--web.listen-address", "127.0.0.1:0", "--client-min-age", "0", "--log.format=json")
+
+IMPATIENT = """
+    import sys
+    from pathlib import Path
+    from exporter import cli, log
+    from exporter.config import Config, DaemonConfig
+    from exporter.core.agenda import Rhythm
+    log.configure("info", "json", sys.stderr)
+    daemon = DaemonConfig(pipe_directory=Path(sys.argv[1]), log_directory=Path(sys.argv[2]), expected=True)
+    rhythm = Rhythm(liveness=1, lists=5, nvml=0.5, doubt=0.3, fault=0.5)
+    settings = {"client_min_age": 0, "control_deadline": 0.5, "look_deadline": 0.5, "rhythm": rhythm}
+    sys.exit(cli.serve(None, Config(daemons=(daemon,), listen=("127.0.0.1", 0), **settings)))
+"""
+"""The same program, with a rhythm that no flag sets, so that what it does once in half a minute can be waited for."""
+
+Labels = Mapping[str, str]
+
+
+class Exporter:
+    """The program at work in a process of its own."""
+
+    def __init__(self, arguments: list[str], environment: Mapping[str, str], log: Path) -> None:
+        self._log = log
+        with log.open("wb") as stream:
+            self.process = subprocess.Popen(
+                [sys.executable, *arguments],
+                env=os.environ | environment,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=stream,
+            )
+
+    def said(self) -> list[dict[str, Any]]:
+        """Its log, as far as it is written."""
+        whole, _, _ = self._log.read_text().rpartition("\n")
+        return [json.loads(line) for line in whole.splitlines()]
+
+    def events(self, *names: str) -> list[dict[str, Any]]:
+        """The events of these names that it has told, without level and timestamp."""
+        kept = [record for record in self.said() if record["event"] in names]
+        return [{key: value for key, value in each.items() if key not in ("level", "timestamp")} for each in kept]
+
+    def address(self) -> str:
+        """Where its metrics are; waits until it serves."""
+
+        def serving() -> str:
+            assert self.process.poll() is None, self._log.read_text()
+            found = self.events("serving")
+            assert found
+            return str(found[0]["metrics"])
+
+        return eventually(serving)
+
+    def scrape(self) -> str:
+        """The metrics as text."""
+        with urllib.request.urlopen(self.address(), timeout=PATIENCE_SECONDS) as response:
+            text: str = response.read().decode()
+        return text
+
+    def samples(self, name: str, **labels: str) -> list[tuple[Labels, float]]:
+        """The samples of a name that have these labels."""
+        families = text_string_to_metric_families(self.scrape())
+        found = [sample for family in families for sample in family.samples if sample.name == name]
+        return [(each.labels, each.value) for each in found if labels.items() <= each.labels.items()]
+
+    def value(self, name: str, **labels: str) -> float | None:
+        """The sum of those samples; None where there is none."""
+        found = self.samples(name, **labels)
+        return sum(value for _, value in found) if found else None
+
+    def shows(self, wanted: float | None, name: str, **labels: str) -> None:
+        """Wait until that sum is this."""
+
+        def shown() -> None:
+            try:
+                assert self.value(name, **labels) == wanted, f"{name} {labels}"
+            except urllib.error.HTTPError as error:
+                raise AssertionError("no metrics yet") from error
+
+        eventually(shown, every=0.1)
+
+    def is_in_state(self, state: str) -> None:
+        """Wait until the daemon is in a state, and in no other."""
+        self.shows(1, "cuda_mps_daemon_state", state=state)
+        assert self.value("cuda_mps_daemon_state") == 1
+
+    def stop(self) -> int:
+        """Ask it to end; its exit code."""
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(PATIENCE_SECONDS)
+
+
+Serve = Callable[..., Exporter]
+
+
+@pytest.fixture
+def environment(mps: MpsStandIn, nvml: NvmlStandIn) -> dict[str, str]:
+    """What makes the program find the stand-ins."""
+    return mps.environment() | nvml.environment()
+
+
+@pytest.fixture
+def serve(mps: MpsStandIn, environment: dict[str, str], tmp_path: Path) -> Iterator[Serve]:
+    """Starts the program; it must end well, and leave no process behind, though it be in the middle of something."""
+    started: list[Exporter] = []
+
+    def start(*, impatient: bool = False, **variables: str) -> Exporter:
+        arguments = ["-m", "exporter", *SERVE]
+        if impatient:
+            script = "\n".join(line.removeprefix("    ") for line in IMPATIENT.splitlines())
+            arguments = ["-c", script, str(mps.pipe_directory), str(mps.log_directory)]
+        started.append(Exporter(arguments, environment | variables, tmp_path / f"exporter{len(started)}.log"))
+        started[-1].address()
+        return started[-1]
+
+    yield start
+    try:
+        for exporter in started:
+            assert exporter.process.poll() is not None or exporter.stop() == 0
+            assert not exporter.events("source_raised")
+        eventually(lambda: _none(children_of(mps)), within=5)
+    finally:
+        for each in (*(exporter.process for exporter in started), *children_of(mps)):
+            each.kill()
+
+
+def children_of(mps: MpsStandIn) -> list[psutil.Process]:
+    """The processes that ask the stand-in's daemon just now."""
+    return [
+        process
+        for process in psutil.process_iter(["environ", "cmdline"])
+        if (process.info["environ"] or {}).get("CUDA_MPS_PIPE_DIRECTORY") == str(mps.pipe_directory)
+        and any(word.endswith("/nvidia-cuda-mps-control") for word in process.info["cmdline"] or [])
+        and process.info["cmdline"][0] != "nvidia-cuda-mps-control"
+    ]
+
+
+def run(environment: Mapping[str, str], *arguments: str) -> "subprocess.CompletedProcess[str]":
+    """A command of the program, to its end."""
+    command = [sys.executable, "-m", "exporter", *arguments]
+    return subprocess.run(command, env=os.environ | environment, capture_output=True, text=True, timeout=60)
+
+
+def on_the_gpu(clients: Mapping[int, int], mps: MpsStandIn, *beside: int) -> Device:
+    """The GPU with these clients and their MiB, their server, and processes beside MPS."""
+    server = [] if mps.server_pid is None else [Process(mps.server_pid, 66 * MEBIBYTE, in_mps_list=False)]
+    of_mps = [Process(pid, mebibytes * MEBIBYTE) for pid, mebibytes in clients.items()]
+    others = [Process(pid, 700 * MEBIBYTE, in_mps_list=False) for pid in beside]
+    return Device(processes=(*server, *of_mps, *others), memory_used_bytes=8192 * MEBIBYTE)
+
+
+def three_clients(mps: MpsStandIn, nvml: NvmlStandIn, start: Starter) -> dict[int, int]:
+    """Three real processes, connected, and their MiB."""
+    clients = {start().pid: mebibytes for mebibytes in (1540, 2564, 4612)}
+    for pid in clients:
+        mps.connect_and_wait(pid)
+    nvml.write([on_the_gpu(clients, mps)])
+    return clients
+
+
+# -- clients -------------------------------------------------------------------------------------------------------
+
+
+def test_three_clients_are_shown_with_user_command_and_memory(
+    mps: MpsStandIn, nvml: NvmlStandIn, serve: Serve, start: Starter
+) -> None:
+    mps.start()
+    clients = three_clients(mps, nvml, start)
+    exporter = serve()
+    exporter.shows(3, "cuda_mps_client_info", user=psutil.Process().username(), command="sleep")
+    exporter.shows(sum(clients.values()) * MEBIBYTE, "cuda_mps_client_memory_used_bytes")
+
+    who = {labels["client"]: int(labels["pid"]) for labels, _ in exporter.samples("cuda_mps_client_info")}
+    used = exporter.samples("cuda_mps_client_memory_used_bytes", gpu=GPU, daemon=str(mps.pipe_directory))
+    assert {who[labels["client"]]: value / MEBIBYTE for labels, value in used} == clients
+    assert exporter.value("cuda_mps_server_clients", server=str(mps.server_pid)) == 3
+    assert exporter.value("cuda_mps_server_clients_limit") == 48
+    assert exporter.value("cuda_mps_server_state", state="active") == exporter.value("cuda_mps_server_state") == 1
+    assert exporter.value("cuda_mps_daemon_up") == 1
+    assert exporter.value("cuda_mps_daemon_info", version="13000", expected="true") == 1
+    assert exporter.value("cuda_mps_clients_connected_total") == 3
+    assert exporter.value("cuda_mps_bypassing_processes") == 0
+    assert exporter.value("cuda_mps_exporter_log_lines_unrecognized_total") in (None, 0)
+
+
+def test_clients_come_and_go_while_it_watches(mps: MpsStandIn, serve: Serve, start: Starter) -> None:
+    mps.start()
+    exporter = serve()
+    exporter.is_in_state("up")
+    client = start()
+    mps.connect_and_wait(client.pid)
+    exporter.shows(1, "cuda_mps_client_info", pid=str(client.pid), command="sleep")
+
+    client.kill()
+    exporter.shows(None, "cuda_mps_client_info")
+    assert exporter.value("cuda_mps_clients_disconnected_total", reason="exit") == 1
+    assert exporter.value("cuda_mps_server_clients") == 0
+
+
+def test_a_process_beside_mps_is_bypassing(mps: MpsStandIn, nvml: NvmlStandIn, serve: Serve, start: Starter) -> None:
+    mps.start()
+    clients = three_clients(mps, nvml, start)
+    beside = start()
+    nvml.write([on_the_gpu(clients, mps, beside.pid)])
+    exporter = serve()
+
+    exporter.shows(1, "cuda_mps_bypassing_processes", gpu=GPU)
+    assert [event["pid"] for event in exporter.events("process_bypassing")] == [beside.pid]
+
+
+def test_of_64_clients_16_are_refused(mps: MpsStandIn, serve: Serve) -> None:
+    mps.start()
+    exporter = serve()
+    exporter.is_in_state("up")
+    for pid in range(MADE_UP, MADE_UP + 64):
+        mps.connect(pid)
+
+    exporter.shows(48, "cuda_mps_server_clients")
+    exporter.shows(16, "cuda_mps_clients_refused_total", reason="limit")
+    assert exporter.value("cuda_mps_clients_connected_total") == 48
+    assert exporter.value("cuda_mps_clients_refused_total") == 16
+
+
+def test_a_fault_is_told_and_so_is_its_end(mps: MpsStandIn, serve: Serve) -> None:
+    mps.start()
+    for pid in (MADE_UP, MADE_UP + 1):
+        mps.connect_and_wait(pid)
+    exporter = serve()
+    exporter.shows(2, "cuda_mps_server_clients")
+    mps.fault(MADE_UP)
+    exporter.shows(1, "cuda_mps_server_state", state="fault")
+    mps.connect(MADE_UP + 2)
+    exporter.shows(1, "cuda_mps_clients_refused_total", reason="fault")
+
+    for pid in (MADE_UP, MADE_UP + 1):
+        mps.disconnect(pid)
+    exporter.shows(1, "cuda_mps_server_state", state="active")
+    exporter.shows(0, "cuda_mps_server_clients")
+    assert [event["state"] for event in exporter.events("server_state")] == ["active", "fault", "active"]
+
+
+# -- the daemon's life ---------------------------------------------------------------------------------------------
+
+
+def test_a_killed_daemon_is_one_loss_and_comes_back(mps: MpsStandIn, serve: Serve) -> None:
+    mps.start()
+    mps.connect_and_wait(MADE_UP)
+    exporter = serve()
+    exporter.shows(1, "cuda_mps_server_clients")
+    mps.kill()
+    exporter.shows(0, "cuda_mps_daemon_up")
+    exporter.shows(1, "cuda_mps_daemon_losses_total", reason="died")
+    exporter.is_in_state("absent")
+    assert exporter.value("cuda_mps_clients_disconnected_total", reason="daemon_gone") == 1
+    assert exporter.value("cuda_mps_server_clients") is None
+
+    mps.start()
+    exporter.shows(1, "cuda_mps_daemon_up")
+    exporter.is_in_state("up")
+    assert exporter.value("cuda_mps_daemon_losses_total") == 1
+    exporter.shows(psutil.Process(mps.pid).create_time(), "cuda_mps_daemon_start_time_seconds")
+    assert exporter.value("cuda_mps_daemon_last_loss_timestamp_seconds") is not None
+    told = exporter.events("daemon_up", "daemon_lost", "daemon_stopped")
+    assert [event["event"] for event in told] == ["daemon_up", "daemon_lost", "daemon_up"]
+
+
+def test_a_daemon_told_to_quit_is_stopped_and_not_lost(mps: MpsStandIn, serve: Serve) -> None:
+    mps.start()
+    exporter = serve()
+    exporter.is_in_state("up")
+    mps.ask("quit")
+
+    exporter.is_in_state("stopped")
+    assert exporter.value("cuda_mps_daemon_losses_total") == 0
+    assert exporter.value("cuda_mps_daemon_up") == 0
+    assert not exporter.events("daemon_lost")
+
+
+def test_a_stopped_daemon_is_unresponsive_until_it_goes_on(mps: MpsStandIn, serve: Serve) -> None:
+    mps.start()
+    mps.connect_and_wait(MADE_UP)
+    exporter = serve(impatient=True)
+    exporter.shows(1, "cuda_mps_server_clients")
+    mps.stop_signal()
+
+    exporter.is_in_state("unresponsive")
+    assert exporter.value("cuda_mps_daemon_up") == 0
+    assert exporter.value("cuda_mps_server_clients") == exporter.value("cuda_mps_client_info") == 1
+
+    mps.cont()
+    exporter.is_in_state("up")
+    assert exporter.value("cuda_mps_daemon_losses_total") == 0
+    told = exporter.events("daemon_up", "daemon_lost", "daemon_unresponsive", "daemon_responsive")
+    assert [event["event"] for event in told] == ["daemon_up", "daemon_unresponsive", "daemon_responsive"]
+
+
+def test_somebodys_open_session_holds_a_daemon_that_is_up(mps: MpsStandIn, serve: Serve) -> None:
+    mps.start()
+    exporter = serve(impatient=True)
+    exporter.is_in_state("up")
+
+    with mps.held_session():
+        exporter.is_in_state("held")
+        assert exporter.value("cuda_mps_daemon_up") == 1
+        mps.connect_and_wait(MADE_UP)
+        exporter.shows(1, "cuda_mps_server_clients")
+    exporter.is_in_state("up")
+
+
+def test_a_daemon_that_was_never_there_is_down(serve: Serve, mps: MpsStandIn) -> None:
+    exporter = serve()
+
+    exporter.shows(0, "cuda_mps_daemon_up", daemon=str(mps.pipe_directory))
+    exporter.is_in_state("absent")
+    assert exporter.value("cuda_mps_daemon_losses_total") == 0
+
+
+def test_a_log_is_truncated_under_it(mps: MpsStandIn, serve: Serve) -> None:
+    mps.start()
+    mps.connect_and_wait(MADE_UP)
+    exporter = serve()
+    exporter.shows(1, "cuda_mps_server_clients")
+    for name in ("control.log", "server.log"):
+        log = mps.log_directory / name
+        (mps.log_directory / f"{name}.1").write_bytes(log.read_bytes())
+        os.truncate(log, 0)
+    mps.connect_and_wait(MADE_UP + 1)
+
+    exporter.shows(2, "cuda_mps_server_clients")
+    assert exporter.value("cuda_mps_clients_connected_total") == 2
+
+
+# -- its own eyes --------------------------------------------------------------------------------------------------
+
+
+def test_nvml_hangs_and_everything_else_lives(mps: MpsStandIn, nvml: NvmlStandIn, serve: Serve) -> None:
+    mps.start()
+    nvml.write([Device()])
+    exporter = serve(impatient=True)
+    exporter.shows(1, "cuda_mps_gpu_up", gpu=GPU)
+    nvml.write([Device()], [hangs("nvmlDeviceGetMemoryInfo")])
+    exporter.shows(0, "cuda_mps_exporter_source_up", source="nvml")
+    assert exporter.value("cuda_mps_gpu_up", gpu=GPU) == 0
+    assert exporter.value("cuda_mps_gpu_memory_used_bytes") is None
+
+    mps.connect_and_wait(MADE_UP)
+    exporter.shows(1, "cuda_mps_server_clients")
+    mps.kill()
+    exporter.shows(1, "cuda_mps_daemon_losses_total")
+    assert exporter.value("cuda_mps_exporter_source_up") == 3
+
+    nvml.write([Device()])
+    exporter.shows(1, "cuda_mps_exporter_source_up", source="nvml")
+    exporter.shows(1, "cuda_mps_gpu_up", gpu=GPU)
+    nvml.write([Device()], [hangs("*")])
+    exporter.shows(0, "cuda_mps_exporter_source_up", source="nvml")
+    assert exporter.stop() == 0
+
+
+def test_without_a_driver_it_serves_the_rest(mps: MpsStandIn, serve: Serve, tmp_path: Path) -> None:
+    (tmp_path / "libnvidia-ml.so.1").write_text("no library")
+    mps.start()
+    mps.connect_and_wait(MADE_UP)
+    exporter = serve(LD_LIBRARY_PATH=str(tmp_path))
+
+    exporter.shows(1, "cuda_mps_server_clients")
+    exporter.shows(0, "cuda_mps_exporter_source_up", source="nvml")
+    assert exporter.value("cuda_mps_client_memory_used_bytes") is None
+
+
+def test_an_idle_daemon_is_hardly_asked(mps: MpsStandIn, nvml: NvmlStandIn, serve: Serve, start: Starter) -> None:
+    mps.start()
+    three_clients(mps, nvml, start)
+    exporter = serve()
+    exporter.shows(3, "cuda_mps_server_clients")
+    looks = exporter.value("cuda_mps_exporter_source_looks_total", source="process") or 0
+
+    def some_seconds_have_passed() -> None:
+        assert (exporter.value("cuda_mps_exporter_source_looks_total", source="process") or 0) >= looks + 6
+
+    eventually(some_seconds_have_passed, every=0.2)
+    asked = re.findall(r"Cmd:(\w+)", mps.control_log)
+
+    assert sorted(asked) == ["get_client_list", "get_server_list", "get_server_status"]
+
+
+# -- its end -------------------------------------------------------------------------------------------------------
+
+
+def test_sigterm_ends_it_well(mps: MpsStandIn, serve: Serve) -> None:
+    mps.start()
+    exporter = serve()
+    exporter.is_in_state("up")
+
+    assert exporter.stop() == 0
+    assert children_of(mps) == []
+
+
+def test_sigterm_ends_it_well_in_the_middle_of_a_question(mps: MpsStandIn, serve: Serve) -> None:
+    mps.start()
+    mps.stop_signal()
+    exporter = serve()
+    eventually(lambda: _some(children_of(mps)))
+
+    assert exporter.stop() == 0
+    eventually(lambda: _none(children_of(mps)), within=2)
+
+
+def _some(found: object) -> None:
+    assert found
+
+
+def _none(found: object) -> None:
+    assert not found
+
+
+def test_the_service_manager_is_told(mps: MpsStandIn, serve: Serve, tmp_path: Path) -> None:
+    mps.start()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(str(tmp_path / "notify"))
+        manager.settimeout(PATIENCE_SECONDS)
+        exporter = serve(NOTIFY_SOCKET=str(tmp_path / "notify"))
+        told = [manager.recv(4096).decode() for _ in range(3)]
+        exporter.process.send_signal(signal.SIGTERM)
+        while "STOPPING=1" not in told:
+            told.append(manager.recv(4096).decode())
+
+    assert told[0] == "READY=1"
+    assert all(each.startswith("WATCHDOG=1\nSTATUS=") for each in told[1:-1])
+    assert exporter.process.wait(PATIENCE_SECONDS) == 0
+
+
+# -- commands ------------------------------------------------------------------------------------------------------
+
+
+def test_status_is_a_table(mps: MpsStandIn, nvml: NvmlStandIn, environment: dict[str, str], start: Starter) -> None:
+    mps.start()
+    clients = three_clients(mps, nvml, start)
+
+    done = run(environment, "status")
+
+    assert (done.returncode, done.stderr) == (0, "")
+    rows = [line.split() for line in done.stdout.splitlines()[1:]]
+    user = psutil.Process().username()
+    assert sorted(rows) == sorted(
+        [str(mps.pipe_directory), str(mps.server_pid), "active", str(pid), user, "sleep", "0", f"{mebibytes}", "MiB"]
+        for pid, mebibytes in clients.items()
+    )
+
+
+def test_status_is_an_object_for_programs(
+    mps: MpsStandIn, nvml: NvmlStandIn, environment: dict[str, str], start: Starter
+) -> None:
+    mps.start()
+    clients = three_clients(mps, nvml, start)
+
+    done = run(environment, "status", "--json")
+    (daemon,) = json.loads(done.stdout)["daemons"]
+    (server,) = daemon["servers"]
+
+    assert (done.returncode, daemon["state"], daemon["pid"], daemon["version"]) == (0, "up", mps.pid, "13000")
+    assert (server["pid"], server["state"]) == (mps.server_pid, "active")
+    assert {each["pid"]: each["memory_used_bytes"] for each in server["clients"]} == {
+        pid: {GPU: mebibytes * MEBIBYTE} for pid, mebibytes in clients.items()
+    }
+
+
+@pytest.mark.parametrize("flags", [[], ["--json"]])
+def test_status_fails_where_an_expected_daemon_is_dead(
+    mps: MpsStandIn, environment: dict[str, str], flags: list[str]
+) -> None:
+    mps.start()
+    mps.kill()
+
+    done = run(environment, "status", *flags)
+
+    assert done.returncode == 1
+    assert "absent" in done.stdout
+
+
+def test_status_fails_where_a_server_is_in_fault(mps: MpsStandIn, environment: dict[str, str]) -> None:
+    mps.start()
+    mps.connect_and_wait(MADE_UP)
+    mps.fault(MADE_UP)
+
+    done = run(environment, "status")
+
+    assert (done.returncode, "fault" in done.stdout) == (1, True)
+
+
+def test_a_recording_tells_what_happened_again(
+    mps: MpsStandIn, nvml: NvmlStandIn, environment: dict[str, str], tmp_path: Path, start: Starter
+) -> None:
+    file, log = tmp_path / "recording.jsonl", tmp_path / "record.log"
+    mps.start()
+    clients = three_clients(mps, nvml, start)
+    recorder = Exporter(["-m", "exporter", "record", str(file), "--log.format=json"], environment, log)
+
+    def told(name: str, times: int) -> None:
+        assert len(recorder.events(name)) == times
+
+    try:
+        eventually(lambda: told("client_connected", 3))
+        mps.connect_and_wait(MADE_UP)
+        eventually(lambda: told("client_connected", 4))
+        mps.disconnect(MADE_UP)
+        eventually(lambda: told("client_disconnected", 1))
+        mps.fault(next(iter(clients)))
+        eventually(lambda: told("server_state", 2))
+    finally:
+        recorder.process.send_signal(signal.SIGTERM)
+        assert recorder.process.wait(PATIENCE_SECONDS) == 0
+    live = [record for record in recorder.said() if "daemon" in record]
+
+    events = [json.loads(line) for line in run(environment, "replay", "--events", str(file)).stdout.splitlines()]
+    metrics = run(environment, "replay", "--metrics", str(file)).stdout
+
+    assert events == [{key: each[key] for key in each if key not in ("level", "timestamp")} for each in live]
+    assert re.search(r'cuda_mps_server_state\{.*state="fault"\} 1\.0', metrics)
+    assert sorted(re.findall(r'cuda_mps_client_info\{.*pid="(\d+)"', metrics)) == sorted(map(str, clients))
+
+
+def test_record_ends_by_itself_when_told_for_how_long(environment: dict[str, str], tmp_path: Path) -> None:
+    done = run(environment, "record", str(tmp_path / "recording.jsonl"), "--for", "300ms")
+
+    assert done.returncode == 0
+    header = json.loads((tmp_path / "recording.jsonl").read_text().splitlines()[0])
+    assert header["recording"] == 1
+
+
+def test_promtool_finds_nothing_to_complain_of(
+    mps: MpsStandIn, nvml: NvmlStandIn, serve: Serve, start: Starter
+) -> None:
+    promtool = needed("promtool")
+    mps.start()
+    clients = three_clients(mps, nvml, start)
+    exporter = serve()
+    exporter.shows(3, "cuda_mps_server_clients")
+    exporter.shows(sum(clients.values()) * MEBIBYTE, "cuda_mps_client_memory_used_bytes")
+    alive = exporter.scrape()
+    mps.kill()
+    exporter.shows(1, "cuda_mps_daemon_losses_total")
+
+    for text in (alive, exporter.scrape()):
+        done = subprocess.run([promtool, "check", "metrics"], input=text, capture_output=True, text=True)
+        assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_the_daemon_outlives_the_exporter(mps: MpsStandIn, serve: Serve) -> None:
+    mps.start()
+    exporter = serve()
+    exporter.is_in_state("up")
+    exporter.process.kill()
+    exporter.process.wait()
+
+    assert is_alive(mps.pid)
+    assert mps.ask("get_server_list").returncode == 0

@@ -1,0 +1,75 @@
+"""Records go out one a line, for a person or for machines, and tracebacks keep what they saw to themselves."""
+
+import io
+import json
+
+import pytest
+import structlog
+
+from exporter import log
+
+
+class Terminal(io.StringIO):
+    """What a person looks at."""
+
+    def isatty(self) -> bool:
+        """Yes."""
+        return True
+
+
+def fail_with_a_secret() -> None:
+    password = "hunter" + "2"
+    raise ValueError(f"no use for {len(password)} letters")
+
+
+def written(log_format: str, stream: io.StringIO, level: str = "info") -> str:
+    log.configure(level, log_format, stream)
+    logger = structlog.get_logger()
+    logger.debug("unimportant")
+    logger.info("client_connected", pid=7, name="two\nlines")
+    try:
+        fail_with_a_secret()
+    except ValueError:
+        logger.exception("source_raised", source="nvml")
+    return stream.getvalue()
+
+
+def test_json_is_one_object_a_line() -> None:
+    first, second = (json.loads(line) for line in written("json", io.StringIO()).splitlines())
+
+    assert first.pop("timestamp").endswith("Z")
+    assert first == {"event": "client_connected", "level": "info", "pid": 7, "name": "two\nlines"}
+    assert (second["event"], second["level"], second["source"]) == ("source_raised", "error", "nvml")
+    assert "ValueError: no use for 7 letters" in second["exception"]
+
+
+def test_logfmt_keeps_a_record_to_its_line() -> None:
+    first, second = written("logfmt", io.StringIO()).splitlines()
+
+    assert first.startswith("timestamp=")
+    assert "level=info event=client_connected pid=7" in first
+    assert "event=source_raised" in second
+
+
+@pytest.mark.parametrize(("stream", "colors"), [(io.StringIO(), False), (Terminal(), True)])
+def test_console_has_colors_at_a_terminal_alone(stream: io.StringIO, colors: bool) -> None:
+    assert ("\x1b[" in written("console", stream)) is colors
+
+
+def test_auto_is_for_a_person_at_a_terminal_and_for_machines_elsewhere() -> None:
+    assert json.loads(written("auto", io.StringIO()).splitlines()[0])["pid"] == 7
+    assert "client_connected" in written("auto", Terminal())
+    assert not written("auto", Terminal()).startswith("{")
+
+
+def test_what_is_below_the_level_is_left_out() -> None:
+    assert "unimportant" in written("json", io.StringIO(), level="debug")
+    assert "client_connected" not in written("json", io.StringIO(), level="error")
+
+
+@pytest.mark.parametrize("log_format", ["console", "json", "logfmt"])
+def test_a_traceback_has_no_local_variables(log_format: str) -> None:
+    told = written(log_format, Terminal())
+
+    assert "fail_with_a_secret" in told
+    assert "hunter2" not in told

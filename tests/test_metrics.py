@@ -1,0 +1,405 @@
+"""The exposition: what each family says of a node, that it says it validly, and that nobody's name can spoil it."""
+
+import subprocess
+from collections.abc import Callable
+
+import pytest
+from prometheus_client import Metric, generate_latest
+from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
+from prometheus_client.parser import text_string_to_metric_families as parse_text
+from prometheus_client.samples import Sample
+from tests.builders import (
+    AT,
+    CLIENT,
+    DAEMON,
+    FAULT_BLOCK,
+    GPU,
+    GPU_BYTES,
+    MIB,
+    OTHER_GPU,
+    SCENES,
+    SERVER,
+    active,
+    at_work,
+    control_log,
+    daemon_dead,
+    full,
+    gpu_lost,
+    gpu_reading,
+    idle,
+    look,
+    no_daemon,
+    no_nvml,
+    node,
+    process,
+    server_log,
+    servers,
+    three_clients,
+    told,
+)
+from tests.tools import needed
+
+from exporter.metrics.catalogue import CATALOGUE, NodeCollector
+from exporter.model.node import Node
+from exporter.view import LONGEST_TEXT, View
+
+every_scene = pytest.mark.parametrize("scene", SCENES.values(), ids=SCENES)
+
+STATE_SETS = {"cuda_mps_daemon_state": 6, "cuda_mps_server_state": 3}
+
+HOSTILE = (
+    'he said "hello"',
+    "two\nlines",
+    'cuda_mps_daemon_up{daemon="x"} 0\n# HELP cuda_mps_daemon_up no\r\n',
+    "back\\slash\\n",
+    "}{,=\x00\x1b[31m\t",
+    "x" * 4000,
+    "ü" * 4000,
+    "\ud800\udcff",
+    "\u2028line\u2029separators\x85",
+    "\u202eright to left",
+    "[2026-11-20 15:08:45.147 Server   513] Server is handling a fatal GPU error.",
+    "",
+)
+
+
+def text_of(present: Node, min_age: float = 0.0) -> str:
+    return generate_latest(NodeCollector(View(present, min_age))).decode()
+
+
+def families(present: Node, min_age: float = 0.0) -> dict[str, Metric]:
+    """By their names in the exposition."""
+    parsed = parse_text(text_of(present, min_age))
+    return {metric.name + ("_total" if metric.type == "counter" else ""): metric for metric in parsed}
+
+
+def samples(present: Node, name: str, **labels: str) -> list[Sample]:
+    family = families(present).get(name)
+    return [each for each in family.samples if labels.items() <= each.labels.items()] if family else []
+
+
+def value(present: Node, name: str, **labels: str) -> float:
+    """The value of the one sample with these labels."""
+    (sample,) = samples(present, name, **labels)
+    return sample.value
+
+
+def by(present: Node, name: str, label: str, **labels: str) -> dict[str, float]:
+    """Values by one label."""
+    return {each.labels[label]: each.value for each in samples(present, name, **labels)}
+
+
+class TestCatalogue:
+    """Names are a contract."""
+
+    def test_names_are_unique_and_ours(self) -> None:
+        names = [family.name for family in CATALOGUE]
+        assert len(names) == len(set(names))
+        assert all(name.startswith("cuda_mps_") for name in names)
+
+    def test_counters_and_only_they_end_in_total(self) -> None:
+        for family in CATALOGUE:
+            assert family.name.endswith("_total") == (family.metric(View(node())).type == "counter")
+
+    def test_each_says_what_it_means(self) -> None:
+        for family in CATALOGUE:
+            assert family.help.endswith(".")
+            assert len(set(family.labels)) == len(family.labels)
+
+    def test_each_has_samples_in_some_scene(self) -> None:
+        """A family that never shows has no test."""
+        shown = {name for scene in SCENES.values() for name in families(scene())}
+        missing = {family.name for family in CATALOGUE} - shown
+        assert missing == {"cuda_mps_exporter_log_followed"} - shown
+
+
+@every_scene
+class TestEveryScene:
+    """Whatever the node is like."""
+
+    def test_families_are_those_of_the_catalogue_with_their_labels(self, scene: Callable[[], Node]) -> None:
+        labels = {family.name: set(family.labels) for family in CATALOGUE}
+        for name, family in families(scene()).items():
+            assert all(sample.labels.keys() == labels[name] for sample in family.samples)
+
+    def test_no_series_is_there_twice(self, scene: Callable[[], Node]) -> None:
+        """Prometheus would refuse the whole scrape."""
+        series = [
+            (sample.name, frozenset(sample.labels.items()))
+            for family in families(scene()).values()
+            for sample in family.samples
+        ]
+        assert len(series) == len(set(series))
+
+    @pytest.mark.parametrize("name", STATE_SETS)
+    def test_exactly_one_state_is_1(self, scene: Callable[[], Node], name: str) -> None:
+        whose: dict[tuple[str | None, str | None], list[float]] = {}
+        for sample in samples(scene(), name):
+            key = (sample.labels.get("daemon"), sample.labels.get("server"))
+            whose.setdefault(key, []).append(sample.value)
+        for values in whose.values():
+            assert sorted(values) == [0.0] * (STATE_SETS[name] - 1) + [1.0]
+
+    def test_promtool_has_nothing_to_say(self, scene: Callable[[], Node]) -> None:
+        done = subprocess.run(
+            [needed("promtool"), "check", "metrics"],
+            input=text_of(scene()),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+    def test_openmetrics_says_the_same(self, scene: Callable[[], Node]) -> None:
+        """Read by its own, strict, parser."""
+        present = scene()
+        strict = list(parse_openmetrics(generate_openmetrics(NodeCollector(View(present))).decode()))
+        told = {(each.name, str(sorted(each.labels.items()))): each.value for one in strict for each in one.samples}
+        assert told == {
+            (each.name, str(sorted(each.labels.items()))): each.value
+            for one in families(present).values()
+            for each in one.samples
+        }
+
+
+class TestIdle:
+    """A known daemon without clients says 0, not nothing."""
+
+    def test_the_daemon_is_up(self) -> None:
+        assert value(idle(), "cuda_mps_daemon_up", daemon=DAEMON) == 1
+        assert value(idle(), "cuda_mps_daemon_state", state="up") == 1
+        (info,) = samples(idle(), "cuda_mps_daemon_info")
+        assert info.labels == {
+            "daemon": DAEMON,
+            "pipe_directory": DAEMON,
+            "uid": "0",
+            "version": "13000",
+            "expected": "true",
+        }
+
+    @pytest.mark.parametrize("present", [idle(), told(*at_work()[:1], servers()).node], ids=("a server", "no server"))
+    def test_what_is_counted_is_there_at_0(self, present: Node) -> None:
+        """Before anything happened, so that the first thing that happens is an increase."""
+        assert value(present, "cuda_mps_clients_connected_total", daemon=DAEMON) == 0
+        assert value(present, "cuda_mps_clients_waiting", daemon=DAEMON) == 0
+        disconnected = by(present, "cuda_mps_clients_disconnected_total", "reason")
+        assert disconnected == {"exit": 0, "server_gone": 0, "daemon_gone": 0}
+        assert by(present, "cuda_mps_clients_refused_total", "reason") == {"limit": 0, "fault": 0, "other": 0}
+        assert by(present, "cuda_mps_daemon_losses_total", "reason") == {"died": 0, "replaced": 0}
+
+    def test_the_server_has_0_clients_of_48(self) -> None:
+        assert value(idle(), "cuda_mps_server_clients", server=str(SERVER)) == 0
+        assert value(idle(), "cuda_mps_server_clients_limit", server=str(SERVER)) == 48
+        assert value(idle(), "cuda_mps_bypassing_processes", gpu=GPU) == 0
+
+    def test_an_expected_daemon_that_nobody_has_seen_is_known_but_has_no_state_yet(self) -> None:
+        """Not asked is not down."""
+        assert not samples(node(), "cuda_mps_daemon_up")
+        assert value(node(), "cuda_mps_clients_connected_total", daemon=DAEMON) == 0
+
+    def test_a_default_directory_without_a_daemon_makes_no_series(self) -> None:
+        present = told(no_daemon(), start=node(DAEMON, expected=False)).node
+        assert not samples(present, "cuda_mps_daemon_up")
+        assert not samples(present, "cuda_mps_clients_connected_total")
+
+
+class TestThreeClients:
+    """Who is on it, and who uses what."""
+
+    def test_who_they_are_stands_on_their_info(self) -> None:
+        infos = samples(three_clients(), "cuda_mps_client_info")
+        assert sorted((each.labels["pid"], each.labels["user"], each.labels["command"]) for each in infos) == [
+            ("600", "alice", "train.py"),
+            ("601", "bob", "vllm"),
+            ("602", "alice", "eval.py"),
+        ]
+        assert {(each.labels["server"], each.value) for each in infos} == {(str(SERVER), 1)}
+
+    def test_a_clients_id_joins_its_memory_to_its_info(self) -> None:
+        """On each GPU it uses."""
+        present = three_clients()
+        pids = {each.labels["client"]: each.labels["pid"] for each in samples(present, "cuda_mps_client_info")}
+        memory = {
+            (pids[each.labels["client"]], each.labels["gpu"]): each.value / MIB
+            for each in samples(present, "cuda_mps_client_memory_used_bytes")
+        }
+        assert memory == {("600", GPU): 1540, ("601", GPU): 2564, ("600", OTHER_GPU): 700, ("602", OTHER_GPU): 4612}
+
+    def test_the_gpus(self) -> None:
+        present = three_clients()
+        assert by(present, "cuda_mps_gpu_up", "gpu") == {GPU: 1, OTHER_GPU: 1}
+        assert value(present, "cuda_mps_gpu_memory_total_bytes", gpu=GPU) == GPU_BYTES
+        assert value(present, "cuda_mps_gpu_memory_used_bytes", gpu=GPU) == (1540 + 2564 + 66) * MIB
+        assert by(present, "cuda_mps_bypassing_processes", "gpu") == {GPU: 0, OTHER_GPU: 1}
+
+    def test_a_client_has_series_of_its_own_from_an_age_on_and_is_counted_at_once(self) -> None:
+        present = told(process(), *server_log(active(700), at=AT + 100), start=three_clients()).node
+        infos = families(present, min_age=15)["cuda_mps_client_info"].samples
+        assert {each.labels["pid"] for each in infos} == {"600", "601", "602"}
+        assert value(present, "cuda_mps_server_clients", server=str(SERVER)) == 4
+
+    def test_a_client_that_was_seen_to_start_elsewhen_has_another_id(self) -> None:
+        """The PID may come again."""
+        ids = {
+            each.labels["client"]
+            for ticks in (1, 2)
+            for each in samples(told(*at_work(CLIENT), process(ticks=ticks)).node, "cuda_mps_client_info")
+        }
+        assert len(ids) == 2
+
+
+class TestFull:
+    """As many as fit."""
+
+    def test_clients_and_limit_meet(self) -> None:
+        assert value(full(), "cuda_mps_server_clients", server=str(SERVER)) == 48
+        assert value(full(), "cuda_mps_server_clients_limit", server=str(SERVER)) == 48
+        assert len(samples(full(), "cuda_mps_client_info")) == 48
+        assert len(samples(full(), "cuda_mps_client_memory_used_bytes")) == 48
+
+    def test_those_turned_away_are_counted(self) -> None:
+        assert value(full(), "cuda_mps_clients_refused_total", reason="limit") == 16
+        assert value(full(), "cuda_mps_clients_connected_total") == 48
+
+    @pytest.mark.parametrize(
+        ("version", "limit"), [("12040", 48), ("13000", 48), ("13010", 60), ("13030", 60), ("14000", 60)]
+    )
+    def test_how_many_fit_depends_on_the_version(self, version: str, limit: int) -> None:
+        present = told(*at_work(), *control_log(f"CUDA MPS Control binary version: {version}")).node
+        assert value(present, "cuda_mps_server_clients_limit") == limit
+
+    def test_what_the_server_says_of_its_limit_outweighs_the_version(self) -> None:
+        said = "Failed to accept new client. Maximum number of clients (16) reached."
+        assert value(told(*at_work(), *server_log(said)).node, "cuda_mps_server_clients_limit") == 16
+
+    def test_without_a_version_it_is_not_known(self) -> None:
+        assert not samples(told(*at_work()[1:]).node, "cuda_mps_server_clients_limit")
+
+
+class TestDaemonDead:
+    """A death leaves a level, a count and a time."""
+
+    def test_it_is_down_and_counted(self) -> None:
+        assert value(daemon_dead(), "cuda_mps_daemon_up") == 0
+        assert value(daemon_dead(), "cuda_mps_daemon_state", state="absent") == 1
+        assert by(daemon_dead(), "cuda_mps_daemon_losses_total", "reason") == {"died": 1, "replaced": 0}
+        assert value(daemon_dead(), "cuda_mps_daemon_last_loss_timestamp_seconds") == AT + 5
+
+    def test_its_servers_and_clients_are_gone_and_their_end_is_counted(self) -> None:
+        present = daemon_dead()
+        gone = ("cuda_mps_server_state", "cuda_mps_server_clients", "cuda_mps_client_info", "cuda_mps_client_memory_used_bytes")
+        assert not [each for name in gone for each in samples(present, name)]
+        assert not samples(present, "cuda_mps_daemon_start_time_seconds")
+        assert value(present, "cuda_mps_clients_disconnected_total", reason="daemon_gone") == 3
+
+    def test_back_again_the_death_still_shows(self) -> None:
+        """Mended before the next scrape, it is still a death."""
+        back = told(*at_work(at=AT + 20), start=daemon_dead()).node
+        assert value(back, "cuda_mps_daemon_up") == 1
+        assert value(back, "cuda_mps_daemon_losses_total", reason="died") == 1
+        assert value(back, "cuda_mps_daemon_last_loss_timestamp_seconds") == AT + 5
+
+    def test_one_that_nobody_expected_is_told_of_for_five_minutes(self) -> None:
+        start = told(*at_work(CLIENT), start=node(DAEMON, expected=False)).node
+        dead = told(no_daemon(at=AT + 5), no_daemon(at=AT + 15), start=start).node
+        assert value(dead, "cuda_mps_daemon_losses_total", reason="died") == 1
+        assert not samples(told(look(at=AT + 400), start=dead).node, "cuda_mps_daemon_losses_total")
+
+
+class TestBlind:
+    """What cannot be seen has no value, rather than an old one."""
+
+    @pytest.mark.parametrize(
+        ("scene", "up"), [(no_nvml, {GPU: 0, OTHER_GPU: 0}), (gpu_lost, {GPU: 1, OTHER_GPU: 0})]
+    )
+    def test_a_gpu_that_was_not_read_has_no_values(self, scene: Callable[[], Node], up: dict[str, float]) -> None:
+        present = scene()
+        assert by(present, "cuda_mps_gpu_up", "gpu") == up
+        read = {gpu for gpu, seen in up.items() if seen}
+        for name in (
+            "cuda_mps_gpu_memory_used_bytes",
+            "cuda_mps_gpu_memory_total_bytes",
+            "cuda_mps_bypassing_processes",
+            "cuda_mps_client_memory_used_bytes",
+        ):
+            assert {each.labels["gpu"] for each in samples(present, name)} == read
+
+    def test_its_clients_are_still_there(self) -> None:
+        """Others tell of them."""
+        assert len(samples(no_nvml(), "cuda_mps_client_info")) == 3
+
+    def test_the_eye_says_that_it_is_blind_and_since_when(self) -> None:
+        present = no_nvml()
+        assert value(present, "cuda_mps_exporter_source_up", source="nvml") == 0
+        assert value(present, "cuda_mps_exporter_source_up", source="log") == 1
+        assert value(present, "cuda_mps_exporter_source_last_success_timestamp_seconds", source="nvml") == AT + 2
+        assert value(present, "cuda_mps_exporter_source_looks_total", source="nvml") == 2
+        assert value(present, "cuda_mps_exporter_source_failures_total", source="nvml") == 1
+
+    def test_one_that_never_saw_has_no_last_success(self) -> None:
+        present = told(look(problem="NVML is not there")).node
+        assert not samples(present, "cuda_mps_exporter_source_last_success_timestamp_seconds")
+
+    def test_read_again_the_values_are_back(self) -> None:
+        back = told(gpu_reading({600: 1540}, at=AT + 20), look(at=AT + 20), start=no_nvml()).node
+        assert value(back, "cuda_mps_gpu_up", gpu=GPU) == 1
+        assert value(back, "cuda_mps_client_memory_used_bytes", gpu=GPU) == 1540 * MIB
+
+
+def test_a_server_in_fault_says_so() -> None:
+    present = told(*at_work(CLIENT), *server_log(*FAULT_BLOCK)).node
+    states = by(present, "cuda_mps_server_state", "state")
+    assert states == {"initializing": 0, "active": 0, "fault": 1}
+
+
+def test_lines_that_nobody_knows_are_counted_beside_all() -> None:
+    present = told(*control_log("UI closed", "what is this?")).node
+    assert value(present, "cuda_mps_exporter_log_lines_total", file="control.log") == 2
+    assert value(present, "cuda_mps_exporter_log_lines_unrecognized_total", file="control.log") == 1
+
+
+@pytest.mark.parametrize("name", HOSTILE, ids=lambda name: ascii(name)[:40])
+class TestHostileNames:
+    """Whatever a workload calls itself, it stays one short label value."""
+
+    def scene(self, name: str) -> Node:
+        return told(
+            *at_work(CLIENT),
+            process(user=name, command=name),
+            gpu_reading([CLIENT], name=name),
+            *server_log(name),
+        ).node
+
+    def test_it_spoils_no_other_sample(self, name: str) -> None:
+        """Nor adds any: the exposition has the same series as with a plain name."""
+        plain, hostile = (
+            {
+                (sample.name, sample.value, *sorted(set(sample.labels.items()) - spoiled(sample)))
+                for family in families(self.scene(each)).values()
+                for sample in family.samples
+                if not sample.name.startswith("cuda_mps_exporter_log_lines")
+            }
+            for each in ("plain", name)
+        )
+        assert hostile == plain
+
+    def test_it_is_short_and_keeps_to_its_line(self, name: str) -> None:
+        (info,) = samples(self.scene(name), "cuda_mps_client_info")
+        assert len(info.labels["command"]) <= LONGEST_TEXT == 128
+        assert info.labels["command"].isprintable()
+        text = text_of(self.scene(name))
+        assert len(text.splitlines()) == len(text_of(self.scene("plain")).splitlines())
+
+    def test_both_formats_can_be_read_and_promtool_is_silent(self, name: str) -> None:
+        present = self.scene(name)
+        list(parse_openmetrics(generate_openmetrics(NodeCollector(View(present))).decode()))
+        done = subprocess.run(
+            [needed("promtool"), "check", "metrics"], input=text_of(present), capture_output=True, text=True, check=False
+        )
+        assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def spoiled(sample: Sample) -> set[tuple[str, str]]:
+    """The labels of a sample that a name stands in."""
+    return {(label, sample.labels[label]) for label in ("user", "command", "name") if label in sample.labels}

@@ -1,0 +1,57 @@
+"""Notifier tells systemd how the service is, and never fails for want of a listener."""
+
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from exporter.notify import Notifier
+
+
+@pytest.fixture
+def manager() -> Iterator[socket.socket]:
+    """The service manager's end of a notify socket; the test binds it."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as channel:
+        channel.settimeout(30)
+        yield channel
+
+
+def test_each_message_is_a_datagram(manager: socket.socket, tmp_path: Path) -> None:
+    manager.bind(str(tmp_path / "notify"))
+    notifier = Notifier({"NOTIFY_SOCKET": str(tmp_path / "notify")})
+
+    notifier.ready()
+    notifier.alive("1 of 1 daemons up, 3 clients")
+    notifier.stopping()
+
+    assert [manager.recv(4096) for _ in range(3)] == [
+        b"READY=1",
+        b"WATCHDOG=1\nSTATUS=1 of 1 daemons up, 3 clients",
+        b"STOPPING=1",
+    ]
+
+
+def test_an_abstract_socket_is_one_too(manager: socket.socket, tmp_path: Path) -> None:
+    manager.bind(f"\0{tmp_path}/notify")
+    Notifier({"NOTIFY_SOCKET": f"@{tmp_path}/notify"}).ready()
+
+    assert manager.recv(4096) == b"READY=1"
+
+
+@pytest.mark.parametrize("environment", [{}, {"NOTIFY_SOCKET": ""}, {"NOTIFY_SOCKET": "/nowhere/at/all"}])
+def test_without_a_manager_nothing_happens(environment: dict[str, str]) -> None:
+    notifier = Notifier(environment)
+
+    notifier.ready()
+    notifier.alive("well")
+    notifier.stopping()
+
+
+@pytest.mark.timeout(20)
+def test_a_manager_that_does_not_listen_holds_nobody_up(manager: socket.socket, tmp_path: Path) -> None:
+    manager.bind(str(tmp_path / "notify"))
+    notifier = Notifier({"NOTIFY_SOCKET": str(tmp_path / "notify")})
+
+    for _ in range(2000):
+        notifier.alive("well")

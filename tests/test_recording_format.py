@@ -1,0 +1,269 @@
+"""Recordings on disk: what is written can be read, what is old or new is read too, what is no recording is refused."""
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.builders import AT, DAEMON, GPU, OTHER_GPU, scenario
+
+from exporter.cli import main
+from exporter.model.observation import (
+    ControlReply,
+    DaemonProcess,
+    GpuEvent,
+    GpuProcess,
+    GpuReading,
+    KernelRecord,
+    LogFile,
+    LogLine,
+    Observation,
+    ProcessExit,
+    ProcessReading,
+    ProcessUtilization,
+    SourceReading,
+)
+from exporter.recording import Header, RecordedDaemon, RecordedGpu, Recording, write_header, write_observation
+
+HEADER = Header(
+    daemons=(
+        RecordedDaemon(name="training", pipe_directory="/run/a", log_directory="/log/a"),
+        RecordedDaemon(name="other", pipe_directory="/run/b", log_directory="/log/b", expected=False),
+    ),
+    gpus=(RecordedGpu(index=3, uuid=OTHER_GPU, name="NVIDIA H200"),),
+    facts={"driver": "580.159.04"},
+)
+
+texts = st.text(st.characters(exclude_categories=()))
+times = st.floats(min_value=0, max_value=2e9)
+counts = st.integers(min_value=0, max_value=2**63)
+maybe = st.none() | counts
+gpu_processes = st.none() | st.lists(st.builds(GpuProcess, pid=counts, used_bytes=maybe), max_size=3).map(tuple)
+samples = st.builds(ProcessUtilization, pid=counts, timestamp_us=counts, sm_percent=counts, memory_percent=counts)
+anything = st.one_of(
+    st.builds(
+        ControlReply,
+        at=times,
+        daemon=texts,
+        command=texts,
+        exit_code=maybe,
+        stdout=texts,
+        stderr=texts,
+        seconds=st.none() | times,
+    ),
+    st.builds(LogLine, at=times, daemon=texts, file=texts, line=texts),
+    st.builds(LogFile, at=times, daemon=texts, file=texts, problem=st.none() | texts),
+    st.builds(
+        GpuReading,
+        at=times,
+        gpu=texts,
+        problem=st.none() | texts,
+        index=maybe,
+        name=st.none() | texts,
+        compute_processes=gpu_processes,
+        mps_processes=gpu_processes,
+        process_utilization=st.none() | st.lists(samples, max_size=2).map(tuple),
+        memory_used_bytes=maybe,
+        energy_millijoules=maybe,
+    ),
+    st.builds(GpuEvent, at=times, type=counts, xid=counts, gpu=st.none() | texts),
+    st.builds(KernelRecord, at=times, record=texts),
+    st.builds(
+        ProcessReading,
+        at=times,
+        pid=counts,
+        start_ticks=counts,
+        started=times,
+        uid=maybe,
+        user=st.none() | texts,
+        command=st.none() | texts,
+        executable=st.none() | texts,
+        cgroup=st.none() | texts,
+    ),
+    st.builds(ProcessExit, at=times, pid=counts, start_ticks=counts),
+    st.builds(
+        DaemonProcess,
+        at=times,
+        daemon=texts,
+        pid=maybe,
+        start_ticks=maybe,
+        started=st.none() | times,
+        uid=maybe,
+        environment=st.dictionaries(texts, texts, max_size=2),
+    ),
+    st.builds(SourceReading, at=times, name=texts, seconds=times, problem=st.none() | texts),
+)
+
+
+def written(*seen: Observation, header: Header = HEADER) -> str:
+    file = io.StringIO()
+    write_header(file, header)
+    for each in seen:
+        write_observation(file, each)
+    return file.getvalue()
+
+
+def read(text: str) -> list[Observation]:
+    return list(Recording(io.StringIO(text)).observations())
+
+
+class TestRoundTrip:
+    """`record` writes what `replay` reads."""
+
+    @given(st.lists(anything, max_size=5))
+    @settings(max_examples=100, deadline=None)
+    def test_whatever_was_seen_is_read_as_it_was_written(self, seen: list[Observation]) -> None:
+        """One ASCII line each, whatever text is in it."""
+        text = written(*seen)
+        assert read(text) == seen
+        assert text.isascii()
+        assert text.count("\n") == len(seen) + 1
+
+    @pytest.mark.parametrize(
+        "seen",
+        [
+            LogFile(at=AT, daemon=DAEMON, file="control.log", problem=None),
+            DaemonProcess(at=AT, daemon=DAEMON, pid=None),
+            ControlReply(at=AT, daemon=DAEMON, command="get_server_list", exit_code=None),
+            GpuReading(at=AT, gpu=GPU),
+            GpuReading(at=AT, gpu=GPU, compute_processes=(), mps_processes=None),
+            GpuReading(at=AT, gpu=GPU, mps_processes=(GpuProcess(pid=1),)),
+            SourceReading(at=AT, name="nvml", seconds=0.0),
+        ],
+        ids=lambda seen: type(seen).__name__,
+    )
+    def test_nothing_is_told_from_an_empty_list_and_from_zero(self, seen: Observation) -> None:
+        """No problem, no process, no answer: these too must come back."""
+        assert read(written(seen)) == [seen]
+
+    def test_the_header_comes_back(self) -> None:
+        """Daemons, GPUs, and further facts as they were."""
+        assert Recording(io.StringIO(written())).header == HEADER
+
+    def test_the_node_starts_from_the_headers_daemons(self) -> None:
+        """So that replay judges a daemon by what was expected of it then."""
+        daemons = HEADER.node().daemons
+        assert {name: daemon.expected for name, daemon in daemons.items()} == {"training": True, "other": False}
+        assert daemons["other"].pipe_directory == "/run/b"
+
+    def test_an_observation_that_names_no_daemon_speaks_of_the_headers_first(self) -> None:
+        """As those of older recordings do."""
+        (seen,) = read(written() + '{"at": 1, "source": "log", "file": "control.log", "line": "x"}\n')
+        assert seen == LogLine(at=1.0, daemon="training", file="control.log", line="x")
+
+    def test_a_gpu_gets_index_and_name_from_the_header(self) -> None:
+        """Unless the reading has its own."""
+        (seen,) = read(written() + json.dumps({"at": 1, "source": "nvml", "gpu": OTHER_GPU}) + "\n")
+        assert seen == GpuReading(at=1.0, gpu=OTHER_GPU, index=3, name="NVIDIA H200")
+
+
+class TestOtherVersions:
+    """Yesterday's recordings, and tomorrow's."""
+
+    def test_the_header_of_the_first_recordings_has_directories_only(self) -> None:
+        """Their daemon is an expected one."""
+        header = '{"recording": 1, "pipe_directory": "/run/p", "log_directory": "/run/l", "gpus": []}\n'
+        (daemon,) = Recording(io.StringIO(header)).header.daemons
+        assert daemon == RecordedDaemon(name="/run/p", pipe_directory="/run/p", log_directory="/run/l")
+
+    def test_without_a_header_the_default_directories_are_meant(self) -> None:
+        """Lines that somebody cut out of a recording still replay."""
+        line = '{"at": 1, "source": "log", "file": "control.log", "line": "x"}\n'
+        assert read(line) == [LogLine(at=1.0, daemon=DAEMON, file="control.log", line="x")]
+
+    def test_unknown_sources_and_keys_are_passed_over(self) -> None:
+        """A later version may have more to tell."""
+        lines = (
+            '{"at": 1, "source": "telepathy", "thought": 7}\n'
+            '{"at": 2, "source": "kernel", "record": "x", "mood": "good"}\n'
+            "\n"
+            '{"at": 3}\n'
+        )
+        assert read(written() + lines) == [KernelRecord(at=2.0, record="x")]
+
+    def test_a_time_may_be_a_whole_number(self) -> None:
+        """JSON does not tell them apart."""
+        assert read('{"at": 2, "source": "kernel", "record": "x"}\n') == [KernelRecord(at=2.0, record="x")]
+
+
+HEADER_LINE = '{"recording": 1}\n'
+GOOD_LINE = '{"at": 1, "source": "kernel", "record": "x"}\n'
+
+
+class TestRefusals:
+    """Through the command line: what, where, and exit code 1."""
+
+    def test_a_torn_last_line_ends_it_quietly(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        """A recorder was killed in mid-write; what it wrote before still counts."""
+        text = scenario("control_killed").text
+        path = tmp_path / "torn.jsonl"
+        path.write_text(text[:-20])
+        assert main(["replay", "--events", str(path)]) == 0
+        told = capsys.readouterr()
+        assert json.loads(told.out.splitlines()[-1])["event"] == "client_disconnected"
+        assert told.err == ""
+
+    @pytest.mark.parametrize(
+        ("text", "line", "problem"),
+        [
+            (HEADER_LINE + GOOD_LINE + "not json\n" + GOOD_LINE, 3, "is not JSON"),
+            (HEADER_LINE + '{"at": 1, "source": "ker\n', 2, "is not JSON"),
+            (HEADER_LINE + "[1, 2]\n", 2, "is not a JSON object"),
+            (HEADER_LINE + "7", 2, "is not a JSON object"),
+            (HEADER_LINE + '{"source": "kernel", "record": "x"}\n', 2, "'at' is missing"),
+            (HEADER_LINE + '{"at": "now", "source": "kernel", "record": "x"}\n', 2, "'at' is 'now'"),
+            (HEADER_LINE + '{"at": 1, "source": "log", "file": "f", "line": 7}\n', 2, "'line' is 7"),
+            (HEADER_LINE + '{"at": 1, "source": "process_exit", "pid": "1", "start_ticks": 1}\n', 2, "'pid' is '1'"),
+            (HEADER_LINE + '{"at": 1, "source": "process_exit", "pid": true, "start_ticks": 1}\n', 2, "'pid' is True"),
+            (
+                HEADER_LINE + '{"at": 1, "source": "nvml", "gpu": "g", "mps_processes": [{"used_bytes": 1}]}\n',
+                2,
+                "'pid' is missing",
+            ),
+            ('{"recording": 2}\n', 1, "says format 2; this version reads format 1"),
+            ('{"recording": "one"}\n', 1, "says format 'one'"),
+            ('{"recording": 1, "daemons": [{"name": "x"}]}\n', 1, "missing or malformed part"),
+        ],
+    )
+    def test_what_is_malformed_is_named_with_file_and_line(
+        self, text: str, line: int, problem: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """The person who asked can go there and look."""
+        path = tmp_path / "bad.jsonl"
+        path.write_text(text)
+        assert main(["replay", "--events", str(path)]) == 1
+        complaint = capsys.readouterr().err
+        assert complaint.startswith(f"cuda-mps-exporter: {path}: line {line} ")
+        assert problem in complaint
+        assert "Traceback" not in complaint
+
+    def test_a_missing_file_is_named(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        """With the system's reason."""
+        path = tmp_path / "none.jsonl"
+        assert main(["replay", "--metrics", str(path)]) == 1
+        assert capsys.readouterr().err == f"cuda-mps-exporter: {path}: No such file or directory\n"
+
+    def test_a_directory_is_no_recording(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        """Nor may it end in a traceback."""
+        assert main(["replay", "--metrics", str(tmp_path)]) == 1
+        assert capsys.readouterr().err == f"cuda-mps-exporter: {tmp_path}: Is a directory\n"
+
+    def test_bytes_that_are_no_text_are_refused_like_any_other(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """A gzipped recording, say."""
+        path = tmp_path / "zipped.jsonl"
+        path.write_bytes(b"\x1f\x8b\x08\x00\xff\xfe\n\x00\n")
+        assert main(["replay", "--metrics", str(path)]) == 1
+        assert f"{path}: line 1 is not JSON" in capsys.readouterr().err
+
+    def test_an_empty_file_tells_of_a_node_that_nothing_is_known_of(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """And is no error: a recorder may be stopped at once."""
+        path = tmp_path / "empty.jsonl"
+        path.write_text("")
+        assert main(["replay", "--events", str(path)]) == 0
+        assert capsys.readouterr().out == ""
