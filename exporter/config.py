@@ -108,7 +108,7 @@ def _directory(flag: str, text: str) -> Path:
 
 def parse_duration(flag: str, text: str) -> float:
     """A duration, such as 500ms, 15s or 2m, in seconds."""
-    found = re.fullmatch(r"(\d{1,9}(?:\.\d{1,9})?)(ms|s|m|h|)", text)
+    found = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)(ms|s|m|h|)", text)
     if found is None:
         raise ConfigError(f"{flag}: {text!r} is no duration; write 500ms, 15s or 2m")
     return float(found[1]) * _UNITS[found[2]]
@@ -117,7 +117,7 @@ def parse_duration(flag: str, text: str) -> float:
 def parse_address(text: str) -> tuple[str, int]:
     """A host and port, as in 127.0.0.1:10677, [::1]:10677 or :10677 (all addresses)."""
     host, colon, port = text.rpartition(":")
-    if not colon or not port.isascii() or not port.isdigit() or int(port) > 65535:
+    if not colon or not re.fullmatch(r"[0-9]{1,5}", port) or int(port) > 65535:
         raise ConfigError(f"--web.listen-address: {text!r} is no address; write HOST:PORT or :PORT")
     if host.startswith("[") and host.endswith("]"):
         return host[1:-1], int(port)

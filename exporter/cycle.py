@@ -4,6 +4,7 @@ Nothing acts yet. The main thread is the cycle; sources look in threads of their
 inbox, so that one that hangs keeps nobody waiting.
 """
 
+import contextlib
 import queue
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -98,12 +99,12 @@ class Cycle:
 
     def _seen(self, timeout: float) -> Iterable[Observation]:
         seen: list[Observation] = []
-        try:
+        with contextlib.suppress(queue.Empty):
             seen.extend(self._inbox.get(timeout=timeout))
-            while True:
+            # As much as is there now: whoever goes on filling it must not hold up the cycle.
+            for _ in range(self._inbox.qsize()):
                 seen.extend(self._inbox.get_nowait())
-        except queue.Empty:
-            return seen
+        return seen
 
     def _complaints(self) -> list[Observation]:
         return [complaint for eye in self._sources.eyes if (complaint := eye.complaint()) is not None]

@@ -1,6 +1,7 @@
 """Configures structlog, once: for a person at a terminal, or for machines."""
 
-from typing import TextIO
+import contextlib
+from typing import TextIO, cast
 
 import structlog
 from structlog.typing import Processor
@@ -20,8 +21,23 @@ def configure(level: str, log_format: str, stream: TextIO) -> None:
             *_rendering(log_format, colors=stream.isatty()),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(LEVELS[level]),
-        logger_factory=structlog.WriteLoggerFactory(stream),
+        logger_factory=lambda *_: structlog.WriteLogger(cast("TextIO", _Forgiving(stream))),
     )
+
+
+class _Forgiving:
+    """A stream that may fail: a full disk or a journal that has gone must not end what it was to tell of."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> None:
+        with contextlib.suppress(OSError, ValueError):
+            self._stream.write(text)
+
+    def flush(self) -> None:
+        with contextlib.suppress(OSError, ValueError):
+            self._stream.flush()
 
 
 def _rendering(log_format: str, *, colors: bool) -> list[Processor]:

@@ -17,6 +17,9 @@ from exporter.metrics.exposition import Exposition
 MOST_REQUESTS = 40
 """Requests served at once, so that silent clients cannot pile up threads."""
 
+POLL_SECONDS = 0.1
+"""How soon the server notices that it is to end."""
+
 SILENCE_SECONDS = 5.0
 """How long a client may say nothing."""
 
@@ -94,7 +97,9 @@ class WebServer:
             raise ConfigError(
                 f"--web.listen-address: cannot listen on {host}:{port}: {error.strerror}; is another exporter running?"
             ) from error
-        self._thread = threading.Thread(target=self._server.serve_forever, name="web", daemon=True)
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, kwargs={"poll_interval": POLL_SECONDS}, name="web", daemon=True
+        )
 
     @property
     def port(self) -> int:

@@ -1,4 +1,4 @@
-"""Tiny makers with sane defaults: observations as MPS gives them, nodes that saw them, and recordings with their truth."""
+"""Tiny makers with sane defaults: observations as MPS gives them, nodes that saw them, recordings with their truth."""
 
 import gzip
 import io
@@ -17,6 +17,7 @@ from exporter.model.observation import (
     DaemonProcess,
     GpuProcess,
     GpuReading,
+    LogFile,
     LogLine,
     Observation,
     ProcessExit,
@@ -64,7 +65,8 @@ def node(*daemons: str, expected: bool = True) -> Node:
 
 def told(*seen: Observation, start: Node | None = None) -> Story:
     """The story of these observations, on a node that has seen nothing, or on this one."""
-    present, events = node() if start is None else start, []
+    present = node() if start is None else start
+    events: list[Event] = []
     for each in seen:
         present, news = fold(present, each)
         events.extend(news)
@@ -133,7 +135,9 @@ def control_log(*texts: str, at: float = AT, pid: int = CONTROL, daemon: str = D
 
 def server_log(*texts: str, at: float = AT, server: int = SERVER, daemon: str = DAEMON) -> tuple[LogLine, ...]:
     """A server writes."""
-    return tuple(LogLine(at=at, daemon=daemon, file="server.log", line=stamped(text, "Server", server)) for text in texts)
+    return tuple(
+        LogLine(at=at, daemon=daemon, file="server.log", line=stamped(text, "Server", server)) for text in texts
+    )
 
 
 def connecting(pid: int = CLIENT, context: int = 1) -> str:
@@ -238,8 +242,9 @@ def three_clients() -> Node:
         daemon_process(),
         *(process(pid, user=user, uid=uid, command=command) for pid, (user, uid, command) in owners.items()),
         process(SERVER, user="root", uid=0, command="nvidia-cuda-mps-server"),
+        LogFile(at=AT, daemon=DAEMON, file="control.log"),
+        LogFile(at=AT, daemon=DAEMON, file="server.log", problem="server.log cannot be read: Permission denied"),
         *control_log("UI closed"),
-        *server_log("Server has started"),
         *_two_gpus(AT),
         *_two_gpus(AT + 2),
         process(801, user="carol", uid=1003, command="jupyter-lab"),
@@ -263,7 +268,14 @@ def full() -> Node:
 
 def daemon_dead() -> Node:
     """Three clients' daemon died, and they with it, ten seconds ago."""
-    return told(no_daemon(at=AT + 5), no_daemon(at=AT + 15), *looks(at=AT + 15), start=three_clients()).node
+    return told(
+        exited(CONTROL, at=AT + 5),
+        no_daemon(at=AT + 15),
+        gpu_reading(server=None, at=AT + 15),
+        gpu_reading(beside={801: 1024}, server=None, gpu=OTHER_GPU, index=1, at=AT + 15),
+        *looks(at=AT + 15),
+        start=three_clients(),
+    ).node
 
 
 def no_nvml() -> Node:
@@ -333,8 +345,10 @@ class Recorded:
     def story(self) -> Story:
         """What the program makes of the whole of it."""
         recording = Recording(io.StringIO(self.text))
-        present, events = recording.header.node(), []
-        for present, news in fold_all(present, recording.observations()):
+        present = recording.header.node()
+        events: list[Event] = []
+        for after, news in fold_all(present, recording.observations()):
+            present = after
             events.extend(news)
         return Story(present, tuple(events))
 

@@ -150,8 +150,10 @@ def serve(mps: MpsStandIn, environment: dict[str, str], tmp_path: Path) -> Itera
             assert not exporter.events("source_raised")
         eventually(lambda: _none(children_of(mps)), within=5)
     finally:
-        for each in (*(exporter.process for exporter in started), *children_of(mps)):
-            each.kill()
+        for exporter in started:
+            exporter.process.kill()
+        for child in children_of(mps):
+            child.kill()
 
 
 def children_of(mps: MpsStandIn) -> list[psutil.Process]:

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.builders import AT, DAEMON, GPU, OTHER_GPU, scenario
 
 from exporter.cli import main
 from exporter.model.observation import (
@@ -26,6 +25,7 @@ from exporter.model.observation import (
     SourceReading,
 )
 from exporter.recording import Header, RecordedDaemon, RecordedGpu, Recording, write_header, write_observation
+from tests.builders import AT, DAEMON, GPU, OTHER_GPU, scenario
 
 HEADER = Header(
     daemons=(

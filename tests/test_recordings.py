@@ -9,11 +9,11 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
-from tests.builders import DAEMON, MIB, RECORDINGS, Recorded, scenario
 from prometheus_client.parser import text_string_to_metric_families
 
 from exporter.cli import main
 from exporter.model.event import Event, EventName
+from tests.builders import DAEMON, MIB, RECORDINGS, Recorded, scenario
 
 LIMIT_ERROR, FAULT_ERROR = 46, 807
 """What CUDA tells a client that is turned away: all places taken; the server is in FAULT."""

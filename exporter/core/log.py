@@ -6,8 +6,9 @@ from exporter.core import clients, life, servers
 from exporter.core.step import Step, chain, counted, quiet
 from exporter.model.node import Daemon, DepartureReason, RefusalReason, ServerState
 from exporter.model.observation import LogLine
-from exporter.parse import log_line as said
-from exporter.parse.log_line import LogEntry, Message, parse_line
+from exporter.parse import log_message as said
+from exporter.parse.log_line import LogEntry, parse_line
+from exporter.parse.log_message import Message
 
 NOT_READY = 807
 """CUDA_ERROR_MPS_SERVER_NOT_READY: the server is in FAULT."""

@@ -156,8 +156,9 @@ class Gpu:
 
     @property
     def bypassing(self) -> tuple[int, ...]:
-        """PIDs that use this GPU beside MPS."""
-        return tuple(pid for pid, stranger in self.strangers.items() if stranger.told)
+        """PIDs that use this GPU beside MPS; none can be told where it was not read."""
+        told = (pid for pid, stranger in self.strangers.items() if stranger.told)
+        return tuple(told) if self.reading.problem is None else ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,188 +9,32 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-
-@dataclass(frozen=True, slots=True)
-class DaemonStarting:
-    """A control daemon begins its life."""
-
-
-@dataclass(frozen=True, slots=True)
-class Version:
-    """The daemon or a server names its version, 13000 for CUDA 13.0."""
-
-    version: str
-
-
-@dataclass(frozen=True, slots=True)
-class DaemonExiting:
-    """The daemon ends because it was told to."""
-
-
-@dataclass(frozen=True, slots=True)
-class CommandIssued:
-    """Somebody gave the daemon a command."""
-
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class SessionClosed:
-    """The session that gave commands has ended."""
-
-
-@dataclass(frozen=True, slots=True)
-class ServerStarting:
-    """The daemon starts a server for a user."""
-
-    server: int
-    uid: int
-
-
-@dataclass(frozen=True, slots=True)
-class ServerReady:
-    """A server accepts clients; `server` is None where the line's writer is the server."""
-
-    server: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class ServerExited:
-    """A server has exited."""
-
-    server: int
-
-
-@dataclass(frozen=True, slots=True)
-class ServerStays:
-    """A server that should leave for another user cannot: it has clients."""
-
-    server: int
-
-
-@dataclass(frozen=True, slots=True)
-class ClientQueued:
-    """A client is told to wait, for a server's start or for its turn."""
-
-    pid: int
-    uid: int
-
-
-@dataclass(frozen=True, slots=True)
-class ClientForwarded:
-    """A client is sent on to the server."""
-
-    pid: int
-
-
-@dataclass(frozen=True, slots=True)
-class ClientConnecting:
-    """A client has reached the server. It is not yet accepted: refused clients get this line too."""
-
-    pid: int
-    context: int
-
-
-@dataclass(frozen=True, slots=True)
-class ClientActive:
-    """A client's context is accepted: it is connected."""
-
-    pid: int
-
-
-@dataclass(frozen=True, slots=True)
-class ClientDisconnected:
-    """A client's process has left."""
-
-    pid: int
-
-
-@dataclass(frozen=True, slots=True)
-class ClientLimitReached:
-    """A client was turned away because all places are taken; the line does not name it."""
-
-    limit: int
-
-
-@dataclass(frozen=True, slots=True)
-class ClientTurnedAway:
-    """A client was turned away because the server is in FAULT; `ClientRejected` follows with the status."""
-
-    pid: int
-
-
-@dataclass(frozen=True, slots=True)
-class ClientRejected:
-    """A client was turned away with a CUDA error: 807 while the server is in FAULT."""
-
-    pid: int
-    status: int
-
-
-@dataclass(frozen=True, slots=True)
-class FaultHandled:
-    """The server handles a fatal GPU error: it is in FAULT."""
-
-
-@dataclass(frozen=True, slots=True)
-class DevicesFollow:
-    """The ordinals of the devices to be reset follow, one a line."""
-
-
-@dataclass(frozen=True, slots=True)
-class VictimsFollow:
-    """The PIDs of the clients with a sticky error follow, one a line."""
-
-
-@dataclass(frozen=True, slots=True)
-class Number:
-    """A bare number: an item of a list, or an echo of a reply."""
-
-    value: int
-
-
-@dataclass(frozen=True, slots=True)
-class ContextDestroyed:
-    """The server's own context on a device is gone: the last victim there has left."""
-
-    device: int
-
-
-@dataclass(frozen=True, slots=True)
-class Noise:
-    """A line that is known and says nothing that is needed."""
-
-
-@dataclass(frozen=True, slots=True)
-class Unrecognized:
-    """A line that no rule knows."""
-
-
-Message = (
-    DaemonStarting
-    | Version
-    | DaemonExiting
-    | CommandIssued
-    | SessionClosed
-    | ServerStarting
-    | ServerReady
-    | ServerExited
-    | ServerStays
-    | ClientQueued
-    | ClientForwarded
-    | ClientConnecting
-    | ClientActive
-    | ClientDisconnected
-    | ClientLimitReached
-    | ClientTurnedAway
-    | ClientRejected
-    | FaultHandled
-    | DevicesFollow
-    | VictimsFollow
-    | Number
-    | ContextDestroyed
-    | Noise
-    | Unrecognized
+from exporter.parse.log_message import (
+    ClientActive,
+    ClientConnecting,
+    ClientDisconnected,
+    ClientForwarded,
+    ClientLimitReached,
+    ClientQueued,
+    ClientRejected,
+    ClientTurnedAway,
+    CommandIssued,
+    ContextDestroyed,
+    DaemonExiting,
+    DaemonStarting,
+    DevicesFollow,
+    FaultHandled,
+    Message,
+    Noise,
+    Number,
+    ServerExited,
+    ServerReady,
+    ServerStarting,
+    ServerStays,
+    SessionClosed,
+    Unrecognized,
+    Version,
+    VictimsFollow,
 )
 
 

@@ -86,9 +86,12 @@ class Processes:
         return [by_descriptor[descriptor] for descriptor, _ in poll.poll(timeout * 1000)]
 
     def _exits(self, pids: Iterable[int]) -> list[ProcessExit]:
-        """Tell of processes that have gone, and watch them no more."""
+        """Tell of processes that have gone, and watch them no more.
+
+        The eldest first: a daemon before the servers that died with it, and these before their clients.
+        """
         exits: list[ProcessExit] = []
-        for pid in list(pids):
+        for pid in sorted(pids, key=lambda pid: (self._known[pid], pid)):
             exits.append(ProcessExit(at=self._clock.now(), pid=pid, start_ticks=self._known[pid]))
             self._forget(pid)
         return exits

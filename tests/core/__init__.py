@@ -1,0 +1,1 @@
+"""The core: what it makes of what was seen."""

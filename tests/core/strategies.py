@@ -4,6 +4,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from hypothesis import strategies as st
+
+from exporter.model.observation import GpuReading, LogFile, Observation
 from tests.builders import (
     AT,
     CLIENT,
@@ -30,8 +32,6 @@ from tests.builders import (
     silence,
     status,
 )
-
-from exporter.model.observation import GpuReading, LogFile, Observation
 
 SERVERS = (SERVER, SERVER + 1)
 CLIENTS = (CLIENT, CLIENT + 1, CLIENT + 2)
@@ -77,18 +77,14 @@ some_clients = st.lists(st.sampled_from(EVERYBODY), unique=True)
 
 replies = st.one_of(
     st.builds(lambda daemon, pids: servers(*pids, daemon=daemon), daemons, st.lists(server, unique=True)),
-    st.builds(
-        lambda daemon, server, pids: clients(*pids, server=server, daemon=daemon), daemons, server, some_clients
-    ),
+    st.builds(lambda daemon, server, pids: clients(*pids, server=server, daemon=daemon), daemons, server, some_clients),
     st.builds(
         lambda daemon, server, word: status(word, server=server, daemon=daemon),
         daemons,
         server,
         st.sampled_from(("ACTIVE", "INITIALIZING", "FAULT", "BOGUS", f"Server {SERVER} not found")),
     ),
-    st.builds(
-        lambda make, daemon: make(daemon=daemon), st.sampled_from((no_daemon, refusal, silence)), daemons
-    ),
+    st.builds(lambda make, daemon: make(daemon=daemon), st.sampled_from((no_daemon, refusal, silence)), daemons),
     st.builds(lambda daemon: reply("quit", daemon=daemon), daemons),
 )
 log_lines = st.one_of(

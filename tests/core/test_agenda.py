@@ -8,6 +8,12 @@ from itertools import pairwise
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+from exporter.core import agenda
+from exporter.core.agenda import Rhythm
+from exporter.core.fold import fold
+from exporter.model.node import Node
+from exporter.model.observation import ControlReply, GpuReading, Observation
 from tests.builders import (
     AT,
     CLIENT,
@@ -33,12 +39,6 @@ from tests.builders import (
     told,
 )
 from tests.core.strategies import lives, log_lines, readings, timed
-
-from exporter.core import agenda
-from exporter.core.agenda import Rhythm
-from exporter.core.fold import fold
-from exporter.model.node import Node
-from exporter.model.observation import ControlReply, GpuReading, Observation
 
 RHYTHM = Rhythm()
 TICK = 0.5
@@ -101,6 +101,7 @@ class TestQuietLife:
         assert asked[VERSION] == [0.5]
 
     def test_a_daemon_without_servers_is_asked_for_its_life_alone(self) -> None:
+        """A server would be told of by the log, or by the next such list."""
         _, asked = watch(600, answer=lambda command, at: healthy(command, at) if command == VERSION else servers(at=at))
         assert asked[LIST] == [30.0 * number for number in range(20)]
         assert asked.keys() == {LIST, VERSION}
@@ -152,7 +153,8 @@ class TestDoubt:
         assert len(asked[CLIENTS]) <= 3600 / RHYTHM.lists + RHYTHM.doubted_for / RHYTHM.doubt + 2
 
     def test_once_it_is_known_the_doubt_is_over(self) -> None:
-        shown = [gpu_reading([CLIENT, 601], at=AT + 122), *server_log(active(601), at=AT + 123)]
+        """The log told a second later."""
+        shown: list[Observation] = [gpu_reading([CLIENT, 601], at=AT + 122), *server_log(active(601), at=AT + 123)]
         _, asked = watch(60, start=self.settled(), seen=shown)
         assert len(asked[CLIENTS]) <= 1
 
@@ -202,7 +204,9 @@ class TestDoubt:
         """Another driver may have no such command, or other words."""
 
         def answer(command: str, at: float) -> ControlReply:
-            return reply(command, f'Unknown command "{command}"\n', at=at) if command == puzzling else healthy(command, at)
+            return (
+                reply(command, f'Unknown command "{command}"\n', at=at) if command == puzzling else healthy(command, at)
+            )
 
         start = told(servers(SERVER), clients(CLIENT), reply("-v", "version: 13000")).node
         start = start if puzzling == STATUS else told(*control_log("UI closed")).node
@@ -227,7 +231,10 @@ class TestTrouble:
     def test_one_that_begins_is_asked_at_once(self) -> None:
         """Clients come the moment it is there."""
         start = replace(told(no_daemon(), no_daemon(at=AT + 9)).node, at=AT + 9)
-        began = (daemon_process(CONTROL + 1, at=AT + 10), *control_log("Starting control daemon using socket /s", at=AT + 10))
+        began: tuple[Observation, ...] = (
+            daemon_process(CONTROL + 1, at=AT + 10),
+            *control_log("Starting control daemon using socket /s", at=AT + 10),
+        )
         _, asked = watch(5, start=start, seen=began)
         assert asked[LIST][0] <= 1.5
 
@@ -245,25 +252,31 @@ class TestNvml:
     """NVML is read at its period, and sooner when its lists are out of date."""
 
     def due(self, present: Node, seconds: float) -> bool:
+        """Whether NVML is due this long after it was read."""
         return agenda.nvml_due(replace(present, at=AT + seconds), RHYTHM)
 
     def read(self, *seen: Observation) -> Node:
+        """A daemon at work, whose client NVML has just read."""
         return told(servers(SERVER), status("ACTIVE"), clients(CLIENT), gpu_reading([CLIENT]), look(), *seen).node
 
     def test_at_first_at_once(self) -> None:
+        """Nothing is known before."""
         assert agenda.nvml_due(node(), RHYTHM)
 
     def test_then_at_its_period(self) -> None:
+        """Its calls may wait for the driver for long."""
         assert not self.due(self.read(), RHYTHM.nvml - 1)
         assert self.due(self.read(), RHYTHM.nvml)
 
     @pytest.mark.parametrize("line", [active(601), f"Client process {CLIENT} disconnected"])
     def test_sooner_when_somebody_came_or_went(self, line: str) -> None:
+        """Their memory is not known yet, or no longer theirs."""
         present = self.read(*server_log(line, at=AT + 1))
         assert not self.due(present, RHYTHM.doubt - 0.5)
         assert self.due(present, RHYTHM.doubt)
 
     def test_sooner_until_a_stranger_is_told_of_and_no_longer(self) -> None:
+        """Two looks tell it from one that is on its way in or out."""
         present = self.read(gpu_reading([CLIENT], beside=[801]))
         assert self.due(present, RHYTHM.doubt)
         looks = (gpu_reading([CLIENT], beside=[801], at=AT + 2), look(at=AT + 2))
@@ -277,6 +290,7 @@ class TestNvml:
         assert not self.due(present, 120 + RHYTHM.doubt)
 
     def test_a_failing_nvml_is_asked_no_more_often(self) -> None:
+        """It fails as often as it would have been read."""
         present = self.read(look(at=AT + 10, problem="lost"))
         assert not self.due(present, 15)
         assert self.due(present, 20)
@@ -286,6 +300,7 @@ class TestWatched:
     """Whose exit is news."""
 
     def test_daemon_servers_clients_those_queued_and_strangers(self) -> None:
+        """Everybody who has a PID."""
         queued = control_log("NEW CLIENT 601 from user 0: Server is not ready, push client to pending list")
         present = told(
             servers(SERVER), clients(CLIENT), daemon_process(), *queued, gpu_reading([CLIENT], beside=[801])
@@ -307,7 +322,9 @@ surprises = st.lists(
 
 @given(surprises, st.lists(words | troubles, min_size=1, max_size=6))
 @settings(max_examples=60, deadline=None)
-def test_nothing_is_asked_more_often_than_in_doubt(seen: list[Observation], answers: list[object]) -> None:
+def test_nothing_is_asked_more_often_than_in_doubt(
+    seen: list[Observation], answers: list[str | Callable[..., ControlReply]]
+) -> None:
     """Whatever is seen, and whatever the answers; only a daemon that begins is asked sooner."""
     given_so_far = 0
 
@@ -315,9 +332,8 @@ def test_nothing_is_asked_more_often_than_in_doubt(seen: list[Observation], answ
         nonlocal given_so_far
         chosen = answers[given_so_far % len(answers)]
         given_so_far += 1
-        if callable(chosen):
-            return replace(chosen(at=at), command=command)
-        return reply(command, str(chosen), at=at)
+        answered = reply(command, chosen, at=at) if isinstance(chosen, str) else chosen(at=at)
+        return replace(answered, command=command)
 
     _, asked = watch(40, seen=seen, answer=answer)
     assert all(gap(times) >= RHYTHM.doubt for command, times in asked.items() if command != LIST)

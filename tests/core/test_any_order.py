@@ -5,9 +5,6 @@ import random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.builders import RECORDINGS, Recorded, node
-from tests.core.invariants import assert_consistent, assert_only_grown, assert_told, counters
-from tests.core.strategies import DAEMONS, timelines, untimely
 
 from exporter.core import agenda
 from exporter.core.agenda import Rhythm
@@ -17,6 +14,9 @@ from exporter.model.event import Event
 from exporter.model.node import Node
 from exporter.model.observation import Observation
 from exporter.view import View
+from tests.builders import RECORDINGS, Recorded, node
+from tests.core.invariants import assert_consistent, assert_only_grown, assert_told, counters
+from tests.core.strategies import DAEMONS, timelines, untimely
 
 SLICE = 150
 """Observations of a recording that are shuffled at a time."""

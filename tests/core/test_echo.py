@@ -5,6 +5,9 @@ a line break in it ends there as a line of its own.
 """
 
 import pytest
+
+from exporter.model.event import EventName
+from exporter.model.observation import LogLine
 from tests.builders import (
     AT,
     CLIENT,
@@ -20,9 +23,6 @@ from tests.builders import (
     stamped,
     told,
 )
-
-from exporter.model.event import EventName
-from exporter.model.observation import LogLine
 
 HEADER = "PID       ID        SERVER         DEVICE                    NAMESPACE      COMMAND        "
 ROW = f"{CLIENT}       16        {SERVER}            GPU-1efa3f60-b0ba-115c    4026531836     x"
@@ -78,7 +78,15 @@ def test_a_line_in_the_echo_of_ps_is_not_listened_to(line: str) -> None:
 def test_an_operator_who_looks_and_then_quits_has_stopped_the_daemon() -> None:
     """Several commands in one session are possible; after a quit the session has no end of its own (R580)."""
     _, start = after_echo()
-    session = ("NEW UI", "Cmd:ps", HEADER, ROW, "Cmd:quit", f"Server {SERVER} exited with status 0", "Exit with status 0")
+    session = (
+        "NEW UI",
+        "Cmd:ps",
+        HEADER,
+        ROW,
+        "Cmd:quit",
+        f"Server {SERVER} exited with status 0",
+        "Exit with status 0",
+    )
     after = told(*control_log(*session), no_daemon(at=AT + 1), no_daemon(at=AT + 11), start=start.node)
     assert EventName.DAEMON_STOPPED in after.names()
     assert EventName.DAEMON_LOST not in after.names()

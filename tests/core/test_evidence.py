@@ -3,6 +3,10 @@
 from dataclasses import replace
 
 import pytest
+
+from exporter.model.event import EventName
+from exporter.model.node import DaemonState, Node
+from exporter.model.observation import GpuReading, Observation
 from tests.builders import (
     AT,
     CLIENT,
@@ -31,10 +35,6 @@ from tests.builders import (
     told,
 )
 
-from exporter.model.event import EventName
-from exporter.model.node import DaemonState, Node
-from exporter.model.observation import GpuReading, Observation
-
 UP = told(*at_work(CLIENT)).node
 """A daemon at work, with one server and one client, since AT."""
 
@@ -51,6 +51,7 @@ class TestClients:
         assert names(*server_log(connecting(601)), gpu_reading([CLIENT, 601], at=AT + 1)) == []
 
     def test_active_is(self) -> None:
+        """A context of it was accepted."""
         assert names(*server_log(active(601))) == [EventName.CLIENT_CONNECTED]
 
     def test_every_further_context_is_the_same_client(self) -> None:
@@ -66,6 +67,7 @@ class TestClients:
         assert names(clients(at=AT + 2), clients(at=AT + 4)) == [EventName.CLIENT_DISCONNECTED]
 
     def test_a_list_that_has_others_takes_away_at_once(self) -> None:
+        """A list with somebody in it is a whole answer."""
         assert names(clients(601, at=AT + 2)) == [EventName.CLIENT_CONNECTED, EventName.CLIENT_DISCONNECTED]
 
     def test_a_list_older_than_the_log_does_not_bring_back_who_has_left(self) -> None:
@@ -74,6 +76,7 @@ class TestClients:
         assert names(replace(clients(CLIENT, at=AT + 5.1), seconds=0.5), start=left) == []
 
     def test_a_client_just_connected_is_not_taken_away_by_an_older_list(self) -> None:
+        """The daemon may have made it before the client came."""
         start = told(*server_log(active(601), at=AT + 5), start=UP).node
         assert names(clients(CLIENT, at=AT + 5.1), start=start) == []
 
@@ -115,6 +118,7 @@ class TestRefusals:
 
     @pytest.mark.parametrize(("code", "reason"), [(807, "fault"), (999, "other")])
     def test_a_status_alone_tells_the_reason(self, code: int, reason: str) -> None:
+        """Where the log is followed from the middle."""
         line = f"Failed to accept client {{PID: 601, Context ID: 0}} with status {code}"
         (refused,) = told(*server_log(line), start=UP).of(EventName.CLIENT_REFUSED)
         assert refused.reason == reason
@@ -150,6 +154,7 @@ class TestWaiting:
         ids=("its server is ready", "sent on", "reached the server", "gave up", "the daemon has gone"),
     )
     def test_it_ends(self, ends: tuple[Observation, ...]) -> None:
+        """By whatever becomes of the client, or of whom it waits for."""
         after = told(*control_log(self.QUEUED, self.STAYS), *ends, start=UP)
         assert not after.daemon.waiting
         assert not after.daemon.pending
@@ -159,6 +164,7 @@ class TestFault:
     """FAULT needs a second witness, since a leaving server is called so once."""
 
     def test_a_lone_fault_before_not_found_is_a_server_that_leaves(self) -> None:
+        """Measured when another user's turn came."""
         after = names(status("FAULT", at=AT + 5), status(f"Server {SERVER} not found", at=AT + 5.1))
         assert after == [EventName.CLIENT_DISCONNECTED, EventName.SERVER_EXITED]
 
@@ -168,6 +174,7 @@ class TestFault:
         ids=("the log's block", "another FAULT", "clients still listed"),
     )
     def test_a_witness_makes_it_a_fault(self, witness: tuple[Observation, ...]) -> None:
+        """None of these comes with a leaving server."""
         after = told(status("FAULT", at=AT + 5), *witness, start=UP)
         assert [event.state for event in after.events] == ["fault"]
 
@@ -177,6 +184,7 @@ class TestFault:
         assert [event.state for event in after.events] == ["fault", "active"]
 
     def test_it_lasts_until_the_contexts_on_all_its_devices_are_destroyed(self) -> None:
+        """The last victim may be on another GPU."""
         block = ("Server is handling a fatal GPU error.", "The following devices will be reset:", "0", "1")
         start = told(*server_log(*block, "Destroy server context on device 0"), start=UP)
         assert [event.state for event in start.events] == ["fault"]
@@ -194,12 +202,14 @@ class TestServers:
     """A lone empty list ends no server, and late words bring none back."""
 
     def test_an_empty_list_counts_when_said_twice(self) -> None:
+        """A second later, and with no other list between."""
         gone = [EventName.CLIENT_DISCONNECTED, EventName.SERVER_EXITED]
         assert names(servers(at=AT + 5)) == []
         assert names(servers(at=AT + 5), servers(at=AT + 7)) == gone
         assert names(servers(at=AT + 5), servers(SERVER, at=AT + 6), servers(at=AT + 7)) == []
 
     def test_one_that_is_missing_among_others_has_gone(self) -> None:
+        """A list with somebody in it is a whole answer."""
         assert names(servers(700, at=AT + 5)) == [
             EventName.SERVER_STARTED,
             EventName.CLIENT_DISCONNECTED,
@@ -217,6 +227,7 @@ class TestDaemon:
     """Gone, hanging, held and merely busy are told from each other."""
 
     def test_a_collision_says_nothing(self) -> None:
+        """Somebody else asked in the same moment."""
         assert names(refusal(at=AT + 5), servers(SERVER, at=AT + 5.1)) == []
 
     def test_refusals_that_last_are_somebodys_session(self) -> None:
@@ -227,6 +238,7 @@ class TestDaemon:
         assert told(servers(SERVER, at=AT + 9), start=after.node).daemon.state is DaemonState.UP
 
     def test_one_silence_is_not_yet_a_hang(self) -> None:
+        """A second one makes it so, and any answer ends it."""
         assert names(silence(at=AT + 5)) == []
         assert names(silence(at=AT + 5), silence(at=AT + 10)) == [EventName.DAEMON_UNRESPONSIVE]
         assert names(silence(at=AT + 5), silence(at=AT + 10), servers(SERVER, at=AT + 11)) == [
@@ -240,6 +252,7 @@ class TestDaemon:
         ids=("in the log", "in a reply"),
     )
     def test_a_daemon_that_was_told_to_quit_is_stopped_not_lost(self, words: tuple[Observation, ...]) -> None:
+        """Nobody should be woken for that."""
         after = told(*words, no_daemon(at=AT + 6), no_daemon(at=AT + 16), start=UP)
         assert EventName.DAEMON_STOPPED in after.names()
         assert EventName.DAEMON_LOST not in after.names()
@@ -251,6 +264,7 @@ class TestDaemon:
         assert EventName.DAEMON_LOST not in after
 
     def test_without_last_words_it_is_lost_as_of_its_end(self) -> None:
+        """Told a moment later, with the time at which it was gone."""
         after = told(no_daemon(at=AT + 5), no_daemon(at=AT + 15), start=UP)
         (lost,) = after.of(EventName.DAEMON_LOST)
         assert (lost.at, lost.reason) == (AT + 5, "died")
@@ -283,6 +297,7 @@ class TestDaemon:
 
     @pytest.mark.parametrize("seen", [no_daemon(), no_daemon(at=AT + 60)])
     def test_a_daemon_never_seen_is_not_lost(self, seen: Observation) -> None:
+        """There was nothing to lose."""
         assert names(seen, no_daemon(at=AT + 90), start=node()) == []
 
 
@@ -290,15 +305,18 @@ class TestBypassing:
     """A CUDA process beside MPS is told of once it is not merely on its way in or out."""
 
     def test_it_takes_two_looks_a_second_apart(self) -> None:
+        """And is told of once."""
         assert names(gpu_reading([CLIENT], beside=[801], at=AT + 5)) == []
-        assert names(
-            gpu_reading([CLIENT], beside=[801], at=AT + 5), gpu_reading([CLIENT], beside=[801], at=AT + 5.3)
-        ) == []
+        assert (
+            names(gpu_reading([CLIENT], beside=[801], at=AT + 5), gpu_reading([CLIENT], beside=[801], at=AT + 5.3))
+            == []
+        )
         after = told(*(gpu_reading([CLIENT], beside=[801], at=AT + second) for second in (5, 7, 9)), start=UP)
         assert after.names() == [EventName.PROCESS_BYPASSING]
         assert after.node.gpus[GPU].bypassing == (801,)
 
     def test_on_two_gpus_it_is_told_once(self) -> None:
+        """It is one process."""
         seen = [
             gpu_reading(beside=[801], gpu=gpu, index=index, at=AT + second)
             for second in (5, 7)
@@ -317,6 +335,7 @@ class TestBypassing:
         ids=("the server", "a known client", "no MPS list to compare with", "no reading"),
     )
     def test_nobody_else_is(self, seen: GpuReading) -> None:
+        """However often they are seen."""
         assert names(*(replace(seen, at=AT + second) for second in (5, 10, 15))) == []
 
     def test_a_client_that_has_left_is_no_stranger_while_nvml_still_shows_it(self) -> None:

@@ -1,0 +1,1 @@
+"""The parsers: text in, values out."""

@@ -9,20 +9,21 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.builders import stamped
 
 from exporter.errors import RecordingError
 from exporter.parse import control_reply, process_stat
 from exporter.parse.log_line import LogEntry, Message, parse_line, parse_message
 from exporter.parse.visible_devices import is_visible
 from exporter.recording import Recording
+from tests.builders import stamped
 
 PIECES = (
-    "Client {PID: ", "Context ID: ", "} connected", "Status of client {", "} is ACTIVE", "Server ", " exited with status ",
-    "Volta MPS: ", "[2026-11-20 15:08:45.147 ", "Control   441] ", "Cmd:", "Maximum number of clients (", ") reached.",
-    "GPU-", ", ", "-", "0x", "\n", "\r", "\0", "{", "}", "(", ")", "0", "513", "٣", "²", "9" * 5000, " " * 100,
-    "\ud800", "NEW CLIENT ", " from user ", "not found", "version: ",
-)  # fmt: skip
+    *("Client {PID: ", "Context ID: ", "} connected", "Status of client {", "} is ACTIVE", "Volta MPS: "),
+    *("[2026-11-20 15:08:45.147 ", "Control   441] ", "Server ", " exited with status ", "not found", "version: "),
+    *("Maximum number of clients (", ") reached.", "NEW CLIENT ", " from user ", "Cmd:", "GPU-", "0x"),
+    *("\n", "\r", "\0", "{", "}", "(", ")", ", ", "-", "\ud800", " " * 100),
+    *("0", "513", "٣", "²", "9" * 5000),
+)
 
 texts = st.one_of(
     st.text(st.characters(exclude_categories=())),
@@ -81,12 +82,51 @@ def read(text: str) -> None:
             pass
 
 
-SOURCES = ("control", "log", "log_file", "nvml", "nvml_event", "kernel", "process", "process_exit", "daemon_process", "source")
-KEYS = (
-    "at", "source", "recording", "daemons", "gpus", "pipe_directory", "log_directory", "index", "uuid", "name", "gpu", "pid",
-    "command", "exit_code", "stdout", "line", "file", "compute_processes", "used_bytes", "environment", "seconds", "xid", "type",
-    "start_ticks", "started", "problem", "record",
-)  # fmt: skip
+SOURCES = tuple(
+    [
+        "control",
+        "log",
+        "log_file",
+        "nvml",
+        "nvml_event",
+        "kernel",
+        "process",
+        "process_exit",
+        "daemon_process",
+        "source",
+    ]
+)
+KEYS = tuple(
+    [
+        "at",
+        "source",
+        "recording",
+        "daemons",
+        "gpus",
+        "pipe_directory",
+        "log_directory",
+        "index",
+        "uuid",
+        "name",
+        "gpu",
+        "pid",
+        "command",
+        "exit_code",
+        "stdout",
+        "line",
+        "file",
+        "compute_processes",
+        "used_bytes",
+        "environment",
+        "seconds",
+        "xid",
+        "type",
+        "start_ticks",
+        "started",
+        "problem",
+        "record",
+    ]
+)
 
 values: st.SearchStrategy[Any] = st.recursive(
     st.none()
@@ -98,7 +138,9 @@ values: st.SearchStrategy[Any] = st.recursive(
     max_leaves=12,
 )
 observations = st.dictionaries(st.sampled_from(KEYS), values, max_size=8)
-plausible = st.builds(lambda source, rest: {**rest, "at": 1.0, "source": source}, st.sampled_from(SOURCES), observations)
+plausible = st.builds(
+    lambda source, rest: {**rest, "at": 1.0, "source": source}, st.sampled_from(SOURCES), observations
+)
 headers = st.builds(lambda rest: {**rest, "recording": 1}, observations)
 
 

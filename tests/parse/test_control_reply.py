@@ -14,7 +14,11 @@ from exporter.parse.control_reply import Verdict
         (None, "", Verdict.TIMED_OUT),
         (1, "Cannot find MPS control daemon process\n", Verdict.NO_DAEMON),
         (1, "Cannot send command to MPS control daemon process\n", Verdict.REFUSED),
-        (1, "CUDA_MPS_PIPE_DIRECTORY must be set to start or to communicate with MPS control daemon\n", Verdict.UNUSABLE),
+        (
+            1,
+            "CUDA_MPS_PIPE_DIRECTORY must be set to start or to communicate with MPS control daemon\n",
+            Verdict.UNUSABLE,
+        ),
         (127, "nvidia-cuda-mps-control: No such file or directory", Verdict.UNUSABLE),
         (-9, "", Verdict.UNUSABLE),
     ],

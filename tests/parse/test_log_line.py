@@ -1,10 +1,11 @@
 """Log lines: what each says, in the words of every era that the parser claims to know."""
 
 import pytest
-from tests.builders import stamped
 
-from exporter.parse import log_line as said
-from exporter.parse.log_line import LogEntry, Message, Noise, Unrecognized, parse_line, parse_message
+from exporter.parse import log_message as said
+from exporter.parse.log_line import LogEntry, parse_line, parse_message
+from exporter.parse.log_message import Message, Noise, Unrecognized
+from tests.builders import stamped
 
 NOISE, UNRECOGNIZED = Noise(), Unrecognized()
 

@@ -19,7 +19,15 @@ def test_the_start_time_is_found_past_any_name(name: str) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "513", "513 (train.py)", "513 (train.py) S 1 513", f"513 train.py {FIELDS}", ") " + "x " * 30, ") " + "² " * 30],
+    [
+        "",
+        "513",
+        "513 (train.py)",
+        "513 (train.py) S 1 513",
+        f"513 train.py {FIELDS}",
+        ") " + "x " * 30,
+        ") " + "² " * 30,
+    ],
 )
 def test_text_of_another_form_has_none(text: str) -> None:
     assert process_stat.start_ticks(text) is None

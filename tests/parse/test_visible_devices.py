@@ -1,9 +1,9 @@
 """CUDA_VISIBLE_DEVICES of a control daemon: which GPUs it serves."""
 
 import pytest
-from tests.builders import GPU, OTHER_GPU
 
 from exporter.parse.visible_devices import is_visible
+from tests.builders import GPU, OTHER_GPU
 
 
 @pytest.mark.parametrize(

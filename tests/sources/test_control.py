@@ -10,8 +10,10 @@ import psutil
 import pytest
 
 from exporter.clock import SystemClock
+from exporter.model.observation import ControlReply
 from exporter.parse.control_reply import VERSION, Verdict, verdict
 from exporter.sources.control import ATTEMPTS, ControlClient
+from exporter.sources.reading import Reading
 from tests.eventually import eventually
 from tests.standin.mps import MpsStandIn, is_alive
 
@@ -58,6 +60,11 @@ def asked(mps: MpsStandIn) -> list[str]:
     return [line.partition("Cmd:")[2] for line in mps.control_log.splitlines() if "Cmd:" in line]
 
 
+def replies(reading: Reading) -> list[ControlReply]:
+    """What the daemon replied."""
+    return [seen for seen in reading.observations if isinstance(seen, ControlReply)]
+
+
 # -- answers -------------------------------------------------------------------------------------------------------
 
 
@@ -69,12 +76,12 @@ def test_a_look_asks_what_is_wanted_once(mps: MpsStandIn, client: Client) -> Non
 
     first, second = control.look(), control.look()
 
-    assert [(seen.command, seen.exit_code, seen.stdout, seen.stderr) for seen in first.observations] == [
+    assert [(seen.command, seen.exit_code, seen.stdout, seen.stderr) for seen in replies(first)] == [
         (VERSION, 0, "CUDA MPS Control binary version: 13000\n", ""),
         ("get_server_list", 0, f"{mps.server_pid}\n", ""),
         (f"get_client_list {mps.server_pid}", 0, f"{CLIENT}\n", ""),
     ]
-    assert {seen.daemon for seen in first.observations} == {"node"}
+    assert {seen.daemon for seen in replies(first)} == {"node"}
     assert first.problem is None
     assert (second.observations, second.problem) == ((), None)
     assert asked(mps) == ["get_server_list", f"get_client_list {mps.server_pid}"]
@@ -86,7 +93,7 @@ def test_no_daemon_is_an_observation_and_not_the_sources_failure(client: Client)
 
     reading = control.look()
 
-    assert [verdict(seen.exit_code, seen.stderr) for seen in reading.observations] == [Verdict.NO_DAEMON]
+    assert [verdict(seen.exit_code, seen.stderr) for seen in replies(reading)] == [Verdict.NO_DAEMON]
     assert reading.problem is None
 
 
@@ -133,7 +140,7 @@ def test_a_held_session_is_told_as_refused_after_a_few_attempts(mps: MpsStandIn,
         control.want(("get_server_list", "get_server_status 1"))
         reading = control.look()
 
-    assert [verdict(seen.exit_code, seen.stderr) for seen in reading.observations] == [Verdict.REFUSED]
+    assert [verdict(seen.exit_code, seen.stderr) for seen in replies(reading)] == [Verdict.REFUSED]
     assert len(pauses) == ATTEMPTS - 1
     assert all(0 < pause <= 1 for pause in pauses)
     assert reading.problem is None
@@ -191,8 +198,8 @@ def test_a_stopped_daemon_costs_one_deadline_and_leaves_nothing(mps: MpsStandIn,
 
     reading = control.look()
 
-    assert [(seen.command, seen.exit_code) for seen in reading.observations] == [("get_server_list", None)]
-    assert (reading.observations[0].seconds or 0) >= SHORT_DEADLINE
+    assert [(seen.command, seen.exit_code) for seen in replies(reading)] == [("get_server_list", None)]
+    assert (replies(reading)[0].seconds or 0) >= SHORT_DEADLINE
     assert psutil.Process().children() == []
     mps.cont()
     assert control.ask("get_server_list").exit_code == 0

@@ -71,6 +71,7 @@ class Looker:
 
     def has_answered(self, within: float) -> bool:
         """Whether it has seen something by now."""
+        assert self._process.stdout is not None
         return bool(select.select([self._process.stdout], [], [], within)[0])
 
     def answer(self) -> Reading:

@@ -158,7 +158,7 @@ def test_an_exit_is_told_once(watch: Watch, start: Starter) -> None:
 
 
 def test_of_those_that_end_together_the_eldest_is_told_first(watch: Watch, start: Starter) -> None:
-    """A daemon takes its server and clients with it: told after them, it would seem that they had left by themselves."""
+    """A daemon takes its server and clients along: told after them, they would seem to have left by themselves."""
     old = start()
     young = start()
     while start_ticks(young.pid) == start_ticks(old.pid):

@@ -1,0 +1,153 @@
+"""Flags and environment: what they make, and what is refused by its name."""
+
+from pathlib import Path
+
+import pytest
+
+from exporter.cli import main
+from exporter.config import (
+    DEFAULT_PORT,
+    LONGEST_SOCKET_PATH,
+    Config,
+    build_config,
+    parse_address,
+    parse_arguments,
+    parse_duration,
+)
+from exporter.errors import ConfigError
+
+
+def config(*arguments: str, **environment: str) -> Config:
+    return build_config(parse_arguments(arguments), environment)
+
+
+class TestDefaults:
+    """Without a word, the default directories and port."""
+
+    def test_the_default_daemon_is_not_an_expected_one(self) -> None:
+        """A node without MPS is no outage."""
+        (daemon,) = config("serve").daemons
+        assert (str(daemon.pipe_directory), str(daemon.log_directory)) == ("/tmp/nvidia-mps", "/var/log/nvidia-mps")
+        assert not daemon.expected
+
+    def test_address_and_age(self) -> None:
+        """A recording has only what it has, so there nobody is too young."""
+        assert config("serve").listen == ("", DEFAULT_PORT) == ("", 10677)
+        assert config("serve").client_min_age == 15.0
+        assert config("replay", "--events", "-").client_min_age == 0.0
+
+    def test_a_daemon_that_is_named_is_expected(self) -> None:
+        """Its absence is an outage."""
+        (daemon,) = config("serve", "--pipe-directory", "/run/mps", "--log-directory", "/log").daemons
+        assert (daemon.name, daemon.log_directory, daemon.expected) == ("/run/mps", Path("/log"), True)
+
+    def test_the_environment_that_mps_itself_reads_names_one_too(self) -> None:
+        """As for every other tool of MPS."""
+        (daemon,) = config("serve", CUDA_MPS_PIPE_DIRECTORY="/run/e", CUDA_MPS_LOG_DIRECTORY="/log/e").daemons
+        assert (daemon.name, daemon.log_directory, daemon.expected) == ("/run/e", Path("/log/e"), True)
+
+    def test_a_flag_outweighs_the_environment(self) -> None:
+        """What was said last counts."""
+        (daemon,) = config("serve", "--pipe-directory", "/run/f", CUDA_MPS_PIPE_DIRECTORY="/run/e").daemons
+        assert daemon.name == "/run/f"
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("0", 0.0), ("15", 15.0), ("15s", 15.0), ("500ms", 0.5), ("2m", 120.0), ("1.5h", 5400.0), ("0.25", 0.25)],
+)
+def test_a_duration_is_a_number_and_a_unit(text: str, seconds: float) -> None:
+    assert parse_duration("--flag", text) == seconds
+
+
+@pytest.mark.parametrize(
+    "text", ["", "s", "fast", "-1s", "+1s", "1d", "1 s", "1e3", "1_000", "nan", "inf", ".5s", "5.s", "9" * 5000, "1s\n"]
+)
+def test_another_duration_is_refused_by_its_flag(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"^--flag: .* is no duration"):
+        parse_duration("--flag", text)
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        (":10677", ("", 10677)),
+        ("127.0.0.1:80", ("127.0.0.1", 80)),
+        ("node7:0", ("node7", 0)),
+        ("[::1]:65535", ("::1", 65535)),
+    ],
+)
+def test_an_address_is_a_host_and_a_port(text: str, address: tuple[str, int]) -> None:
+    assert parse_address(text) == address
+
+
+@pytest.mark.parametrize(
+    "text", ["", "10677", "host", "host:", "host:http", ":65536", ":-1", "::1:80", ":٣", ":²", ":" + "9" * 5000]
+)
+def test_another_address_is_refused_by_its_flag(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"^--web.listen-address: "):
+        parse_address(text)
+
+
+LONG = "/" + "x" * (LONGEST_SOCKET_PATH - len("//control_privileged"))
+"""The longest pipe directory whose sockets have room."""
+
+WRONG = (
+    (("serve", "--web.listen-address", "nowhere"), "--web.listen-address"),
+    (("serve", "--web.listen-address", "::1:80"), "--web.listen-address"),
+    (("serve", "--client-min-age", "young"), "--client-min-age"),
+    (("replay", "--metrics", "--client-min-age=-1", "-"), "--client-min-age"),
+    (("demo", "--web.listen-address", ":99999"), "--web.listen-address"),
+    (("serve", "--pipe-directory", "relative/pipe"), "--pipe-directory"),
+    (("status", "--pipe-directory", "nul\0byte"), "--pipe-directory"),
+    (("serve", "--log-directory", "relative/log"), "--log-directory"),
+    (("serve", "--pipe-directory", LONG + "x"), "--pipe-directory"),
+    (("status", "--pipe-directory", "/" + "ü" * 50), "--pipe-directory"),
+    (("record", "--for", "a while", "-"), "--for"),
+)
+
+
+@pytest.mark.parametrize(("arguments", "flag"), WRONG, ids=[" ".join(arguments)[:50] for arguments, _ in WRONG])
+def test_what_cannot_be_used_is_named_and_the_exit_code_is_2(
+    arguments: tuple[str, ...], flag: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments) == 2
+    told = capsys.readouterr()
+    assert told.err.startswith(f"cuda-mps-exporter: {flag}: ")
+    assert told.err.count("\n") == 1
+    assert told.out == ""
+
+
+def test_a_relative_directory_in_the_environment_is_refused_too() -> None:
+    with pytest.raises(ConfigError, match="relative"):
+        config("serve", CUDA_MPS_PIPE_DIRECTORY="relative")
+
+
+def test_the_longest_directory_that_a_socket_fits_in_is_taken() -> None:
+    """At 107 bytes a control daemon can still start there."""
+    (daemon,) = config("serve", "--pipe-directory", LONG).daemons
+    assert len(str(daemon.pipe_directory / "control_privileged")) == LONGEST_SOCKET_PATH == 107
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        (),
+        ("sing",),
+        ("serve", "--wob"),
+        ("serve", "--client-min", "1s"),
+        ("replay", "x"),
+        ("replay", "--events", "--metrics", "x"),
+        ("replay", "--events"),
+        ("demo", "--seed", "one"),
+        ("serve", "--log.level", "loud"),
+    ],
+    ids=lambda arguments: " ".join(arguments) or "nothing",
+)
+def test_words_that_are_not_known_end_it_with_exit_code_2(
+    arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(list(arguments))
+    assert ended.value.code == 2
+    assert "usage: cuda-mps-exporter" in capsys.readouterr().err

@@ -1,0 +1,144 @@
+"""Who may import whom, and which effects stay in which file."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1] / "exporter"
+MODULES = {path.relative_to(ROOT).as_posix(): ast.parse(path.read_text()) for path in sorted(ROOT.rglob("*.py"))}
+LONGEST_MODULE = 300
+
+every_module = pytest.mark.parametrize("module", MODULES)
+
+
+def imports(module: str) -> Iterator[str]:
+    """Everything that a module imports, by its whole name; nothing is relative."""
+    for each in ast.walk(MODULES[module]):
+        if isinstance(each, ast.Import):
+            yield from (name.name for name in each.names)
+        if isinstance(each, ast.ImportFrom):
+            assert each.level == 0
+            yield from (f"{each.module}.{name.name}" for name in each.names)
+
+
+def of_ours(module: str) -> set[str]:
+    """What it imports of this package."""
+    return {name.removeprefix("exporter.") for name in imports(module) if name.startswith("exporter.")}
+
+
+def importers(package: str) -> set[str]:
+    """The modules that import another package."""
+    return {module for module in MODULES if any(f"{name}.".startswith(f"{package}.") for name in imports(module))}
+
+
+LAYERS = (
+    ("model/", ("model.",)),
+    ("parse/", ("model.",)),
+    ("core/", ("model.", "parse.", "core.")),
+    ("metrics/", ("__version__", "model.", "core.", "metrics.", "view.", "clock.")),
+    ("sources/", ("model.", "parse.", "sources.", "clock.")),
+)
+
+
+@pytest.mark.parametrize(("folder", "allowed"), LAYERS, ids=[folder for folder, _ in LAYERS])
+def test_a_layer_knows_only_what_lies_below_it(folder: str, allowed: tuple[str, ...]) -> None:
+    """Observations go up; nobody below knows who reads them."""
+    strays = {
+        (module, name)
+        for module in MODULES
+        if module.startswith(folder)
+        for name in of_ours(module)
+        if not f"{name}.".startswith(allowed)
+    }
+    assert strays == set()
+
+
+PURE = ("model/", "parse/", "core/", "view.py", "status.py")
+EFFECTS = (
+    "os", "io", "sys", "time", "socket", "subprocess", "threading", "signal", "select", "pathlib", "shutil", "random",
+    "datetime", "logging", "structlog", "psutil", "pynvml", "prometheus_client", "tenacity", "queue", "asyncio",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("module", [module for module in MODULES if module.startswith(PURE)])
+def test_the_pure_side_has_no_effects(module: str) -> None:
+    """No file, no clock, no chance: a recording replayed gives what the machine gave."""
+    assert {name.partition(".")[0] for name in imports(module)} & set(EFFECTS) == set()
+    called = {
+        each.func.id
+        for each in ast.walk(MODULES[module])
+        if isinstance(each, ast.Call) and isinstance(each.func, ast.Name)
+    }
+    assert called & {"open", "print", "input", "exec", "eval"} == set()
+
+
+@pytest.mark.parametrize(
+    ("package", "homes"),
+    [
+        ("pynvml", ("sources/nvml.py",)),
+        ("subprocess", ("sources/control.py", "sources/talk.py")),
+        ("tenacity", ("sources/control.py",)),
+        ("psutil", ("sources/proc.py",)),
+        ("prometheus_client", ("metrics/", "cli.py")),
+        ("http", ("web.py",)),
+        ("argparse", ("config.py", "cli.py")),
+        ("exporter.cli", ("__main__.py",)),
+    ],
+)
+def test_a_package_is_used_in_its_home_alone(package: str, homes: tuple[str, ...]) -> None:
+    assert {module for module in importers(package) if not module.startswith(homes)} == set()
+
+
+@every_module
+def test_only_the_clock_reads_a_clock(module: str) -> None:
+    """Others are given one; but a source may sleep, where nobody gave it another way to wait."""
+    allowed = {"clock.py": {"time", "monotonic"}, "sources/control.py": {"sleep"}}.get(module, set())
+    used = {
+        each.attr
+        for each in ast.walk(MODULES[module])
+        if isinstance(each, ast.Attribute) and isinstance(each.value, ast.Name) and each.value.id == "time"
+    }
+    assert used <= allowed
+    assert not any(name.startswith("time.") for name in imports(module))
+    assert "datetime" not in {name.partition(".")[0] for name in imports(module)}
+
+
+def test_the_default_sleep_is_never_called_directly() -> None:
+    """It is a default argument, which a test replaces."""
+    calls = [
+        ast.unparse(each.func) for tree in MODULES.values() for each in ast.walk(tree) if isinstance(each, ast.Call)
+    ]
+    assert "time.sleep" not in calls
+
+
+@every_module
+def test_only_the_command_line_prints(module: str) -> None:
+    printing = [
+        each
+        for each in ast.walk(MODULES[module])
+        if isinstance(each, ast.Call) and isinstance(each.func, ast.Name) and each.func.id == "print"
+    ]
+    assert module == "cli.py" or not printing
+
+
+@every_module
+def test_a_module_is_short(module: str) -> None:
+    assert len((ROOT / module).read_text().splitlines()) <= LONGEST_MODULE
+
+
+@every_module
+def test_a_module_says_what_it_is(module: str) -> None:
+    assert ast.get_docstring(MODULES[module])
+
+
+@every_module
+def test_metric_names_stand_in_metrics_alone(module: str) -> None:
+    """The one catalogue."""
+    names = [
+        each.value
+        for each in ast.walk(MODULES[module])
+        if isinstance(each, ast.Constant) and isinstance(each.value, str) and each.value.startswith("cuda_mps_")
+    ]
+    assert module.startswith("metrics/") or not names

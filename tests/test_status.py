@@ -1,0 +1,248 @@
+"""What `status` shows: one table for a person, the same as JSON for a program, and an exit code."""
+
+import json
+from collections.abc import Callable
+
+import pytest
+
+from exporter import status
+from exporter.model.node import Node
+from tests.builders import (
+    AT,
+    CLIENT,
+    CONTEXT_BYTES,
+    CONTROL,
+    DAEMON,
+    FAULT_BLOCK,
+    GPU,
+    GPU_BYTES,
+    MIB,
+    OTHER_GPU,
+    SERVER,
+    at_work,
+    control_log,
+    daemon_dead,
+    daemon_process,
+    full,
+    gpu_lost,
+    gpu_reading,
+    idle,
+    look,
+    no_daemon,
+    no_nvml,
+    node,
+    process,
+    refusal,
+    server_log,
+    silence,
+    three_clients,
+    told,
+)
+
+THREE_CLIENTS = """\
+DAEMON           SERVER  STATE      PID  USER   COMMAND      GPU    MEMORY
+/tmp/nvidia-mps     513  active     600  alice  train.py     0    1540 MiB
+/tmp/nvidia-mps     513  active     600  alice  train.py     1     700 MiB
+/tmp/nvidia-mps     513  active     601  bob    vllm         0    2564 MiB
+/tmp/nvidia-mps     513  active     602  alice  eval.py      1    4612 MiB
+none                  -  bypassing  801  carol  jupyter-lab  1    1024 MiB
+log: server.log cannot be read: Permission denied
+"""
+
+IDLE = """\
+DAEMON           SERVER  STATE   PID  USER  COMMAND  GPU  MEMORY
+/tmp/nvidia-mps     513  active    -  root  -        -         -
+"""
+
+WAITING = """\
+DAEMON           SERVER  STATE    PID  USER  COMMAND  GPU  MEMORY
+/tmp/nvidia-mps     513  active   600  -     -        -         -
+/tmp/nvidia-mps       -  waiting  601  -     -        -         -
+"""
+
+DEAD = """\
+DAEMON           SERVER  STATE      PID  USER   COMMAND      GPU    MEMORY
+/tmp/nvidia-mps       -  absent       -  -      -            -           -
+none                  -  bypassing  801  carol  jupyter-lab  1    1024 MiB
+"""
+
+
+def waiting() -> Node:
+    """A second user's client waits for the first user's to leave."""
+    lines = control_log(
+        "NEW CLIENT 601 from user 1000: Server is not ready, push client to pending list",
+        f"Server {SERVER} has 2 active worker threads. Server will not shutdown.",
+    )
+    return told(*at_work(CLIENT), *lines).node
+
+
+class TestTable:
+    """One row for each client and GPU; then what could not be seen."""
+
+    @pytest.mark.parametrize(
+        ("scene", "table"),
+        [(three_clients, THREE_CLIENTS), (idle, IDLE), (waiting, WAITING), (daemon_dead, DEAD)],
+        ids=("three clients", "idle", "waiting", "dead"),
+    )
+    def test_a_small_node(self, scene: Callable[[], Node], table: str) -> None:
+        """To the character."""
+        assert status.table(scene()) == table
+
+    def test_no_daemon_and_none_expected_is_said_in_words(self) -> None:
+        """An empty table would look like a defect."""
+        present = told(no_daemon(), start=node(DAEMON, expected=False)).node
+        assert status.table(present) == "No MPS control daemon, and none expected.\n"
+
+    def test_all_clients_of_a_full_server_have_a_row(self) -> None:
+        """A person may want to see them all."""
+        assert len(status.table(full()).splitlines()) == 1 + 48
+
+    def test_a_fault_and_an_unwell_daemon_show_as_the_state(self) -> None:
+        """The worse of the two, where both have one."""
+        faulted = told(*at_work(CLIENT), *server_log(*FAULT_BLOCK)).node
+        assert " fault " in status.table(faulted)
+        hung = told(*at_work(CLIENT), silence(at=AT + 5), silence(at=AT + 10)).node
+        assert " unresponsive " in status.table(hung)
+
+    def test_what_could_not_be_seen_is_said_and_not_shown(self) -> None:
+        """No old number poses as a present one."""
+        table = status.table(no_nvml())
+        assert "nvml: NVML is not there\n" in table
+        assert "MiB" not in table
+
+    def test_a_gpu_that_was_lost_shows_no_memory_and_no_process_beside_mps(self) -> None:
+        """What it held then is not what it holds."""
+        table = status.table(gpu_lost())
+        assert "1540 MiB" in table
+        assert "4612 MiB" not in table
+        assert "bypassing" not in table
+
+    @pytest.mark.parametrize("name", ["a\nb", "\x1b[31mred", "x" * 4000, "\u202egnp.exe", "\udcff", "tab\tbed"])
+    def test_no_name_breaks_out_of_its_cell(self, name: str) -> None:
+        """Nor speaks to the terminal."""
+        table = status.table(told(*at_work(CLIENT), process(user=name, command=name)).node)
+        assert len(table.splitlines()) == 2
+        assert all(line.isprintable() for line in table.splitlines())
+        assert max(map(len, table.splitlines())) < 300
+
+
+class TestJson:
+    """The same as one object."""
+
+    def test_a_small_node(self) -> None:
+        """Every key there is."""
+        used = (1 << 30) + CONTEXT_BYTES
+        present = told(*at_work(CLIENT), daemon_process(), process(ticks=36), gpu_reading([CLIENT]), look()).node
+        assert json.loads(json.dumps(status.as_json(present))) == {
+            "at": AT,
+            "daemons": [
+                {
+                    "name": DAEMON,
+                    "state": "up",
+                    "expected": True,
+                    "pid": CONTROL,
+                    "version": "13000",
+                    "waiting": [],
+                    "servers": [
+                        {
+                            "pid": SERVER,
+                            "uid": None,
+                            "state": "active",
+                            "clients": [
+                                {
+                                    "client": f"{CLIENT}-10",
+                                    "pid": CLIENT,
+                                    "user": "alice",
+                                    "command": "train.py",
+                                    "memory_used_bytes": {GPU: used},
+                                }
+                            ],
+                        }
+                    ],
+                }
+            ],
+            "gpus": [
+                {
+                    "uuid": GPU,
+                    "index": 0,
+                    "name": "NVIDIA H200",
+                    "problem": None,
+                    "memory_used_bytes": used + 66 * MIB,
+                    "memory_total_bytes": GPU_BYTES,
+                    "bypassing": [],
+                }
+            ],
+            "sources": {"nvml": {"problem": None}},
+        }
+
+    def test_who_waits_and_who_bypasses(self) -> None:
+        """By their PIDs."""
+        assert status.as_json(waiting())["daemons"][0]["waiting"] == [601]
+        assert [gpu["bypassing"] for gpu in status.as_json(three_clients())["gpus"]] == [[], [801]]
+
+    def test_what_could_not_be_seen(self) -> None:
+        """Null, with the reason."""
+        told_of = status.as_json(no_nvml())
+        assert [(gpu["problem"], gpu["memory_used_bytes"]) for gpu in told_of["gpus"]] == [
+            ("NVML is not there", None),
+            ("NVML is not there", None),
+        ]
+        assert told_of["sources"]["nvml"] == {"problem": "NVML is not there"}
+        clients = told_of["daemons"][0]["servers"][0]["clients"]
+        assert [client["memory_used_bytes"] for client in clients] == [{}, {}, {}]
+
+    def test_a_lost_gpu_is_named_with_its_problem(self) -> None:
+        """The other one has none."""
+        gpus = {gpu["uuid"]: gpu["problem"] for gpu in status.as_json(gpu_lost())["gpus"]}
+        assert gpus[GPU] is None
+        assert gpus[OTHER_GPU]
+
+
+class TestExitCode:
+    """0 where all is well."""
+
+    @pytest.mark.parametrize(
+        ("present", "code"),
+        [
+            (idle(), 0),
+            (three_clients(), 0),
+            (waiting(), 0),
+            (told(no_daemon(), start=node(DAEMON, expected=False)).node, 0),
+            (node(), 1),
+            (daemon_dead(), 1),
+            (told(*at_work(CLIENT), *server_log(*FAULT_BLOCK)).node, 1),
+            (told(*at_work(CLIENT), silence(at=AT + 5), silence(at=AT + 10)).node, 1),
+            (told(*at_work(CLIENT), refusal(at=AT + 5), refusal(at=AT + 10)).node, 1),
+        ],
+        ids=(
+            "idle",
+            "at work",
+            "somebody waits",
+            "none, none expected",
+            "expected and not found yet",
+            "dead",
+            "server in fault",
+            "hangs",
+            "held",
+        ),
+    )
+    def test_it_is_1_where_an_expected_daemon_is_not_up_or_a_server_is_in_fault(self, present: Node, code: int) -> None:
+        """For a script that asks whether all is well."""
+        assert status.exit_code(present) == code
+
+
+class TestLine:
+    """For the service manager."""
+
+    @pytest.mark.parametrize(
+        ("present", "line"),
+        [
+            (three_clients(), "1 of 1 daemons up, 3 clients"),
+            (daemon_dead(), "0 of 1 daemons up, 0 clients"),
+            (no_nvml(), "1 of 1 daemons up, 3 clients; blind: nvml"),
+        ],
+        ids=("three clients", "dead", "blind"),
+    )
+    def test_how_it_is_in_one_line(self, present: Node, line: str) -> None:
+        """What is up, who is there, and what cannot be seen."""
+        assert status.line(present) == line
