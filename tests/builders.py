@@ -344,17 +344,17 @@ class Recorded:
     @cached_property
     def story(self) -> Story:
         """What the program makes of the whole of it."""
-        recording = Recording(io.StringIO(self.text))
-        present = recording.header.node()
+        present = Recording(io.StringIO(self.text)).header.node()
         events: list[Event] = []
-        for after, news in fold_all(present, recording.observations()):
+        for after, news in fold_all(present, self.observations):
             present = after
             events.extend(news)
         return Story(present, tuple(events))
 
-    def observations(self) -> list[Observation]:
+    @cached_property
+    def observations(self) -> tuple[Observation, ...]:
         """All that was seen."""
-        return list(Recording(io.StringIO(self.text)).observations())
+        return tuple(Recording(io.StringIO(self.text)).observations())
 
     def cut(self, at: float) -> str:
         """What a recorder that was stopped at that time would have written."""

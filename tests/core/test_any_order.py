@@ -59,20 +59,21 @@ def test_any_life_under_a_clock_that_is_set_back(seen: list[Observation]) -> Non
 @given(st.sampled_from([each for each in RECORDINGS if each.name != "many_clients"]), st.data())
 @settings(max_examples=60, deadline=None)
 def test_a_shuffled_piece_of_a_real_life(recorded: Recorded, data: st.DataObject) -> None:
-    seen = recorded.observations()
+    seen = recorded.observations
     start = data.draw(st.integers(0, max(0, len(seen) - SLICE)))
-    piece = seen[start : start + SLICE]
+    piece = list(seen[start : start + SLICE])
     data.draw(st.randoms(use_true_random=False)).shuffle(piece)
     live(node(), piece)
 
 
 @pytest.mark.parametrize("recorded", [each for each in RECORDINGS if each.name != "many_clients"], ids=repr)
 def test_a_whole_real_life_shuffled(recorded: Recorded) -> None:
-    seen = recorded.observations()
+    seen = list(recorded.observations)
     random.Random(recorded.name).shuffle(seen)
     live(node(), seen, every=20)
 
 
 @pytest.mark.parametrize("recorded", RECORDINGS, ids=repr)
 def test_a_real_life_as_it_was(recorded: Recorded) -> None:
-    live(node(), recorded.observations(), every=50)
+    assert_consistent(recorded.story.node)
+    assert_told(recorded.story.node, recorded.story.events)

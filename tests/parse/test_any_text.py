@@ -82,50 +82,14 @@ def read(text: str) -> None:
             pass
 
 
-SOURCES = tuple(
-    [
-        "control",
-        "log",
-        "log_file",
-        "nvml",
-        "nvml_event",
-        "kernel",
-        "process",
-        "process_exit",
-        "daemon_process",
-        "source",
-    ]
+SOURCES = (
+    *("control", "log", "log_file", "nvml", "nvml_event", "kernel"),
+    *("process", "process_exit", "daemon_process", "source"),
 )
-KEYS = tuple(
-    [
-        "at",
-        "source",
-        "recording",
-        "daemons",
-        "gpus",
-        "pipe_directory",
-        "log_directory",
-        "index",
-        "uuid",
-        "name",
-        "gpu",
-        "pid",
-        "command",
-        "exit_code",
-        "stdout",
-        "line",
-        "file",
-        "compute_processes",
-        "used_bytes",
-        "environment",
-        "seconds",
-        "xid",
-        "type",
-        "start_ticks",
-        "started",
-        "problem",
-        "record",
-    ]
+KEYS = (
+    *("at", "source", "recording", "daemons", "gpus", "pipe_directory", "log_directory", "index", "uuid", "name"),
+    *("gpu", "pid", "command", "exit_code", "stdout", "line", "file", "compute_processes", "used_bytes", "problem"),
+    *("environment", "seconds", "xid", "type", "start_ticks", "started", "record"),
 )
 
 values: st.SearchStrategy[Any] = st.recursive(
