@@ -35,7 +35,7 @@ def importers(package: str) -> set[str]:
 
 LAYERS = (
     ("model/", ("model.",)),
-    ("parse/", ("model.",)),
+    ("parse/", ("model.", "parse.")),
     ("core/", ("model.", "parse.", "core.")),
     ("metrics/", ("__version__", "model.", "core.", "metrics.", "view.", "clock.")),
     ("sources/", ("model.", "parse.", "sources.", "clock.")),

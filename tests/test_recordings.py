@@ -70,13 +70,14 @@ def servers_of_clients(recorded: Recorded) -> dict[int, set[int]]:
 
 
 def servers_seen(recorded: Recorded) -> tuple[set[int], set[int]]:
-    """All servers there were, and those of the last list."""
+    """All servers there were, and those of the last list, or started after it: not everybody asks ten times a second."""
     ever: set[int] = set()
     last: set[int] = set()
     for seen in recorded.raw:
         started = re.search(r"\] Starting new server (\d+) ", seen.get("line", ""))
         if started is not None:
             ever.add(int(started[1]))
+            last = last | {int(started[1])}
         if seen.get("command") == "get_server_list" and (seen["exit_code"] == 0 or "Cannot find" in seen["stderr"]):
             last = set(map(int, seen["stdout"].split()))
             ever |= last

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from exporter.errors import RecordingError
 from exporter.parse import control_reply, process_stat
-from exporter.parse.log_line import LogEntry, Message, parse_line, parse_message
+from exporter.parse.log_line import LogEntry, parse_line, parse_message
+from exporter.parse.log_message import Message
 from exporter.parse.visible_devices import is_visible
 from exporter.recording import Recording
 from tests.builders import stamped
