@@ -17,7 +17,7 @@ from prometheus_client import generate_latest
 from exporter import log, status
 from exporter.clock import Clock, SystemClock
 from exporter.config import Config, build_config, parse_arguments, parse_duration
-from exporter.core.fold import LOGS, fold_all
+from exporter.core.fold import LOGS, fold, fold_all
 from exporter.core.gpus import NVML
 from exporter.cycle import Cycle, Sources
 from exporter.demo import Simulation
@@ -77,8 +77,11 @@ def demo(arguments: Namespace, config: Config) -> int:
     clock = SystemClock()
     inbox: Inbox = Inbox()
     simulation = Simulation(arguments.seed, clock)
+    node = simulation.node()
+    for seen in simulation.look().observations:
+        node, _ = fold(node, seen)
     eye = Eye("demo", simulation.look, period=1.0, deadline=5.0, inbox=inbox, clock=clock)
-    return _serve(config, simulation.node(), Sources(eyes=(eye,), control={}), inbox, clock)
+    return _serve(config, node, Sources(eyes=(eye,), control={}), inbox, clock)
 
 
 def show_status(arguments: Namespace, config: Config) -> int:

@@ -5,7 +5,6 @@ import subprocess
 from pathlib import Path
 
 from exporter.metrics.catalogue import CATALOGUE
-
 from tests.tools import needed
 
 ALERTS = Path(__file__).parents[1] / "alerts"

@@ -70,17 +70,19 @@ def servers_of_clients(recorded: Recorded) -> dict[int, set[int]]:
 
 
 def servers_seen(recorded: Recorded) -> tuple[set[int], set[int]]:
-    """All servers there were, and those of the last list, or started after it: not everybody asks ten times a second."""
+    """All servers there were, and those left at the end: by the last list, and what the log said after it."""
     ever: set[int] = set()
     last: set[int] = set()
     for seen in recorded.raw:
         started = re.search(r"\] Starting new server (\d+) ", seen.get("line", ""))
+        exited = re.search(r"\] Server (\d+) exited ", seen.get("line", ""))
         if started is not None:
-            ever.add(int(started[1]))
-            last = last | {int(started[1])}
+            last |= {int(started[1])}
+        if exited is not None:
+            last -= {int(exited[1])}
         if seen.get("command") == "get_server_list" and (seen["exit_code"] == 0 or "Cannot find" in seen["stderr"]):
             last = set(map(int, seen["stdout"].split()))
-            ever |= last
+        ever |= last
     return ever, last
 
 
