@@ -109,7 +109,8 @@ def record(arguments: Namespace, config: Config) -> int:
     ends = None if seconds is None else clock.monotonic() + seconds
     header = _header(config, gpus=_recorded_gpus(clock))
     with _opened(arguments.file, "w") as file, _stopping() as stopping:
-        write_header(file, header)
+        with _written(arguments.file):
+            write_header(file, header)
         cycle = Cycle(
             header.node(),
             _sources(config, inbox, clock),
@@ -119,7 +120,8 @@ def record(arguments: Namespace, config: Config) -> int:
             publish=lambda _node: file.flush(),
             record=lambda seen: write_observation(file, seen),
         )
-        cycle.run(lambda: not stopping.is_set() and (ends is None or clock.monotonic() < ends))
+        with _written(arguments.file):
+            cycle.run(lambda: not stopping.is_set() and (ends is None or clock.monotonic() < ends))
     return 0
 
 
@@ -261,6 +263,17 @@ def _stopping() -> Iterator[threading.Event]:
     finally:
         for each, handler in zip(signals, before, strict=True):
             signal.signal(each, handler)
+
+
+@contextlib.contextmanager
+def _written(path: str) -> Iterator[None]:
+    """What keeps a recording from being written (a full disk, say), said of its file."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise RecordingError(f"{path}: {error.strerror}") from error
 
 
 @contextlib.contextmanager

@@ -11,13 +11,12 @@ from exporter import __version__
 from exporter.core.agenda import Rhythm
 from exporter.errors import ConfigError
 from exporter.log import FORMATS, LEVELS
+from exporter.model.node import DEFAULT_LOG_DIRECTORY, DEFAULT_PIPE_DIRECTORY
 
 if TYPE_CHECKING:
     # argparse has no public name for what add_subparsers() returns.
     Commands = argparse._SubParsersAction[argparse.ArgumentParser]  # noqa: SLF001
 
-DEFAULT_PIPE_DIRECTORY = "/tmp/nvidia-mps"  # noqa: S108 (NVIDIA's default)
-DEFAULT_LOG_DIRECTORY = "/var/log/nvidia-mps"
 DEFAULT_PORT = 10677
 LONGEST_SOCKET_PATH = 107
 """Bytes that a unix socket's path may have (unix(7)): a control daemon with a longer one cannot start."""

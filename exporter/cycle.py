@@ -17,12 +17,18 @@ from exporter.core.agenda import Rhythm
 from exporter.core.fold import fold
 from exporter.model.event import Event
 from exporter.model.node import Node
-from exporter.model.observation import Observation
+from exporter.model.observation import Observation, SourceReading
 from exporter.sources.control import ControlClient
 from exporter.sources.eye import Eye, Inbox
 from exporter.sources.processes import Processes
 
 TICK_SECONDS = 0.5
+
+PUBLISH_SECONDS = 0.25
+"""How soon after one publication the next may follow, since each is written out."""
+
+QUIET_PUBLISH_SECONDS = 5.0
+"""How often to publish where nothing is new but that the sources still see."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +78,9 @@ class Cycle:
         self._record = record
         self._turned = turned
         self._log = structlog.get_logger()
+        self._published_at = clock.monotonic()
+        self._published = False
+        self._unpublished = False
 
     def run(self, keep_on: Callable[[], bool]) -> None:
         """Cycle until told to stop."""
@@ -91,8 +100,8 @@ class Cycle:
         for event in events:
             self._log.info(event.event, **{key: value for key, value in event.as_json().items() if key != "event"})
         self._direct(idle)
-        if seen:
-            self._publish(self.node)
+        self._unpublished = self._unpublished or any(_is_news(each) for each in seen)
+        self._publish_if_due()
         if self._turned is not None:
             self._turned()
         return events
@@ -118,6 +127,14 @@ class Cycle:
             events.extend(told)
         return tuple(events)
 
+    def _publish_if_due(self) -> None:
+        waited = self._clock.monotonic() - self._published_at
+        first = self._unpublished and not self._published
+        if first or waited >= (PUBLISH_SECONDS if self._unpublished else QUIET_PUBLISH_SECONDS):
+            self._publish(self.node)
+            self._published_at = self._clock.monotonic()
+            self._published, self._unpublished = True, False
+
     def _direct(self, idle: Iterable[str]) -> None:
         """Tell the sources where to look next; ask those daemons whose last answers are all known."""
         now = replace(self.node, at=max(self.node.at, self._clock.now()))
@@ -132,3 +149,7 @@ class Cycle:
         nvml = self._sources.nvml
         if nvml is not None and not nvml.busy and agenda.nvml_due(now, self._rhythm):
             nvml.nudge()
+
+
+def _is_news(seen: Observation) -> bool:
+    return not isinstance(seen, SourceReading) or seen.problem is not None

@@ -10,9 +10,8 @@ from dataclasses import MISSING, asdict, dataclass, field, fields
 from types import NoneType, UnionType
 from typing import Any, TextIO, get_args, get_origin, get_type_hints
 
-from exporter.config import DEFAULT_LOG_DIRECTORY, DEFAULT_PIPE_DIRECTORY
 from exporter.errors import RecordingError
-from exporter.model.node import Daemon, Node
+from exporter.model.node import DEFAULT_LOG_DIRECTORY, DEFAULT_PIPE_DIRECTORY, Daemon, Node
 from exporter.model.observation import (
     ControlReply,
     DaemonProcess,

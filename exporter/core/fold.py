@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from exporter.core import agenda, clients, gpus, life, log, replies, servers
 from exporter.core.gpus import NVML
-from exporter.core.step import Step, chain, quiet
+from exporter.core.step import Step, chain, counted, quiet
 from exporter.model.event import Event
 from exporter.model.node import Daemon, DepartureReason, Node, Source
 from exporter.model.observation import (
@@ -88,7 +88,12 @@ def _every_daemon(node: Node, take: Callable[[Daemon], Step]) -> Told:
 
 
 def _log_file_read(daemon: Daemon, seen: LogFile) -> Daemon:
-    return replace(daemon, log_problems={**daemon.log_problems, seen.file: seen.problem})
+    totals = replace(
+        daemon.totals,
+        log_lines=counted(daemon.totals.log_lines, seen.file, by=0),
+        log_lines_unrecognized=counted(daemon.totals.log_lines_unrecognized, seen.file, by=0),
+    )
+    return replace(daemon, log_problems={**daemon.log_problems, seen.file: seen.problem}, totals=totals)
 
 
 def _process_read(node: Node, seen: ProcessReading) -> Told:

@@ -47,15 +47,15 @@ def enter(daemon: Daemon, at: float, state: DaemonState) -> Step:
         return quiet(daemon)
     daemon = replace(daemon, state=state, state_since=at, seen=True)
     name = {
-        DaemonState.UP: _news_of_being_up(before),
-        DaemonState.HELD: EventName.DAEMON_UP if before in (None, DaemonState.STARTING) else None,
+        DaemonState.UP: _news_of_responding(before),
+        DaemonState.HELD: _news_of_responding(before),
         DaemonState.UNRESPONSIVE: EventName.DAEMON_UNRESPONSIVE,
     }.get(state)
     return daemon, () if name is None else (Event(at=at, event=name, daemon=daemon.name),)
 
 
-def _news_of_being_up(before: DaemonState | None) -> EventName | None:
-    if before is DaemonState.HELD:
+def _news_of_responding(before: DaemonState | None) -> EventName | None:
+    if before in (DaemonState.UP, DaemonState.HELD):
         return None
     return EventName.DAEMON_RESPONSIVE if before is DaemonState.UNRESPONSIVE else EventName.DAEMON_UP
 
@@ -69,12 +69,17 @@ def unanswered(daemon: Daemon, at: float) -> Step:
 
 
 def refused(daemon: Daemon, at: float) -> Step:
-    """A command was refused because another session is open: it lives, and nothing more is said."""
+    """A command was refused because another session is open: it lives, and nothing more is said.
+
+    A daemon that has gone is not thereby back: a stale pid file may name some other process by now.
+    """
     since = daemon.refused_since
     if since is None:
         return quiet(replace(daemon, refused_since=at))
-    held = at - since >= HELD_AFTER_SECONDS and daemon.state in (None, DaemonState.STARTING, DaemonState.UP)
-    return enter(daemon, at, DaemonState.HELD) if held else quiet(daemon)
+    gone = daemon.state in (DaemonState.ABSENT, DaemonState.STOPPED)
+    if gone or at - since < HELD_AFTER_SECONDS:
+        return quiet(daemon)
+    return enter(replace(daemon, unanswered_since=None), at, DaemonState.HELD)
 
 
 def not_found(daemon: Daemon, at: float) -> Step:

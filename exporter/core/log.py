@@ -28,6 +28,8 @@ def line_read(daemon: Daemon, line: LogLine) -> Step:
         return quiet(daemon)
     if entry.by_daemon:
         return _daemon_says(daemon, line.at, entry.message)
+    if daemon.echoing and line.file not in _OTHERS_FILE:
+        return quiet(daemon)
     return _server_says(daemon, line.at, entry)
 
 

@@ -32,7 +32,7 @@ FAMILIES = (
     gauge(
         "cuda_mps_client_info",
         ("daemon", "server", "client", "pid", "uid", "user", "command"),
-        "Who a connected client is; join on client.",
+        "Who a connected client is, once it is of the age that --client-min-age sets; join on client.",
         _info,
     ),
     gauge(

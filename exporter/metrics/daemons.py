@@ -91,6 +91,12 @@ FAMILIES = (
         _by_reason(lambda daemon: daemon.totals.refused),
     ),
     gauge(
+        "cuda_mps_daemon_clients",
+        ("daemon",),
+        "Clients connected to the daemon's servers; 0 also where it has no server.",
+        lambda view: (((each.name,), len(each.clients)) for each in view.daemons()),
+    ),
+    gauge(
         "cuda_mps_clients_waiting",
         ("daemon",),
         "Clients queued until another user's clients have left.",

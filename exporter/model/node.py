@@ -6,6 +6,10 @@ from enum import StrEnum
 
 from exporter.model.observation import DaemonName, DaemonProcess, GpuReading, GpuUuid, ProcessReading, SourceReading
 
+DEFAULT_PIPE_DIRECTORY = "/tmp/nvidia-mps"  # noqa: S108 (NVIDIA's choice, not ours)
+DEFAULT_LOG_DIRECTORY = "/var/log/nvidia-mps"
+"""Where a daemon is that was not told otherwise (NVIDIA's MPS guide)."""
+
 
 class DaemonState(StrEnum):
     """How a control daemon is."""

@@ -12,6 +12,6 @@ def is_visible(text: str | None, index: int | None, uuid: str) -> bool:
     for entry in (entry.strip() for entry in text.split(",")):
         if entry == "-1":
             return False
-        if entry == str(index) or (entry.startswith("GPU-") and uuid.startswith(entry)):
+        if (index is not None and entry == str(index)) or (entry.startswith("GPU-") and uuid.startswith(entry)):
             return True
     return False

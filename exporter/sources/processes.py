@@ -49,7 +49,7 @@ class Processes:
             seen.extend(self._pid_files.changed())
         if now >= self._recheck_due:
             self._recheck_due = now + RECHECK_SECONDS
-            seen.extend(self._exits(pid for pid, ticks in self._known.items() if self._proc.start_ticks(pid) != ticks))
+            seen.extend(self._exits(self._replaced()))
         seen.extend(self._exits(self._ended(0.0 if seen else self._wait)))
         return Reading(tuple(seen))
 
@@ -76,6 +76,11 @@ class Processes:
             return None
         self._known[pid] = reading.start_ticks
         return reading
+
+    def _replaced(self) -> list[int]:
+        """The processes that are not held by a pidfd and are no longer who they were."""
+        loose = (pid for pid in self._known if pid not in self._pidfds)
+        return [pid for pid in loose if self._proc.start_ticks(pid) != self._known[pid]]
 
     def _ended(self, timeout: float) -> list[int]:
         """The watched processes that have exited, waiting for one if none has."""

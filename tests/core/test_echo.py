@@ -92,6 +92,12 @@ def test_an_operator_who_looks_and_then_quits_has_stopped_the_daemon() -> None:
     assert EventName.DAEMON_LOST not in after.names()
 
 
+def test_a_quit_in_an_echo_that_ends_was_none() -> None:
+    """A forged command must not make the daemon's later death look like an operator's doing."""
+    _, after = after_echo(stamped("Cmd:quit"))
+    assert EventName.DAEMON_LOST in told(no_daemon(at=AT + 5), no_daemon(at=AT + 15), start=after.node).names()
+
+
 def test_a_command_in_the_echo_of_ps_does_not_end_it() -> None:
     """What stands after it is still the client's own text."""
     _, after = after_echo(stamped("Cmd:get_server_list"), stamped(f"Server {SERVER} exited with status 0"))

@@ -240,6 +240,7 @@ class TestDaemon:
     def test_one_silence_is_not_yet_a_hang(self) -> None:
         """A second one makes it so, and any answer ends it."""
         assert names(silence(at=AT + 5)) == []
+        assert names(silence(at=AT + 5), silence(at=AT + 5.5)) == []
         assert names(silence(at=AT + 5), silence(at=AT + 10)) == [EventName.DAEMON_UNRESPONSIVE]
         assert names(silence(at=AT + 5), silence(at=AT + 10), servers(SERVER, at=AT + 11)) == [
             EventName.DAEMON_UNRESPONSIVE,
