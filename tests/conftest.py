@@ -1,6 +1,5 @@
 """The stand-ins, and real processes, for the tests that need them: each ended with its test."""
 
-import os
 import signal
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
@@ -12,17 +11,9 @@ import structlog
 
 from tests.standin.mps import MpsStandIn
 from tests.standin.nvml import CompilerMissingError, NvmlStandIn
-
-NOTHING_SKIPPED = os.environ.get("CUDA_MPS_EXPORTER_NOTHING_SKIPPED") == "1"
+from tests.tools import not_here
 
 Starter = Callable[..., "subprocess.Popen[bytes]"]
-
-
-def not_here(reason: str) -> None:
-    """Skip, loudly, what this machine cannot test; fail where nothing may be skipped."""
-    if NOTHING_SKIPPED:
-        pytest.fail(f"nothing may be skipped here, but {reason}")
-    pytest.skip(f"NOT TESTED: {reason}")
 
 
 @pytest.fixture(autouse=True)

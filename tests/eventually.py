@@ -10,7 +10,7 @@ PATIENCE_SECONDS = 30.0
 """Long enough for the busiest machine; reached only where something is wrong."""
 
 
-def eventually(check: Callable[[], Value], within: float = PATIENCE_SECONDS, every: float = 0.02) -> Value:
+def eventually(check: Callable[[], Value], *, within: float = PATIENCE_SECONDS, every: float = 0.02) -> Value:
     """What `check` returns as soon as it no longer fails; its last failure if `within` seconds pass first.
 
     Only AssertionError means "not yet": anything else will not mend itself by waiting.

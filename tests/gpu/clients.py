@@ -9,9 +9,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from tests.eventually import eventually
+
 from .child import Child
 from .mps import ControlDaemon
-from .waiting import eventually
 
 Event = dict[str, Any]
 

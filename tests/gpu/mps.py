@@ -7,7 +7,7 @@ from pathlib import Path
 
 import psutil
 
-from .waiting import eventually
+from tests.eventually import eventually
 
 # Both binaries' names end in -control or -server; the kernel keeps 15 characters of either.
 COMM = "nvidia-cuda-mps"

@@ -7,10 +7,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.eventually import eventually
+
 from .child import Child
 from .mps import ControlDaemon
 from .scrape import Scrape, fetch
-from .waiting import eventually
 
 SOURCE = Path(__file__).resolve().parents[2]
 # How the shell and Python name a program that leaves because of an interrupt, beside an ordinary 0.

@@ -5,13 +5,14 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.eventually import eventually
+
 from . import figures
 from .clients import Client, Clients
 from .device import Device
 from .mps import ControlDaemon
 from .program import Exporter
 from .scrape import Scrape
-from .waiting import eventually
 
 pytestmark = pytest.mark.gpu
 

@@ -2,11 +2,12 @@
 
 import pytest
 
+from tests.eventually import eventually
+
 from .clients import Clients
 from .mps import ControlDaemon
 from .program import Exporter
 from .scrape import Scrape
-from .waiting import eventually
 
 pytestmark = pytest.mark.gpu
 

@@ -5,13 +5,14 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.eventually import eventually
+
 from . import device, figures
 from .clients import NO_DAEMON, Client, Clients
 from .device import Device
 from .mps import ControlDaemon
 from .program import Exporter
 from .scrape import MIB, Scrape
-from .waiting import eventually
 
 pytestmark = pytest.mark.gpu
 

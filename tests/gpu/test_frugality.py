@@ -4,11 +4,12 @@ import time
 
 import pytest
 
+from tests.eventually import eventually
+
 from . import figures
 from .clients import Clients
 from .mps import ControlDaemon
 from .program import Exporter
-from .waiting import eventually
 
 pytestmark = pytest.mark.gpu
 

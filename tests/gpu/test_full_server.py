@@ -6,11 +6,12 @@ import time
 import psutil
 import pytest
 
+from tests.eventually import eventually
+
 from . import figures
 from .clients import Client, Clients
 from .mps import ControlDaemon
 from .program import Exporter
-from .waiting import eventually
 
 pytestmark = pytest.mark.gpu
 

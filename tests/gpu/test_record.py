@@ -12,12 +12,13 @@ from typing import Any
 
 import pytest
 
+from tests.eventually import eventually
+
 from . import program
 from .clients import Client, Clients
 from .mps import ControlDaemon
 from .program import Recorder
 from .scrape import MIB, parse
-from .waiting import eventually
 
 pytestmark = pytest.mark.gpu
 

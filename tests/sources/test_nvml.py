@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import not_here
 from tests.eventually import PATIENCE_SECONDS
 from tests.standin.nvml import (
     DRIVER_NOT_LOADED,
@@ -26,6 +25,7 @@ from tests.standin.nvml import (
     fails,
     hangs,
 )
+from tests.tools import not_here
 
 SERVER, CLIENT, BYPASSING = 513, 5700, 5701
 GPU = Device(
