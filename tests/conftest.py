@@ -1,8 +1,9 @@
 """The stand-ins, and real processes, for the tests that need them: each ended with its test."""
 
+import os
 import signal
 import subprocess
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
 
 import psutil
@@ -13,7 +14,19 @@ from tests.standin.mps import MpsStandIn
 from tests.standin.nvml import CompilerMissingError, NvmlStandIn
 from tests.tools import not_here
 
+NOTHING_SKIPPED = os.environ.get("CUDA_MPS_EXPORTER_NOTHING_SKIPPED") == "1"
+
 Starter = Callable[..., "subprocess.Popen[bytes]"]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Where nothing may be skipped, a test that does not run has failed."""
+    report = yield
+    if NOTHING_SKIPPED and report.skipped:
+        report.outcome = "failed"
+        report.longrepr = f"nothing may be skipped here: {report.longrepr}"
+    return report
 
 
 @pytest.fixture(autouse=True)
