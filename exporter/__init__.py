@@ -1,3 +1,3 @@
-"""Prometheus exporter and fault watchdog for NVIDIA CUDA MPS."""
+"""Prometheus exporter for NVIDIA CUDA MPS."""
 
 __version__ = "0.1.0"

@@ -1,18 +1,19 @@
 """The command line: reads it, builds every part, runs, and returns the exit code. The only place that wires parts."""
 
 import contextlib
+import gzip
 import json
 import os
 import signal
 import sys
 import threading
+import zlib
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
-from typing import Literal, TextIO
+from typing import Literal, TextIO, cast
 
 import structlog
-from prometheus_client import generate_latest
+from prometheus_client import ProcessCollector, generate_latest
 
 from exporter import log, status
 from exporter.clock import Clock, SystemClock
@@ -28,6 +29,7 @@ from exporter.metrics.exposition import Exposition
 from exporter.model.node import Node
 from exporter.model.observation import GpuReading
 from exporter.notify import Notifier
+from exporter.privilege import keep_capabilities_from_children
 from exporter.recording import Header, RecordedDaemon, RecordedGpu, Recording, write_header, write_observation
 from exporter.sources.control import ATTEMPTS as CONTROL_ATTEMPTS
 from exporter.sources.control import ControlClient
@@ -35,7 +37,7 @@ from exporter.sources.eye import Eye, Inbox
 from exporter.sources.logs import DaemonLogs
 from exporter.sources.nvml import Nvml
 from exporter.sources.processes import Processes
-from exporter.sources.reading import Reading
+from exporter.sources.reading import Reading, within
 from exporter.view import View
 from exporter.web import Site, WebServer
 
@@ -87,7 +89,8 @@ def demo(arguments: Namespace, config: Config) -> int:
 def show_status(arguments: Namespace, config: Config) -> int:
     """Look once, and say how the node is."""
     clock = SystemClock()
-    glance = Glance(_header(config, gpus=()).node(), clock)
+    wait = threading.Event().wait
+    glance = Glance(_header(config).node(), clock, deadline=_ask_deadline(config), wait=wait)
     nvml, processes, logs = Nvml(clock), _processes(config, clock, wait=0.0), _logs(config, clock)
     with contextlib.closing(nvml), contextlib.closing(processes), contextlib.closing(logs):
         glance.look(LOGS, logs.look)
@@ -95,7 +98,7 @@ def show_status(arguments: Namespace, config: Config) -> int:
         glance.ask(_control_clients(config, clock))
         glance.look(NVML, nvml.look)
         glance.watch(processes)
-        glance.look_at_strangers(nvml.look, threading.Event().wait)
+        glance.look_at_strangers(nvml.look)
     told = json.dumps(status.as_json(glance.node), indent=2) + "\n" if arguments.json else status.table(glance.node)
     sys.stdout.write(told)
     return status.exit_code(glance.node)
@@ -107,10 +110,9 @@ def record(arguments: Namespace, config: Config) -> int:
     inbox: Inbox = Inbox()
     seconds = None if arguments.duration is None else parse_duration("--for", arguments.duration)
     ends = None if seconds is None else clock.monotonic() + seconds
-    header = _header(config, gpus=_recorded_gpus(clock))
+    header = _header(config, *_recorded_node(config, clock))
     with _opened(arguments.file, "w") as file, _stopping() as stopping:
-        with _written(arguments.file):
-            write_header(file, header)
+        write_header(file, header)
         cycle = Cycle(
             header.node(),
             _sources(config, inbox, clock),
@@ -120,8 +122,7 @@ def record(arguments: Namespace, config: Config) -> int:
             publish=lambda _node: file.flush(),
             record=lambda seen: write_observation(file, seen),
         )
-        with _written(arguments.file):
-            cycle.run(lambda: not stopping.is_set() and (ends is None or clock.monotonic() < ends))
+        cycle.run(lambda: not stopping.is_set() and (ends is None or clock.monotonic() < ends))
     return 0
 
 
@@ -133,7 +134,7 @@ def replay(arguments: Namespace, config: Config) -> int:
         for node, events in fold_all(last, recording.observations()):
             last = node
             for event in events if arguments.events else ():
-                print(json.dumps(event.as_json()))
+                print(json.dumps(event.as_json()), flush=True)
     if arguments.metrics:
         sys.stdout.write(generate_latest(NodeCollector(View(last, config.client_min_age))).decode())
     sys.stdout.flush()
@@ -150,13 +151,15 @@ _COMMANDS: Mapping[str, Callable[[Namespace, Config], int]] = {
 
 
 def _serve(config: Config, node: Node, sources: Sources, inbox: Inbox, clock: Clock) -> int:
+    keep_capabilities_from_children()
     exposition = Exposition(clock)
+    itself = ProcessCollector(registry=None)
     notifier = Notifier(os.environ)
     turned_at = clock.monotonic()
     ready = False
 
     def publish(node: Node) -> None:
-        exposition.publish(NodeCollector(View(node, config.client_min_age)))
+        exposition.publish(NodeCollector(View(node, config.client_min_age, clock.step()), beside=itself))
 
     def turned() -> None:
         nonlocal turned_at, ready
@@ -190,9 +193,8 @@ def _sources(config: Config, inbox: Inbox, clock: Clock) -> Sources:
 
     nvml = eye(NVML, Nvml(clock).look, period=None)
     processes = _processes(config, clock, wait=PROCESS_WAIT)
-    asking = config.control_deadline * (CONTROL_ATTEMPTS + 1)
     control = {
-        client.daemon: (client, eye("control", client.look, period=None, deadline=asking))
+        client.daemon: (client, eye("control", client.look, period=None, deadline=_ask_deadline(config)))
         for client in _control_clients(config, clock)
     }
     eyes = (
@@ -202,6 +204,11 @@ def _sources(config: Config, inbox: Inbox, clock: Clock) -> Sources:
         eye("process", processes.look, period=PROCESS_PERIOD, told_every=TOLD_EVERY),
     )
     return Sources(eyes=eyes, control=control, processes=processes, nvml=nvml)
+
+
+def _ask_deadline(config: Config) -> float:
+    """How long one look at a daemon may take: it may be refused a few times, and then not answer."""
+    return config.control_deadline * (CONTROL_ATTEMPTS + 1)
 
 
 def _control_clients(config: Config, clock: Clock) -> tuple[ControlClient, ...]:
@@ -227,7 +234,7 @@ def _logs(config: Config, clock: Clock) -> DaemonLogs:
     return DaemonLogs({daemon.name: daemon.log_directory for daemon in config.daemons}, clock)
 
 
-def _header(config: Config, gpus: tuple[RecordedGpu, ...] = ()) -> Header:
+def _header(config: Config, gpus: tuple[RecordedGpu, ...] = (), driver: str | None = None) -> Header:
     daemons = tuple(
         RecordedDaemon(
             name=daemon.name,
@@ -237,19 +244,18 @@ def _header(config: Config, gpus: tuple[RecordedGpu, ...] = ()) -> Header:
         )
         for daemon in config.daemons
     )
-    first = config.daemons[0]
-    directories = {"pipe_directory": str(first.pipe_directory), "log_directory": str(first.log_directory)}
-    return Header(daemons=daemons, gpus=gpus, facts=directories)
+    first = daemons[0]
+    facts = {"driver": driver, "pipe_directory": first.pipe_directory, "log_directory": first.log_directory}
+    return Header(daemons=daemons, gpus=gpus, facts={key: fact for key, fact in facts.items() if fact is not None})
 
 
-def _recorded_gpus(clock: Clock) -> tuple[RecordedGpu, ...]:
-    with contextlib.closing(Nvml(clock)) as nvml:
-        readings = [seen for seen in nvml.look().observations if isinstance(seen, GpuReading)]
-    return tuple(
-        RecordedGpu(index=each.index, uuid=each.gpu, name=each.name or "")
-        for each in readings
-        if each.index is not None
-    )
+def _recorded_node(config: Config, clock: Clock) -> tuple[tuple[RecordedGpu, ...], str | None]:
+    """The GPUs and the driver, as far as NVML tells of them in time."""
+    nvml = Nvml(clock)
+    look = within(config.look_deadline, nvml.look)
+    readings = [seen for seen in look.observations if isinstance(seen, GpuReading) and seen.index is not None]
+    gpus = tuple(RecordedGpu(index=each.index or 0, uuid=each.gpu, name=each.name or "") for each in readings)
+    return gpus, nvml.driver_version() if readings else None
 
 
 @contextlib.contextmanager
@@ -266,25 +272,15 @@ def _stopping() -> Iterator[threading.Event]:
 
 
 @contextlib.contextmanager
-def _written(path: str) -> Iterator[None]:
-    """What keeps a recording from being written (a full disk, say), said of its file."""
-    try:
-        yield
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        raise RecordingError(f"{path}: {error.strerror}") from error
-
-
-@contextlib.contextmanager
 def _opened(path: str, mode: Literal["r", "w"]) -> Iterator[TextIO]:
-    """A file to read or write; `-` is standard input or output."""
+    """A recording to read or write, packed if it is named so; `-` is standard input or output."""
     if path == "-":
         yield sys.stdin if mode == "r" else sys.stdout
         return
-    with contextlib.ExitStack() as stack:
-        try:
-            file = stack.enter_context(Path(path).open(mode, encoding="utf-8", errors="replace"))
-        except OSError as error:
-            raise RecordingError(f"{path}: {error.strerror}") from error
-        yield file
+    try:
+        with cast("TextIO", (gzip.open if path.endswith(".gz") else open)(path, f"{mode}t", errors="replace")) as file:
+            yield file
+    except BrokenPipeError:
+        raise
+    except (OSError, EOFError, zlib.error) as error:
+        raise RecordingError(f"{path}: {getattr(error, 'strerror', None) or error}") from error

@@ -5,24 +5,38 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """Wall time for what is told to people, monotonic time for deadlines."""
+    """Time for what is told to people, and monotonic time for deadlines."""
 
     def now(self) -> float:
-        """Seconds since the epoch."""
+        """Seconds since the epoch, on a clock that never goes back."""
         ...
 
     def monotonic(self) -> float:
         """Seconds on a clock that never goes back."""
+        ...
+
+    def step(self) -> float:
+        """By how many seconds the wall clock was set since this one began: what to add for others' clocks."""
         ...
 
 
 class SystemClock:
-    """The machine's clocks."""
+    """The machine's wall time when this clock began, and the time that has passed since.
+
+    So an hour set back, or forward, is no hour in which nothing is due, or all is overdue.
+    """
+
+    def __init__(self) -> None:
+        self._began = time.time() - time.monotonic()
 
     def now(self) -> float:
-        """Seconds since the epoch."""
-        return time.time()
+        """Seconds since the epoch, on a clock that never goes back."""
+        return self._began + time.monotonic()
 
     def monotonic(self) -> float:
         """Seconds on a clock that never goes back."""
         return time.monotonic()
+
+    def step(self) -> float:
+        """By how many seconds the wall clock was set since this one began."""
+        return time.time() - self.now()

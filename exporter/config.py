@@ -58,7 +58,7 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     """Read the command line; argparse itself ends the program, with exit code 2, on words that it does not know."""
     parser = argparse.ArgumentParser(
         prog="cuda-mps-exporter",
-        description="Prometheus exporter and fault watchdog for NVIDIA CUDA MPS.",
+        description="Prometheus exporter for NVIDIA CUDA MPS: daemons, servers, clients, and what goes wrong.",
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"cuda-mps-exporter {__version__}")
@@ -200,5 +200,13 @@ def _add_web_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_log_flags(parser: argparse.ArgumentParser, level: str = "info") -> None:
-    parser.add_argument("--log.level", dest="log_level", choices=tuple(LEVELS), default=level)
-    parser.add_argument("--log.format", dest="log_format", choices=FORMATS, default="auto")
+    parser.add_argument(
+        "--log.level", dest="log_level", choices=tuple(LEVELS), default=level, help=f"what to log (default: {level})"
+    )
+    parser.add_argument(
+        "--log.format",
+        dest="log_format",
+        choices=FORMATS,
+        default="auto",
+        help="auto: for a person on a terminal, JSON elsewhere (default)",
+    )

@@ -2,6 +2,7 @@
 
 ExporterError
 ├── ConfigError       a flag or setting is wrong: exit code 2
+├── ListenError       the address to serve on cannot be had now: exit code 1
 └── RecordingError    a recording cannot be read or written: exit code 1
 """
 
@@ -12,6 +13,10 @@ class ExporterError(Exception):
 
 class ConfigError(ExporterError):
     """A flag, variable or setting that cannot be used; the message names it."""
+
+
+class ListenError(ExporterError):
+    """An address that cannot be listened on; another attempt may succeed."""
 
 
 class RecordingError(ExporterError):

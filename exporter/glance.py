@@ -7,11 +7,13 @@ from exporter.core import agenda
 from exporter.core.agenda import Rhythm
 from exporter.core.fold import fold
 from exporter.core.gpus import BYPASSING_AFTER_SECONDS, NVML
+from exporter.core.life import HELD_AFTER_SECONDS, SECOND_PROBE_SECONDS
 from exporter.model.node import Node
 from exporter.model.observation import SourceReading
+from exporter.parse.control_reply import LIST_SERVERS
 from exporter.sources.control import ControlClient
 from exporter.sources.processes import Processes
-from exporter.sources.reading import Reading
+from exporter.sources.reading import Reading, within
 
 MOST_ROUNDS = 4
 """Rounds of questions, each of which may lead to the next: which servers, in what state, with which clients."""
@@ -20,14 +22,17 @@ MOST_ROUNDS = 4
 class Glance:
     """Looks with each source in turn, and takes in what it sees."""
 
-    def __init__(self, node: Node, clock: Clock) -> None:
+    def __init__(self, node: Node, clock: Clock, *, deadline: float, wait: Callable[[float], object]) -> None:
+        """A look that takes longer than `deadline` seconds is given up; `wait` sleeps."""
         self.node = node
         self._clock = clock
+        self._deadline = deadline
+        self._wait = wait
 
     def look(self, name: str, look: Callable[[], Reading]) -> None:
         """Look with one source."""
         began = self._clock.monotonic()
-        reading = look()
+        reading = within(self._deadline, look)
         told = SourceReading(
             at=self._clock.now(),
             name=name,
@@ -43,16 +48,27 @@ class Glance:
             for _ in range(MOST_ROUNDS):
                 commands = agenda.commands(self.node, client.daemon, Rhythm())
                 if commands:
-                    client.want(commands)
-                    self.look("control", client.look)
+                    self._ask(client, commands)
+            self._make_sure(client)
+
+    def _make_sure(self, client: ControlClient) -> None:
+        """One silence, or refusal, is no verdict; a second one, a little later, is."""
+        daemon = self.node.daemons[client.daemon]
+        if daemon.unanswered_since is not None or daemon.refused_since is not None:
+            self._wait(max(SECOND_PROBE_SECONDS, HELD_AFTER_SECONDS))
+            self._ask(client, (LIST_SERVERS,))
+
+    def _ask(self, client: ControlClient, commands: tuple[str, ...]) -> None:
+        client.want(commands)
+        self.look("control", client.look)
 
     def watch(self, processes: Processes) -> None:
         """Read who everybody is."""
         processes.watch(agenda.watched(self.node))
         self.look("process", processes.look)
 
-    def look_at_strangers(self, look: Callable[[], Reading], wait: Callable[[float], object]) -> None:
+    def look_at_strangers(self, look: Callable[[], Reading]) -> None:
         """Where a process may bypass MPS, a second look tells."""
         if any(gpu.strangers for gpu in self.node.gpus.values()):
-            wait(BYPASSING_AFTER_SECONDS)
+            self._wait(BYPASSING_AFTER_SECONDS)
             self.look(NVML, look)

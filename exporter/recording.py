@@ -112,6 +112,8 @@ class Recording:
         if self._first is not None and "recording" in self._first[1]:
             self.header = self._header(self._first[1])
             self._first = None
+        elif self._first is not None and "source" not in self._first[1]:
+            raise self._unreadable(self._first[0], "is neither a recording's header nor an observation")
 
     def observations(self) -> Iterator[Observation]:
         """The observations, in the order in which they were written."""

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from exporter.model.node import Client, Daemon, DaemonState, Node, Server
-from exporter.view import View, client_id, printable
+from exporter.view import View, client_id, printable, used_bytes
 
 _COLUMNS = ("DAEMON", "SERVER", "STATE", "PID", "USER", "COMMAND", "GPU", "MEMORY")
 _RIGHT = {"SERVER", "PID", "MEMORY"}
@@ -39,11 +39,12 @@ def as_json(node: Node) -> dict[str, Any]:
 
 
 def exit_code(node: Node) -> int:
-    """0 where every daemon that there should be is up and no server is in FAULT; else 1."""
+    """0 where every daemon is up, no server is in FAULT, and all could be seen; else 1."""
     daemons = list(View(node).daemons())
     down = any(daemon.state is not DaemonState.UP for daemon in daemons)
     faulted = any(server.state == "fault" for daemon in daemons for server in daemon.servers.values())
-    return int(down or faulted)
+    blind = any(source.last.problem is not None for source in node.sources.values())
+    return int(down or faulted or blind)
 
 
 def _daemon_rows(node: Node, daemon: Daemon) -> Iterable[Sequence[str]]:
@@ -95,12 +96,8 @@ def _who(node: Node, pid: int) -> tuple[str, str]:
 
 
 def _memory_by_gpu(node: Node, pid: int) -> Mapping[str, int]:
-    used: dict[str, int] = {}
-    for uuid, gpu in node.gpus.items():
-        for process in (*(gpu.reading.compute_processes or ()), *(gpu.reading.mps_processes or ())):
-            if process.pid == pid and process.used_bytes is not None:
-                used[uuid] = process.used_bytes
-    return used
+    by_gpu = {uuid: used_bytes(gpu.reading) for uuid, gpu in node.gpus.items()}
+    return {uuid: by_pid[pid] for uuid, by_pid in by_gpu.items() if pid in by_pid}
 
 
 def _gpu_name(node: Node, uuid: str) -> str:

@@ -1,33 +1,30 @@
 """A view of the node for those who show it: what there is to tell of, and how it is named and written."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from exporter.model.node import Client, Daemon, DaemonState, Node, Server
-from exporter.model.observation import ProcessReading
-
-FORGOTTEN_AFTER_SECONDS = 300.0
-"""A discovered daemon that has gone is told of for this long; an expected one always."""
+from exporter.model.node import Client, Daemon, Node, Server
+from exporter.model.observation import GpuReading, ProcessReading
 
 LONGEST_TEXT = 128
 
-_GONE = (None, DaemonState.ABSENT, DaemonState.STOPPED)
 _DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """The node at a moment, and how old a client must be to have series of its own, in seconds."""
+    """The node at a moment, and how old a client must be to have series of its own, in seconds.
+
+    `clock_step` is by how many seconds the wall clock has been set since the exporter started.
+    """
 
     node: Node
     client_min_age: float = 0.0
+    clock_step: float = 0.0
 
     def daemons(self) -> Iterable[Daemon]:
         """The daemons that there is something to tell of."""
-        for daemon in self.node.daemons.values():
-            forgotten = self.node.at - (daemon.state_since or 0.0) > FORGOTTEN_AFTER_SECONDS
-            if daemon.expected or (daemon.seen and not (daemon.state in _GONE and forgotten)):
-                yield daemon
+        return (daemon for daemon in self.node.daemons.values() if daemon.told_of(self.node.at))
 
     def servers(self) -> Iterable[tuple[Daemon, Server]]:
         """All servers, each with its daemon."""
@@ -48,6 +45,12 @@ def client_id(client: Client, process: ProcessReading | None) -> str:
     if process is None:
         return f"{client.pid}-s{_base36(int(client.connected_at))}"
     return f"{client.pid}-{_base36(process.start_ticks)}"
+
+
+def used_bytes(reading: GpuReading) -> Mapping[int, int]:
+    """Memory of each process on a GPU; NVML's two lists agree on the clients that are in both (measured)."""
+    processes = (*(reading.compute_processes or ()), *(reading.mps_processes or ()))
+    return {each.pid: each.used_bytes for each in processes if each.used_bytes is not None}
 
 
 def printable(text: str) -> str:

@@ -11,7 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from exporter import __version__
-from exporter.errors import ConfigError
+from exporter.errors import ListenError
 from exporter.metrics.exposition import Exposition
 
 MOST_REQUESTS = 40
@@ -57,8 +57,7 @@ class Site:
             case "/-/healthy" | "/healthz":
                 return _said("healthy") if self._healthy() else _said("the cycle has stopped", ok=False)
             case "/-/ready" | "/readyz":
-                ready = self._exposition.get("", gzipped=False) is not None
-                return _said("ready") if ready else _said("no cycle completed yet", ok=False)
+                return _said("ready") if self._exposition.ready else _said("no cycle completed yet", ok=False)
             case "/":
                 return Answer(HTTPStatus.OK, _LANDING_PAGE.encode(), "text/html; charset=utf-8")
             case _:
@@ -87,16 +86,14 @@ class WebServer:
     """Serves a site in threads of its own."""
 
     def __init__(self, site: Site, address: tuple[str, int]) -> None:
-        """Listen at once; ConfigError if the address cannot be had."""
+        """Listen at once; ListenError if the address cannot be had."""
         handler = type("SiteHandler", (_Handler,), {"site": site})
         host, port = address
         family = socket.AF_INET6 if ":" in host or not host else socket.AF_INET
         try:
             self._server = _listen(host, port, family, handler)
         except OSError as error:
-            raise ConfigError(
-                f"--web.listen-address: cannot listen on {host}:{port}: {error.strerror}; is another exporter running?"
-            ) from error
+            raise ListenError(f"--web.listen-address: cannot listen on {host}:{port}: {error.strerror}") from error
         self._thread = threading.Thread(
             target=self._server.serve_forever, kwargs={"poll_interval": POLL_SECONDS}, name="web", daemon=True
         )

@@ -151,8 +151,9 @@ def active(pid: int = CLIENT, context: int = 1) -> str:
 
 
 def at_work(*pids: int, server: int = SERVER, at: float = AT, daemon: str = DAEMON) -> tuple[Observation, ...]:
-    """A daemon answers, has one server, and that has these clients."""
+    """A daemon answers, has one server, and that has these clients; its log is followed."""
     return (
+        *control_log("UI closed", at=at, daemon=daemon),
         reply("-v", "CUDA MPS Control binary version: 13000\n", at=at, daemon=daemon),
         servers(server, at=at, daemon=daemon),
         status("ACTIVE", server=server, at=at, daemon=daemon),
@@ -288,7 +289,12 @@ def gpu_lost() -> Node:
     return told(gpu_reading({600: 1540, 601: 2564}, at=AT + 12), look(at=AT + 12), start=three_clients()).node
 
 
-SCENES = {each.__name__: each for each in (idle, three_clients, full, daemon_dead, no_nvml, gpu_lost)}
+def faulted() -> Node:
+    """A fatal fault has struck, and its victim lingers."""
+    return told(*server_log(*FAULT_BLOCK, at=AT + 3), start=three_clients()).node
+
+
+SCENES = {each.__name__: each for each in (idle, three_clients, full, daemon_dead, no_nvml, gpu_lost, faulted)}
 
 
 def looks(*, at: float = AT) -> tuple[SourceReading, ...]:

@@ -211,7 +211,7 @@ def test_three_clients_are_shown_with_user_command_and_memory(
     assert exporter.value("cuda_mps_daemon_up") == 1
     assert exporter.value("cuda_mps_daemon_info", version="13000", expected="true") == 1
     assert exporter.value("cuda_mps_clients_connected_total") == 3
-    assert exporter.value("cuda_mps_bypassing_processes") == 0
+    exporter.shows(0, "cuda_mps_bypassing_processes")
     assert exporter.value("cuda_mps_exporter_log_lines_unrecognized_total") in (None, 0)
 
 
@@ -405,10 +405,11 @@ def test_an_idle_daemon_is_hardly_asked(mps: MpsStandIn, nvml: NvmlStandIn, serv
     three_clients(mps, nvml, start)
     exporter = serve()
     exporter.shows(3, "cuda_mps_server_clients")
-    looks = exporter.value("cuda_mps_exporter_source_looks_total", source="process") or 0
+    began = exporter.value("cuda_mps_exporter_source_last_success_timestamp_seconds", source="process") or 0
 
     def some_seconds_have_passed() -> None:
-        assert (exporter.value("cuda_mps_exporter_source_looks_total", source="process") or 0) >= looks + 6
+        now = exporter.value("cuda_mps_exporter_source_last_success_timestamp_seconds", source="process") or 0
+        assert now >= began + 6
 
     eventually(some_seconds_have_passed, every=0.2)
     asked = re.findall(r"Cmd:(\w+)", mps.control_log)

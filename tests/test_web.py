@@ -15,7 +15,7 @@ from prometheus_client.registry import Collector
 import exporter.web
 from exporter.cli import main
 from exporter.clock import SystemClock
-from exporter.errors import ConfigError
+from exporter.errors import ListenError
 from exporter.metrics.exposition import Exposition
 from exporter.web import MOST_REQUESTS, Site, WebServer
 
@@ -425,7 +425,7 @@ def taken() -> Iterator[int]:
 
 
 def test_a_taken_port_is_told_by_the_flag_that_names_it(taken: int) -> None:
-    with pytest.raises(ConfigError, match=rf"--web\.listen-address: cannot listen on {LOCALHOST}:{taken}: "):
+    with pytest.raises(ListenError, match=rf"--web\.listen-address: cannot listen on {LOCALHOST}:{taken}: "):
         WebServer(Site(Exposition(SystemClock()), lambda: True), (LOCALHOST, taken))
 
 
@@ -433,10 +433,10 @@ def test_a_taken_port_is_told_by_the_flag_that_names_it(taken: int) -> None:
 @pytest.mark.parametrize(
     "address", [lambda taken: f"{LOCALHOST}:{taken}", lambda taken: f":{taken}", lambda _: "no.such.host.invalid:1"]
 )
-def test_an_address_that_cannot_be_had_ends_it_with_exit_code_2(
+def test_an_address_that_cannot_be_had_now_ends_it_with_exit_code_1(
     command: str, address: Callable[[int], str], taken: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main([command, "--web.listen-address", address(taken)]) == 2
+    assert main([command, "--web.listen-address", address(taken)]) == 1  # so that systemd tries again
     assert "--web.listen-address: cannot listen on " in capsys.readouterr().err
 
 

@@ -37,7 +37,7 @@ def commands(node: Node, name: str, rhythm: Rhythm) -> tuple[str, ...]:
     due: list[str] = []
     if daemon.version is None and VERSION not in daemon.asked:
         due.append(VERSION)
-    doubt = _latest(_servers_doubted_since(daemon))
+    doubt = _latest(_servers_doubted_since(node, daemon))
     if _due(daemon, LIST_SERVERS, node.at, rhythm.doubt if rhythm.fresh(node.at, doubt) else rhythm.liveness):
         due.append(LIST_SERVERS)
     for server in daemon.servers.values():
@@ -50,7 +50,7 @@ def _probe_period(at: float, daemon: Daemon, rhythm: Rhythm) -> float:
 
     Its return is told by its log and its pid file; where neither can be read, by this.
     """
-    if daemon.state in (DaemonState.ABSENT, DaemonState.STOPPED):
+    if daemon.gone:
         return rhythm.liveness / 3
     begins = daemon.state is DaemonState.STARTING and rhythm.fresh(at, daemon.state_since)
     return rhythm.begin if begins else rhythm.fault
@@ -72,11 +72,19 @@ def _about(node: Node, daemon: Daemon, server: Server, rhythm: Rhythm) -> list[s
     ]
 
 
-def _servers_doubted_since(daemon: Daemon) -> Iterable[float | None]:
-    """Since when there has been doubt about which servers there are: none were listed yet, or one is missing."""
-    if not daemon.servers_listed:
+def _servers_doubted_since(node: Node, daemon: Daemon) -> Iterable[float | None]:
+    """Since when it has been in doubt which servers there are.
+
+    None were listed yet, one is missing, or NVML shows processes that may be a server, or clients of one, that is new.
+    """
+    if daemon.listed_at is None:
         yield daemon.state_since
     yield from (server.missing_since for server in daemon.servers.values())
+    if daemon.log_followed or daemon.listed_at is None:
+        return
+    for gpu in node.gpus.values():
+        yield from (each.first_seen for each in gpu.strangers.values() if each.first_seen > daemon.listed_at)
+    yield from (since for since in _unknown_since(node) if since > daemon.listed_at)
 
 
 def _clients_doubted_since(node: Node, daemon: Daemon, server: Server) -> Iterable[float | None]:
@@ -84,9 +92,15 @@ def _clients_doubted_since(node: Node, daemon: Daemon, server: Server) -> Iterab
     asked = daemon.asked.get(f"{LIST_CLIENTS} {server.pid}", float("-inf"))
     clients = {client.pid: client for client in daemon.clients.values() if client.server == server.pid}
     yield from (client.missing_since for client in clients.values())
-    known = {pid for each in node.daemons.values() for pid in (*each.clients, *each.departed)}
     for gpu in node.gpus.values():
         yield from (left_at for pid, left_at in gpu.mps_left.items() if pid in clients and left_at > asked)
+    yield from _unknown_since(node)
+
+
+def _unknown_since(node: Node) -> Iterable[float]:
+    """Since when each PID that no daemon is known to serve has been in NVML's MPS list."""
+    known = {pid for daemon in node.daemons.values() for pid in (*daemon.clients, *daemon.departed)}
+    for gpu in node.gpus.values():
         yield from (since for pid, since in gpu.mps_since.items() if pid not in known)
 
 
@@ -110,6 +124,8 @@ def _gpu_doubted_since(node: Node, gpu: Gpu) -> Iterable[float]:
     read_at = gpu.reading.at
     yield from (stranger.first_seen for stranger in gpu.strangers.values() if not stranger.told)
     for daemon in node.daemons.values():
+        if not gpu.judged and daemon.listed_at is not None and daemon.listed_at > read_at:
+            yield daemon.listed_at
         yield from (client.connected_at for client in daemon.clients.values() if client.connected_at > read_at)
         yield from (left_at for left_at in daemon.departed.values() if left_at > read_at)
 

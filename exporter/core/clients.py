@@ -106,7 +106,7 @@ def refuse(daemon: Daemon, at: float, server: int, pid: int | None, reason: Refu
     return (daemon if pid is None else dequeue(daemon, pid)), (event,)
 
 
-def queue(daemon: Daemon, pid: int, uid: int | None) -> Daemon:
+def queue(daemon: Daemon, pid: int, uid: int) -> Daemon:
     """A client is told to wait. That alone is ordinary: a server takes a moment to start."""
     if len(daemon.pending) >= MOST_QUEUED:
         return daemon
@@ -120,9 +120,9 @@ def dequeue(daemon: Daemon, pid: int) -> Daemon:
     return replace(daemon, pending=without(daemon.pending, pid), waiting=daemon.waiting - {pid})
 
 
-def dequeue_user(daemon: Daemon, uid: int | None) -> Daemon:
+def dequeue_user(daemon: Daemon, uid: int) -> Daemon:
     """The server of this user is ready: whoever of them waited goes on."""
-    served = [pid for pid, owner in daemon.pending.items() if uid is None or owner in (None, uid)]
+    served = [pid for pid, owner in daemon.pending.items() if owner == uid]
     return replace(daemon, pending=without(daemon.pending, *served), waiting=daemon.waiting - set(served))
 
 

@@ -166,7 +166,6 @@ def _source_read(node: Node, seen: SourceReading) -> Node:
     source = Source(
         last=seen,
         last_success=(known.last_success if known else None) if failed else seen.at,
-        attempts=(known.attempts if known else 0) + 1,
         failures=(known.failures if known else 0) + failed,
     )
     return replace(node, sources={**node.sources, seen.name: source})

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from exporter.model.event import Event, EventName
-from exporter.model.node import Daemon, DaemonState, Gpu, Node, Stranger
+from exporter.model.node import Daemon, Gpu, Node, Stranger
 from exporter.model.observation import GpuReading, SourceReading
 from exporter.parse.visible_devices import is_visible
 
@@ -21,6 +21,9 @@ NVML's MPS list before it is in the compute list; measured.)"""
 LEFT_REMEMBERED_SECONDS = 60.0
 """How long it is remembered that a process has left NVML's MPS list."""
 
+STALE_SECONDS = 5.0
+"""A reading that is older than this when its look ends (another GPU's call hung) is not told as a fresh one."""
+
 CLOCK_SLACK_SECONDS = 0.05
 """A look is timed by another clock than its readings."""
 
@@ -31,14 +34,14 @@ _MPS_COMMAND = "nvidia-cuda-mps"
 def gpu_read(node: Node, reading: GpuReading) -> tuple[Node, tuple[Event, ...]]:
     """NVML has read a GPU, or failed to: a failure leaves what was known of its processes, for the next reading."""
     known = node.gpus.get(reading.gpu) or Gpu(reading=reading)
-    gpu = replace(known, reading=reading)
+    gpu = replace(known, reading=reading, judged=False)
     events: tuple[Event, ...] = ()
     server = serving_daemon(node, reading)
     if reading.problem is None and reading.mps_processes is not None:
         gpu = _mps_list_read(gpu, reading.at, [process.pid for process in reading.mps_processes])
-        if server is not None:
+        if server is not None and _servers_known(node, reading):
             strangers, events = _strangers(node, server, reading, known.strangers)
-            gpu = replace(gpu, strangers=strangers)
+            gpu = replace(gpu, strangers=strangers, judged=True)
     return replace(node, gpus={**node.gpus, reading.gpu: gpu}), events
 
 
@@ -53,12 +56,12 @@ def _mps_list_read(gpu: Gpu, at: float, pids: list[int]) -> Gpu:
 
 
 def nvml_looked(node: Node, look: SourceReading) -> Node:
-    """NVML was looked at: a GPU that this look did not read has no reading, however fresh the last one."""
-    began = look.at - look.seconds - CLOCK_SLACK_SECONDS
+    """NVML was looked at: a GPU that this look did not read, or read too long ago, has no reading."""
+    began = look.at - min(look.seconds, STALE_SECONDS) - CLOCK_SLACK_SECONDS
     missed = {uuid: gpu for uuid, gpu in node.gpus.items() if gpu.reading.at < began}
     if not missed:
         return node
-    problem = look.problem or "NVML does not list it any more"
+    problem = look.problem or "NVML does not list it any more, or took too long over the others"
     unread = {uuid: replace(gpu, reading=_unread(gpu.reading, look.at, problem)) for uuid, gpu in missed.items()}
     return replace(node, gpus={**node.gpus, **unread})
 
@@ -69,7 +72,7 @@ def _unread(last: GpuReading, at: float, problem: str) -> GpuReading:
 
 def serving_daemon(node: Node, gpu: GpuReading) -> Daemon | None:
     """The known daemon that serves this GPU, or would if it lived."""
-    serving = (daemon for daemon in node.daemons.values() if daemon.known and _serves(daemon, gpu))
+    serving = (daemon for daemon in node.daemons.values() if daemon.told_of(node.at) and _serves(daemon, gpu))
     return next(serving, None)
 
 
@@ -83,13 +86,12 @@ def _strangers(
     reading: GpuReading,
     before: Mapping[int, Stranger],
 ) -> tuple[Mapping[int, Stranger], tuple[Event, ...]]:
-    if not all(_servers_known(daemon) for daemon in node.daemons.values() if _serves(daemon, reading)):
-        return {}, ()
     strangers: dict[int, Stranger] = {}
     events: list[Event] = []
     for pid in _beside_mps(node, reading):
         stranger = before.get(pid) or Stranger(first_seen=reading.at)
-        if not stranger.told and reading.at - stranger.first_seen >= BYPASSING_AFTER_SECONDS:
+        settled = reading.at - stranger.first_seen >= BYPASSING_AFTER_SECONDS
+        if not stranger.told and settled and _no_server_since(node, stranger.first_seen):
             stranger = replace(stranger, told=True)
             if not _told_elsewhere(node, reading.gpu, pid):
                 events.append(_bypassing(server, reading, pid))
@@ -97,9 +99,16 @@ def _strangers(
     return strangers, tuple(events)
 
 
-def _servers_known(daemon: Daemon) -> bool:
+def _servers_known(node: Node, gpu: GpuReading) -> bool:
     """Until a daemon has said which servers it has, one of them might be taken for a process beside MPS."""
-    return daemon.servers_listed or not daemon.known or daemon.state in (DaemonState.ABSENT, DaemonState.STOPPED)
+    serving = (daemon for daemon in node.daemons.values() if daemon.told_of(node.at) and _serves(daemon, gpu))
+    return all(daemon.listed_at is not None or daemon.gone for daemon in serving)
+
+
+def _no_server_since(node: Node, at: float) -> bool:
+    """Whether every server that started since would be known: by the daemon's log, or from a later list."""
+    alive = (daemon for daemon in node.daemons.values() if daemon.listed_at is not None)
+    return all(daemon.log_followed or (daemon.listed_at or at) >= at for daemon in alive)
 
 
 def _beside_mps(node: Node, reading: GpuReading) -> list[int]:

@@ -23,21 +23,22 @@ SAME_START_SECONDS = 10.0
 QUIT_REMEMBERED_SECONDS = 900.0
 """How long a daemon may take to end after it was told to quit. What ends it later is not that quit."""
 
-_GONE = (None, DaemonState.ABSENT, DaemonState.STOPPED)
-
 
 def answered(daemon: Daemon, at: float) -> Step:
     """The daemon has answered a command."""
     return chain(
         explain(daemon, at, force=True),
-        lambda daemon: quiet(_reborn(daemon) if daemon.state in _GONE else daemon),
+        lambda daemon: quiet(_reborn(daemon)),
         lambda daemon: quiet(replace(daemon, unanswered_since=None, refused_since=None)),
         lambda daemon: enter(daemon, at, DaemonState.UP),
     )
 
 
 def _reborn(daemon: Daemon) -> Daemon:
-    return replace(daemon, start_logged=False, quit_at=None)
+    """Where one had gone, this is another: it was not told to quit, and may be of another version."""
+    if not daemon.gone:
+        return daemon
+    return replace(daemon, start_logged=False, quit_at=None, version=None, asked={})
 
 
 def enter(daemon: Daemon, at: float, state: DaemonState) -> Step:
@@ -63,6 +64,7 @@ def _news_of_responding(before: DaemonState | None) -> EventName | None:
 def unanswered(daemon: Daemon, at: float) -> Step:
     """A command got no answer within its deadline: the daemon hangs, or one of its servers does."""
     since = daemon.unanswered_since
+    daemon = replace(daemon, refused_since=None)
     if since is None:
         return quiet(replace(daemon, unanswered_since=at))
     return enter(daemon, at, DaemonState.UNRESPONSIVE) if at - since >= SECOND_PROBE_SECONDS else quiet(daemon)
@@ -74,12 +76,22 @@ def refused(daemon: Daemon, at: float) -> Step:
     A daemon that has gone is not thereby back: a stale pid file may name some other process by now.
     """
     since = daemon.refused_since
+    daemon = replace(daemon, unanswered_since=None)
     if since is None:
         return quiet(replace(daemon, refused_since=at))
-    gone = daemon.state in (DaemonState.ABSENT, DaemonState.STOPPED)
-    if gone or at - since < HELD_AFTER_SECONDS:
+    if daemon.gone or at - since < HELD_AFTER_SECONDS:
         return quiet(daemon)
-    return enter(replace(daemon, unanswered_since=None), at, DaemonState.HELD)
+    return enter(daemon, at, DaemonState.HELD)
+
+
+def unaskable(daemon: Daemon, at: float) -> Step:
+    """It cannot be asked at all: nothing is known of it, unless its process is."""
+    since = daemon.unanswered_since
+    if since is None:
+        return quiet(replace(daemon, unanswered_since=at))
+    if daemon.process is not None or at - since < SECOND_PROBE_SECONDS:
+        return quiet(daemon)
+    return quiet(replace(daemon, state=None, state_since=at))
 
 
 def not_found(daemon: Daemon, at: float) -> Step:
@@ -100,7 +112,7 @@ def process_read(daemon: Daemon, reading: DaemonProcess) -> Step:
         lambda daemon: quiet(
             replace(daemon, process=reading, visible_devices=reading.environment.get("CUDA_VISIBLE_DEVICES"))
         ),
-        lambda daemon: enter(daemon, at, DaemonState.STARTING) if daemon.state in _GONE else quiet(daemon),
+        lambda daemon: _begin(_reborn(daemon), at),
     )
 
 
@@ -111,21 +123,33 @@ def start_told(daemon: Daemon, at: float) -> Step:
     """
     if daemon.process is not None:
         return quiet(replace(daemon, start_logged=True))
+    begun = daemon.state is None or daemon.gone or (daemon.state is DaemonState.STARTING and not daemon.start_logged)
     early = daemon.state_since is None or at - daemon.state_since <= SAME_START_SECONDS
     if daemon.state is DaemonState.UP and not daemon.start_logged and early:
         return quiet(replace(daemon, start_logged=True))
-    replaced = quiet(daemon) if daemon.state in (*_GONE, DaemonState.STARTING) else _replaced(daemon, at)
     return chain(
-        replaced,
+        quiet(daemon) if begun else _replaced(daemon, at),
         lambda daemon: explain(daemon, at, force=True),
-        lambda daemon: quiet(replace(daemon, start_logged=True, quit_at=None, servers_listed=True)),
-        lambda daemon: enter(daemon, at, DaemonState.STARTING),
+        lambda daemon: quiet(replace(_reborn(daemon), start_logged=True, listed_at=at, quit_at=None)),
+        lambda daemon: _begin(daemon, at),
     )
+
+
+def _begin(daemon: Daemon, at: float) -> Step:
+    return enter(daemon, at, DaemonState.STARTING) if daemon.state is None or daemon.gone else quiet(daemon)
 
 
 def quit_told(daemon: Daemon, at: float) -> Daemon:
     """An operator told the daemon to quit."""
     return replace(daemon, quit_at=at)
+
+
+def quit_taken_back(daemon: Daemon) -> Daemon:
+    """The session that gave a quit was closed: it was refused, as an ordinary user's is (measured, R580).
+
+    A quit that is obeyed leaves its session open until the daemon's end, and keeps all others out.
+    """
+    return replace(daemon, quit_at=None)
 
 
 def _told_to_quit(daemon: Daemon, gone_at: float) -> bool:
@@ -134,12 +158,12 @@ def _told_to_quit(daemon: Daemon, gone_at: float) -> bool:
 
 def exit_told(daemon: Daemon, at: float) -> Step:
     """The daemon says that it ends, as it does only when it was told to."""
-    return gone(quit_told(daemon, at), at)
+    return quiet(daemon) if daemon.gone and daemon.gone_at is None else gone(quit_told(daemon, at), at)
 
 
 def gone(daemon: Daemon, at: float) -> Step:
     """The daemon is no more, and so are its servers and clients (measured: they die with it)."""
-    if daemon.state in (DaemonState.ABSENT, DaemonState.STOPPED):
+    if daemon.gone:
         return quiet(replace(daemon, process=None))
     was_there = daemon.state is not None
     daemon = replace(
@@ -152,9 +176,8 @@ def gone(daemon: Daemon, at: float) -> Step:
         refused_since=None,
         pending={},
         waiting=frozenset(),
-        servers_listed=False,
+        listed_at=None,
         echoing=False,
-        quit_in_echo=False,
     )
     return chain(
         servers.end_all(daemon, at, DepartureReason.DAEMON_GONE),

@@ -16,9 +16,6 @@ NOT_READY = 807
 _OTHERS_FILE = {"control.log": False, "server.log": True}
 """Who does not write to a file: a line of a server in control.log, or of the daemon in server.log, is a forgery."""
 
-_DEVICES = "devices"
-_VICTIMS = "victims"
-
 
 def line_read(daemon: Daemon, line: LogLine) -> Step:
     """One more line was written."""
@@ -45,13 +42,13 @@ def _count(daemon: Daemon, file: str, *, known: bool) -> Daemon:
 def _daemon_says(daemon: Daemon, at: float, message: Message) -> Step:
     match message:
         case said.SessionClosed():
-            return quiet(_session_closed(daemon))
-        case said.CommandIssued(text) if daemon.echoing and _is_quit(text):
-            return quiet(replace(life.quit_told(daemon, at), quit_in_echo=True))
+            return quiet(replace(life.quit_taken_back(daemon), echoing=False))
+        case said.CommandIssued(text) if _is_quit(text):
+            return quiet(life.quit_told(daemon, at))
         case _ if daemon.echoing:
             return quiet(daemon)
         case said.CommandIssued(text):
-            return quiet(_command_issued(daemon, at, text))
+            return quiet(_command_issued(daemon, text))
         case said.Version(version):
             return quiet(replace(daemon, version=version))
         case said.DaemonStarting():
@@ -74,20 +71,12 @@ def _daemon_says(daemon: Daemon, at: float, message: Message) -> Step:
             return quiet(daemon)
 
 
-def _command_issued(daemon: Daemon, at: float, text: str) -> Daemon:
-    """Take note of a quit, and of `ps`.
+def _command_issued(daemon: Daemon, text: str) -> Daemon:
+    """`ps` is answered with the clients' own command lines, which may read like anything.
 
-    That is answered with the clients' own command lines, which may read like anything: until its session is closed,
-    nothing is listened to but a quit, and that only if the session is not closed: a quit leaves it open (R580).
+    Until its session is closed, nothing is listened to but a quit; and that is taken back when the session is closed.
     """
-    if _is_quit(text):
-        daemon = life.quit_told(daemon, at)
     return replace(daemon, echoing=text.split()[:1] == ["ps"])
-
-
-def _session_closed(daemon: Daemon) -> Daemon:
-    quit_at = None if daemon.quit_in_echo else daemon.quit_at
-    return replace(daemon, echoing=False, quit_in_echo=False, quit_at=quit_at)
 
 
 def _is_quit(text: str) -> bool:
@@ -97,8 +86,15 @@ def _is_quit(text: str) -> bool:
 def _server_ready(daemon: Daemon, at: float, server: int) -> Step:
     return chain(
         servers.seen_alive(daemon, at, server),
+        lambda daemon: quiet(_served(daemon, server)),
         lambda daemon: servers.enter(daemon, at, server, ServerState.ACTIVE),
     )
+
+
+def _served(daemon: Daemon, server: int) -> Daemon:
+    """Whoever was queued for the user of this server goes on."""
+    ready = daemon.servers.get(server)
+    return daemon if ready is None or ready.uid is None else clients.dequeue_user(daemon, ready.uid)
 
 
 def _server_says(daemon: Daemon, at: float, entry: LogEntry) -> Step:
@@ -113,7 +109,7 @@ def _server_says(daemon: Daemon, at: float, entry: LogEntry) -> Step:
                 lambda daemon: _client_active(daemon, at, entry.pid, pid),
             )
         case said.ClientDisconnected(pid):
-            return clients.disconnect(daemon, at, pid, DepartureReason.EXIT)
+            return clients.disconnect(_settled(daemon, entry.pid, pid), at, pid, DepartureReason.EXIT)
         case _ if entry.pid in daemon.servers:
             return _known_server_says(daemon, at, entry.pid, entry.message)
         case said.FaultHandled():
@@ -128,25 +124,33 @@ def _server_says(daemon: Daemon, at: float, entry: LogEntry) -> Step:
 def _client_active(daemon: Daemon, at: float, server: int, pid: int) -> Step:
     if server not in daemon.servers:
         return quiet(daemon)
-    daemon = servers.with_server(daemon, replace(daemon.servers[server], connecting=None))
-    return clients.connect(daemon, at, server, pid)
+    return clients.connect(_settled(daemon, server, pid), at, server, pid)
+
+
+def _settled(daemon: Daemon, server: int, pid: int) -> Daemon:
+    """It is decided whether a client that was connecting is let in."""
+    here = daemon.servers.get(server)
+    if here is None or pid not in here.connecting:
+        return daemon
+    return servers.with_server(daemon, replace(here, connecting=here.connecting - {pid}))
 
 
 def _known_server_says(daemon: Daemon, at: float, pid: int, message: Message) -> Step:
     server = daemon.servers.get(pid)
     if server is None:
         return quiet(daemon)
-    if server.listing is not None and not isinstance(message, said.Number):
-        server = replace(server, listing=None)
+    if server.listing_devices and not isinstance(message, said.Number):
+        server = replace(server, listing_devices=False)
         daemon = servers.with_server(daemon, server)
     match message:
         case said.ClientConnecting(client, context):
             daemon = clients.dequeue(daemon, client)
-            connecting = client if context > 0 else server.connecting
+            connecting = server.connecting | {client} if context > 0 else server.connecting
             return quiet(servers.with_server(daemon, replace(server, connecting=connecting)))
         case said.ClientLimitReached(limit):
-            daemon = servers.with_server(daemon, replace(server, connecting=None, clients_limit=limit))
-            return clients.refuse(daemon, at, pid, server.connecting, RefusalReason.LIMIT)
+            daemon = servers.with_server(daemon, replace(server, clients_limit=limit))
+            (only,) = server.connecting if len(server.connecting) == 1 else (None,)
+            return clients.refuse(daemon, at, pid, only, RefusalReason.LIMIT)
         case said.ClientTurnedAway(client):
             daemon = servers.with_server(daemon, replace(server, refusing=client))
             return clients.refuse(daemon, at, pid, client, RefusalReason.FAULT)
@@ -158,10 +162,8 @@ def _known_server_says(daemon: Daemon, at: float, pid: int, message: Message) ->
         case said.FaultHandled():
             return servers.enter(daemon, at, pid, ServerState.FAULT)
         case said.DevicesFollow():
-            return quiet(servers.with_server(daemon, replace(server, listing=_DEVICES, devices_to_reset=frozenset())))
-        case said.VictimsFollow():
-            return quiet(servers.with_server(daemon, replace(server, listing=_VICTIMS)))
-        case said.Number(device) if server.listing == _DEVICES:
+            return quiet(servers.with_server(daemon, replace(server, listing_devices=True)))
+        case said.Number(device) if server.listing_devices:
             devices = (server.devices_to_reset or frozenset()) | {device}
             return quiet(servers.with_server(daemon, replace(server, devices_to_reset=devices)))
         case said.ContextDestroyed(device) if server.devices_to_reset:

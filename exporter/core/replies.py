@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from exporter.core import clients, life, servers
 from exporter.core.step import Step, chain, quiet
-from exporter.model.node import Daemon, DaemonState
+from exporter.model.node import Daemon
 from exporter.model.observation import ControlReply
 from exporter.parse import control_reply
 from exporter.parse.control_reply import LIST_CLIENTS, LIST_SERVERS, QUIT, SERVER_STATUS, VERSION, Verdict
@@ -18,7 +18,7 @@ def reply_read(daemon: Daemon, reply: ControlReply) -> Step:
         return quiet(replace(daemon, version=control_reply.version(reply.stdout) or daemon.version))
     match control_reply.verdict(reply.exit_code, reply.stderr):
         case Verdict.ANSWERED if verb == QUIT:
-            return quiet(life.quit_told(daemon, reply.at))
+            return quiet(daemon if reply.stdout.strip() else life.quit_told(daemon, reply.at))
         case Verdict.ANSWERED if _overtaken(daemon, reply):
             return quiet(daemon)
         case Verdict.ANSWERED:
@@ -30,13 +30,12 @@ def reply_read(daemon: Daemon, reply: ControlReply) -> Step:
         case Verdict.TIMED_OUT:
             return life.unanswered(daemon, reply.at)
         case Verdict.UNUSABLE:
-            return quiet(daemon)
+            return life.unaskable(daemon, reply.at)
 
 
 def _overtaken(daemon: Daemon, reply: ControlReply) -> bool:
     """Whether the daemon was seen to go after it had been asked: an answer on its way does not bring it back."""
-    gone = daemon.state in (DaemonState.ABSENT, DaemonState.STOPPED)
-    return gone and daemon.state_since is not None and reply.asked_at < daemon.state_since
+    return daemon.gone and daemon.state_since is not None and reply.asked_at < daemon.state_since
 
 
 def _answer_read(daemon: Daemon, reply: ControlReply) -> Step:

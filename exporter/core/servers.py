@@ -2,15 +2,15 @@
 
 from dataclasses import replace
 
-from exporter.core.clients import CONFIRMING_SECONDS, FRESH_SECONDS, dequeue_user, disconnect_all
+from exporter.core.clients import CONFIRMING_SECONDS, FRESH_SECONDS, disconnect_all
 from exporter.core.step import Step, chain, for_each, quiet, without
 from exporter.model.event import Event, EventName
-from exporter.model.node import Daemon, DaemonState, DepartureReason, Server, ServerState
+from exporter.model.node import Daemon, DepartureReason, Server, ServerState
 
 
 def start(daemon: Daemon, at: float, pid: int, uid: int | None = None, state: ServerState | None = None) -> Step:
     """A server is there; nothing new where it was known, nor where its daemon has gone: it was told of too late."""
-    if daemon.state in (DaemonState.ABSENT, DaemonState.STOPPED):
+    if daemon.gone:
         return quiet(daemon)
     if pid in daemon.servers:
         known = daemon.servers[pid]
@@ -58,12 +58,13 @@ def enter(daemon: Daemon, at: float, pid: int, state: ServerState) -> Step:
         return quiet(daemon)
     server = replace(daemon.servers[pid], fault_suspected_at=None)
     if state is not ServerState.FAULT:
-        server = replace(server, devices_to_reset=None, listing=None)
-    if state is ServerState.ACTIVE:
-        daemon = dequeue_user(daemon, server.uid)
+        server = replace(server, devices_to_reset=None, listing_devices=False)
     if server.state is state:
         return quiet(with_server(daemon, server))
     daemon = with_server(daemon, replace(server, state=state, state_since=at))
+    if state is ServerState.FAULT:
+        totals = replace(daemon.totals, faults=daemon.totals.faults + 1)
+        daemon = replace(daemon, totals=totals, last_fault_at=at)
     return daemon, (Event(at=at, event=EventName.SERVER_STATE, daemon=daemon.name, server=pid, state=state),)
 
 
@@ -79,7 +80,7 @@ def listed(daemon: Daemon, at: float, asked_at: float, pids: tuple[int, ...]) ->
         for_each(daemon, arrived, lambda daemon, pid: start(daemon, at, pid)),
         lambda daemon: for_each(daemon, missing, lambda daemon, pid: _missing(daemon, at, pid, alone=not pids)),
     )
-    return chain(step, lambda daemon: quiet(replace(_present(daemon, pids), servers_listed=True)))
+    return chain(step, lambda daemon: quiet(replace(_present(daemon, pids), listed_at=asked_at)))
 
 
 def _missing(daemon: Daemon, at: float, pid: int, *, alone: bool) -> Step:

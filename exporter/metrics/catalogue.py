@@ -19,12 +19,17 @@ CATALOGUE: tuple[Family, ...] = (
 
 
 class NodeCollector(Collector):
-    """One view of the node, for prometheus_client to write out. A family without samples is left out."""
+    """One view of the node, for prometheus_client to write out. A family without samples is left out.
 
-    def __init__(self, view: View) -> None:
+    `beside` is another collector, whose metrics follow: those of the exporter's own process.
+    """
+
+    def __init__(self, view: View, beside: Collector | None = None) -> None:
         self._view = view
+        self._beside = beside
 
     def collect(self) -> Iterable[Metric]:
         """The families that have samples."""
         metrics = (family.metric(self._view) for family in CATALOGUE)
-        return [metric for metric in metrics if metric.samples]
+        others = () if self._beside is None else self._beside.collect()
+        return [*(metric for metric in metrics if metric.samples), *others]

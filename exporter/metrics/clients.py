@@ -1,8 +1,7 @@
 """Families about clients. Who a client is stands on its info alone; the others join it on `client`."""
 
 from exporter.metrics.family import Samples, gauge
-from exporter.model.observation import GpuProcess, GpuReading
-from exporter.view import View
+from exporter.view import View, used_bytes
 
 
 def _info(view: View) -> Samples:
@@ -15,17 +14,11 @@ def _info(view: View) -> Samples:
 
 
 def _memory(view: View) -> Samples:
-    used = [(gpu.reading.gpu, _used_bytes(gpu.reading)) for gpu in view.node.gpus.values()]
+    used = [(gpu.reading.gpu, used_bytes(gpu.reading)) for gpu in view.node.gpus.values()]
     for daemon, client, client_id in view.clients():
         for gpu, by_pid in used:
             if client.pid in by_pid:
                 yield (daemon.name, client_id, gpu), by_pid[client.pid]
-
-
-def _used_bytes(reading: GpuReading) -> dict[int, int]:
-    """Memory of each process on a GPU; NVML's two lists agree on the clients that are in both (measured)."""
-    processes: tuple[GpuProcess, ...] = (*(reading.compute_processes or ()), *(reading.mps_processes or ()))
-    return {each.pid: each.used_bytes for each in processes if each.used_bytes is not None}
 
 
 FAMILIES = (

@@ -40,6 +40,11 @@ class Exposition:
         self._encoded: dict[Encoding, Encoded] = {}
         self._wanted: dict[Encoding, float] = {}
 
+    @property
+    def ready(self) -> bool:
+        """Whether there is a snapshot."""
+        return self._collector is not None
+
     def publish(self, collector: Collector) -> None:
         """Take a new snapshot, and write it in the encodings that were asked for lately."""
         since = self._clock.monotonic() - WANTED_SECONDS

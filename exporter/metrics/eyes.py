@@ -10,7 +10,7 @@ from exporter.view import View
 def _last_success(view: View) -> Samples:
     for name, source in view.node.sources.items():
         if source.last_success is not None:
-            yield (name,), source.last_success
+            yield (name,), source.last_success + view.clock_step
 
 
 def _log_followed(view: View) -> Samples:
@@ -55,12 +55,6 @@ FAMILIES = (
         ("source",),
         "When the source last saw all it should, in seconds since the epoch.",
         _last_success,
-    ),
-    counter(
-        "cuda_mps_exporter_source_looks_total",
-        ("source",),
-        "Looks of the source that were told of; looks without news are told of once a second.",
-        lambda view: (((name,), source.attempts) for name, source in view.node.sources.items()),
     ),
     counter(
         "cuda_mps_exporter_source_failures_total",

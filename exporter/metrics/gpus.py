@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterable
 
-from exporter.core.gpus import serving_daemon
 from exporter.metrics.family import Samples, gauge
 from exporter.model.node import Gpu
 from exporter.model.observation import GpuReading
@@ -31,7 +30,7 @@ def _info(view: View) -> Samples:
 
 def _bypassing(view: View) -> Samples:
     for gpu in _read(view):
-        if gpu.reading.mps_processes is not None and serving_daemon(view.node, gpu.reading) is not None:
+        if gpu.judged:
             yield (gpu.reading.gpu,), len(gpu.bypassing)
 
 

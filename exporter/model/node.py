@@ -10,6 +10,9 @@ DEFAULT_PIPE_DIRECTORY = "/tmp/nvidia-mps"  # noqa: S108 (NVIDIA's choice, not o
 DEFAULT_LOG_DIRECTORY = "/var/log/nvidia-mps"
 """Where a daemon is that was not told otherwise (NVIDIA's MPS guide)."""
 
+FORGOTTEN_SECONDS = 300.0
+"""How long after its end a daemon that nobody expects is told of."""
+
 
 class DaemonState(StrEnum):
     """How a control daemon is."""
@@ -75,8 +78,8 @@ class Server:
     clients_limit: int | None = None
     fault_suspected_at: float | None = None
     devices_to_reset: frozenset[int] | None = None
-    listing: str | None = None
-    connecting: int | None = None
+    listing_devices: bool = False
+    connecting: frozenset[int] = frozenset()
     refusing: int | None = None
     missing_since: float | None = None
 
@@ -89,13 +92,17 @@ class Totals:
     disconnected: Mapping[str, int] = field(default_factory=lambda: dict.fromkeys(DepartureReason, 0))
     refused: Mapping[str, int] = field(default_factory=lambda: dict.fromkeys(RefusalReason, 0))
     losses: Mapping[str, int] = field(default_factory=lambda: dict.fromkeys(LossReason, 0))
+    faults: int = 0
     log_lines: Mapping[str, int] = field(default_factory=dict)
     log_lines_unrecognized: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Daemon:
-    """A control daemon, what it serves, and the doubts about it that further evidence will settle."""
+    """A control daemon, what it serves, and the doubts about it that further evidence will settle.
+
+    `listed_at` is when all its servers were last known, None where they are not.
+    """
 
     name: DaemonName
     pipe_directory: str
@@ -108,28 +115,38 @@ class Daemon:
     version: str | None = None
     visible_devices: str | None = None
     servers: Mapping[int, Server] = field(default_factory=dict)
-    servers_listed: bool = False
+    listed_at: float | None = None
     clients: Mapping[int, Client] = field(default_factory=dict)
-    pending: Mapping[int, int | None] = field(default_factory=dict)
+    pending: Mapping[int, int] = field(default_factory=dict)
     waiting: frozenset[int] = frozenset()
     departed: Mapping[int, float] = field(default_factory=dict)
     departed_servers: Mapping[int, float] = field(default_factory=dict)
     quit_at: float | None = None
     start_logged: bool = False
     echoing: bool = False
-    quit_in_echo: bool = False
     unanswered_since: float | None = None
     refused_since: float | None = None
     gone_at: float | None = None
     last_loss_at: float | None = None
+    last_fault_at: float | None = None
     asked: Mapping[str, float] = field(default_factory=dict)
     log_problems: Mapping[str, str | None] = field(default_factory=dict)
     totals: Totals = Totals()
 
     @property
-    def known(self) -> bool:
-        """Whether there is a daemon to speak of: it is expected, or was seen alive."""
-        return self.expected or self.seen
+    def gone(self) -> bool:
+        """Whether it was seen to be no more."""
+        return self.state in (DaemonState.ABSENT, DaemonState.STOPPED)
+
+    def told_of(self, at: float) -> bool:
+        """Whether it is still worth telling of: one that nobody expects is forgotten some time after its end."""
+        return self.expected or (self.seen and not (self.gone and at - (self.state_since or 0.0) > FORGOTTEN_SECONDS))
+
+    @property
+    def log_followed(self) -> bool:
+        """Whether the daemon's own log is read, so that a server's start is known at once."""
+        problem = self.log_problems.get("control.log")
+        return problem is None and any(self.totals.log_lines.get(file) for file in ("control.log", "stdout"))
 
     @property
     def answers(self) -> bool:
@@ -149,6 +166,8 @@ class Stranger:
 class Gpu:
     """A GPU as NVML last read it. `reading` holds its problem where the last attempt failed.
 
+    `judged` says whether it could be told which of its processes run beside MPS.
+
     `mps_since` says since when each PID has been in NVML's MPS list, which shows refused clients too; `mps_left` when
     it was first missing there.
     """
@@ -157,6 +176,7 @@ class Gpu:
     mps_since: Mapping[int, float] = field(default_factory=dict)
     mps_left: Mapping[int, float] = field(default_factory=dict)
     strangers: Mapping[int, Stranger] = field(default_factory=dict)
+    judged: bool = False
 
     @property
     def bypassing(self) -> tuple[int, ...]:
@@ -167,11 +187,10 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """One of the exporter's own eyes: its last attempt, when it last succeeded, and how often it failed."""
+    """One of the exporter's own eyes: its last look, when it last succeeded, and how often it failed."""
 
     last: SourceReading
     last_success: float | None = None
-    attempts: int = 0
     failures: int = 0
 
 

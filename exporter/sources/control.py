@@ -4,6 +4,7 @@ A session holds all others out, so each command is a child of its own that ends 
 Commands that collide with somebody else's are refused at once (measured, R580), and asked again.
 """
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -62,8 +63,7 @@ class ControlClient:
             replies.append(self.ask(command))
             if verdict(replies[-1].exit_code, replies[-1].stderr) is not Verdict.ANSWERED:
                 break
-        unusable = [each for each in replies if verdict(each.exit_code, each.stderr) is Verdict.UNUSABLE]
-        return Reading(tuple(replies), self._problem(unusable[-1]) if unusable else None)
+        return Reading(tuple(replies), self._problem(replies[-1]) if replies else None)
 
     def ask(self, command: str) -> ControlReply:
         """Give one command, again where it collides with another's; the answer of the last attempt."""
@@ -95,7 +95,8 @@ class ControlClient:
         self._closed = True
         child = self._child
         if child is not None and child.poll() is None:
-            os.killpg(child.pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(child.pid, signal.SIGKILL)
 
     def _run(self, command: str) -> tuple[int | None, str, str]:
         arguments = [self._executable, command] if command == VERSION else [self._executable]
@@ -120,9 +121,16 @@ class ControlClient:
                 return None, "", ""
         return child.returncode, _text(output[0]), _text(output[1])
 
-    def _problem(self, reply: ControlReply) -> str:
-        said = (reply.stderr.strip() or reply.stdout.strip() or "nothing")[:200]
-        return f"{self._executable} cannot be used (exit code {reply.exit_code}): {said}"
+    def _problem(self, reply: ControlReply) -> str | None:
+        """What kept the daemon from being heard. That there is none, or that it refuses, has been heard."""
+        match verdict(reply.exit_code, reply.stderr):
+            case Verdict.TIMED_OUT:
+                return f"{self.daemon}: no answer to {reply.command} within {self._deadline:g} s"
+            case Verdict.UNUSABLE:
+                said = (reply.stderr.strip() or reply.stdout.strip() or "nothing")[:200]
+                return f"{self._executable} cannot be used (exit code {reply.exit_code}): {said}"
+            case _:
+                return None
 
 
 def _refused(reply: ControlReply) -> bool:

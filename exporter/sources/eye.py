@@ -72,7 +72,7 @@ class Eye:
         if waited < self._deadline or since < self._deadline:
             return None
         self._complained_at = self._clock.monotonic()
-        problem = f"no answer for {waited:.0f} s; the call cannot be cancelled, and ends when the driver lets it"
+        problem = f"no answer for {waited:.0f} s"
         return SourceReading(at=self._clock.now(), name=self.name, seconds=waited, problem=problem)
 
     def close(self, timeout: float) -> None:

@@ -13,7 +13,9 @@ from exporter.clock import Clock
 from exporter.model.observation import LogFile, LogLine, Observation
 from exporter.sources.reading import Reading
 
-FILES = ("control.log", "server.log")
+FILES = ("server.log", "control.log")
+"""In the order in which they are read: what a server had to say comes before the daemon's word that it has exited."""
+
 MOST_BYTES_A_LOOK = 1 << 20
 LONGEST_LINE = 1 << 16
 STILL_SECONDS = 300.0
@@ -41,12 +43,13 @@ class LogFollower:
         self._path = path
         self._clock = clock
         self._logs: list[_OpenLog] = []
+        self._absent = False
         self._was_absent = False
         self._left_off: dict[tuple[int, int], int] = {}
         self._told: str | None = "not looked yet"
 
-    def look(self) -> tuple[tuple[Observation, ...], str | None]:
-        """The lines that are new, and the problem, if the file cannot be followed."""
+    def look(self) -> Reading:
+        """The lines that are new. A file that is not there is no failure: a daemon may not have begun to write."""
         problem = self._find()
         lines = [line for log in list(self._logs) for line in self._read(log)]
         at = self._clock.now()
@@ -56,7 +59,7 @@ class LogFollower:
         if problem != self._told:
             self._told = problem
             seen.insert(0, LogFile(at=at, daemon=self._daemon, file=self._path.name, problem=problem))
-        return tuple(seen), problem
+        return Reading(tuple(seen), None if problem is not None and self._absent else problem)
 
     def close(self) -> None:
         """Let go of all files."""
@@ -66,12 +69,13 @@ class LogFollower:
 
     def _find(self) -> str | None:
         """Open the file at the path unless it is open. One that was there from the first is read from its end."""
+        self._absent = False
         try:
             found = os.stat(self._path, follow_symlinks=False)
             if (found.st_dev, found.st_ino) not in [log.identity for log in self._logs]:
                 self._open(from_end=not self._logs and not self._was_absent)
         except FileNotFoundError:
-            self._was_absent = True
+            self._absent = self._was_absent = True
             return f"{self._path} does not exist"
         except OSError as error:
             return f"{self._path} cannot be read: {error.strerror}"
@@ -138,15 +142,10 @@ class DaemonLogs:
         ]
 
     def look(self) -> Reading:
-        """All new lines. A file that is absent is no failure of this source: a daemon may not have begun to write."""
-        seen: list[Observation] = []
-        problems: list[str] = []
-        for follower in self._followers:
-            observations, problem = follower.look()
-            seen.extend(observations)
-            if problem is not None and not problem.endswith("does not exist"):
-                problems.append(problem)
-        return Reading(tuple(seen), "; ".join(problems) or None)
+        """All new lines."""
+        readings = [follower.look() for follower in self._followers]
+        seen = [observation for reading in readings for observation in reading.observations]
+        return Reading(tuple(seen), "; ".join(each.problem for each in readings if each.problem is not None) or None)
 
     def close(self) -> None:
         """Let go of all files."""

@@ -63,6 +63,7 @@ class Nvml:
         if not self._opened:
             return
         self._opened = False
+        self._uuids.clear()
         try:
             pynvml.nvmlShutdown()
         except pynvml.NVMLError:

@@ -1,6 +1,9 @@
 """What a source brings back from one look."""
 
+import threading
+from collections.abc import Callable
 from dataclasses import dataclass
+from queue import Empty, SimpleQueue
 
 from exporter.model.observation import Observation
 
@@ -11,3 +14,13 @@ class Reading:
 
     observations: tuple[Observation, ...] = ()
     problem: str | None = None
+
+
+def within(deadline: float, look: Callable[[], Reading]) -> Reading:
+    """Look once, for at most `deadline` seconds. What hangs then is left to hang; it keeps nobody from ending."""
+    brought: SimpleQueue[Reading] = SimpleQueue()
+    threading.Thread(target=lambda: brought.put(look()), name="look", daemon=True).start()
+    try:
+        return brought.get(timeout=deadline)
+    except Empty:
+        return Reading(problem=f"no answer for {deadline:g} s")

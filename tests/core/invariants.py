@@ -77,8 +77,8 @@ def _counters(node: Node) -> Iterator[tuple[Key, int]]:
     for name, daemon in node.daemons.items():
         totals = daemon.totals
         yield (name, "connected"), totals.connected
+        yield (name, "faults"), totals.faults
         for kind in ("disconnected", "refused", "losses", "log_lines", "log_lines_unrecognized"):
             yield from (((name, kind, key), count) for key, count in getattr(totals, kind).items())
     for source, seen in node.sources.items():
-        yield (source, "attempts"), seen.attempts
         yield (source, "failures"), seen.failures

@@ -279,7 +279,7 @@ class TestNvml:
         """Two looks tell it from one that is on its way in or out."""
         present = self.read(gpu_reading([CLIENT], beside=[801]))
         assert self.due(present, RHYTHM.doubt)
-        looks = (gpu_reading([CLIENT], beside=[801], at=AT + 2), look(at=AT + 2))
+        looks = (servers(SERVER, at=AT + 1), gpu_reading([CLIENT], beside=[801], at=AT + 2), look(at=AT + 2))
         assert not self.due(told(*looks, start=present).node, RHYTHM.doubt + 2)
 
     def test_not_for_ever_where_the_stranger_cannot_be_looked_at_again(self) -> None:

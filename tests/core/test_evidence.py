@@ -249,7 +249,7 @@ class TestDaemon:
 
     @pytest.mark.parametrize(
         "words",
-        [control_log("NEW UI", "Cmd:quit -t 3", "UI closed", at=AT + 5), (reply("quit", at=AT + 5),)],
+        [control_log("NEW UI", "Cmd:quit -t 3", at=AT + 5), (reply("quit", at=AT + 5),)],
         ids=("in the log", "in a reply"),
     )
     def test_a_daemon_that_was_told_to_quit_is_stopped_not_lost(self, words: tuple[Observation, ...]) -> None:
@@ -257,6 +257,21 @@ class TestDaemon:
         after = told(*words, no_daemon(at=AT + 6), no_daemon(at=AT + 16), start=UP)
         assert EventName.DAEMON_STOPPED in after.names()
         assert EventName.DAEMON_LOST not in after.names()
+
+    def test_a_quit_whose_session_closes_was_refused(self) -> None:
+        """Anybody may ask for it; an ordinary user is told that he may not, and the session closes (R580)."""
+        words = ("NEW UI", "Cmd:quit", "Not enough privilege to execute quit command", "UI closed")
+        after = names(*control_log(*words, at=AT + 5), no_daemon(at=AT + 700), no_daemon(at=AT + 710))
+        assert EventName.DAEMON_LOST in after
+        assert EventName.DAEMON_STOPPED not in after
+
+    def test_a_quit_is_no_excuse_for_the_next_daemon(self) -> None:
+        """Its successor is seen by its process alone, since it logs elsewhere; then it dies."""
+        stopped = told(*control_log("Cmd:quit", "Exit with status 0", at=AT + 5), no_daemon(at=AT + 6), start=UP).node
+        back = told(daemon_process(800, at=AT + 10), servers(at=AT + 11), start=stopped).node
+        after = told(daemon_process(None, at=AT + 60), no_daemon(at=AT + 70), start=back)
+        assert EventName.DAEMON_LOST in after.names()
+        assert after.daemon.totals.losses["died"] == 1
 
     def test_last_words_read_after_its_end_still_count(self) -> None:
         """The log is read a moment later than the reply."""
@@ -315,6 +330,14 @@ class TestBypassing:
         after = told(*(gpu_reading([CLIENT], beside=[801], at=AT + second) for second in (5, 7, 9)), start=UP)
         assert after.names() == [EventName.PROCESS_BYPASSING]
         assert after.node.gpus[GPU].bypassing == (801,)
+
+    def test_without_a_log_it_may_be_a_server_that_nobody_told_of(self) -> None:
+        """Only a list that is younger than the process tells."""
+        quietly = told(servers(SERVER), clients(CLIENT)).node
+        looks = [gpu_reading([CLIENT], beside=[801], at=AT + second) for second in (5, 7, 9)]
+        assert names(*looks, start=quietly) == []
+        assert names(*looks[:2], servers(SERVER, at=AT + 8), looks[2], start=quietly) == [EventName.PROCESS_BYPASSING]
+        assert EventName.PROCESS_BYPASSING not in names(*looks[:2], servers(801, at=AT + 8), looks[2], start=quietly)
 
     def test_on_two_gpus_it_is_told_once(self) -> None:
         """It is one process."""

@@ -47,12 +47,14 @@ class Followed:
 
     def look(self) -> list[str]:
         """The lines of one look."""
-        seen, self.problem = self.follower.look()
+        seen = self.follower.look().observations
+        for each in seen:
+            self.problem = each.problem if isinstance(each, LogFile) else self.problem
         return [each.line for each in seen if isinstance(each, LogLine)]
 
     def told(self) -> list[str | None]:
         """What one look says of the file itself."""
-        return [each.problem for each in self.follower.look()[0] if isinstance(each, LogFile)]
+        return [each.problem for each in self.follower.look().observations if isinstance(each, LogFile)]
 
     follower: LogFollower = field(init=False)
 
@@ -108,7 +110,7 @@ def test_each_line_says_where_and_when_it_was_read(begun: Followed) -> None:
     begun.clock.time = 1234.5
     begun.write("line\n")
 
-    assert begun.follower.look()[0] == (LogLine(at=1234.5, daemon="node", file="control.log", line="line"),)
+    assert begun.follower.look().observations == (LogLine(at=1234.5, daemon="node", file="control.log", line="line"),)
 
 
 def test_a_file_that_could_not_be_read_at_first_is_read_from_its_end_too(log: Followed) -> None:
@@ -353,3 +355,13 @@ def test_an_absent_log_is_no_failure_of_the_source_and_an_unreadable_one_is(tmp_
 
     assert [each.line for each in reading.observations if isinstance(each, LogLine)] == ["line"]
     assert reading.problem == f"{tmp_path}/server.log cannot be read: it is no regular file"
+
+
+def test_a_log_that_is_not_there_is_no_failure_of_the_source(log: Followed) -> None:
+    """A daemon may not have begun to write; that it is not there is told all the same."""
+    reading = log.follower.look()
+
+    assert reading.problem is None
+    assert [each.problem for each in reading.observations if isinstance(each, LogFile)] == [
+        f"{log.path} does not exist"
+    ]
