@@ -27,18 +27,21 @@ QUIT_REMEMBERED_SECONDS = 900.0
 def answered(daemon: Daemon, at: float) -> Step:
     """The daemon has answered a command."""
     return chain(
-        explain(daemon, at, force=True),
-        lambda daemon: quiet(_reborn(daemon)),
-        lambda daemon: quiet(replace(daemon, unanswered_since=None, refused_since=None)),
-        lambda daemon: enter(daemon, at, DaemonState.UP),
+        explain(daemon, at, force=daemon.gone),
+        lambda daemon: enter(
+            replace(_reborn(daemon), unanswered_since=None, refused_since=None),
+            at,
+            DaemonState.UP,
+        ),
     )
 
 
 def _reborn(daemon: Daemon) -> Daemon:
-    """Where one had gone, this is another: it was not told to quit, and may be of another version."""
+    """Where one had gone, this is another: it may be of another version, and nobody has told it to quit."""
     if not daemon.gone:
         return daemon
-    return replace(daemon, start_logged=False, quit_at=None, version=None, asked={})
+    quit_at = daemon.quit_at if daemon.gone_at is not None else None
+    return replace(daemon, start_logged=False, quit_at=quit_at, version=None, asked={})
 
 
 def enter(daemon: Daemon, at: float, state: DaemonState) -> Step:
@@ -106,7 +109,7 @@ def process_read(daemon: Daemon, reading: DaemonProcess) -> Step:
     if reading.pid is None:
         return quiet(daemon) if known is None else gone(daemon, at)
     same = known is not None and (known.pid, known.start_ticks) == (reading.pid, reading.start_ticks)
-    replaced = quiet(daemon) if known is None or same else _replaced(daemon, at)
+    replaced = quiet(daemon) if known is None or same else gone(daemon, at, LossReason.REPLACED)
     return chain(
         replaced,
         lambda daemon: quiet(
@@ -128,7 +131,7 @@ def start_told(daemon: Daemon, at: float) -> Step:
     if daemon.state is DaemonState.UP and not daemon.start_logged and early:
         return quiet(replace(daemon, start_logged=True))
     return chain(
-        quiet(daemon) if begun else _replaced(daemon, at),
+        quiet(daemon) if begun else gone(daemon, at, LossReason.REPLACED),
         lambda daemon: explain(daemon, at, force=True),
         lambda daemon: quiet(replace(_reborn(daemon), start_logged=True, listed_at=at, quit_at=None)),
         lambda daemon: _begin(daemon, at),
@@ -156,15 +159,23 @@ def _told_to_quit(daemon: Daemon, gone_at: float) -> bool:
     return daemon.quit_at is not None and gone_at - daemon.quit_at <= QUIT_REMEMBERED_SECONDS
 
 
-def exit_told(daemon: Daemon, at: float) -> Step:
-    """The daemon says that it ends, as it does only when it was told to."""
-    return quiet(daemon) if daemon.gone and daemon.gone_at is None else gone(quit_told(daemon, at), at)
+def exit_told(daemon: Daemon, at: float, writer: int) -> Step:
+    """The daemon says that it ends, as it does only when it was told to; or its predecessor did, read late."""
+    if daemon.gone_at is not None:
+        return explain(quit_told(daemon, at), at)
+    if daemon.gone or (daemon.process is not None and daemon.process.pid != writer):
+        return quiet(daemon)
+    return gone(quit_told(daemon, at), at)
 
 
-def gone(daemon: Daemon, at: float) -> Step:
+def gone(daemon: Daemon, at: float, how: LossReason = LossReason.DIED) -> Step:
     """The daemon is no more, and so are its servers and clients (measured: they die with it)."""
     if daemon.gone:
         return quiet(replace(daemon, process=None))
+    return chain(explain(daemon, at, force=True), lambda daemon: _go(daemon, at, how))
+
+
+def _go(daemon: Daemon, at: float, how: LossReason) -> Step:
     was_there = daemon.state is not None
     daemon = replace(
         daemon,
@@ -172,6 +183,7 @@ def gone(daemon: Daemon, at: float) -> Step:
         state=DaemonState.ABSENT,
         state_since=at,
         gone_at=at if was_there or _told_to_quit(daemon, at) else None,
+        gone_how=how,
         unanswered_since=None,
         refused_since=None,
         pending={},
@@ -186,29 +198,24 @@ def gone(daemon: Daemon, at: float) -> Step:
 
 
 def explain(daemon: Daemon, at: float, *, force: bool = False) -> Step:
-    """Say whether a daemon that has gone was stopped or lost: at once if it was told to quit, else after a moment."""
+    """Say whether a daemon that has gone was stopped or lost: at once if it was told to quit, else after a moment.
+
+    That moment is its log's, and passes also where another daemon is there already.
+    """
     gone_at = daemon.gone_at
     if gone_at is None:
         return quiet(daemon)
     if _told_to_quit(daemon, gone_at):
-        daemon = replace(daemon, gone_at=None, state=DaemonState.STOPPED, state_since=gone_at)
+        if daemon.state is DaemonState.ABSENT:
+            daemon = replace(daemon, state=DaemonState.STOPPED, state_since=gone_at)
+        daemon = replace(daemon, gone_at=None, quit_at=None)
         return daemon, (Event(at=gone_at, event=EventName.DAEMON_STOPPED, daemon=daemon.name),)
     if not force and at - gone_at < LAST_WORDS_SECONDS:
         return quiet(daemon)
-    return _lose(replace(daemon, gone_at=None), gone_at, LossReason.DIED)
+    return _lose(replace(daemon, gone_at=None), gone_at)
 
 
-def _replaced(daemon: Daemon, at: float) -> Step:
-    """Another daemon stands where one was up: the death between them was too short to be seen."""
-    return chain(
-        gone(daemon, at),
-        lambda daemon: (
-            quiet(daemon) if daemon.gone_at is None else _lose(replace(daemon, gone_at=None), at, LossReason.REPLACED)
-        ),
-    )
-
-
-def _lose(daemon: Daemon, at: float, reason: LossReason) -> Step:
-    totals = replace(daemon.totals, losses=counted(daemon.totals.losses, reason))
+def _lose(daemon: Daemon, at: float) -> Step:
+    totals = replace(daemon.totals, losses=counted(daemon.totals.losses, daemon.gone_how))
     daemon = replace(daemon, totals=totals, last_loss_at=at)
-    return daemon, (Event(at=at, event=EventName.DAEMON_LOST, daemon=daemon.name, reason=reason),)
+    return daemon, (Event(at=at, event=EventName.DAEMON_LOST, daemon=daemon.name, reason=daemon.gone_how),)

@@ -24,7 +24,7 @@ def line_read(daemon: Daemon, line: LogLine) -> Step:
     if entry is None or entry.by_daemon is _OTHERS_FILE.get(line.file):
         return quiet(daemon)
     if entry.by_daemon:
-        return _daemon_says(daemon, line.at, entry.message)
+        return _daemon_says(daemon, line.at, entry.message, entry.pid)
     if daemon.echoing and line.file not in _OTHERS_FILE:
         return quiet(daemon)
     return _server_says(daemon, line.at, entry)
@@ -39,7 +39,7 @@ def _count(daemon: Daemon, file: str, *, known: bool) -> Daemon:
     return replace(daemon, totals=totals)
 
 
-def _daemon_says(daemon: Daemon, at: float, message: Message) -> Step:
+def _daemon_says(daemon: Daemon, at: float, message: Message, writer: int) -> Step:
     match message:
         case said.SessionClosed():
             return quiet(replace(life.quit_taken_back(daemon), echoing=False))
@@ -54,7 +54,7 @@ def _daemon_says(daemon: Daemon, at: float, message: Message) -> Step:
         case said.DaemonStarting():
             return life.start_told(daemon, at)
         case said.DaemonExiting():
-            return life.exit_told(daemon, at)
+            return life.exit_told(daemon, at, writer)
         case said.ServerStarting(server, uid):
             return servers.start(daemon, at, server, uid, ServerState.INITIALIZING)
         case said.ServerReady(int(server)):

@@ -101,7 +101,8 @@ class Totals:
 class Daemon:
     """A control daemon, what it serves, and the doubts about it that further evidence will settle.
 
-    `listed_at` is when all its servers were last known, None where they are not.
+    `listed_at` is when all its servers were last known, None where they are not. `gone_at` is when one was seen to be
+    no more, as long as it is not yet told whether it was stopped or lost; another may be there by then.
     """
 
     name: DaemonName
@@ -127,6 +128,7 @@ class Daemon:
     unanswered_since: float | None = None
     refused_since: float | None = None
     gone_at: float | None = None
+    gone_how: LossReason = LossReason.DIED
     last_loss_at: float | None = None
     last_fault_at: float | None = None
     asked: Mapping[str, float] = field(default_factory=dict)

@@ -10,6 +10,7 @@ from exporter.model.observation import GpuReading, Observation
 from tests.builders import (
     AT,
     CLIENT,
+    CONTROL,
     FAULT_BLOCK,
     GPU,
     OTHER_GPU,
@@ -272,6 +273,35 @@ class TestDaemon:
         after = told(daemon_process(None, at=AT + 60), no_daemon(at=AT + 70), start=back)
         assert EventName.DAEMON_LOST in after.names()
         assert after.daemon.totals.losses["died"] == 1
+
+    def test_a_restart_that_is_seen_before_its_log_is_read_is_an_operators(self) -> None:
+        """`systemctl restart`: the new process is there before the log has told of the old one's quit."""
+        words = ("Cmd:quit", "Exit with status 0", "Starting control daemon using socket /tmp/nvidia-mps/control")
+        present = told(daemon_process(at=AT + 1), start=UP).node
+        after = told(
+            daemon_process(CONTROL + 1, at=AT + 5),
+            *control_log(*words[:2], at=AT + 5.2),
+            *control_log(words[2], pid=CONTROL + 1, at=AT + 5.2),
+            servers(at=AT + 6),
+            servers(at=AT + 20),
+            start=present,
+        )
+        assert EventName.DAEMON_LOST not in after.names()
+        assert after.names().count(EventName.DAEMON_STOPPED) == 1
+        assert after.daemon.state is DaemonState.UP
+        assert after.daemon.quit_at is None
+
+    def test_an_old_daemons_last_words_do_not_end_the_new_one(self) -> None:
+        """They were read late."""
+        after = told(
+            daemon_process(CONTROL + 1, at=AT + 1),
+            servers(at=AT + 2),
+            *control_log("Exit with status 0", at=AT + 3),
+            servers(at=AT + 4),
+            start=told(no_daemon(at=AT + 0.1), no_daemon(at=AT + 0.9)).node,
+        )
+        assert after.daemon.state is DaemonState.UP
+        assert EventName.DAEMON_STOPPED not in after.names()
 
     def test_last_words_read_after_its_end_still_count(self) -> None:
         """The log is read a moment later than the reply."""
