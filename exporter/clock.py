@@ -1,6 +1,7 @@
 """Time, behind a Protocol, so that nothing else reads a clock."""
 
 import time
+from collections.abc import Callable
 from typing import Protocol
 
 
@@ -26,17 +27,19 @@ class SystemClock:
     So an hour set back, or forward, is no hour in which nothing is due, or all is overdue.
     """
 
-    def __init__(self) -> None:
-        self._began = time.time() - time.monotonic()
+    def __init__(self, wall: Callable[[], float] = time.time, passed: Callable[[], float] = time.monotonic) -> None:
+        self._wall = wall
+        self._passed = passed
+        self._began = wall() - passed()
 
     def now(self) -> float:
         """Seconds since the epoch, on a clock that never goes back."""
-        return self._began + time.monotonic()
+        return self._began + self._passed()
 
     def monotonic(self) -> float:
         """Seconds on a clock that never goes back."""
-        return time.monotonic()
+        return self._passed()
 
     def step(self) -> float:
         """By how many seconds the wall clock was set since this one began."""
-        return time.time() - self.now()
+        return self._wall() - self.now()
