@@ -24,7 +24,7 @@ from exporter.sources.processes import Processes
 
 TICK_SECONDS = 0.5
 
-PUBLISH_SECONDS = 0.25
+PUBLISH_SECONDS = 0.1
 """How soon after one publication the next may follow, since each is written out."""
 
 QUIET_PUBLISH_SECONDS = 5.0
@@ -87,7 +87,7 @@ class Cycle:
         self._sources.open()
         try:
             while keep_on():
-                self.once(TICK_SECONDS)
+                self.once(self._patience())
         finally:
             self._sources.close(timeout=1.0)
 
@@ -126,6 +126,11 @@ class Cycle:
             self.node, told = fold(self.node, each)
             events.extend(told)
         return tuple(events)
+
+    def _patience(self) -> float:
+        """How long the next cycle may wait: what is news already is not to wait for more."""
+        left = PUBLISH_SECONDS - (self._clock.monotonic() - self._published_at)
+        return min(TICK_SECONDS, max(0.0, left)) if self._unpublished else TICK_SECONDS
 
     def _publish_if_due(self) -> None:
         waited = self._clock.monotonic() - self._published_at

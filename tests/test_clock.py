@@ -17,6 +17,7 @@ class Machine:
     passed = 50.0
 
     def wait(self, seconds: float) -> None:
+        """Let time pass."""
         self.wall += seconds
         self.passed += seconds
 
