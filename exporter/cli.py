@@ -92,13 +92,14 @@ def show_status(arguments: Namespace, config: Config) -> int:
     wait = threading.Event().wait
     glance = Glance(_header(config).node(), clock, deadline=_ask_deadline(config), wait=wait)
     nvml, processes, logs = Nvml(clock), _processes(config, clock, wait=0.0), _logs(config, clock)
+    control = _control_clients(config, clock)
     with contextlib.closing(nvml), contextlib.closing(processes), contextlib.closing(logs):
         glance.look(LOGS, logs.look)
         glance.watch(processes)
-        glance.ask(_control_clients(config, clock))
+        glance.ask(control)
         glance.look(NVML, nvml.look)
         glance.watch(processes)
-        glance.look_at_strangers(nvml.look)
+        glance.look_at_strangers(nvml.look, control)
     told = json.dumps(status.as_json(glance.node), indent=2) + "\n" if arguments.json else status.table(glance.node)
     sys.stdout.write(told)
     return status.exit_code(glance.node)

@@ -67,8 +67,10 @@ class Glance:
         processes.watch(agenda.watched(self.node))
         self.look("process", processes.look)
 
-    def look_at_strangers(self, look: Callable[[], Reading]) -> None:
-        """Where a process may bypass MPS, a second look tells."""
+    def look_at_strangers(self, look: Callable[[], Reading], clients: Iterable[ControlClient]) -> None:
+        """Where a process may bypass MPS, a second look tells, and a list that is younger than the first."""
         if any(gpu.strangers for gpu in self.node.gpus.values()):
+            for client in clients:
+                self._ask(client, (LIST_SERVERS,))
             self._wait(BYPASSING_AFTER_SECONDS)
             self.look(NVML, look)

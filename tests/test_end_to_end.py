@@ -511,6 +511,36 @@ def test_status_fails_where_an_expected_daemon_is_dead(
     assert "absent" in done.stdout
 
 
+def test_status_shows_who_is_beside_mps(
+    mps: MpsStandIn, nvml: NvmlStandIn, environment: dict[str, str], start: Starter
+) -> None:
+    mps.start()
+    clients = three_clients(mps, nvml, start)
+    beside = start().pid
+    nvml.write([on_the_gpu(clients, mps, beside)])
+
+    done = run(environment, "status")
+
+    (row,) = (line.split() for line in done.stdout.splitlines() if "bypassing" in line)
+    assert row[3] == str(beside)
+
+
+def test_status_says_what_a_hung_or_held_daemon_is(mps: MpsStandIn, environment: dict[str, str]) -> None:
+    mps.start()
+    with mps.held_session():
+        held = run(environment, "status")
+    mps.stop_signal()
+    hung = run(environment, "status")
+    mps.cont()
+
+    assert (held.returncode, "held" in held.stdout) == (1, True)
+    assert (hung.returncode, "unresponsive" in hung.stdout, "no answer to get_server_list" in hung.stdout) == (
+        1,
+        True,
+        True,
+    )
+
+
 def test_status_fails_where_a_server_is_in_fault(mps: MpsStandIn, environment: dict[str, str]) -> None:
     mps.start()
     mps.connect_and_wait(MADE_UP)
