@@ -143,6 +143,8 @@ _RULES: tuple[Rule, ...] = (
         r"Force shutting down server \d+",
         r"quit command issued with timeout of \d+",
         r"Unable to accept connection",
+        r"Not enough privilege to execute .{1,80} command",
+        r"Insufficient privileges for UID .{1,200}",
         # Replies, which the daemon echoes into its log.
         r"ACTIVE|FAULT|INITIALIZING|\d+\.\d+|\d+[KMG]|",
         r"Server (?:\d+ )?not found!?",
@@ -150,7 +152,6 @@ _RULES: tuple[Rule, ...] = (
         r"PID +ID +SERVER +DEVICE +NAMESPACE +COMMAND *",
         r"\d+ +\d+ +\d+ +GPU-\S+ +\d+ +.*",
         r"\[\d+\] [0-9a-f:.]+, .{1,200}",
-        r"\d+\.\d+",
         r"No default pinned memory limit set for the device!",
         r"Invalid percentage, expected between .{1,40}",
         r"set_default_device_pinned_mem_limit .{1,80}",
