@@ -148,9 +148,9 @@ def quit_told(daemon: Daemon, at: float) -> Daemon:
 
 
 def quit_taken_back(daemon: Daemon) -> Daemon:
-    """The session that gave a quit was closed: it was refused, as an ordinary user's is (measured, R580).
+    """A quit was refused, as an ordinary user's is; or the session that gave it was closed (measured, R580).
 
-    A quit that is obeyed leaves its session open until the daemon's end, and keeps all others out.
+    One that is obeyed leaves its session open until the daemon's end, and keeps all others out.
     """
     return replace(daemon, quit_at=None)
 

@@ -43,6 +43,8 @@ def _daemon_says(daemon: Daemon, at: float, message: Message, writer: int) -> St
     match message:
         case said.SessionClosed():
             return quiet(replace(life.quit_taken_back(daemon), echoing=False))
+        case said.CommandDenied():
+            return quiet(life.quit_taken_back(daemon))
         case said.CommandIssued(text) if _is_quit(text):
             return quiet(life.quit_told(daemon, at))
         case _ if daemon.echoing:

@@ -18,6 +18,7 @@ from exporter.parse.log_message import (
     ClientQueued,
     ClientRejected,
     ClientTurnedAway,
+    CommandDenied,
     CommandIssued,
     ContextDestroyed,
     DaemonExiting,
@@ -99,6 +100,7 @@ _RULES: tuple[Rule, ...] = (
     _rule(r"The following clients?(?: process)? have a sticky error set:", VictimsFollow),
     _rule(rf"Destroy server context on device {_N}(?: \(.{{0,200}}\))?", ContextDestroyed),
     _rule(_N, Number),
+    _rule(r"Not enough privilege to execute .{1,80} command", CommandDenied),
     _rule(r"UI closed", SessionClosed),
     _rule(r"(?:Starting control daemon using socket .{1,4096}|Start)", DaemonStarting),
     (
@@ -143,7 +145,6 @@ _RULES: tuple[Rule, ...] = (
         r"Force shutting down server \d+",
         r"quit command issued with timeout of \d+",
         r"Unable to accept connection",
-        r"Not enough privilege to execute .{1,80} command",
         r"Insufficient privileges for UID .{1,200}",
         # Replies, which the daemon echoes into its log.
         r"ACTIVE|FAULT|INITIALIZING|\d+\.\d+|\d+[KMG]|",

@@ -28,6 +28,11 @@ class CommandIssued:
 
 
 @dataclass(frozen=True, slots=True)
+class CommandDenied:
+    """A command was not obeyed: whoever gave it may not give it."""
+
+
+@dataclass(frozen=True, slots=True)
 class SessionClosed:
     """The session that gave commands has ended."""
 
@@ -164,6 +169,7 @@ Message = (
     | Version
     | DaemonExiting
     | CommandIssued
+    | CommandDenied
     | SessionClosed
     | ServerStarting
     | ServerReady

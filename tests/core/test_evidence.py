@@ -261,10 +261,18 @@ class TestDaemon:
 
     def test_a_quit_whose_session_closes_was_refused(self) -> None:
         """Anybody may ask for it; an ordinary user is told that he may not, and the session closes (R580)."""
-        words = ("NEW UI", "Cmd:quit", "Not enough privilege to execute quit command", "UI closed")
-        after = names(*control_log(*words, at=AT + 5), no_daemon(at=AT + 700), no_daemon(at=AT + 710))
-        assert EventName.DAEMON_LOST in after
-        assert EventName.DAEMON_STOPPED not in after
+        for refusal in (("Not enough privilege to execute quit command", "UI closed"), ("UI closed",)):
+            words = control_log("NEW UI", "Cmd:quit", *refusal, at=AT + 5)
+            after = names(*words, no_daemon(at=AT + 700), no_daemon(at=AT + 710))
+            assert EventName.DAEMON_LOST in after
+            assert EventName.DAEMON_STOPPED not in after
+
+    def test_a_refused_quit_in_a_session_that_stays_open_excuses_nothing_either(self) -> None:
+        """Nor does it where the session hides behind an earlier `ps`."""
+        for before in ((), ("Cmd:ps",)):
+            denied = ("NEW UI", *before, "Cmd:quit", "Not enough privilege to execute quit command")
+            after = names(*control_log(*denied, at=AT + 5), no_daemon(at=AT + 60), no_daemon(at=AT + 70))
+            assert EventName.DAEMON_LOST in after
 
     def test_a_quit_is_no_excuse_for_the_next_daemon(self) -> None:
         """Its successor is seen by its process alone, since it logs elsewhere; then it dies."""
