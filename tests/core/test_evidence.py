@@ -261,8 +261,8 @@ class TestDaemon:
 
     def test_a_quit_whose_session_closes_was_refused(self) -> None:
         """Anybody may ask for it; an ordinary user is told that he may not, and the session closes (R580)."""
-        for refusal in (("Not enough privilege to execute quit command", "UI closed"), ("UI closed",)):
-            words = control_log("NEW UI", "Cmd:quit", *refusal, at=AT + 5)
+        for ending in (("Not enough privilege to execute quit command", "UI closed"), ("UI closed",)):
+            words = control_log("NEW UI", "Cmd:quit", *ending, at=AT + 5)
             after = names(*words, no_daemon(at=AT + 700), no_daemon(at=AT + 710))
             assert EventName.DAEMON_LOST in after
             assert EventName.DAEMON_STOPPED not in after
