@@ -3,18 +3,22 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from exporter.model.node import Client, Daemon, DaemonState, Node, Server
+from exporter.model.node import Client, Daemon, DaemonState, Node, Server, ServerState
 from exporter.view import View, client_id, printable, used_bytes
 
 _COLUMNS = ("DAEMON", "SERVER", "STATE", "PID", "USER", "COMMAND", "GPU", "MEMORY")
 _RIGHT = {"SERVER", "PID", "MEMORY"}
 MEBIBYTE = 1 << 20
 
+Memory = Mapping[int, Mapping[str, int]]
+"""Bytes that a process uses, by PID and GPU."""
+
 
 def table(node: Node) -> str:
     """One table of daemons, servers and clients, and of the processes beside them; then what could not be seen."""
-    rows = [row for daemon in View(node).daemons() for row in _daemon_rows(node, daemon)]
-    rows.extend(_bypassing_rows(node))
+    memory = _memory(node)
+    rows = [row for daemon in View(node).daemons() for row in _daemon_rows(node, daemon, memory)]
+    rows.extend(_bypassing_rows(node, memory))
     lines = _aligned([_COLUMNS, *rows]) if rows else ["No MPS control daemon, and none expected."]
     return "\n".join([*lines, *_problems(node)]) + "\n"
 
@@ -24,15 +28,16 @@ def line(node: Node) -> str:
     daemons = list(View(node).daemons())
     up = sum(daemon.state is DaemonState.UP for daemon in daemons)
     clients = sum(len(daemon.clients) for daemon in daemons)
-    blind = [name for name, source in node.sources.items() if source.last.problem is not None]
+    blind = _blind(node)
     return f"{up} of {len(daemons)} daemons up, {clients} clients" + (f"; blind: {', '.join(blind)}" if blind else "")
 
 
 def as_json(node: Node) -> dict[str, Any]:
     """The same as one object."""
+    memory = _memory(node)
     return {
         "at": node.at,
-        "daemons": [_daemon_object(node, daemon) for daemon in View(node).daemons()],
+        "daemons": [_daemon_object(node, daemon, memory) for daemon in View(node).daemons()],
         "gpus": [_gpu_object(node, uuid) for uuid in node.gpus],
         "sources": {name: {"problem": source.last.problem} for name, source in node.sources.items()},
     }
@@ -42,12 +47,15 @@ def exit_code(node: Node) -> int:
     """0 where every daemon is up, no server is in FAULT, and all could be seen; else 1."""
     daemons = list(View(node).daemons())
     down = any(daemon.state is not DaemonState.UP for daemon in daemons)
-    faulted = any(server.state == "fault" for daemon in daemons for server in daemon.servers.values())
-    blind = any(source.last.problem is not None for source in node.sources.values())
-    return int(down or faulted or blind)
+    faulted = any(server.state is ServerState.FAULT for daemon in daemons for server in daemon.servers.values())
+    return int(down or faulted or bool(_blind(node)))
 
 
-def _daemon_rows(node: Node, daemon: Daemon) -> Iterable[Sequence[str]]:
+def _blind(node: Node) -> Sequence[str]:
+    return [name for name, source in node.sources.items() if source.last.problem is not None]
+
+
+def _daemon_rows(node: Node, daemon: Daemon, memory: Memory) -> Iterable[Sequence[str]]:
     state = daemon.state or "unknown"
     servers = list(daemon.servers.values())
     if not servers:
@@ -55,13 +63,17 @@ def _daemon_rows(node: Node, daemon: Daemon) -> Iterable[Sequence[str]]:
     for server in servers:
         shown = state if daemon.state is not DaemonState.UP else server.state or "unknown"
         here = (printable(daemon.name), str(server.pid), shown)
-        clients = [client for client in daemon.clients.values() if client.server == server.pid]
+        clients = _clients_of(daemon, server)
         if not clients:
             yield (*here, "-", _user_of(node, server), "-", "-", "-")
         for client in clients:
-            yield from ((*here, *row) for row in _client_rows(node, client))
+            yield from ((*here, *row) for row in _client_rows(node, client, memory))
     for pid in sorted(daemon.waiting):
         yield (printable(daemon.name), "-", "waiting", str(pid), *_who(node, pid), "-", "-")
+
+
+def _clients_of(daemon: Daemon, server: Server) -> Sequence[Client]:
+    return [client for client in daemon.clients.values() if client.server == server.pid]
 
 
 def _user_of(node: Node, server: Server) -> str:
@@ -71,21 +83,21 @@ def _user_of(node: Node, server: Server) -> str:
     return "-" if server.uid is None else str(server.uid)
 
 
-def _client_rows(node: Node, client: Client) -> Iterable[Sequence[str]]:
+def _client_rows(node: Node, client: Client, memory: Memory) -> Iterable[Sequence[str]]:
     who = (str(client.pid), *_who(node, client.pid))
-    memory = _memory_by_gpu(node, client.pid)
-    if not memory:
+    by_gpu = memory.get(client.pid, {})
+    if not by_gpu:
         yield (*who, "-", "-")
-    for gpu, used in memory.items():
+    for gpu, used in by_gpu.items():
         yield (*who, _gpu_name(node, gpu), f"{used // MEBIBYTE} MiB")
 
 
-def _bypassing_rows(node: Node) -> Iterable[Sequence[str]]:
+def _bypassing_rows(node: Node, memory: Memory) -> Iterable[Sequence[str]]:
     for uuid, gpu in node.gpus.items():
         for pid in gpu.bypassing:
-            used = _memory_by_gpu(node, pid).get(uuid)
-            memory = "-" if used is None else f"{used // MEBIBYTE} MiB"
-            yield ("none", "-", "bypassing", str(pid), *_who(node, pid), _gpu_name(node, uuid), memory)
+            used = memory.get(pid, {}).get(uuid)
+            shown = "-" if used is None else f"{used // MEBIBYTE} MiB"
+            yield ("none", "-", "bypassing", str(pid), *_who(node, pid), _gpu_name(node, uuid), shown)
 
 
 def _who(node: Node, pid: int) -> tuple[str, str]:
@@ -95,9 +107,12 @@ def _who(node: Node, pid: int) -> tuple[str, str]:
     return printable(process.user or "-"), printable(process.command or "-")[:32]
 
 
-def _memory_by_gpu(node: Node, pid: int) -> Mapping[str, int]:
-    by_gpu = {uuid: used_bytes(gpu.reading) for uuid, gpu in node.gpus.items()}
-    return {uuid: by_pid[pid] for uuid, by_pid in by_gpu.items() if pid in by_pid}
+def _memory(node: Node) -> Memory:
+    memory: dict[int, dict[str, int]] = {}
+    for uuid, gpu in node.gpus.items():
+        for pid, used in used_bytes(gpu.reading).items():
+            memory.setdefault(pid, {})[uuid] = used
+    return memory
 
 
 def _gpu_name(node: Node, uuid: str) -> str:
@@ -114,7 +129,7 @@ def _problems(node: Node) -> Iterable[str]:
             yield from (f"log: {problem}" for problem in daemon.log_problems.values() if problem is not None)
 
 
-def _daemon_object(node: Node, daemon: Daemon) -> dict[str, Any]:
+def _daemon_object(node: Node, daemon: Daemon, memory: Memory) -> dict[str, Any]:
     return {
         "name": daemon.name,
         "state": daemon.state,
@@ -122,28 +137,27 @@ def _daemon_object(node: Node, daemon: Daemon) -> dict[str, Any]:
         "pid": None if daemon.process is None else daemon.process.pid,
         "version": daemon.version,
         "waiting": sorted(daemon.waiting),
-        "servers": [_server_object(node, daemon, server) for server in daemon.servers.values()],
+        "servers": [_server_object(node, daemon, server, memory) for server in daemon.servers.values()],
     }
 
 
-def _server_object(node: Node, daemon: Daemon, server: Server) -> dict[str, Any]:
-    clients = [client for client in daemon.clients.values() if client.server == server.pid]
+def _server_object(node: Node, daemon: Daemon, server: Server, memory: Memory) -> dict[str, Any]:
     return {
         "pid": server.pid,
         "uid": server.uid,
         "state": server.state,
-        "clients": [_client_object(node, client) for client in clients],
+        "clients": [_client_object(node, client, memory) for client in _clients_of(daemon, server)],
     }
 
 
-def _client_object(node: Node, client: Client) -> dict[str, Any]:
+def _client_object(node: Node, client: Client, memory: Memory) -> dict[str, Any]:
     process = node.processes.get(client.pid)
     return {
         "client": client_id(client, process),
         "pid": client.pid,
         "user": None if process is None else process.user,
         "command": None if process is None else process.command,
-        "memory_used_bytes": dict(_memory_by_gpu(node, client.pid)),
+        "memory_used_bytes": dict(memory.get(client.pid, {})),
     }
 
 

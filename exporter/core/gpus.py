@@ -3,7 +3,7 @@
 When a daemon dies, new CUDA processes run without MPS and say nothing (measured): only NVML's lists show them.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from exporter.model.event import Event, EventName
@@ -72,12 +72,13 @@ def _unread(last: GpuReading, at: float, problem: str) -> GpuReading:
 
 def serving_daemon(node: Node, gpu: GpuReading) -> Daemon | None:
     """The known daemon that serves this GPU, or would if it lived."""
-    serving = (daemon for daemon in node.daemons.values() if daemon.told_of(node.at) and _serves(daemon, gpu))
-    return next(serving, None)
+    return next(iter(_serving(node, gpu)), None)
 
 
-def _serves(daemon: Daemon, gpu: GpuReading) -> bool:
-    return is_visible(daemon.visible_devices, gpu.index, gpu.gpu)
+def _serving(node: Node, gpu: GpuReading) -> Iterable[Daemon]:
+    for daemon in node.daemons.values():
+        if daemon.told_of(node.at) and is_visible(daemon.visible_devices, gpu.index, gpu.gpu):
+            yield daemon
 
 
 def _strangers(
@@ -101,8 +102,7 @@ def _strangers(
 
 def _servers_known(node: Node, gpu: GpuReading) -> bool:
     """Until a daemon has said which servers it has, one of them might be taken for a process beside MPS."""
-    serving = (daemon for daemon in node.daemons.values() if daemon.told_of(node.at) and _serves(daemon, gpu))
-    return all(daemon.listed_at is not None or daemon.gone for daemon in serving)
+    return all(daemon.listed_at is not None or daemon.gone for daemon in _serving(node, gpu))
 
 
 def _no_server_since(node: Node, at: float) -> bool:
