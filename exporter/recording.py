@@ -14,12 +14,14 @@ from exporter.errors import RecordingError
 from exporter.model.node import DEFAULT_LOG_DIRECTORY, DEFAULT_PIPE_DIRECTORY, Daemon, Node
 from exporter.model.observation import (
     ControlReply,
+    DaemonFound,
     DaemonProcess,
     GpuEvent,
     GpuProcess,
     GpuReading,
     KernelRecord,
     LogFile,
+    LogGap,
     LogLine,
     Observation,
     ProcessExit,
@@ -37,6 +39,8 @@ _KINDS: Mapping[str, type[Observation]] = {
     "control": ControlReply,
     "log": LogLine,
     "log_file": LogFile,
+    "log_gap": LogGap,
+    "daemon_found": DaemonFound,
     "nvml": GpuReading,
     "nvml_event": GpuEvent,
     "kernel": KernelRecord,
@@ -206,12 +210,13 @@ def _convert(value: Any, hint: Any, name: str) -> Any:
         if origin is tuple and isinstance(value, list) and all(isinstance(item, dict) for item in value):
             return tuple(_build(get_args(each)[0], item) for item in value)
         if origin is not None and origin is not tuple and isinstance(value, dict):
-            return {str(key): str(item) for key, item in value.items()}
+            of_key, of_item = get_args(each)
+            return {of_key(key): of_item(item) for key, item in value.items()}
         if each is float and type(value) in (int, float) and abs(value) <= _MOST:
             return float(value)
         if each is int and type(value) is int and abs(value) <= _MOST:
             return value
-        if each in (str, NoneType) and type(value) is each:
+        if each in (str, bool, NoneType) and type(value) is each:
             return value
     raise ValueError(f"{name!r} is {reprlib.repr(value)}")
 

@@ -10,11 +10,13 @@ from exporter.model.event import Event
 from exporter.model.node import Daemon, DepartureReason, Node, Source
 from exporter.model.observation import (
     ControlReply,
+    DaemonFound,
     DaemonProcess,
     GpuEvent,
     GpuReading,
     KernelRecord,
     LogFile,
+    LogGap,
     LogLine,
     Observation,
     ProcessExit,
@@ -58,6 +60,10 @@ def _take(node: Node, seen: Observation) -> Told:
             return _daemon(node, seen.daemon, lambda daemon: log.line_read(daemon, seen))
         case LogFile():
             return _daemon(node, seen.daemon, lambda daemon: quiet(_log_file_read(daemon, seen)))
+        case LogGap():
+            return _daemon(node, seen.daemon, lambda daemon: quiet(_log_gap_read(daemon, seen)))
+        case DaemonFound():
+            return _daemon(node, seen.daemon, lambda daemon: quiet(_daemon_found(daemon, seen)))
         case DaemonProcess():
             return _daemon(node, seen.daemon, lambda daemon: life.process_read(daemon, seen))
         case GpuReading():
@@ -94,6 +100,22 @@ def _log_file_read(daemon: Daemon, seen: LogFile) -> Daemon:
         log_lines_unrecognized=counted(daemon.totals.log_lines_unrecognized, seen.file, by=0),
     )
     return replace(daemon, log_problems={**daemon.log_problems, seen.file: seen.problem}, totals=totals)
+
+
+def _log_gap_read(daemon: Daemon, seen: LogGap) -> Daemon:
+    lost = counted(daemon.totals.log_lines_lost, seen.file, by=seen.lines)
+    return replace(daemon, totals=replace(daemon.totals, log_lines_lost=lost))
+
+
+def _daemon_found(daemon: Daemon, seen: DaemonFound) -> Daemon:
+    """Where a daemon is; one that is expected stays so."""
+    return replace(
+        daemon,
+        pipe_directory=seen.pipe_directory,
+        log_directory=seen.log_directory,
+        expected=daemon.expected or seen.expected,
+        unit=seen.unit or daemon.unit,
+    )
 
 
 def _process_read(node: Node, seen: ProcessReading) -> Told:

@@ -82,6 +82,8 @@ class Server:
     connecting: frozenset[int] = frozenset()
     refusing: int | None = None
     missing_since: float | None = None
+    active_thread_percentage: float | None = None
+    pinned_memory_limits: Mapping[int, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,6 +97,7 @@ class Totals:
     faults: int = 0
     log_lines: Mapping[str, int] = field(default_factory=dict)
     log_lines_unrecognized: Mapping[str, int] = field(default_factory=dict)
+    log_lines_lost: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,6 +112,9 @@ class Daemon:
     pipe_directory: str
     log_directory: str
     expected: bool = False
+    unit: str | None = None
+    protocol: int | None = None
+    default_active_thread_percentage: float | None = None
     state: DaemonState | None = None
     state_since: float | None = None
     seen: bool = False

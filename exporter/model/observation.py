@@ -14,7 +14,8 @@ GpuUuid = str
 class ControlReply:
     """One command to a control daemon and what came back.
 
-    `exit_code` is None where no answer came within the deadline; `seconds` is how long the asking took.
+    `exit_code` is None where no answer came within the deadline; `seconds` is how long the asking took. `pids` has the
+    PIDs of this namespace for those in the reply, where the daemon lives in another.
     """
 
     at: float
@@ -24,6 +25,7 @@ class ControlReply:
     stdout: str = ""
     stderr: str = ""
     seconds: float | None = None
+    pids: Mapping[int, int] = field(default_factory=dict)
 
     @property
     def asked_at(self) -> float:
@@ -33,12 +35,38 @@ class ControlReply:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogLine:
-    """One whole line of control.log, server.log, or a foreground daemon's stdout."""
+    """One whole line of control.log, server.log, or a foreground daemon's stdout.
+
+    `pids` has the PIDs of this namespace for those in the line, where the daemon lives in another.
+    """
 
     at: float
     daemon: DaemonName
     file: str
     line: str
+    pids: Mapping[int, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogGap:
+    """Lines of a daemon's log that were lost before they could be read; `lines` is how many."""
+
+    at: float
+    daemon: DaemonName
+    file: str
+    lines: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DaemonFound:
+    """A control daemon's place was found, or an enabled unit that names it: then it is `expected`."""
+
+    at: float
+    daemon: DaemonName
+    pipe_directory: str
+    log_directory: str
+    expected: bool = False
+    unit: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +104,17 @@ class GpuReading:
     memory_used_bytes: int | None = None
     memory_total_bytes: int | None = None
     energy_millijoules: int | None = None
+    pci_bus_id: str | None = None
+    compute_mode: str | None = None
+    mig_mode: bool | None = None
+    persistence_mode: bool | None = None
+    temperature_celsius: int | None = None
+    power_milliwatts: int | None = None
+    clocks_event_reasons: int | None = None
+    ecc_corrected: int | None = None
+    ecc_uncorrected: int | None = None
+    sm_utilization: float | None = None
+    dram_bandwidth: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,7 +163,8 @@ class ProcessExit:
 class DaemonProcess:
     """The process behind a pipe directory's pid file; `pid` is None where no control daemon runs behind it.
 
-    `environment` holds the daemon's CUDA_VISIBLE_DEVICES, where it is set and may be read, and nothing else.
+    `environment` holds the daemon's CUDA_VISIBLE_DEVICES, where it is set and may be read, and nothing else. `protocol`
+    is MPS' own, 2 or 3 (R615); `foreground` is whether it writes its logs to stdout (`-f`); `unit` is its systemd unit.
     """
 
     at: float
@@ -134,6 +174,9 @@ class DaemonProcess:
     started: float | None = None
     uid: int | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
+    protocol: int | None = None
+    foreground: bool | None = None
+    unit: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,6 +202,8 @@ class SourceReading:
 Observation = (
     ControlReply
     | LogLine
+    | LogGap
+    | DaemonFound
     | GpuReading
     | GpuEvent
     | KernelRecord
