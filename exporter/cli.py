@@ -4,7 +4,6 @@ import contextlib
 import gzip
 import json
 import os
-import signal
 import sys
 import threading
 import zlib
@@ -12,42 +11,27 @@ from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Literal, TextIO, cast
 
-import structlog
-from prometheus_client import ProcessCollector, generate_latest
+from prometheus_client import generate_latest
 
 from exporter import log, status
+from exporter.assembly import Assembly
 from exporter.clock import Clock, SystemClock
 from exporter.config import Config, build_config, parse_arguments, parse_duration
 from exporter.core.fold import LOGS, fold, fold_all
 from exporter.core.gpus import NVML
-from exporter.cycle import Cycle, Sources
+from exporter.cycle import Cycle
 from exporter.demo import Simulation
 from exporter.errors import ConfigError, ExporterError, RecordingError
 from exporter.glance import Glance
 from exporter.metrics.catalogue import NodeCollector
-from exporter.metrics.exposition import Exposition
-from exporter.model.node import Node
 from exporter.model.observation import GpuReading
-from exporter.notify import Notifier
-from exporter.privilege import keep_capabilities_from_children
 from exporter.recording import Header, RecordedDaemon, RecordedGpu, Recording, write_header, write_observation
-from exporter.sources.control import ATTEMPTS as CONTROL_ATTEMPTS
-from exporter.sources.control import ControlClient
+from exporter.service import Service, stopping
 from exporter.sources.eye import Eye, Inbox
-from exporter.sources.logs import DaemonLogs
+from exporter.sources.lookout import Lookout
 from exporter.sources.nvml import Nvml
-from exporter.sources.processes import Processes
-from exporter.sources.reading import Reading, within
+from exporter.sources.reading import within
 from exporter.view import View
-from exporter.web import Site, WebServer
-
-HEALTHY_SECONDS = 30.0
-"""The cycle turns at least twice a second; after this long without a turn it has stopped."""
-
-LOG_PERIOD = 0.2
-PROCESS_PERIOD = 0.0
-PROCESS_WAIT = 0.2
-TOLD_EVERY = 1.0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -71,7 +55,9 @@ def serve(_arguments: Namespace, config: Config) -> int:
     """Watch this node and serve its metrics."""
     clock = SystemClock()
     inbox: Inbox = Inbox()
-    return _serve(config, _header(config).node(), _sources(config, inbox, clock), inbox, clock)
+    assembly = Assembly(config, clock, inbox)
+    Service(config, _header(config).node(), assembly.lookout(), inbox, clock).run({})
+    return 0
 
 
 def demo(arguments: Namespace, config: Config) -> int:
@@ -83,16 +69,18 @@ def demo(arguments: Namespace, config: Config) -> int:
     for seen in simulation.look().observations:
         node, _ = fold(node, seen)
     eye = Eye("demo", simulation.look, period=1.0, deadline=5.0, inbox=inbox, clock=clock)
-    return _serve(config, node, Sources(eyes=(eye,), control={}), inbox, clock)
+    Service(config, node, Lookout((eye,)), inbox, clock).run({})
+    return 0
 
 
 def show_status(arguments: Namespace, config: Config) -> int:
     """Look once, and say how the node is."""
     clock = SystemClock()
     wait = threading.Event().wait
-    glance = Glance(_header(config).node(), clock, deadline=_ask_deadline(config), wait=wait)
-    nvml, processes, logs = Nvml(clock), _processes(config, clock, wait=0.0), _logs(config, clock)
-    control = _control_clients(config, clock)
+    assembly = Assembly(config, clock, Inbox())
+    glance = Glance(_header(config).node(), clock, deadline=assembly.ask_deadline, wait=wait)
+    nvml, processes, logs = assembly.nvml, assembly.processes(wait=0.0), assembly.logs()
+    control = [assembly.control_client(daemon) for daemon in glance.node.daemons.values()]
     with contextlib.closing(nvml), contextlib.closing(processes), contextlib.closing(logs):
         glance.look(LOGS, logs.look)
         glance.watch(processes)
@@ -112,18 +100,18 @@ def record(arguments: Namespace, config: Config) -> int:
     seconds = None if arguments.duration is None else parse_duration("--for", arguments.duration)
     ends = None if seconds is None else clock.monotonic() + seconds
     header = _header(config, *_recorded_node(config, clock))
-    with _opened(arguments.file, "w") as file, _stopping() as stopping:
+    with _opened(arguments.file, "w") as file, stopping() as stop:
         write_header(file, header)
         cycle = Cycle(
             header.node(),
-            _sources(config, inbox, clock),
+            Assembly(config, clock, inbox).lookout(),
             inbox=inbox,
             clock=clock,
             rhythm=config.rhythm,
             publish=lambda _node: file.flush(),
             record=lambda seen: write_observation(file, seen),
         )
-        cycle.run(lambda: not stopping.is_set() and (ends is None or clock.monotonic() < ends))
+        cycle.run(lambda: not stop.is_set() and (ends is None or clock.monotonic() < ends))
     return 0
 
 
@@ -151,90 +139,6 @@ _COMMANDS: Mapping[str, Callable[[Namespace, Config], int]] = {
 }
 
 
-def _serve(config: Config, node: Node, sources: Sources, inbox: Inbox, clock: Clock) -> int:
-    keep_capabilities_from_children()
-    exposition = Exposition(clock)
-    itself = ProcessCollector(registry=None)
-    notifier = Notifier(os.environ)
-    turned_at = clock.monotonic()
-    ready = False
-
-    def publish(node: Node) -> None:
-        exposition.publish(NodeCollector(View(node, config.client_min_age, clock.step()), beside=itself))
-
-    def turned() -> None:
-        nonlocal turned_at, ready
-        turned_at = clock.monotonic()
-        if cycle.node.sources and not ready:
-            ready = True
-            notifier.ready()
-        notifier.alive(status.line(cycle.node))
-
-    cycle = Cycle(node, sources, inbox=inbox, clock=clock, rhythm=config.rhythm, publish=publish, turned=turned)
-    site = Site(exposition, healthy=lambda: clock.monotonic() - turned_at < HEALTHY_SECONDS)
-    web = WebServer(site, config.listen)
-    with _stopping() as stopping:
-        web.open()
-        structlog.get_logger().info("serving", metrics=f"http://{config.listen[0] or 'localhost'}:{web.port}/metrics")
-        cycle.run(lambda: not stopping.is_set())
-        notifier.stopping()
-        web.close()
-    return 0
-
-
-def _sources(config: Config, inbox: Inbox, clock: Clock) -> Sources:
-    def eye(
-        name: str,
-        look: Callable[[], Reading],
-        period: float | None,
-        deadline: float = config.look_deadline,
-        told_every: float = 0.0,
-    ) -> Eye:
-        return Eye(name, look, period=period, deadline=deadline, inbox=inbox, clock=clock, told_every=told_every)
-
-    nvml = eye(NVML, Nvml(clock).look, period=None)
-    processes = _processes(config, clock, wait=PROCESS_WAIT)
-    control = {
-        client.daemon: (client, eye("control", client.look, period=None, deadline=_ask_deadline(config)))
-        for client in _control_clients(config, clock)
-    }
-    eyes = (
-        nvml,
-        *(eye for _, eye in control.values()),
-        eye(LOGS, _logs(config, clock).look, period=LOG_PERIOD, told_every=TOLD_EVERY),
-        eye("process", processes.look, period=PROCESS_PERIOD, told_every=TOLD_EVERY),
-    )
-    return Sources(eyes=eyes, control=control, processes=processes, nvml=nvml)
-
-
-def _ask_deadline(config: Config) -> float:
-    """How long one look at a daemon may take: it may be refused a few times, and then not answer."""
-    return config.control_deadline * (CONTROL_ATTEMPTS + 1)
-
-
-def _control_clients(config: Config, clock: Clock) -> tuple[ControlClient, ...]:
-    return tuple(
-        ControlClient(
-            daemon.name,
-            daemon.pipe_directory,
-            executable=config.control_executable,
-            deadline=config.control_deadline,
-            clock=clock,
-            path=os.environ.get("PATH", os.defpath),
-        )
-        for daemon in config.daemons
-    )
-
-
-def _processes(config: Config, clock: Clock, wait: float) -> Processes:
-    directories = {daemon.name: daemon.pipe_directory for daemon in config.daemons}
-    return Processes(directories, proc=config.proc, clock=clock, wait=wait)
-
-
-def _logs(config: Config, clock: Clock) -> DaemonLogs:
-    return DaemonLogs({daemon.name: daemon.log_directory for daemon in config.daemons}, clock)
-
-
 def _header(config: Config, gpus: tuple[RecordedGpu, ...] = (), driver: str | None = None) -> Header:
     daemons = tuple(
         RecordedDaemon(
@@ -257,19 +161,6 @@ def _recorded_node(config: Config, clock: Clock) -> tuple[tuple[RecordedGpu, ...
     readings = [seen for seen in look.observations if isinstance(seen, GpuReading) and seen.index is not None]
     gpus = tuple(RecordedGpu(index=each.index or 0, uuid=each.gpu, name=each.name or "") for each in readings)
     return gpus, nvml.driver_version() if readings else None
-
-
-@contextlib.contextmanager
-def _stopping() -> Iterator[threading.Event]:
-    """An event that SIGTERM or SIGINT sets."""
-    stopping = threading.Event()
-    signals = (signal.SIGTERM, signal.SIGINT)
-    before = [signal.signal(each, lambda *_: stopping.set()) for each in signals]
-    try:
-        yield stopping
-    finally:
-        for each, handler in zip(signals, before, strict=True):
-            signal.signal(each, handler)
 
 
 @contextlib.contextmanager

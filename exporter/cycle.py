@@ -6,8 +6,8 @@ inbox, so that one that hangs keeps nobody waiting.
 
 import contextlib
 import queue
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 
 import structlog
 
@@ -18,9 +18,8 @@ from exporter.core.fold import fold
 from exporter.model.event import Event
 from exporter.model.node import Node
 from exporter.model.observation import Observation, SourceReading
-from exporter.sources.control import ControlClient
-from exporter.sources.eye import Eye, Inbox
-from exporter.sources.processes import Processes
+from exporter.sources.eye import Inbox
+from exporter.sources.lookout import Asker, Lookout
 
 TICK_SECONDS = 0.5
 
@@ -31,35 +30,13 @@ QUIET_PUBLISH_SECONDS = 5.0
 """How often to publish where nothing is new but that the sources still see."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sources:
-    """All eyes, and the sources that are told where to look."""
-
-    eyes: Sequence[Eye]
-    control: Mapping[str, tuple[ControlClient, Eye]]
-    processes: Processes | None = None
-    nvml: Eye | None = None
-
-    def open(self) -> None:
-        """Begin to look."""
-        for eye in self.eyes:
-            eye.open()
-
-    def close(self, timeout: float) -> None:
-        """Stop looking."""
-        for client, _ in self.control.values():
-            client.close()
-        for eye in self.eyes:
-            eye.close(timeout)
-
-
 class Cycle:
     """Turns what the sources see into what the node is, and publishes it."""
 
     def __init__(
         self,
         node: Node,
-        sources: Sources,
+        lookout: Lookout,
         *,
         inbox: Inbox,
         clock: Clock,
@@ -70,7 +47,7 @@ class Cycle:
     ) -> None:
         """`publish` gets every new node, `record` every observation; `turned` is told of each completed cycle."""
         self.node = node
-        self._sources = sources
+        self._lookout = lookout
         self._inbox = inbox
         self._clock = clock
         self._rhythm = rhythm
@@ -82,20 +59,26 @@ class Cycle:
         self._published = False
         self._unpublished = False
 
+    def tell(self, seen: Sequence[Observation], rhythm: Rhythm) -> None:
+        """Take in what was not seen but said: a new configuration, and with it a new rhythm."""
+        self._rhythm = rhythm
+        self._inbox.put(tuple(seen))
+
     def run(self, keep_on: Callable[[], bool]) -> None:
         """Cycle until told to stop."""
-        self._sources.open()
+        self._lookout.attend(self.node.daemons)
+        self._lookout.open()
         try:
             while keep_on():
                 self.once(self._patience())
         finally:
-            self._sources.close(timeout=1.0)
+            self._lookout.close(timeout=1.0)
 
     def once(self, timeout: float) -> tuple[Event, ...]:
         """One cycle, which waits up to `timeout` seconds for something to be seen."""
         # Asked before the inbox is emptied: whoever is idle by then has put all that it saw into it.
-        idle = [name for name, (_, eye) in self._sources.control.items() if not eye.busy]
-        seen = [*self._seen(timeout), *self._complaints()]
+        idle = self._lookout.idle()
+        seen = [*self._seen(timeout), *self._lookout.complaints()]
         events = self._account(sorted(seen, key=lambda each: each.at))
         for event in events:
             self._log.info(event.event, **{key: value for key, value in event.as_json().items() if key != "event"})
@@ -114,9 +97,6 @@ class Cycle:
             for _ in range(self._inbox.qsize()):
                 seen.extend(self._inbox.get_nowait())
         return seen
-
-    def _complaints(self) -> list[Observation]:
-        return [complaint for eye in self._sources.eyes if (complaint := eye.complaint()) is not None]
 
     def _account(self, seen: list[Observation]) -> tuple[Event, ...]:
         events: list[Event] = []
@@ -140,18 +120,16 @@ class Cycle:
             self._published_at = self._clock.monotonic()
             self._published, self._unpublished = True, False
 
-    def _direct(self, idle: Iterable[str]) -> None:
+    def _direct(self, idle: Sequence[tuple[str, Asker]]) -> None:
         """Tell the sources where to look next; ask those daemons whose last answers are all known."""
+        self._lookout.attend(self.node.daemons)
         now = replace(self.node, at=max(self.node.at, self._clock.now()))
-        for name in idle:
-            client, eye = self._sources.control[name]
-            commands = agenda.commands(now, name, self._rhythm)
+        for name, asker in idle:
+            commands = agenda.commands(now, name, self._rhythm) if name in now.daemons else ()
             if commands:
-                client.want(commands)
-                eye.nudge()
-        if self._sources.processes is not None:
-            self._sources.processes.watch(agenda.watched(self.node))
-        nvml = self._sources.nvml
+                asker.ask(commands)
+        self._lookout.watch(agenda.watched(self.node))
+        nvml = self._lookout.nvml
         if nvml is not None and not nvml.busy and agenda.nvml_due(now, self._rhythm):
             nvml.nudge()
 

@@ -3,7 +3,8 @@
 ExporterError
 ├── ConfigError       a flag or setting is wrong: exit code 2
 ├── ListenError       the address to serve on cannot be had now: exit code 1
-└── RecordingError    a recording cannot be read or written: exit code 1
+├── RecordingError    a recording cannot be read or written: exit code 1
+└── ServiceError      the running service refuses, or does not answer: exit code 1
 """
 
 
@@ -21,3 +22,7 @@ class ListenError(ExporterError):
 
 class RecordingError(ExporterError):
     """A recording that cannot be read or written; the message names file and line."""
+
+
+class ServiceError(ExporterError):
+    """The running service did not do as it was asked; the message says why."""

@@ -8,7 +8,7 @@ import pytest
 
 from exporter.clock import SystemClock
 from exporter.core.agenda import Rhythm
-from exporter.cycle import Cycle, Sources
+from exporter.cycle import Cycle
 from exporter.metrics.catalogue import NodeCollector
 from exporter.metrics.exposition import Exposition
 from exporter.model.event import Event
@@ -16,6 +16,7 @@ from exporter.model.node import Daemon, Node
 from exporter.model.observation import ControlReply, LogLine, Observation, SourceReading
 from exporter.sources.control import ControlClient
 from exporter.sources.eye import Eye, Inbox
+from exporter.sources.lookout import Asker, Lookout
 from exporter.sources.reading import Reading
 from exporter.view import View
 
@@ -42,7 +43,7 @@ class Turning:
     turns: int = 0
     exposition: Exposition = field(default_factory=lambda: Exposition(SystemClock()))
     eyes: list[Eye] = field(default_factory=list)
-    control: dict[str, tuple[ControlClient, Eye]] = field(default_factory=dict)
+    askers: dict[str, Asker] = field(default_factory=dict)
     nvml: Eye | None = None
 
     def eye(self, name: str, look: Callable[[], Reading], **options: object) -> Eye:
@@ -53,11 +54,13 @@ class Turning:
 
     def cycle(self, record: Callable[[Observation], None] | None = None) -> Cycle:
         """The cycle, begun."""
-        sources = Sources(eyes=self.eyes, control=self.control, nvml=self.nvml)
+        asking = {asker.eye for asker in self.askers.values()}
+        eyes = [eye for eye in self.eyes if eye not in asking]
+        lookout = Lookout(eyes, asker=lambda daemon: self.askers.get(daemon.name), nvml=self.nvml)
         node = Node(daemons={NAME: Daemon(name=NAME, pipe_directory=NAME, log_directory=NAME, expected=True)})
         cycle = Cycle(
             node,
-            sources,
+            lookout,
             inbox=self.inbox,
             clock=SystemClock(),
             rhythm=Rhythm(),
@@ -65,7 +68,8 @@ class Turning:
             record=record or self.recorded.append,
             turned=self._turned,
         )
-        sources.open()
+        lookout.attend(node.daemons)
+        lookout.open()
         for eye in self.eyes:
             eye.nudge()
         return cycle
@@ -234,7 +238,7 @@ def asking(turning: Turning, mps: MpsStandIn) -> Callable[[], Cycle]:
         clock=SystemClock(),
         path=mps.environment()["PATH"],
     )
-    turning.control[NAME] = (client, turning.eye("control", client.look))
+    turning.askers[NAME] = Asker(client, turning.eye("control", client.look))
     return turning.cycle
 
 
@@ -268,7 +272,7 @@ def test_an_answer_that_comes_in_mid_cycle_is_not_asked_for_again(
     """The eye becomes idle while the cycle takes in something else: its answer is in the inbox, not yet known."""
     mps.start()
     turning.inbox.put((line(1.0, "something that takes long to take in"),))
-    (_, eye) = turning.control[NAME]
+    eye = turning.askers[NAME].eye
 
     def record(seen: Observation) -> None:
         turning.recorded.append(seen)
@@ -296,10 +300,9 @@ def _idle(eye: Eye) -> None:
 
 def test_it_runs_until_it_is_told_to_stop(turning: Turning) -> None:
     turning.eye("log", Reading, period=0.001)
-    sources = Sources(eyes=turning.eyes, control={})
     cycle = Cycle(
         Node(),
-        sources,
+        Lookout(turning.eyes),
         inbox=turning.inbox,
         clock=SystemClock(),
         rhythm=Rhythm(),

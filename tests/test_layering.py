@@ -81,7 +81,7 @@ def test_the_pure_side_has_no_effects(module: str) -> None:
         ("subprocess", ("sources/control.py", "sources/talk.py")),
         ("tenacity", ("sources/control.py",)),
         ("psutil", ("sources/proc.py",)),
-        ("prometheus_client", ("metrics/", "cli.py")),
+        ("prometheus_client", ("metrics/", "cli.py", "service.py")),
         ("http", ("web.py",)),
         ("argparse", ("config.py", "cli.py")),
         ("exporter.cli", ("__main__.py",)),

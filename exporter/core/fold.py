@@ -80,7 +80,7 @@ def _take(node: Node, seen: Observation) -> Told:
 
 
 def _daemon(node: Node, name: str, take: Callable[[Daemon], Step]) -> Told:
-    known = node.daemons.get(name) or Daemon(name=name, pipe_directory=name, log_directory="")
+    known = node.daemons.get(name) or Daemon(name=name, pipe_directory=name, log_directory="", discovered=True)
     daemon, events = take(known)
     return replace(node, daemons={**node.daemons, name: daemon}), events
 
@@ -108,13 +108,14 @@ def _log_gap_read(daemon: Daemon, seen: LogGap) -> Daemon:
 
 
 def _daemon_found(daemon: Daemon, seen: DaemonFound) -> Daemon:
-    """Where a daemon is; one that is expected stays so."""
+    """Where a daemon is, and whether it is expected, as far as that is told."""
     return replace(
         daemon,
         pipe_directory=seen.pipe_directory,
         log_directory=seen.log_directory,
-        expected=daemon.expected or seen.expected,
+        expected=daemon.expected if seen.expected is None else seen.expected,
         unit=seen.unit or daemon.unit,
+        discovered=daemon.discovered if seen.expected is None else False,
     )
 
 
@@ -149,7 +150,11 @@ def _member_exited(daemon: Daemon, seen: ProcessExit) -> Step:
 def _forget(node: Node) -> Node:
     """Let go of what no longer matters. While NVML shows a client that has left, it is remembered, and no stranger."""
     shown = {each.pid for gpu in node.gpus.values() for each in gpu.reading.compute_processes or ()}
-    daemons = {name: _forget_of(daemon, node.at, shown) for name, daemon in node.daemons.items()}
+    daemons = {
+        name: _forget_of(daemon, node.at, shown)
+        for name, daemon in node.daemons.items()
+        if not daemon.forgettable(node.at)
+    }
     wanted = agenda.watched(node)
     processes = {pid: process for pid, process in node.processes.items() if pid in wanted}
     return replace(node, daemons=daemons, processes=processes)
@@ -183,11 +188,17 @@ def _last_words_read(daemon: Daemon, at: float, began: float) -> Step:
 
 
 def _source_read(node: Node, seen: SourceReading) -> Node:
-    known = node.sources.get(seen.name)
+    """The eyes that daemons have each for themselves are one source, which is well where all of them are."""
+    known = node.sources.get(seen.name) or Source(last=seen)
     failed = seen.problem is not None
+    problems = {daemon: problem for daemon, problem in known.problems.items() if daemon in node.daemons}
+    problems.pop(seen.daemon or "", None)
+    if seen.problem is not None:
+        problems[seen.daemon or ""] = seen.problem
     source = Source(
-        last=seen,
-        last_success=(known.last_success if known else None) if failed else seen.at,
-        failures=(known.failures if known else 0) + failed,
+        last=replace(seen, daemon=None, problem="; ".join(problems.values()) or None),
+        problems=problems,
+        last_success=known.last_success if problems else seen.at,
+        failures=known.failures + failed,
     )
     return replace(node, sources={**node.sources, seen.name: source})

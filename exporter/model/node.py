@@ -105,13 +105,15 @@ class Daemon:
     """A control daemon, what it serves, and the doubts about it that further evidence will settle.
 
     `listed_at` is when all its servers were last known, None where they are not. `gone_at` is when one was seen to be
-    no more, as long as it is not yet told whether it was stopped or lost; another may be there by then.
+    no more, as long as it is not yet told whether it was stopped or lost; another may be there by then. It was
+    `discovered` where nothing but its own presence tells of it.
     """
 
     name: DaemonName
     pipe_directory: str
     log_directory: str
     expected: bool = False
+    discovered: bool = False
     unit: str | None = None
     protocol: int | None = None
     default_active_thread_percentage: float | None = None
@@ -149,6 +151,10 @@ class Daemon:
     def told_of(self, at: float) -> bool:
         """Whether it is still worth telling of: one that nobody expects is forgotten some time after its end."""
         return self.expected or (self.seen and not (self.gone and at - (self.state_since or 0.0) > FORGOTTEN_SECONDS))
+
+    def forgettable(self, at: float) -> bool:
+        """Whether nothing more will be heard of it, unless it is discovered anew."""
+        return self.discovered and self.seen and not self.told_of(at)
 
     @property
     def log_followed(self) -> bool:
@@ -195,9 +201,13 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """One of the exporter's own eyes: its last look, when it last succeeded, and how often it failed."""
+    """One of the exporter's own eyes: its last look, when it last succeeded, and how often it failed.
+
+    `problems` has those that stand, by daemon where each has an eye of its own, else under "".
+    """
 
     last: SourceReading
+    problems: Mapping[DaemonName, str] = field(default_factory=dict)
     last_success: float | None = None
     failures: int = 0
 

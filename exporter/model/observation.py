@@ -59,13 +59,16 @@ class LogGap:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DaemonFound:
-    """A control daemon's place was found, or an enabled unit that names it: then it is `expected`."""
+    """A control daemon's place was found, or named.
+
+    It is `expected` where the configuration or an enabled unit names it; None where whoever found it does not know.
+    """
 
     at: float
     daemon: DaemonName
     pipe_directory: str
     log_directory: str
-    expected: bool = False
+    expected: bool | None = None
     unit: str | None = None
 
 
@@ -191,12 +194,16 @@ class LogFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceReading:
-    """One of the exporter's own eyes looked: how long it took, and its `problem` if it saw nothing."""
+    """One of the exporter's own eyes looked: how long it took, and its `problem` if it saw nothing.
+
+    `daemon` is the one that the eye is for, where each has its own.
+    """
 
     at: float
     name: str
     seconds: float
     problem: str | None = None
+    daemon: DaemonName | None = None
 
 
 Observation = (

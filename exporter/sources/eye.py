@@ -32,9 +32,14 @@ class Eye:
         inbox: Inbox,
         clock: Clock,
         told_every: float = 0.0,
+        daemon: str | None = None,
     ) -> None:
-        """A `period` of None looks only when nudged; uneventful looks are told every `told_every` seconds."""
+        """A `period` of None looks only when nudged; uneventful looks are told every `told_every` seconds.
+
+        `daemon` is the one that this eye is for, where each has its own.
+        """
         self.name = name
+        self._daemon = daemon
         self._look = look
         self._period = period
         self._deadline = deadline
@@ -73,7 +78,7 @@ class Eye:
             return None
         self._complained_at = self._clock.monotonic()
         problem = f"no answer for {waited:.0f} s"
-        return SourceReading(at=self._clock.now(), name=self.name, seconds=waited, problem=problem)
+        return self._told(waited, problem)
 
     def close(self, timeout: float) -> None:
         """Stop looking; a look that hangs is left to hang, in a thread that does not keep the process alive."""
@@ -100,8 +105,7 @@ class Eye:
         reading = self._safely()
         seconds = self._clock.monotonic() - began
         if self._worth_telling(reading):
-            told = SourceReading(at=self._clock.now(), name=self.name, seconds=seconds, problem=reading.problem)
-            self._inbox.put((*reading.observations, told))
+            self._inbox.put((*reading.observations, self._told(seconds, reading.problem)))
         # Told first, idle then: whoever finds this eye idle finds in the inbox all that it saw.
         self._began = self._complained_at = None
 
@@ -113,6 +117,11 @@ class Eye:
             structlog.get_logger().exception("source_raised", source=self.name)
             self._closing.wait(DEFECT_SECONDS)
             return Reading(problem=f"unexpected {type(error).__name__}: {error}")
+
+    def _told(self, seconds: float, problem: str | None) -> SourceReading:
+        return SourceReading(
+            at=self._clock.now(), name=self.name, seconds=seconds, problem=problem, daemon=self._daemon
+        )
 
     def _worth_telling(self, reading: Reading) -> bool:
         now = self._clock.monotonic()

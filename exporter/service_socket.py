@@ -1,0 +1,153 @@
+"""The service's unix socket, by which `status`, `pause` and `resume` reach it: one request, one answer, as JSON lines.
+
+Only root and the service's own user are answered, whatever the modes of the socket and its directory say.
+"""
+
+import contextlib
+import json
+import os
+import socket
+import struct
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from exporter.errors import ServiceError
+
+NAME = "service.sock"
+PATIENCE_SECONDS = 2.0
+"""How long somebody who connects may take to say what they want."""
+
+MOST_BYTES = 4096
+"""A request is one short line."""
+
+LONGEST_ANSWER = 1 << 26
+_CREDENTIALS = struct.Struct("3i")
+
+Commands = Mapping[str, Callable[[], Mapping[str, Any]]]
+
+
+class ServiceSocket:
+    """Answers requests in a thread of its own, one at a time."""
+
+    def __init__(self, directory: Path, commands: Commands) -> None:
+        """`commands` has what to do for each command; what it returns is the answer."""
+        self._path = directory / NAME
+        self._commands = commands
+        self._socket: socket.socket | None = None
+        self._thread = threading.Thread(target=self._serve, name="service-socket", daemon=True)
+
+    def open(self) -> None:
+        """Begin to answer. Where the socket cannot be had, the service goes on without, and says so."""
+        try:
+            self._socket = self._listen()
+        except OSError as error:
+            structlog.get_logger().warning(
+                "no_service_socket",
+                path=str(self._path),
+                problem=error.strerror or str(error),
+                consequence="pause and resume are not to be had, and status looks for itself",
+            )
+            return
+        self._thread.start()
+
+    def close(self) -> None:
+        """Answer no more."""
+        if self._socket is None:
+            return
+        with contextlib.suppress(OSError):
+            self._path.unlink()
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._thread.join(PATIENCE_SECONDS)
+        self._socket.close()
+
+    def _listen(self) -> socket.socket:
+        self._path.parent.mkdir(mode=0o755, exist_ok=True)
+        if _answers(self._path):
+            raise OSError(0, "another service answers there")
+        self._path.unlink(missing_ok=True)
+        listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+        try:
+            listening.bind(str(self._path))
+            self._path.chmod(0o600)
+            listening.listen(8)
+        except OSError:
+            listening.close()
+            raise
+        return listening
+
+    def _serve(self) -> None:
+        while self._socket is not None:
+            try:
+                connection, _ = self._socket.accept()
+            except OSError:
+                return
+            with connection, contextlib.suppress(OSError):
+                connection.settimeout(PATIENCE_SECONDS)
+                connection.sendall(json.dumps(self._answer(connection)).encode() + b"\n")
+
+    def _answer(self, connection: socket.socket) -> Mapping[str, Any]:
+        if _user(connection) not in (0, os.geteuid()):
+            return {"problem": "only root and the service's own user are answered here"}
+        try:
+            request = json.loads(_line(connection, MOST_BYTES))
+            command = self._commands[request["command"]]
+        except (ValueError, KeyError, TypeError, RecursionError):
+            return {"problem": f"no such command; there are {', '.join(self._commands)}"}
+        try:
+            return command()
+        except Exception as error:  # noqa: BLE001 (a defect of ours must cost this one answer, not all later ones)
+            structlog.get_logger().exception("command_raised")
+            return {"problem": f"unexpected {type(error).__name__}: {error}"}
+
+
+def ask_service(directory: Path, command: str, timeout: float) -> Mapping[str, Any] | None:
+    """Give the running service a command: its answer, or None where no service answers.
+
+    ServiceError where it refuses, or does not answer within `timeout` seconds.
+    """
+    path = directory / NAME
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as connection:
+        connection.settimeout(timeout)
+        try:
+            connection.connect(str(path))
+        except PermissionError as error:
+            raise ServiceError(f"{path}: only root and the service's own user may ask it; try sudo") from error
+        except OSError:
+            return None
+        try:
+            connection.sendall(json.dumps({"command": command}).encode() + b"\n")
+            answer = json.loads(_line(connection, LONGEST_ANSWER))
+        except (OSError, ValueError) as error:
+            raise ServiceError(f"{path}: the service does not answer {command}: {error}") from error
+    if not isinstance(answer, dict):
+        raise ServiceError(f"{path}: the service's answer to {command} is not understood")
+    if "problem" in answer:
+        raise ServiceError(f"{path}: {answer['problem']}")
+    return answer
+
+
+def _answers(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as connection:
+        connection.settimeout(PATIENCE_SECONDS)
+        return connection.connect_ex(str(path)) == 0
+
+
+def _user(connection: socket.socket) -> int:
+    """Who has connected (SO_PEERCRED, unix(7)); the kernel says so, not they."""
+    _, uid, _ = _CREDENTIALS.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
+    return int(uid)
+
+
+def _line(connection: socket.socket, most: int) -> bytes:
+    said = b""
+    while not said.endswith(b"\n") and len(said) < most:
+        more = connection.recv(1 << 16)
+        if not more:
+            break
+        said += more
+    return said

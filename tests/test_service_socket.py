@@ -1,0 +1,122 @@
+"""The service's unix socket: who is answered, and that nothing said to it breaks it."""
+
+import json
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from exporter.errors import ServiceError
+from exporter.service_socket import NAME, ServiceSocket, ask_service
+
+PATIENCE = 5.0
+
+
+def breaks() -> dict[str, object]:
+    raise RuntimeError("a defect")
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Iterator[Path]:
+    """Where a service answers."""
+    service = ServiceSocket(tmp_path, {"status": lambda: {"table": "all well"}, "break": breaks})
+    service.open()
+    yield tmp_path
+    service.close()
+
+
+def say(directory: Path, words: bytes) -> bytes:
+    """Send these bytes, and hear what comes back."""
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(PATIENCE)
+        connection.connect(str(directory / NAME))
+        connection.sendall(words)
+        connection.shutdown(socket.SHUT_WR)
+        return connection.makefile("rb").read()
+
+
+def test_a_command_is_answered(directory: Path) -> None:
+    assert ask_service(directory, "status", PATIENCE) == {"table": "all well"}
+
+
+def test_no_service_no_answer(tmp_path: Path) -> None:
+    assert ask_service(tmp_path, "status", PATIENCE) is None
+
+
+def test_a_service_that_was_killed_leaves_a_socket_that_does_not_answer_and_does_not_hinder_the_next(
+    tmp_path: Path,
+) -> None:
+    with socket.socket(socket.AF_UNIX) as left:
+        left.bind(str(tmp_path / NAME))
+    assert ask_service(tmp_path, "status", PATIENCE) is None
+
+    service = ServiceSocket(tmp_path, {"status": dict})
+    service.open()
+    assert ask_service(tmp_path, "status", PATIENCE) == {}
+    service.close()
+
+
+def test_a_second_service_leaves_the_first_its_socket(directory: Path) -> None:
+    second = ServiceSocket(directory, {"status": lambda: {"table": "another"}})
+    second.open()
+    second.close()
+    assert ask_service(directory, "status", PATIENCE) == {"table": "all well"}
+
+
+def test_the_socket_is_for_its_owner_alone_and_goes_with_the_service(tmp_path: Path) -> None:
+    service = ServiceSocket(tmp_path, {})
+    service.open()
+    assert (tmp_path / NAME).stat().st_mode & 0o777 == 0o600
+    service.close()
+    assert not (tmp_path / NAME).exists()
+
+
+def test_a_directory_that_cannot_be_made_costs_the_socket_and_nothing_else(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    service = ServiceSocket(tmp_path / "file" / "below", {})
+    service.open()
+    service.close()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [b"", b"\n", b"status\n", b"[]\n", b"{}\n", b'{"command": 7}\n', b'{"command": []}\n', b"\xff\xfe\n", b"[" * 4096],
+)
+def test_what_is_no_command_is_told_which_there_are(directory: Path, words: bytes) -> None:
+    assert json.loads(say(directory, words)) == {"problem": "no such command; there are status, break"}
+    assert ask_service(directory, "status", PATIENCE) == {"table": "all well"}
+
+
+def test_a_command_that_fails_says_so_and_the_next_is_answered(directory: Path) -> None:
+    with pytest.raises(ServiceError, match="unexpected RuntimeError: a defect"):
+        ask_service(directory, "break", PATIENCE)
+    assert ask_service(directory, "status", PATIENCE) == {"table": "all well"}
+
+
+def test_somebody_who_says_nothing_holds_others_up_for_a_moment_only(directory: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as silent:
+        silent.connect(str(directory / NAME))
+        assert ask_service(directory, "status", PATIENCE) == {"table": "all well"}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="NOT RUN: only root can be somebody else")
+def test_another_user_is_turned_away_though_the_socket_were_open_to_all(directory: Path) -> None:
+    (directory / NAME).chmod(0o666)
+    for parent in (directory, *directory.parents):
+        if parent.stat().st_mode & 0o001 == 0:
+            parent.chmod(0o711)
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.setuid(65534)
+        try:
+            ask_service(directory, "status", PATIENCE)
+        except ServiceError as error:
+            os.write(writing, str(error).encode())
+        os._exit(0)
+    os.close(writing)
+    os.waitpid(child, 0)
+    assert "only root and the service's own user" in os.read(reading, 4096).decode()
+    os.close(reading)
