@@ -35,7 +35,16 @@ class Exporter:
         self.url = f"http://{address}/metrics"
         command = _command("serve", *_directories(daemon), f"--web.listen-address={address}", *arguments)
         output = daemon.directory / "exporter.log"
-        self.child = Child(command, output=output, environment=_environment(), directory=SOURCE)
+        self._environment = {**_environment(), "RUNTIME_DIRECTORY": str(daemon.directory / "run")}
+        self.child = Child(command, output=output, environment=self._environment, directory=SOURCE)
+
+    def command(self, name: str) -> str:
+        """Give it a command by its socket, as `pause` and `resume` do: what that prints."""
+        done = subprocess.run(
+            _command(name), env=self._environment, cwd=SOURCE, capture_output=True, text=True, timeout=60
+        )
+        assert done.returncode == 0, f"{name}: exit code {done.returncode}\n{done.stderr}"
+        return done.stdout
 
     @property
     def pid(self) -> int:
