@@ -70,6 +70,7 @@ class RecordedGpu:
     index: int
     uuid: str
     name: str
+    pci_bus_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,7 +156,7 @@ class Recording:
         values = dict(values)
         if kind is GpuReading:
             gpu = next((gpu for gpu in self.header.gpus if gpu.uuid == values.get("gpu")), None)
-            values = {"index": gpu.index, "name": gpu.name, **values} if gpu is not None else values
+            values = {"index": gpu.index, "name": gpu.name, "pci_bus_id": gpu.pci_bus_id, **values} if gpu else values
         values.setdefault("daemon", self.header.daemons[0].name)
         try:
             built: Observation = _build(kind, values)
@@ -185,7 +186,12 @@ def _read_header(values: dict[str, Any]) -> Header:
             for each in described
         ),
         gpus=tuple(
-            RecordedGpu(index=int(each["index"]), uuid=str(each["uuid"]), name=str(each.get("name", "")))
+            RecordedGpu(
+                index=int(each["index"]),
+                uuid=str(each["uuid"]),
+                name=str(each.get("name", "")),
+                pci_bus_id=str(each["pci_bus_id"]) if each.get("pci_bus_id") else None,
+            )
             for each in values.get("gpus", ())
         ),
         facts={key: value for key, value in values.items() if isinstance(value, str)},

@@ -15,6 +15,7 @@ from exporter.model.node import Daemon, Node
 from exporter.model.observation import (
     ControlReply,
     DaemonProcess,
+    GpuEvent,
     GpuProcess,
     GpuReading,
     LogFile,
@@ -291,7 +292,8 @@ def gpu_lost() -> Node:
 
 def faulted() -> Node:
     """A fatal fault has struck, and its victim lingers."""
-    return told(*server_log(*FAULT_BLOCK, at=AT + 3), start=three_clients()).node
+    xid = GpuEvent(at=AT + 3, type=8, xid=31, gpu=GPU)
+    return told(xid, *server_log(*FAULT_BLOCK, at=AT + 3), start=three_clients()).node
 
 
 SCENES = {each.__name__: each for each in (idle, three_clients, full, daemon_dead, no_nvml, gpu_lost, faulted)}

@@ -158,6 +158,14 @@ class TestRoundTrip:
         (seen,) = read(written() + json.dumps({"at": 1, "source": "nvml", "gpu": OTHER_GPU}) + "\n")
         assert seen == GpuReading(at=1.0, gpu=OTHER_GPU, index=3, name="NVIDIA H200")
 
+    def test_and_its_bus_id_where_the_header_has_it(self) -> None:
+        """By which the kernel's log names GPUs."""
+        placed = RecordedGpu(index=3, uuid=OTHER_GPU, name="", pci_bus_id="00000000:00:06.0")
+        text = written(GpuReading(at=1.0, gpu=OTHER_GPU), header=Header(daemons=HEADER.daemons, gpus=(placed,)))
+        (seen,) = read(text)
+        assert seen == GpuReading(at=1.0, gpu=OTHER_GPU, index=3, name="", pci_bus_id="00000000:00:06.0")
+        assert Recording(io.StringIO(text)).header.gpus == (placed,)
+
 
 class TestOtherVersions:
     """Yesterday's recordings, and tomorrow's."""

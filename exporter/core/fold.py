@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 
-from exporter.core import agenda, clients, gpus, life, log, replies, servers
+from exporter.core import agenda, clients, gpus, life, log, replies, servers, xids
 from exporter.core.gpus import NVML
 from exporter.core.step import Step, chain, counted, quiet
 from exporter.model.event import Event
@@ -38,7 +38,7 @@ REMEMBERED_SERVERS_SECONDS = 60.0
 
 def fold(node: Node, seen: Observation) -> Told:
     """Take in one observation."""
-    node = replace(node, at=max(node.at, seen.at))
+    node = xids.settle(replace(node, at=max(node.at, seen.at)))
     node, explained = _every_daemon(node, lambda daemon: life.explain(daemon, node.at))
     node, told = _take(node, seen)
     return node, explained + told
@@ -49,6 +49,7 @@ def fold_all(node: Node, observations: Iterable[Observation]) -> Iterator[Told]:
     for seen in observations:
         node, events = fold(node, seen)
         yield node, events
+    node = xids.settle(node, force=True)
     yield _every_daemon(node, lambda daemon: life.explain(daemon, node.at, force=True))
 
 
@@ -68,15 +69,17 @@ def _take(node: Node, seen: Observation) -> Told:
             return _daemon(node, seen.daemon, lambda daemon: life.process_read(daemon, seen))
         case GpuReading():
             node, events = gpus.gpu_read(node, seen)
-            return _forget(node), events
+            return _forget(xids.gpu_read(node, seen)), events
         case ProcessReading():
             return _process_read(node, seen)
         case ProcessExit():
             return _process_exited(node, seen)
         case SourceReading():
             return _source_looked(_forget(_source_read(node, seen)), seen)
-        case GpuEvent() | KernelRecord():
-            return node, ()
+        case GpuEvent():
+            return xids.event_read(node, seen), ()
+        case KernelRecord():
+            return xids.record_read(node, seen), ()
 
 
 def _daemon(node: Node, name: str, take: Callable[[Daemon], Step]) -> Told:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from exporter.model.observation import DaemonName, DaemonProcess, GpuReading, GpuUuid, ProcessReading, SourceReading
+from exporter.model.xids import Xids
 
 DEFAULT_PIPE_DIRECTORY = "/tmp/nvidia-mps"  # noqa: S108 (NVIDIA's choice, not ours)
 DEFAULT_LOG_DIRECTORY = "/var/log/nvidia-mps"
@@ -221,3 +222,4 @@ class Node:
     gpus: Mapping[GpuUuid, Gpu] = field(default_factory=dict)
     processes: Mapping[int, ProcessReading] = field(default_factory=dict)
     sources: Mapping[str, Source] = field(default_factory=dict)
+    xids: Xids = field(default_factory=Xids)

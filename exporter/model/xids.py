@@ -1,0 +1,50 @@
+"""The driver's Xids, as they are remembered."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from exporter.model.observation import GpuUuid
+
+
+class Witness(StrEnum):
+    """Who tells of an Xid."""
+
+    KERNEL = "kernel"
+    NVML = "nvml"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class XidCount:
+    """How often an Xid was told of, and when last."""
+
+    total: int = 0
+    last_at: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class XidTelling:
+    """One witness's word of one Xid; `gpu` is None where it cannot be told whose it is.
+
+    `place` is the GPU's bus id, where the witness gave it.
+    """
+
+    at: float
+    witness: Witness
+    number: int
+    gpu: GpuUuid | None
+    place: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Xids:
+    """Xids since the exporter started. Counts only grow, and stay when their GPU has gone.
+
+    `counts` are by GPU and number: by its UUID, else by where it is (`PCI:0000:00:06`), else by an empty name.
+    `addresses` has the GPUs by bus id; `unpaired` the tellings of which the other witness has yet to speak: those
+    that have a GPU are counted.
+    """
+
+    counts: Mapping[tuple[str, str], XidCount] = field(default_factory=dict)
+    addresses: Mapping[str, GpuUuid] = field(default_factory=dict)
+    unpaired: tuple[XidTelling, ...] = ()

@@ -1,0 +1,73 @@
+"""What NVIDIA's driver says in the kernel's log: its Xids, and which GPU is at which address.
+
+Wordings: `krcReportXid_IMPL` in kernel_rc.c of open-gpu-kernel-modules (R595), measured on R580, and as reported of
+older drivers. A process' name is what that process chose: it stands behind all that is read of it, and ends at the
+first comma and space, so that it can cut itself short, and do nothing else.
+"""
+
+import re
+from dataclasses import dataclass
+
+_HEX = "[0-9A-Fa-f]"
+_ADDRESS = rf"({_HEX}{{4,8}}):({_HEX}{{2}}):({_HEX}{{2}})(?:\.[0-7])?"
+_BUS_ID = re.compile(rf"(?:PCI:)?{_ADDRESS}")
+_XID = re.compile(
+    rf"NVRM: Xid \((?:PCI:)?{_ADDRESS}(?: GPU-I:([0-9]{{1,5}})(?: GPU-CI:([0-9]{{1,5}}))?)?\): ([0-9]{{1,5}})"
+    r"(?:, pid=(?:([0-9]{1,10})|'[^',]{0,40}'))?(?:, name=(.{0,400}?))?(?:, (.*)|,?)",
+    re.DOTALL,
+)
+_GPU = re.compile(rf"NVRM: GPU at (?:PCI:)?{_ADDRESS}: (GPU-{_HEX}{{8}}(?:-{_HEX}{{4}}){{3}}-{_HEX}{{12}})")
+_NOBODY = "<unknown>"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Xid:
+    """An error that the driver reports, by its number in NVIDIA's catalogue.
+
+    `pid` and `name` are of a process that had to do with it, where one is told of: not always the culprit.
+    """
+
+    number: int
+    bus_id: str
+    pid: int | None = None
+    name: str | None = None
+    gpu_instance: int | None = None
+    compute_instance: int | None = None
+    text: str = ""
+
+
+def xid(message: str) -> Xid | None:
+    """Read a kernel message; None where it is no Xid."""
+    found = _XID.fullmatch(message)
+    if found is None:
+        return None
+    domain, bus, device, gpu_instance, compute_instance, number, pid, name, text = found.groups()
+    return Xid(
+        number=int(number),
+        bus_id=_normal(domain, bus, device),
+        pid=_whole(pid),
+        name=None if name == _NOBODY else name,
+        gpu_instance=_whole(gpu_instance),
+        compute_instance=_whole(compute_instance),
+        text=text or "",
+    )
+
+
+def gpu_at(message: str) -> tuple[str, str] | None:
+    """The bus id and UUID of a GPU, where this is the message that the driver writes before a GPU's first Xid."""
+    found = _GPU.fullmatch(message)
+    return None if found is None else (_normal(found[1], found[2], found[3]), found[4])
+
+
+def bus_id(text: str) -> str | None:
+    """A PCI bus id in the one form in which all can be compared: the kernel has no function, NVML a longer domain."""
+    found = _BUS_ID.fullmatch(text)
+    return None if found is None else _normal(*found.groups())
+
+
+def _normal(domain: str, bus: str, device: str) -> str:
+    return f"{int(domain, 16):04x}:{bus}:{device}".lower()
+
+
+def _whole(text: str | None) -> int | None:
+    return None if text is None else int(text)

@@ -1,0 +1,128 @@
+"""Follows the kernel's log, for what NVIDIA's driver says there of its GPUs.
+
+Each read gives one record, EAGAIN says that there is no more, and EPIPE that records were overwritten before they were
+read (Linux, Documentation/ABI/testing/dev-kmsg).
+"""
+
+import errno
+import os
+import select
+import stat
+from collections.abc import Callable
+from pathlib import Path
+
+from exporter.clock import Clock
+from exporter.model.observation import KernelRecord
+from exporter.parse.kernel_record import record
+from exporter.sources.reading import Reading
+
+MOST_RECORDS_A_LOOK = 1000
+LONGEST_RECORD = 16384
+"""Bytes; the kernel's own records have up to 8192, and one that does not fit is lost."""
+
+LOST = "the kernel's log was overwritten before it could be read: Xids may have been missed"
+
+_KMSG = os.makedev(1, 11)
+"""The device that is the kernel's log (Linux, Documentation/admin-guide/devices.txt)."""
+
+_OF_GPUS = ("NVRM: Xid (", "NVRM: GPU at ")
+_LOST_GPU = "fallen off the bus"
+
+
+def open_at_end(path: Path) -> int:
+    """Open the kernel's log so that it tells only what is new, and never waits. Raises OSError."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        found = os.fstat(descriptor)
+        if not stat.S_ISCHR(found.st_mode) or found.st_rdev != _KMSG:
+            raise OSError(errno.ENODEV, "it is not the kernel's log")
+        os.lseek(descriptor, 0, os.SEEK_END)
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+class KernelLog:
+    """The kernel's log from now on; nothing that was in it before."""
+
+    def __init__(
+        self,
+        path: Path,
+        clock: Clock,
+        *,
+        wait: float = 0.5,
+        opener: Callable[[Path], int] = open_at_end,
+    ) -> None:
+        """`wait` bounds one look, in seconds; `opener` gives a descriptor, or raises OSError."""
+        self._path = path
+        self._clock = clock
+        self._wait = wait
+        self._opener = opener
+        self._descriptor: int | None = None
+
+    def open(self) -> str | None:
+        """Begin to follow; the problem, where that cannot be."""
+        if self._descriptor is None:
+            try:
+                self._descriptor = self._opener(self._path)
+            except OSError as error:
+                return _advice(self._path, error)
+        return None
+
+    def look(self) -> Reading:
+        """What the driver has said since the last look. Waits up to `wait` seconds for it, also where it cannot be."""
+        problem = self.open()
+        poll = select.poll()
+        if self._descriptor is not None:
+            poll.register(self._descriptor, select.POLLIN)
+        poll.poll(self._wait * 1000)
+        return Reading(problem=problem) if self._descriptor is None else self._new(self._descriptor)
+
+    def close(self) -> None:
+        """Let go of the log."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+    def _new(self, descriptor: int) -> Reading:
+        seen: list[KernelRecord] = []
+        problem = None
+        for _ in range(MOST_RECORDS_A_LOOK):
+            try:
+                raw = os.read(descriptor, LONGEST_RECORD)
+            except BlockingIOError:
+                break
+            except BrokenPipeError:
+                problem = LOST
+                continue
+            except OSError as error:
+                self.close()
+                problem = f"{self._path} cannot be read: {error.strerror}"
+                break
+            if not raw:
+                self.close()
+                problem = f"{self._path} has ended"
+                break
+            text = raw.decode(errors="replace").rstrip("\n")
+            if _of_gpus(text):
+                seen.append(KernelRecord(at=self._clock.now(), record=text))
+        return Reading(tuple(seen), problem)
+
+
+def _of_gpus(text: str) -> bool:
+    read = record(text)
+    if read is None or not read.by_kernel:
+        return False
+    return read.message.startswith(_OF_GPUS) or (read.message.startswith("NVRM: ") and _LOST_GPU in read.message)
+
+
+def _advice(path: Path, error: OSError) -> str:
+    problem = f"{path} cannot be read: {error.strerror}"
+    if error.errno in (errno.EPERM, errno.EACCES):
+        return (
+            f"{problem}; where kernel.dmesg_restrict is 1, it takes CAP_SYSLOG: see the unit's drop-in kernel-log.conf"
+        )
+    if error.errno == errno.ENOENT:
+        return f"{problem}; where the unit hides it, see its drop-in kernel-log.conf; a container must be given it"
+    return problem

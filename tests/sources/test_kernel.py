@@ -1,0 +1,261 @@
+"""KernelLog tells what the driver says of its GPUs from now on, never waits long, and says why where it cannot."""
+
+import errno
+import os
+import socket
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from exporter.model.observation import KernelRecord
+from exporter.sources.kernel import LOST, MOST_RECORDS_A_LOOK, KernelLog
+from exporter.sources.reading import Reading
+
+XID = "NVRM: Xid (PCI:0000:00:06): 31, pid=471, name=c_two, channel 0x0000001d, intr 00000000. MMU Fault"
+GPU_AT = "NVRM: GPU at PCI:0000:00:06: GPU-22cc6aea-2c9e-48a9-4c41-c6bac08fa8c1"
+FALLEN = "NVRM: The NVIDIA GPU 0000:01:00.0 has fallen off the bus."
+
+KMSG = Path("/dev/kmsg")
+NOBODY = 65534
+
+
+@dataclass(slots=True)
+class HandClock:
+    """Time that passes when a test says so."""
+
+    time: float = 1000.0
+
+    def now(self) -> float:
+        """Seconds since the epoch."""
+        return self.time
+
+    def monotonic(self) -> float:
+        """The same."""
+        return self.time
+
+    def step(self) -> float:
+        """Never set."""
+        return 0.0
+
+
+@dataclass(slots=True)
+class Kernel:
+    """Writes records that are read one at a time, as from /dev/kmsg."""
+
+    clock: HandClock = field(default_factory=HandClock)
+    opened: int = 0
+    sequence: int = 0
+    end: socket.socket | None = None
+
+    def open(self, _path: Path) -> int:
+        """Give a new reader."""
+        self.opened += 1
+        self.end, reader = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        reader.setblocking(False)
+        return reader.detach()
+
+    def write(self, text: str, prefix: int = 4) -> None:
+        """Add a record."""
+        assert self.end is not None
+        self.sequence += 1
+        self.end.send(f"{prefix},{self.sequence},27859548,c;{text}\n".encode())
+
+    def end_it(self) -> None:
+        """Leave the reader at the end."""
+        assert self.end is not None
+        self.end.close()
+
+
+@pytest.fixture
+def kernel() -> Iterator[Kernel]:
+    """A kernel whose log nobody has opened."""
+    present = Kernel()
+    yield present
+    if present.end is not None:
+        present.end.close()
+
+
+@pytest.fixture
+def log(kernel: Kernel) -> Iterator[KernelLog]:
+    """Its log, followed."""
+    following = KernelLog(KMSG, kernel.clock, wait=0.0, opener=kernel.open)
+    assert following.open() is None
+    yield following
+    following.close()
+
+
+def told(reading: Reading) -> list[str]:
+    """The messages of one look."""
+    seen = reading.observations
+    return [each.record.partition(";")[2] for each in seen if isinstance(each, KernelRecord)]
+
+
+def test_what_the_driver_says_of_its_gpus_is_told_and_nothing_else(kernel: Kernel, log: KernelLog) -> None:
+    for text in (GPU_AT, "NVRM: GPU Board Serial Number: 4711", XID, "usb 1-1: Product: " + XID, FALLEN, "oom-kill: x"):
+        kernel.write(text)
+
+    assert told(log.look()) == [GPU_AT, XID, FALLEN]
+    assert log.look() == Reading()
+
+
+def test_a_record_is_kept_as_it_was_read_with_when(kernel: Kernel, log: KernelLog) -> None:
+    kernel.clock.time = 1234.5
+    kernel.write(XID + "\n SUBSYSTEM=pci")
+
+    assert log.look().observations == (KernelRecord(at=1234.5, record=f"4,1,27859548,c;{XID}\n SUBSYSTEM=pci"),)
+
+
+@pytest.mark.parametrize("prefix", [8, 12, 30])
+def test_what_a_program_wrote_into_the_log_is_not_told(kernel: Kernel, log: KernelLog, prefix: int) -> None:
+    kernel.write(XID, prefix)
+
+    assert log.look() == Reading()
+
+
+def test_a_look_waits_for_news_only(kernel: Kernel) -> None:
+    patient = KernelLog(KMSG, kernel.clock, wait=600.0, opener=kernel.open)
+    assert patient.open() is None
+    kernel.write(XID)
+
+    assert told(patient.look()) == [XID]
+    patient.close()
+
+
+def test_a_flood_is_read_in_portions(kernel: Kernel, log: KernelLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    record = f"4,1,2,-;{XID}\n".encode()
+    monkeypatch.setattr("exporter.sources.kernel.os.read", lambda _descriptor, _bytes: record)
+
+    assert len(log.look().observations) == MOST_RECORDS_A_LOOK
+
+
+def test_overwritten_records_are_a_failure_of_that_look_which_tells_the_rest(
+    kernel: Kernel, log: KernelLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernel.write(XID)
+    read, answers = os.read, [BrokenPipeError(errno.EPIPE, "Broken pipe")]
+
+    def overwritten(descriptor: int, most: int) -> bytes:
+        if answers:
+            raise answers.pop()
+        return read(descriptor, most)
+
+    monkeypatch.setattr("exporter.sources.kernel.os.read", overwritten)
+
+    first = log.look()
+    assert (told(first), first.problem) == ([XID], LOST)
+    assert log.look() == Reading()
+
+
+def test_a_log_that_ends_is_opened_anew(kernel: Kernel, log: KernelLog) -> None:
+    kernel.write(XID)
+    kernel.end_it()
+
+    reading = log.look()
+    assert told(reading) == [XID]
+    assert reading.problem == "/dev/kmsg has ended"
+    assert log.look() == Reading()
+    kernel.write(GPU_AT)
+    assert told(log.look()) == [GPU_AT]
+    assert kernel.opened == 2
+
+
+def test_text_that_is_no_text_is_no_obstacle(kernel: Kernel, log: KernelLog) -> None:
+    assert kernel.end is not None
+    for raw in (b"\xff\xfe\x00", b"\n", b";;;", b"4,1,2,-;" + XID.encode() + b"\xff", b"9" * 8192):
+        kernel.end.send(raw)
+
+    assert told(log.look()) == [XID + "\N{REPLACEMENT CHARACTER}"]
+
+
+# -- where it cannot be read ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("number", "advice"),
+    [
+        (errno.EPERM, "it takes CAP_SYSLOG"),
+        (errno.EACCES, "kernel-log.conf"),
+        (errno.ENOENT, "a container must be given it"),
+    ],
+)
+def test_the_problem_says_what_to_do(number: int, advice: str) -> None:
+    def refuse(_path: Path) -> int:
+        raise OSError(number, os.strerror(number))
+
+    log = KernelLog(KMSG, HandClock(), wait=0.0, opener=refuse)
+
+    problem = log.look().problem
+    assert problem == log.open()
+    assert problem is not None
+    assert problem.startswith(f"/dev/kmsg cannot be read: {os.strerror(number)}")
+    assert advice in problem
+
+
+def test_it_is_tried_again(kernel: Kernel) -> None:
+    refusals = [PermissionError(errno.EPERM, "Operation not permitted")]
+
+    def at_first_refuse(path: Path) -> int:
+        if refusals:
+            raise refusals.pop()
+        return kernel.open(path)
+
+    log = KernelLog(KMSG, kernel.clock, wait=0.0, opener=at_first_refuse)
+
+    assert log.look().problem is not None
+    assert log.look() == Reading()
+    kernel.write(XID)
+    assert told(log.look()) == [XID]
+    log.close()
+
+
+def test_one_that_is_not_there(tmp_path: Path) -> None:
+    log = KernelLog(tmp_path / "kmsg", HandClock(), wait=0.0)
+
+    assert "No such file" in str(log.look().problem)
+
+
+def test_one_that_may_not_be_read(tmp_path: Path) -> None:
+    path = tmp_path / "kmsg"
+    path.touch(mode=0)
+    user = os.geteuid()
+    if user == 0:
+        os.seteuid(NOBODY)
+    try:
+        problem = KernelLog(path, HandClock(), wait=0.0).look().problem
+    finally:
+        os.seteuid(user)
+
+    assert str(problem).startswith(f"{path} cannot be read: Permission denied; ")
+
+
+@pytest.mark.parametrize("kind", ["file", "fifo", "device", "directory", "link to a device"])
+def test_what_is_not_the_kernels_log_is_not_taken_for_it(tmp_path: Path, kind: str) -> None:
+    """In some containers, something else is in its place; it would tell nothing, for ever."""
+    path = tmp_path / "kmsg"
+    if kind == "file":
+        path.write_text(f"4,1,2,-;{XID}\n")
+    elif kind == "fifo":
+        os.mkfifo(path)
+    elif kind == "directory":
+        path.mkdir()
+    else:
+        path.symlink_to("/dev/null")
+    before = len(os.listdir("/proc/self/fd"))
+
+    reading = KernelLog(Path("/dev/null") if kind == "device" else path, HandClock(), wait=0.0).look()
+
+    assert "it is not the kernel's log" in str(reading.problem)
+    assert reading.observations == ()
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_the_real_log_can_be_read_or_says_why_not() -> None:
+    log = KernelLog(KMSG, HandClock(), wait=0.0)
+
+    for _ in range(2):
+        problem = log.look().problem
+        assert problem is None or problem.startswith("/dev/kmsg cannot be read: ")
+        assert log.open() == problem
+        log.close()
