@@ -17,7 +17,7 @@ from prometheus_client import ProcessCollector, generate_latest
 
 from exporter import log, status
 from exporter.clock import Clock, SystemClock
-from exporter.config import Config, build_config, parse_arguments, parse_duration
+from exporter.config import Config, as_toml, build_config, parse_arguments, parse_duration
 from exporter.core.fold import LOGS, fold, fold_all
 from exporter.core.gpus import NVML
 from exporter.cycle import Cycle, Sources
@@ -54,8 +54,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command. 0: well; 1: it failed, or `status` found something wrong; 2: it was asked wrongly."""
     parsed = parse_arguments(sys.argv[1:] if arguments is None else arguments)
     try:
-        log.configure(parsed.log_level, parsed.log_format, sys.stderr)
-        return _COMMANDS[parsed.command](parsed, build_config(parsed, os.environ))
+        config = build_config(parsed, os.environ)
+        if getattr(parsed, "config_check", False):
+            sys.stdout.write(as_toml(config))
+            return 0
+        log.configure(config.log_level, config.log_format, sys.stderr)
+        return _COMMANDS[parsed.command](parsed, config)
     except ConfigError as error:
         print(f"cuda-mps-exporter: {error}", file=sys.stderr)
         return 2
@@ -172,10 +176,11 @@ def _serve(config: Config, node: Node, sources: Sources, inbox: Inbox, clock: Cl
 
     cycle = Cycle(node, sources, inbox=inbox, clock=clock, rhythm=config.rhythm, publish=publish, turned=turned)
     site = Site(exposition, healthy=lambda: clock.monotonic() - turned_at < HEALTHY_SECONDS)
-    web = WebServer(site, config.listen)
+    web = WebServer(site, config.listen[0])
     with _stopping() as stopping:
         web.open()
-        structlog.get_logger().info("serving", metrics=f"http://{config.listen[0] or 'localhost'}:{web.port}/metrics")
+        host = config.listen[0][0] or "localhost"
+        structlog.get_logger().info("serving", metrics=f"http://{host}:{web.port}/metrics")
         cycle.run(lambda: not stopping.is_set())
         notifier.stopping()
         web.close()

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
-from exporter.metrics import clients, daemons, eyes, gpus, servers
+from exporter.metrics import clients, configuration, daemons, eyes, gpus, servers
 from exporter.metrics.family import Family
 from exporter.view import View
 
@@ -15,6 +15,7 @@ CATALOGUE: tuple[Family, ...] = (
     *clients.FAMILIES,
     *gpus.FAMILIES,
     *eyes.FAMILIES,
+    *configuration.FAMILIES,
 )
 
 

@@ -32,7 +32,7 @@ class TestDefaults:
 
     def test_address_and_age(self) -> None:
         """A recording has only what it has, so there nobody is too young."""
-        assert config("serve").listen == ("", DEFAULT_PORT) == ("", 10677)
+        assert config("serve").listen == (("", DEFAULT_PORT),) == (("", 10677),)
         assert config("serve").client_min_age == 15.0
         assert config("replay", "--events", "-").client_min_age == 0.0
 
