@@ -23,16 +23,17 @@ Everything has a default. What can be set has a flag, an environment variable, a
 that is not known, or a value that cannot be used, ends the exporter at its start, with exit code 2 and a message that
 says where it stands. A variable that is empty sets nothing.
 
-The file is `--config.file`, else the variable `{FILE_VARIABLE}`, else `{DEFAULT_FILE}` where there is one. `serve`,
-`status` and `record` read it, so that all three look at the same daemons; `--config.file=` (nothing) reads none.
-`serve --config.check` prints what is in effect, as such a file, and ends.
+The file is `--config.file`, else the variable `{FILE_VARIABLE}`, else
+`{DEFAULT_FILE}` where there is one. `serve`, `status` and `record` read it, so that all
+three look at the same daemons; `--config.file=` (nothing) reads none. `serve --config.check` prints what is in effect,
+as such a file, and ends.
 
 ## Options
 
-In flags and variables a time has its unit (`500ms`, `15s`, `2m`, `1h`); in the file it is a number of seconds. A list is
-a flag given again, a variable with commas, or a list in the file. What is on or off is `true` or `false`, and as a flag
-`--discovery` or `--no-discovery`; where `auto` is the default, it is done where this machine can, without complaint
-where it cannot. `COMMAND --help` says which of them a command takes.
+In flags and variables a time has its unit (`500ms`, `15s`, `2m`, `1h`); in the file it is a number of seconds. A list
+is a flag given again, a variable with commas, or a list in the file. What is on or off is `true` or `false`, and as a
+flag `--discovery` or `--no-discovery`; `auto`, where that is the default, does it where this machine can, without
+complaint where it cannot. `COMMAND --help` says which of them a command takes.
 """
 
 _DAEMONS = """\
@@ -73,10 +74,10 @@ def reference() -> str:
     return "\n".join(
         (
             _ABOUT,
-            *_table(("flag", "variable", "in the file", "default", ""), map(_row, OPTIONS)),
+            *_table(("flag", "variable", "in the file", "default", "meaning"), map(_row, OPTIONS)),
             "",
             _DAEMONS,
-            *_table((f"in `[[{DAEMONS}]]`", ""), ((f"`{each.key}`", each.help) for each in DAEMON_KEYS)),
+            *_table((f"in `[[{DAEMONS}]]`", "meaning"), ((f"`{each.key}`", each.help) for each in DAEMON_KEYS)),
             "",
             _RELOAD,
             *textwrap.wrap(f"{fixed}.", WIDTH, break_on_hyphens=False),
@@ -106,7 +107,9 @@ def example() -> str:
 def _set(option: Option) -> Iterator[str]:
     yield from textwrap.wrap(f"# {option.help}", WIDTH, subsequent_indent="# ")
     value = option.of(DEFAULTS)
-    yield f"# {option.key_in_section} =" if value is None else f"{option.key_in_section} = {_written(option, value)}"
+    yield (
+        f'# {option.key_in_section} = "…"' if value is None else f"{option.key_in_section} = {_written(option, value)}"
+    )
 
 
 def _written(each: Option | DaemonKey, value: object) -> str:
@@ -115,15 +118,8 @@ def _written(each: Option | DaemonKey, value: object) -> str:
 
 
 def _row(option: Option) -> tuple[str, ...]:
-    command = option.commands[0]
-    default = default_text(option, command)
-    return (
-        f"`{option.name}`",
-        f"`{option.variable}`",
-        f"`{option.key}`",
-        f"`{default}`",
-        option.help.replace("|", "\\|"),
-    )
+    names = (option.name, option.variable, option.key, default_text(option, option.commands[0]))
+    return *(f"`{name}`" for name in names), option.help
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
