@@ -106,15 +106,15 @@ def example() -> str:
 
 def _set(option: Option) -> Iterator[str]:
     yield from textwrap.wrap(f"# {option.help}", WIDTH, subsequent_indent="# ")
-    value = option.of(DEFAULTS)
-    yield (
-        f'# {option.key_in_section} = "…"' if value is None else f"{option.key_in_section} = {_written(option, value)}"
-    )
+    value, key = option.of(DEFAULTS), option.key_in_section
+    yield f'# {key} = "…"' if value is None else f"{key} = {_written(option, value)}"
 
 
 def _written(each: Option | DaemonKey, value: object) -> str:
-    line = toml(each.kind.to_toml(value))
-    return line if len(line) < WIDTH // 2 else line.replace("[", "[\n  ").replace(", ", ",\n  ").replace("]", ",\n]")
+    written = each.kind.to_toml(value)
+    if isinstance(written, list) and len(written) > 1:
+        return "\n".join(("[", *(f"  {toml(one)}," for one in written), "]"))
+    return toml(written)
 
 
 def _row(option: Option) -> tuple[str, ...]:

@@ -8,17 +8,11 @@ from exporter.cli import main
 from exporter.config import (
     DEFAULT_PORT,
     LONGEST_SOCKET_PATH,
-    Config,
-    build_config,
     parse_address,
-    parse_arguments,
     parse_duration,
 )
 from exporter.errors import ConfigError
-
-
-def config(*arguments: str, **environment: str) -> Config:
-    return build_config(parse_arguments(arguments), environment)
+from tests.config.reading import config
 
 
 class TestDefaults:
