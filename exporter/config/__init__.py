@@ -5,7 +5,7 @@
 
 from exporter.config.build import build_config
 from exporter.config.command_line import parse_arguments
-from exporter.config.daemons import LONGEST_SOCKET_PATH
+from exporter.config.daemon_keys import LONGEST_SOCKET_PATH
 from exporter.config.reload import Reloaded, Reloader
 from exporter.config.settings import DEFAULT_PORT, Collect, Config, DaemonConfig, Discovery, Switch
 from exporter.config.values import parse_address, parse_duration

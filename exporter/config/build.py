@@ -1,7 +1,7 @@
 """Puts the configuration together: flags outweigh the environment, that the file, and that the defaults."""
 
 from argparse import Namespace
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,8 +12,6 @@ from exporter.config.option import Option
 from exporter.config.options import DEFAULTS, DEFAULTS_OF, OPTIONS, WATCHING
 from exporter.config.settings import Config, Switch
 from exporter.errors import ConfigError
-
-Values = Iterable[tuple[Option, object]]
 
 
 def build_config(

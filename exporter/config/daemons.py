@@ -1,26 +1,20 @@
 """Which daemons to watch: the one that the flags name, or those of the file, or that of MPS' own variables."""
 
-import re
 from argparse import Namespace
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from exporter.config.daemon_keys import DAEMON_KEYS, parse_pipe_directory
 from exporter.config.document import DAEMONS, Document, unknown
-from exporter.config.kinds import Kind, boolean, integer, textual
 from exporter.config.settings import DaemonConfig
-from exporter.config.values import parse_directory, parse_text, shown
+from exporter.config.values import parse_directory
 from exporter.errors import ConfigError
 from exporter.model.node import DEFAULT_LOG_DIRECTORY, DEFAULT_PIPE_DIRECTORY
 
-LONGEST_SOCKET_PATH = 107
-"""Bytes that a unix socket's path may have (unix(7)): a control daemon with a longer one cannot start."""
-
-LONGEST_NAME = 128
 MOST_DAEMONS = 64
-MOST_CLIENTS = 10_000
 
 
 def watched_daemons(
@@ -39,18 +33,6 @@ def watched_daemons(
     return (daemon if log is None else replace(daemon, log_directory=log),)
 
 
-def parse_pipe_directory(where: str, text: str) -> Path:
-    """An absolute path in which a daemon's sockets have room."""
-    directory = parse_directory(where, text)
-    socket = directory / "control_privileged"
-    if len(str(socket).encode(errors="surrogateescape")) > LONGEST_SOCKET_PATH:
-        raise ConfigError(
-            f"{where}: {socket} is longer than the {LONGEST_SOCKET_PATH} bytes that a unix socket's path may"
-            " have, so no MPS daemon can run there; choose a shorter directory"
-        )
-    return directory
-
-
 def _directory(where: str, text: str | None, parse: Callable[[str, str], Path] = parse_directory) -> Path | None:
     return parse(where, text) if text else None
 
@@ -64,75 +46,6 @@ def _of_variables(pipe: Path | None, environment: Mapping[str, str]) -> DaemonCo
         log_directory=_directory(log_variable, environment.get(log_variable)) or Path(DEFAULT_LOG_DIRECTORY),
         expected=pipe is not None,
     )
-
-
-def _name(where: str, text: str) -> str:
-    if len(text) > LONGEST_NAME:
-        raise ConfigError(f"{where}: {shown(text)} is longer than {LONGEST_NAME} characters")
-    return parse_text(where, text)
-
-
-def _unit(where: str, text: str) -> str:
-    if re.fullmatch(r"[A-Za-z0-9:_.\\@-]{1,247}\.service", text) is None:
-        raise ConfigError(f"{where}: {shown(text)} is no service; write it as in nvidia-mps.service")
-    return text
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DaemonKey:
-    """A key of [[daemons]], the attribute of DaemonConfig that it sets, and an example for the documentation."""
-
-    key: str
-    attribute: str
-    kind: Kind
-    help: str
-    example: object
-
-
-DAEMON_KEYS = (
-    DaemonKey(
-        key="name",
-        attribute="label",
-        kind=textual("TEXT", _name),
-        help="the label `daemon` of its metrics (default: its pipe directory)",
-        example="training",
-    ),
-    DaemonKey(
-        key="pipe_directory",
-        attribute="pipe_directory",
-        kind=textual("DIR", parse_pipe_directory),
-        help="its CUDA_MPS_PIPE_DIRECTORY; cannot be left out",
-        example=Path("/run/nvidia/mps/training/pipe"),
-    ),
-    DaemonKey(
-        key="log_directory",
-        attribute="log_directory",
-        kind=textual("DIR", parse_directory),
-        help=f"its CUDA_MPS_LOG_DIRECTORY (default: {DEFAULT_LOG_DIRECTORY})",
-        example=Path("/run/nvidia/mps/training/log"),
-    ),
-    DaemonKey(
-        key="unit",
-        attribute="unit",
-        kind=textual("UNIT", _unit),
-        help="the systemd unit that runs it, where one does",
-        example="nvidia-mps@training.service",
-    ),
-    DaemonKey(
-        key="expected",
-        attribute="expected",
-        kind=boolean(),
-        help="whether its absence is an outage (default: true)",
-        example=True,
-    ),
-    DaemonKey(
-        key="clients_limit",
-        attribute="clients_limit",
-        kind=integer(1, MOST_CLIENTS),
-        help="how many clients one of its servers takes (default: by the version of MPS)",
-        example=48,
-    ),
-)
 
 
 def _named(document: Document) -> tuple[DaemonConfig, ...]:

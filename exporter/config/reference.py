@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 
 from exporter.config.command_line import default_text
-from exporter.config.daemons import DAEMON_KEYS, DaemonKey
+from exporter.config.daemon_keys import DAEMON_KEYS, DaemonKey
 from exporter.config.document import DAEMONS, DEFAULT_FILE, FILE_VARIABLE
 from exporter.config.option import Option
 from exporter.config.options import DEFAULTS, OPTIONS

@@ -109,6 +109,6 @@ def shown(value: object) -> str:
     """A value that somebody wrote, as it can stand in a message: on one line, and short."""
     try:
         text = repr(value)
-    except ValueError:  # a number of more digits than Python writes
-        return "a number of that size"
+    except (ValueError, RecursionError):  # more digits, or more brackets, than Python writes
+        return "something of that size"
     return text if len(text) <= 200 else f"{text[:200]}…"

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterator
 
-from exporter.config.daemons import DAEMON_KEYS
+from exporter.config.daemon_keys import DAEMON_KEYS
 from exporter.config.document import DAEMONS
 from exporter.config.kinds import Toml
 from exporter.config.options import OPTIONS

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from exporter.config import DaemonConfig
-from exporter.config.daemons import LONGEST_NAME, MOST_DAEMONS
+from exporter.config.daemon_keys import LONGEST_NAME
+from exporter.config.daemons import MOST_DAEMONS
 from exporter.errors import ConfigError
 from tests.config.reading import config, written
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from exporter.config.daemons import DAEMON_KEYS
+from exporter.config.daemon_keys import DAEMON_KEYS
 from exporter.config.options import OPTIONS
 from exporter.config.reference import example, reference
 from tests.config.reading import config, document, written
