@@ -136,6 +136,15 @@ def test_what_does_not_watch_this_node_reads_no_file(command: tuple[str, ...], t
     assert config_with_default(path, *command) == config(*command)
 
 
+def test_a_command_that_a_person_reads_logs_less_where_nobody_says_otherwise() -> None:
+    assert [config(*command).log_level for command in (("serve",), ("status",), ("replay", "--events", "-"))] == [
+        "info",
+        "warning",
+        "warning",
+    ]
+    assert config("status", CUDA_MPS_EXPORTER_LOG_LEVEL="info").log_level == "info"
+
+
 def test_the_runtime_directory_is_the_one_that_systemd_made() -> None:
     assert config("serve", RUNTIME_DIRECTORY="/run/a:/run/b").runtime_directory == Path("/run/a")
     assert config("serve", "--path.runtime-directory=/run/c", RUNTIME_DIRECTORY="/run/a").runtime_directory == Path(
