@@ -51,7 +51,7 @@ WRONG = (
     ("[log]\nlevel = 'info'\nlevel = 'info'\n\n", "no TOML: Cannot overwrite a value (at line 3, column 15)"),
     (f"x = {'[' * 5000}", "no TOML that can be read"),
     (f"x = {'9' * 5000}", "no TOML that can be read"),
-    (f"[web]\nmax_requests{'.a' * 5000} = 1", "web.max_requests: something of that size is no whole number"),
+    (f"[web]\nmax_requests{'.a' * 5000} = 1", "web.max_requests: "),
     ('"a\\nb" = 1', "'a\\nb': unknown section"),
 )
 """What a file says, and how the refusal goes on after the file's name."""
