@@ -16,7 +16,7 @@ from prometheus_client import generate_latest
 from exporter import log, status
 from exporter.assembly import Assembly
 from exporter.clock import Clock, SystemClock
-from exporter.config import Config, build_config, parse_arguments, parse_duration
+from exporter.config import Config, as_toml, build_config, parse_arguments, parse_duration
 from exporter.core.fold import LOGS, fold, fold_all
 from exporter.core.gpus import NVML
 from exporter.cycle import Cycle
@@ -38,8 +38,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command. 0: well; 1: it failed, or `status` found something wrong; 2: it was asked wrongly."""
     parsed = parse_arguments(sys.argv[1:] if arguments is None else arguments)
     try:
-        log.configure(parsed.log_level, parsed.log_format, sys.stderr)
-        return _COMMANDS[parsed.command](parsed, build_config(parsed, os.environ))
+        config = build_config(parsed, os.environ)
+        if getattr(parsed, "config_check", False):
+            sys.stdout.write(as_toml(config))
+            return 0
+        log.configure(config.log_level, config.log_format, sys.stderr)
+        return _COMMANDS[parsed.command](parsed, config)
     except ConfigError as error:
         print(f"cuda-mps-exporter: {error}", file=sys.stderr)
         return 2

@@ -53,10 +53,10 @@ class Service:
         """Serve until SIGTERM or SIGINT; `commands` are those of the service socket beside `status`."""
         keep_capabilities_from_children()
         site = Site(self._exposition, healthy=lambda: self._clock.monotonic() - self._turned_at < HEALTHY_SECONDS)
-        web = WebServer(site, self._config.listen)
+        web = WebServer(site, self._config.listen[0])
         with stopping() as stop:
             web.open()
-            host = self._config.listen[0] or "localhost"
+            host = self._config.listen[0][0] or "localhost"
             structlog.get_logger().info("serving", metrics=f"http://{host}:{web.port}/metrics")
             self._cycle.run(lambda: not stop.is_set())
             self._notifier.stopping()

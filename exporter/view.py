@@ -11,16 +11,26 @@ LONGEST_TEXT = 128
 _DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigStatus:
+    """Whether the configuration could be used when it was last read, and when it last could, since the epoch."""
+
+    successful: bool
+    last_success: float
+
+
 @dataclass(frozen=True, slots=True)
 class View:
     """The node at a moment, and how old a client must be to have series of its own, in seconds.
 
     `clock_step` is by how many seconds the wall clock has been set since the exporter started.
+    `configuration` is None where none was read, as in a replay.
     """
 
     node: Node
     client_min_age: float = 0.0
     clock_step: float = 0.0
+    configuration: ConfigStatus | None = None
 
     def daemons(self) -> Iterable[Daemon]:
         """The daemons that there is something to tell of."""

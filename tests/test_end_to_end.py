@@ -39,7 +39,7 @@ IMPATIENT = """
     daemon = DaemonConfig(pipe_directory=Path(sys.argv[1]), log_directory=Path(sys.argv[2]), expected=True)
     rhythm = Rhythm(liveness=1, lists=5, nvml=0.5, doubt=0.3, fault=0.5)
     settings = {"client_min_age": 0, "control_deadline": 0.5, "look_deadline": 0.5, "rhythm": rhythm}
-    sys.exit(cli.serve(None, Config(daemons=(daemon,), listen=("127.0.0.1", 0), **settings)))
+    sys.exit(cli.serve(None, Config(daemons=(daemon,), listen=(("127.0.0.1", 0),), **settings)))
 """
 """The same program, with a rhythm that no flag sets, so that what it does once in half a minute can be waited for."""
 

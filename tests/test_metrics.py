@@ -12,7 +12,7 @@ from prometheus_client.samples import Sample
 
 from exporter.metrics.catalogue import CATALOGUE, NodeCollector
 from exporter.model.node import Node
-from exporter.view import LONGEST_TEXT, View
+from exporter.view import LONGEST_TEXT, ConfigStatus, View
 from tests.builders import (
     AT,
     CLIENT,
@@ -46,6 +46,8 @@ from tests.tools import needed
 
 every_scene = pytest.mark.parametrize("scene", SCENES.values(), ids=SCENES)
 
+CONFIGURED = ConfigStatus(successful=True, last_success=AT)
+
 STATE_SETS = {"cuda_mps_daemon_state": 6, "cuda_mps_server_state": 3}
 
 HOSTILE = (
@@ -66,7 +68,7 @@ HOSTILE = (
 
 def openmetrics_of(present: Node) -> list[Metric]:
     """Read by the strict parser of that format."""
-    text = generate_openmetrics(NodeCollector(View(present)))  # type: ignore[no-untyped-call]
+    text = generate_openmetrics(NodeCollector(View(present, configuration=CONFIGURED)))  # type: ignore[no-untyped-call]
     return list(parse_openmetrics(text.decode()))  # type: ignore[no-untyped-call]
 
 
@@ -78,7 +80,7 @@ def complaints(text: str) -> tuple[int, str, str]:
 
 
 def text_of(present: Node, min_age: float = 0.0) -> str:
-    return generate_latest(NodeCollector(View(present, min_age))).decode()
+    return generate_latest(NodeCollector(View(present, min_age, configuration=CONFIGURED))).decode()
 
 
 def families(present: Node, min_age: float = 0.0) -> dict[str, Metric]:

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
-from exporter.metrics import clients, daemons, eyes, gpus, servers, xids
+from exporter.metrics import clients, configuration, daemons, eyes, gpus, servers, xids
 from exporter.metrics.family import Family
 from exporter.view import View
 
@@ -16,6 +16,7 @@ CATALOGUE: tuple[Family, ...] = (
     *gpus.FAMILIES,
     *xids.FAMILIES,
     *eyes.FAMILIES,
+    *configuration.FAMILIES,
 )
 
 

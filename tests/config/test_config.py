@@ -8,17 +8,11 @@ from exporter.cli import main
 from exporter.config import (
     DEFAULT_PORT,
     LONGEST_SOCKET_PATH,
-    Config,
-    build_config,
     parse_address,
-    parse_arguments,
     parse_duration,
 )
 from exporter.errors import ConfigError
-
-
-def config(*arguments: str, **environment: str) -> Config:
-    return build_config(parse_arguments(arguments), environment)
+from tests.config.reading import config
 
 
 class TestDefaults:
@@ -32,7 +26,7 @@ class TestDefaults:
 
     def test_address_and_age(self) -> None:
         """A recording has only what it has, so there nobody is too young."""
-        assert config("serve").listen == ("", DEFAULT_PORT) == ("", 10677)
+        assert config("serve").listen == (("", DEFAULT_PORT),) == (("", 10677),)
         assert config("serve").client_min_age == 15.0
         assert config("replay", "--events", "-").client_min_age == 0.0
 

@@ -1,0 +1,29 @@
+"""What can be set, by flags, environment and file, and what comes of it: one frozen Config.
+
+`options.py` is the table from which everything else comes, the documentation too (`reference.py`).
+"""
+
+from exporter.config.build import build_config
+from exporter.config.command_line import parse_arguments
+from exporter.config.daemon_keys import LONGEST_SOCKET_PATH
+from exporter.config.reload import Reloaded, Reloader
+from exporter.config.settings import DEFAULT_PORT, Collect, Config, DaemonConfig, Discovery, Switch
+from exporter.config.values import parse_address, parse_duration
+from exporter.config.written import as_toml
+
+__all__ = [
+    "DEFAULT_PORT",
+    "LONGEST_SOCKET_PATH",
+    "Collect",
+    "Config",
+    "DaemonConfig",
+    "Discovery",
+    "Reloaded",
+    "Reloader",
+    "Switch",
+    "as_toml",
+    "build_config",
+    "parse_address",
+    "parse_arguments",
+    "parse_duration",
+]

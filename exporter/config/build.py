@@ -1,0 +1,82 @@
+"""Puts the configuration together: flags outweigh the environment, that the file, and that the defaults."""
+
+from argparse import Namespace
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from exporter.config.daemons import watched_daemons
+from exporter.config.document import DEFAULT_FILE, FILE_VARIABLE, Document, read_document
+from exporter.config.environment import read_environment
+from exporter.config.option import Option
+from exporter.config.options import DEFAULTS, DEFAULTS_OF, OPTIONS, WATCHING
+from exporter.config.settings import Config, Switch
+from exporter.errors import ConfigError
+
+
+def build_config(
+    arguments: Namespace, environment: Mapping[str, str], default_file: Path | None = DEFAULT_FILE
+) -> Config:
+    """The configuration that flags, environment and file make; ConfigError names what cannot be used."""
+    document = _document(arguments, environment, default_file)
+    config = DEFAULTS
+    for values in (
+        _defaults(arguments.command, environment),
+        document.values.items(),
+        read_environment(environment),
+        _flags(arguments),
+    ):
+        for option, value in values:
+            if arguments.command in option.commands:
+                config = option.set(config, value)
+    _check(config)
+    return replace(config, daemons=watched_daemons(arguments, environment, document))
+
+
+def _document(arguments: Namespace, environment: Mapping[str, str], default_file: Path | None) -> Document:
+    if arguments.command not in WATCHING:
+        return Document(values={})
+    named = arguments.config_file
+    if named is None:
+        named = environment.get(FILE_VARIABLE) or default_file
+    if not named:
+        return Document(values={})
+    return read_document(Path(named), optional=named is default_file)
+
+
+def _defaults(command: str, environment: Mapping[str, str]) -> Iterator[tuple[Option, object]]:
+    """What this command does otherwise, and the directory that systemd made for this program (systemd.exec(5))."""
+    others = DEFAULTS_OF.get(command, {})
+    for option in OPTIONS:
+        if option.attribute in others:
+            yield option, others[option.attribute]
+        if option.attribute == "runtime_directory" and environment.get("RUNTIME_DIRECTORY"):
+            yield option, option.kind.of_text("RUNTIME_DIRECTORY", environment["RUNTIME_DIRECTORY"].split(":")[0])
+
+
+def _flags(arguments: Namespace) -> Iterator[tuple[Option, object]]:
+    given = vars(arguments)
+    for option in OPTIONS:
+        if option.name in given:
+            yield option, _of_flag(option, given[option.name])
+
+
+def _of_flag(option: Option, given: bool | str | list[str]) -> object:
+    match given:
+        case bool():
+            return option.kind.of_toml(option.name, given)
+        case list():
+            return option.kind.of_text(option.name, ",".join(given))
+        case _:
+            return option.kind.of_text(option.name, given)
+
+
+def _check(config: Config) -> None:
+    """Refuse what cannot be meant together."""
+    if config.rhythm.lists < config.rhythm.liveness:
+        raise ConfigError(
+            f"rhythm.lists_seconds: {config.rhythm.lists:g} is less than rhythm.liveness_seconds,"
+            f" {config.rhythm.liveness:g}, but a daemon is asked for its lists only where it lives"
+        )
+    if config.collect.gpm is Switch.ON and config.collect.nvml is Switch.OFF:
+        raise ConfigError("collect.gpm: GPM is read through NVML; set collect.nvml, too, or leave gpm to auto")

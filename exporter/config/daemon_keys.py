@@ -1,0 +1,97 @@
+"""The keys of [[daemons]] in the file, each with its check, as the table of options is for the rest."""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from exporter.config.kinds import Kind, boolean, integer, textual
+from exporter.config.values import parse_directory, parse_text, shown
+from exporter.errors import ConfigError
+from exporter.model.node import DEFAULT_LOG_DIRECTORY
+
+LONGEST_SOCKET_PATH = 107
+"""Bytes that a unix socket's path may have (unix(7)): a control daemon with a longer one cannot start."""
+
+LONGEST_NAME = 128
+MOST_CLIENTS = 10_000
+
+
+def parse_pipe_directory(where: str, text: str) -> Path:
+    """An absolute path in which a daemon's sockets have room."""
+    directory = parse_directory(where, text)
+    socket = directory / "control_privileged"
+    if len(str(socket).encode(errors="surrogateescape")) > LONGEST_SOCKET_PATH:
+        raise ConfigError(
+            f"{where}: {socket} is longer than the {LONGEST_SOCKET_PATH} bytes that a unix socket's path may"
+            " have, so no MPS daemon can run there; choose a shorter directory"
+        )
+    return directory
+
+
+def _name(where: str, text: str) -> str:
+    if len(text) > LONGEST_NAME:
+        raise ConfigError(f"{where}: {shown(text)} is longer than {LONGEST_NAME} characters")
+    return parse_text(where, text)
+
+
+def _unit(where: str, text: str) -> str:
+    if re.fullmatch(r"[A-Za-z0-9:_.\\@-]{1,247}\.service", text) is None:
+        raise ConfigError(f"{where}: {shown(text)} is no service; write it as in nvidia-mps.service")
+    return text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DaemonKey:
+    """A key of [[daemons]], the attribute of DaemonConfig that it sets, and an example for the documentation."""
+
+    key: str
+    attribute: str
+    kind: Kind
+    help: str
+    example: object
+
+
+DAEMON_KEYS = (
+    DaemonKey(
+        key="name",
+        attribute="label",
+        kind=textual("TEXT", _name),
+        help="the label `daemon` of its metrics (default: its pipe directory)",
+        example="training",
+    ),
+    DaemonKey(
+        key="pipe_directory",
+        attribute="pipe_directory",
+        kind=textual("DIR", parse_pipe_directory),
+        help="its CUDA_MPS_PIPE_DIRECTORY; cannot be left out",
+        example=Path("/run/nvidia/mps/training/pipe"),
+    ),
+    DaemonKey(
+        key="log_directory",
+        attribute="log_directory",
+        kind=textual("DIR", parse_directory),
+        help=f"its CUDA_MPS_LOG_DIRECTORY (default: {DEFAULT_LOG_DIRECTORY})",
+        example=Path("/run/nvidia/mps/training/log"),
+    ),
+    DaemonKey(
+        key="unit",
+        attribute="unit",
+        kind=textual("UNIT", _unit),
+        help="the systemd unit that runs it, where one does",
+        example="nvidia-mps@training.service",
+    ),
+    DaemonKey(
+        key="expected",
+        attribute="expected",
+        kind=boolean(),
+        help="whether its absence is an outage (default: true)",
+        example=True,
+    ),
+    DaemonKey(
+        key="clients_limit",
+        attribute="clients_limit",
+        kind=integer(1, MOST_CLIENTS),
+        help="how many clients one of its servers takes (default: by the version of MPS)",
+        example=48,
+    ),
+)

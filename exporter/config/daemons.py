@@ -1,0 +1,82 @@
+"""Which daemons to watch: the one that the flags name, or those of the file, or that of MPS' own variables."""
+
+from argparse import Namespace
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from exporter.config.daemon_keys import DAEMON_KEYS, parse_pipe_directory
+from exporter.config.document import DAEMONS, Document, unknown
+from exporter.config.settings import DaemonConfig
+from exporter.config.values import parse_directory
+from exporter.errors import ConfigError
+from exporter.model.node import DEFAULT_LOG_DIRECTORY, DEFAULT_PIPE_DIRECTORY
+
+MOST_DAEMONS = 64
+
+
+def watched_daemons(
+    arguments: Namespace, environment: Mapping[str, str], document: Document
+) -> tuple[DaemonConfig, ...]:
+    """The daemons to watch; ConfigError names what cannot be used."""
+    named = _named(document)
+    pipe = _directory("--pipe-directory", getattr(arguments, "pipe_directory", None), parse_pipe_directory)
+    log = _directory("--log-directory", getattr(arguments, "log_directory", None))
+    if named and pipe is None:
+        if log is not None:
+            raise ConfigError(f"--log-directory: of which daemon? {document.path} names some; add --pipe-directory")
+        return named
+    known = (each for each in named if each.pipe_directory == pipe)
+    daemon = next(known, None) or _of_variables(pipe, environment)
+    return (daemon if log is None else replace(daemon, log_directory=log),)
+
+
+def _directory(where: str, text: str | None, parse: Callable[[str, str], Path] = parse_directory) -> Path | None:
+    return parse(where, text) if text else None
+
+
+def _of_variables(pipe: Path | None, environment: Mapping[str, str]) -> DaemonConfig:
+    """The daemon in `pipe`, or where the variables that MPS itself reads say, or where MPS has it by default."""
+    pipe_variable, log_variable = "CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY"
+    pipe = pipe or _directory(pipe_variable, environment.get(pipe_variable), parse_pipe_directory)
+    return DaemonConfig(
+        pipe_directory=pipe or Path(DEFAULT_PIPE_DIRECTORY),
+        log_directory=_directory(log_variable, environment.get(log_variable)) or Path(DEFAULT_LOG_DIRECTORY),
+        expected=pipe is not None,
+    )
+
+
+def _named(document: Document) -> tuple[DaemonConfig, ...]:
+    if len(document.daemons) > MOST_DAEMONS:
+        raise ConfigError(f"{document.path}: {DAEMONS}: {len(document.daemons)} of them; at most {MOST_DAEMONS}")
+    named = tuple(
+        _daemon(f"{document.path}: {DAEMONS}[{number}]", table)
+        for number, table in enumerate(document.daemons, start=1)
+    )
+    _differ(document, "name", [each.name for each in named])
+    _differ(document, "pipe_directory", [each.pipe_directory for each in named])
+    # What one writes to its journal is not in these files.
+    _differ(document, "log_directory", [each.log_directory for each in named if each.unit is None])
+    return named
+
+
+def _daemon(where: str, table: Mapping[str, object]) -> DaemonConfig:
+    keys = {each.key: each for each in DAEMON_KEYS}
+    values: dict[str, Any] = {"log_directory": Path(DEFAULT_LOG_DIRECTORY), "expected": True}
+    for key, raw in table.items():
+        if key not in keys:
+            raise ConfigError(f"{where} {unknown(key, keys, 'key')}")
+        values[keys[key].attribute] = keys[key].kind.of_toml(f"{where}.{key}", raw)
+    if "pipe_directory" not in values:
+        raise ConfigError(f"{where}: it has no pipe_directory, by which to know the daemon; add it")
+    return DaemonConfig(**values)
+
+
+def _differ(document: Document, key: str, values: Sequence[object]) -> None:
+    for value, count in Counter(values).items():
+        if count > 1:
+            raise ConfigError(
+                f"{document.path}: {DAEMONS}: {count} of them have the {key} {str(value)!r}; each needs its own"
+            )

@@ -1,0 +1,92 @@
+"""What can be set: the nouns of the configuration, each with its default. Times are in seconds."""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+
+from exporter.core.agenda import Rhythm
+
+DEFAULT_PORT = 10677
+
+Address = tuple[str, int]
+
+
+class Switch(StrEnum):
+    """Whether to collect something. AUTO: where this machine can, and without complaint where it cannot."""
+
+    ON = "on"
+    OFF = "off"
+    AUTO = "auto"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DaemonConfig:
+    """A control daemon to watch. It is expected where the configuration names it: then its absence is an outage.
+
+    `label` is the name it was given, `clients_limit` how many clients fit into one of its servers.
+    """
+
+    pipe_directory: Path
+    log_directory: Path
+    expected: bool
+    label: str | None = None
+    unit: str | None = None
+    clients_limit: int | None = None
+
+    @property
+    def name(self) -> str:
+        """The daemon's name in metrics and events."""
+        return self.label or str(self.pipe_directory)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Discovery:
+    """Whether and where to find daemons that the configuration does not name."""
+
+    enabled: bool = True
+    globs: tuple[str, ...] = (
+        "/tmp/nvidia-mps*",  # noqa: S108 (NVIDIA's choice, not ours)
+        "/run/nvidia-mps",
+        "/run/nvidia-mps/*",
+        "/run/nvidia/mps/*/pipe",
+        "/run/nvidia/mps/*/*/pipe",
+    )
+    processes: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Collect:
+    """Which sources to read, beside the daemons and their logs."""
+
+    nvml: Switch = Switch.ON
+    gpm: Switch = Switch.AUTO
+    kernel_log: Switch = Switch.AUTO
+    journal: Switch = Switch.AUTO
+    pods: Switch = Switch.AUTO
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    """Everything that can be set."""
+
+    daemons: tuple[DaemonConfig, ...]
+    listen: tuple[Address, ...] = (("", DEFAULT_PORT),)
+    telemetry_path: str = "/metrics"
+    max_requests: int = 40
+    web_config_file: Path | None = None
+    systemd_socket: bool = False
+    log_level: str = "info"
+    log_format: str = "auto"
+    client_min_age: float = 15.0
+    max_clients: int = 512
+    client_series: str = "client"
+    discovery: Discovery = field(default_factory=Discovery)
+    collect: Collect = field(default_factory=Collect)
+    control_executable: str = "nvidia-cuda-mps-control"
+    control_deadline: float = 5.0
+    look_deadline: float = 5.0
+    proc: Path = Path("/proc")
+    kmsg: Path = Path("/dev/kmsg")
+    pods: Path = Path("/var/log/pods")
+    runtime_directory: Path = Path("/run/cuda-mps-exporter")
+    rhythm: Rhythm = field(default_factory=Rhythm)

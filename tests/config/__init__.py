@@ -1,0 +1,1 @@
+"""The configuration: flags, environment and file, and what is refused."""

@@ -1,0 +1,43 @@
+"""The environment: what has the exporter's prefix is an option, or known to be none, or refused."""
+
+import pytest
+
+from exporter.errors import ConfigError
+from tests.config.reading import config
+
+OTHERS = (
+    "CUDA_MPS_EXPORTER_ARGS",
+    "CUDA_MPS_EXPORTER_SERVICE_HOST",
+    "CUDA_MPS_EXPORTER_SERVICE_PORT",
+    "CUDA_MPS_EXPORTER_SERVICE_PORT_METRICS",
+    "CUDA_MPS_EXPORTER_PORT",
+    "CUDA_MPS_EXPORTER_PORT_10677_TCP",
+    "CUDA_MPS_EXPORTER_PORT_10677_TCP_PROTO",
+    "CUDA_MPS_EXPORTER_PORT_10677_TCP_PORT",
+    "CUDA_MPS_EXPORTER_PORT_10677_TCP_ADDR",
+)
+
+
+def test_an_unknown_variable_is_refused_with_the_one_that_may_have_been_meant() -> None:
+    with pytest.raises(ConfigError) as refused:
+        config("serve", CUDA_MPS_EXPORTER_LOG_LEVLE="debug")
+    assert str(refused.value) == (
+        "'CUDA_MPS_EXPORTER_LOG_LEVLE': unknown variable; did you mean CUDA_MPS_EXPORTER_LOG_LEVEL?"
+    )
+
+
+def test_a_value_that_cannot_be_used_is_refused_by_its_variable() -> None:
+    with pytest.raises(ConfigError, match=r"^CUDA_MPS_EXPORTER_LOG_LEVEL: 'loud' is none of debug, info,"):
+        config("serve", CUDA_MPS_EXPORTER_LOG_LEVEL="loud")
+    with pytest.raises(ConfigError, match=r"^CUDA_MPS_EXPORTER_WEB_LISTEN_ADDRESS: 'here' is no address"):
+        config("serve", CUDA_MPS_EXPORTER_WEB_LISTEN_ADDRESS=":1, here")
+
+
+@pytest.mark.parametrize("variable", OTHERS)
+def test_what_others_set_under_the_same_prefix_is_passed_over(variable: str) -> None:
+    """A Service named cuda-mps-exporter must not keep the exporter's own pods from starting."""
+    assert config("serve", **{variable: "tcp://10.0.0.1:10677"}) == config("serve")
+
+
+def test_a_variable_for_another_command_is_passed_over() -> None:
+    assert config("status", CUDA_MPS_EXPORTER_WEB_MAX_REQUESTS="7") == config("status")

@@ -1,0 +1,29 @@
+"""The page about the configuration is the table's, and its example can be used."""
+
+from pathlib import Path
+
+from exporter.config.daemon_keys import DAEMON_KEYS
+from exporter.config.options import OPTIONS
+from exporter.config.reference import example, reference
+from tests.config.reading import config, document, written
+
+PAGE = Path(__file__).parents[2] / "docs" / "configuration.md"
+
+
+def test_the_page_is_as_the_table_has_it() -> None:
+    """If not: python -m exporter.config.reference > docs/configuration.md."""
+    assert PAGE.read_text() == reference()
+
+
+def test_the_example_is_on_the_page_and_says_everything(tmp_path: Path) -> None:
+    assert example() in PAGE.read_text()
+    unset = {option for option in OPTIONS if option.of(config("serve")) is None}
+    assert set(document(example()).values) == set(OPTIONS) - unset
+    assert [set(each) for each in document(example()).daemons] == [{each.key for each in DAEMON_KEYS}]
+
+
+def test_the_example_is_the_defaults_and_one_daemon(tmp_path: Path) -> None:
+    read = config("serve", "--config.file", written(tmp_path, example()))
+    (daemon,) = read.daemons
+    assert (daemon.name, daemon.expected) == ("training", True)
+    assert all(option.of(read) == option.of(config("serve")) for option in OPTIONS)

@@ -1,0 +1,99 @@
+"""Reload: the new configuration, or the old one and why; and what waits for the next start."""
+
+from pathlib import Path
+
+from prometheus_client import generate_latest
+
+from exporter.config import Reloader, build_config, parse_arguments
+from exporter.metrics.catalogue import NodeCollector
+from exporter.model.node import Node
+from exporter.view import ConfigStatus, View
+from tests.config.reading import written
+from tests.config.test_daemons import TWO
+
+
+class SetClock:
+    """A clock that shows what it is set to."""
+
+    def __init__(self) -> None:
+        self.time = 1000.0
+
+    def now(self) -> float:
+        """As it is set."""
+        return self.time
+
+    def monotonic(self) -> float:
+        """As it is set."""
+        return self.time
+
+    def step(self) -> float:
+        """Never."""
+        return 0.0
+
+
+def reloader(directory: Path, text: str, *arguments: str, clock: SetClock | None = None) -> Reloader:
+    parsed = parse_arguments(("serve", "--config.file", written(directory, text), *arguments))
+    environment = {"CUDA_MPS_EXPORTER_LOG_FORMAT": "json"}
+    return Reloader(parsed, environment, build_config(parsed, environment), clock or SetClock())
+
+
+def test_a_changed_file_is_read(tmp_path: Path) -> None:
+    reads = reloader(tmp_path, "[clients]\nmax = 1")
+    written(tmp_path, TWO + "[clients]\nmax = 2")
+    reloaded = reads.reload()
+    assert (reloaded.problem, reloaded.kept) == (None, ())
+    assert reloaded.config.max_clients == 2
+    assert [each.name for each in reloaded.config.daemons] == ["training", "/run/other"]
+
+
+def test_flags_and_environment_outweigh_it_still(tmp_path: Path) -> None:
+    reads = reloader(tmp_path, "", "--log.level=debug")
+    written(tmp_path, "[log]\nlevel = 'error'\nformat = 'console'")
+    config = reads.reload().config
+    assert (config.log_level, config.log_format) == ("debug", "json")
+
+
+def test_a_file_that_cannot_be_used_leaves_the_old_configuration(tmp_path: Path) -> None:
+    reads = reloader(tmp_path, "[clients]\nmax = 1")
+    path = written(tmp_path, "[clients]\nmax = 'many'")
+    reloaded = reads.reload()
+    assert reloaded.problem == f"{path}: clients.max: 'many' is no whole number"
+    assert reloaded.config.max_clients == 1
+
+
+def test_what_cannot_be_changed_while_running_is_named_and_kept(tmp_path: Path) -> None:
+    reads = reloader(tmp_path, "")
+    written(tmp_path, "[web]\nlisten_address = [':1']\n[paths]\nruntime_directory = '/run/x'\n[clients]\nmax = 2")
+    reloaded = reads.reload()
+    assert reloaded.kept == ("web.listen_address", "paths.runtime_directory")
+    assert reloaded.config.listen == (("", 10677),)
+    assert reloaded.config.runtime_directory == Path("/run/cuda-mps-exporter")
+    assert reloaded.config.max_clients == 2, "what can be changed, is"
+    assert reads.reload().kept == reloaded.kept, "and is told at every reload until the next start"
+
+
+def test_the_status_says_whether_and_when(tmp_path: Path) -> None:
+    clock = SetClock()
+    reads = reloader(tmp_path, "", clock=clock)
+    assert reads.status == ConfigStatus(successful=True, last_success=1000.0)
+    clock.time = 2000.0
+    written(tmp_path, "x")
+    reads.reload()
+    assert reads.status == ConfigStatus(successful=False, last_success=1000.0)
+    written(tmp_path, "")
+    reads.reload()
+    assert reads.status == ConfigStatus(successful=True, last_success=2000.0)
+
+
+def exposed(view: View) -> str:
+    return generate_latest(NodeCollector(view)).decode()
+
+
+def test_the_status_is_exposed(tmp_path: Path) -> None:
+    told = exposed(View(Node(), clock_step=60.0, configuration=ConfigStatus(successful=False, last_success=1000.0)))
+    assert "\ncuda_mps_exporter_config_last_reload_successful 0.0\n" in told
+    assert "\ncuda_mps_exporter_config_last_reload_success_timestamp_seconds 1060.0\n" in told
+
+
+def test_where_no_configuration_was_read_nothing_is_told_of_it() -> None:
+    assert "config_last_reload" not in exposed(View(Node()))

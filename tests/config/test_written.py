@@ -1,0 +1,53 @@
+"""The configuration as a file: what --config.check prints says the same when it is read."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from exporter.cli import main
+from exporter.config import Config, DaemonConfig, as_toml
+from exporter.config.options import OPTIONS
+from exporter.config.written import toml
+from tests.config.reading import config, document, written
+from tests.config.test_daemons import TWO
+from tests.config.test_options import meant
+
+
+def everything_changed() -> Config:
+    changed = config("serve", "--pipe-directory", '/tmp/"a\\b"/ü', "--log-directory", "/tmp/\x7f/\n")
+    for option in OPTIONS:
+        changed = option.set(changed, meant(option))
+    return changed
+
+
+@pytest.mark.parametrize("made", [config("serve"), everything_changed()], ids=["defaults", "everything"])
+def test_what_is_printed_gives_the_same_configuration(made: Config, tmp_path: Path) -> None:
+    again = config("serve", "--config.file", written(tmp_path, as_toml(made)))
+    assert as_toml(again) == as_toml(made)
+    assert again == made
+
+
+def test_check_prints_what_is_in_effect_and_serves_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = written(tmp_path, TWO)
+    assert main(["serve", "--config.file", path, "--config.check", "--log.level=error"]) == 0
+    told = capsys.readouterr()
+    assert told.err == ""
+    assert told.out == as_toml(config("serve", "--config.file", path, "--log.level=error"))
+    assert 'level = "error"' in told.out
+
+
+def test_check_of_what_cannot_be_used_ends_with_exit_code_2(tmp_path: Path) -> None:
+    assert main(["serve", "--config.check", "--config.file", written(tmp_path, "[web]\nx = 1")]) == 2
+
+
+def test_a_path_that_is_no_utf8_is_printed_all_the_same(tmp_path: Path) -> None:
+    daemon = DaemonConfig(pipe_directory=Path("/caf\udce9"), log_directory=tmp_path, expected=True)
+    assert 'pipe_directory = "/caf?"' in as_toml(Config(daemons=(daemon,)))
+
+
+@given(st.text(alphabet=st.characters(exclude_categories=["Cs"])))
+def test_any_text_is_written_as_it_is_read(text: str) -> None:
+    (daemon,) = document(f"[[daemons]]\nname = {toml(text)}").daemons
+    assert daemon["name"] == text
