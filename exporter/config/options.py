@@ -121,6 +121,7 @@ OPTIONS = (
         kind=boolean(),
         help="find daemons that the configuration does not name; these are not expected, so nobody misses them",
         commands=WATCHING,
+        reloadable=False,
     ),
     Option(
         key="discovery.globs",
@@ -128,6 +129,7 @@ OPTIONS = (
         kind=several(textual("GLOB", values.parse_glob)),
         help="the pipe directories to look for a control socket in",
         commands=WATCHING,
+        reloadable=False,
     ),
     Option(
         key="discovery.processes",
@@ -135,6 +137,7 @@ OPTIONS = (
         kind=boolean(),
         help="find control daemons among the running processes, too",
         commands=WATCHING,
+        reloadable=False,
     ),
     Option(
         key="collect.nvml",
@@ -142,6 +145,7 @@ OPTIONS = (
         kind=switch(),
         help="read NVML: the GPUs, their memory, and who uses it",
         commands=WATCHING,
+        reloadable=False,
     ),
     Option(
         key="collect.gpm",
@@ -149,6 +153,7 @@ OPTIONS = (
         kind=switch(),
         help="read NVML's GPM metrics, which there are from Hopper on",
         commands=WATCHING,
+        reloadable=False,
     ),
     Option(
         key="collect.kernel_log",
@@ -156,6 +161,7 @@ OPTIONS = (
         kind=switch(),
         help="read Xid errors from the kernel log, which needs CAP_SYSLOG",
         commands=WATCHING,
+        reloadable=False,
     ),
     Option(
         key="collect.journal",
@@ -163,6 +169,7 @@ OPTIONS = (
         kind=switch(),
         help="read foreground daemons' logs from the journal, which needs the group systemd-journal",
         commands=WATCHING,
+        reloadable=False,
     ),
     Option(
         key="collect.pods",
@@ -170,6 +177,7 @@ OPTIONS = (
         kind=switch(),
         help="look up the names of Kubernetes pods",
         commands=WATCHING,
+        reloadable=False,
     ),
     Option(
         key="rhythm.liveness_seconds",
