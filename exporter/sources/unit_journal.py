@@ -19,6 +19,7 @@ DEADLINE_SECONDS = 10.0
 """How long it may take to find the journal's end."""
 
 _FORMAT = ("--system", "--no-pager", "--output=json", f"--output-fields={','.join(FIELDS)}")
+_DROPS = ("_TRANSPORT=driver", f"MESSAGE_ID={SUPPRESSED}")
 _NO_JOURNAL = "No journal files"
 
 
@@ -30,13 +31,7 @@ class UnitJournal:
         self._daemon = daemon
         self._clock = clock
         self._journalctl = (executable, *_FORMAT)
-        self._matches = (
-            f"_SYSTEMD_UNIT={unit}",
-            "_TRANSPORT=stdout",
-            "+",
-            "_TRANSPORT=driver",
-            f"MESSAGE_ID={SUPPRESSED}",
-        )
+        self._matches = (f"_SYSTEMD_UNIT={unit}", "_TRANSPORT=stdout", "+", *_DROPS)
         self._environment = {"PATH": path, "LC_ALL": "C"}
         self._child: Child | None = None
         self._started = self._due = float("-inf")
