@@ -78,7 +78,7 @@ def test_the_pure_side_has_no_effects(module: str) -> None:
     ("package", "homes"),
     [
         ("pynvml", ("sources/nvml.py",)),
-        ("subprocess", ("sources/control.py", "sources/talk.py")),
+        ("subprocess", ("sources/child.py", "sources/control.py", "sources/talk.py", "sources/units.py")),
         ("tenacity", ("sources/control.py",)),
         ("psutil", ("sources/proc.py",)),
         ("prometheus_client", ("metrics/", "cli.py", "service.py")),

@@ -12,6 +12,7 @@ from prometheus_client.samples import Sample
 
 from exporter.metrics.catalogue import CATALOGUE, NodeCollector
 from exporter.model.node import Node
+from exporter.model.observation import LogGap
 from exporter.view import LONGEST_TEXT, ConfigStatus, View
 from tests.builders import (
     AT,
@@ -395,6 +396,13 @@ def test_lines_that_nobody_knows_are_counted_beside_all() -> None:
     present = told(*control_log("UI closed", "what is this?")).node
     assert value(present, "cuda_mps_exporter_log_lines_total", file="control.log") == 2
     assert value(present, "cuda_mps_exporter_log_lines_unrecognized_total", file="control.log") == 1
+
+
+def test_lines_that_were_lost_are_counted_from_0_on() -> None:
+    start = three_clients()
+    assert value(start, "cuda_mps_exporter_log_lines_lost_total", file="control.log") == 0
+    present = told(LogGap(at=AT, daemon=DAEMON, file="control.log", lines=71), start=start).node
+    assert value(present, "cuda_mps_exporter_log_lines_lost_total", file="control.log") == 71
 
 
 @pytest.mark.parametrize("name", HOSTILE, ids=lambda name: ascii(name)[:40])

@@ -1,4 +1,4 @@
-"""The systemd unit is one that systemd takes, and is shut tight enough; with each of its drop-ins too."""
+"""The systemd units are ones that systemd takes, and the exporter's is shut tight enough; with its drop-ins too."""
 
 import re
 import shutil
@@ -11,6 +11,7 @@ from tests.tools import needed
 
 SYSTEMD = Path(__file__).parents[1] / "systemd"
 UNIT = SYSTEMD / "cuda-mps-exporter.service"
+DAEMON = SYSTEMD / "nvidia-mps.service"
 DROP_INS = sorted((SYSTEMD / f"{UNIT.name}.d").glob("*.conf"))
 
 
@@ -29,7 +30,15 @@ def installed(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 def test_systemd_finds_nothing_wrong_but_the_missing_installation(installed: Path) -> None:
     done = subprocess.run([needed("systemd-analyze"), "verify", installed], capture_output=True, text=True, check=False)
 
-    assert UNIT.name not in done.stdout + done.stderr
+    assert installed.name not in done.stdout + done.stderr
+
+
+def test_systemd_finds_nothing_wrong_with_the_daemons_unit_but_the_missing_driver(tmp_path: Path) -> None:
+    unit = tmp_path / DAEMON.name
+    unit.write_text(DAEMON.read_text().replace("/usr/bin/nvidia-cuda-mps-control", "/bin/true"))
+    done = subprocess.run([needed("systemd-analyze"), "verify", unit], capture_output=True, text=True, check=False)
+
+    assert DAEMON.name not in done.stdout + done.stderr
 
 
 def test_exposure_is_low(installed: Path) -> None:

@@ -101,6 +101,7 @@ def _log_file_read(daemon: Daemon, seen: LogFile) -> Daemon:
         daemon.totals,
         log_lines=counted(daemon.totals.log_lines, seen.file, by=0),
         log_lines_unrecognized=counted(daemon.totals.log_lines_unrecognized, seen.file, by=0),
+        log_lines_lost=counted(daemon.totals.log_lines_lost, seen.file, by=0),
     )
     return replace(daemon, log_problems={**daemon.log_problems, seen.file: seen.problem}, totals=totals)
 
@@ -187,7 +188,9 @@ def _source_looked(node: Node, seen: SourceReading) -> Told:
 
 
 def _last_words_read(daemon: Daemon, at: float, began: float) -> Step:
-    return life.explain(daemon, at, force=daemon.gone_at is not None and daemon.gone_at < began)
+    """Those of a log in the journal may be under way when its files have been read: they have their moment."""
+    whole = daemon.gone_at is not None and daemon.gone_at < began and not daemon.in_journal
+    return life.explain(daemon, at, force=whole)
 
 
 def _source_read(node: Node, seen: SourceReading) -> Node:

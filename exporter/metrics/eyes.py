@@ -31,6 +31,11 @@ def _log_lines_unrecognized(view: View) -> Samples:
         )
 
 
+def _log_lines_lost(view: View) -> Samples:
+    for daemon in view.daemons():
+        yield from (((daemon.name, file), count) for file, count in sorted(daemon.totals.log_lines_lost.items()))
+
+
 FAMILIES = (
     gauge(
         "cuda_mps_exporter_build_info",
@@ -79,5 +84,11 @@ FAMILIES = (
         ("daemon", "file"),
         "Lines of the daemon's log that no rule knows.",
         _log_lines_unrecognized,
+    ),
+    counter(
+        "cuda_mps_exporter_log_lines_lost_total",
+        ("daemon", "file"),
+        "Lines of the daemon's log that were lost before they could be read, as far as that can be known.",
+        _log_lines_lost,
     ),
 )

@@ -160,8 +160,13 @@ class Daemon:
     @property
     def log_followed(self) -> bool:
         """Whether the daemon's own log is read, so that a server's start is known at once."""
-        problem = self.log_problems.get("control.log")
-        return problem is None and any(self.totals.log_lines.get(file) for file in ("control.log", "stdout"))
+        files = ("control.log", "stdout")
+        return any(self.log_problems.get(file) is None and self.totals.log_lines.get(file) for file in files)
+
+    @property
+    def in_journal(self) -> bool:
+        """Whether its log is followed in the systemd journal, which tells of it a little late."""
+        return self.log_problems.get("stdout", "not followed") is None
 
     @property
     def answers(self) -> bool:

@@ -1,0 +1,113 @@
+"""Finds the control daemons that this node should have: those that an enabled systemd unit starts."""
+
+import contextlib
+import os
+import signal
+import subprocess
+from collections.abc import Iterator, Mapping
+
+from exporter.clock import Clock
+from exporter.model.node import DEFAULT_LOG_DIRECTORY, DEFAULT_PIPE_DIRECTORY
+from exporter.model.observation import DaemonFound
+from exporter.parse.environment_file import parse_environment_file
+from exporter.parse.unit_properties import PROPERTIES, UnitProperties, parse_units
+from exporter.sources.reading import Reading
+from exporter.sources.talk import talk
+
+PIPE_DIRECTORY = "CUDA_MPS_PIPE_DIRECTORY"
+LOG_DIRECTORY = "CUDA_MPS_LOG_DIRECTORY"
+
+_SHOW = ("show", "--all", "--no-pager", "--no-ask-password", f"--property={','.join(PROPERTIES)}", "*.service")
+"""Without --all it would leave out those that do not run."""
+
+_NO_SYSTEMD = ("not been booted with systemd", "bus: No such file or directory", "bus: Host is down")
+_MOST_BYTES = 1 << 16
+
+
+class Units:
+    """The enabled units that start a control daemon."""
+
+    def __init__(
+        self, clock: Clock, *, executable: str = "systemctl", path: str = os.defpath, deadline: float = 5.0
+    ) -> None:
+        """`path` is where `executable` is looked for; `deadline` is how long it may take to answer, in seconds."""
+        self._clock = clock
+        self._command = (executable, *_SHOW)
+        self._environment = {"PATH": path, "LC_ALL": "C"}
+        self._deadline = deadline
+
+    def look(self) -> Reading:
+        """The daemons to expect. Where systemd does not run, none; that is no failure."""
+        try:
+            child = subprocess.Popen(
+                self._command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                env=self._environment,
+                start_new_session=True,
+            )
+        except FileNotFoundError:
+            return Reading()
+        except OSError as error:
+            return Reading(problem=f"{self._command[0]} cannot be started: {error.strerror}")
+        with child:
+            told = talk(child, b"", self._deadline, self._clock)
+            if told is None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(child.pid, signal.SIGKILL)
+                return Reading(problem=f"systemctl did not list the units within {self._deadline:g} s")
+        stdout, stderr = (each.decode(errors="replace") for each in told)
+        if child.returncode != 0:
+            return Reading(problem=None if any(each in stderr for each in _NO_SYSTEMD) else _why(child, stderr))
+        return Reading(tuple(self._expected(stdout)))
+
+    def _expected(self, shown: str) -> Iterator[DaemonFound]:
+        for unit in parse_units(shown):
+            if not unit.enabled or unit.daemon_command is None:
+                continue
+            environment = _environment(unit)
+            pipe_directory = _directory(unit, environment, PIPE_DIRECTORY, DEFAULT_PIPE_DIRECTORY)
+            log_directory = _directory(unit, environment, LOG_DIRECTORY, DEFAULT_LOG_DIRECTORY)
+            if pipe_directory is not None:
+                yield DaemonFound(
+                    at=self._clock.now(),
+                    daemon=pipe_directory,
+                    pipe_directory=pipe_directory,
+                    log_directory=log_directory or DEFAULT_LOG_DIRECTORY,
+                    expected=True,
+                    unit=unit.name,
+                )
+
+
+def _environment(unit: UnitProperties) -> Mapping[str, str]:
+    """What the unit's files say outweighs what it says itself, the last file the most (systemd.exec(5))."""
+    environment = dict(unit.environment)
+    for path in unit.environment_files:
+        environment.update(parse_environment_file(_text(path)))
+    return environment
+
+
+def _directory(unit: UnitProperties, environment: Mapping[str, str], variable: str, default: str) -> str | None:
+    """Where the daemon will be; None where only a shell could tell."""
+    value = unit.assigned(variable) or environment.get(variable) or default
+    return os.path.normpath(value) if value.startswith("/") and not {"$", "`", "\0"} & set(value) else None
+
+
+def _text(path: str) -> str:
+    """A file's text; nothing where it is not there or not to be read, as the unit itself may have it."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return ""
+    try:
+        return os.read(descriptor, _MOST_BYTES).decode(errors="replace")
+    except OSError:
+        return ""
+    finally:
+        os.close(descriptor)
+
+
+def _why(child: "subprocess.Popen[bytes]", stderr: str) -> str:
+    said = (stderr.strip().splitlines() or [f"exit code {child.returncode}"])[-1][:200]
+    return f"systemctl cannot list the units: {said}"

@@ -1,0 +1,57 @@
+"""A daemon whose log is in the journal: its lines come a little late, and may have been let fall."""
+
+from exporter.core.life import LAST_WORDS_SECONDS
+from exporter.model.event import EventName
+from exporter.model.node import DaemonState
+from exporter.model.observation import LogFile, LogGap, LogLine
+from tests.builders import AT, CONTROL, DAEMON, at_work, daemon_process, exited, look, stamped, told
+
+BY_JOURNAL = LogFile(at=AT, daemon=DAEMON, file="stdout")
+
+
+def line(text: str, at: float = AT) -> LogLine:
+    return LogLine(at=at, daemon=DAEMON, file="stdout", line=stamped(text))
+
+
+def test_a_quit_that_is_told_after_the_daemons_end_is_still_a_quit() -> None:
+    """Its files have long been looked at by then, and say nothing: they are not there."""
+    ended = AT + 10
+    story = told(
+        BY_JOURNAL,
+        *at_work(),
+        daemon_process(),
+        exited(CONTROL, at=ended),
+        look("log", at=ended + 0.2),
+        line("Cmd:quit", at=ended + 0.3),
+        line("Exit with status 0", at=ended + 0.3),
+        look("log", at=ended + 0.4),
+    )
+    assert story.daemon.state is DaemonState.STOPPED
+    assert not story.of(EventName.DAEMON_LOST)
+
+
+def test_without_last_words_it_is_lost_after_its_moment() -> None:
+    ended = AT + 10
+    start = told(BY_JOURNAL, *at_work(), daemon_process(), exited(CONTROL, at=ended), look("log", at=ended + 0.2))
+    assert not start.of(EventName.DAEMON_LOST)
+    story = told(look("log", at=ended + LAST_WORDS_SECONDS + 0.1), start=start.node)
+    assert [each.at for each in story.of(EventName.DAEMON_LOST)] == [ended]
+
+
+def test_it_is_followed_though_it_has_no_files() -> None:
+    absent = LogFile(at=AT, daemon=DAEMON, file="control.log", problem="control.log does not exist")
+    assert not told(absent, BY_JOURNAL).daemon.log_followed
+    assert told(absent, BY_JOURNAL, line("UI closed")).daemon.log_followed
+
+
+def test_a_journal_that_cannot_be_read_is_not_followed() -> None:
+    refused = LogFile(at=AT + 1, daemon=DAEMON, file="stdout", problem="no permission")
+    daemon = told(BY_JOURNAL, line("UI closed"), refused).daemon
+    assert not daemon.log_followed
+    assert not daemon.in_journal
+
+
+def test_lines_let_fall_are_counted_from_0_on() -> None:
+    assert told(BY_JOURNAL).daemon.totals.log_lines_lost == {"stdout": 0}
+    gaps = (LogGap(at=AT, daemon=DAEMON, file="stdout", lines=lines) for lines in (71, 1))
+    assert told(BY_JOURNAL, *gaps).daemon.totals.log_lines_lost == {"stdout": 72}

@@ -1,0 +1,124 @@
+"""Units tells of the daemons that enabled units start, and where they will be."""
+
+from pathlib import Path
+
+import pytest
+
+from exporter.clock import SystemClock
+from exporter.model.node import DEFAULT_LOG_DIRECTORY, DEFAULT_PIPE_DIRECTORY
+from exporter.model.observation import DaemonFound
+from exporter.sources.reading import Reading
+from exporter.sources.units import Units
+from tests.parse.test_unit_properties import shown
+
+pytestmark = pytest.mark.usefixtures("nothing_left_behind")
+
+FOREGROUND = "/usr/bin/nvidia-cuda-mps-control -f"
+
+
+class Systemctl:
+    """A `systemctl` that says what a test wants."""
+
+    def __init__(self, directory: Path) -> None:
+        self.path = directory / "systemctl"
+        self._directory = directory
+
+    def says(self, shown: str = "", *, then: str = "exit 0") -> None:
+        """Show this, then do that."""
+        (self._directory / "shown").write_text(shown)
+        self.path.write_text(
+            f'#!/bin/sh\ncd {self._directory}\necho "$@" >asked\nenv >environment\ncat shown\n{then}\n'
+        )
+        self.path.chmod(0o755)
+
+    def look(self, deadline: float = 30.0) -> Reading:
+        """What Units makes of it."""
+        return Units(SystemClock(), executable=str(self.path), deadline=deadline).look()
+
+    def found(self, *units: str) -> dict[str, tuple[str, str | None]]:
+        """The log directory and unit of each daemon that is found, by its pipe directory."""
+        self.says("\n".join(units))
+        reading = self.look()
+        assert reading.problem is None
+        found = [each for each in reading.observations if isinstance(each, DaemonFound)]
+        assert all(each.expected and each.daemon == each.pipe_directory for each in found)
+        return {each.pipe_directory: (each.log_directory, each.unit) for each in found}
+
+
+@pytest.fixture
+def systemctl(tmp_path: Path) -> Systemctl:
+    return Systemctl(tmp_path)
+
+
+def test_an_enabled_unit_that_starts_a_daemon_is_found(systemctl: Systemctl) -> None:
+    found = systemctl.found(
+        shown("/usr/sbin/cron -f", name="cron.service"),
+        shown(FOREGROUND),
+        shown("/usr/bin/nvidia-cuda-mps-control -d", name="other.service", state="disabled"),
+    )
+    assert found == {DEFAULT_PIPE_DIRECTORY: (DEFAULT_LOG_DIRECTORY, "nvidia-mps.service")}
+
+
+def test_units_that_do_not_run_are_asked_for_too_and_nobody_for_a_password(systemctl: Systemctl) -> None:
+    systemctl.found()
+    asked = (systemctl.path.parent / "asked").read_text().split()
+    assert {"show", "--all", "--no-pager", "--no-ask-password", "*.service"} <= set(asked)
+
+
+def test_its_directories_are_those_of_its_environment(systemctl: Systemctl) -> None:
+    more = 'Environment=CUDA_MPS_PIPE_DIRECTORY=/run/mps/ "CUDA_MPS_LOG_DIRECTORY=/var/log/m p s"\n'
+    assert systemctl.found(shown(FOREGROUND, more=more)) == {"/run/mps": ("/var/log/m p s", "nvidia-mps.service")}
+
+
+def test_a_file_outweighs_the_unit_and_the_command_outweighs_both(systemctl: Systemctl, tmp_path: Path) -> None:
+    (tmp_path / "first").write_text("CUDA_MPS_PIPE_DIRECTORY=/first\nCUDA_MPS_LOG_DIRECTORY=/first/log\n")
+    (tmp_path / "second").write_text("CUDA_MPS_PIPE_DIRECTORY='/second'\n")
+    more = "Environment=CUDA_MPS_PIPE_DIRECTORY=/unit CUDA_MPS_LOG_DIRECTORY=/unit/log\n" + "".join(
+        f"EnvironmentFiles={tmp_path / name} (ignore_errors=yes)\n" for name in ("first", "absent", "second")
+    )
+    assert systemctl.found(
+        shown(FOREGROUND, more=more),
+        shown(f"/usr/bin/env CUDA_MPS_PIPE_DIRECTORY=/command {FOREGROUND}", name="b.service", more=more),
+    ) == {"/second": ("/first/log", "nvidia-mps.service"), "/command": ("/first/log", "b.service")}
+
+
+@pytest.mark.parametrize("directory", ["relative", "$HOME/mps", "`id`", "/tmp/mps_$CUDA_VISIBLE_DEVICES"])
+def test_a_daemon_whose_place_only_a_shell_could_tell_is_not_told_of(systemctl: Systemctl, directory: str) -> None:
+    """A daemon that is expected where it never comes would be an outage for ever."""
+    assert systemctl.found(shown(FOREGROUND, more=f"Environment=CUDA_MPS_PIPE_DIRECTORY={directory}\n")) == {}
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "System has not been booted with systemd as init system (PID 1). Can't operate.",
+        "Failed to connect to bus: No such file or directory",
+        "Failed to connect to bus: Host is down",
+    ],
+)
+def test_where_systemd_does_not_run_nothing_is_expected(systemctl: Systemctl, said: str) -> None:
+    systemctl.says(then=f'echo "{said}" >&2; exit 1')
+    assert systemctl.look() == Reading()
+
+
+def test_where_systemctl_is_missing_too() -> None:
+    assert Units(SystemClock(), executable="/nowhere/systemctl").look() == Reading()
+
+
+def test_what_else_goes_wrong_is_a_problem(systemctl: Systemctl) -> None:
+    systemctl.says(then="echo 'Failed to list units: Access denied' >&2; exit 1")
+    assert systemctl.look().problem == "systemctl cannot list the units: Failed to list units: Access denied"
+    systemctl.path.chmod(0o644)
+    assert systemctl.look().problem == f"{systemctl.path} cannot be started: Permission denied"
+
+
+def test_one_that_hangs_is_given_up(systemctl: Systemctl) -> None:
+    systemctl.says(shown(FOREGROUND), then="exec sleep 600")
+    assert systemctl.look(deadline=0.5) == Reading(problem="systemctl did not list the units within 0.5 s")
+
+
+def test_it_gets_nothing_of_our_environment(systemctl: Systemctl, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NOTIFY_SOCKET", "/run/systemd/notify")
+    systemctl.found()
+    environment = (systemctl.path.parent / "environment").read_text()
+    assert "NOTIFY_SOCKET" not in environment
