@@ -171,8 +171,12 @@ def _serve(config: Config, node: Node, sources: Sources, inbox: Inbox, clock: Cl
         notifier.alive(status.line(cycle.node))
 
     cycle = Cycle(node, sources, inbox=inbox, clock=clock, rhythm=config.rhythm, publish=publish, turned=turned)
-    site = Site(exposition, healthy=lambda: clock.monotonic() - turned_at < HEALTHY_SECONDS)
-    web = WebServer(site, config.listen)
+    site = Site(
+        exposition,
+        healthy=lambda: clock.monotonic() - turned_at < HEALTHY_SECONDS,
+        status=lambda: status.table(cycle.node),
+    )
+    web = WebServer(site, [config.listen])
     with _stopping() as stopping:
         web.open()
         structlog.get_logger().info("serving", metrics=f"http://{config.listen[0] or 'localhost'}:{web.port}/metrics")
