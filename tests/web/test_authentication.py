@@ -27,6 +27,7 @@ class Counting:
         self._answer = answer
 
     def __call__(self, password: bytes, hashed: bytes) -> bool:
+        """Whether it is the right password."""
         self.hashes.append(hashed)
         return self._answer(password, hashed)
 

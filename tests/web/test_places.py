@@ -10,6 +10,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from exporter.web import MOST_REQUESTS
+from exporter.web.places import Places
 from tests.eventually import eventually
 from tests.web.serving import Web, read_all
 
@@ -76,9 +77,10 @@ def test_who_does_not_read_the_answer_holds_nobody_up(web: Web) -> None:
             return [family]
 
     web.exposition.publish(Large())
-    with crowd(web, 10, b"GET /metrics HTTP/1.1\r\n\r\n"):
-        assert web.get("/-/healthy").status == 200
-        assert web.get().status == 200
+    assert len(web.get().body) > 5_000_000
+    with crowd(web, 3 * MOST_REQUESTS, b"GET /metrics HTTP/1.1\r\n\r\n"):
+        for _ in range(3):
+            eventually(lambda: _answered(web))
 
 
 @pytest.mark.usefixtures("collector")
@@ -91,3 +93,60 @@ def test_many_scrapes_at_once_are_all_answered(web: Web) -> None:
         scraper.join()
 
     assert statuses == [200] * 30
+
+
+# -- the places themselves -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def connections() -> Iterator[list[socket.socket]]:
+    """The server's ends of some connections."""
+    with contextlib.ExitStack() as stack:
+        yield [stack.enter_context(end) for _ in range(4) for end in socket.socketpair()][::2]
+
+
+def hung_up(connection: socket.socket) -> bool:
+    connection.setblocking(False)
+    try:
+        return connection.recv(1) == b""
+    except BlockingIOError:
+        return False
+
+
+def test_whoever_has_kept_the_server_waiting_the_longest_leaves(connections: list[socket.socket]) -> None:
+    first, second, third, _ = connections
+    places = Places(2)
+    one, two = places.take(first), places.take(second)
+    assert one
+    assert two
+    with places.at_work(one):
+        pass
+
+    assert places.take(third)
+    assert [hung_up(each) for each in connections[:3]] == [False, True, False]
+
+
+def test_nobody_is_sent_away_while_the_server_is_at_work_for_him(connections: list[socket.socket]) -> None:
+    first, second, *_ = connections
+    places = Places(1)
+    place = places.take(first)
+    assert place
+    with places.at_work(place):
+        assert places.take(second) is None
+        assert not hung_up(first)
+
+    assert places.take(second)
+    assert hung_up(first)
+
+
+def test_a_place_that_is_given_back_is_free(connections: list[socket.socket]) -> None:
+    first, second, *_ = connections
+    places = Places(1)
+    place = places.take(first)
+    assert place
+    with places.at_work(place):
+        pass
+    places.give_back(place)
+
+    assert places.take(second)
+    assert not hung_up(first)

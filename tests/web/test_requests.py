@@ -1,5 +1,7 @@
 """Whatever is sent, the next request is answered."""
 
+import contextlib
+
 import pytest
 
 from tests.web.serving import Web
@@ -45,6 +47,24 @@ def test_no_request_harms_the_next(web: Web, request_bytes: bytes, capfd: pytest
 
     assert web.get().status == 200
     assert "".join(capfd.readouterr()) == ""
+
+
+@pytest.mark.parametrize(
+    ("request_bytes", "status"),
+    [
+        (b"GET /" + b"x" * (1 << 17) + b" HTTP/1.1\r\n\r\n", b"414"),
+        (b"GET / HTTP/1.1\r\nX: " + b"x" * (1 << 17) + b"\r\n\r\n", b"431"),
+        (b"GET / HTTP/1.1\r\n" + b"X: y\r\n" * 101 + b"\r\n", b"431"),
+        (b"GET / HTTP/1.1\r\n" + (b"X: " + b"y" * 30_000 + b"\r\n") * 5 + b"\r\n", b"431"),
+        (b"GET / HTTP/1.1\r\n" + (b"X: " + b"y" * 10_000 + b"\r\n") * 5 + b"\r\n", b"200"),
+    ],
+    ids=["line", "header", "headers", "all", "well"],
+)
+def test_a_request_is_of_bounded_size(web: Web, request_bytes: bytes, status: bytes) -> None:
+    with web.connect() as connection:
+        with contextlib.suppress(OSError):
+            connection.sendall(request_bytes)
+        assert connection.recv(12).split()[1] == status
 
 
 @pytest.mark.parametrize(

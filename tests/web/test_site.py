@@ -4,7 +4,10 @@ import gzip
 
 import pytest
 
-from tests.web.serving import OPENMETRICS, Web
+from exporter.errors import ConfigError
+from exporter.web import Request
+from tests.eventually import eventually
+from tests.web.serving import OPENMETRICS, Counting, Web
 
 
 def test_before_the_first_cycle_there_are_no_metrics(web: Web) -> None:
@@ -32,6 +35,38 @@ def test_the_landing_page_leads_to_the_metrics(web: Web) -> None:
 
     assert (answer.status, answer.headers["Content-Type"]) == (200, "text/html; charset=utf-8")
     assert b'href="/metrics"' in answer.body
+
+
+def test_the_metrics_can_be_at_another_path(web: Web, collector: Counting) -> None:
+    site = web.site("/mps<metrics>")
+
+    assert site.answer(Request(path="/mps<metrics>")).status == 200
+    assert site.answer(Request(path="/metrics")).status == 404
+    assert b'href="/mps&lt;metrics&gt;"' in site.answer(Request(path="/")).body
+    assert collector.renders == 1
+
+
+def test_or_be_all_there_is_to_land_on(web: Web, collector: Counting) -> None:
+    assert web.site("/").answer(Request(path="/")).body.endswith(b"answer 1.0\n")
+    assert collector.renders == 1
+
+
+@pytest.mark.parametrize("path", ["metrics", "", "/status", "/-/healthy", "/metrics?x"])
+def test_but_at_no_other_page_s_place(web: Web, path: str) -> None:
+    with pytest.raises(ConfigError, match=r"--web\.telemetry-path: "):
+        web.site(path)
+
+
+def test_an_error_of_ours_is_told_and_harms_no_other_request(web: Web, capsys: pytest.CaptureFixture[str]) -> None:
+    web.status = None  # type: ignore[assignment]
+
+    assert web.raw(b"GET /status HTTP/1.1\r\nHost: localhost\r\n\r\n") == b""
+    assert web.get("/-/healthy").status == 200
+    eventually(lambda: _told("request_failed", capsys))
+
+
+def _told(event: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert event in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("path", ["/nowhere", "/metrics/", "/-/reload", "/-/quit", "/../etc/passwd", "*"])

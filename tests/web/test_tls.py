@@ -190,7 +190,8 @@ def test_those_who_shake_hands_and_say_no_more_do_not_either(serve: Serve, tls: 
         assert secured.get().status == 200
 
 
-def test_who_does_not_shake_hands_is_hung_up_on(serve: Serve, tls: str) -> None:
+def test_who_does_not_shake_hands_is_hung_up_on(serve: Serve, tls: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("exporter.web.server.SILENCE_SECONDS", 0.1)
     with socket.create_connection((LOCALHOST, serve(tls).server.port), timeout=30) as connection:
         assert read_all(connection) == b""
 
@@ -258,8 +259,10 @@ def own(authority: Authority, tmp_path: Path) -> Certificate:
 
 def shown(secured: Secured) -> bytes:
     """The certificate that the server shows."""
-    with socket.create_connection((LOCALHOST, secured.server.port), timeout=30) as connection:
-        wrapped = secured.trusting().wrap_socket(connection, server_hostname=LOCALHOST)
+    with (
+        socket.create_connection((LOCALHOST, secured.server.port), timeout=30) as connection,
+        secured.trusting().wrap_socket(connection, server_hostname=LOCALHOST) as wrapped,
+    ):
         return wrapped.getpeercert(binary_form=True) or b""
 
 
