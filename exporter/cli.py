@@ -179,7 +179,9 @@ def _serve(config: Config, node: Node, sources: Sources, inbox: Inbox, clock: Cl
     web = WebServer(site, [config.listen])
     with _stopping() as stopping:
         web.open()
-        structlog.get_logger().info("serving", metrics=f"http://{config.listen[0] or 'localhost'}:{web.port}/metrics")
+        structlog.get_logger().info(
+            "serving", metrics=f"{web.scheme}://{config.listen[0] or 'localhost'}:{web.port}/metrics"
+        )
         cycle.run(lambda: not stopping.is_set())
         notifier.stopping()
         web.close()

@@ -49,8 +49,9 @@ class BasicAuth:
     """The users who may see anything at all. Safe to use from several threads.
 
     Passwords are checked one at a time, as each takes a processor for a tenth of a second or more. Whoever was
-    admitted is remembered, by a keyed digest; a wrong password is checked anew each time, so that neither the time that
-    it takes nor the memory that it needs tells known users from others.
+    admitted is remembered, by a keyed digest; a wrong password is checked anew each time. An unknown user's is checked
+    too, against nobody's hash at the cost of the costliest, so that time does not tell who exists (where all hashes
+    cost the same).
     """
 
     def __init__(self, users: Mapping[str, str], check: Check) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import structlog
 
+from exporter.errors import ConfigError
 from exporter.web.handler import SILENCE_SECONDS, Handler, Visit
 from exporter.web.listeners import listen
 from exporter.web.places import Place, Places
@@ -34,7 +35,13 @@ class WebServer:
         max_requests: int = MOST_REQUESTS,
         listeners: Sequence[socket.socket] = (),
     ) -> None:
-        """Listen at once, on the listeners too that are there already; ListenError if an address cannot be had."""
+        """Listen at once, on the listeners too that are there already.
+
+        ListenError if an address cannot be had, ConfigError if no request is to be served at all.
+        """
+        if max_requests < 1:
+            raise ConfigError(f"--web.max-requests: {max_requests} would serve nobody; write 1 or more")
+        self._security = security
         places = Places(max_requests)
         with contextlib.ExitStack() as closing:
             own = [closing.enter_context(contextlib.closing(listen(address))) for address in addresses]
@@ -53,6 +60,11 @@ class WebServer:
         return [(str(server.server_address[0]), server.server_port) for server in self._servers]
 
     @property
+    def scheme(self) -> str:
+        """How it is spoken to: https or http."""
+        return "http" if self._security is None or self._security.current().tls is None else "https"
+
+    @property
     def port(self) -> int:
         """The first port that is listened on."""
         return self.addresses[0][1]
@@ -64,8 +76,9 @@ class WebServer:
 
     def close(self) -> None:
         """Serve no more."""
-        for server in self._servers:
-            server.shutdown()
+        for server, thread in zip(self._servers, self._threads, strict=True):
+            if thread.is_alive():
+                server.shutdown()
             server.server_close()
 
 

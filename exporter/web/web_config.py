@@ -39,6 +39,7 @@ web/handler.go)."""
 _BCRYPT = re.compile(r"\$2[aby]\$(?:0[4-9]|[12][0-9]|3[01])\$[./A-Za-z0-9]{21}[.Oeu][./A-Za-z0-9]{31}")
 """A salt of 128 bits in 22 characters leaves four choices for the last."""
 
+_FALSE = ("false", "no", "off")
 _HEADER_VALUE = re.compile(r"[\x20-\x7e]*")
 
 
@@ -205,7 +206,7 @@ def _users(section: Section) -> Mapping[str, str]:
 
 def _headers(section: Section) -> Mapping[str, str]:
     _refuse_others(section, ("http2", "headers"))
-    if section.text("http2") not in (None, "false"):
+    if (section.text("http2") or "false").lower() not in _FALSE:
         raise section.wrong(
             "http2", "is not spoken here; write false, or take it out: clients use HTTP/1 by themselves"
         )

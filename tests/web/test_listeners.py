@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from exporter.cli import main
-from exporter.errors import ListenError
+from exporter.errors import ConfigError, ListenError
 from exporter.web import WebServer
-from tests.web.serving import LOCALHOST, Stage, Web, ask
+from tests.web.serving import LOCALHOST, Stage, Web, ask, read_all
 
 
 @pytest.fixture
@@ -69,6 +69,22 @@ def test_one_site_is_served_at_several_addresses(serve: Callable[..., Web]) -> N
 
     assert [host for host, _ in web.server.addresses] == [LOCALHOST, "127.0.0.2"]
     assert all(healthy(host, port) for host, port in web.server.addresses)
+
+
+def test_to_serve_nobody_is_no_limit() -> None:
+    with pytest.raises(ConfigError, match=r"--web\.max-requests: 0 would serve nobody; write 1 or more"):
+        WebServer(Stage(), [(LOCALHOST, 0)], max_requests=0)
+
+
+def test_so_many_are_served_at_once_as_it_is_told(serve: Callable[..., Web]) -> None:
+    web = serve((LOCALHOST, 0), max_requests=1)
+    with web.connect() as silent:
+        assert healthy(LOCALHOST, web.server.port)
+        assert read_all(silent) == b""
+
+
+def test_what_was_never_opened_can_be_closed() -> None:
+    WebServer(Stage(), [(LOCALHOST, 0)]).close()
 
 
 def test_where_one_address_is_taken_none_is_kept(taken: int) -> None:

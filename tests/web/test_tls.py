@@ -106,6 +106,7 @@ def tls(certificate: Certificate) -> str:
 def test_metrics_come_by_tls_and_by_nothing_else(serve: Serve, tls: str) -> None:
     secured = serve(tls)
 
+    assert secured.server.scheme == "https"
     assert secured.get().body.endswith(b"answer 1.0\n")
     with pytest.raises((ConnectionError, http.client.HTTPException)):
         secured.plain()

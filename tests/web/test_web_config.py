@@ -65,6 +65,7 @@ GOOD = (
     Case("users", f"basic_auth_users:\n  alice: {HASH}\n  yes: {HASH}\n  1: {HASH}\n"),
     Case("tls_and_users", TLS + f"basic_auth_users: {{alice: {HASH}}}\n"),
     Case("no_http2", TLS + "http_server_config: {http2: false}\n"),
+    Case("no_http2_either", TLS + "http_server_config: {http2: No}\n"),
     Case(
         "headers",
         "http_server_config:\n  headers:\n    X-Frame-Options: deny\n    X-Content-Type-Options: nosniff\n"
