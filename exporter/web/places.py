@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 
 class Place:
-    """One connection's place. Its socket is another one once it speaks TLS."""
+    """One connection's place."""
 
     def __init__(self, connection: socket.socket) -> None:
         self.connection = connection
@@ -35,6 +35,13 @@ class Places:
             self._waited_for[place] = None
             return place
 
+    def exchange(self, place: Place, connection: socket.socket) -> None:
+        """The connection's socket is another one from now on; OSError if it was sent away meanwhile."""
+        with self._lock:
+            place.connection = connection
+            if place not in self._taken:
+                raise ConnectionAbortedError("sent away")
+
     def give_back(self, place: Place) -> None:
         """The connection has ended."""
         with self._lock:
@@ -50,7 +57,8 @@ class Places:
             yield
         finally:
             with self._lock:
-                self._waited_for[place] = None
+                if place in self._taken:
+                    self._waited_for[place] = None
 
     def _send_away_the_longest(self) -> bool:
         longest = next(iter(self._waited_for), None)

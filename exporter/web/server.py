@@ -5,7 +5,7 @@ import socket
 import threading
 from collections.abc import Sequence
 from http.client import HTTPException
-from http.server import HTTPServer
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
 
 import structlog
@@ -16,6 +16,7 @@ from exporter.web.listeners import listen
 from exporter.web.places import Place, Places
 from exporter.web.security import Protection, WebSecurity
 from exporter.web.site import Site
+from exporter.web.tls import Tls
 
 MOST_REQUESTS = 40
 """Requests served at once, unless told otherwise."""
@@ -86,7 +87,7 @@ class _Server(HTTPServer):
     """Accepts connections on one listener. What takes time, or a client's goodwill, is done in its own thread."""
 
     def __init__(self, site: Site, listener: socket.socket, security: WebSecurity | None, places: Places) -> None:
-        super().__init__(listener.getsockname(), Handler, bind_and_activate=False)  # type: ignore[arg-type]
+        super().__init__(listener.getsockname(), BaseHTTPRequestHandler, bind_and_activate=False)
         self.socket.close()
         self.socket = listener
         self.server_address = listener.getsockname()
@@ -106,12 +107,15 @@ class _Server(HTTPServer):
         except RuntimeError:  # no more threads to be had
             self._end(place)
 
+    def handle_error(self, _request: Any, _client_address: Any) -> None:
+        """Tell what went wrong before the connection had its thread."""
+        structlog.get_logger().exception("connection_failed")
+
     def _serve(self, place: Place, client_address: Any) -> None:
         try:
             protection = Protection() if self._security is None else self._security.current()
             if protection.tls is not None:
-                place.connection.settimeout(SILENCE_SECONDS)
-                place.connection = protection.tls.accept(place.connection)
+                self._secure(place, protection.tls)
             visit = Visit(site=self._site, places=self._places, place=place, peer=client_address, protection=protection)
             Handler(visit, self)
         except (OSError, HTTPException):
@@ -120,6 +124,12 @@ class _Server(HTTPServer):
             structlog.get_logger().exception("request_failed")
         finally:
             self._end(place)
+
+    def _secure(self, place: Place, tls: Tls) -> None:
+        place.connection.settimeout(SILENCE_SECONDS)
+        secured = tls.wrap(place.connection)
+        self._places.exchange(place, secured)
+        tls.shake_hands(secured)
 
     def _end(self, place: Place) -> None:
         self.shutdown_request(place.connection)

@@ -30,17 +30,15 @@ class Tls:
         self._allowed = config.client_allowed_sans
         self.authenticates = config.client_auth is ClientAuth.REQUIRED_AND_VERIFIED
 
-    def accept(self, connection: socket.socket) -> ssl.SSLSocket:
-        """Shake hands, within the socket's timeout; OSError if it comes to nothing. The given socket is used up."""
-        secured = self._context.wrap_socket(connection, server_side=True, do_handshake_on_connect=False)
-        try:
-            secured.do_handshake()
-            if self._allowed is not None and self._allowed.isdisjoint(_alternative_names(secured.getpeercert())):
-                raise ssl.SSLError("no name in the client's certificate is allowed")
-        except (OSError, ValueError):
-            secured.close()
-            raise
-        return secured
+    def wrap(self, connection: socket.socket) -> ssl.SSLSocket:
+        """The socket to speak TLS by, before any handshake; the given one is used up."""
+        return self._context.wrap_socket(connection, server_side=True, do_handshake_on_connect=False)
+
+    def shake_hands(self, secured: ssl.SSLSocket) -> None:
+        """Shake hands, within the socket's timeout; OSError if it comes to nothing, or with the wrong one."""
+        secured.do_handshake()
+        if self._allowed is not None and self._allowed.isdisjoint(_alternative_names(secured.getpeercert())):
+            raise ssl.SSLError("no name in the client's certificate is allowed")
 
 
 def _context(config: TlsConfig) -> ssl.SSLContext:

@@ -139,6 +139,34 @@ def test_nobody_is_sent_away_while_the_server_is_at_work_for_him(connections: li
     assert hung_up(first)
 
 
+def test_who_is_sent_away_between_two_sockets_is_told_with_the_second(connections: list[socket.socket]) -> None:
+    first, second, other, _ = connections
+    places = Places(1)
+    place = places.take(first)
+    assert place
+    places.exchange(place, other)
+    assert places.take(second)
+    assert [hung_up(first), hung_up(other)] == [False, True]
+
+    with pytest.raises(ConnectionAbortedError):
+        places.exchange(place, first)
+
+
+def test_who_was_sent_away_takes_no_place_again(connections: list[socket.socket]) -> None:
+    first, second, third, fourth = connections
+    places = Places(1)
+    place, newcomer = places.take(first), places.take(second)
+    assert place
+    assert newcomer
+    with places.at_work(place), places.at_work(newcomer):
+        pass
+    assert places.take(third)
+
+    assert hung_up(second)
+    assert places.take(fourth)
+    assert hung_up(third)
+
+
 def test_a_place_that_is_given_back_is_free(connections: list[socket.socket]) -> None:
     first, second, *_ = connections
     places = Places(1)

@@ -4,6 +4,7 @@ import contextlib
 import http.client
 import socket
 import ssl
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import bcrypt
 import pytest
 
 from exporter.web import MOST_REQUESTS, WebSecurity, WebServer
+from tests.eventually import eventually
 from tests.web.certificates import Authority, Certificate
 from tests.web.serving import LOCALHOST, Answer, Counting, Stage, Web, ask, read_all
 from tests.web.test_authentication import basic
@@ -171,7 +173,10 @@ def test_of_those_only_the_allowed(
 
 
 @pytest.mark.parametrize("say", [b"", b"\x16\x03\x01\x02\x00\x01", b"GET / HTTP/1.1\r\n\r\n"], ids=repr)
-def test_those_who_never_shake_hands_do_not_keep_a_scrape_out(serve: Serve, tls: str, say: bytes) -> None:
+def test_those_who_never_shake_hands_do_not_keep_a_scrape_out(
+    serve: Serve, tls: str, say: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("exporter.web.server.SILENCE_SECONDS", 600.0)
     secured = serve(tls)
     with contextlib.ExitStack() as stack:
         for _ in range(60):
@@ -179,6 +184,11 @@ def test_those_who_never_shake_hands_do_not_keep_a_scrape_out(serve: Serve, tls:
             connection.sendall(say)
 
         assert [secured.get().status for _ in range(3)] == [200] * 3
+        eventually(few_threads)  # whoever is sent away leaves before its time is up
+
+
+def few_threads() -> None:
+    assert sum(thread.name == "request" for thread in threading.enumerate()) <= MOST_REQUESTS
 
 
 def test_those_who_shake_hands_and_say_no_more_do_not_either(serve: Serve, tls: str) -> None:
