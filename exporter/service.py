@@ -52,8 +52,12 @@ class Service:
     def run(self, commands: Commands) -> None:
         """Serve until SIGTERM or SIGINT; `commands` are those of the service socket beside `status`."""
         keep_capabilities_from_children()
-        site = Site(self._exposition, healthy=lambda: self._clock.monotonic() - self._turned_at < HEALTHY_SECONDS)
-        web = WebServer(site, self._config.listen[0])
+        site = Site(
+            self._exposition,
+            healthy=lambda: self._clock.monotonic() - self._turned_at < HEALTHY_SECONDS,
+            status=lambda: status.table(self._cycle.node),
+        )
+        web = WebServer(site, self._config.listen)
         with stopping() as stop:
             web.open()
             host = self._config.listen[0][0] or "localhost"

@@ -1,0 +1,135 @@
+"""What there is to see, by path. A scrape only sends bytes; a page is either open to all or private."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from html import escape
+from http import HTTPStatus
+
+from exporter import __version__
+from exporter.errors import ConfigError
+from exporter.metrics.exposition import Exposition
+from exporter.web.access import Visitor, may_see_private
+
+TELEMETRY_PATH = "/metrics"
+
+_TEXT = "text/plain; charset=utf-8"
+_PRIVATE = (
+    b"this page names users and workloads, so it is for this machine alone: ask for it there, at http://localhost,"
+    b" or have the exporter ask for passwords or client certificates (--web.config.file)\n"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """A GET, as far as it matters."""
+
+    path: str
+    accept: str = ""
+    accept_encoding: str = ""
+    visitor: Visitor = field(default_factory=Visitor)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a request gets."""
+
+    status: HTTPStatus
+    body: bytes
+    content_type: str = _TEXT
+    gzipped: bool = False
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Route:
+    """A page; a private one is answered to this machine's own and to the authenticated."""
+
+    respond: Callable[[Request], Answer]
+    private: bool = False
+
+
+class Site:
+    """Answers requests by their path.
+
+    `healthy` says whether the cycle still turns, `status` how the node is, as a table for a person.
+    """
+
+    def __init__(
+        self,
+        exposition: Exposition,
+        *,
+        healthy: Callable[[], bool],
+        status: Callable[[], str],
+        telemetry_path: str = TELEMETRY_PATH,
+    ) -> None:
+        """ConfigError if the telemetry path is none, or another page's."""
+        self._exposition = exposition
+        self._healthy = healthy
+        self._status = status
+        self._telemetry_path = telemetry_path
+        health, readiness = Route(respond=self._health), Route(respond=self._readiness)
+        self._routes = {
+            "/-/healthy": health,
+            "/healthz": health,
+            "/-/ready": readiness,
+            "/readyz": readiness,
+            "/status": Route(respond=self._node, private=True),
+        }
+        if telemetry_path in self._routes or not telemetry_path.startswith("/") or "?" in telemetry_path:
+            raise ConfigError(
+                f"--web.telemetry-path: {telemetry_path!r} cannot be the path of the metrics; write a path that begins"
+                f" with / and is none of {', '.join(self._routes)}"
+            )
+        self._landing_page = _landing_page(telemetry_path)
+        self._routes["/"] = Route(respond=self._landing)
+        self._routes[telemetry_path] = Route(respond=self._metrics)
+
+    def answer(self, request: Request) -> Answer:
+        """Answer a GET."""
+        route = self._routes.get(request.path.partition("?")[0])
+        if route is None:
+            return Answer(HTTPStatus.NOT_FOUND, f"not found; metrics are at {self._telemetry_path}\n".encode())
+        if route.private and not may_see_private(request.visitor):
+            return Answer(HTTPStatus.FORBIDDEN, _PRIVATE)
+        return route.respond(request)
+
+    def _metrics(self, request: Request) -> Answer:
+        encoded = self._exposition.get(request.accept, gzipped=_accepts_gzip(request.accept_encoding))
+        if encoded is None:
+            return _said("no cycle completed yet", ok=False)
+        return Answer(HTTPStatus.OK, encoded.body, encoded.content_type, encoded.gzipped)
+
+    def _health(self, _request: Request) -> Answer:
+        return _said("healthy") if self._healthy() else _said("the cycle has stopped", ok=False)
+
+    def _readiness(self, _request: Request) -> Answer:
+        return _said("ready") if self._exposition.ready else _said("no cycle completed yet", ok=False)
+
+    def _node(self, _request: Request) -> Answer:
+        return Answer(HTTPStatus.OK, self._status().encode(errors="replace"), headers={"Cache-Control": "no-store"})
+
+    def _landing(self, _request: Request) -> Answer:
+        return Answer(HTTPStatus.OK, self._landing_page, "text/html; charset=utf-8")
+
+
+def _said(text: str, *, ok: bool = True) -> Answer:
+    return Answer(HTTPStatus.OK if ok else HTTPStatus.SERVICE_UNAVAILABLE, f"{text}\n".encode())
+
+
+def _accepts_gzip(header: str) -> bool:
+    for offered in header.split(","):
+        coding, _, quality = offered.partition(";")
+        if coding.strip().lower() in ("gzip", "*"):
+            return quality.replace(" ", "").lower() not in ("q=0", "q=0.0", "q=0.00", "q=0.000")
+    return False
+
+
+def _landing_page(telemetry_path: str) -> bytes:
+    pages = {"Metrics": telemetry_path, "Status": "/status", "Healthy": "/-/healthy", "Ready": "/-/ready"}
+    links = " · ".join(f'<a href="{escape(path)}">{name}</a>' for name, path in pages.items())
+    return f"""<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><title>cuda-mps-exporter</title></head>
+<body><h1>cuda-mps-exporter {__version__}</h1>
+<p>{links}</p>
+</body></html>
+""".encode()

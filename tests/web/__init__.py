@@ -1,0 +1,1 @@
+"""HTTP, TLS and passwords, as clients meet them."""

@@ -1,0 +1,35 @@
+"""A server for the tests of this folder."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from exporter.web import WebServer
+from tests.web.serving import LOCALHOST, Counting, Stage, Web
+
+
+@pytest.fixture(scope="session")
+def stage() -> Iterator[tuple[Stage, WebServer]]:
+    """One server for all tests that need no other."""
+    stage = Stage()
+    server = WebServer(stage, [(LOCALHOST, 0)])
+    server.open()
+    yield stage, server
+    server.close()
+
+
+@pytest.fixture
+def web(stage: tuple[Stage, WebServer]) -> Web:
+    """The server before the first cycle."""
+    on, server = stage
+    web = Web(server)
+    on.site = web.site()
+    return web
+
+
+@pytest.fixture
+def collector(web: Web) -> Counting:
+    """A snapshot that has been published."""
+    collector = Counting()
+    web.exposition.publish(collector)
+    return collector

@@ -1,0 +1,104 @@
+"""A server to ask, and what stands behind it."""
+
+import contextlib
+import http.client
+import socket
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from exporter.clock import SystemClock
+from exporter.metrics.exposition import Exposition
+from exporter.web import Answer as SiteAnswer
+from exporter.web import Request, Site, WebServer
+
+LOCALHOST = "127.0.0.1"
+OPENMETRICS = "application/openmetrics-text;version=1.0.0;q=0.6,text/plain;version=0.0.4;q=0.3,*/*;q=0.2"
+
+
+@dataclass(slots=True)
+class Counting(Collector):
+    """One gauge, and how often it was asked for."""
+
+    value: int = 1
+    renders: int = 0
+
+    def collect(self) -> Iterable[Metric]:
+        """The gauge."""
+        self.renders += 1
+        return [GaugeMetricFamily("answer", "The answer.", value=self.value)]
+
+
+class Stage(Site):
+    """Whatever site is on at present."""
+
+    def __init__(self) -> None:
+        self.site: Site | None = None
+
+    def answer(self, request: Request) -> SiteAnswer:
+        """What that site answers."""
+        assert self.site is not None
+        return self.site.answer(request)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What came back."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+
+@dataclass(slots=True)
+class Web:
+    """A server, and what stands behind it."""
+
+    server: WebServer
+    exposition: Exposition = field(default_factory=lambda: Exposition(SystemClock()))
+    healthy: bool = True
+    status: str = "DAEMON\n"
+
+    def site(self, telemetry_path: str = "/metrics") -> Site:
+        """What it serves."""
+        return Site(
+            self.exposition,
+            healthy=lambda: self.healthy,
+            status=lambda: self.status,
+            telemetry_path=telemetry_path,
+        )
+
+    def get(self, path: str = "/metrics", method: str = "GET", **headers: str) -> Answer:
+        """One request; a header's underscores are hyphens."""
+        with contextlib.closing(http.client.HTTPConnection(LOCALHOST, self.server.port, timeout=30)) as connection:
+            return ask(connection, path, method, **headers)
+
+    def connect(self) -> socket.socket:
+        """A connection that has said nothing yet."""
+        return socket.create_connection((LOCALHOST, self.server.port), timeout=30)
+
+    def raw(self, request: bytes) -> bytes:
+        """The answer to any bytes at all, until the server hangs up."""
+        with self.connect() as connection:
+            with contextlib.suppress(OSError):
+                connection.sendall(request)
+                connection.shutdown(socket.SHUT_WR)
+            return read_all(connection)
+
+
+def ask(connection: http.client.HTTPConnection, path: str, method: str = "GET", **headers: str) -> Answer:
+    """One request on a connection; a header's underscores are hyphens."""
+    connection.request(method, path, headers={name.replace("_", "-"): text for name, text in headers.items()})
+    response = connection.getresponse()
+    return Answer(response.status, dict(response.getheaders()), response.read())
+
+
+def read_all(connection: socket.socket) -> bytes:
+    """Everything that comes, until the other side hangs up."""
+    chunks: list[bytes] = []
+    with contextlib.suppress(ConnectionError):
+        while chunk := connection.recv(1 << 16):
+            chunks.append(chunk)
+    return b"".join(chunks)

@@ -1,0 +1,61 @@
+"""Sockets that systemd hands over."""
+
+import os
+import socket
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+from exporter.errors import ConfigError
+from exporter.web import activated_listeners
+
+PROGRAM = """
+    import os, sys
+    from exporter.errors import ConfigError
+    from exporter.web import WebServer, activated_listeners
+    os.dup2(int(sys.argv[1]), 3)
+    try:
+        listeners = activated_listeners({"LISTEN_PID": str(os.getpid()), "LISTEN_FDS": "1"}, os.getpid())
+        web = WebServer(None, [], listeners=listeners)
+        print(web.port, os.get_inheritable(3))
+    except ConfigError as error:
+        print(error)
+"""
+
+
+def handed(listener: socket.socket) -> str:
+    """What a process says to which a socket is handed over as descriptor 3."""
+    command = (sys.executable, "-W", "ignore::ResourceWarning", "-c", textwrap.dedent(PROGRAM), str(listener.fileno()))
+    done = subprocess.run(
+        command, pass_fds=[listener.fileno()], cwd=os.getcwd(), capture_output=True, text=True, check=True
+    )
+    return done.stdout.strip()
+
+
+def test_a_listening_socket_is_served_and_passed_on_to_no_child() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        assert handed(listener) == f"{listener.getsockname()[1]} False"
+
+
+def test_a_socket_that_does_not_listen_is_refused() -> None:
+    with socket.socket() as plain:
+        assert handed(plain).startswith("--web.systemd-socket: descriptor 3 does not listen on TCP")
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [
+        {},
+        {"LISTEN_FDS": "1"},
+        {"LISTEN_PID": "1", "LISTEN_FDS": "1"},
+        {"LISTEN_PID": "42"},
+        {"LISTEN_PID": "42", "LISTEN_FDS": "0"},
+        {"LISTEN_PID": "42", "LISTEN_FDS": "x"},
+        {"LISTEN_PID": "42", "LISTEN_FDS": "\u00b2"},
+    ],
+)
+def test_where_none_is_handed_over_is_said_what_to_do(environment: dict[str, str]) -> None:
+    with pytest.raises(ConfigError, match=r"--web\.systemd-socket: systemd handed over no socket; start the \.socket"):
+        activated_listeners(environment, 42)

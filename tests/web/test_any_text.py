@@ -1,0 +1,52 @@
+"""Whatever a file or a header holds, there is an answer, and no exception but ConfigError."""
+
+import string
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from exporter.errors import ConfigError
+from exporter.web import WebSecurity
+from exporter.web.access import Visitor, may_see_private
+from exporter.web.authentication import BasicAuth, Verdict
+from tests.web.serving import LOCALHOST
+from tests.web.test_authentication import ALICE
+
+WORDS = ("tls_server_config", "basic_auth_users", "http_server_config", "headers", "cert_file", "key", "null", "~", "a")
+YAML = st.lists(
+    st.sampled_from([*WORDS, ": ", "\n", "  ", "- ", "{", "}", "[", "]", ", ", "&a ", "*a", "!!int ", "|\n"])
+)
+
+
+generous = settings(deadline=None)
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file to write to."""
+    return tmp_path_factory.mktemp("any") / "web.yml"
+
+
+@given(st.one_of(st.binary(), st.text().map(str.encode), YAML.map("".join).map(str.encode)))
+@generous
+def test_a_file_is_a_configuration_or_it_is_said_why_not(file: Path, content: bytes) -> None:
+    file.write_bytes(content)
+    try:
+        WebSecurity.load(file)
+    except ConfigError as error:
+        assert str(error).startswith(f"--web.config.file: {file}: ")  # noqa: PT017 (it may as well be none)
+
+
+@given(st.one_of(st.text(), st.text(string.printable).map(lambda text: f"Basic {text}")))
+@generous
+def test_no_other_header_admits(header: str) -> None:
+    assert BasicAuth({"alice": ALICE}, lambda *_: False).verdict(header) is Verdict.REFUSED
+
+
+@given(peer=st.text(), host=st.text())
+@generous
+def test_no_other_peer_is_near(peer: str, host: str) -> None:
+    assert may_see_private(Visitor(peer=peer, host=host)) in (True, False)
+    assert not may_see_private(Visitor(peer=LOCALHOST, host=f"x{host}".replace(":", "")))

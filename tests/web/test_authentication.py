@@ -1,0 +1,155 @@
+"""Passwords: who is admitted, and what the work that it takes tells."""
+
+import base64
+import threading
+from collections.abc import Callable
+
+import bcrypt
+import pytest
+
+from exporter.web.authentication import MOST_REMEMBERED, MOST_WAITING, BasicAuth, Verdict, bcrypt_check
+
+ALICE = bcrypt.hashpw(b"wonderland", bcrypt.gensalt(4)).decode()
+COSTLIER = "$2y$12$1DpfPeqF9HzHJt.EWswy1exHluGfbhnn3yXhR7Xes6m3WJqFg0Wby"
+
+
+def basic(name: str | bytes, password: str | bytes) -> str:
+    """The header that a client sends."""
+    parts = [part if isinstance(part, bytes) else part.encode() for part in (name, password)]
+    return "Basic " + base64.b64encode(b":".join(parts)).decode()
+
+
+class Counting:
+    """A check that keeps a list of the hashes that it was asked about."""
+
+    def __init__(self, answer: Callable[[bytes, bytes], bool] = lambda password, _: password == b"right") -> None:
+        self.hashes: list[bytes] = []
+        self._answer = answer
+
+    def __call__(self, password: bytes, hashed: bytes) -> bool:
+        """Whether it is the right password."""
+        self.hashes.append(hashed)
+        return self._answer(password, hashed)
+
+
+@pytest.fixture(scope="module")
+def alice() -> BasicAuth:
+    """One user, by the real bcrypt."""
+    return BasicAuth({"alice": ALICE}, bcrypt_check())
+
+
+def test_the_right_password_is_admitted(alice: BasicAuth) -> None:
+    assert alice.verdict(basic("alice", "wonderland")) is Verdict.ADMITTED
+    assert alice.verdict(basic("alice", "wonderland").replace("Basic ", "bAsIc  ")) is Verdict.ADMITTED
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        "",
+        "Basic",
+        "Basic ",
+        "Bearer x",
+        "Basic !!!!",
+        "Basic \xe4",
+        "Basic " + base64.b64encode(b"alice").decode(),
+        basic("alice", ""),
+        basic("alice", "Wonderland"),
+        basic("alice", ALICE),
+        basic("alice", "wonderland:"),
+        basic("alice", b"wonderland\0"),
+        basic("alice", b"\xff\xfe"),
+        basic("alice", "x" * 5000),
+        basic("Alice", "wonderland"),
+        basic("bob", "wonderland"),
+        basic("", ""),
+        basic("x" * 5000, "wonderland"),
+    ],
+)
+def test_nothing_else_is(alice: BasicAuth, header: str) -> None:
+    assert alice.verdict(header) is Verdict.REFUSED
+
+
+def test_of_a_long_password_bcrypt_sees_the_beginning() -> None:
+    long = b"x" * 72
+    auth = BasicAuth({"a": bcrypt.hashpw(long, bcrypt.gensalt(4)).decode()}, bcrypt_check())
+
+    assert auth.verdict(basic("a", long + b"more")) is Verdict.ADMITTED
+
+
+def test_an_unknown_user_takes_the_work_that_a_known_one_takes() -> None:
+    check = Counting()
+    auth = BasicAuth({"alice": COSTLIER}, check)
+
+    assert [auth.verdict(basic(name, "wrong")) for name in ("alice", "bob")] == [Verdict.REFUSED] * 2
+    assert [each[:7] for each in check.hashes] == [b"$2y$12$", b"$2b$12$"]
+    assert bcrypt.checkpw(b"any", check.hashes[1].replace(b"12", b"04", 1)) is False  # a hash, and nobody's
+
+
+def test_an_unknown_user_is_refused_whatever_the_check_says() -> None:
+    assert BasicAuth({"alice": ALICE}, lambda *_: True).verdict(basic("bob", "any")) is Verdict.REFUSED
+
+
+def test_a_right_password_is_checked_once_a_wrong_one_always() -> None:
+    check = Counting()
+    auth = BasicAuth({"alice": ALICE}, check)
+    for _ in range(3):
+        auth.verdict(basic("alice", "right"))
+    assert len(check.hashes) == 1
+
+    for _ in range(3):
+        auth.verdict(basic("alice", "wrong"))
+    assert len(check.hashes) == 4
+
+
+def test_what_is_remembered_is_bounded() -> None:
+    check = Counting(lambda *_: True)
+    users = {f"user{n}": ALICE for n in range(3 * MOST_REMEMBERED)}
+    auth = BasicAuth(users, check)
+    for name in users:
+        auth.verdict(basic(name, "right"))
+    for name in list(users)[-MOST_REMEMBERED:]:
+        auth.verdict(basic(name, "right"))
+
+    assert len(check.hashes) == len(users)
+    auth.verdict(basic("user0", "right"))
+    assert len(check.hashes) == len(users) + 1
+
+
+def test_one_password_is_checked_at_a_time_few_wait_and_who_is_known_does_not() -> None:
+    enough, begun = threading.Event(), threading.Semaphore(0)
+    at_once: list[int] = []
+    running = 0
+
+    def slow(password: bytes, _: bytes) -> bool:
+        nonlocal running
+        running += 1
+        at_once.append(running)
+        if password != b"right":
+            begun.release()
+            assert enough.wait(30)
+        running -= 1
+        return password == b"right"
+
+    auth = BasicAuth({"alice": ALICE}, slow)
+    assert auth.verdict(basic("alice", "right")) is Verdict.ADMITTED
+    verdicts: list[Verdict] = []
+    guessing = [
+        threading.Thread(target=lambda n=n: verdicts.append(auth.verdict(basic("alice", f"guess{n}"))))
+        for n in range(3 * MOST_WAITING)
+    ]
+    for guess in guessing:
+        guess.start()
+    assert begun.acquire(timeout=30)
+    try:
+        for guess in guessing[MOST_WAITING:]:
+            guess.join(0.01)
+        assert auth.verdict(basic("alice", "right")) is Verdict.ADMITTED
+    finally:
+        enough.set()
+        for guess in guessing:
+            guess.join()
+
+    assert max(at_once) == 1
+    assert set(verdicts) == {Verdict.REFUSED, Verdict.BUSY}
+    assert verdicts.count(Verdict.BUSY) == 2 * MOST_WAITING

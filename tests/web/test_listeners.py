@@ -1,0 +1,97 @@
+"""Where it listens, and what is said where it cannot."""
+
+import contextlib
+import http.client
+import socket
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from exporter.cli import main
+from exporter.errors import ConfigError, ListenError
+from exporter.web import WebServer
+from tests.web.serving import LOCALHOST, Stage, Web, ask, read_all
+
+
+@pytest.fixture
+def taken() -> Iterator[int]:
+    """A port that somebody else listens on."""
+    with socket.create_server((LOCALHOST, 0)) as other:
+        yield other.getsockname()[1]
+
+
+def test_a_taken_port_is_told_by_the_flag_that_names_it(taken: int) -> None:
+    with pytest.raises(ListenError, match=rf"--web\.listen-address: cannot listen on {LOCALHOST}:{taken}: "):
+        WebServer(Stage(), [(LOCALHOST, taken)])
+
+
+@pytest.mark.parametrize("command", ["serve", "demo"])
+@pytest.mark.parametrize(
+    "address", [lambda taken: f"{LOCALHOST}:{taken}", lambda taken: f":{taken}", lambda _: "no.such.host.invalid:1"]
+)
+def test_an_address_that_cannot_be_had_now_ends_it_with_exit_code_1(
+    command: str, address: Callable[[int], str], taken: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([command, "--web.listen-address", address(taken)]) == 1  # so that systemd tries again
+    assert "--web.listen-address: cannot listen on " in capsys.readouterr().err
+
+
+@pytest.fixture
+def serve() -> Iterator[Callable[..., Web]]:
+    """Starts servers at addresses."""
+    with contextlib.ExitStack() as closing:
+
+        def start(*addresses: tuple[str, int], **options: object) -> Web:
+            stage = Stage()
+            web = Web(WebServer(stage, addresses, **options))  # type: ignore[arg-type]
+            stage.site = web.site()
+            web.server.open()
+            closing.callback(web.server.close)
+            return web
+
+        yield start
+
+
+def healthy(host: str, port: int) -> bool:
+    with contextlib.closing(http.client.HTTPConnection(host, port, timeout=30)) as connection:
+        return ask(connection, "/-/healthy").status == 200
+
+
+def test_all_addresses_are_those_of_both_protocols(serve: Callable[..., Web]) -> None:
+    web = serve(("", 0))
+
+    for host in (LOCALHOST, "::1") if socket.has_dualstack_ipv6() else (LOCALHOST,):
+        assert healthy(host, web.server.port)
+
+
+def test_one_site_is_served_at_several_addresses(serve: Callable[..., Web]) -> None:
+    web = serve((LOCALHOST, 0), ("127.0.0.2", 0))
+
+    assert [host for host, _ in web.server.addresses] == [LOCALHOST, "127.0.0.2"]
+    assert all(healthy(host, port) for host, port in web.server.addresses)
+
+
+def test_to_serve_nobody_is_no_limit() -> None:
+    with pytest.raises(ConfigError, match=r"--web\.max-requests: 0 would serve nobody; write 1 or more"):
+        WebServer(Stage(), [(LOCALHOST, 0)], max_requests=0)
+
+
+def test_so_many_are_served_at_once_as_it_is_told(serve: Callable[..., Web]) -> None:
+    web = serve((LOCALHOST, 0), max_requests=1)
+    with web.connect() as silent:
+        assert healthy(LOCALHOST, web.server.port)
+        assert read_all(silent) == b""
+
+
+def test_what_was_never_opened_can_be_closed() -> None:
+    WebServer(Stage(), [(LOCALHOST, 0)]).close()
+
+
+def test_where_one_address_is_taken_none_is_kept(taken: int) -> None:
+    with socket.create_server((LOCALHOST, 0)) as free:
+        port = free.getsockname()[1]
+    with pytest.raises(ListenError):
+        WebServer(Stage(), [(LOCALHOST, port), (LOCALHOST, taken)])
+
+    with socket.create_server((LOCALHOST, port)):
+        pass

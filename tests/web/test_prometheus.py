@@ -1,0 +1,233 @@
+"""A real Prometheus scrapes: what it stores is what was published, over plain HTTP and over TLS with a password."""
+
+import contextlib
+import json
+import socket
+import subprocess
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import bcrypt
+import pytest
+
+from exporter.clock import SystemClock
+from exporter.core.fold import fold
+from exporter.demo import Simulation
+from exporter.metrics.catalogue import NodeCollector
+from exporter.metrics.exposition import Exposition
+from exporter.model.node import Node
+from exporter.view import View
+from exporter.web import Site, WebSecurity, WebServer
+from tests.builders import AT
+from tests.eventually import eventually
+from tests.tools import needed
+from tests.web.certificates import Authority
+from tests.web.serving import LOCALHOST
+
+PASSWORD = "wonderland"
+CLIENTS = "cuda_mps_client_info"
+MOST_MINUTES = 600
+
+
+class Minutes:
+    """A clock that goes on by the minute."""
+
+    def __init__(self) -> None:
+        self.at = AT
+
+    def now(self) -> float:
+        """Seconds since the epoch."""
+        return self.at
+
+    def monotonic(self) -> float:
+        """The same, here."""
+        return self.at
+
+    def step(self) -> float:
+        """Nobody sets it."""
+        return 0.0
+
+
+def collector(node: Node) -> NodeCollector:
+    return NodeCollector(View(node, client_min_age=0.0))
+
+
+def clients(node: Node) -> set[str]:
+    """The clients that have series."""
+    families = [family for family in collector(node).collect() if family.name == CLIENTS]
+    return {sample.labels["client"] for family in families for sample in family.samples}
+
+
+@pytest.fixture(scope="module")
+def before_and_after() -> tuple[Node, Node]:
+    """A simulated node, and the same a minute later, when one of its clients has left and another has not."""
+    clock = Minutes()
+    simulation = Simulation(1, clock)
+    node = simulation.node()
+    for _ in range(MOST_MINUTES):
+        before = node
+        for seen in simulation.look().observations:
+            node, _ = fold(node, seen)
+        if clients(before) - clients(node) and clients(before) & clients(node):
+            return before, node
+        clock.at += 60.0
+    raise AssertionError("nobody leaves")
+
+
+class Prometheus:
+    """Prometheus at work, once a second."""
+
+    def __init__(self, directory: Path, scrape: dict[str, Any]) -> None:
+        with socket.create_server((LOCALHOST, 0)) as free:
+            self._address = f"{LOCALHOST}:{free.getsockname()[1]}"
+        job = {"job_name": "cuda-mps-exporter", "scrape_interval": "1s", "scrape_timeout": "1s"} | scrape
+        configuration = directory / "prometheus.yml"
+        configuration.write_text(json.dumps({"scrape_configs": [job]}))  # YAML holds all of JSON
+        self._log = directory / "prometheus.log"
+        with self._log.open("wb") as log:
+            self.process = subprocess.Popen(
+                [
+                    needed("prometheus"),
+                    f"--config.file={configuration}",
+                    f"--storage.tsdb.path={directory / 'data'}",
+                    f"--web.listen-address={self._address}",
+                ],
+                stderr=log,
+            )
+
+    def query(self, expression: str) -> dict[str, float]:
+        """The values of an expression, by client; waits until Prometheus answers."""
+
+        def answered() -> Any:
+            assert self.process.poll() is None, self._log.read_text()
+            return json.loads(self._get(f"/api/v1/query?{urllib.parse.urlencode({'query': expression})}"))
+
+        found = eventually(answered)["data"]["result"]
+        return {each["metric"].get("client", ""): float(each["value"][1]) for each in found}
+
+    def own(self, name: str) -> float:
+        """One of its own metrics, which have no labels."""
+        for line in self._get("/metrics").splitlines():
+            if line.startswith(f"{name} "):
+                return float(line.split()[1])
+        raise AssertionError(name)
+
+    def shows(self, expression: str, values: set[float]) -> None:
+        """Wait until an expression has these values."""
+
+        def shown() -> None:
+            assert set(self.query(expression).values()) == values, expression
+
+        eventually(shown, every=0.2)
+
+    def _get(self, path: str) -> str:
+        try:
+            with urllib.request.urlopen(f"http://{self._address}{path}", timeout=30) as response:
+                text: str = response.read().decode()
+        except (urllib.error.URLError, ConnectionError) as error:
+            raise AssertionError(f"not yet: {error}") from error
+        return text
+
+
+@pytest.fixture
+def prometheus(tmp_path: Path) -> Iterator[Callable[..., Prometheus]]:
+    """Starts Prometheus with the settings of one scrape."""
+    with contextlib.ExitStack() as ending:
+
+        def start(**scrape: Any) -> Prometheus:
+            started = Prometheus(tmp_path, scrape)
+            ending.callback(started.process.wait)
+            ending.callback(started.process.kill)
+            return started
+
+        yield start
+
+
+@pytest.fixture
+def exposition() -> Exposition:
+    """What is published."""
+    return Exposition(SystemClock())
+
+
+@pytest.fixture
+def serve(exposition: Exposition) -> Iterator[Callable[..., dict[str, Any]]]:
+    """Starts the server; gives the targets of a scrape of it."""
+    with contextlib.ExitStack() as closing:
+
+        def start(security: WebSecurity | None = None) -> dict[str, Any]:
+            server = WebServer(Site(exposition, healthy=lambda: True, status=str), [(LOCALHOST, 0)], security)
+            server.open()
+            closing.callback(server.close)
+            return {"static_configs": [{"targets": [f"{LOCALHOST}:{server.port}"]}]}
+
+        yield start
+
+
+def test_what_is_published_is_stored_and_a_client_that_left_is_gone_with_the_next_scrape(
+    prometheus: Callable[..., Prometheus],
+    serve: Callable[..., dict[str, Any]],
+    exposition: Exposition,
+    before_and_after: tuple[Node, Node],
+) -> None:
+    before, after = before_and_after
+    exposition.publish(collector(before))
+    scraping = prometheus(**serve())
+    scraping.shows("up", {1.0})
+    assert set(scraping.query(CLIENTS)) == clients(before)
+    samples = sum(len(family.samples) for family in collector(before).collect())
+    scraping.shows("scrape_samples_scraped", {float(samples)})
+
+    exposition.publish(collector(after))
+
+    def gone() -> None:
+        assert set(scraping.query(CLIENTS)) == clients(after)
+
+    eventually(gone)  # long before the five minutes after which Prometheus forgets by itself
+    for name in ("duplicate_timestamp", "out_of_order", "out_of_bounds"):
+        assert scraping.own(f"prometheus_target_scrapes_sample_{name}_total") == 0
+
+
+def test_it_comes_by_tls_with_a_password(
+    prometheus: Callable[..., Prometheus],
+    serve: Callable[..., dict[str, Any]],
+    exposition: Exposition,
+    before_and_after: tuple[Node, Node],
+    tmp_path: Path,
+) -> None:
+    authority = Authority(tmp_path)
+    server, client = authority.issue("server", f"IP:{LOCALHOST}"), authority.issue("client", "DNS:prometheus.example")
+    hashed = bcrypt.hashpw(PASSWORD.encode(), bcrypt.gensalt(4)).decode()
+    configuration = tmp_path / "web.yml"
+    configuration.write_text(
+        f"tls_server_config:\n  cert_file: {server.cert.name}\n  key_file: {server.key.name}\n"
+        f"  client_ca_file: {authority.cert.name}\n  client_auth_type: RequireAndVerifyClientCert\n"
+        f"  client_allowed_sans: [prometheus.example]\nbasic_auth_users: {{prometheus: '{hashed}'}}\n"
+    )
+    exposition.publish(collector(before_and_after[0]))
+    tls = {"ca_file": str(authority.cert), "cert_file": str(client.cert), "key_file": str(client.key)}
+    asking = {"scheme": "https", "tls_config": tls, "basic_auth": {"username": "prometheus", "password": PASSWORD}}
+
+    scraping = prometheus(**serve(WebSecurity.load(configuration)), **asking)
+
+    scraping.shows("up", {1.0})
+    assert set(scraping.query(CLIENTS)) == clients(before_and_after[0])
+
+
+def test_with_another_password_it_does_not(
+    prometheus: Callable[..., Prometheus], serve: Callable[..., dict[str, Any]], exposition: Exposition, tmp_path: Path
+) -> None:
+    configuration = tmp_path / "web.yml"
+    hashed = bcrypt.hashpw(PASSWORD.encode(), bcrypt.gensalt(4)).decode()
+    configuration.write_text(f"basic_auth_users: {{prometheus: '{hashed}'}}\n")
+    exposition.publish(collector(Node()))
+
+    scraping = prometheus(
+        **serve(WebSecurity.load(configuration)), basic_auth={"username": "prometheus", "password": "guess"}
+    )
+
+    scraping.shows("up", {0.0})
+    assert scraping.query(CLIENTS) == {}

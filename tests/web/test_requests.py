@@ -1,0 +1,98 @@
+"""Whatever is sent, the next request is answered."""
+
+import contextlib
+
+import pytest
+
+from tests.web.serving import Web
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS", "CONNECT", "TRACE", "QUIT", "get"])
+@pytest.mark.usefixtures("collector")
+def test_no_other_method_does_anything(web: Web, method: str) -> None:
+    assert web.raw(f"{method} /metrics HTTP/1.1\r\n\r\n".encode()).split()[1] in (b"405", b"501")
+    assert web.get().status == 200
+
+
+@pytest.mark.parametrize(
+    "request_bytes",
+    [
+        b"GET /" + b"x" * 100_000 + b" HTTP/1.1\r\n\r\n",
+        b"GET /metrics HTTP/1.1\r\nAccept: " + b"x" * 100_000 + b"\r\n\r\n",
+        b"GET /metrics HTTP/1.1\r\n" + b"X: y\r\n" * 1000 + b"\r\n",
+        b"GET /metrics HTTP/9.9\r\n\r\n",
+        b"GET\r\n\r\n",
+        b"\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+        b"GET /\xff\xfe\0 HTTP/1.1\r\n\r\n",
+        b"GET /metrics HTTP/1.1\r\nAccept: \xff\xfe\0\r\n\r\n",
+        b"",
+    ],
+    ids=[
+        "long_line",
+        "long_header",
+        "many_headers",
+        "version",
+        "short_line",
+        "empty_lines",
+        "tls",
+        "bytes_in_path",
+        "bytes_in_header",
+        "nothing",
+    ],
+)
+@pytest.mark.usefixtures("collector")
+def test_no_request_harms_the_next(web: Web, request_bytes: bytes, capfd: pytest.CaptureFixture[str]) -> None:
+    web.raw(request_bytes)
+
+    assert web.get().status == 200
+    assert "".join(capfd.readouterr()) == ""
+
+
+@pytest.mark.parametrize(
+    ("request_bytes", "status"),
+    [
+        (b"GET /" + b"x" * (1 << 17) + b" HTTP/1.1\r\n\r\n", b"414"),
+        (b"GET / HTTP/1.1\r\nX: " + b"x" * (1 << 17) + b"\r\n\r\n", b"431"),
+        (b"GET / HTTP/1.1\r\n" + b"X: y\r\n" * 101 + b"\r\n", b"431"),
+        (b"GET / HTTP/1.1\r\n" + (b"X: " + b"y" * 30_000 + b"\r\n") * 5 + b"\r\n", b"431"),
+        (b"GET / HTTP/1.1\r\n" + (b"X: " + b"y" * 10_000 + b"\r\n") * 5 + b"\r\n", b"200"),
+    ],
+    ids=["line", "header", "headers", "all", "well"],
+)
+def test_a_request_is_of_bounded_size(web: Web, request_bytes: bytes, status: bytes) -> None:
+    with web.connect() as connection:
+        with contextlib.suppress(OSError):
+            connection.sendall(request_bytes)
+        assert connection.recv(12).split()[1] == status
+
+
+@pytest.mark.parametrize(
+    "accept",
+    [
+        "application/openmetrics-text;version=x",
+        "application/openmetrics-text;version=2." + "9" * 5000,
+        "application/openmetrics-text;version=0.0.0",
+        "application/openmetrics-text;version=2.0.0;escaping=everything",
+        "text/plain;version=x;escaping=\u00e4",
+        "text/plain;version=",
+        ",;=,;=,",
+        "\0",
+    ],
+)
+@pytest.mark.usefixtures("collector")
+def test_whatever_is_accepted_there_is_an_answer_in_a_known_format(web: Web, accept: str) -> None:
+    head, _, body = web.raw(f"GET /metrics HTTP/1.1\r\nAccept: {accept}\r\n\r\n".encode()).partition(b"\r\n\r\n")
+
+    assert head.startswith(b"HTTP/1.0 200")
+    assert b"answer 1.0" in body
+    assert len(head) < 500
+
+
+@pytest.mark.usefixtures("collector")
+def test_a_header_in_two_lines_puts_nothing_into_the_answer(web: Web) -> None:
+    accept = b"Accept: application/openmetrics-text;version=2.\r\n Set-Cookie: a=b"
+
+    head, _, _ = web.raw(b"GET /metrics HTTP/1.1\r\n" + accept + b"\r\n\r\n").partition(b"\r\n\r\n")
+
+    assert b"Set-Cookie" not in head

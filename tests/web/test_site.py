@@ -1,0 +1,123 @@
+"""What there is to see, by path."""
+
+import gzip
+
+import pytest
+
+from exporter.errors import ConfigError
+from exporter.web import Request
+from tests.eventually import eventually
+from tests.web.serving import OPENMETRICS, Counting, Web
+
+
+def test_before_the_first_cycle_there_are_no_metrics(web: Web) -> None:
+    assert (web.get().status, web.get("/-/ready").status, web.get("/-/healthy").status) == (503, 503, 200)
+
+
+@pytest.mark.usefixtures("collector")
+def test_after_it_there_are(web: Web) -> None:
+    answer = web.get()
+
+    assert (answer.status, answer.headers["Content-Type"]) == (200, "text/plain; version=0.0.4; charset=utf-8")
+    assert answer.body.splitlines()[-1] == b"answer 1.0"
+    assert int(answer.headers["Content-Length"]) == len(answer.body)
+    assert [web.get(path).status for path in ("/-/ready", "/readyz", "/-/healthy", "/healthz")] == [200] * 4
+
+
+def test_when_the_cycle_has_stopped_it_is_not_healthy(web: Web) -> None:
+    web.healthy = False
+
+    assert web.get("/-/healthy").status == 503
+
+
+def test_the_landing_page_leads_to_the_metrics(web: Web) -> None:
+    answer = web.get("/")
+
+    assert (answer.status, answer.headers["Content-Type"]) == (200, "text/html; charset=utf-8")
+    assert b'href="/metrics"' in answer.body
+
+
+def test_the_metrics_can_be_at_another_path(web: Web, collector: Counting) -> None:
+    site = web.site("/mps<metrics>")
+
+    assert site.answer(Request(path="/mps<metrics>")).status == 200
+    assert site.answer(Request(path="/metrics")).status == 404
+    assert b'href="/mps&lt;metrics&gt;"' in site.answer(Request(path="/")).body
+    assert collector.renders == 1
+
+
+def test_or_be_all_there_is_to_land_on(web: Web, collector: Counting) -> None:
+    assert web.site("/").answer(Request(path="/")).body.endswith(b"answer 1.0\n")
+    assert collector.renders == 1
+
+
+@pytest.mark.parametrize("path", ["metrics", "", "/status", "/-/healthy", "/metrics?x"])
+def test_but_at_no_other_page_s_place(web: Web, path: str) -> None:
+    with pytest.raises(ConfigError, match=r"--web\.telemetry-path: "):
+        web.site(path)
+
+
+def test_an_error_of_ours_is_told_and_harms_no_other_request(web: Web, capsys: pytest.CaptureFixture[str]) -> None:
+    web.status = None  # type: ignore[assignment]
+
+    assert web.raw(b"GET /status HTTP/1.1\r\nHost: localhost\r\n\r\n") == b""
+    assert web.get("/-/healthy").status == 200
+    eventually(lambda: _told("request_failed", capsys))
+
+
+def _told(event: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert event in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("path", ["/nowhere", "/metrics/", "/-/reload", "/-/quit", "/../etc/passwd", "*"])
+def test_nothing_else_is_there(web: Web, path: str) -> None:
+    answer = web.get(path)
+
+    assert answer.status == 404
+    assert path.encode() not in answer.body
+
+
+@pytest.mark.usefixtures("collector")
+def test_a_query_is_disregarded(web: Web) -> None:
+    assert web.get("/metrics?name[]=answer").status == 200
+
+
+@pytest.mark.usefixtures("collector")
+def test_openmetrics_for_those_who_accept_it(web: Web) -> None:
+    answer = web.get(Accept=OPENMETRICS)
+
+    assert answer.headers["Content-Type"].startswith("application/openmetrics-text; version=1.0.0; charset=utf-8")
+    assert answer.body.endswith(b"# EOF\n")
+
+
+@pytest.mark.parametrize(
+    ("header", "gzipped"),
+    [
+        ("gzip", True),
+        ("gzip, deflate", True),
+        ("br;q=1.0, gzip;q=0.8", True),
+        ("*", True),
+        ("GZIP", True),
+        ("", False),
+        ("identity", False),
+        ("gzip;q=0", False),
+        ("gzip; q=0.0", False),
+        ("xgzip", False),
+    ],
+)
+@pytest.mark.usefixtures("collector")
+def test_gzip_for_those_who_accept_it(web: Web, header: str, gzipped: bool) -> None:
+    plain = web.get().body
+    answer = web.get(Accept_Encoding=header)
+
+    assert (answer.headers.get("Content-Encoding") == "gzip") is gzipped
+    assert (gzip.decompress(answer.body) if gzipped else answer.body) == plain
+    assert int(answer.headers["Content-Length"]) == len(answer.body)
+
+
+@pytest.mark.usefixtures("collector")
+def test_head_is_get_without_the_body(web: Web) -> None:
+    get, head = web.get(), web.get(method="HEAD")
+
+    assert (head.status, head.body, head.headers["Content-Length"]) == (200, b"", get.headers["Content-Length"])
+    assert head.headers["Content-Type"] == get.headers["Content-Type"]

@@ -1,0 +1,350 @@
+"""TLS and passwords, as clients meet them: who gets in, and who cannot keep others out."""
+
+import contextlib
+import http.client
+import socket
+import ssl
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import bcrypt
+import pytest
+
+from exporter.web import MOST_REQUESTS, WebSecurity, WebServer
+from tests.eventually import eventually
+from tests.web.certificates import Authority, Certificate
+from tests.web.serving import LOCALHOST, Answer, Counting, Stage, Web, ask, read_all
+from tests.web.test_authentication import basic
+
+PASSWORD = "wonderland"
+USERS = f"basic_auth_users: {{alice: '{bcrypt.hashpw(PASSWORD.encode(), bcrypt.gensalt(4)).decode()}'}}\n"
+MUTUAL = "  client_auth_type: RequireAndVerifyClientCert\n  client_ca_file: {authority}\n"
+
+Serve = Callable[[str], "Secured"]
+
+
+class Secured:
+    """A server with a web config file, and a client of it."""
+
+    def __init__(self, path: Path, authority: Authority) -> None:
+        stage = Stage()
+        self.told: list[str | None] = []
+        self.path = path
+        self.authority = authority
+        self.server = WebServer(stage, [(LOCALHOST, 0)], WebSecurity.load(path, self.told.append))
+        web = Web(self.server)
+        web.exposition.publish(Counting())
+        stage.site = web.site()
+        self.server.open()
+
+    def trusting(self, client: Certificate | None = None, **versions: ssl.TLSVersion) -> ssl.SSLContext:
+        """A client's side, which trusts the server's authority, and may have a certificate of its own."""
+        context = ssl.create_default_context(cafile=str(self.authority.cert))
+        if client is not None:
+            context.load_cert_chain(client.cert, client.key)
+        for name, version in versions.items():
+            setattr(context, name, version)
+        return context
+
+    def get(self, path: str = "/metrics", context: ssl.SSLContext | None = None, **headers: str) -> Answer:
+        """One request by TLS."""
+        connection = http.client.HTTPSConnection(
+            LOCALHOST, self.server.port, timeout=30, context=context or self.trusting()
+        )
+        with contextlib.closing(connection):
+            return ask(connection, path, **headers)
+
+    def plain(self, path: str = "/metrics", **headers: str) -> Answer:
+        """One request without it."""
+        with contextlib.closing(http.client.HTTPConnection(LOCALHOST, self.server.port, timeout=30)) as connection:
+            return ask(connection, path, **headers)
+
+    def refuses(self, context: ssl.SSLContext) -> bool:
+        """Whether a client gets no answer, in the handshake or (TLS 1.3) right after it."""
+        try:
+            self.get(context=context)
+        except (ssl.SSLError, ConnectionError, http.client.RemoteDisconnected):
+            return True
+        return False
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    """Whom the clients trust."""
+    return Authority(tmp_path_factory.mktemp("authority"))
+
+
+@pytest.fixture(scope="module")
+def certificate(authority: Authority) -> Certificate:
+    """The server's certificate."""
+    return authority.issue("server", f"IP:{LOCALHOST}")
+
+
+@pytest.fixture
+def serve(authority: Authority, certificate: Certificate, tmp_path: Path) -> Iterator[Serve]:
+    """Starts servers with a web config file."""
+    with contextlib.ExitStack() as closing:
+
+        def start(text: str) -> Secured:
+            path = tmp_path / "web.yml"
+            path.write_text(text.replace("{authority}", str(authority.cert)))
+            secured = Secured(path, authority)
+            closing.callback(secured.server.close)
+            return secured
+
+        yield start
+
+
+@pytest.fixture(scope="module")
+def tls(certificate: Certificate) -> str:
+    """A file that asks for TLS."""
+    return f"tls_server_config:\n  cert_file: {certificate.cert}\n  key_file: {certificate.key}\n"
+
+
+# -- TLS -----------------------------------------------------------------------------------------------------------
+
+
+def test_metrics_come_by_tls_and_by_nothing_else(serve: Serve, tls: str) -> None:
+    secured = serve(tls)
+
+    assert secured.server.scheme == "https"
+    assert secured.get().body.endswith(b"answer 1.0\n")
+    with pytest.raises((ConnectionError, http.client.HTTPException)):
+        secured.plain()
+
+
+@pytest.mark.parametrize(
+    ("written", "spoken"),
+    [
+        ("", {"TLSv1.2", "TLSv1.3"}),
+        ("  min_version: TLS13\n", {"TLSv1.3"}),
+        ("  max_version: TLS12\n", {"TLSv1.2"}),
+    ],
+)
+def test_the_versions_that_are_written_are_spoken(serve: Serve, tls: str, written: str, spoken: set[str]) -> None:
+    secured = serve(tls + written)
+    only = {
+        "TLSv1.2": secured.trusting(maximum_version=ssl.TLSVersion.TLSv1_2),
+        "TLSv1.3": secured.trusting(minimum_version=ssl.TLSVersion.TLSv1_3),
+    }
+
+    assert {name for name, context in only.items() if not secured.refuses(context)} == spoken
+
+
+def test_who_has_a_certificate_of_the_authority_gets_in(serve: Serve, tls: str, authority: Authority) -> None:
+    secured = serve(tls + MUTUAL)
+
+    assert secured.get(context=secured.trusting(authority.issue("client"))).status == 200
+
+
+def test_who_has_none_or_another_authority_s_does_not(serve: Serve, tls: str, tmp_path: Path) -> None:
+    secured = serve(tls + MUTUAL)
+
+    assert secured.refuses(secured.trusting())
+    assert secured.refuses(secured.trusting(Authority(tmp_path, "other").issue("client")))
+
+
+def test_an_optional_certificate_is_verified_if_it_is_given(serve: Serve, tls: str, tmp_path: Path) -> None:
+    secured = serve(tls + MUTUAL.replace("RequireAndVerifyClientCert", "VerifyClientCertIfGiven"))
+
+    assert not secured.refuses(secured.trusting())
+    assert secured.refuses(secured.trusting(Authority(tmp_path, "other").issue("client")))
+
+
+@pytest.mark.parametrize(
+    ("names", "admitted"),
+    [
+        ([], False),
+        (["DNS:other.example"], False),
+        (["DNS:prometheus.example"], True),
+        (["DNS:other.example", "IP:2001:db8::1"], True),
+        (["email:a@b.example"], True),
+        (["URI:spiffe://node/prometheus"], True),
+    ],
+)
+def test_of_those_only_the_allowed(
+    serve: Serve, tls: str, authority: Authority, names: list[str], admitted: bool
+) -> None:
+    allowed = "prometheus.example, '2001:db8::1', a@b.example, 'spiffe://node/prometheus'"
+    secured = serve(tls + MUTUAL + f"  client_allowed_sans: [{allowed}]\n")
+
+    assert secured.refuses(secured.trusting(authority.issue("client", *names))) is not admitted
+
+
+@pytest.mark.parametrize("say", [b"", b"\x16\x03\x01\x02\x00\x01", b"GET / HTTP/1.1\r\n\r\n"], ids=repr)
+def test_those_who_never_shake_hands_do_not_keep_a_scrape_out(
+    serve: Serve, tls: str, say: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("exporter.web.server.SILENCE_SECONDS", 600.0)
+    secured = serve(tls)
+    with contextlib.ExitStack() as stack:
+        for _ in range(60):
+            connection = stack.enter_context(socket.create_connection((LOCALHOST, secured.server.port), timeout=30))
+            connection.sendall(say)
+
+        assert [secured.get().status for _ in range(3)] == [200] * 3
+        eventually(few_threads)  # whoever is sent away leaves before its time is up
+
+
+def few_threads() -> None:
+    assert sum(thread.name == "request" for thread in threading.enumerate()) <= MOST_REQUESTS
+
+
+def test_those_who_shake_hands_and_say_no_more_do_not_either(serve: Serve, tls: str) -> None:
+    secured = serve(tls)
+    with contextlib.ExitStack() as stack:
+        for _ in range(MOST_REQUESTS + 20):
+            connection = socket.create_connection((LOCALHOST, secured.server.port), timeout=30)
+            stack.enter_context(secured.trusting().wrap_socket(connection, server_hostname=LOCALHOST))
+
+        assert secured.get().status == 200
+
+
+def test_who_does_not_shake_hands_is_hung_up_on(serve: Serve, tls: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("exporter.web.server.SILENCE_SECONDS", 0.1)
+    with socket.create_connection((LOCALHOST, serve(tls).server.port), timeout=30) as connection:
+        assert read_all(connection) == b""
+
+
+# -- passwords -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", ["/metrics", "/", "/-/healthy", "/-/ready", "/healthz", "/status", "/nowhere"])
+def test_every_path_asks_for_the_password(serve: Serve, path: str) -> None:
+    secured = serve(USERS)
+    answer = secured.plain(path)
+
+    assert (answer.status, answer.body) == (401, b"unauthorized\n")
+    assert answer.headers["WWW-Authenticate"].startswith("Basic ")
+    assert secured.plain(path, Authorization=basic("alice", "wrong")).status == 401
+    assert secured.plain(path, Authorization=basic("bob", PASSWORD)).status == 401
+    assert secured.plain(path, Authorization=basic("alice", PASSWORD)).status == (404 if path == "/nowhere" else 200)
+
+
+def test_who_has_the_password_may_see_private_pages_by_any_name(serve: Serve) -> None:
+    answer = serve(USERS).plain("/status", Host="node1", Authorization=basic("alice", PASSWORD))
+
+    assert (answer.status, answer.body) == (200, b"DAEMON\n")
+
+
+@pytest.mark.parametrize(("policy", "status"), [(MUTUAL, 200), ("", 403)])
+def test_so_may_who_must_have_a_certificate(
+    serve: Serve, tls: str, authority: Authority, policy: str, status: int
+) -> None:
+    secured = serve(tls + policy)
+
+    assert secured.get("/status", secured.trusting(authority.issue("client")), Host="node1").status == status
+
+
+def test_a_certificate_does_not_stand_for_a_password(serve: Serve, tls: str, authority: Authority) -> None:
+    secured = serve(tls + MUTUAL + USERS)
+    known = secured.trusting(authority.issue("client"))
+
+    assert secured.get(context=known).status == 401
+    assert secured.get(context=known, Authorization=basic("alice", PASSWORD)).status == 200
+
+
+# -- headers -------------------------------------------------------------------------------------------------------
+
+
+def test_headers_are_on_every_answer_once(serve: Serve) -> None:
+    secured = serve("http_server_config: {headers: {X-Frame-Options: deny, X-Content-Type-Options: nosniff}}\n")
+    for path in ("/metrics", "/nowhere"):
+        headers = secured.plain(path).headers
+        assert (headers["X-Frame-Options"], headers["X-Content-Type-Options"]) == ("deny", "nosniff")
+    with socket.create_connection((LOCALHOST, secured.server.port), timeout=30) as connection:
+        connection.sendall(b"BREW / HTTP/1.1\r\n\r\n")
+        assert read_all(connection).count(b"X-Frame-Options: deny\r\n") == 1
+
+
+# -- while it serves -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def own(authority: Authority, tmp_path: Path) -> Certificate:
+    """A certificate that a test may replace."""
+    issued = authority.issue("own", f"IP:{LOCALHOST}")
+    return Certificate(issued.cert.rename(tmp_path / "own.pem"), issued.key.rename(tmp_path / "own.key"))
+
+
+def shown(secured: Secured) -> bytes:
+    """The certificate that the server shows."""
+    with (
+        socket.create_connection((LOCALHOST, secured.server.port), timeout=30) as connection,
+        secured.trusting().wrap_socket(connection, server_hostname=LOCALHOST) as wrapped,
+    ):
+        return wrapped.getpeercert(binary_form=True) or b""
+
+
+def test_a_new_certificate_is_shown_once_its_key_is_there_too(
+    serve: Serve, own: Certificate, authority: Authority
+) -> None:
+    secured = serve("tls_server_config: {cert_file: own.pem, key_file: own.key}\n")
+    before = shown(secured)
+    new = authority.issue("new", f"IP:{LOCALHOST}")
+    wanted = ssl.PEM_cert_to_DER_cert(new.cert.read_text())
+
+    new.cert.replace(own.cert)
+    assert shown(secured) == before
+    assert len(secured.told) == 1
+    assert "own.key: is not the private key of the certificate" in str(secured.told[0])
+
+    new.key.replace(own.key)
+    assert shown(secured) == wanted != before
+    assert secured.told[1:] == [None]
+
+
+def test_users_change_without_a_restart(serve: Serve) -> None:
+    secured = serve(USERS)
+    assert secured.plain(Authorization=basic("alice", PASSWORD)).status == 200
+
+    secured.path.write_text(USERS.replace("alice", "carol"))
+
+    assert secured.plain(Authorization=basic("alice", PASSWORD)).status == 401
+    assert secured.plain(Authorization=basic("carol", PASSWORD)).status == 200
+    assert secured.told == [None]
+
+
+def test_protection_can_be_added_without_a_restart(serve: Serve, tls: str) -> None:
+    secured = serve("")
+    assert secured.plain().status == 200
+
+    secured.path.write_text(tls + USERS)
+
+    assert secured.get().status == 401
+
+
+@pytest.mark.parametrize("text", ["basic_auth_users: {a: b}", "{", "", "# later\n", None])
+def test_a_file_that_makes_no_sense_or_protects_no_more_leaves_what_was_in_force(
+    serve: Serve, tls: str, text: str | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    secured = serve(tls + USERS)
+    if text is None:
+        secured.path.unlink()
+    else:
+        secured.path.write_text(text)
+
+    assert [secured.get(Authorization=basic("alice", PASSWORD)).status for _ in range(3)] == [200] * 3
+    assert secured.get().status == 401
+    assert len(secured.told) == 1
+    assert str(secured.told[0]).startswith(f"--web.config.file: {secured.path}: ")
+    assert "web_config_reload_failed" in capsys.readouterr().out
+
+
+def test_client_certificates_are_not_let_go_without_a_restart(serve: Serve, tls: str, authority: Authority) -> None:
+    secured = serve(tls + MUTUAL)
+
+    secured.path.write_text(tls)
+
+    assert secured.refuses(secured.trusting())
+    assert "no longer asks for client certificates; a restart is needed" in str(secured.told[0])
+    assert not secured.refuses(secured.trusting(authority.issue("client")))
+
+
+def test_nothing_is_read_again_while_nothing_changes(serve: Serve, tls: str) -> None:
+    secured = serve(tls)
+    for _ in range(3):
+        secured.get()
+
+    assert secured.told == []
