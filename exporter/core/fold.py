@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 
-from exporter.core import agenda, clients, gpus, life, log, replies, servers
+from exporter.core import agenda, clients, gpus, life, log, replies, servers, workloads
 from exporter.core.gpus import NVML
 from exporter.core.step import Step, chain, counted, quiet
 from exporter.model.event import Event
@@ -19,6 +19,7 @@ from exporter.model.observation import (
     LogGap,
     LogLine,
     Observation,
+    PodFound,
     ProcessExit,
     ProcessReading,
     SourceReading,
@@ -73,6 +74,8 @@ def _take(node: Node, seen: Observation) -> Told:
             return _process_read(node, seen)
         case ProcessExit():
             return _process_exited(node, seen)
+        case PodFound():
+            return replace(node, pods={**node.pods, seen.uid: seen}), ()
         case SourceReading():
             return _source_looked(_forget(_source_read(node, seen)), seen)
         case GpuEvent() | KernelRecord():
@@ -152,7 +155,14 @@ def _forget(node: Node) -> Node:
     daemons = {name: _forget_of(daemon, node.at, shown) for name, daemon in node.daemons.items()}
     wanted = agenda.watched(node)
     processes = {pid: process for pid, process in node.processes.items() if pid in wanted}
-    return replace(node, daemons=daemons, processes=processes)
+    return _forget_pods(replace(node, daemons=daemons, processes=processes))
+
+
+def _forget_pods(node: Node) -> Node:
+    if not node.pods:
+        return node
+    present = workloads.pods(node)
+    return replace(node, pods={uid: pod for uid, pod in node.pods.items() if uid in present})
 
 
 def _forget_of(daemon: Daemon, at: float, shown: set[int]) -> Daemon:

@@ -4,7 +4,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from exporter.model.observation import DaemonName, DaemonProcess, GpuReading, GpuUuid, ProcessReading, SourceReading
+from exporter.model.observation import (
+    DaemonName,
+    DaemonProcess,
+    GpuReading,
+    GpuUuid,
+    PodFound,
+    ProcessReading,
+    SourceReading,
+)
 
 DEFAULT_PIPE_DIRECTORY = "/tmp/nvidia-mps"  # noqa: S108 (NVIDIA's choice, not ours)
 DEFAULT_LOG_DIRECTORY = "/var/log/nvidia-mps"
@@ -211,3 +219,4 @@ class Node:
     gpus: Mapping[GpuUuid, Gpu] = field(default_factory=dict)
     processes: Mapping[int, ProcessReading] = field(default_factory=dict)
     sources: Mapping[str, Source] = field(default_factory=dict)
+    pods: Mapping[str, PodFound] = field(default_factory=dict)
