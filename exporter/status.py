@@ -124,7 +124,7 @@ def _whose(node: Node, process: ProcessReading) -> str:
         case Workload(kind=WorkloadKind.SLURM_JOB, name=name):
             shown = f"job {name}"
         case Workload(kind=WorkloadKind.POD, name=name):
-            shown = f"pod {name if pod is None else pod.name}"
+            shown = f"pod {name if pod is None else printable(pod.name)}"
         case Workload(kind=WorkloadKind.CONTAINER, name=name):
             shown = f"container {name[:_SHORT_ID]}"
         case Workload(name=name):
