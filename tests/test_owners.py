@@ -219,3 +219,10 @@ def test_a_name_is_forgotten_with_the_last_process_of_its_pod() -> None:
 def test_a_name_that_nobody_asked_for_is_forgotten() -> None:
     stray = PodFound(at=AT, uid="1" * 32, name="stray", namespace="default")
     assert not told(stray, gpu_reading()).node.pods
+
+
+def test_clients_that_connected_are_counted_by_owner_even_when_they_have_left() -> None:
+    left = told(*(exited(pid) for pid in (600, 601)), start=owned()).node
+    counted = series(View(left), "cuda_mps_workload_clients_connected", "workload_kind", "workload")
+    assert (counted["pod", POD], counted["user", "alice"]) == (2, 2)
+    assert sum(counted.values()) == 8

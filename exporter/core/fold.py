@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 
-from exporter.core import agenda, clients, gpus, life, log, replies, servers, workloads
+from exporter.core import accounts, agenda, clients, gpus, life, log, replies, servers, workloads
 from exporter.core.gpus import NVML
 from exporter.core.step import Step, chain, counted, quiet
 from exporter.model.event import Event
@@ -39,10 +39,11 @@ REMEMBERED_SERVERS_SECONDS = 60.0
 
 def fold(node: Node, seen: Observation) -> Told:
     """Take in one observation."""
-    node = replace(node, at=max(node.at, seen.at))
-    node, explained = _every_daemon(node, lambda daemon: life.explain(daemon, node.at))
+    before = replace(node, at=max(node.at, seen.at))
+    node, explained = _every_daemon(before, lambda daemon: life.explain(daemon, before.at))
     node, told = _take(node, seen)
-    return node, explained + told
+    events = explained + told
+    return accounts.account(before, node, events), events
 
 
 def fold_all(node: Node, observations: Iterable[Observation]) -> Iterator[Told]:
@@ -155,7 +156,7 @@ def _forget(node: Node) -> Node:
     daemons = {name: _forget_of(daemon, node.at, shown) for name, daemon in node.daemons.items()}
     wanted = agenda.watched(node)
     processes = {pid: process for pid, process in node.processes.items() if pid in wanted}
-    return _forget_pods(replace(node, daemons=daemons, processes=processes))
+    return accounts.forget(_forget_pods(replace(node, daemons=daemons, processes=processes)))
 
 
 def _forget_pods(node: Node) -> Node:

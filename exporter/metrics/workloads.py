@@ -4,7 +4,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable
 
 from exporter.core.workloads import workload_of
-from exporter.metrics.family import Labels, Samples, gauge
+from exporter.metrics.family import Labels, Samples, counter, gauge
 from exporter.model.node import Client, Daemon
 from exporter.view import View, printable, used_bytes
 
@@ -34,6 +34,13 @@ def _memory(view: View) -> Samples:
     return totals.items()
 
 
+def _connected(view: View) -> Samples:
+    totals: Counter[Labels] = Counter()
+    for workload, account in view.node.accounts.items():
+        totals[workload.kind, printable(workload.name)] += account.connected
+    return totals.items()
+
+
 FAMILIES = (
     gauge(
         "cuda_mps_workload_clients",
@@ -46,5 +53,11 @@ FAMILIES = (
         ("workload_kind", "workload", "gpu"),
         "GPU memory that an owner's clients use, their contexts included, as NVML last read it.",
         _memory,
+    ),
+    counter(
+        "cuda_mps_workload_clients_connected_total",
+        ("workload_kind", "workload"),
+        "Clients of an owner that have connected; it ends when the owner has had none for an hour.",
+        _connected,
     ),
 )

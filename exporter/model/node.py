@@ -13,6 +13,7 @@ from exporter.model.observation import (
     ProcessReading,
     SourceReading,
 )
+from exporter.model.workload import Account, Workload
 
 DEFAULT_PIPE_DIRECTORY = "/tmp/nvidia-mps"  # noqa: S108 (NVIDIA's choice, not ours)
 DEFAULT_LOG_DIRECTORY = "/var/log/nvidia-mps"
@@ -212,7 +213,10 @@ class Source:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """Everything remembered between two observations."""
+    """Everything remembered between two observations.
+
+    `unattributed` are the clients of whom it is not known yet who they are, so that no account has them.
+    """
 
     at: float = 0.0
     daemons: Mapping[DaemonName, Daemon] = field(default_factory=dict)
@@ -220,3 +224,5 @@ class Node:
     processes: Mapping[int, ProcessReading] = field(default_factory=dict)
     sources: Mapping[str, Source] = field(default_factory=dict)
     pods: Mapping[str, PodFound] = field(default_factory=dict)
+    accounts: Mapping[Workload, Account] = field(default_factory=dict)
+    unattributed: frozenset[int] = frozenset()

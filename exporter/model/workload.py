@@ -20,3 +20,11 @@ class Workload:
 
     kind: WorkloadKind
     name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Account:
+    """What an owner's clients have done so far. `used_at` is when it was last known to have one."""
+
+    used_at: float
+    connected: int = 0
