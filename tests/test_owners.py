@@ -183,6 +183,13 @@ def test_whoever_comes_puts_out_nobody() -> None:
     assert series(View(after, max_clients=2), "cuda_mps_client_info", "pid") == shown
 
 
+def test_it_matters_who_came_first_and_not_to_which_daemon() -> None:
+    present = told(
+        *at_work(600, at=AT + 10), *at_work(700, at=AT, daemon="/run/other"), start=node(DAEMON, "/run/other")
+    ).node
+    assert series(View(present, max_clients=1), "cuda_mps_client_info", "pid") == {("700",): 1}
+
+
 def test_nobody_is_omitted_where_all_fit() -> None:
     assert series(View(full(), max_clients=48), "cuda_mps_exporter_clients_omitted") == {(): 0}
     assert series(View(node()), "cuda_mps_exporter_clients_omitted") == {(): 0}
@@ -194,7 +201,7 @@ def test_a_client_that_is_too_young_is_not_omitted() -> None:
 
 
 def test_by_workload_no_client_has_series_of_its_own() -> None:
-    view = View(owned(), per_client=False)
+    view = View(owned(), per_client=False, max_clients=3)
     assert not series(view, "cuda_mps_client_info", "pid")
     assert not series(view, "cuda_mps_client_memory_used_bytes", "client")
     assert series(view, "cuda_mps_exporter_clients_omitted") == {(): 0}

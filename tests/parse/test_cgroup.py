@@ -255,6 +255,8 @@ FORGED = {
         v2(f"/docker/{ID}/system.slice/containerd.service/docker/{OTHER_ID}"),
         Belonging(container=ID),
     ),
+    "a directory below a user's slice": (v2(f"/user.slice/user-1000.slice/docker/{ID}"), NOBODY),
+    "the tail of a pod's path at the root": (v2(f"/pod{UID}/{ID}"), NOBODY),
     "a path that climbs": (v2(f"/user/alice/../../docker/{ID}"), NOBODY),
     "a directory of a user's at the root": (v1(f"/user/alice/docker/{ID}"), NOBODY),
 }
@@ -311,7 +313,11 @@ NAMES = (
 paths = st.lists(st.sampled_from(NAMES) | st.text(max_size=5), max_size=8).map("/".join)
 
 
-@given(st.text() | st.lists(st.tuples(st.sampled_from(("0::/", "1:name=systemd:/", "9:memory:/")), paths)).map(repr))
+hierarchies = st.sampled_from(("0::/", "1:name=systemd:/", "9:memory:/", "::", ""))
+lines = st.tuples(hierarchies, paths).map("".join)
+
+
+@given(st.text() | st.lists(lines).map("\n".join))
 @settings(max_examples=200, deadline=None)
 def test_any_text_tells_something_or_nothing(text: str) -> None:
     assert isinstance(belonging(text), Belonging)
