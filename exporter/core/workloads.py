@@ -1,11 +1,12 @@
 """Whose work each process is, and which pods are still without a name."""
 
 import re
+from functools import lru_cache
 
 from exporter.model.node import Node
 from exporter.model.observation import PodFound, ProcessReading
 from exporter.model.workload import Workload, WorkloadKind
-from exporter.parse.cgroup import Belonging, belonging
+from exporter.parse.cgroup import REMEMBERED_TEXTS, Belonging, belonging
 
 _NOBODYS_UNIT = re.compile(r"session-.+\.scope|user@.+\.service|init\.scope|(?:.+_)?slurmstepd\.scope")
 """Units that hold whatever a user, or Slurm, puts there: they tell less than the user's name."""
@@ -23,9 +24,14 @@ def workload_of(process: ProcessReading | None) -> Workload | None:
     """
     if process is None:
         return None
-    owners = belonging_of(process)
-    unit = owners.unit if owners.unit is None or not _NOBODYS_UNIT.fullmatch(owners.unit) else None
     user = process.user or (None if process.uid is None else str(process.uid))
+    return _owner(process.cgroup or "", user)
+
+
+@lru_cache(maxsize=REMEMBERED_TEXTS)
+def _owner(cgroup: str, user: str | None) -> Workload | None:
+    owners = belonging(cgroup)
+    unit = None if owners.unit is None or _NOBODYS_UNIT.fullmatch(owners.unit) else owners.unit
     told = (
         (WorkloadKind.SLURM_JOB, owners.slurm_job_id or owners.slurm_job_sluid),
         (WorkloadKind.POD, owners.pod_uid),
