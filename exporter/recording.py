@@ -24,6 +24,7 @@ from exporter.model.observation import (
     LogGap,
     LogLine,
     Observation,
+    PodFound,
     ProcessExit,
     ProcessReading,
     ProcessUtilization,
@@ -46,6 +47,7 @@ _KINDS: Mapping[str, type[Observation]] = {
     "kernel": KernelRecord,
     "process": ProcessReading,
     "process_exit": ProcessExit,
+    "pod_found": PodFound,
     "daemon_process": DaemonProcess,
     "source": SourceReading,
 }

@@ -3,11 +3,19 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from exporter.core.workloads import belonging_of, pod_of, workload_of
 from exporter.model.node import Client, Daemon, DaemonState, Node, Server, ServerState
+from exporter.model.observation import ProcessReading
+from exporter.model.workload import Workload, WorkloadKind
 from exporter.view import View, client_id, printable, used_bytes
 
-_COLUMNS = ("DAEMON", "SERVER", "STATE", "PID", "USER", "COMMAND", "GPU", "MEMORY")
+_COLUMNS = ("DAEMON", "SERVER", "STATE", "PID", "USER", "COMMAND", "WORKLOAD", "GPU", "MEMORY")
+_MAY_BE_LEFT_OUT = "WORKLOAD"
 _RIGHT = {"SERVER", "PID", "MEMORY"}
+_SHORT_ID = 12
+"""As much of a container's ID as Docker shows."""
+
+_LONGEST_WORKLOAD = 24
 MEBIBYTE = 1 << 20
 
 Memory = Mapping[int, Mapping[str, int]]
@@ -19,7 +27,7 @@ def table(node: Node) -> str:
     memory = _memory(node)
     rows = [row for daemon in View(node).daemons() for row in _daemon_rows(node, daemon, memory)]
     rows.extend(_bypassing_rows(node, memory))
-    lines = _aligned([_COLUMNS, *rows]) if rows else ["No MPS control daemon, and none expected."]
+    lines = _aligned(_told([_COLUMNS, *rows])) if rows else ["No MPS control daemon, and none expected."]
     return "\n".join([*lines, *_problems(node)]) + "\n"
 
 
@@ -59,13 +67,13 @@ def _daemon_rows(node: Node, daemon: Daemon, memory: Memory) -> Iterable[Sequenc
     state = daemon.state or "unknown"
     servers = list(daemon.servers.values())
     if not servers:
-        yield (printable(daemon.name), "-", state, "-", "-", "-", "-", "-")
+        yield (printable(daemon.name), "-", state, "-", "-", "-", "-", "-", "-")
     for server in servers:
         shown = state if daemon.state is not DaemonState.UP else server.state or "unknown"
         here = (printable(daemon.name), str(server.pid), shown)
         clients = _clients_of(daemon, server)
         if not clients:
-            yield (*here, "-", _user_of(node, server), "-", "-", "-")
+            yield (*here, "-", _user_of(node, server), "-", "-", "-", "-")
         for client in clients:
             yield from ((*here, *row) for row in _client_rows(node, client, memory))
     for pid in sorted(daemon.waiting):
@@ -100,11 +108,28 @@ def _bypassing_rows(node: Node, memory: Memory) -> Iterable[Sequence[str]]:
             yield ("none", "-", "bypassing", str(pid), *_who(node, pid), _gpu_name(node, uuid), shown)
 
 
-def _who(node: Node, pid: int) -> tuple[str, str]:
+def _who(node: Node, pid: int) -> tuple[str, str, str]:
     process = node.processes.get(pid)
     if process is None:
-        return "-", "-"
-    return printable(process.user or "-"), printable(process.command or "-")[:32]
+        return "-", "-", "-"
+    return printable(process.user or "-"), printable(process.command or "-")[:32], _whose(node, process)
+
+
+def _whose(node: Node, process: ProcessReading) -> str:
+    """Its workload in few words; none where that is the user, who has a column of their own."""
+    workload, pod = workload_of(process), pod_of(node, process)
+    match workload:
+        case None | Workload(kind=WorkloadKind.USER):
+            return "-"
+        case Workload(kind=WorkloadKind.SLURM_JOB, name=name):
+            shown = f"job {name}"
+        case Workload(kind=WorkloadKind.POD, name=name):
+            shown = f"pod {name if pod is None else printable(pod.name)}"
+        case Workload(kind=WorkloadKind.CONTAINER, name=name):
+            shown = f"container {name[:_SHORT_ID]}"
+        case Workload(name=name):
+            shown = name
+    return shown if len(shown) <= _LONGEST_WORKLOAD else f"{shown[: _LONGEST_WORKLOAD - 1]}…"
 
 
 def _memory(node: Node) -> Memory:
@@ -157,7 +182,22 @@ def _client_object(node: Node, client: Client, memory: Memory) -> dict[str, Any]
         "pid": client.pid,
         "user": None if process is None else process.user,
         "command": None if process is None else process.command,
+        **_owners_object(node, process),
         "memory_used_bytes": dict(memory.get(client.pid, {})),
+    }
+
+
+def _owners_object(node: Node, process: ProcessReading | None) -> dict[str, Any]:
+    owners, pod, workload = belonging_of(process), pod_of(node, process), workload_of(process)
+    return {
+        "unit": owners.unit,
+        "container": owners.container,
+        "pod_uid": owners.pod_uid,
+        "pod": None if pod is None else pod.name,
+        "namespace": None if pod is None else pod.namespace,
+        "slurm_job_id": owners.slurm_job_id,
+        "slurm_job_sluid": owners.slurm_job_sluid,
+        "workload": None if workload is None else {"kind": workload.kind, "name": workload.name},
     }
 
 
@@ -174,9 +214,17 @@ def _gpu_object(node: Node, uuid: str) -> dict[str, Any]:
     }
 
 
+def _told(rows: Sequence[Sequence[str]]) -> Sequence[Sequence[str]]:
+    """Without the column that has nothing to tell where nobody but users own anything."""
+    index = _COLUMNS.index(_MAY_BE_LEFT_OUT)
+    if any(row[index] != "-" for row in rows[1:]):
+        return rows
+    return [(*row[:index], *row[index + 1 :]) for row in rows]
+
+
 def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
     widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
-    right = [name in _RIGHT for name in _COLUMNS]
+    right = [name in _RIGHT for name in rows[0]]
     return [
         "  ".join(
             cell.rjust(width) if to_right else cell.ljust(width)

@@ -1,6 +1,6 @@
 """A view of the node for those who show it: what there is to tell of, and how it is named and written."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from exporter.model.node import Client, Daemon, Node, Server
@@ -23,14 +23,18 @@ class ConfigStatus:
 class View:
     """The node at a moment, and how old a client must be to have series of its own, in seconds.
 
-    `clock_step` is by how many seconds the wall clock has been set since the exporter started.
-    `configuration` is None where none was read, as in a replay.
+    `clock_step` is by how many seconds the wall clock has been set since the exporter started. At most `max_clients`
+    have series of their own, and none where not `per_client`; they are counted all the same. `configuration` is None
+    where none was read, as in a replay. `paused` says that the driver was let go of.
     """
 
     node: Node
     client_min_age: float = 0.0
     clock_step: float = 0.0
+    max_clients: int = 512
+    per_client: bool = True
     configuration: ConfigStatus | None = None
+    paused: bool = False
 
     def daemons(self) -> Iterable[Daemon]:
         """The daemons that there is something to tell of."""
@@ -40,14 +44,33 @@ class View:
         """All servers, each with its daemon."""
         return ((daemon, server) for daemon in self.daemons() for server in daemon.servers.values())
 
+    def connected(self) -> Iterable[tuple[Daemon, Client]]:
+        """All clients, each with its daemon."""
+        return ((daemon, client) for daemon in self.daemons() for client in daemon.clients.values())
+
     def clients(self) -> Iterable[tuple[Daemon, Client, str]]:
-        """The clients that are old enough, each with its daemon and its id."""
-        for daemon in self.daemons():
-            for client in daemon.clients.values():
-                process = self.node.processes.get(client.pid)
-                born = client.connected_at if process is None else min(process.started, client.connected_at)
-                if self.node.at - born >= self.client_min_age:
-                    yield daemon, client, client_id(client, process)
+        """The clients that have series of their own, each with its daemon and its id."""
+        for daemon, client in self._shown():
+            yield daemon, client, client_id(client, self.node.processes.get(client.pid))
+
+    def omitted(self) -> int:
+        """How many clients have none because there are too many."""
+        return max(0, len(self._grown()) - self.max_clients) if self.per_client else 0
+
+    def _shown(self) -> Iterable[tuple[Daemon, Client]]:
+        """Those that have been connected longest, so that nobody who comes puts out another."""
+        grown = self._grown() if self.per_client else ()
+        if len(grown) <= self.max_clients:
+            return grown
+        return sorted(grown, key=lambda each: (each[1].connected_at, each[1].pid))[: self.max_clients]
+
+    def _grown(self) -> Sequence[tuple[Daemon, Client]]:
+        return [(daemon, client) for daemon, client in self.connected() if self._age(client) >= self.client_min_age]
+
+    def _age(self, client: Client) -> float:
+        process = self.node.processes.get(client.pid)
+        born = client.connected_at if process is None else min(process.started, client.connected_at)
+        return self.node.at - born
 
 
 def client_id(client: Client, process: ProcessReading | None) -> str:

@@ -21,6 +21,7 @@ from exporter.model.observation import (
     LogFile,
     LogLine,
     Observation,
+    PodFound,
     ProcessExit,
     ProcessReading,
     SourceReading,
@@ -211,10 +212,19 @@ def process(
     uid: int = 1001,
     user: str = "alice",
     command: str = "train.py",
+    cgroup: str | None = None,
 ) -> ProcessReading:
     """/proc tells who a process is."""
-    start = pid * 100 if ticks is None else ticks
-    return ProcessReading(at=at, pid=pid, start_ticks=start, started=AT - 60, uid=uid, user=user, command=command)
+    return ProcessReading(
+        at=at,
+        pid=pid,
+        start_ticks=pid * 100 if ticks is None else ticks,
+        started=AT - 60,
+        uid=uid,
+        user=user,
+        command=command,
+        cgroup=cgroup,
+    )
 
 
 def exited(pid: int = CLIENT, *, at: float = AT, ticks: int | None = None) -> ProcessExit:
@@ -296,7 +306,33 @@ def faulted() -> Node:
     return told(xid, *server_log(*FAULT_BLOCK, at=AT + 3), start=three_clients()).node
 
 
-SCENES = {each.__name__: each for each in (idle, three_clients, full, daemon_dead, no_nvml, gpu_lost, faulted)}
+CONTAINER, POD, SLUID = "99f3a16e" * 8, "eab5a334-93fe-48a8-b139-9e8079c1f163", "sEKNKTV3WPV500"
+
+
+def owned() -> Node:
+    """A client of each kind of owner, and two of one pod, whose name is known."""
+    paths = {
+        600: f"/kubepods/burstable/pod{POD}/{CONTAINER}",
+        601: f"/kubepods/burstable/pod{POD}/{'0' * 64}",
+        602: "/system.slice/slurmstepd.scope/job_42/step_0/user/task_0",
+        603: f"/system.slice/slurmstepd.scope/{SLUID}/step_0/user/task_0",
+        604: f"/system.slice/docker-{CONTAINER}.scope",
+        605: "/system.slice/vllm@llama\\x2d70b.service",
+        606: "/user.slice/user-1001.slice/session-3.scope",
+        607: "/user.slice/user-1001.slice/user@1001.service/app.slice/app.service",
+    }
+    return told(
+        *at_work(*paths),
+        daemon_process(),
+        *(process(pid, cgroup=f"0::{path}\n") for pid, path in paths.items()),
+        PodFound(at=AT, uid=POD, name="train-0", namespace="team-a"),
+        gpu_reading(dict.fromkeys(paths, 1000)),
+        gpu_reading({600: 500}, gpu=OTHER_GPU, index=1),
+        *looks(),
+    ).node
+
+
+SCENES = {each.__name__: each for each in (idle, three_clients, full, daemon_dead, no_nvml, gpu_lost, faulted, owned)}
 
 
 def looks(*, at: float = AT) -> tuple[SourceReading, ...]:

@@ -448,4 +448,6 @@ class TestHostileNames:
 
 def spoiled(sample: Sample) -> set[tuple[str, str]]:
     """The labels of a sample that a name stands in."""
-    return {(label, sample.labels[label]) for label in ("user", "command", "name") if label in sample.labels}
+    return {
+        (label, sample.labels[label]) for label in ("user", "command", "name", "workload") if label in sample.labels
+    }

@@ -19,6 +19,7 @@ from exporter.model.observation import (
     LogFile,
     LogLine,
     Observation,
+    PodFound,
     ProcessExit,
     ProcessReading,
     ProcessUtilization,
@@ -82,6 +83,7 @@ anything = st.one_of(
         executable=st.none() | texts,
         cgroup=st.none() | texts,
     ),
+    st.builds(PodFound, at=times, uid=texts, name=texts, namespace=texts),
     st.builds(ProcessExit, at=times, pid=counts, start_ticks=counts),
     st.builds(
         DaemonProcess,

@@ -10,6 +10,7 @@ from exporter.model.node import Node
 from tests.builders import (
     AT,
     CLIENT,
+    CONTAINER,
     CONTEXT_BYTES,
     CONTROL,
     DAEMON,
@@ -18,7 +19,9 @@ from tests.builders import (
     GPU_BYTES,
     MIB,
     OTHER_GPU,
+    POD,
     SERVER,
+    SLUID,
     at_work,
     control_log,
     daemon_dead,
@@ -31,6 +34,7 @@ from tests.builders import (
     no_daemon,
     no_nvml,
     node,
+    owned,
     process,
     refusal,
     server_log,
@@ -88,6 +92,24 @@ class TestTable:
         """To the character."""
         assert status.table(scene()) == table
 
+    def test_whose_work_a_client_is_has_a_column_where_it_is_not_a_users(self) -> None:
+        """In few words, so that a row still fits 100 columns."""
+        lines = status.table(owned()).splitlines()
+        column = lines[0].index("WORKLOAD")
+        assert [line[column : column + 26].rstrip() for line in lines[1:]] == [
+            "pod train-0",
+            "pod train-0",
+            "pod train-0",
+            "job 42",
+            f"job {SLUID}",
+            f"container {CONTAINER[:12]}",
+            "vllm@llama\\x2d70b.servi…",
+            "-",
+            "-",
+        ]
+        assert max(map(len, lines)) <= 100
+        assert "WORKLOAD" not in status.table(three_clients())
+
     def test_no_daemon_and_none_expected_is_said_in_words(self) -> None:
         """An empty table would look like a defect."""
         present = told(no_daemon(), start=node(DAEMON, expected=False)).node
@@ -132,7 +154,8 @@ class TestJson:
     def test_a_small_node(self) -> None:
         """Every key there is."""
         used = (1 << 30) + CONTEXT_BYTES
-        present = told(*at_work(CLIENT), daemon_process(), process(ticks=36), gpu_reading([CLIENT]), look()).node
+        who = process(ticks=36, cgroup="0::/system.slice/train.service\n")
+        present = told(*at_work(CLIENT), daemon_process(), who, gpu_reading([CLIENT]), look()).node
         assert json.loads(json.dumps(status.as_json(present))) == {
             "at": AT,
             "daemons": [
@@ -154,6 +177,14 @@ class TestJson:
                                     "pid": CLIENT,
                                     "user": "alice",
                                     "command": "train.py",
+                                    "unit": "train.service",
+                                    "container": None,
+                                    "pod_uid": None,
+                                    "pod": None,
+                                    "namespace": None,
+                                    "slurm_job_id": None,
+                                    "slurm_job_sluid": None,
+                                    "workload": {"kind": "unit", "name": "train.service"},
                                     "memory_used_bytes": {GPU: used},
                                 }
                             ],
@@ -174,6 +205,16 @@ class TestJson:
             ],
             "sources": {"nvml": {"problem": None}},
         }
+
+    def test_to_whom_clients_belong(self) -> None:
+        """As the labels of their info have it."""
+        (server,) = status.as_json(owned())["daemons"][0]["servers"]
+        by_pid = {client["pid"]: client for client in server["clients"]}
+        assert (by_pid[600]["pod_uid"], by_pid[600]["pod"], by_pid[600]["namespace"]) == (POD, "train-0", "team-a")
+        assert (by_pid[600]["container"], by_pid[604]["container"]) == (CONTAINER, CONTAINER)
+        assert (by_pid[602]["slurm_job_id"], by_pid[603]["slurm_job_sluid"]) == ("42", SLUID)
+        assert by_pid[607]["unit"] == "user@1001.service"
+        assert by_pid[607]["workload"] == {"kind": "user", "name": "alice"}
 
     def test_who_waits_and_who_bypasses(self) -> None:
         """By their PIDs."""

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 
-from exporter.core import agenda, clients, gpus, life, log, replies, servers, xids
+from exporter.core import accounts, agenda, clients, gpus, life, log, replies, servers, workloads, xids
 from exporter.core.gpus import NVML
 from exporter.core.step import Step, chain, counted, quiet
 from exporter.model.event import Event
@@ -19,6 +19,7 @@ from exporter.model.observation import (
     LogGap,
     LogLine,
     Observation,
+    PodFound,
     ProcessExit,
     ProcessReading,
     SourceReading,
@@ -38,10 +39,11 @@ REMEMBERED_SERVERS_SECONDS = 60.0
 
 def fold(node: Node, seen: Observation) -> Told:
     """Take in one observation."""
-    node = xids.settle(replace(node, at=max(node.at, seen.at)))
-    node, explained = _every_daemon(node, lambda daemon: life.explain(daemon, node.at))
+    before = xids.settle(replace(node, at=max(node.at, seen.at)))
+    node, explained = _every_daemon(before, lambda daemon: life.explain(daemon, before.at))
     node, told = _take(node, seen)
-    return node, explained + told
+    events = explained + told
+    return accounts.account(before, node, events), events
 
 
 def fold_all(node: Node, observations: Iterable[Observation]) -> Iterator[Told]:
@@ -74,6 +76,8 @@ def _take(node: Node, seen: Observation) -> Told:
             return _process_read(node, seen)
         case ProcessExit():
             return _process_exited(node, seen)
+        case PodFound():
+            return replace(node, pods={**node.pods, seen.uid: seen}), ()
         case SourceReading():
             return _source_looked(_forget(_source_read(node, seen)), seen)
         case GpuEvent():
@@ -161,7 +165,14 @@ def _forget(node: Node) -> Node:
     }
     wanted = agenda.watched(node)
     processes = {pid: process for pid, process in node.processes.items() if pid in wanted}
-    return replace(node, daemons=daemons, processes=processes)
+    return accounts.forget(_forget_pods(replace(node, daemons=daemons, processes=processes)))
+
+
+def _forget_pods(node: Node) -> Node:
+    if not node.pods:
+        return node
+    present = workloads.pods(node)
+    return replace(node, pods={uid: pod for uid, pod in node.pods.items() if uid in present})
 
 
 def _forget_of(daemon: Daemon, at: float, shown: set[int]) -> Daemon:

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
-from exporter.metrics import clients, configuration, daemons, eyes, gpus, servers, xids
+from exporter.metrics import clients, configuration, daemons, eyes, gpus, servers, workloads, xids
 from exporter.metrics.family import Family
 from exporter.view import View
 
@@ -13,6 +13,7 @@ CATALOGUE: tuple[Family, ...] = (
     *daemons.FAMILIES,
     *servers.FAMILIES,
     *clients.FAMILIES,
+    *workloads.FAMILIES,
     *gpus.FAMILIES,
     *xids.FAMILIES,
     *eyes.FAMILIES,

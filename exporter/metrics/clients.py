@@ -1,16 +1,45 @@
 """Families about clients. Who a client is stands on its info alone; the others join it on `client`."""
 
-from exporter.metrics.family import Samples, gauge
+from exporter.core.workloads import belonging_of, pod_of
+from exporter.metrics.family import Labels, Samples, gauge
+from exporter.model.observation import ProcessReading
 from exporter.view import View, used_bytes
+
+OWNERS = (
+    "unit",
+    "client_container",
+    "client_pod_uid",
+    "client_pod",
+    "client_namespace",
+    "slurm_job_id",
+    "slurm_job_sluid",
+)
+"""To whom a client belongs, as far as it is known; with a prefix where Prometheus may put labels of its own."""
 
 
 def _info(view: View) -> Samples:
     for daemon, client, client_id in view.clients():
         process = view.node.processes.get(client.pid)
-        uid = "" if process is None or process.uid is None else str(process.uid)
-        user = "" if process is None else process.user or ""
-        command = "" if process is None else process.command or ""
-        yield (daemon.name, str(client.server), client_id, str(client.pid), uid, user, command), 1
+        yield (daemon.name, str(client.server), client_id, str(client.pid), *_who(process), *_owners(view, process)), 1
+
+
+def _who(process: ProcessReading | None) -> Labels:
+    if process is None:
+        return "", "", ""
+    return "" if process.uid is None else str(process.uid), process.user or "", process.command or ""
+
+
+def _owners(view: View, process: ProcessReading | None) -> Labels:
+    owners, pod = belonging_of(process), pod_of(view.node, process)
+    return (
+        owners.unit or "",
+        owners.container or "",
+        owners.pod_uid or "",
+        "" if pod is None else pod.name,
+        "" if pod is None else pod.namespace,
+        owners.slurm_job_id or "",
+        owners.slurm_job_sluid or "",
+    )
 
 
 def _memory(view: View) -> Samples:
@@ -24,7 +53,7 @@ def _memory(view: View) -> Samples:
 FAMILIES = (
     gauge(
         "cuda_mps_client_info",
-        ("daemon", "server", "client", "pid", "uid", "user", "command"),
+        ("daemon", "server", "client", "pid", "uid", "user", "command", *OWNERS),
         "Who a connected client is, once it is of the age that --client-min-age sets; join on client.",
         _info,
     ),
@@ -33,5 +62,11 @@ FAMILIES = (
         ("daemon", "client", "gpu"),
         "GPU memory that the client uses, its context included, as NVML last read it.",
         _memory,
+    ),
+    gauge(
+        "cuda_mps_exporter_clients_omitted",
+        (),
+        "Clients without series of their own because there are too many; the families by workload count them too.",
+        lambda view: (((), view.omitted()),),
     ),
 )

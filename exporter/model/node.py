@@ -4,7 +4,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from exporter.model.observation import DaemonName, DaemonProcess, GpuReading, GpuUuid, ProcessReading, SourceReading
+from exporter.model.observation import (
+    DaemonName,
+    DaemonProcess,
+    GpuReading,
+    GpuUuid,
+    PodFound,
+    ProcessReading,
+    SourceReading,
+)
+from exporter.model.workload import Account, Workload
 from exporter.model.xids import Xids
 
 DEFAULT_PIPE_DIRECTORY = "/tmp/nvidia-mps"  # noqa: S108 (NVIDIA's choice, not ours)
@@ -220,7 +229,10 @@ class Source:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """Everything remembered between two observations."""
+    """Everything remembered between two observations.
+
+    `unattributed` are the clients of whom it is not known yet who they are, so that no account has them.
+    """
 
     at: float = 0.0
     daemons: Mapping[DaemonName, Daemon] = field(default_factory=dict)
@@ -228,3 +240,6 @@ class Node:
     processes: Mapping[int, ProcessReading] = field(default_factory=dict)
     sources: Mapping[str, Source] = field(default_factory=dict)
     xids: Xids = field(default_factory=Xids)
+    pods: Mapping[str, PodFound] = field(default_factory=dict)
+    accounts: Mapping[Workload, Account] = field(default_factory=dict)
+    unattributed: frozenset[int] = frozenset()

@@ -154,6 +154,16 @@ class ProcessReading:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PodFound:
+    """The name and namespace of the pod that has this UID."""
+
+    at: float
+    uid: str
+    name: str
+    namespace: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessExit:
     """A process that was seen alive has gone."""
 
@@ -216,6 +226,7 @@ Observation = (
     | KernelRecord
     | ProcessReading
     | ProcessExit
+    | PodFound
     | DaemonProcess
     | LogFile
     | SourceReading

@@ -1,0 +1,87 @@
+"""Each owner's account: a client is put to it once, whatever comes first, and it is closed when nobody uses it."""
+
+import pytest
+from hypothesis import given, settings
+
+from exporter.core import accounts
+from exporter.core.accounts import FORGOTTEN_SECONDS
+from exporter.model.node import Node
+from exporter.model.observation import Observation
+from tests.builders import AT, CLIENT, active, at_work, clients, exited, look, process, server_log, told
+from tests.core.strategies import timelines
+
+JOB_CGROUP = "0::/system.slice/slurmstepd.scope/job_42/step_0/user/task_0\n"
+
+MINUTE = 60.0
+
+
+def connected(present: Node) -> dict[str, int]:
+    return {workload.name: each.connected for workload, each in present.accounts.items()}
+
+
+def comes_and_goes(pid: int, *, at: float = AT, user: str = "alice", stays: float = 1.0) -> tuple[Observation, ...]:
+    """A client's whole life."""
+    return (
+        *server_log(active(pid), at=at),
+        process(pid, at=at + 0.1, user=user),
+        exited(pid, at=at + stays),
+    )
+
+
+@pytest.mark.parametrize("known_first", [True, False])
+def test_a_client_counts_once_whether_it_connects_or_is_known_first(known_first: bool) -> None:
+    reading, connects = process(cgroup=JOB_CGROUP), server_log(active())[0]
+    seen = (reading, connects) if known_first else (connects, reading)
+    present = told(*at_work(), *seen, reading, connects, clients(CLIENT, at=AT + 1)).node
+    assert connected(present) == {"42": 1}
+
+
+def test_a_client_that_nobody_knows_is_on_nobodys_account() -> None:
+    assert connected(told(*at_work(CLIENT)).node) == {}
+
+
+def test_a_client_that_left_unknown_is_not_counted_with_the_next_of_its_pid() -> None:
+    present = told(*at_work(CLIENT), clients(at=AT + 5), clients(at=AT + 7), process(at=AT + 8, user="bob")).node
+    assert connected(present) == {}
+    assert not present.unattributed
+
+
+def test_an_account_outlives_the_clients() -> None:
+    present = told(*at_work(), *comes_and_goes(600), *comes_and_goes(601, at=AT + 5), look(at=AT + MINUTE)).node
+    assert connected(present) == {"alice": 2}
+
+
+def test_a_pid_that_comes_again_is_on_its_own_owners_account() -> None:
+    again = process(ticks=2, at=AT + 5, user="bob")
+    present = told(*at_work(CLIENT), process(ticks=1), again, *server_log(active(), at=AT + 6)).node
+    assert connected(present) == {"alice": 1, "bob": 1}
+
+
+def test_whoever_has_had_no_client_for_an_hour_is_forgotten() -> None:
+    left = told(*at_work(), *comes_and_goes(CLIENT, stays=10 * MINUTE)).node
+    ended = AT + 10 * MINUTE
+    assert connected(told(look(at=ended + FORGOTTEN_SECONDS), start=left).node) == {"alice": 1}
+    assert connected(told(look(at=ended + FORGOTTEN_SECONDS + 1), start=left).node) == {}
+
+
+def test_whoever_has_a_client_is_not_forgotten() -> None:
+    present = told(*at_work(CLIENT), process()).node
+    for hour in range(1, 5):
+        present = told(look(at=AT + hour * FORGOTTEN_SECONDS + hour), start=present).node
+    assert connected(present) == {"alice": 1}
+
+
+def test_of_too_many_owners_those_are_kept_who_were_there_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(accounts, "MOST_OWNERS", 3)
+    lives = (comes_and_goes(600 + number, at=AT + 10 * number, user=f"user{number}") for number in range(5))
+    present = told(*at_work(), *(seen for life in lives for seen in life)).node
+    assert set(connected(present)) == {"user2", "user3", "user4"}
+
+
+@given(timelines)
+@settings(max_examples=50, deadline=None)
+def test_accounts_never_hold_more_clients_than_connected(story: list[Observation]) -> None:
+    present = told(*story).node
+    everybody = sum(daemon.totals.connected for daemon in present.daemons.values())
+    assert sum(connected(present).values()) + len(present.unattributed) <= everybody
+    assert present.unattributed <= {pid for daemon in present.daemons.values() for pid in daemon.clients}

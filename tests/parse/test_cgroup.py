@@ -1,0 +1,351 @@
+"""What /proc/PID/cgroup tells: every runtime's shapes, and what a workload can write there about itself."""
+
+import time
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from exporter.parse.cgroup import Belonging, belonging
+
+ID, OTHER_ID = "99f3a16ea25b7724cb56a4f0c0df1113ad9474fbf5545bead97fd5c7f61c13f4", "fd9d0ea0" * 8
+UID = "eab5a334-93fe-48a8-b139-9e8079c1f163"
+UID_ = UID.replace("-", "_")
+STATIC_UID = "712b37831be464ccc2fb1553ef89aa91"
+SLUID = "sEKNKTV3WPV500"
+USERS = "/user.slice/user-1000.slice/user@1000.service"
+
+
+def v2(path: str) -> str:
+    return f"0::{path}\n"
+
+
+def v1(path: str, systemd: str | None = None) -> str:
+    """All controllers at one path, as Docker and the kubelet have it; systemd's own hierarchy may be at another."""
+    controllers = ("pids", "memory", "devices", "cpuset", "cpu,cpuacct", "freezer")
+    lines = [f"{number}:{names}:{path}" for number, names in enumerate(controllers, start=2)]
+    return "\n".join([*reversed(lines), f"1:name=systemd:{path if systemd is None else systemd}"]) + "\n"
+
+
+NOBODY = Belonging()
+
+SYSTEMD = {
+    "a service": (v2("/system.slice/ssh.service"), Belonging(unit="ssh.service")),
+    "a service, v1": (v1("/", "/system.slice/ssh.service"), Belonging(unit="ssh.service")),
+    "a service, hybrid": (
+        "3:devices:/system.slice\n1:name=systemd:/system.slice/a.service\n0::/system.slice/a.service\n",
+        Belonging(unit="a.service"),
+    ),
+    "a cgroup that the service made": (v2("/system.slice/a.service/worker"), Belonging(unit="a.service")),
+    "an instance in a slice": (
+        v2("/system.slice/system-vllm.slice/vllm@llama\\x2d70b.service"),
+        Belonging(unit="vllm@llama\\x2d70b.service"),
+    ),
+    "a name like a controller's": (v2("/system.slice/_memory.service"), Belonging(unit="memory.service")),
+    "a session": (v2("/user.slice/user-1000.slice/session-3.scope"), Belonging(unit="session-3.scope")),
+    "a user's unit": (v2(f"{USERS}/app.slice/app-train.service"), Belonging(unit="user@1000.service")),
+    "a machine": (
+        v2("/machine.slice/systemd-nspawn@dev.service/payload"),
+        Belonging(unit="systemd-nspawn@dev.service"),
+    ),
+    "PID 1": (v2("/init.scope"), Belonging(unit="init.scope")),
+    "a stopped one": (v2("/system.slice/a.service (deleted)"), Belonging(unit="a.service")),
+    "a slice alone": (v2("/system.slice"), NOBODY),
+    "the root": (v2("/"), NOBODY),
+    "its own cgroup namespace's root": (v2("/"), NOBODY),
+    "the parent of its cgroup namespace": (v2("/.."), NOBODY),
+    "a neighbour of its cgroup namespace": (v2("/../ssh.service"), Belonging(unit="ssh.service")),
+}
+
+CONTAINERS = {
+    **{
+        f"{runtime}, systemd": (
+            v2(f"/{parent}/{runtime}-{ID}.scope"),
+            Belonging(unit=f"{runtime}-{ID}.scope", container=ID),
+        )
+        for runtime, parent in {
+            "docker": "system.slice",
+            "libpod": "machine.slice",
+            "nerdctl": "system.slice",
+            "crio": "system.slice",
+        }.items()
+    },
+    "Docker, cgroupfs": (v2(f"/docker/{ID}"), Belonging(container=ID)),
+    "Docker, cgroupfs, v1": (v1(f"/docker/{ID}"), Belonging(container=ID)),
+    "Docker, systemd, v1": (
+        v1(f"/system.slice/docker-{ID}.scope"),
+        Belonging(unit=f"docker-{ID}.scope", container=ID),
+    ),
+    "Docker with init inside": (
+        v2(f"/system.slice/docker-{ID}.scope/init.scope"),
+        Belonging(unit=f"docker-{ID}.scope", container=ID),
+    ),
+    "Docker below its service": (
+        v2(f"/system.slice/docker.service/docker/{ID}"),
+        Belonging(unit="docker.service", container=ID),
+    ),
+    "Docker below a slice of the administrator's": (
+        v2(f"/gpu.slice/gpu-train.slice/docker-{ID}.scope"),
+        Belonging(unit=f"docker-{ID}.scope", container=ID),
+    ),
+    "Podman's container cgroup": (
+        v2(f"/machine.slice/libpod-{ID}.scope/container"),
+        Belonging(unit=f"libpod-{ID}.scope", container=ID),
+    ),
+    "a Podman pod": (
+        v2(f"/machine.slice/machine-libpod_pod_{OTHER_ID}.slice/libpod-{ID}.scope"),
+        Belonging(unit=f"libpod-{ID}.scope", container=ID),
+    ),
+    "Podman, cgroupfs": (v2(f"/libpod_parent/libpod-{ID}"), Belonging(container=ID)),
+    "Amazon ECS, v1": (v1(f"/ecs/529630467358463ab6bbba4e73afe704/{ID}"), Belonging(container=ID)),
+    "Amazon ECS, v2": (
+        v2(f"/ecstasks.slice/ecstasks-529630467358463ab6bbba4e73afe704.slice/docker-{ID}.scope"),
+        Belonging(unit=f"docker-{ID}.scope", container=ID),
+    ),
+    "LXC": (v2("/lxc.payload.web-1/system.slice/nginx.service"), Belonging(container="web-1")),
+    "LXC, v1": (v1("/lxc/web-1"), Belonging(container="web-1")),
+    "a container that was removed": (v2(f"/docker/{ID} (deleted)"), Belonging(container=ID)),
+    "a neighbour": (
+        v2(f"/../docker-{ID}.scope"),
+        Belonging(unit=f"docker-{ID}.scope", container=ID),
+    ),
+    "a neighbour, cgroupfs": (v2(f"/../{ID}"), Belonging(container=ID)),
+    "Docker in Docker": (v2(f"/docker/{ID}/docker/{OTHER_ID}"), Belonging(container=ID)),
+    "kind, from its host": (
+        v2(
+            f"/system.slice/docker-{ID}.scope/kubelet.slice/kubelet-kubepods.slice/"
+            f"kubelet-kubepods-pod{UID_}.slice/cri-containerd-{OTHER_ID}.scope"
+        ),
+        Belonging(unit=f"docker-{ID}.scope", container=ID),
+    ),
+    "k3d, from its host": (v2(f"/docker/{ID}/kubepods/besteffort/pod{UID}/{OTHER_ID}"), Belonging(container=ID)),
+}
+
+
+def in_pod(scope: str) -> Belonging:
+    return Belonging(unit=f"{scope}-{ID}.scope", container=ID, pod_uid=UID)
+
+
+PODS = {
+    **{
+        f"{runtime}, {level}": (
+            v2(
+                f"/kubepods.slice/{f'kubepods-{level}.slice/' if level else ''}"
+                f"kubepods-{f'{level}-' if level else ''}pod{UID_}.slice/{runtime}-{ID}.scope{below}"
+            ),
+            in_pod(runtime),
+        )
+        for runtime, below in {"cri-containerd": "", "crio": "/container", "docker": ""}.items()
+        for level in ("", "burstable", "besteffort")
+    },
+    **{
+        f"cgroupfs, {level}": (
+            v2(f"/kubepods/{f'{level}/' if level else ''}pod{UID}/{ID}"),
+            Belonging(container=ID, pod_uid=UID),
+        )
+        for level in ("", "burstable", "besteffort")
+    },
+    "systemd, v1": (
+        v1(f"/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{UID_}.slice/docker-{ID}.scope"),
+        in_pod("docker"),
+    ),
+    "cgroupfs, v1": (v1(f"/kubepods/burstable/pod{UID}/{ID}"), Belonging(container=ID, pod_uid=UID)),
+    "cgroupfs, hybrid": (
+        v1(f"/kubepods/burstable/pod{UID}/{ID}") + "0::/system.slice/containerd.service\n",
+        Belonging(container=ID, pod_uid=UID),
+    ),
+    "a static pod": (v2(f"/kubepods/burstable/pod{STATIC_UID}/{ID}"), Belonging(container=ID, pod_uid=STATIC_UID)),
+    "CRI-O, cgroupfs": (v2(f"/kubepods/burstable/pod{UID}/crio-{ID}"), Belonging(container=ID, pod_uid=UID)),
+    "the pod itself": (v2(f"/kubepods/burstable/pod{UID}"), Belonging(pod_uid=UID)),
+    "kind, from its node": (
+        v2(
+            "/kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-besteffort.slice/"
+            f"kubelet-kubepods-besteffort-pod{UID_}.slice/cri-containerd-{ID}.scope"
+        ),
+        in_pod("cri-containerd"),
+    ),
+    "kind, cgroupfs": (v1(f"/kubelet/kubepods/burstable/pod{UID}/{ID}"), Belonging(container=ID, pod_uid=UID)),
+    "containerd's cgroupfs driver with systemd's paths": (
+        v1(f"/system.slice/containerd.service/kubepods-burstable-pod{UID_}.slice:cri-containerd:{ID}"),
+        Belonging(unit="containerd.service", container=ID, pod_uid=UID),
+    ),
+    "Docker in a pod": (
+        v2(f"/kubepods/burstable/pod{UID}/{ID}/docker/{OTHER_ID}"),
+        Belonging(container=ID, pod_uid=UID),
+    ),
+    "a pod that another one pretends to be": (
+        v2(f"/kubepods/pod{UID}/{ID}/kubepods/pod{STATIC_UID}/{OTHER_ID}"),
+        Belonging(container=ID, pod_uid=UID),
+    ),
+    "Slurm in a pod": (
+        v2(f"/kubepods.slice/kubepods-pod{UID_}.slice/crio-{ID}.scope/system.slice/n1_slurmstepd.scope/job_1/step_0"),
+        in_pod("crio"),
+    ),
+    "a neighbour": (
+        v2(f"/../../kubepods-besteffort-pod{UID_}.slice/docker-{ID}.scope"),
+        in_pod("docker"),
+    ),
+    "a neighbour, cgroupfs": (v2(f"/../../pod{UID}/{ID}"), Belonging(container=ID, pod_uid=UID)),
+    "a neighbour of another class": (
+        v2(f"/../../../besteffort/pod{UID}/{ID}"),
+        Belonging(container=ID, pod_uid=UID),
+    ),
+}
+
+JOB = Belonging(unit="slurmstepd.scope", slurm_job_id="42")
+
+SLURM = {
+    "v2": (v2("/system.slice/slurmstepd.scope/job_42/step_0/user/task_0"), JOB),
+    "v2, batch": (v2("/system.slice/slurmstepd.scope/job_42/step_batch/user/task_special"), JOB),
+    "v2, with the node's name": (
+        v2("/system.slice/gpu-node1.example.org_slurmstepd.scope/job_42/step_0/user/task_0"),
+        Belonging(unit="gpu-node1.example.org_slurmstepd.scope", slurm_job_id="42"),
+    ),
+    "v2, another slice": (v2("/jobs.slice/slurmstepd.scope/job_42/step_extern/user/task_0"), JOB),
+    "v2, by SLUID": (
+        v2(f"/system.slice/slurmstepd.scope/{SLUID}/step_0/user/task_0"),
+        Belonging(unit="slurmstepd.scope", slurm_job_sluid=SLUID),
+    ),
+    "v2, Slurm's own": (v2("/system.slice/slurmstepd.scope/system"), Belonging(unit="slurmstepd.scope")),
+    "v1": (
+        (
+            "9:memory:/slurm/uid_1000/job_42/step_0/task_0\n8:pids:/system.slice/slurmd.service\n"
+            "7:devices:/slurm/uid_1000/job_42/step_0\n1:name=systemd:/system.slice/slurmd.service\n"
+        ),
+        Belonging(unit="slurmd.service", slurm_job_id="42"),
+    ),
+    "v1, with the node's name": (
+        "7:freezer:/slurm_node1/uid_1000/job_42/step_batch\n1:name=systemd:/system.slice/slurmd.service\n",
+        Belonging(unit="slurmd.service", slurm_job_id="42"),
+    ),
+    "a container in a job": (
+        v2(f"/system.slice/slurmstepd.scope/job_42/step_0/user/docker-{ID}.scope"),
+        JOB,
+    ),
+}
+
+FORGED = {
+    "a user's own container": (v2(f"{USERS}/app.slice/docker-{ID}.scope"), Belonging(unit="user@1000.service")),
+    "a user's rootless Podman": (v2(f"{USERS}/user.slice/libpod-{ID}.scope"), Belonging(unit="user@1000.service")),
+    "a user's rootless Docker": (v1("/", f"{USERS}/docker.service/docker/{ID}"), Belonging(unit="user@1000.service")),
+    "a user's job": (v2(f"{USERS}/job_1/step_0"), Belonging(unit="user@1000.service")),
+    "a user's slurmstepd": (
+        v2(f"{USERS}/system.slice/slurmstepd.scope/job_1/step_0"),
+        Belonging(unit="user@1000.service"),
+    ),
+    "a user's Slurm, v1": (v1("/", f"{USERS}/slurm/uid_0/job_1"), Belonging(unit="user@1000.service")),
+    "a user's pod": (
+        v2(f"{USERS}/kubepods.slice/kubepods-pod{UID_}.slice/cri-containerd-{ID}.scope"),
+        Belonging(unit="user@1000.service"),
+    ),
+    "a user's line break": (
+        v2(f"{USERS}/x\u2028" + v1(f"/docker/{ID}").strip("\n").replace("\n", "\u2028")),
+        Belonging(unit="user@1000.service"),
+    ),
+    "a delegated service's container": (
+        v2(f"/system.slice/web.service/libpod-payload-{ID}"),
+        Belonging(unit="web.service"),
+    ),
+    "a delegated service's pod": (
+        v2(f"/system.slice/web.service/kubepods-pod{UID_}.slice:cri-containerd:{ID}"),
+        Belonging(unit="web.service"),
+    ),
+    "a job in a container": (v2(f"/docker/{ID}/slurm/uid_0/job_1"), Belonging(container=ID)),
+    "a runtime's service in a container": (
+        v2(f"/docker/{ID}/system.slice/containerd.service/docker/{OTHER_ID}"),
+        Belonging(container=ID),
+    ),
+    "a directory below a user's slice": (v2(f"/user.slice/user-1000.slice/docker/{ID}"), NOBODY),
+    "the tail of a pod's path at the root": (v2(f"/pod{UID}/{ID}"), NOBODY),
+    "a path that climbs": (v2(f"/user/alice/../../docker/{ID}"), NOBODY),
+    "a directory of a user's at the root": (v1(f"/user/alice/docker/{ID}"), NOBODY),
+}
+
+MALFORMED = {
+    "nothing": ("", NOBODY),
+    "no path": ("0::\n", NOBODY),
+    "no controllers": ("0\n", NOBODY),
+    "no newline": ("0::/system.slice/a.service", Belonging(unit="a.service")),
+    "a short ID": (v2("/docker/99f3a16ea25b"), NOBODY),
+    "a long ID": (v2(f"/docker/{ID}0"), NOBODY),
+    "capitals": (v2(f"/docker/{ID.upper()}"), NOBODY),
+    "no job's number": (v2("/system.slice/slurmstepd.scope/job_x"), Belonging(unit="slurmstepd.scope")),
+    "other digits": (v2("/system.slice/slurmstepd.scope/job_٤٢"), Belonging(unit="slurmstepd.scope")),
+    "no job's number 0": (v2("/system.slice/slurmstepd.scope/job_0"), Belonging(unit="slurmstepd.scope")),
+    "a short SLUID": (v2(f"/system.slice/slurmstepd.scope/{SLUID[:-1]}"), Belonging(unit="slurmstepd.scope")),
+    "a letter that no SLUID has": (
+        v2(f"/system.slice/slurmstepd.scope/{SLUID[:-1]}U"),
+        Belonging(unit="slurmstepd.scope"),
+    ),
+    "no pod's UID": (v2("/kubepods/burstable/podabc"), NOBODY),
+    "a container's monitor": (v2(f"/system.slice/crio-conmon-{ID}.scope"), Belonging(unit=f"crio-conmon-{ID}.scope")),
+    "a unit of no kind": (v2("/system.slice/a.thing"), NOBODY),
+    "a unit with a name that none may have": (v2('/system.slice/a"b\x1b.service'), NOBODY),
+    "a unit with too long a name": (v2(f"/system.slice/{'a' * 300}.service"), NOBODY),
+}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        pytest.param(*each, id=f"{corpus}: {name}")
+        for corpus, texts in {
+            "systemd": SYSTEMD,
+            "container": CONTAINERS,
+            "pod": PODS,
+            "slurm": SLURM,
+            "forged": FORGED,
+            "malformed": MALFORMED,
+        }.items()
+        for name, each in texts.items()
+    ],
+)
+def test_who_a_process_belongs_to(text: str, expected: Belonging) -> None:
+    assert belonging(text) == expected
+
+
+NAMES = (
+    *("system.slice", "user.slice", "user-1000.slice", "user@1000.service", "kubepods.slice", "kubepods", "burstable"),
+    *(f"kubepods-pod{UID_}.slice", f"pod{UID}", f"docker-{ID}.scope", f"cri-containerd-{ID}.scope", "docker", ID),
+    *("slurmstepd.scope", "slurm", "uid_0", "job_1", SLUID, "lxc", "..", "", "containerd.service", "web.service"),
+    *("\u2028", "\x1b", "a:b", " (deleted)", "x" * 300),
+)
+paths = st.lists(st.sampled_from(NAMES) | st.text(max_size=5), max_size=8).map("/".join)
+
+
+hierarchies = st.sampled_from(("0::/", "1:name=systemd:/", "9:memory:/", "::", ""))
+lines = st.tuples(hierarchies, paths).map("".join)
+
+
+@given(st.text() | st.lists(lines).map("\n".join))
+@settings(max_examples=200, deadline=None)
+def test_any_text_tells_something_or_nothing(text: str) -> None:
+    assert isinstance(belonging(text), Belonging)
+
+
+@given(
+    paths, st.sampled_from((f"{USERS}/", "/system.slice/web.service/", f"/docker/{ID}/", f"/kubepods/pod{UID}/{ID}/"))
+)
+@settings(max_examples=300, deadline=None)
+def test_whatever_is_made_below_a_delegated_cgroup_tells_nothing_new(path: str, above: str) -> None:
+    path = path.replace("\n", "")
+    assert belonging(v2(above + path)) == belonging(v2(above))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "0::/" + "a-" * 1_000_000 + "kubepods",
+        "0::/" + "a.slice/" * 500_000,
+        "0::/../" + "a-" * 1_000_000,
+        "0::" + "/.." * 1_000_000,
+        "1:a:/b\n" * 500_000,
+        "0::/ecs/" + "a/" * 1_000_000,
+        "0::/" + "a" * 2_000_000 + "_slurmstepd.scope",
+    ],
+    ids=lambda text: text[:20],
+)
+def test_no_text_takes_long(text: str) -> None:
+    began = time.process_time()
+    belonging(text)
+    assert time.process_time() - began < 1

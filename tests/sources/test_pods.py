@@ -1,0 +1,101 @@
+"""The names of pods, by the directories of their logs."""
+
+import errno
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from exporter.clock import SystemClock
+from exporter.model.observation import PodFound
+from exporter.parse.pod_directory import Pod, pod
+from exporter.sources.pods import MOST_DIRECTORIES, Pods
+from tests.builders import AT, POD
+
+STATIC = "712b37831be464ccc2fb1553ef89aa91"
+
+
+def pods(directory: Path, *wanted: str) -> Pods:
+    source = Pods(directory, clock=SystemClock())
+    source.watch(frozenset(wanted))
+    return source
+
+
+def test_the_names_of_wanted_pods_are_found(tmp_path: Path) -> None:
+    for name in (f"team-a_train-0.gpu_{POD}", f"kube-system_etcd-node1_{STATIC}", f"default_other_{'1' * 32}"):
+        (tmp_path / name).mkdir()
+    reading = pods(tmp_path, POD, STATIC).look()
+    assert reading.problem is None
+    assert [replace(each, at=AT) for each in reading.observations] == [
+        PodFound(at=AT, uid=STATIC, name="etcd-node1", namespace="kube-system"),
+        PodFound(at=AT, uid=POD, name="train-0.gpu", namespace="team-a"),
+    ]
+
+
+def test_a_pod_is_found_once_it_is_there_and_again_when_it_is_asked_for_again(tmp_path: Path) -> None:
+    source = pods(tmp_path, POD)
+    assert source.look().observations == ()
+    (tmp_path / f"team-a_train-0_{POD}").mkdir()
+    assert len(source.look().observations) == len(source.look().observations) == 1
+
+
+def test_a_node_without_kubernetes_has_no_problem(tmp_path: Path) -> None:
+    reading = pods(tmp_path / "pods", POD).look()
+    assert (reading.observations, reading.problem) == ((), None)
+
+
+def test_a_directory_that_may_not_be_listed_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: Path) -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    assert pods(tmp_path, POD).look().problem == f"{tmp_path} cannot be read: Permission denied"
+
+
+def test_where_no_name_is_wanted_nothing_is_looked_at(tmp_path: Path) -> None:
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    assert pods(tmp_path / "loop").look().problem is None
+    assert pods(tmp_path / "loop", POD).look().problem is not None
+
+
+def test_a_directory_of_too_many_is_not_read_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("exporter.sources.pods.MOST_DIRECTORIES", 3)
+    uids = [f"{number:032x}" for number in range(5)]
+    for uid in uids:
+        (tmp_path / f"default_many_{uid}").mkdir()
+    assert len(pods(tmp_path, *uids).look().observations) == 3
+    assert MOST_DIRECTORIES >= 1024
+
+
+@pytest.mark.parametrize(
+    "directory",
+    [
+        "",
+        "__",
+        POD,
+        f"train-0_{POD}",
+        f"a_b_c_{POD}",
+        f"_train-0_{POD}",
+        f"team-a__{POD}",
+        f"Team_train-0_{POD}",
+        f"team.a_train-0_{POD}",
+        f"-a_train-0_{POD}",
+        f"team-a_train-0-_{POD}",
+        f"team-a_train..0_{POD}",
+        f'team-a_x"}} 1\n_{POD}',
+        f"team-ä_train-0_{POD}",
+        f"team-a_{'x' * 64}_{POD}",
+        f"team-a_{'.'.join(['x'] * 130)}_{POD}",
+        f"team-a_train-0_{POD.upper()}",
+        f"team-a_train-0_{POD}0",
+        f"team-a_train-0_{POD}\n",
+        "team-a_train-0_../../etc",
+    ],
+)
+def test_a_directory_of_another_name_is_no_pods(directory: str) -> None:
+    assert pod(directory) is None
+
+
+def test_the_parts_of_a_directorys_name_are_namespace_name_and_uid() -> None:
+    assert pod(f"team-a_train-0_{POD}") == Pod(uid=POD, name="train-0", namespace="team-a")

@@ -1,0 +1,235 @@
+"""Who the clients are to those who pay for them: labels by which to join, families by owner, and their bounds."""
+
+import pytest
+from prometheus_client import generate_latest
+from prometheus_client.parser import text_string_to_metric_families as parse_text
+
+from exporter.core.workloads import nameless_pods, workload_of
+from exporter.metrics.catalogue import NodeCollector
+from exporter.model.node import Node
+from exporter.model.observation import PodFound
+from exporter.model.workload import Workload, WorkloadKind
+from exporter.view import View
+from tests.builders import (
+    AT,
+    CLIENT,
+    CONTAINER,
+    DAEMON,
+    GPU,
+    MIB,
+    OTHER_GPU,
+    POD,
+    SLUID,
+    at_work,
+    exited,
+    full,
+    gpu_reading,
+    look,
+    node,
+    owned,
+    process,
+    three_clients,
+    told,
+)
+
+Series = dict[tuple[str, ...], float]
+
+JOB_CGROUP = "0::/system.slice/slurmstepd.scope/job_42/step_0/user/task_0\n"
+SERVICE_CGROUP = "0::/system.slice/train.service\n"
+
+
+def series(view: View, name: str, *labels: str) -> Series:
+    """The values of one family, by some of its labels."""
+    for metric in parse_text(generate_latest(NodeCollector(view)).decode()):
+        if metric.name == name:
+            return {tuple(each.labels[label] for label in labels): each.value for each in metric.samples}
+    return {}
+
+
+def infos(present: Node, *labels: str) -> dict[str, tuple[str, ...]]:
+    """What each client's info says, by PID."""
+    return {key[0]: key[1:] for key in series(View(present), "cuda_mps_client_info", "pid", *labels)}
+
+
+def test_each_client_has_the_owners_that_are_known() -> None:
+    labels = ("unit", "client_container", "client_pod_uid", "slurm_job_id", "slurm_job_sluid")
+    assert infos(owned(), *labels) == {
+        "600": ("", CONTAINER, POD, "", ""),
+        "601": ("", "0" * 64, POD, "", ""),
+        "602": ("slurmstepd.scope", "", "", "42", ""),
+        "603": ("slurmstepd.scope", "", "", "", SLUID),
+        "604": (f"docker-{CONTAINER}.scope", CONTAINER, "", "", ""),
+        "605": ("vllm@llama\\x2d70b.service", "", "", "", ""),
+        "606": ("session-3.scope", "", "", "", ""),
+        "607": ("user@1001.service", "", "", "", ""),
+    }
+
+
+def test_a_pod_has_its_name_where_that_was_found() -> None:
+    named = infos(owned(), "client_pod", "client_namespace")
+    assert named["600"] == named["601"] == ("train-0", "team-a")
+    assert set(named.values()) == {("train-0", "team-a"), ("", "")}
+
+
+def test_a_client_whose_process_is_not_known_belongs_to_nobody() -> None:
+    (rest,) = infos(told(*at_work(CLIENT)).node, "user", "unit", "client_container", "slurm_job_id").values()
+    assert set(rest) == {""}
+
+
+def test_another_process_of_the_same_pid_has_owners_of_its_own() -> None:
+    first = told(*at_work(CLIENT), process(ticks=1, cgroup=JOB_CGROUP)).node
+    again = told(process(ticks=2, cgroup=SERVICE_CGROUP, at=AT + 5), *at_work(CLIENT, at=AT + 6), start=first).node
+    assert infos(first, "unit", "slurm_job_id") == {str(CLIENT): ("slurmstepd.scope", "42")}
+    assert infos(again, "unit", "slurm_job_id") == {str(CLIENT): ("train.service", "")}
+    assert series(View(again), "cuda_mps_workload_clients", "workload") == {("train.service",): 1}
+
+
+@pytest.mark.parametrize(
+    ("cgroup", "workload"),
+    [
+        (JOB_CGROUP, (WorkloadKind.SLURM_JOB, "42")),
+        (f"0::/system.slice/slurmstepd.scope/{SLUID}/step_0\n", (WorkloadKind.SLURM_JOB, SLUID)),
+        (f"0::/kubepods/pod{POD}/{CONTAINER}\n", (WorkloadKind.POD, POD)),
+        (f"0::/system.slice/docker-{CONTAINER}.scope\n", (WorkloadKind.CONTAINER, CONTAINER)),
+        (SERVICE_CGROUP, (WorkloadKind.UNIT, "train.service")),
+        ("0::/user.slice/user-1001.slice/session-3.scope\n", (WorkloadKind.USER, "alice")),
+        ("0::/user.slice/user-1001.slice/user@1001.service/a.service\n", (WorkloadKind.USER, "alice")),
+        ("0::/system.slice/n1_slurmstepd.scope/system\n", (WorkloadKind.USER, "alice")),
+        ("0::/init.scope\n", (WorkloadKind.USER, "alice")),
+        ("0::/\n", (WorkloadKind.USER, "alice")),
+        ("", (WorkloadKind.USER, "alice")),
+        (None, (WorkloadKind.USER, "alice")),
+    ],
+)
+def test_the_most_telling_owner_is_named(cgroup: str | None, workload: tuple[WorkloadKind, str]) -> None:
+    kind, name = workload
+    assert workload_of(process(cgroup=cgroup)) == Workload(kind=kind, name=name)
+
+
+def test_a_user_without_a_name_has_a_number() -> None:
+    assert workload_of(process(user="", uid=4711)) == Workload(kind=WorkloadKind.USER, name="4711")
+
+
+def test_nobody_known_has_no_workload() -> None:
+    assert workload_of(None) is None
+
+
+def test_clients_are_counted_by_owner() -> None:
+    clients = series(View(owned()), "cuda_mps_workload_clients", "daemon", "workload_kind", "workload")
+    assert clients == {
+        (DAEMON, "pod", POD): 2,
+        (DAEMON, "slurm_job", "42"): 1,
+        (DAEMON, "slurm_job", SLUID): 1,
+        (DAEMON, "container", CONTAINER): 1,
+        (DAEMON, "unit", "vllm@llama\\x2d70b.service"): 1,
+        (DAEMON, "user", "alice"): 2,
+    }
+
+
+def test_memory_is_the_sum_of_the_clients_on_each_gpu() -> None:
+    memory = series(View(owned()), "cuda_mps_workload_memory_used_bytes", "workload", "gpu")
+    assert memory[POD, GPU] == memory["alice", GPU] == 2000 * MIB
+    assert memory[POD, OTHER_GPU] == 500 * MIB
+    assert sum(memory.values()) == 8500 * MIB
+
+
+def test_those_beside_mps_and_the_server_are_no_clients() -> None:
+    assert series(View(three_clients()), "cuda_mps_workload_clients", "workload") == {("alice",): 2, ("bob",): 1}
+
+
+def test_a_gpu_that_was_not_read_has_no_memory_of_anybody() -> None:
+    blind = told(look(at=AT + 12, problem="NVML is not there"), start=owned()).node
+    assert not series(View(blind), "cuda_mps_workload_memory_used_bytes", "workload")
+    assert series(View(blind), "cuda_mps_workload_clients", "workload")
+
+
+def test_young_clients_count_at_once() -> None:
+    view = View(owned(), client_min_age=3600)
+    assert not series(view, "cuda_mps_client_info", "pid")
+    assert sum(series(view, "cuda_mps_workload_clients", "workload").values()) == 8
+
+
+def test_who_has_left_is_gone() -> None:
+    left = told(*(exited(pid) for pid in (600, 602, 606)), start=owned()).node
+    clients = series(View(left), "cuda_mps_workload_clients", "workload")
+    assert (clients[POD,], clients["alice",]) == (1, 1)
+    assert ("42",) not in clients
+
+
+def test_names_that_look_the_same_once_cut_are_one_owner() -> None:
+    users = {600: "x" * 200, 601: "x" * 300}
+    present = told(*at_work(*users), *(process(pid, user=user) for pid, user in users.items())).node
+    assert series(View(present), "cuda_mps_workload_clients", "workload") == {("x" * 128,): 2}
+
+
+def test_the_longest_connected_have_series_and_the_rest_are_counted() -> None:
+    present = told(*at_work(701, 700), *at_work(701, 700, 600, 601, at=AT + 10)).node
+    view = View(present, max_clients=3)
+    assert series(view, "cuda_mps_client_info", "pid") == {("700",): 1, ("701",): 1, ("600",): 1}
+    assert series(view, "cuda_mps_exporter_clients_omitted") == {(): 1}
+
+
+def test_all_families_about_clients_show_the_same_ones() -> None:
+    view = View(full(), max_clients=5)
+    shown = set(series(view, "cuda_mps_client_info", "client"))
+    assert set(series(view, "cuda_mps_client_memory_used_bytes", "client")) == shown
+    assert len(shown) == 5
+
+
+def test_whoever_comes_puts_out_nobody() -> None:
+    before = told(*at_work(700, 701)).node
+    after = told(*at_work(700, 701, 1, 2, at=AT + 1), start=before).node
+    shown = series(View(before, max_clients=2), "cuda_mps_client_info", "pid")
+    assert series(View(after, max_clients=2), "cuda_mps_client_info", "pid") == shown
+
+
+def test_it_matters_who_came_first_and_not_to_which_daemon() -> None:
+    present = told(
+        *at_work(600, at=AT + 10), *at_work(700, at=AT, daemon="/run/other"), start=node(DAEMON, "/run/other")
+    ).node
+    assert series(View(present, max_clients=1), "cuda_mps_client_info", "pid") == {("700",): 1}
+
+
+def test_nobody_is_omitted_where_all_fit() -> None:
+    assert series(View(full(), max_clients=48), "cuda_mps_exporter_clients_omitted") == {(): 0}
+    assert series(View(node()), "cuda_mps_exporter_clients_omitted") == {(): 0}
+
+
+def test_a_client_that_is_too_young_is_not_omitted() -> None:
+    view = View(full(), client_min_age=3600, max_clients=5)
+    assert series(view, "cuda_mps_exporter_clients_omitted") == {(): 0}
+
+
+def test_by_workload_no_client_has_series_of_its_own() -> None:
+    view = View(owned(), per_client=False, max_clients=3)
+    assert not series(view, "cuda_mps_client_info", "pid")
+    assert not series(view, "cuda_mps_client_memory_used_bytes", "client")
+    assert series(view, "cuda_mps_exporter_clients_omitted") == {(): 0}
+    assert sum(series(view, "cuda_mps_workload_clients", "workload").values()) == 8
+    assert sum(series(view, "cuda_mps_workload_memory_used_bytes", "workload", "gpu").values()) == 8500 * MIB
+
+
+def test_a_pod_without_a_name_is_asked_for_until_it_has_one() -> None:
+    present = told(*at_work(CLIENT), process(cgroup=f"0::/kubepods/pod{POD}/{CONTAINER}\n")).node
+    assert nameless_pods(present) == {POD}
+    named = told(PodFound(at=AT, uid=POD, name="train-0", namespace="team-a"), start=present).node
+    assert nameless_pods(named) == frozenset()
+
+
+def test_a_name_is_forgotten_with_the_last_process_of_its_pod() -> None:
+    one_left = told(exited(600), look(), start=owned()).node
+    assert set(one_left.pods) == {POD}
+    none_left = told(exited(601), look(), start=one_left).node
+    assert not none_left.pods
+
+
+def test_a_name_that_nobody_asked_for_is_forgotten() -> None:
+    stray = PodFound(at=AT, uid="1" * 32, name="stray", namespace="default")
+    assert not told(stray, gpu_reading()).node.pods
+
+
+def test_clients_that_connected_are_counted_by_owner_even_when_they_have_left() -> None:
+    left = told(*(exited(pid) for pid in (600, 601)), start=owned()).node
+    counted = series(View(left), "cuda_mps_workload_clients_connected", "workload_kind", "workload")
+    assert (counted["pod", POD], counted["user", "alice"]) == (2, 2)
+    assert sum(counted.values()) == 8
