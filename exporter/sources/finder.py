@@ -4,6 +4,7 @@
 """
 
 import itertools
+import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -54,17 +55,24 @@ class Finder:
         """The places that are new, or others than they were."""
         problems: list[str] = []
         now = self._clock.monotonic()
+        self._found = {name: each for name, each in self._found.items() if now - each.at <= FORGOTTEN_SECONDS}
         known = self._known_directories()
         daemons = self._daemons.all()
         for daemon in sorted(daemons, key=lambda each: each.facts.uid != 0):
             place = self._place_of(daemon, known, daemons)
-            if place is None:
-                problems.append(f"the directories of control daemon {daemon.pid} cannot be seen")
-            elif place.name in self._found or len(self._found) < MOST_DAEMONS:
+            if place is not None and self._has_room_for(place, daemon, now):
                 self._found[place.name] = _Finding(self._settled(place, daemon), now)
-        self._found = {name: each for name, each in self._found.items() if now - each.at <= FORGOTTEN_SECONDS}
+            elif place is None and daemon.environment is None:
+                problems.append(f"control daemon {daemon.pid} cannot be placed without the right to see into it")
         self.places = {**self._given, **{name: each.place for name, each in self._found.items()}}
         return Reading(tuple(self._news()), "; ".join(problems) or None)
+
+    def _has_room_for(self, place: Place, daemon: ControlDaemon, now: float) -> bool:
+        """Whether it can be told of beside the others: whatever ordinary users start, root's daemons can."""
+        there = self._found.get(place.name)
+        if there is not None:
+            return there.at < now
+        return daemon.facts.uid == 0 or len(self._found) < MOST_DAEMONS
 
     def _news(self) -> Iterator[DaemonFound]:
         told = {name: _told(place) for name, place in self.places.items()}
@@ -103,13 +111,27 @@ class Finder:
         identity = pipe.identity()
         if identity is None or owned(pipe, [daemon]) is None or not path.startswith("/") or not _is_nameable(path):
             return None
-        log = _nearest(Directory(Path(daemon.environment.get(LOG_DIRECTORY) or DEFAULT_LOG_DIRECTORY), root))
+        log = self._nearest(Directory(Path(daemon.environment.get(LOG_DIRECTORY) or DEFAULT_LOG_DIRECTORY), root))
         if identity in known:
             place = known[identity]
             return place if place.name in self._given else replace(place, log=log)
-        pipe = _nearest(pipe)
+        pipe = self._nearest(pipe)
         name = path if pipe.root is None else f"{path}@{self._where(daemon)}"
         return Place(name=name, pipe=pipe, log=log)
+
+    def _nearest(self, directory: Directory) -> Directory:
+        """The same directory by the same path on the host, where that is so."""
+        here = Directory(directory.path)
+        identity = directory.identity()
+        if identity is None:
+            return here if directory.root is not None and self._is_ours(directory.root) else directory
+        return here if here.identity() == identity else directory
+
+    def _is_ours(self, root: Root) -> bool:
+        """Whether every path means the same to that process."""
+        mounts = self._proc.mount_namespace(root.pid)
+        same_root = Directory(Path("/"), root).identity() == Directory(Path("/")).identity()
+        return same_root and mounts is not None and mounts == self._proc.mount_namespace(os.getpid())
 
     def _where(self, daemon: ControlDaemon) -> str:
         """What tells a place from the same path elsewhere, and outlives the daemon: its container, else namespace."""
@@ -134,13 +156,6 @@ def _by_pid_file(daemon: ControlDaemon, places: Iterable[Place], daemons: Sequen
     alike = [each for each in daemons if each.own_pid == daemon.own_pid]
     mine = [place for place in named if owned(place.pipe, alike) == daemon]
     return mine[0] if len(mine) == 1 else None
-
-
-def _nearest(directory: Directory) -> Directory:
-    """The same directory by the same path on the host, where that is so."""
-    here = Directory(directory.path)
-    identity = directory.identity()
-    return here if identity is not None and here.identity() == identity else directory
 
 
 def _log_directory_beside(pipe: Path) -> Path:

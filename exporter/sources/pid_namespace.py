@@ -44,6 +44,7 @@ class PidNamespace:
         self._disregarded_since = clock.monotonic()
         self._dead: dict[_Member, float] = {}
         self._outer: Mapping[int, int] = {}
+        self._inner: Mapping[int, int] = {}
         with self._lock:
             self._scan()
 
@@ -59,10 +60,10 @@ class PidNamespace:
         return {number: known[number] for number in numbers if number in known}
 
     def inner(self, pid: int) -> int | None:
-        """The PID there of a process here; None where it has none. A negative one is one that is not known here."""
+        """The PID there of a process here that lives; None where it has none. A negative one is not known here."""
         if pid < 0:
             return -pid
-        return next((inner for inner, outer in self._outer.items() if outer == pid), None)
+        return self._inner.get(pid)
 
     def is_of(self, pid: int) -> bool:
         """Whether a process lives in this namespace itself, not in one below it."""
@@ -86,7 +87,9 @@ class PidNamespace:
         self._dead = {each: at for each, at in self._dead.items() if now - at < REMEMBERED_SECONDS}
         for eldest in list(self._dead)[:-MOST_REMEMBERED]:
             del self._dead[eldest]
-        self._outer = self._by_inner()
+        known = self._by_inner()
+        self._outer = {inner: member.pid for inner, member in known.items()}
+        self._inner = {member.pid: inner for inner, member in known.items() if self._living.get(member.pid) == member}
 
     def _meet(self, pid: int) -> _Member | None:
         numbers = self._proc.namespaced_pids(pid)
@@ -99,7 +102,7 @@ class PidNamespace:
         sure = inode is not None and inode == self._inode
         return _Member(pid, start_ticks, numbers[self._depth - 1], sure)
 
-    def _by_inner(self) -> Mapping[int, int]:
+    def _by_inner(self) -> Mapping[int, _Member]:
         """Of several with one number, the youngest that is surely of the namespace; an unsure one only if alone."""
         chosen: dict[int, _Member | None] = {}
         for member in (*self._dead, *filter(None, self._living.values())):
@@ -110,4 +113,4 @@ class PidNamespace:
                 chosen[member.inner] = max(rival, member, key=lambda each: each.start_ticks)
             elif not (rival and rival.sure):
                 chosen[member.inner] = None
-        return {inner: member.pid for inner, member in chosen.items() if member is not None}
+        return {inner: member for inner, member in chosen.items() if member is not None}
