@@ -50,10 +50,14 @@ class Container:
         """Start a daemon, and say what PID it has outside."""
         environment = os.environ | self._inside.environment()
         for each in (self._inside.pipe_directory, self._inside.log_directory):
-            subprocess.run([*self._enter(), "mkdir", "-p", str(each)], check=True)
+            self.run("mkdir", "-p", str(each))
         command = shutil.which("nvidia-cuda-mps-control", path=environment["PATH"]) or ""
         subprocess.run([*self._enter(), command, "-d"], env=environment, check=True, timeout=PATIENCE_SECONDS)
         return self.outside(self.mps.pid)
+
+    def run(self, *command: str) -> None:
+        """Run a command inside."""
+        subprocess.run([*self._enter(), *command], check=True)
 
     def client(self) -> tuple[int, int]:
         """A process inside: its PID there, and here."""
