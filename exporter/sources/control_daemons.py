@@ -52,9 +52,11 @@ class ControlDaemon:
         return self.foreground or "-d" in self.arguments
 
     @property
-    def protocol(self) -> int:
-        """MPS' own protocol: its environment outweighs its arguments (R615's documentation)."""
-        said = (self.environment or {}).get(PROTOCOL_VERSION) or _option(self.arguments, "-p", "--protocol") or ""
+    def protocol(self) -> int | None:
+        """MPS' own protocol: the environment outweighs the arguments (R615's documentation), if it can be read."""
+        if self.environment is None:
+            return None
+        said = self.environment.get(PROTOCOL_VERSION) or _option(self.arguments, "-p", "--protocol") or ""
         return int(said) if said.isascii() and said.isdecimal() and len(said) < 4 else DEFAULT_PROTOCOL
 
     def told(self, daemon: str) -> DaemonProcess:

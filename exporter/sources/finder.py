@@ -3,7 +3,6 @@
 /tmp is everybody's: a directory alone is no daemon. One is found where a daemon runs whose user made its socket.
 """
 
-import itertools
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -17,13 +16,12 @@ from exporter.sources.control_daemons import LOG_DIRECTORY, PIPE_DIRECTORY, Cont
 from exporter.sources.directory import Directory, Identity, Root
 from exporter.sources.pid_files import owned, pid_in
 from exporter.sources.pid_namespace import PidNamespace
-from exporter.sources.place import Place, on_host
+from exporter.sources.pipe_directories import is_nameable, named_by
+from exporter.sources.place import Place
 from exporter.sources.proc import Proc
 from exporter.sources.reading import Reading
 
 MOST_DAEMONS = 64
-MOST_DIRECTORIES = 256
-LONGEST_NAME = 256
 
 _CONTAINER = re.compile(r"(?<![0-9a-f])([0-9a-f]{12})[0-9a-f]{52}(?![0-9a-f])")
 
@@ -47,6 +45,7 @@ class Finder:
         self._daemons = ControlDaemons(self._proc)
         self._clock = clock
         self._found: dict[str, _Finding] = {}
+        self._met: set[tuple[int, int]] = set()
         self._told: Mapping[str, DaemonFound] = {}
         self.places: Mapping[str, Place] = dict(self._given)
         """Where each daemon is, by its name: replaced as a whole, so that any thread may take it."""
@@ -64,6 +63,7 @@ class Finder:
                 self._found[place.name] = _Finding(self._settled(place, daemon), now)
             elif place is None and daemon.environment is None:
                 problems.append(f"control daemon {daemon.pid} cannot be placed without the right to see into it")
+        self._met = {daemon.identity for daemon in daemons}
         self.places = {**self._given, **{name: each.place for name, each in self._found.items()}}
         return Reading(tuple(self._news()), "; ".join(problems) or None)
 
@@ -83,21 +83,13 @@ class Finder:
 
     def _known_directories(self) -> Mapping[Identity, Place]:
         """Those that were given, that were found on this host before, and that a pattern names, in this order."""
-        globbed = (on_host(str(path), path, _log_directory_beside(path)) for path in self._globbed())
         before = (each.place for each in self._found.values() if each.place.pipe.root is None)
         known: dict[Identity, Place] = {}
-        for place in (*self._given.values(), *before, *globbed):
+        for place in (*self._given.values(), *before, *named_by(self._patterns)):
             identity = place.pipe.identity()
             if identity is not None:
                 known.setdefault(identity, place)
         return known
-
-    def _globbed(self) -> Iterator[Path]:
-        for pattern in self._patterns:
-            paths = Path("/").glob(pattern.lstrip("/"))
-            for path in sorted(itertools.islice(paths, MOST_DIRECTORIES)):
-                if not path.is_symlink() and (path / "control").is_socket() and _is_nameable(str(path)):
-                    yield path
 
     def _place_of(
         self, daemon: ControlDaemon, known: Mapping[Identity, Place], daemons: Sequence[ControlDaemon]
@@ -109,7 +101,7 @@ class Finder:
         path = daemon.environment.get(PIPE_DIRECTORY) or DEFAULT_PIPE_DIRECTORY
         pipe = Directory(Path(path), root)
         identity = pipe.identity()
-        if identity is None or owned(pipe, [daemon]) is None or not path.startswith("/") or not _is_nameable(path):
+        if identity is None or not is_nameable(path) or not self._is_of(daemon, pipe):
             return None
         log = self._nearest(Directory(Path(daemon.environment.get(LOG_DIRECTORY) or DEFAULT_LOG_DIRECTORY), root))
         if identity in known:
@@ -118,6 +110,14 @@ class Finder:
         pipe = self._nearest(pipe)
         name = path if pipe.root is None else f"{path}@{self._where(daemon)}"
         return Place(name=name, pipe=pipe, log=log)
+
+    def _is_of(self, daemon: ControlDaemon, pipe: Directory) -> bool:
+        """Whether it is the daemon of this directory: as its pid file says, or it still is there at the next look.
+
+        Who starts a daemon in the background (`-d`) looks like it, for a moment.
+        """
+        met = daemon.identity in self._met or pid_in(pipe) == daemon.own_pid
+        return met and owned(pipe, [daemon]) is not None
 
     def _nearest(self, directory: Directory) -> Directory:
         """The same directory by the same path on the host, where that is so."""
@@ -156,15 +156,6 @@ def _by_pid_file(daemon: ControlDaemon, places: Iterable[Place], daemons: Sequen
     alike = [each for each in daemons if each.own_pid == daemon.own_pid]
     mine = [place for place in named if owned(place.pipe, alike) == daemon]
     return mine[0] if len(mine) == 1 else None
-
-
-def _log_directory_beside(pipe: Path) -> Path:
-    """Where the logs are likely to be, until a daemon's own word is known (as in the Kubernetes device plugin)."""
-    return pipe.with_name("log") if pipe.name == "pipe" else Path(DEFAULT_LOG_DIRECTORY)
-
-
-def _is_nameable(path: str) -> bool:
-    return len(path) <= LONGEST_NAME and path.isprintable()
 
 
 def _told(place: Place) -> DaemonFound:

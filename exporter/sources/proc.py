@@ -72,8 +72,17 @@ class Proc:
 
     def name(self, pid: int) -> str | None:
         """A process's name, cut to 15 bytes by the kernel."""
-        name = self._bytes(pid, "comm", _MOST_TEXT)
-        return None if name is None else _text(name).removesuffix("\n")
+        # Asked of every process that there is, so without a file object, which would take longer than the reading.
+        try:
+            descriptor = os.open(f"{self._root}/{pid}/comm", os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            return None
+        try:
+            return _text(os.read(descriptor, 64)).removesuffix("\n")
+        except OSError:
+            return None
+        finally:
+            os.close(descriptor)
 
     def arguments(self, pid: int) -> tuple[str, ...]:
         """How a process was started, its own name first."""

@@ -146,6 +146,22 @@ def test_neither_a_server_nor_a_command_is_a_daemon(make: Callable[..., Looking]
         assert place.process[0] == mps.pid
 
 
+def test_who_only_starts_a_daemon_over_anothers_remains_is_not_taken_for_it(
+    make: Callable[..., Looking], mps: MpsStandIn, start: Starter
+) -> None:
+    """Its end would be told as a daemon's loss."""
+    mps.start()
+    mps.kill()
+    variables = {"CUDA_MPS_PIPE_DIRECTORY": str(mps.pipe_directory)}
+    starting = start(imitation(["-d"]), env=variables, **SHELL)
+    daemons = ControlDaemons(Proc(Path("/proc"), SystemClock()))
+    wait_until(lambda: starting.pid in [each.pid for each in daemons.all()], "the imitation")
+    looking = make()
+
+    assert looking.look() == []
+    assert [each.daemon for each in looking.look()] == [str(mps.pipe_directory)]
+
+
 @pytest.mark.parametrize(
     ("arguments", "variables", "protocol"),
     [
@@ -201,6 +217,11 @@ def test_without_the_right_to_look_into_a_daemon_its_pid_file_says_where_it_is(
     assert [(each.daemon, each.log_directory) for each in looking.look()] == [
         (str(mps.pipe_directory), str(mps.log_directory))
     ]
+    (place,) = looking.places.values()
+    assert place.process is not None
+    unseen = ControlDaemons(Proc(Path("/proc"), SystemClock())).at(place.process[0])
+    assert unseen is not None
+    assert (unseen.protocol, unseen.foreground) == (None, False)
     assert "cannot be placed" in str(Finder((), patterns=(), proc=Path("/proc"), clock=HandClock()).look().problem)
 
 
