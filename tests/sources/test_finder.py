@@ -20,6 +20,7 @@ from tests.conftest import Starter
 from tests.containers import Container
 from tests.sources.test_pid_namespace import HandClock
 from tests.standin.mps import MpsStandIn, is_alive, wait_until
+from tests.tools import not_here
 
 NOBODY = 65534
 
@@ -249,7 +250,7 @@ def test_a_users_process_does_not_pass_for_roots_daemon(
     make: Callable[..., Looking], mps: MpsStandIn, start: Starter, tmp_path: Path
 ) -> None:
     if os.geteuid() != 0:
-        pytest.skip("NOT RUN: needs two users")
+        not_here("this needs two users")
     mps.start()
     mine = start(
         imitation(["-d"]),

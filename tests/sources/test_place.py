@@ -7,6 +7,9 @@ from pathlib import Path
 import pytest
 
 from exporter.clock import SystemClock
+from exporter.core import agenda
+from exporter.core.fold import fold
+from exporter.model.node import Daemon, DaemonState, Node, ServerState
 from exporter.model.observation import ControlReply, DaemonProcess, LogFile, LogLine, Observation
 from exporter.sources.control import ControlClient
 from exporter.sources.directory import Directory, Root
@@ -161,6 +164,59 @@ def test_its_process_is_known_and_its_end_is_told(contained: Container) -> None:
 
     os.kill(pid, 9)
     eventually(told(None))
+    processes.close()
+
+
+@every_namespace
+def test_the_core_knows_all_of_it_by_the_pids_here(contained: Container, tmp_path: Path) -> None:
+    """Found, asked, read and watched: what is known in the end is as of a daemon on the host."""
+    daemon_pid = contained.start()
+    place = place_of(contained, daemon_pid)
+    logs, processes = DaemonLogs({}, SystemClock()), Processes({}, proc=Path("/proc"), clock=SystemClock(), wait=0.02)
+    logs.follow({place.name: place})
+    processes.attend({place.name: place})
+    asking = control(place, tmp_path)
+    present = Node()
+
+    def look(*commands: str) -> Daemon:
+        nonlocal present
+        asking.want(commands)
+        for source in (logs.look, processes.look, asking.look):
+            for seen in sorted(source().observations, key=lambda each: each.at):
+                present, _ = fold(present, seen)
+        processes.watch(agenda.watched(present))
+        return present.daemons[place.name]
+
+    def until(expected: Callable[[Daemon], bool], *commands: str) -> Daemon:
+        def check() -> Daemon:
+            daemon = look(*commands)
+            assert expected(daemon)
+            return daemon
+
+        return eventually(check)
+
+    until(lambda daemon: daemon.process is not None, "get_server_list")
+    clients = [contained.client() for _ in range(2)]
+    for inner, _ in clients:
+        contained.mps.connect_and_wait(inner)
+
+    daemon = until(lambda daemon: len(daemon.clients) == 2, "get_server_list")
+    (server,) = daemon.servers
+    look(f"get_server_status {server}", f"get_client_list {server}")
+    daemon = look()
+    assert set(daemon.clients) == {outer for _, outer in clients}
+    assert daemon.servers[server].state is ServerState.ACTIVE
+    assert (daemon.totals.connected, set(daemon.totals.disconnected.values())) == (2, {0})
+    assert {pid for pid in (server, *daemon.clients) if pid in present.processes} == {server, *daemon.clients}
+
+    os.kill(clients[0][1], 9)
+    daemon = until(lambda daemon: len(daemon.clients) == 1)
+    assert daemon.totals.disconnected["exit"] == 1
+
+    os.kill(daemon_pid, 9)
+    daemon = until(lambda daemon: daemon.state is DaemonState.ABSENT)
+    assert (daemon.servers, daemon.clients) == ({}, {})
+    logs.close()
     processes.close()
 
 
