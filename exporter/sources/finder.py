@@ -97,13 +97,16 @@ class Finder:
         """Where a daemon is; None where that cannot be seen, or is not its own."""
         if daemon.environment is None:
             return _by_pid_file(daemon, known.values(), daemons)
-        root = Root(self._proc, *daemon.identity)
         path = daemon.environment.get(PIPE_DIRECTORY) or DEFAULT_PIPE_DIRECTORY
+        logs = daemon.environment.get(LOG_DIRECTORY) or DEFAULT_LOG_DIRECTORY
+        if not is_nameable(path) or not is_nameable(logs):
+            return None
+        root = Root(self._proc, *daemon.identity)
         pipe = Directory(Path(path), root)
         identity = pipe.identity()
-        if identity is None or not is_nameable(path) or not self._is_of(daemon, pipe):
+        if identity is None or not self._is_of(daemon, pipe):
             return None
-        log = self._nearest(Directory(Path(daemon.environment.get(LOG_DIRECTORY) or DEFAULT_LOG_DIRECTORY), root))
+        log = self._nearest(Directory(Path(logs), root))
         if identity in known:
             place = known[identity]
             return place if place.name in self._given else replace(place, log=log)
