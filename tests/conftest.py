@@ -67,6 +67,8 @@ def start() -> Iterator[Starter]:
     for process in started:
         process.send_signal(signal.SIGKILL)
         process.wait()
+        if process.stdin is not None:
+            process.stdin.close()
 
 
 @pytest.fixture

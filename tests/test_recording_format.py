@@ -41,6 +41,7 @@ texts = st.text(st.characters(exclude_categories=()))
 times = st.floats(min_value=0, max_value=2e9)
 counts = st.integers(min_value=0, max_value=2**63)
 maybe = st.none() | counts
+pids = st.none() | st.dictionaries(counts, counts, max_size=3)
 gpu_processes = st.none() | st.lists(st.builds(GpuProcess, pid=counts, used_bytes=maybe), max_size=3).map(tuple)
 samples = st.builds(ProcessUtilization, pid=counts, timestamp_us=counts, sm_percent=counts, memory_percent=counts)
 anything = st.one_of(
@@ -53,8 +54,9 @@ anything = st.one_of(
         stdout=texts,
         stderr=texts,
         seconds=st.none() | times,
+        pids=pids,
     ),
-    st.builds(LogLine, at=times, daemon=texts, file=texts, line=texts),
+    st.builds(LogLine, at=times, daemon=texts, file=texts, line=texts, pids=pids),
     st.builds(LogFile, at=times, daemon=texts, file=texts, problem=st.none() | texts),
     st.builds(
         GpuReading,

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from exporter.core import clients, life, servers
 from exporter.core.step import Step, chain, counted, quiet
+from exporter.core.translate import translated
 from exporter.model.node import Daemon, DepartureReason, RefusalReason, ServerState
 from exporter.model.observation import LogLine
 from exporter.parse import log_message as said
@@ -23,6 +24,7 @@ def line_read(daemon: Daemon, line: LogLine) -> Step:
     daemon = _count(daemon, line.file, known=entry is not None and not isinstance(entry.message, said.Unrecognized))
     if entry is None or entry.by_daemon is _OTHERS_FILE.get(line.file):
         return quiet(daemon)
+    entry = translated(entry, line.pids)
     if entry.by_daemon:
         return _daemon_says(daemon, line.at, entry.message, entry.pid)
     if daemon.echoing and line.file not in _OTHERS_FILE:
@@ -105,7 +107,7 @@ def _server_says(daemon: Daemon, at: float, entry: LogEntry) -> Step:
             return quiet(replace(daemon, version=version))
         case said.ServerReady():
             return _server_ready(daemon, at, entry.pid)
-        case said.ClientActive(pid) if pid > 0:
+        case said.ClientActive(pid) if pid != 0:
             return chain(
                 servers.seen_alive(daemon, at, entry.pid),
                 lambda daemon: _client_active(daemon, at, entry.pid, pid),

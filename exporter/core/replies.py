@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from exporter.core import clients, life, servers
 from exporter.core.step import Step, chain, quiet
+from exporter.core.translate import outer
 from exporter.model.node import Daemon
 from exporter.model.observation import ControlReply
 from exporter.parse import control_reply
@@ -44,14 +45,14 @@ def _answer_read(daemon: Daemon, reply: ControlReply) -> Step:
             return servers.end(daemon, reply.at, int(server))
         case [verb] if verb == LIST_SERVERS:
             return _servers_listed(daemon, reply)
-        case [verb, server] if verb == SERVER_STATUS and server.isdecimal():
+        case [verb, server] if verb == SERVER_STATUS and _is_number(server):
             state = control_reply.server_state(reply.stdout)
             return (
                 quiet(daemon)
                 if state is None
                 else servers.status_told(daemon, reply.at, reply.asked_at, int(server), state)
             )
-        case [verb, server] if verb == LIST_CLIENTS and server.isdecimal():
+        case [verb, server] if verb == LIST_CLIENTS and _is_number(server):
             return _clients_listed(daemon, reply, int(server))
         case _:
             return quiet(daemon)
@@ -59,16 +60,26 @@ def _answer_read(daemon: Daemon, reply: ControlReply) -> Step:
 
 def _denied(reply: ControlReply, server: str) -> bool:
     """Whether the daemon says that it does not have the server that it was asked about."""
-    return server == str(control_reply.missing_server(reply.stdout))
+    missing = control_reply.missing_server(reply.stdout)
+    return missing is not None and server == str(outer(missing, reply.pids))
+
+
+def _is_number(text: str) -> bool:
+    return text.removeprefix("-").isdecimal()
+
+
+def _pids(reply: ControlReply) -> tuple[int, ...] | None:
+    listed = control_reply.pids(reply.stdout)
+    return None if listed is None else tuple(outer(pid, reply.pids) for pid in listed)
 
 
 def _servers_listed(daemon: Daemon, reply: ControlReply) -> Step:
-    pids = control_reply.pids(reply.stdout)
+    pids = _pids(reply)
     return quiet(daemon) if pids is None else servers.listed(daemon, reply.at, reply.asked_at, pids)
 
 
 def _clients_listed(daemon: Daemon, reply: ControlReply, server: int) -> Step:
-    pids = control_reply.pids(reply.stdout)
+    pids = _pids(reply)
     if pids is None or server not in daemon.servers:
         return quiet(daemon)
     return chain(

@@ -14,8 +14,8 @@ GpuUuid = str
 class ControlReply:
     """One command to a control daemon and what came back.
 
-    `exit_code` is None where no answer came within the deadline; `seconds` is how long the asking took. `pids` has the
-    PIDs of this namespace for those in the reply, where the daemon lives in another.
+    `exit_code` is None where no answer came within the deadline; `seconds` is how long the asking took. The command
+    speaks in this namespace's PIDs, the answer in the daemon's: `pids` is as a log line's.
     """
 
     at: float
@@ -25,7 +25,7 @@ class ControlReply:
     stdout: str = ""
     stderr: str = ""
     seconds: float | None = None
-    pids: Mapping[int, int] = field(default_factory=dict)
+    pids: Mapping[int, int] | None = None
 
     @property
     def asked_at(self) -> float:
@@ -37,14 +37,15 @@ class ControlReply:
 class LogLine:
     """One whole line of control.log, server.log, or a foreground daemon's stdout.
 
-    `pids` has the PIDs of this namespace for those in the line, where the daemon lives in another.
+    Where the daemon lives in another PID namespace, `pids` has this namespace's PIDs for those in the line, as far as
+    they are known; it is None where the line's PIDs are this namespace's.
     """
 
     at: float
     daemon: DaemonName
     file: str
     line: str
-    pids: Mapping[int, int] = field(default_factory=dict)
+    pids: Mapping[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,7 +17,12 @@ from tenacity import RetryCallState, Retrying, retry_if_result, stop_after_attem
 from exporter.clock import Clock
 from exporter.model.observation import ControlReply
 from exporter.parse.control_reply import VERSION, Verdict, verdict
+from exporter.parse.pid_fields import command_of, numbers
+from exporter.sources.approach import Approach, Way
+from exporter.sources.pid_namespace import PidNamespace
+from exporter.sources.place import Place, on_host
 from exporter.sources.reading import Reading
+from exporter.sources.session_lock import SessionLock
 from exporter.sources.talk import talk
 
 ATTEMPTS = 4
@@ -36,20 +41,25 @@ class ControlClient:
         clock: Clock,
         path: str = os.defpath,
         sleep: Callable[[float], None] = time.sleep,
+        lock: SessionLock | None = None,
+        runtime_directory: Path | None = None,
     ) -> None:
         self.daemon = daemon
         self._executable = executable
         self._deadline = deadline
         self._clock = clock
-        self._environment: Mapping[str, str] = {
-            "PATH": path,
-            "LC_ALL": "C",
-            "CUDA_MPS_PIPE_DIRECTORY": str(pipe_directory),
-        }
+        self._environment: Mapping[str, str] = {"PATH": path, "LC_ALL": "C"}
         self._sleep = sleep
+        self._lock = lock
+        self._runtime_directory = runtime_directory
+        self._place = on_host(daemon, pipe_directory, pipe_directory)
         self._wanted: tuple[str, ...] = ()
         self._child: subprocess.Popen[bytes] | None = None
         self._closed = False
+
+    def move(self, place: Place) -> None:
+        """The daemon's place is now this, from the next command on."""
+        self._place = place
 
     def want(self, commands: tuple[str, ...]) -> None:
         """Say what to ask at the next look."""
@@ -78,8 +88,10 @@ class ControlClient:
         return reply
 
     def _ask_once(self, command: str) -> ControlReply:
-        began = self._clock.monotonic()
-        exit_code, stdout, stderr = self._run(command)
+        place = self._place
+        with Approach(place, self._runtime_directory).opened() as way, self._alone(way):
+            began = self._clock.monotonic()
+            exit_code, stdout, stderr = self._run(_spoken(command, place.namespace), way)
         return ControlReply(
             at=self._clock.now(),
             daemon=self.daemon,
@@ -88,7 +100,11 @@ class ControlClient:
             stdout=stdout,
             stderr=stderr,
             seconds=round(self._clock.monotonic() - began, 6),
+            pids=_pids(stdout, place.namespace),
         )
+
+    def _alone(self, way: Way) -> contextlib.AbstractContextManager[bool]:
+        return contextlib.nullcontext(False) if self._lock is None else self._lock.held(way.identity)
 
     def close(self) -> None:
         """Ask no more; a question that is under way is broken off, so that its child does not outlive the exporter."""
@@ -98,7 +114,7 @@ class ControlClient:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(child.pid, signal.SIGKILL)
 
-    def _run(self, command: str) -> tuple[int | None, str, str]:
+    def _run(self, command: str, way: Way) -> tuple[int | None, str, str]:
         arguments = [self._executable, command] if command == VERSION else [self._executable]
         try:
             child = subprocess.Popen(
@@ -106,7 +122,8 @@ class ControlClient:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
-                env=dict(self._environment),
+                env={**self._environment, "CUDA_MPS_PIPE_DIRECTORY": way.pipe_directory},
+                pass_fds=way.descriptors,
                 start_new_session=True,
             )
         except OSError as error:
@@ -131,6 +148,19 @@ class ControlClient:
                 return f"{self._executable} cannot be used (exit code {reply.exit_code}): {said}"
             case _:
                 return None
+
+
+def _spoken(command: str, namespace: PidNamespace | None) -> str:
+    return command if namespace is None else command_of(command, namespace.inner)
+
+
+def _pids(stdout: str, namespace: PidNamespace | None) -> Mapping[int, int] | None:
+    """Whom an answer speaks of, in this namespace's PIDs, where its daemon's are others."""
+    if namespace is None:
+        return None
+    spoken = numbers(stdout)
+    namespace.meet(spoken)
+    return namespace.outer(spoken)
 
 
 def _refused(reply: ControlReply) -> bool:

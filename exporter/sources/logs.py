@@ -6,11 +6,14 @@ it appends from 0. So a file that was renamed is followed beside the new one, un
 
 import os
 import stat
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from exporter.clock import Clock
 from exporter.model.observation import LogFile, LogLine, Observation
+from exporter.parse.pid_fields import numbers_of_line, pids_of_line
+from exporter.sources.place import Place, on_host
 from exporter.sources.reading import Reading
 
 FILES = ("server.log", "control.log")
@@ -36,11 +39,11 @@ class _OpenLog:
 
 
 class LogFollower:
-    """Follows one log file by its path, through truncation, rename and absence."""
+    """Follows one log file by its place, through truncation, rename and absence."""
 
-    def __init__(self, daemon: str, path: Path, clock: Clock) -> None:
-        self._daemon = daemon
-        self._path = path
+    def __init__(self, place: Place, file: str, clock: Clock) -> None:
+        self._place = place
+        self._file = file
         self._clock = clock
         self._logs: list[_OpenLog] = []
         self._absent = False
@@ -48,17 +51,23 @@ class LogFollower:
         self._left_off: dict[tuple[int, int], int] = {}
         self._told: str | None = "not looked yet"
 
+    def move(self, place: Place) -> None:
+        """The daemon's place is now this. Files that are open stay so, even where their directory has gone."""
+        self._place = place
+
     def look(self) -> Reading:
         """The lines that are new. A file that is not there is no failure: a daemon may not have begun to write."""
         problem = self._find()
         lines = [line for log in list(self._logs) for line in self._read(log)]
         at = self._clock.now()
+        pids = self._pids(lines)
         seen: list[Observation] = [
-            LogLine(at=at, daemon=self._daemon, file=self._path.name, line=line) for line in lines
+            LogLine(at=at, daemon=self._place.name, file=self._file, line=line, pids=spoken)
+            for line, spoken in zip(lines, pids, strict=True)
         ]
         if problem != self._told:
             self._told = problem
-            seen.insert(0, LogFile(at=at, daemon=self._daemon, file=self._path.name, problem=problem))
+            seen.insert(0, LogFile(at=at, daemon=self._place.name, file=self._file, problem=problem))
         return Reading(tuple(seen), None if problem is not None and self._absent else problem)
 
     def close(self) -> None:
@@ -67,24 +76,34 @@ class LogFollower:
             os.close(log.descriptor)
         self._logs.clear()
 
+    def _pids(self, lines: list[str]) -> list[Mapping[int, int] | None]:
+        """Whom each line speaks of, in this namespace's PIDs, where its daemon's are others."""
+        namespace = self._place.namespace
+        if namespace is None or not lines:
+            return [None] * len(lines)
+        namespace.meet({number for line in lines for number in pids_of_line(line)})
+        return [namespace.outer(numbers_of_line(line)) for line in lines]
+
     def _find(self) -> str | None:
-        """Open the file at the path unless it is open. One that was there from the first is read from its end."""
+        """Open the file in its place unless it is open. One that was there from the first is read from its end."""
         self._absent = False
         try:
-            found = os.stat(self._path, follow_symlinks=False)
-            if (found.st_dev, found.st_ino) not in [log.identity for log in self._logs]:
-                self._open(from_end=not self._logs and not self._was_absent)
+            with self._place.log.opened() as directory:
+                found = os.stat(self._file, dir_fd=directory, follow_symlinks=False)
+                if (found.st_dev, found.st_ino) not in [log.identity for log in self._logs]:
+                    self._open(directory, from_end=not self._logs and not self._was_absent)
         except FileNotFoundError:
             self._absent = self._was_absent = True
-            return f"{self._path} does not exist"
+            return f"{self._place.log}/{self._file} does not exist"
         except OSError as error:
-            return f"{self._path} cannot be read: {error.strerror}"
+            return f"{self._place.log}/{self._file} cannot be read: {error.strerror}"
         finally:
             self._let_go_of_still_ones()
         return None
 
-    def _open(self, *, from_end: bool) -> None:
-        descriptor = os.open(self._path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    def _open(self, directory: int, *, from_end: bool) -> None:
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        descriptor = os.open(self._file, flags, dir_fd=directory)
         found = os.fstat(descriptor)
         if not stat.S_ISREG(found.st_mode):
             os.close(descriptor)
@@ -135,19 +154,35 @@ def _at_line_start(descriptor: int, offset: int) -> bool:
 class DaemonLogs:
     """Both logs of every daemon."""
 
-    def __init__(self, directories: dict[str, Path], clock: Clock) -> None:
+    def __init__(self, directories: Mapping[str, Path], clock: Clock) -> None:
         """`directories` has the log directory of each daemon, by its name."""
-        self._followers = [
-            LogFollower(daemon, directory / file, clock) for daemon, directory in directories.items() for file in FILES
-        ]
+        self._clock = clock
+        self._places: Mapping[str, Place] = {
+            name: on_host(name, directory, directory) for name, directory in directories.items()
+        }
+        self._followers: dict[str, tuple[LogFollower, ...]] = {}
+
+    def follow(self, places: Mapping[str, Place]) -> None:
+        """Say which daemons there are, by name, from the next look on."""
+        self._places = places
 
     def look(self) -> Reading:
         """All new lines."""
-        readings = [follower.look() for follower in self._followers]
+        self._attend(self._places)
+        readings = [follower.look() for followers in self._followers.values() for follower in followers]
         seen = [observation for reading in readings for observation in reading.observations]
         return Reading(tuple(seen), "; ".join(each.problem for each in readings if each.problem is not None) or None)
 
     def close(self) -> None:
         """Let go of all files."""
-        for follower in self._followers:
-            follower.close()
+        self._attend({})
+
+    def _attend(self, places: Mapping[str, Place]) -> None:
+        for name in self._followers.keys() - places.keys():
+            for follower in self._followers.pop(name):
+                follower.close()
+        for name, place in places.items():
+            if name not in self._followers:
+                self._followers[name] = tuple(LogFollower(place, file, self._clock) for file in FILES)
+            for follower in self._followers[name]:
+                follower.move(place)

@@ -9,6 +9,7 @@ from pathlib import Path
 from exporter.clock import Clock
 from exporter.model.observation import Observation, ProcessExit, ProcessReading
 from exporter.sources.pid_files import PidFiles
+from exporter.sources.place import Place, on_host
 from exporter.sources.proc import Proc
 from exporter.sources.reading import Reading
 
@@ -23,7 +24,10 @@ class Processes:
     def __init__(self, pipe_directories: Mapping[str, Path], *, proc: Path, clock: Clock, wait: float = 0.2) -> None:
         """`pipe_directories` has the pipe directory of each daemon, by its name; `wait` bounds one look, in seconds."""
         self._proc = Proc(proc, clock)
-        self._pid_files = PidFiles(pipe_directories, self._proc, clock)
+        self._pid_files = PidFiles(self._proc, clock)
+        self._places: Mapping[str, Place] = {
+            name: on_host(name, directory, directory) for name, directory in pipe_directories.items()
+        }
         self._clock = clock
         self._wait = wait
         self._wanted: frozenset[int] = frozenset()
@@ -37,6 +41,10 @@ class Processes:
         """Say whose facts are wanted and whose exit is news, from the next look on."""
         self._wanted = pids
 
+    def attend(self, places: Mapping[str, Place]) -> None:
+        """Say which daemons there are, by name, from the next look on."""
+        self._places = places
+
     def look(self) -> Reading:
         """What is new since the last look. Waits up to `wait` seconds for an exit."""
         wanted = self._wanted
@@ -46,7 +54,7 @@ class Processes:
         seen: list[Observation] = [reading for pid in self._unmet(wanted, now) if (reading := self._meet(pid, now))]
         if now >= self._pid_files_due:
             self._pid_files_due = now + PID_FILES_SECONDS
-            seen.extend(self._pid_files.changed())
+            seen.extend(self._pid_files.changed(self._places))
         if now >= self._recheck_due:
             self._recheck_due = now + RECHECK_SECONDS
             seen.extend(self._exits(self._replaced()))

@@ -14,6 +14,7 @@ from exporter.model.observation import ControlReply
 from exporter.parse.control_reply import VERSION, Verdict, verdict
 from exporter.sources.control import ATTEMPTS, ControlClient
 from exporter.sources.reading import Reading
+from exporter.sources.session_lock import SessionLock
 from tests.eventually import eventually
 from tests.standin.mps import MpsStandIn, is_alive
 
@@ -185,6 +186,27 @@ def test_commands_that_collide_with_others_are_answered_in_the_end(mps: MpsStand
         enough.set()
         for other in others:
             other.join()
+
+
+def test_two_that_share_a_lock_do_not_collide(mps: MpsStandIn, client: Client, tmp_path: Path) -> None:
+    mps.start()
+    mps.slow(0.02)
+    collisions: list[float] = []
+
+    def ask() -> None:
+        lock = SessionLock(tmp_path, SystemClock(), deadline=LONG_DEADLINE)
+        control = client(sleep=collisions.append, lock=lock)
+        for _ in range(5):
+            assert control.ask("get_server_list").exit_code == 0
+
+    threads = [threading.Thread(target=ask) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert len(asked(mps)) == 15
+    assert collisions == []
 
 
 # -- hanging -------------------------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ import pytest
 
 from exporter.model.observation import LogFile, LogLine
 from exporter.sources.logs import LONGEST_LINE, MOST_BYTES_A_LOOK, MOST_OPEN, STILL_SECONDS, DaemonLogs, LogFollower
+from exporter.sources.place import on_host
 
 NOBODY = 65534
 
@@ -38,7 +39,7 @@ class Followed:
     problem: str | None = None
 
     def __post_init__(self) -> None:
-        self.follower = LogFollower("node", self.path, self.clock)
+        self.follower = LogFollower(on_host("node", self.path.parent, self.path.parent), self.path.name, self.clock)
 
     def write(self, text: str | bytes) -> None:
         """Add to the file."""

@@ -1,0 +1,102 @@
+"""A directory as another process names it, opened as this one can.
+
+Where that process has a root of its own, a path is walked below that root, links in it too: whoever made them there
+cannot lead out of it.
+"""
+
+import contextlib
+import ctypes
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from exporter.sources.proc import Proc
+
+OPENAT2 = 437
+"""The system call's number, the same on every machine that CUDA runs on."""
+
+RESOLVE_NO_MAGICLINKS = 0x02
+RESOLVE_IN_ROOT = 0x10
+
+_FLAGS = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
+
+Identity = tuple[int, int]
+"""Device and inode: one directory, however it is reached."""
+
+
+class _How(ctypes.Structure):
+    """`struct open_how` (openat2(2))."""
+
+    _fields_ = (("flags", ctypes.c_uint64), ("mode", ctypes.c_uint64), ("resolve", ctypes.c_uint64))
+
+
+@dataclass(frozen=True, slots=True)
+class Root:
+    """The root directory of a process, which may be another than ours."""
+
+    proc: Proc
+    pid: int
+    start_ticks: int
+
+
+@dataclass(frozen=True, slots=True)
+class Directory:
+    """A directory by its path; `root` is given where that path means something to another process alone."""
+
+    path: Path
+    root: Root | None = None
+
+    def __str__(self) -> str:
+        return str(self.path) if self.root is None else f"/proc/{self.root.pid}/root{self.path}"
+
+    @contextlib.contextmanager
+    def opened(self) -> Iterator[int]:
+        """A descriptor of it (O_PATH). Raises OSError."""
+        descriptor = self._open()
+        try:
+            yield descriptor
+        finally:
+            os.close(descriptor)
+
+    def identity(self) -> Identity | None:
+        """Which directory it is; None where it is not there, or cannot be reached."""
+        try:
+            with self.opened() as descriptor:
+                found = os.fstat(descriptor)
+                return found.st_dev, found.st_ino
+        except OSError:
+            return None
+
+    def owner(self, name: str) -> int | None:
+        """The UID of the owner of what has this name in it, and is no link; None where there is nothing."""
+        try:
+            with self.opened() as descriptor:
+                return os.stat(name, dir_fd=descriptor, follow_symlinks=False).st_uid
+        except OSError:
+            return None
+
+    def _open(self) -> int:
+        if self.root is None:
+            return os.open(self.path, _FLAGS)
+        root = self.root.proc.open_root(self.root.pid, self.root.start_ticks)
+        try:
+            return _open_below(root, self.path)
+        finally:
+            os.close(root)
+
+
+def _open_below(root: int, path: Path) -> int:
+    how = _How(flags=_FLAGS, mode=0, resolve=RESOLVE_IN_ROOT | RESOLVE_NO_MAGICLINKS)
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.syscall.restype = ctypes.c_long
+    descriptor: int = libc.syscall(
+        ctypes.c_long(OPENAT2),
+        ctypes.c_long(root),
+        ctypes.c_char_p(os.fsencode(path)),
+        ctypes.byref(how),
+        ctypes.c_size_t(ctypes.sizeof(how)),
+    )
+    if descriptor < 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), str(path))
+    return descriptor

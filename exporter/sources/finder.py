@@ -1,0 +1,171 @@
+"""Finds the node's control daemons: where they run, and the directories that are known or may be one's.
+
+/tmp is everybody's: a directory alone is no daemon. One is found where a daemon runs whose user made its socket.
+"""
+
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from exporter.clock import Clock
+from exporter.model.node import DEFAULT_LOG_DIRECTORY, DEFAULT_PIPE_DIRECTORY, FORGOTTEN_SECONDS
+from exporter.model.observation import DaemonFound
+from exporter.sources.control_daemons import LOG_DIRECTORY, PIPE_DIRECTORY, ControlDaemon, ControlDaemons
+from exporter.sources.directory import Directory, Identity, Root
+from exporter.sources.pid_files import owned, pid_in
+from exporter.sources.pid_namespace import PidNamespace
+from exporter.sources.pipe_directories import is_nameable, named_by
+from exporter.sources.place import Place
+from exporter.sources.proc import Proc
+from exporter.sources.reading import Reading
+
+MOST_DAEMONS = 64
+
+_CONTAINER = re.compile(r"(?<![0-9a-f])([0-9a-f]{12})[0-9a-f]{52}(?![0-9a-f])")
+
+
+@dataclass(frozen=True, slots=True)
+class _Finding:
+    """A place where a daemon was last seen to run at `at`, on the monotonic clock."""
+
+    place: Place
+    at: float
+
+
+class Finder:
+    """Keeps the places of all daemons: those that were given, and those found."""
+
+    def __init__(self, given: Sequence[Place], *, patterns: Sequence[str], proc: Path, clock: Clock) -> None:
+        """`patterns` are absolute globs of pipe directories."""
+        self._given = {place.name: place for place in given}
+        self._patterns = patterns
+        self._proc = Proc(proc, clock)
+        self._daemons = ControlDaemons(self._proc)
+        self._clock = clock
+        self._found: dict[str, _Finding] = {}
+        self._met: set[tuple[int, int]] = set()
+        self._told: Mapping[str, DaemonFound] = {}
+        self.places: Mapping[str, Place] = dict(self._given)
+        """Where each daemon is, by its name: replaced as a whole, so that any thread may take it."""
+
+    def look(self) -> Reading:
+        """The places that are new, or others than they were."""
+        problems: list[str] = []
+        now = self._clock.monotonic()
+        self._found = {name: each for name, each in self._found.items() if now - each.at <= FORGOTTEN_SECONDS}
+        known = self._known_directories()
+        daemons = self._daemons.all()
+        for daemon in sorted(daemons, key=lambda each: each.facts.uid != 0):
+            place = self._place_of(daemon, known, daemons)
+            if place is not None and self._has_room_for(place, daemon, now):
+                self._found[place.name] = _Finding(self._settled(place, daemon), now)
+            elif place is None and daemon.environment is None:
+                problems.append(f"control daemon {daemon.pid} cannot be placed without the right to see into it")
+        self._met = {daemon.identity for daemon in daemons}
+        self.places = {**self._given, **{name: each.place for name, each in self._found.items()}}
+        return Reading(tuple(self._news()), "; ".join(problems) or None)
+
+    def _has_room_for(self, place: Place, daemon: ControlDaemon, now: float) -> bool:
+        """Whether it can be told of beside the others: whatever ordinary users start, root's daemons can."""
+        there = self._found.get(place.name)
+        if there is not None:
+            return there.at < now
+        return daemon.facts.uid == 0 or len(self._found) < MOST_DAEMONS
+
+    def _news(self) -> Iterator[DaemonFound]:
+        told = {name: _told(place) for name, place in self.places.items()}
+        before, self._told = self._told, told
+        for name, found in told.items():
+            if before.get(name) != found:
+                yield replace(found, at=self._clock.now())
+
+    def _known_directories(self) -> Mapping[Identity, Place]:
+        """Those that were given, that were found on this host before, and that a pattern names, in this order."""
+        before = (each.place for each in self._found.values() if each.place.pipe.root is None)
+        known: dict[Identity, Place] = {}
+        for place in (*self._given.values(), *before, *named_by(self._patterns)):
+            identity = place.pipe.identity()
+            if identity is not None:
+                known.setdefault(identity, place)
+        return known
+
+    def _place_of(
+        self, daemon: ControlDaemon, known: Mapping[Identity, Place], daemons: Sequence[ControlDaemon]
+    ) -> Place | None:
+        """Where a daemon is; None where that cannot be seen, or is not its own."""
+        if daemon.environment is None:
+            return _by_pid_file(daemon, known.values(), daemons)
+        path = daemon.environment.get(PIPE_DIRECTORY) or DEFAULT_PIPE_DIRECTORY
+        logs = daemon.environment.get(LOG_DIRECTORY) or DEFAULT_LOG_DIRECTORY
+        if not is_nameable(path) or not is_nameable(logs):
+            return None
+        root = Root(self._proc, *daemon.identity)
+        pipe = Directory(Path(path), root)
+        identity = pipe.identity()
+        if identity is None or not self._is_of(daemon, pipe):
+            return None
+        log = self._nearest(Directory(Path(logs), root))
+        if identity in known:
+            place = known[identity]
+            return place if place.name in self._given else replace(place, log=log)
+        pipe = self._nearest(pipe)
+        name = path if pipe.root is None else f"{path}@{self._where(daemon)}"
+        return Place(name=name, pipe=pipe, log=log)
+
+    def _is_of(self, daemon: ControlDaemon, pipe: Directory) -> bool:
+        """Whether it is the daemon of this directory: as its pid file says, or it still is there at the next look.
+
+        Who starts a daemon in the background (`-d`) looks like it, for a moment.
+        """
+        met = daemon.identity in self._met or pid_in(pipe) == daemon.own_pid
+        return met and owned(pipe, [daemon]) is not None
+
+    def _nearest(self, directory: Directory) -> Directory:
+        """The same directory by the same path on the host, where that is so."""
+        here = Directory(directory.path)
+        identity = directory.identity()
+        if identity is None:
+            return here if directory.root is not None and self._is_ours(directory.root) else directory
+        return here if here.identity() == identity else directory
+
+    def _is_ours(self, root: Root) -> bool:
+        """Whether every path means the same to that process."""
+        mounts = self._proc.mount_namespace(root.pid)
+        same_root = Directory(Path("/"), root).identity() == Directory(Path("/")).identity()
+        return same_root and mounts is not None and mounts == self._proc.mount_namespace(os.getpid())
+
+    def _where(self, daemon: ControlDaemon) -> str:
+        """What tells a place from the same path elsewhere, and outlives the daemon: its container, else namespace."""
+        container = _CONTAINER.search(daemon.facts.cgroup or "")
+        return container[1] if container else str(self._proc.mount_namespace(daemon.pid) or daemon.pid)
+
+    def _settled(self, place: Place, daemon: ControlDaemon) -> Place:
+        """The place with its daemon; whose namespace is kept while it is the same, with all that it remembers."""
+        before = self.places.get(place.name, place).namespace
+        if daemon.depth < 2:
+            namespace = None
+        elif before is not None and before.is_of(daemon.pid):
+            namespace = before
+        else:
+            namespace = PidNamespace(self._proc, daemon.pid, self._clock)
+        return replace(place, process=daemon.identity, namespace=namespace)
+
+
+def _by_pid_file(daemon: ControlDaemon, places: Iterable[Place], daemons: Sequence[ControlDaemon]) -> Place | None:
+    """The one directory whose pid file names a daemon that may not be looked into, and no other daemon."""
+    named = [place for place in places if pid_in(place.pipe) == daemon.own_pid]
+    alike = [each for each in daemons if each.own_pid == daemon.own_pid]
+    mine = [place for place in named if owned(place.pipe, alike) == daemon]
+    return mine[0] if len(mine) == 1 else None
+
+
+def _told(place: Place) -> DaemonFound:
+    return DaemonFound(
+        at=0.0,
+        daemon=place.name,
+        pipe_directory=str(place.pipe.path),
+        log_directory=str(place.log.path),
+        expected=place.expected,
+    )

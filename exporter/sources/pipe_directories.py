@@ -1,0 +1,37 @@
+"""Directories on this host that may be a daemon's pipe directory, by their paths."""
+
+import itertools
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from exporter.model.node import DEFAULT_LOG_DIRECTORY
+from exporter.sources.place import Place, on_host
+
+MOST_OF_ONE_PATTERN = 256
+LONGEST_NAME = 256
+
+
+def named_by(patterns: Sequence[str]) -> Iterator[Place]:
+    """The directories with a control socket that these absolute globs name. /tmp is everybody's: links are not."""
+    for pattern in patterns:
+        paths = Path("/").glob(pattern.lstrip("/"))
+        for path in sorted(itertools.islice(paths, MOST_OF_ONE_PATTERN)):
+            if is_nameable(str(path)) and _is_pipe_directory(path):
+                yield on_host(str(path), path, _log_directory_beside(path))
+
+
+def is_nameable(path: str) -> bool:
+    """Whether a path can be a daemon's name."""
+    return path.startswith("/") and len(path) <= LONGEST_NAME and path.isprintable()
+
+
+def _is_pipe_directory(path: Path) -> bool:
+    try:
+        return not path.is_symlink() and (path / "control").is_socket()
+    except OSError:
+        return False
+
+
+def _log_directory_beside(pipe: Path) -> Path:
+    """Where the logs are likely to be, until a daemon's own word is known (as in the Kubernetes device plugin)."""
+    return pipe.with_name("log") if pipe.name == "pipe" else Path(DEFAULT_LOG_DIRECTORY)

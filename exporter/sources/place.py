@@ -1,0 +1,28 @@
+"""Where a daemon is, for those who look at it: its directories, as this process can open them, and its process."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from exporter.sources.directory import Directory
+from exporter.sources.pid_namespace import PidNamespace
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """A daemon's place.
+
+    `process` is the PID and start time of the daemon that was last found there; `namespace` is given where it lives in
+    another PID namespace.
+    """
+
+    name: str
+    pipe: Directory
+    log: Directory
+    expected: bool = False
+    process: tuple[int, int] | None = None
+    namespace: PidNamespace | None = None
+
+
+def on_host(name: str, pipe_directory: Path, log_directory: Path, *, expected: bool = False) -> Place:
+    """A place whose paths mean the same to the daemon and to this process."""
+    return Place(name=name, pipe=Directory(pipe_directory), log=Directory(log_directory), expected=expected)

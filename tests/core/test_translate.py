@@ -1,0 +1,163 @@
+"""Whom a daemon in another PID namespace speaks of is told in this one's PIDs, or as nobody of this one."""
+
+from dataclasses import fields, replace
+from typing import get_args, get_type_hints
+
+import pytest
+
+from exporter.core.translate import outer, translated
+from exporter.model.event import EventName
+from exporter.model.observation import ControlReply, LogLine, Observation
+from exporter.parse import log_message as said
+from exporter.parse.log_line import LogEntry
+from exporter.parse.pid_fields import PID_FIELDS, command_of, numbers_of_line, pids_of_line
+from tests.builders import AT, DAEMON, clients, servers, status, told
+
+INNER = {7: 70_007, 20: 70_020, 31: 70_031}
+NO_PIDS = {"uid", "context", "limit", "status", "value", "device"}
+"""Numbers in messages that name no process."""
+
+
+def entry(message: said.Message, pid: int = 7) -> LogEntry:
+    return LogEntry("Control", pid, message)
+
+
+def inside(*seen: Observation) -> list[Observation]:
+    """The same, from a daemon in another namespace."""
+    return [replace(each, pids=INNER) if isinstance(each, LogLine | ControlReply) else each for each in seen]
+
+
+def line(text: str, role: str = "Server", pid: int = 20) -> LogLine:
+    file = "control.log" if role == "Control" else "server.log"
+    return LogLine(
+        at=AT, daemon=DAEMON, file=file, line=f"[2026-11-20 15:08:45.147 {role} {pid:5d}] {text}", pids=INNER
+    )
+
+
+# -- lines of a log ------------------------------------------------------------------------------------------------
+
+
+def test_a_line_speaks_of_this_namespaces_processes() -> None:
+    assert translated(entry(said.ServerStarting(20, 1000)), INNER) == entry(said.ServerStarting(70_020, 1000), 70_007)
+    assert translated(entry(said.ClientActive(31)), INNER) == entry(said.ClientActive(70_031), 70_007)
+    assert translated(entry(said.ServerReady(None)), INNER) == entry(said.ServerReady(None), 70_007)
+
+
+def test_what_is_no_pid_stays() -> None:
+    assert translated(entry(said.ClientRejected(31, 7)), INNER).message == said.ClientRejected(70_031, 7)
+    assert translated(entry(said.ClientLimitReached(20)), INNER).message == said.ClientLimitReached(20)
+    assert translated(entry(said.ContextDestroyed(7)), INNER).message == said.ContextDestroyed(7)
+    assert translated(entry(said.Number(7)), INNER).message == said.Number(7)
+
+
+def test_who_is_not_known_is_nobody_of_this_namespace() -> None:
+    assert translated(entry(said.ClientActive(99), pid=98), INNER) == entry(said.ClientActive(-99), -98)
+
+
+@pytest.mark.parametrize("pid", [0, -1_333_654_781])
+@pytest.mark.parametrize("pids", [None, INNER, {}])
+def test_what_is_no_pid_anywhere_is_no_stand_in_for_one(pid: int, pids: dict[int, int] | None) -> None:
+    assert translated(entry(said.ClientActive(pid)), pids).message == said.ClientActive(0)
+
+
+def test_in_this_namespace_nothing_changes() -> None:
+    here = entry(said.ServerStarting(20, 1000))
+
+    assert translated(here, None) is here
+
+
+def test_every_number_in_a_message_is_known_to_be_a_pid_or_not() -> None:
+    """A message that is new must say which of its numbers are PIDs, by their names."""
+    unknown = {
+        (kind.__name__, part.name)
+        for kind in get_args(said.Message)
+        for part in fields(kind)
+        if int in (get_type_hints(kind)[part.name], *get_args(get_type_hints(kind)[part.name]))
+        and part.name not in {*PID_FIELDS, *NO_PIDS}
+    }
+    assert unknown == set()
+
+
+# -- what the source looks for -------------------------------------------------------------------------------------
+
+
+def test_the_pids_of_a_line_are_its_writers_and_those_it_names() -> None:
+    assert pids_of_line(line("Client {PID: 31, Context ID: 1} connected").line) == (20, 31)
+    assert pids_of_line(line("NEW CLIENT 31 from user 1000: Server already exists", "Control", 7).line) == (7, 31)
+    assert pids_of_line(line("Status of client {PID: -5, Context ID: 1} is ACTIVE").line) == (20,)
+    assert pids_of_line("no line of a log 31") == ()
+
+
+def test_every_number_of_a_line_but_its_times_may_be_a_pid() -> None:
+    assert numbers_of_line(line("peculiar 31 of 4").line) == (20, 31, 4)
+    assert numbers_of_line("31") == (31,)
+
+
+@pytest.mark.parametrize(
+    ("command", "spoken"),
+    [
+        ("get_server_list", "get_server_list"),
+        ("get_server_status 70020", "get_server_status 20"),
+        ("get_client_list -44", "get_client_list 44"),
+        ("get_server_status 99", "get_server_status 0"),
+        ("terminate_client 70020 70031", "terminate_client 20 31"),
+        ("get_device_pinned_mem_limit 70020 0", "get_device_pinned_mem_limit 20 0"),
+        ("get_default_device_pinned_mem_limit 0", "get_default_device_pinned_mem_limit 0"),
+    ],
+)
+def test_a_command_speaks_the_daemons_pids(command: str, spoken: str) -> None:
+    inner = {70_020: 20, 70_031: 31, -44: 44}
+
+    assert command_of(command, inner.get) == spoken
+
+
+# -- the core ------------------------------------------------------------------------------------------------------
+
+
+def test_the_node_has_this_namespaces_pids_whatever_the_daemon_speaks() -> None:
+    story = told(
+        *inside(
+            servers(20),
+            status("ACTIVE", server=70_020, at=AT + 1),
+            clients(31, server=70_020, at=AT + 2),
+        )
+    )
+
+    assert set(story.daemon.servers) == {70_020}
+    assert {pid: client.server for pid, client in story.daemon.clients.items()} == {70_031: 70_020}
+
+
+def test_logs_and_lists_agree_on_who_is_who() -> None:
+    story = told(
+        line("Starting new server 20 for user 0", "Control", 20),
+        line("NEW SERVER 20: Ready", "Control", 7),
+        line("Status of client {PID: 31, Context ID: 1} is ACTIVE"),
+        *inside(clients(31, server=70_020, at=AT + 2)),
+    )
+
+    assert set(story.daemon.clients) == {70_031}
+    assert len(story.of(EventName.CLIENT_CONNECTED)) == 1
+
+
+def test_a_client_that_is_not_known_here_still_counts() -> None:
+    story = told(
+        line("Starting new server 20 for user 0", "Control", 20),
+        line("NEW SERVER 20: Ready", "Control", 7),
+        line("Status of client {PID: 99, Context ID: 1} is ACTIVE"),
+    )
+    assert set(story.daemon.clients) == {-99}
+
+    story = told(line("Client process 99 disconnected"), start=story.node)
+    assert story.daemon.clients == {}
+    assert story.daemon.totals.disconnected["exit"] == 1
+
+
+def test_a_server_that_the_daemon_does_not_have_is_gone_by_its_pid_here() -> None:
+    story = told(*inside(servers(20), status("Server 20 not found", server=70_020, at=AT + 1)))
+
+    assert story.daemon.servers == {}
+
+
+def test_a_pid_that_somebody_here_happens_to_have_is_not_taken_for_him() -> None:
+    assert outer(441, {}) == -441
+    assert outer(441, None) == 441

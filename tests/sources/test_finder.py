@@ -1,0 +1,383 @@
+"""Finder finds the daemons that run, wherever they are, and is not led by those who would be taken for one."""
+
+import os
+import socket
+import subprocess
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from exporter.clock import SystemClock
+from exporter.model.node import FORGOTTEN_SECONDS
+from exporter.model.observation import DaemonFound
+from exporter.sources import finder as finder_module
+from exporter.sources.control_daemons import ControlDaemons
+from exporter.sources.finder import Finder
+from exporter.sources.place import Place, on_host
+from exporter.sources.proc import Proc
+from tests.conftest import Starter
+from tests.containers import Container
+from tests.sources.test_pid_namespace import HandClock
+from tests.standin.mps import MpsStandIn, is_alive, wait_until
+from tests.tools import not_here
+
+NOBODY = 65534
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Callable[..., "Looking"]:
+    """Makes a finder that tells only of daemons below the test's directory: others may run on this machine."""
+    return lambda *given, patterns=(), clock=None: Looking(tmp_path, given, patterns, clock or HandClock())
+
+
+class Looking:
+    """A finder, and what it finds in a test's directory."""
+
+    def __init__(self, directory: Path, given: Sequence[Place], patterns: Sequence[str], clock: HandClock) -> None:
+        self.finder = Finder(given, patterns=patterns, proc=Path("/proc"), clock=clock)
+        self.clock = clock
+        self._directory = str(directory)
+
+    def look(self) -> list[DaemonFound]:
+        """What is new."""
+        self.clock.time += 10
+        seen = self.finder.look().observations
+        return [each for each in seen if isinstance(each, DaemonFound) and self._directory in each.pipe_directory]
+
+    @property
+    def places(self) -> dict[str, Place]:
+        """Where the daemons are."""
+        return {
+            name: place
+            for name, place in self.finder.places.items()
+            if str(place.pipe.path).startswith(self._directory)
+        }
+
+
+@pytest.fixture
+def two(tmp_path: Path) -> Iterator[tuple[MpsStandIn, MpsStandIn]]:
+    with MpsStandIn(tmp_path / "a") as one, MpsStandIn(tmp_path / "b") as other:
+        one.start()
+        other.start(foreground=True)
+        yield one, other
+
+
+# -- on the host ---------------------------------------------------------------------------------------------------
+
+
+def test_daemons_that_run_are_found_with_nothing_given(
+    make: Callable[..., Looking], two: tuple[MpsStandIn, MpsStandIn]
+) -> None:
+    looking = make()
+
+    found = looking.look()
+
+    assert {(each.daemon, each.log_directory, each.expected) for each in found} == {
+        (str(mps.pipe_directory), str(mps.log_directory), False) for mps in two
+    }
+    for mps in two:
+        place = looking.places[str(mps.pipe_directory)]
+        assert place.process is not None
+        assert place.process[0] == mps.pid
+        assert (place.pipe.root, place.log.root, place.namespace) == (None, None, None)
+
+
+def test_what_was_told_is_told_again_only_when_it_changes(make: Callable[..., Looking], mps: MpsStandIn) -> None:
+    mps.start()
+    looking = make()
+    assert len(looking.look()) == 1
+    assert looking.look() == []
+
+    mps.kill()
+    assert looking.look() == []
+    mps.log_directory = mps.log_directory.with_name("elsewhere")
+    mps.start()
+
+    assert [each.log_directory for each in looking.look()] == [str(mps.log_directory)]
+
+
+def test_a_daemon_that_was_given_keeps_its_name_and_directories(
+    make: Callable[..., Looking], mps: MpsStandIn, tmp_path: Path
+) -> None:
+    mps.start()
+    (tmp_path / "link").symlink_to(mps.pipe_directory)
+    looking = make(on_host("night", tmp_path / "link", tmp_path / "logs", expected=True))
+
+    (found,) = looking.look()
+
+    assert (found.daemon, found.pipe_directory, found.log_directory, found.expected) == (
+        "night", str(tmp_path / "link"), str(tmp_path / "logs"), True
+    )  # fmt: skip
+    assert list(looking.places) == ["night"]
+    assert looking.places["night"].process is not None
+
+
+def test_a_given_place_is_one_before_any_daemon_is_there(make: Callable[..., Looking], tmp_path: Path) -> None:
+    looking = make(on_host("night", tmp_path / "pipe", tmp_path / "log"))
+    assert list(looking.places) == ["night"]
+
+    assert [each.daemon for each in looking.look()] == ["night"]
+    assert looking.places["night"].process is None
+
+
+def test_a_daemon_that_has_gone_is_forgotten_after_a_while(make: Callable[..., Looking], mps: MpsStandIn) -> None:
+    mps.start()
+    looking = make()
+    looking.look()
+    mps.kill()
+
+    looking.look()
+    assert len(looking.places) == 1
+    looking.clock.time += FORGOTTEN_SECONDS
+    looking.look()
+
+    assert looking.places == {}
+
+
+def test_neither_a_server_nor_a_command_is_a_daemon(make: Callable[..., Looking], mps: MpsStandIn) -> None:
+    mps.start()
+    mps.connect_and_wait(5_000_000)
+    with mps.held_session():
+        looking = make()
+        looking.look()
+        (place,) = looking.places.values()
+
+        assert place.process is not None
+        assert place.process[0] == mps.pid
+
+
+def test_who_only_starts_a_daemon_over_anothers_remains_is_not_taken_for_it(
+    make: Callable[..., Looking], mps: MpsStandIn, start: Starter
+) -> None:
+    """Its end would be told as a daemon's loss."""
+    mps.start()
+    mps.kill()
+    variables = {"CUDA_MPS_PIPE_DIRECTORY": str(mps.pipe_directory)}
+    starting = start(imitation(["-d"]), env=variables, **SHELL)
+    daemons = ControlDaemons(Proc(Path("/proc"), SystemClock()))
+    wait_until(lambda: starting.pid in [each.pid for each in daemons.all()], "the imitation")
+    looking = make()
+
+    assert looking.look() == []
+    assert [each.daemon for each in looking.look()] == [str(mps.pipe_directory)]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "variables", "protocol"),
+    [
+        (["-d"], {}, 2),
+        (["-d", "-p", "3"], {}, 3),
+        (["-d", "--protocol=3"], {}, 3),
+        (["-f", "--protocol", "3"], {"CUDA_MPS_PROTOCOL_VERSION": "2"}, 2),
+        (["-f"], {"CUDA_MPS_PROTOCOL_VERSION": "x"}, 2),
+        (["-d", "-p"], {}, 2),
+    ],
+)
+def test_a_daemon_says_how_it_was_started(
+    start: Starter, arguments: list[str], variables: dict[str, str], protocol: int
+) -> None:
+    environment = {"CUDA_MPS_PIPE_DIRECTORY": "/x", "SECRET": "x", **variables}
+    pid = start(imitation(arguments), **SHELL, env=environment).pid
+    daemons = ControlDaemons(Proc(Path("/proc"), SystemClock()))
+
+    wait_until(lambda: pid in [each.pid for each in daemons.all()], "the imitation")
+    (daemon,) = [each for each in daemons.all() if each.pid == pid]
+
+    assert (daemon.protocol, daemon.foreground) == (protocol, "-f" in arguments)
+    assert daemon.environment == {"CUDA_MPS_PIPE_DIRECTORY": "/x", **variables}
+
+
+def imitation(arguments: Sequence[str]) -> list[str]:
+    """A process that is called like a control daemon; to be run by a shell that has something to read."""
+    return ["nvidia-cuda-mps-control", "-c", "printf nvidia-cuda-mps > /proc/$$/comm; read _", *arguments]
+
+
+SHELL = {"executable": "/bin/sh", "stdin": subprocess.PIPE}
+
+
+# -- by directories ------------------------------------------------------------------------------------------------
+
+
+def test_a_directory_that_a_pattern_names_is_known_by_that_path(make: Callable[..., Looking], tmp_path: Path) -> None:
+    with MpsStandIn(tmp_path / "nvidia.com" / "gpu.shared") as mps:
+        mps.start()
+        looking = make(patterns=[f"{tmp_path}/*/*/pipe"])
+
+        assert [each.daemon for each in looking.look()] == [str(mps.pipe_directory)]
+
+
+def test_without_the_right_to_look_into_a_daemon_its_pid_file_says_where_it_is(
+    make: Callable[..., Looking], mps: MpsStandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Proc, "variables", lambda *_: None)
+    mps.start()
+
+    looking = make(patterns=[f"{mps.pipe_directory.parent}/*"])
+
+    assert [(each.daemon, each.log_directory) for each in looking.look()] == [
+        (str(mps.pipe_directory), str(mps.log_directory))
+    ]
+    (place,) = looking.places.values()
+    assert place.process is not None
+    unseen = ControlDaemons(Proc(Path("/proc"), SystemClock())).at(place.process[0])
+    assert unseen is not None
+    assert (unseen.protocol, unseen.foreground) == (None, False)
+    assert "cannot be placed" in str(Finder((), patterns=(), proc=Path("/proc"), clock=HandClock()).look().problem)
+
+
+def test_a_directory_without_a_daemon_is_no_daemon(make: Callable[..., Looking], tmp_path: Path) -> None:
+    planted = tmp_path / "nvidia-mps-evil"
+    planted.mkdir()
+    listeners = [bound(planted / name) for name in ("control", "control_privileged")]
+    (planted / "nvidia-cuda-mps-control.pid").write_text(str(os.getpid()))
+
+    assert make(patterns=[f"{tmp_path}/nvidia-mps*"]).look() == []
+    for listener in listeners:
+        listener.close()
+
+
+def test_a_link_to_a_daemons_directory_is_not_another_daemon(
+    make: Callable[..., Looking], mps: MpsStandIn, tmp_path: Path
+) -> None:
+    mps.start()
+    (tmp_path / "nvidia-mps-link").symlink_to(mps.pipe_directory)
+
+    assert [each.daemon for each in make(patterns=[f"{tmp_path}/*"]).look()] == [str(mps.pipe_directory)]
+
+
+def test_a_users_process_does_not_pass_for_roots_daemon(
+    make: Callable[..., Looking], mps: MpsStandIn, start: Starter, tmp_path: Path
+) -> None:
+    if os.geteuid() != 0:
+        not_here("this needs two users")
+    mps.start()
+    mine = start(
+        imitation(["-d"]),
+        **SHELL,
+        env={"CUDA_MPS_PIPE_DIRECTORY": str(mps.pipe_directory)},
+        user=NOBODY,
+    )
+    daemons = ControlDaemons(Proc(Path("/proc"), SystemClock()))
+    wait_until(lambda: mine.pid in [each.pid for each in daemons.all()], "the imitation")
+    looking = make()
+    looking.look()
+
+    (place,) = looking.places.values()
+
+    assert place.process is not None
+    assert place.process[0] == mps.pid
+    assert looking.finder.look().problem is None
+
+
+@pytest.mark.parametrize("path", ["relative", "/new\nline", "/" + "x" * 300, "/nowhere", "", "/\x1b[31m"])
+def test_a_daemon_that_says_anything_of_itself_is_passed_over(
+    make: Callable[..., Looking], start: Starter, path: str
+) -> None:
+    pid = start(imitation(["-d"]), **SHELL, env={"CUDA_MPS_PIPE_DIRECTORY": path}).pid
+    daemons = ControlDaemons(Proc(Path("/proc"), SystemClock()))
+    wait_until(lambda: pid in [each.pid for each in daemons.all()], "the imitation")
+    looking = make()
+
+    reading = looking.finder.look()
+
+    assert [each for each in looking.finder.places.values() if each.process and each.process[0] == pid] == []
+    assert reading.problem is None
+
+
+def test_however_many_users_have_daemons_roots_are_found(
+    make: Callable[..., Looking], two: tuple[MpsStandIn, MpsStandIn], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(finder_module, "MOST_DAEMONS", 0)
+    looking = make()
+
+    looking.look()
+
+    assert len(looking.places) == (2 if os.geteuid() == 0 else 0)
+    assert two
+
+
+def bound(path: Path) -> socket.socket:
+    """A socket that somebody listens at."""
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    descriptor = os.open(path.parent, os.O_PATH)
+    listener.bind(f"/proc/self/fd/{descriptor}/{path.name}")
+    os.close(descriptor)
+    listener.listen()
+    return listener
+
+
+# -- in containers -------------------------------------------------------------------------------------------------
+
+
+def test_two_daemons_with_one_path_are_two(make: Callable[..., Looking], tmp_path: Path) -> None:
+    with Container(tmp_path / "c") as one, Container(tmp_path / "c") as other:
+        pids = {one.start(), other.start()}
+        looking = make()
+
+        found = looking.look()
+
+        assert len({each.daemon for each in found}) == 2
+        assert all(each.daemon.startswith(f"{tmp_path}/c/pipe@") for each in found)
+        assert {place.process[0] for place in looking.places.values() if place.process} == pids
+        assert all(place.namespace is not None for place in looking.places.values())
+
+
+def test_a_daemon_started_again_in_its_container_keeps_its_name_and_what_is_known_of_its_pids(
+    make: Callable[..., Looking], tmp_path: Path
+) -> None:
+    with Container(tmp_path / "c") as container:
+        first = container.start()
+        looking = make()
+        looking.look()
+        (before,) = looking.places.values()
+        os.kill(first, 9)
+        wait_until(lambda: not is_alive(first))
+        second = container.start()
+
+        assert looking.look() == []
+        (after,) = looking.places.values()
+
+    assert after.process is not None
+    assert (after.name, after.process[0]) == (before.name, second)
+    assert after.namespace is before.namespace
+
+
+def test_a_container_is_named_by_its_id(
+    make: Callable[..., Looking], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    container_id = "0123456789ab" + "c" * 52
+    real = Proc._text
+    monkeypatch.setattr(
+        Proc,
+        "_text",
+        lambda self, pid, name: (
+            f"0::/system.slice/docker-{container_id}.scope\n" if name == "cgroup" else real(self, pid, name)
+        ),
+    )
+    with Container(tmp_path / "c") as container:
+        container.start()
+
+        assert [each.daemon for each in make().look()] == [f"{tmp_path}/c/pipe@0123456789ab"]
+
+
+def test_a_directory_that_the_host_shares_with_a_container_is_one_daemon_by_its_path_here(
+    make: Callable[..., Looking], tmp_path: Path
+) -> None:
+    """As the Kubernetes device plugin has it: one directory, two paths, and the PID file in the container's numbers."""
+    (tmp_path / "mps" / "pipe").mkdir(parents=True)
+    (tmp_path / "c").mkdir()
+    with Container(tmp_path / "c") as container:
+        inside = tmp_path / "c" / "pipe"
+        container.run("mkdir", str(inside))
+        container.run("mount", "--bind", str(tmp_path / "mps" / "pipe"), str(inside))
+        pid = container.start()
+        looking = make(patterns=[f"{tmp_path}/mps/*"])
+
+        assert [each.daemon for each in looking.look()] == [str(tmp_path / "mps" / "pipe")]
+        (place,) = looking.places.values()
+        assert place.process is not None
+        assert place.process[0] == pid
+        assert place.pipe.root is None
+        assert place.namespace is not None
+        assert place.log.root is not None

@@ -1,0 +1,256 @@
+"""A daemon's place can be looked into, and its daemon be asked, whatever namespaces it lives in."""
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from exporter.clock import SystemClock
+from exporter.core import agenda
+from exporter.core.fold import fold
+from exporter.model.node import Daemon, DaemonState, Node, ServerState
+from exporter.model.observation import ControlReply, DaemonProcess, LogFile, LogLine, Observation
+from exporter.sources.control import ControlClient
+from exporter.sources.directory import Directory, Root
+from exporter.sources.finder import Finder
+from exporter.sources.logs import DaemonLogs
+from exporter.sources.place import Place
+from exporter.sources.proc import Proc
+from exporter.sources.processes import Processes
+from tests.containers import Container
+from tests.eventually import eventually
+from tests.standin.mps import MpsStandIn
+
+NAMESPACES = [(True, True), (True, False), (False, True)]
+every_namespace = pytest.mark.parametrize(
+    ("own_files", "own_pids"), NAMESPACES, ids=["files and pids", "files", "pids"]
+)
+
+
+@pytest.fixture
+def contained(tmp_path: Path, own_files: bool, own_pids: bool) -> Iterator[Container]:
+    with Container(tmp_path / "c", own_files=own_files, own_pids=own_pids) as made:
+        yield made
+
+
+def place_of(container: Container, pid: int) -> Place:
+    """Where the finder says that the container's daemon is."""
+    finder = Finder((), patterns=(), proc=Path("/proc"), clock=SystemClock())
+
+    def found() -> Place:
+        finder.look()
+        (place,) = [each for each in finder.places.values() if each.process and each.process[0] == pid]
+        return place
+
+    assert container.directory
+    return eventually(found)
+
+
+def control(place: Place, runtime_directory: Path) -> ControlClient:
+    client = ControlClient(
+        place.name,
+        place.pipe.path,
+        executable="nvidia-cuda-mps-control",
+        deadline=30.0,
+        clock=SystemClock(),
+        path=MpsStandIn(Path("/nowhere")).environment()["PATH"],
+        runtime_directory=runtime_directory,
+    )
+    client.move(place)
+    return client
+
+
+def spoken(place: Place, runtime_directory: Path, command: str) -> ControlReply:
+    return control(place, runtime_directory).ask(command)
+
+
+def test_a_host_directory_is_itself(tmp_path: Path) -> None:
+    found = tmp_path.stat()
+
+    assert Directory(tmp_path).identity() == (found.st_dev, found.st_ino)
+    assert Directory(tmp_path / "nowhere").identity() is None
+
+
+@every_namespace
+def test_a_daemon_is_asked_in_its_own_numbers_and_understood_in_ours(contained: Container, tmp_path: Path) -> None:
+    place = place_of(contained, contained.start())
+    inner, client = contained.client()
+    contained.mps.connect_and_wait(inner)
+    server = contained.outside(int(spoken(place, tmp_path, "get_server_list").stdout))
+
+    listed = spoken(place, tmp_path, "get_server_list")
+    state = spoken(place, tmp_path, f"get_server_status {server}")
+    clients = spoken(place, tmp_path, f"get_client_list {server}")
+
+    assert (state.exit_code, state.stdout, state.command) == (0, "ACTIVE\n", f"get_server_status {server}")
+    if place.namespace is None:
+        assert (listed.pids, clients.pids) == (None, None)
+        assert clients.stdout.split() == [str(client)]
+    else:
+        assert listed.pids == {int(listed.stdout): server}
+        assert clients.pids == {inner: client}
+    assert [path for path in tmp_path.iterdir() if path.name.startswith("way-")] == []
+
+
+@every_namespace
+def test_its_logs_are_read_and_say_who_is_meant(contained: Container) -> None:
+    place = place_of(contained, contained.start())
+    logs = DaemonLogs({}, SystemClock())
+    logs.follow({place.name: place})
+    assert [each.problem for each in logs.look().observations if isinstance(each, LogFile)][-1] is None
+    inner, client = contained.client()
+    contained.mps.connect_and_wait(inner)
+
+    def told() -> LogLine:
+        seen.extend(logs.look().observations)
+        lines = [each for each in seen if isinstance(each, LogLine) and "is ACTIVE" in each.line]
+        assert lines
+        return lines[0]
+
+    seen: list[Observation] = []
+    line = eventually(told)
+    logs.close()
+
+    assert line.daemon == place.name
+    assert f"PID: {inner}," in line.line
+    if place.namespace is None:
+        assert line.pids is None
+    else:
+        assert line.pids is not None
+        assert line.pids[inner] == client
+
+
+@pytest.mark.parametrize(("own_files", "own_pids"), NAMESPACES[:1])
+def test_its_last_words_are_read_when_its_files_cannot_be_reached_any_more(contained: Container) -> None:
+    pid = contained.start()
+    place = place_of(contained, pid)
+    logs = DaemonLogs({}, SystemClock())
+    logs.follow({place.name: place})
+    logs.look()
+    contained.mps.say("control", "Server 99 exited with status 0")
+    os.kill(pid, 9)
+    eventually(lambda: _assert(place.log.identity() is None))
+
+    lines = [each.line for each in logs.look().observations if isinstance(each, LogLine)]
+    logs.close()
+
+    assert any("Server 99 exited" in line for line in lines)
+
+
+def _assert(condition: object) -> None:
+    assert condition
+
+
+@every_namespace
+def test_its_process_is_known_and_its_end_is_told(contained: Container) -> None:
+    pid = contained.start()
+    place = place_of(contained, pid)
+    processes = Processes({}, proc=Path("/proc"), clock=SystemClock(), wait=0.02)
+    processes.attend({place.name: place})
+
+    def told(wanted: int | None) -> Callable[[], DaemonProcess]:
+        def look() -> DaemonProcess:
+            seen.extend(each for each in processes.look().observations if isinstance(each, DaemonProcess))
+            assert seen
+            assert seen[-1].pid == wanted
+            return seen[-1]
+
+        return look
+
+    seen: list[DaemonProcess] = []
+    daemon = eventually(told(pid))
+    assert (daemon.daemon, daemon.protocol, daemon.foreground) == (place.name, 2, False)
+
+    os.kill(pid, 9)
+    eventually(told(None))
+    processes.close()
+
+
+@every_namespace
+def test_the_core_knows_all_of_it_by_the_pids_here(contained: Container, tmp_path: Path) -> None:
+    """Found, asked, read and watched: what is known in the end is as of a daemon on the host."""
+    daemon_pid = contained.start()
+    place = place_of(contained, daemon_pid)
+    logs, processes = DaemonLogs({}, SystemClock()), Processes({}, proc=Path("/proc"), clock=SystemClock(), wait=0.02)
+    logs.follow({place.name: place})
+    processes.attend({place.name: place})
+    asking = control(place, tmp_path)
+    present = Node()
+
+    def look(*commands: str) -> Daemon:
+        nonlocal present
+        asking.want(commands)
+        for source in (logs.look, processes.look, asking.look):
+            for seen in sorted(source().observations, key=lambda each: each.at):
+                present, _ = fold(present, seen)
+        processes.watch(agenda.watched(present))
+        return present.daemons[place.name]
+
+    def until(expected: Callable[[Daemon], bool], *commands: str) -> Daemon:
+        def check() -> Daemon:
+            daemon = look(*commands)
+            assert expected(daemon)
+            return daemon
+
+        return eventually(check)
+
+    until(lambda daemon: daemon.process is not None, "get_server_list")
+    clients = [contained.client() for _ in range(2)]
+    for inner, _ in clients:
+        contained.mps.connect_and_wait(inner)
+
+    daemon = until(lambda daemon: len(daemon.clients) == 2, "get_server_list")
+    (server,) = daemon.servers
+    look(f"get_server_status {server}", f"get_client_list {server}")
+    daemon = look()
+    assert set(daemon.clients) == {outer for _, outer in clients}
+    assert daemon.servers[server].state is ServerState.ACTIVE
+    assert (daemon.totals.connected, set(daemon.totals.disconnected.values())) == (2, {0})
+    assert {pid for pid in (server, *daemon.clients) if pid in present.processes} == {server, *daemon.clients}
+
+    os.kill(clients[0][1], 9)
+    daemon = until(lambda daemon: len(daemon.clients) == 1)
+    assert daemon.totals.disconnected["exit"] == 1
+
+    os.kill(daemon_pid, 9)
+    daemon = until(lambda daemon: daemon.state is DaemonState.ABSENT)
+    assert (daemon.servers, daemon.clients) == ({}, {})
+    logs.close()
+    processes.close()
+
+
+@pytest.mark.parametrize(("own_files", "own_pids"), NAMESPACES[:1])
+def test_a_link_inside_does_not_lead_out(contained: Container, tmp_path: Path) -> None:
+    inside = Path(f"/proc/{contained.init}/root{contained.directory}")
+    (tmp_path / "outside").mkdir()
+    (inside / "here").mkdir()
+    (inside / "absolute").symlink_to(contained.directory / "here")
+    (inside / "climbing").symlink_to("../" * 20 + str(tmp_path / "outside"))
+    (inside / "magic").symlink_to("/proc/self/cwd")
+    proc = Proc(Path("/proc"), SystemClock())
+    ticks = proc.start_ticks(contained.init)
+    assert ticks is not None
+    root = Root(proc, contained.init, ticks)
+
+    def identity(name: str) -> object:
+        return Directory(contained.directory / name, root).identity()
+
+    found = (inside / "here").stat()
+    assert identity("absolute") == identity("here") == (found.st_dev, found.st_ino)
+    assert identity("climbing") == Directory(tmp_path / "outside", root).identity()
+    assert identity("magic") is None
+    assert Directory(Path("/"), Root(proc, contained.init, ticks + 1)).identity() is None
+
+
+def test_another_users_root_is_a_problem_in_words(tmp_path: Path) -> None:
+    class Closed(Proc):
+        def open_root(self, _pid: int, _start_ticks: int) -> int:
+            raise PermissionError(13, "Permission denied")
+
+    root = Root(Closed(tmp_path, SystemClock()), 1, 1)
+    place = Place(name="x", pipe=Directory(tmp_path, root), log=Directory(tmp_path, root))
+    logs = DaemonLogs({}, SystemClock())
+    logs.follow({"x": place})
+
+    assert f"/proc/1/root{tmp_path}/control.log cannot be read: Permission denied" in str(logs.look().problem)
