@@ -1,88 +1,154 @@
 """Puts the sources together that a configuration asks for, each in an eye of its own."""
 
 import os
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import structlog
 
 from exporter.clock import Clock
-from exporter.config import Config
+from exporter.config import Config, Switch
+from exporter.core import agenda
 from exporter.core.fold import LOGS
 from exporter.core.gpus import NVML
-from exporter.model.node import Daemon
+from exporter.core.workloads import nameless_pods
+from exporter.core.xids import KERNEL, NVML_EVENTS
+from exporter.model.node import Node
 from exporter.sources.control import ATTEMPTS as CONTROL_ATTEMPTS
 from exporter.sources.control import ControlClient
 from exporter.sources.eye import Eye, Inbox
+from exporter.sources.finder import Finder
+from exporter.sources.journal import Journal
+from exporter.sources.kernel import KernelLog
+from exporter.sources.locator import Locator
 from exporter.sources.logs import DaemonLogs
 from exporter.sources.lookout import Asker, Lookout
 from exporter.sources.nvml import Nvml
+from exporter.sources.place import Place
+from exporter.sources.pods import Pods
 from exporter.sources.processes import Processes
 from exporter.sources.reading import Reading
+from exporter.sources.session_lock import SessionLock
+from exporter.sources.units import Units
 
 LOG_PERIOD = 0.2
-PROCESS_PERIOD = 0.0
 PROCESS_WAIT = 0.2
+FINDER_PERIOD = 10.0
+PODS_PERIOD = 10.0
+UNITS_PERIOD = 600.0
+AT_ONCE = 0.0
+"""The period of a source that waits by itself for something to happen."""
+
 TOLD_EVERY = 1.0
+UNITS_DEADLINE = 10.0
+
+CONTROL, PROCESS, FINDER, JOURNAL, PODS, UNITS = "control", "process", "finder", "journal", "pods", "units"
+"""What the sources are called, beside those of which the core knows."""
+
+Look = Callable[[], Reading]
 
 
 class Assembly:
-    """Makes sources, and the eyes in which they look."""
+    """The sources that a configuration asks for."""
 
-    def __init__(self, config: Config, clock: Clock, inbox: Inbox) -> None:
+    def __init__(self, config: Config, clock: Clock, inbox: Inbox, *, process_wait: float = PROCESS_WAIT) -> None:
         self._config = config
         self._clock = clock
         self._inbox = inbox
+        self._path = os.environ.get("PATH", os.defpath)
         self.nvml = Nvml(clock)
+        self.processes = Processes({}, proc=config.proc, clock=clock, wait=process_wait)
+        self.logs = DaemonLogs({}, clock)
+        self.pods = Pods(config.pods, clock=clock)
+        self.units = Units(clock, path=self._path)
+        self.kernel = KernelLog(config.kmsg, clock)
+        self.journal = None if config.collect.journal is Switch.OFF else Journal(clock, path=self._path)
+        self.finder = self._finder() if config.discovery.enabled else None
+        self.locator = Locator(finder=self.finder, processes=self.processes, logs=self.logs, journal=self.journal)
 
     def lookout(self) -> Lookout:
         """All eyes of the service."""
-        processes = self.processes(PROCESS_WAIT)
-        nvml = self._eye(NVML, self.nvml.look, period=None)
+        nvml = None if self._config.collect.nvml is Switch.OFF else self._eye(NVML, self.nvml.look, period=None)
         return Lookout(
-            (
-                nvml,
-                self._eye(LOGS, self.logs().look, period=LOG_PERIOD, told_every=TOLD_EVERY),
-                self._eye("process", processes.look, period=PROCESS_PERIOD, told_every=TOLD_EVERY),
-            ),
-            asker=self.asker,
-            processes=processes,
+            (*([] if nvml is None else [nvml]), *self._eyes()),
+            locate=self.locator.locate,
+            asker=self._asker,
+            direct=self._direct,
             nvml=nvml,
         )
 
-    def asker(self, daemon: Daemon) -> Asker:
-        """What asks a daemon, and its eye."""
-        client = self.control_client(daemon)
-        eye = self._eye("control", client.look, period=None, deadline=self.ask_deadline, daemon=daemon.name)
+    def close(self) -> None:
+        """Let go of all that is held."""
+        for source in (self.nvml, self.processes, self.logs, self.kernel, *filter(None, [self.journal])):
+            source.close()
+
+    def _eyes(self) -> Iterator[Eye]:
+        collect = self._config.collect
+        yield self._eye(LOGS, self.logs.look, period=LOG_PERIOD, told_every=TOLD_EVERY)
+        yield self._eye(PROCESS, self.processes.look, period=AT_ONCE, told_every=TOLD_EVERY)
+        if self.finder is not None:
+            yield self._eye(FINDER, self.finder.look, period=FINDER_PERIOD)
+            yield self._eye(UNITS, self.units.look, period=UNITS_PERIOD, deadline=UNITS_DEADLINE)
+        if self.journal is not None:
+            yield self._eye(JOURNAL, self.journal.look, period=LOG_PERIOD, told_every=TOLD_EVERY)
+        if collect.nvml is not Switch.OFF:
+            yield self._eye(NVML_EVENTS, self.nvml.look_for_xids, period=AT_ONCE, told_every=TOLD_EVERY)
+        if self._hears_the_kernel():
+            yield self._eye(KERNEL, self.kernel.look, period=AT_ONCE, told_every=TOLD_EVERY)
+        if collect.pods is not Switch.OFF:
+            names = self.pods.look if collect.pods is Switch.ON else _without_complaint(self.pods.look)
+            yield self._eye(PODS, names, period=PODS_PERIOD)
+
+    def _hears_the_kernel(self) -> bool:
+        """Whether the kernel's log is to be read; where nobody said so, only if that may be."""
+        if self._config.collect.kernel_log is Switch.OFF:
+            return False
+        problem = self.kernel.open()
+        if problem is not None and self._config.collect.kernel_log is Switch.AUTO:
+            structlog.get_logger().info("kernel_log_not_followed", reason=problem)
+            return False
+        return True
+
+    def _direct(self, node: Node) -> None:
+        self.processes.watch(agenda.watched(node))
+        self.pods.watch(nameless_pods(node))
+
+    def _asker(self, place: Place) -> Asker:
+        client = self.control_client(place)
+        eye = self._eye(CONTROL, client.look, period=None, deadline=self.ask_deadline, daemon=place.name)
         return Asker(client, eye)
 
-    def control_client(self, daemon: Daemon) -> ControlClient:
-        """What asks a daemon."""
-        return ControlClient(
-            daemon.name,
-            Path(daemon.pipe_directory),
-            executable=self._config.control_executable,
-            deadline=self._config.control_deadline,
+    def control_client(self, place: Place) -> ControlClient:
+        """What asks the daemon in a place."""
+        config = self._config
+        client = ControlClient(
+            place.name,
+            place.pipe.path,
+            executable=config.control_executable,
+            deadline=config.control_deadline,
             clock=self._clock,
-            path=os.environ.get("PATH", os.defpath),
+            path=self._path,
+            lock=SessionLock(config.runtime_directory, self._clock),
+            runtime_directory=config.runtime_directory,
         )
+        client.move(place)
+        return client
 
     @property
     def ask_deadline(self) -> float:
         """How long one look at a daemon may take: it may be refused a few times, and then not answer."""
         return self._config.control_deadline * (CONTROL_ATTEMPTS + 1)
 
-    def processes(self, wait: float) -> Processes:
-        """What watches processes."""
-        directories = {daemon.name: daemon.pipe_directory for daemon in self._config.daemons}
-        return Processes(directories, proc=self._config.proc, clock=self._clock, wait=wait)
-
-    def logs(self) -> DaemonLogs:
-        """What follows the daemons' logs."""
-        return DaemonLogs({daemon.name: daemon.log_directory for daemon in self._config.daemons}, self._clock)
+    def _finder(self) -> Finder:
+        discovery = self._config.discovery
+        return Finder(
+            patterns=discovery.globs, anywhere=discovery.processes, proc=self._config.proc, clock=self._clock
+        )
 
     def _eye(
         self,
         name: str,
-        look: Callable[[], Reading],
+        look: Look,
         *,
         period: float | None,
         deadline: float | None = None,
@@ -99,3 +165,8 @@ class Assembly:
             told_every=told_every,
             daemon=daemon,
         )
+
+
+def _without_complaint(look: Look) -> Look:
+    """The look of a source that nobody asked for: what it cannot see, it does not miss."""
+    return lambda: replace(look(), problem=None)

@@ -16,22 +16,30 @@ from prometheus_client import generate_latest
 from exporter import log, status
 from exporter.assembly import Assembly
 from exporter.clock import Clock, SystemClock
-from exporter.config import Config, as_toml, build_config, parse_arguments, parse_duration
+from exporter.config import Config, Reloader, as_toml, build_config, parse_arguments, parse_duration
 from exporter.core.fold import LOGS, fold, fold_all
 from exporter.core.gpus import NVML
 from exporter.cycle import Cycle
 from exporter.demo import Simulation
-from exporter.errors import ConfigError, ExporterError, RecordingError
+from exporter.errors import ConfigError, ExporterError, RecordingError, ServiceError
 from exporter.glance import Glance
 from exporter.metrics.catalogue import NodeCollector
 from exporter.model.observation import GpuReading
 from exporter.recording import Header, RecordedDaemon, RecordedGpu, Recording, write_header, write_observation
-from exporter.service import Service, stopping
+from exporter.service import Service
+from exporter.service_socket import ask_service
+from exporter.signals import wishes
 from exporter.sources.eye import Eye, Inbox
 from exporter.sources.lookout import Lookout
 from exporter.sources.nvml import Nvml
 from exporter.sources.reading import within
+from exporter.model.node import Node
 from exporter.view import View
+from exporter.web import WebSecurity
+
+
+SERVICE_SECONDS = 30.0
+"""How long the running service may take to do as it is asked."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -39,9 +47,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parsed = parse_arguments(sys.argv[1:] if arguments is None else arguments)
     try:
         config = build_config(parsed, os.environ)
-        if getattr(parsed, "config_check", False):
-            sys.stdout.write(as_toml(config))
-            return 0
         log.configure(config.log_level, config.log_format, sys.stderr)
         return _COMMANDS[parsed.command](parsed, config)
     except ConfigError as error:
@@ -55,12 +60,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
 
 
-def serve(_arguments: Namespace, config: Config) -> int:
-    """Watch this node and serve its metrics."""
+def serve(arguments: Namespace, config: Config) -> int:
+    """Watch this node and serve its metrics; or say how it would."""
+    if arguments.config_check:
+        if config.web_config_file is not None:
+            WebSecurity.load(config.web_config_file)
+        sys.stdout.write(as_toml(config))
+        return 0
     clock = SystemClock()
     inbox: Inbox = Inbox()
     assembly = Assembly(config, clock, inbox)
-    Service(config, _header(config).node(), assembly.lookout(), inbox, clock).run({})
+    reloader = Reloader(arguments, os.environ, config, clock)
+    node = _header(config).node()
+    with contextlib.closing(assembly):
+        lookout = assembly.lookout()
+        Service(config, node, lookout, inbox, clock, reloader=reloader, driver=assembly.nvml).run()
     return 0
 
 
@@ -73,28 +87,53 @@ def demo(arguments: Namespace, config: Config) -> int:
     for seen in simulation.look().observations:
         node, _ = fold(node, seen)
     eye = Eye("demo", simulation.look, period=1.0, deadline=5.0, inbox=inbox, clock=clock)
-    Service(config, node, Lookout((eye,)), inbox, clock).run({})
+    Service(config, node, Lookout((eye,)), inbox, clock).run()
     return 0
 
 
 def show_status(arguments: Namespace, config: Config) -> int:
-    """Look once, and say how the node is."""
+    """Say how the node is: as the running service knows it, or else by one look."""
+    told = None if arguments.look else ask_service(config.runtime_directory, "status", SERVICE_SECONDS)
+    if told is None:
+        node = _look(config)
+        told = {"table": status.table(node), "node": status.as_json(node), "exit_code": status.exit_code(node)}
+    sys.stdout.write(json.dumps(told["node"], indent=2) + "\n" if arguments.json else told["table"])
+    return int(told["exit_code"])
+
+
+def _look(config: Config) -> Node:
+    """The node, by one look at everything."""
     clock = SystemClock()
-    wait = threading.Event().wait
-    assembly = Assembly(config, clock, Inbox())
-    glance = Glance(_header(config).node(), clock, deadline=assembly.ask_deadline, wait=wait)
-    nvml, processes, logs = assembly.nvml, assembly.processes(wait=0.0), assembly.logs()
-    control = [assembly.control_client(daemon) for daemon in glance.node.daemons.values()]
-    with contextlib.closing(nvml), contextlib.closing(processes), contextlib.closing(logs):
-        glance.look(LOGS, logs.look)
-        glance.watch(processes)
+    with contextlib.closing(Assembly(config, clock, Inbox(), process_wait=0.0)) as assembly:
+        glance = Glance(_header(config).node(), clock, deadline=assembly.ask_deadline, wait=threading.Event().wait)
+        glance.find(assembly.finder, assembly.units)
+        places = assembly.locator.locate(glance.node.daemons)
+        control = [assembly.control_client(place) for place in places.values()]
+        glance.look(LOGS, assembly.logs.look)
+        glance.watch(assembly.processes, assembly.pods)
         glance.ask(control)
-        glance.look(NVML, nvml.look)
-        glance.watch(processes)
-        glance.look_at_strangers(nvml.look, control)
-    told = json.dumps(status.as_json(glance.node), indent=2) + "\n" if arguments.json else status.table(glance.node)
-    sys.stdout.write(told)
-    return status.exit_code(glance.node)
+        glance.look(NVML, assembly.nvml.look)
+        glance.watch(assembly.processes, assembly.pods)
+        glance.look_at_strangers(assembly.nvml.look, control)
+        return glance.node
+
+
+def pause(_arguments: Namespace, config: Config) -> int:
+    """Have the running service let go of the driver."""
+    return _command(config, "pause")
+
+
+def resume(_arguments: Namespace, config: Config) -> int:
+    """Have it take up the driver again."""
+    return _command(config, "resume")
+
+
+def _command(config: Config, command: str) -> int:
+    told = ask_service(config.runtime_directory, command, SERVICE_SECONDS)
+    if told is None:
+        raise ServiceError(f"no service answers in {config.runtime_directory}; is it running?")
+    print(told["said"])
+    return 0
 
 
 def record(arguments: Namespace, config: Config) -> int:
@@ -104,18 +143,22 @@ def record(arguments: Namespace, config: Config) -> int:
     seconds = None if arguments.duration is None else parse_duration("--for", arguments.duration)
     ends = None if seconds is None else clock.monotonic() + seconds
     header = _header(config, *_recorded_node(config, clock))
-    with _opened(arguments.file, "w") as file, stopping() as stop:
+    with (
+        _opened(arguments.file, "w") as file,
+        wishes() as told,
+        contextlib.closing(Assembly(config, clock, inbox)) as assembly,
+    ):
         write_header(file, header)
         cycle = Cycle(
             header.node(),
-            Assembly(config, clock, inbox).lookout(),
+            assembly.lookout(),
             inbox=inbox,
             clock=clock,
             rhythm=config.rhythm,
             publish=lambda _node: file.flush(),
             record=lambda seen: write_observation(file, seen),
         )
-        cycle.run(lambda: not stop.is_set() and (ends is None or clock.monotonic() < ends))
+        cycle.run(lambda: not told.stop.is_set() and (ends is None or clock.monotonic() < ends))
     return 0
 
 
@@ -140,6 +183,8 @@ _COMMANDS: Mapping[str, Callable[[Namespace, Config], int]] = {
     "status": show_status,
     "record": record,
     "replay": replay,
+    "pause": pause,
+    "resume": resume,
 }
 
 

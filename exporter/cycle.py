@@ -66,7 +66,7 @@ class Cycle:
 
     def run(self, keep_on: Callable[[], bool]) -> None:
         """Cycle until told to stop."""
-        self._lookout.attend(self.node.daemons)
+        self._lookout.attend(self.node)
         self._lookout.open()
         try:
             while keep_on():
@@ -122,13 +122,12 @@ class Cycle:
 
     def _direct(self, idle: Sequence[tuple[str, Asker]]) -> None:
         """Tell the sources where to look next; ask those daemons whose last answers are all known."""
-        self._lookout.attend(self.node.daemons)
+        self._lookout.attend(self.node)
         now = replace(self.node, at=max(self.node.at, self._clock.now()))
         for name, asker in idle:
             commands = agenda.commands(now, name, self._rhythm) if name in now.daemons else ()
             if commands:
                 asker.ask(commands)
-        self._lookout.watch(agenda.watched(self.node))
         nvml = self._lookout.nvml
         if nvml is not None and not nvml.busy and agenda.nvml_due(now, self._rhythm):
             nvml.nudge()

@@ -8,15 +8,23 @@ from exporter.core.agenda import Rhythm
 from exporter.core.fold import fold
 from exporter.core.gpus import BYPASSING_AFTER_SECONDS, NVML
 from exporter.core.life import HELD_AFTER_SECONDS, SECOND_PROBE_SECONDS
+from exporter.core.workloads import nameless_pods
 from exporter.model.node import Node
 from exporter.model.observation import SourceReading
 from exporter.parse.control_reply import LIST_SERVERS
 from exporter.sources.control import ControlClient
+from exporter.sources.finder import Finder
+from exporter.sources.pods import Pods
 from exporter.sources.processes import Processes
 from exporter.sources.reading import Reading, within
+from exporter.sources.units import Units
 
 MOST_ROUNDS = 4
 """Rounds of questions, each of which may lead to the next: which servers, in what state, with which clients."""
+
+
+LOOKS_TO_FIND = 2
+"""A daemon that no pid file names is found by the second look (`Finder`)."""
 
 
 class Glance:
@@ -42,6 +50,13 @@ class Glance:
         for seen in (*reading.observations, told):
             self.node, _ = fold(self.node, seen)
 
+    def find(self, finder: Finder | None, units: Units) -> None:
+        """Find the daemons: those that run, and those that should."""
+        if finder is not None:
+            for _ in range(LOOKS_TO_FIND):
+                self.look("finder", finder.look)
+            self.look("units", units.look)
+
     def ask(self, clients: Iterable[ControlClient]) -> None:
         """Ask the control daemons, as long as an answer raises a question."""
         for client in clients:
@@ -62,10 +77,13 @@ class Glance:
         client.want(commands)
         self.look("control", client.look)
 
-    def watch(self, processes: Processes) -> None:
+    def watch(self, processes: Processes, pods: Pods) -> None:
         """Read who everybody is."""
         processes.watch(agenda.watched(self.node))
         self.look("process", processes.look)
+        pods.watch(nameless_pods(self.node))
+        for seen in pods.look().observations:
+            self.node, _ = fold(self.node, seen)
 
     def look_at_strangers(self, look: Callable[[], Reading], clients: Iterable[ControlClient]) -> None:
         """Where a process may bypass MPS, a second look tells, and a list that is younger than the first."""

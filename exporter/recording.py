@@ -63,6 +63,8 @@ class RecordedDaemon:
     log_directory: str
     name: str
     expected: bool = True
+    unit: str | None = None
+    clients_limit: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +94,8 @@ class Header:
                     pipe_directory=each.pipe_directory,
                     log_directory=each.log_directory,
                     expected=each.expected,
+                    unit=each.unit,
+                    clients_limit=each.clients_limit,
                 )
                 for each in self.daemons
             }
@@ -159,7 +163,7 @@ class Recording:
         if kind is GpuReading:
             gpu = next((gpu for gpu in self.header.gpus if gpu.uuid == values.get("gpu")), None)
             values = {"index": gpu.index, "name": gpu.name, "pci_bus_id": gpu.pci_bus_id, **values} if gpu else values
-        values.setdefault("daemon", self.header.daemons[0].name)
+        values.setdefault("daemon", (*self.header.daemons, _DEFAULT_DAEMON)[0].name)
         try:
             built: Observation = _build(kind, values)
         except ValueError as error:
@@ -171,12 +175,11 @@ class Recording:
 
 
 def _read_header(values: dict[str, Any]) -> Header:
-    described = values.get("daemons") or [
-        {
-            "pipe_directory": values.get("pipe_directory", _DEFAULT_DAEMON.pipe_directory),
-            "log_directory": values.get("log_directory", _DEFAULT_DAEMON.log_directory),
-        }
-    ]
+    only = {
+        "pipe_directory": values.get("pipe_directory", _DEFAULT_DAEMON.pipe_directory),
+        "log_directory": values.get("log_directory", _DEFAULT_DAEMON.log_directory),
+    }
+    described = values.get("daemons", [only])
     return Header(
         daemons=tuple(
             RecordedDaemon(
@@ -184,6 +187,8 @@ def _read_header(values: dict[str, Any]) -> Header:
                 log_directory=str(each["log_directory"]),
                 name=str(each.get("name", each["pipe_directory"])),
                 expected=bool(each.get("expected", True)),
+                unit=str(each["unit"]) if each.get("unit") else None,
+                clients_limit=int(each["clients_limit"]) if each.get("clients_limit") else None,
             )
             for each in described
         ),

@@ -2,43 +2,64 @@
 
 import contextlib
 import os
-import signal
-import threading
-from collections.abc import Iterator
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import structlog
 from prometheus_client import ProcessCollector
 
-from exporter import status
+from exporter import log, status
 from exporter.clock import Clock
-from exporter.config import Config
+from exporter.config import Config, Reloader
 from exporter.cycle import Cycle
 from exporter.metrics.catalogue import NodeCollector
 from exporter.metrics.exposition import Exposition
 from exporter.model.node import Node
+from exporter.model.observation import DaemonFound
 from exporter.notify import Notifier
 from exporter.privilege import keep_capabilities_from_children
-from exporter.service_socket import Commands
+from exporter.service_socket import ServiceSocket
+from exporter.signals import Wishes, wishes
 from exporter.sources.eye import Inbox
 from exporter.sources.lookout import Lookout
+from exporter.sources.nvml import Nvml
 from exporter.view import View
-from exporter.web import Site, WebServer
+from exporter.web import Site, WebSecurity, WebServer, activated_listeners
 
 HEALTHY_SECONDS = 30.0
 """The cycle turns at least twice a second; after this long without a turn it has stopped."""
+
+PAUSE_SECONDS = 15.0
+"""How long `pause` waits for a call into the driver that is under way."""
 
 
 class Service:
     """Serves what a lookout sees, until it is told to stop."""
 
-    def __init__(self, config: Config, node: Node, lookout: Lookout, inbox: Inbox, clock: Clock) -> None:
+    def __init__(
+        self,
+        config: Config,
+        node: Node,
+        lookout: Lookout,
+        inbox: Inbox,
+        clock: Clock,
+        *,
+        reloader: Reloader | None = None,
+        driver: Nvml | None = None,
+    ) -> None:
+        """`reloader` reads the configuration anew, and `driver` is what can be paused; a demo has neither."""
         self._config = config
         self._clock = clock
+        self._reloader = reloader
+        self._driver = driver
         self._exposition = Exposition(clock)
         self._itself = ProcessCollector(registry=None)
         self._notifier = Notifier(os.environ)
-        self._turned_at = clock.monotonic()
+        self._log = structlog.get_logger()
+        self._paused = False
         self._ready = False
+        self._turned_at = clock.monotonic()
         self._cycle = Cycle(
             node,
             lookout,
@@ -49,25 +70,87 @@ class Service:
             turned=self._turned,
         )
 
-    def run(self, commands: Commands) -> None:
-        """Serve until SIGTERM or SIGINT; `commands` are those of the service socket beside `status`."""
+    def run(self) -> None:
+        """Serve until SIGTERM or SIGINT. ConfigError and ListenError come at once."""
         keep_capabilities_from_children()
+        web = self._web()
+        with wishes() as told, self._answering():
+            web.open()
+            for host, port in web.addresses:
+                self._log.info("serving", metrics=f"{web.scheme}://{host}:{port}{self._config.telemetry_path}")
+            self._cycle.run(lambda: self._goes_on(told))
+            self._notifier.stopping()
+            web.close()
+
+    def _web(self) -> WebServer:
+        config = self._config
         site = Site(
             self._exposition,
             healthy=lambda: self._clock.monotonic() - self._turned_at < HEALTHY_SECONDS,
             status=lambda: status.table(self._cycle.node),
+            telemetry_path=config.telemetry_path,
         )
-        web = WebServer(site, self._config.listen)
-        with stopping() as stop:
-            web.open()
-            host = self._config.listen[0][0] or "localhost"
-            structlog.get_logger().info("serving", metrics=f"http://{host}:{web.port}/metrics")
-            self._cycle.run(lambda: not stop.is_set())
-            self._notifier.stopping()
-            web.close()
+        security = None if config.web_config_file is None else WebSecurity.load(config.web_config_file)
+        listeners = activated_listeners(os.environ, os.getpid()) if config.systemd_socket else ()
+        return WebServer(site, () if listeners else config.listen, security, config.max_requests, listeners)
+
+    def _answering(self) -> contextlib.AbstractContextManager[object]:
+        """The service socket, open; none where there is nothing to be told."""
+        if self._driver is None:
+            return contextlib.nullcontext()
+        commands = {"status": self._status, "pause": self._pause, "resume": self._resume}
+        socket = ServiceSocket(self._config.runtime_directory, commands)
+        socket.open()
+        return contextlib.closing(socket)
+
+    def _status(self) -> Mapping[str, Any]:
+        node = self._cycle.node
+        return {"table": status.table(node), "node": status.as_json(node), "exit_code": status.exit_code(node)}
+
+    def _pause(self) -> Mapping[str, Any]:
+        """Let go of the driver, so that its modules can be unloaded and GPUs reset."""
+        self._paused = True
+        self._log.info("paused")
+        if self._driver is not None and not self._driver.pause(PAUSE_SECONDS):
+            return {"problem": "a call into the driver hangs; its handles are let go of as soon as it returns"}
+        return {"said": "paused: no handle on the driver is open until you say resume"}
+
+    def _resume(self) -> Mapping[str, Any]:
+        self._paused = False
+        self._log.info("resumed")
+        if self._driver is not None:
+            self._driver.resume()
+        return {"said": "resumed"}
+
+    def _goes_on(self, told: Wishes) -> bool:
+        if told.reload.is_set():
+            told.reload.clear()
+            self._reload()
+        return not told.stop.is_set()
+
+    def _reload(self) -> None:
+        if self._reloader is None:
+            return
+        before, reloaded = self._config, self._reloader.reload()
+        if reloaded.problem is not None:
+            self._log.error("reload_failed", problem=reloaded.problem, now="what was in force stays so")
+        else:
+            self._log.info("reloaded", needs_restart=list(reloaded.kept))
+        self._config = after = reloaded.config
+        log.configure(after.log_level, after.log_format, sys.stderr)
+        self._cycle.tell(_named(before, after, self._clock.now()), after.rhythm)
 
     def _publish(self, node: Node) -> None:
-        view = View(node, self._config.client_min_age, self._clock.step())
+        config = self._config
+        view = View(
+            node,
+            config.client_min_age,
+            self._clock.step(),
+            max_clients=config.max_clients,
+            per_client=config.client_series == "client",
+            configuration=None if self._reloader is None else self._reloader.status,
+            paused=self._paused,
+        )
         self._exposition.publish(NodeCollector(view, beside=self._itself))
 
     def _turned(self) -> None:
@@ -78,14 +161,20 @@ class Service:
         self._notifier.alive(status.line(self._cycle.node))
 
 
-@contextlib.contextmanager
-def stopping() -> Iterator[threading.Event]:
-    """An event that SIGTERM or SIGINT sets."""
-    event = threading.Event()
-    signals = (signal.SIGTERM, signal.SIGINT)
-    before = [signal.signal(each, lambda *_: event.set()) for each in signals]
-    try:
-        yield event
-    finally:
-        for each, handler in zip(signals, before, strict=True):
-            signal.signal(each, handler)
+def _named(before: Config, after: Config, at: float) -> Sequence[DaemonFound]:
+    """The daemons that the configuration names, and those that it names no more: nobody expects these now."""
+    named = {daemon.name for daemon in after.daemons}
+    expected = {daemon: daemon.expected for daemon in after.daemons}
+    dropped = {daemon: False for daemon in before.daemons if daemon.name not in named}
+    return [
+        DaemonFound(
+            at=at,
+            daemon=daemon.name,
+            pipe_directory=str(daemon.pipe_directory),
+            log_directory=str(daemon.log_directory),
+            expected=is_expected,
+            unit=daemon.unit,
+            clients_limit=daemon.clients_limit,
+        )
+        for daemon, is_expected in {**expected, **dropped}.items()
+    ]

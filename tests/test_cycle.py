@@ -17,6 +17,7 @@ from exporter.model.observation import ControlReply, LogLine, Observation, Sourc
 from exporter.sources.control import ControlClient
 from exporter.sources.eye import Eye, Inbox
 from exporter.sources.lookout import Asker, Lookout
+from exporter.sources.place import Place, on_host
 from exporter.sources.reading import Reading
 from exporter.view import View
 
@@ -44,6 +45,7 @@ class Turning:
     exposition: Exposition = field(default_factory=lambda: Exposition(SystemClock()))
     eyes: list[Eye] = field(default_factory=list)
     askers: dict[str, Asker] = field(default_factory=dict)
+    places: dict[str, Place] = field(default_factory=dict)
     nvml: Eye | None = None
 
     def eye(self, name: str, look: Callable[[], Reading], **options: object) -> Eye:
@@ -55,8 +57,12 @@ class Turning:
     def cycle(self, record: Callable[[Observation], None] | None = None) -> Cycle:
         """The cycle, begun."""
         asking = {asker.eye for asker in self.askers.values()}
-        eyes = [eye for eye in self.eyes if eye not in asking]
-        lookout = Lookout(eyes, asker=lambda daemon: self.askers.get(daemon.name), nvml=self.nvml)
+        lookout = Lookout(
+            [eye for eye in self.eyes if eye not in asking],
+            locate=lambda daemons: self.places if daemons else {},
+            asker=lambda place: self.askers[place.name],
+            nvml=self.nvml,
+        )
         node = Node(daemons={NAME: Daemon(name=NAME, pipe_directory=NAME, log_directory=NAME, expected=True)})
         cycle = Cycle(
             node,
@@ -68,7 +74,7 @@ class Turning:
             record=record or self.recorded.append,
             turned=self._turned,
         )
-        lookout.attend(node.daemons)
+        lookout.attend(node)
         lookout.open()
         for eye in self.eyes:
             eye.nudge()
@@ -238,6 +244,7 @@ def asking(turning: Turning, mps: MpsStandIn) -> Callable[[], Cycle]:
         clock=SystemClock(),
         path=mps.environment()["PATH"],
     )
+    turning.places[NAME] = on_host(NAME, mps.pipe_directory, mps.log_directory)
     turning.askers[NAME] = Asker(client, turning.eye("control", client.look))
     return turning.cycle
 

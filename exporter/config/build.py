@@ -9,7 +9,7 @@ from exporter.config.daemons import watched_daemons
 from exporter.config.document import DEFAULT_FILE, FILE_VARIABLE, Document, read_document
 from exporter.config.environment import read_environment
 from exporter.config.option import Option
-from exporter.config.options import DEFAULTS, DEFAULTS_OF, OPTIONS, WATCHING
+from exporter.config.options import CONFIGURED, DEFAULTS, DEFAULTS_OF, OPTIONS
 from exporter.config.settings import Config, Switch
 from exporter.errors import ConfigError
 
@@ -34,7 +34,7 @@ def build_config(
 
 
 def _document(arguments: Namespace, environment: Mapping[str, str], default_file: Path | None) -> Document:
-    if arguments.command not in WATCHING:
+    if arguments.command not in CONFIGURED:
         return Document(values={})
     named = arguments.config_file
     if named is None:

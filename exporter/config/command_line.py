@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from exporter import __version__
 from exporter.config.document import DEFAULT_FILE, FILE_VARIABLE
 from exporter.config.option import Option
-from exporter.config.options import DEFAULTS, DEFAULTS_OF, OPTIONS, WATCHING
+from exporter.config.options import CONFIGURED, DEFAULTS, DEFAULTS_OF, OPTIONS, WATCHING
 from exporter.model.node import DEFAULT_LOG_DIRECTORY, DEFAULT_PIPE_DIRECTORY
 
 if TYPE_CHECKING:
@@ -32,6 +32,8 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     _add_record(commands)
     _add_replay(commands)
     _add_demo(commands)
+    _command(commands, "pause", "have the running service let go of the driver, so that GPUs can be reset")
+    _command(commands, "resume", "have the running service take up the driver again")
     return parser.parse_args(arguments)
 
 
@@ -48,6 +50,9 @@ def _add_serve(commands: "Commands") -> None:
 def _add_status(commands: "Commands") -> None:
     parser = _command(commands, "status", "look once, and say how the node is")
     parser.add_argument("--json", action="store_true", help="as JSON, for programs")
+    parser.add_argument(
+        "--look", action="store_true", help="look for oneself (default: the running service is asked, if there is one)"
+    )
 
 
 def _add_record(commands: "Commands") -> None:
@@ -71,6 +76,8 @@ def _add_demo(commands: "Commands") -> None:
 
 def _command(commands: "Commands", name: str, meaning: str) -> argparse.ArgumentParser:
     parser = commands.add_parser(name, help=meaning, description=meaning, allow_abbrev=False)
+    if name in CONFIGURED:
+        _add_config_file(parser)
     if name in WATCHING:
         _add_flags_of_the_watching(parser)
     for option in OPTIONS:
@@ -79,13 +86,16 @@ def _command(commands: "Commands", name: str, meaning: str) -> argparse.Argument
     return parser
 
 
-def _add_flags_of_the_watching(parser: argparse.ArgumentParser) -> None:
+def _add_config_file(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--config.file",
         dest="config_file",
         metavar="FILE",
         help=f"the configuration (default: {FILE_VARIABLE}, else {DEFAULT_FILE} where there is one; '' for none)",
     )
+
+
+def _add_flags_of_the_watching(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--pipe-directory",
         metavar="DIR",

@@ -12,10 +12,11 @@ from exporter.config.settings import Config
 from exporter.log import FORMATS, LEVELS
 
 WATCHING = ("serve", "status", "record")
+CONFIGURED = (*WATCHING, "pause", "resume")
 """The commands that watch this node: they read the configuration file."""
 
 _SERVING = ("serve", "demo")
-_ALL = (*WATCHING, "replay", "demo")
+_ALL = (*CONFIGURED, "replay", "demo")
 
 _MOST_REQUESTS = 1000
 _MOST_CLIENTS = 10_000
@@ -243,7 +244,7 @@ OPTIONS = (
         kind=_DIRECTORY,
         help="for what several of these programs share, such as who may ask a daemon now;"
         " RUNTIME_DIRECTORY, which systemd sets, is the default where it is there",
-        commands=WATCHING,
+        commands=CONFIGURED,
         reloadable=False,
     ),
 )

@@ -123,6 +123,8 @@ def _daemon_found(daemon: Daemon, seen: DaemonFound) -> Daemon:
         log_directory=seen.log_directory,
         expected=daemon.expected if seen.expected is None else seen.expected,
         unit=seen.unit or daemon.unit,
+        foreground=daemon.foreground if seen.foreground is None else seen.foreground,
+        clients_limit=seen.clients_limit or daemon.clients_limit,
         discovered=daemon.discovered if seen.expected is None else False,
     )
 

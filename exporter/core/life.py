@@ -112,10 +112,19 @@ def process_read(daemon: Daemon, reading: DaemonProcess) -> Step:
     replaced = quiet(daemon) if known is None or same else gone(daemon, at, LossReason.REPLACED)
     return chain(
         replaced,
-        lambda daemon: quiet(
-            replace(daemon, process=reading, visible_devices=reading.environment.get("CUDA_VISIBLE_DEVICES"))
-        ),
+        lambda daemon: quiet(_with_process(daemon, reading)),
         lambda daemon: _begin(_reborn(daemon), at),
+    )
+
+
+def _with_process(daemon: Daemon, reading: DaemonProcess) -> Daemon:
+    return replace(
+        daemon,
+        process=reading,
+        visible_devices=reading.environment.get("CUDA_VISIBLE_DEVICES"),
+        protocol=reading.protocol or daemon.protocol,
+        foreground=daemon.foreground if reading.foreground is None else reading.foreground,
+        unit=reading.unit or daemon.unit,
     )
 
 

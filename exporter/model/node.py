@@ -126,6 +126,8 @@ class Daemon:
     discovered: bool = False
     unit: str | None = None
     protocol: int | None = None
+    foreground: bool = False
+    clients_limit: int | None = None
     default_active_thread_percentage: float | None = None
     state: DaemonState | None = None
     state_since: float | None = None

@@ -62,7 +62,8 @@ class LogGap:
 class DaemonFound:
     """A control daemon's place was found, or named.
 
-    It is `expected` where the configuration or an enabled unit names it; None where whoever found it does not know.
+    It is `expected` where the configuration or an enabled unit names it. Whatever is None, whoever found it does not
+    know. `clients_limit` is how many clients fit into one of its servers, as the configuration has it.
     """
 
     at: float
@@ -71,6 +72,8 @@ class DaemonFound:
     log_directory: str
     expected: bool | None = None
     unit: str | None = None
+    foreground: bool | None = None
+    clients_limit: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -30,6 +30,11 @@ class UnitProperties:
         """The command that starts a control daemon (`-d` or `-f`), also through a shell or env; None: none does."""
         return next((command for command in self.commands if _starts_daemon(command)), None)
 
+    @property
+    def daemon_in_foreground(self) -> bool:
+        """Whether that daemon writes its logs to stdout, and so to the journal."""
+        return re.search(r"\s-f\b", self.daemon_command or "") is not None
+
     def assigned(self, variable: str) -> str | None:
         """What the daemon's command itself sets a variable to, as `env A=b daemon -f` and `sh -c "A=b daemon"` do."""
         found = re.findall(_ASSIGNED.format(re.escape(variable)), self.daemon_command or "")

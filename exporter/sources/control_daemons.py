@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from exporter.model.observation import DaemonProcess, ProcessReading
+from exporter.parse.cgroup import belonging
 from exporter.sources.proc import Proc
 
 VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
@@ -72,6 +73,7 @@ class ControlDaemon:
             environment={} if visible is None else {VISIBLE_DEVICES: visible},
             protocol=self.protocol,
             foreground=self.foreground,
+            unit=belonging(self.facts.cgroup or "").unit,
         )
 
 

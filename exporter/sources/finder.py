@@ -37,10 +37,19 @@ class _Finding:
 class Finder:
     """Keeps the places of all daemons: those that were given, and those found."""
 
-    def __init__(self, given: Sequence[Place], *, patterns: Sequence[str], proc: Path, clock: Clock) -> None:
-        """`patterns` are absolute globs of pipe directories."""
+    def __init__(
+        self,
+        given: Sequence[Place] = (),
+        *,
+        patterns: Sequence[str],
+        anywhere: bool = True,
+        proc: Path,
+        clock: Clock,
+    ) -> None:
+        """`patterns` are absolute globs of pipe directories; unless `anywhere`, daemons are found in these alone."""
         self._given = {place.name: place for place in given}
         self._patterns = patterns
+        self._anywhere = anywhere
         self._proc = Proc(proc, clock)
         self._daemons = ControlDaemons(self._proc)
         self._clock = clock
@@ -49,6 +58,10 @@ class Finder:
         self._told: Mapping[str, DaemonFound] = {}
         self.places: Mapping[str, Place] = dict(self._given)
         """Where each daemon is, by its name: replaced as a whole, so that any thread may take it."""
+
+    def give(self, places: Sequence[Place]) -> None:
+        """Say which places have names already, from the next look on."""
+        self._given = {place.name: place for place in places}
 
     def look(self) -> Reading:
         """The places that are new, or others than they were."""
@@ -110,6 +123,8 @@ class Finder:
         if identity in known:
             place = known[identity]
             return place if place.name in self._given else replace(place, log=log)
+        if not self._anywhere:
+            return None
         pipe = self._nearest(pipe)
         name = path if pipe.root is None else f"{path}@{self._where(daemon)}"
         return Place(name=name, pipe=pipe, log=log)
@@ -167,5 +182,4 @@ def _told(place: Place) -> DaemonFound:
         daemon=place.name,
         pipe_directory=str(place.pipe.path),
         log_directory=str(place.log.path),
-        expected=place.expected,
     )

@@ -3,11 +3,14 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from exporter.model.node import Daemon
+from exporter.model.node import Daemon, Node
 from exporter.model.observation import SourceReading
 from exporter.sources.control import ControlClient
 from exporter.sources.eye import Eye
-from exporter.sources.processes import Processes
+from exporter.sources.place import Place
+
+Daemons = Mapping[str, Daemon]
+Places = Mapping[str, Place]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,28 +38,28 @@ class Lookout:
         self,
         eyes: Sequence[Eye],
         *,
-        asker: Callable[[Daemon], Asker | None] = lambda _daemon: None,
-        attend: Callable[[Mapping[str, Daemon]], None] = lambda _daemons: None,
-        processes: Processes | None = None,
+        locate: Callable[[Daemons], Places] = lambda _daemons: {},
+        asker: Callable[[Place], Asker] | None = None,
+        direct: Callable[[Node], None] = lambda _node: None,
         nvml: Eye | None = None,
     ) -> None:
-        """`asker` makes what asks a daemon, None where it is not to be asked; `attend` hears which daemons there are.
+        """`locate` says where the daemons are, and tells those who follow them; `asker` makes what asks one.
 
-        `nvml` is one of the `eyes`: the one that looks when it is told to.
+        `direct` tells the sources what of the node they should watch. `nvml` is one of the `eyes`: the one that looks
+        when it is told to.
         """
         self.nvml = nvml
         self._eyes = eyes
+        self._locate = locate
         self._asker = asker
-        self._attend = attend
-        self._processes = processes
+        self._direct = direct
         self._askers: dict[str, Asker] = {}
-        self._unasked: set[str] = set()
         self._open = False
 
     def open(self) -> None:
         """Begin to look."""
         self._open = True
-        for eye in (*self._eyes, *(asker.eye for asker in self._askers.values())):
+        for eye in self._all():
             eye.open()
 
     def close(self, timeout: float) -> None:
@@ -66,29 +69,21 @@ class Lookout:
         for eye in self._eyes:
             eye.close(timeout)
 
-    def attend(self, daemons: Mapping[str, Daemon]) -> None:
-        """These are the daemons that there are: look after each that is new, and no more after those that are not."""
-        self._attend(daemons)
-        for name in [name for name in self._askers if name not in daemons]:
+    def attend(self, node: Node) -> None:
+        """This is what is known now: look after each daemon that is new, and no more after those that have gone."""
+        self._direct(node)
+        places = self._locate(node.daemons)
+        for name in [name for name in self._askers if name not in places]:
             self._askers.pop(name).close(timeout=0.0)
-        self._unasked &= daemons.keys()
-        for name, daemon in daemons.items():
-            if name not in self._askers and name not in self._unasked:
-                self._begin_to_ask(name, daemon)
+        for name, place in places.items() if self._asker is not None else ():
+            if name not in self._askers:
+                self._askers[name] = self._begin(self._asker(place))
+            self._askers[name].client.move(place)
 
-    def _begin_to_ask(self, name: str, daemon: Daemon) -> None:
-        asker = self._asker(daemon)
-        if asker is None:
-            self._unasked.add(name)
-            return
-        self._askers[name] = asker
+    def _begin(self, asker: Asker) -> Asker:
         if self._open:
             asker.eye.open()
-
-    def watch(self, pids: frozenset[int]) -> None:
-        """Say whose facts are wanted and whose exit is news."""
-        if self._processes is not None:
-            self._processes.watch(pids)
+        return asker
 
     def idle(self) -> Sequence[tuple[str, Asker]]:
         """Who has no question under way, by the daemon's name."""
@@ -96,7 +91,10 @@ class Lookout:
 
     def complaints(self) -> Iterable[SourceReading]:
         """Which looks have outlasted their deadlines."""
-        for eye in (*self._eyes, *(asker.eye for asker in self._askers.values())):
+        for eye in self._all():
             complaint = eye.complaint()
             if complaint is not None:
                 yield complaint
+
+    def _all(self) -> Iterable[Eye]:
+        return (*self._eyes, *(asker.eye for asker in self._askers.values()))

@@ -18,11 +18,10 @@ class Place:
     name: str
     pipe: Directory
     log: Directory
-    expected: bool = False
     process: tuple[int, int] | None = None
     namespace: PidNamespace | None = None
 
 
-def on_host(name: str, pipe_directory: Path, log_directory: Path, *, expected: bool = False) -> Place:
+def on_host(name: str, pipe_directory: Path, log_directory: Path) -> Place:
     """A place whose paths mean the same to the daemon and to this process."""
-    return Place(name=name, pipe=Directory(pipe_directory), log=Directory(log_directory), expected=expected)
+    return Place(name=name, pipe=Directory(pipe_directory), log=Directory(log_directory))

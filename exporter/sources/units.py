@@ -77,6 +77,7 @@ class Units:
                     log_directory=log_directory or DEFAULT_LOG_DIRECTORY,
                     expected=True,
                     unit=unit.name,
+                    foreground=unit.daemon_in_foreground,
                 )
 
 

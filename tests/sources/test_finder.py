@@ -102,7 +102,7 @@ def test_a_daemon_that_was_given_keeps_its_name_and_directories(
 ) -> None:
     mps.start()
     (tmp_path / "link").symlink_to(mps.pipe_directory)
-    looking = make(on_host("night", tmp_path / "link", tmp_path / "logs", expected=True))
+    looking = make(on_host("night", tmp_path / "link", tmp_path / "logs"))
 
     (found,) = looking.look()
 

@@ -1,20 +1,28 @@
 """The lookout has an eye for each daemon that is known, and none for one that is not."""
 
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 
 import pytest
 
 from exporter.clock import SystemClock
-from exporter.model.node import Daemon
+from exporter.model.node import Daemon, Node
 from exporter.sources.control import ControlClient
 from exporter.sources.eye import Eye, Inbox
 from exporter.sources.lookout import Asker, Lookout
+from exporter.sources.place import Place, on_host
 from exporter.sources.reading import Reading
 from tests.eventually import PATIENCE_SECONDS, eventually
 
 
-def daemons(*names: str) -> Mapping[str, Daemon]:
-    return {name: Daemon(name=name, pipe_directory=name, log_directory=name) for name in names}
+def node(*names: str) -> Node:
+    return Node(daemons={name: Daemon(name=name, pipe_directory=f"/{name}", log_directory="/log") for name in names})
+
+
+def located(daemons: Mapping[str, Daemon]) -> Mapping[str, Place]:
+    """Where the daemons are, but for one that is nowhere."""
+    pipes = {name: Path(daemon.pipe_directory) for name, daemon in daemons.items()}
+    return {name: on_host(name, pipe, pipe) for name, pipe in pipes.items() if name != "nowhere"}
 
 
 class Client(ControlClient):
@@ -24,6 +32,11 @@ class Client(ControlClient):
         self.daemon = daemon
         self.wanted: tuple[str, ...] = ()
         self.closed = False
+        self.places: list[Place] = []
+
+    def move(self, place: Place) -> None:
+        """Remember it."""
+        self.places.append(place)
 
     def want(self, commands: tuple[str, ...]) -> None:
         """Remember it."""
@@ -41,11 +54,9 @@ class Askers:
         self.inbox = Inbox()
         self.made: list[Client] = []
 
-    def __call__(self, daemon: Daemon) -> Asker | None:
-        """One for each daemon, except that which is called so."""
-        if daemon.name == "unasked":
-            return None
-        client = Client(daemon.name)
+    def __call__(self, place: Place) -> Asker:
+        """One for each place."""
+        client = Client(place.name)
         self.made.append(client)
         eye = Eye(
             "control",
@@ -54,7 +65,7 @@ class Askers:
             deadline=PATIENCE_SECONDS,
             inbox=self.inbox,
             clock=SystemClock(),
-            daemon=daemon.name,
+            daemon=place.name,
         )
         return Asker(client, eye)
 
@@ -66,15 +77,15 @@ def askers() -> Askers:
 
 @pytest.fixture
 def lookout(askers: Askers) -> Iterator[Lookout]:
-    lookout = Lookout((), asker=askers)
+    lookout = Lookout((), locate=located, asker=askers)
     lookout.open()
     yield lookout
     lookout.close(PATIENCE_SECONDS)
 
 
 def test_a_daemon_that_is_new_is_asked_from_then_on(lookout: Lookout, askers: Askers) -> None:
-    lookout.attend(daemons("one"))
-    lookout.attend(daemons("one", "two"))
+    lookout.attend(node("one"))
+    lookout.attend(node("one", "two"))
 
     assert [name for name, _ in lookout.idle()] == ["one", "two"]
     for _, asker in lookout.idle():
@@ -88,31 +99,37 @@ def test_a_daemon_that_is_new_is_asked_from_then_on(lookout: Lookout, askers: As
 
 
 def test_a_daemon_that_is_no_more_is_asked_no_more(lookout: Lookout, askers: Askers) -> None:
-    lookout.attend(daemons("one", "two"))
-    lookout.attend(daemons("two"))
+    lookout.attend(node("one", "two"))
+    lookout.attend(node("two"))
 
     assert [name for name, _ in lookout.idle()] == ["two"]
     assert [client.closed for client in askers.made] == [True, False]
 
 
 def test_a_daemon_that_is_found_again_is_asked_anew(lookout: Lookout, askers: Askers) -> None:
-    for known in (daemons("one"), daemons(), daemons("one")):
+    for known in (node("one"), node(), node("one")):
         lookout.attend(known)
 
     assert [client.closed for client in askers.made] == [True, False]
 
 
-def test_a_daemon_that_is_not_to_be_asked_has_no_eye(lookout: Lookout, askers: Askers) -> None:
-    lookout.attend(daemons("unasked", "one"))
+def test_a_daemon_that_is_nowhere_has_no_eye(lookout: Lookout, askers: Askers) -> None:
+    lookout.attend(node("nowhere", "one"))
 
     assert [name for name, _ in lookout.idle()] == ["one"]
 
 
-def test_whoever_follows_the_daemons_hears_which_there_are() -> None:
-    heard: list[list[str]] = []
-    lookout = Lookout((), attend=lambda known: heard.append(sorted(known)))
+def test_whoever_asks_a_daemon_hears_where_it_is_now(lookout: Lookout, askers: Askers) -> None:
+    lookout.attend(node("one"))
+    lookout.attend(node("one"))
 
-    lookout.attend(daemons("one"))
-    lookout.attend(daemons("one", "two"))
+    assert [place.name for place in askers.made[0].places] == ["one", "one"]
 
-    assert heard == [["one"], ["one", "two"]]
+
+def test_the_sources_hear_what_is_known() -> None:
+    heard: list[Node] = []
+    lookout = Lookout((), direct=heard.append)
+
+    lookout.attend(node("one"))
+
+    assert heard == [node("one")]

@@ -1,0 +1,53 @@
+"""Where the daemons are, and the telling of it to all who follow them."""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from exporter.model.node import Daemon
+from exporter.sources.finder import Finder
+from exporter.sources.journal import Journal
+from exporter.sources.logs import DaemonLogs
+from exporter.sources.place import Place, on_host
+from exporter.sources.processes import Processes
+
+Places = Mapping[str, Place]
+
+
+class Locator:
+    """Knows the places of all daemons: of those that have been named, on this host, and of those that were found."""
+
+    def __init__(
+        self, *, finder: Finder | None, processes: Processes, logs: DaemonLogs, journal: Journal | None
+    ) -> None:
+        self._finder = finder
+        self._processes = processes
+        self._logs = logs
+        self._journal = journal
+
+    def locate(self, daemons: Mapping[str, Daemon]) -> Places:
+        """The places of these daemons; processes, logs and journals are followed there from now on.
+
+        One that was discovered, and is no more to be found, is nowhere.
+        """
+        named = {
+            name: on_host(name, Path(daemon.pipe_directory), Path(daemon.log_directory))
+            for name, daemon in daemons.items()
+            if not daemon.discovered
+        }
+        found: Places = {}
+        if self._finder is not None:
+            self._finder.give(tuple(named.values()))
+            found = {name: place for name, place in self._finder.places.items() if name in daemons}
+        places = {**named, **found}
+        self._processes.attend(places)
+        units = {} if self._journal is None else _units(daemons)
+        if self._journal is not None:
+            self._journal.follow(units)
+        self._logs.follow({name: place for name, place in places.items() if name not in units})
+        return places
+
+
+def _units(daemons: Mapping[str, Daemon]) -> Mapping[str, str]:
+    """Those whose log is in the journal of the service that they are."""
+    served = {name: daemon.unit for name, daemon in daemons.items() if daemon.foreground and daemon.unit is not None}
+    return {name: unit for name, unit in served.items() if unit.endswith(".service")}
