@@ -120,3 +120,8 @@ def built(directory: Path, without: Sequence[str] = (), version: str | None = No
     except CompilerMissingError as problem:
         not_here(str(problem))
     return standin
+
+
+def assert_closed(program: NvmlProgram) -> None:
+    """No descriptor on a device, and no library in memory."""
+    assert (program.descriptors(), program.call("mapped")) == (0, False)
