@@ -38,7 +38,7 @@ def gpu_read(node: Node, reading: GpuReading) -> tuple[Node, tuple[Event, ...]]:
     known = node.gpus.get(reading.gpu)
     gpu = replace(
         known or Gpu(reading=reading),
-        reading=reading,
+        reading=reading if known is None or reading.problem is None else _unread(known.reading, reading),
         judged=False,
         meters=metered({} if known is None else known.meters, reading),
         supported=supported(known, reading),
@@ -83,12 +83,16 @@ def nvml_looked(node: Node, look: SourceReading) -> Node:
     if not missed:
         return node
     problem = look.problem or "NVML does not list it any more, or took too long over the others"
-    unread = {uuid: replace(gpu, reading=_unread(gpu.reading, look.at, problem)) for uuid, gpu in missed.items()}
+    unread = {
+        uuid: replace(gpu, reading=_unread(gpu.reading, GpuReading(at=look.at, gpu=uuid, problem=problem)))
+        for uuid, gpu in missed.items()
+    }
     return replace(node, gpus={**node.gpus, **unread})
 
 
-def _unread(last: GpuReading, at: float, problem: str) -> GpuReading:
-    return GpuReading(at=at, gpu=last.gpu, index=last.index, name=last.name, problem=problem)
+def _unread(last: GpuReading, failed: GpuReading) -> GpuReading:
+    """A failed reading, of a GPU that is still the one it was."""
+    return replace(failed, index=last.index, name=last.name, pci_bus_id=last.pci_bus_id)
 
 
 def serving_daemon(node: Node, gpu: GpuReading) -> Daemon | None:
