@@ -146,7 +146,7 @@ def test_a_gpu_that_was_never_seen_alive_is_told_as_a_problem(nvml: NvmlStandIn,
 
 
 @pytest.mark.parametrize(
-    ("function", "key"),
+    ("functions", "key"),
     [
         ("nvmlDeviceGetUtilizationRates", "gpu_percent"),
         ("nvmlDeviceGetTotalEnergyConsumption", "energy_millijoules"),
@@ -160,23 +160,30 @@ def test_a_gpu_that_was_never_seen_alive_is_told_as_a_problem(nvml: NvmlStandIn,
         ("nvmlDeviceGetComputeMode", "compute_mode"),
         ("nvmlDeviceGetMigMode", "mig_mode"),
         ("nvmlDeviceGetPersistenceMode", "persistence_mode"),
-        ("nvmlDeviceGetTemperatureV", "temperature_celsius"),
+        ("nvmlDeviceGetTemperatureV nvmlDeviceGetTemperature", "temperature_celsius"),
         ("nvmlDeviceGetPowerUsage", "power_milliwatts"),
         ("nvmlDeviceGetCurrentClocksEventReasons", "clocks_event_reasons"),
         ("nvmlDeviceGetTotalEccErrors", "ecc_corrected"),
         ("nvmlDeviceGetTotalEccErrors", "ecc_uncorrected"),
     ],
 )
-@pytest.mark.parametrize("code", [NOT_SUPPORTED, NO_PERMISSION])
 def test_what_a_gpu_cannot_tell_is_left_out_and_the_rest_stands(
-    nvml: NvmlStandIn, nvml_program: Start, function: str, key: str, code: int
+    nvml: NvmlStandIn, nvml_program: Start, functions: str, key: str
 ) -> None:
-    nvml.write([GPU], [fails(function, code)])
+    nvml.write([GPU], [fails(function, NOT_SUPPORTED) for function in functions.split()])
 
     reading = nvml_program(nvml).look()
 
     assert reading["problem"] is None
     assert [(gpu["gpu"], gpu["problem"], gpu[key]) for gpu in reading["seen"]] == [(GPU.uuid, None, None)]
+
+
+def test_what_this_user_may_not_know_is_left_out(nvml: NvmlStandIn, nvml_program: Start) -> None:
+    nvml.write([GPU], [fails("nvmlDeviceGetComputeRunningProcesses", NO_PERMISSION)])
+
+    reading = nvml_program(nvml).look()
+
+    assert (reading["problem"], reading["seen"][0]["compute_processes"]) == (None, None)
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,8 @@
 /*
  * A libnvidia-ml.so.1 for machines without a GPU.
  *
- * It holds no data: every call reads the file named by STANDIN_NVML_STATE anew, so a test changes what the "driver"
- * says, or makes it fail or hang, while the program under test runs. One statement a line, words separated by spaces:
+ * It holds no data: every call looks whether the file named by STANDIN_NVML_STATE was replaced, so a test changes what the
+ * "driver" says, or makes it fail or hang, while the program under test runs. One statement a line, words separated by spaces:
  *
  *   driver VERSION                          e.g. 580.159.04
  *   device INDEX UUID BUS_ID MAJOR MINOR MEMORY_TOTAL MEMORY_USED ENERGY_MJ GPU% MEMORY% COMPUTE_MODE NAME...
@@ -25,11 +25,14 @@
  * that was freed, or closes the library while another thread waits for events, is aborted.
  */
 #include <fcntl.h>
+#include <pthread.h>
 #include <stdatomic.h>
+#include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -47,7 +50,7 @@ enum {
 
 enum { MAX_DEVICES = 16, MAX_PROCESSES = 2048, MAX_BEHAVIOURS = 64, MAX_XIDS = 256,
        MAX_READINGS = 256, MAX_EVENT_SETS = 1024 };
-enum { NO_DEVICE = -1, HANG_POLL_MS = 10 };
+enum { NO_DEVICE = -1, HANG_POLL_MS = 10, EVENT_POLL_MS = 50 };
 
 typedef unsigned long long ull;
 typedef struct device *Device; /* index + 1, never dereferenced */
@@ -86,10 +89,10 @@ struct state {
     char driver[80];
     int devices, processes, readings, xids, behaviours;
     struct device_line device[MAX_DEVICES];
-    struct process_line process[MAX_PROCESSES];
     struct reading_line reading[MAX_READINGS];
     struct xid_line xid[MAX_XIDS];
     struct behaviour_line behaviour[MAX_BEHAVIOURS];
+    struct process_line process[MAX_PROCESSES]; /* last, so that only those there are need be copied */
 };
 
 struct event_set { int alive, descriptor; atomic_int waiting; unsigned devices; ull seen; };
@@ -135,10 +138,9 @@ static void read_line(struct state *state, const char *line)
     }
 }
 
-static int read_state(struct state *state)
+static int parse(const char *path, struct state *state)
 {
-    const char *path = getenv("STANDIN_NVML_STATE");
-    FILE *file = path ? fopen(path, "re") : NULL;
+    FILE *file = fopen(path, "re");
     char line[512];
 
     memset(state, 0, sizeof *state);
@@ -146,6 +148,33 @@ static int read_state(struct state *state)
     while (fgets(line, sizeof line, file)) read_line(state, line);
     fclose(file);
     return SUCCESS;
+}
+
+static int same_file(const struct stat *one, const struct stat *other)
+{
+    return one->st_ino == other->st_ino && one->st_mtim.tv_sec == other->st_mtim.tv_sec &&
+           one->st_mtim.tv_nsec == other->st_mtim.tv_nsec;
+}
+
+/* The file is parsed once for each time that it is replaced, so that a program's cost is its own. */
+static int read_state(struct state *state)
+{
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    static struct state parsed;
+    static struct stat parsed_from;
+    const char *path = getenv("STANDIN_NVML_STATE");
+    struct stat now;
+    int problem = SUCCESS;
+
+    if (!path || stat(path, &now) != 0) return UNKNOWN;
+    pthread_mutex_lock(&lock);
+    if (!same_file(&now, &parsed_from)) {
+        problem = parse(path, &parsed);
+        parsed_from = now;
+    }
+    memcpy(state, &parsed, offsetof(struct state, process) + (size_t)parsed.processes * sizeof *parsed.process);
+    pthread_mutex_unlock(&lock);
+    return problem;
 }
 
 /* ---- misbehaving ------------------------------------------------------------------------------------------------ */
@@ -533,6 +562,21 @@ int nvmlDeviceGetTotalEccErrors(Device handle, unsigned uncorrected, unsigned ag
 }
 #endif
 
+/* What other programs ask that this GPU cannot tell. */
+#define CANNOT_TELL(function) \
+    int function(Device handle, ...) { ENTER_DEVICE(); return NOT_SUPPORTED; }
+
+CANNOT_TELL(nvmlDeviceGetClockInfo)
+CANNOT_TELL(nvmlDeviceGetMaxClockInfo)
+CANNOT_TELL(nvmlDeviceGetDecoderUtilization)
+CANNOT_TELL(nvmlDeviceGetEncoderUtilization)
+CANNOT_TELL(nvmlDeviceGetFanSpeed)
+CANNOT_TELL(nvmlDeviceGetFieldValues)
+CANNOT_TELL(nvmlDeviceGetPcieThroughput)
+CANNOT_TELL(nvmlDeviceGetPerformanceState)
+CANNOT_TELL(nvmlDeviceGetPowerManagementLimit)
+CANNOT_TELL(nvmlDeviceGetSerial)
+
 /* ---- GPM -------------------------------------------------------------------------------------------------------- */
 
 enum { SM_UTIL = 2, DRAM_BW_UTIL = 10, GPM_SHORTEST_MS = 100 };
@@ -631,6 +675,16 @@ int nvmlDeviceGetMPSComputeRunningProcesses_v3(Device handle, unsigned *count, P
 {
     ENTER_DEVICE();
     return list_processes(&state, device->index, 1, count, rows);
+}
+#endif
+
+#ifndef WITHOUT_nvmlDeviceGetGraphicsRunningProcesses_v3
+int nvmlDeviceGetGraphicsRunningProcesses_v3(Device handle, unsigned *count, ProcessInfo *rows)
+{
+    ENTER_DEVICE();
+    (void)rows;
+    *count = 0;
+    return SUCCESS;
 }
 #endif
 
@@ -758,7 +812,7 @@ static const struct xid_line *next_xid(const struct state *state, const struct e
 
 static int wait_for_xid(const char *function, struct event_set *set, EventData *data, unsigned timeout_ms)
 {
-    for (unsigned waited = 0;; waited += HANG_POLL_MS) {
+    for (unsigned waited = 0;; waited += EVENT_POLL_MS) {
         struct state state;
         int problem = enter_initialized(function, &state);
         if (problem) return problem;
@@ -769,7 +823,7 @@ static int wait_for_xid(const char *function, struct event_set *set, EventData *
             return SUCCESS;
         }
         if (waited >= timeout_ms) return TIMEOUT;
-        sleep_ms(HANG_POLL_MS);
+        sleep_ms(EVENT_POLL_MS);
     }
 }
 

@@ -150,7 +150,7 @@ class NvmlStandIn:
             raise CompilerMissingError("the NVML stand-in is a C library, and gcc is not installed here")
         self.library.parent.mkdir(parents=True, exist_ok=True)
         unfinished = self.library.with_suffix(".building")
-        options = ["-shared", "-fPIC", "-O1", "-Wall", "-Wextra", f"-Wl,-soname,{LIBRARY_NAME}"]
+        options = ["-shared", "-fPIC", "-O1", "-pthread", "-Wall", "-Wextra", f"-Wl,-soname,{LIBRARY_NAME}"]
         command = [compiler, *options, *self._flags, "-o", str(unfinished), str(SOURCE)]
         result = subprocess.run(command, capture_output=True, text=True, check=False)
         if result.returncode != 0:

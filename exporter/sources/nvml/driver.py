@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 import pynvml
 
-from exporter.sources.nvml.library import unload
+from exporter.sources.nvml.library import shut_down, unload_unused
 
 PATIENCE_SECONDS = 1.0
 """How long a look waits for others to be done with a driver that is to be closed first."""
@@ -119,7 +119,7 @@ class Driver:
                 opened = True
         finally:
             if not opened:
-                unload()
+                unload_unused()
             with self._changed:
                 self._open, self._moving, self._lost = opened, False, False
                 self._changed.notify_all()
@@ -147,10 +147,8 @@ class Driver:
             for give_back in self._before_closing:
                 with contextlib.suppress(pynvml.NVMLError):
                     give_back()
-            with contextlib.suppress(pynvml.NVMLError):
-                pynvml.nvmlShutdown()
         finally:
-            unload()
+            shut_down()
             with self._changed:
                 self._open = self._moving = self._lost = False
                 self._changed.notify_all()
