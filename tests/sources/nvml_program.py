@@ -25,7 +25,7 @@ PROGRAM = """
     from exporter.sources.nvml import Nvml
     from exporter.sources.reading import Reading
 
-    nvml = Nvml(SystemClock())
+    nvml, other = Nvml(SystemClock()), Nvml(SystemClock())
     device = os.environ.get("STANDIN_NVML_DEVICE")
 
     def target(descriptor):
@@ -36,6 +36,9 @@ PROGRAM = """
 
     def descriptors():
         return [target(each) for each in Path("/proc/self/fd").iterdir()].count(device)
+
+    def other_look():
+        return other.look()
 
     def mapped():
         return "libnvidia-ml" in Path("/proc/self/maps").read_text()

@@ -148,3 +148,14 @@ def test_what_is_closed_stays_closed(nvml: NvmlStandIn, nvml_program: Start) -> 
 
     assert program.look()["seen"] == []
     assert_closed(program)
+
+
+def test_the_library_stays_for_who_else_uses_it(nvml: NvmlStandIn, nvml_program: Start) -> None:
+    nvml.write([GPU])
+    program = nvml_program(nvml)
+    program.look()
+    program.call("other_look")
+
+    assert program.call("pause", PATIENCE_SECONDS) is True
+    assert program.call("mapped") is True
+    assert program.call("other_look")["problem"] is None

@@ -15,9 +15,6 @@ from exporter.sources.nvml.answers import sensed
 SHORTEST_SECONDS = 0.1
 """Two samples must lie so far apart (nvml.h)."""
 
-LONGEST_SECONDS = 60.0
-"""A mean over a longer time, after a call that hung for instance, is no reading of the present."""
-
 Ratios = tuple[float | None, float | None]
 
 _NOTHING: Ratios = (None, None)
@@ -39,15 +36,14 @@ class Gpm:
         """SM utilisation and DRAM bandwidth since the last look, each 0 to 1; nothing at the first."""
         if not self._supported:
             return _NOTHING
-        now = self._clock.monotonic()
-        passed = None if self._last_at is None else now - self._last_at
-        if passed is not None and passed < SHORTEST_SECONDS:
+        before = self._last_at
+        if before is not None and self._clock.monotonic() - before < SHORTEST_SECONDS:
             return _NOTHING
         if not self._sample():
             return _NOTHING
-        self._last_at = now
+        self._last_at = self._clock.monotonic()
         self._samples.reverse()  # so that the older comes first
-        return _NOTHING if passed is None or passed > LONGEST_SECONDS else sensed(self._between) or _NOTHING
+        return _NOTHING if before is None else sensed(self._between) or _NOTHING
 
     def let_go(self) -> None:
         """Free the samples."""
