@@ -173,6 +173,28 @@ FAULT_BLOCK = (
 """What a server writes when a fatal fault strikes on device 0."""
 
 
+SENSORS: Mapping[str, Any] = {
+    "process_utilization": (),
+    "gpu_percent": 99,
+    "memory_percent": 40,
+    "energy_millijoules": 1_234_500,
+    "pci_bus_id": "00000000:00:06.0",
+    "driver_version": "580.159.04",
+    "cuda_version": "13.0",
+    "compute_mode": "default",
+    "mig_mode": False,
+    "persistence_mode": True,
+    "temperature_celsius": 45,
+    "power_milliwatts": 312_500,
+    "clocks_event_reasons": 0b100,
+    "ecc_corrected": 7,
+    "ecc_uncorrected": 0,
+    "sm_utilization": 0.625,
+    "dram_bandwidth": 0.125,
+}
+"""What NVML tells of a GPU beside its processes and memory, where it tells all."""
+
+
 def gpu_reading(
     mps: Mapping[int, int] | Iterable[int] = (),
     *,
@@ -182,8 +204,12 @@ def gpu_reading(
     gpu: str = GPU,
     index: int = 0,
     name: str = "NVIDIA H200",
+    **told: Any,
 ) -> GpuReading:
-    """NVML reads a GPU: MPS clients, processes beside MPS, and the server; memory in MiB, or 1 GiB and a context."""
+    """NVML reads a GPU: MPS clients, processes beside MPS, and the server; memory in MiB, or 1 GiB and a context.
+
+    `told` is what else it tells; see SENSORS.
+    """
     of_mps, others = _gpu_processes(mps), _gpu_processes(beside)
     serving = () if server is None else (GpuProcess(pid=server, used_bytes=SERVER_BYTES),)
     compute = (*serving, *of_mps, *others)
@@ -196,6 +222,7 @@ def gpu_reading(
         mps_processes=of_mps,
         memory_used_bytes=sum(each.used_bytes or 0 for each in compute),
         memory_total_bytes=GPU_BYTES,
+        **told,
     )
 
 
@@ -242,7 +269,12 @@ def daemon_process(pid: int | None = CONTROL, *, at: float = AT, daemon: str = D
 def idle() -> Node:
     """A daemon that answers, and nobody there."""
     return told(
-        *at_work(), daemon_process(), process(SERVER, user="root", uid=0), gpu_reading(), *looks(), start=node()
+        *at_work(),
+        daemon_process(),
+        process(SERVER, user="root", uid=0),
+        gpu_reading(**SENSORS),
+        *looks(),
+        start=node(),
     ).node
 
 

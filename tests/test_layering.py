@@ -77,7 +77,7 @@ def test_the_pure_side_has_no_effects(module: str) -> None:
 @pytest.mark.parametrize(
     ("package", "homes"),
     [
-        ("pynvml", ("sources/nvml.py",)),
+        ("pynvml", ("sources/nvml/",)),
         ("subprocess", ("sources/child.py", "sources/control.py", "sources/talk.py", "sources/units.py")),
         ("tenacity", ("sources/control.py",)),
         ("psutil", ("sources/proc.py",)),

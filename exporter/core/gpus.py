@@ -6,6 +6,8 @@ When a daemon dies, new CUDA processes run without MPS and say nothing (measured
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
+from exporter.core.meters import metered
+from exporter.core.support import supported
 from exporter.model.event import Event, EventName
 from exporter.model.node import Daemon, Gpu, Node, Stranger
 from exporter.model.observation import GpuReading, SourceReading
@@ -33,16 +35,35 @@ _MPS_COMMAND = "nvidia-cuda-mps"
 
 def gpu_read(node: Node, reading: GpuReading) -> tuple[Node, tuple[Event, ...]]:
     """NVML has read a GPU, or failed to: a failure leaves what was known of its processes, for the next reading."""
-    known = node.gpus.get(reading.gpu) or Gpu(reading=reading)
-    gpu = replace(known, reading=reading, judged=False)
+    known = node.gpus.get(reading.gpu)
+    gpu = replace(
+        known or Gpu(reading=reading),
+        reading=reading if known is None or reading.problem is None else _unread(known.reading, reading),
+        judged=False,
+        meters=metered({} if known is None else known.meters, reading),
+        supported=supported(known, reading),
+    )
+    gpu, events = _processes_read(node, gpu)
+    return replace(node, gpus={**node.gpus, reading.gpu: gpu}), events
+
+
+def _processes_read(node: Node, gpu: Gpu) -> tuple[Gpu, tuple[Event, ...]]:
+    """Who came, who left, and who is beside MPS.
+
+    Under MIG the lists are of all instances together, and only for who may see them (nvml.h): neither does an empty one
+    mean that nobody is there, nor does a process without MPS run on an instance that has it.
+    """
+    reading = gpu.reading
     events: tuple[Event, ...] = ()
+    if reading.mig_mode:
+        return replace(gpu, mps_since={}, mps_left={}, strangers={}), events
     server = serving_daemon(node, reading)
     if reading.problem is None and reading.mps_processes is not None:
         gpu = _mps_list_read(gpu, reading.at, [process.pid for process in reading.mps_processes])
         if server is not None and _servers_known(node, reading):
-            strangers, events = _strangers(node, server, reading, known.strangers)
+            strangers, events = _strangers(node, server, reading, gpu.strangers)
             gpu = replace(gpu, strangers=strangers, judged=True)
-    return replace(node, gpus={**node.gpus, reading.gpu: gpu}), events
+    return gpu, events
 
 
 def _mps_list_read(gpu: Gpu, at: float, pids: list[int]) -> Gpu:
@@ -62,12 +83,16 @@ def nvml_looked(node: Node, look: SourceReading) -> Node:
     if not missed:
         return node
     problem = look.problem or "NVML does not list it any more, or took too long over the others"
-    unread = {uuid: replace(gpu, reading=_unread(gpu.reading, look.at, problem)) for uuid, gpu in missed.items()}
+    unread = {
+        uuid: replace(gpu, reading=_unread(gpu.reading, GpuReading(at=look.at, gpu=uuid, problem=problem)))
+        for uuid, gpu in missed.items()
+    }
     return replace(node, gpus={**node.gpus, **unread})
 
 
-def _unread(last: GpuReading, at: float, problem: str) -> GpuReading:
-    return GpuReading(at=at, gpu=last.gpu, index=last.index, name=last.name, problem=problem)
+def _unread(last: GpuReading, failed: GpuReading) -> GpuReading:
+    """A failed reading, of a GPU that is still the one it was."""
+    return replace(failed, index=last.index, name=last.name, pci_bus_id=last.pci_bus_id)
 
 
 def serving_daemon(node: Node, gpu: GpuReading) -> Daemon | None:
@@ -89,7 +114,7 @@ def _strangers(
 ) -> tuple[Mapping[int, Stranger], tuple[Event, ...]]:
     strangers: dict[int, Stranger] = {}
     events: list[Event] = []
-    for pid in _beside_mps(node, reading):
+    for pid in beside_mps(node, reading):
         stranger = before.get(pid) or Stranger(first_seen=reading.at)
         settled = reading.at - stranger.first_seen >= BYPASSING_AFTER_SECONDS
         if not stranger.told and settled and _no_server_since(node, stranger.first_seen):
@@ -111,7 +136,7 @@ def _no_server_since(node: Node, at: float) -> bool:
     return all(daemon.log_followed or (daemon.listed_at or at) >= at for daemon in alive)
 
 
-def _beside_mps(node: Node, reading: GpuReading) -> list[int]:
+def beside_mps(node: Node, reading: GpuReading) -> list[int]:
     """PIDs in the compute list that MPS has nothing to do with, nor had while they lived."""
     of_mps = {process.pid for process in reading.mps_processes or ()}
     for daemon in node.daemons.values():

@@ -66,6 +66,17 @@ class LossReason(StrEnum):
     REPLACED = "replaced"
 
 
+class SharingMode(StrEnum):
+    """How the processes on a GPU share it."""
+
+    IDLE = "idle"
+    EXCLUSIVE = "exclusive"
+    TIME_SLICING = "time_slicing"
+    MPS = "mps"
+    MIG = "mig"
+    MIXED = "mixed"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Client:
     """A process connected to an MPS server."""
@@ -194,8 +205,19 @@ class Stranger:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Meter:
+    """A counter that begins anew when the driver does: what it last said, and a total that only grows."""
+
+    last: int
+    total: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:
     """A GPU as NVML last read it. `reading` holds its problem where the last attempt failed.
+
+    `meters` are its counters, and `supported` says of each kind of reading whether this GPU and driver give it, both by
+    name.
 
     `judged` says whether it could be told which of its processes run beside MPS.
 
@@ -208,6 +230,8 @@ class Gpu:
     mps_left: Mapping[int, float] = field(default_factory=dict)
     strangers: Mapping[int, Stranger] = field(default_factory=dict)
     judged: bool = False
+    meters: Mapping[str, Meter] = field(default_factory=dict)
+    supported: Mapping[str, bool] = field(default_factory=dict)
 
     @property
     def bypassing(self) -> tuple[int, ...]:

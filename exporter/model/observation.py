@@ -96,7 +96,10 @@ class ProcessUtilization:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuReading:
-    """NVML's word on one GPU, or the `problem` that kept it from one; None where this GPU or driver cannot tell."""
+    """NVML's word on one GPU, or the `problem` that kept it from one; None where this GPU or driver cannot tell.
+
+    ECC errors are those of the board's life; SM utilisation and DRAM bandwidth, 0 to 1, those since the look before.
+    """
 
     at: float
     gpu: GpuUuid
@@ -112,6 +115,8 @@ class GpuReading:
     memory_total_bytes: int | None = None
     energy_millijoules: int | None = None
     pci_bus_id: str | None = None
+    driver_version: str | None = None
+    cuda_version: str | None = None
     compute_mode: str | None = None
     mig_mode: bool | None = None
     persistence_mode: bool | None = None

@@ -80,5 +80,7 @@ def _counters(node: Node) -> Iterator[tuple[Key, int]]:
         yield (name, "faults"), totals.faults
         for kind in ("disconnected", "refused", "losses", "log_lines", "log_lines_unrecognized"):
             yield from (((name, kind, key), count) for key, count in getattr(totals, kind).items())
+    for uuid, gpu in node.gpus.items():
+        yield from (((uuid, "meter", name), meter.total) for name, meter in gpu.meters.items())
     for source, seen in node.sources.items():
         yield (source, "failures"), seen.failures

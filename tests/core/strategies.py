@@ -104,11 +104,15 @@ log_lines = st.one_of(
 )
 readings = st.one_of(
     st.builds(
-        lambda mps, beside, server, gpu: gpu_reading(mps, beside=beside, server=server, gpu=gpu),
+        lambda mps, beside, server, gpu, energy, mig: gpu_reading(
+            mps, beside=beside, server=server, gpu=gpu, energy_millijoules=energy, mig_mode=mig
+        ),
         some_clients,
         some_clients,
         st.none() | server,
         st.sampled_from((GPU, OTHER_GPU)),
+        st.none() | st.integers(0, 1000),
+        st.sampled_from((None, False, False, True)),
     ),
     st.builds(lambda gpu: GpuReading(at=AT, gpu=gpu, problem="lost"), st.sampled_from((GPU, OTHER_GPU))),
     st.builds(look, st.sampled_from(("nvml", "log", "control")), problem=st.sampled_from((None, None, "blind"))),

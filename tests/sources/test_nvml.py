@@ -1,31 +1,24 @@
 """Nvml reads what the driver says, through the real nvidia-ml-py, and outlives what the driver does."""
 
-import json
-import os
-import select
-import subprocess
-import sys
-import textwrap
-from collections.abc import Callable, Iterator
+import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.eventually import PATIENCE_SECONDS
+from exporter.sources.nvml.gpm import SHORTEST_SECONDS
+from tests.sources.nvml_program import NvmlProgram, Start, built
 from tests.standin.nvml import (
-    DRIVER_NOT_LOADED,
     GPU_IS_LOST,
+    NO_PERMISSION,
     NOT_SUPPORTED,
     UNKNOWN,
-    CompilerMissingError,
     Device,
     NvmlStandIn,
     Process,
     fails,
-    hangs,
 )
-from tests.tools import not_here
 
 SERVER, CLIENT, BYPASSING = 513, 5700, 5701
 GPU = Device(
@@ -33,6 +26,18 @@ GPU = Device(
     energy_millijoules=123_456,
     gpu_percent=99,
     memory_percent=12,
+    compute_mode=3,
+    readings={
+        "temperature": 45,
+        "power": 312_500,
+        "persistence": 1,
+        "mig": 0,
+        "clocks_event_reasons": 0b100,
+        "ecc_corrected": 7,
+        "ecc_uncorrected": 1,
+        "sm_utilization": 62.5,
+        "dram_bandwidth": 12.5,
+    },
     processes=(
         Process(SERVER, used_bytes=69_206_016, in_mps_list=False, sm_percent=60),
         Process(CLIENT, used_bytes=1_077_936_128),
@@ -41,82 +46,14 @@ GPU = Device(
 )
 OTHER = Device(index=1, uuid="GPU-055a5b27-613d-8c97-6fb4-99d75c28b520", bus_id="0000:00:07.0")
 
-LOOKER = """
-    import dataclasses, json, sys
-    from exporter.clock import SystemClock
-    from exporter.sources.nvml import Nvml
-    nvml = Nvml(SystemClock())
-    for _ in sys.stdin:
-        reading = nvml.look()
-        seen = [dataclasses.asdict(each) for each in reading.observations]
-        print(json.dumps({"problem": reading.problem, "gpus": seen}), flush=True)
-"""
 
-Reading = dict[str, Any]
-
-
-class Looker:
-    """A process of its own, in which the source looks when it is told to: a library is loaded once in a process."""
-
-    def __init__(self, environment: dict[str, str]) -> None:
-        pipe = subprocess.PIPE
-        program = [sys.executable, "-c", textwrap.dedent(LOOKER)]
-        self._process = subprocess.Popen(program, env=os.environ | environment, stdin=pipe, stdout=pipe, text=True)
-
-    def ask(self) -> None:
-        """Tell it to look."""
-        assert self._process.stdin is not None
-        self._process.stdin.write("look\n")
-        self._process.stdin.flush()
-
-    def has_answered(self, within: float) -> bool:
-        """Whether it has seen something by now."""
-        assert self._process.stdout is not None
-        return bool(select.select([self._process.stdout], [], [], within)[0])
-
-    def answer(self) -> Reading:
-        """What it has seen."""
-        assert self._process.stdout is not None
-        assert self.has_answered(PATIENCE_SECONDS), "the look has not come back"
-        answer: Reading = json.loads(self._process.stdout.readline())
-        return answer
-
-    def look(self) -> Reading:
-        """One look."""
-        self.ask()
-        return self.answer()
-
-    def close(self) -> None:
-        """End it, though it may hang."""
-        self._process.kill()
-        with self._process:
-            pass
-
-
-Look = Callable[..., Looker]
-
-
-@pytest.fixture
-def looker() -> Iterator[Look]:
-    """Starts the process for a driver."""
-    started: list[Looker] = []
-
-    def start(standin: NvmlStandIn | None = None, **environment: str) -> Looker:
-        started.append(Looker(environment if standin is None else standin.environment() | environment))
-        return started[-1]
-
-    yield start
-    for each in started:
-        each.close()
-
-
-def test_a_gpu_is_told_as_it_is(nvml: NvmlStandIn, looker: Look) -> None:
+def test_a_gpu_is_told_as_it_is(nvml: NvmlStandIn, nvml_program: Start) -> None:
     nvml.write([GPU])
 
-    reading = looker(nvml).look()
+    reading = nvml_program(nvml).look()
 
     assert reading["problem"] is None
-    (gpu,) = reading["gpus"]
+    (gpu,) = reading["seen"]
     samples = gpu.pop("process_utilization")
     assert gpu.pop("at") > 0
     assert gpu == {
@@ -135,49 +72,62 @@ def test_a_gpu_is_told_as_it_is(nvml: NvmlStandIn, looker: Look) -> None:
         "memory_used_bytes": 2_000_000_000,
         "memory_total_bytes": GPU.memory_total_bytes,
         "energy_millijoules": 123_456,
+        "pci_bus_id": "00000000:00:06.0",
+        "driver_version": "580.159.04",
+        "cuda_version": "13.0",
+        "compute_mode": "exclusive_process",
+        "mig_mode": False,
+        "persistence_mode": True,
+        "temperature_celsius": 45,
+        "power_milliwatts": 312_500,
+        "clocks_event_reasons": 0b100,
+        "ecc_corrected": 7,
+        "ecc_uncorrected": 1,
+        "sm_utilization": None,
+        "dram_bandwidth": None,
     }
     assert {(sample["pid"], sample["sm_percent"]) for sample in samples} == {(SERVER, 60), (BYPASSING, 39)}
 
 
-def test_lists_follow_the_driver(nvml: NvmlStandIn, looker: Look) -> None:
+def test_lists_follow_the_driver(nvml: NvmlStandIn, nvml_program: Start) -> None:
     nvml.write([GPU])
-    one = looker(nvml)
+    one = nvml_program(nvml)
     one.look()
     nvml.write([Device(), OTHER])
 
-    assert [(gpu["gpu"], gpu["mps_processes"]) for gpu in one.look()["gpus"]] == [(GPU.uuid, []), (OTHER.uuid, [])]
+    assert [(gpu["gpu"], gpu["mps_processes"]) for gpu in one.look()["seen"]] == [(GPU.uuid, []), (OTHER.uuid, [])]
 
 
-def test_no_utilisation_sample_is_told_twice(nvml: NvmlStandIn, looker: Look) -> None:
+def test_no_utilisation_sample_is_told_twice(nvml: NvmlStandIn, nvml_program: Start) -> None:
     nvml.write([GPU])
-    one = looker(nvml)
+    one = nvml_program(nvml)
     told = [
         (sample["pid"], sample["timestamp_us"])
         for _ in range(5)
-        for sample in one.look()["gpus"][0]["process_utilization"]
+        for sample in one.look()["seen"][0]["process_utilization"]
     ]
 
     assert told
     assert len(told) == len(set(told))
 
 
-def test_no_sample_is_no_failure(nvml: NvmlStandIn, looker: Look) -> None:
+def test_no_sample_is_no_failure(nvml: NvmlStandIn, nvml_program: Start) -> None:
     nvml.write([Device()])
 
-    reading = looker(nvml).look()
+    reading = nvml_program(nvml).look()
 
-    assert (reading["problem"], reading["gpus"][0]["process_utilization"]) == (None, [])
+    assert (reading["problem"], reading["seen"][0]["process_utilization"]) == (None, [])
 
 
-def test_a_lost_gpu_leaves_the_others(nvml: NvmlStandIn, looker: Look) -> None:
+def test_a_lost_gpu_leaves_the_others(nvml: NvmlStandIn, nvml_program: Start) -> None:
     nvml.write([GPU, OTHER])
-    one = looker(nvml)
+    one = nvml_program(nvml)
     one.look()
     nvml.write([GPU, OTHER], [fails("*", GPU_IS_LOST, device=1)])
 
     reading = one.look()
 
-    assert [(gpu["gpu"], gpu["problem"], gpu["index"]) for gpu in reading["gpus"]] == [
+    assert [(gpu["gpu"], gpu["problem"], gpu["index"]) for gpu in reading["seen"]] == [
         (GPU.uuid, None, 0),
         (OTHER.uuid, "GPU is lost", 1),
     ]
@@ -186,17 +136,17 @@ def test_a_lost_gpu_leaves_the_others(nvml: NvmlStandIn, looker: Look) -> None:
     assert one.look()["problem"] is None
 
 
-def test_a_gpu_that_was_never_seen_alive_is_told_as_a_problem(nvml: NvmlStandIn, looker: Look) -> None:
+def test_a_gpu_that_was_never_seen_alive_is_told_as_a_problem(nvml: NvmlStandIn, nvml_program: Start) -> None:
     nvml.write([GPU, OTHER], [fails("*", GPU_IS_LOST, device=1)])
 
-    reading = looker(nvml).look()
+    reading = nvml_program(nvml).look()
 
-    assert [gpu["gpu"] for gpu in reading["gpus"]] == [GPU.uuid]
+    assert [gpu["gpu"] for gpu in reading["seen"]] == [GPU.uuid]
     assert "GPU is lost" in str(reading["problem"])
 
 
 @pytest.mark.parametrize(
-    ("function", "key"),
+    ("functions", "key"),
     [
         ("nvmlDeviceGetUtilizationRates", "gpu_percent"),
         ("nvmlDeviceGetTotalEnergyConsumption", "energy_millijoules"),
@@ -205,95 +155,155 @@ def test_a_gpu_that_was_never_seen_alive_is_told_as_a_problem(nvml: NvmlStandIn,
         ("nvmlDeviceGetProcessUtilization", "process_utilization"),
         ("nvmlDeviceGetMemoryInfo", "memory_used_bytes"),
         ("nvmlDeviceGetName", "name"),
+        ("nvmlDeviceGetPciInfo", "pci_bus_id"),
+        ("nvmlSystemGetDriverVersion", "driver_version"),
+        ("nvmlDeviceGetComputeMode", "compute_mode"),
+        ("nvmlDeviceGetMigMode", "mig_mode"),
+        ("nvmlDeviceGetPersistenceMode", "persistence_mode"),
+        ("nvmlDeviceGetTemperatureV nvmlDeviceGetTemperature", "temperature_celsius"),
+        ("nvmlDeviceGetPowerUsage", "power_milliwatts"),
+        ("nvmlDeviceGetCurrentClocksEventReasons", "clocks_event_reasons"),
+        ("nvmlDeviceGetTotalEccErrors", "ecc_corrected"),
+        ("nvmlDeviceGetTotalEccErrors", "ecc_uncorrected"),
     ],
 )
 def test_what_a_gpu_cannot_tell_is_left_out_and_the_rest_stands(
-    nvml: NvmlStandIn, looker: Look, function: str, key: str
+    nvml: NvmlStandIn, nvml_program: Start, functions: str, key: str
 ) -> None:
-    nvml.write([GPU], [fails(function, NOT_SUPPORTED)])
+    nvml.write([GPU], [fails(function, NOT_SUPPORTED) for function in functions.split()])
 
-    reading = looker(nvml).look()
+    reading = nvml_program(nvml).look()
 
     assert reading["problem"] is None
-    assert [(gpu["gpu"], gpu["problem"], gpu[key]) for gpu in reading["gpus"]] == [(GPU.uuid, None, None)]
+    assert [(gpu["gpu"], gpu["problem"], gpu[key]) for gpu in reading["seen"]] == [(GPU.uuid, None, None)]
+
+
+def test_what_this_user_may_not_know_is_left_out(nvml: NvmlStandIn, nvml_program: Start) -> None:
+    nvml.write([GPU], [fails("nvmlDeviceGetComputeRunningProcesses", NO_PERMISSION)])
+
+    reading = nvml_program(nvml).look()
+
+    assert (reading["problem"], reading["seen"][0]["compute_processes"]) == (None, None)
 
 
 @pytest.mark.parametrize(
-    ("symbol", "key"),
+    ("symbols", "key"),
     [
         ("nvmlDeviceGetMPSComputeRunningProcesses_v3", "mps_processes"),
         ("nvmlDeviceGetComputeRunningProcesses_v3", "compute_processes"),
         ("nvmlDeviceGetProcessUtilization", "process_utilization"),
         ("nvmlDeviceGetTotalEnergyConsumption", "energy_millijoules"),
+        ("nvmlDeviceGetTemperatureV nvmlDeviceGetTemperature", "temperature_celsius"),
+        ("nvmlDeviceGetMigMode", "mig_mode"),
+        ("nvmlGpmQueryDeviceSupport", "sm_utilization"),
     ],
 )
 def test_what_an_older_driver_lacks_is_left_out_and_the_rest_stands(
-    tmp_path: Path, looker: Look, symbol: str, key: str
+    tmp_path: Path, nvml_program: Start, symbols: str, key: str
 ) -> None:
-    older = NvmlStandIn(tmp_path, without=[symbol])
-    try:
-        older.build()
-    except CompilerMissingError as problem:
-        not_here(str(problem))
+    older = built(tmp_path, without=symbols.split())
     older.write([GPU])
 
-    reading = looker(older).look()
+    reading = nvml_program(older).look()
 
     assert reading["problem"] is None
-    assert reading["gpus"][0][key] is None
-    assert reading["gpus"][0]["memory_used_bytes"] == GPU.memory_used_bytes
+    assert reading["seen"][0][key] is None
+    assert reading["seen"][0]["memory_used_bytes"] == GPU.memory_used_bytes
 
 
-def test_a_gpus_own_error_is_told_with_the_gpu(nvml: NvmlStandIn, looker: Look) -> None:
+def test_a_gpus_own_error_is_told_with_the_gpu(nvml: NvmlStandIn, nvml_program: Start) -> None:
     nvml.write([GPU, OTHER], [fails("nvmlDeviceGetComputeRunningProcesses", UNKNOWN, device=0)])
-    one = looker(nvml)
+    one = nvml_program(nvml)
 
     reading = one.look()
 
-    assert [(gpu["gpu"], gpu["problem"]) for gpu in reading["gpus"]] == [
+    assert [(gpu["gpu"], gpu["problem"]) for gpu in reading["seen"]] == [
         (GPU.uuid, "Unknown Error"),
         (OTHER.uuid, None),
     ]
 
 
-def test_a_driver_that_is_loaded_later_is_found(nvml: NvmlStandIn, looker: Look) -> None:
-    nvml.write([GPU], [fails("nvmlInit", DRIVER_NOT_LOADED)])
-    one = looker(nvml)
+@pytest.mark.parametrize("function", ["nvmlDeviceGetTotalEccErrors", "nvmlDeviceGetTemperatureV", "nvmlGpmSampleGet"])
+def test_a_sensor_that_fails_leaves_the_lists(nvml: NvmlStandIn, nvml_program: Start, function: str) -> None:
+    nvml.write([GPU], [fails(function, UNKNOWN)])
 
-    reading = one.look()
-    assert (reading["gpus"], "Driver Not Loaded" in reading["problem"]) == ([], True)
+    (gpu,) = nvml_program(nvml).look()["seen"]
+
+    assert (gpu["problem"], [each["pid"] for each in gpu["mps_processes"]]) == (None, [CLIENT])
+
+
+def test_an_older_drivers_names_are_known(tmp_path: Path, nvml_program: Start) -> None:
+    newer_names = ["nvmlDeviceGetTemperatureV", "nvmlDeviceGetCurrentClocksEventReasons"]
+    older = built(tmp_path, without=newer_names)
+    older.write([GPU])
+
+    (gpu,) = nvml_program(older).look()["seen"]
+
+    assert (gpu["temperature_celsius"], gpu["clocks_event_reasons"]) == (45, 0b100)
+
+
+def test_a_mode_that_nobody_knows_is_none(nvml: NvmlStandIn, nvml_program: Start) -> None:
+    nvml.write([Device(compute_mode=9)])
+
+    assert nvml_program(nvml).look()["seen"][0]["compute_mode"] is None
+
+
+def ratios(reading: dict[str, Any]) -> list[tuple[float | None, float | None]]:
+    """SM utilisation and DRAM bandwidth of each GPU."""
+    return [(gpu["sm_utilization"], gpu["dram_bandwidth"]) for gpu in reading["seen"]]
+
+
+def later(program: NvmlProgram) -> dict[str, Any]:
+    """A look that comes long enough after the last for GPM."""
+    time.sleep(SHORTEST_SECONDS * 1.5)
+    return program.look()
+
+
+def test_what_is_measured_between_two_looks_is_not_told_at_the_first(nvml: NvmlStandIn, nvml_program: Start) -> None:
+    nvml.write([GPU, OTHER])
+    program = nvml_program(nvml)
+
+    assert ratios(program.look()) == [(None, None), (None, None)]
+    assert ratios(later(program)) == [(0.625, 0.125), (None, None)]
+
+
+def test_samples_are_used_again(nvml: NvmlStandIn, nvml_program: Start) -> None:
+    nvml.write([GPU])
+    program = nvml_program(nvml)
+    program.look()
+    open_at_first = program.descriptors()
+
+    for _ in range(3):
+        later(program)
+
+    assert program.descriptors() == open_at_first
+
+
+def test_samples_of_a_gpu_that_fails_are_freed(nvml: NvmlStandIn, nvml_program: Start) -> None:
+    nvml.write([GPU])
+    program = nvml_program(nvml)
+    program.look()
+    nvml.write([GPU], [fails("*", GPU_IS_LOST, device=0)])
+    program.look()
+    assert program.descriptors() == 1, "but for the driver's own"
 
     nvml.write([GPU])
-    assert [gpu["gpu"] for gpu in one.look()["gpus"]] == [GPU.uuid]
+    assert ratios(program.look()) == [(None, None)]
+    assert ratios(later(program)) == [(0.625, 0.125)]
 
 
-def test_a_driver_that_was_reloaded_is_opened_anew(nvml: NvmlStandIn, looker: Look) -> None:
-    nvml.write([GPU])
-    one = looker(nvml)
-    one.look()
-    nvml.write([GPU], [fails("*", DRIVER_NOT_LOADED)])
-    assert one.look()["problem"] is not None
+def test_a_value_that_is_no_part_of_a_whole_is_none(nvml: NvmlStandIn, nvml_program: Start) -> None:
+    nvml.write([replace(GPU, readings={"sm_utilization": float("nan"), "dram_bandwidth": -1})])
+    program = nvml_program(nvml)
+    program.look()
 
-    nvml.write([GPU])
-    reading = one.look()
-    assert (reading["problem"], [gpu["gpu"] for gpu in reading["gpus"]]) == (None, [GPU.uuid])
+    assert ratios(later(program)) == [(None, None)]
 
 
-def test_without_a_library_the_problem_says_what_to_look_at(looker: Look, tmp_path: Path) -> None:
-    (tmp_path / "libnvidia-ml.so.1").write_text("no library")
+def test_a_gpu_that_was_lost_is_met_anew(nvml: NvmlStandIn, nvml_program: Start) -> None:
+    nvml.write([GPU], [fails("nvmlDeviceGetUtilizationRates", GPU_IS_LOST)])
+    program = nvml_program(nvml)
+    program.look()
+    nvml.write([replace(GPU, name="another board")])
 
-    reading = looker(LD_LIBRARY_PATH=str(tmp_path)).look()
-
-    assert reading["gpus"] == []
-    assert "NVML: " in reading["problem"]
-    assert "nvidia-smi" in reading["problem"]
-
-
-def test_a_call_that_hangs_ends_when_the_driver_lets_it(nvml: NvmlStandIn, looker: Look) -> None:
-    nvml.write([GPU], [hangs("nvmlDeviceGetMemoryInfo")])
-    one = looker(nvml)
-    one.ask()
-    assert not one.has_answered(within=0.5)
-
-    nvml.write([GPU])
-    assert one.answer()["problem"] is None
+    assert program.look()["seen"][0]["name"] == "another board"

@@ -3,11 +3,13 @@
 import contextlib
 import os
 import re
+import signal
 import subprocess
 import sys
 import textwrap
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -17,6 +19,7 @@ from tests.tools import not_here
 
 from .mps import MpsStandIn, is_alive, wait_until
 from .nvml import (
+    DRIVER,
     DRIVER_NOT_LOADED,
     GPU_IS_LOST,
     CompilerMissingError,
@@ -598,6 +601,37 @@ def test_nvml_says_how_it_fares(nvml: NvmlStandIn) -> None:
 
     memory = f"{GPU.memory_total_bytes} {GPU.memory_used_bytes}"
     assert printed(nvml, program).splitlines() == [f"{memory} {memory}", "99 123456"]
+
+
+def test_nvml_tells_what_it_was_given_to_tell_and_nothing_else(nvml: NvmlStandIn) -> None:
+    nvml.write([replace(GPU, readings={"temperature": 45, "ecc_uncorrected": 2})])
+    program = """
+        print(nvmlDeviceGetTemperature(gpu, NVML_TEMPERATURE_GPU))
+        print(nvmlDeviceGetTotalEccErrors(gpu, NVML_MEMORY_ERROR_TYPE_UNCORRECTED, NVML_AGGREGATE_ECC))
+        print(nvmlDeviceGetGraphicsRunningProcesses(gpu), nvmlGpmQueryDeviceSupport(gpu).isSupportedDevice)
+    """
+
+    assert printed(nvml, program).splitlines() == ["45", "2", "[] 0"]
+    assert failure(nvml, "nvmlDeviceGetPowerUsage(gpu)").startswith("pynvml.NVMLError_NotSupported")
+    assert failure(nvml, "nvmlDeviceGetFanSpeed(gpu)").startswith("pynvml.NVMLError_NotSupported")
+
+
+def test_nvml_of_one_version_works_with_that_driver_alone(tmp_path: Path) -> None:
+    library = built(NvmlStandIn(tmp_path, version=DRIVER))
+    library.write([GPU])
+    assert printed(library, "print(nvmlSystemGetDriverVersion())").splitlines() == [DRIVER]
+
+    library.install_driver("590.44.01")
+    assert failure(library, "").startswith("pynvml.NVMLError_LibRmVersionMismatch")
+
+
+def test_nvml_ends_who_uses_an_event_set_that_was_freed(nvml: NvmlStandIn) -> None:
+    nvml.write([GPU])
+    program = "events = nvmlEventSetCreate(); nvmlEventSetFree(events); nvmlEventSetWait(events, 1)"
+
+    with python(nvml, program) as process:
+        process.communicate(timeout=60)
+    assert process.returncode == -signal.SIGABRT
 
 
 def test_nvml_lists_clients_and_gives_the_server_all_utilisation(nvml: NvmlStandIn) -> None:

@@ -1,0 +1,84 @@
+"""GPM, the counters of Hopper and later: how busy a GPU's SMs and its memory were between two looks.
+
+For the whole device alone: there is none by process, and under MIG only by instance (nvml.h).
+"""
+
+import contextlib
+import math
+from typing import Any
+
+import pynvml
+
+from exporter.clock import Clock
+from exporter.sources.nvml.answers import sensed
+
+SHORTEST_SECONDS = 0.1
+"""Two samples must lie so far apart (nvml.h)."""
+
+Ratios = tuple[float | None, float | None]
+
+_NOTHING: Ratios = (None, None)
+
+
+class Gpm:
+    """The last sample of a GPU, and room for the next. Where there is no GPM, all of it is None."""
+
+    def __init__(self, handle: Any, clock: Clock) -> None:
+        self._handle = handle
+        self._clock = clock
+        self._last_at: float | None = None
+        self._samples: list[Any] = []
+        support = sensed(pynvml.nvmlGpmQueryDeviceSupport, handle)
+        self._supported = support is not None and bool(support.isSupportedDevice)
+        self._question: Any = pynvml.c_nvmlGpmMetricsGet_t() if self._supported else None
+
+    def read(self) -> Ratios:
+        """SM utilisation and DRAM bandwidth since the last look, each 0 to 1; nothing at the first."""
+        if not self._supported:
+            return _NOTHING
+        before = self._last_at
+        if before is not None and self._clock.monotonic() - before < SHORTEST_SECONDS:
+            return _NOTHING
+        if not self._sample():
+            return _NOTHING
+        self._last_at = self._clock.monotonic()
+        self._samples.reverse()  # so that the older comes first
+        return _NOTHING if before is None else sensed(self._between) or _NOTHING
+
+    def let_go(self) -> None:
+        """Free the samples."""
+        self._last_at = None
+        while self._samples:
+            with contextlib.suppress(pynvml.NVMLError):
+                pynvml.nvmlGpmSampleFree(self._samples.pop())
+
+    def _sample(self) -> bool:
+        """Take one into the older of the two. Where that fails, the next one is a first again."""
+        while len(self._samples) < 2:
+            sample = sensed(pynvml.nvmlGpmSampleAlloc)
+            if sample is None:
+                return False
+            self._samples.append(sample)
+        if sensed(pynvml.nvmlGpmSampleGet, self._handle, self._samples[0]) is None:
+            self._last_at = None
+            return False
+        return True
+
+    def _between(self) -> Ratios:
+        question = self._question
+        question.version = pynvml.NVML_GPM_METRICS_GET_VERSION
+        question.sample1, question.sample2 = self._samples
+        wanted = (pynvml.NVML_GPM_METRIC_SM_UTIL, pynvml.NVML_GPM_METRIC_DRAM_BW_UTIL)
+        question.numMetrics = len(wanted)
+        for metric, number in zip(question.metrics, wanted, strict=False):
+            metric.metricId = number
+        pynvml.nvmlGpmMetricsGet(question)
+        sm, dram = (_ratio(question.metrics[place]) for place in range(len(wanted)))
+        return sm, dram
+
+
+def _ratio(metric: Any) -> float | None:
+    percent = float(metric.value)
+    if metric.nvmlReturn != pynvml.NVML_SUCCESS or not math.isfinite(percent) or percent < 0:
+        return None
+    return percent / 100

@@ -1,0 +1,130 @@
+"""A program of its own in which Nvml looks when it is told to: a library is loaded once for a whole process.
+
+Each thing that it is told to do it does in a thread, so that a call that hangs does not keep it from the next.
+"""
+
+import itertools
+import json
+import os
+import select
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from tests.eventually import PATIENCE_SECONDS
+from tests.standin.nvml import CompilerMissingError, NvmlStandIn
+from tests.tools import not_here
+
+PROGRAM = """
+    import dataclasses, json, os, sys, threading
+    from pathlib import Path
+    from exporter.clock import SystemClock
+    from exporter.sources.nvml import Nvml
+    from exporter.sources.reading import Reading
+
+    nvml, other = Nvml(SystemClock()), Nvml(SystemClock())
+    device = os.environ.get("STANDIN_NVML_DEVICE")
+
+    def target(descriptor):
+        try:
+            return os.readlink(descriptor)
+        except OSError:
+            return None
+
+    def descriptors():
+        return [target(each) for each in Path("/proc/self/fd").iterdir()].count(device)
+
+    def other_look():
+        return other.look()
+
+    def mapped():
+        return "libnvidia-ml" in Path("/proc/self/maps").read_text()
+
+    def plain(told):
+        if not isinstance(told, Reading):
+            return told
+        return {"problem": told.problem, "seen": [dataclasses.asdict(each) for each in told.observations]}
+
+    def do(number, name, arguments):
+        told = (globals().get(name) or getattr(nvml, name))(*arguments)
+        sys.stdout.write(json.dumps([number, plain(told)]) + "\\n")
+        sys.stdout.flush()
+
+    for line in sys.stdin:
+        threading.Thread(target=do, args=json.loads(line), daemon=True).start()
+"""
+
+Reading = dict[str, Any]
+
+
+class NvmlProgram:
+    """The program, running."""
+
+    def __init__(self, environment: dict[str, str]) -> None:
+        pipe = subprocess.PIPE
+        program = [sys.executable, "-c", textwrap.dedent(PROGRAM)]
+        self._process = subprocess.Popen(program, env=os.environ | environment, stdin=pipe, stdout=pipe, bufsize=0)
+        self._numbers = itertools.count()
+        self._answers: dict[int, Any] = {}
+
+    def ask(self, name: str, *arguments: object) -> int:
+        """Have it call something; the answer comes under this number."""
+        number = next(self._numbers)
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps([number, name, arguments]).encode() + b"\n")
+        return number
+
+    def has_answered(self, number: int, within: float) -> bool:
+        """Whether that call has come back, or does within so many seconds."""
+        assert self._process.stdout is not None
+        while number not in self._answers and select.select([self._process.stdout], [], [], within)[0]:
+            line = self._process.stdout.readline()
+            assert line, "the program has ended"
+            told, answer = json.loads(line)
+            self._answers[told] = answer
+        return number in self._answers
+
+    def answer(self, number: int) -> Any:
+        """What that call came back with."""
+        assert self.has_answered(number, PATIENCE_SECONDS), "the call has not come back"
+        return self._answers.pop(number)
+
+    def call(self, name: str, *arguments: object) -> Any:
+        """Have it call something, and wait for what comes back."""
+        return self.answer(self.ask(name, *arguments))
+
+    def look(self) -> Reading:
+        """One look at all GPUs."""
+        reading: Reading = self.call("look")
+        return reading
+
+    def descriptors(self) -> int:
+        """How many descriptors it has on the device."""
+        return int(self.call("descriptors"))
+
+    def close(self) -> None:
+        """End it, though it may hang."""
+        self._process.kill()
+        with self._process:
+            pass
+
+
+Start = Callable[..., NvmlProgram]
+
+
+def built(directory: Path, without: Sequence[str] = (), version: str | None = None) -> NvmlStandIn:
+    """A stand-in driver of a certain kind."""
+    standin = NvmlStandIn(directory, without, version)
+    try:
+        standin.build()
+    except CompilerMissingError as problem:
+        not_here(str(problem))
+    return standin
+
+
+def assert_closed(program: NvmlProgram) -> None:
+    """No descriptor on a device, and no library in memory."""
+    assert (program.descriptors(), program.call("mapped")) == (0, False)

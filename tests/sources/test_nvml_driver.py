@@ -1,0 +1,122 @@
+"""A driver that comes, goes, hangs and is upgraded: whatever becomes of it, the next look finds out."""
+
+from pathlib import Path
+
+from tests.sources.nvml_program import Start, assert_closed, built
+from tests.standin.nvml import (
+    DRIVER,
+    DRIVER_NOT_LOADED,
+    LIBRARY_NAME,
+    Device,
+    NvmlStandIn,
+    fails,
+    hangs,
+)
+
+GPU = Device(readings={"sm_utilization": 50})
+SOON = 0.5
+NEXT_DRIVER = "590.44.01"
+
+
+def test_a_driver_that_is_loaded_later_is_found(nvml: NvmlStandIn, nvml_program: Start) -> None:
+    nvml.write([GPU], [fails("nvmlInit", DRIVER_NOT_LOADED)])
+    program = nvml_program(nvml)
+
+    reading = program.look()
+    assert (reading["seen"], "Driver Not Loaded" in reading["problem"]) == ([], True)
+    assert_closed(program)
+
+    nvml.write([GPU])
+    assert [gpu["gpu"] for gpu in program.look()["seen"]] == [GPU.uuid]
+
+
+def test_a_driver_that_was_reloaded_is_opened_anew(nvml: NvmlStandIn, nvml_program: Start) -> None:
+    nvml.write([GPU])
+    program = nvml_program(nvml)
+    program.look()
+    nvml.write([GPU], [fails("*", DRIVER_NOT_LOADED)])
+    assert program.look()["problem"] is not None
+    assert_closed(program)
+
+    nvml.write([GPU])
+    reading = program.look()
+    assert (reading["problem"], [gpu["gpu"] for gpu in reading["seen"]]) == (None, [GPU.uuid])
+
+
+def test_a_library_that_is_installed_later_is_found(nvml: NvmlStandIn, nvml_program: Start, tmp_path: Path) -> None:
+    nvml.write([GPU])
+    library = tmp_path / "lib" / LIBRARY_NAME
+    library.parent.mkdir()
+    library.write_text("no library")
+    program = nvml_program(nvml, LD_LIBRARY_PATH=str(library.parent))
+
+    reading = program.look()
+    assert reading["seen"] == []
+    assert "NVML: " in reading["problem"]
+    assert "nvidia-smi" in reading["problem"]
+
+    library.unlink()
+    library.symlink_to(nvml.library)
+    assert program.look()["problem"] is None
+
+
+def test_an_upgrade_is_followed_without_a_restart(nvml_program: Start, tmp_path: Path) -> None:
+    """The library that is mapped stays the old one until it is let go of, and the driver talks to it no more."""
+    before, after = (built(tmp_path, version=version) for version in (DRIVER, NEXT_DRIVER))
+    installed = tmp_path / "lib" / LIBRARY_NAME
+    installed.parent.mkdir()
+    installed.symlink_to(before.library)
+    before.write([GPU])
+    program = nvml_program(before, LD_LIBRARY_PATH=str(installed.parent))
+    assert program.look()["seen"][0]["driver_version"] == DRIVER
+
+    before.install_driver(NEXT_DRIVER)
+    assert "version mismatch" in program.look()["problem"]
+    assert "version mismatch" in program.look()["problem"], "the old library is still there"
+    assert_closed(program)
+    installed.unlink()
+    installed.symlink_to(after.library)
+
+    reading = program.look()
+    assert (reading["problem"], reading["seen"][0]["driver_version"]) == (None, NEXT_DRIVER)
+
+
+def test_a_call_that_hangs_ends_when_the_driver_lets_it(nvml: NvmlStandIn, nvml_program: Start) -> None:
+    nvml.write([GPU], [hangs("nvmlDeviceGetMemoryInfo")])
+    program = nvml_program(nvml)
+    look = program.ask("look")
+    assert not program.has_answered(look, within=SOON)
+
+    nvml.write([GPU])
+    assert program.answer(look)["problem"] is None
+
+
+def test_a_driver_that_hangs_as_it_is_opened_keeps_nobody_waiting(nvml: NvmlStandIn, nvml_program: Start) -> None:
+    nvml.write([GPU], [hangs("nvmlInit")])
+    program = nvml_program(nvml)
+    first = program.ask("look")
+    assert not program.has_answered(first, within=SOON)
+
+    assert "has not come back" in program.look()["problem"]
+    assert "has not come back" in program.call("look_for_xids")["problem"]
+    nvml.write([GPU])
+    assert program.answer(first)["problem"] is None
+
+
+def test_a_lost_driver_is_not_closed_under_a_call_that_hangs(nvml: NvmlStandIn, nvml_program: Start) -> None:
+    hung = hangs("nvmlDeviceGetMemoryInfo")
+    nvml.write([GPU], [hung])
+    program = nvml_program(nvml)
+    first = program.ask("look")
+    assert not program.has_answered(first, within=SOON)
+    nvml.write([GPU], [hung, fails("nvmlDeviceGetCount", DRIVER_NOT_LOADED)])
+
+    assert "Driver Not Loaded" in program.look()["problem"]
+    assert "has not come back" in program.look()["problem"]
+    nvml.write([GPU])
+    assert program.answer(first)["problem"] is None
+    assert program.look()["problem"] is None
+
+
+def test_the_driver_tells_its_version(nvml: NvmlStandIn, nvml_program: Start) -> None:
+    assert nvml_program(nvml).call("driver_version") == DRIVER

@@ -1,0 +1,161 @@
+"""The driver is let go of on request, so that it can be unloaded."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.eventually import PATIENCE_SECONDS, eventually
+from tests.sources.nvml_program import NvmlProgram, Start, assert_closed, built
+from tests.standin.nvml import DRIVER, LIBRARY_NAME, UNKNOWN, Device, NvmlStandIn, fails, hangs, slow
+
+GPU = Device(readings={"sm_utilization": 50})
+OTHER = Device(index=1, uuid="GPU-055a5b27-613d-8c97-6fb4-99d75c28b520", bus_id="0000:00:07.0")
+SOON = 0.5
+NEXT_DRIVER = "590.44.01"
+
+
+def assert_sees(program: NvmlProgram) -> None:
+    """It reads the driver again."""
+    assert program.look()["problem"] is None
+
+
+def test_after_a_pause_nothing_is_open(nvml: NvmlStandIn, nvml_program: Start) -> None:
+    nvml.write([GPU])
+    program = nvml_program(nvml)
+    program.look()
+    program.call("look_for_xids")
+    assert program.descriptors() > 1
+
+    assert program.call("pause", PATIENCE_SECONDS) is True
+    assert_closed(program)
+
+
+@pytest.mark.parametrize("look", ["look", "look_for_xids"])
+def test_a_look_in_a_pause_opens_nothing(nvml: NvmlStandIn, nvml_program: Start, look: str) -> None:
+    nvml.write([GPU])
+    program = nvml_program(nvml)
+    program.look()
+    program.call("pause", PATIENCE_SECONDS)
+
+    assert program.call(look) == {"problem": "paused", "seen": []}
+    assert program.call("driver_version") is None
+    assert_closed(program)
+
+
+def test_a_pause_before_the_first_look_holds(nvml: NvmlStandIn, nvml_program: Start) -> None:
+    program = nvml_program(nvml)
+
+    assert program.call("pause", PATIENCE_SECONDS) is True
+    assert program.look()["problem"] == "paused"
+
+
+def test_after_a_pause_the_next_look_sees(nvml: NvmlStandIn, nvml_program: Start) -> None:
+    nvml.write([GPU])
+    program = nvml_program(nvml)
+    program.look()
+    program.call("pause", PATIENCE_SECONDS)
+    program.call("resume")
+
+    assert [gpu["gpu"] for gpu in program.look()["seen"]] == [GPU.uuid]
+
+
+def test_a_driver_may_be_upgraded_in_a_pause(nvml_program: Start, tmp_path: Path) -> None:
+    before, after = (built(tmp_path, version=version) for version in (DRIVER, NEXT_DRIVER))
+    installed = tmp_path / "lib" / LIBRARY_NAME
+    installed.parent.mkdir()
+    installed.symlink_to(before.library)
+    before.write([GPU])
+    program = nvml_program(before, LD_LIBRARY_PATH=str(installed.parent))
+    program.look()
+    program.call("pause", PATIENCE_SECONDS)
+    before.install_driver(NEXT_DRIVER)
+    installed.unlink()
+    installed.symlink_to(after.library)
+    program.call("resume")
+
+    assert program.look()["problem"] is None
+
+
+def test_a_pause_does_not_wait_for_a_call_that_hangs(nvml: NvmlStandIn, nvml_program: Start) -> None:
+    """And what could not be closed then is closed when it can be, unless it is wanted again."""
+    nvml.write([GPU, OTHER], [hangs("nvmlDeviceGetMemoryInfo")])
+    program = nvml_program(nvml)
+    look = program.ask("look")
+    assert not program.has_answered(look, within=SOON)
+
+    assert program.call("pause", SOON) is False
+    nvml.write([GPU, OTHER])
+    assert program.answer(look) == {"problem": "paused", "seen": []}
+    eventually(lambda: assert_closed(program))
+    assert program.call("pause", SOON) is True
+
+
+def test_a_pause_does_not_wait_for_a_driver_that_hangs_as_it_is_opened(nvml: NvmlStandIn, nvml_program: Start) -> None:
+    nvml.write([GPU], [hangs("nvmlInit")])
+    program = nvml_program(nvml)
+    look = program.ask("look")
+    assert not program.has_answered(look, within=SOON)
+
+    assert program.call("pause", SOON) is False
+    nvml.write([GPU])
+    assert program.answer(look)["problem"] == "paused"
+    eventually(lambda: assert_closed(program))
+
+
+def test_a_pause_does_not_wait_for_a_driver_that_hangs_as_it_is_closed(nvml: NvmlStandIn, nvml_program: Start) -> None:
+    nvml.write([GPU])
+    program = nvml_program(nvml)
+    program.look()
+    nvml.write([GPU], [hangs("nvmlShutdown")])
+
+    assert program.call("pause", SOON) is False
+    program.call("resume")
+    assert "has not come back" in program.look()["problem"]
+    nvml.write([GPU])
+    eventually(lambda: assert_sees(program))
+
+
+def test_a_driver_that_fails_as_it_is_closed_is_closed(nvml: NvmlStandIn, nvml_program: Start) -> None:
+    nvml.write([GPU])
+    program = nvml_program(nvml)
+    program.look()
+    program.call("look_for_xids")
+    nvml.write([GPU], [fails("*", UNKNOWN)])
+
+    assert program.call("pause", PATIENCE_SECONDS) is True
+    assert_closed(program)
+
+
+def test_an_impatient_operator_pauses_and_resumes_at_will(nvml: NvmlStandIn, nvml_program: Start) -> None:
+    nvml.write([GPU], [slow("nvmlDeviceGetMemoryInfo", 30)])
+    program = nvml_program(nvml)
+    asked = [program.ask(*what) for _ in range(8) for what in (("look",), ("look_for_xids",), ("pause", 0.0))]
+    asked += [program.ask("resume") for _ in range(2)]
+    for each in asked:
+        program.answer(each)
+
+    program.call("resume")
+    assert program.look()["problem"] is None
+    assert program.call("pause", PATIENCE_SECONDS) is True
+    assert_closed(program)
+
+
+def test_what_is_closed_stays_closed(nvml: NvmlStandIn, nvml_program: Start) -> None:
+    nvml.write([GPU])
+    program = nvml_program(nvml)
+    program.look()
+    program.call("close")
+
+    assert program.look()["seen"] == []
+    assert_closed(program)
+
+
+def test_the_library_stays_for_who_else_uses_it(nvml: NvmlStandIn, nvml_program: Start) -> None:
+    nvml.write([GPU])
+    program = nvml_program(nvml)
+    program.look()
+    program.call("other_look")
+
+    assert program.call("pause", PATIENCE_SECONDS) is True
+    assert program.call("mapped") is True
+    assert program.call("other_look")["problem"] is None
