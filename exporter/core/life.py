@@ -190,6 +190,10 @@ def _go(daemon: Daemon, at: float, how: LossReason) -> Step:
         waiting=frozenset(),
         listed_at=None,
         echoing=False,
+        default_active_thread_percentage=None,
+        default_pinned_memory_limits={},
+        limits_in_doubt=frozenset(),
+        devices={},
     )
     return chain(
         servers.end_all(daemon, at, DepartureReason.DAEMON_GONE),

@@ -64,11 +64,15 @@ class Client:
     server: int
     connected_at: float
     missing_since: float | None = None
+    contexts: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Server:
-    """An MPS server. `state` is None until something has told it."""
+    """An MPS server. `state` is None until something has told it.
+
+    `pinned_memory_limits` are bytes by the daemon's device ordinals; `limits_told_at` is when its log told its limits.
+    """
 
     pid: int
     started_at: float
@@ -84,6 +88,7 @@ class Server:
     missing_since: float | None = None
     active_thread_percentage: float | None = None
     pinned_memory_limits: Mapping[int, int] = field(default_factory=dict)
+    limits_told_at: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,6 +111,10 @@ class Daemon:
 
     `listed_at` is when all its servers were last known, None where they are not. `gone_at` is when one was seen to be
     no more, as long as it is not yet told whether it was stopped or lost; another may be there by then.
+
+    `clients_limit` is how many clients a server takes, where the configuration says so. `devices` has the GPUs by the
+    daemon's ordinals, where it told them. `limits_in_doubt` are the questions about limits whose answers somebody's
+    command may have changed.
     """
 
     name: DaemonName
@@ -115,6 +124,10 @@ class Daemon:
     unit: str | None = None
     protocol: int | None = None
     default_active_thread_percentage: float | None = None
+    default_pinned_memory_limits: Mapping[int, int] = field(default_factory=dict)
+    limits_in_doubt: frozenset[str] = frozenset()
+    devices: Mapping[int, GpuUuid] = field(default_factory=dict)
+    clients_limit: int | None = None
     state: DaemonState | None = None
     state_since: float | None = None
     seen: bool = False

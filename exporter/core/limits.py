@@ -1,0 +1,124 @@
+"""Limits in force: what share of a GPU's threads, and how much of its memory, each client of a server may have.
+
+Said by the server itself as it starts, or by the daemon about this server when it is asked. A daemon's defaults hold
+for servers that start later, so nothing about a running one follows from them (measured, R580).
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from exporter.core import devices
+from exporter.core.servers import with_server
+from exporter.model.node import Daemon, Node, Server
+from exporter.model.observation import ControlReply
+from exporter.parse import control_reply
+from exporter.parse.control_reply import DEFAULT_PINNED_MEMORY, DEFAULT_THREADS, DEVICES, PINNED_MEMORY, THREADS
+
+STARTING_SECONDS = 2.0
+"""A server that the log saw start tells its limits itself, in this time (measured: 0.3 s)."""
+
+Limits = Mapping[int, int]
+
+
+def threads_told(daemon: Daemon, at: float, pid: int, percentage: float) -> Daemon:
+    """A server begins to tell its limits; those on memory follow, where there are any."""
+    server = daemon.servers.get(pid)
+    if server is None or not 0 < percentage <= 100:
+        return daemon
+    told = replace(server, active_thread_percentage=percentage, pinned_memory_limits={}, limits_told_at=at)
+    return with_server(daemon, told)
+
+
+def memory_told(daemon: Daemon, pid: int, device: int, limit: int) -> Daemon:
+    """A server tells its limit on a device's memory, in bytes."""
+    server = daemon.servers.get(pid)
+    if server is None:
+        return daemon
+    return with_server(
+        daemon, replace(server, pinned_memory_limits=_with(server.pinned_memory_limits, str(device), limit))
+    )
+
+
+def default_memory_told(daemon: Daemon, device: int, limit: int | None) -> Daemon:
+    """The daemon tells its default limit on a device's memory, in bytes."""
+    limits = _with(daemon.default_pinned_memory_limits, str(device), limit)
+    return replace(daemon, default_pinned_memory_limits=limits)
+
+
+def command_seen(daemon: Daemon, text: str) -> Daemon:
+    """Somebody gave a command. One that sets a limit is not believed, since it may be refused: it makes for a doubt."""
+    question = control_reply.question_changed_by(text)
+    if question is None or question not in set(_all_questions(daemon, devices.MOST_DEVICES)):
+        return daemon
+    return replace(daemon, limits_in_doubt=daemon.limits_in_doubt | {question})
+
+
+def answer_read(daemon: Daemon, reply: ControlReply) -> Daemon:
+    """The daemon answers a question about limits, or a command that sets a percentage, with what now holds.
+
+    An empty answer may be none at all (R580), and takes nothing back.
+    """
+    question = control_reply.question_changed_by(reply.command) or reply.command
+    daemon = replace(daemon, limits_in_doubt=daemon.limits_in_doubt - {reply.command})
+    match question.split():
+        case [verb] if verb == DEFAULT_THREADS:
+            told = control_reply.percentage(reply.stdout)
+            return replace(daemon, default_active_thread_percentage=told or daemon.default_active_thread_percentage)
+        case [verb, device] if verb == DEFAULT_PINNED_MEMORY:
+            limits = _with(daemon.default_pinned_memory_limits, device, control_reply.memory_limit(reply.stdout))
+            return replace(daemon, default_pinned_memory_limits=limits)
+        case [verb, pid, *rest] if verb in (THREADS, PINNED_MEMORY) and (server := _server(daemon, pid)) is not None:
+            return with_server(daemon, _answer_of_server(server, rest, reply.stdout))
+        case _ if question == DEVICES:
+            return replace(daemon, devices=control_reply.devices(reply.stdout) or daemon.devices)
+        case _:
+            return daemon
+
+
+def _answer_of_server(server: Server, device: list[str], stdout: str) -> Server:
+    match device:
+        case []:
+            told = control_reply.percentage(stdout)
+            return replace(server, active_thread_percentage=told or server.active_thread_percentage)
+        case [ordinal]:
+            limit = control_reply.memory_limit(stdout)
+            return replace(server, pinned_memory_limits=_with(server.pinned_memory_limits, ordinal, limit))
+        case _:
+            return server
+
+
+def _server(daemon: Daemon, pid: str) -> Server | None:
+    return daemon.servers.get(int(pid)) if pid.isdecimal() and len(pid) < 10 else None
+
+
+def _with(limits: Limits, device: str, limit: int | None) -> Limits:
+    """The limits with that of one device, where it is one."""
+    known = limit is not None and device.isdecimal() and len(device) < 5 and int(device) < devices.MOST_DEVICES
+    return {**limits, int(device): limit} if known and limit is not None else limits
+
+
+def questions(node: Node, daemon: Daemon) -> Iterable[tuple[str, float | None]]:
+    """What may be asked about limits, and since when its answer is known."""
+    for command in _all_questions(daemon, devices.count(node, daemon)):
+        server = _server(daemon, command.split()[1]) if command.startswith((THREADS, PINNED_MEMORY)) else None
+        if server is None or not _starting(node.at, server):
+            yield command, daemon.asked.get(command, None if server is None else server.limits_told_at)
+    if not daemon.devices and len(node.gpus) > 1 and _limits_memory(daemon):
+        yield DEVICES, daemon.asked.get(DEVICES)
+
+
+def _all_questions(daemon: Daemon, most_devices: int) -> Iterable[str]:
+    yield DEFAULT_THREADS
+    yield from (f"{DEFAULT_PINNED_MEMORY} {device}" for device in range(most_devices))
+    for pid in daemon.servers:
+        yield f"{THREADS} {pid}"
+        yield from (f"{PINNED_MEMORY} {pid} {device}" for device in range(most_devices))
+
+
+def _starting(at: float, server: Server) -> bool:
+    return server.uid is not None and at - server.started_at < STARTING_SECONDS
+
+
+def _limits_memory(daemon: Daemon) -> bool:
+    limited = (server.pinned_memory_limits for server in daemon.servers.values())
+    return bool(daemon.default_pinned_memory_limits) or any(limited)
