@@ -4,14 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from exporter.core.fold import fold
 from exporter.model.event import EventName
 from exporter.model.node import Node
 from exporter.model.observation import LogLine
 from exporter.parse import log_message as said
 from exporter.parse.log_line import parse_line
 from exporter.parse.log_message import Message, Noise
-from tests.builders import AT, DAEMON, Story, node, told
+from tests.builders import AT, DAEMON, Story, told
 
 ERAS = {path.stem: tuple(path.read_text().splitlines()) for path in sorted((Path(__file__).parent / "eras").iterdir())}
 
