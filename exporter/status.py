@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from exporter.core.devices import by_its_ordinals
 from exporter.model.node import Client, Daemon, DaemonState, Node, Server, ServerState
 from exporter.view import View, client_id, printable, used_bytes
 
@@ -142,10 +143,13 @@ def _daemon_object(node: Node, daemon: Daemon, memory: Memory) -> dict[str, Any]
 
 
 def _server_object(node: Node, daemon: Daemon, server: Server, memory: Memory) -> dict[str, Any]:
+    share, limits, gpus = server.active_thread_percentage, server.pinned_memory_limits, by_its_ordinals(node, daemon)
     return {
         "pid": server.pid,
         "uid": server.uid,
         "state": server.state,
+        "active_thread_ratio": None if share is None else share / 100,
+        "pinned_memory_limit_bytes": {gpus[device]: limit for device, limit in limits.items() if device in gpus},
         "clients": [_client_object(node, client, memory) for client in _clients_of(daemon, server)],
     }
 

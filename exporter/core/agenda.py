@@ -17,7 +17,7 @@ from exporter.parse.control_reply import LIST_CLIENTS, LIST_SERVERS, SERVER_STAT
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rhythm:
-    """How often to look, in seconds: at a daemon's liveness, lists and limits, and NVML; and how often when in doubt."""
+    """How often to look, in seconds: at a daemon's liveness, lists and limits, and NVML; how often when in doubt."""
 
     liveness: float = 30.0
     lists: float = 300.0
