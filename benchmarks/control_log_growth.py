@@ -8,13 +8,13 @@ import argparse
 import json
 import logging
 import tempfile
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import structlog
 
+from benchmarks.sessions import bytes_by_command
 from exporter.core.agenda import Rhythm
 from exporter.cycle import TICK_SECONDS, Cycle, Sources
 from exporter.model.node import Daemon, Node
@@ -27,6 +27,8 @@ from tests.standin.mps import MpsStandIn
 
 DAY_SECONDS = 86_400
 MOST_BYTES_A_DAY = 1_000_000
+"""With as many clients as by default; more make longer lists."""
+DEFAULT_CLIENTS = 8
 WARM_UP_SECONDS = 120
 """The first questions, and doubts about clients that are just met, are not those of a quiet node."""
 FIRST_PID = 4_100_000
@@ -130,23 +132,6 @@ class QuietNode:
         return Reading(tuple(readings))
 
 
-def bytes_by_command(log: str) -> Mapping[str, tuple[int, int]]:
-    """How often each kind of command was given, and the bytes of its sessions."""
-    times: Counter[str] = Counter()
-    sizes: Counter[str] = Counter()
-    size, kind = 0, "nothing"
-    for line in log.splitlines(keepends=True):
-        size += len(line.encode())
-        text = line.partition("] ")[2].rstrip("\n")
-        if text.startswith("Cmd:"):
-            kind = text.removeprefix("Cmd:").partition(" ")[0]
-        if text == "UI closed":
-            times[kind] += 1
-            sizes[kind] += size
-            size = 0
-    return {kind: (times[kind], sizes[kind]) for kind in sorted(sizes, key=sizes.__getitem__, reverse=True)}
-
-
 def measure(clients: int, gpus: int, hours: float) -> Mapping[str, tuple[int, int]]:
     """Watch a quiet node with so many clients and GPUs; times and bytes of each kind of command, a day."""
     uuids = [f"GPU-{number:08x}-0000-4000-8000-000000000000" for number in range(gpus)]
@@ -164,27 +149,28 @@ def measure(clients: int, gpus: int, hours: float) -> Mapping[str, tuple[int, in
     }
 
 
-def table(by_command: Mapping[str, tuple[int, int]]) -> Iterable[str]:
-    """One row for each kind of command, then their sum and whether that is little enough."""
+def table(by_command: Mapping[str, tuple[int, int]], clients: int = DEFAULT_CLIENTS) -> Iterable[str]:
+    """One row for each kind of command, then their sum and, up to so many clients, whether that is little enough."""
     total = sum(size for _, size in by_command.values())
     yield f"{'a day':40} {'times':>6} {'bytes':>9}"
     yield from (f"{kind:40} {times:6} {size:9}" for kind, (times, size) in by_command.items())
     verdict = "pass" if total <= MOST_BYTES_A_DAY else "falls short"
     yield f"{'all':40} {sum(times for times, _ in by_command.values()):6} {total:9}"
-    yield f"at most {MOST_BYTES_A_DAY}: {verdict}"
+    if clients <= DEFAULT_CLIENTS:
+        yield f"at most {MOST_BYTES_A_DAY}: {verdict}"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure, and print."""
     parser = argparse.ArgumentParser(prog="control_log_growth", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--clients", type=int, default=8)
+    parser.add_argument("--clients", type=int, default=DEFAULT_CLIENTS)
     parser.add_argument("--gpus", type=int, default=1)
     parser.add_argument("--hours", type=float, default=2.0, help="hours of the fast clock to watch (default: 2)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there too")
     options = parser.parse_args(arguments)
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
     figures = measure(options.clients, options.gpus, options.hours)
-    print("\n".join(table(figures)))
+    print("\n".join(table(figures, options.clients)))
     if options.json is not None:
         written = {
             "clients": options.clients,

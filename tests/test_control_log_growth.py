@@ -1,6 +1,7 @@
 """The benchmark of control.log's growth, in small: it runs, counts every byte, and keeps to the limit."""
 
-from benchmarks.control_log_growth import MOST_BYTES_A_DAY, bytes_by_command, measure, table
+from benchmarks.control_log_growth import MOST_BYTES_A_DAY, measure, table
+from benchmarks.sessions import bytes_by_command
 from tests.builders import stamped
 
 
