@@ -34,23 +34,22 @@ def memory_told(daemon: Daemon, pid: int, device: int, limit: int) -> Daemon:
     server = daemon.servers.get(pid)
     if server is None:
         return daemon
-    return with_server(
-        daemon, replace(server, pinned_memory_limits=_with(server.pinned_memory_limits, str(device), limit))
-    )
+    limits = _with(server.pinned_memory_limits, device, limit)
+    return with_server(daemon, replace(server, pinned_memory_limits=limits))
 
 
-def default_memory_told(daemon: Daemon, device: int, limit: int | None) -> Daemon:
+def default_memory_told(daemon: Daemon, device: int | None, limit: int | None) -> Daemon:
     """The daemon tells its default limit on a device's memory, in bytes."""
-    limits = _with(daemon.default_pinned_memory_limits, str(device), limit)
+    limits = _with(daemon.default_pinned_memory_limits, device, limit)
     return replace(daemon, default_pinned_memory_limits=limits)
 
 
 def command_seen(daemon: Daemon, text: str) -> Daemon:
     """Somebody gave a command. One that sets a limit is not believed, since it may be refused: it makes for a doubt."""
     question = control_reply.question_changed_by(text)
-    if question is None or question not in set(_all_questions(daemon, devices.MOST_DEVICES)):
+    if question is None:
         return daemon
-    return replace(daemon, limits_in_doubt=daemon.limits_in_doubt | {question})
+    return replace(daemon, limits_in_doubt=(daemon.limits_in_doubt | {question}).intersection(_all_questions(daemon)))
 
 
 def answer_read(daemon: Daemon, reply: ControlReply) -> Daemon:
@@ -65,8 +64,7 @@ def answer_read(daemon: Daemon, reply: ControlReply) -> Daemon:
             told = control_reply.percentage(reply.stdout)
             return replace(daemon, default_active_thread_percentage=told or daemon.default_active_thread_percentage)
         case [verb, device] if verb == DEFAULT_PINNED_MEMORY:
-            limits = _with(daemon.default_pinned_memory_limits, device, control_reply.memory_limit(reply.stdout))
-            return replace(daemon, default_pinned_memory_limits=limits)
+            return default_memory_told(daemon, _number(device), control_reply.memory_limit(reply.stdout))
         case [verb, pid, *rest] if verb in (THREADS, PINNED_MEMORY) and (server := _server(daemon, pid)) is not None:
             return with_server(daemon, _answer_of_server(server, rest, reply.stdout))
         case _ if question == DEVICES:
@@ -81,38 +79,54 @@ def _answer_of_server(server: Server, device: list[str], stdout: str) -> Server:
             told = control_reply.percentage(stdout)
             return replace(server, active_thread_percentage=told or server.active_thread_percentage)
         case [ordinal]:
-            limit = control_reply.memory_limit(stdout)
-            return replace(server, pinned_memory_limits=_with(server.pinned_memory_limits, ordinal, limit))
+            limits = _with(server.pinned_memory_limits, _number(ordinal), control_reply.memory_limit(stdout))
+            return replace(server, pinned_memory_limits=limits)
         case _:
             return server
 
 
 def _server(daemon: Daemon, pid: str) -> Server | None:
-    return daemon.servers.get(int(pid)) if pid.isdecimal() and len(pid) < 10 else None
+    number = _number(pid)
+    return None if number is None else daemon.servers.get(number)
 
 
-def _with(limits: Limits, device: str, limit: int | None) -> Limits:
-    """The limits with that of one device, where it is one."""
-    known = limit is not None and device.isdecimal() and len(device) < 5 and int(device) < devices.MOST_DEVICES
-    return {**limits, int(device): limit} if known and limit is not None else limits
+def _number(word: str) -> int | None:
+    return int(word) if word.isdecimal() and len(word) < 10 else None
+
+
+def _with(limits: Limits, device: int | None, limit: int | None) -> Limits:
+    """The limits with that of one device, where both are known."""
+    if device is None or limit is None or device >= devices.MOST_DEVICES:
+        return limits
+    return {**limits, device: limit}
 
 
 def questions(node: Node, daemon: Daemon) -> Iterable[tuple[str, float | None]]:
     """What may be asked about limits, and since when its answer is known."""
-    for command in _all_questions(daemon, devices.count(node, daemon)):
-        server = _server(daemon, command.split()[1]) if command.startswith((THREADS, PINNED_MEMORY)) else None
-        if server is None or not _starting(node.at, server):
-            yield command, daemon.asked.get(command, None if server is None else server.limits_told_at)
+    number = devices.count(node, daemon)
+    yield from ((command, daemon.asked.get(command)) for command in _about_defaults(number))
+    for server in daemon.servers.values():
+        if not _starting(node.at, server):
+            told_at, commands = server.limits_told_at, _about_server(server.pid, number)
+            yield from ((command, daemon.asked.get(command, told_at)) for command in commands)
     if not daemon.devices and len(node.gpus) > 1 and _limits_memory(daemon):
         yield DEVICES, daemon.asked.get(DEVICES)
 
 
-def _all_questions(daemon: Daemon, most_devices: int) -> Iterable[str]:
+def _about_defaults(number: int) -> Iterable[str]:
     yield DEFAULT_THREADS
-    yield from (f"{DEFAULT_PINNED_MEMORY} {device}" for device in range(most_devices))
+    yield from (f"{DEFAULT_PINNED_MEMORY} {device}" for device in range(number))
+
+
+def _about_server(pid: int, number: int) -> Iterable[str]:
+    yield f"{THREADS} {pid}"
+    yield from (f"{PINNED_MEMORY} {pid} {device}" for device in range(number))
+
+
+def _all_questions(daemon: Daemon) -> Iterable[str]:
+    yield from _about_defaults(devices.MOST_DEVICES)
     for pid in daemon.servers:
-        yield f"{THREADS} {pid}"
-        yield from (f"{PINNED_MEMORY} {pid} {device}" for device in range(most_devices))
+        yield from _about_server(pid, devices.MOST_DEVICES)
 
 
 def _starting(at: float, server: Server) -> bool:

@@ -183,6 +183,14 @@ class TestDoubt:
         ]
         assert len(self.doubted(*control_log(*many))) == 64 + 1
 
+    def test_those_about_a_server_that_has_gone_go_too(self) -> None:
+        """With the next doubt."""
+        gone = control_log(f"Cmd:set_active_thread_percentage {SERVER} 1", f"Server {SERVER} exited with status 0")
+        assert self.doubted(*gone, *control_log("Cmd:set_default_active_thread_percentage 1")) == {
+            DEFAULT_MEMORY,
+            "get_default_active_thread_percentage",
+        }
+
 
 class TestDevices:
     """Which GPU an ordinal means."""

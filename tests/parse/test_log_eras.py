@@ -1,4 +1,7 @@
-"""Logs of every wording since 2013, line by line: what each says, and that the same is meant by all."""
+"""Logs of every wording since 2013, line by line: what each says, and that the same is meant by all.
+
+Lines as in NVIDIA's guide and in users' reports; one that was reported without its stamp has been given one.
+"""
 
 from pathlib import Path
 
