@@ -79,8 +79,10 @@ class Assembly:
 
     def close(self) -> None:
         """Let go of all that is held."""
-        for source in (self.nvml, self.processes, self.logs, self.kernel, *filter(None, [self.journal])):
-            source.close()
+        for close in (self.nvml.close, self.processes.close, self.logs.close, self.kernel.close):
+            close()
+        if self.journal is not None:
+            self.journal.close()
 
     def _eyes(self) -> Iterator[Eye]:
         collect = self._config.collect
@@ -141,9 +143,7 @@ class Assembly:
 
     def _finder(self) -> Finder:
         discovery = self._config.discovery
-        return Finder(
-            patterns=discovery.globs, anywhere=discovery.processes, proc=self._config.proc, clock=self._clock
-        )
+        return Finder(patterns=discovery.globs, anywhere=discovery.processes, proc=self._config.proc, clock=self._clock)
 
     def _eye(
         self,

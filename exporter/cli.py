@@ -24,6 +24,7 @@ from exporter.demo import Simulation
 from exporter.errors import ConfigError, ExporterError, RecordingError, ServiceError
 from exporter.glance import Glance
 from exporter.metrics.catalogue import NodeCollector
+from exporter.model.node import Node
 from exporter.model.observation import GpuReading
 from exporter.recording import Header, RecordedDaemon, RecordedGpu, Recording, write_header, write_observation
 from exporter.service import Service
@@ -33,10 +34,8 @@ from exporter.sources.eye import Eye, Inbox
 from exporter.sources.lookout import Lookout
 from exporter.sources.nvml import Nvml
 from exporter.sources.reading import within
-from exporter.model.node import Node
 from exporter.view import View
 from exporter.web import WebSecurity
-
 
 SERVICE_SECONDS = 30.0
 """How long the running service may take to do as it is asked."""
@@ -113,6 +112,8 @@ def _look(config: Config) -> Node:
         glance.watch(assembly.processes, assembly.pods)
         glance.ask(control)
         glance.look(NVML, assembly.nvml.look)
+        # Of whose limits to ask is known only when the GPUs are.
+        glance.ask(control)
         glance.watch(assembly.processes, assembly.pods)
         glance.look_at_strangers(assembly.nvml.look, control)
         return glance.node

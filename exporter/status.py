@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from exporter.core.devices import by_its_ordinals
 from exporter.core.workloads import belonging_of, pod_of, workload_of
 from exporter.model.node import Client, Daemon, DaemonState, Node, Server, ServerState
 from exporter.model.observation import ProcessReading
@@ -64,7 +65,7 @@ def _blind(node: Node) -> Sequence[str]:
 
 
 def _daemon_rows(node: Node, daemon: Daemon, memory: Memory) -> Iterable[Sequence[str]]:
-    state = daemon.state or "unknown"
+    state = daemon.state or ("unknown" if daemon.supported else "unsupported")
     servers = list(daemon.servers.values())
     if not servers:
         yield (printable(daemon.name), "-", state, "-", "-", "-", "-", "-", "-")
@@ -150,6 +151,8 @@ def _problems(node: Node) -> Iterable[str]:
         if source.last.problem is not None:
             yield f"{name}: {source.last.problem}"
     for daemon in View(node).daemons():
+        if not daemon.supported:
+            yield f"{printable(daemon.name)}: MPS protocol {daemon.protocol} is not supported; only its process is watched"
         if daemon.state is DaemonState.UP:
             yield from (f"log: {problem}" for problem in daemon.log_problems.values() if problem is not None)
 
@@ -167,10 +170,13 @@ def _daemon_object(node: Node, daemon: Daemon, memory: Memory) -> dict[str, Any]
 
 
 def _server_object(node: Node, daemon: Daemon, server: Server, memory: Memory) -> dict[str, Any]:
+    share, limits, gpus = server.active_thread_percentage, server.pinned_memory_limits, by_its_ordinals(node, daemon)
     return {
         "pid": server.pid,
         "uid": server.uid,
         "state": server.state,
+        "active_thread_ratio": None if share is None else share / 100,
+        "pinned_memory_limit_bytes": {gpus[device]: limit for device, limit in limits.items() if device in gpus},
         "clients": [_client_object(node, client, memory) for client in _clients_of(daemon, server)],
     }
 

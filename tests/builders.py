@@ -364,7 +364,23 @@ def owned() -> Node:
     ).node
 
 
-SCENES = {each.__name__: each for each in (idle, three_clients, full, daemon_dead, no_nvml, gpu_lost, faulted, owned)}
+def limited() -> Node:
+    """A server whose clients have half of each of two GPUs, and memory of one; its daemon's next one gives less."""
+    return told(
+        *server_log(
+            "Active Threads Percentage set to 50.0",
+            "Device pinned memory limit for device 0 set to 0x80000000 bytes",
+            "Device pinned memory limit for device 9 set to 0x80000000 bytes",
+        ),
+        reply("get_default_active_thread_percentage", "25.0\n"),
+        reply("get_default_device_pinned_mem_limit 1", "3G\n"),
+        reply("device_query --csv", f"0,00:00.0,{OTHER_GPU},NVIDIA H200\n1,00:01.0,{GPU},NVIDIA H200\n"),
+        start=three_clients(),
+    ).node
+
+
+_ALL = (idle, three_clients, full, daemon_dead, no_nvml, gpu_lost, faulted, limited, owned)
+SCENES = {each.__name__: each for each in _ALL}
 
 
 def looks(*, at: float = AT) -> tuple[SourceReading, ...]:

@@ -260,7 +260,9 @@ def test_each_question_is_asked_once(
     mps.connect_and_wait(start().pid)
     server = mps.server_pid
     cycle = asking()
-    wanted = ["-v", "get_server_list", f"get_server_status {server}", f"get_client_list {server}"]
+    lists = ["get_server_list", f"get_server_status {server}", f"get_client_list {server}"]
+    limits = ["get_default_active_thread_percentage", f"get_active_thread_percentage {server}"]
+    wanted = ["-v", *lists, *limits]
 
     def all_asked() -> None:
         cycle.once(0.01)
@@ -298,7 +300,7 @@ def test_an_answer_that_comes_in_mid_cycle_is_not_asked_for_again(
     for _ in range(20):
         cycle.once(0.01)
 
-    assert sorted(replies(turning.recorded)) == ["-v", "get_server_list"]
+    assert sorted(replies(turning.recorded)) == ["-v", "get_default_active_thread_percentage", "get_server_list"]
 
 
 def _idle(eye: Eye) -> None:

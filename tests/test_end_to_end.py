@@ -400,6 +400,25 @@ def test_without_a_driver_it_serves_the_rest(mps: MpsStandIn, serve: Serve, tmp_
     assert exporter.value("cuda_mps_client_memory_used_bytes") is None
 
 
+def test_limits_are_shown_and_an_operators_change_of_them_soon(
+    mps: MpsStandIn, nvml: NvmlStandIn, serve: Serve, start: Starter
+) -> None:
+    mps.start()
+    mps.ask("set_default_device_pinned_mem_limit 0 3G")
+    three_clients(mps, nvml, start)
+    exporter = serve()
+    exporter.shows(1, "cuda_mps_server_active_thread_ratio")
+    exporter.shows(3 << 30, "cuda_mps_server_pinned_memory_limit_bytes", gpu=GPU)
+    exporter.shows(3 << 30, "cuda_mps_daemon_default_pinned_memory_limit_bytes", gpu=GPU)
+
+    mps.ask(f"set_active_thread_percentage {mps.server_pid} 25")
+    mps.ask("set_default_device_pinned_mem_limit 0 2G")
+
+    exporter.shows(0.25, "cuda_mps_server_active_thread_ratio")
+    exporter.shows(2 << 30, "cuda_mps_daemon_default_pinned_memory_limit_bytes", gpu=GPU)
+    exporter.shows(3 << 30, "cuda_mps_server_pinned_memory_limit_bytes", gpu=GPU)
+
+
 def test_an_idle_daemon_is_hardly_asked(mps: MpsStandIn, nvml: NvmlStandIn, serve: Serve, start: Starter) -> None:
     mps.start()
     three_clients(mps, nvml, start)
@@ -414,7 +433,10 @@ def test_an_idle_daemon_is_hardly_asked(mps: MpsStandIn, nvml: NvmlStandIn, serv
     eventually(some_seconds_have_passed, every=0.2)
     asked = re.findall(r"Cmd:(\w+)", mps.control_log)
 
-    assert sorted(asked) == ["get_client_list", "get_server_list", "get_server_status"]
+    lists = ["get_client_list", "get_server_list", "get_server_status"]
+    threads = ["get_active_thread_percentage", "get_default_active_thread_percentage"]
+    memory = ["get_default_device_pinned_mem_limit", "get_device_pinned_mem_limit"]
+    assert sorted(asked) == sorted([*lists, *threads, *memory])
 
 
 # -- its end -------------------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 import subprocess
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from prometheus_client import Metric, generate_latest
@@ -17,6 +18,7 @@ from exporter.view import LONGEST_TEXT, ConfigStatus, View
 from tests.builders import (
     AT,
     CLIENT,
+    CONTROL,
     DAEMON,
     FAULT_BLOCK,
     GPU,
@@ -29,10 +31,12 @@ from tests.builders import (
     at_work,
     control_log,
     daemon_dead,
+    exited,
     full,
     gpu_lost,
     gpu_reading,
     idle,
+    limited,
     look,
     no_daemon,
     no_nvml,
@@ -379,6 +383,51 @@ class TestBlind:
         back = told(gpu_reading({600: 1540}, at=AT + 20), look(at=AT + 20), start=no_nvml()).node
         assert value(back, "cuda_mps_gpu_up", gpu=GPU) == 1
         assert value(back, "cuda_mps_client_memory_used_bytes", gpu=GPU) == 1540 * MIB
+
+
+class TestLimits:
+    """What clients may have of a GPU: of a running server, and of the next."""
+
+    def test_a_servers_limits_are_its_own(self) -> None:
+        """A ratio, and bytes by GPU; by the ordinals that the daemon told, which here are not NVML's."""
+        ratio, memory = "cuda_mps_server_active_thread_ratio", "cuda_mps_server_pinned_memory_limit_bytes"
+        assert by(limited(), ratio, "server", daemon=DAEMON) == {str(SERVER): 0.5}
+        assert by(limited(), memory, "gpu", daemon=DAEMON, server=str(SERVER)) == {OTHER_GPU: 2 << 30}
+
+    def test_the_daemons_defaults_stand_apart(self) -> None:
+        """They say nothing about a server that is there."""
+        ratio, memory = (
+            "cuda_mps_daemon_default_active_thread_ratio",
+            "cuda_mps_daemon_default_pinned_memory_limit_bytes",
+        )
+        assert by(limited(), ratio, "daemon") == {DAEMON: 0.25}
+        assert by(limited(), memory, "gpu", daemon=DAEMON) == {GPU: 3 << 30}
+
+    def test_what_nobody_told_has_no_sample(self) -> None:
+        """Not 0, and not 1."""
+        assert not any("thread_ratio" in name or "pinned" in name for name in families(three_clients()))
+
+    def test_with_several_gpus_an_ordinal_alone_names_none(self) -> None:
+        """The daemon may see them in another order than NVML."""
+        said = server_log(
+            "Active Threads Percentage set to 50.0",
+            "Device pinned memory limit for device 0 set to 0x80000000 bytes",
+        )
+        several, single = told(*said, start=three_clients()).node, told(*said, start=idle()).node
+        assert not by(several, "cuda_mps_server_pinned_memory_limit_bytes", "gpu")
+        assert by(single, "cuda_mps_server_pinned_memory_limit_bytes", "gpu") == {GPU: 2 << 30}
+
+    def test_they_end_with_their_daemon(self) -> None:
+        """A daemon that is started again has its defaults anew."""
+        after = told(no_daemon(at=AT + 20), exited(CONTROL, at=AT + 5), start=limited()).node
+        assert not any("thread_ratio" in name or "pinned" in name for name in families(after))
+
+
+def test_the_configuration_outweighs_what_a_server_says_of_its_places() -> None:
+    present = full()
+    daemon = replace(present.daemons[DAEMON], clients_limit=16)
+    present = replace(present, daemons={DAEMON: daemon})
+    assert value(present, "cuda_mps_server_clients_limit") == 16
 
 
 def test_a_server_in_fault_says_so() -> None:

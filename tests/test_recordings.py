@@ -209,6 +209,36 @@ def test_the_other_users_client_is_the_one_that_waits() -> None:
     assert waiting.pid == 6279
 
 
+class TestLimits:
+    """Defaults that operators set do not reach the server that is there."""
+
+    def test_set_while_a_server_lives(self) -> None:
+        """40 % and 3 GiB were set, then 100 % and 100 GiB; the server had 100 % and no limit all the while."""
+        daemon = scenario("limits").story.daemon
+        assert daemon.servers[513].active_thread_percentage == 100.0
+        assert daemon.servers[513].pinned_memory_limits == {}
+        assert daemon.default_active_thread_percentage == 100.0
+        assert daemon.default_pinned_memory_limits == {0: 100 << 30, 9: 3 << 30}
+
+    def test_from_the_daemons_environment(self, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+        """The percentage holds from the first server on, a limit on memory does nothing (measured)."""
+        path = tmp_path / "cut.jsonl"
+        limited = scenario("limits_from_environment")
+        path.write_text(limited.cut(ends(limited)[0] - 1))
+        text = replayed(capsys, "--metrics", path)
+        assert samples(text, "cuda_mps_server_active_thread_ratio") == {"1076": 0.4}
+        assert samples(text, "cuda_mps_daemon_default_active_thread_ratio") == {DAEMON: 0.4}
+        assert "pinned_memory_limit_bytes{" not in text
+
+    def test_a_server_that_starts_later_has_them(self) -> None:
+        """By its own log."""
+        (told,) = {
+            (server.active_thread_percentage, *sorted(server.pinned_memory_limits.items()))
+            for server in scenario("server_killed").story.daemon.servers.values()
+        }
+        assert told == (100.0, (0, 100 << 30), (9, 3 << 30))
+
+
 def test_sixteen_of_sixty_four_find_no_place() -> None:
     refusals = scenario("many_clients").story.of(EventName.CLIENT_REFUSED)
     assert Counter(event.reason for event in refusals) == {"limit": 16}

@@ -30,6 +30,7 @@ from tests.builders import (
     gpu_lost,
     gpu_reading,
     idle,
+    limited,
     look,
     no_daemon,
     no_nvml,
@@ -151,6 +152,12 @@ class TestTable:
 class TestJson:
     """The same as one object."""
 
+    def test_a_servers_limits(self) -> None:
+        """What each of its clients may have of a GPU."""
+        (server,) = status.as_json(limited())["daemons"][0]["servers"]
+        assert server["active_thread_ratio"] == 0.5
+        assert server["pinned_memory_limit_bytes"] == {OTHER_GPU: 2 << 30}
+
     def test_a_small_node(self) -> None:
         """Every key there is."""
         used = (1 << 30) + CONTEXT_BYTES
@@ -171,6 +178,8 @@ class TestJson:
                             "pid": SERVER,
                             "uid": None,
                             "state": "active",
+                            "active_thread_ratio": None,
+                            "pinned_memory_limit_bytes": {},
                             "clients": [
                                 {
                                     "client": f"{CLIENT}-10",

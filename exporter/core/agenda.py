@@ -7,17 +7,21 @@ something is in doubt, the daemon is asked sooner, for a while.
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from exporter.core import limits
+from exporter.core.doubt import clients_doubted_since, gpu_doubted_since, latest, servers_doubted_since
 from exporter.core.gpus import NVML
-from exporter.model.node import Daemon, DaemonState, Gpu, Node, Server, ServerState
+from exporter.core.question import Question, overdue, pressing
+from exporter.model.node import Daemon, DaemonState, Node, Server, ServerState
 from exporter.parse.control_reply import LIST_CLIENTS, LIST_SERVERS, SERVER_STATUS, VERSION
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rhythm:
-    """How often to look, in seconds: at a daemon's liveness, its full lists, and NVML; and how often when in doubt."""
+    """How often to look, in seconds: at a daemon's liveness, lists and limits, and NVML; how often when in doubt."""
 
     liveness: float = 30.0
     lists: float = 300.0
+    limits: float = 3600.0
     nvml: float = 10.0
     doubt: float = 2.0
     begin: float = 0.5
@@ -30,19 +34,23 @@ class Rhythm:
 
 
 def commands(node: Node, name: str, rhythm: Rhythm) -> tuple[str, ...]:
-    """The commands to give one daemon now, most telling first."""
+    """The commands to give one daemon now, most telling first.
+
+    Any answer is a sign of life. So where nothing is overdue, one question in `liveness` seconds is enough, and those
+    that will be due soon take the place of the one that asks for nothing but life.
+    """
     daemon = node.daemons[name]
+    if not daemon.supported:
+        return ()
     if not daemon.answers or daemon.unanswered_since is not None or daemon.refused_since is not None:
-        return (LIST_SERVERS,) if _due(daemon, LIST_SERVERS, node.at, _probe_period(node.at, daemon, rhythm)) else ()
-    due: list[str] = []
-    if daemon.version is None and VERSION not in daemon.asked:
-        due.append(VERSION)
-    doubt = _latest(_servers_doubted_since(node, daemon))
-    if _due(daemon, LIST_SERVERS, node.at, rhythm.doubt if rhythm.fresh(node.at, doubt) else rhythm.liveness):
-        due.append(LIST_SERVERS)
-    for server in daemon.servers.values():
-        due.extend(_about(node, daemon, server, rhythm))
-    return tuple(due)
+        asked = daemon.asked.get(LIST_SERVERS)
+        due = asked is None or node.at - asked >= _probe_period(node.at, daemon, rhythm)
+        return (LIST_SERVERS,) if due else ()
+    questions = tuple(_questions(node, daemon, rhythm))
+    due_now = overdue(questions, node.at)
+    if due_now or node.at - _heard_at(daemon) < rhythm.liveness:
+        return due_now
+    return (pressing(questions, node.at, rhythm.liveness) or LIST_SERVERS,)
 
 
 def _probe_period(at: float, daemon: Daemon, rhythm: Rhythm) -> float:
@@ -56,78 +64,55 @@ def _probe_period(at: float, daemon: Daemon, rhythm: Rhythm) -> float:
     return rhythm.begin if begins else rhythm.fault
 
 
-def _about(node: Node, daemon: Daemon, server: Server, rhythm: Rhythm) -> list[str]:
-    """What to ask about one server; nothing yet where the log told of its start, and so of all that came after."""
-    began = server.started_at if server.uid is not None else None
-    status, clients = f"{SERVER_STATUS} {server.pid}", f"{LIST_CLIENTS} {server.pid}"
-    status_period = rhythm.fault if server.state is ServerState.FAULT else rhythm.lists
+def _heard_at(daemon: Daemon) -> float:
+    """When the daemon last answered, whatever it was asked."""
+    return max((at for command, at in daemon.asked.items() if command != VERSION), default=float("-inf"))
+
+
+def _questions(node: Node, daemon: Daemon, rhythm: Rhythm) -> Iterable[Question]:
+    if daemon.version is None and VERSION not in daemon.asked:
+        yield Question(command=VERSION, known_at=None, period=rhythm.lists)
+    yield _which_servers(node, daemon, rhythm)
+    for server in daemon.servers.values():
+        yield _its_state(node, daemon, server, rhythm)
+        yield _its_clients(node, daemon, server, rhythm)
+    for command, known_at in limits.questions(node, daemon):
+        period = rhythm.doubt if command in daemon.limits_in_doubt else rhythm.limits
+        yield Question(command=command, known_at=known_at, period=period)
+
+
+def _which_servers(node: Node, daemon: Daemon, rhythm: Rhythm) -> Question:
+    """Where the log does not tell of a server's start, this alone does."""
+    period = rhythm.lists if daemon.log_followed else 2 * rhythm.liveness
+    if rhythm.fresh(node.at, latest(servers_doubted_since(node, daemon))):
+        period = rhythm.doubt
+    return Question(command=LIST_SERVERS, known_at=daemon.asked.get(LIST_SERVERS), period=period)
+
+
+def _its_state(node: Node, daemon: Daemon, server: Server, rhythm: Rhythm) -> Question:
+    period = rhythm.fault if server.state is ServerState.FAULT else rhythm.lists
     if rhythm.fresh(node.at, server.started_at if server.state is None else server.fault_suspected_at):
-        status_period = rhythm.doubt
-    doubt = _latest(_clients_doubted_since(node, daemon, server))
-    clients_period = rhythm.doubt if rhythm.fresh(node.at, doubt) else rhythm.lists
-    return [
-        command
-        for command, period in ((status, status_period), (clients, clients_period))
-        if _due(daemon, command, node.at, period, began)
-    ]
+        period = rhythm.doubt
+    return _about(daemon, server, SERVER_STATUS, period)
 
 
-def _servers_doubted_since(node: Node, daemon: Daemon) -> Iterable[float | None]:
-    """Since when it has been in doubt which servers there are.
-
-    None were listed yet, one is missing, or NVML shows processes that may be a server, or clients of one, that is new.
-    """
-    if daemon.listed_at is None:
-        yield daemon.state_since
-    yield from (server.missing_since for server in daemon.servers.values())
-    if daemon.log_followed or daemon.listed_at is None:
-        return
-    for gpu in node.gpus.values():
-        yield from (each.first_seen for each in gpu.strangers.values() if each.first_seen > daemon.listed_at)
-    yield from (since for since in _unknown_since(node) if since > daemon.listed_at)
+def _its_clients(node: Node, daemon: Daemon, server: Server, rhythm: Rhythm) -> Question:
+    doubted = rhythm.fresh(node.at, latest(clients_doubted_since(node, daemon, server)))
+    return _about(daemon, server, LIST_CLIENTS, rhythm.doubt if doubted else rhythm.lists)
 
 
-def _clients_doubted_since(node: Node, daemon: Daemon, server: Server) -> Iterable[float | None]:
-    """Since when NVML has shown clients that nobody told of, or not shown one, or a list has awaited confirmation."""
-    asked = daemon.asked.get(f"{LIST_CLIENTS} {server.pid}", float("-inf"))
-    clients = {client.pid: client for client in daemon.clients.values() if client.server == server.pid}
-    yield from (client.missing_since for client in clients.values())
-    for gpu in node.gpus.values():
-        yield from (left_at for pid, left_at in gpu.mps_left.items() if pid in clients and left_at > asked)
-    yield from _unknown_since(node)
-
-
-def _unknown_since(node: Node) -> Iterable[float]:
-    """Since when each PID that no daemon is known to serve has been in NVML's MPS list."""
-    known = {pid for daemon in node.daemons.values() for pid in (*daemon.clients, *daemon.departed)}
-    for gpu in node.gpus.values():
-        yield from (since for pid, since in gpu.mps_since.items() if pid not in known)
-
-
-def _latest(times: Iterable[float | None]) -> float | None:
-    return max((time for time in times if time is not None), default=None)
-
-
-def _due(daemon: Daemon, command: str, now: float, period: float, began: float | None = None) -> bool:
-    asked = daemon.asked.get(command, began)
-    return asked is None or now - asked >= period
+def _about(daemon: Daemon, server: Server, verb: str, period: float) -> Question:
+    """One whose start the log told needs no question yet: what came after was told too."""
+    command = f"{verb} {server.pid}"
+    began = server.started_at if server.uid is not None else None
+    return Question(command=command, known_at=daemon.asked.get(command, began), period=period)
 
 
 def nvml_due(node: Node, rhythm: Rhythm) -> bool:
     """Whether to read NVML now: sooner than usual where clients came or went since, or a process may bypass MPS."""
     source = node.sources.get(NVML)
-    doubt = _latest(since for gpu in node.gpus.values() for since in _gpu_doubted_since(node, gpu))
+    doubt = latest(since for gpu in node.gpus.values() for since in gpu_doubted_since(node, gpu))
     return source is None or node.at - source.last.at >= (rhythm.doubt if rhythm.fresh(node.at, doubt) else rhythm.nvml)
-
-
-def _gpu_doubted_since(node: Node, gpu: Gpu) -> Iterable[float]:
-    read_at = gpu.reading.at
-    yield from (stranger.first_seen for stranger in gpu.strangers.values() if not stranger.told)
-    for daemon in node.daemons.values():
-        if not gpu.judged and daemon.listed_at is not None and daemon.listed_at > read_at:
-            yield daemon.listed_at
-        yield from (client.connected_at for client in daemon.clients.values() if client.connected_at > read_at)
-        yield from (left_at for left_at in daemon.departed.values() if left_at > read_at)
 
 
 def watched(node: Node) -> frozenset[int]:

@@ -15,6 +15,9 @@ CONFIRMING_SECONDS = 1.0
 REMEMBERED_SECONDS = 5.0
 """How long a client that has left is remembered, so that late evidence does not bring it back."""
 
+MOST_CONTEXTS = 64
+"""How many contexts of one client are remembered; a server has fewer in all."""
+
 MOST_QUEUED = 1024
 """How many queued clients are remembered for one daemon."""
 
@@ -60,6 +63,25 @@ def disconnect(daemon: Daemon, at: float, pid: int, reason: DepartureReason) -> 
         reason=reason,
     )
     return daemon, (event,)
+
+
+def context_begun(daemon: Daemon, pid: int, context: int) -> Daemon:
+    """One more of a client's contexts is accepted."""
+    client = daemon.clients.get(pid)
+    if client is None or context in client.contexts or len(client.contexts) >= MOST_CONTEXTS:
+        return daemon
+    return _with_client(daemon, replace(client, contexts=client.contexts | {context}))
+
+
+def context_ended(daemon: Daemon, at: float, server: int, pid: int, context: int) -> Step:
+    """One of a client's contexts has ended: with the last one that is known, the client has left."""
+    client = daemon.clients.get(pid)
+    if client is None or client.server != server:
+        return quiet(daemon)
+    left = client.contexts - {context}
+    if left:
+        return quiet(_with_client(daemon, replace(client, contexts=left)))
+    return disconnect(daemon, at, pid, DepartureReason.EXIT)
 
 
 def disconnect_all(daemon: Daemon, at: float, reason: DepartureReason, server: int | None = None) -> Step:

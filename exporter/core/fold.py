@@ -30,7 +30,7 @@ Told = tuple[Node, tuple[Event, ...]]
 LOGS = "log"
 """The source that follows the logs has this name."""
 
-REMEMBERED_QUESTIONS_SECONDS = 3600.0
+REMEMBERED_QUESTIONS_SECONDS = 7200.0
 """How long it is remembered when a question was asked; longer than any question's period."""
 
 REMEMBERED_SERVERS_SECONDS = 60.0

@@ -148,6 +148,8 @@ def start_told(daemon: Daemon, at: float) -> Step:
 
 
 def _begin(daemon: Daemon, at: float) -> Step:
+    if not daemon.supported:
+        return quiet(replace(daemon, state=None, state_since=at, seen=True))
     return enter(daemon, at, DaemonState.STARTING) if daemon.state is None or daemon.gone else quiet(daemon)
 
 
@@ -185,7 +187,7 @@ def gone(daemon: Daemon, at: float, how: LossReason = LossReason.DIED) -> Step:
 
 
 def _go(daemon: Daemon, at: float, how: LossReason) -> Step:
-    was_there = daemon.state is not None
+    was_there = daemon.state is not None or daemon.process is not None
     daemon = replace(
         daemon,
         process=None,
@@ -199,6 +201,10 @@ def _go(daemon: Daemon, at: float, how: LossReason) -> Step:
         waiting=frozenset(),
         listed_at=None,
         echoing=False,
+        default_active_thread_percentage=None,
+        default_pinned_memory_limits={},
+        limits_in_doubt=frozenset(),
+        devices={},
     )
     return chain(
         servers.end_all(daemon, at, DepartureReason.DAEMON_GONE),

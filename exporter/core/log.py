@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from exporter.core import clients, life, servers
+from exporter.core import clients, life, limits, servers
 from exporter.core.step import Step, chain, counted, quiet
 from exporter.core.translate import translated
 from exporter.model.node import Daemon, DepartureReason, RefusalReason, ServerState
@@ -52,9 +52,13 @@ def _daemon_says(daemon: Daemon, at: float, message: Message, writer: int) -> St
         case _ if daemon.echoing:
             return quiet(daemon)
         case said.CommandIssued(text):
-            return quiet(_command_issued(daemon, text))
+            return quiet(_command_issued(limits.command_seen(daemon, text), text))
         case said.Version(version):
             return quiet(replace(daemon, version=version))
+        case said.ProtocolTold(protocol):
+            return quiet(replace(daemon, protocol=protocol))
+        case said.DefaultMemoryLimitSet(device, limit):
+            return quiet(limits.default_memory_told(daemon, device, limit))
         case said.DaemonStarting():
             return life.start_told(daemon, at)
         case said.DaemonExiting():
@@ -107,16 +111,16 @@ def _server_says(daemon: Daemon, at: float, entry: LogEntry) -> Step:
             return quiet(replace(daemon, version=version))
         case said.ServerReady():
             return _server_ready(daemon, at, entry.pid)
-        case said.ClientActive(pid) if pid != 0:
+        case said.ClientActive(pid, context) if pid != 0:
             return chain(
                 servers.seen_alive(daemon, at, entry.pid),
-                lambda daemon: _client_active(daemon, at, entry.pid, pid),
+                lambda daemon: _client_active(daemon, at, entry.pid, pid, context),
             )
         case said.ClientDisconnected(pid):
             return clients.disconnect(_settled(daemon, entry.pid, pid), at, pid, DepartureReason.EXIT)
         case _ if entry.pid in daemon.servers:
             return _known_server_says(daemon, at, entry.pid, entry.message)
-        case said.FaultHandled():
+        case said.FaultHandled() | said.ThreadsTold():
             return chain(
                 servers.seen_alive(daemon, at, entry.pid),
                 lambda daemon: _known_server_says(daemon, at, entry.pid, entry.message),
@@ -125,10 +129,13 @@ def _server_says(daemon: Daemon, at: float, entry: LogEntry) -> Step:
             return quiet(daemon)
 
 
-def _client_active(daemon: Daemon, at: float, server: int, pid: int) -> Step:
+def _client_active(daemon: Daemon, at: float, server: int, pid: int, context: int) -> Step:
     if server not in daemon.servers:
         return quiet(daemon)
-    return clients.connect(_settled(daemon, server, pid), at, server, pid)
+    return chain(
+        clients.connect(_settled(daemon, server, pid), at, server, pid),
+        lambda daemon: quiet(clients.context_begun(daemon, pid, context)),
+    )
 
 
 def _settled(daemon: Daemon, server: int, pid: int) -> Daemon:
@@ -163,6 +170,12 @@ def _known_server_says(daemon: Daemon, at: float, pid: int, message: Message) ->
         case said.ClientRejected(client, status):
             reason = RefusalReason.FAULT if status == NOT_READY else RefusalReason.OTHER
             return clients.refuse(daemon, at, pid, client, reason)
+        case said.ContextExited(client, context):
+            return clients.context_ended(daemon, at, pid, client, context)
+        case said.ThreadsTold(percentage):
+            return quiet(limits.threads_told(daemon, at, pid, percentage))
+        case said.PinnedMemoryLimitTold(device, limit):
+            return quiet(limits.memory_told(daemon, pid, device, limit))
         case said.FaultHandled():
             return servers.enter(daemon, at, pid, ServerState.FAULT)
         case said.DevicesFollow():
@@ -172,6 +185,9 @@ def _known_server_says(daemon: Daemon, at: float, pid: int, message: Message) ->
             return quiet(servers.with_server(daemon, replace(server, devices_to_reset=devices)))
         case said.ContextDestroyed(device) if server.devices_to_reset:
             return _device_reset(daemon, at, pid, server.devices_to_reset - {device})
+        case said.ContextCreated() if server.devices_to_reset:
+            # It makes new ones only after all have been destroyed (R515), or for a client that it lets in (R580).
+            return servers.enter(daemon, at, pid, ServerState.ACTIVE)
         case _:
             return quiet(daemon)
 

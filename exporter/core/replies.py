@@ -2,13 +2,24 @@
 
 from dataclasses import replace
 
-from exporter.core import clients, life, servers
+from exporter.core import clients, life, limits, servers
 from exporter.core.step import Step, chain, quiet
 from exporter.core.translate import outer
 from exporter.model.node import Daemon
 from exporter.model.observation import ControlReply
 from exporter.parse import control_reply
-from exporter.parse.control_reply import LIST_CLIENTS, LIST_SERVERS, QUIT, SERVER_STATUS, VERSION, Verdict
+from exporter.parse.control_reply import (
+    LIST_CLIENTS,
+    LIST_SERVERS,
+    PINNED_MEMORY,
+    QUIT,
+    SERVER_STATUS,
+    THREADS,
+    VERSION,
+    Verdict,
+)
+
+_ABOUT_A_SERVER = (SERVER_STATUS, LIST_CLIENTS, THREADS, PINNED_MEMORY)
 
 
 def reply_read(daemon: Daemon, reply: ControlReply) -> Step:
@@ -41,7 +52,7 @@ def _overtaken(daemon: Daemon, reply: ControlReply) -> bool:
 
 def _answer_read(daemon: Daemon, reply: ControlReply) -> Step:
     match reply.command.split():
-        case [verb, server] if verb in (SERVER_STATUS, LIST_CLIENTS) and _denied(reply, server):
+        case [verb, server, *_] if verb in _ABOUT_A_SERVER and _denied(reply, server):
             return servers.end(daemon, reply.at, int(server))
         case [verb] if verb == LIST_SERVERS:
             return _servers_listed(daemon, reply)
@@ -55,7 +66,7 @@ def _answer_read(daemon: Daemon, reply: ControlReply) -> Step:
         case [verb, server] if verb == LIST_CLIENTS and _is_number(server):
             return _clients_listed(daemon, reply, int(server))
         case _:
-            return quiet(daemon)
+            return quiet(limits.answer_read(daemon, reply))
 
 
 def _denied(reply: ControlReply, server: str) -> bool:

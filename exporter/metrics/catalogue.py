@@ -5,13 +5,14 @@ from collections.abc import Iterable
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
-from exporter.metrics import clients, configuration, daemons, eyes, gpus, servers, workloads, xids
+from exporter.metrics import clients, configuration, daemons, eyes, gpus, limits, servers, workloads, xids
 from exporter.metrics.family import Family
 from exporter.view import View
 
 CATALOGUE: tuple[Family, ...] = (
     *daemons.FAMILIES,
     *servers.FAMILIES,
+    *limits.FAMILIES,
     *clients.FAMILIES,
     *workloads.FAMILIES,
     *gpus.FAMILIES,

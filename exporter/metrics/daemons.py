@@ -21,7 +21,9 @@ def _info(view: View) -> Samples:
     for daemon in view.daemons():
         uid = "" if daemon.process is None or daemon.process.uid is None else str(daemon.process.uid)
         expected = "true" if daemon.expected else "false"
-        yield (daemon.name, daemon.pipe_directory, uid, daemon.version or "", expected), 1
+        protocol = "" if daemon.protocol is None else str(daemon.protocol)
+        labels = (daemon.name, daemon.pipe_directory, daemon.unit or "", uid, daemon.version or "", protocol, expected)
+        yield labels, 1
 
 
 def _started(view: View) -> Samples:
@@ -56,9 +58,15 @@ FAMILIES = (
     gauge("cuda_mps_daemon_state", ("daemon", "state"), "State of the control daemon; exactly one is 1.", _state),
     gauge(
         "cuda_mps_daemon_info",
-        ("daemon", "pipe_directory", "uid", "version", "expected"),
-        "The control daemon; version is its binary's, 13000 for CUDA 13.0.",
+        ("daemon", "pipe_directory", "unit", "uid", "version", "protocol", "expected"),
+        "The control daemon; version is its binary's, 13000 for CUDA 13.0; protocol 3 (R615) is not spoken here yet.",
         _info,
+    ),
+    gauge(
+        "cuda_mps_daemon_supported",
+        ("daemon",),
+        "Whether the daemon speaks a protocol that is spoken here; where not (R615's third), only its process is watched.",
+        lambda view: (((each.name,), each.supported) for each in view.daemons()),
     ),
     gauge(
         "cuda_mps_daemon_start_time_seconds",

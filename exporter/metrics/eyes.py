@@ -44,6 +44,12 @@ FAMILIES = (
         lambda _view: [((__version__, platform.python_version()), 1)],
     ),
     gauge(
+        "cuda_mps_exporter_paused",
+        (),
+        "Whether the driver was let go of by `pause`, so that nothing is known of GPUs until `resume`.",
+        lambda view: [((), view.paused)],
+    ),
+    gauge(
         "cuda_mps_exporter_source_up",
         ("source",),
         "Whether the source's last look saw all it should.",

@@ -35,7 +35,7 @@ def _clients(view: View) -> Samples:
 
 def _limit(view: View) -> Samples:
     for daemon, server in view.servers():
-        limit = server.clients_limit or _limit_of(daemon.version)
+        limit = daemon.clients_limit or server.clients_limit or _limit_of(daemon.version)
         if limit is not None:
             yield (daemon.name, str(server.pid)), limit
 
@@ -60,5 +60,10 @@ FAMILIES = (
         _info,
     ),
     gauge("cuda_mps_server_clients", ("daemon", "server"), "Clients connected to the server.", _clients),
-    gauge("cuda_mps_server_clients_limit", ("daemon", "server"), "Clients that the server takes at most.", _limit),
+    gauge(
+        "cuda_mps_server_clients_limit",
+        ("daemon", "server"),
+        "Clients that the server takes at most: as configured, as it said itself, or as its version does.",
+        _limit,
+    ),
 )

@@ -24,6 +24,10 @@ FORGOTTEN_SECONDS = 300.0
 """How long after its end a daemon that nobody expects is told of."""
 
 
+SUPPORTED_PROTOCOL = 2
+"""MPS' own protocol; from R615 on there is a third (`nvidia-cuda-mps-control -p 3`), with other commands and logs."""
+
+
 class DaemonState(StrEnum):
     """How a control daemon is."""
 
@@ -85,11 +89,15 @@ class Client:
     server: int
     connected_at: float
     missing_since: float | None = None
+    contexts: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Server:
-    """An MPS server. `state` is None until something has told it."""
+    """An MPS server. `state` is None until something has told it.
+
+    `pinned_memory_limits` are bytes by the daemon's device ordinals; `limits_told_at` is when its log told its limits.
+    """
 
     pid: int
     started_at: float
@@ -105,6 +113,7 @@ class Server:
     missing_since: float | None = None
     active_thread_percentage: float | None = None
     pinned_memory_limits: Mapping[int, int] = field(default_factory=dict)
+    limits_told_at: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,6 +137,10 @@ class Daemon:
     `listed_at` is when all its servers were last known, None where they are not. `gone_at` is when one was seen to be
     no more, as long as it is not yet told whether it was stopped or lost; another may be there by then. It was
     `discovered` where nothing but its own presence tells of it.
+
+    `clients_limit` is how many clients a server takes, where the configuration says so. `devices` has the GPUs by the
+    daemon's ordinals, where it told them. `limits_in_doubt` are the questions about limits whose answers somebody's
+    command may have changed.
     """
 
     name: DaemonName
@@ -140,6 +153,9 @@ class Daemon:
     foreground: bool = False
     clients_limit: int | None = None
     default_active_thread_percentage: float | None = None
+    default_pinned_memory_limits: Mapping[int, int] = field(default_factory=dict)
+    limits_in_doubt: frozenset[str] = frozenset()
+    devices: Mapping[int, GpuUuid] = field(default_factory=dict)
     state: DaemonState | None = None
     state_since: float | None = None
     seen: bool = False
@@ -174,6 +190,11 @@ class Daemon:
     def told_of(self, at: float) -> bool:
         """Whether it is still worth telling of: one that nobody expects is forgotten some time after its end."""
         return self.expected or (self.seen and not (self.gone and at - (self.state_since or 0.0) > FORGOTTEN_SECONDS))
+
+    @property
+    def supported(self) -> bool:
+        """Whether it speaks a protocol that is spoken here. Of another, only its process is watched."""
+        return self.protocol in (None, SUPPORTED_PROTOCOL)
 
     def forgettable(self, at: float) -> bool:
         """Whether nothing more will be heard of it, unless it is discovered anew."""

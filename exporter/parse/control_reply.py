@@ -4,19 +4,29 @@ The exit code says little: a wrong PID and an unknown command exit with 0.
 """
 
 import re
+from collections.abc import Mapping
 from enum import Enum, auto
+from math import isfinite
 
 from exporter.model.node import ServerState
+from exporter.parse.byte_size import byte_size
 
 LIST_SERVERS = "get_server_list"
 SERVER_STATUS = "get_server_status"
 LIST_CLIENTS = "get_client_list"
+THREADS = "get_active_thread_percentage"
+PINNED_MEMORY = "get_device_pinned_mem_limit"
+DEFAULT_THREADS = "get_default_active_thread_percentage"
+DEFAULT_PINNED_MEMORY = "get_default_device_pinned_mem_limit"
+DEVICES = "device_query --csv"
 QUIT = "quit"
 VERSION = "-v"
 """Not a command but a flag of the binary: it does not reach the daemon."""
 
 _NOT_FOUND = re.compile(r"Server (\d{1,10}) not found!?")
 _PID = re.compile(r"[1-9][0-9]{0,8}")
+_DEVICE = re.compile(r"[0-9]{1,3}")
+_UUID = re.compile(r"GPU-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
 _STATES = {"ACTIVE": ServerState.ACTIVE, "INITIALIZING": ServerState.INITIALIZING, "FAULT": ServerState.FAULT}
 
 
@@ -69,3 +79,46 @@ def version(stdout: str) -> str | None:
     """The number in the reply to `nvidia-cuda-mps-control -v`, 13000 for CUDA 13.0."""
     found = re.search(r"version:? +(\d{4,6})\b", stdout)
     return found[1] if found else None
+
+
+def percentage(stdout: str) -> float | None:
+    """A share of a GPU's threads, in percent; None where the reply is something else."""
+    try:
+        share = float(stdout)
+    except ValueError:
+        return None
+    return share if isfinite(share) and 0 < share <= 100 else None
+
+
+def memory_limit(stdout: str) -> int | None:
+    """A limit in bytes; None where none is set, or the reply is something else."""
+    return byte_size(stdout)
+
+
+def devices(stdout: str) -> Mapping[int, str]:
+    """The GPUs' UUIDs by the daemon's ordinals; empty where the reply is something else.
+
+    A row begins with the ordinal and has the whole UUID in one of its cells (R580); the others are left alone.
+    """
+    found: dict[int, str] = {}
+    for line in stdout.splitlines():
+        ordinal, *cells = (cell.strip() for cell in line.split(","))
+        uuids = [cell for cell in cells if _UUID.fullmatch(cell)]
+        if _DEVICE.fullmatch(ordinal) and len(uuids) == 1 and uuids[0] not in found.values():
+            found.setdefault(int(ordinal), uuids[0])
+    return found
+
+
+def question_changed_by(command: str) -> str | None:
+    """The question whose answer a command may change: that about the limit which it sets; None for all others."""
+    match command.split():
+        case ["set_default_active_thread_percentage", *_]:
+            return DEFAULT_THREADS
+        case ["set_active_thread_percentage", pid, *_] if _PID.fullmatch(pid):
+            return f"{THREADS} {int(pid)}"
+        case ["set_default_device_pinned_mem_limit", device, *_] if _DEVICE.fullmatch(device):
+            return f"{DEFAULT_PINNED_MEMORY} {int(device)}"
+        case ["set_device_pinned_mem_limit", pid, device, *_] if _PID.fullmatch(pid) and _DEVICE.fullmatch(device):
+            return f"{PINNED_MEMORY} {int(pid)} {int(device)}"
+        case _:
+            return None

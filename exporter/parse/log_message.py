@@ -16,6 +16,13 @@ class Version:
 
 
 @dataclass(frozen=True, slots=True)
+class ProtocolTold:
+    """The daemon's MPS protocol: 2, or 3 (from R615 on)."""
+
+    protocol: int
+
+
+@dataclass(frozen=True, slots=True)
 class DaemonExiting:
     """The daemon ends because it was told to."""
 
@@ -94,6 +101,15 @@ class ClientActive:
     """A client's context is accepted: it is connected."""
 
     pid: int
+    context: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class ContextExited:
+    """A client's context has ended (up to R515, which then does not tell the PID of a process that has left)."""
+
+    pid: int
+    context: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +171,36 @@ class ContextDestroyed:
 
 
 @dataclass(frozen=True, slots=True)
+class ContextCreated:
+    """The server makes its own context on a device."""
+
+    device: int
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadsTold:
+    """The share of a GPU's threads, in percent, that each client of this server may have."""
+
+    percentage: float
+
+
+@dataclass(frozen=True, slots=True)
+class PinnedMemoryLimitTold:
+    """The device memory, in bytes, that each client of this server may have; the device is the daemon's ordinal."""
+
+    device: int
+    limit: int
+
+
+@dataclass(frozen=True, slots=True)
+class DefaultMemoryLimitSet:
+    """The daemon has taken a new default for servers to come: bytes, for a device by its own ordinal."""
+
+    device: int
+    limit: int
+
+
+@dataclass(frozen=True, slots=True)
 class Noise:
     """A line that is known and says nothing that is needed."""
 
@@ -167,6 +213,7 @@ class Unrecognized:
 Message = (
     DaemonStarting
     | Version
+    | ProtocolTold
     | DaemonExiting
     | CommandIssued
     | CommandDenied
@@ -179,6 +226,7 @@ Message = (
     | ClientForwarded
     | ClientConnecting
     | ClientActive
+    | ContextExited
     | ClientDisconnected
     | ClientLimitReached
     | ClientTurnedAway
@@ -188,6 +236,10 @@ Message = (
     | VictimsFollow
     | Number
     | ContextDestroyed
+    | ContextCreated
+    | ThreadsTold
+    | PinnedMemoryLimitTold
+    | DefaultMemoryLimitSet
     | Noise
     | Unrecognized
 )

@@ -1,5 +1,7 @@
 """CUDA_VISIBLE_DEVICES, as a daemon has it in its environment."""
 
+from collections.abc import Mapping
+
 
 def is_visible(text: str | None, index: int | None, uuid: str) -> bool:
     """Whether a GPU is among those that the variable leaves visible; all are where it is not set.
@@ -15,3 +17,17 @@ def is_visible(text: str | None, index: int | None, uuid: str) -> bool:
         if (index is not None and entry == str(index)) or (entry.startswith("GPU-") and uuid.startswith(entry)):
             return True
     return False
+
+
+def by_ordinal(text: str, gpus: Mapping[str, int | None]) -> tuple[str, ...]:
+    """The UUIDs of the GPUs that the variable leaves visible, in the order of the ordinals that they then have.
+
+    `gpus` are NVML's indices by UUID. As in CUDA, what names no GPU, or one for the second time, ends the list.
+    """
+    found: list[str] = []
+    for entry in (entry.strip() for entry in text.split(",")):
+        named = [uuid for uuid, index in gpus.items() if is_visible(entry, index, uuid)]
+        if len(named) != 1 or named[0] in found:
+            break
+        found.append(named[0])
+    return tuple(found)

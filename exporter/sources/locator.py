@@ -1,6 +1,6 @@
 """Where the daemons are, and the telling of it to all who follow them."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 from exporter.model.node import Daemon

@@ -38,7 +38,7 @@ class Lookout:
         self,
         eyes: Sequence[Eye],
         *,
-        locate: Callable[[Daemons], Places] = lambda _daemons: {},
+        locate: Callable[[Daemons], Places] | None = None,
         asker: Callable[[Place], Asker] | None = None,
         direct: Callable[[Node], None] = lambda _node: None,
         nvml: Eye | None = None,
@@ -70,12 +70,14 @@ class Lookout:
             eye.close(timeout)
 
     def attend(self, node: Node) -> None:
-        """This is what is known now: look after each daemon that is new, and no more after those that have gone."""
+        """Go by what is known now: look after each daemon that is new, and no more after those that have gone."""
         self._direct(node)
+        if self._locate is None or self._asker is None:
+            return
         places = self._locate(node.daemons)
         for name in [name for name in self._askers if name not in places]:
             self._askers.pop(name).close(timeout=0.0)
-        for name, place in places.items() if self._asker is not None else ():
+        for name, place in places.items():
             if name not in self._askers:
                 self._askers[name] = self._begin(self._asker(place))
             self._askers[name].client.move(place)

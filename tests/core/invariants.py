@@ -19,6 +19,8 @@ def assert_consistent(node: Node) -> None:
         assert all(server.pid == pid for pid, server in daemon.servers.items())
         assert daemon.waiting <= daemon.pending.keys()
         assert not daemon.servers.keys() & daemon.departed_servers.keys()
+        assert all(0 < (server.active_thread_percentage or 1) <= 100 for server in daemon.servers.values())
+        assert all(min((1, *server.pinned_memory_limits.values())) > 0 for server in daemon.servers.values())
         totals = daemon.totals
         assert totals.connected - sum(totals.disconnected.values()) == len(daemon.clients)
         assert all(totals.log_lines_unrecognized[file] <= lines for file, lines in totals.log_lines.items())

@@ -43,6 +43,9 @@ CONTROL_SAYS = (
     "CUDA MPS Control binary version: 13000",
     "Cmd:ps",
     "Cmd:quit",
+    "Cmd:set_default_device_pinned_mem_limit 0 3G",
+    f"Cmd:set_active_thread_percentage {SERVER} 40",
+    "set_default_device_pinned_mem_limit 0 3G.",
     "UI closed",
     "Exit with status 0",
     "513",
@@ -55,6 +58,10 @@ CONTROL_SAYS = (
     *(f"NEW CLIENT {pid} from user 0: Server already exists" for pid in CLIENTS),
 )
 SERVER_SAYS = (
+    "Active Threads Percentage set to 40.0",
+    "Device pinned memory limit for device 0 set to 0xc0000000 bytes",
+    "Creating server context on device 0 (NVIDIA H200)",
+    *(f"Client {{{pid}, {context}}} exit" for pid in (CLIENT, CLIENT + 1) for context in (1, 2)),
     "Server has started",
     "Failed to accept new client. Maximum number of clients (48) reached.",
     *FAULT_BLOCK,
@@ -86,6 +93,12 @@ replies = st.one_of(
     ),
     st.builds(lambda make, daemon: make(daemon=daemon), st.sampled_from((no_daemon, refusal, silence)), daemons),
     st.builds(lambda daemon: reply("quit", daemon=daemon), daemons),
+    st.builds(
+        lambda command, stdout, daemon: reply(command, stdout, daemon=daemon),
+        st.sampled_from((f"get_active_thread_percentage {SERVER}", f"get_device_pinned_mem_limit {SERVER} 0")),
+        st.sampled_from(("40.0", "3G", "", f"Server {SERVER} not found", "FAULT")),
+        daemons,
+    ),
 )
 log_lines = st.one_of(
     st.builds(lambda text, daemon: control_log(text, daemon=daemon)[0], st.sampled_from(CONTROL_SAYS), daemons),

@@ -21,6 +21,7 @@ from tests.builders import (
     DAEMON,
     FAULT_BLOCK,
     GPU,
+    OTHER_GPU,
     SERVER,
     active,
     clients,
@@ -47,6 +48,17 @@ LIST, STATUS, CLIENTS, VERSION = "get_server_list", f"get_server_status {SERVER}
 Answer = Callable[[str, float], ControlReply]
 Asked = dict[str, list[float]]
 
+FOLLOWED = control_log("UI closed")
+"""The daemon's log is read."""
+
+THREADS, MEMORY = f"get_active_thread_percentage {SERVER}", f"get_device_pinned_mem_limit {SERVER} 0"
+DEFAULT_THREADS, DEFAULT_MEMORY = "get_default_active_thread_percentage", "get_default_device_pinned_mem_limit 0"
+
+
+def serverless(command: str, at: float) -> ControlReply:
+    """A daemon without servers answers."""
+    return servers(at=at) if command == LIST else healthy(command, at)
+
 
 def healthy(command: str, at: float, *connected: int) -> ControlReply:
     """A daemon with one server answers."""
@@ -56,6 +68,10 @@ def healthy(command: str, at: float, *connected: int) -> ControlReply:
         return status("ACTIVE", at=at)
     if command.startswith("get_client_list"):
         return clients(*(connected or (CLIENT,)), at=at)
+    if command.endswith(("percentage", f"percentage {SERVER}")):
+        return reply(command, "100.0\n", at=at)
+    if "pinned_mem_limit" in command:
+        return reply(command, at=at)
     return reply(command, "CUDA MPS Control binary version: 13000\n", at=at)
 
 
@@ -91,33 +107,130 @@ class TestQuietLife:
     def test_its_servers_are_asked_for_their_state_and_clients_at_once(self) -> None:
         """What was met in a list has nobody else to tell of it."""
         _, asked = watch(2)
-        assert asked == {LIST: [0.0], VERSION: [0.5], STATUS: [0.5], CLIENTS: [0.5]}
+        assert asked == {LIST: [0.0]} | {each: [0.5] for each in (VERSION, STATUS, CLIENTS, DEFAULT_THREADS, THREADS)}
 
-    def test_then_it_is_asked_at_its_periods_and_no_more(self) -> None:
-        """Liveness every 30 s, the full lists every 5 minutes, the version once."""
-        _, asked = watch(601)
-        assert asked[LIST] == [30.0 * number for number in range(21)]
-        assert asked[STATUS] == asked[CLIENTS] == [0.5, 300.5, 600.5]
+    def test_then_it_gives_a_sign_of_life_every_30_seconds_and_answers_no_more(self) -> None:
+        """Whatever it is asked, any answer is one."""
+        _, asked = watch(7201, seen=[*FOLLOWED, gpu_reading([CLIENT])])
+        times = sorted(at for times in asked.values() for at in times if at > 1)
+        assert times == [0.5 + 30.0 * number for number in range(1, 241)]
+
+    def test_its_full_lists_are_asked_for_every_5_minutes(self) -> None:
+        """No more seldom, and hardly more often: each takes the place of a question that asks for nothing but life."""
+        _, asked = watch(7201, seen=FOLLOWED)
+        for question in (STATUS, CLIENTS):
+            assert max(later - earlier for earlier, later in pairwise(asked[question])) <= RHYTHM.lists
+            assert len(asked[question]) <= 1 + 7201 / (RHYTHM.lists - RHYTHM.liveness)
+        assert max(later - earlier for earlier, later in pairwise(asked[LIST])) <= RHYTHM.lists
         assert asked[VERSION] == [0.5]
+
+    def test_its_limits_are_asked_for_at_most_hourly(self) -> None:
+        """They hardly ever change, and where somebody changes them the log tells of it."""
+        _, asked = watch(7300, seen=[gpu_reading([CLIENT])])
+        for question in (THREADS, DEFAULT_THREADS, MEMORY, DEFAULT_MEMORY):
+            assert 2 <= len(asked[question]) <= 3
+            assert gap(asked[question]) > RHYTHM.limits - 5 * RHYTHM.liveness
 
     def test_a_daemon_without_servers_is_asked_for_its_life_alone(self) -> None:
         """A server would be told of by the log, or by the next such list."""
-        _, asked = watch(600, answer=lambda command, at: healthy(command, at) if command == VERSION else servers(at=at))
-        assert asked[LIST] == [30.0 * number for number in range(20)]
-        assert asked.keys() == {LIST, VERSION}
+        _, asked = watch(600, answer=serverless)
+        assert asked[LIST][0] == 0.0
+        assert asked[LIST][1:] == [0.5 + 30.0 * number for number in range(1, 20)]
+        assert asked.keys() == {LIST, VERSION, DEFAULT_THREADS}
+
+    def test_where_the_log_cannot_be_followed_servers_are_asked_for_every_minute(self) -> None:
+        """Nothing else tells of a new one."""
+        _, asked = watch(3600)
+        assert max(later - earlier for earlier, later in pairwise(asked[LIST])) <= 60
 
     def test_what_the_log_has_told_is_not_asked(self) -> None:
         """A server whose start it told needs no questions; those who connect are told of too."""
-        start, _ = watch(2, answer=lambda command, at: healthy(command, at) if command == VERSION else servers(at=at))
+        start, _ = watch(2, answer=serverless)
         born = control_log("Starting new server 513 for user 0", "NEW SERVER 513: Ready", at=AT + 10)
-        _, asked = watch(120, start=start, seen=(*born, *server_log(active(), at=AT + 11)))
+        limits = server_log("Active Threads Percentage set to 40.0", "Server has started", at=AT + 10)
+        _, asked = watch(120, start=start, seen=(*born, *limits, *server_log(active(), at=AT + 11)))
         assert asked.keys() == {LIST}
         assert gap(asked[LIST]) == RHYTHM.liveness
 
     def test_an_answer_to_anybody_else_counts_too(self) -> None:
         """In a recording, say."""
-        start = told(servers(SERVER), status("ACTIVE"), clients(CLIENT), reply("-v", "version: 13000")).node
+        answers = (reply("-v", "version: 13000"), reply(DEFAULT_THREADS, "100.0\n"), reply(THREADS, "100.0\n"))
+        start = told(servers(SERVER), status("ACTIVE"), clients(CLIENT), *answers).node
         assert agenda.commands(start, DAEMON, RHYTHM) == ()
+
+
+class TestLimits:
+    """Who told them, and who may have changed them."""
+
+    def limited(self, *said: str) -> Node:
+        """A daemon all of whose limits were asked for, and then somebody's session in its log."""
+        start, _ = watch(2, seen=[gpu_reading([CLIENT])])
+        return told(*control_log("NEW UI", *said, "UI closed", at=AT + 10), start=start).node
+
+    @pytest.mark.parametrize(
+        ("command", "question"),
+        [
+            ("set_default_active_thread_percentage 40", DEFAULT_THREADS),
+            (f"set_active_thread_percentage {SERVER} 40", THREADS),
+            ("set_default_device_pinned_mem_limit 0 3G", DEFAULT_MEMORY),
+            (f"set_device_pinned_mem_limit {SERVER} 0 3G", MEMORY),
+        ],
+    )
+    def test_what_an_operator_sets_is_asked_again_and_nothing_else(self, command: str, question: str) -> None:
+        """Once: the answer settles it."""
+        _, asked = watch(8, start=self.limited(f"Cmd:{command}"))
+        assert {each: len(times) for each, times in asked.items()} == {question: 1}
+
+    @pytest.mark.parametrize(
+        "command",
+        [
+            *(DEFAULT_THREADS, THREADS, DEFAULT_MEMORY, MEMORY, LIST, "ps"),
+            *("set_default_active_thread_percentage_x 4", "set_default_client_priority 1"),
+            *(
+                "set_active_thread_percentage 99999 40",
+                "set_device_pinned_mem_limit 513",
+                "set_device_pinned_mem_limit",
+            ),
+            *("set_default_device_pinned_mem_limit 9 3G", "set_default_device_pinned_mem_limit 99999999999999 3G"),
+        ],
+    )
+    def test_any_other_command_changes_nothing(self, command: str) -> None:
+        """The exporter's own questions among them; nor one that names a server or a device that is not there."""
+        _, asked = watch(8, start=self.limited(f"Cmd:{command}"))
+        assert not asked
+
+    def test_somebody_who_sets_all_day_is_not_answered_by_asking_all_day(self) -> None:
+        """Any user may send such a command, which is logged before it is refused."""
+        sets = [
+            each
+            for second in range(60)
+            for each in control_log(f"Cmd:set_active_thread_percentage {SERVER} 1", at=AT + 10 + second)
+        ]
+        _, asked = watch(60, start=self.limited(), seen=sets)
+        assert gap(asked[THREADS]) >= RHYTHM.doubt
+
+    def test_a_server_that_has_just_started_is_left_to_tell_them_itself(self) -> None:
+        """Its log does, in a moment; where that is not read, it is asked."""
+        start, _ = watch(2, answer=serverless)
+        born = control_log("Starting new server 513 for user 0", "NEW SERVER 513: Ready", at=AT + 10)
+        _, asked = watch(30, start=start, seen=born)
+        (since_start,) = (start.at + at - (AT + 10) for at in asked[THREADS])
+        assert 2.0 <= since_start <= 3.0
+
+    def test_several_gpus_are_told_apart_once_a_limit_is_known(self) -> None:
+        """By their ordinals, which are the daemon's own."""
+        gpus = [gpu_reading([CLIENT]), gpu_reading(gpu=OTHER_GPU, index=1)]
+        _, unlimited = watch(8, seen=gpus)
+        limit = server_log("Device pinned memory limit for device 1 set to 0xc0000000 bytes", at=AT + 1)
+        rows = f"Device Ordinal,PCI IDs,UUID,Name\n0,00:00.0,{OTHER_GPU},NVIDIA H200\n1,00:01.0,{GPU},NVIDIA H200\n"
+
+        def answer(command: str, at: float) -> ControlReply:
+            return reply(command, rows, at=at) if command == "device_query --csv" else healthy(command, at)
+
+        present, asked = watch(8000, seen=[*gpus, *limit], answer=answer)
+        assert "device_query --csv" not in unlimited
+        assert len(asked["device_query --csv"]) == 1
+        assert present.daemons[DAEMON].devices == {0: OTHER_GPU, 1: GPU}
 
 
 class TestDoubt:

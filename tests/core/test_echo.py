@@ -36,6 +36,12 @@ FORGED = (
     stamped("NEW CLIENT 667 from user 0: Server is not ready, push client to pending list"),
     stamped(f"Server {SERVER} has 2 active worker threads. Server will not shutdown."),
     stamped("CUDA MPS Control binary version: 99999"),
+    stamped("To connect CUDA applications to this daemon, set CUDA_MPS_PIPE_DIRECTORY=/x"),
+    stamped("set_default_device_pinned_mem_limit 0 1G."),
+    stamped("Cmd:set_default_active_thread_percentage 1"),
+    stamped("Active Threads Percentage set to 1.0", "Server", SERVER),
+    stamped("Device pinned memory limit for device 0 set to 0x1 bytes", "Server", SERVER),
+    stamped(f"Client {{{CLIENT}, 1}} exit", "Server", SERVER),
     stamped("Server is handling a fatal GPU error.", "Server", SERVER),
     stamped(active(667), "Server", SERVER),
     stamped(f"Client process {CLIENT} disconnected", "Server", SERVER),
@@ -73,6 +79,9 @@ def test_a_line_in_the_echo_of_ps_is_not_listened_to(line: str) -> None:
     assert after.daemon.clients == before.daemon.clients
     assert after.daemon.pending == before.daemon.pending
     assert after.daemon.version == before.daemon.version
+    assert after.daemon.protocol == before.daemon.protocol
+    assert after.daemon.default_pinned_memory_limits == before.daemon.default_pinned_memory_limits
+    assert after.daemon.limits_in_doubt == before.daemon.limits_in_doubt
 
 
 def test_an_operator_who_looks_and_then_quits_has_stopped_the_daemon() -> None:

@@ -14,7 +14,7 @@ from exporter.errors import RecordingError
 from exporter.parse import control_reply, process_stat
 from exporter.parse.log_line import LogEntry, parse_line, parse_message
 from exporter.parse.log_message import Message
-from exporter.parse.visible_devices import is_visible
+from exporter.parse.visible_devices import by_ordinal, is_visible
 from exporter.recording import Recording
 from tests.builders import stamped
 
@@ -53,6 +53,12 @@ def test_control_replies(text: str, exit_code: int | None) -> None:
     control_reply.server_state(text)
     control_reply.missing_server(text)
     control_reply.version(text)
+    share, size = control_reply.percentage(text), control_reply.memory_limit(text)
+    assert share is None or 0 < share <= 100
+    assert size is None or size > 0
+    assert all(ordinal >= 0 and uuid.startswith("GPU-") for ordinal, uuid in control_reply.devices(text).items())
+    for command in (text, f"set_device_pinned_mem_limit {text}", f"set_active_thread_percentage {text} 1"):
+        assert (control_reply.question_changed_by(command) or "get_").startswith("get_")
 
 
 @given(texts)
@@ -74,6 +80,7 @@ def test_process_stat_with_a_strange_number(number: str) -> None:
 @generous
 def test_visible_devices(text: str | None, index: int | None, uuid: str) -> None:
     assert is_visible(text, index, uuid) in (True, False)
+    assert set(by_ordinal(text or "", {uuid: index})) <= {uuid}
 
 
 def read(text: str) -> None:

@@ -1,4 +1,4 @@
-"""Log lines: what each says, in the words of every era that the parser claims to know."""
+"""Log lines: what each says, and what says nothing. Whole logs of each era are in `test_log_eras`."""
 
 import pytest
 
@@ -26,6 +26,7 @@ TELLING: tuple[tuple[str, Message], ...] = (
     ("Server 513 has 2 active worker threads. Server will not shutdown.", said.ServerStays(513)),
     # Clients: 2013, R450 to R515, R580.
     ("New client 14781 connected", said.ClientActive(14781)),
+    ("Client {11641, 1} exit", said.ContextExited(11641, 1)),
     ("Client 14777 disconnected", said.ClientDisconnected(14777)),
     ("Volta MPS: status of client {11661, 1} is ACTIVE", said.ClientActive(11661)),
     ("Status of client {2046, 1} is ACTIVE", said.ClientActive(2046)),
@@ -56,6 +57,16 @@ TELLING: tuple[tuple[str, Message], ...] = (
     ("The following client process have a sticky error set:", said.VictimsFollow()),
     ("Destroy server context on device 1 (NVIDIA H200)", said.ContextDestroyed(1)),
     ("11641", said.Number(11641)),
+    ("Creating server context on device 0 (NVIDIA A16)", said.ContextCreated(0)),
+    # What a server grants, and what protocol its daemon speaks.
+    ("activeThreadsPercentage set to 33.000000", said.ThreadsTold(33.0)),
+    ("Active Threads Percentage set to 12.0", said.ThreadsTold(12.0)),
+    ("Device pinned memory limit for device 0 set to 0x77f00000 bytes", said.PinnedMemoryLimitTold(0, 0x77F00000)),
+    (
+        "To connect CUDA applications to this daemon, set env CUDA_MPS_PIPE_DIRECTORY=/tmp/nvidia-mps",
+        said.ProtocolTold(2),
+    ),
+    ("To connect CUDA applications to this daemon, set CUDA_MPS_PIPE_DIRECTORY=/run/nvidia-mps", said.ProtocolTold(3)),
     # Somebody's session with the daemon.
     ("Cmd:get_server_status 513", said.CommandIssued("get_server_status 513")),
     ("UI closed", said.SessionClosed()),
@@ -65,17 +76,11 @@ UNTELLING = (
     # An ordinary start, of each era.
     "MPS Server connecting to control daemon on socket: /tmp/nvidia-mps/control",
     "Connecting to control daemon on socket: /run/nvidia/mps/nvidia.com/gpu.shared/pipe/control",
-    "To connect CUDA applications to this daemon, set env CUDA_MPS_PIPE_DIRECTORY=/tmp/nvidia-mps",
     "Startup",
     "Initializing server process",
-    "Volta MPS: Creating server context on device 0",
-    "Creating server context on device 0 (NVIDIA A16)",
     "Created named shared memory region /cuda.shm.0.52.1",
     "Created anonymous shared memory region mps.shm.1000.4428",
     "Display Driver version: 580",
-    "activeThreadsPercentage set to 33.000000",
-    "Active Threads Percentage set to 12.0",
-    "Device pinned memory limit for device 0 set to 0x77f00000 bytes",
     "Server Priority set to 0",
     # An ordinary client's coming and going.
     "Accepting connection...",
@@ -86,7 +91,6 @@ UNTELLING = (
     "Device NVIDIA A16 (uuid GPU-077f7bb7-c8e8-46db-77e3-e2c1e5665c78) is associated",
     "Creating worker thread for client {PID: 4267, Context ID: 0}",
     "Priority level of client {4267} is: 0 ",
-    "Client {11641, 1} exit",
     "Client {PID: 2046, Context ID: 1} exiting. Number of active client contexts is 2.",
     "Volta MPS: Client disconnected. Number of active client contexts is 2",
     "Volta MPS: Client process disconnected",
@@ -96,6 +100,14 @@ UNTELLING = (
     "Force shutting down server 451",
     "MPS server requesting client {PID: 668, Context ID: 1} to exit",
     "Client termination succeeded.",
+    # A server that could not start, or serve; its exit is told besides.
+    "MPS server failed to start",
+    "MPS is only supported on 64-bit Linux platforms, with an SM 3.5 or higher GPU.",
+    "Failed to start : operation not supported",
+    "Server encountered a fatal exception. Shutting down",
+    "Unable to read new connection type information",
+    "MPS Server failed to create/open SHM segment.",
+    "Invalid CUDA_VISIBLE_DEVICES",
 )
 
 HARMLESS = (
@@ -114,6 +126,8 @@ HARMLESS = (
     "Control will try shutting down server 513 again in at most 2000ms",
     "FAULT",
     "Server 1 not found",
+    "0,00:00.0,GPU-1efa3f60-b0ba-115c-7d58-bd5711d3de4b,NVIDIA H200",
+    "Device Ordinal,PCI IDs,UUID,Name",
     'Unknown command "bogus"',
     "No default pinned memory limit set for the device!",
 )
@@ -138,9 +152,8 @@ def test_a_line_that_looks_like_trouble_and_is_none_is_noise(text: str) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "Server encountered a fatal exception. Shutting down",
-        "MPS is only supported on 64-bit Linux platforms, with an SM 3.5 or higher GPU.",
-        "Unable to read new connection type information",
+        "Active Threads Percentage set to -1",
+        "Device pinned memory limit for device 0 set to 2G bytes",
         "Something that tomorrow's driver says of server 513",
         "server.log was rotated",
     ],

@@ -1,0 +1,1 @@
+"""What the exporter costs, measured on stand-ins."""

@@ -1,0 +1,184 @@
+"""How much a daemon's control.log grows in a day because the exporter asks it, on a quiet node.
+
+The service's own cycle, on a clock that runs as fast as the stand-in daemon can answer:
+`python -m benchmarks.control_log_growth [--clients N] [--gpus N] [--hours N] [--json FILE]`
+"""
+
+import argparse
+import json
+import logging
+import tempfile
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import structlog
+
+from benchmarks.sessions import bytes_by_command
+from exporter.core.agenda import Rhythm
+from exporter.cycle import TICK_SECONDS, Cycle, Sources
+from exporter.model.node import Daemon, Node
+from exporter.model.observation import GpuProcess, GpuReading
+from exporter.sources.control import ControlClient
+from exporter.sources.eye import Eye, Inbox
+from exporter.sources.logs import DaemonLogs
+from exporter.sources.reading import Reading
+from tests.standin.mps import MpsStandIn
+
+DAY_SECONDS = 86_400
+MOST_BYTES_A_DAY = 1_000_000
+"""With as many clients as by default; more make longer lists."""
+DEFAULT_CLIENTS = 8
+WARM_UP_SECONDS = 120
+"""The first questions, and doubts about clients that are just met, are not those of a quiet node."""
+FIRST_PID = 4_100_000
+"""Nobody has such a PID; the stand-in takes any."""
+
+
+@dataclass(slots=True)
+class FastClock:
+    """Time that passes when it is told to."""
+
+    at: float = 1_000_000.0
+
+    def now(self) -> float:
+        """Seconds since the epoch."""
+        return self.at
+
+    def monotonic(self) -> float:
+        """The same."""
+        return self.at
+
+    def step(self) -> float:
+        """Nobody sets it."""
+        return 0.0
+
+
+class PromptEye(Eye):
+    """An eye that has looked by the time that the nudge is over."""
+
+    def open(self) -> None:
+        """No thread."""
+
+    def nudge(self) -> None:
+        """Look now."""
+        self._look_once()
+
+
+@dataclass(slots=True)
+class QuietNode:
+    """A stand-in daemon with idle clients, and the service's cycle that watches it."""
+
+    standin: MpsStandIn
+    pids: Sequence[int]
+    gpus: Sequence[str]
+    clock: FastClock = field(default_factory=FastClock)
+
+    def watch(self, hours: float) -> str:
+        """All that was written into control.log in these hours, after a while to settle."""
+        logs = DaemonLogs({self._name: self.standin.log_directory}, self.clock)
+        inbox: Inbox = Inbox()
+        follower = self._eye("log", logs.look, inbox)
+        cycle = self._cycle(follower, inbox)
+        self._turn(cycle, follower, WARM_UP_SECONDS)
+        before = len(self.standin.control_log)
+        self._turn(cycle, follower, hours * 3600)
+        logs.close()
+        if len(cycle.node.daemons[self._name].clients) != len(self.pids):
+            raise RuntimeError("the cycle does not see the clients that there are")
+        return self.standin.control_log[before:]
+
+    @property
+    def _name(self) -> str:
+        return str(self.standin.pipe_directory)
+
+    def _turn(self, cycle: Cycle, follower: Eye, seconds: float) -> None:
+        end = self.clock.at + seconds
+        while self.clock.at < end:
+            self.clock.at += TICK_SECONDS
+            follower.nudge()
+            cycle.once(timeout=0)
+
+    def _eye(self, name: str, look: Callable[[], Reading], inbox: Inbox) -> Eye:
+        return PromptEye(name, look, period=None, deadline=60.0, inbox=inbox, clock=self.clock)
+
+    def _cycle(self, follower: Eye, inbox: Inbox) -> Cycle:
+        control = ControlClient(
+            self._name,
+            self.standin.pipe_directory,
+            executable="nvidia-cuda-mps-control",
+            deadline=60.0,
+            clock=self.clock,
+            path=self.standin.environment()["PATH"],
+        )
+        asking, nvml = self._eye("control", control.look, inbox), self._eye("nvml", self._read_gpus, inbox)
+        daemon = Daemon(name=self._name, pipe_directory=self._name, log_directory=str(self.standin.log_directory))
+        return Cycle(
+            Node(daemons={self._name: daemon}),
+            Sources(eyes=(asking, nvml, follower), control={self._name: (control, asking)}, nvml=nvml),
+            inbox=inbox,
+            clock=self.clock,
+            rhythm=Rhythm(),
+            publish=lambda _node: None,
+        )
+
+    def _read_gpus(self) -> Reading:
+        """Every client uses every GPU, as NVML would tell."""
+        processes = tuple(GpuProcess(pid=pid, used_bytes=1 << 30) for pid in self.pids)
+        readings = (
+            GpuReading(at=self.clock.at, gpu=gpu, index=index, compute_processes=processes, mps_processes=processes)
+            for index, gpu in enumerate(self.gpus)
+        )
+        return Reading(tuple(readings))
+
+
+def measure(clients: int, gpus: int, hours: float) -> Mapping[str, tuple[int, int]]:
+    """Watch a quiet node with so many clients and GPUs; times and bytes of each kind of command, a day."""
+    uuids = [f"GPU-{number:08x}-0000-4000-8000-000000000000" for number in range(gpus)]
+    pids = range(FIRST_PID, FIRST_PID + clients)
+    with tempfile.TemporaryDirectory() as directory, MpsStandIn(Path(directory), gpus=uuids) as standin:
+        standin.start()
+        for gpu in range(gpus):
+            standin.ask(f"set_default_device_pinned_mem_limit {gpu} 3G")
+        for pid in pids:
+            standin.connect_and_wait(pid, devices=range(gpus))
+        written = QuietNode(standin, pids, uuids).watch(hours)
+    a_day = DAY_SECONDS / (hours * 3600)
+    return {
+        kind: (round(times * a_day), round(size * a_day)) for kind, (times, size) in bytes_by_command(written).items()
+    }
+
+
+def table(by_command: Mapping[str, tuple[int, int]], clients: int = DEFAULT_CLIENTS) -> Iterable[str]:
+    """One row for each kind of command, then their sum and, up to so many clients, whether that is little enough."""
+    total = sum(size for _, size in by_command.values())
+    yield f"{'a day':40} {'times':>6} {'bytes':>9}"
+    yield from (f"{kind:40} {times:6} {size:9}" for kind, (times, size) in by_command.items())
+    verdict = "pass" if total <= MOST_BYTES_A_DAY else "falls short"
+    yield f"{'all':40} {sum(times for times, _ in by_command.values()):6} {total:9}"
+    if clients <= DEFAULT_CLIENTS:
+        yield f"at most {MOST_BYTES_A_DAY}: {verdict}"
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Measure, and print."""
+    parser = argparse.ArgumentParser(prog="control_log_growth", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--clients", type=int, default=DEFAULT_CLIENTS)
+    parser.add_argument("--gpus", type=int, default=1)
+    parser.add_argument("--hours", type=float, default=2.0, help="hours of the fast clock to watch (default: 2)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there too")
+    options = parser.parse_args(arguments)
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
+    figures = measure(options.clients, options.gpus, options.hours)
+    print("\n".join(table(figures, options.clients)))
+    if options.json is not None:
+        written = {
+            "clients": options.clients,
+            "gpus": options.gpus,
+            "bytes_a_day": {k: v for k, (_, v) in figures.items()},
+        }
+        options.json.write_text(json.dumps(written) + "\n")
+
+
+if __name__ == "__main__":
+    main()

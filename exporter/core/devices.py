@@ -1,0 +1,31 @@
+"""Which GPU a daemon means by an ordinal."""
+
+from collections.abc import Mapping
+
+from exporter.model.node import Daemon, Node
+from exporter.model.observation import GpuUuid
+from exporter.parse.visible_devices import by_ordinal, is_visible
+
+MOST_DEVICES = 64
+"""More than any machine has: what speaks of a device beyond is not listened to."""
+
+
+def count(node: Node, daemon: Daemon) -> int:
+    """How many devices the daemon has, as far as can be told."""
+    if daemon.devices:
+        return min(max(daemon.devices) + 1, MOST_DEVICES)
+    visible = (is_visible(daemon.visible_devices, gpu.reading.index, uuid) for uuid, gpu in node.gpus.items())
+    return min(sum(visible), MOST_DEVICES)
+
+
+def by_its_ordinals(node: Node, daemon: Daemon) -> Mapping[int, GpuUuid]:
+    """The GPUs by the daemon's ordinals: as it told them, else by what it may see; empty where neither is sure.
+
+    An unset CUDA_VISIBLE_DEVICES and one that may not be read look the same, so with several GPUs neither will do.
+    """
+    if daemon.devices:
+        return daemon.devices
+    if daemon.visible_devices is not None:
+        indices = {uuid: gpu.reading.index for uuid, gpu in node.gpus.items()}
+        return dict(enumerate(by_ordinal(daemon.visible_devices, indices)))
+    return dict(enumerate(node.gpus)) if len(node.gpus) == 1 else {}

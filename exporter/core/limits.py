@@ -1,0 +1,138 @@
+"""Limits in force: what share of a GPU's threads, and how much of its memory, each client of a server may have.
+
+Said by the server itself as it starts, or by the daemon about this server when it is asked. A daemon's defaults hold
+for servers that start later, so nothing about a running one follows from them (measured, R580).
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from exporter.core import devices
+from exporter.core.servers import with_server
+from exporter.model.node import Daemon, Node, Server
+from exporter.model.observation import ControlReply
+from exporter.parse import control_reply
+from exporter.parse.control_reply import DEFAULT_PINNED_MEMORY, DEFAULT_THREADS, DEVICES, PINNED_MEMORY, THREADS
+
+STARTING_SECONDS = 2.0
+"""A server that the log saw start tells its limits itself, in this time (measured: 0.3 s)."""
+
+Limits = Mapping[int, int]
+
+
+def threads_told(daemon: Daemon, at: float, pid: int, percentage: float) -> Daemon:
+    """A server begins to tell its limits; those on memory follow, where there are any."""
+    server = daemon.servers.get(pid)
+    if server is None or not 0 < percentage <= 100:
+        return daemon
+    told = replace(server, active_thread_percentage=percentage, pinned_memory_limits={}, limits_told_at=at)
+    return with_server(daemon, told)
+
+
+def memory_told(daemon: Daemon, pid: int, device: int, limit: int) -> Daemon:
+    """A server tells its limit on a device's memory, in bytes."""
+    server = daemon.servers.get(pid)
+    if server is None:
+        return daemon
+    limits = _with(server.pinned_memory_limits, device, limit)
+    return with_server(daemon, replace(server, pinned_memory_limits=limits))
+
+
+def default_memory_told(daemon: Daemon, device: int | None, limit: int | None) -> Daemon:
+    """The daemon tells its default limit on a device's memory, in bytes."""
+    limits = _with(daemon.default_pinned_memory_limits, device, limit)
+    return replace(daemon, default_pinned_memory_limits=limits)
+
+
+def command_seen(daemon: Daemon, text: str) -> Daemon:
+    """Somebody gave a command. One that sets a limit is not believed, since it may be refused: it makes for a doubt."""
+    question = control_reply.question_changed_by(text)
+    if question is None:
+        return daemon
+    return replace(daemon, limits_in_doubt=(daemon.limits_in_doubt | {question}).intersection(_all_questions(daemon)))
+
+
+def answer_read(daemon: Daemon, reply: ControlReply) -> Daemon:
+    """The daemon answers a question about limits, or a command that sets a percentage, with what now holds.
+
+    An empty answer may be none at all (R580), and takes nothing back.
+    """
+    question = control_reply.question_changed_by(reply.command) or reply.command
+    daemon = replace(daemon, limits_in_doubt=daemon.limits_in_doubt - {reply.command})
+    match question.split():
+        case [verb] if verb == DEFAULT_THREADS:
+            told = control_reply.percentage(reply.stdout)
+            return replace(daemon, default_active_thread_percentage=told or daemon.default_active_thread_percentage)
+        case [verb, device] if verb == DEFAULT_PINNED_MEMORY:
+            return default_memory_told(daemon, _number(device), control_reply.memory_limit(reply.stdout))
+        case [verb, pid, *rest] if verb in (THREADS, PINNED_MEMORY) and (server := _server(daemon, pid)) is not None:
+            return with_server(daemon, _answer_of_server(server, rest, reply.stdout))
+        case _ if question == DEVICES:
+            return replace(daemon, devices=control_reply.devices(reply.stdout) or daemon.devices)
+        case _:
+            return daemon
+
+
+def _answer_of_server(server: Server, device: list[str], stdout: str) -> Server:
+    match device:
+        case []:
+            told = control_reply.percentage(stdout)
+            return replace(server, active_thread_percentage=told or server.active_thread_percentage)
+        case [ordinal]:
+            limits = _with(server.pinned_memory_limits, _number(ordinal), control_reply.memory_limit(stdout))
+            return replace(server, pinned_memory_limits=limits)
+        case _:
+            return server
+
+
+def _server(daemon: Daemon, pid: str) -> Server | None:
+    number = _number(pid)
+    return None if number is None else daemon.servers.get(number)
+
+
+def _number(word: str) -> int | None:
+    return int(word) if word.isdecimal() and len(word) < 10 else None
+
+
+def _with(limits: Limits, device: int | None, limit: int | None) -> Limits:
+    """The limits with that of one device, where both are known."""
+    if device is None or limit is None or device >= devices.MOST_DEVICES:
+        return limits
+    return {**limits, device: limit}
+
+
+def questions(node: Node, daemon: Daemon) -> Iterable[tuple[str, float | None]]:
+    """What may be asked about limits, and since when its answer is known."""
+    number = devices.count(node, daemon)
+    yield from ((command, daemon.asked.get(command)) for command in _about_defaults(number))
+    for server in daemon.servers.values():
+        if not _starting(node.at, server):
+            told_at, commands = server.limits_told_at, _about_server(server.pid, number)
+            yield from ((command, daemon.asked.get(command, told_at)) for command in commands)
+    if not daemon.devices and len(node.gpus) > 1 and _limits_memory(daemon):
+        yield DEVICES, daemon.asked.get(DEVICES)
+
+
+def _about_defaults(number: int) -> Iterable[str]:
+    yield DEFAULT_THREADS
+    yield from (f"{DEFAULT_PINNED_MEMORY} {device}" for device in range(number))
+
+
+def _about_server(pid: int, number: int) -> Iterable[str]:
+    yield f"{THREADS} {pid}"
+    yield from (f"{PINNED_MEMORY} {pid} {device}" for device in range(number))
+
+
+def _all_questions(daemon: Daemon) -> Iterable[str]:
+    yield from _about_defaults(devices.MOST_DEVICES)
+    for pid in daemon.servers:
+        yield from _about_server(pid, devices.MOST_DEVICES)
+
+
+def _starting(at: float, server: Server) -> bool:
+    return server.uid is not None and at - server.started_at < STARTING_SECONDS
+
+
+def _limits_memory(daemon: Daemon) -> bool:
+    limited = (server.pinned_memory_limits for server in daemon.servers.values())
+    return bool(daemon.default_pinned_memory_limits) or any(limited)

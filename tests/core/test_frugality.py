@@ -1,0 +1,86 @@
+"""How much a quiet daemon's log grows because somebody watches, by a day of questions and what each costs."""
+
+from dataclasses import replace
+
+import pytest
+
+from exporter.core import agenda
+from exporter.core.agenda import Rhythm
+from exporter.core.fold import fold
+from exporter.model.node import Node
+from exporter.parse.control_reply import DEVICES, LIST_CLIENTS, LIST_SERVERS, SERVER_STATUS, VERSION
+from tests.builders import AT, CLIENT, DAEMON, SERVER, control_log, gpu_reading, reply, scenario, told
+from tests.core.log_cost import log_cost
+
+DAY = 86_400
+HOURS_WATCHED = 4
+TICK, ANSWER_SECONDS = 0.5, 0.002
+
+
+def stdout_of(command: str, clients: int, gpus: int) -> str:
+    """What an idle daemon with one server answers."""
+    match command.split()[0]:
+        case verb if verb == LIST_SERVERS:
+            return f"{SERVER}\n"
+        case verb if verb == SERVER_STATUS:
+            return "ACTIVE\n"
+        case verb if verb == LIST_CLIENTS:
+            return "".join(f"{CLIENT + number}\n" for number in range(clients))
+        case verb if verb == VERSION:
+            return "CUDA MPS Control binary version: 13000\n"
+        case verb if verb.endswith("percentage"):
+            return "100.0\n"
+        case _ if command == DEVICES:
+            return "".join(f"{gpu},00:0{gpu}.0,{gpu_uuid(gpu)},NVIDIA H200\n" for gpu in range(gpus))
+        case _:
+            return "3G\n"
+
+
+def gpu_uuid(number: int) -> str:
+    return f"GPU-{number:08x}-0000-4000-8000-000000000000"
+
+
+def bytes_a_day(clients: int, gpus: int) -> float:
+    """What watching writes, by some hours of it, the first questions left out."""
+    pids = range(CLIENT, CLIENT + clients)
+    start = told(
+        *control_log("UI closed"),
+        *(gpu_reading(pids, gpu=gpu_uuid(number), index=number) for number in range(gpus)),
+    ).node
+    present = _watched(start, 60, clients, gpus)[0]
+    _, written = _watched(present, HOURS_WATCHED * 3600, clients, gpus)
+    return written * DAY / (HOURS_WATCHED * 3600)
+
+
+def _watched(present: Node, seconds: int, clients: int, gpus: int) -> tuple[Node, int]:
+    written = 0
+    began = max(present.at, AT)
+    for tick in range(int(seconds / TICK)):
+        at = began + tick * TICK
+        for command in agenda.commands(replace(present, at=at), DAEMON, Rhythm()):
+            stdout = stdout_of(command, clients, gpus)
+            written += log_cost(command, stdout)
+            present, _ = fold(present, reply(command, stdout, at=at + ANSWER_SECONDS))
+    return present, written
+
+
+@pytest.mark.parametrize(
+    ("clients", "gpus", "most"),
+    [(0, 1, 1_000_000), (8, 1, 1_000_000), (8, 8, 1_000_000), (48, 1, 1_500_000)],
+)
+def test_a_quiet_days_questions_keep_to_their_bytes(clients: int, gpus: int, most: int) -> None:
+    """Limits included, which here are set on every GPU; with 48 clients it is their list that costs."""
+    assert bytes_a_day(clients, gpus) <= most
+
+
+def test_what_a_command_costs_is_what_it_cost_on_real_hardware() -> None:
+    """By the log and the replies of one and the same session."""
+    recorded = scenario("limits")
+    lines = [seen["line"] for seen in recorded.raw if seen.get("file") == "control.log"]
+    answers = {seen["command"]: seen["stdout"] for seen in recorded.raw if seen["source"] == "control"}
+    checked = ("get_server_list", f"get_server_status {SERVER}", f"get_active_thread_percentage {SERVER}")
+    for command in (*checked, "get_default_active_thread_percentage", "get_default_device_pinned_mem_limit 0"):
+        asked = next(number for number, line in enumerate(lines) if line.endswith(f"] Cmd:{command}"))
+        session = lines[asked - 2 : asked + 3]
+        assert session[-1].endswith("] UI closed")
+        assert log_cost(command, answers[command]) == sum(len(line) + 1 for line in session)
