@@ -51,6 +51,9 @@ _KINDS: Mapping[str, type[Observation]] = {
     "daemon_process": DaemonProcess,
     "source": SourceReading,
 }
+_OF_A_DAEMON = {
+    kind for kind in _KINDS.values() for part in fields(kind) if part.name == "daemon" and part.default is MISSING
+}
 _NAMES = {kind: name for name, kind in _KINDS.items()}
 _HINTS = {kind: get_type_hints(kind) for kind in (*_KINDS.values(), GpuProcess, ProcessUtilization)}
 
@@ -163,7 +166,8 @@ class Recording:
         if kind is GpuReading:
             gpu = next((gpu for gpu in self.header.gpus if gpu.uuid == values.get("gpu")), None)
             values = {"index": gpu.index, "name": gpu.name, "pci_bus_id": gpu.pci_bus_id, **values} if gpu else values
-        values.setdefault("daemon", (*self.header.daemons, _DEFAULT_DAEMON)[0].name)
+        if kind in _OF_A_DAEMON:
+            values.setdefault("daemon", (*self.header.daemons, _DEFAULT_DAEMON)[0].name)
         try:
             built: Observation = _build(kind, values)
         except ValueError as error:

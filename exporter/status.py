@@ -152,7 +152,8 @@ def _problems(node: Node) -> Iterable[str]:
             yield f"{name}: {source.last.problem}"
     for daemon in View(node).daemons():
         if not daemon.supported:
-            yield f"{printable(daemon.name)}: MPS protocol {daemon.protocol} is not supported; only its process is watched"
+            name = printable(daemon.name)
+            yield f"{name}: MPS protocol {daemon.protocol} is not supported yet: only its process is seen"
         if daemon.state is DaemonState.UP:
             yield from (f"log: {problem}" for problem in daemon.log_problems.values() if problem is not None)
 

@@ -192,8 +192,10 @@ class TestIdle:
         assert info.labels == {
             "daemon": DAEMON,
             "pipe_directory": DAEMON,
+            "unit": "",
             "uid": "0",
             "version": "13000",
+            "protocol": "",
             "expected": "true",
         }
 

@@ -41,7 +41,7 @@ def _reborn(daemon: Daemon) -> Daemon:
     if not daemon.gone:
         return daemon
     quit_at = daemon.quit_at if daemon.gone_at is not None else None
-    return replace(daemon, start_logged=False, quit_at=quit_at, version=None, asked={})
+    return replace(daemon, start_logged=False, quit_at=quit_at, version=None, protocol=None, asked={})
 
 
 def enter(daemon: Daemon, at: float, state: DaemonState) -> Step:
@@ -122,7 +122,7 @@ def _with_process(daemon: Daemon, reading: DaemonProcess) -> Daemon:
         daemon,
         process=reading,
         visible_devices=reading.environment.get("CUDA_VISIBLE_DEVICES"),
-        protocol=reading.protocol or daemon.protocol,
+        protocol=daemon.protocol or reading.protocol,
         foreground=daemon.foreground if reading.foreground is None else reading.foreground,
         unit=reading.unit or daemon.unit,
     )
@@ -147,9 +147,20 @@ def start_told(daemon: Daemon, at: float) -> Step:
     )
 
 
+def protocol_told(daemon: Daemon, at: float, protocol: int) -> Daemon:
+    """The daemon's log tells which of MPS' protocols it speaks."""
+    daemon = replace(daemon, protocol=protocol)
+    return daemon if daemon.supported or daemon.gone else _unasked(daemon, at)
+
+
+def _unasked(daemon: Daemon, at: float) -> Daemon:
+    """A daemon that is there, and not asked how it is: it has no state that could be told."""
+    return replace(daemon, state=None, state_since=at, seen=True)
+
+
 def _begin(daemon: Daemon, at: float) -> Step:
     if not daemon.supported:
-        return quiet(replace(daemon, state=None, state_since=at, seen=True))
+        return quiet(_unasked(daemon, at))
     return enter(daemon, at, DaemonState.STARTING) if daemon.state is None or daemon.gone else quiet(daemon)
 
 

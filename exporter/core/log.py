@@ -56,7 +56,7 @@ def _daemon_says(daemon: Daemon, at: float, message: Message, writer: int) -> St
         case said.Version(version):
             return quiet(replace(daemon, version=version))
         case said.ProtocolTold(protocol):
-            return quiet(replace(daemon, protocol=protocol))
+            return quiet(life.protocol_told(daemon, at, protocol))
         case said.DefaultMemoryLimitSet(device, limit):
             return quiet(limits.default_memory_told(daemon, device, limit))
         case said.DaemonStarting():

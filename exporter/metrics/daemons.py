@@ -65,7 +65,7 @@ FAMILIES = (
     gauge(
         "cuda_mps_daemon_supported",
         ("daemon",),
-        "Whether the daemon speaks a protocol that is spoken here; where not (R615's third), only its process is watched.",
+        "Whether the daemon speaks a protocol known here; where not (R615's third), only its process is watched.",
         lambda view: (((each.name,), each.supported) for each in view.daemons()),
     ),
     gauge(
