@@ -27,19 +27,25 @@ GPU = Device().uuid
 MADE_UP = 5_000_000
 """Above every PID that Linux gives out."""
 
+ALONE = {"CUDA_MPS_EXPORTER_DISCOVERY": "false"}
+"""Other tests may run daemons of their own on this machine."""
+
 SERVE = ("serve", "--web.listen-address", "127.0.0.1:0", "--client-min-age", "0", "--log.format=json")
 
 IMPATIENT = """
     import sys
+    from argparse import Namespace
     from pathlib import Path
     from exporter import cli, log
-    from exporter.config import Config, DaemonConfig
+    from exporter.config import Config, DaemonConfig, Discovery
     from exporter.core.agenda import Rhythm
     log.configure("info", "json", sys.stderr)
     daemon = DaemonConfig(pipe_directory=Path(sys.argv[1]), log_directory=Path(sys.argv[2]), expected=True)
     rhythm = Rhythm(liveness=1, lists=5, nvml=0.5, doubt=0.3, fault=0.5)
     settings = {"client_min_age": 0, "control_deadline": 0.5, "look_deadline": 0.5, "rhythm": rhythm}
-    sys.exit(cli.serve(None, Config(daemons=(daemon,), listen=(("127.0.0.1", 0),), **settings)))
+    settings |= {"discovery": Discovery(enabled=False), "runtime_directory": Path(sys.argv[3])}
+    settings |= {"daemons": (daemon,), "listen": (("127.0.0.1", 0),)}
+    sys.exit(cli.serve(Namespace(command="serve", config_check=False), Config(**settings)))
 """
 """The same program, with a rhythm that no flag sets, so that what it does once in half a minute can be waited for."""
 
@@ -124,9 +130,9 @@ Serve = Callable[..., Exporter]
 
 
 @pytest.fixture
-def environment(mps: MpsStandIn, nvml: NvmlStandIn) -> dict[str, str]:
+def environment(mps: MpsStandIn, nvml: NvmlStandIn, tmp_path: Path) -> dict[str, str]:
     """What makes the program find the stand-ins."""
-    return mps.environment() | nvml.environment()
+    return mps.environment() | nvml.environment() | ALONE | {"RUNTIME_DIRECTORY": str(tmp_path / "run")}
 
 
 @pytest.fixture
@@ -138,7 +144,13 @@ def serve(mps: MpsStandIn, environment: dict[str, str], tmp_path: Path) -> Itera
         arguments = ["-m", "exporter", *SERVE]
         if impatient:
             script = "\n".join(line.removeprefix("    ") for line in IMPATIENT.splitlines())
-            arguments = ["-c", script, str(mps.pipe_directory), str(mps.log_directory)]
+            arguments = [
+                "-c",
+                script,
+                str(mps.pipe_directory),
+                str(mps.log_directory),
+                environment["RUNTIME_DIRECTORY"],
+            ]
         started.append(Exporter(arguments, environment | variables, tmp_path / f"exporter{len(started)}.log"))
         started[-1].address()
         return started[-1]
@@ -379,7 +391,7 @@ def test_nvml_hangs_and_everything_else_lives(mps: MpsStandIn, nvml: NvmlStandIn
     exporter.shows(1, "cuda_mps_server_clients")
     mps.kill()
     exporter.shows(1, "cuda_mps_daemon_losses_total")
-    assert exporter.value("cuda_mps_exporter_source_up") == 3
+    assert [labels["source"] for labels, up in exporter.samples("cuda_mps_exporter_source_up") if not up] == ["nvml"]
 
     nvml.write([Device()])
     exporter.shows(1, "cuda_mps_exporter_source_up", source="nvml")

@@ -74,7 +74,7 @@ def test_daemons_that_run_are_found_with_nothing_given(
     found = looking.look()
 
     assert {(each.daemon, each.log_directory, each.expected) for each in found} == {
-        (str(mps.pipe_directory), str(mps.log_directory), False) for mps in two
+        (str(mps.pipe_directory), str(mps.log_directory), None) for mps in two
     }
     for mps in two:
         place = looking.places[str(mps.pipe_directory)]
@@ -107,7 +107,7 @@ def test_a_daemon_that_was_given_keeps_its_name_and_directories(
     (found,) = looking.look()
 
     assert (found.daemon, found.pipe_directory, found.log_directory, found.expected) == (
-        "night", str(tmp_path / "link"), str(tmp_path / "logs"), True
+        "night", str(tmp_path / "link"), str(tmp_path / "logs"), None
     )  # fmt: skip
     assert list(looking.places) == ["night"]
     assert looking.places["night"].process is not None
