@@ -30,7 +30,8 @@ def build_config(
             if arguments.command in option.commands:
                 config = option.set(config, value)
     _check(config)
-    return replace(config, daemons=watched_daemons(arguments, environment, document))
+    daemons = watched_daemons(arguments, environment, document, discovery=config.discovery.enabled)
+    return replace(config, daemons=daemons)
 
 
 def _document(arguments: Namespace, environment: Mapping[str, str], default_file: Path | None) -> Document:

@@ -18,9 +18,12 @@ MOST_DAEMONS = 64
 
 
 def watched_daemons(
-    arguments: Namespace, environment: Mapping[str, str], document: Document
+    arguments: Namespace, environment: Mapping[str, str], document: Document, *, discovery: bool
 ) -> tuple[DaemonConfig, ...]:
-    """The daemons to watch; ConfigError names what cannot be used."""
+    """The daemons to watch; ConfigError names what cannot be used.
+
+    Where none is named, it is that of MPS' default directories, unless `discovery` would find it there.
+    """
     named = _named(document)
     pipe = _directory("--pipe-directory", getattr(arguments, "pipe_directory", None), parse_pipe_directory)
     log = _directory("--log-directory", getattr(arguments, "log_directory", None))
@@ -30,6 +33,8 @@ def watched_daemons(
         return named
     known = (each for each in named if each.pipe_directory == pipe)
     daemon = next(known, None) or _of_variables(pipe, environment)
+    if discovery and log is None and daemon == _of_variables(None, {}):
+        return ()
     return (daemon if log is None else replace(daemon, log_directory=log),)
 
 

@@ -18,9 +18,13 @@ from tests.config.reading import config
 class TestDefaults:
     """Without a word, the default directories and port."""
 
-    def test_the_default_daemon_is_not_an_expected_one(self) -> None:
+    def test_no_daemon_is_named(self) -> None:
+        """Those that there are will be found."""
+        assert config("serve").daemons == ()
+
+    def test_where_none_is_to_be_found_it_is_the_default_one_and_not_expected(self) -> None:
         """A node without MPS is no outage."""
-        (daemon,) = config("serve").daemons
+        (daemon,) = config("serve", "--no-discovery").daemons
         assert (str(daemon.pipe_directory), str(daemon.log_directory)) == ("/tmp/nvidia-mps", "/var/log/nvidia-mps")
         assert not daemon.expected
 

@@ -1,0 +1,160 @@
+"""The service as its operator knows it: paused and resumed, configured anew, with daemons that it found itself."""
+
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from .conftest import Starter
+from .standin.mps import MpsStandIn
+from .standin.nvml import Device, NvmlStandIn
+from .test_end_to_end import GPU, Exporter, environment, run, serve
+
+__all__ = ["environment", "serve"]
+"""Fixtures."""
+
+Serve = Callable[..., Exporter]
+
+
+def test_pause_lets_go_of_the_driver_until_resume(
+    serve: Serve, mps: MpsStandIn, nvml: NvmlStandIn, environment: dict[str, str], tmp_path: Path
+) -> None:
+    device = tmp_path / "nvidiactl"
+    device.touch()
+    mps.start()
+    nvml.write([Device()])
+    exporter = serve(STANDIN_NVML_DEVICE=str(device))
+    exporter.shows(1, "cuda_mps_gpu_up", gpu=GPU)
+    assert _holds(exporter, device)
+
+    done = run(environment, "pause")
+
+    assert (done.returncode, done.stdout) == (0, "paused: no handle on the driver is open until you say resume\n")
+    assert not _holds(exporter, device)
+    exporter.shows(1, "cuda_mps_exporter_paused")
+    exporter.shows(0, "cuda_mps_gpu_up", gpu=GPU)
+    assert exporter.value("cuda_mps_gpu_memory_used_bytes") is None
+    assert exporter.value("cuda_mps_daemon_up") == 1
+
+    assert run(environment, "resume").returncode == 0
+    exporter.shows(0, "cuda_mps_exporter_paused")
+    exporter.shows(1, "cuda_mps_gpu_up", gpu=GPU)
+    assert _holds(exporter, device)
+
+
+def _holds(exporter: Exporter, device: Path) -> bool:
+    descriptors = Path(f"/proc/{exporter.process.pid}/fd").iterdir()
+    return any(each.exists() and each.samefile(device) for each in descriptors)
+
+
+@pytest.mark.parametrize("command", ["pause", "resume"])
+def test_where_no_service_runs_there_is_none_to_be_told(environment: dict[str, str], command: str) -> None:
+    done = run(environment, command)
+
+    assert (done.returncode, "no service answers" in done.stderr) == (1, True)
+
+
+def test_status_is_what_the_service_knows(
+    serve: Serve, mps: MpsStandIn, nvml: NvmlStandIn, environment: dict[str, str], start: Starter
+) -> None:
+    mps.start()
+    nvml.write([Device()])
+    mps.connect_and_wait(start().pid)
+    exporter = serve()
+    exporter.shows(1, "cuda_mps_server_clients")
+    asked = _questions(mps)
+
+    done = run(environment, "status")
+
+    assert (done.returncode, "active" in done.stdout) == (0, True)
+    assert _questions(mps) == asked, "the daemon is not asked again"
+
+    assert run(environment, "status", "--look").stdout.splitlines()[0] == done.stdout.splitlines()[0]
+    assert _questions(mps) > asked
+
+
+def _questions(mps: MpsStandIn) -> int:
+    return (mps.log_directory / "control.log").read_text().count("Cmd:")
+
+
+@pytest.fixture
+def other(tmp_path: Path) -> Iterator[MpsStandIn]:
+    """Another daemon on the same node."""
+    (tmp_path / "other").mkdir()
+    with MpsStandIn(tmp_path / "other") as standin:
+        yield standin
+
+
+def configuration(*daemons: MpsStandIn, age: str = "0") -> str:
+    return f"[clients]\nmin_age_seconds = {age}\n" + "".join(
+        f'[[daemons]]\nname = "{number}"\npipe_directory = "{mps.pipe_directory}"\n'
+        f'log_directory = "{mps.log_directory}"\n'
+        for number, mps in enumerate(daemons)
+    )
+
+
+def test_a_new_configuration_is_taken_up_and_a_bad_one_keeps_the_old(
+    serve: Serve, mps: MpsStandIn, other: MpsStandIn, tmp_path: Path
+) -> None:
+    file = tmp_path / "config.toml"
+    file.write_text(configuration(mps))
+    mps.start()
+    other.start()
+    exporter = serve(CUDA_MPS_EXPORTER_CONFIG_FILE=str(file))
+    exporter.shows(1, "cuda_mps_daemon_up", daemon="0")
+    exporter.shows(1, "cuda_mps_exporter_config_last_reload_successful")
+
+    file.write_text(configuration(mps, other))
+    exporter.process.send_signal(signal.SIGHUP)
+    exporter.shows(1, "cuda_mps_daemon_up", daemon="1")
+
+    file.write_text("[clients]\nmni_age_seconds = 3\n")
+    exporter.process.send_signal(signal.SIGHUP)
+    exporter.shows(0, "cuda_mps_exporter_config_last_reload_successful")
+    (told,) = exporter.events("reload_failed")
+    assert "mni_age_seconds" in told["problem"]
+    assert exporter.value("cuda_mps_daemon_up") == 2
+
+    file.write_text(configuration(other, age="3"))
+    exporter.process.send_signal(signal.SIGHUP)
+    exporter.shows(1, "cuda_mps_exporter_config_last_reload_successful")
+
+
+def test_a_daemon_that_nobody_named_is_found_and_one_that_goes_is_no_outage_for_ever(
+    serve: Serve, mps: MpsStandIn, other: MpsStandIn, start: Starter
+) -> None:
+    mps.start()
+    exporter = serve(CUDA_MPS_EXPORTER_DISCOVERY="true")
+    other.start()
+    client = start().pid
+    other.connect_and_wait(client)
+    name = str(other.pipe_directory)
+
+    exporter.shows(1, "cuda_mps_daemon_up", daemon=name)
+    exporter.shows(1, "cuda_mps_client_info", daemon=name, pid=str(client))
+    assert exporter.value("cuda_mps_daemon_info", daemon=name, expected="false") == 1
+    assert exporter.value("cuda_mps_daemon_info", daemon=str(mps.pipe_directory), expected="true") == 1
+
+    other.kill()
+    exporter.shows(0, "cuda_mps_daemon_up", daemon=name)
+    exporter.shows(1, "cuda_mps_daemon_losses_total", daemon=name)
+    assert exporter.value("cuda_mps_daemon_losses_total", daemon=str(mps.pipe_directory)) == 0
+
+
+def test_the_configuration_in_effect_can_be_seen_and_used_again(environment: dict[str, str], tmp_path: Path) -> None:
+    done = run(environment, "serve", "--config.check")
+    (tmp_path / "again.toml").write_text(done.stdout)
+    plain = {key: value for key, value in environment.items() if not key.startswith("CUDA_MPS_")}
+
+    again = run(plain, "serve", "--config.check", f"--config.file={tmp_path / 'again.toml'}")
+
+    assert (done.returncode, again.returncode, again.stdout) == (0, 0, done.stdout)
+
+
+def test_a_web_configuration_that_is_wrong_is_found_by_the_check(environment: dict[str, str], tmp_path: Path) -> None:
+    (tmp_path / "web.yml").write_text("tls_server_confg: {}\n")
+
+    done = run(environment, "serve", "--config.check", f"--web.config.file={tmp_path / 'web.yml'}")
+
+    assert (done.returncode, "tls_server_confg" in done.stderr) == (2, True)
