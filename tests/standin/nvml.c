@@ -6,6 +6,10 @@
  *
  *   driver VERSION                          e.g. 580.159.04
  *   device INDEX UUID BUS_ID MAJOR MINOR MEMORY_TOTAL MEMORY_USED ENERGY_MJ GPU% MEMORY% COMPUTE_MODE NAME...
+ *   reading DEVICE NAME VALUE               what the call for it says; without this line, that it is not supported:
+ *                                           temperature, power, persistence, mig, clocks_event_reasons, ecc_corrected,
+ *                                           ecc_uncorrected (aggregate; volatile is 0), sm_utilization, dram_bandwidth
+ *                                           (GPM, percent), events (a mask)
  *   process DEVICE PID USED_BYTES IN_MPS_LIST IN_COMPUTE_LIST SM%    (SM% -1: no utilisation samples)
  *   xid SEQUENCE DEVICE NUMBER              an event, delivered once to every event set made before it was written
  *   behaviour FUNCTION DEVICE|* error CODE  the call fails
@@ -13,14 +17,21 @@
  *   behaviour FUNCTION DEVICE|* hang 0      the call returns only when this line has gone
  *
  * FUNCTION is a symbol's name, with or without its _vN, or * for all. Compile with -DWITHOUT_nvmlSomething to leave a
- * function out, as a driver that lacks it does.
+ * function out, as a driver that lacks it does, and with -DVERSION=\"580.159.04\" to make a library that works with that
+ * driver alone, as the real one does.
+ *
+ * Between the first nvmlInit and the last nvmlShutdown it keeps the file named by STANDIN_NVML_DEVICE open, and once more
+ * for each event set and each GPM sample: so its descriptors show what has not been given back. Whoever uses an event set
+ * that was freed, or closes the library while another thread waits for events, is aborted.
  */
+#include <fcntl.h>
 #include <stdatomic.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 enum {
     SUCCESS = 0,
@@ -30,10 +41,12 @@ enum {
     NOT_FOUND = 6,
     INSUFFICIENT_SIZE = 7,
     TIMEOUT = 10,
+    LIB_RM_VERSION_MISMATCH = 18,
     UNKNOWN = 999,
 };
 
-enum { MAX_DEVICES = 16, MAX_PROCESSES = 2048, MAX_BEHAVIOURS = 64, MAX_XIDS = 256 };
+enum { MAX_DEVICES = 16, MAX_PROCESSES = 2048, MAX_BEHAVIOURS = 64, MAX_XIDS = 256,
+       MAX_READINGS = 256, MAX_EVENT_SETS = 1024 };
 enum { NO_DEVICE = -1, HANG_POLL_MS = 10 };
 
 typedef unsigned long long ull;
@@ -48,6 +61,10 @@ typedef struct { unsigned pid; ull timestamp; unsigned sm, memory, encoder, deco
 typedef struct { ull timestamp; unsigned pid, sm, memory, encoder, decoder, jpeg, ofa; } UtilizationInfo;
 typedef struct { unsigned version, count; ull last_seen; UtilizationInfo *rows; } UtilizationInfos;
 typedef struct { Device device; ull type, data; unsigned gpu_instance, compute_instance; } EventData;
+typedef struct { unsigned version, sensor; int celsius; } Temperature;
+typedef struct { unsigned version, is_supported; } GpmSupport;
+typedef struct { unsigned id; int result; double value; const char *short_name, *long_name, *unit; } GpmMetric;
+typedef struct { unsigned version, count; struct gpm_sample *first, *second; GpmMetric metrics[]; } GpmMetricsGet;
 typedef struct {
     char bus_id_legacy[16];
     unsigned domain, bus, device, device_id, subsystem_id;
@@ -62,20 +79,26 @@ struct device_line {
 };
 struct process_line { int device, in_mps, in_compute, sm; unsigned pid; ull used; };
 struct xid_line { ull sequence; int device; unsigned number; };
+struct reading_line { int device; char name[32]; double value; };
 struct behaviour_line { char function[96], device[8], kind[8]; int value; };
 
 struct state {
     char driver[80];
-    int devices, processes, xids, behaviours;
+    int devices, processes, readings, xids, behaviours;
     struct device_line device[MAX_DEVICES];
     struct process_line process[MAX_PROCESSES];
+    struct reading_line reading[MAX_READINGS];
     struct xid_line xid[MAX_XIDS];
     struct behaviour_line behaviour[MAX_BEHAVIOURS];
 };
 
-struct event_set { unsigned devices; ull seen; };
+struct event_set { int alive, descriptor; atomic_int waiting; unsigned devices; ull seen; };
+struct gpm_sample { int descriptor, device; struct timespec taken; };
 
-static atomic_int initialized;
+static atomic_int initialized, waiting;
+static int device_descriptor = -1;
+static struct event_set event_sets[MAX_EVENT_SETS]; /* never reused: what was freed stays recognizable */
+static atomic_int event_set_count;
 
 /* ---- reading the state ------------------------------------------------------------------------------------------ */
 
@@ -89,6 +112,7 @@ static void read_line(struct state *state, const char *line)
 {
     struct device_line device = {0};
     struct process_line process = {0};
+    struct reading_line reading = {0};
     struct xid_line xid = {0};
     struct behaviour_line behaviour = {0};
 
@@ -99,6 +123,8 @@ static void read_line(struct state *state, const char *line)
     } else if (sscanf(line, "process %d %u %llu %d %d %d", &process.device, &process.pid, &process.used,
                       &process.in_mps, &process.in_compute, &process.sm) == 6) {
         if (state->processes < MAX_PROCESSES) state->process[state->processes++] = process;
+    } else if (sscanf(line, "reading %d %31s %lf", &reading.device, reading.name, &reading.value) == 3) {
+        if (state->readings < MAX_READINGS) state->reading[state->readings++] = reading;
     } else if (sscanf(line, "xid %llu %d %u", &xid.sequence, &xid.device, &xid.number) == 3) {
         if (state->xids < MAX_XIDS) state->xid[state->xids++] = xid;
     } else if (sscanf(line, "behaviour %95s %7s %7s %d", behaviour.function, behaviour.device, behaviour.kind,
@@ -157,6 +183,9 @@ static int enter(const char *function, int device, struct state *state)
         if (!behaviour || strcmp(behaviour->kind, "hang") != 0) break;
         sleep_ms(HANG_POLL_MS);
     }
+#ifdef VERSION
+    if (strcmp(state->driver, VERSION) != 0) return LIB_RM_VERSION_MISMATCH;
+#endif
     if (behaviour && strcmp(behaviour->kind, "error") == 0) return behaviour->value;
     if (behaviour && strcmp(behaviour->kind, "slow") == 0) sleep_ms(behaviour->value);
     return SUCCESS;
@@ -182,10 +211,26 @@ static int enter_device(const char *function, Device handle, struct state *state
     return INVALID_ARGUMENT;
 }
 
+static int read_value(const struct state *state, int device, const char *name, double *value)
+{
+    for (int i = 0; i < state->readings; i++)
+        if (state->reading[i].device == device && strcmp(state->reading[i].name, name) == 0) {
+            *value = state->reading[i].value;
+            return SUCCESS;
+        }
+    return NOT_SUPPORTED;
+}
+
 #define ENTER()                                             \
     struct state state;                                     \
     int problem = enter_initialized(__func__, &state);      \
     if (problem) return problem
+
+/* What is given back is given back, whatever the driver has to say to it. */
+#define GIVE_BACK()                                         \
+    struct state state;                                     \
+    int problem = enter_initialized(__func__, &state);      \
+    if (problem == UNINITIALIZED && initialized == 0) return problem
 
 #define ENTER_DEVICE()                                                  \
     struct state state;                                                 \
@@ -202,13 +247,24 @@ static int copy_text(char *target, unsigned size, const char *text)
 
 /* ---- the library and the system --------------------------------------------------------------------------------- */
 
+static int open_device(void)
+{
+    const char *path = getenv("STANDIN_NVML_DEVICE");
+    return path ? open(path, O_RDONLY | O_CLOEXEC) : -1;
+}
+
+static void close_device(int descriptor)
+{
+    if (descriptor >= 0) close(descriptor);
+}
+
 int nvmlInitWithFlags(unsigned flags)
 {
     struct state state;
     int problem = enter(__func__, NO_DEVICE, &state);
     if (!problem) problem = enter("nvmlInit", NO_DEVICE, &state); /* whichever of the two a test names */
     (void)flags;
-    if (!problem) initialized++;
+    if (!problem && initialized++ == 0) device_descriptor = open_device();
     return problem;
 }
 
@@ -216,9 +272,12 @@ int nvmlInit_v2(void) { return nvmlInitWithFlags(0); }
 
 int nvmlShutdown(void)
 {
-    ENTER();
-    initialized--;
-    return SUCCESS;
+    GIVE_BACK();
+    if (--initialized > 0) return problem;
+    if (waiting) abort();
+    close_device(device_descriptor);
+    device_descriptor = -1;
+    return problem;
 }
 
 const char *nvmlErrorString(int code)
@@ -236,6 +295,7 @@ const char *nvmlErrorString(int code)
     case 13: return "Function Not Found";
     case 15: return "GPU is lost";
     case 16: return "GPU requires restart";
+    case LIB_RM_VERSION_MISMATCH: return "Driver/library version mismatch";
     default: return "Unknown Error";
     }
 }
@@ -372,7 +432,9 @@ int nvmlDeviceGetComputeMode(Device handle, unsigned *mode)
 int nvmlDeviceGetMigMode(Device handle, unsigned *current, unsigned *pending)
 {
     ENTER_DEVICE();
-    *current = *pending = 0;
+    double value = 0;
+    read_value(&state, device->index, "mig", &value);
+    *current = *pending = (unsigned)value;
     return SUCCESS;
 }
 #endif
@@ -412,6 +474,130 @@ int nvmlDeviceGetTotalEnergyConsumption(Device handle, ull *millijoules)
     ENTER_DEVICE();
     *millijoules = device->energy;
     return SUCCESS;
+}
+#endif
+
+/* What a `reading` line says, in the type that the function has for it. */
+#define READING(name, type, target)                                   \
+    ENTER_DEVICE();                                                   \
+    double value = 0;                                                 \
+    problem = read_value(&state, device->index, name, &value);        \
+    if (!problem) *(target) = (type)value;                            \
+    return problem
+
+#ifndef WITHOUT_nvmlDeviceGetPersistenceMode
+int nvmlDeviceGetPersistenceMode(Device handle, unsigned *mode) { READING("persistence", unsigned, mode); }
+#endif
+
+#ifndef WITHOUT_nvmlDeviceGetTemperature
+int nvmlDeviceGetTemperature(Device handle, unsigned sensor, unsigned *celsius)
+{
+    (void)sensor;
+    READING("temperature", unsigned, celsius);
+}
+#endif
+
+#ifndef WITHOUT_nvmlDeviceGetTemperatureV
+int nvmlDeviceGetTemperatureV(Device handle, Temperature *temperature)
+{
+    READING("temperature", int, &temperature->celsius);
+}
+#endif
+
+#ifndef WITHOUT_nvmlDeviceGetPowerUsage
+int nvmlDeviceGetPowerUsage(Device handle, unsigned *milliwatts) { READING("power", unsigned, milliwatts); }
+#endif
+
+#ifndef WITHOUT_nvmlDeviceGetCurrentClocksEventReasons
+int nvmlDeviceGetCurrentClocksEventReasons(Device handle, ull *reasons)
+{
+    READING("clocks_event_reasons", ull, reasons);
+}
+#endif
+
+#ifndef WITHOUT_nvmlDeviceGetCurrentClocksThrottleReasons
+int nvmlDeviceGetCurrentClocksThrottleReasons(Device handle, ull *reasons)
+{
+    READING("clocks_event_reasons", ull, reasons);
+}
+#endif
+
+#ifndef WITHOUT_nvmlDeviceGetTotalEccErrors
+int nvmlDeviceGetTotalEccErrors(Device handle, unsigned uncorrected, unsigned aggregate, ull *errors)
+{
+    ENTER_DEVICE();
+    double value = 0;
+    problem = read_value(&state, device->index, uncorrected ? "ecc_uncorrected" : "ecc_corrected", &value);
+    *errors = aggregate ? (ull)value : 0;
+    return problem;
+}
+#endif
+
+/* ---- GPM -------------------------------------------------------------------------------------------------------- */
+
+enum { SM_UTIL = 2, DRAM_BW_UTIL = 10, GPM_SHORTEST_MS = 100 };
+
+#ifndef WITHOUT_nvmlGpmQueryDeviceSupport
+int nvmlGpmQueryDeviceSupport(Device handle, GpmSupport *support)
+{
+    ENTER_DEVICE();
+    double value = 0;
+    support->is_supported = read_value(&state, device->index, "sm_utilization", &value) == SUCCESS;
+    return SUCCESS;
+}
+#endif
+
+#ifndef WITHOUT_nvmlGpmSampleAlloc
+int nvmlGpmSampleAlloc(struct gpm_sample **sample)
+{
+    ENTER();
+    *sample = calloc(1, sizeof **sample);
+    (*sample)->descriptor = open_device();
+    (*sample)->device = NO_DEVICE;
+    return SUCCESS;
+}
+#endif
+
+#ifndef WITHOUT_nvmlGpmSampleFree
+int nvmlGpmSampleFree(struct gpm_sample *sample)
+{
+    GIVE_BACK();
+    close_device(sample->descriptor);
+    free(sample);
+    return problem;
+}
+#endif
+
+#ifndef WITHOUT_nvmlGpmSampleGet
+int nvmlGpmSampleGet(Device handle, struct gpm_sample *sample)
+{
+    ENTER_DEVICE();
+    sample->device = device->index;
+    clock_gettime(CLOCK_MONOTONIC, &sample->taken);
+    return SUCCESS;
+}
+#endif
+
+static double ms_between(const struct gpm_sample *first, const struct gpm_sample *second)
+{
+    return (double)(second->taken.tv_sec - first->taken.tv_sec) * 1e3 +
+           (double)(second->taken.tv_nsec - first->taken.tv_nsec) / 1e6;
+}
+
+#ifndef WITHOUT_nvmlGpmMetricsGet
+int nvmlGpmMetricsGet(GpmMetricsGet *question)
+{
+    ENTER();
+    int device = question->first->device;
+    if (device == NO_DEVICE || question->second->device != device) return INVALID_ARGUMENT;
+    if (ms_between(question->first, question->second) < GPM_SHORTEST_MS) return INVALID_ARGUMENT;
+    problem = enter(__func__, device, &state);
+    for (unsigned i = 0; !problem && i < question->count; i++) {
+        GpmMetric *metric = &question->metrics[i];
+        const char *name = metric->id == SM_UTIL ? "sm_utilization" : metric->id == DRAM_BW_UTIL ? "dram_bandwidth" : "";
+        metric->result = read_value(&state, device, name, &metric->value);
+    }
+    return problem;
 }
 #endif
 
@@ -518,7 +704,10 @@ enum { EVENT_XID = 8 };
 int nvmlEventSetCreate(struct event_set **set)
 {
     ENTER();
-    *set = calloc(1, sizeof **set);
+    int number = event_set_count++;
+    if (number >= MAX_EVENT_SETS) abort();
+    *set = &event_sets[number];
+    **set = (struct event_set){.alive = 1, .descriptor = open_device()};
     for (int i = 0; i < state.xids; i++)
         if (state.xid[i].sequence > (*set)->seen) (*set)->seen = state.xid[i].sequence;
     return SUCCESS;
@@ -528,9 +717,11 @@ int nvmlEventSetCreate(struct event_set **set)
 #ifndef WITHOUT_nvmlEventSetFree
 int nvmlEventSetFree(struct event_set *set)
 {
-    ENTER();
-    free(set);
-    return SUCCESS;
+    GIVE_BACK();
+    if (!set->alive || set->waiting) abort();
+    set->alive = 0;
+    close_device(set->descriptor);
+    return problem;
 }
 #endif
 
@@ -538,7 +729,9 @@ int nvmlEventSetFree(struct event_set *set)
 int nvmlDeviceGetSupportedEventTypes(Device handle, ull *types)
 {
     ENTER_DEVICE();
-    *types = EVENT_XID;
+    double value = EVENT_XID;
+    read_value(&state, device->index, "events", &value);
+    *types = (ull)value;
     return SUCCESS;
 }
 #endif
@@ -547,7 +740,10 @@ int nvmlDeviceGetSupportedEventTypes(Device handle, ull *types)
 int nvmlDeviceRegisterEvents(Device handle, ull types, struct event_set *set)
 {
     ENTER_DEVICE();
-    if (types & ~(ull)EVENT_XID) return NOT_SUPPORTED;
+    double value = EVENT_XID;
+    read_value(&state, device->index, "events", &value);
+    if (types & ~(ull)value) return NOT_SUPPORTED;
+    if (!set->alive) abort();
     set->devices |= 1u << device->index;
     return SUCCESS;
 }
@@ -560,11 +756,12 @@ static const struct xid_line *next_xid(const struct state *state, const struct e
     return NULL;
 }
 
-#ifndef WITHOUT_nvmlEventSetWait_v2
-int nvmlEventSetWait_v2(struct event_set *set, EventData *data, unsigned timeout_ms)
+static int wait_for_xid(const char *function, struct event_set *set, EventData *data, unsigned timeout_ms)
 {
     for (unsigned waited = 0;; waited += HANG_POLL_MS) {
-        ENTER();
+        struct state state;
+        int problem = enter_initialized(function, &state);
+        if (problem) return problem;
         const struct xid_line *xid = next_xid(&state, set);
         if (xid) {
             set->seen = xid->sequence;
@@ -574,5 +771,17 @@ int nvmlEventSetWait_v2(struct event_set *set, EventData *data, unsigned timeout
         if (waited >= timeout_ms) return TIMEOUT;
         sleep_ms(HANG_POLL_MS);
     }
+}
+
+#ifndef WITHOUT_nvmlEventSetWait_v2
+int nvmlEventSetWait_v2(struct event_set *set, EventData *data, unsigned timeout_ms)
+{
+    if (!set->alive) abort();
+    waiting++;
+    set->waiting++;
+    int result = wait_for_xid(__func__, set, data, timeout_ms);
+    set->waiting--;
+    waiting--;
+    return result;
 }
 #endif

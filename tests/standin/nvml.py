@@ -7,19 +7,21 @@ import hashlib
 import os
 import shutil
 import subprocess
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 SOURCE = Path(__file__).with_name("nvml.c")
 LIBRARY_NAME = "libnvidia-ml.so.1"
 
 NOT_SUPPORTED = 3
+NO_PERMISSION = 4
 DRIVER_NOT_LOADED = 9
 GPU_IS_LOST = 15
 UNKNOWN = 999
 
 MEBIBYTE = 1 << 20
+DRIVER = "580.159.04"
 
 
 class CompilerMissingError(RuntimeError):
@@ -56,6 +58,8 @@ class Device:
     gpu_percent: int = 0
     memory_percent: int = 0
     compute_mode: int = 0
+    readings: Mapping[str, float] = field(default_factory=dict)
+    """By the names that ``nvml.c`` lists; one that is not here is not supported."""
     processes: tuple[Process, ...] = ()
 
 
@@ -89,13 +93,14 @@ class _State:
     devices: tuple[Device, ...] = ()
     behaviours: tuple[Behaviour, ...] = ()
     xids: tuple[tuple[int, int], ...] = ()
-    driver: str = "580.159.04"
+    driver: str = DRIVER
 
     def lines(self) -> list[str]:
         """The state in the words that ``nvml.c`` reads."""
         lines = [f"driver {self.driver}"]
         for device in self.devices:
             lines.append(_device_line(device))
+            lines.extend(f"reading {device.index} {name} {value}" for name, value in device.readings.items())
             lines.extend(_process_line(device.index, process) for process in device.processes)
         lines.extend(f"xid {number} {device} {xid}" for number, (device, xid) in enumerate(self.xids, start=1))
         lines.extend(_behaviour_line(behaviour) for behaviour in self.behaviours)
@@ -108,13 +113,17 @@ class NvmlStandIn:
     Args:
         directory: where the library is built and the state is kept.
         without: symbols that this driver lacks, e.g. ``("nvmlDeviceGetMPSComputeRunningProcesses_v3",)``.
+        version: the one driver version with which this library works; by default it works with all.
     """
 
-    def __init__(self, directory: Path, without: Sequence[str] = ()) -> None:
+    def __init__(self, directory: Path, without: Sequence[str] = (), version: str | None = None) -> None:
         self._directory = directory
         self._flags = [f"-DWITHOUT_{symbol}" for symbol in without]
+        if version is not None:
+            self._flags.append(f'-DVERSION="{version}"')
         self._state = _State()
         self.state_file = directory / "nvml-state"
+        self.device_file = directory / "nvidia0"
 
     @property
     def library(self) -> Path:
@@ -130,6 +139,7 @@ class NvmlStandIn:
         """
         if not self.state_file.exists():
             self.write(())
+        self.device_file.touch()
         if not self.library.exists():
             self._compile()
         return self.library
@@ -151,6 +161,10 @@ class NvmlStandIn:
         """From now on the driver sees these devices and behaves so. Xids that were raised stay raised."""
         self._publish(replace(self._state, devices=tuple(devices), behaviours=tuple(behaviours)))
 
+    def install_driver(self, version: str) -> None:
+        """From now on the driver in the kernel has this version; libraries of another one no longer work with it."""
+        self._publish(replace(self._state, driver=version))
+
     def raise_xid(self, device: int, number: int) -> None:
         """An Xid on a device: every event set that is registered for it gets the event."""
         self._publish(replace(self._state, xids=(*self._state.xids, (device, number))))
@@ -169,6 +183,7 @@ class NvmlStandIn:
         return {
             "LD_LIBRARY_PATH": os.pathsep.join(path for path in paths if path),
             "STANDIN_NVML_STATE": str(self.state_file),
+            "STANDIN_NVML_DEVICE": str(self.device_file),
         }
 
 
