@@ -1,1 +1,1 @@
-"""What the exporter costs, measured on stand-ins."""
+"""Figures that the exporter is held to, each made by a script that says whether it is reached: see README.md."""
