@@ -16,12 +16,14 @@ import structlog
 
 from benchmarks.sessions import bytes_by_command
 from exporter.core.agenda import Rhythm
-from exporter.cycle import TICK_SECONDS, Cycle, Sources
+from exporter.cycle import TICK_SECONDS, Cycle
 from exporter.model.node import Daemon, Node
 from exporter.model.observation import GpuProcess, GpuReading
 from exporter.sources.control import ControlClient
 from exporter.sources.eye import Eye, Inbox
 from exporter.sources.logs import DaemonLogs
+from exporter.sources.lookout import Asker, Lookout
+from exporter.sources.place import on_host
 from exporter.sources.reading import Reading
 from tests.standin.mps import MpsStandIn
 
@@ -80,6 +82,7 @@ class QuietNode:
         inbox: Inbox = Inbox()
         follower = self._eye("log", logs.look, inbox)
         cycle = self._cycle(follower, inbox)
+        cycle.once(timeout=0)
         self._turn(cycle, follower, WARM_UP_SECONDS)
         before = len(self.standin.control_log)
         self._turn(cycle, follower, hours * 3600)
@@ -112,10 +115,16 @@ class QuietNode:
             path=self.standin.environment()["PATH"],
         )
         asking, nvml = self._eye("control", control.look, inbox), self._eye("nvml", self._read_gpus, inbox)
+        place = on_host(self._name, self.standin.pipe_directory, self.standin.log_directory)
         daemon = Daemon(name=self._name, pipe_directory=self._name, log_directory=str(self.standin.log_directory))
         return Cycle(
             Node(daemons={self._name: daemon}),
-            Sources(eyes=(asking, nvml, follower), control={self._name: (control, asking)}, nvml=nvml),
+            Lookout(
+                (nvml, follower),
+                locate=lambda _daemons: {self._name: place},
+                asker=lambda _place: Asker(control, asking),
+                nvml=nvml,
+            ),
             inbox=inbox,
             clock=self.clock,
             rhythm=Rhythm(),
