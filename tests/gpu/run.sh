@@ -14,7 +14,7 @@ run_tests() {
     nvidia-smi
     env GPU_TESTS_ROOT="$root" GPU_FIGURES="$OUT/figures.json" GPU_RIGHTS_TABLE="$OUT/rights.md" \
         GPU_CAPTURES="$OUT/captures" PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 \
-        timeout --signal=INT --kill-after=30 440 \
+        timeout --signal=INT --kill-after=30 560 \
         python3 -m pytest tests/gpu -m gpu -v -ra --tb=short --durations=15 --timeout=150 --junit-xml="$OUT/results.xml" \
         --override-ini=addopts= --confcutdir=tests/gpu -p no:cacheprovider "$@"
     echo $? >"$root/status"
