@@ -196,21 +196,24 @@ def _header(config: Config, gpus: tuple[RecordedGpu, ...] = (), driver: str | No
             pipe_directory=str(daemon.pipe_directory),
             log_directory=str(daemon.log_directory),
             expected=daemon.expected,
+            unit=daemon.unit,
+            clients_limit=daemon.clients_limit,
         )
         for daemon in config.daemons
     )
-    first = daemons[0]
-    facts = {"driver": driver, "pipe_directory": first.pipe_directory, "log_directory": first.log_directory}
-    return Header(daemons=daemons, gpus=gpus, facts={key: fact for key, fact in facts.items() if fact is not None})
+    return Header(daemons=daemons, gpus=gpus, facts={} if driver is None else {"driver": driver})
 
 
 def _recorded_node(config: Config, clock: Clock) -> tuple[tuple[RecordedGpu, ...], str | None]:
     """The GPUs and the driver, as far as NVML tells of them in time."""
-    nvml = Nvml(clock)
-    look = within(config.look_deadline, nvml.look)
-    readings = [seen for seen in look.observations if isinstance(seen, GpuReading) and seen.index is not None]
-    gpus = tuple(RecordedGpu(index=each.index or 0, uuid=each.gpu, name=each.name or "") for each in readings)
-    return gpus, nvml.driver_version() if readings else None
+    with contextlib.closing(Nvml(clock)) as nvml:
+        look = within(config.look_deadline, nvml.look)
+        readings = [seen for seen in look.observations if isinstance(seen, GpuReading) and seen.index is not None]
+        gpus = tuple(
+            RecordedGpu(index=each.index or 0, uuid=each.gpu, name=each.name or "", pci_bus_id=each.pci_bus_id)
+            for each in readings
+        )
+        return gpus, nvml.driver_version() if readings else None
 
 
 @contextlib.contextmanager

@@ -103,9 +103,22 @@ class Cycle:
         for each in seen:
             if self._record is not None:
                 self._record(each)
-            self.node, told = fold(self.node, each)
+            before = self.node
+            self.node, told = fold(before, each)
             events.extend(told)
+            if isinstance(each, SourceReading):
+                self._tell_of_source(each.name, before)
         return tuple(events)
+
+    def _tell_of_source(self, name: str, before: Node) -> None:
+        """Say when a source begins to see less than it should, and when it sees all again."""
+        known = before.sources.get(name)
+        was, problem = None if known is None else known.last.problem, self.node.sources[name].last.problem
+        if (problem is None) != (was is None):
+            if problem is None:
+                self._log.info("source_sees_again", source=name)
+            else:
+                self._log.warning("source_problem", source=name, problem=problem)
 
     def _patience(self) -> float:
         """How long the next cycle may wait: what is news already is not to wait for more."""

@@ -1,5 +1,6 @@
 """The service as its operator knows it: paused and resumed, configured anew, with daemons that it found itself."""
 
+import os
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from .conftest import Starter
+from .containers import Container
 from .standin.mps import MpsStandIn
 from .standin.nvml import Device, NvmlStandIn
 from .test_end_to_end import GPU, Exporter, environment, run, serve
@@ -158,3 +160,22 @@ def test_a_web_configuration_that_is_wrong_is_found_by_the_check(environment: di
     done = run(environment, "serve", "--config.check", f"--web.config.file={tmp_path / 'web.yml'}")
 
     assert (done.returncode, "tls_server_confg" in done.stderr) == (2, True)
+
+
+def test_a_daemon_in_a_container_is_told_of_in_this_machines_pids(
+    serve: Serve, environment: dict[str, str], tmp_path: Path
+) -> None:
+    exporter = serve(CUDA_MPS_EXPORTER_DISCOVERY="true")
+    with Container(tmp_path / "container") as container:
+        daemon = container.start()
+        inner, outer = container.client()
+        container.mps.connect_and_wait(inner)
+
+        exporter.shows(1, "cuda_mps_client_info", pid=str(outer))
+        ((labels, _),) = exporter.samples("cuda_mps_client_info", pid=str(outer))
+        assert labels["daemon"].startswith(f"{container.directory}/pipe@")
+        assert exporter.value("cuda_mps_daemon_up", daemon=labels["daemon"]) == 1
+
+        os.kill(daemon, signal.SIGKILL)
+        exporter.shows(1, "cuda_mps_daemon_losses_total", daemon=labels["daemon"])
+        exporter.shows(None, "cuda_mps_client_info", pid=str(outer))

@@ -36,6 +36,7 @@ class Processes:
         self._poll = select.poll()
         self._unseen: dict[int, float] = {}
         self._pid_files_due = 0.0
+        self._looked_at: Mapping[str, Place] = {}
         self._recheck_due = 0.0
 
     def watch(self, pids: frozenset[int]) -> None:
@@ -53,9 +54,11 @@ class Processes:
             self._forget(pid)
         now = self._clock.monotonic()
         seen: list[Observation] = [reading for pid in self._unmet(wanted, now) if (reading := self._meet(pid, now))]
-        if now >= self._pid_files_due:
+        places = self._places
+        if now >= self._pid_files_due or places != self._looked_at:
             self._pid_files_due = now + PID_FILES_SECONDS
-            seen.extend(self._pid_files.changed(self._places))
+            self._looked_at = places
+            seen.extend(self._pid_files.changed(places))
         if now >= self._recheck_due:
             self._recheck_due = now + RECHECK_SECONDS
             seen.extend(self._exits(self._replaced()))

@@ -66,8 +66,12 @@ class Exporter:
         self.child.end()
 
     def evidence(self) -> str:
-        """Its log, for the report of a failed test."""
-        return self.child.evidence()
+        """Its log, and what it says of its own eyes, for the report of a failed test."""
+        try:
+            told = [line for line in fetch(self.url).text.splitlines() if line.startswith("cuda_mps_exporter_source")]
+        except OSError as problem:
+            told = [f"{self.url}: {problem}"]
+        return "\n".join([self.child.evidence(), *told])
 
     def _assert_serves(self) -> None:
         try:

@@ -43,13 +43,17 @@ class TestThreeClients:
         self, exporter: Exporter, daemon: ControlDaemon, three: list[Client]
     ) -> None:
         """Identity stands on the info family alone."""
-        scrape = eventually(lambda: _lists(exporter, three))
-        for info in scrape.select("cuda_mps_client_info"):
-            assert info.value == 1
-            assert info.labels["server"] == str(daemon.server())
-            assert info.labels["uid"] == "0"
-            assert info.labels["user"] == "root"
-            assert "load" in info.labels["command"]
+
+        def identified() -> None:
+            """Who a process is, is known a moment after that it is."""
+            for info in _lists(exporter, three).select("cuda_mps_client_info"):
+                assert info.value == 1
+                assert info.labels["server"] == str(daemon.server())
+                assert info.labels["uid"] == "0"
+                assert info.labels["user"] == "root"
+                assert "load" in info.labels["command"]
+
+        eventually(identified)
 
     def test_they_are_counted(self, exporter: Exporter, daemon: ControlDaemon, three: list[Client]) -> None:
         """Levels and counters agree, and nobody is told of as refused or waiting."""
