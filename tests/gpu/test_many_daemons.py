@@ -51,8 +51,8 @@ class TestTwoDaemons:
             for each, client in ((daemon, ours), (other, theirs)):
                 name = str(each.pipe_directory)
                 assert scrape.value("cuda_mps_daemon_up", daemon=name) == 1
-                (info,) = scrape.select("cuda_mps_client_info", daemon=name)
-                assert info.labels["pid"] == str(client.pid)
+                told = [info.labels["pid"] for info in scrape.select("cuda_mps_client_info", daemon=name)]
+                assert told == [str(client.pid)]
             expected = {
                 each.labels["daemon"]: each.labels["expected"] for each in scrape.select("cuda_mps_daemon_info")
             }
@@ -100,7 +100,9 @@ def test_a_daemon_in_namespaces_of_its_own_is_told_of_in_the_hosts_pids(
 
     def told() -> str:
         scrape = exporter.scrape()
-        (info,) = scrape.select("cuda_mps_client_info", pid=str(namespaced.client_in_it()))
+        found = scrape.select("cuda_mps_client_info", pid=str(namespaced.client_in_it()))
+        assert len(found) == 1
+        (info,) = found
         assert info.labels["server"] == str(namespaced.server_in_it())
         name = info.labels["daemon"]
         assert scrape.value("cuda_mps_daemon_up", daemon=name) == 1
