@@ -1,0 +1,51 @@
+"""Scrapes as Prometheus makes them, and how long they take."""
+
+import gzip
+import http.client
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+HEADERS = {
+    "Accept": "application/openmetrics-text;version=1.0.0;q=0.5,application/openmetrics-text;version=0.0.1;q=0.4,"
+    "text/plain;version=1.0.0;q=0.3,text/plain;version=0.0.4;q=0.2,*/*;q=0.1",
+    "Accept-Encoding": "gzip",
+}
+"""What Prometheus sends (scrape/scrape.go)."""
+
+PATIENCE_SECONDS = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """A body as it was sent, and how long it took from the connection's first packet to the last byte, in seconds."""
+
+    body: bytes
+    seconds: float
+
+    @property
+    def text(self) -> str:
+        """What it says."""
+        return (gzip.decompress(self.body) if self.body.startswith(b"\x1f\x8b") else self.body).decode()
+
+
+def fetch(port: int, path: str = "/metrics") -> Fetched:
+    """One GET on a connection of its own: the exporter speaks HTTP/1.0, which ends it with the answer."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE_SECONDS)
+    began = time.perf_counter()
+    try:
+        connection.request("GET", path, headers=HEADERS)
+        answer = connection.getresponse()
+        body = answer.read()
+    finally:
+        connection.close()
+    seconds = time.perf_counter() - began
+    if answer.status != http.client.OK:
+        raise ConnectionError(f"{path}: {answer.status}: {body[:200]!r}")
+    return Fetched(body, seconds)
+
+
+def percentile(seconds: Sequence[float], percent: int) -> float:
+    """Of many measurements, the one that so many percent do not exceed."""
+    return statistics.quantiles(seconds, n=100, method="inclusive")[percent - 1]

@@ -1,0 +1,87 @@
+"""The programs that are measured, each in a process of its own."""
+
+import contextlib
+import os
+import re
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from benchmarks.fetch import PATIENCE_SECONDS, Fetched, fetch
+from benchmarks.node import Node
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+class Program:
+    """A program that serves metrics."""
+
+    def __init__(self, process: "subprocess.Popen[bytes]", port: int, log: Path) -> None:
+        self.process = process
+        self.port = port
+        self._log = log
+
+    @property
+    def pid(self) -> int:
+        """For those who measure it."""
+        return self.process.pid
+
+    def fetch(self, path: str = "/metrics") -> Fetched:
+        """One GET."""
+        return fetch(self.port, path)
+
+    def wait_until(self, said: str, seconds: float = PATIENCE_SECONDS, times: int | None = None) -> None:
+        """Until its metrics say this, so many times if it is told how many; RuntimeError if they never do."""
+        found = 0
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline and self.process.poll() is None:
+            with contextlib.suppress(OSError):
+                found = len(re.findall(said, self.fetch().text, re.MULTILINE))
+                if found == times or (times is None and found):
+                    return
+            time.sleep(0.1)
+        raise RuntimeError(f"{said}: {found} times, not {times}; its log ends:\n{self._log.read_text()[-2000:]}")
+
+
+def free_port() -> int:
+    """A port that nobody listens on just now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+@contextlib.contextmanager
+def running(command: Sequence[str], port: int, environment: Mapping[str, str], log: Path) -> Iterator[Program]:
+    """A program at work; it is ended with the block."""
+    with log.open("wb") as stream:
+        process = subprocess.Popen(
+            command, env=os.environ | environment, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=stream, stderr=stream
+        )
+    try:
+        yield Program(process, port, log)
+    finally:
+        process.terminate()
+        try:
+            process.wait(10)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+@contextlib.contextmanager
+def exporter(node: Node, module: str = "exporter") -> Iterator[Program]:
+    """The exporter with default settings, once it shows all clients of the node and their memory."""
+    port = free_port()
+    run, state = node.directory / "run", node.directory / "state"
+    for directory in (run, state):
+        directory.mkdir(exist_ok=True)
+    environment = {**node.environment(), "RUNTIME_DIRECTORY": str(run), "STATE_DIRECTORY": str(state)}
+    command = [sys.executable, "-m", module, "serve", f"--web.listen-address=127.0.0.1:{port}"]
+    with running(command, port, environment, node.directory / "exporter.log") as program:
+        for family in ("cuda_mps_client_info", "cuda_mps_client_memory_used_bytes"):
+            program.wait_until(f"^{family}{{", times=len(node.clients))
+        yield program

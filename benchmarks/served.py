@@ -1,0 +1,69 @@
+"""The exporter, with two pages more: `/static`, the metrics as they were when it was first asked for, and `/renderings`.
+
+The first is a body of the same size from the same server, to compare a scrape with; the second has the CPU seconds of
+each publication, as JSON. Everything else is as in `python -m exporter`, and so are the arguments.
+"""
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import is_dataclass, replace
+from typing import Any
+
+from exporter import cli
+from exporter.metrics.exposition import Exposition
+from exporter.web import Answer, Site
+
+Respond = Callable[..., Answer]
+
+
+def with_more_pages(answer: Respond, renderings: list[float]) -> Respond:
+    """Answers as before, and to those two paths too."""
+    static: list[Answer] = []
+
+    def respond(site: Site, request: Any, *headers: str) -> Answer:
+        match _path(request):
+            case "/static":
+                if not static:
+                    static.append(answer(site, _with_path(request, "/metrics"), *headers))
+                return static[0]
+            case "/renderings":
+                metrics = answer(site, _with_path(request, "/metrics"), *headers)
+                return replace(metrics, body=json.dumps(renderings).encode(), gzipped=False)
+            case _:
+                return answer(site, request, *headers)
+
+    return respond
+
+
+def timed(publish: Callable[..., None], seconds: list[float]) -> Callable[..., None]:
+    """Publishes as before, and notes how much CPU time that took."""
+
+    def publish_timed(*arguments: Any) -> None:
+        began = time.thread_time()
+        publish(*arguments)
+        seconds.append(time.thread_time() - began)
+
+    return publish_timed
+
+
+def _path(request: Any) -> str:
+    path: str = request.path if is_dataclass(request) else request
+    return path
+
+
+def _with_path(request: Any, path: str) -> Any:
+    return replace(request, path=path) if is_dataclass(request) else path
+
+
+def main() -> int:
+    """Serve."""
+    renderings: list[float] = []
+    Site.answer = with_more_pages(Site.answer, renderings)  # type: ignore[method-assign]
+    Exposition.publish = timed(Exposition.publish, renderings)  # type: ignore[method-assign]
+    return cli.main(sys.argv[1:])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,102 @@
+"""A node of stand-ins: a control daemon with clients that are real processes, and an NVML library."""
+
+import contextlib
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from tests.standin.mps import MpsStandIn, wait_until
+from tests.standin.nvml import MEBIBYTE, Behaviour, Device, NvmlStandIn, Process, hangs
+
+CLIENT = ("sleep", "infinity")
+ROOM = 64
+"""How many more clients the server takes than there are: for those that come and go."""
+
+
+class StandInNode:
+    """So many GPUs, which one daemon serves, with so many clients on each."""
+
+    def __init__(self, gpus: int, clients_each: int, command: Sequence[str] = CLIENT) -> None:
+        """`command` is what a client runs."""
+        self.directory = Path(tempfile.mkdtemp(prefix="mps-node-"))
+        self.title = f"stand-in node, {gpus} GPUs with {clients_each} clients each"
+        self.clients: Sequence[int] = ()
+        self._devices = [
+            Device(index=index, uuid=_uuid(index), bus_id=f"0000:{index + 1:02x}:00.0") for index in range(gpus)
+        ]
+        self._mps = MpsStandIn(
+            self.directory, gpus=[device.uuid for device in self._devices], max_clients=gpus * clients_each + ROOM
+        )
+        self._nvml = NvmlStandIn(self.directory)
+        self._command = command
+        self._clients_each = clients_each
+        self._processes: list[subprocess.Popen[bytes]] = []
+
+    def __enter__(self) -> "StandInNode":
+        """Start everything."""
+        self._nvml.build()
+        self._mps.start()
+        for device in self._devices * self._clients_each:
+            self._processes.append(subprocess.Popen(self._command))
+            self._mps.connect_and_wait(self._processes[-1].pid, devices=(device.index,))
+        self.clients = [process.pid for process in self._processes]
+        self._write()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End everything."""
+        for process in self._processes:
+            process.kill()
+            process.wait()
+        self._mps.close()
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+    def environment(self) -> dict[str, str]:
+        """What to set in a process that is to find the stand-ins."""
+        return self._mps.environment() | self._nvml.environment()
+
+    @contextlib.contextmanager
+    def daemon_hangs(self) -> Iterator[None]:
+        """For so long, the daemon answers nobody."""
+        self._mps.stop_signal()
+        try:
+            yield
+        finally:
+            self._mps.cont()
+
+    @contextlib.contextmanager
+    def nvml_hangs(self) -> Iterator[None]:
+        """For so long, no call of NVML returns."""
+        self._write(hangs("*"))
+        try:
+            yield
+        finally:
+            self._write()
+
+    def pass_through(self, count: int) -> None:
+        """So many more clients come, and go."""
+        passing = [subprocess.Popen(self._command) for _ in range(count)]
+        for process in passing:
+            self._mps.connect(process.pid)
+        for process in passing:
+            wait_until(lambda process=process: self._mps.outcome(process.pid) == "active", "a client")
+        for process in passing:
+            process.kill()
+            process.wait()
+
+    def _write(self, *behaviours: Behaviour) -> None:
+        self._nvml.write([self._busy(device) for device in self._devices], behaviours)
+
+    def _busy(self, device: Device) -> Device:
+        """The device with its clients, and the server, to which NVML gives all their use."""
+        count = len(self._devices)
+        clients = [Process(pid, 2048 * MEBIBYTE) for pid in self.clients[device.index :: count]]
+        server = Process(self._mps.server_pid or 0, 66 * MEBIBYTE, in_mps_list=False, sm_percent=50)
+        return replace(device, processes=(server, *clients), gpu_percent=50, memory_percent=20)
+
+
+def _uuid(index: int) -> str:
+    return f"GPU-{index:08x}-b0ba-115c-7d58-bd5711d3de4b"
