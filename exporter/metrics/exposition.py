@@ -7,10 +7,10 @@ import gzip
 import threading
 from dataclasses import dataclass
 
-from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from exporter.clock import Clock
+from exporter.metrics.writer import Writer
 
 WANTED_SECONDS = 300.0
 
@@ -39,6 +39,7 @@ class Exposition:
         self._collector: Collector | None = None
         self._encoded: dict[Encoding, Encoded] = {}
         self._wanted: dict[Encoding, float] = {}
+        self._writers = {accept: Writer(accept) for accept in (TEXT, TEXT_1, OPENMETRICS)}
 
     @property
     def ready(self) -> bool:
@@ -51,7 +52,7 @@ class Exposition:
         with self._lock:
             self._wanted = {encoding: at for encoding, at in self._wanted.items() if at >= since}
             wanted = tuple(self._wanted)
-        encoded = {encoding: _encode(collector, encoding) for encoding in wanted}
+        encoded = {encoding: self._encode(collector, encoding) for encoding in wanted}
         with self._lock:
             self._collector, self._encoded = collector, encoded
 
@@ -63,8 +64,14 @@ class Exposition:
                 return None
             self._wanted[encoding] = self._clock.monotonic()
             if encoding not in self._encoded:
-                self._encoded[encoding] = _encode(self._collector, encoding)
+                self._encoded[encoding] = self._encode(self._collector, encoding)
             return self._encoded[encoding]
+
+    def _encode(self, collector: Collector, encoding: Encoding) -> Encoded:
+        accept, gzipped = encoding
+        writer = self._writers[accept]
+        body = writer.write(collector)
+        return Encoded(gzip.compress(body, compresslevel=1) if gzipped else body, writer.content_type, gzipped)
 
 
 def _format(accept: str) -> str:
@@ -76,10 +83,3 @@ def _format(accept: str) -> str:
         if media == "text/plain":
             return TEXT_1 if "version=1.0.0" in parameters else TEXT
     return TEXT
-
-
-def _encode(collector: Collector, encoding: Encoding) -> Encoded:
-    accept, gzipped = encoding
-    write, content_type = choose_encoder(accept)
-    body = write(collector)
-    return Encoded(gzip.compress(body, compresslevel=1) if gzipped else body, content_type, gzipped)

@@ -1,0 +1,56 @@
+"""A writer gives what the library gives for the whole, though it writes only what has changed."""
+
+from collections.abc import Iterable, Sequence
+
+import pytest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.registry import Collector
+
+from exporter.metrics.exposition import OPENMETRICS, TEXT, TEXT_1
+from exporter.metrics.writer import Writer
+
+every_format = pytest.mark.parametrize("accept", [TEXT, TEXT_1, OPENMETRICS])
+
+
+class Families(Collector):
+    """Families that are made anew each time that they are asked for, as the catalogue's are."""
+
+    def __init__(self, *values: float, names: Sequence[str] = ("first", "second")) -> None:
+        self.values = values
+        self.names = names
+
+    def collect(self) -> Iterable[Metric]:
+        """Two gauges or so, a counter and a histogram."""
+        for name in self.names:
+            gauge = GaugeMetricFamily(name, 'what "it" is \\ in\none line', labels=["who"])
+            for number, value in enumerate(self.values):
+                gauge.add_metric([f'é"\\\n{number}'], value)
+            yield gauge
+        yield CounterMetricFamily("times", "how often", value=sum(self.values))
+        yield HistogramMetricFamily("spans", "how long", buckets=[("1", 1), ("+Inf", 2)], sum_value=3)
+
+
+@every_format
+def test_the_whole_is_what_the_library_writes(accept: str) -> None:
+    write, content_type = choose_encoder(accept)
+    writer = Writer(accept)
+    snapshots = [Families(1), Families(1), Families(2), Families(2, 3), Families(3, names=["second"]), Families(3)]
+
+    assert [writer.write(each) for each in snapshots] == [write(each) for each in snapshots]
+    assert writer.content_type == content_type
+
+
+@every_format
+def test_what_has_not_changed_is_not_written_again(accept: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    writer = Writer(accept)
+    writer.write(Families(1))
+    written: list[Metric] = []
+    write = writer._text
+    monkeypatch.setattr(writer, "_text", lambda metric: (written.append(metric), write(metric))[1])
+    writer.write(Families(1))
+    assert written == []
+
+    writer.write(Families(1, names=("first", "third")))
+
+    assert [metric.name for metric in written] == ["third"]
