@@ -1,4 +1,4 @@
-"""This machine's GPU, a control daemon in directories of its own, and clients that run CUDA."""
+"""A real node: the GPU of the machine, a control daemon in directories of its own, and clients that run CUDA."""
 
 import contextlib
 import os

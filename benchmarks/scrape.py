@@ -54,17 +54,16 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--case", action="append", metavar="NAME", help="this one alone; can be given again")
     told = parser.parse_args(words)
     figures: list[Figure] = []
-    with real_or_standin(told) as node:
-        with exporter(node, "benchmarks.served") as program:
-            figures.append(Figure(name="clients", value=len(node.clients)))
-            figures.append(Figure(name="size of a scrape, packed", value=len(program.fetch().body), unit="bytes"))
-            program.fetch("/static")
-            for name, case in cases(node).items():
-                if told.case is None or name in told.case:
-                    with case.begins():
-                        program.wait_until(case.noticed, PATIENCE_SECONDS)
-                        figures.extend(_compare(program, name, told.requests))
-            figures.extend(_renderings(program))
+    with real_or_standin(told) as node, exporter(node, "benchmarks.served") as program:
+        figures.append(Figure(name="clients", value=len(node.clients)))
+        figures.append(Figure(name="size of a scrape, packed", value=len(program.fetch().body), unit="bytes"))
+        program.fetch("/static")
+        for name, case in cases(node).items():
+            if told.case is None or name in told.case:
+                with case.begins():
+                    program.wait_until(case.noticed, PATIENCE_SECONDS)
+                    figures.extend(_compare(program, name, told.requests))
+        figures.extend(_renderings(program))
     return report(f"Scrapes: {node.title}", figures, told.json)
 
 

@@ -1,4 +1,4 @@
-"""The exporter, with two pages more: `/static`, the metrics as they were when it was first asked for, and `/renderings`.
+"""The exporter, with two pages more: `/static`, metrics of the moment in which it was first asked for, and `/renderings`.
 
 The first is a body of the same size from the same server, to compare a scrape with; the second has the CPU seconds of
 each publication, as JSON. Everything else is as in `python -m exporter`, and so are the arguments.
