@@ -1,4 +1,4 @@
-"""The exporter, with two pages more: `/static`, metrics of the moment in which it was first asked for, and `/renderings`.
+"""The exporter, with two more pages: `/static`, the metrics of when it was first asked for, and `/renderings`.
 
 The first is a body of the same size from the same server, to compare a scrape with; the second has the CPU seconds of
 each publication, as JSON. Everything else is as in `python -m exporter`, and so are the arguments.
@@ -8,7 +8,7 @@ import json
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import is_dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from exporter import cli
@@ -49,12 +49,12 @@ def timed(publish: Callable[..., None], seconds: list[float]) -> Callable[..., N
 
 
 def _path(request: Any) -> str:
-    path: str = request.path if is_dataclass(request) else request
+    path: str = request if isinstance(request, str) else request.path
     return path
 
 
 def _with_path(request: Any, path: str) -> Any:
-    return replace(request, path=path) if is_dataclass(request) else path
+    return path if isinstance(request, str) else replace(request, path=path)
 
 
 def main() -> int:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from tests.standin.mps import MpsStandIn, wait_until
+from tests.standin.mps import MpsStandIn
 from tests.standin.nvml import MEBIBYTE, Behaviour, Device, NvmlStandIn, Process, hangs
 
 CLIENT = ("sleep", "infinity")
@@ -80,9 +80,7 @@ class StandInNode:
         """So many more clients come, and go."""
         passing = [subprocess.Popen(self._command) for _ in range(count)]
         for process in passing:
-            self._mps.connect(process.pid)
-        for process in passing:
-            wait_until(lambda process=process: self._mps.outcome(process.pid) == "active", "a client")
+            self._mps.connect_and_wait(process.pid)
         for process in passing:
             process.kill()
             process.wait()
