@@ -29,6 +29,7 @@ class Processes:
         self._wanted: frozenset[int] = frozenset()
         self._known: dict[int, int] = {}
         self._pidfds: dict[int, int] = {}
+        self._poll = select.poll()
         self._unseen: dict[int, float] = {}
         self._pid_files_due = 0.0
         self._recheck_due = 0.0
@@ -69,6 +70,7 @@ class Processes:
         """
         with contextlib.suppress(OSError, OverflowError):
             self._pidfds[pid] = os.pidfd_open(pid)
+            self._poll.register(self._pidfds[pid], select.POLLIN)
         reading = self._proc.facts(pid)
         if reading is None:
             self._forget(pid)
@@ -84,11 +86,8 @@ class Processes:
 
     def _ended(self, timeout: float) -> list[int]:
         """The watched processes that have exited, waiting for one if none has."""
-        poll = select.poll()
-        by_descriptor = {descriptor: pid for pid, descriptor in self._pidfds.items()}
-        for descriptor in by_descriptor:
-            poll.register(descriptor, select.POLLIN)
-        return [by_descriptor[descriptor] for descriptor, _ in poll.poll(timeout * 1000)]
+        ended = {descriptor for descriptor, _ in self._poll.poll(timeout * 1000)}
+        return [pid for pid, descriptor in self._pidfds.items() if descriptor in ended] if ended else []
 
     def _exits(self, pids: Iterable[int]) -> list[ProcessExit]:
         """Tell of processes that have gone, and watch them no more.
@@ -105,4 +104,5 @@ class Processes:
         self._known.pop(pid, None)
         descriptor = self._pidfds.pop(pid, None)
         if descriptor is not None:
+            self._poll.unregister(descriptor)
             os.close(descriptor)
