@@ -50,6 +50,10 @@ class RealNode:
         """End everything."""
         self._closing.close()
 
+    def adopt(self, pid: int) -> None:
+        """One more client: a process of somebody else's that has this node's environment, and connects by itself."""
+        self.clients = [*self.clients, pid]
+
     def environment(self) -> dict[str, str]:
         """What to set in a process that is to find the daemon."""
         return self._daemon.environment

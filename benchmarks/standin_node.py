@@ -54,6 +54,12 @@ class StandInNode:
         self._mps.close()
         shutil.rmtree(self.directory, ignore_errors=True)
 
+    def adopt(self, pid: int) -> None:
+        """One more client: a process of somebody else's, which stays."""
+        self._mps.connect_and_wait(pid)
+        self.clients = [*self.clients, pid]
+        self._write()
+
     def environment(self) -> dict[str, str]:
         """What to set in a process that is to find the stand-ins."""
         return self._mps.environment() | self._nvml.environment()
