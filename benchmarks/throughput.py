@@ -4,6 +4,7 @@ import random
 import statistics
 import sys
 import time
+from argparse import Namespace
 from collections.abc import Sequence
 
 from benchmarks import arguments
@@ -29,7 +30,7 @@ def main(words: Sequence[str] | None = None) -> int:
         parser.error(f"--pairs: from 2 to {len(STUDENT_95) + 1}")
     made = RealNode(clients=0) if told.real else StandInNode(told.gpus, clients_each=0)
     with made as node, crowd(node, told.clients) as clients:
-        pairs = [_pair(node, clients, told.settle, told.seconds) for _ in range(told.pairs)]
+        pairs = [_pair(node, clients, told) for _ in range(told.pairs)]
     losses = [100 * (without - beside) / without for without, beside in pairs]
     figures = [
         Figure(name="clients", value=told.clients),
@@ -42,23 +43,23 @@ def main(words: Sequence[str] | None = None) -> int:
     return report(f"Throughput, {told.pairs} pairs: {node.title}", figures, told.json)
 
 
-def _pair(node: RealNode | StandInNode, clients: Crowd, settle: float, seconds: float) -> tuple[float, float]:
+def _pair(node: RealNode | StandInNode, clients: Crowd, told: Namespace) -> tuple[float, float]:
     """Rates without the exporter and beside it, in an order left to chance, so that no drift favours either."""
-    rates = dict.fromkeys(("without", "beside"), 0.0)
-    for which in random.sample(sorted(rates), 2):
-        rates[which] = (_beside if which == "beside" else _without)(node, clients, settle, seconds)
+    rates: dict[str, float] = {}
+    for which in random.sample(("without", "beside"), 2):
+        rates[which] = _without(clients, told) if which == "without" else _beside(node, clients, told)
     return rates["without"], rates["beside"]
 
 
-def _without(_node: RealNode | StandInNode, clients: Crowd, settle: float, seconds: float) -> float:
-    time.sleep(settle)
-    return clients.rate(lambda: time.sleep(seconds))
+def _without(clients: Crowd, told: Namespace) -> float:
+    time.sleep(told.settle)
+    return clients.rate(lambda: time.sleep(told.seconds))
 
 
-def _beside(node: RealNode | StandInNode, clients: Crowd, settle: float, seconds: float) -> float:
-    with exporter(node) as program:
-        scrape_for(settle, program)
-        return clients.rate(lambda: scrape_for(seconds, program))
+def _beside(node: RealNode | StandInNode, clients: Crowd, told: Namespace) -> float:
+    with exporter(node, told.flag) as program:
+        scrape_for(told.settle, program)
+        return clients.rate(lambda: scrape_for(told.seconds, program))
 
 
 if __name__ == "__main__":
