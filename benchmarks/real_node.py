@@ -22,7 +22,7 @@ class RealNode:
     def __init__(self, clients: int) -> None:
         self.directory = Path(tempfile.mkdtemp(prefix="mps", dir="/tmp"))
         self.directory.chmod(0o755)
-        self.title = f"{_gpu()}, {clients} clients"
+        self.title = _gpu()
         self.clients: Sequence[int] = ()
         self._count = clients
         self._daemon = ControlDaemon(self.directory / "daemon")

@@ -22,7 +22,7 @@ class StandInNode:
     def __init__(self, gpus: int, clients_each: int, command: Sequence[str] = CLIENT) -> None:
         """`command` is what a client runs."""
         self.directory = Path(tempfile.mkdtemp(prefix="mps-node-"))
-        self.title = f"stand-in node, {gpus} GPUs with {clients_each} clients each"
+        self.title = f"stand-ins, {gpus} GPU" + "s" * (gpus != 1)
         self.clients: Sequence[int] = ()
         self._devices = [
             Device(index=index, uuid=_uuid(index), bus_id=f"0000:{index + 1:02x}:00.0") for index in range(gpus)
