@@ -30,7 +30,7 @@ def main(words: Sequence[str] | None = None) -> int:
     told = parser.parse_args(words)
     if told.nvitop is None:
         parser.error("nvitop-exporter is not installed: pip install '.[benchmarks]'")
-    with real_or_standin(told) as node, exporter(node) as ours, nvitop(node, told.nvitop) as theirs:
+    with real_or_standin(told) as node, exporter(node, told.flag) as ours, nvitop(node, told.nvitop) as theirs:
         theirs.wait_until(f'^process_gpu_memory.*pid="{node.clients[-1]}"')
         figures = [Figure(name="clients", value=len(node.clients)), *_compare(ours, theirs, told.seconds, told.scrapes)]
     return report(f"Against nvitop-exporter: {node.title}", figures, told.json)

@@ -13,4 +13,7 @@ def parser(script: str, purpose: str, *, gpus: int, clients: int) -> argparse.Ar
     found.add_argument(
         "--real", action="store_true", help="on this machine's GPU, with MPS and nvcc, instead of stand-ins; as root"
     )
+    found.add_argument(
+        "--flag", action="append", default=[], metavar="FLAG", help="one more of the exporter's own; can be given again"
+    )
     return found

@@ -20,7 +20,7 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, default=120.0, help="measure for so long (default: %(default)s)")
     parser.add_argument("--settle", type=float, default=15.0, help="but leave out so much of its start")
     told = parser.parse_args(words)
-    with real_or_standin(told) as node, exporter(node) as program:
+    with real_or_standin(told) as node, exporter(node, told.flag) as program:
         scrape_for(told.settle, program)
         before, began = cpu(program.pid), time.monotonic()
         scrape_for(told.seconds, program)

@@ -24,7 +24,7 @@ def main(words: Sequence[str] | None = None) -> int:
     told = parser.parse_args(words)
     if told.real:
         parser.error("a real GPU takes hours for so many clients; this is for stand-ins alone")
-    with StandInNode(told.gpus, told.clients) as node, exporter(node) as program:
+    with StandInNode(told.gpus, told.clients) as node, exporter(node, told.flag) as program:
         began = resident_mib(program.pid)
         samples: list[float] = []
         for left in range(told.churn, 0, -AT_ONCE):

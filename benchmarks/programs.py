@@ -73,14 +73,14 @@ def running(command: Sequence[str], port: int, environment: Mapping[str, str], l
 
 
 @contextlib.contextmanager
-def exporter(node: Node, module: str = "exporter") -> Iterator[Program]:
-    """The exporter with default settings, once it shows all clients of the node and their memory."""
+def exporter(node: Node, flags: Sequence[str] = (), module: str = "exporter") -> Iterator[Program]:
+    """The exporter with default settings and these flags, once it shows all clients of the node and their memory."""
     port = free_port()
     run, state = node.directory / "run", node.directory / "state"
     for directory in (run, state):
         directory.mkdir(exist_ok=True)
     environment = {**node.environment(), "RUNTIME_DIRECTORY": str(run), "STATE_DIRECTORY": str(state)}
-    command = [sys.executable, "-m", module, "serve", f"--web.listen-address=127.0.0.1:{port}"]
+    command = [sys.executable, "-m", module, "serve", f"--web.listen-address=127.0.0.1:{port}", *flags]
     with running(command, port, environment, node.directory / "exporter.log") as program:
         for family in ("cuda_mps_client_info", "cuda_mps_client_memory_used_bytes"):
             program.wait_until(f"^{family}{{", times=len(node.clients))

@@ -22,7 +22,7 @@ class RealNode:
     def __init__(self, clients: int) -> None:
         self.directory = Path(tempfile.mkdtemp(prefix="mps", dir="/tmp"))
         self.directory.chmod(0o755)
-        self.title = f"{_gpu()}, {clients} clients"
+        self.title = _gpu()
         self.clients: Sequence[int] = ()
         self._count = clients
         self._daemon = ControlDaemon(self.directory / "daemon")
@@ -49,6 +49,10 @@ class RealNode:
     def __exit__(self, *_: object) -> None:
         """End everything."""
         self._closing.close()
+
+    def adopt(self, pid: int) -> None:
+        """One more client: a process of somebody else's that has this node's environment, and connects by itself."""
+        self.clients = [*self.clients, pid]
 
     def environment(self) -> dict[str, str]:
         """What to set in a process that is to find the daemon."""

@@ -54,7 +54,7 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--case", action="append", metavar="NAME", help="this one alone; can be given again")
     told = parser.parse_args(words)
     figures: list[Figure] = []
-    with real_or_standin(told) as node, exporter(node, "benchmarks.served") as program:
+    with real_or_standin(told) as node, exporter(node, told.flag, "benchmarks.served") as program:
         figures.append(Figure(name="clients", value=len(node.clients)))
         figures.append(Figure(name="size of a scrape, packed", value=len(program.fetch().body), unit="bytes"))
         program.fetch("/static")

@@ -15,8 +15,6 @@ CLIENT = ("sleep", "infinity")
 ROOM = 64
 """How many more clients the server takes than there are: for those that come and go."""
 
-SENSORS = {"temperature": 45, "power": 350_000, "ecc_corrected": 0, "ecc_uncorrected": 0, "clocks_event_reasons": 0}
-
 
 class StandInNode:
     """So many GPUs, which one daemon serves, with so many clients on each."""
@@ -24,11 +22,10 @@ class StandInNode:
     def __init__(self, gpus: int, clients_each: int, command: Sequence[str] = CLIENT) -> None:
         """`command` is what a client runs."""
         self.directory = Path(tempfile.mkdtemp(prefix="mps-node-"))
-        self.title = f"stand-in node, {gpus} GPUs with {clients_each} clients each"
+        self.title = f"stand-ins, {gpus} GPU" + "s" * (gpus != 1)
         self.clients: Sequence[int] = ()
         self._devices = [
-            Device(index=index, uuid=_uuid(index), bus_id=f"0000:{index + 1:02x}:00.0", readings=SENSORS)
-            for index in range(gpus)
+            Device(index=index, uuid=_uuid(index), bus_id=f"0000:{index + 1:02x}:00.0") for index in range(gpus)
         ]
         self._mps = MpsStandIn(
             self.directory, gpus=[device.uuid for device in self._devices], max_clients=gpus * clients_each + ROOM
@@ -56,6 +53,12 @@ class StandInNode:
             process.wait()
         self._mps.close()
         shutil.rmtree(self.directory, ignore_errors=True)
+
+    def adopt(self, pid: int) -> None:
+        """One more client: a process of somebody else's, which stays."""
+        self._mps.connect_and_wait(pid)
+        self.clients = [*self.clients, pid]
+        self._write()
 
     def environment(self) -> dict[str, str]:
         """What to set in a process that is to find the stand-ins."""

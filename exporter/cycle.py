@@ -18,16 +18,11 @@ from exporter.core.fold import fold
 from exporter.model.event import Event
 from exporter.model.node import Node
 from exporter.model.observation import Observation, SourceReading
+from exporter.pace import Pace
 from exporter.sources.eye import Inbox
 from exporter.sources.lookout import Asker, Lookout
 
 TICK_SECONDS = 0.5
-
-PUBLISH_SECONDS = 0.1
-"""How soon after one publication the next may follow, since each is written out."""
-
-QUIET_PUBLISH_SECONDS = 5.0
-"""How often to publish where nothing is new but that the sources still see."""
 
 
 class Cycle:
@@ -55,8 +50,7 @@ class Cycle:
         self._record = record
         self._turned = turned
         self._log = structlog.get_logger()
-        self._published_at = clock.monotonic()
-        self._published = False
+        self._pace = Pace(clock.monotonic())
         self._unpublished = False
 
     def tell(self, seen: Sequence[Observation], rhythm: Rhythm) -> None:
@@ -122,16 +116,14 @@ class Cycle:
 
     def _patience(self) -> float:
         """How long the next cycle may wait: what is news already is not to wait for more."""
-        left = PUBLISH_SECONDS - (self._clock.monotonic() - self._published_at)
-        return min(TICK_SECONDS, max(0.0, left)) if self._unpublished else TICK_SECONDS
+        return min(TICK_SECONDS, self._pace.wait(self._clock.monotonic(), news=self._unpublished))
 
     def _publish_if_due(self) -> None:
-        waited = self._clock.monotonic() - self._published_at
-        first = self._unpublished and not self._published
-        if first or waited >= (PUBLISH_SECONDS if self._unpublished else QUIET_PUBLISH_SECONDS):
+        began = self._clock.monotonic()
+        if self._pace.wait(began, news=self._unpublished) == 0:
             self._publish(self.node)
-            self._published_at = self._clock.monotonic()
-            self._published, self._unpublished = True, False
+            self._pace.published(began, self._clock.monotonic())
+            self._unpublished = False
 
     def _direct(self, idle: Sequence[tuple[str, Asker]]) -> None:
         """Tell the sources where to look next; ask those daemons whose last answers are all known."""

@@ -1,0 +1,134 @@
+"""Every benchmark runs to its end, on a node so small that its figures mean nothing, and prints its table."""
+
+import importlib
+import json
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from benchmarks.fetch import percentile
+from benchmarks.measure import cpu, resident_mib
+from benchmarks.paired import upper_bound
+from benchmarks.report import Figure, report
+
+from .conftest import Starter
+from .eventually import eventually
+from .tools import needed
+
+AT_ONCE = "--flag=--client-min-age=0"
+SMALL = ("--gpus=2", "--clients=2", AT_ONCE)
+
+SCRIPTS: dict[str, Sequence[str]] = {
+    "scrape": (*SMALL, "--requests=20", "--case=at rest", "--case=clients come and go"),
+    "cpu": (*SMALL, "--seconds=1", "--settle=0"),
+    "memory": (*SMALL, "--churn=80"),
+    "throughput": ("--clients=2", AT_ONCE, "--pairs=2", "--seconds=0.2", "--settle=0"),
+}
+
+Run = Callable[..., tuple[int, str, dict[str, float]]]
+
+
+@pytest.fixture
+def run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Run:
+    """Runs a script in this process: its exit code, what it prints, and the figures in its JSON by their names."""
+
+    def to_its_end(script: str, *arguments: str) -> tuple[int, str, dict[str, float]]:
+        file = tmp_path / "figures.json"
+        code = importlib.import_module(f"benchmarks.{script}").main([*arguments, f"--json={file}"])
+        figures = {each["name"]: each["value"] for each in json.loads(file.read_text())["figures"]}
+        return code, capsys.readouterr().out, figures
+
+    return to_its_end
+
+
+@pytest.mark.usefixtures("nothing_left_behind")
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_a_script_prints_its_table(script: str, run: Run) -> None:
+    needed("gcc")
+
+    code, printed, figures = run(script, *SCRIPTS[script])
+
+    assert code in (0, 1)
+    assert printed.splitlines()[0].startswith("# ")
+    assert all(name in printed for name in figures)
+    assert "reached" in printed or "FALLS SHORT" in printed
+
+
+NVITOP = """#!{python}
+import http.server, os, pathlib, sys
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        state = pathlib.Path(os.environ["STANDIN_NVML_STATE"]).read_text()
+        pids = [line.split()[2] for line in state.splitlines() if line.startswith("process ")]
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write("".join(f'process_gpu_memory{{{{pid="{{pid}}"}}}} 1\\n' for pid in pids).encode())
+
+assert sys.argv[1] == "--port"
+http.server.HTTPServer(("127.0.0.1", int(sys.argv[2])), Handler).serve_forever()
+"""
+"""What the script needs of nvitop-exporter, so that it runs where that is not installed."""
+
+
+@pytest.mark.usefixtures("nothing_left_behind")
+def test_the_one_against_nvitop_compares_each_figure(run: Run, tmp_path: Path) -> None:
+    needed("gcc")
+    theirs = tmp_path / "nvitop-exporter"
+    theirs.write_text(NVITOP.format(python=sys.executable))
+    theirs.chmod(0o755)
+
+    _, _, figures = run("against_nvitop", *SMALL, "--seconds=1", "--scrapes=5", f"--nvitop={theirs}")
+
+    for compared in ("CPU", "scrape, median", "resident memory"):
+        ours, others = figures[f"{compared}: ours"], figures[f"{compared}: nvitop-exporter's"]
+        assert figures[f"{compared}: ours / theirs"] == ours / others > 0
+
+
+def test_what_falls_short_is_told_and_is_a_failure(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    figures = [Figure(name="good", value=1, most=1), Figure(name="bad", value=1.1, unit="ms", most=1)]
+
+    assert (report("both", figures), report("one", figures[:1])) == (1, 0)
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[3].split() == ["bad", "1.1", "ms", "at", "most", "1", "ms", "FALLS", "SHORT"]
+
+
+def test_a_figure_without_a_target_fails_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    assert report("told", [Figure(name="size", value=1e9, unit="bytes")]) == 0
+    assert "reached" not in capsys.readouterr().out
+
+
+def test_the_cpu_time_of_a_process_grows_with_its_work_and_its_childrens(start: Starter) -> None:
+    busy = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'sum(range(10**6))'])\nwhile True: pass"
+    process = start([sys.executable, "-c", busy])
+
+    def has_worked() -> None:
+        assert cpu(process.pid).own > 0.1
+        assert cpu(process.pid).children > 0
+
+    eventually(has_worked)
+    assert resident_mib(process.pid) > 1
+
+
+def test_an_idle_process_uses_none(start: Starter) -> None:
+    process = start()
+
+    def rests() -> None:
+        before = cpu(process.pid)
+        assert cpu(process.pid).since(before).all == 0
+
+    eventually(rests)
+
+
+def test_the_upper_bound_lies_above_the_mean_by_students_t() -> None:
+    assert upper_bound([1.0, 1.0, 1.0]) == 1.0
+    assert upper_bound([0.0, 2.0]) == pytest.approx(1 + 6.314)
+    assert upper_bound([-1.0, 0.0, 1.0, 0.0, 0.0, 1.0, -1.0, 0.0, 1.0, -1.0]) == pytest.approx(
+        1.833 * 0.8164966 / 10**0.5
+    )
+
+
+def test_a_percentile_is_exceeded_by_the_rest() -> None:
+    assert percentile([*range(101)], 99) == 99
