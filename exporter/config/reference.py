@@ -46,10 +46,11 @@ Which control daemons to watch:
 2. Else the file does, in `[[daemons]]`. It outweighs the variables below: those are MPS' own, and say which daemon a
    CUDA process would use.
 3. Else `CUDA_MPS_PIPE_DIRECTORY` and `CUDA_MPS_LOG_DIRECTORY`, as everywhere in MPS.
-4. Else there may be one where MPS has it by default, `/tmp/nvidia-mps` and `/var/log/nvidia-mps`; this one alone is not
-   *expected*: nobody named it, so its absence is no outage.
+4. Else, and only without `discovery`, there may be one where MPS has it by default, `/tmp/nvidia-mps` and
+   `/var/log/nvidia-mps`; this one is not *expected*: nobody named it, so its absence is no outage.
 
-With `discovery`, others are found beside these. Names and pipe directories differ, and so do log directories, unless a
+With `discovery`, others are found beside these: those that run are not expected, and those that an enabled systemd unit
+starts are. Names and pipe directories differ, and so do log directories, unless a
 `unit` is given.
 """
 
