@@ -1,8 +1,16 @@
 """What is new is published at once, and publishing never takes more than its share of all time."""
 
+from dataclasses import dataclass
+
 import pytest
 
+from exporter.core.agenda import Rhythm
+from exporter.cycle import Cycle
+from exporter.model.node import Node
+from exporter.model.observation import LogLine
 from exporter.pace import QUIET_SECONDS, SAVED_SECONDS, SHARE, SOON_SECONDS, Pace
+from exporter.sources.eye import Inbox
+from exporter.sources.lookout import Lookout
 
 LONG = 10_000.0
 
@@ -60,3 +68,41 @@ def test_a_machine_that_was_asleep_in_mid_publication_does_not_keep_news_back_fo
     pace.published(0.0, 3600.0)
 
     assert pace.wait(3600.0, news=True) <= QUIET_SECONDS
+
+
+@dataclass(slots=True)
+class Stopped:
+    """A clock that goes on when it is told to."""
+
+    at: float = 0.0
+
+    def now(self) -> float:
+        """Seconds since some epoch."""
+        return self.at
+
+    def monotonic(self) -> float:
+        """The same."""
+        return self.at
+
+    def step(self) -> float:
+        """Nobody sets it."""
+        return 0.0
+
+
+def test_the_cycle_publishes_a_large_node_less_often_than_a_small_one() -> None:
+    def publications(cost: float) -> int:
+        clock, inbox, published = Stopped(), Inbox(), list[Node]()
+
+        def publish(node: Node) -> None:
+            published.append(node)
+            clock.at += cost
+
+        cycle = Cycle(Node(), Lookout(()), inbox=inbox, clock=clock, rhythm=Rhythm(), publish=publish)
+        while clock.at < 60:
+            inbox.put((LogLine(at=clock.at, daemon="node", file="control.log", line="news"),))
+            cycle.once(0)
+            clock.at += SOON_SECONDS
+        return len(published)
+
+    assert publications(0.0001) > 500
+    assert publications(0.04) < 60
