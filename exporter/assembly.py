@@ -32,14 +32,21 @@ from exporter.sources.session_lock import SessionLock
 from exporter.sources.units import Units
 
 LOG_PERIOD = 0.2
-PROCESS_WAIT = 0.2
+JOURNAL_PERIOD = 0.5
+PROCESS_WAIT = 0.5
+"""An exit is seen at once; this is how soon a process that is newly wanted is met."""
+
 FINDER_PERIOD = 10.0
 PODS_PERIOD = 10.0
 UNITS_PERIOD = 600.0
 AT_ONCE = 0.0
 """The period of a source that waits by itself for something to happen."""
 
-TOLD_EVERY = 1.0
+LOG_TOLD_EVERY = 1.0
+TOLD_EVERY = 5.0
+"""How often a source tells that it has seen nothing new. That the logs have nothing more settles what became of a
+daemon that has gone, so that one is told sooner."""
+
 UNITS_DEADLINE = 10.0
 
 CONTROL, PROCESS, FINDER, JOURNAL, PODS, UNITS = "control", "process", "finder", "journal", "pods", "units"
@@ -86,13 +93,13 @@ class Assembly:
 
     def _eyes(self) -> Iterator[Eye]:
         collect = self._config.collect
-        yield self._eye(LOGS, self.logs.look, period=LOG_PERIOD, told_every=TOLD_EVERY)
+        yield self._eye(LOGS, self.logs.look, period=LOG_PERIOD, told_every=LOG_TOLD_EVERY)
         yield self._eye(PROCESS, self.processes.look, period=AT_ONCE, told_every=TOLD_EVERY)
         if self.finder is not None:
             yield self._eye(FINDER, self.finder.look, period=FINDER_PERIOD)
             yield self._eye(UNITS, self.units.look, period=UNITS_PERIOD, deadline=UNITS_DEADLINE)
         if self.journal is not None:
-            yield self._eye(JOURNAL, self.journal.look, period=LOG_PERIOD, told_every=TOLD_EVERY)
+            yield self._eye(JOURNAL, self.journal.look, period=JOURNAL_PERIOD, told_every=TOLD_EVERY)
         if collect.nvml is not Switch.OFF:
             yield self._eye(NVML_EVENTS, self.nvml.look_for_xids, period=AT_ONCE, told_every=TOLD_EVERY)
         if self._hears_the_kernel():

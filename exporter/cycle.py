@@ -52,6 +52,7 @@ class Cycle:
         self._log = structlog.get_logger()
         self._pace = Pace(clock.monotonic())
         self._unpublished = False
+        self._attended: Node | None = None
 
     def tell(self, seen: Sequence[Observation], rhythm: Rhythm) -> None:
         """Take in what was not seen but said: a new configuration, and with it a new rhythm."""
@@ -127,7 +128,9 @@ class Cycle:
 
     def _direct(self, idle: Sequence[tuple[str, Asker]]) -> None:
         """Tell the sources where to look next; ask those daemons whose last answers are all known."""
-        self._lookout.attend(self.node)
+        if self.node is not self._attended:
+            self._attended = self.node
+            self._lookout.attend(self.node)
         now = replace(self.node, at=max(self.node.at, self._clock.now()))
         for name, asker in idle:
             commands = agenda.commands(now, name, self._rhythm) if name in now.daemons else ()

@@ -3,7 +3,7 @@
 SOON_SECONDS = 0.1
 """How soon after one publication the next may follow, since each is written out."""
 
-QUIET_SECONDS = 5.0
+QUIET_SECONDS = 10.0
 """How often to publish where nothing is new but that the sources still see; and the longest that news wait."""
 
 SHARE = 0.01

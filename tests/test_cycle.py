@@ -308,7 +308,7 @@ def _idle(eye: Eye) -> None:
 
 
 def test_it_runs_until_it_is_told_to_stop(turning: Turning) -> None:
-    turning.eye("log", Reading, period=0.001)
+    turning.eye("log", lambda: Reading((line(1.0, "something new"),)), period=0.001)
     cycle = Cycle(
         Node(),
         Lookout(turning.eyes),

@@ -37,20 +37,20 @@ def test_the_whole_is_what_the_library_writes(accept: str) -> None:
     writer = Writer(accept)
     snapshots = [Families(1), Families(1), Families(2), Families(2, 3), Families(3, names=["second"]), Families(3)]
 
-    assert [writer.write(each) for each in snapshots] == [write(each) for each in snapshots]
+    assert [writer.write(each.collect()) for each in snapshots] == [write(each) for each in snapshots]
     assert writer.content_type == content_type
 
 
 @every_format
 def test_what_has_not_changed_is_not_written_again(accept: str, monkeypatch: pytest.MonkeyPatch) -> None:
     writer = Writer(accept)
-    writer.write(Families(1))
+    writer.write(Families(1).collect())
     written: list[Metric] = []
     write = writer._text
     monkeypatch.setattr(writer, "_text", lambda metric: (written.append(metric), write(metric))[1])
-    writer.write(Families(1))
+    writer.write(Families(1).collect())
     assert written == []
 
-    writer.write(Families(1, names=("first", "third")))
+    writer.write(Families(1, names=("first", "third")).collect())
 
     assert [metric.name for metric in written] == ["third"]

@@ -5,8 +5,10 @@ An encoding that was asked for lately is written as soon as there is a new snaps
 
 import gzip
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from exporter.clock import Clock
@@ -36,7 +38,7 @@ class Exposition:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._lock = threading.Lock()
-        self._collector: Collector | None = None
+        self._metrics: Sequence[Metric] | None = None
         self._encoded: dict[Encoding, Encoded] = {}
         self._wanted: dict[Encoding, float] = {}
         self._writers = {accept: Writer(accept) for accept in (TEXT, TEXT_1, OPENMETRICS)}
@@ -44,33 +46,34 @@ class Exposition:
     @property
     def ready(self) -> bool:
         """Whether there is a snapshot."""
-        return self._collector is not None
+        return self._metrics is not None
 
     def publish(self, collector: Collector) -> None:
         """Take a new snapshot, and write it in the encodings that were asked for lately."""
+        metrics = tuple(collector.collect())
         since = self._clock.monotonic() - WANTED_SECONDS
         with self._lock:
             self._wanted = {encoding: at for encoding, at in self._wanted.items() if at >= since}
             wanted = tuple(self._wanted)
-        encoded = {encoding: self._encode(collector, encoding) for encoding in wanted}
+        encoded = {encoding: self._encode(metrics, encoding) for encoding in wanted}
         with self._lock:
-            self._collector, self._encoded = collector, encoded
+            self._metrics, self._encoded = metrics, encoded
 
     def get(self, accept: str, *, gzipped: bool) -> Encoded | None:
         """The snapshot in the encoding of an Accept header; None before there is one."""
         encoding = (_format(accept), gzipped)
         with self._lock:
-            if self._collector is None:
+            if self._metrics is None:
                 return None
             self._wanted[encoding] = self._clock.monotonic()
             if encoding not in self._encoded:
-                self._encoded[encoding] = self._encode(self._collector, encoding)
+                self._encoded[encoding] = self._encode(self._metrics, encoding)
             return self._encoded[encoding]
 
-    def _encode(self, collector: Collector, encoding: Encoding) -> Encoded:
+    def _encode(self, metrics: Sequence[Metric], encoding: Encoding) -> Encoded:
         accept, gzipped = encoding
         writer = self._writers[accept]
-        body = writer.write(collector)
+        body = writer.write(metrics)
         return Encoded(gzip.compress(body, compresslevel=1) if gzipped else body, writer.content_type, gzipped)
 
 

@@ -23,10 +23,10 @@ class Writer:
         self._end = self._write(_Only(()))
         self._written: dict[str, tuple[Metric, bytes]] = {}
 
-    def write(self, collector: Collector) -> bytes:
+    def write(self, metrics: Iterable[Metric]) -> bytes:
         """The whole exposition. Safe to use from several threads, each of which leaves its families for the next."""
         before = self._written
-        self._written = after = {metric.name: self._family(metric, before) for metric in collector.collect()}
+        self._written = after = {metric.name: self._family(metric, before) for metric in metrics}
         return b"".join(text for _, text in after.values()) + self._end
 
     def _family(self, metric: Metric, before: dict[str, tuple[Metric, bytes]]) -> tuple[Metric, bytes]:

@@ -21,7 +21,7 @@ from exporter.web.tls import Tls
 MOST_REQUESTS = 40
 """Requests served at once, unless told otherwise."""
 
-POLL_SECONDS = 0.1
+POLL_SECONDS = 0.5
 """How soon the server notices that it is to end."""
 
 
