@@ -56,8 +56,8 @@ class Crowd:
 
 
 @contextlib.contextmanager
-def crowd(node: RealNode | StandInNode, clients: int) -> Iterator[Crowd]:
-    """So many more clients of a node, at work."""
+def crowd(node: RealNode | StandInNode, clients: int, rounds: int) -> Iterator[Crowd]:
+    """So many more clients of a node, at work; on a real one, their kernels go so many rounds."""
     program: Sequence[str] = (sys.executable, "-c", TURNS)
     if isinstance(node, RealNode):
         program = (str(build(LAUNCHES, node.directory / "launches")),)
@@ -66,7 +66,7 @@ def crowd(node: RealNode | StandInNode, clients: int) -> Iterator[Crowd]:
     try:
         for file in files:
             file.write_bytes(bytes(BYTES))
-            processes.append(subprocess.Popen((*program, str(file)), env=os.environ | node.environment()))
+            processes.append(subprocess.Popen((*program, str(file), str(rounds)), env=os.environ | node.environment()))
             node.adopt(processes[-1].pid)
         found = Crowd(files)
         found.wait()

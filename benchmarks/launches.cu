@@ -1,6 +1,9 @@
-// Launches a short kernel over and over, each time waiting for it, and counts what it did in a file of 8 bytes.
+// Launches a kernel over and over, each time waiting for it, and counts what it did in a file of 8 bytes.
 //
-//   launches FILE
+//   launches FILE ROUNDS
+//
+// Each thread of the kernel multiplies and adds so many ROUNDS times: some 2 ns each on an H200. With few of them, what is
+// counted is how fast the CPU launches; with many, how fast the GPU works.
 //
 // The file is there already. Whoever maps it reads the count at any time. SIGTERM ends it.
 
@@ -14,6 +17,7 @@
 #include <atomic>
 #include <cstdint>
 #include <cstdio>
+#include <cstdlib>
 
 namespace {
 
@@ -21,9 +25,11 @@ volatile sig_atomic_t stopping = 0;
 
 void stop(int) { stopping = 1; }
 
-__global__ void work(float* numbers) {
+__global__ void work(float* numbers, int rounds) {
   const int index = blockIdx.x * blockDim.x + threadIdx.x;
-  numbers[index] = numbers[index] * 0.999F + 1.0F;
+  float number = numbers[index];
+  for (int round = 0; round < rounds; ++round) number = number * 0.999F + 1.0F;
+  numbers[index] = number;
 }
 
 constexpr int kBlocks = 8, kThreads = 128;
@@ -36,7 +42,8 @@ bool failed(const char* call, cudaError_t error) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc != 2) return 2;
+  if (argc != 3) return 2;
+  const int rounds = atoi(argv[2]);
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   signal(SIGTERM, stop);
   const int file = open(argv[1], O_RDWR);
@@ -46,7 +53,7 @@ int main(int argc, char** argv) {
   float* numbers = nullptr;
   if (failed("cudaMalloc", cudaMalloc(&numbers, kBlocks * kThreads * sizeof(float)))) return 4;
   while (!stopping) {
-    work<<<kBlocks, kThreads>>>(numbers);
+    work<<<kBlocks, kThreads>>>(numbers, rounds);
     if (failed("cudaDeviceSynchronize", cudaDeviceSynchronize())) return 5;
     count->fetch_add(1, std::memory_order_relaxed);
   }

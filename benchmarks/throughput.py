@@ -25,17 +25,21 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--pairs", type=int, default=10, help="with and without it, so often (default: %(default)s)")
     parser.add_argument("--seconds", type=float, default=10.0, help="each time for so long (default: %(default)s)")
     parser.add_argument("--settle", type=float, default=3.0, help="and so long before (default: %(default)s)")
+    parser.add_argument(
+        "--rounds", type=int, default=20_000, help="of each kernel; few, and it is launching that is measured"
+    )
     told = parser.parse_args(words)
     if not 2 <= told.pairs <= len(STUDENT_95) + 1:
         parser.error(f"--pairs: from 2 to {len(STUDENT_95) + 1}")
     made = RealNode(clients=0) if told.real else StandInNode(told.gpus, clients_each=0)
-    with made as node, crowd(node, told.clients) as clients:
+    with made as node, crowd(node, told.clients, told.rounds) as clients:
         pairs = [_pair(node, clients, told) for _ in range(told.pairs)]
     losses = [100 * (without - beside) / without for without, beside in pairs]
     figures = [
         Figure(name="clients", value=told.clients),
-        Figure(name="launches without it, median", value=statistics.median(pair[0] for pair in pairs), unit="a second"),
-        Figure(name="launches beside it, median", value=statistics.median(pair[1] for pair in pairs), unit="a second"),
+        Figure(name="rounds of a kernel", value=told.rounds),
+        Figure(name="kernels without it, median", value=statistics.median(pair[0] for pair in pairs), unit="a second"),
+        Figure(name="kernels beside it, median", value=statistics.median(pair[1] for pair in pairs), unit="a second"),
         Figure(name="loss, mean", value=statistics.fmean(losses), unit="%"),
         Figure(name="loss, standard deviation", value=statistics.stdev(losses), unit="%"),
         Figure(name="loss, upper 95 % bound", value=upper_bound(losses), unit="%", most=TARGET_PERCENT),
