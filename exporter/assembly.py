@@ -75,7 +75,9 @@ class Assembly:
 
     def lookout(self) -> Lookout:
         """All eyes of the service."""
-        nvml = None if self._config.collect.nvml is Switch.OFF else self._eye(NVML, self.nvml.look, period=None)
+        collect = self._config.collect
+        gpus = self.nvml.look if collect.nvml is Switch.ON else _without_complaint(self.nvml.look)
+        nvml = None if collect.nvml is Switch.OFF else self._eye(NVML, gpus, period=None)
         return Lookout(
             (*([] if nvml is None else [nvml]), *self._eyes()),
             locate=self.locator.locate,
@@ -99,7 +101,8 @@ class Assembly:
             yield self._eye(FINDER, self.finder.look, period=FINDER_PERIOD)
             yield self._eye(UNITS, self.units.look, period=UNITS_PERIOD, deadline=UNITS_DEADLINE)
         if self.journal is not None:
-            yield self._eye(JOURNAL, self.journal.look, period=JOURNAL_PERIOD, told_every=TOLD_EVERY)
+            journals = self.journal.look if collect.journal is Switch.ON else _without_complaint(self.journal.look)
+            yield self._eye(JOURNAL, journals, period=JOURNAL_PERIOD, told_every=TOLD_EVERY)
         if collect.nvml is not Switch.OFF:
             yield self._eye(NVML_EVENTS, self.nvml.look_for_xids, period=AT_ONCE, told_every=TOLD_EVERY)
         if self._hears_the_kernel():

@@ -1,4 +1,4 @@
-"""The command line: reads it, builds every part, runs, and returns the exit code. The only place that wires parts."""
+"""The command line: reads it, does what it says, and returns the exit code."""
 
 import contextlib
 import gzip
@@ -16,7 +16,7 @@ from prometheus_client import generate_latest
 from exporter import log, status
 from exporter.assembly import Assembly
 from exporter.clock import Clock, SystemClock
-from exporter.config import Config, Reloader, as_toml, build_config, parse_arguments, parse_duration
+from exporter.config import Config, Reloader, Switch, as_toml, build_config, parse_arguments, parse_duration
 from exporter.core.fold import LOGS, fold, fold_all
 from exporter.core.gpus import NVML
 from exporter.cycle import Cycle
@@ -108,14 +108,16 @@ def _look(config: Config) -> Node:
         glance.find(assembly.finder, assembly.units)
         places = assembly.locator.locate(glance.node.daemons)
         control = [assembly.control_client(place) for place in places.values()]
+        pods = None if config.collect.pods is Switch.OFF else assembly.pods
         glance.look(LOGS, assembly.logs.look)
-        glance.watch(assembly.processes, assembly.pods)
+        glance.watch(assembly.processes, pods)
         glance.ask(control)
-        glance.look(NVML, assembly.nvml.look)
-        # Of whose limits to ask is known only when the GPUs are.
-        glance.ask(control)
-        glance.watch(assembly.processes, assembly.pods)
-        glance.look_at_strangers(assembly.nvml.look, control)
+        if config.collect.nvml is not Switch.OFF:
+            glance.look(NVML, assembly.nvml.look)
+            # Of whose limits to ask is known only when the GPUs are.
+            glance.ask(control)
+            glance.watch(assembly.processes, pods)
+            glance.look_at_strangers(assembly.nvml.look, control)
         return glance.node
 
 
@@ -143,7 +145,8 @@ def record(arguments: Namespace, config: Config) -> int:
     inbox: Inbox = Inbox()
     seconds = None if arguments.duration is None else parse_duration("--for", arguments.duration)
     ends = None if seconds is None else clock.monotonic() + seconds
-    header = _header(config, *_recorded_node(config, clock))
+    seen = ((), None) if config.collect.nvml is Switch.OFF else _recorded_node(config, clock)
+    header = _header(config, *seen)
     with (
         _opened(arguments.file, "w") as file,
         wishes() as told,

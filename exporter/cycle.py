@@ -1,6 +1,6 @@
-"""One cycle: observe, account, judge, publish.
+"""One cycle: observe, fold, direct, publish.
 
-Nothing acts yet. The main thread is the cycle; sources look in threads of their own and leave what they saw in the
+The main thread is the cycle; sources look in threads of their own and leave what they saw in the
 inbox, so that one that hangs keeps nobody waiting.
 """
 

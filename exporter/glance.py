@@ -77,10 +77,12 @@ class Glance:
         client.want(commands)
         self.look("control", client.look)
 
-    def watch(self, processes: Processes, pods: Pods) -> None:
-        """Read who everybody is."""
+    def watch(self, processes: Processes, pods: Pods | None) -> None:
+        """Read who everybody is, and what their pods are called."""
         processes.watch(agenda.watched(self.node))
         self.look("process", processes.look)
+        if pods is None:
+            return
         pods.watch(nameless_pods(self.node))
         for seen in pods.look().observations:
             self.node, _ = fold(self.node, seen)

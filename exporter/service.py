@@ -74,7 +74,7 @@ class Service:
         """Serve until SIGTERM or SIGINT. ConfigError and ListenError come at once."""
         keep_capabilities_from_children()
         web = self._web()
-        with wishes() as told, self._answering():
+        with wishes(reloads=self._reloader is not None) as told, self._answering():
             web.open()
             for host, port in web.addresses:
                 self._log.info("serving", metrics=f"{web.scheme}://{host}:{port}{self._config.telemetry_path}")

@@ -16,10 +16,11 @@ class Wishes:
 
 
 @contextlib.contextmanager
-def wishes() -> Iterator[Wishes]:
-    """Hear signals, until they mean again what they meant before."""
+def wishes(*, reloads: bool = False) -> Iterator[Wishes]:
+    """Hear signals, until they mean again what they meant before. Who does not reload ends with its terminal."""
     told = Wishes()
-    heard = {signal.SIGTERM: told.stop, signal.SIGINT: told.stop, signal.SIGHUP: told.reload}
+    heard = {signal.SIGTERM: told.stop, signal.SIGINT: told.stop}
+    heard[signal.SIGHUP] = told.reload if reloads else told.stop
     before = {each: signal.signal(each, lambda number, _frame: heard[signal.Signals(number)].set()) for each in heard}
     try:
         yield told

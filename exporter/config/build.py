@@ -10,7 +10,7 @@ from exporter.config.document import DEFAULT_FILE, FILE_VARIABLE, Document, read
 from exporter.config.environment import read_environment
 from exporter.config.option import Option
 from exporter.config.options import CONFIGURED, DEFAULTS, DEFAULTS_OF, OPTIONS
-from exporter.config.settings import Config, Switch
+from exporter.config.settings import Config
 from exporter.errors import ConfigError
 
 
@@ -79,5 +79,3 @@ def _check(config: Config) -> None:
             f"rhythm.lists_seconds: {config.rhythm.lists:g} is less than rhythm.liveness_seconds,"
             f" {config.rhythm.liveness:g}, but a daemon is asked for its lists only where it lives"
         )
-    if config.collect.gpm is Switch.ON and config.collect.nvml is Switch.OFF:
-        raise ConfigError("collect.gpm: GPM is read through NVML; set collect.nvml, too, or leave gpm to auto")

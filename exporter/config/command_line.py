@@ -48,7 +48,7 @@ def _add_serve(commands: "Commands") -> None:
 
 
 def _add_status(commands: "Commands") -> None:
-    parser = _command(commands, "status", "look once, and say how the node is")
+    parser = _command(commands, "status", "say how the node is: as the running service knows it, or by one look")
     parser.add_argument("--json", action="store_true", help="as JSON, for programs")
     parser.add_argument(
         "--look", action="store_true", help="look for oneself (default: the running service is asked, if there is one)"
@@ -57,7 +57,11 @@ def _add_status(commands: "Commands") -> None:
 
 def _add_record(commands: "Commands") -> None:
     parser = _command(commands, "record", "write down what is seen, until interrupted")
-    parser.add_argument("file", metavar="FILE", help="the recording to write (JSON Lines); - is standard output")
+    parser.add_argument(
+        "file",
+        metavar="FILE",
+        help="the recording to write (JSON Lines; packed, if it ends in .gz); - is standard output",
+    )
     parser.add_argument("--for", dest="duration", metavar="DURATION", help="how long (default: until interrupted)")
 
 

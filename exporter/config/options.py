@@ -12,8 +12,10 @@ from exporter.config.settings import Config
 from exporter.log import FORMATS, LEVELS
 
 WATCHING = ("serve", "status", "record")
+"""The commands that watch this node."""
+
 CONFIGURED = (*WATCHING, "pause", "resume")
-"""The commands that watch this node: they read the configuration file."""
+"""Those that read the configuration file."""
 
 _SERVING = ("serve", "demo")
 _ALL = (*CONFIGURED, "replay", "demo")
@@ -145,14 +147,6 @@ OPTIONS = (
         attribute="collect.nvml",
         kind=switch(),
         help="read NVML: the GPUs, their memory, and who uses it",
-        commands=WATCHING,
-        reloadable=False,
-    ),
-    Option(
-        key="collect.gpm",
-        attribute="collect.gpm",
-        kind=switch(),
-        help="read NVML's GPM metrics, which there are from Hopper on",
         commands=WATCHING,
         reloadable=False,
     ),

@@ -59,7 +59,6 @@ class Collect:
     """Which sources to read, beside the daemons and their logs."""
 
     nvml: Switch = Switch.ON
-    gpm: Switch = Switch.AUTO
     kernel_log: Switch = Switch.AUTO
     journal: Switch = Switch.AUTO
     pods: Switch = Switch.AUTO

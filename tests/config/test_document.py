@@ -41,8 +41,8 @@ WRONG = (
     (f"[clients]\nmin_age_seconds = 0x{'f' * 9000}", "clients.min_age_seconds: something of that size is no number"),
     ("[clients]\nmin_age = 15", "[clients] 'min_age': unknown key; did you mean min_age_seconds?"),
     ("[discovery]\nglobs = ['tmp/*']", "discovery.globs: 'tmp/*' is no absolute path"),
-    ("[collect]\ngpm = 'maybe'", "collect.gpm: 'maybe' is none of true, false and \"auto\""),
-    ("[collect]\ngpm = 1", 'collect.gpm: 1 is none of true, false and "auto"'),
+    ("[collect]\npods = 'maybe'", "collect.pods: 'maybe' is none of true, false and \"auto\""),
+    ("[collect]\npods = 1", 'collect.pods: 1 is none of true, false and "auto"'),
     ("[rhythm]\nliveness_seconds = 0.1", "rhythm.liveness_seconds: 0.1 s is not from 1 s to 300 s"),
     ("[paths]\nprocfs = 'proc'", "paths.procfs: 'proc' is no absolute path"),
     ('[paths]\npods = "/a\\u0000"', "paths.pods: '/a\\x00' is no absolute path"),
@@ -75,7 +75,6 @@ def test_a_refused_file_ends_the_program_with_exit_code_2(tmp_path: Path, capsys
     ("flags", "problem"),
     [
         (("--rhythm.liveness=60s", "--rhythm.lists=30s"), "^rhythm.lists_seconds: 30 is less than"),
-        (("--collect.gpm", "--no-collect.nvml"), "^collect.gpm: GPM is read through NVML"),
     ],
 )
 def test_what_cannot_be_meant_together_is_refused(flags: tuple[str, ...], problem: str) -> None:

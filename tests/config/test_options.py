@@ -30,7 +30,6 @@ OTHERS = {
     "discovery.globs": ("/a/*,/b", '["/a/*", "/b"]', ("/a/*", "/b")),
     "discovery.processes": ("0", "false", False),
     "collect.nvml": ("auto", '"auto"', Switch.AUTO),
-    "collect.gpm": ("on", "true", Switch.ON),
     "collect.kernel_log": ("Yes", "true", Switch.ON),
     "collect.journal": ("false", "false", Switch.OFF),
     "collect.pods": ("off", "false", Switch.OFF),
