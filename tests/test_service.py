@@ -9,6 +9,7 @@ import pytest
 
 from .conftest import Starter
 from .containers import Container
+from .eventually import PATIENCE_SECONDS, eventually
 from .standin.mps import MpsStandIn
 from .standin.nvml import Device, NvmlStandIn
 from .test_end_to_end import GPU, Exporter, environment, run, serve
@@ -179,3 +180,29 @@ def test_a_daemon_in_a_container_is_told_of_in_this_machines_pids(
         os.kill(daemon, signal.SIGKILL)
         exporter.shows(1, "cuda_mps_daemon_losses_total", daemon=labels["daemon"])
         exporter.shows(None, "cuda_mps_client_info", pid=str(outer))
+
+
+def test_whoever_has_nothing_to_read_anew_ends_with_its_terminal(
+    environment: dict[str, str], mps: MpsStandIn, tmp_path: Path
+) -> None:
+    mps.start()
+    arguments = ["-m", "exporter", "record", str(tmp_path / "recording.jsonl"), "--log.format=json"]
+    recorder = Exporter(arguments, environment, tmp_path / "record.log")
+    eventually(lambda: _assert_told(recorder, "daemon_up"))
+
+    recorder.process.send_signal(signal.SIGHUP)
+
+    assert recorder.process.wait(PATIENCE_SECONDS) == 0
+
+
+def _assert_told(exporter: Exporter, event: str) -> None:
+    assert exporter.events(event)
+
+
+def test_what_is_off_is_not_looked_at_by_status_either(mps: MpsStandIn, environment: dict[str, str]) -> None:
+    mps.start()
+
+    assert run(environment, "status").returncode == 1, "there is no state of the GPUs to be read"
+    done = run(environment, "status", "--no-collect.nvml")
+
+    assert (done.returncode, "nvml" in done.stdout) == (0, False)
