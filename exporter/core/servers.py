@@ -10,7 +10,7 @@ from exporter.model.node import Daemon, DepartureReason, Server, ServerState
 MOST_SERVERS = 64
 """How many servers of one daemon are known at a time, one for each user (R580)."""
 
-MOST_DEPARTED = 1024
+MOST_DEPARTED = 256
 """How many servers that have gone are remembered for one daemon."""
 
 

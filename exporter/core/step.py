@@ -1,7 +1,6 @@
 """The shape of every judgement here: a daemon as it now is, and the events that made it so."""
 
 from collections.abc import Callable, Iterable, Mapping
-from itertools import islice
 from typing import TypeVar
 
 from exporter.model.event import Event
@@ -38,13 +37,18 @@ def for_each(daemon: Daemon, items: Iterable[int], take: Callable[[Daemon, int],
 
 def without(mapping: Mapping[Key, Value], *keys: Key) -> Mapping[Key, Value]:
     """The mapping without these keys."""
-    return {key: value for key, value in mapping.items() if key not in keys}
+    kept = dict(mapping)
+    for key in keys:
+        kept.pop(key, None)
+    return kept
 
 
 def latest(mapping: Mapping[Key, Value], key: Key, value: Value, most: int) -> Mapping[Key, Value]:
     """The mapping with this one last, and no more than `most`: the first ones go."""
     kept = {**without(mapping, key), key: value}
-    return without(kept, *islice(kept, max(0, len(kept) - most)))
+    while len(kept) > most:
+        del kept[next(iter(kept))]
+    return kept
 
 
 def counted(counts: Mapping[str, int], key: str, by: int = 1) -> Mapping[str, int]:
