@@ -26,7 +26,7 @@ from exporter.sources.lookout import Asker, Lookout
 from exporter.sources.nvml import Nvml
 from exporter.sources.place import Place
 from exporter.sources.pods import Pods
-from exporter.sources.processes import Processes
+from exporter.sources.processes import Processes, affordable_pidfds
 from exporter.sources.reading import Reading
 from exporter.sources.session_lock import SessionLock
 from exporter.sources.units import Units
@@ -64,7 +64,8 @@ class Assembly:
         self._inbox = inbox
         self._path = os.environ.get("PATH", os.defpath)
         self.nvml = Nvml(clock)
-        self.processes = Processes({}, proc=config.proc, clock=clock, wait=process_wait)
+        held = affordable_pidfds()
+        self.processes = Processes({}, proc=config.proc, clock=clock, wait=process_wait, most_held=held)
         self.logs = DaemonLogs({}, clock)
         self.pods = Pods(config.pods, clock=clock)
         self.units = Units(clock, path=self._path)

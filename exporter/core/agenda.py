@@ -6,6 +6,7 @@ something is in doubt, the daemon is asked sooner, for a while.
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import chain, islice
 
 from exporter.core import limits
 from exporter.core.doubt import clients_doubted_since, gpu_doubted_since, latest, servers_doubted_since
@@ -13,6 +14,9 @@ from exporter.core.gpus import NVML
 from exporter.core.question import Question, overdue, pressing
 from exporter.model.node import Daemon, DaemonState, Node, Server, ServerState
 from exporter.parse.control_reply import LIST_CLIENTS, LIST_SERVERS, SERVER_STATUS, VERSION
+
+MOST_WATCHED = 4096
+"""How many processes are watched in all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,12 +120,17 @@ def nvml_due(node: Node, rhythm: Rhythm) -> bool:
 
 
 def watched(node: Node) -> frozenset[int]:
-    """The processes whose facts are wanted, and whose exit is news: daemons, servers, clients, and strangers."""
-    pids: set[int] = set()
-    for daemon in node.daemons.values():
-        pids.update(daemon.servers, daemon.clients, daemon.pending)
-        if daemon.process is not None and daemon.process.pid is not None:
-            pids.add(daemon.process.pid)
-    for gpu in node.gpus.values():
-        pids.update(gpu.strangers)
-    return frozenset(pid for pid in pids if pid > 0)
+    """The processes whose facts are wanted, and whose exit is news: daemons, servers, strangers, and clients.
+
+    At most `MOST_WATCHED`, in this order; of clients those first whose daemon has the fewest, so that one which lists
+    half the node's processes does so at its own expense.
+    """
+    daemons = sorted(node.daemons.values(), key=lambda daemon: len(daemon.clients) + len(daemon.pending))
+    pids: Iterable[int] = chain(
+        (each.process.pid for each in daemons if each.process is not None and each.process.pid is not None),
+        *(each.servers for each in daemons),
+        *(gpu.strangers for gpu in node.gpus.values()),
+        *(each.clients for each in daemons),
+        *(each.pending for each in daemons),
+    )
+    return frozenset(islice(dict.fromkeys(pid for pid in pids if pid > 0), MOST_WATCHED))

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from exporter.core.step import Step, chain, counted, for_each, quiet, without
+from exporter.core.step import Step, chain, counted, for_each, latest, quiet, without
 from exporter.model.event import Event, EventName
 from exporter.model.node import Client, Daemon, DepartureReason, RefusalReason
 
@@ -15,6 +15,9 @@ CONFIRMING_SECONDS = 1.0
 REMEMBERED_SECONDS = 5.0
 """How long a client that has left is remembered, so that late evidence does not bring it back."""
 
+MOST_CLIENTS = 1024
+"""How many clients of one daemon are known at a time, and how many are remembered; more than any daemon has."""
+
 MOST_CONTEXTS = 64
 """How many contexts of one client are remembered; a server has fewer in all."""
 
@@ -23,7 +26,10 @@ MOST_QUEUED = 1024
 
 
 def connect(daemon: Daemon, at: float, server: int, pid: int) -> Step:
-    """A client is accepted: a context of it is ACTIVE, or the daemon lists it."""
+    """A client is accepted: a context of it is ACTIVE, or the daemon lists it.
+
+    Beyond `MOST_CLIENTS` it is neither kept nor counted: what says so is no daemon of NVIDIA's.
+    """
     known = daemon.clients.get(pid)
     if known is not None and known.server == server:
         return quiet(_with_client(daemon, replace(known, missing_since=None)))
@@ -32,6 +38,8 @@ def connect(daemon: Daemon, at: float, server: int, pid: int) -> Step:
 
 
 def _admit(daemon: Daemon, at: float, server: int, pid: int) -> Step:
+    if len(daemon.clients) >= MOST_CLIENTS:
+        return quiet(daemon)
     daemon = _with_client(daemon, Client(pid=pid, server=server, connected_at=at))
     daemon = replace(
         daemon,
@@ -51,7 +59,7 @@ def disconnect(daemon: Daemon, at: float, pid: int, reason: DepartureReason) -> 
     daemon = replace(
         daemon,
         clients=without(daemon.clients, pid),
-        departed={**daemon.departed, pid: at},
+        departed=latest(daemon.departed, pid, at, MOST_CLIENTS),
         totals=totals,
     )
     event = Event(
@@ -92,11 +100,12 @@ def disconnect_all(daemon: Daemon, at: float, reason: DepartureReason, server: i
 
 def listed(daemon: Daemon, at: float, asked_at: float, server: int, pids: tuple[int, ...]) -> Step:
     """The daemon lists a server's clients: meet those that are new, part with those that are missing."""
+    here = frozenset(pids)
     arrived = [pid for pid in pids if daemon.departed.get(pid, asked_at - 1) < asked_at]
     missing = [
         client.pid
         for client in daemon.clients.values()
-        if client.server == server and client.pid not in pids and client.connected_at < asked_at - FRESH_SECONDS
+        if client.server == server and client.pid not in here and client.connected_at < asked_at - FRESH_SECONDS
     ]
     return chain(
         for_each(daemon, arrived, lambda daemon, pid: connect(daemon, at, server, pid)),

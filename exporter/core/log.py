@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 from exporter.core import clients, life, limits, servers
+from exporter.core.devices import MOST_DEVICES
 from exporter.core.step import Step, chain, counted, quiet
 from exporter.core.translate import translated
 from exporter.model.node import Daemon, DepartureReason, RefusalReason, ServerState
@@ -156,8 +157,9 @@ def _known_server_says(daemon: Daemon, at: float, pid: int, message: Message) ->
     match message:
         case said.ClientConnecting(client, context):
             daemon = clients.dequeue(daemon, client)
-            connecting = server.connecting | {client} if context > 0 else server.connecting
-            return quiet(servers.with_server(daemon, replace(server, connecting=connecting)))
+            if context > 0 and len(server.connecting) < clients.MOST_CLIENTS:
+                server = replace(server, connecting=server.connecting | {client})
+            return quiet(servers.with_server(daemon, server))
         case said.ClientLimitReached(limit):
             daemon = servers.with_server(daemon, replace(server, clients_limit=limit))
             (only,) = server.connecting if len(server.connecting) == 1 else (None,)
@@ -180,7 +182,7 @@ def _known_server_says(daemon: Daemon, at: float, pid: int, message: Message) ->
             return servers.enter(daemon, at, pid, ServerState.FAULT)
         case said.DevicesFollow():
             return quiet(servers.with_server(daemon, replace(server, listing_devices=True)))
-        case said.Number(device) if server.listing_devices:
+        case said.Number(device) if server.listing_devices and device < MOST_DEVICES:
             devices = (server.devices_to_reset or frozenset()) | {device}
             return quiet(servers.with_server(daemon, replace(server, devices_to_reset=devices)))
         case said.ContextDestroyed(device) if server.devices_to_reset:

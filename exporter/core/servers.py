@@ -3,18 +3,29 @@
 from dataclasses import replace
 
 from exporter.core.clients import CONFIRMING_SECONDS, FRESH_SECONDS, disconnect_all
-from exporter.core.step import Step, chain, for_each, quiet, without
+from exporter.core.step import Step, chain, for_each, latest, quiet, without
 from exporter.model.event import Event, EventName
 from exporter.model.node import Daemon, DepartureReason, Server, ServerState
 
+MOST_SERVERS = 64
+"""How many servers of one daemon are known at a time, one for each user (R580)."""
+
+MOST_DEPARTED = 256
+"""How many servers that have gone are remembered for one daemon."""
+
 
 def start(daemon: Daemon, at: float, pid: int, uid: int | None = None, state: ServerState | None = None) -> Step:
-    """A server is there; nothing new where it was known, nor where its daemon has gone: it was told of too late."""
+    """A server is there; nothing new where it was known, nor where its daemon has gone: it was told of too late.
+
+    Beyond `MOST_SERVERS` it is neither kept nor counted: what says so is no daemon of NVIDIA's.
+    """
     if daemon.gone:
         return quiet(daemon)
     if pid in daemon.servers:
         known = daemon.servers[pid]
         return quiet(with_server(daemon, replace(known, uid=known.uid if uid is None else uid)))
+    if len(daemon.servers) >= MOST_SERVERS:
+        return quiet(daemon)
     daemon = with_server(daemon, Server(pid=pid, started_at=at, uid=uid))
     daemon = replace(daemon, departed_servers=without(daemon.departed_servers, pid))
     started = Event(at=at, event=EventName.SERVER_STARTED, daemon=daemon.name, server=pid)
@@ -40,7 +51,7 @@ def end(daemon: Daemon, at: float, pid: int, reason: DepartureReason = Departure
             replace(
                 daemon,
                 servers=without(daemon.servers, pid),
-                departed_servers={**daemon.departed_servers, pid: at},
+                departed_servers=latest(daemon.departed_servers, pid, at, MOST_DEPARTED),
             ),
             (exited,),
         ),
@@ -70,11 +81,12 @@ def enter(daemon: Daemon, at: float, pid: int, state: ServerState) -> Step:
 
 def listed(daemon: Daemon, at: float, asked_at: float, pids: tuple[int, ...]) -> Step:
     """The daemon lists its servers: meet those that are new, part with those that are missing."""
+    here = frozenset(pids)
     arrived = [pid for pid in pids if daemon.departed_servers.get(pid, asked_at - 1) < asked_at]
     missing = [
         server.pid
         for server in daemon.servers.values()
-        if server.pid not in pids and server.started_at < asked_at - FRESH_SECONDS
+        if server.pid not in here and server.started_at < asked_at - FRESH_SECONDS
     ]
     step = chain(
         for_each(daemon, arrived, lambda daemon, pid: start(daemon, at, pid)),

@@ -28,16 +28,27 @@ def chain(step: Step, *following: Callable[[Daemon], Step]) -> Step:
 
 def for_each(daemon: Daemon, items: Iterable[int], take: Callable[[Daemon, int], Step]) -> Step:
     """Take one step for each item, and tell the events of all, in order."""
-    events: tuple[Event, ...] = ()
+    events: list[Event] = []
     for item in tuple(items):
         daemon, told = take(daemon, item)
-        events += told
-    return daemon, events
+        events.extend(told)
+    return daemon, tuple(events)
 
 
 def without(mapping: Mapping[Key, Value], *keys: Key) -> Mapping[Key, Value]:
     """The mapping without these keys."""
-    return {key: value for key, value in mapping.items() if key not in keys}
+    kept = dict(mapping)
+    for key in keys:
+        kept.pop(key, None)
+    return kept
+
+
+def latest(mapping: Mapping[Key, Value], key: Key, value: Value, most: int) -> Mapping[Key, Value]:
+    """The mapping with this one last, and no more than `most`: the first ones go."""
+    kept = {**without(mapping, key), key: value}
+    while len(kept) > most:
+        del kept[next(iter(kept))]
+    return kept
 
 
 def counted(counts: Mapping[str, int], key: str, by: int = 1) -> Mapping[str, int]:

@@ -23,6 +23,9 @@ QUIT = "quit"
 VERSION = "-v"
 """Not a command but a flag of the binary: it does not reach the daemon."""
 
+MOST_LISTED = 1024
+"""How many PIDs of one list are read; a server takes 60 clients at most (NVIDIA's MPS guide)."""
+
 _NOT_FOUND = re.compile(r"Server (\d{1,10}) not found!?")
 _PID = re.compile(r"[1-9][0-9]{0,8}")
 _DEVICE = re.compile(r"[0-9]{1,3}")
@@ -54,8 +57,8 @@ def verdict(exit_code: int | None, stderr: str) -> Verdict:
 
 
 def pids(stdout: str) -> tuple[int, ...] | None:
-    """The PIDs of a list, one a line; None where the reply is something else."""
-    words = stdout.split()
+    """The PIDs of a list, one a line, the first `MOST_LISTED` of them; None where the reply is something else."""
+    words = stdout.split(maxsplit=MOST_LISTED)[:MOST_LISTED]
     if not all(_PID.fullmatch(word) for word in words):
         return None
     return tuple(dict.fromkeys(map(int, words)))

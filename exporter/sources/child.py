@@ -7,7 +7,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from typing import IO
 
-MOST_BYTES_A_LOOK = 1 << 20
+MOST_BYTES_A_LOOK = 1 << 18
 LONGEST_LINE = 1 << 16
 LONGEST_COMPLAINT = 1 << 10
 

@@ -16,6 +16,11 @@ from exporter.sources.reading import Reading
 DEFECT_SECONDS = 1.0
 """How long an eye rests after its source has raised."""
 
+FULL_INBOX = 4
+"""How many readings may wait to be taken in before nobody looks for more; ordinarily, each is taken in at once."""
+FULL_SECONDS = 0.02
+"""How long an eye rests before it sees whether the inbox is still full."""
+
 Inbox = SimpleQueue[tuple[Observation, ...]]
 
 
@@ -95,8 +100,13 @@ class Eye:
             self._wait()
 
     def _wait(self) -> None:
-        """Wait for the next look; between the nudge and the look there is no moment in which this eye is not busy."""
+        """Wait for the next look, and until the inbox has room: whoever is flooded with news does not fill the memory.
+
+        Between the nudge and the look there is no moment in which this eye is not busy.
+        """
         self._nudged.wait(self._period)
+        while self._inbox.qsize() >= FULL_INBOX and not self._closing.is_set():
+            self._closing.wait(FULL_SECONDS)
         self._began = self._clock.monotonic()
         self._nudged.clear()
 

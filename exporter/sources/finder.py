@@ -16,7 +16,7 @@ from exporter.sources.control_daemons import LOG_DIRECTORY, PIPE_DIRECTORY, Cont
 from exporter.sources.directory import Directory, Identity, Root
 from exporter.sources.pid_files import owned, pid_in
 from exporter.sources.pid_namespace import PidNamespace
-from exporter.sources.pipe_directories import is_nameable, named_by
+from exporter.sources.pipe_directories import is_nameable, is_path, named_by
 from exporter.sources.place import Place
 from exporter.sources.proc import Proc
 from exporter.sources.reading import Reading
@@ -112,7 +112,7 @@ class Finder:
             return _by_pid_file(daemon, known.values(), daemons)
         path = daemon.environment.get(PIPE_DIRECTORY) or DEFAULT_PIPE_DIRECTORY
         logs = daemon.environment.get(LOG_DIRECTORY) or DEFAULT_LOG_DIRECTORY
-        if not is_nameable(path) or not is_nameable(logs):
+        if not is_nameable(path) or not is_path(logs):
             return None
         root = Root(self._proc, *daemon.identity)
         pipe = Directory(Path(path), root)

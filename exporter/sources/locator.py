@@ -48,6 +48,6 @@ class Locator:
 
 
 def _units(daemons: Mapping[str, Daemon]) -> Mapping[str, str]:
-    """Those whose log is in the journal of the service that they are."""
+    """Those whose log is in the journal of the service that they are; a user's manager, `user@UID.service`, is none."""
     served = {name: daemon.unit for name, daemon in daemons.items() if daemon.foreground and daemon.unit is not None}
-    return {name: unit for name, unit in served.items() if unit.endswith(".service")}
+    return {name: unit for name, unit in served.items() if unit.endswith(".service") and not unit.startswith("user@")}

@@ -8,6 +8,7 @@ import os
 import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 from exporter.clock import Clock
@@ -19,7 +20,12 @@ from exporter.sources.reading import Reading
 FILES = ("server.log", "control.log")
 """In the order in which they are read: what a server had to say comes before the daemon's word that it has exited."""
 
-MOST_BYTES_A_LOOK = 1 << 20
+MOST_LINES_A_LOOK = 1000
+MOST_BYTES_A_LOOK = 1 << 17
+"""Of one log of one daemon, whatever it is full of; the rest is read at the next looks."""
+MOST_LINES_IN_ALL = 16_000
+"""Of all logs in one look, which has a share for each: a fake daemon's flood puts off no other's lines."""
+
 LONGEST_LINE = 1 << 16
 STILL_SECONDS = 300.0
 MOST_OPEN = 4
@@ -55,10 +61,15 @@ class LogFollower:
         """The daemon's place is now this. Files that are open stay so, even where their directory has gone."""
         self._place = place
 
-    def look(self) -> Reading:
-        """The lines that are new. A file that is not there is no failure: a daemon may not have begun to write."""
+    def look(self, most: int = MOST_LINES_A_LOOK) -> Reading:
+        """The lines that are new, `most` of them at most.
+
+        A file that is not there is no failure: a daemon may not have begun to write.
+        """
         problem = self._find()
-        lines = [line for log in list(self._logs) for line in self._read(log)]
+        lines: list[str] = []
+        for log in self._logs:
+            lines.extend(self._read(log, most - len(lines)))
         at = self._clock.now()
         pids = self._pids(lines)
         seen: list[Observation] = [
@@ -129,16 +140,19 @@ class LogFollower:
         for oldest in list(self._left_off)[:-MOST_REMEMBERED]:
             del self._left_off[oldest]
 
-    def _read(self, log: _OpenLog) -> list[str]:
+    def _read(self, log: _OpenLog, most: int) -> list[str]:
+        """The new lines of one file, `most` of them at most; those after them are still to be read."""
         size = os.fstat(log.descriptor).st_size
         if size < log.offset:
             log.offset, log.torn, log.skipping = 0, b"", False
-        if size == log.offset:
+        if size == log.offset or most <= 0:
             return []
         chunk = os.pread(log.descriptor, MOST_BYTES_A_LOOK, log.offset)
         log.offset += len(chunk)
         log.grew_at = self._clock.monotonic()
-        *whole, log.torn = (log.torn + chunk).split(b"\n")
+        *whole, log.torn = (log.torn + chunk).split(b"\n", most)
+        if len(whole) == most:
+            log.offset, log.torn = log.offset - len(log.torn), b""
         if whole and log.skipping:
             log.skipping = False
             del whole[0]
@@ -169,7 +183,9 @@ class DaemonLogs:
     def look(self) -> Reading:
         """All new lines."""
         self._attend(self._places)
-        readings = [follower.look() for followers in self._followers.values() for follower in followers]
+        all_followers = list(chain.from_iterable(self._followers.values()))
+        share = max(1, min(MOST_LINES_A_LOOK, MOST_LINES_IN_ALL // max(1, len(all_followers))))
+        readings = [follower.look(share) for follower in all_followers]
         seen = [observation for reading in readings for observation in reading.observations]
         return Reading(tuple(seen), "; ".join(each.problem for each in readings if each.problem is not None) or None)
 

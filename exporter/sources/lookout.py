@@ -3,6 +3,8 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+import structlog
+
 from exporter.model.node import Daemon, Node
 from exporter.model.observation import SourceReading
 from exporter.sources.control import ControlClient
@@ -54,13 +56,16 @@ class Lookout:
         self._asker = asker
         self._direct = direct
         self._askers: dict[str, Asker] = {}
+        self._unasked: set[str] = set()
         self._open = False
 
     def open(self) -> None:
         """Begin to look."""
         self._open = True
-        for eye in self._all():
+        for eye in self._eyes:
             eye.open()
+        waiting, self._askers = self._askers, {}
+        self._askers.update((name, asker) for name, asker in waiting.items() if self._begins(name, asker))
 
     def close(self, timeout: float) -> None:
         """Stop looking."""
@@ -77,15 +82,26 @@ class Lookout:
         places = self._locate(node.daemons)
         for name in [name for name in self._askers if name not in places]:
             self._askers.pop(name).close(timeout=0.0)
+        self._unasked &= places.keys()
         for name, place in places.items():
-            if name not in self._askers:
-                self._askers[name] = self._begin(self._asker(place))
-            self._askers[name].client.move(place)
+            asker = self._askers.get(name) or self._asker(place)
+            if name in self._askers or self._begins(name, asker):
+                self._askers[name] = asker
+                asker.client.move(place)
 
-    def _begin(self, asker: Asker) -> Asker:
-        if self._open:
-            asker.eye.open()
-        return asker
+    def _begins(self, name: str, asker: Asker) -> bool:
+        """Whether this daemon is asked from now on: without a thread it is not, until one can be had."""
+        try:
+            if self._open:
+                asker.eye.open()
+        except RuntimeError as error:
+            asker.close(timeout=0.0)
+            if name not in self._unasked:
+                structlog.get_logger().warning("daemon_not_asked", daemon=name, reason=str(error))
+            self._unasked.add(name)
+            return False
+        self._unasked.discard(name)
+        return True
 
     def idle(self) -> Sequence[tuple[str, Asker]]:
         """Who has no question under way, by the daemon's name."""

@@ -8,7 +8,12 @@ from exporter.model.node import DEFAULT_LOG_DIRECTORY
 from exporter.sources.place import Place, on_host
 
 MOST_OF_ONE_PATTERN = 256
-LONGEST_NAME = 256
+LONGEST_NAME = 110
+"""With the `@` and the container after it, a name is no longer than a label is shown (128).
+
+No daemon's socket has a path of more than 107 bytes (unix(7))."""
+
+LONGEST_PATH = 256
 
 
 def named_by(patterns: Sequence[str]) -> Iterator[Place]:
@@ -22,7 +27,12 @@ def named_by(patterns: Sequence[str]) -> Iterator[Place]:
 
 def is_nameable(path: str) -> bool:
     """Whether a path can be a daemon's name."""
-    return path.startswith("/") and len(path) <= LONGEST_NAME and path.isprintable()
+    return len(path) <= LONGEST_NAME and is_path(path)
+
+
+def is_path(path: str) -> bool:
+    """Whether a path can be opened and shown."""
+    return path.startswith("/") and len(path) <= LONGEST_PATH and path.isprintable()
 
 
 def _is_pipe_directory(path: Path) -> bool:

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import resource
 import select
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -17,12 +18,32 @@ PID_FILES_SECONDS = 1.0
 RECHECK_SECONDS = 5.0
 """How often identities are compared, where a pidfd could not be had, and PIDs that were not found are tried again."""
 
+MOST_HELD = 512
+"""How many processes are held by a pidfd where nobody says; the others' identities are compared."""
+
+
+def affordable_pidfds() -> int:
+    """Half of the descriptors that this process may have (RLIMIT_NOFILE): the rest is for files, sockets and pipes."""
+    allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return MOST_HELD if allowed == resource.RLIM_INFINITY else allowed // 2
+
 
 class Processes:
     """Watches the processes that the core asks for, and the control daemons behind their pid files."""
 
-    def __init__(self, pipe_directories: Mapping[str, Path], *, proc: Path, clock: Clock, wait: float = 0.2) -> None:
-        """`pipe_directories` has the pipe directory of each daemon, by its name; `wait` bounds one look, in seconds."""
+    def __init__(
+        self,
+        pipe_directories: Mapping[str, Path],
+        *,
+        proc: Path,
+        clock: Clock,
+        wait: float = 0.2,
+        most_held: int = MOST_HELD,
+    ) -> None:
+        """`pipe_directories` has the pipe directory of each daemon, by its name; `wait` bounds one look, in seconds.
+
+        At most `most_held` processes are held by a pidfd at a time.
+        """
         self._proc = Proc(proc, clock)
         self._pid_files = PidFiles(self._proc, clock)
         self._places: Mapping[str, Place] = {
@@ -30,6 +51,7 @@ class Processes:
         }
         self._clock = clock
         self._wait = wait
+        self._most_held = most_held
         self._wanted: frozenset[int] = frozenset()
         self._known: dict[int, int] = {}
         self._pidfds: dict[int, int] = {}
@@ -79,9 +101,8 @@ class Processes:
 
         A PID that is not in this /proc has not therefore exited: it may be another PID namespace's.
         """
-        with contextlib.suppress(OSError, OverflowError):
-            self._pidfds[pid] = os.pidfd_open(pid)
-            self._poll.register(self._pidfds[pid], select.POLLIN)
+        if len(self._pidfds) < self._most_held:
+            self._hold(pid)
         reading = self._proc.facts(pid)
         if reading is None:
             self._forget(pid)
@@ -89,6 +110,11 @@ class Processes:
             return None
         self._known[pid] = reading.start_ticks
         return reading
+
+    def _hold(self, pid: int) -> None:
+        with contextlib.suppress(OSError, OverflowError):
+            self._pidfds[pid] = os.pidfd_open(pid)
+            self._poll.register(self._pidfds[pid], select.POLLIN)
 
     def _replaced(self) -> list[int]:
         """The processes that are not held by a pidfd and are no longer who they were."""

@@ -15,6 +15,9 @@ from exporter.clock import Clock
 from exporter.sources.directory import Identity
 
 RETRY_SECONDS = 0.02
+LOCKS = 64
+"""How many lock files there can be, however many pipe directories come and go. Two that share one wait for each other,
+as for anybody else."""
 
 
 class SessionLock:
@@ -41,7 +44,7 @@ class SessionLock:
 
     def _open(self, identity: Identity) -> int | None:
         device, inode = identity
-        file = self._directory / f"session-{device}-{inode}.lock"
+        file = self._directory / f"session-{(device + inode) % LOCKS}.lock"
         with contextlib.suppress(OSError):
             return os.open(file, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
         return None

@@ -49,6 +49,12 @@ def test_a_list_is_pids_or_nothing_that_can_be_read(stdout: str, pids: tuple[int
     assert control_reply.pids(stdout) == pids
 
 
+def test_of_a_list_without_end_the_beginning_is_read() -> None:
+    endless = "".join(f"{pid}\n" for pid in range(1, 200_000))
+
+    assert control_reply.pids(endless) == tuple(range(1, control_reply.MOST_LISTED + 1))
+
+
 @pytest.mark.parametrize(
     ("stdout", "state"),
     [

@@ -8,7 +8,7 @@ import pytest
 
 from exporter.clock import SystemClock
 from exporter.model.observation import LogLine, Observation, SourceReading
-from exporter.sources.eye import Eye, Inbox
+from exporter.sources.eye import FULL_INBOX, Eye, Inbox
 from exporter.sources.reading import Reading
 from tests.eventually import PATIENCE_SECONDS, eventually
 
@@ -146,6 +146,34 @@ def test_uneventful_looks_are_told_of_now_and_then(open_eye: Open, inbox: Inbox)
 
     news.set()
     assert told(inbox)[0] == (LINE,)
+
+
+def test_while_nobody_takes_in_what_was_seen_it_looks_for_no_more(open_eye: Open, inbox: Inbox) -> None:
+    eye = open_eye(lambda: Reading((LINE,)), period=0.001)
+    eventually(lambda: _true(inbox.qsize() == FULL_INBOX))
+    eye._closing.wait(0.2)
+
+    assert inbox.qsize() == FULL_INBOX
+    for _ in range(3 * FULL_INBOX):
+        assert told(inbox)[0] == (LINE,)
+
+
+def test_a_full_inbox_does_not_hold_up_its_closing(open_eye: Open, inbox: Inbox) -> None:
+    eye = open_eye(lambda: Reading((LINE,)), period=0.001)
+    eventually(lambda: _true(inbox.qsize() == FULL_INBOX))
+
+    eye.close(PATIENCE_SECONDS)
+
+    assert not eye._thread.is_alive()
+
+
+def test_who_waits_for_room_is_not_complained_of(open_eye: Open, inbox: Inbox) -> None:
+    """Nothing hangs: it is the cycle that has not come round to it."""
+    eye = open_eye(lambda: Reading((LINE,)), period=0.001, deadline=0.01)
+    eventually(lambda: _true(inbox.qsize() == FULL_INBOX))
+    eye._closing.wait(0.1)
+
+    assert eye.complaint() is None
 
 
 def test_a_problem_is_news_and_so_is_its_end(open_eye: Open, inbox: Inbox) -> None:

@@ -9,7 +9,16 @@ from pathlib import Path
 import pytest
 
 from exporter.model.observation import LogFile, LogLine
-from exporter.sources.logs import LONGEST_LINE, MOST_BYTES_A_LOOK, MOST_OPEN, STILL_SECONDS, DaemonLogs, LogFollower
+from exporter.sources.logs import (
+    LONGEST_LINE,
+    MOST_BYTES_A_LOOK,
+    MOST_LINES_A_LOOK,
+    MOST_LINES_IN_ALL,
+    MOST_OPEN,
+    STILL_SECONDS,
+    DaemonLogs,
+    LogFollower,
+)
 from exporter.sources.place import on_host
 
 NOBODY = 65534
@@ -192,6 +201,27 @@ def test_of_a_large_burst_nothing_is_lost(begun: Followed) -> None:
     assert read == written
 
 
+def test_of_a_flood_of_short_lines_few_are_read_in_one_look_and_none_is_lost(begun: Followed) -> None:
+    written = [str(n) for n in range(3 * MOST_LINES_A_LOOK + 1)]
+    begun.write("\n".join(written) + "\ntorn")
+
+    looks = [begun.look() for _ in range(5)]
+
+    assert [len(lines) for lines in looks] == [MOST_LINES_A_LOOK] * 3 + [1, 0]
+    assert [line for lines in looks for line in lines] == written
+    begun.write(" no more\n")
+    assert begun.look() == ["torn no more"]
+
+
+def test_a_renamed_log_does_not_double_what_one_look_reads(begun: Followed) -> None:
+    begun.write("old\n" * MOST_LINES_A_LOOK)
+    begun.path.rename(begun.path.with_suffix(".1"))
+    begun.write("new\n" * MOST_LINES_A_LOOK)
+
+    assert begun.look() == ["old"] * MOST_LINES_A_LOOK
+    assert begun.look() == ["new"] * MOST_LINES_A_LOOK
+
+
 # -- truncation, rename, removal -----------------------------------------------------------------------------------
 
 
@@ -366,3 +396,19 @@ def test_a_log_that_is_not_there_is_no_failure_of_the_source(log: Followed) -> N
     assert [each.problem for each in reading.observations if isinstance(each, LogFile)] == [
         f"{log.path} does not exist"
     ]
+
+
+def test_many_floods_leave_every_daemon_its_share_of_one_look(tmp_path: Path) -> None:
+    names = [f"fake{n}" for n in range(40)] + ["real"]
+    for name in names:
+        (tmp_path / name).mkdir()
+    logs = DaemonLogs({name: tmp_path / name for name in names}, HandClock())
+    with contextlib.closing(logs):
+        logs.look()
+        for name in names[:-1]:
+            (tmp_path / name / "server.log").write_text("\n" * 2 * MOST_LINES_A_LOOK)
+        (tmp_path / "real" / "control.log").write_text("line\n")
+        lines = [each for each in logs.look().observations if isinstance(each, LogLine)]
+
+    assert len(lines) <= MOST_LINES_IN_ALL
+    assert [each.line for each in lines if each.daemon == "real"] == ["line"]

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
+import structlog
 
 from exporter.clock import SystemClock
 from exporter.model.node import Daemon, Node
@@ -133,3 +134,36 @@ def test_the_sources_hear_what_is_known() -> None:
     lookout.attend(node("one"))
 
     assert heard == [node("one")]
+
+
+class Threadless(Eye):
+    """An eye for which there is no thread."""
+
+    def open(self) -> None:
+        """As the threading module does where there may be no more (TasksMax=)."""
+        raise RuntimeError("can't start new thread")
+
+
+def test_a_daemon_for_which_there_is_no_thread_costs_itself_alone_and_is_tried_again(askers: Askers) -> None:
+    full = {"one"}
+
+    def asker(place: Place) -> Asker:
+        made = askers(place)
+        if place.name in full:
+            made.eye.__class__ = Threadless
+        return made
+
+    lookout = Lookout((), locate=located, asker=asker)
+    lookout.attend(node("one", "two"))
+    with structlog.testing.capture_logs() as logged:
+        lookout.open()
+        assert [name for name, _ in lookout.idle()] == ["two"]
+        lookout.attend(node("one", "two", "three"))
+        lookout.attend(node("one", "two", "three"))
+        assert [name for name, _ in lookout.idle()] == ["two", "three"]
+    full.clear()
+    lookout.attend(node("one", "two", "three"))
+
+    assert {name for name, _ in lookout.idle()} == {"one", "two", "three"}
+    assert [(each["event"], each["daemon"]) for each in logged] == [("daemon_not_asked", "one")]
+    lookout.close(PATIENCE_SECONDS)

@@ -1,7 +1,9 @@
 """Processes says who real processes are, and when they have gone."""
 
+import contextlib
 import os
 import pwd
+import resource
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -13,7 +15,7 @@ from exporter.clock import SystemClock
 from exporter.model.observation import DaemonProcess, Observation, ProcessExit, ProcessReading
 from exporter.sources import processes
 from exporter.sources.pid_files import PID_FILE
-from exporter.sources.processes import Processes
+from exporter.sources.processes import MOST_HELD, Processes, affordable_pidfds
 from tests.conftest import Starter
 from tests.eventually import eventually
 from tests.standin.mps import MpsStandIn, wait_until
@@ -201,6 +203,36 @@ def test_without_pidfd_an_exit_is_noticed_all_the_same(
     process.kill()
 
     assert isinstance(soon(source, ProcessExit), ProcessExit)
+
+
+def test_beyond_what_it_may_hold_an_exit_is_noticed_all_the_same(
+    mps: MpsStandIn, start: Starter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(processes, "RECHECK_SECONDS", 0.0)
+    children = [start() for _ in range(5)]
+    source = Processes({}, proc=Path("/proc"), clock=SystemClock(), wait=0.02, most_held=2)
+    before = len(os.listdir("/proc/self/fd"))
+    with contextlib.closing(source):
+        source.watch(frozenset(child.pid for child in children))
+        assert len(seen(source, ProcessReading)) == 5
+        assert len(os.listdir("/proc/self/fd")) == before + 2
+        for child in children:
+            child.kill()
+            child.wait()
+        gone: set[int] = set()
+
+        def all_gone() -> None:
+            gone.update(each.pid for each in seen(source, ProcessExit) if isinstance(each, ProcessExit))
+            assert gone == {child.pid for child in children}
+
+        eventually(all_gone)
+
+
+def test_half_of_the_descriptors_may_be_pidfds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _which: (8192, 8192))
+    assert affordable_pidfds() == 4096
+    monkeypatch.setattr(resource, "getrlimit", lambda _which: (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    assert affordable_pidfds() == MOST_HELD
 
 
 def test_who_is_watched_no_more_is_let_go_of(watch: Watch, start: Starter) -> None:

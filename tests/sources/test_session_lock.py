@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from exporter.clock import SystemClock
-from exporter.sources.session_lock import SessionLock
+from exporter.sources.session_lock import LOCKS, SessionLock
 
 PIPE = (42, 4711)
 
@@ -60,7 +60,10 @@ def test_it_is_nobody_elses_to_hold(tmp_path: Path) -> None:
 @pytest.mark.parametrize("make", [os.mkdir, os.mkfifo, lambda path: os.symlink("/etc/passwd", path)])
 def test_whatever_is_in_its_place_one_goes_without_or_on(tmp_path: Path, make: object) -> None:
     assert callable(make)
-    make(tmp_path / "session-42-4711.lock")
+    with lock(tmp_path).held(PIPE):
+        (file,) = tmp_path.iterdir()
+    file.unlink()
+    make(file)
 
     with lock(tmp_path, deadline=0.0).held(PIPE):
         pass
@@ -75,3 +78,11 @@ def test_without_a_runtime_directory_or_a_daemon_there_is_no_lock(tmp_path: Path
         assert not alone
 
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_however_many_daemons_come_and_go_few_files_are_left(tmp_path: Path) -> None:
+    for inode in range(10 * LOCKS):
+        with lock(tmp_path).held((42, inode)):
+            pass
+
+    assert len(list(tmp_path.iterdir())) == LOCKS
