@@ -7,7 +7,7 @@ something is in doubt, the daemon is asked sooner, for a while.
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from exporter.core import limits
+from exporter.core import devices, limits, users
 from exporter.core.doubt import clients_doubted_since, gpu_doubted_since, latest, servers_doubted_since
 from exporter.core.gpus import NVML
 from exporter.core.question import Question, overdue, pressing
@@ -73,6 +73,8 @@ def _questions(node: Node, daemon: Daemon, rhythm: Rhythm) -> Iterable[Question]
     if daemon.version is None and VERSION not in daemon.asked:
         yield Question(command=VERSION, known_at=None, period=rhythm.lists)
     yield _which_servers(node, daemon, rhythm)
+    for command, known_at in devices.questions(node, daemon):
+        yield Question(command=command, known_at=known_at, period=rhythm.limits)
     for server in daemon.servers.values():
         yield _its_state(node, daemon, server, rhythm)
         yield _its_clients(node, daemon, server, rhythm)
@@ -116,10 +118,15 @@ def nvml_due(node: Node, rhythm: Rhythm) -> bool:
 
 
 def watched(node: Node) -> frozenset[int]:
-    """The processes whose facts are wanted, and whose exit is news: daemons, servers, clients, and strangers."""
+    """The processes whose facts are wanted, and whose exit is news: daemons, servers, clients, and strangers.
+
+    Of a daemon that may serve but one user, whoever is said to have been its client may be somebody else's.
+    """
     pids: set[int] = set()
     for daemon in node.daemons.values():
         pids.update(daemon.servers, daemon.clients, daemon.pending)
+        if users.only_user(daemon) is not None:
+            pids.update(daemon.departed, daemon.departed_servers)
         if daemon.process is not None and daemon.process.pid is not None:
             pids.add(daemon.process.pid)
     for gpu in node.gpus.values():
