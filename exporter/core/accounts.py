@@ -25,8 +25,9 @@ def account(before: Node, node: Node, events: Iterable[Event]) -> Node:
         if event.event is EventName.CLIENT_CONNECTED and event.pid is not None:
             unattributed.add(event.pid)
         if event.event is EventName.CLIENT_DISCONNECTED and event.pid is not None:
+            if event.pid not in unattributed:
+                node = _used(node, workload_of(before.processes.get(event.pid)))
             unattributed.discard(event.pid)
-            node = _used(node, workload_of(before.processes.get(event.pid)))
     for pid in unattributed & node.processes.keys():
         unattributed.discard(pid)
         node = _used(node, workload_of(node.processes[pid]), connected=1)

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import chain, islice
 
-from exporter.core import limits
+from exporter.core import devices, limits, users
 from exporter.core.doubt import clients_doubted_since, gpu_doubted_since, latest, servers_doubted_since
 from exporter.core.gpus import NVML
 from exporter.core.question import Question, overdue, pressing
@@ -77,6 +77,8 @@ def _questions(node: Node, daemon: Daemon, rhythm: Rhythm) -> Iterable[Question]
     if daemon.version is None and VERSION not in daemon.asked:
         yield Question(command=VERSION, known_at=None, period=rhythm.lists)
     yield _which_servers(node, daemon, rhythm)
+    for command, known_at in devices.questions(node, daemon):
+        yield Question(command=command, known_at=known_at, period=rhythm.limits)
     for server in daemon.servers.values():
         yield _its_state(node, daemon, server, rhythm)
         yield _its_clients(node, daemon, server, rhythm)
@@ -123,7 +125,8 @@ def watched(node: Node) -> frozenset[int]:
     """The processes whose facts are wanted, and whose exit is news: daemons, servers, strangers, and clients.
 
     At most `MOST_WATCHED`, in this order; of clients those first whose daemon has the fewest, so that one which lists
-    half the node's processes does so at its own expense.
+    half the node's processes does so at its own expense. Of a daemon that may serve but one user, whoever is said to
+    have been its client may be somebody else's.
     """
     daemons = sorted(node.daemons.values(), key=lambda daemon: len(daemon.clients) + len(daemon.pending))
     pids: Iterable[int] = chain(
@@ -132,5 +135,6 @@ def watched(node: Node) -> frozenset[int]:
         *(gpu.strangers for gpu in node.gpus.values()),
         *(each.clients for each in daemons),
         *(each.pending for each in daemons),
+        *(chain(each.departed, each.departed_servers) for each in daemons if users.only_user(each) is not None),
     )
     return frozenset(islice(dict.fromkeys(pid for pid in pids if pid > 0), MOST_WATCHED))

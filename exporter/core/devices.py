@@ -1,13 +1,31 @@
-"""Which GPU a daemon means by an ordinal."""
+"""Which GPUs a daemon has, and which of them it means by an ordinal."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from exporter.model.node import Daemon, Node
-from exporter.model.observation import GpuUuid
+from exporter.model.observation import GpuReading, GpuUuid
+from exporter.parse.control_reply import DEVICES
 from exporter.parse.visible_devices import by_ordinal, is_visible
 
 MOST_DEVICES = 64
 """More than any machine has: what speaks of a device beyond is not listened to."""
+
+
+def questions(node: Node, daemon: Daemon) -> Iterable[tuple[str, float | None]]:
+    """What may be asked about devices, and since when it has been asked in vain."""
+    if not daemon.devices and len(node.gpus) > 1:
+        yield DEVICES, daemon.asked.get(DEVICES)
+
+
+def served(daemon: Daemon, gpu: GpuReading) -> bool:
+    """Whether the daemon has this GPU: as it told, else by what it may see.
+
+    A container's device nodes confine it too, and nothing but its own word shows that. It is asked as soon as it
+    answers, while whoever is on another GPU is not yet settled as beside it; older drivers do not know the question.
+    """
+    if daemon.devices:
+        return gpu.gpu in daemon.devices.values()
+    return is_visible(daemon.visible_devices, gpu.index, gpu.gpu)
 
 
 def count(node: Node, daemon: Daemon) -> int:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 
-from exporter.core import accounts, agenda, clients, gpus, life, log, replies, servers, workloads, xids
+from exporter.core import accounts, agenda, clients, gpus, life, log, replies, servers, users, workloads, xids
 from exporter.core.gpus import NVML
 from exporter.core.step import Step, chain, counted, quiet
 from exporter.model.event import Event
@@ -58,9 +58,9 @@ def fold_all(node: Node, observations: Iterable[Observation]) -> Iterator[Told]:
 def _take(node: Node, seen: Observation) -> Told:
     match seen:
         case ControlReply():
-            return _daemon(node, seen.daemon, lambda daemon: replies.reply_read(daemon, seen))
+            return _daemon(node, seen.daemon, lambda daemon: replies.reply_read(users.heard(daemon, seen.pids), seen))
         case LogLine():
-            return _daemon(node, seen.daemon, lambda daemon: log.line_read(daemon, seen))
+            return _daemon(node, seen.daemon, lambda daemon: log.line_read(users.heard(daemon, seen.pids), seen))
         case LogFile():
             return _daemon(node, seen.daemon, lambda daemon: quiet(_log_file_read(daemon, seen)))
         case LogGap():
@@ -88,7 +88,7 @@ def _take(node: Node, seen: Observation) -> Told:
 
 def _daemon(node: Node, name: str, take: Callable[[Daemon], Step]) -> Told:
     known = node.daemons.get(name) or Daemon(name=name, pipe_directory=name, log_directory="", discovered=True)
-    daemon, events = take(known)
+    daemon, events = users.served(take(known), node.at, node.processes)
     return replace(node, daemons={**node.daemons, name: daemon}), events
 
 
@@ -125,6 +125,7 @@ def _daemon_found(daemon: Daemon, seen: DaemonFound) -> Daemon:
         unit=seen.unit or daemon.unit,
         foreground=daemon.foreground if seen.foreground is None else seen.foreground,
         clients_limit=seen.clients_limit or daemon.clients_limit,
+        visible_devices=seen.visible_devices if daemon.visible_devices is None else daemon.visible_devices,
         discovered=daemon.discovered if seen.expected is None else False,
     )
 
@@ -135,7 +136,9 @@ def _process_read(node: Node, seen: ProcessReading) -> Told:
     events: tuple[Event, ...] = ()
     if known is not None and known.start_ticks != seen.start_ticks:
         node, events = _process_exited(node, ProcessExit(at=seen.at, pid=seen.pid, start_ticks=known.start_ticks))
-    return replace(node, processes={**node.processes, seen.pid: seen}), events
+    node = replace(node, processes={**node.processes, seen.pid: seen})
+    node, disowned = _every_daemon(node, lambda daemon: users.served(quiet(daemon), seen.at, {seen.pid: seen}))
+    return node, events + disowned
 
 
 def _process_exited(node: Node, seen: ProcessExit) -> Told:

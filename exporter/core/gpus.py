@@ -6,12 +6,12 @@ When a daemon dies, new CUDA processes run without MPS and say nothing (measured
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
+from exporter.core import devices
 from exporter.core.meters import metered
 from exporter.core.support import supported
 from exporter.model.event import Event, EventName
 from exporter.model.node import Daemon, Gpu, Node, Stranger
 from exporter.model.observation import GpuReading, SourceReading
-from exporter.parse.visible_devices import is_visible
 
 NVML = "nvml"
 """The source that reads GPUs has this name."""
@@ -60,7 +60,9 @@ def _processes_read(node: Node, gpu: Gpu) -> tuple[Gpu, tuple[Event, ...]]:
     server = serving_daemon(node, reading)
     if reading.problem is None and reading.mps_processes is not None:
         gpu = _mps_list_read(gpu, reading.at, [process.pid for process in reading.mps_processes])
-        if server is not None and _servers_known(node, reading):
+        if server is None:
+            gpu = replace(gpu, strangers={})
+        elif _servers_known(node, reading):
             strangers, events = _strangers(node, server, reading, gpu.strangers)
             gpu = replace(gpu, strangers=strangers, judged=True)
     return gpu, events
@@ -102,7 +104,7 @@ def serving_daemon(node: Node, gpu: GpuReading) -> Daemon | None:
 
 def _serving(node: Node, gpu: GpuReading) -> Iterable[Daemon]:
     for daemon in node.daemons.values():
-        if daemon.told_of(node.at) and is_visible(daemon.visible_devices, gpu.index, gpu.gpu):
+        if daemon.told_of(node.at) and devices.served(daemon, gpu):
             yield daemon
 
 

@@ -41,7 +41,7 @@ def _reborn(daemon: Daemon) -> Daemon:
     if not daemon.gone:
         return daemon
     quit_at = daemon.quit_at if daemon.gone_at is not None else None
-    return replace(daemon, start_logged=False, quit_at=quit_at, version=None, protocol=None, asked={})
+    return replace(daemon, start_logged=False, quit_at=quit_at, version=None, protocol=None, devices={}, asked={})
 
 
 def enter(daemon: Daemon, at: float, state: DaemonState) -> Step:
@@ -215,7 +215,6 @@ def _go(daemon: Daemon, at: float, how: LossReason) -> Step:
         default_active_thread_percentage=None,
         default_pinned_memory_limits={},
         limits_in_doubt=frozenset(),
-        devices={},
     )
     return chain(
         servers.end_all(daemon, at, DepartureReason.DAEMON_GONE),

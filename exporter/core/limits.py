@@ -109,8 +109,6 @@ def questions(node: Node, daemon: Daemon) -> Iterable[tuple[str, float | None]]:
         if not _starting(node.at, server):
             told_at, commands = server.limits_told_at, _about_server(server.pid, number)
             yield from ((command, daemon.asked.get(command, told_at)) for command in commands)
-    if not daemon.devices and len(node.gpus) > 1 and _limits_memory(daemon):
-        yield DEVICES, daemon.asked.get(DEVICES)
 
 
 def _about_defaults(number: int) -> Iterable[str]:
@@ -131,8 +129,3 @@ def _all_questions(daemon: Daemon) -> Iterable[str]:
 
 def _starting(at: float, server: Server) -> bool:
     return server.uid is not None and at - server.started_at < STARTING_SECONDS
-
-
-def _limits_memory(daemon: Daemon) -> bool:
-    limited = (server.pinned_memory_limits for server in daemon.servers.values())
-    return bool(daemon.default_pinned_memory_limits) or any(limited)

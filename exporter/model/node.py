@@ -139,8 +139,9 @@ class Daemon:
     `discovered` where nothing but its own presence tells of it.
 
     `clients_limit` is how many clients a server takes, where the configuration says so. `devices` has the GPUs by the
-    daemon's ordinals, where it told them. `limits_in_doubt` are the questions about limits whose answers somebody's
-    command may have changed.
+    daemon's ordinals, where it told them; where it has gone, those that it had. `limits_in_doubt` are the questions
+    about limits whose answers somebody's command may have changed. It is `elsewhere` where it speaks in the PIDs of
+    another namespace.
     """
 
     name: DaemonName
@@ -162,6 +163,7 @@ class Daemon:
     process: DaemonProcess | None = None
     version: str | None = None
     visible_devices: str | None = None
+    elsewhere: bool = False
     servers: Mapping[int, Server] = field(default_factory=dict)
     listed_at: float | None = None
     clients: Mapping[int, Client] = field(default_factory=dict)

@@ -63,7 +63,8 @@ class DaemonFound:
     """A control daemon's place was found, or named.
 
     It is `expected` where the configuration or an enabled unit names it. Whatever is None, whoever found it does not
-    know. `clients_limit` is how many clients fit into one of its servers, as the configuration has it.
+    know. `clients_limit` is how many clients fit into one of its servers, as the configuration has it;
+    `visible_devices` is CUDA_VISIBLE_DEVICES, as the unit has it.
     """
 
     at: float
@@ -74,6 +75,7 @@ class DaemonFound:
     unit: str | None = None
     foreground: bool | None = None
     clients_limit: int | None = None
+    visible_devices: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

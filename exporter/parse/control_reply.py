@@ -27,6 +27,7 @@ MOST_LISTED = 1024
 """How many PIDs of one list are read; a server takes 60 clients at most (NVIDIA's MPS guide)."""
 
 _NOT_FOUND = re.compile(r"Server (\d{1,10}) not found!?")
+_SERVER = re.compile(r"Server \d{1,10}")
 _PID = re.compile(r"[1-9][0-9]{0,8}")
 _DEVICE = re.compile(r"[0-9]{1,3}")
 _UUID = re.compile(r"GPU-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
@@ -101,10 +102,13 @@ def memory_limit(stdout: str) -> int | None:
 def devices(stdout: str) -> Mapping[int, str]:
     """The GPUs' UUIDs by the daemon's ordinals; empty where the reply is something else.
 
-    A row begins with the ordinal and has the whole UUID in one of its cells (R580); the others are left alone.
+    A row begins with the ordinal and has the whole UUID in one of its cells; the others are left alone. The daemon's
+    own come first, under `Default`, then those of each server (measured, R580).
     """
     found: dict[int, str] = {}
     for line in stdout.splitlines():
+        if _SERVER.fullmatch(line.strip()):
+            break
         ordinal, *cells = (cell.strip() for cell in line.split(","))
         uuids = [cell for cell in cells if _UUID.fullmatch(cell)]
         if _DEVICE.fullmatch(ordinal) and len(uuids) == 1 and uuids[0] not in found.values():

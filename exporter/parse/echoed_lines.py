@@ -15,6 +15,7 @@ RULES: tuple[Rule, ...] = (
         r"\d+ +\d+ +\d+ +GPU-\S+ +\d+ +.*",
         r"\[\d+\] [0-9a-f:.]+, .{1,200}",
         # device_query --csv: its columns may come to be more.
+        r"Default|Server \d{1,10}",
         rf"\d{{1,4}} *,(?:[^,]{{0,80}},){{0,4}} *{_UUID} *(?:,[^,]{{0,80}}){{0,8}}",
         r"Device Ordinal *,[A-Za-z ,]{0,200}",
         r"No default pinned memory limit set for the device!",

@@ -16,6 +16,7 @@ from exporter.sources.talk import talk
 
 PIPE_DIRECTORY = "CUDA_MPS_PIPE_DIRECTORY"
 LOG_DIRECTORY = "CUDA_MPS_LOG_DIRECTORY"
+VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
 
 _SHOW = ("show", "--all", "--no-pager", "--no-ask-password", f"--property={','.join(PROPERTIES)}", "*.service")
 """Without --all it would leave out those that do not run."""
@@ -78,6 +79,7 @@ class Units:
                     expected=True,
                     unit=unit.name,
                     foreground=unit.daemon_in_foreground,
+                    visible_devices=unit.assigned(VISIBLE_DEVICES) or environment.get(VISIBLE_DEVICES),
                 )
 
 

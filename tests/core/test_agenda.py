@@ -217,20 +217,24 @@ class TestLimits:
         (since_start,) = (start.at + at - (AT + 10) for at in asked[THREADS])
         assert 2.0 <= since_start <= 3.0
 
-    def test_several_gpus_are_told_apart_once_a_limit_is_known(self) -> None:
-        """By their ordinals, which are the daemon's own."""
+    def test_of_several_gpus_it_is_asked_once_which_are_the_daemons(self) -> None:
+        """By its own ordinals; where there is but one GPU, there is nothing to ask."""
         gpus = [gpu_reading([CLIENT]), gpu_reading(gpu=OTHER_GPU, index=1)]
-        _, unlimited = watch(8, seen=gpus)
-        limit = server_log("Device pinned memory limit for device 1 set to 0xc0000000 bytes", at=AT + 1)
+        _, alone = watch(8, seen=gpus[:1])
         rows = f"Device Ordinal,PCI IDs,UUID,Name\n0,00:00.0,{OTHER_GPU},NVIDIA H200\n1,00:01.0,{GPU},NVIDIA H200\n"
 
         def answer(command: str, at: float) -> ControlReply:
             return reply(command, rows, at=at) if command == "device_query --csv" else healthy(command, at)
 
-        present, asked = watch(8000, seen=[*gpus, *limit], answer=answer)
-        assert "device_query --csv" not in unlimited
-        assert len(asked["device_query --csv"]) == 1
+        present, asked = watch(8000, seen=gpus, answer=answer)
+        assert "device_query --csv" not in alone
+        assert asked["device_query --csv"] == [0.5]
         assert present.daemons[DAEMON].devices == {0: OTHER_GPU, 1: GPU}
+
+    def test_a_daemon_that_does_not_know_its_gpus_is_asked_again_but_seldom(self) -> None:
+        """Drivers before R590 may not have the command."""
+        _, asked = watch(8000, seen=[gpu_reading([CLIENT]), gpu_reading(gpu=OTHER_GPU, index=1)])
+        assert gap(asked["device_query --csv"]) > RHYTHM.limits - 5 * RHYTHM.liveness
 
 
 class TestDoubt:

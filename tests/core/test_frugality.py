@@ -31,7 +31,9 @@ def stdout_of(command: str, clients: int, gpus: int) -> str:
         case verb if verb.endswith("percentage"):
             return "100.0\n"
         case _ if command == DEVICES:
-            return "".join(f"{gpu},00:0{gpu}.0,{gpu_uuid(gpu)},NVIDIA H200\n" for gpu in range(gpus))
+            rows = "".join(f"{gpu},0000:00.{gpu:02}.00,{gpu_uuid(gpu)},NVIDIA H200,N/A\n" for gpu in range(gpus))
+            table = f"Device Ordinal,PCI IDs,UUID,Name,Attributes\n{rows}"
+            return f"Default\n{table}\nServer {SERVER}\n{table}"
         case _:
             return "3G\n"
 

@@ -98,3 +98,12 @@ def test_a_missing_server_is_named_though_the_exit_code_is_0(stdout: str, pid: i
 )
 def test_the_version_is_a_number(stdout: str, version: str | None) -> None:
     assert control_reply.version(stdout) == version
+
+
+def test_a_daemon_tells_its_gpus_before_those_of_its_servers() -> None:
+    """As R580 does."""
+    header, name = "Device Ordinal,PCI IDs,UUID,Name,Attributes\n", "NVIDIA H200,N/A\n"
+    first, second = "GPU-d35d017b-5422-1fb0-4407-ceb46bb07fbd", "GPU-055a5b27-613d-8c97-6fb4-99d75c28b520"
+    default = f"Default\n{header}0,0000:00.06.00,{first},{name}"
+    assert control_reply.devices(f"{default}\nServer 428\n{header}0,0000:00.06.00,{first},{name}") == {0: first}
+    assert control_reply.devices(f"{default}\nServer 428\n{header}1,0000:00.07.00,{second},{name}") == {0: first}

@@ -128,6 +128,9 @@ HARMLESS = (
     "Server 1 not found",
     "0,00:00.0,GPU-1efa3f60-b0ba-115c-7d58-bd5711d3de4b,NVIDIA H200",
     "Device Ordinal,PCI IDs,UUID,Name",
+    "Default",
+    "0,0000:00.06.00,GPU-d35d017b-5422-1fb0-4407-ceb46bb07fbd,NVIDIA H200,N/A",
+    "Server 428",
     'Unknown command "bogus"',
     "No default pinned memory limit set for the device!",
 )

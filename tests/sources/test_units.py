@@ -122,3 +122,20 @@ def test_it_gets_nothing_of_our_environment(systemctl: Systemctl, monkeypatch: p
     systemctl.found()
     environment = (systemctl.path.parent / "environment").read_text()
     assert "NOTIFY_SOCKET" not in environment
+
+
+@pytest.mark.parametrize(
+    ("command", "more", "visible"),
+    [
+        (FOREGROUND, "", None),
+        (FOREGROUND, "Environment=CUDA_VISIBLE_DEVICES=GPU-7,1\n", "GPU-7,1"),
+        (f"/usr/bin/env CUDA_VISIBLE_DEVICES=2 {FOREGROUND}", "Environment=CUDA_VISIBLE_DEVICES=1\n", "2"),
+    ],
+)
+def test_the_gpus_that_it_leaves_the_daemon_are_told(
+    systemctl: Systemctl, command: str, more: str, visible: str | None
+) -> None:
+    systemctl.says(shown(command, more=more))
+    (found,) = systemctl.look().observations
+    assert isinstance(found, DaemonFound)
+    assert found.visible_devices == visible

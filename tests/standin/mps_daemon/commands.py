@@ -150,9 +150,12 @@ class Commands:
 
     def _device_query(self, arguments: list[str]) -> str:
         separator = "," if "--csv" in arguments else "    "
-        rows = [("Device Ordinal", "PCI IDs", "UUID", "Name")]
-        rows += [(str(n), f"00:{n:02x}.0", gpu, GPU_NAME) for n, gpu in enumerate(self._daemon.settings.gpus)]
-        return "".join(separator.join(row) + "\n" for row in rows)
+        rows = [("Device Ordinal", "PCI IDs", "UUID", "Name", "Attributes")]
+        gpus, server = enumerate(self._daemon.settings.gpus), self._daemon.server
+        rows += [(str(n), f"0000:00.{n:02x}.00", gpu, GPU_NAME, "N/A") for n, gpu in gpus]
+        table = "".join(separator.join(row) + "\n" for row in rows)
+        headings = ("Default", *(() if server is None else (f"Server {server.pid}",)))
+        return "\n".join(f"{heading}\n{table}" for heading in headings)
 
     def _get_default_percentage(self, _: list[str]) -> str:
         return f"{self._daemon.limits.active_thread_percentage}\n"

@@ -1,0 +1,89 @@
+"""Whom a daemon serves: an ordinary user's cannot make anybody else's process its own."""
+
+from dataclasses import replace
+
+import pytest
+
+from exporter.core import agenda
+from exporter.model.event import EventName
+from exporter.model.observation import Observation
+from tests.builders import (
+    AT,
+    CLIENT,
+    DAEMON,
+    GPU,
+    SERVER,
+    Story,
+    active,
+    at_work,
+    control_log,
+    daemon_process,
+    gpu_reading,
+    look,
+    process,
+    server_log,
+    servers,
+    told,
+)
+
+VICTIM, ATTACKER = 900, 1000
+ROOTS = process(VICTIM, uid=0, user="root")
+FAKE = replace(daemon_process(), uid=ATTACKER)
+OWN = (process(SERVER, uid=ATTACKER, user="mallory"), process(CLIENT, uid=ATTACKER, user="mallory"))
+CLAIMS: tuple[Observation, ...] = (FAKE, *at_work(CLIENT, VICTIM), *OWN)
+
+
+def everywhere(story: Story) -> set[int]:
+    """Whoever the daemon is believed to have to do with."""
+    daemon = story.daemon
+    return {*daemon.servers, *daemon.clients, *daemon.pending, *daemon.departed, *daemon.departed_servers}
+
+
+@pytest.mark.parametrize("seen", [(*CLAIMS, ROOTS), (ROOTS, *CLAIMS)], ids=("learned after", "known before"))
+def test_another_users_process_is_no_client_and_on_nobodys_account(seen: tuple[Observation, ...]) -> None:
+    """Whichever is known first: that it is claimed, or whose it is."""
+    story = told(*seen, start=told(gpu_reading(beside=[VICTIM])).node)
+    assert everywhere(story) == {SERVER, CLIENT}
+    assert {workload.name for workload in story.node.accounts} == {"mallory"}
+    assert len(story.of(EventName.CLIENT_CONNECTED)) - len(story.of(EventName.CLIENT_DISCONNECTED)) == 1
+
+
+def test_so_it_is_once_it_is_known_whose_the_daemon_is() -> None:
+    assert everywhere(told(*CLAIMS[1:], ROOTS, FAKE)) == {SERVER, CLIENT}
+
+
+def test_it_bypasses_mps_all_the_same() -> None:
+    readings = (gpu_reading([CLIENT], beside=[VICTIM], at=AT + second) for second in (1, 3))
+    assert told(*CLAIMS, ROOTS, *readings).node.gpus[GPU].bypassing == (VICTIM,)
+
+
+def test_nor_is_one_that_is_said_to_have_left() -> None:
+    """Whose it is, is asked for, since NVML would show it for as long as it likes."""
+    left = server_log(f"Client process {VICTIM} disconnected", at=AT + 1)
+    readings = (gpu_reading([CLIENT], beside=[VICTIM], at=AT + second) for second in (2, 3, 5))
+    before = told(*CLAIMS, *left, next(readings), look(at=AT + 2))
+    assert VICTIM in agenda.watched(before.node)
+    assert told(ROOTS, *readings, start=before.node).node.gpus[GPU].bypassing == (VICTIM,)
+
+
+def test_nor_a_server_nor_one_that_waits() -> None:
+    waits = control_log(f"NEW CLIENT {VICTIM} from user 0: Server is not ready, push client to pending list", at=AT + 1)
+    assert VICTIM in everywhere(told(*CLAIMS, *waits))
+    assert everywhere(told(*CLAIMS, *waits, ROOTS)) == {SERVER, CLIENT}
+    assert everywhere(told(*CLAIMS, servers(SERVER, VICTIM, at=AT + 1), ROOTS)) == {SERVER, CLIENT}
+
+
+def test_roots_daemon_serves_everybody() -> None:
+    assert everywhere(told(daemon_process(), *CLAIMS[1:], ROOTS)) == {SERVER, CLIENT, VICTIM}
+
+
+def test_whose_daemon_it_is_may_not_be_known() -> None:
+    assert everywhere(told(*CLAIMS[1:], ROOTS)) == {SERVER, CLIENT, VICTIM}
+
+
+def test_a_containers_users_are_many_here() -> None:
+    """It names but those in its own PID namespace, and a user namespace has several UIDs."""
+    container = {SERVER: SERVER, 7: VICTIM}
+    connects = (replace(line, pids=container) for line in server_log(active(7)))
+    seen = (replace(each, pids=container) if hasattr(each, "pids") else each for each in (FAKE, *at_work()))
+    assert VICTIM in told(*seen, *connects, process(VICTIM, uid=100_999)).node.daemons[DAEMON].clients
