@@ -62,8 +62,9 @@ class LogGap:
 class DaemonFound:
     """A control daemon's place was found, or named.
 
-    It is `expected` where the configuration or an enabled unit names it. Whatever is None, whoever found it does not
-    know. `clients_limit` is how many clients fit into one of its servers, as the configuration has it.
+    It is `expected` where the configuration or an enabled unit names it; what these named and name no more is not. `by`
+    says who tells this: "configuration", "unit" or "discovered". Whatever is None, whoever found it does not know.
+    `clients_limit` is how many clients fit into one of its servers, as the configuration has it.
     """
 
     at: float
@@ -74,6 +75,7 @@ class DaemonFound:
     unit: str | None = None
     foreground: bool | None = None
     clients_limit: int | None = None
+    by: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -62,6 +62,11 @@ class Lookout:
         for eye in self._all():
             eye.open()
 
+    def look_anew(self) -> None:
+        """Have every eye that is always there look at once, also those that seldom do."""
+        for eye in self._eyes:
+            eye.nudge()
+
     def close(self, timeout: float) -> None:
         """Stop looking."""
         for asker in self._askers.values():
