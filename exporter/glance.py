@@ -37,8 +37,8 @@ class Glance:
         self._deadline = deadline
         self._wait = wait
 
-    def look(self, name: str, look: Callable[[], Reading]) -> None:
-        """Look with one source."""
+    def look(self, name: str, look: Callable[[], Reading], daemon: str | None = None) -> None:
+        """Look with one source; `daemon` is the one that it is for, where each has its own."""
         began = self._clock.monotonic()
         reading = within(self._deadline, look)
         told = SourceReading(
@@ -46,6 +46,7 @@ class Glance:
             name=name,
             seconds=self._clock.monotonic() - began,
             problem=reading.problem,
+            daemon=daemon,
         )
         for seen in (*reading.observations, told):
             self.node, _ = fold(self.node, seen)
@@ -75,7 +76,7 @@ class Glance:
 
     def _ask(self, client: ControlClient, commands: tuple[str, ...]) -> None:
         client.want(commands)
-        self.look("control", client.look)
+        self.look("control", client.look, client.daemon)
 
     def watch(self, processes: Processes, pods: Pods | None) -> None:
         """Read who everybody is, and what their pods are called."""

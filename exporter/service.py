@@ -15,6 +15,7 @@ from exporter.config import Config, Reloader
 from exporter.cycle import Cycle
 from exporter.metrics.catalogue import NodeCollector
 from exporter.metrics.exposition import Exposition
+from exporter.model.named_by import NamedBy
 from exporter.model.node import Node
 from exporter.model.observation import DaemonFound
 from exporter.notify import Notifier
@@ -53,6 +54,7 @@ class Service:
         self._clock = clock
         self._reloader = reloader
         self._driver = driver
+        self._lookout = lookout
         self._exposition = Exposition(clock)
         self._itself = ProcessCollector(registry=None)
         self._notifier = Notifier(os.environ)
@@ -86,7 +88,7 @@ class Service:
         config = self._config
         site = Site(
             self._exposition,
-            healthy=lambda: self._clock.monotonic() - self._turned_at < HEALTHY_SECONDS,
+            healthy=lambda: self._still_for() < HEALTHY_SECONDS,
             status=lambda: status.table(self._cycle.node),
             telemetry_path=config.telemetry_path,
         )
@@ -103,7 +105,14 @@ class Service:
         socket.open()
         return contextlib.closing(socket)
 
+    def _still_for(self) -> float:
+        """How many seconds ago the cycle turned last."""
+        return self._clock.monotonic() - self._turned_at
+
     def _status(self) -> Mapping[str, Any]:
+        still_for = self._still_for()
+        if still_for >= HEALTHY_SECONDS:
+            return {"problem": f"the cycle has stood still for {still_for:.0f} s: nothing that it knows is current"}
         node = self._cycle.node
         return {"table": status.table(node), "node": status.as_json(node), "exit_code": status.exit_code(node)}
 
@@ -139,6 +148,7 @@ class Service:
         self._config = after = reloaded.config
         log.configure(after.log_level, after.log_format, sys.stderr)
         self._cycle.tell(_named(before, after, self._clock.now()), after.rhythm)
+        self._lookout.look_anew()
 
     def _publish(self, node: Node) -> None:
         config = self._config
@@ -162,10 +172,15 @@ class Service:
 
 
 def _named(before: Config, after: Config, at: float) -> Sequence[DaemonFound]:
-    """The daemons that the configuration names, and those that it names no more: nobody expects these now."""
-    named = {daemon.name for daemon in after.daemons}
-    expected = {daemon: daemon.expected for daemon in after.daemons}
-    dropped = {daemon: False for daemon in before.daemons if daemon.name not in named}
+    """The daemons that the configuration names, and those that it names no more, under whatever name."""
+    named = [(daemon, daemon.expected, NamedBy.CONFIGURATION) for daemon in after.daemons]
+    names = {daemon.name for daemon in after.daemons}
+    directories = {daemon.pipe_directory for daemon in after.daemons}
+    dropped = [
+        (daemon, False, NamedBy.DISCOVERED)
+        for daemon in before.daemons
+        if daemon.name not in names and daemon.pipe_directory not in directories
+    ]
     return [
         DaemonFound(
             at=at,
@@ -175,6 +190,7 @@ def _named(before: Config, after: Config, at: float) -> Sequence[DaemonFound]:
             expected=is_expected,
             unit=daemon.unit,
             clients_limit=daemon.clients_limit,
+            by=by,
         )
-        for daemon, is_expected in {**expected, **dropped}.items()
+        for daemon, is_expected, by in (*dropped, *named)
     ]

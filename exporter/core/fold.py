@@ -3,10 +3,11 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 
-from exporter.core import accounts, agenda, clients, gpus, life, log, replies, servers, users, workloads, xids
+from exporter.core import accounts, agenda, clients, gpus, life, log, naming, replies, servers, users, workloads, xids
 from exporter.core.gpus import NVML
 from exporter.core.step import Step, chain, counted, quiet
 from exporter.model.event import Event
+from exporter.model.named_by import NamedBy
 from exporter.model.node import Daemon, DepartureReason, Node, Source
 from exporter.model.observation import (
     ControlReply,
@@ -66,7 +67,7 @@ def _take(node: Node, seen: Observation) -> Told:
         case LogGap():
             return _daemon(node, seen.daemon, lambda daemon: quiet(_log_gap_read(daemon, seen)))
         case DaemonFound():
-            return _daemon(node, seen.daemon, lambda daemon: quiet(_daemon_found(daemon, seen)))
+            return naming.daemon_found(node, seen), ()
         case DaemonProcess():
             return _daemon(node, seen.daemon, lambda daemon: life.process_read(daemon, seen))
         case GpuReading():
@@ -87,8 +88,10 @@ def _take(node: Node, seen: Observation) -> Told:
 
 
 def _daemon(node: Node, name: str, take: Callable[[Daemon], Step]) -> Told:
-    known = node.daemons.get(name) or Daemon(name=name, pipe_directory=name, log_directory="", discovered=True)
-    daemon, events = users.served(take(known), node.at, node.processes)
+    known = node.daemons.get(name)
+    known = known or Daemon(name=name, pipe_directory=name, log_directory="", named_by=NamedBy.DISCOVERED)
+    step = take(replace(known, heard_at=node.at) if known.discovered else known)
+    daemon, events = users.served(step, node.at, node.processes)
     return replace(node, daemons={**node.daemons, name: daemon}), events
 
 
@@ -113,21 +116,6 @@ def _log_file_read(daemon: Daemon, seen: LogFile) -> Daemon:
 def _log_gap_read(daemon: Daemon, seen: LogGap) -> Daemon:
     lost = counted(daemon.totals.log_lines_lost, seen.file, by=seen.lines)
     return replace(daemon, totals=replace(daemon.totals, log_lines_lost=lost))
-
-
-def _daemon_found(daemon: Daemon, seen: DaemonFound) -> Daemon:
-    """Where a daemon is, and whether it is expected, as far as that is told."""
-    return replace(
-        daemon,
-        pipe_directory=seen.pipe_directory,
-        log_directory=seen.log_directory,
-        expected=daemon.expected if seen.expected is None else seen.expected,
-        unit=seen.unit or daemon.unit,
-        foreground=daemon.foreground if seen.foreground is None else seen.foreground,
-        clients_limit=seen.clients_limit or daemon.clients_limit,
-        visible_devices=seen.visible_devices if daemon.visible_devices is None else daemon.visible_devices,
-        discovered=daemon.discovered if seen.expected is None else False,
-    )
 
 
 def _process_read(node: Node, seen: ProcessReading) -> Told:

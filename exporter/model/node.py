@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from exporter.model.named_by import NamedBy
 from exporter.model.observation import (
     DaemonName,
     DaemonProcess,
@@ -22,7 +23,6 @@ DEFAULT_LOG_DIRECTORY = "/var/log/nvidia-mps"
 
 FORGOTTEN_SECONDS = 300.0
 """How long after its end a daemon that nobody expects is told of."""
-
 
 SUPPORTED_PROTOCOL = 2
 """MPS' own protocol; from R615 on there is a third (`nvidia-cuda-mps-control -p 3`), with other commands and logs."""
@@ -135,8 +135,8 @@ class Daemon:
     """A control daemon, what it serves, and the doubts about it that further evidence will settle.
 
     `listed_at` is when all its servers were last known, None where they are not. `gone_at` is when one was seen to be
-    no more, as long as it is not yet told whether it was stopped or lost; another may be there by then. It was
-    `discovered` where nothing but its own presence tells of it.
+    no more, as long as it is not yet told whether it was stopped or lost; another may be there by then. `heard_at` is
+    when anything told of it, where it was discovered.
 
     `clients_limit` is how many clients a server takes, where the configuration says so. `devices` has the GPUs by the
     daemon's ordinals, where it told them; where it has gone, those that it had. `limits_in_doubt` are the questions
@@ -148,7 +148,8 @@ class Daemon:
     pipe_directory: str
     log_directory: str
     expected: bool = False
-    discovered: bool = False
+    named_by: NamedBy = NamedBy.CONFIGURATION
+    heard_at: float = 0.0
     unit: str | None = None
     protocol: int | None = None
     foreground: bool = False
@@ -185,6 +186,11 @@ class Daemon:
     totals: Totals = Totals()
 
     @property
+    def discovered(self) -> bool:
+        """Whether nothing but its own presence tells of it."""
+        return self.named_by is NamedBy.DISCOVERED
+
+    @property
     def gone(self) -> bool:
         """Whether it was seen to be no more."""
         return self.state in (DaemonState.ABSENT, DaemonState.STOPPED)
@@ -200,7 +206,9 @@ class Daemon:
 
     def forgettable(self, at: float) -> bool:
         """Whether nothing more will be heard of it, unless it is discovered anew."""
-        return self.discovered and self.seen and not self.told_of(at)
+        nothing_left = self.process is None and not self.servers and not self.clients
+        silent = nothing_left and at - self.heard_at > 2 * FORGOTTEN_SECONDS
+        return self.discovered and (silent or (self.seen and not self.told_of(at)))
 
     @property
     def log_followed(self) -> bool:

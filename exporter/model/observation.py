@@ -62,9 +62,10 @@ class LogGap:
 class DaemonFound:
     """A control daemon's place was found, or named.
 
-    It is `expected` where the configuration or an enabled unit names it. Whatever is None, whoever found it does not
-    know. `clients_limit` is how many clients fit into one of its servers, as the configuration has it;
-    `visible_devices` is CUDA_VISIBLE_DEVICES, as the unit has it.
+    It is `expected` where the configuration or an enabled unit names it; what these named and name no more is not. `by`
+    says who tells this: "configuration", "unit" or "discovered". Whatever is None, whoever found it does not know.
+    `clients_limit` is how many clients fit into one of its servers, as the configuration has it; `visible_devices` is
+    CUDA_VISIBLE_DEVICES, as the unit has it.
     """
 
     at: float
@@ -76,6 +77,7 @@ class DaemonFound:
     foreground: bool | None = None
     clients_limit: int | None = None
     visible_devices: str | None = None
+    by: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

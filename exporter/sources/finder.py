@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from exporter.clock import Clock
+from exporter.model.named_by import NamedBy
 from exporter.model.node import DEFAULT_LOG_DIRECTORY, DEFAULT_PIPE_DIRECTORY, FORGOTTEN_SECONDS
 from exporter.model.observation import DaemonFound
 from exporter.sources.control_daemons import LOG_DIRECTORY, PIPE_DIRECTORY, ControlDaemon, ControlDaemons
@@ -22,6 +23,12 @@ from exporter.sources.proc import Proc
 from exporter.sources.reading import Reading
 
 MOST_DAEMONS = 64
+"""How many are found, whoever started them."""
+
+MOST_OF_THE_HOST = 64
+"""How many more, where root started them on the host; anybody may be root in a container."""
+
+INIT_PID = 1
 
 _CONTAINER = re.compile(r"(?<![0-9a-f])([0-9a-f]{12})[0-9a-f]{52}(?![0-9a-f])")
 
@@ -55,7 +62,7 @@ class Finder:
         self._clock = clock
         self._found: dict[str, _Finding] = {}
         self._met: set[tuple[int, int]] = set()
-        self._told: Mapping[str, DaemonFound] = {}
+        self._told: Mapping[str, Place] = {}
         self.places: Mapping[str, Place] = dict(self._given)
         """Where each daemon is, by its name: replaced as a whole, so that any thread may take it."""
 
@@ -67,7 +74,7 @@ class Finder:
         """The places that are new, or others than they were."""
         problems: list[str] = []
         now = self._clock.monotonic()
-        self._found = {name: each for name, each in self._found.items() if now - each.at <= FORGOTTEN_SECONDS}
+        self._found = {name: each for name, each in self._found.items() if self._still_stands(each, now)}
         known = self._known_directories()
         daemons = self._daemons.all()
         for daemon in sorted(daemons, key=lambda each: each.facts.uid != 0):
@@ -80,19 +87,34 @@ class Finder:
         self.places = {**self._given, **{name: each.place for name, each in self._found.items()}}
         return Reading(tuple(self._news()), "; ".join(problems) or None)
 
+    def _still_stands(self, finding: _Finding, now: float) -> bool:
+        """Whether it is not too long ago, and the name not given to another directory since."""
+        given = self._given.get(finding.place.name, finding.place)
+        return now - finding.at <= FORGOTTEN_SECONDS and given.pipe.path == finding.place.pipe.path
+
     def _has_room_for(self, place: Place, daemon: ControlDaemon, now: float) -> bool:
-        """Whether it can be told of beside the others: whatever ordinary users start, root's daemons can."""
+        """Whether it can be told of beside the others: whatever ordinary users start, the host's own daemons can."""
         there = self._found.get(place.name)
         if there is not None:
             return there.at < now
-        return daemon.facts.uid == 0 or len(self._found) < MOST_DAEMONS
+        most = MOST_DAEMONS + (MOST_OF_THE_HOST if self._is_the_hosts(daemon) else 0)
+        return len(self._found) < most
+
+    def _is_the_hosts(self, daemon: ControlDaemon) -> bool:
+        """Whether root started it, and in no container."""
+        if daemon.facts.uid != 0 or daemon.depth != 1:
+            return False
+        mounts = self._proc.mount_namespace(daemon.pid)
+        host = self._proc.mount_namespace(INIT_PID) or self._proc.mount_namespace(os.getpid())
+        return mounts is not None and mounts == host
 
     def _news(self) -> Iterator[DaemonFound]:
-        told = {name: _told(place) for name, place in self.places.items()}
-        before, self._told = self._told, told
-        for name, found in told.items():
-            if before.get(name) != found:
-                yield replace(found, at=self._clock.now())
+        """Places that are new, or others; and a place's new daemon: the old one may be forgotten by now."""
+        before, self._told = self._told, self.places
+        for name, place in self.places.items():
+            known = before.get(name)
+            if known is None or known.process != place.process or _told(known) != _told(place):
+                yield replace(_told(place), at=self._clock.now())
 
     def _known_directories(self) -> Mapping[Identity, Place]:
         """Those that were given, that were found on this host before, and that a pattern names, in this order."""
@@ -182,4 +204,5 @@ def _told(place: Place) -> DaemonFound:
         daemon=place.name,
         pipe_directory=str(place.pipe.path),
         log_directory=str(place.log.path),
+        by=NamedBy.DISCOVERED,
     )

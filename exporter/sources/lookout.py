@@ -67,6 +67,11 @@ class Lookout:
         waiting, self._askers = self._askers, {}
         self._askers.update((name, asker) for name, asker in waiting.items() if self._begins(name, asker))
 
+    def look_anew(self) -> None:
+        """Have every eye that is always there look at once, also those that seldom do."""
+        for eye in self._eyes:
+            eye.nudge()
+
     def close(self, timeout: float) -> None:
         """Stop looking."""
         for asker in self._askers.values():

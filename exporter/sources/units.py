@@ -5,8 +5,10 @@ import os
 import signal
 import subprocess
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 from exporter.clock import Clock
+from exporter.model.named_by import NamedBy
 from exporter.model.node import DEFAULT_LOG_DIRECTORY, DEFAULT_PIPE_DIRECTORY
 from exporter.model.observation import DaemonFound
 from exporter.parse.environment_file import parse_environment_file
@@ -36,9 +38,10 @@ class Units:
         self._command = (executable, *_SHOW)
         self._environment = {"PATH": path, "LC_ALL": "C"}
         self._deadline = deadline
+        self._told: Mapping[str, DaemonFound] = {}
 
     def look(self) -> Reading:
-        """The daemons to expect. Where systemd does not run, none; that is no failure."""
+        """The daemons to expect, and those to expect no more. Where systemd does not run, none; that is no failure."""
         try:
             child = subprocess.Popen(
                 self._command,
@@ -61,7 +64,14 @@ class Units:
         stdout, stderr = (each.decode(errors="replace") for each in told)
         if child.returncode != 0:
             return Reading(problem=None if any(each in stderr for each in _NO_SYSTEMD) else _why(child, stderr))
-        return Reading(tuple(self._expected(stdout)))
+        return Reading(self._news({found.daemon: found for found in self._expected(stdout)}))
+
+    def _news(self, expected: Mapping[str, DaemonFound]) -> tuple[DaemonFound, ...]:
+        """Those that are enabled, after those that were and are no more."""
+        dropped = [found for name, found in self._told.items() if name not in expected]
+        self._told = expected
+        now = self._clock.now()
+        return (*(replace(found, at=now, expected=False) for found in dropped), *expected.values())
 
     def _expected(self, shown: str) -> Iterator[DaemonFound]:
         for unit in parse_units(shown):
@@ -80,6 +90,7 @@ class Units:
                     unit=unit.name,
                     foreground=unit.daemon_in_foreground,
                     visible_devices=unit.assigned(VISIBLE_DEVICES) or environment.get(VISIBLE_DEVICES),
+                    by=NamedBy.UNIT,
                 )
 
 

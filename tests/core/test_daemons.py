@@ -1,6 +1,7 @@
 """Which daemons there are: those that were named, and those that were found, as long as there is something to tell."""
 
 from collections.abc import Iterable
+from typing import Any
 
 from exporter.core.fold import fold
 from exporter.model.node import FORGOTTEN_SECONDS, Daemon, Node
@@ -18,10 +19,11 @@ def after(*seen: Observation, node: Node | None = None) -> Node:
     return node
 
 
-def found(at: float = 1.0, expected: bool | None = None, daemon: str = FOUND) -> DaemonFound:
-    return DaemonFound(
-        at=at, daemon=daemon, pipe_directory=FOUND, log_directory="/log", expected=expected, unit="x.service"
-    )
+def found(
+    at: float = 1.0, expected: bool | None = None, daemon: str = FOUND, by: str | None = None, **more: Any
+) -> DaemonFound:
+    told = {"pipe_directory": FOUND, "log_directory": "/log", "unit": "x.service", **more}
+    return DaemonFound(at=at, daemon=daemon, expected=expected, by=by, **told)
 
 
 def alive_then_gone(at: float = 2.0) -> Iterable[Observation]:

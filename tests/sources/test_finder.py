@@ -307,6 +307,57 @@ def bound(path: Path) -> socket.socket:
     return listener
 
 
+def test_a_daemon_that_returns_when_the_old_one_is_forgotten_is_told_of(
+    make: Callable[..., Looking], mps: MpsStandIn
+) -> None:
+    mps.start()
+    looking = make()
+    looking.look()
+    mps.kill()
+    looking.look()
+
+    mps.start()
+    looking.clock.time += FORGOTTEN_SECONDS
+
+    assert [each.daemon for each in looking.look()] == [str(mps.pipe_directory)]
+
+
+def test_a_name_that_is_given_to_another_directory_leaves_the_one_where_it_was_found(
+    make: Callable[..., Looking], mps: MpsStandIn, tmp_path: Path
+) -> None:
+    mps.start()
+    looking = make(on_host("night", mps.pipe_directory, mps.log_directory))
+    looking.look()
+    moved = on_host("night", tmp_path / "elsewhere", tmp_path / "logs")
+
+    looking.finder.give([moved])
+    looking.look()
+
+    assert looking.places["night"] == moved
+    assert str(mps.pipe_directory) in looking.places
+
+
+@pytest.mark.parametrize("most", [0, 64])
+def test_only_the_hosts_own_root_has_room_beyond_the_bound_and_that_is_bounded_too(
+    make: Callable[..., Looking],
+    two: tuple[MpsStandIn, MpsStandIn],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    most: int,
+) -> None:
+    if os.geteuid() != 0:
+        not_here("this needs root's daemons")
+    monkeypatch.setattr(finder_module, "MOST_DAEMONS", 0)
+    monkeypatch.setattr(finder_module, "MOST_OF_THE_HOST", most)
+    with Container(tmp_path / "c") as container:
+        container.start()
+        looking = make()
+
+        looking.look()
+
+        assert set(looking.places) == ({str(mps.pipe_directory) for mps in two} if most else set())
+
+
 # -- in containers -------------------------------------------------------------------------------------------------
 
 
@@ -335,7 +386,7 @@ def test_a_daemon_started_again_in_its_container_keeps_its_name_and_what_is_know
         wait_until(lambda: not is_alive(first))
         second = container.start()
 
-        assert looking.look() == []
+        assert {each.daemon for each in looking.look()} <= {before.name}
         (after,) = looking.places.values()
 
     assert after.process is not None

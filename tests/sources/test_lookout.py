@@ -127,6 +127,18 @@ def test_whoever_asks_a_daemon_hears_where_it_is_now(lookout: Lookout, askers: A
     assert [place.name for place in askers.made[0].places] == ["one", "one"]
 
 
+def test_all_eyes_look_anew_when_told_to() -> None:
+    inbox = Inbox()
+    eye = Eye("units", Reading, period=None, deadline=PATIENCE_SECONDS, inbox=inbox, clock=SystemClock())
+    lookout = Lookout((eye,))
+    lookout.open()
+
+    lookout.look_anew()
+
+    assert inbox.get(timeout=PATIENCE_SECONDS)
+    lookout.close(PATIENCE_SECONDS)
+
+
 def test_the_sources_hear_what_is_known() -> None:
     heard: list[Node] = []
     lookout = Lookout((), direct=heard.append)

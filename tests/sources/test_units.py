@@ -59,6 +59,22 @@ def test_an_enabled_unit_that_starts_a_daemon_is_found(systemctl: Systemctl) -> 
     assert found == {DEFAULT_PIPE_DIRECTORY: (DEFAULT_LOG_DIRECTORY, "nvidia-mps.service")}
 
 
+def test_a_unit_that_is_disabled_or_removed_is_told_of_once_as_expected_no_more(systemctl: Systemctl) -> None:
+    units = Units(SystemClock(), executable=str(systemctl.path), deadline=30.0)
+
+    def look() -> list[tuple[bool | None, str | None]]:
+        seen = units.look().observations
+        return [(each.expected, each.unit) for each in seen if isinstance(each, DaemonFound)]
+
+    systemctl.says(shown(FOREGROUND))
+    assert look() == [(True, "nvidia-mps.service")]
+    systemctl.says(then="echo 'Access denied' >&2; exit 1")
+    assert look() == []
+    systemctl.says(shown(FOREGROUND, state="disabled"))
+    assert look() == [(False, "nvidia-mps.service")]
+    assert look() == []
+
+
 def test_units_that_do_not_run_are_asked_for_too_and_nobody_for_a_password(systemctl: Systemctl) -> None:
     systemctl.found()
     asked = (systemctl.path.parent / "asked").read_text().split()

@@ -1,0 +1,99 @@
+"""Who a daemon is: one pipe directory is one daemon, under the name that the weightiest word gives it."""
+
+import posixpath
+from dataclasses import replace
+
+from exporter.model.named_by import NamedBy
+from exporter.model.node import Daemon, Node
+from exporter.model.observation import DaemonFound
+
+
+def daemon_found(node: Node, seen: DaemonFound) -> Node:
+    """A daemon was found or named: under a new name, or as one that has a name already, which may outweigh this one.
+
+    Whoever named it may also take that back. Nothing is lost thereby, so there is no event.
+    """
+    by = _teller(seen)
+    if seen.expected is False and by is not NamedBy.CONFIGURATION:
+        return _withdrawn(node, seen, by)
+    there = _at(node, seen)
+    known = node.daemons.get(seen.daemon) if there is None else there
+    if known is None:
+        known = Daemon(name=seen.daemon, pipe_directory="", log_directory="", named_by=by)
+    elif there is not None and there.name != seen.daemon and _outweighs(by, there):
+        others = {name: daemon for name, daemon in node.daemons.items() if name != there.name}
+        node, known = replace(node, daemons=others), replace(there, name=seen.daemon)
+    daemon = _told(known, seen, by) if by.weight >= known.named_by.weight else _added(known, seen)
+    return _with(node, replace(daemon, heard_at=node.at))
+
+
+def _teller(seen: DaemonFound) -> NamedBy:
+    """Recordings of earlier versions do not say: only units made a daemon expected there."""
+    if seen.by in tuple(NamedBy):
+        return NamedBy(seen.by)
+    return NamedBy.UNIT if seen.expected else NamedBy.DISCOVERED
+
+
+def _outweighs(by: NamedBy, daemon: Daemon) -> bool:
+    """A name of the same weight is no better, but for the configuration's, where the later one is in force."""
+    return by is NamedBy.CONFIGURATION or by.weight > daemon.named_by.weight
+
+
+def _at(node: Node, seen: DaemonFound) -> Daemon | None:
+    """The daemon in the same directory of this host."""
+    if _is_foreign(seen.daemon, seen.pipe_directory, _teller(seen)):
+        return node.daemons.get(seen.daemon)
+    directory = posixpath.normpath(seen.pipe_directory)
+    there = [
+        daemon
+        for daemon in node.daemons.values()
+        if posixpath.normpath(daemon.pipe_directory) == directory
+        and not _is_foreign(daemon.name, daemon.pipe_directory, daemon.named_by)
+    ]
+    return next((daemon for daemon in there if daemon.name == seen.daemon), there[0] if there else None)
+
+
+def _is_foreign(name: str, pipe_directory: str, by: NamedBy) -> bool:
+    """Whether its path is a container's: such a one is named by its path and by where that is."""
+    return by is NamedBy.DISCOVERED and "@" in name and name != pipe_directory
+
+
+def _told(daemon: Daemon, seen: DaemonFound, by: NamedBy) -> Daemon:
+    """Its name's giver speaks, or a weightier one. What the configuration does not say, it takes back."""
+    daemon = replace(
+        daemon,
+        pipe_directory=seen.pipe_directory,
+        log_directory=seen.log_directory,
+        expected=daemon.expected if seen.expected is None else seen.expected,
+        named_by=by,
+    )
+    if by is not NamedBy.CONFIGURATION:
+        return _added(replace(daemon, unit=seen.unit or daemon.unit), seen)
+    runs_in = None if daemon.process is None else daemon.process.unit
+    return _added(replace(daemon, unit=seen.unit or runs_in, clients_limit=seen.clients_limit), seen)
+
+
+def _added(daemon: Daemon, seen: DaemonFound) -> Daemon:
+    return replace(
+        daemon,
+        unit=daemon.unit or seen.unit,
+        foreground=daemon.foreground if seen.foreground is None else seen.foreground,
+        clients_limit=daemon.clients_limit or seen.clients_limit,
+        visible_devices=seen.visible_devices if daemon.visible_devices is None else daemon.visible_devices,
+    )
+
+
+def _withdrawn(node: Node, seen: DaemonFound, by: NamedBy) -> Node:
+    """Nobody names it any more: it is one that is only there. A unit takes back no more than a unit said."""
+    daemon = node.daemons.get(seen.daemon)
+    if daemon is None or (by is NamedBy.UNIT and daemon.named_by is not NamedBy.UNIT):
+        return node
+    unit = None if daemon.process is None else daemon.process.unit
+    only_there = replace(
+        daemon, named_by=NamedBy.DISCOVERED, expected=False, unit=unit, clients_limit=None, heard_at=node.at
+    )
+    return _with(node, only_there)
+
+
+def _with(node: Node, daemon: Daemon) -> Node:
+    return replace(node, daemons={**node.daemons, daemon.name: daemon})

@@ -1,0 +1,15 @@
+"""One look at everything tells of each daemon for itself."""
+
+from exporter.clock import SystemClock
+from exporter.glance import Glance
+from exporter.sources.reading import Reading
+from tests.builders import node
+
+
+def test_what_is_well_with_one_daemon_does_not_hide_what_is_wrong_with_another() -> None:
+    glance = Glance(node("/one", "/other"), SystemClock(), deadline=5.0, wait=lambda _: None)
+
+    glance.look("control", lambda: Reading(problem="no answer"), "/one")
+    glance.look("control", Reading, "/other")
+
+    assert glance.node.sources["control"].last.problem == "no answer"

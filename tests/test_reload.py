@@ -1,0 +1,46 @@
+"""What the service says of its daemons when it is configured anew, and of itself when it stands still."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from exporter.config import Config, build_config, parse_arguments
+from exporter.config.settings import DaemonConfig
+from exporter.model.named_by import NamedBy
+from exporter.model.node import Node
+from exporter.service import HEALTHY_SECONDS, Service, _named
+from exporter.sources.eye import Inbox
+from exporter.sources.lookout import Lookout
+from tests.sources.test_pid_namespace import HandClock
+
+
+def config(*daemons: tuple[str, str]) -> Config:
+    named = (
+        DaemonConfig(label=name, pipe_directory=Path(directory), log_directory=Path("/log"), expected=True)
+        for name, directory in daemons
+    )
+    return replace(build_config(parse_arguments(["serve"]), {}, None), daemons=tuple(named))
+
+
+def told(before: Config, after: Config) -> list[tuple[str, bool | None, str | None]]:
+    return [(each.daemon, each.expected, each.by) for each in _named(before, after, 1.0)]
+
+
+def test_a_daemon_that_is_dropped_is_one_that_is_only_there() -> None:
+    assert told(config(("a", "/a"), ("b", "/b")), config(("b", "/b"))) == [
+        ("a", False, NamedBy.DISCOVERED),
+        ("b", True, NamedBy.CONFIGURATION),
+    ]
+
+
+def test_a_daemon_that_is_renamed_is_not_dropped() -> None:
+    assert told(config(("old", "/a")), config(("new", "/a"))) == [("new", True, NamedBy.CONFIGURATION)]
+
+
+def test_a_service_that_stands_still_does_not_tell_old_news() -> None:
+    clock = HandClock()
+    service = Service(config(), Node(), Lookout(()), Inbox(), clock)
+    assert "table" in service._status()
+
+    clock.time += HEALTHY_SECONDS
+
+    assert "stood still for 30 s" in service._status()["problem"]
