@@ -136,12 +136,10 @@ class Daemon:
 
     `listed_at` is when all its servers were last known, None where they are not. `gone_at` is when one was seen to be
     no more, as long as it is not yet told whether it was stopped or lost; another may be there by then. `heard_at` is
-    when anything told of it, where it was discovered.
-
-    `clients_limit` is how many clients a server takes, where the configuration says so. `devices` has the GPUs by the
-    daemon's ordinals, where it told them; where it has gone, those that it had. `limits_in_doubt` are the questions
-    about limits whose answers somebody's command may have changed. It is `elsewhere` where it speaks in the PIDs of
-    another namespace.
+    when anything told of it, where it was discovered. `clients_limit` is how many clients a server takes, as the
+    configuration has it. `devices` has the GPUs that it told last, by its ordinals. `limits_in_doubt` are questions
+    about limits to which somebody's command may have changed the answers. It is `elsewhere` where it speaks in the PIDs
+    of another namespace.
     """
 
     name: DaemonName

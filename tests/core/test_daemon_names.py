@@ -3,8 +3,8 @@
 from exporter.model.event import EventName
 from exporter.model.named_by import NamedBy
 from exporter.model.node import FORGOTTEN_SECONDS, Node
-from exporter.model.observation import DaemonFound, LogFile, Observation
-from tests.builders import AT, CLIENT, DAEMON, Story, at_work, look, servers, told
+from exporter.model.observation import DaemonFound, LogFile, Observation, SourceReading
+from tests.builders import AT, CLIENT, DAEMON, Story, at_work, look, told
 
 UNIT, CONFIGURED, DISCOVERED = NamedBy.UNIT, NamedBy.CONFIGURATION, NamedBy.DISCOVERED
 
@@ -83,10 +83,11 @@ def test_a_new_name_of_the_configuration_replaces_its_old_one() -> None:
     assert names(found("old", CONFIGURED), found("new", CONFIGURED)) == ["new"]
 
 
-def test_what_comes_late_for_a_name_that_is_no_more_does_not_bring_it_back() -> None:
-    late = servers(at=AT + 1, daemon="old"), LogFile(at=AT + 1, daemon="old", file="control.log")
+def test_what_comes_late_for_a_name_that_is_no_more_does_not_bring_it_back_for_long() -> None:
+    late = LogFile(at=AT + 1, daemon="old", file="control.log")
+    much_later = SourceReading(at=AT + 1000, name="log", seconds=0.1)
 
-    assert names(found("old", CONFIGURED), found("new", CONFIGURED), *late) == ["new"]
+    assert names(found("old", CONFIGURED), found("new", CONFIGURED), late, much_later) == ["new"]
 
 
 def test_what_the_configuration_says_no_more_is_taken_back() -> None:
