@@ -442,7 +442,7 @@ surprises = st.lists(
 def test_nothing_is_asked_more_often_than_in_doubt(
     seen: list[Observation], answers: list[str | Callable[..., ControlReply]]
 ) -> None:
-    """Whatever is seen, and whatever the answers; only a daemon that begins is asked sooner, as one after another is."""
+    """Whatever is seen, and whatever the answers; only a daemon that begins is asked sooner, or the next one."""
     assume(sum("Starting control daemon" in getattr(each, "line", "") for each in seen) <= 1)
     given_so_far = 0
 
