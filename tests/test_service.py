@@ -176,10 +176,16 @@ def test_a_daemon_in_a_container_is_told_of_in_this_machines_pids(
         ((labels, _),) = exporter.samples("cuda_mps_client_info", pid=str(outer))
         assert labels["daemon"].startswith(f"{container.directory}/pipe@")
         assert exporter.value("cuda_mps_daemon_up", daemon=labels["daemon"]) == 1
+        eventually(lambda: _assert_known(exporter, labels["daemon"]))
 
         os.kill(daemon, signal.SIGKILL)
         exporter.shows(1, "cuda_mps_daemon_losses_total", daemon=labels["daemon"])
         exporter.shows(None, "cuda_mps_client_info", pid=str(outer))
+
+
+def _assert_known(exporter: Exporter, daemon: str) -> None:
+    """Its process is, whose end is then seen at once."""
+    assert exporter.value("cuda_mps_daemon_start_time_seconds", daemon=daemon) is not None
 
 
 def test_whoever_has_nothing_to_read_anew_ends_with_its_terminal(

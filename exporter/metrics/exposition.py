@@ -38,6 +38,7 @@ class Exposition:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._lock = threading.Lock()
+        self._collector: Collector | None = None
         self._metrics: Sequence[Metric] | None = None
         self._encoded: dict[Encoding, Encoded] = {}
         self._wanted: dict[Encoding, float] = {}
@@ -46,26 +47,28 @@ class Exposition:
     @property
     def ready(self) -> bool:
         """Whether there is a snapshot."""
-        return self._metrics is not None
+        return self._collector is not None
 
     def publish(self, collector: Collector) -> None:
         """Take a new snapshot, and write it in the encodings that were asked for lately."""
-        metrics = tuple(collector.collect())
         since = self._clock.monotonic() - WANTED_SECONDS
         with self._lock:
             self._wanted = {encoding: at for encoding, at in self._wanted.items() if at >= since}
             wanted = tuple(self._wanted)
-        encoded = {encoding: self._encode(metrics, encoding) for encoding in wanted}
+        metrics = tuple(collector.collect()) if wanted else None
+        encoded = {} if metrics is None else {encoding: self._encode(metrics, encoding) for encoding in wanted}
         with self._lock:
-            self._metrics, self._encoded = metrics, encoded
+            self._collector, self._metrics, self._encoded = collector, metrics, encoded
 
     def get(self, accept: str, *, gzipped: bool) -> Encoded | None:
         """The snapshot in the encoding of an Accept header; None before there is one."""
         encoding = (_format(accept), gzipped)
         with self._lock:
-            if self._metrics is None:
+            if self._collector is None:
                 return None
             self._wanted[encoding] = self._clock.monotonic()
+            if self._metrics is None:
+                self._metrics = tuple(self._collector.collect())
             if encoding not in self._encoded:
                 self._encoded[encoding] = self._encode(self._metrics, encoding)
             return self._encoded[encoding]
