@@ -92,7 +92,8 @@ def demo(arguments: Namespace, config: Config) -> int:
 
 def show_status(arguments: Namespace, config: Config) -> int:
     """Say how the node is: as the running service knows it, or else by one look."""
-    told = None if arguments.look else ask_service(config.runtime_directory, "status", SERVICE_SECONDS)
+    asked = not (arguments.look or arguments.pipe_directory)
+    told = ask_service(config.runtime_directory, "status", SERVICE_SECONDS) if asked else None
     if told is None:
         node = _look(config)
         told = {"table": status.table(node), "node": status.as_json(node), "exit_code": status.exit_code(node)}

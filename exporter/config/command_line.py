@@ -51,7 +51,9 @@ def _add_status(commands: "Commands") -> None:
     parser = _command(commands, "status", "say how the node is: as the running service knows it, or by one look")
     parser.add_argument("--json", action="store_true", help="as JSON, for programs")
     parser.add_argument(
-        "--look", action="store_true", help="look for oneself (default: the running service is asked, if there is one)"
+        "--look",
+        action="store_true",
+        help="look for oneself, as with --pipe-directory (default: the running service is asked, if there is one)",
     )
 
 
