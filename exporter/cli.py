@@ -95,8 +95,7 @@ def show_status(arguments: Namespace, config: Config) -> int:
     asked = not (arguments.look or arguments.pipe_directory)
     told = ask_service(config.runtime_directory, "status", SERVICE_SECONDS) if asked else None
     if told is None:
-        node = _look(config)
-        told = {"table": status.table(node), "node": status.as_json(node), "exit_code": status.exit_code(node)}
+        told = status.told(_look(config))
     sys.stdout.write(json.dumps(told["node"], indent=2) + "\n" if arguments.json else told["table"])
     return int(told["exit_code"])
 

@@ -113,8 +113,7 @@ class Service:
         still_for = self._still_for()
         if still_for >= HEALTHY_SECONDS:
             return {"problem": f"the cycle has stood still for {still_for:.0f} s: nothing that it knows is current"}
-        node = self._cycle.node
-        return {"table": status.table(node), "node": status.as_json(node), "exit_code": status.exit_code(node)}
+        return status.told(self._cycle.node)
 
     def _pause(self) -> Mapping[str, Any]:
         """Let go of the driver, so that its modules can be unloaded and GPUs reset."""

@@ -52,6 +52,11 @@ def as_json(node: Node) -> dict[str, Any]:
     }
 
 
+def told(node: Node) -> Mapping[str, Any]:
+    """All of it, as the service tells it to whoever asks: the table, the object, and the exit code."""
+    return {"table": table(node), "node": as_json(node), "exit_code": exit_code(node)}
+
+
 def exit_code(node: Node) -> int:
     """0 where every daemon is up, no server is in FAULT, and all could be seen; else 1."""
     daemons = list(View(node).daemons())

@@ -1,9 +1,11 @@
 """Families about the exporter itself: what it can see, and how well."""
 
 import platform
+from collections.abc import Callable, Mapping
 
 from exporter import __version__
 from exporter.metrics.family import Samples, counter, gauge
+from exporter.model.node import Totals
 from exporter.view import View
 
 
@@ -19,21 +21,12 @@ def _log_followed(view: View) -> Samples:
             yield (daemon.name, file), problem is None
 
 
-def _log_lines(view: View) -> Samples:
-    for daemon in view.daemons():
-        yield from (((daemon.name, file), count) for file, count in sorted(daemon.totals.log_lines.items()))
+def _by_file(counts: Callable[[Totals], Mapping[str, int]]) -> Callable[[View], Samples]:
+    def samples(view: View) -> Samples:
+        for daemon in view.daemons():
+            yield from (((daemon.name, file), count) for file, count in sorted(counts(daemon.totals).items()))
 
-
-def _log_lines_unrecognized(view: View) -> Samples:
-    for daemon in view.daemons():
-        yield from (
-            ((daemon.name, file), count) for file, count in sorted(daemon.totals.log_lines_unrecognized.items())
-        )
-
-
-def _log_lines_lost(view: View) -> Samples:
-    for daemon in view.daemons():
-        yield from (((daemon.name, file), count) for file, count in sorted(daemon.totals.log_lines_lost.items()))
+    return samples
 
 
 FAMILIES = (
@@ -83,18 +76,18 @@ FAMILIES = (
         "cuda_mps_exporter_log_lines_total",
         ("daemon", "file"),
         "Lines read from the daemon's log.",
-        _log_lines,
+        _by_file(lambda totals: totals.log_lines),
     ),
     counter(
         "cuda_mps_exporter_log_lines_unrecognized_total",
         ("daemon", "file"),
         "Lines of the daemon's log that no rule knows.",
-        _log_lines_unrecognized,
+        _by_file(lambda totals: totals.log_lines_unrecognized),
     ),
     counter(
         "cuda_mps_exporter_log_lines_lost_total",
         ("daemon", "file"),
         "Lines of the daemon's log that were lost before they could be read, as far as that can be known.",
-        _log_lines_lost,
+        _by_file(lambda totals: totals.log_lines_lost),
     ),
 )

@@ -15,9 +15,6 @@ from exporter.model.observation import PodFound
 from exporter.parse.pod_directory import pod
 from exporter.sources.reading import Reading
 
-POD_LOGS = Path("/var/log/pods")
-"""Where the kubelet keeps logs, unless its podLogsDir says otherwise."""
-
 MOST_DIRECTORIES = 4096
 """How many are looked through. The kubelet runs 110 pods by default, and removes the directories of dead ones."""
 

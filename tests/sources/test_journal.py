@@ -16,6 +16,7 @@ from exporter.sources.child import LONGEST_LINE
 from exporter.sources.journal import Journal
 from exporter.sources.reading import Reading
 from exporter.sources.unit_journal import DEADLINE_SECONDS, RETRY_SECONDS
+from tests.clocks import HandClock
 from tests.eventually import eventually
 from tests.standin.journald import BURST, Journald
 from tests.tools import not_here
@@ -23,25 +24,6 @@ from tests.tools import not_here
 UNIT = "nvidia-mps.service"
 
 pytestmark = pytest.mark.usefixtures("nothing_left_behind")
-
-
-@dataclass(slots=True)
-class HandClock:
-    """Time that passes when a test says so."""
-
-    time: float = 1000.0
-
-    def now(self) -> float:
-        """Seconds since the epoch."""
-        return self.time
-
-    def monotonic(self) -> float:
-        """The same."""
-        return self.time
-
-    def step(self) -> float:
-        """Nobody sets it."""
-        return 0.0
 
 
 @dataclass(slots=True)

@@ -12,6 +12,7 @@ import pytest
 from exporter.model.observation import KernelRecord
 from exporter.sources.kernel import LOST, MOST_RECORDS_A_LOOK, KernelLog
 from exporter.sources.reading import Reading
+from tests.clocks import HandClock
 
 XID = "NVRM: Xid (PCI:0000:00:06): 31, pid=471, name=c_two, channel 0x0000001d, intr 00000000. MMU Fault"
 GPU_AT = "NVRM: GPU at PCI:0000:00:06: GPU-22cc6aea-2c9e-48a9-4c41-c6bac08fa8c1"
@@ -19,25 +20,6 @@ FALLEN = "NVRM: The NVIDIA GPU 0000:01:00.0 has fallen off the bus."
 
 KMSG = Path("/dev/kmsg")
 NOBODY = 65534
-
-
-@dataclass(slots=True)
-class HandClock:
-    """Time that passes when a test says so."""
-
-    time: float = 1000.0
-
-    def now(self) -> float:
-        """Seconds since the epoch."""
-        return self.time
-
-    def monotonic(self) -> float:
-        """The same."""
-        return self.time
-
-    def step(self) -> float:
-        """Never set."""
-        return 0.0
 
 
 @dataclass(slots=True)

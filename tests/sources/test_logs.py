@@ -20,23 +20,9 @@ from exporter.sources.logs import (
     LogFollower,
 )
 from exporter.sources.place import on_host
+from tests.clocks import HandClock
 
 NOBODY = 65534
-
-
-@dataclass(slots=True)
-class HandClock:
-    """Time that passes when a test says so."""
-
-    time: float = 1000.0
-
-    def now(self) -> float:
-        """Seconds since the epoch."""
-        return self.time
-
-    def monotonic(self) -> float:
-        """The same."""
-        return self.time
 
 
 @dataclass(slots=True)

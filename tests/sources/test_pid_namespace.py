@@ -13,29 +13,11 @@ from exporter.clock import SystemClock
 from exporter.sources import pid_namespace
 from exporter.sources.pid_namespace import DISREGARDED_SECONDS, MOST_REMEMBERED, REMEMBERED_SECONDS, PidNamespace
 from exporter.sources.proc import Proc
+from tests.clocks import HandClock
 from tests.containers import Container
 from tests.standin.mps import is_alive, wait_until
 
 DAEMON = 500
-
-
-@dataclass(slots=True)
-class HandClock:
-    """Time that passes when a test says so."""
-
-    time: float = 1000.0
-
-    def now(self) -> float:
-        """Seconds since the epoch."""
-        return self.time
-
-    def monotonic(self) -> float:
-        """The same."""
-        return self.time
-
-    def step(self) -> float:
-        """The clock was never set."""
-        return 0.0
 
 
 @dataclass(slots=True)
