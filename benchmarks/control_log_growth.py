@@ -17,7 +17,8 @@ import structlog
 from benchmarks.sessions import bytes_by_command
 from exporter.core.agenda import Rhythm
 from exporter.cycle import TICK_SECONDS, Cycle
-from exporter.model.node import Daemon, Node
+from exporter.model.daemon import Daemon
+from exporter.model.node import Node
 from exporter.model.observation import GpuProcess, GpuReading
 from exporter.sources.control import ControlClient
 from exporter.sources.eye import Eye, Inbox

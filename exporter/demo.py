@@ -8,7 +8,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from exporter.clock import Clock
-from exporter.model.node import Daemon, Node
+from exporter.model.daemon import Daemon
+from exporter.model.node import Node
 from exporter.model.observation import (
     ControlReply,
     DaemonProcess,

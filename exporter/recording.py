@@ -11,7 +11,8 @@ from types import NoneType, UnionType
 from typing import Any, TextIO, get_args, get_origin, get_type_hints
 
 from exporter.errors import RecordingError
-from exporter.model.node import DEFAULT_LOG_DIRECTORY, DEFAULT_PIPE_DIRECTORY, Daemon, Node
+from exporter.model.daemon import DEFAULT_LOG_DIRECTORY, DEFAULT_PIPE_DIRECTORY, Daemon
+from exporter.model.node import Node
 from exporter.model.observation import (
     ControlReply,
     DaemonFound,

@@ -5,8 +5,10 @@ from typing import Any
 
 from exporter.core.devices import by_its_ordinals
 from exporter.core.workloads import belonging_of, pod_of, workload_of
-from exporter.model.node import Client, Daemon, DaemonState, Node, Server, ServerState
+from exporter.model.daemon import Daemon, DaemonState
+from exporter.model.node import Node
 from exporter.model.observation import ProcessReading
+from exporter.model.server import Client, Server, ServerState
 from exporter.model.workload import Workload, WorkloadKind
 from exporter.view import View, client_id, printable, used_bytes
 

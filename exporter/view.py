@@ -3,8 +3,10 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from exporter.model.node import Client, Daemon, Node, Server
+from exporter.model.daemon import Daemon
+from exporter.model.node import Node
 from exporter.model.observation import GpuReading, ProcessReading
+from exporter.model.server import Client, Server
 
 LONGEST_TEXT = 128
 

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from exporter.core.fold import fold, fold_all
+from exporter.model.daemon import Daemon
 from exporter.model.event import Event, EventName
-from exporter.model.node import Daemon, Node
+from exporter.model.node import Node
 from exporter.model.observation import (
     ControlReply,
     DaemonProcess,

@@ -11,8 +11,9 @@ from exporter.core.agenda import Rhythm
 from exporter.cycle import Cycle
 from exporter.metrics.catalogue import NodeCollector
 from exporter.metrics.exposition import Exposition
+from exporter.model.daemon import Daemon
 from exporter.model.event import Event
-from exporter.model.node import Daemon, Node
+from exporter.model.node import Node
 from exporter.model.observation import ControlReply, LogLine, Observation, SourceReading
 from exporter.sources.control import ControlClient
 from exporter.sources.eye import Eye, Inbox

@@ -7,7 +7,7 @@ from pathlib import Path
 from exporter.config.kinds import Kind, boolean, integer, textual
 from exporter.config.values import parse_directory, parse_text, shown
 from exporter.errors import ConfigError
-from exporter.model.node import DEFAULT_LOG_DIRECTORY
+from exporter.model.daemon import DEFAULT_LOG_DIRECTORY
 
 LONGEST_SOCKET_PATH = 107
 """Bytes that a unix socket's path may have (unix(7)): a control daemon with a longer one cannot start."""

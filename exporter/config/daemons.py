@@ -12,7 +12,7 @@ from exporter.config.document import DAEMONS, Document, unknown
 from exporter.config.settings import DaemonConfig
 from exporter.config.values import parse_directory
 from exporter.errors import ConfigError
-from exporter.model.node import DEFAULT_LOG_DIRECTORY, DEFAULT_PIPE_DIRECTORY
+from exporter.model.daemon import DEFAULT_LOG_DIRECTORY, DEFAULT_PIPE_DIRECTORY
 
 MOST_DAEMONS = 64
 

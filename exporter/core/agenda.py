@@ -12,7 +12,9 @@ from exporter.core import devices, limits, users
 from exporter.core.doubt import clients_doubted_since, gpu_doubted_since, latest, servers_doubted_since
 from exporter.core.gpus import NVML
 from exporter.core.question import Question, overdue, pressing
-from exporter.model.node import Daemon, DaemonState, Node, Server, ServerState
+from exporter.model.daemon import Daemon, DaemonState
+from exporter.model.node import Node
+from exporter.model.server import Server, ServerState
 from exporter.parse.control_reply import LIST_CLIENTS, LIST_SERVERS, SERVER_STATUS, VERSION
 
 MOST_WATCHED = 4096

@@ -3,8 +3,9 @@
 from dataclasses import replace
 
 from exporter.core.step import Step, chain, counted, for_each, latest, quiet, without
+from exporter.model.daemon import Daemon
 from exporter.model.event import Event, EventName
-from exporter.model.node import Client, Daemon, DepartureReason, RefusalReason
+from exporter.model.server import Client, DepartureReason, RefusalReason
 
 FRESH_SECONDS = 0.5
 """A list may be older than a line of the log that was read before it; a change this young outweighs the list."""

@@ -2,7 +2,8 @@
 
 from collections.abc import Iterable, Mapping
 
-from exporter.model.node import Daemon, Node
+from exporter.model.daemon import Daemon
+from exporter.model.node import Node
 from exporter.model.observation import GpuReading, GpuUuid
 from exporter.parse.control_reply import DEVICES
 from exporter.parse.visible_devices import by_ordinal, is_visible

@@ -2,7 +2,10 @@
 
 from collections.abc import Iterable
 
-from exporter.model.node import Daemon, Gpu, Node, Server
+from exporter.model.daemon import Daemon
+from exporter.model.gpu import Gpu
+from exporter.model.node import Node
+from exporter.model.server import Server
 from exporter.parse.control_reply import LIST_CLIENTS
 
 

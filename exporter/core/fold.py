@@ -6,9 +6,10 @@ from dataclasses import replace
 from exporter.core import accounts, agenda, clients, gpus, life, log, naming, replies, servers, users, workloads, xids
 from exporter.core.gpus import NVML
 from exporter.core.step import Step, chain, counted, quiet
+from exporter.model.daemon import Daemon
 from exporter.model.event import Event
 from exporter.model.named_by import NamedBy
-from exporter.model.node import Daemon, DepartureReason, Node, Source
+from exporter.model.node import Node, Source
 from exporter.model.observation import (
     ControlReply,
     DaemonFound,
@@ -25,6 +26,7 @@ from exporter.model.observation import (
     ProcessReading,
     SourceReading,
 )
+from exporter.model.server import DepartureReason
 
 Told = tuple[Node, tuple[Event, ...]]
 

@@ -9,8 +9,10 @@ from dataclasses import replace
 from exporter.core import devices
 from exporter.core.meters import metered
 from exporter.core.support import supported
+from exporter.model.daemon import Daemon
 from exporter.model.event import Event, EventName
-from exporter.model.node import Daemon, Gpu, Node, Stranger
+from exporter.model.gpu import Gpu, Stranger
+from exporter.model.node import Node
 from exporter.model.observation import GpuReading, SourceReading
 
 NVML = "nvml"

@@ -4,9 +4,10 @@ from dataclasses import replace
 
 from exporter.core import servers
 from exporter.core.step import Step, chain, counted, quiet
+from exporter.model.daemon import Daemon, DaemonState, LossReason
 from exporter.model.event import Event, EventName
-from exporter.model.node import Daemon, DaemonState, DepartureReason, LossReason
 from exporter.model.observation import DaemonProcess
+from exporter.model.server import DepartureReason
 
 SECOND_PROBE_SECONDS = 1.0
 """A daemon is unresponsive when a second probe, this much after the first, got no answer either."""

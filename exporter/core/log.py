@@ -6,8 +6,9 @@ from exporter.core import clients, life, limits, servers
 from exporter.core.devices import MOST_DEVICES
 from exporter.core.step import Step, chain, counted, quiet
 from exporter.core.translate import translated
-from exporter.model.node import Daemon, DepartureReason, RefusalReason, ServerState
+from exporter.model.daemon import Daemon
 from exporter.model.observation import LogLine
+from exporter.model.server import DepartureReason, RefusalReason, ServerState
 from exporter.parse import log_message as said
 from exporter.parse.log_line import LogEntry, parse_line
 from exporter.parse.log_message import Message

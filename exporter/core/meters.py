@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from exporter.model.node import Meter
+from exporter.model.gpu import Meter
 from exporter.model.observation import GpuReading
 
 ENERGY, ECC_CORRECTED, ECC_UNCORRECTED = "energy_millijoules", "ecc_corrected", "ecc_uncorrected"

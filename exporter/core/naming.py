@@ -3,8 +3,9 @@
 import posixpath
 from dataclasses import replace
 
+from exporter.model.daemon import Daemon
 from exporter.model.named_by import NamedBy
-from exporter.model.node import Daemon, Node
+from exporter.model.node import Node
 from exporter.model.observation import DaemonFound
 
 

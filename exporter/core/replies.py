@@ -5,7 +5,7 @@ from dataclasses import replace
 from exporter.core import clients, life, limits, servers
 from exporter.core.step import Step, chain, quiet
 from exporter.core.translate import outer
-from exporter.model.node import Daemon
+from exporter.model.daemon import Daemon
 from exporter.model.observation import ControlReply
 from exporter.parse import control_reply
 from exporter.parse.control_reply import (

@@ -4,8 +4,9 @@ from dataclasses import replace
 
 from exporter.core.clients import CONFIRMING_SECONDS, FRESH_SECONDS, disconnect_all
 from exporter.core.step import Step, chain, for_each, latest, quiet, without
+from exporter.model.daemon import Daemon
 from exporter.model.event import Event, EventName
-from exporter.model.node import Daemon, DepartureReason, Server, ServerState
+from exporter.model.server import DepartureReason, Server, ServerState
 
 MOST_SERVERS = 64
 """How many servers of one daemon are known at a time, one for each user (R580)."""

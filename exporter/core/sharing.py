@@ -1,7 +1,8 @@
 """How the processes on a GPU share it, as far as that can be judged."""
 
 from exporter.core.gpus import beside_mps, serving_daemon
-from exporter.model.node import Gpu, Node, SharingMode
+from exporter.model.gpu import Gpu, SharingMode
+from exporter.model.node import Node
 
 
 def sharing_mode(node: Node, gpu: Gpu) -> SharingMode | None:

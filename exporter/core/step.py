@@ -3,8 +3,8 @@
 from collections.abc import Callable, Iterable, Mapping
 from typing import TypeVar
 
+from exporter.model.daemon import Daemon
 from exporter.model.event import Event
-from exporter.model.node import Daemon
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from exporter.model.node import Gpu
+from exporter.model.gpu import Gpu
 from exporter.model.observation import GpuReading
 
 GPM = "gpm"

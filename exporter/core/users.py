@@ -9,8 +9,9 @@ from dataclasses import replace
 from exporter.core import clients, servers
 from exporter.core.step import Step, chain, for_each, without
 from exporter.core.translate import Pids
-from exporter.model.node import Daemon, DepartureReason
+from exporter.model.daemon import Daemon
 from exporter.model.observation import ProcessReading
+from exporter.model.server import DepartureReason
 
 
 def heard(daemon: Daemon, pids: Pids) -> Daemon:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 
 from exporter.metrics.family import Samples, counter, gauge
-from exporter.model.node import Daemon, DaemonState
+from exporter.model.daemon import Daemon, DaemonState
 from exporter.view import View
 
 

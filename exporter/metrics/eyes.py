@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 
 from exporter import __version__
 from exporter.metrics.family import Samples, counter, gauge
-from exporter.model.node import Totals
+from exporter.model.daemon import Totals
 from exporter.view import View
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 from exporter.core.meters import ECC_CORRECTED, ECC_UNCORRECTED, ENERGY
 from exporter.core.sharing import sharing_mode
 from exporter.metrics.family import Samples, counter, gauge
-from exporter.model.node import Gpu, SharingMode
+from exporter.model.gpu import Gpu, SharingMode
 from exporter.model.observation import GpuReading
 from exporter.view import View
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from exporter.core.devices import by_its_ordinals
 from exporter.metrics.family import Labels, Samples, gauge
-from exporter.model.node import Daemon
+from exporter.model.daemon import Daemon
 from exporter.view import View
 
 

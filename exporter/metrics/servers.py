@@ -3,7 +3,7 @@
 from collections import Counter
 
 from exporter.metrics.family import Samples, gauge
-from exporter.model.node import ServerState
+from exporter.model.server import ServerState
 from exporter.view import View
 
 LIMIT = 48

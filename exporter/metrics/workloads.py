@@ -5,7 +5,8 @@ from collections.abc import Iterable
 
 from exporter.core.workloads import workload_of
 from exporter.metrics.family import Labels, Samples, counter, gauge
-from exporter.model.node import Client, Daemon
+from exporter.model.daemon import Daemon
+from exporter.model.server import Client
 from exporter.view import View, printable, used_bytes
 
 

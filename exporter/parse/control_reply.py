@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from enum import Enum, auto
 from math import isfinite
 
-from exporter.model.node import ServerState
+from exporter.model.server import ServerState
 from exporter.parse.byte_size import byte_size
 
 LIST_SERVERS = "get_server_list"

@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from exporter.clock import Clock
+from exporter.model.daemon import DEFAULT_LOG_DIRECTORY, DEFAULT_PIPE_DIRECTORY, FORGOTTEN_SECONDS
 from exporter.model.named_by import NamedBy
-from exporter.model.node import DEFAULT_LOG_DIRECTORY, DEFAULT_PIPE_DIRECTORY, FORGOTTEN_SECONDS
 from exporter.model.observation import DaemonFound
 from exporter.sources.control_daemons import LOG_DIRECTORY, PIPE_DIRECTORY, ControlDaemon, ControlDaemons
 from exporter.sources.directory import Directory, Identity, Root

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from exporter.model.node import Daemon
+from exporter.model.daemon import Daemon
 from exporter.sources.finder import Finder
 from exporter.sources.journal import Journal
 from exporter.sources.logs import DaemonLogs

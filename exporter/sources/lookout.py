@@ -5,7 +5,8 @@ from dataclasses import dataclass
 
 import structlog
 
-from exporter.model.node import Daemon, Node
+from exporter.model.daemon import Daemon
+from exporter.model.node import Node
 from exporter.model.observation import SourceReading
 from exporter.sources.control import ControlClient
 from exporter.sources.eye import Eye

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from exporter.clock import Clock
+from exporter.model.daemon import DEFAULT_LOG_DIRECTORY, DEFAULT_PIPE_DIRECTORY
 from exporter.model.named_by import NamedBy
-from exporter.model.node import DEFAULT_LOG_DIRECTORY, DEFAULT_PIPE_DIRECTORY
 from exporter.model.observation import DaemonFound
 from exporter.parse.environment_file import parse_environment_file
 from exporter.parse.unit_properties import PROPERTIES, UnitProperties, parse_units

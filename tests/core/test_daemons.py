@@ -4,7 +4,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from exporter.core.fold import fold
-from exporter.model.node import FORGOTTEN_SECONDS, Daemon, Node
+from exporter.model.daemon import FORGOTTEN_SECONDS, Daemon
+from exporter.model.node import Node
 from exporter.model.observation import DaemonFound, DaemonProcess, Observation, ProcessExit, SourceReading
 from exporter.view import View
 

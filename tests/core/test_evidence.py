@@ -4,8 +4,9 @@ from dataclasses import replace
 
 import pytest
 
+from exporter.model.daemon import DaemonState
 from exporter.model.event import EventName
-from exporter.model.node import DaemonState, Node
+from exporter.model.node import Node
 from exporter.model.observation import GpuReading, Observation
 from tests.builders import (
     AT,

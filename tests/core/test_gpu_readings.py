@@ -6,7 +6,7 @@ import pytest
 
 from exporter.core.meters import ENERGY
 from exporter.model.event import EventName
-from exporter.model.node import Gpu
+from exporter.model.gpu import Gpu
 from exporter.model.observation import GpuProcess, GpuReading
 from tests.builders import AT, CLIENT, GPU, SENSORS, Story, at_work, gpu_reading, look, told
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from exporter.core.devices import by_its_ordinals
-from exporter.model.node import Daemon
+from exporter.model.daemon import Daemon
 from exporter.model.observation import Observation
 from tests.builders import (
     AT,

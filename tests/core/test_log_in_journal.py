@@ -1,8 +1,8 @@
 """A daemon whose log is in the journal: its lines come a little late, and may have been let fall."""
 
 from exporter.core.life import LAST_WORDS_SECONDS
+from exporter.model.daemon import DaemonState
 from exporter.model.event import EventName
-from exporter.model.node import DaemonState
 from exporter.model.observation import LogFile, LogGap, LogLine
 from tests.builders import AT, CONTROL, DAEMON, at_work, daemon_process, exited, look, stamped, told
 

@@ -3,8 +3,9 @@
 from exporter.core.agenda import Rhythm, commands
 from exporter.core.fold import fold
 from exporter.metrics.catalogue import NodeCollector
+from exporter.model.daemon import Daemon, DaemonState
 from exporter.model.event import EventName
-from exporter.model.node import Daemon, DaemonState, Node
+from exporter.model.node import Node
 from exporter.model.observation import DaemonProcess, LogLine, Observation, ProcessExit
 from exporter.status import table
 from exporter.view import View

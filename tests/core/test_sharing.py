@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 
 from exporter.core.sharing import sharing_mode
-from exporter.model.node import Node, SharingMode
+from exporter.model.gpu import SharingMode
+from exporter.model.node import Node
 from exporter.model.observation import GpuReading, Observation
 from tests.builders import AT, CLIENT, GPU, SERVER, Story, at_work, gpu_reading, look, node, servers, told
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from exporter.model.node import ServerState
+from exporter.model.server import ServerState
 from exporter.parse import control_reply
 from exporter.parse.control_reply import Verdict
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from exporter.clock import SystemClock
-from exporter.model.node import FORGOTTEN_SECONDS
+from exporter.model.daemon import FORGOTTEN_SECONDS
 from exporter.model.observation import DaemonFound
 from exporter.sources import finder as finder_module
 from exporter.sources.control_daemons import ControlDaemons

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from exporter.clock import SystemClock
-from exporter.model.node import Daemon
+from exporter.model.daemon import Daemon
 from exporter.sources.journal import Journal
 from exporter.sources.locator import Locator
 from exporter.sources.logs import DaemonLogs

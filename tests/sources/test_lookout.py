@@ -7,7 +7,8 @@ import pytest
 import structlog
 
 from exporter.clock import SystemClock
-from exporter.model.node import Daemon, Node
+from exporter.model.daemon import Daemon
+from exporter.model.node import Node
 from exporter.sources.control import ControlClient
 from exporter.sources.eye import Eye, Inbox
 from exporter.sources.lookout import Asker, Lookout

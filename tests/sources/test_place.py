@@ -9,8 +9,10 @@ import pytest
 from exporter.clock import SystemClock
 from exporter.core import agenda
 from exporter.core.fold import fold
-from exporter.model.node import Daemon, DaemonState, Node, ServerState
+from exporter.model.daemon import Daemon, DaemonState
+from exporter.model.node import Node
 from exporter.model.observation import ControlReply, DaemonProcess, LogFile, LogLine, Observation
+from exporter.model.server import ServerState
 from exporter.sources.control import ControlClient
 from exporter.sources.directory import Directory, Root
 from exporter.sources.finder import Finder

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from exporter.clock import SystemClock
-from exporter.model.node import DEFAULT_LOG_DIRECTORY, DEFAULT_PIPE_DIRECTORY
+from exporter.model.daemon import DEFAULT_LOG_DIRECTORY, DEFAULT_PIPE_DIRECTORY
 from exporter.model.observation import DaemonFound
 from exporter.sources.reading import Reading
 from exporter.sources.units import Units

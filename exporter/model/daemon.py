@@ -1,0 +1,146 @@
+"""Control daemons, as they are remembered."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from exporter.model.named_by import NamedBy
+from exporter.model.observation import DaemonName, DaemonProcess, GpuUuid
+from exporter.model.server import Client, DepartureReason, RefusalReason, Server
+
+DEFAULT_PIPE_DIRECTORY = "/tmp/nvidia-mps"  # noqa: S108 (NVIDIA's choice, not ours)
+DEFAULT_LOG_DIRECTORY = "/var/log/nvidia-mps"
+"""Where a daemon is that was not told otherwise (NVIDIA's MPS guide)."""
+
+FORGOTTEN_SECONDS = 300.0
+"""How long after its end a daemon that nobody expects is told of."""
+
+SUPPORTED_PROTOCOL = 2
+"""MPS' own protocol; from R615 on there is a third (`nvidia-cuda-mps-control -p 3`), with other commands and logs."""
+
+
+class DaemonState(StrEnum):
+    """How a control daemon is."""
+
+    ABSENT = "absent"
+    STARTING = "starting"
+    UP = "up"
+    UNRESPONSIVE = "unresponsive"
+    HELD = "held"
+    STOPPED = "stopped"
+
+
+class LossReason(StrEnum):
+    """How the end of a daemon that nobody had told to quit was noticed."""
+
+    DIED = "died"
+    REPLACED = "replaced"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Totals:
+    """A daemon's counters. They only grow."""
+
+    connected: int = 0
+    disconnected: Mapping[str, int] = field(default_factory=lambda: dict.fromkeys(DepartureReason, 0))
+    refused: Mapping[str, int] = field(default_factory=lambda: dict.fromkeys(RefusalReason, 0))
+    losses: Mapping[str, int] = field(default_factory=lambda: dict.fromkeys(LossReason, 0))
+    faults: int = 0
+    log_lines: Mapping[str, int] = field(default_factory=dict)
+    log_lines_unrecognized: Mapping[str, int] = field(default_factory=dict)
+    log_lines_lost: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Daemon:
+    """A control daemon, what it serves, and the doubts about it that further evidence will settle.
+
+    `listed_at` is when all its servers were last known, None where they are not. `gone_at` is when one was seen to be
+    no more, as long as it is not yet told whether it was stopped or lost; another may be there by then. `heard_at` is
+    when anything told of it, where it was discovered. `clients_limit` is how many clients a server takes, as the
+    configuration has it. `devices` has the GPUs that it told last, by its ordinals. `limits_in_doubt` are questions
+    about limits to which somebody's command may have changed the answers. It is `elsewhere` where it speaks in the PIDs
+    of another namespace.
+    """
+
+    name: DaemonName
+    pipe_directory: str
+    log_directory: str
+    expected: bool = False
+    named_by: NamedBy = NamedBy.CONFIGURATION
+    heard_at: float = 0.0
+    unit: str | None = None
+    protocol: int | None = None
+    foreground: bool = False
+    clients_limit: int | None = None
+    default_active_thread_percentage: float | None = None
+    default_pinned_memory_limits: Mapping[int, int] = field(default_factory=dict)
+    limits_in_doubt: frozenset[str] = frozenset()
+    devices: Mapping[int, GpuUuid] = field(default_factory=dict)
+    state: DaemonState | None = None
+    state_since: float | None = None
+    seen: bool = False
+    process: DaemonProcess | None = None
+    version: str | None = None
+    visible_devices: str | None = None
+    elsewhere: bool = False
+    servers: Mapping[int, Server] = field(default_factory=dict)
+    listed_at: float | None = None
+    clients: Mapping[int, Client] = field(default_factory=dict)
+    pending: Mapping[int, int] = field(default_factory=dict)
+    waiting: frozenset[int] = frozenset()
+    departed: Mapping[int, float] = field(default_factory=dict)
+    departed_servers: Mapping[int, float] = field(default_factory=dict)
+    quit_at: float | None = None
+    start_logged: bool = False
+    echoing: bool = False
+    unanswered_since: float | None = None
+    refused_since: float | None = None
+    gone_at: float | None = None
+    gone_how: LossReason = LossReason.DIED
+    last_loss_at: float | None = None
+    last_fault_at: float | None = None
+    asked: Mapping[str, float] = field(default_factory=dict)
+    log_problems: Mapping[str, str | None] = field(default_factory=dict)
+    totals: Totals = Totals()
+
+    @property
+    def discovered(self) -> bool:
+        """Whether nothing but its own presence tells of it."""
+        return self.named_by is NamedBy.DISCOVERED
+
+    @property
+    def gone(self) -> bool:
+        """Whether it was seen to be no more."""
+        return self.state in (DaemonState.ABSENT, DaemonState.STOPPED)
+
+    def told_of(self, at: float) -> bool:
+        """Whether it is still worth telling of: one that nobody expects is forgotten some time after its end."""
+        return self.expected or (self.seen and not (self.gone and at - (self.state_since or 0.0) > FORGOTTEN_SECONDS))
+
+    @property
+    def supported(self) -> bool:
+        """Whether it speaks a protocol that is spoken here. Of another, only its process is watched."""
+        return self.protocol in (None, SUPPORTED_PROTOCOL)
+
+    def forgettable(self, at: float) -> bool:
+        """Whether nothing more will be heard of it, unless it is discovered anew."""
+        nothing_left = self.process is None and not self.servers and not self.clients
+        silent = nothing_left and at - self.heard_at > 2 * FORGOTTEN_SECONDS
+        return self.discovered and (silent or (self.seen and not self.told_of(at)))
+
+    @property
+    def log_followed(self) -> bool:
+        """Whether the daemon's own log is read, so that a server's start is known at once."""
+        files = ("control.log", "stdout")
+        return any(self.log_problems.get(file) is None and self.totals.log_lines.get(file) for file in files)
+
+    @property
+    def in_journal(self) -> bool:
+        """Whether its log is followed in the systemd journal, which tells of it a little late."""
+        return self.log_problems.get("stdout", "not followed") is None
+
+    @property
+    def answers(self) -> bool:
+        """Whether it responds: with answers, or by refusing because somebody else's session is open."""
+        return self.state in (DaemonState.UP, DaemonState.HELD)
