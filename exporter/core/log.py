@@ -2,8 +2,7 @@
 
 from dataclasses import replace
 
-from exporter.core import clients, life, limits, servers
-from exporter.core.devices import MOST_DEVICES
+from exporter.core import block, clients, life, limits, servers
 from exporter.core.step import Step, chain, counted, quiet
 from exporter.core.translate import translated
 from exporter.model.daemon import Daemon
@@ -121,11 +120,11 @@ def _server_says(daemon: Daemon, at: float, entry: LogEntry) -> Step:
         case said.ClientDisconnected(pid):
             return clients.disconnect(_settled(daemon, entry.pid, pid), at, pid, DepartureReason.EXIT)
         case _ if entry.pid in daemon.servers:
-            return _known_server_says(daemon, at, entry.pid, entry.message)
+            return _known_server_says(daemon, at, entry)
         case said.FaultHandled() | said.ThreadsTold():
             return chain(
                 servers.seen_alive(daemon, at, entry.pid),
-                lambda daemon: _known_server_says(daemon, at, entry.pid, entry.message),
+                lambda daemon: _known_server_says(daemon, at, entry),
             )
         case _:
             return quiet(daemon)
@@ -148,13 +147,13 @@ def _settled(daemon: Daemon, server: int, pid: int) -> Daemon:
     return servers.with_server(daemon, replace(here, connecting=here.connecting - {pid}))
 
 
-def _known_server_says(daemon: Daemon, at: float, pid: int, message: Message) -> Step:
-    server = daemon.servers.get(pid)
-    if server is None:
+def _known_server_says(daemon: Daemon, at: float, entry: LogEntry) -> Step:
+    pid, message = entry.pid, entry.message
+    known = daemon.servers.get(pid)
+    if known is None:
         return quiet(daemon)
-    if server.listing_devices and not isinstance(message, said.Number):
-        server = replace(server, listing_devices=False)
-        daemon = servers.with_server(daemon, server)
+    server = block.read(known, at, entry.stamp, message)
+    daemon = daemon if server is known else servers.with_server(daemon, server)
     match message:
         case said.ClientConnecting(client, context):
             daemon = clients.dequeue(daemon, client)
@@ -181,11 +180,6 @@ def _known_server_says(daemon: Daemon, at: float, pid: int, message: Message) ->
             return quiet(limits.memory_told(daemon, pid, device, limit))
         case said.FaultHandled():
             return servers.enter(daemon, at, pid, ServerState.FAULT)
-        case said.DevicesFollow():
-            return quiet(servers.with_server(daemon, replace(server, listing_devices=True)))
-        case said.Number(device) if server.listing_devices and device < MOST_DEVICES:
-            devices = (server.devices_to_reset or frozenset()) | {device}
-            return quiet(servers.with_server(daemon, replace(server, devices_to_reset=devices)))
         case said.ContextDestroyed(device) if server.devices_to_reset:
             return _device_reset(daemon, at, pid, server.devices_to_reset - {device})
         case said.ContextCreated() if server.devices_to_reset:

@@ -70,7 +70,7 @@ def enter(daemon: Daemon, at: float, pid: int, state: ServerState) -> Step:
         return quiet(daemon)
     server = replace(daemon.servers[pid], fault_suspected_at=None)
     if state is not ServerState.FAULT:
-        server = replace(server, devices_to_reset=None, listing_devices=False)
+        server = replace(server, devices_to_reset=None)
     if server.state is state:
         return quiet(with_server(daemon, server))
     daemon = with_server(daemon, replace(server, state=state, state_since=at))

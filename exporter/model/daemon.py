@@ -6,7 +6,7 @@ from enum import StrEnum
 
 from exporter.model.named_by import NamedBy
 from exporter.model.observation import DaemonName, DaemonProcess, GpuUuid
-from exporter.model.server import Client, DepartureReason, RefusalReason, Server
+from exporter.model.server import Client, DepartureReason, Leaving, RefusalReason, Server
 
 DEFAULT_PIPE_DIRECTORY = "/tmp/nvidia-mps"  # noqa: S108 (NVIDIA's choice, not ours)
 DEFAULT_LOG_DIRECTORY = "/var/log/nvidia-mps"
@@ -37,6 +37,19 @@ class LossReason(StrEnum):
     REPLACED = "replaced"
 
 
+RECOVERY_SECONDS = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0)
+"""Upper bounds of the buckets of recovery times: where all exit at once it takes 0.1 s (measured), else any time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recoveries:
+    """A histogram of recovery times: how many ended within each of `RECOVERY_SECONDS`, how many in all, their sum."""
+
+    within: tuple[int, ...] = (0,) * len(RECOVERY_SECONDS)
+    count: int = 0
+    seconds: float = 0.0
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Totals:
     """A daemon's counters. They only grow."""
@@ -46,6 +59,8 @@ class Totals:
     refused: Mapping[str, int] = field(default_factory=lambda: dict.fromkeys(RefusalReason, 0))
     losses: Mapping[str, int] = field(default_factory=lambda: dict.fromkeys(LossReason, 0))
     faults: int = 0
+    fault_affected: int = 0
+    fault_recoveries: Recoveries = Recoveries()
     log_lines: Mapping[str, int] = field(default_factory=dict)
     log_lines_unrecognized: Mapping[str, int] = field(default_factory=dict)
     log_lines_lost: Mapping[str, int] = field(default_factory=dict)
@@ -60,7 +75,7 @@ class Daemon:
     when anything told of it, where it was discovered. `clients_limit` is how many clients a server takes, as the
     configuration has it. `devices` has the GPUs that it told last, by its ordinals. `limits_in_doubt` are questions
     about limits to which somebody's command may have changed the answers. It is `elsewhere` where it speaks in the PIDs
-    of another namespace.
+    of another namespace. `leavings` has, by PID, the clients whose contexts have ended in the last seconds.
     """
 
     name: DaemonName
@@ -91,6 +106,7 @@ class Daemon:
     waiting: frozenset[int] = frozenset()
     departed: Mapping[int, float] = field(default_factory=dict)
     departed_servers: Mapping[int, float] = field(default_factory=dict)
+    leavings: Mapping[int, Leaving] = field(default_factory=dict)
     quit_at: float | None = None
     start_logged: bool = False
     echoing: bool = False

@@ -3,6 +3,8 @@
 from dataclasses import dataclass, fields
 from enum import StrEnum
 
+from exporter.model.incident import Incident
+
 
 class EventName(StrEnum):
     """Every kind of event there is."""
@@ -20,22 +22,60 @@ class EventName(StrEnum):
     CLIENT_REFUSED = "client_refused"
     CLIENT_WAITING = "client_waiting"
     PROCESS_BYPASSING = "process_bypassing"
+    CLIENT_FAULT_CONTAINED = "client_fault_contained"
+    SERVER_CRASH_LOOP = "server_crash_loop"
+    GPU_XID = "gpu_xid"
+    FAULT = "fault"
+    FAULT_CHANGED = "fault_changed"
+    FAULT_RECOVERED = "fault_recovered"
+    FAULT_OPEN = "fault_open"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """One thing that happened at `at` (seconds since the epoch); fields that do not apply are None."""
+    """One thing that happened at `at` (seconds since the epoch); fields that do not apply are None.
+
+    `daemon` is None for what happened to a GPU; `incident` is the fault, as it was then, of which the event tells.
+    """
 
     at: float
     event: EventName
-    daemon: str
+    daemon: str | None = None
     server: int | None = None
     pid: int | None = None
     gpu: str | None = None
     reason: str | None = None
     state: str | None = None
+    xid: int | None = None
+    name: str | None = None
+    incident: Incident | None = None
 
-    def as_json(self) -> dict[str, str | int | float]:
+    def as_json(self) -> dict[str, object]:
         """The event as an object for JSON, without what does not apply."""
-        known = ((each.name, getattr(self, each.name)) for each in fields(self))
-        return {name: value for name, value in known if value is not None}
+        known = ((each.name, getattr(self, each.name)) for each in fields(self) if each.name != "incident")
+        told: dict[str, object] = {name: value for name, value in known if value is not None}
+        return (
+            told
+            if self.incident is None
+            else {**told, **_told_of(self.incident, briefly=self.event is EventName.FAULT)}
+        )
+
+
+def _told_of(incident: Incident, *, briefly: bool) -> dict[str, object]:
+    """What an event tells of its fault; at its opening little is known yet."""
+    opening: dict[str, object] = {"incident": incident.id, "server": incident.server, "gpus": list(incident.gpus)}
+    if briefly:
+        return opening
+    return {
+        **opening,
+        **({} if incident.seconds is None else {"seconds": round(incident.seconds, 3)}),
+        "kind": incident.kind,
+        "xids": [xid.number for xid in incident.xids],
+        "affected": sorted(incident.affected),
+        "suspects": [
+            {"pid": each.tenant.pid, "confidence": each.confidence, "evidence": list(each.evidence)}
+            for each in incident.suspects
+        ],
+        "refused": sorted({each.pid for each in incident.refused if each.pid is not None}),
+        "blocking": sorted(incident.blocking),
+    }

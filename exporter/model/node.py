@@ -4,7 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from exporter.model.daemon import Daemon
+from exporter.model.death import Death
 from exporter.model.gpu import Gpu
+from exporter.model.incident import Incident
 from exporter.model.observation import DaemonName, GpuUuid, PodFound, ProcessReading, SourceReading
 from exporter.model.workload import Account, Workload
 from exporter.model.xids import Xids
@@ -27,6 +29,9 @@ class Source:
 class Node:
     """Everything remembered between two observations.
 
+    `incidents` has the faults by id, in the order in which they were found: those that are open, and the last ones.
+    `deaths` has, by PID, the processes that have exited in the last minute.
+
     `unattributed` are the clients of whom it is not known yet who they are, so that no account has them.
     """
 
@@ -39,3 +44,5 @@ class Node:
     pods: Mapping[str, PodFound] = field(default_factory=dict)
     accounts: Mapping[Workload, Account] = field(default_factory=dict)
     unattributed: frozenset[int] = frozenset()
+    incidents: Mapping[str, Incident] = field(default_factory=dict)
+    deaths: Mapping[int, Death] = field(default_factory=dict)

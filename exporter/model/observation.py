@@ -178,11 +178,12 @@ class PodFound:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessExit:
-    """A process that was seen alive has gone."""
+    """A process that was seen alive has gone. `wait_status` is as from waitpid(2), where that could be seen."""
 
     at: float
     pid: int
     start_ticks: int
+    wait_status: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

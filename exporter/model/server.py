@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from exporter.model.observation import GpuUuid
+
 
 class ServerState(StrEnum):
     """How an MPS server is, in the words of `get_server_status` (Volta and later)."""
@@ -31,19 +33,69 @@ class DepartureReason(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Client:
-    """A process connected to an MPS server."""
+    """A process connected to an MPS server; `gpus` are those of its contexts, as far as the log told of them."""
 
     pid: int
     server: int
     connected_at: float
     missing_since: float | None = None
     contexts: frozenset[int] = frozenset()
+    gpus: frozenset[GpuUuid] = frozenset()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leaving:
+    """A client whose contexts have all ended, lately. The stamps are the log's own times, which order its lines.
+
+    `disconnected_stamp` is when its process had left too, None where that was not told: after a SIGKILL with a kernel
+    in flight, the fault comes first (measured, R580). `in_reset` says that the server called its worker in reset, and
+    `terminated` that an operator had the server end it.
+    """
+
+    pid: int
+    server: int
+    at: float
+    stamp: str
+    gpus: frozenset[GpuUuid] = frozenset()
+    connected_at: float | None = None
+    disconnected_stamp: str | None = None
+    in_reset: bool = False
+    terminated: bool = False
+
+
+class Listing(StrEnum):
+    """Which list of a fault's block is being written."""
+
+    NOTHING = "nothing"
+    DEVICES = "devices"
+    VICTIMS = "victims"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FaultBlock:
+    """What a server's log told of its last fault, as far as it was read. `stamp` is the log's own time of its begin.
+
+    `named` is the client of whom it said `encountered a fatal GPU error`, for memory faults alone: not always the
+    culprit. `torn` has the clients to be torn down, `victims` those with a sticky error set; `listing` is the list that
+    is being written, and `victims_follow` says that the list of victims has begun.
+    """
+
+    at: float
+    stamp: str
+    named: int | None = None
+    torn: frozenset[int] = frozenset()
+    devices: frozenset[int] = frozenset()
+    victims: tuple[int, ...] = ()
+    listing: Listing = Listing.NOTHING
+    victims_follow: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Server:
     """An MPS server. `state` is None until something has told it.
 
+    `block` is what its log told of its last fault; `encountered` has, by the log's own time, the client that it named
+    just before. `associating` is the GPU of the context that is being made.
     `pinned_memory_limits` are bytes by the daemon's device ordinals; `limits_told_at` is when its log told its limits.
     """
 
@@ -55,7 +107,9 @@ class Server:
     clients_limit: int | None = None
     fault_suspected_at: float | None = None
     devices_to_reset: frozenset[int] | None = None
-    listing_devices: bool = False
+    block: FaultBlock | None = None
+    encountered: tuple[str, int] | None = None
+    associating: GpuUuid | None = None
     connecting: frozenset[int] = frozenset()
     refusing: int | None = None
     missing_since: float | None = None

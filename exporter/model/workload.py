@@ -24,7 +24,13 @@ class Workload:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Account:
-    """What an owner's clients have done so far. `used_at` is when it was last known to have one."""
+    """What an owner's clients have done so far. `used_at` is when it was last known to have one.
+
+    `faults_affected` are the faults that hit a client of it, `faults_suspected` those of which one was the likeliest
+    cause.
+    """
 
     used_at: float
     connected: int = 0
+    faults_affected: int = 0
+    faults_suspected: int = 0

@@ -37,14 +37,32 @@ class XidTelling:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class XidSighting:
+    """One Xid, by whoever told of it; what the second witness knows is added to what the first one said.
+
+    `pid` and `name` are of a process that had to do with it, as the kernel's log says: not always the culprit.
+    """
+
+    at: float
+    number: int
+    gpu: GpuUuid | None = None
+    place: str = ""
+    pid: int | None = None
+    name: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Xids:
     """Xids since the exporter started. Counts only grow, and stay when their GPU has gone.
 
     `counts` are by GPU and number: by its UUID, else by where it is (`PCI:0000:00:06`), else by an empty name.
     `addresses` has the GPUs by bus id; `unpaired` the tellings of which the other witness has yet to speak: those
     that have a GPU are counted.
+
+    `recent` are those of the last seconds, the eldest first, of which it may yet turn out that they belong to a fault.
     """
 
     counts: Mapping[tuple[str, str], XidCount] = field(default_factory=dict)
     addresses: Mapping[str, GpuUuid] = field(default_factory=dict)
     unpaired: tuple[XidTelling, ...] = ()
+    recent: tuple[XidSighting, ...] = ()

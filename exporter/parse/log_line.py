@@ -13,11 +13,15 @@ from exporter.parse.log_message import Message, Unrecognized
 
 @dataclass(frozen=True, slots=True)
 class LogEntry:
-    """A line: who wrote it (role and PID), and what it says. The stamp has no time zone and is left alone."""
+    """A line: who wrote it (role and PID), and what it says.
+
+    The stamp, local time without a zone, is good for the order of lines in a file and for the time between them.
+    """
 
     role: str
     pid: int
     message: Message
+    stamp: str = ""
 
     @property
     def by_daemon(self) -> bool:
@@ -25,7 +29,9 @@ class LogEntry:
         return self.role == "Control"
 
 
-_LINE = re.compile(r"\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3} ([A-Za-z][A-Za-z ]{0,30}?) +(\d{1,10})\] ?(.*)", re.DOTALL)
+_LINE = re.compile(
+    r"\[(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}) ([A-Za-z][A-Za-z ]{0,30}?) +(\d{1,10})\] ?(.*)", re.DOTALL
+)
 _OLD_PREFIX = re.compile(r"(?:Volta MPS Server|Volta MPS|MPS Server): ")
 _RULES = (*server_lines.RULES, *daemon_lines.RULES, *echoed_lines.RULES)
 
@@ -35,8 +41,8 @@ def parse_line(line: str) -> LogEntry | None:
     found = _LINE.fullmatch(line)
     if found is None:
         return None
-    role, pid, text = found.groups()
-    return LogEntry(role, int(pid), parse_message(text))
+    stamp, role, pid, text = found.groups()
+    return LogEntry(role, int(pid), parse_message(text), stamp)
 
 
 def parse_message(text: str) -> Message:

@@ -147,6 +147,43 @@ class FaultHandled:
 
 
 @dataclass(frozen=True, slots=True)
+class ClientEncountered:
+    """A client is named with a fatal GPU error, just before a memory fault: not always the culprit (measured, R580)."""
+
+    pid: int
+
+
+@dataclass(frozen=True, slots=True)
+class ClientToBeTornDown:
+    """A client's context is to be torn down because of a fault."""
+
+    pid: int
+
+
+@dataclass(frozen=True, slots=True)
+class ContextExiting:
+    """A client's context ends; `in_reset`: its worker is in reset, as after an assert or a trap of its own (R580)."""
+
+    pid: int
+    context: int
+    in_reset: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ExitRequested:
+    """The server has a client end, because an operator wanted it (`terminate_client`)."""
+
+    pid: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceAssociated:
+    """The context that is being made is on this GPU."""
+
+    gpu: str
+
+
+@dataclass(frozen=True, slots=True)
 class DevicesFollow:
     """The ordinals of the devices to be reset follow, one a line."""
 
@@ -232,6 +269,11 @@ Message = (
     | ClientTurnedAway
     | ClientRejected
     | FaultHandled
+    | ClientEncountered
+    | ClientToBeTornDown
+    | ContextExiting
+    | ExitRequested
+    | DeviceAssociated
     | DevicesFollow
     | VictimsFollow
     | Number

@@ -11,6 +11,7 @@ CLIENT = r"\{(?:PID: )?(-?\d{1,10}), (?:Context(?: ID)?: )?(-?\d{1,10})\}"
 """A client's context: `{PID: 508, Context ID: 1}`, up to R565 `{508, 1}`."""
 
 NUMBER = r"(\d{1,10})"
+UUID = r"GPU-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 
 
 def rule(pattern: str, build: Callable[..., Message]) -> Rule:

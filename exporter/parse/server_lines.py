@@ -5,11 +5,15 @@ Measured on R580 (CUDA 13.0). Older wordings as in NVIDIA's guide (2013, 2022) a
 
 from exporter.parse import log_message as said
 from exporter.parse.log_message import Message
-from exporter.parse.rule import CLIENT, NUMBER, Rule, noise, rule, text_rule
+from exporter.parse.rule import CLIENT, NUMBER, UUID, Rule, noise, rule, text_rule
 
 
 def _pinned_memory_limit(device: str, limit: str) -> Message:
     return said.PinnedMemoryLimitTold(int(device), int(limit, 16))
+
+
+def _exiting_in_reset(pid: int, context: int) -> Message:
+    return said.ContextExiting(pid, context, in_reset=True)
 
 
 RULES: tuple[Rule, ...] = (
@@ -35,26 +39,34 @@ RULES: tuple[Rule, ...] = (
         rf"Failed to accept client {CLIENT} with status {NUMBER}",
         lambda pid, _context, status: said.ClientRejected(pid, status),
     ),
+    rule(rf"Client {CLIENT} exiting\. Worker is in reset\..{{0,200}}", _exiting_in_reset),
+    rule(
+        rf"Client {CLIENT} exiting\..{{0,200}}",
+        lambda pid, context: said.ContextExiting(pid, context, in_reset=False),
+    ),
+    rule(rf"MPS server requesting client {CLIENT} to exit", lambda pid, _context: said.ExitRequested(pid)),
+    text_rule(rf"Device .{{0,200}} \(uuid ({UUID})\) is associated", said.DeviceAssociated),
+    rule(
+        rf"Client {CLIENT} encountered a fatal GPU error\.",
+        lambda pid, _context: said.ClientEncountered(pid),
+    ),
     rule(r"Server is handling a fatal GPU error\.", said.FaultHandled),
+    rule(rf"Client {CLIENT} on .{{0,200}} to be torn down", lambda pid, _context: said.ClientToBeTornDown(pid)),
     rule(r"The following devices(?: will be reset:)?", said.DevicesFollow),
     rule(r"The following clients?(?: process)? have a sticky error set:", said.VictimsFollow),
     rule(rf"Destroy server context on device {NUMBER}(?: \(.{{0,200}}\))?", said.ContextDestroyed),
     rule(rf"Creating server context on device {NUMBER}(?: \(.{{0,200}}\))?", said.ContextCreated),
     text_rule(r"CUDA MPS Server for .{1,80} Binary version: (\d{1,10})", said.Version),
     noise(
-        rf"Client {CLIENT} exiting\..{{0,200}}",
         rf"Received new client request(?: for {CLIENT})?",
         rf"Creating worker thread(?: for client {CLIENT})?",
-        r"Worker created",
         r"Device .{0,200} \(uuid .{0,80}\) is associated",
+        r"Worker created",
         rf"Server failed to rece\w+ command with status \d+, assuming client {CLIENT} exit",
         r"Receive command failed, assuming client exit",
         r"Client (?:process )?disconnected(?:\. Number of active client contexts is \d+)?",
         rf"Status of client {CLIENT} is INACTIVE",
-        rf"Client {CLIENT} encountered a fatal GPU error\.",
-        rf"Client {CLIENT} on .{{0,200}} to be torn down",
         r"All clients belonging to error trigging process \d+ will be torn down",
-        rf"MPS server requesting client {CLIENT} to exit",
         r"Client termination succeeded\.",
         rf"Priority level of client \{{{NUMBER}\}} is: \d+ ?",
     ),

@@ -1,0 +1,129 @@
+"""Faults: what broke, whom it took along, who may have done it, who holds up recovery."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from exporter.model.observation import DaemonName, GpuUuid
+from exporter.model.workload import Workload
+from exporter.model.xids import XidSighting
+
+
+class FaultKind(StrEnum):
+    """What broke."""
+
+    MEMORY = "memory"
+    EXECUTION = "execution"
+    CLIENT_KILLED = "client_killed"
+    HARDWARE = "hardware"
+    UNKNOWN = "unknown"
+
+
+class Ending(StrEnum):
+    """How an incident ended: the server is well again, or it is no more."""
+
+    RECOVERED = "recovered"
+    SERVER_GONE = "server_gone"
+    DAEMON_GONE = "daemon_gone"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tenant:
+    """What is known of a client at the time of a fault; `memory_bytes` by GPU, as NVML last read it."""
+
+    pid: int
+    client: str
+    uid: int | None = None
+    user: str | None = None
+    command: str | None = None
+    workload: Workload | None = None
+    unit: str | None = None
+    container: str | None = None
+    pod_uid: str | None = None
+    pod: str | None = None
+    namespace: str | None = None
+    slurm_job_id: str | None = None
+    memory_bytes: Mapping[GpuUuid, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Suspect:
+    """Who may have done it: how sure that is, 0 to 1, and why, in words."""
+
+    tenant: Tenant
+    confidence: float
+    evidence: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """A newcomer that was turned away while the server was in FAULT; `pid` is None where it was not told."""
+
+    at: float
+    pid: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stay:
+    """How long an affected client has held up recovery; `until` is None while it does."""
+
+    since: float
+    until: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Incident:
+    """One fault of one server.
+
+    `block_stamp` is the log's own time of the line that told of it, None where none did: the same line, read again, is
+    the same fault. `server_start_ticks` tells the server from a later one with its PID.
+
+    `affected` are those with the sticky error, as the log told (`affected_told`), else as far as can be inferred from
+    who shares the GPUs; suspicion never alters it. `tenants` has what is known of them and of the suspects.
+
+    `settled` says that evidence which comes late has had its time. `ending` and `ended_at` are None while the server is
+    in FAULT; `told` says that the incident's end has been told, after which nothing changes.
+    """
+
+    id: str
+    daemon: DaemonName
+    server: int
+    server_start_ticks: int | None = None
+    block_stamp: str | None = None
+    started_at: float
+    detected_at: float
+    ended_at: float | None = None
+    ending: Ending | None = None
+    kind: FaultKind = FaultKind.UNKNOWN
+    gpus: tuple[GpuUuid, ...] = ()
+    xids: tuple[XidSighting, ...] = ()
+    affected: tuple[int, ...] = ()
+    affected_told: bool = False
+    tenants: Mapping[int, Tenant] = field(default_factory=dict)
+    suspects: tuple[Suspect, ...] = ()
+    refused: tuple[Refusal, ...] = ()
+    refused_count: int = 0
+    blocking: Mapping[int, Stay] = field(default_factory=dict)
+    announced: bool = False
+    settled: bool = False
+    told: bool = False
+
+    @property
+    def open(self) -> bool:
+        """Whether the server is still in FAULT."""
+        return self.ending is None
+
+    @property
+    def seconds(self) -> float | None:
+        """From the first evidence to its end; None while it is open."""
+        return None if self.ended_at is None else max(0.0, self.ended_at - self.started_at)
+
+    @property
+    def suspect(self) -> Suspect | None:
+        """The likeliest one; None where nobody stands out."""
+        return self.suspects[0] if self.suspects else None
+
+    @property
+    def blockers(self) -> Mapping[int, Stay]:
+        """The affected clients that hold up recovery now."""
+        return {pid: stay for pid, stay in self.blocking.items() if stay.until is None} if self.open else {}
