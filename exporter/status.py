@@ -4,13 +4,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from exporter.core.devices import by_its_ordinals
+from exporter.core.identity import client_id, used_bytes
 from exporter.core.workloads import belonging_of, pod_of, workload_of
 from exporter.model.daemon import Daemon, DaemonState
 from exporter.model.node import Node
 from exporter.model.observation import ProcessReading
 from exporter.model.server import Client, Server, ServerState
 from exporter.model.workload import Workload, WorkloadKind
-from exporter.view import View, client_id, printable, used_bytes
+from exporter.view import View, printable
 
 _COLUMNS = ("DAEMON", "SERVER", "STATE", "PID", "USER", "COMMAND", "WORKLOAD", "GPU", "MEMORY")
 _MAY_BE_LEFT_OUT = "WORKLOAD"

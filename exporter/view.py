@@ -1,16 +1,14 @@
 """A view of the node for those who show it: what there is to tell of, and how it is named and written."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from exporter.core.identity import client_id
 from exporter.model.daemon import Daemon
 from exporter.model.node import Node
-from exporter.model.observation import GpuReading, ProcessReading
 from exporter.model.server import Client, Server
 
 LONGEST_TEXT = 128
-
-_DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,29 +73,8 @@ class View:
         return self.node.at - born
 
 
-def client_id(client: Client, process: ProcessReading | None) -> str:
-    """A client's id: PID and start time, or PID and first sighting where the start is not known."""
-    if process is None:
-        return f"{client.pid}-s{_base36(int(client.connected_at))}"
-    return f"{client.pid}-{_base36(process.start_ticks)}"
-
-
-def used_bytes(reading: GpuReading) -> Mapping[int, int]:
-    """Memory of each process on a GPU; NVML's two lists agree on the clients that are in both (measured)."""
-    processes = (*(reading.compute_processes or ()), *(reading.mps_processes or ()))
-    return {each.pid: each.used_bytes for each in processes if each.used_bytes is not None}
-
-
 def printable(text: str) -> str:
     """Text that can be shown and encoded: whatever a workload calls itself, it is short and keeps to its line."""
     if text.isascii() and text.isprintable() and len(text) <= LONGEST_TEXT:
         return text
     return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text[:LONGEST_TEXT])
-
-
-def _base36(number: int) -> str:
-    digits = ""
-    while number:
-        number, digit = divmod(number, 36)
-        digits = _DIGITS[digit] + digits
-    return digits or "0"

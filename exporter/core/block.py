@@ -18,12 +18,15 @@ def read(server: Server, at: float, stamp: str, message: Message) -> Server:
         return replace(server, encountered=(stamp, message.pid))
     if isinstance(message, said.FaultHandled):
         return _begun(server, at, stamp)
+    if isinstance(message, said.ContextDestroyed):
+        server = replace(server, reset_stamp=stamp)
     if server.block is None:
         return server
     block = _extended(server.block, message)
     if block is server.block:
         return server
-    return replace(server, block=block, devices_to_reset=block.devices or server.devices_to_reset)
+    added = block.devices - server.block.devices
+    return replace(server, block=block, devices_to_reset=(server.devices_to_reset or frozenset()) | added or None)
 
 
 def _begun(server: Server, at: float, stamp: str) -> Server:

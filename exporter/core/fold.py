@@ -3,7 +3,21 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 
-from exporter.core import accounts, agenda, clients, gpus, life, log, naming, replies, servers, users, workloads, xids
+from exporter.core import (
+    accounts,
+    agenda,
+    clients,
+    gpus,
+    incidents,
+    life,
+    log,
+    naming,
+    replies,
+    servers,
+    users,
+    workloads,
+    xids,
+)
 from exporter.core.gpus import NVML
 from exporter.core.step import Step, chain, counted, quiet
 from exporter.model.daemon import Daemon
@@ -46,7 +60,8 @@ def fold(node: Node, seen: Observation) -> Told:
     node, explained = _every_daemon(before, lambda daemon: life.explain(daemon, before.at))
     node, told = _take(node, seen)
     events = explained + told
-    return accounts.account(before, node, events), events
+    node, faults = incidents.follow(before, accounts.account(before, node, events), events)
+    return node, events + faults
 
 
 def fold_all(node: Node, observations: Iterable[Observation]) -> Iterator[Told]:
@@ -54,8 +69,10 @@ def fold_all(node: Node, observations: Iterable[Observation]) -> Iterator[Told]:
     for seen in observations:
         node, events = fold(node, seen)
         yield node, events
-    node = xids.settle(node, force=True)
-    yield _every_daemon(node, lambda daemon: life.explain(daemon, node.at, force=True))
+    before = node = xids.settle(node, force=True)
+    node, explained = _every_daemon(node, lambda daemon: life.explain(daemon, node.at, force=True))
+    node, told = incidents.follow(before, node, explained, force=True)
+    yield node, explained + told + incidents.still_open(node)
 
 
 def _take(node: Node, seen: Observation) -> Told:

@@ -1,11 +1,244 @@
-"""Faults as they are found, fill with evidence, and end."""
+"""Faults: each becomes one incident, which is found, fills with evidence, and ends.
 
-from exporter.model.event import Event
+A server's log tells of one in a block of lines; where that cannot be read, its state does. Recovery may be over 0.1 s
+after the fault (measured, R580), and evidence may come later than that.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+
+from exporter.core import accounts, recovery, suspicion
+from exporter.core.case import gathered, opened
+from exporter.model.daemon import Daemon
+from exporter.model.event import Event, EventName
+from exporter.model.incident import Ending, Incident, Refusal
 from exporter.model.node import Node
+from exporter.model.server import RefusalReason, Server, ServerState
 
 Told = tuple[Node, tuple[Event, ...]]
+Step = tuple[Incident, tuple[Event, ...]]
+
+ANNOUNCED_SECONDS = 0.5
+"""How long the opening waits for the log to tell whom and what the fault hit."""
+
+SETTLED_SECONDS = 2.0
+"""How late evidence may come: an Xid joins an incident that is no further from it."""
+
+REMEMBERED_SECONDS = 3600.0
+MOST_REMEMBERED = 64
+"""How long, and how many, incidents that are over are remembered."""
+
+MOST_OPEN = 64
+MOST_REFUSALS = 256
+LOST_SECONDS = 300.0
+"""How long the daemon of an open incident may not be known at all."""
+
+SUSPECTED_FROM = 0.5
+"""How sure it must be before an owner's account has the suspicion."""
 
 
-def follow(before: Node, node: Node, *, force: bool = False) -> Told:
+def follow(before: Node, node: Node, events: Iterable[Event], *, force: bool = False) -> Told:
     """Take what became known between two nodes to the incidents; with `force`, wait for nothing more."""
-    return node, ()
+    news = tuple(events)
+    node = _found(before, node)
+    told: list[Event] = []
+    for incident in [each for each in node.incidents.values() if not each.told]:
+        if force or _stirred(before, node, incident):
+            node, more = _advance(before, node, incident, news, force=force)
+            told.extend(more)
+    return _forgotten(node), tuple(told)
+
+
+def still_open(node: Node) -> tuple[Event, ...]:
+    """What is to be told of the incidents that are open when a recording ends."""
+    return tuple(_event(node.at, EventName.FAULT_OPEN, each) for each in node.incidents.values() if each.open)
+
+
+def _found(before: Node, node: Node) -> Node:
+    for name, daemon in node.daemons.items():
+        known = before.daemons.get(name)
+        if known is None or daemon.servers is not known.servers:
+            for server in daemon.servers.values():
+                node = _found_on(node, daemon, server)
+    return node
+
+
+def _found_on(node: Node, daemon: Daemon, server: Server) -> Node:
+    """One fault is one incident: the block that told of it, the state, and a second telling of either."""
+    block = server.block
+    of_server = [each for each in node.incidents.values() if (each.daemon, each.server) == (daemon.name, server.pid)]
+    here = [each for each in of_server if each.open]
+    if block is not None and block.stamp not in {each.block_stamp for each in of_server}:
+        unread = next((each for each in here if each.block_stamp is None), None)
+        if unread is not None:
+            return _with(node, replace(unread, block_stamp=block.stamp))
+        if not here or _of_others(block.victims, here):
+            return _opened(node, daemon, server)
+    elif server.state is ServerState.FAULT and not here:
+        return _opened(node, daemon, replace(server, block=None))
+    return node
+
+
+def _of_others(victims: tuple[int, ...], incidents: Iterable[Incident]) -> bool:
+    """Whether a block that comes while the server is in FAULT tells of another fault, on GPUs that had none."""
+    affected = {pid for each in incidents for pid in each.affected}
+    return bool(victims) and not affected & set(victims)
+
+
+def _opened(node: Node, daemon: Daemon, server: Server) -> Node:
+    if sum(each.open for each in node.incidents.values()) >= MOST_OPEN:
+        return node
+    incident = opened(node, daemon, server)
+    totals = replace(daemon.totals, faults=daemon.totals.faults + 1)
+    daemon = replace(daemon, totals=totals, last_fault_at=incident.detected_at)
+    return _with(replace(node, daemons={**node.daemons, daemon.name: daemon}), incident)
+
+
+def _stirred(before: Node, node: Node, incident: Incident) -> bool:
+    """Whether anything may be new of an incident: time that is up, or something that it hangs on."""
+    if before.incidents.get(incident.id) is not incident or before.xids.recent is not node.xids.recent:
+        return True
+    waits = (ANNOUNCED_SECONDS, recovery.BLOCKING_SECONDS, SETTLED_SECONDS)
+    was, now = before.at - incident.detected_at, node.at - incident.detected_at
+    if any(was < wait <= now for wait in waits) or before.deaths is not node.deaths:
+        return True
+    old, new = before.daemons.get(incident.daemon), node.daemons.get(incident.daemon)
+    if old is None or new is None:
+        return True
+    parts: tuple[Callable[[Daemon], object], ...] = (
+        lambda daemon: daemon.servers.get(incident.server),
+        lambda daemon: daemon.clients,
+        lambda daemon: daemon.leavings,
+        lambda daemon: daemon.state,
+        lambda daemon: daemon.totals.refused,
+    )
+    return any(part(old) is not part(new) for part in parts)
+
+
+def _advance(before: Node, node: Node, incident: Incident, news: tuple[Event, ...], *, force: bool) -> Told:
+    """One incident, with what is new of it, and what is to be told of that."""
+    was = incident
+    incident = _refusing(incident, news)
+    incident = suspicion.judged(gathered(before, node, incident))
+    incident = _ended(node, recovery.held_up(node, incident))
+    age = node.at - incident.detected_at
+    incident = replace(incident, settled=incident.settled or force or age >= SETTLED_SECONDS)
+    incident, events = _telling(node.at, was, incident, force=force)
+    node = _counted(node, was, incident)
+    return (node if incident == was else _with(node, incident)), events
+
+
+def _refusing(incident: Incident, news: Iterable[Event]) -> Incident:
+    turned_away = [
+        Refusal(at=each.at, pid=each.pid)
+        for each in news
+        if each.event is EventName.CLIENT_REFUSED
+        and each.reason == RefusalReason.FAULT
+        and (each.daemon, each.server) == (incident.daemon, incident.server)
+    ]
+    if not turned_away or not incident.open:
+        return incident
+    refused = (*incident.refused, *turned_away)[:MOST_REFUSALS]
+    return replace(incident, refused=refused, refused_count=incident.refused_count + len(turned_away))
+
+
+def _ended(node: Node, incident: Incident) -> Incident:
+    """Whether it is over: the server is well again, or there is no more of it."""
+    if not incident.open:
+        return incident
+    daemon = node.daemons.get(incident.daemon)
+    ending = None
+    if daemon is None:
+        lost = incident.unseen_since is not None and node.at - incident.unseen_since > LOST_SECONDS
+        incident = replace(incident, unseen_since=incident.unseen_since or node.at)
+        ending = Ending.DAEMON_GONE if lost else None
+    elif daemon.gone:
+        ending = Ending.DAEMON_GONE
+    else:
+        ending = _ending_of_server(node, daemon, incident)
+    if ending is None:
+        return incident
+    return recovery.ended(node, incident, ending)
+
+
+def _ending_of_server(node: Node, daemon: Daemon, incident: Incident) -> Ending | None:
+    server, process = daemon.servers.get(incident.server), node.processes.get(incident.server)
+    replaced = (
+        process is not None
+        and incident.server_start_ticks is not None
+        and process.start_ticks != incident.server_start_ticks
+    )
+    if replaced or (server is None and daemon.listed_at is not None):
+        return Ending.SERVER_GONE
+    well = server is not None and server.state not in (None, ServerState.FAULT)
+    return Ending.RECOVERED if well else None
+
+
+def _telling(at: float, was: Incident, incident: Incident, *, force: bool) -> Step:
+    """The opening once its GPUs are known, each change that matters, the end once late evidence has had its time."""
+    events: list[Event] = []
+    if not incident.announced and _announceable(at, incident, force=force):
+        incident = replace(incident, announced=True)
+        events.append(_event(incident.detected_at, EventName.FAULT, incident))
+    over = not incident.open and incident.settled
+    if incident.announced and not over:
+        events.extend(
+            _event(at, EventName.FAULT_CHANGED, incident, reason=reason) for reason in _changes(was, incident)
+        )
+    if over:
+        incident = replace(incident, told=True)
+        events.append(_event(incident.ended_at or at, EventName.FAULT_RECOVERED, incident, reason=incident.ending))
+    return incident, tuple(events)
+
+
+def _announceable(at: float, incident: Incident, *, force: bool) -> bool:
+    told = incident.affected_told and bool(incident.gpus)
+    return told or force or not incident.open or at - incident.detected_at >= ANNOUNCED_SECONDS
+
+
+def _changes(was: Incident, incident: Incident) -> Iterable[str]:
+    """What a person who waits for recovery would want to hear."""
+    if incident.settled and (not was.settled or _likeliest(was) != _likeliest(incident)):
+        yield "suspects"
+    if was.blockers.keys() != incident.blockers.keys() and incident.open:
+        yield "blocking"
+    if incident.refused_count and not was.refused_count:
+        yield "refused"
+
+
+def _likeliest(incident: Incident) -> int | None:
+    return None if incident.suspect is None else incident.suspect.tenant.pid
+
+
+def _counted(node: Node, was: Incident, incident: Incident) -> Node:
+    """Counters grow with what was added, so that none of it is counted twice."""
+    affected = len(set(incident.affected) - set(was.affected))
+    daemon = node.daemons.get(incident.daemon)
+    if daemon is not None and (affected or was.ending is not incident.ending):
+        totals = replace(daemon.totals, fault_affected=daemon.totals.fault_affected + affected)
+        if was.open and incident.ending is Ending.RECOVERED and incident.seconds is not None:
+            totals = replace(totals, fault_recoveries=recovery.counted(totals.fault_recoveries, incident.seconds))
+        node = replace(node, daemons={**node.daemons, daemon.name: replace(daemon, totals=totals)})
+    if incident.settled and not was.settled:
+        hit = [incident.tenants[pid] for pid in incident.affected if pid in incident.tenants]
+        node = accounts.faulted(node, hit, None)
+    if incident.told and incident.suspect is not None and incident.suspect.confidence >= SUSPECTED_FROM:
+        node = accounts.faulted(node, (), incident.suspect.tenant)
+    return node
+
+
+def _event(at: float, name: EventName, incident: Incident, reason: str | None = None) -> Event:
+    return Event(at=at, event=name, daemon=incident.daemon, server=incident.server, incident=incident, reason=reason)
+
+
+def _with(node: Node, incident: Incident) -> Node:
+    return replace(node, incidents={**node.incidents, incident.id: incident})
+
+
+def _forgotten(node: Node) -> Node:
+    over = [each for each in node.incidents.values() if each.told]
+    old = {each.id for each in over if node.at - (each.ended_at or 0.0) > REMEMBERED_SECONDS}
+    old |= {each.id for each in over[: max(0, len(over) - MOST_REMEMBERED)]}
+    if not old:
+        return node
+    return replace(node, incidents={name: each for name, each in node.incidents.items() if name not in old})

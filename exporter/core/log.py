@@ -178,7 +178,7 @@ def _known_server_says(daemon: Daemon, at: float, entry: LogEntry) -> Step:
             return quiet(limits.threads_told(daemon, at, pid, percentage))
         case said.PinnedMemoryLimitTold(device, limit):
             return quiet(limits.memory_told(daemon, pid, device, limit))
-        case said.FaultHandled():
+        case said.FaultHandled() if server.block is not known.block:
             return servers.enter(daemon, at, pid, ServerState.FAULT)
         case said.ContextDestroyed(device) if server.devices_to_reset:
             return _device_reset(daemon, at, pid, server.devices_to_reset - {device})

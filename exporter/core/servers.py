@@ -74,9 +74,6 @@ def enter(daemon: Daemon, at: float, pid: int, state: ServerState) -> Step:
     if server.state is state:
         return quiet(with_server(daemon, server))
     daemon = with_server(daemon, replace(server, state=state, state_since=at))
-    if state is ServerState.FAULT:
-        totals = replace(daemon.totals, faults=daemon.totals.faults + 1)
-        daemon = replace(daemon, totals=totals, last_fault_at=at)
     return daemon, (Event(at=at, event=EventName.SERVER_STATE, daemon=daemon.name, server=pid, state=state),)
 
 

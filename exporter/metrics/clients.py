@@ -1,9 +1,10 @@
 """Families about clients. Who a client is stands on its info alone; the others join it on `client`."""
 
+from exporter.core.identity import used_bytes
 from exporter.core.workloads import belonging_of, pod_of
 from exporter.metrics.family import Labels, Samples, gauge
 from exporter.model.observation import ProcessReading
-from exporter.view import View, used_bytes
+from exporter.view import View
 
 OWNERS = (
     "unit",

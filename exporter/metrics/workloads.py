@@ -3,11 +3,12 @@
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 
+from exporter.core.identity import used_bytes
 from exporter.core.workloads import workload_of
 from exporter.metrics.family import Labels, Samples, counter, gauge
 from exporter.model.daemon import Daemon
 from exporter.model.server import Client
-from exporter.view import View, printable, used_bytes
+from exporter.view import View, printable
 
 
 def _owned(view: View) -> Iterable[tuple[Daemon, Client, Labels]]:

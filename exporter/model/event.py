@@ -78,4 +78,5 @@ def _told_of(incident: Incident, *, briefly: bool) -> dict[str, object]:
         ],
         "refused": sorted({each.pid for each in incident.refused if each.pid is not None}),
         "blocking": sorted(incident.blocking),
+        **({"blockers": sorted(incident.blockers)} if incident.open else {}),
     }

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from exporter.model.clues import Clues
 from exporter.model.observation import DaemonName, GpuUuid
 from exporter.model.workload import Workload
 from exporter.model.xids import XidSighting
@@ -78,8 +79,13 @@ class Incident:
     `block_stamp` is the log's own time of the line that told of it, None where none did: the same line, read again, is
     the same fault. `server_start_ticks` tells the server from a later one with its PID.
 
+    `started_at` is when the first evidence was seen, `detected_at` when it was known to be a fault. `log_seconds` is how
+    long it took by the log's own clock, which is finer than the looks at it.
+
     `affected` are those with the sticky error, as the log told (`affected_told`), else as far as can be inferred from
-    who shares the GPUs; suspicion never alters it. `tenants` has what is known of them and of the suspects.
+    who shares the GPUs; suspicion never alters it. `tenants` has what is known of them and of the suspects, `gone` are
+    those of the affected who have let go, `blocking` those who had not for a while. `refused` are the first newcomers
+    that were turned away, `refused_count` is how many were.
 
     `settled` says that evidence which comes late has had its time. `ending` and `ended_at` are None while the server is
     in FAULT; `told` says that the incident's end has been told, after which nothing changes.
@@ -93,6 +99,7 @@ class Incident:
     started_at: float
     detected_at: float
     ended_at: float | None = None
+    log_seconds: float | None = None
     ending: Ending | None = None
     kind: FaultKind = FaultKind.UNKNOWN
     gpus: tuple[GpuUuid, ...] = ()
@@ -100,10 +107,13 @@ class Incident:
     affected: tuple[int, ...] = ()
     affected_told: bool = False
     tenants: Mapping[int, Tenant] = field(default_factory=dict)
+    clues: Clues = field(default_factory=Clues)
     suspects: tuple[Suspect, ...] = ()
     refused: tuple[Refusal, ...] = ()
     refused_count: int = 0
     blocking: Mapping[int, Stay] = field(default_factory=dict)
+    gone: tuple[int, ...] = ()
+    unseen_since: float | None = None
     announced: bool = False
     settled: bool = False
     told: bool = False
@@ -115,7 +125,9 @@ class Incident:
 
     @property
     def seconds(self) -> float | None:
-        """From the first evidence to its end; None while it is open."""
+        """How long the server was in FAULT; None while it is."""
+        if self.log_seconds is not None:
+            return self.log_seconds
         return None if self.ended_at is None else max(0.0, self.ended_at - self.started_at)
 
     @property

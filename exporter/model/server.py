@@ -95,7 +95,8 @@ class Server:
     """An MPS server. `state` is None until something has told it.
 
     `block` is what its log told of its last fault; `encountered` has, by the log's own time, the client that it named
-    just before. `associating` is the GPU of the context that is being made.
+    just before. `associating` is the GPU of the context that is being made, `reset_stamp` the log's time at which the
+    server's own context on a device was last destroyed.
     `pinned_memory_limits` are bytes by the daemon's device ordinals; `limits_told_at` is when its log told its limits.
     """
 
@@ -110,6 +111,7 @@ class Server:
     block: FaultBlock | None = None
     encountered: tuple[str, int] | None = None
     associating: GpuUuid | None = None
+    reset_stamp: str | None = None
     connecting: frozenset[int] = frozenset()
     refusing: int | None = None
     missing_since: float | None = None

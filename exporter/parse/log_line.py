@@ -45,6 +45,16 @@ def parse_line(line: str) -> LogEntry | None:
     return LogEntry(role, int(pid), parse_message(text), stamp)
 
 
+def seconds_between(earlier: str, later: str) -> float:
+    """The time between two stamps, in seconds; a change of the date counts as one midnight."""
+    midnight = 0 if earlier[:10] == later[:10] else 86400
+    return round(_seconds_of_day(later) - _seconds_of_day(earlier) + midnight, 3)
+
+
+def _seconds_of_day(stamp: str) -> float:
+    return int(stamp[11:13]) * 3600 + int(stamp[14:16]) * 60 + float(stamp[17:23])
+
+
 def parse_message(text: str) -> Message:
     """Read what stands behind a line's stamp."""
     text = _OLD_PREFIX.sub("", text, count=1) if ": " in text[:20] else text

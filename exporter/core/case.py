@@ -1,0 +1,207 @@
+"""What is known of a fault: whom it hit, on which GPUs, with which Xids, and what its culprit can be told by."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from exporter.core import devices, domains
+from exporter.core.identity import client_id, used_bytes
+from exporter.core.workloads import belonging_of, pod_of, workload_of
+from exporter.model.clues import Clues, Vanished
+from exporter.model.daemon import Daemon
+from exporter.model.incident import Incident, Tenant
+from exporter.model.node import Node
+from exporter.model.observation import GpuUuid
+from exporter.model.server import Client, FaultBlock, Leaving, Server
+from exporter.model.xids import XidSighting
+from exporter.parse.log_line import seconds_between
+
+JOINED_SECONDS = 2.0
+"""An Xid that is no further from a fault, on its GPU, belongs to it."""
+
+UNTOLD_SECONDS = 0.5
+"""After this long without the log's list, whom a fault hit is inferred."""
+
+VANISHED_SECONDS = 2.0
+"""Whoever left earlier than this before a fault has nothing to do with it."""
+
+MOST_XIDS = 64
+
+
+def opened(node: Node, daemon: Daemon, server: Server) -> Incident:
+    """A fault of this server has just been found."""
+    process = node.processes.get(server.pid)
+    return Incident(
+        id=f"{server.pid}-{int(node.at * 1000):x}",
+        daemon=daemon.name,
+        server=server.pid,
+        server_start_ticks=None if process is None else process.start_ticks,
+        block_stamp=None if server.block is None else server.block.stamp,
+        started_at=node.at,
+        detected_at=node.at,
+    )
+
+
+def gathered(before: Node, node: Node, incident: Incident) -> Incident:
+    """The incident, with all that is known now. What has gone since, `before` may still know."""
+    daemon = node.daemons.get(incident.daemon)
+    if daemon is None:
+        return incident
+    server = daemon.servers.get(incident.server)
+    block = (
+        None if server is None or server.block is None or server.block.stamp != incident.block_stamp else server.block
+    )
+    incident = _hit(node, daemon, incident, block)
+    incident = _joined(node, daemon, incident)
+    incident = replace(incident, gpus=_gpus(node, daemon, incident, block))
+    incident = replace(incident, clues=_clues(node, daemon, incident, block))
+    return replace(incident, tenants=_tenants(before, node, daemon, incident))
+
+
+def _hit(node: Node, daemon: Daemon, incident: Incident, block: FaultBlock | None) -> Incident:
+    """Those with the sticky error: as the log told, else whoever shares the GPUs of which an Xid told."""
+    told = () if block is None else (*block.victims, *sorted(block.torn - set(block.victims)))
+    if told:
+        known = tuple(pid for pid in incident.affected if pid not in told) if incident.affected_told else ()
+        return replace(incident, affected=(*known, *told), affected_told=True)
+    if incident.affected_told or incident.settled:
+        return incident
+    if block is not None and node.at - incident.detected_at < UNTOLD_SECONDS:
+        return incident
+    inferred = (pid for pid in _inferred(node, daemon, incident) if pid not in incident.affected)
+    return replace(incident, affected=(*incident.affected, *inferred))
+
+
+def _inferred(node: Node, daemon: Daemon, incident: Incident) -> Iterable[int]:
+    struck = {xid.gpu for xid in incident.xids if xid.gpu is not None}
+    here = domains.domains(node, daemon).get(incident.server, ())
+    hit = [each for each in here if each.gpus & struck] if struck else list(here)
+    return sorted(hit[0].clients) if len(hit) == 1 else sorted(pid for each in hit for pid in each.clients if struck)
+
+
+def _joined(node: Node, daemon: Daemon, incident: Incident) -> Incident:
+    """The Xids about it: those of its GPUs and its time that are nobody else's."""
+    recent = {(each.number, each.at) for each in node.xids.recent}
+    kept = [each for each in incident.xids if (each.number, each.at) not in recent]
+    joined = [each for each in node.xids.recent if _belongs(node, daemon, incident, each)]
+    xids = (*kept, *joined)[:MOST_XIDS]
+    started_at = min((incident.started_at, *(each.at for each in xids)))
+    return replace(incident, xids=xids, started_at=started_at)
+
+
+def _belongs(node: Node, daemon: Daemon, incident: Incident, xid: XidSighting) -> bool:
+    if abs(xid.at - incident.detected_at) > JOINED_SECONDS:
+        return False
+    if xid.gpu is not None and incident.gpus and xid.gpu not in incident.gpus:
+        return False
+    if xid.gpu in node.gpus and not devices.served(daemon, node.gpus[xid.gpu or ""].reading):
+        return False
+    return xid.pid is None or not _is_somebody_elses(node, daemon, xid.pid)
+
+
+def _is_somebody_elses(node: Node, daemon: Daemon, pid: int) -> bool:
+    """Whether a process is known to have nothing to do with this daemon: it is beside MPS, or another daemon's."""
+    if pid in daemon.servers or pid in daemon.clients or pid in daemon.departed or pid in daemon.leavings:
+        return False
+    others = (each for name, each in node.daemons.items() if name != daemon.name)
+    return any(pid in gpu.strangers for gpu in node.gpus.values()) or any(
+        pid in each.servers or pid in each.clients or pid in each.departed for each in others
+    )
+
+
+def _gpus(node: Node, daemon: Daemon, incident: Incident, block: FaultBlock | None) -> tuple[GpuUuid, ...]:
+    """The GPUs that it hit: as the log has them where its ordinals are known, else those of whom it hit."""
+    ordinals = devices.by_its_ordinals(node, daemon)
+    found = set(incident.gpus)
+    if block is not None and block.devices and block.devices <= ordinals.keys():
+        found = {ordinals[device] for device in block.devices}
+    for pid in incident.affected:
+        found |= domains.gpus_of(node, daemon, pid) or frozenset()
+    found |= {xid.gpu for xid in incident.xids if xid.gpu is not None}
+    if not found and len(ordinals) == 1:
+        found = set(ordinals.values())
+    return tuple(sorted(found, key=lambda uuid: (_index(node, uuid), uuid)))
+
+
+def _index(node: Node, gpu: GpuUuid) -> int:
+    known = node.gpus.get(gpu)
+    return 0 if known is None or known.reading.index is None else known.reading.index
+
+
+def _clues(node: Node, daemon: Daemon, incident: Incident, block: FaultBlock | None) -> Clues:
+    """Who left just before is looked for while that can be; who leaves in reset, until the end."""
+    clues = incident.clues
+    left = [each for each in daemon.leavings.values() if each.server == incident.server]
+    in_reset = [each.pid for each in left if each.in_reset and each.at >= incident.detected_at]
+    clues = replace(
+        clues,
+        named=clues.named if block is None or block.named is None else block.named,
+        in_reset=tuple(dict.fromkeys((*clues.in_reset, *in_reset))),
+    )
+    if incident.settled:
+        return clues
+    vanished = {each.pid: each for each in clues.vanished}
+    for leaving in left:
+        before = _lead(leaving, incident, block)
+        if leaving.pid not in incident.affected and 0 <= before <= VANISHED_SECONDS:
+            vanished[leaving.pid] = _vanished(node, leaving, before, block)
+    connected = {
+        pid: client.connected_at
+        for pid, client in daemon.clients.items()
+        if client.server == incident.server and client.connected_at <= incident.detected_at
+    }
+    newest = clues.newest or max(connected, key=lambda pid: connected[pid], default=None)
+    return replace(clues, vanished=tuple(vanished.values()), newest=newest)
+
+
+def _lead(leaving: Leaving, incident: Incident, block: FaultBlock | None) -> float:
+    """How many seconds before the fault a client left: by the log's own time, else by ours."""
+    if block is None or not leaving.stamp:
+        return incident.detected_at - leaving.at
+    return seconds_between(leaving.stamp, block.stamp)
+
+
+def _vanished(node: Node, leaving: Leaving, before: float, block: FaultBlock | None) -> Vanished:
+    death, stamp = node.deaths.get(leaving.pid), leaving.disconnected_stamp
+    return Vanished(
+        pid=leaving.pid,
+        seconds_before=before,
+        disconnected=stamp is not None and (block is None or stamp <= block.stamp),
+        terminated=leaving.terminated,
+        wait_status=None if death is None else death.wait_status,
+        out_of_memory=death is not None and death.out_of_memory,
+    )
+
+
+def _tenants(before: Node, node: Node, daemon: Daemon, incident: Incident) -> Mapping[int, Tenant]:
+    """Who they all are. Once that is known of one, it stays so."""
+    tenants = dict(incident.tenants)
+    named = (incident.clues.named, *(xid.pid for xid in incident.xids))
+    clients = (pid for pid in named if pid is not None and pid in daemon.clients)
+    for pid in (*incident.affected, *(each.pid for each in incident.clues.vanished), *clients):
+        known = tenants.get(pid)
+        if known is None or known.uid is None:
+            tenants[pid] = _tenant(before, node, daemon, pid)
+    return tenants
+
+
+def _tenant(before: Node, node: Node, daemon: Daemon, pid: int) -> Tenant:
+    death = node.deaths.get(pid)
+    process = node.processes.get(pid) or before.processes.get(pid) or (None if death is None else death.process)
+    client = daemon.clients.get(pid) or Client(pid=pid, server=0, connected_at=node.at)
+    owners, pod = belonging_of(process), pod_of(node, process)
+    used = {uuid: used_bytes(gpu.reading).get(pid) for uuid, gpu in node.gpus.items()}
+    return Tenant(
+        pid=pid,
+        client=client_id(client, process),
+        uid=None if process is None else process.uid,
+        user=None if process is None else process.user,
+        command=None if process is None else process.command,
+        workload=workload_of(process),
+        unit=owners.unit,
+        container=owners.container,
+        pod_uid=owners.pod_uid,
+        pod=None if pod is None else pod.name,
+        namespace=None if pod is None else pod.namespace,
+        slurm_job_id=owners.slurm_job_id,
+        memory_bytes={uuid: amount for uuid, amount in used.items() if amount is not None},
+    )
