@@ -124,22 +124,26 @@ def silence(*, at: float = AT, daemon: str = DAEMON) -> ControlReply:
     return reply("get_server_list", exit_code=None, seconds=5.0, at=at, daemon=daemon)
 
 
-def stamped(text: str, role: str = "Control", pid: int = CONTROL) -> str:
+def stamped(text: str, role: str = "Control", pid: int = CONTROL, at: float = AT) -> str:
     """A log line as MPS writes it."""
-    return f"[2026-11-20 15:08:45.147 {role} {pid:5}] {text}"
+    milliseconds = round((at - AT) * 1000) + 147
+    minutes, seconds = divmod(milliseconds // 1000 + 45, 60)
+    hours, minutes = divmod(minutes + 8, 60)
+    clock = f"{(hours + 15) % 24:02}:{minutes:02}:{seconds:02}.{milliseconds % 1000:03}"
+    return f"[2026-11-20 {clock} {role} {pid:5}] {text}"
 
 
 def control_log(*texts: str, at: float = AT, pid: int = CONTROL, daemon: str = DAEMON) -> tuple[LogLine, ...]:
     """The control daemon writes."""
     return tuple(
-        LogLine(at=at, daemon=daemon, file="control.log", line=stamped(text, "Control", pid)) for text in texts
+        LogLine(at=at, daemon=daemon, file="control.log", line=stamped(text, "Control", pid, at)) for text in texts
     )
 
 
 def server_log(*texts: str, at: float = AT, server: int = SERVER, daemon: str = DAEMON) -> tuple[LogLine, ...]:
     """A server writes."""
     return tuple(
-        LogLine(at=at, daemon=daemon, file="server.log", line=stamped(text, "Server", server)) for text in texts
+        LogLine(at=at, daemon=daemon, file="server.log", line=stamped(text, "Server", server, at)) for text in texts
     )
 
 

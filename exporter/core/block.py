@@ -11,6 +11,9 @@ from exporter.model.server import FaultBlock, Listing, Server
 from exporter.parse import log_message as said
 from exporter.parse.log_message import Message
 
+SAME_SECONDS = 60.0
+"""A line of the log that is read twice has one stamp, and is read again within this time."""
+
 
 def read(server: Server, at: float, stamp: str, message: Message) -> Server:
     """One more line of this server was written; the server as it is if that tells nothing of a fault."""
@@ -29,9 +32,14 @@ def read(server: Server, at: float, stamp: str, message: Message) -> Server:
     return replace(server, block=block, devices_to_reset=(server.devices_to_reset or frozenset()) | added or None)
 
 
+def is_same(block: FaultBlock, at: float, stamp: str) -> bool:
+    """Whether a block that was seen then, with this stamp, is this one."""
+    return block.stamp == stamp and abs(at - block.at) <= SAME_SECONDS
+
+
 def _begun(server: Server, at: float, stamp: str) -> Server:
     """The same line read again, from the same moment, begins nothing."""
-    if server.block is not None and server.block.stamp == stamp:
+    if server.block is not None and is_same(server.block, at, stamp):
         return server
     named = server.encountered[1] if server.encountered is not None and server.encountered[0] <= stamp else None
     return replace(server, block=FaultBlock(at=at, stamp=stamp, named=named), encountered=None)

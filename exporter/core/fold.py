@@ -56,11 +56,12 @@ REMEMBERED_SERVERS_SECONDS = 60.0
 
 def fold(node: Node, seen: Observation) -> Told:
     """Take in one observation."""
+    last = node
     before = xids.settle(replace(node, at=max(node.at, seen.at)))
     node, explained = _every_daemon(before, lambda daemon: life.explain(daemon, before.at))
     node, told = _take(node, seen)
     events = explained + told
-    node, faults = incidents.follow(before, accounts.account(before, node, events), events)
+    node, faults = incidents.follow(last, accounts.account(before, node, events), events)
     return node, events + faults
 
 
@@ -69,9 +70,10 @@ def fold_all(node: Node, observations: Iterable[Observation]) -> Iterator[Told]:
     for seen in observations:
         node, events = fold(node, seen)
         yield node, events
-    before = node = xids.settle(node, force=True)
+    last = node
+    node = xids.settle(node, force=True)
     node, explained = _every_daemon(node, lambda daemon: life.explain(daemon, node.at, force=True))
-    node, told = incidents.follow(before, node, explained, force=True)
+    node, told = incidents.follow(last, node, explained, force=True)
     yield node, explained + told + incidents.still_open(node)
 
 

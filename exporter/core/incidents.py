@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from exporter.core import accounts, recovery, suspicion
+from exporter.core.block import is_same
 from exporter.core.case import gathered, opened
 from exporter.model.daemon import Daemon
 from exporter.model.event import Event, EventName
@@ -68,7 +69,9 @@ def _found_on(node: Node, daemon: Daemon, server: Server) -> Node:
     block = server.block
     of_server = [each for each in node.incidents.values() if (each.daemon, each.server) == (daemon.name, server.pid)]
     here = [each for each in of_server if each.open]
-    if block is not None and block.stamp not in {each.block_stamp for each in of_server}:
+    if block is not None and not any(
+        is_same(block, each.detected_at, each.block_stamp) for each in of_server if each.block_stamp is not None
+    ):
         unread = next((each for each in here if each.block_stamp is None), None)
         if unread is not None:
             return _with(node, replace(unread, block_stamp=block.stamp))

@@ -40,7 +40,8 @@ class XidTelling:
 class XidSighting:
     """One Xid, by whoever told of it; what the second witness knows is added to what the first one said.
 
-    `pid` and `name` are of a process that had to do with it, as the kernel's log says: not always the culprit.
+    `pid` and `name` are of a process that had to do with it, as the kernel's log says: not always the culprit. `unit`
+    is the part of the GPU whose access failed, where the log tells it.
     """
 
     at: float
@@ -49,6 +50,7 @@ class XidSighting:
     place: str = ""
     pid: int | None = None
     name: str | None = None
+    unit: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
