@@ -114,8 +114,7 @@ def _gpus(node: Node, daemon: Daemon, incident: Incident, block: FaultBlock | No
     found = set(incident.gpus)
     if block is not None and block.devices and block.devices <= ordinals.keys():
         found = {ordinals[device] for device in block.devices}
-    for pid in incident.affected:
-        found |= domains.gpus_of(node, daemon, pid) or frozenset()
+    found.update(*domains.places(node, daemon, incident.affected).values())
     found |= {xid.gpu for xid in incident.xids if xid.gpu is not None}
     if not found and len(ordinals) == 1:
         found = set(ordinals.values())

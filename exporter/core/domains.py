@@ -25,9 +25,9 @@ class Domain:
 
 def domains(node: Node, daemon: Daemon) -> Mapping[int, tuple[Domain, ...]]:
     """The domains by server. A client of which it is not known where it is has none."""
-    places = _places(node, daemon, daemon.clients)
+    everybody = places(node, daemon, daemon.clients)
     by_server: dict[int, dict[int, Gpus]] = {server: {} for server in daemon.servers}
-    for pid, gpus in places.items():
+    for pid, gpus in everybody.items():
         by_server.setdefault(daemon.clients[pid].server, {})[pid] = gpus
     return {server: tuple(_domains(placed)) for server, placed in by_server.items()}
 
@@ -40,11 +40,11 @@ def domain_of(node: Node, daemon: Daemon, pid: int) -> Domain | None:
 
 def gpus_of(node: Node, daemon: Daemon, pid: int) -> Gpus | None:
     """The GPUs on which a client has contexts, or had until a moment ago; None where that cannot be told."""
-    return _places(node, daemon, (pid,)).get(pid)
+    return places(node, daemon, (pid,)).get(pid)
 
 
-def _places(node: Node, daemon: Daemon, pids: Collection[int]) -> Mapping[int, Gpus]:
-    """Where they are: as the log told, and as NVML sees them; else on the only GPU that the daemon has."""
+def places(node: Node, daemon: Daemon, pids: Collection[int]) -> Mapping[int, Gpus]:
+    """Where clients are, as the log told and as NVML sees them; else on the only GPU that the daemon has."""
     found = {pid: set(_logged(daemon, pid)) for pid in pids}
     for uuid, gpu in node.gpus.items():
         for pid in _holders(gpu.reading):

@@ -12,13 +12,13 @@ from exporter.model.clues import Vanished
 from exporter.model.incident import FaultKind, Incident, Suspect
 from exporter.parse.xid_catalogue import exonerates
 
-INSTRUCTIONS = "GPCCLIENT_GCC"
+INSTRUCTIONS = "GCC"
 """The GPU's cache of instructions and constants. A kernel whose client has gone fails to fetch its own instructions; a
 wild pointer's access comes from elsewhere (measured, R580)."""
 
 ILLEGAL_ADDRESS = 31
 
-LEAST = 0.01
+LEAST = 0.05
 MOST_SUSPECTS = 16
 
 
@@ -28,9 +28,9 @@ def judged(incident: Incident) -> Incident:
         return replace(incident, kind=FaultKind.HARDWARE, suspects=())
     gone = _cut_off(incident)
     blamed = _blamed(incident, gone)
-    ranked = sorted(blamed.items(), key=lambda each: (-each[1][0], each[0]))
+    ranked = sorted(blamed.items(), key=lambda each: (-each[1][0], -len(each[1][1]), each[0]))
     suspects = (
-        Suspect(tenant=incident.tenants[pid], confidence=round(confidence, 2), evidence=tuple(evidence))
+        Suspect(tenant=incident.tenants[pid], confidence=round(confidence, 2), evidence=evidence)
         for pid, (confidence, evidence) in ranked
         if pid in incident.tenants and confidence >= LEAST
     )
@@ -64,7 +64,7 @@ def _cut_off(incident: Incident) -> Mapping[int, Vanished]:
     }
 
 
-Blame = Mapping[int, tuple[float, Iterable[str]]]
+Blame = Mapping[int, tuple[float, tuple[str, ...]]]
 
 
 def _blamed(incident: Incident, gone: Mapping[int, Vanished]) -> Blame:
@@ -96,7 +96,7 @@ def _why_gone(vanished: Vanished, *, fetched: bool) -> Iterable[str]:
     before = round(vanished.seconds_before * 1000)
     yield f"its contexts ended {before} ms before the fault, as those of a client that goes with a kernel in flight"
     if fetched:
-        yield f"the GPU failed to fetch instructions, as when such a kernel is cut off ({_in_trials(calibration.CUT_OFF)})"
+        yield f"the GPU failed to fetch instructions, as such a kernel's does ({_in_trials(calibration.CUT_OFF)})"
     if vanished.out_of_memory:
         yield "the kernel killed it for want of memory"
     elif vanished.signal is not None:

@@ -133,7 +133,9 @@ class Incident:
     @property
     def suspect(self) -> Suspect | None:
         """The likeliest one; None where nobody stands out."""
-        return self.suspects[0] if self.suspects else None
+        if not self.suspects or (len(self.suspects) > 1 and self.suspects[0].confidence <= self.suspects[1].confidence):
+            return None
+        return self.suspects[0]
 
     @property
     def blockers(self) -> Mapping[int, Stay]:

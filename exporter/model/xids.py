@@ -41,7 +41,7 @@ class XidSighting:
     """One Xid, by whoever told of it; what the second witness knows is added to what the first one said.
 
     `pid` and `name` are of a process that had to do with it, as the kernel's log says: not always the culprit. `unit`
-    is the part of the GPU whose access failed, where the log tells it.
+    is the part of the GPU whose access failed (`GPCCLIENT_GCC` is GCC), where the log tells it.
     """
 
     at: float
