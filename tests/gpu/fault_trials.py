@@ -1,6 +1,6 @@
 """Many fault trials on a real GPU, each a recording and the truth about it, in one archive.
 
-python3 -m tests.gpu.fault_trials --out DIR [--plan exploratory|full|two-gpus] [--limit N] [--seconds S]
+python3 -m tests.gpu.fault_trials --out DIR [--plan exploratory|signs|full|two-gpus] [--limit N] [--seconds S]
 
 As root, with MPS and nvcc. DIR gets `trials.tar.gz`, written anew after every few trials: one that is cut short has
 what was there by then.

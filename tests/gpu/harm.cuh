@@ -11,23 +11,22 @@
 #include <cstring>
 
 #include "clocks.h"
+#include "work.cuh"
 
 namespace harm {
 
-__global__ void spin(unsigned long long nanoseconds) {
-  unsigned long long start, now;
-  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(start));
-  do {
-    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
-  } while (now - start < nanoseconds);
-}
-
 __global__ void write_to(volatile int* where) { *where = 1; }
+__global__ void read_from(const volatile int* where) { (void)*where; }
+__global__ void jump_to(void (*where)()) { where(); }
 __global__ void trap() { __trap(); }
 __global__ void assert_falsely(int truth) { assert(truth == 1); }
 
 // Nothing of this process is mapped there. (A terabyte beyond null, which looks as wild, raised no error on an H200.)
-inline void write_out_of_bounds() { write_to<<<1, 1>>>(reinterpret_cast<int*>(0x7f0000000000ULL)); }
+constexpr unsigned long long kNowhere = 0x7f0000000000ULL;
+
+inline void write_out_of_bounds() { write_to<<<1, 1>>>(reinterpret_cast<int*>(kNowhere)); }
+inline void read_out_of_bounds() { read_from<<<1, 1>>>(reinterpret_cast<int*>(kNowhere)); }
+inline void jump_out_of_bounds() { jump_to<<<1, 1>>>(reinterpret_cast<void (*)()>(kNowhere)); }
 
 inline void write_to_null() { write_to<<<1, 1>>>(nullptr); }
 
@@ -50,7 +49,8 @@ struct Kind {
   void (*act)();
 };
 
-constexpr Kind kKinds[] = {{"oob", false, write_out_of_bounds}, {"null", false, write_to_null},
+constexpr Kind kKinds[] = {{"oob", false, write_out_of_bounds}, {"oob-read", false, read_out_of_bounds},
+                           {"jump", false, jump_out_of_bounds}, {"null", false, write_to_null},
                            {"misaligned", false, write_misaligned}, {"trap", false, trap_kernel},
                            {"assert", false, assert_kernel}, {"abort", false, abort},
                            {"abort-busy", true, abort}, {"segv-busy", true, die_of_segv},
@@ -69,7 +69,7 @@ constexpr useconds_t kSettleMicroseconds = 20000;
 
 inline void act(const Kind& kind) {
   if (kind.busy) {
-    spin<<<1, 1>>>(static_cast<unsigned long long>(kInFlightSeconds * 1e9));
+    work::spin_kernel<<<1, 1>>>(static_cast<unsigned long long>(kInFlightSeconds * 1e9));
     usleep(kSettleMicroseconds);
   }
   printf("{\"event\": \"fault\", \"kind\": \"%s\", \"at\": %.6f}\n", kind.name, wall());

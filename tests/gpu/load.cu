@@ -1,10 +1,10 @@
 // A CUDA client of known load. Its options say what it does; stdout says what happened to it, one JSON object a line.
 //
-//   load [--mib N] [--devices 0,1] [--busy-ms M --every-ms P] [--seconds S | --exit-at EPOCH]
+//   load [--mib N] [--devices 0,1] [--busy-ms M --every-ms P] [--work KIND] [--seconds S | --exit-at EPOCH]
 //        [--fault KIND --fault-after S | --fault-at EPOCH] [--hold S] [--on-term leave|die]
 //
-// On each of its devices it allocates N MiB, then for S seconds runs a kernel of M ms every P ms (M = 0: none). With
-// --fault it does harm of that kind (harm.cuh) once, on its first device, when --fault-after seconds have passed. Times
+// On each of its devices it allocates N MiB, then for S seconds works for M ms every P ms (M = 0: never), as work.cuh
+// has it: `spin`, which is the default, is a kernel of one thread. With --fault it does harm of that kind (harm.cuh) once, on its first device, when --fault-after seconds have passed. Times
 // of day are seconds since the epoch. After a CUDA error it stays alive for --hold seconds. SIGTERM and SIGINT end it in
 // good order at any time, but with --on-term die SIGTERM kills it. It dies with the process that started it.
 
@@ -30,11 +30,12 @@ enum ExitCode { kDone = 0, kUsage = 2, kNoDevice = 3, kNoContext = 4, kNoMemory 
 
 struct Options {
   size_t mib = 0;
-  std::vector<int> devices = {0};
+  std::vector<work::Device> devices = {{}};
   double seconds = 60;
   double exit_at = INFINITY;
   double busy_ms = 0;
   double every_ms = 50;
+  work::Doing work = work::spin;
   const harm::Kind* fault = nullptr;
   double fault_after = 1;
   double fault_at = INFINITY;
@@ -42,7 +43,7 @@ struct Options {
   bool dies_of_term = false;
 };
 
-struct Work {
+struct Done {
   long launches = 0;
   double busy_seconds = 0;
 };
@@ -69,34 +70,34 @@ bool failed(const char* call, cudaError_t error) {
 }
 
 bool synchronize_fails(const Options& options) {
-  for (int device : options.devices) {
-    cudaSetDevice(device);
+  for (const work::Device& device : options.devices) {
+    cudaSetDevice(device.ordinal);
     if (failed("cudaDeviceSynchronize", cudaDeviceSynchronize())) return true;
   }
-  cudaSetDevice(options.devices[0]);
+  cudaSetDevice(options.devices[0].ordinal);
   return false;
 }
 
-void spin_everywhere(const Options& options, double milliseconds) {
-  for (int device : options.devices) {
-    cudaSetDevice(device);
-    harm::spin<<<1, 1>>>(static_cast<unsigned long long>(milliseconds * 1e6));
+void work_everywhere(Options& options, work::Doing work, double milliseconds) {
+  for (work::Device& device : options.devices) {
+    cudaSetDevice(device.ordinal);
+    work(device, milliseconds);
   }
-  cudaSetDevice(options.devices[0]);
+  cudaSetDevice(options.devices[0].ordinal);
 }
 
 // Context, memory and a first kernel come before `ready`, so that the memory in use stays the same from then on.
-ExitCode prepare(const Options& options) {
+ExitCode prepare(Options& options) {
   int devices = 0;
   if (failed("cudaGetDeviceCount", cudaGetDeviceCount(&devices))) return kNoDevice;
   const size_t bytes = options.mib << 20;
-  for (int device : options.devices) {
-    if (failed("cudaSetDevice", cudaSetDevice(device))) return kNoDevice;
+  for (work::Device& device : options.devices) {
+    if (failed("cudaSetDevice", cudaSetDevice(device.ordinal))) return kNoDevice;
     if (failed("cudaFree(0)", cudaFree(nullptr))) return kNoContext;
-    void* memory = nullptr;
-    if (bytes > 0 && failed("cudaMalloc", cudaMalloc(&memory, bytes))) return kNoMemory;
+    device.bytes = bytes;
+    if (bytes > 0 && failed("cudaMalloc", cudaMalloc(&device.memory, bytes))) return kNoMemory;
   }
-  spin_everywhere(options, 0.001);
+  work_everywhere(options, work::spin, 0.001);
   if (synchronize_fails(options)) return kFailedWhileRunning;
   printf("{\"event\": \"ready\", \"pid\": %d, \"allocated_bytes\": %zu, \"at\": %.6f}\n", getpid(),
          bytes * options.devices.size(), wall());
@@ -104,7 +105,7 @@ ExitCode prepare(const Options& options) {
   return kDone;
 }
 
-ExitCode run(const Options& options, Work* work) {
+ExitCode run(Options& options, Done* done) {
   const double start = monotonic();
   const double end = std::min(start + options.seconds, from_wall(options.exit_at));
   double fault_due = INFINITY;
@@ -115,9 +116,9 @@ ExitCode run(const Options& options, Work* work) {
       fault_due = INFINITY;
       harm::act(*options.fault);
     } else if (options.busy_ms > 0) {
-      spin_everywhere(options, options.busy_ms);
-      work->launches += 1;
-      work->busy_seconds += options.busy_ms * 1e-3;
+      work_everywhere(options, options.work, options.busy_ms);
+      done->launches += 1;
+      done->busy_seconds += options.busy_ms * 1e-3;
     }
     // An idle client asks as well: that is how it hears of a neighbour's fault.
     if (synchronize_fails(options)) return kFailedWhileRunning;
@@ -126,9 +127,9 @@ ExitCode run(const Options& options, Work* work) {
   return kDone;
 }
 
-std::vector<int> numbers(const char* text) {
-  std::vector<int> found;
-  for (const char* rest = text; rest; rest = strchr(rest, ',')) found.push_back(atoi(rest += *rest == ','));
+std::vector<work::Device> devices(const char* text) {
+  std::vector<work::Device> found;
+  for (const char* rest = text; rest; rest = strchr(rest, ',')) found.push_back({atoi(rest += *rest == ',')});
   return found;
 }
 
@@ -139,6 +140,7 @@ Options parse(int argc, char** argv) {
                                  {"exit-at", required_argument, nullptr, 'x'},
                                  {"busy-ms", required_argument, nullptr, 'b'},
                                  {"every-ms", required_argument, nullptr, 'e'},
+                                 {"work", required_argument, nullptr, 'w'},
                                  {"fault", required_argument, nullptr, 'f'},
                                  {"fault-after", required_argument, nullptr, 'a'},
                                  {"fault-at", required_argument, nullptr, 't'},
@@ -149,11 +151,15 @@ Options parse(int argc, char** argv) {
   for (int key; (key = getopt_long(argc, argv, "", known, nullptr)) != -1;) {
     switch (key) {
       case 'm': options.mib = strtoull(optarg, nullptr, 10); break;
-      case 'd': options.devices = numbers(optarg); break;
+      case 'd': options.devices = devices(optarg); break;
       case 's': options.seconds = atof(optarg); break;
       case 'x': options.exit_at = atof(optarg); break;
       case 'b': options.busy_ms = atof(optarg); break;
       case 'e': options.every_ms = atof(optarg); break;
+      case 'w':
+        options.work = work::find(optarg);
+        if (!options.work) exit(kUsage);
+        break;
       case 'f':
         options.fault = harm::find(optarg);
         if (!options.fault) exit(kUsage);
@@ -176,17 +182,17 @@ Options parse(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
-  const Options options = parse(argc, argv);
+  Options options = parse(argc, argv);
   if (!options.dies_of_term) signal(SIGTERM, stop);
   signal(SIGINT, stop);
   const double start = monotonic();
-  Work work;
+  Done done;
   ExitCode code = prepare(options);
-  if (code == kDone) code = run(options, &work);
+  if (code == kDone) code = run(options, &done);
   if (code != kDone) sleep_until(monotonic() + options.hold);
   printf("{\"event\": \"done\", \"exit_code\": %d, \"launches\": %ld, \"busy_seconds\": %.3f, \"wall_seconds\": %.3f, "
          "\"at\": %.6f}\n",
-         static_cast<int>(code), work.launches, work.busy_seconds, monotonic() - start, wall());
+         static_cast<int>(code), done.launches, done.busy_seconds, monotonic() - start, wall());
   fflush(stdout);
   return code;
 }

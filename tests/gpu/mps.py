@@ -73,12 +73,12 @@ class ControlDaemon:
         (only,) = self.servers()
         return only
 
-    def start(self, **variables: str) -> None:
-        """Start it as a daemon of its own, with further variables, and wait until it answers."""
+    def start(self) -> None:
+        """Start it as a daemon of its own, and wait until it answers."""
         with (self.directory / "start.log").open("ab") as output:
             subprocess.run(
                 ["nvidia-cuda-mps-control", "-d"],
-                env={**self.environment, **variables},
+                env=self.environment,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,

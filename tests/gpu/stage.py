@@ -3,6 +3,7 @@
 import gzip
 import json
 import platform
+import resource
 import shutil
 import time
 from collections.abc import Mapping
@@ -44,11 +45,13 @@ class Stage:
     def play(self, trial: Trial) -> Mapping[str, Any]:
         """Its truth, which is also written beside its recording."""
         self._count += 1
-        if trial.daemon_environment is None:
+        if trial.limit is None:
             return self._play(trial, self._common_daemon())
         daemon = self._new_daemon()
         try:
-            daemon.start(**trial.daemon_environment)
+            daemon.start()
+            kind, value = trial.limit
+            resource.prlimit(daemon.pid, kind, (value, value))
             return self._play(trial, daemon)
         finally:
             daemon.end()

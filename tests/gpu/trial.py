@@ -37,5 +37,5 @@ class Trial:
     culprit: str | None = None
     latecomers: int = 0
     facts: Mapping[str, object] = field(default_factory=dict)
-    daemon_environment: Mapping[str, str] | None = None
-    """Set where a daemon of its own is needed, started with these variables."""
+    limit: tuple[int, int] | None = None
+    """For a trial with a daemon of its own, whose servers are held to this: resource (setrlimit(2)) and value."""

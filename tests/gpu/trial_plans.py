@@ -1,6 +1,7 @@
 """Which trials there are. A plan's order is left to chance once and for all: a run cut short has some of everything."""
 
 import random
+import resource
 import signal
 from collections.abc import Iterator, Mapping
 from itertools import product
@@ -32,6 +33,18 @@ def exploratory() -> list[Trial]:
     )
 
 
+def signs() -> list[Trial]:
+    """What might tell one kind from another, and the culprit from the others."""
+    return _shuffled(
+        *_work_cut_short(),
+        *_other_accesses(),
+        *_lingering_culprits(),
+        *_order(),
+        *_exits_beside_a_kill(),
+        *_crash_loops(),
+    )
+
+
 def full() -> list[Trial]:
     """What the published figures need: each fatal kind many times, and what only looks like one."""
     return _shuffled(*_fatal_kernels(), *_kills(30), *_ends(2), *_exits_before_a_fault(1), *_siblings(), *_bypassers(2))
@@ -59,7 +72,7 @@ def two_gpus() -> list[Trial]:
     )
 
 
-PLANS = {"exploratory": exploratory, "full": full, "two-gpus": two_gpus}
+PLANS = {"exploratory": exploratory, "signs": signs, "full": full, "two-gpus": two_gpus}
 
 
 def _shuffled(*trials: Trial) -> list[Trial]:
@@ -168,15 +181,86 @@ def _bypassers(count: int) -> Iterator[Trial]:
 
 
 def _crash_loops() -> Iterator[Trial]:
-    """Two ways to give a daemon no GPU."""
-    devices = {"index": "99", "uuid": "GPU-00000000-0000-0000-0000-000000000000"}
-    for name, value in devices.items():
+    """Servers that cannot start, for want of address space or of descriptors."""
+    for name, limit in {"memory": (resource.RLIMIT_AS, 1 << 28), "files": (resource.RLIMIT_NOFILE, 12)}.items():
         yield Trial(
             name=f"crash_loop_{name}",
             kind="crash-loop",
-            parts=tuple(Part(name=f"asks{index}", options={"seconds": 1}) for index in range(2)),
-            facts={"CUDA_VISIBLE_DEVICES": value},
-            daemon_environment={"CUDA_VISIBLE_DEVICES": value},
+            parts=tuple(Part(name=f"asks{index}", options={"seconds": 1, "on_term": "die"}) for index in range(2)),
+            facts={"limit": name, "lingers": True},
+            limit=limit,
+        )
+
+
+def _work_cut_short() -> Iterator[Trial]:
+    """Killed while a kernel reads and writes memory, and while it copies."""
+    for number, work in enumerate(("churn", "churn", "copy") * 5):
+        load = ("busy", "idle")[number % 2]
+        options = {**WELL, "mib": 512, "busy_ms": 300, "every_ms": 0, "work": work}
+        culprit = Part(name="culprit", options=options, killed=0)
+        yield Trial(
+            name=f"kill_{work}_{number:02}_{load}",
+            kind=f"kill-{work}",
+            parts=(_neighbour(0, load), culprit, _neighbour(1, load)),
+            culprit="culprit",
+            facts={"load": load, "count": 3},
+        )
+
+
+def _other_accesses() -> Iterator[Trial]:
+    for kind, number in product(("oob-read", "jump", "misaligned"), range(4)):
+        load = ("busy", "idle")[number % 2]
+        parts = [_neighbour(index, load) for index in range(3)]
+        parts[number % 3] = _harmful(kind, **LOADS[load])
+        yield Trial(
+            name=f"{kind}_{number:02}_{load}",
+            kind=kind,
+            parts=tuple(parts),
+            culprit="culprit",
+            facts={"load": load, "place": number % 3, "count": 3},
+        )
+
+
+def _lingering_culprits() -> Iterator[Trial]:
+    """Who leaves first is then somebody else."""
+    for kind, number in product(("trap", "oob"), range(4)):
+        load = ("busy", "idle")[number % 2]
+        culprit = _harmful(kind, **LOADS[load], hold=LINGER_SECONDS)
+        yield Trial(
+            name=f"{kind}_lingers_{number:02}_{load}",
+            kind=kind,
+            parts=(_neighbour(0, load), culprit, _neighbour(1, load)),
+            culprit="culprit",
+            facts={"load": load, "place": 1, "count": 3, "lingers": True},
+        )
+
+
+def _order() -> Iterator[Trial]:
+    """Whom the log and the Xid name, by who was there first and who had work."""
+    for number, (load, place) in enumerate(product(("idle", "full", "busy"), range(4))):
+        parts = [_neighbour(index, load) for index in range(4)]
+        parts[place] = _harmful("oob", **LOADS[load])
+        yield Trial(
+            name=f"oob_order_{number:02}_{place}_of_4_{load}",
+            kind="oob",
+            parts=tuple(parts),
+            culprit="culprit",
+            facts={"load": load, "place": place, "count": 4},
+        )
+
+
+def _exits_beside_a_kill() -> Iterator[Trial]:
+    """Another client exits in good order while one is killed in mid-kernel: two suspects."""
+    for number in range(6):
+        leaves = (-0.02, 0, 0.02, 0.05, -0.05, 0.01)[number]
+        culprit = Part(name="culprit", options={**WELL, "busy_ms": 300, "every_ms": 0}, killed=0)
+        leaver = Part(name="leaver", options={**WELL, **LOADS["busy"]}, leaves=leaves)
+        yield Trial(
+            name=f"kill_beside_exit_{number:02}",
+            kind="kill-beside-exit",
+            parts=(_neighbour(0, "busy"), *((culprit, leaver) if number % 2 else (leaver, culprit))),
+            culprit="culprit",
+            facts={"load": "busy", "leaves": leaves, "count": 3},
         )
 
 
