@@ -160,6 +160,7 @@ class Performance:
             "culprit": next((client.pid for part, client in self._parts if part.name == self.trial.culprit), None),
             "fault_kind": self.trial.kind,
             "victims": [client.pid for part, client in self._parts if self._is_victim(part, client)],
+            "leavers": [client.pid for part, client in self._parts if part.leaves is not None],
             "refused": [client.pid for client in clients if REFUSED in client.error_codes],
             "blocking": [client.pid for _, client in self._parts if self._lingered(client)],
             "left_over": self.left_over,
