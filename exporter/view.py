@@ -7,8 +7,8 @@ from exporter.model.daemon import Daemon
 from exporter.model.node import Node
 from exporter.model.observation import GpuReading, ProcessReading
 from exporter.model.server import Client, Server
-
-LONGEST_TEXT = 128
+from exporter.parse.printable import LONGEST_TEXT as LONGEST_TEXT
+from exporter.parse.printable import printable as printable
 
 _DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 
@@ -86,13 +86,6 @@ def used_bytes(reading: GpuReading) -> Mapping[int, int]:
     """Memory of each process on a GPU; NVML's two lists agree on the clients that are in both (measured)."""
     processes = (*(reading.compute_processes or ()), *(reading.mps_processes or ()))
     return {each.pid: each.used_bytes for each in processes if each.used_bytes is not None}
-
-
-def printable(text: str) -> str:
-    """Text that can be shown and encoded: whatever a workload calls itself, it is short and keeps to its line."""
-    if text.isascii() and text.isprintable() and len(text) <= LONGEST_TEXT:
-        return text
-    return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text[:LONGEST_TEXT])
 
 
 def _base36(number: int) -> str:

@@ -3,7 +3,21 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 
-from exporter.core import accounts, agenda, clients, gpus, life, log, naming, replies, servers, users, workloads, xids
+from exporter.core import (
+    accounts,
+    agenda,
+    clients,
+    gpus,
+    life,
+    log,
+    naming,
+    replies,
+    servers,
+    sightings,
+    users,
+    workloads,
+    xids,
+)
 from exporter.core.gpus import NVML
 from exporter.core.step import Step, chain, counted, quiet
 from exporter.model.daemon import Daemon
@@ -45,7 +59,8 @@ def fold(node: Node, seen: Observation) -> Told:
     before = xids.settle(replace(node, at=max(node.at, seen.at)))
     node, explained = _every_daemon(before, lambda daemon: life.explain(daemon, before.at))
     node, told = _take(node, seen)
-    events = explained + told
+    node, unclaimed = sightings.settle(node)
+    events = explained + told + unclaimed
     return accounts.account(before, node, events), events
 
 
@@ -54,8 +69,9 @@ def fold_all(node: Node, observations: Iterable[Observation]) -> Iterator[Told]:
     for seen in observations:
         node, events = fold(node, seen)
         yield node, events
-    node = xids.settle(node, force=True)
-    yield _every_daemon(node, lambda daemon: life.explain(daemon, node.at, force=True))
+    node, unclaimed = sightings.settle(xids.settle(node, force=True), force=True)
+    node, explained = _every_daemon(node, lambda daemon: life.explain(daemon, node.at, force=True))
+    yield node, unclaimed + explained
 
 
 def _take(node: Node, seen: Observation) -> Told:

@@ -2,11 +2,14 @@
 
 Wordings: `krcReportXid_IMPL` in kernel_rc.c of open-gpu-kernel-modules (R595), measured on R580, and as reported of
 older drivers. A process' name is what that process chose: it stands behind all that is read of it, and ends at the
-first comma and space, so that it can cut itself short, and do nothing else.
+first comma and space, so that it can cut itself short, and do nothing else; it is shown with what it has of printable
+characters.
 """
 
 import re
 from dataclasses import dataclass
+
+from exporter.parse.printable import printable
 
 _HEX = "[0-9A-Fa-f]"
 _ADDRESS = rf"({_HEX}{{4,8}}):({_HEX}{{2}}):({_HEX}{{2}})(?:\.[0-7])?"
@@ -46,7 +49,7 @@ def xid(message: str) -> Xid | None:
         number=int(number),
         bus_id=_normal(domain, bus, device),
         pid=_whole(pid),
-        name=None if name == _NOBODY else name,
+        name=None if name in (None, _NOBODY) else printable(name),
         gpu_instance=_whole(gpu_instance),
         compute_instance=_whole(compute_instance),
         text=text or "",
