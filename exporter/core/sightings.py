@@ -8,6 +8,7 @@ since, it is known again by its time, its number and its GPU.
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
+from itertools import islice
 
 from exporter.model.event import Event, EventName
 from exporter.model.node import Node
@@ -18,7 +19,8 @@ CLAIM_SECONDS = 2.0
 
 RECENT_SECONDS = 4.0
 MOST_RECENT = 256
-"""How long sightings are kept, and how many; of more, those that are most alike are settled sooner."""
+CROWD = 32
+"""How long sightings are kept, and how many; of more, so many of those that are most alike are settled sooner."""
 
 BURST_SECONDS = 10.0
 MOST_TOLD = 20
@@ -60,22 +62,21 @@ def completed(xids: Xids, first: XidTelling, second: XidTelling) -> Xids:
 def settle(node: Node, *, force: bool = False) -> Told:
     """Tell of those that no fault has claimed in time; with `force`, of all that none has claimed so far."""
     recent = node.xids.recent
-    if not recent:
-        return node, ()
     crowd = _crowd(recent)
-    due = [
-        each for each in recent if not each.settled and (force or each is crowd or node.at - each.at > CLAIM_SECONDS)
-    ]
-    over = {id(each) for each in due}
-    kept = tuple(
-        replace(each, settled=True) if id(each) in over else each
-        for each in recent
-        if each is not crowd and node.at - each.at <= RECENT_SECONDS
-    )
-    if not due and len(kept) == len(recent):
+    late = node.at - CLAIM_SECONDS
+    if not (force or crowd or any(each.at < late and not _stays(each, node.at) for each in recent)):
         return node, ()
-    xids, events = _told(replace(node.xids, recent=kept), node.at, [each for each in due if not claimed(node, each)])
+    due = [each for each in recent if not each.settled and (force or each.at < late or id(each) in crowd)]
+    kept = (each for each in recent if id(each) not in crowd and node.at - each.at <= RECENT_SECONDS)
+    over = {id(each) for each in due}
+    left = tuple(replace(each, settled=True) if id(each) in over else each for each in kept)
+    xids, events = _told(replace(node.xids, recent=left), node.at, [each for each in due if not claimed(node, each)])
     return replace(node, xids=xids), events
+
+
+def _stays(sighting: XidSighting, at: float) -> bool:
+    """Whether nothing is to be done about a sighting that no fault can claim any more."""
+    return sighting.settled and at - sighting.at <= RECENT_SECONDS
 
 
 def claimed(node: Node, sighting: XidSighting) -> bool:
@@ -97,12 +98,12 @@ def whose(xids: Xids, seen: XidSighting | XidTelling) -> str | None:
     return seen.gpu or xids.addresses.get(seen.place) or (f"PCI:{seen.place}" if seen.place else None)
 
 
-def _crowd(recent: tuple[XidSighting, ...]) -> XidSighting | None:
+def _crowd(recent: tuple[XidSighting, ...]) -> set[int]:
     """Where there are too many: the eldest of the number and GPU that has the most, so that none puts out another."""
     if len(recent) <= MOST_RECENT:
-        return None
+        return set()
     ((most, _),) = Counter((each.gpu, each.number) for each in recent).most_common(1)
-    return next(each for each in recent if (each.gpu, each.number) == most)
+    return {id(each) for each in islice((each for each in recent if (each.gpu, each.number) == most), CROWD)}
 
 
 def _told(xids: Xids, at: float, unclaimed: Iterable[XidSighting]) -> tuple[Xids, tuple[Event, ...]]:

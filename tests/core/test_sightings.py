@@ -171,10 +171,10 @@ def flood(seconds: float, number: int = 31) -> list[Observation]:
 
 
 def test_of_a_flood_few_are_told_and_all_counted() -> None:
-    seconds = 3 * BURST_SECONDS
+    seconds = 1.2 * BURST_SECONDS
     story = told(*TWO_GPUS, *flood(seconds), look(at=AT + seconds + 5))
 
-    assert MOST_TOLD <= len(story.of(EventName.GPU_XID)) <= MOST_TOLD * 4
+    assert MOST_TOLD <= len(story.of(EventName.GPU_XID)) <= MOST_TOLD * 2
     assert story.node.xids.counts[GPU, "31"].total == seconds * 1000
     assert story.node.xids.recent == ()
 
@@ -184,7 +184,7 @@ def test_in_a_flood_another_number_is_told_and_still_kept_for_its_fault() -> Non
     seen = sorted([*flood(1.0), rare], key=lambda each: each.at)
     story = told(*TWO_GPUS, *seen)
 
-    assert len(story.node.xids.recent) == MOST_RECENT
+    assert MOST_RECENT / 2 < len(story.node.xids.recent) <= MOST_RECENT
     assert [each.settled for each in story.node.xids.recent if each.number == 79] == [False]
     assert [each.xid for each in told(LATER, start=story.node).of(EventName.GPU_XID)].count(79) == 1
 
