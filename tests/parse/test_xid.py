@@ -217,7 +217,7 @@ def test_what_a_program_may_have_done_exonerates_nobody(number: int) -> None:
 
 @pytest.mark.parametrize("number", [8, 32, 44, 66, 109])
 def test_nor_does_what_may_be_either(number: int) -> None:
-    """A corrupted push buffer is a bus, or a program; a context that never switches is hardware, or an endless kernel."""
+    """A corrupted push buffer: a bus, or a program. A context that never switches: hardware, or an endless kernel."""
     assert not exonerates(number)
 
 
