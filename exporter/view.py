@@ -7,8 +7,8 @@ from exporter.core.identity import client_id
 from exporter.model.daemon import Daemon
 from exporter.model.node import Node
 from exporter.model.server import Client, Server
-
-LONGEST_TEXT = 128
+from exporter.parse.printable import LONGEST_TEXT as LONGEST_TEXT
+from exporter.parse.printable import printable as printable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,10 +71,3 @@ class View:
         process = self.node.processes.get(client.pid)
         born = client.connected_at if process is None else min(process.started, client.connected_at)
         return self.node.at - born
-
-
-def printable(text: str) -> str:
-    """Text that can be shown and encoded: whatever a workload calls itself, it is short and keeps to its line."""
-    if text.isascii() and text.isprintable() and len(text) <= LONGEST_TEXT:
-        return text
-    return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text[:LONGEST_TEXT])

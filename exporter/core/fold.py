@@ -14,6 +14,7 @@ from exporter.core import (
     naming,
     replies,
     servers,
+    sightings,
     users,
     workloads,
     xids,
@@ -62,7 +63,8 @@ def fold(node: Node, seen: Observation) -> Told:
     node, told = _take(node, seen)
     events = explained + told
     node, faults = incidents.follow(last, accounts.account(before, node, events), events)
-    return node, events + faults
+    node, unclaimed = sightings.settle(node)
+    return node, events + faults + unclaimed
 
 
 def fold_all(node: Node, observations: Iterable[Observation]) -> Iterator[Told]:
@@ -73,8 +75,9 @@ def fold_all(node: Node, observations: Iterable[Observation]) -> Iterator[Told]:
     last = node
     node = xids.settle(node, force=True)
     node, explained = _every_daemon(node, lambda daemon: life.explain(daemon, node.at, force=True))
-    node, told = incidents.follow(last, node, explained, force=True)
-    yield node, explained + told + incidents.still_open(node)
+    node, faults = incidents.follow(last, node, explained, force=True)
+    node, unclaimed = sightings.settle(node, force=True)
+    yield node, explained + faults + unclaimed + incidents.still_open(node)
 
 
 def _take(node: Node, seen: Observation) -> Told:
