@@ -41,7 +41,7 @@ SIGNALLED = 0.65
 
 KILLED_THEN, GONE_THEN, EXITED_THEN = 0.7, 0.6, 0.5
 """Of the only client that left in that time, where nobody tells what kind of access failed: ended by a signal, gone
-nobody knows how, exited with a code. Each may as well have left an idle GPU, by chance: planted, that looks the same."""
+nobody knows how, exited with a code. Each may have left an idle GPU, by chance: planted, that looks the same."""
 
 ALONE = 0.75
 """Of the only client that was hit: it may be the victim of one that was not seen to leave."""

@@ -78,7 +78,7 @@ def _blamed(incident: Incident, gone: Mapping[int, Vanished]) -> Blame:
     if in_reset and incident.clues.named is None and ILLEGAL_ADDRESS not in _numbers(incident):
         sure = calibration.IN_RESET.confidence
         why = f"its worker was in reset when it left, as of one that trapped ({_in_trials(calibration.IN_RESET)})"
-        return {pid: (sure / len(in_reset), (why,)) for pid in in_reset} | _rest(incident, 1 - sure, in_reset)
+        return {**_rest(incident, 1 - sure, in_reset), **{pid: (sure / len(in_reset), (why,)) for pid in in_reset}}
     if gone and (_lost_its_instructions(incident) or not _accesses(incident)):
         return _gone_blamed(incident, gone)
     return _rest(incident, 1.0, ())

@@ -31,7 +31,8 @@ def incidents(seen: Seen) -> list[Incident]:
     """What becomes of these observations; and each incident opens and ends once."""
     events: list[Event] = []
     present = node()
-    for present, told in fold_all(node(), seen):
+    for after, told in fold_all(present, seen):
+        present = after
         events.extend(told)
     for name in (EventName.FAULT, EventName.FAULT_RECOVERED):
         ids = [event.incident.id for event in events if event.event is name and event.incident is not None]
