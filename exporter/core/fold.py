@@ -9,6 +9,7 @@ from exporter.core import (
     clients,
     gpus,
     incidents,
+    leavings,
     life,
     log,
     naming,
@@ -193,12 +194,13 @@ def _forget_pods(node: Node) -> Node:
 
 
 def _forget_of(daemon: Daemon, at: float, shown: set[int]) -> Daemon:
-    return replace(
+    daemon = replace(
         daemon,
         departed=_kept(daemon.departed, at - clients.REMEMBERED_SECONDS, shown),
         departed_servers=_kept(daemon.departed_servers, at - REMEMBERED_SERVERS_SECONDS, shown),
         asked={command: when for command, when in daemon.asked.items() if at - when < REMEMBERED_QUESTIONS_SECONDS},
     )
+    return leavings.forget(daemon, at)
 
 
 def _kept(departed: Mapping[int, float], since: float, shown: set[int]) -> Mapping[int, float]:
