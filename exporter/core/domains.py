@@ -7,7 +7,7 @@ the connected components of clients and GPUs (measured, R580, where a client on 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-from exporter.core.devices import by_its_ordinals
+from exporter.core.devices import by_its_ordinals, served
 from exporter.model.daemon import Daemon
 from exporter.model.node import Node
 from exporter.model.observation import GpuReading, GpuUuid
@@ -24,11 +24,12 @@ class Domain:
 
 
 def domains(node: Node, daemon: Daemon) -> Mapping[int, tuple[Domain, ...]]:
-    """The domains by server. A client of which it is not known where it is has none."""
-    places = _places(node, daemon, daemon.clients)
+    """The domains by server. A client of which it is not known on which GPUs it is, on all of them, has none."""
+    whole = _whole(node, daemon)
     by_server: dict[int, dict[int, Gpus]] = {server: {} for server in daemon.servers}
-    for pid, gpus in places.items():
-        by_server.setdefault(daemon.clients[pid].server, {})[pid] = gpus
+    for pid, gpus in _places(node, daemon, daemon.clients).items():
+        if whole or _logged(daemon, pid):
+            by_server.setdefault(daemon.clients[pid].server, {})[pid] = gpus
     return {server: tuple(_domains(placed)) for server, placed in by_server.items()}
 
 
@@ -39,7 +40,7 @@ def domain_of(node: Node, daemon: Daemon, pid: int) -> Domain | None:
 
 
 def gpus_of(node: Node, daemon: Daemon, pid: int) -> Gpus | None:
-    """The GPUs on which a client has contexts, or had until a moment ago; None where that cannot be told."""
+    """The GPUs on which a client is known to be, or to have been until a moment ago; None where none is known."""
     return _places(node, daemon, (pid,)).get(pid)
 
 
@@ -53,6 +54,14 @@ def _places(node: Node, daemon: Daemon, pids: Collection[int]) -> Mapping[int, G
     every = frozenset(by_its_ordinals(node, daemon).values())
     otherwise = every if len(every) == 1 else frozenset()
     return {pid: frozenset(gpus) or otherwise for pid, gpus in found.items() if gpus or otherwise}
+
+
+def _whole(node: Node, daemon: Daemon) -> bool:
+    """Whether it is told of all GPUs on which this daemon's clients may be who is there."""
+    if len(by_its_ordinals(node, daemon)) == 1:
+        return True
+    readings = (gpu.reading for gpu in node.gpus.values() if served(daemon, gpu.reading))
+    return all(reading.compute_processes is not None and not reading.mig_mode for reading in readings)
 
 
 def _logged(daemon: Daemon, pid: int) -> Gpus:
