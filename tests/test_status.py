@@ -7,6 +7,7 @@ import pytest
 
 from exporter import status
 from exporter.model.node import Node
+from exporter.status_object import node_object
 from tests.builders import (
     AT,
     CLIENT,
@@ -154,7 +155,7 @@ class TestJson:
 
     def test_a_servers_limits(self) -> None:
         """What each of its clients may have of a GPU."""
-        (server,) = status.as_json(limited())["daemons"][0]["servers"]
+        (server,) = node_object(limited())["daemons"][0]["servers"]
         assert server["active_thread_ratio"] == 0.5
         assert server["pinned_memory_limit_bytes"] == {OTHER_GPU: 2 << 30}
 
@@ -163,7 +164,7 @@ class TestJson:
         used = (1 << 30) + CONTEXT_BYTES
         who = process(ticks=36, cgroup="0::/system.slice/train.service\n")
         present = told(*at_work(CLIENT), daemon_process(), who, gpu_reading([CLIENT]), look()).node
-        assert json.loads(json.dumps(status.as_json(present))) == {
+        assert json.loads(json.dumps(node_object(present))) == {
             "at": AT,
             "daemons": [
                 {
@@ -217,7 +218,7 @@ class TestJson:
 
     def test_to_whom_clients_belong(self) -> None:
         """As the labels of their info have it."""
-        (server,) = status.as_json(owned())["daemons"][0]["servers"]
+        (server,) = node_object(owned())["daemons"][0]["servers"]
         by_pid = {client["pid"]: client for client in server["clients"]}
         assert (by_pid[600]["pod_uid"], by_pid[600]["pod"], by_pid[600]["namespace"]) == (POD, "train-0", "team-a")
         assert (by_pid[600]["container"], by_pid[604]["container"]) == (CONTAINER, CONTAINER)
@@ -227,12 +228,12 @@ class TestJson:
 
     def test_who_waits_and_who_bypasses(self) -> None:
         """By their PIDs."""
-        assert status.as_json(waiting())["daemons"][0]["waiting"] == [601]
-        assert [gpu["bypassing"] for gpu in status.as_json(three_clients())["gpus"]] == [[], [801]]
+        assert node_object(waiting())["daemons"][0]["waiting"] == [601]
+        assert [gpu["bypassing"] for gpu in node_object(three_clients())["gpus"]] == [[], [801]]
 
     def test_what_could_not_be_seen(self) -> None:
         """Null, with the reason."""
-        told_of = status.as_json(no_nvml())
+        told_of = node_object(no_nvml())
         assert [(gpu["problem"], gpu["memory_used_bytes"]) for gpu in told_of["gpus"]] == [
             ("NVML is not there", None),
             ("NVML is not there", None),
@@ -243,7 +244,7 @@ class TestJson:
 
     def test_a_lost_gpu_is_named_with_its_problem(self) -> None:
         """The other one has none."""
-        gpus = {gpu["uuid"]: gpu["problem"] for gpu in status.as_json(gpu_lost())["gpus"]}
+        gpus = {gpu["uuid"]: gpu["problem"] for gpu in node_object(gpu_lost())["gpus"]}
         assert gpus[GPU] is None
         assert gpus[OTHER_GPU]
 

@@ -27,7 +27,7 @@ def domains(node: Node, daemon: Daemon) -> Mapping[int, tuple[Domain, ...]]:
     """The domains by server. A client of which it is not known on which GPUs it is, on all of them, has none."""
     whole = _whole(node, daemon)
     by_server: dict[int, dict[int, Gpus]] = {server: {} for server in daemon.servers}
-    for pid, gpus in _places(node, daemon, daemon.clients).items():
+    for pid, gpus in places(node, daemon, daemon.clients).items():
         if whole or _logged(daemon, pid):
             by_server.setdefault(daemon.clients[pid].server, {})[pid] = gpus
     return {server: tuple(_domains(placed)) for server, placed in by_server.items()}
@@ -41,11 +41,11 @@ def domain_of(node: Node, daemon: Daemon, pid: int) -> Domain | None:
 
 def gpus_of(node: Node, daemon: Daemon, pid: int) -> Gpus | None:
     """The GPUs on which a client is known to be, or to have been until a moment ago; None where none is known."""
-    return _places(node, daemon, (pid,)).get(pid)
+    return places(node, daemon, (pid,)).get(pid)
 
 
-def _places(node: Node, daemon: Daemon, pids: Collection[int]) -> Mapping[int, Gpus]:
-    """Where they are: as the log told, and as NVML sees them; else on the only GPU that the daemon has."""
+def places(node: Node, daemon: Daemon, pids: Collection[int]) -> Mapping[int, Gpus]:
+    """On which GPUs these are: as the log told, and as NVML sees them; else on the only one that the daemon has."""
     found = {pid: set(_logged(daemon, pid)) for pid in pids}
     for uuid, gpu in node.gpus.items():
         for pid in _holders(gpu.reading):
