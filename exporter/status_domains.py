@@ -43,13 +43,12 @@ def lettered(node: Node) -> Sequence[Lettered]:
 
 
 def joined(node: Node) -> Iterable[str]:
-    """A line for each domain of several clients that reaches over several GPUs: who makes it so, and what would not."""
+    """Of each domain of several clients on several GPUs: who joins these, and what would keep them apart."""
     for each in lettered(node):
         if len(each.domain.gpus) > 1 and len(each.domain.clients) > 1:
-            yield (
-                f"domain {each.letter}: a fatal fault of one ends all {len(each.domain.clients)} clients of "
-                f"{_gpus(node, each.domain.gpus)}, joined by {_bridges(node, each)}; one daemon a GPU keeps them apart"
-            )
+            clients, gpus = len(each.domain.clients), _gpus(node, each.domain.gpus)
+            yield f"domain {each.letter}: a fatal fault of one client ends all {clients}, on {gpus}"
+            yield f"  joined by {_bridges(node, each)}; one daemon a GPU, so that a client has one, keeps them apart"
 
 
 def _bridges(node: Node, told: Lettered) -> str:
@@ -65,11 +64,8 @@ def _who(node: Node, pid: int) -> str:
 
 
 def _gpus(node: Node, uuids: Iterable[str]) -> str:
-    return f"GPUs {_listed([gpu_name(node, uuid) for uuid in _in_order(node, uuids)])}"
-
-
-def _in_order(node: Node, uuids: Iterable[str]) -> Sequence[str]:
-    return sorted(uuids, key=lambda uuid: (list(node.gpus).index(uuid) if uuid in node.gpus else len(node.gpus), uuid))
+    """By their indices, the lowest first."""
+    return f"GPUs {_listed(sorted((gpu_name(node, uuid) for uuid in uuids), key=lambda name: (len(name), name)))}"
 
 
 def _listed(names: Sequence[str]) -> str:

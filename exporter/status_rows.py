@@ -17,7 +17,7 @@ _RIGHT = {"SERVER", "PID", "MEMORY"}
 _SHORT_ID = 12
 """As much of a container's ID as Docker shows."""
 
-_LONGEST_WORKLOAD = 24
+_LONGEST_WORKLOAD = 22
 MEBIBYTE = 1 << 20
 
 Memory = Mapping[int, Mapping[str, int]]

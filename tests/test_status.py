@@ -46,12 +46,14 @@ from tests.builders import (
 )
 
 THREE_CLIENTS = """\
-DAEMON           SERVER  STATE      PID  USER   COMMAND      GPU    MEMORY
-/tmp/nvidia-mps     513  active     600  alice  train.py     0    1540 MiB
-/tmp/nvidia-mps     513  active     600  alice  train.py     1     700 MiB
-/tmp/nvidia-mps     513  active     601  bob    vllm         0    2564 MiB
-/tmp/nvidia-mps     513  active     602  alice  eval.py      1    4612 MiB
-none                  -  bypassing  801  carol  jupyter-lab  1    1024 MiB
+DAEMON           SERVER  STATE      PID  USER   COMMAND      GPU    MEMORY  DOMAIN
+/tmp/nvidia-mps     513  active     600  alice  train.py     0    1540 MiB  A
+/tmp/nvidia-mps     513  active     600  alice  train.py     1     700 MiB  A
+/tmp/nvidia-mps     513  active     601  bob    vllm         0    2564 MiB  A
+/tmp/nvidia-mps     513  active     602  alice  eval.py      1    4612 MiB  A
+none                  -  bypassing  801  carol  jupyter-lab  1    1024 MiB  -
+domain A: a fatal fault of one client ends all 3, on GPUs 0 and 1
+  joined by 600 (train.py) on GPUs 0 and 1; one daemon a GPU, so that a client has one, keeps them apart
 log: server.log cannot be read: Permission denied
 """
 
@@ -96,16 +98,16 @@ class TestTable:
 
     def test_whose_work_a_client_is_has_a_column_where_it_is_not_a_users(self) -> None:
         """In few words, so that a row still fits 100 columns."""
-        lines = status.table(owned()).splitlines()
+        lines = status.table(owned()).splitlines()[:10]
         column = lines[0].index("WORKLOAD")
-        assert [line[column : column + 26].rstrip() for line in lines[1:]] == [
+        assert [line[column : column + 24].rstrip() for line in lines[1:]] == [
             "pod train-0",
             "pod train-0",
             "pod train-0",
             "job 42",
             f"job {SLUID}",
             f"container {CONTAINER[:12]}",
-            "vllm@llama\\x2d70b.servi…",
+            "vllm@llama\\x2d70b.ser…",
             "-",
             "-",
         ]
@@ -196,6 +198,7 @@ class TestJson:
                                     "slurm_job_sluid": None,
                                     "workload": {"kind": "unit", "name": "train.service"},
                                     "memory_used_bytes": {GPU: used},
+                                    "failure_domain": {"others": [], "gpus": [GPU]},
                                 }
                             ],
                         }
@@ -213,6 +216,7 @@ class TestJson:
                     "bypassing": [],
                 }
             ],
+            "incidents": [],
             "sources": {"nvml": {"problem": None}},
         }
 
