@@ -47,8 +47,8 @@ def joined(node: Node) -> Iterable[str]:
     for each in lettered(node):
         if len(each.domain.gpus) > 1 and len(each.domain.clients) > 1:
             clients, gpus = len(each.domain.clients), _gpus(node, each.domain.gpus)
-            yield f"domain {each.letter}: a fatal fault of one client ends all {clients}, on {gpus}"
-            yield f"  joined by {_bridges(node, each)}; one daemon a GPU, so that a client has one, keeps them apart"
+            yield f"domain {each.letter}: {clients} clients on {gpus} fall together: a fatal fault of one ends all"
+            yield f"  joined by {_bridges(node, each)}; one daemon a GPU keeps them apart, and gives a client one GPU"
 
 
 def _bridges(node: Node, told: Lettered) -> str:

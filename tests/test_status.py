@@ -52,8 +52,8 @@ DAEMON           SERVER  STATE      PID  USER   COMMAND      GPU    MEMORY  DOMA
 /tmp/nvidia-mps     513  active     601  bob    vllm         0    2564 MiB  A
 /tmp/nvidia-mps     513  active     602  alice  eval.py      1    4612 MiB  A
 none                  -  bypassing  801  carol  jupyter-lab  1    1024 MiB  -
-domain A: a fatal fault of one client ends all 3, on GPUs 0 and 1
-  joined by 600 (train.py) on GPUs 0 and 1; one daemon a GPU, so that a client has one, keeps them apart
+domain A: 3 clients on GPUs 0 and 1 fall together: a fatal fault of one ends all
+  joined by 600 (train.py) on GPUs 0 and 1; one daemon a GPU keeps them apart, and gives a client one GPU
 log: server.log cannot be read: Permission denied
 """
 

@@ -85,7 +85,7 @@ class TestDomains:
     def test_who_joins_gpus_is_named_with_what_keeps_them_apart(self) -> None:
         """A domain on one GPU needs no explaining."""
         lines = status.table(three_clients()).splitlines()
-        assert "domain A: a fatal fault of one client ends all 3, on GPUs 0 and 1" in lines
+        assert "domain A: 3 clients on GPUs 0 and 1 fall together: a fatal fault of one ends all" in lines
         assert any(line.startswith("  joined by 600 (train.py) on GPUs 0 and 1; one daemon a GPU") for line in lines)
         assert "joined" not in status.table(full())
 
