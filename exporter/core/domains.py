@@ -48,9 +48,8 @@ def places(node: Node, daemon: Daemon, pids: Collection[int]) -> Mapping[int, Gp
     """On which GPUs these are: as the log told, and as NVML sees them; else on the only one that the daemon has."""
     found = {pid: set(_logged(daemon, pid)) for pid in pids}
     for uuid, gpu in node.gpus.items():
-        for pid in _holders(gpu.reading):
-            if pid in found:
-                found[pid].add(uuid)
+        for pid in found.keys() & _holders(gpu.reading):
+            found[pid].add(uuid)
     every = frozenset(by_its_ordinals(node, daemon).values())
     otherwise = every if len(every) == 1 else frozenset()
     return {pid: frozenset(gpus) or otherwise for pid, gpus in found.items() if gpus or otherwise}
@@ -69,22 +68,22 @@ def _logged(daemon: Daemon, pid: int) -> Gpus:
     return frozenset() if known is None else known.gpus
 
 
-def _holders(reading: GpuReading) -> Iterable[int]:
+def _holders(reading: GpuReading) -> set[int]:
     """The processes that have a context on this GPU.
 
     Until it has made its first one, a client is in the MPS list of every GPU, with no memory (measured, R580). Under
     MIG, what the lists say is of all instances together (nvml.h), and a client is on one.
     """
     if reading.mig_mode:
-        return
-    yield from (process.pid for process in reading.compute_processes or ())
-    yield from (process.pid for process in reading.mps_processes or () if process.used_bytes)
+        return set()
+    begun = {process.pid for process in reading.mps_processes or () if process.used_bytes}
+    return begun | {process.pid for process in reading.compute_processes or ()}
 
 
-def _domains(places: Mapping[int, Gpus]) -> Iterable[Domain]:
-    members: dict[Gpus, set[int]] = {joined: set() for joined in _joined(dict.fromkeys(places.values()))}
+def _domains(placed: Mapping[int, Gpus]) -> Iterable[Domain]:
+    members: dict[Gpus, set[int]] = {joined: set() for joined in _joined(dict.fromkeys(placed.values()))}
     whole = {gpu: joined for joined in members for gpu in joined}
-    for pid, gpus in places.items():
+    for pid, gpus in placed.items():
         members[whole[next(iter(gpus))]].add(pid)
     return (Domain(clients=frozenset(pids), gpus=gpus) for gpus, pids in members.items())
 

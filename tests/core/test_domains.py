@@ -262,6 +262,6 @@ def test_each_list_is_read_once_however_many_clients_there_are(monkeypatch: pyte
     readings = [gpu_reading(pids[index::8], gpu=gpu, index=index) for index, gpu in enumerate(gpus)]
     present = told(*at_work(*pids), *readings).node
     looked: list[str] = []
-    monkeypatch.setattr("exporter.core.domains._holders", lambda reading: looked.append(reading.gpu) or ())
+    monkeypatch.setattr("exporter.core.domains._holders", lambda reading: looked.append(reading.gpu) or set())
     domains(present, of(present))
     assert sorted(looked) == gpus
