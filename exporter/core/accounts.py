@@ -66,7 +66,3 @@ def _bounded(accounts: Mapping[Workload, Account]) -> Mapping[Workload, Account]
         return accounts
     oldest = min(accounts, key=lambda workload: accounts[workload].used_at)
     return {workload: each for workload, each in accounts.items() if workload != oldest}
-
-
-def faulted(node, affected, suspect):
-    return node
