@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from exporter.core.fold import fold, fold_all
 from exporter.model.daemon import Daemon
 from exporter.model.event import Event, EventName
+from exporter.model.incident import Incident, Suspect, Tenant
 from exporter.model.node import Node
 from exporter.model.observation import (
     ControlReply,
@@ -27,6 +28,7 @@ from exporter.model.observation import (
     ProcessReading,
     SourceReading,
 )
+from exporter.model.workload import Workload, WorkloadKind
 from exporter.recording import Header, RecordedDaemon, Recording
 
 AT = 1_000_000.0
@@ -176,6 +178,24 @@ FAULT_BLOCK = (
     str(CLIENT),
 )
 """What a server writes when a fatal fault strikes on device 0."""
+
+
+def tenant(pid: int = CLIENT, name: str | None = "alice", *, kind: WorkloadKind = WorkloadKind.USER) -> Tenant:
+    """A client at the time of a fault, whose owner is known, or is not."""
+    workload = None if name is None else Workload(kind=kind, name=name)
+    return Tenant(pid=pid, client=f"{pid}-1", workload=workload)
+
+
+def suspect(pid: int = CLIENT, confidence: float = 0.62, name: str | None = "alice") -> Suspect:
+    """One who may have done it."""
+    return Suspect(tenant=tenant(pid, name), confidence=confidence, evidence=("It was named.",))
+
+
+def incident(
+    name: str = "f1", *suspects: Suspect, at: float = AT + 3, daemon: str = DAEMON, server: int = SERVER, **known: Any
+) -> Incident:
+    """A fault that is open; `known` is what else is known of it."""
+    return Incident(id=name, daemon=daemon, server=server, started_at=at, detected_at=at, suspects=suspects, **known)
 
 
 SENSORS: Mapping[str, Any] = {
