@@ -58,9 +58,11 @@ class Totals:
     disconnected: Mapping[str, int] = field(default_factory=lambda: dict.fromkeys(DepartureReason, 0))
     refused: Mapping[str, int] = field(default_factory=lambda: dict.fromkeys(RefusalReason, 0))
     losses: Mapping[str, int] = field(default_factory=lambda: dict.fromkeys(LossReason, 0))
+    crash_loops: int = 0
     faults: int = 0
     fault_affected: int = 0
     fault_recoveries: Recoveries = Recoveries()
+    faults_contained: int = 0
     log_lines: Mapping[str, int] = field(default_factory=dict)
     log_lines_unrecognized: Mapping[str, int] = field(default_factory=dict)
     log_lines_lost: Mapping[str, int] = field(default_factory=dict)
