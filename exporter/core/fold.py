@@ -7,6 +7,7 @@ from exporter.core import (
     accounts,
     agenda,
     clients,
+    deaths,
     gpus,
     incidents,
     leavings,
@@ -109,7 +110,7 @@ def _take(node: Node, seen: Observation) -> Told:
         case GpuEvent():
             return xids.event_read(node, seen), ()
         case KernelRecord():
-            return xids.record_read(node, seen), ()
+            return deaths.record_read(xids.record_read(node, seen), seen), ()
 
 
 def _daemon(node: Node, name: str, take: Callable[[Daemon], Step]) -> Told:
@@ -158,6 +159,7 @@ def _process_exited(node: Node, seen: ProcessExit) -> Told:
     known = node.processes.get(seen.pid)
     if known is not None and known.start_ticks != seen.start_ticks:
         return node, ()
+    node = deaths.exited(node, seen)
     processes = {pid: process for pid, process in node.processes.items() if pid != seen.pid}
     return _every_daemon(replace(node, processes=processes), lambda daemon: _member_exited(daemon, seen))
 
@@ -183,7 +185,8 @@ def _forget(node: Node) -> Node:
     }
     wanted = agenda.watched(node)
     processes = {pid: process for pid, process in node.processes.items() if pid in wanted}
-    return accounts.forget(_forget_pods(replace(node, daemons=daemons, processes=processes)))
+    node = deaths.forget(replace(node, daemons=daemons, processes=processes))
+    return accounts.forget(_forget_pods(node))
 
 
 def _forget_pods(node: Node) -> Node:
