@@ -1,0 +1,239 @@
+"""A fault in words, for a person at a terminal: short, honest about what is not known, and with what to do next."""
+
+from collections.abc import Iterable, Sequence
+from itertools import takewhile
+
+from exporter.model.incident import Ending, FaultKind, Incident, Stay, Suspect, Tenant
+from exporter.model.observation import GpuUuid
+from exporter.model.workload import Workload, WorkloadKind
+from exporter.model.xids import XidSighting
+from exporter.moment import lasting, local, utc
+from exporter.parse.xid_catalogue import meaning
+from exporter.remedy import commands_to_end
+from exporter.view import printable
+
+MOST_LISTED = 16
+"""So many clients, Xids or GPUs are named; of the others it is said how many they are."""
+
+LIKELIHOODS = ((0.8, "very likely"), (0.5, "likely"), (0.2, "possibly"))
+"""From which confidence on which word may be used of a suspect."""
+
+NO_TENANT = "the hardware failed, so that no tenant is to blame"
+
+_LONGEST_NAME = 32
+_SHORT_UUID = 12
+"""As much of a GPU's UUID as tells it from the others of a node: `GPU-1efa3f60`."""
+
+_SHORT_ID = 12
+_MEBIBYTE = 1 << 20
+_INDENT = " " * 13
+
+_KINDS = {
+    FaultKind.MEMORY: "memory fault",
+    FaultKind.EXECUTION: "execution fault",
+    FaultKind.CLIENT_KILLED: "fault by a client that was cut off",
+    FaultKind.HARDWARE: "hardware fault",
+    FaultKind.UNKNOWN: "fault of unknown kind",
+}
+
+
+def brief(incident: Incident, now: float) -> str:
+    """One line: what, where, when, how it stands, whom it hit and who may have done it."""
+    when = lasting(now - incident.started_at)
+    hit = _counted(len(incident.affected), "client")
+    return f"{_title(incident)}, {when} ago: {state(incident, now)}; {hit} affected; suspected: {verdict(incident)}"
+
+
+def details(incident: Incident, now: float, pipe_directory: str | None) -> list[str]:
+    """All that is known, a line each, with the commands that end who holds up recovery.
+
+    `pipe_directory` is None where the daemon cannot be told, in this machine's PIDs, to end anybody.
+    """
+    return [
+        f"{_title(incident)}: {state(incident, now)}",
+        *_part("Began", [_moment(incident.started_at, now)]),
+        *_part("Ended", [] if incident.ended_at is None else [_moment(incident.ended_at, now)]),
+        *_part("GPUs", _first(map(printable, incident.gpus)) or ["not known"]),
+        *_part("Xids", _first(map(_xid, incident.xids)) or ["none was seen"]),
+        *_part("Affected", _affected(incident)),
+        *_part("Suspected", _suspected(incident)),
+        *_part("Refused", _refused(incident)),
+        *_part("Held up by", _held_up(incident, now, pipe_directory)),
+    ]
+
+
+def state(incident: Incident, now: float) -> str:
+    """How it stands, or how it ended."""
+    took = None if incident.seconds is None else lasting(incident.seconds)
+    match incident.ending:
+        case None:
+            blockers = len(incident.blockers)
+            held = f", held up by {_counted(blockers, 'client')}" if blockers else ""
+            return f"open for {lasting(now - incident.started_at)}{held}"
+        case Ending.RECOVERED:
+            return "recovered" if took is None else f"recovered in {took}"
+        case Ending.SERVER_GONE:
+            return "over: the server is gone"
+        case Ending.DAEMON_GONE:
+            return "over: the daemon is gone"
+
+
+def verdict(incident: Incident) -> str:
+    """Who may have done it and how likely that is, or why nobody is named. Who stands out by nothing is not named."""
+    if incident.kind is FaultKind.HARDWARE:
+        return f"nobody: {NO_TENANT}"
+    if not incident.suspects:
+        return "unknown: nothing points at anybody"
+    leaders = leading(incident)
+    if len(leaders) == 1:
+        return f"{likelihood(leaders[0].confidence)} {called(leaders[0].tenant)}"
+    if leaders:
+        return f"{likelihood(sum(each.confidence for each in leaders))} one of {_named(leaders)}"
+    return f"unknown: nothing tells the {_counted(len(incident.suspects), 'suspect')} apart"
+
+
+def leading(incident: Incident) -> Sequence[Suspect]:
+    """The suspects that stand out: the likeliest, or a few who are equally likely, before others who are less so."""
+    if incident.kind is FaultKind.HARDWARE or not incident.suspects:
+        return ()
+    most = incident.suspects[0].confidence
+    leaders = list(takewhile(lambda each: each.confidence == most, incident.suspects))
+    alone = len(leaders) == 1
+    if most * len(leaders) < LIKELIHOODS[-1][0] or (len(leaders) == len(incident.suspects) and not alone):
+        return ()
+    return leaders
+
+
+def likelihood(confidence: float) -> str:
+    """A confidence, 0 to 1, as a word; it is never called certain."""
+    return next((word for least, word in LIKELIHOODS if confidence >= least), "unlikely")
+
+
+def called(tenant: Tenant) -> str:
+    """A client in a few words: `PID 600 (train.py of alice, job 42)`."""
+    command, user = _name(tenant.command), _name(tenant.user)
+    who = f"{command} of {user}" if command and user else command or user
+    told = ", ".join(each for each in (who, whose(tenant)) if each)
+    return f"{_pid(tenant.pid)} ({told})" if told else _pid(tenant.pid)
+
+
+def whose(tenant: Tenant) -> str:
+    """Its workload, but for a user, in a few words; empty where there is none."""
+    match tenant.workload:
+        case None | Workload(kind=WorkloadKind.USER):
+            return ""
+        case Workload(kind=WorkloadKind.SLURM_JOB, name=name):
+            return f"job {_name(name)}"
+        case Workload(kind=WorkloadKind.POD, name=name):
+            return f"pod {_name(tenant.pod or name)}"
+        case Workload(kind=WorkloadKind.CONTAINER, name=name):
+            return f"container {_name(name)[:_SHORT_ID]}"
+        case Workload(name=name):
+            return _name(name)
+
+
+def short_gpu(gpu: GpuUuid) -> str:
+    """As much of a GPU's UUID as tells it from others."""
+    return printable(gpu)[:_SHORT_UUID]
+
+
+def _title(incident: Incident) -> str:
+    where = f"server {incident.server} of {printable(incident.daemon)}"
+    return f"{printable(incident.id)}: {_KINDS[incident.kind]} of {where}"
+
+
+def _moment(at: float, now: float) -> str:
+    return f"{local(at)} ({utc(at)}), {lasting(now - at)} ago"
+
+
+def _xid(xid: XidSighting) -> str:
+    known = meaning(xid.number)
+    meant = "" if known is None else f": {known.meaning} ({known.mnemonic})"
+    where = "" if xid.gpu is None else f", on {short_gpu(xid.gpu)}"
+    name = "" if xid.name is None else f" ({_name(xid.name)})"
+    whom = "" if xid.pid is None else f", names {_pid(xid.pid)}{name}"
+    advice = "" if known is None or known.action is None else f"; NVIDIA advises {known.action}"
+    return f"{xid.number}{meant}{where}{whom}{advice}"
+
+
+def _affected(incident: Incident) -> Sequence[str]:
+    if not incident.affected:
+        return ["nobody that is known"]
+    how = "as the log told" if incident.affected_told else "as far as can be told from who shares the GPUs"
+    tenants = (incident.tenants.get(pid, Tenant(pid=pid, client="")) for pid in incident.affected)
+    return [f"{_counted(len(incident.affected), 'client')}, {how}:", *_first(map(_with_memory, tenants))]
+
+
+def _with_memory(tenant: Tenant) -> str:
+    held = [f"{used // _MEBIBYTE} MiB on {short_gpu(gpu)}" for gpu, used in tenant.memory_bytes.items()]
+    return f"{called(tenant)}, {', '.join(_first(held))}" if held else called(tenant)
+
+
+def _suspected(incident: Incident) -> Sequence[str]:
+    if incident.kind is FaultKind.HARDWARE:
+        return [verdict(incident)]
+    return [verdict(incident), *_first(map(_evidence, incident.suspects))]
+
+
+def _evidence(suspect: Suspect) -> str:
+    told = "; ".join(map(printable, suspect.evidence))
+    return f"{suspect.confidence:.2f} {called(suspect.tenant)}: {told}"
+
+
+def _refused(incident: Incident) -> Sequence[str]:
+    if not incident.refused_count:
+        return []
+    pids = _first(_pid(each.pid) for each in incident.refused if each.pid is not None)
+    return [f"{_counted(incident.refused_count, 'newcomer')}, since the server was in FAULT (error 807)", *pids]
+
+
+def _held_up(incident: Incident, now: float, pipe_directory: str | None) -> Iterable[str]:
+    """Those who still do come first, each with the commands that end it."""
+    standing, past = [], []
+    for pid, stay in incident.blocking.items():
+        who = called(incident.tenants.get(pid, Tenant(pid=pid, client="")))
+        if stay.until is not None:
+            past.append(f"{who}, for {lasting(stay.until - stay.since)}")
+        else:
+            standing.append((pid, f"{who}, for {_so_far(stay, incident, now)} now"))
+    for pid, told in standing[:MOST_LISTED]:
+        commands = commands_to_end(incident.server, pid, pipe_directory)
+        yield f"{told}; end it with the first that helps:" if commands else told
+        yield from (f"  {command}" for command in commands)
+    if len(standing) > MOST_LISTED:
+        yield f"and {len(standing) - MOST_LISTED} more"
+    yield from _first(past)
+
+
+def _so_far(stay: Stay, incident: Incident, now: float) -> str:
+    return lasting((now if incident.ended_at is None else incident.ended_at) - stay.since)
+
+
+def _part(label: str, lines: Iterable[str]) -> Iterable[str]:
+    """A label and what there is to say of it, one below the other; nothing where there is nothing."""
+    for place, line in enumerate(lines):
+        yield f"  {label:<11}{line}" if place == 0 else f"{_INDENT}{line}"
+
+
+def _first(lines: Iterable[str]) -> list[str]:
+    told = list(lines)
+    left = len(told) - MOST_LISTED
+    return [*told[:MOST_LISTED], f"and {left} more"] if left > 0 else told
+
+
+def _named(suspects: Iterable[Suspect]) -> str:
+    return ", ".join(_first(called(each.tenant) for each in suspects))
+
+
+def _pid(pid: int) -> str:
+    """A negative number stands for a PID of another namespace, which cannot be told here."""
+    return f"PID {pid}" if pid > 0 else "a PID not known here"
+
+
+def _name(text: str | None) -> str:
+    name = printable(text or "")
+    return name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 1]}…"
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
