@@ -3,12 +3,12 @@
 from collections.abc import Mapping
 from typing import Any
 
-from exporter.incident_text import likelihood, verdict
 from exporter.model.incident import FaultKind, Incident, Stay, Suspect, Tenant
 from exporter.model.xids import XidSighting
 from exporter.moment import utc
 from exporter.parse.xid_catalogue import meaning
 from exporter.remedy import commands_to_end
+from exporter.verdict import likelihood, verdict
 from exporter.view import printable
 
 MOST_LISTED = 512

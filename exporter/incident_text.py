@@ -1,37 +1,26 @@
 """A fault in words, for a person at a terminal: short, honest about what is not known, and with what to do next."""
 
 from collections.abc import Iterable, Sequence
-from itertools import takewhile
 
 from exporter.model.incident import Ending, FaultKind, Incident, Stay, Suspect, Tenant
-from exporter.model.observation import GpuUuid
-from exporter.model.workload import Workload, WorkloadKind
 from exporter.model.xids import XidSighting
 from exporter.moment import lasting, local, utc
 from exporter.parse.xid_catalogue import meaning
 from exporter.remedy import commands_to_end
+from exporter.tenant_text import called, pid_text, short_gpu, short_name
+from exporter.verdict import verdict
 from exporter.view import printable
 
 MOST_LISTED = 16
 """So many clients, Xids or GPUs are named; of the others it is said how many they are."""
 
-LIKELIHOODS = ((0.8, "very likely"), (0.5, "likely"), (0.2, "possibly"))
-"""From which confidence on which word may be used of a suspect."""
-
-NO_TENANT = "the hardware failed, so that no tenant is to blame"
-
-_LONGEST_NAME = 32
-_SHORT_UUID = 12
-"""As much of a GPU's UUID as tells it from the others of a node: `GPU-1efa3f60`."""
-
-_SHORT_ID = 12
 _MEBIBYTE = 1 << 20
 _INDENT = " " * 13
 
 _KINDS = {
     FaultKind.MEMORY: "memory fault",
     FaultKind.EXECUTION: "execution fault",
-    FaultKind.CLIENT_KILLED: "fault by a client that was cut off",
+    FaultKind.CLIENT_KILLED: "fault by a client cut off in mid-kernel",
     FaultKind.HARDWARE: "hardware fault",
     FaultKind.UNKNOWN: "fault of unknown kind",
 }
@@ -78,68 +67,9 @@ def state(incident: Incident, now: float) -> str:
             return "over: the daemon is gone"
 
 
-def verdict(incident: Incident) -> str:
-    """Who may have done it and how likely that is, or why nobody is named. Who stands out by nothing is not named."""
-    if incident.kind is FaultKind.HARDWARE:
-        return f"nobody: {NO_TENANT}"
-    if not incident.suspects:
-        return "unknown: nothing points at anybody"
-    leaders = leading(incident)
-    if len(leaders) == 1:
-        return f"{likelihood(leaders[0].confidence)} {called(leaders[0].tenant)}"
-    if leaders:
-        return f"{likelihood(sum(each.confidence for each in leaders))} one of {_named(leaders)}"
-    return f"unknown: nothing tells the {_counted(len(incident.suspects), 'suspect')} apart"
-
-
-def leading(incident: Incident) -> Sequence[Suspect]:
-    """The suspects that stand out: the likeliest, or a few who are equally likely, before others who are less so."""
-    if incident.kind is FaultKind.HARDWARE or not incident.suspects:
-        return ()
-    most = incident.suspects[0].confidence
-    leaders = list(takewhile(lambda each: each.confidence == most, incident.suspects))
-    alone = len(leaders) == 1
-    if most * len(leaders) < LIKELIHOODS[-1][0] or (len(leaders) == len(incident.suspects) and not alone):
-        return ()
-    return leaders
-
-
-def likelihood(confidence: float) -> str:
-    """A confidence, 0 to 1, as a word; it is never called certain."""
-    return next((word for least, word in LIKELIHOODS if confidence >= least), "unlikely")
-
-
-def called(tenant: Tenant) -> str:
-    """A client in a few words: `PID 600 (train.py of alice, job 42)`."""
-    command, user = _name(tenant.command), _name(tenant.user)
-    who = f"{command} of {user}" if command and user else command or user
-    told = ", ".join(each for each in (who, whose(tenant)) if each)
-    return f"{_pid(tenant.pid)} ({told})" if told else _pid(tenant.pid)
-
-
-def whose(tenant: Tenant) -> str:
-    """Its workload, but for a user, in a few words; empty where there is none."""
-    match tenant.workload:
-        case None | Workload(kind=WorkloadKind.USER):
-            return ""
-        case Workload(kind=WorkloadKind.SLURM_JOB, name=name):
-            return f"job {_name(name)}"
-        case Workload(kind=WorkloadKind.POD, name=name):
-            return f"pod {_name(tenant.pod or name)}"
-        case Workload(kind=WorkloadKind.CONTAINER, name=name):
-            return f"container {_name(name)[:_SHORT_ID]}"
-        case Workload(name=name):
-            return _name(name)
-
-
-def short_gpu(gpu: GpuUuid) -> str:
-    """As much of a GPU's UUID as tells it from others."""
-    return printable(gpu)[:_SHORT_UUID]
-
-
 def _title(incident: Incident) -> str:
     where = f"server {incident.server} of {printable(incident.daemon)}"
-    return f"{printable(incident.id)}: {_KINDS[incident.kind]} of {where}"
+    return f"{printable(incident.id)}: {_KINDS[incident.kind]} on {where}"
 
 
 def _moment(at: float, now: float) -> str:
@@ -150,8 +80,8 @@ def _xid(xid: XidSighting) -> str:
     known = meaning(xid.number)
     meant = "" if known is None else f": {known.meaning} ({known.mnemonic})"
     where = "" if xid.gpu is None else f", on {short_gpu(xid.gpu)}"
-    name = "" if xid.name is None else f" ({_name(xid.name)})"
-    whom = "" if xid.pid is None else f", names {_pid(xid.pid)}{name}"
+    name = "" if xid.name is None else f" ({short_name(xid.name)})"
+    whom = "" if xid.pid is None else f", names {pid_text(xid.pid)}{name}"
     advice = "" if known is None or known.action is None else f"; NVIDIA advises {known.action}"
     return f"{xid.number}{meant}{where}{whom}{advice}"
 
@@ -183,7 +113,7 @@ def _evidence(suspect: Suspect) -> str:
 def _refused(incident: Incident) -> Sequence[str]:
     if not incident.refused_count:
         return []
-    pids = _first(_pid(each.pid) for each in incident.refused if each.pid is not None)
+    pids = _first(pid_text(each.pid) for each in incident.refused if each.pid is not None)
     return [f"{_counted(incident.refused_count, 'newcomer')}, since the server was in FAULT (error 807)", *pids]
 
 
@@ -219,20 +149,6 @@ def _first(lines: Iterable[str]) -> list[str]:
     told = list(lines)
     left = len(told) - MOST_LISTED
     return [*told[:MOST_LISTED], f"and {left} more"] if left > 0 else told
-
-
-def _named(suspects: Iterable[Suspect]) -> str:
-    return ", ".join(_first(called(each.tenant) for each in suspects))
-
-
-def _pid(pid: int) -> str:
-    """A negative number stands for a PID of another namespace, which cannot be told here."""
-    return f"PID {pid}" if pid > 0 else "a PID not known here"
-
-
-def _name(text: str | None) -> str:
-    name = printable(text or "")
-    return name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 1]}…"
 
 
 def _counted(count: int, noun: str) -> str:
