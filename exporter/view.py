@@ -8,8 +8,8 @@ from exporter.model.daemon import Daemon
 from exporter.model.node import Node
 from exporter.model.observation import DaemonName
 from exporter.model.server import Client, Server
-
-LONGEST_TEXT = 128
+from exporter.parse.printable import LONGEST_TEXT as LONGEST_TEXT
+from exporter.parse.printable import printable as printable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,10 +98,3 @@ def directory_of(node: Node, name: DaemonName) -> str | None:
     """The pipe directory by which a daemon can be asked with this machine's PIDs; None where there is none."""
     daemon = node.daemons.get(name)
     return None if daemon is None or daemon.elsewhere else daemon.pipe_directory
-
-
-def printable(text: str) -> str:
-    """Text that can be shown and encoded: whatever a workload calls itself, it is short and keeps to its line."""
-    if text.isascii() and text.isprintable() and len(text) <= LONGEST_TEXT:
-        return text
-    return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text[:LONGEST_TEXT])
