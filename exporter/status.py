@@ -6,12 +6,11 @@ from typing import Any
 from exporter import status_rows
 from exporter.incident_text import brief, details
 from exporter.model.daemon import Daemon, DaemonState
-from exporter.model.incident import Incident
 from exporter.model.node import Node
 from exporter.model.server import Server, ServerState
 from exporter.status_domains import joined
 from exporter.status_object import node_object
-from exporter.view import View, printable
+from exporter.view import View, directory_of, printable
 
 MOST_BLOCKERS = 8
 """So many are named in one line."""
@@ -65,13 +64,7 @@ def _open(node: Node) -> Iterable[str]:
     """The faults that are not over, each after an empty line."""
     for incident in node.incidents.values():
         if incident.open:
-            yield from ("", *details(incident, node.at, _reached_at(node, incident)))
-
-
-def _reached_at(node: Node, incident: Incident) -> str | None:
-    """Where its daemon can be told to end a client: not where that speaks in PIDs that are not those shown here."""
-    daemon = node.daemons.get(incident.daemon)
-    return None if daemon is None or daemon.elsewhere else daemon.pipe_directory
+            yield from ("", *details(incident, node.at, directory_of(node, incident.daemon)))
 
 
 def _over(node: Node) -> Iterable[str]:

@@ -12,7 +12,7 @@ from exporter.model.daemon import Daemon
 from exporter.model.node import Node
 from exporter.model.observation import ProcessReading
 from exporter.model.server import Client, Server
-from exporter.view import View, clients_of, memory
+from exporter.view import View, clients_of, directory_of, memory
 
 
 def node_object(node: Node) -> dict[str, Any]:
@@ -21,7 +21,10 @@ def node_object(node: Node) -> dict[str, Any]:
         "at": node.at,
         "daemons": [_daemon_object(node, daemon) for daemon in View(node).daemons()],
         "gpus": [_gpu_object(node, uuid) for uuid in node.gpus],
-        "incidents": [incident_object(incident) for incident in node.incidents.values()],
+        "incidents": [
+            incident_object(each, now=node.at, pipe_directory=directory_of(node, each.daemon))
+            for each in node.incidents.values()
+        ],
         "sources": {name: {"problem": source.last.problem} for name, source in node.sources.items()},
     }
 

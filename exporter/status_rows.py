@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from exporter.columns import aligned
 from exporter.core.workloads import pod_of, workload_of
 from exporter.model.daemon import Daemon, DaemonState
 from exporter.model.node import Node
@@ -29,7 +30,7 @@ def lines(node: Node) -> Sequence[str]:
     used, falls_with = memory(node), letters(node)
     rows = [row for daemon in View(node).daemons() for row in _daemon_rows(node, daemon, used, falls_with)]
     rows.extend(_bypassing_rows(node, used))
-    return _aligned(_told([_COLUMNS, *rows])) if rows else ["No MPS control daemon, and none expected."]
+    return aligned(_told([_COLUMNS, *rows]), _RIGHT) if rows else ["No MPS control daemon, and none expected."]
 
 
 def _daemon_rows(node: Node, daemon: Daemon, used: Memory, falls_with: Letters) -> Iterable[Sequence[str]]:
@@ -107,15 +108,3 @@ def _told(rows: Sequence[Sequence[str]]) -> Sequence[Sequence[str]]:
         if name in _MAY_BE_LEFT_OUT and all(row[index] == "-" for row in others)
     }
     return [[cell for index, cell in enumerate(row) if index not in empty] for row in rows]
-
-
-def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
-    right = [name in _RIGHT for name in rows[0]]
-    return [
-        "  ".join(
-            cell.rjust(width) if to_right else cell.ljust(width)
-            for cell, width, to_right in zip(row, widths, right, strict=True)
-        ).rstrip()
-        for row in rows
-    ]

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from exporter.core.identity import client_id, used_bytes
 from exporter.model.daemon import Daemon
 from exporter.model.node import Node
+from exporter.model.observation import DaemonName
 from exporter.model.server import Client, Server
 from exporter.parse.printable import LONGEST_TEXT as LONGEST_TEXT
 from exporter.parse.printable import printable as printable
@@ -91,3 +92,9 @@ def gpu_name(node: Node, uuid: str) -> str:
 def clients_of(daemon: Daemon, server: Server) -> Sequence[Client]:
     """The clients of one of a daemon's servers."""
     return [client for client in daemon.clients.values() if client.server == server.pid]
+
+
+def directory_of(node: Node, name: DaemonName) -> str | None:
+    """The pipe directory by which a daemon can be asked with this machine's PIDs; None where there is none."""
+    daemon = node.daemons.get(name)
+    return None if daemon is None or daemon.elsewhere else daemon.pipe_directory

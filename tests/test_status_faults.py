@@ -236,10 +236,10 @@ class TestElsewhere:
     """The same for programs."""
 
     def test_as_objects(self) -> None:
-        """In the order in which they were found."""
+        """In the order in which they were found, with the commands that end who holds one up."""
         assert node_object(with_faults(OVER, incident()))["incidents"] == [
-            incident_object(OVER),
-            incident_object(incident()),
+            incident_object(OVER, now=AT, pipe_directory=DAEMON),
+            incident_object(incident(), now=AT, pipe_directory=DAEMON),
         ]
 
     @pytest.mark.parametrize(
