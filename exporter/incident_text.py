@@ -28,9 +28,9 @@ _KINDS = {
 
 def brief(incident: Incident, now: float) -> str:
     """One line: what, where, when, how it stands, whom it hit and who may have done it."""
-    when = lasting(now - incident.started_at)
+    when = "" if incident.open else f", {lasting(now - incident.started_at)} ago"
     hit = _counted(len(incident.affected), "client")
-    return f"{_title(incident)}, {when} ago: {state(incident, now)}; {hit} affected; suspected: {verdict(incident)}"
+    return f"{_title(incident)}{when}: {state(incident, now)}; {hit} affected; suspected: {verdict(incident)}"
 
 
 def details(incident: Incident, now: float, pipe_directory: str | None) -> list[str]:

@@ -125,19 +125,23 @@ class Service:
         return self._clock.monotonic() - self._turned_at
 
     def _status(self) -> Mapping[str, Any]:
-        still_for = self._still_for()
-        if still_for >= HEALTHY_SECONDS:
-            return {"problem": f"the cycle has stood still for {still_for:.0f} s: nothing that it knows is current"}
-        return status.told(self._cycle.node)
+        return self._stood_still() or status.told(self._cycle.node)
 
     def _incidents(self, *, as_json: bool, **wanted: Any) -> Mapping[str, Any]:
-        return incidents.told(
+        return self._stood_still() or incidents.told(
             self._history.incidents,
             Wanted(**wanted),
             as_json=as_json,
             now=self._clock.now(),
             directory_of=self._directory_of,
         )
+
+    def _stood_still(self) -> Mapping[str, Any] | None:
+        """What is told instead of old news."""
+        still_for = self._still_for()
+        if still_for < HEALTHY_SECONDS:
+            return None
+        return {"problem": f"the cycle has stood still for {still_for:.0f} s: nothing that it knows is current"}
 
     def _directory_of(self, daemon: str) -> str | None:
         """The pipe directory by which a daemon can be asked, with this machine's PIDs; None where there is none."""
