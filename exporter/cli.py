@@ -23,6 +23,7 @@ from exporter.cycle import Cycle
 from exporter.demo import Simulation
 from exporter.errors import ConfigError, ExporterError, RecordingError, ServiceError
 from exporter.glance import Glance
+from exporter.history import History
 from exporter.metrics.catalogue import NodeCollector
 from exporter.model.node import Node
 from exporter.model.observation import GpuReading
@@ -34,6 +35,8 @@ from exporter.sources.eye import Eye, Inbox
 from exporter.sources.lookout import Lookout
 from exporter.sources.nvml import Nvml
 from exporter.sources.reading import within
+from exporter.store.archive import Archive
+from exporter.store.writer import Writer
 from exporter.view import View
 from exporter.web import WebSecurity
 
@@ -70,10 +73,20 @@ def serve(arguments: Namespace, config: Config) -> int:
     inbox: Inbox = Inbox()
     assembly = Assembly(config, clock, inbox)
     reloader = Reloader(arguments, os.environ, config, clock)
-    node = _header(config).node()
-    with contextlib.closing(assembly):
-        lookout = assembly.lookout()
-        Service(config, node, lookout, inbox, clock, reloader=reloader, driver=assembly.nvml).run()
+    writer = Writer(Archive(config.state_directory, config.history, clock), clock)
+    with contextlib.closing(assembly), contextlib.closing(writer):
+        remembered = writer.open()
+        Service(
+            config,
+            remembered.into(_header(config).node()),
+            assembly.lookout(),
+            inbox,
+            clock,
+            reloader=reloader,
+            driver=assembly.nvml,
+            history=History(incidents=remembered.incidents, events=remembered.events),
+            writer=writer,
+        ).run()
     return 0
 
 
