@@ -127,8 +127,8 @@ def watched(node: Node) -> frozenset[int]:
     """The processes whose facts are wanted, and whose exit is news: daemons, servers, strangers, and clients.
 
     At most `MOST_WATCHED`, in this order; of clients those first whose daemon has the fewest, so that one which lists
-    half the node's processes does so at its own expense. Of a daemon that may serve but one user, whoever is said to
-    have been its client may be somebody else's.
+    half the node's processes does so at its own expense. Of a daemon that may serve but one user, whoever it names may
+    be somebody else's.
     """
     daemons = sorted(node.daemons.values(), key=lambda daemon: len(daemon.clients) + len(daemon.pending))
     pids: Iterable[int] = chain(
@@ -137,6 +137,6 @@ def watched(node: Node) -> frozenset[int]:
         *(gpu.strangers for gpu in node.gpus.values()),
         *(each.clients for each in daemons),
         *(each.pending for each in daemons),
-        *(chain(each.departed, each.departed_servers) for each in daemons if users.only_user(each) is not None),
+        *(sorted(users.named(each)) for each in daemons if users.only_user(each) is not None),
     )
     return frozenset(islice(dict.fromkeys(pid for pid in pids if pid > 0), MOST_WATCHED))

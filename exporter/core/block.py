@@ -1,45 +1,104 @@
 """The block of lines in which a server's log tells of a fault, read line by line.
 
-Measured on R580: who is named, who is torn down, which devices are reset, and last who has a sticky error set.
+Measured on R580: who is named, who is torn down, which devices are reset, and last who has a sticky error set. All of
+it was written within two milliseconds.
 """
 
 from dataclasses import replace
 
 from exporter.core.clients import MOST_CLIENTS
 from exporter.core.devices import MOST_DEVICES
+from exporter.core.translate import Pids, outer
 from exporter.model.server import FaultBlock, Listing, Server
 from exporter.parse import log_message as said
+from exporter.parse.log_line import seconds_between
 from exporter.parse.log_message import Message
 
+SAME_SECONDS = 60.0
+"""A line of the log that is read twice has one stamp, and is read again within this time."""
 
-def read(server: Server, at: float, stamp: str, message: Message) -> Server:
-    """One more line of this server was written; the server as it is if that tells nothing of a fault."""
-    if isinstance(message, said.ClientEncountered):
-        return replace(server, encountered=(stamp, message.pid))
-    if isinstance(message, said.FaultHandled):
-        return _begun(server, at, stamp)
-    if isinstance(message, said.ContextDestroyed):
-        server = replace(server, reset_stamp=stamp)
-    if server.block is None:
+LONGEST_SECONDS = 10.0
+"""How long a server may take to write a block, by its own clock; what reads like a part of it later is of another."""
+
+NAMED_SECONDS = 1.0
+"""How long before a fault its client is named, at most; one who was named earlier has nothing to do with it."""
+
+
+def read(server: Server, at: float, stamp: str, message: Message, pids: Pids = None) -> Server:
+    """One more line of this server was written; the server as it is if that tells nothing of a fault.
+
+    A bare number of a daemon in another PID namespace is not translated yet: only here it is known to be a PID.
+    """
+    match message:
+        case said.ClientEncountered(pid) if pid != 0:
+            return replace(server, encountered=(stamp, pid))
+        case said.FaultHandled() if server.block is None or not is_same(server.block, at, stamp):
+            return _begun(server, at, stamp)
+        case said.ClientToBeTornDown(pid) if pid != 0 and not _is_current(server.block, at, stamp):
+            server = _begun(server, at, stamp)
+        case said.ContextDestroyed():
+            server = replace(server, reset_stamp=stamp)
+    if server.block is None or not _is_current(server.block, at, stamp):
         return server
-    block = _extended(server.block, message)
+    block = _extended(server.block, message, pids)
     if block is server.block:
         return server
     added = block.devices - server.block.devices
     return replace(server, block=block, devices_to_reset=(server.devices_to_reset or frozenset()) | added or None)
 
 
-def _begun(server: Server, at: float, stamp: str) -> Server:
-    """The same line read again, from the same moment, begins nothing."""
-    if server.block is not None and server.block.stamp == stamp:
+def has_begun(before: Server, after: Server) -> bool:
+    """Whether a line that was read between the two began a block."""
+    return after.block is not None and (before.block is None or after.block.begin != before.block.begin)
+
+
+def is_same(block: FaultBlock, at: float, stamp: str) -> bool:
+    """Whether a block that was seen then, with this stamp, is this one."""
+    return block.stamp == stamp and abs(at - block.at) <= SAME_SECONDS
+
+
+def without(server: Server, pid: int) -> Server:
+    """The server, of whose fault nothing is told of this process."""
+    if server.encountered is not None and server.encountered[1] == pid:
+        server = replace(server, encountered=None)
+    block = server.block
+    if block is None or pid not in named(server):
         return server
-    named = server.encountered[1] if server.encountered is not None and server.encountered[0] <= stamp else None
-    return replace(server, block=FaultBlock(at=at, stamp=stamp, named=named), encountered=None)
+    block = replace(
+        block,
+        named=None if block.named == pid else block.named,
+        torn=block.torn - {pid},
+        victims=tuple(each for each in block.victims if each != pid),
+    )
+    return replace(server, block=block)
 
 
-def _extended(block: FaultBlock, message: Message) -> FaultBlock:
+def named(server: Server) -> frozenset[int]:
+    """All processes of which a server's log told in connection with a fault."""
+    pids = set() if server.encountered is None else {server.encountered[1]}
+    if server.block is not None:
+        pids |= {*server.block.torn, *server.block.victims}
+        pids |= set() if server.block.named is None else {server.block.named}
+    return frozenset(pids)
+
+
+def _is_current(block: FaultBlock | None, at: float, stamp: str) -> bool:
+    if block is None or abs(at - block.at) > SAME_SECONDS:
+        return False
+    return abs(seconds_between(block.stamp, stamp)) <= LONGEST_SECONDS
+
+
+def _begun(server: Server, at: float, stamp: str) -> Server:
+    """Of the first lines, either may be lost."""
+    known = server.encountered
+    just_before = known is not None and 0 <= seconds_between(known[0], stamp) <= NAMED_SECONDS
+    culprit = known[1] if known is not None and just_before else None
+    return replace(server, block=FaultBlock(at=at, stamp=stamp, named=culprit), encountered=None)
+
+
+def _extended(block: FaultBlock, message: Message, pids: Pids) -> FaultBlock:
     match message:
-        case said.ClientToBeTornDown(pid) if len(block.torn) < MOST_CLIENTS:
+        case said.ClientToBeTornDown(pid) if pid != 0 and len(block.torn) < MOST_CLIENTS:
             return replace(block, torn=block.torn | {pid}, listing=Listing.NOTHING)
         case said.DevicesFollow():
             return replace(block, listing=Listing.DEVICES)
@@ -47,11 +106,17 @@ def _extended(block: FaultBlock, message: Message) -> FaultBlock:
             return replace(block, listing=Listing.VICTIMS, victims_follow=True)
         case said.Number(device) if block.listing is Listing.DEVICES and device < MOST_DEVICES:
             return replace(block, devices=block.devices | {device})
-        case said.Number(pid) if block.listing is Listing.VICTIMS and len(block.victims) < MOST_CLIENTS:
-            return block if pid in block.victims else replace(block, victims=(*block.victims, pid))
+        case said.Number(number) if block.listing is Listing.VICTIMS:
+            return _with_victim(block, outer(number, pids))
         case said.Number() | said.Noise():
             return block
         case _ if block.listing is Listing.NOTHING:
             return block
         case _:
             return replace(block, listing=Listing.NOTHING)
+
+
+def _with_victim(block: FaultBlock, pid: int) -> FaultBlock:
+    if pid == 0 or pid in block.victims or len(block.victims) >= MOST_CLIENTS:
+        return block
+    return replace(block, victims=(*block.victims, pid))

@@ -21,7 +21,7 @@ JOINED_SECONDS = 2.0
 UNTOLD_SECONDS = 0.5
 """After this long without the log's list, whom a fault hit is inferred."""
 
-VANISHED_SECONDS = 2.0
+VANISHED_SECONDS = 0.5
 """Whoever left earlier than this before a fault has nothing to do with it."""
 
 MOST_XIDS = 64
@@ -114,8 +114,7 @@ def _gpus(node: Node, daemon: Daemon, incident: Incident, block: FaultBlock | No
     found = set(incident.gpus)
     if block is not None and block.devices and block.devices <= ordinals.keys():
         found = {ordinals[device] for device in block.devices}
-    for pid in incident.affected:
-        found |= domains.gpus_of(node, daemon, pid) or frozenset()
+    found.update(*domains.places(node, daemon, incident.affected).values())
     found |= {xid.gpu for xid in incident.xids if xid.gpu is not None}
     if not found and len(ordinals) == 1:
         found = set(ordinals.values())
@@ -143,14 +142,8 @@ def _clues(node: Node, daemon: Daemon, incident: Incident, block: FaultBlock | N
     for leaving in left:
         before = _lead(leaving, incident, block)
         if leaving.pid not in incident.affected and 0 <= before <= VANISHED_SECONDS:
-            vanished[leaving.pid] = _vanished(node, leaving, before, block)
-    connected = {
-        pid: client.connected_at
-        for pid, client in daemon.clients.items()
-        if client.server == incident.server and client.connected_at <= incident.detected_at
-    }
-    newest = clues.newest or max(connected, key=lambda pid: connected[pid], default=None)
-    return replace(clues, vanished=tuple(vanished.values()), newest=newest)
+            vanished[leaving.pid] = _vanished(node, leaving, before)
+    return replace(clues, vanished=tuple(vanished.values()))
 
 
 def _lead(leaving: Leaving, incident: Incident, block: FaultBlock | None) -> float:
@@ -160,12 +153,11 @@ def _lead(leaving: Leaving, incident: Incident, block: FaultBlock | None) -> flo
     return seconds_between(leaving.stamp, block.stamp)
 
 
-def _vanished(node: Node, leaving: Leaving, before: float, block: FaultBlock | None) -> Vanished:
-    death, stamp = node.deaths.get(leaving.pid), leaving.disconnected_stamp
+def _vanished(node: Node, leaving: Leaving, before: float) -> Vanished:
+    death = node.deaths.get(leaving.pid)
     return Vanished(
         pid=leaving.pid,
         seconds_before=before,
-        disconnected=stamp is not None and (block is None or stamp <= block.stamp),
         terminated=leaving.terminated,
         wait_status=None if death is None else death.wait_status,
         out_of_memory=death is not None and death.out_of_memory,

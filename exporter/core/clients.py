@@ -5,6 +5,7 @@ from dataclasses import replace
 from exporter.core.step import Step, chain, counted, for_each, latest, quiet, without
 from exporter.model.daemon import Daemon
 from exporter.model.event import Event, EventName
+from exporter.model.observation import GpuUuid
 from exporter.model.server import Client, DepartureReason, RefusalReason
 
 FRESH_SECONDS = 0.5
@@ -45,6 +46,7 @@ def _admit(daemon: Daemon, at: float, server: int, pid: int) -> Step:
     daemon = replace(
         daemon,
         departed=without(daemon.departed, pid),
+        parted=without(daemon.parted, pid),
         totals=replace(daemon.totals, connected=daemon.totals.connected + 1),
     )
     event = Event(at=at, event=EventName.CLIENT_CONNECTED, daemon=daemon.name, server=server, pid=pid)
@@ -61,6 +63,7 @@ def disconnect(daemon: Daemon, at: float, pid: int, reason: DepartureReason) -> 
         daemon,
         clients=without(daemon.clients, pid),
         departed=latest(daemon.departed, pid, at, MOST_CLIENTS),
+        parted=latest(daemon.parted, pid, client, MOST_CLIENTS),
         totals=totals,
     )
     event = Event(
@@ -74,23 +77,15 @@ def disconnect(daemon: Daemon, at: float, pid: int, reason: DepartureReason) -> 
     return daemon, (event,)
 
 
-def context_begun(daemon: Daemon, pid: int, context: int) -> Daemon:
-    """One more of a client's contexts is accepted."""
+def context_begun(daemon: Daemon, pid: int, context: int, gpu: GpuUuid | None = None) -> Daemon:
+    """One more of a client's contexts is accepted, on this GPU where that was told. So it has not left."""
     client = daemon.clients.get(pid)
-    if client is None or context in client.contexts or len(client.contexts) >= MOST_CONTEXTS:
+    if client is None or len(client.contexts | {context}) > MOST_CONTEXTS:
         return daemon
-    return _with_client(daemon, replace(client, contexts=client.contexts | {context}))
-
-
-def context_ended(daemon: Daemon, at: float, server: int, pid: int, context: int) -> Step:
-    """One of a client's contexts has ended: with the last one that is known, the client has left."""
-    client = daemon.clients.get(pid)
-    if client is None or client.server != server:
-        return quiet(daemon)
-    left = client.contexts - {context}
-    if left:
-        return quiet(_with_client(daemon, replace(client, contexts=left)))
-    return disconnect(daemon, at, pid, DepartureReason.EXIT)
+    gpus = client.gpus if client.contexts else frozenset()
+    gpus = gpus if gpu is None else gpus | {gpu}
+    client = replace(client, contexts=client.contexts | {context}, gpus=gpus)
+    return _with_client(replace(daemon, leavings=without(daemon.leavings, pid)), client)
 
 
 def disconnect_all(daemon: Daemon, at: float, reason: DepartureReason, server: int | None = None) -> Step:

@@ -9,11 +9,13 @@ from exporter.core import (
     clients,
     gpus,
     incidents,
+    leavings,
     life,
     log,
     naming,
     replies,
     servers,
+    sightings,
     users,
     workloads,
     xids,
@@ -56,12 +58,14 @@ REMEMBERED_SERVERS_SECONDS = 60.0
 
 def fold(node: Node, seen: Observation) -> Told:
     """Take in one observation."""
+    last = node
     before = xids.settle(replace(node, at=max(node.at, seen.at)))
     node, explained = _every_daemon(before, lambda daemon: life.explain(daemon, before.at))
     node, told = _take(node, seen)
     events = explained + told
-    node, faults = incidents.follow(before, accounts.account(before, node, events), events)
-    return node, events + faults
+    node, faults = incidents.follow(last, accounts.account(before, node, events), events)
+    node, unclaimed = sightings.settle(node)
+    return node, events + faults + unclaimed
 
 
 def fold_all(node: Node, observations: Iterable[Observation]) -> Iterator[Told]:
@@ -69,10 +73,12 @@ def fold_all(node: Node, observations: Iterable[Observation]) -> Iterator[Told]:
     for seen in observations:
         node, events = fold(node, seen)
         yield node, events
-    before = node = xids.settle(node, force=True)
+    last = node
+    node = xids.settle(node, force=True)
     node, explained = _every_daemon(node, lambda daemon: life.explain(daemon, node.at, force=True))
-    node, told = incidents.follow(before, node, explained, force=True)
-    yield node, explained + told + incidents.still_open(node)
+    node, faults = incidents.follow(last, node, explained, force=True)
+    node, unclaimed = sightings.settle(node, force=True)
+    yield node, explained + faults + unclaimed + incidents.still_open(node)
 
 
 def _take(node: Node, seen: Observation) -> Told:
@@ -188,12 +194,13 @@ def _forget_pods(node: Node) -> Node:
 
 
 def _forget_of(daemon: Daemon, at: float, shown: set[int]) -> Daemon:
-    return replace(
+    daemon = replace(
         daemon,
         departed=_kept(daemon.departed, at - clients.REMEMBERED_SECONDS, shown),
         departed_servers=_kept(daemon.departed_servers, at - REMEMBERED_SERVERS_SECONDS, shown),
         asked={command: when for command, when in daemon.asked.items() if at - when < REMEMBERED_QUESTIONS_SECONDS},
     )
+    return leavings.forget(daemon, at)
 
 
 def _kept(departed: Mapping[int, float], since: float, shown: set[int]) -> Mapping[int, float]:

@@ -55,7 +55,7 @@ def ended(node: Node, incident: Incident, ending: Ending) -> Incident:
 
 
 def _by_the_log(node: Node, incident: Incident) -> float | None:
-    """How long it took by the log's own clock, where that is told and agrees with ours, as it does not if it was set."""
+    """How long it took by the log's own clock, where that tells it and agrees with ours."""
     server = node.daemons[incident.daemon].servers.get(incident.server)
     if server is None or server.reset_stamp is None or incident.block_stamp is None:
         return None

@@ -2,7 +2,8 @@
 
 from dataclasses import replace
 
-from exporter.core.clients import CONFIRMING_SECONDS, FRESH_SECONDS, disconnect_all
+from exporter.core import crash_loop
+from exporter.core.clients import CONFIRMING_SECONDS, FRESH_SECONDS, dequeue_user, disconnect_all
 from exporter.core.step import Step, chain, for_each, latest, quiet, without
 from exporter.model.daemon import Daemon
 from exporter.model.event import Event, EventName
@@ -45,8 +46,9 @@ def end(daemon: Daemon, at: float, pid: int, reason: DepartureReason = Departure
     """A server has gone, and its clients with it; nothing where it was not known."""
     if pid not in daemon.servers:
         return quiet(daemon)
+    server = daemon.servers[pid]
     exited = Event(at=at, event=EventName.SERVER_EXITED, daemon=daemon.name, server=pid)
-    return chain(
+    ended = chain(
         disconnect_all(daemon, at, reason, server=pid),
         lambda daemon: (
             replace(
@@ -57,11 +59,34 @@ def end(daemon: Daemon, at: float, pid: int, reason: DepartureReason = Departure
             (exited,),
         ),
     )
+    if reason is not DepartureReason.SERVER_GONE:
+        return ended
+    return chain(ended, lambda daemon: crash_loop.exited(daemon, at, server))
 
 
 def end_all(daemon: Daemon, at: float, reason: DepartureReason) -> Step:
     """All servers have gone."""
     return for_each(daemon, daemon.servers, lambda daemon, pid: end(daemon, at, pid, reason))
+
+
+def ready(daemon: Daemon, at: float, pid: int) -> Step:
+    """A server says, or its daemon does, that it is ready: whoever was queued for its user goes on."""
+    return chain(
+        seen_alive(daemon, at, pid),
+        lambda daemon: quiet(_served(daemon, pid)),
+        lambda daemon: enter(daemon, at, pid, ServerState.ACTIVE),
+    )
+
+
+def _served(daemon: Daemon, pid: int) -> Daemon:
+    server = daemon.servers.get(pid)
+    return daemon if server is None or server.uid is None else dequeue_user(daemon, server.uid)
+
+
+def told_to_leave(daemon: Daemon, pid: int) -> Daemon:
+    """The daemon tries to shut a server down."""
+    server = daemon.servers.get(pid)
+    return daemon if server is None else with_server(daemon, replace(server, told_to_leave=True))
 
 
 def enter(daemon: Daemon, at: float, pid: int, state: ServerState) -> Step:
@@ -73,6 +98,8 @@ def enter(daemon: Daemon, at: float, pid: int, state: ServerState) -> Step:
         server = replace(server, devices_to_reset=None)
     if server.state is state:
         return quiet(with_server(daemon, server))
+    if state is ServerState.ACTIVE and server.state is not ServerState.FAULT:
+        daemon = crash_loop.got_ready(daemon)
     daemon = with_server(daemon, replace(server, state=state, state_since=at))
     return daemon, (Event(at=at, event=EventName.SERVER_STATE, daemon=daemon.name, server=pid, state=state),)
 
@@ -113,7 +140,8 @@ def status_told(daemon: Daemon, at: float, asked_at: float, pid: int, state: Ser
     """The daemon tells a server's state.
 
     FAULT needs a second witness, since a server that has just left is called so once (measured, R580): the log's
-    block, another FAULT, or clients that it still lists. What was asked before the log told of a fault is older.
+    block, another FAULT, or clients that it still lists. What was asked before the log told of a fault, or of its end,
+    is older.
     """
     server = daemon.servers.get(pid)
     if server is None:
@@ -121,7 +149,8 @@ def status_told(daemon: Daemon, at: float, asked_at: float, pid: int, state: Ser
     if state is not ServerState.FAULT:
         overtaken = server.state is ServerState.FAULT and (server.state_since or at) > asked_at
         return quiet(daemon) if overtaken else enter(daemon, at, pid, state)
-    if server.state is ServerState.FAULT:
+    overtaken = server.state is not None and (server.state_since or at) > asked_at
+    if server.state is ServerState.FAULT or overtaken:
         return quiet(daemon)
     suspected_at = server.fault_suspected_at
     if suspected_at is not None and at - suspected_at >= FRESH_SECONDS:

@@ -1,16 +1,153 @@
-"""stub"""
+"""Who may have done it. The log calls every victim error-triggering, so that the answer is often: unknown.
 
+Of a memory fault among clients that all have work, neither the PID in the Xid nor the client that the log says has
+encountered a fatal GPU error tells more than chance (measured, R580): they name someone who had work on the GPU.
+"""
+
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from exporter.model.incident import FaultKind, Incident
+from exporter.core import calibration
+from exporter.model.clues import Vanished
+from exporter.model.incident import FaultKind, Incident, Suspect
+from exporter.model.xids import FailedAccess
+from exporter.parse.xid_catalogue import exonerates
+
+INSTRUCTIONS = "GCC"
+HIGHEST_ADDRESS = 1 << 47
+"""The GPU's cache of instructions and constants, and where a process has these. The kernel of a client that has gone
+cannot fetch its own instructions; a wild pointer fails elsewhere, and a wild jump beyond (measured, R580)."""
+
+ILLEGAL_ADDRESS = 31
+
+LEAST = 0.05
+MOST_SUSPECTS = 16
 
 
 def judged(incident: Incident) -> Incident:
-    kind = (
-        FaultKind.MEMORY
-        if incident.clues.named
-        else FaultKind.EXECUTION
-        if incident.affected_told
-        else FaultKind.UNKNOWN
+    """The incident, with its kind and whom to suspect, the likeliest first."""
+    if any(exonerates(xid.number) for xid in incident.xids):
+        return replace(incident, kind=FaultKind.HARDWARE, suspects=())
+    gone = _cut_off(incident)
+    blamed = _blamed(incident, gone)
+    ranked = sorted(blamed.items(), key=lambda each: (-each[1][0], -len(each[1][1]), each[0]))
+    suspects = (
+        Suspect(tenant=incident.tenants[pid], confidence=round(confidence, 2), evidence=evidence)
+        for pid, (confidence, evidence) in ranked
+        if pid in incident.tenants and confidence >= LEAST
     )
-    return replace(incident, kind=kind)
+    incident = replace(incident, suspects=tuple(suspects)[:MOST_SUSPECTS])
+    return replace(incident, kind=_kind(incident, gone))
+
+
+def _kind(incident: Incident, gone: Mapping[int, Vanished]) -> FaultKind:
+    if incident.suspect is not None and incident.suspect.tenant.pid in gone and incident.suspect.confidence >= 0.5:
+        return FaultKind.CLIENT_KILLED
+    if incident.clues.named is not None or _numbers(incident) & {ILLEGAL_ADDRESS}:
+        return FaultKind.MEMORY
+    return FaultKind.EXECUTION if incident.affected_told or _numbers(incident) else FaultKind.UNKNOWN
+
+
+def _numbers(incident: Incident) -> set[int]:
+    return {xid.number for xid in incident.xids}
+
+
+def _accesses(incident: Incident) -> tuple[FailedAccess, ...]:
+    return tuple(xid.access for xid in incident.xids if xid.access is not None)
+
+
+def _lost_its_instructions(incident: Incident) -> bool:
+    return any(each.unit == INSTRUCTIONS and each.address < HIGHEST_ADDRESS for each in _accesses(incident))
+
+
+def _cut_off(incident: Incident) -> Mapping[int, Vanished]:
+    """Those who left at the time at which one leaves whose kernel is cut off."""
+    earliest, latest = calibration.CUT_OFF_SECONDS
+    return {
+        each.pid: each
+        for each in incident.clues.vanished
+        if earliest <= each.seconds_before <= latest and not each.terminated
+    }
+
+
+Blame = Mapping[int, tuple[float, tuple[str, ...]]]
+
+
+def _blamed(incident: Incident, gone: Mapping[int, Vanished]) -> Blame:
+    in_reset = [pid for pid in incident.clues.in_reset if pid in incident.affected]
+    if in_reset and incident.clues.named is None and ILLEGAL_ADDRESS not in _numbers(incident):
+        sure = calibration.IN_RESET.confidence
+        why = f"its worker was in reset when it left, as of one that trapped ({_in_trials(calibration.IN_RESET)})"
+        return {**_rest(incident, 1 - sure, in_reset), **{pid: (sure / len(in_reset), (why,)) for pid in in_reset}}
+    if gone and (_lost_its_instructions(incident) or not _accesses(incident)):
+        return _gone_blamed(incident, gone)
+    return _rest(incident, 1.0, ())
+
+
+def _gone_blamed(incident: Incident, gone: Mapping[int, Vanished]) -> Blame:
+    lost = _lost_its_instructions(incident)
+    sure = _shared(gone, calibration.CUT_OFF.confidence) if lost else _by_chance(gone)
+    blamed = {pid: (sure[pid], tuple(_why_gone(each, lost=lost, among=len(gone)))) for pid, each in gone.items()}
+    return {**_rest(incident, 1 - sum(sure.values()), ()), **blamed}
+
+
+def _shared(gone: Mapping[int, Vanished], sure: float) -> Mapping[int, float]:
+    """Of several it is rather the one that was ended by a signal."""
+    signalled = [pid for pid, each in gone.items() if _is_killed(each)]
+    if len(gone) == 1 or len(signalled) != 1:
+        return dict.fromkeys(gone, sure / len(gone))
+    others = (sure - calibration.SIGNALLED) / (len(gone) - 1)
+    return {pid: calibration.SIGNALLED if pid in signalled else others for pid in gone}
+
+
+def _by_chance(gone: Mapping[int, Vanished]) -> Mapping[int, float]:
+    return {pid: _alone_by_chance(each) / len(gone) for pid, each in gone.items()}
+
+
+def _is_killed(vanished: Vanished) -> bool:
+    return vanished.out_of_memory or vanished.signal is not None
+
+
+def _alone_by_chance(vanished: Vanished) -> float:
+    if _is_killed(vanished):
+        return calibration.KILLED_THEN
+    return calibration.GONE_THEN if vanished.wait_status is None else calibration.EXITED_THEN
+
+
+def _why_gone(vanished: Vanished, *, lost: bool, among: int) -> Iterable[str]:
+    before = round(vanished.seconds_before * 1000)
+    yield f"its contexts ended {before} ms before the fault, as those of a client that goes with a kernel in flight"
+    if lost:
+        yield f"instructions could not be fetched, as of such a kernel ({_in_trials(calibration.CUT_OFF)})"
+    if among > 1:
+        yield f"it is one of {among} that left then"
+    if vanished.out_of_memory:
+        yield "the kernel killed it for want of memory"
+    elif vanished.signal is not None:
+        yield f"it was ended by signal {vanished.signal}"
+    elif vanished.exit_code is not None:
+        yield f"it exited with code {vanished.exit_code}"
+
+
+def _rest(incident: Incident, left: float, others: Iterable[int]) -> Blame:
+    """What is left of the blame is anybody's, in equal parts: nothing that is told of them says more."""
+    anybody = [pid for pid in incident.affected if pid not in set(others)]
+    if not anybody or left <= 0:
+        return {}
+    share = min(left / len(anybody), calibration.ALONE)
+    return {pid: (share, tuple(_why_anybody(incident, pid))) for pid in anybody}
+
+
+def _why_anybody(incident: Incident, pid: int) -> Iterable[str]:
+    if len(incident.affected) == 1:
+        yield "it is the only client that was hit"
+    else:
+        yield f"it is one of {len(incident.affected)} that were hit"
+    if pid == incident.clues.named:
+        yield "the log names it, which says no more than chance"
+    if pid in {xid.pid for xid in incident.xids}:
+        yield "the Xid names it, which says no more than chance"
+
+
+def _in_trials(measured: calibration.Measured) -> str:
+    return f"{measured.hits} of {measured.trials} trials"

@@ -6,7 +6,7 @@ So an ordinary user's daemon, or what poses as one, does not make anybody else's
 from collections.abc import Mapping
 from dataclasses import replace
 
-from exporter.core import clients, servers
+from exporter.core import block, clients, servers
 from exporter.core.step import Step, chain, for_each, without
 from exporter.core.translate import Pids
 from exporter.model.daemon import Daemon
@@ -28,14 +28,21 @@ def only_user(daemon: Daemon) -> int | None:
     return uid or None
 
 
+def named(daemon: Daemon) -> set[int]:
+    """Whoever the daemon says has to do with it: servers, clients, and whom its faults hit."""
+    hit = (pid for server in daemon.servers.values() for pid in block.named(server))
+    here = (daemon.servers, daemon.clients, daemon.pending)
+    gone = (daemon.departed, daemon.departed_servers, daemon.leavings)
+    return set().union(hit, *here, *gone)
+
+
 def served(step: Step, at: float, processes: Mapping[int, ProcessReading]) -> Step:
     """The daemon without those who are known to be somebody else's: they leave, and are not remembered as its own."""
     daemon = step[0]
     uid = only_user(daemon)
     if uid is None:
         return step
-    named = {*daemon.servers, *daemon.clients, *daemon.pending, *daemon.departed, *daemon.departed_servers}
-    others = [pid for pid in sorted(named & processes.keys()) if processes[pid].uid not in (None, uid)]
+    others = [pid for pid in sorted(named(daemon) & processes.keys()) if processes[pid].uid not in (None, uid)]
     return chain(step, lambda daemon: for_each(daemon, others, lambda daemon, pid: _disown(daemon, at, pid)))
 
 
@@ -44,5 +51,12 @@ def _disown(daemon: Daemon, at: float, pid: int) -> Step:
         servers.end(clients.dequeue(daemon, pid), at, pid),
         lambda daemon: clients.disconnect(daemon, at, pid, DepartureReason.EXIT),
     )
-    departed, departed_servers = without(daemon.departed, pid), without(daemon.departed_servers, pid)
-    return replace(daemon, departed=departed, departed_servers=departed_servers), events
+    daemon = replace(
+        daemon,
+        departed=without(daemon.departed, pid),
+        departed_servers=without(daemon.departed_servers, pid),
+        leavings=without(daemon.leavings, pid),
+        parted=without(daemon.parted, pid),
+        servers={each: block.without(server, pid) for each, server in daemon.servers.items()},
+    )
+    return daemon, events

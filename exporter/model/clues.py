@@ -7,14 +7,12 @@ from dataclasses import dataclass
 class Vanished:
     """A client whose contexts ended shortly before a fault, `seconds_before` it.
 
-    `disconnected` says that its process had left too when the fault came: one that is killed with a kernel in flight
-    has not (measured, R580). `wait_status` is as from waitpid(2), None where nobody saw it; `terminated` says that an
-    operator had the server end it.
+    `wait_status` is as from waitpid(2), None where nobody saw it; `terminated` says that an operator had the server end
+    it.
     """
 
     pid: int
     seconds_before: float
-    disconnected: bool
     terminated: bool = False
     wait_status: int | None = None
     out_of_memory: bool = False
@@ -35,10 +33,9 @@ class Clues:
     """All evidence of one fault but its Xids.
 
     `named` is whom the server's log named with `encountered a fatal GPU error`; `in_reset` are those whose worker was
-    in reset when they left; `newest` is the client that had connected last.
+    in reset when they left.
     """
 
     named: int | None = None
     in_reset: tuple[int, ...] = ()
     vanished: tuple[Vanished, ...] = ()
-    newest: int | None = None

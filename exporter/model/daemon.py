@@ -51,6 +51,18 @@ class Recoveries:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FailedStarts:
+    """Servers in a row that exited before they were ready: when the last few of them began, and the last one ended.
+
+    `told` says that these have been called a crash loop.
+    """
+
+    began: tuple[float, ...] = ()
+    last_at: float | None = None
+    told: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Totals:
     """A daemon's counters. They only grow."""
 
@@ -58,9 +70,11 @@ class Totals:
     disconnected: Mapping[str, int] = field(default_factory=lambda: dict.fromkeys(DepartureReason, 0))
     refused: Mapping[str, int] = field(default_factory=lambda: dict.fromkeys(RefusalReason, 0))
     losses: Mapping[str, int] = field(default_factory=lambda: dict.fromkeys(LossReason, 0))
+    crash_loops: int = 0
     faults: int = 0
     fault_affected: int = 0
     fault_recoveries: Recoveries = Recoveries()
+    faults_contained: int = 0
     log_lines: Mapping[str, int] = field(default_factory=dict)
     log_lines_unrecognized: Mapping[str, int] = field(default_factory=dict)
     log_lines_lost: Mapping[str, int] = field(default_factory=dict)
@@ -75,7 +89,8 @@ class Daemon:
     when anything told of it, where it was discovered. `clients_limit` is how many clients a server takes, as the
     configuration has it. `devices` has the GPUs that it told last, by its ordinals. `limits_in_doubt` are questions
     about limits to which somebody's command may have changed the answers. It is `elsewhere` where it speaks in the PIDs
-    of another namespace. `leavings` has, by PID, the clients whose contexts have ended in the last seconds.
+    of another namespace. `leavings` has, by PID, the clients whose contexts have ended in the last seconds, `parted`
+    those that have left, as they were: the log may yet tell that their contexts have ended.
     """
 
     name: DaemonName
@@ -107,6 +122,8 @@ class Daemon:
     departed: Mapping[int, float] = field(default_factory=dict)
     departed_servers: Mapping[int, float] = field(default_factory=dict)
     leavings: Mapping[int, Leaving] = field(default_factory=dict)
+    parted: Mapping[int, Client] = field(default_factory=dict)
+    failed_starts: FailedStarts = FailedStarts()
     quit_at: float | None = None
     start_logged: bool = False
     echoing: bool = False

@@ -79,8 +79,8 @@ class Incident:
     `block_stamp` is the log's own time of the line that told of it, None where none did: the same line, read again, is
     the same fault. `server_start_ticks` tells the server from a later one with its PID.
 
-    `started_at` is when the first evidence was seen, `detected_at` when it was known to be a fault. `log_seconds` is how
-    long it took by the log's own clock, which is finer than the looks at it.
+    `started_at` is when the first evidence was seen, `detected_at` when it was known to be a fault. `log_seconds` is
+    how long it took by the log's own clock, which is finer than the looks at it.
 
     `affected` are those with the sticky error, as the log told (`affected_told`), else as far as can be inferred from
     who shares the GPUs; suspicion never alters it. `tenants` has what is known of them and of the suspects, `gone` are
@@ -133,7 +133,9 @@ class Incident:
     @property
     def suspect(self) -> Suspect | None:
         """The likeliest one; None where nobody stands out."""
-        return self.suspects[0] if self.suspects else None
+        if not self.suspects or (len(self.suspects) > 1 and self.suspects[0].confidence <= self.suspects[1].confidence):
+            return None
+        return self.suspects[0]
 
     @property
     def blockers(self) -> Mapping[int, Stay]:

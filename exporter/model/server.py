@@ -33,7 +33,12 @@ class DepartureReason(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Client:
-    """A process connected to an MPS server; `gpus` are those of its contexts, as far as the log told of them."""
+    """A process connected to an MPS server.
+
+    `contexts` are those that it is known to have; `gpus` are where they are, or were until a moment ago, as far as the
+    log told. `in_reset` says that the server called a worker of it in reset; `exit_requested_at` is when an operator
+    had the server end it.
+    """
 
     pid: int
     server: int
@@ -41,15 +46,18 @@ class Client:
     missing_since: float | None = None
     contexts: frozenset[int] = frozenset()
     gpus: frozenset[GpuUuid] = frozenset()
+    in_reset: bool = False
+    exit_requested_at: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leaving:
     """A client whose contexts have all ended, lately. The stamps are the log's own times, which order its lines.
 
-    `disconnected_stamp` is when its process had left too, None where that was not told: after a SIGKILL with a kernel
-    in flight, the fault comes first (measured, R580). `in_reset` says that the server called its worker in reset, and
-    `terminated` that an operator had the server end it.
+    `stamp` is when the last of them ended. `disconnected_stamp` is when its process had left too, None where that was
+    not told: after a SIGKILL with a kernel in flight, the fault comes first (measured, R580). Up to R565 the log does
+    not tell the two apart. `in_reset` says that the server called its worker in reset, and `terminated` that an
+    operator had the server end it.
     """
 
     pid: int
@@ -61,6 +69,15 @@ class Leaving:
     disconnected_stamp: str | None = None
     in_reset: bool = False
     terminated: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Making:
+    """A context that a server is about to accept, and the GPU on which it is, as soon as the log told."""
+
+    pid: int
+    context: int
+    gpu: GpuUuid | None = None
 
 
 class Listing(StrEnum):
@@ -89,14 +106,19 @@ class FaultBlock:
     listing: Listing = Listing.NOTHING
     victims_follow: bool = False
 
+    @property
+    def begin(self) -> tuple[float, str]:
+        """What tells it from another."""
+        return self.at, self.stamp
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Server:
     """An MPS server. `state` is None until something has told it.
 
     `block` is what its log told of its last fault; `encountered` has, by the log's own time, the client that it named
-    just before. `associating` is the GPU of the context that is being made, `reset_stamp` the log's time at which the
-    server's own context on a device was last destroyed.
+    just before. `making` is the context that it is about to accept, `reset_stamp` the log's time at which the server's
+    own context on a device was last destroyed. `told_to_leave` says that its daemon has tried to shut it down.
     `pinned_memory_limits` are bytes by the daemon's device ordinals; `limits_told_at` is when its log told its limits.
     """
 
@@ -110,11 +132,12 @@ class Server:
     devices_to_reset: frozenset[int] | None = None
     block: FaultBlock | None = None
     encountered: tuple[str, int] | None = None
-    associating: GpuUuid | None = None
+    making: Making | None = None
     reset_stamp: str | None = None
     connecting: frozenset[int] = frozenset()
     refusing: int | None = None
     missing_since: float | None = None
+    told_to_leave: bool = False
     active_thread_percentage: float | None = None
     pinned_memory_limits: Mapping[int, int] = field(default_factory=dict)
     limits_told_at: float | None = None

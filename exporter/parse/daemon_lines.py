@@ -27,6 +27,8 @@ RULES: tuple[Rule, ...] = (
     rule(rf"NEW SERVER {NUMBER}: Ready", said.ServerReady),
     rule(rf"Server {NUMBER} exited with status \d+", said.ServerExited),
     rule(rf"Server {NUMBER} has \d+ active worker threads\. Server will not shutdown\.", said.ServerStays),
+    rule(rf"Try shutting down server {NUMBER}, backoff is (?:en|dis)abled", said.ServerToldToLeave),
+    rule(rf"Force shutting down server {NUMBER}", said.ServerToldToLeave),
     text_rule(r"Cmd:((?s:.*))", said.CommandIssued),
     rule(r"UI closed", said.SessionClosed),
     rule(r"Not enough privilege to execute .{1,80} command", said.CommandDenied),
@@ -53,9 +55,7 @@ RULES: tuple[Rule, ...] = (
         r"Unable to accept connection",
         r"Unable to read new connection type information",
         r"Insufficient privileges for UID .{1,200}",
-        r"Try shutting down server \d+, backoff is (?:en|dis)abled",
         r"Control will try shutting down server \d+ again in at most \d+ms",
-        r"Force shutting down server \d+",
         r"quit command issued with timeout of \d+",
         # A server could not start; that it has exited is told next (2024).
         r"Server encountered a fatal exception\. Shutting down",

@@ -74,6 +74,13 @@ class ServerStays:
 
 
 @dataclass(frozen=True, slots=True)
+class ServerToldToLeave:
+    """The daemon tries to shut a server down: for a quit, by an operator's wish, or for another user's turn."""
+
+    server: int
+
+
+@dataclass(frozen=True, slots=True)
 class ClientQueued:
     """A client is told to wait, for a server's start or for its turn."""
 
@@ -259,6 +266,7 @@ Message = (
     | ServerReady
     | ServerExited
     | ServerStays
+    | ServerToldToLeave
     | ClientQueued
     | ClientForwarded
     | ClientConnecting

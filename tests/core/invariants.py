@@ -18,6 +18,8 @@ def assert_consistent(node: Node) -> None:
             assert client.server in daemon.servers
         assert all(server.pid == pid for pid, server in daemon.servers.items())
         assert daemon.waiting <= daemon.pending.keys()
+        assert daemon.parted.keys() <= daemon.departed.keys()
+        assert all(leaving.pid == pid for pid, leaving in daemon.leavings.items())
         assert not daemon.servers.keys() & daemon.departed_servers.keys()
         assert all(0 < (server.active_thread_percentage or 1) <= 100 for server in daemon.servers.values())
         assert all(min((1, *server.pinned_memory_limits.values())) > 0 for server in daemon.servers.values())
@@ -47,6 +49,7 @@ def assert_told(node: Node, events: Iterable[Event]) -> None:
         assert totals.connected == counts[name, EventName.CLIENT_CONNECTED]
         assert sum(totals.disconnected.values()) == counts[name, EventName.CLIENT_DISCONNECTED]
         assert sum(totals.refused.values()) == counts[name, EventName.CLIENT_REFUSED]
+        assert totals.crash_loops == counts[name, EventName.SERVER_CRASH_LOOP]
         assert sum(totals.losses.values()) == counts[name, EventName.DAEMON_LOST]
         servers = counts[name, EventName.SERVER_STARTED] - counts[name, EventName.SERVER_EXITED]
         assert servers == len(daemon.servers)
@@ -80,6 +83,7 @@ def _counters(node: Node) -> Iterator[tuple[Key, int]]:
         totals = daemon.totals
         yield (name, "connected"), totals.connected
         yield (name, "faults"), totals.faults
+        yield (name, "crash_loops"), totals.crash_loops
         for kind in ("disconnected", "refused", "losses", "log_lines", "log_lines_unrecognized"):
             yield from (((name, kind, key), count) for key, count in getattr(totals, kind).items())
     for uuid, gpu in node.gpus.items():

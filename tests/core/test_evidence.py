@@ -42,7 +42,8 @@ UP = told(*at_work(CLIENT)).node
 
 
 def names(*seen: Observation, start: Node = UP) -> list[EventName]:
-    return told(*seen, start=start).names()
+    """What happened, but for the incidents that are made of it."""
+    return told(*seen, start=start).names(EventName.FAULT, EventName.FAULT_CHANGED, EventName.FAULT_RECOVERED)
 
 
 class TestClients:
@@ -178,20 +179,20 @@ class TestFault:
     def test_a_witness_makes_it_a_fault(self, witness: tuple[Observation, ...]) -> None:
         """None of these comes with a leaving server."""
         after = told(status("FAULT", at=AT + 5), *witness, start=UP)
-        assert [event.state for event in after.events] == ["fault"]
+        assert [event.state for event in after.of(EventName.SERVER_STATE)] == ["fault"]
 
     def test_the_log_alone_is_enough(self) -> None:
         """A poll may miss the whole of it, fault to recovery, within 0.1 s."""
         after = told(*server_log(*FAULT_BLOCK, "Destroy server context on device 0"), start=UP)
-        assert [event.state for event in after.events] == ["fault", "active"]
+        assert [event.state for event in after.of(EventName.SERVER_STATE)] == ["fault", "active"]
 
     def test_it_lasts_until_the_contexts_on_all_its_devices_are_destroyed(self) -> None:
         """The last victim may be on another GPU."""
         block = ("Server is handling a fatal GPU error.", "The following devices will be reset:", "0", "1")
         start = told(*server_log(*block, "Destroy server context on device 0"), start=UP)
-        assert [event.state for event in start.events] == ["fault"]
+        assert [event.state for event in start.of(EventName.SERVER_STATE)] == ["fault"]
         after = told(*server_log("Destroy server context on device 1"), start=start.node)
-        assert [event.state for event in after.events] == ["active"]
+        assert [event.state for event in after.of(EventName.SERVER_STATE)] == ["active"]
 
     def test_an_answer_older_than_the_block_does_not_end_it(self) -> None:
         """It was asked for before the fault struck."""

@@ -68,6 +68,9 @@ MEANING: dict[str, Message] = {
     "Client {11641, 1} exit": said.ContextExited(11641, 1),
     "Client {11643, 1} exit": said.ContextExited(11643, 1),
     "Client {11643, 2} exit": said.ContextExited(11643, 2),
+    "Device NVIDIA A16 (uuid GPU-077f7bb7-c8e8-46db-77e3-e2c1e5665c78) is associated": said.DeviceAssociated(
+        "GPU-077f7bb7-c8e8-46db-77e3-e2c1e5665c78"
+    ),
     # A fault.
     "Volta MPS: Server is handling a fatal GPU error.": said.FaultHandled(),
     "Volta MPS: The following devices": said.DevicesFollow(),

@@ -3,7 +3,7 @@
 import pytest
 
 from exporter.parse import log_message as said
-from exporter.parse.log_line import LogEntry, parse_line, parse_message
+from exporter.parse.log_line import LogEntry, parse_line, parse_message, seconds_between
 from exporter.parse.log_message import Message, Noise, Unrecognized
 from tests.builders import stamped
 
@@ -27,6 +27,18 @@ TELLING: tuple[tuple[str, Message], ...] = (
     # Clients: 2013, R450 to R515, R580.
     ("New client 14781 connected", said.ClientActive(14781)),
     ("Client {11641, 1} exit", said.ContextExited(11641, 1)),
+    (
+        "Client {PID: 2046, Context ID: 1} exiting. Number of active client contexts is 2.",
+        said.ContextExiting(2046, 1, in_reset=False),
+    ),
+    (
+        "Client {PID: 1649, Context ID: 2} exiting. Worker is in reset. Number of active client contexts is 2.",
+        said.ContextExiting(1649, 2, in_reset=True),
+    ),
+    (
+        "Device NVIDIA A16 (uuid GPU-077f7bb7-c8e8-46db-77e3-e2c1e5665c78) is associated",
+        said.DeviceAssociated("GPU-077f7bb7-c8e8-46db-77e3-e2c1e5665c78"),
+    ),
     ("Client 14777 disconnected", said.ClientDisconnected(14777)),
     ("Volta MPS: status of client {11661, 1} is ACTIVE", said.ClientActive(11661)),
     ("Status of client {2046, 1} is ACTIVE", said.ClientActive(2046)),
@@ -47,12 +59,23 @@ TELLING: tuple[tuple[str, Message], ...] = (
         said.ClientTurnedAway(2458),
     ),
     ("Failed to accept client {PID: 2458, Context ID: 0} with status 807", said.ClientRejected(2458, 807)),
+    # An operator at work.
+    ("MPS server requesting client {PID: 668, Context ID: 1} to exit", said.ExitRequested(668)),
+    ("Try shutting down server 513, backoff is enabled", said.ServerToldToLeave(513)),
+    ("Try shutting down server 513, backoff is disabled", said.ServerToldToLeave(513)),
+    ("Force shutting down server 451", said.ServerToldToLeave(451)),
     # A fault: R450 to R515, then R580.
     ("Volta MPS: Server is handling a fatal GPU error.", said.FaultHandled()),
     ("Volta MPS: The following devices", said.DevicesFollow()),
     ("Volta MPS: The following clients have a sticky error set:", said.VictimsFollow()),
     ("Volta MPS: Destroy server context on device 0", said.ContextDestroyed(0)),
+    ("Client {PID: 2045, Context: 1} encountered a fatal GPU error.", said.ClientEncountered(2045)),
     ("Server is handling a fatal GPU error.", said.FaultHandled()),
+    ("Client {PID: 2046, Context ID: 1} on device 0 to be torn down", said.ClientToBeTornDown(2046)),
+    (
+        "Client {PID: 2046, Context ID: 2} on the error-trigging process 2046 to be torn down",
+        said.ClientToBeTornDown(2046),
+    ),
     ("The following devices will be reset:", said.DevicesFollow()),
     ("The following client process have a sticky error set:", said.VictimsFollow()),
     ("Destroy server context on device 1 (NVIDIA H200)", said.ContextDestroyed(1)),
@@ -88,17 +111,13 @@ UNTELLING = (
     "MPS Server: worker created",
     "Volta MPS: Creating worker thread",
     "Volta MPS: Device Tesla T4 (uuid 0xafc3ccca-0xc3365689-0x2ed8f0e1-0x4233036f) is associated",
-    "Device NVIDIA A16 (uuid GPU-077f7bb7-c8e8-46db-77e3-e2c1e5665c78) is associated",
     "Creating worker thread for client {PID: 4267, Context ID: 0}",
     "Priority level of client {4267} is: 0 ",
-    "Client {PID: 2046, Context ID: 1} exiting. Number of active client contexts is 2.",
     "Volta MPS: Client disconnected. Number of active client contexts is 2",
     "Volta MPS: Client process disconnected",
     # An operator at work.
     "Server has been notified to shutdown",
     "Exiting",
-    "Force shutting down server 451",
-    "MPS server requesting client {PID: 668, Context ID: 1} to exit",
     "Client termination succeeded.",
     # A server that could not start, or serve; its exit is told besides.
     "MPS server failed to start",
@@ -117,12 +136,8 @@ HARMLESS = (
     "Received new client request for {PID: -1333654781, Context ID: 0}",
     "Received new client request for {PID: 4, Context ID: 669254896}",
     "Received new client request for {PID: 1073741824, Context ID: 1}",
-    "Client {PID: 1649, Context ID: 1} exiting. Worker is in reset. Number of active client contexts is 2.",
-    "Client {PID: 2045, Context: 1} encountered a fatal GPU error.",
-    "Client {PID: 2046, Context ID: 1} on device 0 to be torn down",
     "All clients belonging to error trigging process 2046 will be torn down",
     "Volta MPS: status of client {11641, 1} is INACTIVE",
-    "Try shutting down server 513, backoff is enabled",
     "Control will try shutting down server 513 again in at most 2000ms",
     "FAULT",
     "Server 1 not found",
@@ -212,7 +227,21 @@ class TestForm:
     )
     def test_the_writer_is_told_by_role_and_pid(self, line: str, role: str, pid: int) -> None:
         """The PID is padded to five places; the role has changed its name over the years."""
-        assert parse_line(line) == LogEntry(role, pid, said.SessionClosed())
+        assert parse_line(line) == LogEntry(role, pid, said.SessionClosed(), line[1:24])
+
+    @pytest.mark.parametrize(
+        ("later", "seconds"),
+        [
+            ("2026-11-20 15:08:45.147", 0.0),
+            ("2026-11-20 15:08:45.150", 0.003),
+            ("2026-11-20 16:09:44.147", 3659.0),
+            ("2026-11-20 15:08:44.147", -1.0),
+            ("2026-11-21 00:00:00.147", 31875.0),
+        ],
+    )
+    def test_the_stamps_tell_the_time_between_two_lines(self, later: str, seconds: float) -> None:
+        """To the millisecond, and over midnight."""
+        assert seconds_between("2026-11-20 15:08:45.147", later) == seconds
 
     @pytest.mark.parametrize(("role", "by_daemon"), [("Control", True), ("Server", False), ("Other", False)])
     def test_the_control_daemon_is_told_from_servers(self, role: str, by_daemon: bool) -> None:
@@ -223,7 +252,9 @@ class TestForm:
 
     def test_an_empty_message_is_an_empty_reply(self) -> None:
         """The daemon echoes those too."""
-        assert parse_line("[2026-11-20 15:08:45.147 Control   441] ") == LogEntry("Control", 441, NOISE)
+        assert parse_line("[2026-11-20 15:08:45.147 Control   441] ") == LogEntry(
+            "Control", 441, NOISE, "2026-11-20 15:08:45.147"
+        )
 
     @pytest.mark.parametrize(
         "line",

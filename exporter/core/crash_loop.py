@@ -1,0 +1,52 @@
+"""Servers that a daemon starts again and again, and that exit before they are ready.
+
+So it is where a server cannot run: on a GPU that MPS does not support, or in a container without its libraries. The
+daemon then tries anew several times a second (users' reports, 2024 to 2026).
+"""
+
+from dataclasses import replace
+
+from exporter.core.step import Step, quiet
+from exporter.model.daemon import Daemon, FailedStarts
+from exporter.model.event import Event, EventName
+from exporter.model.server import Server, ServerState
+
+MANY = 3
+"""So many starts in a row that fail are a loop, where they are no further apart than `WITHIN_SECONDS` in all."""
+
+WITHIN_SECONDS = 60.0
+
+CEASED_SECONDS = 300.0
+"""After this long without a start that fails, the next one begins another loop."""
+
+
+def exited(daemon: Daemon, at: float, server: Server) -> Step:
+    """A server has exited: an event, once, where it is one more of many that were never ready."""
+    if not _failed(daemon, server):
+        return quiet(daemon)
+    last = daemon.failed_starts
+    if last.last_at is None or at - last.last_at > CEASED_SECONDS:
+        last = FailedStarts()
+    began = (*(each for each in last.began if at - each <= WITHIN_SECONDS), server.started_at)[-MANY:]
+    news = len(began) == MANY and not last.told
+    daemon = replace(daemon, failed_starts=FailedStarts(began=began, last_at=at, told=last.told or news))
+    return _told(daemon, at, at - began[0]) if news else quiet(daemon)
+
+
+def got_ready(daemon: Daemon) -> Daemon:
+    """A server can start: what failed before is over."""
+    return replace(daemon, failed_starts=FailedStarts())
+
+
+def _failed(daemon: Daemon, server: Server) -> bool:
+    """Whether the log saw it start, and never serve, though nobody wanted it to leave."""
+    began = server.uid is not None and server.state in (None, ServerState.INITIALIZING)
+    wanted = server.told_to_leave or daemon.quit_at is not None
+    return began and not wanted and not any(each.server == server.pid for each in daemon.clients.values())
+
+
+def _told(daemon: Daemon, at: float, seconds: float) -> Step:
+    totals = replace(daemon.totals, crash_loops=daemon.totals.crash_loops + 1)
+    reason = f"{MANY} starts in {seconds:.1f} s"
+    event = Event(at=at, event=EventName.SERVER_CRASH_LOOP, daemon=daemon.name, reason=reason)
+    return replace(daemon, totals=totals), (event,)

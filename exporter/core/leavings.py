@@ -1,0 +1,143 @@
+"""Who leaves, and when by the log's own time: first a client's contexts end, then its process is disconnected.
+
+Where a client goes while its kernel runs, a fault comes between the two (measured, R580).
+"""
+
+from dataclasses import replace
+
+from exporter.core.clients import MOST_CLIENTS, disconnect
+from exporter.core.step import Step, latest, quiet
+from exporter.model.daemon import Daemon
+from exporter.model.event import Event, EventName
+from exporter.model.server import Client, DepartureReason, Leaving, Server, ServerState
+from exporter.parse.log_message import ContextExiting
+
+REMEMBERED_SECONDS = 10.0
+"""How long those who have left are of interest."""
+
+REQUESTED_SECONDS = 10.0
+"""Whoever leaves within this time after an operator had the server end it does so for that reason (measured: 6 ms)."""
+
+
+def exit_requested(daemon: Daemon, at: float, pid: int) -> Daemon:
+    """An operator has the server end a client."""
+    client = daemon.clients.get(pid)
+    return daemon if client is None else _with_client(daemon, replace(client, exit_requested_at=at))
+
+
+def context_exiting(daemon: Daemon, at: float, stamp: str, server: Server, said: ContextExiting) -> Step:
+    """One of a client's contexts ends; an event, once, where that is because of an error of its own that it alone has.
+
+    A device-side assert is such a one (measured, R580). In a fault, all that says is how its client left.
+    """
+    news = said.in_reset and not _was_in_reset(daemon, said.pid) and not _is_hit(daemon, server, said.pid)
+    daemon = _context_ended(daemon, at, stamp, server.pid, said)
+    if not news or said.pid == 0:
+        return quiet(daemon)
+    name = EventName.CLIENT_FAULT_CONTAINED
+    return daemon, (Event(at=at, event=name, daemon=daemon.name, server=server.pid, pid=said.pid),)
+
+
+def context_exited(daemon: Daemon, at: float, stamp: str, server: int, pid: int, context: int) -> Step:
+    """One of a client's contexts has ended, as up to R565: with the last one that is known, the client has left."""
+    client = daemon.clients.get(pid)
+    daemon = _context_ended(daemon, at, stamp, server, ContextExiting(pid, context, in_reset=False))
+    if client is None or client.server != server or daemon.clients[pid].contexts:
+        return quiet(daemon)
+    return disconnect(disconnected(daemon, at, stamp, server, pid), at, pid, DepartureReason.EXIT)
+
+
+def disconnected(daemon: Daemon, at: float, stamp: str, server: int, pid: int) -> Daemon:
+    """A client's process has left: so have its contexts, of which the log may tell only then (measured, R580)."""
+    client, known = _known(daemon, pid), daemon.leavings.get(pid)
+    if known is None and client is not None and client.server == server:
+        known = _leaving(client, at, stamp)
+    if known is None or known.server != server or known.disconnected_stamp is not None:
+        return daemon
+    return _with(daemon, replace(known, disconnected_stamp=stamp))
+
+
+def forget(daemon: Daemon, at: float) -> Daemon:
+    """Let go of those who left longer ago."""
+    if not daemon.leavings and not daemon.parted:
+        return daemon
+    leavings = {pid: each for pid, each in daemon.leavings.items() if at - each.at <= REMEMBERED_SECONDS}
+    parted = {pid: each for pid, each in daemon.parted.items() if pid in daemon.departed}
+    return replace(daemon, leavings=leavings, parted=parted)
+
+
+def _context_ended(daemon: Daemon, at: float, stamp: str, server: int, said: ContextExiting) -> Daemon:
+    """With the last context that is known a client has left; it may be that it was not known at all."""
+    known = _known(daemon, said.pid)
+    client = known or Client(pid=said.pid, server=server, connected_at=at)
+    if said.pid == 0 or client.server != server:
+        return daemon
+    in_reset = client.in_reset or said.in_reset
+    client = replace(client, contexts=client.contexts - {said.context}, in_reset=in_reset)
+    daemon = _with_client(daemon, client)
+    if client.contexts:
+        return daemon
+    leaving = replace(_leaving(client, at, stamp), connected_at=None if known is None else client.connected_at)
+    return _with(daemon, _later(daemon.leavings.get(said.pid), leaving))
+
+
+def _leaving(client: Client, at: float, stamp: str) -> Leaving:
+    asked_at = client.exit_requested_at
+    return Leaving(
+        pid=client.pid,
+        server=client.server,
+        at=at,
+        stamp=stamp,
+        gpus=client.gpus,
+        connected_at=client.connected_at,
+        in_reset=client.in_reset,
+        terminated=asked_at is not None and at - asked_at <= REQUESTED_SECONDS,
+    )
+
+
+def _later(known: Leaving | None, leaving: Leaving) -> Leaving:
+    """What both say of one leaving: it was over with the last context of which the log told."""
+    if known is None or known.server != leaving.server:
+        return leaving
+    last = known if leaving.stamp <= known.stamp else leaving
+    return replace(
+        last,
+        gpus=known.gpus | leaving.gpus,
+        connected_at=leaving.connected_at if known.connected_at is None else known.connected_at,
+        disconnected_stamp=known.disconnected_stamp,
+        in_reset=known.in_reset or leaving.in_reset,
+        terminated=known.terminated or leaving.terminated,
+    )
+
+
+def _was_in_reset(daemon: Daemon, pid: int) -> bool:
+    client, leaving = _known(daemon, pid), daemon.leavings.get(pid)
+    return (client is not None and client.in_reset) or (leaving is not None and leaving.in_reset)
+
+
+def _is_hit(daemon: Daemon, server: Server, pid: int) -> bool:
+    """Whether a fault has hit the client, though the server may be well again."""
+    if server.state is ServerState.FAULT or server.block is None:
+        return server.state is ServerState.FAULT
+    client, block = _known(daemon, pid), server.block
+    came_later = client is not None and client.connected_at > block.at
+    return not came_later and (pid in block.torn or pid in block.victims)
+
+
+def _known(daemon: Daemon, pid: int) -> Client | None:
+    """A client, also one whose process was seen to be gone before its log told of it."""
+    return daemon.clients.get(pid) or daemon.parted.get(pid)
+
+
+def _with_client(daemon: Daemon, client: Client) -> Daemon:
+    if client.pid in daemon.clients:
+        return replace(daemon, clients={**daemon.clients, client.pid: client})
+    if client.pid in daemon.parted:
+        return replace(daemon, parted={**daemon.parted, client.pid: client})
+    return daemon
+
+
+def _with(daemon: Daemon, leaving: Leaving) -> Daemon:
+    if daemon.leavings.get(leaving.pid) == leaving:
+        return daemon
+    return replace(daemon, leavings=latest(daemon.leavings, leaving.pid, leaving, MOST_CLIENTS))

@@ -1,0 +1,116 @@
+"""What a server says of itself and its clients."""
+
+from dataclasses import replace
+
+from exporter.core import block, clients, contexts, leavings, limits, servers
+from exporter.core.step import Step, chain, quiet
+from exporter.core.translate import Pids
+from exporter.model.daemon import Daemon
+from exporter.model.server import DepartureReason, RefusalReason, ServerState
+from exporter.parse import log_message as said
+from exporter.parse.log_line import LogEntry
+
+NOT_READY = 807
+"""CUDA_ERROR_MPS_SERVER_NOT_READY: the server is in FAULT."""
+
+
+def read(daemon: Daemon, at: float, entry: LogEntry, pids: Pids) -> Step:
+    """One more line of a server was written. `pids` has whom a bare number means, where that is another namespace's."""
+    match entry.message:
+        case said.Version(version):
+            return quiet(replace(daemon, version=version))
+        case said.ServerReady():
+            return servers.ready(daemon, at, entry.pid)
+        case said.ClientActive(pid, context) if pid != 0:
+            return chain(
+                servers.seen_alive(daemon, at, entry.pid),
+                lambda daemon: _client_active(daemon, at, entry.pid, pid, context),
+            )
+        case said.ClientDisconnected(pid):
+            left = leavings.disconnected(_settled(daemon, entry.pid, pid), at, entry.stamp, entry.pid, pid)
+            return clients.disconnect(left, at, pid, DepartureReason.EXIT)
+        case _ if entry.pid in daemon.servers:
+            return _known_server_says(daemon, at, entry, pids)
+        case said.FaultHandled() | said.ClientToBeTornDown() | said.ThreadsTold():
+            return chain(
+                servers.seen_alive(daemon, at, entry.pid),
+                lambda daemon: _known_server_says(daemon, at, entry, pids),
+            )
+        case _:
+            return quiet(daemon)
+
+
+def _client_active(daemon: Daemon, at: float, server: int, pid: int, context: int) -> Step:
+    here = daemon.servers.get(server)
+    if here is None:
+        return quiet(daemon)
+    gpu = contexts.place_of(here, pid, context)
+    daemon = servers.with_server(daemon, contexts.accepted(here))
+    return chain(
+        clients.connect(_settled(daemon, server, pid), at, server, pid),
+        lambda daemon: quiet(clients.context_begun(daemon, pid, context, gpu)),
+    )
+
+
+def _settled(daemon: Daemon, server: int, pid: int) -> Daemon:
+    """It is decided whether a client that was connecting is let in."""
+    here = daemon.servers.get(server)
+    if here is None or pid not in here.connecting:
+        return daemon
+    return servers.with_server(daemon, replace(here, connecting=here.connecting - {pid}))
+
+
+def _known_server_says(daemon: Daemon, at: float, entry: LogEntry, pids: Pids) -> Step:
+    pid, message = entry.pid, entry.message
+    known = daemon.servers.get(pid)
+    if known is None:
+        return quiet(daemon)
+    server = block.read(known, at, entry.stamp, message, pids)
+    daemon = daemon if server is known else servers.with_server(daemon, server)
+    match message:
+        case said.ClientConnecting(client, context):
+            daemon = clients.dequeue(daemon, client)
+            server = contexts.begun(server, client, context)
+            if context > 0 and len(server.connecting) < clients.MOST_CLIENTS:
+                server = replace(server, connecting=server.connecting | {client})
+            return quiet(servers.with_server(daemon, server))
+        case said.ClientLimitReached(limit):
+            daemon = servers.with_server(daemon, replace(server, clients_limit=limit))
+            (only,) = server.connecting if len(server.connecting) == 1 else (None,)
+            return clients.refuse(daemon, at, pid, only, RefusalReason.LIMIT)
+        case said.ClientTurnedAway(client):
+            daemon = servers.with_server(daemon, replace(server, refusing=client))
+            return clients.refuse(daemon, at, pid, client, RefusalReason.FAULT)
+        case said.ClientRejected(client, _) if server.refusing == client:
+            return quiet(servers.with_server(daemon, replace(server, refusing=None)))
+        case said.ClientRejected(client, status):
+            reason = RefusalReason.FAULT if status == NOT_READY else RefusalReason.OTHER
+            return clients.refuse(daemon, at, pid, client, reason)
+        case said.ContextExited(client, context):
+            return leavings.context_exited(daemon, at, entry.stamp, pid, client, context)
+        case said.ContextExiting():
+            return leavings.context_exiting(daemon, at, entry.stamp, server, message)
+        case said.ExitRequested(client):
+            return quiet(leavings.exit_requested(daemon, at, client))
+        case said.DeviceAssociated(gpu):
+            return quiet(servers.with_server(daemon, contexts.placed(server, gpu)))
+        case said.ThreadsTold(percentage):
+            return quiet(limits.threads_told(daemon, at, pid, percentage))
+        case said.PinnedMemoryLimitTold(device, limit):
+            return quiet(limits.memory_told(daemon, pid, device, limit))
+        case said.FaultHandled() | said.ClientToBeTornDown() if block.has_begun(known, server):
+            return servers.enter(daemon, at, pid, ServerState.FAULT)
+        case said.ContextDestroyed(device) if server.devices_to_reset:
+            return _device_reset(daemon, at, pid, server.devices_to_reset - {device})
+        case said.ContextCreated() if server.devices_to_reset:
+            # It makes new ones only after all have been destroyed (R515), or for a client that it lets in (R580).
+            return servers.enter(daemon, at, pid, ServerState.ACTIVE)
+        case _:
+            return quiet(daemon)
+
+
+def _device_reset(daemon: Daemon, at: float, pid: int, left: frozenset[int]) -> Step:
+    """The last victim on a device has left; when that is so on all of them, the server is well again."""
+    if not left:
+        return servers.enter(daemon, at, pid, ServerState.ACTIVE)
+    return quiet(servers.with_server(daemon, replace(daemon.servers[pid], devices_to_reset=left)))

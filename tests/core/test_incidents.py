@@ -1,0 +1,332 @@
+"""A fault becomes one incident, however it is told of; what is no fault becomes none."""
+
+from dataclasses import replace
+
+import pytest
+
+from exporter.model.event import EventName
+from exporter.model.incident import Ending, Incident
+from exporter.model.node import Node
+from exporter.model.observation import KernelRecord, Observation
+from tests.builders import (
+    AT,
+    DAEMON,
+    GPU,
+    OTHER_GPU,
+    SENSORS,
+    SERVER,
+    Story,
+    active,
+    at_work,
+    clients,
+    daemon_process,
+    exited,
+    gpu_reading,
+    look,
+    no_daemon,
+    process,
+    server_log,
+    servers,
+    status,
+    told,
+)
+
+A, B, C = 600, 601, 602
+LATE = 700
+
+UP = told(
+    *at_work(),
+    daemon_process(),
+    gpu_reading((A, B, C), **SENSORS),
+    *(line for pid in (A, B, C) for line in server_log(active(pid))),
+    *(process(pid) for pid in (A, B, C)),
+).node
+"""A server with three clients on the one GPU."""
+
+
+def block(*victims: int, at: float = AT + 5, devices: tuple[int, ...] = (0,)) -> tuple[Observation, ...]:
+    """What the server's log tells of a fault."""
+    return server_log(
+        "Server is handling a fatal GPU error.",
+        *(f"Client {{PID: {pid}, Context ID: 1}} on device 0 to be torn down" for pid in victims),
+        "The following devices will be reset:",
+        *map(str, devices),
+        "The following client process have a sticky error set:",
+        *map(str, victims),
+        at=at,
+    )
+
+
+def leaves(*pids: int, at: float) -> tuple[Observation, ...]:
+    """Clients exit: first their contexts end, then they are disconnected."""
+    return tuple(
+        line
+        for pid in pids
+        for line in server_log(
+            f"Client {{PID: {pid}, Context ID: 1}} exiting. Number of active client contexts is 2.",
+            f"Client process {pid} disconnected",
+            at=at,
+        )
+    )
+
+
+def reset(at: float, *devices: int) -> tuple[Observation, ...]:
+    """The last of them has left each device."""
+    return server_log(
+        *(f"Destroy server context on device {device} (NVIDIA H200)" for device in devices or (0,)), at=at
+    )
+
+
+def refused(pid: int, at: float) -> tuple[Observation, ...]:
+    """A newcomer is turned away."""
+    return server_log(
+        f"Server teardown in progress. Refusing to accept new client {{PID: {pid}, Context ID: 0}}",
+        f"Failed to accept client {{PID: {pid}, Context ID: 0}} with status 807",
+        at=at,
+    )
+
+
+def xid(number: int, at: float, pid: int | None = None, place: str = "0000:00:06") -> KernelRecord:
+    """The kernel's log tells of an Xid."""
+    whose = "" if pid is None else f"pid={pid}, name=train.py, "
+    return KernelRecord(at=at, record=f"4,358,58747868,-;NVRM: Xid (PCI:{place}): {number}, {whose}MMU Fault")
+
+
+def time_passes(at: float) -> Observation:
+    """The logs are looked at, and there is nothing new."""
+    return look("log", at=at)
+
+
+def incidents(story: Story) -> list[Incident]:
+    return list(story.node.incidents.values())
+
+
+def only(story: Story) -> Incident:
+    (incident,) = incidents(story)
+    return incident
+
+
+def over(*seen: Observation, start: Node = UP) -> Story:
+    """The story of a fault at 5 s whose victims leave at once, and of all that is still heard of it."""
+    return told(
+        *block(A, B, C), *leaves(A, B, C, at=AT + 5.03), *reset(AT + 5.1), *seen, time_passes(AT + 8), start=start
+    )
+
+
+class TestOne:
+    """One fault is one incident, however many lines tell of it; two in a row are two."""
+
+    def test_a_fault_that_is_over_before_any_poll(self) -> None:
+        """Where all exit at once it takes 0.1 s."""
+        story = over()
+        incident = only(story)
+        assert (incident.ending, incident.affected, incident.gpus) == (Ending.RECOVERED, (A, B, C), (GPU,))
+        assert incident.seconds == pytest.approx(0.1)
+        assert [each.event for each in story.events if each.incident] == [EventName.FAULT, EventName.FAULT_RECOVERED]
+
+    def test_its_opening_is_told_as_soon_as_its_victims_are(self) -> None:
+        """By then the log has told the devices."""
+        story = told(*block(A, B, C), start=UP)
+        (opening,) = story.of(EventName.FAULT)
+        assert (opening.at, opening.daemon, opening.server) == (AT + 5, DAEMON, SERVER)
+        assert opening.as_json()["gpus"] == [GPU]
+
+    def test_a_block_that_is_read_twice(self) -> None:
+        """Its stamp says that it is the same one, also after its end."""
+        assert only(over(*block(A, B, C))).ending is Ending.RECOVERED
+        assert only(told(*block(A, B, C), *block(A, B, C), start=UP)).affected == (A, B, C)
+
+    def test_the_state_adds_nothing_to_the_block(self) -> None:
+        """Whichever comes first."""
+        story = told(
+            status("FAULT", at=AT + 4.9),
+            *block(A, B),
+            status("FAULT", at=AT + 5.5),
+            clients(A, B, at=AT + 5.6),
+            start=UP,
+        )
+        assert only(story).affected == (A, B)
+
+    def test_the_block_tells_whom_a_fault_hit_that_the_state_had_told_of(self) -> None:
+        """What was inferred gives way."""
+        story = told(status("FAULT", at=AT + 4), status("FAULT", at=AT + 4.9), *block(A, B), start=UP)
+        assert only(story).affected == (A, B)
+
+    def test_two_in_a_row(self) -> None:
+        """A newcomer that faults at once, 0.3 s later."""
+        again = (*server_log(active(LATE), at=AT + 5.3), *block(LATE, at=AT + 5.4), *reset(AT + 5.5))
+        story = over(*again)
+        assert [each.affected for each in incidents(story)] == [(A, B, C), (LATE,)]
+        assert story.daemon.totals.faults == len(story.of(EventName.FAULT_RECOVERED)) == 2
+
+    def test_another_one_of_other_clients_while_the_first_holds_on(self) -> None:
+        """On a GPU that the first did not reach."""
+        story = told(*block(A), *block(B, at=AT + 6, devices=(1,)), start=UP)
+        assert [each.affected for each in incidents(story)] == [(A,), (B,)]
+
+    def test_a_second_telling_of_the_same_clients_is_the_same_fault(self) -> None:
+        """Whoever has the error already cannot be hit again."""
+        assert only(told(*block(A, B), *block(B, at=AT + 6), start=UP)).affected == (A, B)
+
+
+class TestAffected:
+    """Everyone with the sticky error, as the log told; else whoever shares the GPU."""
+
+    def test_they_are_who_was_told_in_whatever_part_of_the_block(self) -> None:
+        """The log tells each of them two or three times."""
+        whole = block(A, B)
+        for cut in range(2, len(whole) + 1):
+            incident = only(told(*whole[:cut], *reset(AT + 6), time_passes(AT + 8), start=UP))
+            assert set(incident.affected) <= {A, B}
+            assert A in incident.affected
+
+    def test_where_nothing_was_told_they_are_all_who_share_the_gpu(self) -> None:
+        """And it is said that this was inferred."""
+        story = told(status("FAULT", at=AT + 4), status("FAULT", at=AT + 5), start=UP)
+        assert (set(only(story).affected), only(story).affected_told) == ({A, B, C}, False)
+
+    def test_what_is_known_of_each_is_kept(self) -> None:
+        """They are gone a moment later."""
+        story = over(*(exited(pid, at=AT + 6) for pid in (A, B, C)))
+        tenant = only(story).tenants[A]
+        assert (tenant.user, tenant.command, tenant.memory_bytes.keys()) == ("alice", "train.py", {GPU})
+
+    def test_it_counts(self) -> None:
+        """By clients, not by lines."""
+        assert over().daemon.totals.fault_affected == 3
+
+
+class TestXids:
+    """An Xid joins the fault of its time and GPU, and proves none by itself."""
+
+    @pytest.mark.parametrize("at", [AT + 3.1, AT + 4.98, AT + 5.05, AT + 6.9])
+    def test_one_within_two_seconds_belongs_to_it(self, at: float) -> None:
+        """Before or after the block."""
+        seen = sorted((*block(A, B, C), *reset(AT + 5.1), xid(31, at, A)), key=lambda each: each.at)
+        story = told(*seen, time_passes(AT + 8), start=UP)
+        assert [(each.number, each.pid) for each in only(story).xids] == [(31, A)]
+        assert only(story).started_at == min(at, AT + 5)
+
+    @pytest.mark.parametrize("at", [AT + 2.9, AT + 7.1])
+    def test_one_that_is_further_away_does_not(self, at: float) -> None:
+        """It is an event of its own."""
+        seen = sorted(
+            (*block(A, B, C), *reset(AT + 5.1), xid(31, at, A), time_passes(AT + 8)), key=lambda each: each.at
+        )
+        assert only(told(*seen, start=UP)).xids == ()
+
+    def test_one_alone_is_no_fault(self) -> None:
+        """Nobody got an error."""
+        assert incidents(told(xid(31, AT + 5, A), time_passes(AT + 8), start=UP)) == []
+
+    def test_one_of_a_process_beside_mps_is_nobody_elses(self) -> None:
+        """Though it comes at the same time, on the same GPU."""
+        beside = told(gpu_reading((A, B, C), beside=(801,), at=AT + 1), start=UP).node
+        assert only(over(xid(31, AT + 5.2, 801), start=beside)).xids == ()
+
+    def test_one_of_another_gpu_does_not(self) -> None:
+        """It has other clients."""
+        other = told(gpu_reading((), gpu=OTHER_GPU, index=1, pci_bus_id="00000000:00:07.0"), start=UP).node
+        assert only(over(xid(31, AT + 5.2, place="0000:00:07"), start=other)).xids == ()
+
+
+class TestRecovery:
+    """A server stays in FAULT until the last affected client has let go."""
+
+    HELD = told(*block(A, B, C), *leaves(A, at=AT + 5.1), time_passes(AT + 6.2), start=UP)
+
+    def test_whoever_has_not_let_go_after_a_second_holds_it_up(self) -> None:
+        """At the first moment nobody has."""
+        assert set(only(self.HELD).blockers) == {B, C}
+        assert not only(told(*block(A, B, C), start=UP)).blockers
+
+    def test_they_are_remembered_with_how_long(self) -> None:
+        """Also when they have gone."""
+        left = told(*leaves(B, at=AT + 9), *leaves(C, at=AT + 15), *reset(AT + 15), start=self.HELD.node)
+        blocking = only(left).blocking
+        assert {pid: (stay.since, stay.until) for pid, stay in blocking.items()} == {
+            B: (AT + 5, AT + 9),
+            C: (AT + 5, AT + 15),
+        }
+        assert not only(left).blockers
+
+    def test_each_change_is_told_once(self) -> None:
+        """Who holds it up, and what late evidence adds."""
+        left = told(
+            time_passes(AT + 7.5), *leaves(B, at=AT + 9), *leaves(C, at=AT + 15), *reset(AT + 15), start=self.HELD.node
+        )
+        changes = [*self.HELD.of(EventName.FAULT_CHANGED), *left.of(EventName.FAULT_CHANGED)]
+        assert [each.reason for each in changes] == ["blocking", "suspects", "blocking", "blocking"]
+
+    def test_newcomers_are_refused_meanwhile(self) -> None:
+        """They are told of with the fault."""
+        story = told(*refused(LATE, AT + 7), *reset(AT + 9), time_passes(AT + 9.5), start=self.HELD.node)
+        assert [each.pid for each in only(story).refused] == [LATE]
+        assert story.of(EventName.FAULT_RECOVERED)[0].as_json()["refused"] == [LATE]
+
+    def test_a_server_that_is_killed_ends_it_too(self) -> None:
+        """That is no recovery."""
+        story = told(exited(SERVER, at=AT + 9), servers(at=AT + 10), servers(at=AT + 12), start=self.HELD.node)
+        assert only(story).ending is Ending.SERVER_GONE
+        assert story.daemon.totals.fault_recoveries.count == 0
+
+    def test_so_does_a_daemon(self) -> None:
+        """Nor is that."""
+        story = told(exited(441, at=AT + 9), no_daemon(at=AT + 9.1), start=self.HELD.node)
+        assert only(story).ending is Ending.DAEMON_GONE
+
+    def test_its_time_is_counted(self) -> None:
+        """By the clock of the log."""
+        recoveries = over().daemon.totals.fault_recoveries
+        assert (recoveries.count, recoveries.within[0], recoveries.seconds) == (1, 1, pytest.approx(0.1))
+
+
+class TestRestart:
+    """What was open when the exporter ended is met again, and is the same fault."""
+
+    def restarted(self) -> Node:
+        """The node as the next run begins it."""
+        before = TestRecovery.HELD.node
+        return replace(told().node, incidents=before.incidents)
+
+    def test_a_fault_that_goes_on_is_the_same(self) -> None:
+        """It is neither told nor counted again."""
+        seen = (*at_work()[:3], status("FAULT", at=AT + 20), clients(B, C, at=AT + 20), status("FAULT", at=AT + 25))
+        story = told(*seen, start=self.restarted())
+        assert set(only(story).blockers) == {B, C}
+        assert story.of(EventName.FAULT) == []
+        assert story.daemon.totals.faults == 0
+
+    def test_one_that_was_over_by_then_ends(self) -> None:
+        """When, nobody saw."""
+        story = told(*at_work(), start=self.restarted())
+        assert only(story).ending is Ending.RECOVERED
+
+    def test_a_server_that_is_gone_by_then_ends_it(self) -> None:
+        """The daemon does not list it any more."""
+        seen = (servers(at=AT + 20), servers(at=AT + 22))
+        assert only(told(*seen, start=self.restarted())).ending is Ending.SERVER_GONE
+
+    def test_nothing_ends_before_anything_was_seen(self) -> None:
+        """Not to have looked proves nothing."""
+        assert only(told(time_passes(AT + 20), start=self.restarted())).open
+
+
+class TestNoFault:
+    """Exits, leaving servers and collisions make no incident."""
+
+    @pytest.mark.parametrize(
+        "seen",
+        [
+            leaves(A, B, C, at=AT + 5),
+            (status("FAULT", at=AT + 5), status(f"Server {SERVER} not found", at=AT + 5.1)),
+            (exited(SERVER, at=AT + 5),),
+            (exited(441, at=AT + 5), no_daemon(at=AT + 5)),
+            refused(LATE, AT + 5),
+            server_log("Server is handling", "The following client process have a sticky error set:", "600", at=AT + 5),
+        ],
+        ids=("exits", "a server that leaves", "a killed server", "a killed daemon", "a refusal", "half a line"),
+    )
+    def test_nothing(self, seen: tuple[Observation, ...]) -> None:
+        """None of these harms a neighbour."""
+        assert incidents(told(*seen, time_passes(AT + 8), start=UP)) == []
