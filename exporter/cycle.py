@@ -15,7 +15,8 @@ from exporter.clock import Clock
 from exporter.core import agenda
 from exporter.core.agenda import Rhythm
 from exporter.core.fold import fold
-from exporter.model.event import Event
+from exporter.log import LEVELS
+from exporter.model.event import Event, EventName
 from exporter.model.node import Node
 from exporter.model.observation import Observation, SourceReading
 from exporter.pace import Pace
@@ -23,6 +24,15 @@ from exporter.sources.eye import Inbox
 from exporter.sources.lookout import Asker, Lookout
 
 TICK_SECONDS = 0.5
+
+_LOUD = {
+    EventName.FAULT: "error",
+    EventName.DAEMON_LOST: "error",
+    EventName.FAULT_CHANGED: "warning",
+    EventName.FAULT_RECOVERED: "warning",
+    EventName.SERVER_CRASH_LOOP: "warning",
+    EventName.CLIENT_FAULT_CONTAINED: "warning",
+}
 
 
 class Cycle:
@@ -38,8 +48,8 @@ class Cycle:
         rhythm: Rhythm,
         publish: Callable[[Node], None],
         record: Callable[[Observation], None] | None = None,
-        turned: Callable[[], None] | None = None,
         told: Callable[[Node, Sequence[Event]], None] | None = None,
+        turned: Callable[[], None] | None = None,
     ) -> None:
         """`publish` gets every new node, `record` every observation; `turned` is told of each completed cycle.
 
@@ -52,8 +62,8 @@ class Cycle:
         self._rhythm = rhythm
         self._publish = publish
         self._record = record
-        self._turned = turned
         self._told = told
+        self._turned = turned
         self._log = structlog.get_logger()
         self._pace = Pace(clock.monotonic())
         self._unpublished = False
@@ -81,7 +91,7 @@ class Cycle:
         seen = [*self._seen(timeout), *self._lookout.complaints()]
         events = self._account(sorted(seen, key=lambda each: each.at))
         for event in events:
-            self._log.info(event.event, **{key: value for key, value in event.as_json().items() if key != "event"})
+            self._say(event)
         if self._told is not None:
             self._told(self.node, events)
         self._direct(idle)
@@ -99,6 +109,11 @@ class Cycle:
             for _ in range(self._inbox.qsize()):
                 seen.extend(self._inbox.get_nowait())
         return seen
+
+    def _say(self, event: Event) -> None:
+        """One record each, as loud as it should wake somebody."""
+        fields = {key: value for key, value in event.as_json().items() if key != "event"}
+        self._log.log(LEVELS[_LOUD.get(event.event, "info")], event.event.value, **fields)
 
     def _account(self, seen: list[Observation]) -> tuple[Event, ...]:
         events: list[Event] = []
