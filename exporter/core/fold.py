@@ -1,7 +1,6 @@
 """One observation at a time: what is known after it, and what happened."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import replace
 
 from exporter.core import accounts, agenda, clients, gpus, life, log, naming, replies, servers, users, workloads, xids
 from exporter.core.gpus import NVML
@@ -26,6 +25,7 @@ from exporter.model.observation import (
     ProcessReading,
     SourceReading,
 )
+from exporter.model.replace import replace
 from exporter.model.server import DepartureReason
 
 Told = tuple[Node, tuple[Event, ...]]
@@ -42,8 +42,8 @@ REMEMBERED_SERVERS_SECONDS = 60.0
 
 def fold(node: Node, seen: Observation) -> Told:
     """Take in one observation."""
-    before = xids.settle(replace(node, at=max(node.at, seen.at)))
-    node, explained = _every_daemon(before, lambda daemon: life.explain(daemon, before.at))
+    before = xids.settle(_at(node, seen.at))
+    node, explained = _explained(before)
     node, told = _take(node, seen)
     events = explained + told
     return accounts.account(before, node, events), events
@@ -58,12 +58,23 @@ def fold_all(node: Node, observations: Iterable[Observation]) -> Iterator[Told]:
     yield _every_daemon(node, lambda daemon: life.explain(daemon, node.at, force=True))
 
 
+def _at(node: Node, at: float) -> Node:
+    """The node as it is at this time; the lines of one look all have the same, and there may be thousands."""
+    return node if at <= node.at else replace(node, at=at)
+
+
+def _explained(node: Node) -> Told:
+    if all(daemon.gone_at is None for daemon in node.daemons.values()):
+        return node, ()
+    return _every_daemon(node, lambda daemon: life.explain(daemon, node.at))
+
+
 def _take(node: Node, seen: Observation) -> Told:
     match seen:
-        case ControlReply():
-            return _daemon(node, seen.daemon, lambda daemon: replies.reply_read(users.heard(daemon, seen.pids), seen))
         case LogLine():
             return _daemon(node, seen.daemon, lambda daemon: log.line_read(users.heard(daemon, seen.pids), seen))
+        case ControlReply():
+            return _daemon(node, seen.daemon, lambda daemon: replies.reply_read(users.heard(daemon, seen.pids), seen))
         case LogFile():
             return _daemon(node, seen.daemon, lambda daemon: quiet(_log_file_read(daemon, seen)))
         case LogGap():
@@ -92,7 +103,7 @@ def _take(node: Node, seen: Observation) -> Told:
 def _daemon(node: Node, name: str, take: Callable[[Daemon], Step]) -> Told:
     known = node.daemons.get(name)
     known = known or Daemon(name=name, pipe_directory=name, log_directory="", named_by=NamedBy.DISCOVERED)
-    step = take(replace(known, heard_at=node.at) if known.discovered else known)
+    step = take(replace(known, heard_at=node.at) if known.discovered and known.heard_at != node.at else known)
     daemon, events = users.served(step, node.at, node.processes)
     return replace(node, daemons={**node.daemons, name: daemon}), events
 

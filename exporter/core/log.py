@@ -1,12 +1,11 @@
 """What a line of a daemon's logs says of it, its servers and their clients."""
 
-from dataclasses import replace
-
 from exporter.core import block, clients, life, limits, servers
 from exporter.core.step import Step, chain, counted, quiet
 from exporter.core.translate import translated
 from exporter.model.daemon import Daemon
 from exporter.model.observation import LogLine
+from exporter.model.replace import replace
 from exporter.model.server import DepartureReason, RefusalReason, ServerState
 from exporter.parse import log_message as said
 from exporter.parse.log_line import LogEntry, parse_line
@@ -34,12 +33,12 @@ def line_read(daemon: Daemon, line: LogLine) -> Step:
 
 
 def _count(daemon: Daemon, file: str, *, known: bool) -> Daemon:
-    totals = replace(
-        daemon.totals,
-        log_lines=counted(daemon.totals.log_lines, file),
-        log_lines_unrecognized=counted(daemon.totals.log_lines_unrecognized, file, by=0 if known else 1),
-    )
-    return replace(daemon, totals=totals)
+    totals = daemon.totals
+    unrecognized = totals.log_lines_unrecognized
+    if not known or file not in unrecognized:
+        unrecognized = counted(unrecognized, file, by=0 if known else 1)
+    lines = counted(totals.log_lines, file)
+    return replace(daemon, totals=replace(totals, log_lines=lines, log_lines_unrecognized=unrecognized))
 
 
 def _daemon_says(daemon: Daemon, at: float, message: Message, writer: int) -> Step:
