@@ -198,7 +198,7 @@ def _source_looked(node: Node, seen: SourceReading) -> Told:
     """NVML tells of a GPU by reading it, or not; the logs have no last words that a whole look did not find."""
     if seen.name == NVML:
         return gpus.nvml_looked(node, seen), ()
-    if seen.name == LOGS and seen.problem is None:
+    if seen.name == LOGS and seen.problem is None and not seen.more:
         began = seen.at - seen.seconds
         return _every_daemon(node, lambda daemon: _last_words_read(daemon, seen.at, began))
     return node, ()
