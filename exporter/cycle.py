@@ -66,7 +66,7 @@ class Cycle:
         self._turned = turned
         self._log = structlog.get_logger()
         self._pace = Pace(clock.monotonic())
-        self._unpublished = False
+        self._unpublished = self._grave = False
         self._attended: Node | None = None
 
     def tell(self, seen: Sequence[Observation], rhythm: Rhythm) -> None:
@@ -96,6 +96,7 @@ class Cycle:
             self._told(self.node, events)
         self._direct(idle)
         self._unpublished = self._unpublished or any(_is_news(each) for each in seen)
+        self._grave = self._grave or any(event.grave for event in events)
         self._publish_if_due()
         if self._turned is not None:
             self._turned()
@@ -139,14 +140,17 @@ class Cycle:
 
     def _patience(self) -> float:
         """How long the next cycle may wait: what is news already is not to wait for more."""
-        return min(TICK_SECONDS, self._pace.wait(self._clock.monotonic(), news=self._unpublished))
+        return min(TICK_SECONDS, self._to_wait(self._clock.monotonic()))
+
+    def _to_wait(self, now: float) -> float:
+        return self._pace.wait(now, news=self._unpublished, grave=self._grave)
 
     def _publish_if_due(self) -> None:
         began = self._clock.monotonic()
-        if self._pace.wait(began, news=self._unpublished) == 0:
+        if self._to_wait(began) == 0:
             self._publish(self.node)
             self._pace.published(began, self._clock.monotonic())
-            self._unpublished = False
+            self._unpublished = self._grave = False
 
     def _direct(self, idle: Sequence[tuple[str, Asker]]) -> None:
         """Tell the sources where to look next; ask those daemons whose last answers are all known."""

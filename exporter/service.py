@@ -27,6 +27,7 @@ from exporter.signals import Wishes, wishes
 from exporter.sources.eye import Inbox
 from exporter.sources.lookout import Lookout
 from exporter.sources.nvml import Nvml
+from exporter.store.writer import Writer
 from exporter.view import View
 from exporter.wanted import Wanted
 from exporter.web import Api, Site, WebSecurity, WebServer, activated_listeners
