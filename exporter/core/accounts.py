@@ -4,7 +4,7 @@ A client is put to its owner's account once, when it has connected and it is kno
 is a fault, once for each owner whom it hit. An owner is forgotten when it has had no client, and no fault, for an hour.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
 from exporter.core.workloads import workload_of

@@ -1,5 +1,7 @@
 """Clients: who is connected, who was turned away, who waits for a turn."""
 
+from dataclasses import replace
+
 from exporter.core.step import Step, chain, counted, for_each, latest, quiet, without
 from exporter.model.daemon import Daemon
 from exporter.model.event import Event, EventName
