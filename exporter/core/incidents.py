@@ -67,9 +67,12 @@ def _found(before: Node, node: Node) -> Node:
 def _found_on(node: Node, daemon: Daemon, server: Server) -> Node:
     """One fault is one incident: the block that tells of it, the state, and a second telling of either.
 
-    The state may be told before the block is read, and that it is well again too.
+    The state may be told before the block is read, and that it is well again too. A block from before the server was in
+    FAULT is an earlier fault's.
     """
-    block = server.block
+    if server.state is not ServerState.FAULT:
+        return node
+    block = server.block if server.block is not None and server.block.at >= (server.state_since or 0.0) else None
     of_server = [each for each in node.incidents.values() if (each.daemon, each.server) == (daemon.name, server.pid)]
     here = [each for each in of_server if each.open]
     if block is not None and not any(
@@ -80,7 +83,7 @@ def _found_on(node: Node, daemon: Daemon, server: Server) -> Node:
             return _with(node, replace(untold, block_stamp=block.stamp, ending=None, ended_at=None))
         if not here or _of_others(block.victims, here):
             return _opened(node, daemon, server)
-    elif server.state is ServerState.FAULT and not here:
+    elif not here:
         return _opened(node, daemon, replace(server, block=None))
     return node
 

@@ -159,6 +159,14 @@ class TestOne:
         assert [each.affected for each in incidents(story)] == [(A, B, C), (LATE,)]
         assert story.daemon.totals.faults == len(story.of(EventName.FAULT_RECOVERED)) == 2
 
+    def test_one_that_is_long_forgotten_is_not_found_again(self) -> None:
+        """The server still has the block that told of it."""
+        later = (*server_log(active(LATE), at=AT + 8000), servers(SERVER, at=AT + 9000), status("ACTIVE", at=AT + 9001))
+        story = told(*later, start=over().node)
+        assert (incidents(story), story.daemon.totals.faults) == ([], 1)
+        again = told(status("FAULT", at=AT + 9500), status("FAULT", at=AT + 9510), start=story.node)
+        assert (only(again).block_stamp, only(again).detected_at) == (None, AT + 9510)
+
     def test_another_one_of_other_clients_while_the_first_holds_on(self) -> None:
         """On a GPU that the first did not reach."""
         story = told(*block(A), *block(B, at=AT + 6, devices=(1,)), start=UP)
