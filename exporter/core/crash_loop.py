@@ -21,7 +21,7 @@ CEASED_SECONDS = 300.0
 
 
 def exited(daemon: Daemon, at: float, server: Server) -> Step:
-    """A server has exited: an event, once, where it is one more of many that were never ready."""
+    """A server without clients has exited: an event, once, where it is one more of many that were never ready."""
     if not _failed(daemon, server):
         return quiet(daemon)
     last = daemon.failed_starts
@@ -42,7 +42,7 @@ def _failed(daemon: Daemon, server: Server) -> bool:
     """Whether the log saw it start, and never serve, though nobody wanted it to leave."""
     began = server.uid is not None and server.state in (None, ServerState.INITIALIZING)
     wanted = server.told_to_leave or daemon.quit_at is not None
-    return began and not wanted and not any(each.server == server.pid for each in daemon.clients.values())
+    return began and not wanted
 
 
 def _told(daemon: Daemon, at: float, seconds: float) -> Step:
