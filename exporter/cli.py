@@ -1,40 +1,35 @@
 """The command line: reads it, does what it says, and returns the exit code."""
 
 import contextlib
-import gzip
 import json
 import os
 import sys
-import threading
-import zlib
 from argparse import Namespace
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Literal, TextIO, cast
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 
 from prometheus_client import generate_latest
 
 from exporter import log, status
 from exporter.assembly import Assembly
-from exporter.clock import Clock, SystemClock
-from exporter.config import Config, Reloader, Switch, as_toml, build_config, parse_arguments, parse_duration
-from exporter.core.fold import LOGS, fold, fold_all
-from exporter.core.gpus import NVML
+from exporter.clock import SystemClock
+from exporter.config import Config, Reloader, as_toml, build_config, parse_arguments, parse_duration
+from exporter.core.fold import fold, fold_all
 from exporter.cycle import Cycle
 from exporter.demo import Simulation
-from exporter.errors import ConfigError, ExporterError, RecordingError, ServiceError
-from exporter.glance import Glance
+from exporter.errors import ConfigError, ExporterError, ServiceError
+from exporter.look import look
 from exporter.metrics.catalogue import NodeCollector
-from exporter.model.node import Node
-from exporter.model.observation import GpuReading
-from exporter.recording import Header, RecordedDaemon, RecordedGpu, Recording, write_header, write_observation
+from exporter.recording import Recording, write_header, write_observation
+from exporter.recording_file import opened
+from exporter.recording_header import header_of, header_with_gpus
 from exporter.service import Service
 from exporter.service_socket import ask_service
 from exporter.signals import wishes
 from exporter.sources.eye import Eye, Inbox
 from exporter.sources.lookout import Lookout
-from exporter.sources.nvml import Nvml
-from exporter.sources.reading import within
 from exporter.view import View
+from exporter.wanted import Wanted
 from exporter.web import WebSecurity
 
 SERVICE_SECONDS = 30.0
@@ -42,7 +37,7 @@ SERVICE_SECONDS = 30.0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command. 0: well; 1: it failed, or `status` found something wrong; 2: it was asked wrongly."""
+    """Run a command. 0: well; 1: it failed, or what it shows is not well; 2: it was asked wrongly."""
     parsed = parse_arguments(sys.argv[1:] if arguments is None else arguments)
     try:
         config = build_config(parsed, os.environ)
@@ -70,7 +65,7 @@ def serve(arguments: Namespace, config: Config) -> int:
     inbox: Inbox = Inbox()
     assembly = Assembly(config, clock, inbox)
     reloader = Reloader(arguments, os.environ, config, clock)
-    node = _header(config).node()
+    node = header_of(config).node()
     with contextlib.closing(assembly):
         lookout = assembly.lookout()
         Service(config, node, lookout, inbox, clock, reloader=reloader, driver=assembly.nvml).run()
@@ -95,30 +90,19 @@ def show_status(arguments: Namespace, config: Config) -> int:
     asked = not (arguments.look or arguments.pipe_directory)
     told = ask_service(config.runtime_directory, "status", SERVICE_SECONDS) if asked else None
     if told is None:
-        told = status.told(_look(config))
+        told = status.told(look(config))
     sys.stdout.write(json.dumps(told["node"], indent=2) + "\n" if arguments.json else told["table"])
     return int(told["exit_code"])
 
 
-def _look(config: Config) -> Node:
-    """The node, by one look at everything."""
-    clock = SystemClock()
-    with contextlib.closing(Assembly(config, clock, Inbox(), process_wait=0.0)) as assembly:
-        glance = Glance(_header(config).node(), clock, deadline=assembly.ask_deadline, wait=threading.Event().wait)
-        glance.find(assembly.finder, assembly.units)
-        places = assembly.locator.locate(glance.node.daemons)
-        control = [assembly.control_client(place) for place in places.values()]
-        pods = None if config.collect.pods is Switch.OFF else assembly.pods
-        glance.look(LOGS, assembly.logs.look)
-        glance.watch(assembly.processes, pods)
-        glance.ask(control)
-        if config.collect.nvml is not Switch.OFF:
-            glance.look(NVML, assembly.nvml.look)
-            # Of whose limits to ask is known only when the GPUs are.
-            glance.ask(control)
-            glance.watch(assembly.processes, pods)
-            glance.look_at_strangers(assembly.nvml.look, control)
-        return glance.node
+def show_incidents(arguments: Namespace, config: Config) -> int:
+    """List the faults of the last time, or tell all of one: as the running service knows them."""
+    wanted = Wanted(id=arguments.id, daemon=arguments.daemon, open=arguments.open, limit=arguments.limit)
+    told = ask_service(config.runtime_directory, "incidents", SERVICE_SECONDS, as_json=arguments.json, **asdict(wanted))
+    if told is None:
+        raise _no_service(config)
+    sys.stdout.write(told["text"])
+    return int(told["exit_code"])
 
 
 def pause(_arguments: Namespace, config: Config) -> int:
@@ -134,9 +118,13 @@ def resume(_arguments: Namespace, config: Config) -> int:
 def _command(config: Config, command: str) -> int:
     told = ask_service(config.runtime_directory, command, SERVICE_SECONDS)
     if told is None:
-        raise ServiceError(f"no service answers in {config.runtime_directory}; is it running?")
+        raise _no_service(config)
     print(told["said"])
     return 0
+
+
+def _no_service(config: Config) -> ServiceError:
+    return ServiceError(f"no service answers in {config.runtime_directory}; is it running?")
 
 
 def record(arguments: Namespace, config: Config) -> int:
@@ -145,10 +133,9 @@ def record(arguments: Namespace, config: Config) -> int:
     inbox: Inbox = Inbox()
     seconds = None if arguments.duration is None else parse_duration("--for", arguments.duration)
     ends = None if seconds is None else clock.monotonic() + seconds
-    seen = ((), None) if config.collect.nvml is Switch.OFF else _recorded_node(config, clock)
-    header = _header(config, *seen)
+    header = header_with_gpus(config, clock)
     with (
-        _opened(arguments.file, "w") as file,
+        opened(arguments.file, "w") as file,
         wishes() as told,
         contextlib.closing(Assembly(config, clock, inbox)) as assembly,
     ):
@@ -168,7 +155,7 @@ def record(arguments: Namespace, config: Config) -> int:
 
 def replay(arguments: Namespace, config: Config) -> int:
     """Tell what a recording tells: its events as they happen, or the metrics as they stand at its end."""
-    with _opened(arguments.file, "r") as file:
+    with opened(arguments.file, "r") as file:
         recording = Recording(file)
         last = recording.header.node()
         for node, events in fold_all(last, recording.observations()):
@@ -185,50 +172,9 @@ _COMMANDS: Mapping[str, Callable[[Namespace, Config], int]] = {
     "serve": serve,
     "demo": demo,
     "status": show_status,
+    "incidents": show_incidents,
     "record": record,
     "replay": replay,
     "pause": pause,
     "resume": resume,
 }
-
-
-def _header(config: Config, gpus: tuple[RecordedGpu, ...] = (), driver: str | None = None) -> Header:
-    daemons = tuple(
-        RecordedDaemon(
-            name=daemon.name,
-            pipe_directory=str(daemon.pipe_directory),
-            log_directory=str(daemon.log_directory),
-            expected=daemon.expected,
-            unit=daemon.unit,
-            clients_limit=daemon.clients_limit,
-        )
-        for daemon in config.daemons
-    )
-    return Header(daemons=daemons, gpus=gpus, facts={} if driver is None else {"driver": driver})
-
-
-def _recorded_node(config: Config, clock: Clock) -> tuple[tuple[RecordedGpu, ...], str | None]:
-    """The GPUs and the driver, as far as NVML tells of them in time."""
-    with contextlib.closing(Nvml(clock)) as nvml:
-        look = within(config.look_deadline, nvml.look)
-        readings = [seen for seen in look.observations if isinstance(seen, GpuReading) and seen.index is not None]
-        gpus = tuple(
-            RecordedGpu(index=each.index or 0, uuid=each.gpu, name=each.name or "", pci_bus_id=each.pci_bus_id)
-            for each in readings
-        )
-        return gpus, nvml.driver_version() if readings else None
-
-
-@contextlib.contextmanager
-def _opened(path: str, mode: Literal["r", "w"]) -> Iterator[TextIO]:
-    """A recording to read or write, packed if it is named so; `-` is standard input or output."""
-    if path == "-":
-        yield sys.stdin if mode == "r" else sys.stdout
-        return
-    try:
-        with cast("TextIO", (gzip.open if path.endswith(".gz") else open)(path, f"{mode}t", errors="replace")) as file:
-            yield file
-    except BrokenPipeError:
-        raise
-    except (OSError, EOFError, zlib.error) as error:
-        raise RecordingError(f"{path}: {getattr(error, 'strerror', None) or error}") from error

@@ -39,8 +39,12 @@ class Cycle:
         publish: Callable[[Node], None],
         record: Callable[[Observation], None] | None = None,
         turned: Callable[[], None] | None = None,
+        told: Callable[[Node, Sequence[Event]], None] | None = None,
     ) -> None:
-        """`publish` gets every new node, `record` every observation; `turned` is told of each completed cycle."""
+        """`publish` gets every new node, `record` every observation; `turned` is told of each completed cycle.
+
+        `told` gets the node of every cycle, published or not, and what has happened in it.
+        """
         self.node = node
         self._lookout = lookout
         self._inbox = inbox
@@ -49,6 +53,7 @@ class Cycle:
         self._publish = publish
         self._record = record
         self._turned = turned
+        self._told = told
         self._log = structlog.get_logger()
         self._pace = Pace(clock.monotonic())
         self._unpublished = False
@@ -77,6 +82,8 @@ class Cycle:
         events = self._account(sorted(seen, key=lambda each: each.at))
         for event in events:
             self._log.info(event.event, **{key: value for key, value in event.as_json().items() if key != "event"})
+        if self._told is not None:
+            self._told(self.node, events)
         self._direct(idle)
         self._unpublished = self._unpublished or any(_is_news(each) for each in seen)
         self._publish_if_due()

@@ -9,10 +9,11 @@ from typing import Any
 import structlog
 from prometheus_client import ProcessCollector
 
-from exporter import log, status
+from exporter import incidents, log, status
 from exporter.clock import Clock
 from exporter.config import Config, Reloader
 from exporter.cycle import Cycle
+from exporter.history import History
 from exporter.metrics.catalogue import NodeCollector
 from exporter.metrics.exposition import Exposition
 from exporter.model.named_by import NamedBy
@@ -20,13 +21,14 @@ from exporter.model.node import Node
 from exporter.model.observation import DaemonFound
 from exporter.notify import Notifier
 from exporter.privilege import keep_capabilities_from_children
-from exporter.service_socket import ServiceSocket
+from exporter.service_socket import Commands, ServiceSocket
 from exporter.signals import Wishes, wishes
 from exporter.sources.eye import Inbox
 from exporter.sources.lookout import Lookout
 from exporter.sources.nvml import Nvml
 from exporter.view import View
-from exporter.web import Site, WebSecurity, WebServer, activated_listeners
+from exporter.wanted import Wanted
+from exporter.web import Api, Site, WebSecurity, WebServer, activated_listeners
 
 HEALTHY_SECONDS = 30.0
 """The cycle turns at least twice a second; after this long without a turn it has stopped."""
@@ -48,13 +50,18 @@ class Service:
         *,
         reloader: Reloader | None = None,
         driver: Nvml | None = None,
+        history: History | None = None,
     ) -> None:
-        """`reloader` reads the configuration anew, and `driver` is what can be paused; a demo has neither."""
+        """`reloader` reads the configuration anew, and `driver` is what can be paused; a demo has neither.
+
+        `history` is what has happened before.
+        """
         self._config = config
         self._clock = clock
         self._reloader = reloader
         self._driver = driver
         self._lookout = lookout
+        self._history = History() if history is None else history
         self._exposition = Exposition(clock)
         self._itself = ProcessCollector(registry=None)
         self._notifier = Notifier(os.environ)
@@ -70,6 +77,7 @@ class Service:
             rhythm=config.rhythm,
             publish=self._publish,
             turned=self._turned,
+            told=self._history.take,
         )
 
     def run(self) -> None:
@@ -86,11 +94,13 @@ class Service:
 
     def _web(self) -> WebServer:
         config = self._config
+        api = Api(self._history, now=self._clock.now, directory_of=self._directory_of)
         site = Site(
             self._exposition,
             healthy=lambda: self._still_for() < HEALTHY_SECONDS,
             status=lambda: status.table(self._cycle.node),
             telemetry_path=config.telemetry_path,
+            beside=api.routes,
         )
         security = None if config.web_config_file is None else WebSecurity.load(config.web_config_file)
         listeners = activated_listeners(os.environ, os.getpid()) if config.systemd_socket else ()
@@ -100,7 +110,12 @@ class Service:
         """The service socket, open; none where there is nothing to be told."""
         if self._driver is None:
             return contextlib.nullcontext()
-        commands = {"status": self._status, "pause": self._pause, "resume": self._resume}
+        commands: Commands = {
+            "status": self._status,
+            "incidents": self._incidents,
+            "pause": self._pause,
+            "resume": self._resume,
+        }
         socket = ServiceSocket(self._config.runtime_directory, commands)
         socket.open()
         return contextlib.closing(socket)
@@ -110,10 +125,28 @@ class Service:
         return self._clock.monotonic() - self._turned_at
 
     def _status(self) -> Mapping[str, Any]:
+        return self._stood_still() or status.told(self._cycle.node)
+
+    def _incidents(self, *, as_json: bool, **wanted: Any) -> Mapping[str, Any]:
+        return self._stood_still() or incidents.told(
+            self._history.incidents,
+            Wanted(**wanted),
+            as_json=as_json,
+            now=self._clock.now(),
+            directory_of=self._directory_of,
+        )
+
+    def _stood_still(self) -> Mapping[str, Any] | None:
+        """What is told instead of old news."""
         still_for = self._still_for()
-        if still_for >= HEALTHY_SECONDS:
-            return {"problem": f"the cycle has stood still for {still_for:.0f} s: nothing that it knows is current"}
-        return status.told(self._cycle.node)
+        if still_for < HEALTHY_SECONDS:
+            return None
+        return {"problem": f"the cycle has stood still for {still_for:.0f} s: nothing that it knows is current"}
+
+    def _directory_of(self, daemon: str) -> str | None:
+        """The pipe directory by which a daemon can be asked, with this machine's PIDs; None where there is none."""
+        known = self._cycle.node.daemons.get(daemon)
+        return None if known is None or known.elsewhere else known.pipe_directory
 
     def _pause(self) -> Mapping[str, Any]:
         """Let go of the driver, so that its modules can be unloaded and GPUs reset."""

@@ -1,4 +1,4 @@
-"""The service's unix socket, by which `status`, `pause` and `resume` reach it: one request, one answer, as JSON lines.
+"""The service's unix socket, by which commands like `status` reach it: one request, one answer, as JSON lines.
 
 Only root and the service's own user are answered, whatever the modes of the socket and its directory say.
 """
@@ -22,12 +22,12 @@ PATIENCE_SECONDS = 2.0
 """How long somebody who connects may take to say what they want."""
 
 MOST_BYTES = 4096
-"""A request is one short line."""
+"""A request is one short line: a command, and its arguments by name where it takes any."""
 
 LONGEST_ANSWER = 1 << 26
 _CREDENTIALS = struct.Struct("3i")
 
-Commands = Mapping[str, Callable[[], Mapping[str, Any]]]
+Commands = Mapping[str, Callable[..., Mapping[str, Any]]]
 
 
 class ServiceSocket:
@@ -49,7 +49,7 @@ class ServiceSocket:
                 "no_service_socket",
                 path=str(self._path),
                 problem=error.strerror or str(error),
-                consequence="pause and resume are not to be had, and status looks for itself",
+                consequence="pause, resume and incidents are not to be had, and status looks for itself",
             )
             return
         self._thread.start()
@@ -95,17 +95,17 @@ class ServiceSocket:
             return {"problem": "only root and the service's own user are answered here"}
         try:
             request = json.loads(_line(connection, MOST_BYTES))
-            command = self._commands[request["command"]]
+            command, arguments = self._commands[request["command"]], dict(request.get("arguments", {}))
         except (ValueError, KeyError, TypeError, RecursionError):
             return {"problem": f"no such command; there are {', '.join(self._commands)}"}
         try:
-            return command()
+            return command(**arguments)
         except Exception as error:  # noqa: BLE001 (a defect of ours must cost this one answer, not all later ones)
             structlog.get_logger().exception("command_raised")
             return {"problem": f"unexpected {type(error).__name__}: {error}"}
 
 
-def ask_service(directory: Path, command: str, timeout: float) -> Mapping[str, Any] | None:
+def ask_service(directory: Path, command: str, timeout: float, **arguments: Any) -> Mapping[str, Any] | None:
     """Give the running service a command: its answer, or None where no service answers.
 
     ServiceError where it refuses, or does not answer within `timeout` seconds.
@@ -120,7 +120,10 @@ def ask_service(directory: Path, command: str, timeout: float) -> Mapping[str, A
         except OSError:
             return None
         try:
-            connection.sendall(json.dumps({"command": command}).encode() + b"\n")
+            request = {"command": command, "arguments": arguments} if arguments else {"command": command}
+            # Whoever is turned away may hear so before all is said.
+            with contextlib.suppress(BrokenPipeError):
+                connection.sendall(json.dumps(request).encode() + b"\n")
             answer = json.loads(_line(connection, LONGEST_ANSWER))
         except (OSError, ValueError) as error:
             raise ServiceError(f"{path}: the service does not answer {command}: {error}") from error

@@ -1,14 +1,15 @@
 """A view of the node for those who show it: what there is to tell of, and how it is named and written."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from exporter.core.identity import client_id
+from exporter.core.identity import client_id, used_bytes
 from exporter.model.daemon import Daemon
 from exporter.model.node import Node
+from exporter.model.observation import DaemonName
 from exporter.model.server import Client, Server
-
-LONGEST_TEXT = 128
+from exporter.parse.printable import LONGEST_TEXT as LONGEST_TEXT
+from exporter.parse.printable import printable as printable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,8 +74,27 @@ class View:
         return self.node.at - born
 
 
-def printable(text: str) -> str:
-    """Text that can be shown and encoded: whatever a workload calls itself, it is short and keeps to its line."""
-    if text.isascii() and text.isprintable() and len(text) <= LONGEST_TEXT:
-        return text
-    return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text[:LONGEST_TEXT])
+def memory(node: Node) -> Mapping[int, Mapping[str, int]]:
+    """Bytes that each process uses, by its PID and by GPU."""
+    found: dict[int, dict[str, int]] = {}
+    for uuid, gpu in node.gpus.items():
+        for pid, used in used_bytes(gpu.reading).items():
+            found.setdefault(pid, {})[uuid] = used
+    return found
+
+
+def gpu_name(node: Node, uuid: str) -> str:
+    """A GPU as people call it on this machine: by its index, where that is known."""
+    gpu = node.gpus.get(uuid)
+    return uuid if gpu is None or gpu.reading.index is None else str(gpu.reading.index)
+
+
+def clients_of(daemon: Daemon, server: Server) -> Sequence[Client]:
+    """The clients of one of a daemon's servers."""
+    return [client for client in daemon.clients.values() if client.server == server.pid]
+
+
+def directory_of(node: Node, name: DaemonName) -> str | None:
+    """The pipe directory by which a daemon can be asked with this machine's PIDs; None where there is none."""
+    daemon = node.daemons.get(name)
+    return None if daemon is None or daemon.elsewhere else daemon.pipe_directory

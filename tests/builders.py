@@ -5,13 +5,15 @@ import io
 import json
 import os
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from exporter.core.fold import fold, fold_all
-from exporter.model.daemon import Daemon
+from exporter.model.daemon import RECOVERY_SECONDS, Daemon, Recoveries
 from exporter.model.event import Event, EventName
+from exporter.model.incident import Ending, FaultKind, Incident, Stay, Suspect, Tenant
 from exporter.model.node import Node
 from exporter.model.observation import (
     ControlReply,
@@ -27,6 +29,7 @@ from exporter.model.observation import (
     ProcessReading,
     SourceReading,
 )
+from exporter.model.workload import Workload, WorkloadKind
 from exporter.recording import Header, RecordedDaemon, Recording
 
 AT = 1_000_000.0
@@ -176,6 +179,24 @@ FAULT_BLOCK = (
     str(CLIENT),
 )
 """What a server writes when a fatal fault strikes on device 0."""
+
+
+def tenant(pid: int = CLIENT, name: str | None = "alice", *, kind: WorkloadKind = WorkloadKind.USER) -> Tenant:
+    """A client at the time of a fault, whose owner is known, or is not."""
+    workload = None if name is None else Workload(kind=kind, name=name)
+    return Tenant(pid=pid, client=f"{pid}-1", workload=workload)
+
+
+def suspect(pid: int = CLIENT, confidence: float = 0.62, name: str | None = "alice") -> Suspect:
+    """One who may have done it."""
+    return Suspect(tenant=tenant(pid, name), confidence=confidence, evidence=("It was named.",))
+
+
+def incident(
+    name: str = "f1", *suspects: Suspect, at: float = AT + 3, daemon: str = DAEMON, server: int = SERVER, **known: Any
+) -> Incident:
+    """A fault that is open; `known` is what else is known of it."""
+    return Incident(id=name, daemon=daemon, server=server, started_at=at, detected_at=at, suspects=suspects, **known)
 
 
 SENSORS: Mapping[str, Any] = {
@@ -343,6 +364,35 @@ def faulted() -> Node:
     return told(xid, *server_log(*FAULT_BLOCK, at=AT + 3), start=three_clients()).node
 
 
+def struck(*incidents: Incident, start: Node | None = None, **counted: Any) -> Node:
+    """A node on which there were these faults; `counted` is what its daemon has counted."""
+    present = three_clients() if start is None else start
+    daemon = present.daemons[DAEMON]
+    daemon = replace(daemon, totals=replace(daemon.totals, **counted))
+    return replace(
+        present,
+        daemons={**present.daemons, DAEMON: daemon},
+        incidents={**present.incidents, **{each.id: each for each in incidents}},
+    )
+
+
+def held_up() -> Node:
+    """A fault of which two clients are suspected, and that one of those whom it hit holds up."""
+    lasting = incident(
+        "f2",
+        suspect(600, 0.62),
+        suspect(601, 0.2, "bob"),
+        kind=FaultKind.MEMORY,
+        affected=(600, 601, 602),
+        blocking={601: Stay(since=AT + 4), 602: Stay(since=AT + 4, until=AT + 5)},
+    )
+    over = incident("f1", at=AT + 1, ended_at=AT + 2, ending=Ending.RECOVERED)
+    recoveries = Recoveries(within=(0, 0, 0, *(1,) * (len(RECOVERY_SECONDS) - 3)), count=1, seconds=1.0)
+    return struck(
+        over, lasting, start=faulted(), faults=2, fault_affected=4, fault_recoveries=recoveries, faults_contained=3
+    )
+
+
 CONTAINER, POD, SLUID = "99f3a16e" * 8, "eab5a334-93fe-48a8-b139-9e8079c1f163", "sEKNKTV3WPV500"
 
 
@@ -384,7 +434,7 @@ def limited() -> Node:
     ).node
 
 
-_ALL = (idle, three_clients, full, daemon_dead, no_nvml, gpu_lost, faulted, limited, owned)
+_ALL = (idle, three_clients, full, daemon_dead, no_nvml, gpu_lost, faulted, held_up, limited, owned)
 SCENES = {each.__name__: each for each in _ALL}
 
 

@@ -510,8 +510,8 @@ def test_status_is_a_table(mps: MpsStandIn, nvml: NvmlStandIn, environment: dict
     rows = [line.split() for line in done.stdout.splitlines()[1:]]
     user = psutil.Process().username()
     assert sorted(rows) == sorted(
-        [str(mps.pipe_directory), str(mps.server_pid), "active", str(pid), user, "sleep", "0", f"{mebibytes}", "MiB"]
-        for pid, mebibytes in clients.items()
+        [str(mps.pipe_directory), str(mps.server_pid), "active", str(pid), user, "sleep", "0", f"{used}", "MiB", "A"]
+        for pid, used in clients.items()
     )
 
 

@@ -144,7 +144,7 @@ class TestEveryScene:
         """And no others."""
         labels = {family.name: set(family.labels) for family in CATALOGUE}
         for name, family in families(scene()).items():
-            assert all(sample.labels.keys() == labels[name] for sample in family.samples)
+            assert all(sample.labels.keys() - {"le"} == labels[name] for sample in family.samples)
 
     def test_no_series_is_there_twice(self, scene: Callable[[], Node]) -> None:
         """Prometheus would refuse the whole scrape."""
@@ -250,6 +250,23 @@ class TestThreeClients:
         }
         assert memory == {("600", GPU): 1540, ("601", GPU): 2564, ("600", OTHER_GPU): 700, ("602", OTHER_GPU): 4612}
 
+    def test_whom_each_would_take_along(self) -> None:
+        """The one on both GPUs joins the others; one that has no series of its own counts all the same."""
+        late = told(*server_log(active(700), at=AT + 100), gpu_reading([600, 601, 700]), start=three_clients()).node
+        for present, others in ((three_clients(), 2), (late, 3)):
+            falling = families(present, min_age=15)["cuda_mps_client_failure_domain_clients"].samples
+            assert [each.value for each in falling] == [others] * 3
+
+    def test_nobody_is_taken_along_on_a_gpu_of_ones_own(self) -> None:
+        """The process beside MPS is not counted: it has no part in their faults."""
+        apart = gpu_reading({602: 4612}, beside={801: 1024}, gpu=OTHER_GPU, index=1)
+        others = samples(told(apart, start=three_clients()).node, "cuda_mps_client_failure_domain_clients")
+        assert {each.labels["client"].partition("-")[0]: each.value for each in others} == {
+            "600": 1,
+            "601": 1,
+            "602": 0,
+        }
+
     def test_the_gpus(self) -> None:
         """What they hold, and who is beside MPS on them."""
         present = three_clients()
@@ -284,6 +301,7 @@ class TestFull:
         assert value(full(), "cuda_mps_server_clients_limit", server=str(SERVER)) == 48
         assert len(samples(full(), "cuda_mps_client_info")) == 48
         assert len(samples(full(), "cuda_mps_client_memory_used_bytes")) == 48
+        assert {each.value for each in samples(full(), "cuda_mps_client_failure_domain_clients")} == {47}
 
     def test_those_turned_away_are_counted(self) -> None:
         """None of them counts as connected."""
@@ -362,6 +380,13 @@ class TestBlind:
             "cuda_mps_client_memory_used_bytes",
         ):
             assert {each.labels["gpu"] for each in samples(present, name)} == read
+
+    @pytest.mark.parametrize("scene", [no_nvml, gpu_lost])
+    def test_whom_a_client_would_take_along_is_not_said_where_it_may_be_on_that_gpu_too(
+        self, scene: Callable[[], Node]
+    ) -> None:
+        """A smaller number would look like safety."""
+        assert not samples(scene(), "cuda_mps_client_failure_domain_clients")
 
     def test_its_clients_are_still_there(self) -> None:
         """Others tell of them."""

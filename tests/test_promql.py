@@ -7,6 +7,7 @@ from pathlib import Path
 import promql_parser
 import pytest
 import yaml
+from prometheus_client.core import HistogramMetricFamily
 
 from exporter.metrics.catalogue import CATALOGUE
 from exporter.metrics.reference import reference
@@ -19,6 +20,9 @@ FENCED = re.compile(r"^```promql\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 OF_PROMETHEUS = {"job", "instance"}
 LABELS = {family.name: OF_PROMETHEUS | set(family.labels) for family in CATALOGUE} | {"up": OF_PROMETHEUS}
+for histogram in (family for family in CATALOGUE if family.kind is HistogramMetricFamily):
+    LABELS |= {histogram.name + suffix: LABELS[histogram.name] for suffix in ("_count", "_sum")}
+    LABELS[f"{histogram.name}_bucket"] = LABELS[histogram.name] | {"le"}
 
 
 def expressions() -> Iterator[tuple[str, str]]:

@@ -360,13 +360,16 @@ class TestReplay:
         assert [state for state, on in samples(text, "cuda_mps_daemon_state").items() if on] == ["up"]
 
     def test_events_are_json_objects_one_a_line(self, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-        """Each with its time, its name and its daemon, and only what applies besides."""
+        """Each with its time, its name and its daemon or GPU, and only what applies besides."""
         trap = scenario("fatal_trap")
         path = tmp_path / "trap.jsonl"
         path.write_text(trap.text)
         told = [json.loads(line) for line in replayed(capsys, "--events", path).splitlines()]
         assert told == [event.as_json() for event in trap.story.events]
-        assert all({"at", "event", "daemon"} <= each.keys() and None not in each.values() for each in told)
+        for each in told:
+            whose = "gpu" if each["event"] == "gpu_xid" else "daemon"
+            assert {"at", "event", whose} <= each.keys()
+            assert None not in each.values()
 
     def test_it_reads_standard_input_as_a_process_of_its_own(self) -> None:
         """`-` is standard input, as everywhere."""

@@ -7,6 +7,7 @@ import pytest
 
 from exporter import status
 from exporter.model.node import Node
+from exporter.status_object import node_object
 from tests.builders import (
     AT,
     CLIENT,
@@ -45,12 +46,14 @@ from tests.builders import (
 )
 
 THREE_CLIENTS = """\
-DAEMON           SERVER  STATE      PID  USER   COMMAND      GPU    MEMORY
-/tmp/nvidia-mps     513  active     600  alice  train.py     0    1540 MiB
-/tmp/nvidia-mps     513  active     600  alice  train.py     1     700 MiB
-/tmp/nvidia-mps     513  active     601  bob    vllm         0    2564 MiB
-/tmp/nvidia-mps     513  active     602  alice  eval.py      1    4612 MiB
-none                  -  bypassing  801  carol  jupyter-lab  1    1024 MiB
+DAEMON           SERVER  STATE      PID  USER   COMMAND      GPU    MEMORY  DOMAIN
+/tmp/nvidia-mps     513  active     600  alice  train.py     0    1540 MiB  A
+/tmp/nvidia-mps     513  active     600  alice  train.py     1     700 MiB  A
+/tmp/nvidia-mps     513  active     601  bob    vllm         0    2564 MiB  A
+/tmp/nvidia-mps     513  active     602  alice  eval.py      1    4612 MiB  A
+none                  -  bypassing  801  carol  jupyter-lab  1    1024 MiB  -
+domain A: 3 clients on GPUs 0 and 1 fall together: a fatal fault of one ends all
+  joined by 600 (train.py) on GPUs 0 and 1; one daemon a GPU keeps them apart, and gives a client one GPU
 log: server.log cannot be read: Permission denied
 """
 
@@ -95,16 +98,16 @@ class TestTable:
 
     def test_whose_work_a_client_is_has_a_column_where_it_is_not_a_users(self) -> None:
         """In few words, so that a row still fits 100 columns."""
-        lines = status.table(owned()).splitlines()
+        lines = status.table(owned()).splitlines()[:10]
         column = lines[0].index("WORKLOAD")
-        assert [line[column : column + 26].rstrip() for line in lines[1:]] == [
+        assert [line[column : column + 24].rstrip() for line in lines[1:]] == [
             "pod train-0",
             "pod train-0",
             "pod train-0",
             "job 42",
             f"job {SLUID}",
             f"container {CONTAINER[:12]}",
-            "vllm@llama\\x2d70b.servi…",
+            "vllm@llama\\x2d70b.ser…",
             "-",
             "-",
         ]
@@ -154,7 +157,7 @@ class TestJson:
 
     def test_a_servers_limits(self) -> None:
         """What each of its clients may have of a GPU."""
-        (server,) = status.as_json(limited())["daemons"][0]["servers"]
+        (server,) = node_object(limited())["daemons"][0]["servers"]
         assert server["active_thread_ratio"] == 0.5
         assert server["pinned_memory_limit_bytes"] == {OTHER_GPU: 2 << 30}
 
@@ -163,7 +166,7 @@ class TestJson:
         used = (1 << 30) + CONTEXT_BYTES
         who = process(ticks=36, cgroup="0::/system.slice/train.service\n")
         present = told(*at_work(CLIENT), daemon_process(), who, gpu_reading([CLIENT]), look()).node
-        assert json.loads(json.dumps(status.as_json(present))) == {
+        assert json.loads(json.dumps(node_object(present))) == {
             "at": AT,
             "daemons": [
                 {
@@ -195,6 +198,7 @@ class TestJson:
                                     "slurm_job_sluid": None,
                                     "workload": {"kind": "unit", "name": "train.service"},
                                     "memory_used_bytes": {GPU: used},
+                                    "failure_domain": {"others": [], "gpus": [GPU]},
                                 }
                             ],
                         }
@@ -212,12 +216,13 @@ class TestJson:
                     "bypassing": [],
                 }
             ],
+            "incidents": [],
             "sources": {"nvml": {"problem": None}},
         }
 
     def test_to_whom_clients_belong(self) -> None:
         """As the labels of their info have it."""
-        (server,) = status.as_json(owned())["daemons"][0]["servers"]
+        (server,) = node_object(owned())["daemons"][0]["servers"]
         by_pid = {client["pid"]: client for client in server["clients"]}
         assert (by_pid[600]["pod_uid"], by_pid[600]["pod"], by_pid[600]["namespace"]) == (POD, "train-0", "team-a")
         assert (by_pid[600]["container"], by_pid[604]["container"]) == (CONTAINER, CONTAINER)
@@ -227,12 +232,12 @@ class TestJson:
 
     def test_who_waits_and_who_bypasses(self) -> None:
         """By their PIDs."""
-        assert status.as_json(waiting())["daemons"][0]["waiting"] == [601]
-        assert [gpu["bypassing"] for gpu in status.as_json(three_clients())["gpus"]] == [[], [801]]
+        assert node_object(waiting())["daemons"][0]["waiting"] == [601]
+        assert [gpu["bypassing"] for gpu in node_object(three_clients())["gpus"]] == [[], [801]]
 
     def test_what_could_not_be_seen(self) -> None:
         """Null, with the reason."""
-        told_of = status.as_json(no_nvml())
+        told_of = node_object(no_nvml())
         assert [(gpu["problem"], gpu["memory_used_bytes"]) for gpu in told_of["gpus"]] == [
             ("NVML is not there", None),
             ("NVML is not there", None),
@@ -243,7 +248,7 @@ class TestJson:
 
     def test_a_lost_gpu_is_named_with_its_problem(self) -> None:
         """The other one has none."""
-        gpus = {gpu["uuid"]: gpu["problem"] for gpu in status.as_json(gpu_lost())["gpus"]}
+        gpus = {gpu["uuid"]: gpu["problem"] for gpu in node_object(gpu_lost())["gpus"]}
         assert gpus[GPU] is None
         assert gpus[OTHER_GPU]
 

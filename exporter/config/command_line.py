@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     Commands = argparse._SubParsersAction[argparse.ArgumentParser]  # noqa: SLF001
 
 
+MOST_LISTED = 20
+"""Incidents that `incidents` lists, unless told otherwise."""
+
+
 def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     """Read the command line; argparse itself ends the program, with exit code 2, on words that it does not know.
 
@@ -29,6 +33,7 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     _add_serve(commands)
     _add_status(commands)
+    _add_incidents(commands)
     _add_record(commands)
     _add_replay(commands)
     _add_demo(commands)
@@ -54,6 +59,21 @@ def _add_status(commands: "Commands") -> None:
         "--look",
         action="store_true",
         help="look for oneself, as with --pipe-directory (default: the running service is asked, if there is one)",
+    )
+
+
+def _add_incidents(commands: "Commands") -> None:
+    parser = _command(
+        commands,
+        "incidents",
+        "list the faults of the last time: what broke, whom it hit, who may have done it, who holds up recovery",
+    )
+    parser.add_argument("id", metavar="ID", nargs="?", help="this one alone, with all that is known of it, in words")
+    parser.add_argument("--json", action="store_true", help="as JSON, for programs")
+    parser.add_argument("--open", action="store_true", help="only those from which the server has not recovered")
+    parser.add_argument("--daemon", metavar="NAME", help="only those of one daemon, by its name in metrics")
+    parser.add_argument(
+        "--limit", type=_count, default=MOST_LISTED, metavar="N", help=f"the newest so many (default: {MOST_LISTED})"
     )
 
 
@@ -135,6 +155,12 @@ def _add_flag(parser: argparse.ArgumentParser, option: Option, default: str) -> 
         metavar=None if option.kind.choices else option.kind.metavar,
         help=meaning,
     )
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError("write a whole number from 1 on")
+    return int(text)
 
 
 def default_text(option: Option, command: str) -> str:

@@ -14,7 +14,7 @@ from exporter.log import FORMATS, LEVELS
 WATCHING = ("serve", "status", "record")
 """The commands that watch this node."""
 
-CONFIGURED = (*WATCHING, "pause", "resume")
+CONFIGURED = (*WATCHING, "incidents", "pause", "resume")
 """Those that read the configuration file."""
 
 _SERVING = ("serve", "demo")
@@ -34,6 +34,7 @@ DEFAULTS = Config(daemons=())
 
 DEFAULTS_OF: Mapping[str, Mapping[str, object]] = {
     "status": {"log_level": "warning"},
+    "incidents": {"log_level": "warning"},
     # A recording has only what it has, so there nobody is too young.
     "replay": {"log_level": "warning", "client_min_age": 0.0},
 }

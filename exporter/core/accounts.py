@@ -1,7 +1,7 @@
 """What each owner's clients have done: counts that outlive the clients, and are bounded all the same.
 
-A client is put to its owner's account once, when it has connected and it is known who it is, whichever comes last. An
-owner is forgotten when it has had no client for an hour.
+A client is put to its owner's account once, when it has connected and it is known who it is, whichever comes last; so
+is a fault, once for each owner whom it hit. An owner is forgotten when it has had no client, and no fault, for an hour.
 """
 
 from collections.abc import Iterable, Mapping
@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from exporter.core.workloads import workload_of
 from exporter.model.event import Event, EventName
+from exporter.model.incident import Tenant
 from exporter.model.node import Node
 from exporter.model.workload import Account, Workload
 
@@ -36,8 +37,15 @@ def account(before: Node, node: Node, events: Iterable[Event]) -> Node:
     return replace(node, unattributed=frozenset(unattributed))
 
 
+def faulted(node: Node, affected: Iterable[Tenant], suspect: Tenant | None) -> Node:
+    """Take a fault to the accounts of those whom it hit, however many clients each had, and of who is suspected."""
+    for workload in dict.fromkeys(tenant.workload for tenant in affected):
+        node = _used(node, workload, affected=1)
+    return _used(node, None if suspect is None else suspect.workload, suspected=1)
+
+
 def forget(node: Node) -> Node:
-    """Close the accounts of those who have had no client for long."""
+    """Close the accounts of those who have had no client, and no fault, for long."""
     if all(node.at - each.used_at <= FORGOTTEN_SECONDS for each in node.accounts.values()):
         return node
     for workload in _present(node):
@@ -52,12 +60,18 @@ def _present(node: Node) -> frozenset[Workload]:
     return frozenset(workload for workload in workloads if workload is not None)
 
 
-def _used(node: Node, workload: Workload | None, *, connected: int = 0) -> Node:
-    """An owner has a client now, or had one up to now. One that has no account gets it with a client that connects."""
-    known = None if workload is None else node.accounts.get(workload, Account(used_at=node.at))
-    if workload is None or known is None or not known.connected + connected:
+def _used(node: Node, workload: Workload | None, *, connected: int = 0, affected: int = 0, suspected: int = 0) -> Node:
+    """An owner has a client now, or had one up to now. One that has no account gets it with what there is to count."""
+    if workload is None or (workload not in node.accounts and not connected + affected + suspected):
         return node
-    known = replace(known, used_at=node.at, connected=known.connected + connected)
+    known = node.accounts.get(workload, Account(used_at=node.at))
+    known = replace(
+        known,
+        used_at=node.at,
+        connected=known.connected + connected,
+        faults_affected=known.faults_affected + affected,
+        faults_suspected=known.faults_suspected + suspected,
+    )
     return replace(node, accounts=_bounded({**node.accounts, workload: known}))
 
 
@@ -66,7 +80,3 @@ def _bounded(accounts: Mapping[Workload, Account]) -> Mapping[Workload, Account]
         return accounts
     oldest = min(accounts, key=lambda workload: accounts[workload].used_at)
     return {workload: each for workload, each in accounts.items() if workload != oldest}
-
-
-def faulted(node, affected, suspect):
-    return node

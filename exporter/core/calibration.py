@@ -26,20 +26,22 @@ class Measured:
         return (rate + squared / 2 - spread) / (1 + squared)
 
 
-IN_RESET = Measured(13, 13)
+IN_RESET = Measured(17, 17)
 """Of a fault that is no memory fault: the client whose worker was in reset when it left had trapped."""
 
-CUT_OFF = Measured(33, 33)
-"""The client that had gone just before a failed fetch of instructions: its kernel had still been running."""
+CUT_OFF = Measured(49, 49)
+"""The only client that left in time before a kernel's instructions could not be fetched: the kernel was its own."""
 
-CUT_OFF_SECONDS = (0.08, 0.17)
-"""So long before the fault the contexts end of a client that goes with a kernel in flight: 95 to 145 ms in 33 trials,
+CUT_OFF_SECONDS = (0.085, 0.165)
+"""So long before the fault the contexts end of a client that goes with a kernel in flight: 95 to 154 ms in 49 trials,
 whatever ended it, an ordinary exit included. Whoever leaves earlier or later did not do it that way."""
 
+SIGNALLED = 0.65
+"""Of several that left in that time, the one that was ended by a signal: right in 2 of 2 trials, which is not much."""
+
 KILLED_THEN, GONE_THEN, EXITED_THEN = 0.7, 0.6, 0.5
-"""Of a client that had gone at that time where nobody tells what kind of access failed: ended by a signal, gone nobody
-knows how, exited with a code. Any of the three may as well have left an idle GPU behind by chance: planted, it looks
-the same. So none of them is ever very likely to have done it."""
+"""Of the only client that left in that time, where nobody tells what kind of access failed: ended by a signal, gone
+nobody knows how, exited with a code. Each may have left an idle GPU, by chance: planted, that looks the same."""
 
 ALONE = 0.75
-"""Of the only client that was hit. It may be the victim of one that was not seen to leave."""
+"""Of the only client that was hit: it may be the victim of one that was not seen to leave."""

@@ -7,7 +7,7 @@ the connected components of clients and GPUs (measured, R580, where a client on 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-from exporter.core.devices import by_its_ordinals
+from exporter.core.devices import by_its_ordinals, served
 from exporter.model.daemon import Daemon
 from exporter.model.node import Node
 from exporter.model.observation import GpuReading, GpuUuid
@@ -24,11 +24,12 @@ class Domain:
 
 
 def domains(node: Node, daemon: Daemon) -> Mapping[int, tuple[Domain, ...]]:
-    """The domains by server. A client of which it is not known where it is has none."""
-    everybody = places(node, daemon, daemon.clients)
+    """The domains by server. A client of which it is not known on which GPUs it is, on all of them, has none."""
+    whole = _whole(node, daemon)
     by_server: dict[int, dict[int, Gpus]] = {server: {} for server in daemon.servers}
-    for pid, gpus in everybody.items():
-        by_server.setdefault(daemon.clients[pid].server, {})[pid] = gpus
+    for pid, gpus in places(node, daemon, daemon.clients).items():
+        if whole or _logged(daemon, pid):
+            by_server.setdefault(daemon.clients[pid].server, {})[pid] = gpus
     return {server: tuple(_domains(placed)) for server, placed in by_server.items()}
 
 
@@ -39,20 +40,27 @@ def domain_of(node: Node, daemon: Daemon, pid: int) -> Domain | None:
 
 
 def gpus_of(node: Node, daemon: Daemon, pid: int) -> Gpus | None:
-    """The GPUs on which a client has contexts, or had until a moment ago; None where that cannot be told."""
+    """The GPUs on which a client is known to be, or to have been until a moment ago; None where none is known."""
     return places(node, daemon, (pid,)).get(pid)
 
 
 def places(node: Node, daemon: Daemon, pids: Collection[int]) -> Mapping[int, Gpus]:
-    """Where clients are, as the log told and as NVML sees them; else on the only GPU that the daemon has."""
+    """On which GPUs these are: as the log told, and as NVML sees them; else on the only one that the daemon has."""
     found = {pid: set(_logged(daemon, pid)) for pid in pids}
     for uuid, gpu in node.gpus.items():
-        for pid in _holders(gpu.reading):
-            if pid in found:
-                found[pid].add(uuid)
+        for pid in found.keys() & _holders(gpu.reading):
+            found[pid].add(uuid)
     every = frozenset(by_its_ordinals(node, daemon).values())
     otherwise = every if len(every) == 1 else frozenset()
     return {pid: frozenset(gpus) or otherwise for pid, gpus in found.items() if gpus or otherwise}
+
+
+def _whole(node: Node, daemon: Daemon) -> bool:
+    """Whether it is told of all GPUs on which this daemon's clients may be who is there."""
+    if len(by_its_ordinals(node, daemon)) == 1:
+        return True
+    readings = (gpu.reading for gpu in node.gpus.values() if served(daemon, gpu.reading))
+    return all(reading.compute_processes is not None and not reading.mig_mode for reading in readings)
 
 
 def _logged(daemon: Daemon, pid: int) -> Gpus:
@@ -60,22 +68,22 @@ def _logged(daemon: Daemon, pid: int) -> Gpus:
     return frozenset() if known is None else known.gpus
 
 
-def _holders(reading: GpuReading) -> Iterable[int]:
+def _holders(reading: GpuReading) -> set[int]:
     """The processes that have a context on this GPU.
 
     Until it has made its first one, a client is in the MPS list of every GPU, with no memory (measured, R580). Under
     MIG, what the lists say is of all instances together (nvml.h), and a client is on one.
     """
     if reading.mig_mode:
-        return
-    yield from (process.pid for process in reading.compute_processes or ())
-    yield from (process.pid for process in reading.mps_processes or () if process.used_bytes)
+        return set()
+    begun = {process.pid for process in reading.mps_processes or () if process.used_bytes}
+    return begun | {process.pid for process in reading.compute_processes or ()}
 
 
-def _domains(places: Mapping[int, Gpus]) -> Iterable[Domain]:
-    members: dict[Gpus, set[int]] = {joined: set() for joined in _joined(dict.fromkeys(places.values()))}
+def _domains(placed: Mapping[int, Gpus]) -> Iterable[Domain]:
+    members: dict[Gpus, set[int]] = {joined: set() for joined in _joined(dict.fromkeys(placed.values()))}
     whole = {gpu: joined for joined in members for gpu in joined}
-    for pid, gpus in places.items():
+    for pid, gpus in placed.items():
         members[whole[next(iter(gpus))]].add(pid)
     return (Domain(clients=frozenset(pids), gpus=gpus) for gpus, pids in members.items())
 

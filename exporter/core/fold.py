@@ -7,6 +7,7 @@ from exporter.core import (
     accounts,
     agenda,
     clients,
+    deaths,
     gpus,
     incidents,
     leavings,
@@ -15,6 +16,7 @@ from exporter.core import (
     naming,
     replies,
     servers,
+    sightings,
     users,
     workloads,
     xids,
@@ -63,7 +65,8 @@ def fold(node: Node, seen: Observation) -> Told:
     node, told = _take(node, seen)
     events = explained + told
     node, faults = incidents.follow(last, accounts.account(before, node, events), events)
-    return node, events + faults
+    node, unclaimed = sightings.settle(node)
+    return node, events + faults + unclaimed
 
 
 def fold_all(node: Node, observations: Iterable[Observation]) -> Iterator[Told]:
@@ -74,8 +77,9 @@ def fold_all(node: Node, observations: Iterable[Observation]) -> Iterator[Told]:
     last = node
     node = xids.settle(node, force=True)
     node, explained = _every_daemon(node, lambda daemon: life.explain(daemon, node.at, force=True))
-    node, told = incidents.follow(last, node, explained, force=True)
-    yield node, explained + told + incidents.still_open(node)
+    node, faults = incidents.follow(last, node, explained, force=True)
+    node, unclaimed = sightings.settle(node, force=True)
+    yield node, explained + faults + unclaimed + incidents.still_open(node)
 
 
 def _take(node: Node, seen: Observation) -> Told:
@@ -106,7 +110,7 @@ def _take(node: Node, seen: Observation) -> Told:
         case GpuEvent():
             return xids.event_read(node, seen), ()
         case KernelRecord():
-            return xids.record_read(node, seen), ()
+            return deaths.record_read(xids.record_read(node, seen), seen), ()
 
 
 def _daemon(node: Node, name: str, take: Callable[[Daemon], Step]) -> Told:
@@ -155,6 +159,7 @@ def _process_exited(node: Node, seen: ProcessExit) -> Told:
     known = node.processes.get(seen.pid)
     if known is not None and known.start_ticks != seen.start_ticks:
         return node, ()
+    node = deaths.exited(node, seen)
     processes = {pid: process for pid, process in node.processes.items() if pid != seen.pid}
     return _every_daemon(replace(node, processes=processes), lambda daemon: _member_exited(daemon, seen))
 
@@ -180,7 +185,8 @@ def _forget(node: Node) -> Node:
     }
     wanted = agenda.watched(node)
     processes = {pid: process for pid, process in node.processes.items() if pid in wanted}
-    return accounts.forget(_forget_pods(replace(node, daemons=daemons, processes=processes)))
+    node = deaths.forget(replace(node, daemons=daemons, processes=processes))
+    return accounts.forget(_forget_pods(node))
 
 
 def _forget_pods(node: Node) -> Node:

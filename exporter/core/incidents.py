@@ -65,16 +65,19 @@ def _found(before: Node, node: Node) -> Node:
 
 
 def _found_on(node: Node, daemon: Daemon, server: Server) -> Node:
-    """One fault is one incident: the block that told of it, the state, and a second telling of either."""
+    """One fault is one incident: the block that tells of it, the state, and a second telling of either.
+
+    The state may be told before the block is read, and that it is well again too.
+    """
     block = server.block
     of_server = [each for each in node.incidents.values() if (each.daemon, each.server) == (daemon.name, server.pid)]
     here = [each for each in of_server if each.open]
     if block is not None and not any(
         is_same(block, each.detected_at, each.block_stamp) for each in of_server if each.block_stamp is not None
     ):
-        unread = next((each for each in here if each.block_stamp is None), None)
-        if unread is not None:
-            return _with(node, replace(unread, block_stamp=block.stamp))
+        untold = next((each for each in of_server if each.block_stamp is None and not each.told), None)
+        if untold is not None:
+            return _with(node, replace(untold, block_stamp=block.stamp, ending=None, ended_at=None))
         if not here or _of_others(block.victims, here):
             return _opened(node, daemon, server)
     elif server.state is ServerState.FAULT and not here:
@@ -217,9 +220,9 @@ def _counted(node: Node, was: Incident, incident: Incident) -> Node:
     """Counters grow with what was added, so that none of it is counted twice."""
     affected = len(set(incident.affected) - set(was.affected))
     daemon = node.daemons.get(incident.daemon)
-    if daemon is not None and (affected or was.ending is not incident.ending):
+    if daemon is not None and (affected or incident.told):
         totals = replace(daemon.totals, fault_affected=daemon.totals.fault_affected + affected)
-        if was.open and incident.ending is Ending.RECOVERED and incident.seconds is not None:
+        if incident.told and incident.ending is Ending.RECOVERED and incident.seconds is not None:
             totals = replace(totals, fault_recoveries=recovery.counted(totals.fault_recoveries, incident.seconds))
         node = replace(node, daemons={**node.daemons, daemon.name: replace(daemon, totals=totals)})
     if incident.settled and not was.settled:

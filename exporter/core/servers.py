@@ -140,7 +140,8 @@ def status_told(daemon: Daemon, at: float, asked_at: float, pid: int, state: Ser
     """The daemon tells a server's state.
 
     FAULT needs a second witness, since a server that has just left is called so once (measured, R580): the log's
-    block, another FAULT, or clients that it still lists. What was asked before the log told of a fault is older.
+    block, another FAULT, or clients that it still lists. What was asked before the log told of a fault, or of its end,
+    is older.
     """
     server = daemon.servers.get(pid)
     if server is None:
@@ -148,7 +149,8 @@ def status_told(daemon: Daemon, at: float, asked_at: float, pid: int, state: Ser
     if state is not ServerState.FAULT:
         overtaken = server.state is ServerState.FAULT and (server.state_since or at) > asked_at
         return quiet(daemon) if overtaken else enter(daemon, at, pid, state)
-    if server.state is ServerState.FAULT:
+    overtaken = server.state is not None and (server.state_since or at) > asked_at
+    if server.state is ServerState.FAULT or overtaken:
         return quiet(daemon)
     suspected_at = server.fault_suspected_at
     if suspected_at is not None and at - suspected_at >= FRESH_SECONDS:

@@ -10,11 +10,13 @@ from dataclasses import replace
 from exporter.core import calibration
 from exporter.model.clues import Vanished
 from exporter.model.incident import FaultKind, Incident, Suspect
+from exporter.model.xids import FailedAccess
 from exporter.parse.xid_catalogue import exonerates
 
 INSTRUCTIONS = "GCC"
-"""The GPU's cache of instructions and constants. A kernel whose client has gone fails to fetch its own instructions; a
-wild pointer's access comes from elsewhere (measured, R580)."""
+HIGHEST_ADDRESS = 1 << 47
+"""The GPU's cache of instructions and constants, and where a process has these. The kernel of a client that has gone
+cannot fetch its own instructions; a wild pointer fails elsewhere, and a wild jump beyond (measured, R580)."""
 
 ILLEGAL_ADDRESS = 31
 
@@ -39,7 +41,7 @@ def judged(incident: Incident) -> Incident:
 
 
 def _kind(incident: Incident, gone: Mapping[int, Vanished]) -> FaultKind:
-    if incident.suspect is not None and incident.suspect.tenant.pid in gone and incident.suspect.confidence >= 0.5:
+    if gone and (_lost_its_instructions(incident) or (incident.suspect and incident.suspect.tenant.pid in gone)):
         return FaultKind.CLIENT_KILLED
     if incident.clues.named is not None or _numbers(incident) & {ILLEGAL_ADDRESS}:
         return FaultKind.MEMORY
@@ -50,8 +52,12 @@ def _numbers(incident: Incident) -> set[int]:
     return {xid.number for xid in incident.xids}
 
 
-def _units(incident: Incident) -> set[str]:
-    return {xid.unit for xid in incident.xids if xid.unit is not None}
+def _accesses(incident: Incident) -> tuple[FailedAccess, ...]:
+    return tuple(xid.access for xid in incident.xids if xid.access is not None)
+
+
+def _lost_its_instructions(incident: Incident) -> bool:
+    return any(each.unit == INSTRUCTIONS and each.address < HIGHEST_ADDRESS for each in _accesses(incident))
 
 
 def _cut_off(incident: Incident) -> Mapping[int, Vanished]:
@@ -72,31 +78,49 @@ def _blamed(incident: Incident, gone: Mapping[int, Vanished]) -> Blame:
     if in_reset and incident.clues.named is None and ILLEGAL_ADDRESS not in _numbers(incident):
         sure = calibration.IN_RESET.confidence
         why = f"its worker was in reset when it left, as of one that trapped ({_in_trials(calibration.IN_RESET)})"
-        return {pid: (sure / len(in_reset), (why,)) for pid in in_reset} | _rest(incident, 1 - sure, in_reset)
-    if gone and INSTRUCTIONS in _units(incident):
-        return _gone_blamed(incident, gone, dict.fromkeys(gone, calibration.CUT_OFF.confidence / len(gone)))
-    if gone and not _units(incident):
-        return _gone_blamed(incident, gone, {pid: _by_chance(each) / len(gone) for pid, each in gone.items()})
+        return {**_rest(incident, 1 - sure, in_reset), **{pid: (sure / len(in_reset), (why,)) for pid in in_reset}}
+    if gone and (_lost_its_instructions(incident) or not _accesses(incident)):
+        return _gone_blamed(incident, gone)
     return _rest(incident, 1.0, ())
 
 
-def _gone_blamed(incident: Incident, gone: Mapping[int, Vanished], sure: Mapping[int, float]) -> Blame:
-    fetched = INSTRUCTIONS in _units(incident)
-    blamed = {pid: (sure[pid], tuple(_why_gone(each, fetched=fetched))) for pid, each in gone.items()}
+def _gone_blamed(incident: Incident, gone: Mapping[int, Vanished]) -> Blame:
+    lost = _lost_its_instructions(incident)
+    sure = _shared(gone, calibration.CUT_OFF.confidence) if lost else _by_chance(gone)
+    blamed = {pid: (sure[pid], tuple(_why_gone(each, lost=lost, among=len(gone)))) for pid, each in gone.items()}
     return {**_rest(incident, 1 - sum(sure.values()), ()), **blamed}
 
 
-def _by_chance(vanished: Vanished) -> float:
-    if vanished.out_of_memory or vanished.signal is not None:
+def _shared(gone: Mapping[int, Vanished], sure: float) -> Mapping[int, float]:
+    """Of several it is rather the one that was ended by a signal."""
+    signalled = [pid for pid, each in gone.items() if _is_killed(each)]
+    if len(gone) == 1 or len(signalled) != 1:
+        return dict.fromkeys(gone, sure / len(gone))
+    others = (sure - calibration.SIGNALLED) / (len(gone) - 1)
+    return {pid: calibration.SIGNALLED if pid in signalled else others for pid in gone}
+
+
+def _by_chance(gone: Mapping[int, Vanished]) -> Mapping[int, float]:
+    return {pid: _alone_by_chance(each) / len(gone) for pid, each in gone.items()}
+
+
+def _is_killed(vanished: Vanished) -> bool:
+    return vanished.out_of_memory or vanished.signal is not None
+
+
+def _alone_by_chance(vanished: Vanished) -> float:
+    if _is_killed(vanished):
         return calibration.KILLED_THEN
     return calibration.GONE_THEN if vanished.wait_status is None else calibration.EXITED_THEN
 
 
-def _why_gone(vanished: Vanished, *, fetched: bool) -> Iterable[str]:
+def _why_gone(vanished: Vanished, *, lost: bool, among: int) -> Iterable[str]:
     before = round(vanished.seconds_before * 1000)
     yield f"its contexts ended {before} ms before the fault, as those of a client that goes with a kernel in flight"
-    if fetched:
-        yield f"the GPU failed to fetch instructions, as such a kernel's does ({_in_trials(calibration.CUT_OFF)})"
+    if lost:
+        yield f"instructions could not be fetched, as of such a kernel ({_in_trials(calibration.CUT_OFF)})"
+    if among > 1:
+        yield f"it is one of {among} that left then"
     if vanished.out_of_memory:
         yield "the kernel killed it for want of memory"
     elif vanished.signal is not None:

@@ -8,11 +8,12 @@ who may know.
 from collections.abc import Collection
 from dataclasses import replace
 
+from exporter.core import sightings
 from exporter.model.node import Node
 from exporter.model.observation import GpuEvent, GpuReading, GpuUuid, KernelRecord
 from exporter.model.xids import Witness, XidCount, Xids, XidTelling
 from exporter.parse.kernel_record import record
-from exporter.parse.xid import bus_id, gpu_at, xid
+from exporter.parse.xid import bus_id, failed_access, gpu_at, xid
 
 KERNEL = "kernel"
 NVML_EVENTS = "nvml_events"
@@ -61,7 +62,16 @@ def record_read(node: Node, seen: KernelRecord) -> Node:
     if error is None:
         return node
     gpu = node.xids.addresses.get(error.bus_id)
-    telling = XidTelling(at=seen.at, witness=Witness.KERNEL, number=error.number, gpu=gpu, place=error.bus_id)
+    telling = XidTelling(
+        at=seen.at,
+        witness=Witness.KERNEL,
+        number=error.number,
+        gpu=gpu,
+        place=error.bus_id,
+        pid=error.pid,
+        name=error.name,
+        access=failed_access(error.text),
+    )
     return replace(node, xids=_told(node.xids, telling))
 
 
@@ -86,9 +96,10 @@ def _told(xids: Xids, telling: XidTelling) -> Xids:
     """Count it, unless it is what the other witness has told of already, or may yet say whose it was."""
     twin = _twin(xids, telling)
     if twin is None:
-        xids = replace(xids, unpaired=(*xids.unpaired, telling))
+        xids = sightings.sighted(replace(xids, unpaired=(*xids.unpaired, telling)), telling)
         counted = xids if telling.gpu is None else _counted(xids, telling)
         return _over(counted, xids.unpaired[:-MOST_UNPAIRED])
+    xids = sightings.completed(xids, twin, telling)
     xids = replace(xids, unpaired=tuple(each for each in xids.unpaired if each is not twin))
     if twin.gpu is not None:
         return xids
@@ -119,8 +130,7 @@ def _over(xids: Xids, over: Collection[XidTelling]) -> Xids:
 
 
 def _counted(xids: Xids, telling: XidTelling) -> Xids:
-    gpu = telling.gpu or xids.addresses.get(telling.place) or (telling.place and f"PCI:{telling.place}")
-    gpu = _bounded(gpu, {gpu for gpu, _ in xids.counts}, MOST_GPUS)
+    gpu = _bounded(sightings.whose(xids, telling) or "", {gpu for gpu, _ in xids.counts}, MOST_GPUS)
     numbers = {number for counted, number in xids.counts if counted == gpu} | {str(number) for number in WELL_KNOWN}
     number = _bounded(str(telling.number), numbers, MOST_NUMBERS)
     known = xids.counts.get((gpu, number), XidCount(last_at=telling.at))

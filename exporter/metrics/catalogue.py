@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
-from exporter.metrics import clients, configuration, daemons, eyes, gpus, limits, servers, workloads, xids
+from exporter.metrics import clients, configuration, daemons, eyes, faults, gpus, limits, servers, workloads, xids
 from exporter.metrics.family import Family
 from exporter.view import View
 
@@ -14,6 +14,7 @@ CATALOGUE: tuple[Family, ...] = (
     *servers.FAMILIES,
     *limits.FAMILIES,
     *clients.FAMILIES,
+    *faults.FAMILIES,
     *workloads.FAMILIES,
     *gpus.FAMILIES,
     *xids.FAMILIES,

@@ -1,5 +1,6 @@
 """Families about clients. Who a client is stands on its info alone; the others join it on `client`."""
 
+from exporter.core.domains import domains
 from exporter.core.identity import used_bytes
 from exporter.core.workloads import belonging_of, pod_of
 from exporter.metrics.family import Labels, Samples, gauge
@@ -51,6 +52,21 @@ def _memory(view: View) -> Samples:
                 yield (daemon.name, client_id, gpu), by_pid[client.pid]
 
 
+def _failure_domain(view: View) -> Samples:
+    """The domains are worked out once for a daemon, and not for each client."""
+    shown = tuple(view.clients())
+    others = {
+        (name, pid): len(domain.clients) - 1
+        for name, daemon in {daemon.name: daemon for daemon, *_ in shown}.items()
+        for here in domains(view.node, daemon).values()
+        for domain in here
+        for pid in domain.clients
+    }
+    for daemon, client, client_id in shown:
+        if (daemon.name, client.pid) in others:
+            yield (daemon.name, client_id), others[daemon.name, client.pid]
+
+
 FAMILIES = (
     gauge(
         "cuda_mps_client_info",
@@ -63,6 +79,13 @@ FAMILIES = (
         ("daemon", "client", "gpu"),
         "GPU memory that the client uses, its context included, as NVML last read it.",
         _memory,
+    ),
+    gauge(
+        "cuda_mps_client_failure_domain_clients",
+        ("daemon", "client"),
+        "How many other clients a fatal fault of this one would end: those that share a GPU with it on its server, and "
+        "those that share one with them. Absent where it cannot be told on which GPUs it is.",
+        _failure_domain,
     ),
     gauge(
         "cuda_mps_exporter_clients_omitted",

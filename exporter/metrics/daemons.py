@@ -32,14 +32,10 @@ def _started(view: View) -> Samples:
             yield (daemon.name,), daemon.process.started
 
 
-def _time_of(last: Callable[[Daemon], float | None]) -> Callable[[View], Samples]:
-    def samples(view: View) -> Samples:
-        for daemon in view.daemons():
-            at = last(daemon)
-            if at is not None:
-                yield (daemon.name,), at + view.clock_step
-
-    return samples
+def _last_loss(view: View) -> Samples:
+    for daemon in view.daemons():
+        if daemon.last_loss_at is not None:
+            yield (daemon.name,), daemon.last_loss_at + view.clock_step
 
 
 def _by_reason(counts: Callable[[Daemon], Mapping[str, int]]) -> Callable[[View], Samples]:
@@ -78,25 +74,13 @@ FAMILIES = (
         "cuda_mps_daemon_last_loss_timestamp_seconds",
         ("daemon",),
         "When the control daemon was last lost, in seconds since the epoch; stands after it is back.",
-        _time_of(lambda daemon: daemon.last_loss_at),
+        _last_loss,
     ),
     counter(
         "cuda_mps_daemon_losses_total",
         ("daemon", "reason"),
         "Ends of the control daemon that nobody had asked for: it died, or was found replaced by another.",
         _by_reason(lambda daemon: daemon.totals.losses),
-    ),
-    counter(
-        "cuda_mps_faults_total",
-        ("daemon",),
-        "Times a server of the daemon went into FAULT, however short: a fatal GPU error hit its clients.",
-        lambda view: (((each.name,), each.totals.faults) for each in view.daemons()),
-    ),
-    gauge(
-        "cuda_mps_fault_last_timestamp_seconds",
-        ("daemon",),
-        "When a server of the daemon last went into FAULT, in seconds since the epoch.",
-        _time_of(lambda daemon: daemon.last_fault_at),
     ),
     counter(
         "cuda_mps_clients_connected_total",

@@ -1,32 +1,39 @@
 """A family of metrics: its name, type, labels, meaning, and how its samples come out of a view of the node."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.utils import floatToGoString
 
 from exporter.view import View, printable
 
 Labels = tuple[str, ...]
 Samples = Iterable[tuple[Labels, float]]
-Metric = GaugeMetricFamily | CounterMetricFamily
+Buckets = Sequence[tuple[str, float]]
+Spreads = Iterable[tuple[Labels, Buckets, float]]
+Metric = GaugeMetricFamily | CounterMetricFamily | HistogramMetricFamily
 
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """One entry of the catalogue. Samples come with a value for every label, in order."""
+    """One entry of the catalogue. Samples come with a value for every label, in order, and with what their kind adds.
+
+    That is a value, or a histogram's buckets and the sum of all that is in them.
+    """
 
     name: str
-    kind: type[GaugeMetricFamily] | type[CounterMetricFamily]
+    kind: type[GaugeMetricFamily] | type[CounterMetricFamily] | type[HistogramMetricFamily]
     labels: Labels
     help: str
-    samples: Callable[[View], Samples]
+    samples: Callable[[View], Iterable[tuple[Any, ...]]]
 
     def metric(self, view: View) -> Metric:
         """The family with its samples."""
         metric = self.kind(self.name, self.help, labels=self.labels)
-        for labels, value in self.samples(view):
-            metric.add_metric([printable(label) for label in labels], value)
+        for labels, *value in self.samples(view):
+            metric.add_metric([printable(label) for label in labels], *value)
         return metric
 
 
@@ -38,3 +45,13 @@ def gauge(name: str, labels: Labels, meaning: str, samples: Callable[[View], Sam
 def counter(name: str, labels: Labels, meaning: str, samples: Callable[[View], Samples]) -> Family:
     """A family whose values only grow."""
     return Family(name, CounterMetricFamily, labels, meaning, samples)
+
+
+def histogram(name: str, labels: Labels, meaning: str, spreads: Callable[[View], Spreads]) -> Family:
+    """A family that counts values by their size."""
+    return Family(name, HistogramMetricFamily, labels, meaning, spreads)
+
+
+def buckets(bounds: Iterable[float], within: Iterable[int], count: int) -> Buckets:
+    """How many values are at most each bound, and how many there are in all."""
+    return [*zip(map(floatToGoString, bounds), within, strict=True), ("+Inf", count)]

@@ -1,13 +1,14 @@
 """Families by owner: they stand where clients come and go too fast, or are too many, for series of their own."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from exporter.core.identity import used_bytes
 from exporter.core.workloads import workload_of
 from exporter.metrics.family import Labels, Samples, counter, gauge
 from exporter.model.daemon import Daemon
 from exporter.model.server import Client
+from exporter.model.workload import Account
 from exporter.view import View, printable
 
 
@@ -36,11 +37,14 @@ def _memory(view: View) -> Samples:
     return totals.items()
 
 
-def _connected(view: View) -> Samples:
-    totals: Counter[Labels] = Counter()
-    for workload, account in view.node.accounts.items():
-        totals[workload.kind, printable(workload.name)] += account.connected
-    return totals.items()
+def _counted(count: Callable[[Account], int]) -> Callable[[View], Samples]:
+    def samples(view: View) -> Samples:
+        totals: Counter[Labels] = Counter()
+        for workload, account in view.node.accounts.items():
+            totals[workload.kind, printable(workload.name)] += count(account)
+        return totals.items()
+
+    return samples
 
 
 FAMILIES = (
@@ -60,6 +64,18 @@ FAMILIES = (
         "cuda_mps_workload_clients_connected_total",
         ("workload_kind", "workload"),
         "Clients of an owner that have connected; it ends when the owner has had none for an hour.",
-        _connected,
+        _counted(lambda account: account.connected),
+    ),
+    counter(
+        "cuda_mps_workload_faults_affected_total",
+        ("workload_kind", "workload"),
+        "Faults that hit clients of an owner, each once; whoever did it.",
+        _counted(lambda account: account.faults_affected),
+    ),
+    counter(
+        "cuda_mps_workload_faults_suspected_total",
+        ("workload_kind", "workload"),
+        "Faults of which a client of an owner was the likeliest cause, with a confidence of at least 0.5.",
+        _counted(lambda account: account.faults_suspected),
     ),
 )

@@ -74,6 +74,7 @@ class Totals:
     faults: int = 0
     fault_affected: int = 0
     fault_recoveries: Recoveries = Recoveries()
+    faults_contained: int = 0
     log_lines: Mapping[str, int] = field(default_factory=dict)
     log_lines_unrecognized: Mapping[str, int] = field(default_factory=dict)
     log_lines_lost: Mapping[str, int] = field(default_factory=dict)

@@ -23,10 +23,18 @@ class XidCount:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FailedAccess:
+    """Which part of a GPU wanted which address and failed: GCC for GPCCLIENT_GCC, T1 for any GPCCLIENT_T1_n."""
+
+    unit: str
+    address: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class XidTelling:
     """One witness's word of one Xid; `gpu` is None where it cannot be told whose it is.
 
-    `place` is the GPU's bus id, where the witness gave it.
+    `place` is the GPU's bus id, where the witness gave it; `pid` and `name` are as in a sighting.
     """
 
     at: float
@@ -34,14 +42,17 @@ class XidTelling:
     number: int
     gpu: GpuUuid | None
     place: str = ""
+    pid: int | None = None
+    name: str | None = None
+    access: FailedAccess | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class XidSighting:
     """One Xid, by whoever told of it; what the second witness knows is added to what the first one said.
 
-    `pid` and `name` are of a process that had to do with it, as the kernel's log says: not always the culprit. `unit`
-    is the part of the GPU whose access failed (`GPCCLIENT_GCC` is GCC), where the log tells it.
+    `pid` and `name` are of a process that had to do with it, as the kernel's log says: not always the culprit. `at` is
+    when it was first told of. It is `settled` once a fault has claimed it, or none can any more.
     """
 
     at: float
@@ -50,7 +61,16 @@ class XidSighting:
     place: str = ""
     pid: int | None = None
     name: str | None = None
-    unit: str | None = None
+    access: FailedAccess | None = None
+    settled: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class XidBurst:
+    """How many of one number on one GPU had an event of their own, since the first one's time."""
+
+    since: float
+    told: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,9 +82,11 @@ class Xids:
     that have a GPU are counted.
 
     `recent` are those of the last seconds, the eldest first, of which it may yet turn out that they belong to a fault.
+    `bursts` has, by GPU and number, those that lately belonged to none.
     """
 
     counts: Mapping[tuple[str, str], XidCount] = field(default_factory=dict)
     addresses: Mapping[str, GpuUuid] = field(default_factory=dict)
     unpaired: tuple[XidTelling, ...] = ()
     recent: tuple[XidSighting, ...] = ()
+    bursts: Mapping[tuple[str | None, int], XidBurst] = field(default_factory=dict)

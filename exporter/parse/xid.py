@@ -2,11 +2,15 @@
 
 Wordings: `krcReportXid_IMPL` in kernel_rc.c of open-gpu-kernel-modules (R595), measured on R580, and as reported of
 older drivers. A process' name is what that process chose: it stands behind all that is read of it, and ends at the
-first comma and space, so that it can cut itself short, and do nothing else.
+first comma and space, so that it can cut itself short, and do nothing else; it is shown with what it has of printable
+characters.
 """
 
 import re
 from dataclasses import dataclass
+
+from exporter.model.xids import FailedAccess
+from exporter.parse.printable import printable
 
 _HEX = "[0-9A-Fa-f]"
 _ADDRESS = rf"({_HEX}{{4,8}}):({_HEX}{{2}}):({_HEX}{{2}})(?:\.[0-7])?"
@@ -17,6 +21,10 @@ _XID = re.compile(
     re.DOTALL,
 )
 _GPU = re.compile(rf"NVRM: GPU at (?:PCI:)?{_ADDRESS}: (GPU-{_HEX}{{8}}(?:-{_HEX}{{4}}){{3}}-{_HEX}{{12}})")
+_ACCESS = re.compile(
+    rf"MMU Fault: ENGINE [A-Z0-9]{{1,20}} (?:GPC[0-9]{{1,3}} )?GPCCLIENT_([A-Z0-9]{{1,20}})(?:_[0-9]{{1,3}})?"
+    rf" faulted @ 0x({_HEX}{{1,8}})_({_HEX}{{8}})\."
+)
 _NOBODY = "<unknown>"
 
 
@@ -46,11 +54,17 @@ def xid(message: str) -> Xid | None:
         number=int(number),
         bus_id=_normal(domain, bus, device),
         pid=_whole(pid),
-        name=None if name == _NOBODY else name,
+        name=None if name in (None, _NOBODY) else printable(name),
         gpu_instance=_whole(gpu_instance),
         compute_instance=_whole(compute_instance),
         text=text or "",
     )
+
+
+def failed_access(text: str) -> FailedAccess | None:
+    """What an illegal address is told of in the text of an Xid 31; None where it tells something else."""
+    found = _ACCESS.search(text)
+    return None if found is None else FailedAccess(unit=found[1], address=int(found[2] + found[3], 16))
 
 
 def gpu_at(message: str) -> tuple[str, str] | None:

@@ -36,8 +36,26 @@ def meaning(number: int) -> XidMeaning | None:
     return XIDS.get(number)
 
 
+def exonerates(number: int) -> bool:
+    """Whether an Xid explains a fault beside it by hardware, a link or the driver, so that no process is suspected.
+
+    A number that is not in the catalogue explains nothing.
+    """
+    known = meaning(number)
+    return known is not None and known.kind in _NOBODYS and number not in _MAYBE_SOMEBODYS | _HARMLESS
+
+
 _APP, _AFTER, _HARDWARE = XidClass.APPLICATION, XidClass.CONSEQUENCE, XidClass.HARDWARE
 _LINK, _DRIVER, _NOTICE = XidClass.LINK, XidClass.DRIVER, XidClass.NOTICE
+
+_NOBODYS = (_HARDWARE, _LINK, _DRIVER)
+
+_MAYBE_SOMEBODYS = frozenset({8, 32, 44, 66, 109})
+"""A program may have caused these too: NVIDIA sends one to it (8, 32: restart it, check it), leaves the GPU as it is
+(44, 66: IGNORE), or has its Kubernetes device plugin pass over them as a program's own (109, a kernel without end)."""
+
+_HARMLESS = frozenset({78, 92, 121, 155})
+"""These end nobody's work: errors that were corrected (92, 121), a link that was put to sleep (155), a vGPU (78)."""
 
 XIDS: Mapping[int, XidMeaning] = {
     8: XidMeaning("FIFO_ERROR_IDLE_TIMEOUT", "GPU stopped processing", "RESTART_APP", _DRIVER),
@@ -90,8 +108,3 @@ XIDS: Mapping[int, XidMeaning] = {
     171: XidMeaning("UNCORRECTABLE_DRAM_ERROR", "the memory error of the Xid 48 beside it is in DRAM", None, _HARDWARE),
     172: XidMeaning("UNCORRECTABLE_SRAM_ERROR", "the memory error of the Xid 48 beside it is in SRAM", None, _HARDWARE),
 }
-
-
-def exonerates(number: int) -> bool:
-    """stub"""
-    return number in (48, 79)

@@ -1,9 +1,10 @@
 """What there is to see, by path. A scrape only sends bytes; a page is either open to all or private."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from html import escape
 from http import HTTPStatus
+from types import MappingProxyType
 
 from exporter import __version__
 from exporter.errors import ConfigError
@@ -14,8 +15,8 @@ TELEMETRY_PATH = "/metrics"
 
 _TEXT = "text/plain; charset=utf-8"
 _PRIVATE = (
-    b"this page names users and workloads, so it is for this machine alone: ask for it there, at http://localhost,"
-    b" or have the exporter ask for passwords or client certificates (--web.config.file)\n"
+    "this page names users and workloads, so it is for this machine alone: ask for it there, at http://localhost,"
+    " or have the exporter ask for passwords or client certificates (--web.config.file)"
 )
 
 
@@ -27,6 +28,16 @@ class Request:
     accept: str = ""
     accept_encoding: str = ""
     visitor: Visitor = field(default_factory=Visitor)
+
+    @property
+    def page(self) -> str:
+        """The path without the query."""
+        return self.path.partition("?")[0]
+
+    @property
+    def query(self) -> str:
+        """What stands behind the question mark."""
+        return self.path.partition("?")[2]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,18 +51,32 @@ class Answer:
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
+def plain(status: HTTPStatus, text: str) -> Answer:
+    """One line of text."""
+    return Answer(status, f"{text}\n".encode())
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Route:
-    """A page; a private one is answered to this machine's own and to the authenticated."""
+    """A page; a private one is answered to this machine's own and to the authenticated.
+
+    `title` is what the landing page calls it, if that leads to it; `problem` says how the page tells what is wrong.
+    """
 
     respond: Callable[[Request], Answer]
     private: bool = False
+    title: str = ""
+    problem: Callable[[HTTPStatus, str], Answer] = plain
+
+
+NO_ROUTES: Mapping[str, Route] = MappingProxyType({})
 
 
 class Site:
     """Answers requests by their path.
 
-    `healthy` says whether the cycle still turns, `status` how the node is, as a table for a person.
+    `healthy` says whether the cycle still turns, `status` how the node is, as a table for a person. `beside` has
+    further pages; a path that ends in `/*` stands for all that are one step below it.
     """
 
     def __init__(
@@ -61,6 +86,7 @@ class Site:
         healthy: Callable[[], bool],
         status: Callable[[], str],
         telemetry_path: str = TELEMETRY_PATH,
+        beside: Mapping[str, Route] = NO_ROUTES,
     ) -> None:
         """ConfigError if the telemetry path is none, or another page's."""
         self._exposition = exposition
@@ -69,29 +95,34 @@ class Site:
         self._telemetry_path = telemetry_path
         health, readiness = Route(respond=self._health), Route(respond=self._readiness)
         self._routes = {
-            "/-/healthy": health,
+            "/status": Route(respond=self._node, private=True, title="Status"),
+            **beside,
+            "/-/healthy": replace(health, title="Healthy"),
             "/healthz": health,
-            "/-/ready": readiness,
+            "/-/ready": replace(readiness, title="Ready"),
             "/readyz": readiness,
-            "/status": Route(respond=self._node, private=True),
         }
-        if telemetry_path in self._routes or not telemetry_path.startswith("/") or "?" in telemetry_path:
+        if self._route(telemetry_path) or not telemetry_path.startswith("/") or "?" in telemetry_path:
             raise ConfigError(
                 f"--web.telemetry-path: {telemetry_path!r} cannot be the path of the metrics; write a path that begins"
                 f" with / and is none of {', '.join(self._routes)}"
             )
-        self._landing_page = _landing_page(telemetry_path)
+        titled = {each.title: path for path, each in self._routes.items() if each.title}
+        self._landing_page = _landing_page({"Metrics": telemetry_path, **titled})
         self._routes["/"] = Route(respond=self._landing)
         self._routes[telemetry_path] = Route(respond=self._metrics)
 
     def answer(self, request: Request) -> Answer:
         """Answer a GET."""
-        route = self._routes.get(request.path.partition("?")[0])
+        route = self._route(request.page)
         if route is None:
-            return Answer(HTTPStatus.NOT_FOUND, f"not found; metrics are at {self._telemetry_path}\n".encode())
+            return plain(HTTPStatus.NOT_FOUND, f"not found; metrics are at {self._telemetry_path}")
         if route.private and not may_see_private(request.visitor):
-            return Answer(HTTPStatus.FORBIDDEN, _PRIVATE)
+            return route.problem(HTTPStatus.FORBIDDEN, _PRIVATE)
         return route.respond(request)
+
+    def _route(self, page: str) -> Route | None:
+        return self._routes.get(page) or self._routes.get(f"{page.rpartition('/')[0]}/*")
 
     def _metrics(self, request: Request) -> Answer:
         encoded = self._exposition.get(request.accept, gzipped=_accepts_gzip(request.accept_encoding))
@@ -113,7 +144,7 @@ class Site:
 
 
 def _said(text: str, *, ok: bool = True) -> Answer:
-    return Answer(HTTPStatus.OK if ok else HTTPStatus.SERVICE_UNAVAILABLE, f"{text}\n".encode())
+    return plain(HTTPStatus.OK if ok else HTTPStatus.SERVICE_UNAVAILABLE, text)
 
 
 def _accepts_gzip(header: str) -> bool:
@@ -124,8 +155,7 @@ def _accepts_gzip(header: str) -> bool:
     return False
 
 
-def _landing_page(telemetry_path: str) -> bytes:
-    pages = {"Metrics": telemetry_path, "Status": "/status", "Healthy": "/-/healthy", "Ready": "/-/ready"}
+def _landing_page(pages: Mapping[str, str]) -> bytes:
     links = " · ".join(f'<a href="{escape(path)}">{name}</a>' for name, path in pages.items())
     return f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>cuda-mps-exporter</title></head>

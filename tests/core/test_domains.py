@@ -133,10 +133,18 @@ class TestWhereAClientIs:
             assert domain_of(present, of(present), A) is None
 
     def test_a_gpu_that_could_not_be_read_says_nothing(self) -> None:
-        """What NVML saw before is not what is."""
-        present = gpu_lost()
-        assert gpus_of(three_clients(), of(three_clients()), CLIENT) == BOTH
-        assert gpus_of(present, of(present), CLIENT) == {GPU}
+        """What NVML saw before is not what is; and who is seen on another GPU may be on this one too."""
+        present = logged(gpu_lost(), {C: {OTHER_GPU}})
+        assert gpus_of(three_clients(), of(three_clients()), A) == BOTH
+        assert gpus_of(present, of(present), A) == {GPU}
+        assert domain_of(present, of(present), A) is None
+        assert together(present) == {frozenset({C})}
+
+    def test_on_the_only_gpu_everybody_is_together_though_it_could_not_be_read(self) -> None:
+        """There is no other."""
+        failed = GpuReading(at=AT + 9, gpu=GPU, problem="GPU is lost")
+        present = told(gpu_reading([A]), *at_work(A, B), failed).node
+        assert together(present) == {frozenset({A, B})}
 
     def test_under_mig_nvmls_lists_say_nothing(self) -> None:
         """They are of all instances together."""
@@ -254,6 +262,6 @@ def test_each_list_is_read_once_however_many_clients_there_are(monkeypatch: pyte
     readings = [gpu_reading(pids[index::8], gpu=gpu, index=index) for index, gpu in enumerate(gpus)]
     present = told(*at_work(*pids), *readings).node
     looked: list[str] = []
-    monkeypatch.setattr("exporter.core.domains._holders", lambda reading: looked.append(reading.gpu) or ())
+    monkeypatch.setattr("exporter.core.domains._holders", lambda reading: looked.append(reading.gpu) or set())
     domains(present, of(present))
     assert sorted(looked) == gpus

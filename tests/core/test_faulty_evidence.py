@@ -31,7 +31,8 @@ def incidents(seen: Seen) -> list[Incident]:
     """What becomes of these observations; and each incident opens and ends once."""
     events: list[Event] = []
     present = node()
-    for present, told in fold_all(node(), seen):
+    for after, told in fold_all(present, seen):
+        present = after
         events.extend(told)
     for name in (EventName.FAULT, EventName.FAULT_RECOVERED):
         ids = [event.incident.id for event in events if event.event is name and event.incident is not None]
@@ -133,7 +134,7 @@ def test_one_incident_where_the_log_is_cut_in_the_midst_of_the_block(recorded: R
 
 @every_fault
 @given(st.data())
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=6, deadline=None)
 def test_at_most_one_incident_from_any_moment_on(recorded: Recorded, data: st.DataObject) -> None:
     """The exporter may start before the fault, in its midst, or after it."""
     seen = recorded.observations
@@ -145,8 +146,8 @@ def test_at_most_one_incident_from_any_moment_on(recorded: Recorded, data: st.Da
 
 
 @every_fault
-@given(st.randoms(use_true_random=False), st.floats(0.0, 0.4))
-@settings(max_examples=15, deadline=None)
+@given(st.integers(0, 1 << 32).map(random.Random), st.floats(0.0, 0.4))
+@settings(max_examples=6, deadline=None)
 def test_one_incident_of_evidence_that_comes_late_twice_or_never(
     recorded: Recorded, chance: random.Random, lossy: float
 ) -> None:
@@ -158,11 +159,18 @@ def test_one_incident_of_evidence_that_comes_late_twice_or_never(
     for each in recorded.observations:
         source = _source(each)
         keep = source in ("server.log", "nvml") or chance.random() >= lossy
-        told.extend([replace(each, at=each.at + late[source])] * (keep + (chance.random() < lossy)))
+        told.extend([delayed(each, late[source])] * (keep + (chance.random() < lossy)))
     told.sort(key=lambda each: each.at)
     (incident,) = incidents(told)
     assert set(incident.affected) == affected(recorded)
     assert_fair(recorded, incident)
+
+
+def delayed(seen: Observation, seconds: float) -> Observation:
+    """It is seen later. An answer that comes late was asked for when it was."""
+    if isinstance(seen, ControlReply):
+        return replace(seen, at=seen.at + seconds, seconds=(seen.seconds or 0.0) + seconds)
+    return replace(seen, at=seen.at + seconds)
 
 
 def _source(seen: Observation) -> str:

@@ -117,6 +117,7 @@ class TestOne:
     """One fault is one incident, however many lines tell of it; two in a row are two."""
 
     def test_a_fault_that_is_over_before_any_poll(self) -> None:
+        """Where all exit at once it takes 0.1 s."""
         story = over()
         incident = only(story)
         assert (incident.ending, incident.affected, incident.gpus) == (Ending.RECOVERED, (A, B, C), (GPU,))
@@ -124,16 +125,19 @@ class TestOne:
         assert [each.event for each in story.events if each.incident] == [EventName.FAULT, EventName.FAULT_RECOVERED]
 
     def test_its_opening_is_told_as_soon_as_its_victims_are(self) -> None:
+        """By then the log has told the devices."""
         story = told(*block(A, B, C), start=UP)
         (opening,) = story.of(EventName.FAULT)
         assert (opening.at, opening.daemon, opening.server) == (AT + 5, DAEMON, SERVER)
         assert opening.as_json()["gpus"] == [GPU]
 
     def test_a_block_that_is_read_twice(self) -> None:
+        """Its stamp says that it is the same one, also after its end."""
         assert only(over(*block(A, B, C))).ending is Ending.RECOVERED
         assert only(told(*block(A, B, C), *block(A, B, C), start=UP)).affected == (A, B, C)
 
     def test_the_state_adds_nothing_to_the_block(self) -> None:
+        """Whichever comes first."""
         story = told(
             status("FAULT", at=AT + 4.9),
             *block(A, B),
@@ -144,20 +148,24 @@ class TestOne:
         assert only(story).affected == (A, B)
 
     def test_the_block_tells_whom_a_fault_hit_that_the_state_had_told_of(self) -> None:
+        """What was inferred gives way."""
         story = told(status("FAULT", at=AT + 4), status("FAULT", at=AT + 4.9), *block(A, B), start=UP)
         assert only(story).affected == (A, B)
 
     def test_two_in_a_row(self) -> None:
+        """A newcomer that faults at once, 0.3 s later."""
         again = (*server_log(active(LATE), at=AT + 5.3), *block(LATE, at=AT + 5.4), *reset(AT + 5.5))
         story = over(*again)
         assert [each.affected for each in incidents(story)] == [(A, B, C), (LATE,)]
         assert story.daemon.totals.faults == len(story.of(EventName.FAULT_RECOVERED)) == 2
 
     def test_another_one_of_other_clients_while_the_first_holds_on(self) -> None:
+        """On a GPU that the first did not reach."""
         story = told(*block(A), *block(B, at=AT + 6, devices=(1,)), start=UP)
         assert [each.affected for each in incidents(story)] == [(A,), (B,)]
 
     def test_a_second_telling_of_the_same_clients_is_the_same_fault(self) -> None:
+        """Whoever has the error already cannot be hit again."""
         assert only(told(*block(A, B), *block(B, at=AT + 6), start=UP)).affected == (A, B)
 
 
@@ -165,6 +173,7 @@ class TestAffected:
     """Everyone with the sticky error, as the log told; else whoever shares the GPU."""
 
     def test_they_are_who_was_told_in_whatever_part_of_the_block(self) -> None:
+        """The log tells each of them two or three times."""
         whole = block(A, B)
         for cut in range(2, len(whole) + 1):
             incident = only(told(*whole[:cut], *reset(AT + 6), time_passes(AT + 8), start=UP))
@@ -172,15 +181,18 @@ class TestAffected:
             assert A in incident.affected
 
     def test_where_nothing_was_told_they_are_all_who_share_the_gpu(self) -> None:
+        """And it is said that this was inferred."""
         story = told(status("FAULT", at=AT + 4), status("FAULT", at=AT + 5), start=UP)
         assert (set(only(story).affected), only(story).affected_told) == ({A, B, C}, False)
 
     def test_what_is_known_of_each_is_kept(self) -> None:
+        """They are gone a moment later."""
         story = over(*(exited(pid, at=AT + 6) for pid in (A, B, C)))
         tenant = only(story).tenants[A]
         assert (tenant.user, tenant.command, tenant.memory_bytes.keys()) == ("alice", "train.py", {GPU})
 
     def test_it_counts(self) -> None:
+        """By clients, not by lines."""
         assert over().daemon.totals.fault_affected == 3
 
 
@@ -189,6 +201,7 @@ class TestXids:
 
     @pytest.mark.parametrize("at", [AT + 3.1, AT + 4.98, AT + 5.05, AT + 6.9])
     def test_one_within_two_seconds_belongs_to_it(self, at: float) -> None:
+        """Before or after the block."""
         seen = sorted((*block(A, B, C), *reset(AT + 5.1), xid(31, at, A)), key=lambda each: each.at)
         story = told(*seen, time_passes(AT + 8), start=UP)
         assert [(each.number, each.pid) for each in only(story).xids] == [(31, A)]
@@ -196,19 +209,23 @@ class TestXids:
 
     @pytest.mark.parametrize("at", [AT + 2.9, AT + 7.1])
     def test_one_that_is_further_away_does_not(self, at: float) -> None:
+        """It is an event of its own."""
         seen = sorted(
             (*block(A, B, C), *reset(AT + 5.1), xid(31, at, A), time_passes(AT + 8)), key=lambda each: each.at
         )
         assert only(told(*seen, start=UP)).xids == ()
 
     def test_one_alone_is_no_fault(self) -> None:
+        """Nobody got an error."""
         assert incidents(told(xid(31, AT + 5, A), time_passes(AT + 8), start=UP)) == []
 
     def test_one_of_a_process_beside_mps_is_nobody_elses(self) -> None:
+        """Though it comes at the same time, on the same GPU."""
         beside = told(gpu_reading((A, B, C), beside=(801,), at=AT + 1), start=UP).node
         assert only(over(xid(31, AT + 5.2, 801), start=beside)).xids == ()
 
     def test_one_of_another_gpu_does_not(self) -> None:
+        """It has other clients."""
         other = told(gpu_reading((), gpu=OTHER_GPU, index=1, pci_bus_id="00000000:00:07.0"), start=UP).node
         assert only(over(xid(31, AT + 5.2, place="0000:00:07"), start=other)).xids == ()
 
@@ -219,10 +236,12 @@ class TestRecovery:
     HELD = told(*block(A, B, C), *leaves(A, at=AT + 5.1), time_passes(AT + 6.2), start=UP)
 
     def test_whoever_has_not_let_go_after_a_second_holds_it_up(self) -> None:
+        """At the first moment nobody has."""
         assert set(only(self.HELD).blockers) == {B, C}
         assert not only(told(*block(A, B, C), start=UP)).blockers
 
     def test_they_are_remembered_with_how_long(self) -> None:
+        """Also when they have gone."""
         left = told(*leaves(B, at=AT + 9), *leaves(C, at=AT + 15), *reset(AT + 15), start=self.HELD.node)
         blocking = only(left).blocking
         assert {pid: (stay.since, stay.until) for pid, stay in blocking.items()} == {
@@ -232,6 +251,7 @@ class TestRecovery:
         assert not only(left).blockers
 
     def test_each_change_is_told_once(self) -> None:
+        """Who holds it up, and what late evidence adds."""
         left = told(
             time_passes(AT + 7.5), *leaves(B, at=AT + 9), *leaves(C, at=AT + 15), *reset(AT + 15), start=self.HELD.node
         )
@@ -239,20 +259,24 @@ class TestRecovery:
         assert [each.reason for each in changes] == ["blocking", "suspects", "blocking", "blocking"]
 
     def test_newcomers_are_refused_meanwhile(self) -> None:
+        """They are told of with the fault."""
         story = told(*refused(LATE, AT + 7), *reset(AT + 9), time_passes(AT + 9.5), start=self.HELD.node)
         assert [each.pid for each in only(story).refused] == [LATE]
         assert story.of(EventName.FAULT_RECOVERED)[0].as_json()["refused"] == [LATE]
 
     def test_a_server_that_is_killed_ends_it_too(self) -> None:
+        """That is no recovery."""
         story = told(exited(SERVER, at=AT + 9), servers(at=AT + 10), servers(at=AT + 12), start=self.HELD.node)
         assert only(story).ending is Ending.SERVER_GONE
         assert story.daemon.totals.fault_recoveries.count == 0
 
     def test_so_does_a_daemon(self) -> None:
+        """Nor is that."""
         story = told(exited(441, at=AT + 9), no_daemon(at=AT + 9.1), start=self.HELD.node)
         assert only(story).ending is Ending.DAEMON_GONE
 
     def test_its_time_is_counted(self) -> None:
+        """By the clock of the log."""
         recoveries = over().daemon.totals.fault_recoveries
         assert (recoveries.count, recoveries.within[0], recoveries.seconds) == (1, 1, pytest.approx(0.1))
 
@@ -261,10 +285,12 @@ class TestRestart:
     """What was open when the exporter ended is met again, and is the same fault."""
 
     def restarted(self) -> Node:
+        """The node as the next run begins it."""
         before = TestRecovery.HELD.node
         return replace(told().node, incidents=before.incidents)
 
     def test_a_fault_that_goes_on_is_the_same(self) -> None:
+        """It is neither told nor counted again."""
         seen = (*at_work()[:3], status("FAULT", at=AT + 20), clients(B, C, at=AT + 20), status("FAULT", at=AT + 25))
         story = told(*seen, start=self.restarted())
         assert set(only(story).blockers) == {B, C}
@@ -272,14 +298,17 @@ class TestRestart:
         assert story.daemon.totals.faults == 0
 
     def test_one_that_was_over_by_then_ends(self) -> None:
+        """When, nobody saw."""
         story = told(*at_work(), start=self.restarted())
         assert only(story).ending is Ending.RECOVERED
 
     def test_a_server_that_is_gone_by_then_ends_it(self) -> None:
+        """The daemon does not list it any more."""
         seen = (servers(at=AT + 20), servers(at=AT + 22))
         assert only(told(*seen, start=self.restarted())).ending is Ending.SERVER_GONE
 
     def test_nothing_ends_before_anything_was_seen(self) -> None:
+        """Not to have looked proves nothing."""
         assert only(told(time_passes(AT + 20), start=self.restarted())).open
 
 
@@ -299,4 +328,5 @@ class TestNoFault:
         ids=("exits", "a server that leaves", "a killed server", "a killed daemon", "a refusal", "half a line"),
     )
     def test_nothing(self, seen: tuple[Observation, ...]) -> None:
+        """None of these harms a neighbour."""
         assert incidents(told(*seen, time_passes(AT + 8), start=UP)) == []

@@ -1,7 +1,6 @@
 """Xids: each is counted once, whoever tells of it and however often, on the GPU that had it, and is never forgotten."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -15,28 +14,7 @@ from exporter.model.observation import GpuEvent, GpuReading, KernelRecord, Obser
 from exporter.parse.xid import xid
 from exporter.view import View
 from tests.builders import AT, GPU, OTHER_GPU, RECORDINGS, Recorded, gpu_reading, look, told
-
-ADDRESS, OTHER_ADDRESS = "0000:00:06", "0000:00:07"
-
-
-def kernel(number: int = 31, *, at: float = AT, address: str = ADDRESS, prefix: int = 4) -> KernelRecord:
-    """The driver writes of an Xid."""
-    text = f"NVRM: Xid (PCI:{address}): {number}, pid=600, name=train, channel 0x0000001d"
-    return KernelRecord(at=at, record=f"{prefix},360,27859548,c;{text}")
-
-
-def event(number: int = 31, *, at: float = AT, gpu: str | None = GPU, kind: int = 8) -> GpuEvent:
-    """NVML tells of an Xid."""
-    return GpuEvent(at=at, type=kind, xid=number, gpu=gpu)
-
-
-def at_address(gpu: str = GPU, address: str = f"0000{ADDRESS}.0", index: int = 0) -> GpuReading:
-    """NVML reads a GPU, and says where it is."""
-    return replace(gpu_reading(gpu=gpu, index=index), pci_bus_id=address)
-
-
-TWO_GPUS = (at_address(), at_address(OTHER_GPU, f"0000{OTHER_ADDRESS}.0", index=1))
-
+from tests.core.xid_tellings import ADDRESS, OTHER_ADDRESS, TWO_GPUS, at_address, event, kernel
 
 LATER = look(at=AT + 60)
 """By then, every witness has spoken."""

@@ -62,9 +62,13 @@ class Child:
         """Send it alone a signal."""
         self._process.send_signal(number)
 
-    def wait(self, within: float = 15) -> int:
-        """Its exit code, once it has ended."""
+    def wait(self, within: float | None = 15) -> int:
+        """Its exit code, once it has ended; None: however long that takes."""
         return self._process.wait(within)
+
+    def end_later(self) -> None:
+        """Ask it to leave, and don't wait for it."""
+        self.send(signal.SIGTERM)
 
     def end(self, within: float = 10) -> None:
         """Ask it to leave, wait, and then kill whatever is left of its group."""

@@ -89,13 +89,18 @@ class Client:
         told: dict[str, Any] = {
             "name": self.name,
             "started": round(self.started, 4),
-            "gpus": "0",
+            "gpus": self.options.get("--devices", "0"),
             "environment": None,
             "uid": self.uid,
             "exit_code": self.child.exit_code,
         }
-        told.update({key: self._one("done")[key] for key in ("launches", "busy_seconds", "wall_seconds")})
-        told["allocated_bytes"] = self.allocated_bytes
+        for event in self.events("ready"):
+            told.update(ready_at=event["at"], allocated_bytes=event["allocated_bytes"])
+        for event in self.events("fault"):
+            told.update(fault=event["kind"], faulted=event["at"])
+        for event in self.events("done"):
+            told.update({key: event[key] for key in ("launches", "busy_seconds", "wall_seconds")})
+            told["done_at"] = event["at"]
         if self.error_codes:
             told["cuda_errors"] = [_truth_of_error(event) for event in self.events("error")]
         return told

@@ -101,6 +101,10 @@ class Recorder:
         self.child.send(signal.SIGINT)
         assert self.child.wait() in INTERRUPTED, self.evidence()
 
+    def interrupt_later(self) -> None:
+        """Ctrl-C, without waiting for what it does then."""
+        self.child.send(signal.SIGINT)
+
     def end(self) -> None:
         """As systemd would end it."""
         self.child.end()

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from exporter.parse.printable import LONGEST_TEXT, printable
 from exporter.parse.xid import Xid, bus_id, gpu_at, xid
-from exporter.parse.xid_catalogue import XIDS, XidClass, meaning
+from exporter.parse.xid_catalogue import XIDS, XidClass, exonerates, meaning
 from tests.builders import RECORDINGS, Recorded
 
 MMU_FAULT = "intr 00000000. MMU Fault: ENGINE GRAPHICS GPC1 GPCCLIENT_T1_0 faulted @ 0x7f00_00000000."
@@ -125,7 +126,7 @@ def test_a_name_tells_of_nothing_but_itself(name: str) -> None:
     assert read is not None
     assert (read.number, read.bus_id, read.pid) == (31, "0000:00:06", 600)
     assert read.name is not None
-    assert name.startswith(read.name)
+    assert printable(name).startswith(read.name)
 
 
 @given(st.text(max_size=600))
@@ -135,6 +136,7 @@ def test_no_name_hides_the_xid_or_changes_it(name: str) -> None:
 
     assert read is not None
     assert (read.number, read.bus_id, read.pid) == (31, "0000:00:06", 600)
+    assert read.name is None or (read.name.isprintable() and len(read.name) <= LONGEST_TEXT)
 
 
 pieces = st.sampled_from(
@@ -197,3 +199,39 @@ def test_the_catalogue_knows_what_an_operator_asks_for_first() -> None:
     assert (fallen.action, fallen.kind) == ("RESTART_BM", XidClass.HARDWARE)
     assert meaning(999) is None
     assert all(each.mnemonic and each.meaning for each in XIDS.values())
+
+
+@pytest.mark.parametrize(
+    "number",
+    [46, 48, 62, 63, 64, 74, 79, 94, 95, 110, 119, 120, 136, 140, 143, 144, 149, 150, 156, 158, 171, 172],
+)
+def test_hardware_links_and_the_driver_exonerate_every_process(number: int) -> None:
+    assert exonerates(number)
+
+
+@pytest.mark.parametrize("number", [11, 13, 25, 31, 39, 43, 45, 68, 69, 137])
+def test_what_a_program_may_have_done_exonerates_nobody(number: int) -> None:
+    """An illegal address, an exception, a channel that was reset after one, a peer's memory."""
+    assert not exonerates(number)
+
+
+@pytest.mark.parametrize("number", [8, 32, 44, 66, 109])
+def test_nor_does_what_may_be_either(number: int) -> None:
+    """A corrupted push buffer: a bus, or a program. A context that never switches: hardware, or an endless kernel."""
+    assert not exonerates(number)
+
+
+@pytest.mark.parametrize("number", [78, 92, 121, 154, 155])
+def test_nor_does_what_ends_nobodys_work(number: int) -> None:
+    assert not exonerates(number)
+
+
+@pytest.mark.parametrize("number", [0, 14, 174, 999, 99999, -1])
+def test_a_number_that_nobody_knows_says_nothing_of_guilt(number: int) -> None:
+    assert not exonerates(number)
+
+
+def test_whatever_exonerates_is_of_a_kind_that_no_program_makes() -> None:
+    kinds = {XIDS[number].kind for number in XIDS if exonerates(number)}
+
+    assert kinds == {XidClass.HARDWARE, XidClass.LINK, XidClass.DRIVER}

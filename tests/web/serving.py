@@ -10,9 +10,11 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from exporter.clock import SystemClock
+from exporter.history import History
 from exporter.metrics.exposition import Exposition
 from exporter.web import Answer as SiteAnswer
-from exporter.web import Request, Site, WebServer
+from exporter.web import Api, Request, Site, WebServer
+from tests.builders import AT, DAEMON
 
 LOCALHOST = "127.0.0.1"
 OPENMETRICS = "application/openmetrics-text;version=1.0.0;q=0.6,text/plain;version=0.0.4;q=0.3,*/*;q=0.2"
@@ -60,14 +62,17 @@ class Web:
     exposition: Exposition = field(default_factory=lambda: Exposition(SystemClock()))
     healthy: bool = True
     status: str = "DAEMON\n"
+    history: History = field(default_factory=History)
 
     def site(self, telemetry_path: str = "/metrics") -> Site:
         """What it serves."""
+        api = Api(self.history, now=lambda: AT + 182, directory_of=lambda name: DAEMON if name == DAEMON else None)
         return Site(
             self.exposition,
             healthy=lambda: self.healthy,
             status=lambda: self.status,
             telemetry_path=telemetry_path,
+            beside=api.routes,
         )
 
     def get(self, path: str = "/metrics", method: str = "GET", **headers: str) -> Answer:

@@ -1,6 +1,7 @@
 """What there is to see, by path."""
 
 import gzip
+import re
 
 import pytest
 
@@ -30,11 +31,18 @@ def test_when_the_cycle_has_stopped_it_is_not_healthy(web: Web) -> None:
     assert web.get("/-/healthy").status == 503
 
 
-def test_the_landing_page_leads_to_the_metrics(web: Web) -> None:
+def test_the_landing_page_leads_to_the_others(web: Web) -> None:
     answer = web.get("/")
 
     assert (answer.status, answer.headers["Content-Type"]) == (200, "text/html; charset=utf-8")
-    assert b'href="/metrics"' in answer.body
+    assert re.findall(rb'href="([^"]+)">(\w+)<', answer.body) == [
+        (b"/metrics", b"Metrics"),
+        (b"/status", b"Status"),
+        (b"/api/v1/incidents", b"Incidents"),
+        (b"/api/v1/events", b"Events"),
+        (b"/-/healthy", b"Healthy"),
+        (b"/-/ready", b"Ready"),
+    ]
 
 
 def test_the_metrics_can_be_at_another_path(web: Web, collector: Counting) -> None:
@@ -51,7 +59,7 @@ def test_or_be_all_there_is_to_land_on(web: Web, collector: Counting) -> None:
     assert collector.renders == 1
 
 
-@pytest.mark.parametrize("path", ["metrics", "", "/status", "/-/healthy", "/metrics?x"])
+@pytest.mark.parametrize("path", ["metrics", "", "/status", "/-/healthy", "/metrics?x", "/api/v1/incidents/x"])
 def test_but_at_no_other_page_s_place(web: Web, path: str) -> None:
     with pytest.raises(ConfigError, match=r"--web\.telemetry-path: "):
         web.site(path)

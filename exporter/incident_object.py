@@ -1,0 +1,122 @@
+"""A fault as an object, for programs: all that is known of it."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from exporter.model.incident import FaultKind, Incident, Stay, Suspect, Tenant
+from exporter.model.xids import XidSighting
+from exporter.moment import utc
+from exporter.parse.xid_catalogue import meaning
+from exporter.remedy import commands_to_end
+from exporter.verdict import likelihood, verdict
+from exporter.view import printable
+
+MOST_LISTED = 512
+"""So many clients of a kind are listed; how many there are is told beside them."""
+
+
+def incident_object(
+    incident: Incident, *, now: float | None = None, pipe_directory: str | None = None
+) -> dict[str, Any]:
+    """One incident. `..._at`, `since` and `until` are seconds since the epoch, `started` and the like are in ISO 8601.
+
+    Without `now` it is not told how long somebody has held up recovery who still does; without the daemon's
+    `pipe_directory`, not how MPS itself ends it.
+    """
+    return {
+        "id": printable(incident.id),
+        "daemon": printable(incident.daemon),
+        "server": incident.server,
+        "state": "open" if incident.open else "ended",
+        "ending": incident.ending,
+        "settled": incident.settled,
+        "kind": incident.kind,
+        "gpus": [printable(gpu) for gpu in incident.gpus],
+        "xids": [_xid(each) for each in incident.xids[:MOST_LISTED]],
+        **_moment("started", incident.started_at),
+        **_moment("detected", incident.detected_at),
+        **_moment("ended", incident.ended_at),
+        "seconds": None if incident.seconds is None else round(incident.seconds, 3),
+        "affected": [_tenant(incident, pid) for pid in incident.affected[:MOST_LISTED]],
+        "affected_count": len(incident.affected),
+        "affected_told": incident.affected_told,
+        "verdict": verdict(incident),
+        "no_tenant_to_blame": incident.kind is FaultKind.HARDWARE,
+        "suspects": [_suspect(each) for each in incident.suspects[:MOST_LISTED]],
+        "refused": [{"at": each.at, "pid": each.pid} for each in incident.refused[:MOST_LISTED]],
+        "refused_count": incident.refused_count,
+        "blocking": [
+            _blocking(incident, pid, stay, now, pipe_directory)
+            for pid, stay in list(incident.blocking.items())[:MOST_LISTED]
+        ],
+        "blocking_count": len(incident.blockers),
+    }
+
+
+def _moment(name: str, at: float | None) -> Mapping[str, Any]:
+    return {f"{name}_at": at, name: None if at is None else utc(at)}
+
+
+def _xid(xid: XidSighting) -> Mapping[str, Any]:
+    known = meaning(xid.number)
+    return {
+        "xid": xid.number,
+        "mnemonic": None if known is None else known.mnemonic,
+        "meaning": None if known is None else known.meaning,
+        "cause": None if known is None else known.kind,
+        "advice": None if known is None else known.action,
+        "gpu": _text(xid.gpu),
+        "pid": xid.pid,
+        "name": _text(xid.name),
+        "at": xid.at,
+    }
+
+
+def _tenant(incident: Incident, pid: int) -> dict[str, Any]:
+    return _tenant_object(incident.tenants.get(pid, Tenant(pid=pid, client="")))
+
+
+def _tenant_object(tenant: Tenant) -> dict[str, Any]:
+    workload = tenant.workload
+    return {
+        "pid": tenant.pid,
+        "client": _text(tenant.client or None),
+        "uid": tenant.uid,
+        "user": _text(tenant.user),
+        "command": _text(tenant.command),
+        "unit": _text(tenant.unit),
+        "container": _text(tenant.container),
+        "pod_uid": _text(tenant.pod_uid),
+        "pod": _text(tenant.pod),
+        "namespace": _text(tenant.namespace),
+        "slurm_job_id": _text(tenant.slurm_job_id),
+        "workload": None if workload is None else {"kind": workload.kind, "name": printable(workload.name)},
+        "memory_used_bytes": {printable(gpu): used for gpu, used in tenant.memory_bytes.items()},
+    }
+
+
+def _suspect(suspect: Suspect) -> Mapping[str, Any]:
+    return {
+        **_tenant_object(suspect.tenant),
+        "confidence": suspect.confidence,
+        "likelihood": likelihood(suspect.confidence),
+        "evidence": [printable(each) for each in suspect.evidence],
+    }
+
+
+def _blocking(
+    incident: Incident, pid: int, stay: Stay, now: float | None, pipe_directory: str | None
+) -> Mapping[str, Any]:
+    end = now if stay.until is None else stay.until
+    over = stay.until is not None or not incident.open
+    return {
+        **_tenant(incident, pid),
+        "since": stay.since,
+        "until": stay.until,
+        "seconds": None if end is None else round(max(0.0, end - stay.since), 3),
+        "end_it_with": [] if over else list(commands_to_end(incident.server, pid, pipe_directory)),
+    }
+
+
+def _text(text: str | None) -> str | None:
+    return None if text is None else printable(text)

@@ -1,0 +1,35 @@
+"""The node by one look at everything, for `status` where no service runs."""
+
+import contextlib
+import threading
+
+from exporter.assembly import Assembly
+from exporter.clock import SystemClock
+from exporter.config import Config, Switch
+from exporter.core.fold import LOGS
+from exporter.core.gpus import NVML
+from exporter.glance import Glance
+from exporter.model.node import Node
+from exporter.recording_header import header_of
+from exporter.sources.eye import Inbox
+
+
+def look(config: Config) -> Node:
+    """Look once with the sources that the configuration asks for."""
+    clock = SystemClock()
+    with contextlib.closing(Assembly(config, clock, Inbox(), process_wait=0.0)) as assembly:
+        glance = Glance(header_of(config).node(), clock, deadline=assembly.ask_deadline, wait=threading.Event().wait)
+        glance.find(assembly.finder, assembly.units)
+        places = assembly.locator.locate(glance.node.daemons)
+        control = [assembly.control_client(place) for place in places.values()]
+        pods = None if config.collect.pods is Switch.OFF else assembly.pods
+        glance.look(LOGS, assembly.logs.look)
+        glance.watch(assembly.processes, pods)
+        glance.ask(control)
+        if config.collect.nvml is not Switch.OFF:
+            glance.look(NVML, assembly.nvml.look)
+            # Of whose limits to ask is known only when the GPUs are.
+            glance.ask(control)
+            glance.watch(assembly.processes, pods)
+            glance.look_at_strangers(assembly.nvml.look, control)
+        return glance.node

@@ -1,0 +1,28 @@
+"""The file of a recording, open to read or to write."""
+
+import contextlib
+import gzip
+import sys
+import zlib
+from collections.abc import Iterator
+from typing import Literal, TextIO, cast
+
+from exporter.errors import RecordingError
+
+
+@contextlib.contextmanager
+def opened(path: str, mode: Literal["r", "w"]) -> Iterator[TextIO]:
+    """A recording's file, packed if it is named so; `-` is standard input or output.
+
+    RecordingError where it cannot be read or written, also while it is open.
+    """
+    if path == "-":
+        yield sys.stdin if mode == "r" else sys.stdout
+        return
+    try:
+        with cast("TextIO", (gzip.open if path.endswith(".gz") else open)(path, f"{mode}t", errors="replace")) as file:
+            yield file
+    except BrokenPipeError:
+        raise
+    except (OSError, EOFError, zlib.error) as error:
+        raise RecordingError(f"{path}: {getattr(error, 'strerror', None) or error}") from error

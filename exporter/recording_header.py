@@ -1,0 +1,40 @@
+"""What a recording says of this node before its first observation: the daemons to watch, the GPUs and the driver."""
+
+import contextlib
+
+from exporter.clock import Clock
+from exporter.config import Config, Switch
+from exporter.model.observation import GpuReading
+from exporter.recording import Header, RecordedDaemon, RecordedGpu
+from exporter.sources.nvml import Nvml
+from exporter.sources.reading import within
+
+
+def header_of(config: Config, gpus: tuple[RecordedGpu, ...] = (), driver: str | None = None) -> Header:
+    """The header for what the configuration names."""
+    daemons = tuple(
+        RecordedDaemon(
+            name=daemon.name,
+            pipe_directory=str(daemon.pipe_directory),
+            log_directory=str(daemon.log_directory),
+            expected=daemon.expected,
+            unit=daemon.unit,
+            clients_limit=daemon.clients_limit,
+        )
+        for daemon in config.daemons
+    )
+    return Header(daemons=daemons, gpus=gpus, facts={} if driver is None else {"driver": driver})
+
+
+def header_with_gpus(config: Config, clock: Clock) -> Header:
+    """The same, with the GPUs and the driver, as far as NVML may be asked and tells of them in time."""
+    if config.collect.nvml is Switch.OFF:
+        return header_of(config)
+    with contextlib.closing(Nvml(clock)) as nvml:
+        look = within(config.look_deadline, nvml.look)
+        readings = [seen for seen in look.observations if isinstance(seen, GpuReading) and seen.index is not None]
+        gpus = tuple(
+            RecordedGpu(index=each.index or 0, uuid=each.gpu, name=each.name or "", pci_bus_id=each.pci_bus_id)
+            for each in readings
+        )
+        return header_of(config, gpus, nvml.driver_version() if readings else None)

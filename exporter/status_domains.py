@@ -1,0 +1,79 @@
+"""Failure domains in `status`: a letter for each, and in words what joins GPUs that could stand apart."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from string import ascii_uppercase
+
+from exporter.core.domains import Domain, domains, places
+from exporter.model.daemon import Daemon
+from exporter.model.node import Node
+from exporter.model.observation import DaemonName
+from exporter.view import View, gpu_name, printable
+
+MOST_NAMED = 4
+"""So many of those who join GPUs are named."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lettered:
+    """A domain, and what it is called in one showing."""
+
+    letter: str
+    daemon: Daemon
+    domain: Domain
+
+
+def letters(node: Node) -> Mapping[tuple[DaemonName, int], str]:
+    """The letter of each client's domain; empty where nobody would take anybody along."""
+    found = lettered(node)
+    if all(len(each.domain.clients) == 1 for each in found):
+        return {}
+    return {(each.daemon.name, pid): each.letter for each in found for pid in each.domain.clients}
+
+
+def lettered(node: Node) -> Sequence[Lettered]:
+    """All domains, in the order of their daemons, servers and eldest PIDs."""
+    found = (
+        (daemon, domain)
+        for daemon in View(node).daemons()
+        for here in domains(node, daemon).values()
+        for domain in sorted(here, key=lambda each: min(each.clients))
+    )
+    return [Lettered(_letter(number), daemon, domain) for number, (daemon, domain) in enumerate(found)]
+
+
+def joined(node: Node) -> Iterable[str]:
+    """Of each domain of several clients on several GPUs: who joins these, and what would keep them apart."""
+    for each in lettered(node):
+        if len(each.domain.gpus) > 1 and len(each.domain.clients) > 1:
+            clients, gpus = len(each.domain.clients), _gpus(node, each.domain.gpus)
+            yield f"domain {each.letter}: {clients} clients on {gpus} fall together: a fatal fault of one ends all"
+            yield f"  joined by {_bridges(node, each)}; one daemon a GPU keeps them apart, and gives a client one GPU"
+
+
+def _bridges(node: Node, told: Lettered) -> str:
+    found = places(node, told.daemon, sorted(told.domain.clients))
+    bridges = [f"{_who(node, pid)} on {_gpus(node, gpus)}" for pid, gpus in found.items() if len(gpus) > 1]
+    more = [f"{len(bridges) - MOST_NAMED} more"] if len(bridges) > MOST_NAMED else []
+    return _listed([*bridges[:MOST_NAMED], *more])
+
+
+def _who(node: Node, pid: int) -> str:
+    process = node.processes.get(pid)
+    return f"{pid} ({printable(process.command)[:32]})" if process is not None and process.command else str(pid)
+
+
+def _gpus(node: Node, uuids: Iterable[str]) -> str:
+    """By their indices, the lowest first."""
+    return f"GPUs {_listed(sorted((gpu_name(node, uuid) for uuid in uuids), key=lambda name: (len(name), name)))}"
+
+
+def _listed(names: Sequence[str]) -> str:
+    *others, last = names
+    return f"{', '.join(others)} and {last}" if others else last
+
+
+def _letter(number: int) -> str:
+    """A to Z, then AA and on."""
+    rest, last = divmod(number, len(ascii_uppercase))
+    return (_letter(rest - 1) if rest else "") + ascii_uppercase[last]

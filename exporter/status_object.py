@@ -1,0 +1,103 @@
+"""The node as `status` shows it, as one object for a program."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from exporter.core.devices import by_its_ordinals
+from exporter.core.domains import Domain, domains
+from exporter.core.identity import client_id
+from exporter.core.workloads import belonging_of, pod_of, workload_of
+from exporter.incident_object import incident_object
+from exporter.model.daemon import Daemon
+from exporter.model.node import Node
+from exporter.model.observation import ProcessReading
+from exporter.model.server import Client, Server
+from exporter.view import View, clients_of, directory_of, memory
+
+
+def node_object(node: Node) -> dict[str, Any]:
+    """All that is known. Times are seconds since the epoch."""
+    return {
+        "at": node.at,
+        "daemons": [_daemon_object(node, daemon) for daemon in View(node).daemons()],
+        "gpus": [_gpu_object(node, uuid) for uuid in node.gpus],
+        "incidents": [
+            incident_object(each, now=node.at, pipe_directory=directory_of(node, each.daemon))
+            for each in node.incidents.values()
+        ],
+        "sources": {name: {"problem": source.last.problem} for name, source in node.sources.items()},
+    }
+
+
+def _daemon_object(node: Node, daemon: Daemon) -> dict[str, Any]:
+    return {
+        "name": daemon.name,
+        "state": daemon.state,
+        "expected": daemon.expected,
+        "pid": None if daemon.process is None else daemon.process.pid,
+        "version": daemon.version,
+        "waiting": sorted(daemon.waiting),
+        "servers": [_server_object(node, daemon, server) for server in daemon.servers.values()],
+    }
+
+
+def _server_object(node: Node, daemon: Daemon, server: Server) -> dict[str, Any]:
+    share, limits, gpus = server.active_thread_percentage, server.pinned_memory_limits, by_its_ordinals(node, daemon)
+    return {
+        "pid": server.pid,
+        "uid": server.uid,
+        "state": server.state,
+        "active_thread_ratio": None if share is None else share / 100,
+        "pinned_memory_limit_bytes": {gpus[device]: limit for device, limit in limits.items() if device in gpus},
+        "clients": list(_client_objects(node, daemon, server)),
+    }
+
+
+def _client_objects(node: Node, daemon: Daemon, server: Server) -> Iterable[dict[str, Any]]:
+    used = memory(node)
+    falls_with = {pid: each for each in domains(node, daemon).get(server.pid, ()) for pid in each.clients}
+    for client in clients_of(daemon, server):
+        process = node.processes.get(client.pid)
+        yield {
+            "client": client_id(client, process),
+            "pid": client.pid,
+            "user": None if process is None else process.user,
+            "command": None if process is None else process.command,
+            **_owners_object(node, process),
+            "memory_used_bytes": dict(used.get(client.pid, {})),
+            "failure_domain": _domain_object(client, falls_with.get(client.pid)),
+        }
+
+
+def _domain_object(client: Client, domain: Domain | None) -> dict[str, Any] | None:
+    """Whom a fatal fault of this client would take along, and on which GPUs; null where that cannot be told."""
+    if domain is None:
+        return None
+    return {"others": sorted(domain.clients - {client.pid}), "gpus": sorted(domain.gpus)}
+
+
+def _owners_object(node: Node, process: ProcessReading | None) -> dict[str, Any]:
+    owners, pod, workload = belonging_of(process), pod_of(node, process), workload_of(process)
+    return {
+        "unit": owners.unit,
+        "container": owners.container,
+        "pod_uid": owners.pod_uid,
+        "pod": None if pod is None else pod.name,
+        "namespace": None if pod is None else pod.namespace,
+        "slurm_job_id": owners.slurm_job_id,
+        "slurm_job_sluid": owners.slurm_job_sluid,
+        "workload": None if workload is None else {"kind": workload.kind, "name": workload.name},
+    }
+
+
+def _gpu_object(node: Node, uuid: str) -> dict[str, Any]:
+    gpu = node.gpus[uuid]
+    return {
+        "uuid": uuid,
+        "index": gpu.reading.index,
+        "name": gpu.reading.name,
+        "problem": gpu.reading.problem,
+        "memory_used_bytes": gpu.reading.memory_used_bytes,
+        "memory_total_bytes": gpu.reading.memory_total_bytes,
+        "bypassing": list(gpu.bypassing),
+    }

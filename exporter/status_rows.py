@@ -1,0 +1,110 @@
+"""The table of `status`: a row for each client and GPU, and for whoever is beside MPS."""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from exporter.columns import aligned
+from exporter.core.workloads import pod_of, workload_of
+from exporter.model.daemon import Daemon, DaemonState
+from exporter.model.node import Node
+from exporter.model.observation import DaemonName, ProcessReading
+from exporter.model.server import Client, Server
+from exporter.model.workload import Workload, WorkloadKind
+from exporter.status_domains import letters
+from exporter.view import View, clients_of, gpu_name, memory, printable
+
+_COLUMNS = ("DAEMON", "SERVER", "STATE", "PID", "USER", "COMMAND", "WORKLOAD", "GPU", "MEMORY", "DOMAIN")
+_MAY_BE_LEFT_OUT = {"WORKLOAD", "DOMAIN"}
+_RIGHT = {"SERVER", "PID", "MEMORY"}
+_SHORT_ID = 12
+"""As much of a container's ID as Docker shows."""
+
+_LONGEST_WORKLOAD = 22
+MEBIBYTE = 1 << 20
+
+Memory = Mapping[int, Mapping[str, int]]
+Letters = Mapping[tuple[DaemonName, int], str]
+
+
+def lines(node: Node) -> Sequence[str]:
+    """The table, its columns aligned; a sentence where there is nothing to show."""
+    used, falls_with = memory(node), letters(node)
+    rows = [row for daemon in View(node).daemons() for row in _daemon_rows(node, daemon, used, falls_with)]
+    rows.extend(_bypassing_rows(node, used))
+    return aligned(_told([_COLUMNS, *rows]), _RIGHT) if rows else ["No MPS control daemon, and none expected."]
+
+
+def _daemon_rows(node: Node, daemon: Daemon, used: Memory, falls_with: Letters) -> Iterable[Sequence[str]]:
+    state = daemon.state or ("unknown" if daemon.supported else "unsupported")
+    servers = list(daemon.servers.values())
+    if not servers:
+        yield (printable(daemon.name), "-", state, "-", "-", "-", "-", "-", "-", "-")
+    for server in servers:
+        shown = state if daemon.state is not DaemonState.UP else server.state or "unknown"
+        here = (printable(daemon.name), str(server.pid), shown)
+        clients = clients_of(daemon, server)
+        if not clients:
+            yield (*here, "-", _user_of(node, server), "-", "-", "-", "-", "-")
+        for client in clients:
+            letter = falls_with.get((daemon.name, client.pid), "-")
+            yield from ((*here, *row, letter) for row in _client_rows(node, client, used))
+    for pid in sorted(daemon.waiting):
+        yield (printable(daemon.name), "-", "waiting", str(pid), *_who(node, pid), "-", "-", "-")
+
+
+def _user_of(node: Node, server: Server) -> str:
+    process = node.processes.get(server.pid)
+    if process is not None and process.user is not None:
+        return printable(process.user)
+    return "-" if server.uid is None else str(server.uid)
+
+
+def _client_rows(node: Node, client: Client, used: Memory) -> Iterable[Sequence[str]]:
+    who = (str(client.pid), *_who(node, client.pid))
+    by_gpu = used.get(client.pid, {})
+    if not by_gpu:
+        yield (*who, "-", "-")
+    for gpu, amount in by_gpu.items():
+        yield (*who, gpu_name(node, gpu), f"{amount // MEBIBYTE} MiB")
+
+
+def _bypassing_rows(node: Node, used: Memory) -> Iterable[Sequence[str]]:
+    for uuid, gpu in node.gpus.items():
+        for pid in gpu.bypassing:
+            amount = used.get(pid, {}).get(uuid)
+            shown = "-" if amount is None else f"{amount // MEBIBYTE} MiB"
+            yield ("none", "-", "bypassing", str(pid), *_who(node, pid), gpu_name(node, uuid), shown, "-")
+
+
+def _who(node: Node, pid: int) -> tuple[str, str, str]:
+    process = node.processes.get(pid)
+    if process is None:
+        return "-", "-", "-"
+    return printable(process.user or "-"), printable(process.command or "-")[:32], _whose(node, process)
+
+
+def _whose(node: Node, process: ProcessReading) -> str:
+    """Its workload in few words; none where that is the user, who has a column of their own."""
+    workload, pod = workload_of(process), pod_of(node, process)
+    match workload:
+        case None | Workload(kind=WorkloadKind.USER):
+            return "-"
+        case Workload(kind=WorkloadKind.SLURM_JOB, name=name):
+            shown = f"job {name}"
+        case Workload(kind=WorkloadKind.POD, name=name):
+            shown = f"pod {name if pod is None else printable(pod.name)}"
+        case Workload(kind=WorkloadKind.CONTAINER, name=name):
+            shown = f"container {name[:_SHORT_ID]}"
+        case Workload(name=name):
+            shown = name
+    return shown if len(shown) <= _LONGEST_WORKLOAD else f"{shown[: _LONGEST_WORKLOAD - 1]}…"
+
+
+def _told(rows: Sequence[Sequence[str]]) -> Sequence[Sequence[str]]:
+    """Without the columns that have nothing to tell: nobody but users own anything, or everybody falls alone."""
+    header, *others = rows
+    empty = {
+        index
+        for index, name in enumerate(header)
+        if name in _MAY_BE_LEFT_OUT and all(row[index] == "-" for row in others)
+    }
+    return [[cell for index, cell in enumerate(row) if index not in empty] for row in rows]

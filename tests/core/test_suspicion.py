@@ -1,0 +1,182 @@
+"""Who is suspected, how surely, and why: never surer than what was measured allows."""
+
+import pytest
+
+from exporter.core import calibration
+from exporter.core.suspicion import judged
+from exporter.model.clues import Clues, Vanished
+from exporter.model.incident import FaultKind, Incident, Tenant
+from exporter.model.xids import FailedAccess, XidSighting
+from tests.builders import AT, DAEMON, GPU, SERVER
+
+A, B, C, GONE, ALSO_GONE = 600, 601, 602, 700, 701
+SIGKILL, SIGSEGV, EXIT_1 = 9, 11, 1 << 8
+
+INSTRUCTIONS = FailedAccess(unit="GCC", address=0x7F18_7B754000)
+WILD_JUMP = FailedAccess(unit="GCC", address=0xFDFC_1C3E_0000_0000)
+DATA = FailedAccess(unit="T1", address=0x7F00_0000_0000)
+
+
+def gone(pid: int = GONE, before: float = 0.13, status: int | None = None, **more: bool) -> Vanished:
+    return Vanished(pid=pid, seconds_before=before, wait_status=status, **more)
+
+
+def fault(
+    *affected: int,
+    vanished: tuple[Vanished, ...] = (),
+    access: FailedAccess | None = None,
+    xids: tuple[int, ...] = (31,),
+    named: int | None = A,
+    in_reset: tuple[int, ...] = (),
+    xid_pid: int | None = B,
+) -> Incident:
+    """A fault that hit these, as it is judged."""
+    return judged(
+        Incident(
+            id="x",
+            daemon=DAEMON,
+            server=SERVER,
+            started_at=AT,
+            detected_at=AT,
+            gpus=(GPU,),
+            xids=tuple(XidSighting(at=AT, number=each, gpu=GPU, pid=xid_pid, access=access) for each in xids),
+            affected=affected,
+            affected_told=True,
+            tenants={pid: Tenant(pid=pid, client=str(pid)) for pid in (*affected, GONE, ALSO_GONE)},
+            clues=Clues(named=named, vanished=vanished, in_reset=in_reset),
+        )
+    )
+
+
+def confidences(incident: Incident) -> dict[int, float]:
+    return {each.tenant.pid: each.confidence for each in incident.suspects}
+
+
+class TestCutOff:
+    """A client that goes with a kernel in flight takes the kernel's instructions along."""
+
+    @pytest.mark.parametrize("status", [None, SIGKILL, SIGSEGV, EXIT_1, 0])
+    def test_whoever_left_just_then_did_it_however_it_ended(self, status: int | None) -> None:
+        """`exit(0)` in mid-kernel faults the others as SIGKILL does."""
+        incident = fault(A, B, vanished=(gone(status=status),), access=INSTRUCTIONS)
+        assert incident.kind is FaultKind.CLIENT_KILLED
+        assert incident.suspect is not None
+        assert (incident.suspect.tenant.pid, incident.suspect.confidence >= 0.8) == (GONE, True)
+
+    @pytest.mark.parametrize("access", [DATA, WILD_JUMP])
+    def test_an_access_of_another_kind_clears_whoever_left(self, access: FailedAccess) -> None:
+        """A living client's wild pointer, or wild jump."""
+        incident = fault(A, B, vanished=(gone(status=SIGKILL),), access=access)
+        assert confidences(incident) == {A: 0.5, B: 0.5}
+        assert incident.kind is FaultKind.MEMORY
+
+    @pytest.mark.parametrize("before", [0.0, 0.08, 0.2, 0.4])
+    def test_whoever_left_at_another_time_is_cleared(self, before: float) -> None:
+        """The fault comes about 130 ms after."""
+        assert GONE not in confidences(fault(A, B, vanished=(gone(before=before),), access=INSTRUCTIONS))
+
+    def test_whom_an_operator_ended_is_cleared(self) -> None:
+        """`terminate_client` harms nobody else."""
+        assert GONE not in confidences(fault(A, B, vanished=(gone(terminated=True),), access=INSTRUCTIONS))
+
+    def test_of_several_it_is_rather_the_one_that_was_killed(self) -> None:
+        """Two trials say so, which is not enough to be very sure."""
+        two = (gone(status=SIGKILL), gone(ALSO_GONE, status=0))
+        sure = confidences(fault(A, B, vanished=two, access=INSTRUCTIONS))
+        assert sure[ALSO_GONE] < 0.5 < sure[GONE] < 0.8
+
+    def test_several_that_are_alike_share_it(self) -> None:
+        """Nothing tells them apart."""
+        two = (gone(status=SIGKILL), gone(ALSO_GONE, status=SIGKILL))
+        incident = fault(A, B, vanished=two, access=INSTRUCTIONS)
+        assert confidences(incident)[GONE] == confidences(incident)[ALSO_GONE] < 0.5
+        assert incident.suspect is None
+
+
+class TestByChance:
+    """Where nobody tells which access failed, an exit at that time may be a coincidence."""
+
+    @pytest.mark.parametrize("status", [None, SIGKILL, 0])
+    def test_it_is_never_very_likely(self, status: int | None) -> None:
+        """Planted, an ordinary exit looks the same."""
+        incident = fault(A, B, C, vanished=(gone(status=status),), access=None)
+        assert incident.suspect is not None
+        assert (incident.suspect.tenant.pid, incident.suspect.confidence < 0.8) == (GONE, True)
+
+    def test_one_that_was_killed_is_likelier_than_one_that_exited(self) -> None:
+        """And one of which nobody knows is in between."""
+        sure = [confidences(fault(A, B, C, vanished=(gone(status=each),)))[GONE] for each in (SIGKILL, None, 0)]
+        assert sure == sorted(sure, reverse=True)
+
+    def test_the_kernels_word_that_it_killed_it_counts_as_a_signal(self) -> None:
+        """For want of memory."""
+        incident = fault(A, B, vanished=(gone(out_of_memory=True),))
+        assert "the kernel killed it for want of memory" in incident.suspects[0].evidence
+
+
+class TestTrap:
+    """The worker of a client that trapped is in reset when it leaves."""
+
+    def test_it_is_very_likely(self) -> None:
+        """Whoever left first or last."""
+        incident = fault(A, B, C, xids=(43,), named=None, xid_pid=SERVER, in_reset=(C,))
+        assert incident.kind is FaultKind.EXECUTION
+        assert confidences(incident)[C] >= 0.8 > confidences(incident)[A]
+
+    def test_in_a_memory_fault_it_says_nothing(self) -> None:
+        """An assert of its own, by chance."""
+        assert confidences(fault(A, B, in_reset=(B,), access=DATA)) == {A: 0.5, B: 0.5}
+
+    def test_before_anybody_has_left_nobody_stands_out(self) -> None:
+        """The Xid names the server, and the log nobody."""
+        assert fault(A, B, C, xids=(43,), named=None, xid_pid=SERVER).suspect is None
+
+
+class TestUnknown:
+    """Of an illegal address among several, nothing says more than chance."""
+
+    def test_those_who_are_named_are_no_likelier_than_the_others(self) -> None:
+        """Neither by the log nor by the Xid, nor by both; but it is said."""
+        incident = fault(A, B, C, named=A, xid_pid=A, access=DATA)
+        assert incident.suspect is None
+        assert set(confidences(incident).values()) == {0.33}
+        assert any("the log names it" in why for why in incident.suspects[0].evidence)
+
+    def test_the_only_one_is_likely_and_no_more(self) -> None:
+        """It may be the victim of one that was not seen to leave."""
+        assert confidences(fault(A)) == {A: calibration.ALONE}
+
+    def test_one_of_very_many_is_not_worth_naming(self) -> None:
+        """Of 48, each is as likely as the others."""
+        assert fault(*range(1000, 1048)).suspects == ()
+
+
+class TestHardware:
+    """Where the hardware failed, nobody on it is to blame."""
+
+    @pytest.mark.parametrize("number", [48, 63, 64, 74, 79, 94, 95, 119, 120, 140])
+    def test_it_clears_everybody(self, number: int) -> None:
+        """Whatever else there is."""
+        incident = fault(A, B, xids=(31, number), vanished=(gone(status=SIGKILL),), access=INSTRUCTIONS)
+        assert (incident.kind, incident.suspects) == (FaultKind.HARDWARE, ())
+
+
+class TestCalibration:
+    """As sure as the lower end of the interval says."""
+
+    def test_one_that_was_always_right_is_not_certain(self) -> None:
+        """Ten of ten may be nine of ten."""
+        assert calibration.Measured(10, 10).confidence == pytest.approx(0.722, abs=0.001)
+
+    def test_a_coin_toss_is_less_than_a_half(self) -> None:
+        """As often as not, in few trials."""
+        assert calibration.Measured(5, 10).confidence == pytest.approx(0.237, abs=0.001)
+
+    def test_no_confidences_add_up_to_more_than_one(self) -> None:
+        """One of them did it, or somebody else."""
+        for incident in (
+            fault(A, B, C, vanished=(gone(), gone(ALSO_GONE, status=SIGKILL)), access=INSTRUCTIONS),
+            fault(A, B, C, vanished=(gone(),)),
+            fault(A, B, C, xids=(43,), named=None, in_reset=(A, B)),
+        ):
+            assert sum(confidences(incident).values()) <= 1.01

@@ -1,0 +1,81 @@
+"""Many fault trials on a real GPU, each a recording and the truth about it, in one archive.
+
+python3 -m tests.gpu.fault_trials --out DIR [--plan exploratory|signs|full|two-gpus] [--limit N] [--seconds S]
+
+As root, with MPS and nvcc. DIR gets `trials.tar.gz`, written anew after every few trials: one that is cut short has
+what was there by then.
+"""
+
+import argparse
+import os
+import shutil
+import signal
+import sys
+import tarfile
+import tempfile
+import time
+import traceback
+from pathlib import Path
+
+from .clients import build
+from .stage import Stage
+from .trial_plans import PLANS
+
+PACKED_EVERY = 10
+MOST_FAILURES = 5
+
+
+def main() -> int:
+    """How many trials failed to be played, at most 100."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--plan", choices=PLANS, default="exploratory")
+    parser.add_argument("--only", default="", help="trials whose name begins so")
+    parser.add_argument("--limit", type=int)
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="start no trial after so long")
+    arguments = parser.parse_args()
+    # As an interrupt, so that what there is gets packed, and no client or daemon is left behind.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    trials = [trial for trial in PLANS[arguments.plan]() if trial.name.startswith(arguments.only)][: arguments.limit]
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    root = Path(tempfile.mkdtemp(prefix="ft", dir="/tmp"))
+    root.chmod(0o755)
+    results = root / "results"
+    results.mkdir()
+    stage = Stage(root, build(Path(__file__).with_name("load.cu"), root / "load"), results)
+    ends = time.monotonic() + arguments.seconds
+    failures = 0
+    try:
+        for number, trial in enumerate(trials, start=1):
+            if time.monotonic() > ends or failures > MOST_FAILURES:
+                break
+            begun = time.monotonic()
+            try:
+                truth = stage.play(trial)
+                told = f"victims {len(truth['victims'])}, refused {len(truth['refused'])}, left {truth['left_over']}"
+            except Exception:  # noqa: BLE001  (one that could not be played costs none of the others)
+                failures += 1
+                told = traceback.format_exc()
+            sys.stdout.write(f"{number}/{len(trials)} {trial.name}: {time.monotonic() - begun:.2f} s, {told}\n")
+            sys.stdout.flush()
+            if number % PACKED_EVERY == 0:
+                _pack(results, stage.logs(), arguments.out)
+    finally:
+        stage.close()
+        _pack(results, stage.logs(), arguments.out)
+        shutil.rmtree(root)
+    return min(failures, 100)
+
+
+def _pack(results: Path, logs: list[Path], out: Path) -> None:
+    """The archive is replaced whole, so that there is always a good one."""
+    unfinished = out.parent / f"{out.name}.unfinished"
+    with tarfile.open(unfinished, "w:gz", compresslevel=3) as archive:
+        for file in [*sorted(results.iterdir()), *logs]:
+            archive.add(file, arcname=file.name if file.parent == results else f"logs/{file.parts[-3]}-{file.name}")
+    shutil.move(unfinished, out / "trials.tar.gz")
+    os.sync()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

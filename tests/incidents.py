@@ -1,0 +1,84 @@
+"""Makers of faults, as the core would have found them."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from exporter.model.incident import Ending, FaultKind, Incident, Refusal, Stay, Suspect, Tenant
+from exporter.model.workload import Workload, WorkloadKind
+from exporter.model.xids import XidSighting
+from tests.builders import AT, DAEMON, GPU, MIB, SERVER
+
+HOSTILE = (
+    "a\nb",
+    "\x1b[31mred",
+    "<script>alert(1)</script>",
+    "\u202egnp.exe",
+    "x" * 10_000,
+    "\udcff",
+    '"}, {"id": "forged',
+    "tab\tbed\0",
+)
+"""What a workload may call itself."""
+
+
+def tenant(pid: int = 600, **known: Any) -> Tenant:
+    """A client of whom the usual is known."""
+    usual: Mapping[str, Any] = {"user": "alice", "uid": 1001, "command": "train.py", "memory_bytes": {GPU: 1540 * MIB}}
+    return Tenant(pid=pid, client=f"{pid}-10", **{**usual, **known})
+
+
+def suspect(pid: int, confidence: float, *evidence: str) -> Suspect:
+    """Somebody who may have done it."""
+    return Suspect(tenant=tenant(pid), confidence=confidence, evidence=evidence or ("it was there",))
+
+
+def incident(**known: Any) -> Incident:
+    """A memory fault that has hit two clients; the server is still in FAULT."""
+    usual: Mapping[str, Any] = {
+        "id": "513-1a",
+        "daemon": DAEMON,
+        "server": SERVER,
+        "started_at": AT,
+        "detected_at": AT + 0.125,
+        "kind": FaultKind.MEMORY,
+        "gpus": (GPU,),
+        "affected": (600, 601),
+        "affected_told": True,
+        "tenants": {pid: tenant(pid) for pid in (600, 601)},
+    }
+    return Incident(**{**usual, **known})
+
+
+def ended(ending: Ending = Ending.RECOVERED, **known: Any) -> Incident:
+    """The same, over after 4.25 s."""
+    return incident(**{"ending": ending, "ended_at": AT + 4.25, "settled": True, **known})
+
+
+def blocked(**known: Any) -> Incident:
+    """One of the clients lives on, and two newcomers were turned away; another client was waited for, for a while."""
+    usual: Mapping[str, Any] = {
+        "tenants": {
+            600: tenant(600, workload=Workload(kind=WorkloadKind.SLURM_JOB, name="42"), slurm_job_id="42"),
+            601: tenant(601, user="bob", uid=1002, command="vllm"),
+        },
+        "xids": (XidSighting(at=AT, number=31, gpu=GPU, pid=600, name="train.py"),),
+        "suspects": (suspect(600, 0.85, "its contexts ended 120 ms before the fault"), suspect(601, 0.15)),
+        "refused": (Refusal(at=AT + 1, pid=700), Refusal(at=AT + 2, pid=None)),
+        "refused_count": 2,
+        "blocking": {600: Stay(since=AT, until=AT + 2), 601: Stay(since=AT)},
+    }
+    return incident(**{**usual, **known})
+
+
+def crowded(clients: int = 400, name: str = "train.py") -> Incident:
+    """A fault that has hit everybody, all of whom live on and are as likely as the others to have done it."""
+    pids = range(1000, 1000 + clients)
+    tenants = {pid: tenant(pid, command=name, user=name, unit=name, pod=name) for pid in pids}
+    return incident(
+        affected=tuple(pids),
+        tenants=tenants,
+        suspects=tuple(Suspect(tenant=each, confidence=0.01, evidence=("it was there",)) for each in tenants.values()),
+        blocking={pid: Stay(since=AT) for pid in pids},
+        refused=tuple(Refusal(at=AT, pid=pid) for pid in range(5000, 5256)),
+        refused_count=9000,
+    )

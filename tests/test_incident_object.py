@@ -1,0 +1,122 @@
+"""A fault as an object: every key there is."""
+
+import json
+
+import pytest
+
+from exporter.incident_object import incident_object
+from exporter.model.incident import Ending, FaultKind
+from tests.builders import AT, DAEMON, GPU, MIB
+from tests.incidents import HOSTILE, blocked, crowded, ended, incident
+from tests.test_incident_text import hostile
+
+ALICE = {
+    "pid": 600,
+    "client": "600-10",
+    "uid": 1001,
+    "user": "alice",
+    "command": "train.py",
+    "unit": None,
+    "container": None,
+    "pod_uid": None,
+    "pod": None,
+    "namespace": None,
+    "slurm_job_id": "42",
+    "workload": {"kind": "slurm_job", "name": "42"},
+    "memory_used_bytes": {GPU: 1540 * MIB},
+}
+BOB = {**ALICE, "pid": 601, "client": "601-10", "uid": 1002, "user": "bob", "command": "vllm"}
+BOB |= {"slurm_job_id": None, "workload": None}
+ASK = 'echo "terminate_client 513 601" | CUDA_MPS_PIPE_DIRECTORY=/tmp/nvidia-mps nvidia-cuda-mps-control'
+
+
+def test_an_open_one() -> None:
+    told = json.loads(json.dumps(incident_object(blocked(), now=AT + 182, pipe_directory=DAEMON)))
+    suspects = told.pop("suspects")
+
+    assert told == {
+        "id": "513-1a",
+        "daemon": DAEMON,
+        "server": 513,
+        "state": "open",
+        "ending": None,
+        "settled": False,
+        "kind": "memory",
+        "gpus": [GPU],
+        "xids": [
+            {
+                "xid": 31,
+                "mnemonic": "FIFO_ERROR_MMU_ERR_FLT",
+                "meaning": "illegal address",
+                "cause": "application",
+                "advice": "RESTART_APP",
+                "gpu": GPU,
+                "pid": 600,
+                "name": "train.py",
+                "at": AT,
+            }
+        ],
+        "started_at": AT,
+        "started": "1970-01-12T13:46:40.000Z",
+        "detected_at": AT + 0.125,
+        "detected": "1970-01-12T13:46:40.125Z",
+        "ended_at": None,
+        "ended": None,
+        "seconds": None,
+        "affected": [ALICE, BOB],
+        "affected_count": 2,
+        "affected_told": True,
+        "verdict": "very likely PID 600 (train.py of alice)",
+        "no_tenant_to_blame": False,
+        "refused": [{"at": AT + 1, "pid": 700}, {"at": AT + 2, "pid": None}],
+        "refused_count": 2,
+        "blocking": [
+            {**ALICE, "since": AT, "until": AT + 2, "seconds": 2.0, "end_it_with": []},
+            {**BOB, "since": AT, "until": None, "seconds": 182.0, "end_it_with": [ASK, "kill -KILL 601"]},
+        ],
+        "blocking_count": 1,
+    }
+    assert [(each["pid"], each["confidence"], each["likelihood"], each["evidence"]) for each in suspects] == [
+        (600, 0.85, "very likely", ["its contexts ended 120 ms before the fault"]),
+        (601, 0.15, "unlikely", ["it was there"]),
+    ]
+
+
+def test_one_that_is_over() -> None:
+    told = incident_object(ended(Ending.SERVER_GONE))
+
+    assert (told["state"], told["ending"], told["settled"]) == ("ended", "server_gone", True)
+    assert (told["ended_at"], told["ended"], told["seconds"]) == (AT + 4.25, "1970-01-12T13:46:44.250Z", 4.25)
+
+
+def test_hardware_says_that_no_tenant_is_to_blame() -> None:
+    assert incident_object(incident(kind=FaultKind.HARDWARE))["no_tenant_to_blame"] is True
+
+
+def test_without_the_time_it_is_not_told_how_long_somebody_has_blocked() -> None:
+    told = incident_object(blocked())["blocking"]
+
+    assert [each["seconds"] for each in told] == [2.0, None]
+    assert told[1]["end_it_with"] == ["kill -KILL 601"]
+
+
+def test_of_whom_nothing_is_known_the_pid_is_told() -> None:
+    (told,) = incident_object(incident(affected=(600,), tenants={}))["affected"]
+
+    assert {key for key, value in told.items() if value} == {"pid"}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_names_are_short_and_printable(name: str) -> None:
+    text = json.dumps(incident_object(hostile(name)), ensure_ascii=False)
+
+    assert text.isprintable()
+    text.encode()
+    assert len(text) < 20_000
+
+
+def test_a_crowd_that_calls_itself_names_has_bounds() -> None:
+    told = incident_object(crowded(5000, "x" * 10_000))
+
+    assert (told["affected_count"], len(told["affected"]), told["blocking_count"]) == (5000, 512, 5000)
+    assert len(json.dumps(told)) < 4 << 20

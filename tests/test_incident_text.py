@@ -1,0 +1,180 @@
+"""A fault in words: what a person reads at night."""
+
+from dataclasses import replace
+
+import pytest
+
+from exporter.incident_table import table
+from exporter.incident_text import brief, details
+from exporter.model.incident import Ending, FaultKind, Incident, Stay
+from exporter.model.workload import Workload, WorkloadKind
+from exporter.model.xids import XidSighting
+from exporter.moment import local
+from tests.builders import AT, DAEMON, GPU, OTHER_GPU
+from tests.incidents import HOSTILE, blocked, crowded, ended, incident, suspect, tenant
+
+NOW = AT + 182
+WHEN = local(AT)
+
+IN_WORDS = f"""\
+513-1a: memory fault on server 513 of /tmp/nvidia-mps: open for 3 min 2 s, held up by 1 client
+  Began      {WHEN} (1970-01-12T13:46:40.000Z), 3 min 2 s ago
+  GPUs       GPU-1efa3f60-b0ba-115c-7d58-bd5711d3de4b
+  Xids       31: illegal address (FIFO_ERROR_MMU_ERR_FLT), on GPU-1efa3f60, names PID 600 (train.py)\
+; NVIDIA advises RESTART_APP
+  Affected   2 clients, as the log told:
+             PID 600 (train.py of alice, job 42), 1540 MiB on GPU-1efa3f60
+             PID 601 (vllm of bob), 1540 MiB on GPU-1efa3f60
+  Suspected  very likely PID 600 (train.py of alice)
+             0.85 PID 600 (train.py of alice): its contexts ended 120 ms before the fault
+             0.15 PID 601 (train.py of alice): it was there
+  Refused    2 newcomers, since the server was in FAULT (error 807)
+             PID 700
+  Held up by PID 601 (vllm of bob), for 3 min 2 s now; end it with the first that helps:
+               echo "terminate_client 513 601" | CUDA_MPS_PIPE_DIRECTORY=/tmp/nvidia-mps nvidia-cuda-mps-control
+               kill -KILL 601
+             PID 600 (train.py of alice, job 42), for 2.0 s"""
+
+TABLE = f"""\
+ID      WHEN                 DAEMON           KIND      GPU              AFFECTED  SUSPECT                                  STATE
+513-1a  {WHEN}  /tmp/nvidia-mps  memory    GPU-1efa3f60            2  very likely PID 600 (train.py of alice)  open for 3 min 2 s, held up by 1 client
+b       {WHEN}  /tmp/nvidia-mps  memory    GPU-1efa3f60            2  likely one of 600, 601                   recovered in 4.2 s
+c       {WHEN}  /tmp/nvidia-mps  hardware  GPU-1efa3f60 +1         2  nobody                                   over: the server is gone
+d       {WHEN}  /tmp/nvidia-mps  unknown   -                       0  unknown                                  over: the daemon is gone
+"""  # noqa: E501
+
+
+class TestDetails:
+    """All that is known, and what to do."""
+
+    def test_of_an_open_one(self) -> None:
+        """To the character."""
+        assert "\n".join(details(blocked(), NOW, DAEMON)) == IN_WORDS
+
+    def test_of_one_that_is_over_there_is_nobody_to_end(self) -> None:
+        """Who held it up is told all the same."""
+        over = ended(blocking={601: Stay(since=AT, until=AT + 4)})
+        told = "\n".join(details(over, NOW, DAEMON))
+        assert "  Held up by PID 601 (train.py of alice), for 4.0 s" in told
+        assert "kill" not in told
+        assert "terminate_client" not in told
+
+    def test_of_hardware_nobody_is_suspected(self) -> None:
+        """Whatever else is known."""
+        xid = XidSighting(at=AT, number=48, gpu=GPU)
+        told = "\n".join(details(ended(kind=FaultKind.HARDWARE, xids=(xid,), suspects=(suspect(600, 0.9),)), NOW, None))
+        assert "  Suspected  nobody: the hardware failed, so that no tenant is to blame" in told
+        assert "0.90" not in told
+        assert "48: uncorrectable memory error" in told
+
+    def test_what_is_not_known_is_said(self) -> None:
+        """An empty line would look like a defect."""
+        nothing = incident(gpus=(), affected=(), affected_told=False, kind=FaultKind.UNKNOWN)
+        told = [line.split(maxsplit=1)[1] for line in details(nothing, NOW, None)[2:]]
+        assert told == ["not known", "none was seen", "nobody that is known", "unknown: nothing points at anybody"]
+
+    def test_an_affected_list_that_was_inferred_says_so(self) -> None:
+        """The log's own is better evidence."""
+        told = "\n".join(details(incident(affected_told=False), NOW, None))
+        assert "2 clients, as far as can be told from who shares the GPUs" in told
+
+    def test_a_client_of_whom_nothing_is_known_is_a_pid(self) -> None:
+        """One in another PID namespace is not even that."""
+        told = "\n".join(details(incident(affected=(600, -7), tenants={}, blocking={-7: Stay(since=AT)}), NOW, DAEMON))
+        assert "             PID 600\n             a PID not known here" in told
+        assert "kill" not in told
+
+    def test_an_xid_that_no_catalogue_has(self) -> None:
+        """Its number is all there is."""
+        assert "  Xids       999" in details(incident(xids=(XidSighting(at=AT, number=999),)), NOW, None)
+
+    def test_a_crowd_is_counted_and_not_listed(self) -> None:
+        """The page stays a page, with the commands for the first of them."""
+        told = details(crowded(), NOW, DAEMON)
+        assert "  Affected   400 clients, as the log told:" in told
+        assert f"{'':13}and 384 more" in told
+        assert "  Refused    9000 newcomers, since the server was in FAULT (error 807)" in told
+        assert len(told) < 200
+
+    @pytest.mark.parametrize("name", HOSTILE)
+    def test_no_name_breaks_out_of_its_line(self, name: str) -> None:
+        """Nor speaks to the terminal."""
+        for line in details(hostile(name), NOW, f"/tmp/{name}"):
+            assert line.isprintable()
+            assert len(line) < 20_000 if "CUDA_MPS_PIPE_DIRECTORY" in line else len(line) < 400
+        assert len(details(hostile(name), NOW, None)) == len(details(hostile("train"), NOW, None))
+
+
+class TestBrief:
+    """One line of it."""
+
+    @pytest.mark.parametrize(
+        ("fault", "line"),
+        [
+            (
+                blocked(),
+                (
+                    "513-1a: memory fault on server 513 of /tmp/nvidia-mps: open for 3 min 2 s, held up by 1 client;"
+                    " 2 clients affected; suspected: very likely PID 600 (train.py of alice)"
+                ),
+            ),
+            (
+                ended(kind=FaultKind.CLIENT_KILLED, affected=(601,)),
+                (
+                    "513-1a: fault by a client cut off in mid-kernel on server 513 of /tmp/nvidia-mps, 3 min 2 s ago:"
+                    " recovered in 4.2 s; 1 client affected; suspected: unknown: nothing points at anybody"
+                ),
+            ),
+        ],
+        ids=("open", "recovered"),
+    )
+    def test_it_says_how_it_stands(self, fault: Incident, line: str) -> None:
+        """And whom to suspect."""
+        assert brief(fault, NOW) == line
+
+    @pytest.mark.parametrize("name", HOSTILE)
+    def test_it_is_one_line_whatever_anybody_is_called(self, name: str) -> None:
+        """And no endless one."""
+        assert brief(hostile(name), NOW).isprintable()
+        assert len(brief(hostile(name), NOW)) < 500
+
+
+class TestTable:
+    """One row for each."""
+
+    def test_a_few(self) -> None:
+        """To the character."""
+        suspects = (suspect(600, 0.35), suspect(601, 0.35), suspect(602, 0.3))
+        faults = (
+            blocked(),
+            ended(id="b", suspects=suspects),
+            ended(Ending.SERVER_GONE, id="c", kind=FaultKind.HARDWARE, gpus=(GPU, OTHER_GPU)),
+            ended(Ending.DAEMON_GONE, id="d", kind=FaultKind.UNKNOWN, gpus=(), affected=()),
+        )
+        assert table(faults, NOW) == TABLE
+
+    def test_none(self) -> None:
+        """In words."""
+        assert table((), NOW) == "No incidents.\n"
+
+    @pytest.mark.parametrize("name", HOSTILE)
+    def test_no_name_breaks_out_of_its_cell(self, name: str) -> None:
+        """A row stays a row."""
+        lines = table([hostile(name)], NOW).splitlines()
+        assert len(lines) == 2
+        assert all(line.isprintable() for line in lines)
+        assert max(map(len, lines)) < 400
+
+
+def hostile(name: str) -> Incident:
+    """A fault in which everything that somebody else names is called this."""
+    bad = tenant(600, command=name, user=name, pod=name, workload=Workload(kind=WorkloadKind.POD, name=name))
+    return replace(
+        blocked(),
+        id=name,
+        daemon=name,
+        gpus=(name,),
+        xids=(XidSighting(at=AT, number=31, gpu=name, pid=600, name=name),),
+        tenants={600: bad, 601: bad},
+        suspects=(replace(suspect(600, 0.9, name), tenant=bad),),
+    )

@@ -1,0 +1,51 @@
+"""Moments, and how long something took, as they are written."""
+
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from exporter.moment import lasting, local, utc
+
+
+@pytest.fixture
+def in_kathmandu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("TZ", "NPT-5:45")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+@pytest.mark.usefixtures("in_kathmandu")
+def test_for_programs_it_is_utc_and_for_people_their_own_time() -> None:
+    assert utc(1_763_733_903.147) == "2025-11-21T14:05:03.147Z"
+    assert local(1_763_733_903.147) == "2025-11-21 19:50:03"
+
+
+def test_a_moment_just_before_a_second_is_that_second() -> None:
+    assert utc(0.9999) == "1970-01-01T00:00:01.000Z"
+
+
+@pytest.mark.parametrize("at", [1e300, -1e300, 2.0**63])
+def test_a_number_that_is_no_time_breaks_nothing(at: float) -> None:
+    assert "no year" in utc(at)
+    assert "no year" in local(at)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (-3, "0.0 s"),
+        (0.13, "0.1 s"),
+        (9.94, "9.9 s"),
+        (10, "10 s"),
+        (59.4, "59 s"),
+        (59.6, "1 min 0 s"),
+        (182, "3 min 2 s"),
+        (7500, "2 h 5 min"),
+        (100 * 3600, "4 d 4 h"),
+    ],
+)
+def test_how_long_something_took(seconds: float, text: str) -> None:
+    assert lasting(seconds) == text

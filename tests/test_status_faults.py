@@ -1,0 +1,280 @@
+"""What `status` shows of faults: who falls with whom before one, and who is held up by whom while one lasts."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from exporter import status
+from exporter.core.domains import domains
+from exporter.incident_object import incident_object
+from exporter.incident_text import brief, details
+from exporter.model.incident import Ending, FaultKind, Incident, Refusal, Stay, Suspect, Tenant
+from exporter.model.node import Node
+from exporter.model.server import ServerState
+from exporter.status_object import node_object
+from tests.builders import (
+    AT,
+    CLIENT,
+    DAEMON,
+    GPU,
+    OTHER_GPU,
+    SERVER,
+    at_work,
+    full,
+    gpu_reading,
+    idle,
+    no_nvml,
+    node,
+    process,
+    three_clients,
+    told,
+)
+
+TERMINATE = 'echo "terminate_client 513 600" | CUDA_MPS_PIPE_DIRECTORY=/tmp/nvidia-mps nvidia-cuda-mps-control'
+KILL = "kill -KILL 600"
+
+HOSTILE = ("a\nb", "\x1b[31mred", "x" * 4000, "\u202egnp.exe", "\udcff", "tab\tbed")
+
+
+def domain_column(present: Node) -> dict[str, str] | None:
+    """The letter of each PID in the table; None where there is no such column."""
+    header, *rows = (line.split() for line in status.table(present).splitlines())
+    if "DOMAIN" not in header:
+        return None
+    return {row[3]: row[-1] for row in rows if row[0] in {*present.daemons, "none"}}
+
+
+class TestDomains:
+    """A letter for those who fall together."""
+
+    def test_one_client_on_two_gpus_makes_one_domain_of_both(self) -> None:
+        """Whoever is beside MPS has none."""
+        assert domain_column(three_clients()) == {"600": "A", "601": "A", "602": "A", "801": "-"}
+
+    def test_clients_that_stand_apart_have_letters_of_their_own(self) -> None:
+        """Those of another daemon too, on the same GPU."""
+        seen = (
+            *at_work(600, 601, 602),
+            *at_work(700, server=514, daemon="/run/other"),
+            gpu_reading([600, 601, 700]),
+            gpu_reading([602], gpu=OTHER_GPU, index=1),
+        )
+        present = told(*seen, start=node(DAEMON, "/run/other")).node
+        assert domain_column(present) == {"600": "A", "601": "A", "602": "B", "700": "C"}
+
+    def test_where_everybody_falls_alone_there_is_no_column(self) -> None:
+        """Nor where nobody is there, or nothing can be told."""
+        alone = told(*at_work(600, 601), gpu_reading([600]), gpu_reading([601], gpu=OTHER_GPU, index=1)).node
+        assert [domain_column(each) for each in (alone, idle(), no_nvml())] == [None, None, None]
+
+    def test_a_client_that_is_nowhere_yet_has_no_letter(self) -> None:
+        """The others have theirs."""
+        readings = gpu_reading([600, 601]), gpu_reading(gpu=OTHER_GPU, index=1)
+        assert domain_column(told(*at_work(600, 601, 602), *readings).node) == {"600": "A", "601": "A", "602": "-"}
+
+    def test_after_z_come_two_letters(self) -> None:
+        """However many domains there are, each is another."""
+        gpus = [gpu_reading([1000 + index], gpu=f"GPU-{index}", index=index) for index in range(30)]
+        beside = gpu_reading([1000, 1030], gpu="GPU-0")
+        letters = domain_column(told(*at_work(*range(1000, 1031)), *gpus, beside).node)
+        assert letters is not None
+        assert [letters[str(1000 + index)] for index in (0, 25, 26, 27, 30)] == ["A", "Z", "AA", "AB", "A"]
+
+    def test_who_joins_gpus_is_named_with_what_keeps_them_apart(self) -> None:
+        """A domain on one GPU needs no explaining."""
+        lines = status.table(three_clients()).splitlines()
+        assert "domain A: 3 clients on GPUs 0 and 1 fall together: a fatal fault of one ends all" in lines
+        assert any(line.startswith("  joined by 600 (train.py) on GPUs 0 and 1; one daemon a GPU") for line in lines)
+        assert "joined" not in status.table(full())
+
+    def test_of_many_who_join_them_some_are_named(self) -> None:
+        """And it is said how many more there are."""
+        pids = range(1000, 1048)
+        readings = [gpu_reading(pids, gpu=f"GPU-{index}", index=index) for index in range(8)]
+        (joined,) = (
+            line for line in status.table(told(*at_work(*pids), *readings).node).splitlines() if "join" in line
+        )
+        assert joined.startswith("  joined by 1000 on GPUs 0, 1, 2, 3, 4, 5, 6 and 7, 1001 on ")
+        assert " and 44 more; " in joined
+
+    def test_one_client_alone_on_two_gpus_is_not_told_off(self) -> None:
+        """It takes nobody along."""
+        present = told(*at_work(600), gpu_reading([600]), gpu_reading([600], gpu=OTHER_GPU, index=1)).node
+        assert "domain" not in status.table(present).lower()
+
+    def test_as_an_object(self) -> None:
+        """Whom each would take along; null where that cannot be told."""
+
+        def of(present: Node) -> list[Any]:
+            (server,) = node_object(present)["daemons"][0]["servers"]
+            return [client["failure_domain"] for client in server["clients"]]
+
+        both = sorted((GPU, OTHER_GPU))
+        assert of(three_clients()) == [
+            {"others": [601, 602], "gpus": both},
+            {"others": [600, 602], "gpus": both},
+            {"others": [600, 601], "gpus": both},
+        ]
+        assert of(no_nvml()) == [None, None, None]
+
+    @pytest.mark.parametrize("name", HOSTILE)
+    def test_no_name_breaks_out_of_its_line(self, name: str) -> None:
+        """Of who joins GPUs."""
+        who = process(user=name, command=name)
+        lines = status.table(told(who, start=three_clients()).node).splitlines()
+        assert len(lines) == len(status.table(three_clients()).splitlines())
+        assert all(line.isprintable() for line in lines)
+
+
+def tenant(pid: int = CLIENT, **known: Any) -> Tenant:
+    return Tenant(pid=pid, client=f"{pid}-1", **{"user": "alice", "command": "train.py", **known})
+
+
+def incident(**changes: Any) -> Incident:
+    """A fault that struck a minute ago, and is held up by one client."""
+    made = Incident(
+        id="one",
+        daemon=DAEMON,
+        server=SERVER,
+        started_at=AT - 60,
+        detected_at=AT - 60,
+        kind=FaultKind.MEMORY,
+        gpus=(GPU,),
+        affected=(600, 601),
+        affected_told=True,
+        tenants={600: tenant(), 601: tenant(601, user="bob", command="vllm")},
+        suspects=(Suspect(tenant=tenant(601), confidence=0.35, evidence=("the log named it",)),),
+        refused=(Refusal(at=AT - 30, pid=777),),
+        refused_count=1,
+        blocking={600: Stay(since=AT - 60), 601: Stay(since=AT - 60, until=AT - 50)},
+    )
+    return replace(made, **changes)
+
+
+OVER = incident(id="two", ended_at=AT - 59, ending=Ending.RECOVERED, blocking={}, settled=True, told=True)
+
+
+def with_faults(*incidents: Incident, start: Node | None = None, state: ServerState = ServerState.FAULT) -> Node:
+    """The node, as these had struck it."""
+    present = told(*at_work(600, 601), gpu_reading([600, 601])).node if start is None else start
+    daemon = present.daemons[DAEMON]
+    servers = {SERVER: replace(daemon.servers[SERVER], state=state)}
+    return replace(
+        present,
+        daemons={DAEMON: replace(daemon, servers=servers)},
+        incidents={each.id: each for each in incidents},
+    )
+
+
+class TestOpenFaults:
+    """What an operator needs now: who is hit, who may have done it, whom to end, and how."""
+
+    def test_each_has_a_paragraph_of_its_own(self) -> None:
+        """After an empty line, as the telling of faults has it."""
+        others = replace(incident(), id="three", server=SERVER + 1)
+        text = status.table(with_faults(incident(), others))
+        for each in (incident(), others):
+            assert "\n\n" + "\n".join(details(each, AT, DAEMON)) + "\n" in text
+
+    def test_who_is_hit_suspected_and_turned_away(self) -> None:
+        """By PID; the suspect with its confidence as a number."""
+        text = "\n".join(details(incident(), AT, DAEMON))
+        for words in ("600", "601", "train.py", "vllm", "bob", "0.35", "the log named it", "777"):
+            assert words in text
+
+    def test_the_commands_that_end_who_holds_it_up_in_their_order(self) -> None:
+        """The daemon is asked to end it first; for a client that has let go, there is none."""
+        text = status.table(with_faults(incident()))
+        assert text.index(TERMINATE) < text.index(KILL)
+        assert "terminate_client 513 601" not in text
+        assert "kill -KILL 601" not in text
+
+    def test_a_directory_is_quoted_for_the_shell(self) -> None:
+        """Whoever starts a daemon chooses it, and root may paste the command."""
+        text = "\n".join(details(incident(), AT, "/tmp/$(reboot); x 'y"))
+        assert "$(reboot)" in text
+        assert "CUDA_MPS_PIPE_DIRECTORY='/tmp/$(reboot); x '\"'\"'y' nvidia" in text
+
+    def test_a_daemon_that_speaks_in_other_pids_is_not_told_these(self) -> None:
+        """They might be somebody else there."""
+        present = with_faults(incident())
+        elsewhere = replace(present.daemons[DAEMON], elsewhere=True)
+        text = status.table(replace(present, daemons={DAEMON: elsewhere}))
+        assert "terminate_client" not in text
+        assert KILL in text
+
+    @pytest.mark.parametrize("name", HOSTILE)
+    def test_no_name_breaks_out_of_its_line(self, name: str) -> None:
+        """A daemon's, a user's or a command's."""
+        known: Mapping[int, Tenant] = {pid: tenant(pid, user=name, command=name) for pid in (600, 601)}
+        suspects = (Suspect(tenant=known[600], confidence=0.5, evidence=(name,)),)
+        hostile = incident(daemon=name, tenants=known, suspects=suspects)
+        lines = status.table(with_faults(hostile, replace(hostile, id="two", ending=Ending.RECOVERED))).splitlines()
+        harmless = with_faults(incident(daemon="gone"), OVER)
+        assert len(lines) == len(status.table(harmless).splitlines())
+        assert all(line.isprintable() for line in lines)
+
+
+class TestFaultsThatAreOver:
+    """A line each."""
+
+    def test_the_latest_comes_first(self) -> None:
+        """After the others, under a title."""
+        older = replace(OVER, id="older", started_at=AT - 900, detected_at=AT - 900, ended_at=AT - 890)
+        lines = status.table(with_faults(older, OVER, state=ServerState.ACTIVE)).splitlines()
+        assert lines[-4:] == ["", "Faults of the last hour:", brief(OVER, AT), brief(older, AT)]
+
+    def test_where_there_are_none_nothing_is_said(self) -> None:
+        """Nor beside an open one."""
+        assert "last hour" not in status.table(three_clients())
+        assert "last hour" not in status.table(with_faults(incident()))
+
+
+class TestElsewhere:
+    """The same for programs."""
+
+    def test_as_objects(self) -> None:
+        """In the order in which they were found, with the commands that end who holds one up."""
+        assert node_object(with_faults(OVER, incident()))["incidents"] == [
+            incident_object(OVER, now=AT, pipe_directory=DAEMON),
+            incident_object(incident(), now=AT, pipe_directory=DAEMON),
+        ]
+
+    @pytest.mark.parametrize(
+        ("present", "line"),
+        [
+            (with_faults(incident()), "1 of 1 daemons up, 2 clients; FAULT of server 513, held up by 600"),
+            (with_faults(incident(blocking={})), "1 of 1 daemons up, 2 clients; FAULT of server 513"),
+            (with_faults(), "1 of 1 daemons up, 2 clients; FAULT of server 513"),
+            (with_faults(OVER, state=ServerState.ACTIVE), "1 of 1 daemons up, 2 clients"),
+            (
+                with_faults(incident(blocking={pid: Stay(since=AT) for pid in range(1, 21)})),
+                "1 of 1 daemons up, 2 clients; FAULT of server 513, held up by 1, 2, 3, 4, 5, 6, 7, 8 and 12 more",
+            ),
+        ],
+        ids=("held up", "not held up", "no more known of it", "over", "by many"),
+    )
+    def test_the_line_for_the_service_manager(self, present: Node, line: str) -> None:
+        """It says who holds up recovery."""
+        assert status.line(present) == line
+
+    def test_the_exit_code(self) -> None:
+        """A fault that is over is none any more."""
+        assert status.exit_code(with_faults(incident())) == 1
+        assert status.exit_code(with_faults(OVER, state=ServerState.ACTIVE)) == 0
+
+
+def test_domains_are_worked_out_a_few_times_however_many_clients_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not once for each."""
+    present, asked = full(), []
+
+    def counted(present: Node, daemon: Any) -> Any:
+        asked.append(daemon.name)
+        return domains(present, daemon)
+
+    monkeypatch.setattr("exporter.status_domains.domains", counted)
+    monkeypatch.setattr("exporter.status_object.domains", counted)
+    status.told(present)
+    assert 0 < len(asked) <= 3

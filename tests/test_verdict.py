@@ -1,0 +1,66 @@
+"""Who may have done it, in words that are no surer than the evidence."""
+
+from dataclasses import replace
+
+import pytest
+
+from exporter.model.incident import FaultKind
+from exporter.verdict import leading, likelihood, verdict
+from tests.incidents import HOSTILE, incident, suspect, tenant
+
+
+@pytest.mark.parametrize(
+    ("confidence", "word"),
+    [
+        (1.0, "very likely"),
+        (0.8, "very likely"),
+        (0.79, "likely"),
+        (0.5, "likely"),
+        (0.2, "possibly"),
+        (0.1, "unlikely"),
+    ],
+)
+def test_a_confidence_has_a_word(confidence: float, word: str) -> None:
+    assert likelihood(confidence) == word
+
+
+def test_who_stands_out_is_named() -> None:
+    suspects = (suspect(600, 0.7), suspect(601, 0.15), suspect(602, 0.15))
+
+    assert verdict(incident(suspects=suspects)) == "likely PID 600 (train.py of alice)"
+
+
+def test_a_few_who_stand_out_together_are_named_together() -> None:
+    suspects = (suspect(600, 0.4), suspect(601, 0.4), suspect(602, 0.2))
+
+    assert verdict(incident(suspects=suspects)).startswith("very likely one of PID 600 (")
+    assert [each.tenant.pid for each in leading(incident(suspects=suspects))] == [600, 601]
+
+
+@pytest.mark.parametrize(
+    "suspects",
+    [
+        (),
+        (suspect(600, 0.1),),
+        (suspect(600, 0.5), suspect(601, 0.5)),
+        (*(suspect(pid, 0.24) for pid in range(600, 604)), suspect(700, 0.04)),
+    ],
+    ids=("nobody", "hardly", "either", "too many alike"),
+)
+def test_where_nobody_stands_out_it_is_unknown(suspects: tuple[object, ...]) -> None:
+    assert verdict(incident(suspects=suspects)).startswith("unknown: ")
+
+
+def test_hardware_exonerates_every_tenant() -> None:
+    suspects = (suspect(600, 0.9),)
+
+    assert "no tenant is to blame" in verdict(incident(kind=FaultKind.HARDWARE, suspects=suspects))
+    assert not leading(incident(kind=FaultKind.HARDWARE, suspects=suspects))
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_suspect_keeps_to_its_words(name: str) -> None:
+    hostile = replace(suspect(600, 0.9), tenant=tenant(600, command=name, user=name))
+
+    assert verdict(incident(suspects=(hostile,))).isprintable()
+    assert len(verdict(incident(suspects=(hostile,)))) < 120

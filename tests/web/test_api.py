@@ -1,0 +1,194 @@
+"""What has happened lately, as JSON: bounded, for those who may read names, and clear about what it cannot answer."""
+
+import json
+from dataclasses import replace
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+
+from exporter.incident_object import incident_object
+from exporter.model.event import Event, EventName
+from exporter.model.incident import Incident
+from exporter.model.node import Node
+from exporter.web.api import MOST_BYTES
+from tests.builders import AT, DAEMON, SERVER
+from tests.incidents import HOSTILE, blocked, crowded, ended, incident
+from tests.test_incident_text import hostile
+from tests.web.serving import Web
+
+INCIDENTS, EVENTS = "/api/v1/incidents", "/api/v1/events"
+
+
+def happened(web: Web, *incidents: Incident, events: tuple[Event, ...] = ()) -> None:
+    web.history.take(Node(incidents={each.id: each for each in incidents}), events)
+
+
+def told(web: Web, page: str) -> Any:
+    """The data of an answer that is one."""
+    answer = web.get(page)
+    envelope = json.loads(answer.body)
+    assert (answer.status, envelope["status"]) == (200, "success")
+    return envelope["data"]
+
+
+def of(web: Web, page: str) -> list[object]:
+    """The ids of the incidents, or the times of the events."""
+    return [each["id"] if "id" in each else each["at"] for each in told(web, page)]
+
+
+@pytest.mark.parametrize("page", [INCIDENTS, EVENTS])
+def test_nothing_has_happened_is_an_empty_list(web: Web, page: str) -> None:
+    assert told(web, page) == []
+
+
+def test_incidents_come_newest_first_with_all_that_is_known(web: Web) -> None:
+    happened(web, ended(id="old"), blocked(id="new", detected_at=AT + 9))
+
+    new, old = told(web, INCIDENTS)
+
+    assert (new["id"], old["id"]) == ("new", "old")
+    assert new["blocking"][1]["seconds"] == 182.0
+    assert new["blocking"][1]["end_it_with"][0].endswith(f"CUDA_MPS_PIPE_DIRECTORY={DAEMON} nvidia-cuda-mps-control")
+
+
+def test_some_incidents_can_be_asked_for(web: Web) -> None:
+    happened(
+        web,
+        ended(id="a"),
+        incident(id="b", detected_at=AT + 1),
+        ended(id="c", daemon="/run/x & y", detected_at=AT + 2),
+    )
+
+    assert of(web, f"{INCIDENTS}?limit=2") == ["c", "b"]
+    assert of(web, f"{INCIDENTS}?open=true") == ["b"]
+    assert of(web, f"{INCIDENTS}?open=false") == ["c", "b", "a"]
+    assert of(web, f"{INCIDENTS}?daemon={quote('/run/x & y', safe='')}") == ["c"]
+    assert of(web, f"{INCIDENTS}?daemon={DAEMON}&limit=1") == ["b"]
+    assert of(web, f"{INCIDENTS}?daemon=nowhere") == []
+
+
+def test_one_incident_can_be_asked_for(web: Web) -> None:
+    happened(web, ended(id="513-1a"), incident(id="-7-1b"))
+
+    assert told(web, f"{INCIDENTS}/513-1a")["id"] == "513-1a"
+    assert told(web, f"{INCIDENTS}/%2d7-1b")["id"] == "-7-1b"
+
+
+@pytest.mark.parametrize("name", ["513", "", "*", "513-1a%00", "..", "%ff"])
+def test_one_that_is_not_remembered_is_not_found(web: Web, name: str) -> None:
+    happened(web, ended(id="513-1a"))
+
+    answer = web.get(f"{INCIDENTS}/{name}")
+
+    assert (answer.status, answer.headers["Content-Type"]) == (404, "application/json")
+    assert json.loads(answer.body) == {
+        "status": "error",
+        "errorType": "not_found",
+        "error": "no such incident is remembered; /api/v1/incidents lists those that are",
+    }
+
+
+def event(at: float, kind: EventName = EventName.CLIENT_CONNECTED, **known: Any) -> Event:
+    return Event(at=at, event=kind, **{"daemon": DAEMON, "server": SERVER, **known})
+
+
+def test_events_come_newest_first_and_some_can_be_asked_for(web: Web) -> None:
+    happened(web, events=(event(1), event(2, EventName.DAEMON_LOST), event(3, daemon="other"), event(4)))
+
+    assert of(web, EVENTS) == [4, 3, 2, 1]
+    assert of(web, f"{EVENTS}?limit=1") == [4]
+    assert of(web, f"{EVENTS}?event=daemon_lost") == [2]
+    assert of(web, f"{EVENTS}?daemon={DAEMON}") == [4, 2, 1]
+    assert of(web, f"{EVENTS}?since=2.5&daemon={DAEMON}") == [4]
+
+
+def test_an_event_is_as_a_replay_tells_it_with_its_time_in_words(web: Web) -> None:
+    happened(web, events=(event(AT, EventName.FAULT, incident=incident(), server=None),))
+
+    assert told(web, EVENTS) == [
+        {
+            "at": AT,
+            "time": "1970-01-12T13:46:40.000Z",
+            "event": "fault",
+            "daemon": DAEMON,
+            "incident": "513-1a",
+            "server": SERVER,
+            "gpus": list(incident().gpus),
+        }
+    ]
+
+
+@pytest.mark.parametrize(
+    ("page", "wrong"),
+    [
+        (f"{INCIDENTS}?limit=0", "limit: write a whole number from 1 to 1000"),
+        (f"{INCIDENTS}?limit=1001", "limit: write a whole number from 1 to 1000"),
+        (f"{INCIDENTS}?limit=-1", "limit: write a whole number from 1 to 1000"),
+        (f"{INCIDENTS}?limit=", "limit: write a whole number from 1 to 1000"),
+        (f"{INCIDENTS}?limit=1e2", "limit: write a whole number from 1 to 1000"),
+        (f"{INCIDENTS}?limit=%D9%A1", "limit: write a whole number from 1 to 1000"),
+        (f"{INCIDENTS}?limit={'9' * 5000}", "limit: write a whole number from 1 to 1000"),
+        (f"{INCIDENTS}?limit=1&limit=2", "a parameter is there twice; keep one of them"),
+        (f"{INCIDENTS}?open=yes", "open: write one of true, false"),
+        (f"{INCIDENTS}?event=fault", "a parameter that there is not; there are limit, daemon, open"),
+        (f"{INCIDENTS}?a=1", "a parameter that there is not; there are limit, daemon, open"),
+        (f"{INCIDENTS}?{'daemon=a&' * 50}", "more than 16 parameters; there are limit, daemon, open"),
+        (f"{EVENTS}?event=%3Cscript%3E", f"event: write one of {', '.join(EventName)}"),
+        (f"{EVENTS}?since=yesterday", "since: write seconds since the epoch, as `date +%s` does"),
+        (f"{EVENTS}?since=nan", "since: write seconds since the epoch, as `date +%s` does"),
+        (f"{EVENTS}?since=1e999", "since: write seconds since the epoch, as `date +%s` does"),
+    ],
+)
+def test_what_cannot_be_answered_is_told_what_to_write_instead(web: Web, page: str, wrong: str) -> None:
+    answer = web.get(page)
+
+    assert answer.status == 400
+    assert json.loads(answer.body) == {"status": "error", "errorType": "bad_data", "error": wrong}
+
+
+@pytest.mark.parametrize("page", [INCIDENTS, f"{INCIDENTS}/513-1a", EVENTS])
+def test_they_are_for_those_who_may_read_names(web: Web, page: str) -> None:
+    happened(web, incident(), events=(event(1),))
+
+    answer = web.get(page, X_Forwarded_For="10.0.0.1")
+
+    assert (answer.status, answer.headers["Content-Type"]) == (403, "application/json")
+    assert json.loads(answer.body)["errorType"] == "forbidden"
+    assert "--web.config.file" in json.loads(answer.body)["error"]
+    assert b"alice" not in answer.body
+
+
+@pytest.mark.parametrize("page", [INCIDENTS, f"{INCIDENTS}/513-1a", f"{INCIDENTS}/none", EVENTS, f"{EVENTS}?limit=0"])
+def test_nobody_keeps_them_and_head_is_get_without_the_body(web: Web, page: str) -> None:
+    happened(web, incident(), events=(event(1),))
+
+    get, head = web.get(page), web.get(page, method="HEAD")
+
+    assert (get.headers["Cache-Control"], get.headers["Content-Type"]) == ("no-store", "application/json")
+    assert (head.status, head.body, head.headers["Content-Length"]) == (get.status, b"", str(len(get.body)))
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_whatever_anybody_is_called_it_is_text_in_an_answer_of_the_same_form(web: Web, name: str) -> None:
+    happened(web, hostile(name), events=(event(1, daemon=name, name=name, reason=name),))
+
+    (fault,), (one,) = told(web, INCIDENTS), told(web, EVENTS)
+
+    assert fault.keys() == incident_object(incident()).keys()
+    assert one.keys() == {"at", "time", "event", "daemon", "server", "name", "reason"}
+    texts = [fault["affected"][0]["command"], fault["daemon"], one["name"], one["reason"]]
+    assert all(text.isprintable() and len(text) <= 128 for text in texts)
+
+
+def test_a_crowd_is_told_as_far_as_it_fits_and_what_is_left_is_said(web: Web) -> None:
+    crowd = crowded(400, "x" * 10_000)
+    happened(web, *(replace(crowd, id=str(number)) for number in range(20)))
+
+    answer = web.get(INCIDENTS)
+    envelope = json.loads(answer.body)
+
+    assert len(answer.body) < MOST_BYTES + 1024
+    left = 20 - len(envelope["data"])
+    assert 0 < left < 20
+    assert envelope["warnings"][0].startswith(f"{left} older entries do not fit")
