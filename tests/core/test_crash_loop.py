@@ -1,5 +1,7 @@
 """Servers that exit before they are ready, again and again: an event and a count, once for each such time."""
 
+from dataclasses import replace
+
 import pytest
 
 from exporter.core.crash_loop import CEASED_SECONDS, MANY, WITHIN_SECONDS
@@ -22,6 +24,7 @@ from tests.builders import (
 )
 
 FIRST = 92
+NO_DRIVER = "Driver initialization failed with: out of memory"
 UP = told(*at_work()).node
 
 
@@ -41,13 +44,15 @@ def exits(server: int, *, at: float, status: int = 1) -> tuple[Observation, ...]
 
 
 def fails(server: int, *, at: float) -> tuple[Observation, ...]:
-    """A server begins and could not start (users' reports, 2024)."""
-    fatal = control_log("Server encountered a fatal exception. Shutting down", at=at + 0.08)
-    return (*starts(server, at=at), *fatal, *exits(server, at=at + 0.1))
+    """A server begins and cannot start (measured, R580): its log is read before the daemon's."""
+    words = ("Startup", "Initializing server process", NO_DRIVER, "Failed to start : out of memory")
+    fatal = control_log("Server encountered a fatal exception. Shutting down", at=at + 0.1)
+    own = server_log(*words, server=server, at=at)
+    return (*own, *starts(server, at=at), *fatal, *exits(server, at=at + 0.1))
 
 
 def failures(count: int, *, at: float = AT + 5, every: float = 0.13) -> tuple[Observation, ...]:
-    """So many, as fast as a daemon tries: each is three PIDs further."""
+    """So many, as fast as daemons have tried (2024): each is three PIDs further."""
     return tuple(each for number in range(count) for each in fails(FIRST + 3 * number, at=at + number * every))
 
 
@@ -63,8 +68,17 @@ def test_it_is_told_with_the_third_start_that_fails() -> None:
     assert loops(*failures(MANY - 1)) == []
     (loop,) = loops(*failures(MANY))
     assert (loop.daemon, loop.server, loop.pid) == (DAEMON, None, None)
-    assert loop.reason == "3 starts in 0.4 s"
+    assert loop.reason == "3 starts in 1 s"
     assert loop.at == pytest.approx(AT + 5.36)
+
+
+def test_that_may_all_be_read_at_one_look() -> None:
+    (loop,) = loops(*(replace(each, at=AT + 6) for each in failures(6, every=0.02)))
+    assert (loop.at, loop.reason) == (AT + 6, "3 starts in 1 s")
+
+
+def test_none_of_its_lines_is_unrecognised() -> None:
+    assert set(told(*failures(MANY), start=UP).daemon.totals.log_lines_unrecognized.values()) == {0}
 
 
 def test_once_however_long_it_goes_on() -> None:
