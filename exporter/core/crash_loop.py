@@ -1,6 +1,6 @@
 """Servers that a daemon starts again and again, and that exit before they are ready.
 
-So it is where a server cannot run: on a GPU that MPS does not support, in a container without its libraries, or with too
+So it is where a server cannot run: on a GPU that MPS does not support, in a container without its libraries, with too
 little memory. The daemon tries anew at once, for as long as a client waits: every 20 ms (measured, R580), or some times
 a second (users' reports, 2024 to 2026).
 """
