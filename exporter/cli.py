@@ -18,6 +18,7 @@ from exporter.core.fold import fold, fold_all
 from exporter.cycle import Cycle
 from exporter.demo import Simulation
 from exporter.errors import ConfigError, ExporterError, ServiceError
+from exporter.history import History
 from exporter.look import look
 from exporter.metrics.catalogue import NodeCollector
 from exporter.recording import Recording, write_header, write_observation
@@ -28,6 +29,8 @@ from exporter.service_socket import ask_service
 from exporter.signals import wishes
 from exporter.sources.eye import Eye, Inbox
 from exporter.sources.lookout import Lookout
+from exporter.store.archive import Archive
+from exporter.store.writer import Writer
 from exporter.view import View
 from exporter.wanted import Wanted
 from exporter.web import WebSecurity
@@ -65,10 +68,20 @@ def serve(arguments: Namespace, config: Config) -> int:
     inbox: Inbox = Inbox()
     assembly = Assembly(config, clock, inbox)
     reloader = Reloader(arguments, os.environ, config, clock)
-    node = header_of(config).node()
-    with contextlib.closing(assembly):
-        lookout = assembly.lookout()
-        Service(config, node, lookout, inbox, clock, reloader=reloader, driver=assembly.nvml).run()
+    writer = Writer(Archive(config.state_directory, config.history, clock), clock)
+    with contextlib.closing(assembly), contextlib.closing(writer):
+        remembered = writer.open()
+        Service(
+            config,
+            remembered.into(header_of(config).node()),
+            assembly.lookout(),
+            inbox,
+            clock,
+            reloader=reloader,
+            driver=assembly.nvml,
+            history=History(incidents=remembered.incidents, events=remembered.events),
+            writer=writer,
+        ).run()
     return 0
 
 
