@@ -19,10 +19,12 @@ REQUESTED_SECONDS = 10.0
 """Whoever leaves within this time after an operator had the server end it does so for that reason (measured: 6 ms)."""
 
 
-def exit_requested(daemon: Daemon, at: float, pid: int) -> Daemon:
+def exit_requested(daemon: Daemon, at: float, server: int, pid: int) -> Daemon:
     """An operator has the server end a client."""
     client = daemon.clients.get(pid)
-    return daemon if client is None else _with_client(daemon, replace(client, exit_requested_at=at))
+    if client is None or client.server != server:
+        return daemon
+    return _with_client(daemon, replace(client, exit_requested_at=at))
 
 
 def context_exiting(daemon: Daemon, at: float, stamp: str, server: Server, said: ContextExiting) -> Step:

@@ -91,7 +91,7 @@ def _known_server_says(daemon: Daemon, at: float, entry: LogEntry, pids: Pids) -
         case said.ContextExiting():
             return leavings.context_exiting(daemon, at, entry.stamp, server, message)
         case said.ExitRequested(client):
-            return quiet(leavings.exit_requested(daemon, at, client))
+            return quiet(leavings.exit_requested(daemon, at, pid, client))
         case said.DeviceAssociated(gpu):
             return quiet(servers.with_server(daemon, contexts.placed(server, gpu)))
         case said.ThreadsTold(percentage):
