@@ -33,7 +33,9 @@ class Program:
         """One GET."""
         return fetch(self.port, path)
 
-    def wait_until(self, said: str, seconds: float = PATIENCE_SECONDS, times: int | None = None) -> None:
+    def wait_until(
+        self, said: str, seconds: float = PATIENCE_SECONDS, times: int | None = None, every: float = 0.1
+    ) -> None:
         """Until its metrics say this, so many times if it is told how many; RuntimeError if they never do."""
         found = 0
         deadline = time.monotonic() + seconds
@@ -42,7 +44,7 @@ class Program:
                 found = len(re.findall(said, self.fetch().text, re.MULTILINE))
                 if found == times or (times is None and found):
                     return
-            time.sleep(0.1)
+            time.sleep(every)
         raise RuntimeError(f"{said}: {found} times, not {times}; its log ends:\n{self._log.read_text()[-2000:]}")
 
 

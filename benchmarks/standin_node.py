@@ -54,6 +54,20 @@ class StandInNode:
         self._mps.close()
         shutil.rmtree(self.directory, ignore_errors=True)
 
+    @property
+    def log_directory(self) -> Path:
+        """Where the daemon's logs are."""
+        return self._mps.log_directory
+
+    @property
+    def server_pid(self) -> int:
+        """The PID of the daemon's server; 0 where it has none."""
+        return self._mps.server_pid or 0
+
+    def fault(self) -> None:
+        """A client does something fatal; all stay, and the server remains in FAULT."""
+        self._mps.fault(self.clients[0])
+
     def adopt(self, pid: int) -> None:
         """One more client: a process of somebody else's, which stays."""
         self._mps.connect_and_wait(pid)
@@ -98,7 +112,7 @@ class StandInNode:
         """The device with its clients, and the server, to which NVML gives all their use."""
         count = len(self._devices)
         clients = [Process(pid, 2048 * MEBIBYTE) for pid in self.clients[device.index :: count]]
-        server = Process(self._mps.server_pid or 0, 66 * MEBIBYTE, in_mps_list=False, sm_percent=50)
+        server = Process(self.server_pid, 66 * MEBIBYTE, in_mps_list=False, sm_percent=50)
         return replace(device, processes=(server, *clients), gpu_percent=50, memory_percent=20)
 
 

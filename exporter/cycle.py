@@ -15,7 +15,8 @@ from exporter.clock import Clock
 from exporter.core import agenda
 from exporter.core.agenda import Rhythm
 from exporter.core.fold import fold
-from exporter.model.event import Event
+from exporter.log import LEVELS
+from exporter.model.event import Event, EventName
 from exporter.model.node import Node
 from exporter.model.observation import Observation, SourceReading
 from exporter.pace import Pace
@@ -23,6 +24,15 @@ from exporter.sources.eye import Inbox
 from exporter.sources.lookout import Asker, Lookout
 
 TICK_SECONDS = 0.5
+
+_LOUD = {
+    EventName.FAULT: "error",
+    EventName.DAEMON_LOST: "error",
+    EventName.FAULT_CHANGED: "warning",
+    EventName.FAULT_RECOVERED: "warning",
+    EventName.SERVER_CRASH_LOOP: "warning",
+    EventName.CLIENT_FAULT_CONTAINED: "warning",
+}
 
 
 class Cycle:
@@ -38,8 +48,8 @@ class Cycle:
         rhythm: Rhythm,
         publish: Callable[[Node], None],
         record: Callable[[Observation], None] | None = None,
-        turned: Callable[[], None] | None = None,
         told: Callable[[Node, Sequence[Event]], None] | None = None,
+        turned: Callable[[], None] | None = None,
     ) -> None:
         """`publish` gets every new node, `record` every observation; `turned` is told of each completed cycle.
 
@@ -52,11 +62,11 @@ class Cycle:
         self._rhythm = rhythm
         self._publish = publish
         self._record = record
-        self._turned = turned
         self._told = told
+        self._turned = turned
         self._log = structlog.get_logger()
         self._pace = Pace(clock.monotonic())
-        self._unpublished = False
+        self._unpublished = self._grave = False
         self._attended: Node | None = None
 
     def tell(self, seen: Sequence[Observation], rhythm: Rhythm) -> None:
@@ -81,11 +91,12 @@ class Cycle:
         seen = [*self._seen(timeout), *self._lookout.complaints()]
         events = self._account(sorted(seen, key=lambda each: each.at))
         for event in events:
-            self._log.info(event.event, **{key: value for key, value in event.as_json().items() if key != "event"})
+            self._say(event)
         if self._told is not None:
             self._told(self.node, events)
         self._direct(idle)
         self._unpublished = self._unpublished or any(_is_news(each) for each in seen)
+        self._grave = self._grave or any(event.grave for event in events)
         self._publish_if_due()
         if self._turned is not None:
             self._turned()
@@ -99,6 +110,11 @@ class Cycle:
             for _ in range(self._inbox.qsize()):
                 seen.extend(self._inbox.get_nowait())
         return seen
+
+    def _say(self, event: Event) -> None:
+        """One record each, as loud as it should wake somebody."""
+        fields = {key: value for key, value in event.as_json().items() if key != "event"}
+        self._log.log(LEVELS[_LOUD.get(event.event, "info")], event.event.value, **fields)
 
     def _account(self, seen: list[Observation]) -> tuple[Event, ...]:
         events: list[Event] = []
@@ -124,14 +140,17 @@ class Cycle:
 
     def _patience(self) -> float:
         """How long the next cycle may wait: what is news already is not to wait for more."""
-        return min(TICK_SECONDS, self._pace.wait(self._clock.monotonic(), news=self._unpublished))
+        return min(TICK_SECONDS, self._to_wait(self._clock.monotonic()))
+
+    def _to_wait(self, now: float) -> float:
+        return self._pace.wait(now, news=self._unpublished, grave=self._grave)
 
     def _publish_if_due(self) -> None:
         began = self._clock.monotonic()
-        if self._pace.wait(began, news=self._unpublished) == 0:
+        if self._to_wait(began) == 0:
             self._publish(self.node)
             self._pace.published(began, self._clock.monotonic())
-            self._unpublished = False
+            self._unpublished = self._grave = False
 
     def _direct(self, idle: Sequence[tuple[str, Asker]]) -> None:
         """Tell the sources where to look next; ask those daemons whose last answers are all known."""

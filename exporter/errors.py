@@ -3,6 +3,7 @@
 ExporterError
 ├── ConfigError       a flag or setting is wrong: exit code 2
 ├── ListenError       the address to serve on cannot be had now: exit code 1
+├── HistoryError      the history of incidents cannot be read: exit code 1
 ├── RecordingError    a recording cannot be read or written: exit code 1
 └── ServiceError      the running service refuses, or does not answer: exit code 1
 """
@@ -18,6 +19,10 @@ class ConfigError(ExporterError):
 
 class ListenError(ExporterError):
     """An address that cannot be listened on; another attempt may succeed."""
+
+
+class HistoryError(ExporterError):
+    """A history of incidents and events that cannot be read; the message names its file."""
 
 
 class RecordingError(ExporterError):

@@ -1,4 +1,7 @@
-"""How often to publish: at once where something is new, but for no more than a share of all time."""
+"""How often to publish: at once where something is new, but for no more than a share of all time.
+
+What a person is woken for is not held back by that: such news have a larger share, and seldom need it.
+"""
 
 SOON_SECONDS = 0.1
 """How soon after one publication the next may follow, since each is written out."""
@@ -8,6 +11,9 @@ QUIET_SECONDS = 10.0
 
 SHARE = 0.01
 """What publishing may take of all time, in the long run."""
+
+GRAVE_SHARE = 0.1
+"""What publishing may take of the time in which one grave thing follows the other."""
 
 SAVED_SECONDS = 0.25
 """What may be saved up of it, so that the first of many changes are shown as soon as they are seen."""
@@ -19,7 +25,7 @@ class Pace:
     def __init__(self, at: float) -> None:
         self._at = at
         self._saved = SAVED_SECONDS
-        self._next_at = at
+        self._next_at = self._grave_at = at
 
     def published(self, began: float, ended: float) -> None:
         """A publication was made."""
@@ -27,8 +33,10 @@ class Pace:
         self._at = began
         self._saved = max(min(self._saved + earned, SAVED_SECONDS) - (ended - began), -SHARE * QUIET_SECONDS)
         self._next_at = ended + max(SOON_SECONDS, -self._saved / SHARE)
+        self._grave_at = ended + max(SOON_SECONDS, (ended - began) / GRAVE_SHARE)
 
-    def wait(self, now: float, *, news: bool) -> float:
+    def wait(self, now: float, *, news: bool, grave: bool = False) -> float:
         """How many seconds to wait before the next one; 0 where it is due."""
-        due = self._next_at if news else self._at + QUIET_SECONDS
+        due = self._next_at if news or grave else self._at + QUIET_SECONDS
+        due = min(due, self._grave_at) if grave else due
         return max(0.0, due - now)

@@ -4,11 +4,9 @@ Keys and kinds that are not known are passed over, so that a recording of a late
 """
 
 import json
-import reprlib
 from collections.abc import Iterator, Mapping
-from dataclasses import MISSING, asdict, dataclass, field, fields
-from types import NoneType, UnionType
-from typing import Any, TextIO, get_args, get_origin, get_type_hints
+from dataclasses import MISSING, dataclass, field, fields
+from typing import Any, TextIO
 
 from exporter.errors import RecordingError
 from exporter.model.daemon import DEFAULT_LOG_DIRECTORY, DEFAULT_PIPE_DIRECTORY, Daemon
@@ -18,7 +16,6 @@ from exporter.model.observation import (
     DaemonFound,
     DaemonProcess,
     GpuEvent,
-    GpuProcess,
     GpuReading,
     KernelRecord,
     LogFile,
@@ -28,14 +25,11 @@ from exporter.model.observation import (
     PodFound,
     ProcessExit,
     ProcessReading,
-    ProcessUtilization,
     SourceReading,
 )
+from exporter.plain import build, plain
 
 FORMAT = 1
-
-_MOST = 2**63
-"""No number in a recording is larger; NaN is not either."""
 
 _KINDS: Mapping[str, type[Observation]] = {
     "control": ControlReply,
@@ -56,7 +50,6 @@ _OF_A_DAEMON = {
     kind for kind in _KINDS.values() for part in fields(kind) if part.name == "daemon" and part.default is MISSING
 }
 _NAMES = {kind: name for name, kind in _KINDS.items()}
-_HINTS = {kind: get_type_hints(kind) for kind in (*_KINDS.values(), GpuProcess, ProcessUtilization)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,7 +163,7 @@ class Recording:
         if kind in _OF_A_DAEMON:
             values.setdefault("daemon", (*self.header.daemons, _DEFAULT_DAEMON)[0].name)
         try:
-            built: Observation = _build(kind, values)
+            built = build(kind, values)
         except ValueError as error:
             raise self._unreadable(number, f"is a {values['source']} observation in which {error}") from error
         return built
@@ -210,48 +203,18 @@ def _read_header(values: dict[str, Any]) -> Header:
     )
 
 
-def _build(kind: type[Any], values: dict[str, Any]) -> Any:
-    """Make a value of a kind from a JSON object; ValueError names the key that is missing or of the wrong type."""
-    built: dict[str, Any] = {}
-    for part in fields(kind):
-        if part.name in values:
-            built[part.name] = _convert(values[part.name], _HINTS[kind][part.name], part.name)
-        elif part.default is MISSING and part.default_factory is MISSING:
-            raise ValueError(f"{part.name!r} is missing")
-    return kind(**built)
-
-
-def _convert(value: Any, hint: Any, name: str) -> Any:
-    wanted = get_args(hint) if isinstance(hint, UnionType) else (hint,)
-    for each in wanted:
-        origin = get_origin(each)
-        if origin is tuple and isinstance(value, list) and all(isinstance(item, dict) for item in value):
-            return tuple(_build(get_args(each)[0], item) for item in value)
-        if origin is not None and origin is not tuple and isinstance(value, dict):
-            of_key, of_item = get_args(each)
-            return {of_key(key): of_item(item) for key, item in value.items()}
-        if each is float and type(value) in (int, float) and abs(value) <= _MOST:
-            return float(value)
-        if each is int and type(value) is int and abs(value) <= _MOST:
-            return value
-        if each in (str, bool, NoneType) and type(value) is each:
-            return value
-    raise ValueError(f"{name!r} is {reprlib.repr(value)}")
-
-
 def write_header(file: TextIO, header: Header) -> None:
     """Begin a recording."""
     line = {
         "recording": FORMAT,
         **header.facts,
-        "daemons": [asdict(each) for each in header.daemons],
-        "gpus": [asdict(each) for each in header.gpus],
+        "daemons": plain(header.daemons),
+        "gpus": plain(header.gpus),
     }
     file.write(json.dumps(line) + "\n")
 
 
 def write_observation(file: TextIO, seen: Observation) -> None:
     """Add an observation to a recording."""
-    may_be_left_out = {part.name for part in fields(seen) if part.default is None}
-    known = {key: value for key, value in asdict(seen).items() if value is not None or key not in may_be_left_out}
+    known = plain(seen)
     file.write(json.dumps({"at": known.pop("at"), "source": _NAMES[type(seen)], **known}) + "\n")

@@ -16,6 +16,7 @@ from exporter.cycle import Cycle
 from exporter.history import History
 from exporter.metrics.catalogue import NodeCollector
 from exporter.metrics.exposition import Exposition
+from exporter.model.event import Event
 from exporter.model.named_by import NamedBy
 from exporter.model.node import Node
 from exporter.model.observation import DaemonFound
@@ -26,6 +27,7 @@ from exporter.signals import Wishes, wishes
 from exporter.sources.eye import Inbox
 from exporter.sources.lookout import Lookout
 from exporter.sources.nvml import Nvml
+from exporter.store.writer import Writer
 from exporter.view import View, directory_of
 from exporter.wanted import Wanted
 from exporter.web import Api, Site, WebSecurity, WebServer, activated_listeners
@@ -51,15 +53,17 @@ class Service:
         reloader: Reloader | None = None,
         driver: Nvml | None = None,
         history: History | None = None,
+        writer: Writer | None = None,
     ) -> None:
-        """`reloader` reads the configuration anew, and `driver` is what can be paused; a demo has neither.
+        """`reloader` reads the configuration anew, `driver` is what can be paused, and `writer` keeps what happens.
 
-        `history` is what has happened before.
+        A demo has none of them. `history` is what is known from before.
         """
         self._config = config
         self._clock = clock
         self._reloader = reloader
         self._driver = driver
+        self._writer = writer
         self._lookout = lookout
         self._history = History() if history is None else history
         self._exposition = Exposition(clock)
@@ -76,8 +80,8 @@ class Service:
             clock=clock,
             rhythm=config.rhythm,
             publish=self._publish,
+            told=self._keep,
             turned=self._turned,
-            told=self._history.take,
         )
 
     def run(self) -> None:
@@ -180,6 +184,11 @@ class Service:
         self._cycle.tell(_named(before, after, self._clock.now()), after.rhythm)
         self._lookout.look_anew()
 
+    def _keep(self, node: Node, events: Sequence[Event]) -> None:
+        self._history.take(node, events)
+        if self._writer is not None:
+            self._writer.take(node, events)
+
     def _publish(self, node: Node) -> None:
         config = self._config
         view = View(
@@ -190,6 +199,7 @@ class Service:
             per_client=config.client_series == "client",
             configuration=None if self._reloader is None else self._reloader.status,
             paused=self._paused,
+            history=None if self._writer is None else self._writer.status,
         )
         self._exposition.publish(NodeCollector(view, beside=self._itself))
 

@@ -20,13 +20,21 @@ class ConfigStatus:
     last_success: float
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HistoryStatus:
+    """Whether incidents and events are kept on disk, and how many events were not because too many waited for it."""
+
+    writable: bool
+    events_dropped: int
+
+
 @dataclass(frozen=True, slots=True)
 class View:
     """The node at a moment, and how old a client must be to have series of its own, in seconds.
 
     `clock_step` is by how many seconds the wall clock has been set since the exporter started. At most `max_clients`
     have series of their own, and none where not `per_client`; they are counted all the same. `configuration` is None
-    where none was read, as in a replay. `paused` says that the driver was let go of.
+    where none was read, as in a replay, and `history` where none is kept. `paused` says that the driver was let go of.
     """
 
     node: Node
@@ -36,6 +44,7 @@ class View:
     per_client: bool = True
     configuration: ConfigStatus | None = None
     paused: bool = False
+    history: HistoryStatus | None = None
 
     def daemons(self) -> Iterable[Daemon]:
         """The daemons that there is something to tell of."""

@@ -1,10 +1,12 @@
 """The cycle takes in what every eye sees, publishes it, and is kept waiting by none of them."""
 
+import json
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import pytest
+from structlog.testing import capture_logs
 
 from exporter.clock import SystemClock
 from exporter.core.agenda import Rhythm
@@ -22,6 +24,7 @@ from exporter.sources.place import Place, on_host
 from exporter.sources.reading import Reading
 from exporter.view import View
 
+from .builders import FAULT_BLOCK, SERVER, active, server_log
 from .conftest import Starter
 from .eventually import PATIENCE_SECONDS, eventually
 from .standin.mps import MpsStandIn
@@ -55,7 +58,11 @@ class Turning:
         self.eyes.append(Eye(name, look, inbox=self.inbox, clock=SystemClock(), **options))  # type: ignore[arg-type]
         return self.eyes[-1]
 
-    def cycle(self, record: Callable[[Observation], None] | None = None) -> Cycle:
+    def cycle(
+        self,
+        record: Callable[[Observation], None] | None = None,
+        told: Callable[[Node, Sequence[Event]], None] | None = None,
+    ) -> Cycle:
         """The cycle, begun."""
         asking = {asker.eye for asker in self.askers.values()}
         lookout = Lookout(
@@ -73,6 +80,7 @@ class Turning:
             rhythm=Rhythm(),
             publish=self._publish,
             record=record or self.recorded.append,
+            told=told,
             turned=self._turned,
         )
         lookout.attend(node)
@@ -130,6 +138,35 @@ def test_every_observation_is_recorded_once(turning: Turning) -> None:
 
     eventually(all_recorded)
     assert any(isinstance(seen, SourceReading) and seen.name == "log" for seen in turning.recorded)
+
+
+def test_what_each_turn_comes_to_is_told_be_it_nothing(turning: Turning) -> None:
+    told: list[tuple[Node, Sequence[Event]]] = []
+    cycle = turning.cycle(told=lambda node, events: told.append((node, events)))
+    cycle.once(0)
+    turning.inbox.put((line(1.0, "Starting new server 7 for user 0"),))
+    events = cycle.once(0)
+
+    assert [len(news) for _, news in told] == [0, len(events)]
+    assert told[-1][0] is cycle.node
+
+
+def test_a_fault_is_told_in_one_record_that_is_loud_enough_to_be_heard(turning: Turning) -> None:
+    cycle = turning.cycle()
+    with capture_logs() as logs:
+        for at, lines in enumerate(([active()], FAULT_BLOCK, ["Destroy server context on device 0 (NVIDIA H200)"])):
+            turning.inbox.put(server_log(*lines, at=float(at * 10), daemon=NAME))
+            cycle.once(0)
+
+    faults = [each for each in logs if "incident" in each]
+    (opening,) = [each for each in faults if each["event"] == "fault"]
+    assert opening["log_level"] == "error"
+    assert (opening["daemon"], opening["server"]) == (NAME, SERVER)
+    assert {each["log_level"] for each in faults if each is not opening} <= {"warning"}
+    assert {each["log_level"] for each in logs if each not in faults} == {"info"}
+    for each in logs:
+        assert type(each["event"]) is str
+        assert json.loads(json.dumps(each)) == each
 
 
 def test_a_quiet_turn_is_a_turn_and_publishes_nothing(turning: Turning) -> None:

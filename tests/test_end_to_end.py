@@ -44,6 +44,7 @@ IMPATIENT = """
     rhythm = Rhythm(liveness=1, lists=5, nvml=0.5, doubt=0.3, fault=0.5)
     settings = {"client_min_age": 0, "control_deadline": 0.5, "look_deadline": 0.5, "rhythm": rhythm}
     settings |= {"discovery": Discovery(enabled=False), "runtime_directory": Path(sys.argv[3])}
+    settings |= {"state_directory": Path(sys.argv[4])}
     settings |= {"daemons": (daemon,), "listen": (("127.0.0.1", 0),)}
     sys.exit(cli.serve(Namespace(command="serve", config_check=False), Config(**settings)))
 """
@@ -138,7 +139,8 @@ Serve = Callable[..., Exporter]
 @pytest.fixture
 def environment(mps: MpsStandIn, nvml: NvmlStandIn, tmp_path: Path) -> dict[str, str]:
     """What makes the program find the stand-ins."""
-    return mps.environment() | nvml.environment() | ALONE | {"RUNTIME_DIRECTORY": str(tmp_path / "run")}
+    own = {"RUNTIME_DIRECTORY": str(tmp_path / "run"), "STATE_DIRECTORY": str(tmp_path / "state")}
+    return mps.environment() | nvml.environment() | ALONE | own
 
 
 @pytest.fixture
@@ -156,6 +158,7 @@ def serve(mps: MpsStandIn, environment: dict[str, str], tmp_path: Path) -> Itera
                 str(mps.pipe_directory),
                 str(mps.log_directory),
                 environment["RUNTIME_DIRECTORY"],
+                environment["STATE_DIRECTORY"],
             ]
         started.append(Exporter(arguments, environment | variables, tmp_path / f"exporter{len(started)}.log"))
         started[-1].address()

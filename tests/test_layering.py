@@ -38,6 +38,7 @@ LAYERS = (
     ("parse/", ("model.", "parse.")),
     ("core/", ("model.", "parse.", "core.")),
     ("metrics/", ("__version__", "model.", "core.", "metrics.", "view.", "clock.")),
+    ("store/", ("model.", "store.", "plain.", "clock.", "errors.", "view.")),
     ("sources/", ("model.", "parse.", "sources.", "clock.")),
 )
 
@@ -57,11 +58,12 @@ def test_a_layer_knows_only_what_lies_below_it(folder: str, allowed: tuple[str, 
 
 PURE = (
     "model/", "parse/", "core/", "view.py", "status", "history.py", "incident", "remedy.py", "tenant_text.py",
-    "verdict.py", "wanted.py",
+    "plain.py", "verdict.py", "wanted.py",
 )  # fmt: skip
 EFFECTS = (
     "os", "io", "sys", "time", "socket", "subprocess", "threading", "signal", "select", "pathlib", "shutil", "random",
     "datetime", "logging", "structlog", "psutil", "pynvml", "prometheus_client", "tenacity", "queue", "asyncio",
+    "sqlite3",
 )  # fmt: skip
 
 
@@ -86,6 +88,7 @@ def test_the_pure_side_has_no_effects(module: str) -> None:
         ("psutil", ("sources/proc.py",)),
         ("prometheus_client", ("metrics/", "cli.py", "service.py")),
         ("http", ("web/",)),
+        ("sqlite3", ("store/",)),
         ("ssl", ("web/tls.py",)),
         ("yaml", ("web/document.py",)),
         ("bcrypt", ("web/authentication.py",)),

@@ -14,7 +14,7 @@ from prometheus_client.samples import Sample
 from exporter.metrics.catalogue import CATALOGUE, NodeCollector
 from exporter.model.node import Node
 from exporter.model.observation import LogGap
-from exporter.view import LONGEST_TEXT, ConfigStatus, View
+from exporter.view import LONGEST_TEXT, ConfigStatus, HistoryStatus, View
 from tests.builders import (
     AT,
     CLIENT,
@@ -52,6 +52,7 @@ from tests.tools import needed
 every_scene = pytest.mark.parametrize("scene", SCENES.values(), ids=SCENES)
 
 CONFIGURED = ConfigStatus(successful=True, last_success=AT)
+KEPT = HistoryStatus(writable=True, events_dropped=0)
 
 STATE_SETS = {"cuda_mps_daemon_state": 6, "cuda_mps_server_state": 3}
 
@@ -73,7 +74,7 @@ HOSTILE = (
 
 def openmetrics_of(present: Node) -> list[Metric]:
     """Read by the strict parser of that format."""
-    text = generate_openmetrics(NodeCollector(View(present, configuration=CONFIGURED)))  # type: ignore[no-untyped-call]
+    text = generate_openmetrics(NodeCollector(View(present, configuration=CONFIGURED, history=KEPT)))  # type: ignore[no-untyped-call]
     return list(parse_openmetrics(text.decode()))  # type: ignore[no-untyped-call]
 
 
@@ -85,7 +86,7 @@ def complaints(text: str) -> tuple[int, str, str]:
 
 
 def text_of(present: Node, min_age: float = 0.0) -> str:
-    return generate_latest(NodeCollector(View(present, min_age, configuration=CONFIGURED))).decode()
+    return generate_latest(NodeCollector(View(present, min_age, configuration=CONFIGURED, history=KEPT))).decode()
 
 
 def families(present: Node, min_age: float = 0.0) -> dict[str, Metric]:

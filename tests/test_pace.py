@@ -8,9 +8,10 @@ from exporter.core.agenda import Rhythm
 from exporter.cycle import Cycle
 from exporter.model.node import Node
 from exporter.model.observation import LogLine
-from exporter.pace import QUIET_SECONDS, SAVED_SECONDS, SHARE, SOON_SECONDS, Pace
+from exporter.pace import GRAVE_SHARE, QUIET_SECONDS, SAVED_SECONDS, SHARE, SOON_SECONDS, Pace
 from exporter.sources.eye import Inbox
 from exporter.sources.lookout import Lookout
+from tests.builders import DAEMON, node, server_log
 
 LONG = 10_000.0
 
@@ -68,6 +69,46 @@ def test_a_machine_that_was_asleep_in_mid_publication_does_not_keep_news_back_fo
     pace.published(0.0, 3600.0)
 
     assert pace.wait(3600.0, news=True) <= QUIET_SECONDS
+
+
+@pytest.mark.parametrize("cost", [0.0001, 0.005, 0.04])
+def test_grave_news_are_not_held_back_by_what_others_have_taken(cost: float) -> None:
+    pace = Pace(0.0)
+    for _ in range(100):
+        pace.published(0.0, cost)
+
+    assert pace.wait(cost, news=True, grave=True) <= max(SOON_SECONDS, cost / GRAVE_SHARE)
+    assert pace.wait(1.0, news=True, grave=True) == 0
+
+
+def test_grave_news_without_end_take_no_more_than_their_share() -> None:
+    pace, now, cost, taken = Pace(0.0), 0.0, 0.04, 0.0
+    while (now := now + pace.wait(now, news=True, grave=True)) < LONG:
+        pace.published(now, now + cost)
+        now, taken = now + cost, taken + cost
+
+    assert taken <= GRAVE_SHARE * LONG + SAVED_SECONDS
+
+
+def test_a_fault_is_published_at_once_in_the_midst_of_other_news() -> None:
+    clock, inbox, published = Stopped(), Inbox(), list[Node]()
+
+    def publish(node: Node) -> None:
+        published.append(node)
+        clock.at += 0.04
+
+    cycle = Cycle(node(), Lookout(()), inbox=inbox, clock=clock, rhythm=Rhythm(), publish=publish)
+    while clock.at < 60:
+        inbox.put(tuple(server_log("news", at=clock.at)))
+        cycle.once(0)
+        clock.at += 0.1
+    published.clear()
+    for text in ("news", "Server is handling a fatal GPU error.", "news"):
+        inbox.put(tuple(server_log(text, at=clock.at)))
+        cycle.once(0)
+        clock.at += 0.1
+
+    assert [server.state for each in published[:1] for server in each.daemons[DAEMON].servers.values()] == ["fault"]
 
 
 @dataclass(slots=True)

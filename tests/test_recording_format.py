@@ -86,7 +86,7 @@ anything = st.one_of(
         cgroup=st.none() | texts,
     ),
     st.builds(PodFound, at=times, uid=texts, name=texts, namespace=texts),
-    st.builds(ProcessExit, at=times, pid=counts, start_ticks=counts),
+    st.builds(ProcessExit, at=times, pid=counts, start_ticks=counts, wait_status=maybe),
     st.builds(
         DaemonProcess,
         at=times,

@@ -8,12 +8,14 @@ from typing import Any
 
 import pytest
 
+from exporter.store.archive import read_history
+
 from .conftest import Starter
 from .containers import Container
 from .eventually import PATIENCE_SECONDS, eventually
 from .standin.mps import MpsStandIn
 from .standin.nvml import Device, NvmlStandIn
-from .test_end_to_end import GPU, Exporter, environment, run, serve
+from .test_end_to_end import GPU, MADE_UP, Exporter, environment, run, serve
 
 __all__ = ["environment", "serve"]
 """Fixtures."""
@@ -110,6 +112,42 @@ def _the_fault(exporter: Exporter) -> list[dict[str, Any]]:
 
 def _questions(mps: MpsStandIn) -> int:
     return (mps.log_directory / "control.log").read_text().count("Cmd:")
+
+
+def test_a_fault_outlives_the_exporter_that_saw_it(serve: Serve, mps: MpsStandIn, environment: dict[str, str]) -> None:
+    """It was killed, and whoever comes after it sees the end."""
+    mps.start()
+    mps.connect_and_wait(MADE_UP)
+    first = serve()
+    first.shows(1, "cuda_mps_server_clients")
+    mps.fault(MADE_UP)
+    (opening,) = eventually(lambda: _told(first, "fault"))
+    state = Path(environment["STATE_DIRECTORY"])
+    eventually(lambda: _kept(state))
+    first.process.kill()
+    first.process.wait()
+
+    second = serve()
+    second.shows(1, "cuda_mps_exporter_history_writable")
+    mps.disconnect(MADE_UP)
+    (end,) = eventually(lambda: _told(second, "fault_recovered"))
+
+    assert end["incident"] == opening["incident"]
+    assert second.events("fault") == []
+    assert second.stop() == 0
+    (incident,), events = read_history(state)
+    assert (incident.id, incident.open) == (opening["incident"], False)
+    assert [each.event for each in events if each.event in ("fault", "fault_recovered")] == ["fault_recovered", "fault"]
+
+
+def _told(exporter: Exporter, name: str) -> list[dict[str, Any]]:
+    found = exporter.events(name)
+    assert found
+    return found
+
+
+def _kept(state: Path) -> None:
+    assert any(each.announced for each in read_history(state)[0])
 
 
 @pytest.fixture

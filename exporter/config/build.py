@@ -13,6 +13,8 @@ from exporter.config.options import CONFIGURED, DEFAULTS, DEFAULTS_OF, OPTIONS
 from exporter.config.settings import Config
 from exporter.errors import ConfigError
 
+_MADE_BY_SYSTEMD = {"runtime_directory": "RUNTIME_DIRECTORY", "state_directory": "STATE_DIRECTORY"}
+
 
 def build_config(
     arguments: Namespace, environment: Mapping[str, str], default_file: Path | None = DEFAULT_FILE
@@ -46,13 +48,14 @@ def _document(arguments: Namespace, environment: Mapping[str, str], default_file
 
 
 def _defaults(command: str, environment: Mapping[str, str]) -> Iterator[tuple[Option, object]]:
-    """What this command does otherwise, and the directory that systemd made for this program (systemd.exec(5))."""
+    """What this command does otherwise, and the directories that systemd made for this program (systemd.exec(5))."""
     others = DEFAULTS_OF.get(command, {})
     for option in OPTIONS:
         if option.attribute in others:
             yield option, others[option.attribute]
-        if option.attribute == "runtime_directory" and environment.get("RUNTIME_DIRECTORY"):
-            yield option, option.kind.of_text("RUNTIME_DIRECTORY", environment["RUNTIME_DIRECTORY"].split(":")[0])
+        variable = _MADE_BY_SYSTEMD.get(option.attribute, "")
+        if environment.get(variable):
+            yield option, option.kind.of_text(variable, environment[variable].split(":")[0])
 
 
 def _flags(arguments: Namespace) -> Iterator[tuple[Option, object]]:

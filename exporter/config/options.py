@@ -17,11 +17,16 @@ WATCHING = ("serve", "status", "record")
 CONFIGURED = (*WATCHING, "incidents", "pause", "resume")
 """Those that read the configuration file."""
 
+HISTORICAL = ("serve",)
+"""Those that know the history of this node."""
+
 _SERVING = ("serve", "demo")
 _ALL = (*CONFIGURED, "replay", "demo")
 
 _MOST_REQUESTS = 1000
 _MOST_CLIENTS = 10_000
+_MOST_INCIDENTS = 10_000
+_MOST_EVENTS = 100_000
 
 _ADDRESSES = several(
     textual("HOST:PORT", lambda where, text: values.parse_address(text, where), values.written_address)
@@ -197,6 +202,30 @@ OPTIONS = (
         commands=WATCHING,
     ),
     Option(
+        key="history.max_age_seconds",
+        attribute="history.max_age",
+        kind=duration(60),
+        help="how long incidents and events are kept, across restarts too; an incident that is open is kept anyhow",
+        commands=HISTORICAL,
+        reloadable=False,
+    ),
+    Option(
+        key="history.max_incidents",
+        attribute="history.max_incidents",
+        kind=integer(1, _MOST_INCIDENTS),
+        help="how many incidents are kept; the oldest go first",
+        commands=HISTORICAL,
+        reloadable=False,
+    ),
+    Option(
+        key="history.max_events",
+        attribute="history.max_events",
+        kind=integer(1, _MOST_EVENTS),
+        help="how many events are kept; the oldest go first",
+        commands=HISTORICAL,
+        reloadable=False,
+    ),
+    Option(
         key="paths.procfs",
         flag="--path.procfs",
         attribute="proc",
@@ -240,6 +269,16 @@ OPTIONS = (
         help="for what several of these programs share, such as who may ask a daemon now;"
         " RUNTIME_DIRECTORY, which systemd sets, is the default where it is there",
         commands=CONFIGURED,
+        reloadable=False,
+    ),
+    Option(
+        key="paths.state_directory",
+        flag="--path.state-directory",
+        attribute="state_directory",
+        kind=_DIRECTORY,
+        help="for what outlives this program: the history of incidents and events;"
+        " STATE_DIRECTORY, which systemd sets, is the default where it is there",
+        commands=(*HISTORICAL, "incidents"),
         reloadable=False,
     ),
 )

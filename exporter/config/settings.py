@@ -5,6 +5,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from exporter.core.agenda import Rhythm
+from exporter.store.retention import Retention
 
 DEFAULT_PORT = 10677
 
@@ -88,4 +89,6 @@ class Config:
     kmsg: Path = Path("/dev/kmsg")
     pods: Path = Path("/var/log/pods")
     runtime_directory: Path = Path("/run/cuda-mps-exporter")
+    state_directory: Path = Path("/var/lib/cuda-mps-exporter")
+    history: Retention = field(default_factory=Retention)
     rhythm: Rhythm = field(default_factory=Rhythm)

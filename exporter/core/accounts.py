@@ -4,7 +4,7 @@ A client is put to its owner's account once, when it has connected and it is kno
 is a fault, once for each owner whom it hit. An owner is forgotten when it has had no client, and no fault, for an hour.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
 from exporter.core.workloads import workload_of
@@ -19,8 +19,10 @@ MOST_OWNERS = 1024
 """How many have an account; where there are more, whoever used theirs last keeps it."""
 
 
-def account(before: Node, node: Node, events: Iterable[Event]) -> Node:
+def account(before: Node, node: Node, events: Collection[Event]) -> Node:
     """Take the clients that came, went, or became known between two nodes to their owners' accounts."""
+    if not events and node.processes is before.processes:
+        return node
     unattributed = set(node.unattributed)
     for event in events:
         if event.event is EventName.CLIENT_CONNECTED and event.pid is not None:

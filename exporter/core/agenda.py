@@ -20,6 +20,9 @@ from exporter.parse.control_reply import LIST_CLIENTS, LIST_SERVERS, SERVER_STAT
 MOST_WATCHED = 4096
 """How many processes are watched in all."""
 
+LEAVING_SECONDS = 5.0
+"""How long a client that has left is watched for the end of its process."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rhythm:
@@ -127,8 +130,9 @@ def watched(node: Node) -> frozenset[int]:
     """The processes whose facts are wanted, and whose exit is news: daemons, servers, strangers, and clients.
 
     At most `MOST_WATCHED`, in this order; of clients those first whose daemon has the fewest, so that one which lists
-    half the node's processes does so at its own expense. Of a daemon that may serve but one user, whoever it names may
-    be somebody else's.
+    half the node's processes does so at its own expense. Last come those who have just left: their process ends after
+    their last context, and how it does tells who was killed. Of a daemon that may serve but one user, whoever it
+    names may be somebody else's.
     """
     daemons = sorted(node.daemons.values(), key=lambda daemon: len(daemon.clients) + len(daemon.pending))
     pids: Iterable[int] = chain(
@@ -137,6 +141,11 @@ def watched(node: Node) -> frozenset[int]:
         *(gpu.strangers for gpu in node.gpus.values()),
         *(each.clients for each in daemons),
         *(each.pending for each in daemons),
+        *(_just_left(each, node.at) for each in daemons),
         *(sorted(users.named(each)) for each in daemons if users.only_user(each) is not None),
     )
     return frozenset(islice(dict.fromkeys(pid for pid in pids if pid > 0), MOST_WATCHED))
+
+
+def _just_left(daemon: Daemon, at: float) -> Iterable[int]:
+    return (pid for pid, left_at in daemon.departed.items() if at - left_at <= LEAVING_SECONDS)

@@ -7,6 +7,7 @@ from exporter.core import (
     accounts,
     agenda,
     clients,
+    deaths,
     gpus,
     incidents,
     leavings,
@@ -59,8 +60,8 @@ REMEMBERED_SERVERS_SECONDS = 60.0
 def fold(node: Node, seen: Observation) -> Told:
     """Take in one observation."""
     last = node
-    before = xids.settle(replace(node, at=max(node.at, seen.at)))
-    node, explained = _every_daemon(before, lambda daemon: life.explain(daemon, before.at))
+    before = xids.settle(_at(node, seen.at))
+    node, explained = _explained(before)
     node, told = _take(node, seen)
     events = explained + told
     node, faults = incidents.follow(last, accounts.account(before, node, events), events)
@@ -81,12 +82,23 @@ def fold_all(node: Node, observations: Iterable[Observation]) -> Iterator[Told]:
     yield node, explained + faults + unclaimed + incidents.still_open(node)
 
 
+def _at(node: Node, at: float) -> Node:
+    """The node as it is at this time; the lines of one look all have the same, and there may be thousands."""
+    return node if at <= node.at else replace(node, at=at)
+
+
+def _explained(node: Node) -> Told:
+    if all(daemon.gone_at is None for daemon in node.daemons.values()):
+        return node, ()
+    return _every_daemon(node, lambda daemon: life.explain(daemon, node.at))
+
+
 def _take(node: Node, seen: Observation) -> Told:
     match seen:
-        case ControlReply():
-            return _daemon(node, seen.daemon, lambda daemon: replies.reply_read(users.heard(daemon, seen.pids), seen))
         case LogLine():
             return _daemon(node, seen.daemon, lambda daemon: log.line_read(users.heard(daemon, seen.pids), seen))
+        case ControlReply():
+            return _daemon(node, seen.daemon, lambda daemon: replies.reply_read(users.heard(daemon, seen.pids), seen))
         case LogFile():
             return _daemon(node, seen.daemon, lambda daemon: quiet(_log_file_read(daemon, seen)))
         case LogGap():
@@ -109,13 +121,13 @@ def _take(node: Node, seen: Observation) -> Told:
         case GpuEvent():
             return xids.event_read(node, seen), ()
         case KernelRecord():
-            return xids.record_read(node, seen), ()
+            return deaths.record_read(xids.record_read(node, seen), seen), ()
 
 
 def _daemon(node: Node, name: str, take: Callable[[Daemon], Step]) -> Told:
     known = node.daemons.get(name)
     known = known or Daemon(name=name, pipe_directory=name, log_directory="", named_by=NamedBy.DISCOVERED)
-    step = take(replace(known, heard_at=node.at) if known.discovered else known)
+    step = take(replace(known, heard_at=node.at) if known.discovered and known.heard_at != node.at else known)
     daemon, events = users.served(step, node.at, node.processes)
     return replace(node, daemons={**node.daemons, name: daemon}), events
 
@@ -158,6 +170,7 @@ def _process_exited(node: Node, seen: ProcessExit) -> Told:
     known = node.processes.get(seen.pid)
     if known is not None and known.start_ticks != seen.start_ticks:
         return node, ()
+    node = deaths.exited(node, seen)
     processes = {pid: process for pid, process in node.processes.items() if pid != seen.pid}
     return _every_daemon(replace(node, processes=processes), lambda daemon: _member_exited(daemon, seen))
 
@@ -183,7 +196,8 @@ def _forget(node: Node) -> Node:
     }
     wanted = agenda.watched(node)
     processes = {pid: process for pid, process in node.processes.items() if pid in wanted}
-    return accounts.forget(_forget_pods(replace(node, daemons=daemons, processes=processes)))
+    node = deaths.forget(replace(node, daemons=daemons, processes=processes))
+    return accounts.forget(_forget_pods(node))
 
 
 def _forget_pods(node: Node) -> Node:
@@ -211,7 +225,7 @@ def _source_looked(node: Node, seen: SourceReading) -> Told:
     """NVML tells of a GPU by reading it, or not; the logs have no last words that a whole look did not find."""
     if seen.name == NVML:
         return gpus.nvml_looked(node, seen), ()
-    if seen.name == LOGS and seen.problem is None:
+    if seen.name == LOGS and seen.problem is None and not seen.more:
         began = seen.at - seen.seconds
         return _every_daemon(node, lambda daemon: _last_words_read(daemon, seen.at, began))
     return node, ()

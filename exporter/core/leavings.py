@@ -34,8 +34,10 @@ def context_exiting(daemon: Daemon, at: float, stamp: str, server: Server, said:
     daemon = _context_ended(daemon, at, stamp, server.pid, said)
     if not news or said.pid == 0:
         return quiet(daemon)
+    totals = replace(daemon.totals, faults_contained=daemon.totals.faults_contained + 1)
     name = EventName.CLIENT_FAULT_CONTAINED
-    return daemon, (Event(at=at, event=name, daemon=daemon.name, server=server.pid, pid=said.pid),)
+    event = Event(at=at, event=name, daemon=daemon.name, server=server.pid, pid=said.pid)
+    return replace(daemon, totals=totals), (event,)
 
 
 def context_exited(daemon: Daemon, at: float, stamp: str, server: int, pid: int, context: int) -> Step:

@@ -29,9 +29,9 @@ def line_read(daemon: Daemon, line: LogLine) -> Step:
 
 
 def _count(daemon: Daemon, file: str, *, known: bool) -> Daemon:
-    totals = replace(
-        daemon.totals,
-        log_lines=counted(daemon.totals.log_lines, file),
-        log_lines_unrecognized=counted(daemon.totals.log_lines_unrecognized, file, by=0 if known else 1),
-    )
-    return replace(daemon, totals=totals)
+    totals = daemon.totals
+    unrecognized = totals.log_lines_unrecognized
+    if not known or file not in unrecognized:
+        unrecognized = counted(unrecognized, file, by=0 if known else 1)
+    lines = counted(totals.log_lines, file)
+    return replace(daemon, totals=replace(totals, log_lines=lines, log_lines_unrecognized=unrecognized))

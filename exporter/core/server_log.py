@@ -31,7 +31,7 @@ def read(daemon: Daemon, at: float, entry: LogEntry, pids: Pids) -> Step:
             return clients.disconnect(left, at, pid, DepartureReason.EXIT)
         case _ if entry.pid in daemon.servers:
             return _known_server_says(daemon, at, entry, pids)
-        case said.FaultHandled() | said.ClientToBeTornDown() | said.ThreadsTold():
+        case said.ClientConnecting() | said.FaultHandled() | said.ClientToBeTornDown() | said.ThreadsTold():
             return chain(
                 servers.seen_alive(daemon, at, entry.pid),
                 lambda daemon: _known_server_says(daemon, at, entry, pids),

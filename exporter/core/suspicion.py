@@ -41,7 +41,7 @@ def judged(incident: Incident) -> Incident:
 
 
 def _kind(incident: Incident, gone: Mapping[int, Vanished]) -> FaultKind:
-    if incident.suspect is not None and incident.suspect.tenant.pid in gone and incident.suspect.confidence >= 0.5:
+    if gone and (_lost_its_instructions(incident) or (incident.suspect and incident.suspect.tenant.pid in gone)):
         return FaultKind.CLIENT_KILLED
     if incident.clues.named is not None or _numbers(incident) & {ILLEGAL_ADDRESS}:
         return FaultKind.MEMORY

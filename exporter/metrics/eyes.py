@@ -90,4 +90,16 @@ FAMILIES = (
         "Lines of the daemon's log that were lost before they could be read, as far as that can be known.",
         _by_file(lambda totals: totals.log_lines_lost),
     ),
+    gauge(
+        "cuda_mps_exporter_history_writable",
+        (),
+        "Whether incidents and events are kept on disk; where not, a restart forgets what happens now.",
+        lambda view: [] if view.history is None else [((), view.history.writable)],
+    ),
+    counter(
+        "cuda_mps_exporter_history_events_dropped_total",
+        (),
+        "Events that were not kept on disk, because it could not be written for too long.",
+        lambda view: [] if view.history is None else [((), view.history.events_dropped)],
+    ),
 )

@@ -4,6 +4,7 @@ from dataclasses import dataclass, fields
 from enum import StrEnum
 
 from exporter.model.incident import Incident
+from exporter.model.server import ServerState
 
 
 class EventName(StrEnum):
@@ -31,6 +32,16 @@ class EventName(StrEnum):
     FAULT_OPEN = "fault_open"
 
 
+GRAVE = frozenset(
+    {
+        EventName.FAULT,
+        EventName.DAEMON_LOST,
+        EventName.DAEMON_UNRESPONSIVE,
+        EventName.SERVER_CRASH_LOOP,
+    }
+)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
     """One thing that happened at `at` (seconds since the epoch); fields that do not apply are None.
@@ -49,6 +60,11 @@ class Event:
     xid: int | None = None
     name: str | None = None
     incident: Incident | None = None
+
+    @property
+    def grave(self) -> bool:
+        """Whether it is what a person may be woken for, who is to see it at once."""
+        return self.event in GRAVE or self.state == ServerState.FAULT
 
     def as_json(self) -> dict[str, object]:
         """The event as an object for JSON, without what does not apply."""

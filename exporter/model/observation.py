@@ -220,7 +220,7 @@ class LogFile:
 class SourceReading:
     """One of the exporter's own eyes looked: how long it took, and its `problem` if it saw nothing.
 
-    `daemon` is the one that the eye is for, where each has its own.
+    `daemon` is the one that the eye is for, where each has its own; `more` says that something was left unread.
     """
 
     at: float
@@ -228,6 +228,7 @@ class SourceReading:
     seconds: float
     problem: str | None = None
     daemon: DaemonName | None = None
+    more: bool = False
 
 
 Observation = (

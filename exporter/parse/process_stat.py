@@ -2,18 +2,37 @@
 
 import re
 
-_TICKS = re.compile(r"[0-9]{1,20}")
+_NUMBER = re.compile(r"[0-9]{1,20}")
+
+_SIGNALED = 0x400
+"""PF_SIGNALED (include/linux/sched.h): a signal ended it."""
 
 
 def start_ticks(text: str) -> int | None:
     """Field 22: when the process started, in clock ticks since boot; None where the text is not of that form."""
-    _, closing, rest = text.rpartition(")")
-    fields = rest.split()
-    if not closing or len(fields) < 20 or not _TICKS.fullmatch(fields[19]):
-        return None
-    return int(fields[19])
+    return _field(text, 22)
 
 
 def is_zombie(text: str) -> bool:
     """Whether the process has ended and only waits for its parent."""
     return text.rpartition(")")[2].split()[:1] in (["Z"], ["X"])
+
+
+def wait_status(text: str) -> int | None:
+    """Field 52 of the remains of a process: how it ended, as from waitpid(2).
+
+    It is 0 too for whoever may not know; where a signal ended it (field 9), 0 is not how.
+    """
+    status, flags = _field(text, 52), _field(text, 9)
+    if status is None or flags is None or not is_zombie(text):
+        return None
+    return status if status or not flags & _SIGNALED else None
+
+
+def _field(text: str, number: int) -> int | None:
+    """A field behind the name, as proc(5) numbers them."""
+    _, closing, rest = text.rpartition(")")
+    fields = rest.split()
+    if not closing or len(fields) <= number - 3 or not _NUMBER.fullmatch(fields[number - 3]):
+        return None
+    return int(fields[number - 3])

@@ -21,6 +21,9 @@ FULL_INBOX = 4
 FULL_SECONDS = 0.02
 """How long an eye rests before it sees whether the inbox is still full."""
 
+MORE_SECONDS = 0.05
+"""How soon an eye looks again that left something unread: a flood of one source leaves the others their time."""
+
 Inbox = SimpleQueue[tuple[Observation, ...]]
 
 
@@ -96,28 +99,35 @@ class Eye:
         if self._period is None:
             self._wait()
         while not self._closing.is_set():
-            self._look_once()
-            self._wait()
+            more = self._look_once()
+            self._wait(soon=more)
 
-    def _wait(self) -> None:
+    def _wait(self, *, soon: bool = False) -> None:
         """Wait for the next look, and until the inbox has room: whoever is flooded with news does not fill the memory.
 
         Between the nudge and the look there is no moment in which this eye is not busy.
         """
-        self._nudged.wait(self._period)
+        self._nudged.wait(self._next_in(soon=soon))
         while self._inbox.qsize() >= FULL_INBOX and not self._closing.is_set():
             self._closing.wait(FULL_SECONDS)
         self._began = self._clock.monotonic()
         self._nudged.clear()
 
-    def _look_once(self) -> None:
+    def _next_in(self, *, soon: bool) -> float | None:
+        if not soon:
+            return self._period
+        return MORE_SECONDS if self._period is None else min(self._period, MORE_SECONDS)
+
+    def _look_once(self) -> bool:
+        """Look, and tell what was seen; whether something was left unread."""
         self._began = began = self._clock.monotonic()
         reading = self._safely()
         seconds = self._clock.monotonic() - began
         if self._worth_telling(reading):
-            self._inbox.put((*reading.observations, self._told(seconds, reading.problem)))
+            self._inbox.put((*reading.observations, self._told(seconds, reading.problem, more=reading.more)))
         # Told first, idle then: whoever finds this eye idle finds in the inbox all that it saw.
         self._began = self._complained_at = None
+        return reading.more
 
     def _safely(self) -> Reading:
         """Look. A source that raises is a defect of ours; it must cost this one reading, not the eye, nor a core."""
@@ -128,9 +138,9 @@ class Eye:
             self._closing.wait(DEFECT_SECONDS)
             return Reading(problem=f"unexpected {type(error).__name__}: {error}")
 
-    def _told(self, seconds: float, problem: str | None) -> SourceReading:
+    def _told(self, seconds: float, problem: str | None, *, more: bool = False) -> SourceReading:
         return SourceReading(
-            at=self._clock.now(), name=self.name, seconds=seconds, problem=problem, daemon=self._daemon
+            at=self._clock.now(), name=self.name, seconds=seconds, problem=problem, daemon=self._daemon, more=more
         )
 
     def _worth_telling(self, reading: Reading) -> bool:

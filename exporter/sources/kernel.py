@@ -1,4 +1,4 @@
-"""Follows the kernel's log, for what NVIDIA's driver says there of its GPUs.
+"""Follows the kernel's log, for what NVIDIA's driver says there of its GPUs, and whom the kernel kills for memory.
 
 Each read gives one record, EAGAIN says that there is no more, and EPIPE that records were overwritten before they were
 read (Linux, Documentation/ABI/testing/dev-kmsg).
@@ -13,6 +13,7 @@ from pathlib import Path
 
 from exporter.clock import Clock
 from exporter.model.observation import KernelRecord
+from exporter.parse import out_of_memory
 from exporter.parse.kernel_record import record
 from exporter.sources.reading import Reading
 
@@ -71,7 +72,7 @@ class KernelLog:
         return None
 
     def look(self) -> Reading:
-        """What the driver has said since the last look. Waits up to `wait` seconds for it, also where it cannot be."""
+        """What they have said since the last look. Waits up to `wait` seconds for it, also where it cannot be."""
         problem = self.open()
         poll = select.poll()
         if self._descriptor is not None:
@@ -105,16 +106,20 @@ class KernelLog:
                 problem = f"{self._path} has ended"
                 break
             text = raw.decode(errors="replace").rstrip("\n")
-            if _of_gpus(text):
+            if _wanted(text):
                 seen.append(KernelRecord(at=self._clock.now(), record=text))
         return Reading(tuple(seen), problem)
 
 
-def _of_gpus(text: str) -> bool:
+def _wanted(text: str) -> bool:
     read = record(text)
     if read is None or not read.by_kernel:
         return False
-    return read.message.startswith(_OF_GPUS) or (read.message.startswith("NVRM: ") and _LOST_GPU in read.message)
+    return _of_gpus(read.message) or out_of_memory.killed(read.message) is not None
+
+
+def _of_gpus(message: str) -> bool:
+    return message.startswith(_OF_GPUS) or (message.startswith("NVRM: ") and _LOST_GPU in message)
 
 
 def _advice(path: Path, error: OSError) -> str:

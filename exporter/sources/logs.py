@@ -6,13 +6,13 @@ it appends from 0. So a file that was renamed is followed beside the new one, un
 
 import os
 import stat
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 
 from exporter.clock import Clock
-from exporter.model.observation import LogFile, LogLine, Observation
+from exporter.model.observation import LogFile, LogGap, LogLine, Observation
 from exporter.parse.pid_fields import numbers_of_line, pids_of_line
 from exporter.sources.place import Place, on_host
 from exporter.sources.reading import Reading
@@ -22,9 +22,12 @@ FILES = ("server.log", "control.log")
 
 MOST_LINES_A_LOOK = 1000
 MOST_BYTES_A_LOOK = 1 << 17
-"""Of one log of one daemon, whatever it is full of; the rest is read at the next looks."""
+"""Of one log of one daemon, whatever it is full of; the rest is read at the next looks, which come soon."""
 MOST_LINES_IN_ALL = 16_000
 """Of all logs in one look, which has a share for each: a fake daemon's flood puts off no other's lines."""
+
+PLACE_SECONDS = 0.5
+"""How often it is seen whether another file has taken a log's place; what is open is read at every look."""
 
 LONGEST_LINE = 1 << 16
 STILL_SECONDS = 300.0
@@ -39,6 +42,7 @@ class _OpenLog:
     descriptor: int
     identity: tuple[int, int]
     offset: int
+    size: int
     grew_at: float
     torn: bytes = b""
     skipping: bool = False
@@ -55,18 +59,26 @@ class LogFollower:
         self._absent = False
         self._was_absent = False
         self._left_off: dict[tuple[int, int], int] = {}
+        self._problem: str | None = None
         self._told: str | None = "not looked yet"
+        self._find_at = float("-inf")
 
     def move(self, place: Place) -> None:
         """The daemon's place is now this. Files that are open stay so, even where their directory has gone."""
         self._place = place
+
+    @property
+    def behind(self) -> bool:
+        """Whether something was left unread by the last look."""
+        return any(log.offset < log.size for log in self._logs)
 
     def look(self, most: int = MOST_LINES_A_LOOK) -> Reading:
         """The lines that are new, `most` of them at most.
 
         A file that is not there is no failure: a daemon may not have begun to write.
         """
-        problem = self._find()
+        problem = self._find_if_due()
+        lost = sum(_cut_off(log) for log in self._logs)
         lines: list[str] = []
         for log in self._logs:
             lines.extend(self._read(log, most - len(lines)))
@@ -76,10 +88,12 @@ class LogFollower:
             LogLine(at=at, daemon=self._place.name, file=self._file, line=line, pids=spoken)
             for line, spoken in zip(lines, pids, strict=True)
         ]
+        if lost:
+            seen.insert(0, LogGap(at=at, daemon=self._place.name, file=self._file, lines=lost))
         if problem != self._told:
             self._told = problem
             seen.insert(0, LogFile(at=at, daemon=self._place.name, file=self._file, problem=problem))
-        return Reading(tuple(seen), None if problem is not None and self._absent else problem)
+        return Reading(tuple(seen), None if problem is not None and self._absent else problem, more=self.behind)
 
     def close(self) -> None:
         """Let go of all files."""
@@ -94,6 +108,13 @@ class LogFollower:
             return [None] * len(lines)
         namespace.meet({number for line in lines for number in pids_of_line(line)})
         return [namespace.outer(numbers_of_line(line)) for line in lines]
+
+    def _find_if_due(self) -> str | None:
+        now = self._clock.monotonic()
+        if now >= self._find_at or not self._logs:
+            self._find_at = now + PLACE_SECONDS
+            self._problem = self._find()
+        return self._problem
 
     def _find(self) -> str | None:
         """Open the file in its place unless it is open. One that was there from the first is read from its end."""
@@ -121,7 +142,7 @@ class LogFollower:
             raise OSError(0, "it is no regular file")
         identity = (found.st_dev, found.st_ino)
         offset = found.st_size if from_end else self._left_off.pop(identity, 0)
-        log = _OpenLog(descriptor, identity, offset, self._clock.monotonic())
+        log = _OpenLog(descriptor, identity, offset, offset, self._clock.monotonic())
         log.skipping = from_end and not _at_line_start(descriptor, offset)
         self._logs.append(log)
 
@@ -142,13 +163,11 @@ class LogFollower:
 
     def _read(self, log: _OpenLog, most: int) -> list[str]:
         """The new lines of one file, `most` of them at most; those after them are still to be read."""
-        size = os.fstat(log.descriptor).st_size
-        if size < log.offset:
-            log.offset, log.torn, log.skipping = 0, b"", False
-        if size == log.offset or most <= 0:
+        if log.size == log.offset or most <= 0:
             return []
         chunk = os.pread(log.descriptor, MOST_BYTES_A_LOOK, log.offset)
         log.offset += len(chunk)
+        log.size = max(log.offset, log.size if chunk else 0)
         log.grew_at = self._clock.monotonic()
         *whole, log.torn = (log.torn + chunk).split(b"\n", most)
         if len(whole) == most:
@@ -159,6 +178,20 @@ class LogFollower:
         if len(log.torn) > LONGEST_LINE:
             log.torn, log.skipping = b"", True
         return [line.decode(errors="replace") for line in whole if len(line) <= LONGEST_LINE]
+
+
+def _cut_off(log: _OpenLog) -> int:
+    """See how long the file is now. Where it was truncated, it is read from its beginning.
+
+    How many lines are lost thereby cannot be known: it is one at least where something is known to have been unread.
+    """
+    size, before = os.fstat(log.descriptor).st_size, log.size
+    unread = log.offset < before or (log.torn != b"" and not log.skipping)
+    log.size = size
+    if size >= before:
+        return 0
+    log.offset, log.torn, log.skipping = 0, b"", False
+    return int(unread)
 
 
 def _at_line_start(descriptor: int, offset: int) -> bool:
@@ -183,15 +216,23 @@ class DaemonLogs:
     def look(self) -> Reading:
         """All new lines."""
         self._attend(self._places)
-        all_followers = list(chain.from_iterable(self._followers.values()))
-        share = max(1, min(MOST_LINES_A_LOOK, MOST_LINES_IN_ALL // max(1, len(all_followers))))
-        readings = [follower.look(share) for follower in all_followers]
+        readings = list(self._shared(MOST_LINES_IN_ALL))
         seen = [observation for reading in readings for observation in reading.observations]
-        return Reading(tuple(seen), "; ".join(each.problem for each in readings if each.problem is not None) or None)
+        problem = "; ".join(each.problem for each in readings if each.problem is not None) or None
+        return Reading(tuple(seen), problem, more=any(each.more for each in readings))
 
     def close(self) -> None:
         """Let go of all files."""
         self._attend({})
+
+    def _shared(self, left: int) -> Iterator[Reading]:
+        """Look with all. Those that are flooded come last, and have what the others leave of their shares."""
+        daemons = sorted(self._followers.values(), key=lambda logs: any(log.behind for log in logs))
+        followers = list(chain.from_iterable(daemons))
+        for count, follower in zip(range(len(followers), 0, -1), followers, strict=True):
+            reading = follower.look(max(1, min(MOST_LINES_A_LOOK, left // count)))
+            left -= len(reading.observations)
+            yield reading
 
     def _attend(self, places: Mapping[str, Place]) -> None:
         for name in self._followers.keys() - places.keys():

@@ -31,6 +31,15 @@ class Proc:
         text = self._text(pid, "stat")
         return None if text is None or process_stat.is_zombie(text) else process_stat.start_ticks(text)
 
+    def wait_status(self, pid: int, start_ticks: int) -> int | None:
+        """How this process ended, as from waitpid(2), where it waits for its parent and the right to know is there."""
+        text = self._text(pid, "stat")
+        if text is None or process_stat.start_ticks(text) != start_ticks:
+            return None
+        status = process_stat.wait_status(text)
+        # Whoever lacks the right is told 0; the namespace is shown by the same right (ptrace's, to read).
+        return status if status or self.pid_namespace(pid) is not None else None
+
     def facts(self, pid: int) -> ProcessReading | None:
         """Who a process is."""
         start_ticks = self.start_ticks(pid)

@@ -1,4 +1,4 @@
-"""Watches processes: who they are and, through pidfd, when they have gone."""
+"""Watches processes: who they are and, through pidfd, when they have gone, and how they ended."""
 
 import contextlib
 import os
@@ -9,6 +9,7 @@ from pathlib import Path
 
 from exporter.clock import Clock
 from exporter.model.observation import Observation, ProcessExit, ProcessReading
+from exporter.sources.exit_status import wait_status
 from exporter.sources.pid_files import PidFiles
 from exporter.sources.place import Place, on_host
 from exporter.sources.proc import Proc
@@ -133,7 +134,9 @@ class Processes:
         """
         exits: list[ProcessExit] = []
         for pid in sorted(pids, key=lambda pid: (self._known[pid], pid)):
-            exits.append(ProcessExit(at=self._clock.now(), pid=pid, start_ticks=self._known[pid]))
+            ticks = self._known[pid]
+            status = wait_status(self._proc, pid, ticks, self._pidfds.get(pid))
+            exits.append(ProcessExit(at=self._clock.now(), pid=pid, start_ticks=ticks, wait_status=status))
             self._forget(pid)
         return exits
 

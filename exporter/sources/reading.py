@@ -10,10 +10,14 @@ from exporter.model.observation import Observation
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """Observations, and the problem that kept the source from seeing all it should, in words for a person."""
+    """Observations, and the problem that kept the source from seeing all it should, in words for a person.
+
+    `more` says that it left something unread, so as not to bring too much at once.
+    """
 
     observations: tuple[Observation, ...] = ()
     problem: str | None = None
+    more: bool = False
 
 
 def within(deadline: float, look: Callable[[], Reading]) -> Reading:

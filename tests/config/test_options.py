@@ -36,11 +36,15 @@ OTHERS = {
     "rhythm.liveness_seconds": ("1m", "60", 60.0),
     "rhythm.lists_seconds": ("10m", "600", 600.0),
     "rhythm.nvml_seconds": ("0.5s", "0.5", 0.5),
+    "history.max_age_seconds": ("24h", "86400", 86400.0),
+    "history.max_incidents": ("8", "8", 8),
+    "history.max_events": ("80", "80", 80),
     "paths.procfs": ("/host/proc", '"/host/proc"', Path("/host/proc")),
     "paths.kmsg": ("/host/kmsg", '"/host/kmsg"', Path("/host/kmsg")),
     "paths.pods": ("/host/pods", '"/host/pods"', Path("/host/pods")),
     "paths.control_executable": ("/opt/mps", '"/opt/mps"', "/opt/mps"),
     "paths.runtime_directory": ("/run/other", '"/run/other"', Path("/run/other")),
+    "paths.state_directory": ("/var/other", '"/var/other"', Path("/var/other")),
 }
 """For each option: another value than its default, as text, in a file, and as it is meant."""
 
@@ -146,8 +150,9 @@ def test_a_command_that_a_person_reads_logs_less_where_nobody_says_otherwise() -
     assert config("status", CUDA_MPS_EXPORTER_LOG_LEVEL="info").log_level == "info"
 
 
-def test_the_runtime_directory_is_the_one_that_systemd_made() -> None:
-    assert config("serve", RUNTIME_DIRECTORY="/run/a:/run/b").runtime_directory == Path("/run/a")
-    assert config("serve", "--path.runtime-directory=/run/c", RUNTIME_DIRECTORY="/run/a").runtime_directory == Path(
-        "/run/c"
-    )
+@pytest.mark.parametrize("kind", ["runtime", "state"])
+def test_a_directory_is_the_one_that_systemd_made(kind: str) -> None:
+    made = {f"{kind.upper()}_DIRECTORY": "/made/a:/made/b"}
+    option = next(each for each in OPTIONS if each.attribute == f"{kind}_directory")
+    assert option.of(config("serve", **made)) == Path("/made/a")
+    assert option.of(config("serve", f"{option.name}=/else", **made)) == Path("/else")

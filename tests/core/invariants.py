@@ -51,6 +51,8 @@ def assert_told(node: Node, events: Iterable[Event]) -> None:
         assert sum(totals.refused.values()) == counts[name, EventName.CLIENT_REFUSED]
         assert totals.crash_loops == counts[name, EventName.SERVER_CRASH_LOOP]
         assert sum(totals.losses.values()) == counts[name, EventName.DAEMON_LOST]
+        assert totals.faults_contained == counts[name, EventName.CLIENT_FAULT_CONTAINED]
+        assert totals.crash_loops == counts[name, EventName.SERVER_CRASH_LOOP]
         servers = counts[name, EventName.SERVER_STARTED] - counts[name, EventName.SERVER_EXITED]
         assert servers == len(daemon.servers)
     _assert_alternate(events)
@@ -82,7 +84,9 @@ def _counters(node: Node) -> Iterator[tuple[Key, int]]:
     for name, daemon in node.daemons.items():
         totals = daemon.totals
         yield (name, "connected"), totals.connected
-        yield (name, "faults"), totals.faults
+        for single in ("faults", "fault_affected", "faults_contained", "crash_loops"):
+            yield (name, single), getattr(totals, single)
+        yield (name, "fault_recoveries"), totals.fault_recoveries.count
         yield (name, "crash_loops"), totals.crash_loops
         for kind in ("disconnected", "refused", "losses", "log_lines", "log_lines_unrecognized"):
             yield from (((name, kind, key), count) for key, count in getattr(totals, kind).items())

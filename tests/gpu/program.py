@@ -35,7 +35,11 @@ class Exporter:
         self.url = f"http://{address}/metrics"
         command = _command("serve", *_directories(daemon), f"--web.listen-address={address}", *arguments)
         output = daemon.directory / "exporter.log"
-        self._environment = {**_environment(), "RUNTIME_DIRECTORY": str(daemon.directory / "run")}
+        self._environment = {
+            **_environment(),
+            "RUNTIME_DIRECTORY": str(daemon.directory / "run"),
+            "STATE_DIRECTORY": str(daemon.directory / "state"),
+        }
         self.child = Child(command, output=output, environment=self._environment, directory=SOURCE)
 
     def command(self, name: str) -> str:

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from exporter.errors import RecordingError
-from exporter.parse import control_reply, process_stat
+from exporter.parse import control_reply, out_of_memory, process_stat
 from exporter.parse.log_line import LogEntry, parse_line, parse_message
 from exporter.parse.log_message import Message
 from exporter.parse.visible_devices import by_ordinal, is_visible
@@ -68,12 +68,21 @@ def test_process_stat(text: str) -> None:
         started = process_stat.start_ticks(whole)
         assert started is None or started >= 0
         assert process_stat.is_zombie(whole) in (True, False)
+        status = process_stat.wait_status(whole)
+        assert status is None or status >= 0
 
 
 @pytest.mark.parametrize("number", ["9" * 5000, "²", "٣", "-1", "1e9", "nan"])
 def test_process_stat_with_a_strange_number(number: str) -> None:
     """Python itself refuses to read a number of more than 4,300 digits."""
     assert process_stat.start_ticks("1 (x) " + f"{number} " * 20) in (None, 3)
+
+
+@given(texts, st.sampled_from(("", "Out of memory: Killed process ", "Memory cgroup out of memory: Killed process ")))
+@generous
+def test_kernel_messages_of_killed_processes(text: str, beginning: str) -> None:
+    pid = out_of_memory.killed(beginning + text)
+    assert pid is None or pid >= 0
 
 
 @given(st.none() | texts, st.none() | st.integers(), texts)

@@ -1,4 +1,4 @@
-"""/proc/PID/stat: the start time, past a name that may hold anything."""
+"""/proc/PID/stat: the start time and how it ended, past a name that may hold anything."""
 
 import pytest
 
@@ -36,3 +36,31 @@ def test_text_of_another_form_has_none(text: str) -> None:
 @pytest.mark.parametrize(("state", "zombie"), [("Z", True), ("X", True), ("S", False), ("R", False), ("D", False)])
 def test_a_process_that_only_waits_for_its_parent_is_a_zombie(state: str, zombie: bool) -> None:
     assert process_stat.is_zombie(f"513 (Z) {state}{FIELDS[1:]}") is zombie
+
+
+def remains(status: int, *, flags: int = 0x40800C, state: str = "Z", name: str = "train.py") -> str:
+    """What is left of a process that has ended, as Linux 6.18 gave it."""
+    behind = "0 0 0 20 0 1 0 88123456 " + "0 " * 29
+    return f"513 ({name}) {state} 1 513 513 0 -1 {flags} 0 0 0 0 0 {behind}{status}\n"
+
+
+SIGNALED = 0x40840C
+
+
+@pytest.mark.parametrize("name", ["train.py", "", ") Z 1 (", "1 2 3 4 5 6 7 8 9 10 11 12 13"])
+@pytest.mark.parametrize(("status", "flags"), [(0, 0x40800C), (1792, 0x40800C), (9, SIGNALED), (11, SIGNALED)])
+def test_how_it_ended_is_found_past_any_name(status: int, flags: int, name: str) -> None:
+    text = remains(status, flags=flags, name=name)
+
+    assert process_stat.wait_status(text) == status
+    assert process_stat.start_ticks(text) == 88123456
+
+
+def test_what_a_signal_ended_did_not_end_with_0() -> None:
+    """That is what it says to those who may not know."""
+    assert process_stat.wait_status(remains(0, flags=SIGNALED)) is None
+
+
+@pytest.mark.parametrize("text", ["", remains(9, state="S"), remains(-1), f"513 (x) Z {FIELDS[1:]}"])
+def test_what_has_not_ended_or_is_of_another_form_tells_nothing(text: str) -> None:
+    assert process_stat.wait_status(text) is None

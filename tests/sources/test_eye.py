@@ -8,7 +8,7 @@ import pytest
 
 from exporter.clock import SystemClock
 from exporter.model.observation import LogLine, Observation, SourceReading
-from exporter.sources.eye import FULL_INBOX, Eye, Inbox
+from exporter.sources.eye import FULL_INBOX, MORE_SECONDS, Eye, Inbox
 from exporter.sources.reading import Reading
 from tests.eventually import PATIENCE_SECONDS, eventually
 
@@ -146,6 +146,28 @@ def test_uneventful_looks_are_told_of_now_and_then(open_eye: Open, inbox: Inbox)
 
     news.set()
     assert told(inbox)[0] == (LINE,)
+
+
+def test_a_look_that_left_something_unread_is_soon_followed_by_another(open_eye: Open, inbox: Inbox) -> None:
+    readings = [Reading((LINE,), more=True), Reading((LINE,), more=True)]
+    open_eye(lambda: readings.pop(0) if readings else Reading((LINE,)), period=3600.0)
+
+    assert [told(inbox)[1].more for _ in range(3)] == [True, True, False]
+    assert nothing_told(inbox)
+
+
+def test_one_that_finds_more_and_more_does_not_spin(open_eye: Open, inbox: Inbox) -> None:
+    looks: list[int] = []
+
+    def look() -> Reading:
+        looks.append(1)
+        return Reading(more=True)
+
+    open_eye(look, period=3600.0, told_every=3600.0)
+    told(inbox)
+    nothing_told(inbox, within=10 * MORE_SECONDS)
+
+    assert len(looks) <= 12
 
 
 def test_while_nobody_takes_in_what_was_seen_it_looks_for_no_more(open_eye: Open, inbox: Inbox) -> None:

@@ -17,6 +17,7 @@ from tests.clocks import HandClock
 XID = "NVRM: Xid (PCI:0000:00:06): 31, pid=471, name=c_two, channel 0x0000001d, intr 00000000. MMU Fault"
 GPU_AT = "NVRM: GPU at PCI:0000:00:06: GPU-22cc6aea-2c9e-48a9-4c41-c6bac08fa8c1"
 FALLEN = "NVRM: The NVIDIA GPU 0000:01:00.0 has fallen off the bus."
+KILLED = "Memory cgroup out of memory: Killed process 471 (train) total-vm:9kB, anon-rss:8kB, file-rss:0kB"
 
 KMSG = Path("/dev/kmsg")
 NOBODY = 65534
@@ -74,11 +75,14 @@ def told(reading: Reading) -> list[str]:
     return [each.record.partition(";")[2] for each in seen if isinstance(each, KernelRecord)]
 
 
-def test_what_the_driver_says_of_its_gpus_is_told_and_nothing_else(kernel: Kernel, log: KernelLog) -> None:
-    for text in (GPU_AT, "NVRM: GPU Board Serial Number: 4711", XID, "usb 1-1: Product: " + XID, FALLEN, "oom-kill: x"):
+def test_what_the_driver_says_of_its_gpus_is_told_and_whom_the_kernel_killed_and_nothing_else(
+    kernel: Kernel, log: KernelLog
+) -> None:
+    others = ("NVRM: GPU Board Serial Number: 4711", "usb 1-1: Product: " + XID, "usb 1-1: Product: " + KILLED)
+    for text in (GPU_AT, XID, *others, FALLEN, "oom-kill: x", KILLED):
         kernel.write(text)
 
-    assert told(log.look()) == [GPU_AT, XID, FALLEN]
+    assert told(log.look()) == [GPU_AT, XID, FALLEN, KILLED]
     assert log.look() == Reading()
 
 
@@ -92,6 +96,7 @@ def test_a_record_is_kept_as_it_was_read_with_when(kernel: Kernel, log: KernelLo
 @pytest.mark.parametrize("prefix", [8, 12, 30])
 def test_what_a_program_wrote_into_the_log_is_not_told(kernel: Kernel, log: KernelLog, prefix: int) -> None:
     kernel.write(XID, prefix)
+    kernel.write(KILLED, prefix)
 
     assert log.look() == Reading()
 

@@ -2,19 +2,20 @@
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
-from exporter.model.observation import LogFile, LogLine
+from exporter.model.observation import LogFile, LogGap, LogLine, Observation
 from exporter.sources.logs import (
     LONGEST_LINE,
     MOST_BYTES_A_LOOK,
     MOST_LINES_A_LOOK,
     MOST_LINES_IN_ALL,
     MOST_OPEN,
+    PLACE_SECONDS,
     STILL_SECONDS,
     DaemonLogs,
     LogFollower,
@@ -42,15 +43,24 @@ class Followed:
             file.write(text.encode() if isinstance(text, str) else text)
 
     def look(self) -> list[str]:
-        """The lines of one look."""
-        seen = self.follower.look().observations
+        """The lines of one look, which comes late enough to see what has become of the file."""
+        seen = self.seen()
         for each in seen:
             self.problem = each.problem if isinstance(each, LogFile) else self.problem
         return [each.line for each in seen if isinstance(each, LogLine)]
 
     def told(self) -> list[str | None]:
         """What one look says of the file itself."""
-        return [each.problem for each in self.follower.look().observations if isinstance(each, LogFile)]
+        return [each.problem for each in self.seen() if isinstance(each, LogFile)]
+
+    def lost(self) -> list[int]:
+        """The lines that one look says are lost."""
+        return [each.lines for each in self.seen() if isinstance(each, LogGap)]
+
+    def seen(self) -> Sequence[Observation]:
+        """All that such a look saw."""
+        self.clock.time += PLACE_SECONDS
+        return self.follower.look().observations
 
     follower: LogFollower = field(init=False)
 
@@ -199,6 +209,12 @@ def test_of_a_flood_of_short_lines_few_are_read_in_one_look_and_none_is_lost(beg
     assert begun.look() == ["torn no more"]
 
 
+def test_a_look_says_whether_it_left_something_unread(begun: Followed) -> None:
+    begun.write("line\n" * (MOST_LINES_A_LOOK + 1) + "torn")
+
+    assert [begun.follower.look().more for _ in range(3)] == [True, False, False]
+
+
 def test_a_renamed_log_does_not_double_what_one_look_reads(begun: Followed) -> None:
     begun.write("old\n" * MOST_LINES_A_LOOK)
     begun.path.rename(begun.path.with_suffix(".1"))
@@ -228,6 +244,55 @@ def test_a_file_truncated_and_written_between_two_looks_goes_on_too(begun: Follo
     begun.write("short\n")
 
     assert begun.look() == ["short"]
+
+
+def test_how_much_was_lost_with_a_truncation_is_told_as_far_as_it_is_known(begun: Followed) -> None:
+    begun.write("read\n")
+    begun.look()
+    os.truncate(begun.path, 0)
+    assert begun.lost() == []
+    begun.write("read\n" * MOST_LINES_A_LOOK + "unread\n")
+    begun.look()
+    os.truncate(begun.path, 0)
+    assert begun.lost() == [1]
+    begun.write("torn")
+    begun.look()
+    os.truncate(begun.path, 0)
+    assert begun.lost() == [1]
+
+    begun.write("new\n")
+    assert begun.look() == ["new"]
+
+
+def test_a_truncated_file_that_has_outgrown_what_was_read_of_it_goes_on_from_its_beginning(begun: Followed) -> None:
+    begun.write("a line of some length\n" * 2 * MOST_LINES_A_LOOK)
+    begun.look()
+    os.truncate(begun.path, 0)
+    begun.write("a line of some length\n" * (MOST_LINES_A_LOOK + 1))
+
+    assert [len(begun.look()) for _ in range(3)] == [MOST_LINES_A_LOOK, 1, 0]
+
+
+def test_the_rest_of_a_line_that_was_never_followed_is_not_lost(log: Followed) -> None:
+    log.write("old, and torn")
+    log.look()
+    log.write(" still")
+    log.look()
+    os.truncate(log.path, 0)
+
+    assert log.lost() == []
+
+
+def test_what_is_open_is_read_at_every_look_and_the_place_seen_to_less_often(begun: Followed) -> None:
+    with begun.path.open("a") as of_the_daemon:
+        begun.path.rename(begun.path.with_suffix(".1"))
+        begun.write("into the new one\n")
+        of_the_daemon.write("into the renamed one\n")
+        of_the_daemon.flush()
+        seen = begun.follower.look().observations
+
+        assert [each.line for each in seen if isinstance(each, LogLine)] == ["into the renamed one"]
+        assert begun.look() == ["into the new one"]
 
 
 def test_a_renamed_file_and_the_new_one_are_both_followed(begun: Followed) -> None:
@@ -398,3 +463,20 @@ def test_many_floods_leave_every_daemon_its_share_of_one_look(tmp_path: Path) ->
 
     assert len(lines) <= MOST_LINES_IN_ALL
     assert [each.line for each in lines if each.daemon == "real"] == ["line"]
+
+
+def test_a_flooded_log_has_what_the_others_leave_of_their_shares(tmp_path: Path) -> None:
+    names = [f"quiet{n}" for n in range(40)]
+    for name in ("a flooded one", *names):
+        (tmp_path / name).mkdir()
+    logs = DaemonLogs({name: tmp_path / name for name in ("a flooded one", *names)}, HandClock())
+    with contextlib.closing(logs):
+        logs.look()
+        (tmp_path / "a flooded one" / "server.log").write_text("line\n" * 2 * MOST_LINES_A_LOOK)
+        first = logs.look()
+        (tmp_path / names[-1] / "control.log").write_text("line\n")
+        second = logs.look()
+
+    read = [each.daemon for each in second.observations if isinstance(each, LogLine)]
+    assert first.more
+    assert (read[0], read.count("a flooded one")) == (names[-1], MOST_LINES_A_LOOK)

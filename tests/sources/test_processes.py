@@ -159,6 +159,19 @@ def test_an_exit_is_told_once(watch: Watch, start: Starter) -> None:
     assert looks(source, 3, ProcessExit) == []
 
 
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGKILL, 9), (signal.SIGTERM, 15)])
+def test_an_exit_is_told_with_how_it_came(watch: Watch, start: Starter, number: int, status: int) -> None:
+    process = start()
+    source = watch(process.pid)
+    source.look()
+    process.send_signal(number)
+
+    gone = soon(source, ProcessExit)
+
+    assert isinstance(gone, ProcessExit)
+    assert gone.wait_status == status
+
+
 def test_of_those_that_end_together_the_eldest_is_told_first(watch: Watch, start: Starter) -> None:
     """A daemon takes its server and clients along: told after them, they would seem to have left by themselves."""
     old = start()

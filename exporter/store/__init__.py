@@ -1,0 +1,1 @@
+"""What outlives the exporter: its incidents and events, in one SQLite file. The only importer of sqlite3."""

@@ -1,0 +1,146 @@
+"""The file of incidents and events, which one exporter at a time writes, and others may read."""
+
+import errno
+import fcntl
+import os
+import sqlite3
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from exporter.clock import Clock
+from exporter.errors import HistoryError
+from exporter.model.event import Event
+from exporter.model.incident import Incident
+from exporter.model.node import Node
+from exporter.store import events as event_table
+from exporter.store import incidents as incident_table
+from exporter.store.database import is_spoilt, open_database, read_database, version_of
+from exporter.store.retention import Retention
+
+FILE, LOCK = "history.sqlite", "history.lock"
+
+MIGRATIONS = (incident_table.TABLE + event_table.TABLE,)
+"""Each is what one version added; what was released is never changed."""
+
+LOADED_EVENTS = 1000
+"""How many events a start takes into memory; the file may have more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Remembered:
+    """What a file has, the newest first, and how many of its rows could not be read."""
+
+    incidents: tuple[Incident, ...] = ()
+    events: tuple[Event, ...] = ()
+    unreadable: int = 0
+
+    def into(self, node: Node) -> Node:
+        """A node that knows these incidents, in the order in which they began; the core forgets those that are old."""
+        return replace(node, incidents={each.id: each for each in reversed(self.incidents)})
+
+
+class Archive:
+    """Writes the file in a directory; OSError or sqlite3.Error where that does not go."""
+
+    def __init__(self, directory: Path, retention: Retention, clock: Clock) -> None:
+        self._directory = directory
+        self._retention = retention
+        self._clock = clock
+        self._connection: sqlite3.Connection | None = None
+        self._lock: int | None = None
+        self._identity: tuple[int, int] | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it can be written to, as far as is known."""
+        return self._connection is not None
+
+    def open(self) -> Remembered:
+        """Make the file ours, and read it."""
+        self._directory.mkdir(mode=0o700, exist_ok=True)
+        try:
+            self._lock = _locked(self._directory / LOCK)
+            self._connection = open_database(self._file, MIGRATIONS)
+            self._identity = _identity(self._file)
+            return _loaded(self._connection, LOADED_EVENTS)
+        except BaseException:
+            self.close()
+            raise
+
+    def write(self, incidents: Iterable[Incident], events: Iterable[Event]) -> None:
+        """Keep these, all or none, and forget what is too old or too much. A file that has gone or is bad is let go."""
+        if self._connection is None:
+            raise OSError(errno.EBADF, "the file is not open")
+        oldest = self._clock.now() - self._retention.max_age
+        try:
+            if _identity(self._file) != self._identity:
+                raise FileNotFoundError(errno.ENOENT, "somebody has taken the file away")
+            with self._connection as connection:
+                incident_table.save(connection, incidents)
+                event_table.add(connection, events)
+                incident_table.trim(connection, oldest=oldest, most=self._retention.max_incidents)
+                event_table.trim(connection, oldest=oldest, most=self._retention.max_events)
+        except (OSError, sqlite3.Error) as error:
+            if isinstance(error, OSError) or is_spoilt(error):
+                self.close()
+            raise
+
+    def close(self) -> None:
+        """Let go of the file; another exporter may have it."""
+        if self._connection is not None:
+            self._connection.close()
+        if self._lock is not None:
+            os.close(self._lock)
+        self._connection = self._lock = self._identity = None
+
+    @property
+    def _file(self) -> Path:
+        return self._directory / FILE
+
+
+def read_history(path: Path) -> tuple[tuple[Incident, ...], tuple[Event, ...]]:
+    """Incidents and events of a state directory, or of a file of one, the newest first, also while it is written.
+
+    HistoryError where there are none to be read.
+    """
+    file = path
+    try:
+        file = path / FILE if path.is_dir() else path
+        file.stat()
+        connection = read_database(file)
+        try:
+            version = version_of(connection)
+            if version > len(MIGRATIONS):
+                raise HistoryError(f"{file}: a later version of this program wrote it; that one can read it")
+            remembered = _loaded(connection, -1) if version else Remembered()
+        finally:
+            connection.close()
+    except OSError as error:
+        raise HistoryError(f"{file}: {error.strerror}") from error
+    except sqlite3.Error as error:
+        raise HistoryError(f"{file}: no history can be read there, or not by you: {error}") from error
+    return remembered.incidents, remembered.events
+
+
+def _loaded(connection: sqlite3.Connection, most_events: int) -> Remembered:
+    incidents, unread = incident_table.load(connection)
+    events, unread_too = event_table.load(connection, most_events)
+    return Remembered(incidents=incidents, events=events, unreadable=unread + unread_too)
+
+
+def _locked(path: Path) -> int:
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(descriptor)
+        if isinstance(error, BlockingIOError):
+            raise OSError(error.errno, "another exporter keeps its history there") from error
+        raise
+    return descriptor
+
+
+def _identity(path: Path) -> tuple[int, int]:
+    found = path.stat()
+    return found.st_dev, found.st_ino

@@ -1,0 +1,98 @@
+"""One SQLite file: opened, and brought to the form that this version knows.
+
+A file that cannot be read, or that a later version wrote, is set aside by a new name and kept: somebody may want it.
+"""
+
+import os
+import sqlite3
+from collections.abc import Sequence
+from pathlib import Path
+
+import structlog
+
+BUSY_SECONDS = 1.0
+"""How long to wait for whoever reads or writes just now."""
+
+MOST_SET_ASIDE = 16
+"""A disk that spoils every file must not be filled with them."""
+
+_BESIDE = ("-wal", "-shm", "")
+"""What SQLite keeps beside a file, and the file: a log without its file is nothing, one beside a new file is poison."""
+
+_SPOILT = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+
+
+def open_database(path: Path, migrations: Sequence[str]) -> sqlite3.Connection:
+    """The file, open for writing, made where there is none; OSError or sqlite3.Error where it cannot be had.
+
+    A file of version n has been through the first n of the `migrations`. Several may read it meanwhile, but one alone
+    should open it so: it may be set aside.
+    """
+    connection = _connect(path)
+    try:
+        problem = _problem(connection, len(migrations))
+        if problem is not None:
+            connection.close()
+            _set_aside(path, problem)
+            connection = _connect(path)
+        _migrate(connection, migrations)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def read_database(path: Path) -> sqlite3.Connection:
+    """The file as it is, for reading alone, also while another process writes it."""
+    return sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=BUSY_SECONDS)
+
+
+def version_of(connection: sqlite3.Connection) -> int:
+    """Through how many migrations a file has been."""
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    return int(version)
+
+
+def is_spoilt(error: Exception) -> bool:
+    """Whether an error says that the file itself is bad, and not that it cannot be had now."""
+    return isinstance(error, sqlite3.DatabaseError) and getattr(error, "sqlite_errorcode", 0) & 0xFF in _SPOILT
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    """For the owner alone; SQLite gives what it keeps beside the file the same mode."""
+    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
+    return sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level="IMMEDIATE")
+
+
+def _problem(connection: sqlite3.Connection, newest: int) -> str | None:
+    """Why the file is of no use; None if it is."""
+    try:
+        version = version_of(connection)
+        if version > newest:
+            return f"it is of version {version}, and this exporter knows {newest}"
+        (found,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+    except sqlite3.DatabaseError as error:
+        if is_spoilt(error):
+            return str(error)
+        raise
+    return None if found == "ok" else str(found)
+
+
+def _set_aside(path: Path, problem: str) -> None:
+    names = (path.with_name(f"{path.name}.aside-{number}") for number in range(1, MOST_SET_ASIDE + 1))
+    aside = next((name for name in names if not os.path.lexists(name)), None)
+    if aside is None:
+        raise OSError(0, f"{problem}, and {MOST_SET_ASIDE} files were set aside already; look at them, and remove them")
+    for ending in _BESIDE:
+        beside = path.with_name(path.name + ending)
+        if os.path.lexists(beside):
+            beside.rename(f"{aside}{ending}")
+    structlog.get_logger().warning("file_set_aside", path=str(path), problem=problem, kept_as=str(aside))
+
+
+def _migrate(connection: sqlite3.Connection, migrations: Sequence[str]) -> None:
+    """What a crash of this process leaves is whole; one of the machine may lose what was written last."""
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute("PRAGMA synchronous = NORMAL")
+    for number, migration in enumerate(migrations[version_of(connection) :], start=version_of(connection) + 1):
+        connection.executescript(f"BEGIN IMMEDIATE; {migration} PRAGMA user_version = {number}; COMMIT;")

@@ -1,0 +1,246 @@
+"""Who has left, and how, by the log's own time: it is what a fault's culprit may be told by."""
+
+from dataclasses import replace
+
+import pytest
+
+from exporter.core.clients import MOST_CLIENTS
+from exporter.core.leavings import REMEMBERED_SECONDS, REQUESTED_SECONDS
+from exporter.model.event import EventName
+from exporter.model.observation import Observation
+from exporter.model.server import Leaving
+from tests.builders import (
+    AT,
+    CLIENT,
+    GPU,
+    OTHER_GPU,
+    SERVER,
+    Story,
+    active,
+    at_work,
+    connecting,
+    exited,
+    look,
+    server_log,
+    told,
+)
+
+OTHER = CLIENT + 1
+UNKNOWN = 4711
+
+ASSERTED = "exiting. Worker is in reset."
+LEFT = "exiting."
+
+
+def ends(context: int = 1, *, pid: int = CLIENT, how: str = LEFT, at: float = AT + 5) -> tuple[Observation, ...]:
+    """A context ends (R580)."""
+    text = f"Client {{PID: {pid}, Context ID: {context}}} {how} Number of active client contexts is 2."
+    return server_log(text, at=at)
+
+
+def disconnects(pid: int = CLIENT, *, at: float = AT + 5.015) -> tuple[Observation, ...]:
+    """The process has left."""
+    return server_log(f"Client process {pid} disconnected", at=at)
+
+
+def begins(
+    context: int = 1, *, pid: int = CLIENT, gpu: str | None = GPU, at: float = AT + 1
+) -> tuple[Observation, ...]:
+    """A context is made."""
+    device = () if gpu is None else (f"Device NVIDIA H200 (uuid {gpu}) is associated",)
+    return server_log(connecting(pid, context), *device, active(pid, context), at=at)
+
+
+def terminated(pid: int = CLIENT, *, at: float = AT + 4.99) -> tuple[Observation, ...]:
+    """An operator has the server end a client."""
+    return server_log(f"MPS server requesting client {{PID: {pid}, Context ID: 1}} to exit", at=at)
+
+
+def story(*seen: Observation) -> Story:
+    """A server with two clients; the first one has a context on a GPU."""
+    return told(*at_work(OTHER), *begins(), *seen)
+
+
+def leaving(*seen: Observation, pid: int = CLIENT) -> Leaving | None:
+    return story(*seen).daemon.leavings.get(pid)
+
+
+def left(*seen: Observation, pid: int = CLIENT) -> Leaving:
+    found = leaving(*seen, pid=pid)
+    assert found is not None
+    return found
+
+
+class TestLeft:
+    """A client leaves with the last of its contexts."""
+
+    def test_it_is_known_when_where_and_since_when_it_was_there(self) -> None:
+        """The stamp is the log's own time."""
+        assert left(*ends()) == Leaving(
+            pid=CLIENT,
+            server=SERVER,
+            at=AT + 5,
+            stamp="2026-11-20 15:08:50.147",
+            gpus=frozenset({GPU}),
+            connected_at=AT + 1,
+        )
+
+    def test_it_stays_connected_until_its_process_has_left(self) -> None:
+        """Between the two, a fault may strike: that is how a client leaves whose kernel was cut off."""
+        between = story(*ends())
+        assert CLIENT in between.daemon.clients
+        assert between.daemon.clients[CLIENT].contexts == set()
+        after = told(*disconnects(), start=between.node)
+        assert CLIENT not in after.daemon.clients
+        assert after.daemon.leavings[CLIENT].disconnected_stamp == "2026-11-20 15:08:50.162"
+        assert after.daemon.leavings[CLIENT].stamp == "2026-11-20 15:08:50.147"
+
+    def test_not_before_its_last_context_has_ended(self) -> None:
+        """It may have one on each GPU."""
+        two = begins(2, gpu=OTHER_GPU)
+        assert leaving(*two, *ends(2)) is None
+        assert left(*two, *ends(2), *ends(1, at=AT + 5.1)).at == AT + 5.1
+        assert left(*two, *ends(2), *ends(1)).gpus == {GPU, OTHER_GPU}
+
+    def test_one_that_only_a_list_told_of_leaves_with_the_first_that_ends(self) -> None:
+        """How many contexts it has is not known; a later one's end is a later leaving."""
+        first = left(*ends(2, pid=OTHER), pid=OTHER)
+        assert (first.at, first.connected_at) == (AT + 5, AT)
+        both = left(*ends(2, pid=OTHER), *ends(1, pid=OTHER, at=AT + 5.2), pid=OTHER)
+        assert (both.at, both.stamp) == (AT + 5.2, "2026-11-20 15:08:50.347")
+
+    def test_so_does_one_that_nothing_told_of(self) -> None:
+        """The exporter may just have begun."""
+        assert left(*ends(pid=UNKNOWN), pid=UNKNOWN).connected_at is None
+
+    def test_its_process_may_be_seen_to_go_before_the_log_is_read(self) -> None:
+        """The two are looked at by different eyes."""
+        known = story().node
+        gone = told(exited(at=AT + 4.9), *ends(), *disconnects(), start=known).daemon
+        assert CLIENT not in gone.clients
+        assert gone.leavings[CLIENT].gpus == {GPU}
+        assert gone.leavings[CLIENT].connected_at == AT + 1
+        assert gone.leavings[CLIENT].disconnected_stamp is not None
+
+    def test_the_log_may_tell_of_its_process_before_its_last_context(self) -> None:
+        """It was written so, once in all recordings."""
+        found = left(*disconnects(at=AT + 5), *ends(at=AT + 5.001))
+        assert (found.disconnected_stamp, found.stamp) == ("2026-11-20 15:08:50.147", "2026-11-20 15:08:50.148")
+
+    def test_where_its_contexts_end_was_lost_it_left_with_its_process(self) -> None:
+        """It has none any more."""
+        found = left(*disconnects(at=AT + 5))
+        assert found.stamp == found.disconnected_stamp == "2026-11-20 15:08:50.147"
+
+    def test_up_to_r565_the_log_does_not_tell_the_two_apart(self) -> None:
+        """So nobody looks as if they had been cut off."""
+        after = story(*server_log(f"Client {{{CLIENT}, 1}} exit", at=AT + 5))
+        assert after.daemon.leavings[CLIENT].disconnected_stamp == after.daemon.leavings[CLIENT].stamp
+        assert CLIENT not in after.daemon.clients
+
+    def test_a_line_that_is_read_twice_says_the_same(self) -> None:
+        """Also where both are."""
+        assert leaving(*ends(), *ends(), *disconnects(), *disconnects()) == leaving(*ends(), *disconnects())
+
+    def test_whoever_is_back_has_not_left(self) -> None:
+        """A process may do away with its context, and make another."""
+        back = story(*ends(), *begins(gpu=OTHER_GPU, at=AT + 6))
+        assert back.daemon.leavings == {}
+        assert back.daemon.clients[CLIENT].gpus == {OTHER_GPU}
+        assert len(back.of(EventName.CLIENT_CONNECTED)) == 2
+
+    @pytest.mark.parametrize(
+        "seen",
+        [
+            (*disconnects(UNKNOWN),),
+            (*server_log(connecting(UNKNOWN, 0)), *disconnects(UNKNOWN)),
+            ends(pid=0),
+            tuple(
+                replace(line, line=line.line.replace(f" {SERVER}]", " 999]")) for line in ends() if "line" in dir(line)
+            ),
+        ],
+        ids=("nobody", "one that was refused", "no PID", "another server"),
+    )
+    def test_nobody_else_has(self, seen: tuple[Observation, ...]) -> None:
+        """Only who was there."""
+        assert story(*seen).daemon.leavings == {}
+
+    def test_it_is_forgotten_soon(self) -> None:
+        """What comes later has nothing to do with it."""
+        seen = (*ends(), *disconnects())
+        assert leaving(*seen, look("log", at=AT + 5 + REMEMBERED_SECONDS)) is not None
+        after = story(*seen, look("log", at=AT + 5.1 + REMEMBERED_SECONDS)).daemon
+        assert (after.leavings, after.parted) == ({}, {})
+
+    def test_no_more_are_remembered_than_a_daemon_can_have(self) -> None:
+        """Whatever it writes."""
+        flood = (line for pid in range(1, MOST_CLIENTS + 50) for line in ends(pid=pid))
+        assert len(story(*flood).daemon.leavings) == MOST_CLIENTS
+
+
+class TestWhy:
+    """An operator had it end, or its worker was in reset."""
+
+    def test_an_operator_wanted_it(self) -> None:
+        """The server says so just before."""
+        assert left(*terminated(), *ends()).terminated
+        assert not left(*terminated(OTHER), *ends()).terminated
+        assert not left(*ends()).terminated
+
+    def test_not_any_more_after_a_while(self) -> None:
+        """A request may have failed."""
+        assert not left(*terminated(at=AT + 4.9 - REQUESTED_SECONDS), *ends()).terminated
+
+    def test_its_worker_was_in_reset(self) -> None:
+        """In whichever of its contexts."""
+        assert left(*ends(how=ASSERTED)).in_reset
+        assert left(*begins(2), *ends(how=ASSERTED), *ends(2)).in_reset
+        assert not left(*ends()).in_reset
+
+
+class TestContained:
+    """A device-side assert is the asserting client's own: it alone has the error (measured, R580)."""
+
+    def contained(self, *seen: Observation) -> list[tuple[int | None, int | None]]:
+        """Of whom it is told."""
+        return [(event.server, event.pid) for event in story(*seen).of(EventName.CLIENT_FAULT_CONTAINED)]
+
+    def test_it_is_told_of_whom(self) -> None:
+        """At once; nothing else is."""
+        assert self.contained(*ends(how=ASSERTED), *disconnects()) == [(SERVER, CLIENT)]
+        assert story(*ends(how=ASSERTED)).names()[-1] is EventName.CLIENT_FAULT_CONTAINED
+        assert EventName.FAULT not in story(*ends(how=ASSERTED), look("log", at=AT + 9)).names()
+
+    def test_once_however_many_contexts_it_had(self) -> None:
+        """And however often it is read."""
+        assert self.contained(*begins(2), *ends(how=ASSERTED), *ends(2, how=ASSERTED)) == [(SERVER, CLIENT)]
+        assert self.contained(*ends(how=ASSERTED), *ends(how=ASSERTED)) == [(SERVER, CLIENT)]
+        assert self.contained(*ends(pid=UNKNOWN, how=ASSERTED), *ends(pid=UNKNOWN, how=ASSERTED)) == [(SERVER, UNKNOWN)]
+
+    def test_also_where_its_process_was_seen_to_go_before(self) -> None:
+        """The log is read a moment later."""
+        assert self.contained(exited(at=AT + 4.9), *ends(how=ASSERTED)) == [(SERVER, CLIENT)]
+
+    def test_an_ordinary_exit_is_none(self) -> None:
+        """Most are."""
+        assert self.contained(*ends(), *disconnects()) == []
+
+    FAULT = server_log(
+        "Server is handling a fatal GPU error.",
+        f"Client {{PID: {CLIENT}, Context ID: 1}} on device 0 to be torn down",
+        "The following devices will be reset:",
+        "0",
+        at=AT + 4,
+    )
+
+    def test_in_a_fault_it_is_evidence_and_no_event(self) -> None:
+        """So leaves who trapped (measured)."""
+        assert self.contained(*self.FAULT, *ends(how=ASSERTED)) == []
+        assert left(*self.FAULT, *ends(how=ASSERTED)).in_reset
+
+    def test_nor_of_one_whom_a_fault_has_hit_that_is_over(self) -> None:
+        """Recovery may be told before its victim's exit; a newcomer of that PID is another process."""
+        over = (*self.FAULT, *server_log("Destroy server context on device 0", at=AT + 4.5))
+        assert self.contained(*over, *ends(how=ASSERTED)) == []
+        again = (*disconnects(at=AT + 4.6), *begins(at=AT + 4.7), *ends(how=ASSERTED))
+        assert self.contained(*over, *again) == [(SERVER, CLIENT)]

@@ -1,0 +1,64 @@
+"""Any value of the model, whatever fields its kind has today; and a few that tests name."""
+
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from enum import Enum
+from types import NoneType, UnionType
+from typing import Any, get_args, get_origin, get_type_hints
+
+from hypothesis import strategies as st
+
+from exporter.model.event import Event, EventName
+from exporter.model.incident import Ending, Incident, Suspect, Tenant
+from tests.builders import AT, DAEMON, SERVER
+
+texts = st.text(max_size=8) | st.binary(max_size=8).map(lambda raw: raw.decode(errors="surrogateescape"))
+"""As the kernel gives them too: bytes that are no UTF-8 are lone surrogates."""
+
+_PLAIN = {
+    str: texts,
+    int: st.integers(-(2**63), 2**63),
+    float: st.floats(min_value=-2e9, max_value=2e9),
+    bool: st.booleans(),
+    NoneType: st.none(),
+}
+
+
+def whole(kind: type[Any]) -> st.SearchStrategy[Any]:
+    """Values of a dataclass in which every field may be anything that its type allows."""
+    hints = get_type_hints(kind)
+    return st.builds(kind, **{part.name: _any(hints[part.name]) for part in fields(kind)})
+
+
+def _any(hint: Any) -> st.SearchStrategy[Any]:
+    if isinstance(hint, UnionType):
+        return st.one_of(*map(_any, get_args(hint)))
+    if get_origin(hint) is tuple:
+        return st.lists(_any(get_args(hint)[0]), max_size=2).map(tuple)
+    if get_origin(hint) is Mapping:
+        return st.dictionaries(*map(_any, get_args(hint)), max_size=2)
+    if is_dataclass(hint):
+        return whole(hint)  # type: ignore[arg-type]
+    return st.sampled_from(list(hint)) if issubclass(hint, Enum) else _PLAIN[hint]
+
+
+HOSTILE = "\0'; DROP TABLE incidents; --\"\\ \udcff\n\N{RIGHT-TO-LEFT OVERRIDE}"
+
+
+def fault(name: str = "one", *, at: float = AT, ended: float | None = None, **known: Any) -> Incident:
+    """An incident that is open, unless it ended."""
+    ending = None if ended is None else Ending.RECOVERED
+    known = {"daemon": DAEMON, "server": SERVER, **known}
+    return Incident(id=name, started_at=at, detected_at=at, ended_at=ended, ending=ending, **known)
+
+
+def rich(name: str = "one") -> Incident:
+    """An incident of which much is known, all of it said by somebody hostile."""
+    tenant = Tenant(pid=600, client="600-a", user=HOSTILE, command=HOSTILE, memory_bytes={HOSTILE: 1})
+    suspect = Suspect(tenant=tenant, confidence=0.5, evidence=(HOSTILE,))
+    return fault(name, daemon=HOSTILE, affected=(600,), tenants={600: tenant}, suspects=(suspect,))
+
+
+def event(at: float = AT, **known: Any) -> Event:
+    """Something that happened."""
+    return Event(at=at, **{"event": EventName.CLIENT_CONNECTED, "daemon": DAEMON, **known})

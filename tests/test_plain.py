@@ -1,0 +1,65 @@
+"""Values of the model become plain ones and come back; what is new is passed over, nonsense is refused."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+
+from exporter.model.event import Event
+from exporter.model.incident import Incident
+from exporter.plain import build, plain
+from tests.store.values import fault, rich, whole
+
+
+@given(whole(Incident))
+@settings(max_examples=100, deadline=None)
+def test_an_incident_comes_back_as_it_was(incident: Incident) -> None:
+    assert build(Incident, json.loads(json.dumps(plain(incident)))) == incident
+
+
+@given(whole(Event))
+@settings(max_examples=50, deadline=None)
+def test_an_event_comes_back_as_it_was(event: Event) -> None:
+    assert build(Event, json.loads(json.dumps(plain(event)))) == event
+
+
+def test_what_is_not_known_is_left_out() -> None:
+    assert "ended_at" not in plain(fault())
+    assert plain(fault(ended=5.0))["ended_at"] == 5.0
+
+
+def test_what_a_later_version_adds_is_passed_over_at_any_depth() -> None:
+    written = plain(rich())
+    written["mood"] = "good"
+    written["suspects"][0]["alibi"] = ["none"]
+    written["tenants"][600]["shoe_size"] = {"eu": 43}
+    assert build(Incident, written) == rich()
+
+
+def test_what_an_earlier_version_did_not_know_has_its_default() -> None:
+    written = {key: plain(fault())[key] for key in ("id", "daemon", "server", "started_at", "detected_at")}
+    assert build(Incident, written) == fault()
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "problem"),
+    [
+        ("server", "513", "'server' is '513'"),
+        ("server", True, "'server' is True"),
+        ("server", 2**64, "'server' is 18446744073709551616"),
+        ("started_at", float("nan"), "'started_at' is nan"),
+        ("kind", "act_of_god", "'kind' is 'act_of_god'"),
+        ("kind", 7, "'kind' is 7"),
+        ("affected", {"600": 1}, "'affected' is {'600': 1}"),
+        ("affected", ["x"], "'affected' is 'x'"),
+        ("tenants", [], "'tenants' is []"),
+        ("tenants", {"600": {"pid": 600}}, "'client' is missing"),
+        ("tenants", {"six": {"pid": 600, "client": "c"}}, "six"),
+        ("suspects", [{"confidence": 1.0, "evidence": []}], "'tenant' is missing"),
+    ],
+)
+def test_nonsense_is_refused_by_the_name_of_its_key(key: str, value: Any, problem: str) -> None:
+    with pytest.raises(ValueError, match=r".") as refused:
+        build(Incident, {**plain(fault()), key: value})
+    assert problem in str(refused.value)
