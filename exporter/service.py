@@ -28,7 +28,7 @@ from exporter.sources.eye import Inbox
 from exporter.sources.lookout import Lookout
 from exporter.sources.nvml import Nvml
 from exporter.store.writer import Writer
-from exporter.view import View
+from exporter.view import View, directory_of
 from exporter.wanted import Wanted
 from exporter.web import Api, Site, WebSecurity, WebServer, activated_listeners
 
@@ -148,9 +148,7 @@ class Service:
         return {"problem": f"the cycle has stood still for {still_for:.0f} s: nothing that it knows is current"}
 
     def _directory_of(self, daemon: str) -> str | None:
-        """The pipe directory by which a daemon can be asked, with this machine's PIDs; None where there is none."""
-        known = self._cycle.node.daemons.get(daemon)
-        return None if known is None or known.elsewhere else known.pipe_directory
+        return directory_of(self._cycle.node, daemon)
 
     def _pause(self) -> Mapping[str, Any]:
         """Let go of the driver, so that its modules can be unloaded and GPUs reset."""

@@ -94,6 +94,12 @@ class Exporter:
             text: str = response.read().decode()
         return text
 
+    def page(self, path: str) -> Any:
+        """What another page has to say, as JSON."""
+        address = self.address().removesuffix("/metrics") + path
+        with urllib.request.urlopen(address, timeout=PATIENCE_SECONDS) as response:
+            return json.load(response)
+
     def samples(self, name: str, **labels: str) -> list[tuple[Labels, float]]:
         """The samples of a name that have these labels."""
         families = text_string_to_metric_families(self.scrape())
