@@ -11,7 +11,7 @@ from typing import Any
 
 from prometheus_client import generate_latest
 
-from exporter import incidents, log, status
+from exporter import log
 from exporter.assembly import Assembly
 from exporter.clock import SystemClock
 from exporter.config import Config, Reloader, as_toml, build_config, parse_arguments, parse_duration
@@ -32,8 +32,9 @@ from exporter.sources.eye import Eye, Inbox
 from exporter.sources.lookout import Lookout
 from exporter.store.archive import Archive, read_history
 from exporter.store.writer import Writer
+from exporter.telling import incidents, status
+from exporter.telling.wanted import Wanted
 from exporter.view import View
-from exporter.wanted import Wanted
 from exporter.web import WebSecurity
 
 SERVICE_SECONDS = 30.0

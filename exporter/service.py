@@ -9,7 +9,7 @@ from typing import Any
 import structlog
 from prometheus_client import ProcessCollector
 
-from exporter import incidents, log, status
+from exporter import log
 from exporter.clock import Clock
 from exporter.config import Config, Reloader
 from exporter.cycle import Cycle
@@ -28,8 +28,9 @@ from exporter.sources.eye import Inbox
 from exporter.sources.lookout import Lookout
 from exporter.sources.nvml import Nvml
 from exporter.store.writer import Writer
+from exporter.telling import incidents, status
+from exporter.telling.wanted import Wanted
 from exporter.view import View, directory_of
-from exporter.wanted import Wanted
 from exporter.web import Api, Site, WebSecurity, WebServer, activated_listeners
 
 HEALTHY_SECONDS = 30.0

@@ -4,12 +4,12 @@ from dataclasses import replace
 
 import pytest
 
-from exporter.incident_table import table
-from exporter.incident_text import brief, details
 from exporter.model.incident import Ending, FaultKind, Incident, Stay
 from exporter.model.workload import Workload, WorkloadKind
 from exporter.model.xids import XidSighting
-from exporter.moment import local
+from exporter.telling.incident_table import table
+from exporter.telling.incident_text import brief, details
+from exporter.telling.moment import local
 from tests.builders import AT, DAEMON, GPU, OTHER_GPU
 from tests.incidents import HOSTILE, blocked, crowded, ended, incident, suspect, tenant
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from exporter.moment import lasting, local, utc
+from exporter.telling.moment import lasting, local, utc
 
 
 @pytest.fixture

@@ -4,13 +4,13 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from exporter.incident_object import incident_object
-from exporter.incident_table import table
-from exporter.incident_text import details
-from exporter.json_list import fitting
 from exporter.model.incident import Incident
+from exporter.telling.incident_object import incident_object
+from exporter.telling.incident_table import table
+from exporter.telling.incident_text import details
+from exporter.telling.json_list import fitting
+from exporter.telling.wanted import Wanted
 from exporter.view import printable
-from exporter.wanted import Wanted
 
 MOST_BYTES = 1 << 24
 """Of JSON; an incident with many clients has some 100 KB."""

@@ -2,14 +2,14 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from exporter.columns import aligned
 from exporter.core.workloads import pod_of, workload_of
 from exporter.model.daemon import Daemon, DaemonState
 from exporter.model.node import Node
 from exporter.model.observation import DaemonName, ProcessReading
 from exporter.model.server import Client, Server
 from exporter.model.workload import Workload, WorkloadKind
-from exporter.status_domains import letters
+from exporter.telling.columns import aligned
+from exporter.telling.status_domains import letters
 from exporter.view import View, clients_of, gpu_name, memory, printable
 
 _COLUMNS = ("DAEMON", "SERVER", "STATE", "PID", "USER", "COMMAND", "WORKLOAD", "GPU", "MEMORY", "DOMAIN")

@@ -4,11 +4,11 @@ from collections.abc import Iterable, Sequence
 
 from exporter.model.incident import Ending, FaultKind, Incident, Stay, Suspect, Tenant
 from exporter.model.xids import XidSighting
-from exporter.moment import lasting, local, utc
 from exporter.parse.xid_catalogue import meaning
-from exporter.remedy import commands_to_end
-from exporter.tenant_text import called, pid_text, short_gpu, short_name
-from exporter.verdict import verdict
+from exporter.telling.moment import lasting, local, utc
+from exporter.telling.remedy import commands_to_end
+from exporter.telling.tenant_text import called, pid_text, short_gpu, short_name
+from exporter.telling.verdict import verdict
 from exporter.view import printable
 
 MOST_LISTED = 16

@@ -5,10 +5,10 @@ from typing import Any
 
 from exporter.model.incident import FaultKind, Incident, Stay, Suspect, Tenant
 from exporter.model.xids import XidSighting
-from exporter.moment import utc
 from exporter.parse.xid_catalogue import meaning
-from exporter.remedy import commands_to_end
-from exporter.verdict import likelihood, verdict
+from exporter.telling.moment import utc
+from exporter.telling.remedy import commands_to_end
+from exporter.telling.verdict import likelihood, verdict
 from exporter.view import printable
 
 MOST_LISTED = 512
