@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from exporter.demo.cast import Process
 from exporter.model.observation import ControlReply, LogLine
-from exporter.moment import utc
+from exporter.telling.moment import utc
 
 CONTROL_LOG, SERVER_LOG = "control.log", "server.log"
 

@@ -3,10 +3,10 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from exporter import status_rows
 from exporter.model.daemon import Daemon, DaemonState
 from exporter.model.node import Node
 from exporter.model.server import Server, ServerState
+from exporter.telling import status_rows
 from exporter.telling.incident_text import brief, details
 from exporter.telling.status_domains import joined
 from exporter.telling.status_object import node_object
