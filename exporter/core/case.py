@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from exporter.core import devices, domains
+from exporter.core import devices, domains, users
 from exporter.core.identity import client_id, used_bytes
 from exporter.core.workloads import belonging_of, pod_of, workload_of
 from exporter.model.clues import Clues, Vanished
@@ -54,6 +54,7 @@ def gathered(before: Node, node: Node, incident: Incident) -> Incident:
     incident = _joined(node, daemon, incident)
     incident = replace(incident, gpus=_gpus(node, daemon, incident, block))
     incident = replace(incident, clues=_clues(node, daemon, incident, block))
+    incident = _of_its_user(node, daemon, incident)
     return replace(incident, tenants=_tenants(before, node, daemon, incident))
 
 
@@ -151,6 +152,28 @@ def _lead(leaving: Leaving, incident: Incident, block: FaultBlock | None) -> flo
     if block is None or not leaving.stamp:
         return incident.detected_at - leaving.at
     return seconds_between(leaving.stamp, block.stamp)
+
+
+def _of_its_user(node: Node, daemon: Daemon, incident: Incident) -> Incident:
+    """An ordinary user's daemon may name anybody: once it is known whose they are, it has to do with its own alone."""
+    clues = incident.clues
+    named = () if clues.named is None else (clues.named,)
+    pids = {*incident.affected, *named, *clues.in_reset, *(each.pid for each in clues.vanished)}
+    others = users.of_others(daemon, pids, node.processes)
+    if not others:
+        return incident
+    clues = Clues(
+        named=None if clues.named in others else clues.named,
+        in_reset=tuple(pid for pid in clues.in_reset if pid not in others),
+        vanished=tuple(each for each in clues.vanished if each.pid not in others),
+    )
+    return replace(
+        incident,
+        clues=clues,
+        affected=tuple(pid for pid in incident.affected if pid not in others),
+        tenants={pid: tenant for pid, tenant in incident.tenants.items() if pid not in others},
+        blocking={pid: stay for pid, stay in incident.blocking.items() if pid not in others},
+    )
 
 
 def _vanished(node: Node, leaving: Leaving, before: float) -> Vanished:

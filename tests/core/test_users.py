@@ -97,6 +97,22 @@ def test_its_faults_hit_nobody_elses_processes(says: tuple[str, ...]) -> None:
     assert CLIENT in everywhere(told(ROOTS, start=before.node))
 
 
+@pytest.mark.parametrize("known", [AT + 0.5, AT + 1.5], ids=("known before", "learned after"))
+def test_its_faults_are_on_nobody_elses_account(known: float) -> None:
+    """Whether it claims a victim, or someone who left just before and might have done it."""
+    own = told(FAKE, *at_work(CLIENT), *OWN)
+    whose = (replace(ROOTS, at=known),)
+    says = (*server_log(EXITS, at=AT + 0.85), *server_log(NAMED, *FAULT_BLOCK, str(VICTIM), at=AT + 1))
+    seen = sorted((*says, *whose, look("log", at=AT + 4)), key=lambda each: each.at)
+    story = told(*seen, start=own.node)
+    (incident,) = story.node.incidents.values()
+    assert (incident.affected, set(incident.tenants)) == ((CLIENT,), {CLIENT})
+    assert {suspect.tenant.pid for suspect in incident.suspects} <= {CLIENT}
+    assert (incident.clues.named, incident.clues.vanished) == (None, ())
+    faulted = {workload.name: account.faults_affected for workload, account in story.node.accounts.items()}
+    assert faulted == {"mallory": 1}
+
+
 def test_roots_daemon_serves_everybody() -> None:
     assert everywhere(told(daemon_process(), *CLAIMS[1:], ROOTS)) == {SERVER, CLIENT, VICTIM}
 
