@@ -116,20 +116,24 @@ def show_incidents(arguments: Namespace, config: Config) -> int:
     told = ask_service(config.runtime_directory, "incidents", SERVICE_SECONDS, as_json=arguments.json, **asdict(wanted))
     if told is None:
         told = _kept_incidents(config, wanted, as_json=arguments.json)
-        print("no service runs: this is what one has kept; what is open may be over by now", file=sys.stderr)
+        print(
+            "no service runs: this is what one has kept; what is open may be over by now, and a PID be somebody else's",
+            file=sys.stderr,
+        )
     sys.stdout.write(told["text"])
     return int(told["exit_code"])
 
 
 def _kept_incidents(config: Config, wanted: Wanted, *, as_json: bool) -> Mapping[str, Any]:
-    directories = {daemon.name: str(daemon.pipe_directory) for daemon in config.daemons}
     try:
         kept, _ = read_history(config.state_directory)
     except HistoryError as error:
         raise ServiceError(
             f"no service answers in {config.runtime_directory}, and nothing that one has kept can be read: {error}"
         ) from error
-    told = incidents.told(kept, wanted, as_json=as_json, now=SystemClock().now(), directory_of=directories.get)
+    told = incidents.told(
+        kept, wanted, as_json=as_json, now=SystemClock().now(), directory_of=lambda _: None, watched=False
+    )
     if "problem" in told:
         raise ServiceError(told["problem"])
     return told

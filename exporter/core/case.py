@@ -31,7 +31,7 @@ def opened(node: Node, daemon: Daemon, server: Server) -> Incident:
     """A fault of this server has just been found."""
     process = node.processes.get(server.pid)
     return Incident(
-        id=f"{server.pid}-{int(node.at * 1000):x}",
+        id=f"{abs(server.pid)}-{int(node.at * 1000):x}",
         daemon=daemon.name,
         server=server.pid,
         server_start_ticks=None if process is None else process.start_ticks,

@@ -1,6 +1,6 @@
 """A fault as an object, for programs: all that is known of it."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from exporter.model.incident import FaultKind, Incident, Stay, Suspect, Tenant
@@ -16,12 +16,12 @@ MOST_LISTED = 512
 
 
 def incident_object(
-    incident: Incident, *, now: float | None = None, pipe_directory: str | None = None
+    incident: Incident, *, now: float | None = None, pipe_directory: str | None = None, watched: bool = True
 ) -> dict[str, Any]:
     """One incident. `..._at`, `since` and `until` are seconds since the epoch, `started` and the like are in ISO 8601.
 
     Without `now` it is not told how long somebody has held up recovery who still does; without the daemon's
-    `pipe_directory`, not how MPS itself ends it.
+    `pipe_directory`, not how MPS itself ends it; and nothing that ends anybody where it is not `watched` who has a PID.
     """
     return {
         "id": printable(incident.id),
@@ -46,7 +46,9 @@ def incident_object(
         "refused": [{"at": each.at, "pid": each.pid} for each in incident.refused[:MOST_LISTED]],
         "refused_count": incident.refused_count,
         "blocking": [
-            _blocking(incident, pid, stay, now, pipe_directory)
+            _blocking(
+                incident, pid, stay, now, commands_to_end(incident.server, pid, pipe_directory) if watched else ()
+            )
             for pid, stay in list(incident.blocking.items())[:MOST_LISTED]
         ],
         "blocking_count": len(incident.blockers),
@@ -105,7 +107,7 @@ def _suspect(suspect: Suspect) -> Mapping[str, Any]:
 
 
 def _blocking(
-    incident: Incident, pid: int, stay: Stay, now: float | None, pipe_directory: str | None
+    incident: Incident, pid: int, stay: Stay, now: float | None, commands: Sequence[str]
 ) -> Mapping[str, Any]:
     end = now if stay.until is None else stay.until
     over = stay.until is not None or not incident.open
@@ -114,7 +116,7 @@ def _blocking(
         "since": stay.since,
         "until": stay.until,
         "seconds": None if end is None else round(max(0.0, end - stay.since), 3),
-        "end_it_with": [] if over else list(commands_to_end(incident.server, pid, pipe_directory)),
+        "end_it_with": [] if over else list(commands),
     }
 
 

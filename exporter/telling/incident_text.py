@@ -33,10 +33,11 @@ def brief(incident: Incident, now: float) -> str:
     return f"{_title(incident)}{when}: {state(incident, now)}; {hit} affected; suspected: {verdict(incident)}"
 
 
-def details(incident: Incident, now: float, pipe_directory: str | None) -> list[str]:
+def details(incident: Incident, now: float, pipe_directory: str | None, *, watched: bool = True) -> list[str]:
     """All that is known, a line each, with the commands that end who holds up recovery.
 
-    `pipe_directory` is None where the daemon cannot be told, in this machine's PIDs, to end anybody.
+    `pipe_directory` is None where the daemon cannot be told, in this machine's PIDs, to end anybody. Where it is not
+    `watched` who has a PID by now, there are no commands.
     """
     return [
         f"{_title(incident)}: {state(incident, now)}",
@@ -47,7 +48,7 @@ def details(incident: Incident, now: float, pipe_directory: str | None) -> list[
         *_part("Affected", _affected(incident)),
         *_part("Suspected", _suspected(incident)),
         *_part("Refused", _refused(incident)),
-        *_part("Held up by", _held_up(incident, now, pipe_directory)),
+        *_part("Held up by", _held_up(incident, now, pipe_directory, watched=watched)),
     ]
 
 
@@ -117,7 +118,7 @@ def _refused(incident: Incident) -> Sequence[str]:
     return [f"{_counted(incident.refused_count, 'newcomer')}, since the server was in FAULT (error 807)", *pids]
 
 
-def _held_up(incident: Incident, now: float, pipe_directory: str | None) -> Iterable[str]:
+def _held_up(incident: Incident, now: float, pipe_directory: str | None, *, watched: bool) -> Iterable[str]:
     """Those who still do come first, each with the commands that end it."""
     standing, past = [], []
     for pid, stay in incident.blocking.items():
@@ -127,7 +128,7 @@ def _held_up(incident: Incident, now: float, pipe_directory: str | None) -> Iter
         else:
             standing.append((pid, f"{who}, for {_so_far(stay, incident, now)} now"))
     for pid, told in standing[:MOST_LISTED]:
-        commands = commands_to_end(incident.server, pid, pipe_directory)
+        commands = commands_to_end(incident.server, pid, pipe_directory) if watched else ()
         yield f"{told}; end it with the first that helps:" if commands else told
         yield from (f"  {command}" for command in commands)
     if len(standing) > MOST_LISTED:

@@ -20,15 +20,26 @@ DirectoryOf = Callable[[str], str | None]
 
 
 def told(
-    incidents: Iterable[Incident], wanted: Wanted, *, as_json: bool, now: float, directory_of: DirectoryOf
+    incidents: Iterable[Incident],
+    wanted: Wanted,
+    *,
+    as_json: bool,
+    now: float,
+    directory_of: DirectoryOf,
+    watched: bool = True,
 ) -> Mapping[str, Any]:
-    """The text, and the exit code: 1 where one of those that are shown is open, so that a server is in FAULT."""
+    """The text, and the exit code: 1 where one of those that are shown is open, so that a server is in FAULT.
+
+    What was kept by a service that runs no more was not `watched` since: a PID may be anybody's by now.
+    """
     shown = wanted.of(incidents)
     if wanted.id is not None and not shown:
         return {"problem": f"no incident {printable(wanted.id)} is remembered; `incidents` lists those that are"}
-    objects = (incident_object(each, now=now, pipe_directory=directory_of(each.daemon)) for each in shown)
+    objects = (
+        incident_object(each, now=now, pipe_directory=directory_of(each.daemon), watched=watched) for each in shown
+    )
     if not as_json:
-        text = table(shown, now) if wanted.id is None else _in_words(shown[0], now, directory_of)
+        text = table(shown, now) if wanted.id is None else _in_words(shown[0], now, directory_of, watched=watched)
     elif wanted.id is None:
         text = "[{}]\n".format(",\n".join(each.decode() for each in fitting(objects, MOST_BYTES)))
     else:
@@ -36,5 +47,5 @@ def told(
     return {"text": text, "exit_code": int(any(each.open for each in shown))}
 
 
-def _in_words(incident: Incident, now: float, directory_of: DirectoryOf) -> str:
-    return "\n".join(details(incident, now, directory_of(incident.daemon))) + "\n"
+def _in_words(incident: Incident, now: float, directory_of: DirectoryOf, *, watched: bool) -> str:
+    return "\n".join(details(incident, now, directory_of(incident.daemon), watched=watched)) + "\n"
