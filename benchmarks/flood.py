@@ -60,7 +60,7 @@ def _flooded(node: StandInNode, program: Program, rate: int, seconds: float, set
     caught_up, lines = time.monotonic() - ended, rate * seconds
     memory.append(resident_mib(program.pid))
     yield Figure(name="lines a second, as written", value=lines / (ended - began))
-    yield Figure(name="lines lost", value=written - _counted(program, READ) - quiet, most=0)
+    yield Figure(name="lines lost, or read twice", value=abs(written - _counted(program, READ) - quiet), most=0)
     yield Figure(name="lines told to be lost", value=_counted(program, LOST), most=0)
     yield Figure(name="the last line, after the flood's end", value=caught_up, unit="s", most=MOST_SECONDS)
     yield Figure(name="CPU", value=100 * used / (ended - began), unit="% of a core", most=MOST_PERCENT)
