@@ -1,6 +1,7 @@
 """A fault in words, for a person at a terminal: short, honest about what is not known, and with what to do next."""
 
 from collections.abc import Iterable, Sequence
+from itertools import groupby
 
 from exporter.model.incident import Ending, FaultKind, Incident, Stay, Suspect, Tenant
 from exporter.model.xids import XidSighting
@@ -13,6 +14,9 @@ from exporter.view import printable
 
 MOST_LISTED = 16
 """So many clients, Xids or GPUs are named; of the others it is said how many they are."""
+
+MOST_ALIKE = 2
+"""So many suspects of whom nothing but the same can be said are named one by one."""
 
 _MEBIBYTE = 1 << 20
 _INDENT = " " * 13
@@ -103,7 +107,17 @@ def _with_memory(tenant: Tenant) -> str:
 def _suspected(incident: Incident) -> Sequence[str]:
     if incident.kind is FaultKind.HARDWARE:
         return [verdict(incident)]
-    return [verdict(incident), *_first(map(_evidence, incident.suspects))]
+    return [verdict(incident), *_first(_each_evidence(incident.suspects))]
+
+
+def _each_evidence(suspects: Sequence[Suspect]) -> Iterable[str]:
+    """Why each is suspected; those of whom the same is to be said are one line, if they are many."""
+    for evidence, alike in groupby(suspects, key=lambda each: (each.confidence, each.evidence)):
+        who = list(alike)
+        if len(who) <= MOST_ALIKE:
+            yield from map(_evidence, who)
+        else:
+            yield f"{evidence[0]:.2f} each of {len(who)} others: {'; '.join(map(printable, evidence[1]))}"
 
 
 def _evidence(suspect: Suspect) -> str:
