@@ -221,7 +221,7 @@ def _likeliest(incident: Incident) -> int | None:
 
 def _counted(node: Node, was: Incident, incident: Incident) -> Node:
     """Counters grow with what was added, so that none of it is counted twice."""
-    affected = len(set(incident.affected) - set(was.affected))
+    affected = len(_sure_affected(incident) - _sure_affected(was))
     daemon = node.daemons.get(incident.daemon)
     if daemon is not None and (affected or incident.told):
         totals = replace(daemon.totals, fault_affected=daemon.totals.fault_affected + affected)
@@ -234,6 +234,11 @@ def _counted(node: Node, was: Incident, incident: Incident) -> Node:
     if incident.told and incident.suspect is not None and incident.suspect.confidence >= SUSPECTED_FROM:
         node = accounts.faulted(node, (), incident.suspect.tenant)
     return node
+
+
+def _sure_affected(incident: Incident) -> set[int]:
+    """What was inferred may yet give way to what the log tells."""
+    return set(incident.affected) if incident.affected_told or incident.settled else set()
 
 
 def _event(at: float, name: EventName, incident: Incident, reason: str | None = None) -> Event:

@@ -159,6 +159,15 @@ class TestOne:
         assert [each.affected for each in incidents(story)] == [(A, B, C), (LATE,)]
         assert story.daemon.totals.faults == len(story.of(EventName.FAULT_RECOVERED)) == 2
 
+    @pytest.mark.parametrize("devices", [(0,), (1,)])
+    def test_two_that_are_read_in_one_look(self, devices: tuple[int, ...]) -> None:
+        """One after the other, or of two GPUs at a time: each is one of its own."""
+        first = (*block(A), *(leaves(A, at=AT + 5.1) + reset(AT + 5.1) if devices == (0,) else ()))
+        second = block(B, C, at=AT + 5.15, devices=devices)
+        story = told(*(replace(each, at=AT + 5.2) for each in (*first, *second)), time_passes(AT + 6), start=UP)
+        assert [each.affected for each in incidents(story)] == [(A,), (B, C)]
+        assert story.daemon.totals.faults == len(story.of(EventName.FAULT)) == 2
+
     def test_one_that_is_long_forgotten_is_not_found_again(self) -> None:
         """The server still has the block that told of it."""
         later = (*server_log(active(LATE), at=AT + 8000), servers(SERVER, at=AT + 9000), status("ACTIVE", at=AT + 9001))
@@ -203,6 +212,13 @@ class TestAffected:
         """By clients, not by lines."""
         assert over().daemon.totals.fault_affected == 3
 
+    def test_whoever_was_taken_for_one_by_mistake_is_not_told_of_nor_counted(self) -> None:
+        """Nor does it hold up anybody."""
+        inferred = (status("FAULT", at=AT + 3.9), status("FAULT", at=AT + 4.9), time_passes(AT + 6))
+        story = told(*inferred, *block(A, at=AT + 6.1), time_passes(AT + 9), start=UP)
+        assert set(only(story).blockers) == set(only(story).affected) == {A}
+        assert story.daemon.totals.fault_affected == 1
+
 
 class TestXids:
     """An Xid joins the fault of its time and GPU, and proves none by itself."""
@@ -236,6 +252,18 @@ class TestXids:
         """It has other clients."""
         other = told(gpu_reading((), gpu=OTHER_GPU, index=1, pci_bus_id="00000000:00:07.0"), start=UP).node
         assert only(over(xid(31, AT + 5.2, place="0000:00:07"), start=other)).xids == ()
+
+    def test_of_two_faults_in_a_row_each_has_its_own(self) -> None:
+        """What tells of the one must not blame anybody for the other."""
+        again = (*server_log(active(LATE), at=AT + 5.9), *block(LATE, at=AT + 6.4), xid(13, AT + 6.5), *reset(AT + 6.6))
+        story = told(*block(A), xid(31, AT + 5.1), *leaves(A, at=AT + 5.2), *reset(AT + 5.3), *again, start=UP)
+        assert [[each.number for each in one.xids] for one in incidents(story)] == [[31], [13]]
+
+    def test_one_of_another_gpu_moments_before_does_not(self) -> None:
+        """It was another fault's, of the same server's other GPU."""
+        other = told(gpu_reading((LATE,), gpu=OTHER_GPU, index=1, pci_bus_id="00000000:00:07.0"), start=UP).node
+        story = told(xid(31, AT + 4, place="0000:00:07"), *block(A, B, C), start=other)
+        assert (only(story).xids, only(story).gpus) == ((), (GPU,))
 
 
 class TestRecovery:
