@@ -44,8 +44,9 @@ def follow(before: Node, node: Node, events: Iterable[Event], *, force: bool = F
     node = _found(before, node)
     told: list[Event] = []
     for incident in [each for each in node.incidents.values() if not each.told]:
-        if force or _stirred(before, node, incident):
-            node, more = _advance(before, node, incident, news, force=force)
+        stirred = force or _stirred(before, node, incident)
+        if stirred or news:
+            node, more = _advance(before, node, incident, news, stirred=stirred, force=force)
             told.extend(more)
     return _forgotten(node), tuple(told)
 
@@ -115,21 +116,27 @@ def _stirred(before: Node, node: Node, incident: Incident) -> bool:
     if old is None or new is None:
         return True
     parts: tuple[Callable[[Daemon], object], ...] = (
-        lambda daemon: daemon.servers.get(incident.server),
+        lambda daemon: incident.server in daemon.servers,
+        lambda daemon: getattr(daemon.servers.get(incident.server), "state", None),
+        lambda daemon: getattr(daemon.servers.get(incident.server), "block", None),
         lambda daemon: daemon.clients,
         lambda daemon: daemon.leavings,
         lambda daemon: daemon.state,
-        lambda daemon: daemon.totals.refused,
+        lambda daemon: daemon.listed_at is None,
+        lambda daemon: recovery.asked_for_clients(daemon, incident),
     )
     return any(part(old) is not part(new) for part in parts)
 
 
-def _advance(before: Node, node: Node, incident: Incident, news: tuple[Event, ...], *, force: bool) -> Told:
-    """One incident, with what is new of it, and what is to be told of that."""
+def _advance(
+    before: Node, node: Node, incident: Incident, news: tuple[Event, ...], *, stirred: bool, force: bool
+) -> Told:
+    """One incident, with what is new of it, and what is to be told of that; refusals alone change nothing else."""
     was = incident
     incident = _refusing(incident, news)
-    incident = suspicion.judged(gathered(before, node, incident))
-    incident = _ended(node, recovery.held_up(node, incident))
+    if stirred:
+        incident = suspicion.judged(gathered(before, node, incident))
+        incident = _ended(node, recovery.held_up(node, incident))
     age = node.at - incident.detected_at
     incident = replace(incident, settled=incident.settled or force or age >= SETTLED_SECONDS)
     incident, events = _telling(node.at, was, incident, force=force)
