@@ -4,6 +4,7 @@ A server's log tells of one in a block of lines; where that cannot be read, its 
 after the fault (measured, R580), and evidence may come later than that.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
@@ -41,7 +42,7 @@ SUSPECTED_FROM = 0.5
 def follow(before: Node, node: Node, events: Iterable[Event], *, force: bool = False) -> Told:
     """Take what became known between two nodes to the incidents; with `force`, wait for nothing more."""
     news = tuple(events)
-    node = _found(before, node)
+    node = _found(before, _adopted(before, node))
     told: list[Event] = []
     for incident in [each for each in node.incidents.values() if not each.told]:
         stirred = force or _stirred(before, node, incident)
@@ -54,6 +55,23 @@ def follow(before: Node, node: Node, events: Iterable[Event], *, force: bool = F
 def still_open(node: Node) -> tuple[Event, ...]:
     """What is to be told of the incidents that are open when a recording ends."""
     return tuple(_event(node.at, EventName.FAULT_OPEN, each) for each in node.incidents.values() if each.open)
+
+
+def _adopted(before: Node, node: Node) -> Node:
+    """After a restart a daemon may have another name: a fault is of the daemon that has its server."""
+    if node.daemons is before.daemons:
+        return node
+    for orphan in [each for each in node.incidents.values() if not each.told and each.daemon not in node.daemons]:
+        home = next((name for name, daemon in node.daemons.items() if orphan.server in daemon.servers), None)
+        if home is not None and not _is_another_server(node, orphan):
+            node = _with(node, replace(orphan, daemon=home))
+    return node
+
+
+def _is_another_server(node: Node, incident: Incident) -> bool:
+    """Whether the process that has the server's PID now is known not to be the one that it was."""
+    process, ticks = node.processes.get(incident.server), incident.server_start_ticks
+    return process is not None and ticks is not None and process.start_ticks != ticks
 
 
 def _found(before: Node, node: Node) -> Node:
@@ -96,7 +114,9 @@ def _of_others(victims: tuple[int, ...], incidents: Iterable[Incident]) -> bool:
 
 
 def _opened(node: Node, daemon: Daemon, server: Server) -> Node:
-    if sum(each.open for each in node.incidents.values()) >= MOST_OPEN:
+    """Beyond `MOST_OPEN` each daemon has one: what one of them says, true or not, hides no fault of another."""
+    here = [each.daemon for each in node.incidents.values() if each.open]
+    if len(here) >= MOST_OPEN and daemon.name in here:
         return node
     incident = opened(node, daemon, server)
     totals = replace(daemon.totals, faults=daemon.totals.faults + 1)
@@ -178,13 +198,10 @@ def _ended(node: Node, incident: Incident) -> Incident:
 
 
 def _ending_of_server(node: Node, daemon: Daemon, incident: Incident) -> Ending | None:
-    server, process = daemon.servers.get(incident.server), node.processes.get(incident.server)
-    replaced = (
-        process is not None
-        and incident.server_start_ticks is not None
-        and process.start_ticks != incident.server_start_ticks
-    )
-    if replaced or (server is None and daemon.listed_at is not None):
+    """A daemon that lists its servers lists this one; of one that is another by now, it is known that it went."""
+    server = daemon.servers.get(incident.server)
+    known_gone = daemon.listed_at is not None or incident.server in daemon.departed_servers
+    if _is_another_server(node, incident) or (server is None and known_gone):
         return Ending.SERVER_GONE
     well = server is not None and server.state not in (None, ServerState.FAULT)
     return Ending.RECOVERED if well else None
@@ -257,9 +274,13 @@ def _with(node: Node, incident: Incident) -> Node:
 
 
 def _forgotten(node: Node) -> Node:
+    """Of too many, the eldest of the daemon that has the most: none puts out another's."""
     over = [each for each in node.incidents.values() if each.told]
-    old = {each.id for each in over if node.at - (each.ended_at or 0.0) > REMEMBERED_SECONDS}
-    old |= {each.id for each in over[: max(0, len(over) - MOST_REMEMBERED)]}
-    if not old:
+    kept = [each for each in over if node.at - (each.ended_at or 0.0) <= REMEMBERED_SECONDS]
+    while len(kept) > MOST_REMEMBERED:
+        ((crowded, _),) = Counter(each.daemon for each in kept).most_common(1)
+        kept.remove(next(each for each in kept if each.daemon == crowded))
+    if len(kept) == len(over):
         return node
-    return replace(node, incidents={name: each for name, each in node.incidents.items() if name not in old})
+    forgotten = {each.id for each in over} - {each.id for each in kept}
+    return replace(node, incidents={name: each for name, each in node.incidents.items() if name not in forgotten})

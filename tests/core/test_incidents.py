@@ -24,6 +24,7 @@ from tests.builders import (
     gpu_reading,
     look,
     no_daemon,
+    node,
     process,
     server_log,
     servers,
@@ -311,6 +312,11 @@ class TestRecovery:
         story = told(exited(441, at=AT + 9), no_daemon(at=AT + 9.1), start=self.HELD.node)
         assert only(story).ending is Ending.DAEMON_GONE
 
+    def test_so_does_a_daemon_that_another_replaces(self) -> None:
+        """Though that one does not say which servers it has."""
+        story = told(daemon_process(442, at=AT + 9), start=self.HELD.node)
+        assert not only(story).open
+
     def test_its_time_is_counted(self) -> None:
         """By the clock of the log."""
         recoveries = over().daemon.totals.fault_recoveries
@@ -343,9 +349,75 @@ class TestRestart:
         seen = (servers(at=AT + 20), servers(at=AT + 22))
         assert only(told(*seen, start=self.restarted())).ending is Ending.SERVER_GONE
 
+    def test_its_daemon_may_have_another_name_by_then(self) -> None:
+        """The configuration names it now: it is the same server's fault, not another."""
+        held = replace(node("main"), incidents=TestRecovery.HELD.node.incidents)
+        seen = (
+            *at_work(daemon="main")[:3],
+            status("FAULT", at=AT + 20, daemon="main"),
+            clients(B, C, at=AT + 20, daemon="main"),
+        )
+        goes_on = told(*seen, start=held)
+        assert (only(goes_on).daemon, only(goes_on).open, goes_on.of(EventName.FAULT)) == ("main", True, [])
+        well = told(status("ACTIVE", at=AT + 30, daemon="main"), start=goes_on.node)
+        assert only(well).ending is Ending.RECOVERED
+
+    def test_another_server_with_that_pid_is_another(self) -> None:
+        """It began later."""
+        known = told(process(SERVER, ticks=1), start=UP).node
+        before = told(*block(A), start=known).node.incidents
+        held = replace(node("main"), incidents=before)
+        seen = (process(SERVER, ticks=2, at=AT + 20), *at_work(daemon="main", at=AT + 21))
+        assert only(told(*seen, start=held)).daemon == DAEMON
+
     def test_nothing_ends_before_anything_was_seen(self) -> None:
         """Not to have looked proves nothing."""
         assert only(told(time_passes(AT + 20), start=self.restarted())).open
+
+
+class TestBounds:
+    """What one daemon says, true or not, is bounded, and hides no fault of another."""
+
+    OTHER = "/tmp/mine"
+
+    def noisy(self, start: Node = UP, begin: float = AT + 100) -> Node:
+        """Every server of a daemon is in FAULT, and as often again one was that has recovered."""
+        here = told(*(line for pid in range(64) for line in self.fault(9000 + pid, begin)), start=start)
+        return here.node
+
+    def fault(self, server: int, at: float) -> tuple[Observation, ...]:
+        """A fault of one server of the other daemon."""
+        lines = ("Server is handling a fatal GPU error.", "Client {PID: 5, Context ID: 1} on device 0 to be torn down")
+        return server_log(*lines, server=server, daemon=self.OTHER, at=at)
+
+    def over(self, server: int, at: float) -> tuple[Observation, ...]:
+        """It is well again, and that has settled."""
+        well = status("ACTIVE", server=server, daemon=self.OTHER, at=at + 1)
+        return (*self.fault(server, at), replace(well, seconds=0.0), time_passes(at + 3))
+
+    def test_many_that_are_open_hide_none_elsewhere(self) -> None:
+        """Those of their own daemon they may."""
+        noisy = told(*self.fault(9000, AT + 99), start=self.noisy()).node
+        story = told(*block(A, at=AT + 101), start=noisy)
+        assert [each.affected for each in incidents(story) if each.daemon == DAEMON] == [(A,)]
+        assert len(incidents(story)) == 65
+
+    def test_many_that_are_over_put_out_none_elsewhere(self) -> None:
+        """Of their own daemon the eldest goes."""
+        seen = [each for number in range(80) for each in self.over(9000, AT + 100 + 10 * number)]
+        story = told(*seen, start=over().node)
+        assert [each.affected for each in incidents(story) if each.daemon == DAEMON] == [(A, B, C)]
+        assert len(incidents(story)) == 64
+
+    def test_whom_it_hit_and_who_left_in_reset_are_bounded(self) -> None:
+        """However long it lasts, and whatever the log goes on saying."""
+        forged = [
+            line
+            for pid in range(100_000, 103_000)
+            for line in server_log(f"Client {{PID: {pid}, Context ID: 1}} exiting. Worker is in reset.", at=AT + 5.5)
+        ]
+        (incident,) = incidents(told(*block(A), *forged, start=UP))
+        assert len(incident.clues.in_reset) <= 1024
 
 
 class TestNoFault:
