@@ -5,11 +5,11 @@ from typing import Any
 
 from exporter.model.incident import FaultKind, Incident, Stay, Suspect, Tenant
 from exporter.model.xids import XidSighting
+from exporter.parse.printable import printable
 from exporter.parse.xid_catalogue import meaning
 from exporter.telling.moment import utc
 from exporter.telling.remedy import commands_to_end
 from exporter.telling.verdict import likelihood, verdict
-from exporter.view import printable
 
 MOST_LISTED = 512
 """So many clients of a kind are listed; how many there are is told beside them."""

@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 
 from exporter.model.incident import FaultKind, Incident
+from exporter.parse.printable import printable
 from exporter.telling.columns import aligned
 from exporter.telling.incident_text import state
 from exporter.telling.moment import local
 from exporter.telling.tenant_text import called, short_gpu, short_name
 from exporter.telling.verdict import leading, likelihood
-from exporter.view import printable
 
 _COLUMNS = ("ID", "WHEN", "DAEMON", "KIND", "GPU", "AFFECTED", "SUSPECT", "STATE")
 _RIGHT = ("AFFECTED",)

@@ -5,12 +5,12 @@ from itertools import groupby
 
 from exporter.model.incident import Ending, FaultKind, Incident, Stay, Suspect, Tenant
 from exporter.model.xids import XidSighting
+from exporter.parse.printable import printable
 from exporter.parse.xid_catalogue import meaning
 from exporter.telling.moment import lasting, local, utc
 from exporter.telling.remedy import commands_to_end
 from exporter.telling.tenant_text import called, pid_text, short_gpu, short_name
 from exporter.telling.verdict import verdict
-from exporter.view import printable
 
 MOST_LISTED = 16
 """So many clients, Xids or GPUs are named; of the others it is said how many they are."""

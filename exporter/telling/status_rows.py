@@ -8,9 +8,10 @@ from exporter.model.node import Node
 from exporter.model.observation import DaemonName, ProcessReading
 from exporter.model.server import Client, Server
 from exporter.model.workload import Workload, WorkloadKind
+from exporter.parse.printable import printable
 from exporter.telling.columns import aligned
 from exporter.telling.status_domains import letters
-from exporter.view import View, clients_of, gpu_name, memory, printable
+from exporter.view import View, clients_of, gpu_name, memory
 
 _COLUMNS = ("DAEMON", "SERVER", "STATE", "PID", "USER", "COMMAND", "WORKLOAD", "GPU", "MEMORY", "DOMAIN")
 _MAY_BE_LEFT_OUT = {"WORKLOAD", "DOMAIN"}

@@ -3,7 +3,7 @@
 from exporter.model.incident import Tenant
 from exporter.model.observation import GpuUuid
 from exporter.model.workload import Workload, WorkloadKind
-from exporter.view import printable
+from exporter.parse.printable import printable
 
 _LONGEST_NAME = 32
 _SHORT_UUID = 12
