@@ -11,7 +11,7 @@ from exporter.core.devices import MOST_DEVICES
 from exporter.core.translate import Pids, outer
 from exporter.model.server import FaultBlock, Listing, Server
 from exporter.parse import log_message as said
-from exporter.parse.log_line import seconds_between
+from exporter.parse.log_line import LogEntry, seconds_between
 from exporter.parse.log_message import Message
 
 SAME_SECONDS = 60.0
@@ -24,11 +24,12 @@ NAMED_SECONDS = 1.0
 """How long before a fault its client is named, at most; one who was named earlier has nothing to do with it."""
 
 
-def read(server: Server, at: float, stamp: str, message: Message, pids: Pids = None) -> Server:
+def read(server: Server, at: float, entry: LogEntry, pids: Pids = None) -> Server:
     """One more line of this server was written; the server as it is if that tells nothing of a fault.
 
     A bare number of a daemon in another PID namespace is not translated yet: only here it is known to be a PID.
     """
+    stamp, message = entry.stamp, entry.message
     match message:
         case said.ClientEncountered(pid) if pid != 0:
             return replace(server, encountered=(stamp, pid))
@@ -103,7 +104,7 @@ def _extended(block: FaultBlock, message: Message, pids: Pids) -> FaultBlock:
         case said.DevicesFollow():
             return replace(block, listing=Listing.DEVICES)
         case said.VictimsFollow():
-            return replace(block, listing=Listing.VICTIMS, victims_follow=True)
+            return replace(block, listing=Listing.VICTIMS)
         case said.Number(device) if block.listing is Listing.DEVICES and device < MOST_DEVICES:
             return replace(block, devices=block.devices | {device})
         case said.Number(number) if block.listing is Listing.VICTIMS:
