@@ -190,7 +190,7 @@ def _telling(at: float, was: Incident, incident: Incident, *, force: bool) -> St
         incident = replace(incident, announced=True)
         events.append(_event(incident.detected_at, EventName.FAULT, incident))
     over = not incident.open and incident.settled
-    if incident.announced and not over:
+    if incident.announced and not over and not force:
         events.extend(
             _event(at, EventName.FAULT_CHANGED, incident, reason=reason) for reason in _changes(was, incident)
         )
