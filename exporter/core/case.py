@@ -1,17 +1,15 @@
 """What is known of a fault: whom it hit, on which GPUs, with which Xids, and what its culprit can be told by."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
 
-from exporter.core import devices, domains, users
-from exporter.core.identity import client_id, used_bytes
-from exporter.core.workloads import belonging_of, pod_of, workload_of
+from exporter.core import devices, domains, tenants, users
 from exporter.model.clues import Clues, Vanished
 from exporter.model.daemon import Daemon
-from exporter.model.incident import Incident, Tenant
+from exporter.model.incident import Incident
 from exporter.model.node import Node
 from exporter.model.observation import GpuUuid
-from exporter.model.server import Client, FaultBlock, Leaving, Server
+from exporter.model.server import FaultBlock, Leaving, Server
 from exporter.model.xids import XidSighting
 from exporter.parse.log_line import seconds_between
 
@@ -55,7 +53,7 @@ def gathered(before: Node, node: Node, incident: Incident) -> Incident:
     incident = replace(incident, gpus=_gpus(node, daemon, incident, block))
     incident = replace(incident, clues=_clues(node, daemon, incident, block))
     incident = _of_its_user(node, daemon, incident)
-    return replace(incident, tenants=_tenants(before, node, daemon, incident))
+    return replace(incident, tenants=tenants.known(before, node, daemon, incident))
 
 
 def _hit(node: Node, daemon: Daemon, incident: Incident, block: FaultBlock | None) -> Incident:
@@ -184,39 +182,4 @@ def _vanished(node: Node, leaving: Leaving, before: float) -> Vanished:
         terminated=leaving.terminated,
         wait_status=None if death is None else death.wait_status,
         out_of_memory=death is not None and death.out_of_memory,
-    )
-
-
-def _tenants(before: Node, node: Node, daemon: Daemon, incident: Incident) -> Mapping[int, Tenant]:
-    """Who they all are. Once that is known of one, it stays so."""
-    tenants = dict(incident.tenants)
-    named = (incident.clues.named, *(xid.pid for xid in incident.xids))
-    clients = (pid for pid in named if pid is not None and pid in daemon.clients)
-    for pid in (*incident.affected, *(each.pid for each in incident.clues.vanished), *clients):
-        known = tenants.get(pid)
-        if known is None or known.uid is None:
-            tenants[pid] = _tenant(before, node, daemon, pid)
-    return tenants
-
-
-def _tenant(before: Node, node: Node, daemon: Daemon, pid: int) -> Tenant:
-    death = node.deaths.get(pid)
-    process = node.processes.get(pid) or before.processes.get(pid) or (None if death is None else death.process)
-    client = daemon.clients.get(pid) or Client(pid=pid, server=0, connected_at=node.at)
-    owners, pod = belonging_of(process), pod_of(node, process)
-    used = {uuid: used_bytes(gpu.reading).get(pid) for uuid, gpu in node.gpus.items()}
-    return Tenant(
-        pid=pid,
-        client=client_id(client, process),
-        uid=None if process is None else process.uid,
-        user=None if process is None else process.user,
-        command=None if process is None else process.command,
-        workload=workload_of(process),
-        unit=owners.unit,
-        container=owners.container,
-        pod_uid=owners.pod_uid,
-        pod=None if pod is None else pod.name,
-        namespace=None if pod is None else pod.namespace,
-        slurm_job_id=owners.slurm_job_id,
-        memory_bytes={uuid: amount for uuid, amount in used.items() if amount is not None},
     )
