@@ -2,8 +2,10 @@
 
 from collections.abc import Iterable
 from dataclasses import replace
+from itertools import chain, count
 
 from exporter.core import devices, domains, tenants, users
+from exporter.core.clients import MOST_CLIENTS
 from exporter.model.clues import Clues, Vanished
 from exporter.model.daemon import Daemon
 from exporter.model.incident import Incident
@@ -29,13 +31,21 @@ def opened(node: Node, daemon: Daemon, server: Server) -> Incident:
     """A fault of this server has just been found."""
     process = node.processes.get(server.pid)
     return Incident(
-        id=f"{abs(server.pid)}-{int(node.at * 1000):x}",
+        id=_new_id(node, server),
         daemon=daemon.name,
         server=server.pid,
         server_start_ticks=None if process is None else process.start_ticks,
         block_stamp=None if server.block is None else server.block.stamp,
         started_at=node.at,
         detected_at=node.at,
+    )
+
+
+def _new_id(node: Node, server: Server) -> str:
+    """Two faults of one server may be read in one look, and have one time."""
+    first = f"{abs(server.pid)}-{int(node.at * 1000):x}"
+    return next(
+        each for each in chain((first,), (f"{first}-{place}" for place in count(2))) if each not in node.incidents
     )
 
 
@@ -49,8 +59,10 @@ def gathered(before: Node, node: Node, incident: Incident) -> Incident:
         None if server is None or server.block is None or server.block.stamp != incident.block_stamp else server.block
     )
     incident = _hit(node, daemon, incident, block)
-    incident = _joined(node, daemon, incident)
     incident = replace(incident, gpus=_gpus(node, daemon, incident, block))
+    incident = _joined(node, daemon, incident)
+    if not incident.gpus and (block is None or node.at - incident.detected_at >= UNTOLD_SECONDS):
+        incident = replace(incident, gpus=_sorted(node, {xid.gpu for xid in incident.xids if xid.gpu is not None}))
     incident = replace(incident, clues=_clues(node, daemon, incident, block))
     incident = _of_its_user(node, daemon, incident)
     return replace(incident, tenants=tenants.known(before, node, daemon, incident))
@@ -61,13 +73,22 @@ def _hit(node: Node, daemon: Daemon, incident: Incident, block: FaultBlock | Non
     told = () if block is None else (*block.victims, *sorted(block.torn - set(block.victims)))
     if told:
         known = tuple(pid for pid in incident.affected if pid not in told) if incident.affected_told else ()
-        return replace(incident, affected=(*known, *told), affected_told=True)
+        return _limited(replace(incident, affected=(*known, *told)[:MOST_CLIENTS], affected_told=True))
     if incident.affected_told or incident.settled:
         return incident
     if block is not None and node.at - incident.detected_at < UNTOLD_SECONDS:
         return incident
     inferred = (pid for pid in _inferred(node, daemon, incident) if pid not in incident.affected)
     return replace(incident, affected=(*incident.affected, *inferred))
+
+
+def _limited(incident: Incident) -> Incident:
+    """What is told of those whom it hit, without those who were taken for such by mistake."""
+    return replace(
+        incident,
+        blocking={pid: stay for pid, stay in incident.blocking.items() if pid in incident.affected},
+        gone=tuple(pid for pid in incident.gone if pid in incident.affected),
+    )
 
 
 def _inferred(node: Node, daemon: Daemon, incident: Incident) -> Iterable[int]:
@@ -94,7 +115,16 @@ def _belongs(node: Node, daemon: Daemon, incident: Incident, xid: XidSighting) -
         return False
     if xid.gpu in node.gpus and not devices.served(daemon, node.gpus[xid.gpu or ""].reading):
         return False
+    if any(_is_nearer(xid, each, incident) for each in node.incidents.values()):
+        return False
     return xid.pid is None or not _is_somebody_elses(node, daemon, xid.pid)
+
+
+def _is_nearer(xid: XidSighting, other: Incident, incident: Incident) -> bool:
+    """Whether it is rather another fault's of this GPU: of two in a row, each has its own."""
+    if other.id == incident.id or (xid.gpu is not None and xid.gpu not in other.gpus):
+        return False
+    return abs(xid.at - other.detected_at) < abs(xid.at - incident.detected_at)
 
 
 def _is_somebody_elses(node: Node, daemon: Daemon, pid: int) -> bool:
@@ -108,16 +138,22 @@ def _is_somebody_elses(node: Node, daemon: Daemon, pid: int) -> bool:
 
 
 def _gpus(node: Node, daemon: Daemon, incident: Incident, block: FaultBlock | None) -> tuple[GpuUuid, ...]:
-    """The GPUs that it hit: as the log has them where its ordinals are known, else those of whom it hit."""
+    """The GPUs that it hit: as the log has them where its ordinals are known, else those of whom it hit.
+
+    Those of its Xids are the last resort: another fault's may have come at the same time.
+    """
     ordinals = devices.by_its_ordinals(node, daemon)
     found = set(incident.gpus)
     if block is not None and block.devices and block.devices <= ordinals.keys():
         found = {ordinals[device] for device in block.devices}
     found.update(*domains.places(node, daemon, incident.affected).values())
-    found |= {xid.gpu for xid in incident.xids if xid.gpu is not None}
     if not found and len(ordinals) == 1:
         found = set(ordinals.values())
-    return tuple(sorted(found, key=lambda uuid: (_index(node, uuid), uuid)))
+    return _sorted(node, found)
+
+
+def _sorted(node: Node, gpus: Iterable[GpuUuid]) -> tuple[GpuUuid, ...]:
+    return tuple(sorted(gpus, key=lambda uuid: (_index(node, uuid), uuid)))
 
 
 def _index(node: Node, gpu: GpuUuid) -> int:
@@ -133,23 +169,23 @@ def _clues(node: Node, daemon: Daemon, incident: Incident, block: FaultBlock | N
     clues = replace(
         clues,
         named=clues.named if block is None or block.named is None else block.named,
-        in_reset=tuple(dict.fromkeys((*clues.in_reset, *in_reset))),
+        in_reset=tuple(dict.fromkeys((*clues.in_reset, *in_reset)))[:MOST_CLIENTS],
     )
     if incident.settled:
         return clues
     vanished = {each.pid: each for each in clues.vanished}
     for leaving in left:
-        before = _lead(leaving, incident, block)
+        before = _lead(leaving, incident)
         if leaving.pid not in incident.affected and 0 <= before <= VANISHED_SECONDS:
             vanished[leaving.pid] = _vanished(node, leaving, before)
     return replace(clues, vanished=tuple(vanished.values()))
 
 
-def _lead(leaving: Leaving, incident: Incident, block: FaultBlock | None) -> float:
+def _lead(leaving: Leaving, incident: Incident) -> float:
     """How many seconds before the fault a client left: by the log's own time, else by ours."""
-    if block is None or not leaving.stamp:
+    if incident.block_stamp is None or not leaving.stamp:
         return incident.detected_at - leaving.at
-    return seconds_between(leaving.stamp, block.stamp)
+    return seconds_between(leaving.stamp, incident.block_stamp)
 
 
 def _of_its_user(node: Node, daemon: Daemon, incident: Incident) -> Incident:
@@ -165,12 +201,13 @@ def _of_its_user(node: Node, daemon: Daemon, incident: Incident) -> Incident:
         in_reset=tuple(pid for pid in clues.in_reset if pid not in others),
         vanished=tuple(each for each in clues.vanished if each.pid not in others),
     )
-    return replace(
-        incident,
-        clues=clues,
-        affected=tuple(pid for pid in incident.affected if pid not in others),
-        tenants={pid: tenant for pid, tenant in incident.tenants.items() if pid not in others},
-        blocking={pid: stay for pid, stay in incident.blocking.items() if pid not in others},
+    return _limited(
+        replace(
+            incident,
+            clues=clues,
+            affected=tuple(pid for pid in incident.affected if pid not in others),
+            tenants={pid: tenant for pid, tenant in incident.tenants.items() if pid not in others},
+        )
     )
 
 

@@ -4,6 +4,7 @@ A server's log tells of one in a block of lines; where that cannot be read, its 
 after the fault (measured, R580), and evidence may come later than that.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
@@ -37,13 +38,31 @@ SUSPECTED_FROM = 0.5
 def follow(before: Node, node: Node, events: Iterable[Event], *, force: bool = False) -> Told:
     """Take what became known between two nodes to the incidents; with `force`, wait for nothing more."""
     news = tuple(events)
-    node = _found(before, node)
+    node = _found(before, _adopted(before, node))
     told: list[Event] = []
     for incident in [each for each in node.incidents.values() if not each.told]:
-        if force or _stirred(before, node, incident):
-            node, more = _advance(before, node, incident, news, force=force)
+        stirred = force or _stirred(before, node, incident)
+        if stirred or news:
+            node, more = _advance(before, node, incident, news, stirred=stirred, force=force)
             told.extend(more)
     return _forgotten(node), tuple(told)
+
+
+def _adopted(before: Node, node: Node) -> Node:
+    """After a restart a daemon may have another name: a fault is of the daemon that has its server."""
+    if node.daemons is before.daemons:
+        return node
+    for orphan in [each for each in node.incidents.values() if not each.told and each.daemon not in node.daemons]:
+        home = next((name for name, daemon in node.daemons.items() if orphan.server in daemon.servers), None)
+        if home is not None and not _is_another_server(node, orphan):
+            node = _with(node, replace(orphan, daemon=home))
+    return node
+
+
+def _is_another_server(node: Node, incident: Incident) -> bool:
+    """Whether the process that has the server's PID now is known not to be the one that it was."""
+    process, ticks = node.processes.get(incident.server), incident.server_start_ticks
+    return process is not None and ticks is not None and process.start_ticks != ticks
 
 
 def _found(before: Node, node: Node) -> Node:
@@ -86,7 +105,9 @@ def _of_others(victims: tuple[int, ...], incidents: Iterable[Incident]) -> bool:
 
 
 def _opened(node: Node, daemon: Daemon, server: Server) -> Node:
-    if sum(each.open for each in node.incidents.values()) >= MOST_OPEN:
+    """Beyond `MOST_OPEN` each daemon has one: what one of them says, true or not, hides no fault of another."""
+    here = [each.daemon for each in node.incidents.values() if each.open]
+    if len(here) >= MOST_OPEN and daemon.name in here:
         return node
     incident = opened(node, daemon, server)
     totals = replace(daemon.totals, faults=daemon.totals.faults + 1)
@@ -106,21 +127,27 @@ def _stirred(before: Node, node: Node, incident: Incident) -> bool:
     if old is None or new is None:
         return True
     parts: tuple[Callable[[Daemon], object], ...] = (
-        lambda daemon: daemon.servers.get(incident.server),
+        lambda daemon: incident.server in daemon.servers,
+        lambda daemon: getattr(daemon.servers.get(incident.server), "state", None),
+        lambda daemon: getattr(daemon.servers.get(incident.server), "block", None),
         lambda daemon: daemon.clients,
         lambda daemon: daemon.leavings,
         lambda daemon: daemon.state,
-        lambda daemon: daemon.totals.refused,
+        lambda daemon: daemon.listed_at is None,
+        lambda daemon: recovery.asked_for_clients(daemon, incident),
     )
     return any(part(old) is not part(new) for part in parts)
 
 
-def _advance(before: Node, node: Node, incident: Incident, news: tuple[Event, ...], *, force: bool) -> Told:
-    """One incident, with what is new of it, and what is to be told of that."""
+def _advance(
+    before: Node, node: Node, incident: Incident, news: tuple[Event, ...], *, stirred: bool, force: bool
+) -> Told:
+    """One incident, with what is new of it, and what is to be told of that; refusals alone change nothing else."""
     was = incident
     incident = _refusing(incident, news)
-    incident = suspicion.judged(gathered(before, node, incident))
-    incident = _ended(node, recovery.held_up(node, incident))
+    if stirred:
+        incident = suspicion.judged(gathered(before, node, incident))
+        incident = _ended(node, recovery.held_up(node, incident))
     age = node.at - incident.detected_at
     incident = replace(incident, settled=incident.settled or force or age >= SETTLED_SECONDS)
     incident, events = incident_events.told(node.at, was, incident, force=force)
@@ -162,13 +189,10 @@ def _ended(node: Node, incident: Incident) -> Incident:
 
 
 def _ending_of_server(node: Node, daemon: Daemon, incident: Incident) -> Ending | None:
-    server, process = daemon.servers.get(incident.server), node.processes.get(incident.server)
-    replaced = (
-        process is not None
-        and incident.server_start_ticks is not None
-        and process.start_ticks != incident.server_start_ticks
-    )
-    if replaced or (server is None and daemon.listed_at is not None):
+    """A daemon that lists its servers lists this one; of one that is another by now, it is known that it went."""
+    server = daemon.servers.get(incident.server)
+    known_gone = daemon.listed_at is not None or incident.server in daemon.departed_servers
+    if _is_another_server(node, incident) or (server is None and known_gone):
         return Ending.SERVER_GONE
     well = server is not None and server.state not in (None, ServerState.FAULT)
     return Ending.RECOVERED if well else None
@@ -176,7 +200,7 @@ def _ending_of_server(node: Node, daemon: Daemon, incident: Incident) -> Ending 
 
 def _counted(node: Node, was: Incident, incident: Incident) -> Node:
     """Counters grow with what was added, so that none of it is counted twice."""
-    affected = len(set(incident.affected) - set(was.affected))
+    affected = len(_sure_affected(incident) - _sure_affected(was))
     daemon = node.daemons.get(incident.daemon)
     if daemon is not None and (affected or incident.told):
         totals = replace(daemon.totals, fault_affected=daemon.totals.fault_affected + affected)
@@ -191,14 +215,23 @@ def _counted(node: Node, was: Incident, incident: Incident) -> Node:
     return node
 
 
+def _sure_affected(incident: Incident) -> set[int]:
+    """What was inferred may yet give way to what the log tells."""
+    return set(incident.affected) if incident.affected_told or incident.settled else set()
+
+
 def _with(node: Node, incident: Incident) -> Node:
     return replace(node, incidents={**node.incidents, incident.id: incident})
 
 
 def _forgotten(node: Node) -> Node:
+    """Of too many, the eldest of the daemon that has the most: none puts out another's."""
     over = [each for each in node.incidents.values() if each.told]
-    old = {each.id for each in over if node.at - (each.ended_at or 0.0) > REMEMBERED_SECONDS}
-    old |= {each.id for each in over[: max(0, len(over) - MOST_REMEMBERED)]}
-    if not old:
+    kept = [each for each in over if node.at - (each.ended_at or 0.0) <= REMEMBERED_SECONDS]
+    while len(kept) > MOST_REMEMBERED:
+        ((crowded, _),) = Counter(each.daemon for each in kept).most_common(1)
+        kept.remove(next(each for each in kept if each.daemon == crowded))
+    if len(kept) == len(over):
         return node
-    return replace(node, incidents={name: each for name, each in node.incidents.items() if name not in old})
+    forgotten = {each.id for each in over} - {each.id for each in kept}
+    return replace(node, incidents={name: each for name, each in node.incidents.items() if name not in forgotten})
