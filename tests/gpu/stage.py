@@ -16,6 +16,7 @@ from .clients import NO_DAEMON, Client, Clients
 from .live import Live, Played
 from .mps import ControlDaemon
 from .program import Recorder
+from .stuck_server import remedies
 from .trial import Part, Trial
 from .watcher import Watcher
 
@@ -101,9 +102,17 @@ class Stage:
             played.over()
             truth = performance.end()
         self._write(f"{trial.name}.truth.json", json.dumps(truth, indent=1) + "\n")
-        if performance.left_over and daemon is self._daemon:
+        stuck = performance.left_over or self._is_stuck(daemon, trial.name)
+        if stuck and daemon is self._daemon:
             self._drop_daemon()
         return truth
+
+    def _is_stuck(self, daemon: ControlDaemon, name: str) -> bool:
+        """Whether a server is in FAULT though all its clients have gone; what helps then is noted."""
+        told = [attempt for server in daemon.servers() for attempt in remedies(daemon, server)]
+        if told:
+            self._write(f"{name}.stuck.json", json.dumps(told, indent=1) + "\n")
+        return bool(told)
 
     def _see_off(self) -> None:
         """The last recorder's end, while the next one starts."""

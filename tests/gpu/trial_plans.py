@@ -59,7 +59,8 @@ def full() -> list[Trial]:
 
 def two_gpus() -> list[Trial]:
     """Who is reached by way of a client that is on both, and what becomes of two faults at once."""
-    return _shuffled(*_shapes(), *_second_faults())
+    again = (replace(trial, name=f"{trial.name}_again") for trial in _shapes() if trial.kind == "kill")
+    return _shuffled(*_shapes(), *again, *_second_faults())
 
 
 def _shapes() -> Iterator[Trial]:
