@@ -31,7 +31,7 @@ def opened(node: Node, daemon: Daemon, server: Server) -> Incident:
     """A fault of this server has just been found."""
     process = node.processes.get(server.pid)
     return Incident(
-        id=f"{server.pid}-{int(node.at * 1000):x}",
+        id=_new_id(node, server.pid),
         daemon=daemon.name,
         server=server.pid,
         server_start_ticks=None if process is None else process.start_ticks,
@@ -39,6 +39,14 @@ def opened(node: Node, daemon: Daemon, server: Server) -> Incident:
         started_at=node.at,
         detected_at=node.at,
     )
+
+
+def _new_id(node: Node, server: int) -> str:
+    """Two faults may be read at once: of a client that was killed on two GPUs, the log tells twice."""
+    milliseconds = int(node.at * 1000)
+    while (name := f"{server}-{milliseconds:x}") in node.incidents:
+        milliseconds += 1
+    return name
 
 
 def gathered(before: Node, node: Node, incident: Incident) -> Incident:
@@ -51,8 +59,10 @@ def gathered(before: Node, node: Node, incident: Incident) -> Incident:
         None if server is None or server.block is None or server.block.stamp != incident.block_stamp else server.block
     )
     incident = _hit(node, daemon, incident, block)
+    told = _told_gpus(node, daemon, incident, block)
+    incident = replace(incident, gpus=_in_order(node, told)) if told else incident
     incident = _joined(node, daemon, incident)
-    incident = replace(incident, gpus=_gpus(node, daemon, incident, block))
+    incident = incident if told else replace(incident, gpus=_in_order(node, _inferred_gpus(node, daemon, incident)))
     incident = replace(incident, clues=_clues(node, daemon, incident, block))
     return replace(incident, tenants=_tenants(before, node, daemon, incident))
 
@@ -79,9 +89,12 @@ def _inferred(node: Node, daemon: Daemon, incident: Incident) -> Iterable[int]:
 
 
 def _joined(node: Node, daemon: Daemon, incident: Incident) -> Incident:
-    """The Xids about it: those of its GPUs and its time that are nobody else's."""
+    """The Xids about it: those of its GPUs and its time that are nobody else's.
+
+    One of another GPU, which joined before the log told of its GPUs, leaves it again.
+    """
     recent = {(each.number, each.at) for each in node.xids.recent}
-    kept = [each for each in incident.xids if (each.number, each.at) not in recent]
+    kept = [each for each in incident.xids if (each.number, each.at) not in recent and _is_there(incident, each)]
     joined = [each for each in node.xids.recent if _belongs(node, daemon, incident, each)]
     xids = (*kept, *joined)[:MOST_XIDS]
     started_at = min((incident.started_at, *(each.at for each in xids)))
@@ -91,11 +104,15 @@ def _joined(node: Node, daemon: Daemon, incident: Incident) -> Incident:
 def _belongs(node: Node, daemon: Daemon, incident: Incident, xid: XidSighting) -> bool:
     if abs(xid.at - incident.detected_at) > JOINED_SECONDS:
         return False
-    if xid.gpu is not None and incident.gpus and xid.gpu not in incident.gpus:
+    if not _is_there(incident, xid):
         return False
     if xid.gpu in node.gpus and not devices.served(daemon, node.gpus[xid.gpu or ""].reading):
         return False
     return xid.pid is None or not _is_somebody_elses(node, daemon, xid.pid)
+
+
+def _is_there(incident: Incident, xid: XidSighting) -> bool:
+    return xid.gpu is None or not incident.gpus or xid.gpu in incident.gpus
 
 
 def _is_somebody_elses(node: Node, daemon: Daemon, pid: int) -> bool:
@@ -108,17 +125,25 @@ def _is_somebody_elses(node: Node, daemon: Daemon, pid: int) -> bool:
     )
 
 
-def _gpus(node: Node, daemon: Daemon, incident: Incident, block: FaultBlock | None) -> tuple[GpuUuid, ...]:
-    """The GPUs that it hit: as the log has them where its ordinals are known, else those of whom it hit."""
+def _told_gpus(node: Node, daemon: Daemon, incident: Incident, block: FaultBlock | None) -> set[GpuUuid]:
+    """The GPUs that it hit, as the log has them, where its ordinals are known; none where they are not."""
     ordinals = devices.by_its_ordinals(node, daemon)
-    found = set(incident.gpus)
-    if block is not None and block.devices and block.devices <= ordinals.keys():
-        found = {ordinals[device] for device in block.devices}
-    found.update(*domains.places(node, daemon, incident.affected).values())
+    if block is None or not block.devices or not block.devices <= ordinals.keys():
+        return set()
+    told = {ordinals[device] for device in block.devices}
+    return told.union(*domains.places(node, daemon, incident.affected).values())
+
+
+def _inferred_gpus(node: Node, daemon: Daemon, incident: Incident) -> set[GpuUuid]:
+    """Those of whom it hit, and of its Xids."""
+    found = set(incident.gpus).union(*domains.places(node, daemon, incident.affected).values())
     found |= {xid.gpu for xid in incident.xids if xid.gpu is not None}
-    if not found and len(ordinals) == 1:
-        found = set(ordinals.values())
-    return tuple(sorted(found, key=lambda uuid: (_index(node, uuid), uuid)))
+    ordinals = devices.by_its_ordinals(node, daemon)
+    return set(ordinals.values()) if not found and len(ordinals) == 1 else found
+
+
+def _in_order(node: Node, gpus: Iterable[GpuUuid]) -> tuple[GpuUuid, ...]:
+    return tuple(sorted(gpus, key=lambda uuid: (_index(node, uuid), uuid)))
 
 
 def _index(node: Node, gpu: GpuUuid) -> int:
@@ -140,17 +165,17 @@ def _clues(node: Node, daemon: Daemon, incident: Incident, block: FaultBlock | N
         return clues
     vanished = {each.pid: each for each in clues.vanished}
     for leaving in left:
-        before = _lead(leaving, incident, block)
+        before = _lead(leaving, incident)
         if leaving.pid not in incident.affected and 0 <= before <= VANISHED_SECONDS:
             vanished[leaving.pid] = _vanished(node, leaving, before)
     return replace(clues, vanished=tuple(vanished.values()))
 
 
-def _lead(leaving: Leaving, incident: Incident, block: FaultBlock | None) -> float:
+def _lead(leaving: Leaving, incident: Incident) -> float:
     """How many seconds before the fault a client left: by the log's own time, else by ours."""
-    if block is None or not leaving.stamp:
+    if incident.block_stamp is None or not leaving.stamp:
         return incident.detected_at - leaving.at
-    return seconds_between(leaving.stamp, block.stamp)
+    return seconds_between(leaving.stamp, incident.block_stamp)
 
 
 def _vanished(node: Node, leaving: Leaving, before: float) -> Vanished:
