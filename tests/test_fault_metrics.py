@@ -11,7 +11,8 @@ from exporter.model.daemon import RECOVERY_SECONDS, Recoveries
 from exporter.model.incident import Ending, FaultKind, Stay
 from exporter.model.node import Node
 from exporter.model.workload import WorkloadKind
-from exporter.view import LONGEST_TEXT, View
+from exporter.parse.printable import LONGEST_TEXT
+from exporter.view import View
 from tests.builders import (
     AT,
     DAEMON,

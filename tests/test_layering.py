@@ -37,7 +37,7 @@ LAYERS = (
     ("model/", ("model.",)),
     ("parse/", ("model.", "parse.")),
     ("core/", ("model.", "parse.", "core.")),
-    ("metrics/", ("__version__", "model.", "core.", "metrics.", "view.", "clock.")),
+    ("metrics/", ("__version__", "model.", "core.", "metrics.", "view.", "clock.", "parse.printable")),
     ("store/", ("model.", "store.", "plain.", "clock.", "errors.", "view.")),
     ("sources/", ("model.", "parse.", "sources.", "clock.")),
 )

@@ -1,30 +1,23 @@
-"""What is known of a fault: whom it hit, on which GPUs, with which Xids, and what its culprit can be told by."""
+"""What is known of a fault: whom it hit, on which GPUs, with which Xids."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
 from itertools import chain, count
 
-from exporter.core import devices, domains, users
+from exporter.core import clues, devices, domains, tenants, users
 from exporter.core.clients import MOST_CLIENTS
-from exporter.core.identity import client_id, used_bytes
-from exporter.core.workloads import belonging_of, pod_of, workload_of
-from exporter.model.clues import Clues, Vanished
 from exporter.model.daemon import Daemon
-from exporter.model.incident import Incident, Tenant
+from exporter.model.incident import Incident
 from exporter.model.node import Node
-from exporter.model.observation import GpuUuid, ProcessReading
-from exporter.model.server import Client, FaultBlock, Leaving, Server
+from exporter.model.observation import GpuUuid
+from exporter.model.server import FaultBlock, Server
 from exporter.model.xids import XidSighting
-from exporter.parse.log_line import seconds_between
 
 JOINED_SECONDS = 2.0
 """An Xid that is no further from a fault, on its GPU, belongs to it."""
 
 UNTOLD_SECONDS = 0.5
 """After this long without the log's list, whom a fault hit is inferred."""
-
-VANISHED_SECONDS = 0.5
-"""Whoever left earlier than this before a fault has nothing to do with it."""
 
 MOST_XIDS = 64
 
@@ -65,9 +58,9 @@ def gathered(before: Node, node: Node, incident: Incident) -> Incident:
     incident = _joined(node, daemon, incident)
     if not incident.gpus and (block is None or node.at - incident.detected_at >= UNTOLD_SECONDS):
         incident = replace(incident, gpus=_sorted(node, {xid.gpu for xid in incident.xids if xid.gpu is not None}))
-    incident = replace(incident, clues=_clues(node, daemon, incident, block))
+    incident = replace(incident, clues=clues.known(node, daemon, incident, block))
     incident = _of_its_user(node, daemon, incident)
-    return replace(incident, tenants=_tenants(before, node, daemon, incident))
+    return replace(incident, tenants=tenants.known(before, node, daemon, incident))
 
 
 def _hit(node: Node, daemon: Daemon, incident: Incident, block: FaultBlock | None) -> Incident:
@@ -163,105 +156,16 @@ def _index(node: Node, gpu: GpuUuid) -> int:
     return 0 if known is None or known.reading.index is None else known.reading.index
 
 
-def _clues(node: Node, daemon: Daemon, incident: Incident, block: FaultBlock | None) -> Clues:
-    """Who left just before is looked for while that can be; who leaves in reset, until the end."""
-    clues = incident.clues
-    left = [each for each in daemon.leavings.values() if each.server == incident.server]
-    in_reset = [each.pid for each in left if each.in_reset and each.at >= incident.detected_at]
-    clues = replace(
-        clues,
-        named=clues.named if block is None or block.named is None else block.named,
-        in_reset=tuple(dict.fromkeys((*clues.in_reset, *in_reset)))[:MOST_CLIENTS],
-    )
-    if incident.settled:
-        return clues
-    vanished = {each.pid: each for each in clues.vanished}
-    for leaving in left:
-        before = _lead(leaving, incident)
-        if leaving.pid not in incident.affected and 0 <= before <= VANISHED_SECONDS:
-            vanished[leaving.pid] = _vanished(node, leaving, before)
-    return replace(clues, vanished=tuple(vanished.values()))
-
-
-def _lead(leaving: Leaving, incident: Incident) -> float:
-    """How many seconds before the fault a client left: by the log's own time, else by ours."""
-    if incident.block_stamp is None or not leaving.stamp:
-        return incident.detected_at - leaving.at
-    return seconds_between(leaving.stamp, incident.block_stamp)
-
-
 def _of_its_user(node: Node, daemon: Daemon, incident: Incident) -> Incident:
     """An ordinary user's daemon may name anybody: once it is known whose they are, it has to do with its own alone."""
-    clues = incident.clues
-    named = () if clues.named is None else (clues.named,)
-    pids = {*incident.affected, *named, *clues.in_reset, *(each.pid for each in clues.vanished)}
-    others = users.of_others(daemon, pids, node.processes)
+    others = users.of_others(daemon, {*incident.affected, *clues.pids(incident.clues)}, node.processes)
     if not others:
         return incident
-    clues = Clues(
-        named=None if clues.named in others else clues.named,
-        in_reset=tuple(pid for pid in clues.in_reset if pid not in others),
-        vanished=tuple(each for each in clues.vanished if each.pid not in others),
-    )
     return _limited(
         replace(
             incident,
-            clues=clues,
+            clues=clues.without(incident.clues, others),
             affected=tuple(pid for pid in incident.affected if pid not in others),
             tenants={pid: tenant for pid, tenant in incident.tenants.items() if pid not in others},
         )
-    )
-
-
-def _vanished(node: Node, leaving: Leaving, before: float) -> Vanished:
-    death = node.deaths.get(leaving.pid)
-    return Vanished(
-        pid=leaving.pid,
-        seconds_before=before,
-        terminated=leaving.terminated,
-        wait_status=None if death is None else death.wait_status,
-        out_of_memory=death is not None and death.out_of_memory,
-    )
-
-
-def _tenants(before: Node, node: Node, daemon: Daemon, incident: Incident) -> Mapping[int, Tenant]:
-    """Who they all are. Once that is known of one, it stays so."""
-    named = (incident.clues.named, *(xid.pid for xid in incident.xids))
-    clients = (pid for pid in named if pid is not None and pid in daemon.clients)
-    vanished = (each.pid for each in incident.clues.vanished)
-    found: dict[int, Tenant] = {}
-    used: Mapping[GpuUuid, Mapping[int, int]] | None = None
-    for pid in (*incident.affected, *vanished, *clients):
-        known, process = incident.tenants.get(pid), _process(before, node, pid)
-        if known is not None and (known.uid is not None or process is None):
-            continue
-        used = used or {uuid: used_bytes(gpu.reading) for uuid, gpu in node.gpus.items()}
-        client = daemon.clients.get(pid) or Client(pid=pid, server=0, connected_at=node.at)
-        found[pid] = replace(
-            _tenant(node, client, process),
-            memory_bytes={uuid: amounts[pid] for uuid, amounts in used.items() if pid in amounts},
-        )
-    return {**incident.tenants, **found} if found else incident.tenants
-
-
-def _process(before: Node, node: Node, pid: int) -> ProcessReading | None:
-    death = node.deaths.get(pid)
-    return node.processes.get(pid) or before.processes.get(pid) or (None if death is None else death.process)
-
-
-def _tenant(node: Node, client: Client, process: ProcessReading | None) -> Tenant:
-    owners, pod = belonging_of(process), pod_of(node, process)
-    return Tenant(
-        pid=client.pid,
-        client=client_id(client, process),
-        uid=None if process is None else process.uid,
-        user=None if process is None else process.user,
-        command=None if process is None else process.command,
-        workload=workload_of(process),
-        unit=owners.unit,
-        container=owners.container,
-        pod_uid=owners.pod_uid,
-        pod=None if pod is None else pod.name,
-        namespace=None if pod is None else pod.namespace,
-        slurm_job_id=owners.slurm_job_id,
     )

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from exporter.core import accounts, recovery, suspicion
+from exporter.core import accounts, incident_events, recovery, suspicion
 from exporter.core.block import is_same
 from exporter.core.case import gathered, opened
 from exporter.model.daemon import Daemon
@@ -18,10 +18,6 @@ from exporter.model.node import Node
 from exporter.model.server import RefusalReason, Server, ServerState
 
 Told = tuple[Node, tuple[Event, ...]]
-Step = tuple[Incident, tuple[Event, ...]]
-
-ANNOUNCED_SECONDS = 0.5
-"""How long the opening waits for the log to tell whom and what the fault hit."""
 
 SETTLED_SECONDS = 2.0
 """How late evidence may come: an Xid joins an incident that is no further from it."""
@@ -50,11 +46,6 @@ def follow(before: Node, node: Node, events: Iterable[Event], *, force: bool = F
             node, more = _advance(before, node, incident, news, stirred=stirred, force=force)
             told.extend(more)
     return _forgotten(node), tuple(told)
-
-
-def still_open(node: Node) -> tuple[Event, ...]:
-    """What is to be told of the incidents that are open when a recording ends."""
-    return tuple(_event(node.at, EventName.FAULT_OPEN, each) for each in node.incidents.values() if each.open)
 
 
 def _adopted(before: Node, node: Node) -> Node:
@@ -128,7 +119,7 @@ def _stirred(before: Node, node: Node, incident: Incident) -> bool:
     """Whether anything may be new of an incident: time that is up, or something that it hangs on."""
     if before.incidents.get(incident.id) is not incident or before.xids.recent is not node.xids.recent:
         return True
-    waits = (ANNOUNCED_SECONDS, recovery.BLOCKING_SECONDS, SETTLED_SECONDS)
+    waits = (incident_events.ANNOUNCED_SECONDS, recovery.BLOCKING_SECONDS, SETTLED_SECONDS)
     was, now = before.at - incident.detected_at, node.at - incident.detected_at
     if any(was < wait <= now for wait in waits) or before.deaths is not node.deaths:
         return True
@@ -159,7 +150,7 @@ def _advance(
         incident = _ended(node, recovery.held_up(node, incident))
     age = node.at - incident.detected_at
     incident = replace(incident, settled=incident.settled or force or age >= SETTLED_SECONDS)
-    incident, events = _telling(node.at, was, incident, force=force)
+    incident, events = incident_events.told(node.at, was, incident, force=force)
     node = _counted(node, was, incident)
     return (node if incident == was else _with(node, incident)), events
 
@@ -207,42 +198,6 @@ def _ending_of_server(node: Node, daemon: Daemon, incident: Incident) -> Ending 
     return Ending.RECOVERED if well else None
 
 
-def _telling(at: float, was: Incident, incident: Incident, *, force: bool) -> Step:
-    """The opening once its GPUs are known, each change that matters, the end once late evidence has had its time."""
-    events: list[Event] = []
-    if not incident.announced and _announceable(at, incident, force=force):
-        incident = replace(incident, announced=True)
-        events.append(_event(incident.detected_at, EventName.FAULT, incident))
-    over = not incident.open and incident.settled
-    if incident.announced and not over:
-        events.extend(
-            _event(at, EventName.FAULT_CHANGED, incident, reason=reason) for reason in _changes(was, incident)
-        )
-    if over:
-        incident = replace(incident, told=True)
-        events.append(_event(incident.ended_at or at, EventName.FAULT_RECOVERED, incident, reason=incident.ending))
-    return incident, tuple(events)
-
-
-def _announceable(at: float, incident: Incident, *, force: bool) -> bool:
-    told = incident.affected_told and bool(incident.gpus)
-    return told or force or not incident.open or at - incident.detected_at >= ANNOUNCED_SECONDS
-
-
-def _changes(was: Incident, incident: Incident) -> Iterable[str]:
-    """What a person who waits for recovery would want to hear."""
-    if incident.settled and (not was.settled or _likeliest(was) != _likeliest(incident)):
-        yield "suspects"
-    if was.blockers.keys() != incident.blockers.keys() and incident.open:
-        yield "blocking"
-    if incident.refused_count and not was.refused_count:
-        yield "refused"
-
-
-def _likeliest(incident: Incident) -> int | None:
-    return None if incident.suspect is None else incident.suspect.tenant.pid
-
-
 def _counted(node: Node, was: Incident, incident: Incident) -> Node:
     """Counters grow with what was added, so that none of it is counted twice."""
     affected = len(_sure_affected(incident) - _sure_affected(was))
@@ -263,10 +218,6 @@ def _counted(node: Node, was: Incident, incident: Incident) -> Node:
 def _sure_affected(incident: Incident) -> set[int]:
     """What was inferred may yet give way to what the log tells."""
     return set(incident.affected) if incident.affected_told or incident.settled else set()
-
-
-def _event(at: float, name: EventName, incident: Incident, reason: str | None = None) -> Event:
-    return Event(at=at, event=name, daemon=incident.daemon, server=incident.server, incident=incident, reason=reason)
 
 
 def _with(node: Node, incident: Incident) -> Node:

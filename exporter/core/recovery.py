@@ -12,7 +12,6 @@ from exporter.parse.log_line import seconds_between
 BLOCKING_SECONDS = 1.0
 """Those who exit when they get the error are gone within this time, so that whoever is still there holds it up."""
 
-
 AGREEING_SECONDS = 2.0
 """Two clocks that tell of the same time differ by no more: the log is read a moment after it is written."""
 

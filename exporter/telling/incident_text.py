@@ -5,12 +5,13 @@ from itertools import groupby
 
 from exporter.model.incident import Ending, FaultKind, Incident, Stay, Suspect, Tenant
 from exporter.model.xids import XidSighting
+from exporter.parse.printable import printable
 from exporter.parse.xid_catalogue import meaning
 from exporter.telling.moment import lasting, local, utc
 from exporter.telling.remedy import commands_to_end
-from exporter.telling.tenant_text import called, pid_text, short_gpu, short_name
+from exporter.telling.short import mebibytes, pid_text, short_gpu, short_name
+from exporter.telling.tenant_text import called
 from exporter.telling.verdict import verdict
-from exporter.view import printable
 
 MOST_LISTED = 16
 """So many clients, Xids or GPUs are named; of the others it is said how many they are."""
@@ -18,7 +19,6 @@ MOST_LISTED = 16
 MOST_ALIKE = 2
 """So many suspects of whom nothing but the same can be said are named one by one."""
 
-_MEBIBYTE = 1 << 20
 _INDENT = " " * 13
 
 _KINDS = {
@@ -100,7 +100,7 @@ def _affected(incident: Incident) -> Sequence[str]:
 
 
 def _with_memory(tenant: Tenant) -> str:
-    held = [f"{used // _MEBIBYTE} MiB on {short_gpu(gpu)}" for gpu, used in tenant.memory_bytes.items()]
+    held = [f"{mebibytes(used)} on {short_gpu(gpu)}" for gpu, used in tenant.memory_bytes.items()]
     return f"{called(tenant)}, {', '.join(_first(held))}" if held else called(tenant)
 
 

@@ -5,12 +5,12 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from exporter.model.incident import Incident
+from exporter.parse.printable import printable
 from exporter.telling.incident_object import incident_object
 from exporter.telling.incident_table import table
 from exporter.telling.incident_text import details
 from exporter.telling.json_list import fitting
 from exporter.telling.wanted import Wanted
-from exporter.view import printable
 
 MOST_BYTES = 1 << 24
 """Of JSON; an incident with many clients has some 100 KB."""

@@ -6,11 +6,12 @@ from typing import Any
 from exporter.model.daemon import Daemon, DaemonState
 from exporter.model.node import Node
 from exporter.model.server import Server, ServerState
+from exporter.parse.printable import printable
 from exporter.telling import status_rows
 from exporter.telling.incident_text import brief, details
 from exporter.telling.status_domains import joined
 from exporter.telling.status_object import node_object
-from exporter.view import View, directory_of, printable
+from exporter.view import View, directory_of
 
 MOST_BLOCKERS = 8
 """So many are named in one line."""

@@ -164,10 +164,16 @@ class TestOne:
     def test_two_that_are_read_in_one_look(self, devices: tuple[int, ...]) -> None:
         """One after the other, or of two GPUs at a time: each is one of its own."""
         first = (*block(A), *(leaves(A, at=AT + 5.1) + reset(AT + 5.1) if devices == (0,) else ()))
-        second = block(B, C, at=AT + 5.15, devices=devices)
-        story = told(*(replace(each, at=AT + 5.2) for each in (*first, *second)), time_passes(AT + 6), start=UP)
+        second = block(B, C, at=AT + 5.6, devices=devices)
+        story = told(*(replace(each, at=AT + 5.7) for each in (*first, *second)), time_passes(AT + 6.3), start=UP)
         assert [each.affected for each in incidents(story)] == [(A,), (B, C)]
         assert story.daemon.totals.faults == len(story.of(EventName.FAULT)) == 2
+
+    def test_one_client_that_faults_both_its_gpus_makes_one(self) -> None:
+        """It went with a kernel in flight on each; nobody else is on both."""
+        story = told(*block(A), *block(B, at=AT + 5.037, devices=(1,)), *reset(AT + 5.1, 1), start=UP)
+        assert (only(story).affected, only(story).open) == ((A, B), True)
+        assert only(told(*reset(AT + 5.2, 0), start=story.node)).ending is Ending.RECOVERED
 
     def test_one_that_is_long_forgotten_is_not_found_again(self) -> None:
         """The server still has the block that told of it."""
