@@ -97,9 +97,14 @@ def _joined(node: Node, daemon: Daemon, incident: Incident) -> Incident:
     """The Xids about it: those of its GPUs and its time that are nobody else's."""
     recent = {(each.number, each.at) for each in node.xids.recent}
     kept = [each for each in incident.xids if (each.number, each.at) not in recent]
-    joined = [each for each in node.xids.recent if _belongs(node, daemon, incident, each)]
+    others = [each for each in node.incidents.values() if _is_near(each, incident)]
+    joined = [
+        each
+        for each in node.xids.recent
+        if _belongs(node, daemon, incident, each) and not any(_is_nearer(each, other, incident) for other in others)
+    ]
     xids = (*kept, *joined)[:MOST_XIDS]
-    started_at = min((incident.started_at, *(each.at for each in xids)))
+    started_at = min((incident.detected_at, *(each.at for each in xids)))
     return replace(incident, xids=xids, started_at=started_at)
 
 
@@ -110,14 +115,17 @@ def _belongs(node: Node, daemon: Daemon, incident: Incident, xid: XidSighting) -
         return False
     if xid.gpu in node.gpus and not devices.served(daemon, node.gpus[xid.gpu or ""].reading):
         return False
-    if any(_is_nearer(xid, each, incident) for each in node.incidents.values()):
-        return False
     return xid.pid is None or not _is_somebody_elses(node, daemon, xid.pid)
+
+
+def _is_near(other: Incident, incident: Incident) -> bool:
+    """Whether there is another fault that an Xid of this one may belong to."""
+    return other.id != incident.id and abs(other.detected_at - incident.detected_at) <= 2 * JOINED_SECONDS
 
 
 def _is_nearer(xid: XidSighting, other: Incident, incident: Incident) -> bool:
     """Whether it is rather another fault's of this GPU: of two in a row, each has its own."""
-    if other.id == incident.id or (xid.gpu is not None and xid.gpu not in other.gpus):
+    if xid.gpu is not None and xid.gpu not in other.gpus:
         return False
     return abs(xid.at - other.detected_at) < abs(xid.at - incident.detected_at)
 

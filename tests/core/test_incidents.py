@@ -270,7 +270,7 @@ class TestXids:
         """It was another fault's, of the same server's other GPU."""
         other = told(gpu_reading((LATE,), gpu=OTHER_GPU, index=1, pci_bus_id="00000000:00:07.0"), start=UP).node
         story = told(xid(31, AT + 4, place="0000:00:07"), *block(A, B, C), start=other)
-        assert (only(story).xids, only(story).gpus) == ((), (GPU,))
+        assert (only(story).xids, only(story).gpus, only(story).started_at) == ((), (GPU,), AT + 5)
 
 
 class TestRecovery:
