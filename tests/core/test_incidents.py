@@ -26,6 +26,7 @@ from tests.builders import (
     no_daemon,
     node,
     process,
+    reply,
     server_log,
     servers,
     status,
@@ -182,6 +183,20 @@ class TestOne:
         story = told(*block(A), *block(B, at=AT + 6, devices=(1,)), start=UP)
         assert [each.affected for each in incidents(story)] == [(A,), (B,)]
 
+    def test_two_that_are_read_at_once(self) -> None:
+        """As those of a client that was killed on two GPUs are: the log tells of each GPU, 3 ms apart (measured)."""
+        both = [replace(line, at=AT + 6) for line in (*block(A), *block(B, at=AT + 5.003, devices=(1,)))]
+        assert [each.affected for each in incidents(told(*both, start=UP))] == [(A,), (B,)]
+
+    def test_who_left_before_the_first_is_known_though_a_second_is_told(self) -> None:
+        """By the log's own clock, not by when it was read."""
+        left = f"Client {{PID: {C}, Context ID: 1}} exiting. Number of active client contexts is 2."
+        seen = (*server_log(left, at=AT + 4.872), *block(A))
+        read = [replace(line, at=AT + 5.1) for line in seen]
+        story = told(*read, *block(B, at=AT + 5.6, devices=(1,)), start=UP)
+        (vanished,) = incidents(story)[0].clues.vanished
+        assert (vanished.pid, round(vanished.seconds_before, 3)) == (C, 0.128)
+
     def test_a_second_telling_of_the_same_clients_is_the_same_fault(self) -> None:
         """Whoever has the error already cannot be hit again."""
         assert only(told(*block(A, B), *block(B, at=AT + 6), start=UP)).affected == (A, B)
@@ -264,6 +279,14 @@ class TestXids:
         """It was another fault's, of the same server's other GPU."""
         other = told(gpu_reading((LATE,), gpu=OTHER_GPU, index=1, pci_bus_id="00000000:00:07.0"), start=UP).node
         story = told(xid(31, AT + 4, place="0000:00:07"), *block(A, B, C), start=other)
+        assert (only(story).xids, only(story).gpus) == ((), (GPU,))
+
+    def test_one_of_another_gpu_does_not_though_it_came_first(self) -> None:
+        """Before the log has told which GPUs the fault hit."""
+        seen = gpu_reading((), gpu=OTHER_GPU, index=1, pci_bus_id="00000000:00:07.0")
+        devices = "".join(f"{ordinal},00:00.0,{gpu},NVIDIA H200\n" for ordinal, gpu in enumerate((GPU, OTHER_GPU)))
+        other = told(seen, reply("device_query --csv", devices), start=UP).node
+        story = told(xid(31, AT + 4.9, place="0000:00:07"), *block(A, B, C), start=other)
         assert (only(story).xids, only(story).gpus) == ((), (GPU,))
 
 

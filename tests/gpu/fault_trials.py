@@ -59,20 +59,22 @@ def main() -> int:
             sys.stdout.write(f"{number}/{len(trials)} {trial.name}: {time.monotonic() - begun:.2f} s, {told}\n")
             sys.stdout.flush()
             if number % PACKED_EVERY == 0:
-                _pack(results, stage.logs(), arguments.out)
+                stage.write_answers()
+                _pack(root, results, stage.logs(), arguments.out)
     finally:
         stage.close()
-        _pack(results, stage.logs(), arguments.out)
+        _pack(root, results, stage.logs(), arguments.out)
         shutil.rmtree(root)
     return min(failures, 100)
 
 
-def _pack(results: Path, logs: list[Path], out: Path) -> None:
+def _pack(root: Path, results: Path, logs: list[Path], out: Path) -> None:
     """The archive is replaced whole, so that there is always a good one."""
     unfinished = out.parent / f"{out.name}.unfinished"
     with tarfile.open(unfinished, "w:gz", compresslevel=3) as archive:
         for file in [*sorted(results.iterdir()), *logs]:
-            archive.add(file, arcname=file.name if file.parent == results else f"logs/{file.parts[-3]}-{file.name}")
+            name = file.name if file.parent == results else f"logs/{'-'.join(file.relative_to(root).parts)}"
+            archive.add(file, arcname=name)
     shutil.move(unfinished, out / "trials.tar.gz")
     os.sync()
 

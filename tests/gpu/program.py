@@ -31,9 +31,9 @@ class Exporter:
     """`serve`, on a free port of this machine's loopback."""
 
     def __init__(self, daemon: ControlDaemon, *arguments: str) -> None:
-        address = f"127.0.0.1:{_free_port()}"
-        self.url = f"http://{address}/metrics"
-        command = _command("serve", *_directories(daemon), f"--web.listen-address={address}", *arguments)
+        self.address = f"127.0.0.1:{_free_port()}"
+        self.url = f"http://{self.address}/metrics"
+        command = _command("serve", *_directories(daemon), f"--web.listen-address={self.address}", *arguments)
         output = daemon.directory / "exporter.log"
         self._environment = {
             **_environment(),

@@ -1,4 +1,4 @@
-"""Where fault trials are played: one daemon for all of them, a recorder for each, and the truth about each."""
+"""Where fault trials are played: one daemon and exporter for all, a recorder for each, and the truth about each."""
 
 import gzip
 import json
@@ -13,8 +13,10 @@ from typing import Any
 from tests.eventually import eventually
 
 from .clients import NO_DAEMON, Client, Clients
+from .live import Live, Played
 from .mps import ControlDaemon
 from .program import Recorder
+from .stuck_server import remedies
 from .trial import Part, Trial
 from .watcher import Watcher
 
@@ -29,6 +31,8 @@ FAREWELL_SECONDS = 3
 # The recorder looks five times a second.
 TAIL_SECONDS = 0.45
 REFUSED = 807
+# An incident is settled two seconds after it was found.
+LAST_WORD_SECONDS = 3.5
 
 
 class Stage:
@@ -40,6 +44,8 @@ class Stage:
         self._results = results
         self._count = 0
         self._daemon: ControlDaemon | None = None
+        self._live: dict[ControlDaemon, Live] = {}
+        self._unsettled: list[Played] = []
         self._leaving: Recorder | None = None
 
     def play(self, trial: Trial) -> Mapping[str, Any]:
@@ -54,33 +60,59 @@ class Stage:
             resource.prlimit(daemon.pid, kind, (value, value))
             return self._play(trial, daemon)
         finally:
-            daemon.end()
+            self._end(daemon)
 
     def close(self) -> None:
         """End the daemon and whatever else runs."""
         self._see_off()
         self._drop_daemon()
+        self.write_answers()
+
+    def write_answers(self) -> None:
+        """What the exporter said of those trials that it can say nothing new of."""
+        now = time.time()
+        for played in [each for each in self._unsettled if now - each.end > LAST_WORD_SECONDS]:
+            self._write_answer(played)
+
+    def _write_answer(self, played: Played) -> None:
+        self._write(f"{played.name}.live.json", json.dumps(played.said(), indent=1) + "\n")
+        self._unsettled.remove(played)
 
     def logs(self) -> list[Path]:
-        """What all the daemons wrote."""
-        return sorted(self._directory.glob("*/log/*.log"))
+        """What all the daemons wrote, and those who watched them."""
+        return sorted(
+            file for shape in ("d*/log/*.log", "d*/*.log", "d*/*.jsonl") for file in self._directory.glob(shape)
+        )
 
     def _play(self, trial: Trial, daemon: ControlDaemon) -> Mapping[str, Any]:
         recorder = Recorder(daemon, self._directory / f"{trial.name}.jsonl")
         self._see_off()
         self._leaving = recorder
+        if daemon not in self._live:
+            self._live[daemon] = Live(daemon)
         eventually(lambda: _assert_recording(recorder), within=20)
         performance = Performance(trial, Clients(self._load_program, daemon, self._directory / trial.name), self._count)
+        played = Played(trial.name, self._live[daemon])
+        self._unsettled.append(played)
         try:
             performance.run()
             time.sleep(TAIL_SECONDS)
         finally:
             recorder.interrupt_later()
+            played.over()
             truth = performance.end()
         self._write(f"{trial.name}.truth.json", json.dumps(truth, indent=1) + "\n")
-        if performance.left_over and daemon is self._daemon:
+        stuck = performance.left_over or self._is_stuck(daemon, trial.name)
+        if stuck and daemon is self._daemon:
             self._drop_daemon()
         return truth
+
+    def _is_stuck(self, daemon: ControlDaemon, name: str) -> bool:
+        """Whether a server is in FAULT though all its clients have gone; what helps then is noted."""
+        told = [attempt for server in daemon.servers() for attempt in remedies(daemon, server)]
+        if told:
+            self._write(f"{name}.stuck.json", json.dumps(told, indent=1) + "\n")
+        return bool(told)
 
     def _see_off(self) -> None:
         """The last recorder's end, while the next one starts."""
@@ -108,7 +140,18 @@ class Stage:
     def _drop_daemon(self) -> None:
         daemon, self._daemon = self._daemon, None
         if daemon is not None:
-            daemon.end()
+            self._end(daemon)
+
+    def _end(self, daemon: ControlDaemon) -> None:
+        """And its exporter, once that has had its last word."""
+        live = self._live.pop(daemon, None)
+        if live is not None:
+            unsettled = [each for each in self._unsettled if each.live is live]
+            time.sleep(max([0.0, *(each.end + LAST_WORD_SECONDS - time.time() for each in unsettled)]))
+            for played in unsettled:
+                self._write_answer(played)
+            live.end()
+        daemon.end()
 
 
 class Performance:
@@ -159,6 +202,7 @@ class Performance:
             "happened": self._happened,
             "culprit": next((client.pid for part, client in self._parts if part.name == self.trial.culprit), None),
             "fault_kind": self.trial.kind,
+            "also_culprits": [client.pid for part, client in self._parts if part.name in self.trial.also_culprits],
             "victims": [client.pid for part, client in self._parts if self._is_victim(part, client)],
             "leavers": [client.pid for part, client in self._parts if part.leaves is not None],
             "refused": [client.pid for client in clients if REFUSED in client.error_codes],
@@ -188,7 +232,8 @@ class Performance:
         return not self._watcher.running()
 
     def _is_victim(self, part: Part, client: Client) -> bool:
-        return bool(client.error_codes) and part.name != self.trial.culprit and REFUSED not in client.error_codes
+        culprits = {self.trial.culprit, *self.trial.also_culprits}
+        return bool(client.error_codes) and part.name not in culprits and REFUSED not in client.error_codes
 
     def _lingered(self, client: Client) -> bool:
         """It had an error and lived on for a while."""

@@ -35,6 +35,7 @@ class Trial:
     kind: str
     parts: tuple[Part, ...]
     culprit: str | None = None
+    also_culprits: tuple[str, ...] = ()
     latecomers: int = 0
     facts: Mapping[str, object] = field(default_factory=dict)
     limit: tuple[int, int] | None = None

@@ -1,83 +1,103 @@
 """Which trials there are. A plan's order is left to chance once and for all: a run cut short has some of everything."""
 
 import random
-import resource
-import signal
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
+from dataclasses import replace
 from itertools import product
 
-from .trial import Part, Trial
+from . import trial_kinds as kinds
+from .trial import Trial
+from .trial_kinds import LOADS, harmful, neighbour
 
 SEED = 4
-# Time from an illegal access to the block of lines in the server's log, about.
-BLOCK_AFTER = 0.14
-WELL = {"seconds": 60, "every_ms": 10}
-LOADS: Mapping[str, Mapping[str, object]] = {
-    "idle": {"busy_ms": 0, "every_ms": 10},
-    "busy": {"busy_ms": 2, "every_ms": 10},
-    "full": {"busy_ms": 20, "every_ms": 0},
-}
-LINGER_SECONDS = 1.5
+SECOND_AFTER = 0.7
 
 
 def exploratory() -> list[Trial]:
     """Some of everything that ends a client or a neighbour."""
     return _shuffled(
-        *_fatal_kernels(),
-        *_kills(20),
-        *_ends(4),
-        *_exits_before_a_fault(4),
-        *_siblings(),
-        *_bypassers(3),
-        *_crash_loops(2),
+        *kinds.fatal_kernels("oob", "null", "trap"),
+        *kinds.kills(20),
+        *kinds.ends(4),
+        *kinds.exits_before_a_fault(range(4)),
+        *kinds.siblings((20, 60, 100, 150, 220, 300)),
+        *kinds.bypassers(3),
+        *kinds.crash_loops(2),
     )
 
 
 def signs() -> list[Trial]:
     """What might tell one kind from another, and the culprit from the others."""
     return _shuffled(
-        *_work_cut_short(),
-        *_other_accesses(),
-        *_lingering_culprits(),
-        *_order(),
-        *_exits_beside_a_kill(),
+        *kinds.work_cut_short(("churn", "churn", "copy") * 5),
+        *kinds.other_accesses(4),
+        *kinds.lingering_culprits(4),
+        *kinds.order(),
+        *kinds.exits_beside_a_kill(),
     )
 
 
 def full() -> list[Trial]:
     """What the published figures need: each kind of fault many times, and what only looks like one."""
     return _shuffled(
-        *_fatal_kernels(),
-        *_kills(20),
-        *_ends(2),
-        *_exits_before_a_fault(1),
-        *_siblings(),
-        *_exits_beside_a_kill(),
-        *_lingering_culprits(),
-        *_bypassers(2),
+        *kinds.fatal_kernels("oob", "trap"),
+        *list(kinds.fatal_kernels("null"))[::3],
+        *kinds.other_accesses(3),
+        *kinds.kills(9),
+        *kinds.work_cut_short(("churn", "churn", "churn", "churn", "copy")),
+        *kinds.ends(2),
+        *kinds.exits_before_a_fault((0, 3), (100, 120, 145)),
+        *kinds.exits_before_a_fault((0,), (30, 300)),
+        *kinds.siblings((100, 125, 150)),
+        *kinds.exits_beside_a_kill(),
+        *kinds.lingering_culprits(2),
+        *kinds.bypassers(2),
+        *kinds.ordinary_exits(2),
+        *kinds.crash_loops(1),
     )
 
 
 def two_gpus() -> list[Trial]:
-    """Who is reached by way of a client that is on both."""
+    """Who is reached by way of a client that is on both, and what becomes of two faults at once."""
+    again = (replace(trial, name=f"{trial.name}_again") for trial in _shapes() if trial.kind == "kill")
+    return _shuffled(*_shapes(), *again, *_second_faults())
+
+
+def _shapes() -> Iterator[Trial]:
     shapes = {"bridged": ("0", "0,1", "1"), "apart": ("0", "0", "1", "1"), "both": ("0,1", "0", "1")}
-    return _shuffled(
-        *(
-            Trial(
-                name=f"two_gpus_{shape}_{kind}_{load}",
-                kind=kind,
-                parts=tuple(
-                    _harmful(kind, devices=devices, **LOADS[load])
-                    if index == 0
-                    else _neighbour(index, load, devices=devices)
-                    for index, devices in enumerate(gpus)
-                ),
-                culprit="culprit",
-                facts={"shape": shape, "load": load},
-            )
-            for (shape, gpus), kind, load in product(shapes.items(), ("oob", "trap", "kill"), ("idle", "busy"))
+    for (shape, gpus), kind, load in product(shapes.items(), ("oob", "trap", "kill"), ("idle", "busy")):
+        yield Trial(
+            name=f"two_gpus_{shape}_{kind}_{load}",
+            kind=kind,
+            parts=tuple(
+                harmful(kind, devices=devices, **LOADS[load]) if index == 0 else neighbour(index, load, devices=devices)
+                for index, devices in enumerate(gpus)
+            ),
+            culprit="culprit",
+            facts={"shape": shape, "load": load},
         )
-    )
+
+
+def _second_faults() -> Iterator[Trial]:
+    """While the server is in FAULT, for a victim on one GPU that lives on, a client of the other GPU faults."""
+    for number, (first, second) in enumerate((("oob", "oob"), ("trap", "oob"), ("oob", "kill"), ("kill", "trap")) * 2):
+        load = ("busy", "idle")[number // 4]
+        killed, faults = (SECOND_AFTER, None) if second == "kill" else (None, SECOND_AFTER)
+        also = harmful(second, devices="1", **LOADS[load])
+        also = replace(also, name="second", killed=killed, faults=faults)
+        yield Trial(
+            name=f"second_fault_{number:02}_{first}_{second}_{load}",
+            kind=f"{first}, then {second}",
+            parts=(
+                harmful(first, devices="0", **LOADS[load]),
+                neighbour(0, load, devices="0", hold=2.5),
+                also,
+                neighbour(1, load, devices="1"),
+            ),
+            culprit="culprit",
+            also_culprits=("second",),
+            facts={"load": load, "lingers": True},
+        )
 
 
 PLANS = {"exploratory": exploratory, "signs": signs, "full": full, "two-gpus": two_gpus}
@@ -85,197 +105,3 @@ PLANS = {"exploratory": exploratory, "signs": signs, "full": full, "two-gpus": t
 
 def _shuffled(*trials: Trial) -> list[Trial]:
     return random.Random(SEED).sample(trials, len(trials))
-
-
-def _fatal_kernels() -> Iterator[Trial]:
-    places = list(product((2, 3, 4, 8), ("first", "middle", "last")))
-    for kind in ("oob", "null", "trap"):
-        for number, (count, place) in enumerate(places):
-            load = ("idle", "busy", "full", "busy", "idle")[number % 5]
-            lingers = number in (2, 4, 9)
-            at = {"first": 0, "middle": count // 2, "last": count - 1}[place]
-            parts = [_neighbour(index, load, **({"hold": LINGER_SECONDS} if lingers else {})) for index in range(count)]
-            parts[at] = _harmful(kind, **LOADS[load])
-            yield Trial(
-                name=f"{kind}_{number:02}_{place}_of_{count}_{load}",
-                kind=kind,
-                parts=tuple(parts),
-                culprit="culprit",
-                latecomers=2 if lingers else 1 if number == 7 else 0,
-                facts={"load": load, "place": place, "count": count, "lingers": lingers},
-            )
-
-
-def _kills(count: int) -> Iterator[Trial]:
-    for number in range(count):
-        load = ("busy", "idle", "full")[number % 3]
-        kernel_ms = (5, 20, 100, 300, 2000)[number % 5]
-        neighbours = [_neighbour(index, load) for index in range(1 + number % 3)]
-        culprit = Part(name="culprit", options={**WELL, "busy_ms": kernel_ms, "every_ms": 0}, killed=0)
-        parts = [*neighbours[: number % 2], culprit, *neighbours[number % 2 :]]
-        yield Trial(
-            name=f"kill_{number:02}_{kernel_ms}ms_{load}",
-            kind="kill",
-            parts=tuple(parts),
-            culprit="culprit",
-            facts={"load": load, "kernel_ms": kernel_ms, "count": len(parts)},
-        )
-
-
-def _ends(count: int) -> Iterator[Trial]:
-    """Other ways in which a client can end; which of them harm others is the question."""
-    long = {**WELL, "busy_ms": 300, "every_ms": 0}
-    for number in range(count):
-        load = ("busy", "idle")[number % 2]
-        culprits = {
-            "term-busy": Part(name="culprit", options={**long, "on_term": "die"}, killed=0, by=signal.SIGTERM),
-            "kill-idle": Part(name="culprit", options={**WELL, **LOADS["idle"]}, killed=0),
-            **{kind: _harmful(kind) for kind in ("abort-busy", "segv-busy", "exit-busy", "_exit-busy", "assert")},
-        }
-        if number < 2:
-            culprits.update({kind: _harmful(kind) for kind in ("abort", "misaligned")})
-        for kind, culprit in culprits.items():
-            neighbours = [_neighbour(index, load) for index in range(2)]
-            yield Trial(
-                name=f"{kind}_{number:02}_{load}",
-                kind=kind,
-                parts=(neighbours[0], culprit, neighbours[1]),
-                culprit="culprit",
-                facts={"load": load, "count": 3},
-            )
-
-
-def _exits_before_a_fault(count: int) -> Iterator[Trial]:
-    delays = (0, 5, 10, 15, 20, 30, 50, 80, 120, 150, 200, 300)
-    for number, milliseconds in product(range(count), delays):
-        leavers, mib = ((1, 64), (1, 64), (1, 20480), (3, 64))[number % 4]
-        leaves = BLOCK_AFTER - milliseconds / 1000
-        options = {**WELL, **LOADS["idle" if number % 2 else "busy"], "mib": mib}
-        yield Trial(
-            name=f"exit_{milliseconds:03}ms_{number}",
-            kind="exit-then-oob",
-            parts=(
-                _neighbour(0, "busy"),
-                *(Part(name=f"leaver{index}", options=options, leaves=leaves) for index in range(leavers)),
-                _harmful("oob"),
-            ),
-            culprit="culprit",
-            facts={"planted_ms": milliseconds, "leavers": leavers, "mib": mib, "load": "busy"},
-        )
-
-
-def _siblings() -> Iterator[Trial]:
-    for milliseconds in (20, 60, 100, 150, 220, 300):
-        sibling = Part(name="sibling", options={**WELL, **LOADS["idle"]}, killed=BLOCK_AFTER - milliseconds / 1000)
-        yield Trial(
-            name=f"sibling_{milliseconds:03}ms",
-            kind="killed-idle-then-oob",
-            parts=(_neighbour(0, "busy"), sibling, _harmful("oob")),
-            culprit="culprit",
-            facts={"planted_ms": milliseconds, "load": "busy"},
-        )
-
-
-def _bypassers(count: int) -> Iterator[Trial]:
-    for number in range(count):
-        bypasser = Part(name="culprit", options={**WELL, "fault": "oob"}, faults=0, bypasses=True)
-        yield Trial(
-            name=f"bypasser_{number}",
-            kind="bypasser-oob",
-            parts=(_neighbour(0, "busy"), bypasser, _neighbour(1, "busy")),
-            culprit="culprit",
-            facts={"load": "busy"},
-        )
-
-
-def _crash_loops(count: int) -> Iterator[Trial]:
-    """Servers that cannot start, for want of address space."""
-    for number in range(count):
-        yield Trial(
-            name=f"crash_loop_{number}",
-            kind="crash-loop",
-            parts=tuple(Part(name=f"asks{index}", options={"seconds": 1, "on_term": "die"}) for index in range(2)),
-            limit=(resource.RLIMIT_AS, 1 << 28),
-        )
-
-
-def _work_cut_short() -> Iterator[Trial]:
-    """Killed while a kernel reads and writes memory, and while it copies."""
-    for number, work in enumerate(("churn", "churn", "copy") * 5):
-        load = ("busy", "idle")[number % 2]
-        options = {**WELL, "mib": 512, "busy_ms": 300, "every_ms": 0, "work": work}
-        culprit = Part(name="culprit", options=options, killed=0)
-        yield Trial(
-            name=f"kill_{work}_{number:02}_{load}",
-            kind=f"kill-{work}",
-            parts=(_neighbour(0, load), culprit, _neighbour(1, load)),
-            culprit="culprit",
-            facts={"load": load, "count": 3},
-        )
-
-
-def _other_accesses() -> Iterator[Trial]:
-    for kind, number in product(("oob-read", "jump", "misaligned"), range(4)):
-        load = ("busy", "idle")[number % 2]
-        parts = [_neighbour(index, load) for index in range(3)]
-        parts[number % 3] = _harmful(kind, **LOADS[load])
-        yield Trial(
-            name=f"{kind}_at_{number % 3}_{number:02}_{load}",
-            kind=kind,
-            parts=tuple(parts),
-            culprit="culprit",
-            facts={"load": load, "place": number % 3, "count": 3},
-        )
-
-
-def _lingering_culprits() -> Iterator[Trial]:
-    """Who leaves first is then somebody else."""
-    for kind, number in product(("trap", "oob"), range(4)):
-        load = ("busy", "idle")[number % 2]
-        culprit = _harmful(kind, **LOADS[load], hold=LINGER_SECONDS)
-        yield Trial(
-            name=f"{kind}_lingers_{number:02}_{load}",
-            kind=kind,
-            parts=(_neighbour(0, load), culprit, _neighbour(1, load)),
-            culprit="culprit",
-            facts={"load": load, "place": 1, "count": 3, "lingers": True},
-        )
-
-
-def _order() -> Iterator[Trial]:
-    """Whom the log and the Xid name, by who was there first and who had work."""
-    for number, (load, place) in enumerate(product(("idle", "full", "busy"), range(4))):
-        parts = [_neighbour(index, load) for index in range(4)]
-        parts[place] = _harmful("oob", **LOADS[load])
-        yield Trial(
-            name=f"oob_order_{number:02}_{place}_of_4_{load}",
-            kind="oob",
-            parts=tuple(parts),
-            culprit="culprit",
-            facts={"load": load, "place": place, "count": 4},
-        )
-
-
-def _exits_beside_a_kill() -> Iterator[Trial]:
-    """Another client exits in good order while one is killed in mid-kernel: two suspects."""
-    for number in range(6):
-        leaves = (-0.02, 0, 0.02, 0.05, -0.05, 0.01)[number]
-        culprit = Part(name="culprit", options={**WELL, "busy_ms": 300, "every_ms": 0}, killed=0)
-        leaver = Part(name="leaver", options={**WELL, **LOADS["busy"]}, leaves=leaves)
-        yield Trial(
-            name=f"kill_beside_exit_{number:02}",
-            kind="kill-beside-exit",
-            parts=(_neighbour(0, "busy"), *((culprit, leaver) if number % 2 else (leaver, culprit))),
-            culprit="culprit",
-            facts={"load": "busy", "leaves": leaves, "count": 3},
-        )
-
-
-def _neighbour(index: int, load: str, **options: object) -> Part:
-    return Part(name=f"neighbour{index}", options={**WELL, **LOADS[load], **options})
-
-
-def _harmful(kind: str, **options: object) -> Part:
-    if kind == "kill":
-        return Part(name="culprit", options={**WELL, **options, "busy_ms": 300, "every_ms": 0}, killed=0)
-    return Part(name="culprit", options={**WELL, **options, "fault": kind}, faults=0)
