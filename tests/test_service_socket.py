@@ -51,6 +51,19 @@ def test_a_command_may_have_arguments(directory: Path) -> None:
     assert say(directory, b'{"command": "repeat", "arguments": {}}\n').startswith(b'{"problem": "unexpected TypeError')
 
 
+def test_whoever_poses_as_the_service_does_not_rule_the_terminal(directory: Path) -> None:
+    """It may have less rights than who asks it."""
+    said = ask_service(directory, "repeat", PATIENCE, word="\x1b[2J\N{RIGHT-TO-LEFT OVERRIDE}a\n", times=1)
+    assert said == {"said": "\N{REPLACEMENT CHARACTER}[2J\N{REPLACEMENT CHARACTER}a\n"}
+
+
+def test_an_answer_that_is_too_deep_is_none(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is told, and nothing breaks."""
+    monkeypatch.setattr("exporter.service_socket._line", lambda *_: b"[" * 1_000_000)
+    with pytest.raises(ServiceError):
+        ask_service(directory, "status", PATIENCE)
+
+
 def test_no_service_no_answer(tmp_path: Path) -> None:
     assert ask_service(tmp_path, "status", PATIENCE) is None
 

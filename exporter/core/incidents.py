@@ -225,12 +225,16 @@ def _with(node: Node, incident: Incident) -> Node:
 
 
 def _forgotten(node: Node) -> Node:
-    """Of too many, the eldest of the daemon that has the most: none puts out another's."""
+    """Of too many, the eldest of the daemons that have the most: none puts out another's."""
     over = [each for each in node.incidents.values() if each.told]
     kept = [each for each in over if node.at - (each.ended_at or 0.0) <= REMEMBERED_SECONDS]
-    while len(kept) > MOST_REMEMBERED:
-        ((crowded, _),) = Counter(each.daemon for each in kept).most_common(1)
-        kept.remove(next(each for each in kept if each.daemon == crowded))
+    if len(kept) > MOST_REMEMBERED:
+        later: Counter[str] = Counter()
+        places: dict[str, int] = {}
+        for each in reversed(kept):
+            places[each.id] = later[each.daemon]
+            later[each.daemon] += 1
+        kept = sorted(kept, key=lambda each: places[each.id])[:MOST_REMEMBERED]
     if len(kept) == len(over):
         return node
     forgotten = {each.id for each in over} - {each.id for each in kept}
