@@ -111,7 +111,7 @@ def show_status(arguments: Namespace, config: Config) -> int:
 
 
 def show_incidents(arguments: Namespace, config: Config) -> int:
-    """List the faults of the last time, or tell all of one: as the running service knows them, or as it kept them."""
+    """List the last faults, or tell all of one: as the running service knows them, or as it kept them."""
     wanted = Wanted(id=arguments.id, daemon=arguments.daemon, open=arguments.open, limit=arguments.limit)
     told = ask_service(config.runtime_directory, "incidents", SERVICE_SECONDS, as_json=arguments.json, **asdict(wanted))
     if told is None:

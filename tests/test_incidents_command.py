@@ -19,8 +19,8 @@ from exporter.store.archive import Archive
 from exporter.store.retention import Retention
 from tests.builders import AT, node
 from tests.clocks import HandClock
-from tests.incidents import HOSTILE, blocked, crowded, ended
-from tests.test_incident_text import IN_WORDS, hostile
+from tests.incidents import HOSTILE, blocked, crowded, ended, hostile
+from tests.telling.test_incident_text import IN_WORDS
 
 Ask = Callable[..., tuple[int, str, str]]
 OTHER = "/run/nvidia/mps/other"

@@ -1,6 +1,6 @@
 """What is known of a fault: whom it hit, on which GPUs, with which Xids."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import chain, count
 
@@ -49,10 +49,7 @@ def gathered(before: Node, node: Node, incident: Incident) -> Incident:
     daemon = node.daemons.get(incident.daemon)
     if daemon is None:
         return incident
-    server = daemon.servers.get(incident.server)
-    block = (
-        None if server is None or server.block is None or server.block.stamp != incident.block_stamp else server.block
-    )
+    block = _block_of(daemon, incident)
     incident = _hit(node, daemon, incident, block)
     incident = replace(incident, gpus=_gpus(node, daemon, incident, block))
     incident = _joined(node, daemon, incident)
@@ -61,6 +58,13 @@ def gathered(before: Node, node: Node, incident: Incident) -> Incident:
     incident = replace(incident, clues=clues.known(node, daemon, incident, block))
     incident = _of_its_user(node, daemon, incident)
     return replace(incident, tenants=tenants.known(before, node, daemon, incident))
+
+
+def _block_of(daemon: Daemon, incident: Incident) -> FaultBlock | None:
+    """What the log told of this very fault; of its server it may have told of a later one since."""
+    server = daemon.servers.get(incident.server)
+    block = None if server is None else server.block
+    return block if block is not None and block.stamp == incident.block_stamp else None
 
 
 def _hit(node: Node, daemon: Daemon, incident: Incident, block: FaultBlock | None) -> Incident:
@@ -86,11 +90,13 @@ def _limited(incident: Incident) -> Incident:
     )
 
 
-def _inferred(node: Node, daemon: Daemon, incident: Incident) -> Iterable[int]:
+def _inferred(node: Node, daemon: Daemon, incident: Incident) -> Sequence[int]:
+    """Those of the failure domains that an Xid struck; without one, of the only domain there is."""
     struck = {xid.gpu for xid in incident.xids if xid.gpu is not None}
     here = domains.domains(node, daemon).get(incident.server, ())
-    hit = [each for each in here if each.gpus & struck] if struck else list(here)
-    return sorted(hit[0].clients) if len(hit) == 1 else sorted(pid for each in hit for pid in each.clients if struck)
+    if not struck and len(here) != 1:
+        return ()
+    return sorted(pid for each in here for pid in each.clients if not struck or each.gpus & struck)
 
 
 def _joined(node: Node, daemon: Daemon, incident: Incident) -> Incident:
