@@ -5,7 +5,7 @@ Where a client goes while its kernel runs, a fault comes between the two (measur
 
 from dataclasses import replace
 
-from exporter.core.clients import MOST_CLIENTS, disconnect
+from exporter.core.clients import disconnect
 from exporter.core.step import Step, latest, quiet
 from exporter.model.daemon import Daemon
 from exporter.model.event import Event, EventName
@@ -14,7 +14,8 @@ from exporter.parse.log_line import LogEntry
 from exporter.parse.log_message import ContextExited, ContextExiting
 
 REMEMBERED_SECONDS = 10.0
-"""How long those who have left are of interest."""
+MOST_REMEMBERED = 256
+"""How long those who have left are of interest, and how many of one daemon: more than fit into four servers."""
 
 REQUESTED_SECONDS = 10.0
 """Whoever leaves within this time after an operator had the server end it does so for that reason (measured: 6 ms)."""
@@ -138,4 +139,4 @@ def _with_client(daemon: Daemon, client: Client) -> Daemon:
 def _with(daemon: Daemon, leaving: Leaving) -> Daemon:
     if daemon.leavings.get(leaving.pid) == leaving:
         return daemon
-    return replace(daemon, leavings=latest(daemon.leavings, leaving.pid, leaving, MOST_CLIENTS))
+    return replace(daemon, leavings=latest(daemon.leavings, leaving.pid, leaving, MOST_REMEMBERED))

@@ -419,7 +419,7 @@ class TestBounds:
         """However long it lasts, and whatever the log goes on saying."""
         forged = [
             line
-            for pid in range(100_000, 103_000)
+            for pid in range(100_000, 101_500)
             for line in server_log(f"Client {{PID: {pid}, Context ID: 1}} exiting. Worker is in reset.", at=AT + 5.5)
         ]
         (incident,) = incidents(told(*block(A), *forged, start=UP))

@@ -4,8 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from exporter.core.clients import MOST_CLIENTS
-from exporter.core.leavings import REMEMBERED_SECONDS, REQUESTED_SECONDS
+from exporter.core.leavings import MOST_REMEMBERED, REMEMBERED_SECONDS, REQUESTED_SECONDS
 from exporter.model.event import EventName
 from exporter.model.observation import Observation
 from exporter.model.server import Leaving
@@ -170,8 +169,8 @@ class TestLeft:
 
     def test_no_more_are_remembered_than_a_daemon_can_have(self) -> None:
         """Whatever it writes."""
-        flood = (line for pid in range(1, MOST_CLIENTS + 50) for line in ends(pid=pid))
-        assert len(story(*flood).daemon.leavings) == MOST_CLIENTS
+        flood = (line for pid in range(1, MOST_REMEMBERED + 50) for line in ends(pid=pid))
+        assert len(story(*flood).daemon.leavings) == MOST_REMEMBERED
 
 
 class TestWhy:
