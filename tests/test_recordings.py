@@ -18,6 +18,9 @@ from tests.builders import DAEMON, MIB, RECORDINGS, Recorded, scenario
 LIMIT_ERROR, FAULT_ERROR = 46, 807
 """What CUDA tells a client that is turned away: all places taken; the server is in FAULT."""
 
+LAST_STATES = {"h200_crash_loop": (["initializing"],), "h200_stays_in_fault": (["fault"],)}
+"""Of those whose server does not become well."""
+
 every_recording = pytest.mark.parametrize("recorded", RECORDINGS, ids=repr)
 
 
@@ -52,7 +55,16 @@ def bypassers(recorded: Recorded) -> set[int]:
 
 
 def accepted(recorded: Recorded) -> set[int]:
+    """Nobody, of a daemon whose servers cannot start."""
+    if recorded.truth.get("fault_kind") == "crash-loop":
+        return set()
     return set(clients(recorded)) - set(recorded.truth["refused"]) - bypassers(recorded)
+
+
+def noticed(recorded: Recorded) -> set[int]:
+    """Bypassers are told by NVML, which is read every ten seconds: who lived shorter than that may be missed."""
+    lives = {pid: clients(recorded)[pid] for pid in bypassers(recorded)}
+    return {pid for pid, life in lives.items() if float(life.get("exited_at", "inf")) - float(life["started"]) > 12}  # type: ignore[arg-type]
 
 
 def servers_of_clients(recorded: Recorded) -> dict[int, set[int]]:
@@ -136,7 +148,7 @@ class TestClients:
     def test_exactly_those_beside_mps_are_called_bypassing_once(self, recorded: Recorded) -> None:
         """And nobody who is still starting, is refused, or has just left."""
         bypassing = recorded.story.of(EventName.PROCESS_BYPASSING)
-        assert pids(bypassing) == dict.fromkeys(bypassers(recorded), 1)
+        assert pids(bypassing) == dict.fromkeys(noticed(recorded), 1)
 
 
 @every_recording
@@ -157,7 +169,7 @@ class TestServersAndDaemons:
         states = [event.state for event in recorded.story.of(EventName.SERVER_STATE)]
         struck = struck_by_fault(recorded)
         assert states.count("fault") == struck
-        assert states[-1:] in ([], ["active"])
+        assert states[-1:] in LAST_STATES.get(recorded.name, ([], ["active"]))
 
     def test_a_fault_is_told_as_it_strikes(self, recorded: Recorded) -> None:
         """Within a second of the first victim's error."""
@@ -181,10 +193,11 @@ class TestServersAndDaemons:
         assert told == [EventName.DAEMON_UNRESPONSIVE, EventName.DAEMON_RESPONSIVE] * hung
 
     def test_every_line_of_the_log_is_recognised(self, recorded: Recorded) -> None:
-        """On the driver on which it was measured."""
+        """On the driver on which it was measured; but for the one line of a reply that has no stamp."""
         totals = recorded.story.daemon.totals
         assert sum(totals.log_lines.values()) == sum(seen["source"] == "log" for seen in recorded.raw)
-        assert not sum(totals.log_lines_unrecognized.values())
+        without_form = sum(seen["source"] == "log" and not seen["line"].startswith("[") for seen in recorded.raw)
+        assert sum(totals.log_lines_unrecognized.values()) == without_form
 
 
 RARE = (
