@@ -14,6 +14,7 @@ from benchmarks.measure import cpu, resident_mib
 from benchmarks.programs import Program, exporter
 from benchmarks.report import Figure, report
 from benchmarks.standin_node import StandInNode
+from exporter.pace import QUIET_SECONDS
 from exporter.sources.logs import FILES
 
 MOST_SECONDS = 1.0
@@ -24,7 +25,6 @@ MOST_GROWTH = 1.05
 
 STEP_SECONDS = 0.01
 POLL_SECONDS = 0.02
-SETTLED_SECONDS = 2.0
 PATIENCE_SECONDS = 60.0
 FAULT = 'cuda_mps_server_state{.*state="fault"} 1'
 READ, LOST = "cuda_mps_exporter_log_lines_total", "cuda_mps_exporter_log_lines_lost_total"
@@ -35,16 +35,19 @@ def main(words: Sequence[str] | None = None) -> int:
     parser = arguments.parser("flood", __doc__ or "", gpus=1, clients=8)
     parser.add_argument("--seconds", type=float, default=60.0, help="flood for so long (default: %(default)s)")
     parser.add_argument("--rate", type=int, default=10_000, help="lines a second (default: %(default)s)")
+    parser.add_argument(
+        "--settle", type=float, default=QUIET_SECONDS, help="begin when nothing was written for so long"
+    )
     told = parser.parse_args(words)
     if told.real:
         parser.error("nobody can have a real daemon write so much; this is for stand-ins alone")
     with StandInNode(told.gpus, told.clients) as node, exporter(node, told.flag) as program:
-        figures = list(_flooded(node, program, told.rate, told.seconds))
+        figures = list(_flooded(node, program, told.rate, told.seconds, told.settle))
     return report(f"A flood of {told.rate} lines a second: {node.title}", figures, told.json)
 
 
-def _flooded(node: StandInNode, program: Program, rate: int, seconds: float) -> Iterator[Figure]:
-    quiet = _unfollowed(node, program)
+def _flooded(node: StandInNode, program: Program, rate: int, seconds: float, settle: float) -> Iterator[Figure]:
+    quiet = _unfollowed(node, program, settle)
     before, began = cpu(program.pid), time.monotonic()
     memory = [resident_mib(program.pid)]
     write(node, rate, seconds / 2)
@@ -57,7 +60,7 @@ def _flooded(node: StandInNode, program: Program, rate: int, seconds: float) -> 
     caught_up, lines = time.monotonic() - ended, rate * seconds
     memory.append(resident_mib(program.pid))
     yield Figure(name="lines a second, as written", value=lines / (ended - began))
-    yield Figure(name="lines lost", value=written - _counted(program, READ) - quiet, most=0)
+    yield Figure(name="lines lost, or read twice", value=abs(written - _counted(program, READ) - quiet), most=0)
     yield Figure(name="lines told to be lost", value=_counted(program, LOST), most=0)
     yield Figure(name="the last line, after the flood's end", value=caught_up, unit="s", most=MOST_SECONDS)
     yield Figure(name="CPU", value=100 * used / (ended - began), unit="% of a core", most=MOST_PERCENT)
@@ -103,12 +106,12 @@ def _watched(node: StandInNode, program: Program) -> Iterator[list[float]]:
     seconds.append(float("inf"))
 
 
-def _unfollowed(node: StandInNode, program: Program) -> float:
+def _unfollowed(node: StandInNode, program: Program, settle: float) -> float:
     """How many lines there were before it began to follow the logs: once it has read all that were written since."""
     before, now = (-1.0, -1.0), (0.0, 0.0)
     while before != now:
         before = now
-        time.sleep(SETTLED_SECONDS)
+        time.sleep(settle)
         now = (_lines(node), _counted(program, READ))
     return now[0] - now[1]
 

@@ -7,17 +7,18 @@ import sys
 from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
+from typing import Any
 
 from prometheus_client import generate_latest
 
-from exporter import log, status
+from exporter import log
 from exporter.assembly import Assembly
 from exporter.clock import SystemClock
 from exporter.config import Config, Reloader, as_toml, build_config, parse_arguments, parse_duration
 from exporter.core.fold import fold, fold_all
 from exporter.cycle import Cycle
 from exporter.demo import Simulation
-from exporter.errors import ConfigError, ExporterError, ServiceError
+from exporter.errors import ConfigError, ExporterError, HistoryError, ServiceError
 from exporter.history import History
 from exporter.look import look
 from exporter.metrics.catalogue import NodeCollector
@@ -29,10 +30,11 @@ from exporter.service_socket import ask_service
 from exporter.signals import wishes
 from exporter.sources.eye import Eye, Inbox
 from exporter.sources.lookout import Lookout
-from exporter.store.archive import Archive
+from exporter.store.archive import Archive, read_history
 from exporter.store.writer import Writer
+from exporter.telling import incidents, status
+from exporter.telling.wanted import Wanted
 from exporter.view import View
-from exporter.wanted import Wanted
 from exporter.web import WebSecurity
 
 SERVICE_SECONDS = 30.0
@@ -109,13 +111,32 @@ def show_status(arguments: Namespace, config: Config) -> int:
 
 
 def show_incidents(arguments: Namespace, config: Config) -> int:
-    """List the faults of the last time, or tell all of one: as the running service knows them."""
+    """List the last faults, or tell all of one: as the running service knows them, or as it kept them."""
     wanted = Wanted(id=arguments.id, daemon=arguments.daemon, open=arguments.open, limit=arguments.limit)
     told = ask_service(config.runtime_directory, "incidents", SERVICE_SECONDS, as_json=arguments.json, **asdict(wanted))
     if told is None:
-        raise _no_service(config)
+        told = _kept_incidents(config, wanted, as_json=arguments.json)
+        print(
+            "no service runs: this is what one has kept; what is open may be over by now, and a PID be somebody else's",
+            file=sys.stderr,
+        )
     sys.stdout.write(told["text"])
     return int(told["exit_code"])
+
+
+def _kept_incidents(config: Config, wanted: Wanted, *, as_json: bool) -> Mapping[str, Any]:
+    try:
+        kept, _ = read_history(config.state_directory)
+    except HistoryError as error:
+        raise ServiceError(
+            f"no service answers in {config.runtime_directory}, and nothing that one has kept can be read: {error}"
+        ) from error
+    told = incidents.told(
+        kept, wanted, as_json=as_json, now=SystemClock().now(), directory_of=lambda _: None, watched=False
+    )
+    if "problem" in told:
+        raise ServiceError(told["problem"])
+    return told
 
 
 def pause(_arguments: Namespace, config: Config) -> int:
@@ -131,13 +152,9 @@ def resume(_arguments: Namespace, config: Config) -> int:
 def _command(config: Config, command: str) -> int:
     told = ask_service(config.runtime_directory, command, SERVICE_SECONDS)
     if told is None:
-        raise _no_service(config)
+        raise ServiceError(f"no service answers in {config.runtime_directory}; is it running?")
     print(told["said"])
     return 0
-
-
-def _no_service(config: Config) -> ServiceError:
-    return ServiceError(f"no service answers in {config.runtime_directory}; is it running?")
 
 
 def record(arguments: Namespace, config: Config) -> int:

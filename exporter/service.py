@@ -9,7 +9,7 @@ from typing import Any
 import structlog
 from prometheus_client import ProcessCollector
 
-from exporter import incidents, log, status
+from exporter import log
 from exporter.clock import Clock
 from exporter.config import Config, Reloader
 from exporter.cycle import Cycle
@@ -28,8 +28,9 @@ from exporter.sources.eye import Inbox
 from exporter.sources.lookout import Lookout
 from exporter.sources.nvml import Nvml
 from exporter.store.writer import Writer
-from exporter.view import View
-from exporter.wanted import Wanted
+from exporter.telling import incidents, status
+from exporter.telling.wanted import Wanted
+from exporter.view import View, directory_of
 from exporter.web import Api, Site, WebSecurity, WebServer, activated_listeners
 
 HEALTHY_SECONDS = 30.0
@@ -148,9 +149,7 @@ class Service:
         return {"problem": f"the cycle has stood still for {still_for:.0f} s: nothing that it knows is current"}
 
     def _directory_of(self, daemon: str) -> str | None:
-        """The pipe directory by which a daemon can be asked, with this machine's PIDs; None where there is none."""
-        known = self._cycle.node.daemons.get(daemon)
-        return None if known is None or known.elsewhere else known.pipe_directory
+        return directory_of(self._cycle.node, daemon)
 
     def _pause(self) -> Mapping[str, Any]:
         """Let go of the driver, so that its modules can be unloaded and GPUs reset."""

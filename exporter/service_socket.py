@@ -125,13 +125,21 @@ def ask_service(directory: Path, command: str, timeout: float, **arguments: Any)
             with contextlib.suppress(BrokenPipeError):
                 connection.sendall(json.dumps(request).encode() + b"\n")
             answer = json.loads(_line(connection, LONGEST_ANSWER))
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise ServiceError(f"{path}: the service does not answer {command}: {error}") from error
     if not isinstance(answer, dict):
         raise ServiceError(f"{path}: the service's answer to {command} is not understood")
+    answer = {key: _harmless(value) if isinstance(value, str) else value for key, value in answer.items()}
     if "problem" in answer:
         raise ServiceError(f"{path}: {answer['problem']}")
     return answer
+
+
+def _harmless(text: str) -> str:
+    """A text as it may go to a terminal, perhaps root's, whoever poses as the service there."""
+    if text.replace("\n", "").isprintable():
+        return text
+    return "".join(each if each == "\n" or each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in text)
 
 
 def _answers(path: Path) -> bool:

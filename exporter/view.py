@@ -8,8 +8,6 @@ from exporter.model.daemon import Daemon
 from exporter.model.node import Node
 from exporter.model.observation import DaemonName
 from exporter.model.server import Client, Server
-from exporter.parse.printable import LONGEST_TEXT as LONGEST_TEXT
-from exporter.parse.printable import printable as printable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,6 +1,7 @@
 """Makers of faults, as the core would have found them."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from exporter.model.incident import Ending, FaultKind, Incident, Refusal, Stay, Suspect, Tenant
@@ -81,4 +82,18 @@ def crowded(clients: int = 400, name: str = "train.py") -> Incident:
         blocking={pid: Stay(since=AT) for pid in pids},
         refused=tuple(Refusal(at=AT, pid=pid) for pid in range(5000, 5256)),
         refused_count=9000,
+    )
+
+
+def hostile(name: str) -> Incident:
+    """A fault in which everything that somebody else names is called this."""
+    bad = tenant(600, command=name, user=name, pod=name, workload=Workload(kind=WorkloadKind.POD, name=name))
+    return replace(
+        blocked(),
+        id=name,
+        daemon=name,
+        gpus=(name,),
+        xids=(XidSighting(at=AT, number=31, gpu=name, pid=600, name=name),),
+        tenants={600: bad, 601: bad},
+        suspects=(replace(suspect(600, 0.9, name), tenant=bad),),
     )

@@ -24,6 +24,8 @@ SCRIPTS: dict[str, Sequence[str]] = {
     "scrape": (*SMALL, "--requests=20", "--case=at rest", "--case=clients come and go"),
     "cpu": (*SMALL, "--seconds=1", "--settle=0"),
     "memory": (*SMALL, "--churn=80"),
+    "flood": (*SMALL, "--seconds=1", "--rate=2000", "--settle=1"),
+    "wake_up": ("--lines=5",),
     "throughput": ("--clients=2", AT_ONCE, "--pairs=2", "--seconds=0.2", "--settle=0"),
 }
 

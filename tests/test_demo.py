@@ -12,6 +12,7 @@ from exporter.core.fold import fold
 from exporter.demo import PAST_SECONDS, Simulation
 from exporter.metrics.catalogue import NodeCollector
 from exporter.model.event import Event, EventName
+from exporter.model.incident import Ending, FaultKind, Incident
 from exporter.model.node import Node
 from exporter.view import View
 from tests.builders import AT, Story
@@ -60,6 +61,12 @@ def events(seed: int) -> list[Event]:
     return [event for minute in hour(seed) for event in minute.events]
 
 
+def told_incidents(seed: int) -> list[Incident]:
+    """Those that are over."""
+    told = [event.incident for event in events(seed) if event.event is EventName.FAULT_RECOVERED]
+    return [incident for incident in told if incident is not None]
+
+
 def exposition(present: Node) -> str:
     return generate_latest(NodeCollector(View(present, client_min_age=15.0))).decode()
 
@@ -100,6 +107,30 @@ class TestAnHour:
             if name is EventName.DAEMON_LOST and at < AT + HOUR - PAST_SECONDS - 120:
                 returns = [when for when, whose, what in told if whose == daemon and what is EventName.DAEMON_UP]
                 assert any(at < when < at + 120 for when in returns)
+
+    def test_every_ten_minutes_there_is_a_fault_of_one_kind_or_the_other(self, seed: int) -> None:
+        """One of them soon after the demo has begun."""
+        openings = [event.at for event in events(seed) if event.event is EventName.FAULT]
+        assert 4 <= len(openings) <= 6
+        assert any(AT < at < AT + 2 * MINUTE for at in openings)
+        kinds = {incident.kind for incident in told_incidents(seed)}
+        assert kinds == {FaultKind.CLIENT_KILLED, FaultKind.MEMORY}
+
+    def test_a_fault_has_all_that_there_is_to_tell_of_one(self, seed: int) -> None:
+        """An Xid, those whom it hit, newcomers that were refused, and one that held up recovery for a minute."""
+        for incident in told_incidents(seed):
+            assert [xid.number for xid in incident.xids] == [31]
+            assert incident.affected_told
+            assert len(incident.affected) >= 2
+            assert len(incident.blocking) == 1
+            assert incident.ending is Ending.RECOVERED
+            assert MINUTE - 1 < (incident.seconds or 0.0) < MINUTE + 1
+        assert any(incident.refused for incident in told_incidents(seed))
+
+    def test_of_those_who_were_killed_at_work_one_stands_out_and_else_nobody(self, seed: int) -> None:
+        """So that a dashboard has both."""
+        for incident in told_incidents(seed):
+            assert (incident.suspect is not None) == (incident.kind is FaultKind.CLIENT_KILLED)
 
     def test_two_daemons_serve_three_gpus_to_several_owners(self, seed: int) -> None:
         """Over the hour, each GPU has clients."""

@@ -11,19 +11,23 @@ from exporter.model.daemon import RECOVERY_SECONDS, Recoveries
 from exporter.model.incident import Ending, FaultKind, Stay
 from exporter.model.node import Node
 from exporter.model.workload import WorkloadKind
-from exporter.view import LONGEST_TEXT, View
+from exporter.parse.printable import LONGEST_TEXT
+from exporter.view import View
 from tests.builders import (
     AT,
     DAEMON,
+    FAULT_BLOCK,
     POD,
     SERVER,
     held_up,
     idle,
     incident,
     look,
+    server_log,
     struck,
     suspect,
     tenant,
+    three_clients,
     told,
 )
 from tests.test_metrics import HOSTILE, by, complaints, families, openmetrics_of, samples, text_of, value
@@ -40,6 +44,13 @@ def info(present: Node) -> dict[str, str]:
     (sample,) = samples(present, INFO)
     assert sample.value == 1
     return sample.labels
+
+
+def recoveries(present: Node) -> dict[tuple[str, str | None], float]:
+    """The histogram, by the ends of its samples' names and by bound."""
+    return {
+        (each.name.removeprefix(RECOVERY), each.labels.get("le")): each.value for each in samples(present, RECOVERY)
+    }
 
 
 def test_before_any_fault_all_that_is_counted_is_there_at_0() -> None:
@@ -62,6 +73,22 @@ def test_what_was_counted_is_told() -> None:
     assert value(present, "cuda_mps_fault_affected_clients_total") == 5
     assert value(present, "cuda_mps_client_faults_contained_total") == 3
     assert value(present, "cuda_mps_server_crash_loops_total") == 1
+
+
+def test_a_fault_shows_as_soon_as_its_log_tells_of_it() -> None:
+    present = told(*server_log(*FAULT_BLOCK, at=AT + 30), start=three_clients()).node
+    assert value(present, "cuda_mps_faults_total") == 1
+    assert value(present, "cuda_mps_fault_last_timestamp_seconds") == AT + 30
+    assert value(present, "cuda_mps_fault_affected_clients_total") == 1
+    assert info(present)["incident"]
+    assert value(present, BLOCKING) == 0
+
+
+def test_a_fault_that_is_over_and_settled_has_its_time_and_its_owners() -> None:
+    over = server_log(*FAULT_BLOCK, "Destroy server context on device 0 (NVIDIA H200)", at=AT + 30)
+    present = told(*over, look(at=AT + 33), start=three_clients()).node
+    assert recoveries(present)["_count", None] == recoveries(present)["_bucket", "0.1"] == 1
+    assert by(present, AFFECTED, "workload") == {"alice": 1, "bob": 0}
 
 
 class TestInfo:
@@ -137,9 +164,7 @@ class TestRecovery:
         """Each bound with how many were no longer."""
         within = (2, 2, *(3,) * (len(RECOVERY_SECONDS) - 2))
         present = struck(fault_recoveries=Recoveries(within=within, count=4, seconds=2000.5))
-        found = {
-            (each.name.removeprefix(RECOVERY), each.labels.get("le")): each.value for each in samples(present, RECOVERY)
-        }
+        found = recoveries(present)
         assert found["_bucket", "0.1"] == found["_bucket", "0.25"] == 2
         assert found["_bucket", "0.5"] == found["_bucket", "1800.0"] == 3
         assert found["_bucket", "+Inf"] == found["_count", None] == 4

@@ -15,10 +15,12 @@ from exporter.service import HEALTHY_SECONDS, Service
 from exporter.sources.eye import Inbox
 from exporter.sources.lookout import Lookout
 from exporter.sources.nvml import Nvml
+from exporter.store.archive import Archive
+from exporter.store.retention import Retention
 from tests.builders import AT, node
 from tests.clocks import HandClock
-from tests.incidents import HOSTILE, blocked, crowded, ended
-from tests.test_incident_text import IN_WORDS, hostile
+from tests.incidents import HOSTILE, blocked, crowded, ended, hostile
+from tests.telling.test_incident_text import IN_WORDS
 
 Ask = Callable[..., tuple[int, str, str]]
 OTHER = "/run/nvidia/mps/other"
@@ -53,7 +55,8 @@ def ask(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Ask:
     """Runs the command: its exit code, and what it says on both streams."""
 
     def asked(*arguments: str) -> tuple[int, str, str]:
-        code = main(["incidents", "--config.file=", "--path.runtime-directory", str(tmp_path), *arguments])
+        places = ("--path.runtime-directory", str(tmp_path), "--path.state-directory", str(tmp_path))
+        code = main(["incidents", "--config.file=", *places, *arguments])
         said = capsys.readouterr()
         return code, said.out, said.err
 
@@ -153,10 +156,24 @@ def test_a_service_that_stands_still_does_not_tell_old_news(running: Running, as
     assert (code, "stood still" in problem) == (1, True)
 
 
-def test_where_no_service_runs_it_is_said(ask: Ask) -> None:
+def test_where_no_service_runs_and_none_has_kept_anything_it_is_said(ask: Ask) -> None:
     code, _, problem = ask()
 
     assert (code, "no service answers" in problem) == (1, True)
+
+
+def test_where_no_service_runs_what_one_has_kept_is_told_for_what_it_is(tmp_path: Path, ask: Ask) -> None:
+    archive = Archive(tmp_path, Retention(), HandClock(AT))
+    archive.open()
+    archive.write([ended(id="old"), blocked(id="new", detected_at=AT + 9)], [])
+    archive.close()
+
+    code, table, warning = ask()
+
+    assert (code, ids(table)) == (1, ["new", "old"])
+    assert "what is open may be over by now" in warning
+    assert ask("old")[0] == 0
+    assert ask("none")[0] == 1
 
 
 @pytest.mark.parametrize("arguments", [["--limit", "0"], ["--limit", "many"], ["--limit", "\u0661\u00b2"], ["a", "b"]])

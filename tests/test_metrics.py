@@ -14,7 +14,8 @@ from prometheus_client.samples import Sample
 from exporter.metrics.catalogue import CATALOGUE, NodeCollector
 from exporter.model.node import Node
 from exporter.model.observation import LogGap
-from exporter.view import LONGEST_TEXT, ConfigStatus, HistoryStatus, View
+from exporter.parse.printable import LONGEST_TEXT
+from exporter.view import ConfigStatus, HistoryStatus, View
 from tests.builders import (
     AT,
     CLIENT,

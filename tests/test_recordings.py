@@ -1,22 +1,30 @@
 """Every recording of real life replays, and tells what truly happened: no less, and nothing else."""
 
+import io
 import json
 import re
 import subprocess
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from exporter.cli import main
+from exporter.core.fold import fold_all
 from exporter.model.event import Event, EventName
+from exporter.model.server import Leaving
+from exporter.recording import Recording
 from tests.builders import DAEMON, MIB, RECORDINGS, Recorded, scenario
 
-LIMIT_ERROR, FAULT_ERROR = 46, 807
-"""What CUDA tells a client that is turned away: all places taken; the server is in FAULT."""
+LIMIT_ERROR, FAULT_ERROR, TERMINATED_ERROR = 46, 807, 810
+"""What CUDA tells a client that is turned away: all places taken; the server is in FAULT; or one that was ended."""
+
+EXITING = r"Client \{PID: (\d+), Context ID: \d+\} exiting\."
+FAULT_BEGINS = "Server is handling a fatal GPU error."
 
 LAST_STATES = {"h200_crash_loop": (["initializing"],), "h200_stays_in_fault": (["fault"],)}
 """Of those whose server does not become well."""
@@ -98,6 +106,16 @@ def servers_seen(recorded: Recorded) -> tuple[set[int], set[int]]:
     return ever, last
 
 
+@cache
+def leavings(recorded: Recorded) -> set[tuple[int, Leaving]]:
+    """Everybody who was ever seen to leave, as it was told at each moment."""
+    start = Recording(io.StringIO(recorded.text)).header.node()
+    seen: set[tuple[int, Leaving]] = set()
+    for node, _ in fold_all(start, recorded.observations):
+        seen.update((pid, each) for daemon in node.daemons.values() for pid, each in daemon.leavings.items())
+    return seen
+
+
 def struck_by_fault(recorded: Recorded) -> bool:
     """Whether a fatal GPU error took clients along, other than by the end of their server or daemon."""
     return "fault_kind" in recorded.truth and bool(recorded.truth["victims"])
@@ -149,6 +167,42 @@ class TestClients:
         """And nobody who is still starting, is refused, or has just left."""
         bypassing = recorded.story.of(EventName.PROCESS_BYPASSING)
         assert pids(bypassing) == dict.fromkeys(noticed(recorded), 1)
+
+
+@every_recording
+class TestLeaving:
+    """Who left, and how, as the log told moment by moment."""
+
+    def test_each_whose_contexts_ended_is_known_to_leave(self, recorded: Recorded) -> None:
+        """With the server that it was on; nobody else leaves."""
+        ended = {int(pid) for seen in recorded.raw for pid in re.findall(EXITING, seen.get("line", ""))}
+        assert {pid for pid, _ in leavings(recorded)} >= ended
+        assert {pid for pid, _ in leavings(recorded)} <= accepted(recorded)
+
+    def test_only_whom_an_operator_had_ended_was_terminated(self, recorded: Recorded) -> None:
+        """CUDA told that client so."""
+        terminated = {
+            pid
+            for pid, client in clients(recorded).items()
+            if any(error["cuda_error"] == TERMINATED_ERROR for error in client.get("cuda_errors") or ())  # type: ignore[attr-defined]
+        }
+        assert {pid for pid, leaving in leavings(recorded) if leaving.terminated} == terminated
+
+    def test_whoever_asserted_or_trapped_leaves_in_reset(self, recorded: Recorded) -> None:
+        """Their victims do not, nor does anybody else (measured)."""
+        in_reset = {pid for pid, leaving in leavings(recorded) if leaving.in_reset}
+        expected = {recorded.truth["culprit"]} if recorded.truth.get("fault_kind") in ("assert", "trap") else set()
+        assert in_reset == expected
+
+    def test_one_that_was_killed_in_mid_kernel_leaves_before_the_fault(self, recorded: Recorded) -> None:
+        """Its contexts end first."""
+        if recorded.truth.get("fault_kind") != "killed":
+            return
+        culprit = recorded.truth["culprit"]
+        (struck,) = [seen["line"][1:24] for seen in recorded.raw if FAULT_BEGINS in seen.get("line", "")]
+        seen = [leaving.stamp for pid, leaving in leavings(recorded) if pid == culprit]
+        assert seen
+        assert all(stamp < struck for stamp in seen)
 
 
 @every_recording
@@ -206,6 +260,8 @@ RARE = (
     (EventName.DAEMON_UNRESPONSIVE, {"control_hangs", "server_hangs"}),
     (EventName.DAEMON_RESPONSIVE, {"control_hangs", "server_hangs"}),
     (EventName.CLIENT_WAITING, {"other_user_waits"}),
+    (EventName.CLIENT_FAULT_CONTAINED, {"assert_contained"}),
+    (EventName.SERVER_CRASH_LOOP, set()),
     (EventName.PROCESS_BYPASSING, {"client_bypasses", "bypasser_faults", "control_killed"}),
 )
 
@@ -220,6 +276,12 @@ def test_a_rare_event_is_told_once_where_it_happened_and_nowhere_else(name: Even
 def test_the_other_users_client_is_the_one_that_waits() -> None:
     (waiting,) = scenario("other_user_waits").story.of(EventName.CLIENT_WAITING)
     assert waiting.pid == 6279
+
+
+def test_it_is_the_asserting_client_whose_fault_is_contained() -> None:
+    recorded = scenario("assert_contained")
+    (contained,) = recorded.story.of(EventName.CLIENT_FAULT_CONTAINED)
+    assert (contained.pid, contained.server) == (recorded.truth["culprit"], 1245)
 
 
 class TestLimits:

@@ -80,6 +80,36 @@ def test_status_is_what_the_service_knows(
     assert _questions(mps) > asked
 
 
+def test_a_fault_is_told_of_by_page_and_by_command(
+    serve: Serve, mps: MpsStandIn, nvml: NvmlStandIn, environment: dict[str, str], start: Starter
+) -> None:
+    mps.start()
+    nvml.write([Device()])
+    client = start().pid
+    mps.connect_and_wait(client)
+    exporter = serve()
+    exporter.shows(1, "cuda_mps_server_clients")
+    assert (run(environment, "incidents").returncode, exporter.page("/api/v1/incidents")["data"]) == (0, [])
+
+    mps.fault(client)
+
+    (told,) = eventually(lambda: _the_fault(exporter))
+    assert (told["server"], [each["pid"] for each in told["affected"]]) == (mps.server_pid, [client])
+    listed, in_words = run(environment, "incidents"), run(environment, "incidents", told["id"])
+    assert (listed.returncode, told["id"] in listed.stdout) == (1, True)
+    assert (in_words.returncode, f"PID {client} (" in in_words.stdout) == (1, True)
+    (event,) = exporter.page("/api/v1/events?event=fault")["data"]
+    assert event["incident"] == told["id"]
+
+
+def _the_fault(exporter: Exporter) -> list[dict[str, Any]]:
+    """The incident, once it is told whom it hit."""
+    found: list[dict[str, Any]] = exporter.page("/api/v1/incidents")["data"]
+    assert [each for each in found if each["affected"]]
+    assert exporter.page("/api/v1/events?event=fault")["data"]
+    return found
+
+
 def _questions(mps: MpsStandIn) -> int:
     return (mps.log_directory / "control.log").read_text().count("Cmd:")
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from exporter.errors import ServiceError
-from exporter.service_socket import NAME, ServiceSocket, ask_service
+from exporter.service_socket import NAME, Commands, ServiceSocket, ask_service
 
 PATIENCE = 5.0
 
@@ -18,10 +18,15 @@ def breaks() -> dict[str, object]:
     raise RuntimeError("a defect")
 
 
+def repeat(*, word: str, times: int) -> dict[str, object]:
+    return {"said": word * times}
+
+
 @pytest.fixture
 def directory(tmp_path: Path) -> Iterator[Path]:
     """Where a service answers."""
-    service = ServiceSocket(tmp_path, {"status": lambda: {"table": "all well"}, "break": breaks})
+    commands: Commands = {"status": lambda: {"table": "all well"}, "break": breaks, "repeat": repeat}
+    service = ServiceSocket(tmp_path, commands)
     service.open()
     yield tmp_path
     service.close()
@@ -39,6 +44,24 @@ def say(directory: Path, words: bytes) -> bytes:
 
 def test_a_command_is_answered(directory: Path) -> None:
     assert ask_service(directory, "status", PATIENCE) == {"table": "all well"}
+
+
+def test_a_command_may_have_arguments(directory: Path) -> None:
+    assert ask_service(directory, "repeat", PATIENCE, word="well", times=2) == {"said": "wellwell"}
+    assert say(directory, b'{"command": "repeat", "arguments": {}}\n').startswith(b'{"problem": "unexpected TypeError')
+
+
+def test_whoever_poses_as_the_service_does_not_rule_the_terminal(directory: Path) -> None:
+    """It may have less rights than who asks it."""
+    said = ask_service(directory, "repeat", PATIENCE, word="\x1b[2J\N{RIGHT-TO-LEFT OVERRIDE}a\n", times=1)
+    assert said == {"said": "\N{REPLACEMENT CHARACTER}[2J\N{REPLACEMENT CHARACTER}a\n"}
+
+
+def test_an_answer_that_is_too_deep_is_none(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is told, and nothing breaks."""
+    monkeypatch.setattr("exporter.service_socket._line", lambda *_: b"[" * 1_000_000)
+    with pytest.raises(ServiceError):
+        ask_service(directory, "status", PATIENCE)
 
 
 def test_no_service_no_answer(tmp_path: Path) -> None:
@@ -82,10 +105,13 @@ def test_a_directory_that_cannot_be_made_costs_the_socket_and_nothing_else(tmp_p
 
 @pytest.mark.parametrize(
     "words",
-    [b"", b"\n", b"status\n", b"[]\n", b"{}\n", b'{"command": 7}\n', b'{"command": []}\n', b"\xff\xfe\n", b"[" * 4096],
+    [
+        *(b"", b"\n", b"status\n", b"[]\n", b"{}\n", b'{"command": 7}\n', b'{"command": []}\n', b"\xff\xfe\n"),
+        *(b"[" * 4096, b'{"command": "status", "arguments": 7}\n', b'{"command": "status", "arguments": [7]}\n'),
+    ],
 )
 def test_what_is_no_command_is_told_which_there_are(directory: Path, words: bytes) -> None:
-    assert json.loads(say(directory, words)) == {"problem": "no such command; there are status, break"}
+    assert json.loads(say(directory, words)) == {"problem": "no such command; there are status, break, repeat"}
     assert ask_service(directory, "status", PATIENCE) == {"table": "all well"}
 
 

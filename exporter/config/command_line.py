@@ -66,7 +66,7 @@ def _add_incidents(commands: "Commands") -> None:
     parser = _command(
         commands,
         "incidents",
-        "list the faults of the last time: what broke, whom it hit, who may have done it, who holds up recovery",
+        "list the last faults: what broke, whom it hit, who may have done it, who holds up recovery",
     )
     parser.add_argument("id", metavar="ID", nargs="?", help="this one alone, with all that is known of it, in words")
     parser.add_argument("--json", action="store_true", help="as JSON, for programs")

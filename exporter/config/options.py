@@ -278,7 +278,7 @@ OPTIONS = (
         kind=_DIRECTORY,
         help="for what outlives this program: the history of incidents and events;"
         " STATE_DIRECTORY, which systemd sets, is the default where it is there",
-        commands=HISTORICAL,
+        commands=(*HISTORICAL, "incidents"),
         reloadable=False,
     ),
 )

@@ -33,17 +33,6 @@ def domains(node: Node, daemon: Daemon) -> Mapping[int, tuple[Domain, ...]]:
     return {server: tuple(_domains(placed)) for server, placed in by_server.items()}
 
 
-def domain_of(node: Node, daemon: Daemon, pid: int) -> Domain | None:
-    """The domain of one client; None where it is none, or cannot be told. Who wants several asks for them all."""
-    every = (each for here in domains(node, daemon).values() for each in here)
-    return next((each for each in every if pid in each.clients), None)
-
-
-def gpus_of(node: Node, daemon: Daemon, pid: int) -> Gpus | None:
-    """The GPUs on which a client is known to be, or to have been until a moment ago; None where none is known."""
-    return places(node, daemon, (pid,)).get(pid)
-
-
 def places(node: Node, daemon: Daemon, pids: Collection[int]) -> Mapping[int, Gpus]:
     """On which GPUs these are: as the log told, and as NVML sees them; else on the only one that the daemon has."""
     found = {pid: set(_logged(daemon, pid)) for pid in pids}

@@ -9,6 +9,7 @@ from exporter.core import (
     clients,
     deaths,
     gpus,
+    incident_events,
     incidents,
     leavings,
     life,
@@ -79,7 +80,7 @@ def fold_all(node: Node, observations: Iterable[Observation]) -> Iterator[Told]:
     node, explained = _every_daemon(node, lambda daemon: life.explain(daemon, node.at, force=True))
     node, faults = incidents.follow(last, node, explained, force=True)
     node, unclaimed = sightings.settle(node, force=True)
-    yield node, explained + faults + unclaimed + incidents.still_open(node)
+    yield node, explained + faults + unclaimed + incident_events.still_open(node)
 
 
 def _at(node: Node, at: float) -> Node:

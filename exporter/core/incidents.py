@@ -4,10 +4,11 @@ A server's log tells of one in a block of lines; where that cannot be read, its 
 after the fault (measured, R580), and evidence may come later than that.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from exporter.core import accounts, recovery, suspicion
+from exporter.core import accounts, incident_events, recovery, suspicion
 from exporter.core.block import is_same
 from exporter.core.case import gathered, opened
 from exporter.model.daemon import Daemon
@@ -17,10 +18,6 @@ from exporter.model.node import Node
 from exporter.model.server import RefusalReason, Server, ServerState
 
 Told = tuple[Node, tuple[Event, ...]]
-Step = tuple[Incident, tuple[Event, ...]]
-
-ANNOUNCED_SECONDS = 0.5
-"""How long the opening waits for the log to tell whom and what the fault hit."""
 
 SETTLED_SECONDS = 2.0
 """How late evidence may come: an Xid joins an incident that is no further from it."""
@@ -41,18 +38,31 @@ SUSPECTED_FROM = 0.5
 def follow(before: Node, node: Node, events: Iterable[Event], *, force: bool = False) -> Told:
     """Take what became known between two nodes to the incidents; with `force`, wait for nothing more."""
     news = tuple(events)
-    node = _found(before, node)
+    node = _found(before, _adopted(before, node))
     told: list[Event] = []
     for incident in [each for each in node.incidents.values() if not each.told]:
-        if force or _stirred(before, node, incident):
-            node, more = _advance(before, node, incident, news, force=force)
+        stirred = force or _stirred(before, node, incident)
+        if stirred or news:
+            node, more = _advance(before, node, incident, news, stirred=stirred, force=force)
             told.extend(more)
     return _forgotten(node), tuple(told)
 
 
-def still_open(node: Node) -> tuple[Event, ...]:
-    """What is to be told of the incidents that are open when a recording ends."""
-    return tuple(_event(node.at, EventName.FAULT_OPEN, each) for each in node.incidents.values() if each.open)
+def _adopted(before: Node, node: Node) -> Node:
+    """After a restart a daemon may have another name: a fault is of the daemon that has its server."""
+    if node.daemons is before.daemons:
+        return node
+    for orphan in [each for each in node.incidents.values() if not each.told and each.daemon not in node.daemons]:
+        home = next((name for name, daemon in node.daemons.items() if orphan.server in daemon.servers), None)
+        if home is not None and not _is_another_server(node, orphan):
+            node = _with(node, replace(orphan, daemon=home))
+    return node
+
+
+def _is_another_server(node: Node, incident: Incident) -> bool:
+    """Whether the process that has the server's PID now is known not to be the one that it was."""
+    process, ticks = node.processes.get(incident.server), incident.server_start_ticks
+    return process is not None and ticks is not None and process.start_ticks != ticks
 
 
 def _found(before: Node, node: Node) -> Node:
@@ -67,9 +77,12 @@ def _found(before: Node, node: Node) -> Node:
 def _found_on(node: Node, daemon: Daemon, server: Server) -> Node:
     """One fault is one incident: the block that tells of it, the state, and a second telling of either.
 
-    The state may be told before the block is read, and that it is well again too.
+    The state may be told before the block is read, and that it is well again too. A block from before the server was in
+    FAULT is an earlier fault's.
     """
-    block = server.block
+    if server.state is not ServerState.FAULT:
+        return node
+    block = server.block if server.block is not None and server.block.at >= (server.state_since or 0.0) else None
     of_server = [each for each in node.incidents.values() if (each.daemon, each.server) == (daemon.name, server.pid)]
     here = [each for each in of_server if each.open]
     if block is not None and not any(
@@ -80,7 +93,7 @@ def _found_on(node: Node, daemon: Daemon, server: Server) -> Node:
             return _with(node, replace(untold, block_stamp=block.stamp, ending=None, ended_at=None))
         if not here or _of_others(block.victims, here):
             return _opened(node, daemon, server)
-    elif server.state is ServerState.FAULT and not here:
+    elif not here:
         return _opened(node, daemon, replace(server, block=None))
     return node
 
@@ -92,7 +105,9 @@ def _of_others(victims: tuple[int, ...], incidents: Iterable[Incident]) -> bool:
 
 
 def _opened(node: Node, daemon: Daemon, server: Server) -> Node:
-    if sum(each.open for each in node.incidents.values()) >= MOST_OPEN:
+    """Beyond `MOST_OPEN` each daemon has one: what one of them says, true or not, hides no fault of another."""
+    here = [each.daemon for each in node.incidents.values() if each.open]
+    if len(here) >= MOST_OPEN and daemon.name in here:
         return node
     incident = opened(node, daemon, server)
     totals = replace(daemon.totals, faults=daemon.totals.faults + 1)
@@ -104,7 +119,7 @@ def _stirred(before: Node, node: Node, incident: Incident) -> bool:
     """Whether anything may be new of an incident: time that is up, or something that it hangs on."""
     if before.incidents.get(incident.id) is not incident or before.xids.recent is not node.xids.recent:
         return True
-    waits = (ANNOUNCED_SECONDS, recovery.BLOCKING_SECONDS, SETTLED_SECONDS)
+    waits = (incident_events.ANNOUNCED_SECONDS, recovery.BLOCKING_SECONDS, SETTLED_SECONDS)
     was, now = before.at - incident.detected_at, node.at - incident.detected_at
     if any(was < wait <= now for wait in waits) or before.deaths is not node.deaths:
         return True
@@ -112,24 +127,30 @@ def _stirred(before: Node, node: Node, incident: Incident) -> bool:
     if old is None or new is None:
         return True
     parts: tuple[Callable[[Daemon], object], ...] = (
-        lambda daemon: daemon.servers.get(incident.server),
+        lambda daemon: incident.server in daemon.servers,
+        lambda daemon: getattr(daemon.servers.get(incident.server), "state", None),
+        lambda daemon: getattr(daemon.servers.get(incident.server), "block", None),
         lambda daemon: daemon.clients,
         lambda daemon: daemon.leavings,
         lambda daemon: daemon.state,
-        lambda daemon: daemon.totals.refused,
+        lambda daemon: daemon.listed_at is None,
+        lambda daemon: recovery.asked_for_clients(daemon, incident),
     )
     return any(part(old) is not part(new) for part in parts)
 
 
-def _advance(before: Node, node: Node, incident: Incident, news: tuple[Event, ...], *, force: bool) -> Told:
-    """One incident, with what is new of it, and what is to be told of that."""
+def _advance(
+    before: Node, node: Node, incident: Incident, news: tuple[Event, ...], *, stirred: bool, force: bool
+) -> Told:
+    """One incident, with what is new of it, and what is to be told of that; refusals alone change nothing else."""
     was = incident
     incident = _refusing(incident, news)
-    incident = suspicion.judged(gathered(before, node, incident))
-    incident = _ended(node, recovery.held_up(node, incident))
+    if stirred:
+        incident = suspicion.judged(gathered(before, node, incident))
+        incident = _ended(node, recovery.held_up(node, incident))
     age = node.at - incident.detected_at
     incident = replace(incident, settled=incident.settled or force or age >= SETTLED_SECONDS)
-    incident, events = _telling(node.at, was, incident, force=force)
+    incident, events = incident_events.told(node.at, was, incident, force=force)
     node = _counted(node, was, incident)
     return (node if incident == was else _with(node, incident)), events
 
@@ -168,57 +189,18 @@ def _ended(node: Node, incident: Incident) -> Incident:
 
 
 def _ending_of_server(node: Node, daemon: Daemon, incident: Incident) -> Ending | None:
-    server, process = daemon.servers.get(incident.server), node.processes.get(incident.server)
-    replaced = (
-        process is not None
-        and incident.server_start_ticks is not None
-        and process.start_ticks != incident.server_start_ticks
-    )
-    if replaced or (server is None and daemon.listed_at is not None):
+    """A daemon that lists its servers lists this one; of one that is another by now, it is known that it went."""
+    server = daemon.servers.get(incident.server)
+    known_gone = daemon.listed_at is not None or incident.server in daemon.departed_servers
+    if _is_another_server(node, incident) or (server is None and known_gone):
         return Ending.SERVER_GONE
     well = server is not None and server.state not in (None, ServerState.FAULT)
     return Ending.RECOVERED if well else None
 
 
-def _telling(at: float, was: Incident, incident: Incident, *, force: bool) -> Step:
-    """The opening once its GPUs are known, each change that matters, the end once late evidence has had its time."""
-    events: list[Event] = []
-    if not incident.announced and _announceable(at, incident, force=force):
-        incident = replace(incident, announced=True)
-        events.append(_event(incident.detected_at, EventName.FAULT, incident))
-    over = not incident.open and incident.settled
-    if incident.announced and not over:
-        events.extend(
-            _event(at, EventName.FAULT_CHANGED, incident, reason=reason) for reason in _changes(was, incident)
-        )
-    if over:
-        incident = replace(incident, told=True)
-        events.append(_event(incident.ended_at or at, EventName.FAULT_RECOVERED, incident, reason=incident.ending))
-    return incident, tuple(events)
-
-
-def _announceable(at: float, incident: Incident, *, force: bool) -> bool:
-    told = incident.affected_told and bool(incident.gpus)
-    return told or force or not incident.open or at - incident.detected_at >= ANNOUNCED_SECONDS
-
-
-def _changes(was: Incident, incident: Incident) -> Iterable[str]:
-    """What a person who waits for recovery would want to hear."""
-    if incident.settled and (not was.settled or _likeliest(was) != _likeliest(incident)):
-        yield "suspects"
-    if was.blockers.keys() != incident.blockers.keys() and incident.open:
-        yield "blocking"
-    if incident.refused_count and not was.refused_count:
-        yield "refused"
-
-
-def _likeliest(incident: Incident) -> int | None:
-    return None if incident.suspect is None else incident.suspect.tenant.pid
-
-
 def _counted(node: Node, was: Incident, incident: Incident) -> Node:
     """Counters grow with what was added, so that none of it is counted twice."""
-    affected = len(set(incident.affected) - set(was.affected))
+    affected = len(_sure_affected(incident) - _sure_affected(was))
     daemon = node.daemons.get(incident.daemon)
     if daemon is not None and (affected or incident.told):
         totals = replace(daemon.totals, fault_affected=daemon.totals.fault_affected + affected)
@@ -233,8 +215,9 @@ def _counted(node: Node, was: Incident, incident: Incident) -> Node:
     return node
 
 
-def _event(at: float, name: EventName, incident: Incident, reason: str | None = None) -> Event:
-    return Event(at=at, event=name, daemon=incident.daemon, server=incident.server, incident=incident, reason=reason)
+def _sure_affected(incident: Incident) -> set[int]:
+    """What was inferred may yet give way to what the log tells."""
+    return set(incident.affected) if incident.affected_told or incident.settled else set()
 
 
 def _with(node: Node, incident: Incident) -> Node:
@@ -242,9 +225,17 @@ def _with(node: Node, incident: Incident) -> Node:
 
 
 def _forgotten(node: Node) -> Node:
+    """Of too many, the eldest of the daemons that have the most: none puts out another's."""
     over = [each for each in node.incidents.values() if each.told]
-    old = {each.id for each in over if node.at - (each.ended_at or 0.0) > REMEMBERED_SECONDS}
-    old |= {each.id for each in over[: max(0, len(over) - MOST_REMEMBERED)]}
-    if not old:
+    kept = [each for each in over if node.at - (each.ended_at or 0.0) <= REMEMBERED_SECONDS]
+    if len(kept) > MOST_REMEMBERED:
+        later: Counter[str] = Counter()
+        places: dict[str, int] = {}
+        for each in reversed(kept):
+            places[each.id] = later[each.daemon]
+            later[each.daemon] += 1
+        kept = sorted(kept, key=lambda each: places[each.id])[:MOST_REMEMBERED]
+    if len(kept) == len(over):
         return node
-    return replace(node, incidents={name: each for name, each in node.incidents.items() if name not in old})
+    forgotten = {each.id for each in over} - {each.id for each in kept}
+    return replace(node, incidents={name: each for name, each in node.incidents.items() if name not in forgotten})

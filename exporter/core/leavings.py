@@ -10,7 +10,8 @@ from exporter.core.step import Step, latest, quiet
 from exporter.model.daemon import Daemon
 from exporter.model.event import Event, EventName
 from exporter.model.server import Client, DepartureReason, Leaving, Server, ServerState
-from exporter.parse.log_message import ContextExiting
+from exporter.parse.log_line import LogEntry
+from exporter.parse.log_message import ContextExited, ContextExiting
 
 REMEMBERED_SECONDS = 10.0
 """How long those who have left are of interest."""
@@ -19,19 +20,22 @@ REQUESTED_SECONDS = 10.0
 """Whoever leaves within this time after an operator had the server end it does so for that reason (measured: 6 ms)."""
 
 
-def exit_requested(daemon: Daemon, at: float, pid: int) -> Daemon:
+def exit_requested(daemon: Daemon, at: float, server: int, pid: int) -> Daemon:
     """An operator has the server end a client."""
     client = daemon.clients.get(pid)
-    return daemon if client is None else _with_client(daemon, replace(client, exit_requested_at=at))
+    if client is None or client.server != server:
+        return daemon
+    return _with_client(daemon, replace(client, exit_requested_at=at))
 
 
-def context_exiting(daemon: Daemon, at: float, stamp: str, server: Server, said: ContextExiting) -> Step:
+def context_exiting(daemon: Daemon, at: float, entry: LogEntry, said: ContextExiting) -> Step:
     """One of a client's contexts ends; an event, once, where that is because of an error of its own that it alone has.
 
     A device-side assert is such a one (measured, R580). In a fault, all that says is how its client left.
     """
+    server = daemon.servers[entry.pid]
     news = said.in_reset and not _was_in_reset(daemon, said.pid) and not _is_hit(daemon, server, said.pid)
-    daemon = _context_ended(daemon, at, stamp, server.pid, said)
+    daemon = _context_ended(daemon, at, entry, said)
     if not news or said.pid == 0:
         return quiet(daemon)
     totals = replace(daemon.totals, faults_contained=daemon.totals.faults_contained + 1)
@@ -40,23 +44,21 @@ def context_exiting(daemon: Daemon, at: float, stamp: str, server: Server, said:
     return replace(daemon, totals=totals), (event,)
 
 
-def context_exited(daemon: Daemon, at: float, stamp: str, server: int, pid: int, context: int) -> Step:
+def context_exited(daemon: Daemon, at: float, entry: LogEntry, said: ContextExited) -> Step:
     """One of a client's contexts has ended, as up to R565: with the last one that is known, the client has left."""
-    client = daemon.clients.get(pid)
-    daemon = _context_ended(daemon, at, stamp, server, ContextExiting(pid, context, in_reset=False))
-    if client is None or client.server != server or daemon.clients[pid].contexts:
+    client = daemon.clients.get(said.pid)
+    daemon = _context_ended(daemon, at, entry, ContextExiting(said.pid, said.context, in_reset=False))
+    if client is None or client.server != entry.pid or daemon.clients[said.pid].contexts:
         return quiet(daemon)
-    return disconnect(disconnected(daemon, at, stamp, server, pid), at, pid, DepartureReason.EXIT)
+    return disconnect(disconnected(daemon, at, entry, said.pid), at, said.pid, DepartureReason.EXIT)
 
 
-def disconnected(daemon: Daemon, at: float, stamp: str, server: int, pid: int) -> Daemon:
+def disconnected(daemon: Daemon, at: float, entry: LogEntry, pid: int) -> Daemon:
     """A client's process has left: so have its contexts, of which the log may tell only then (measured, R580)."""
-    client, known = _known(daemon, pid), daemon.leavings.get(pid)
-    if known is None and client is not None and client.server == server:
-        known = _leaving(client, at, stamp)
-    if known is None or known.server != server or known.disconnected_stamp is not None:
+    client = _known(daemon, pid)
+    if pid in daemon.leavings or client is None or client.server != entry.pid:
         return daemon
-    return _with(daemon, replace(known, disconnected_stamp=stamp))
+    return _with(daemon, _leaving(client, at, entry.stamp))
 
 
 def forget(daemon: Daemon, at: float) -> Daemon:
@@ -68,19 +70,17 @@ def forget(daemon: Daemon, at: float) -> Daemon:
     return replace(daemon, leavings=leavings, parted=parted)
 
 
-def _context_ended(daemon: Daemon, at: float, stamp: str, server: int, said: ContextExiting) -> Daemon:
+def _context_ended(daemon: Daemon, at: float, entry: LogEntry, said: ContextExiting) -> Daemon:
     """With the last context that is known a client has left; it may be that it was not known at all."""
-    known = _known(daemon, said.pid)
-    client = known or Client(pid=said.pid, server=server, connected_at=at)
-    if said.pid == 0 or client.server != server:
+    client = _known(daemon, said.pid) or Client(pid=said.pid, server=entry.pid, connected_at=at)
+    if said.pid == 0 or client.server != entry.pid:
         return daemon
     in_reset = client.in_reset or said.in_reset
     client = replace(client, contexts=client.contexts - {said.context}, in_reset=in_reset)
     daemon = _with_client(daemon, client)
     if client.contexts:
         return daemon
-    leaving = replace(_leaving(client, at, stamp), connected_at=None if known is None else client.connected_at)
-    return _with(daemon, _later(daemon.leavings.get(said.pid), leaving))
+    return _with(daemon, _later(daemon.leavings.get(said.pid), _leaving(client, at, entry.stamp)))
 
 
 def _leaving(client: Client, at: float, stamp: str) -> Leaving:
@@ -91,7 +91,6 @@ def _leaving(client: Client, at: float, stamp: str) -> Leaving:
         at=at,
         stamp=stamp,
         gpus=client.gpus,
-        connected_at=client.connected_at,
         in_reset=client.in_reset,
         terminated=asked_at is not None and at - asked_at <= REQUESTED_SECONDS,
     )
@@ -101,12 +100,9 @@ def _later(known: Leaving | None, leaving: Leaving) -> Leaving:
     """What both say of one leaving: it was over with the last context of which the log told."""
     if known is None or known.server != leaving.server:
         return leaving
-    last = known if leaving.stamp <= known.stamp else leaving
     return replace(
-        last,
+        known if leaving.stamp <= known.stamp else leaving,
         gpus=known.gpus | leaving.gpus,
-        connected_at=leaving.connected_at if known.connected_at is None else known.connected_at,
-        disconnected_stamp=known.disconnected_stamp,
         in_reset=known.in_reset or leaving.in_reset,
         terminated=known.terminated or leaving.terminated,
     )

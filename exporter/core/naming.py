@@ -22,10 +22,19 @@ def daemon_found(node: Node, seen: DaemonFound) -> Node:
     if known is None:
         known = Daemon(name=seen.daemon, pipe_directory="", log_directory="", named_by=by)
     elif there is not None and there.name != seen.daemon and _outweighs(by, there):
-        others = {name: daemon for name, daemon in node.daemons.items() if name != there.name}
-        node, known = replace(node, daemons=others), replace(there, name=seen.daemon)
+        node, known = _without(node, there, seen.daemon), replace(there, name=seen.daemon)
     daemon = _told(known, seen, by) if by.weight >= known.named_by.weight else _added(known, seen)
     return _with(node, replace(daemon, heard_at=node.at))
+
+
+def _without(node: Node, daemon: Daemon, name: str) -> Node:
+    """The node without a daemon that gets another name; its faults are of that name from now on."""
+    others = {known: each for known, each in node.daemons.items() if known != daemon.name}
+    incidents = {
+        id_: replace(each, daemon=name) if each.daemon == daemon.name and not each.told else each
+        for id_, each in node.incidents.items()
+    }
+    return replace(node, daemons=others, incidents=incidents)
 
 
 def _teller(seen: DaemonFound) -> NamedBy:

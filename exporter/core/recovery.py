@@ -12,7 +12,6 @@ from exporter.parse.log_line import seconds_between
 BLOCKING_SECONDS = 1.0
 """Those who exit when they get the error are gone within this time, so that whoever is still there holds it up."""
 
-
 AGREEING_SECONDS = 2.0
 """Two clocks that tell of the same time differ by no more: the log is read a moment after it is written."""
 
@@ -35,8 +34,13 @@ def held_up(node: Node, incident: Incident) -> Incident:
 
 def _clients_known(daemon: Daemon, incident: Incident) -> bool:
     """Of a server that is met again after a restart, it is not known at first who its clients are."""
-    told = f"{LIST_CLIENTS} {incident.server}" in daemon.asked
+    told = asked_for_clients(daemon, incident)
     return told or any(client.server == incident.server for client in daemon.clients.values())
+
+
+def asked_for_clients(daemon: Daemon, incident: Incident) -> bool:
+    """Whether the daemon was lately asked who the server's clients are."""
+    return f"{LIST_CLIENTS} {incident.server}" in daemon.asked
 
 
 def _is_here(daemon: Daemon, incident: Incident, pid: int) -> bool:

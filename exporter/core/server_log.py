@@ -6,9 +6,10 @@ from exporter.core import block, clients, contexts, leavings, limits, servers
 from exporter.core.step import Step, chain, quiet
 from exporter.core.translate import Pids
 from exporter.model.daemon import Daemon
-from exporter.model.server import DepartureReason, RefusalReason, ServerState
+from exporter.model.server import DepartureReason, RefusalReason, Server, ServerState
 from exporter.parse import log_message as said
 from exporter.parse.log_line import LogEntry
+from exporter.parse.log_message import ClientConnecting
 
 NOT_READY = 807
 """CUDA_ERROR_MPS_SERVER_NOT_READY: the server is in FAULT."""
@@ -27,7 +28,7 @@ def read(daemon: Daemon, at: float, entry: LogEntry, pids: Pids) -> Step:
                 lambda daemon: _client_active(daemon, at, entry.pid, pid, context),
             )
         case said.ClientDisconnected(pid):
-            left = leavings.disconnected(_settled(daemon, entry.pid, pid), at, entry.stamp, entry.pid, pid)
+            left = leavings.disconnected(_settled(daemon, entry.pid, pid), at, entry, pid)
             return clients.disconnect(left, at, pid, DepartureReason.EXIT)
         case _ if entry.pid in daemon.servers:
             return _known_server_says(daemon, at, entry, pids)
@@ -65,15 +66,12 @@ def _known_server_says(daemon: Daemon, at: float, entry: LogEntry, pids: Pids) -
     known = daemon.servers.get(pid)
     if known is None:
         return quiet(daemon)
-    server = block.read(known, at, entry.stamp, message, pids)
+    server = block.read(known, at, entry, pids)
     daemon = daemon if server is known else servers.with_server(daemon, server)
     match message:
         case said.ClientConnecting(client, context):
             daemon = clients.dequeue(daemon, client)
-            server = contexts.begun(server, client, context)
-            if context > 0 and len(server.connecting) < clients.MOST_CLIENTS:
-                server = replace(server, connecting=server.connecting | {client})
-            return quiet(servers.with_server(daemon, server))
+            return quiet(servers.with_server(daemon, _connecting(contexts.begun(server, client, context), message)))
         case said.ClientLimitReached(limit):
             daemon = servers.with_server(daemon, replace(server, clients_limit=limit))
             (only,) = server.connecting if len(server.connecting) == 1 else (None,)
@@ -86,12 +84,12 @@ def _known_server_says(daemon: Daemon, at: float, entry: LogEntry, pids: Pids) -
         case said.ClientRejected(client, status):
             reason = RefusalReason.FAULT if status == NOT_READY else RefusalReason.OTHER
             return clients.refuse(daemon, at, pid, client, reason)
-        case said.ContextExited(client, context):
-            return leavings.context_exited(daemon, at, entry.stamp, pid, client, context)
+        case said.ContextExited():
+            return leavings.context_exited(daemon, at, entry, message)
         case said.ContextExiting():
-            return leavings.context_exiting(daemon, at, entry.stamp, server, message)
+            return leavings.context_exiting(daemon, at, entry, message)
         case said.ExitRequested(client):
-            return quiet(leavings.exit_requested(daemon, at, client))
+            return quiet(leavings.exit_requested(daemon, at, pid, client))
         case said.DeviceAssociated(gpu):
             return quiet(servers.with_server(daemon, contexts.placed(server, gpu)))
         case said.ThreadsTold(percentage):
@@ -107,6 +105,13 @@ def _known_server_says(daemon: Daemon, at: float, entry: LogEntry, pids: Pids) -
             return servers.enter(daemon, at, pid, ServerState.ACTIVE)
         case _:
             return quiet(daemon)
+
+
+def _connecting(server: Server, said: ClientConnecting) -> Server:
+    """It is yet to be decided whether a client is let in; its control connection, context 0, always is."""
+    if said.context <= 0 or len(server.connecting) >= clients.MOST_CLIENTS:
+        return server
+    return replace(server, connecting=server.connecting | {said.pid})
 
 
 def _device_reset(daemon: Daemon, at: float, pid: int, left: frozenset[int]) -> Step:

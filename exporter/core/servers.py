@@ -46,7 +46,7 @@ def end(daemon: Daemon, at: float, pid: int, reason: DepartureReason = Departure
     """A server has gone, and its clients with it; nothing where it was not known."""
     if pid not in daemon.servers:
         return quiet(daemon)
-    server = daemon.servers[pid]
+    server, served = daemon.servers[pid], any(client.server == pid for client in daemon.clients.values())
     exited = Event(at=at, event=EventName.SERVER_EXITED, daemon=daemon.name, server=pid)
     ended = chain(
         disconnect_all(daemon, at, reason, server=pid),
@@ -59,7 +59,7 @@ def end(daemon: Daemon, at: float, pid: int, reason: DepartureReason = Departure
             (exited,),
         ),
     )
-    if reason is not DepartureReason.SERVER_GONE:
+    if served or reason is not DepartureReason.SERVER_GONE:
         return ended
     return chain(ended, lambda daemon: crash_loop.exited(daemon, at, server))
 

@@ -6,6 +6,7 @@ encountered a fatal GPU error tells more than chance (measured, R580): they name
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from typing import NamedTuple
 
 from exporter.core import calibration
 from exporter.model.clues import Vanished
@@ -22,6 +23,18 @@ ILLEGAL_ADDRESS = 31
 
 LEAST = 0.05
 MOST_SUSPECTS = 16
+"""A suspicion that is less is none; and of more suspects, the likeliest are told."""
+
+
+class Blame(NamedTuple):
+    """How sure it is that somebody did it, 0 to 1, and why, in words."""
+
+    confidence: float
+    evidence: tuple[str, ...]
+
+
+Blamed = Mapping[int, Blame]
+"""By PID."""
 
 
 def judged(incident: Incident) -> Incident:
@@ -30,11 +43,13 @@ def judged(incident: Incident) -> Incident:
         return replace(incident, kind=FaultKind.HARDWARE, suspects=())
     gone = _cut_off(incident)
     blamed = _blamed(incident, gone)
-    ranked = sorted(blamed.items(), key=lambda each: (-each[1][0], -len(each[1][1]), each[0]))
+    ranked = sorted(blamed, key=lambda pid: (-blamed[pid].confidence, -len(blamed[pid].evidence), pid))
     suspects = (
-        Suspect(tenant=incident.tenants[pid], confidence=round(confidence, 2), evidence=evidence)
-        for pid, (confidence, evidence) in ranked
-        if pid in incident.tenants and confidence >= LEAST
+        Suspect(
+            tenant=incident.tenants[pid], confidence=round(blamed[pid].confidence, 2), evidence=blamed[pid].evidence
+        )
+        for pid in ranked
+        if pid in incident.tenants and blamed[pid].confidence >= LEAST
     )
     incident = replace(incident, suspects=tuple(suspects)[:MOST_SUSPECTS])
     return replace(incident, kind=_kind(incident, gone))
@@ -70,24 +85,21 @@ def _cut_off(incident: Incident) -> Mapping[int, Vanished]:
     }
 
 
-Blame = Mapping[int, tuple[float, tuple[str, ...]]]
-
-
-def _blamed(incident: Incident, gone: Mapping[int, Vanished]) -> Blame:
+def _blamed(incident: Incident, gone: Mapping[int, Vanished]) -> Blamed:
     in_reset = [pid for pid in incident.clues.in_reset if pid in incident.affected]
     if in_reset and incident.clues.named is None and ILLEGAL_ADDRESS not in _numbers(incident):
         sure = calibration.IN_RESET.confidence
         why = f"its worker was in reset when it left, as of one that trapped ({_in_trials(calibration.IN_RESET)})"
-        return {**_rest(incident, 1 - sure, in_reset), **{pid: (sure / len(in_reset), (why,)) for pid in in_reset}}
+        return {**_rest(incident, 1 - sure, in_reset), **{pid: Blame(sure / len(in_reset), (why,)) for pid in in_reset}}
     if gone and (_lost_its_instructions(incident) or not _accesses(incident)):
         return _gone_blamed(incident, gone)
     return _rest(incident, 1.0, ())
 
 
-def _gone_blamed(incident: Incident, gone: Mapping[int, Vanished]) -> Blame:
+def _gone_blamed(incident: Incident, gone: Mapping[int, Vanished]) -> Blamed:
     lost = _lost_its_instructions(incident)
     sure = _shared(gone, calibration.CUT_OFF.confidence) if lost else _by_chance(gone)
-    blamed = {pid: (sure[pid], tuple(_why_gone(each, lost=lost, among=len(gone)))) for pid, each in gone.items()}
+    blamed = {pid: Blame(sure[pid], tuple(_why_gone(each, lost=lost, among=len(gone)))) for pid, each in gone.items()}
     return {**_rest(incident, 1 - sum(sure.values()), ()), **blamed}
 
 
@@ -129,13 +141,13 @@ def _why_gone(vanished: Vanished, *, lost: bool, among: int) -> Iterable[str]:
         yield f"it exited with code {vanished.exit_code}"
 
 
-def _rest(incident: Incident, left: float, others: Iterable[int]) -> Blame:
+def _rest(incident: Incident, left: float, others: Iterable[int]) -> Blamed:
     """What is left of the blame is anybody's, in equal parts: nothing that is told of them says more."""
     anybody = [pid for pid in incident.affected if pid not in set(others)]
     if not anybody or left <= 0:
         return {}
     share = min(left / len(anybody), calibration.ALONE)
-    return {pid: (share, tuple(_why_anybody(incident, pid))) for pid in anybody}
+    return {pid: Blame(share, tuple(_why_anybody(incident, pid))) for pid in anybody}
 
 
 def _why_anybody(incident: Incident, pid: int) -> Iterable[str]:

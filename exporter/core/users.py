@@ -3,7 +3,7 @@
 So an ordinary user's daemon, or what poses as one, does not make anybody else's process its client.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from exporter.core import block, clients, servers
@@ -36,13 +36,20 @@ def named(daemon: Daemon) -> set[int]:
     return set().union(hit, *here, *gone)
 
 
+def of_others(daemon: Daemon, pids: Collection[int], processes: Mapping[int, ProcessReading]) -> frozenset[int]:
+    """Those of these who are known to be somebody else's than the one user's that it may serve."""
+    uid = only_user(daemon)
+    if uid is None:
+        return frozenset()
+    return frozenset(pid for pid in pids if pid in processes and processes[pid].uid not in (None, uid))
+
+
 def served(step: Step, at: float, processes: Mapping[int, ProcessReading]) -> Step:
     """The daemon without those who are known to be somebody else's: they leave, and are not remembered as its own."""
     daemon = step[0]
-    uid = only_user(daemon)
-    if uid is None:
+    if only_user(daemon) is None:
         return step
-    others = [pid for pid in sorted(named(daemon) & processes.keys()) if processes[pid].uid not in (None, uid)]
+    others = sorted(of_others(daemon, named(daemon), processes))
     return chain(step, lambda daemon: for_each(daemon, others, lambda daemon, pid: _disown(daemon, at, pid)))
 
 

@@ -7,7 +7,8 @@ from typing import Any
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.utils import floatToGoString
 
-from exporter.view import View, printable
+from exporter.parse.printable import printable
+from exporter.view import View
 
 Labels = tuple[str, ...]
 Samples = Iterable[tuple[Labels, float]]

@@ -9,7 +9,8 @@ from exporter.metrics.family import Labels, Samples, counter, gauge
 from exporter.model.daemon import Daemon
 from exporter.model.server import Client
 from exporter.model.workload import Account
-from exporter.view import View, printable
+from exporter.parse.printable import printable
+from exporter.view import View
 
 
 def _owned(view: View) -> Iterable[tuple[Daemon, Client, Labels]]:

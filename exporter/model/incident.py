@@ -87,7 +87,8 @@ class Incident:
     those of the affected who have let go, `blocking` those who had not for a while. `refused` are the first newcomers
     that were turned away, `refused_count` is how many were.
 
-    `settled` says that evidence which comes late has had its time. `ending` and `ended_at` are None while the server is
+    `unseen_since` is since when its daemon has not been known at all. `announced` says that its opening has been told,
+    and `settled` that evidence which comes late has had its time. `ending` and `ended_at` are None while the server is
     in FAULT; `told` says that the incident's end has been told, after which nothing changes.
     """
 

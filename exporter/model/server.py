@@ -52,12 +52,10 @@ class Client:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leaving:
-    """A client whose contexts have all ended, lately. The stamps are the log's own times, which order its lines.
+    """A client whose contexts have all ended, lately. The stamp is the log's own time, which orders its lines.
 
-    `stamp` is when the last of them ended. `disconnected_stamp` is when its process had left too, None where that was
-    not told: after a SIGKILL with a kernel in flight, the fault comes first (measured, R580). Up to R565 the log does
-    not tell the two apart. `in_reset` says that the server called its worker in reset, and `terminated` that an
-    operator had the server end it.
+    `stamp` is when the last of them ended, `at` when that was read. `in_reset` says that the server called its worker
+    in reset, and `terminated` that an operator had the server end it.
     """
 
     pid: int
@@ -65,8 +63,6 @@ class Leaving:
     at: float
     stamp: str
     gpus: frozenset[GpuUuid] = frozenset()
-    connected_at: float | None = None
-    disconnected_stamp: str | None = None
     in_reset: bool = False
     terminated: bool = False
 
@@ -93,8 +89,8 @@ class FaultBlock:
     """What a server's log told of its last fault, as far as it was read. `stamp` is the log's own time of its begin.
 
     `named` is the client of whom it said `encountered a fatal GPU error`, for memory faults alone: not always the
-    culprit. `torn` has the clients to be torn down, `victims` those with a sticky error set; `listing` is the list that
-    is being written, and `victims_follow` says that the list of victims has begun.
+    culprit. `torn` has the clients to be torn down, `victims` those with a sticky error set, `devices` the daemon's
+    ordinals of those to be reset; `listing` is the list that is being written.
     """
 
     at: float
@@ -104,7 +100,6 @@ class FaultBlock:
     devices: frozenset[int] = frozenset()
     victims: tuple[int, ...] = ()
     listing: Listing = Listing.NOTHING
-    victims_follow: bool = False
 
     @property
     def begin(self) -> tuple[float, str]:

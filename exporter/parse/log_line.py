@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from exporter.parse import daemon_lines, echoed_lines, server_lines
 from exporter.parse.log_message import Message, Unrecognized
 
+DAEMON_ROLE = "Control"
+
 
 @dataclass(frozen=True, slots=True)
 class LogEntry:
@@ -26,14 +28,16 @@ class LogEntry:
     @property
     def by_daemon(self) -> bool:
         """Whether the control daemon wrote it, not a server."""
-        return self.role == "Control"
+        return self.role == DAEMON_ROLE
 
 
 _LINE = re.compile(
     r"\[(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}) ([A-Za-z][A-Za-z ]{0,30}?) +(\d{1,10})\] ?(.*)", re.DOTALL
 )
 _OLD_PREFIX = re.compile(r"(?:Volta MPS Server|Volta MPS|MPS Server): ")
-_RULES = (*server_lines.RULES, *daemon_lines.RULES, *echoed_lines.RULES)
+_OF_A_SERVER = (*server_lines.RULES, *daemon_lines.RULES, *echoed_lines.RULES)
+_OF_A_DAEMON = (*daemon_lines.RULES, *echoed_lines.RULES, *server_lines.RULES)
+"""All rules, for old lines are not always written by whom one would think; those that are likely to fit come first."""
 
 
 def parse_line(line: str) -> LogEntry | None:
@@ -42,7 +46,7 @@ def parse_line(line: str) -> LogEntry | None:
     if found is None:
         return None
     stamp, role, pid, text = found.groups()
-    return LogEntry(role, int(pid), parse_message(text), stamp)
+    return LogEntry(role, int(pid), parse_message(text, by_daemon=role == DAEMON_ROLE), stamp)
 
 
 def seconds_between(earlier: str, later: str) -> float:
@@ -55,10 +59,10 @@ def _seconds_of_day(stamp: str) -> float:
     return int(stamp[11:13]) * 3600 + int(stamp[14:16]) * 60 + float(stamp[17:23])
 
 
-def parse_message(text: str) -> Message:
+def parse_message(text: str, *, by_daemon: bool = False) -> Message:
     """Read what stands behind a line's stamp."""
     text = _OLD_PREFIX.sub("", text, count=1) if ": " in text[:20] else text
-    for pattern, build in _RULES:
+    for pattern, build in _OF_A_DAEMON if by_daemon else _OF_A_SERVER:
         found = pattern.fullmatch(text)
         if found is not None:
             return build(found.groups())

@@ -84,6 +84,7 @@ RULES: tuple[Rule, ...] = (
     # A server that could not start, or ran out of files; the daemon tells of its exit (2013 to 2026).
     noise(
         r"(?:MPS server )?failed to start(?: : .{1,200})?",
+        r"Driver initialization failed with: .{1,200}",
         r"MPS is only supported on .{1,200}",
         r"Invalid CUDA_VISIBLE_DEVICES.{0,400}",
         r"Driver initialization failed with: .{1,200}",

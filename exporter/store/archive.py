@@ -23,8 +23,11 @@ FILE, LOCK = "history.sqlite", "history.lock"
 MIGRATIONS = (incident_table.TABLE + event_table.TABLE,)
 """Each is what one version added; what was released is never changed."""
 
-LOADED_EVENTS = 1000
-"""How many events a start takes into memory; the file may have more."""
+LOADED_INCIDENTS, LOADED_EVENTS = 256, 1000
+"""How many of each a start takes into memory; the file may have more. A start waits for them."""
+
+READ_INCIDENTS, READ_EVENTS = 10_000, 100_000
+"""How many of each somebody else reads: as many as may be kept."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +66,7 @@ class Archive:
             self._lock = _locked(self._directory / LOCK)
             self._connection = open_database(self._file, MIGRATIONS)
             self._identity = _identity(self._file)
-            return _loaded(self._connection, LOADED_EVENTS)
+            return _loaded(self._connection, LOADED_INCIDENTS, LOADED_EVENTS)
         except BaseException:
             self.close()
             raise
@@ -102,18 +105,17 @@ class Archive:
 def read_history(path: Path) -> tuple[tuple[Incident, ...], tuple[Event, ...]]:
     """Incidents and events of a state directory, or of a file of one, the newest first, also while it is written.
 
-    HistoryError where there are none to be read.
+    Whoever wrote it may have less rights than who reads it. HistoryError where there are none to be read.
     """
     file = path
     try:
         file = path / FILE if path.is_dir() else path
-        file.stat()
         connection = read_database(file)
         try:
             version = version_of(connection)
             if version > len(MIGRATIONS):
                 raise HistoryError(f"{file}: a later version of this program wrote it; that one can read it")
-            remembered = _loaded(connection, -1) if version else Remembered()
+            remembered = _loaded(connection, READ_INCIDENTS, READ_EVENTS) if version else Remembered()
         finally:
             connection.close()
     except OSError as error:
@@ -123,8 +125,8 @@ def read_history(path: Path) -> tuple[tuple[Incident, ...], tuple[Event, ...]]:
     return remembered.incidents, remembered.events
 
 
-def _loaded(connection: sqlite3.Connection, most_events: int) -> Remembered:
-    incidents, unread = incident_table.load(connection)
+def _loaded(connection: sqlite3.Connection, most_incidents: int, most_events: int) -> Remembered:
+    incidents, unread = incident_table.load(connection, most_incidents)
     events, unread_too = event_table.load(connection, most_events)
     return Remembered(incidents=incidents, events=events, unreadable=unread + unread_too)
 

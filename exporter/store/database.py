@@ -3,8 +3,10 @@
 A file that cannot be read, or that a later version wrote, is set aside by a new name and kept: somebody may want it.
 """
 
+import errno
 import os
 import sqlite3
+import stat
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -15,6 +17,10 @@ BUSY_SECONDS = 1.0
 
 MOST_SET_ASIDE = 16
 """A disk that spoils every file must not be filled with them."""
+
+LONGEST_READ = 8 << 20
+MOST_STEPS, STEPS_AT_ONCE = 10_000, 10_000
+"""How long a value, and how much work of SQLite's, whoever only reads will bear with: a file may be made to hurt it."""
 
 _BESIDE = ("-wal", "-shm", "")
 """What SQLite keeps beside a file, and the file: a log without its file is nothing, one beside a new file is poison."""
@@ -43,8 +49,21 @@ def open_database(path: Path, migrations: Sequence[str]) -> sqlite3.Connection:
 
 
 def read_database(path: Path) -> sqlite3.Connection:
-    """The file as it is, for reading alone, also while another process writes it."""
-    return sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=BUSY_SECONDS)
+    """The file as it is, for reading alone, also while another process writes it.
+
+    Whoever wrote it need not be trusted: nothing but files is opened, and what takes too long is an error.
+    """
+    path.lstat()
+    for ending in (*_BESIDE, "-journal"):
+        beside = path.with_name(path.name + ending)
+        if os.path.lexists(beside) and not stat.S_ISREG(beside.lstat().st_mode):
+            raise OSError(errno.EINVAL, f"{beside.name} is no file")
+    connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=BUSY_SECONDS)
+    steps = iter(range(MOST_STEPS))
+    connection.set_progress_handler(lambda: next(steps, None) is None, STEPS_AT_ONCE)
+    connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, LONGEST_READ)
+    connection.execute("PRAGMA trusted_schema = OFF")
+    return connection
 
 
 def version_of(connection: sqlite3.Connection) -> int:

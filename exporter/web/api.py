@@ -9,14 +9,14 @@ from typing import TypeVar
 from urllib.parse import unquote
 
 from exporter.history import History
-from exporter.incident_object import incident_object
-from exporter.incidents import DirectoryOf
-from exporter.json_list import fitting
 from exporter.model.event import Event, EventName
 from exporter.model.incident import Incident
-from exporter.moment import utc
-from exporter.view import printable
-from exporter.wanted import Wanted
+from exporter.parse.printable import printable
+from exporter.telling.incident_object import incident_object
+from exporter.telling.incidents import DirectoryOf
+from exporter.telling.json_list import fitting
+from exporter.telling.moment import utc
+from exporter.telling.wanted import Wanted
 from exporter.web.query import Query, QueryError
 from exporter.web.site import Answer, Request, Route
 

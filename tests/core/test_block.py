@@ -70,7 +70,7 @@ def after(*texts: str, at: float = AT, start: Server | None = None, pids: Pids =
     for text in texts:
         entry = parse_line(stamped(text, "Server", SERVER, at))
         assert entry is not None
-        server = read(server, at, entry.stamp, translated(entry, pids).message, pids)
+        server = read(server, at, translated(entry, pids), pids)
     return server
 
 
@@ -109,7 +109,7 @@ def faults(recorded: Recorded) -> list[FaultBlock]:
         if entry is None or entry.by_daemon:
             continue
         known = servers.get(entry.pid, Server(pid=entry.pid, started_at=seen.at))
-        servers[entry.pid] = read(known, seen.at, entry.stamp, entry.message)
+        servers[entry.pid] = read(known, seen.at, entry)
         block = servers[entry.pid].block
         if block is not None:
             last[block.begin] = block
@@ -198,11 +198,6 @@ def test_a_number_before_and_after_the_lists_is_in_neither() -> None:
     block = block_of(after(*R580[:2], "3", *R580[2:], f"Client process {B} disconnected", "4711"))
     assert lists(block) == ({0, 1}, (B, A))
     assert block.listing is Listing.NOTHING
-
-
-def test_whether_the_list_of_victims_has_begun_is_known_though_it_is_empty() -> None:
-    assert not block_of(after(*R580[:11])).victims_follow
-    assert block_of(after(*R580[:12])).victims_follow
 
 
 # -- one after another ---------------------------------------------------------------------------------------------

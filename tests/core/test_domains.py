@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from exporter.core.domains import Domain, domain_of, domains, gpus_of
+from exporter.core.domains import Domain, domains, places
 from exporter.core.fold import fold
 from exporter.model.daemon import Daemon
 from exporter.model.node import Node
@@ -44,10 +44,19 @@ def of(present: Node) -> Daemon:
     return present.daemons[DAEMON]
 
 
-def logged(present: Node, places: Mapping[int, Set[str]]) -> Node:
+def domain_of(present: Node, daemon: Daemon, pid: int) -> Domain | None:
+    every = (each for here in domains(present, daemon).values() for each in here)
+    return next((each for each in every if pid in each.clients), None)
+
+
+def gpus_of(present: Node, daemon: Daemon, pid: int) -> Set[str] | None:
+    return places(present, daemon, (pid,)).get(pid)
+
+
+def logged(present: Node, found: Mapping[int, Set[str]]) -> Node:
     """The same node, had the log told where some clients' contexts are."""
     clients = of(present).clients
-    placed = {pid: replace(clients[pid], gpus=frozenset(gpus)) for pid, gpus in places.items()}
+    placed = {pid: replace(clients[pid], gpus=frozenset(gpus)) for pid, gpus in found.items()}
     return replace(present, daemons={DAEMON: replace(of(present), clients={**clients, **placed})})
 
 
@@ -206,7 +215,7 @@ def test_the_recordings_have_faults_on_one_gpu_and_on_two() -> None:
 
 GPUS = tuple(f"GPU-{number}" for number in range(5))
 some_gpus = st.frozensets(st.sampled_from(GPUS), max_size=3)
-places = st.dictionaries(
+lives = st.dictionaries(
     st.integers(CLIENT, CLIENT + 40),
     st.tuples(st.sampled_from((SERVER, SERVER + 1)), some_gpus, some_gpus),
     max_size=30,
@@ -233,7 +242,7 @@ def placed(clients: Mapping[int, tuple[int, Set[str], Set[str]]]) -> Node:
     return told(*readings, start=Node(daemons={DAEMON: daemon})).node
 
 
-@given(places)
+@given(lives)
 def test_domains_are_a_partition_joined_by_shared_gpus_alone(
     clients: dict[int, tuple[int, Set[str], Set[str]]],
 ) -> None:

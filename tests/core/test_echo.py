@@ -4,6 +4,8 @@ The reply to `ps` has the clients' command lines, and the daemon echoes every re
 a line break in it ends there as a line of its own.
 """
 
+from dataclasses import replace
+
 import pytest
 
 from exporter.model.event import EventName
@@ -12,10 +14,13 @@ from tests.builders import (
     AT,
     CLIENT,
     CONTROL,
+    FAULT_BLOCK,
+    GPU,
     SERVER,
     Story,
     active,
     at_work,
+    connecting,
     control_log,
     no_daemon,
     reply,
@@ -47,7 +52,20 @@ FORGED = (
     stamped(f"Client process {CLIENT} disconnected", "Server", SERVER),
     stamped("Failed to accept new client. Maximum number of clients (48) reached.", "Server", SERVER),
     stamped("Server has started", "Server", 666),
+    stamped(f"Try shutting down server {SERVER}, backoff is disabled"),
+    stamped(f"Force shutting down server {SERVER}"),
+    stamped(
+        f"Client {{PID: {CLIENT}, Context ID: 1}} exiting. Number of active client contexts is 2.", "Server", SERVER
+    ),
+    stamped(f"Client {{PID: {CLIENT}, Context ID: 1}} exiting. Worker is in reset.", "Server", SERVER),
+    stamped(f"MPS server requesting client {{PID: {CLIENT}, Context ID: 1}} to exit", "Server", SERVER),
+    stamped(f"Device NVIDIA H200 (uuid {GPU}) is associated", "Server", SERVER),
+    stamped(f"Client {{PID: {CLIENT}, Context: 1}} encountered a fatal GPU error.", "Server", SERVER),
+    stamped(f"Client {{PID: {CLIENT}, Context ID: 1}} on device 0 to be torn down", "Server", SERVER),
 )
+BLOCK = tuple(stamped(line, "Server", SERVER) for line in FAULT_BLOCK)
+STREAM = "stdout"
+"""Of a daemon in the foreground, which has both logs in one."""
 
 
 def in_control_log(*lines: str) -> tuple[LogLine, ...]:
@@ -56,7 +74,7 @@ def in_control_log(*lines: str) -> tuple[LogLine, ...]:
     return tuple(LogLine(at=sample.at, daemon=sample.daemon, file=sample.file, line=line) for line in lines)
 
 
-def after_echo(*lines: str) -> tuple[Story, Story]:
+def after_echo(*lines: str, file: str = "control.log") -> tuple[Story, Story]:
     """A node at work, and the same after somebody's `ps` was echoed with these lines in it."""
     before = told(*at_work(CLIENT))
     echo = in_control_log(
@@ -68,20 +86,60 @@ def after_echo(*lines: str) -> tuple[Story, Story]:
         *lines,
         stamped("UI closed"),
     )
-    return before, told(*echo, start=before.node)
+    return before, told(*(replace(line, file=file) for line in echo), start=before.node)
 
 
+@pytest.mark.parametrize("file", ["control.log", STREAM])
 @pytest.mark.parametrize("line", FORGED)
-def test_a_line_in_the_echo_of_ps_is_not_listened_to(line: str) -> None:
-    before, after = after_echo(line)
+def test_a_line_in_the_echo_of_ps_is_not_listened_to(line: str, file: str) -> None:
+    before, after = after_echo(line, file=file)
     assert after.names() == []
     assert after.daemon.servers == before.daemon.servers
     assert after.daemon.clients == before.daemon.clients
+    assert after.daemon.leavings == before.daemon.leavings
+    assert after.daemon.failed_starts == before.daemon.failed_starts
     assert after.daemon.pending == before.daemon.pending
     assert after.daemon.version == before.daemon.version
     assert after.daemon.protocol == before.daemon.protocol
     assert after.daemon.default_pinned_memory_limits == before.daemon.default_pinned_memory_limits
     assert after.daemon.limits_in_doubt == before.daemon.limits_in_doubt
+
+
+@pytest.mark.parametrize("file", ["control.log", STREAM])
+def test_a_whole_block_in_the_echo_of_ps_is_no_fault(file: str) -> None:
+    before, after = after_echo(*BLOCK, file=file)
+    assert (after.names(), after.node.incidents) == ([], {})
+    assert after.daemon.servers == before.daemon.servers
+
+
+@pytest.mark.parametrize("line", [*BLOCK[:1], *FORGED], ids=str)
+def test_a_servers_line_in_the_daemons_file_is_a_forgery_and_the_daemons_in_the_servers(line: str) -> None:
+    """Of a daemon that is not in the foreground each has its own; neither writes into the other's."""
+    before = told(*at_work(CLIENT))
+    (sample,) = control_log("x")
+    file = "server.log" if " Control " in line else "control.log"
+    after = told(replace(sample, file=file, line=line), start=before.node)
+    assert (after.names(), after.daemon.servers) == ([], before.daemon.servers)
+    assert (after.daemon.clients, after.daemon.leavings) == (before.daemon.clients, {})
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "nobody Client {PID: 600, Context ID: 1} exiting. Worker is in reset.",
+        'Unknown command "Server is handling a fatal GPU error."',
+        "Client {PID: 600, Context ID: 1} exiting",
+        "Client {PID: 600, Context ID: 1} exiting. \nServer is handling a fatal GPU error.",
+        "Device NVIDIA H200 (uuid ../../etc/passwd) is associated",
+        f"Device {'x' * 300} (uuid {GPU}) is associated",
+    ],
+)
+def test_a_line_that_only_reads_like_one_of_a_server_says_nothing(text: str) -> None:
+    before = told(*at_work(CLIENT), *server_log(connecting(601)))
+    after = told(*server_log(text, active(601)), start=before.node)
+    assert after.names() == [EventName.CLIENT_CONNECTED]
+    assert after.daemon.leavings == {}
+    assert after.daemon.clients[601].gpus == set()
 
 
 def test_an_operator_who_looks_and_then_quits_has_stopped_the_daemon() -> None:

@@ -7,6 +7,7 @@ import random
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import cache
 
 import pytest
 from hypothesis import given, settings
@@ -16,6 +17,8 @@ from exporter.core.fold import fold_all
 from exporter.model.event import Event, EventName
 from exporter.model.incident import Incident
 from exporter.model.observation import ControlReply, GpuEvent, GpuReading, KernelRecord, LogLine, Observation
+from exporter.parse import log_message as said
+from exporter.parse.log_line import parse_line
 from tests.builders import RECORDINGS, Recorded, node
 
 FAULTS = [each for each in RECORDINGS if each.text.count("Server is handling a fatal GPU error.") == 1]
@@ -25,6 +28,18 @@ NEVER = 0.8
 every_fault = pytest.mark.parametrize("recorded", FAULTS, ids=repr)
 
 Seen = Sequence[Observation]
+
+
+@cache
+def observed(recorded: Recorded) -> Seen:
+    """The recording without what control.log tells of each question: nine lines in ten, and nothing about a fault."""
+    return [each for each in recorded.observations if not (isinstance(each, LogLine) and _is_of_a_question(each))]
+
+
+def _is_of_a_question(line: LogLine) -> bool:
+    entry = parse_line(line.line)
+    of_a_question = said.Noise | said.Number | said.CommandIssued | said.SessionClosed
+    return line.file == "control.log" and entry is not None and isinstance(entry.message, of_a_question)
 
 
 def incidents(seen: Seen) -> list[Incident]:
@@ -100,7 +115,7 @@ LESS = {
 @pytest.mark.parametrize("less", LESS.values(), ids=LESS)
 def test_one_incident_of_less(recorded: Recorded, less: Callable[[Seen], Seen]) -> None:
     """Whatever one witness does not tell, the others do."""
-    (incident,) = incidents(less(recorded.observations))
+    (incident,) = incidents(less(observed(recorded)))
     assert set(incident.affected) == affected(recorded)
     assert_fair(recorded, incident)
 
@@ -108,8 +123,8 @@ def test_one_incident_of_less(recorded: Recorded, less: Callable[[Seen], Seen]) 
 @every_fault
 def test_one_incident_without_the_servers_log(recorded: Recorded) -> None:
     """The state alone tells of a fault that lasts; whom it hit is then inferred."""
-    statuses = [each for each in recorded.observations if isinstance(each, ControlReply) and "FAULT" in each.stdout]
-    found = incidents(without_file("server.log")(recorded.observations))
+    statuses = [each for each in observed(recorded) if isinstance(each, ControlReply) and "FAULT" in each.stdout]
+    found = incidents(without_file("server.log")(observed(recorded)))
     assert len(found) <= 1
     if statuses and statuses[-1].at - statuses[0].at > 1.0:
         assert len(found) == 1
@@ -120,7 +135,7 @@ def test_one_incident_without_the_servers_log(recorded: Recorded) -> None:
 @every_fault
 def test_one_incident_where_the_log_is_cut_in_the_midst_of_the_block(recorded: Recorded) -> None:
     """A truncation may take any lines along: a fault whose first line is left is found, and nobody is made up."""
-    seen = recorded.observations
+    seen = observed(recorded)
     begin = next(
         number for number, each in enumerate(seen) if isinstance(each, LogLine) and "handling a fatal" in each.line
     )
@@ -137,7 +152,7 @@ def test_one_incident_where_the_log_is_cut_in_the_midst_of_the_block(recorded: R
 @settings(max_examples=6, deadline=None)
 def test_at_most_one_incident_from_any_moment_on(recorded: Recorded, data: st.DataObject) -> None:
     """The exporter may start before the fault, in its midst, or after it."""
-    seen = recorded.observations
+    seen = observed(recorded)
     begin = data.draw(st.floats(seen[0].at, seen[-1].at))
     found = incidents([each for each in seen if each.at >= begin])
     assert len(found) <= 1
@@ -156,7 +171,7 @@ def test_one_incident_of_evidence_that_comes_late_twice_or_never(
         kind: chance.uniform(0.0, 0.3) for kind in ("server.log", "control.log", "kernel", "event", "reply", "nvml")
     }
     told: list[Observation] = []
-    for each in recorded.observations:
+    for each in observed(recorded):
         source = _source(each)
         keep = source in ("server.log", "nvml") or chance.random() >= lossy
         told.extend([delayed(each, late[source])] * (keep + (chance.random() < lossy)))

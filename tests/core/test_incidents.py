@@ -24,8 +24,8 @@ from tests.builders import (
     gpu_reading,
     look,
     no_daemon,
+    node,
     process,
-    reply,
     server_log,
     servers,
     status,
@@ -160,24 +160,33 @@ class TestOne:
         assert [each.affected for each in incidents(story)] == [(A, B, C), (LATE,)]
         assert story.daemon.totals.faults == len(story.of(EventName.FAULT_RECOVERED)) == 2
 
+    @pytest.mark.parametrize("devices", [(0,), (1,)])
+    def test_two_that_are_read_in_one_look(self, devices: tuple[int, ...]) -> None:
+        """One after the other, or of two GPUs at a time: each is one of its own."""
+        first = (*block(A), *(leaves(A, at=AT + 5.1) + reset(AT + 5.1) if devices == (0,) else ()))
+        second = block(B, C, at=AT + 5.6, devices=devices)
+        story = told(*(replace(each, at=AT + 5.7) for each in (*first, *second)), time_passes(AT + 6.3), start=UP)
+        assert [each.affected for each in incidents(story)] == [(A,), (B, C)]
+        assert story.daemon.totals.faults == len(story.of(EventName.FAULT)) == 2
+
+    def test_one_client_that_faults_both_its_gpus_makes_one(self) -> None:
+        """It went with a kernel in flight on each; nobody else is on both."""
+        story = told(*block(A), *block(B, at=AT + 5.037, devices=(1,)), *reset(AT + 5.1, 1), start=UP)
+        assert (only(story).affected, only(story).open) == ((A, B), True)
+        assert only(told(*reset(AT + 5.2, 0), start=story.node)).ending is Ending.RECOVERED
+
+    def test_one_that_is_long_forgotten_is_not_found_again(self) -> None:
+        """The server still has the block that told of it."""
+        later = (*server_log(active(LATE), at=AT + 8000), servers(SERVER, at=AT + 9000), status("ACTIVE", at=AT + 9001))
+        story = told(*later, start=over().node)
+        assert (incidents(story), story.daemon.totals.faults) == ([], 1)
+        again = told(status("FAULT", at=AT + 9500), status("FAULT", at=AT + 9510), start=story.node)
+        assert (only(again).block_stamp, only(again).detected_at) == (None, AT + 9510)
+
     def test_another_one_of_other_clients_while_the_first_holds_on(self) -> None:
         """On a GPU that the first did not reach."""
         story = told(*block(A), *block(B, at=AT + 6, devices=(1,)), start=UP)
         assert [each.affected for each in incidents(story)] == [(A,), (B,)]
-
-    def test_two_that_are_read_at_once(self) -> None:
-        """As those of a client that was killed on two GPUs are: the log tells of each GPU, 3 ms apart (measured)."""
-        both = [replace(line, at=AT + 6) for line in (*block(A), *block(B, at=AT + 5.003, devices=(1,)))]
-        assert [each.affected for each in incidents(told(*both, start=UP))] == [(A,), (B,)]
-
-    def test_who_left_before_the_first_is_known_though_a_second_is_told(self) -> None:
-        """By the log's own clock, not by when it was read."""
-        left = f"Client {{PID: {C}, Context ID: 1}} exiting. Number of active client contexts is 2."
-        seen = (*server_log(left, at=AT + 4.872), *block(A))
-        read = [replace(line, at=AT + 5.1) for line in seen]
-        story = told(*read, *block(B, at=AT + 5.6, devices=(1,)), start=UP)
-        (vanished,) = incidents(story)[0].clues.vanished
-        assert (vanished.pid, round(vanished.seconds_before, 3)) == (C, 0.128)
 
     def test_a_second_telling_of_the_same_clients_is_the_same_fault(self) -> None:
         """Whoever has the error already cannot be hit again."""
@@ -209,6 +218,13 @@ class TestAffected:
     def test_it_counts(self) -> None:
         """By clients, not by lines."""
         assert over().daemon.totals.fault_affected == 3
+
+    def test_whoever_was_taken_for_one_by_mistake_is_not_told_of_nor_counted(self) -> None:
+        """Nor does it hold up anybody."""
+        inferred = (status("FAULT", at=AT + 3.9), status("FAULT", at=AT + 4.9), time_passes(AT + 6))
+        story = told(*inferred, *block(A, at=AT + 6.1), time_passes(AT + 9), start=UP)
+        assert set(only(story).blockers) == set(only(story).affected) == {A}
+        assert story.daemon.totals.fault_affected == 1
 
 
 class TestXids:
@@ -244,13 +260,17 @@ class TestXids:
         other = told(gpu_reading((), gpu=OTHER_GPU, index=1, pci_bus_id="00000000:00:07.0"), start=UP).node
         assert only(over(xid(31, AT + 5.2, place="0000:00:07"), start=other)).xids == ()
 
-    def test_one_of_another_gpu_does_not_though_it_came_first(self) -> None:
-        """Before the log has told which GPUs the fault hit."""
-        seen = gpu_reading((), gpu=OTHER_GPU, index=1, pci_bus_id="00000000:00:07.0")
-        devices = "".join(f"{ordinal},00:00.0,{gpu},NVIDIA H200\n" for ordinal, gpu in enumerate((GPU, OTHER_GPU)))
-        other = told(seen, reply("device_query --csv", devices), start=UP).node
-        story = told(xid(31, AT + 4.9, place="0000:00:07"), *block(A, B, C), start=other)
-        assert (only(story).xids, only(story).gpus) == ((), (GPU,))
+    def test_of_two_faults_in_a_row_each_has_its_own(self) -> None:
+        """What tells of the one must not blame anybody for the other."""
+        again = (*server_log(active(LATE), at=AT + 5.9), *block(LATE, at=AT + 6.4), xid(13, AT + 6.5), *reset(AT + 6.6))
+        story = told(*block(A), xid(31, AT + 5.1), *leaves(A, at=AT + 5.2), *reset(AT + 5.3), *again, start=UP)
+        assert [[each.number for each in one.xids] for one in incidents(story)] == [[31], [13]]
+
+    def test_one_of_another_gpu_moments_before_does_not(self) -> None:
+        """It was another fault's, of the same server's other GPU."""
+        other = told(gpu_reading((LATE,), gpu=OTHER_GPU, index=1, pci_bus_id="00000000:00:07.0"), start=UP).node
+        story = told(xid(31, AT + 4, place="0000:00:07"), *block(A, B, C), start=other)
+        assert (only(story).xids, only(story).gpus, only(story).started_at) == ((), (GPU,), AT + 5)
 
 
 class TestRecovery:
@@ -298,6 +318,11 @@ class TestRecovery:
         story = told(exited(441, at=AT + 9), no_daemon(at=AT + 9.1), start=self.HELD.node)
         assert only(story).ending is Ending.DAEMON_GONE
 
+    def test_so_does_a_daemon_that_another_replaces(self) -> None:
+        """Though that one does not say which servers it has."""
+        story = told(daemon_process(442, at=AT + 9), start=self.HELD.node)
+        assert not only(story).open
+
     def test_its_time_is_counted(self) -> None:
         """By the clock of the log."""
         recoveries = over().daemon.totals.fault_recoveries
@@ -330,9 +355,75 @@ class TestRestart:
         seen = (servers(at=AT + 20), servers(at=AT + 22))
         assert only(told(*seen, start=self.restarted())).ending is Ending.SERVER_GONE
 
+    def test_its_daemon_may_have_another_name_by_then(self) -> None:
+        """The configuration names it now: it is the same server's fault, not another."""
+        held = replace(node("main"), incidents=TestRecovery.HELD.node.incidents)
+        seen = (
+            *at_work(daemon="main")[:3],
+            status("FAULT", at=AT + 20, daemon="main"),
+            clients(B, C, at=AT + 20, daemon="main"),
+        )
+        goes_on = told(*seen, start=held)
+        assert (only(goes_on).daemon, only(goes_on).open, goes_on.of(EventName.FAULT)) == ("main", True, [])
+        well = told(status("ACTIVE", at=AT + 30, daemon="main"), start=goes_on.node)
+        assert only(well).ending is Ending.RECOVERED
+
+    def test_another_server_with_that_pid_is_another(self) -> None:
+        """It began later."""
+        known = told(process(SERVER, ticks=1), start=UP).node
+        before = told(*block(A), start=known).node.incidents
+        held = replace(node("main"), incidents=before)
+        seen = (process(SERVER, ticks=2, at=AT + 20), *at_work(daemon="main", at=AT + 21))
+        assert only(told(*seen, start=held)).daemon == DAEMON
+
     def test_nothing_ends_before_anything_was_seen(self) -> None:
         """Not to have looked proves nothing."""
         assert only(told(time_passes(AT + 20), start=self.restarted())).open
+
+
+class TestBounds:
+    """What one daemon says, true or not, is bounded, and hides no fault of another."""
+
+    OTHER = "/tmp/mine"
+
+    def noisy(self, start: Node = UP, begin: float = AT + 100) -> Node:
+        """Every server of a daemon is in FAULT, and as often again one was that has recovered."""
+        here = told(*(line for pid in range(64) for line in self.fault(9000 + pid, begin)), start=start)
+        return here.node
+
+    def fault(self, server: int, at: float) -> tuple[Observation, ...]:
+        """A fault of one server of the other daemon."""
+        lines = ("Server is handling a fatal GPU error.", "Client {PID: 5, Context ID: 1} on device 0 to be torn down")
+        return server_log(*lines, server=server, daemon=self.OTHER, at=at)
+
+    def over(self, server: int, at: float) -> tuple[Observation, ...]:
+        """It is well again, and that has settled."""
+        well = status("ACTIVE", server=server, daemon=self.OTHER, at=at + 1)
+        return (*self.fault(server, at), replace(well, seconds=0.0), time_passes(at + 3))
+
+    def test_many_that_are_open_hide_none_elsewhere(self) -> None:
+        """Those of their own daemon they may."""
+        noisy = told(*self.fault(9000, AT + 99), start=self.noisy()).node
+        story = told(*block(A, at=AT + 101), start=noisy)
+        assert [each.affected for each in incidents(story) if each.daemon == DAEMON] == [(A,)]
+        assert len(incidents(story)) == 65
+
+    def test_many_that_are_over_put_out_none_elsewhere(self) -> None:
+        """Of their own daemon the eldest goes."""
+        seen = [each for number in range(80) for each in self.over(9000, AT + 100 + 10 * number)]
+        story = told(*seen, start=over().node)
+        assert [each.affected for each in incidents(story) if each.daemon == DAEMON] == [(A, B, C)]
+        assert len(incidents(story)) == 64
+
+    def test_whom_it_hit_and_who_left_in_reset_are_bounded(self) -> None:
+        """However long it lasts, and whatever the log goes on saying."""
+        forged = [
+            line
+            for pid in range(100_000, 103_000)
+            for line in server_log(f"Client {{PID: {pid}, Context ID: 1}} exiting. Worker is in reset.", at=AT + 5.5)
+        ]
+        (incident,) = incidents(told(*block(A), *forged, start=UP))
+        assert len(incident.clues.in_reset) <= 1024
 
 
 class TestNoFault:

@@ -74,7 +74,7 @@ def left(*seen: Observation, pid: int = CLIENT) -> Leaving:
 class TestLeft:
     """A client leaves with the last of its contexts."""
 
-    def test_it_is_known_when_where_and_since_when_it_was_there(self) -> None:
+    def test_it_is_known_when_and_where_it_was(self) -> None:
         """The stamp is the log's own time."""
         assert left(*ends()) == Leaving(
             pid=CLIENT,
@@ -82,7 +82,6 @@ class TestLeft:
             at=AT + 5,
             stamp="2026-11-20 15:08:50.147",
             gpus=frozenset({GPU}),
-            connected_at=AT + 1,
         )
 
     def test_it_stays_connected_until_its_process_has_left(self) -> None:
@@ -92,7 +91,6 @@ class TestLeft:
         assert between.daemon.clients[CLIENT].contexts == set()
         after = told(*disconnects(), start=between.node)
         assert CLIENT not in after.daemon.clients
-        assert after.daemon.leavings[CLIENT].disconnected_stamp == "2026-11-20 15:08:50.162"
         assert after.daemon.leavings[CLIENT].stamp == "2026-11-20 15:08:50.147"
 
     def test_not_before_its_last_context_has_ended(self) -> None:
@@ -105,13 +103,13 @@ class TestLeft:
     def test_one_that_only_a_list_told_of_leaves_with_the_first_that_ends(self) -> None:
         """How many contexts it has is not known; a later one's end is a later leaving."""
         first = left(*ends(2, pid=OTHER), pid=OTHER)
-        assert (first.at, first.connected_at) == (AT + 5, AT)
+        assert first.at == AT + 5
         both = left(*ends(2, pid=OTHER), *ends(1, pid=OTHER, at=AT + 5.2), pid=OTHER)
         assert (both.at, both.stamp) == (AT + 5.2, "2026-11-20 15:08:50.347")
 
     def test_so_does_one_that_nothing_told_of(self) -> None:
         """The exporter may just have begun."""
-        assert left(*ends(pid=UNKNOWN), pid=UNKNOWN).connected_at is None
+        assert left(*ends(pid=UNKNOWN), pid=UNKNOWN).server == SERVER
 
     def test_its_process_may_be_seen_to_go_before_the_log_is_read(self) -> None:
         """The two are looked at by different eyes."""
@@ -119,23 +117,21 @@ class TestLeft:
         gone = told(exited(at=AT + 4.9), *ends(), *disconnects(), start=known).daemon
         assert CLIENT not in gone.clients
         assert gone.leavings[CLIENT].gpus == {GPU}
-        assert gone.leavings[CLIENT].connected_at == AT + 1
-        assert gone.leavings[CLIENT].disconnected_stamp is not None
 
     def test_the_log_may_tell_of_its_process_before_its_last_context(self) -> None:
         """It was written so, once in all recordings."""
         found = left(*disconnects(at=AT + 5), *ends(at=AT + 5.001))
-        assert (found.disconnected_stamp, found.stamp) == ("2026-11-20 15:08:50.147", "2026-11-20 15:08:50.148")
+        assert found.stamp == "2026-11-20 15:08:50.148"
 
     def test_where_its_contexts_end_was_lost_it_left_with_its_process(self) -> None:
         """It has none any more."""
         found = left(*disconnects(at=AT + 5))
-        assert found.stamp == found.disconnected_stamp == "2026-11-20 15:08:50.147"
+        assert found.stamp == "2026-11-20 15:08:50.147"
 
-    def test_up_to_r565_the_log_does_not_tell_the_two_apart(self) -> None:
-        """So nobody looks as if they had been cut off."""
+    def test_up_to_r565_its_process_leaves_with_its_last_context(self) -> None:
+        """The log does not tell the two apart."""
         after = story(*server_log(f"Client {{{CLIENT}, 1}} exit", at=AT + 5))
-        assert after.daemon.leavings[CLIENT].disconnected_stamp == after.daemon.leavings[CLIENT].stamp
+        assert after.daemon.leavings[CLIENT].stamp == "2026-11-20 15:08:50.147"
         assert CLIENT not in after.daemon.clients
 
     def test_a_line_that_is_read_twice_says_the_same(self) -> None:

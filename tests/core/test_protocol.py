@@ -7,7 +7,7 @@ from exporter.model.daemon import Daemon, DaemonState
 from exporter.model.event import EventName
 from exporter.model.node import Node
 from exporter.model.observation import DaemonProcess, LogLine, Observation, ProcessExit
-from exporter.status import table
+from exporter.telling.status import table
 from exporter.view import View
 
 NAME = "/run/nvidia-mps"

@@ -48,7 +48,8 @@ def whole(*seen: Observation) -> list[Event]:
 
 def with_fault(present: Node, *xids: XidSighting) -> Node:
     """A node on which a fault has these Xids."""
-    fault = Incident(id="1", daemon=DAEMON, server=SERVER, started_at=AT, detected_at=AT, xids=xids)
+    gpus = tuple({xid.gpu for xid in xids if xid.gpu is not None})
+    fault = Incident(id="1", daemon=DAEMON, server=SERVER, started_at=AT, detected_at=AT, xids=xids, gpus=gpus)
     return replace(present, incidents={fault.id: fault})
 
 

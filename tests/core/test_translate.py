@@ -152,6 +152,48 @@ def test_a_client_that_is_not_known_here_still_counts() -> None:
     assert story.daemon.totals.disconnected["exit"] == 1
 
 
+def test_a_faults_victims_are_this_namespaces_processes() -> None:
+    """A bare number in the list of victims is a PID; in the list of devices it is none."""
+    start = told(
+        line("Starting new server 20 for user 0", "Control", 20),
+        line("NEW SERVER 20: Ready", "Control", 7),
+        line("Status of client {PID: 31, Context ID: 1} is ACTIVE"),
+    )
+    story = told(
+        line("Client {PID: 31, Context: 1} encountered a fatal GPU error."),
+        line("Server is handling a fatal GPU error."),
+        line("Client {PID: 31, Context ID: 1} on device 7 to be torn down"),
+        line("The following devices will be reset:"),
+        line("7"),
+        line("The following client process have a sticky error set:"),
+        line("31"),
+        line("99"),
+        start=start.node,
+    )
+    block = story.daemon.servers[70_020].block
+    assert block is not None
+    assert (block.named, block.torn, block.victims) == (70_031, {70_031}, (70_031, -99))
+    assert block.devices == story.daemon.servers[70_020].devices_to_reset == {7}
+
+
+def test_so_are_those_who_leave() -> None:
+    start = told(
+        line("Starting new server 20 for user 0", "Control", 20),
+        line("NEW SERVER 20: Ready", "Control", 7),
+        line("Status of client {PID: 31, Context ID: 1} is ACTIVE"),
+    )
+    story = told(
+        line("MPS server requesting client {PID: 31, Context ID: 1} to exit"),
+        line("Client {PID: 31, Context ID: 1} exiting. Number of active client contexts is 1."),
+        line("Client {PID: 99, Context ID: 1} exiting. Worker is in reset. Number of active client contexts is 0."),
+        start=start.node,
+    )
+    leavings = story.daemon.leavings
+    assert {pid: each.server for pid, each in leavings.items()} == {70_031: 70_020, -99: 70_020}
+    assert leavings[70_031].terminated
+    assert [event.pid for event in story.of(EventName.CLIENT_FAULT_CONTAINED)] == [-99]
+
+
 def test_a_server_that_the_daemon_does_not_have_is_gone_by_its_pid_here() -> None:
     story = told(*inside(servers(20), status("Server 20 not found", server=70_020, at=AT + 1)))
 

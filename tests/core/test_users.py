@@ -4,13 +4,14 @@ from dataclasses import replace
 
 import pytest
 
-from exporter.core import agenda
+from exporter.core import agenda, block
 from exporter.model.event import EventName
 from exporter.model.observation import Observation
 from tests.builders import (
     AT,
     CLIENT,
     DAEMON,
+    FAULT_BLOCK,
     GPU,
     SERVER,
     Story,
@@ -36,7 +37,9 @@ CLAIMS: tuple[Observation, ...] = (FAKE, *at_work(CLIENT, VICTIM), *OWN)
 def everywhere(story: Story) -> set[int]:
     """Whoever the daemon is believed to have to do with."""
     daemon = story.daemon
-    return {*daemon.servers, *daemon.clients, *daemon.pending, *daemon.departed, *daemon.departed_servers}
+    hit = {pid for server in daemon.servers.values() for pid in block.named(server)}
+    here = {*daemon.servers, *daemon.clients, *daemon.pending}
+    return here | hit | {*daemon.departed, *daemon.departed_servers, *daemon.leavings, *daemon.parted}
 
 
 @pytest.mark.parametrize("seen", [(*CLAIMS, ROOTS), (ROOTS, *CLAIMS)], ids=("learned after", "known before"))
@@ -71,6 +74,43 @@ def test_nor_a_server_nor_one_that_waits() -> None:
     assert VICTIM in everywhere(told(*CLAIMS, *waits))
     assert everywhere(told(*CLAIMS, *waits, ROOTS)) == {SERVER, CLIENT}
     assert everywhere(told(*CLAIMS, servers(SERVER, VICTIM, at=AT + 1), ROOTS)) == {SERVER, CLIENT}
+
+
+EXITS = f"Client {{PID: {VICTIM}, Context ID: 1}} exiting. Number of active client contexts is 2."
+TORN_DOWN = f"Client {{PID: {VICTIM}, Context ID: 1}} on device 0 to be torn down"
+NAMED = f"Client {{PID: {VICTIM}, Context: 1}} encountered a fatal GPU error."
+
+
+@pytest.mark.parametrize(
+    "says",
+    [(EXITS,), (NAMED,), (NAMED, FAULT_BLOCK[0]), (FAULT_BLOCK[0], TORN_DOWN), (*FAULT_BLOCK, str(VICTIM))],
+    ids=("one who leaves", "one who is named", "the culprit", "one to be torn down", "a victim"),
+)
+def test_its_faults_hit_nobody_elses_processes(says: tuple[str, ...]) -> None:
+    """Whoever it names is asked for, and dropped once it is known whose he is."""
+    own = told(FAKE, *at_work(CLIENT), *OWN)
+    before = told(*server_log(*says, at=AT + 1), start=own.node)
+    assert VICTIM in everywhere(before)
+    assert VICTIM in agenda.watched(before.node)
+    assert VICTIM not in everywhere(told(ROOTS, start=before.node))
+    assert VICTIM not in everywhere(told(ROOTS, *server_log(*says, at=AT + 1), start=own.node))
+    assert CLIENT in everywhere(told(ROOTS, start=before.node))
+
+
+@pytest.mark.parametrize("known", [AT + 0.5, AT + 1.5], ids=("known before", "learned after"))
+def test_its_faults_are_on_nobody_elses_account(known: float) -> None:
+    """Whether it claims a victim, or someone who left just before and might have done it."""
+    own = told(FAKE, *at_work(CLIENT), *OWN)
+    whose = (replace(ROOTS, at=known),)
+    says = (*server_log(EXITS, at=AT + 0.85), *server_log(NAMED, *FAULT_BLOCK, str(VICTIM), at=AT + 1))
+    seen = sorted((*says, *whose, look("log", at=AT + 4)), key=lambda each: each.at)
+    story = told(*seen, start=own.node)
+    (incident,) = story.node.incidents.values()
+    assert (incident.affected, set(incident.tenants)) == ((CLIENT,), {CLIENT})
+    assert {suspect.tenant.pid for suspect in incident.suspects} <= {CLIENT}
+    assert (incident.clues.named, incident.clues.vanished) == (None, ())
+    faulted = {workload.name: account.faults_affected for workload, account in story.node.accounts.items()}
+    assert faulted == {"mallory": 1}
 
 
 def test_roots_daemon_serves_everybody() -> None:

@@ -123,6 +123,7 @@ UNTELLING = (
     "MPS server failed to start",
     "MPS is only supported on 64-bit Linux platforms, with an SM 3.5 or higher GPU.",
     "Failed to start : operation not supported",
+    "Driver initialization failed with: unknown error",
     "Server encountered a fatal exception. Shutting down",
     "Unable to read new connection type information",
     "MPS Server failed to create/open SHM segment.",

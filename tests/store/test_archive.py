@@ -11,7 +11,7 @@ import pytest
 
 from exporter.errors import HistoryError
 from exporter.model.event import EventName
-from exporter.store.archive import FILE, Archive, read_history
+from exporter.store.archive import FILE, LOADED_INCIDENTS, Archive, read_history
 from exporter.store.retention import Retention
 from tests.builders import AT
 from tests.clocks import HandClock
@@ -102,6 +102,27 @@ def test_of_too_many_the_oldest_are_forgotten_and_those_that_are_open_last(archi
     archive.write([fault("open", at=AT - 9), *over], [])
     kept, _ = read_history(tmp_path / "state")
     assert [each.id for each in kept] == ["over4", "over3", "open"]
+
+
+def test_of_too_many_those_of_one_daemon_put_out_none_of_another(archive: Archive, tmp_path: Path) -> None:
+    """It may be an ordinary user's, which says what it likes."""
+    forged = [fault(f"forged{n}", daemon="/tmp/mine", at=AT + n) for n in range(9)]
+    archive.write([fault("true", at=AT - 9, ended=AT)], [])
+    archive.write(forged, [])
+    kept, _ = read_history(tmp_path / "state")
+    assert [each.id for each in kept] == ["forged8", "forged7", "true"]
+
+
+def test_a_start_takes_no_more_than_it_has_time_for_and_all_that_is_open(tmp_path: Path, clock: HandClock) -> None:
+    found = Archive(tmp_path / "state", Retention(), clock)
+    found.open()
+    over = [fault(f"over{n}", at=AT + n, ended=AT + n) for n in range(LOADED_INCIDENTS + 9)]
+    found.write([fault("open", at=AT - 9), *over], [])
+    found.close()
+    loaded = found.open().incidents
+    assert (len(loaded), loaded[0].id, loaded[-1].id) == (LOADED_INCIDENTS, over[-1].id, "open")
+    assert len(read_history(tmp_path / "state")[0]) == len(over) + 1
+    found.close()
 
 
 def test_of_too_many_events_the_last_are_kept(archive: Archive, tmp_path: Path) -> None:

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from exporter.store.archive import FILE, Archive
+from exporter.store.archive import FILE, Archive, read_history
 from exporter.store.retention import Retention
 from tests.clocks import HandClock
 
 WRITES_FOR_EVER = """
 import itertools, sys
 from pathlib import Path
-from exporter.store.archive import Archive
+from exporter.store.archive import Archive, read_history
 from exporter.store.retention import Retention
 from tests.clocks import HandClock
 from tests.store.values import event, fault
@@ -40,7 +40,7 @@ def test_after_a_kill_all_that_was_told_to_be_written_is_there(lines: int, tmp_p
     remembered = archive.open()
     archive.close()
 
-    found = {each.id: each for each in remembered.incidents}
+    found = {each.id: each for each in read_history(tmp_path)[0]}
     assert {str(n) for n in told} <= found.keys()
     assert found["always"].refused_count in (told[-1], told[-1] + 1)
     times = [each.at for each in remembered.events]

@@ -7,14 +7,13 @@ from urllib.parse import quote
 
 import pytest
 
-from exporter.incident_object import incident_object
 from exporter.model.event import Event, EventName
 from exporter.model.incident import Incident
 from exporter.model.node import Node
+from exporter.telling.incident_object import incident_object
 from exporter.web.api import MOST_BYTES
 from tests.builders import AT, DAEMON, SERVER
-from tests.incidents import HOSTILE, blocked, crowded, ended, incident
-from tests.test_incident_text import hostile
+from tests.incidents import HOSTILE, blocked, crowded, ended, hostile, incident
 from tests.web.serving import Web
 
 INCIDENTS, EVENTS = "/api/v1/incidents", "/api/v1/events"

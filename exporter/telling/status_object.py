@@ -7,11 +7,11 @@ from exporter.core.devices import by_its_ordinals
 from exporter.core.domains import Domain, domains
 from exporter.core.identity import client_id
 from exporter.core.workloads import belonging_of, pod_of, workload_of
-from exporter.incident_object import incident_object
 from exporter.model.daemon import Daemon
 from exporter.model.node import Node
 from exporter.model.observation import ProcessReading
 from exporter.model.server import Client, Server
+from exporter.telling.incident_object import incident_object
 from exporter.view import View, clients_of, directory_of, memory
 
 

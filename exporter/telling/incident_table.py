@@ -2,13 +2,14 @@
 
 from collections.abc import Sequence
 
-from exporter.columns import aligned
-from exporter.incident_text import state
 from exporter.model.incident import FaultKind, Incident
-from exporter.moment import local
-from exporter.tenant_text import called, short_gpu, short_name
-from exporter.verdict import leading, likelihood
-from exporter.view import printable
+from exporter.parse.printable import printable
+from exporter.telling.columns import aligned
+from exporter.telling.incident_text import state
+from exporter.telling.moment import local
+from exporter.telling.short import cut, short_gpu, short_name
+from exporter.telling.tenant_text import called
+from exporter.telling.verdict import leading, likelihood
 
 _COLUMNS = ("ID", "WHEN", "DAEMON", "KIND", "GPU", "AFFECTED", "SUSPECT", "STATE")
 _RIGHT = ("AFFECTED",)
@@ -50,6 +51,4 @@ def _suspect(incident: Incident) -> str:
     sure = likelihood(sum(each.confidence for each in leaders))
     if len(leaders) > 1:
         return f"{sure} one of {', '.join(str(each.tenant.pid) for each in leaders)}"
-    whom = called(leaders[0].tenant)
-    whom = whom if len(whom) <= _LONGEST_SUSPECT else f"{whom[: _LONGEST_SUSPECT - 1]}…"
-    return f"{sure} {whom}"
+    return f"{sure} {cut(called(leaders[0].tenant), _LONGEST_SUSPECT)}"

@@ -5,9 +5,9 @@ from collections.abc import Callable
 
 import pytest
 
-from exporter import status
 from exporter.model.node import Node
-from exporter.status_object import node_object
+from exporter.telling import status
+from exporter.telling.status_object import node_object
 from tests.builders import (
     AT,
     CLIENT,

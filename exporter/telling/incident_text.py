@@ -1,20 +1,24 @@
 """A fault in words, for a person at a terminal: short, honest about what is not known, and with what to do next."""
 
 from collections.abc import Iterable, Sequence
+from itertools import groupby
 
 from exporter.model.incident import Ending, FaultKind, Incident, Stay, Suspect, Tenant
 from exporter.model.xids import XidSighting
-from exporter.moment import lasting, local, utc
+from exporter.parse.printable import printable
 from exporter.parse.xid_catalogue import meaning
-from exporter.remedy import commands_to_end
-from exporter.tenant_text import called, pid_text, short_gpu, short_name
-from exporter.verdict import verdict
-from exporter.view import printable
+from exporter.telling.moment import lasting, local, utc
+from exporter.telling.remedy import commands_to_end
+from exporter.telling.short import mebibytes, pid_text, short_gpu, short_name
+from exporter.telling.tenant_text import called
+from exporter.telling.verdict import verdict
 
 MOST_LISTED = 16
 """So many clients, Xids or GPUs are named; of the others it is said how many they are."""
 
-_MEBIBYTE = 1 << 20
+MOST_ALIKE = 2
+"""So many suspects of whom nothing but the same can be said are named one by one."""
+
 _INDENT = " " * 13
 
 _KINDS = {
@@ -33,10 +37,11 @@ def brief(incident: Incident, now: float) -> str:
     return f"{_title(incident)}{when}: {state(incident, now)}; {hit} affected; suspected: {verdict(incident)}"
 
 
-def details(incident: Incident, now: float, pipe_directory: str | None) -> list[str]:
+def details(incident: Incident, now: float, pipe_directory: str | None, *, watched: bool = True) -> list[str]:
     """All that is known, a line each, with the commands that end who holds up recovery.
 
-    `pipe_directory` is None where the daemon cannot be told, in this machine's PIDs, to end anybody.
+    `pipe_directory` is None where the daemon cannot be told, in this machine's PIDs, to end anybody. Where it is not
+    `watched` who has a PID by now, there are no commands.
     """
     return [
         f"{_title(incident)}: {state(incident, now)}",
@@ -47,7 +52,7 @@ def details(incident: Incident, now: float, pipe_directory: str | None) -> list[
         *_part("Affected", _affected(incident)),
         *_part("Suspected", _suspected(incident)),
         *_part("Refused", _refused(incident)),
-        *_part("Held up by", _held_up(incident, now, pipe_directory)),
+        *_part("Held up by", _held_up(incident, now, pipe_directory, watched=watched)),
     ]
 
 
@@ -95,14 +100,24 @@ def _affected(incident: Incident) -> Sequence[str]:
 
 
 def _with_memory(tenant: Tenant) -> str:
-    held = [f"{used // _MEBIBYTE} MiB on {short_gpu(gpu)}" for gpu, used in tenant.memory_bytes.items()]
+    held = [f"{mebibytes(used)} on {short_gpu(gpu)}" for gpu, used in tenant.memory_bytes.items()]
     return f"{called(tenant)}, {', '.join(_first(held))}" if held else called(tenant)
 
 
 def _suspected(incident: Incident) -> Sequence[str]:
     if incident.kind is FaultKind.HARDWARE:
         return [verdict(incident)]
-    return [verdict(incident), *_first(map(_evidence, incident.suspects))]
+    return [verdict(incident), *_first(_each_evidence(incident.suspects))]
+
+
+def _each_evidence(suspects: Sequence[Suspect]) -> Iterable[str]:
+    """Why each is suspected; those of whom the same is to be said are one line, if they are many."""
+    for evidence, alike in groupby(suspects, key=lambda each: (each.confidence, each.evidence)):
+        who = list(alike)
+        if len(who) <= MOST_ALIKE:
+            yield from map(_evidence, who)
+        else:
+            yield f"{evidence[0]:.2f} each of {len(who)} others: {'; '.join(map(printable, evidence[1]))}"
 
 
 def _evidence(suspect: Suspect) -> str:
@@ -117,7 +132,7 @@ def _refused(incident: Incident) -> Sequence[str]:
     return [f"{_counted(incident.refused_count, 'newcomer')}, since the server was in FAULT (error 807)", *pids]
 
 
-def _held_up(incident: Incident, now: float, pipe_directory: str | None) -> Iterable[str]:
+def _held_up(incident: Incident, now: float, pipe_directory: str | None, *, watched: bool) -> Iterable[str]:
     """Those who still do come first, each with the commands that end it."""
     standing, past = [], []
     for pid, stay in incident.blocking.items():
@@ -127,7 +142,7 @@ def _held_up(incident: Incident, now: float, pipe_directory: str | None) -> Iter
         else:
             standing.append((pid, f"{who}, for {_so_far(stay, incident, now)} now"))
     for pid, told in standing[:MOST_LISTED]:
-        commands = commands_to_end(incident.server, pid, pipe_directory)
+        commands = commands_to_end(incident.server, pid, pipe_directory) if watched else ()
         yield f"{told}; end it with the first that helps:" if commands else told
         yield from (f"  {command}" for command in commands)
     if len(standing) > MOST_LISTED:

@@ -2,24 +2,21 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from exporter.columns import aligned
 from exporter.core.workloads import pod_of, workload_of
 from exporter.model.daemon import Daemon, DaemonState
 from exporter.model.node import Node
-from exporter.model.observation import DaemonName, ProcessReading
+from exporter.model.observation import DaemonName
 from exporter.model.server import Client, Server
-from exporter.model.workload import Workload, WorkloadKind
-from exporter.status_domains import letters
-from exporter.view import View, clients_of, gpu_name, memory, printable
+from exporter.parse.printable import printable
+from exporter.telling.columns import aligned
+from exporter.telling.short import cut, mebibytes, short_owner
+from exporter.telling.status_domains import letters
+from exporter.view import View, clients_of, gpu_name, memory
 
 _COLUMNS = ("DAEMON", "SERVER", "STATE", "PID", "USER", "COMMAND", "WORKLOAD", "GPU", "MEMORY", "DOMAIN")
 _MAY_BE_LEFT_OUT = {"WORKLOAD", "DOMAIN"}
 _RIGHT = {"SERVER", "PID", "MEMORY"}
-_SHORT_ID = 12
-"""As much of a container's ID as Docker shows."""
-
 _LONGEST_WORKLOAD = 22
-MEBIBYTE = 1 << 20
 
 Memory = Mapping[int, Mapping[str, int]]
 Letters = Mapping[tuple[DaemonName, int], str]
@@ -64,14 +61,14 @@ def _client_rows(node: Node, client: Client, used: Memory) -> Iterable[Sequence[
     if not by_gpu:
         yield (*who, "-", "-")
     for gpu, amount in by_gpu.items():
-        yield (*who, gpu_name(node, gpu), f"{amount // MEBIBYTE} MiB")
+        yield (*who, gpu_name(node, gpu), mebibytes(amount))
 
 
 def _bypassing_rows(node: Node, used: Memory) -> Iterable[Sequence[str]]:
     for uuid, gpu in node.gpus.items():
         for pid in gpu.bypassing:
             amount = used.get(pid, {}).get(uuid)
-            shown = "-" if amount is None else f"{amount // MEBIBYTE} MiB"
+            shown = "-" if amount is None else mebibytes(amount)
             yield ("none", "-", "bypassing", str(pid), *_who(node, pid), gpu_name(node, uuid), shown, "-")
 
 
@@ -79,24 +76,9 @@ def _who(node: Node, pid: int) -> tuple[str, str, str]:
     process = node.processes.get(pid)
     if process is None:
         return "-", "-", "-"
-    return printable(process.user or "-"), printable(process.command or "-")[:32], _whose(node, process)
-
-
-def _whose(node: Node, process: ProcessReading) -> str:
-    """Its workload in few words; none where that is the user, who has a column of their own."""
-    workload, pod = workload_of(process), pod_of(node, process)
-    match workload:
-        case None | Workload(kind=WorkloadKind.USER):
-            return "-"
-        case Workload(kind=WorkloadKind.SLURM_JOB, name=name):
-            shown = f"job {name}"
-        case Workload(kind=WorkloadKind.POD, name=name):
-            shown = f"pod {name if pod is None else printable(pod.name)}"
-        case Workload(kind=WorkloadKind.CONTAINER, name=name):
-            shown = f"container {name[:_SHORT_ID]}"
-        case Workload(name=name):
-            shown = name
-    return shown if len(shown) <= _LONGEST_WORKLOAD else f"{shown[: _LONGEST_WORKLOAD - 1]}…"
+    pod = pod_of(node, process)
+    owner = short_owner(workload_of(process), None if pod is None else pod.name)
+    return printable(process.user or "-"), printable(process.command or "-")[:32], cut(owner, _LONGEST_WORKLOAD) or "-"
 
 
 def _told(rows: Sequence[Sequence[str]]) -> Sequence[Sequence[str]]:

@@ -1,17 +1,14 @@
 """A fault in words: what a person reads at night."""
 
-from dataclasses import replace
-
 import pytest
 
-from exporter.incident_table import table
-from exporter.incident_text import brief, details
 from exporter.model.incident import Ending, FaultKind, Incident, Stay
-from exporter.model.workload import Workload, WorkloadKind
 from exporter.model.xids import XidSighting
-from exporter.moment import local
+from exporter.telling.incident_table import table
+from exporter.telling.incident_text import brief, details
+from exporter.telling.moment import local
 from tests.builders import AT, DAEMON, GPU, OTHER_GPU
-from tests.incidents import HOSTILE, blocked, crowded, ended, incident, suspect, tenant
+from tests.incidents import HOSTILE, blocked, crowded, ended, hostile, incident, suspect
 
 NOW = AT + 182
 WHEN = local(AT)
@@ -164,17 +161,3 @@ class TestTable:
         assert len(lines) == 2
         assert all(line.isprintable() for line in lines)
         assert max(map(len, lines)) < 400
-
-
-def hostile(name: str) -> Incident:
-    """A fault in which everything that somebody else names is called this."""
-    bad = tenant(600, command=name, user=name, pod=name, workload=Workload(kind=WorkloadKind.POD, name=name))
-    return replace(
-        blocked(),
-        id=name,
-        daemon=name,
-        gpus=(name,),
-        xids=(XidSighting(at=AT, number=31, gpu=name, pid=600, name=name),),
-        tenants={600: bad, 601: bad},
-        suspects=(replace(suspect(600, 0.9, name), tenant=bad),),
-    )

@@ -4,7 +4,7 @@ import shlex
 
 import pytest
 
-from exporter.remedy import commands_to_end
+from exporter.telling.remedy import commands_to_end
 
 
 def test_mps_is_asked_first_and_the_kernel_only_then() -> None:

@@ -8,7 +8,8 @@ from exporter.core.domains import Domain, domains, places
 from exporter.model.daemon import Daemon
 from exporter.model.node import Node
 from exporter.model.observation import DaemonName
-from exporter.view import View, gpu_name, printable
+from exporter.parse.printable import printable
+from exporter.view import View, gpu_name
 
 MOST_NAMED = 4
 """So many of those who join GPUs are named."""

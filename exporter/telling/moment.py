@@ -16,9 +16,11 @@ def local(at: float) -> str:
 
 
 def lasting(seconds: float) -> str:
-    """How long something took, as a person would say it: `0.1 s`, `42 s`, `3 min 2 s`, `2 h 5 min`, `3 d 4 h`."""
+    """How long something took, in words: `17 ms`, `0.1 s`, `42 s`, `3 min 2 s`, `2 h 5 min`, `3 d 4 h`."""
+    if seconds < 0.1:
+        return f"{max(0, round(seconds * 1000))} ms"
     if seconds < 10:
-        return f"{max(0.0, seconds):.1f} s"
+        return f"{seconds:.1f} s"
     minutes, left = divmod(round(seconds), 60)
     if minutes == 0:
         return f"{left} s"

@@ -4,11 +4,10 @@ import json
 
 import pytest
 
-from exporter.incident_object import incident_object
 from exporter.model.incident import Ending, FaultKind
+from exporter.telling.incident_object import incident_object
 from tests.builders import AT, DAEMON, GPU, MIB
-from tests.incidents import HOSTILE, blocked, crowded, ended, incident
-from tests.test_incident_text import hostile
+from tests.incidents import HOSTILE, blocked, crowded, ended, hostile, incident
 
 ALICE = {
     "pid": 600,

@@ -1,28 +1,32 @@
 """A fault as an object, for programs: all that is known of it."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from exporter.model.incident import FaultKind, Incident, Stay, Suspect, Tenant
+from exporter.model.incident import FaultKind, Incident, Suspect, Tenant
 from exporter.model.xids import XidSighting
-from exporter.moment import utc
+from exporter.parse.printable import printable
 from exporter.parse.xid_catalogue import meaning
-from exporter.remedy import commands_to_end
-from exporter.verdict import likelihood, verdict
-from exporter.view import printable
+from exporter.telling.moment import utc
+from exporter.telling.remedy import commands_to_end
+from exporter.telling.verdict import likelihood, verdict
 
 MOST_LISTED = 512
 """So many clients of a kind are listed; how many there are is told beside them."""
 
 
 def incident_object(
-    incident: Incident, *, now: float | None = None, pipe_directory: str | None = None
+    incident: Incident, *, now: float | None = None, pipe_directory: str | None = None, watched: bool = True
 ) -> dict[str, Any]:
     """One incident. `..._at`, `since` and `until` are seconds since the epoch, `started` and the like are in ISO 8601.
 
     Without `now` it is not told how long somebody has held up recovery who still does; without the daemon's
-    `pipe_directory`, not how MPS itself ends it.
+    `pipe_directory`, not how MPS itself ends it; and nothing that ends anybody where it is not `watched` who has a PID.
     """
+
+    def commands(pid: int) -> Sequence[str]:
+        return commands_to_end(incident.server, pid, pipe_directory) if watched else ()
+
     return {
         "id": printable(incident.id),
         "daemon": printable(incident.daemon),
@@ -45,10 +49,7 @@ def incident_object(
         "suspects": [_suspect(each) for each in incident.suspects[:MOST_LISTED]],
         "refused": [{"at": each.at, "pid": each.pid} for each in incident.refused[:MOST_LISTED]],
         "refused_count": incident.refused_count,
-        "blocking": [
-            _blocking(incident, pid, stay, now, pipe_directory)
-            for pid, stay in list(incident.blocking.items())[:MOST_LISTED]
-        ],
+        "blocking": [_blocking(incident, pid, now, commands(pid)) for pid in list(incident.blocking)[:MOST_LISTED]],
         "blocking_count": len(incident.blockers),
     }
 
@@ -104,17 +105,15 @@ def _suspect(suspect: Suspect) -> Mapping[str, Any]:
     }
 
 
-def _blocking(
-    incident: Incident, pid: int, stay: Stay, now: float | None, pipe_directory: str | None
-) -> Mapping[str, Any]:
+def _blocking(incident: Incident, pid: int, now: float | None, commands: Sequence[str]) -> Mapping[str, Any]:
+    stay = incident.blocking[pid]
     end = now if stay.until is None else stay.until
-    over = stay.until is not None or not incident.open
     return {
         **_tenant(incident, pid),
         "since": stay.since,
         "until": stay.until,
         "seconds": None if end is None else round(max(0.0, end - stay.since), 3),
-        "end_it_with": [] if over else list(commands_to_end(incident.server, pid, pipe_directory)),
+        "end_it_with": list(commands) if incident.open and stay.until is None else [],
     }
 
 

@@ -3,14 +3,15 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from exporter import status_rows
-from exporter.incident_text import brief, details
 from exporter.model.daemon import Daemon, DaemonState
 from exporter.model.node import Node
 from exporter.model.server import Server, ServerState
-from exporter.status_domains import joined
-from exporter.status_object import node_object
-from exporter.view import View, directory_of, printable
+from exporter.parse.printable import printable
+from exporter.telling import status_rows
+from exporter.telling.incident_text import brief, details
+from exporter.telling.status_domains import joined
+from exporter.telling.status_object import node_object
+from exporter.view import View, directory_of
 
 MOST_BLOCKERS = 8
 """So many are named in one line."""

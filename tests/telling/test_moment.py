@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from exporter.moment import lasting, local, utc
+from exporter.telling.moment import lasting, local, utc
 
 
 @pytest.fixture
@@ -36,7 +36,8 @@ def test_a_number_that_is_no_time_breaks_nothing(at: float) -> None:
 @pytest.mark.parametrize(
     ("seconds", "text"),
     [
-        (-3, "0.0 s"),
+        (-3, "0 ms"),
+        (0.0174, "17 ms"),
         (0.13, "0.1 s"),
         (9.94, "9.9 s"),
         (10, "10 s"),

@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from exporter import status
 from exporter.core.domains import domains
-from exporter.incident_object import incident_object
-from exporter.incident_text import brief, details
 from exporter.model.incident import Ending, FaultKind, Incident, Refusal, Stay, Suspect, Tenant
 from exporter.model.node import Node
 from exporter.model.server import ServerState
-from exporter.status_object import node_object
+from exporter.telling import status
+from exporter.telling.incident_object import incident_object
+from exporter.telling.incident_text import brief, details
+from exporter.telling.status_object import node_object
 from tests.builders import (
     AT,
     CLIENT,
@@ -274,7 +274,7 @@ def test_domains_are_worked_out_a_few_times_however_many_clients_there_are(monke
         asked.append(daemon.name)
         return domains(present, daemon)
 
-    monkeypatch.setattr("exporter.status_domains.domains", counted)
-    monkeypatch.setattr("exporter.status_object.domains", counted)
+    monkeypatch.setattr("exporter.telling.status_domains.domains", counted)
+    monkeypatch.setattr("exporter.telling.status_object.domains", counted)
     status.told(present)
     assert 0 < len(asked) <= 3

@@ -1,0 +1,64 @@
+"""How soon a line is observed that is written into a daemon's log: the service's own eye, at its own pace."""
+
+import random
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from benchmarks import arguments
+from benchmarks.fetch import PATIENCE_SECONDS
+from benchmarks.report import Figure, report
+from exporter.assembly import LOG_PERIOD
+from exporter.clock import SystemClock
+from exporter.model.observation import LogLine
+from exporter.sources.eye import Eye, Inbox
+from exporter.sources.logs import FILES, DaemonLogs
+
+MOST_SECONDS = 0.2
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Measure, and tell."""
+    parser = arguments.parser("wake_up", __doc__ or "", gpus=0, clients=0)
+    parser.add_argument("--lines", type=int, default=200, help="how many are written (default: %(default)s)")
+    parser.add_argument("--daemons", type=int, default=24, help="whose logs are followed (default: %(default)s)")
+    told = parser.parse_args(words)
+    if told.real:
+        parser.error("a log is a log: it is written here")
+    with tempfile.TemporaryDirectory(prefix="mps-logs-") as directory:
+        seconds = list(_seconds(Path(directory), told.daemons, told.lines))
+    figures = [
+        Figure(
+            name="from a line's being written to its being observed, median", value=statistics.median(seconds), unit="s"
+        ),
+        Figure(name="the same, worst", value=max(seconds), unit="s", most=MOST_SECONDS),
+    ]
+    return report(f"Wake-up: {told.lines} lines, logs of {told.daemons} daemons", figures, told.json)
+
+
+def _seconds(directory: Path, daemons: int, lines: int) -> Iterator[float]:
+    """For each line, written at any time into any log."""
+    directories = {f"daemon{number}": directory / f"daemon{number}" for number in range(daemons)}
+    logs = [each / file for each in directories.values() for file in FILES]
+    for log in logs:
+        log.parent.mkdir(exist_ok=True)
+        log.touch()
+    inbox, clock = Inbox(), SystemClock()
+    eye = Eye("log", DaemonLogs(directories, clock).look, period=LOG_PERIOD, deadline=1.0, inbox=inbox, clock=clock)
+    eye.open()
+    for _ in range(lines):
+        time.sleep(random.uniform(LOG_PERIOD, 2 * LOG_PERIOD))
+        began = time.monotonic()
+        with random.choice(logs).open("a") as file:
+            file.write("line\n")
+        while not any(isinstance(each, LogLine) for each in inbox.get(timeout=PATIENCE_SECONDS)):
+            pass
+        yield time.monotonic() - began
+    eye.close(PATIENCE_SECONDS)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,51 @@
+"""What `incidents` tells, whoever is asked: the running service, or what it has kept."""
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from exporter.model.incident import Incident
+from exporter.parse.printable import printable
+from exporter.telling.incident_object import incident_object
+from exporter.telling.incident_table import table
+from exporter.telling.incident_text import details
+from exporter.telling.json_list import fitting
+from exporter.telling.wanted import Wanted
+
+MOST_BYTES = 1 << 24
+"""Of JSON; an incident with many clients has some 100 KB."""
+
+DirectoryOf = Callable[[str], str | None]
+"""The pipe directory of a daemon, by its name; None where it cannot be asked with this machine's PIDs."""
+
+
+def told(
+    incidents: Iterable[Incident],
+    wanted: Wanted,
+    *,
+    as_json: bool,
+    now: float,
+    directory_of: DirectoryOf,
+    watched: bool = True,
+) -> Mapping[str, Any]:
+    """The text, and the exit code: 1 where one of those that are shown is open, so that a server is in FAULT.
+
+    What was kept by a service that runs no more was not `watched` since: a PID may be anybody's by now.
+    """
+    shown = wanted.of(incidents)
+    if wanted.id is not None and not shown:
+        return {"problem": f"no incident {printable(wanted.id)} is remembered; `incidents` lists those that are"}
+    objects = (
+        incident_object(each, now=now, pipe_directory=directory_of(each.daemon), watched=watched) for each in shown
+    )
+    if not as_json:
+        text = table(shown, now) if wanted.id is None else _in_words(shown[0], now, directory_of, watched=watched)
+    elif wanted.id is None:
+        text = "[{}]\n".format(",\n".join(each.decode() for each in fitting(objects, MOST_BYTES)))
+    else:
+        text = json.dumps(next(objects), indent=2) + "\n"
+    return {"text": text, "exit_code": int(any(each.open for each in shown))}
+
+
+def _in_words(incident: Incident, now: float, directory_of: DirectoryOf, *, watched: bool) -> str:
+    return "\n".join(details(incident, now, directory_of(incident.daemon), watched=watched)) + "\n"

@@ -1,0 +1,161 @@
+"""Lives of a node in which faults come thick: blocks of lines whole and cut, states, Xids, exits, refusals, renames."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from hypothesis import strategies as st
+
+from exporter.model.named_by import NamedBy
+from exporter.model.observation import DaemonFound, LogLine, Observation
+from tests.builders import (
+    AT,
+    CLIENT,
+    DAEMON,
+    GPU,
+    OTHER_GPU,
+    SENSORS,
+    SERVER,
+    active,
+    at_work,
+    clients,
+    daemon_process,
+    exited,
+    gpu_reading,
+    look,
+    no_daemon,
+    process,
+    server_log,
+    servers,
+    stamped,
+    status,
+    told,
+)
+from tests.core.xid_tellings import event, kernel
+
+SERVERS = (SERVER, SERVER + 1)
+CLIENTS = tuple(range(CLIENT, CLIENT + 5))
+NEWCOMER = 900
+NUMBERS = (13, 31, 43, 79, 94)
+
+START = told(
+    *at_work(),
+    daemon_process(),
+    gpu_reading(CLIENTS, **SENSORS),
+    gpu_reading((), gpu=OTHER_GPU, index=1, pci_bus_id="00000000:00:07.0"),
+    *(line for pid in CLIENTS for line in server_log(active(pid))),
+    *(process(pid) for pid in CLIENTS),
+).node
+"""A server with five clients, of two GPUs."""
+
+some = st.lists(st.sampled_from(CLIENTS), unique=True, min_size=1)
+server = st.sampled_from((SERVER, SERVER, SERVER, SERVER + 1))
+
+
+def block(
+    pids: Sequence[int], devices: Sequence[int], named: int | None, cut: int, server: int
+) -> tuple[Observation, ...]:
+    """What a server's log tells of a fault, without its last lines."""
+    lines = (
+        *(() if named is None else (f"Client {{PID: {named}, Context: 1}} encountered a fatal GPU error.",)),
+        "Server is handling a fatal GPU error.",
+        *(f"Client {{PID: {pid}, Context ID: 1}} on device 0 to be torn down" for pid in pids),
+        "The following devices will be reset:",
+        *map(str, devices),
+        "The following client process have a sticky error set:",
+        *map(str, pids),
+    )
+    return server_log(*lines[: len(lines) - cut], server=server)
+
+
+def leaves(pids: Sequence[int], how: str, server: int) -> tuple[Observation, ...]:
+    """Clients let go."""
+    return server_log(
+        *(
+            line
+            for pid in pids
+            for line in (f"Client {{PID: {pid}, Context ID: 1}} exiting.{how}", f"Client process {pid} disconnected")
+        ),
+        server=server,
+    )
+
+
+def refused(pid: int, server: int) -> tuple[Observation, ...]:
+    """A newcomer is turned away."""
+    return server_log(
+        f"Server teardown in progress. Refusing to accept new client {{PID: {pid}, Context ID: 0}}",
+        f"Failed to accept client {{PID: {pid}, Context ID: 0}} with status 807",
+        server=server,
+    )
+
+
+def reset(devices: Sequence[int], server: int) -> tuple[Observation, ...]:
+    """A server is well again on these devices."""
+    return server_log(*(f"Destroy server context on device {each} (NVIDIA H200)" for each in devices), server=server)
+
+
+def renamed(name: str) -> tuple[Observation, ...]:
+    """The configuration gives the daemon a name."""
+    return (
+        DaemonFound(
+            at=AT, daemon=name, pipe_directory=DAEMON, log_directory="/log", expected=True, by=NamedBy.CONFIGURATION
+        ),
+    )
+
+
+devices = st.sampled_from(((0,), (1,), (0, 1)))
+steps = st.one_of(
+    st.builds(block, some, devices, st.none() | st.sampled_from(CLIENTS), st.sampled_from((0, 0, 0, 1, 3, 6)), server),
+    st.builds(leaves, some, st.sampled_from(("", "", " Worker is in reset.")), server),
+    st.builds(reset, devices, server),
+    st.builds(lambda pid, server: server_log(active(pid), server=server), st.sampled_from(CLIENTS), server),
+    st.builds(refused, st.sampled_from((NEWCOMER, *CLIENTS)), server),
+    st.builds(
+        lambda number, pid: (kernel(number, who=f"pid={pid}, name=train.py, "),),
+        st.sampled_from(NUMBERS),
+        st.sampled_from(CLIENTS),
+    ),
+    st.builds(
+        lambda number, gpu: (event(number, gpu=gpu),), st.sampled_from(NUMBERS), st.sampled_from((GPU, OTHER_GPU))
+    ),
+    st.builds(
+        lambda word, server: (status(word, server=server),),
+        st.sampled_from(("FAULT", "FAULT", "ACTIVE", f"Server {SERVER} not found")),
+        server,
+    ),
+    st.builds(lambda pids: (clients(*pids),), st.lists(st.sampled_from(CLIENTS), unique=True)),
+    st.builds(lambda pids: (servers(*pids),), st.lists(st.sampled_from(SERVERS), unique=True)),
+    st.builds(lambda pid: (exited(pid),), st.sampled_from((*CLIENTS, *SERVERS))),
+    st.builds(
+        lambda pid, ticks: (process(pid, ticks=ticks),), st.sampled_from((*CLIENTS, *SERVERS)), st.integers(1, 2)
+    ),
+    st.builds(renamed, st.sampled_from(("main", "spare"))),
+    st.sampled_from(((no_daemon(),), (daemon_process(None),), (daemon_process(442),), (look("log"),), (look("nvml"),))),
+)
+gaps = st.sampled_from((0.0, 0.0, 0.12, 0.2, 0.6, 1.1, 2.5, 70.0))
+
+
+def _timed(taken: Iterable[tuple[float, tuple[Observation, ...]]]) -> list[Observation]:
+    """Each step so much later than the one before it; its lines have one stamp, and the daemon has its last name."""
+    at, name, told = AT, DAEMON, []
+    for number, (gap, seen) in enumerate(taken):
+        at += gap
+        for each in seen:
+            name = each.daemon if isinstance(each, DaemonFound) else name
+            named = replace(each, daemon=name) if getattr(each, "daemon", None) == DAEMON else each
+            told.append(
+                _stamped(named, at, at + number / 1000) if isinstance(named, LogLine) else replace(named, at=at)
+            )
+    return told
+
+
+def _stamped(line: LogLine, seen_at: float, at: float) -> LogLine:
+    stamp = stamped("", at=at)[: len("[2026-11-20 15:08:45.147")]
+    return replace(line, at=seen_at, line=stamp + line.line[len(stamp) :])
+
+
+def _lives(gaps: st.SearchStrategy[float]) -> st.SearchStrategy[list[Observation]]:
+    return st.lists(st.tuples(gaps, steps), max_size=30).map(_timed)
+
+
+fault_lives = _lives(gaps)
+untimely_fault_lives = _lives(gaps | st.sampled_from((-0.2, -30.0)))

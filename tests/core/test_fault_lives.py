@@ -1,0 +1,85 @@
+"""Whatever becomes of a node in which faults come thick: one opening and one end each, and all of it adds up."""
+
+from collections import Counter
+from collections.abc import Iterable
+
+from hypothesis import given, settings
+
+from exporter.core.fold import fold_all
+from exporter.model.event import Event, EventName
+from exporter.model.incident import Ending, Incident
+from exporter.model.node import Node
+from exporter.model.observation import Observation
+from tests.core.fault_lives import START, fault_lives, untimely_fault_lives
+
+SURE = 0.8
+"""Nobody is suspected so much without a sign that tells more than chance."""
+
+ROUNDED = 0.005
+
+
+@given(fault_lives)
+@settings(max_examples=200, deadline=None)
+def test_any_faults(seen: list[Observation]) -> None:
+    _live(seen)
+
+
+@given(untimely_fault_lives)
+@settings(max_examples=100, deadline=None)
+def test_any_faults_under_a_clock_that_is_set_back(seen: list[Observation]) -> None:
+    _live(seen)
+
+
+def _live(seen: Iterable[Observation]) -> None:
+    known: dict[str, Incident] = {}
+    events: list[Event] = []
+    present = START
+    for after, told in fold_all(START, seen):
+        present = after
+        events.extend(told)
+        for name, incident in present.incidents.items():
+            assert name == incident.id
+            _assert_sound(incident)
+            _assert_grown(known.get(name), incident)
+        known.update(present.incidents)
+    _assert_told(known, events)
+    _assert_counted(present, known.values())
+
+
+def _assert_sound(incident: Incident) -> None:
+    """What an incident says of those whom it hit and of those who may have done it fits together."""
+    affected = set(incident.affected)
+    assert len(affected) == len(incident.affected)
+    assert affected >= incident.blocking.keys()
+    assert affected.issuperset(incident.gone)
+    assert affected <= incident.tenants.keys()
+    assert sum(each.confidence for each in incident.suspects) <= 1 + ROUNDED * len(incident.suspects)
+    for suspect in incident.suspects:
+        signs = " ".join(suspect.evidence)
+        assert suspect.confidence < SURE or "in reset" in signs or "instructions" in signs
+    assert not incident.told or (incident.settled and not incident.open)
+
+
+def _assert_grown(before: Incident | None, incident: Incident) -> None:
+    """Whom the log told of stays affected; what has been told to its end never changes."""
+    if before is not None and before.told:
+        assert incident is before
+    if before is not None and before.affected_told:
+        assert set(before.affected) <= set(incident.affected)
+
+
+def _assert_told(known: dict[str, Incident], events: Iterable[Event]) -> None:
+    told = Counter((event.event, event.incident.id) for event in events if event.incident is not None)
+    assert {name for _, name in told} == known.keys()
+    for name in known:
+        assert told[EventName.FAULT, name] == 1
+        assert told[EventName.FAULT_RECOVERED, name] + told[EventName.FAULT_OPEN, name] == 1
+
+
+def _assert_counted(node: Node, known: Iterable[Incident]) -> None:
+    totals = [daemon.totals for daemon in node.daemons.values()]
+    incidents = list(known)
+    assert sum(each.faults for each in totals) == len(incidents)
+    assert sum(each.fault_affected for each in totals) == sum(len(each.affected) for each in incidents)
+    recovered = [each for each in incidents if each.told and each.ending is Ending.RECOVERED]
+    assert sum(each.fault_recoveries.count for each in totals) == len(recovered)

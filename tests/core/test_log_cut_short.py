@@ -1,0 +1,78 @@
+"""A log of which part is lost, or still unread: what is there is believed, and what is missing is nobody's fault."""
+
+from dataclasses import replace
+
+import pytest
+
+from exporter.model.event import EventName
+from exporter.model.observation import LogGap
+from exporter.model.server import ServerState
+from tests.builders import (
+    AT,
+    CLIENT,
+    CONTROL,
+    DAEMON,
+    FAULT_BLOCK,
+    SERVER,
+    Story,
+    at_work,
+    control_log,
+    daemon_process,
+    exited,
+    look,
+    server_log,
+    told,
+)
+
+GAP = LogGap(at=AT + 1, daemon=DAEMON, file="server.log", lines=1)
+UP = told(*at_work(CLIENT), daemon_process()).node
+
+
+def states(story: Story) -> list[str | None]:
+    return [event.state for event in story.of(EventName.SERVER_STATE)]
+
+
+@pytest.mark.parametrize("read", range(1, len(FAULT_BLOCK) + 1))
+def test_a_block_of_which_the_end_was_cut_off_is_one_fault(read: int) -> None:
+    cut = told(*server_log(*FAULT_BLOCK[:read]), GAP, start=UP)
+    later = told(
+        *server_log("Destroy server context on device 0", f"Client process {CLIENT} disconnected"), start=cut.node
+    )
+
+    assert states(cut) == ["fault"]
+    assert cut.daemon.totals.log_lines_lost == {"server.log": 1}
+    assert CLIENT not in later.daemon.clients
+
+
+@pytest.mark.parametrize("unread", range(1, len(FAULT_BLOCK)))
+def test_a_block_of_which_the_beginning_was_cut_off_accuses_nobody(unread: int) -> None:
+    cut = told(GAP, *server_log(*FAULT_BLOCK[unread:]), start=UP)
+
+    assert states(cut) == []
+    assert cut.daemon.servers[SERVER].state is ServerState.ACTIVE
+    assert set(cut.daemon.clients) == {CLIENT}
+
+
+def test_the_next_fault_after_a_block_that_was_cut_off_is_another_one() -> None:
+    first = told(*server_log(*FAULT_BLOCK[:3]), GAP, *server_log("Destroy server context on device 0"), start=UP)
+    second = told(*server_log(*FAULT_BLOCK, at=AT + 60), start=first.node)
+
+    assert states(first) + states(second) == ["fault", "active", "fault"]
+    assert second.daemon.totals.faults == 2
+
+
+def test_what_is_still_unread_of_a_log_may_be_a_daemons_last_words() -> None:
+    ended = AT + 10
+    unread = replace(look("log", at=ended + 0.2), more=True)
+    story = told(exited(CONTROL, at=ended), unread, start=UP)
+    assert not story.of(EventName.DAEMON_LOST)
+
+    quit_told = told(*control_log("Exit with status 0", at=ended + 0.3), look("log", at=ended + 0.4), start=story.node)
+    assert quit_told.names(EventName.SERVER_EXITED, EventName.CLIENT_DISCONNECTED) == [EventName.DAEMON_STOPPED]
+
+
+def test_where_all_is_read_there_were_no_last_words() -> None:
+    ended = AT + 10
+    story = told(exited(CONTROL, at=ended), look("log", at=ended + 0.2), start=UP)
+
+    assert story.of(EventName.DAEMON_LOST)

@@ -1,0 +1,67 @@
+"""A file that somebody with less rights wrote for whoever reads it: it cannot hang, fill or mislead the reader."""
+
+import json
+import os
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from exporter.errors import HistoryError
+from exporter.store.archive import FILE, Archive, read_history
+from exporter.store.database import LONGEST_READ
+from tests.store.test_archive import archive, clock, spoil
+from tests.store.values import fault
+
+__all__ = ["archive", "clock"]
+"""Fixtures."""
+
+ENDLESS = "WITH RECURSIVE r(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM r)"
+
+
+def a_pipe(file: Path) -> None:
+    file.unlink()
+    os.mkfifo(file)
+
+
+def a_device(file: Path) -> None:
+    file.unlink()
+    file.symlink_to("/dev/zero")
+
+
+def a_pipe_beside(file: Path) -> None:
+    os.mkfifo(f"{file}-wal")
+
+
+def an_endless_view(file: Path) -> None:
+    columns = "'a' AS id, 'd' AS daemon, 1 AS open, n AS started_at, 1 AS rowid, '{}' AS incident"
+    _run(file, f"DROP TABLE incidents; CREATE VIEW incidents AS {ENDLESS} SELECT {columns} FROM r")
+
+
+def a_huge_row(file: Path) -> None:
+    _run(file, f"UPDATE incidents SET incident = zeroblob({LONGEST_READ + 1})")
+
+
+def _run(file: Path, statements: str) -> None:
+    connection = sqlite3.connect(file)
+    connection.executescript(statements)
+    connection.close()
+
+
+@pytest.mark.parametrize("spoilt", [a_pipe, a_device, a_pipe_beside, an_endless_view, a_huge_row])
+def test_it_is_refused(spoilt: Callable[[Path], None], archive: Archive, tmp_path: Path) -> None:
+    archive.write([fault("one")], [])
+    archive.close()
+    spoilt(tmp_path / "state" / FILE)
+    with pytest.raises(HistoryError):
+        read_history(tmp_path / "state")
+
+
+@pytest.mark.parametrize(
+    "row", ["[" * 1_000_000, '{"id":' * 100_000, b"\xff\xfe\x00", "1" * 5000, "9e999", json.dumps({"id": 1})]
+)
+def test_a_row_that_makes_no_sense_is_passed_over(row: object, archive: Archive, tmp_path: Path) -> None:
+    archive.write([fault("one"), fault("two")], [])
+    spoil(tmp_path, "UPDATE incidents SET incident = ? WHERE id = 'two'", row)
+    assert read_history(tmp_path / "state")[0] == (fault("one"),)
