@@ -26,6 +26,9 @@ LIMIT_ERROR, FAULT_ERROR, TERMINATED_ERROR = 46, 807, 810
 EXITING = r"Client \{PID: (\d+), Context ID: \d+\} exiting\."
 FAULT_BEGINS = "Server is handling a fatal GPU error."
 
+LAST_STATES = {"h200_crash_loop": (["initializing"],), "h200_stays_in_fault": (["fault"],)}
+"""Of those whose server does not become well."""
+
 every_recording = pytest.mark.parametrize("recorded", RECORDINGS, ids=repr)
 
 
@@ -60,7 +63,16 @@ def bypassers(recorded: Recorded) -> set[int]:
 
 
 def accepted(recorded: Recorded) -> set[int]:
+    """Nobody, of a daemon whose servers cannot start."""
+    if recorded.truth.get("fault_kind") == "crash-loop":
+        return set()
     return set(clients(recorded)) - set(recorded.truth["refused"]) - bypassers(recorded)
+
+
+def noticed(recorded: Recorded) -> set[int]:
+    """Bypassers are told by NVML, which is read every ten seconds: who lived shorter than that may be missed."""
+    lives = {pid: clients(recorded)[pid] for pid in bypassers(recorded)}
+    return {pid for pid, life in lives.items() if float(life.get("exited_at", "inf")) - float(life["started"]) > 12}  # type: ignore[arg-type]
 
 
 def servers_of_clients(recorded: Recorded) -> dict[int, set[int]]:
@@ -154,7 +166,7 @@ class TestClients:
     def test_exactly_those_beside_mps_are_called_bypassing_once(self, recorded: Recorded) -> None:
         """And nobody who is still starting, is refused, or has just left."""
         bypassing = recorded.story.of(EventName.PROCESS_BYPASSING)
-        assert pids(bypassing) == dict.fromkeys(bypassers(recorded), 1)
+        assert pids(bypassing) == dict.fromkeys(noticed(recorded), 1)
 
 
 @every_recording
@@ -180,6 +192,8 @@ class TestLeaving:
         """Their victims do not, nor does anybody else (measured)."""
         in_reset = {pid for pid, leaving in leavings(recorded) if leaving.in_reset}
         expected = {recorded.truth["culprit"]} if recorded.truth.get("fault_kind") in ("assert", "trap") else set()
+        if recorded.truth.get("fault_kind") == "kill, then trap":
+            expected = set(recorded.truth["also_culprits"])
         assert in_reset == expected
 
     def test_one_that_was_killed_in_mid_kernel_leaves_before_the_fault(self, recorded: Recorded) -> None:
@@ -211,7 +225,7 @@ class TestServersAndDaemons:
         states = [event.state for event in recorded.story.of(EventName.SERVER_STATE)]
         struck = struck_by_fault(recorded)
         assert states.count("fault") == struck
-        assert states[-1:] in ([], ["active"])
+        assert states[-1:] in LAST_STATES.get(recorded.name, ([], ["active"]))
 
     def test_a_fault_is_told_as_it_strikes(self, recorded: Recorded) -> None:
         """Within a second of the first victim's error."""
@@ -235,10 +249,11 @@ class TestServersAndDaemons:
         assert told == [EventName.DAEMON_UNRESPONSIVE, EventName.DAEMON_RESPONSIVE] * hung
 
     def test_every_line_of_the_log_is_recognised(self, recorded: Recorded) -> None:
-        """On the driver on which it was measured."""
+        """On the driver on which it was measured; but for the one line of a reply that has no stamp."""
         totals = recorded.story.daemon.totals
         assert sum(totals.log_lines.values()) == sum(seen["source"] == "log" for seen in recorded.raw)
-        assert not sum(totals.log_lines_unrecognized.values())
+        without_form = sum(seen["source"] == "log" and not seen["line"].startswith("[") for seen in recorded.raw)
+        assert sum(totals.log_lines_unrecognized.values()) == without_form
 
 
 RARE = (
@@ -247,8 +262,8 @@ RARE = (
     (EventName.DAEMON_UNRESPONSIVE, {"control_hangs", "server_hangs"}),
     (EventName.DAEMON_RESPONSIVE, {"control_hangs", "server_hangs"}),
     (EventName.CLIENT_WAITING, {"other_user_waits"}),
-    (EventName.CLIENT_FAULT_CONTAINED, {"assert_contained"}),
-    (EventName.SERVER_CRASH_LOOP, set()),
+    (EventName.CLIENT_FAULT_CONTAINED, {"assert_contained", "h200_assert"}),
+    (EventName.SERVER_CRASH_LOOP, {"h200_crash_loop"}),
     (EventName.PROCESS_BYPASSING, {"client_bypasses", "bypasser_faults", "control_killed"}),
 )
 

@@ -26,14 +26,14 @@ class Measured:
         return (rate + squared / 2 - spread) / (1 + squared)
 
 
-IN_RESET = Measured(17, 17)
+IN_RESET = Measured(41, 41)
 """Of a fault that is no memory fault: the client whose worker was in reset when it left had trapped."""
 
-CUT_OFF = Measured(49, 49)
+CUT_OFF = Measured(85, 85)
 """The only client that left in time before a kernel's instructions could not be fetched: the kernel was its own."""
 
 CUT_OFF_SECONDS = (0.085, 0.165)
-"""So long before the fault the contexts end of a client that goes with a kernel in flight: 95 to 154 ms in 49 trials,
+"""So long before the fault the contexts end of a client that goes with a kernel in flight: 95 to 154 ms in 85 trials,
 whatever ended it, an ordinary exit included. Whoever leaves earlier or later did not do it that way."""
 
 SIGNALLED = 0.65

@@ -69,6 +69,8 @@ RULES: tuple[Rule, ...] = (
         r"All clients belonging to error trigging process \d+ will be torn down",
         r"Client termination succeeded\.",
         rf"Priority level of client \{{{NUMBER}\}} is: \d+ ?",
+        rf"Server failed to send reply with status \d+, for client {CLIENT}",
+        r"Received device query command\. There are \d+ devices",
     ),
     noise(
         r"(?:MPS Server )?connecting to control daemon on socket: .{1,4096}",
@@ -85,6 +87,7 @@ RULES: tuple[Rule, ...] = (
         r"Driver initialization failed with: .{1,200}",
         r"MPS is only supported on .{1,200}",
         r"Invalid CUDA_VISIBLE_DEVICES.{0,400}",
+        r"Driver initialization failed with: .{1,200}",
         r"(?:MPS Server )?failed to create/open SHM segment\.",
     ),
 )

@@ -172,9 +172,9 @@ class TestWhereAClientIs:
 
 
 def struck_at(recorded: Recorded) -> float | None:
-    """When a fault that hit others was made: as the client that made it wrote down, or when it was killed."""
+    """When the one fault that hit others was made: as the client that made it wrote down, or when it was killed."""
     truth = recorded.truth
-    if not truth.get("culprit") or not truth["victims"]:
+    if not truth.get("culprit") or not truth["victims"] or truth.get("also_culprits"):
         return None
     killed = (each["at"] for each in truth["happened"] if each.get("pid") == truth["culprit"])
     at: float | None = truth["clients"][str(truth["culprit"])].get("faulted") or next(killed, None)
@@ -203,8 +203,9 @@ def test_whom_a_fault_hit_was_known_before_it(recorded: Recorded) -> None:
     (daemon,) = present.daemons.values()
     domain = domain_of(present, daemon, recorded.truth["culprit"])
     assert domain is not None
-    unharmed = {int(pid) for pid, client in recorded.truth["clients"].items() if client["exit_code"] == 0}
-    assert domain.clients - unharmed == {recorded.truth["culprit"], *recorded.truth["victims"]}
+    culprit = recorded.truth["culprit"]
+    gone = {int(pid) for pid, client in recorded.truth["clients"].items() if client["exit_code"] in (0, -9)} - {culprit}
+    assert domain.clients - gone == {culprit, *recorded.truth["victims"]}
 
 
 def test_the_recordings_have_faults_on_one_gpu_and_on_two() -> None:

@@ -21,7 +21,7 @@ from exporter.parse import log_message as said
 from exporter.parse.log_line import parse_line
 from tests.builders import RECORDINGS, Recorded, node
 
-FAULTS = [each for each in RECORDINGS if "Server is handling a fatal GPU error." in each.text]
+FAULTS = [each for each in RECORDINGS if each.text.count("Server is handling a fatal GPU error.") == 1]
 NEVER = 0.8
 """So sure nobody innocent is ever suspected."""
 
@@ -56,9 +56,9 @@ def incidents(seen: Seen) -> list[Incident]:
 
 
 def affected(recorded: Recorded) -> set[int]:
-    """Everyone with the sticky error: the victims, and the culprit unless it was killed."""
+    """Everyone with the sticky error: the victims, and the culprit unless it had gone."""
     culprit = recorded.truth["culprit"]
-    alive = set() if recorded.truth["clients"][str(culprit)].get("exit_code") == -9 else {culprit}
+    alive = {culprit} if recorded.truth["clients"][str(culprit)].get("cuda_errors") else set()
     return {*recorded.truth["victims"], *alive}
 
 

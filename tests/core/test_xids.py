@@ -1,5 +1,6 @@
 """Xids: each is counted once, whoever tells of it and however often, on the GPU that had it, and is never forgotten."""
 
+import json
 from collections.abc import Mapping
 from functools import partial
 
@@ -223,10 +224,9 @@ def test_a_recording_has_as_many_as_its_kernel_wrote_each_on_its_gpu(recorded: R
 
 def gpu_of(recorded: Recorded, address: str) -> str:
     """By the recording's header."""
-    _, _, after = recorded.text.partition(f'"pci_bus_id": "{address}')
-    before, _, _ = recorded.text.partition(f'"pci_bus_id": "{address}')
-    assert after
-    return before.rpartition('"uuid": "')[2].partition('"')[0]
+    gpus = json.loads(recorded.text.partition("\n")[0])["gpus"]
+    (found,) = (gpu["uuid"] for gpu in gpus if gpu["pci_bus_id"].rpartition(".")[0].endswith(address))
+    return str(found)
 
 
 # -- metrics -------------------------------------------------------------------------------------------------------

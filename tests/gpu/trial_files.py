@@ -17,6 +17,9 @@ from exporter.recording import Recording
 # No neighbour is harmed in these.
 HARMLESS = ("assert", "abort", "kill-idle", "bypasser-oob", "crash-loop", "exit")
 
+# Of a client that was killed on two GPUs the log tells twice.
+AT_ONCE = 0.05
+
 _LINE = re.compile(r"\[(?P<stamp>\S+ \S+) Server +\d+\] (?P<said>.*)")
 
 
@@ -85,7 +88,9 @@ class TrialFiles:
         found: list[tuple[float, float, set[int]]] = []
         listing = False
         for at, stamp, said in self._lines():
-            if said == "Server is handling a fatal GPU error.":
+            if said == "Server is handling a fatal GPU error." and not (
+                found and _seconds(stamp) - found[-1][0] < AT_ONCE
+            ):
                 found.append((_seconds(stamp), at, set()))
             if listing and said.isdigit():
                 found[-1][2].add(int(said))
