@@ -39,6 +39,8 @@ def _changes(was: Incident, incident: Incident) -> Iterable[str]:
         yield "suspects"
     if was.blockers.keys() != incident.blockers.keys() and incident.open:
         yield "blocking"
+    if incident.stuck and not was.stuck:
+        yield "stuck"
     if incident.refused_count and not was.refused_count:
         yield "refused"
 

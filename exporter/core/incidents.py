@@ -123,6 +123,8 @@ def _stirred(before: Node, node: Node, incident: Incident) -> bool:
     was, now = before.at - incident.detected_at, node.at - incident.detected_at
     if any(was < wait <= now for wait in waits) or before.deaths is not node.deaths:
         return True
+    if recovery.is_let_go(incident) and not incident.stuck:
+        return True
     old, new = before.daemons.get(incident.daemon), node.daemons.get(incident.daemon)
     if old is None or new is None:
         return True

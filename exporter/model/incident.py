@@ -84,7 +84,8 @@ class Incident:
 
     `affected` are those with the sticky error, as the log told (`affected_told`), else as far as can be inferred from
     who shares the GPUs; suspicion never alters it. `tenants` has what is known of them and of the suspects, `gone` are
-    those of the affected who have let go, `blocking` those who had not for a while. `refused` are the first newcomers
+    those of the affected who have let go, `blocking` those who had not for a while. It is `stuck` where all have let go
+    and the server is in FAULT all the same. `refused` are the first newcomers
     that were turned away, `refused_count` is how many were.
 
     `unseen_since` is since when its daemon has not been known at all. `announced` says that its opening has been told,
@@ -114,6 +115,7 @@ class Incident:
     refused_count: int = 0
     blocking: Mapping[int, Stay] = field(default_factory=dict)
     gone: tuple[int, ...] = ()
+    stuck: bool = False
     unseen_since: float | None = None
     announced: bool = False
     settled: bool = False

@@ -8,7 +8,7 @@ from exporter.model.xids import XidSighting
 from exporter.parse.printable import printable
 from exporter.parse.xid_catalogue import meaning
 from exporter.telling.moment import utc
-from exporter.telling.remedy import commands_to_end
+from exporter.telling.remedy import commands_to_end, commands_to_end_server
 from exporter.telling.verdict import likelihood, verdict
 
 MOST_LISTED = 512
@@ -51,6 +51,10 @@ def incident_object(
         "refused_count": incident.refused_count,
         "blocking": [_blocking(incident, pid, now, commands(pid)) for pid in list(incident.blocking)[:MOST_LISTED]],
         "blocking_count": len(incident.blockers),
+        "stuck": incident.stuck,
+        "end_server_with": list(
+            commands_to_end_server(incident.server, pipe_directory) if incident.stuck and watched else ()
+        ),
     }
 
 

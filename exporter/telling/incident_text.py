@@ -8,7 +8,7 @@ from exporter.model.xids import XidSighting
 from exporter.parse.printable import printable
 from exporter.parse.xid_catalogue import meaning
 from exporter.telling.moment import lasting, local, utc
-from exporter.telling.remedy import commands_to_end
+from exporter.telling.remedy import commands_to_end, commands_to_end_server
 from exporter.telling.short import mebibytes, pid_text, short_gpu, short_name
 from exporter.telling.tenant_text import called
 from exporter.telling.verdict import verdict
@@ -145,6 +145,12 @@ def _held_up(incident: Incident, now: float, pipe_directory: str | None, *, watc
         commands = commands_to_end(incident.server, pid, pipe_directory) if watched else ()
         yield f"{told}; end it with the first that helps:" if commands else told
         yield from (f"  {command}" for command in commands)
+    if incident.stuck:
+        commands = commands_to_end_server(incident.server, pipe_directory) if watched else ()
+        yield "nobody: all of the affected have gone, and the server does not recover"
+        yield from (
+            ("this ends it, with whoever is on it still; the daemon starts another:", *commands) if commands else ()
+        )
     if len(standing) > MOST_LISTED:
         yield f"and {len(standing) - MOST_LISTED} more"
     yield from _first(past)

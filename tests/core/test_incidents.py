@@ -323,6 +323,14 @@ class TestRecovery:
         story = told(daemon_process(442, at=AT + 9), start=self.HELD.node)
         assert not only(story).open
 
+    def test_a_server_that_does_not_recover_though_all_have_gone_is_stuck(self) -> None:
+        """It lost count of one of them, and refuses everybody until it is ended."""
+        story = told(*leaves(B, C, at=AT + 7), time_passes(AT + 16.9), start=self.HELD.node)
+        assert not only(story).stuck
+        late = told(time_passes(AT + 17.1), start=story.node)
+        assert (only(late).stuck, [each.reason for each in late.of(EventName.FAULT_CHANGED)]) == (True, ["stuck"])
+        assert not only(told(*reset(AT + 20), start=late.node)).stuck
+
     def test_its_time_is_counted(self) -> None:
         """By the clock of the log."""
         recoveries = over().daemon.totals.fault_recoveries

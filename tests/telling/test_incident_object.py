@@ -74,6 +74,8 @@ def test_an_open_one() -> None:
             {**BOB, "since": AT, "until": None, "seconds": 182.0, "end_it_with": [ASK, "kill -KILL 601"]},
         ],
         "blocking_count": 1,
+        "stuck": False,
+        "end_server_with": [],
     }
     assert [(each["pid"], each["confidence"], each["likelihood"], each["evidence"]) for each in suspects] == [
         (600, 0.85, "very likely", ["its contexts ended 120 ms before the fault"]),
