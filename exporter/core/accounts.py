@@ -5,12 +5,12 @@ is a fault, once for each owner whom it hit. An owner is forgotten when it has h
 """
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import replace
 
 from exporter.core.workloads import workload_of
 from exporter.model.event import Event, EventName
 from exporter.model.incident import Tenant
 from exporter.model.node import Node
+from exporter.model.replace import replace
 from exporter.model.workload import Account, Workload
 
 FORGOTTEN_SECONDS = 3600.0

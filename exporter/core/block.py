@@ -4,11 +4,10 @@ Measured on R580: who is named, who is torn down, which devices are reset, and l
 it was written within two milliseconds.
 """
 
-from dataclasses import replace
-
 from exporter.core.clients import MOST_CLIENTS
 from exporter.core.devices import MOST_DEVICES
 from exporter.core.translate import Pids, outer
+from exporter.model.replace import replace
 from exporter.model.server import FaultBlock, Listing, Server, ServerState
 from exporter.parse import log_message as said
 from exporter.parse.log_line import LogEntry, seconds_between

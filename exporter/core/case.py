@@ -1,7 +1,6 @@
 """What is known of a fault: whom it hit, on which GPUs, with which Xids."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from itertools import chain, count
 
 from exporter.core import clues, devices, domains, tenants, users
@@ -10,6 +9,7 @@ from exporter.model.daemon import Daemon
 from exporter.model.incident import Incident
 from exporter.model.node import Node
 from exporter.model.observation import GpuUuid
+from exporter.model.replace import replace
 from exporter.model.server import FaultBlock, Server
 from exporter.model.xids import XidSighting
 

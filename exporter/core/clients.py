@@ -1,11 +1,10 @@
 """Clients: who is connected, who was turned away, who waits for a turn."""
 
-from dataclasses import replace
-
 from exporter.core.step import Step, chain, counted, for_each, latest, quiet, without
 from exporter.model.daemon import Daemon
 from exporter.model.event import Event, EventName
 from exporter.model.observation import GpuUuid
+from exporter.model.replace import replace
 from exporter.model.server import Client, DepartureReason, RefusalReason
 
 FRESH_SECONDS = 0.5

@@ -1,13 +1,13 @@
 """What a fault's culprit may be told by: whom the log named, who left just before, who left in reset."""
 
 from collections.abc import Collection
-from dataclasses import replace
 
 from exporter.core.clients import MOST_CLIENTS
 from exporter.model.clues import Clues, Vanished
 from exporter.model.daemon import Daemon
 from exporter.model.incident import Incident
 from exporter.model.node import Node
+from exporter.model.replace import replace
 from exporter.model.server import FaultBlock, Leaving
 from exporter.parse.log_line import seconds_between
 

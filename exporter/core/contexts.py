@@ -5,9 +5,8 @@ Only the log tells: `Device NAME (uuid GPU-...) is associated` stands between `C
 at once, measured, R580). Where anything else stands between them, it is not known whose it is.
 """
 
-from dataclasses import replace
-
 from exporter.model.observation import GpuUuid
+from exporter.model.replace import replace
 from exporter.model.server import Making, Server
 
 

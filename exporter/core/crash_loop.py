@@ -5,12 +5,12 @@ little memory. The daemon tries anew at once, for as long as a client waits: eve
 a second (users' reports, 2024 to 2026).
 """
 
-from dataclasses import replace
 from math import ceil
 
 from exporter.core.step import Step, quiet
 from exporter.model.daemon import Daemon, FailedStarts
 from exporter.model.event import Event, EventName
+from exporter.model.replace import replace
 from exporter.model.server import Server, ServerState
 
 MANY = 3

@@ -1,10 +1,9 @@
 """What the control daemon says of itself, its servers and those who want one."""
 
-from dataclasses import replace
-
 from exporter.core import clients, life, limits, servers
 from exporter.core.step import Step, quiet
 from exporter.model.daemon import Daemon
+from exporter.model.replace import replace
 from exporter.model.server import DepartureReason, ServerState
 from exporter.parse import log_message as said
 from exporter.parse.log_line import LogEntry

@@ -1,11 +1,10 @@
 """Who has died lately, and how: by the exits of those who were watched, and by whom the kernel says it has killed."""
 
-from dataclasses import replace
-
 from exporter.core.step import latest
 from exporter.model.death import Death
 from exporter.model.node import Node
 from exporter.model.observation import KernelRecord, ProcessExit
+from exporter.model.replace import replace
 from exporter.parse import out_of_memory
 from exporter.parse.kernel_record import record
 

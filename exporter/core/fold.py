@@ -1,7 +1,6 @@
 """One observation at a time: what is known after it, and what happened."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import replace
 
 from exporter.core import (
     accounts,
@@ -44,6 +43,7 @@ from exporter.model.observation import (
     ProcessReading,
     SourceReading,
 )
+from exporter.model.replace import replace
 from exporter.model.server import DepartureReason
 
 Told = tuple[Node, tuple[Event, ...]]

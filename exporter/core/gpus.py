@@ -4,7 +4,6 @@ When a daemon dies, new CUDA processes run without MPS and say nothing (measured
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 
 from exporter.core import devices
 from exporter.core.meters import metered
@@ -14,6 +13,7 @@ from exporter.model.event import Event, EventName
 from exporter.model.gpu import Gpu, Stranger
 from exporter.model.node import Node
 from exporter.model.observation import GpuReading, SourceReading
+from exporter.model.replace import replace
 
 NVML = "nvml"
 """The source that reads GPUs has this name."""

@@ -1,11 +1,11 @@
 """What is told of an incident, and when: that it happened, what changes that matters to who waits, and how it ended."""
 
 from collections.abc import Iterable
-from dataclasses import replace
 
 from exporter.model.event import Event, EventName
 from exporter.model.incident import Incident
 from exporter.model.node import Node
+from exporter.model.replace import replace
 
 ANNOUNCED_SECONDS = 0.5
 """How long the opening waits for the log to tell whom and what the fault hit."""

@@ -6,7 +6,6 @@ after the fault (measured, R580), and evidence may come later than that.
 
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 
 from exporter.core import accounts, incident_events, recovery, suspicion
 from exporter.core.block import is_same
@@ -15,6 +14,7 @@ from exporter.model.daemon import Daemon
 from exporter.model.event import Event, EventName
 from exporter.model.incident import Ending, Incident, Refusal
 from exporter.model.node import Node
+from exporter.model.replace import replace
 from exporter.model.server import RefusalReason, Server, ServerState
 
 Told = tuple[Node, tuple[Event, ...]]

@@ -3,12 +3,11 @@
 Where a client goes while its kernel runs, a fault comes between the two (measured, R580).
 """
 
-from dataclasses import replace
-
 from exporter.core.clients import disconnect
 from exporter.core.step import Step, latest, quiet
 from exporter.model.daemon import Daemon
 from exporter.model.event import Event, EventName
+from exporter.model.replace import replace
 from exporter.model.server import Client, DepartureReason, Leaving, Server, ServerState
 from exporter.parse.log_line import LogEntry
 from exporter.parse.log_message import ContextExited, ContextExiting

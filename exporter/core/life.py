@@ -1,12 +1,11 @@
 """The control daemon's own life: up, lost, stopped by an operator, unresponsive, held by somebody's session."""
 
-from dataclasses import replace
-
 from exporter.core import servers
 from exporter.core.step import Step, chain, counted, quiet
 from exporter.model.daemon import Daemon, DaemonState, LossReason
 from exporter.model.event import Event, EventName
 from exporter.model.observation import DaemonProcess
+from exporter.model.replace import replace
 from exporter.model.server import DepartureReason
 
 SECOND_PROBE_SECONDS = 1.0

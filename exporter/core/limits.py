@@ -5,13 +5,13 @@ for servers that start later, so nothing about a running one follows from them (
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 
 from exporter.core import devices
 from exporter.core.servers import with_server
 from exporter.model.daemon import Daemon
 from exporter.model.node import Node
 from exporter.model.observation import ControlReply
+from exporter.model.replace import replace
 from exporter.model.server import Server
 from exporter.parse import control_reply
 from exporter.parse.control_reply import DEFAULT_PINNED_MEMORY, DEFAULT_THREADS, DEVICES, PINNED_MEMORY, THREADS

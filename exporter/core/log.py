@@ -1,12 +1,11 @@
 """What a line of a daemon's logs says: whose it is, and to whom it is handed."""
 
-from dataclasses import replace
-
 from exporter.core import daemon_log, server_log
 from exporter.core.step import Step, counted, quiet
 from exporter.core.translate import translated
 from exporter.model.daemon import Daemon
 from exporter.model.observation import LogLine
+from exporter.model.replace import replace
 from exporter.parse import log_message as said
 from exporter.parse.log_line import parse_line
 

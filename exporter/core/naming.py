@@ -1,12 +1,12 @@
 """Who a daemon is: one pipe directory is one daemon, under the name that the weightiest word gives it."""
 
 import posixpath
-from dataclasses import replace
 
 from exporter.model.daemon import Daemon
 from exporter.model.named_by import NamedBy
 from exporter.model.node import Node
 from exporter.model.observation import DaemonFound
+from exporter.model.replace import replace
 
 
 def daemon_found(node: Node, seen: DaemonFound) -> Node:

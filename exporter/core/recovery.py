@@ -1,11 +1,11 @@
 """Who holds up recovery: a server stays in FAULT until the last affected client has let go (measured, R580)."""
 
 from bisect import bisect_left
-from dataclasses import replace
 
 from exporter.model.daemon import RECOVERY_SECONDS, Daemon, Recoveries
 from exporter.model.incident import Ending, Incident, Stay
 from exporter.model.node import Node
+from exporter.model.replace import replace
 from exporter.parse.control_reply import LIST_CLIENTS
 from exporter.parse.log_line import seconds_between
 

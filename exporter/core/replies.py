@@ -1,12 +1,11 @@
 """What a control daemon's reply says of it, its servers and their clients."""
 
-from dataclasses import replace
-
 from exporter.core import clients, life, limits, servers
 from exporter.core.step import Step, chain, quiet
 from exporter.core.translate import outer
 from exporter.model.daemon import Daemon
 from exporter.model.observation import ControlReply
+from exporter.model.replace import replace
 from exporter.parse import control_reply
 from exporter.parse.control_reply import (
     LIST_CLIENTS,

@@ -1,11 +1,10 @@
 """What a server says of itself and its clients."""
 
-from dataclasses import replace
-
 from exporter.core import block, clients, contexts, leavings, limits, servers
 from exporter.core.step import Step, chain, quiet
 from exporter.core.translate import Pids
 from exporter.model.daemon import Daemon
+from exporter.model.replace import replace
 from exporter.model.server import DepartureReason, RefusalReason, Server, ServerState
 from exporter.parse import log_message as said
 from exporter.parse.log_line import LogEntry

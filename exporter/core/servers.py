@@ -1,12 +1,11 @@
 """Servers: which there are, and in what state."""
 
-from dataclasses import replace
-
 from exporter.core import crash_loop
 from exporter.core.clients import CONFIRMING_SECONDS, FRESH_SECONDS, dequeue_user, disconnect_all
 from exporter.core.step import Step, chain, for_each, latest, quiet, without
 from exporter.model.daemon import Daemon
 from exporter.model.event import Event, EventName
+from exporter.model.replace import replace
 from exporter.model.server import DepartureReason, Server, ServerState
 
 MOST_SERVERS = 64

@@ -7,11 +7,11 @@ since, it is known again by its time, its number and its GPU.
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import replace
 from itertools import islice
 
 from exporter.model.event import Event, EventName
 from exporter.model.node import Node
+from exporter.model.replace import replace
 from exporter.model.xids import XidBurst, Xids, XidSighting, XidTelling
 
 CLAIM_SECONDS = 2.0

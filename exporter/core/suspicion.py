@@ -5,12 +5,12 @@ encountered a fatal GPU error tells more than chance (measured, R580): they name
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from typing import NamedTuple
 
 from exporter.core import calibration
 from exporter.model.clues import Vanished
 from exporter.model.incident import FaultKind, Incident, Suspect
+from exporter.model.replace import replace
 from exporter.model.xids import FailedAccess
 from exporter.parse.xid_catalogue import exonerates
 

@@ -1,7 +1,6 @@
 """Who they are that a fault has to do with: whom it hit, who left just before, and whom log and Xids name."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 from exporter.core.identity import client_id, used_bytes
 from exporter.core.workloads import belonging_of, pod_of, workload_of
@@ -9,6 +8,7 @@ from exporter.model.daemon import Daemon
 from exporter.model.incident import Incident, Tenant
 from exporter.model.node import Node
 from exporter.model.observation import GpuUuid, ProcessReading
+from exporter.model.replace import replace
 from exporter.model.server import Client
 
 

@@ -5,9 +5,9 @@ that is nobody's here, yet counts, and can be asked for again. What is no PID an
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
+from exporter.model.replace import replace
 from exporter.parse.log_line import LogEntry
 from exporter.parse.pid_fields import PID_FIELDS
 

@@ -4,13 +4,13 @@ So an ordinary user's daemon, or what poses as one, does not make anybody else's
 """
 
 from collections.abc import Collection, Mapping
-from dataclasses import replace
 
 from exporter.core import block, clients, servers
 from exporter.core.step import Step, chain, for_each, without
 from exporter.core.translate import Pids
 from exporter.model.daemon import Daemon
 from exporter.model.observation import ProcessReading
+from exporter.model.replace import replace
 from exporter.model.server import DepartureReason
 
 

@@ -6,11 +6,11 @@ who may know.
 """
 
 from collections.abc import Collection
-from dataclasses import replace
 
 from exporter.core import sightings
 from exporter.model.node import Node
 from exporter.model.observation import GpuEvent, GpuReading, GpuUuid, KernelRecord
+from exporter.model.replace import replace
 from exporter.model.xids import Witness, XidCount, Xids, XidTelling
 from exporter.parse.kernel_record import record
 from exporter.parse.xid import bus_id, failed_access, gpu_at, xid

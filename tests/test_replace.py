@@ -1,0 +1,28 @@
+"""`replace` does what that of dataclasses does."""
+
+import dataclasses
+from dataclasses import FrozenInstanceError
+
+import pytest
+
+from exporter.model.daemon import Daemon
+from exporter.model.replace import replace
+
+DAEMON = Daemon(name="node", pipe_directory="pipe", log_directory="log", devices={0: "GPU-0"})
+
+
+def test_a_value_has_the_changes_and_is_otherwise_as_it_was() -> None:
+    changed = replace(DAEMON, expected=True, version="13000")
+
+    assert changed == dataclasses.replace(DAEMON, expected=True, version="13000")
+    assert (DAEMON.expected, changed.expected) == (False, True)
+
+
+def test_what_it_makes_is_as_frozen_as_what_it_was_made_of() -> None:
+    with pytest.raises(FrozenInstanceError):
+        replace(DAEMON, expected=True).expected = False  # type: ignore[misc]
+
+
+def test_a_field_that_there_is_not_is_refused() -> None:
+    with pytest.raises(KeyError):
+        replace(DAEMON, colour="green")  # type: ignore[call-arg]
