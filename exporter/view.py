@@ -9,6 +9,9 @@ from exporter.model.node import Node
 from exporter.model.observation import DaemonName
 from exporter.model.server import Client, Server
 
+Memory = Mapping[int, Mapping[str, int]]
+"""Bytes that each process uses, by its PID and by GPU."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigStatus:
@@ -81,7 +84,7 @@ class View:
         return self.node.at - born
 
 
-def memory(node: Node) -> Mapping[int, Mapping[str, int]]:
+def memory(node: Node) -> Memory:
     """Bytes that each process uses, by its PID and by GPU."""
     found: dict[int, dict[str, int]] = {}
     for uuid, gpu in node.gpus.items():

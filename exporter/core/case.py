@@ -5,6 +5,7 @@ from itertools import chain, count
 
 from exporter.core import clues, devices, domains, tenants, users
 from exporter.core.clients import MOST_CLIENTS
+from exporter.core.sightings import CLAIM_SECONDS
 from exporter.model.daemon import Daemon
 from exporter.model.incident import Incident
 from exporter.model.node import Node
@@ -12,9 +13,6 @@ from exporter.model.observation import GpuUuid
 from exporter.model.replace import replace
 from exporter.model.server import FaultBlock, Server
 from exporter.model.xids import XidSighting
-
-JOINED_SECONDS = 2.0
-"""An Xid that is no further from a fault, on its GPU, belongs to it."""
 
 UNTOLD_SECONDS = 0.5
 """After this long without the log's list, whom a fault hit is inferred."""
@@ -115,7 +113,7 @@ def _joined(node: Node, daemon: Daemon, incident: Incident) -> Incident:
 
 
 def _belongs(node: Node, daemon: Daemon, incident: Incident, xid: XidSighting) -> bool:
-    if abs(xid.at - incident.detected_at) > JOINED_SECONDS:
+    if abs(xid.at - incident.detected_at) > CLAIM_SECONDS:
         return False
     if xid.gpu is not None and incident.gpus and xid.gpu not in incident.gpus:
         return False
@@ -126,7 +124,7 @@ def _belongs(node: Node, daemon: Daemon, incident: Incident, xid: XidSighting) -
 
 def _is_near(other: Incident, incident: Incident) -> bool:
     """Whether there is another fault that an Xid of this one may belong to."""
-    return other.id != incident.id and abs(other.detected_at - incident.detected_at) <= 2 * JOINED_SECONDS
+    return other.id != incident.id and abs(other.detected_at - incident.detected_at) <= 2 * CLAIM_SECONDS
 
 
 def _is_nearer(xid: XidSighting, other: Incident, incident: Incident) -> bool:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 from exporter.core import accounts, incident_events, recovery, suspicion
 from exporter.core.block import is_same
 from exporter.core.case import gathered, opened
+from exporter.core.sightings import CLAIM_SECONDS
 from exporter.model.daemon import Daemon
 from exporter.model.event import Event, EventName
 from exporter.model.incident import Ending, Incident, Refusal
@@ -19,8 +20,8 @@ from exporter.model.server import RefusalReason, Server, ServerState
 
 Told = tuple[Node, tuple[Event, ...]]
 
-SETTLED_SECONDS = 2.0
-"""How late evidence may come: an Xid joins an incident that is no further from it."""
+SETTLED_SECONDS = CLAIM_SECONDS
+"""How late evidence may come: no Xid joins an incident after that."""
 
 REMEMBERED_SECONDS = 3600.0
 MOST_REMEMBERED = 64
@@ -45,7 +46,8 @@ def follow(before: Node, node: Node, events: Iterable[Event], *, force: bool = F
         if stirred or news:
             node, more = _advance(before, node, incident, news, stirred=stirred, force=force)
             told.extend(more)
-    return _forgotten(node), tuple(told)
+    unchanged = node.incidents is before.incidents and node.at == before.at
+    return (node if unchanged else _forgotten(node)), tuple(told)
 
 
 def _adopted(before: Node, node: Node) -> Node:

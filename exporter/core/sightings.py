@@ -15,7 +15,8 @@ from exporter.model.replace import replace
 from exporter.model.xids import XidBurst, Xids, XidSighting, XidTelling
 
 CLAIM_SECONDS = 2.0
-"""How long a fault may claim an Xid: all that tell of one do so within 0.2 s (measured, R580)."""
+"""How far from a fault an Xid of it may be, and so how long a fault may claim one: all that tell of it do so within
+0.2 s (measured, R580)."""
 
 RECENT_SECONDS = 4.0
 MOST_RECENT = 256

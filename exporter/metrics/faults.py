@@ -3,12 +3,13 @@
 from collections import Counter
 from collections.abc import Callable
 
+from exporter.core.incidents import REMEMBERED_SECONDS
 from exporter.metrics.family import Labels, Samples, Spreads, buckets, counter, gauge, histogram
 from exporter.model.daemon import RECOVERY_SECONDS, Daemon
 from exporter.model.incident import Incident, Tenant
 from exporter.view import View
 
-SHOWN_SECONDS = 3600.0
+SHOWN_SECONDS = REMEMBERED_SECONDS
 """How long after its end a daemon's last fault is told of."""
 
 

@@ -9,7 +9,7 @@ from exporter.model.server import Server, ServerState
 from exporter.parse.printable import printable
 from exporter.telling import status_rows
 from exporter.telling.incident_text import brief, details
-from exporter.telling.status_domains import joined
+from exporter.telling.status_domains import joined, lettered
 from exporter.telling.status_object import node_object
 from exporter.view import View, directory_of
 
@@ -19,7 +19,8 @@ MOST_BLOCKERS = 8
 
 def table(node: Node) -> str:
     """One table of daemons, servers and clients, and of the processes beside them; what could not be seen; faults."""
-    told = (status_rows.lines(node), joined(node), _problems(node), _open(node), _over(node))
+    found = lettered(node)
+    told = (status_rows.lines(node, found), joined(node, found), _problems(node), _open(node), _over(node))
     return "\n".join(line for lines in told for line in lines) + "\n"
 
 

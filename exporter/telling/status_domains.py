@@ -24,9 +24,8 @@ class Lettered:
     domain: Domain
 
 
-def letters(node: Node) -> Mapping[tuple[DaemonName, int], str]:
+def letters(found: Sequence[Lettered]) -> Mapping[tuple[DaemonName, int], str]:
     """The letter of each client's domain; empty where nobody would take anybody along."""
-    found = lettered(node)
     if all(len(each.domain.clients) == 1 for each in found):
         return {}
     return {(each.daemon.name, pid): each.letter for each in found for pid in each.domain.clients}
@@ -43,9 +42,9 @@ def lettered(node: Node) -> Sequence[Lettered]:
     return [Lettered(_letter(number), daemon, domain) for number, (daemon, domain) in enumerate(found)]
 
 
-def joined(node: Node) -> Iterable[str]:
+def joined(node: Node, found: Sequence[Lettered]) -> Iterable[str]:
     """Of each domain of several clients on several GPUs: who joins these, and what would keep them apart."""
-    for each in lettered(node):
+    for each in found:
         if len(each.domain.gpus) > 1 and len(each.domain.clients) > 1:
             clients, gpus = len(each.domain.clients), _gpus(node, each.domain.gpus)
             yield f"domain {each.letter}: {clients} clients on {gpus} fall together: a fatal fault of one ends all"

@@ -12,14 +12,15 @@ from exporter.model.node import Node
 from exporter.model.observation import ProcessReading
 from exporter.model.server import Client, Server
 from exporter.telling.incident_object import incident_object
-from exporter.view import View, clients_of, directory_of, memory
+from exporter.view import Memory, View, clients_of, directory_of, memory
 
 
 def node_object(node: Node) -> dict[str, Any]:
     """All that is known. Times are seconds since the epoch."""
+    used = memory(node)
     return {
         "at": node.at,
-        "daemons": [_daemon_object(node, daemon) for daemon in View(node).daemons()],
+        "daemons": [_daemon_object(node, daemon, used) for daemon in View(node).daemons()],
         "gpus": [_gpu_object(node, uuid) for uuid in node.gpus],
         "incidents": [
             incident_object(each, now=node.at, pipe_directory=directory_of(node, each.daemon))
@@ -29,7 +30,8 @@ def node_object(node: Node) -> dict[str, Any]:
     }
 
 
-def _daemon_object(node: Node, daemon: Daemon) -> dict[str, Any]:
+def _daemon_object(node: Node, daemon: Daemon, used: Memory) -> dict[str, Any]:
+    here = domains(node, daemon)
     return {
         "name": daemon.name,
         "state": daemon.state,
@@ -37,11 +39,14 @@ def _daemon_object(node: Node, daemon: Daemon) -> dict[str, Any]:
         "pid": None if daemon.process is None else daemon.process.pid,
         "version": daemon.version,
         "waiting": sorted(daemon.waiting),
-        "servers": [_server_object(node, daemon, server) for server in daemon.servers.values()],
+        "servers": [
+            _server_object(node, daemon, server, used, here.get(server.pid, ())) for server in daemon.servers.values()
+        ],
     }
 
 
-def _server_object(node: Node, daemon: Daemon, server: Server) -> dict[str, Any]:
+def _server_object(node: Node, daemon: Daemon, server: Server, used: Memory, here: Iterable[Domain]) -> dict[str, Any]:
+    falls_with = {pid: domain for domain in here for pid in domain.clients}
     share, limits, gpus = server.active_thread_percentage, server.pinned_memory_limits, by_its_ordinals(node, daemon)
     return {
         "pid": server.pid,
@@ -49,24 +54,23 @@ def _server_object(node: Node, daemon: Daemon, server: Server) -> dict[str, Any]
         "state": server.state,
         "active_thread_ratio": None if share is None else share / 100,
         "pinned_memory_limit_bytes": {gpus[device]: limit for device, limit in limits.items() if device in gpus},
-        "clients": list(_client_objects(node, daemon, server)),
+        "clients": [
+            _client_object(node, client, used, falls_with.get(client.pid)) for client in clients_of(daemon, server)
+        ],
     }
 
 
-def _client_objects(node: Node, daemon: Daemon, server: Server) -> Iterable[dict[str, Any]]:
-    used = memory(node)
-    falls_with = {pid: each for each in domains(node, daemon).get(server.pid, ()) for pid in each.clients}
-    for client in clients_of(daemon, server):
-        process = node.processes.get(client.pid)
-        yield {
-            "client": client_id(client, process),
-            "pid": client.pid,
-            "user": None if process is None else process.user,
-            "command": None if process is None else process.command,
-            **_owners_object(node, process),
-            "memory_used_bytes": dict(used.get(client.pid, {})),
-            "failure_domain": _domain_object(client, falls_with.get(client.pid)),
-        }
+def _client_object(node: Node, client: Client, used: Memory, domain: Domain | None) -> dict[str, Any]:
+    process = node.processes.get(client.pid)
+    return {
+        "client": client_id(client, process),
+        "pid": client.pid,
+        "user": None if process is None else process.user,
+        "command": None if process is None else process.command,
+        **_owners_object(node, process),
+        "memory_used_bytes": dict(used.get(client.pid, {})),
+        "failure_domain": _domain_object(client, domain),
+    }
 
 
 def _domain_object(client: Client, domain: Domain | None) -> dict[str, Any] | None:

@@ -10,21 +10,20 @@ from exporter.model.server import Client, Server
 from exporter.parse.printable import printable
 from exporter.telling.columns import aligned
 from exporter.telling.short import cut, mebibytes, short_owner
-from exporter.telling.status_domains import letters
-from exporter.view import View, clients_of, gpu_name, memory
+from exporter.telling.status_domains import Lettered, letters
+from exporter.view import Memory, View, clients_of, gpu_name, memory
 
 _COLUMNS = ("DAEMON", "SERVER", "STATE", "PID", "USER", "COMMAND", "WORKLOAD", "GPU", "MEMORY", "DOMAIN")
 _MAY_BE_LEFT_OUT = {"WORKLOAD", "DOMAIN"}
 _RIGHT = {"SERVER", "PID", "MEMORY"}
 _LONGEST_WORKLOAD = 22
 
-Memory = Mapping[int, Mapping[str, int]]
 Letters = Mapping[tuple[DaemonName, int], str]
 
 
-def lines(node: Node) -> Sequence[str]:
+def lines(node: Node, found: Sequence[Lettered]) -> Sequence[str]:
     """The table, its columns aligned; a sentence where there is nothing to show."""
-    used, falls_with = memory(node), letters(node)
+    used, falls_with = memory(node), letters(found)
     rows = [row for daemon in View(node).daemons() for row in _daemon_rows(node, daemon, used, falls_with)]
     rows.extend(_bypassing_rows(node, used))
     return aligned(_told([_COLUMNS, *rows]), _RIGHT) if rows else ["No MPS control daemon, and none expected."]
