@@ -9,6 +9,7 @@ from dataclasses import MISSING, dataclass, field, fields
 from typing import Any, TextIO
 
 from exporter.errors import RecordingError
+from exporter.model.action import ActionDone, Resumed
 from exporter.model.daemon import DEFAULT_LOG_DIRECTORY, DEFAULT_PIPE_DIRECTORY, Daemon
 from exporter.model.node import Node
 from exporter.model.observation import (
@@ -27,6 +28,7 @@ from exporter.model.observation import (
     ProcessReading,
     SourceReading,
 )
+from exporter.model.witnesses import ControlSocket, ProcessState, SessionHolder, UnitState
 from exporter.plain import build, plain
 
 FORMAT = 1
@@ -45,6 +47,12 @@ _KINDS: Mapping[str, type[Observation]] = {
     "pod_found": PodFound,
     "daemon_process": DaemonProcess,
     "source": SourceReading,
+    "process_state": ProcessState,
+    "control_socket": ControlSocket,
+    "session_holder": SessionHolder,
+    "unit": UnitState,
+    "action_done": ActionDone,
+    "resumed": Resumed,
 }
 _OF_A_DAEMON = {
     kind for kind in _KINDS.values() for part in fields(kind) if part.name == "daemon" and part.default is MISSING
@@ -92,6 +100,7 @@ class Header:
                     log_directory=each.log_directory,
                     expected=each.expected,
                     unit=each.unit,
+                    named_unit=each.unit,
                     clients_limit=each.clients_limit,
                 )
                 for each in self.daemons

@@ -23,6 +23,7 @@ from exporter.core import (
 )
 from exporter.core.gpus import NVML
 from exporter.core.step import Step, chain, counted, quiet
+from exporter.model.action import ActionDone, Resumed
 from exporter.model.daemon import Daemon
 from exporter.model.event import Event
 from exporter.model.named_by import NamedBy
@@ -45,6 +46,7 @@ from exporter.model.observation import (
 )
 from exporter.model.replace import replace
 from exporter.model.server import DepartureReason
+from exporter.model.witnesses import ControlSocket, ProcessState, SessionHolder, UnitState
 
 Told = tuple[Node, tuple[Event, ...]]
 
@@ -121,6 +123,12 @@ def _take(node: Node, seen: Observation) -> Told:
             return _source_looked(_forget(_source_read(node, seen)), seen)
         case GpuEvent():
             return xids.event_read(node, seen), ()
+        case ProcessState():
+            return replace(node, states={**node.states, seen.pid: seen}), ()
+        case UnitState():
+            return replace(node, units={**node.units, seen.unit: seen}), ()
+        case ControlSocket() | SessionHolder() | ActionDone() | Resumed():
+            return node, ()
         case KernelRecord():
             return deaths.record_read(xids.record_read(node, seen), seen), ()
 

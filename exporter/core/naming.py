@@ -78,15 +78,18 @@ def _told(daemon: Daemon, seen: DaemonFound, by: NamedBy) -> Daemon:
         named_by=by,
     )
     if by is not NamedBy.CONFIGURATION:
-        return _added(replace(daemon, unit=seen.unit or daemon.unit), seen)
+        named_unit = seen.unit if by is NamedBy.UNIT else daemon.named_unit
+        return _added(replace(daemon, unit=seen.unit or daemon.unit, named_unit=named_unit), seen)
     runs_in = None if daemon.process is None else daemon.process.unit
-    return _added(replace(daemon, unit=seen.unit or runs_in, clients_limit=seen.clients_limit), seen)
+    daemon = replace(daemon, unit=seen.unit or runs_in, named_unit=seen.unit, clients_limit=seen.clients_limit)
+    return _added(daemon, seen)
 
 
 def _added(daemon: Daemon, seen: DaemonFound) -> Daemon:
     return replace(
         daemon,
         unit=daemon.unit or seen.unit,
+        named_unit=daemon.named_unit or (seen.unit if _teller(seen) is NamedBy.UNIT else None),
         foreground=daemon.foreground if seen.foreground is None else seen.foreground,
         clients_limit=daemon.clients_limit or seen.clients_limit,
         visible_devices=seen.visible_devices if daemon.visible_devices is None else daemon.visible_devices,
@@ -100,7 +103,13 @@ def _withdrawn(node: Node, seen: DaemonFound, by: NamedBy) -> Node:
         return node
     unit = None if daemon.process is None else daemon.process.unit
     only_there = replace(
-        daemon, named_by=NamedBy.DISCOVERED, expected=False, unit=unit, clients_limit=None, heard_at=node.at
+        daemon,
+        named_by=NamedBy.DISCOVERED,
+        expected=False,
+        unit=unit,
+        named_unit=None,
+        clients_limit=None,
+        heard_at=node.at,
     )
     return _with(node, only_there)
 

@@ -30,6 +30,18 @@ class EventName(StrEnum):
     FAULT_CHANGED = "fault_changed"
     FAULT_RECOVERED = "fault_recovered"
     FAULT_OPEN = "fault_open"
+    DAEMON_DIAGNOSED = "daemon_diagnosed"
+    WATCHDOG_WOULD_ACT = "watchdog_would_act"
+    WATCHDOG_ACTS = "watchdog_acts"
+    WATCHDOG_ACTED = "watchdog_acted"
+    WATCHDOG_WAITS = "watchdog_waits"
+    CIRCUIT_OPENED = "circuit_opened"
+    CIRCUIT_CLOSED = "circuit_closed"
+    DAEMON_QUARANTINED = "daemon_quarantined"
+    DAEMON_RELEASED = "daemon_released"
+    LIMITS_DRIFTED = "limits_drifted"
+    LIMITS_IN_FORCE = "limits_in_force"
+    LIMITS_BYPASSED = "limits_bypassed"
 
 
 GRAVE = frozenset(
@@ -38,6 +50,8 @@ GRAVE = frozenset(
         EventName.DAEMON_LOST,
         EventName.DAEMON_UNRESPONSIVE,
         EventName.SERVER_CRASH_LOOP,
+        EventName.CIRCUIT_OPENED,
+        EventName.DAEMON_QUARANTINED,
     }
 )
 
@@ -47,6 +61,8 @@ class Event:
     """One thing that happened at `at` (seconds since the epoch); fields that do not apply are None.
 
     `daemon` is None for what happened to a GPU; `incident` is the fault, as it was then, of which the event tells.
+    `action` is what the watchdog does or would do, `result` what came of it, `problem` what kept it from success, and
+    `witnesses` who tells of its diagnosis. `count` is how many clients it is about.
     """
 
     at: float
@@ -59,6 +75,11 @@ class Event:
     state: str | None = None
     xid: int | None = None
     name: str | None = None
+    action: str | None = None
+    result: str | None = None
+    problem: str | None = None
+    witnesses: tuple[str, ...] | None = None
+    count: int | None = None
     incident: Incident | None = None
 
     @property

@@ -8,6 +8,8 @@ from exporter.model.death import Death
 from exporter.model.gpu import Gpu
 from exporter.model.incident import Incident
 from exporter.model.observation import DaemonName, GpuUuid, PodFound, ProcessReading, SourceReading
+from exporter.model.watch import Watch
+from exporter.model.witnesses import ProcessState, UnitState
 from exporter.model.workload import Account, Workload
 from exporter.model.xids import Xids
 
@@ -30,7 +32,8 @@ class Node:
     """Everything remembered between two observations.
 
     `incidents` has the faults by id, in the order in which they were found: those that are open, and the last ones.
-    `deaths` has, by PID, the processes that have exited in the last minute.
+    `deaths` has, by PID, the processes that have exited in the last minute. `states` has, by PID, how the processes of
+    MPS stand with the scheduler, `units` the systemd units that were looked at, `watches` what the watchdog knows.
 
     `unattributed` are the clients of whom it is not known yet who they are, so that no account has them.
     """
@@ -46,3 +49,6 @@ class Node:
     unattributed: frozenset[int] = frozenset()
     incidents: Mapping[str, Incident] = field(default_factory=dict)
     deaths: Mapping[int, Death] = field(default_factory=dict)
+    states: Mapping[int, ProcessState] = field(default_factory=dict)
+    units: Mapping[str, UnitState] = field(default_factory=dict)
+    watches: Mapping[DaemonName, Watch] = field(default_factory=dict)

@@ -6,6 +6,9 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from exporter.model.action import ActionDone, Resumed
+from exporter.model.witnesses import ControlSocket, ProcessState, SessionHolder, UnitState
+
 DaemonName = str
 GpuUuid = str
 
@@ -245,4 +248,10 @@ Observation = (
     | DaemonProcess
     | LogFile
     | SourceReading
+    | ProcessState
+    | ControlSocket
+    | SessionHolder
+    | UnitState
+    | ActionDone
+    | Resumed
 )

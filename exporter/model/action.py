@@ -1,0 +1,109 @@
+"""What the watchdog does: decided by the core, done by `actions/`, in steps; one that fails ends the action."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from exporter.model.identity import ProcessIdentity
+
+
+class ActionKind(StrEnum):
+    """What can be done for a daemon."""
+
+    RESTART = "restart"
+    """Bring the control daemon back."""
+    END_SERVER = "end_server"
+    """SIGKILL for a server that hangs; the daemon starts another when a client comes (measured, R580)."""
+    TERMINATE_CLIENTS = "terminate_clients"
+    """`terminate_client` for those who hold up the end of a fault."""
+    KILL_CLIENTS = "kill_clients"
+    """SIGKILL for those whom that did not end."""
+    SHUT_DOWN_SERVER = "shut_down_server"
+    """`shutdown_server` for a server that stays in FAULT, with `-f` where that does not do."""
+    SET_LIMITS = "set_limits"
+    """Put the limits in force that should be."""
+
+
+class ActionResult(StrEnum):
+    """What became of an action."""
+
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    OBSERVED = "observed"
+    """It would have been done, but the watchdog only observes."""
+    BY_SYSTEMD = "by_systemd"
+    """The unit's own Restart= did it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SaveEvidence:
+    """Write down what is known, before anything is destroyed. That it fails ends no action."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndProcess:
+    """SIGKILL for this process and no other, if its program's name still begins with `program`. Gone is good."""
+
+    identity: ProcessIdentity
+    program: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestartUnit:
+    """Have systemd restart a unit."""
+
+    unit: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunCommand:
+    """Run the command that starts the daemon, with these variables and no others of ours but PATH, as its user."""
+
+    arguments: tuple[str, ...]
+    environment: Mapping[str, str] = field(default_factory=dict)
+    uid: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GiveCommand:
+    """Give the control daemon a command, as the user who started it: nobody else's are obeyed, but root's (R580).
+
+    The exit code says little: a reply that says no fails the step.
+    """
+
+    command: str
+
+
+ActionStep = SaveEvidence | EndProcess | RestartUnit | RunCommand | GiveCommand
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Action:
+    """One thing to be done for a daemon, step by step. `uid` is the user who started it, where that is known."""
+
+    daemon: str
+    kind: ActionKind
+    reason: str
+    steps: tuple[ActionStep, ...]
+    uid: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActionDone:
+    """An action has ended: an observation. `problem` is which step failed, and why; `evidence` where it was saved."""
+
+    at: float
+    daemon: str
+    kind: ActionKind
+    reason: str
+    seconds: float
+    problem: str | None = None
+    evidence: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resumed:
+    """An operator has said `resume DAEMON`: an observation."""
+
+    at: float
+    daemon: str
