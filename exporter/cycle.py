@@ -1,4 +1,4 @@
-"""One cycle: observe, fold, direct, publish.
+"""One cycle: observe, fold, judge, act, direct, publish.
 
 The main thread is the cycle; sources look in threads of their own and leave what they saw in the
 inbox, so that one that hangs keeps nobody waiting.
@@ -22,6 +22,7 @@ from exporter.model.observation import Observation, SourceReading
 from exporter.pace import Pace
 from exporter.sources.eye import Inbox
 from exporter.sources.lookout import Asker, Lookout
+from exporter.watchdog import Watchdog
 
 TICK_SECONDS = 0.5
 
@@ -50,10 +51,11 @@ class Cycle:
         record: Callable[[Observation], None] | None = None,
         told: Callable[[Node, Sequence[Event]], None] | None = None,
         turned: Callable[[], None] | None = None,
+        watchdog: Watchdog | None = None,
     ) -> None:
         """`publish` gets every new node, `record` every observation; `turned` is told of each completed cycle.
 
-        `told` gets the node of every cycle, published or not, and what has happened in it.
+        `told` gets the node of every cycle, published or not, and what has happened in it; only then the watchdog acts.
         """
         self.node = node
         self._lookout = lookout
@@ -64,6 +66,7 @@ class Cycle:
         self._record = record
         self._told = told
         self._turned = turned
+        self._watchdog = watchdog
         self._log = structlog.get_logger()
         self._pace = Pace(clock.monotonic())
         self._unpublished = self._grave = False
@@ -89,13 +92,15 @@ class Cycle:
         # Asked before the inbox is emptied: whoever is idle by then has put all that it saw into it.
         idle = self._lookout.idle()
         seen = [*self._seen(timeout), *self._lookout.complaints()]
-        events = self._account(sorted(seen, key=lambda each: each.at))
+        events = (*self._account(sorted(seen, key=lambda each: each.at)), *self._judge())
         for event in events:
             self._say(event)
         if self._told is not None:
             self._told(self.node, events)
+        if self._watchdog is not None:
+            self._watchdog.act(self.node)
         self._direct(idle)
-        self._unpublished = self._unpublished or any(_is_news(each) for each in seen)
+        self._unpublished = self._unpublished or bool(events) or any(_is_news(each) for each in seen)
         self._grave = self._grave or any(event.grave for event in events)
         self._publish_if_due()
         if self._turned is not None:
@@ -127,6 +132,12 @@ class Cycle:
             if isinstance(each, SourceReading):
                 self._tell_of_source(each.name, before)
         return tuple(events)
+
+    def _judge(self) -> tuple[Event, ...]:
+        if self._watchdog is None:
+            return ()
+        self.node, events = self._watchdog.judge(self.node)
+        return events
 
     def _tell_of_source(self, name: str, before: Node) -> None:
         """Say when a source begins to see less than it should, and when it sees all again."""
