@@ -124,6 +124,7 @@ def _with_process(daemon: Daemon, reading: DaemonProcess) -> Daemon:
         visible_devices=reading.environment.get("CUDA_VISIBLE_DEVICES"),
         protocol=daemon.protocol or reading.protocol,
         foreground=daemon.foreground if reading.foreground is None else reading.foreground,
+        stdout_kept=daemon.stdout_kept if reading.stdout_kept is None else reading.stdout_kept,
         unit=reading.unit or daemon.unit,
     )
 

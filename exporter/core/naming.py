@@ -91,6 +91,7 @@ def _added(daemon: Daemon, seen: DaemonFound) -> Daemon:
         unit=daemon.unit or seen.unit,
         named_unit=daemon.named_unit or (seen.unit if _teller(seen) is NamedBy.UNIT else None),
         foreground=daemon.foreground if seen.foreground is None else seen.foreground,
+        stdout_kept=daemon.stdout_kept if seen.stdout_kept is None else seen.stdout_kept,
         clients_limit=daemon.clients_limit or seen.clients_limit,
         visible_devices=seen.visible_devices if daemon.visible_devices is None else daemon.visible_devices,
     )
