@@ -1,0 +1,49 @@
+"""One machine for all of these tests, with daemon and exporter installed and at work."""
+
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.tools import needed, not_here
+
+from .machine import Machine
+from .node import Node
+
+PROGRAMS = ("unshare", "nsenter", "setpriv", "systemctl", "dbus-daemon")
+SYSTEMD = Path("/lib/systemd/systemd")
+POLKIT = Path("/usr/lib/polkit-1/polkitd")
+
+
+@pytest.fixture(scope="session")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
+    """A node as the guide makes it."""
+    for program in PROGRAMS:
+        needed(program)
+    if os.geteuid() != 0 or not SYSTEMD.exists() or not POLKIT.exists():
+        not_here("a systemd with polkit needs root to boot")
+    directory = tmp_path_factory.mktemp("systemd")
+    (directory / "root").mkdir()
+    machine = Machine(directory / "root")
+    try:
+        installed = Node(machine, _free_port(), directory)
+        installed.follow_guide("The daemon")
+        installed.follow_guide("The exporter")
+        yield installed
+    finally:
+        machine.close()
+
+
+@pytest.fixture(autouse=True)
+def _settled(node: Node) -> None:
+    """Each test begins with both at work."""
+    node.settles()
+
+
+def _free_port() -> int:
+    """One that nobody has now; the machine has this one's network."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
