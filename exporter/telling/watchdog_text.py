@@ -92,10 +92,9 @@ def _of(node: Node, daemon: Daemon, watch: Watch) -> Iterable[str]:
     yield f"{printable(daemon.name)}: {_told(found, node.at)}"
     if found is not None and found.culprit is not None:
         yield f"  named: {_process(node, found.culprit)}"
-    if doing is not None:
-        yield f"  watchdog: {doing}"
-    if watch.said is not None:
-        yield f"  watchdog said: {printable(watch.said)}"
+    says = doing if doing is not None or watch.said is None else printable(watch.said)
+    if says is not None:
+        yield f"  watchdog: {says}"
 
 
 def _told(found: Diagnosis | None, now: float) -> str:

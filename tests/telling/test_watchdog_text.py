@@ -120,8 +120,10 @@ def test_whose_the_restart_is_is_told() -> None:
     assert "to systemd" in said(crashed(state=WatchState.DEFERRED_TO_SYSTEMD))[1]
 
 
-def test_what_was_last_said_is_said_here_too() -> None:
-    assert said(crashed(said="would restart it by its unit"))[1] == ("  watchdog said: would restart it by its unit")
+def test_where_it_is_at_nothing_it_says_what_it_said_last() -> None:
+    assert said(crashed(said="would restart: crashed")) == [HEAD, "  watchdog: would restart: crashed"]
+    assert said(replace(circuit_open(), watches=crashed(said="once").watches)) == [HEAD, "  watchdog: once"]
+    assert len(said(crashed(state=WatchState.BACKOFF, said="it has to wait"))) == 2, "and nothing twice"
 
 
 def test_whatever_somebody_calls_himself_keeps_to_its_line() -> None:
