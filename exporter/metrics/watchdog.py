@@ -21,6 +21,7 @@ _KNOWN: Counts = dict.fromkeys(
         *product((ActionKind.RESTART,), ("crashed", "hung"), ActionResult),
         *product((ActionKind.RESTART, *_LADDER), ("fault",), _OURS),
         *product((ActionKind.END_SERVER,), ("hung",), _OURS),
+        *product((ActionKind.SET_LIMITS,), ("limits_lost", "limits_drifted"), _OURS[:2]),
     ),
     0,
 )

@@ -175,8 +175,8 @@ def test_whatever_anybody_is_called_it_is_text_in_an_answer_of_the_same_form(web
     (fault,), (one,) = told(web, INCIDENTS), told(web, EVENTS)
 
     assert fault.keys() == incident_object(incident()).keys()
-    assert one.keys() == {"at", "time", "event", "daemon", "server", "name", "reason"}
-    texts = [fault["affected"][0]["command"], fault["daemon"], one["name"], one["reason"]]
+    assert one.keys() == {"at", "time", "event", "daemon", "server", "name", "reason", "witnesses"}
+    texts = [fault["affected"][0]["command"], fault["daemon"], one["name"], one["reason"], *one["witnesses"]]
     assert all(text.isprintable() and len(text) <= 128 for text in texts)
 
 
