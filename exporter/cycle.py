@@ -192,8 +192,9 @@ class Cycle:
 
 
 def _loudness(event: Event) -> str:
-    """That all is well again wakes nobody, nor that what was done has helped."""
-    recovered = event.event is EventName.DAEMON_DIAGNOSED and event.state in (Condition.WELL, Condition.STARTING)
+    """That nothing is the matter wakes nobody, nor that what was done has helped."""
+    fine = (Condition.WELL, Condition.STARTING, Condition.UNKNOWN)
+    recovered = event.event is EventName.DAEMON_DIAGNOSED and event.state in fine
     failed = event.problem is not None or event.result == ActionResult.FAILED
     helped = event.event is EventName.WATCHDOG_ACTED and not failed
     return "info" if recovered or helped else _LOUD.get(event.event, "info")

@@ -390,6 +390,7 @@ LOUD = (
     ("info", EventName.WATCHDOG_ACTED, {"result": ActionResult.SUCCEEDED}),
     ("warning", EventName.DAEMON_DIAGNOSED, {"state": Condition.CRASHED}),
     ("info", EventName.DAEMON_DIAGNOSED, {"state": Condition.WELL}),
+    ("info", EventName.DAEMON_DIAGNOSED, {"state": Condition.UNKNOWN}),
     ("warning", EventName.LIMITS_DRIFTED, {}),
     ("warning", EventName.LIMITS_BYPASSED, {}),
     ("info", EventName.LIMITS_IN_FORCE, {}),
