@@ -11,8 +11,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from exporter.core.fold import fold, fold_all
+from exporter.model.action import ActionKind, ActionResult
 from exporter.model.daemon import RECOVERY_SECONDS, Daemon, Recoveries
+from exporter.model.diagnosis import Condition, Diagnosis
 from exporter.model.event import Event, EventName
+from exporter.model.identity import ProcessIdentity
 from exporter.model.incident import Ending, FaultKind, Incident, Stay, Suspect, Tenant
 from exporter.model.node import Node
 from exporter.model.observation import (
@@ -29,6 +32,7 @@ from exporter.model.observation import (
     ProcessReading,
     SourceReading,
 )
+from exporter.model.watch import Tally, Watch, WatchState
 from exporter.model.workload import Workload, WorkloadKind
 from exporter.recording import Header, RecordedDaemon, Recording
 
@@ -434,7 +438,61 @@ def limited() -> Node:
     ).node
 
 
-_ALL = (idle, three_clients, full, daemon_dead, no_nvml, gpu_lost, faulted, held_up, limited, owned)
+CRASHED = Diagnosis(
+    condition=Condition.CRASHED,
+    since=AT + 5,
+    witnesses=(f"process {CONTROL} is gone", "nvidia-cuda-mps-control finds no daemon"),
+)
+
+
+def watched(present: Node, **known: Any) -> Node:
+    """A node of whose daemon the watchdog knows this."""
+    return replace(present, watches={DAEMON: Watch(**known)})
+
+
+def backing_off() -> Node:
+    """The daemon died, and a restart did not help."""
+    failed = Tally(kind=ActionKind.RESTART, reason="crashed", result=ActionResult.FAILED, count=1)
+    return watched(
+        daemon_dead(),
+        state=WatchState.BACKOFF,
+        diagnosis=CRASHED,
+        restarts=(AT + 5,),
+        last_restart_at=AT + 5,
+        failures=1,
+        not_before=AT + 20,
+        tallies=(failed,),
+    )
+
+
+def circuit_open() -> Node:
+    """It died three times, and is left alone."""
+    return watched(
+        daemon_dead(),
+        state=WatchState.CIRCUIT_OPEN,
+        diagnosis=CRASHED,
+        restarts=(AT - 2000, AT, AT + 3, AT + 5),
+        last_restart_at=AT + 5,
+        opened_at=AT + 6,
+    )
+
+
+def suspended() -> Node:
+    """Somebody has stopped a server by a signal."""
+    stopped = Diagnosis(
+        condition=Condition.SERVER_SUSPENDED,
+        since=AT,
+        witnesses=(f"server {SERVER} was stopped by a signal (state T)",),
+        culprit=ProcessIdentity(pid=SERVER, start_ticks=SERVER * 100),
+        server=SERVER,
+    )
+    return watched(three_clients(), diagnosis=stopped)
+
+
+_ALL = (
+    *(idle, three_clients, full, daemon_dead, no_nvml, gpu_lost, faulted, held_up, limited, owned),
+    *(backing_off, circuit_open, suspended),
+)
 SCENES = {each.__name__: each for each in _ALL}
 
 
