@@ -30,6 +30,7 @@ from exporter.sources.processes import Processes, affordable_pidfds
 from exporter.sources.reading import Reading
 from exporter.sources.session_lock import SessionLock
 from exporter.sources.units import Units
+from exporter.sources.witnesses import Wanted
 
 LOG_PERIOD = 0.15
 """So that what is written into a log is known within 0.2 s, on a busy machine too."""
@@ -125,6 +126,13 @@ class Assembly:
 
     def _direct(self, node: Node) -> None:
         self.processes.watch(agenda.watched(node))
+        self.processes.witnesses.want(
+            Wanted(
+                states=agenda.states_wanted(node),
+                holders=agenda.holders_wanted(node),
+                sockets=agenda.sockets_wanted(node),
+            )
+        )
         self.pods.watch(nameless_pods(node))
 
     def _asker(self, place: Place) -> Asker:
