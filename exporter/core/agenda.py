@@ -199,6 +199,12 @@ def units_wanted(node: Node) -> frozenset[str]:
     )
 
 
+def units_pressing(node: Node) -> frozenset[str]:
+    """The units that may tell, of a daemon that has just gone, whether it was stopped or lost."""
+    gone = (daemon for daemon in node.daemons.values() if daemon.gone_at is not None and daemon.expected)
+    return frozenset(daemon.named_unit for daemon in gone if daemon.named_unit is not None)
+
+
 def _is_back(at: float, daemon: Daemon) -> bool:
     return daemon.state is DaemonState.UP and at - (daemon.state_since or 0.0) <= BACK_SECONDS
 

@@ -257,7 +257,7 @@ def _source_looked(node: Node, seen: SourceReading) -> Told:
 
 
 def _last_words_read(node: Node, daemon: Daemon, at: float, began: float) -> Step:
-    """Those of a log in the journal, or systemd's, may be under way when the files have been read: they have a moment."""
+    """Those in the journal, or systemd's, may be under way when the log's files have been read: they have a moment."""
     unit, gone_at = units.ran(node, daemon), daemon.gone_at
     whole = gone_at is not None and gone_at < began and not daemon.in_journal and not units.may_yet_tell(unit, gone_at)
     return life.explain(daemon, at, unit=unit, force=whole)

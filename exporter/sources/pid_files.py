@@ -85,12 +85,12 @@ def owned(pipe: Directory, daemons: Iterable[ControlDaemon]) -> ControlDaemon | 
 
 
 def is_left_in(pipe: Directory) -> bool | None:
-    """Whether there is a pid file; None where that cannot be seen."""
+    """Whether there is a pid file; None where that cannot be seen, as below the root of a process that has gone."""
     try:
         with pipe.opened() as directory:
             os.stat(PID_FILE, dir_fd=directory, follow_symlinks=False)
     except FileNotFoundError:
-        return False
+        return False if pipe.root is None else None
     except OSError:
         return None
     return True

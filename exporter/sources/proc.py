@@ -43,7 +43,7 @@ class Proc:
     def descends_from_us(self, pid: int) -> bool:
         """Whether this process, or one that it comes from, was started by the present one."""
         try:
-            own = int(os.readlink(self._root / "self"))
+            own = int((self._root / "self").readlink().name)
         except (OSError, ValueError):
             own = os.getpid()
         line: list[int] = []
