@@ -31,7 +31,6 @@ from exporter.sources.reading import Reading
 from exporter.sources.session_lock import SessionLock
 from exporter.sources.unit_states import UnitStates
 from exporter.sources.units import Units
-from exporter.sources.witnesses import Wanted
 
 LOG_PERIOD = 0.15
 """So that what is written into a log is known within 0.2 s, on a busy machine too."""
@@ -140,13 +139,7 @@ class Assembly:
 
     def _direct(self, node: Node) -> None:
         self.processes.watch(agenda.watched(node))
-        self.processes.witnesses.want(
-            Wanted(
-                states=agenda.states_wanted(node),
-                holders=agenda.holders_wanted(node),
-                sockets=agenda.sockets_wanted(node),
-            )
-        )
+        self.processes.witnesses.want(agenda.witnesses_wanted(node))
         self.pods.watch(nameless_pods(node))
         at_once = self.unit_states.want(agenda.units_wanted(node), agenda.units_pressing(node))
         if at_once and self._unit_eye is not None:
