@@ -33,6 +33,7 @@ from exporter.model.observation import (
     SourceReading,
 )
 from exporter.model.watch import Tally, Watch, WatchState
+from exporter.model.witnesses import ControlSocket, ProcessState, SessionHolder, UnitState
 from exporter.model.workload import Workload, WorkloadKind
 from exporter.recording import Header, RecordedDaemon, Recording
 
@@ -289,11 +290,42 @@ def exited(pid: int = CLIENT, *, at: float = AT, ticks: int | None = None) -> Pr
     return ProcessExit(at=at, pid=pid, start_ticks=pid * 100 if ticks is None else ticks)
 
 
-def daemon_process(pid: int | None = CONTROL, *, at: float = AT, daemon: str = DAEMON) -> DaemonProcess:
+def daemon_process(
+    pid: int | None = CONTROL,
+    *,
+    at: float = AT,
+    daemon: str = DAEMON,
+    unit: str | None = None,
+    left: bool | None = None,
+) -> DaemonProcess:
     """The pid file leads to this process, or to none."""
     if pid is None:
-        return DaemonProcess(at=at, daemon=daemon, pid=None)
-    return DaemonProcess(at=at, daemon=daemon, pid=pid, start_ticks=pid * 100, started=AT - 3600, uid=0)
+        return DaemonProcess(at=at, daemon=daemon, pid=None, left=left)
+    return DaemonProcess(at=at, daemon=daemon, pid=pid, start_ticks=pid * 100, started=AT - 3600, uid=0, unit=unit)
+
+
+def standing(state: str, pid: int = CONTROL, *, at: float = AT, ticks: int | None = None) -> ProcessState:
+    """How a process stands with the scheduler."""
+    return ProcessState(at=at, pid=pid, start_ticks=pid * 100 if ticks is None else ticks, state=state)
+
+
+def socket(listening: bool | None, *, at: float = AT, daemon: str = DAEMON) -> ControlSocket:
+    """Whether anybody listens on the daemon's socket."""
+    return ControlSocket(at=at, daemon=daemon, listening=listening)
+
+
+def holder(pid: int | None = 4000, *, at: float = AT, daemon: str = DAEMON) -> SessionHolder:
+    """Who holds the daemon's session."""
+    ticks = None if pid is None else pid * 100
+    return SessionHolder(at=at, daemon=daemon, pid=pid, start_ticks=ticks, started=AT - 60, uid=0, user="root")
+
+
+UNIT = "nvidia-cuda-mps.service"
+
+
+def unit_state(active: str = "active", *, at: float = AT, unit: str = UNIT, **known: Any) -> UnitState:
+    """How a unit is; `known` is what else is known of it."""
+    return UnitState(at=at, unit=unit, **{"load": "loaded", "active": active, "result": "success", **known})
 
 
 def idle() -> Node:
