@@ -23,6 +23,7 @@ from exporter.core import (
 )
 from exporter.core.gpus import NVML
 from exporter.core.step import Step, chain, counted, quiet
+from exporter.core.watchdog import results
 from exporter.model.action import ActionDone, Resumed
 from exporter.model.daemon import Daemon
 from exporter.model.event import Event
@@ -127,7 +128,11 @@ def _take(node: Node, seen: Observation) -> Told:
             return replace(node, states={**node.states, seen.pid: seen}), ()
         case UnitState():
             return replace(node, units={**node.units, seen.unit: seen}), ()
-        case ControlSocket() | SessionHolder() | ActionDone() | Resumed():
+        case ActionDone():
+            return results.done(node, seen), ()
+        case Resumed():
+            return results.resumed(node, seen)
+        case ControlSocket() | SessionHolder():
             return node, ()
         case KernelRecord():
             return deaths.record_read(xids.record_read(node, seen), seen), ()
