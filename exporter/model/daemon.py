@@ -85,15 +85,16 @@ class Totals:
 class Daemon:
     """A control daemon, what it serves, and the doubts about it that further evidence will settle.
 
-    `listed_at` is when all its servers were last known, None where they are not. `gone_at` is when one was seen to be
-    no more, as long as it is not yet told whether it was stopped or lost; another may be there by then. `heard_at` is
-    when anything told of it, where it was discovered. `not_found_at` is when a command last found none. `unit` is the
-    systemd unit that it runs in, `named_unit` the one that the configuration names, or that names the daemon: that one
-    is to be restarted. `clients_limit` is how many clients a server takes, as the configuration has it. `devices` has
-    the GPUs that it told last, by its ordinals. `limits_in_doubt` are questions about limits to which somebody's
-    command may have changed the answers. It is `elsewhere` where it speaks in the PIDs of another namespace. `leavings`
-    has, by PID, the clients whose contexts have ended in the last seconds, `parted` those that have left, as they were:
-    the log may yet tell that their contexts have ended.
+    `listed_at` is when all its servers were last known, None where they are not. `gone_at` is when one was seen to
+    be no more, as long as it is not yet told whether it was stopped or lost; another may be there by then.
+    `not_found_at` is when a command last found none.
+    `heard_at` is when anything told of it, where it was discovered. `unit` is the systemd unit that it runs in,
+    `named_unit` the one that the configuration names, or that names the daemon: that one is to be restarted.
+    `clients_limit` is how many clients a server takes, as the configuration has it. `devices` has the GPUs that it
+    told last, by its ordinals. `limits_in_doubt` are questions about limits to which somebody's command may have
+    changed the answers. It is `elsewhere` where it speaks in the PIDs of another namespace. `leavings` has, by PID,
+    the clients whose contexts have ended in the last seconds, `parted` those that have left, as they were: the log
+    may yet tell that their contexts have ended.
     """
 
     name: DaemonName

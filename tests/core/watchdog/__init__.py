@@ -1,0 +1,1 @@
+"""The watchdog: what it finds, and what it decides."""
