@@ -87,7 +87,6 @@ class Daemon:
 
     `listed_at` is when all its servers were last known, None where they are not. `gone_at` is when one was seen to
     be no more, as long as it is not yet told whether it was stopped or lost; another may be there by then.
-    `not_found_at` is when a command last found none.
     `heard_at` is when anything told of it, where it was discovered. `unit` is the systemd unit that it runs in,
     `named_unit` the one that the configuration names, or that names the daemon: that one is to be restarted.
     `clients_limit` is how many clients a server takes, as the configuration has it. `devices` has the GPUs that it
@@ -95,6 +94,12 @@ class Daemon:
     changed the answers. It is `elsewhere` where it speaks in the PIDs of another namespace. `leavings` has, by PID,
     the clients whose contexts have ended in the last seconds, `parted` those that have left, as they were: the log
     may yet tell that their contexts have ended.
+
+    `unanswered` is how many commands in a row got no answer, since `unanswered_since`; the last was given at
+    `unanswered_at`. `spoke_at` is when the daemon itself last wrote into its log. `holder` has the session open that
+    keeps others out. `listening` is whether anybody listens on its socket, looked at while it does not answer, and
+    `left_behind` whether a pid file is there though no daemon is; None: not known. `not_found_at` is when a command
+    last found none.
     """
 
     name: DaemonName
@@ -133,7 +138,10 @@ class Daemon:
     start_logged: bool = False
     echoing: bool = False
     unanswered_since: float | None = None
+    unanswered_at: float | None = None
+    unanswered: int = 0
     refused_since: float | None = None
+    spoke_at: float | None = None
     holder: SessionHolder | None = None
     listening: bool | None = None
     left_behind: bool | None = None
