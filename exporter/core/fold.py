@@ -27,6 +27,7 @@ from exporter.core import (
 )
 from exporter.core.gpus import NVML
 from exporter.core.step import Step, chain, counted, quiet
+from exporter.core.watchdog import results
 from exporter.model.action import ActionDone, Resumed
 from exporter.model.daemon import Daemon
 from exporter.model.event import Event
@@ -131,8 +132,10 @@ def _take(node: Node, seen: Observation) -> Told:
             return xids.event_read(node, seen), ()
         case ProcessState() | UnitState() | ControlSocket() | SessionHolder():
             return _silence_settled((witnesses.witness_read(node, seen), ()), seen.at)
-        case ActionDone() | Resumed():
-            return node, ()
+        case ActionDone():
+            return results.done(node, seen), ()
+        case Resumed():
+            return results.resumed(node, seen)
         case KernelRecord():
             return deaths.record_read(xids.record_read(node, seen), seen), ()
 

@@ -117,6 +117,7 @@ def unaskable(daemon: Daemon, at: float) -> Step:
 
 def not_found(daemon: Daemon, at: float) -> Step:
     """The command found no daemon. Where its process is known to live, its pid file has been removed instead."""
+    daemon = replace(daemon, not_found_at=at)
     return gone(daemon, at) if daemon.process is None else unaskable(daemon, at)
 
 

@@ -98,7 +98,8 @@ class Daemon:
     `unanswered` is how many commands in a row got no answer, since `unanswered_since`; the last was given at
     `unanswered_at`. `spoke_at` is when the daemon itself last wrote into its log. `holder` has the session open that
     keeps others out. `listening` is whether anybody listens on its socket, looked at while it does not answer, and
-    `left_behind` whether a pid file is there though no daemon is; None: not known.
+    `left_behind` whether a pid file is there though no daemon is; None: not known. `not_found_at` is when a command
+    last found none.
     """
 
     name: DaemonName
@@ -148,6 +149,7 @@ class Daemon:
     gone_how: LossReason = LossReason.DIED
     last_loss_at: float | None = None
     last_fault_at: float | None = None
+    not_found_at: float | None = None
     asked: Mapping[str, float] = field(default_factory=dict)
     log_problems: Mapping[str, str | None] = field(default_factory=dict)
     totals: Totals = Totals()
