@@ -72,13 +72,19 @@ class Evidence:
             saved.put(str(path))
             _thin_out(self._directory)
         except Exception as error:  # noqa: BLE001 (whatever it is, what is to be done is done without evidence)
-            self._complain(action, path, f"{type(error).__name__}: {error}")
+            self._complain(action, path, _said(error))
             saved.put(None)
         finally:
             self._room.release()
 
     def _complain(self, action: Action, path: Path, problem: str) -> None:
         self._log.warning("evidence_not_saved", daemon=action.daemon, path=str(path), problem=problem)
+
+
+def _said(error: Exception) -> str:
+    if isinstance(error, OSError):
+        return f"{error.filename}: {error.strerror}" if error.filename else str(error.strerror)
+    return f"{type(error).__name__}: {error}"
 
 
 def _safe(daemon: str) -> str:

@@ -6,7 +6,7 @@ All of it is bounded, and none of it is believed: the logs are where a user may 
 import json
 import os
 import stat
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -104,11 +104,11 @@ def _listed(value: Any) -> object:
     return sorted(value) if isinstance(value, frozenset) else repr(value)
 
 
-def _kernel(node: Node, kmsg: Path | None, read: Callable[[Path, int], list[str]] = last_records) -> bytes:
+def _kernel(node: Node, kmsg: Path | None) -> bytes:
     """What the driver said last in the kernel's log; where that may not be read, which Xids were told of."""
     try:
         if kmsg is not None:
-            return "".join(f"{each}\n" for each in read(kmsg, MOST_RECORDS)).encode()
+            return "".join(f"{each}\n" for each in last_records(kmsg, MOST_RECORDS)).encode()
         problem = "it is not collected"
     except OSError as error:
         problem = error.strerror or str(error)

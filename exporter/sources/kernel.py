@@ -38,9 +38,14 @@ def open_at_end(path: Path) -> int:
     return _opened(path, os.SEEK_END)
 
 
-def last_records(path: Path, most: int) -> list[str]:
+def open_at_beginning(path: Path) -> int:
+    """Open the kernel's log so that it tells all that it still has, and never waits. Raises OSError."""
+    return _opened(path, os.SEEK_SET)
+
+
+def last_records(path: Path, most: int, *, opener: Callable[[Path], int] = open_at_beginning) -> list[str]:
     """What the kernel's log still has of what is wanted of it, the last `most` records. Raises OSError."""
-    descriptor = _opened(path, os.SEEK_SET)
+    descriptor = opener(path)
     try:
         return list(deque(filter(_wanted, _held(descriptor)), most))
     finally:
