@@ -13,7 +13,7 @@ from exporter.parse.printable import printable
 DEADLINE_SECONDS = 75.0
 """A daemon that hangs is given its TimeoutStopSec= by systemd before it is killed."""
 
-POLKIT_RULE = "cuda-mps-exporter.rules"
+POLKIT_RULE = "50-cuda-mps-exporter.rules"
 
 _UNIT = re.compile(r"(?!-)[A-Za-z0-9:_.@\\-]{1,240}\.service")
 

@@ -24,7 +24,7 @@ from exporter.sources.place import Place, on_host
 from exporter.sources.reading import Reading
 from exporter.sources.session_lock import SessionLock
 from exporter.sources.talk import talk
-from exporter.sources.user import OURSELVES, User
+from exporter.sources.user import OURSELVES, User, disarming
 
 ATTEMPTS = 4
 
@@ -131,6 +131,7 @@ class ControlClient:
                 user=self._user.uid,
                 group=self._user.gid,
                 extra_groups=self._user.groups,
+                preexec_fn=None if self._user is OURSELVES else disarming(),
             )
         except OSError as error:
             return 127, "", f"{self._executable}: {error.strerror or error}"

@@ -1,8 +1,10 @@
 """As whom a child process runs."""
 
+import ctypes
 import errno
 import os
 import pwd
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +15,10 @@ CAP_SETGID, CAP_SETUID = 6, 7
 
 NOBODYS_GROUP = 65534
 """For a user whom the password database does not know: this process's own groups are not for him."""
+
+PR_SET_NO_NEW_PRIVS = 38
+_CAPSET_VERSION = 0x20080522
+"""capset(2): two masks of effective, permitted and inheritable capabilities each."""
 
 _STATUS = Path("/proc/thread-self/status")
 
@@ -43,6 +49,21 @@ def user(uid: int | None) -> User:
     except (KeyError, OverflowError):
         return User(uid, NOBODYS_GROUP, (NOBODYS_GROUP,))
     return User(uid, known.pw_gid, tuple(os.getgrouplist(known.pw_name, known.pw_gid)))
+
+
+def disarming() -> Callable[[], None]:
+    """What a child does right before its program, when it is its user already: it lets go of all capabilities.
+
+    Root's programs would have ours otherwise. All is made ready here, since little may be done after a fork.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    header, none = (ctypes.c_uint32 * 2)(_CAPSET_VERSION, 0), (ctypes.c_uint32 * 6)()
+
+    def disarm() -> None:
+        if libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) or libc.capset(header, none):
+            raise OSError(ctypes.get_errno(), "capabilities cannot be let go of")
+
+    return disarm
 
 
 def may_be_others() -> bool:

@@ -14,7 +14,7 @@ from tests.actions.scripts import Script
 
 UNIT = "nvidia-cuda-mps.service"
 NOT_GRANTED = (
-    f"systemd may not restart {UNIT} for the exporter: its polkit rule (cuda-mps-exporter.rules) must name this unit"
+    f"systemd may not restart {UNIT} for the exporter: its polkit rule (50-cuda-mps-exporter.rules) must name this unit"
 )
 TOO_OFTEN = f"""Job for {UNIT} failed because start of the service was attempted too often.
 See "systemctl status {UNIT}" and "journalctl -xeu {UNIT}" for details.
