@@ -29,6 +29,8 @@ from exporter.sources.user import OURSELVES, User, user
 MakeClient = Callable[[Place, float, User], ControlClient]
 """Makes what gives a command to the daemon in a place, with this deadline in seconds, as this user."""
 
+_BROKEN_OFF = "it was broken off: the exporter was told to stop"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tools:
@@ -69,7 +71,7 @@ class Steps:
         """Do them all; the problem of the one that failed, with which it ends."""
         for step in self._action.steps:
             if self._patience.over:
-                return "it was broken off: the exporter was told to stop"
+                return _BROKEN_OFF
             problem = self._do(step)
             if problem is not None:
                 return problem
@@ -97,6 +99,8 @@ class Steps:
         client = self._tools.client(self._place, deadline_of(command), self._asker())
         with self._patience.ended_by(client.close):
             reply = give(client, command, clock=self._tools.clock, patience=self._patience, appearing=self._started)
+        if self._patience.over:
+            return _BROKEN_OFF
         self._tell(reply)
         return problem_of(reply)
 

@@ -270,7 +270,7 @@ def test_what_hangs_is_broken_off_and_leaves_no_process(worker: Worker) -> None:
     assert not any(isinstance(each, ControlReply) for each in worker.seen)
 
 
-def test_a_question_that_hangs_too(mps: MpsStandIn, worker: Worker) -> None:
+def test_a_question_that_hangs_too_and_is_not_taken_for_an_answer(mps: MpsStandIn, worker: Worker) -> None:
     mps.start()
     os.kill(mps.pid, signal.SIGSTOP)
     worker.do(GiveCommand(command="terminate_client 1 2"))
@@ -278,7 +278,8 @@ def test_a_question_that_hangs_too(mps: MpsStandIn, worker: Worker) -> None:
 
     closes_in_time(worker)
 
-    assert worker.next_done().problem is not None
+    assert worker.next_done().problem == "it was broken off: the exporter was told to stop"
+    assert len(worker.seen) == 1
 
 
 def test_a_daemon_that_is_being_started_is_left_to_live(mps: MpsStandIn, worker: Worker, tmp_path: Path) -> None:
