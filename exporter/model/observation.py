@@ -197,6 +197,7 @@ class DaemonProcess:
     `environment` holds the daemon's CUDA_VISIBLE_DEVICES, where it is set and may be read, and nothing else. `protocol`
     is MPS' own, 2 or 3 (R615); `foreground` is whether it writes its logs to stdout (`-f`), `stdout_kept` whether that
     is the file stdout.log of its log directory; `unit` is its systemd unit.
+    `left` is whether a pid file is there though no daemon runs, as after SIGKILL and not after `quit` (measured, R580).
     """
 
     at: float
@@ -210,6 +211,7 @@ class DaemonProcess:
     foreground: bool | None = None
     stdout_kept: bool | None = None
     unit: str | None = None
+    left: bool | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

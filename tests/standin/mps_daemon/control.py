@@ -231,7 +231,7 @@ def main(foreground: bool) -> int:
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
-        print("An instance of this daemon is already running", file=sys.stderr)
+        print("An instance of this daemon is already running", flush=True)
         return 1
     loop = Loop()
     ControlDaemon(settings, loop, foreground).start()
