@@ -36,9 +36,9 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
         machine.close()
 
 
-@pytest.fixture(autouse=True)
-def _settled(node: Node) -> None:
-    """Each test begins with both at work."""
+@pytest.fixture
+def at_work(node: Node) -> None:
+    """Both are, as the test begins."""
     node.settles()
 
 

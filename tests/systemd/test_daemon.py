@@ -3,14 +3,15 @@
 import signal
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from tests.eventually import eventually
 
-from .node import CLIENT, DAEMON, NAME, Node
+from .node import CLIENT, DAEMON, EXPORTER, NAME, Node
 
-ENVIRONMENT = "/etc/default/nvidia-cuda-mps"
+pytestmark = pytest.mark.usefixtures("at_work")
 
 
 def test_what_is_enabled_is_expected_and_its_stdout_is_followed(node: Node) -> None:
@@ -77,15 +78,16 @@ def test_one_that_hangs_can_be_restarted(node: Node) -> None:
 
 
 @pytest.fixture
-def nowhere_to_write(node: Node) -> Iterator[None]:
-    """The daemon cannot start."""
-    node.machine.write(ENVIRONMENT, "CUDA_MPS_LOG_DIRECTORY=/nowhere\n")
-    yield
-    (node.machine.root / ENVIRONMENT.lstrip("/")).unlink()
+def defaults(node: Node) -> Iterator[Path]:
+    """The file of the daemon's variables, for one test."""
+    file = node.machine.root / "etc" / "default" / "nvidia-cuda-mps"
+    yield file
+    file.unlink()
 
 
-@pytest.mark.usefixtures("nowhere_to_write")
-def test_one_that_dies_again_and_again_is_given_up(node: Node) -> None:
+def test_one_that_dies_again_and_again_is_given_up(node: Node, defaults: Path) -> None:
+    defaults.write_text("CUDA_MPS_LOG_DIRECTORY=/nowhere\n")
+
     node.machine.signal(DAEMON, "SIGKILL")
 
     eventually(lambda: node.has_failed(DAEMON))
@@ -94,13 +96,13 @@ def test_one_that_dies_again_and_again_is_given_up(node: Node) -> None:
     node.shows(0, "cuda_mps_daemon_up", daemon=NAME)
 
 
-def test_its_limits_come_from_its_file(node: Node) -> None:
-    node.machine.write(ENVIRONMENT, "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=40\n")
+def test_its_limits_come_from_its_file(node: Node, defaults: Path) -> None:
+    defaults.write_text("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=40\n")
     node.machine.do("systemctl", "restart", DAEMON)
     eventually(lambda: node.answers(0))
 
-    assert node.mps.ask("get_default_active_thread_percentage").stdout.strip() == "40.0"
-    (node.machine.root / ENVIRONMENT.lstrip("/")).unlink()
+    answer = node.machine.do("sh", "-c", "echo get_default_active_thread_percentage | nvidia-cuda-mps-control")
+    assert answer.strip() == "40.0"
 
 
 def test_its_log_is_cut_while_clients_come_and_go(node: Node) -> None:
@@ -124,10 +126,12 @@ def test_its_log_is_cut_while_clients_come_and_go(node: Node) -> None:
 def test_a_gpu_can_have_one_of_its_own(node: Node) -> None:
     unit = "nvidia-cuda-mps@GPU-1efa3f60-b0ba-115c-7d58-bd5711d3de4b.service"
     directory = "/run/nvidia-mps/GPU-1efa3f60-b0ba-115c-7d58-bd5711d3de4b"
-    node.machine.do("systemctl", "start", unit)
+    node.machine.do("systemctl", "enable", "--now", unit)
+    node.machine.do("systemctl", "reload", EXPORTER)
 
+    node.shows(1, "cuda_mps_daemon_info", daemon=directory, unit=unit, expected="true")
     node.shows(1, "cuda_mps_daemon_up", daemon=directory)
-    assert node.value("cuda_mps_daemon_info", daemon=directory, unit=unit) == 1
-    assert node.value("cuda_mps_exporter_log_followed", daemon=directory, file="stdout.log") == 1
-    node.machine.do("systemctl", "stop", unit)
+    node.shows(1, "cuda_mps_exporter_log_followed", daemon=directory, file="stdout.log")
+    node.machine.do("systemctl", "disable", "--now", unit)
+    node.machine.do("systemctl", "reload", EXPORTER)
     node.shows(1, "cuda_mps_daemon_state", daemon=directory, state="stopped")
