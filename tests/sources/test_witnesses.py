@@ -164,7 +164,9 @@ class Prompt:
         eventually(self._is_there)
 
     def _is_there(self) -> None:
+        """`env`, by which the stand-in begins, has its name too for a moment."""
         assert Path(f"/proc/{self.pid}/comm").read_text() == "nvidia-cuda-mps\n"
+        assert Path(os.readlink(f"/proc/{self.pid}/exe")).name.startswith("python")
 
     def close(self) -> None:
         """End it."""
