@@ -21,9 +21,7 @@ def ended(matter: Matter) -> Diagnosis:
         no_trace = "there is no trace that it ever ran"
         return Diagnosis(condition=Condition.NEVER_SEEN, since=since, witnesses=(no_trace,))
     witnesses = tuple(_witnesses(matter))
-    # Of an end that nobody saw, as while the exporter was not there, the pid file alone tells whether it was a quit.
-    seen = _lost(daemon) or daemon.left_behind
-    sure = daemon.gone_at is None and seen and len(witnesses) >= _ENOUGH
+    sure = daemon.gone_at is None and _no_quit(matter) and len(witnesses) >= _ENOUGH
     return Diagnosis(condition=Condition.CRASHED if sure else Condition.UNKNOWN, since=since, witnesses=witnesses)
 
 
@@ -70,6 +68,13 @@ def _witnesses(matter: Matter) -> Iterator[str]:
 def _log_tells(matter: Matter) -> bool:
     """Whether the end was seen while its log was followed, which would have told of a quit."""
     return matter.daemon.log_followed and _lost(matter.daemon)
+
+
+def _no_quit(matter: Matter) -> bool:
+    """Whether that end was no quit: of one that nobody saw, as while the exporter was not there, traces must tell."""
+    unit = _of_its_end(matter)
+    failed = unit is not None and unit.active == "failed"
+    return _lost(matter.daemon) or bool(matter.daemon.left_behind) or failed
 
 
 def _lost(daemon: Daemon) -> bool:

@@ -29,7 +29,6 @@ from tests.builders import (
     node,
     process,
     silence,
-    told,
 )
 
 COMMAND = ("nvidia-cuda-mps-control", "-d")
@@ -104,6 +103,13 @@ def holder(at: float, pid: int | None = 700) -> SessionHolder:
     return SessionHolder(at=at, daemon=DAEMON, pid=pid, start_ticks=70000, uid=1001, user="alice")
 
 
+def _begun(mandate: Mandate) -> Node:
+    """A node that has seen nothing yet of its daemon, which is its unit's, if it has one."""
+    seen = node()
+    daemon = replace(seen.daemons[DAEMON], unit=mandate.unit, named_unit=mandate.unit)
+    return replace(seen, daemons={DAEMON: daemon})
+
+
 class Post:
     """Sees, judges, and writes down. Time is a number, chance is none."""
 
@@ -112,11 +118,10 @@ class Post:
         *seen: Observation,
         mandate: Mandate = BY_COMMAND,
         mode: Mode = Mode.ACT,
-        start: Node | None = None,
         **rules: Any,
     ) -> None:
         self.orders = Orders(mode=mode, rules=Rules(**rules), mandates={DAEMON: mandate})
-        self.node = told(start=start or node()).node
+        self.node = _begun(mandate)
         self.at = AT
         self.events: list[Event] = []
         self.actions: list[Action] = []
@@ -158,9 +163,9 @@ class Post:
         self.actions.extend(actions)
 
     def until(self, at: float, every: float = 0.5) -> None:
-        """Nothing happens until then."""
+        """Nothing happens until then: the logs have nothing new, as often as they are looked at."""
         while self.at < at:
-            self.judge(min(at, self.at + every))
+            self.see(look("log", at=min(at, self.at + every)))
 
     def did(self, problem: str | None = None, after: float = 0.1) -> None:
         """The last action has been carried out, or could not be."""
@@ -175,7 +180,7 @@ class Post:
     def restarted(self) -> None:
         """The exporter itself ends and begins anew: all that it knows is what it has written down."""
         kept = build(Watch, plain(self.watch))
-        self.node = replace(node(), at=self.at, watches={DAEMON: kept})
+        self.node = replace(_begun(self.orders.mandates[DAEMON]), at=self.at, watches={DAEMON: kept})
 
     def told(self, *names: EventName) -> list[tuple[str, str | None]]:
         """What was told of these kinds, with the reason, or what came of it."""
