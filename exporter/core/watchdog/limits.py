@@ -1,4 +1,4 @@
-"""Limits that should be in force, and are put in force."""
+"""Limits put and kept in force."""
 
 from exporter.model.action import Action
 from exporter.model.daemon import Daemon
@@ -8,15 +8,9 @@ from exporter.model.node import Node
 from exporter.model.watch import Mode, Watch
 
 
-def wanted(configured: Limits, watch: Watch) -> Limits:
-    """Those that should hold."""
-    del watch
-    return configured
-
-
 def enforce(
-    node: Node, daemon: Daemon, watch: Watch, wanted: Limits, mode: Mode, at: float
+    node: Node, daemon: Daemon, watch: Watch, configured: Limits, mode: Mode, at: float
 ) -> tuple[Watch, tuple[Event, ...], Action | None]:
-    """Put them in force."""
-    del node, daemon, wanted, mode, at
+    """How a daemon's limits stand now, and what is to be done about it."""
+    del node, daemon, configured, mode, at
     return watch, (), None
