@@ -43,7 +43,7 @@ CHANGING = (
 # Only tried by those who must be refused.
 QUITTING = "quit"
 TRIES = 4
-REFUSALS = ("Insufficient privileges", "Not enough privilege", "Cannot send command")
+REFUSALS = ("Insufficient privileges", "Not enough privilege", "Cannot send command", "Cannot find")
 
 
 @dataclass(frozen=True, kw_only=True)
