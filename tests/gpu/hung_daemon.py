@@ -5,9 +5,11 @@ It takes two minutes, most of it waiting: so it is played in a thread, beside th
 
 import os
 import signal
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -46,6 +48,7 @@ class HungDaemon:
         self._watchdog: Watchdog | None = None
         self._threads = ThreadPoolExecutor(max_workers=1)
         self._played: Future[Hang] | None = None
+        self._ended = threading.Event()
 
     def begin(self) -> None:
         """Let it take its course."""
@@ -57,7 +60,8 @@ class HungDaemon:
         return self._played.result(PATIENCE_SECONDS)
 
     def end(self) -> None:
-        """Leave nobody behind, also where it is not over: without the program, nothing more is waited for."""
+        """Leave nobody behind, also where it is not over."""
+        self._ended.set()
         if self._watchdog is not None:
             self._watchdog.end()
         self._threads.shutdown()
@@ -80,13 +84,15 @@ class HungDaemon:
         assert stopped is not None
         limits, newcomers = LimitsInForce(self._daemon), Newcomers(self._clients, everything)
         os.kill(stopped.pid, signal.SIGSTOP)
+        signs: dict[str, Callable[[], bool]] = {
+            "unresponsive": lambda: _is_unresponsive(watchdog),
+            "gone": lambda: not is_live_mps(stopped),
+            "answers": lambda: self._daemon.is_followed(stopped),
+            "client": lambda: not is_live_mps(stopped) and newcomers.one_is_limited(),
+            "limits": limits,
+        }
         taken = seconds_until(
-            within=PATIENCE_SECONDS - 20,
-            unresponsive=lambda: _is_unresponsive(watchdog),
-            gone=lambda: not is_live_mps(stopped),
-            answers=lambda: self._daemon.is_followed(stopped),
-            limited=lambda: not is_live_mps(stopped) and newcomers.one_is_limited(),
-            limits=limits,
+            within=PATIENCE_SECONDS - 20, **{name: partial(self._unless_ended, sign) for name, sign in signs.items()}
         )
         eventually(watchdog.is_well)
         return Hang(
@@ -97,6 +103,11 @@ class HungDaemon:
             done=watchdog.done(),
             saved=watchdog.saved(),
         )
+
+    def _unless_ended(self, sign: Callable[[], bool]) -> bool:
+        if self._ended.is_set():
+            raise RuntimeError("broken off")
+        return sign()
 
 
 def _is_unresponsive(watchdog: Watchdog) -> bool:
