@@ -2,13 +2,18 @@
 #pragma once
 
 #include <cuda_runtime.h>
+#include <dlfcn.h>
 
 namespace means {
 
-// The SMs it is given: under a limit on threads, fewer than there are.
+// The SMs it is given: under a limit on threads, fewer than there are. The driver's own word, in which that was measured;
+// its devices are their ordinals.
 inline int processors(int ordinal) {
+  constexpr int kMultiprocessorCount = 16;
+  using GetAttribute = int (*)(int*, int, int);
+  const auto get = reinterpret_cast<GetAttribute>(dlsym(dlopen("libcuda.so.1", RTLD_NOW), "cuDeviceGetAttribute"));
   int count = 0;
-  cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, ordinal);
+  get(&count, kMultiprocessorCount, ordinal);
   return count;
 }
 

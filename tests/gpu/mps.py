@@ -86,6 +86,7 @@ class ControlDaemon:
             subprocess.run(
                 ["nvidia-cuda-mps-control", "-d"],
                 env=self.environment,
+                cwd="/",
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
