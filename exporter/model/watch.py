@@ -1,10 +1,11 @@
 """What the watchdog knows of a control daemon: its diagnosis, what was done for it, and what may still be."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from exporter.model.action import ActionKind, ActionResult
 from exporter.model.diagnosis import Diagnosis
+from exporter.model.enforcing import Enforcing
 from exporter.model.identity import ProcessIdentity
 from exporter.model.limits import Limits
 
@@ -78,8 +79,9 @@ class Watch:
     not for long; `not_before` is when the next may come. `opened_at` is when the circuit breaker opened, None:
     closed. `released_at` is when an operator last said `resume`. `stopped_at` is when an operator stopped the
     daemon, as long as it is. `well_since` is since when it has been well. `limits` are those that held before, as
-    last observed. `bypassed` counts the clients that were on a server before its limits were. `intention` is what
-    was last said that would be done, so that it is said once. `said` is the last of it in words, for a person.
+    last observed, `wanted` those that should hold now, `enforcing` how they stand. `bypassed` counts the clients that
+    were on a server before its limits were. `intention` is what was last said that would be done, so that it is said
+    once. `said` is the last of it in words, for a person.
     """
 
     state: WatchState = WatchState.IDLE
@@ -96,6 +98,8 @@ class Watch:
     well_since: float | None = None
     last_restart_at: float | None = None
     limits: Limits | None = None
+    wanted: Limits | None = None
+    enforcing: Enforcing = field(default_factory=Enforcing)
     bypassed: int = 0
     tallies: tuple[Tally, ...] = ()
     intention: str | None = None

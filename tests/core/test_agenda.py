@@ -53,6 +53,7 @@ FOLLOWED = control_log("UI closed")
 
 THREADS, MEMORY = f"get_active_thread_percentage {SERVER}", f"get_device_pinned_mem_limit {SERVER} 0"
 DEFAULT_THREADS, DEFAULT_MEMORY = "get_default_active_thread_percentage", "get_default_device_pinned_mem_limit 0"
+DEFAULT_PRIORITY = "get_default_client_priority"
 
 
 def serverless(command: str, at: float) -> ControlReply:
@@ -107,7 +108,8 @@ class TestQuietLife:
     def test_its_servers_are_asked_for_their_state_and_clients_at_once(self) -> None:
         """What was met in a list has nobody else to tell of it."""
         _, asked = watch(2)
-        assert asked == {LIST: [0.0]} | {each: [0.5] for each in (VERSION, STATUS, CLIENTS, DEFAULT_THREADS, THREADS)}
+        at_once = (VERSION, STATUS, CLIENTS, DEFAULT_THREADS, DEFAULT_PRIORITY, THREADS)
+        assert asked == {LIST: [0.0]} | {each: [0.5] for each in at_once}
 
     def test_then_it_gives_a_sign_of_life_every_30_seconds_and_answers_no_more(self) -> None:
         """Whatever it is asked, any answer is one."""
@@ -127,7 +129,7 @@ class TestQuietLife:
     def test_its_limits_are_asked_for_at_most_hourly(self) -> None:
         """They hardly ever change, and where somebody changes them the log tells of it."""
         _, asked = watch(7300, seen=[gpu_reading([CLIENT])])
-        for question in (THREADS, DEFAULT_THREADS, MEMORY, DEFAULT_MEMORY):
+        for question in (THREADS, DEFAULT_THREADS, MEMORY, DEFAULT_MEMORY, DEFAULT_PRIORITY):
             assert 2 <= len(asked[question]) <= 3
             assert gap(asked[question]) > RHYTHM.limits - 5 * RHYTHM.liveness
 
@@ -136,7 +138,7 @@ class TestQuietLife:
         _, asked = watch(600, answer=serverless)
         assert asked[LIST][0] == 0.0
         assert asked[LIST][1:] == [0.5 + 30.0 * number for number in range(1, 20)]
-        assert asked.keys() == {LIST, VERSION, DEFAULT_THREADS}
+        assert asked.keys() == {LIST, VERSION, DEFAULT_THREADS, DEFAULT_PRIORITY}
 
     def test_where_the_log_cannot_be_followed_servers_are_asked_for_every_minute(self) -> None:
         """Nothing else tells of a new one."""
@@ -154,7 +156,8 @@ class TestQuietLife:
 
     def test_an_answer_to_anybody_else_counts_too(self) -> None:
         """In a recording, say."""
-        answers = (reply("-v", "version: 13000"), reply(DEFAULT_THREADS, "100.0\n"), reply(THREADS, "100.0\n"))
+        limits = (reply(DEFAULT_THREADS, "100.0\n"), reply(DEFAULT_PRIORITY, "0\n"), reply(THREADS, "100.0\n"))
+        answers = (reply("-v", "version: 13000"), *limits)
         start = told(servers(SERVER), status("ACTIVE"), clients(CLIENT), *answers).node
         assert agenda.commands(start, DAEMON, RHYTHM) == ()
 
@@ -173,6 +176,7 @@ class TestLimits:
             ("set_default_active_thread_percentage 40", DEFAULT_THREADS),
             (f"set_active_thread_percentage {SERVER} 40", THREADS),
             ("set_default_device_pinned_mem_limit 0 3G", DEFAULT_MEMORY),
+            ("set_default_client_priority 1", DEFAULT_PRIORITY),
             (f"set_device_pinned_mem_limit {SERVER} 0 3G", MEMORY),
         ],
     )
@@ -185,7 +189,7 @@ class TestLimits:
         "command",
         [
             *(DEFAULT_THREADS, THREADS, DEFAULT_MEMORY, MEMORY, LIST, "ps"),
-            *("set_default_active_thread_percentage_x 4", "set_default_client_priority 1"),
+            *("set_default_active_thread_percentage_x 4", "get_default_client_priority"),
             *(
                 "set_active_thread_percentage 99999 40",
                 "set_device_pinned_mem_limit 513",
