@@ -14,6 +14,7 @@ from exporter.core.fold import fold, fold_all
 from exporter.model.daemon import RECOVERY_SECONDS, Daemon, Recoveries
 from exporter.model.event import Event, EventName
 from exporter.model.incident import Ending, FaultKind, Incident, Stay, Suspect, Tenant
+from exporter.model.limits import Limits
 from exporter.model.node import Node
 from exporter.model.observation import (
     ControlReply,
@@ -29,6 +30,7 @@ from exporter.model.observation import (
     ProcessReading,
     SourceReading,
 )
+from exporter.model.watch import Watch
 from exporter.model.workload import Workload, WorkloadKind
 from exporter.recording import Header, RecordedDaemon, Recording
 
@@ -434,7 +436,14 @@ def limited() -> Node:
     ).node
 
 
-_ALL = (idle, three_clients, full, daemon_dead, no_nvml, gpu_lost, faulted, held_up, limited, owned)
+def drifted() -> Node:
+    """The same, where its present limits are to hold: its server's do, the next one's will not, and two slipped in."""
+    present = limited()
+    watch = Watch(wanted=Limits(active_thread_percentage=50.0, pinned_memory={0: 2 << 30}), bypassed=2)
+    return replace(present, watches={DAEMON: watch})
+
+
+_ALL = (idle, three_clients, full, daemon_dead, no_nvml, gpu_lost, faulted, held_up, limited, drifted, owned)
 SCENES = {each.__name__: each for each in _ALL}
 
 

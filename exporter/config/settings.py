@@ -5,6 +5,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from exporter.core.agenda import Rhythm
+from exporter.model.limits import Limits
 from exporter.store.retention import Retention
 
 DEFAULT_PORT = 10677
@@ -24,7 +25,8 @@ class Switch(StrEnum):
 class DaemonConfig:
     """A control daemon to watch. It is expected where the configuration names it: then its absence is an outage.
 
-    `label` is the name it was given, `clients_limit` how many clients fit into one of its servers.
+    `label` is the name it was given, `clients_limit` how many clients fit into one of its servers. Limits that are to
+    hold: a percentage, bytes by its own ordinals, and a priority.
     """
 
     pipe_directory: Path
@@ -33,6 +35,18 @@ class DaemonConfig:
     label: str | None = None
     unit: str | None = None
     clients_limit: int | None = None
+    active_thread_percentage: float | None = None
+    pinned_memory_limits: tuple[tuple[int, int], ...] | None = None
+    client_priority: int | None = None
+
+    @property
+    def limits(self) -> Limits:
+        """The limits that are to hold there."""
+        return Limits(
+            active_thread_percentage=self.active_thread_percentage,
+            pinned_memory=dict(self.pinned_memory_limits or ()),
+            client_priority=self.client_priority,
+        )
 
     @property
     def name(self) -> str:

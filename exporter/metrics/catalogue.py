@@ -5,7 +5,19 @@ from collections.abc import Iterable
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
-from exporter.metrics import clients, configuration, daemons, eyes, faults, gpus, limits, servers, workloads, xids
+from exporter.metrics import (
+    clients,
+    configuration,
+    daemons,
+    eyes,
+    faults,
+    gpus,
+    limit_drift,
+    limits,
+    servers,
+    workloads,
+    xids,
+)
 from exporter.metrics.family import Family
 from exporter.view import View
 
@@ -13,6 +25,7 @@ CATALOGUE: tuple[Family, ...] = (
     *daemons.FAMILIES,
     *servers.FAMILIES,
     *limits.FAMILIES,
+    *limit_drift.FAMILIES,
     *clients.FAMILIES,
     *faults.FAMILIES,
     *workloads.FAMILIES,

@@ -12,8 +12,10 @@ from hypothesis import strategies as st
 from exporter.core import agenda
 from exporter.core.agenda import Rhythm
 from exporter.core.fold import fold
+from exporter.model.limits import Limits
 from exporter.model.node import Node
-from exporter.model.observation import ControlReply, DaemonProcess, GpuReading, Observation
+from exporter.model.observation import ControlReply, DaemonProcess, GpuReading, LogFile, Observation
+from exporter.model.watch import Watch
 from tests.builders import (
     AT,
     CLIENT,
@@ -212,6 +214,33 @@ class TestLimits:
         ]
         _, asked = watch(60, start=self.limited(), seen=sets)
         assert gap(asked[THREADS]) >= RHYTHM.doubt
+
+    def test_where_limits_are_to_hold_an_answer_comes_soon_again(self) -> None:
+        """Nobody is to be without them for longer than a second."""
+        start = replace(self.limited(), watches={DAEMON: Watch(wanted=Limits(active_thread_percentage=40.0))})
+        sets = [
+            each
+            for second in range(10)
+            for each in control_log(f"Cmd:set_active_thread_percentage {SERVER} 1", at=AT + 10 + second)
+        ]
+        _, asked = watch(10, start=start, seen=sets)
+        assert max(later - earlier for earlier, later in pairwise(asked[THREADS])) <= 1
+
+    def test_a_device_that_is_to_be_limited_is_asked_about(self) -> None:
+        """Though nothing else is known of it."""
+        start = replace(self.limited(), watches={DAEMON: Watch(wanted=Limits(pinned_memory={1: 1 << 30}))})
+        _, asked = watch(2, start=start)
+        assert asked.keys() == {DEFAULT_MEMORY.replace(" 0", " 1"), MEMORY.replace(" 0", " 1")}
+
+    def test_a_new_server_whose_log_cannot_be_read_is_asked_at_once(self) -> None:
+        """It cannot be waited for to tell them itself."""
+        start, _ = watch(
+            2, answer=serverless, seen=[LogFile(at=AT, daemon=DAEMON, file="server.log", problem="denied")]
+        )
+        born = control_log("Starting new server 513 for user 0", "NEW SERVER 513: Ready", at=AT + 10)
+        _, asked = watch(30, start=start, seen=born)
+        (since_start,) = (start.at + at - (AT + 10) for at in asked[THREADS])
+        assert since_start <= 0.5
 
     def test_a_server_that_has_just_started_is_left_to_tell_them_itself(self) -> None:
         """Its log does, in a moment; where that is not read, it is asked."""

@@ -14,7 +14,7 @@ from exporter.parse.pid_fields import PID_FIELDS, command_of, numbers_of_line, p
 from tests.builders import AT, DAEMON, clients, servers, status, told
 
 INNER = {7: 70_007, 20: 70_020, 31: 70_031}
-NO_PIDS = {"uid", "context", "limit", "status", "value", "device", "protocol"}
+NO_PIDS = {"uid", "context", "limit", "priority", "status", "value", "device", "protocol"}
 """Numbers in messages that name no process."""
 
 
@@ -102,6 +102,8 @@ def test_every_number_of_a_line_but_its_times_may_be_a_pid() -> None:
         ("get_server_status 99", "get_server_status 0"),
         ("terminate_client 70020 70031", "terminate_client 20 31"),
         ("get_device_pinned_mem_limit 70020 0", "get_device_pinned_mem_limit 20 0"),
+        ("set_device_pinned_mem_limit 70020 0 2G", "set_device_pinned_mem_limit 20 0 2G"),
+        ("set_active_thread_percentage 70020 40", "set_active_thread_percentage 20 40"),
         ("get_default_device_pinned_mem_limit 0", "get_default_device_pinned_mem_limit 0"),
     ],
 )

@@ -1,0 +1,1 @@
+"""The watchdog's mind: what it makes of a daemon, and what it has done."""
