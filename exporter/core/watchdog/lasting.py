@@ -15,11 +15,14 @@ WHOLE_GPU = 100.0
 """The percentage of a daemon that was told of none (R580)."""
 
 
-def wanted(configured: Limits, watch: Watch) -> Limits:
+def to_hold(configured: Limits, watch: Watch) -> Limits:
     """What is to hold now: as configured; and where another daemon has taken over, what held before."""
-    before = watch.limits
-    if before is None or not watch.enforcing.restoring:
-        return configured
+    return wanted(configured, watch) if watch.enforcing.restoring else configured
+
+
+def wanted(configured: Limits, watch: Watch) -> Limits:
+    """What the next daemon is to have: as configured, and else as it was, limit by limit and device by device."""
+    before = watch.limits or Limits()
     share, priority = configured.active_thread_percentage, configured.client_priority
     return Limits(
         active_thread_percentage=before.active_thread_percentage if share is None else share,

@@ -29,7 +29,7 @@ def enforce(
     To be called at every judgement, also while the daemon is not there.
     """
     watch = lasting.followed(daemon, watch)
-    limits = lasting.wanted(configured, watch)
+    limits = lasting.to_hold(configured, watch)
     watch = replace(watch, wanted=limits or None)
     if daemon.state is not DaemonState.UP:
         return watch, (), None

@@ -1,10 +1,11 @@
 """Limits that outlast a control daemon: what was set by command is put back, where nothing else is configured."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
-from exporter.core.watchdog.lasting import wanted
+from exporter.core.watchdog.lasting import to_hold, wanted
 from exporter.model.enforcing import Enforcing
 from exporter.model.event import EventName
 from exporter.model.limits import Limits
@@ -119,9 +120,11 @@ class TestConfigured:
         ],
     )
     def test_over_what_held_before(self, configured: Limits, expected: Limits) -> None:
-        """Where another daemon has taken over; else it alone is wanted."""
-        assert wanted(configured, Watch(limits=ALL, enforcing=Enforcing(restoring=True))) == expected
-        assert wanted(configured, Watch(limits=ALL)) == configured
+        """For the next daemon; on the one that is there it alone is to hold."""
+        there = Watch(limits=ALL)
+        assert wanted(configured, there) == expected
+        assert to_hold(configured, there) == configured
+        assert to_hold(configured, replace(there, enforcing=Enforcing(restoring=True))) == expected
 
     def test_what_an_operator_sets_against_it_is_set_back(self) -> None:
         """And is not remembered in its place."""
