@@ -3,9 +3,13 @@
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import structlog
 
+from exporter.actions.evidence import Evidence
+from exporter.actions.hand import Hands
+from exporter.actions.steps import Tools
 from exporter.clock import Clock
 from exporter.config import Config, Switch
 from exporter.core import agenda
@@ -24,12 +28,15 @@ from exporter.sources.locator import Locator
 from exporter.sources.logs import DaemonLogs
 from exporter.sources.lookout import Asker, Lookout
 from exporter.sources.nvml import Nvml
-from exporter.sources.place import Place
+from exporter.sources.place import Place, on_host
 from exporter.sources.pods import Pods
+from exporter.sources.proc import Proc
 from exporter.sources.processes import Processes, affordable_pidfds
 from exporter.sources.reading import Reading
 from exporter.sources.session_lock import SessionLock
+from exporter.sources.unit_states import UnitStates
 from exporter.sources.units import Units
+from exporter.sources.user import OURSELVES, User
 
 LOG_PERIOD = 0.15
 """So that what is written into a log is known within 0.2 s, on a busy machine too."""
@@ -40,6 +47,8 @@ PROCESS_WAIT = 0.5
 FINDER_PERIOD = 10.0
 PODS_PERIOD = 10.0
 UNITS_PERIOD = 600.0
+UNIT_STATES_PERIOD = 0.5
+"""The source itself looks only where that is wanted."""
 AT_ONCE = 0.0
 """The period of a source that waits by itself for something to happen."""
 
@@ -51,6 +60,7 @@ daemon that has gone, so that one is told sooner."""
 UNITS_DEADLINE = 10.0
 
 CONTROL, PROCESS, FINDER, JOURNAL, PODS, UNITS = "control", "process", "finder", "journal", "pods", "units"
+UNIT_STATES = "unit_states"
 """What the sources are called, beside those of which the core knows."""
 
 Look = Callable[[], Reading]
@@ -70,6 +80,8 @@ class Assembly:
         self.logs = DaemonLogs({}, clock)
         self.pods = Pods(config.pods, clock=clock)
         self.units = Units(clock, path=self._path)
+        self.unit_states = UnitStates(clock, path=self._path)
+        self._unit_eye: Eye | None = None
         self.kernel = KernelLog(config.kmsg, clock)
         self.journal = None if config.collect.journal is Switch.OFF else Journal(clock, path=self._path)
         self.finder = self._finder() if config.discovery.enabled else None
@@ -102,6 +114,14 @@ class Assembly:
         if self.finder is not None:
             yield self._eye(FINDER, self.finder.look, period=FINDER_PERIOD)
             yield self._eye(UNITS, self.units.look, period=UNITS_PERIOD, deadline=UNITS_DEADLINE)
+        self._unit_eye = self._eye(
+            UNIT_STATES,
+            self.unit_states.look,
+            period=UNIT_STATES_PERIOD,
+            deadline=UNITS_DEADLINE,
+            told_every=TOLD_EVERY,
+        )
+        yield self._unit_eye
         if self.journal is not None:
             journals = self.journal.look if collect.journal is Switch.ON else _without_complaint(self.journal.look)
             yield self._eye(JOURNAL, journals, period=JOURNAL_PERIOD, told_every=TOLD_EVERY)
@@ -125,25 +145,48 @@ class Assembly:
 
     def _direct(self, node: Node) -> None:
         self.processes.watch(agenda.watched(node))
+        self.processes.witnesses.want(agenda.witnesses_wanted(node))
         self.pods.watch(nameless_pods(node))
+        at_once = self.unit_states.want(agenda.units_wanted(node), agenda.units_pressing(node))
+        if at_once and self._unit_eye is not None:
+            self._unit_eye.nudge()
 
     def _asker(self, place: Place) -> Asker:
         client = self.control_client(place)
         eye = self._eye(CONTROL, client.look, period=None, deadline=self.ask_deadline, daemon=place.name)
         return Asker(client, eye)
 
-    def control_client(self, place: Place) -> ControlClient:
-        """What asks the daemon in a place."""
+    def hands(self) -> Hands:
+        """What does as the watchdog has decided."""
+        config = self._config
+        evidence = Evidence(
+            config.state_directory / "evidence",
+            proc=config.proc,
+            kmsg=None if config.collect.kernel_log is Switch.OFF else config.kmsg,
+            clock=self._clock,
+        )
+        tools = Tools(
+            clock=self._clock,
+            proc=Proc(config.proc, self._clock),
+            client=self.control_client,
+            path=self._path,
+            evidence=evidence,
+        )
+        return Hands(tools, inbox=self._inbox, place=_place)
+
+    def control_client(self, place: Place, deadline: float | None = None, user: User = OURSELVES) -> ControlClient:
+        """What asks the daemon in a place; as whom, and within how many seconds an answer must come."""
         config = self._config
         client = ControlClient(
             place.name,
             place.pipe.path,
             executable=config.control_executable,
-            deadline=config.control_deadline,
+            deadline=config.control_deadline if deadline is None else deadline,
             clock=self._clock,
             path=self._path,
             lock=SessionLock(config.runtime_directory, self._clock),
             runtime_directory=config.runtime_directory,
+            user=user,
         )
         client.move(place)
         return client
@@ -177,6 +220,12 @@ class Assembly:
             told_every=told_every,
             daemon=daemon,
         )
+
+
+def _place(daemon: str, node: Node) -> Place:
+    """Where a daemon is that is acted for: such a one was named, with directories of this host."""
+    known = node.daemons[daemon]
+    return on_host(daemon, Path(known.pipe_directory), Path(known.log_directory))
 
 
 def _without_complaint(look: Look) -> Look:

@@ -1,4 +1,4 @@
-"""One cycle: observe, fold, direct, publish.
+"""One cycle: observe, fold, judge, act, direct, publish.
 
 The main thread is the cycle; sources look in threads of their own and leave what they saw in the
 inbox, so that one that hangs keeps nobody waiting.
@@ -16,12 +16,15 @@ from exporter.core import agenda
 from exporter.core.agenda import Rhythm
 from exporter.core.fold import fold
 from exporter.log import LEVELS
+from exporter.model.action import ActionResult
+from exporter.model.diagnosis import Condition
 from exporter.model.event import Event, EventName
 from exporter.model.node import Node
 from exporter.model.observation import Observation, SourceReading
 from exporter.pace import Pace
 from exporter.sources.eye import Inbox
 from exporter.sources.lookout import Asker, Lookout
+from exporter.watchdog import Watchdog
 
 TICK_SECONDS = 0.5
 
@@ -32,6 +35,13 @@ _LOUD = {
     EventName.FAULT_RECOVERED: "warning",
     EventName.SERVER_CRASH_LOOP: "warning",
     EventName.CLIENT_FAULT_CONTAINED: "warning",
+    EventName.CIRCUIT_OPENED: "error",
+    EventName.DAEMON_QUARANTINED: "error",
+    EventName.DAEMON_DIAGNOSED: "warning",
+    EventName.WATCHDOG_ACTS: "warning",
+    EventName.WATCHDOG_ACTED: "warning",
+    EventName.LIMITS_DRIFTED: "warning",
+    EventName.LIMITS_BYPASSED: "warning",
 }
 
 
@@ -50,10 +60,11 @@ class Cycle:
         record: Callable[[Observation], None] | None = None,
         told: Callable[[Node, Sequence[Event]], None] | None = None,
         turned: Callable[[], None] | None = None,
+        watchdog: Watchdog | None = None,
     ) -> None:
         """`publish` gets every new node, `record` every observation; `turned` is told of each completed cycle.
 
-        `told` gets the node of every cycle, published or not, and what has happened in it.
+        `told` gets the node of every cycle, published or not, and what has happened in it; only then the watchdog acts.
         """
         self.node = node
         self._lookout = lookout
@@ -64,6 +75,7 @@ class Cycle:
         self._record = record
         self._told = told
         self._turned = turned
+        self._watchdog = watchdog
         self._log = structlog.get_logger()
         self._pace = Pace(clock.monotonic())
         self._unpublished = self._grave = False
@@ -73,6 +85,10 @@ class Cycle:
         """Take in what was not seen but said: a new configuration, and with it a new rhythm."""
         self._rhythm = rhythm
         self._inbox.put(tuple(seen))
+
+    def hear(self, said: Observation) -> None:
+        """Take in what an operator has said. To be used by any thread."""
+        self._inbox.put((said,))
 
     def run(self, keep_on: Callable[[], bool]) -> None:
         """Cycle until told to stop."""
@@ -89,13 +105,15 @@ class Cycle:
         # Asked before the inbox is emptied: whoever is idle by then has put all that it saw into it.
         idle = self._lookout.idle()
         seen = [*self._seen(timeout), *self._lookout.complaints()]
-        events = self._account(sorted(seen, key=lambda each: each.at))
+        events = (*self._account(sorted(seen, key=lambda each: each.at)), *self._judge())
         for event in events:
             self._say(event)
         if self._told is not None:
             self._told(self.node, events)
+        if self._watchdog is not None:
+            self._watchdog.act(self.node)
         self._direct(idle)
-        self._unpublished = self._unpublished or any(_is_news(each) for each in seen)
+        self._unpublished = self._unpublished or bool(events) or any(_is_news(each) for each in seen)
         self._grave = self._grave or any(event.grave for event in events)
         self._publish_if_due()
         if self._turned is not None:
@@ -114,7 +132,7 @@ class Cycle:
     def _say(self, event: Event) -> None:
         """One record each, as loud as it should wake somebody."""
         fields = {key: value for key, value in event.as_json().items() if key != "event"}
-        self._log.log(LEVELS[_LOUD.get(event.event, "info")], event.event.value, **fields)
+        self._log.log(LEVELS[_loudness(event)], event.event.value, **fields)
 
     def _account(self, seen: list[Observation]) -> tuple[Event, ...]:
         events: list[Event] = []
@@ -127,6 +145,12 @@ class Cycle:
             if isinstance(each, SourceReading):
                 self._tell_of_source(each.name, before)
         return tuple(events)
+
+    def _judge(self) -> tuple[Event, ...]:
+        if self._watchdog is None:
+            return ()
+        self.node, events = self._watchdog.judge(self.node)
+        return events
 
     def _tell_of_source(self, name: str, before: Node) -> None:
         """Say when a source begins to see less than it should, and when it sees all again."""
@@ -165,6 +189,15 @@ class Cycle:
         nvml = self._lookout.nvml
         if nvml is not None and not nvml.busy and agenda.nvml_due(now, self._rhythm):
             nvml.nudge()
+
+
+def _loudness(event: Event) -> str:
+    """That nothing is the matter wakes nobody, nor that what was done has helped."""
+    fine = (Condition.WELL, Condition.STARTING, Condition.UNKNOWN)
+    recovered = event.event is EventName.DAEMON_DIAGNOSED and event.state in fine
+    failed = event.problem is not None or event.result == ActionResult.FAILED
+    helped = event.event is EventName.WATCHDOG_ACTED and not failed
+    return "info" if recovered or helped else _LOUD.get(event.event, "info")
 
 
 def _is_news(seen: Observation) -> bool:

@@ -1,8 +1,6 @@
 """Limits on the GPUs' memory, as they stand in the file: an ordinal and a size, as in `0=2G`."""
 
 import re
-from collections import Counter
-from dataclasses import replace
 
 from exporter.config.kinds import Kind, several, textual
 from exporter.config.values import shown
@@ -17,16 +15,7 @@ MemoryLimit = tuple[int, int]
 
 def memory_limits() -> Kind:
     """A list of them, in which no device stands twice."""
-    each = several(textual("ORDINAL=SIZE", _parse, _write))
-
-    def of_toml(where: str, raw: object) -> tuple[MemoryLimit, ...]:
-        found: tuple[MemoryLimit, ...] = each.of_toml(where, raw)
-        device, count = Counter(device for device, _ in found).most_common(1)[0]
-        if count > 1:
-            raise ConfigError(f"{where}: {count} limits for device {device}; it has but one")
-        return found
-
-    return replace(each, of_toml=of_toml)
+    return several(textual("ORDINAL=SIZE", _parse, _write), differing=lambda limit: limit[0])
 
 
 def _parse(where: str, text: str) -> MemoryLimit:

@@ -5,7 +5,9 @@ from enum import StrEnum
 from pathlib import Path
 
 from exporter.core.agenda import Rhythm
+from exporter.core.watchdog.orders import Rules
 from exporter.model.limits import Limits
+from exporter.model.watch import Mode
 from exporter.store.retention import Retention
 
 DEFAULT_PORT = 10677
@@ -25,8 +27,10 @@ class Switch(StrEnum):
 class DaemonConfig:
     """A control daemon to watch. It is expected where the configuration names it: then its absence is an outage.
 
-    `label` is the name it was given, `clients_limit` how many clients fit into one of its servers. Limits that are to
-    hold: a percentage, bytes by its own ordinals, and a priority.
+    `label` is the name it was given, `clients_limit` how many clients fit into one of its servers. `watchdog` is None
+    where the general mode holds. `restart_command` is what starts it where no unit does, `environment` what that adds
+    to its environment, each as NAME=VALUE. Limits that are to hold: a percentage, bytes by the daemon's own ordinals,
+    and a priority.
     """
 
     pipe_directory: Path
@@ -35,6 +39,9 @@ class DaemonConfig:
     label: str | None = None
     unit: str | None = None
     clients_limit: int | None = None
+    watchdog: Mode | None = None
+    restart_command: tuple[str, ...] = ()
+    environment: tuple[str, ...] = ()
     active_thread_percentage: float | None = None
     pinned_memory_limits: tuple[tuple[int, int], ...] | None = None
     client_priority: int | None = None
@@ -106,3 +113,5 @@ class Config:
     state_directory: Path = Path("/var/lib/cuda-mps-exporter")
     history: Retention = field(default_factory=Retention)
     rhythm: Rhythm = field(default_factory=Rhythm)
+    watchdog: Mode = Mode.OBSERVE
+    rules: Rules = field(default_factory=Rules)

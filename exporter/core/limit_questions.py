@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from exporter.core import devices
+from exporter.core import devices, process_states
 from exporter.model.daemon import Daemon
 from exporter.model.limits import Limits
 from exporter.model.node import Node
@@ -30,7 +30,7 @@ def questions(node: Node, daemon: Daemon) -> Iterable[tuple[str, float | None]]:
     number = _devices(node, daemon)
     yield from ((command, daemon.asked.get(command)) for command in _about_defaults(number))
     for server in daemon.servers.values():
-        if not _starting(node.at, daemon, server):
+        if not _starting(node.at, daemon, server) and process_states.askable(node, server.pid):
             told_at, commands = server.limits_told_at, _about_server(server.pid, number)
             yield from ((command, daemon.asked.get(command, told_at)) for command in commands)
 

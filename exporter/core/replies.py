@@ -39,7 +39,7 @@ def reply_read(daemon: Daemon, reply: ControlReply) -> Step:
         case Verdict.REFUSED:
             return life.refused(limits.unanswered(daemon, reply.command), reply.at)
         case Verdict.TIMED_OUT:
-            return life.unanswered(limits.unanswered(daemon, reply.command), reply.at)
+            return quiet(life.unanswered(limits.unanswered(daemon, reply.command), reply.at, reply.asked_at))
         case Verdict.UNUSABLE:
             return life.unaskable(daemon, reply.at)
 

@@ -15,6 +15,7 @@ from exporter.metrics import (
     limit_drift,
     limits,
     servers,
+    watchdog,
     workloads,
     xids,
 )
@@ -28,6 +29,7 @@ CATALOGUE: tuple[Family, ...] = (
     *limit_drift.FAMILIES,
     *clients.FAMILIES,
     *faults.FAMILIES,
+    *watchdog.FAMILIES,
     *workloads.FAMILIES,
     *gpus.FAMILIES,
     *xids.FAMILIES,

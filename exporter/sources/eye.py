@@ -4,7 +4,7 @@ A look that hangs (an NVML call stuck in the driver cannot be cancelled) stops t
 """
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from queue import SimpleQueue
 
 import structlog
@@ -88,21 +88,29 @@ class Eye:
         problem = f"no answer for {waited:.0f} s"
         return self._told(waited, problem)
 
-    def close(self, timeout: float) -> None:
-        """Stop looking; a look that hangs is left to hang, in a thread that does not keep the process alive."""
+    def stop(self) -> None:
+        """Begin no further look."""
         self._closing.set()
         self._nudged.set()
+
+    def wait(self, timeout: float | None = None) -> None:
+        """Wait until the last look is over."""
         if self._thread.is_alive():
             self._thread.join(timeout)
 
+    def close(self, timeout: float) -> None:
+        """Stop looking; a look that hangs is left to hang, in a thread that does not keep the process alive."""
+        self.stop()
+        self.wait(timeout)
+
     def _run(self) -> None:
         if self._period is None:
-            self._wait()
+            self._rest()
         while not self._closing.is_set():
             more = self._look_once()
-            self._wait(soon=more)
+            self._rest(soon=more)
 
-    def _wait(self, *, soon: bool = False) -> None:
+    def _rest(self, *, soon: bool = False) -> None:
         """Wait for the next look, and until the inbox has room: whoever is flooded with news does not fill the memory.
 
         Between the nudge and the look there is no moment in which this eye is not busy.
@@ -150,3 +158,17 @@ class Eye:
             return False
         self._told_at, self._told_problem = now, reading.problem
         return True
+
+
+def close(eyes: Sequence[Eye], timeout: float) -> None:
+    """Have all of these stop looking within a time that they share, however many hang."""
+    for eye in eyes:
+        eye.stop()
+    closing = threading.Thread(target=_wait_for, args=(eyes,), name="eyes-closing", daemon=True)
+    closing.start()
+    closing.join(timeout)
+
+
+def _wait_for(eyes: Sequence[Eye]) -> None:
+    for eye in eyes:
+        eye.wait()

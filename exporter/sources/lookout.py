@@ -9,7 +9,7 @@ from exporter.model.daemon import Daemon
 from exporter.model.node import Node
 from exporter.model.observation import SourceReading
 from exporter.sources.control import ControlClient
-from exporter.sources.eye import Eye
+from exporter.sources.eye import Eye, close
 from exporter.sources.place import Place
 
 Daemons = Mapping[str, Daemon]
@@ -28,10 +28,10 @@ class Asker:
         self.client.want(commands)
         self.eye.nudge()
 
-    def close(self, timeout: float) -> None:
+    def stop(self) -> None:
         """Ask no more."""
         self.client.close()
-        self.eye.close(timeout)
+        self.eye.stop()
 
 
 class Lookout:
@@ -74,11 +74,10 @@ class Lookout:
             eye.nudge()
 
     def close(self, timeout: float) -> None:
-        """Stop looking."""
+        """Stop looking, within `timeout` seconds."""
         for asker in self._askers.values():
-            asker.close(timeout)
-        for eye in self._eyes:
-            eye.close(timeout)
+            asker.stop()
+        close(tuple(self._all()), timeout)
 
     def attend(self, node: Node) -> None:
         """Go by what is known now: look after each daemon that is new, and no more after those that have gone."""
@@ -87,7 +86,7 @@ class Lookout:
             return
         places = self._locate(node.daemons)
         for name in [name for name in self._askers if name not in places]:
-            self._askers.pop(name).close(timeout=0.0)
+            self._askers.pop(name).stop()
         self._unasked &= places.keys()
         for name, place in places.items():
             asker = self._askers.get(name) or self._asker(place)
@@ -101,7 +100,7 @@ class Lookout:
             if self._open:
                 asker.eye.open()
         except RuntimeError as error:
-            asker.close(timeout=0.0)
+            asker.stop()
             if name not in self._unasked:
                 structlog.get_logger().warning("daemon_not_asked", daemon=name, reason=str(error))
             self._unasked.add(name)

@@ -8,7 +8,7 @@ import pytest
 
 from exporter.clock import SystemClock
 from exporter.model.observation import LogLine, Observation, SourceReading
-from exporter.sources.eye import FULL_INBOX, MORE_SECONDS, Eye, Inbox
+from exporter.sources.eye import FULL_INBOX, MORE_SECONDS, Eye, Inbox, close
 from exporter.sources.reading import Reading
 from tests.eventually import PATIENCE_SECONDS, eventually
 
@@ -274,6 +274,24 @@ def test_a_look_that_hangs_does_not_hold_up_its_closing(open_eye: Open) -> None:
     eye.close(0.01)
 
     assert eye.busy
+    let_go.set()
+
+
+def test_many_that_hang_hold_up_no_longer_than_one(open_eye: Open) -> None:
+    """Stopping is bounded, however many directories are on a server that has gone."""
+    let_go = threading.Event()
+
+    def look() -> Reading:
+        let_go.wait(PATIENCE_SECONDS)
+        return Reading()
+
+    eyes = [open_eye(look) for _ in range(50)]
+    clock = SystemClock()
+    began = clock.monotonic()
+    close(eyes, 0.2)
+
+    assert clock.monotonic() - began < 50 * 0.2
+    assert all(eye.busy for eye in eyes)
     let_go.set()
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+from exporter.core import process_states
 from exporter.core.watchdog.drift import Demand, Standing
 from exporter.model.action import Action, ActionKind, GiveCommand
 from exporter.model.daemon import Daemon
@@ -23,9 +24,6 @@ SELDOM_SECONDS = 60.0
 
 MOST_COMMANDS = 64
 """So many limits are set in one action; the rest in the next."""
-
-SUSPENDED = ("T", "t")
-"""States of a process that was stopped. A daemon that asks such a server hangs (measured, R580)."""
 
 
 def attempt(
@@ -52,8 +50,7 @@ def _may_be_set(node: Node, daemon: Daemon, demand: Demand) -> bool:
     server = None if demand.server is None else daemon.servers.get(demand.server)
     if server is None:
         return True
-    process = node.states.get(server.pid)
-    return server.state is not ServerState.FAULT and (process is None or process.state not in SUSPENDED)
+    return server.state is not ServerState.FAULT and process_states.askable(node, server.pid)
 
 
 def _due(demand: Demand, watch: Watch, at: float) -> bool:

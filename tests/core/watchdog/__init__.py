@@ -1,1 +1,1 @@
-"""The watchdog's mind: what it makes of a daemon, and what it has done."""
+"""The watchdog's mind: what it finds, and what it decides."""
