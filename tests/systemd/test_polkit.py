@@ -52,4 +52,4 @@ def test_nothing_else_may_be_done(node: Node, words: tuple[str, ...]) -> None:
 
 
 def test_nobody_else_may_do_it(node: Node) -> None:
-    assert any(each in _asks(node, "restart", DAEMON, user="nobody") for each in REFUSED)
+    assert any(each in _asks(node, "restart", DAEMON, user="daemon") for each in REFUSED)

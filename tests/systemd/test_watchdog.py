@@ -9,7 +9,7 @@ from tests.eventually import eventually
 
 from .node import CONFIGURATION, DAEMON, EXPORTER, NAME, Node
 
-RULES = "[watchdog]\nhung_after_seconds = 5\n"
+RULES = "[watchdog]\nhung_after_seconds = 5\nrestarts = 20\nlongest_backoff_seconds = 0.1\nbackoff_seconds = 0.1\n"
 DROP_IN = f"/etc/systemd/system/{DAEMON}.d/alone.conf"
 
 pytestmark = pytest.mark.usefixtures("at_work")
