@@ -9,6 +9,13 @@ from tests.eventually import eventually
 
 from .node import CONFIGURATION, DAEMON, EXPORTER, NAME, Node
 
+LIMITS = f'''
+[[daemons]]
+pipe_directory = "{NAME}"
+log_directory = "/var/log/nvidia-mps"
+unit = "{DAEMON}"
+pinned_memory_limits = ["0=2G"]
+'''
 RULES = "[watchdog]\nhung_after_seconds = 5\nrestarts = 20\nlongest_backoff_seconds = 0.1\nbackoff_seconds = 0.1\n"
 DROP_IN = f"/etc/systemd/system/{DAEMON}.d/alone.conf"
 
@@ -18,7 +25,7 @@ pytestmark = pytest.mark.usefixtures("at_work")
 @pytest.fixture(scope="module", autouse=True)
 def _acting(node: Node) -> None:
     """It may act, and has all other rights that it can be given, too."""
-    node.machine.write(CONFIGURATION, node.settings + RULES)
+    node.machine.write(CONFIGURATION, node.settings + RULES + LIMITS)
     node.machine.do(
         "sh", "-c", f"install -Dm 644 -t /etc/systemd/system/{EXPORTER}.d /root/systemd/{EXPORTER}.d/*.conf"
     )
@@ -42,6 +49,22 @@ def test_what_systemd_restarts_is_counted_and_left_to_it(node: Node) -> None:
 
     node.shows(counted + 1, "cuda_mps_watchdog_restarts_total", daemon=NAME, result="by_systemd")
     assert _restarts(node, "succeeded") == done
+
+
+def test_it_sets_limits_as_the_daemons_user(node: Node) -> None:
+    """Nobody else is obeyed, but root, who the exporter is not."""
+    eventually(lambda: _assert_limited(node))
+
+    before = node.pid(DAEMON)
+    node.machine.do("systemctl", "restart", DAEMON)
+    eventually(lambda: node.answers(before))
+
+    eventually(lambda: _assert_limited(node))
+
+
+def _assert_limited(node: Node) -> None:
+    asked = node.machine.run("sh", "-c", "echo get_default_device_pinned_mem_limit 0 | nvidia-cuda-mps-control")
+    assert asked.stdout.strip() == "2G"
 
 
 def test_one_that_hangs_is_restarted_once(node: Node) -> None:
