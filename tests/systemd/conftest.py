@@ -2,6 +2,7 @@
 
 import os
 import socket
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,10 +10,10 @@ import pytest
 
 from tests.tools import needed, not_here
 
-from .machine import Machine
+from .machine import NAMESPACES, Machine
 from .node import Node
 
-PROGRAMS = ("unshare", "nsenter", "setpriv", "systemctl", "dbus-daemon")
+PROGRAMS = ("unshare", "nsenter", "setpriv", "systemctl", "dbus-daemon", "logrotate")
 SYSTEMD = Path("/lib/systemd/systemd")
 POLKIT = Path("/usr/lib/polkit-1/polkitd")
 
@@ -22,8 +23,11 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
     """A node as the guide makes it."""
     for program in PROGRAMS:
         needed(program)
-    if os.geteuid() != 0 or not SYSTEMD.exists() or not POLKIT.exists():
-        not_here("a systemd with polkit needs root to boot")
+    for program in (SYSTEMD, POLKIT):
+        if not program.exists():
+            not_here(f"{program} is not installed")
+    if os.geteuid() != 0 or subprocess.run(["unshare", *NAMESPACES, "--fork", "true"], check=False).returncode:
+        not_here("only root can boot a systemd, and only where namespaces can be made")
     directory = tmp_path_factory.mktemp("systemd")
     (directory / "root").mkdir()
     machine = Machine(directory / "root")

@@ -87,6 +87,10 @@ class Node(Exporter):
         """The daemon has said this."""
         assert text in (self.mps.log_directory / "stdout.log").read_text()
 
+    def starts(self) -> int:
+        """How often the daemon has started, by its log."""
+        return (self.mps.log_directory / "stdout.log").read_text().count("Starting control daemon")
+
     def server(self) -> int:
         """The PID of the daemon's server."""
         found = self.samples("cuda_mps_server_clients", daemon=NAME)

@@ -68,12 +68,13 @@ def _assert_limited(node: Node) -> None:
 
 
 def test_one_that_hangs_is_restarted_once(node: Node) -> None:
-    before, done = node.pid(DAEMON), _restarts(node, "succeeded")
+    before, done, started = node.pid(DAEMON), _restarts(node, "succeeded"), node.starts()
 
     node.machine.signal(DAEMON, "SIGSTOP")
     node.shows(done + 1, "cuda_mps_watchdog_restarts_total", daemon=NAME, result="succeeded")
 
     node.answers(before)
+    assert node.starts() == started + 1, "systemd, by itself, was not there first"
 
 
 @pytest.fixture
