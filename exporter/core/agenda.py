@@ -16,6 +16,7 @@ from exporter.core.witnesses import is_held
 from exporter.model.daemon import Daemon, DaemonState
 from exporter.model.node import Node
 from exporter.model.server import Server, ServerState
+from exporter.model.witnesses import Wanted
 from exporter.parse.control_reply import LIST_CLIENTS, LIST_SERVERS, SERVER_STATUS, VERSION
 
 MOST_WATCHED = 4096
@@ -143,6 +144,11 @@ def nvml_due(node: Node, rhythm: Rhythm) -> bool:
     return source is None or node.at - source.last.at >= (rhythm.doubt if rhythm.fresh(node.at, doubt) else rhythm.nvml)
 
 
+def last_words_awaited(node: Node) -> bool:
+    """Whether a daemon has gone, and its log has yet to tell, or to be found not to, that it had been told to."""
+    return any(daemon.gone_at is not None for daemon in node.daemons.values())
+
+
 def watched(node: Node) -> frozenset[int]:
     """The processes whose facts are wanted, and whose exit is news: daemons, servers, strangers, and clients.
 
@@ -174,18 +180,18 @@ def states_wanted(node: Node) -> frozenset[int]:
     return frozenset(islice(dict.fromkeys(pid for pid in pids if pid > 0), MOST_STATES))
 
 
-def holders_wanted(node: Node) -> frozenset[str]:
-    """The daemons of which somebody seems to keep the session."""
-    return frozenset(name for name, daemon in node.daemons.items() if daemon.supported and is_held(daemon))
-
-
-def sockets_wanted(node: Node) -> frozenset[str]:
-    """The daemons that do not answer: perhaps nobody listens there."""
-    return frozenset(
-        name
-        for name, daemon in node.daemons.items()
-        if daemon.supported and (daemon.unanswered_since is not None or (daemon.state and not daemon.answers))
+def witnesses_wanted(node: Node) -> Wanted:
+    """What to look for, of daemons: who keeps a session where others are refused, who listens where nobody answers."""
+    daemons = [each for each in node.daemons.values() if each.supported]
+    return Wanted(
+        states=states_wanted(node),
+        holders=frozenset(each.name for each in daemons if is_held(each)),
+        sockets=frozenset(each.name for each in daemons if _is_silent(each)),
     )
+
+
+def _is_silent(daemon: Daemon) -> bool:
+    return daemon.unanswered_since is not None or (daemon.state is not None and not daemon.answers)
 
 
 def units_wanted(node: Node) -> frozenset[str]:

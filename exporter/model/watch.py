@@ -1,9 +1,10 @@
 """What the watchdog knows of a control daemon: its diagnosis, what was done for it, and what may still be."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from exporter.model.action import ActionKind, ActionResult
+from exporter.model.daemon import Daemon, DaemonState
 from exporter.model.diagnosis import Diagnosis
 from exporter.model.identity import ProcessIdentity
 from exporter.model.limits import Limits
@@ -116,3 +117,10 @@ class Watch:
     process: DaemonProcess | None = None
     servers: tuple[ProcessIdentity, ...] = ()
     unit_restarts: int | None = None
+
+
+def begun(daemon: Daemon, watch: Watch | None) -> Daemon:
+    """A daemon of which nothing was seen yet: one that an operator had stopped is so until it is seen to live."""
+    if watch is None or watch.stopped_at is None or daemon.state is not None:
+        return daemon
+    return replace(daemon, state=DaemonState.STOPPED, state_since=watch.stopped_at, seen=True)

@@ -1,10 +1,10 @@
 """Looks at what else tells how control daemons are: their processes, their sockets, and who holds their sessions."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from exporter.clock import Clock
 from exporter.model.observation import Observation
+from exporter.model.witnesses import Wanted
 from exporter.sources.control_sockets import ControlSockets
 from exporter.sources.pid_files import PidFiles
 from exporter.sources.place import Place
@@ -17,15 +17,6 @@ STATES_SECONDS = 0.4
 SOCKETS_SECONDS = 1.0
 HOLDERS_SECONDS = 2.0
 """This reads the name of every process that there is."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
-    """The processes whose states are wanted; the daemons of whose session's holder, and of whose socket, to tell."""
-
-    states: frozenset[int] = frozenset()
-    holders: frozenset[str] = frozenset()
-    sockets: frozenset[str] = frozenset()
 
 
 class Witnesses:

@@ -1,1 +1,1 @@
-"""The watchdog: what it finds, and what it decides."""
+"""The watchdog's mind: what it finds, and what it decides."""
