@@ -6,8 +6,8 @@
 
 namespace means {
 
-// The SMs it is given: under a limit on threads, fewer than there are. The driver's own word, in which that was measured;
-// its devices are their ordinals.
+// The SMs it is given: under a limit on threads, fewer than there are. By the driver's own word, for which a device is
+// its ordinal.
 inline int processors(int ordinal) {
   constexpr int kMultiprocessorCount = 16;
   using GetAttribute = int (*)(int*, int, int);
