@@ -1,5 +1,7 @@
 """What an action has done is what is seen after it, not what is said of it."""
 
+from dataclasses import replace
+
 import pytest
 
 from exporter.core.fold import fold
@@ -8,8 +10,8 @@ from exporter.model.action import ActionDone, ActionKind, Resumed
 from exporter.model.event import EventName
 from exporter.model.observation import Observation
 from exporter.model.watch import Watch, WatchState
-from tests.builders import AT, CONTROL, DAEMON, daemon_process, no_daemon, servers
-from tests.core.watchdog.post import DEATH, NEXT, Post, alive, dies, hangs, left, quits, returns
+from tests.builders import AT, CONTROL, DAEMON, SERVER, daemon_process, no_daemon, servers
+from tests.core.watchdog.post import DEATH, NEXT, Post, alive, dies, hangs, left, quits, returns, suspended
 
 ACTED = EventName.WATCHDOG_ACTED
 
@@ -92,12 +94,22 @@ def test_one_that_was_under_way_when_the_exporter_ended_is_judged_by_what_is_see
     assert watch.acting is not None
     assert watch.acting.done_at == DEATH + 5
     assert results.interrupted(watch, DEATH + 9) == watch
-    post.node = type(post.node)(daemons=post.node.daemons, watches={DAEMON: watch})
+    post.node = replace(post.node, watches={DAEMON: watch})
     post.see(no_daemon(at=DEATH + 6), left(DEATH + 6))
     post.until(DEATH + 20)
     assert len(post.actions) == 1
     post.see(*returns(DEATH + 21))
     assert outcome(post) == [("succeeded", None)]
+
+
+def test_of_what_cannot_be_seen_nobody_says_that_it_succeeded() -> None:
+    post = Post(end_hung_servers=True)
+    post.see(suspended(SERVER))
+    post.until(DEATH + 91)
+    watch = results.interrupted(post.watch, post.at)
+    post.node = replace(post.node, watches={DAEMON: watch})
+    post.judge(post.at + 1)
+    assert outcome(post) == [("failed", "the exporter ended before it was told of")]
 
 
 def test_what_is_not_under_way_is_not_interrupted() -> None:
