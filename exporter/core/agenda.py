@@ -149,6 +149,11 @@ def nvml_due(node: Node, rhythm: Rhythm) -> bool:
     return source is None or node.at - source.last.at >= (rhythm.doubt if rhythm.fresh(node.at, doubt) else rhythm.nvml)
 
 
+def last_words_awaited(node: Node) -> bool:
+    """Whether a daemon has gone, and its log has yet to tell, or to be found not to, that it had been told to."""
+    return any(daemon.gone_at is not None for daemon in node.daemons.values())
+
+
 def watched(node: Node) -> frozenset[int]:
     """The processes whose facts are wanted, and whose exit is news: daemons, servers, strangers, and clients.
 
