@@ -18,7 +18,10 @@ def witness_read(node: Node, seen: Witness) -> Node:
             return units.unit_read(node, seen)
         case ControlSocket():
             daemon = node.daemons.get(seen.daemon)
-            return node if daemon is None else _with(node, replace(daemon, listening=seen.listening))
+            silent = daemon is not None and is_silent(daemon)
+            return (
+                node if daemon is None else _with(node, replace(daemon, listening=seen.listening if silent else None))
+            )
         case SessionHolder():
             daemon = node.daemons.get(seen.daemon)
             held = daemon is not None and is_held(daemon) and seen.pid is not None
@@ -28,6 +31,11 @@ def witness_read(node: Node, seen: Witness) -> Node:
 def is_held(daemon: Daemon) -> bool:
     """Whether somebody's session keeps others out, or may."""
     return daemon.refused_since is not None or daemon.state is DaemonState.HELD
+
+
+def is_silent(daemon: Daemon) -> bool:
+    """Whether it is gone, or does not answer."""
+    return daemon.unanswered_since is not None or (daemon.state is not None and not daemon.answers)
 
 
 def _with(node: Node, daemon: Daemon) -> Node:
