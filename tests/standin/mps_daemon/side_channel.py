@@ -7,6 +7,7 @@
     fault PID memory|trap [PID]  a fatal fault; for a memory fault, the client that the log will name
     outcome PID                  answers pending, active, refused or gone
     session                      answers the PID of who holds the session, 0 if nobody does
+    server                       answers PID;STATE;READY_AT;PERCENTAGE;MEMORY;CLIENTS of its server, or none
     slow SECONDS                 every reply takes so long
     deaf on|off                  commands are answered with nothing, and succeed
     say control|server TEXT      a line in a log
@@ -49,6 +50,7 @@ class SideChannel:
             "fault": self._fault,
             "outcome": self._outcome,
             "session": lambda _: str(self._daemon.sessions.holder()),
+            "server": lambda _: self._server(),
             "slow": self._slow,
             "deaf": self._deaf,
             "say": self._say,
@@ -107,6 +109,17 @@ class SideChannel:
 
     def _outcome(self, rest: str) -> str:
         return self._daemon.outcomes[int(rest)]
+
+    def _server(self) -> str:
+        """Without asking its process: a stopped one keeps nobody waiting here."""
+        server = self._daemon.server
+        if server is None:
+            return "none"
+        limits = server.limits
+        memory = ",".join(f"{device}={limit}" for device, limit in sorted(limits.pinned_memory.items()))
+        clients = ",".join(map(str, server.clients))
+        state, percentage = server.state, limits.active_thread_percentage
+        return f"{server.pid};{state};{server.ready_at:.3f};{percentage};{memory};{clients}"
 
     def _slow(self, rest: str) -> str:
         self._daemon.sessions.reply_seconds = float(rest)
