@@ -29,6 +29,7 @@ from exporter.sources.pods import Pods
 from exporter.sources.processes import Processes, affordable_pidfds
 from exporter.sources.reading import Reading
 from exporter.sources.session_lock import SessionLock
+from exporter.sources.unit_states import UnitStates
 from exporter.sources.units import Units
 
 LOG_PERIOD = 0.15
@@ -40,6 +41,8 @@ PROCESS_WAIT = 0.5
 FINDER_PERIOD = 10.0
 PODS_PERIOD = 10.0
 UNITS_PERIOD = 600.0
+UNIT_STATES_PERIOD = 0.5
+"""The source itself looks only where that is wanted."""
 AT_ONCE = 0.0
 """The period of a source that waits by itself for something to happen."""
 
@@ -51,6 +54,7 @@ daemon that has gone, so that one is told sooner."""
 UNITS_DEADLINE = 10.0
 
 CONTROL, PROCESS, FINDER, JOURNAL, PODS, UNITS = "control", "process", "finder", "journal", "pods", "units"
+UNIT_STATES = "unit_states"
 """What the sources are called, beside those of which the core knows."""
 
 Look = Callable[[], Reading]
@@ -70,6 +74,8 @@ class Assembly:
         self.logs = DaemonLogs({}, clock)
         self.pods = Pods(config.pods, clock=clock)
         self.units = Units(clock, path=self._path)
+        self.unit_states = UnitStates(clock, path=self._path)
+        self._unit_eye: Eye | None = None
         self.kernel = KernelLog(config.kmsg, clock)
         self.journal = None if config.collect.journal is Switch.OFF else Journal(clock, path=self._path)
         self.finder = self._finder() if config.discovery.enabled else None
@@ -102,6 +108,14 @@ class Assembly:
         if self.finder is not None:
             yield self._eye(FINDER, self.finder.look, period=FINDER_PERIOD)
             yield self._eye(UNITS, self.units.look, period=UNITS_PERIOD, deadline=UNITS_DEADLINE)
+        self._unit_eye = self._eye(
+            UNIT_STATES,
+            self.unit_states.look,
+            period=UNIT_STATES_PERIOD,
+            deadline=UNITS_DEADLINE,
+            told_every=TOLD_EVERY,
+        )
+        yield self._unit_eye
         if self.journal is not None:
             journals = self.journal.look if collect.journal is Switch.ON else _without_complaint(self.journal.look)
             yield self._eye(JOURNAL, journals, period=JOURNAL_PERIOD, told_every=TOLD_EVERY)
@@ -125,7 +139,11 @@ class Assembly:
 
     def _direct(self, node: Node) -> None:
         self.processes.watch(agenda.watched(node))
+        self.processes.witnesses.want(agenda.witnesses_wanted(node))
         self.pods.watch(nameless_pods(node))
+        at_once = self.unit_states.want(agenda.units_wanted(node), agenda.units_pressing(node))
+        if at_once and self._unit_eye is not None:
+            self._unit_eye.nudge()
 
     def _asker(self, place: Place) -> Asker:
         client = self.control_client(place)

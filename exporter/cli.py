@@ -16,12 +16,14 @@ from exporter.assembly import Assembly
 from exporter.clock import SystemClock
 from exporter.config import Config, Reloader, as_toml, build_config, parse_arguments, parse_duration
 from exporter.core.fold import fold, fold_all
+from exporter.core.watchdog.rehearsal import orders_for, rehearse
 from exporter.cycle import Cycle
 from exporter.demo import Simulation
 from exporter.errors import ConfigError, ExporterError, HistoryError, ServiceError
 from exporter.history import History
 from exporter.look import look
 from exporter.metrics.catalogue import NodeCollector
+from exporter.model.watch import Mode
 from exporter.recording import Recording, write_header, write_observation
 from exporter.recording_file import opened
 from exporter.recording_header import header_of, header_with_gpus
@@ -144,13 +146,13 @@ def pause(_arguments: Namespace, config: Config) -> int:
     return _command(config, "pause")
 
 
-def resume(_arguments: Namespace, config: Config) -> int:
-    """Have it take up the driver again."""
-    return _command(config, "resume")
+def resume(arguments: Namespace, config: Config) -> int:
+    """Have it take up the driver again, or restart a daemon again."""
+    return _command(config, "resume", **({} if arguments.daemon is None else {"daemon": arguments.daemon}))
 
 
-def _command(config: Config, command: str) -> int:
-    told = ask_service(config.runtime_directory, command, SERVICE_SECONDS)
+def _command(config: Config, command: str, **arguments: str) -> int:
+    told = ask_service(config.runtime_directory, command, SERVICE_SECONDS, **arguments)
     if told is None:
         raise ServiceError(f"no service answers in {config.runtime_directory}; is it running?")
     print(told["said"])
@@ -185,15 +187,21 @@ def record(arguments: Namespace, config: Config) -> int:
 
 def replay(arguments: Namespace, config: Config) -> int:
     """Tell what a recording tells: its events as they happen, or the metrics as they stand at its end."""
+    orders = None
     with opened(arguments.file, "r") as file:
         recording = Recording(file)
         last = recording.header.node()
-        for node, events in fold_all(last, recording.observations()):
+        told = fold_all(last, recording.observations())
+        if arguments.watchdog is not None:
+            orders = orders_for(last, Mode(arguments.watchdog), config.rules)
+            told = rehearse(last, recording.observations(), orders)
+        for node, events in told:
             last = node
             for event in events if arguments.events else ():
                 print(json.dumps(event.as_json()), flush=True)
     if arguments.metrics:
-        sys.stdout.write(generate_latest(NodeCollector(View(last, config.client_min_age))).decode())
+        view = View(last, config.client_min_age, orders=orders)
+        sys.stdout.write(generate_latest(NodeCollector(view)).decode())
     sys.stdout.flush()
     return 0
 

@@ -16,6 +16,8 @@ from exporter.core import agenda
 from exporter.core.agenda import Rhythm
 from exporter.core.fold import fold
 from exporter.log import LEVELS
+from exporter.model.action import ActionResult
+from exporter.model.diagnosis import Condition
 from exporter.model.event import Event, EventName
 from exporter.model.node import Node
 from exporter.model.observation import Observation, SourceReading
@@ -33,6 +35,13 @@ _LOUD = {
     EventName.FAULT_RECOVERED: "warning",
     EventName.SERVER_CRASH_LOOP: "warning",
     EventName.CLIENT_FAULT_CONTAINED: "warning",
+    EventName.CIRCUIT_OPENED: "error",
+    EventName.DAEMON_QUARANTINED: "error",
+    EventName.DAEMON_DIAGNOSED: "warning",
+    EventName.WATCHDOG_ACTS: "warning",
+    EventName.WATCHDOG_ACTED: "warning",
+    EventName.LIMITS_DRIFTED: "warning",
+    EventName.LIMITS_BYPASSED: "warning",
 }
 
 
@@ -77,6 +86,10 @@ class Cycle:
         self._rhythm = rhythm
         self._inbox.put(tuple(seen))
 
+    def hear(self, said: Observation) -> None:
+        """Take in what an operator has said. To be used by any thread."""
+        self._inbox.put((said,))
+
     def run(self, keep_on: Callable[[], bool]) -> None:
         """Cycle until told to stop."""
         self._lookout.attend(self.node)
@@ -119,7 +132,7 @@ class Cycle:
     def _say(self, event: Event) -> None:
         """One record each, as loud as it should wake somebody."""
         fields = {key: value for key, value in event.as_json().items() if key != "event"}
-        self._log.log(LEVELS[_LOUD.get(event.event, "info")], event.event.value, **fields)
+        self._log.log(LEVELS[_loudness(event)], event.event.value, **fields)
 
     def _account(self, seen: list[Observation]) -> tuple[Event, ...]:
         events: list[Event] = []
@@ -176,6 +189,15 @@ class Cycle:
         nvml = self._lookout.nvml
         if nvml is not None and not nvml.busy and agenda.nvml_due(now, self._rhythm):
             nvml.nudge()
+
+
+def _loudness(event: Event) -> str:
+    """That nothing is the matter wakes nobody, nor that what was done has helped."""
+    fine = (Condition.WELL, Condition.STARTING, Condition.UNKNOWN)
+    recovered = event.event is EventName.DAEMON_DIAGNOSED and event.state in fine
+    failed = event.problem is not None or event.result == ActionResult.FAILED
+    helped = event.event is EventName.WATCHDOG_ACTED and not failed
+    return "info" if recovered or helped else _LOUD.get(event.event, "info")
 
 
 def _is_news(seen: Observation) -> bool:

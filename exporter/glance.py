@@ -58,21 +58,27 @@ class Glance:
                 self.look("finder", finder.look)
             self.look("units", units.look)
 
-    def ask(self, clients: Iterable[ControlClient]) -> None:
-        """Ask the control daemons, as long as an answer raises a question."""
+    def ask(self, clients: Iterable[ControlClient], processes: Processes) -> None:
+        """Ask the control daemons, as long as an answer raises a question; of servers that were stopped, none."""
         for client in clients:
             for _ in range(MOST_ROUNDS):
+                self._hear_witnesses(processes)
                 commands = agenda.commands(self.node, client.daemon, Rhythm())
                 if commands:
                     self._ask(client, commands)
-            self._make_sure(client)
+            self._make_sure(client, processes)
 
-    def _make_sure(self, client: ControlClient) -> None:
+    def _make_sure(self, client: ControlClient, processes: Processes) -> None:
         """One silence, or refusal, is no verdict; a second one, a little later, is."""
         daemon = self.node.daemons[client.daemon]
         if daemon.unanswered_since is not None or daemon.refused_since is not None:
             self._wait(max(SECOND_PROBE_SECONDS, HELD_AFTER_SECONDS))
             self._ask(client, (LIST_SERVERS,))
+            self._hear_witnesses(processes)
+
+    def _hear_witnesses(self, processes: Processes) -> None:
+        processes.witnesses.want(agenda.witnesses_wanted(self.node))
+        self.look("process", processes.look)
 
     def _ask(self, client: ControlClient, commands: tuple[str, ...]) -> None:
         client.want(commands)

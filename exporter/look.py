@@ -25,11 +25,11 @@ def look(config: Config) -> Node:
         pods = None if config.collect.pods is Switch.OFF else assembly.pods
         glance.look(LOGS, assembly.logs.look)
         glance.watch(assembly.processes, pods)
-        glance.ask(control)
+        glance.ask(control, assembly.processes)
         if config.collect.nvml is not Switch.OFF:
             glance.look(NVML, assembly.nvml.look)
             # Of whose limits to ask is known only when the GPUs are.
-            glance.ask(control)
+            glance.ask(control, assembly.processes)
             glance.watch(assembly.processes, pods)
             glance.look_at_strangers(assembly.nvml.look, control)
         return glance.node

@@ -16,11 +16,13 @@ from exporter.cycle import Cycle
 from exporter.history import History
 from exporter.metrics.catalogue import NodeCollector
 from exporter.metrics.exposition import Exposition
+from exporter.model.action import Resumed
 from exporter.model.event import Event
 from exporter.model.named_by import NamedBy
 from exporter.model.node import Node
 from exporter.model.observation import DaemonFound
 from exporter.notify import Notifier
+from exporter.parse.printable import printable
 from exporter.privilege import keep_capabilities_from_children
 from exporter.service_socket import Commands, ServiceSocket
 from exporter.signals import Wishes, wishes
@@ -159,12 +161,25 @@ class Service:
             return {"problem": "a call into the driver hangs; its handles are let go of as soon as it returns"}
         return {"said": "paused: no handle on the driver is open until you say resume"}
 
-    def _resume(self) -> Mapping[str, Any]:
+    def _resume(self, daemon: object = None) -> Mapping[str, Any]:
+        """Take up the driver again; or let a `daemon` be restarted again that was not to be any more."""
+        if daemon is not None:
+            return self._resume_daemon(daemon)
         self._paused = False
         self._log.info("resumed")
         if self._driver is not None:
             self._driver.resume()
         return {"said": "resumed"}
+
+    def _resume_daemon(self, wanted: object) -> Mapping[str, Any]:
+        watched = sorted(daemon.name for daemon in self._cycle.node.daemons.values() if daemon.expected)
+        daemon = next((name for name in watched if name == wanted), None)
+        if daemon is None:
+            there = ", ".join(map(printable, watched)) or "none"
+            return {"problem": f"no daemon {printable(str(wanted))} is watched here; there are: {there}"}
+        self._cycle.hear(Resumed(at=self._clock.now(), daemon=daemon))
+        self._log.info("resumed", daemon=daemon)
+        return {"said": f"resumed: {printable(daemon)} may be restarted again"}
 
     def _goes_on(self, told: Wishes) -> bool:
         if told.reload.is_set():

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from exporter.core.identity import client_id, used_bytes
+from exporter.core.watchdog.orders import Orders
 from exporter.model.daemon import Daemon
 from exporter.model.node import Node
 from exporter.model.observation import DaemonName
@@ -36,6 +37,7 @@ class View:
     `clock_step` is by how many seconds the wall clock has been set since the exporter started. At most `max_clients`
     have series of their own, and none where not `per_client`; they are counted all the same. `configuration` is None
     where none was read, as in a replay, and `history` where none is kept. `paused` says that the driver was let go of.
+    `orders` are the watchdog's, None where there is none.
     """
 
     node: Node
@@ -46,6 +48,7 @@ class View:
     configuration: ConfigStatus | None = None
     paused: bool = False
     history: HistoryStatus | None = None
+    orders: Orders | None = None
 
     def daemons(self) -> Iterable[Daemon]:
         """The daemons that there is something to tell of."""

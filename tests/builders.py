@@ -11,8 +11,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from exporter.core.fold import fold, fold_all
+from exporter.model.action import ActionKind, ActionResult
 from exporter.model.daemon import RECOVERY_SECONDS, Daemon, Recoveries
+from exporter.model.diagnosis import Condition, Diagnosis
 from exporter.model.event import Event, EventName
+from exporter.model.identity import ProcessIdentity
 from exporter.model.incident import Ending, FaultKind, Incident, Stay, Suspect, Tenant
 from exporter.model.node import Node
 from exporter.model.observation import (
@@ -29,6 +32,8 @@ from exporter.model.observation import (
     ProcessReading,
     SourceReading,
 )
+from exporter.model.watch import Tally, Watch, WatchState
+from exporter.model.witnesses import ControlSocket, ProcessState, SessionHolder, UnitState
 from exporter.model.workload import Workload, WorkloadKind
 from exporter.recording import Header, RecordedDaemon, Recording
 
@@ -285,11 +290,42 @@ def exited(pid: int = CLIENT, *, at: float = AT, ticks: int | None = None) -> Pr
     return ProcessExit(at=at, pid=pid, start_ticks=pid * 100 if ticks is None else ticks)
 
 
-def daemon_process(pid: int | None = CONTROL, *, at: float = AT, daemon: str = DAEMON) -> DaemonProcess:
+def daemon_process(
+    pid: int | None = CONTROL,
+    *,
+    at: float = AT,
+    daemon: str = DAEMON,
+    unit: str | None = None,
+    left: bool | None = None,
+) -> DaemonProcess:
     """The pid file leads to this process, or to none."""
     if pid is None:
-        return DaemonProcess(at=at, daemon=daemon, pid=None)
-    return DaemonProcess(at=at, daemon=daemon, pid=pid, start_ticks=pid * 100, started=AT - 3600, uid=0)
+        return DaemonProcess(at=at, daemon=daemon, pid=None, left=left)
+    return DaemonProcess(at=at, daemon=daemon, pid=pid, start_ticks=pid * 100, started=AT - 3600, uid=0, unit=unit)
+
+
+def standing(state: str, pid: int = CONTROL, *, at: float = AT, ticks: int | None = None) -> ProcessState:
+    """How a process stands with the scheduler."""
+    return ProcessState(at=at, pid=pid, start_ticks=pid * 100 if ticks is None else ticks, state=state)
+
+
+def socket(listening: bool | None, *, at: float = AT, daemon: str = DAEMON) -> ControlSocket:
+    """Whether anybody listens on the daemon's socket."""
+    return ControlSocket(at=at, daemon=daemon, listening=listening)
+
+
+def holder(pid: int | None = 4000, *, at: float = AT, daemon: str = DAEMON) -> SessionHolder:
+    """Who holds the daemon's session."""
+    ticks = None if pid is None else pid * 100
+    return SessionHolder(at=at, daemon=daemon, pid=pid, start_ticks=ticks, started=AT - 60, uid=0, user="root")
+
+
+UNIT = "nvidia-cuda-mps.service"
+
+
+def unit_state(active: str = "active", *, at: float = AT, unit: str = UNIT, **known: Any) -> UnitState:
+    """How a unit is; `known` is what else is known of it."""
+    return UnitState(at=at, unit=unit, **{"load": "loaded", "active": active, "result": "success", **known})
 
 
 def idle() -> Node:
@@ -434,7 +470,61 @@ def limited() -> Node:
     ).node
 
 
-_ALL = (idle, three_clients, full, daemon_dead, no_nvml, gpu_lost, faulted, held_up, limited, owned)
+CRASHED = Diagnosis(
+    condition=Condition.CRASHED,
+    since=AT + 5,
+    witnesses=(f"process {CONTROL} is gone", "nvidia-cuda-mps-control finds no daemon"),
+)
+
+
+def watched(present: Node, **known: Any) -> Node:
+    """A node of whose daemon the watchdog knows this."""
+    return replace(present, watches={DAEMON: Watch(**known)})
+
+
+def backing_off() -> Node:
+    """The daemon died, and a restart did not help."""
+    failed = Tally(kind=ActionKind.RESTART, reason="crashed", result=ActionResult.FAILED, count=1)
+    return watched(
+        daemon_dead(),
+        state=WatchState.BACKOFF,
+        diagnosis=CRASHED,
+        restarts=(AT + 5,),
+        last_restart_at=AT + 5,
+        failures=1,
+        not_before=AT + 20,
+        tallies=(failed,),
+    )
+
+
+def circuit_open() -> Node:
+    """It died three times, and is left alone."""
+    return watched(
+        daemon_dead(),
+        state=WatchState.CIRCUIT_OPEN,
+        diagnosis=CRASHED,
+        restarts=(AT - 2000, AT, AT + 3, AT + 5),
+        last_restart_at=AT + 5,
+        opened_at=AT + 6,
+    )
+
+
+def suspended() -> Node:
+    """Somebody has stopped a server by a signal."""
+    stopped = Diagnosis(
+        condition=Condition.SERVER_SUSPENDED,
+        since=AT,
+        witnesses=(f"server {SERVER} was stopped by a signal (state T)",),
+        culprit=ProcessIdentity(pid=SERVER, start_ticks=SERVER * 100),
+        server=SERVER,
+    )
+    return watched(three_clients(), diagnosis=stopped)
+
+
+_ALL = (
+    *(idle, three_clients, full, daemon_dead, no_nvml, gpu_lost, faulted, held_up, limited, owned),
+    *(backing_off, circuit_open, suspended),
+)
 SCENES = {each.__name__: each for each in _ALL}
 
 

@@ -4,17 +4,21 @@ import json
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
 
 from exporter.clock import SystemClock
 from exporter.core.agenda import Rhythm
+from exporter.core.watchdog.orders import Orders
 from exporter.cycle import Cycle
 from exporter.metrics.catalogue import NodeCollector
 from exporter.metrics.exposition import Exposition
+from exporter.model.action import ActionResult, Resumed
 from exporter.model.daemon import Daemon
-from exporter.model.event import Event
+from exporter.model.diagnosis import Condition
+from exporter.model.event import Event, EventName
 from exporter.model.node import Node
 from exporter.model.observation import ControlReply, LogLine, Observation, SourceReading
 from exporter.sources.control import ControlClient
@@ -23,6 +27,7 @@ from exporter.sources.lookout import Asker, Lookout
 from exporter.sources.place import Place, on_host
 from exporter.sources.reading import Reading
 from exporter.view import View
+from exporter.watchdog import Watchdog
 
 from .builders import FAULT_BLOCK, SERVER, active, server_log
 from .conftest import Starter
@@ -62,6 +67,7 @@ class Turning:
         self,
         record: Callable[[Observation], None] | None = None,
         told: Callable[[Node, Sequence[Event]], None] | None = None,
+        watchdog: Watchdog | None = None,
     ) -> Cycle:
         """The cycle, begun."""
         asking = {asker.eye for asker in self.askers.values()}
@@ -82,6 +88,7 @@ class Turning:
             record=record or self.recorded.append,
             told=told,
             turned=self._turned,
+            watchdog=watchdog,
         )
         lookout.attend(node)
         lookout.open()
@@ -360,3 +367,52 @@ def test_it_runs_until_it_is_told_to_stop(turning: Turning) -> None:
 
     assert len(turning.published) >= 5
     assert not [thread for thread in threading.enumerate() if thread.name == "eye-log"]
+
+
+class Saying(Watchdog):
+    """A watchdog that has this to say."""
+
+    def __init__(self, *said: Event) -> None:
+        super().__init__(Orders(), SystemClock())
+        self.said = said
+
+    def judge(self, node: Node) -> tuple[Node, tuple[Event, ...]]:
+        """Whatever the node is."""
+        return node, self.said
+
+
+LOUD = (
+    ("error", EventName.CIRCUIT_OPENED, {}),
+    ("error", EventName.DAEMON_QUARANTINED, {}),
+    ("warning", EventName.WATCHDOG_ACTS, {}),
+    ("warning", EventName.WATCHDOG_ACTED, {"problem": "denied"}),
+    ("warning", EventName.WATCHDOG_ACTED, {"result": ActionResult.FAILED}),
+    ("info", EventName.WATCHDOG_ACTED, {"result": ActionResult.SUCCEEDED}),
+    ("warning", EventName.DAEMON_DIAGNOSED, {"state": Condition.CRASHED}),
+    ("info", EventName.DAEMON_DIAGNOSED, {"state": Condition.WELL}),
+    ("info", EventName.DAEMON_DIAGNOSED, {"state": Condition.UNKNOWN}),
+    ("warning", EventName.LIMITS_DRIFTED, {}),
+    ("warning", EventName.LIMITS_BYPASSED, {}),
+    ("info", EventName.LIMITS_IN_FORCE, {}),
+    ("info", EventName.WATCHDOG_WOULD_ACT, {}),
+    ("info", EventName.WATCHDOG_WAITS, {}),
+    ("info", EventName.CIRCUIT_CLOSED, {}),
+    ("info", EventName.DAEMON_RELEASED, {}),
+)
+
+
+@pytest.mark.parametrize(("level", "name", "known"), LOUD, ids=[f"{name}-{known}" for _, name, known in LOUD])
+def test_the_watchdog_is_as_loud_as_what_it_says_matters(
+    level: str, name: EventName, known: dict[str, Any], turning: Turning
+) -> None:
+    cycle = turning.cycle(watchdog=Saying(Event(at=1.0, event=name, daemon=NAME, **known)))
+    with capture_logs() as logs:
+        cycle.once(0)
+    assert [(each["event"], each["log_level"]) for each in logs] == [(name, level)]
+
+
+def test_what_an_operator_says_is_taken_in_like_what_is_seen(turning: Turning) -> None:
+    cycle = turning.cycle()
+    cycle.hear(Resumed(at=1.0, daemon=NAME))
+    cycle.once(0)
+    assert turning.recorded == [Resumed(at=1.0, daemon=NAME)]

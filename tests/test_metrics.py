@@ -11,9 +11,11 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 from prometheus_client.samples import Sample
 
+from exporter.core.watchdog.orders import Orders
 from exporter.metrics.catalogue import CATALOGUE, NodeCollector
 from exporter.model.node import Node
 from exporter.model.observation import LogGap
+from exporter.model.watch import Mode
 from exporter.parse.printable import LONGEST_TEXT
 from exporter.view import ConfigStatus, HistoryStatus, View
 from tests.builders import (
@@ -55,7 +57,15 @@ every_scene = pytest.mark.parametrize("scene", SCENES.values(), ids=SCENES)
 CONFIGURED = ConfigStatus(successful=True, last_success=AT)
 KEPT = HistoryStatus(writable=True, events_dropped=0)
 
-STATE_SETS = {"cuda_mps_daemon_state": 6, "cuda_mps_server_state": 3}
+ORDERS = Orders(mode=Mode.ACT)
+
+STATE_SETS = {
+    "cuda_mps_daemon_state": 6,
+    "cuda_mps_server_state": 3,
+    "cuda_mps_watchdog_mode": 2,
+    "cuda_mps_watchdog_state": 6,
+    "cuda_mps_watchdog_diagnosis": 13,
+}
 
 HOSTILE = (
     'he said "hello"',
@@ -73,9 +83,14 @@ HOSTILE = (
 )
 
 
+def view_of(present: Node, min_age: float = 0.0) -> View:
+    """As the service has it."""
+    return View(present, min_age, configuration=CONFIGURED, history=KEPT, orders=ORDERS)
+
+
 def openmetrics_of(present: Node) -> list[Metric]:
     """Read by the strict parser of that format."""
-    text = generate_openmetrics(NodeCollector(View(present, configuration=CONFIGURED, history=KEPT)))  # type: ignore[no-untyped-call]
+    text = generate_openmetrics(NodeCollector(view_of(present)))  # type: ignore[no-untyped-call]
     return list(parse_openmetrics(text.decode()))  # type: ignore[no-untyped-call]
 
 
@@ -87,7 +102,7 @@ def complaints(text: str) -> tuple[int, str, str]:
 
 
 def text_of(present: Node, min_age: float = 0.0) -> str:
-    return generate_latest(NodeCollector(View(present, min_age, configuration=CONFIGURED, history=KEPT))).decode()
+    return generate_latest(NodeCollector(view_of(present, min_age))).decode()
 
 
 def families(present: Node, min_age: float = 0.0) -> dict[str, Metric]:

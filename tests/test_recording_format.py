@@ -25,6 +25,7 @@ from exporter.model.observation import (
     ProcessUtilization,
     SourceReading,
 )
+from exporter.model.witnesses import ControlSocket, ProcessState, SessionHolder, UnitState
 from exporter.recording import Header, RecordedDaemon, RecordedGpu, Recording, write_header, write_observation
 from tests.builders import AT, DAEMON, GPU, OTHER_GPU, scenario
 
@@ -96,7 +97,12 @@ anything = st.one_of(
         started=st.none() | times,
         uid=maybe,
         environment=st.dictionaries(texts, texts, max_size=2),
+        left=st.none() | st.booleans(),
     ),
+    st.builds(ProcessState, at=times, pid=counts, start_ticks=counts, state=texts),
+    st.builds(ControlSocket, at=times, daemon=texts, listening=st.none() | st.booleans()),
+    st.builds(SessionHolder, at=times, daemon=texts, pid=maybe, start_ticks=maybe, uid=maybe, user=st.none() | texts),
+    st.builds(UnitState, at=times, unit=texts, problem=st.none() | texts, active=texts, restarts=counts),
     st.builds(SourceReading, at=times, name=texts, seconds=times, problem=st.none() | texts),
 )
 

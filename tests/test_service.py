@@ -61,6 +61,25 @@ def test_where_no_service_runs_there_is_none_to_be_told(environment: dict[str, s
     assert (done.returncode, "no service answers" in done.stderr) == (1, True)
 
 
+def test_resume_of_a_daemon_is_heard_and_one_that_is_not_watched_is_refused(
+    serve: Serve, mps: MpsStandIn, environment: dict[str, str]
+) -> None:
+    mps.start()
+    exporter = serve()
+    exporter.shows(1, "cuda_mps_daemon_up")
+    name = str(mps.pipe_directory)
+
+    done, refused = run(environment, "resume", name), run(environment, "resume", "another")
+
+    assert (done.returncode, done.stdout) == (0, f"resumed: {name} may be restarted again\n")
+    (told,) = exporter.events("resumed")
+    assert told["daemon"] == name
+    assert (refused.returncode, refused.stderr.split("service.sock: ")[1]) == (
+        1,
+        f"no daemon another is watched here; there are: {name}\n",
+    )
+
+
 def test_status_is_what_the_service_knows(
     serve: Serve, mps: MpsStandIn, nvml: NvmlStandIn, environment: dict[str, str], start: Starter
 ) -> None:

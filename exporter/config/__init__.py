@@ -6,6 +6,7 @@
 from exporter.config.build import build_config
 from exporter.config.command_line import parse_arguments
 from exporter.config.daemon_keys import LONGEST_SOCKET_PATH
+from exporter.config.orders import orders_of
 from exporter.config.reload import Reloaded, Reloader
 from exporter.config.settings import DEFAULT_PORT, Collect, Config, DaemonConfig, Discovery, Switch
 from exporter.config.values import parse_address, parse_duration
@@ -23,6 +24,7 @@ __all__ = [
     "Switch",
     "as_toml",
     "build_config",
+    "orders_of",
     "parse_address",
     "parse_arguments",
     "parse_duration",

@@ -82,3 +82,8 @@ def _check(config: Config) -> None:
             f"rhythm.lists_seconds: {config.rhythm.lists:g} is less than rhythm.liveness_seconds,"
             f" {config.rhythm.liveness:g}, but a daemon is asked for its lists only where it lives"
         )
+    if config.rules.longest_backoff < config.rules.backoff:
+        raise ConfigError(
+            f"watchdog.longest_backoff_seconds: {config.rules.longest_backoff:g} is less than"
+            f" watchdog.backoff_seconds, {config.rules.backoff:g}, which is the shortest"
+        )

@@ -9,6 +9,7 @@ from exporter.config.document import DEFAULT_FILE, FILE_VARIABLE
 from exporter.config.option import Option
 from exporter.config.options import CONFIGURED, DEFAULTS, DEFAULTS_OF, OPTIONS, WATCHING
 from exporter.model.daemon import DEFAULT_LOG_DIRECTORY, DEFAULT_PIPE_DIRECTORY
+from exporter.model.watch import Mode
 
 if TYPE_CHECKING:
     # argparse has no public name for what add_subparsers() returns.
@@ -38,7 +39,7 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     _add_replay(commands)
     _add_demo(commands)
     _command(commands, "pause", "have the running service let go of the driver, so that GPUs can be reset")
-    _command(commands, "resume", "have the running service take up the driver again")
+    _add_resume(commands)
     return parser.parse_args(arguments)
 
 
@@ -92,12 +93,29 @@ def _add_replay(commands: "Commands") -> None:
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--events", action="store_true", help="print one JSON object for each event")
     what.add_argument("--metrics", action="store_true", help="print the metrics as they stand at the end")
+    parser.add_argument(
+        "--watchdog",
+        choices=tuple(Mode),
+        help="have the watchdog judge, too: what it would have told, or done; each action counts as done at once, and"
+        " what came after it is as it was recorded (default: no watchdog)",
+    )
     parser.add_argument("file", metavar="FILE", help="a recording; - is standard input")
 
 
 def _add_demo(commands: "Commands") -> None:
     parser = _command(commands, "demo", "serve a simulated node; needs no GPU")
     parser.add_argument("--seed", type=int, default=1, help="another number, another story (default: 1)")
+
+
+def _add_resume(commands: "Commands") -> None:
+    parser = _command(commands, "resume", "have the running service take up the driver, or restart a daemon, again")
+    parser.add_argument(
+        "daemon",
+        metavar="DAEMON",
+        nargs="?",
+        help="the daemon, by its name in metrics, whose circuit breaker to close, or which to let out of quarantine"
+        " (default: take up the driver again, after pause)",
+    )
 
 
 def _command(commands: "Commands", name: str, meaning: str) -> argparse.ArgumentParser:

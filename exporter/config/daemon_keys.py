@@ -4,16 +4,23 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from exporter.config.kinds import Kind, boolean, integer, textual
+from exporter.config.kinds import Kind, boolean, integer, member, several, textual
 from exporter.config.values import parse_directory, parse_text, shown
 from exporter.errors import ConfigError
 from exporter.model.daemon import DEFAULT_LOG_DIRECTORY
+from exporter.model.watch import Mode
 
 LONGEST_SOCKET_PATH = 107
 """Bytes that a unix socket's path may have (unix(7)): a control daemon with a longer one cannot start."""
 
 LONGEST_NAME = 128
 MOST_CLIENTS = 10_000
+
+SET_OTHERWISE = {
+    "CUDA_MPS_PIPE_DIRECTORY": "pipe_directory",
+    "CUDA_MPS_LOG_DIRECTORY": "log_directory",
+}
+"""Variables of a daemon's that have a key of their own: started elsewhere, it would be another."""
 
 
 def parse_pipe_directory(where: str, text: str) -> Path:
@@ -40,15 +47,28 @@ def _unit(where: str, text: str) -> str:
     return text
 
 
+def _variable(where: str, text: str) -> str:
+    name, equals, _ = text.partition("=")
+    if not equals or re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name) is None:
+        raise ConfigError(f"{where}: {shown(text)} is no variable; write it as in CUDA_VISIBLE_DEVICES=0")
+    if name in SET_OTHERWISE:
+        raise ConfigError(f"{where}: {name} is set by {SET_OTHERWISE[name]}; leave it out")
+    return parse_text(where, text)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DaemonKey:
-    """A key of [[daemons]], the attribute of DaemonConfig that it sets, and an example for the documentation."""
+    """A key of [[daemons]], the attribute of DaemonConfig that it sets, and an example for the documentation.
+
+    A daemon that has a key has not the one that this is `instead_of`.
+    """
 
     key: str
     attribute: str
     kind: Kind
     help: str
     example: object
+    instead_of: str | None = None
 
 
 DAEMON_KEYS = (
@@ -93,5 +113,28 @@ DAEMON_KEYS = (
         kind=integer(1, MOST_CLIENTS),
         help="how many clients one of its servers takes (default: by the version of MPS)",
         example=48,
+    ),
+    DaemonKey(
+        key="watchdog",
+        attribute="watchdog",
+        kind=member(Mode),
+        help="whether the watchdog may act for it: `observe` or `act` (default: `watchdog.mode`)",
+        example=Mode.OBSERVE,
+    ),
+    DaemonKey(
+        key="restart_command",
+        attribute="restart_command",
+        kind=several(textual("WORD", parse_text), differing=None),
+        help="what starts it where no unit does, a list of words that no shell sees; it runs as the daemon's user",
+        example=("nvidia-cuda-mps-control", "-d"),
+        instead_of="unit",
+    ),
+    DaemonKey(
+        key="environment",
+        attribute="environment",
+        kind=several(textual("NAME=VALUE", _variable), differing=lambda each: each.partition("=")[0]),
+        help="what `restart_command` adds to the daemon's environment, beside its directories and limits",
+        example=("CUDA_VISIBLE_DEVICES=0,1",),
+        instead_of="unit",
     ),
 )

@@ -13,6 +13,7 @@ from exporter.config.settings import DaemonConfig
 from exporter.config.values import parse_directory
 from exporter.errors import ConfigError
 from exporter.model.daemon import DEFAULT_LOG_DIRECTORY, DEFAULT_PIPE_DIRECTORY
+from exporter.model.watch import Mode
 
 MOST_DAEMONS = 64
 
@@ -76,7 +77,13 @@ def _daemon(where: str, table: Mapping[str, object]) -> DaemonConfig:
         values[keys[key].attribute] = keys[key].kind.of_toml(f"{where}.{key}", raw)
     if "pipe_directory" not in values:
         raise ConfigError(f"{where}: it has no pipe_directory, by which to know the daemon; add it")
-    return DaemonConfig(**values)
+    for each in DAEMON_KEYS:
+        if each.key in table and each.instead_of in table:
+            raise ConfigError(f"{where}: it has {each.instead_of} and {each.key}; who restarts it? leave one out")
+    daemon = DaemonConfig(**values)
+    if not daemon.expected and (daemon.watchdog is Mode.ACT or daemon.restart_command):
+        raise ConfigError(f"{where}: nothing is ever done for a daemon that is not expected; leave expected out")
+    return daemon
 
 
 def _differ(document: Document, key: str, values: Sequence[object]) -> None:

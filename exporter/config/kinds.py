@@ -1,7 +1,8 @@
 """Kinds of options: how the value of one is written in flags, variables and files, and read from them."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from enum import StrEnum
 from typing import Any
 
 from exporter.config import values
@@ -53,16 +54,32 @@ def choice(*choices: str) -> Kind:
     )
 
 
-def several(one: Kind) -> Kind:
-    """A list of what `one` is, in which nothing stands twice."""
+def member(words: type[StrEnum]) -> Kind:
+    """One of the words of an enumeration."""
+    word = choice(*(each.value for each in words))
+    return replace(
+        word,
+        of_text=lambda where, text: words(word.of_text(where, text)),
+        of_toml=lambda where, raw: words(word.of_toml(where, raw)),
+    )
+
+
+def _itself(value: object) -> object:
+    return value
+
+
+def several(one: Kind, differing: Callable[[Any], object] | None = _itself) -> Kind:
+    """A list of what `one` is, in which nothing stands twice: `differing` says by what, None: it may."""
 
     def parse(where: str, texts: list[str]) -> tuple[Any, ...]:
         if not 1 <= len(texts) <= MOST_OF_A_LIST:
             raise ConfigError(f"{where}: {len(texts)} of them; name 1 to {MOST_OF_A_LIST}")
         found = tuple(one.of_text(where, text) for text in texts)
-        twice = next((text for text, value in zip(texts, found, strict=True) if found.count(value) > 1), None)
-        if twice is not None:
-            raise ConfigError(f"{where}: {values.shown(twice)} stands there twice")
+        if differing is not None:
+            by = [differing(value) for value in found]
+            twice = next((text for text, value in zip(texts, by, strict=True) if by.count(value) > 1), None)
+            if twice is not None:
+                raise ConfigError(f"{where}: {values.shown(twice)} stands there twice")
         return found
 
     def of_toml(where: str, raw: object) -> tuple[Any, ...]:

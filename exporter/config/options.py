@@ -9,6 +9,7 @@ from exporter.config import values
 from exporter.config.kinds import boolean, choice, duration, integer, several, switch, textual
 from exporter.config.option import Option
 from exporter.config.settings import Config
+from exporter.config.watchdog_options import WATCHDOG_OPTIONS
 from exporter.log import FORMATS, LEVELS
 
 WATCHING = ("serve", "status", "record")
@@ -201,6 +202,7 @@ OPTIONS = (
         help="how often to read NVML",
         commands=WATCHING,
     ),
+    *WATCHDOG_OPTIONS,
     Option(
         key="history.max_age_seconds",
         attribute="history.max_age",

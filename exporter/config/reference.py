@@ -101,7 +101,11 @@ def example() -> str:
         lines += [""]
     lines += [f"[[{DAEMONS}]]"]
     for each in DAEMON_KEYS:
-        lines += [f"# {each.help}", f"{each.key} = {_written(each, each.example)}"]
+        lines += textwrap.wrap(f"# {each.help}", WIDTH, subsequent_indent="# ")
+        if each.instead_of is None:
+            lines += [f"{each.key} = {_written(each, each.example)}"]
+        else:
+            lines += [f"# {each.key} = {toml(each.kind.to_toml(each.example))}"]
     return "\n".join(lines) + "\n"
 
 

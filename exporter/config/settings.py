@@ -5,6 +5,9 @@ from enum import StrEnum
 from pathlib import Path
 
 from exporter.core.agenda import Rhythm
+from exporter.core.watchdog.orders import Rules
+from exporter.model.limits import Limits
+from exporter.model.watch import Mode
 from exporter.store.retention import Retention
 
 DEFAULT_PORT = 10677
@@ -24,7 +27,9 @@ class Switch(StrEnum):
 class DaemonConfig:
     """A control daemon to watch. It is expected where the configuration names it: then its absence is an outage.
 
-    `label` is the name it was given, `clients_limit` how many clients fit into one of its servers.
+    `label` is the name it was given, `clients_limit` how many clients fit into one of its servers. `watchdog` is None
+    where the general mode holds. `restart_command` is what starts it where no unit does, `environment` what that adds
+    to its environment, each as NAME=VALUE.
     """
 
     pipe_directory: Path
@@ -33,11 +38,19 @@ class DaemonConfig:
     label: str | None = None
     unit: str | None = None
     clients_limit: int | None = None
+    watchdog: Mode | None = None
+    restart_command: tuple[str, ...] = ()
+    environment: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
         """The daemon's name in metrics and events."""
         return self.label or str(self.pipe_directory)
+
+    @property
+    def limits(self) -> Limits:
+        """The limits that are to hold there."""
+        return Limits()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,3 +105,5 @@ class Config:
     state_directory: Path = Path("/var/lib/cuda-mps-exporter")
     history: Retention = field(default_factory=Retention)
     rhythm: Rhythm = field(default_factory=Rhythm)
+    watchdog: Mode = Mode.OBSERVE
+    rules: Rules = field(default_factory=Rules)

@@ -29,7 +29,7 @@ def as_toml(config: Config) -> str:
 def _daemon(daemon: DaemonConfig) -> Iterator[str]:
     for each in DAEMON_KEYS:
         value = getattr(daemon, each.attribute)
-        if value is not None:
+        if value is not None and value != ():
             yield f"{each.key} = {toml(each.kind.to_toml(value))}"
 
 

@@ -8,17 +8,25 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import chain, islice
 
-from exporter.core import devices, limits, users
+from exporter.core import devices, limits, process_states, users
 from exporter.core.doubt import clients_doubted_since, gpu_doubted_since, latest, servers_doubted_since
 from exporter.core.gpus import NVML
 from exporter.core.question import Question, overdue, pressing
+from exporter.core.witnesses import is_held
 from exporter.model.daemon import Daemon, DaemonState
 from exporter.model.node import Node
 from exporter.model.server import Server, ServerState
+from exporter.model.witnesses import Wanted
 from exporter.parse.control_reply import LIST_CLIENTS, LIST_SERVERS, SERVER_STATUS, VERSION
 
 MOST_WATCHED = 4096
 """How many processes are watched in all."""
+
+MOST_STATES = 1024
+"""Of how many of them it is told how they stand with the scheduler."""
+
+BACK_SECONDS = 60.0
+"""How long the unit of a daemon that has come back is still looked at."""
 
 LEAVING_SECONDS = 5.0
 """How long a client that has left is watched for the end of its process."""
@@ -51,9 +59,12 @@ def commands(node: Node, name: str, rhythm: Rhythm) -> tuple[str, ...]:
     daemon = node.daemons[name]
     if not daemon.supported:
         return ()
-    if not daemon.answers or daemon.unanswered_since is not None or daemon.refused_since is not None:
-        asked = daemon.asked.get(LIST_SERVERS)
-        due = asked is None or node.at - asked >= _probe_period(node.at, daemon, rhythm)
+    suspended_at = _suspended_at(node, daemon)
+    doubted = daemon.unanswered_since is not None or daemon.refused_since is not None
+    if not daemon.answers or doubted or suspended_at is not None:
+        asked = daemon.asked.get(LIST_SERVERS, float("-inf"))
+        period = rhythm.doubt if daemon.answers and suspended_at is not None else _probe_period(node.at, daemon, rhythm)
+        due = node.at - asked >= period or (suspended_at is not None and asked < suspended_at)
         return (LIST_SERVERS,) if due else ()
     questions = tuple(_questions(node, daemon, rhythm))
     due_now = overdue(questions, node.at)
@@ -73,6 +84,12 @@ def _probe_period(at: float, daemon: Daemon, rhythm: Rhythm) -> float:
     return rhythm.begin if begins else rhythm.fault
 
 
+def _suspended_at(node: Node, daemon: Daemon) -> float | None:
+    """Since when the daemon's own process has been stopped: it is asked at once, and again soon, to make sure."""
+    state = process_states.of_daemon(node, daemon)
+    return state.at if state is not None and process_states.is_suspended(state) else None
+
+
 def _heard_at(daemon: Daemon) -> float:
     """When the daemon last answered, whatever it was asked."""
     return max((at for command, at in daemon.asked.items() if command != VERSION), default=float("-inf"))
@@ -85,8 +102,9 @@ def _questions(node: Node, daemon: Daemon, rhythm: Rhythm) -> Iterable[Question]
     for command, known_at in devices.questions(node, daemon):
         yield Question(command=command, known_at=known_at, period=rhythm.limits)
     for server in daemon.servers.values():
-        yield _its_state(node, daemon, server, rhythm)
-        yield _its_clients(node, daemon, server, rhythm)
+        if process_states.askable(node, server.pid):
+            yield _its_state(node, daemon, server, rhythm)
+            yield _its_clients(node, daemon, server, rhythm)
     for command, known_at in limits.questions(node, daemon):
         period = rhythm.doubt if command in daemon.limits_in_doubt else rhythm.limits
         yield Question(command=command, known_at=known_at, period=period)
@@ -145,6 +163,51 @@ def watched(node: Node) -> frozenset[int]:
         *(sorted(users.named(each)) for each in daemons if users.only_user(each) is not None),
     )
     return frozenset(islice(dict.fromkeys(pid for pid in pids if pid > 0), MOST_WATCHED))
+
+
+def states_wanted(node: Node) -> frozenset[int]:
+    """The processes of which it matters how they stand with the scheduler: control daemons, and their servers."""
+    daemons = sorted((each for each in node.daemons.values() if each.supported), key=lambda daemon: len(daemon.servers))
+    pids: Iterable[int] = chain(
+        (each.process.pid for each in daemons if each.process is not None and each.process.pid is not None),
+        *(each.servers for each in daemons),
+    )
+    return frozenset(islice(dict.fromkeys(pid for pid in pids if pid > 0), MOST_STATES))
+
+
+def witnesses_wanted(node: Node) -> Wanted:
+    """What to look for, of daemons: who keeps a session where others are refused, who listens where nobody answers."""
+    daemons = [each for each in node.daemons.values() if each.supported]
+    return Wanted(
+        states=states_wanted(node),
+        holders=frozenset(each.name for each in daemons if is_held(each)),
+        sockets=frozenset(each.name for each in daemons if _is_silent(each)),
+    )
+
+
+def _is_silent(daemon: Daemon) -> bool:
+    return daemon.unanswered_since is not None or (daemon.state is not None and not daemon.answers)
+
+
+def units_wanted(node: Node) -> frozenset[str]:
+    """The units of expected daemons that do not answer, or have come back lately; and each, once, at first."""
+    return frozenset(
+        daemon.named_unit
+        for daemon in node.daemons.values()
+        if daemon.expected
+        and daemon.named_unit is not None
+        and (daemon.named_unit not in node.units or not daemon.answers or _is_back(node.at, daemon))
+    )
+
+
+def units_pressing(node: Node) -> frozenset[str]:
+    """The units that may tell, of a daemon that has just gone, whether it was stopped or lost."""
+    gone = (daemon for daemon in node.daemons.values() if daemon.gone_at is not None and daemon.expected)
+    return frozenset(daemon.named_unit for daemon in gone if daemon.named_unit is not None)
+
+
+def _is_back(at: float, daemon: Daemon) -> bool:
+    return daemon.state is DaemonState.UP and at - (daemon.state_since or 0.0) <= BACK_SECONDS
 
 
 def _just_left(daemon: Daemon, at: float) -> Iterable[int]:

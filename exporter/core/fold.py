@@ -14,15 +14,20 @@ from exporter.core import (
     life,
     log,
     naming,
+    process_states,
     replies,
     servers,
     sightings,
+    silence,
+    units,
     users,
+    witnesses,
     workloads,
     xids,
 )
 from exporter.core.gpus import NVML
 from exporter.core.step import Step, chain, counted, quiet
+from exporter.core.watchdog import results
 from exporter.model.action import ActionDone, Resumed
 from exporter.model.daemon import Daemon
 from exporter.model.event import Event
@@ -79,7 +84,9 @@ def fold_all(node: Node, observations: Iterable[Observation]) -> Iterator[Told]:
         yield node, events
     last = node
     node = xids.settle(node, force=True)
-    node, explained = _every_daemon(node, lambda daemon: life.explain(daemon, node.at, force=True))
+    node, explained = _every_daemon(
+        node, lambda daemon: life.explain(daemon, node.at, unit=units.ran(node, daemon), force=True)
+    )
     node, faults = incidents.follow(last, node, explained, force=True)
     node, unclaimed = sightings.settle(node, force=True)
     yield node, explained + faults + unclaimed + incident_events.still_open(node)
@@ -93,7 +100,7 @@ def _at(node: Node, at: float) -> Node:
 def _explained(node: Node) -> Told:
     if all(daemon.gone_at is None for daemon in node.daemons.values()):
         return node, ()
-    return _every_daemon(node, lambda daemon: life.explain(daemon, node.at))
+    return _every_daemon(node, lambda daemon: life.explain(daemon, node.at, unit=units.ran(node, daemon)))
 
 
 def _take(node: Node, seen: Observation) -> Told:
@@ -101,7 +108,7 @@ def _take(node: Node, seen: Observation) -> Told:
         case LogLine():
             return _daemon(node, seen.daemon, lambda daemon: log.line_read(users.heard(daemon, seen.pids), seen))
         case ControlReply():
-            return _daemon(node, seen.daemon, lambda daemon: replies.reply_read(users.heard(daemon, seen.pids), seen))
+            return _silence_settled(_reply_read(node, seen), seen.at)
         case LogFile():
             return _daemon(node, seen.daemon, lambda daemon: quiet(_log_file_read(daemon, seen)))
         case LogGap():
@@ -123,14 +130,25 @@ def _take(node: Node, seen: Observation) -> Told:
             return _source_looked(_forget(_source_read(node, seen)), seen)
         case GpuEvent():
             return xids.event_read(node, seen), ()
-        case ProcessState():
-            return replace(node, states={**node.states, seen.pid: seen}), ()
-        case UnitState():
-            return replace(node, units={**node.units, seen.unit: seen}), ()
-        case ControlSocket() | SessionHolder() | ActionDone() | Resumed():
-            return node, ()
+        case ProcessState() | UnitState() | ControlSocket() | SessionHolder():
+            return _silence_settled((witnesses.witness_read(node, seen), ()), seen.at)
+        case ActionDone():
+            return results.done(node, seen), ()
+        case Resumed():
+            return results.resumed(node, seen)
         case KernelRecord():
             return deaths.record_read(xids.record_read(node, seen), seen), ()
+
+
+def _reply_read(node: Node, seen: ControlReply) -> Told:
+    return _daemon(node, seen.daemon, lambda daemon: replies.reply_read(users.heard(daemon, seen.pids), seen))
+
+
+def _silence_settled(told: Told, at: float) -> Told:
+    """Whatever tells of a daemon may be the second witness of its silence."""
+    node, events = told
+    node, settled = _every_daemon(node, lambda daemon: silence.settle(node, daemon, at))
+    return node, events + settled
 
 
 def _daemon(node: Node, name: str, take: Callable[[Daemon], Step]) -> Told:
@@ -179,7 +197,7 @@ def _process_exited(node: Node, seen: ProcessExit) -> Told:
     known = node.processes.get(seen.pid)
     if known is not None and known.start_ticks != seen.start_ticks:
         return node, ()
-    node = deaths.exited(node, seen)
+    node = process_states.exited(deaths.exited(node, seen), seen)
     processes = {pid: process for pid, process in node.processes.items() if pid != seen.pid}
     return _every_daemon(replace(node, processes=processes), lambda daemon: _member_exited(daemon, seen))
 
@@ -206,7 +224,8 @@ def _forget(node: Node) -> Node:
     wanted = agenda.watched(node)
     processes = {pid: process for pid, process in node.processes.items() if pid in wanted}
     node = deaths.forget(replace(node, daemons=daemons, processes=processes))
-    return accounts.forget(_forget_pods(node))
+    node = process_states.forget(node, agenda.states_wanted(node))
+    return accounts.forget(_forget_pods(units.forget(node)))
 
 
 def _forget_pods(node: Node) -> Node:
@@ -236,14 +255,15 @@ def _source_looked(node: Node, seen: SourceReading) -> Told:
         return gpus.nvml_looked(node, seen), ()
     if seen.name == LOGS and seen.problem is None and not seen.more:
         began = seen.at - seen.seconds
-        return _every_daemon(node, lambda daemon: _last_words_read(daemon, seen.at, began))
+        return _every_daemon(node, lambda daemon: _last_words_read(node, daemon, seen.at, began))
     return node, ()
 
 
-def _last_words_read(daemon: Daemon, at: float, began: float) -> Step:
-    """Those of a log in the journal may be under way when its files have been read: they have their moment."""
-    whole = daemon.gone_at is not None and daemon.gone_at < began and not daemon.in_journal
-    return life.explain(daemon, at, force=whole)
+def _last_words_read(node: Node, daemon: Daemon, at: float, began: float) -> Step:
+    """Those in the journal, or systemd's, may be under way when the log's files have been read: they have a moment."""
+    unit, gone_at = units.ran(node, daemon), daemon.gone_at
+    whole = gone_at is not None and gone_at < began and not daemon.in_journal and not units.may_yet_tell(unit, gone_at)
+    return life.explain(daemon, at, unit=unit, force=whole)
 
 
 def _source_read(node: Node, seen: SourceReading) -> Node:

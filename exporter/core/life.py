@@ -1,21 +1,25 @@
 """The control daemon's own life: up, lost, stopped by an operator, unresponsive, held by somebody's session."""
 
-from exporter.core import servers
+from exporter.core import servers, units
 from exporter.core.step import Step, chain, counted, quiet
 from exporter.model.daemon import Daemon, DaemonState, LossReason
 from exporter.model.event import Event, EventName
 from exporter.model.observation import DaemonProcess
 from exporter.model.replace import replace
 from exporter.model.server import DepartureReason
+from exporter.model.witnesses import UnitState
 
 SECOND_PROBE_SECONDS = 1.0
-"""A daemon is unresponsive when a second probe, this much after the first, got no answer either."""
+"""One command that got no answer says little; a second one, this much later, says more."""
 
 HELD_AFTER_SECONDS = 2.0
 """Refusals this long without an answer between them are somebody's open session; shorter ones are collisions."""
 
 LAST_WORDS_SECONDS = 1.0
 """How long the log may take to tell that a daemon which has gone had been told to quit."""
+
+SYSTEMD_SECONDS = 2.0
+"""How long systemd may take to tell that it was an operator who stopped the daemon's unit."""
 
 SAME_START_SECONDS = 10.0
 """A start that the log tells within this time of the daemon's first answer is that same start."""
@@ -29,10 +33,23 @@ def answered(daemon: Daemon, at: float) -> Step:
     return chain(
         explain(daemon, at, force=daemon.gone),
         lambda daemon: enter(
-            replace(_reborn(daemon), unanswered_since=None, refused_since=None),
+            _heard(_reborn(daemon)),
             at,
             DaemonState.UP,
         ),
+    )
+
+
+def _heard(daemon: Daemon) -> Daemon:
+    """The daemon without the doubts that its silence, or its refusals, have raised."""
+    return replace(
+        daemon,
+        unanswered_since=None,
+        unanswered_at=None,
+        unanswered=0,
+        refused_since=None,
+        holder=None,
+        listening=None,
     )
 
 
@@ -64,13 +81,16 @@ def _news_of_responding(before: DaemonState | None) -> EventName | None:
     return EventName.DAEMON_RESPONSIVE if before is DaemonState.UNRESPONSIVE else EventName.DAEMON_UP
 
 
-def unanswered(daemon: Daemon, at: float) -> Step:
-    """A command got no answer within its deadline: the daemon hangs, or one of its servers does."""
-    since = daemon.unanswered_since
-    daemon = replace(daemon, refused_since=None)
-    if since is None:
-        return quiet(replace(daemon, unanswered_since=at))
-    return enter(daemon, at, DaemonState.UNRESPONSIVE) if at - since >= SECOND_PROBE_SECONDS else quiet(daemon)
+def unanswered(daemon: Daemon, at: float, asked_at: float) -> Daemon:
+    """A command got no answer within its deadline: perhaps the daemon hangs, or one of its servers does."""
+    return replace(
+        daemon,
+        refused_since=None,
+        holder=None,
+        unanswered_since=at if daemon.unanswered_since is None else daemon.unanswered_since,
+        unanswered_at=asked_at,
+        unanswered=daemon.unanswered + 1,
+    )
 
 
 def refused(daemon: Daemon, at: float) -> Step:
@@ -79,10 +99,8 @@ def refused(daemon: Daemon, at: float) -> Step:
     A daemon that has gone is not thereby back: a stale pid file may name some other process by now.
     """
     since = daemon.refused_since
-    daemon = replace(daemon, unanswered_since=None)
-    if since is None:
-        return quiet(replace(daemon, refused_since=at))
-    if daemon.gone or at - since < HELD_AFTER_SECONDS:
+    daemon = replace(_heard(daemon), refused_since=at if since is None else since, holder=daemon.holder)
+    if since is None or daemon.gone or at - since < HELD_AFTER_SECONDS:
         return quiet(daemon)
     return enter(daemon, at, DaemonState.HELD)
 
@@ -99,13 +117,15 @@ def unaskable(daemon: Daemon, at: float) -> Step:
 
 def not_found(daemon: Daemon, at: float) -> Step:
     """The command found no daemon. Where its process is known to live, its pid file has been removed instead."""
-    return gone(daemon, at) if daemon.process is None else unanswered(daemon, at)
+    daemon = replace(daemon, not_found_at=at)
+    return gone(daemon, at) if daemon.process is None else unaskable(daemon, at)
 
 
 def process_read(daemon: Daemon, reading: DaemonProcess) -> Step:
     """The process behind the pid file was looked up."""
     at = reading.at
     known = daemon.process
+    daemon = replace(daemon, left_behind=reading.left)
     if reading.pid is None:
         return quiet(daemon) if known is None else gone(daemon, at)
     same = known is not None and (known.pid, known.start_ticks) == (reading.pid, reading.start_ticks)
@@ -200,14 +220,13 @@ def gone(daemon: Daemon, at: float, how: LossReason = LossReason.DIED) -> Step:
 def _go(daemon: Daemon, at: float, how: LossReason) -> Step:
     was_there = daemon.state is not None or daemon.process is not None
     daemon = replace(
-        daemon,
+        _heard(daemon),
         process=None,
         state=DaemonState.ABSENT,
         state_since=at,
         gone_at=at if was_there or _told_to_quit(daemon, at) else None,
         gone_how=how,
-        unanswered_since=None,
-        refused_since=None,
+        spoke_at=None,
         pending={},
         waiting=frozenset(),
         listed_at=None,
@@ -222,20 +241,21 @@ def _go(daemon: Daemon, at: float, how: LossReason) -> Step:
     )
 
 
-def explain(daemon: Daemon, at: float, *, force: bool = False) -> Step:
+def explain(daemon: Daemon, at: float, *, unit: UnitState | None = None, force: bool = False) -> Step:
     """Say whether a daemon that has gone was stopped or lost: at once if it was told to quit, else after a moment.
 
-    That moment is its log's, and passes also where another daemon is there already.
+    That moment is its log's, or that of the `unit` that ran it, and passes also where another daemon is there already.
     """
     gone_at = daemon.gone_at
     if gone_at is None:
         return quiet(daemon)
-    if _told_to_quit(daemon, gone_at):
+    if _told_to_quit(daemon, gone_at) or units.stopped(unit, gone_at):
         if daemon.state is DaemonState.ABSENT:
             daemon = replace(daemon, state=DaemonState.STOPPED, state_since=gone_at)
         daemon = replace(daemon, gone_at=None, quit_at=None)
         return daemon, (Event(at=gone_at, event=EventName.DAEMON_STOPPED, daemon=daemon.name),)
-    if not force and at - gone_at < LAST_WORDS_SECONDS:
+    patience = SYSTEMD_SECONDS if units.may_yet_tell(unit, gone_at) else LAST_WORDS_SECONDS
+    if not force and at - gone_at < patience:
         return quiet(daemon)
     return _lose(replace(daemon, gone_at=None), gone_at)
 

@@ -6,7 +6,7 @@ for servers that start later, so nothing about a running one follows from them (
 
 from collections.abc import Iterable, Mapping
 
-from exporter.core import devices
+from exporter.core import devices, process_states
 from exporter.core.servers import with_server
 from exporter.model.daemon import Daemon
 from exporter.model.node import Node
@@ -108,7 +108,7 @@ def questions(node: Node, daemon: Daemon) -> Iterable[tuple[str, float | None]]:
     number = devices.count(node, daemon)
     yield from ((command, daemon.asked.get(command)) for command in _about_defaults(number))
     for server in daemon.servers.values():
-        if not _starting(node.at, server):
+        if not _starting(node.at, server) and process_states.askable(node, server.pid):
             told_at, commands = server.limits_told_at, _about_server(server.pid, number)
             yield from ((command, daemon.asked.get(command, told_at)) for command in commands)
 

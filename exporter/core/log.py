@@ -16,8 +16,11 @@ _OTHERS_FILE = {"control.log": False, "server.log": True}
 def line_read(daemon: Daemon, line: LogLine) -> Step:
     """One more line was written."""
     entry = parse_line(line.line)
-    daemon = _count(daemon, line.file, known=entry is not None and not isinstance(entry.message, said.Unrecognized))
-    if entry is None or entry.by_daemon is _OTHERS_FILE.get(line.file):
+    known = entry is not None and not isinstance(entry.message, said.Unrecognized)
+    forged = entry is None or entry.by_daemon is _OTHERS_FILE.get(line.file)
+    spoke = entry is not None and entry.by_daemon and not forged
+    daemon = _count(daemon, line.file, known=known, spoke_at=line.at if spoke else daemon.spoke_at)
+    if entry is None or forged:
         return quiet(daemon)
     entry = translated(entry, line.pids)
     if entry.by_daemon:
@@ -27,10 +30,11 @@ def line_read(daemon: Daemon, line: LogLine) -> Step:
     return server_log.read(daemon, line.at, entry, line.pids)
 
 
-def _count(daemon: Daemon, file: str, *, known: bool) -> Daemon:
+def _count(daemon: Daemon, file: str, *, known: bool, spoke_at: float | None) -> Daemon:
     totals = daemon.totals
     unrecognized = totals.log_lines_unrecognized
     if not known or file not in unrecognized:
         unrecognized = counted(unrecognized, file, by=0 if known else 1)
     lines = counted(totals.log_lines, file)
-    return replace(daemon, totals=replace(totals, log_lines=lines, log_lines_unrecognized=unrecognized))
+    totals = replace(totals, log_lines=lines, log_lines_unrecognized=unrecognized)
+    return replace(daemon, totals=totals, spoke_at=spoke_at)

@@ -7,6 +7,7 @@ from exporter.model.named_by import NamedBy
 from exporter.model.node import Node
 from exporter.model.observation import DaemonFound
 from exporter.model.replace import replace
+from exporter.model.watch import begun
 
 
 def daemon_found(node: Node, seen: DaemonFound) -> Node:
@@ -21,6 +22,7 @@ def daemon_found(node: Node, seen: DaemonFound) -> Node:
     known = node.daemons.get(seen.daemon) if there is None else there
     if known is None:
         known = Daemon(name=seen.daemon, pipe_directory="", log_directory="", named_by=by)
+        known = begun(known, node.watches.get(seen.daemon))
     elif there is not None and there.name != seen.daemon and _outweighs(by, there):
         node, known = _without(node, there, seen.daemon), replace(there, name=seen.daemon)
     daemon = _told(known, seen, by) if by.weight >= known.named_by.weight else _added(known, seen)

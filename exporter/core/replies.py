@@ -39,7 +39,7 @@ def reply_read(daemon: Daemon, reply: ControlReply) -> Step:
         case Verdict.REFUSED:
             return life.refused(daemon, reply.at)
         case Verdict.TIMED_OUT:
-            return life.unanswered(daemon, reply.at)
+            return quiet(life.unanswered(daemon, reply.at, reply.asked_at))
         case Verdict.UNUSABLE:
             return life.unaskable(daemon, reply.at)
 

@@ -11,9 +11,9 @@ from exporter.core import sightings
 from exporter.model.node import Node
 from exporter.model.observation import GpuEvent, GpuReading, GpuUuid, KernelRecord
 from exporter.model.replace import replace
-from exporter.model.xids import Witness, XidCount, Xids, XidTelling
+from exporter.model.xids import Witness, XidCount, XidDemand, Xids, XidTelling
 from exporter.parse.kernel_record import record
-from exporter.parse.xid import bus_id, failed_access, gpu_at, xid
+from exporter.parse.xid import RECOVERY_XID, bus_id, failed_access, gpu_at, needed, xid
 
 KERNEL = "kernel"
 NVML_EVENTS = "nvml_events"
@@ -72,7 +72,18 @@ def record_read(node: Node, seen: KernelRecord) -> Node:
         name=error.name,
         access=failed_access(error.text),
     )
-    return replace(node, xids=_told(node.xids, telling))
+    xids = _demanded(node.xids, telling, needed(error.text)) if error.number == RECOVERY_XID else node.xids
+    return replace(node, xids=_told(xids, telling))
+
+
+def _demanded(xids: Xids, telling: XidTelling, action: str | None) -> Xids:
+    """The driver tells what a GPU needs from now on."""
+    gpu = telling.gpu
+    if gpu is None or (gpu not in xids.demands and len(xids.demands) >= MOST_GPUS):
+        return xids
+    others = {other: demand for other, demand in xids.demands.items() if other != gpu}
+    demands = others if action is None else {**others, gpu: XidDemand(at=telling.at, action=action)}
+    return replace(xids, demands=demands)
 
 
 def settle(node: Node, *, force: bool = False) -> Node:

@@ -5,7 +5,19 @@ from collections.abc import Iterable
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
-from exporter.metrics import clients, configuration, daemons, eyes, faults, gpus, limits, servers, workloads, xids
+from exporter.metrics import (
+    clients,
+    configuration,
+    daemons,
+    eyes,
+    faults,
+    gpus,
+    limits,
+    servers,
+    watchdog,
+    workloads,
+    xids,
+)
 from exporter.metrics.family import Family
 from exporter.view import View
 
@@ -15,6 +27,7 @@ CATALOGUE: tuple[Family, ...] = (
     *limits.FAMILIES,
     *clients.FAMILIES,
     *faults.FAMILIES,
+    *watchdog.FAMILIES,
     *workloads.FAMILIES,
     *gpus.FAMILIES,
     *xids.FAMILIES,

@@ -7,6 +7,7 @@ from enum import StrEnum
 from exporter.model.named_by import NamedBy
 from exporter.model.observation import DaemonName, DaemonProcess, GpuUuid
 from exporter.model.server import Client, DepartureReason, Leaving, RefusalReason, Server
+from exporter.model.witnesses import SessionHolder
 
 DEFAULT_PIPE_DIRECTORY = "/tmp/nvidia-mps"  # noqa: S108 (NVIDIA's choice, not ours)
 DEFAULT_LOG_DIRECTORY = "/var/log/nvidia-mps"
@@ -93,6 +94,12 @@ class Daemon:
     changed the answers. It is `elsewhere` where it speaks in the PIDs of another namespace. `leavings` has, by PID,
     the clients whose contexts have ended in the last seconds, `parted` those that have left, as they were: the log
     may yet tell that their contexts have ended.
+
+    `unanswered` is how many commands in a row got no answer, since `unanswered_since`; the last was given at
+    `unanswered_at`. `spoke_at` is when the daemon itself last wrote into its log. `holder` has the session open that
+    keeps others out. `listening` is whether anybody listens on its socket, looked at while it does not answer, and
+    `left_behind` whether a pid file is there though no daemon is; None: not known. `not_found_at` is when a command
+    last found none.
     """
 
     name: DaemonName
@@ -131,11 +138,18 @@ class Daemon:
     start_logged: bool = False
     echoing: bool = False
     unanswered_since: float | None = None
+    unanswered_at: float | None = None
+    unanswered: int = 0
     refused_since: float | None = None
+    spoke_at: float | None = None
+    holder: SessionHolder | None = None
+    listening: bool | None = None
+    left_behind: bool | None = None
     gone_at: float | None = None
     gone_how: LossReason = LossReason.DIED
     last_loss_at: float | None = None
     last_fault_at: float | None = None
+    not_found_at: float | None = None
     asked: Mapping[str, float] = field(default_factory=dict)
     log_problems: Mapping[str, str | None] = field(default_factory=dict)
     totals: Totals = Totals()

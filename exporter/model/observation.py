@@ -195,6 +195,7 @@ class DaemonProcess:
 
     `environment` holds the daemon's CUDA_VISIBLE_DEVICES, where it is set and may be read, and nothing else. `protocol`
     is MPS' own, 2 or 3 (R615); `foreground` is whether it writes its logs to stdout (`-f`); `unit` is its systemd unit.
+    `left` is whether a pid file is there though no daemon runs, as after SIGKILL and not after `quit` (measured, R580).
     """
 
     at: float
@@ -207,6 +208,7 @@ class DaemonProcess:
     protocol: int | None = None
     foreground: bool | None = None
     unit: str | None = None
+    left: bool | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,12 +1,14 @@
 """What the watchdog knows of a control daemon: its diagnosis, what was done for it, and what may still be."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from exporter.model.action import ActionKind, ActionResult
+from exporter.model.daemon import Daemon, DaemonState
 from exporter.model.diagnosis import Diagnosis
 from exporter.model.identity import ProcessIdentity
 from exporter.model.limits import Limits
+from exporter.model.observation import DaemonProcess
 
 
 class Mode(StrEnum):
@@ -41,7 +43,8 @@ class Tally:
 class Acting:
     """An action that is under way, or whose effect is yet to be seen (`done_at` is not None).
 
-    `before` is the process that the control daemon was: the one that answers afterwards must be another.
+    `before` is the process that the control daemon was: the one that answers afterwards must be another. `problem` is
+    which step failed, and why; `evidence` is where that was saved which there was.
     """
 
     kind: ActionKind
@@ -49,15 +52,21 @@ class Acting:
     began_at: float
     done_at: float | None = None
     before: ProcessIdentity | None = None
+    problem: str | None = None
+    evidence: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rung:
-    """How far the ladder of remedies for a fault was climbed: the last action, and when it was taken."""
+    """How far the ladder of remedies for a fault was climbed: the last action, and when it was taken, or done.
+
+    `forced` is whether the server was told to go though it has clients.
+    """
 
     incident: str
     kind: ActionKind
     at: float
+    forced: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,12 +83,16 @@ class Quarantine:
 class Watch:
     """What is remembered of a daemon by the watchdog; it outlives the exporter.
 
-    `restarts` are when it was restarted, within the budget's window; `failures` how many in a row did not help, or
-    not for long; `not_before` is when the next may come. `opened_at` is when the circuit breaker opened, None:
-    closed. `released_at` is when an operator last said `resume`. `stopped_at` is when an operator stopped the
-    daemon, as long as it is. `well_since` is since when it has been well. `limits` are those that held before, as
-    last observed. `bypassed` counts the clients that were on a server before its limits were. `intention` is what
-    was last said that would be done, so that it is said once. `said` is the last of it in words, for a person.
+    `restarts` are when it was restarted, within the budget's window, by whomever; `failures` how many did not help
+    since it was last well for a whole window; `not_before` is when the next may come, for the `need` that was told
+    last. `opened_at` is when the circuit breaker opened, None: closed. `released_at` is when an operator last said
+    `resume`. `stopped_at` is when an operator stopped the daemon, as long as it is. `well_since` is since when it has
+    been well. `limits` are those that held before, as last observed. `bypassed` counts the clients that were on a
+    server before its limits were. `intention` is what was last done, or said that would be, so that it is so once.
+    `said` is the last of it in words, for a person.
+
+    `process` is the one that the daemon last was, `servers` are those that it last had: who outlives it is in the way
+    of the next. `unit_restarts` is how often systemd had restarted its unit, as far as that is counted.
     """
 
     state: WatchState = WatchState.IDLE
@@ -98,5 +111,16 @@ class Watch:
     limits: Limits | None = None
     bypassed: int = 0
     tallies: tuple[Tally, ...] = ()
+    need: str | None = None
     intention: str | None = None
     said: str | None = None
+    process: DaemonProcess | None = None
+    servers: tuple[ProcessIdentity, ...] = ()
+    unit_restarts: int | None = None
+
+
+def begun(daemon: Daemon, watch: Watch | None) -> Daemon:
+    """A daemon of which nothing was seen yet: one that an operator had stopped is so until it is seen to live."""
+    if watch is None or watch.stopped_at is None or daemon.state is not None:
+        return daemon
+    return replace(daemon, state=DaemonState.STOPPED, state_since=watch.stopped_at, seen=True)

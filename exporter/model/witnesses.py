@@ -55,3 +55,12 @@ class UnitState:
     restart: str = ""
     restarts: int = 0
     main_pid: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """Which of these to look for: the states of these processes, and by daemon who holds its session, who listens."""
+
+    states: frozenset[int] = frozenset()
+    holders: frozenset[str] = frozenset()
+    sockets: frozenset[str] = frozenset()

@@ -74,6 +74,14 @@ class XidBurst:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class XidDemand:
+    """What the driver says that a GPU needs, in the words of NVIDIA's catalogue: RESET_GPU, RESTART_BM."""
+
+    at: float
+    action: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Xids:
     """Xids since the exporter started. Counts only grow, and stay when their GPU has gone.
 
@@ -82,7 +90,7 @@ class Xids:
     that have a GPU are counted.
 
     `recent` are those of the last seconds, the eldest first, of which it may yet turn out that they belong to a fault.
-    `bursts` has, by GPU and number, those that lately belonged to none.
+    `bursts` has, by GPU and number, those that lately belonged to none. `demands` has the GPUs that need something.
     """
 
     counts: Mapping[tuple[str, str], XidCount] = field(default_factory=dict)
@@ -90,3 +98,4 @@ class Xids:
     unpaired: tuple[XidTelling, ...] = ()
     recent: tuple[XidSighting, ...] = ()
     bursts: Mapping[tuple[str | None, int], XidBurst] = field(default_factory=dict)
+    demands: Mapping[GpuUuid, XidDemand] = field(default_factory=dict)

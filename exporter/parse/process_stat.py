@@ -13,9 +13,21 @@ def start_ticks(text: str) -> int | None:
     return _field(text, 22)
 
 
+def state(text: str) -> str | None:
+    """Field 3: how the process stands with the scheduler; None where the text is not of that form."""
+    _, closing, rest = text.rpartition(")")
+    letter = rest.split(maxsplit=1)[:1]
+    return letter[0] if closing and letter and len(letter[0]) == 1 and letter[0].isalpha() else None
+
+
 def is_zombie(text: str) -> bool:
     """Whether the process has ended and only waits for its parent."""
-    return text.rpartition(")")[2].split()[:1] in (["Z"], ["X"])
+    return state(text) in ("Z", "X")
+
+
+def parent(text: str) -> int | None:
+    """Field 4: the PID of the process's parent, 0 where that is of another namespace."""
+    return _field(text, 4)
 
 
 def wait_status(text: str) -> int | None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from exporter.model.xids import FailedAccess
 from exporter.parse.printable import printable
+from exporter.parse.xid_catalogue import REBOOT, RESET
 
 _HEX = "[0-9A-Fa-f]"
 _ADDRESS = rf"({_HEX}{{4,8}}):({_HEX}{{2}}):({_HEX}{{2}})(?:\.[0-7])?"
@@ -25,7 +26,12 @@ _ACCESS = re.compile(
     rf"MMU Fault: ENGINE [A-Z0-9]{{1,20}} (?:GPC[0-9]{{1,3}} )?GPCCLIENT_([A-Z0-9]{{1,20}})(?:_[0-9]{{1,3}})?"
     rf" faulted @ 0x({_HEX}{{1,8}})_({_HEX}{{8}})\."
 )
+_RECOVERY = re.compile(r"GPU recovery action changed from 0x[0-9a-f]{1,8} \([^)]{0,40}\) to 0x([0-9a-f]{1,8}) \(.*")
+_NEEDS = {1: RESET, 2: REBOOT}
 _NOBODY = "<unknown>"
+
+RECOVERY_XID = 154
+"""Its text tells what the GPU needs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +71,16 @@ def failed_access(text: str) -> FailedAccess | None:
     """What an illegal address is told of in the text of an Xid 31; None where it tells something else."""
     found = _ACCESS.search(text)
     return None if found is None else FailedAccess(unit=found[1], address=int(found[2] + found[3], 16))
+
+
+def needed(text: str) -> str | None:
+    """What the text of an Xid 154 says that the GPU needs at once, in the catalogue's word; None: nothing.
+
+    The numbers are NVML's (nvmlDeviceGpuRecoveryAction_t); the words beside them differ between drivers. A GPU that is
+    to be drained (3, 4) serves on until then.
+    """
+    found = _RECOVERY.fullmatch(text)
+    return None if found is None else _NEEDS.get(int(found[1], 16))
 
 
 def gpu_at(message: str) -> tuple[str, str] | None:

@@ -57,6 +57,9 @@ _MAYBE_SOMEBODYS = frozenset({8, 32, 44, 66, 109})
 _HARMLESS = frozenset({78, 92, 121, 155})
 """These end nobody's work: errors that were corrected (92, 121), a link that was put to sleep (155), a vGPU (78)."""
 
+RESET, REBOOT = "RESET_GPU", "RESTART_BM"
+"""Actions that nothing replaces which is done to programs: to reset the GPU, or reboot the machine."""
+
 XIDS: Mapping[int, XidMeaning] = {
     8: XidMeaning("FIFO_ERROR_IDLE_TIMEOUT", "GPU stopped processing", "RESTART_APP", _DRIVER),
     11: XidMeaning("GR_ERROR_MISSING_HW", "corrupted push buffer", "RESTART_APP", _APP),

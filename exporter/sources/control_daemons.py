@@ -86,11 +86,18 @@ class ControlDaemons:
         """Who has a name of MPS: start time, and whether it is a daemon."""
 
     def all(self) -> list[ControlDaemon]:
-        """Those that serve, the eldest first. Of all other processes only the name is read."""
+        """Those that serve, the eldest first."""
+        return [each for each in self._programs() if each.is_service]
+
+    def sessions(self) -> list[ControlDaemon]:
+        """Those that carry commands to one that serves, the eldest first."""
+        return [each for each in self._programs() if not each.is_service]
+
+    def _programs(self) -> list[ControlDaemon]:
+        """All that run NVIDIA's program, the eldest first. Of all other processes only the name is read."""
         named = [pid for pid in self._proc.pids() if self._proc.name(pid) == _NAME]
         self._met = {pid: self._met[pid] for pid in named if pid in self._met}
-        found = filter(None, map(self._meet, named))
-        return sorted((each for each in found if each.is_service), key=lambda each: (each.facts.started, each.pid))
+        return sorted(filter(None, map(self._meet, named)), key=lambda each: (each.facts.started, each.pid))
 
     def at(self, pid: int) -> ControlDaemon | None:
         """The control daemon with this PID; None where it is something else."""

@@ -37,14 +37,22 @@ class PidFiles:
             if before is not None and before.pid is not None and self._lives(before.pid, before.start_ticks):
                 continue
             daemon = self._daemon_of(place)
-            now = DaemonProcess(at=self._clock.now(), daemon=name, pid=None) if daemon is None else daemon.told(name)
-            if before is None or (before.pid, before.start_ticks) != (now.pid, now.start_ticks):
+            now = self._nobody(place) if daemon is None else daemon.told(name)
+            if before is None or _news_of(before) != _news_of(now):
                 self._found[name] = now
                 changed.append(now)
         return changed
 
+    def pid(self, name: str) -> int | None:
+        """The PID of the daemon that a place had at the last look."""
+        found = self._found.get(name)
+        return None if found is None else found.pid
+
     def _lives(self, pid: int, start_ticks: int | None) -> bool:
         return self._proc.start_ticks(pid) == start_ticks
+
+    def _nobody(self, place: Place) -> DaemonProcess:
+        return DaemonProcess(at=self._clock.now(), daemon=place.name, pid=None, left=is_left_in(place.pipe))
 
     def _daemon_of(self, place: Place) -> ControlDaemon | None:
         """Whom the pid file names, else who was found running there, if it still does."""
@@ -65,11 +73,27 @@ class PidFiles:
         return owned(place.pipe, [daemon])
 
 
+def _news_of(found: DaemonProcess) -> tuple[int | None, int | None, bool | None]:
+    return found.pid, found.start_ticks, found.left
+
+
 def owned(pipe: Directory, daemons: Iterable[ControlDaemon]) -> ControlDaemon | None:
     """The one among these whose pipe directory this can be: nobody else's process can have made the socket in it."""
     owner = pipe.owner(SOCKET)
     mine = [each for each in daemons if owner is not None and each.facts.uid == owner]
     return mine[0] if len(mine) == 1 else None
+
+
+def is_left_in(pipe: Directory) -> bool | None:
+    """Whether there is a pid file; None where that cannot be seen, as below the root of a process that has gone."""
+    try:
+        with pipe.opened() as directory:
+            os.stat(PID_FILE, dir_fd=directory, follow_symlinks=False)
+    except FileNotFoundError:
+        return False if pipe.root is None else None
+    except OSError:
+        return None
+    return True
 
 
 def pid_in(pipe: Directory) -> int | None:

@@ -17,6 +17,8 @@ NS_GET_PARENT = 0xB702
 
 _MOST_TEXT = 4096
 _MOST_BYTES = 1 << 20
+_MOST_SOCKETS = 1 << 22
+_MOST_ANCESTORS = 64
 
 
 class Proc:
@@ -30,6 +32,33 @@ class Proc:
         """When a process that lives started, in clock ticks since boot; None too for the remains of one (a zombie)."""
         text = self._text(pid, "stat")
         return None if text is None or process_stat.is_zombie(text) else process_stat.start_ticks(text)
+
+    def standing(self, pid: int) -> tuple[int, str] | None:
+        """When a process that lives started, as `start_ticks`, and how it stands with the scheduler."""
+        text = self._text(pid, "stat")
+        state = None if text is None or process_stat.is_zombie(text) else process_stat.state(text)
+        ticks = None if text is None else process_stat.start_ticks(text)
+        return None if state is None or ticks is None else (ticks, state)
+
+    def descends_from_us(self, pid: int) -> bool:
+        """Whether this process, or one that it comes from, was started by the present one."""
+        try:
+            own = int((self._root / "self").readlink().name)
+        except (OSError, ValueError):
+            own = os.getpid()
+        line: list[int] = []
+        while pid > 0 and pid not in line and len(line) < _MOST_ANCESTORS:
+            if pid == own:
+                return True
+            line.append(pid)
+            text = self._text(pid, "stat")
+            pid = (process_stat.parent(text) if text is not None else None) or 0
+        return False
+
+    def unix_sockets(self, pid: int) -> str | None:
+        """The table of unix sockets of a process's network namespace; None where it may not be read, or is too long."""
+        table = self._bytes(pid, "net/unix", _MOST_SOCKETS)
+        return None if table is None or len(table) == _MOST_SOCKETS else _text(table)
 
     def wait_status(self, pid: int, start_ticks: int) -> int | None:
         """How this process ended, as from waitpid(2), where it waits for its parent and the right to know is there."""

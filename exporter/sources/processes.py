@@ -14,6 +14,7 @@ from exporter.sources.pid_files import PidFiles
 from exporter.sources.place import Place, on_host
 from exporter.sources.proc import Proc
 from exporter.sources.reading import Reading
+from exporter.sources.witnesses import Witnesses
 
 PID_FILES_SECONDS = 1.0
 RECHECK_SECONDS = 5.0
@@ -47,6 +48,8 @@ class Processes:
         """
         self._proc = Proc(proc, clock)
         self._pid_files = PidFiles(self._proc, clock)
+        self.witnesses = Witnesses(self._proc, self._pid_files, clock)
+        """What else tells of the control daemons: it is told what is wanted, and looked at with the rest."""
         self._places: Mapping[str, Place] = {
             name: on_host(name, directory, directory) for name, directory in pipe_directories.items()
         }
@@ -82,6 +85,7 @@ class Processes:
             self._pid_files_due = now + PID_FILES_SECONDS
             self._looked_at = places
             seen.extend(self._pid_files.changed(places))
+        seen.extend(self.witnesses.changed(places))
         if now >= self._recheck_due:
             self._recheck_due = now + RECHECK_SECONDS
             seen.extend(self._exits(self._replaced()))

@@ -1,9 +1,6 @@
 """Finds the control daemons that this node should have: those that an enabled systemd unit starts."""
 
-import contextlib
 import os
-import signal
-import subprocess
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
@@ -14,16 +11,12 @@ from exporter.model.observation import DaemonFound
 from exporter.parse.environment_file import parse_environment_file
 from exporter.parse.unit_properties import PROPERTIES, UnitProperties, parse_units
 from exporter.sources.reading import Reading
-from exporter.sources.talk import talk
+from exporter.sources.systemctl import Systemctl
 
 PIPE_DIRECTORY = "CUDA_MPS_PIPE_DIRECTORY"
 LOG_DIRECTORY = "CUDA_MPS_LOG_DIRECTORY"
 VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
 
-_SHOW = ("show", "--all", "--no-pager", "--no-ask-password", f"--property={','.join(PROPERTIES)}", "*.service")
-"""Without --all it would leave out those that do not run."""
-
-_NO_SYSTEMD = ("not been booted with systemd", "bus: No such file or directory", "bus: Host is down")
 _MOST_BYTES = 1 << 16
 
 
@@ -35,36 +28,15 @@ class Units:
     ) -> None:
         """`path` is where `executable` is looked for; `deadline` is how long it may take to answer, in seconds."""
         self._clock = clock
-        self._command = (executable, *_SHOW)
-        self._environment = {"PATH": path, "LC_ALL": "C"}
-        self._deadline = deadline
+        self._systemctl = Systemctl(clock, executable=executable, path=path, deadline=deadline)
         self._told: Mapping[str, DaemonFound] = {}
 
     def look(self) -> Reading:
         """The daemons to expect, and those to expect no more. Where systemd does not run, none; that is no failure."""
-        try:
-            child = subprocess.Popen(
-                self._command,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                env=self._environment,
-                start_new_session=True,
-            )
-        except FileNotFoundError:
-            return Reading()
-        except OSError as error:
-            return Reading(problem=f"{self._command[0]} cannot be started: {error.strerror}")
-        with child:
-            told = talk(child, b"", self._deadline, self._clock)
-            if told is None:
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(child.pid, signal.SIGKILL)
-                return Reading(problem=f"systemctl did not list the units within {self._deadline:g} s")
-        stdout, stderr = (each.decode(errors="replace") for each in told)
-        if child.returncode != 0:
-            return Reading(problem=None if any(each in stderr for each in _NO_SYSTEMD) else _why(child, stderr))
-        return Reading(self._news({found.daemon: found for found in self._expected(stdout)}))
+        shown = self._systemctl.show(PROPERTIES, "*.service")
+        if shown.text is None:
+            return Reading(problem=shown.problem)
+        return Reading(self._news({found.daemon: found for found in self._expected(shown.text)}))
 
     def _news(self, expected: Mapping[str, DaemonFound]) -> tuple[DaemonFound, ...]:
         """Those that are enabled, after those that were and are no more."""
@@ -120,8 +92,3 @@ def _text(path: str) -> str:
         return ""
     finally:
         os.close(descriptor)
-
-
-def _why(child: "subprocess.Popen[bytes]", stderr: str) -> str:
-    said = (stderr.strip().splitlines() or [f"exit code {child.returncode}"])[-1][:200]
-    return f"systemctl cannot list the units: {said}"

@@ -1,1 +1,4 @@
-"""What outlives the exporter: its incidents and events, in one SQLite file. The only importer of sqlite3."""
+"""What outlives the exporter: incidents, events and what its watchdog knows, in one SQLite file.
+
+The only importer of sqlite3.
+"""

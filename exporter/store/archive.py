@@ -1,11 +1,11 @@
-"""The file of incidents and events, which one exporter at a time writes, and others may read."""
+"""The file of what outlives the exporter, which one exporter at a time writes, and others may read."""
 
 import errno
 import fcntl
 import os
 import sqlite3
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from exporter.clock import Clock
@@ -13,14 +13,17 @@ from exporter.errors import HistoryError
 from exporter.model.event import Event
 from exporter.model.incident import Incident
 from exporter.model.node import Node
+from exporter.model.observation import DaemonName
+from exporter.model.watch import Watch, begun
 from exporter.store import events as event_table
 from exporter.store import incidents as incident_table
+from exporter.store import watches as watch_table
 from exporter.store.database import is_spoilt, open_database, read_database, version_of
 from exporter.store.retention import Retention
 
 FILE, LOCK = "history.sqlite", "history.lock"
 
-MIGRATIONS = (incident_table.TABLE + event_table.TABLE,)
+MIGRATIONS = (incident_table.TABLE + event_table.TABLE, watch_table.TABLE)
 """Each is what one version added; what was released is never changed."""
 
 LOADED_INCIDENTS, LOADED_EVENTS = 256, 1000
@@ -36,11 +39,20 @@ class Remembered:
 
     incidents: tuple[Incident, ...] = ()
     events: tuple[Event, ...] = ()
+    watches: Mapping[DaemonName, Watch] = field(default_factory=dict)
     unreadable: int = 0
 
     def into(self, node: Node) -> Node:
-        """A node that knows these incidents, in the order in which they began; the core forgets those that are old."""
-        return replace(node, incidents={each.id: each for each in reversed(self.incidents)})
+        """A node that knows these incidents, in the order in which they began; the core forgets those that are old.
+
+        It knows what the watchdog knew, too.
+        """
+        return replace(
+            node,
+            daemons={name: begun(daemon, self.watches.get(name)) for name, daemon in node.daemons.items()},
+            incidents={each.id: each for each in reversed(self.incidents)},
+            watches={**node.watches, **self.watches},
+        )
 
 
 class Archive:
@@ -66,16 +78,21 @@ class Archive:
             self._lock = _locked(self._directory / LOCK)
             self._connection = open_database(self._file, MIGRATIONS)
             self._identity = _identity(self._file)
-            return _loaded(self._connection, LOADED_INCIDENTS, LOADED_EVENTS)
+            watches, unread = watch_table.load(self._connection)
+            found = _loaded(self._connection, LOADED_INCIDENTS, LOADED_EVENTS)
+            return replace(found, watches=watches, unreadable=found.unreadable + unread)
         except BaseException:
             self.close()
             raise
 
-    def write(self, incidents: Iterable[Incident], events: Iterable[Event]) -> None:
+    def write(
+        self, incidents: Iterable[Incident], events: Iterable[Event], watches: Mapping[DaemonName, Watch] | None = None
+    ) -> None:
         """Keep these, all or none, and forget what is too old or too much. A file that has gone or is bad is let go."""
         if self._connection is None:
             raise OSError(errno.EBADF, "the file is not open")
-        oldest = self._clock.now() - self._retention.max_age
+        now = self._clock.now()
+        oldest = now - self._retention.max_age
         try:
             if _identity(self._file) != self._identity:
                 raise FileNotFoundError(errno.ENOENT, "somebody has taken the file away")
@@ -84,6 +101,9 @@ class Archive:
                 event_table.add(connection, events)
                 incident_table.trim(connection, oldest=oldest, most=self._retention.max_incidents)
                 event_table.trim(connection, oldest=oldest, most=self._retention.max_events)
+                if watches:
+                    watch_table.save(connection, watches, at=now)
+                    watch_table.trim(connection)
         except (OSError, sqlite3.Error) as error:
             if isinstance(error, OSError) or is_spoilt(error):
                 self.close()

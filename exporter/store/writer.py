@@ -1,6 +1,7 @@
 """Gives the archive what is new, in a thread of its own: a disk that is slow, full or hangs keeps nobody waiting.
 
-What waits is bounded. Events that are too many are dropped, the oldest first; of an incident, the last state waits.
+What waits is bounded. Events that are too many are dropped, the oldest first; of an incident, the last state waits,
+and so of what the watchdog knows.
 """
 
 import queue
@@ -15,6 +16,8 @@ from exporter.clock import Clock
 from exporter.model.event import Event
 from exporter.model.incident import Incident
 from exporter.model.node import Node
+from exporter.model.observation import DaemonName
+from exporter.model.watch import Watch
 from exporter.store.archive import Archive, Remembered
 from exporter.view import HistoryStatus
 
@@ -22,6 +25,9 @@ MOST_WAITING = 1000
 RETRY_SECONDS = 5.0
 LOAD_SECONDS = 5.0
 """How long a start waits for what the file has."""
+
+WATCHES_SECONDS = 1.0
+"""How long a change of what the watchdog knows may wait, where no event tells of it; what is done has one."""
 
 CLOSE_SECONDS = 2.0
 HANGS_SECONDS = 10.0
@@ -42,7 +48,11 @@ class Writer:
         self._news = threading.Condition()
         self._incidents: dict[str, Incident] = {}
         self._events: deque[Event] = deque()
+        self._watches: dict[DaemonName, Watch] = {}
         self._known: Mapping[str, Incident] = {}
+        self._last_watches: Mapping[DaemonName, Watch] = {}
+        self._known_watches: Mapping[DaemonName, Watch] = {}
+        self._watches_at = clock.monotonic()
         self._dropped = 0
         self._problem: str | None = None
         self._began: float | None = None
@@ -62,28 +72,42 @@ class Writer:
         if remembered.unreadable:
             self._log.warning("history_passed_over", rows=remembered.unreadable, problem="they cannot be read")
         self._known = remembered.into(Node()).incidents
+        self._known_watches = self._last_watches = remembered.watches
         return remembered
 
     def take(self, node: Node, events: Sequence[Event]) -> None:
-        """Keep these events, and those of the node's incidents that have changed."""
+        """Keep these events, and those of the node's incidents, and of its watches, that have changed."""
         self._tell_if_it_hangs(after=HANGS_SECONDS)
         before, self._known = self._known, node.incidents
         changed = {} if before is node.incidents else _changed(before, node.incidents)
-        if changed or events:
+        self._last_watches = node.watches
+        watches = self._changed_watches(at_once=bool(events))
+        if changed or events or watches:
             with self._news:
                 self._incidents.update(changed)
                 self._events.extend(events)
+                self._watches.update(watches)
                 self._bound()
                 self._news.notify()
 
+    def _changed_watches(self, *, at_once: bool) -> dict[DaemonName, Watch]:
+        """None where they can wait for the next time."""
+        before, after, now = self._known_watches, self._last_watches, self._clock.monotonic()
+        if before is after or not (at_once or now - self._watches_at >= WATCHES_SECONDS):
+            return {}
+        self._known_watches, self._watches_at = after, now
+        return {name: each for name, each in after.items() if before.get(name) != each}
+
     def close(self) -> None:
         """Write what waits, if that can be done in time, and end."""
+        watches = self._changed_watches(at_once=True)
         with self._news:
+            self._watches.update(watches)
             self._closing = True
             self._news.notify()
         if self._thread.is_alive():
             self._thread.join(CLOSE_SECONDS)
-        left = {"incidents": len(self._incidents), "events": len(self._events)}
+        left = {"incidents": len(self._incidents), "events": len(self._events), "watches": len(self._watches)}
         if self._thread.is_alive() or any(left.values()):
             self._log.warning("history_not_whole", **left, problem=self._problem or "the disk does not answer")
 
@@ -105,40 +129,45 @@ class Writer:
         """Wait for something to be written, or for the next try. Returns whether it is the last."""
         with self._news:
             if self._problem is None:
-                self._news.wait_for(lambda: self._closing or self._incidents or self._events)
+                self._news.wait_for(lambda: self._closing or self._incidents or self._events or self._watches)
             else:
                 self._news.wait_for(lambda: self._closing, timeout=self._retry)
             return self._closing
 
     def _write(self) -> None:
-        incidents, events = self._taken()
+        incidents, events, watches = self._taken()
         self._began = self._clock.monotonic()
         try:
             if not self._archive.is_open:
                 self._found = self._archive.open()
                 incidents = {**self._known, **incidents}
-            if incidents or events:
-                self._archive.write(incidents.values(), events)
+                watches = {**self._known_watches, **watches}
+            if incidents or events or watches:
+                self._archive.write(incidents.values(), events, watches)
         except Exception as error:  # noqa: BLE001 (a defect of ours must cost this batch, not all later ones)
             if not isinstance(error, (OSError, sqlite3.Error)) or isinstance(error, _OURS):
                 self._log.exception("history_refused", incidents=len(incidents), events=len(events))
                 return
-            self._put_back(incidents, events)
+            self._put_back(incidents, events, watches)
             self._tell(_said(error))
         else:
             self._tell(None)
         finally:
             self._began = None
 
-    def _taken(self) -> tuple[dict[str, Incident], Sequence[Event]]:
+    def _taken(self) -> tuple[dict[str, Incident], Sequence[Event], dict[DaemonName, Watch]]:
         with self._news:
             incidents, self._incidents = self._incidents, {}
             events, self._events = self._events, deque()
-        return incidents, events
+            watches, self._watches = self._watches, {}
+        return incidents, events, watches
 
-    def _put_back(self, incidents: dict[str, Incident], events: Sequence[Event]) -> None:
+    def _put_back(
+        self, incidents: dict[str, Incident], events: Sequence[Event], watches: dict[DaemonName, Watch]
+    ) -> None:
         with self._news:
             self._incidents = {**incidents, **self._incidents}
+            self._watches = {**watches, **self._watches}
             self._events.extendleft(reversed(events))
             self._bound()
 
@@ -146,8 +175,9 @@ class Writer:
         while len(self._events) > MOST_WAITING:
             self._events.popleft()
             self._dropped += 1
-        while len(self._incidents) > MOST_WAITING:
-            del self._incidents[next(iter(self._incidents))]
+        for waiting in (self._incidents, self._watches):
+            while len(waiting) > MOST_WAITING:
+                del waiting[next(iter(waiting))]
 
     def _tell_if_it_hangs(self, *, after: float) -> None:
         began = self._began

@@ -3,11 +3,12 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from exporter.core.watchdog.orders import Orders
 from exporter.model.daemon import Daemon, DaemonState
 from exporter.model.node import Node
 from exporter.model.server import Server, ServerState
 from exporter.parse.printable import printable
-from exporter.telling import status_rows
+from exporter.telling import status_rows, watchdog_text
 from exporter.telling.incident_text import brief, details
 from exporter.telling.status_domains import joined, lettered
 from exporter.telling.status_object import node_object
@@ -18,25 +19,37 @@ MOST_BLOCKERS = 8
 
 
 def table(node: Node) -> str:
-    """One table of daemons, servers and clients, and of the processes beside them; what could not be seen; faults."""
+    """One table of daemons, servers and clients, and of the processes beside them; what could not be seen; faults.
+
+    What the watchdog says stands below what could not be seen: on that it is founded.
+    """
     found = lettered(node)
-    told = (status_rows.lines(node, found), joined(node, found), _problems(node), _open(node), _over(node))
+    told = (
+        status_rows.lines(node, found),
+        joined(node, found),
+        _problems(node),
+        watchdog_text.lines(node),
+        _open(node),
+        _over(node),
+    )
     return "\n".join(line for lines in told for line in lines) + "\n"
 
 
-def line(node: Node) -> str:
-    """One line for the service manager."""
+def line(node: Node, orders: Orders | None = None) -> str:
+    """One line for the service manager; `orders` are the watchdog's, None where there is none."""
     daemons = list(View(node).daemons())
     up = sum(daemon.state is DaemonState.UP for daemon in daemons)
     clients = sum(len(daemon.clients) for daemon in daemons)
     blind = [f"blind: {', '.join(_blind(node))}"] if _blind(node) else []
     faults = [_fault(node, daemon, server) for daemon, server in _in_fault(node)]
-    return "; ".join([f"{up} of {len(daemons)} daemons up, {clients} clients", *faults, *blind])
+    watchdog = [] if orders is None else [watchdog_text.modes(node, orders)]
+    present = f"{up} of {len(daemons)} daemons up, {clients} clients"
+    return "; ".join([*watchdog, present, *faults, *watchdog_text.briefly(node), *blind])
 
 
-def told(node: Node) -> Mapping[str, Any]:
+def told(node: Node, orders: Orders | None = None) -> Mapping[str, Any]:
     """All of it, as the service tells it to whoever asks: the table, the object, and the exit code."""
-    return {"table": table(node), "node": node_object(node), "exit_code": exit_code(node)}
+    return {"table": table(node), "node": node_object(node, orders), "exit_code": exit_code(node)}
 
 
 def exit_code(node: Node) -> int:

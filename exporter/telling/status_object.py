@@ -6,21 +6,23 @@ from typing import Any
 from exporter.core.devices import by_its_ordinals
 from exporter.core.domains import Domain, domains
 from exporter.core.identity import client_id
+from exporter.core.watchdog.orders import Orders
 from exporter.core.workloads import belonging_of, pod_of, workload_of
 from exporter.model.daemon import Daemon
 from exporter.model.node import Node
 from exporter.model.observation import ProcessReading
 from exporter.model.server import Client, Server
 from exporter.telling.incident_object import incident_object
+from exporter.telling.watchdog_object import watchdog_object
 from exporter.view import Memory, View, clients_of, directory_of, memory
 
 
-def node_object(node: Node) -> dict[str, Any]:
-    """All that is known. Times are seconds since the epoch."""
+def node_object(node: Node, orders: Orders | None = None) -> dict[str, Any]:
+    """All that is known. Times are seconds since the epoch. `orders` are the watchdog's, None where there is none."""
     used = memory(node)
     return {
         "at": node.at,
-        "daemons": [_daemon_object(node, daemon, used) for daemon in View(node).daemons()],
+        "daemons": [_daemon_object(node, daemon, used, orders) for daemon in View(node).daemons()],
         "gpus": [_gpu_object(node, uuid) for uuid in node.gpus],
         "incidents": [
             incident_object(each, now=node.at, pipe_directory=directory_of(node, each.daemon))
@@ -30,7 +32,7 @@ def node_object(node: Node) -> dict[str, Any]:
     }
 
 
-def _daemon_object(node: Node, daemon: Daemon, used: Memory) -> dict[str, Any]:
+def _daemon_object(node: Node, daemon: Daemon, used: Memory, orders: Orders | None) -> dict[str, Any]:
     here = domains(node, daemon)
     return {
         "name": daemon.name,
@@ -39,6 +41,7 @@ def _daemon_object(node: Node, daemon: Daemon, used: Memory) -> dict[str, Any]:
         "pid": None if daemon.process is None else daemon.process.pid,
         "version": daemon.version,
         "waiting": sorted(daemon.waiting),
+        "watchdog": watchdog_object(node.watches.get(daemon.name), None if orders is None else orders.mode_of(daemon)),
         "servers": [
             _server_object(node, daemon, server, used, here.get(server.pid, ())) for server in daemon.servers.values()
         ],

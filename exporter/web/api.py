@@ -113,8 +113,14 @@ def _asked_well(respond: _Respond) -> _Respond:
 
 
 def _event(event: Event) -> Mapping[str, object]:
-    told = {key: printable(value) if isinstance(value, str) else value for key, value in event.as_json().items()}
+    told = {key: _shown(value) for key, value in event.as_json().items()}
     return {"at": event.at, "time": utc(event.at), **told}
+
+
+def _shown(value: object) -> object:
+    if isinstance(value, tuple):
+        return [_shown(each) for each in value]
+    return printable(value) if isinstance(value, str) else value
 
 
 def _listed(found: Sequence[_Found], told: Callable[[_Found], Mapping[str, object]]) -> Answer:

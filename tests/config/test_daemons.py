@@ -86,6 +86,27 @@ WRONG = (
     ("[[daemons]]\n" + ONE + "unit = 'mps'", ": daemons[1].unit: 'mps' is no service"),
     ("[[daemons]]\n" + ONE + "expected = 1", ": daemons[1].expected: 1 is neither true nor false"),
     ("[[daemons]]\n" + ONE + "clients_limit = 0", ": daemons[1].clients_limit: 0 is not from 1 to 10000"),
+    ("[[daemons]]\n" + ONE + "watchdog = 'on'", ": daemons[1].watchdog: 'on' is none of observe, act"),
+    ("[[daemons]]\n" + ONE + "restart_command = 'mps'", ": daemons[1].restart_command: 'mps' is no list"),
+    ("[[daemons]]\n" + ONE + "restart_command = []", ": daemons[1].restart_command: 0 of them; name 1 to 64"),
+    ("[[daemons]]\n" + ONE + "restart_command = ['']", ": daemons[1].restart_command: '' is empty"),
+    ("[[daemons]]\n" + ONE + "environment = ['A']", ": daemons[1].environment: 'A' is no variable; write it as in"),
+    ("[[daemons]]\n" + ONE + "environment = ['A B=1']", ": daemons[1].environment: 'A B=1' is no variable"),
+    ("[[daemons]]\n" + ONE + 'environment = ["A=\\n"]', ": daemons[1].environment: 'A=\\n' is empty, too long, or"),
+    ("[[daemons]]\n" + ONE + "environment = ['A=1', 'A=2']", ": daemons[1].environment: 'A=1' stands there twice"),
+    (
+        "[[daemons]]\n" + ONE + "environment = ['CUDA_MPS_PIPE_DIRECTORY=/b']",
+        ": daemons[1].environment: CUDA_MPS_PIPE_DIRECTORY is set by pipe_directory; leave it out",
+    ),
+    (
+        "[[daemons]]\n" + ONE + "unit = 'a.service'\nrestart_command = ['a']",
+        ": daemons[1]: it has unit and restart_command; who restarts it? leave one out",
+    ),
+    (
+        "[[daemons]]\n" + ONE + "expected = false\nwatchdog = 'act'",
+        ": daemons[1]: nothing is ever done for a daemon that is not expected; leave expected out",
+    ),
+    ("[[daemons]]\n" + ONE + "expected = false\nrestart_command = ['a']", ": daemons[1]: nothing is ever done for"),
     (("[[daemons]]\n" + ONE) * 2, ": daemons: 2 of them have the name '/a'; each needs its own"),
     (
         "[[daemons]]\nname = '/b'\n" + ONE + "[[daemons]]\npipe_directory = '/b'",

@@ -11,6 +11,8 @@ from exporter.config.command_line import default_text
 from exporter.config.option import Option
 from exporter.config.options import DEFAULTS, OPTIONS
 from exporter.config.written import toml
+from exporter.core.watchdog.orders import FaultRemedy
+from exporter.model.watch import Mode
 from tests.config.reading import config, written
 
 every_option = pytest.mark.parametrize("option", OPTIONS, ids=[option.key for option in OPTIONS])
@@ -36,6 +38,18 @@ OTHERS = {
     "rhythm.liveness_seconds": ("1m", "60", 60.0),
     "rhythm.lists_seconds": ("10m", "600", 600.0),
     "rhythm.nvml_seconds": ("0.5s", "0.5", 0.5),
+    "watchdog.mode": ("act", '"act"', Mode.ACT),
+    "watchdog.hung_after_seconds": ("2m", "120", 120.0),
+    "watchdog.restarts": ("3", "3", 3),
+    "watchdog.window_seconds": ("1h", "3600", 3600.0),
+    "watchdog.backoff_seconds": ("500ms", "0.5", 0.5),
+    "watchdog.longest_backoff_seconds": ("1m", "60", 60.0),
+    "watchdog.verify_seconds": ("10s", "10", 10.0),
+    "watchdog.systemd_seconds": ("15s", "15", 15.0),
+    "watchdog.fault_seconds": ("5m", "300", 300.0),
+    "watchdog.fault_remedy": ("kill_clients", '"kill_clients"', FaultRemedy.KILL_CLIENTS),
+    "watchdog.step_seconds": ("5s", "5", 5.0),
+    "watchdog.end_hung_servers": ("true", "true", True),
     "history.max_age_seconds": ("24h", "86400", 86400.0),
     "history.max_incidents": ("8", "8", 8),
     "history.max_events": ("80", "80", 80),
@@ -62,7 +76,7 @@ def default_in_file(option: Option) -> str:
 
 
 def valid_default(option: Option) -> str:
-    return default_text(option, "serve").replace("none", "/else").replace(", ", ",")
+    return "/else" if option.of(DEFAULTS) is None else default_text(option, "serve").replace(", ", ",")
 
 
 @every_option

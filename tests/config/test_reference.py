@@ -19,7 +19,9 @@ def test_the_example_is_on_the_page_and_says_everything(tmp_path: Path) -> None:
     assert example() in PAGE.read_text()
     unset = {option for option in OPTIONS if option.of(config("serve")) is None}
     assert set(document(example()).values) == set(OPTIONS) - unset
-    assert [set(each) for each in document(example()).daemons] == [{each.key for each in DAEMON_KEYS}]
+    keys = {each.key for each in DAEMON_KEYS if each.instead_of is None}
+    assert [set(each) for each in document(example()).daemons] == [keys]
+    assert all(f"\n# {each.key} = " in example() for each in DAEMON_KEYS if each.instead_of is not None)
 
 
 def test_the_example_is_the_defaults_and_one_daemon(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from hypothesis import strategies as st
 
-from exporter.model.observation import GpuReading, LogFile, Observation
+from exporter.model.observation import DaemonFound, GpuReading, LogFile, Observation
 from tests.builders import (
     AT,
     CLIENT,
@@ -15,6 +15,7 @@ from tests.builders import (
     GPU,
     OTHER_GPU,
     SERVER,
+    UNIT,
     active,
     clients,
     connecting,
@@ -22,6 +23,7 @@ from tests.builders import (
     daemon_process,
     exited,
     gpu_reading,
+    holder,
     look,
     no_daemon,
     process,
@@ -30,7 +32,10 @@ from tests.builders import (
     server_log,
     servers,
     silence,
+    socket,
+    standing,
     status,
+    unit_state,
 )
 
 SERVERS = (SERVER, SERVER + 1)
@@ -152,6 +157,31 @@ lives = st.one_of(
     ),
 )
 
+witnesses = st.one_of(
+    st.builds(
+        lambda state, pid, ticks: standing(state, pid, ticks=ticks),
+        st.sampled_from("SRDTt"),
+        st.sampled_from((CONTROL, CONTROL + 1, *SERVERS)),
+        st.none() | ticks,
+    ),
+    st.builds(
+        lambda listening, daemon: socket(listening, daemon=daemon), st.sampled_from((True, False, None)), daemons
+    ),
+    st.builds(lambda pid, daemon: holder(pid, daemon=daemon), st.sampled_from((None, CLIENT)), daemons),
+    st.builds(
+        lambda active, result: unit_state(active, result=result),
+        st.sampled_from(("active", "inactive", "failed", "deactivating", "activating")),
+        st.sampled_from(("success", "signal")),
+    ),
+    st.builds(lambda left, daemon: daemon_process(None, left=left, daemon=daemon), st.booleans(), daemons),
+    st.builds(
+        lambda daemon: DaemonFound(
+            at=AT, daemon=daemon, pipe_directory=daemon, log_directory="/log", expected=True, unit=UNIT
+        ),
+        daemons,
+    ),
+)
+
 gaps = st.sampled_from((0.0, 0.01, 0.3, 0.7, 1.1, 2.5, 6.0, 40.0, 400.0))
 
 
@@ -164,7 +194,7 @@ def timed(steps: Iterable[tuple[float, Observation]]) -> list[Observation]:
     return seen
 
 
-observations = st.one_of(replies, log_lines, readings, lives)
+observations = st.one_of(replies, log_lines, readings, lives, witnesses)
 timelines = st.lists(st.tuples(gaps, observations), max_size=60).map(timed)
 """Lives of a node. Nothing in them need fit anything else, except that time goes on."""
 

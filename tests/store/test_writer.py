@@ -2,7 +2,7 @@
 
 import sqlite3
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -13,6 +13,7 @@ from exporter.errors import HistoryError
 from exporter.model.event import Event
 from exporter.model.incident import Incident
 from exporter.model.node import Node
+from exporter.model.watch import Watch
 from exporter.store import writer as under_test
 from exporter.store.archive import FILE, Archive, Remembered, read_history
 from exporter.store.retention import Retention
@@ -42,11 +43,13 @@ class Disk(Archive):
         self._answer()
         return super().open()
 
-    def write(self, incidents: Iterable[Incident], events: Iterable[Event]) -> None:
+    def write(
+        self, incidents: Iterable[Incident], events: Iterable[Event], watches: Mapping[str, Watch] | None = None
+    ) -> None:
         """As ever, once it answers; unless it has a problem."""
         self._answer()
         told = list(incidents), list(events)
-        super().write(*told)
+        super().write(*told, watches)
         self.batches.append(({each.id for each in told[0]}, len(told[1])))
 
     def _answer(self) -> None:

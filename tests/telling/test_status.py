@@ -176,6 +176,7 @@ class TestJson:
                     "pid": CONTROL,
                     "version": "13000",
                     "waiting": [],
+                    "watchdog": None,
                     "servers": [
                         {
                             "pid": SERVER,

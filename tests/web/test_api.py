@@ -170,13 +170,13 @@ def test_nobody_keeps_them_and_head_is_get_without_the_body(web: Web, page: str)
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_whatever_anybody_is_called_it_is_text_in_an_answer_of_the_same_form(web: Web, name: str) -> None:
-    happened(web, hostile(name), events=(event(1, daemon=name, name=name, reason=name),))
+    happened(web, hostile(name), events=(event(1, daemon=name, name=name, reason=name, witnesses=(name,)),))
 
     (fault,), (one,) = told(web, INCIDENTS), told(web, EVENTS)
 
     assert fault.keys() == incident_object(incident()).keys()
-    assert one.keys() == {"at", "time", "event", "daemon", "server", "name", "reason"}
-    texts = [fault["affected"][0]["command"], fault["daemon"], one["name"], one["reason"]]
+    assert one.keys() == {"at", "time", "event", "daemon", "server", "name", "reason", "witnesses"}
+    texts = [fault["affected"][0]["command"], fault["daemon"], one["name"], one["reason"], *one["witnesses"]]
     assert all(text.isprintable() and len(text) <= 128 for text in texts)
 
 

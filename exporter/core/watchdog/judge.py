@@ -1,11 +1,29 @@
 """The one door into the watchdog: a node goes in, and what is to be done comes out."""
 
+from collections.abc import Callable
+
+from exporter.core.watchdog import diagnosis, limits, memory, owner, quarantine, results
+from exporter.core.watchdog.carrying import Decided, begun, carried
+from exporter.core.watchdog.matter import Matter, Told
 from exporter.core.watchdog.orders import Orders
+from exporter.core.watchdog.policy import resolved
 from exporter.model.action import Action
+from exporter.model.daemon import DaemonState
 from exporter.model.event import Event
 from exporter.model.node import Node
+from exporter.model.replace import replace
+from exporter.model.watch import Watch
 
 Judged = tuple[Node, tuple[Event, ...], tuple[Action, ...]]
+
+_STEPS: tuple[Callable[[Matter], Told], ...] = (
+    diagnosis.diagnosed,
+    memory.kept_well,
+    quarantine.quarantined,
+    results.settled,
+    owner.by_systemd,
+)
+"""What is to be known before anything is resolved, in this order."""
 
 
 def judge(node: Node, orders: Orders, *, at: float, chance: float) -> Judged:
@@ -14,5 +32,49 @@ def judge(node: Node, orders: Orders, *, at: float, chance: float) -> Judged:
     `at` is now, in seconds since the epoch; `chance`, 0 to 1, is for the jitter. To be called after each batch of
     observations, and twice a second anyhow. The actions that it returns must be carried out; it counts on them.
     """
-    del orders, at, chance
-    return node, (), ()
+    watches = dict(node.watches)
+    events: list[Event] = []
+    actions: list[Action] = []
+    for name, daemon in node.daemons.items():
+        if not daemon.expected:
+            continue
+        matter = Matter(
+            node=node,
+            daemon=daemon,
+            watch=node.watches.get(name, Watch()),
+            mandate=orders.mandate_of(daemon),
+            mode=orders.mode_of(daemon),
+            rules=orders.rules,
+            at=at,
+            chance=chance,
+        )
+        watches[name], told, action = _judged(matter)
+        events.extend(told)
+        if action is not None:
+            actions.append(action)
+    return node if watches == node.watches else replace(node, watches=watches), tuple(events), tuple(actions)
+
+
+def _judged(matter: Matter) -> Decided:
+    matter = replace(matter, watch=memory.remembered(matter))
+    events: tuple[Event, ...] = ()
+    for step in _STEPS:
+        watch, told = step(matter)
+        matter, events = replace(matter, watch=watch), events + told
+    if matter.watch.acting is not None:
+        return matter.watch, events, None
+    watch, told, action = carried(matter, resolved(matter))
+    if action is None and matter.daemon.state is DaemonState.UP:
+        watch, limited, action = _limited(replace(matter, watch=watch))
+        told += limited
+    return watch, events + told, action
+
+
+def _limited(matter: Matter) -> Decided:
+    """The limits that should be in force are, or are being put."""
+    wanted = limits.wanted(matter.mandate.limits, matter.watch)
+    watch, events, action = limits.enforce(matter.node, matter.daemon, matter.watch, wanted, matter.mode, matter.at)
+    if action is None:
+        return watch, events, None
+    watch, acts, action = begun(replace(matter, watch=watch), action)
+    return watch, events + acts, action

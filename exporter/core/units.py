@@ -1,0 +1,42 @@
+"""What systemd says of the end of a control daemon that it ran: an operator stopped the unit, or it failed."""
+
+from exporter.model.daemon import Daemon
+from exporter.model.node import Node
+from exporter.model.replace import replace
+from exporter.model.witnesses import UnitState
+
+_RESTARTED_ANYHOW = ("always", "on-success")
+"""Restart= of a unit that is started again however it ended (systemd.service(5))."""
+
+
+def unit_read(node: Node, seen: UnitState) -> Node:
+    """A unit was looked at."""
+    return replace(node, units={**node.units, seen.unit: seen})
+
+
+def forget(node: Node) -> Node:
+    """Let go of units that name no daemon."""
+    named = {daemon.named_unit for daemon in node.daemons.values()}
+    if node.units.keys() <= named:
+        return node
+    return replace(node, units={unit: state for unit, state in node.units.items() if unit in named})
+
+
+def ran(node: Node, daemon: Daemon) -> UnitState | None:
+    """The unit of a daemon, if it is the one that ran it; None too where systemd does not know it."""
+    unit = node.units.get(daemon.named_unit or "")
+    known = unit is not None and unit.problem is None and unit.load == "loaded"
+    return unit if known and daemon.unit == daemon.named_unit else None
+
+
+def stopped(unit: UnitState | None, gone_at: float) -> bool:
+    """Whether an operator stopped the unit, and with it the daemon that went at that time."""
+    if unit is None or unit.at <= gone_at or unit.result != "success":
+        return False
+    leaves_for_good = unit.active == "deactivating" and unit.restart not in _RESTARTED_ANYHOW
+    return unit.active == "inactive" or leaves_for_good
+
+
+def may_yet_tell(unit: UnitState | None, gone_at: float) -> bool:
+    """Whether systemd is still to say what became of it: it was not asked since, or has not noticed yet."""
+    return unit is not None and (unit.at <= gone_at or unit.active in ("active", "deactivating"))

@@ -1,0 +1,79 @@
+"""A daemon that is no more: whether it crashed, was stopped, or never was."""
+
+from collections.abc import Iterator
+
+from exporter.core.watchdog.matter import Matter
+from exporter.model.daemon import DaemonState
+from exporter.model.diagnosis import Condition, Diagnosis
+from exporter.model.witnesses import UnitState
+
+_ENOUGH = 2
+"""So many witnesses make a crash."""
+
+
+def ended(matter: Matter) -> Diagnosis:
+    """What has become of a daemon that has gone."""
+    daemon, since = matter.daemon, matter.daemon.state_since or matter.at
+    stopped = _stopped(matter)
+    if stopped is not None:
+        return Diagnosis(condition=Condition.STOPPED, since=matter.watch.stopped_at or since, witnesses=(stopped,))
+    if not _ever_lived(matter):
+        no_trace = "there is no trace that it ever ran"
+        return Diagnosis(condition=Condition.NEVER_SEEN, since=since, witnesses=(no_trace,))
+    witnesses = tuple(_witnesses(matter))
+    sure = daemon.gone_at is None and len(witnesses) >= _ENOUGH
+    return Diagnosis(condition=Condition.CRASHED if sure else Condition.UNKNOWN, since=since, witnesses=witnesses)
+
+
+def _stopped(matter: Matter) -> str | None:
+    """Who says that an operator stopped it; None: nobody does."""
+    daemon, unit = matter.daemon, _of_its_end(matter)
+    if unit is not None and (unit.active, unit.result) == ("inactive", "success"):
+        return f"{unit.unit} is inactive, and ended in success"
+    if daemon.state is DaemonState.STOPPED:
+        return "it was told to go"
+    if matter.watch.stopped_at is not None:
+        return "it was stopped, and has not been started since"
+    # After a quit the pid file goes, after SIGKILL it stays (measured, R580); the log, where it was read, knows better.
+    if daemon.left_behind is False and daemon.gone_at is None and not _log_tells(matter) and _ever_lived(matter):
+        return "it left no pid file behind, as after a quit"
+    return None
+
+
+def _ever_lived(matter: Matter) -> bool:
+    watch = matter.watch
+    return matter.daemon.seen or watch.process is not None or watch.well_since is not None
+
+
+def _witnesses(matter: Matter) -> Iterator[str]:
+    daemon, process = matter.daemon, matter.watch.process
+    since = daemon.state_since or 0.0
+    if daemon.seen and process is not None:
+        yield f"process {process.pid} is gone"
+    if daemon.not_found_at is not None and daemon.not_found_at >= since:
+        yield "nvidia-cuda-mps-control finds no daemon"
+    if _log_tells(matter):
+        yield "its log ends without a quit"
+    if daemon.listening is False:
+        yield "nobody listens on its socket"
+    if daemon.left_behind:
+        yield "its pid file was left behind"
+    unit = _of_its_end(matter)
+    if unit is not None and unit.active == "failed":
+        yield f"{unit.unit} has failed ({unit.result})"
+    if unit is not None and unit.sub == "auto-restart":
+        yield f"{unit.unit} is to be restarted by systemd"
+
+
+def _log_tells(matter: Matter) -> bool:
+    """Whether the end was seen while its log was followed, which would have told of a quit."""
+    daemon = matter.daemon
+    lost = daemon.last_loss_at is not None and daemon.last_loss_at >= (daemon.state_since or 0.0)
+    return daemon.log_followed and lost
+
+
+def _of_its_end(matter: Matter) -> UnitState | None:
+    """What systemd told of its unit since."""
+    unit = matter.unit
+    told = unit is not None and unit.problem is None and unit.at >= (matter.daemon.state_since or 0.0)
+    return unit if told and matter.ran_in_unit else None

@@ -1,0 +1,148 @@
+"""The ladder of remedies for a fault that does not end: one rung at a time, and nobody who is well is harmed."""
+
+from collections.abc import Iterable, Iterator
+
+from exporter.core import recovery
+from exporter.core.identity import client_id
+from exporter.core.watchdog import restarting
+from exporter.core.watchdog.diagnosis import faults
+from exporter.core.watchdog.matter import Matter
+from exporter.core.watchdog.orders import FaultRemedy
+from exporter.core.watchdog.resolve import Deed, Resolve, Wait
+from exporter.model.action import ActionKind, ActionStep, EndProcess, GiveCommand, SaveEvidence
+from exporter.model.identity import ProcessIdentity
+from exporter.model.incident import Incident
+from exporter.model.watch import Rung
+
+_Place = tuple[ActionKind, bool]
+"""A rung, and whether it is forced."""
+
+_LADDER: tuple[tuple[FaultRemedy, _Place], ...] = (
+    (FaultRemedy.TERMINATE_CLIENTS, (ActionKind.TERMINATE_CLIENTS, False)),
+    (FaultRemedy.KILL_CLIENTS, (ActionKind.KILL_CLIENTS, False)),
+    (FaultRemedy.SHUT_DOWN_SERVER, (ActionKind.SHUT_DOWN_SERVER, False)),
+    (FaultRemedy.SHUT_DOWN_SERVER, (ActionKind.SHUT_DOWN_SERVER, True)),
+    (FaultRemedy.RESTART_DAEMON, (ActionKind.RESTART, False)),
+)
+_REMEDIES = tuple(FaultRemedy)
+
+
+def remedied(matter: Matter) -> Resolve:
+    """What is to be done about the daemon's eldest fault."""
+    incident = next(iter(faults(matter)), None)
+    if incident is None:
+        return None
+    waits = Wait(why=_who_is_waited_for(incident))
+    if matter.at - incident.started_at < matter.rules.fault:
+        return waits
+    last = _last(matter, incident)
+    if last is not None and matter.at - last.at < matter.rules.step:
+        return Wait(why=f"{last.kind.value} has its time to help")
+    if recovery.is_let_go(incident) and not incident.stuck:
+        return waits
+    for place in _places(matter, incident, last):
+        resolve = _climbed(matter, incident, place)
+        if resolve is not None:
+            return resolve
+    return waits
+
+
+def _who_is_waited_for(incident: Incident) -> str:
+    if incident.stuck:
+        return f"server {incident.server} does not recover: `shutdown_server {incident.server} -f` ends it"
+    blockers = ", ".join(map(str, sorted(incident.blockers)))
+    return f"server {incident.server} recovers when {blockers or 'those whom the fault hit'} let go"
+
+
+def _last(matter: Matter, incident: Incident) -> Rung | None:
+    rung = matter.watch.rung
+    return rung if rung is not None and rung.incident == incident.id else None
+
+
+def _places(matter: Matter, incident: Incident, last: Rung | None) -> Iterator[_Place]:
+    """The rungs that are left, as far up as the configuration lets us; a server that is stuck must be forced."""
+    most = _REMEDIES.index(matter.rules.fault_remedy)
+    allowed = [place for remedy, place in _LADDER if _REMEDIES.index(remedy) <= most]
+    if incident.stuck:
+        allowed = [(kind, forced) for kind, forced in allowed if forced or kind is ActionKind.RESTART]
+    places = [place for _, place in _LADDER]
+    above = -1 if last is None else places.index((last.kind, last.forced))
+    return (place for place in allowed if places.index(place) > above)
+
+
+def _climbed(matter: Matter, incident: Incident, place: _Place) -> Resolve:
+    """One rung; None where there is nothing to do on it."""
+    kind, forced = place
+    match kind:
+        case ActionKind.TERMINATE_CLIENTS:
+            commands = (f"terminate_client {incident.server} {pid}" for pid in _blockers(incident))
+            return _deed(matter, incident, place, map(_given, commands))
+        case ActionKind.KILL_CLIENTS:
+            doomed = (_identity(matter, incident, pid) for pid in _blockers(incident))
+            return _deed(matter, incident, place, (EndProcess(identity=each) for each in doomed if each is not None))
+        case ActionKind.SHUT_DOWN_SERVER:
+            command = f"shutdown_server {incident.server}{' -f' if forced else ''}"
+            return _spared(matter, incident.server) or _deed(matter, incident, place, (_given(command),))
+        case _:
+            return _spared(matter, None) or _restarted(matter, incident)
+
+
+def _given(command: str) -> GiveCommand:
+    return GiveCommand(command=command)
+
+
+def _deed(matter: Matter, incident: Incident, place: _Place, steps: Iterable[ActionStep]) -> Deed | None:
+    kind, forced = place
+    done = tuple(steps)
+    if not done:
+        return None
+    return Deed(
+        kind=kind,
+        reason=restarting.FAULT,
+        steps=(SaveEvidence(), *done),
+        answers=f"{kind.value} {incident.id}{' -f' if forced else ''}",
+        rung=Rung(incident=incident.id, kind=kind, at=matter.at, forced=forced),
+    )
+
+
+def _restarted(matter: Matter, incident: Incident) -> Resolve:
+    return restarting.ended(matter, restarting.FAULT, incident.started_at)
+
+
+def _blockers(incident: Incident) -> list[int]:
+    """Those of the affected who hold it up. Who has no PID here is nobody's to end."""
+    return [pid for pid in sorted(incident.blockers) if pid > 1 and pid in incident.affected]
+
+
+def _identity(matter: Matter, incident: Incident, pid: int) -> ProcessIdentity | None:
+    """The process that the fault hit, if that is surely the one which has its PID now."""
+    process, client = matter.node.processes.get(pid), matter.daemon.clients.get(pid)
+    tenant = incident.tenants.get(pid)
+    if process is None or client is None or tenant is None or client.server != incident.server:
+        return None
+    same = process.uid is not None and tenant.client == client_id(client, process)
+    return ProcessIdentity(pid=pid, start_ticks=process.start_ticks) if same else None
+
+
+def _spared(matter: Matter, server: int | None) -> Wait | None:
+    """Why a server, or the daemon with all of them, may not go: somebody is well there, or it is not known who is."""
+    daemon = matter.daemon
+    open_faults = tuple(faults(matter))
+    hit = {(each.server, pid) for each in open_faults for pid in each.affected}
+    well = sorted(
+        client.pid
+        for client in daemon.clients.values()
+        if server in (None, client.server) and (client.server, client.pid) not in hit
+    )
+    what = "the daemon" if server is None else f"server {server}"
+    if well:
+        return Wait(why=f"{what} serves {', '.join(map(str, well))}, whom no fault hit: it is left alone")
+    if not all(_clients_known(matter, each) for each in open_faults if server in (None, each.server)):
+        return Wait(why=f"it is not known yet whom {what} serves: it is left alone")
+    return None
+
+
+def _clients_known(matter: Matter, incident: Incident) -> bool:
+    server = matter.daemon.servers[incident.server]
+    told = server.uid is not None and matter.daemon.log_followed
+    return told or recovery.asked_for_clients(matter.daemon, incident)

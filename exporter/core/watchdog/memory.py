@@ -1,0 +1,69 @@
+"""What the watchdog must know of a daemon when it is no more: which process it was, and which its servers were."""
+
+from exporter.core.watchdog import budget
+from exporter.core.watchdog.matter import Matter, Told, identity
+from exporter.model.diagnosis import Condition
+from exporter.model.identity import ProcessIdentity
+from exporter.model.node import Node
+from exporter.model.replace import replace
+from exporter.model.watch import Watch
+
+_ILL = frozenset(
+    {
+        Condition.CRASHED,
+        Condition.STOPPED,
+        Condition.NEVER_SEEN,
+        Condition.UNRESPONSIVE,
+        Condition.SUSPENDED,
+        Condition.STUCK_IN_DRIVER,
+    }
+)
+_UNSURE = frozenset({Condition.UNKNOWN, Condition.STARTING})
+
+
+def remembered(matter: Matter) -> Watch:
+    """Its process and its servers, while it lives."""
+    watch, daemon = matter.watch, matter.daemon
+    if daemon.gone:
+        return watch
+    servers = tuple(found for pid in daemon.servers if (found := _identity(matter.node, pid)) is not None)
+    process = daemon.process or watch.process
+    if (process, servers) == (watch.process, watch.servers):
+        return watch
+    another = watch.process is not None and identity(process) != identity(watch.process)
+    well_since = None if another else watch.well_since
+    return replace(watch, process=process, servers=servers, well_since=well_since)
+
+
+def _identity(node: Node, pid: int) -> ProcessIdentity | None:
+    process = node.processes.get(pid)
+    return None if process is None else ProcessIdentity(pid=pid, start_ticks=process.start_ticks)
+
+
+def leftovers(matter: Matter) -> tuple[ProcessIdentity, ...]:
+    """The servers that may have outlived their daemon: one that was stopped does (measured, R580)."""
+    deaths = matter.node.deaths
+    return tuple(
+        each
+        for each in matter.watch.servers
+        if each.pid not in deaths or deaths[each.pid].start_ticks != each.start_ticks
+    )
+
+
+def kept_well(matter: Matter) -> Told:
+    """How long it has been well. After a whole window, what went before is forgiven, and the breaker closes."""
+    watch, at = budget.pruned(matter.watch, matter.rules, matter.at), matter.at
+    watch = _since(watch, matter.condition, at)
+    if watch.well_since is None or at - watch.well_since < matter.rules.window:
+        return watch, ()
+    if watch.failures:
+        watch = replace(watch, failures=0)
+    return budget.closed(watch, matter.daemon.name, at, f"it has been well for {matter.rules.window:g} s")
+
+
+def _since(watch: Watch, condition: Condition, at: float) -> Watch:
+    if condition in _ILL:
+        watch = watch if watch.well_since is None else replace(watch, well_since=None)
+    elif condition not in _UNSURE and watch.well_since is None:
+        watch = replace(watch, well_since=at)
+    return watch

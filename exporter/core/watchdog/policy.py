@@ -1,0 +1,52 @@
+"""What each diagnosis calls for. What heals by itself, or is somebody's will, is left alone, and said so."""
+
+from exporter.core.watchdog import faults, quarantine, restarting
+from exporter.core.watchdog.matter import Matter
+from exporter.core.watchdog.resolve import Deed, Resolve, Wait
+from exporter.model.action import ActionKind, EndProcess, SaveEvidence
+from exporter.model.diagnosis import Condition, Diagnosis
+from exporter.model.watch import WatchState
+
+
+def resolved(matter: Matter) -> Resolve:
+    """What is to be done for a daemon for which nothing is being done."""
+    found = matter.watch.diagnosis
+    if matter.watch.quarantine is not None:
+        return Wait(why=quarantine.why(matter.watch.quarantine), state=WatchState.QUARANTINED)
+    if found is None:
+        return None
+    match found.condition:
+        case Condition.CRASHED:
+            return restarting.crashed(matter, found.since)
+        case Condition.UNRESPONSIVE | Condition.SUSPENDED:
+            return restarting.hung(matter, found.since)
+        case Condition.SERVER_SUSPENDED:
+            return _server_suspended(matter, found)
+        case Condition.FAULT:
+            return faults.remedied(matter)
+        case _:
+            return _left_alone(found)
+
+
+def _server_suspended(matter: Matter, found: Diagnosis) -> Resolve:
+    """The daemon is sound, and whoever stopped its server may let it go on."""
+    after, culprit = matter.rules.hung_after, found.culprit
+    if not matter.rules.end_hung_servers or culprit is None:
+        return Wait(why=f"server {found.server} was stopped: `kill -CONT {found.server}` lets it go on")
+    if matter.at - found.since < after:
+        return Wait(why=f"server {found.server} was stopped, which may pass: it is ended after {after:g} s")
+    end = EndProcess(identity=culprit, program=restarting.PROGRAM)
+    answers = f"server {culprit.pid} {culprit.start_ticks}"
+    return Deed(kind=ActionKind.END_SERVER, reason=restarting.HUNG, steps=(SaveEvidence(), end), answers=answers)
+
+
+def _left_alone(found: Diagnosis) -> Wait | None:
+    who = "nobody is seen who" if found.culprit is None else f"process {found.culprit.pid}"
+    why = {
+        Condition.STOPPED: "an operator stopped it: it is left alone",
+        Condition.NEVER_SEEN: "it was never seen to run: it is left to whoever starts it",
+        Condition.HELD: f"{who} has a session open: to close that is all it takes",
+        Condition.STUCK_IN_DRIVER: f"{who} sleeps in the kernel, where no signal reaches it: it may take a reboot",
+        Condition.CRASH_LOOP: "its servers cannot start, and a restart would feed that: server.log says why",
+    }.get(found.condition)
+    return None if why is None else Wait(why=why)

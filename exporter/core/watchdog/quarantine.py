@@ -1,0 +1,65 @@
+"""A GPU that must be reset, or its machine rebooted: restarting MPS on it would mend nothing, and may do harm."""
+
+from collections.abc import Iterator
+
+from exporter.core import devices
+from exporter.core.watchdog.matter import Matter, Told
+from exporter.model.event import Event, EventName
+from exporter.model.replace import replace
+from exporter.model.watch import Quarantine
+from exporter.parse.xid import RECOVERY_XID
+from exporter.parse.xid_catalogue import REBOOT, RESET, exonerates, meaning
+
+
+def quarantined(matter: Matter) -> Told:
+    """The watch, in quarantine where a GPU of the daemon's asks for it."""
+    if matter.watch.quarantine is not None:
+        return matter.watch, ()
+    since = matter.watch.released_at or 0.0
+    asking = (each for each in _demands(matter) if each.at > since)
+    found = max(asking, key=lambda each: each.at, default=None)
+    if found is None:
+        return matter.watch, ()
+    event = Event(
+        at=matter.at,
+        event=EventName.DAEMON_QUARANTINED,
+        daemon=matter.daemon.name,
+        gpu=found.gpu,
+        xid=found.xid,
+        reason=why(found),
+    )
+    return replace(matter.watch, quarantine=found), (event,)
+
+
+def why(quarantine: Quarantine) -> str:
+    """What the GPU needs, for a person."""
+    known = meaning(quarantine.xid)
+    told = f"Xid {quarantine.xid}" if known is None else f"Xid {quarantine.xid} ({known.meaning})"
+    needs = "a reset" if quarantine.action == RESET else "a reboot of the machine"
+    return f"{told}: {quarantine.gpu} needs {needs}"
+
+
+def _demands(matter: Matter) -> Iterator[Quarantine]:
+    """What the driver says outright, and what NVIDIA's catalogue does of Xids that no program can cause."""
+    xids = matter.node.xids
+    for gpu, demand in xids.demands.items():
+        if _serves(matter, gpu):
+            yield Quarantine(at=demand.at, xid=RECOVERY_XID, gpu=gpu, action=demand.action)
+    for (gpu, number), count in xids.counts.items():
+        action = _action(number)
+        if action is not None and _serves(matter, gpu):
+            yield Quarantine(at=count.last_at, xid=int(number), gpu=gpu, action=action)
+
+
+def _action(number: str) -> str | None:
+    known = meaning(int(number)) if number.isdecimal() else None
+    if known is None or not exonerates(int(number)):
+        return None
+    return known.action if known.action in (RESET, REBOOT) else None
+
+
+def _serves(matter: Matter, gpu: str) -> bool:
+    known = matter.node.gpus.get(gpu)
+    if known is None:
+        return gpu in matter.daemon.devices.values()
+    return devices.served(matter.daemon, known.reading)

@@ -1,0 +1,126 @@
+"""Whether a daemon is to be restarted now, and how."""
+
+from collections.abc import Mapping
+
+from exporter.core.watchdog import budget, limits, memory, owner
+from exporter.core.watchdog.matter import Matter, identity
+from exporter.core.watchdog.resolve import Deed, Resolve, Wait
+from exporter.model.action import ActionKind, ActionStep, EndProcess, RestartUnit, RunCommand, SaveEvidence
+from exporter.model.watch import Mode, WatchState
+
+PROGRAM = "nvidia-cuda-mps"
+"""How the names of MPS' own programs begin; the kernel keeps no more of them (measured)."""
+
+HUNG = "hung"
+FAULT = "fault"
+
+_PIPES, _LOGS = "CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY"
+_DEVICES, _THREADS = "CUDA_VISIBLE_DEVICES", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
+
+
+def crashed(matter: Matter, since: float) -> Resolve:
+    """It died at this time."""
+    obstacle = _obstacle(matter) or _systemds(matter, since)
+    return obstacle or _restart(matter, owner.CRASHED, since)
+
+
+def hung(matter: Matter, since: float) -> Resolve:
+    """It has been known to hang since then; that may pass."""
+    after = matter.rules.hung_after
+    if matter.daemon.quit_at is not None:
+        return Wait(why="it was told to quit, and hangs: it is left to whoever told it")
+    if matter.at - since < after:
+        return Wait(why=f"it hangs, which may pass: it is restarted no sooner than after {after:g} s")
+    return ended(matter, HUNG, since)
+
+
+def ended(matter: Matter, reason: str, since: float) -> Resolve:
+    """It is there, and has to go first."""
+    return _obstacle(matter) or _irreplaceable(matter) or _restart(matter, reason, since)
+
+
+def _obstacle(matter: Matter) -> Wait | None:
+    """What keeps it from being restarted whatever was the matter."""
+    mandate, daemon = matter.mandate, matter.daemon
+    if mandate.unit is None and not mandate.command:
+        return Wait(why="nothing says how it is restarted: name its unit, or restart_command")
+    if mandate.unit is None and daemon.elsewhere:
+        return Wait(why="it ran in a container, where restart_command cannot start it")
+    if matter.watch.opened_at is not None:
+        return _open(f"the circuit breaker is open: `resume {daemon.name}` closes it")
+    return None
+
+
+def _systemds(matter: Matter, since: float) -> Wait | None:
+    return None if matter.mandate.unit is None else owner.left_to_systemd(matter, since)
+
+
+def _irreplaceable(matter: Matter) -> Wait | None:
+    """Nobody is ended whom nothing is known to bring back, or of whom it is not known who that is."""
+    if matter.mandate.unit is None:
+        known = identity(matter.daemon.process) is not None
+        return None if known else Wait(why="it is not known which process it is, so that it cannot be ended")
+    if matter.unit is None:
+        return Wait(why=f"nobody tells how {matter.mandate.unit} is: it might not come back")
+    unusable = owner.unusable_because(matter.unit)
+    return None if unusable is None else Wait(why=unusable)
+
+
+def _restart(matter: Matter, reason: str, since: float) -> Resolve:
+    """Now, or when the time has come, or not at all any more."""
+    rules, watch = matter.rules, matter.watch
+    times = budget.spent(watch, rules, matter.at)
+    answers = f"{reason} {since:.3f}"
+    need = f"{answers} {times}"
+    deed = Deed(kind=ActionKind.RESTART, reason=reason, steps=_steps(matter), answers=answers)
+    if matter.mode is Mode.OBSERVE:
+        return deed
+    if times >= rules.restarts:
+        return _open(f"{times} restarts within {rules.window:g} s did not help for long")
+    until = watch.not_before if watch.need == need else None
+    if until is None:
+        until = matter.at + budget.backoff(times, rules, matter.chance)
+    if matter.at < until:
+        why = f"{times} restarts within {rules.window:g} s did not help for long: the next one has to wait"
+        return Wait(why=why, state=WatchState.BACKOFF, need=need, until=until)
+    return deed
+
+
+def _open(why: str) -> Wait:
+    return Wait(why=why, state=WatchState.CIRCUIT_OPEN)
+
+
+def _steps(matter: Matter) -> tuple[ActionStep, ...]:
+    """Evidence first; then whoever is left of it goes, and last it comes."""
+    daemon = identity(matter.daemon.process)
+    doomed = (() if daemon is None else (daemon,)) + memory.leftovers(matter)
+    ends = (EndProcess(identity=each, program=PROGRAM) for each in doomed)
+    unit = matter.mandate.unit
+    return (SaveEvidence(), *ends, _command(matter) if unit is None else RestartUnit(unit=unit))
+
+
+def _command(matter: Matter) -> RunCommand:
+    process = matter.watch.process
+    uid = None if process is None else process.uid
+    return RunCommand(arguments=matter.mandate.command, environment=_environment(matter), uid=uid)
+
+
+def _environment(matter: Matter) -> Mapping[str, str]:
+    """The daemon's own, then what the configuration has. A thread percentage given here holds from the first server."""
+    daemon, mandate = matter.daemon, matter.mandate
+    process = matter.watch.process
+    devices = daemon.visible_devices
+    if devices is None and process is not None:
+        devices = process.environment.get(_DEVICES)
+    return {
+        _PIPES: daemon.pipe_directory,
+        _LOGS: daemon.log_directory,
+        **({} if devices is None else {_DEVICES: devices}),
+        **_threads(limits.wanted(mandate.limits, matter.watch).active_thread_percentage),
+        **mandate.environment,
+        **_threads(mandate.limits.active_thread_percentage),
+    }
+
+
+def _threads(percentage: float | None) -> Mapping[str, str]:
+    return {} if percentage is None else {_THREADS: f"{percentage:g}"}

@@ -1,0 +1,107 @@
+"""What became of an action: told by who did it, judged by what followed."""
+
+from exporter.core.watchdog import budget
+from exporter.core.watchdog.matter import Matter, Told, identity
+from exporter.core.watchdog.tallies import counted
+from exporter.model.action import ActionDone, ActionKind, ActionResult, Resumed
+from exporter.model.event import Event, EventName
+from exporter.model.node import Node
+from exporter.model.replace import replace
+from exporter.model.watch import Acting, Watch
+
+UNHEARD_SECONDS = 180.0
+"""After so long nothing more is heard of an action: no step's deadline is longer than 75 s."""
+
+_LADDER = (ActionKind.TERMINATE_CLIENTS, ActionKind.KILL_CLIENTS, ActionKind.SHUT_DOWN_SERVER)
+
+
+def done(node: Node, seen: ActionDone) -> Node:
+    """An action has ended; what it has helped is yet to be seen."""
+    watch = node.watches.get(seen.daemon)
+    acting = None if watch is None else watch.acting
+    if watch is None or acting is None or (acting.kind, acting.reason) != (seen.kind, seen.reason):
+        return node
+    ended = replace(acting, done_at=seen.at, problem=seen.problem, evidence=seen.evidence)
+    return replace(node, watches={**node.watches, seen.daemon: replace(watch, acting=ended)})
+
+
+def resumed(node: Node, seen: Resumed) -> tuple[Node, tuple[Event, ...]]:
+    """An operator lets it be restarted again: all that kept it from being is forgotten."""
+    if seen.daemon not in node.daemons:
+        return node, ()
+    before = node.watches.get(seen.daemon, Watch())
+    watch, events = budget.closed(before, seen.daemon, seen.at, "an operator said resume")
+    if before.quarantine is not None:
+        released = EventName.DAEMON_RELEASED
+        events += (Event(at=seen.at, event=released, daemon=seen.daemon, xid=before.quarantine.xid),)
+    watch = replace(
+        watch,
+        released_at=seen.at,
+        quarantine=None,
+        restarts=(),
+        failures=0,
+        not_before=None,
+        need=None,
+        intention=None,
+        said=None,
+    )
+    return replace(node, watches={**node.watches, seen.daemon: watch}), events
+
+
+def interrupted(watch: Watch, at: float) -> Watch:
+    """What was under way when the exporter ended goes on no more: what it has done so far may do, or not."""
+    acting = watch.acting
+    if acting is None or acting.done_at is not None:
+        return watch
+    return replace(watch, acting=replace(acting, done_at=at))
+
+
+def settled(matter: Matter) -> Told:
+    """The watch without its action, once it is known whether that helped."""
+    acting = matter.watch.acting
+    if acting is None:
+        return matter.watch, ()
+    if acting.done_at is None:
+        unheard = matter.at - acting.began_at > UNHEARD_SECONDS
+        return _ended(matter, acting, "nothing was heard of it any more") if unheard else (matter.watch, ())
+    if acting.problem is not None or acting.kind is not ActionKind.RESTART:
+        return _ended(matter, acting, acting.problem)
+    missing = _missing(matter, acting)
+    if missing is not None and matter.at - acting.done_at <= matter.rules.verify:
+        return matter.watch, ()
+    return _ended(matter, acting, missing)
+
+
+def _missing(matter: Matter, acting: Acting) -> str | None:
+    """What is to be seen yet of a daemon that was restarted; None where it answers, and is another than before."""
+    daemon = matter.daemon
+    if not matter.lives or (daemon.state_since or 0.0) < acting.began_at:
+        return f"it has not answered within {matter.rules.verify:g} s"
+    now = identity(daemon.process)
+    if acting.before is not None and now is None:
+        return "it is not known which process answers"
+    return f"process {acting.before.pid} is still there" if acting.before and now == acting.before else None
+
+
+def _ended(matter: Matter, acting: Acting, problem: str | None) -> Told:
+    watch, name, at = matter.watch, matter.daemon.name, matter.at
+    result = ActionResult.SUCCEEDED if problem is None else ActionResult.FAILED
+    watch = replace(counted(watch, acting.kind, acting.reason, result), acting=None)
+    if acting.kind in _LADDER and watch.rung is not None:
+        watch = replace(watch, rung=replace(watch.rung, at=acting.done_at or at))
+    event = Event(
+        at=at,
+        event=EventName.WATCHDOG_ACTED,
+        daemon=name,
+        action=acting.kind,
+        reason=acting.reason,
+        result=result,
+        problem=problem,
+    )
+    if problem is None or acting.kind is not ActionKind.RESTART:
+        return watch, (event,)
+    watch = replace(watch, failures=watch.failures + 1)
+    if watch.failures < budget.FAILED_IN_A_ROW:
+        return watch, (event,)
+    watch, opened = budget.opened(watch, name, at, f"{watch.failures} restarts did not bring it back")
+    return watch, (event, *opened)

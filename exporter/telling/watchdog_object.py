@@ -1,0 +1,66 @@
+"""What the watchdog knows of a daemon, as an object for a program."""
+
+from typing import Any
+
+from exporter.model.diagnosis import Diagnosis
+from exporter.model.watch import Acting, Mode, Quarantine, Watch
+from exporter.parse.printable import printable
+
+
+def watchdog_object(watch: Watch | None, mode: Mode | None) -> dict[str, Any] | None:
+    """All that is told of it. Times are seconds since the epoch; None where nobody watches the daemon."""
+    if watch is None:
+        return None
+    return {
+        "mode": mode,
+        "state": watch.state,
+        "diagnosis": _diagnosis(watch.diagnosis),
+        "acting": _acting(watch.acting),
+        "restarts": list(watch.restarts),
+        "failures": watch.failures,
+        "last_restart_at": watch.last_restart_at,
+        "not_before": watch.not_before,
+        "circuit_opened_at": watch.opened_at,
+        "quarantine": _quarantine(watch.quarantine),
+        "stopped_at": watch.stopped_at,
+        "counts": [
+            {"action": each.kind, "reason": printable(each.reason), "result": each.result, "count": each.count}
+            for each in watch.tallies
+        ],
+        "said": None if watch.said is None else printable(watch.said),
+    }
+
+
+def _diagnosis(found: Diagnosis | None) -> dict[str, Any] | None:
+    if found is None:
+        return None
+    return {
+        "condition": found.condition,
+        "since": found.since,
+        "witnesses": [printable(each) for each in found.witnesses],
+        "culprit": None if found.culprit is None else found.culprit.pid,
+        "server": found.server,
+        "incident": found.incident,
+    }
+
+
+def _acting(acting: Acting | None) -> dict[str, Any] | None:
+    if acting is None:
+        return None
+    return {
+        "action": acting.kind,
+        "reason": printable(acting.reason),
+        "began_at": acting.began_at,
+        "done_at": acting.done_at,
+    }
+
+
+def _quarantine(quarantine: Quarantine | None) -> dict[str, Any] | None:
+    if quarantine is None:
+        return None
+    return {
+        "at": quarantine.at,
+        "xid": quarantine.xid,
+        "gpu": printable(quarantine.gpu),
+        "action": printable(quarantine.action),
+    }

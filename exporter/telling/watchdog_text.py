@@ -1,0 +1,170 @@
+"""What the watchdog says, in words, for a person: what is the matter, who tells so, and what is done about it."""
+
+from collections.abc import Iterable, Sequence
+from shlex import quote
+
+from exporter.core.watchdog.orders import Orders
+from exporter.model.action import ActionKind
+from exporter.model.daemon import Daemon
+from exporter.model.diagnosis import Condition, Diagnosis
+from exporter.model.identity import ProcessIdentity
+from exporter.model.node import Node
+from exporter.model.watch import Acting, Mode, Watch, WatchState
+from exporter.parse.printable import printable
+from exporter.telling.moment import lasting
+from exporter.telling.short import pid_text, short_gpu, short_name
+from exporter.view import View
+
+MOST_WITNESSES = 8
+MOST_BRIEF = 4
+"""So many daemons are named in one line."""
+
+_NOTHING_THE_MATTER = (Condition.WELL, Condition.STARTING, Condition.UNKNOWN)
+
+_CONDITIONS = {
+    Condition.WELL: "well",
+    Condition.STARTING: "starting",
+    Condition.UNKNOWN: "not known",
+    Condition.CRASHED: "crashed",
+    Condition.STOPPED: "stopped by an operator",
+    Condition.NEVER_SEEN: "never seen",
+    Condition.UNRESPONSIVE: "hangs",
+    Condition.SUSPENDED: "stopped by a signal",
+    Condition.STUCK_IN_DRIVER: "stuck in the driver",
+    Condition.SERVER_SUSPENDED: "a server was stopped by a signal",
+    Condition.HELD: "held by an open session",
+    Condition.FAULT: "a server is in FAULT",
+    Condition.CRASH_LOOP: "its servers exit before they are ready",
+}
+
+_ACTIONS = {
+    ActionKind.RESTART: "restarts it",
+    ActionKind.END_SERVER: "ends a server that hangs",
+    ActionKind.TERMINATE_CLIENTS: "terminates the clients that hold up recovery",
+    ActionKind.KILL_CLIENTS: "kills the clients that hold up recovery",
+    ActionKind.SHUT_DOWN_SERVER: "shuts down the server that is in FAULT",
+    ActionKind.SET_LIMITS: "sets its limits",
+}
+
+
+def modes(node: Node, orders: Orders) -> str:
+    """Whether the watchdog acts, in two words; where not for all that it watches alike, for how many."""
+    watched = [daemon for daemon in View(node).daemons() if daemon.expected]
+    acting = sum(orders.mode_of(daemon) is Mode.ACT for daemon in watched)
+    if 0 < acting < len(watched):
+        return f"watchdog acts for {acting} of {len(watched)}"
+    return "watchdog acts" if (acting if watched else orders.mode is Mode.ACT) else "watchdog observes"
+
+
+def briefly(node: Node) -> Sequence[str]:
+    """The plights of the daemons, each in a few words; of too many, how many more they are."""
+    told = [each for each in (_brief(node, daemon) for daemon in View(node).daemons()) if each is not None]
+    more = [f"{len(told) - MOST_BRIEF} more daemons are not well"] if len(told) > MOST_BRIEF else []
+    return [*told[:MOST_BRIEF], *more]
+
+
+def _brief(node: Node, daemon: Daemon) -> str | None:
+    """None where there is none, or where its fault is told anyhow."""
+    watch = node.watches.get(daemon.name)
+    if watch is None:
+        return None
+    found = None if watch.diagnosis is None else watch.diagnosis.condition
+    told = [] if found in (None, *_NOTHING_THE_MATTER, Condition.FAULT) else [_CONDITIONS[found]]
+    if watch.restarts and (told or watch.state is not WatchState.IDLE):
+        told.append(f"restarted {_times(len(watch.restarts))}")
+    told += [each for each in (_at_a_word(watch),) if each]
+    return f"{short_name(daemon.name)}: {', '.join(told)}" if told else None
+
+
+def lines(node: Node) -> Iterable[str]:
+    """Of each daemon that is not well, or that something is done or not done for: all that is known, line by line."""
+    for daemon in View(node).daemons():
+        watch = node.watches.get(daemon.name)
+        if watch is not None:
+            yield from _of(node, daemon, watch)
+
+
+def _of(node: Node, daemon: Daemon, watch: Watch) -> Iterable[str]:
+    found, doing = watch.diagnosis, _doing(node, daemon, watch)
+    well = found is None or found.condition in _NOTHING_THE_MATTER
+    if well and doing is None:
+        return
+    yield f"{printable(daemon.name)}: {_told(found, node.at)}"
+    if found is not None and found.culprit is not None:
+        yield f"  named: {_process(node, found.culprit)}"
+    says = doing if doing is not None or watch.said is None else printable(watch.said)
+    if says is not None:
+        yield f"  watchdog: {says}"
+
+
+def _told(found: Diagnosis | None, now: float) -> str:
+    if found is None:
+        return _CONDITIONS[Condition.UNKNOWN]
+    since = "" if found.condition in _NOTHING_THE_MATTER else f" for {lasting(now - found.since)}"
+    witnesses = "; ".join(printable(each) for each in found.witnesses[:MOST_WITNESSES])
+    return f"{_CONDITIONS[found.condition]}{since}" + (f": {witnesses}" if witnesses else "")
+
+
+def _process(node: Node, identity: ProcessIdentity) -> str:
+    """The PID may be somebody else's by now, who must not be named for it."""
+    process = node.processes.get(identity.pid)
+    if process is None or process.start_ticks != identity.start_ticks:
+        return pid_text(identity.pid)
+    names = [short_name(name) for name in (process.command, process.user) if name]
+    return f"{pid_text(identity.pid)} ({' of '.join(names)})" if names else pid_text(identity.pid)
+
+
+def _doing(node: Node, daemon: Daemon, watch: Watch) -> str | None:
+    """What the watchdog is at; None where that is nothing."""
+    resume = f"`cuda-mps-exporter resume {quote(printable(daemon.name))}`"
+    match watch.state:
+        case WatchState.IDLE:
+            return None
+        case WatchState.ACTING:
+            return "acts" if watch.acting is None else _acting(watch.acting, node.at)
+        case WatchState.BACKOFF:
+            tried = f"restarted {_times(len(watch.restarts))}, in vain"
+            return tried if watch.not_before is None else f"{tried}; {_next(watch.not_before - node.at)}"
+        case WatchState.DEFERRED_TO_SYSTEMD:
+            return "leaves the restart to systemd, whose unit has a Restart= that applies"
+        case WatchState.CIRCUIT_OPEN:
+            since = "" if watch.opened_at is None else f" for {lasting(node.at - watch.opened_at)}"
+            return f"its circuit is open{since}: it is not restarted until {resume}"
+        case WatchState.QUARANTINED:
+            return f"{_quarantined(watch)}: it is not restarted until {resume}"
+
+
+def _acting(acting: Acting, now: float) -> str:
+    what = f"{_ACTIONS[acting.kind]} ({printable(acting.reason)})"
+    if acting.done_at is None:
+        return f"{what}, for {lasting(now - acting.began_at)} now"
+    return f"{what}: done, and waits for {lasting(now - acting.done_at)} now to see that it helps"
+
+
+def _next(seconds: float) -> str:
+    return "again at once" if seconds <= 0 else f"again in {lasting(seconds)} at the earliest"
+
+
+def _quarantined(watch: Watch) -> str:
+    if watch.quarantine is None:
+        return "a GPU is quarantined"
+    gpu, xid, action = short_gpu(watch.quarantine.gpu), watch.quarantine.xid, printable(watch.quarantine.action)
+    return f"{gpu} is quarantined, since Xid {xid} asks for {action}"
+
+
+def _at_a_word(watch: Watch) -> str | None:
+    match watch.state:
+        case WatchState.IDLE:
+            return None
+        case WatchState.CIRCUIT_OPEN:
+            return "circuit open"
+        case WatchState.BACKOFF:
+            return "waiting to restart it"
+        case WatchState.DEFERRED_TO_SYSTEMD:
+            return "left to systemd"
+        case WatchState.ACTING | WatchState.QUARANTINED:
+            return watch.state.value
+
+
+def _times(count: int) -> str:
+    return "1 time" if count == 1 else f"{count} times"

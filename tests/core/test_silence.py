@@ -1,0 +1,198 @@
+"""A daemon that does not answer hangs where a second witness says so; one slow answer, or two, are no diagnosis."""
+
+import pytest
+
+from exporter.core import agenda
+from exporter.core.agenda import Rhythm
+from exporter.core.fold import fold
+from exporter.model.daemon import DaemonState
+from exporter.model.event import EventName
+from exporter.model.node import Node
+from exporter.model.observation import LogFile, Observation
+from exporter.model.replace import replace
+from tests.builders import (
+    AT,
+    CLIENT,
+    CONTROL,
+    DAEMON,
+    SERVER,
+    at_work,
+    clients,
+    control_log,
+    daemon_process,
+    exited,
+    no_daemon,
+    process,
+    refusal,
+    server_log,
+    servers,
+    silence,
+    socket,
+    standing,
+    status,
+    told,
+)
+
+SILENT = (silence(at=AT + 10), silence(at=AT + 20))
+"""Two commands that got no answer; each took five seconds."""
+
+UNLOGGED = told(servers(SERVER), status("ACTIVE"), clients(CLIENT), daemon_process(), process(SERVER, uid=0)).node
+"""A daemon at work, since AT, whose process is known and whose log is not read."""
+
+LOGGED = told(*at_work(CLIENT), daemon_process(), process(SERVER, uid=0)).node
+"""One whose log is followed."""
+
+
+def state(*seen: Observation, start: Node = UNLOGGED) -> DaemonState | None:
+    return told(*seen, start=start).daemon.state
+
+
+def late(number: int) -> tuple[Observation, ...]:
+    """So many commands without an answer, ten seconds apart."""
+    return tuple(silence(at=AT + 10 * each) for each in range(1, number + 1))
+
+
+# -- who else may tell -------------------------------------------------------------------------------------------------
+
+
+def test_two_silences_alone_are_no_diagnosis() -> None:
+    assert state(*SILENT, standing("S")) is DaemonState.UP
+
+
+@pytest.mark.parametrize("letter", ["T", "t", "D"])
+def test_its_process_is_stopped_or_cannot_be_woken(letter: str) -> None:
+    assert state(standing(letter, at=AT + 4), *SILENT) is DaemonState.UNRESPONSIVE
+
+
+@pytest.mark.parametrize("letter", ["T", "t", "D"])
+def test_or_one_of_its_servers_is(letter: str) -> None:
+    """The daemon waits for that one's answer (measured, R580)."""
+    assert state(standing(letter, SERVER, at=AT + 4), *SILENT) is DaemonState.UNRESPONSIVE
+
+
+@pytest.mark.parametrize("letter", ["S", "R", "I"])
+def test_one_that_sleeps_or_runs_says_nothing(letter: str) -> None:
+    assert state(standing(letter, at=AT + 4), standing(letter, SERVER, at=AT + 4), *SILENT) is DaemonState.UP
+
+
+def test_one_that_sleeps_for_a_moment_says_nothing_of_the_whole_silence() -> None:
+    """It must have been so when the last command was given."""
+    assert state(*SILENT, standing("D", at=AT + 20)) is DaemonState.UP
+
+
+def test_another_process_with_its_pid_says_nothing() -> None:
+    for pid in (CONTROL, SERVER):
+        assert state(standing("T", pid, at=AT + 4, ticks=7), *SILENT) is DaemonState.UP
+
+
+def test_nobody_listens_though_it_lives() -> None:
+    assert state(*SILENT, socket(False, at=AT + 21)) is DaemonState.UNRESPONSIVE
+
+
+@pytest.mark.parametrize("listening", [True, None])
+def test_whoever_listens_or_cannot_be_seen_says_nothing(listening: bool | None) -> None:
+    assert state(*SILENT, socket(listening, at=AT + 21)) is DaemonState.UP
+
+
+def test_its_log_has_no_line_since_the_last_command_was_given() -> None:
+    """A daemon that is stopped does not even write that somebody connects."""
+    assert state(*SILENT, start=LOGGED) is DaemonState.UNRESPONSIVE
+
+
+def test_a_log_that_goes_on_says_that_it_lives() -> None:
+    """However often it does not answer: it is busy."""
+    lines = [line for second in range(8) for line in control_log("NEW UI", at=AT + 10 * second + 6)]
+    seen = sorted([*lines, *late(7)], key=lambda each: each.at)
+    assert state(*seen, start=LOGGED) is DaemonState.UP
+
+
+def test_the_lines_of_its_servers_do_not() -> None:
+    """In the foreground they write into the same file."""
+    lines = (replace(line, file="stdout") for line in server_log("Server has started", at=AT + 18))
+    assert state(silence(at=AT + 10), *lines, silence(at=AT + 20), start=LOGGED) is DaemonState.UNRESPONSIVE
+
+
+def test_a_log_that_can_no_longer_be_read_says_nothing() -> None:
+    lost = LogFile(at=AT + 1, daemon=DAEMON, file="control.log", problem="Permission denied")
+    assert state(lost, *SILENT, start=LOGGED) is DaemonState.UP
+
+
+def test_where_nobody_else_could_tell_five_silences_in_half_a_minute_do() -> None:
+    assert state(*late(4)) is DaemonState.UP
+    assert state(*late(5)) is DaemonState.UNRESPONSIVE
+    assert state(*(silence(at=AT + 10 + each) for each in range(9))) is DaemonState.UP
+
+
+def test_one_silence_is_none_whoever_else_tells() -> None:
+    assert state(standing("T", at=AT + 4), silence(at=AT + 10), socket(False, at=AT + 19)) is DaemonState.UP
+
+
+def test_a_witness_that_comes_last_tells_too() -> None:
+    assert told(*SILENT, socket(False, at=AT + 21), start=UNLOGGED).names() == [EventName.DAEMON_UNRESPONSIVE]
+
+
+def test_an_answer_or_a_refusal_between_begins_anew() -> None:
+    stopped = standing("T", at=AT + 4)
+    for answer in (servers(SERVER, at=AT + 12), refusal(at=AT + 12)):
+        assert state(stopped, silence(at=AT + 10), answer, silence(at=AT + 20)) is DaemonState.UP
+
+
+def test_an_answer_takes_all_back() -> None:
+    daemon = told(*SILENT, socket(False, at=AT + 21), servers(SERVER, at=AT + 22), start=UNLOGGED).daemon
+    assert daemon.state is DaemonState.UP
+    assert (daemon.unanswered, daemon.unanswered_since, daemon.listening) == (0, None, None)
+
+
+def test_a_pid_file_that_was_removed_is_no_silence() -> None:
+    """NVIDIA's program does not even try to connect then; the daemon serves its clients on."""
+    lost = [no_daemon(at=AT + 10 * each) for each in range(1, 8)]
+    assert state(*lost, start=LOGGED) is DaemonState.UP
+
+
+# -- how soon ----------------------------------------------------------------------------------------------------------
+
+
+def seconds_to_unresponsive(start: Node) -> float:
+    """How long it takes, where the process is seen to be stopped half a second later."""
+    present, _ = fold(replace(start, at=AT + 100), standing("T", at=AT + 100.5))
+    at = AT + 100.5
+    while present.daemons[DAEMON].state is not DaemonState.UNRESPONSIVE:
+        if agenda.commands(replace(present, at=at), DAEMON, Rhythm()):
+            at += 5
+            present, _ = fold(present, silence(at=at))
+        else:
+            at += 0.5
+        assert at < AT + 200
+    return at - (AT + 100)
+
+
+@pytest.mark.parametrize("start", [UNLOGGED, LOGGED], ids=("without its log", "with its log"))
+def test_a_stopped_daemon_is_unresponsive_within_15_seconds(start: Node) -> None:
+    assert seconds_to_unresponsive(told(servers(SERVER, at=AT + 99), start=start).node) <= 15
+
+
+def test_one_that_goes_on_and_answers_is_not_asked_at_once_any_more() -> None:
+    went_on = told(standing("T", at=AT + 5), standing("S", at=AT + 12), servers(SERVER, at=AT + 13), start=LOGGED).node
+    assert "get_server_list" not in agenda.commands(replace(went_on, at=AT + 20), DAEMON, Rhythm())
+
+
+# -- how processes stand -----------------------------------------------------------------------------------------------
+
+
+def test_since_when_is_since_it_was_first_seen_so() -> None:
+    """A source that begins anew tells again."""
+    node = told(standing("T", at=AT + 5), standing("T", at=AT + 9), start=UNLOGGED).node
+    assert node.states[CONTROL].at == AT + 5
+    again = told(standing("S", at=AT + 10), standing("T", at=AT + 11), start=node).node
+    assert again.states[CONTROL].at == AT + 11
+
+
+def test_another_process_begins_anew() -> None:
+    node = told(standing("T", at=AT + 5), standing("T", at=AT + 9, ticks=7), start=UNLOGGED).node
+    assert node.states[CONTROL].at == AT + 9
+
+
+def test_it_is_forgotten_with_the_process() -> None:
+    start = told(process(CONTROL, uid=0), standing("S"), standing("S", SERVER), start=UNLOGGED).node
+    assert told(exited(SERVER, at=AT + 5), start=start).node.states.keys() == {CONTROL}
+    assert told(exited(SERVER, at=AT + 5, ticks=7), start=start).node.states.keys() == {CONTROL, SERVER}

@@ -1,0 +1,1 @@
+"""The watchdog's mind: what it finds, and what it decides."""

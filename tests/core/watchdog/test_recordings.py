@@ -1,0 +1,76 @@
+"""Every recording of real life, watched over by a watchdog that acts: it restarts what died, and nothing else."""
+
+import io
+from collections.abc import Iterator
+
+import pytest
+
+from exporter.core.fold import fold
+from exporter.core.watchdog.judge import judge
+from exporter.core.watchdog.orders import FaultRemedy, Mandate, Orders, Rules
+from exporter.model.action import Action, ActionDone, ActionKind
+from exporter.model.event import Event, EventName
+from exporter.model.watch import Mode
+from exporter.recording import Recording
+from tests.builders import RECORDINGS, Recorded, look
+
+DIED = {"control_killed", "control_in_foreground", "limits_from_environment"}
+"""In these the control daemon is ended by a signal, and nobody had told it to go."""
+
+COMMAND = ("nvidia-cuda-mps-control", "-d")
+
+every_recording = pytest.mark.parametrize("recorded", RECORDINGS, ids=repr)
+
+
+def watched(recorded: Recorded, rules: Rules, mode: Mode = Mode.ACT) -> Iterator[Action | Event]:
+    """What is decided and told, where whoever should act only says that it has; some ended as their daemon did."""
+    node = Recording(io.StringIO(recorded.text)).header.node()
+    orders = Orders(mode=mode, rules=rules, mandates={name: Mandate(command=COMMAND) for name in node.daemons})
+    for seen in (*recorded.observations, look("log", at=recorded.observations[-1].at + 2)):
+        node, _ = fold(node, seen)
+        node, events, actions = judge(node, orders, at=seen.at, chance=0.5)
+        yield from events
+        for action in actions:
+            yield action
+            done = ActionDone(at=seen.at, daemon=action.daemon, kind=action.kind, reason=action.reason, seconds=0.1)
+            node, _ = fold(node, done)
+
+
+def harsh(told: list[Action | Event]) -> list[tuple[ActionKind, str]]:
+    """What ends or starts something."""
+    actions = [each for each in told if isinstance(each, Action)]
+    return [(each.kind, each.reason) for each in actions if each.kind is not ActionKind.SET_LIMITS]
+
+
+@every_recording
+def test_what_died_is_restarted_once_and_nothing_else_is_done(recorded: Recorded) -> None:
+    expected = [(ActionKind.RESTART, "crashed")] if recorded.name in DIED else []
+    assert harsh(list(watched(recorded, Rules()))) == expected
+
+
+@every_recording
+def test_nor_where_it_may_go_to_the_daemon_against_a_fault(recorded: Recorded) -> None:
+    """Those that were recorded ended by themselves, or had not lasted."""
+    expected = [(ActionKind.RESTART, "crashed")] if recorded.name in DIED else []
+    rules = Rules(fault_remedy=FaultRemedy.RESTART_DAEMON, end_hung_servers=True)
+    assert harsh(list(watched(recorded, rules))) == expected
+
+
+@every_recording
+def test_who_only_observes_says_it_once(recorded: Recorded) -> None:
+    told = list(watched(recorded, Rules(), Mode.OBSERVE))
+    assert not [each for each in told if isinstance(each, Action)]
+    would = [each for each in told if isinstance(each, Event) and each.event is EventName.WATCHDOG_WOULD_ACT]
+    assert [each.reason for each in would] == (["crashed"] if recorded.name in DIED else [])
+
+
+def test_a_restart_that_brought_it_back_is_told_as_one() -> None:
+    (killed,) = (each for each in RECORDINGS if each.name == "control_killed")
+    events = [each for each in watched(killed, Rules()) if isinstance(each, Event)]
+    assert [(each.event.value, each.state or each.result) for each in events] == [
+        ("daemon_diagnosed", "crashed"),
+        ("watchdog_acts", None),
+        ("daemon_diagnosed", "starting"),
+        ("watchdog_acted", "succeeded"),
+    ]
+    assert events[0].witnesses == ("nvidia-cuda-mps-control finds no daemon", "its log ends without a quit")

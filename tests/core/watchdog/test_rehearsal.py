@@ -1,0 +1,111 @@
+"""What the watchdog would have done in a recording: told among the rest, and changing nothing of it."""
+
+import json
+from collections.abc import Iterable
+
+import pytest
+
+from exporter.cli import main
+from exporter.core.fold import fold
+from exporter.core.watchdog import rehearsal
+from exporter.core.watchdog.judge import Judged
+from exporter.core.watchdog.orders import Mandate, Orders, Rules
+from exporter.core.watchdog.rehearsal import ACTION_SECONDS, START, orders_for, rehearse
+from exporter.model.action import Action, ActionDone, ActionKind, RunCommand
+from exporter.model.event import Event, EventName
+from exporter.model.node import Node
+from exporter.model.observation import Observation
+from exporter.model.watch import Mode
+from exporter.recording import Header, RecordedDaemon
+from tests.builders import AT, DAEMON, Recorded, node, scenario, servers
+
+KILLED = scenario("control_killed")
+
+
+class Judge:
+    """Acts at its first judgement from a moment on, and remembers when it was asked."""
+
+    def __init__(self, acts_at: float = AT) -> None:
+        self.acts_at = acts_at
+        self.asked: list[tuple[float, float]] = []
+        self.acted = False
+
+    def __call__(self, node: Node, orders: Orders, *, at: float, chance: float) -> Judged:
+        """It tells of what it does, once."""
+        self.asked.append((at, chance))
+        if self.acted or at < self.acts_at:
+            return node, (), ()
+        self.acted = True
+        steps = (RunCommand(arguments=orders.mandates[DAEMON].command),)
+        action = Action(daemon=DAEMON, kind=ActionKind.RESTART, reason="crashed", steps=steps)
+        return node, (Event(at=at, event=EventName.WATCHDOG_ACTS, daemon=DAEMON, action=action.kind),), (action,)
+
+
+@pytest.fixture
+def folded(monkeypatch: pytest.MonkeyPatch) -> list[Observation]:
+    """What was taken in."""
+    taken: list[Observation] = []
+    monkeypatch.setattr(rehearsal, "fold", lambda node, seen: (taken.append(seen), fold(node, seen))[1])
+    return taken
+
+
+def judged_by(judge: Judge, monkeypatch: pytest.MonkeyPatch, *seen: Observation) -> list[Event]:
+    monkeypatch.setattr(rehearsal, "judge", judge)
+    orders = orders_for(node(), Mode.ACT, Rules())
+    return [event for _, events in rehearse(node(), seen, orders) for event in events]
+
+
+def test_it_is_asked_after_each_observation_and_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    judge = Judge(acts_at=AT + 99)
+    judged_by(judge, monkeypatch, servers(at=AT), servers(at=AT + 1))
+    assert judge.asked == [(AT, 0.5), (AT + 1, 0.5), (AT + 1, 0.5)]
+
+
+def test_what_it_tells_stands_among_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = judged_by(Judge(), monkeypatch, servers(at=AT), servers(513, at=AT + 1))
+    assert [each.event for each in told] == [EventName.DAEMON_UP, EventName.WATCHDOG_ACTS, EventName.SERVER_STARTED]
+
+
+def test_an_action_is_done_a_moment_later(monkeypatch: pytest.MonkeyPatch, folded: list[Observation]) -> None:
+    at_once, then = servers(at=AT + ACTION_SECONDS / 2), servers(at=AT + 5)
+    judged_by(Judge(), monkeypatch, servers(), at_once, then)
+    done = ActionDone(
+        at=AT + ACTION_SECONDS, daemon=DAEMON, kind=ActionKind.RESTART, reason="crashed", seconds=ACTION_SECONDS
+    )
+    assert folded == [servers(), at_once, done, then]
+
+
+def test_a_daemon_without_a_unit_has_a_command_that_starts_it() -> None:
+    by_unit = RecordedDaemon(name="a", pipe_directory="/a", log_directory="/a", unit="a.service")
+    by_hand = RecordedDaemon(name="b", pipe_directory="/b", log_directory="/b")
+    recorded = Header(daemons=(by_unit, by_hand)).node()
+    orders = orders_for(recorded, Mode.OBSERVE, Rules(restarts=2))
+    assert orders == Orders(rules=Rules(restarts=2), mandates={"a": Mandate(), "b": Mandate(command=START)})
+    assert orders.mandate_of(recorded.daemons["a"]).unit == "a.service"
+
+
+# -- the command ------------------------------------------------------------------------------------------------------
+
+OF_THE_WATCHDOG = ("daemon_diagnosed", "watchdog_", "circuit_", "daemon_quarantined", "daemon_released", "limits_")
+
+
+def replayed(recorded: Recorded, capsys: pytest.CaptureFixture[str], *flags: str) -> list[str]:
+    assert main(["replay", *flags, str(recorded.path)]) == 0
+    return capsys.readouterr().out.splitlines()
+
+
+def of_the_rest(lines: Iterable[str]) -> list[str]:
+    return [line for line in lines if not json.loads(line)["event"].startswith(OF_THE_WATCHDOG)]
+
+
+@pytest.mark.parametrize("recorded", [KILLED, scenario("quit_with_clients")], ids=repr)
+@pytest.mark.parametrize("mode", Mode)
+def test_what_happened_is_told_as_without_it(recorded: Recorded, mode: str, capsys: pytest.CaptureFixture[str]) -> None:
+    rehearsed = replayed(recorded, capsys, "--events", "--watchdog", mode)
+    plainly = replayed(recorded, capsys, "--events")
+    assert of_the_rest(rehearsed) == of_the_rest(plainly) == plainly
+
+
+def test_the_metrics_have_its_families_only_where_it_watched(capsys: pytest.CaptureFixture[str]) -> None:
+    assert any("cuda_mps_watchdog_mode" in line for line in replayed(KILLED, capsys, "--metrics", "--watchdog=act"))
+    assert not any("cuda_mps_watchdog" in line for line in replayed(KILLED, capsys, "--metrics"))

@@ -1,0 +1,233 @@
+"""What the watchdog says to a person: what is the matter, who tells so, what is done, and who must do what."""
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from exporter.core.watchdog.orders import Mandate, Orders
+from exporter.model.action import ActionKind, ActionResult
+from exporter.model.diagnosis import Condition, Diagnosis
+from exporter.model.identity import ProcessIdentity
+from exporter.model.node import Node
+from exporter.model.watch import Acting, Mode, Quarantine, Tally, WatchState
+from exporter.telling import status
+from exporter.telling.status_object import node_object
+from exporter.telling.watchdog_text import MOST_BRIEF, lines
+from tests.builders import (
+    AT,
+    CRASHED,
+    DAEMON,
+    GPU,
+    SERVER,
+    at_work,
+    backing_off,
+    circuit_open,
+    daemon_dead,
+    faulted,
+    held_up,
+    idle,
+    node,
+    suspended,
+    three_clients,
+    told,
+    watched,
+)
+
+ACTING = Orders(mode=Mode.ACT)
+HEAD = f"{DAEMON}: crashed for 10 s: process 441 is gone; nvidia-cuda-mps-control finds no daemon"
+
+
+def said(present: Node) -> list[str]:
+    return list(lines(present))
+
+
+def crashed(**known: Any) -> Node:
+    """A daemon is dead, and the watchdog knows this besides."""
+    return watched(daemon_dead(), **{"diagnosis": CRASHED, **known})
+
+
+def diagnosed(condition: Condition, **known: Any) -> Node:
+    return watched(three_clients(), diagnosis=Diagnosis(condition=condition, since=AT, **known))
+
+
+# -- below the table, for whoever asks --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("condition", [Condition.WELL, Condition.STARTING, Condition.UNKNOWN])
+def test_where_nothing_is_the_matter_nothing_is_said(condition: Condition) -> None:
+    """And nothing where nobody watches."""
+    assert said(diagnosed(condition)) == said(three_clients()) == []
+    assert status.table(diagnosed(condition)) == status.table(three_clients())
+
+
+def test_what_is_the_matter_is_told_with_its_witnesses() -> None:
+    assert said(crashed()) == [HEAD]
+    assert HEAD in status.table(crashed()).splitlines()
+
+
+def test_each_condition_has_words_of_its_own() -> None:
+    found = [Diagnosis(condition=each, since=AT) for each in Condition]
+    told = {said(watched(idle(), state=WatchState.CIRCUIT_OPEN, diagnosis=each))[0] for each in found}
+    assert len(told) == len(Condition)
+
+
+def test_the_process_that_is_to_blame_is_named() -> None:
+    assert said(suspended())[1] == f"  named: PID {SERVER} (nvidia-cuda-mps-server of root)"
+
+
+@pytest.mark.parametrize("pid", [SERVER, 4711])
+def test_whoever_has_its_pid_by_now_is_not(pid: int) -> None:
+    culprit = ProcessIdentity(pid=pid, start_ticks=1)
+    assert said(diagnosed(Condition.HELD, culprit=culprit))[1] == f"  named: PID {pid}"
+
+
+def test_what_is_waited_for_is_told_with_when() -> None:
+    waits = "  watchdog: restarted 1 time, in vain; again in 5.0 s at the earliest"
+    assert said(backing_off()) == [HEAD, waits]
+    due = replace(backing_off(), at=AT + 21)
+    assert said(due)[1].endswith("again at once")
+
+
+def test_an_open_circuit_is_told_with_the_command_that_closes_it() -> None:
+    closes = f"`cuda-mps-exporter resume {DAEMON}`"
+    assert said(circuit_open())[1] == f"  watchdog: its circuit is open for 9.0 s: it is not restarted until {closes}"
+
+
+def test_it_is_told_though_the_daemon_is_well() -> None:
+    """Else nobody would know that the next crash will not be mended."""
+    well = Diagnosis(condition=Condition.WELL, since=AT)
+    headline, circuit = said(watched(idle(), state=WatchState.CIRCUIT_OPEN, diagnosis=well))
+    assert (headline, "circuit is open" in circuit) == (f"{DAEMON}: well", True)
+
+
+def test_a_quarantine_is_told_with_its_reason() -> None:
+    quarantine = Quarantine(at=AT, xid=79, gpu=GPU, action="RESTART_BM")
+    told = said(crashed(state=WatchState.QUARANTINED, quarantine=quarantine))[1]
+    assert told.startswith("  watchdog: GPU-1efa3f60 is quarantined, since Xid 79 asks for RESTART_BM: it is not")
+
+
+def test_what_is_under_way_is_told_and_what_is_yet_to_be_seen() -> None:
+    acting = Acting(kind=ActionKind.RESTART, reason="crashed", began_at=AT + 14)
+    under_way = crashed(state=WatchState.ACTING, acting=acting)
+    assert said(under_way)[1] == "  watchdog: restarts it (crashed), for 1.0 s now"
+    done = crashed(state=WatchState.ACTING, acting=replace(acting, done_at=AT + 14.5))
+    assert said(done)[1].startswith("  watchdog: restarts it (crashed): done, and waits for 0.5 s now")
+
+
+def test_whose_the_restart_is_is_told() -> None:
+    assert "to systemd" in said(crashed(state=WatchState.DEFERRED_TO_SYSTEMD))[1]
+
+
+def test_where_it_is_at_nothing_it_says_what_it_said_last() -> None:
+    assert said(crashed(said="would restart: crashed")) == [HEAD, "  watchdog: would restart: crashed"]
+    assert said(replace(circuit_open(), watches=crashed(said="once").watches)) == [HEAD, "  watchdog: once"]
+    assert len(said(crashed(state=WatchState.BACKOFF, said="it has to wait"))) == 2, "and nothing twice"
+
+
+def test_whatever_somebody_calls_himself_keeps_to_its_line() -> None:
+    hostile = "a\n\x1b[2J\N{RIGHT-TO-LEFT OVERRIDE}'$(reboot)`"
+    present = told(*at_work(daemon=hostile), start=node(hostile)).node
+    found = replace(CRASHED, witnesses=(hostile,))
+    known = replace(circuit_open().watches[DAEMON], diagnosis=found, said=hostile)
+    for each in said(replace(present, watches={hostile: known})):
+        assert each.isprintable()
+    assert "resume 'a" in "".join(said(replace(present, watches={hostile: known}))), "quoted for a shell"
+
+
+# -- on one line, for the service manager -----------------------------------------------------------------------------
+
+
+def line(present: Node, orders: Orders | None = ACTING) -> str:
+    return status.line(present, orders)
+
+
+def test_where_there_is_no_watchdog_it_is_as_ever() -> None:
+    assert line(idle(), None) == "1 of 1 daemons up, 0 clients"
+
+
+def test_it_begins_with_what_the_watchdog_may_do() -> None:
+    assert line(idle()) == "watchdog acts; 1 of 1 daemons up, 0 clients"
+    assert line(idle(), Orders()).startswith("watchdog observes; ")
+    assert line(Node()).startswith("watchdog acts; 0 of 0 ")
+
+
+def test_where_it_may_not_act_for_all_it_is_told_for_how_many() -> None:
+    two = told(start=node(DAEMON, "/run/other")).node
+    mixed = Orders(mode=Mode.ACT, mandates={DAEMON: Mandate(mode=Mode.OBSERVE)})
+    assert line(two, mixed).startswith("watchdog acts for 1 of 2; ")
+
+
+def test_a_daemons_plight_is_told_in_a_few_words() -> None:
+    assert line(circuit_open()) == (
+        f"watchdog acts; 0 of 1 daemons up, 0 clients; {DAEMON}: crashed, restarted 4 times, circuit open"
+    )
+    assert line(crashed()).endswith(f"{DAEMON}: crashed")
+
+
+def test_a_fault_is_told_once() -> None:
+    known = Diagnosis(condition=Condition.FAULT, since=AT)
+    assert line(replace(held_up(), watches=watched(idle(), diagnosis=known).watches)).count("FAULT") == 1
+
+
+def test_of_many_some_are_named() -> None:
+    names = [f"/run/{number}" for number in range(MOST_BRIEF + 2)]
+    present = replace(node(*names), watches={name: crashed().watches[DAEMON] for name in names})
+    assert line(present).endswith("/run/3: crashed; 2 more daemons are not well")
+
+
+# -- as an object, for a program --------------------------------------------------------------------------------------
+
+
+def object_of(present: Node, orders: Orders | None = ACTING) -> Any:
+    (daemon,) = json.loads(json.dumps(node_object(present, orders)["daemons"]))
+    return daemon["watchdog"]
+
+
+def test_where_nobody_watches_there_is_none() -> None:
+    assert object_of(idle()) is None
+
+
+def test_all_that_is_known_is_there() -> None:
+    assert object_of(backing_off()) == {
+        "mode": "act",
+        "state": "backoff",
+        "diagnosis": {
+            "condition": "crashed",
+            "since": AT + 5,
+            "witnesses": list(CRASHED.witnesses),
+            "culprit": None,
+            "server": None,
+            "incident": None,
+        },
+        "acting": None,
+        "restarts": [AT + 5],
+        "failures": 1,
+        "last_restart_at": AT + 5,
+        "not_before": AT + 20,
+        "circuit_opened_at": None,
+        "quarantine": None,
+        "stopped_at": None,
+        "counts": [{"action": "restart", "reason": "crashed", "result": "failed", "count": 1}],
+        "said": None,
+    }
+
+
+def test_what_is_named_and_under_way_is_there() -> None:
+    acting = Acting(kind=ActionKind.KILL_CLIENTS, reason="fault", began_at=AT)
+    quarantine = Quarantine(at=AT, xid=79, gpu=GPU, action="RESTART_BM")
+    found = object_of(watched(faulted(), diagnosis=CRASHED, acting=acting, quarantine=quarantine))
+    assert found["acting"] == {"action": "kill_clients", "reason": "fault", "began_at": AT, "done_at": None}
+    assert found["quarantine"] == {"at": AT, "xid": 79, "gpu": GPU, "action": "RESTART_BM"}
+    assert object_of(suspended())["diagnosis"]["culprit"] == SERVER
+
+
+def test_who_has_no_orders_knows_no_mode() -> None:
+    assert object_of(backing_off(), None)["mode"] is None
+
+
+def test_counts_are_those_of_the_metrics() -> None:
+    tallies = (Tally(kind=ActionKind.SET_LIMITS, reason="a\n", result=ActionResult.OBSERVED, count=7),)
+    (count,) = object_of(watched(idle(), tallies=tallies))["counts"]
+    assert (count["reason"].isprintable(), count["count"]) == (True, 7)

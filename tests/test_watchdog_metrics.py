@@ -1,0 +1,122 @@
+"""The families of the watchdog: what it may do, what it found, did and has left; of expected daemons only."""
+
+from dataclasses import replace
+
+import pytest
+
+from exporter.core.watchdog.orders import Mandate, Orders, Rules
+from exporter.metrics.catalogue import NodeCollector
+from exporter.model.action import ActionKind, ActionResult
+from exporter.model.node import Node
+from exporter.model.watch import Mode, Tally, WatchState
+from exporter.view import View
+from tests.builders import (
+    AT,
+    DAEMON,
+    SERVER,
+    at_work,
+    backing_off,
+    circuit_open,
+    idle,
+    node,
+    suspended,
+    three_clients,
+    told,
+    watched,
+)
+
+RESTARTS, ACTIONS = "cuda_mps_watchdog_restarts_total", "cuda_mps_watchdog_actions_total"
+LEFT, NEXT = "cuda_mps_watchdog_restarts_left", "cuda_mps_watchdog_next_restart_timestamp_seconds"
+OPENED = "cuda_mps_watchdog_circuit_opened_timestamp_seconds"
+
+ACTING = Orders(mode=Mode.ACT)
+
+
+def shown(present: Node, orders: Orders | None = ACTING, clock_step: float = 0.0) -> dict[tuple[str, ...], float]:
+    """The watchdog's samples: name, and labels but for the daemon."""
+    view = View(present, orders=orders, clock_step=clock_step)
+    return {
+        (each.name, *(value for label, value in each.labels.items() if label != "daemon")): each.value
+        for metric in NodeCollector(view).collect()
+        if metric.name.startswith("cuda_mps_watchdog")
+        for each in metric.samples
+    }
+
+
+def ones(present: Node, name: str, orders: Orders | None = ACTING) -> list[str]:
+    """Which of a state set is 1."""
+    return [key[1] for key, value in shown(present, orders).items() if key[0] == name and value == 1]
+
+
+def test_where_there_is_no_watchdog_nothing_is_told_of_one() -> None:
+    assert shown(backing_off(), orders=None) == {}
+
+
+def test_a_daemon_that_nobody_expects_is_not_watched() -> None:
+    assert shown(told(*at_work(), start=node(expected=False)).node) == {}
+
+
+def test_the_mode_is_the_daemons_own_where_it_has_one() -> None:
+    observing = Orders(mode=Mode.ACT, mandates={DAEMON: Mandate(mode=Mode.OBSERVE)})
+    assert ones(idle(), "cuda_mps_watchdog_mode") == ["act"]
+    assert ones(idle(), "cuda_mps_watchdog_mode", observing) == ["observe"]
+
+
+def test_before_anything_was_judged_the_diagnosis_is_unknown_and_the_state_idle() -> None:
+    assert ones(idle(), "cuda_mps_watchdog_state") == ["idle"]
+    assert ones(idle(), "cuda_mps_watchdog_diagnosis") == ["unknown"]
+
+
+def test_what_it_found_and_is_at_is_told() -> None:
+    assert ones(circuit_open(), "cuda_mps_watchdog_state") == ["circuit_open"]
+    assert ones(circuit_open(), "cuda_mps_watchdog_diagnosis") == ["crashed"]
+
+
+def test_the_process_that_is_to_blame_is_named() -> None:
+    assert shown(suspended())["cuda_mps_watchdog_culprit_info", "server_suspended", str(SERVER)] == 1
+    assert not [key for key in shown(circuit_open()) if key[0] == "cuda_mps_watchdog_culprit_info"]
+
+
+@pytest.mark.parametrize("reason", ["crashed", "hung"])
+@pytest.mark.parametrize("result", ActionResult)
+def test_restarts_are_there_at_0_before_the_first(reason: str, result: str) -> None:
+    assert shown(idle())[RESTARTS, reason, result] == 0
+
+
+def test_what_was_done_is_counted_each_in_its_family() -> None:
+    tallies = (
+        Tally(kind=ActionKind.RESTART, reason="crashed", result=ActionResult.BY_SYSTEMD, count=3),
+        Tally(kind=ActionKind.KILL_CLIENTS, reason="fault", result=ActionResult.OBSERVED, count=2),
+        Tally(kind=ActionKind.SET_LIMITS, reason="new", result=ActionResult.FAILED, count=1),
+    )
+    found = shown(watched(three_clients(), tallies=tallies))
+    assert {key: value for key, value in found.items() if value and key[0] in (RESTARTS, ACTIONS)} == {
+        (RESTARTS, "crashed", "by_systemd"): 3,
+        (ACTIONS, "kill_clients", "fault", "observed"): 2,
+        (ACTIONS, "set_limits", "new", "failed"): 1,
+    }
+
+
+def test_the_budget_is_what_the_window_has_left() -> None:
+    two = Orders(rules=Rules(restarts=2, window=100.0))
+    assert shown(idle(), two)[LEFT,] == 2
+    spent = watched(idle(), restarts=(AT - 101, AT - 100, AT - 1))
+    assert shown(spent, two)[LEFT,] == 1
+    assert shown(watched(idle(), restarts=(AT,) * 3), two)[LEFT,] == 0, "also where it was cut since"
+
+
+def test_with_the_circuit_open_there_is_none_left() -> None:
+    assert shown(circuit_open(), Orders(rules=Rules(restarts=9)))[LEFT,] == 0
+    assert shown(circuit_open())[OPENED,] == AT + 6
+    assert (OPENED,) not in shown(backing_off())
+
+
+def test_the_next_restart_is_told_only_while_it_is_waited_for() -> None:
+    assert shown(backing_off(), clock_step=60.0)[NEXT,] == AT + 80, "by the clock that is right"
+    idle_again = replace(backing_off().watches[DAEMON], state=WatchState.IDLE)
+    assert (NEXT,) not in shown(replace(backing_off(), watches={DAEMON: idle_again}))
+
+
+def test_the_last_restart_stands() -> None:
+    assert shown(backing_off())["cuda_mps_watchdog_last_restart_timestamp_seconds",] == AT + 5
+    assert ("cuda_mps_watchdog_last_restart_timestamp_seconds",) not in shown(idle())
