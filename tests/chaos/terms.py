@@ -19,7 +19,7 @@ class Terms:
     backoff: float = 0.1
     longest_backoff: float = 0.5
     verify: float = 5.0
-    fault: float = 3.0
+    fault: float = 5.0
     step: float = 1.0
     ends: bool = False
     """Whether it is to end a server that hangs, and clients that hold up the end of a fault."""
