@@ -3,6 +3,7 @@
 import os
 import signal
 import subprocess
+import tempfile
 from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
 
@@ -93,3 +94,14 @@ def nothing_left_behind() -> Iterator[None]:
     yield
     left = set(psutil.Process().children(recursive=True)) - before
     assert not left, f"left behind: {left}"
+
+
+@pytest.fixture
+def everybodys() -> Iterator[Path]:
+    """A directory that other users may write to; pytest's own are for their owner alone."""
+    if os.geteuid() != 0:
+        not_here("only root can start a process as somebody else")
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory)
+        path.chmod(0o777)
+        yield path

@@ -14,6 +14,8 @@ PID_ARGUMENTS: Mapping[str, int] = {
     LIST_CLIENTS: 1,
     "get_active_thread_percentage": 1,
     "get_device_pinned_mem_limit": 1,
+    "set_active_thread_percentage": 1,
+    "set_device_pinned_mem_limit": 1,
     "shutdown_server": 1,
     "terminate_client": 2,
 }

@@ -60,6 +60,7 @@ class Approach:
     def _linked(self, descriptor: int, pid: int, held: contextlib.ExitStack) -> str:
         made = tempfile.TemporaryDirectory(prefix="way-", dir=self._runtime_directory, ignore_cleanup_errors=True)
         directory = Path(held.enter_context(made))
+        directory.chmod(0o711)
         for name in _LINKED:
             (directory / name).symlink_to(f"{_from_child(descriptor)}/{name}")
         (directory / PID_FILE).write_text(f"{pid}\n")

@@ -24,6 +24,7 @@ from exporter.sources.place import Place, on_host
 from exporter.sources.reading import Reading
 from exporter.sources.session_lock import SessionLock
 from exporter.sources.talk import talk
+from exporter.sources.user import OURSELVES, User, disarming
 
 ATTEMPTS = 4
 
@@ -43,7 +44,9 @@ class ControlClient:
         sleep: Callable[[float], None] = time.sleep,
         lock: SessionLock | None = None,
         runtime_directory: Path | None = None,
+        user: User = OURSELVES,
     ) -> None:
+        """`user` is who asks: what changes anything is granted to the daemon's own user and to root alone (R580)."""
         self.daemon = daemon
         self._executable = executable
         self._deadline = deadline
@@ -52,6 +55,7 @@ class ControlClient:
         self._sleep = sleep
         self._lock = lock
         self._runtime_directory = runtime_directory
+        self._user = user
         self._place = on_host(daemon, pipe_directory, pipe_directory)
         self._wanted: tuple[str, ...] = ()
         self._child: subprocess.Popen[bytes] | None = None
@@ -111,8 +115,7 @@ class ControlClient:
         self._closed = True
         child = self._child
         if child is not None and child.poll() is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(child.pid, signal.SIGKILL)
+            _end(child)
 
     def _run(self, command: str, way: Way) -> tuple[int | None, str, str]:
         arguments = [self._executable, command] if command == VERSION else [self._executable]
@@ -125,16 +128,20 @@ class ControlClient:
                 env={**self._environment, "CUDA_MPS_PIPE_DIRECTORY": way.pipe_directory},
                 pass_fds=way.descriptors,
                 start_new_session=True,
+                user=self._user.uid,
+                group=self._user.gid,
+                extra_groups=self._user.groups,
+                preexec_fn=None if self._user is OURSELVES else disarming(),
             )
         except OSError as error:
             return 127, "", f"{self._executable}: {error.strerror or error}"
         self._child = child
         with child:
             if self._closed:
-                os.killpg(child.pid, signal.SIGKILL)
+                _end(child)
             output = talk(child, f"{command}\n".encode(), self._deadline, self._clock)
             if output is None:
-                os.killpg(child.pid, signal.SIGKILL)
+                _end(child)
                 return None, "", ""
         return child.returncode, _text(output[0]), _text(output[1])
 
@@ -148,6 +155,12 @@ class ControlClient:
                 return f"{self._executable} cannot be used (exit code {reply.exit_code}): {said}"
             case _:
                 return None
+
+
+def _end(child: "subprocess.Popen[bytes]") -> None:
+    """With all that it started. To end another user's takes CAP_KILL."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(child.pid, signal.SIGKILL)
 
 
 def _spoken(command: str, namespace: PidNamespace | None) -> str:

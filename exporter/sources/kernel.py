@@ -8,7 +8,8 @@ import errno
 import os
 import select
 import stat
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from exporter.clock import Clock
@@ -18,6 +19,8 @@ from exporter.parse.kernel_record import record
 from exporter.sources.reading import Reading
 
 MOST_RECORDS_A_LOOK = 1000
+MOST_RECORDS_HELD = 100_000
+"""Its memory has room for no more: some MiB at most, of records of some dozen bytes at least."""
 LONGEST_RECORD = 16384
 """Bytes; the kernel's own records have up to 8192, and one that does not fit is lost."""
 
@@ -32,12 +35,45 @@ _LOST_GPU = "fallen off the bus"
 
 def open_at_end(path: Path) -> int:
     """Open the kernel's log so that it tells only what is new, and never waits. Raises OSError."""
+    return _opened(path, os.SEEK_END)
+
+
+def open_at_beginning(path: Path) -> int:
+    """Open the kernel's log so that it tells all that it still has, and never waits. Raises OSError."""
+    return _opened(path, os.SEEK_SET)
+
+
+def last_records(path: Path, most: int, *, opener: Callable[[Path], int] = open_at_beginning) -> list[str]:
+    """What the kernel's log still has of what is wanted of it, the last `most` records. Raises OSError."""
+    descriptor = opener(path)
+    try:
+        return list(deque(filter(_wanted, _held(descriptor)), most))
+    finally:
+        os.close(descriptor)
+
+
+def _held(descriptor: int) -> Iterator[str]:
+    """The records that may be wanted, of all that are there now."""
+    for _ in range(MOST_RECORDS_HELD):
+        try:
+            raw = os.read(descriptor, LONGEST_RECORD)
+        except BlockingIOError:
+            return
+        except BrokenPipeError:
+            continue
+        if not raw:
+            return
+        if b"NVRM" in raw or b"Killed" in raw:
+            yield raw.decode(errors="replace").rstrip("\n")
+
+
+def _opened(path: Path, whence: int) -> int:
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         found = os.fstat(descriptor)
         if not stat.S_ISCHR(found.st_mode) or found.st_rdev != _KMSG:
             raise OSError(errno.ENODEV, "it is not the kernel's log")
-        os.lseek(descriptor, 0, os.SEEK_END)
+        os.lseek(descriptor, 0, whence)
     except OSError:
         os.close(descriptor)
         raise

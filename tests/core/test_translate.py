@@ -103,6 +103,8 @@ def test_every_number_of_a_line_but_its_times_may_be_a_pid() -> None:
         ("terminate_client 70020 70031", "terminate_client 20 31"),
         ("get_device_pinned_mem_limit 70020 0", "get_device_pinned_mem_limit 20 0"),
         ("get_default_device_pinned_mem_limit 0", "get_default_device_pinned_mem_limit 0"),
+        ("set_active_thread_percentage 70020 40", "set_active_thread_percentage 20 40"),
+        ("set_device_pinned_mem_limit 70020 0 2G", "set_device_pinned_mem_limit 20 0 2G"),
     ],
 )
 def test_a_command_speaks_the_daemons_pids(command: str, spoken: str) -> None:

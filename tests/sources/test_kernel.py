@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from exporter.model.observation import KernelRecord
-from exporter.sources.kernel import LOST, MOST_RECORDS_A_LOOK, KernelLog
+from exporter.sources.kernel import LOST, MOST_RECORDS_A_LOOK, KernelLog, last_records
 from exporter.sources.reading import Reading
 from tests.clocks import HandClock
 
@@ -246,3 +246,25 @@ def test_the_real_log_can_be_read_or_says_why_not() -> None:
         assert problem is None or problem.startswith("/dev/kmsg cannot be read: ")
         assert log.open() == problem
         log.close()
+
+
+# -- what it still has -----------------------------------------------------------------------------------------------
+
+
+def test_the_last_that_it_still_has_of_gpus_and_killed_processes(kernel: Kernel) -> None:
+    reader = kernel.open(KMSG)
+    for text in (XID, "usb 1-1: new device", KILLED, GPU_AT, FALLEN):
+        kernel.write(text)
+    kernel.write(XID, prefix=12)
+
+    records = last_records(KMSG, 2, opener=lambda _: reader)
+
+    assert [each.partition(";")[2] for each in records] == [GPU_AT, FALLEN]
+
+
+def test_what_is_no_kernels_log_has_none(tmp_path: Path) -> None:
+    file = tmp_path / "kmsg"
+    file.write_text(f"4,1,1,-;{XID}\n")
+
+    with pytest.raises(OSError, match="not the kernel's log"):
+        last_records(file, 2)

@@ -94,7 +94,7 @@ class MpsStandIn:
             [_command(), "-d"], env=environment, capture_output=True, text=True, timeout=PATIENCE_SECONDS
         )
         if result.returncode != 0:
-            raise RuntimeError(f"the daemon did not start: {result.stderr.strip()}")
+            raise RuntimeError(f"the daemon did not start: {result.stdout.strip()} {result.stderr.strip()}")
 
     @property
     def pid(self) -> int:
@@ -116,7 +116,7 @@ class MpsStandIn:
         return pid is not None and is_alive(pid)
 
     def kill(self) -> None:
-        """SIGKILL: the server goes with it, the files stay."""
+        """SIGKILL: the server goes with it, unless it was stopped; the files stay."""
         self._end(signal.SIGKILL)
 
     def terminate(self) -> None:
@@ -135,7 +135,7 @@ class MpsStandIn:
         pid, server = self.pid, self.server_pid
         os.kill(pid, number)
         wait_until(lambda: not is_alive(pid), "the daemon's end")
-        wait_until(lambda: server is None or not is_alive(server), "the server's end")
+        wait_until(lambda: server is None or not is_alive(server) or is_stopped(server), "the server's end")
         self._reap_children()
 
     def close(self) -> None:
@@ -345,10 +345,19 @@ def _text(path: Path) -> str:
 
 def is_alive(pid: int) -> bool:
     """Whether a process runs; one that has ended and was not collected does not."""
+    return _state(pid) not in (None, "Z")
+
+
+def is_stopped(pid: int) -> bool:
+    """Whether a signal has stopped a process."""
+    return _state(pid) == "T"
+
+
+def _state(pid: int) -> str | None:
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except OSError:
-        return False
+        return None
 
 
 def _processes_of(pipe_directory: Path) -> list[int]:

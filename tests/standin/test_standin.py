@@ -202,6 +202,20 @@ def test_a_killed_daemon_takes_its_server_and_leaves_its_files(tmp_path: Path, f
         assert mps.ask("get_server_list").returncode == 0
 
 
+def test_a_stopped_server_outlives_its_killed_daemon_and_the_next_one_starts_over_it(mps: MpsStandIn) -> None:
+    mps.connect_and_wait(FIRST)
+    left = psutil.Process(mps.server_pid)
+    left.suspend()
+    mps.kill()
+    mps.start()
+    mps.connect_and_wait(SECOND)
+
+    assert left.status() == psutil.STATUS_STOPPED
+    assert mps.server_pid != left.pid
+    left.resume()
+    wait_until(lambda: not is_alive(left.pid), "its end")
+
+
 def test_sigterm_ends_a_daemon_with_clients_at_once(tmp_path: Path) -> None:
     with MpsStandIn(tmp_path) as mps:
         mps.start(foreground=True)
@@ -261,8 +275,10 @@ def test_quit_with_a_timeout_ends_a_server_with_clients_by_force(mps: MpsStandIn
 
 
 def test_a_second_daemon_does_not_start(mps: MpsStandIn) -> None:
-    with pytest.raises(RuntimeError, match="already running"):
-        mps.start()
+    environment = os.environ | mps.environment()
+    reply = subprocess.run(["nvidia-cuda-mps-control", "-d"], env=environment, capture_output=True, text=True)
+
+    assert (reply.returncode, reply.stdout) == (1, "An instance of this daemon is already running\n")
 
 
 def test_both_processes_look_like_the_real_ones(mps: MpsStandIn) -> None:
@@ -361,6 +377,7 @@ def test_a_terminated_client_harms_nobody(mps: MpsStandIn) -> None:
     mps.connect_and_wait(SECOND)
 
     assert mps.ask(f"terminate_client {mps.server_pid} {FIRST}").stdout == "0\n"
+    assert mps.ask(f"terminate_client {mps.server_pid} {FIRST}").stdout == f"Invalid process {FIRST}!\n1\n"
     assert clients_of(mps) == [SECOND]
     assert server_status(mps) == "ACTIVE"
     assert "Client termination succeeded." in texts(mps.server_log)

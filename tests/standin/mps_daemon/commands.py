@@ -17,6 +17,13 @@ INITIAL_PID_NAMESPACE = 4026531836
 PS_COLUMNS = (10, 10, 15, 26, 15, 15)
 DEVICE_IN_PS = 22
 
+PRIVILEGED = ("set_", "terminate_client", "shutdown_server", "start_server", "quit")
+"""What begins so changes something: it is for the user who started the daemon, and root."""
+DENIED = (
+    "Insufficient privileges for UID {}. "
+    "Control deamon settings can only be modified by the user who started it or by the root user.\n"
+)
+
 
 class ServerNotFoundError(Exception):
     """A command named a server that is not there."""
@@ -49,11 +56,13 @@ class Commands:
             "shutdown_server": self._shut_down_server,
         }
 
-    def execute(self, command: str, respond: Respond) -> None:
-        """Carry out one line of a session. Wrong ones are answered too, and succeed."""
+    def execute(self, command: str, uid: int, respond: Respond) -> None:
+        """Carry out one line of a user's session. Wrong ones are answered too, and succeed."""
         words = command.split()
         name, arguments = (words[0], words[1:]) if words else ("", [])
-        if name == "quit":
+        if name.startswith(PRIVILEGED) and uid not in (0, os.geteuid()):
+            respond(_denied(name, uid))
+        elif name == "quit":
             self._daemon.quit(_number(arguments, 1) if arguments[:1] == ["-t"] else None, respond)
         elif name in self._commands:
             respond(self._answer(self._commands[name], arguments))
@@ -142,7 +151,7 @@ class Commands:
             return f"{problem}{str(problem).strip()}!\n1\n"
         pid = _number(arguments, 1)
         if pid not in server.clients:
-            return "1\n"
+            return f"Invalid process {pid}!\n1\n"
         self._daemon.depart(pid, Server.terminate)
         return "0\n"
 
@@ -206,6 +215,12 @@ class Commands:
     def _set_default_priority(self, arguments: list[str]) -> str:
         self._daemon.limits.client_priority = _number(arguments, 0)
         return ""
+
+
+def _denied(name: str, uid: int) -> str:
+    if name == "quit":
+        return "Not enough privilege to execute quit command\n"
+    return DENIED.format(uid) + ("800\n" if name == "terminate_client" else "")
 
 
 def _number(arguments: list[str], position: int) -> int:

@@ -60,6 +60,12 @@ class ControlDaemon:
         self.write(f"To connect CUDA applications to this daemon, set env CUDA_MPS_PIPE_DIRECTORY={directory}")
         self.write(f"CUDA MPS Control binary version: {BINARY_VERSION}")
         Path(pid_file(directory)).write_text(f"{os.getpid()}\n")
+        self._open_to_all("control", "control_lock", "log", Path(pid_file(directory)).name)
+
+    def _open_to_all(self, *names: str) -> None:
+        """As the real one's are; who is obeyed does not hang on them."""
+        for name in names:
+            (self.settings.pipe_directory / name).chmod(0o666)
 
     def quit(self, timeout: int | None, respond: Respond) -> None:
         """End when the server has: at once if it has no clients, by force when the timeout is over."""
@@ -225,7 +231,7 @@ def main(foreground: bool) -> int:
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
-        print("An instance of this daemon is already running", file=sys.stderr)
+        print("An instance of this daemon is already running", flush=True)
         return 1
     loop = Loop()
     ControlDaemon(settings, loop, foreground).start()

@@ -46,18 +46,17 @@ def start_in_background(arguments: list[str]) -> int:
 
 
 def _let_go_of_terminal() -> None:
-    """Standard error stays until the daemon is ready: it may have to say why it cannot start."""
-    nothing = os.open(os.devnull, os.O_RDWR)
-    os.dup2(nothing, 0)
-    os.dup2(nothing, 1)
+    """Standard output stays until the daemon is ready: it may have to say why it cannot start."""
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
 
 
 def say_ready(errors: Path) -> None:
-    """Tell whoever waits in ``start_in_background``, if anybody does, and let go of his standard error."""
+    """Tell whoever waits in ``start_in_background``, if anybody does, and let go of his standard output."""
     descriptor = os.environ.pop(READY_DESCRIPTOR, None)
     if descriptor is not None:
         os.write(int(descriptor), b"1")
         os.close(int(descriptor))
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         os.dup2(os.open(errors, os.O_WRONLY | os.O_APPEND | os.O_CREAT), 2)
 
 

@@ -1,24 +1,22 @@
 """The process that the daemon calls its server: it is there to be seen, stopped and killed.
 
 It answers one byte with one byte, so that a stopped server keeps a daemon waiting, and ends when the daemon lets go
-of it. Run as a script of its own, since it needs nothing of the rest. Its standard input is the daemon's socket.
+of it, or is killed: a stopped one, which sees nothing of that, outlives its daemon. Run as a script of its own, since
+it needs nothing of the rest. Its standard input is the daemon's socket.
 """
 
-import ctypes
-import signal
+import contextlib
 import socket
 from pathlib import Path
 
-PR_SET_PDEATHSIG = 1
-
 
 def main() -> None:
-    """Answer until told to go; a daemon that is killed takes even a stopped server with it."""
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    """Answer until told to go, or until nobody is there to ask."""
     Path("/proc/self/comm").write_text("nvidia-cuda-mps")
     channel = socket.socket(fileno=0)
-    while channel.recv(1):
-        channel.send(b"!")
+    with contextlib.suppress(OSError):
+        while channel.recv(1):
+            channel.send(b"!")
 
 
 if __name__ == "__main__":

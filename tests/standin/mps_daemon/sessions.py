@@ -14,12 +14,14 @@ USUAL_REPLY_SECONDS = 0.002
 PEER_CREDENTIALS = struct.Struct("3i")
 
 Respond = Callable[[str], None]
+Execute = Callable[[str, int, Respond], None]
+"""Carries out a command for the user with this UID."""
 
 
 class Sessions:
     """Accepts, refuses, and carries commands to ``execute``, which responds now or, for ``quit``, much later."""
 
-    def __init__(self, loop: Loop, write_log: Callable[[str], None], execute: Callable[[str, Respond], None]) -> None:
+    def __init__(self, loop: Loop, write_log: Callable[[str], None], execute: Execute) -> None:
         self._loop = loop
         self._write_log = write_log
         self._execute = execute
@@ -35,11 +37,7 @@ class Sessions:
 
     def holder(self) -> int:
         """The PID of the process whose session it is, or 0."""
-        if self._current is None:
-            return 0
-        credentials = self._current.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, PEER_CREDENTIALS.size)
-        pid, _, _ = PEER_CREDENTIALS.unpack(credentials)
-        return int(pid)
+        return 0 if self._current is None else _peer(self._current)[0]
 
     def _accept(self, listener: socket.socket) -> None:
         connection, _ = listener.accept()
@@ -69,7 +67,8 @@ class Sessions:
             return
         command = message.decode(errors="replace").rstrip("\n")
         self._write_log(f"Cmd:{command}")
-        self._execute(command, lambda reply: self._respond_later(connection, reply))
+        _, uid = _peer(connection)
+        self._execute(command, uid, lambda reply: self._respond_later(connection, reply))
 
     def _respond_later(self, connection: socket.socket, reply: str) -> None:
         for line in filter(None, reply.splitlines()):
@@ -85,6 +84,13 @@ class Sessions:
         connection.close()
         self._current = None
         self._write_log("UI closed")
+
+
+def _peer(connection: socket.socket) -> tuple[int, int]:
+    """PID and UID of who connected, as the kernel knows them."""
+    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, PEER_CREDENTIALS.size)
+    pid, uid, _ = PEER_CREDENTIALS.unpack(credentials)
+    return int(pid), int(uid)
 
 
 def _send(connection: socket.socket, message: bytes) -> None:

@@ -1,0 +1,112 @@
+"""Does the steps of one action, one after the other."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from exporter.actions.control_command import deadline_of, give, problem_of
+from exporter.actions.end_process import end_process
+from exporter.actions.evidence import Evidence
+from exporter.actions.patience import Patience
+from exporter.actions.restart_unit import restart_unit
+from exporter.actions.run_command import run_command
+from exporter.clock import Clock
+from exporter.model.action import (
+    Action,
+    ActionStep,
+    EndProcess,
+    GiveCommand,
+    RestartUnit,
+    RunCommand,
+    SaveEvidence,
+)
+from exporter.model.node import Node
+from exporter.model.observation import ControlReply
+from exporter.sources.control import ControlClient
+from exporter.sources.place import Place
+from exporter.sources.proc import Proc
+from exporter.sources.user import OURSELVES, User, user
+
+MakeClient = Callable[[Place, float, User], ControlClient]
+"""Makes what gives a command to the daemon in a place, with this deadline in seconds, as this user."""
+
+_BROKEN_OFF = "it was broken off: the exporter was told to stop"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tools:
+    """What it takes to act. `path` is where programs are found; without `evidence`, none is saved."""
+
+    clock: Clock
+    proc: Proc
+    client: MakeClient
+    path: str
+    evidence: Evidence | None = None
+    systemctl: str = "systemctl"
+
+
+class Steps:
+    """The steps of one action, at one daemon."""
+
+    def __init__(
+        self,
+        action: Action,
+        node: Node,
+        place: Place,
+        *,
+        tools: Tools,
+        patience: Patience,
+        tell: Callable[[ControlReply], None],
+    ) -> None:
+        """`tell` is given each reply of the daemon's."""
+        self.evidence: str | None = None
+        self._action = action
+        self._node = node
+        self._place = place
+        self._tools = tools
+        self._patience = patience
+        self._tell = tell
+        self._started = False
+
+    def do(self) -> str | None:
+        """Do them all; the problem of the one that failed, with which it ends."""
+        for step in self._action.steps:
+            if self._patience.over:
+                return _BROKEN_OFF
+            problem = self._do(step)
+            if problem is not None:
+                return problem
+        return None
+
+    def _do(self, step: ActionStep) -> str | None:
+        tools, patience = self._tools, self._patience
+        match step:
+            case SaveEvidence():
+                if tools.evidence is not None:
+                    self.evidence = tools.evidence.save(self._action, self._node, self._place)
+                return None
+            case EndProcess():
+                return end_process(step, proc=tools.proc, patience=patience)
+            case RestartUnit():
+                self._started = True
+                return restart_unit(step, systemctl=tools.systemctl, path=tools.path, patience=patience)
+            case RunCommand():
+                self._started = True
+                return run_command(step, path=tools.path, patience=patience)
+            case GiveCommand():
+                return self._give(step.command)
+
+    def _give(self, command: str) -> str | None:
+        client = self._tools.client(self._place, deadline_of(command), self._asker())
+        with self._patience.ended_by(client.close):
+            reply = give(client, command, clock=self._tools.clock, patience=self._patience, appearing=self._started)
+        if self._patience.over:
+            return _BROKEN_OFF
+        self._tell(reply)
+        return problem_of(reply)
+
+    def _asker(self) -> User:
+        """The daemon's user; where we may not be him, we ask ourselves, and hear whether that will do."""
+        try:
+            return user(self._action.uid)
+        except PermissionError:
+            return OURSELVES

@@ -1,0 +1,1 @@
+"""The hands, with real processes and the stand-in daemon."""

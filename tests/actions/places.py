@@ -1,0 +1,41 @@
+"""What the hands are given in these tests: places, nodes, and a clock that runs."""
+
+from pathlib import Path
+
+from exporter.clock import SystemClock
+from exporter.model.action import Action, ActionKind, ActionStep
+from exporter.model.identity import ProcessIdentity
+from exporter.model.node import Node
+from exporter.recording import Header, RecordedDaemon
+from exporter.sources.place import Place, on_host
+from exporter.sources.proc import Proc
+from tests.standin.mps import MpsStandIn
+
+NAME = "node"
+REAL = SystemClock()
+PROC = Proc(Path("/proc"), REAL)
+
+
+def place_of(mps: MpsStandIn, name: str = NAME) -> Place:
+    """Where the stand-in's daemon is."""
+    return on_host(name, mps.pipe_directory, mps.log_directory)
+
+
+def node_of(mps: MpsStandIn, name: str = NAME) -> Node:
+    """A node that knows of it, and has seen nothing yet."""
+    recorded = RecordedDaemon(
+        name=name, pipe_directory=str(mps.pipe_directory), log_directory=str(mps.log_directory), expected=True
+    )
+    return Header(daemons=(recorded,)).node()
+
+
+def action(*steps: ActionStep, daemon: str = NAME, uid: int | None = None) -> Action:
+    """Something to be done."""
+    return Action(daemon=daemon, kind=ActionKind.RESTART, reason="crashed", steps=steps, uid=uid)
+
+
+def identity(pid: int) -> ProcessIdentity:
+    """Who a process is now."""
+    ticks = PROC.start_ticks(pid)
+    assert ticks is not None
+    return ProcessIdentity(pid=pid, start_ticks=ticks)

@@ -1,0 +1,145 @@
+"""Commands are given as the daemon's user, and a no is heard as one."""
+
+import os
+import shutil
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from exporter.actions.control_command import deadline_of, give, problem_of
+from exporter.actions.patience import Patience
+from exporter.model.observation import ControlReply
+from exporter.sources.control import ControlClient
+from exporter.sources.user import OURSELVES, User, user
+from tests.actions.places import NAME, REAL
+from tests.actions.scripts import Script
+from tests.builders import refusal, reply, silence
+from tests.standin.mps import BIN, MpsStandIn
+from tests.tools import not_here
+
+CLIENT = 5_000_000
+NOBODY = 65534
+ANYBODYS_PATH = f"{BIN}:{os.defpath}"
+"""Without the folder of this Python, which may be one user's own."""
+
+pytestmark = pytest.mark.usefixtures("nothing_left_behind")
+
+
+def client_of(mps: MpsStandIn, who: User = OURSELVES, *, executable: str = "nvidia-cuda-mps-control") -> ControlClient:
+    path = mps.environment()["PATH"] if who is OURSELVES else ANYBODYS_PATH
+    return ControlClient(
+        NAME, mps.pipe_directory, executable=executable, deadline=20.0, clock=REAL, path=path, user=who
+    )
+
+
+def told(mps: MpsStandIn, command: str, who: User = OURSELVES, *, appearing: bool = False) -> str | None:
+    """The problem of a command."""
+    client = client_of(mps, who)
+    return problem_of(give(client, command, clock=REAL, patience=Patience(REAL), appearing=appearing))
+
+
+@pytest.fixture
+def shared(everybodys: Path) -> Iterator[MpsStandIn]:
+    """A daemon of ours that other users can reach."""
+    if shutil.which("python3", path=os.defpath) is None or not os.stat(BIN).st_mode & 0o005:
+        not_here("there is no Python that another user could run the stand-in with")
+    with MpsStandIn(everybodys) as standin:
+        standin.start()
+        yield standin
+
+
+def test_what_is_obeyed_is_no_problem(mps: MpsStandIn) -> None:
+    mps.start()
+    mps.connect_and_wait(CLIENT)
+
+    assert told(mps, "set_default_active_thread_percentage 40") is None
+    assert told(mps, f"terminate_client {mps.server_pid} {CLIENT}") is None
+    assert mps.ask("get_default_active_thread_percentage").stdout == "40.0\n"
+    assert mps.outcome(CLIENT) == "gone"
+
+
+def test_a_command_about_somebody_who_has_gone_is_one(mps: MpsStandIn) -> None:
+    mps.start()
+    mps.connect_and_wait(CLIENT)
+
+    assert told(mps, "shutdown_server 1 -f") == "shutdown_server 1 -f: the daemon has no such server any more"
+    assert told(mps, f"terminate_client {mps.server_pid} 1") == (
+        f"terminate_client {mps.server_pid} 1: the server has no such client any more"
+    )
+
+
+def test_another_user_is_not_obeyed_and_is_told_who_would_be(shared: MpsStandIn) -> None:
+    nobody = user(NOBODY)
+
+    assert told(shared, "get_default_active_thread_percentage", nobody) is None
+    for command in ("set_default_active_thread_percentage 40", "terminate_client 1 2", "quit"):
+        assert told(shared, command, nobody) == (
+            f"{command}: the daemon obeys the user who started it, and root: the exporter needs CAP_SETUID and"
+            " CAP_SETGID to ask as that user (the unit's drop-in act.conf)"
+        )
+    assert shared.ask("get_default_active_thread_percentage").stdout == "100.0\n"
+
+
+def test_the_program_runs_as_the_user_who_asks(everybodys: Path) -> None:
+    script = Script(everybodys / "control")
+    client = client_of(MpsStandIn(everybodys), user(NOBODY), executable=str(script.path))
+
+    assert client.ask("get_server_list").exit_code == 0
+    assert script.told[3:5] == [str(NOBODY)] * 2
+
+
+def test_a_daemon_that_was_just_started_is_waited_for(mps: MpsStandIn) -> None:
+    assert told(mps, "get_server_list") == "get_server_list: there is no daemon"
+
+    starting = threading.Timer(0.2, mps.start)
+    starting.start()
+    assert told(mps, "set_default_active_thread_percentage 40", appearing=True) is None
+    starting.join()
+
+
+def test_but_not_where_everything_is_broken_off(mps: MpsStandIn) -> None:
+    patience = Patience(REAL)
+    patience.end()
+
+    given = give(client_of(mps), "get_server_list", clock=REAL, patience=patience, appearing=True)
+
+    assert problem_of(given) == "get_server_list: there is no daemon"
+
+
+def test_what_waits_for_an_answer_can_be_broken_off(mps: MpsStandIn) -> None:
+    mps.start()
+    mps.stop_signal()
+    client, patience = client_of(mps), Patience(REAL)
+    threading.Timer(0.2, patience.end).start()
+
+    began = REAL.monotonic()
+    with patience.ended_by(client.close):
+        client.ask("get_server_list")
+
+    assert REAL.monotonic() - began < 10.0
+
+
+@pytest.mark.parametrize(
+    ("heard", "problem"),
+    [
+        (silence(), "get_server_list: no answer within 5 s"),
+        (refusal(), "get_server_list: somebody's open session keeps all others out"),
+        (
+            reply("get_server_list", exit_code=127, stderr="x: not found"),
+            "get_server_list: it cannot be asked: x: not found",
+        ),
+        (reply("terminate_client 7 8", "no\x1b[31m\n"), "terminate_client 7 8: the daemon says: no\ufffd[31m"),
+    ],
+)
+def test_whatever_kept_it_from_being_obeyed_is_told(heard: ControlReply, problem: str) -> None:
+    assert problem_of(heard) == problem
+
+
+@pytest.mark.parametrize(
+    ("command", "seconds"),
+    [("set_default_client_priority 1", 5), ("terminate_client 7 8", 20), ("shutdown_server 7", 10), ("", 5)],
+)
+def test_what_asks_a_server_may_take_longer(command: str, seconds: float) -> None:
+    assert deadline_of(command) == seconds

@@ -1,0 +1,136 @@
+"""end_process kills the process that is meant, and no other, whatever became of its PID."""
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+
+from exporter.actions.end_process import end_process
+from exporter.actions.patience import Patience
+from exporter.model.action import EndProcess
+from exporter.model.identity import ProcessIdentity
+from tests.actions.places import PROC, REAL, identity
+from tests.conftest import Starter
+from tests.eventually import eventually
+from tests.standin.mps import is_alive, is_stopped
+from tests.tools import not_here
+
+NOBODY = 65534
+SETRESUID = {"x86_64": 117, "aarch64": 147}
+"""The system call's number."""
+PTRACE_SEIZE, PTRACE_INTERRUPT = 0x4206, 0x4207
+
+
+def end(step: EndProcess) -> str | None:
+    return end_process(step, proc=PROC, patience=Patience(REAL))
+
+
+def test_the_process_that_is_meant_has_ended_when_it_returns(start: Starter) -> None:
+    process = start()
+
+    assert end(EndProcess(identity=identity(process.pid), program="sleep")) is None
+    assert process.poll() == -signal.SIGKILL
+
+
+def test_one_that_was_stopped_ends_too(start: Starter) -> None:
+    process = start()
+    process.send_signal(signal.SIGSTOP)
+    eventually(lambda: _true(is_stopped(process.pid)))
+
+    assert end(EndProcess(identity=identity(process.pid))) is None
+    assert not is_alive(process.pid)
+
+
+def test_one_that_is_traced_ends_too(start: Starter) -> None:
+    process = start()
+    libc = ctypes.CDLL(None, use_errno=True)
+    assert libc.ptrace(PTRACE_SEIZE, process.pid, None, None) == 0
+    assert libc.ptrace(PTRACE_INTERRUPT, process.pid, None, None) == 0
+
+    assert end(EndProcess(identity=identity(process.pid))) is None
+    assert process.wait() == -signal.SIGKILL
+
+
+def test_whoever_has_the_pid_by_now_is_left_alone(start: Starter) -> None:
+    process = start()
+    meant = identity(process.pid)
+
+    assert end(EndProcess(identity=replace(meant, start_ticks=meant.start_ticks - 1))) is None
+    assert process.poll() is None
+
+
+def test_so_is_one_that_has_become_another_program(start: Starter) -> None:
+    process = start()
+
+    assert end(EndProcess(identity=identity(process.pid), program="nvidia-cuda-mps")) is None
+    assert process.poll() is None
+
+
+def test_a_program_is_known_by_as_much_of_its_name_as_the_kernel_keeps(start: Starter) -> None:
+    name = "nvidia-cuda-mps-server"
+    script = f"open('/proc/self/comm', 'w').write({name!r}); print(flush=True); input()"
+    process = start([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    process.stdout.readline()
+    process.stdout.close()
+
+    assert end(EndProcess(identity=identity(process.pid), program=name)) is None
+    assert process.poll() == -signal.SIGKILL
+
+
+def test_one_that_has_gone_is_no_problem(start: Starter) -> None:
+    process = start(["true"])
+    gone = ProcessIdentity(pid=process.pid, start_ticks=1)
+    process.wait()
+
+    assert end(EndProcess(identity=gone)) is None
+
+
+def test_nor_is_one_that_only_waits_for_its_parent(start: Starter) -> None:
+    process = start()
+    meant = identity(process.pid)
+    process.kill()
+    eventually(lambda: _true(not is_alive(process.pid)))
+
+    assert end(EndProcess(identity=meant)) is None
+
+
+def test_a_process_that_cannot_be_told_here_is_a_problem() -> None:
+    """Negative numbers stand for those of another namespace; to the kernel they are whole groups."""
+    problem = end(EndProcess(identity=ProcessIdentity(pid=-os.getpid(), start_ticks=1)))
+
+    assert problem == f"process -{os.getpid()} is none of this PID namespace"
+
+
+def test_who_may_not_is_told_what_it_takes(start: Starter) -> None:
+    process = start()
+    meant = identity(process.pid)
+
+    told = _as_nobody(lambda: end(EndProcess(identity=meant)))
+
+    assert told == f"process {process.pid} may not be ended: it takes CAP_KILL (the unit's drop-in act.conf)"
+    assert process.poll() is None
+
+
+def _as_nobody(ask: Callable[[], str | None]) -> str | None:
+    """Only a thread becomes nobody: the kernel keeps a UID for each."""
+    if os.geteuid() != 0:
+        not_here("only root can become nobody")
+    told: list[str | None] = []
+
+    def run() -> None:
+        assert ctypes.CDLL(None).syscall(SETRESUID[os.uname().machine], NOBODY, NOBODY, NOBODY) == 0
+        told.append(ask())
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    return told[0]
+
+
+def _true(value: object) -> None:
+    assert value

@@ -1,0 +1,235 @@
+"""Evidence is saved in time or not at all, within bounds, for its owner alone, whatever lies in the log directory."""
+
+import errno
+import json
+import os
+import stat
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from structlog.testing import capture_logs
+
+from exporter.actions import evidence as bundles
+from exporter.actions import testimony as kept
+from exporter.actions.evidence import MOST_AT_ONCE, MOST_KEPT, Evidence
+from exporter.actions.testimony import LONGEST_TAIL, File
+from exporter.core.fold import fold
+from exporter.model.action import SaveEvidence
+from exporter.model.node import Node
+from exporter.model.observation import ControlReply
+from tests.actions.places import NAME, action, node_of, place_of
+from tests.builders import clients, servers
+from tests.clocks import HandClock
+from tests.eventually import eventually
+from tests.standin.mps import MpsStandIn
+
+CLIENT = 5_000_000
+SAVING = action(SaveEvidence())
+LONG = 30.0
+
+
+@pytest.fixture
+def clock() -> HandClock:
+    return HandClock(1_795_278_817.3162522)
+
+
+@pytest.fixture
+def evidence(tmp_path: Path, clock: HandClock) -> Evidence:
+    return saver(tmp_path, clock)
+
+
+def saver(directory: Path, clock: HandClock, *, seconds: float = LONG) -> Evidence:
+    return Evidence(directory / "evidence", proc=Path("/proc"), kmsg=None, clock=clock, seconds=seconds)
+
+
+def seen(mps: MpsStandIn, *replies: ControlReply) -> Node:
+    """The node, once the daemon has given these replies."""
+    node = node_of(mps)
+    for each in replies:
+        node, _ = fold(node, each)
+    return node
+
+
+def contents(path: str | None) -> dict[str, str]:
+    """What was saved, by file."""
+    assert path is not None
+    return {each.name: each.read_text() for each in Path(path).iterdir()}
+
+
+def test_it_has_what_is_known_of_the_daemon(mps: MpsStandIn, evidence: Evidence) -> None:
+    mps.start()
+    mps.connect_and_wait(CLIENT)
+    server = mps.server_pid
+    assert server is not None
+    node = seen(mps, servers(server, daemon=NAME), clients(CLIENT, server=server, daemon=NAME))
+
+    saved = evidence.save(SAVING, node, place_of(mps))
+    files = contents(saved)
+
+    assert saved is not None
+    assert Path(saved).name == "node-20261121T163337.316Z"
+    assert files.keys() == {"node.json", "control.log", "server.log", "processes.txt", "kernel.txt"}
+    assert files["control.log"] == mps.control_log
+    assert f"== {server}/stat ==\n{server} (nvidia-cuda-mps" in files["processes.txt"]
+    known = json.loads(files["node.json"])
+    assert known["action"]["reason"] == "crashed"
+    assert list(known["daemon"]["servers"]) == [str(server)]
+    assert list(known["daemon"]["clients"]) == [str(CLIENT)]
+
+
+def test_it_is_for_its_owner_alone(mps: MpsStandIn, evidence: Evidence) -> None:
+    mps.start()
+
+    saved = Path(evidence.save(SAVING, node_of(mps), place_of(mps)) or "")
+
+    assert [stat.S_IMODE(each.stat().st_mode) for each in (saved.parent, saved)] == [0o700] * 2
+    assert {stat.S_IMODE(each.stat().st_mode) for each in saved.iterdir()} == {0o600}
+
+
+def test_a_long_log_is_there_with_its_end(mps: MpsStandIn, evidence: Evidence) -> None:
+    mps.log_directory.mkdir()
+    (mps.log_directory / "control.log").write_text("old\n" + "x" * LONGEST_TAIL + "end\n")
+
+    tail = contents(evidence.save(SAVING, node_of(mps), place_of(mps)))["control.log"]
+
+    assert (len(tail), tail[-4:], "old" in tail) == (LONGEST_TAIL, "end\n", False)
+
+
+def test_nothing_is_followed_that_lies_in_a_logs_place(mps: MpsStandIn, evidence: Evidence) -> None:
+    mps.log_directory.mkdir()
+    (mps.log_directory / "control.log").symlink_to("/etc/passwd")
+    os.mkfifo(mps.log_directory / "server.log")
+
+    files = contents(evidence.save(SAVING, node_of(mps), place_of(mps)))
+
+    assert files.keys() == {"node.json", "processes.txt", "kernel.txt"}
+
+
+@pytest.mark.parametrize(
+    ("daemon", "name"),
+    [("/run/mps/a b", "run-mps-a-b"), ("../../etc", "etc"), ("ä\n", "daemon"), ("x" * 300, "x" * 64)],
+)
+def test_a_daemons_name_leads_nowhere_else(tmp_path: Path, clock: HandClock, daemon: str, name: str) -> None:
+    mps = MpsStandIn(tmp_path)
+    saving = action(SaveEvidence(), daemon=daemon)
+
+    saved = saver(tmp_path, clock).save(saving, node_of(mps, daemon), place_of(mps, daemon))
+
+    assert Path(saved or "").name.rpartition("-")[0] == name
+    assert Path(saved or "").parent == tmp_path / "evidence"
+
+
+def test_a_daemon_that_is_not_known_is_told_of_all_the_same(mps: MpsStandIn, evidence: Evidence) -> None:
+    files = contents(evidence.save(SAVING, Node(), place_of(mps)))
+
+    assert json.loads(files["node.json"])["daemon"] is None
+    assert files["kernel.txt"].startswith("The kernel's log was not read (it is not collected).")
+
+
+# -- bounds ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_oldest_go(mps: MpsStandIn, evidence: Evidence, clock: HandClock) -> None:
+    saved = []
+    for _ in range(MOST_KEPT + 3):
+        clock.time += 1
+        saved.append(Path(evidence.save(SAVING, node_of(mps), place_of(mps)) or ""))
+
+    def thinned_out() -> None:
+        assert sorted(saved[0].parent.iterdir()) == saved[3:]
+
+    eventually(thinned_out)
+
+
+def test_so_do_those_that_are_too_large_together(
+    mps: MpsStandIn, evidence: Evidence, clock: HandClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bundles, "MOST_BYTES_KEPT", 1)
+    first = Path(evidence.save(SAVING, node_of(mps), place_of(mps)) or "")
+    clock.time += 1
+    second = Path(evidence.save(SAVING, node_of(mps), place_of(mps)) or "")
+
+    def thinned_out() -> None:
+        assert list(first.parent.iterdir()) == [second]
+
+    eventually(thinned_out)
+
+
+def test_what_is_remembered_is_cut_and_of_many_processes_the_first_are_told(
+    mps: MpsStandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mps.start()
+    mps.connect_and_wait(CLIENT)
+    server = mps.server_pid
+    assert server is not None
+    node = seen(mps, servers(server, daemon=NAME), clients(os.getpid(), server=server, daemon=NAME))
+    monkeypatch.setattr(kept, "LONGEST_NODE", 100)
+    monkeypatch.setattr(kept, "MOST_PROCESSES", 1)
+
+    files = dict(kept.testimony(SAVING, node, place_of(mps), proc=Path("/proc"), kmsg=None))
+
+    assert len(files["node.json"]) == 100
+    assert f"== {server}/stat ==".encode() in files["processes.txt"]
+    assert f"== {os.getpid()}/stat ==".encode() not in files["processes.txt"]
+
+
+# -- failures --------------------------------------------------------------------------------------------------------
+
+
+def test_where_it_cannot_be_written_that_is_logged_and_no_more(
+    mps: MpsStandIn, tmp_path: Path, clock: HandClock
+) -> None:
+    (tmp_path / "evidence").write_text("")
+
+    with capture_logs() as logs:
+        assert saver(tmp_path, clock).save(SAVING, node_of(mps), place_of(mps)) is None
+
+    (log,) = logs
+    assert (log["event"], log["log_level"], log["daemon"]) == ("evidence_not_saved", "warning", NAME)
+    assert log["problem"] == f"{tmp_path / 'evidence'}: File exists"
+
+
+def test_a_full_disk_leaves_nothing_half(
+    mps: MpsStandIn, evidence: Evidence, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object, **__: object) -> Iterator[File]:
+        yield "node.json", b"{}"
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(bundles, "testimony", fails)
+
+    assert evidence.save(SAVING, node_of(mps), place_of(mps)) is None
+    assert list((tmp_path / "evidence").iterdir()) == []
+
+
+def test_a_disk_that_hangs_is_not_waited_for_and_is_not_given_more_and_more(
+    mps: MpsStandIn, tmp_path: Path, clock: HandClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    let_go = threading.Event()
+
+    def hangs(*_: object, **__: object) -> Iterator[File]:
+        let_go.wait(LONG)
+        yield "node.json", b"{}"
+
+    monkeypatch.setattr(bundles, "testimony", hangs)
+    evidence = saver(tmp_path, clock, seconds=0.01)
+
+    def save() -> str | None:
+        clock.time += 1
+        return evidence.save(SAVING, node_of(mps), place_of(mps))
+
+    with capture_logs() as logs:
+        assert [save() for _ in range(MOST_AT_ONCE + 1)] == [None] * (MOST_AT_ONCE + 1)
+    assert [log["problem"] for log in logs] == [
+        *["it takes longer than 0.01 s"] * MOST_AT_ONCE,
+        "earlier ones are still being saved: the disk does not answer",
+    ]
+
+    let_go.set()
+    eventually(lambda: _is(MOST_AT_ONCE, sum(1 for _ in (tmp_path / "evidence").glob("*/node.json"))))
+
+
+def _is(wanted: int, found: int) -> None:
+    assert found == wanted

@@ -1,0 +1,307 @@
+"""Hands do what was decided, one daemon's work apart from another's, and tell of it whatever happens."""
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from queue import Empty
+
+import psutil
+import pytest
+
+from exporter.actions import hand
+from exporter.actions.evidence import Evidence
+from exporter.actions.hand import CLOSE_SECONDS, Hands
+from exporter.actions.steps import Tools
+from exporter.model.action import (
+    ActionDone,
+    ActionKind,
+    ActionStep,
+    EndProcess,
+    GiveCommand,
+    RestartUnit,
+    RunCommand,
+    SaveEvidence,
+)
+from exporter.model.node import Node
+from exporter.model.observation import ControlReply, Observation
+from exporter.sources.control import ControlClient
+from exporter.sources.eye import Inbox
+from exporter.sources.place import Place
+from exporter.sources.user import User
+from tests.actions.places import NAME, PROC, REAL, action, identity, node_of, place_of
+from tests.actions.scripts import Script
+from tests.eventually import PATIENCE_SECONDS, eventually
+from tests.standin.mps import MpsStandIn, is_alive
+
+CLIENT = 5_000_000
+OTHER = "other"
+UNIT = "nvidia-cuda-mps.service"
+
+
+@dataclass(slots=True)
+class Worker:
+    """Hands, and what they put into the inbox."""
+
+    mps: MpsStandIn
+    hands: Hands
+    inbox: Inbox
+    systemctl: Script
+    seen: list[Observation] = field(default_factory=list)
+
+    def do(self, *steps: ActionStep, daemon: str = NAME) -> None:
+        """Begin."""
+        self.hands.do(action(*steps, daemon=daemon, uid=os.geteuid()), node_of(self.mps, daemon))
+
+    def done(self, *steps: ActionStep) -> ActionDone:
+        """How it ended."""
+        self.do(*steps)
+        return self.next_done()
+
+    def next_done(self) -> ActionDone:
+        """The next action that ends."""
+        while True:
+            try:
+                (seen,) = self.inbox.get(timeout=PATIENCE_SECONDS)
+            except Empty:
+                raise AssertionError("nothing is told") from None
+            self.seen.append(seen)
+            if isinstance(seen, ActionDone):
+                return seen
+
+
+def client_of(mps: MpsStandIn) -> Callable[[Place, float, User], ControlClient]:
+    """Asks the stand-in."""
+
+    def make(place: Place, deadline: float, user: User) -> ControlClient:
+        return ControlClient(
+            place.name,
+            place.pipe.path,
+            executable="nvidia-cuda-mps-control",
+            deadline=deadline,
+            clock=REAL,
+            path=mps.environment()["PATH"],
+            user=user,
+        )
+
+    return make
+
+
+@pytest.fixture
+def worker(mps: MpsStandIn, tmp_path: Path, nothing_left_behind: None) -> Iterator[Worker]:
+    systemctl = Script(tmp_path / "systemctl")
+    tools = Tools(
+        clock=REAL,
+        proc=PROC,
+        client=client_of(mps),
+        path=mps.environment()["PATH"],
+        evidence=Evidence(tmp_path / "evidence", proc=Path("/proc"), kmsg=None, clock=REAL),
+        systemctl=str(systemctl.path),
+    )
+    inbox = Inbox()
+    hands = Hands(tools, inbox=inbox, place=lambda name, _: place_of(mps, name))
+    yield Worker(mps, hands, inbox, systemctl)
+    hands.close()
+
+
+def starting(mps: MpsStandIn) -> RunCommand:
+    """What starts the stand-in."""
+    return RunCommand(arguments=("nvidia-cuda-mps-control", "-d"), environment=mps.environment())
+
+
+# -- what is done ----------------------------------------------------------------------------------------------------
+
+
+def test_a_daemon_that_was_killed_is_brought_back_with_its_limits(mps: MpsStandIn, worker: Worker) -> None:
+    mps.start()
+    mps.connect_and_wait(CLIENT)
+    mps.kill()
+
+    limit = "set_default_device_pinned_mem_limit 0 2G"
+    done = worker.done(SaveEvidence(), starting(mps), GiveCommand(command=limit))
+
+    assert (done.daemon, done.kind, done.reason, done.problem) == (NAME, ActionKind.RESTART, "crashed", None)
+    assert done.evidence is not None
+    assert "Starting new server" in Path(done.evidence, "control.log").read_text()
+    (given, _) = worker.seen
+    assert isinstance(given, ControlReply)
+    assert (given.daemon, given.command, given.exit_code) == (NAME, limit, 0)
+    assert mps.ask("get_default_device_pinned_mem_limit 0").stdout == "2G\n"
+
+
+def test_a_server_that_outlived_its_daemon_goes_first(mps: MpsStandIn, worker: Worker) -> None:
+    mps.start()
+    mps.connect_and_wait(CLIENT)
+    left = psutil.Process(mps.server_pid)
+    left.suspend()
+    mps.kill()
+
+    leftover = EndProcess(identity=identity(left.pid), program="nvidia-cuda-mps")
+    assert worker.done(leftover, starting(mps)).problem is None
+    assert not is_alive(left.pid)
+    assert mps.is_running()
+
+
+def test_a_daemon_that_hangs_is_ended_and_brought_back(mps: MpsStandIn, worker: Worker) -> None:
+    mps.start()
+    hung = mps.pid
+    mps.stop_signal()
+
+    assert worker.done(EndProcess(identity=identity(hung), program="nvidia-cuda-mps"), starting(mps)).problem is None
+    assert mps.pid != hung
+    assert mps.ask("get_server_list").returncode == 0
+
+
+def test_the_step_that_fails_is_the_last_and_says_why(mps: MpsStandIn, worker: Worker) -> None:
+    mps.start()
+
+    done = worker.done(GiveCommand(command="bogus"), RestartUnit(unit=UNIT))
+
+    assert done.problem == "bogus: the daemon does not know this command: its version is not supported"
+    assert not worker.systemctl.was_started
+
+
+def test_evidence_that_cannot_be_saved_keeps_nothing_from_being_done(worker: Worker, tmp_path: Path) -> None:
+    (tmp_path / "evidence").write_text("")
+
+    done = worker.done(SaveEvidence(), RestartUnit(unit=UNIT))
+
+    assert (done.problem, done.evidence) == (None, None)
+    assert worker.systemctl.was_started
+
+
+def test_a_reply_is_told_before_the_end_although_it_says_no(mps: MpsStandIn, worker: Worker) -> None:
+    mps.start()
+    worker.done(GiveCommand(command="terminate_client 1 2"))
+
+    reply, done = worker.seen
+    assert isinstance(reply, ControlReply)
+    assert reply.stdout.endswith("1\n")
+    assert isinstance(done, ActionDone)
+    assert done.problem is not None
+
+
+# -- apart from each other -------------------------------------------------------------------------------------------
+
+
+def test_one_that_hangs_holds_up_no_other_daemon(worker: Worker) -> None:
+    worker.systemctl.does('case "$*" in *slow*) exec sleep 600;; esac')
+    worker.do(RestartUnit(unit="slow.service"))
+    worker.do(RestartUnit(unit=UNIT), daemon=OTHER)
+
+    done = worker.next_done()
+
+    assert (done.daemon, done.problem) == (OTHER, None)
+
+
+def test_nothing_is_done_twice_at_a_time_for_one_daemon(worker: Worker) -> None:
+    worker.systemctl.does("exec sleep 600")
+    worker.do(RestartUnit(unit=UNIT))
+
+    done = worker.done(RestartUnit(unit=UNIT))
+
+    assert (done.daemon, done.problem) == (NAME, "something else is being done for this daemon")
+
+
+def test_one_action_may_follow_another_at_once(worker: Worker) -> None:
+    for _ in range(20):
+        assert worker.done(RestartUnit(unit=UNIT)).problem is None
+
+
+def test_there_is_a_bound_to_what_is_done_at_a_time(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hand, "MOST_AT_ONCE", 1)
+    worker.systemctl.does("exec sleep 600")
+    worker.do(RestartUnit(unit=UNIT))
+    worker.do(RestartUnit(unit=UNIT), daemon=OTHER)
+
+    done = worker.next_done()
+
+    assert (done.daemon, done.problem) == (OTHER, "something is being done for 1 other daemons")
+
+
+# -- whatever happens ------------------------------------------------------------------------------------------------
+
+
+def test_a_defect_costs_the_action_and_not_its_telling(mps: MpsStandIn, tmp_path: Path) -> None:
+    def broken(*_: object) -> ControlClient:
+        raise ZeroDivisionError("oh")
+
+    inbox = Inbox()
+    tools = Tools(clock=REAL, proc=PROC, client=broken, path=os.defpath)
+    hands = Hands(tools, inbox=inbox, place=lambda name, _: place_of(mps, name))
+    for _ in range(2):
+        hands.do(action(GiveCommand(command="get_server_list")), node_of(mps))
+        (done,) = inbox.get(timeout=PATIENCE_SECONDS)
+        assert isinstance(done, ActionDone)
+        assert done.problem == "unexpected ZeroDivisionError: oh"
+
+
+def test_a_daemon_that_is_nowhere_too(mps: MpsStandIn, tmp_path: Path) -> None:
+    def nowhere(name: str, node: Node) -> Place:
+        return place_of(mps, node.daemons[name].name)
+
+    inbox = Inbox()
+    tools = Tools(clock=REAL, proc=PROC, client=client_of(mps), path=os.defpath)
+    Hands(tools, inbox=inbox, place=nowhere).do(action(SaveEvidence()), Node())
+
+    (done,) = inbox.get(timeout=PATIENCE_SECONDS)
+    assert isinstance(done, ActionDone)
+    assert done.problem == "unexpected KeyError: 'node'"
+
+
+# -- the end ---------------------------------------------------------------------------------------------------------
+
+
+def closes_in_time(worker: Worker) -> None:
+    began = REAL.monotonic()
+    worker.hands.close()
+    assert REAL.monotonic() - began < CLOSE_SECONDS + 0.5
+
+
+def test_what_hangs_is_broken_off_and_leaves_no_process(worker: Worker) -> None:
+    worker.systemctl.does("exec sleep 600")
+    worker.do(RestartUnit(unit=UNIT), GiveCommand(command="get_server_list"))
+    eventually(lambda: _true(worker.systemctl.was_started))
+
+    closes_in_time(worker)
+
+    assert worker.next_done().problem is not None
+    assert not any(isinstance(each, ControlReply) for each in worker.seen)
+
+
+def test_a_question_that_hangs_too_and_is_not_taken_for_an_answer(mps: MpsStandIn, worker: Worker) -> None:
+    mps.start()
+    os.kill(mps.pid, signal.SIGSTOP)
+    worker.do(GiveCommand(command="terminate_client 1 2"))
+    eventually(lambda: _true(psutil.Process().children(recursive=True)))
+
+    closes_in_time(worker)
+
+    assert worker.next_done().problem == "it was broken off: the exporter was told to stop"
+    assert len(worker.seen) == 1
+
+
+def test_a_daemon_that_is_being_started_is_left_to_live(mps: MpsStandIn, worker: Worker, tmp_path: Path) -> None:
+    slowly = Script(tmp_path / "slowly")
+    slowly.does("sleep 0.3; exec nvidia-cuda-mps-control -d")
+    worker.do(RunCommand(arguments=(str(slowly.path),), environment=mps.environment()))
+    eventually(lambda: _true(slowly.was_started))
+
+    closes_in_time(worker)
+
+    assert worker.next_done().problem is None
+    assert mps.is_running()
+
+
+def test_nothing_is_begun_any_more(worker: Worker) -> None:
+    worker.hands.close()
+
+    done = worker.done(RestartUnit(unit=UNIT))
+
+    assert done.problem == "the exporter was told to stop"
+    assert not worker.systemctl.was_started
+
+
+def _true(value: object) -> None:
+    assert value

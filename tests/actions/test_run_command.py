@@ -1,0 +1,143 @@
+"""run_command starts a daemon as it would be started by hand, and waits for the command, not for the daemon."""
+
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from exporter.actions.patience import Patience
+from exporter.actions.program import MOST_BYTES
+from exporter.actions.run_command import run_command
+from exporter.model.action import RunCommand
+from exporter.sources import user as users
+from tests.actions.places import REAL
+from tests.actions.scripts import Script
+from tests.eventually import eventually
+from tests.standin.mps import MpsStandIn, is_alive
+
+NOBODY = 65534
+LONG = 30.0
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Script:
+    return Script(tmp_path / "program")
+
+
+def run(
+    script: Script, *words: str, seconds: float = LONG, patience: Patience | None = None, uid: int | None = None
+) -> str | None:
+    step = RunCommand(arguments=(str(script.path), *words), environment={"CUDA_MPS_PIPE_DIRECTORY": "/p"}, uid=uid)
+    return run_command(step, path=os.defpath, patience=patience or Patience(REAL), seconds=seconds)
+
+
+def test_it_gets_its_words_and_variables_and_nothing_else_of_ours(
+    script: Script, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NOTIFY_SOCKET", "/run/systemd/notify")
+
+    assert run(script, "-d", "$HOME; *") is None
+    assert script.told[:3] == ["-d $HOME; *", "/", "0022"]
+    assert script.environment == {"PATH": os.defpath, "CUDA_MPS_PIPE_DIRECTORY": "/p"}
+
+
+def test_a_daemon_that_keeps_all_that_it_inherited_is_not_waited_for(script: Script, tmp_path: Path) -> None:
+    script.does(f"sleep 600 & echo $! >{tmp_path}/pid; echo started")
+
+    began = REAL.monotonic()
+    problem = run(script)
+    pid = int((tmp_path / "pid").read_text())
+    os.kill(pid, 9)
+
+    assert problem is None
+    assert REAL.monotonic() - began < LONG
+
+
+def test_the_stand_in_is_started_and_answers(mps: MpsStandIn) -> None:
+    mps.pipe_directory.mkdir()
+    mps.log_directory.mkdir()
+    step = RunCommand(arguments=("nvidia-cuda-mps-control", "-d"), environment=mps.environment())
+
+    assert run_command(step, path=os.defpath, patience=Patience(REAL)) is None
+    assert mps.ask("get_server_list").returncode == 0
+    assert run_command(step, path=os.defpath, patience=Patience(REAL)) == (
+        "nvidia-cuda-mps-control failed (exit code 1): An instance of this daemon is already running"
+    )
+
+
+def test_what_it_says_is_bounded_and_shown_as_text(script: Script) -> None:
+    script.does(f"head -c {MOST_BYTES * 4} /dev/zero | tr '\\0' 'x'; printf 'lost'; exit 3")
+    assert (run(script) or "").removeprefix(f"{script.path} failed (exit code 3): ") == "x" * 128
+
+    script.does(r"printf 'no GPU\n\033[31m: \377\n' >&2; exit 3")
+    assert run(script) == f"{script.path} failed (exit code 3): \ufffd[31m: \ufffd"
+
+
+def test_one_that_does_not_end_is_ended_with_all_that_it_started(script: Script, tmp_path: Path) -> None:
+    script.does(f"sleep 600 & echo $! >{tmp_path}/pid; wait")
+
+    assert run(script, seconds=0.5) == (
+        f"{script.path} did not end within 0.5 s: it must start the daemon in the background (-d)"
+    )
+    child = int((tmp_path / "pid").read_text())
+    eventually(lambda: _gone(child))
+
+
+def test_where_everything_is_broken_off_it_is_let_end_for_a_moment(script: Script) -> None:
+    """A daemon that is half started is none."""
+    patience = Patience(REAL)
+    script.does("sleep 0.3; exit 0")
+    threading.Timer(0.1, patience.end).start()
+
+    assert run(script, patience=patience) is None
+
+
+def test_but_not_for_long(script: Script) -> None:
+    patience = Patience(REAL)
+    patience.end()
+    script.does("exec sleep 600")
+
+    began = REAL.monotonic()
+    assert run(script, patience=patience) is not None
+    assert REAL.monotonic() - began < LONG
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        ((), "there is no command to run"),
+        (("/nowhere/daemon",), "/nowhere/daemon cannot be started: No such file or directory"),
+        (("/etc/passwd",), "/etc/passwd cannot be started: Permission denied"),
+        (("a\0b",), "'a\\x00b' cannot be started: embedded null byte"),
+    ],
+)
+def test_one_that_cannot_be_started_is_a_problem(arguments: tuple[str, ...], problem: str) -> None:
+    step = RunCommand(arguments=arguments)
+    assert run_command(step, path=os.defpath, patience=Patience(REAL)) == problem
+
+
+def test_it_is_the_daemons_users_process_with_no_rights_but_his(everybodys: Path) -> None:
+    script = Script(everybodys / "program")
+    script.does(f"grep -E 'Cap(Inh|Prm|Eff|Amb)|Groups' /proc/self/status >{everybodys}/rights")
+
+    assert run(script, uid=NOBODY) is None
+    assert script.told[3:5] == [str(NOBODY)] * 2
+    rights = dict(line.split(":\t") for line in (everybodys / "rights").read_text().splitlines())
+    assert rights.pop("Groups").split() == [str(NOBODY)]
+    assert {int(held, 16) for held in rights.values()} == {0}
+
+
+def test_who_may_not_start_it_as_its_user_is_told_what_it_takes(
+    script: Script, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(users, "may_be_others", lambda: False)
+
+    assert run(script, uid=NOBODY) == (
+        f"{script.path} cannot be started: it takes CAP_SETUID and CAP_SETGID to start a process as UID {NOBODY}"
+    )
+    assert not script.was_started
+
+
+def _gone(pid: int) -> None:
+    assert not is_alive(pid)
