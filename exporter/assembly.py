@@ -3,9 +3,13 @@
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import structlog
 
+from exporter.actions.evidence import Evidence
+from exporter.actions.hand import Hands
+from exporter.actions.steps import Tools
 from exporter.clock import Clock
 from exporter.config import Config, Switch
 from exporter.core import agenda
@@ -24,13 +28,15 @@ from exporter.sources.locator import Locator
 from exporter.sources.logs import DaemonLogs
 from exporter.sources.lookout import Asker, Lookout
 from exporter.sources.nvml import Nvml
-from exporter.sources.place import Place
+from exporter.sources.place import Place, on_host
 from exporter.sources.pods import Pods
+from exporter.sources.proc import Proc
 from exporter.sources.processes import Processes, affordable_pidfds
 from exporter.sources.reading import Reading
 from exporter.sources.session_lock import SessionLock
 from exporter.sources.unit_states import UnitStates
 from exporter.sources.units import Units
+from exporter.sources.user import OURSELVES, User
 
 LOG_PERIOD = 0.15
 """So that what is written into a log is known within 0.2 s, on a busy machine too."""
@@ -150,18 +156,37 @@ class Assembly:
         eye = self._eye(CONTROL, client.look, period=None, deadline=self.ask_deadline, daemon=place.name)
         return Asker(client, eye)
 
-    def control_client(self, place: Place) -> ControlClient:
-        """What asks the daemon in a place."""
+    def hands(self) -> Hands:
+        """What does as the watchdog has decided."""
+        config = self._config
+        evidence = Evidence(
+            config.state_directory / "evidence",
+            proc=config.proc,
+            kmsg=None if config.collect.kernel_log is Switch.OFF else config.kmsg,
+            clock=self._clock,
+        )
+        tools = Tools(
+            clock=self._clock,
+            proc=Proc(config.proc, self._clock),
+            client=self.control_client,
+            path=self._path,
+            evidence=evidence,
+        )
+        return Hands(tools, inbox=self._inbox, place=_place)
+
+    def control_client(self, place: Place, deadline: float | None = None, user: User = OURSELVES) -> ControlClient:
+        """What asks the daemon in a place; as whom, and within how many seconds an answer must come."""
         config = self._config
         client = ControlClient(
             place.name,
             place.pipe.path,
             executable=config.control_executable,
-            deadline=config.control_deadline,
+            deadline=config.control_deadline if deadline is None else deadline,
             clock=self._clock,
             path=self._path,
             lock=SessionLock(config.runtime_directory, self._clock),
             runtime_directory=config.runtime_directory,
+            user=user,
         )
         client.move(place)
         return client
@@ -195,6 +220,12 @@ class Assembly:
             told_every=told_every,
             daemon=daemon,
         )
+
+
+def _place(daemon: str, node: Node) -> Place:
+    """Where a daemon is that is acted for: such a one was named, with directories of this host."""
+    known = node.daemons[daemon]
+    return on_host(daemon, Path(known.pipe_directory), Path(known.log_directory))
 
 
 def _without_complaint(look: Look) -> Look:

@@ -17,6 +17,7 @@ from exporter.clock import SystemClock
 from exporter.config import Config, Reloader, as_toml, build_config, parse_arguments, parse_duration
 from exporter.core.fold import fold, fold_all
 from exporter.core.watchdog.rehearsal import orders_for, rehearse
+from exporter.core.watchdog.results import taken_up
 from exporter.cycle import Cycle
 from exporter.demo import Simulation
 from exporter.errors import ConfigError, ExporterError, HistoryError, ServiceError
@@ -73,11 +74,12 @@ def serve(arguments: Namespace, config: Config) -> int:
     assembly = Assembly(config, clock, inbox)
     reloader = Reloader(arguments, os.environ, config, clock)
     writer = Writer(Archive(config.state_directory, config.history, clock), clock)
-    with contextlib.closing(assembly), contextlib.closing(writer):
+    hands = assembly.hands()
+    with contextlib.closing(assembly), contextlib.closing(writer), contextlib.closing(hands):
         remembered = writer.open()
         Service(
             config,
-            remembered.into(header_of(config).node()),
+            taken_up(remembered.into(header_of(config).node()), clock.now()),
             assembly.lookout(),
             inbox,
             clock,
@@ -85,6 +87,7 @@ def serve(arguments: Namespace, config: Config) -> int:
             driver=assembly.nvml,
             history=History(incidents=remembered.incidents, events=remembered.events),
             writer=writer,
+            hands=hands,
         ).run()
     return 0
 

@@ -10,8 +10,9 @@ import structlog
 from prometheus_client import ProcessCollector
 
 from exporter import log
+from exporter.actions.hand import Hands
 from exporter.clock import Clock
-from exporter.config import Config, Reloader
+from exporter.config import Config, Reloader, orders_of
 from exporter.cycle import Cycle
 from exporter.history import History
 from exporter.metrics.catalogue import NodeCollector
@@ -33,6 +34,7 @@ from exporter.store.writer import Writer
 from exporter.telling import incidents, status
 from exporter.telling.wanted import Wanted
 from exporter.view import View, directory_of
+from exporter.watchdog import Watchdog
 from exporter.web import Api, Site, WebSecurity, WebServer, activated_listeners
 
 HEALTHY_SECONDS = 30.0
@@ -57,10 +59,11 @@ class Service:
         driver: Nvml | None = None,
         history: History | None = None,
         writer: Writer | None = None,
+        hands: Hands | None = None,
     ) -> None:
         """`reloader` reads the configuration anew, `driver` is what can be paused, and `writer` keeps what happens.
 
-        A demo has none of them. `history` is what is known from before.
+        `hands` do as the watchdog decides. A demo has none of them. `history` is what is known from before.
         """
         self._config = config
         self._clock = clock
@@ -76,6 +79,8 @@ class Service:
         self._paused = False
         self._ready = False
         self._turned_at = clock.monotonic()
+        self._orders = orders_of(config)
+        self._watchdog = Watchdog(self._orders, clock, do=None if hands is None else hands.do)
         self._cycle = Cycle(
             node,
             lookout,
@@ -85,6 +90,7 @@ class Service:
             publish=self._publish,
             told=self._keep,
             turned=self._turned,
+            watchdog=self._watchdog,
         )
 
     def run(self) -> None:
@@ -132,7 +138,7 @@ class Service:
         return self._clock.monotonic() - self._turned_at
 
     def _status(self) -> Mapping[str, Any]:
-        return self._stood_still() or status.told(self._cycle.node)
+        return self._stood_still() or status.told(self._cycle.node, self._orders)
 
     def _incidents(self, *, as_json: bool, **wanted: Any) -> Mapping[str, Any]:
         return self._stood_still() or incidents.told(
@@ -197,6 +203,8 @@ class Service:
             self._log.info("reloaded", needs_restart=list(reloaded.kept))
         self._config = after = reloaded.config
         log.configure(after.log_level, after.log_format, sys.stderr)
+        self._orders = orders_of(after)
+        self._watchdog.follow(self._orders)
         self._cycle.tell(_named(before, after, self._clock.now()), after.rhythm)
         self._lookout.look_anew()
 
@@ -216,6 +224,7 @@ class Service:
             configuration=None if self._reloader is None else self._reloader.status,
             paused=self._paused,
             history=None if self._writer is None else self._writer.status,
+            orders=self._orders,
         )
         self._exposition.publish(NodeCollector(view, beside=self._itself))
 
@@ -224,7 +233,7 @@ class Service:
         if self._cycle.node.sources and not self._ready:
             self._ready = True
             self._notifier.ready()
-        self._notifier.alive(status.line(self._cycle.node))
+        self._notifier.alive(status.line(self._cycle.node, self._orders))
 
 
 def _named(before: Config, after: Config, at: float) -> Sequence[DaemonFound]:

@@ -56,6 +56,11 @@ def interrupted(watch: Watch, at: float) -> Watch:
     return replace(watch, acting=replace(acting, done_at=at))
 
 
+def taken_up(node: Node, at: float) -> Node:
+    """A node whose watches another run of the exporter has left."""
+    return replace(node, watches={name: interrupted(watch, at) for name, watch in node.watches.items()})
+
+
 def settled(matter: Matter) -> Told:
     """The watch without its action, once it is known whether that helped."""
     acting = matter.watch.acting
