@@ -63,7 +63,7 @@ class PromptEye(Eye):
     def open(self) -> None:
         """No thread."""
 
-    def nudge(self) -> None:
+    def nudge(self, *, told: bool = False) -> None:
         """Look now."""
         self._look_once()
 

@@ -17,6 +17,7 @@ from exporter.model.diagnosis import Condition, Diagnosis
 from exporter.model.event import Event, EventName
 from exporter.model.identity import ProcessIdentity
 from exporter.model.incident import Ending, FaultKind, Incident, Stay, Suspect, Tenant
+from exporter.model.limits import Limits
 from exporter.model.node import Node
 from exporter.model.observation import (
     ControlReply,
@@ -470,6 +471,13 @@ def limited() -> Node:
     ).node
 
 
+def drifted() -> Node:
+    """The same, where its present limits are to hold: its server's do, the next one's will not, and two slipped in."""
+    present = limited()
+    watch = Watch(wanted=Limits(active_thread_percentage=50.0, pinned_memory={0: 2 << 30}), bypassed=2)
+    return replace(present, watches={DAEMON: watch})
+
+
 CRASHED = Diagnosis(
     condition=Condition.CRASHED,
     since=AT + 5,
@@ -522,7 +530,7 @@ def suspended() -> Node:
 
 
 _ALL = (
-    *(idle, three_clients, full, daemon_dead, no_nvml, gpu_lost, faulted, held_up, limited, owned),
+    *(idle, three_clients, full, daemon_dead, no_nvml, gpu_lost, faulted, held_up, limited, drifted, owned),
     *(backing_off, circuit_open, suspended),
 )
 SCENES = {each.__name__: each for each in _ALL}

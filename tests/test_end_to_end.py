@@ -464,7 +464,7 @@ def test_an_idle_daemon_is_hardly_asked(mps: MpsStandIn, nvml: NvmlStandIn, serv
     lists = ["get_client_list", "get_server_list", "get_server_status"]
     threads = ["get_active_thread_percentage", "get_default_active_thread_percentage"]
     memory = ["get_default_device_pinned_mem_limit", "get_device_pinned_mem_limit"]
-    assert sorted(asked) == sorted([*lists, *threads, *memory])
+    assert sorted(asked) == sorted([*lists, *threads, *memory, "get_default_client_priority"])
 
 
 # -- its end -------------------------------------------------------------------------------------------------------

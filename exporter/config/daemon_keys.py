@@ -4,7 +4,8 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from exporter.config.kinds import Kind, boolean, integer, member, several, textual
+from exporter.config.kinds import Kind, boolean, integer, member, percentage, several, textual
+from exporter.config.memory_limits import memory_limits
 from exporter.config.values import parse_directory, parse_text, shown
 from exporter.errors import ConfigError
 from exporter.model.daemon import DEFAULT_LOG_DIRECTORY
@@ -113,6 +114,27 @@ DAEMON_KEYS = (
         kind=integer(1, MOST_CLIENTS),
         help="how many clients one of its servers takes (default: by the version of MPS)",
         example=48,
+    ),
+    DaemonKey(
+        key="active_thread_percentage",
+        attribute="active_thread_percentage",
+        kind=percentage(),
+        help="the share of a GPU's threads that each client may have; set CUDA_MPS_ACTIVE_THREAD_PERCENTAGE for it too",
+        example=40.0,
+    ),
+    DaemonKey(
+        key="pinned_memory_limits",
+        attribute="pinned_memory_limits",
+        kind=memory_limits(),
+        help="how much of a GPU's memory each client may have, by the daemon's own ordinals, in G or M",
+        example=((0, 2 << 30), (1, 512 << 20)),
+    ),
+    DaemonKey(
+        key="client_priority",
+        attribute="client_priority",
+        kind=integer(0, 1),
+        help="the priority of its clients: 0 normal, 1 below it",
+        example=1,
     ),
     DaemonKey(
         key="watchdog",

@@ -138,6 +138,24 @@ def integer(least: int, most: int) -> Kind:
     )
 
 
+def percentage() -> Kind:
+    """A share in percent, more than none of it."""
+
+    def of_toml(where: str, raw: object) -> float:
+        if isinstance(raw, bool) or not isinstance(raw, int | float):
+            raise ConfigError(f"{where}: {values.shown(raw)} is no number")
+        if not 0 < raw <= 100:
+            raise ConfigError(f"{where}: {values.shown(raw)} is not more than 0, and at most 100")
+        return float(raw)
+
+    return Kind(
+        metavar="PERCENT",
+        of_text=lambda where, text: of_toml(where, values.parse_integer(where, text)),
+        of_toml=of_toml,
+        to_toml=float,
+    )
+
+
 def boolean() -> Kind:
     """True or false; the flag needs no value, and has an opposite."""
 

@@ -29,7 +29,8 @@ class DaemonConfig:
 
     `label` is the name it was given, `clients_limit` how many clients fit into one of its servers. `watchdog` is None
     where the general mode holds. `restart_command` is what starts it where no unit does, `environment` what that adds
-    to its environment, each as NAME=VALUE.
+    to its environment, each as NAME=VALUE. Limits that are to hold: a percentage, bytes by the daemon's own ordinals,
+    and a priority.
     """
 
     pipe_directory: Path
@@ -41,16 +42,23 @@ class DaemonConfig:
     watchdog: Mode | None = None
     restart_command: tuple[str, ...] = ()
     environment: tuple[str, ...] = ()
+    active_thread_percentage: float | None = None
+    pinned_memory_limits: tuple[tuple[int, int], ...] | None = None
+    client_priority: int | None = None
+
+    @property
+    def limits(self) -> Limits:
+        """The limits that are to hold there."""
+        return Limits(
+            active_thread_percentage=self.active_thread_percentage,
+            pinned_memory=dict(self.pinned_memory_limits or ()),
+            client_priority=self.client_priority,
+        )
 
     @property
     def name(self) -> str:
         """The daemon's name in metrics and events."""
         return self.label or str(self.pipe_directory)
-
-    @property
-    def limits(self) -> Limits:
-        """The limits that are to hold there."""
-        return Limits()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import chain, islice
 
-from exporter.core import devices, limits, process_states, users
+from exporter.core import devices, limit_questions, process_states, users
 from exporter.core.doubt import clients_doubted_since, gpu_doubted_since, latest, servers_doubted_since
 from exporter.core.gpus import NVML
 from exporter.core.question import Question, overdue, pressing
@@ -34,13 +34,17 @@ LEAVING_SECONDS = 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rhythm:
-    """How often to look, in seconds: at a daemon's liveness, lists and limits, and NVML; how often when in doubt."""
+    """How often to look, in seconds: at a daemon's liveness, lists and limits, and NVML; how often when in doubt.
+
+    `changed` is how soon again at limits that a command may have changed, where some are to hold.
+    """
 
     liveness: float = 30.0
     lists: float = 300.0
     limits: float = 3600.0
     nvml: float = 10.0
     doubt: float = 2.0
+    changed: float = 0.25
     begin: float = 0.5
     fault: float = 5.0
     doubted_for: float = 10.0
@@ -105,8 +109,9 @@ def _questions(node: Node, daemon: Daemon, rhythm: Rhythm) -> Iterable[Question]
         if process_states.askable(node, server.pid):
             yield _its_state(node, daemon, server, rhythm)
             yield _its_clients(node, daemon, server, rhythm)
-    for command, known_at in limits.questions(node, daemon):
-        period = rhythm.doubt if command in daemon.limits_in_doubt else rhythm.limits
+    doubted = rhythm.changed if limit_questions.wanted(node, daemon) else rhythm.doubt
+    for command, known_at in limit_questions.questions(node, daemon):
+        period = doubted if command in daemon.limits_in_doubt else rhythm.limits
         yield Question(command=command, known_at=known_at, period=period)
 
 
@@ -142,6 +147,11 @@ def nvml_due(node: Node, rhythm: Rhythm) -> bool:
     source = node.sources.get(NVML)
     doubt = latest(since for gpu in node.gpus.values() for since in gpu_doubted_since(node, gpu))
     return source is None or node.at - source.last.at >= (rhythm.doubt if rhythm.fresh(node.at, doubt) else rhythm.nvml)
+
+
+def last_words_awaited(node: Node) -> bool:
+    """Whether a daemon has gone, and its log has yet to tell, or to be found not to, that it had been told to."""
+    return any(daemon.gone_at is not None for daemon in node.daemons.values())
 
 
 def watched(node: Node) -> frozenset[int]:

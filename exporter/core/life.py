@@ -233,6 +233,7 @@ def _go(daemon: Daemon, at: float, how: LossReason) -> Step:
         echoing=False,
         default_active_thread_percentage=None,
         default_pinned_memory_limits={},
+        default_client_priority=None,
         limits_in_doubt=frozenset(),
     )
     return chain(

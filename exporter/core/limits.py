@@ -4,30 +4,36 @@ Said by the server itself as it starts, or by the daemon about this server when 
 for servers that start later, so nothing about a running one follows from them (measured, R580).
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
-from exporter.core import devices, process_states
+from exporter.core import devices
+from exporter.core.limit_questions import about_all
 from exporter.core.servers import with_server
 from exporter.model.daemon import Daemon
-from exporter.model.node import Node
 from exporter.model.observation import ControlReply
 from exporter.model.replace import replace
 from exporter.model.server import Server
 from exporter.parse import control_reply
-from exporter.parse.control_reply import DEFAULT_PINNED_MEMORY, DEFAULT_THREADS, DEVICES, PINNED_MEMORY, THREADS
-
-STARTING_SECONDS = 2.0
-"""A server that the log saw start tells its limits itself, in this time (measured: 0.3 s)."""
+from exporter.parse.control_reply import (
+    DEFAULT_PINNED_MEMORY,
+    DEFAULT_PRIORITY,
+    DEFAULT_THREADS,
+    DEVICES,
+    PINNED_MEMORY,
+    THREADS,
+)
 
 Limits = Mapping[int, int]
 
 
 def threads_told(daemon: Daemon, at: float, pid: int, percentage: float) -> Daemon:
-    """A server begins to tell its limits; those on memory follow, where there are any."""
+    """A server begins to tell its limits; those on memory follow, where there are any, and the priority."""
     server = daemon.servers.get(pid)
     if server is None or not 0 < percentage <= 100:
         return daemon
-    told = replace(server, active_thread_percentage=percentage, pinned_memory_limits={}, limits_told_at=at)
+    told = replace(server, active_thread_percentage=percentage)
+    if server.limits_told_at is None:
+        told = replace(told, pinned_memory_limits={}, limits_told_at=at)
     return with_server(daemon, told)
 
 
@@ -38,6 +44,12 @@ def memory_told(daemon: Daemon, pid: int, device: int, limit: int) -> Daemon:
         return daemon
     limits = _with(server.pinned_memory_limits, device, limit)
     return with_server(daemon, replace(server, pinned_memory_limits=limits))
+
+
+def priority_told(daemon: Daemon, pid: int, priority: int) -> Daemon:
+    """A server tells which priority its clients have; a daemon's default reaches those that run at once (R580)."""
+    server = daemon.servers.get(pid)
+    return daemon if server is None else with_server(daemon, replace(server, client_priority=priority))
 
 
 def default_memory_told(daemon: Daemon, device: int | None, limit: int | None) -> Daemon:
@@ -51,7 +63,16 @@ def command_seen(daemon: Daemon, text: str) -> Daemon:
     question = control_reply.question_changed_by(text)
     if question is None:
         return daemon
-    return replace(daemon, limits_in_doubt=(daemon.limits_in_doubt | {question}).intersection(_all_questions(daemon)))
+    return _doubted(daemon, question)
+
+
+def unanswered(daemon: Daemon, question: str) -> Daemon:
+    """A question got no answer: it is asked again as soon as the daemon is well."""
+    return _doubted(daemon, question)
+
+
+def _doubted(daemon: Daemon, question: str) -> Daemon:
+    return replace(daemon, limits_in_doubt=(daemon.limits_in_doubt | {question}).intersection(about_all(daemon)))
 
 
 def answer_read(daemon: Daemon, reply: ControlReply) -> Daemon:
@@ -67,6 +88,9 @@ def answer_read(daemon: Daemon, reply: ControlReply) -> Daemon:
             return replace(daemon, default_active_thread_percentage=told or daemon.default_active_thread_percentage)
         case [verb, device] if verb == DEFAULT_PINNED_MEMORY:
             return default_memory_told(daemon, _number(device), control_reply.memory_limit(reply.stdout))
+        case [verb] if verb == DEFAULT_PRIORITY:
+            priority = control_reply.priority(reply.stdout)
+            return daemon if priority is None else replace(daemon, default_client_priority=priority)
         case [verb, pid, *rest] if verb in (THREADS, PINNED_MEMORY) and (server := _server(daemon, pid)) is not None:
             return with_server(daemon, _answer_of_server(server, rest, reply.stdout))
         case _ if question == DEVICES:
@@ -101,33 +125,3 @@ def _with(limits: Limits, device: int | None, limit: int | None) -> Limits:
     if device is None or limit is None or device >= devices.MOST_DEVICES:
         return limits
     return {**limits, device: limit}
-
-
-def questions(node: Node, daemon: Daemon) -> Iterable[tuple[str, float | None]]:
-    """What may be asked about limits, and since when its answer is known."""
-    number = devices.count(node, daemon)
-    yield from ((command, daemon.asked.get(command)) for command in _about_defaults(number))
-    for server in daemon.servers.values():
-        if not _starting(node.at, server) and process_states.askable(node, server.pid):
-            told_at, commands = server.limits_told_at, _about_server(server.pid, number)
-            yield from ((command, daemon.asked.get(command, told_at)) for command in commands)
-
-
-def _about_defaults(number: int) -> Iterable[str]:
-    yield DEFAULT_THREADS
-    yield from (f"{DEFAULT_PINNED_MEMORY} {device}" for device in range(number))
-
-
-def _about_server(pid: int, number: int) -> Iterable[str]:
-    yield f"{THREADS} {pid}"
-    yield from (f"{PINNED_MEMORY} {pid} {device}" for device in range(number))
-
-
-def _all_questions(daemon: Daemon) -> Iterable[str]:
-    yield from _about_defaults(devices.MOST_DEVICES)
-    for pid in daemon.servers:
-        yield from _about_server(pid, devices.MOST_DEVICES)
-
-
-def _starting(at: float, server: Server) -> bool:
-    return server.uid is not None and at - server.started_at < STARTING_SECONDS

@@ -37,9 +37,9 @@ def reply_read(daemon: Daemon, reply: ControlReply) -> Step:
         case Verdict.NO_DAEMON:
             return life.not_found(daemon, reply.at)
         case Verdict.REFUSED:
-            return life.refused(daemon, reply.at)
+            return life.refused(limits.unanswered(daemon, reply.command), reply.at)
         case Verdict.TIMED_OUT:
-            return quiet(life.unanswered(daemon, reply.at, reply.asked_at))
+            return quiet(life.unanswered(limits.unanswered(daemon, reply.command), reply.at, reply.asked_at))
         case Verdict.UNUSABLE:
             return life.unaskable(daemon, reply.at)
 

@@ -95,6 +95,8 @@ def _known_server_says(daemon: Daemon, at: float, entry: LogEntry, pids: Pids) -
             return quiet(limits.threads_told(daemon, at, pid, percentage))
         case said.PinnedMemoryLimitTold(device, limit):
             return quiet(limits.memory_told(daemon, pid, device, limit))
+        case said.PriorityTold(priority):
+            return quiet(limits.priority_told(daemon, pid, priority))
         case said.FaultHandled() | said.ClientToBeTornDown() if block.has_begun(known, server):
             return servers.enter(daemon, at, pid, ServerState.FAULT)
         case said.ContextDestroyed(device) if server.devices_to_reset:

@@ -115,6 +115,7 @@ class Daemon:
     clients_limit: int | None = None
     default_active_thread_percentage: float | None = None
     default_pinned_memory_limits: Mapping[int, int] = field(default_factory=dict)
+    default_client_priority: int | None = None
     limits_in_doubt: frozenset[str] = frozenset()
     devices: Mapping[int, GpuUuid] = field(default_factory=dict)
     state: DaemonState | None = None

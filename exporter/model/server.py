@@ -114,7 +114,8 @@ class Server:
     `block` is what its log told of its last fault; `encountered` has, by the log's own time, the client that it named
     just before. `making` is the context that it is about to accept, `reset_stamp` the log's time at which the server's
     own context on a device was last destroyed. `told_to_leave` says that its daemon has tried to shut it down.
-    `pinned_memory_limits` are bytes by the daemon's device ordinals; `limits_told_at` is when its log told its limits.
+    `pinned_memory_limits` are bytes by the daemon's device ordinals; `limits_told_at` is when its log told its limits,
+    the priority of its clients last.
     """
 
     pid: int
@@ -135,4 +136,5 @@ class Server:
     told_to_leave: bool = False
     active_thread_percentage: float | None = None
     pinned_memory_limits: Mapping[int, int] = field(default_factory=dict)
+    client_priority: int | None = None
     limits_told_at: float | None = None

@@ -1,11 +1,12 @@
 """What the watchdog knows of a control daemon: its diagnosis, what was done for it, and what may still be."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from exporter.model.action import ActionKind, ActionResult
 from exporter.model.daemon import Daemon, DaemonState
 from exporter.model.diagnosis import Diagnosis
+from exporter.model.enforcing import Enforcing
 from exporter.model.identity import ProcessIdentity
 from exporter.model.limits import Limits
 from exporter.model.observation import DaemonProcess
@@ -87,9 +88,9 @@ class Watch:
     since it was last well for a whole window; `not_before` is when the next may come, for the `need` that was told
     last. `opened_at` is when the circuit breaker opened, None: closed. `released_at` is when an operator last said
     `resume`. `stopped_at` is when an operator stopped the daemon, as long as it is. `well_since` is since when it has
-    been well. `limits` are those that held before, as last observed. `bypassed` counts the clients that were on a
-    server before its limits were. `intention` is what was last done, or said that would be, so that it is so once.
-    `said` is the last of it in words, for a person.
+    been well. `limits` are those that held before, as last observed, `wanted` those that should hold now, `enforcing`
+    how they stand. `bypassed` counts the clients that were on a server before its limits were. `intention` is what was
+    last done, or said that would be, so that it is so once. `said` is the last of it in words, for a person.
 
     `process` is the one that the daemon last was, `servers` are those that it last had: who outlives it is in the way
     of the next. `unit_restarts` is how often systemd had restarted its unit, as far as that is counted.
@@ -109,6 +110,8 @@ class Watch:
     well_since: float | None = None
     last_restart_at: float | None = None
     limits: Limits | None = None
+    wanted: Limits | None = None
+    enforcing: Enforcing = field(default_factory=Enforcing)
     bypassed: int = 0
     tallies: tuple[Tally, ...] = ()
     need: str | None = None

@@ -12,3 +12,9 @@ def byte_size(text: str) -> int | None:
     if found is None:
         return None
     return int(found[1]) << _SHIFT[found[2].upper()] or None
+
+
+def size_for_mps(size: int) -> str:
+    """A size in bytes as `nvidia-cuda-mps-control` takes it, in whole G or M (its manual page), and never as 0."""
+    gigabytes, rest = divmod(size, 1 << 30)
+    return f"{max(size >> 20, 1)}M" if rest else f"{gigabytes}G"

@@ -18,6 +18,7 @@ THREADS = "get_active_thread_percentage"
 PINNED_MEMORY = "get_device_pinned_mem_limit"
 DEFAULT_THREADS = "get_default_active_thread_percentage"
 DEFAULT_PINNED_MEMORY = "get_default_device_pinned_mem_limit"
+DEFAULT_PRIORITY = "get_default_client_priority"
 DEVICES = "device_query --csv"
 QUIT = "quit"
 VERSION = "-v"
@@ -31,6 +32,7 @@ _SERVER = re.compile(r"Server \d{1,10}")
 _PID = re.compile(r"[1-9][0-9]{0,8}")
 _DEVICE = re.compile(r"[0-9]{1,3}")
 _UUID = re.compile(r"GPU-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
+_PRIORITIES = {"0": 0, "1": 1}
 _STATES = {"ACTIVE": ServerState.ACTIVE, "INITIALIZING": ServerState.INITIALIZING, "FAULT": ServerState.FAULT}
 
 
@@ -99,6 +101,11 @@ def memory_limit(stdout: str) -> int | None:
     return byte_size(stdout)
 
 
+def priority(stdout: str) -> int | None:
+    """The priority of clients: 0, normal, or 1, below it; None where the reply is something else."""
+    return _PRIORITIES.get(stdout.strip())
+
+
 def devices(stdout: str) -> Mapping[int, str]:
     """The GPUs' UUIDs by the daemon's ordinals; empty where the reply is something else.
 
@@ -127,5 +134,7 @@ def question_changed_by(command: str) -> str | None:
             return f"{DEFAULT_PINNED_MEMORY} {int(device)}"
         case ["set_device_pinned_mem_limit", pid, device, *_] if _PID.fullmatch(pid) and _DEVICE.fullmatch(device):
             return f"{PINNED_MEMORY} {int(pid)} {int(device)}"
+        case ["set_default_client_priority", *_]:
+            return DEFAULT_PRIORITY
         case _:
             return None

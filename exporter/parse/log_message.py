@@ -2,6 +2,11 @@
 
 from dataclasses import dataclass
 
+from exporter.parse.limit_message import DefaultMemoryLimitSet as DefaultMemoryLimitSet
+from exporter.parse.limit_message import PinnedMemoryLimitTold as PinnedMemoryLimitTold
+from exporter.parse.limit_message import PriorityTold as PriorityTold
+from exporter.parse.limit_message import ThreadsTold as ThreadsTold
+
 
 @dataclass(frozen=True, slots=True)
 class DaemonStarting:
@@ -222,29 +227,6 @@ class ContextCreated:
 
 
 @dataclass(frozen=True, slots=True)
-class ThreadsTold:
-    """The share of a GPU's threads, in percent, that each client of this server may have."""
-
-    percentage: float
-
-
-@dataclass(frozen=True, slots=True)
-class PinnedMemoryLimitTold:
-    """The device memory, in bytes, that each client of this server may have; the device is the daemon's ordinal."""
-
-    device: int
-    limit: int
-
-
-@dataclass(frozen=True, slots=True)
-class DefaultMemoryLimitSet:
-    """The daemon has taken a new default for servers to come: bytes, for a device by its own ordinal."""
-
-    device: int
-    limit: int
-
-
-@dataclass(frozen=True, slots=True)
 class Noise:
     """A line that is known and says nothing that is needed."""
 
@@ -289,6 +271,7 @@ Message = (
     | ContextCreated
     | ThreadsTold
     | PinnedMemoryLimitTold
+    | PriorityTold
     | DefaultMemoryLimitSet
     | Noise
     | Unrecognized

@@ -15,9 +15,8 @@ def start_ticks(text: str) -> int | None:
 
 def state(text: str) -> str | None:
     """Field 3: how the process stands with the scheduler; None where the text is not of that form."""
-    _, closing, rest = text.rpartition(")")
-    letter = rest.split(maxsplit=1)[:1]
-    return letter[0] if closing and letter and len(letter[0]) == 1 and letter[0].isalpha() else None
+    _, closing, rest = text.rpartition(") ")
+    return rest[0] if closing and rest[:1].isalpha() and rest[1:2] == " " else None
 
 
 def is_zombie(text: str) -> bool:

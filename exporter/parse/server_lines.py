@@ -30,6 +30,7 @@ RULES: tuple[Rule, ...] = (
         r"Device pinned memory limit for device (\d{1,4}) set to 0x([0-9a-f]{1,16}) bytes",
         _pinned_memory_limit,
     ),
+    rule(rf"(?:Server|Client) Priority set to {NUMBER}", said.PriorityTold),
     rule(rf"Failed to accept new client\. Maximum number of clients \({NUMBER}\) reached\.", said.ClientLimitReached),
     rule(
         rf"Server teardown in progress\. Refusing to accept new client {CLIENT}",
@@ -79,7 +80,7 @@ RULES: tuple[Rule, ...] = (
         r"Server was unable to shutdown due to \d+ active clients",
         r"Created (?:anonymous|named) shared memory region .{1,400}",
         r"Display Driver version: .{1,80}",
-        r"Server Priority set to -?\d+",
+        r"(?:Server|Client) Priority set to -\d+",
     ),
     # A server that could not start, or ran out of files; the daemon tells of its exit (2013 to 2026).
     noise(

@@ -58,6 +58,7 @@ class Eye:
         self._told_problem: str | None = None
         self._began: float | None = None
         self._complained_at: float | None = None
+        self._awaited = False
         self._nudged = threading.Event()
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"eye-{name}", daemon=True)
@@ -66,8 +67,9 @@ class Eye:
         """Begin to look."""
         self._thread.start()
 
-    def nudge(self) -> None:
-        """Look as soon as the present look, if there is one, is over."""
+    def nudge(self, *, told: bool = False) -> None:
+        """Look as soon as the present look, if there is one, is over; it is `told` of even if nothing was seen."""
+        self._awaited = self._awaited or told
         self._nudged.set()
 
     @property
@@ -119,6 +121,8 @@ class Eye:
         while self._inbox.qsize() >= FULL_INBOX and not self._closing.is_set():
             self._closing.wait(FULL_SECONDS)
         self._began = self._clock.monotonic()
+        if self._awaited:
+            self._awaited, self._told_at = False, float("-inf")
         self._nudged.clear()
 
     def _next_in(self, *, soon: bool) -> float | None:

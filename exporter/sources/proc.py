@@ -35,10 +35,10 @@ class Proc:
 
     def standing(self, pid: int) -> tuple[int, str] | None:
         """When a process that lives started, as `start_ticks`, and how it stands with the scheduler."""
-        text = self._text(pid, "stat")
-        state = None if text is None or process_stat.is_zombie(text) else process_stat.state(text)
-        ticks = None if text is None else process_stat.start_ticks(text)
-        return None if state is None or ticks is None else (ticks, state)
+        stat = self._bare(pid, "stat", _MOST_TEXT)
+        text = "" if stat is None else _text(stat)
+        state, ticks = process_stat.state(text), process_stat.start_ticks(text)
+        return None if state is None or ticks is None or process_stat.is_zombie(text) else (ticks, state)
 
     def descends_from_us(self, pid: int) -> bool:
         """Whether this process, or one that it comes from, was started by the present one."""
@@ -110,17 +110,8 @@ class Proc:
 
     def name(self, pid: int) -> str | None:
         """A process's name, cut to 15 bytes by the kernel."""
-        # Asked of every process that there is, so without a file object, which would take longer than the reading.
-        try:
-            descriptor = os.open(f"{self._root}/{pid}/comm", os.O_RDONLY | os.O_CLOEXEC)
-        except OSError:
-            return None
-        try:
-            return _text(os.read(descriptor, 64)).removesuffix("\n")
-        except OSError:
-            return None
-        finally:
-            os.close(descriptor)
+        name = self._bare(pid, "comm", 64)
+        return None if name is None else _text(name).removesuffix("\n")
 
     def arguments(self, pid: int) -> tuple[str, ...]:
         """How a process was started, its own name first."""
@@ -172,6 +163,19 @@ class Proc:
     def _text(self, pid: int, name: str) -> str | None:
         text = self._bytes(pid, name, _MOST_TEXT)
         return None if text is None else _text(text)
+
+    def _bare(self, pid: int, name: str, most: int) -> bytes | None:
+        """What is asked of many processes, again and again: a file object would take longer than the reading."""
+        try:
+            descriptor = os.open(f"{self._root}/{pid}/{name}", os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            return None
+        try:
+            return os.read(descriptor, most)
+        except OSError:
+            return None
+        finally:
+            os.close(descriptor)
 
     def _bytes(self, pid: int, name: str, most: int) -> bytes | None:
         try:

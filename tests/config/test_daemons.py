@@ -8,6 +8,7 @@ from exporter.config import DaemonConfig
 from exporter.config.daemon_keys import LONGEST_NAME
 from exporter.config.daemons import MOST_DAEMONS
 from exporter.errors import ConfigError
+from exporter.model.limits import Limits
 from tests.config.reading import config, written
 
 TWO = """
@@ -18,6 +19,9 @@ log_directory = "/run/nvidia/mps/training/log"
 unit = "nvidia-mps@training.service"
 expected = false
 clients_limit = 48
+active_thread_percentage = 40
+pinned_memory_limits = ["0=2G", "1=512M"]
+client_priority = 1
 
 [[daemons]]
 pipe_directory = "/run/other"
@@ -29,6 +33,9 @@ TRAINING = DaemonConfig(
     label="training",
     unit="nvidia-mps@training.service",
     clients_limit=48,
+    active_thread_percentage=40.0,
+    pinned_memory_limits=((0, 2 << 30), (1, 512 << 20)),
+    client_priority=1,
 )
 
 
@@ -40,6 +47,14 @@ def test_the_file_names_several(tmp_path: Path) -> None:
     training, other = daemons(tmp_path, TWO)
     assert (training, training.name) == (TRAINING, "training")
     assert (other.name, other.log_directory, other.expected) == ("/run/other", Path("/var/log/nvidia-mps"), True)
+
+
+def test_the_limits_that_are_to_hold_are_named_each_for_itself(tmp_path: Path) -> None:
+    """Where none is named, none is wanted."""
+    training, other = daemons(tmp_path, TWO)
+    memory = {0: 2 << 30, 1: 512 << 20}
+    assert training.limits == Limits(active_thread_percentage=40.0, pinned_memory=memory, client_priority=1)
+    assert not other.limits
 
 
 def test_the_file_outweighs_the_variables_of_mps_itself(tmp_path: Path) -> None:
@@ -86,6 +101,38 @@ WRONG = (
     ("[[daemons]]\n" + ONE + "unit = 'mps'", ": daemons[1].unit: 'mps' is no service"),
     ("[[daemons]]\n" + ONE + "expected = 1", ": daemons[1].expected: 1 is neither true nor false"),
     ("[[daemons]]\n" + ONE + "clients_limit = 0", ": daemons[1].clients_limit: 0 is not from 1 to 10000"),
+    *(
+        (
+            "[[daemons]]\n" + ONE + f"active_thread_percentage = {wrong}",
+            f": daemons[1].active_thread_percentage: {told}",
+        )
+        for wrong, told in (
+            ("0", "0 is not more than 0, and at most 100"),
+            ("100.1", "100.1 is not more than 0"),
+            ("nan", "nan is not more than 0"),
+            ("true", "True is no number"),
+            ("'40'", "'40' is no number"),
+        )
+    ),
+    *(
+        (
+            "[[daemons]]\n" + ONE + f"pinned_memory_limits = [{', '.join(map(repr, wrong))}]",
+            f": daemons[1].pinned_memory_limits: {told}",
+        )
+        for wrong, told in (
+            (["2G"], "'2G' is no limit"),
+            (["0=2"], "'0=2' is no limit"),
+            (["0=2K"], "'0=2K' is no limit"),
+            (["0=0G"], "'0=0G' is no limit"),
+            (["64=2G"], "'64=2G' is no limit"),
+            (["0=999999999999G"], "'0=999999999999G' is no limit"),
+            (["0=2G "], "'0=2G ' is no limit"),
+            (["0=2G", "0=2G"], "'0=2G' stands there twice"),
+            (["0=2G", "1=2G", "0=3G"], "'0=2G' stands there twice"),
+            ([], "0 of them"),
+        )
+    ),
+    ("[[daemons]]\n" + ONE + "client_priority = 2", ": daemons[1].client_priority: 2 is not from 0 to 1"),
     ("[[daemons]]\n" + ONE + "watchdog = 'on'", ": daemons[1].watchdog: 'on' is none of observe, act"),
     ("[[daemons]]\n" + ONE + "restart_command = 'mps'", ": daemons[1].restart_command: 'mps' is no list"),
     ("[[daemons]]\n" + ONE + "restart_command = []", ": daemons[1].restart_command: 0 of them; name 1 to 64"),

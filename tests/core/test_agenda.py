@@ -12,8 +12,10 @@ from hypothesis import strategies as st
 from exporter.core import agenda
 from exporter.core.agenda import Rhythm
 from exporter.core.fold import fold
+from exporter.model.limits import Limits
 from exporter.model.node import Node
-from exporter.model.observation import ControlReply, DaemonProcess, GpuReading, Observation
+from exporter.model.observation import ControlReply, DaemonProcess, GpuReading, LogFile, Observation
+from exporter.model.watch import Watch
 from tests.builders import (
     AT,
     CLIENT,
@@ -53,6 +55,7 @@ FOLLOWED = control_log("UI closed")
 
 THREADS, MEMORY = f"get_active_thread_percentage {SERVER}", f"get_device_pinned_mem_limit {SERVER} 0"
 DEFAULT_THREADS, DEFAULT_MEMORY = "get_default_active_thread_percentage", "get_default_device_pinned_mem_limit 0"
+DEFAULT_PRIORITY = "get_default_client_priority"
 
 
 def serverless(command: str, at: float) -> ControlReply:
@@ -107,7 +110,8 @@ class TestQuietLife:
     def test_its_servers_are_asked_for_their_state_and_clients_at_once(self) -> None:
         """What was met in a list has nobody else to tell of it."""
         _, asked = watch(2)
-        assert asked == {LIST: [0.0]} | {each: [0.5] for each in (VERSION, STATUS, CLIENTS, DEFAULT_THREADS, THREADS)}
+        at_once = (VERSION, STATUS, CLIENTS, DEFAULT_THREADS, DEFAULT_PRIORITY, THREADS)
+        assert asked == {LIST: [0.0]} | {each: [0.5] for each in at_once}
 
     def test_then_it_gives_a_sign_of_life_every_30_seconds_and_answers_no_more(self) -> None:
         """Whatever it is asked, any answer is one."""
@@ -127,7 +131,7 @@ class TestQuietLife:
     def test_its_limits_are_asked_for_at_most_hourly(self) -> None:
         """They hardly ever change, and where somebody changes them the log tells of it."""
         _, asked = watch(7300, seen=[gpu_reading([CLIENT])])
-        for question in (THREADS, DEFAULT_THREADS, MEMORY, DEFAULT_MEMORY):
+        for question in (THREADS, DEFAULT_THREADS, MEMORY, DEFAULT_MEMORY, DEFAULT_PRIORITY):
             assert 2 <= len(asked[question]) <= 3
             assert gap(asked[question]) > RHYTHM.limits - 5 * RHYTHM.liveness
 
@@ -136,7 +140,7 @@ class TestQuietLife:
         _, asked = watch(600, answer=serverless)
         assert asked[LIST][0] == 0.0
         assert asked[LIST][1:] == [0.5 + 30.0 * number for number in range(1, 20)]
-        assert asked.keys() == {LIST, VERSION, DEFAULT_THREADS}
+        assert asked.keys() == {LIST, VERSION, DEFAULT_THREADS, DEFAULT_PRIORITY}
 
     def test_where_the_log_cannot_be_followed_servers_are_asked_for_every_minute(self) -> None:
         """Nothing else tells of a new one."""
@@ -154,7 +158,8 @@ class TestQuietLife:
 
     def test_an_answer_to_anybody_else_counts_too(self) -> None:
         """In a recording, say."""
-        answers = (reply("-v", "version: 13000"), reply(DEFAULT_THREADS, "100.0\n"), reply(THREADS, "100.0\n"))
+        limits = (reply(DEFAULT_THREADS, "100.0\n"), reply(DEFAULT_PRIORITY, "0\n"), reply(THREADS, "100.0\n"))
+        answers = (reply("-v", "version: 13000"), *limits)
         start = told(servers(SERVER), status("ACTIVE"), clients(CLIENT), *answers).node
         assert agenda.commands(start, DAEMON, RHYTHM) == ()
 
@@ -173,6 +178,7 @@ class TestLimits:
             ("set_default_active_thread_percentage 40", DEFAULT_THREADS),
             (f"set_active_thread_percentage {SERVER} 40", THREADS),
             ("set_default_device_pinned_mem_limit 0 3G", DEFAULT_MEMORY),
+            ("set_default_client_priority 1", DEFAULT_PRIORITY),
             (f"set_device_pinned_mem_limit {SERVER} 0 3G", MEMORY),
         ],
     )
@@ -185,7 +191,7 @@ class TestLimits:
         "command",
         [
             *(DEFAULT_THREADS, THREADS, DEFAULT_MEMORY, MEMORY, LIST, "ps"),
-            *("set_default_active_thread_percentage_x 4", "set_default_client_priority 1"),
+            *("set_default_active_thread_percentage_x 4", "get_default_client_priority"),
             *(
                 "set_active_thread_percentage 99999 40",
                 "set_device_pinned_mem_limit 513",
@@ -208,6 +214,33 @@ class TestLimits:
         ]
         _, asked = watch(60, start=self.limited(), seen=sets)
         assert gap(asked[THREADS]) >= RHYTHM.doubt
+
+    def test_where_limits_are_to_hold_an_answer_comes_soon_again(self) -> None:
+        """Nobody is to be without them for longer than a second."""
+        start = replace(self.limited(), watches={DAEMON: Watch(wanted=Limits(active_thread_percentage=40.0))})
+        sets = [
+            each
+            for second in range(10)
+            for each in control_log(f"Cmd:set_active_thread_percentage {SERVER} 1", at=AT + 10 + second)
+        ]
+        _, asked = watch(10, start=start, seen=sets)
+        assert max(later - earlier for earlier, later in pairwise(asked[THREADS])) <= 1
+
+    def test_a_device_that_is_to_be_limited_is_asked_about(self) -> None:
+        """Though nothing else is known of it."""
+        start = replace(self.limited(), watches={DAEMON: Watch(wanted=Limits(pinned_memory={1: 1 << 30}))})
+        _, asked = watch(2, start=start)
+        assert asked.keys() == {DEFAULT_MEMORY.replace(" 0", " 1"), MEMORY.replace(" 0", " 1")}
+
+    def test_a_new_server_whose_log_cannot_be_read_is_asked_at_once(self) -> None:
+        """It cannot be waited for to tell them itself."""
+        start, _ = watch(
+            2, answer=serverless, seen=[LogFile(at=AT, daemon=DAEMON, file="server.log", problem="denied")]
+        )
+        born = control_log("Starting new server 513 for user 0", "NEW SERVER 513: Ready", at=AT + 10)
+        _, asked = watch(30, start=start, seen=born)
+        (since_start,) = (start.at + at - (AT + 10) for at in asked[THREADS])
+        assert since_start <= 0.5
 
     def test_a_server_that_has_just_started_is_left_to_tell_them_itself(self) -> None:
         """Its log does, in a moment; where that is not read, it is asked."""

@@ -35,7 +35,7 @@ START_BLOCK = (
     "Device pinned memory limit for device 0 set to 0x1900000000 bytes",
     "Server has started",
 )
-DEFAULT_MEMORY = "get_default_device_pinned_mem_limit 0"
+DEFAULT_MEMORY, DEFAULT_PRIORITY = "get_default_device_pinned_mem_limit 0", "get_default_client_priority"
 
 
 def limits(*seen: Observation) -> tuple[float | None, dict[int, int]]:
@@ -61,6 +61,19 @@ class TestServer:
         """The logs are read one after the other, the server's first."""
         daemon = told(*at_work(), *server_log(*START_BLOCK, server=700)).daemon
         assert daemon.servers[700].pinned_memory_limits == {9: 3 << 30, 0: 100 << 30}
+
+    def test_a_change_tells_of_that_alone(self) -> None:
+        """What it told at its start still holds."""
+        assert limits(*server_log(*START_BLOCK), *server_log("Active Threads Percentage set to 60.0")) == (
+            60.0,
+            {9: 3 << 30, 0: 100 << 30},
+        )
+
+    def test_its_priority_is_told_at_its_start_and_when_the_default_changes(self) -> None:
+        """That reaches the servers that run (measured, R580)."""
+        priority = "Server Priority set to 0"
+        for lines, expected in (((), None), ((priority,), 0), ((priority, "Client Priority set to 1"), 1)):
+            assert told(*at_work(CLIENT), *server_log(*lines)).daemon.servers[SERVER].client_priority == expected
 
     def test_asked_for_they_are_told_too(self) -> None:
         """With the server's PID, and the device's ordinal."""
@@ -130,6 +143,13 @@ class TestDefaults:
         asked = (reply("get_default_active_thread_percentage", "40.0\n"), reply(DEFAULT_MEMORY, "3G\n"))
         assert defaults(*asked) == (40.0, {0: 3 << 30})
 
+    @pytest.mark.parametrize(
+        ("words", "priority"), [("1\n", 1), ("0", 0), ("", None), ("2", None), ("x", None), ("1 0", None)]
+    )
+    def test_the_priority_is_one_of_two(self, words: str, priority: int | None) -> None:
+        """Anything else is none (R580)."""
+        assert told(*at_work(), reply(DEFAULT_PRIORITY, words)).daemon.default_client_priority == priority
+
     def test_a_command_that_sets_a_percentage_is_answered_with_what_now_holds(self) -> None:
         """The old value, where the new one is none (R580)."""
         assert defaults(reply("set_default_active_thread_percentage abc", "40.0\n")) == (40.0, {})
@@ -146,6 +166,7 @@ class TestDefaults:
         """They live in its memory."""
         asked = (
             daemon_process(),
+            reply(DEFAULT_PRIORITY, "1\n"),
             reply("get_default_active_thread_percentage", "40.0\n"),
             reply(DEFAULT_MEMORY, "3G\n"),
         )
@@ -153,6 +174,7 @@ class TestDefaults:
         assert defaults(*asked) == (40.0, {0: 3 << 30})
         daemon = told(*at_work(CLIENT), *asked, *again).daemon
         assert (daemon.default_active_thread_percentage, dict(daemon.default_pinned_memory_limits)) == (None, {})
+        assert daemon.default_client_priority is None
 
 
 class TestDoubt:
@@ -175,6 +197,14 @@ class TestDoubt:
     def test_no_answer_does_not(self, unanswered: Observation) -> None:
         """It is asked again once the daemon is well."""
         assert self.doubted(replace(unanswered, command=DEFAULT_MEMORY)) == {DEFAULT_MEMORY}  # type: ignore[call-arg]
+
+    @pytest.mark.parametrize("unanswered", [refusal(at=AT + 1), silence(at=AT + 1)], ids=["refused", "silent"])
+    def test_a_question_without_an_answer_makes_it(self, unanswered: Observation) -> None:
+        """It is not known now, though it was asked; other questions have their own rhythm."""
+        assert told(*at_work(), replace(unanswered, command=DEFAULT_PRIORITY)).daemon.limits_in_doubt == {  # type: ignore[call-arg]
+            DEFAULT_PRIORITY
+        }
+        assert not told(*at_work(), unanswered).daemon.limits_in_doubt
 
     def test_nobody_can_make_many(self) -> None:
         """Only about servers that are there, and so many devices as a machine may have."""

@@ -14,7 +14,7 @@ from exporter.parse.pid_fields import PID_FIELDS, command_of, numbers_of_line, p
 from tests.builders import AT, DAEMON, clients, servers, status, told
 
 INNER = {7: 70_007, 20: 70_020, 31: 70_031}
-NO_PIDS = {"uid", "context", "limit", "status", "value", "device", "protocol"}
+NO_PIDS = {"uid", "context", "limit", "priority", "status", "value", "device", "protocol"}
 """Numbers in messages that name no process."""
 
 

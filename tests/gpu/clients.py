@@ -16,6 +16,8 @@ from .mps import ControlDaemon
 
 Event = dict[str, Any]
 
+# It starts a program again as soon as that has ended.
+AGAIN = ("sh", "-c", 'while :; do "$@"; done', "sh")
 # Where no daemon is: CUDA starts without MPS and says nothing.
 NO_DAEMON = {"CUDA_MPS_PIPE_DIRECTORY": "/nonexistent"}
 FAREWELL_SECONDS = 10
@@ -49,6 +51,11 @@ class Client:
     def ready_at(self) -> float:
         """When it had its context and its memory."""
         return float(self._one("ready")["at"])
+
+    @property
+    def processors(self) -> int:
+        """How many SMs it was given."""
+        return int(self._one("ready")["processors"])
 
     @property
     def done_at(self) -> float:
@@ -128,12 +135,18 @@ class Clients:
         directory.mkdir()
 
     def start(
-        self, name: str, *, environment: Mapping[str, str] | None = None, uid: int | None = None, **options: object
+        self,
+        name: str,
+        *,
+        environment: Mapping[str, str] | None = None,
+        uid: int | None = None,
+        again: bool = False,
+        **options: object,
     ) -> Client:
-        """Start a load program; `options` are its own, with underscores for hyphens."""
+        """Start a load program, `again` and again if so; `options` are its own, with underscores for hyphens."""
         texts = {f"--{key.replace('_', '-')}": str(value) for key, value in options.items()}
         child = Child(
-            [str(self._program), *(word for option in texts.items() for word in option)],
+            [*(AGAIN if again else ()), str(self._program), *(word for option in texts.items() for word in option)],
             output=self._directory / f"{len(self._started)}-{name}.jsonl",
             environment={**self._daemon.environment, **(environment or {})},
             uid=uid,

@@ -18,8 +18,10 @@ from . import clients as load
 from . import device, figures
 from .clients import Clients
 from .device import Device
+from .hung_daemon import HungDaemon
 from .mps import ControlDaemon
 from .program import Exporter
+from .watchdog import Watchdogs
 
 
 @runtime_checkable
@@ -102,3 +104,19 @@ def clients(unstarted_daemon: ControlDaemon, load_program: Path) -> Iterator[Cli
     clients = Clients(load_program, unstarted_daemon, unstarted_daemon.directory / "clients")
     yield clients
     clients.end()
+
+
+@pytest.fixture(scope="class")
+def watchdogs(daemon: ControlDaemon) -> Iterator[Watchdogs]:
+    watchdogs = Watchdogs(daemon)
+    yield watchdogs
+    watchdogs.end()
+
+
+@pytest.fixture(scope="session")
+def hung_daemon(root: Path, numbers: Iterator[int], load_program: Path) -> Iterator[HungDaemon]:
+    """It hangs while the other tests of the watchdog run, which need only ask for it."""
+    scene = HungDaemon(ControlDaemon(root / str(next(numbers))), load_program)
+    scene.begin()
+    yield scene
+    scene.end()

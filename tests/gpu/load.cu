@@ -1,12 +1,14 @@
 // A CUDA client of known load. Its options say what it does; stdout says what happened to it, one JSON object a line.
 //
 //   load [--mib N] [--devices 0,1] [--busy-ms M --every-ms P] [--work KIND] [--seconds S | --exit-at EPOCH]
-//        [--fault KIND --fault-after S | --fault-at EPOCH] [--hold S] [--on-term leave|die]
+//        [--fault KIND --fault-after S | --fault-at EPOCH] [--hold S] [--on-term leave|die] [--greed N]
 //
 // On each of its devices it allocates N MiB, then for S seconds works for M ms every P ms (M = 0: never), as work.cuh
-// has it: `spin`, which is the default, is a kernel of one thread. With --fault it does harm of that kind (harm.cuh) once, on its first device, when --fault-after seconds have passed. Times
-// of day are seconds since the epoch. After a CUDA error it stays alive for --hold seconds. SIGTERM and SIGINT end it in
-// good order at any time, but with --on-term die SIGTERM kills it. It dies with the process that started it.
+// has it: `spin`, which is the default, is a kernel of one thread. With --fault it does harm of that kind (harm.cuh)
+// once, on its first device, when --fault-after seconds have passed. Times of day are seconds since the epoch. After a
+// CUDA error it stays alive for --hold seconds. SIGTERM and SIGINT end it in good order at any time, but with --on-term
+// die SIGTERM kills it. It dies with the process that started it. `ready` tells how many SMs it was given and, with
+// --greed, whether it would get so many MiB more (means.cuh).
 
 #include <cuda_runtime.h>
 #include <getopt.h>
@@ -23,6 +25,7 @@
 
 #include "clocks.h"
 #include "harm.cuh"
+#include "means.cuh"
 
 namespace {
 
@@ -40,6 +43,7 @@ struct Options {
   double fault_after = 1;
   double fault_at = INFINITY;
   double hold = 0;
+  size_t greed = 0;
   bool dies_of_term = false;
 };
 
@@ -99,8 +103,11 @@ ExitCode prepare(Options& options) {
   }
   work_everywhere(options, work::spin, 0.001);
   if (synchronize_fails(options)) return kFailedWhileRunning;
-  printf("{\"event\": \"ready\", \"pid\": %d, \"allocated_bytes\": %zu, \"at\": %.6f}\n", getpid(),
-         bytes * options.devices.size(), wall());
+  const int first = options.devices[0].ordinal;
+  const bool granted = options.greed > 0 && means::grants(options.greed << 20);
+  printf("{\"event\": \"ready\", \"pid\": %d, \"allocated_bytes\": %zu, ", getpid(), bytes * options.devices.size());
+  printf("\"processors\": %d, \"granted\": %s, \"at\": %.6f}\n", means::processors(first), granted ? "true" : "false",
+         wall());
   fflush(stdout);
   return kDone;
 }
@@ -146,6 +153,7 @@ Options parse(int argc, char** argv) {
                                  {"fault-at", required_argument, nullptr, 't'},
                                  {"hold", required_argument, nullptr, 'h'},
                                  {"on-term", required_argument, nullptr, 'o'},
+                                 {"greed", required_argument, nullptr, 'g'},
                                  {nullptr, 0, nullptr, 0}};
   Options options;
   for (int key; (key = getopt_long(argc, argv, "", known, nullptr)) != -1;) {
@@ -171,6 +179,7 @@ Options parse(int argc, char** argv) {
         if (strcmp(optarg, "leave") != 0 && strcmp(optarg, "die") != 0) exit(kUsage);
         options.dies_of_term = strcmp(optarg, "die") == 0;
         break;
+      case 'g': options.greed = strtoull(optarg, nullptr, 10); break;
       default: exit(kUsage);
     }
   }

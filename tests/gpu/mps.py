@@ -4,6 +4,7 @@ import os
 import subprocess
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -17,16 +18,22 @@ EVIDENCE_LINES = 40
 
 
 class ControlDaemon:
-    """It can be started, ended and started again over what the last one left in its directories."""
+    """It can be started, ended and started again over what the last one left in its directories.
 
-    def __init__(self, directory: Path) -> None:
+    `uid` is whose it is, where it is not ours.
+    """
+
+    def __init__(self, directory: Path, *, uid: int | None = None) -> None:
         self.directory = directory
+        self._uid = uid
         self.pipe_directory = directory / "pipe"
         self.log_directory = directory / "log"
         assert len(str(self.pipe_directory / "control_privileged")) <= SOCKET_PATH_LIMIT
         for each in (directory, self.pipe_directory, self.log_directory):
             each.mkdir(exist_ok=True)
             each.chmod(0o755)
+            if uid is not None:
+                os.chown(each, uid, uid)
 
     @property
     def environment(self) -> dict[str, str]:
@@ -57,7 +64,7 @@ class ControlDaemon:
         """The running daemon, if there is one."""
         try:
             found = psutil.Process(self.pid)
-            return found if _is_live_mps(found) else None
+            return found if is_live_mps(found) else None
         except (OSError, ValueError, psutil.NoSuchProcess):
             return None
 
@@ -66,7 +73,7 @@ class ControlDaemon:
         daemon = self.process()
         if daemon is None:
             return []
-        return sorted(child.pid for child in daemon.children() if _is_live_mps(child))
+        return sorted(child.pid for child in daemon.children() if is_live_mps(child))
 
     def server(self) -> int:
         """The only server there is."""
@@ -79,17 +86,31 @@ class ControlDaemon:
             subprocess.run(
                 ["nvidia-cuda-mps-control", "-d"],
                 env=self.environment,
+                cwd="/",
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
                 check=True,
                 timeout=20,
+                **as_user(self._uid),
             )
         eventually(self._assert_answers, within=15)
 
     def command(self, text: str, within: float = 10) -> str:
         """One command's reply. A command that collides with another one's session is refused, and asked again."""
         return eventually(lambda: self._ask(text), within=within)
+
+    def is_followed(self, former: psutil.Process) -> bool:
+        """Whether that daemon has gone and another one answers, asked once."""
+        return not is_live_mps(former) and self.answers()
+
+    def answers(self, within: float = 2) -> bool:
+        """Whether it answers, asked once."""
+        try:
+            self._ask("get_server_list", within)
+        except (AssertionError, subprocess.TimeoutExpired):
+            return False
+        return True
 
     def quit(self) -> None:
         """The ordinary end: `quit`, as an operator would type it."""
@@ -118,14 +139,14 @@ class ControlDaemon:
         """The end of both logs, for the report of a failed test."""
         return "\n".join(f"{log}\n{_tail(log)}" for log in (self.control_log, self.server_log))
 
-    def _ask(self, text: str) -> str:
+    def _ask(self, text: str, within: float = 10) -> str:
         reply = subprocess.run(
             ["nvidia-cuda-mps-control"],
             input=text + "\n",
             env=self.environment,
             capture_output=True,
             text=True,
-            timeout=10,
+            timeout=within,
         )
         assert reply.returncode == 0, f"{text}: {reply.stderr.strip()}"
         return reply.stdout
@@ -135,7 +156,7 @@ class ControlDaemon:
         self._ask("get_server_list")
 
     def _assert_gone(self, daemon: psutil.Process) -> None:
-        assert not daemon.is_running() or not _is_live_mps(daemon)
+        assert not daemon.is_running() or not is_live_mps(daemon)
 
     def _assert_all_gone(self) -> None:
         assert not self._members()
@@ -151,7 +172,12 @@ class ControlDaemon:
             return False
 
 
-def _is_live_mps(process: psutil.Process) -> bool:
+def as_user(uid: int | None) -> dict[str, Any]:
+    """For subprocess: run as that user alone; None: as who we are."""
+    return {} if uid is None else {"user": uid, "group": uid, "extra_groups": []}
+
+
+def is_live_mps(process: psutil.Process) -> bool:
     """A killed daemon whose new parent is slow to reap it is a zombie, not a running daemon."""
     try:
         return process.name().startswith(COMM) and process.status() != psutil.STATUS_ZOMBIE

@@ -42,12 +42,12 @@ class Exporter:
         }
         self.child = Child(command, output=output, environment=self._environment, directory=SOURCE)
 
-    def command(self, name: str) -> str:
+    def command(self, *words: str) -> str:
         """Give it a command by its socket, as `pause` and `resume` do: what that prints."""
         done = subprocess.run(
-            _command(name), env=self._environment, cwd=SOURCE, capture_output=True, text=True, timeout=60
+            _command(*words), env=self._environment, cwd=SOURCE, capture_output=True, text=True, timeout=60
         )
-        assert done.returncode == 0, f"{name}: exit code {done.returncode}\n{done.stderr}"
+        assert done.returncode == 0, f"{words}: exit code {done.returncode}\n{done.stderr}"
         return done.stdout
 
     @property

@@ -3,6 +3,8 @@
 # in $OUT: log, results.xml, figures.json, rights.md and captures/. A failing test costs none of these files.
 #
 #   OUT=/tmp/out tests/gpu/run.sh [pytest's arguments]
+#
+# All of it takes about 8 minutes. Where that is too long at once: -k watchdog, and -k 'not watchdog'.
 set -u
 : "${OUT:?names the folder for what comes out}"
 mkdir -p "$OUT/captures" && OUT=$(cd "$OUT" && pwd) || exit 2

@@ -35,11 +35,11 @@ class Scrape:
         assert found, f"no sample of {name} with {labels}"
         return sum(sample.value for sample in found)
 
-    def state(self, name: str, **labels: str) -> str:
+    def state(self, name: str, *, label: str = "state", **labels: str) -> str:
         """The state of the one thing that these labels name: exactly one of its states is 1, and the others 0."""
         found = self.select(name, **labels)
         assert sorted(sample.value for sample in found) == [0.0] * (len(found) - 1) + [1.0], f"{name}: {found}"
-        return next(sample.labels["state"] for sample in found if sample.value == 1)
+        return next(sample.labels[label] for sample in found if sample.value == 1)
 
     def listed_pids(self) -> list[int]:
         """The PIDs of clients with an identity, sorted; one that is told twice is there twice."""

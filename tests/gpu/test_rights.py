@@ -14,9 +14,10 @@ from typing import Any
 
 import pytest
 
+from . import tables
 from .clients import NO_DAEMON, Clients
 from .device import Device
-from .mps import ControlDaemon
+from .mps import ControlDaemon, as_user
 
 pytestmark = pytest.mark.gpu
 
@@ -95,11 +96,7 @@ class TestRights:
     ) -> None:
         """Both users tried the same sources."""
         assert by_root.keys() == by_ordinary.keys()
-        table = _table(gpu, daemon, by_root, by_ordinary)
-        sys.stdout.write(table)
-        name = os.environ.get("GPU_RIGHTS_TABLE")
-        if name is not None:
-            Path(name).write_text(table)
+        tables.keep(_table(gpu, daemon, by_root, by_ordinary))
 
     def test_root_has_all_that_the_program_stands_on(self, by_root: Findings) -> None:
         """The service runs as root; nothing it needs may be closed to it."""
@@ -144,7 +141,7 @@ def _probe(root: Path, daemon: ControlDaemon, processes: dict[str, int], uid: in
         capture_output=True,
         text=True,
         timeout=90,
-        **_as_user(uid),
+        **as_user(uid),
     )
     assert done.returncode == 0, done.stderr
     rows = json.loads(done.stdout.splitlines()[-1])
@@ -163,14 +160,10 @@ def _interpreter(uid: int | None) -> str:
 
 def _starts(interpreter: str, uid: int | None) -> bool:
     try:
-        subprocess.run([interpreter, "-c", ""], cwd="/", check=True, capture_output=True, **_as_user(uid))
+        subprocess.run([interpreter, "-c", ""], cwd="/", check=True, capture_output=True, **as_user(uid))
     except (OSError, subprocess.CalledProcessError):
         return False
     return True
-
-
-def _as_user(uid: int | None) -> dict[str, Any]:
-    return {} if uid is None else {"user": uid, "group": uid, "extra_groups": []}
 
 
 def _table(gpu: Device, daemon: ControlDaemon, by_root: Findings, by_ordinary: Findings) -> str:

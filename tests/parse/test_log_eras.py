@@ -48,6 +48,7 @@ MEANING: dict[str, Message] = {
     "CUDA MPS Server for Linux/Unix. Binary version: 13000": said.Version("13000"),
     # What a server grants each client.
     "activeThreadsPercentage set to 33.000000": said.ThreadsTold(33.0),
+    "Server Priority set to 0": said.PriorityTold(0),
     "Active Threads Percentage set to 100.0": said.ThreadsTold(100.0),
     "Active Threads Percentage set to 12.0": said.ThreadsTold(12.0),
     "Active Threads Percentage set to 33.0": said.ThreadsTold(33.0),

@@ -84,6 +84,8 @@ TELLING: tuple[tuple[str, Message], ...] = (
     # What a server grants, and what protocol its daemon speaks.
     ("activeThreadsPercentage set to 33.000000", said.ThreadsTold(33.0)),
     ("Active Threads Percentage set to 12.0", said.ThreadsTold(12.0)),
+    ("Server Priority set to 0", said.PriorityTold(0)),
+    ("Client Priority set to 1", said.PriorityTold(1)),
     ("Device pinned memory limit for device 0 set to 0x77f00000 bytes", said.PinnedMemoryLimitTold(0, 0x77F00000)),
     (
         "To connect CUDA applications to this daemon, set env CUDA_MPS_PIPE_DIRECTORY=/tmp/nvidia-mps",
@@ -104,7 +106,7 @@ UNTELLING = (
     "Created named shared memory region /cuda.shm.0.52.1",
     "Created anonymous shared memory region mps.shm.1000.4428",
     "Display Driver version: 580",
-    "Server Priority set to 0",
+    "Server Priority set to -1",
     # An ordinary client's coming and going.
     "Accepting connection...",
     "Volta MPS Server: Received new client request",

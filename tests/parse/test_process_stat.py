@@ -38,6 +38,17 @@ def test_a_process_that_only_waits_for_its_parent_is_a_zombie(state: str, zombie
     assert process_stat.is_zombie(f"513 (Z) {state}{FIELDS[1:]}") is zombie
 
 
+@pytest.mark.parametrize("name", ["train.py", "", ") Z 1 (", "a) T 2 (b"])
+def test_its_state_and_parent_are_found_past_any_name(name: str) -> None:
+    text = f"513 ({name}) {FIELDS}\n"
+    assert (process_stat.state(text), process_stat.parent(text)) == ("S", 1)
+
+
+@pytest.mark.parametrize("text", ["", "513", "513 (train.py)", f"513 train.py {FIELDS}", "513 (train.py) 12 1"])
+def test_text_of_another_form_has_no_state(text: str) -> None:
+    assert process_stat.state(text) is None
+
+
 def remains(status: int, *, flags: int = 0x40800C, state: str = "Z", name: str = "train.py") -> str:
     """What is left of a process that has ended, as Linux 6.18 gave it."""
     behind = "0 0 0 20 0 1 0 88123456 " + "0 " * 29

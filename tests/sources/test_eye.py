@@ -263,6 +263,15 @@ def test_a_look_that_hangs_is_complained_of_once_for_each_deadline(open_eye: Ope
     assert eye.complaint() is None
 
 
+def test_a_look_that_is_awaited_is_told_of_though_it_saw_nothing(inbox: Inbox, open_eye: Open) -> None:
+    eye = open_eye(Reading, told_every=PATIENCE_SECONDS)
+    told(inbox)
+
+    eye.nudge(told=True)
+
+    assert told(inbox)[0] == ()
+
+
 def test_a_look_that_hangs_does_not_hold_up_its_closing(open_eye: Open) -> None:
     let_go = threading.Event()
 

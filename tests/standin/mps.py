@@ -286,6 +286,10 @@ class MpsStandIn:
         """What became of a process that connected: pending, active, refused or gone."""
         return self._tell(f"outcome {pid}")
 
+    def limits_of(self, pid: int) -> str:
+        """A client's own limits: its percentage, and each device with its memory, as in ``40.0 0=2G``."""
+        return self._tell(f"limits {pid}")
+
     def disconnect(self, pid: int) -> None:
         """A client ends ordinarily; a victim of a fault ends too."""
         self._tell(f"disconnect {pid}")

@@ -424,6 +424,38 @@ def test_limits_reach_only_servers_started_later(mps: MpsStandIn) -> None:
     assert "Device pinned memory limit for device 0 set to 0xc0000000 bytes" in texts(mps.server_log)
 
 
+def test_a_servers_own_limits_reach_only_clients_that_connect_later(mps: MpsStandIn) -> None:
+    mps.connect_and_wait(FIRST)
+    server = mps.server_pid
+    assert mps.ask(f"set_active_thread_percentage {server} 60").stdout == "60.0\n"
+    assert mps.ask(f"set_device_pinned_mem_limit {server} 0 2G").stdout == ""
+    assert mps.ask(f"get_device_pinned_mem_limit {server} 0").stdout == "2G\n"
+    mps.connect_and_wait(SECOND)
+
+    assert (mps.limits_of(FIRST), mps.limits_of(SECOND)) == ("100.0", "60.0 0=2G")
+    assert "Device pinned memory limit for device 0 set to 0x80000000 bytes" in texts(mps.server_log)
+    assert mps.ask("get_default_device_pinned_mem_limit 0").stdout == ""
+    assert mps.ask("set_device_pinned_mem_limit 99999 0 2G").stdout == "Server 99999 not found\n"
+
+
+def test_a_priority_reaches_the_server_that_runs_too(mps: MpsStandIn) -> None:
+    mps.connect_and_wait(FIRST)
+    assert mps.ask("set_default_client_priority 1").stdout == ""
+    assert mps.ask("get_default_client_priority").stdout == "1\n"
+    told = [text for text in texts(mps.server_log) if "Priority" in text]
+    assert told == ["Server Priority set to 0", "Client Priority set to 1"]
+
+
+def test_a_percentage_in_the_daemons_environment_holds_from_the_first_server_on(tmp_path: Path) -> None:
+    """Memory limits there do nothing."""
+    variables = {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "40", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=2G"}
+    with MpsStandIn(tmp_path, variables=variables) as mps:
+        mps.start()
+        mps.connect_and_wait(FIRST)
+        assert mps.ask("get_default_active_thread_percentage").stdout == "40.0\n"
+        assert mps.limits_of(FIRST) == "40.0"
+
+
 # -- faults --------------------------------------------------------------------------------------------------------
 
 

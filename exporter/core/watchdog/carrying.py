@@ -17,7 +17,7 @@ def carried(matter: Matter, resolve: Resolve) -> Decided:
     """The watch, and what there is to tell; in `act`, the action too."""
     match resolve:
         case Deed() if _is_done(matter, resolve):
-            return matter.watch, (), None
+            return replace(matter.watch, state=WatchState.IDLE), (), None
         case Deed() if matter.mode is Mode.OBSERVE:
             return _observed(matter, resolve)
         case Deed():

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from exporter.core.watchdog.matter import Matter
-from exporter.model.daemon import DaemonState
+from exporter.model.daemon import Daemon, DaemonState
 from exporter.model.diagnosis import Condition, Diagnosis
 from exporter.model.witnesses import UnitState
 
@@ -21,7 +21,7 @@ def ended(matter: Matter) -> Diagnosis:
         no_trace = "there is no trace that it ever ran"
         return Diagnosis(condition=Condition.NEVER_SEEN, since=since, witnesses=(no_trace,))
     witnesses = tuple(_witnesses(matter))
-    sure = daemon.gone_at is None and len(witnesses) >= _ENOUGH
+    sure = daemon.gone_at is None and _no_quit(matter) and len(witnesses) >= _ENOUGH
     return Diagnosis(condition=Condition.CRASHED if sure else Condition.UNKNOWN, since=since, witnesses=witnesses)
 
 
@@ -32,11 +32,11 @@ def _stopped(matter: Matter) -> str | None:
         return f"{unit.unit} is inactive, and ended in success"
     if daemon.state is DaemonState.STOPPED:
         return "it was told to go"
-    if matter.watch.stopped_at is not None:
-        return "it was stopped, and has not been started since"
     # After a quit the pid file goes, after SIGKILL it stays (measured, R580); the log, where it was read, knows better.
     if daemon.left_behind is False and daemon.gone_at is None and not _log_tells(matter) and _ever_lived(matter):
         return "it left no pid file behind, as after a quit"
+    if matter.watch.stopped_at is not None:
+        return "it was stopped, and has not been started since"
     return None
 
 
@@ -67,9 +67,19 @@ def _witnesses(matter: Matter) -> Iterator[str]:
 
 def _log_tells(matter: Matter) -> bool:
     """Whether the end was seen while its log was followed, which would have told of a quit."""
-    daemon = matter.daemon
-    lost = daemon.last_loss_at is not None and daemon.last_loss_at >= (daemon.state_since or 0.0)
-    return daemon.log_followed and lost
+    return matter.daemon.log_followed and _lost(matter.daemon)
+
+
+def _no_quit(matter: Matter) -> bool:
+    """Whether that end was no quit: of one that nobody saw, as while the exporter was not there, traces must tell."""
+    unit = _of_its_end(matter)
+    failed = unit is not None and unit.active == "failed"
+    return _lost(matter.daemon) or bool(matter.daemon.left_behind) or failed
+
+
+def _lost(daemon: Daemon) -> bool:
+    """Whether its end was seen, and no quit."""
+    return daemon.last_loss_at is not None and daemon.last_loss_at >= (daemon.state_since or 0.0)
 
 
 def _of_its_end(matter: Matter) -> UnitState | None:

@@ -8,11 +8,10 @@ from exporter.core.watchdog.matter import Matter, Told
 from exporter.core.watchdog.orders import Orders
 from exporter.core.watchdog.policy import resolved
 from exporter.model.action import Action
-from exporter.model.daemon import DaemonState
 from exporter.model.event import Event
 from exporter.model.node import Node
 from exporter.model.replace import replace
-from exporter.model.watch import Watch
+from exporter.model.watch import Mode, Watch
 
 Judged = tuple[Node, tuple[Event, ...], tuple[Action, ...]]
 
@@ -61,19 +60,20 @@ def _judged(matter: Matter) -> Decided:
     for step in _STEPS:
         watch, told = step(matter)
         matter, events = replace(matter, watch=watch), events + told
-    if matter.watch.acting is not None:
-        return matter.watch, events, None
-    watch, told, action = carried(matter, resolved(matter))
-    if action is None and matter.daemon.state is DaemonState.UP:
-        watch, limited, action = _limited(replace(matter, watch=watch))
-        told += limited
-    return watch, events + told, action
+    decided: Decided = (matter.watch, (), None)
+    if matter.watch.acting is None:
+        decided = carried(matter, resolved(matter))
+    watch, told, action = decided
+    watch, limited, more = _limited(replace(matter, watch=watch))
+    return watch, events + told + limited, action or more
 
 
 def _limited(matter: Matter) -> Decided:
-    """The limits that should be in force are, or are being put."""
-    wanted = limits.wanted(matter.mandate.limits, matter.watch)
-    watch, events, action = limits.enforce(matter.node, matter.daemon, matter.watch, wanted, matter.mode, matter.at)
+    """The limits that should be in force are, or are being put; not while something else is under way."""
+    free = matter.watch.acting is None
+    mode = matter.mode if free else Mode.OBSERVE
+    configured = matter.mandate.limits
+    watch, events, action = limits.enforce(matter.node, matter.daemon, matter.watch, configured, mode, matter.at)
     if action is None:
         return watch, events, None
     watch, acts, action = begun(replace(matter, watch=watch), action)

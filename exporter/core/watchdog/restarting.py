@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from exporter.core.watchdog import budget, limits, memory, owner
+from exporter.core.watchdog import budget, lasting, memory, owner
 from exporter.core.watchdog.matter import Matter, identity
 from exporter.core.watchdog.resolve import Deed, Resolve, Wait
 from exporter.model.action import ActionKind, ActionStep, EndProcess, RestartUnit, RunCommand, SaveEvidence
@@ -116,7 +116,7 @@ def _environment(matter: Matter) -> Mapping[str, str]:
         _PIPES: daemon.pipe_directory,
         _LOGS: daemon.log_directory,
         **({} if devices is None else {_DEVICES: devices}),
-        **_threads(limits.wanted(mandate.limits, matter.watch).active_thread_percentage),
+        **_threads(lasting.wanted(mandate.limits, matter.watch).active_thread_percentage),
         **mandate.environment,
         **_threads(mandate.limits.active_thread_percentage),
     }

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterable
 
 from . import sockets
-from .names import pid_file, pipe_directory
+from .names import pid_file, pipe_directory, take_comm
 
 NOT_FOUND = "Cannot find MPS control daemon process"
 NOT_SENT = "Cannot send command to MPS control daemon process"
@@ -22,6 +22,7 @@ class SessionError(Exception):
 
 def main(words: list[str]) -> int:
     """Send the command given as words, or else every line of standard input."""
+    take_comm()
     try:
         with _connect(pipe_directory()) as connection:
             _converse(connection, [" ".join(words)] if words else sys.stdin)

@@ -206,14 +206,18 @@ class Commands:
         return "" if limit is None else f"{limit}\n"
 
     def _set_memory(self, arguments: list[str]) -> str:
-        self._server(arguments).limits.pinned_memory[_number(arguments, 1)] = _word(arguments, 2)
+        self._server(arguments).limit_memory(_number(arguments, 1), _word(arguments, 2))
         return ""
 
     def _get_default_priority(self, _: list[str]) -> str:
         return f"{self._daemon.limits.client_priority}\n"
 
     def _set_default_priority(self, arguments: list[str]) -> str:
-        self._daemon.limits.client_priority = _number(arguments, 0)
+        """Reaches the server that runs, too."""
+        priority = self._daemon.limits.client_priority = _number(arguments, 0)
+        server = self._present_server()
+        if server is not None:
+            server.prioritize(priority)
         return ""
 
 

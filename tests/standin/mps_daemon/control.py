@@ -12,7 +12,7 @@ from .commands import Commands
 from .logs import Log
 from .loop import Loop, ProcessWatch
 from .model import Arrival, Client, Limits, Outcome, State
-from .names import BINARY_VERSION, pid_file
+from .names import BINARY_VERSION, pid_file, take_comm
 from .server import Server
 from .sessions import Respond, Sessions
 from .settings import Settings
@@ -224,7 +224,7 @@ class ControlDaemon:
 
 def main(foreground: bool) -> int:
     """Run a daemon until it is told to quit."""
-    launch.take_comm()
+    take_comm()
     settings = Settings.from_environment()
     settings.pipe_directory.mkdir(parents=True, exist_ok=True)
     lock = (settings.pipe_directory / "control_lock").open("w")

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from .names import COMM, CONTROL_NAME, SERVER_NAME
+from .names import CONTROL_NAME, SERVER_NAME
 
 SCRIPT = Path(__file__).resolve().parent.parent / "bin" / CONTROL_NAME
 SERVER_SCRIPT = Path(__file__).resolve().with_name("server_process.py")
@@ -58,11 +58,6 @@ def say_ready(errors: Path) -> None:
         os.close(int(descriptor))
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         os.dup2(os.open(errors, os.O_WRONLY | os.O_APPEND | os.O_CREAT), 2)
-
-
-def take_comm() -> None:
-    """Both binaries have the same name of 15 characters."""
-    Path("/proc/self/comm").write_text(COMM)
 
 
 class ServerProcess:

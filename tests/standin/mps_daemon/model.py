@@ -33,25 +33,6 @@ class Arrival:
 
 
 @dataclass(slots=True)
-class Client:
-    """A client of a server. Context 0 is its connection; 1 and up are CUDA contexts, one a device."""
-
-    pid: int
-    number: int
-    contexts: dict[int, int] = field(default_factory=dict)
-    """The device of each CUDA context."""
-
-    @property
-    def devices(self) -> frozenset[int]:
-        """The GPUs that it uses."""
-        return frozenset(self.contexts.values())
-
-    def label(self, context: int) -> str:
-        """How the server's log names one of its contexts."""
-        return f"{{PID: {self.pid}, Context ID: {context}}}"
-
-
-@dataclass(slots=True)
 class Limits:
     """Thread percentage, pinned memory by device and priority: a daemon's defaults, or a server's own."""
 
@@ -62,6 +43,27 @@ class Limits:
     def copy(self) -> "Limits":
         """What a new server takes from the daemon's defaults."""
         return Limits(self.active_thread_percentage, dict(self.pinned_memory), self.client_priority)
+
+
+@dataclass(slots=True)
+class Client:
+    """A client of a server. Context 0 is its connection; 1 and up are CUDA contexts, one a device."""
+
+    pid: int
+    number: int
+    contexts: dict[int, int] = field(default_factory=dict)
+    """The device of each CUDA context."""
+    limits: Limits = field(default_factory=Limits)
+    """Those that its server had when it connected: later ones are not its own."""
+
+    @property
+    def devices(self) -> frozenset[int]:
+        """The GPUs that it uses."""
+        return frozenset(self.contexts.values())
+
+    def label(self, context: int) -> str:
+        """How the server's log names one of its contexts."""
+        return f"{{PID: {self.pid}, Context ID: {context}}}"
 
 
 def failure_domain(clients: list[Client], devices: frozenset[int]) -> tuple[list[Client], frozenset[int]]:

@@ -19,3 +19,9 @@ def pipe_directory(environment: Mapping[str, str] = os.environ) -> str:
 def pid_file(directory: str | os.PathLike[str]) -> str:
     """The daemon's PID file in a pipe directory."""
     return os.path.join(directory, f"{CONTROL_NAME}.pid")
+
+
+def take_comm() -> None:
+    """Both binaries have the same name of 15 characters."""
+    with open("/proc/self/comm", "w") as comm:
+        comm.write(COMM)

@@ -60,7 +60,7 @@ class Server:
         self.write(f"Display Driver version: {DRIVER_VERSION}")
         self.write(f"Active Threads Percentage set to {self.limits.active_thread_percentage}")
         for device, limit in reversed(self.limits.pinned_memory.items()):
-            self.write(f"Device pinned memory limit for device {device} set to {bytes_of(limit):#x} bytes")
+            self._tell_memory_limit(device, limit)
         self.write(f"Server Priority set to {self.limits.client_priority}")
         self.write("Server has started")
         self.ready_at = time.time()
@@ -82,12 +82,27 @@ class Server:
         """One for each client's connection and one for each of its contexts."""
         return self._leaving_clients + sum(1 + len(client.contexts) for client in self.clients.values())
 
+    # -- limits ----------------------------------------------------------------------------------------------------
+
+    def limit_memory(self, device: int, limit: str) -> None:
+        """For clients to come."""
+        self.limits.pinned_memory[device] = limit
+        self._tell_memory_limit(device, limit)
+
+    def prioritize(self, priority: int) -> None:
+        """The daemon has another default."""
+        self.limits.client_priority = priority
+        self.write(f"Client Priority set to {priority}")
+
+    def _tell_memory_limit(self, device: int, limit: str) -> None:
+        self.write(f"Device pinned memory limit for device {device} set to {bytes_of(limit):#x} bytes")
+
     # -- clients ---------------------------------------------------------------------------------------------------
 
     def connect(self, pid: int, devices: Iterable[int]) -> Client | None:
         """A process connects; None if the server refuses it because it is being torn down."""
         self._last_number += 1
-        client = Client(pid, self._last_number)
+        client = Client(pid, self._last_number, limits=self.limits.copy())
         self.write(f"Received new client request for {self._stale_request}")
         if self.state is State.FAULT:
             self.write(f"Server teardown in progress. Refusing to accept new client {client.label(0)}")

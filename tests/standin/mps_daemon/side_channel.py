@@ -5,6 +5,7 @@
     kill PID                     it dies while its kernel runs, which faults those it shared a GPU with
     assert PID                   a device-side assert: it alone ends
     fault PID memory|trap [PID]  a fatal fault; for a memory fault, the client that the log will name
+    limits PID                   answers a client's own: its percentage, and each device with its memory, as 40.0 0=2G
     outcome PID                  answers pending, active, refused or gone
     session                      answers the PID of who holds the session, 0 if nobody does
     server                       answers PID;STATE;READY_AT;PERCENTAGE;MEMORY;CLIENTS of its server, or none
@@ -48,6 +49,7 @@ class SideChannel:
             "kill": lambda rest: self._end(rest, Server.die_with_kernel_running),
             "assert": lambda rest: self._end(rest, Server.contain_assert),
             "fault": self._fault,
+            "limits": self._limits,
             "outcome": self._outcome,
             "session": lambda _: str(self._daemon.sessions.holder()),
             "server": lambda _: self._server(),
@@ -106,6 +108,11 @@ class SideChannel:
         if server is None or pid not in server.clients:
             raise SideChannelError("no such client")
         return server, server.clients[pid]
+
+    def _limits(self, rest: str) -> str:
+        limits = self._client(int(rest))[1].limits
+        memory = (f"{device}={limit}" for device, limit in sorted(limits.pinned_memory.items()))
+        return " ".join((str(limits.active_thread_percentage), *memory))
 
     def _outcome(self, rest: str) -> str:
         return self._daemon.outcomes[int(rest)]

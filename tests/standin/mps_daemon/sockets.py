@@ -7,6 +7,7 @@ GREETING = b"WELCOME"
 DEAF = b"DEAF"
 REPLY = b"="
 LARGEST_MESSAGE = 1 << 20
+LONGEST_PATH = 107
 
 
 Directory = str | os.PathLike[str]
@@ -16,6 +17,12 @@ def _short_path(directory: int, name: str) -> str:
     return f"/proc/self/fd/{directory}/{name}"
 
 
+def _path_to_bind(directory: Directory, descriptor: int, name: str) -> str:
+    """The whole path, as the real daemon binds it and the kernel's table then shows it, where it fits."""
+    path = os.path.join(directory, name)
+    return path if len(os.fsencode(path)) <= LONGEST_PATH else _short_path(descriptor, name)
+
+
 def listen(directory: Directory, name: str) -> socket.socket:
     """Listen at ``name``, in place of whatever an earlier daemon left there."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -23,7 +30,7 @@ def listen(directory: Directory, name: str) -> socket.socket:
     try:
         if os.path.lexists(os.path.join(directory, name)):
             os.unlink(name, dir_fd=descriptor)
-        listener.bind(_short_path(descriptor, name))
+        listener.bind(_path_to_bind(directory, descriptor, name))
     finally:
         os.close(descriptor)
     listener.listen(128)

@@ -1,0 +1,114 @@
+"""How each limit that is to hold stands: on every server, and as the default of servers to come.
+
+What counts is the server's own word, or its daemon's about it: a default reaches only servers that start later, and a
+client that connects at once starts one before anybody can set it (measured, R580). The priority alone reaches servers
+that run; no question tells it of one, only its log.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+
+from exporter.model.daemon import Daemon
+from exporter.model.limits import Limits
+from exporter.model.server import Server
+from exporter.parse.byte_size import size_for_mps
+from exporter.parse.control_reply import question_changed_by
+
+BLOCK_SECONDS = 0.3
+"""A server tells its limits line by line, the priority last, in some milliseconds; older ones do not tell that."""
+
+PERCENTAGE_ERROR = 0.05
+"""A daemon tells a percentage with one decimal."""
+
+
+class Standing(IntEnum):
+    """How a limit stands."""
+
+    IN_FORCE = 0
+    UNKNOWN = 1
+    DRIFTED = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Demand:
+    """A limit that is to hold: of a server, or of those to come (None). `command` sets it, `words` say how it is."""
+
+    server: int | None
+    command: str
+    standing: Standing
+    words: str
+
+
+def demands(daemon: Daemon, wanted: Limits, at: float) -> tuple[Demand, ...]:
+    """Every limit that is wanted, the defaults first."""
+    found = list(_of_defaults(daemon, wanted))
+    for server in daemon.servers.values():
+        found += _of_server(daemon, server, wanted, at)
+    return tuple(found)
+
+
+def _of_defaults(daemon: Daemon, wanted: Limits) -> Iterable[Demand]:
+    share, priority = wanted.active_thread_percentage, wanted.client_priority
+    memory = daemon.default_pinned_memory_limits
+    yield from _of_memory(daemon, None, "set_default_device_pinned_mem_limit", memory, wanted)
+    if share is not None:
+        command = f"set_default_active_thread_percentage {share:g}"
+        yield _threads(daemon, None, command, daemon.default_active_thread_percentage, share)
+    if priority is not None:
+        yield _priority(daemon, None, daemon.default_client_priority, priority)
+
+
+def _of_server(daemon: Daemon, server: Server, wanted: Limits, at: float) -> Iterable[Demand]:
+    share, priority = wanted.active_thread_percentage, wanted.client_priority
+    verb, told = f"set_device_pinned_mem_limit {server.pid}", _has_told(server, at)
+    yield from _of_memory(daemon, server.pid, verb, server.pinned_memory_limits, wanted, told=told)
+    if share is not None:
+        command = f"set_active_thread_percentage {server.pid} {share:g}"
+        yield _threads(daemon, server.pid, command, server.active_thread_percentage, share)
+    if priority is not None and server.client_priority is not None:
+        yield _priority(daemon, server.pid, server.client_priority, priority)
+
+
+def _has_told(server: Server, at: float) -> bool:
+    """Whether its log has told all its limits: those on memory that it did not tell, it does not have."""
+    if server.limits_told_at is None:
+        return False
+    return server.client_priority is not None or at - server.limits_told_at >= BLOCK_SECONDS
+
+
+def _of_memory(
+    daemon: Daemon, server: int | None, verb: str, limits: Mapping[int, int], wanted: Limits, *, told: bool = False
+) -> Iterable[Demand]:
+    """An empty answer says that there is none; `told`: so does silence."""
+    for device, limit in sorted(wanted.pinned_memory.items()):
+        command = f"{verb} {device} {size_for_mps(limit)}"
+        known = told or device in limits or question_changed_by(command) in daemon.asked
+        there = limits.get(device)
+        words = f"memory on device {device} is {_size(there)}, not {_size(limit)}"
+        yield _demand(daemon, server, command, words, known=known, holds=there == limit)
+
+
+def _threads(daemon: Daemon, server: int | None, command: str, there: float | None, share: float) -> Demand:
+    known = there is not None
+    holds = there is not None and abs(there - share) <= PERCENTAGE_ERROR
+    words = f"active threads are {there or 0:g} %, not {share:g} %"
+    return _demand(daemon, server, command, words, known=known, holds=holds)
+
+
+def _priority(daemon: Daemon, server: int | None, there: int | None, priority: int) -> Demand:
+    command, words = f"set_default_client_priority {priority}", f"client priority is {there}, not {priority}"
+    return _demand(daemon, server, command, words, known=there is not None, holds=there == priority)
+
+
+def _demand(daemon: Daemon, server: int | None, command: str, words: str, *, known: bool, holds: bool) -> Demand:
+    """What a command may have changed just now is not known, until it has been asked again."""
+    if not known or question_changed_by(command) in daemon.limits_in_doubt:
+        standing = Standing.UNKNOWN
+    else:
+        standing = Standing.IN_FORCE if holds else Standing.DRIFTED
+    return Demand(server=server, command=command, standing=standing, words=words)
+
+
+def _size(limit: int | None) -> str:
+    return "unlimited" if limit is None else f"{limit / 2**30:.4g} GiB"

@@ -1,0 +1,150 @@
+"""How often, how soon again, and when no more."""
+
+import pytest
+
+from exporter.core.watchdog import budget
+from exporter.core.watchdog.orders import Rules
+from exporter.model.event import EventName
+from exporter.model.watch import Mode, Watch, WatchState
+from tests.builders import AT, no_daemon
+from tests.core.watchdog.post import DEATH, NEXT, Post, dies, left, returns
+
+BREAKER = (EventName.CIRCUIT_OPENED, EventName.CIRCUIT_CLOSED)
+
+
+def crash(post: Post, times: int, *, every: float = 20.0, lasts: float = 1.0) -> list[float]:
+    """It dies so many times, and is brought back each time where the watchdog does so; how long that took it."""
+    took = []
+    for _ in range(times):
+        process = post.daemon.process
+        assert process is not None
+        assert process.pid is not None
+        died, done = post.at + lasts, len(post.actions)
+        post.see(*dies(died, process.pid))
+        while len(post.actions) == done and post.at < died + every:
+            post.judge(post.at + 0.25)
+        if len(post.actions) == done:
+            break
+        took.append(post.at - died)
+        post.did()
+        post.see(*returns(post.at + 0.1, process.pid + 1000))
+        post.until(died + every)
+    return took
+
+
+@pytest.mark.parametrize(
+    ("times", "seconds"), [(0, 0), (1, 2), (2, 4), (3, 8), (4, 16), (8, 256), (9, 300), (5000, 300)]
+)
+def test_the_first_comes_at_once_and_each_further_one_twice_as_late(times: int, seconds: float) -> None:
+    rules = Rules()
+    assert budget.backoff(times, rules, 0.0) == seconds
+    assert budget.backoff(times, rules, 1.0) == seconds * 1.25
+
+
+@pytest.mark.parametrize(
+    ("restarts", "at", "left"),
+    [((), 0, 5), ((0.0,), 1, 4), ((0.0,), 900, 5), ((0.0, 100.0), 950, 4), ((1.0,) * 7, 2, 0)],
+)
+def test_what_is_left(restarts: tuple[float, ...], at: float, left: int) -> None:
+    assert budget.left(Watch(restarts=restarts), Rules(), at) == left
+
+
+def test_a_daemon_that_does_not_last_is_brought_back_ever_later_and_then_no_more() -> None:
+    post = Post()
+    took = crash(post, 8)
+    assert took == pytest.approx([0.5, 2.5, 4.5, 8.5, 16.5], abs=0.5)
+    assert post.told(*BREAKER) == [("circuit_opened", "5 restarts within 900 s did not help for long")]
+    assert (post.watch.state, len(post.watch.restarts)) == (WatchState.CIRCUIT_OPEN, 5)
+    assert post.tallies == {("restart", "crashed", "succeeded"): 5}
+
+
+def test_the_breaker_stays_open_after_the_window_and_the_exporters_own_restart() -> None:
+    post = Post()
+    crash(post, 6)
+    opened_at = post.watch.opened_at
+    assert opened_at is not None
+    post.restarted()
+    post.see(no_daemon(at=post.at + 1), left(post.at + 1))
+    post.until(opened_at + 5000, every=60.0)
+    assert (len(post.actions), post.watch.opened_at) == (5, opened_at)
+    assert post.watch.said == "the circuit breaker is open: `resume /tmp/nvidia-mps` closes it"
+
+
+def test_resume_closes_it_and_gives_back_the_budget() -> None:
+    post = Post()
+    crash(post, 6)
+    post.resume()
+    assert post.told(*BREAKER)[-1] == ("circuit_closed", "an operator said resume")
+    assert len(post.actions) == 6
+    assert budget.left(post.watch, Rules(), post.at) == 4
+
+
+def test_it_closes_by_itself_when_somebody_has_mended_it() -> None:
+    post = Post()
+    crash(post, 6)
+    back = post.at + 1
+    post.see(*returns(back, 99))
+    post.until(back + 899, every=10.0)
+    assert post.watch.state is WatchState.CIRCUIT_OPEN
+    post.until(back + 901)
+    assert post.told(*BREAKER)[-1] == ("circuit_closed", "it has been well for 900 s")
+    assert (post.watch.state, post.watch.failures) == (WatchState.IDLE, 0)
+
+
+def test_what_lasted_for_a_window_is_forgiven() -> None:
+    post = Post()
+    assert crash(post, 3, every=1000.0, lasts=1.0) == pytest.approx([0.5] * 3, abs=0.3)
+    assert post.told(*BREAKER) == []
+
+
+def test_three_that_did_not_bring_it_back_open_it() -> None:
+    post = Post(restarts=50)
+    post.see(*dies())
+    for _ in range(3):
+        post.until(post.at + 20)
+        post.did(problem="RunCommand: exit code 1")
+    post.until(post.at + 600)
+    assert len(post.actions) == 3
+    assert post.told(*BREAKER) == [("circuit_opened", "3 restarts did not bring it back")]
+    assert post.tallies == {("restart", "crashed", "failed"): 3}
+
+
+def test_until_the_next_may_come_it_is_said_when() -> None:
+    post = Post()
+    post.see(*dies())
+    post.did(problem="RunCommand: exit code 1")
+    assert (post.watch.state, post.watch.not_before) == (WatchState.BACKOFF, pytest.approx(post.at + 2.0))
+    post.restarted()
+    assert post.watch.not_before is not None
+    post.until(post.at + 1.5)
+    assert len(post.actions) == 1
+
+
+def test_chance_is_drawn_once_for_each() -> None:
+    """Or else the least that is ever drawn would win."""
+    post = Post()
+    post.see(*dies())
+    post.did(problem="RunCommand: exit code 1")
+    waited_for = post.watch.not_before
+    post.until(post.at + 1)
+    assert post.watch.not_before == waited_for
+
+
+def test_who_only_observes_spends_nothing() -> None:
+    post = Post(mode=Mode.OBSERVE)
+    for number in range(9):
+        died = DEATH + 30 * number
+        process = post.daemon.process
+        assert process is not None
+        assert process.pid is not None
+        post.see(*dies(died, process.pid), *returns(died + 10, NEXT + number))
+    assert (post.watch.restarts, post.told(*BREAKER)) == ((), [])
+    assert post.tallies == {("restart", "crashed", "observed"): 9}
+
+
+def test_a_window_is_as_long_as_it_is() -> None:
+    post = Post(window=60.0, restarts=2, backoff=0.5)
+    crash(post, 2)
+    assert len(post.watch.restarts) == 2
+    post.until(AT + 500)
+    assert post.watch.restarts == ()

@@ -1,0 +1,288 @@
+"""Several witnesses, and what they make together: never one of them alone."""
+
+from dataclasses import replace
+from typing import NamedTuple
+
+import pytest
+
+from exporter.model.diagnosis import Condition
+from exporter.model.event import EventName
+from exporter.model.observation import Observation
+from tests.builders import (
+    AT,
+    CLIENT,
+    CONTROL,
+    FAULT_BLOCK,
+    SERVER,
+    at_work,
+    control_log,
+    daemon_process,
+    exited,
+    look,
+    no_daemon,
+    process,
+    refusal,
+    server_log,
+    silence,
+)
+from tests.core.test_crash_loop import failures
+from tests.core.watchdog.post import (
+    BY_UNIT,
+    DEATH,
+    Post,
+    alive,
+    deaf,
+    dies,
+    hangs,
+    holder,
+    left,
+    quits,
+    returns,
+    silences,
+    suspended,
+    unit,
+)
+
+UNREAD = (daemon_process(), *(each for each in at_work() if not hasattr(each, "line")))
+"""A daemon whose log cannot be read."""
+
+
+class Case(NamedTuple):
+    """What is seen of a daemon that was well, and what is the matter with it then."""
+
+    seen: tuple[Observation, ...]
+    condition: Condition
+    witnesses: tuple[str, ...] = ()
+    culprit: int | None = None
+    start: tuple[Observation, ...] = ()
+
+
+FAULT = server_log(*FAULT_BLOCK, at=DEATH)
+CASES = {
+    "nothing": Case((), Condition.WELL),
+    "one command without an answer": Case((silence(at=DEATH),), Condition.WELL),
+    "a collision": Case((refusal(at=DEATH),), Condition.WELL),
+    "its process ends, and its log has no quit": Case(
+        dies(), Condition.CRASHED, ("process 441 is gone", "its log ends without a quit")
+    ),
+    "its process ends": Case((exited(CONTROL, at=DEATH),), Condition.UNKNOWN, ("process 441 is gone",)),
+    "its process ends, and nobody can read its log": Case(
+        (exited(CONTROL, at=DEATH), look("log", at=DEATH + 2)),
+        Condition.UNKNOWN,
+        ("process 441 is gone",),
+        start=UNREAD,
+    ),
+    "and a command finds none": Case(
+        (exited(CONTROL, at=DEATH), no_daemon(at=DEATH + 2)),
+        Condition.CRASHED,
+        ("process 441 is gone", "nvidia-cuda-mps-control finds no daemon"),
+        start=UNREAD,
+    ),
+    "and its pid file stays": Case(
+        (exited(CONTROL, at=DEATH), left(DEATH + 2)),
+        Condition.CRASHED,
+        ("process 441 is gone", "its pid file was left behind"),
+        start=UNREAD,
+    ),
+    "and nobody listens": Case(
+        (exited(CONTROL, at=DEATH), deaf(DEATH + 2)),
+        Condition.CRASHED,
+        ("process 441 is gone", "nobody listens on its socket"),
+        start=UNREAD,
+    ),
+    "and its pid file is gone": Case(
+        (exited(CONTROL, at=DEATH), left(DEATH + 2, behind=False), no_daemon(at=DEATH + 3)),
+        Condition.STOPPED,
+        ("it left no pid file behind, as after a quit",),
+        start=UNREAD,
+    ),
+    "an operator quits it": Case(quits(), Condition.STOPPED, ("it was told to go",)),
+    "signals stop it, and it answers": Case((suspended(),), Condition.WELL),
+    "signals stop it, and it does not answer": Case(
+        (suspended(), silence(at=DEATH + 5)),
+        Condition.SUSPENDED,
+        ("process 441 was stopped (state T)", "it answers nobody"),
+        CONTROL,
+    ),
+    "a debugger stops it": Case(
+        (suspended(state="t"), *silences()),
+        Condition.SUSPENDED,
+        ("process 441 was stopped (state t)", "it answers nobody"),
+        CONTROL,
+    ),
+    "another process was stopped": Case((replace(suspended(), start_ticks=1), silence(at=DEATH + 5)), Condition.WELL),
+    "it does not answer, and writes nothing": Case(
+        silences(), Condition.UNRESPONSIVE, ("its commands get no answer", "process 441 lives")
+    ),
+    "nor does anybody listen": Case(
+        (*silences(), deaf(DEATH + 11)),
+        Condition.UNRESPONSIVE,
+        ("its commands get no answer", "process 441 lives", "nobody listens on its socket"),
+    ),
+    "it sleeps in the kernel": Case(
+        (suspended(state="D"), *silences()),
+        Condition.STUCK_IN_DRIVER,
+        ("process 441 sleeps in the kernel (state D)", "the daemon answers nobody"),
+        CONTROL,
+    ),
+    "its server sleeps in the kernel": Case(
+        (suspended(SERVER, state="D"), *silences()),
+        Condition.STUCK_IN_DRIVER,
+        ("process 513 sleeps in the kernel (state D)", "the daemon answers nobody"),
+        SERVER,
+    ),
+    "its server sleeps for a moment": Case((suspended(SERVER, state="D"),), Condition.WELL),
+    "its server was stopped": Case(
+        (suspended(SERVER), look("log", at=DEATH + 2)),
+        Condition.SERVER_SUSPENDED,
+        ("server 513 was stopped (state T)", "its daemon is sound, and asks it nothing"),
+        SERVER,
+    ),
+    "its server was stopped for a moment": Case((suspended(SERVER),), Condition.WELL),
+    "its server was stopped, and it hangs": Case(
+        (suspended(SERVER), *silences()),
+        Condition.SERVER_SUSPENDED,
+        ("server 513 was stopped (state T)", "its daemon answers nobody"),
+        SERVER,
+    ),
+    "both were stopped": Case(
+        (suspended(SERVER), *hangs()),
+        Condition.SUSPENDED,
+        ("process 441 was stopped (state T)", "it answers nobody"),
+        CONTROL,
+    ),
+    "somebody's session is open": Case(
+        (refusal(at=DEATH), refusal(at=DEATH + 3)),
+        Condition.HELD,
+        ("its commands are refused, as long as somebody's session is open",),
+    ),
+    "and it is seen whose": Case(
+        (refusal(at=DEATH), holder(DEATH + 1), refusal(at=DEATH + 3)),
+        Condition.HELD,
+        ("process 700 (alice) has a session open", "its commands are refused, as long as somebody's session is open"),
+        700,
+    ),
+    "a fault": Case(
+        FAULT,
+        Condition.FAULT,
+        ("server 513 is in FAULT", "it waits for those whom it hit to let go"),
+        start=alive(CLIENT),
+    ),
+    "a fault that a client holds up": Case(
+        (*FAULT, look("log", at=DEATH + 2)),
+        Condition.FAULT,
+        ("server 513 is in FAULT", "it waits for 600 to let go"),
+        start=alive(CLIENT),
+    ),
+    "servers that cannot start": Case(
+        failures(3, at=DEATH),
+        Condition.CRASH_LOOP,
+        ("its last 3 servers exited before they were ready", "no server has started since"),
+    ),
+    "they could not, long ago": Case((*failures(3, at=DEATH), look("log", at=DEATH + 400)), Condition.WELL),
+}
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_what_is_the_matter(case: Case) -> None:
+    post = Post(*(case.start or alive()))
+    post.see(*case.seen)
+    found = post.diagnosis
+    assert (found.condition, found.witnesses) == (case.condition, case.witnesses)
+    assert (None if found.culprit is None else found.culprit.pid) == case.culprit
+
+
+def test_one_that_nobody_has_seen_yet_is_not_known() -> None:
+    assert Post(look("log")).condition is Condition.UNKNOWN
+
+
+def test_one_that_never_was_is_not_dead() -> None:
+    post = Post(no_daemon(), left(AT + 1), deaf(AT + 1), no_daemon(at=AT + 20))
+    assert (post.condition, post.actions, post.watch.process) == (Condition.NEVER_SEEN, [], None)
+
+
+@pytest.mark.parametrize(
+    ("seen", "condition"),
+    [
+        (unit("inactive"), Condition.STOPPED),
+        (unit("inactive", result="signal"), Condition.CRASHED),
+        (unit("inactive", at=DEATH - 1), Condition.CRASHED),
+        (unit("failed", result="signal"), Condition.CRASHED),
+        (unit("inactive", problem="Permission denied"), Condition.CRASHED),
+    ],
+    ids=["inactive", "not in success", "told before its end", "failed", "not to be seen"],
+)
+def test_systemd_knows_who_was_stopped(seen: Observation, condition: Condition) -> None:
+    post = Post(mandate=BY_UNIT)
+    post.see(*dies(), seen)
+    post.until(DEATH + 3)
+    assert post.condition is condition
+
+
+def test_of_a_daemon_that_was_not_the_units_systemd_knows_nothing() -> None:
+    post = Post(replace(daemon_process(), unit="other.service"), *alive()[1:], mandate=BY_UNIT)
+    post.see(*dies(), unit("inactive"))
+    assert post.condition is Condition.CRASHED
+
+
+def test_it_is_told_once_and_again_when_it_is_over() -> None:
+    post = Post()
+    post.see(*hangs())
+    post.until(DEATH + 40)
+    post.see(*at_work(at=DEATH + 50))
+    told = [(each.state, each.pid) for each in post.events if each.event is EventName.DAEMON_DIAGNOSED]
+    assert told == [("suspended", CONTROL), ("well", None)]
+
+
+def test_its_beginning_is_no_news() -> None:
+    post = Post(*control_log("Starting control daemon using socket /tmp/nvidia-mps/control"), *at_work(at=AT + 1))
+    assert (post.condition, post.told(EventName.DAEMON_DIAGNOSED)) == (Condition.WELL, [])
+
+
+def test_it_hangs_since_the_first_that_tells_whatever_is_found_later() -> None:
+    post = Post()
+    post.see(*silences())
+    since = post.diagnosis.since
+    assert since <= DEATH + 5
+    post.see(suspended(at=DEATH + 20))
+    assert (post.condition, post.diagnosis.since) == (Condition.SUSPENDED, since)
+
+
+def test_a_stop_is_remembered_until_it_lives_again() -> None:
+    post = Post()
+    post.see(*quits())
+    stopped_at = post.watch.stopped_at
+    assert stopped_at == DEATH
+    post.restarted()
+    post.see(no_daemon(at=DEATH + 60), left(DEATH + 61))
+    post.until(DEATH + 200)
+    assert (post.condition, post.watch.stopped_at, post.actions) == (Condition.STOPPED, stopped_at, [])
+    post.see(*returns(DEATH + 300))
+    assert (post.condition, post.watch.stopped_at) == (Condition.WELL, None)
+
+
+def test_a_death_that_nobody_saw_is_told_by_what_it_left() -> None:
+    post = Post()
+    post.restarted()
+    post.see(no_daemon(at=DEATH), left(DEATH))
+    assert post.condition is Condition.CRASHED
+    assert post.diagnosis.witnesses == ("nvidia-cuda-mps-control finds no daemon", "its pid file was left behind")
+
+
+def test_a_quit_that_nobody_saw_is_no_death() -> None:
+    post = Post()
+    post.restarted()
+    post.see(no_daemon(at=DEATH), deaf(DEATH), left(DEATH, behind=False))
+    assert (post.condition, post.actions) == (Condition.STOPPED, [])
+
+
+def test_one_that_speaks_another_protocol_is_well_while_it_runs() -> None:
+    post = Post(replace(daemon_process(), protocol=3))
+    assert (post.daemon.state, post.condition) == (None, Condition.WELL)
+
+
+def test_only_those_that_are_expected_are_looked_at() -> None:
+    post = Post(process(), *alive())
+    post.node = replace(post.node, watches={}, daemons={"d": replace(post.daemon, expected=False)})
+    post.judge(AT + 1)
+    assert post.node.watches == {}

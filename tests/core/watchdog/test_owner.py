@@ -1,0 +1,140 @@
+"""Of a unit's failures, systemd owns those that it mends by itself; the watchdog counts them, and has the rest."""
+
+import pytest
+
+from exporter.core.watchdog import budget
+from exporter.core.watchdog.orders import Rules
+from exporter.model.event import EventName
+from exporter.model.observation import Observation
+from exporter.model.watch import Mode, WatchState
+from exporter.model.witnesses import UnitState
+from tests.core.watchdog.post import BY_UNIT, DEATH, NEXT, UNIT, Post, alive, dies, returns, unit
+
+DEFERRED = WatchState.DEFERRED_TO_SYSTEMD
+
+
+def died(*then: Observation, mode: Mode = Mode.ACT, before: UnitState | None = None) -> Post:
+    """Its daemon has died, and systemd tells this of its unit."""
+    at_first = unit("active", at=DEATH - 5) if before is None else before
+    post = Post(*alive(), at_first, mandate=BY_UNIT, mode=mode)
+    post.see(*dies(), *then)
+    post.until(DEATH + 3)
+    return post
+
+
+@pytest.mark.parametrize(
+    ("told", "state", "said"),
+    [
+        (unit("activating", sub="auto-restart"), DEFERRED, f"systemd restarts {UNIT} by itself"),
+        (unit("activating", sub="start"), DEFERRED, f"systemd restarts {UNIT} by itself"),
+        (unit("deactivating", sub="stop-sigterm", result="signal"), DEFERRED, f"systemd restarts {UNIT} by itself"),
+        (unit("active", restart="always"), DEFERRED, f"systemd restarts {UNIT} by itself"),
+        (unit("active", restart="on-success"), WatchState.ACTING, "restart: crashed"),
+        (unit("active", restart="no", sub="exited"), WatchState.ACTING, "restart: crashed"),
+        (unit("failed", result="signal"), WatchState.ACTING, "restart: crashed"),
+        (unit("inactive", result="signal"), WatchState.ACTING, "restart: crashed"),
+        (unit("inactive"), WatchState.IDLE, "an operator stopped it: it is left alone"),
+        (
+            unit("failed", result="start-limit-hit"),
+            DEFERRED,
+            f"systemd has given up on {UNIT} (start-limit-hit): `systemctl reset-failed {UNIT}`, then start it",
+        ),
+        (
+            unit("inactive", load="not-found", result=""),
+            WatchState.IDLE,
+            f"{UNIT} is not-found to systemd: name the daemon's unit, or restart_command",
+        ),
+        (unit("", problem="Access denied"), WatchState.IDLE, f"{UNIT} cannot be looked at: Access denied"),
+    ],
+    ids=lambda each: (
+        " ".join(filter(None, (each.active, each.sub, each.result, each.restart)))
+        if isinstance(each, UnitState)
+        else ""
+    ),
+)
+def test_who_restarts_it(told: UnitState, state: WatchState, said: str) -> None:
+    post = died(told)
+    assert (post.watch.state, post.watch.said) == (state, said)
+    assert bool(post.actions) == (state is WatchState.ACTING)
+
+
+def test_nothing_is_done_before_systemd_was_asked_about_this_death() -> None:
+    post = died()
+    post.until(DEATH + 4.5)
+    assert (post.actions, post.watch.said) == ([], None)
+    post.see(unit("failed", at=DEATH + 4.7, result="signal"))
+    assert post.kinds == [("restart", "crashed")]
+
+
+def test_where_no_systemd_tells_anything_nothing_is_done_and_it_is_said() -> None:
+    post = Post(mandate=BY_UNIT)
+    post.see(*dies())
+    post.until(DEATH + 600)
+    assert post.actions == []
+    assert post.told(EventName.WATCHDOG_WAITS) == [
+        ("watchdog_waits", f"nobody tells how {UNIT} is: there is no systemd that could be asked")
+    ]
+
+
+def test_what_was_last_told_holds_where_nothing_new_is() -> None:
+    post = died(before=unit("active", at=DEATH - 5, restart="no"))
+    post.until(DEATH + 6)
+    assert post.kinds == [("restart", "crashed")]
+
+
+def test_systemd_has_its_time_and_then_it_is_ours() -> None:
+    post = died(unit("activating", sub="auto-restart"))
+    post.until(DEATH + 29.5)
+    assert (post.actions, post.watch.state) == ([], DEFERRED)
+    post.until(DEATH + 31)
+    assert post.kinds == [("restart", "crashed")]
+
+
+def test_it_is_ours_at_once_where_systemd_has_failed() -> None:
+    post = died(unit("activating", sub="auto-restart"), unit("failed", at=DEATH + 3, result="exit-code"))
+    assert post.kinds == [("restart", "crashed")]
+
+
+@pytest.mark.parametrize("mode", Mode)
+def test_what_systemd_did_is_counted_and_said_once(mode: Mode) -> None:
+    post = died(unit("activating", sub="auto-restart"), mode=mode)
+    post.see(unit("active", at=DEATH + 1, restarts=1))
+    assert post.told(EventName.WATCHDOG_ACTED) == []
+    post.see(*returns(DEATH + 1.2))
+    post.see(unit("active", at=DEATH + 3, restarts=1))
+    assert post.told(EventName.WATCHDOG_ACTED) == [("watchdog_acted", "by_systemd")]
+    assert post.tallies == {("restart", "crashed", "by_systemd"): 1}
+    assert (post.actions, post.watch.state) == ([], WatchState.IDLE)
+    assert budget.left(post.watch, Rules(), post.at) == 4
+
+
+def test_also_what_it_did_before_anybody_saw_the_death() -> None:
+    post = Post(*alive(), unit("active", at=DEATH - 5, restarts=3), mandate=BY_UNIT)
+    post.see(*returns(DEATH), unit("active", at=DEATH + 2, restarts=5))
+    assert post.tallies == {("restart", "crashed", "by_systemd"): 2}
+
+
+def test_its_count_begins_anew_when_somebody_starts_the_unit() -> None:
+    post = Post(*alive(), unit("active", at=DEATH - 5, restarts=3), mandate=BY_UNIT)
+    post.see(unit("active", at=DEATH), unit("active", at=DEATH + 5, restarts=1))
+    assert post.tallies == {("restart", "crashed", "by_systemd"): 1}
+
+
+def test_what_systemd_did_leaves_less_for_us() -> None:
+    post = Post(*alive(), unit("active", at=DEATH - 5), mandate=BY_UNIT)
+    post.see(unit("active", at=DEATH - 4, restarts=4), *dies(), unit("failed", result="signal"))
+    post.until(DEATH + 3)
+    assert post.watch.state is WatchState.BACKOFF
+    post.until(DEATH + 30)
+    post.did()
+    post.see(*returns(post.at + 1), *dies(post.at + 3, NEXT), unit("failed", at=post.at + 5, result="signal"))
+    post.until(post.at + 3)
+    assert post.watch.state is WatchState.CIRCUIT_OPEN
+
+
+def test_who_only_observes_does_not_count_what_systemd_may_still_do() -> None:
+    post = died(unit("activating", sub="auto-restart"), mode=Mode.OBSERVE)
+    post.until(DEATH + 20)
+    assert post.tallies == {}
+    post.until(DEATH + 60)
+    assert post.tallies == {("restart", "crashed", "observed"): 1}

@@ -1,0 +1,285 @@
+"""What each diagnosis calls for, in each mode, and when: one row each."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import pytest
+
+from exporter.core.watchdog.orders import Mandate
+from exporter.model.action import EndProcess, RestartUnit, RunCommand, SaveEvidence
+from exporter.model.event import EventName
+from exporter.model.identity import ProcessIdentity
+from exporter.model.limits import Limits
+from exporter.model.observation import Observation
+from exporter.model.watch import Mode, WatchState
+from tests.builders import AT, CONTROL, SERVER, control_log, daemon_process, look, no_daemon, refusal, silence
+from tests.core.test_crash_loop import failures
+from tests.core.watchdog.post import (
+    BY_UNIT,
+    COMMAND,
+    DEATH,
+    UNIT,
+    Post,
+    alive,
+    dies,
+    hangs,
+    holder,
+    left,
+    quits,
+    silences,
+    suspended,
+    unit,
+)
+
+NEVER = 10_000.0
+"""Later than anything here."""
+
+
+class Row(NamedTuple):
+    """What is seen, after how many seconds what is done, if anything, and why it is not done before, or ever."""
+
+    seen: tuple[Observation, ...]
+    after: float = NEVER
+    deed: str | None = None
+    why: str | None = None
+    rules: Mapping[str, Any] | None = None
+
+
+HANGS = "it hangs, which may pass: it is restarted no sooner than after 90 s"
+ENDS = {"end_hung_servers": True}
+ROWS = {
+    "well": Row((look("log", at=DEATH),)),
+    "one command without an answer": Row((silence(at=DEATH),)),
+    "crashed": Row(dies(), 0.5, "restart"),
+    "stopped": Row(quits(), why="an operator stopped it: it is left alone"),
+    "suspended": Row(hangs(), 90, "restart", HANGS),
+    "suspended, with more patience": Row(
+        hangs(), 300, "restart", HANGS.replace("90", "300"), rules={"hung_after": 300.0}
+    ),
+    "unresponsive": Row(silences(), 90, "restart", HANGS),
+    "in the driver": Row(
+        (suspended(state="D"), *silences()),
+        why="process 441 sleeps in the kernel, where no signal reaches it: it may take a reboot",
+    ),
+    "its server in the driver": Row(
+        (suspended(SERVER, state="D"), *silences()),
+        why="process 513 sleeps in the kernel, where no signal reaches it: it may take a reboot",
+        rules=ENDS,
+    ),
+    "server suspended": Row((suspended(SERVER),), why="server 513 was stopped: `kill -CONT 513` lets it go on"),
+    "server suspended, which hangs the daemon": Row(
+        (suspended(SERVER), *silences()), why="server 513 was stopped: `kill -CONT 513` lets it go on"
+    ),
+    "server suspended, and it may be ended": Row(
+        (suspended(SERVER),),
+        90,
+        "end_server",
+        "server 513 was stopped, which may pass: it is ended after 90 s",
+        rules=ENDS,
+    ),
+    "held": Row(
+        (refusal(at=DEATH), holder(DEATH + 1), refusal(at=DEATH + 3)),
+        why="process 700 has a session open: to close that is all it takes",
+    ),
+    "held by nobody who is seen": Row(
+        (refusal(at=DEATH), refusal(at=DEATH + 3)),
+        why="nobody is seen who has a session open: to close that is all it takes",
+    ),
+    "servers that cannot start": Row(
+        failures(3, at=DEATH), why="its servers cannot start, and a restart would feed that: server.log says why"
+    ),
+    "its server has gone": Row(control_log("Server 513 exited with status 0", at=DEATH)),
+}
+
+every_row = pytest.mark.parametrize("row", ROWS.values(), ids=ROWS)
+
+
+def waits(post: Post) -> list[str | None]:
+    return [each.reason for each in post.events if each.event is EventName.WATCHDOG_WAITS]
+
+
+@every_row
+def test_what_is_done_and_when(row: Row) -> None:
+    post = Post(**(row.rules or {}))
+    post.see(*row.seen)
+    post.until(DEATH + min(row.after, 1000.0) - 0.5)
+    before = [] if row.after > 1 else post.kinds
+    assert post.kinds == before
+    assert waits(post) == ([] if row.why is None else [row.why])
+    post.until(DEATH + min(row.after, 1000.0) + 12)
+    assert [kind for kind, _ in post.kinds] == ([] if row.deed is None else [row.deed])
+
+
+@every_row
+def test_who_only_observes_says_once_what_would_be_done_and_does_nothing(row: Row) -> None:
+    post = Post(mode=Mode.OBSERVE, **(row.rules or {}))
+    post.see(*row.seen)
+    post.until(DEATH + 1000)
+    would = [each.action for each in post.events if each.event is EventName.WATCHDOG_WOULD_ACT]
+    assert would == ([] if row.deed is None else [row.deed])
+    assert sum(post.tallies.values()) == len(would)
+    assert {result for _, _, result in post.tallies} <= {"observed"}
+    assert (post.actions, post.watch.restarts, post.watch.acting) == ([], (), None)
+    assert waits(post) == ([] if row.why is None else [row.why])
+
+
+def test_one_that_never_was_is_left_to_whoever_starts_it() -> None:
+    post = Post(no_daemon(), no_daemon(at=AT + 20))
+    post.until(AT + 1000)
+    assert (post.actions, waits(post)) == ([], ["it was never seen to run: it is left to whoever starts it"])
+
+
+def test_what_heals_in_time_is_not_restarted() -> None:
+    post = Post()
+    post.see(*hangs())
+    post.until(DEATH + 89)
+    post.see(suspended(at=DEATH + 89, state="S"), *alive(at=DEATH + 89.5))
+    post.until(DEATH + 300)
+    assert post.actions == []
+
+
+def test_the_time_counts_anew_when_it_hangs_again() -> None:
+    post = Post()
+    post.see(*silences(), *alive(at=DEATH + 80), *silences(at=DEATH + 85))
+    post.until(DEATH + 170)
+    assert post.actions == []
+    post.until(DEATH + 180)
+    assert post.kinds == [("restart", "hung")]
+
+
+def test_one_that_was_told_to_quit_and_hangs_is_left_to_whoever_told_it() -> None:
+    post = Post()
+    post.see(*control_log("NEW UI", "Cmd:quit", at=DEATH), *hangs())
+    post.until(DEATH + 600)
+    assert (post.actions, waits(post)) == ([], ["it was told to quit, and hangs: it is left to whoever told it"])
+
+
+def test_evidence_first_then_whoever_hangs_with_its_servers_then_the_start() -> None:
+    post = Post()
+    post.see(*hangs())
+    post.until(DEATH + 90)
+    (action,) = post.actions
+    assert (action.reason, action.uid) == ("hung", 0)
+    evidence, daemon, server, start = action.steps
+    assert evidence == SaveEvidence()
+    assert daemon == EndProcess(identity=ProcessIdentity(pid=CONTROL, start_ticks=44100), program="nvidia-cuda-mps")
+    assert server == EndProcess(identity=ProcessIdentity(pid=SERVER, start_ticks=51300), program="nvidia-cuda-mps")
+    assert isinstance(start, RunCommand)
+
+
+def test_a_server_that_may_have_outlived_its_daemon_goes_first() -> None:
+    """Whether it has, is looked at when it is its turn: who has gone is no problem."""
+    post = Post()
+    post.see(*dies())
+    (action,) = post.actions
+    ends = [step.identity.pid for step in action.steps if isinstance(step, EndProcess)]
+    assert ends == [SERVER]
+
+
+def test_one_that_is_known_to_have_gone_does_not() -> None:
+    post = Post()
+    _, last_look = dies()
+    post.see(dies()[0], *(each for each in dies(pid=SERVER) if each != last_look), last_look)
+    (action,) = post.actions
+    assert [step for step in action.steps if isinstance(step, EndProcess)] == []
+
+
+def test_it_is_started_as_it_was() -> None:
+    mandate = Mandate(
+        command=COMMAND,
+        environment={"CUDA_VISIBLE_DEVICES": "1", "LD_LIBRARY_PATH": "/opt"},
+        limits=Limits(active_thread_percentage=40.0, pinned_memory={0: 1 << 31}),
+    )
+    seen = replace(daemon_process(), uid=1001, environment={"CUDA_VISIBLE_DEVICES": "0"})
+    post = Post(seen, *alive()[1:], mandate=mandate)
+    post.see(*dies())
+    (action,) = post.actions
+    start = action.steps[-1]
+    assert isinstance(start, RunCommand)
+    assert (start.arguments, start.uid, action.uid) == (COMMAND, 1001, 1001)
+    assert start.environment == {
+        "CUDA_MPS_PIPE_DIRECTORY": "/tmp/nvidia-mps",
+        "CUDA_MPS_LOG_DIRECTORY": "/tmp/nvidia-mps/log",
+        "CUDA_VISIBLE_DEVICES": "1",
+        "LD_LIBRARY_PATH": "/opt",
+        "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "40",
+    }
+
+
+def test_the_gpus_that_it_saw_are_remembered_over_a_restart_of_the_exporter() -> None:
+    post = Post(replace(daemon_process(), environment={"CUDA_VISIBLE_DEVICES": "0"}), *alive()[1:])
+    post.restarted()
+    post.see(no_daemon(at=DEATH), left(DEATH))
+    start = post.actions[0].steps[-1]
+    assert isinstance(start, RunCommand)
+    assert start.environment["CUDA_VISIBLE_DEVICES"] == "0"
+
+
+def test_a_unit_is_restarted_by_systemd() -> None:
+    post = Post(mandate=BY_UNIT)
+    post.see(*dies(), unit("failed", result="signal"))
+    (action,) = post.actions
+    assert action.steps[-1] == RestartUnit(unit=UNIT)
+
+
+@pytest.mark.parametrize("seen", [dies(), hangs()], ids=["crashed", "hung"])
+def test_where_nothing_says_how_nothing_is_done(seen: tuple[Observation, ...]) -> None:
+    post = Post(mandate=Mandate())
+    post.see(*seen)
+    post.until(DEATH + 200)
+    assert post.actions == []
+    assert "nothing says how it is restarted: name its unit, or restart_command" in waits(post)
+    assert post.tallies == {}
+
+
+def test_one_of_a_container_is_not_started_outside_of_it() -> None:
+    post = Post()
+    daemon = replace(post.daemon, elsewhere=True)
+    post.node = replace(post.node, daemons={daemon.name: daemon})
+    post.see(*dies())
+    assert (post.actions, waits(post)) == ([], ["it ran in a container, where restart_command cannot start it"])
+
+
+def test_nobody_is_ended_whom_nothing_would_bring_back() -> None:
+    post = Post(mandate=BY_UNIT)
+    post.see(*hangs())
+    post.until(DEATH + 200)
+    assert waits(post)[-1] == f"nobody tells how {UNIT} is: it might not come back"
+    post.see(unit("inactive", at=DEATH + 200, load="not-found"))
+    post.until(DEATH + 300)
+    assert post.actions == []
+    assert waits(post)[-1] == f"{UNIT} is not-found to systemd: name the daemon's unit, or restart_command"
+    post.see(unit("active", at=DEATH + 300))
+    assert post.kinds == [("restart", "hung")]
+
+
+def test_a_server_is_ended_once() -> None:
+    post = Post(end_hung_servers=True)
+    post.see(suspended(SERVER))
+    post.until(DEATH + 100)
+    post.did()
+    post.until(DEATH + 400)
+    assert (post.kinds, post.watch.state) == ([("end_server", "hung")], WatchState.IDLE)
+    assert post.tallies == {("end_server", "hung", "succeeded"): 1}
+
+
+def test_what_is_done_is_said_before() -> None:
+    post = Post()
+    post.see(*dies())
+    (acts,) = (each for each in post.events if each.event is EventName.WATCHDOG_ACTS)
+    assert (acts.action, acts.reason, acts.witnesses) == (
+        "restart",
+        "crashed",
+        ("process 441 is gone", "its log ends without a quit"),
+    )
+    assert (post.watch.state, post.watch.said) == (WatchState.ACTING, "restart: crashed")
+
+
+def test_nothing_new_is_nothing_changed() -> None:
+    """So that nothing is published for it."""
+    post = Post()
+    post.judge(AT + 1)
+    before = post.node
+    post.judge(AT + 2)
+    assert post.node is before

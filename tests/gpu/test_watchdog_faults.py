@@ -1,0 +1,170 @@
+"""The watchdog and what heals by itself: it waits, and helps only where it was told to, and only those who linger."""
+
+import resource
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
+
+import psutil
+import pytest
+
+from tests.eventually import eventually
+
+from . import figures
+from .clients import NO_DAEMON, Clients
+from .mps import ControlDaemon
+from .race import stays
+from .watchdog import NAME, Watchdog, Watchdogs
+
+pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("hung_daemon")]
+
+FAULT_SECONDS = 5
+STEP_SECONDS = 5
+LADDER = ["terminate_clients", "kill_clients"]
+FAULTS = 5
+LINGERS_SECONDS = 1.5
+HELD_SECONDS = 20
+TO_BE_REFUSED_SECONDS = 0.5
+WATCHED_SECONDS = 6
+BUSY = {"seconds": 600, "busy_ms": 1, "every_ms": 20}
+# No server of MPS can start in so little.
+TOO_LITTLE_MEMORY = 1 << 28
+
+
+def test_a_lingering_victim_is_helped_out_step_by_step(
+    daemon: ControlDaemon, clients: Clients, watchdogs: Watchdogs
+) -> None:
+    """By the ladder's first step that helps. Who has no part in the fault notices nothing."""
+    watchdog = watchdogs.start(fault_seconds=FAULT_SECONDS, fault_remedy=LADDER[-1], step_seconds=STEP_SECONDS)
+    bypasser = clients.start_ready("bypasser", environment=NO_DAEMON, **BUSY)
+    victim = clients.start_ready("victim", hold=600, **BUSY)
+    server = daemon.server()
+    culprit = clients.start_ready("culprit", fault="trap", fault_after=1)
+    victim.fails()
+    faulted = culprit.events("fault")[0]["at"]
+
+    eventually(partial(_has_recovered, watchdog, 1), within=FAULT_SECONDS + 3 * STEP_SECONDS + 20)
+    seconds = time.time() - faulted
+    acted = [(each["action"], each["at"] - faulted) for each in watchdog.said("watchdog_acts")]
+    acted = [(action, after) for action, after in acted if action != "set_limits"]
+    figures.note(
+        lingering_victim_steps=", ".join(f"{action} after {after:.1f} s" for action, after in acted),
+        lingering_victim_recovered_after_seconds=round(seconds, 1),
+        lingering_victim_lives_on=str(victim.child.exit_code is None),
+    )
+    steps = [action for action, _ in acted]
+    assert steps in (LADDER[:1], LADDER)
+    assert acted[0][1] >= FAULT_SECONDS
+    assert daemon.server() == server, "the server outlives its fault"
+    assert bypasser.child.exit_code is None
+    assert bypasser.error_codes == []
+    assert watchdog.restarts() == 0
+    clients.start_ready("newcomer", seconds=0)
+
+
+@pytest.fixture(scope="class")
+def eager(watchdogs: Watchdogs) -> Watchdog:
+    """One that may do whatever there is, and soon."""
+    return watchdogs.start(
+        liveness_seconds=2, fault_seconds=FAULT_SECONDS, fault_remedy="restart_daemon", step_seconds=STEP_SECONDS
+    )
+
+
+class TestLeftAlone:
+    """What needs no help, or what an operator wanted."""
+
+    def test_faults_that_heal(self, daemon: ControlDaemon, clients: Clients, eager: Watchdog) -> None:
+        """Whether their victims leave at once or a little later."""
+        for number in range(FAULTS):
+            hold = LINGERS_SECONDS * (number % 2)
+            victim = clients.start_ready(f"victim{number}", hold=hold, **BUSY)
+            clients.start_ready(f"culprit{number}", fault="oob", fault_after=0.3, hold=hold)
+            victim.fails()
+            eventually(partial(_has_recovered, eager, number + 1))
+        assert eager.done() == []
+
+    def test_a_killed_server(self, daemon: ControlDaemon, clients: Clients, eager: Watchdog) -> None:
+        """The daemon makes another, for whoever comes next."""
+        clients.start_ready("before", **BUSY)
+        killed, living = daemon.server(), daemon.process()
+        psutil.Process(killed).kill()
+        clients.start_ready("after", **BUSY)
+        stays(lambda: _is_still(daemon, living), for_seconds=WATCHED_SECONDS)
+        assert daemon.server() != killed
+        assert eager.done() == []
+
+    def test_a_session_that_somebody_holds(self, daemon: ControlDaemon, eager: Watchdog) -> None:
+        """They are named."""
+        living = daemon.process()
+        with _held_session(daemon) as holder:
+            stays(lambda: _is_still(daemon, living), for_seconds=HELD_SECONDS)
+        said = [(each["state"], each.get("pid")) for each in eager.said("daemon_diagnosed")]
+        assert ("held", holder) in said
+        eventually(eager.is_well)
+        assert eager.done() == []
+
+    def test_a_daemon_that_was_told_to_quit(self, daemon: ControlDaemon, clients: Clients, eager: Watchdog) -> None:
+        """It stays away until somebody starts it."""
+        clients.end()
+        daemon.quit()
+        eventually(lambda: _is_diagnosed(eager, "stopped"))
+        stays(lambda: _is_still(daemon, None), for_seconds=WATCHED_SECONDS)
+        assert eager.done() == []
+
+
+def test_servers_that_cannot_start_are_told_of_and_not_fed(
+    daemon: ControlDaemon, clients: Clients, watchdogs: Watchdogs
+) -> None:
+    """A restart would mend nothing."""
+    watchdog = watchdogs.start(liveness_seconds=2)
+    living = daemon.process()
+    assert living is not None
+    resource.prlimit(living.pid, resource.RLIMIT_AS, (TOO_LITTLE_MEMORY, TOO_LITTLE_MEMORY))
+    for number in range(2):
+        clients.start(f"asks{number}", seconds=1, on_term="die")
+    eventually(lambda: _was_diagnosed(watchdog, "crash_loop"))
+    assert watchdog.exporter.scrape().total("cuda_mps_server_crash_loops_total", daemon=NAME) >= 1
+    stays(lambda: _is_still(daemon, living), for_seconds=WATCHED_SECONDS)
+    assert watchdog.done() == []
+
+
+@contextmanager
+def _held_session(daemon: ControlDaemon) -> Iterator[int]:
+    """An operator's open prompt, and its PID. One that collides with a question ends at once, and is opened again."""
+    holder = eventually(partial(_opened, daemon))
+    try:
+        yield holder.pid
+    finally:
+        holder.communicate()
+
+
+def _opened(daemon: ControlDaemon) -> subprocess.Popen[bytes]:
+    silent = subprocess.DEVNULL
+    holder = subprocess.Popen(
+        ["nvidia-cuda-mps-control"], env=daemon.environment, stdin=subprocess.PIPE, stdout=silent, stderr=silent
+    )
+    with suppress(subprocess.TimeoutExpired):
+        holder.wait(TO_BE_REFUSED_SECONDS)
+    assert holder.poll() is None
+    return holder
+
+
+def _has_recovered(watchdog: Watchdog, faults: int) -> None:
+    scrape = watchdog.exporter.scrape()
+    assert scrape.total("cuda_mps_faults_total", daemon=NAME) == faults
+    assert scrape.state("cuda_mps_server_state", daemon=NAME) == "active", watchdog.evidence()
+
+
+def _is_diagnosed(watchdog: Watchdog, diagnosis: str) -> None:
+    assert watchdog.diagnosis == diagnosis, watchdog.evidence()
+
+
+def _was_diagnosed(watchdog: Watchdog, diagnosis: str) -> None:
+    """At some time: the clients that ask may give up, and with them the servers."""
+    assert diagnosis in {each["state"] for each in watchdog.said("daemon_diagnosed")}, watchdog.evidence()
+
+
+def _is_still(daemon: ControlDaemon, process: psutil.Process | None) -> None:
+    assert daemon.process() == process

@@ -1,0 +1,118 @@
+"""UnitStates asks systemd about the units that are wanted, when somebody waits for it at once, else seldom."""
+
+from pathlib import Path
+
+import pytest
+
+from exporter.model.observation import Observation
+from exporter.model.witnesses import UnitState
+from exporter.sources.reading import Reading
+from exporter.sources.unit_states import LOOK_SECONDS, SOON_SECONDS, WITHOUT_SYSTEMD_SECONDS, UnitStates
+from tests.clocks import HandClock
+from tests.sources.test_units import Systemctl
+
+pytestmark = pytest.mark.usefixtures("nothing_left_behind")
+
+UNIT = "nvidia-cuda-mps.service"
+WANTED = frozenset({UNIT})
+RUNS = f"Id={UNIT}\nNames={UNIT}\nLoadState=loaded\nActiveState=active\nSubState=running\nResult=success\nMainPID=7\n"
+
+
+@pytest.fixture
+def systemctl(tmp_path: Path) -> Systemctl:
+    made = Systemctl(tmp_path)
+    made.says(RUNS)
+    return made
+
+
+@pytest.fixture
+def clock() -> HandClock:
+    return HandClock()
+
+
+@pytest.fixture
+def units(systemctl: Systemctl, clock: HandClock) -> UnitStates:
+    return UnitStates(clock, executable=str(systemctl.path), deadline=30.0)
+
+
+def seen(units: UnitStates) -> tuple[Observation, ...]:
+    reading = units.look()
+    assert reading.problem is None
+    return reading.observations
+
+
+def test_a_unit_that_is_wanted_is_told_with_the_time_at_which_it_was_asked_for(
+    units: UnitStates, clock: HandClock
+) -> None:
+    units.want(WANTED)
+    (state,) = seen(units)
+    assert isinstance(state, UnitState)
+    assert (state.at, state.unit, state.active, state.main_pid) == (clock.now(), UNIT, "active", 7)
+
+
+def test_where_nothing_is_wanted_nobody_is_asked(units: UnitStates, systemctl: Systemctl) -> None:
+    assert seen(units) == ()
+    assert not (systemctl.path.parent / "asked").exists()
+
+
+def test_it_is_told_again_though_nothing_has_changed_every_two_seconds(units: UnitStates, clock: HandClock) -> None:
+    """That it is still so is news, where a daemon has ended."""
+    units.want(WANTED)
+    seen(units)
+    clock.time += LOOK_SECONDS / 2
+    assert seen(units) == ()
+    clock.time += LOOK_SECONDS / 2
+    assert len(seen(units)) == 1
+
+
+def test_while_somebody_waits_for_it_it_is_looked_at_sooner(units: UnitStates, clock: HandClock) -> None:
+    units.want(WANTED, WANTED)
+    seen(units)
+    clock.time += SOON_SECONDS
+    assert len(seen(units)) == 1
+
+
+def test_what_is_newly_wanted_or_pressing_is_looked_at_now(units: UnitStates) -> None:
+    assert units.want(WANTED)
+    seen(units)
+    assert not units.want(WANTED)
+    assert seen(units) == ()
+    assert units.want(WANTED, WANTED)
+    assert len(seen(units)) == 1
+    assert not units.want(WANTED)
+
+
+def test_a_unit_name_is_never_an_option_or_a_pattern(units: UnitStates, systemctl: Systemctl) -> None:
+    units.want(frozenset({UNIT, "--host=evil", "*.service"}))
+    seen(units)
+    asked = (systemctl.path.parent / "asked").read_text().split()
+    assert asked[asked.index("--") + 1 :] == [UNIT]
+
+
+@pytest.mark.parametrize("said", ["System has not been booted with systemd", "Failed to connect to bus: Host is down"])
+def test_where_systemd_does_not_run_nothing_is_seen_and_hardly_tried_again(
+    units: UnitStates, systemctl: Systemctl, clock: HandClock, said: str
+) -> None:
+    systemctl.says(then=f'echo "{said}" >&2; exit 1')
+    units.want(WANTED)
+    assert seen(units) == ()
+    systemctl.says(RUNS)
+    clock.time += WITHOUT_SYSTEMD_SECONDS - 1
+    assert seen(units) == ()
+    clock.time += 1
+    assert len(seen(units)) == 1
+
+
+def test_where_systemctl_is_missing_too(clock: HandClock) -> None:
+    units = UnitStates(clock, executable="/nowhere/systemctl")
+    units.want(WANTED)
+    assert units.look() == Reading()
+
+
+def test_what_else_goes_wrong_is_told_of_the_unit_and_of_the_source(units: UnitStates, systemctl: Systemctl) -> None:
+    systemctl.says(then="echo 'Access denied' >&2; exit 1")
+    units.want(WANTED)
+    reading = units.look()
+    (state,) = reading.observations
+    assert isinstance(state, UnitState)
+    assert state.problem == reading.problem == "systemctl cannot list the units: Access denied"
