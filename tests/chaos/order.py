@@ -1,5 +1,6 @@
 """When all is as it should be again, and how long that may take."""
 
+import os
 import time
 
 from tests.chaos.onlooker import Role
@@ -39,7 +40,12 @@ def close_breaker(stage: Stage) -> None:
 def patience(stage: Stage) -> float:
     """How long the daemon may be away: the first restart comes at once, one that did not last is backed off from."""
     again = len(_recent(stage)) > 0
-    return BACK_SECONDS + (stage.terms.longest_backoff * LATER_SECONDS if again else 0.0)
+    return BACK_SECONDS * slowness() + (stage.terms.longest_backoff * LATER_SECONDS if again else 0.0)
+
+
+def slowness() -> float:
+    """How much longer everything takes on a machine that has more to do than it can."""
+    return max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
 
 
 def _disturbed_at(stage: Stage) -> float:

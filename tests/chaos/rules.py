@@ -1,5 +1,6 @@
 """What must hold, whatever is done. Each rule looks at all that has happened, and yields what breaks it, in words."""
 
+import time
 from collections.abc import Callable, Iterable, Iterator
 from itertools import groupby
 
@@ -15,6 +16,9 @@ TOGETHER_SECONDS = 0.5
 
 CLOCKS_SECONDS = 0.3
 """How far the times of different witnesses may be apart."""
+
+KNOWN_AFTER_SECONDS = 0.6
+"""After this, all that can be known of somebody's end is known."""
 
 Rule = Callable[[Stage], Iterator[str]]
 
@@ -88,6 +92,8 @@ def no_healthy_client_is_ended(stage: Stage) -> Iterator[str]:
     ended = {life.pid for life in stage.onlooker.ended()}
     late = stage.terms.fault - CLOCKS_SECONDS
     for end in stage.client_ends():
+        if end.at > time.time() - KNOWN_AFTER_SECONDS:
+            break
         if stage.deeds.done_to(end.pid, "kill_client"):
             continue
         if end.how is How.ENDED and not (stage.terms.ends and end.struck_for >= late):
@@ -109,7 +115,8 @@ def _orphan(stage: Stage, server: int) -> bool:
 
 
 def _ended(stage: Stage, role: Role) -> Iterable[Life]:
-    return [life for life in stage.onlooker.ended() if life.role is role]
+    known = time.time() - KNOWN_AFTER_SECONDS
+    return [life for life in stage.onlooker.ended() if life.role is role and (life.ended or 0.0) < known]
 
 
 def _hung(stage: Stage, life: Life) -> bool:

@@ -21,6 +21,7 @@ from tests.test_end_to_end import Exporter
 
 TENANTS = 3
 READY_SECONDS = 20.0
+WRITTEN_SECONDS = 2.0
 SERVE = ("-m", "exporter", "serve", "--web.listen-address=127.0.0.1:0", "--log.format=json", "--client-min-age=0")
 OURS = ("CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY", "PATH")
 """Of the daemon's environment, what the watchdog gives it anyhow."""
@@ -64,6 +65,9 @@ class Stage:
         own = {"RUNTIME_DIRECTORY": str(directory / "run"), "STATE_DIRECTORY": str(directory / "state")}
         self._environment = {"PATH": self.mps.environment()["PATH"]} | own
         self._environment |= {"CUDA_MPS_EXPORTER_CONFIG_FILE": str(directory / "config.toml")}
+        # It starts often, and need not compile itself each time.
+        compiled = os.environ.get("PYTHONPYCACHEPREFIX", str(directory / "compiled"))
+        self._environment |= {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": compiled}
 
     # -- its beginning and its end ---------------------------------------------------------------------------------
 
@@ -73,6 +77,7 @@ class Stage:
         self.mps.start()
         self.limits.open()
         self.start_exporter()
+        self._be_known()
         for number in range(TENANTS):
             arguments = [str(self.mps.pipe_directory), str(self._book(number)), f"{self._seed} {number}"]
             self._tenants.append(subprocess.Popen([sys.executable, "-m", "tests.chaos.tenant", *arguments]))
@@ -85,6 +90,12 @@ class Stage:
         self.limits.close()
         self.mps.close()
         self.onlooker.close()
+
+    def _be_known(self) -> None:
+        """Until the exporter has seen the daemon, and has written that down: one that it never saw it leaves alone."""
+        assert self.exporter is not None
+        self.exporter.shows(1, "cuda_mps_daemon_up", daemon=DAEMON)
+        time.sleep(WRITTEN_SECONDS)
 
     def _write_files(self) -> None:
         command = self.directory / "restart"
