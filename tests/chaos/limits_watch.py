@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from tests.chaos.slowness import slowness
 from tests.chaos.tenant import ServerNow, UnknownError, ask
 
 LOOK_SECONDS = 0.04
@@ -20,6 +21,8 @@ class Lapse:
     server: int
     seconds: float = 0.0
     had: str = ""
+    slowness: float = 1.0
+    """How slow the machine was meanwhile."""
 
 
 class LimitsWatch:
@@ -82,6 +85,7 @@ class LimitsWatch:
             self.lapses.append(self._lapse)
             return
         self._lapse.had = f"{server.percentage:g} %, {server.memory or 'no limit on memory'}"
+        self._lapse.slowness = max(self._lapse.slowness, slowness())
         if seconds < STALL_SECONDS:
             self._lapse.seconds += seconds
 

@@ -111,7 +111,9 @@ class Onlooker:
             return
         stat = _stat(pid)
         role = _role(pid, self._variable)
-        if role is not None and stat is not None:
+        # A daemon's child is a server that has not yet its own name.
+        nameless = role is Role.DAEMON and stat is not None and stat.parent in self._lives
+        if role is not None and stat is not None and not nameless:
             self._lives[pid] = Life(pid=pid, ticks=stat.ticks, role=role, parent=stat.parent, began=now)
 
     def _follow(self, life: Life, now: float) -> None:

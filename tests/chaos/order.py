@@ -1,9 +1,9 @@
 """When all is as it should be again, and how long that may take."""
 
-import os
 import time
 
 from tests.chaos.onlooker import Role
+from tests.chaos.slowness import slowness
 from tests.chaos.stage import Stage
 
 BACK_SECONDS = 2.5
@@ -41,11 +41,6 @@ def patience(stage: Stage) -> float:
     """How long the daemon may be away: the first restart comes at once, one that did not last is backed off from."""
     again = len(_recent(stage)) > 0
     return BACK_SECONDS * slowness() + (stage.terms.longest_backoff * LATER_SECONDS if again else 0.0)
-
-
-def slowness() -> float:
-    """How much longer everything takes on a machine that has more to do than it can."""
-    return max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
 
 
 def _disturbed_at(stage: Stage) -> float:

@@ -99,7 +99,7 @@ class TestNewDaemon:
         return enforced
 
     def test_its_defaults_are_set_the_moment_it_answers_and_nobody_asks_first(self) -> None:
-        """Each is read back."""
+        """All are set before any is read back."""
         enforced = self.back(ALL)
         assert enforced.see(*up(at=AT + 11, process=900))[:2] == [
             SET_MEMORY,
@@ -108,10 +108,10 @@ class TestNewDaemon:
         (action,) = enforced.actions
         assert given(action) == [
             SET_MEMORY,
-            "get_default_device_pinned_mem_limit 0",
             "set_default_active_thread_percentage 40",
-            "get_default_active_thread_percentage",
             "set_default_client_priority 1",
+            "get_default_device_pinned_mem_limit 0",
+            "get_default_active_thread_percentage",
             "get_default_client_priority",
         ]
         assert (action.daemon, action.reason, action.uid) == (DAEMON, "limits_lost", 0)
