@@ -18,8 +18,10 @@ import psutil
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from .builders import UNIT
 from .conftest import Starter
 from .eventually import PATIENCE_SECONDS, eventually
+from .sources.test_units import Systemctl
 from .standin.mps import MpsStandIn, is_alive
 from .standin.nvml import MEBIBYTE, Device, NvmlStandIn, Process, hangs
 from .tools import needed
@@ -332,6 +334,35 @@ def test_a_daemon_told_to_quit_is_stopped_and_not_lost(mps: MpsStandIn, serve: S
     assert exporter.value("cuda_mps_daemon_losses_total") == 0
     assert exporter.value("cuda_mps_daemon_up") == 0
     assert not exporter.events("daemon_lost")
+
+
+@pytest.mark.parametrize(
+    ("end", "state", "losses"),
+    [("ActiveState=inactive\nResult=success", "stopped", 0), ("ActiveState=failed\nResult=signal", "absent", 1)],
+    ids=("by an operator", "it failed"),
+)
+def test_a_daemon_ends_as_its_unit_says(
+    mps: MpsStandIn, serve: Serve, environment: dict[str, str], tmp_path: Path, end: str, state: str, losses: int
+) -> None:
+    known = f"Id={UNIT}\nLoadState=loaded\n"
+    file = tmp_path / "exporter.toml"
+    keys = {"pipe_directory": mps.pipe_directory, "log_directory": mps.log_directory, "unit": UNIT}
+    file.write_text("[[daemons]]\n" + "".join(f'{key} = "{value}"\n' for key, value in keys.items()))
+    systemctl = Systemctl(tmp_path)
+    systemctl.says(f"{known}ActiveState=active\nResult=success\n")
+    mps.start()
+    path = f"{systemctl.path.parent}:{environment['PATH']}"
+    exporter = serve(PATH=path, CUDA_MPS_EXPORTER_CONFIG_FILE=str(file))
+    exporter.is_in_state("up")
+    eventually(lambda: _some(systemctl.asked_for(UNIT)))
+
+    systemctl.says(f"{known}{end}\n")
+    mps.terminate()
+
+    exporter.is_in_state(state)
+    exporter.shows(losses, "cuda_mps_daemon_losses_total", reason="died")
+    told = exporter.events("daemon_lost", "daemon_stopped")
+    assert [event["event"] for event in told] == ["daemon_lost" if losses else "daemon_stopped"]
 
 
 def test_a_stopped_daemon_is_unresponsive_until_it_goes_on(mps: MpsStandIn, serve: Serve) -> None:

@@ -12,7 +12,7 @@ from exporter.core import devices, limit_questions, process_states, users
 from exporter.core.doubt import clients_doubted_since, gpu_doubted_since, latest, servers_doubted_since
 from exporter.core.gpus import NVML
 from exporter.core.question import Question, overdue, pressing
-from exporter.core.witnesses import is_held
+from exporter.core.witnesses import is_held, is_silent
 from exporter.model.daemon import Daemon, DaemonState
 from exporter.model.node import Node
 from exporter.model.server import Server, ServerState
@@ -191,12 +191,8 @@ def witnesses_wanted(node: Node) -> Wanted:
     return Wanted(
         states=states_wanted(node),
         holders=frozenset(each.name for each in daemons if is_held(each)),
-        sockets=frozenset(each.name for each in daemons if _is_silent(each)),
+        sockets=frozenset(each.name for each in daemons if is_silent(each)),
     )
-
-
-def _is_silent(daemon: Daemon) -> bool:
-    return daemon.unanswered_since is not None or (daemon.state is not None and not daemon.answers)
 
 
 def units_wanted(node: Node) -> frozenset[str]:

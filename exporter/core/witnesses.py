@@ -16,13 +16,22 @@ def witness_read(node: Node, seen: Witness) -> Node:
             return process_states.state_read(node, seen)
         case UnitState():
             return units.unit_read(node, seen)
-        case ControlSocket():
+        case ControlSocket() | SessionHolder():
             daemon = node.daemons.get(seen.daemon)
-            return node if daemon is None else _with(node, replace(daemon, listening=seen.listening))
-        case SessionHolder():
-            daemon = node.daemons.get(seen.daemon)
-            held = daemon is not None and is_held(daemon) and seen.pid is not None
-            return node if daemon is None else _with(node, replace(daemon, holder=seen if held else None))
+            if daemon is None:
+                return node
+            daemon = _with_listener(daemon, seen) if isinstance(seen, ControlSocket) else _with_holder(daemon, seen)
+            return replace(node, daemons={**node.daemons, daemon.name: daemon})
+
+
+def _with_listener(daemon: Daemon, seen: ControlSocket) -> Daemon:
+    """What was seen of one that answers by now is out of date."""
+    return replace(daemon, listening=seen.listening if is_silent(daemon) else None)
+
+
+def _with_holder(daemon: Daemon, seen: SessionHolder) -> Daemon:
+    """Whoever is seen where nobody is refused holds nothing."""
+    return replace(daemon, holder=seen if seen.pid is not None and is_held(daemon) else None)
 
 
 def is_held(daemon: Daemon) -> bool:
@@ -30,5 +39,6 @@ def is_held(daemon: Daemon) -> bool:
     return daemon.refused_since is not None or daemon.state is DaemonState.HELD
 
 
-def _with(node: Node, daemon: Daemon) -> Node:
-    return replace(node, daemons={**node.daemons, daemon.name: daemon})
+def is_silent(daemon: Daemon) -> bool:
+    """Whether it is gone, or does not answer."""
+    return daemon.unanswered_since is not None or (daemon.state is not None and not daemon.answers)

@@ -8,7 +8,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessState:
-    """How a process of MPS stands with the scheduler: the letter of proc_pid_stat(5), T for one that was stopped."""
+    """How a process of MPS stands with the scheduler: the letter of proc_pid_stat(5), T for one that was stopped.
+
+    Told where it changes; that one which is at ease runs or sleeps (R, S, I) is no change.
+    """
 
     at: float
     pid: int
@@ -43,6 +46,7 @@ class UnitState:
     """How a systemd unit is, in systemd's words (org.freedesktop.systemd1(5)), or the `problem` that kept it untold.
 
     `restart` is its Restart=, `restarts` how often systemd has restarted it by that, `main_pid` 0 where none runs.
+    Every look is told, changed or not; `at` is when systemd was asked.
     """
 
     at: float

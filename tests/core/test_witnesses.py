@@ -133,6 +133,10 @@ def test_what_was_seen_is_remembered_until_the_next_answer() -> None:
     assert told(servers(at=AT + 5), start=gone.node).daemon.listening is None
 
 
+def test_what_is_seen_of_one_that_answers_by_then_is_not_remembered() -> None:
+    assert told(socket(False, at=AT + 2), start=UP).daemon.listening is None
+
+
 def test_a_daemon_that_nobody_knows_is_not_made_by_it() -> None:
     node = told(socket(True, daemon="/other"), holder(daemon="/other"), start=UP).node
     assert node.daemons.keys() == {DAEMON}

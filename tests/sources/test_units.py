@@ -31,6 +31,11 @@ class Systemctl:
         )
         self.path.chmod(0o755)
 
+    def asked_for(self, unit: str) -> bool:
+        """Whether it was last asked for this unit."""
+        asked = self._directory / "asked"
+        return asked.exists() and unit in asked.read_text().split()
+
     def look(self, deadline: float = 30.0) -> Reading:
         """What Units makes of it."""
         return Units(SystemClock(), executable=str(self.path), deadline=deadline).look()

@@ -6,6 +6,7 @@ from exporter.core.watchdog import budget, lasting, memory, owner
 from exporter.core.watchdog.matter import Matter, identity
 from exporter.core.watchdog.resolve import Deed, Resolve, Wait
 from exporter.model.action import ActionKind, ActionStep, EndProcess, RestartUnit, RunCommand, SaveEvidence
+from exporter.model.daemon import DaemonState
 from exporter.model.watch import Mode, WatchState
 
 PROGRAM = "nvidia-cuda-mps"
@@ -29,7 +30,7 @@ def hung(matter: Matter, since: float) -> Resolve:
     after = matter.rules.hung_after
     if matter.daemon.quit_at is not None:
         return Wait(why="it was told to quit, and hangs: it is left to whoever told it")
-    if matter.at - since < after:
+    if matter.at - since < after or matter.daemon.state is not DaemonState.UNRESPONSIVE:
         return Wait(why=f"it hangs, which may pass: it is restarted no sooner than after {after:g} s")
     return ended(matter, HUNG, since)
 

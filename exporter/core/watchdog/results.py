@@ -54,7 +54,8 @@ def interrupted(watch: Watch, at: float) -> Watch:
     acting = watch.acting
     if acting is None or acting.done_at is not None:
         return watch
-    return replace(watch, acting=replace(acting, done_at=at))
+    lost = None if acting.kind is ActionKind.RESTART else "the exporter ended before it was told of"
+    return replace(watch, acting=replace(acting, done_at=at, problem=lost))
 
 
 def taken_up(node: Node, at: float) -> Node:

@@ -1,0 +1,174 @@
+"""Whatever is seen, in whatever order: no restart over budget, nobody ended who is well, nothing done unsaid."""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from random import Random
+
+import pytest
+
+from exporter.core.fold import fold
+from exporter.core.watchdog.judge import judge
+from exporter.core.watchdog.orders import FaultRemedy, Mandate, Orders, Rules
+from exporter.model.action import Action, ActionDone, ActionKind, EndProcess, Resumed
+from exporter.model.event import Event, EventName
+from exporter.model.identity import ProcessIdentity
+from exporter.model.node import Node
+from exporter.model.observation import Observation
+from exporter.model.watch import Mode, Watch
+from exporter.plain import build, plain
+from tests.builders import CONTROL, DAEMON, SERVER, daemon_process, exited, look, no_daemon, node, process, refusal
+from tests.core.watchdog.post import (
+    BY_COMMAND,
+    BY_UNIT,
+    NEXT,
+    alive,
+    dies,
+    hangs,
+    holder,
+    left,
+    quits,
+    returns,
+    silences,
+    suspended,
+    unit,
+)
+from tests.core.watchdog.test_faults import OTHER, VICTIM, strikes
+
+PHRASES: tuple[Callable[[float], Iterable[Observation]], ...] = (
+    lambda at: alive(VICTIM, OTHER, at=at),
+    lambda at: alive(OTHER, at=at),
+    lambda at: returns(at, CONTROL),
+    returns,
+    lambda at: dies(at, CONTROL),
+    lambda at: dies(at, NEXT),
+    lambda at: (daemon_process(CONTROL, at=at), *hangs(at)),
+    silences,
+    quits,
+    lambda at: (no_daemon(at=at), left(at)),
+    lambda at: (suspended(SERVER, at=at), look("log", at=at + 2)),
+    lambda at: (refusal(at=at), holder(at + 1), refusal(at=at + 3)),
+    lambda at: strikes(VICTIM, at=at),
+    lambda at: strikes(VICTIM, OTHER, at=at),
+    lambda at: (exited(VICTIM, at=at), look("log", at=at + 15)),
+    lambda at: (process(VICTIM, at=at, ticks=7),),
+    lambda at: (unit("active", at=at),),
+    lambda at: (unit("active", at=at, restarts=2),),
+    lambda at: (unit("failed", at=at, result="signal"),),
+    lambda at: (unit("inactive", at=at),),
+    lambda at: (look("log", at=at),),
+    lambda at: (Resumed(at=at, daemon=DAEMON),),
+)
+"""What may happen to a daemon, in a few observations each."""
+
+GAPS = (0.0, 0.6, 3.0, 12.0, 70.0, 95.0, 1000.0)
+MANDATES = (BY_COMMAND, BY_COMMAND, BY_UNIT, Mandate())
+MODES = (Mode.ACT, Mode.ACT, Mode.ACT, Mode.OBSERVE)
+UNHEARD = "unheard"
+OUTCOMES = (None, None, None, "it failed", UNHEARD)
+LIVES, PHRASES_EACH = 100, 30
+
+
+def life(chance: Random) -> list[Observation]:
+    """A daemon that is well, and what comes then, each phrase some time after the one before."""
+    seen = list(alive(VICTIM, OTHER))
+    for _ in range(PHRASES_EACH):
+        at = max(each.at for each in seen) + chance.choice(GAPS)
+        seen.extend(chance.choice(PHRASES)(at))
+    return seen
+
+
+def rules(chance: Random) -> Rules:
+    """Some that are strict, some that are hasty."""
+    return Rules(
+        hung_after=chance.choice((0.5, 90.0)),
+        restarts=chance.randint(0, 3),
+        window=chance.choice((60.0, 900.0)),
+        fault=chance.choice((0.0, 5.0)),
+        step=chance.choice((0.0, 5.0)),
+        fault_remedy=chance.choice(tuple(FaultRemedy)),
+        end_hung_servers=chance.random() < 0.5,
+    )
+
+
+class Onlooker:
+    """Knows who is who, and holds every decision against it."""
+
+    def __init__(self, rules: Rules) -> None:
+        self._rules = rules
+        self._ours: dict[str, set[ProcessIdentity]] = defaultdict(set)
+        self._restarts: dict[str, list[float]] = defaultdict(list)
+
+    def sees(self, node: Node) -> None:
+        """These are MPS' own, and what is remembered of them can be kept."""
+        for name, daemon in node.daemons.items():
+            process = daemon.process
+            if process is not None and process.pid is not None and process.start_ticks is not None:
+                self._ours[name].add(ProcessIdentity(pid=process.pid, start_ticks=process.start_ticks))
+            known = (node.processes[pid] for pid in daemon.servers if pid in node.processes)
+            self._ours[name].update(ProcessIdentity(pid=each.pid, start_ticks=each.start_ticks) for each in known)
+        for watch in node.watches.values():
+            assert build(Watch, plain(watch)) == watch
+
+    def hears(self, seen: Observation) -> None:
+        """An operator gives back the budget."""
+        if isinstance(seen, Resumed):
+            self._restarts[seen.daemon].clear()
+
+    def judges(self, before: Node, action: Action, at: float) -> None:
+        """An action must be one that the rules allow, for somebody whom it is right to do it to."""
+        daemon, watch = before.daemons[action.daemon], before.watches.get(action.daemon, Watch())
+        assert watch.quarantine is None
+        match action.kind:
+            case ActionKind.RESTART:
+                restarts = self._restarts[action.daemon]
+                restarts.append(at)
+                assert sum(at - each < self._rules.window for each in restarts) <= self._rules.restarts
+                assert not daemon.answers or action.reason == "fault"
+                self._ends(action, self._ours[action.daemon])
+            case ActionKind.END_SERVER:
+                assert self._rules.end_hung_servers
+                self._ends(action, self._ours[action.daemon])
+            case ActionKind.KILL_CLIENTS:
+                hit = {pid for each in before.incidents.values() if each.open for pid in each.affected}
+                here = (before.processes[pid] for pid in hit if pid in before.processes)
+                self._ends(action, {ProcessIdentity(pid=each.pid, start_ticks=each.start_ticks) for each in here})
+        if action.reason == "fault":
+            assert self._rules.fault_remedy is not FaultRemedy.NONE
+
+    def _ends(self, action: Action, allowed: Iterable[ProcessIdentity]) -> None:
+        assert {step.identity for step in action.steps if isinstance(step, EndProcess)} <= set(allowed)
+
+
+def said(events: Iterable[Event]) -> list[tuple[str | None, str | None, str | None]]:
+    """What was said to be done."""
+    return [(each.daemon, each.action, each.reason) for each in events if each.event is EventName.WATCHDOG_ACTS]
+
+
+@pytest.mark.parametrize("seed", range(LIVES))
+def test_any_life(seed: int) -> None:
+    chance = Random(seed)
+    orders = Orders(mode=chance.choice(MODES), rules=rules(chance), mandates={DAEMON: chance.choice(MANDATES)})
+    outcome = chance.choice(OUTCOMES)
+    present, onlooker = node(), Onlooker(orders.rules)
+    for each in life(chance):
+        present, _ = fold(present, each)
+        onlooker.hears(each)
+        onlooker.sees(present)
+        before = present
+        present, events, actions = judge(before, orders, at=present.at, chance=0.5)
+        assert said(events) == [(action.daemon, action.kind, action.reason) for action in actions]
+        assert orders.mode is Mode.ACT or not actions
+        for action in actions:
+            acting = before.watches.get(action.daemon, Watch()).acting
+            assert acting is None or acting != present.watches[action.daemon].acting
+            onlooker.judges(before, action, present.at)
+            if outcome != UNHEARD:
+                done = ActionDone(
+                    at=present.at,
+                    daemon=action.daemon,
+                    kind=action.kind,
+                    reason=action.reason,
+                    seconds=0.1,
+                    problem=outcome,
+                )
+                present, _ = fold(present, done)

@@ -1,0 +1,214 @@
+"""A fault that does not end: one rung at a time, as far up as is configured, and nobody who is well is harmed."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+
+from exporter.core.watchdog.orders import FaultRemedy
+from exporter.model.action import ActionStep, EndProcess, GiveCommand, RunCommand, SaveEvidence
+from exporter.model.event import EventName
+from exporter.model.observation import LogLine, Observation
+from exporter.model.watch import Mode
+from tests.builders import FAULT_BLOCK, SERVER, clients, control_log, exited, process, reply, server_log
+from tests.core.watchdog.post import DEATH, Post, alive
+
+VICTIM, OTHER = 600, 601
+STRUCK = DEATH
+
+
+def strikes(*victims: int, at: float = STRUCK) -> tuple[LogLine, ...]:
+    """A fault that hits these, and no others."""
+    torn = (f"All clients belonging to error trigging process {pid} will be torn down" for pid in victims)
+    return server_log(FAULT_BLOCK[0], *torn, *FAULT_BLOCK[1:4], *map(str, victims), at=at)
+
+
+def faulted(
+    *victims: int, served: Iterable[int] = (), remedy: FaultRemedy = FaultRemedy.RESTART_DAEMON, mode: Mode = Mode.ACT
+) -> Post:
+    """A server with these victims, who linger, and those whom it serves besides."""
+    post = Post(*alive(*victims, *served), mode=mode, fault_remedy=remedy)
+    post.see(*strikes(*victims))
+    return post
+
+
+def passes(post: Post, seconds: float) -> None:
+    """Time passes; whatever is to be done is done, and does not help."""
+    until = post.at + seconds
+    while post.at < until:
+        post.until(post.at + 0.5)
+        if post.watch.acting is not None and post.watch.acting.done_at is None:
+            post.did()
+
+
+def meets_again(post: Post, *seen: Observation) -> None:
+    """The exporter begins anew, with the incidents that it has kept, and sees these; the server is still in FAULT."""
+    incidents, at = post.node.incidents, post.at + 1
+    post.restarted()
+    post.node = replace(post.node, incidents=incidents)
+    status = f"get_server_status {SERVER}"
+    post.see(*(replace(each, at=at) for each in seen if getattr(each, "command", None) != status))
+    post.see(reply(status, "FAULT\n", at=at), reply(status, "FAULT\n", at=at + 5))
+
+
+def named(steps: Iterable[ActionStep]) -> list[str]:
+    """The steps, in words."""
+    words: list[str] = []
+    for step in steps:
+        match step:
+            case GiveCommand(command=command):
+                words.append(command)
+            case EndProcess(identity=identity):
+                words.append(f"kill {identity.pid} {identity.start_ticks}")
+            case RunCommand():
+                words.append("start")
+            case SaveEvidence():
+                words.append("evidence")
+            case _:
+                words.append("?")
+    return words
+
+
+WHOLE = [
+    ["evidence", "terminate_client 513 600"],
+    ["evidence", "kill 600 60000"],
+    ["evidence", "shutdown_server 513"],
+    ["evidence", "shutdown_server 513 -f"],
+    ["evidence", "kill 441 44100", "kill 513 51300", "start"],
+]
+
+
+@pytest.mark.parametrize(
+    ("remedy", "rungs"),
+    [
+        (FaultRemedy.NONE, 0),
+        (FaultRemedy.TERMINATE_CLIENTS, 1),
+        (FaultRemedy.KILL_CLIENTS, 2),
+        (FaultRemedy.SHUT_DOWN_SERVER, 4),
+        (FaultRemedy.RESTART_DAEMON, 5),
+    ],
+)
+def test_it_is_climbed_as_far_as_is_configured_and_no_further(remedy: FaultRemedy, rungs: int) -> None:
+    post = faulted(VICTIM, remedy=remedy)
+    passes(post, 59)
+    assert post.actions == []
+    passes(post, 65)
+    assert [named(action.steps) for action in post.actions] == WHOLE[:rungs]
+
+
+def test_each_has_its_time_to_help() -> None:
+    post = faulted(VICTIM)
+    passes(post, 125)
+    times = [each.at - STRUCK for each in post.events if each.event is EventName.WATCHDOG_ACTS]
+    assert times[0] == pytest.approx(60, abs=0.6)
+    gaps = [later - earlier for earlier, later in pairwise(times)]
+    assert gaps == pytest.approx([10.1] * 4, abs=1.0)
+
+
+def test_while_it_is_waited_for_somebody_it_is_said_for_whom() -> None:
+    post = faulted(VICTIM, OTHER, remedy=FaultRemedy.NONE)
+    post.until(STRUCK + 300)
+    assert post.watch.said == "server 513 recovers when 600, 601 let go"
+
+
+def test_whoever_has_left_meanwhile_is_left_alone() -> None:
+    post = faulted(VICTIM, OTHER)
+    post.until(STRUCK + 30)
+    post.see(exited(OTHER, at=STRUCK + 30))
+    passes(post, 35)
+    assert named(post.actions[0].steps) == ["evidence", "terminate_client 513 600"]
+
+
+def test_nothing_is_done_once_it_has_recovered() -> None:
+    post = faulted(VICTIM)
+    passes(post, 65)
+    post.see(exited(VICTIM, at=post.at + 1), *server_log("Destroy server context on device 0", at=post.at + 1))
+    passes(post, 120)
+    assert len(post.actions) == 1
+
+
+def test_who_has_a_victims_pid_by_now_is_not_the_victim() -> None:
+    post = faulted(VICTIM, remedy=FaultRemedy.KILL_CLIENTS)
+    post.see(process(VICTIM, at=STRUCK + 20, ticks=77))
+    passes(post, 100)
+    assert not [step for action in post.actions for step in action.steps if isinstance(step, EndProcess)]
+
+
+def test_of_whom_it_is_not_known_who_that_is_nobody_is_killed() -> None:
+    post = Post(*(each for each in alive(VICTIM) if each != process(VICTIM)), fault_remedy=FaultRemedy.KILL_CLIENTS)
+    post.see(*strikes(VICTIM))
+    passes(post, 100)
+    assert [action.kind.value for action in post.actions] == ["terminate_clients"]
+
+
+def test_a_server_with_somebody_who_is_well_is_not_shut_down() -> None:
+    post = faulted(VICTIM, served=(OTHER,))
+    passes(post, 300)
+    assert [action.kind.value for action in post.actions] == ["terminate_clients", "kill_clients"]
+    assert post.watch.said == "server 513 serves 601, whom no fault hit: it is left alone"
+
+
+def test_nor_one_of_which_it_is_not_known_whom_it_serves() -> None:
+    post = faulted(VICTIM, remedy=FaultRemedy.SHUT_DOWN_SERVER)
+    meets_again(post, *(each for each in alive() if "get_client_list" not in str(each)))
+    passes(post, 200)
+    assert not [action for action in post.actions if action.kind.value == "shut_down_server"]
+
+
+def test_the_daemon_is_not_restarted_while_another_server_serves() -> None:
+    post = Post(*alive(VICTIM), fault_remedy=FaultRemedy.RESTART_DAEMON)
+    post.see(*control_log("Starting new server 514 for user 1002", at=STRUCK - 1))
+    post.see(*control_log("NEW SERVER 514: Ready", at=STRUCK - 1), *strikes(VICTIM))
+    post.see(*server_log("Status of client {PID: 601, Context ID: 1} is ACTIVE", server=514, at=STRUCK + 1))
+    passes(post, 300)
+    assert [action.kind.value for action in post.actions][-1] == "shut_down_server"
+    assert post.watch.said == "the daemon serves 601, whom no fault hit: it is left alone"
+
+
+def test_a_server_that_does_not_recover_though_all_have_gone_is_ended_at_once() -> None:
+    """Nothing gentler did (measured, R580)."""
+    post = faulted(VICTIM, OTHER, remedy=FaultRemedy.SHUT_DOWN_SERVER)
+    post.see(exited(VICTIM, at=STRUCK + 2), exited(OTHER, at=STRUCK + 2), clients(at=STRUCK + 3))
+    passes(post, 120)
+    assert [named(action.steps) for action in post.actions] == [["evidence", "shutdown_server 513 -f"]]
+
+
+def test_one_that_is_about_to_recover_is_left_to_do_so() -> None:
+    post = faulted(VICTIM)
+    post.until(STRUCK + 59)
+    post.see(exited(VICTIM, at=STRUCK + 59))
+    passes(post, 8)
+    assert post.actions == []
+
+
+def test_the_restart_of_the_daemon_has_its_budget_too() -> None:
+    post = Post(*alive(VICTIM), fault_remedy=FaultRemedy.RESTART_DAEMON, restarts=0)
+    post.see(*strikes(VICTIM))
+    passes(post, 300)
+    assert [action.kind.value for action in post.actions][-1] == "shut_down_server"
+    assert post.watch.opened_at is not None
+
+
+def test_how_far_it_was_climbed_outlives_the_exporter() -> None:
+    post = faulted(VICTIM, remedy=FaultRemedy.KILL_CLIENTS)
+    passes(post, 62)
+    meets_again(post, *alive(VICTIM))
+    passes(post, 60)
+    assert [action.kind.value for action in post.actions] == ["terminate_clients", "kill_clients"]
+
+
+def test_who_only_observes_says_what_would_be_done_first_and_invents_nothing() -> None:
+    post = faulted(VICTIM, mode=Mode.OBSERVE)
+    post.until(STRUCK + 300)
+    assert post.tallies == {("terminate_clients", "fault", "observed"): 1}
+    assert (post.watch.rung, post.actions) == (None, [])
+
+
+def test_nobody_without_a_pid_here_is_named_to_anybody() -> None:
+    """A daemon in another PID namespace has clients whose PIDs are not known here."""
+    there = {SERVER: SERVER}
+    post = Post(*alive(), replace(clients(VICTIM), pids=there), fault_remedy=FaultRemedy.KILL_CLIENTS)
+    post.see(*(replace(line, pids=there) for line in strikes(VICTIM)))
+    passes(post, 120)
+    assert (post.diagnosis.witnesses[1], post.actions) == ("it waits for -600 to let go", [])

@@ -1,0 +1,159 @@
+"""What an action has done is what is seen after it, not what is said of it."""
+
+from dataclasses import replace
+
+import pytest
+
+from exporter.core.fold import fold
+from exporter.core.watchdog import results
+from exporter.model.action import ActionDone, ActionKind, Resumed
+from exporter.model.event import EventName
+from exporter.model.observation import Observation
+from exporter.model.watch import Watch, WatchState
+from tests.builders import AT, CONTROL, DAEMON, SERVER, daemon_process, no_daemon, servers
+from tests.core.watchdog.post import DEATH, NEXT, Post, alive, dies, hangs, left, quits, returns, suspended
+
+ACTED = EventName.WATCHDOG_ACTED
+
+
+def acting() -> Post:
+    """It has died, and is being restarted."""
+    post = Post()
+    post.see(*dies())
+    return post
+
+
+def outcome(post: Post) -> list[tuple[str | None, str | None]]:
+    """What came of each action, and what kept it from success."""
+    return [(each.result, each.problem) for each in post.events if each.event is ACTED]
+
+
+def test_it_has_helped_when_another_one_answers() -> None:
+    post = acting()
+    post.did()
+    assert (outcome(post), post.watch.state) == ([], WatchState.ACTING)
+    post.see(*returns(DEATH + 1))
+    assert outcome(post) == [("succeeded", None)]
+    assert (post.watch.state, post.watch.acting, post.watch.failures) == (WatchState.IDLE, None, 0)
+    assert post.tallies == {("restart", "crashed", "succeeded"): 1}
+
+
+def test_it_may_answer_before_it_is_told_that_it_was_started() -> None:
+    post = acting()
+    post.see(*returns(DEATH + 1))
+    assert outcome(post) == []
+    post.did()
+    assert outcome(post) == [("succeeded", None)]
+
+
+@pytest.mark.parametrize(
+    ("seen", "problem"),
+    [
+        ((), "it has not answered within 30 s"),
+        ((daemon_process(NEXT, at=DEATH + 1),), "it has not answered within 30 s"),
+        ((servers(at=DEATH + 1),), "it is not known which process answers"),
+        ((daemon_process(CONTROL, at=DEATH + 1), servers(at=DEATH + 2)), "process 441 is still there"),
+    ],
+    ids=["nobody answers", "it runs and does not answer", "nobody knows who answers", "the old one answers"],
+)
+def test_it_has_failed_where_that_is_not_seen_in_time(seen: tuple[Observation, ...], problem: str) -> None:
+    post = acting()
+    post.did()
+    post.see(*seen)
+    post.until(DEATH + 29)
+    assert outcome(post) == []
+    post.until(DEATH + 32)
+    assert outcome(post)[:1] == [("failed", problem)]
+    assert post.watch.failures == 1
+
+
+def test_a_step_that_failed_is_told_at_once_with_its_reason() -> None:
+    post = acting()
+    post.did(problem="RestartUnit: Access denied")
+    assert outcome(post) == [("failed", "RestartUnit: Access denied")]
+
+
+def test_nothing_else_is_done_meanwhile() -> None:
+    post = acting()
+    post.until(DEATH + 60)
+    assert len(post.actions) == 1
+
+
+def test_an_action_of_which_nothing_is_heard_has_failed_in_the_end() -> None:
+    post = acting()
+    post.until(DEATH + 179)
+    assert outcome(post) == []
+    post.until(DEATH + 182)
+    assert outcome(post) == [("failed", "nothing was heard of it any more")]
+
+
+def test_one_that_was_under_way_when_the_exporter_ended_is_judged_by_what_is_seen() -> None:
+    post = acting()
+    post.restarted()
+    watch = results.interrupted(post.watch, DEATH + 5)
+    assert watch.acting is not None
+    assert watch.acting.done_at == DEATH + 5
+    assert results.interrupted(watch, DEATH + 9) == watch
+    post.node = replace(post.node, watches={DAEMON: watch})
+    post.see(no_daemon(at=DEATH + 6), left(DEATH + 6))
+    post.until(DEATH + 20)
+    assert len(post.actions) == 1
+    post.see(*returns(DEATH + 21))
+    assert outcome(post) == [("succeeded", None)]
+
+
+def test_of_what_cannot_be_seen_nobody_says_that_it_succeeded() -> None:
+    post = Post(end_hung_servers=True)
+    post.see(suspended(SERVER))
+    post.until(DEATH + 91)
+    watch = results.interrupted(post.watch, post.at)
+    post.node = replace(post.node, watches={DAEMON: watch})
+    post.judge(post.at + 1)
+    assert outcome(post) == [("failed", "the exporter ended before it was told of")]
+
+
+def test_what_is_not_under_way_is_not_interrupted() -> None:
+    assert results.interrupted(Watch(), AT) == Watch()
+
+
+def test_who_hung_has_gone_and_another_one_answers() -> None:
+    post = Post()
+    post.see(*hangs())
+    post.until(DEATH + 91)
+    post.see(*dies(post.at + 0.1))
+    post.did()
+    post.see(*returns(post.at + 1))
+    assert outcome(post) == [("succeeded", None)]
+    assert post.kinds == [("restart", "hung")]
+
+
+@pytest.mark.parametrize(
+    "stray",
+    [
+        ActionDone(at=AT + 20, daemon=DAEMON, kind=ActionKind.END_SERVER, reason="hung", seconds=0.1),
+        ActionDone(at=AT + 20, daemon=DAEMON, kind=ActionKind.RESTART, reason="hung", seconds=0.1),
+        ActionDone(at=AT + 20, daemon="another", kind=ActionKind.RESTART, reason="crashed", seconds=0.1),
+        Resumed(at=AT + 20, daemon="another"),
+    ],
+    ids=["another kind", "another reason", "another daemon's", "another daemon is resumed"],
+)
+def test_what_was_not_asked_for_is_passed_over(stray: Observation) -> None:
+    post = acting()
+    before = post.node.watches
+    after, events = fold(post.node, stray)
+    assert (after.watches, events) == (before, ())
+
+
+def test_resume_where_nothing_is_closed_tells_nothing() -> None:
+    post = Post(*alive())
+    post.resume()
+    assert [each for each in post.events if each.event in (EventName.CIRCUIT_CLOSED, EventName.DAEMON_RELEASED)] == []
+    assert post.watch.released_at == post.at
+
+
+def test_resume_starts_nobody_whom_an_operator_stopped() -> None:
+    post = Post()
+    post.see(*quits())
+    post.resume()
+    post.until(DEATH + 100)
+    assert post.actions == []
