@@ -2,6 +2,7 @@
 
 import argparse
 import random
+import shutil
 import sys
 import tempfile
 import time
@@ -38,7 +39,9 @@ def main() -> int:
         print(f"BROKEN {problem}")
     if problems:
         _show_logs(stage)
-    return 1 if problems else 0
+        return 1
+    shutil.rmtree(directory, ignore_errors=True)
+    return 0
 
 
 def _run(stage: Stage, chance: random.Random, steps: list[Step]) -> list[str]:

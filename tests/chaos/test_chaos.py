@@ -9,8 +9,8 @@ import pytest
 
 from tests.chaos.terms import TERMS
 
-STEPS = int(os.environ.get("CUDA_MPS_EXPORTER_CHAOS_STEPS", "500"))
-SEED = int(os.environ.get("CUDA_MPS_EXPORTER_CHAOS_SEED", random.SystemRandom().randrange(10**6)))
+STEPS = int(os.environ.get("CHAOS_STEPS", "500"))
+SEED = int(os.environ.get("CHAOS_SEED", random.SystemRandom().randrange(10**6)))
 
 
 @pytest.mark.timeout(600)
