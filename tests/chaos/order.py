@@ -2,7 +2,6 @@
 
 import time
 
-from tests.chaos.onlooker import Role
 from tests.chaos.slowness import slowness
 from tests.chaos.stage import Stage
 
@@ -44,8 +43,11 @@ def patience(stage: Stage) -> float:
 
 
 def _disturbed_at(stage: Stage) -> float:
-    """When the last thing happened that takes the daemon away, or keeps anybody from bringing it back."""
-    ends = [life.ended for life in stage.onlooker.ended() if life.role is Role.DAEMON and life.ended is not None]
+    """When the last thing happened that takes the daemon away, or keeps anybody from bringing it back.
+
+    A server is one: the end of one that was stopped lets a daemon go on that waited for it.
+    """
+    ends = [life.ended for life in stage.onlooker.ended() if life.ended is not None]
     return max([stage.ready_at, stage.deeds.last("SIGCONT", "resume", "hold"), *ends])
 
 

@@ -127,6 +127,12 @@ class TestNewDaemon:
         silent.see(silence(at=AT + 10))
         assert silent.see(silence(at=AT + 20)) == []
 
+    def test_nor_to_one_that_has_just_not_answered(self) -> None:
+        """It may hang."""
+        less_memory = server_log("Device pinned memory limit for device 0 set to 0x40000000 bytes", at=AT + 11)
+        assert in_force().see(*less_memory) != []
+        assert in_force().see(silence(at=AT + 10), *less_memory) == []
+
     def test_it_is_no_drift_that_it_has_nothing_yet(self) -> None:
         """And once it has, all is well again."""
         enforced = self.back(ALL)
