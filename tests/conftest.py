@@ -44,10 +44,25 @@ def mps(tmp_path: Path) -> Iterator[MpsStandIn]:
         yield standin
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _compiled_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """The programs that tests start need not compile themselves anew each time, and leave nothing in the tree."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
+        patch.setenv("PYTHONPYCACHEPREFIX", str(tmp_path_factory.mktemp("compiled")))
+        yield
+
+
+@pytest.fixture(scope="session")
+def nvml_libraries(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the libraries of stand-in drivers are, each built once."""
+    return tmp_path_factory.mktemp("nvml")
+
+
 @pytest.fixture
-def nvml(tmp_path: Path) -> NvmlStandIn:
+def nvml(tmp_path: Path, nvml_libraries: Path) -> NvmlStandIn:
     """A stand-in driver, which sees no GPU yet."""
-    standin = NvmlStandIn(tmp_path)
+    standin = NvmlStandIn(tmp_path, libraries=nvml_libraries)
     try:
         standin.build()
     except CompilerMissingError as problem:

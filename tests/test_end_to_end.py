@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import textwrap
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
@@ -42,15 +43,16 @@ IMPATIENT = """
     from exporter.config import Config, DaemonConfig, Discovery
     from exporter.core.agenda import Rhythm
     log.configure("info", "json", sys.stderr)
-    daemon = DaemonConfig(pipe_directory=Path(sys.argv[1]), log_directory=Path(sys.argv[2]), expected=True)
+    command, pipe, logs, runtime, state = sys.argv[1], *map(Path, sys.argv[2:])
+    daemon = DaemonConfig(pipe_directory=pipe, log_directory=logs, expected=True)
     rhythm = Rhythm(liveness=1, lists=5, nvml=0.5, doubt=0.3, fault=0.5)
     settings = {"client_min_age": 0, "control_deadline": 0.5, "look_deadline": 0.5, "rhythm": rhythm}
-    settings |= {"discovery": Discovery(enabled=False), "runtime_directory": Path(sys.argv[3])}
-    settings |= {"state_directory": Path(sys.argv[4])}
+    settings |= {"discovery": Discovery(enabled=False), "runtime_directory": runtime, "state_directory": state}
     settings |= {"daemons": (daemon,), "listen": (("127.0.0.1", 0),)}
-    sys.exit(cli.serve(Namespace(command="serve", config_check=False), Config(**settings)))
+    told = Namespace(command=command, config_check=False, look=True, pipe_directory=None, json=False)
+    sys.exit({"serve": cli.serve, "status": cli.show_status}[command](told, Config(**settings)))
 """
-"""The same program, with a rhythm that no flag sets, so that what it does once in half a minute can be waited for."""
+"""The same program, with a patience and a rhythm that no flag sets, so that what is rare can be waited for."""
 
 Labels = Mapping[str, str]
 
@@ -153,15 +155,7 @@ def serve(mps: MpsStandIn, environment: dict[str, str], tmp_path: Path) -> Itera
     def start(*, impatient: bool = False, **variables: str) -> Exporter:
         arguments = ["-m", "exporter", *SERVE]
         if impatient:
-            script = "\n".join(line.removeprefix("    ") for line in IMPATIENT.splitlines())
-            arguments = [
-                "-c",
-                script,
-                str(mps.pipe_directory),
-                str(mps.log_directory),
-                environment["RUNTIME_DIRECTORY"],
-                environment["STATE_DIRECTORY"],
-            ]
+            arguments = impatient_command("serve", environment)
         started.append(Exporter(arguments, environment | variables, tmp_path / f"exporter{len(started)}.log"))
         started[-1].address()
         return started[-1]
@@ -190,9 +184,20 @@ def children_of(mps: MpsStandIn) -> list[psutil.Process]:
     ]
 
 
+def impatient_command(command: str, environment: Mapping[str, str]) -> list[str]:
+    """A command of the impatient program, as Python's arguments."""
+    names = ("CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY", "RUNTIME_DIRECTORY", "STATE_DIRECTORY")
+    return ["-c", textwrap.dedent(IMPATIENT), command, *(environment[name] for name in names)]
+
+
 def run(environment: Mapping[str, str], *arguments: str) -> "subprocess.CompletedProcess[str]":
     """A command of the program, to its end."""
-    command = [sys.executable, "-m", "exporter", *arguments]
+    return run_python(environment, "-m", "exporter", *arguments)
+
+
+def run_python(environment: Mapping[str, str], *arguments: str) -> "subprocess.CompletedProcess[str]":
+    """A program, to its end."""
+    command = [sys.executable, *arguments]
     return subprocess.run(command, env=os.environ | environment, capture_output=True, text=True, timeout=60)
 
 
@@ -478,10 +483,10 @@ def test_an_idle_daemon_is_hardly_asked(mps: MpsStandIn, nvml: NvmlStandIn, serv
     three_clients(mps, nvml, start)
     exporter = serve()
     exporter.shows(3, "cuda_mps_server_clients")
-    began = exporter.value("cuda_mps_exporter_source_last_success_timestamp_seconds", source="process") or 0
+    began = exporter.value("cuda_mps_exporter_source_last_success_timestamp_seconds", source="log") or 0
 
     def some_seconds_have_passed() -> None:
-        now = exporter.value("cuda_mps_exporter_source_last_success_timestamp_seconds", source="process") or 0
+        now = exporter.value("cuda_mps_exporter_source_last_success_timestamp_seconds", source="log") or 0
         assert now >= began + 6
 
     eventually(some_seconds_have_passed, every=0.2)
@@ -602,11 +607,12 @@ def test_status_shows_who_is_beside_mps(
 
 
 def test_status_says_what_a_hung_or_held_daemon_is(mps: MpsStandIn, environment: dict[str, str]) -> None:
+    status = impatient_command("status", environment)
     mps.start()
     with mps.held_session():
-        held = run(environment, "status")
+        held = run_python(environment, *status)
     mps.stop_signal()
-    hung = run(environment, "status")
+    hung = run_python(environment, *status)
     mps.cont()
 
     assert (held.returncode, "held" in held.stdout) == (1, True)

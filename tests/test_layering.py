@@ -2,6 +2,7 @@
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -13,9 +14,20 @@ LONGEST_MODULE = 300
 every_module = pytest.mark.parametrize("module", MODULES)
 
 
-def imports(module: str) -> Iterator[str]:
+@cache
+def nodes(module: str) -> tuple[ast.AST, ...]:
+    """All that a module's text is made of."""
+    return tuple(ast.walk(MODULES[module]))
+
+
+@cache
+def imports(module: str) -> tuple[str, ...]:
     """Everything that a module imports, by its whole name; nothing is relative."""
-    for each in ast.walk(MODULES[module]):
+    return tuple(_imported(module))
+
+
+def _imported(module: str) -> Iterator[str]:
+    for each in nodes(module):
         if isinstance(each, ast.Import):
             yield from (name.name for name in each.names)
         if isinstance(each, ast.ImportFrom):
@@ -71,11 +83,7 @@ EFFECTS = (
 def test_the_pure_side_has_no_effects(module: str) -> None:
     """No file, no clock, no chance: a recording replayed gives what the machine gave."""
     assert {name.partition(".")[0] for name in imports(module)} & set(EFFECTS) == set()
-    called = {
-        each.func.id
-        for each in ast.walk(MODULES[module])
-        if isinstance(each, ast.Call) and isinstance(each.func, ast.Name)
-    }
+    called = {each.func.id for each in nodes(module) if isinstance(each, ast.Call) and isinstance(each.func, ast.Name)}
     assert called & {"open", "print", "input", "exec", "eval"} == set()
 
 
@@ -116,7 +124,7 @@ def test_only_the_clock_reads_a_clock(module: str) -> None:
     }.get(module, set())
     used = {
         each.attr
-        for each in ast.walk(MODULES[module])
+        for each in nodes(module)
         if isinstance(each, ast.Attribute) and isinstance(each.value, ast.Name) and each.value.id == "time"
     }
     assert used <= allowed
@@ -126,9 +134,7 @@ def test_only_the_clock_reads_a_clock(module: str) -> None:
 
 def test_the_default_sleep_is_never_called_directly() -> None:
     """It is a default argument, which a test replaces."""
-    calls = [
-        ast.unparse(each.func) for tree in MODULES.values() for each in ast.walk(tree) if isinstance(each, ast.Call)
-    ]
+    calls = [ast.unparse(each.func) for module in MODULES for each in nodes(module) if isinstance(each, ast.Call)]
     assert "time.sleep" not in calls
 
 
@@ -136,7 +142,7 @@ def test_the_default_sleep_is_never_called_directly() -> None:
 def test_only_the_command_line_prints(module: str) -> None:
     printing = [
         each
-        for each in ast.walk(MODULES[module])
+        for each in nodes(module)
         if isinstance(each, ast.Call) and isinstance(each.func, ast.Name) and each.func.id == "print"
     ]
     assert module == "cli.py" or not printing
@@ -157,7 +163,7 @@ def test_metric_names_stand_in_metrics_alone(module: str) -> None:
     """The one catalogue."""
     names = [
         each.value
-        for each in ast.walk(MODULES[module])
+        for each in nodes(module)
         if isinstance(each, ast.Constant) and isinstance(each.value, str) and each.value.startswith("cuda_mps_")
     ]
     assert module.startswith("metrics/") or not names

@@ -30,7 +30,7 @@ def test_pause_lets_go_of_the_driver_until_resume(
     device.touch()
     mps.start()
     nvml.write([Device()])
-    exporter = serve(STANDIN_NVML_DEVICE=str(device))
+    exporter = serve(STANDIN_NVML_DEVICE=str(device), CUDA_MPS_EXPORTER_RHYTHM_NVML="1s")
     exporter.shows(1, "cuda_mps_gpu_up", gpu=GPU)
     assert _holds(exporter, device)
 
@@ -259,6 +259,7 @@ def test_a_daemon_in_a_container_is_told_of_in_this_machines_pids(
         daemon = container.start()
         inner, outer = container.client()
         container.mps.connect_and_wait(inner)
+        exporter.process.send_signal(signal.SIGHUP)  # It looks for daemons at once, not within ten seconds.
 
         exporter.shows(1, "cuda_mps_client_info", pid=str(outer))
         ((labels, _),) = exporter.samples("cuda_mps_client_info", pid=str(outer))

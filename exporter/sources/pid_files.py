@@ -43,6 +43,11 @@ class PidFiles:
                 changed.append(now)
         return changed
 
+    @property
+    def all_found(self) -> bool:
+        """Whether every daemon was there at the last look."""
+        return all(each.pid is not None for each in self._found.values())
+
     def pid(self, name: str) -> int | None:
         """The PID of the daemon that a place had at the last look."""
         found = self._found.get(name)

@@ -17,6 +17,9 @@ from exporter.sources.reading import Reading
 from exporter.sources.witnesses import Witnesses
 
 PID_FILES_SECONDS = 1.0
+MISSING_SECONDS = 0.2
+"""How often pid files are looked at, and while a daemon is missing: for one that comes back much is to be done."""
+
 RECHECK_SECONDS = 5.0
 """How often identities are compared, where a pidfd could not be had, and PIDs that were not found are tried again."""
 
@@ -82,15 +85,22 @@ class Processes:
         seen: list[Observation] = [reading for pid in self._unmet(wanted, now) if (reading := self._meet(pid, now))]
         places = self._places
         if now >= self._pid_files_due or places != self._looked_at:
-            self._pid_files_due = now + PID_FILES_SECONDS
             self._looked_at = places
             seen.extend(self._pid_files.changed(places))
+            self._pid_files_due = now + self._pid_files_period
         seen.extend(self.witnesses.changed(places))
         if now >= self._recheck_due:
             self._recheck_due = now + RECHECK_SECONDS
             seen.extend(self._exits(self._replaced()))
-        seen.extend(self._exits(self._ended(0.0 if seen else self._wait)))
+        ended = self._exits(self._ended(0.0 if seen else min(self._wait, self._pid_files_period)))
+        if ended:
+            self._pid_files_due = 0.0
+        seen.extend(ended)
         return Reading(tuple(seen))
+
+    @property
+    def _pid_files_period(self) -> float:
+        return PID_FILES_SECONDS if self._pid_files.all_found else MISSING_SECONDS
 
     def close(self) -> None:
         """Let go of all processes."""

@@ -14,12 +14,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from exporter.core.fold import fold_all
-from exporter.model.event import Event, EventName
+from exporter.model.event import EventName
 from exporter.model.incident import Incident
 from exporter.model.observation import ControlReply, GpuEvent, GpuReading, KernelRecord, LogLine, Observation
 from exporter.parse import log_message as said
 from exporter.parse.log_line import parse_line
-from tests.builders import RECORDINGS, Recorded, node
+from tests.builders import RECORDINGS, Recorded, Story, node, told
 
 FAULTS = [each for each in RECORDINGS if each.text.count("Server is handling a fatal GPU error.") == 1]
 NEVER = 0.8
@@ -42,13 +42,12 @@ def _is_of_a_question(line: LogLine) -> bool:
     return line.file == "control.log" and entry is not None and isinstance(entry.message, of_a_question)
 
 
-def incidents(seen: Seen) -> list[Incident]:
-    """What becomes of these observations; and each incident opens and ends once."""
-    events: list[Event] = []
-    present = node()
-    for after, told in fold_all(present, seen):
-        present = after
-        events.extend(told)
+def incidents(seen: Seen, *, after: Story | None = None) -> list[Incident]:
+    """What becomes of these observations, `after` others; and each incident opens and ends once."""
+    present, events = (node(), []) if after is None else (after.node, list(after.events))
+    for later, news in fold_all(present, seen):
+        present = later
+        events.extend(news)
     for name in (EventName.FAULT, EventName.FAULT_RECOVERED):
         ids = [event.incident.id for event in events if event.event is name and event.incident is not None]
         assert len(ids) == len(set(ids))
@@ -139,11 +138,12 @@ def test_one_incident_where_the_log_is_cut_in_the_midst_of_the_block(recorded: R
     begin = next(
         number for number, each in enumerate(seen) if isinstance(each, LogLine) and "handling a fatal" in each.line
     )
+    before, struck = told(*seen[:begin]), seen[begin:]
     for cut in range(1, 24, 3):
         for lost in (1, 5, 40):
-            gone = range(begin + cut, begin + cut + lost)
-            left = [each for number, each in enumerate(seen) if number not in gone or not isinstance(each, LogLine)]
-            (incident,) = incidents(left)
+            gone = range(cut, cut + lost)
+            left = [each for number, each in enumerate(struck) if number not in gone or not isinstance(each, LogLine)]
+            (incident,) = incidents(left, after=before)
             assert_fair(recorded, incident)
 
 
@@ -170,13 +170,13 @@ def test_one_incident_of_evidence_that_comes_late_twice_or_never(
     late = {
         kind: chance.uniform(0.0, 0.3) for kind in ("server.log", "control.log", "kernel", "event", "reply", "nvml")
     }
-    told: list[Observation] = []
+    tellings: list[Observation] = []
     for each in observed(recorded):
         source = _source(each)
         keep = source in ("server.log", "nvml") or chance.random() >= lossy
-        told.extend([delayed(each, late[source])] * (keep + (chance.random() < lossy)))
-    told.sort(key=lambda each: each.at)
-    (incident,) = incidents(told)
+        tellings.extend([delayed(each, late[source])] * (keep + (chance.random() < lossy)))
+    tellings.sort(key=lambda each: each.at)
+    (incident,) = incidents(tellings)
     assert set(incident.affected) == affected(recorded)
     assert_fair(recorded, incident)
 

@@ -15,7 +15,8 @@ from exporter.clock import SystemClock
 from exporter.model.observation import DaemonProcess, Observation, ProcessExit, ProcessReading
 from exporter.sources import processes
 from exporter.sources.pid_files import PID_FILE
-from exporter.sources.processes import MOST_HELD, Processes, affordable_pidfds
+from exporter.sources.processes import MISSING_SECONDS, MOST_HELD, Processes, affordable_pidfds
+from tests.clocks import HandClock
 from tests.conftest import Starter
 from tests.eventually import eventually
 from tests.standin.mps import MpsStandIn, wait_until
@@ -366,6 +367,20 @@ def test_a_daemon_outlives_its_pid_file_and_its_death_is_told(watch: Watch, mps:
 
     after: list[Observation] = []
     eventually(both)
+
+
+def test_one_that_is_missing_is_looked_for_several_times_a_second(mps: MpsStandIn) -> None:
+    """There is much to be done for one that has come back."""
+    clock = HandClock()
+    source = Processes({"main": mps.pipe_directory}, proc=Path("/proc"), clock=clock, wait=0.0)
+    source.look()
+    mps.start()
+    clock.time += MISSING_SECONDS
+
+    found = [each.pid for each in source.look().observations if isinstance(each, DaemonProcess)]
+    source.close()
+
+    assert found == [mps.pid]
 
 
 def test_a_daemon_started_anew_is_another(watch: Watch, mps: MpsStandIn) -> None:

@@ -114,10 +114,18 @@ class NvmlStandIn:
         directory: where the library is built and the state is kept.
         without: symbols that this driver lacks, e.g. ``("nvmlDeviceGetMPSComputeRunningProcesses_v3",)``.
         version: the one driver version with which this library works; by default it works with all.
+        libraries: where libraries are built that several stand-ins share.
     """
 
-    def __init__(self, directory: Path, without: Sequence[str] = (), version: str | None = None) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        without: Sequence[str] = (),
+        version: str | None = None,
+        libraries: Path | None = None,
+    ) -> None:
         self._directory = directory
+        self._libraries = directory if libraries is None else libraries
         self._flags = [f"-DWITHOUT_{symbol}" for symbol in without]
         if version is not None:
             self._flags.append(f'-DVERSION="{version}"')
@@ -129,7 +137,7 @@ class NvmlStandIn:
     def library(self) -> Path:
         """Where this variant's library is, or will be: another source or other flags make another folder."""
         recipe = SOURCE.read_bytes() + " ".join(self._flags).encode()
-        return self._directory / f"nvml-{hashlib.sha256(recipe).hexdigest()[:12]}" / LIBRARY_NAME
+        return self._libraries / f"nvml-{hashlib.sha256(recipe).hexdigest()[:12]}" / LIBRARY_NAME
 
     def build(self) -> Path:
         """Compile the library unless it is there already, and write an empty state if there is none.

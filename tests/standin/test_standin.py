@@ -576,9 +576,9 @@ def built(standin: NvmlStandIn) -> NvmlStandIn:
 
 
 @pytest.fixture
-def nvml(tmp_path: Path) -> NvmlStandIn:
+def nvml(tmp_path: Path, nvml_libraries: Path) -> NvmlStandIn:
     """A driver with one GPU: a server, its client, and a process beside MPS."""
-    standin = built(NvmlStandIn(tmp_path))
+    standin = built(NvmlStandIn(tmp_path, libraries=nvml_libraries))
     standin.write([GPU])
     return standin
 

@@ -31,7 +31,7 @@ def attempt(
 ) -> tuple[Watch, tuple[Event, ...], Action | None]:
     """Set what is not in force; and of a new daemon, whose defaults nobody has asked for yet, all of them at once.
 
-    Each command is followed by the question that tells what now holds. What does not help is said once.
+    The commands are followed by the questions that tell what now holds. What does not help is said once.
     """
     before = watch.enforcing
     due = [each for each in found.values() if _may_be_set(node, daemon, each) and _due(each, watch, at)]
@@ -90,14 +90,13 @@ def _hopeless(daemon: Daemon, demand: Demand, at: float) -> Event:
 
 
 def _action(daemon: Daemon, due: list[Demand], uid: int | None, *, restoring: bool) -> Action:
-    steps: list[GiveCommand] = []
-    for each in due:
-        question = question_changed_by(each.command)
-        steps += (GiveCommand(command=command) for command in (each.command, question) if command is not None)
+    """All is set before anything is asked: clients do not wait for answers."""
+    commands = [each.command for each in due]
+    questions = [question for command in commands if (question := question_changed_by(command)) is not None]
     return Action(
         daemon=daemon.name,
         kind=ActionKind.SET_LIMITS,
         reason="limits_lost" if restoring else "limits_drifted",
-        steps=tuple(steps),
+        steps=tuple(GiveCommand(command=command) for command in (*commands, *questions)),
         uid=uid,
     )

@@ -31,7 +31,8 @@ def enforce(
     watch = lasting.followed(daemon, watch)
     limits = lasting.to_hold(configured, watch)
     watch = replace(watch, wanted=limits or None)
-    if daemon.state is not DaemonState.UP:
+    # One that has just not answered may hang: a command would hang with it, and hold up what helps.
+    if daemon.state is not DaemonState.UP or daemon.unanswered_since is not None:
         return watch, (), None
     found = demands(daemon, limits, at)
     watch, drifted = _drifted(daemon, watch, _worst(found), at)

@@ -4,6 +4,7 @@ from exporter.core.watchdog import budget
 from exporter.core.watchdog.matter import Matter, Told, identity
 from exporter.core.watchdog.tallies import counted
 from exporter.model.action import ActionDone, ActionKind, ActionResult, Resumed
+from exporter.model.diagnosis import Condition
 from exporter.model.event import Event, EventName
 from exporter.model.node import Node
 from exporter.model.replace import replace
@@ -72,10 +73,18 @@ def settled(matter: Matter) -> Told:
         return _ended(matter, acting, "nothing was heard of it any more") if unheard else (matter.watch, ())
     if acting.problem is not None or acting.kind is not ActionKind.RESTART:
         return _ended(matter, acting, acting.problem)
+    if _died_again(matter, acting.done_at):
+        return _ended(matter, acting, "it came, and was gone again")
     missing = _missing(matter, acting)
     if missing is not None and matter.at - acting.done_at <= matter.rules.verify:
         return matter.watch, ()
     return _ended(matter, acting, missing)
+
+
+def _died_again(matter: Matter, since: float) -> bool:
+    """Whether it has crashed since the restart: there is nothing to wait for then."""
+    found = matter.watch.diagnosis
+    return found is not None and found.condition is Condition.CRASHED and found.since > since
 
 
 def _missing(matter: Matter, acting: Acting) -> str | None:

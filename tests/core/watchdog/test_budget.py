@@ -6,7 +6,7 @@ from exporter.core.watchdog import budget
 from exporter.core.watchdog.orders import Rules
 from exporter.model.event import EventName
 from exporter.model.watch import Mode, Watch, WatchState
-from tests.builders import AT, no_daemon
+from tests.builders import AT, daemon_process, no_daemon
 from tests.core.watchdog.post import DEATH, NEXT, Post, dies, left, returns
 
 BREAKER = (EventName.CIRCUIT_OPENED, EventName.CIRCUIT_CLOSED)
@@ -107,6 +107,20 @@ def test_three_that_did_not_bring_it_back_open_it() -> None:
     assert len(post.actions) == 3
     assert post.told(*BREAKER) == [("circuit_opened", "3 restarts did not bring it back")]
     assert post.tallies == {("restart", "crashed", "failed"): 3}
+
+
+def test_one_that_comes_and_crashes_again_is_not_waited_for() -> None:
+    """It has failed as soon as that is known, not when it should have answered."""
+    post = Post()
+    post.see(*dies())
+    post.did()
+    post.see(daemon_process(NEXT, at=post.at + 0.1))
+    post.see(*dies(post.at + 0.2, NEXT), left(post.at + 0.8))
+    died = post.at
+    assert post.tallies == {("restart", "crashed", "failed"): 1}
+
+    post.until(died + 3.0)
+    assert len(post.actions) == 2
 
 
 def test_until_the_next_may_come_it_is_said_when() -> None:

@@ -101,7 +101,7 @@ class TestNewDaemon:
         return enforced
 
     def test_its_defaults_are_set_the_moment_it_answers_and_nobody_asks_first(self) -> None:
-        """Each is read back."""
+        """All are set before any is read back."""
         enforced = self.back(ALL)
         assert enforced.see(*up(at=AT + 11, process=900))[:2] == [
             SET_MEMORY,
@@ -110,10 +110,10 @@ class TestNewDaemon:
         (action,) = enforced.actions
         assert given(action) == [
             SET_MEMORY,
-            "get_default_device_pinned_mem_limit 0",
             "set_default_active_thread_percentage 40",
-            "get_default_active_thread_percentage",
             "set_default_client_priority 1",
+            "get_default_device_pinned_mem_limit 0",
+            "get_default_active_thread_percentage",
             "get_default_client_priority",
         ]
         assert (action.daemon, action.reason, action.uid) == (DAEMON, "limits_lost", 0)
@@ -135,6 +135,12 @@ class TestNewDaemon:
         silent = in_force()
         silent.see(silence(at=AT + 10))
         assert silent.see(silence(at=AT + 20)) == []
+
+    def test_nor_to_one_that_has_just_not_answered(self) -> None:
+        """It may hang."""
+        less_memory = server_log("Device pinned memory limit for device 0 set to 0x40000000 bytes", at=AT + 11)
+        assert in_force().see(*less_memory) != []
+        assert in_force().see(silence(at=AT + 10), *less_memory) == []
 
     def test_it_is_no_drift_that_it_has_nothing_yet(self) -> None:
         """And once it has, all is well again."""

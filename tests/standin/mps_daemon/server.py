@@ -1,5 +1,6 @@
 """The MPS server: its clients, their faults, and every line of server.log."""
 
+import time
 from collections.abc import Iterable
 
 from .launch import ServerProcess
@@ -31,6 +32,7 @@ class Server:
         self.uid = uid
         self.limits = limits
         self.state = State.INITIALIZING
+        self.ready_at = 0.0
         self.clients: dict[int, Client] = {}
         """The clients with CUDA contexts, by PID."""
         self._leaving_clients = 0
@@ -61,6 +63,7 @@ class Server:
             self._tell_memory_limit(device, limit)
         self.write(f"Server Priority set to {self.limits.client_priority}")
         self.write("Server has started")
+        self.ready_at = time.time()
         self.state = State.ACTIVE
 
     def may_leave(self) -> bool:

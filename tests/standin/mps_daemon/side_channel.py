@@ -8,6 +8,7 @@
     limits PID                   answers a client's own: its percentage, and each device with its memory, as 40.0 0=2G
     outcome PID                  answers pending, active, refused or gone
     session                      answers the PID of who holds the session, 0 if nobody does
+    server                       answers PID;STATE;READY_AT;PERCENTAGE;MEMORY;CLIENTS of its server, or none
     slow SECONDS                 every reply takes so long
     deaf on|off                  commands are answered with nothing, and succeed
     say control|server TEXT      a line in a log
@@ -51,6 +52,7 @@ class SideChannel:
             "limits": self._limits,
             "outcome": self._outcome,
             "session": lambda _: str(self._daemon.sessions.holder()),
+            "server": lambda _: self._server(),
             "slow": self._slow,
             "deaf": self._deaf,
             "say": self._say,
@@ -114,6 +116,17 @@ class SideChannel:
 
     def _outcome(self, rest: str) -> str:
         return self._daemon.outcomes[int(rest)]
+
+    def _server(self) -> str:
+        """Without asking its process: a stopped one keeps nobody waiting here."""
+        server = self._daemon.server
+        if server is None:
+            return "none"
+        limits = server.limits
+        memory = ",".join(f"{device}={limit}" for device, limit in sorted(limits.pinned_memory.items()))
+        clients = ",".join(map(str, server.clients))
+        state, percentage = server.state, limits.active_thread_percentage
+        return f"{server.pid};{state};{server.ready_at:.3f};{percentage};{memory};{clients}"
 
     def _slow(self, rest: str) -> str:
         self._daemon.sessions.reply_seconds = float(rest)

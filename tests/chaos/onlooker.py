@@ -1,0 +1,164 @@
+"""What /proc shows of MPS' processes at one pipe directory, looked at a hundred times a second."""
+
+import ctypes
+import os
+import threading
+import time
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+LOOK_SECONDS = 0.01
+YOUNG_SECONDS = 1.0
+"""A process takes its name by an exec, some time after its start: until this age it is looked at again."""
+
+PR_SET_CHILD_SUBREAPER = 36
+
+
+class Role(StrEnum):
+    """What a process is."""
+
+    DAEMON = "nvidia-cuda-mps-control"
+    SERVER = "nvidia-cuda-mps-server"
+
+
+@dataclass(slots=True)
+class Life:
+    """One process, from when it was first seen until it had gone. Times are seconds since the epoch.
+
+    `status` is how it ended, where it was ours to ask: a signal's number, negative, or an exit code.
+    """
+
+    pid: int
+    ticks: int
+    role: Role
+    parent: int
+    began: float
+    stopped_since: float | None = None
+    ended: float | None = None
+    stopped_for: float = 0.0
+    """How long it had been stopped when it ended."""
+    status: int | None = None
+
+
+class Onlooker:
+    """A thread that looks. It adopts daemons whose starter has gone, so that it is told how they end."""
+
+    def __init__(self, pipe_directory: Path) -> None:
+        self._variable = f"CUDA_MPS_PIPE_DIRECTORY={pipe_directory}".encode()
+        self._lives: dict[int, Life] = {}
+        self._strangers: dict[int, float] = {}
+        self._ended: list[Life] = []
+        self._twins: list[tuple[float, tuple[int, ...]]] = []
+        self._lock = threading.Lock()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="onlooker", daemon=True)
+        self.problem: BaseException | None = None
+        self.longest_pause = 0.0
+        """The longest time between two looks: how far its times may be wrong."""
+
+    def open(self) -> None:
+        """Begin."""
+        ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Look no more."""
+        self._stop.set()
+        self._thread.join()
+
+    def living(self, role: Role) -> list[Life]:
+        """Those that live now, the eldest first."""
+        with self._lock:
+            return [life for life in self._lives.values() if life.role is role]
+
+    def ended(self) -> list[Life]:
+        """All that have ended, in order."""
+        with self._lock:
+            return list(self._ended)
+
+    def twins(self) -> list[tuple[float, tuple[int, ...]]]:
+        """When more than one control daemon was seen, and which."""
+        with self._lock:
+            return list(self._twins)
+
+    def _run(self) -> None:
+        last = time.monotonic()
+        try:
+            while not self._stop.wait(LOOK_SECONDS):
+                self._look()
+                now = time.monotonic()
+                self.longest_pause, last = max(self.longest_pause, now - last), now
+        except BaseException as problem:
+            self.problem = problem
+            raise
+
+    def _look(self) -> None:
+        now = time.time()
+        pids = {int(name) for name in os.listdir("/proc") if name.isdigit()}
+        with self._lock:
+            for pid in pids - self._lives.keys():
+                self._meet(pid, now)
+            self._strangers = {pid: since for pid, since in self._strangers.items() if pid in pids}
+            for life in list(self._lives.values()):
+                self._follow(life, now)
+            daemons = tuple(life.pid for life in self._lives.values() if life.role is Role.DAEMON)
+            if len(daemons) > 1:
+                self._twins.append((now, daemons))
+
+    def _meet(self, pid: int, now: float) -> None:
+        if now - self._strangers.setdefault(pid, now) > YOUNG_SECONDS:
+            return
+        stat = _stat(pid)
+        role = _role(pid, self._variable)
+        # A daemon's child is a server that has not yet its own name.
+        nameless = role is Role.DAEMON and stat is not None and stat.parent in self._lives
+        if role is not None and stat is not None and not nameless:
+            self._lives[pid] = Life(pid=pid, ticks=stat.ticks, role=role, parent=stat.parent, began=now)
+
+    def _follow(self, life: Life, now: float) -> None:
+        stat = _stat(life.pid)
+        if stat is not None and stat.ticks == life.ticks and stat.state not in "ZX":
+            life.stopped_since = (life.stopped_since or now) if stat.state in "Tt" else None
+            life.parent = stat.parent if life.role is Role.DAEMON else life.parent
+            return
+        life.ended = now
+        life.stopped_for = 0.0 if life.stopped_since is None else now - life.stopped_since
+        life.status = _collected(life.pid) if stat is not None and stat.parent == os.getpid() else None
+        del self._lives[life.pid]
+        self._ended.append(life)
+
+
+@dataclass(frozen=True, slots=True)
+class _Stat:
+    state: str
+    parent: int
+    ticks: int
+
+
+def _stat(pid: int) -> _Stat | None:
+    try:
+        words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return _Stat(state=words[0], parent=int(words[1]), ticks=int(words[19]))
+
+
+def _role(pid: int, variable: bytes) -> Role | None:
+    """By the name that it gave itself, as the real ones have; whoever only asks the daemon has another."""
+    try:
+        name = Path(f"/proc/{pid}/cmdline").read_bytes().partition(b"\0")[0].decode(errors="replace")
+        if name not in tuple(Role) or variable not in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
+            return None
+    except OSError:
+        return None
+    return Role(name)
+
+
+def _collected(pid: int) -> int | None:
+    """How our child ended: this lets go of it."""
+    try:
+        _, status = os.waitpid(pid, os.WNOHANG)
+    except ChildProcessError:
+        return None
+    return os.waitstatus_to_exitcode(status)

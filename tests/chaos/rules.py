@@ -1,0 +1,140 @@
+"""What must hold, whatever is done. Each rule looks at all that has happened, and yields what breaks it, in words."""
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from itertools import groupby
+
+from tests.chaos.onlooker import Life, Role
+from tests.chaos.stage import ClientEnd, Stage
+from tests.chaos.tenant import How
+
+LIMITS_SECONDS = 1.0
+"""For so long a server may be without its limits."""
+
+TOGETHER_SECONDS = 0.5
+"""One daemon that finds another at work takes less to say so and go."""
+
+CLOCKS_SECONDS = 0.3
+"""How far the times of different witnesses may be apart."""
+
+KNOWN_AFTER_SECONDS = 0.6
+"""After this, all that can be known of somebody's end is known."""
+
+Rule = Callable[[Stage], Iterator[str]]
+
+
+def those_who_look_are_well(stage: Stage) -> Iterator[str]:
+    """A rule that nobody looks after holds of everything."""
+    for each in (stage.onlooker, stage.limits):
+        if each.problem is not None:
+            yield f"{type(each).__name__}: {each.problem!r}"
+
+
+def one_daemon_at_a_time(stage: Stage) -> Iterator[str]:
+    """On one pipe directory."""
+    for pids, seen in groupby(stage.onlooker.twins(), key=lambda each: each[1]):
+        times = [at for at, _ in seen]
+        if times[-1] - times[0] > TOGETHER_SECONDS:
+            yield f"daemons {pids} together for {times[-1] - times[0]:.2f} s"
+
+
+def none_is_started_beside_one_that_lives(stage: Stage) -> Iterator[str]:
+    """Which would only find it there."""
+    daemons = [life for life in stage.onlooker.ended() if life.role is Role.DAEMON]
+    for at in stage.starts():
+        for life in (*daemons, *stage.onlooker.living(Role.DAEMON)):
+            if life.began < at - CLOCKS_SECONDS and at + CLOCKS_SECONDS < (life.ended or at + 1.0):
+                yield f"a start at {at:.2f} beside daemon {life.pid}, which lives since {life.began:.2f}"
+
+
+def no_start_over_budget(stage: Stage) -> Iterator[str]:
+    """In no window more than there may be, but for an operator's `resume`."""
+    released = [deed.at for deed in stage.deeds.all if deed.what == "resume"]
+    starts = stage.starts()
+    for last in starts:
+        begin = max([last - stage.terms.window + CLOCKS_SECONDS, *(at for at in released if at < last)])
+        spent = sum(begin < at <= last for at in starts)
+        if spent > stage.terms.restarts:
+            yield f"{spent} starts in {last - begin:.1f} s, the last at {last:.2f}"
+
+
+def no_server_is_long_without_its_limits(stage: Stage) -> Iterator[str]:
+    """While somebody is there who can put them in force."""
+    for lapse in stage.limits.lapses:
+        if lapse.seconds > LIMITS_SECONDS * lapse.slowness:
+            yield f"server {lapse.server} was without its limits for {lapse.seconds:.2f} s: it had {lapse.had}"
+
+
+def no_daemon_ends_unexplained(stage: Stage) -> Iterator[str]:
+    """It was killed by chaos, stopped by an operator, found another there, or hung for long enough."""
+    for life in _ended(stage, Role.DAEMON):
+        ours = stage.deeds.done_to(life.pid, "SIGKILL", "SIGTERM", "quit")
+        if not ours and life.status != 1 and not _hung(stage, life):
+            yield f"daemon {life.pid} ended at {life.ended:.2f} ({life.status}), stopped for {life.stopped_for:.2f} s"
+
+
+def no_server_ends_unexplained(stage: Stage) -> Iterator[str]:
+    """It was killed by chaos, left by itself, ended with its daemon, or hung for long where such are to be ended."""
+    daemons = {life.pid: life for life in stage.onlooker.ended() if life.role is Role.DAEMON}
+    server_log, control_log = stage.mps.server_log, stage.mps.control_log
+    for life in _ended(stage, Role.SERVER):
+        daemon = daemons.get(life.parent)
+        orphan = daemon is not None and (daemon.ended or 0.0) < (life.ended or 0.0) + CLOCKS_SECONDS
+        left = f" {life.pid:5d}] Exiting\n" in server_log
+        told = f"Force shutting down server {life.pid}\n" in control_log and stage.deeds.done_to(life.parent, "quit")
+        ours = stage.deeds.done_to(life.pid, "SIGKILL")
+        if not (ours or orphan or left or told or (stage.terms.ends and _hung(stage, life))):
+            yield f"server {life.pid} ended at {life.ended:.2f}, stopped for {life.stopped_for:.2f} s"
+
+
+def no_healthy_client_is_ended(stage: Stage) -> Iterator[str]:
+    """Only by chaos, with its server, or as a victim that stays too long, where such are to be ended."""
+    ended = {life.pid for life in stage.onlooker.ended()}
+    late = stage.terms.fault - CLOCKS_SECONDS
+    for end in stage.client_ends():
+        if end.at > time.time() - KNOWN_AFTER_SECONDS:
+            break
+        if stage.deeds.done_to(end.pid, "kill_client"):
+            continue
+        if end.how is How.ENDED and not (stage.terms.ends and end.struck_for >= late):
+            yield f"client {end.pid} was ended at {end.at:.2f}, {end.struck_for:.2f} s after a fault"
+        if end.how is How.SIGNAL and not (stage.terms.ends and _struck_long_ago(stage, end, late)):
+            yield f"client {end.pid} was killed at {end.at:.2f}"
+        if end.how is How.LOST and end.server and end.server not in ended and not _orphan(stage, end.server):
+            yield f"client {end.pid} lost server {end.server}, which lives, at {end.at:.2f}"
+
+
+def _struck_long_ago(stage: Stage, end: ClientEnd, seconds: float) -> bool:
+    faults = [deed.at for deed in stage.deeds.all if deed.what in ("fault", "kill_client") and deed.at < end.at]
+    return any(end.at - at >= seconds for at in faults[-1:])
+
+
+def _orphan(stage: Stage, server: int) -> bool:
+    daemons = {life.pid for life in stage.onlooker.living(Role.DAEMON)}
+    return any(life.pid == server and life.parent not in daemons for life in stage.onlooker.living(Role.SERVER))
+
+
+def _ended(stage: Stage, role: Role) -> Iterable[Life]:
+    known = time.time() - KNOWN_AFTER_SECONDS
+    return [life for life in stage.onlooker.ended() if life.role is role and (life.ended or 0.0) < known]
+
+
+def _hung(stage: Stage, life: Life) -> bool:
+    return life.stopped_for >= stage.terms.hung_after
+
+
+RULES: tuple[Rule, ...] = (
+    those_who_look_are_well,
+    one_daemon_at_a_time,
+    none_is_started_beside_one_that_lives,
+    no_start_over_budget,
+    no_server_is_long_without_its_limits,
+    no_daemon_ends_unexplained,
+    no_server_ends_unexplained,
+    no_healthy_client_is_ended,
+)
+
+
+def broken(stage: Stage) -> list[str]:
+    """What breaks a rule."""
+    return [f"{rule.__name__}: {what}" for rule in RULES for what in rule(stage)]

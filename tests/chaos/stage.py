@@ -1,0 +1,226 @@
+"""The stage: a control daemon, the exporter that watches it, tenants that use it, and those who look on."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from tests.chaos.deeds import Deeds
+from tests.chaos.limits_watch import LimitsWatch
+from tests.chaos.onlooker import Life, Onlooker, Role
+from tests.chaos.tenant import How
+from tests.chaos.terms import DAEMON, MEMORY, PERCENTAGE, Terms
+from tests.standin.mps import MpsStandIn, wait_until
+from tests.test_end_to_end import Exporter
+
+TENANTS = 3
+READY_SECONDS = 20.0
+WRITTEN_SECONDS = 2.0
+SERVE = ("-m", "exporter", "serve", "--web.listen-address=127.0.0.1:0", "--log.format=json", "--client-min-age=0")
+OURS = ("CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY", "PATH")
+"""Of the daemon's environment, what the watchdog gives it anyhow."""
+
+STARTER = """#!/bin/sh
+echo "$(date +%s.%N) $PPID" >>{starts}
+exec nvidia-cuda-mps-control -d
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class ClientEnd:
+    """A line of a tenant's book."""
+
+    at: float
+    pid: int
+    server: int
+    how: How
+    struck_for: float
+
+
+class Stage:
+    """All that takes part; a context manager that leaves no process behind."""
+
+    def __init__(self, directory: Path, terms: Terms, seed: int) -> None:
+        self.terms = terms
+        self.directory = directory
+        self.mps = MpsStandIn(directory)
+        self.deeds = Deeds()
+        self.onlooker = Onlooker(self.mps.pipe_directory)
+        self.limits = LimitsWatch(str(self.mps.pipe_directory), PERCENTAGE, MEMORY, self.may_act)
+        self.exporter: Exporter | None = None
+        self.exporters = 0
+        self.ready_at = 0.0
+        """When the present exporter was ready."""
+        self.wanted = True
+        """Whether the daemon's operator wants it to run."""
+        self.session_held = False
+        self._seed = seed
+        self._tenants: list[subprocess.Popen[bytes]] = []
+        own = {"RUNTIME_DIRECTORY": str(directory / "run"), "STATE_DIRECTORY": str(directory / "state")}
+        self._environment = {"PATH": self.mps.environment()["PATH"]} | own
+        self._environment |= {"CUDA_MPS_EXPORTER_CONFIG_FILE": str(directory / "config.toml")}
+        # It starts often, and need not compile itself each time.
+        compiled = os.environ.get("PYTHONPYCACHEPREFIX", str(directory / "compiled"))
+        self._environment |= {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": compiled}
+
+    # -- its beginning and its end ---------------------------------------------------------------------------------
+
+    def __enter__(self) -> Self:
+        self._write_files()
+        self.onlooker.open()
+        self.mps.start()
+        self.limits.open()
+        self.start_exporter()
+        self._be_known()
+        for number in range(TENANTS):
+            arguments = [str(self.mps.pipe_directory), str(self._book(number)), f"{self._seed} {number}"]
+            self._tenants.append(subprocess.Popen([sys.executable, "-m", "tests.chaos.tenant", *arguments]))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for process in (*self._tenants, *([] if self.exporter is None else [self.exporter.process])):
+            process.kill()
+            process.wait()
+        self.limits.close()
+        self.mps.close()
+        self.onlooker.close()
+
+    def _be_known(self) -> None:
+        """Until the exporter has seen the daemon, and has written that down: one that it never saw it leaves alone."""
+        assert self.exporter is not None
+        self.exporter.shows(1, "cuda_mps_daemon_up", daemon=DAEMON)
+        time.sleep(WRITTEN_SECONDS)
+
+    def _write_files(self) -> None:
+        command = self.directory / "restart"
+        command.write_text(STARTER.format(starts=self.directory / "starts"))
+        command.chmod(0o755)
+        self._starts.touch()
+        variables = {name: value for name, value in self.mps.environment().items() if name not in OURS}
+        written = self.terms.configuration(self.mps.pipe_directory, self.mps.log_directory, command, variables)
+        (self.directory / "config.toml").write_text(written)
+
+    @property
+    def _starts(self) -> Path:
+        return self.directory / "starts"
+
+    def _book(self, number: int) -> Path:
+        return self.directory / f"tenant{number}"
+
+    # -- the exporter ----------------------------------------------------------------------------------------------
+
+    def start_exporter(self) -> None:
+        """Start it; returns when it serves."""
+        self.exporters += 1
+        self.exporter = Exporter(list(SERVE), self._environment, self.exporter_log(self.exporters))
+        self.exporter.address()
+        self.ready_at = time.time()
+
+    def exporter_log(self, number: int) -> Path:
+        """What the exporter that was started so many times has said."""
+        return self.directory / f"exporter{number}.log"
+
+    def end_exporter(self, how: signal.Signals) -> int:
+        """Its exit code."""
+        assert self.exporter is not None
+        self.ready_at = 0.0
+        self.exporter.process.send_signal(how)
+        code = self.exporter.process.wait(READY_SECONDS)
+        self.exporter = None
+        return code
+
+    def resume(self) -> str:
+        """Say `resume`, as an operator whose daemon was given up; what was answered."""
+        self.deeds.add("resume")
+        command = [sys.executable, "-m", "exporter", "resume", DAEMON]
+        environment = os.environ | self._environment
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=READY_SECONDS)
+        return (done.stdout + done.stderr).strip() if done.returncode == 0 else f"failed: {done.stderr}"
+
+    def may_act(self) -> bool:
+        """Whether the exporter is there, and nobody keeps it from commanding the daemon."""
+        return bool(self.ready_at) and not self.session_held
+
+    def circuit_open(self) -> bool:
+        """Whether the exporter says that it has given the daemon up."""
+        assert self.exporter is not None
+        return self.exporter.value("cuda_mps_watchdog_state", daemon=DAEMON, state="circuit_open") == 1
+
+    # -- the daemon ------------------------------------------------------------------------------------------------
+
+    @property
+    def daemon(self) -> Life | None:
+        """The control daemon that lives."""
+        return next(iter(self.onlooker.living(Role.DAEMON)), None)
+
+    @property
+    def server(self) -> Life | None:
+        """The server of the daemon that lives."""
+        daemon = self.daemon
+        servers = self.onlooker.living(Role.SERVER) if daemon is not None else []
+        return next((each for each in servers if daemon is not None and each.parent == daemon.pid), None)
+
+    def signal(self, life: Life, how: signal.Signals) -> None:
+        """Send one of MPS' processes a signal, and have it written down."""
+        self.deeds.add(how.name, life.pid)
+        os.kill(life.pid, how)
+
+    def start_daemon(self) -> None:
+        """As its operator does."""
+        self.deeds.add("start")
+        self.wanted = True
+        self.mps.start()
+        wait_until(lambda: self.limits.answers, "the daemon's answer")
+
+    def command(self, words: str) -> None:
+        """Give the daemon a command, as an operator does: again, if somebody else's session was open."""
+        self.deeds.add(words)
+        deadline = time.monotonic() + READY_SECONDS
+        while self.mps.ask(words).returncode and self.limits.answers and time.monotonic() < deadline:
+            time.sleep(0.05)
+
+    # -- its clients -----------------------------------------------------------------------------------------------
+
+    def kill_client(self, pid: int, *, in_mid_kernel: bool = False) -> None:
+        """SIGKILL. It may have gone by itself in the meantime, or its daemon may have."""
+        self.deeds.add("kill_client", pid)
+        with contextlib.suppress(OSError, RuntimeError):
+            if in_mid_kernel:
+                self.mps.kill_client(pid)
+            os.kill(pid, signal.SIGKILL)
+
+    def fault(self, pid: int, kind: str) -> None:
+        """It does something fatal."""
+        self.deeds.add("fault", pid)
+        with contextlib.suppress(OSError, RuntimeError):
+            self.mps.fault(pid, kind)
+
+    def in_fault(self) -> bool:
+        """Whether the server is."""
+        server = self.limits.server
+        return self.limits.answers and server is not None and server.state == "FAULT"
+
+    # -- what happened ---------------------------------------------------------------------------------------------
+
+    def starts(self) -> Sequence[float]:
+        """When the watchdog ran the restart command."""
+        return [float(line.split()[0]) for line in self._starts.read_text().splitlines()]
+
+    def client_ends(self) -> list[ClientEnd]:
+        """How the tenants' clients ended, in order."""
+        return sorted((end for number in range(TENANTS) for end in self._read(number)), key=lambda each: each.at)
+
+    def _read(self, number: int) -> list[ClientEnd]:
+        book = self._book(number)
+        whole = book.read_text().rpartition("\n")[0] if book.exists() else ""
+        lines = (line.split() for line in whole.splitlines())
+        return [
+            ClientEnd(float(at), int(pid), int(server), How(how), float(struck))
+            for at, pid, server, how, struck in lines
+        ]

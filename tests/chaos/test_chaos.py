@@ -1,0 +1,26 @@
+"""Random disaster after disaster: what must hold, holds; the watchdog mends what it is to mend, and nothing else."""
+
+import os
+import random
+import subprocess
+import sys
+
+import pytest
+
+from tests.chaos.terms import TERMS
+
+STEPS = int(os.environ.get("CHAOS_STEPS", "500"))
+SEED = int(os.environ.get("CHAOS_SEED", random.SystemRandom().randrange(10**6)))
+
+
+@pytest.mark.timeout(600)
+def test_nothing_that_chaos_does_breaks_a_rule() -> None:
+    """The steps are shared by both terms, which are tried at once."""
+    command = [sys.executable, "-m", "tests.chaos", f"--steps={STEPS // len(TERMS)}", f"--seed={SEED}"]
+    runs = [
+        subprocess.Popen([*command, f"--terms={name}"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        for name in TERMS
+    ]
+    said = [run.communicate()[0] for run in runs]
+    for run, words in zip(runs, said, strict=True):
+        assert run.returncode == 0, words
