@@ -92,11 +92,16 @@ def _open(why: str) -> Wait:
 
 
 def _steps(matter: Matter) -> tuple[ActionStep, ...]:
-    """Evidence first; then whoever is left of it goes, and last it comes."""
-    daemon = identity(matter.daemon.process)
+    """Evidence first; then whoever is left of it goes, and last it comes.
+
+    A unit's own daemon goes by the unit's restart: killed by us, systemd may have started another by then, which that
+    restart would end (tried: 252).
+    """
+    daemon, unit = identity(matter.daemon.process), matter.mandate.unit
+    if unit is not None and daemon is not None and matter.daemon.unit == unit:
+        return SaveEvidence(), RestartUnit(unit=unit)
     doomed = (() if daemon is None else (daemon,)) + memory.leftovers(matter)
     ends = (EndProcess(identity=each, program=PROGRAM) for each in doomed)
-    unit = matter.mandate.unit
     return (SaveEvidence(), *ends, _command(matter) if unit is None else RestartUnit(unit=unit))
 
 

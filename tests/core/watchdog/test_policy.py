@@ -168,6 +168,15 @@ def test_evidence_first_then_whoever_hangs_with_its_servers_then_the_start() -> 
     assert isinstance(start, RunCommand)
 
 
+def test_of_a_unit_whoever_hangs_is_left_to_its_restart() -> None:
+    """Killed first, it would be started twice: by systemd and by the restart."""
+    post = Post(mandate=BY_UNIT)
+    post.see(unit("active", at=AT), *hangs())
+    post.until(DEATH + 90)
+    (action,) = post.actions
+    assert action.steps == (SaveEvidence(), RestartUnit(unit=UNIT))
+
+
 def test_a_server_that_may_have_outlived_its_daemon_goes_first() -> None:
     """Whether it has, is looked at when it is its turn: who has gone is no problem."""
     post = Post()
