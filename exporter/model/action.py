@@ -70,10 +70,11 @@ class RunCommand:
 class GiveCommand:
     """Give the control daemon a command, as the user who started it: nobody else's are obeyed, but root's (R580).
 
-    The exit code says little: a reply that says no fails the step.
+    The exit code says little: a reply that says no fails the step, unless the action can do without (not `vital`).
     """
 
     command: str
+    vital: bool = True
 
 
 ActionStep = SaveEvidence | EndProcess | RestartUnit | RunCommand | GiveCommand
