@@ -95,7 +95,7 @@ def _assert_obeyed(daemon: ControlDaemon, uid: int, askers: Sequence[Asker], tit
         for asker in askers
         for command in (*commands, QUITTING)
         if (command, asker.name) in said
-        and _is_obeyed(said[command, asker.name]) is not (asker.changes if command in changing else asker.reads)
+        and _is_obeyed(said[command, asker.name], asker) is not (asker.changes if command in changing else asker.reads)
     }
     assert wrong == {}
 
@@ -119,13 +119,14 @@ def _give(daemon: ControlDaemon, command: str, asker: Asker) -> str:
     return " ".join(f"{done.stdout} {done.stderr}".split())
 
 
-def _is_obeyed(said: str) -> bool:
-    return not any(refusal in said for refusal in REFUSALS)
+def _is_obeyed(said: str, asker: Asker) -> bool:
+    """A refusal may come back as nothing at all, with exit code 0 (measured); whoever may ask gets no such one."""
+    return not any(refusal in said for refusal in REFUSALS) and (asker.reads or said != "")
 
 
 def _table(title: str, commands: Sequence[str], askers: Sequence[Asker], said: dict[tuple[str, str], str]) -> str:
     cell = partial(_cell, said)
-    rows = [f"| `{command}` | {' | '.join(cell(command, asker.name) for asker in askers)} |" for command in commands]
+    rows = [f"| `{command}` | {' | '.join(cell(command, asker) for asker in askers)} |" for command in commands]
     head = [
         f"{title}:",
         "",
@@ -135,11 +136,11 @@ def _table(title: str, commands: Sequence[str], askers: Sequence[Asker], said: d
     return "\n".join([*head, *rows, ""])
 
 
-def _cell(said: dict[tuple[str, str], str], command: str, name: str) -> str:
-    if (command, name) not in said:
+def _cell(said: dict[tuple[str, str], str], command: str, asker: Asker) -> str:
+    if (command, asker.name) not in said:
         return "(not tried)"
-    text = said[command, name].replace("|", "/")
-    return f"{'yes' if _is_obeyed(text) else '**no**'}: {text or '(empty)'}"
+    text = said[command, asker.name].replace("|", "/")
+    return f"{'yes' if _is_obeyed(text, asker) else '**no**'}: {text or '(empty)'}"
 
 
 def _has_server(daemon: ControlDaemon) -> None:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from exporter.core.watchdog.orders import Mandate
-from exporter.model.action import EndProcess, RestartUnit, RunCommand, SaveEvidence
+from exporter.model.action import EndProcess, GiveCommand, RestartUnit, RunCommand, SaveEvidence
 from exporter.model.event import EventName
 from exporter.model.identity import ProcessIdentity
 from exporter.model.limits import Limits
@@ -204,8 +204,13 @@ def test_it_is_started_as_it_was() -> None:
     post = Post(seen, *alive()[1:], mandate=mandate)
     post.see(*dies())
     (action,) = post.actions
-    start = action.steps[-1]
+    evidence, start, *limits = action.steps
+    assert isinstance(evidence, SaveEvidence)
     assert isinstance(start, RunCommand)
+    assert limits == [
+        GiveCommand(command="set_default_device_pinned_mem_limit 0 2G", vital=False),
+        GiveCommand(command="set_default_active_thread_percentage 40", vital=False),
+    ]
     assert (start.arguments, start.uid, action.uid) == (COMMAND, 1001, 1001)
     assert start.environment == {
         "CUDA_MPS_PIPE_DIRECTORY": "/tmp/nvidia-mps",
