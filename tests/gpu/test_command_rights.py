@@ -38,10 +38,9 @@ CHANGING = (
     "set_device_pinned_mem_limit {server} 0 8G",
     "start_server -uid {uid}",
     f"terminate_client {{server}} {NOBODYS_PID}",
-    f"shutdown_server {NOBODYS_PID}",
 )
 # Only tried by those who must be refused.
-QUITTING = "quit"
+ENDING = ("shutdown_server {server}", "quit")
 TRIES = 4
 REFUSALS = ("Insufficient privileges", "Not enough privilege", "Cannot send command", "Cannot find")
 
@@ -87,13 +86,16 @@ def _assert_obeyed(daemon: ControlDaemon, uid: int, askers: Sequence[Asker], tit
     eventually(lambda: _has_server(daemon))
     commands = [text.format(server=daemon.server(), uid=uid) for text in (*READING, *READING_LIMITS, *CHANGING)]
     said = {(command, asker.name): _give(daemon, command, asker) for asker in askers for command in commands}
-    said |= {(QUITTING, asker.name): _give(daemon, QUITTING, asker) for asker in askers if not asker.changes}
-    tables.keep(_table(title, [*commands, QUITTING], askers, said))
-    changing = {*commands[-len(CHANGING) :], QUITTING}
+    ending = [text.format(server=daemon.server()) for text in ENDING]
+    said |= {
+        (command, who.name): _give(daemon, command, who) for who in askers for command in ending if not who.changes
+    }
+    tables.keep(_table(title, [*commands, *ending], askers, said))
+    changing = {*commands[-len(CHANGING) :], *ending}
     wrong = {
         (command, asker.name): said[command, asker.name]
         for asker in askers
-        for command in (*commands, QUITTING)
+        for command in (*commands, *ending)
         if (command, asker.name) in said
         and _is_obeyed(said[command, asker.name], asker) is not (asker.changes if command in changing else asker.reads)
     }
