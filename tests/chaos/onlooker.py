@@ -12,6 +12,9 @@ LOOK_SECONDS = 0.01
 YOUNG_SECONDS = 1.0
 """A process takes its name by an exec, some time after its start: until this age it is looked at again."""
 
+DYING_SECONDS = 0.2
+"""A process that was killed has gone within this time."""
+
 PR_SET_CHILD_SUBREAPER = 36
 
 
@@ -35,6 +38,8 @@ class Life:
     parent: int
     began: float
     stopped_since: float | None = None
+    stopped_until: float = 0.0
+    """When it was last seen stopped, and since when."""
     ended: float | None = None
     stopped_for: float = 0.0
     """How long it had been stopped when it ended."""
@@ -119,11 +124,11 @@ class Onlooker:
     def _follow(self, life: Life, now: float) -> None:
         stat = _stat(life.pid)
         if stat is not None and stat.ticks == life.ticks and stat.state not in "ZX":
-            life.stopped_since = (life.stopped_since or now) if stat.state in "Tt" else None
+            _note_stop(life, stat.state in "Tt", now)
             life.parent = stat.parent if life.role is Role.DAEMON else life.parent
             return
         life.ended = now
-        life.stopped_for = 0.0 if life.stopped_since is None else now - life.stopped_since
+        life.stopped_for = 0.0 if life.stopped_since is None else life.stopped_until - life.stopped_since
         life.status = _collected(life.pid) if stat is not None and stat.parent == os.getpid() else None
         del self._lives[life.pid]
         self._ended.append(life)
@@ -134,6 +139,14 @@ class _Stat:
     state: str
     parent: int
     ticks: int
+
+
+def _note_stop(life: Life, stopped: bool, now: float) -> None:
+    """One that is killed is for a moment as if it went on."""
+    if stopped:
+        life.stopped_since, life.stopped_until = life.stopped_since or now, now
+    elif now - life.stopped_until > DYING_SECONDS:
+        life.stopped_since = None
 
 
 def _stat(pid: int) -> _Stat | None:

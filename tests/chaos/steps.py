@@ -176,8 +176,9 @@ def operator_quits_and_starts_again(stage: Stage, chance: random.Random) -> None
         return
     stage.wanted = False
     stage.deeds.add("quit", stage.daemon.pid)
-    stage.command("quit -t 1")
-    wait_until(lambda: stage.daemon is None, "the daemon's end")
+    with stage.holding_session():
+        stage.command("quit -t 1")
+        wait_until(lambda: stage.daemon is None, "the daemon's end")
     stopped = time.time()
     time.sleep(chance.uniform(0.3, 3.0))
     assert stage.daemon is None, f"daemon {stage.daemon.pid} runs, which an operator had stopped"
@@ -207,10 +208,8 @@ def operator_holds_a_session(stage: Stage, chance: random.Random) -> None:
     if not stage.limits.answers:
         return
     stage.deeds.add("hold")
-    with stage.mps.held_session():
-        stage.session_held = True
+    with stage.holding_session(), stage.mps.held_session():
         time.sleep(chance.uniform(*SHORT_SECONDS))
-    stage.session_held = False
 
 
 # -- the exporter --------------------------------------------------------------------------------------------------
