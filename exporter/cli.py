@@ -1,6 +1,7 @@
 """The command line: reads it, does what it says, and returns the exit code."""
 
 import contextlib
+import faulthandler
 import json
 import os
 import sys
@@ -69,6 +70,8 @@ def serve(arguments: Namespace, config: Config) -> int:
             WebSecurity.load(config.web_config_file)
         sys.stdout.write(as_toml(config))
         return 0
+    # systemd ends a service that hangs by SIGABRT: then each thread says what it was at.
+    faulthandler.enable()
     clock = SystemClock()
     inbox: Inbox = Inbox()
     assembly = Assembly(config, clock, inbox)

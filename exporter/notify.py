@@ -2,19 +2,24 @@
 
 import contextlib
 import socket
-from collections.abc import Mapping
+from collections.abc import MutableMapping
 
 
 class Notifier:
     """Speaks to the service manager; says nothing where there is none."""
 
-    def __init__(self, environment: Mapping[str, str]) -> None:
-        path = environment.get("NOTIFY_SOCKET", "")
+    def __init__(self, environment: MutableMapping[str, str]) -> None:
+        """Takes the socket out of the environment: no child is to speak for the service."""
+        path = environment.pop("NOTIFY_SOCKET", "")
         self._address = "\0" + path[1:] if path.startswith("@") else path
 
     def ready(self) -> None:
-        """The first cycle is complete."""
+        """The first cycle is complete, or a reload."""
         self._send("READY=1")
+
+    def reloading(self, monotonic: float) -> None:
+        """The configuration is read anew, from this time of CLOCK_MONOTONIC on; `ready` when that is done."""
+        self._send("RELOADING=1", f"MONOTONIC_USEC={monotonic * 1e6:.0f}")
 
     def alive(self, status: str) -> None:
         """Another cycle is complete; `status` is for a person."""

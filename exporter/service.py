@@ -190,7 +190,10 @@ class Service:
     def _goes_on(self, told: Wishes) -> bool:
         if told.reload.is_set():
             told.reload.clear()
+            self._notifier.reloading(self._clock.monotonic())
             self._reload()
+            if self._ready:
+                self._notifier.ready()
         return not told.stop.is_set()
 
     def _reload(self) -> None:

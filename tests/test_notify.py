@@ -23,11 +23,13 @@ def test_each_message_is_a_datagram(manager: socket.socket, tmp_path: Path) -> N
 
     notifier.ready()
     notifier.alive("1 of 1 daemons up, 3 clients")
+    notifier.reloading(12.5)
     notifier.stopping()
 
-    assert [manager.recv(4096) for _ in range(3)] == [
+    assert [manager.recv(4096) for _ in range(4)] == [
         b"READY=1",
         b"WATCHDOG=1\nSTATUS=1 of 1 daemons up, 3 clients",
+        b"RELOADING=1\nMONOTONIC_USEC=12500000",
         b"STOPPING=1",
     ]
 
@@ -37,6 +39,13 @@ def test_an_abstract_socket_is_one_too(manager: socket.socket, tmp_path: Path) -
     Notifier({"NOTIFY_SOCKET": f"@{tmp_path}/notify"}).ready()
 
     assert manager.recv(4096) == b"READY=1"
+
+
+def test_no_child_can_speak_for_the_service() -> None:
+    environment = {"NOTIFY_SOCKET": "/nowhere/at/all", "PATH": "/bin"}
+    Notifier(environment)
+
+    assert environment == {"PATH": "/bin"}
 
 
 @pytest.mark.parametrize("environment", [{}, {"NOTIFY_SOCKET": ""}, {"NOTIFY_SOCKET": "/nowhere/at/all"}])

@@ -3,6 +3,8 @@
 import re
 import shutil
 import subprocess
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -11,39 +13,42 @@ from tests.tools import needed
 
 SYSTEMD = Path(__file__).parents[1] / "systemd"
 UNIT = SYSTEMD / "cuda-mps-exporter.service"
-DAEMON = SYSTEMD / "nvidia-mps.service"
+DAEMONS = (SYSTEMD / "nvidia-cuda-mps.service", SYSTEMD / "nvidia-cuda-mps@.service")
 DROP_INS = sorted((SYSTEMD / f"{UNIT.name}.d").glob("*.conf"))
 
+EXPOSURE = {"": 23, "act": 26, "bpf": 24, "journal": 23, "kernel-log": 25, "act bpf journal kernel-log": 31}
+"""At most, in tenths: alone, with each of its drop-ins, and with all."""
 
-@pytest.fixture(params=[None, *DROP_INS], ids=lambda each: "alone" if each is None else each.stem)
-def installed(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    """The unit, alone or with one of its drop-ins, where its program is."""
-    unit = tmp_path / UNIT.name
+
+def _verified(unit: Path) -> str:
+    """What systemd finds wrong in a unit."""
+    done = subprocess.run([needed("systemd-analyze"), "verify", unit], capture_output=True, text=True, check=False)
+    lines = (done.stdout + done.stderr).splitlines()
+    return "\n".join(line for line in lines if unit.name.partition("@")[0].partition(".")[0] in line)
+
+
+def _installed(directory: Path, drop_ins: Sequence[str] = ()) -> Path:
+    """The unit, with these drop-ins, where its program is."""
+    unit = directory / UNIT.name
     unit.write_text(UNIT.read_text().replace("/opt/cuda-mps-exporter/bin/cuda-mps-exporter", "/bin/true"))
-    if request.param is not None:
-        drop_ins = tmp_path / f"{UNIT.name}.d"
-        drop_ins.mkdir()
-        shutil.copy(request.param, drop_ins)
+    (directory / f"{UNIT.name}.d").mkdir()
+    for name in drop_ins:
+        shutil.copy(SYSTEMD / f"{UNIT.name}.d" / f"{name}.conf", directory / f"{UNIT.name}.d")
     return unit
 
 
-def test_systemd_finds_nothing_wrong_but_the_missing_installation(installed: Path) -> None:
-    done = subprocess.run([needed("systemd-analyze"), "verify", installed], capture_output=True, text=True, check=False)
-
-    assert installed.name not in done.stdout + done.stderr
-
-
-def test_systemd_finds_nothing_wrong_with_the_daemons_unit_but_the_missing_driver(tmp_path: Path) -> None:
-    unit = tmp_path / DAEMON.name
-    unit.write_text(DAEMON.read_text().replace("/usr/bin/nvidia-cuda-mps-control", "/bin/true"))
-    done = subprocess.run([needed("systemd-analyze"), "verify", unit], capture_output=True, text=True, check=False)
-
-    assert DAEMON.name not in done.stdout + done.stderr
+def test_every_drop_in_is_measured() -> None:
+    assert " ".join(each.stem for each in DROP_INS) in EXPOSURE
+    assert all(each.stem in EXPOSURE for each in DROP_INS)
 
 
-def test_exposure_is_low(installed: Path) -> None:
+@pytest.mark.parametrize("drop_ins", EXPOSURE, ids=lambda each: each or "alone")
+def test_systemd_finds_nothing_wrong_and_little_exposed(drop_ins: str, tmp_path: Path) -> None:
+    unit = _installed(tmp_path, drop_ins.split())
+    assert _verified(unit) == ""
+
     done = subprocess.run(
-        [needed("systemd-analyze"), "security", "--offline=true", "--threshold=30", installed],
+        [needed("systemd-analyze"), "security", "--offline=true", f"--threshold={EXPOSURE[drop_ins]}", unit],
         capture_output=True,
         text=True,
         check=False,
@@ -52,17 +57,54 @@ def test_exposure_is_low(installed: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_the_kernels_log_is_open_by_its_drop_in_alone() -> None:
+@pytest.mark.parametrize("source", DAEMONS, ids=lambda each: each.name)
+def test_systemd_finds_nothing_wrong_with_the_daemons_units(source: Path, tmp_path: Path) -> None:
+    unit = tmp_path / source.name.replace("@.", "@0.")
+    unit.write_text(source.read_text())
+
+    assert _verified(unit) == ""
+
+
+def test_the_two_units_of_daemons_differ_in_place_alone() -> None:
+    """What is learned of the one holds for the other."""
+    node, gpu = ([line for line in each.read_text().splitlines() if not line.startswith("#")] for each in DAEMONS)
+    places = re.compile(r"Description|Environment|LogsDirectory|RuntimeDirectory")
+
+    assert [line for line in node if not places.match(line)] == [line for line in gpu if not places.match(line)]
+
+
+@pytest.mark.parametrize("name", [each.stem for each in DROP_INS])
+def test_a_drop_in_gives_what_the_unit_does_not(name: str) -> None:
     """What hides it in the unit, the drop-in takes away; it gives nothing else."""
+    text = (SYSTEMD / f"{UNIT.name}.d" / f"{name}.conf").read_text()
 
-    def settings(path: Path) -> dict[str, str]:
-        return dict(re.findall(r"^(\w+)=(.*)$", path.read_text(), re.MULTILINE))
+    assert (
+        dict(re.findall(r"^(\w+)=(.*)$", text, re.MULTILINE))
+        == {
+            "act": {
+                "Environment": "CUDA_MPS_EXPORTER_WATCHDOG_MODE=act",
+                "CapabilityBoundingSet": "CAP_KILL CAP_SETUID CAP_SETGID",
+                "AmbientCapabilities": "CAP_KILL CAP_SETUID CAP_SETGID",
+            },
+            "bpf": {
+                "CapabilityBoundingSet": "CAP_BPF CAP_PERFMON",
+                "AmbientCapabilities": "CAP_BPF CAP_PERFMON",
+                "SystemCallFilter": "bpf perf_event_open",
+            },
+            "journal": {"SupplementaryGroups": "systemd-journal"},
+            "kernel-log": {
+                "ProtectKernelLogs": "no",
+                "DeviceAllow": "/dev/kmsg r",
+                "CapabilityBoundingSet": "CAP_SYSLOG",
+                "AmbientCapabilities": "CAP_SYSLOG",
+            },
+        }[name]
+    )
 
-    assert settings(UNIT)["ProtectKernelLogs"] == "yes"
-    assert "CAP_SYSLOG" not in UNIT.read_text()
-    assert settings(SYSTEMD / f"{UNIT.name}.d" / "kernel-log.conf") == {
-        "ProtectKernelLogs": "no",
-        "DeviceAllow": "/dev/kmsg r",
-        "CapabilityBoundingSet": "CAP_SYSLOG",
-        "AmbientCapabilities": "CAP_SYSLOG",
-    }
+
+def test_the_example_of_a_configuration_can_be_used() -> None:
+    command = [sys.executable, "-m", "exporter", "serve", "--config.check", f"--config.file={SYSTEMD / 'config.toml'}"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert 'unit = "nvidia-cuda-mps.service"' in done.stdout

@@ -16,11 +16,7 @@ from exporter.model.node import Node
 from exporter.plain import plain
 from exporter.sources.directory import Directory
 from exporter.sources.kernel import last_records
-from exporter.sources.logs import FILES
-from exporter.sources.place import Place
-
-STDOUT_FILE = "stdout.log"
-"""Where a unit of ours has a daemon in the foreground write both logs."""
+from exporter.sources.place import FILES, STDOUT, Place
 
 LONGEST_TAIL = 256 << 10
 LONGEST_NODE = 1 << 20
@@ -39,7 +35,7 @@ def testimony(action: Action, node: Node, place: Place, *, proc: Path, kmsg: Pat
     daemon = node.daemons.get(action.daemon)
     pids = [] if daemon is None else _pids(daemon)
     yield "processes.txt", b"".join(_of_process(proc, pid) for pid in pids[:MOST_PROCESSES])
-    for name in (*FILES, STDOUT_FILE):
+    for name in (*FILES, STDOUT):
         tail = _tail(place.log, name)
         if tail is not None:
             yield name, tail

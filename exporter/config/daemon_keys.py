@@ -44,7 +44,7 @@ def _name(where: str, text: str) -> str:
 
 def _unit(where: str, text: str) -> str:
     if re.fullmatch(r"[A-Za-z0-9:_.\\@-]{1,247}\.service", text) is None:
-        raise ConfigError(f"{where}: {shown(text)} is no service; write it as in nvidia-mps.service")
+        raise ConfigError(f"{where}: {shown(text)} is no service; write it as in nvidia-cuda-mps.service")
     return text
 
 

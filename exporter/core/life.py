@@ -1,6 +1,6 @@
 """The control daemon's own life: up, lost, stopped by an operator, unresponsive, held by somebody's session."""
 
-from exporter.core import servers, units
+from exporter.core import log_files, servers, units
 from exporter.core.step import Step, chain, counted, quiet
 from exporter.model.daemon import Daemon, DaemonState, LossReason
 from exporter.model.event import Event, EventName
@@ -139,11 +139,10 @@ def process_read(daemon: Daemon, reading: DaemonProcess) -> Step:
 
 def _with_process(daemon: Daemon, reading: DaemonProcess) -> Daemon:
     return replace(
-        daemon,
+        log_files.told(daemon, foreground=reading.foreground, stdout_kept=reading.stdout_kept),
         process=reading,
         visible_devices=reading.environment.get("CUDA_VISIBLE_DEVICES"),
         protocol=daemon.protocol or reading.protocol,
-        foreground=daemon.foreground if reading.foreground is None else reading.foreground,
         unit=reading.unit or daemon.unit,
     )
 

@@ -2,6 +2,7 @@
 
 import posixpath
 
+from exporter.core import log_files
 from exporter.model.daemon import Daemon
 from exporter.model.named_by import NamedBy
 from exporter.model.node import Node
@@ -89,10 +90,9 @@ def _told(daemon: Daemon, seen: DaemonFound, by: NamedBy) -> Daemon:
 
 def _added(daemon: Daemon, seen: DaemonFound) -> Daemon:
     return replace(
-        daemon,
+        log_files.told(daemon, foreground=seen.foreground, stdout_kept=seen.stdout_kept),
         unit=daemon.unit or seen.unit,
         named_unit=daemon.named_unit or (seen.unit if _teller(seen) is NamedBy.UNIT else None),
-        foreground=daemon.foreground if seen.foreground is None else seen.foreground,
         clients_limit=daemon.clients_limit or seen.clients_limit,
         visible_devices=seen.visible_devices if daemon.visible_devices is None else daemon.visible_devices,
     )

@@ -112,6 +112,7 @@ class Daemon:
     named_unit: str | None = None
     protocol: int | None = None
     foreground: bool = False
+    stdout_kept: bool = False
     clients_limit: int | None = None
     default_active_thread_percentage: float | None = None
     default_pinned_memory_limits: Mapping[int, int] = field(default_factory=dict)
@@ -183,7 +184,7 @@ class Daemon:
     @property
     def log_followed(self) -> bool:
         """Whether the daemon's own log is read, so that a server's start is known at once."""
-        files = ("control.log", "stdout")
+        files = ("control.log", "stdout.log", "stdout")
         return any(self.log_problems.get(file) is None and self.totals.log_lines.get(file) for file in files)
 
     @property

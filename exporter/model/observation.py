@@ -68,7 +68,7 @@ class DaemonFound:
     It is `expected` where the configuration or an enabled unit names it; what these named and name no more is not. `by`
     says who tells this: "configuration", "unit" or "discovered". Whatever is None, whoever found it does not know.
     `clients_limit` is how many clients fit into one of its servers, as the configuration has it; `visible_devices` is
-    CUDA_VISIBLE_DEVICES, as the unit has it.
+    CUDA_VISIBLE_DEVICES, as the unit has it; `foreground` and `stdout_kept` are as in `DaemonProcess`.
     """
 
     at: float
@@ -78,6 +78,7 @@ class DaemonFound:
     expected: bool | None = None
     unit: str | None = None
     foreground: bool | None = None
+    stdout_kept: bool | None = None
     clients_limit: int | None = None
     visible_devices: str | None = None
     by: str | None = None
@@ -194,7 +195,8 @@ class DaemonProcess:
     """The process behind a pipe directory's pid file; `pid` is None where no control daemon runs behind it.
 
     `environment` holds the daemon's CUDA_VISIBLE_DEVICES, where it is set and may be read, and nothing else. `protocol`
-    is MPS' own, 2 or 3 (R615); `foreground` is whether it writes its logs to stdout (`-f`); `unit` is its systemd unit.
+    is MPS' own, 2 or 3 (R615); `foreground` is whether it writes its logs to stdout (`-f`), `stdout_kept` whether that
+    is the file stdout.log of its log directory; `unit` is its systemd unit.
     `left` is whether a pid file is there though no daemon runs, as after SIGKILL and not after `quit` (measured, R580).
     """
 
@@ -207,6 +209,7 @@ class DaemonProcess:
     environment: Mapping[str, str] = field(default_factory=dict)
     protocol: int | None = None
     foreground: bool | None = None
+    stdout_kept: bool | None = None
     unit: str | None = None
     left: bool | None = None
 

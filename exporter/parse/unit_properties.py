@@ -32,8 +32,13 @@ class UnitProperties:
 
     @property
     def daemon_in_foreground(self) -> bool:
-        """Whether that daemon writes its logs to stdout, and so to the journal."""
+        """Whether that daemon writes its logs to stdout."""
         return re.search(r"\s-f\b", self.daemon_command or "") is not None
+
+    @property
+    def daemon_stdout_kept(self) -> bool:
+        """Whether that daemon's stdout is a file, as nvidia-cuda-mps.service has it, and so not the journal."""
+        return re.search(r">>\s*\S*/stdout\.log\b", self.daemon_command or "") is not None
 
     def assigned(self, variable: str) -> str | None:
         """What the daemon's command itself sets a variable to, as `env A=b daemon -f` and `sh -c "A=b daemon"` do."""

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from exporter.model.observation import DaemonProcess, ProcessReading
 from exporter.parse.cgroup import belonging
+from exporter.sources.place import STDOUT
 from exporter.sources.proc import Proc
 
 VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
@@ -23,12 +24,13 @@ class ControlDaemon:
     """A control daemon that runs.
 
     `own_pid` is its PID in its own namespace, `depth` how many namespaces it is in. `environment` has MPS' variables
-    and nothing else; it is None where it may not be read.
+    and nothing else; it is None where it may not be read, and so is `stdout`.
     """
 
     facts: ProcessReading
     arguments: tuple[str, ...]
     environment: Mapping[str, str] | None
+    stdout: str | None
     own_pid: int
     depth: int
 
@@ -46,6 +48,11 @@ class ControlDaemon:
     def foreground(self) -> bool:
         """Whether it writes its logs to stdout."""
         return "-f" in self.arguments
+
+    @property
+    def stdout_kept(self) -> bool | None:
+        """Whether its stdout is a file of the name by which such a log is followed; where that is, the place tells."""
+        return None if self.stdout is None else self.stdout.endswith(f"/{STDOUT}")
 
     @property
     def is_service(self) -> bool:
@@ -73,6 +80,7 @@ class ControlDaemon:
             environment={} if visible is None else {VISIBLE_DEVICES: visible},
             protocol=self.protocol,
             foreground=self.foreground,
+            stdout_kept=self.stdout_kept,
             unit=belonging(self.facts.cgroup or "").unit,
         )
 
@@ -109,6 +117,7 @@ class ControlDaemons:
             facts=facts,
             arguments=self._proc.arguments(pid),
             environment=self._proc.variables(pid, (VISIBLE_DEVICES, PIPE_DIRECTORY, LOG_DIRECTORY, PROTOCOL_VERSION)),
+            stdout=self._proc.stdout(pid),
             own_pid=pids[-1],
             depth=len(pids),
         )

@@ -1,13 +1,14 @@
 """Where the daemons are, and the telling of it to all who follow them."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from exporter.model.daemon import Daemon
 from exporter.sources.finder import Finder
 from exporter.sources.journal import Journal
 from exporter.sources.logs import DaemonLogs
-from exporter.sources.place import Place, on_host
+from exporter.sources.place import STDOUT, Place, on_host
 from exporter.sources.processes import Processes
 
 Places = Mapping[str, Place]
@@ -38,7 +39,7 @@ class Locator:
         if self._finder is not None:
             self._finder.give(tuple(named.values()))
             found = {name: place for name, place in self._finder.places.items() if name in daemons}
-        places = {**named, **found}
+        places = {name: _with_logs(place, daemons[name]) for name, place in {**named, **found}.items()}
         self._processes.attend(places)
         units = {} if self._journal is None else _units(daemons)
         if self._journal is not None:
@@ -47,7 +48,12 @@ class Locator:
         return places
 
 
+def _with_logs(place: Place, daemon: Daemon) -> Place:
+    return replace(place, logs=(STDOUT,)) if daemon.foreground and daemon.stdout_kept else place
+
+
 def _units(daemons: Mapping[str, Daemon]) -> Mapping[str, str]:
     """Those whose log is in the journal of the service that they are; a user's manager, `user@UID.service`, is none."""
-    served = {name: daemon.unit for name, daemon in daemons.items() if daemon.foreground and daemon.unit is not None}
+    told = {name: daemon for name, daemon in daemons.items() if daemon.foreground and not daemon.stdout_kept}
+    served = {name: daemon.unit for name, daemon in told.items() if daemon.unit is not None}
     return {name: unit for name, unit in served.items() if unit.endswith(".service") and not unit.startswith("user@")}

@@ -17,9 +17,6 @@ from exporter.parse.pid_fields import numbers_of_line, pids_of_line
 from exporter.sources.place import Place, on_host
 from exporter.sources.reading import Reading
 
-FILES = ("server.log", "control.log")
-"""In the order in which they are read: what a server had to say comes before the daemon's word that it has exited."""
-
 MOST_LINES_A_LOOK = 1000
 MOST_BYTES_A_LOOK = 1 << 17
 """Of one log of one daemon, whatever it is full of; the rest is read at the next looks, which come soon."""
@@ -53,7 +50,7 @@ class LogFollower:
 
     def __init__(self, place: Place, file: str, clock: Clock) -> None:
         self._place = place
-        self._file = file
+        self.file = file
         self._clock = clock
         self._logs: list[_OpenLog] = []
         self._absent = False
@@ -85,14 +82,14 @@ class LogFollower:
         at = self._clock.now()
         pids = self._pids(lines)
         seen: list[Observation] = [
-            LogLine(at=at, daemon=self._place.name, file=self._file, line=line, pids=spoken)
+            LogLine(at=at, daemon=self._place.name, file=self.file, line=line, pids=spoken)
             for line, spoken in zip(lines, pids, strict=True)
         ]
         if lost:
-            seen.insert(0, LogGap(at=at, daemon=self._place.name, file=self._file, lines=lost))
+            seen.insert(0, LogGap(at=at, daemon=self._place.name, file=self.file, lines=lost))
         if problem != self._told:
             self._told = problem
-            seen.insert(0, LogFile(at=at, daemon=self._place.name, file=self._file, problem=problem))
+            seen.insert(0, LogFile(at=at, daemon=self._place.name, file=self.file, problem=problem))
         return Reading(tuple(seen), None if problem is not None and self._absent else problem, more=self.behind)
 
     def close(self) -> None:
@@ -121,21 +118,21 @@ class LogFollower:
         self._absent = False
         try:
             with self._place.log.opened() as directory:
-                found = os.stat(self._file, dir_fd=directory, follow_symlinks=False)
+                found = os.stat(self.file, dir_fd=directory, follow_symlinks=False)
                 if (found.st_dev, found.st_ino) not in [log.identity for log in self._logs]:
                     self._open(directory, from_end=not self._logs and not self._was_absent)
         except FileNotFoundError:
             self._absent = self._was_absent = True
-            return f"{self._place.log}/{self._file} does not exist"
+            return f"{self._place.log}/{self.file} does not exist"
         except OSError as error:
-            return f"{self._place.log}/{self._file} cannot be read: {error.strerror}"
+            return f"{self._place.log}/{self.file} cannot be read: {error.strerror}"
         finally:
             self._let_go_of_still_ones()
         return None
 
     def _open(self, directory: int, *, from_end: bool) -> None:
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-        descriptor = os.open(self._file, flags, dir_fd=directory)
+        descriptor = os.open(self.file, flags, dir_fd=directory)
         found = os.fstat(descriptor)
         if not stat.S_ISREG(found.st_mode):
             os.close(descriptor)
@@ -199,7 +196,7 @@ def _at_line_start(descriptor: int, offset: int) -> bool:
 
 
 class DaemonLogs:
-    """Both logs of every daemon."""
+    """The logs of every daemon."""
 
     def __init__(self, directories: Mapping[str, Path], clock: Clock) -> None:
         """`directories` has the log directory of each daemon, by its name."""
@@ -239,7 +236,11 @@ class DaemonLogs:
             for follower in self._followers.pop(name):
                 follower.close()
         for name, place in places.items():
-            if name not in self._followers:
-                self._followers[name] = tuple(LogFollower(place, file, self._clock) for file in FILES)
+            known = {follower.file: follower for follower in self._followers.get(name, ())}
+            for file in known.keys() - set(place.logs):
+                known.pop(file).close()
+            self._followers[name] = tuple(
+                known[file] if file in known else LogFollower(place, file, self._clock) for file in place.logs
+            )
             for follower in self._followers[name]:
                 follower.move(place)

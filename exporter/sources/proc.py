@@ -118,6 +118,13 @@ class Proc:
         words = self._bytes(pid, "cmdline", _MOST_TEXT)
         return () if not words else tuple(_text(words).removesuffix("\0").split("\0"))
 
+    def stdout(self, pid: int) -> str | None:
+        """What a process's stdout is: a path, where it is a file, which the process has chosen."""
+        try:
+            return _encodable(str((self._root / str(pid) / "fd" / "1").readlink()))
+        except OSError:
+            return None
+
     def namespaced_pids(self, pid: int) -> tuple[int, ...]:
         """The PID of a process in this /proc's namespace, then in each that lies between, last in its own."""
         status = self._bytes(pid, "status", _MOST_BYTES)

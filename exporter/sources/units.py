@@ -61,6 +61,7 @@ class Units:
                     expected=True,
                     unit=unit.name,
                     foreground=unit.daemon_in_foreground,
+                    stdout_kept=unit.daemon_stdout_kept,
                     visible_devices=unit.assigned(VISIBLE_DEVICES) or environment.get(VISIBLE_DEVICES),
                     by=NamedBy.UNIT,
                 )

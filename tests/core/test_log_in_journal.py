@@ -1,9 +1,10 @@
-"""A daemon whose log is in the journal: its lines come a little late, and may have been let fall."""
+"""A daemon in the foreground: in the journal its lines come a little late or not at all, in a file at once."""
 
 from exporter.core.life import LAST_WORDS_SECONDS
 from exporter.model.daemon import DaemonState
 from exporter.model.event import EventName
 from exporter.model.observation import LogFile, LogGap, LogLine
+from exporter.model.replace import replace
 from tests.builders import AT, CONTROL, DAEMON, at_work, daemon_process, exited, look, stamped, told
 
 BY_JOURNAL = LogFile(at=AT, daemon=DAEMON, file="stdout")
@@ -55,3 +56,12 @@ def test_lines_let_fall_are_counted_from_0_on() -> None:
     assert told(BY_JOURNAL).daemon.totals.log_lines_lost == {"stdout": 0}
     gaps = (LogGap(at=AT, daemon=DAEMON, file="stdout", lines=lines) for lines in (71, 1))
     assert told(BY_JOURNAL, *gaps).daemon.totals.log_lines_lost == {"stdout": 72}
+
+
+def test_where_its_stdout_is_a_file_nothing_is_said_of_those_that_are_not_there() -> None:
+    absent = LogFile(at=AT, daemon=DAEMON, file="control.log", problem="control.log does not exist")
+    process = replace(daemon_process(), foreground=True, stdout_kept=True)
+    daemon = told(absent, process, LogFile(at=AT, daemon=DAEMON, file="stdout.log"), process).daemon
+
+    assert daemon.log_problems == {"stdout.log": None}
+    assert not daemon.in_journal

@@ -70,6 +70,20 @@ def test_a_unit_that_nobody_enabled_is_not_expected(state: str, enabled: bool) -
     assert unit("/bin/true", state=state).enabled is enabled
 
 
+@pytest.mark.parametrize(
+    ("command", "kept"),
+    [
+        ('/bin/sh -c exec nvidia-cuda-mps-control -f >>"$$CUDA_MPS_LOG_DIRECTORY/stdout.log"', True),
+        ("/bin/sh -c exec nvidia-cuda-mps-control -f >> /var/log/nvidia-mps/stdout.log", True),
+        ("/bin/sh -c exec nvidia-cuda-mps-control -f >>/var/log/mps.log", False),
+        ("/usr/bin/nvidia-cuda-mps-control -f", False),
+    ],
+)
+def test_a_foreground_daemon_keeps_its_stdout_in_a_file_or_not(command: str, kept: bool) -> None:
+    found = unit(command)
+    assert (found.daemon_in_foreground, found.daemon_stdout_kept) == (True, kept)
+
+
 def test_the_environment_is_quoted_by_whole_assignments() -> None:
     found = unit(more='Environment="CUDA_MPS_PIPE_DIRECTORY=/tmp/a b" "X=q\\"uote" Y=1 Z=\n').environment
     assert found == {"CUDA_MPS_PIPE_DIRECTORY": "/tmp/a b", "X": 'q"uote', "Y": "1", "Z": ""}

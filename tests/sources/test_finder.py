@@ -188,6 +188,17 @@ def test_a_daemon_says_how_it_was_started(
     assert daemon.environment == {"CUDA_MPS_PIPE_DIRECTORY": "/x", **variables}
 
 
+@pytest.mark.parametrize(("name", "kept"), [("stdout.log", True), ("mps.log", False)])
+def test_a_daemon_whose_stdout_is_a_log_is_told_of_so(start: Starter, tmp_path: Path, name: str, kept: bool) -> None:
+    with (tmp_path / name).open("ab") as file:
+        pid = start(imitation(["-f"]), **SHELL, env={}, stdout=file).pid
+    daemons = ControlDaemons(Proc(Path("/proc"), SystemClock()))
+
+    wait_until(lambda: pid in [each.pid for each in daemons.all()], "the imitation")
+
+    assert [each.told("x").stdout_kept for each in daemons.all() if each.pid == pid] == [kept]
+
+
 def imitation(arguments: Sequence[str]) -> list[str]:
     """A process that is called like a control daemon; to be run by a shell that has something to read."""
     return ["nvidia-cuda-mps-control", "-c", "printf nvidia-cuda-mps > /proc/$$/comm; read _", *arguments]

@@ -1,7 +1,7 @@
 """The locator tells those who follow the daemons where these are, and in which journal their logs."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
@@ -32,7 +32,7 @@ def followed(monkeypatch: pytest.MonkeyPatch) -> Followed:
     return told
 
 
-def locate(unit: str | None, *, foreground: bool = True) -> None:
+def locate(unit: str | None, *, foreground: bool = True, stdout_kept: bool = False) -> None:
     clock = SystemClock()
     locator = Locator(
         finder=None,
@@ -40,7 +40,8 @@ def locate(unit: str | None, *, foreground: bool = True) -> None:
         logs=DaemonLogs({}, clock),
         journal=Journal(clock),
     )
-    daemon = Daemon(name="one", pipe_directory="/one", log_directory="/log", unit=unit, foreground=foreground)
+    daemon = Daemon(name="one", pipe_directory="/one", log_directory="/log", unit=unit)
+    daemon = replace(daemon, foreground=foreground, stdout_kept=stdout_kept)
     locator.locate({"one": daemon})
 
 
@@ -64,3 +65,11 @@ def test_the_log_of_one_in_the_background_is_in_its_files(followed: Followed) ->
     locate("mps.service", foreground=False)
 
     assert not followed.units
+    assert followed.places["one"].logs == ("server.log", "control.log")
+
+
+def test_the_log_of_a_foreground_service_whose_stdout_is_a_file_is_in_that(followed: Followed) -> None:
+    locate("mps.service", stdout_kept=True)
+
+    assert not followed.units
+    assert followed.places["one"].logs == ("stdout.log",)

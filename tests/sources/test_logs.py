@@ -3,7 +3,7 @@
 import contextlib
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
@@ -437,6 +437,21 @@ def test_an_absent_log_is_no_failure_of_the_source_and_an_unreadable_one_is(tmp_
 
     assert [each.line for each in reading.observations if isinstance(each, LogLine)] == ["line"]
     assert reading.problem == f"{tmp_path}/server.log cannot be read: it is no regular file"
+
+
+def test_one_whose_logs_turn_out_to_be_others_is_followed_in_those(tmp_path: Path) -> None:
+    place = on_host("node", tmp_path, tmp_path)
+    logs = DaemonLogs({}, HandClock())
+    with contextlib.closing(logs):
+        logs.follow({"node": place})
+        logs.look()
+        logs.follow({"node": replace(place, logs=("stdout.log",))})
+        logs.look()
+        for name in ("control.log", "stdout.log"):
+            (tmp_path / name).write_text(f"line of {name}\n")
+        lines = [each for each in logs.look().observations if isinstance(each, LogLine)]
+
+    assert [(each.file, each.line) for each in lines] == [("stdout.log", "line of stdout.log")]
 
 
 def test_a_log_that_is_not_there_is_no_failure_of_the_source(log: Followed) -> None:

@@ -42,7 +42,10 @@ def attempt(
         drifting[each.command] = replace(drifting[each.command], hopeless=True)
     events = tuple(_hopeless(daemon, each, at) for each in hopeless)
     watch = replace(watch, enforcing=replace(before, drifting=drifting))
-    return watch, events, _action(daemon, due, restoring=before.restoring) if due else None
+    # One that is just back answers before its process is known: it is taken for its predecessor's user's.
+    process = daemon.process or watch.process
+    uid = None if process is None else process.uid
+    return watch, events, _action(daemon, due, uid, restoring=before.restoring) if due else None
 
 
 def _may_be_set(node: Node, daemon: Daemon, demand: Demand) -> bool:
@@ -86,7 +89,7 @@ def _hopeless(daemon: Daemon, demand: Demand, at: float) -> Event:
     )
 
 
-def _action(daemon: Daemon, due: list[Demand], *, restoring: bool) -> Action:
+def _action(daemon: Daemon, due: list[Demand], uid: int | None, *, restoring: bool) -> Action:
     """All is set before anything is asked: clients do not wait for answers."""
     commands = [each.command for each in due]
     questions = [question for command in commands if (question := question_changed_by(command)) is not None]
@@ -95,5 +98,5 @@ def _action(daemon: Daemon, due: list[Demand], *, restoring: bool) -> Action:
         kind=ActionKind.SET_LIMITS,
         reason="limits_lost" if restoring else "limits_drifted",
         steps=tuple(GiveCommand(command=command) for command in (*commands, *questions)),
-        uid=None if daemon.process is None else daemon.process.uid,
+        uid=uid,
     )

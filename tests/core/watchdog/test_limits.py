@@ -20,11 +20,13 @@ from tests.builders import (
     active,
     clients,
     control_log,
+    daemon_process,
     exited,
     no_daemon,
     refusal,
     reply,
     server_log,
+    servers,
     silence,
 )
 from tests.core.watchdog.enforced import (
@@ -115,6 +117,13 @@ class TestNewDaemon:
             "get_default_client_priority",
         ]
         assert (action.daemon, action.reason, action.uid) == (DAEMON, "limits_lost", 0)
+
+    def test_while_its_process_is_not_known_it_is_taken_for_the_same_users(self) -> None:
+        """It obeys nobody else, but root; and it answers before anything else is known of it."""
+        enforced = self.back(ALL)
+        enforced.watch = replace(enforced.watch, process=replace(daemon_process(), uid=1000))
+        enforced.see(servers(at=AT + 11))
+        assert [action.uid for action in enforced.actions] == [1000]
 
     def test_nothing_is_said_to_one_that_does_not_answer_yet(self) -> None:
         """Gone, starting, held by a session, or silent."""

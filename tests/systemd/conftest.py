@@ -1,0 +1,53 @@
+"""One machine for all of these tests, with daemon and exporter installed and at work."""
+
+import os
+import socket
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.tools import needed, not_here
+
+from .machine import NAMESPACES, Machine
+from .node import Node
+
+PROGRAMS = ("unshare", "nsenter", "setpriv", "systemctl", "dbus-daemon", "logrotate")
+SYSTEMD = Path("/lib/systemd/systemd")
+POLKIT = Path("/usr/lib/polkit-1/polkitd")
+
+
+@pytest.fixture(scope="session")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
+    """A node as the guide makes it."""
+    for program in PROGRAMS:
+        needed(program)
+    for program in (SYSTEMD, POLKIT):
+        if not program.exists():
+            not_here(f"{program} is not installed")
+    if os.geteuid() != 0 or subprocess.run(["unshare", *NAMESPACES, "--fork", "true"], check=False).returncode:
+        not_here("only root can boot a systemd, and only where namespaces can be made")
+    directory = tmp_path_factory.mktemp("systemd")
+    (directory / "root").mkdir()
+    machine = Machine(directory / "root")
+    try:
+        installed = Node(machine, _free_port(), directory)
+        installed.follow_guide("The daemon")
+        installed.follow_guide("The exporter")
+        yield installed
+    finally:
+        machine.close()
+
+
+@pytest.fixture
+def at_work(node: Node) -> None:
+    """Both are, as the test begins."""
+    node.settles()
+
+
+def _free_port() -> int:
+    """One that nobody has now; the machine has this one's network."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])

@@ -1,0 +1,118 @@
+"""A machine of its own, in namespaces of this one: its systemd is the real one, and everything else is thrown away.
+
+Its files are an overlay in memory (`boot.sh`), its processes end with its PID 1, and its network is this machine's.
+"""
+
+import contextlib
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import psutil
+
+from tests.eventually import eventually
+
+ROOT = Path(__file__).parents[2]
+BOOT = Path(__file__).with_name("boot.sh")
+NAMESPACES = ("--pid", "--mount", "--cgroup", "--uts", "--ipc")
+CGROUPS = Path("/sys/fs/cgroup")
+PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+class Machine:
+    """A booted systemd, with the exporter's program and the stand-in daemon installed, and no unit of ours."""
+
+    def __init__(self, directory: Path) -> None:
+        """`directory` is an empty one, which stays so outside of the machine."""
+        self._directory = directory
+        self._cgroups = set(_cgroups())
+        packages = [each for each in map(Path, sys.path) if _is_package_directory(each)]
+        with (directory.parent / "boot.log").open("wb") as log:
+            self._unshare = subprocess.Popen(
+                [
+                    "setpriv",
+                    "--pdeathsig=KILL",
+                    "unshare",
+                    "--fork",
+                    "--kill-child",
+                    *NAMESPACES,
+                    "sh",
+                    BOOT,
+                    directory,
+                    sys.base_prefix,
+                    ROOT,
+                    *packages,
+                ],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
+        self._init = eventually(self._child_of_unshare)
+        eventually(self._assert_booted)
+
+    def run(self, *words: str, user: str | None = None) -> "subprocess.CompletedProcess[str]":
+        """Run a command in there, as root or as a user."""
+        return subprocess.run(self._inside(words, user), capture_output=True, text=True, timeout=60, check=False)
+
+    def start(self, *words: str) -> "subprocess.Popen[bytes]":
+        """Start a command in there."""
+        return subprocess.Popen(self._inside(words, None))
+
+    def _inside(self, words: Sequence[str], user: str | None) -> list[str]:
+        as_user = () if user is None else ("setpriv", f"--reuid={user}", f"--regid={user}", "--init-groups")
+        return ["nsenter", f"--target={self._init}", "--all", "env", "-i", f"PATH={PATH}", *as_user, *words]
+
+    @property
+    def root(self) -> Path:
+        """Its files, from here."""
+        return Path(f"/proc/{self._init}/root")
+
+    def do(self, *words: str) -> str:
+        """Run a command that must succeed; what it said."""
+        done = self.run(*words)
+        assert done.returncode == 0, f"{words}: {done.stdout}{done.stderr}"
+        return done.stdout
+
+    def write(self, path: str, text: str) -> None:
+        """Make a file in there."""
+        file = self.root / path.lstrip("/")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+
+    def show(self, unit: str, name: str) -> str:
+        """A property of a unit, as systemd has it."""
+        return self.do("systemctl", "show", "--value", f"--property={name}", unit).strip()
+
+    def signal(self, unit: str, name: str) -> None:
+        """Send a signal to a unit's main process."""
+        self.do("systemctl", "kill", f"--signal={name}", "--kill-who=main", unit)
+
+    def close(self) -> None:
+        """End it, with everything in it."""
+        os.kill(self._init, 9)
+        self._unshare.wait()
+        for each in sorted(set(_cgroups()) - self._cgroups, reverse=True):
+            # Another machine may be at work beside it.
+            with contextlib.suppress(OSError):
+                each.rmdir()
+
+    def _child_of_unshare(self) -> int:
+        assert self._unshare.poll() is None, "unshare could not"
+        (child,) = psutil.Process(self._unshare.pid).children() or (None,)
+        assert child is not None
+        return int(child.pid)
+
+    def _assert_booted(self) -> None:
+        assert self._unshare.poll() is None, (self._directory.parent / "boot.log").read_text()
+        assert self.run("systemctl", "is-system-running").stdout.strip() in ("running", "degraded")
+
+
+def _is_package_directory(path: Path) -> bool:
+    """Whether Python finds packages there that it has not brought with it."""
+    return path.is_dir() and path != ROOT and not path.is_relative_to(sys.base_prefix)
+
+
+def _cgroups() -> Iterator[Path]:
+    return (path for path in CGROUPS.rglob("*") if path.is_dir())

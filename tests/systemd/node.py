@@ -1,0 +1,105 @@
+"""A node on which all of it is installed as the guide says, seen from outside."""
+
+import re
+import shutil
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+from tests.eventually import eventually
+from tests.standin.mps import MpsStandIn
+from tests.test_end_to_end import Exporter
+
+from .machine import ROOT, Machine
+
+GUIDE = ROOT / "docs" / "systemd.md"
+DAEMON = "nvidia-cuda-mps.service"
+EXPORTER = "cuda-mps-exporter.service"
+USER = "cuda-mps-exporter"
+RULES = "50-cuda-mps-exporter.rules"
+NAME = "/tmp/nvidia-mps"
+CLIENT = 5_000_000
+"""A PID that nobody has."""
+CONFIGURATION = "/etc/cuda-mps-exporter/config.toml"
+SETTINGS = '[web]\nlisten_address = ["127.0.0.1:{port}"]\n[rhythm]\nliveness_seconds = 1\n[log]\nformat = "json"\n'
+
+
+class Node(Exporter):
+    """A machine with a daemon and an exporter, each by its unit."""
+
+    def __init__(self, machine: Machine, port: int, directory: Path) -> None:
+        """`directory` is for what the stand-in needs on this side."""
+        self.machine = machine
+        self.settings = SETTINGS.format(port=port)
+        self._address = f"http://127.0.0.1:{port}/metrics"
+        self.mps = MpsStandIn(directory)
+        self.mps.pipe_directory = machine.root / "tmp" / "nvidia-mps"
+        self.mps.log_directory = machine.root / "var" / "log" / "nvidia-mps"
+        shutil.copytree(ROOT / "systemd", machine.root / "root" / "systemd")
+        machine.write(CONFIGURATION, self.settings)
+
+    def follow_guide(self, section: str) -> None:
+        """Do as the guide says, except for what makes the Python environment, which is there."""
+        text = GUIDE.read_text().partition(f"\n## {section}\n")[2].partition("\n## ")[0]
+        lines = [line for line in re.findall(r"^    (.+)$", text, re.MULTILINE) if "/pip install" not in line]
+        assert lines
+        self.machine.do("sh", "-euc", "\n".join(("cd /root", *lines)))
+
+    def address(self) -> str:
+        """Where its metrics are."""
+        return self._address
+
+    def scrape(self) -> str:
+        """The metrics as text."""
+        try:
+            with urllib.request.urlopen(self._address, timeout=5) as response:
+                return str(response.read().decode())
+        except (urllib.error.URLError, ConnectionError, TimeoutError) as error:
+            raise AssertionError(f"no metrics yet: {error}") from error
+
+    def pid(self, unit: str) -> int:
+        """The PID of a unit's main process, as it is in the machine; 0 where there is none."""
+        return int(self.machine.show(unit, "MainPID"))
+
+    def settles(self) -> None:
+        """Wait until daemon and exporter run, and the one knows that the other does."""
+        for unit in (DAEMON, EXPORTER):
+            self.machine.run("systemctl", "reset-failed", unit)
+            self.machine.do("systemctl", "start", unit)
+        eventually(lambda: self.answers(0))
+        self.shows(1, "cuda_mps_daemon_up", daemon=NAME)
+
+    def answers(self, before: int) -> None:
+        """The daemon is another process than it was, and answers."""
+        assert self.pid(DAEMON) not in (0, before)
+        assert self.machine.run("sh", "-c", "echo get_server_list | timeout 1 nvidia-cuda-mps-control").returncode == 0
+
+    def is_another(self, unit: str, before: int) -> None:
+        """The unit's process is another than it was."""
+        assert self.pid(unit) not in (0, before)
+
+    def has_failed(self, unit: str) -> None:
+        """Systemd has given the unit up."""
+        assert self.machine.show(unit, "ActiveState") == "failed"
+
+    def logged(self, text: str) -> None:
+        """The daemon has said this."""
+        assert text in (self.mps.log_directory / "stdout.log").read_text()
+
+    def starts(self) -> int:
+        """How often the daemon has started, by its log."""
+        return (self.mps.log_directory / "stdout.log").read_text().count("Starting control daemon")
+
+    def server(self) -> int:
+        """The PID of the daemon's server."""
+        found = self.samples("cuda_mps_server_clients", daemon=NAME)
+        assert found
+        return int(found[0][0]["server"])
+
+    def page(self, path: str) -> Any:
+        """What another page has to say."""
+        try:
+            return super().page(path)
+        except (urllib.error.URLError, ConnectionError, TimeoutError) as error:
+            raise AssertionError(f"no page yet: {error}") from error

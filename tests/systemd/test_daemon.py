@@ -1,0 +1,137 @@
+"""The daemon's unit under a real systemd: what is killed comes back, what is stopped stays away."""
+
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.eventually import eventually
+
+from .node import CLIENT, DAEMON, EXPORTER, NAME, Node
+
+pytestmark = pytest.mark.usefixtures("at_work")
+
+
+def test_what_is_enabled_is_expected_and_its_stdout_is_followed(node: Node) -> None:
+    node.mps.connect_and_wait(CLIENT)
+
+    node.shows(1, "cuda_mps_server_clients", daemon=NAME)
+    assert node.value("cuda_mps_daemon_info", daemon=NAME, expected="true", unit=DAEMON) == 1
+    assert [labels["file"] for labels, _ in node.samples("cuda_mps_exporter_log_followed")] == ["stdout.log"]
+    node.mps.disconnect(CLIENT)
+    node.shows(0, "cuda_mps_server_clients", daemon=NAME)
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
+def test_one_that_is_killed_is_back_at_once(node: Node, how: signal.Signals) -> None:
+    before, losses = node.pid(DAEMON), node.value("cuda_mps_daemon_losses_total", daemon=NAME) or 0
+    began = time.monotonic()
+
+    node.machine.signal(DAEMON, how.name)
+    eventually(lambda: node.answers(before))
+
+    assert time.monotonic() - began < 3
+    node.shows(losses + 1, "cuda_mps_daemon_losses_total", daemon=NAME)
+    node.shows(1, "cuda_mps_daemon_up", daemon=NAME)
+
+
+def test_a_server_that_outlived_the_daemon_is_ended_with_it(node: Node) -> None:
+    """One that was stopped does (measured, R580)."""
+    node.mps.connect_and_wait(CLIENT)
+    server = eventually(node.server)
+    node.machine.do("kill", "-STOP", str(server))
+    before = node.pid(DAEMON)
+
+    node.machine.signal(DAEMON, "SIGKILL")
+    eventually(lambda: node.answers(before))
+
+    assert node.machine.run("kill", "-0", str(server)).returncode != 0
+
+
+def test_one_that_is_stopped_by_hand_drains_and_stays_away(node: Node) -> None:
+    losses = node.value("cuda_mps_daemon_losses_total", daemon=NAME)
+    node.mps.connect_and_wait(CLIENT)
+    node.shows(1, "cuda_mps_daemon_clients", daemon=NAME)
+
+    stopping = node.machine.start("systemctl", "stop", DAEMON)
+    eventually(lambda: node.logged("quit command issued with timeout of 20"))
+    assert stopping.poll() is None, "it waits for its clients"
+    node.mps.disconnect(CLIENT)
+
+    assert stopping.wait(20) == 0
+    node.shows(1, "cuda_mps_daemon_state", daemon=NAME, state="stopped")
+    assert (node.machine.show(DAEMON, "Result"), node.pid(DAEMON)) == ("success", 0)
+    assert node.value("cuda_mps_daemon_losses_total", daemon=NAME) == losses
+
+
+def test_one_that_hangs_can_be_restarted(node: Node) -> None:
+    before = node.pid(DAEMON)
+    began = time.monotonic()
+
+    node.machine.signal(DAEMON, "SIGSTOP")
+    node.machine.do("systemctl", "restart", DAEMON)
+    eventually(lambda: node.answers(before))
+
+    assert time.monotonic() - began < 15
+
+
+@pytest.fixture
+def defaults(node: Node) -> Iterator[Path]:
+    """The file of the daemon's variables, for one test."""
+    file = node.machine.root / "etc" / "default" / "nvidia-cuda-mps"
+    yield file
+    file.unlink()
+
+
+def test_one_that_dies_again_and_again_is_given_up(node: Node, defaults: Path) -> None:
+    defaults.write_text("CUDA_MPS_LOG_DIRECTORY=/nowhere\n")
+
+    node.machine.signal(DAEMON, "SIGKILL")
+
+    eventually(lambda: node.has_failed(DAEMON))
+
+    assert int(node.machine.show(DAEMON, "NRestarts")) >= 5
+    node.shows(0, "cuda_mps_daemon_up", daemon=NAME)
+
+
+def test_its_limits_come_from_its_file(node: Node, defaults: Path) -> None:
+    defaults.write_text("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=40\n")
+    node.machine.do("systemctl", "restart", DAEMON)
+    eventually(lambda: node.answers(0))
+
+    answer = node.machine.do("sh", "-c", "echo get_default_active_thread_percentage | nvidia-cuda-mps-control")
+    assert answer.strip() == "40.0"
+
+
+def test_its_log_is_cut_while_clients_come_and_go(node: Node) -> None:
+    log = node.mps.log_directory / "stdout.log"
+    connected = node.value("cuda_mps_clients_connected_total", daemon=NAME) or 0
+    lost = node.value("cuda_mps_exporter_log_lines_lost_total", daemon=NAME)
+    for pid in range(CLIENT, CLIENT + 3):
+        node.mps.connect_and_wait(pid)
+        node.shows(1, "cuda_mps_daemon_clients", daemon=NAME)
+        if pid == CLIENT + 1:
+            node.machine.do("logrotate", "--force", "/etc/logrotate.d/nvidia-cuda-mps")
+        node.mps.disconnect(pid)
+        node.shows(0, "cuda_mps_daemon_clients", daemon=NAME)
+
+    assert node.value("cuda_mps_clients_connected_total", daemon=NAME) == connected + 3
+    assert node.value("cuda_mps_exporter_log_lines_lost_total", daemon=NAME) == lost
+    assert (log.parent / "stdout.log.1").stat().st_size > 0
+    assert b"\0" not in log.read_bytes(), "it is appended to"
+
+
+def test_a_gpu_can_have_one_of_its_own(node: Node) -> None:
+    unit = "nvidia-cuda-mps@GPU-1efa3f60-b0ba-115c-7d58-bd5711d3de4b.service"
+    directory = "/run/nvidia-mps/GPU-1efa3f60-b0ba-115c-7d58-bd5711d3de4b"
+    node.machine.do("systemctl", "enable", "--now", unit)
+    node.machine.do("systemctl", "reload", EXPORTER)
+
+    node.shows(1, "cuda_mps_daemon_info", daemon=directory, unit=unit, expected="true")
+    node.shows(1, "cuda_mps_daemon_up", daemon=directory)
+    node.shows(1, "cuda_mps_exporter_log_followed", daemon=directory, file="stdout.log")
+    node.machine.do("systemctl", "disable", "--now", unit)
+    node.machine.do("systemctl", "reload", EXPORTER)
+    node.shows(1, "cuda_mps_daemon_state", daemon=directory, state="stopped")

@@ -1,0 +1,103 @@
+"""The exporter's unit under a real systemd: it comes back, knows what it knew, and goes when it is told."""
+
+import re
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.eventually import eventually
+
+from .node import CLIENT, CONFIGURATION, EXPORTER, NAME, Node
+
+pytestmark = pytest.mark.usefixtures("at_work")
+
+
+def test_systemd_shows_how_it_is(node: Node) -> None:
+    assert re.search(r"watchdog observes; 1 of \d daemons up", node.machine.show(EXPORTER, "StatusText"))
+
+
+def test_killed_with_a_fault_open_it_is_back_and_knows_of_it(node: Node) -> None:
+    node.mps.connect_and_wait(CLIENT)
+    node.shows(1, "cuda_mps_daemon_clients", daemon=NAME)
+    node.mps.fault(CLIENT)
+    (incident,) = eventually(lambda: _open_incidents(node))
+    before, began = node.pid(EXPORTER), time.monotonic()
+
+    node.machine.signal(EXPORTER, "SIGKILL")
+    eventually(lambda: node.is_another(EXPORTER, before))
+    again = eventually(lambda: _open_incidents(node))
+
+    assert time.monotonic() - began < 15
+    assert [each["id"] for each in again] == [incident["id"]]
+    node.mps.disconnect(CLIENT)
+    eventually(lambda: _assert_over(node))
+
+
+def _open_incidents(node: Node) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = node.page("/api/v1/incidents?open=true")["data"]
+    assert found
+    return found
+
+
+def _assert_over(node: Node) -> None:
+    assert node.page("/api/v1/incidents?open=true")["data"] == []
+
+
+@pytest.fixture
+def impatient(node: Node) -> Iterator[None]:
+    """Systemd bites after 3 s, not after 30, and waits for 1 s, not for 5."""
+    file = f"/etc/systemd/system/{EXPORTER}.d/impatient.conf"
+    node.machine.write(file, "[Service]\nWatchdogSec=3s\nRestartSec=1s\n")
+    node.machine.do("systemctl", "daemon-reload")
+    node.machine.do("systemctl", "restart", EXPORTER)
+    yield
+    (node.machine.root / file.lstrip("/")).unlink()
+    node.machine.do("systemctl", "daemon-reload")
+
+
+@pytest.mark.usefixtures("impatient")
+def test_one_that_hangs_is_ended_says_what_it_was_at_and_is_back(node: Node) -> None:
+    before = node.pid(EXPORTER)
+    began = time.monotonic()
+
+    node.machine.signal(EXPORTER, "SIGSTOP")
+    eventually(lambda: node.is_another(EXPORTER, before))
+
+    assert time.monotonic() - began < 3 + 10
+    said = node.machine.do("journalctl", "--no-pager", f"--unit={EXPORTER}", f"_PID={before}", "--output=cat")
+    assert "Fatal Python error: Aborted" in said
+    assert "in run" in said
+    node.shows(1, "cuda_mps_daemon_up", daemon=NAME)
+
+
+def test_it_reads_its_configuration_anew(node: Node) -> None:
+    before = node.pid(EXPORTER)
+    name = "cuda_mps_exporter_config_last_reload_successful"
+    node.machine.write(CONFIGURATION, f"{node.settings}[clients]\nmni_age_seconds = 3\n")
+    node.machine.do("systemctl", "reload", EXPORTER)
+    node.shows(0, name)
+
+    node.machine.write(CONFIGURATION, node.settings)
+    node.machine.do("systemctl", "reload", EXPORTER)
+    node.shows(1, name)
+
+    assert (node.pid(EXPORTER), node.machine.show(EXPORTER, "ActiveState")) == (before, "active")
+
+
+def test_it_stops_within_two_seconds_and_loses_nothing(node: Node) -> None:
+    node.mps.connect_and_wait(CLIENT)
+    node.shows(1, "cuda_mps_daemon_clients", daemon=NAME)
+    node.mps.disconnect(CLIENT)
+    node.shows(0, "cuda_mps_daemon_clients", daemon=NAME)
+    before = [each["event"] for each in node.page("/api/v1/events")["data"]]
+    began = time.monotonic()
+
+    node.machine.do("systemctl", "stop", EXPORTER)
+
+    assert time.monotonic() - began < 2
+    assert node.machine.show(EXPORTER, "Result") == "success"
+    node.settles()
+    after = [each["event"] for each in node.page("/api/v1/events")["data"]]
+    assert after[-len(before) :] == before

@@ -1,0 +1,112 @@
+"""The watchdog under a real systemd, with the rights that its drop-in gives and the rule that polkit has: it acts."""
+
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from tests.eventually import eventually
+
+from .node import CONFIGURATION, DAEMON, EXPORTER, NAME, Node
+
+LIMITS = f'''
+[[daemons]]
+pipe_directory = "{NAME}"
+log_directory = "/var/log/nvidia-mps"
+unit = "{DAEMON}"
+pinned_memory_limits = ["0=2G"]
+'''
+RULES = "[watchdog]\nhung_after_seconds = 5\nrestarts = 20\nlongest_backoff_seconds = 0.1\nbackoff_seconds = 0.1\n"
+DROP_IN = f"/etc/systemd/system/{DAEMON}.d/alone.conf"
+
+pytestmark = pytest.mark.usefixtures("at_work")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _acting(node: Node) -> None:
+    """It may act, and has all other rights that it can be given, too."""
+    node.machine.write(CONFIGURATION, node.settings + RULES + LIMITS)
+    node.machine.do(
+        "sh", "-c", f"install -Dm 644 -t /etc/systemd/system/{EXPORTER}.d /root/systemd/{EXPORTER}.d/*.conf"
+    )
+    node.follow_guide("To let it act")
+
+
+def _restarts(node: Node, result: str) -> float:
+    return node.value("cuda_mps_watchdog_restarts_total", daemon=NAME, result=result) or 0
+
+
+def test_it_says_that_it_acts_and_sees_all(node: Node) -> None:
+    node.shows(1, "cuda_mps_watchdog_mode", daemon=NAME, mode="act")
+    node.shows(1, "cuda_mps_exporter_source_up", source="kernel")
+
+
+def test_what_systemd_restarts_is_counted_and_left_to_it(node: Node) -> None:
+    before, counted, done = node.pid(DAEMON), _restarts(node, "by_systemd"), _restarts(node, "succeeded")
+
+    node.machine.signal(DAEMON, "SIGKILL")
+    eventually(lambda: node.answers(before))
+
+    node.shows(counted + 1, "cuda_mps_watchdog_restarts_total", daemon=NAME, result="by_systemd")
+    assert _restarts(node, "succeeded") == done
+
+
+def test_it_sets_limits_as_the_daemons_user(node: Node) -> None:
+    """Nobody else is obeyed, but root, who the exporter is not."""
+    eventually(lambda: _assert_limited(node))
+
+    before = node.pid(DAEMON)
+    node.machine.do("systemctl", "restart", DAEMON)
+    eventually(lambda: node.answers(before))
+
+    eventually(lambda: _assert_limited(node))
+
+
+def _assert_limited(node: Node) -> None:
+    asked = node.machine.run("sh", "-c", "echo get_default_device_pinned_mem_limit 0 | nvidia-cuda-mps-control")
+    assert asked.stdout.strip() == "2G"
+
+
+def test_one_that_hangs_is_restarted_once(node: Node) -> None:
+    before, done, started = node.pid(DAEMON), _restarts(node, "succeeded"), node.starts()
+
+    node.machine.signal(DAEMON, "SIGSTOP")
+    node.shows(done + 1, "cuda_mps_watchdog_restarts_total", daemon=NAME, result="succeeded")
+
+    node.answers(before)
+    assert node.starts() == started + 1, "systemd, by itself, was not there first"
+
+
+@pytest.fixture
+def alone(node: Node) -> Iterator[None]:
+    """Systemd does not restart the daemon by itself."""
+    node.machine.write(DROP_IN, "[Service]\nRestart=no\nRestartForceExitStatus=\n")
+    node.machine.do("systemctl", "daemon-reload")
+    yield
+    (node.machine.root / DROP_IN.lstrip("/")).unlink()
+    node.machine.do("systemctl", "daemon-reload")
+
+
+@pytest.mark.usefixtures("alone")
+def test_what_systemd_leaves_dead_it_restarts(node: Node) -> None:
+    before, done = node.pid(DAEMON), _restarts(node, "succeeded")
+    began = time.monotonic()
+
+    node.machine.signal(DAEMON, "SIGKILL")
+    eventually(lambda: node.answers(before))
+
+    assert time.monotonic() - began < 3
+    node.shows(done + 1, "cuda_mps_watchdog_restarts_total", daemon=NAME, result="succeeded")
+
+
+def test_what_was_stopped_by_hand_stays_so(node: Node) -> None:
+    done = sum(value for _, value in node.samples("cuda_mps_watchdog_restarts_total", daemon=NAME))
+
+    node.machine.do("systemctl", "stop", DAEMON)
+    node.shows(1, "cuda_mps_daemon_state", daemon=NAME, state="stopped")
+    node.machine.do("systemctl", "restart", EXPORTER)
+    node.shows(1, "cuda_mps_daemon_state", daemon=NAME, state="stopped")
+
+    time.sleep(3)
+    assert node.pid(DAEMON) == 0
+    assert sum(value for _, value in node.samples("cuda_mps_watchdog_restarts_total", daemon=NAME)) == done
