@@ -9,8 +9,10 @@ from enum import StrEnum
 from pathlib import Path
 
 LOOK_SECONDS = 0.01
-YOUNG_SECONDS = 1.0
-"""A process takes its name by an exec, some time after its start: until this age it is looked at again."""
+YOUNG_SECONDS = 5.0
+"""A process takes its names some time after its start: until this age it is looked at again."""
+
+COMM = "nvidia-cuda-mps\n"
 
 DYING_SECONDS = 0.2
 """A process that was killed has gone within this time."""
@@ -158,8 +160,10 @@ def _stat(pid: int) -> _Stat | None:
 
 
 def _role(pid: int, variable: bytes) -> Role | None:
-    """By the name that it gave itself, as the real ones have; whoever only asks the daemon has another."""
+    """By the names that it gave itself, as the real ones have; whoever only asks the daemon has others."""
     try:
+        if Path(f"/proc/{pid}/comm").read_text() != COMM:
+            return None
         name = Path(f"/proc/{pid}/cmdline").read_bytes().partition(b"\0")[0].decode(errors="replace")
         if name not in tuple(Role) or variable not in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
             return None
