@@ -53,12 +53,17 @@ class LimitsWatch:
     def close(self) -> None:
         """Ask no more."""
         self._stop.set()
-        self._thread.join()
+        if self._thread.is_alive():
+            self._thread.join()
 
     @property
     def answers(self) -> bool:
         """Whether the daemon answers."""
         return self.answered_at is not None
+
+    def begin_anew(self) -> None:
+        """An operator has just set a limit: what was to be mended before is another matter."""
+        self._lapse = None
 
     def _run(self) -> None:
         last = time.monotonic()

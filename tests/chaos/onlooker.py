@@ -54,7 +54,7 @@ class Onlooker:
     def __init__(self, pipe_directory: Path) -> None:
         self._variable = f"CUDA_MPS_PIPE_DIRECTORY={pipe_directory}".encode()
         self._lives: dict[int, Life] = {}
-        self._strangers: dict[int, float] = {}
+        self._strangers: dict[int, _Stranger] = {}
         self._ended: list[Life] = []
         self._twins: list[tuple[float, tuple[int, ...]]] = []
         self._lock = threading.Lock()
@@ -72,7 +72,8 @@ class Onlooker:
     def close(self) -> None:
         """Look no more."""
         self._stop.set()
-        self._thread.join()
+        if self._thread.is_alive():
+            self._thread.join()
 
     def living(self, role: Role) -> list[Life]:
         """Those that live now, the eldest first."""
@@ -106,7 +107,7 @@ class Onlooker:
         with self._lock:
             for pid in pids - self._lives.keys():
                 self._meet(pid, now)
-            self._strangers = {pid: since for pid, since in self._strangers.items() if pid in pids}
+            self._strangers = {pid: each for pid, each in self._strangers.items() if pid in pids}
             for life in list(self._lives.values()):
                 self._follow(life, now)
             daemons = tuple(life.pid for life in self._lives.values() if life.role is Role.DAEMON)
@@ -114,26 +115,36 @@ class Onlooker:
                 self._twins.append((now, daemons))
 
     def _meet(self, pid: int, now: float) -> None:
-        if now - self._strangers.setdefault(pid, now) > YOUNG_SECONDS:
+        stranger = self._strangers.get(pid)
+        if stranger is None:
+            stat = _stat(pid)
+            stranger = self._strangers[pid] = _Stranger(now, 0 if stat is None else stat.parent)
+        role = _role(pid, self._variable) if now - stranger.since < YOUNG_SECONDS else None
+        # A daemon's child is a server that has not yet its own name.
+        if role is None or (role is Role.DAEMON and stranger.parent in self._lives):
             return
         stat = _stat(pid)
-        role = _role(pid, self._variable)
-        # A daemon's child is a server that has not yet its own name.
-        nameless = role is Role.DAEMON and stat is not None and stat.parent in self._lives
-        if role is not None and stat is not None and not nameless:
-            self._lives[pid] = Life(pid=pid, ticks=stat.ticks, role=role, parent=stat.parent, began=now)
+        if stat is not None:
+            self._lives[pid] = Life(pid=pid, ticks=stat.ticks, role=role, parent=stranger.parent, began=now)
 
     def _follow(self, life: Life, now: float) -> None:
         stat = _stat(life.pid)
         if stat is not None and stat.ticks == life.ticks and stat.state not in "ZX":
             _note_stop(life, stat.state in "Tt", now)
-            life.parent = stat.parent if life.role is Role.DAEMON else life.parent
             return
         life.ended = now
         life.stopped_for = 0.0 if life.stopped_since is None else life.stopped_until - life.stopped_since
         life.status = _collected(life.pid) if stat is not None and stat.parent == os.getpid() else None
         del self._lives[life.pid]
         self._ended.append(life)
+
+
+@dataclass(frozen=True, slots=True)
+class _Stranger:
+    """A process that is nobody yet: when it was first seen, and its parent then."""
+
+    since: float
+    parent: int
 
 
 @dataclass(frozen=True, slots=True)

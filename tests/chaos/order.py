@@ -64,8 +64,10 @@ def _recent(stage: Stage) -> list[float]:
 
 
 def _may_open(stage: Stage) -> bool:
-    """Its budget is spent, or the last three restarts did not help."""
-    return len(_recent(stage)) >= min(stage.terms.restarts, MOST_FAILURES)
+    """Its budget was spent when it was last restarted, or the last three restarts did not help."""
+    starts = [at for at in stage.starts() if at > stage.deeds.last("resume")]
+    within = [at for at in starts if at > starts[-1] - stage.terms.window]
+    return len(within) >= min(stage.terms.restarts, MOST_FAILURES)
 
 
 MOST_FAILURES = 3

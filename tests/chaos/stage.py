@@ -72,6 +72,14 @@ class Stage:
     # -- its beginning and its end ---------------------------------------------------------------------------------
 
     def __enter__(self) -> Self:
+        try:
+            self._open()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def _open(self) -> None:
         self._write_files()
         self.onlooker.open()
         self.mps.start()
@@ -81,7 +89,6 @@ class Stage:
         for number in range(TENANTS):
             arguments = [str(self.mps.pipe_directory), str(self._book(number)), f"{self._seed} {number}"]
             self._tenants.append(subprocess.Popen([sys.executable, "-m", "tests.chaos.tenant", *arguments]))
-        return self
 
     def __exit__(self, *_: object) -> None:
         for process in (*self._tenants, *([] if self.exporter is None else [self.exporter.process])):
@@ -191,6 +198,7 @@ class Stage:
         deadline = time.monotonic() + READY_SECONDS
         while self.mps.ask(words).returncode and self.limits.answers and time.monotonic() < deadline:
             time.sleep(0.05)
+        self.limits.begin_anew()
 
     # -- its clients -----------------------------------------------------------------------------------------------
 
