@@ -15,7 +15,7 @@ from benchmarks.programs import Program, exporter
 from benchmarks.report import Figure, report
 from benchmarks.standin_node import StandInNode
 from exporter.pace import QUIET_SECONDS
-from exporter.sources.logs import FILES
+from exporter.sources.place import FILES
 
 MOST_SECONDS = 1.0
 """From a fault's being written to its being in the metrics; and from the flood's end to its last line."""

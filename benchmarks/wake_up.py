@@ -15,7 +15,8 @@ from exporter.assembly import LOG_PERIOD
 from exporter.clock import SystemClock
 from exporter.model.observation import LogLine
 from exporter.sources.eye import Eye, Inbox
-from exporter.sources.logs import FILES, DaemonLogs
+from exporter.sources.logs import DaemonLogs
+from exporter.sources.place import FILES
 
 MOST_SECONDS = 0.2
 

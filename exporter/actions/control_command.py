@@ -4,12 +4,12 @@ from exporter.actions.patience import Patience
 from exporter.clock import Clock
 from exporter.model.observation import ControlReply
 from exporter.parse.control_reply import Verdict, verdict
-from exporter.parse.denial import TERMINATE_CLIENT, Denial, denial
+from exporter.parse.denial import Denial, denial
 from exporter.parse.printable import printable
 from exporter.sources.control import ControlClient
 
 DEADLINE_SECONDS = 5.0
-_LONG_DEADLINES = {TERMINATE_CLIENT: 20.0, "shutdown_server": 10.0}
+_LONG_DEADLINES = {"shutdown_server": 10.0}
 """The daemon asks the server first, which may have to wait for its clients; meanwhile nobody else is answered."""
 _FORCED_SECONDS = 20.0
 
@@ -21,7 +21,6 @@ _WORDS = {
     Denial.NOT_ALLOWED: "the daemon obeys the user who started it, and root: the exporter needs CAP_SETUID and"
     " CAP_SETGID to ask as that user (the unit's drop-in act.conf)",
     Denial.NO_SUCH_SERVER: "the daemon has no such server any more",
-    Denial.NO_SUCH_PROCESS: "the server has no such client any more",
     Denial.UNKNOWN_COMMAND: "the daemon does not know this command: its version is not supported",
 }
 
@@ -55,10 +54,10 @@ def problem_of(reply: ControlReply) -> str | None:
         case Verdict.UNUSABLE:
             problem = f"it cannot be asked: {_said(reply)}"
         case Verdict.ANSWERED:
-            denied = denial(reply.command, reply.stdout)
+            denied = denial(reply.stdout)
             if denied is None:
                 return None
-            problem = _WORDS.get(denied, f"the daemon says: {_said(reply)}")
+            problem = _WORDS[denied]
     return f"{printable(reply.command)}: {problem}"
 
 

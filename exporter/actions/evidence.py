@@ -44,6 +44,7 @@ class Evidence:
         self._clock = clock
         self._seconds = seconds
         self._room = threading.BoundedSemaphore(MOST_AT_ONCE)
+        self._thinning = threading.Lock()
         self._log = structlog.get_logger()
 
     def save(self, action: Action, node: Node, place: Place) -> str | None:
@@ -70,7 +71,8 @@ class Evidence:
         try:
             _write(path, testimony(action, node, place, proc=self._proc, kmsg=self._kmsg))
             saved.put(str(path))
-            _thin_out(self._directory)
+            with self._thinning:
+                _thin_out(self._directory)
         except Exception as error:  # noqa: BLE001 (whatever it is, what is to be done is done without evidence)
             self._complain(action, path, _said(error))
             saved.put(None)

@@ -93,7 +93,8 @@ class Steps:
                 self._started = True
                 return run_command(step, path=tools.path, patience=patience)
             case GiveCommand():
-                return self._give(step.command)
+                problem = self._give(step.command)
+                return problem if step.vital else None
 
     def _give(self, command: str) -> str | None:
         client = self._tools.client(self._place, deadline_of(command), self._asker())

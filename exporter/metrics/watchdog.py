@@ -14,7 +14,7 @@ from exporter.view import View
 Counts = Mapping[tuple[ActionKind, str, ActionResult], int]
 
 _OURS = (ActionResult.SUCCEEDED, ActionResult.FAILED, ActionResult.OBSERVED)
-_LADDER = (ActionKind.TERMINATE_CLIENTS, ActionKind.KILL_CLIENTS, ActionKind.SHUT_DOWN_SERVER)
+_LADDER = (ActionKind.KILL_CLIENTS, ActionKind.SHUT_DOWN_SERVER)
 
 _KNOWN: Counts = dict.fromkeys(
     (

@@ -14,10 +14,12 @@ class ActionKind(StrEnum):
     """Bring the control daemon back."""
     END_SERVER = "end_server"
     """SIGKILL for a server that hangs; the daemon starts another when a client comes (measured, R580)."""
-    TERMINATE_CLIENTS = "terminate_clients"
-    """`terminate_client` for those who hold up the end of a fault."""
     KILL_CLIENTS = "kill_clients"
-    """SIGKILL for those whom that did not end."""
+    """SIGKILL for those who hold up the end of a fault.
+
+    Nothing gentler does: after `terminate_client` for one of them, the daemon answers nobody until that client has
+    gone (R580, 4 of 4).
+    """
     SHUT_DOWN_SERVER = "shut_down_server"
     """`shutdown_server` for a server that stays in FAULT, with `-f` where that does not do."""
     SET_LIMITS = "set_limits"
@@ -68,10 +70,11 @@ class RunCommand:
 class GiveCommand:
     """Give the control daemon a command, as the user who started it: nobody else's are obeyed, but root's (R580).
 
-    The exit code says little: a reply that says no fails the step.
+    The exit code says little: a reply that says no fails the step, unless the action can do without (not `vital`).
     """
 
     command: str
+    vital: bool = True
 
 
 ActionStep = SaveEvidence | EndProcess | RestartUnit | RunCommand | GiveCommand

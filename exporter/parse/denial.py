@@ -4,8 +4,6 @@ from enum import Enum, auto
 
 from exporter.parse.control_reply import missing_server
 
-TERMINATE_CLIENT = "terminate_client"
-
 _NOT_ALLOWED = ("Insufficient privileges", "Not enough privilege")
 
 
@@ -15,21 +13,15 @@ class Denial(Enum):
     NOT_ALLOWED = auto()
     """Only the user who started the daemon is, and root."""
     NO_SUCH_SERVER = auto()
-    NO_SUCH_PROCESS = auto()
     UNKNOWN_COMMAND = auto()
-    FAILED = auto()
 
 
-def denial(command: str, stdout: str) -> Denial | None:
+def denial(stdout: str) -> Denial | None:
     """Why the daemon has not done what it was told to; None where it says nothing of the kind."""
     if any(words in stdout for words in _NOT_ALLOWED):
         return Denial.NOT_ALLOWED
     if missing_server(stdout) is not None:
         return Denial.NO_SUCH_SERVER
-    if stdout.startswith("Invalid process"):
-        return Denial.NO_SUCH_PROCESS
     if stdout.startswith("Unknown command"):
         return Denial.UNKNOWN_COMMAND
-    if command.split()[:1] == [TERMINATE_CLIENT] and stdout.strip() != "0":
-        return Denial.FAILED
     return None

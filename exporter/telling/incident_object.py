@@ -8,7 +8,7 @@ from exporter.model.xids import XidSighting
 from exporter.parse.printable import printable
 from exporter.parse.xid_catalogue import meaning
 from exporter.telling.moment import utc
-from exporter.telling.remedy import commands_to_end, commands_to_end_server
+from exporter.telling.remedy import command_to_end, command_to_end_server
 from exporter.telling.verdict import likelihood, verdict
 
 MOST_LISTED = 512
@@ -25,7 +25,7 @@ def incident_object(
     """
 
     def commands(pid: int) -> Sequence[str]:
-        return commands_to_end(incident.server, pid, pipe_directory) if watched else ()
+        return _list(command_to_end(pid) if watched else None)
 
     return {
         "id": printable(incident.id),
@@ -52,10 +52,14 @@ def incident_object(
         "blocking": [_blocking(incident, pid, now, commands(pid)) for pid in list(incident.blocking)[:MOST_LISTED]],
         "blocking_count": len(incident.blockers),
         "stuck": incident.stuck,
-        "end_server_with": list(
-            commands_to_end_server(incident.server, pipe_directory) if incident.stuck and watched else ()
+        "end_server_with": _list(
+            command_to_end_server(incident.server, pipe_directory) if incident.stuck and watched else None
         ),
     }
+
+
+def _list(command: str | None) -> list[str]:
+    return [] if command is None else [command]
 
 
 def _moment(name: str, at: float | None) -> Mapping[str, Any]:

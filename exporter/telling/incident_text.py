@@ -8,7 +8,7 @@ from exporter.model.xids import XidSighting
 from exporter.parse.printable import printable
 from exporter.parse.xid_catalogue import meaning
 from exporter.telling.moment import lasting, local, utc
-from exporter.telling.remedy import commands_to_end, commands_to_end_server
+from exporter.telling.remedy import command_to_end, command_to_end_server
 from exporter.telling.short import mebibytes, pid_text, short_gpu, short_name
 from exporter.telling.tenant_text import called
 from exporter.telling.verdict import verdict
@@ -133,7 +133,7 @@ def _refused(incident: Incident) -> Sequence[str]:
 
 
 def _held_up(incident: Incident, now: float, pipe_directory: str | None, *, watched: bool) -> Iterable[str]:
-    """Those who still do come first, each with the commands that end it."""
+    """Those who still do come first, each with the command that ends it."""
     standing, past = [], []
     for pid, stay in incident.blocking.items():
         who = called(incident.tenants.get(pid, Tenant(pid=pid, client="")))
@@ -142,15 +142,13 @@ def _held_up(incident: Incident, now: float, pipe_directory: str | None, *, watc
         else:
             standing.append((pid, f"{who}, for {_so_far(stay, incident, now)} now"))
     for pid, told in standing[:MOST_LISTED]:
-        commands = commands_to_end(incident.server, pid, pipe_directory) if watched else ()
-        yield f"{told}; end it with the first that helps:" if commands else told
-        yield from (f"  {command}" for command in commands)
+        command = command_to_end(pid) if watched else None
+        yield from (told,) if command is None else (f"{told}; this ends it:", f"  {command}")
     if incident.stuck:
-        commands = commands_to_end_server(incident.server, pipe_directory) if watched else ()
+        command = command_to_end_server(incident.server, pipe_directory) if watched else None
         yield "nobody: all of the affected have gone, and the server does not recover"
-        yield from (
-            ("this ends it, with whoever is on it still; the daemon starts another:", *commands) if commands else ()
-        )
+        if command is not None:
+            yield from ("this ends it, with whoever is on it still; the daemon starts another:", command)
     if len(standing) > MOST_LISTED:
         yield f"and {len(standing) - MOST_LISTED} more"
     yield from _first(past)

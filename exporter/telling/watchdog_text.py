@@ -40,7 +40,6 @@ _CONDITIONS = {
 _ACTIONS = {
     ActionKind.RESTART: "restarts it",
     ActionKind.END_SERVER: "ends a server that hangs",
-    ActionKind.TERMINATE_CLIENTS: "terminates the clients that hold up recovery",
     ActionKind.KILL_CLIENTS: "kills the clients that hold up recovery",
     ActionKind.SHUT_DOWN_SERVER: "shuts down the server that is in FAULT",
     ActionKind.SET_LIMITS: "sets its limits",

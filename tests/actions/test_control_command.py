@@ -52,22 +52,15 @@ def shared(everybodys: Path) -> Iterator[MpsStandIn]:
 
 def test_what_is_obeyed_is_no_problem(mps: MpsStandIn) -> None:
     mps.start()
-    mps.connect_and_wait(CLIENT)
 
     assert told(mps, "set_default_active_thread_percentage 40") is None
-    assert told(mps, f"terminate_client {mps.server_pid} {CLIENT}") is None
     assert mps.ask("get_default_active_thread_percentage").stdout == "40.0\n"
-    assert mps.outcome(CLIENT) == "gone"
 
 
-def test_a_command_about_somebody_who_has_gone_is_one(mps: MpsStandIn) -> None:
+def test_a_command_about_a_server_that_has_gone_is_one(mps: MpsStandIn) -> None:
     mps.start()
-    mps.connect_and_wait(CLIENT)
 
     assert told(mps, "shutdown_server 1 -f") == "shutdown_server 1 -f: the daemon has no such server any more"
-    assert told(mps, f"terminate_client {mps.server_pid} 1") == (
-        f"terminate_client {mps.server_pid} 1: the server has no such client any more"
-    )
 
 
 def test_another_user_is_not_obeyed_and_is_told_who_would_be(shared: MpsStandIn) -> None:
@@ -130,7 +123,6 @@ def test_what_waits_for_an_answer_can_be_broken_off(mps: MpsStandIn) -> None:
             reply("get_server_list", exit_code=127, stderr="x: not found"),
             "get_server_list: it cannot be asked: x: not found",
         ),
-        (reply("terminate_client 7 8", "no\x1b[31m\n"), "terminate_client 7 8: the daemon says: no\ufffd[31m"),
     ],
 )
 def test_whatever_kept_it_from_being_obeyed_is_told(heard: ControlReply, problem: str) -> None:
@@ -139,7 +131,7 @@ def test_whatever_kept_it_from_being_obeyed_is_told(heard: ControlReply, problem
 
 @pytest.mark.parametrize(
     ("command", "seconds"),
-    [("set_default_client_priority 1", 5), ("terminate_client 7 8", 20), ("shutdown_server 7", 10), ("", 5)],
+    [("set_default_client_priority 1", 5), ("shutdown_server 7", 10), ("shutdown_server 7 -f", 20), ("", 5)],
 )
 def test_what_asks_a_server_may_take_longer(command: str, seconds: float) -> None:
     assert deadline_of(command) == seconds

@@ -10,6 +10,8 @@ PERCENTAGE = 40.0
 PINNED_MEMORY = "2G"
 TOO_MUCH_MIB = 3000
 _NEWCOMER_EVERY_SECONDS = 0.1
+# However slow they are, they must not take the places of each other.
+_MOST_NEWCOMERS = 4
 # As a server of R580 says it, at its start or when it is told.
 _THREADS = f"Active Threads Percentage set to {PERCENTAGE}"
 _MEMORY = f"Device pinned memory limit for device 0 set to {2 << 30:#x} bytes"
@@ -49,7 +51,8 @@ class Newcomers:
         """Whether one has run under MPS with its limits; until then, it is time for another every so often."""
         if any(map(self.is_limited, self._started)):
             return True
-        if time.monotonic() >= self._next:
+        under_way = [each for each in self._started if each.child.exit_code is None]
+        if time.monotonic() >= self._next and len(under_way) < _MOST_NEWCOMERS:
             self._next = time.monotonic() + _NEWCOMER_EVERY_SECONDS
             self._started.append(self._clients.start("newcomer", seconds=0, greed=TOO_MUCH_MIB))
         return False

@@ -66,8 +66,12 @@ class Exporter:
         return fetch(self.url)
 
     def end(self) -> None:
-        """As systemd would end it."""
+        """As systemd would end it. Its whole log is kept, where GPU_CAPTURES says."""
         self.child.end()
+        captures = os.environ.get("GPU_CAPTURES")
+        if captures:
+            name = f"exporter-{self.child.output.parent.name}-{self.pid}.log"
+            Path(captures, name).write_text(self.child.text())
 
     def evidence(self) -> str:
         """Its log, and what it says of its own eyes, for the report of a failed test."""

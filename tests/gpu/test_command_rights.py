@@ -38,10 +38,9 @@ CHANGING = (
     "set_device_pinned_mem_limit {server} 0 8G",
     "start_server -uid {uid}",
     f"terminate_client {{server}} {NOBODYS_PID}",
-    f"shutdown_server {NOBODYS_PID}",
 )
 # Only tried by those who must be refused.
-QUITTING = "quit"
+ENDING = ("shutdown_server {server}", "quit")
 TRIES = 4
 REFUSALS = ("Insufficient privileges", "Not enough privilege", "Cannot send command", "Cannot find")
 
@@ -87,15 +86,18 @@ def _assert_obeyed(daemon: ControlDaemon, uid: int, askers: Sequence[Asker], tit
     eventually(lambda: _has_server(daemon))
     commands = [text.format(server=daemon.server(), uid=uid) for text in (*READING, *READING_LIMITS, *CHANGING)]
     said = {(command, asker.name): _give(daemon, command, asker) for asker in askers for command in commands}
-    said |= {(QUITTING, asker.name): _give(daemon, QUITTING, asker) for asker in askers if not asker.changes}
-    tables.keep(_table(title, [*commands, QUITTING], askers, said))
-    changing = {*commands[-len(CHANGING) :], QUITTING}
+    ending = [text.format(server=daemon.server()) for text in ENDING]
+    said |= {
+        (command, who.name): _give(daemon, command, who) for who in askers for command in ending if not who.changes
+    }
+    tables.keep(_table(title, [*commands, *ending], askers, said))
+    changing = {*commands[-len(CHANGING) :], *ending}
     wrong = {
         (command, asker.name): said[command, asker.name]
         for asker in askers
-        for command in (*commands, QUITTING)
+        for command in (*commands, *ending)
         if (command, asker.name) in said
-        and _is_obeyed(said[command, asker.name]) is not (asker.changes if command in changing else asker.reads)
+        and _is_obeyed(said[command, asker.name], asker) is not (asker.changes if command in changing else asker.reads)
     }
     assert wrong == {}
 
@@ -119,13 +121,14 @@ def _give(daemon: ControlDaemon, command: str, asker: Asker) -> str:
     return " ".join(f"{done.stdout} {done.stderr}".split())
 
 
-def _is_obeyed(said: str) -> bool:
-    return not any(refusal in said for refusal in REFUSALS)
+def _is_obeyed(said: str, asker: Asker) -> bool:
+    """A refusal may come back as nothing at all, with exit code 0 (measured); whoever may ask gets no such one."""
+    return not any(refusal in said for refusal in REFUSALS) and (asker.reads or said != "")
 
 
 def _table(title: str, commands: Sequence[str], askers: Sequence[Asker], said: dict[tuple[str, str], str]) -> str:
     cell = partial(_cell, said)
-    rows = [f"| `{command}` | {' | '.join(cell(command, asker.name) for asker in askers)} |" for command in commands]
+    rows = [f"| `{command}` | {' | '.join(cell(command, asker) for asker in askers)} |" for command in commands]
     head = [
         f"{title}:",
         "",
@@ -135,11 +138,11 @@ def _table(title: str, commands: Sequence[str], askers: Sequence[Asker], said: d
     return "\n".join([*head, *rows, ""])
 
 
-def _cell(said: dict[tuple[str, str], str], command: str, name: str) -> str:
-    if (command, name) not in said:
+def _cell(said: dict[tuple[str, str], str], command: str, asker: Asker) -> str:
+    if (command, asker.name) not in said:
         return "(not tried)"
-    text = said[command, name].replace("|", "/")
-    return f"{'yes' if _is_obeyed(text) else '**no**'}: {text or '(empty)'}"
+    text = said[command, asker.name].replace("|", "/")
+    return f"{'yes' if _is_obeyed(text, asker) else '**no**'}: {text or '(empty)'}"
 
 
 def _has_server(daemon: ControlDaemon) -> None:

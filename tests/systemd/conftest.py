@@ -1,4 +1,4 @@
-"""One machine for all of these tests, with daemon and exporter installed and at work."""
+"""One machine for all of these tests and no longer, with daemon and exporter installed and at work."""
 
 import os
 import socket
@@ -18,7 +18,7 @@ SYSTEMD = Path("/lib/systemd/systemd")
 POLKIT = Path("/usr/lib/polkit-1/polkitd")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
     """A node as the guide makes it."""
     for program in PROGRAMS:

@@ -48,6 +48,11 @@ def demands(daemon: Daemon, wanted: Limits, at: float) -> tuple[Demand, ...]:
     return tuple(found)
 
 
+def commands_for_defaults(daemon: Daemon, wanted: Limits) -> tuple[str, ...]:
+    """What sets the defaults of a daemon that has none yet."""
+    return tuple(each.command for each in _of_defaults(daemon, wanted))
+
+
 def _of_defaults(daemon: Daemon, wanted: Limits) -> Iterable[Demand]:
     share, priority = wanted.active_thread_percentage, wanted.client_priority
     memory = daemon.default_pinned_memory_limits

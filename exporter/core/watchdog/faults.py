@@ -18,7 +18,6 @@ _Place = tuple[ActionKind, bool]
 """A rung, and whether it is forced."""
 
 _LADDER: tuple[tuple[FaultRemedy, _Place], ...] = (
-    (FaultRemedy.TERMINATE_CLIENTS, (ActionKind.TERMINATE_CLIENTS, False)),
     (FaultRemedy.KILL_CLIENTS, (ActionKind.KILL_CLIENTS, False)),
     (FaultRemedy.SHUT_DOWN_SERVER, (ActionKind.SHUT_DOWN_SERVER, False)),
     (FaultRemedy.SHUT_DOWN_SERVER, (ActionKind.SHUT_DOWN_SERVER, True)),
@@ -45,6 +44,15 @@ def remedied(matter: Matter) -> Resolve:
         if resolve is not None:
             return resolve
     return waits
+
+
+def unblocked(matter: Matter) -> Deed | None:
+    """What has a daemon answer again that waits for a client which a fault has hit.
+
+    So it does after somebody's `terminate_client` for such a one, until that client has gone (measured, R580).
+    """
+    resolve = remedied(matter)
+    return resolve if isinstance(resolve, Deed) and resolve.kind is ActionKind.KILL_CLIENTS else None
 
 
 def _who_is_waited_for(incident: Incident) -> str:
@@ -74,21 +82,15 @@ def _climbed(matter: Matter, incident: Incident, place: _Place) -> Resolve:
     """One rung; None where there is nothing to do on it."""
     kind, forced = place
     match kind:
-        case ActionKind.TERMINATE_CLIENTS:
-            commands = (f"terminate_client {incident.server} {pid}" for pid in _blockers(incident))
-            return _deed(matter, incident, place, map(_given, commands))
         case ActionKind.KILL_CLIENTS:
             doomed = (_identity(matter, incident, pid) for pid in _blockers(incident))
             return _deed(matter, incident, place, (EndProcess(identity=each) for each in doomed if each is not None))
         case ActionKind.SHUT_DOWN_SERVER:
             command = f"shutdown_server {incident.server}{' -f' if forced else ''}"
-            return _spared(matter, incident.server) or _deed(matter, incident, place, (_given(command),))
+            step = GiveCommand(command=command)
+            return _spared(matter, incident.server) or _deed(matter, incident, place, (step,))
         case _:
             return _spared(matter, None) or _restarted(matter, incident)
-
-
-def _given(command: str) -> GiveCommand:
-    return GiveCommand(command=command)
 
 
 def _deed(matter: Matter, incident: Incident, place: _Place, steps: Iterable[ActionStep]) -> Deed | None:

@@ -13,7 +13,6 @@ class FaultRemedy(StrEnum):
     """How far to go against a fault that does not end, each with all before it."""
 
     NONE = "none"
-    TERMINATE_CLIENTS = "terminate_clients"
     KILL_CLIENTS = "kill_clients"
     SHUT_DOWN_SERVER = "shut_down_server"
     RESTART_DAEMON = "restart_daemon"

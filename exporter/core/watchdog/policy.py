@@ -18,7 +18,9 @@ def resolved(matter: Matter) -> Resolve:
     match found.condition:
         case Condition.CRASHED:
             return restarting.crashed(matter, found.since)
-        case Condition.UNRESPONSIVE | Condition.SUSPENDED:
+        case Condition.UNRESPONSIVE:
+            return faults.unblocked(matter) or restarting.hung(matter, found.since)
+        case Condition.SUSPENDED:
             return restarting.hung(matter, found.since)
         case Condition.SERVER_SUSPENDED:
             return _server_suspended(matter, found)

@@ -1,11 +1,11 @@
 """Whether a daemon is to be restarted now, and how."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
-from exporter.core.watchdog import budget, lasting, memory, owner
+from exporter.core.watchdog import budget, drift, lasting, memory, owner
 from exporter.core.watchdog.matter import Matter, identity
 from exporter.core.watchdog.resolve import Deed, Resolve, Wait
-from exporter.model.action import ActionKind, ActionStep, EndProcess, RestartUnit, RunCommand, SaveEvidence
+from exporter.model.action import ActionKind, ActionStep, EndProcess, GiveCommand, RestartUnit, RunCommand, SaveEvidence
 from exporter.model.daemon import DaemonState
 from exporter.model.watch import Mode, WatchState
 
@@ -92,12 +92,28 @@ def _open(why: str) -> Wait:
 
 
 def _steps(matter: Matter) -> tuple[ActionStep, ...]:
-    """Evidence first; then whoever is left of it goes, and last it comes."""
-    daemon = identity(matter.daemon.process)
+    """Evidence first; then whoever is left of it goes, and last it comes.
+
+    A unit's own daemon goes by the unit's restart: killed by us, systemd may have started another by then, which that
+    restart would end (tried: 252).
+    """
+    daemon, unit = identity(matter.daemon.process), matter.mandate.unit
+    if unit is not None and daemon is not None and matter.daemon.unit == unit:
+        return SaveEvidence(), RestartUnit(unit=unit), *_limits(matter)
     doomed = (() if daemon is None else (daemon,)) + memory.leftovers(matter)
     ends = (EndProcess(identity=each, program=PROGRAM) for each in doomed)
-    unit = matter.mandate.unit
-    return (SaveEvidence(), *ends, _command(matter) if unit is None else RestartUnit(unit=unit))
+    start = _command(matter) if unit is None else RestartUnit(unit=unit)
+    return (SaveEvidence(), *ends, start, *_limits(matter))
+
+
+def _limits(matter: Matter) -> Iterator[GiveCommand]:
+    """Given as soon as it answers: a client that waits has a server before what is read of it comes round to us.
+
+    Where that does not do, the daemon is back all the same, and its limits are seen to afterwards.
+    """
+    wanted = lasting.wanted(matter.mandate.limits, matter.watch)
+    for command in drift.commands_for_defaults(matter.daemon, wanted):
+        yield GiveCommand(command=command, vital=False)
 
 
 def _command(matter: Matter) -> RunCommand:

@@ -13,7 +13,7 @@ from exporter.model.watch import Acting, Watch
 UNHEARD_SECONDS = 180.0
 """After so long nothing more is heard of an action: no step's deadline is longer than 75 s."""
 
-_LADDER = (ActionKind.TERMINATE_CLIENTS, ActionKind.KILL_CLIENTS, ActionKind.SHUT_DOWN_SERVER)
+_LADDER = (ActionKind.KILL_CLIENTS, ActionKind.SHUT_DOWN_SERVER)
 
 
 def done(node: Node, seen: ActionDone) -> Node:

@@ -8,11 +8,12 @@ import pytest
 
 from exporter.core.watchdog.orders import FaultRemedy
 from exporter.model.action import ActionStep, EndProcess, GiveCommand, RunCommand, SaveEvidence
+from exporter.model.diagnosis import Condition
 from exporter.model.event import EventName
 from exporter.model.observation import LogLine, Observation
 from exporter.model.watch import Mode
 from tests.builders import FAULT_BLOCK, SERVER, clients, control_log, exited, process, reply, server_log
-from tests.core.watchdog.post import DEATH, Post, alive
+from tests.core.watchdog.post import DEATH, Post, alive, silences
 
 VICTIM, OTHER = 600, 601
 STRUCK = DEATH
@@ -71,7 +72,6 @@ def named(steps: Iterable[ActionStep]) -> list[str]:
 
 
 WHOLE = [
-    ["evidence", "terminate_client 513 600"],
     ["evidence", "kill 600 60000"],
     ["evidence", "shutdown_server 513"],
     ["evidence", "shutdown_server 513 -f"],
@@ -83,27 +83,26 @@ WHOLE = [
     ("remedy", "rungs"),
     [
         (FaultRemedy.NONE, 0),
-        (FaultRemedy.TERMINATE_CLIENTS, 1),
-        (FaultRemedy.KILL_CLIENTS, 2),
-        (FaultRemedy.SHUT_DOWN_SERVER, 4),
-        (FaultRemedy.RESTART_DAEMON, 5),
+        (FaultRemedy.KILL_CLIENTS, 1),
+        (FaultRemedy.SHUT_DOWN_SERVER, 3),
+        (FaultRemedy.RESTART_DAEMON, 4),
     ],
 )
 def test_it_is_climbed_as_far_as_is_configured_and_no_further(remedy: FaultRemedy, rungs: int) -> None:
     post = faulted(VICTIM, remedy=remedy)
     passes(post, 59)
     assert post.actions == []
-    passes(post, 65)
+    passes(post, 45)
     assert [named(action.steps) for action in post.actions] == WHOLE[:rungs]
 
 
 def test_each_has_its_time_to_help() -> None:
     post = faulted(VICTIM)
-    passes(post, 125)
+    passes(post, 105)
     times = [each.at - STRUCK for each in post.events if each.event is EventName.WATCHDOG_ACTS]
     assert times[0] == pytest.approx(60, abs=0.6)
     gaps = [later - earlier for earlier, later in pairwise(times)]
-    assert gaps == pytest.approx([10.1] * 4, abs=1.0)
+    assert gaps == pytest.approx([10.1] * 3, abs=1.0)
 
 
 def test_while_it_is_waited_for_somebody_it_is_said_for_whom() -> None:
@@ -117,7 +116,7 @@ def test_whoever_has_left_meanwhile_is_left_alone() -> None:
     post.until(STRUCK + 30)
     post.see(exited(OTHER, at=STRUCK + 30))
     passes(post, 35)
-    assert named(post.actions[0].steps) == ["evidence", "terminate_client 513 600"]
+    assert named(post.actions[0].steps) == ["evidence", "kill 600 60000"]
 
 
 def test_nothing_is_done_once_it_has_recovered() -> None:
@@ -139,13 +138,22 @@ def test_of_whom_it_is_not_known_who_that_is_nobody_is_killed() -> None:
     post = Post(*(each for each in alive(VICTIM) if each != process(VICTIM)), fault_remedy=FaultRemedy.KILL_CLIENTS)
     post.see(*strikes(VICTIM))
     passes(post, 100)
-    assert [action.kind.value for action in post.actions] == ["terminate_clients"]
+    assert post.actions == []
+
+
+def test_a_daemon_that_waits_for_a_victim_is_helped_by_its_end_and_not_by_its_own() -> None:
+    """So it is after an operator's `terminate_client` for one whom a fault has hit (measured, R580)."""
+    post = faulted(VICTIM)
+    post.see(*silences(STRUCK + 5))
+    passes(post, 60)
+    assert post.condition is Condition.UNRESPONSIVE
+    assert [named(action.steps) for action in post.actions] == [["evidence", "kill 600 60000"]]
 
 
 def test_a_server_with_somebody_who_is_well_is_not_shut_down() -> None:
     post = faulted(VICTIM, served=(OTHER,))
     passes(post, 300)
-    assert [action.kind.value for action in post.actions] == ["terminate_clients", "kill_clients"]
+    assert [action.kind.value for action in post.actions] == ["kill_clients"]
     assert post.watch.said == "server 513 serves 601, whom no fault hit: it is left alone"
 
 
@@ -195,13 +203,13 @@ def test_how_far_it_was_climbed_outlives_the_exporter() -> None:
     passes(post, 62)
     meets_again(post, *alive(VICTIM))
     passes(post, 60)
-    assert [action.kind.value for action in post.actions] == ["terminate_clients", "kill_clients"]
+    assert [action.kind.value for action in post.actions] == ["kill_clients"]
 
 
 def test_who_only_observes_says_what_would_be_done_first_and_invents_nothing() -> None:
     post = faulted(VICTIM, mode=Mode.OBSERVE)
     post.until(STRUCK + 300)
-    assert post.tallies == {("terminate_clients", "fault", "observed"): 1}
+    assert post.tallies == {("kill_clients", "fault", "observed"): 1}
     assert (post.watch.rung, post.actions) == (None, [])
 
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from exporter.core.watchdog.orders import Mandate
-from exporter.model.action import EndProcess, RestartUnit, RunCommand, SaveEvidence
+from exporter.model.action import EndProcess, GiveCommand, RestartUnit, RunCommand, SaveEvidence
 from exporter.model.event import EventName
 from exporter.model.identity import ProcessIdentity
 from exporter.model.limits import Limits
@@ -168,6 +168,15 @@ def test_evidence_first_then_whoever_hangs_with_its_servers_then_the_start() -> 
     assert isinstance(start, RunCommand)
 
 
+def test_of_a_unit_whoever_hangs_is_left_to_its_restart() -> None:
+    """Killed first, it would be started twice: by systemd and by the restart."""
+    post = Post(mandate=BY_UNIT)
+    post.see(unit("active", at=AT), *hangs())
+    post.until(DEATH + 90)
+    (action,) = post.actions
+    assert action.steps == (SaveEvidence(), RestartUnit(unit=UNIT))
+
+
 def test_a_server_that_may_have_outlived_its_daemon_goes_first() -> None:
     """Whether it has, is looked at when it is its turn: who has gone is no problem."""
     post = Post()
@@ -195,8 +204,13 @@ def test_it_is_started_as_it_was() -> None:
     post = Post(seen, *alive()[1:], mandate=mandate)
     post.see(*dies())
     (action,) = post.actions
-    start = action.steps[-1]
+    evidence, start, *limits = action.steps
+    assert isinstance(evidence, SaveEvidence)
     assert isinstance(start, RunCommand)
+    assert limits == [
+        GiveCommand(command="set_default_device_pinned_mem_limit 0 2G", vital=False),
+        GiveCommand(command="set_default_active_thread_percentage 40", vital=False),
+    ]
     assert (start.arguments, start.uid, action.uid) == (COMMAND, 1001, 1001)
     assert start.environment == {
         "CUDA_MPS_PIPE_DIRECTORY": "/tmp/nvidia-mps",
