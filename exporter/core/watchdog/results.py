@@ -2,6 +2,7 @@
 
 from exporter.core.watchdog import budget
 from exporter.core.watchdog.matter import Matter, Told, identity
+from exporter.core.watchdog.owner import CRASHED
 from exporter.core.watchdog.tallies import counted
 from exporter.model.action import ActionDone, ActionKind, ActionResult, Resumed
 from exporter.model.diagnosis import Condition
@@ -73,7 +74,7 @@ def settled(matter: Matter) -> Told:
         return _ended(matter, acting, "nothing was heard of it any more") if unheard else (matter.watch, ())
     if acting.problem is not None or acting.kind is not ActionKind.RESTART:
         return _ended(matter, acting, acting.problem)
-    if _died_again(matter, acting.done_at):
+    if _died_again(matter, acting):
         return _ended(matter, acting, "it came, and was gone again")
     missing = _missing(matter, acting)
     if missing is not None and matter.at - acting.done_at <= matter.rules.verify:
@@ -81,10 +82,15 @@ def settled(matter: Matter) -> Told:
     return _ended(matter, acting, missing)
 
 
-def _died_again(matter: Matter, since: float) -> bool:
-    """Whether it has crashed since the restart: there is nothing to wait for then."""
+def _died_again(matter: Matter, acting: Acting) -> bool:
+    """Whether it has come, and crashed since: there is nothing to wait for then.
+
+    One that hung is seen to end too: that is the restart's own doing, as long as none has been seen after it.
+    """
     found = matter.watch.diagnosis
-    return found is not None and found.condition is Condition.CRASHED and found.since > since
+    if found is None or found.condition is not Condition.CRASHED or found.since <= acting.began_at:
+        return False
+    return acting.reason == CRASHED or identity(matter.watch.process) != acting.before
 
 
 def _missing(matter: Matter, acting: Acting) -> str | None:
