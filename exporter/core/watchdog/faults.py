@@ -10,7 +10,7 @@ from exporter.core.watchdog.matter import Matter
 from exporter.core.watchdog.orders import FaultRemedy
 from exporter.core.watchdog.resolve import Deed, Resolve, Wait
 from exporter.model.action import ActionKind, ActionStep, EndProcess, GiveCommand, SaveEvidence
-from exporter.model.identity import ProcessIdentity
+from exporter.model.identity import ProcessIdentity, identity_of
 from exporter.model.incident import Incident
 from exporter.model.watch import Rung
 
@@ -123,7 +123,7 @@ def _identity(matter: Matter, incident: Incident, pid: int) -> ProcessIdentity |
     if process is None or client is None or tenant is None or client.server != incident.server:
         return None
     same = process.uid is not None and tenant.client == client_id(client, process)
-    return ProcessIdentity(pid=pid, start_ticks=process.start_ticks) if same else None
+    return identity_of(process) if same else None
 
 
 def _spared(matter: Matter, server: int | None) -> Wait | None:

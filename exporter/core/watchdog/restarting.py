@@ -3,10 +3,11 @@
 from collections.abc import Iterator, Mapping
 
 from exporter.core.watchdog import budget, drift, lasting, memory, owner
-from exporter.core.watchdog.matter import Matter, identity
+from exporter.core.watchdog.matter import Matter
 from exporter.core.watchdog.resolve import Deed, Resolve, Wait
 from exporter.model.action import ActionKind, ActionStep, EndProcess, GiveCommand, RestartUnit, RunCommand, SaveEvidence
 from exporter.model.daemon import DaemonState
+from exporter.model.identity import identity_of
 from exporter.model.watch import Mode, WatchState
 
 PROGRAM = "nvidia-cuda-mps"
@@ -59,7 +60,7 @@ def _systemds(matter: Matter, since: float) -> Wait | None:
 def _irreplaceable(matter: Matter) -> Wait | None:
     """Nobody is ended whom nothing is known to bring back, or of whom it is not known who that is."""
     if matter.mandate.unit is None:
-        known = identity(matter.daemon.process) is not None
+        known = identity_of(matter.daemon.process) is not None
         return None if known else Wait(why="it is not known which process it is, so that it cannot be ended")
     if matter.unit is None:
         return Wait(why=f"nobody tells how {matter.mandate.unit} is: it might not come back")
@@ -97,7 +98,7 @@ def _steps(matter: Matter) -> tuple[ActionStep, ...]:
     A unit's own daemon goes by the unit's restart: killed by us, systemd may have started another by then, which that
     restart would end (tried: 252).
     """
-    daemon, unit = identity(matter.daemon.process), matter.mandate.unit
+    daemon, unit = identity_of(matter.daemon.process), matter.mandate.unit
     if unit is not None and daemon is not None and matter.daemon.unit == unit:
         return SaveEvidence(), RestartUnit(unit=unit), *_limits(matter)
     doomed = (() if daemon is None else (daemon,)) + memory.leftovers(matter)

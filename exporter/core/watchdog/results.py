@@ -1,11 +1,12 @@
 """What became of an action: told by who did it, judged by what followed."""
 
 from exporter.core.watchdog import budget
-from exporter.core.watchdog.matter import Matter, Told, identity
+from exporter.core.watchdog.matter import Matter, Told
 from exporter.core.watchdog.tallies import counted
 from exporter.model.action import ActionDone, ActionKind, ActionResult, Resumed
 from exporter.model.diagnosis import Condition
 from exporter.model.event import Event, EventName
+from exporter.model.identity import identity_of
 from exporter.model.node import Node
 from exporter.model.replace import replace
 from exporter.model.watch import Acting, Watch
@@ -82,9 +83,13 @@ def settled(matter: Matter) -> Told:
 
 
 def _died_again(matter: Matter, since: float) -> bool:
-    """Whether it has crashed since the restart: there is nothing to wait for then."""
+    """Whether it has crashed since the restart: there is nothing to wait for then.
+
+    An exporter that has just begun finds out only now that it was gone before: it must have seen one that lived.
+    """
     found = matter.watch.diagnosis
-    return found is not None and found.condition is Condition.CRASHED and found.since > since
+    crashed = found is not None and found.condition is Condition.CRASHED and found.since > since
+    return crashed and matter.daemon.seen
 
 
 def _missing(matter: Matter, acting: Acting) -> str | None:
@@ -92,7 +97,7 @@ def _missing(matter: Matter, acting: Acting) -> str | None:
     daemon = matter.daemon
     if not matter.lives or (daemon.state_since or 0.0) < acting.began_at:
         return f"it has not answered within {matter.rules.verify:g} s"
-    now = identity(daemon.process)
+    now = identity_of(daemon.process)
     if acting.before is not None and now is None:
         return "it is not known which process answers"
     return f"process {acting.before.pid} is still there" if acting.before and now == acting.before else None
