@@ -117,6 +117,7 @@ def _ended(matter: Matter, acting: Acting, problem: str | None) -> Told:
         reason=acting.reason,
         result=result,
         problem=problem,
+        evidence=acting.evidence,
     )
     if problem is None or acting.kind is not ActionKind.RESTART:
         return watch, (event,)
