@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from exporter.core import crash_loop, process_states
-from exporter.core.watchdog import ending
+from exporter.core.watchdog import gone
 from exporter.core.watchdog.matter import Matter, Told
 from exporter.model.daemon import Daemon, DaemonState
 from exporter.model.diagnosis import Condition, Diagnosis
@@ -25,7 +25,7 @@ _TRIFLES = frozenset({None, Condition.WELL, Condition.STARTING, Condition.UNKNOW
 def diagnosed(matter: Matter) -> Told:
     """The watch with its diagnosis; an event where that is news."""
     before = matter.watch.diagnosis
-    found = _lasting(_found(matter), before)
+    found = _continued(_found(matter), before)
     if found == before:
         return matter.watch, ()
     watch = _stopping(replace(matter.watch, diagnosis=found), found, matter)
@@ -35,7 +35,7 @@ def diagnosed(matter: Matter) -> Told:
     return watch, () if trifle or same else (_told(matter, found),)
 
 
-def _lasting(found: Diagnosis, before: Diagnosis | None) -> Diagnosis:
+def _continued(found: Diagnosis, before: Diagnosis | None) -> Diagnosis:
     """One that hangs may be found to be stopped, or the other way round: that is the same matter."""
     if before is None or not {before.condition, found.condition} <= _HUNG:
         return found
@@ -66,7 +66,7 @@ def _told(matter: Matter, found: Diagnosis) -> Event:
 def _found(matter: Matter) -> Diagnosis:
     """The gravest that there is."""
     if matter.daemon.gone:
-        return ending.ended(matter)
+        return gone.what_became_of(matter)
     return (
         _suspended(matter)
         or _stuck(matter)

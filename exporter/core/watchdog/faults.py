@@ -83,7 +83,7 @@ def _climbed(matter: Matter, incident: Incident, place: _Place) -> Resolve:
     kind, forced = place
     match kind:
         case ActionKind.KILL_CLIENTS:
-            doomed = (_identity(matter, incident, pid) for pid in _blockers(incident))
+            doomed = (_victim(matter, incident, pid) for pid in _blockers(incident))
             return _deed(matter, incident, place, (EndProcess(identity=each) for each in doomed if each is not None))
         case ActionKind.SHUT_DOWN_SERVER:
             command = f"shutdown_server {incident.server}{' -f' if forced else ''}"
@@ -108,7 +108,7 @@ def _deed(matter: Matter, incident: Incident, place: _Place, steps: Iterable[Act
 
 
 def _restarted(matter: Matter, incident: Incident) -> Resolve:
-    return restarting.ended(matter, restarting.FAULT, incident.started_at)
+    return restarting.replaced(matter, restarting.FAULT, incident.started_at)
 
 
 def _blockers(incident: Incident) -> list[int]:
@@ -116,7 +116,7 @@ def _blockers(incident: Incident) -> list[int]:
     return [pid for pid in sorted(incident.blockers) if pid > 1 and pid in incident.affected]
 
 
-def _identity(matter: Matter, incident: Incident, pid: int) -> ProcessIdentity | None:
+def _victim(matter: Matter, incident: Incident, pid: int) -> ProcessIdentity | None:
     """The process that the fault hit, if that is surely the one which has its PID now."""
     process, client = matter.node.processes.get(pid), matter.daemon.clients.get(pid)
     tenant = incident.tenants.get(pid)

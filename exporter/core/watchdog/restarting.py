@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 
-from exporter.core.watchdog import budget, drift, lasting, memory, owner
+from exporter.core.watchdog import budget, drift, memory, owner, remembered_limits
 from exporter.core.watchdog.matter import Matter
 from exporter.core.watchdog.resolve import Deed, Resolve, Wait
 from exporter.model.action import ActionKind, ActionStep, EndProcess, GiveCommand, RestartUnit, RunCommand, SaveEvidence
@@ -33,10 +33,10 @@ def hung(matter: Matter, since: float) -> Resolve:
         return Wait(why="it was told to quit, and hangs: it is left to whoever told it")
     if matter.at - since < after or matter.daemon.state is not DaemonState.UNRESPONSIVE:
         return Wait(why=f"it hangs, which may pass: it is restarted no sooner than after {after:g} s")
-    return ended(matter, HUNG, since)
+    return replaced(matter, HUNG, since)
 
 
-def ended(matter: Matter, reason: str, since: float) -> Resolve:
+def replaced(matter: Matter, reason: str, since: float) -> Resolve:
     """It is there, and has to go first."""
     return _obstacle(matter) or _irreplaceable(matter) or _restart(matter, reason, since)
 
@@ -112,7 +112,7 @@ def _limits(matter: Matter) -> Iterator[GiveCommand]:
 
     Where that does not do, the daemon is back all the same, and its limits are seen to afterwards.
     """
-    wanted = lasting.wanted(matter.mandate.limits, matter.watch)
+    wanted = remembered_limits.wanted(matter.mandate.limits, matter.watch)
     for command in drift.commands_for_defaults(matter.daemon, wanted):
         yield GiveCommand(command=command, vital=False)
 
@@ -134,7 +134,7 @@ def _environment(matter: Matter) -> Mapping[str, str]:
         _PIPES: daemon.pipe_directory,
         _LOGS: daemon.log_directory,
         **({} if devices is None else {_DEVICES: devices}),
-        **_threads(lasting.wanted(mandate.limits, matter.watch).active_thread_percentage),
+        **_threads(remembered_limits.wanted(mandate.limits, matter.watch).active_thread_percentage),
         **mandate.environment,
         **_threads(mandate.limits.active_thread_percentage),
     }

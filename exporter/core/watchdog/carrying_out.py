@@ -14,7 +14,7 @@ from exporter.model.watch import Acting, Mode, Watch, WatchState
 Decided = tuple[Watch, tuple[Event, ...], Action | None]
 
 
-def carried(matter: Matter, resolve: Resolve) -> Decided:
+def carried_out(matter: Matter, resolve: Resolve) -> Decided:
     """The watch, and what there is to tell; in `act`, the action too."""
     match resolve:
         case Deed() if _is_done(matter, resolve):
