@@ -3,19 +3,16 @@
 The exporter is not root for this: a polkit rule grants its user this verb for the units that it names.
 """
 
-import re
-
 from exporter.actions.patience import Patience
 from exporter.actions.program import Ended, run
 from exporter.model.action import RestartUnit
 from exporter.parse.printable import printable
+from exporter.parse.unit_name import is_service
 
 DEADLINE_SECONDS = 75.0
 """A daemon that hangs is given its TimeoutStopSec= by systemd before it is killed."""
 
 POLKIT_RULE = "50-cuda-mps-exporter.rules"
-
-_UNIT = re.compile(r"(?!-)[A-Za-z0-9:_.@\\-]{1,240}\.service")
 
 _REFUSED = ("Access denied", "Interactive authentication required", "Permission denied", "not authorized")
 _TOO_OFTEN = ("attempted too often", "start-limit-hit", "repeated too quickly")
@@ -26,7 +23,7 @@ def restart_unit(
     step: RestartUnit, *, systemctl: str, path: str, patience: Patience, seconds: float = DEADLINE_SECONDS
 ) -> str | None:
     """Restart it, and wait until systemd has; the problem, where it has not. `path` is where programs are found."""
-    if not _UNIT.fullmatch(step.unit):
+    if not is_service(step.unit):
         return f"{printable(step.unit)!r} is no name of a service"
     arguments = (systemctl, "--no-ask-password", "restart", "--", step.unit)
     try:

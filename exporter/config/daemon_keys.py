@@ -10,6 +10,7 @@ from exporter.config.values import parse_directory, parse_text, shown
 from exporter.errors import ConfigError
 from exporter.model.daemon import DEFAULT_LOG_DIRECTORY
 from exporter.model.watch import Mode
+from exporter.parse.unit_name import is_service
 
 LONGEST_SOCKET_PATH = 107
 """Bytes that a unix socket's path may have (unix(7)): a control daemon with a longer one cannot start."""
@@ -43,7 +44,7 @@ def _name(where: str, text: str) -> str:
 
 
 def _unit(where: str, text: str) -> str:
-    if re.fullmatch(r"[A-Za-z0-9:_.\\@-]{1,247}\.service", text) is None:
+    if not is_service(text):
         raise ConfigError(f"{where}: {shown(text)} is no service; write it as in nvidia-cuda-mps.service")
     return text
 

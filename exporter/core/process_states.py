@@ -55,10 +55,15 @@ def is_suspended(state: ProcessState | None) -> bool:
     return state is not None and state.state in _SUSPENDED
 
 
+def is_stuck(state: ProcessState | None) -> bool:
+    """Whether it sleeps in the kernel, where no signal reaches it; for a moment everybody does."""
+    return state is not None and state.state in _STUCK
+
+
 def hung(node: Node, daemon: Daemon) -> Iterator[ProcessState]:
     """The control daemon and those of its servers that were stopped, or sleep and cannot be woken."""
     states: Iterable[ProcessState | None] = (of_daemon(node, daemon), *(of_server(node, pid) for pid in daemon.servers))
-    return (each for each in states if each is not None and each.state in _SUSPENDED | _STUCK)
+    return (each for each in states if each is not None and (is_suspended(each) or is_stuck(each)))
 
 
 def askable(node: Node, server: int) -> bool:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping
 from itertools import product
 
+from exporter.core.watchdog import budget
 from exporter.core.watchdog.orders import Orders
 from exporter.metrics.family import Samples, counter, gauge
 from exporter.model.action import ActionKind, ActionResult
@@ -83,9 +84,7 @@ def _counts(watch: Watch) -> Counts:
 
 def _restarts_left(view: View) -> Samples:
     for daemon, watch, orders in _watched(view):
-        since = view.node.at - orders.rules.window
-        spent = sum(at > since for at in watch.restarts)
-        yield (daemon.name,), 0 if watch.opened_at is not None else max(0, orders.rules.restarts - spent)
+        yield (daemon.name,), budget.left(watch, orders.rules, view.node.at)
 
 
 def _moment(of: Callable[[Watch], float | None]) -> Callable[[View], Samples]:

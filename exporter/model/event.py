@@ -61,8 +61,9 @@ class Event:
     """One thing that happened at `at` (seconds since the epoch); fields that do not apply are None.
 
     `daemon` is None for what happened to a GPU; `incident` is the fault, as it was then, of which the event tells.
-    `action` is what the watchdog does or would do, `result` what came of it, `problem` what kept it from success, and
-    `witnesses` who tells of its diagnosis. `count` is how many clients it is about.
+    `action` is what the watchdog does or would do, `result` what came of it, `problem` what kept it from success,
+    `evidence` the directory of what was saved before, and `witnesses` who tells of its diagnosis. `count` is how many
+    clients it is about.
     """
 
     at: float
@@ -78,6 +79,7 @@ class Event:
     action: str | None = None
     result: str | None = None
     problem: str | None = None
+    evidence: str | None = None
     witnesses: tuple[str, ...] | None = None
     count: int | None = None
     incident: Incident | None = None

@@ -20,14 +20,8 @@ PROPERTIES = (
     "MainPID",
 )
 
-_NAME = re.compile(r"[A-Za-z0-9:_.\\@-]{1,247}\.service")
 _NUMBER = re.compile(r"[0-9]{1,10}")
 _LONGEST = 64
-
-
-def is_unit_name(name: str) -> bool:
-    """Whether this names one service, and is neither a pattern nor an option (systemd.unit(5))."""
-    return _NAME.fullmatch(name) is not None and not name.startswith("-")
 
 
 def unit_states(text: str, units: Iterable[str], at: float) -> tuple[UnitState, ...]:

@@ -4,7 +4,8 @@ import os
 
 from exporter.clock import Clock
 from exporter.model.witnesses import UnitState
-from exporter.parse.unit_states import PROPERTIES, is_unit_name, unit_states
+from exporter.parse.unit_name import is_service
+from exporter.parse.unit_states import PROPERTIES, unit_states
 from exporter.sources.reading import Reading
 from exporter.sources.systemctl import Systemctl
 
@@ -37,7 +38,7 @@ class UnitStates:
 
     def look(self) -> Reading:
         """Look, if it is time. Where systemd does not run, nothing is seen; that is no failure."""
-        now, units = self._clock.monotonic(), sorted(filter(is_unit_name, self._wanted))
+        now, units = self._clock.monotonic(), sorted(filter(is_service, self._wanted))
         if not units or now < self._due:
             return Reading()
         self._due = now + (SOON_SECONDS if self._pressing else LOOK_SECONDS)

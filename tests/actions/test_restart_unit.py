@@ -48,7 +48,9 @@ def test_it_is_restarted_and_nobody_is_asked_for_a_password(systemctl: Script) -
     assert systemctl.environment == {"PATH": os.defpath, "LC_ALL": "C"}
 
 
-@pytest.mark.parametrize("unit", ["nvidia-cuda-mps@GPU-1.service", "a\\x2db.service", "x:y_z.service"])
+@pytest.mark.parametrize(
+    "unit", ["nvidia-cuda-mps@GPU-1.service", "a\\x2db.service", "x:y_z.service", f"{'a' * 247}.service"]
+)
 def test_every_name_that_a_service_can_have_will_do(systemctl: Script, unit: str) -> None:
     assert restart(systemctl, unit) is None
     assert systemctl.told[0].endswith(f" -- {unit}")

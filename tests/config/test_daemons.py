@@ -99,6 +99,7 @@ WRONG = (
     ("[[daemons]]\n" + ONE + 'name = "a\\nb"', ": daemons[1].name: 'a\\nb' is empty, too long, or has characters"),
     ("[[daemons]]\n" + ONE + f"name = '{'n' * (LONGEST_NAME + 1)}'", ": daemons[1].name: 'nnn"),
     ("[[daemons]]\n" + ONE + "unit = 'mps'", ": daemons[1].unit: 'mps' is no service"),
+    ("[[daemons]]\n" + ONE + "unit = '-mps.service'", ": daemons[1].unit: '-mps.service' is no service"),
     ("[[daemons]]\n" + ONE + "expected = 1", ": daemons[1].expected: 1 is neither true nor false"),
     ("[[daemons]]\n" + ONE + "clients_limit = 0", ": daemons[1].clients_limit: 0 is not from 1 to 10000"),
     *(

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from exporter.model.witnesses import UnitState
-from exporter.parse.unit_states import is_unit_name, unit_states
+from exporter.parse.unit_states import unit_states
 
 AT = 1000.0
 
@@ -69,16 +69,3 @@ def test_a_number_that_is_none_is_0(number: str) -> None:
 @given(st.text(), st.lists(st.text(), max_size=3))
 def test_any_text_is_read(text: str, units: list[str]) -> None:
     assert {state.unit for state in unit_states(text, units, AT)} <= set(units)
-
-
-@pytest.mark.parametrize("name", ["mps.service", "nvidia-cuda-mps@0.service", r"a\x2db.service"])
-def test_a_name(name: str) -> None:
-    assert is_unit_name(name)
-
-
-@pytest.mark.parametrize(
-    "name", ["", "*.service", "--all.service", "-H.service", "a b.service", "mps", "a/b.service", "a\n.service"]
-)
-def test_no_name(name: str) -> None:
-    """A pattern would show them all, and an option would do something else."""
-    assert not is_unit_name(name)

@@ -18,8 +18,8 @@ def spent(watch: Watch, rules: Rules, at: float) -> int:
 
 
 def left(watch: Watch, rules: Rules, at: float) -> int:
-    """How many more there may be now."""
-    return max(0, rules.restarts - spent(watch, rules, at))
+    """How many more there may be now: none while the breaker is open."""
+    return 0 if watch.opened_at is not None else max(0, rules.restarts - spent(watch, rules, at))
 
 
 def backoff(times: int, rules: Rules, chance: float) -> float:

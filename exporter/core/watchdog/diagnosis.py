@@ -2,13 +2,13 @@
 
 from collections.abc import Iterable
 
-from exporter.core import crash_loop
-from exporter.core.watchdog import ending
+from exporter.core import crash_loop, process_states
+from exporter.core.watchdog import gone
 from exporter.core.watchdog.matter import Matter, Told
 from exporter.model.daemon import Daemon, DaemonState
 from exporter.model.diagnosis import Condition, Diagnosis
 from exporter.model.event import Event, EventName
-from exporter.model.identity import ProcessIdentity
+from exporter.model.identity import identity_of
 from exporter.model.incident import Incident
 from exporter.model.replace import replace
 from exporter.model.server import ServerState
@@ -28,7 +28,7 @@ _TRIFLES = frozenset({None, Condition.WELL, Condition.STARTING, Condition.UNKNOW
 def diagnosed(matter: Matter) -> Told:
     """The watch with its diagnosis; an event where that is news."""
     before = matter.watch.diagnosis
-    found = _lasting(matter, _found(matter), before)
+    found = _continued(matter, _found(matter), before)
     if found == before:
         return matter.watch, ()
     watch = _stopping(replace(matter.watch, diagnosis=found), found, matter)
@@ -38,7 +38,7 @@ def diagnosed(matter: Matter) -> Told:
     return watch, () if trifle or same else (_told(matter, found),)
 
 
-def _lasting(matter: Matter, found: Diagnosis, before: Diagnosis | None) -> Diagnosis:
+def _continued(matter: Matter, found: Diagnosis, before: Diagnosis | None) -> Diagnosis:
     """One that hangs may be found to be stopped, or the other way round: that is the same matter.
 
     While it still wrote into its log, it did not hang: one that wakes is heard there before it has been asked again.
@@ -73,7 +73,7 @@ def _told(matter: Matter, found: Diagnosis) -> Event:
 def _found(matter: Matter) -> Diagnosis:
     """The gravest that there is."""
     if matter.daemon.gone:
-        return ending.ended(matter)
+        return gone.what_became_of(matter)
     return (
         _suspended(matter)
         or _stuck(matter)
@@ -88,14 +88,14 @@ def _found(matter: Matter) -> Diagnosis:
 
 
 def _suspended(matter: Matter) -> Diagnosis | None:
-    daemon, state = matter.daemon, _state_of_daemon(matter, "Tt")
-    if state is None or not _silent(daemon):
+    daemon, state = matter.daemon, process_states.of_daemon(matter.node, matter.daemon)
+    if state is None or not process_states.is_suspended(state) or not _silent(daemon):
         return None
     return Diagnosis(
         condition=Condition.SUSPENDED,
         since=min(state.at, daemon.unanswered_since or state.at),
         witnesses=(f"process {state.pid} was stopped (state {state.state})", "it answers nobody"),
-        culprit=_identity(state),
+        culprit=identity_of(state),
     )
 
 
@@ -104,29 +104,30 @@ def _stuck(matter: Matter) -> Diagnosis | None:
     daemon = matter.daemon
     if daemon.state is not DaemonState.UNRESPONSIVE:
         return None
-    asleep = _state_of_daemon(matter, "D") or next(iter(_states_of_servers(matter, "D")), None)
+    states = (process_states.of_daemon(matter.node, daemon), *_states_of_servers(matter))
+    asleep = next(filter(process_states.is_stuck, states), None)
     if asleep is None:
         return None
     return Diagnosis(
         condition=Condition.STUCK_IN_DRIVER,
         since=asleep.at,
         witnesses=(f"process {asleep.pid} sleeps in the kernel (state D)", "the daemon answers nobody"),
-        culprit=_identity(asleep),
+        culprit=identity_of(asleep),
         server=asleep.pid if asleep.pid in daemon.servers else None,
     )
 
 
 def _server_suspended(matter: Matter) -> Diagnosis | None:
-    stopped = (each for each in _states_of_servers(matter, "Tt") if matter.at - each.at >= _STANDING_SECONDS)
+    stopped = filter(process_states.is_suspended, _states_of_servers(matter))
     state = min(stopped, key=lambda each: each.at, default=None)
-    if state is None:
+    if state is None or matter.at - state.at < _STANDING_SECONDS:
         return None
     daemon = "its daemon answers nobody" if _silent(matter.daemon) else "its daemon is sound, and asks it nothing"
     return Diagnosis(
         condition=Condition.SERVER_SUSPENDED,
         since=state.at,
         witnesses=(f"server {state.pid} was stopped (state {state.state})", daemon),
-        culprit=_identity(state),
+        culprit=identity_of(state),
         server=state.pid,
     )
 
@@ -145,7 +146,7 @@ def _server_unresponsive(matter: Matter) -> Diagnosis | None:
         condition=Condition.SERVER_UNRESPONSIVE,
         since=min(daemon.state_since or matter.at, daemon.unanswered_since or matter.at),
         witnesses=("its commands get no answer", f"its log ends with a command that asks server {server}"),
-        culprit=None if process is None else ProcessIdentity(pid=server, start_ticks=process.start_ticks),
+        culprit=None if process is None else identity_of(process),
         server=server,
     )
 
@@ -179,10 +180,10 @@ def _held(matter: Matter) -> Diagnosis | None:
         return None
     refused = "its commands are refused, as long as somebody's session is open"
     found = Diagnosis(condition=Condition.HELD, since=daemon.state_since or matter.at, witnesses=(refused,))
-    if holder is None or holder.pid is None or holder.start_ticks is None:
+    culprit = identity_of(holder)
+    if holder is None or culprit is None:
         return found
     who = f"process {holder.pid} ({holder.user or holder.uid}) has a session open"
-    culprit = ProcessIdentity(pid=holder.pid, start_ticks=holder.start_ticks)
     return replace(found, witnesses=(who, refused), culprit=culprit)
 
 
@@ -242,24 +243,7 @@ def _silent(daemon: Daemon) -> bool:
     return daemon.state is DaemonState.UNRESPONSIVE or daemon.unanswered_since is not None
 
 
-def _state_of_daemon(matter: Matter, letters: str) -> ProcessState | None:
-    process = matter.daemon.process
-    if process is None or process.pid is None:
-        return None
-    return _state(matter, process.pid, process.start_ticks, letters)
-
-
-def _states_of_servers(matter: Matter, letters: str) -> list[ProcessState]:
-    processes = matter.node.processes
-    known = ((pid, processes[pid].start_ticks) for pid in matter.daemon.servers if pid in processes)
-    return [state for pid, ticks in known if (state := _state(matter, pid, ticks, letters)) is not None]
-
-
-def _state(matter: Matter, pid: int, start_ticks: int | None, letters: str) -> ProcessState | None:
-    """How a process stands, where it does so in one of these states."""
-    state = matter.node.states.get(pid)
-    return state if state is not None and state.start_ticks == start_ticks and state.state in letters else None
-
-
-def _identity(state: ProcessState) -> ProcessIdentity:
-    return ProcessIdentity(pid=state.pid, start_ticks=state.start_ticks)
+def _states_of_servers(matter: Matter) -> list[ProcessState]:
+    """How those stand whose process is known: of another, the PID may have passed on."""
+    known = (pid for pid in matter.daemon.servers if pid in matter.node.processes)
+    return [state for pid in known if (state := process_states.of_server(matter.node, pid)) is not None]

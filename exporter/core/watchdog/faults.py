@@ -10,7 +10,7 @@ from exporter.core.watchdog.matter import Matter
 from exporter.core.watchdog.orders import FaultRemedy
 from exporter.core.watchdog.resolve import Deed, Resolve, Wait
 from exporter.model.action import ActionKind, ActionStep, EndProcess, GiveCommand, SaveEvidence
-from exporter.model.identity import ProcessIdentity
+from exporter.model.identity import ProcessIdentity, identity_of
 from exporter.model.incident import Incident
 from exporter.model.watch import Rung
 
@@ -83,7 +83,7 @@ def _climbed(matter: Matter, incident: Incident, place: _Place) -> Resolve:
     kind, forced = place
     match kind:
         case ActionKind.KILL_CLIENTS:
-            doomed = (_identity(matter, incident, pid) for pid in _blockers(incident))
+            doomed = (_victim(matter, incident, pid) for pid in _blockers(incident))
             return _deed(matter, incident, place, (EndProcess(identity=each) for each in doomed if each is not None))
         case ActionKind.SHUT_DOWN_SERVER:
             command = f"shutdown_server {incident.server}{' -f' if forced else ''}"
@@ -108,7 +108,7 @@ def _deed(matter: Matter, incident: Incident, place: _Place, steps: Iterable[Act
 
 
 def _restarted(matter: Matter, incident: Incident) -> Resolve:
-    return restarting.ended(matter, restarting.FAULT, incident.started_at)
+    return restarting.replaced(matter, restarting.FAULT, incident.started_at)
 
 
 def _blockers(incident: Incident) -> list[int]:
@@ -116,14 +116,14 @@ def _blockers(incident: Incident) -> list[int]:
     return [pid for pid in sorted(incident.blockers) if pid > 1 and pid in incident.affected]
 
 
-def _identity(matter: Matter, incident: Incident, pid: int) -> ProcessIdentity | None:
+def _victim(matter: Matter, incident: Incident, pid: int) -> ProcessIdentity | None:
     """The process that the fault hit, if that is surely the one which has its PID now."""
     process, client = matter.node.processes.get(pid), matter.daemon.clients.get(pid)
     tenant = incident.tenants.get(pid)
     if process is None or client is None or tenant is None or client.server != incident.server:
         return None
     same = process.uid is not None and tenant.client == client_id(client, process)
-    return ProcessIdentity(pid=pid, start_ticks=process.start_ticks) if same else None
+    return identity_of(process) if same else None
 
 
 def _spared(matter: Matter, server: int | None) -> Wait | None:

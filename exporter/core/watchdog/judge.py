@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from exporter.core.watchdog import diagnosis, limits, memory, owner, quarantine, results
-from exporter.core.watchdog.carrying import Decided, begun, carried
+from exporter.core.watchdog.carrying_out import Decided, begun, carried_out
 from exporter.core.watchdog.matter import Matter, Told
 from exporter.core.watchdog.orders import Orders
 from exporter.core.watchdog.policy import resolved
@@ -62,7 +62,7 @@ def _judged(matter: Matter) -> Decided:
         matter, events = replace(matter, watch=watch), events + told
     decided: Decided = (matter.watch, (), None)
     if matter.watch.acting is None:
-        decided = carried(matter, resolved(matter))
+        decided = carried_out(matter, resolved(matter))
     watch, told, action = decided
     watch, limited, more = _limited(replace(matter, watch=watch))
     return watch, events + told + limited, action or more

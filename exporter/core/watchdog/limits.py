@@ -6,9 +6,9 @@ was there first is counted.
 
 from collections.abc import Iterable, Mapping
 
-from exporter.core.watchdog import lasting
-from exporter.core.watchdog.attempts import attempt
+from exporter.core.watchdog import remembered_limits
 from exporter.core.watchdog.drift import Demand, Standing, demands
+from exporter.core.watchdog.limit_commands import attempt
 from exporter.model.action import Action
 from exporter.model.daemon import Daemon, DaemonState
 from exporter.model.enforcing import Drifting
@@ -28,8 +28,8 @@ def enforce(
 
     To be called at every judgement, also while the daemon is not there.
     """
-    watch = lasting.followed(daemon, watch)
-    limits = lasting.to_hold(configured, watch)
+    watch = remembered_limits.followed(daemon, watch)
+    limits = remembered_limits.to_hold(configured, watch)
     watch = replace(watch, wanted=limits or None)
     # One that has just not answered may hang: a command would hang with it, and hold up what helps.
     if daemon.state is not DaemonState.UP or daemon.unanswered_since is not None:

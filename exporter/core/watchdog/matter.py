@@ -6,9 +6,7 @@ from exporter.core.watchdog.orders import Mandate, Rules
 from exporter.model.daemon import Daemon
 from exporter.model.diagnosis import Condition
 from exporter.model.event import Event
-from exporter.model.identity import ProcessIdentity
 from exporter.model.node import Node
-from exporter.model.observation import DaemonProcess
 from exporter.model.watch import Mode, Watch
 from exporter.model.witnesses import UnitState
 
@@ -48,10 +46,3 @@ class Matter:
     def lives(self) -> bool:
         """Whether the daemon is sound: it answers, or what is not asked runs."""
         return self.daemon.answers or (not self.daemon.supported and self.daemon.process is not None)
-
-
-def identity(process: DaemonProcess | None) -> ProcessIdentity | None:
-    """Which process that is; None where it is not known."""
-    if process is None or process.pid is None or process.start_ticks is None:
-        return None
-    return ProcessIdentity(pid=process.pid, start_ticks=process.start_ticks)

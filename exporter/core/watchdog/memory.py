@@ -1,10 +1,9 @@
 """What the watchdog must know of a daemon when it is no more: which process it was, and which its servers were."""
 
 from exporter.core.watchdog import budget
-from exporter.core.watchdog.matter import Matter, Told, identity
+from exporter.core.watchdog.matter import Matter, Told
 from exporter.model.diagnosis import Condition
-from exporter.model.identity import ProcessIdentity
-from exporter.model.node import Node
+from exporter.model.identity import ProcessIdentity, identity_of
 from exporter.model.replace import replace
 from exporter.model.watch import Watch
 
@@ -26,18 +25,14 @@ def remembered(matter: Matter) -> Watch:
     watch, daemon = matter.watch, matter.daemon
     if daemon.gone:
         return watch
-    servers = tuple(found for pid in daemon.servers if (found := _identity(matter.node, pid)) is not None)
+    known = (identity_of(matter.node.processes.get(pid)) for pid in daemon.servers)
+    servers = tuple(each for each in known if each is not None)
     process = daemon.process or watch.process
     if (process, servers) == (watch.process, watch.servers):
         return watch
-    another = watch.process is not None and identity(process) != identity(watch.process)
+    another = watch.process is not None and identity_of(process) != identity_of(watch.process)
     well_since = None if another else watch.well_since
     return replace(watch, process=process, servers=servers, well_since=well_since)
-
-
-def _identity(node: Node, pid: int) -> ProcessIdentity | None:
-    process = node.processes.get(pid)
-    return None if process is None else ProcessIdentity(pid=pid, start_ticks=process.start_ticks)
 
 
 def leftovers(matter: Matter) -> tuple[ProcessIdentity, ...]:

@@ -2,11 +2,12 @@
 
 from collections.abc import Iterator, Mapping
 
-from exporter.core.watchdog import budget, drift, lasting, memory, owner
-from exporter.core.watchdog.matter import Matter, identity
+from exporter.core.watchdog import budget, drift, memory, owner, remembered_limits
+from exporter.core.watchdog.matter import Matter
 from exporter.core.watchdog.resolve import Deed, Resolve, Wait
 from exporter.model.action import ActionKind, ActionStep, EndProcess, GiveCommand, RestartUnit, RunCommand, SaveEvidence
 from exporter.model.daemon import DaemonState
+from exporter.model.identity import identity_of
 from exporter.model.watch import Mode, WatchState
 
 PROGRAM = "nvidia-cuda-mps"
@@ -32,10 +33,10 @@ def hung(matter: Matter, since: float) -> Resolve:
         return Wait(why="it was told to quit, and hangs: it is left to whoever told it")
     if matter.at - since < after or matter.daemon.state is not DaemonState.UNRESPONSIVE:
         return Wait(why=f"it hangs, which may pass: it is restarted no sooner than after {after:g} s")
-    return ended(matter, HUNG, since)
+    return replaced(matter, HUNG, since)
 
 
-def ended(matter: Matter, reason: str, since: float) -> Resolve:
+def replaced(matter: Matter, reason: str, since: float) -> Resolve:
     """It is there, and has to go first."""
     return _obstacle(matter) or _irreplaceable(matter) or _restart(matter, reason, since)
 
@@ -59,7 +60,7 @@ def _systemds(matter: Matter, since: float) -> Wait | None:
 def _irreplaceable(matter: Matter) -> Wait | None:
     """Nobody is ended whom nothing is known to bring back, or of whom it is not known who that is."""
     if matter.mandate.unit is None:
-        known = identity(matter.daemon.process) is not None
+        known = identity_of(matter.daemon.process) is not None
         return None if known else Wait(why="it is not known which process it is, so that it cannot be ended")
     if matter.unit is None:
         return Wait(why=f"nobody tells how {matter.mandate.unit} is: it might not come back")
@@ -97,7 +98,7 @@ def _steps(matter: Matter) -> tuple[ActionStep, ...]:
     A unit's own daemon goes by the unit's restart: killed by us, systemd may have started another by then, which that
     restart would end (tried: 252).
     """
-    daemon, unit = identity(matter.daemon.process), matter.mandate.unit
+    daemon, unit = identity_of(matter.daemon.process), matter.mandate.unit
     if unit is not None and daemon is not None and matter.daemon.unit == unit:
         return SaveEvidence(), RestartUnit(unit=unit), *_limits(matter)
     doomed = (() if daemon is None else (daemon,)) + memory.leftovers(matter)
@@ -111,7 +112,7 @@ def _limits(matter: Matter) -> Iterator[GiveCommand]:
 
     Where that does not do, the daemon is back all the same, and its limits are seen to afterwards.
     """
-    wanted = lasting.wanted(matter.mandate.limits, matter.watch)
+    wanted = remembered_limits.wanted(matter.mandate.limits, matter.watch)
     for command in drift.commands_for_defaults(matter.daemon, wanted):
         yield GiveCommand(command=command, vital=False)
 
@@ -133,7 +134,7 @@ def _environment(matter: Matter) -> Mapping[str, str]:
         _PIPES: daemon.pipe_directory,
         _LOGS: daemon.log_directory,
         **({} if devices is None else {_DEVICES: devices}),
-        **_threads(lasting.wanted(mandate.limits, matter.watch).active_thread_percentage),
+        **_threads(remembered_limits.wanted(mandate.limits, matter.watch).active_thread_percentage),
         **mandate.environment,
         **_threads(mandate.limits.active_thread_percentage),
     }

@@ -1,12 +1,13 @@
 """What became of an action: told by who did it, judged by what followed."""
 
 from exporter.core.watchdog import budget
-from exporter.core.watchdog.matter import Matter, Told, identity
+from exporter.core.watchdog.matter import Matter, Told
 from exporter.core.watchdog.owner import CRASHED
 from exporter.core.watchdog.tallies import counted
 from exporter.model.action import ActionDone, ActionKind, ActionResult, Resumed
 from exporter.model.diagnosis import Condition
 from exporter.model.event import Event, EventName
+from exporter.model.identity import identity_of
 from exporter.model.node import Node
 from exporter.model.replace import replace
 from exporter.model.watch import Acting, Watch
@@ -87,10 +88,10 @@ def _died_again(matter: Matter, acting: Acting) -> bool:
 
     One that hung is seen to end too: that is the restart's own doing, as long as none has been seen after it.
     """
-    found = matter.watch.diagnosis
-    if found is None or found.condition is not Condition.CRASHED or found.since <= acting.began_at:
+    found, lost_at = matter.watch.diagnosis, matter.daemon.last_loss_at
+    if found is None or found.condition is not Condition.CRASHED or lost_at is None or lost_at <= acting.began_at:
         return False
-    return acting.reason == CRASHED or identity(matter.watch.process) != acting.before
+    return acting.reason == CRASHED or identity_of(matter.watch.process) != acting.before
 
 
 def _missing(matter: Matter, acting: Acting) -> str | None:
@@ -98,7 +99,7 @@ def _missing(matter: Matter, acting: Acting) -> str | None:
     daemon = matter.daemon
     if not matter.lives or (daemon.state_since or 0.0) < acting.began_at:
         return f"it has not answered within {matter.rules.verify:g} s"
-    now = identity(daemon.process)
+    now = identity_of(daemon.process)
     if acting.before is not None and now is None:
         return "it is not known which process answers"
     return f"process {acting.before.pid} is still there" if acting.before and now == acting.before else None
@@ -118,6 +119,7 @@ def _ended(matter: Matter, acting: Acting, problem: str | None) -> Told:
         reason=acting.reason,
         result=result,
         problem=problem,
+        evidence=acting.evidence,
     )
     if problem is None or acting.kind is not ActionKind.RESTART:
         return watch, (event,)

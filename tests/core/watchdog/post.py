@@ -172,11 +172,19 @@ class Post:
         while self.at < at:
             self.see(look("log", at=min(at, self.at + every)))
 
-    def did(self, problem: str | None = None, after: float = 0.1) -> None:
+    def did(self, problem: str | None = None, after: float = 0.1, evidence: str | None = None) -> None:
         """The last action has been carried out, or could not be."""
         last = self.actions[-1]
-        at = self.at + after
-        self.see(ActionDone(at=at, daemon=DAEMON, kind=last.kind, reason=last.reason, seconds=after, problem=problem))
+        done = ActionDone(
+            at=self.at + after,
+            daemon=DAEMON,
+            kind=last.kind,
+            reason=last.reason,
+            seconds=after,
+            problem=problem,
+            evidence=evidence,
+        )
+        self.see(done)
 
     def resume(self) -> None:
         """An operator says so."""

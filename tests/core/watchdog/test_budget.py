@@ -48,6 +48,7 @@ def test_the_first_comes_at_once_and_each_further_one_twice_as_late(times: int, 
 )
 def test_what_is_left(restarts: tuple[float, ...], at: float, left: int) -> None:
     assert budget.left(Watch(restarts=restarts), Rules(), at) == left
+    assert budget.left(Watch(restarts=restarts, opened_at=0.0), Rules(), at) == 0
 
 
 def test_a_daemon_that_does_not_last_is_brought_back_ever_later_and_then_no_more() -> None:

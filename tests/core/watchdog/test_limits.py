@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from exporter.core.watchdog.attempts import AGAIN_SECONDS, MANY, MOST_COMMANDS, SELDOM_SECONDS
+from exporter.core.watchdog.limit_commands import AGAIN_SECONDS, MANY, MOST_COMMANDS, SELDOM_SECONDS
 from exporter.model.event import EventName
 from exporter.model.limits import Limits
 from exporter.model.observation import Observation

@@ -67,6 +67,15 @@ def test_it_has_failed_where_that_is_not_seen_in_time(seen: tuple[Observation, .
     assert post.watch.failures == 1
 
 
+def test_where_the_evidence_was_saved_is_told_with_what_came_of_it() -> None:
+    post = acting()
+    post.did(evidence="/var/lib/cuda-mps-exporter/evidence/training")
+    post.see(*returns(DEATH + 1))
+    assert [each.evidence for each in post.events if each.event is ACTED] == [
+        "/var/lib/cuda-mps-exporter/evidence/training"
+    ]
+
+
 def test_a_step_that_failed_is_told_at_once_with_its_reason() -> None:
     post = acting()
     post.did(problem="RestartUnit: Access denied")

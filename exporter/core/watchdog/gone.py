@@ -11,8 +11,8 @@ _ENOUGH = 2
 """So many witnesses make a crash."""
 
 
-def ended(matter: Matter) -> Diagnosis:
-    """What has become of a daemon that has gone."""
+def what_became_of(matter: Matter) -> Diagnosis:
+    """The word for its end, and who says so."""
     daemon, since = matter.daemon, matter.daemon.state_since or matter.at
     stopped = _stopped(matter)
     if stopped is not None:

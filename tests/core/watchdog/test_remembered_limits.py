@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from exporter.core.watchdog.lasting import to_hold, wanted
+from exporter.core.watchdog.remembered_limits import to_hold, wanted
 from exporter.model.enforcing import Enforcing
 from exporter.model.event import EventName
 from exporter.model.limits import Limits

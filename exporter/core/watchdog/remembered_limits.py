@@ -6,7 +6,7 @@ again, and may be another one by then.
 
 from exporter.model.daemon import Daemon, DaemonState
 from exporter.model.enforcing import Enforcing
-from exporter.model.identity import ProcessIdentity
+from exporter.model.identity import ProcessIdentity, identity_of
 from exporter.model.limits import Limits
 from exporter.model.replace import replace
 from exporter.model.watch import Watch
@@ -33,7 +33,7 @@ def wanted(configured: Limits, watch: Watch) -> Limits:
 
 def followed(daemon: Daemon, watch: Watch) -> Watch:
     """What is remembered of a daemon's limits, after this was seen of it."""
-    process = _identity(daemon)
+    process = identity_of(daemon.process)
     enforcing = watch.enforcing
     if _is_another(daemon, process, enforcing):
         enforcing = Enforcing(restoring=True)
@@ -43,13 +43,6 @@ def followed(daemon: Daemon, watch: Watch) -> Watch:
         return replace(watch, enforcing=enforcing)
     limits, seen = _held(watch.limits or Limits(), enforcing.seen, daemon), _seen(enforcing.seen, daemon)
     return replace(watch, limits=limits or None, enforcing=replace(enforcing, seen=seen))
-
-
-def _identity(daemon: Daemon) -> ProcessIdentity | None:
-    process = daemon.process
-    if process is None or process.pid is None or process.start_ticks is None:
-        return None
-    return ProcessIdentity(pid=process.pid, start_ticks=process.start_ticks)
 
 
 def _is_another(daemon: Daemon, process: ProcessIdentity | None, enforcing: Enforcing) -> bool:

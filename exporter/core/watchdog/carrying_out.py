@@ -1,19 +1,20 @@
 """How a resolve is carried out: said and counted first; in `observe` that is all."""
 
 from exporter.core.watchdog import budget
-from exporter.core.watchdog.matter import Matter, identity
+from exporter.core.watchdog.matter import Matter
 from exporter.core.watchdog.resolve import Deed, Resolve, Wait
 from exporter.core.watchdog.tallies import counted
 from exporter.model.action import Action, ActionKind, ActionResult
 from exporter.model.diagnosis import Condition
 from exporter.model.event import Event, EventName
+from exporter.model.identity import identity_of
 from exporter.model.replace import replace
 from exporter.model.watch import Acting, Mode, Watch, WatchState
 
 Decided = tuple[Watch, tuple[Event, ...], Action | None]
 
 
-def carried(matter: Matter, resolve: Resolve) -> Decided:
+def carried_out(matter: Matter, resolve: Resolve) -> Decided:
     """The watch, and what there is to tell; in `act`, the action too."""
     match resolve:
         case Deed() if _is_done(matter, resolve):
@@ -62,7 +63,8 @@ def _begun(matter: Matter, deed: Deed) -> Decided:
 
 def begun(matter: Matter, action: Action) -> Decided:
     """An action is under way from now on."""
-    acting = Acting(kind=action.kind, reason=action.reason, began_at=matter.at, before=identity(matter.watch.process))
+    before = identity_of(matter.watch.process)
+    acting = Acting(kind=action.kind, reason=action.reason, began_at=matter.at, before=before)
     said = f"{_words(action.kind)}: {action.reason}"
     watch = replace(matter.watch, state=WatchState.ACTING, acting=acting, said=said)
     return watch, (_event(matter, EventName.WATCHDOG_ACTS, action.kind, action.reason),), action
