@@ -89,7 +89,7 @@ def no_server_ends_unexplained(stage: Stage) -> Iterator[str]:
 
 def no_healthy_client_is_ended(stage: Stage) -> Iterator[str]:
     """Only by chaos, with its server, or as a victim that stays too long, where such are to be ended."""
-    ended = {life.pid for life in stage.onlooker.ended()}
+    served = _served(stage)
     late = stage.terms.fault - CLOCKS_SECONDS
     for end in stage.client_ends():
         if end.at > time.time() - KNOWN_AFTER_SECONDS:
@@ -100,7 +100,7 @@ def no_healthy_client_is_ended(stage: Stage) -> Iterator[str]:
             yield f"client {end.pid} was ended at {end.at:.2f}, {end.struck_for:.2f} s after a fault"
         if end.how is How.SIGNAL and not (stage.terms.ends and _struck_long_ago(stage, end, late)):
             yield f"client {end.pid} was killed at {end.at:.2f}"
-        if end.how is How.LOST and end.server and end.server not in ended and not _orphan(stage, end.server):
+        if end.how is How.LOST and end.server in served:
             yield f"client {end.pid} lost server {end.server}, which lives, at {end.at:.2f}"
 
 
@@ -109,9 +109,11 @@ def _struck_long_ago(stage: Stage, end: ClientEnd, seconds: float) -> bool:
     return any(end.at - at >= seconds for at in faults[-1:])
 
 
-def _orphan(stage: Stage, server: int) -> bool:
+def _served(stage: Stage) -> set[int]:
+    """The servers that live, with a daemon that does."""
+    servers = stage.onlooker.living(Role.SERVER)
     daemons = {life.pid for life in stage.onlooker.living(Role.DAEMON)}
-    return any(life.pid == server and life.parent not in daemons for life in stage.onlooker.living(Role.SERVER))
+    return {life.pid for life in servers if life.parent in daemons}
 
 
 def _ended(stage: Stage, role: Role) -> Iterable[Life]:
