@@ -18,6 +18,9 @@ from exporter.model.witnesses import ProcessState
 _STANDING_SECONDS = 1.0
 """A server that was stopped for less than this may have been so by a debugger, or at one look."""
 
+_ASK_ALL = frozenset({"ps", "get_device_client_list", "device_query"})
+"""Commands that ask every server."""
+
 _HUNG = frozenset({Condition.UNRESPONSIVE, Condition.SUSPENDED})
 _TRIFLES = frozenset({None, Condition.WELL, Condition.STARTING, Condition.UNKNOWN})
 
@@ -25,7 +28,7 @@ _TRIFLES = frozenset({None, Condition.WELL, Condition.STARTING, Condition.UNKNOW
 def diagnosed(matter: Matter) -> Told:
     """The watch with its diagnosis; an event where that is news."""
     before = matter.watch.diagnosis
-    found = _lasting(_found(matter), before)
+    found = _lasting(matter, _found(matter), before)
     if found == before:
         return matter.watch, ()
     watch = _stopping(replace(matter.watch, diagnosis=found), found, matter)
@@ -35,11 +38,15 @@ def diagnosed(matter: Matter) -> Told:
     return watch, () if trifle or same else (_told(matter, found),)
 
 
-def _lasting(found: Diagnosis, before: Diagnosis | None) -> Diagnosis:
-    """One that hangs may be found to be stopped, or the other way round: that is the same matter."""
-    if before is None or not {before.condition, found.condition} <= _HUNG:
+def _lasting(matter: Matter, found: Diagnosis, before: Diagnosis | None) -> Diagnosis:
+    """One that hangs may be found to be stopped, or the other way round: that is the same matter.
+
+    While it still wrote into its log, it did not hang: one that wakes is heard there before it has been asked again.
+    """
+    if found.condition not in _HUNG:
         return found
-    return replace(found, since=min(found.since, before.since))
+    since = found.since if before is None or before.condition not in _HUNG else min(found.since, before.since)
+    return replace(found, since=max(since, matter.daemon.spoke_at or since))
 
 
 def _stopping(watch: Watch, found: Diagnosis, matter: Matter) -> Watch:
@@ -71,6 +78,7 @@ def _found(matter: Matter) -> Diagnosis:
         _suspended(matter)
         or _stuck(matter)
         or _server_suspended(matter)
+        or _server_unresponsive(matter)
         or _unresponsive(matter)
         or _held(matter)
         or _fault(matter)
@@ -121,6 +129,34 @@ def _server_suspended(matter: Matter) -> Diagnosis | None:
         culprit=_identity(state),
         server=state.pid,
     )
+
+
+def _server_unresponsive(matter: Matter) -> Diagnosis | None:
+    """A daemon that asks a server which does not answer hangs with it; its log ends with that command (measured, R580).
+
+    To restart it would end every other client, and that server is what hangs.
+    """
+    daemon = matter.daemon
+    server = None if daemon.state is not DaemonState.UNRESPONSIVE else waited_for(daemon)
+    if server is None:
+        return None
+    process = matter.node.processes.get(server)
+    return Diagnosis(
+        condition=Condition.SERVER_UNRESPONSIVE,
+        since=min(daemon.state_since or matter.at, daemon.unanswered_since or matter.at),
+        witnesses=("its commands get no answer", f"its log ends with a command that asks server {server}"),
+        culprit=None if process is None else ProcessIdentity(pid=server, start_ticks=process.start_ticks),
+        server=server,
+    )
+
+
+def waited_for(daemon: Daemon) -> int | None:
+    """The server that the daemon was asking when it fell silent; None where its log does not say so."""
+    verb, *words = (daemon.at_command or "").split() or [""]
+    named = [int(word) for word in words if word.isdecimal() and int(word) in daemon.servers]
+    if named:
+        return named[0]
+    return next(iter(daemon.servers)) if verb in _ASK_ALL and len(daemon.servers) == 1 else None
 
 
 def _unresponsive(matter: Matter) -> Diagnosis | None:

@@ -31,6 +31,7 @@ from tests.core.watchdog.post import (
     DEATH,
     Post,
     alive,
+    asks_a_server,
     deaf,
     dies,
     hangs,
@@ -144,6 +145,28 @@ CASES = {
         Condition.SERVER_SUSPENDED,
         ("server 513 was stopped (state T)", "its daemon answers nobody"),
         SERVER,
+    ),
+    "it asks its server, which does not answer": Case(
+        (*asks_a_server(), *silences()),
+        Condition.SERVER_UNRESPONSIVE,
+        ("its commands get no answer", "its log ends with a command that asks server 513"),
+        SERVER,
+    ),
+    "it asks all its servers, and there is one": Case(
+        (*asks_a_server("ps"), *silences()),
+        Condition.SERVER_UNRESPONSIVE,
+        ("its commands get no answer", "its log ends with a command that asks server 513"),
+        SERVER,
+    ),
+    "it had asked its server, and got the answer": Case(
+        (*asks_a_server(), *control_log("ACTIVE", at=DEATH), *silences()),
+        Condition.UNRESPONSIVE,
+        ("its commands get no answer", "process 441 lives"),
+    ),
+    "it was asked for a server that is not there": Case(
+        (*asks_a_server("get_client_list 514"), *silences()),
+        Condition.UNRESPONSIVE,
+        ("its commands get no answer", "process 441 lives"),
     ),
     "both were stopped": Case(
         (suspended(SERVER), *hangs()),

@@ -8,6 +8,7 @@ import pytest
 
 from exporter.core.watchdog.orders import Mandate
 from exporter.model.action import EndProcess, GiveCommand, RestartUnit, RunCommand, SaveEvidence
+from exporter.model.diagnosis import Condition
 from exporter.model.event import EventName
 from exporter.model.identity import ProcessIdentity
 from exporter.model.limits import Limits
@@ -22,6 +23,7 @@ from tests.core.watchdog.post import (
     UNIT,
     Post,
     alive,
+    asks_a_server,
     dies,
     hangs,
     holder,
@@ -75,7 +77,18 @@ ROWS = {
         (suspended(SERVER),),
         90,
         "end_server",
-        "server 513 was stopped, which may pass: it is ended after 90 s",
+        "server 513 hangs, which may pass: it is ended after 90 s",
+        rules=ENDS,
+    ),
+    "server unresponsive": Row(
+        (*asks_a_server(), *silences()),
+        why="server 513 does not answer its daemon: `kill -KILL 513` ends it, and its clients",
+    ),
+    "server unresponsive, and it may be ended": Row(
+        (*asks_a_server(), *silences()),
+        90,
+        "end_server",
+        "server 513 hangs, which may pass: it is ended after 90 s",
         rules=ENDS,
     ),
     "held": Row(
@@ -192,6 +205,17 @@ def test_one_that_is_known_to_have_gone_does_not() -> None:
     post.see(dies()[0], *(each for each in dies(pid=SERVER) if each != last_look), last_look)
     (action,) = post.actions
     assert [step for step in action.steps if isinstance(step, EndProcess)] == []
+
+
+def test_one_that_wakes_is_not_restarted_though_nobody_has_asked_it_again_yet() -> None:
+    """Its log tells so before any answer does."""
+    post = Post()
+    post.see(*asks_a_server(), *silences())
+    post.until(DEATH + 300)
+    post.see(*control_log("ACTIVE", at=DEATH + 300))
+    post.until(DEATH + 330)
+    assert post.condition is Condition.UNRESPONSIVE
+    assert post.actions == []
 
 
 def test_it_is_started_as_it_was() -> None:
