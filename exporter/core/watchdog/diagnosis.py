@@ -19,13 +19,14 @@ _STANDING_SECONDS = 1.0
 """A server that was stopped for less than this may have been so by a debugger, or at one look."""
 
 _HUNG = frozenset({Condition.UNRESPONSIVE, Condition.SUSPENDED})
+_WAITED_FOR = frozenset({Condition.SERVER_SUSPENDED, Condition.STUCK_IN_DRIVER})
 _TRIFLES = frozenset({None, Condition.WELL, Condition.STARTING, Condition.UNKNOWN})
 
 
 def diagnosed(matter: Matter) -> Told:
     """The watch with its diagnosis; an event where that is news."""
     before = matter.watch.diagnosis
-    found = _lasting(_found(matter), before)
+    found = _lasting(_found(matter), before, matter.at)
     if found == before:
         return matter.watch, ()
     watch = _stopping(replace(matter.watch, diagnosis=found), found, matter)
@@ -35,11 +36,16 @@ def diagnosed(matter: Matter) -> Told:
     return watch, () if trifle or same else (_told(matter, found),)
 
 
-def _lasting(found: Diagnosis, before: Diagnosis | None) -> Diagnosis:
-    """One that hangs may be found to be stopped, or the other way round: that is the same matter."""
-    if before is None or not {before.condition, found.condition} <= _HUNG:
+def _lasting(found: Diagnosis, before: Diagnosis | None, at: float) -> Diagnosis:
+    """One that hangs may be found to be stopped, or the other way round: that is the same matter.
+
+    One that only waited for another process hangs by itself from now on, if it does: it may not have been asked since.
+    """
+    if before is None or found.condition not in _HUNG:
         return found
-    return replace(found, since=min(found.since, before.since))
+    if before.condition in _WAITED_FOR:
+        return replace(found, since=at)
+    return replace(found, since=before.since) if before.condition in _HUNG else found
 
 
 def _stopping(watch: Watch, found: Diagnosis, matter: Matter) -> Watch:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 
+from exporter.core import process_states
 from exporter.core.watchdog import budget, drift, lasting, memory, owner
 from exporter.core.watchdog.matter import Matter, identity
 from exporter.core.watchdog.resolve import Deed, Resolve, Wait
@@ -32,7 +33,17 @@ def hung(matter: Matter, since: float) -> Resolve:
         return Wait(why="it was told to quit, and hangs: it is left to whoever told it")
     if matter.at - since < after or matter.daemon.state is not DaemonState.UNRESPONSIVE:
         return Wait(why=f"it hangs, which may pass: it is restarted no sooner than after {after:g} s")
+    if _is_let_go_on(matter):
+        return Wait(why="it was stopped, and is let go on: it is asked first whether it answers")
     return ended(matter, HUNG, since)
+
+
+def _is_let_go_on(matter: Matter) -> bool:
+    """Whether its process came to stand otherwise since it was last asked: that it hangs is old news then."""
+    state, asked_at = process_states.of_daemon(matter.node, matter.daemon), matter.daemon.unanswered_at
+    if state is None or asked_at is None or process_states.is_suspended(state):
+        return False
+    return state.at > asked_at
 
 
 def ended(matter: Matter, reason: str, since: float) -> Resolve:

@@ -82,9 +82,9 @@ def settled(matter: Matter) -> Told:
 
 
 def _died_again(matter: Matter, since: float) -> bool:
-    """Whether it has crashed since the restart: there is nothing to wait for then."""
-    found = matter.watch.diagnosis
-    return found is not None and found.condition is Condition.CRASHED and found.since > since
+    """Whether it was there since the restart, and has crashed: there is nothing to wait for then."""
+    found, lost_at = matter.watch.diagnosis, matter.daemon.last_loss_at
+    return found is not None and found.condition is Condition.CRASHED and lost_at is not None and lost_at > since
 
 
 def _missing(matter: Matter, acting: Acting) -> str | None:
