@@ -7,6 +7,9 @@ from exporter.model.daemon import Daemon, DaemonState
 from exporter.model.diagnosis import Condition, Diagnosis
 from exporter.model.witnesses import UnitState
 
+_RESTARTED_AFTER_TIMEOUT = ("always", "on-failure", "on-abnormal")
+"""Those Restart= that hold for a process which did not do something in time (systemd.service(5))."""
+
 _ENOUGH = 2
 """So many witnesses make a crash."""
 
@@ -32,6 +35,8 @@ def _stopped(matter: Matter) -> str | None:
     daemon, unit = matter.daemon, _of_its_end(matter)
     if unit is not None and (unit.active, unit.result) == ("inactive", "success"):
         return f"{unit.unit} is inactive, and ended in success"
+    if unit is not None and _stopped_by_force(unit):
+        return f"{unit.unit} was stopped, and did not end in time"
     if daemon.state is DaemonState.STOPPED:
         return "it was told to go"
     # After a quit the pid file goes, after SIGKILL it stays (measured, R580); the log, where it was read, knows better.
@@ -40,6 +45,11 @@ def _stopped(matter: Matter) -> str | None:
     if matter.watch.stopped_at is not None:
         return "it was stopped, and has not been started since"
     return None
+
+
+def _stopped_by_force(unit: UnitState) -> bool:
+    """Whether it was told to stop, and killed since it hung: of one that hung otherwise, systemd starts another."""
+    return (unit.active, unit.result) == ("failed", "timeout") and unit.restart in _RESTARTED_AFTER_TIMEOUT
 
 
 def _ever_lived(matter: Matter) -> bool:

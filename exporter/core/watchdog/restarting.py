@@ -75,6 +75,9 @@ def _irreplaceable(matter: Matter) -> Wait | None:
     if matter.unit is None:
         return Wait(why=f"nobody tells how {matter.mandate.unit} is: it might not come back")
     unusable = owner.unusable_because(matter.unit)
+    if unusable is None and matter.unit.active == "deactivating":
+        # A restart would take the place of that stop, and so undo what somebody wants.
+        unusable = f"systemd is stopping {matter.unit.unit}: it is left to whoever wants that"
     return None if unusable is None else Wait(why=unusable)
 
 
@@ -113,8 +116,14 @@ def _steps(matter: Matter) -> tuple[ActionStep, ...]:
         return SaveEvidence(), RestartUnit(unit=unit), *_limits(matter)
     doomed = (() if daemon is None else (daemon,)) + memory.leftovers(matter)
     ends = (EndProcess(identity=each, program=PROGRAM) for each in doomed)
-    start = _command(matter) if unit is None else RestartUnit(unit=unit)
+    start = _command(matter) if unit is None else RestartUnit(unit=unit, only_start=_has_ended(matter))
     return (SaveEvidence(), *ends, start, *_limits(matter))
+
+
+def _has_ended(matter: Matter) -> bool:
+    """Whether the unit is no more than its daemon; one that systemd takes to run would not be started."""
+    unit = matter.unit
+    return matter.daemon.gone and unit is not None and unit.active in ("failed", "inactive")
 
 
 def _limits(matter: Matter) -> Iterator[GiveCommand]:
