@@ -22,6 +22,7 @@ _ASK_ALL = frozenset({"ps", "get_device_client_list", "device_query"})
 """Commands that ask every server."""
 
 _HUNG = frozenset({Condition.UNRESPONSIVE, Condition.SUSPENDED})
+_WAITED_FOR = frozenset({Condition.SERVER_SUSPENDED, Condition.SERVER_UNRESPONSIVE, Condition.STUCK_IN_DRIVER})
 _TRIFLES = frozenset({None, Condition.WELL, Condition.STARTING, Condition.UNKNOWN})
 
 
@@ -41,11 +42,16 @@ def diagnosed(matter: Matter) -> Told:
 def _continued(matter: Matter, found: Diagnosis, before: Diagnosis | None) -> Diagnosis:
     """One that hangs may be found to be stopped, or the other way round: that is the same matter.
 
-    While it still wrote into its log, it did not hang: one that wakes is heard there before it has been asked again.
+    One that only waited for another process hangs by itself from now on, if it does: it may not have been asked since.
+    Nor did it hang while it wrote into its log: one that wakes is heard there first.
     """
     if found.condition not in _HUNG:
         return found
-    since = found.since if before is None or before.condition not in _HUNG else min(found.since, before.since)
+    since = found.since
+    if before is not None and before.condition in _WAITED_FOR:
+        since = matter.at
+    elif before is not None and before.condition in _HUNG:
+        since = before.since
     return replace(found, since=max(since, matter.daemon.spoke_at or since))
 
 

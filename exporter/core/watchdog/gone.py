@@ -7,6 +7,9 @@ from exporter.model.daemon import Daemon, DaemonState
 from exporter.model.diagnosis import Condition, Diagnosis
 from exporter.model.witnesses import UnitState
 
+_RESTARTED_AFTER_TIMEOUT = ("always", "on-failure", "on-abnormal")
+"""Those Restart= that hold for a process which did not do something in time (systemd.service(5))."""
+
 _ENOUGH = 2
 """So many witnesses make a crash."""
 
@@ -20,8 +23,10 @@ def what_became_of(matter: Matter) -> Diagnosis:
     if not _ever_lived(matter):
         no_trace = "there is no trace that it ever ran"
         return Diagnosis(condition=Condition.NEVER_SEEN, since=since, witnesses=(no_trace,))
-    witnesses = tuple(_witnesses(matter))
-    sure = daemon.gone_at is None and _no_quit(matter) and len(witnesses) >= _ENOUGH
+    traces = tuple(_traces(daemon))
+    witnesses = tuple(_witnesses(matter)) + traces
+    # NVIDIA's program goes by the pid file, and everybody may write into that (measured, R580): both are one witness.
+    sure = daemon.gone_at is None and _no_quit(matter) and len(witnesses) - max(0, len(traces) - 1) >= _ENOUGH
     return Diagnosis(condition=Condition.CRASHED if sure else Condition.UNKNOWN, since=since, witnesses=witnesses)
 
 
@@ -30,6 +35,8 @@ def _stopped(matter: Matter) -> str | None:
     daemon, unit = matter.daemon, _of_its_end(matter)
     if unit is not None and (unit.active, unit.result) == ("inactive", "success"):
         return f"{unit.unit} is inactive, and ended in success"
+    if unit is not None and _stopped_by_force(unit):
+        return f"{unit.unit} was stopped, and did not end in time"
     if daemon.state is DaemonState.STOPPED:
         return "it was told to go"
     # After a quit the pid file goes, after SIGKILL it stays (measured, R580); the log, where it was read, knows better.
@@ -40,6 +47,11 @@ def _stopped(matter: Matter) -> str | None:
     return None
 
 
+def _stopped_by_force(unit: UnitState) -> bool:
+    """Whether it was told to stop, and killed since it hung: of one that hung otherwise, systemd starts another."""
+    return (unit.active, unit.result) == ("failed", "timeout") and unit.restart in _RESTARTED_AFTER_TIMEOUT
+
+
 def _ever_lived(matter: Matter) -> bool:
     watch = matter.watch
     return matter.daemon.seen or watch.process is not None or watch.well_since is not None
@@ -47,22 +59,25 @@ def _ever_lived(matter: Matter) -> bool:
 
 def _witnesses(matter: Matter) -> Iterator[str]:
     daemon, process = matter.daemon, matter.watch.process
-    since = daemon.state_since or 0.0
     if daemon.seen and process is not None:
         yield f"process {process.pid} is gone"
-    if daemon.not_found_at is not None and daemon.not_found_at >= since:
-        yield "nvidia-cuda-mps-control finds no daemon"
     if _log_tells(matter):
         yield "its log ends without a quit"
     if daemon.listening is False:
         yield "nobody listens on its socket"
-    if daemon.left_behind:
-        yield "its pid file was left behind"
     unit = _of_its_end(matter)
     if unit is not None and unit.active == "failed":
         yield f"{unit.unit} has failed ({unit.result})"
     if unit is not None and unit.sub == "auto-restart":
         yield f"{unit.unit} is to be restarted by systemd"
+
+
+def _traces(daemon: Daemon) -> Iterator[str]:
+    """What its pid file tells, to us and to NVIDIA's program."""
+    if daemon.not_found_at is not None and daemon.not_found_at >= (daemon.state_since or 0.0):
+        yield "nvidia-cuda-mps-control finds no daemon"
+    if daemon.left_behind:
+        yield "its pid file was left behind"
 
 
 def _log_tells(matter: Matter) -> bool:

@@ -9,21 +9,38 @@ import pytest
 from exporter.core.watchdog.orders import Mandate
 from exporter.model.action import EndProcess, GiveCommand, RestartUnit, RunCommand, SaveEvidence
 from exporter.model.diagnosis import Condition
+from exporter.model.daemon import Daemon
 from exporter.model.event import EventName
 from exporter.model.identity import ProcessIdentity
 from exporter.model.limits import Limits
 from exporter.model.observation import Observation
+from exporter.model.server import Server
 from exporter.model.watch import Mode, WatchState
-from tests.builders import AT, CONTROL, SERVER, control_log, daemon_process, look, no_daemon, refusal, silence
+from tests.builders import (
+    AT,
+    CONTROL,
+    SERVER,
+    active,
+    control_log,
+    daemon_process,
+    look,
+    no_daemon,
+    process,
+    refusal,
+    server_log,
+    silence,
+)
 from tests.core.test_crash_loop import failures
 from tests.core.watchdog.post import (
     BY_UNIT,
     COMMAND,
     DEATH,
+    NEXT,
     UNIT,
     Post,
     alive,
     asks_a_server,
+    deaf,
     dies,
     hangs,
     holder,
@@ -248,7 +265,7 @@ def test_it_is_started_as_it_was() -> None:
 def test_the_gpus_that_it_saw_are_remembered_over_a_restart_of_the_exporter() -> None:
     post = Post(replace(daemon_process(), environment={"CUDA_VISIBLE_DEVICES": "0"}), *alive()[1:])
     post.restarted()
-    post.see(no_daemon(at=DEATH), left(DEATH))
+    post.see(no_daemon(at=DEATH), left(DEATH), deaf(DEATH))
     start = post.actions[0].steps[-1]
     assert isinstance(start, RunCommand)
     assert start.environment["CUDA_VISIBLE_DEVICES"] == "0"
@@ -258,7 +275,7 @@ def test_a_unit_is_restarted_by_systemd() -> None:
     post = Post(mandate=BY_UNIT)
     post.see(*dies(), unit("failed", result="signal"))
     (action,) = post.actions
-    assert action.steps[-1] == RestartUnit(unit=UNIT)
+    assert action.steps[-1] == RestartUnit(unit=UNIT, only_start=True)
 
 
 @pytest.mark.parametrize("seen", [dies(), hangs()], ids=["crashed", "hung"])
@@ -321,3 +338,23 @@ def test_nothing_new_is_nothing_changed() -> None:
     before = post.node
     post.judge(AT + 2)
     assert post.node is before
+
+
+def test_what_serves_another_daemon_is_no_leftover_whatever_the_log_has_told() -> None:
+    """Everybody may write into the server's log (measured, R580)."""
+    post = Post()
+    post.see(
+        *server_log("Server is ready", active(), server=NEXT, at=AT + 1),
+        process(NEXT, at=AT + 1, command="nvidia-cuda-mps"),
+    )
+    assert NEXT in {each.pid for each in post.watch.servers}
+    other = Daemon(
+        name="/run/other",
+        pipe_directory="/run/other",
+        log_directory="/run/other",
+        servers={NEXT: Server(pid=NEXT, started_at=AT)},
+    )
+    post.node = replace(post.node, daemons={**post.node.daemons, other.name: other})
+    post.see(*dies())
+    ended = [step.identity.pid for step in post.actions[0].steps if isinstance(step, EndProcess)]
+    assert ended == [SERVER]
