@@ -8,8 +8,8 @@ import pytest
 
 from exporter.core.watchdog.orders import Mandate
 from exporter.model.action import EndProcess, GiveCommand, RestartUnit, RunCommand, SaveEvidence
-from exporter.model.diagnosis import Condition
 from exporter.model.daemon import Daemon
+from exporter.model.diagnosis import Condition
 from exporter.model.event import EventName
 from exporter.model.identity import ProcessIdentity
 from exporter.model.limits import Limits
