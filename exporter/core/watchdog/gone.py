@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from exporter.core import units
 from exporter.core.watchdog.matter import Matter
 from exporter.model.daemon import Daemon, DaemonState
 from exporter.model.diagnosis import Condition, Diagnosis
@@ -28,8 +29,9 @@ def what_became_of(matter: Matter) -> Diagnosis:
 def _stopped(matter: Matter) -> str | None:
     """Who says that an operator stopped it; None: nobody does."""
     daemon, unit = matter.daemon, _of_its_end(matter)
-    if unit is not None and (unit.active, unit.result) == ("inactive", "success"):
-        return f"{unit.unit} is inactive, and ended in success"
+    if unit is not None and units.stays_away(unit):
+        how = "ended in success" if unit.result == "success" else "was killed, since it did not stop in time"
+        return f"{unit.unit} is {unit.active}, and {how}"
     if daemon.state is DaemonState.STOPPED:
         return "it was told to go"
     # After a quit the pid file goes, after SIGKILL it stays (measured, R580); the log, where it was read, knows better.
