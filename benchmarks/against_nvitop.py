@@ -5,6 +5,7 @@ import shutil
 import statistics
 import sys
 import time
+from argparse import Namespace
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -26,13 +27,14 @@ def main(words: Sequence[str] | None = None) -> int:
     parser = arguments.parser("against_nvitop", __doc__ or "", gpus=8, clients=48)
     parser.add_argument("--nvitop", type=Path, default=_installed(), help="nvitop-exporter (default: %(default)s)")
     parser.add_argument("--seconds", type=float, default=60.0, help="measure CPU for so long (default: %(default)s)")
+    parser.add_argument("--settle", type=float, default=5.0, help="and so long before (default: %(default)s)")
     parser.add_argument("--scrapes", type=int, default=100, help="of each, in turn (default: %(default)s)")
     told = parser.parse_args(words)
     if told.nvitop is None:
         parser.error("nvitop-exporter is not installed: pip install '.[benchmarks]'")
     with real_or_standin(told) as node, exporter(node, told.flag) as ours, nvitop(node, told.nvitop) as theirs:
         theirs.wait_until(f'^process_gpu_memory.*pid="{node.clients[-1]}"')
-        figures = [Figure(name="clients", value=len(node.clients)), *_compare(ours, theirs, told.seconds, told.scrapes)]
+        figures = [Figure(name="clients", value=len(node.clients)), *_compare(ours, theirs, told)]
     return report(f"Against nvitop-exporter: {node.title}", figures, told.json)
 
 
@@ -43,15 +45,15 @@ def nvitop(node: Node, executable: Path) -> AbstractContextManager[Program]:
     return running(command, port, node.environment(), node.directory / "nvitop.log")
 
 
-def _compare(ours: Program, theirs: Program, seconds: float, scrapes: int) -> Sequence[Figure]:
+def _compare(ours: Program, theirs: Program, told: Namespace) -> Sequence[Figure]:
     programs = (ours, theirs)
-    scrape_for(5, *programs)
+    scrape_for(told.settle, *programs)
     before, began = [cpu(program.pid) for program in programs], time.monotonic()
-    scrape_for(seconds, *programs)
+    scrape_for(told.seconds, *programs)
     passed = time.monotonic() - began
     used = [cpu(program.pid).since(each).all for program, each in zip(programs, before, strict=True)]
     times: list[list[float]] = [[], []]
-    for _ in range(scrapes):
+    for _ in range(told.scrapes):
         for which in random.sample(range(2), 2):
             times[which].append(programs[which].fetch().seconds * MILLISECONDS)
     scrape = [statistics.median(each) for each in times]

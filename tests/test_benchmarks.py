@@ -82,7 +82,7 @@ def test_the_one_against_nvitop_compares_each_figure(run: Run, tmp_path: Path) -
     theirs.write_text(NVITOP.format(python=sys.executable))
     theirs.chmod(0o755)
 
-    _, _, figures = run("against_nvitop", *SMALL, "--seconds=1", "--scrapes=5", f"--nvitop={theirs}")
+    _, _, figures = run("against_nvitop", *SMALL, "--seconds=1", "--settle=0", "--scrapes=5", f"--nvitop={theirs}")
 
     for compared in ("CPU", "scrape, median", "resident memory"):
         ours, others = figures[f"{compared}: ours"], figures[f"{compared}: nvitop-exporter's"]

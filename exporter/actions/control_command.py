@@ -13,7 +13,7 @@ _LONG_DEADLINES = {"shutdown_server": 10.0}
 """The daemon asks the server first, which may have to wait for its clients; meanwhile nobody else is answered."""
 _FORCED_SECONDS = 20.0
 
-APPEARS_SECONDS = 3.0
+APPEARS_SECONDS = 1.0
 """How long a daemon that was just started may take until it listens."""
 _AGAIN_SECONDS = 0.02
 

@@ -25,7 +25,8 @@ def restart_unit(
     """Restart it, and wait until systemd has; the problem, where it has not. `path` is where programs are found."""
     if not is_service(step.unit):
         return f"{printable(step.unit)!r} is no name of a service"
-    arguments = (systemctl, "--no-ask-password", "restart", "--", step.unit)
+    verb = "start" if step.only_start else "restart"
+    arguments = (systemctl, "--no-ask-password", verb, "--", step.unit)
     try:
         ended = run(arguments, environment={"PATH": path, "LC_ALL": "C"}, seconds=seconds, patience=patience)
     except OSError as error:

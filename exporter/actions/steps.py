@@ -65,7 +65,7 @@ class Steps:
         self._tools = tools
         self._patience = patience
         self._tell = tell
-        self._started = False
+        self._appearing = False
 
     def do(self) -> str | None:
         """Do them all; the problem of the one that failed, with which it ends."""
@@ -87,10 +87,10 @@ class Steps:
             case EndProcess():
                 return end_process(step, proc=tools.proc, patience=patience)
             case RestartUnit():
-                self._started = True
+                self._appearing = True
                 return restart_unit(step, systemctl=tools.systemctl, path=tools.path, patience=patience)
             case RunCommand():
-                self._started = True
+                self._appearing = True
                 return run_command(step, path=tools.path, patience=patience)
             case GiveCommand():
                 problem = self._give(step.command)
@@ -99,7 +99,9 @@ class Steps:
     def _give(self, command: str) -> str | None:
         client = self._tools.client(self._place, deadline_of(command), self._asker())
         with self._patience.ended_by(client.close):
-            reply = give(client, command, clock=self._tools.clock, patience=self._patience, appearing=self._started)
+            reply = give(client, command, clock=self._tools.clock, patience=self._patience, appearing=self._appearing)
+        # It has had its time: if it is not there now, it does not become so by waiting at each further command.
+        self._appearing = False
         if self._patience.over:
             return _BROKEN_OFF
         self._tell(reply)

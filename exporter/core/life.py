@@ -226,6 +226,7 @@ def _go(daemon: Daemon, at: float, how: LossReason) -> Step:
         gone_at=at if was_there or _told_to_quit(daemon, at) else None,
         gone_how=how,
         spoke_at=None,
+        at_command=None,
         pending={},
         waiting=frozenset(),
         listed_at=None,

@@ -7,10 +7,13 @@ from exporter.model.daemon import Daemon
 from exporter.model.observation import LogLine
 from exporter.model.replace import replace
 from exporter.parse import log_message as said
-from exporter.parse.log_line import parse_line
+from exporter.parse.log_line import LogEntry, parse_line
 
 _OTHERS_FILE = {"control.log": False, "server.log": True}
 """Who does not write to a file: a line of a server in control.log, or of the daemon in server.log, is a forgery."""
+
+LONGEST_COMMAND = 80
+"""Anybody may give a daemon any command; those that it knows are shorter."""
 
 
 def line_read(daemon: Daemon, line: LogLine) -> Step:
@@ -18,23 +21,28 @@ def line_read(daemon: Daemon, line: LogLine) -> Step:
     entry = parse_line(line.line)
     known = entry is not None and not isinstance(entry.message, said.Unrecognized)
     forged = entry is None or entry.by_daemon is _OTHERS_FILE.get(line.file)
-    spoke = entry is not None and entry.by_daemon and not forged
-    daemon = _count(daemon, line.file, known=known, spoke_at=line.at if spoke else daemon.spoke_at)
+    daemon = _count(daemon, line.file, known=known)
     if entry is None or forged:
         return quiet(daemon)
     entry = translated(entry, line.pids)
     if entry.by_daemon:
-        return daemon_log.read(daemon, line.at, entry)
+        return daemon_log.read(_spoken(daemon, line.at, entry), line.at, entry)
     if daemon.echoing and line.file not in _OTHERS_FILE:
         return quiet(daemon)
     return server_log.read(daemon, line.at, entry, line.pids)
 
 
-def _count(daemon: Daemon, file: str, *, known: bool, spoke_at: float | None) -> Daemon:
+def _spoken(daemon: Daemon, at: float, entry: LogEntry) -> Daemon:
+    """A daemon writes a command down as it is given; its answer, or the session's end, is the next line."""
+    command = entry.message.text[:LONGEST_COMMAND] if isinstance(entry.message, said.CommandIssued) else None
+    return replace(daemon, spoke_at=at, at_command=command)
+
+
+def _count(daemon: Daemon, file: str, *, known: bool) -> Daemon:
     totals = daemon.totals
     unrecognized = totals.log_lines_unrecognized
     if not known or file not in unrecognized:
         unrecognized = counted(unrecognized, file, by=0 if known else 1)
     lines = counted(totals.log_lines, file)
     totals = replace(totals, log_lines=lines, log_lines_unrecognized=unrecognized)
-    return replace(daemon, totals=totals, spoke_at=spoke_at)
+    return replace(daemon, totals=totals)

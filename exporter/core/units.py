@@ -11,6 +11,9 @@ _RESTARTED_ANYHOW = ("always", "on-success")
 _RESTARTED_WHEN_LATE = ("always", "on-failure", "on-abnormal")
 """Restart= of a unit that is started again after a timeout, unless somebody had stopped it (there; tried: 252)."""
 
+_ABOUT_TO_RESTART = "failed-before-auto-restart"
+"""Through this a unit passes for a moment, from systemd 254 on."""
+
 
 def unit_read(node: Node, seen: UnitState) -> Node:
     """A unit was looked at."""
@@ -42,7 +45,7 @@ def stopped(unit: UnitState | None, gone_at: float) -> bool:
 
 def stays_away(unit: UnitState) -> bool:
     """Whether a unit has ended because somebody stopped it: so it has, too, where it had to be killed at last."""
-    killed_at_last = (unit.active, unit.sub, unit.result) == ("failed", "failed", "timeout")
+    killed_at_last = (unit.active, unit.result) == ("failed", "timeout") and unit.sub != _ABOUT_TO_RESTART
     return (unit.active, unit.result) == ("inactive", "success") or (
         killed_at_last and unit.restart in _RESTARTED_WHEN_LATE
     )

@@ -52,9 +52,10 @@ class EndProcess:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestartUnit:
-    """Have systemd restart a unit."""
+    """Have systemd restart a unit; or `only_start` it, so that one which somebody else has started by then stays."""
 
     unit: str
+    only_start: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -93,13 +93,12 @@ class Daemon:
     told last, by its ordinals. `limits_in_doubt` are questions about limits to which somebody's command may have
     changed the answers. It is `elsewhere` where it speaks in the PIDs of another namespace. `leavings` has, by PID,
     the clients whose contexts have ended in the last seconds, `parted` those that have left, as they were: the log
-    may yet tell that their contexts have ended.
-
-    `unanswered` is how many commands in a row got no answer, since `unanswered_since`; the last was given at
-    `unanswered_at`. `spoke_at` is when the daemon itself last wrote into its log. `holder` has the session open that
-    keeps others out. `listening` is whether anybody listens on its socket, looked at while it does not answer, and
-    `left_behind` whether a pid file is there though no daemon is; None: not known. `not_found_at` is when a command
-    last found none.
+    may yet tell that their contexts have ended. `unanswered` is how many commands in a row got no answer, since
+    `unanswered_since`; the last was given at `unanswered_at`. `spoke_at` is when the daemon itself last wrote into
+    its log, `at_command` the command with which that ended. `holder` has the session open that keeps others out.
+    `listening` is whether anybody listens on its socket, looked at while it does not answer, and `left_behind`
+    whether a pid file is there though no daemon is; None: not known. `not_found_at` is when a command last found
+    none.
     """
 
     name: DaemonName
@@ -144,6 +143,7 @@ class Daemon:
     unanswered: int = 0
     refused_since: float | None = None
     spoke_at: float | None = None
+    at_command: str | None = None
     holder: SessionHolder | None = None
     listening: bool | None = None
     left_behind: bool | None = None

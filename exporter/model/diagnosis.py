@@ -27,6 +27,8 @@ class Condition(StrEnum):
     """It, or one of its servers, sleeps and cannot be woken, nor killed."""
     SERVER_SUSPENDED = "server_suspended"
     """One of its servers was stopped by a signal; the daemon is sound, and hangs as soon as it asks that server."""
+    SERVER_UNRESPONSIVE = "server_unresponsive"
+    """The daemon answers nobody, as it waits for one of its servers."""
     HELD = "held"
     """Somebody's open session keeps all others out."""
     FAULT = "fault"

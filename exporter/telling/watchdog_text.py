@@ -32,6 +32,7 @@ _CONDITIONS = {
     Condition.SUSPENDED: "stopped by a signal",
     Condition.STUCK_IN_DRIVER: "stuck in the driver",
     Condition.SERVER_SUSPENDED: "a server was stopped by a signal",
+    Condition.SERVER_UNRESPONSIVE: "it waits for a server that does not answer",
     Condition.HELD: "held by an open session",
     Condition.FAULT: "a server is in FAULT",
     Condition.CRASH_LOOP: "its servers exit before they are ready",

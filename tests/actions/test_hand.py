@@ -6,11 +6,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from queue import Empty
+from typing import Any
 
 import psutil
 import pytest
 
-from exporter.actions import hand
+from exporter.actions import hand, steps
+from exporter.actions.control_command import give
 from exporter.actions.evidence import Evidence
 from exporter.actions.hand import CLOSE_SECONDS, Hands
 from exporter.actions.steps import Tools
@@ -128,6 +130,22 @@ def test_a_daemon_that_was_killed_is_brought_back_with_its_limits(mps: MpsStandI
     assert isinstance(given, ControlReply)
     assert (given.daemon, given.command, given.exit_code) == (NAME, limit, 0)
     assert mps.ask("get_default_device_pinned_mem_limit 0").stdout == "2G\n"
+
+
+def test_one_that_does_not_come_back_is_waited_for_once(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many limits it was to have."""
+    waits: list[bool] = []
+
+    def given(client: ControlClient, command: str, *, appearing: bool, **told: Any) -> ControlReply:
+        waits.append(appearing)
+        return give(client, command, appearing=False, **told)
+
+    monkeypatch.setattr(steps, "give", given)
+    limits = ("set_default_device_pinned_mem_limit 0 2G", "set_default_active_thread_percentage 40")
+
+    done = worker.done(RunCommand(arguments=("true",)), *(GiveCommand(command=each, vital=False) for each in limits))
+
+    assert (waits, done.problem) == ([True, False], None)
 
 
 def test_a_server_that_outlived_its_daemon_goes_first(mps: MpsStandIn, worker: Worker) -> None:

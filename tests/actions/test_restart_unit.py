@@ -48,6 +48,12 @@ def test_it_is_restarted_and_nobody_is_asked_for_a_password(systemctl: Script) -
     assert systemctl.environment == {"PATH": os.defpath, "LC_ALL": "C"}
 
 
+def test_one_that_is_only_to_be_started_is_not_ended_first(systemctl: Script) -> None:
+    step = RestartUnit(unit=UNIT, only_start=True)
+    assert restart_unit(step, systemctl=str(systemctl.path), path=os.defpath, patience=Patience(REAL)) is None
+    assert systemctl.told[0] == f"--no-ask-password start -- {UNIT}"
+
+
 @pytest.mark.parametrize(
     "unit", ["nvidia-cuda-mps@GPU-1.service", "a\\x2db.service", "x:y_z.service", f"{'a' * 247}.service"]
 )

@@ -41,8 +41,8 @@ class LimitsWatch:
         self._lapse: Lapse | None = None
         self.lapses: list[Lapse] = []
         """Each that has ended, and the present one."""
-        self.answers = False
-        """Whether the daemon answers."""
+        self.answered_at: float | None = None
+        """When the daemon was asked what it last answered, seconds since the epoch; None: it does not answer now."""
         self.server: ServerNow | None = None
         self.problem: BaseException | None = None
 
@@ -53,13 +53,24 @@ class LimitsWatch:
     def close(self) -> None:
         """Ask no more."""
         self._stop.set()
-        self._thread.join()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    @property
+    def answers(self) -> bool:
+        """Whether the daemon answers."""
+        return self.answered_at is not None
+
+    def begin_anew(self) -> None:
+        """An operator has just set a limit: what was to be mended before is another matter."""
+        self._lapse = None
 
     def _run(self) -> None:
         last = time.monotonic()
         try:
             while not self._stop.wait(LOOK_SECONDS):
-                self.answers = self._ask()
+                asked_at = time.time()
+                self.answered_at = asked_at if self._ask() else None
                 now = time.monotonic()
                 self._count(now - last)
                 last = now

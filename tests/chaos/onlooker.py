@@ -9,8 +9,13 @@ from enum import StrEnum
 from pathlib import Path
 
 LOOK_SECONDS = 0.01
-YOUNG_SECONDS = 1.0
-"""A process takes its name by an exec, some time after its start: until this age it is looked at again."""
+YOUNG_SECONDS = 5.0
+"""A process takes its names some time after its start: until this age it is looked at again."""
+
+COMM = "nvidia-cuda-mps\n"
+
+DYING_SECONDS = 0.2
+"""A process that was killed has gone within this time."""
 
 PR_SET_CHILD_SUBREAPER = 36
 
@@ -35,6 +40,8 @@ class Life:
     parent: int
     began: float
     stopped_since: float | None = None
+    stopped_until: float = 0.0
+    """When it was last seen stopped, and since when."""
     ended: float | None = None
     stopped_for: float = 0.0
     """How long it had been stopped when it ended."""
@@ -47,7 +54,7 @@ class Onlooker:
     def __init__(self, pipe_directory: Path) -> None:
         self._variable = f"CUDA_MPS_PIPE_DIRECTORY={pipe_directory}".encode()
         self._lives: dict[int, Life] = {}
-        self._strangers: dict[int, float] = {}
+        self._strangers: dict[int, _Stranger] = {}
         self._ended: list[Life] = []
         self._twins: list[tuple[float, tuple[int, ...]]] = []
         self._lock = threading.Lock()
@@ -65,7 +72,8 @@ class Onlooker:
     def close(self) -> None:
         """Look no more."""
         self._stop.set()
-        self._thread.join()
+        if self._thread.is_alive():
+            self._thread.join()
 
     def living(self, role: Role) -> list[Life]:
         """Those that live now, the eldest first."""
@@ -99,7 +107,7 @@ class Onlooker:
         with self._lock:
             for pid in pids - self._lives.keys():
                 self._meet(pid, now)
-            self._strangers = {pid: since for pid, since in self._strangers.items() if pid in pids}
+            self._strangers = {pid: each for pid, each in self._strangers.items() if pid in pids}
             for life in list(self._lives.values()):
                 self._follow(life, now)
             daemons = tuple(life.pid for life in self._lives.values() if life.role is Role.DAEMON)
@@ -107,26 +115,36 @@ class Onlooker:
                 self._twins.append((now, daemons))
 
     def _meet(self, pid: int, now: float) -> None:
-        if now - self._strangers.setdefault(pid, now) > YOUNG_SECONDS:
+        stranger = self._strangers.get(pid)
+        if stranger is None:
+            stat = _stat(pid)
+            stranger = self._strangers[pid] = _Stranger(now, 0 if stat is None else stat.parent)
+        role = _role(pid, self._variable) if now - stranger.since < YOUNG_SECONDS else None
+        # A daemon's child is a server that has not yet its own name.
+        if role is None or (role is Role.DAEMON and stranger.parent in self._lives):
             return
         stat = _stat(pid)
-        role = _role(pid, self._variable)
-        # A daemon's child is a server that has not yet its own name.
-        nameless = role is Role.DAEMON and stat is not None and stat.parent in self._lives
-        if role is not None and stat is not None and not nameless:
-            self._lives[pid] = Life(pid=pid, ticks=stat.ticks, role=role, parent=stat.parent, began=now)
+        if stat is not None:
+            self._lives[pid] = Life(pid=pid, ticks=stat.ticks, role=role, parent=stranger.parent, began=now)
 
     def _follow(self, life: Life, now: float) -> None:
         stat = _stat(life.pid)
         if stat is not None and stat.ticks == life.ticks and stat.state not in "ZX":
-            life.stopped_since = (life.stopped_since or now) if stat.state in "Tt" else None
-            life.parent = stat.parent if life.role is Role.DAEMON else life.parent
+            _note_stop(life, stat.state in "Tt", now)
             return
         life.ended = now
-        life.stopped_for = 0.0 if life.stopped_since is None else now - life.stopped_since
+        life.stopped_for = 0.0 if life.stopped_since is None else life.stopped_until - life.stopped_since
         life.status = _collected(life.pid) if stat is not None and stat.parent == os.getpid() else None
         del self._lives[life.pid]
         self._ended.append(life)
+
+
+@dataclass(frozen=True, slots=True)
+class _Stranger:
+    """A process that is nobody yet: when it was first seen, and its parent then."""
+
+    since: float
+    parent: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +152,14 @@ class _Stat:
     state: str
     parent: int
     ticks: int
+
+
+def _note_stop(life: Life, stopped: bool, now: float) -> None:
+    """One that is killed is for a moment as if it went on."""
+    if stopped:
+        life.stopped_since, life.stopped_until = life.stopped_since or now, now
+    elif now - life.stopped_until > DYING_SECONDS:
+        life.stopped_since = None
 
 
 def _stat(pid: int) -> _Stat | None:
@@ -145,8 +171,10 @@ def _stat(pid: int) -> _Stat | None:
 
 
 def _role(pid: int, variable: bytes) -> Role | None:
-    """By the name that it gave itself, as the real ones have; whoever only asks the daemon has another."""
+    """By the names that it gave itself, as the real ones have; whoever only asks the daemon has others."""
     try:
+        if Path(f"/proc/{pid}/comm").read_text() != COMM:
+            return None
         name = Path(f"/proc/{pid}/cmdline").read_bytes().partition(b"\0")[0].decode(errors="replace")
         if name not in tuple(Role) or variable not in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
             return None

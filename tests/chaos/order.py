@@ -18,7 +18,7 @@ BREAKER_LOOK_SECONDS = 0.3
 def await_order(stage: Stage) -> None:
     """Until the daemon answers; AssertionError if that takes too long. A breaker that had to open is closed."""
     since, looked_at = _disturbed_at(stage), time.time()
-    while not stage.limits.answers:
+    while not _answers(stage, since):
         now = time.time()
         if now - looked_at > BREAKER_LOOK_SECONDS:
             looked_at = now
@@ -27,6 +27,12 @@ def await_order(stage: Stage) -> None:
                 since = time.time()
         assert now < since + patience(stage), f"no daemon answers {now - since:.1f} s after it was disturbed"
         time.sleep(LOOK_SECONDS)
+
+
+def _answers(stage: Stage, since: float) -> bool:
+    """Whether the daemon has answered since it was disturbed."""
+    answered_at = stage.limits.answered_at
+    return answered_at is not None and answered_at > since
 
 
 def close_breaker(stage: Stage) -> None:
@@ -58,8 +64,10 @@ def _recent(stage: Stage) -> list[float]:
 
 
 def _may_open(stage: Stage) -> bool:
-    """Its budget is spent, or the last three restarts did not help."""
-    return len(_recent(stage)) >= min(stage.terms.restarts, MOST_FAILURES)
+    """Its budget was spent when it was last restarted, or the last three restarts did not help."""
+    starts = [at for at in stage.starts() if at > stage.deeds.last("resume")]
+    within = [at for at in starts if at > starts[-1] - stage.terms.window]
+    return len(within) >= min(stage.terms.restarts, MOST_FAILURES)
 
 
 MOST_FAILURES = 3

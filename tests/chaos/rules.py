@@ -75,21 +75,28 @@ def no_daemon_ends_unexplained(stage: Stage) -> Iterator[str]:
 
 def no_server_ends_unexplained(stage: Stage) -> Iterator[str]:
     """It was killed by chaos, left by itself, ended with its daemon, or hung for long where such are to be ended."""
-    daemons = {life.pid: life for life in stage.onlooker.ended() if life.role is Role.DAEMON}
     server_log, control_log = stage.mps.server_log, stage.mps.control_log
     for life in _ended(stage, Role.SERVER):
-        daemon = daemons.get(life.parent)
-        orphan = daemon is not None and (daemon.ended or 0.0) < (life.ended or 0.0) + CLOCKS_SECONDS
         left = f" {life.pid:5d}] Exiting\n" in server_log
         told = f"Force shutting down server {life.pid}\n" in control_log and stage.deeds.done_to(life.parent, "quit")
         ours = stage.deeds.done_to(life.pid, "SIGKILL")
-        if not (ours or orphan or left or told or (stage.terms.ends and _hung(stage, life))):
+        hung = stage.terms.ends and _hung(stage, life)
+        if not (ours or left or told or hung or _was_orphan(stage, life)):
             yield f"server {life.pid} ended at {life.ended:.2f}, stopped for {life.stopped_for:.2f} s"
+
+
+def _was_orphan(stage: Stage, server: Life) -> bool:
+    """Whether its daemon had gone by its end, or already as it was first seen."""
+    daemons = [each for each in (*stage.onlooker.living(Role.DAEMON), *stage.onlooker.ended()) if each is not server]
+    daemon = next((each for each in daemons if each.pid == server.parent), None)
+    if daemon is None:
+        return True
+    return daemon.ended is not None and daemon.ended < (server.ended or 0.0) + CLOCKS_SECONDS
 
 
 def no_healthy_client_is_ended(stage: Stage) -> Iterator[str]:
     """Only by chaos, with its server, or as a victim that stays too long, where such are to be ended."""
-    ended = {life.pid for life in stage.onlooker.ended()}
+    served = _served(stage)
     late = stage.terms.fault - CLOCKS_SECONDS
     for end in stage.client_ends():
         if end.at > time.time() - KNOWN_AFTER_SECONDS:
@@ -100,7 +107,7 @@ def no_healthy_client_is_ended(stage: Stage) -> Iterator[str]:
             yield f"client {end.pid} was ended at {end.at:.2f}, {end.struck_for:.2f} s after a fault"
         if end.how is How.SIGNAL and not (stage.terms.ends and _struck_long_ago(stage, end, late)):
             yield f"client {end.pid} was killed at {end.at:.2f}"
-        if end.how is How.LOST and end.server and end.server not in ended and not _orphan(stage, end.server):
+        if end.how is How.LOST and end.server in served:
             yield f"client {end.pid} lost server {end.server}, which lives, at {end.at:.2f}"
 
 
@@ -109,9 +116,11 @@ def _struck_long_ago(stage: Stage, end: ClientEnd, seconds: float) -> bool:
     return any(end.at - at >= seconds for at in faults[-1:])
 
 
-def _orphan(stage: Stage, server: int) -> bool:
+def _served(stage: Stage) -> set[int]:
+    """The servers that live, with a daemon that does."""
+    servers = stage.onlooker.living(Role.SERVER)
     daemons = {life.pid for life in stage.onlooker.living(Role.DAEMON)}
-    return any(life.pid == server and life.parent not in daemons for life in stage.onlooker.living(Role.SERVER))
+    return {life.pid for life in servers if life.parent in daemons}
 
 
 def _ended(stage: Stage, role: Role) -> Iterable[Life]:

@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -59,7 +59,7 @@ class Stage:
         """When the present exporter was ready."""
         self.wanted = True
         """Whether the daemon's operator wants it to run."""
-        self.session_held = False
+        self._session_held = False
         self._seed = seed
         self._tenants: list[subprocess.Popen[bytes]] = []
         own = {"RUNTIME_DIRECTORY": str(directory / "run"), "STATE_DIRECTORY": str(directory / "state")}
@@ -72,6 +72,14 @@ class Stage:
     # -- its beginning and its end ---------------------------------------------------------------------------------
 
     def __enter__(self) -> Self:
+        try:
+            self._open()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def _open(self) -> None:
         self._write_files()
         self.onlooker.open()
         self.mps.start()
@@ -81,7 +89,6 @@ class Stage:
         for number in range(TENANTS):
             arguments = [str(self.mps.pipe_directory), str(self._book(number)), f"{self._seed} {number}"]
             self._tenants.append(subprocess.Popen([sys.executable, "-m", "tests.chaos.tenant", *arguments]))
-        return self
 
     def __exit__(self, *_: object) -> None:
         for process in (*self._tenants, *([] if self.exporter is None else [self.exporter.process])):
@@ -145,7 +152,7 @@ class Stage:
 
     def may_act(self) -> bool:
         """Whether the exporter is there, and nobody keeps it from commanding the daemon."""
-        return bool(self.ready_at) and not self.session_held
+        return bool(self.ready_at) and not self._session_held
 
     def circuit_open(self) -> bool:
         """Whether the exporter says that it has given the daemon up."""
@@ -178,12 +185,20 @@ class Stage:
         self.mps.start()
         wait_until(lambda: self.limits.answers, "the daemon's answer")
 
+    @contextlib.contextmanager
+    def holding_session(self) -> Iterator[None]:
+        """Somebody has the daemon's only session: nobody else is heard."""
+        self._session_held = True
+        yield
+        self._session_held = False
+
     def command(self, words: str) -> None:
         """Give the daemon a command, as an operator does: again, if somebody else's session was open."""
         self.deeds.add(words)
         deadline = time.monotonic() + READY_SECONDS
         while self.mps.ask(words).returncode and self.limits.answers and time.monotonic() < deadline:
             time.sleep(0.05)
+        self.limits.begin_anew()
 
     # -- its clients -----------------------------------------------------------------------------------------------
 

@@ -15,6 +15,8 @@ from tests.standin.mps import wait_until
 SHORT_SECONDS = (0.05, 0.8)
 """Far below what any rule calls a hang."""
 
+SERVER_SECONDS = 0.5
+
 DO_NOTHING_SECONDS = (0.0, 0.6)
 
 Do = Callable[[Stage, random.Random], None]
@@ -57,14 +59,22 @@ def terminate_daemon(stage: Stage, _: random.Random) -> None:
 
 def kill_server(stage: Stage, _: random.Random) -> None:
     """SIGKILL: the daemon starts another as soon as a client comes."""
-    _kill(stage, stage.server)
+    _kill(stage, _some_server(stage))
 
 
 def kill_daemon_over_a_stopped_server(stage: Stage, _: random.Random) -> None:
     """The server outlives it, and is in the way of nobody but its own clients."""
-    if (server := stage.server) is not None:
+    if (server := _some_server(stage)) is not None:
         stage.signal(server, signal.SIGSTOP)
         _kill(stage, stage.daemon)
+
+
+def _some_server(stage: Stage) -> Life | None:
+    """That of the daemon: with clients that come all the time, there soon is one, if nothing keeps it from coming."""
+    deadline = time.monotonic() + SERVER_SECONDS
+    while stage.server is None and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return stage.server
 
 
 def _kill(stage: Stage, life: Life | None) -> None:
@@ -133,7 +143,7 @@ def stop_daemon_shortly(stage: Stage, chance: random.Random) -> None:
 
 def stop_server_shortly(stage: Stage, chance: random.Random) -> None:
     """Whoever asks about it meanwhile hangs with it."""
-    _stop(stage, stage.server, chance.uniform(*SHORT_SECONDS))
+    _stop(stage, _some_server(stage), chance.uniform(*SHORT_SECONDS))
 
 
 def _stop(stage: Stage, life: Life | None, seconds: float) -> None:
@@ -156,10 +166,10 @@ def stop_daemon_for_long(stage: Stage, _: random.Random) -> None:
 
 def stop_server_for_long(stage: Stage, _: random.Random) -> None:
     """It is named; whether it is ended is the operator's choice, and so here of the terms."""
-    if (server := stage.server) is None:
+    if (server := _some_server(stage)) is None:
         return
     stage.signal(server, signal.SIGSTOP)
-    deadline = time.monotonic() + stage.terms.hung_after + (15.0 if stage.terms.ends else 2.0)
+    deadline = time.monotonic() + stage.terms.hung_after + (15.0 if stage.terms.ends else 6.0)
     while time.monotonic() < deadline and server.ended is None:
         time.sleep(0.05)
     assert (server.ended is not None) == stage.terms.ends, f"server {server.pid}, which hangs, was not left alone"
@@ -176,8 +186,9 @@ def operator_quits_and_starts_again(stage: Stage, chance: random.Random) -> None
         return
     stage.wanted = False
     stage.deeds.add("quit", stage.daemon.pid)
-    stage.command("quit -t 1")
-    wait_until(lambda: stage.daemon is None, "the daemon's end")
+    with stage.holding_session():
+        stage.command("quit -t 1")
+        wait_until(lambda: stage.daemon is None, "the daemon's end")
     stopped = time.time()
     time.sleep(chance.uniform(0.3, 3.0))
     assert stage.daemon is None, f"daemon {stage.daemon.pid} runs, which an operator had stopped"
@@ -197,7 +208,7 @@ SETTINGS = (
 
 def operator_sets_a_limit(stage: Stage, chance: random.Random) -> None:
     """By hand, on the daemon or on its server; the configuration says otherwise."""
-    server = stage.server
+    server = _some_server(stage)
     if stage.limits.answers and server is not None:
         stage.command(chance.choice(SETTINGS).format(server=server.pid))
 
@@ -207,10 +218,8 @@ def operator_holds_a_session(stage: Stage, chance: random.Random) -> None:
     if not stage.limits.answers:
         return
     stage.deeds.add("hold")
-    with stage.mps.held_session():
-        stage.session_held = True
+    with stage.holding_session(), stage.mps.held_session():
         time.sleep(chance.uniform(*SHORT_SECONDS))
-    stage.session_held = False
 
 
 # -- the exporter --------------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from exporter.errors import HistoryError
+from exporter.store import database
 from exporter.store.archive import FILE, Archive, read_history
 from exporter.store.database import LONGEST_READ
 from tests.store.test_archive import archive, clock, spoil
@@ -50,7 +51,10 @@ def _run(file: Path, statements: str) -> None:
 
 
 @pytest.mark.parametrize("spoilt", [a_pipe, a_device, a_pipe_beside, an_endless_view, a_huge_row])
-def test_it_is_refused(spoilt: Callable[[Path], None], archive: Archive, tmp_path: Path) -> None:
+def test_it_is_refused(
+    spoilt: Callable[[Path], None], archive: Archive, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(database, "MOST_STEPS", database.MOST_STEPS // 20)
     archive.write([fault("one")], [])
     archive.close()
     spoilt(tmp_path / "state" / FILE)

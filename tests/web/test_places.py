@@ -10,6 +10,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from exporter.web import MOST_REQUESTS
+from exporter.web.handler import SILENCE_SECONDS, Handler
 from exporter.web.places import Places
 from tests.eventually import eventually
 from tests.web.serving import Web, read_all
@@ -63,7 +64,8 @@ def _answered(web: Web) -> None:
 
 
 @pytest.mark.usefixtures("collector")
-def test_the_silent_are_hung_up_on(web: Web) -> None:
+def test_the_silent_are_hung_up_on(web: Web, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Handler, "timeout", SILENCE_SECONDS / 10)
     with web.connect() as connection:
         assert read_all(connection) == b""
 

@@ -18,14 +18,18 @@ from exporter.model.witnesses import ProcessState
 _STANDING_SECONDS = 1.0
 """A server that was stopped for less than this may have been so by a debugger, or at one look."""
 
+_ASK_ALL = frozenset({"ps", "get_device_client_list", "device_query"})
+"""Commands that ask every server."""
+
 _HUNG = frozenset({Condition.UNRESPONSIVE, Condition.SUSPENDED})
+_WAITED_FOR = frozenset({Condition.SERVER_SUSPENDED, Condition.SERVER_UNRESPONSIVE, Condition.STUCK_IN_DRIVER})
 _TRIFLES = frozenset({None, Condition.WELL, Condition.STARTING, Condition.UNKNOWN})
 
 
 def diagnosed(matter: Matter) -> Told:
     """The watch with its diagnosis; an event where that is news."""
     before = matter.watch.diagnosis
-    found = _continued(_found(matter), before)
+    found = _continued(matter, _found(matter), before)
     if found == before:
         return matter.watch, ()
     watch = _stopping(replace(matter.watch, diagnosis=found), found, matter)
@@ -35,11 +39,20 @@ def diagnosed(matter: Matter) -> Told:
     return watch, () if trifle or same else (_told(matter, found),)
 
 
-def _continued(found: Diagnosis, before: Diagnosis | None) -> Diagnosis:
-    """One that hangs may be found to be stopped, or the other way round: that is the same matter."""
-    if before is None or not {before.condition, found.condition} <= _HUNG:
+def _continued(matter: Matter, found: Diagnosis, before: Diagnosis | None) -> Diagnosis:
+    """One that hangs may be found to be stopped, or the other way round: that is the same matter.
+
+    One that only waited for another process hangs by itself from now on, if it does: it may not have been asked since.
+    Nor did it hang while it wrote into its log: one that wakes is heard there first.
+    """
+    if found.condition not in _HUNG:
         return found
-    return replace(found, since=min(found.since, before.since))
+    since = found.since
+    if before is not None and before.condition in _WAITED_FOR:
+        since = matter.at
+    elif before is not None and before.condition in _HUNG:
+        since = before.since
+    return replace(found, since=max(since, matter.daemon.spoke_at or since))
 
 
 def _stopping(watch: Watch, found: Diagnosis, matter: Matter) -> Watch:
@@ -71,6 +84,7 @@ def _found(matter: Matter) -> Diagnosis:
         _suspended(matter)
         or _stuck(matter)
         or _server_suspended(matter)
+        or _server_unresponsive(matter)
         or _unresponsive(matter)
         or _held(matter)
         or _fault(matter)
@@ -122,6 +136,34 @@ def _server_suspended(matter: Matter) -> Diagnosis | None:
         culprit=identity_of(state),
         server=state.pid,
     )
+
+
+def _server_unresponsive(matter: Matter) -> Diagnosis | None:
+    """A daemon that asks a server which does not answer hangs with it; its log ends with that command (measured, R580).
+
+    To restart it would end every other client, and that server is what hangs.
+    """
+    daemon = matter.daemon
+    server = None if daemon.state is not DaemonState.UNRESPONSIVE else waited_for(daemon)
+    if server is None:
+        return None
+    process = matter.node.processes.get(server)
+    return Diagnosis(
+        condition=Condition.SERVER_UNRESPONSIVE,
+        since=min(daemon.state_since or matter.at, daemon.unanswered_since or matter.at),
+        witnesses=("its commands get no answer", f"its log ends with a command that asks server {server}"),
+        culprit=None if process is None else identity_of(process),
+        server=server,
+    )
+
+
+def waited_for(daemon: Daemon) -> int | None:
+    """The server that the daemon was asking when it fell silent; None where its log does not say so."""
+    verb, *words = (daemon.at_command or "").split() or [""]
+    named = [int(word) for word in words if word.isdecimal() and int(word) in daemon.servers]
+    if named:
+        return named[0]
+    return next(iter(daemon.servers)) if verb in _ASK_ALL and len(daemon.servers) == 1 else None
 
 
 def _unresponsive(matter: Matter) -> Diagnosis | None:

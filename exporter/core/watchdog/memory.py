@@ -1,5 +1,7 @@
 """What the watchdog must know of a daemon when it is no more: which process it was, and which its servers were."""
 
+from itertools import chain
+
 from exporter.core.watchdog import budget
 from exporter.core.watchdog.matter import Matter, Told
 from exporter.model.diagnosis import Condition
@@ -36,13 +38,24 @@ def remembered(matter: Matter) -> Watch:
 
 
 def leftovers(matter: Matter) -> tuple[ProcessIdentity, ...]:
-    """The servers that may have outlived their daemon: one that was stopped does (measured, R580)."""
-    deaths = matter.node.deaths
+    """The servers that may have outlived their daemon: one that was stopped does (measured, R580).
+
+    Which they were, its log told too, into which everybody may write (measured, R580): another daemon, and those who
+    serve for it, are none of them.
+    """
+    deaths, others = matter.node.deaths, _of_others(matter)
     return tuple(
         each
         for each in matter.watch.servers
-        if each.pid not in deaths or deaths[each.pid].start_ticks != each.start_ticks
+        if each.pid not in others and (each.pid not in deaths or deaths[each.pid].start_ticks != each.start_ticks)
     )
+
+
+def _of_others(matter: Matter) -> frozenset[int]:
+    """The other daemons, and their servers."""
+    others = [each for each in matter.node.daemons.values() if each.name != matter.daemon.name]
+    daemons = (each.process.pid for each in others if each.process is not None and each.process.pid is not None)
+    return frozenset(chain(daemons, *(each.servers for each in others)))
 
 
 def kept_well(matter: Matter) -> Told:

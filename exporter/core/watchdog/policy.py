@@ -23,20 +23,23 @@ def resolved(matter: Matter) -> Resolve:
         case Condition.SUSPENDED:
             return restarting.hung(matter, found.since)
         case Condition.SERVER_SUSPENDED:
-            return _server_suspended(matter, found)
+            return _server_hangs(matter, found, f"was stopped: `kill -CONT {found.server}` lets it go on")
+        case Condition.SERVER_UNRESPONSIVE:
+            why = f"does not answer its daemon: `kill -KILL {found.server}` ends it, and its clients"
+            return faults.unblocked(matter) or _server_hangs(matter, found, why)
         case Condition.FAULT:
             return faults.remedied(matter)
         case _:
             return _left_alone(found)
 
 
-def _server_suspended(matter: Matter, found: Diagnosis) -> Resolve:
-    """The daemon is sound, and whoever stopped its server may let it go on."""
+def _server_hangs(matter: Matter, found: Diagnosis, why: str) -> Resolve:
+    """The daemon is sound, and what keeps its server may pass."""
     after, culprit = matter.rules.hung_after, found.culprit
     if not matter.rules.end_hung_servers or culprit is None:
-        return Wait(why=f"server {found.server} was stopped: `kill -CONT {found.server}` lets it go on")
+        return Wait(why=f"server {found.server} {why}")
     if matter.at - found.since < after:
-        return Wait(why=f"server {found.server} was stopped, which may pass: it is ended after {after:g} s")
+        return Wait(why=f"server {found.server} hangs, which may pass: it is ended after {after:g} s")
     end = EndProcess(identity=culprit, program=restarting.PROGRAM)
     answers = f"server {culprit.pid} {culprit.start_ticks}"
     return Deed(kind=ActionKind.END_SERVER, reason=restarting.HUNG, steps=(SaveEvidence(), end), answers=answers)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 
+from exporter.core import process_states
 from exporter.core.watchdog import budget, drift, memory, owner, remembered_limits
 from exporter.core.watchdog.matter import Matter
 from exporter.core.watchdog.resolve import Deed, Resolve, Wait
@@ -33,7 +34,17 @@ def hung(matter: Matter, since: float) -> Resolve:
         return Wait(why="it was told to quit, and hangs: it is left to whoever told it")
     if matter.at - since < after or matter.daemon.state is not DaemonState.UNRESPONSIVE:
         return Wait(why=f"it hangs, which may pass: it is restarted no sooner than after {after:g} s")
+    if _is_let_go_on(matter):
+        return Wait(why="it was stopped, and is let go on: it is asked first whether it answers")
     return replaced(matter, HUNG, since)
+
+
+def _is_let_go_on(matter: Matter) -> bool:
+    """Whether its process came to stand otherwise since it was last asked: that it hangs is old news then."""
+    state, asked_at = process_states.of_daemon(matter.node, matter.daemon), matter.daemon.unanswered_at
+    if state is None or asked_at is None or process_states.is_suspended(state):
+        return False
+    return state.at > asked_at
 
 
 def replaced(matter: Matter, reason: str, since: float) -> Resolve:
@@ -65,6 +76,9 @@ def _irreplaceable(matter: Matter) -> Wait | None:
     if matter.unit is None:
         return Wait(why=f"nobody tells how {matter.mandate.unit} is: it might not come back")
     unusable = owner.unusable_because(matter.unit)
+    if unusable is None and matter.unit.active == "deactivating":
+        # A restart would take the place of that stop, and so undo what somebody wants.
+        unusable = f"systemd is stopping {matter.unit.unit}: it is left to whoever wants that"
     return None if unusable is None else Wait(why=unusable)
 
 
@@ -108,8 +122,14 @@ def _steps(matter: Matter) -> tuple[ActionStep, ...]:
         return SaveEvidence(), RestartUnit(unit=unit), *_limits(matter)
     doomed = (() if daemon is None else (daemon,)) + memory.leftovers(matter)
     ends = (EndProcess(identity=each, program=PROGRAM) for each in doomed)
-    start = _command(matter) if unit is None else RestartUnit(unit=unit)
+    start = _command(matter) if unit is None else RestartUnit(unit=unit, only_start=_has_ended(matter))
     return (SaveEvidence(), *ends, start, *_limits(matter))
+
+
+def _has_ended(matter: Matter) -> bool:
+    """Whether the unit is no more than its daemon; one that systemd takes to run would not be started."""
+    unit = matter.unit
+    return matter.daemon.gone and unit is not None and unit.active in ("failed", "inactive")
 
 
 def _limits(matter: Matter) -> Iterator[GiveCommand]:

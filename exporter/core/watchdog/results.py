@@ -2,6 +2,7 @@
 
 from exporter.core.watchdog import budget
 from exporter.core.watchdog.matter import Matter, Told
+from exporter.core.watchdog.owner import CRASHED
 from exporter.core.watchdog.tallies import counted
 from exporter.model.action import ActionDone, ActionKind, ActionResult, Resumed
 from exporter.model.diagnosis import Condition
@@ -75,7 +76,7 @@ def settled(matter: Matter) -> Told:
         return _ended(matter, acting, "nothing was heard of it any more") if unheard else (matter.watch, ())
     if acting.problem is not None or acting.kind is not ActionKind.RESTART:
         return _ended(matter, acting, acting.problem)
-    if _died_again(matter, acting.done_at):
+    if _died_again(matter, acting):
         return _ended(matter, acting, "it came, and was gone again")
     missing = _missing(matter, acting)
     if missing is not None and matter.at - acting.done_at <= matter.rules.verify:
@@ -83,14 +84,15 @@ def settled(matter: Matter) -> Told:
     return _ended(matter, acting, missing)
 
 
-def _died_again(matter: Matter, since: float) -> bool:
-    """Whether it has crashed since the restart: there is nothing to wait for then.
+def _died_again(matter: Matter, acting: Acting) -> bool:
+    """Whether it has come, and crashed since: there is nothing to wait for then.
 
-    An exporter that has just begun finds out only now that it was gone before: it must have seen one that lived.
+    One that hung is seen to end too: that is the restart's own doing, as long as none has been seen after it.
     """
-    found = matter.watch.diagnosis
-    crashed = found is not None and found.condition is Condition.CRASHED and found.since > since
-    return crashed and matter.daemon.seen
+    found, lost_at = matter.watch.diagnosis, matter.daemon.last_loss_at
+    if found is None or found.condition is not Condition.CRASHED or lost_at is None or lost_at <= acting.began_at:
+        return False
+    return acting.reason == CRASHED or identity_of(matter.watch.process) != acting.before
 
 
 def _missing(matter: Matter, acting: Acting) -> str | None:

@@ -72,6 +72,11 @@ def suspended(pid: int = CONTROL, *, at: float = DEATH, state: str = "T") -> Pro
     return ProcessState(at=at, pid=pid, start_ticks=pid * 100, state=state)
 
 
+def asks_a_server(command: str = f"get_server_status {SERVER}", at: float = DEATH) -> tuple[Observation, ...]:
+    """The daemon writes down a command for which it has to ask a server, and nothing after it."""
+    return control_log("NEW UI", f"Cmd:{command}", at=at)
+
+
 def silences(at: float = DEATH) -> tuple[Observation, ...]:
     """Two commands in a row get no answer, and the log nothing to write."""
     return silence(at=at + 5), silence(at=at + 11)

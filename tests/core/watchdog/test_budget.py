@@ -4,10 +4,11 @@ import pytest
 
 from exporter.core.watchdog import budget
 from exporter.core.watchdog.orders import Rules
+from exporter.model.diagnosis import Condition
 from exporter.model.event import EventName
 from exporter.model.watch import Mode, Watch, WatchState
 from tests.builders import AT, daemon_process, no_daemon
-from tests.core.watchdog.post import DEATH, NEXT, Post, dies, left, returns
+from tests.core.watchdog.post import DEATH, NEXT, Post, alive, dies, hangs, left, returns
 
 BREAKER = (EventName.CIRCUIT_OPENED, EventName.CIRCUIT_CLOSED)
 
@@ -126,6 +127,29 @@ def test_one_that_comes_and_crashes_again_is_not_waited_for() -> None:
 
     post.until(died + 3.0)
     assert len(post.actions) == 2
+
+
+def test_nor_one_that_was_gone_again_before_all_was_done() -> None:
+    """Its limits were still being given."""
+    post = Post()
+    post.see(*dies())
+    post.see(daemon_process(NEXT, at=post.at + 0.1))
+    post.see(*dies(post.at + 0.2, NEXT), left(post.at + 0.8))
+    assert not post.tallies
+    post.did()
+    assert post.tallies == {("restart", "crashed", "failed"): 1}
+
+
+def test_that_one_which_hung_has_gone_says_nothing_of_the_next() -> None:
+    post = Post(*alive(), *hangs())
+    post.until(DEATH + 120)
+    assert post.kinds == [("restart", "hung")]
+    post.see(*dies(post.at + 0.1), left(post.at + 0.6))
+    assert post.condition is Condition.CRASHED
+    post.did()
+    assert not post.tallies
+    post.see(*returns(post.at + 0.5))
+    assert post.tallies == {("restart", "hung", "succeeded"): 1}
 
 
 def test_until_the_next_may_come_it_is_said_when() -> None:

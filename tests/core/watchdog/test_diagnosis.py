@@ -31,6 +31,7 @@ from tests.core.watchdog.post import (
     DEATH,
     Post,
     alive,
+    asks_a_server,
     deaf,
     dies,
     hangs,
@@ -144,6 +145,28 @@ CASES = {
         Condition.SERVER_SUSPENDED,
         ("server 513 was stopped (state T)", "its daemon answers nobody"),
         SERVER,
+    ),
+    "it asks its server, which does not answer": Case(
+        (*asks_a_server(), *silences()),
+        Condition.SERVER_UNRESPONSIVE,
+        ("its commands get no answer", "its log ends with a command that asks server 513"),
+        SERVER,
+    ),
+    "it asks all its servers, and there is one": Case(
+        (*asks_a_server("ps"), *silences()),
+        Condition.SERVER_UNRESPONSIVE,
+        ("its commands get no answer", "its log ends with a command that asks server 513"),
+        SERVER,
+    ),
+    "it had asked its server, and got the answer": Case(
+        (*asks_a_server(), *control_log("ACTIVE", at=DEATH), *silences()),
+        Condition.UNRESPONSIVE,
+        ("its commands get no answer", "process 441 lives"),
+    ),
+    "it was asked for a server that is not there": Case(
+        (*asks_a_server("get_client_list 514"), *silences()),
+        Condition.UNRESPONSIVE,
+        ("its commands get no answer", "process 441 lives"),
     ),
     "both were stopped": Case(
         (suspended(SERVER), *hangs()),
@@ -264,9 +287,44 @@ def test_a_stop_is_remembered_until_it_lives_again() -> None:
 def test_a_death_that_nobody_saw_is_told_by_what_it_left() -> None:
     post = Post()
     post.restarted()
-    post.see(no_daemon(at=DEATH), left(DEATH))
+    post.see(no_daemon(at=DEATH), left(DEATH), deaf(DEATH + 1))
     assert post.condition is Condition.CRASHED
-    assert post.diagnosis.witnesses == ("nvidia-cuda-mps-control finds no daemon", "its pid file was left behind")
+    assert post.diagnosis.witnesses == (
+        "nobody listens on its socket",
+        "nvidia-cuda-mps-control finds no daemon",
+        "its pid file was left behind",
+    )
+
+
+def test_a_pid_file_that_somebody_has_spoilt_is_no_death() -> None:
+    """Everybody may write into it, and NVIDIA's program believes it (measured, R580)."""
+    post = Post()
+    post.restarted()
+    post.see(no_daemon(at=DEATH), left(DEATH), replace(deaf(DEATH + 1), listening=True), no_daemon(at=DEATH + 10))
+    post.until(DEATH + 200)
+    assert (post.condition, post.actions) == (Condition.UNKNOWN, [])
+
+
+def test_one_that_only_waited_for_its_server_is_not_hung_when_that_goes_on() -> None:
+    """Whoever stopped the server lets it go on, as he is advised to: the daemon has not been asked since."""
+    post = Post()
+    post.see(suspended(SERVER), *silences())
+    post.until(DEATH + 300)
+    post.see(suspended(SERVER, at=DEATH + 300, state="S"))
+    post.until(DEATH + 305)
+    assert (post.condition, post.diagnosis.since) == (Condition.UNRESPONSIVE, DEATH + 300)
+    assert post.actions == []
+
+
+def test_nor_one_that_itself_goes_on_before_it_was_asked_again() -> None:
+    post = Post(restarts=5)
+    post.see(*hangs())
+    post.until(DEATH + 88)
+    post.see(suspended(at=DEATH + 88, state="S"))
+    post.until(DEATH + 93)
+    assert post.actions == []
+    post.see(silence(at=DEATH + 99))
+    assert post.kinds == [("restart", "hung")]
 
 
 def test_a_quit_that_nobody_saw_is_no_death() -> None:

@@ -4,11 +4,13 @@ import pytest
 
 from exporter.core.watchdog import budget
 from exporter.core.watchdog.orders import Rules
+from exporter.model.action import RestartUnit
+from exporter.model.diagnosis import Condition
 from exporter.model.event import EventName
 from exporter.model.observation import Observation
 from exporter.model.watch import Mode, WatchState
 from exporter.model.witnesses import UnitState
-from tests.core.watchdog.post import BY_UNIT, DEATH, NEXT, UNIT, Post, alive, dies, returns, unit
+from tests.core.watchdog.post import BY_UNIT, DEATH, NEXT, UNIT, Post, alive, dies, hangs, returns, unit
 
 DEFERRED = WatchState.DEFERRED_TO_SYSTEMD
 
@@ -58,6 +60,36 @@ def test_who_restarts_it(told: UnitState, state: WatchState, said: str) -> None:
     post = died(told)
     assert (post.watch.state, post.watch.said) == (state, said)
     assert bool(post.actions) == (state is WatchState.ACTING)
+
+
+@pytest.mark.parametrize(
+    ("told", "only_start"),
+    [
+        (unit("failed", result="signal"), True),
+        (unit("inactive", result="signal"), True),
+        (unit("active", restart="no", sub="exited"), False),
+    ],
+    ids=["failed", "inactive", "active without its daemon"],
+)
+def test_one_that_somebody_else_starts_at_the_same_moment_is_not_restarted(
+    told: UnitState, *, only_start: bool
+) -> None:
+    assert RestartUnit(unit=UNIT, only_start=only_start) in died(told).actions[0].steps
+
+
+def test_an_operators_stop_of_one_that_hangs_is_not_undone_while_it_lasts() -> None:
+    post = Post(*alive(), unit("active", at=DEATH - 5), mandate=BY_UNIT)
+    post.see(*hangs())
+    post.until(DEATH + 80)
+    post.see(unit("deactivating", at=DEATH + 80, sub="stop-sigterm"))
+    post.until(DEATH + 110)
+    assert (post.actions, post.watch.said) == ([], f"systemd is stopping {UNIT}: it is left to whoever wants that")
+
+
+@pytest.mark.parametrize(("restart", "condition"), [("on-failure", Condition.STOPPED), ("no", Condition.CRASHED)])
+def test_nor_when_it_had_to_be_killed_for_it(restart: str, condition: Condition) -> None:
+    """Had nobody told the unit to stop, systemd would have restarted it."""
+    assert died(unit("failed", result="timeout", restart=restart)).condition is condition
 
 
 def test_nothing_is_done_before_systemd_was_asked_about_this_death() -> None:

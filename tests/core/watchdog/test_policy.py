@@ -8,20 +8,39 @@ import pytest
 
 from exporter.core.watchdog.orders import Mandate
 from exporter.model.action import EndProcess, GiveCommand, RestartUnit, RunCommand, SaveEvidence
+from exporter.model.daemon import Daemon
+from exporter.model.diagnosis import Condition
 from exporter.model.event import EventName
 from exporter.model.identity import ProcessIdentity
 from exporter.model.limits import Limits
 from exporter.model.observation import Observation
+from exporter.model.server import Server
 from exporter.model.watch import Mode, WatchState
-from tests.builders import AT, CONTROL, SERVER, control_log, daemon_process, look, no_daemon, refusal, silence
+from tests.builders import (
+    AT,
+    CONTROL,
+    SERVER,
+    active,
+    control_log,
+    daemon_process,
+    look,
+    no_daemon,
+    process,
+    refusal,
+    server_log,
+    silence,
+)
 from tests.core.test_crash_loop import failures
 from tests.core.watchdog.post import (
     BY_UNIT,
     COMMAND,
     DEATH,
+    NEXT,
     UNIT,
     Post,
     alive,
+    asks_a_server,
+    deaf,
     dies,
     hangs,
     holder,
@@ -75,7 +94,18 @@ ROWS = {
         (suspended(SERVER),),
         90,
         "end_server",
-        "server 513 was stopped, which may pass: it is ended after 90 s",
+        "server 513 hangs, which may pass: it is ended after 90 s",
+        rules=ENDS,
+    ),
+    "server unresponsive": Row(
+        (*asks_a_server(), *silences()),
+        why="server 513 does not answer its daemon: `kill -KILL 513` ends it, and its clients",
+    ),
+    "server unresponsive, and it may be ended": Row(
+        (*asks_a_server(), *silences()),
+        90,
+        "end_server",
+        "server 513 hangs, which may pass: it is ended after 90 s",
         rules=ENDS,
     ),
     "held": Row(
@@ -194,6 +224,17 @@ def test_one_that_is_known_to_have_gone_does_not() -> None:
     assert [step for step in action.steps if isinstance(step, EndProcess)] == []
 
 
+def test_one_that_wakes_is_not_restarted_though_nobody_has_asked_it_again_yet() -> None:
+    """Its log tells so before any answer does."""
+    post = Post()
+    post.see(*asks_a_server(), *silences())
+    post.until(DEATH + 300)
+    post.see(*control_log("ACTIVE", at=DEATH + 300))
+    post.until(DEATH + 330)
+    assert post.condition is Condition.UNRESPONSIVE
+    assert post.actions == []
+
+
 def test_it_is_started_as_it_was() -> None:
     mandate = Mandate(
         command=COMMAND,
@@ -224,7 +265,7 @@ def test_it_is_started_as_it_was() -> None:
 def test_the_gpus_that_it_saw_are_remembered_over_a_restart_of_the_exporter() -> None:
     post = Post(replace(daemon_process(), environment={"CUDA_VISIBLE_DEVICES": "0"}), *alive()[1:])
     post.restarted()
-    post.see(no_daemon(at=DEATH), left(DEATH))
+    post.see(no_daemon(at=DEATH), left(DEATH), deaf(DEATH))
     start = post.actions[0].steps[-1]
     assert isinstance(start, RunCommand)
     assert start.environment["CUDA_VISIBLE_DEVICES"] == "0"
@@ -234,7 +275,7 @@ def test_a_unit_is_restarted_by_systemd() -> None:
     post = Post(mandate=BY_UNIT)
     post.see(*dies(), unit("failed", result="signal"))
     (action,) = post.actions
-    assert action.steps[-1] == RestartUnit(unit=UNIT)
+    assert action.steps[-1] == RestartUnit(unit=UNIT, only_start=True)
 
 
 @pytest.mark.parametrize("seen", [dies(), hangs()], ids=["crashed", "hung"])
@@ -297,3 +338,23 @@ def test_nothing_new_is_nothing_changed() -> None:
     before = post.node
     post.judge(AT + 2)
     assert post.node is before
+
+
+def test_what_serves_another_daemon_is_no_leftover_whatever_the_log_has_told() -> None:
+    """Everybody may write into the server's log (measured, R580)."""
+    post = Post()
+    post.see(
+        *server_log("Server is ready", active(), server=NEXT, at=AT + 1),
+        process(NEXT, at=AT + 1, command="nvidia-cuda-mps"),
+    )
+    assert NEXT in {each.pid for each in post.watch.servers}
+    other = Daemon(
+        name="/run/other",
+        pipe_directory="/run/other",
+        log_directory="/run/other",
+        servers={NEXT: Server(pid=NEXT, started_at=AT)},
+    )
+    post.node = replace(post.node, daemons={**post.node.daemons, other.name: other})
+    post.see(*dies())
+    ended = [step.identity.pid for step in post.actions[0].steps if isinstance(step, EndProcess)]
+    assert ended == [SERVER]
