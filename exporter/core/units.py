@@ -8,6 +8,12 @@ from exporter.model.witnesses import UnitState
 _RESTARTED_ANYHOW = ("always", "on-success")
 """Restart= of a unit that is started again however it ended (systemd.service(5))."""
 
+_RESTARTED_WHEN_LATE = ("always", "on-failure", "on-abnormal")
+"""Restart= of a unit that is started again after a timeout, unless somebody had stopped it (there; tried: 252)."""
+
+_ABOUT_TO_RESTART = "failed-before-auto-restart"
+"""Through this a unit passes for a moment, from systemd 254 on."""
+
 
 def unit_read(node: Node, seen: UnitState) -> Node:
     """A unit was looked at."""
@@ -31,10 +37,18 @@ def ran(node: Node, daemon: Daemon) -> UnitState | None:
 
 def stopped(unit: UnitState | None, gone_at: float) -> bool:
     """Whether an operator stopped the unit, and with it the daemon that went at that time."""
-    if unit is None or unit.at <= gone_at or unit.result != "success":
+    if unit is None or unit.at <= gone_at:
         return False
     leaves_for_good = unit.active == "deactivating" and unit.restart not in _RESTARTED_ANYHOW
-    return unit.active == "inactive" or leaves_for_good
+    return stays_away(unit) or (unit.result == "success" and leaves_for_good)
+
+
+def stays_away(unit: UnitState) -> bool:
+    """Whether a unit has ended because somebody stopped it: so it has, too, where it had to be killed at last."""
+    killed_at_last = (unit.active, unit.result) == ("failed", "timeout") and unit.sub != _ABOUT_TO_RESTART
+    return (unit.active, unit.result) == ("inactive", "success") or (
+        killed_at_last and unit.restart in _RESTARTED_WHEN_LATE
+    )
 
 
 def may_yet_tell(unit: UnitState | None, gone_at: float) -> bool:

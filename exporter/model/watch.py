@@ -90,7 +90,8 @@ class Watch:
     `resume`. `stopped_at` is when an operator stopped the daemon, as long as it is. `well_since` is since when it has
     been well. `limits` are those that held before, as last observed, `wanted` those that should hold now, `enforcing`
     how they stand. `bypassed` counts the clients that were on a server before its limits were. `intention` is what was
-    last done, or said that would be, so that it is so once. `said` is the last of it in words, for a person.
+    last done, or said that would be, so that it is so once. `said` is the last of it in words, for a person; `problem`
+    is what kept the last action from success, until one succeeds or the daemon is well.
 
     `process` is the one that the daemon last was, `servers` are those that it last had: who outlives it is in the way
     of the next. `unit_restarts` is how often systemd had restarted its unit, as far as that is counted.
@@ -117,6 +118,7 @@ class Watch:
     need: str | None = None
     intention: str | None = None
     said: str | None = None
+    problem: str | None = None
     process: DaemonProcess | None = None
     servers: tuple[ProcessIdentity, ...] = ()
     unit_restarts: int | None = None

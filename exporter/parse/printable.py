@@ -1,10 +1,12 @@
 """Text that somebody else chose, so that it can be shown: a workload's name, say, which may hold anything."""
 
 LONGEST_TEXT = 128
+LONGEST_PROBLEM = 512
+"""For a sentence of ours that tells a person what to do."""
 
 
-def printable(text: str) -> str:
+def printable(text: str, longest: int = LONGEST_TEXT) -> str:
     """Text that can be shown and encoded: whatever a workload calls itself, it is short and keeps to its line."""
-    if text.isascii() and text.isprintable() and len(text) <= LONGEST_TEXT:
+    if text.isascii() and text.isprintable() and len(text) <= longest:
         return text
-    return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text[:LONGEST_TEXT])
+    return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text[:longest])

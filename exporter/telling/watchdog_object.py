@@ -4,7 +4,7 @@ from typing import Any
 
 from exporter.model.diagnosis import Diagnosis
 from exporter.model.watch import Acting, Mode, Quarantine, Watch
-from exporter.parse.printable import printable
+from exporter.parse.printable import LONGEST_PROBLEM, printable
 
 
 def watchdog_object(watch: Watch | None, mode: Mode | None) -> dict[str, Any] | None:
@@ -28,6 +28,7 @@ def watchdog_object(watch: Watch | None, mode: Mode | None) -> dict[str, Any] | 
             for each in watch.tallies
         ],
         "said": None if watch.said is None else printable(watch.said),
+        "problem": None if watch.problem is None else printable(watch.problem, LONGEST_PROBLEM),
     }
 
 

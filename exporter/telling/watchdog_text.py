@@ -10,7 +10,7 @@ from exporter.model.diagnosis import Condition, Diagnosis
 from exporter.model.identity import ProcessIdentity
 from exporter.model.node import Node
 from exporter.model.watch import Acting, Mode, Watch, WatchState
-from exporter.parse.printable import printable
+from exporter.parse.printable import LONGEST_PROBLEM, printable
 from exporter.telling.moment import lasting
 from exporter.telling.short import pid_text, short_gpu, short_name
 from exporter.view import View
@@ -95,6 +95,8 @@ def _of(node: Node, daemon: Daemon, watch: Watch) -> Iterable[str]:
     says = doing if doing is not None or watch.said is None else printable(watch.said)
     if says is not None:
         yield f"  watchdog: {says}"
+    if watch.problem is not None:
+        yield f"  failed: {printable(watch.problem, LONGEST_PROBLEM)}"
 
 
 def _told(found: Diagnosis | None, now: float) -> str:

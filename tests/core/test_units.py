@@ -52,6 +52,14 @@ def test_so_was_one_that_stops_and_is_not_to_come_back() -> None:
     assert ended(unit_state("deactivating", at=ENDS + 0.5, restart="on-failure")) == STOPPED
 
 
+def test_so_was_one_that_had_to_be_killed_at_last_and_that_systemd_lets_be() -> None:
+    """After a timeout systemd restarts a unit by its Restart=, unless somebody had stopped it (tried: 252)."""
+    killed = unit_state("failed", at=ENDS + 0.5, sub="failed", result="timeout", restart="on-failure")
+    assert ended(killed) == STOPPED
+    assert ended(replace(killed, restart="no")) == LOST
+    assert ended(replace(killed, sub="failed-before-auto-restart")) == LOST
+
+
 def test_one_that_comes_back_however_it_ends_stops_for_a_moment_anyhow() -> None:
     leaving = unit_state("deactivating", at=ENDS + 0.5, restart="always")
     assert ended(leaving, unit_state("activating", at=ENDS + 1, sub="auto-restart", restart="always")) == LOST

@@ -90,6 +90,13 @@ def test_what_is_waited_for_is_told_with_when() -> None:
     assert said(due)[1].endswith("again at once")
 
 
+def test_why_the_last_action_failed_is_told() -> None:
+    refused = "systemd may not restart it\n"
+    known = replace(circuit_open().watches[DAEMON], problem=refused)
+    shown = replace(circuit_open(), watches={DAEMON: known})
+    assert said(shown)[2] == "  failed: systemd may not restart it\N{REPLACEMENT CHARACTER}"
+
+
 def test_an_open_circuit_is_told_with_the_command_that_closes_it() -> None:
     closes = f"`cuda-mps-exporter resume {DAEMON}`"
     assert said(circuit_open())[1] == f"  watchdog: its circuit is open for 9.0 s: it is not restarted until {closes}"
@@ -211,6 +218,7 @@ def test_all_that_is_known_is_there() -> None:
         "stopped_at": None,
         "counts": [{"action": "restart", "reason": "crashed", "result": "failed", "count": 1}],
         "said": None,
+        "problem": None,
     }
 
 

@@ -94,7 +94,7 @@ def _content(matter: Matter) -> Watch:
     """Nothing is to be done; where it is well, whatever comes next is new."""
     watch = matter.watch
     if matter.condition is Condition.WELL:
-        watch = replace(watch, intention=None, said=None, need=None, not_before=None)
+        watch = replace(watch, intention=None, said=None, problem=None, need=None, not_before=None)
     return replace(watch, state=WatchState.IDLE if watch.opened_at is None else WatchState.CIRCUIT_OPEN)
 
 

@@ -2,13 +2,11 @@
 
 from collections.abc import Iterator
 
+from exporter.core import units
 from exporter.core.watchdog.matter import Matter
 from exporter.model.daemon import Daemon, DaemonState
 from exporter.model.diagnosis import Condition, Diagnosis
 from exporter.model.witnesses import UnitState
-
-_RESTARTED_AFTER_TIMEOUT = ("always", "on-failure", "on-abnormal")
-"""Those Restart= that hold for a process which did not do something in time (systemd.service(5))."""
 
 _ENOUGH = 2
 """So many witnesses make a crash."""
@@ -33,10 +31,11 @@ def what_became_of(matter: Matter) -> Diagnosis:
 def _stopped(matter: Matter) -> str | None:
     """Who says that an operator stopped it; None: nobody does."""
     daemon, unit = matter.daemon, _of_its_end(matter)
-    if unit is not None and (unit.active, unit.result) == ("inactive", "success"):
-        return f"{unit.unit} is inactive, and ended in success"
-    if unit is not None and _stopped_by_force(unit):
-        return f"{unit.unit} was stopped, and did not end in time"
+    if unit is not None and units.stays_away(unit):
+        how = (
+            "is inactive, and ended in success" if unit.result == "success" else "was stopped, and did not end in time"
+        )
+        return f"{unit.unit} {how}"
     if daemon.state is DaemonState.STOPPED:
         return "it was told to go"
     # After a quit the pid file goes, after SIGKILL it stays (measured, R580); the log, where it was read, knows better.
@@ -45,11 +44,6 @@ def _stopped(matter: Matter) -> str | None:
     if matter.watch.stopped_at is not None:
         return "it was stopped, and has not been started since"
     return None
-
-
-def _stopped_by_force(unit: UnitState) -> bool:
-    """Whether it was told to stop, and killed since it hung: of one that hung otherwise, systemd starts another."""
-    return (unit.active, unit.result) == ("failed", "timeout") and unit.restart in _RESTARTED_AFTER_TIMEOUT
 
 
 def _ever_lived(matter: Matter) -> bool:

@@ -92,14 +92,19 @@ def _restart(matter: Matter, reason: str, since: float) -> Resolve:
     if matter.mode is Mode.OBSERVE:
         return deed
     if times >= rules.restarts:
-        return _open(f"{times} restarts within {rules.window:g} s did not help for long")
+        return _open(_in_vain(times, matter))
     until = watch.not_before if watch.need == need else None
     if until is None:
         until = matter.at + budget.backoff(times, rules, matter.chance)
     if matter.at < until:
-        why = f"{times} restarts within {rules.window:g} s did not help for long: the next one has to wait"
+        why = f"{_in_vain(times, matter)}: the next one has to wait"
         return Wait(why=why, state=WatchState.BACKOFF, need=need, until=until)
     return deed
+
+
+def _in_vain(times: int, matter: Matter) -> str:
+    restarts = "1 restart" if times == 1 else f"{times} restarts"
+    return f"{restarts} within {matter.rules.window:g} s did not help for long"
 
 
 def _open(why: str) -> Wait:

@@ -13,7 +13,7 @@ from exporter.model.replace import replace
 from exporter.model.watch import Acting, Watch
 
 UNHEARD_SECONDS = 180.0
-"""After so long nothing more is heard of an action: no step's deadline is longer than 75 s."""
+"""After so long nothing more is heard of an action, in seconds. The longest step, a unit's restart, may take 75."""
 
 _LADDER = (ActionKind.KILL_CLIENTS, ActionKind.SHUT_DOWN_SERVER)
 
@@ -47,6 +47,7 @@ def resumed(node: Node, seen: Resumed) -> tuple[Node, tuple[Event, ...]]:
         need=None,
         intention=None,
         said=None,
+        problem=None,
     )
     return replace(node, watches={**node.watches, seen.daemon: watch}), events
 
@@ -108,7 +109,7 @@ def _missing(matter: Matter, acting: Acting) -> str | None:
 def _ended(matter: Matter, acting: Acting, problem: str | None) -> Told:
     watch, name, at = matter.watch, matter.daemon.name, matter.at
     result = ActionResult.SUCCEEDED if problem is None else ActionResult.FAILED
-    watch = replace(counted(watch, acting.kind, acting.reason, result), acting=None)
+    watch = replace(counted(watch, acting.kind, acting.reason, result), acting=None, problem=problem)
     if acting.kind in _LADDER and watch.rung is not None:
         watch = replace(watch, rung=replace(watch.rung, at=acting.done_at or at))
     event = Event(

@@ -55,6 +55,10 @@ def test_a_daemon_that_does_not_last_is_brought_back_ever_later_and_then_no_more
     post = Post()
     took = crash(post, 8)
     assert took == pytest.approx([0.5, 2.5, 4.5, 8.5, 16.5], abs=0.5)
+    assert post.told(EventName.WATCHDOG_WAITS)[0] == (
+        "watchdog_waits",
+        "1 restart within 900 s did not help for long: the next one has to wait",
+    )
     assert post.told(*BREAKER) == [("circuit_opened", "5 restarts within 900 s did not help for long")]
     assert (post.watch.state, len(post.watch.restarts)) == (WatchState.CIRCUIT_OPEN, 5)
     assert post.tallies == {("restart", "crashed", "succeeded"): 5}

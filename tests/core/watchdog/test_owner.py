@@ -36,6 +36,8 @@ def died(*then: Observation, mode: Mode = Mode.ACT, before: UnitState | None = N
         (unit("failed", result="signal"), WatchState.ACTING, "restart: crashed"),
         (unit("inactive", result="signal"), WatchState.ACTING, "restart: crashed"),
         (unit("inactive"), WatchState.IDLE, "an operator stopped it: it is left alone"),
+        (unit("failed", sub="failed", result="timeout"), WatchState.IDLE, "an operator stopped it: it is left alone"),
+        (unit("failed", sub="failed", result="timeout", restart="no"), WatchState.ACTING, "restart: crashed"),
         (
             unit("failed", result="start-limit-hit"),
             DEFERRED,

@@ -7,6 +7,7 @@ import pytest
 from exporter.core.fold import fold
 from exporter.core.watchdog import results
 from exporter.model.action import ActionDone, ActionKind, Resumed
+from exporter.model.diagnosis import Condition
 from exporter.model.event import EventName
 from exporter.model.observation import Observation
 from exporter.model.watch import Watch, WatchState
@@ -80,6 +81,15 @@ def test_a_step_that_failed_is_told_at_once_with_its_reason() -> None:
     post = acting()
     post.did(problem="RestartUnit: Access denied")
     assert outcome(post) == [("failed", "RestartUnit: Access denied")]
+
+
+def test_why_it_failed_is_remembered_until_it_is_well() -> None:
+    post = acting()
+    post.did(problem="RestartUnit: Access denied")
+    post.until(DEATH + 2)
+    assert post.watch.problem == "RestartUnit: Access denied"
+    post.see(*returns(DEATH + 3))
+    assert (post.condition, post.watch.problem) == (Condition.WELL, None)
 
 
 def test_nothing_else_is_done_meanwhile() -> None:
