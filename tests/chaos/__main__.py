@@ -9,10 +9,10 @@ import time
 import traceback
 from pathlib import Path
 
+from tests.chaos.deck import Step, deck
 from tests.chaos.order import await_order
 from tests.chaos.rules import broken
 from tests.chaos.stage import Stage
-from tests.chaos.steps import Step, deck
 from tests.chaos.terms import TERMS
 
 CALM = 0.7

@@ -3,8 +3,7 @@
 import random
 import signal
 import time
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable
 
 from tests.chaos.onlooker import Life
 from tests.chaos.order import patience
@@ -18,22 +17,6 @@ SHORT_SECONDS = (0.05, 0.8)
 SERVER_SECONDS = 0.5
 
 DO_NOTHING_SECONDS = (0.0, 0.6)
-
-Do = Callable[[Stage, random.Random], None]
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """Something that is done, and how often of 500 times. `needs_order`: what was before it must be mended."""
-
-    do: Do
-    often: int
-    needs_order: bool = False
-
-    @property
-    def name(self) -> str:
-        """What it is called."""
-        return self.do.__name__
 
 
 def nothing(stage: Stage, chance: random.Random) -> None:
@@ -277,37 +260,3 @@ def spend_the_budget(stage: Stage, chance: random.Random) -> None:
     time.sleep(1.0)
     assert stage.circuit_open(), "the breaker closed as the exporter was started anew"
     assert len(stage.starts()) == starts, "a restart though the breaker was open"
-
-
-STEPS = (
-    Step(nothing, 40),
-    Step(kill_daemon, 14),
-    Step(terminate_daemon, 3),
-    Step(kill_server, 72),
-    Step(kill_daemon_over_a_stopped_server, 4),
-    Step(kill_idle_client, 80),
-    Step(kill_client_in_mid_kernel, 70),
-    Step(fault, 70),
-    Step(fault_with_short_lingerers, 8),
-    Step(fault_with_long_lingerers, 2),
-    Step(stop_daemon_shortly, 20),
-    Step(stop_server_shortly, 20),
-    Step(stop_daemon_for_long, 2, needs_order=True),
-    Step(stop_server_for_long, 2, needs_order=True),
-    Step(operator_quits_and_starts_again, 5, needs_order=True),
-    Step(operator_sets_a_limit, 60),
-    Step(operator_holds_a_session, 12),
-    Step(kill_exporter, 5),
-    Step(kill_exporter_as_it_acts, 3),
-    Step(terminate_exporter, 3),
-    Step(daemon_dies_while_no_exporter_runs, 3),
-    Step(spend_the_budget, 2, needs_order=True),
-)
-
-
-def deck(chance: random.Random, steps: int) -> list[Step]:
-    """So many of them, each at least once, and in any order."""
-    whole = sum(step.often for step in STEPS)
-    dealt = [step for step in STEPS for _ in range(max(1, round(step.often * steps / whole)))]
-    chance.shuffle(dealt)
-    return dealt

@@ -128,9 +128,9 @@ class Client:
                 continue  # The daemon hangs; that does not concern who is at work.
             if server is None or (self.server and server.pid != self.server):
                 return How.LOST
-            self.server = server.pid
             if os.getpid() not in server.clients:
-                return How.ENDED
+                return How.ENDED if self.server else How.LOST
+            self.server = server.pid
             if server.state == "FAULT":
                 self._struck_at = self._struck_at or time.time()
                 if not self._lingers():
