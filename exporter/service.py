@@ -69,6 +69,7 @@ class Service:
         self._clock = clock
         self._reloader = reloader
         self._driver = driver
+        self._hands = hands
         self._writer = writer
         self._lookout = lookout
         self._history = History() if history is None else history
@@ -194,7 +195,11 @@ class Service:
             self._reload()
             if self._ready:
                 self._notifier.ready()
-        return not told.stop.is_set()
+        stops = told.stop.is_set()
+        if stops and self._hands is not None:
+            # Before anybody is waited for: each is given up after a time of its own.
+            self._hands.break_off()
+        return not stops
 
     def _reload(self) -> None:
         if self._reloader is None:

@@ -3,13 +3,21 @@
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
+from exporter.actions.hand import Hands
+from exporter.actions.steps import Tools
 from exporter.config import Config, build_config, parse_arguments
 from exporter.config.settings import DaemonConfig
+from exporter.model.action import Action, ActionKind
 from exporter.model.named_by import NamedBy
 from exporter.model.node import Node
 from exporter.service import HEALTHY_SECONDS, Service, _named
+from exporter.signals import Wishes
 from exporter.sources.eye import Inbox
 from exporter.sources.lookout import Lookout
+from exporter.sources.place import on_host
+from exporter.sources.proc import Proc
 from tests.sources.test_pid_namespace import HandClock
 
 
@@ -44,3 +52,18 @@ def test_a_service_that_stands_still_does_not_tell_old_news() -> None:
     clock.time += HEALTHY_SECONDS
 
     assert "stood still for 30 s" in service._status()["problem"]
+
+
+def test_who_is_told_to_stop_breaks_off_what_is_under_way_before_waiting_for_anybody() -> None:
+    clock, inbox, wishes = HandClock(), Inbox(), Wishes()
+    tools = Tools(clock=clock, proc=Proc(Path("/proc"), clock), client=lambda *_: pytest.fail("asked"), path="")
+    hands = Hands(tools, inbox=inbox, place=lambda name, _: on_host(name, Path("/a"), Path("/b")))
+    service = Service(config(), Node(), Lookout(()), inbox, clock, hands=hands)
+    assert service._goes_on(wishes)
+
+    wishes.stop.set()
+
+    assert not service._goes_on(wishes)
+    hands.do(Action(daemon="a", kind=ActionKind.RESTART, reason="crashed", steps=()), Node())
+    (done,) = inbox.get(timeout=5)
+    assert done.problem == "the exporter was told to stop"

@@ -6,7 +6,7 @@ from dataclasses import FrozenInstanceError
 import pytest
 
 from exporter.model.daemon import Daemon
-from exporter.model.replace import replace
+from exporter.model.replace import replace, revised
 
 DAEMON = Daemon(name="node", pipe_directory="pipe", log_directory="log", devices={0: "GPU-0"})
 
@@ -26,3 +26,8 @@ def test_what_it_makes_is_as_frozen_as_what_it_was_made_of() -> None:
 def test_a_field_that_there_is_not_is_refused() -> None:
     with pytest.raises(KeyError):
         replace(DAEMON, colour="green")  # type: ignore[call-arg]
+
+
+def test_what_has_its_changes_already_stays_itself() -> None:
+    assert revised(DAEMON, devices={0: "GPU-0"}, expected=False) is DAEMON
+    assert revised(DAEMON, expected=True) == replace(DAEMON, expected=True)

@@ -42,9 +42,13 @@ class Hands:
         if problem is not None:
             self._tell_done(action, began=self._tools.clock.monotonic(), problem=problem)
 
-    def close(self, timeout: float = CLOSE_SECONDS) -> None:
+    def break_off(self) -> None:
         """Begin nothing more, and break off what is under way, but for a daemon that is just being started."""
         self._patience.end()
+
+    def close(self, timeout: float = CLOSE_SECONDS) -> None:
+        """The same, and wait until that has ended."""
+        self.break_off()
         clock = self._tools.clock
         ends = clock.monotonic() + timeout
         with self._lock:

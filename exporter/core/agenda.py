@@ -132,7 +132,14 @@ def _its_state(node: Node, daemon: Daemon, server: Server, rhythm: Rhythm) -> Qu
 
 def _its_clients(node: Node, daemon: Daemon, server: Server, rhythm: Rhythm) -> Question:
     doubted = rhythm.fresh(node.at, latest(clients_doubted_since(node, daemon, server)))
-    return _about(daemon, server, LIST_CLIENTS, rhythm.doubt if doubted else rhythm.lists)
+    # Of a fault, the log alone has told: whom it has to do with is to be known by the daemon's word too.
+    told = server.state is not ServerState.FAULT or _is_asked_since(daemon, server)
+    return _about(daemon, server, LIST_CLIENTS, rhythm.doubt if doubted or not told else rhythm.lists)
+
+
+def _is_asked_since(daemon: Daemon, server: Server) -> bool:
+    """Whether it was asked for the server's clients since that is as it is."""
+    return daemon.asked.get(f"{LIST_CLIENTS} {server.pid}", 0.0) >= (server.state_since or 0.0)
 
 
 def _about(daemon: Daemon, server: Server, verb: str, period: float) -> Question:

@@ -103,9 +103,16 @@ def listed(daemon: Daemon, at: float, asked_at: float, server: int, pids: tuple[
         if client.server == server and client.pid not in here and client.connected_at < asked_at - FRESH_SECONDS
     ]
     return chain(
-        for_each(daemon, arrived, lambda daemon, pid: connect(daemon, at, server, pid)),
+        for_each(daemon, arrived, lambda daemon, pid: _told_of(connect(daemon, at, server, pid), asked_at, pid)),
         lambda daemon: for_each(daemon, missing, lambda daemon, pid: _missing(daemon, at, pid, alone=not pids)),
     )
+
+
+def _told_of(step: Step, asked_at: float, pid: int) -> Step:
+    """A client that the daemon itself has named: its log, into which everybody may write (R580), is one witness."""
+    daemon, events = step
+    client = daemon.clients.get(pid)
+    return step if client is None else (_with_client(daemon, replace(client, listed_at=asked_at)), events)
 
 
 def _missing(daemon: Daemon, at: float, pid: int, *, alone: bool) -> Step:

@@ -148,6 +148,8 @@ def status_told(daemon: Daemon, at: float, asked_at: float, pid: int, state: Ser
     if state is not ServerState.FAULT:
         overtaken = server.state is ServerState.FAULT and (server.state_since or at) > asked_at
         return quiet(daemon) if overtaken else enter(daemon, at, pid, state)
+    server = replace(server, fault_told_at=at)
+    daemon = with_server(daemon, server)
     overtaken = server.state is not None and (server.state_since or at) > asked_at
     if server.state is ServerState.FAULT or overtaken:
         return quiet(daemon)

@@ -13,6 +13,8 @@ Set = Callable[[Any, Any], None]
 
 if TYPE_CHECKING:
     from dataclasses import replace as replace
+
+    revised = replace
 else:
 
     def replace(value: Any, /, **changes: Any) -> Any:
@@ -24,6 +26,13 @@ else:
         for name, new in changes.items():
             setters[name](changed, new)
         return changed
+
+    def revised(value: Any, /, **changes: Any) -> Any:
+        """The value with these changes; itself where it has them already, as a judgement mostly finds."""
+        slots = {name: getattr(value, name) for name in changes}
+        if all(new is slots[name] or new == slots[name] for name, new in changes.items()):
+            return value
+        return replace(value, **changes)
 
 
 @cache

@@ -37,7 +37,7 @@ class Client:
 
     `contexts` are those that it is known to have; `gpus` are where they are, or were until a moment ago, as far as the
     log told. `in_reset` says that the server called a worker of it in reset; `exit_requested_at` is when an operator
-    had the server end it.
+    had the server end it. `listed_at` is when the daemon was last asked for its clients, and named this one.
     """
 
     pid: int
@@ -48,6 +48,7 @@ class Client:
     gpus: frozenset[GpuUuid] = frozenset()
     in_reset: bool = False
     exit_requested_at: float | None = None
+    listed_at: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,7 +116,7 @@ class Server:
     just before. `making` is the context that it is about to accept, `reset_stamp` the log's time at which the server's
     own context on a device was last destroyed. `told_to_leave` says that its daemon has tried to shut it down.
     `pinned_memory_limits` are bytes by the daemon's device ordinals; `limits_told_at` is when its log told its limits,
-    the priority of its clients last.
+    the priority of its clients last. `fault_told_at` is when its daemon last said that it is in FAULT.
     """
 
     pid: int
@@ -125,6 +126,7 @@ class Server:
     state_since: float | None = None
     clients_limit: int | None = None
     fault_suspected_at: float | None = None
+    fault_told_at: float | None = None
     devices_to_reset: frozenset[int] | None = None
     block: FaultBlock | None = None
     encountered: tuple[str, int] | None = None

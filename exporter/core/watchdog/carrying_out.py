@@ -8,7 +8,7 @@ from exporter.model.action import Action, ActionKind, ActionResult
 from exporter.model.diagnosis import Condition
 from exporter.model.event import Event, EventName
 from exporter.model.identity import identity_of
-from exporter.model.replace import replace
+from exporter.model.replace import replace, revised
 from exporter.model.watch import Acting, Mode, Watch, WatchState
 
 Decided = tuple[Watch, tuple[Event, ...], Action | None]
@@ -94,8 +94,8 @@ def _content(matter: Matter) -> Watch:
     """Nothing is to be done; where it is well, whatever comes next is new."""
     watch = matter.watch
     if matter.condition is Condition.WELL:
-        watch = replace(watch, intention=None, said=None, problem=None, need=None, not_before=None)
-    return replace(watch, state=WatchState.IDLE if watch.opened_at is None else WatchState.CIRCUIT_OPEN)
+        watch = revised(watch, intention=None, said=None, problem=None, need=None, not_before=None)
+    return revised(watch, state=WatchState.IDLE if watch.opened_at is None else WatchState.CIRCUIT_OPEN)
 
 
 def _event(matter: Matter, name: EventName, kind: ActionKind, reason: str) -> Event:

@@ -8,6 +8,7 @@ that run; no question tells it of one, only its log.
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import lru_cache
 
 from exporter.model.daemon import Daemon
 from exporter.model.limits import Limits
@@ -88,9 +89,9 @@ def _of_memory(
     """An empty answer says that there is none; `told`: so does silence."""
     for device, limit in sorted(wanted.pinned_memory.items()):
         command = f"{verb} {device} {size_for_mps(limit)}"
-        known = told or device in limits or question_changed_by(command) in daemon.asked
+        known = told or device in limits or _question(command) in daemon.asked
         there = limits.get(device)
-        words = f"memory on device {device} is {_size(there)}, not {_size(limit)}"
+        words = "" if there == limit else f"memory on device {device} is {_size(there)}, not {_size(limit)}"
         yield _demand(daemon, server, command, words, known=known, holds=there == limit)
 
 
@@ -106,9 +107,15 @@ def _priority(daemon: Daemon, server: int | None, there: int | None, priority: i
     return _demand(daemon, server, command, words, known=there is not None, holds=there == priority)
 
 
+@lru_cache(maxsize=1024)
+def _question(command: str) -> str | None:
+    """That about what one of our own commands sets: of these there are few, and each is looked at twice a second."""
+    return question_changed_by(command)
+
+
 def _demand(daemon: Daemon, server: int | None, command: str, words: str, *, known: bool, holds: bool) -> Demand:
     """What a command may have changed just now is not known, until it has been asked again."""
-    if not known or question_changed_by(command) in daemon.limits_in_doubt:
+    if not known or _question(command) in daemon.limits_in_doubt:
         standing = Standing.UNKNOWN
     else:
         standing = Standing.IN_FORCE if holds else Standing.DRIFTED

@@ -32,7 +32,7 @@ def remedied(matter: Matter) -> Resolve:
     if incident is None:
         return None
     waits = Wait(why=_who_is_waited_for(incident))
-    if matter.at - incident.started_at < matter.rules.fault:
+    if matter.at - incident.started_at < matter.rules.fault or not _is_confirmed(matter, incident):
         return waits
     last = _last(matter, incident)
     if last is not None and matter.at - last.at < matter.rules.step:
@@ -44,6 +44,12 @@ def remedied(matter: Matter) -> Resolve:
         if resolve is not None:
             return resolve
     return waits
+
+
+def _is_confirmed(matter: Matter, incident: Incident) -> bool:
+    """Whether the daemon, asked since, has said so too: the log is where everybody may write (measured, R580)."""
+    told_at = matter.daemon.servers[incident.server].fault_told_at
+    return told_at is not None and told_at >= incident.detected_at
 
 
 def unblocked(matter: Matter) -> Deed | None:
@@ -117,13 +123,14 @@ def _blockers(incident: Incident) -> list[int]:
 
 
 def _victim(matter: Matter, incident: Incident, pid: int) -> ProcessIdentity | None:
-    """The process that the fault hit, if that is surely the one which has its PID now."""
+    """The process that the fault hit, if that is surely the one which has its PID now, and the daemon names it too."""
     process, client = matter.node.processes.get(pid), matter.daemon.clients.get(pid)
     tenant = incident.tenants.get(pid)
     if process is None or client is None or tenant is None or client.server != incident.server:
         return None
     same = process.uid is not None and tenant.client == client_id(client, process)
-    return identity_of(process) if same else None
+    named = client.listed_at is not None and client.listed_at >= incident.detected_at
+    return identity_of(process) if same and named else None
 
 
 def _spared(matter: Matter, server: int | None) -> Wait | None:

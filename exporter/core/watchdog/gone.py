@@ -8,6 +8,10 @@ from exporter.model.daemon import Daemon, DaemonState
 from exporter.model.diagnosis import Condition, Diagnosis
 from exporter.model.witnesses import UnitState
 
+_NOT_FOUND = "nvidia-cuda-mps-control finds no daemon"
+_LEFT_BEHIND = "its pid file was left behind"
+_OF_THE_PID_FILE = (_NOT_FOUND, _LEFT_BEHIND)
+
 _ENOUGH = 2
 """So many witnesses make a crash."""
 
@@ -21,10 +25,10 @@ def what_became_of(matter: Matter) -> Diagnosis:
     if not _ever_lived(matter):
         no_trace = "there is no trace that it ever ran"
         return Diagnosis(condition=Condition.NEVER_SEEN, since=since, witnesses=(no_trace,))
-    traces = tuple(_traces(daemon))
-    witnesses = tuple(_witnesses(matter)) + traces
+    witnesses = tuple(_witnesses(matter))
     # NVIDIA's program goes by the pid file, and everybody may write into that (measured, R580): both are one witness.
-    sure = daemon.gone_at is None and _no_quit(matter) and len(witnesses) - max(0, len(traces) - 1) >= _ENOUGH
+    independent = len(witnesses) - all(each in witnesses for each in _OF_THE_PID_FILE)
+    sure = daemon.gone_at is None and _no_quit(matter) and independent >= _ENOUGH
     return Diagnosis(condition=Condition.CRASHED if sure else Condition.UNKNOWN, since=since, witnesses=witnesses)
 
 
@@ -32,10 +36,10 @@ def _stopped(matter: Matter) -> str | None:
     """Who says that an operator stopped it; None: nobody does."""
     daemon, unit = matter.daemon, _of_its_end(matter)
     if unit is not None and units.stays_away(unit):
-        how = (
-            "is inactive, and ended in success" if unit.result == "success" else "was stopped, and did not end in time"
+        at_once = unit.result == "success"
+        return (
+            f"{unit.unit} {'is inactive, and ended in success' if at_once else 'was stopped, and did not end in time'}"
         )
-        return f"{unit.unit} {how}"
     if daemon.state is DaemonState.STOPPED:
         return "it was told to go"
     # After a quit the pid file goes, after SIGKILL it stays (measured, R580); the log, where it was read, knows better.
@@ -55,23 +59,19 @@ def _witnesses(matter: Matter) -> Iterator[str]:
     daemon, process = matter.daemon, matter.watch.process
     if daemon.seen and process is not None:
         yield f"process {process.pid} is gone"
+    if daemon.not_found_at is not None and daemon.not_found_at >= (daemon.state_since or 0.0):
+        yield _NOT_FOUND
     if _log_tells(matter):
         yield "its log ends without a quit"
     if daemon.listening is False:
         yield "nobody listens on its socket"
+    if daemon.left_behind:
+        yield _LEFT_BEHIND
     unit = _of_its_end(matter)
     if unit is not None and unit.active == "failed":
         yield f"{unit.unit} has failed ({unit.result})"
     if unit is not None and unit.sub == "auto-restart":
         yield f"{unit.unit} is to be restarted by systemd"
-
-
-def _traces(daemon: Daemon) -> Iterator[str]:
-    """What its pid file tells, to us and to NVIDIA's program."""
-    if daemon.not_found_at is not None and daemon.not_found_at >= (daemon.state_since or 0.0):
-        yield "nvidia-cuda-mps-control finds no daemon"
-    if daemon.left_behind:
-        yield "its pid file was left behind"
 
 
 def _log_tells(matter: Matter) -> bool:

@@ -10,7 +10,7 @@ from exporter.core.watchdog.policy import resolved
 from exporter.model.action import Action
 from exporter.model.event import Event
 from exporter.model.node import Node
-from exporter.model.replace import replace
+from exporter.model.replace import replace, revised
 from exporter.model.watch import Mode, Watch
 
 Judged = tuple[Node, tuple[Event, ...], tuple[Action, ...]]
@@ -55,16 +55,16 @@ def judge(node: Node, orders: Orders, *, at: float, chance: float) -> Judged:
 
 
 def _judged(matter: Matter) -> Decided:
-    matter = replace(matter, watch=memory.remembered(matter))
+    matter = revised(matter, watch=memory.remembered(matter))
     events: tuple[Event, ...] = ()
     for step in _STEPS:
         watch, told = step(matter)
-        matter, events = replace(matter, watch=watch), events + told
+        matter, events = revised(matter, watch=watch), events + told
     decided: Decided = (matter.watch, (), None)
     if matter.watch.acting is None:
         decided = carried_out(matter, resolved(matter))
     watch, told, action = decided
-    watch, limited, more = _limited(replace(matter, watch=watch))
+    watch, limited, more = _limited(revised(matter, watch=watch))
     return watch, events + told + limited, action or more
 
 

@@ -9,7 +9,7 @@ from exporter.model.daemon import Daemon
 from exporter.model.enforcing import Drifting
 from exporter.model.event import Event, EventName
 from exporter.model.node import Node
-from exporter.model.replace import replace
+from exporter.model.replace import revised
 from exporter.model.server import ServerState
 from exporter.model.watch import Watch
 from exporter.parse.control_reply import question_changed_by
@@ -39,9 +39,9 @@ def attempt(
     drifting = {**before.drifting, **{each.command: _tried(before.drifting.get(each.command), at) for each in due}}
     hopeless = [each for each in found.values() if _in_vain(before.drifting.get(each.command), each, at)]
     for each in hopeless:
-        drifting[each.command] = replace(drifting[each.command], hopeless=True)
+        drifting[each.command] = revised(drifting[each.command], hopeless=True)
     events = tuple(_hopeless(daemon, each, at) for each in hopeless)
-    watch = replace(watch, enforcing=replace(before, drifting=drifting))
+    watch = revised(watch, enforcing=revised(before, drifting=drifting))
     # One that is just back answers before its process is known: it is taken for its predecessor's user's.
     process = daemon.process or watch.process
     uid = None if process is None else process.uid
@@ -68,7 +68,7 @@ def _due(demand: Demand, watch: Watch, at: float) -> bool:
 
 def _tried(known: Drifting | None, at: float) -> Drifting:
     known = known or Drifting()
-    return replace(known, tries=known.tries + 1, tried_at=at)
+    return revised(known, tries=known.tries + 1, tried_at=at)
 
 
 def _in_vain(known: Drifting | None, demand: Demand, at: float) -> bool:

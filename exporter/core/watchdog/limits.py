@@ -15,7 +15,7 @@ from exporter.model.enforcing import Drifting
 from exporter.model.event import Event, EventName
 from exporter.model.limits import Limits
 from exporter.model.node import Node
-from exporter.model.replace import replace
+from exporter.model.replace import revised
 from exporter.model.watch import Mode, Watch
 
 Told = tuple[Watch, tuple[Event, ...]]
@@ -30,7 +30,7 @@ def enforce(
     """
     watch = remembered_limits.followed(daemon, watch)
     limits = remembered_limits.to_hold(configured, watch)
-    watch = replace(watch, wanted=limits or None)
+    watch = revised(watch, wanted=limits or None)
     # One that has just not answered may hang: a command would hang with it, and hold up what helps.
     if daemon.state is not DaemonState.UP or daemon.unanswered_since is not None:
         return watch, (), None
@@ -62,7 +62,7 @@ def _drifted(daemon: Daemon, watch: Watch, found: Mapping[str, Demand], at: floa
     for command, demand in found.items():
         known = before.get(command)
         if demand.standing is Standing.DRIFTED and (known is None or known.since is None):
-            known = replace(known or Drifting(), since=at)
+            known = revised(known or Drifting(), since=at)
             events.append(
                 Event(
                     at=at,
@@ -74,7 +74,7 @@ def _drifted(daemon: Daemon, watch: Watch, found: Mapping[str, Demand], at: floa
             )
         if demand.standing is not Standing.IN_FORCE and known is not None:
             now[command] = known
-    return replace(watch, enforcing=replace(watch.enforcing, drifting=now)), tuple(events)
+    return revised(watch, enforcing=revised(watch.enforcing, drifting=now)), tuple(events)
 
 
 def _exposed(daemon: Daemon, watch: Watch, found: Iterable[Demand], at: float) -> Told:
@@ -95,8 +95,8 @@ def _exposed(daemon: Daemon, watch: Watch, found: Iterable[Demand], at: float) -
         if was_sound or standing is Standing.IN_FORCE:
             sound.append(server.pid)
     bypassed = watch.bypassed + sum(event.count or 0 for event in events)
-    enforcing = replace(before, exposed=exposed, sound=tuple(sound))
-    return replace(watch, enforcing=enforcing, bypassed=bypassed), tuple(events)
+    enforcing = revised(before, exposed=exposed, sound=tuple(sound))
+    return revised(watch, enforcing=enforcing, bypassed=bypassed), tuple(events)
 
 
 def _by_server(found: Iterable[Demand]) -> Mapping[int | None, Standing]:
@@ -125,11 +125,11 @@ def _in_force(daemon: Daemon, watch: Watch, found: Iterable[Demand], at: float) 
     worst = max((each.standing for each in found), default=None)
     match worst:
         case None:
-            return replace(watch, enforcing=replace(before, in_force=False, restoring=False)), ()
+            return revised(watch, enforcing=revised(before, in_force=False, restoring=False)), ()
         case Standing.IN_FORCE if not before.in_force:
             event = Event(at=at, event=EventName.LIMITS_IN_FORCE, daemon=daemon.name)
-            return replace(watch, enforcing=replace(before, in_force=True, restoring=False)), (event,)
+            return revised(watch, enforcing=revised(before, in_force=True, restoring=False)), (event,)
         case Standing.DRIFTED if before.in_force:
-            return replace(watch, enforcing=replace(before, in_force=False)), ()
+            return revised(watch, enforcing=revised(before, in_force=False)), ()
         case _:
             return watch, ()

@@ -19,7 +19,6 @@ _ILL = frozenset(
         Condition.STUCK_IN_DRIVER,
     }
 )
-_UNSURE = frozenset({Condition.UNKNOWN, Condition.STARTING})
 
 
 def remembered(matter: Matter) -> Watch:
@@ -62,7 +61,8 @@ def kept_well(matter: Matter) -> Told:
     """How long it has been well. After a whole window, what went before is forgiven, and the breaker closes."""
     watch, at = budget.pruned(matter.watch, matter.rules, matter.at), matter.at
     watch = _since(watch, matter.condition, at)
-    if watch.well_since is None or at - watch.well_since < matter.rules.window:
+    well_for = 0.0 if watch.well_since is None or matter.condition is not Condition.WELL else at - watch.well_since
+    if well_for < matter.rules.window:
         return watch, ()
     if watch.failures:
         watch = replace(watch, failures=0)
@@ -72,6 +72,6 @@ def kept_well(matter: Matter) -> Told:
 def _since(watch: Watch, condition: Condition, at: float) -> Watch:
     if condition in _ILL:
         watch = watch if watch.well_since is None else replace(watch, well_since=None)
-    elif condition not in _UNSURE and watch.well_since is None:
+    elif condition is Condition.WELL and watch.well_since is None:
         watch = replace(watch, well_since=at)
     return watch

@@ -8,7 +8,7 @@ from exporter.model.daemon import Daemon, DaemonState
 from exporter.model.enforcing import Enforcing
 from exporter.model.identity import ProcessIdentity, identity_of
 from exporter.model.limits import Limits
-from exporter.model.replace import replace
+from exporter.model.replace import revised
 from exporter.model.watch import Watch
 
 WHOLE_GPU = 100.0
@@ -38,11 +38,11 @@ def followed(daemon: Daemon, watch: Watch) -> Watch:
     if _is_another(daemon, process, enforcing):
         enforcing = Enforcing(restoring=True)
     if process is not None and process != enforcing.process:
-        enforcing = replace(enforcing, process=process)
+        enforcing = revised(enforcing, process=process)
     if daemon.state is not DaemonState.UP:
-        return replace(watch, enforcing=enforcing)
+        return revised(watch, enforcing=enforcing)
     limits, seen = _held(watch.limits or Limits(), enforcing.seen, daemon), _seen(enforcing.seen, daemon)
-    return replace(watch, limits=limits or None, enforcing=replace(enforcing, seen=seen))
+    return revised(watch, limits=limits or None, enforcing=revised(enforcing, seen=seen))
 
 
 def _is_another(daemon: Daemon, process: ProcessIdentity | None, enforcing: Enforcing) -> bool:
@@ -56,10 +56,10 @@ def _held(before: Limits, seen: Limits, daemon: Daemon) -> Limits:
     """A default that has changed was set, and so was any that a daemon does not have of its own."""
     share, priority = daemon.default_active_thread_percentage, daemon.default_client_priority
     if share is not None and seen.active_thread_percentage not in (None, share):
-        before = replace(before, active_thread_percentage=None if share == WHOLE_GPU else share)
+        before = revised(before, active_thread_percentage=None if share == WHOLE_GPU else share)
     if priority or (priority == 0 and seen.client_priority is not None):
-        before = replace(before, client_priority=priority or None)
-    return replace(before, pinned_memory={**before.pinned_memory, **daemon.default_pinned_memory_limits})
+        before = revised(before, client_priority=priority or None)
+    return revised(before, pinned_memory={**before.pinned_memory, **daemon.default_pinned_memory_limits})
 
 
 def _seen(before: Limits, daemon: Daemon) -> Limits:

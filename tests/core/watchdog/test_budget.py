@@ -1,5 +1,7 @@
 """How often, how soon again, and when no more."""
 
+from dataclasses import replace
+
 import pytest
 
 from exporter.core.watchdog import budget
@@ -7,7 +9,7 @@ from exporter.core.watchdog.orders import Rules
 from exporter.model.diagnosis import Condition
 from exporter.model.event import EventName
 from exporter.model.watch import Mode, Watch, WatchState
-from tests.builders import AT, daemon_process, no_daemon
+from tests.builders import AT, DAEMON, daemon_process, no_daemon, refusal
 from tests.core.watchdog.post import DEATH, NEXT, Post, alive, dies, hangs, left, returns
 
 BREAKER = (EventName.CIRCUIT_OPENED, EventName.CIRCUIT_CLOSED)
@@ -191,3 +193,11 @@ def test_a_window_is_as_long_as_it_is() -> None:
     assert len(post.watch.restarts) == 2
     post.until(AT + 500)
     assert post.watch.restarts == ()
+
+
+def test_what_is_not_well_closes_no_breaker_however_long_it_lasts() -> None:
+    post = Post()
+    post.node = replace(post.node, watches={DAEMON: replace(post.watch, opened_at=AT, well_since=None)})
+    post.see(refusal(at=AT), refusal(at=AT + 3))
+    post.until(AT + 1000, every=50.0)
+    assert (post.condition, post.watch.opened_at) == (Condition.HELD, AT)

@@ -290,8 +290,8 @@ def test_a_death_that_nobody_saw_is_told_by_what_it_left() -> None:
     post.see(no_daemon(at=DEATH), left(DEATH), deaf(DEATH + 1))
     assert post.condition is Condition.CRASHED
     assert post.diagnosis.witnesses == (
-        "nobody listens on its socket",
         "nvidia-cuda-mps-control finds no daemon",
+        "nobody listens on its socket",
         "its pid file was left behind",
     )
 

@@ -12,7 +12,20 @@ from exporter.model.diagnosis import Condition
 from exporter.model.event import EventName
 from exporter.model.observation import LogLine, Observation
 from exporter.model.watch import Mode
-from tests.builders import FAULT_BLOCK, SERVER, clients, control_log, exited, process, reply, server_log
+from tests.builders import (
+    FAULT_BLOCK,
+    SERVER,
+    active,
+    clients,
+    control_log,
+    exited,
+    process,
+    refusal,
+    reply,
+    server_log,
+    servers,
+    status,
+)
 from tests.core.watchdog.post import DEATH, Post, alive, silences
 
 VICTIM, OTHER = 600, 601
@@ -25,12 +38,17 @@ def strikes(*victims: int, at: float = STRUCK) -> tuple[LogLine, ...]:
     return server_log(FAULT_BLOCK[0], *torn, *FAULT_BLOCK[1:4], *map(str, victims), at=at)
 
 
+def confirms(*served: int, at: float = STRUCK + 0.5) -> tuple[Observation, ...]:
+    """The daemon, asked, says so too, and whom its server serves."""
+    return status("FAULT", at=at), clients(*served, at=at)
+
+
 def faulted(
     *victims: int, served: Iterable[int] = (), remedy: FaultRemedy = FaultRemedy.RESTART_DAEMON, mode: Mode = Mode.ACT
 ) -> Post:
     """A server with these victims, who linger, and those whom it serves besides."""
     post = Post(*alive(*victims, *served), mode=mode, fault_remedy=remedy)
-    post.see(*strikes(*victims))
+    post.see(*strikes(*victims), *confirms(*victims, *served))
     return post
 
 
@@ -136,7 +154,7 @@ def test_who_has_a_victims_pid_by_now_is_not_the_victim() -> None:
 
 def test_of_whom_it_is_not_known_who_that_is_nobody_is_killed() -> None:
     post = Post(*(each for each in alive(VICTIM) if each != process(VICTIM)), fault_remedy=FaultRemedy.KILL_CLIENTS)
-    post.see(*strikes(VICTIM))
+    post.see(*strikes(VICTIM), *confirms(VICTIM))
     passes(post, 100)
     assert post.actions == []
 
@@ -167,7 +185,7 @@ def test_nor_one_of_which_it_is_not_known_whom_it_serves() -> None:
 def test_the_daemon_is_not_restarted_while_another_server_serves() -> None:
     post = Post(*alive(VICTIM), fault_remedy=FaultRemedy.RESTART_DAEMON)
     post.see(*control_log("Starting new server 514 for user 1002", at=STRUCK - 1))
-    post.see(*control_log("NEW SERVER 514: Ready", at=STRUCK - 1), *strikes(VICTIM))
+    post.see(*control_log("NEW SERVER 514: Ready", at=STRUCK - 1), *strikes(VICTIM), *confirms(VICTIM))
     post.see(*server_log("Status of client {PID: 601, Context ID: 1} is ACTIVE", server=514, at=STRUCK + 1))
     passes(post, 300)
     assert [action.kind.value for action in post.actions][-1] == "shut_down_server"
@@ -192,7 +210,7 @@ def test_one_that_is_about_to_recover_is_left_to_do_so() -> None:
 
 def test_the_restart_of_the_daemon_has_its_budget_too() -> None:
     post = Post(*alive(VICTIM), fault_remedy=FaultRemedy.RESTART_DAEMON, restarts=0)
-    post.see(*strikes(VICTIM))
+    post.see(*strikes(VICTIM), *confirms(VICTIM))
     passes(post, 300)
     assert [action.kind.value for action in post.actions][-1] == "shut_down_server"
     assert post.watch.opened_at is not None
@@ -217,6 +235,23 @@ def test_nobody_without_a_pid_here_is_named_to_anybody() -> None:
     """A daemon in another PID namespace has clients whose PIDs are not known here."""
     there = {SERVER: SERVER}
     post = Post(*alive(), replace(clients(VICTIM), pids=there), fault_remedy=FaultRemedy.KILL_CLIENTS)
-    post.see(*(replace(line, pids=there) for line in strikes(VICTIM)))
+    post.see(*(replace(line, pids=there) for line in strikes(VICTIM)), status("FAULT", at=STRUCK + 1))
+    post.see(replace(clients(VICTIM, at=STRUCK + 1), pids=there))
     passes(post, 120)
     assert (post.diagnosis.witnesses[1], post.actions) == ("it waits for -600 to let go", [])
+
+
+def test_a_fault_of_which_the_log_alone_tells_costs_nobody_anything() -> None:
+    """Everybody may write into it, and by an open session keep us from asking the daemon (measured, R580)."""
+    post = Post(*alive(VICTIM), fault_remedy=FaultRemedy.RESTART_DAEMON)
+    post.see(*strikes(VICTIM), *(refusal(at=STRUCK + each) for each in (1, 4, 59, 90)))
+    post.see(servers(SERVER, at=STRUCK + 91))
+    passes(post, 100)
+    assert (post.condition, post.actions) == (Condition.FAULT, [])
+
+
+def test_nor_does_a_true_one_cost_those_whom_the_log_alone_names() -> None:
+    post = faulted(VICTIM, remedy=FaultRemedy.KILL_CLIENTS)
+    post.see(*server_log(active(OTHER), at=STRUCK - 5), process(OTHER, at=STRUCK + 2), *strikes(VICTIM, OTHER))
+    passes(post, 100)
+    assert [named(action.steps) for action in post.actions] == [["evidence", "kill 600 60000"]]
