@@ -70,4 +70,4 @@ def test_a_restart_that_brought_it_back_is_told_as_one() -> None:
         ("daemon_diagnosed", "starting"),
         ("watchdog_acted", "succeeded"),
     ]
-    assert events[0].witnesses == ("its log ends without a quit", "nvidia-cuda-mps-control finds no daemon")
+    assert events[0].witnesses == ("nvidia-cuda-mps-control finds no daemon", "its log ends without a quit")
