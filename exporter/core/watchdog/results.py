@@ -73,7 +73,7 @@ def settled(matter: Matter) -> Told:
         return _ended(matter, acting, "nothing was heard of it any more") if unheard else (matter.watch, ())
     if acting.problem is not None or acting.kind is not ActionKind.RESTART:
         return _ended(matter, acting, acting.problem)
-    if _died_again(matter, acting.done_at):
+    if _died_again(matter, acting):
         return _ended(matter, acting, "it came, and was gone again")
     missing = _missing(matter, acting)
     if missing is not None and matter.at - acting.done_at <= matter.rules.verify:
@@ -81,10 +81,11 @@ def settled(matter: Matter) -> Told:
     return _ended(matter, acting, missing)
 
 
-def _died_again(matter: Matter, since: float) -> bool:
-    """Whether it was there since the restart, and has crashed: there is nothing to wait for then."""
+def _died_again(matter: Matter, acting: Acting) -> bool:
+    """Whether another than before was there, and has crashed: there is nothing to wait for then."""
     found, lost_at = matter.watch.diagnosis, matter.daemon.last_loss_at
-    return found is not None and found.condition is Condition.CRASHED and lost_at is not None and lost_at > since
+    crashed = found is not None and found.condition is Condition.CRASHED
+    return crashed and (lost_at or 0.0) > acting.began_at and identity(matter.watch.process) != acting.before
 
 
 def _missing(matter: Matter, acting: Acting) -> str | None:
