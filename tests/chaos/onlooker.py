@@ -164,7 +164,7 @@ def _note_stop(life: Life, stopped: bool, now: float) -> None:
 
 def _stat(pid: int) -> _Stat | None:
     try:
-        words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        words = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
     except OSError:
         return None
     return _Stat(state=words[0], parent=int(words[1]), ticks=int(words[19]))

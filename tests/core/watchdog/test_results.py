@@ -176,3 +176,22 @@ def test_resume_starts_nobody_whom_an_operator_stopped() -> None:
     post.resume()
     post.until(DEATH + 100)
     assert post.actions == []
+
+
+def test_one_that_died_again_before_the_action_had_ended_is_not_waited_for() -> None:
+    """Limits are given once it answers, which takes long where it dies meanwhile."""
+    post = acting()
+    post.see(*returns(post.at + 0.2), *dies(post.at + 1, NEXT))
+    post.until(post.at + 5)
+    post.did()
+    assert outcome(post) == [("failed", "it came, and was gone again")]
+
+
+def test_one_that_hung_and_was_ended_for_its_restart_has_not_died_again() -> None:
+    post = Post()
+    post.see(*hangs())
+    post.until(DEATH + 91)
+    post.see(*dies(post.at + 0.5))
+    post.did()
+    post.until(post.at + 5)
+    assert (outcome(post), len(post.actions)) == ([], 1)
