@@ -105,7 +105,8 @@ class Cycle:
         # Asked before the inbox is emptied: whoever is idle by then has put all that it saw into it.
         idle = self._lookout.idle()
         seen = [*self._seen(timeout), *self._lookout.complaints()]
-        events = (*self._account(sorted(seen, key=lambda each: each.at)), *self._judge())
+        accounted = self._account(sorted(seen, key=lambda each: each.at))
+        events = (*accounted, *self._judge(news=bool(accounted)))
         for event in events:
             self._say(event)
         if self._told is not None:
@@ -146,10 +147,10 @@ class Cycle:
                 self._tell_of_source(each.name, before)
         return tuple(events)
 
-    def _judge(self) -> tuple[Event, ...]:
+    def _judge(self, *, news: bool) -> tuple[Event, ...]:
         if self._watchdog is None:
             return ()
-        self.node, events = self._watchdog.judge(self.node)
+        self.node, events = self._watchdog.judge(self.node, news=news)
         return events
 
     def _tell_of_source(self, name: str, before: Node) -> None:

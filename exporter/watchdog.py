@@ -12,6 +12,9 @@ from exporter.model.node import Node
 
 Do = Callable[[Action, Node], None]
 
+RESTS_SECONDS = 0.25
+"""How often the node is judged while nothing happens: many daemons with many clients take a millisecond each time."""
+
 
 class Watchdog:
     """Knows its orders, and who carries out its decisions. To be used by one thread."""
@@ -28,13 +31,21 @@ class Watchdog:
         self._do = do
         self._chance = chance
         self._decided: tuple[Action, ...] = ()
+        self._judged_at = float("-inf")
 
     def follow(self, orders: Orders) -> None:
         """These are the orders from now on."""
         self._orders = orders
 
-    def judge(self, node: Node) -> tuple[Node, tuple[Event, ...]]:
-        """The node as it is judged now, and what there is to tell of that: to be told before anything is done."""
+    def judge(self, node: Node, *, news: bool) -> tuple[Node, tuple[Event, ...]]:
+        """The node as it is judged now, and what there is to tell of that: to be told before anything is done.
+
+        Where there is no `news`, nothing having happened since, it is judged now and then.
+        """
+        now = self._clock.monotonic()
+        if not news and now - self._judged_at < RESTS_SECONDS:
+            return node, ()
+        self._judged_at = now
         at = max(node.at, self._clock.now())
         node, events, self._decided = judge(node, self._orders, at=at, chance=self._chance())
         return node, events

@@ -306,7 +306,11 @@ def test_each_question_is_asked_once(
     server = mps.server_pid
     cycle = asking()
     lists = ["get_server_list", f"get_server_status {server}", f"get_client_list {server}"]
-    limits = ["get_default_active_thread_percentage", f"get_active_thread_percentage {server}"]
+    limits = [
+        "get_default_active_thread_percentage",
+        "get_default_client_priority",
+        f"get_active_thread_percentage {server}",
+    ]
     wanted = ["-v", *lists, *limits]
 
     def all_asked() -> None:
@@ -345,7 +349,8 @@ def test_an_answer_that_comes_in_mid_cycle_is_not_asked_for_again(
     for _ in range(20):
         cycle.once(0.01)
 
-    assert sorted(replies(turning.recorded)) == ["-v", "get_default_active_thread_percentage", "get_server_list"]
+    defaults = ["get_default_active_thread_percentage", "get_default_client_priority"]
+    assert sorted(replies(turning.recorded)) == ["-v", *defaults, "get_server_list"]
 
 
 def _idle(eye: Eye) -> None:
@@ -376,7 +381,7 @@ class Saying(Watchdog):
         super().__init__(Orders(), SystemClock())
         self.said = said
 
-    def judge(self, node: Node) -> tuple[Node, tuple[Event, ...]]:
+    def judge(self, node: Node, *, news: bool) -> tuple[Node, tuple[Event, ...]]:
         """Whatever the node is."""
         return node, self.said
 

@@ -1,0 +1,68 @@
+"""The watchdog in the service: it judges when something has happened, and else now and then; it acts once."""
+
+from exporter.core.fold import fold
+from exporter.core.watchdog.orders import Mandate, Orders
+from exporter.model.action import Action
+from exporter.model.event import EventName
+from exporter.model.node import Node
+from exporter.model.observation import Observation
+from exporter.model.watch import Mode
+from exporter.watchdog import RESTS_SECONDS, Watchdog
+from tests.builders import DAEMON, look
+from tests.builders import node as fresh
+from tests.clocks import HandClock
+from tests.core.watchdog.post import DEATH, alive, dies
+
+
+class Stand:
+    """A watchdog that may act, and what it has done."""
+
+    def __init__(self, mode: Mode = Mode.ACT) -> None:
+        self.clock = HandClock(DEATH)
+        self.done: list[Action] = []
+        orders = Orders(mode=mode, mandates={DAEMON: Mandate(command=("start",))})
+        self.watchdog = Watchdog(orders, self.clock, do=lambda action, _: self.done.append(action), chance=lambda: 0.0)
+        self.node = after(fresh(), *alive())
+        self.judge(news=True)
+
+    def judge(self, *, news: bool = False) -> list[EventName]:
+        """What is told."""
+        self.node, events = self.watchdog.judge(self.node, news=news)
+        return [event.event for event in events]
+
+
+def after(node: Node, *seen: Observation) -> Node:
+    for each in seen:
+        node, _ = fold(node, each)
+    return node
+
+
+def test_what_it_decides_is_told_first_and_done_once() -> None:
+    stand = Stand()
+    stand.node = after(stand.node, *dies(), look("log", at=DEATH + 1))
+
+    assert EventName.WATCHDOG_ACTS in stand.judge(news=True)
+    assert stand.done == []
+
+    stand.watchdog.act(stand.node)
+    stand.watchdog.act(stand.node)
+    assert [action.daemon for action in stand.done] == [DAEMON]
+
+
+def test_without_news_it_rests_a_little() -> None:
+    stand = Stand()
+    stand.node = after(stand.node, *dies(), look("log", at=DEATH + 1))
+
+    stand.clock.time += RESTS_SECONDS / 2
+    assert stand.judge() == []
+    stand.clock.time += RESTS_SECONDS
+    assert EventName.WATCHDOG_ACTS in stand.judge()
+
+
+def test_who_only_observes_does_nothing() -> None:
+    stand = Stand(Mode.OBSERVE)
+    stand.node = after(stand.node, *dies(), look("log", at=DEATH + 1))
+
+    assert EventName.WATCHDOG_WOULD_ACT in stand.judge(news=True)
+    stand.watchdog.act(stand.node)
+    assert stand.done == []
