@@ -116,9 +116,18 @@ def unaskable(daemon: Daemon, at: float) -> Step:
 
 
 def not_found(daemon: Daemon, at: float) -> Step:
-    """The command found no daemon. Where its process is known to live, its pid file has been removed instead."""
+    """The command found no daemon. Where its process is known to live, its pid file was spoilt: it cannot be asked.
+
+    Everybody may write that file (measured, R580), so that nothing follows from it, not even that the daemon is well.
+    """
     daemon = replace(daemon, not_found_at=at)
-    return gone(daemon, at) if daemon.process is None else unaskable(daemon, at)
+    if daemon.process is None:
+        return gone(daemon, at)
+    since = daemon.unanswered_since
+    if since is None:
+        return quiet(replace(daemon, unanswered_since=at))
+    spoilt = at - since >= SECOND_PROBE_SECONDS and daemon.state is not None
+    return quiet(_unasked(daemon, at) if spoilt else daemon)
 
 
 def process_read(daemon: Daemon, reading: DaemonProcess) -> Step:

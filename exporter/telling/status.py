@@ -96,5 +96,8 @@ def _problems(node: Node) -> Iterable[str]:
         if not daemon.supported:
             name = printable(daemon.name)
             yield f"{name}: MPS protocol {daemon.protocol} is not supported yet: only its process is seen"
+        if daemon.state is None and daemon.process is not None and daemon.not_found_at is not None:
+            name, pid = printable(daemon.name), daemon.process.pid
+            yield f"{name}: its pid file was spoilt, so that nobody can ask it: write {pid} into it"
         if daemon.state is DaemonState.UP:
             yield from (f"log: {problem}" for problem in daemon.log_problems.values() if problem is not None)

@@ -1,0 +1,40 @@
+"""A pid file that everybody may write names nobody: NVIDIA's program finds no daemon, though its process lives."""
+
+from exporter.model.daemon import DaemonState
+from exporter.model.event import EventName
+from exporter.telling.status import exit_code, table
+from tests.builders import AT, CONTROL, DAEMON, daemon_process, exited, look, no_daemon, servers, told
+
+LIVING = (daemon_process(), servers(at=AT))
+SPOILT = (no_daemon(at=AT + 30), no_daemon(at=AT + 35))
+
+
+def test_it_is_neither_dead_nor_hung_nor_said_to_be_well() -> None:
+    story = told(*LIVING, *SPOILT)
+
+    assert story.daemon.state is None
+    assert story.names() == [EventName.DAEMON_UP]
+    assert exit_code(story.node) == 1
+
+
+def test_once_is_nothing() -> None:
+    assert told(*LIVING, SPOILT[0]).daemon.state is DaemonState.UP
+
+
+def test_status_says_what_to_do() -> None:
+    spoilt = told(*LIVING, *SPOILT).node
+
+    assert f"{DAEMON}: its pid file was spoilt, so that nobody can ask it: write {CONTROL} into it" in table(spoilt)
+    assert "pid file" not in table(told(*LIVING).node)
+
+
+def test_it_is_up_again_as_soon_as_it_answers() -> None:
+    assert told(*LIVING, *SPOILT, servers(at=AT + 40)).daemon.state is DaemonState.UP
+
+
+def test_its_death_is_seen_all_the_same() -> None:
+    died = exited(CONTROL, at=AT + 40)
+    story = told(*LIVING, *SPOILT, died, look("log", at=AT + 42))
+
+    assert story.daemon.state is DaemonState.ABSENT
+    assert story.names() == [EventName.DAEMON_UP, EventName.DAEMON_LOST]
