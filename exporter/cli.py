@@ -41,6 +41,9 @@ from exporter.telling.wanted import Wanted
 from exporter.view import View
 from exporter.web import WebSecurity
 
+STDERR = 2
+"""As a descriptor: what has crashed may not be able to use a file object."""
+
 SERVICE_SECONDS = 30.0
 """How long the running service may take to do as it is asked."""
 
@@ -71,7 +74,7 @@ def serve(arguments: Namespace, config: Config) -> int:
         sys.stdout.write(as_toml(config))
         return 0
     # systemd ends a service that hangs by SIGABRT: then each thread says what it was at.
-    faulthandler.enable()
+    faulthandler.enable(STDERR)
     clock = SystemClock()
     inbox: Inbox = Inbox()
     assembly = Assembly(config, clock, inbox)

@@ -64,7 +64,7 @@ STATE_SETS = {
     "cuda_mps_server_state": 3,
     "cuda_mps_watchdog_mode": 2,
     "cuda_mps_watchdog_state": 6,
-    "cuda_mps_watchdog_diagnosis": 13,
+    "cuda_mps_watchdog_diagnosis": 14,
 }
 
 HOSTILE = (
