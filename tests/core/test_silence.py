@@ -144,9 +144,9 @@ def test_an_answer_takes_all_back() -> None:
 
 
 def test_a_pid_file_that_was_removed_is_no_silence() -> None:
-    """NVIDIA's program does not even try to connect then; the daemon serves its clients on."""
+    """NVIDIA's program does not even try to connect then; the daemon serves its clients on, and nobody can ask it."""
     lost = [no_daemon(at=AT + 10 * each) for each in range(1, 8)]
-    assert state(*lost, start=LOGGED) is DaemonState.UP
+    assert state(*lost, start=LOGGED) is None
 
 
 # -- how soon ----------------------------------------------------------------------------------------------------------

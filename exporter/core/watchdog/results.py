@@ -15,6 +15,9 @@ from exporter.model.watch import Acting, Watch
 UNHEARD_SECONDS = 180.0
 """After so long nothing more is heard of an action, in seconds. The longest step, a unit's restart, may take 75."""
 
+COMES_SECONDS = 3.0
+"""A daemon is there 15 ms after its command (measured, R580), and a unit's some tenths of a second later."""
+
 _LADDER = (ActionKind.KILL_CLIENTS, ActionKind.SHUT_DOWN_SERVER)
 
 
@@ -78,6 +81,8 @@ def settled(matter: Matter) -> Told:
         return _ended(matter, acting, acting.problem)
     if _died_again(matter, acting):
         return _ended(matter, acting, "it came, and was gone again")
+    if _never_came(matter, acting.done_at):
+        return _ended(matter, acting, "the exporter ended before it was told of, and there is no daemon")
     missing = _missing(matter, acting)
     if missing is not None and matter.at - acting.done_at <= matter.rules.verify:
         return matter.watch, ()
@@ -93,6 +98,13 @@ def _died_again(matter: Matter, acting: Acting) -> bool:
     if found is None or found.condition is not Condition.CRASHED or lost_at is None or lost_at <= acting.began_at:
         return False
     return acting.reason == CRASHED or identity_of(matter.watch.process) != acting.before
+
+
+def _never_came(matter: Matter, since: float) -> bool:
+    """Whether nothing is left of a restart that another run of the exporter had begun: no daemon takes so long."""
+    found = matter.watch.diagnosis
+    crashed = found is not None and found.condition is Condition.CRASHED
+    return crashed and not matter.daemon.seen and matter.at - since > COMES_SECONDS
 
 
 def _missing(matter: Matter, acting: Acting) -> str | None:

@@ -12,7 +12,7 @@ from exporter.model.event import EventName
 from exporter.model.observation import Observation
 from exporter.model.watch import Watch, WatchState
 from tests.builders import AT, CONTROL, DAEMON, SERVER, daemon_process, no_daemon, servers
-from tests.core.watchdog.post import DEATH, NEXT, Post, alive, dies, hangs, left, quits, returns, suspended
+from tests.core.watchdog.post import DEATH, NEXT, Post, alive, deaf, dies, hangs, left, quits, returns, suspended
 
 ACTED = EventName.WATCHDOG_ACTED
 
@@ -115,10 +115,20 @@ def test_one_that_was_under_way_when_the_exporter_ended_is_judged_by_what_is_see
     assert results.interrupted(watch, DEATH + 9) == watch
     post.node = replace(post.node, watches={DAEMON: watch})
     post.see(no_daemon(at=DEATH + 6), left(DEATH + 6))
-    post.until(DEATH + 20)
+    post.until(DEATH + 7.5)
     assert len(post.actions) == 1
-    post.see(*returns(DEATH + 21))
+    post.see(*returns(DEATH + 7.8))
     assert outcome(post) == [("succeeded", None)]
+
+
+def test_if_nothing_comes_of_it_it_is_done_again() -> None:
+    post = acting()
+    post.restarted()
+    post.node = replace(post.node, watches={DAEMON: results.interrupted(post.watch, DEATH + 5)})
+    post.see(no_daemon(at=DEATH + 6), left(DEATH + 6), deaf(DEATH + 6))
+    post.until(DEATH + 13)
+    assert outcome(post) == [("failed", "the exporter ended before it was told of, and there is no daemon")]
+    assert len(post.actions) == 2
 
 
 def test_of_what_cannot_be_seen_nobody_says_that_it_succeeded() -> None:
