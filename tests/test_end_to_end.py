@@ -328,12 +328,17 @@ def test_a_daemon_told_to_quit_is_stopped_and_not_lost(mps: MpsStandIn, serve: S
     mps.start()
     exporter = serve()
     exporter.is_in_state("up")
-    mps.ask("quit")
+    eventually(lambda: _assert_obeyed(mps, "quit"))
 
     exporter.is_in_state("stopped")
     assert exporter.value("cuda_mps_daemon_losses_total") == 0
     assert exporter.value("cuda_mps_daemon_up") == 0
     assert not exporter.events("daemon_lost")
+
+
+def _assert_obeyed(mps: MpsStandIn, command: str) -> None:
+    """Whoever comes while the exporter asks is refused at once, and asks again."""
+    assert mps.ask(command).returncode == 0
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from exporter.model.watch import Acting, Watch
 UNHEARD_SECONDS = 180.0
 """After so long nothing more is heard of an action, in seconds. The longest step, a unit's restart, may take 75."""
 
-COMES_SECONDS = 3.0
+COMES_SECONDS = 1.0
 """A daemon is there 15 ms after its command (measured, R580), and a unit's some tenths of a second later."""
 
 _LADDER = (ActionKind.KILL_CLIENTS, ActionKind.SHUT_DOWN_SERVER)
