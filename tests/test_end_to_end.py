@@ -468,7 +468,7 @@ def test_limits_are_shown_and_an_operators_change_of_them_soon(
     mps: MpsStandIn, nvml: NvmlStandIn, serve: Serve, start: Starter
 ) -> None:
     mps.start()
-    mps.ask("set_default_device_pinned_mem_limit 0 3G")
+    eventually(lambda: _assert_obeyed(mps, "set_default_device_pinned_mem_limit 0 3G"))
     three_clients(mps, nvml, start)
     exporter = serve()
     exporter.shows(1, "cuda_mps_server_active_thread_ratio")
@@ -476,7 +476,7 @@ def test_limits_are_shown_and_an_operators_change_of_them_soon(
     exporter.shows(3 << 30, "cuda_mps_daemon_default_pinned_memory_limit_bytes", gpu=GPU)
 
     mps.ask(f"set_active_thread_percentage {mps.server_pid} 25")
-    mps.ask("set_default_device_pinned_mem_limit 0 2G")
+    eventually(lambda: _assert_obeyed(mps, "set_default_device_pinned_mem_limit 0 2G"))
 
     exporter.shows(0.25, "cuda_mps_server_active_thread_ratio")
     exporter.shows(2 << 30, "cuda_mps_daemon_default_pinned_memory_limit_bytes", gpu=GPU)

@@ -10,6 +10,9 @@ from tests.chaos.tenant import ServerNow, UnknownError, ask
 
 LOOK_SECONDS = 0.04
 ANSWER_SECONDS = 0.25
+IN_FAULT = "FAULT"
+"""Such a server takes no clients, and is told nothing until it has recovered."""
+
 STALL_SECONDS = 0.2
 """A longer time between two looks is the machine's, and counts for nobody."""
 
@@ -88,7 +91,10 @@ class LimitsWatch:
     def _count(self, seconds: float) -> None:
         """One that has them, or another one, or one that nobody could have told, begins anew."""
         server = self.server if self.answers else None
-        if server is None or not server.ready_at or not self._may_act() or self._is_limited(server):
+        if server is None or not server.ready_at or server.state == IN_FAULT:
+            self._lapse = None
+            return
+        if not self._may_act() or self._is_limited(server):
             self._lapse = None
             return
         if self._lapse is None or self._lapse.server != server.pid:

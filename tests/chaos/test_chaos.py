@@ -1,7 +1,6 @@
 """Random disaster after disaster: what must hold, holds; the watchdog mends what it is to mend, and nothing else."""
 
 import os
-import random
 import subprocess
 import sys
 
@@ -10,7 +9,8 @@ import pytest
 from tests.chaos.terms import TERMS
 
 STEPS = int(os.environ.get("CHAOS_STEPS", "500"))
-SEED = int(os.environ.get("CHAOS_SEED", random.SystemRandom().randrange(10**6)))
+SEED = int(os.environ.get("CHAOS_SEED", "1"))
+"""The same steps each time, unless told otherwise; what comes of them is never quite the same."""
 
 
 @pytest.mark.timeout(600)

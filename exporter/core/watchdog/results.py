@@ -79,7 +79,7 @@ def settled(matter: Matter) -> Told:
         return _ended(matter, acting, "nothing was heard of it any more") if unheard else (matter.watch, ())
     if acting.problem is not None or acting.kind is not ActionKind.RESTART:
         return _ended(matter, acting, acting.problem)
-    if _died_again(matter, acting):
+    if _died_again(matter, acting, acting.done_at):
         return _ended(matter, acting, "it came, and was gone again")
     if _never_came(matter, acting.done_at):
         return _ended(matter, acting, "the exporter ended before it was told of, and there is no daemon")
@@ -89,15 +89,16 @@ def settled(matter: Matter) -> Told:
     return _ended(matter, acting, missing)
 
 
-def _died_again(matter: Matter, acting: Acting) -> bool:
+def _died_again(matter: Matter, acting: Acting, done_at: float) -> bool:
     """Whether it has come, and crashed since: there is nothing to wait for then.
 
-    One that hung is seen to end too: that is the restart's own doing, as long as none has been seen after it.
+    One that hung is seen to end too: that is the restart's own doing, unless it was done by then, or another was seen.
     """
     found, lost_at = matter.watch.diagnosis, matter.daemon.last_loss_at
     if found is None or found.condition is not Condition.CRASHED or lost_at is None or lost_at <= acting.began_at:
         return False
-    return acting.reason == CRASHED or identity_of(matter.watch.process) != acting.before
+    another = identity_of(matter.watch.process) != acting.before
+    return acting.reason == CRASHED or lost_at > done_at or another
 
 
 def _never_came(matter: Matter, since: float) -> bool:
