@@ -81,8 +81,14 @@ class Assembly:
         self.pods = Pods(config.pods, clock=clock)
         self.units = Units(clock, path=self._path)
         self.unit_states = UnitStates(clock, path=self._path)
-        self._unit_eye: Eye | None = None
-        self._log_eye: Eye | None = None
+        self._log_eye = self._eye(LOGS, self.logs.look, period=LOG_PERIOD, told_every=LOG_TOLD_EVERY)
+        self._unit_eye = self._eye(
+            UNIT_STATES,
+            self.unit_states.look,
+            period=UNIT_STATES_PERIOD,
+            deadline=UNITS_DEADLINE,
+            told_every=TOLD_EVERY,
+        )
         self.kernel = KernelLog(config.kmsg, clock)
         self.journal = None if config.collect.journal is Switch.OFF else Journal(clock, path=self._path)
         self.finder = self._finder() if config.discovery.enabled else None
@@ -110,19 +116,11 @@ class Assembly:
 
     def _eyes(self) -> Iterator[Eye]:
         collect = self._config.collect
-        self._log_eye = self._eye(LOGS, self.logs.look, period=LOG_PERIOD, told_every=LOG_TOLD_EVERY)
         yield self._log_eye
         yield self._eye(PROCESS, self.processes.look, period=AT_ONCE, told_every=TOLD_EVERY)
         if self.finder is not None:
             yield self._eye(FINDER, self.finder.look, period=FINDER_PERIOD)
             yield self._eye(UNITS, self.units.look, period=UNITS_PERIOD, deadline=UNITS_DEADLINE)
-        self._unit_eye = self._eye(
-            UNIT_STATES,
-            self.unit_states.look,
-            period=UNIT_STATES_PERIOD,
-            deadline=UNITS_DEADLINE,
-            told_every=TOLD_EVERY,
-        )
         yield self._unit_eye
         if self.journal is not None:
             journals = self.journal.look if collect.journal is Switch.ON else _without_complaint(self.journal.look)
@@ -149,10 +147,10 @@ class Assembly:
         self.processes.watch(agenda.watched(node))
         self.processes.witnesses.want(agenda.witnesses_wanted(node))
         self.pods.watch(nameless_pods(node))
-        if agenda.last_words_awaited(node) and self._log_eye is not None:
+        if agenda.last_words_awaited(node):
             self._log_eye.nudge(told=True)
         at_once = self.unit_states.want(agenda.units_wanted(node), agenda.units_pressing(node))
-        if at_once and self._unit_eye is not None:
+        if at_once:
             self._unit_eye.nudge()
 
     def _asker(self, place: Place) -> Asker:

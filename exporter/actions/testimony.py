@@ -14,7 +14,7 @@ from exporter.model.action import Action
 from exporter.model.daemon import Daemon
 from exporter.model.node import Node
 from exporter.plain import plain
-from exporter.sources.directory import Directory
+from exporter.sources.directory import Directory, open_file
 from exporter.sources.kernel import last_records
 from exporter.sources.place import FILES, STDOUT, Place
 
@@ -69,7 +69,7 @@ def _tail(directory: Directory, name: str) -> bytes | None:
     """The end of a regular file; None where there is none, or it may not be read."""
     try:
         with directory.opened() as opened:
-            descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=opened)
+            descriptor = open_file(opened, name)
     except OSError:
         return None
     try:

@@ -9,6 +9,7 @@ from exporter.config.memory_limits import memory_limits
 from exporter.config.values import parse_directory, parse_text, shown
 from exporter.errors import ConfigError
 from exporter.model.daemon import DEFAULT_LOG_DIRECTORY
+from exporter.model.variables import LOG_DIRECTORY, PIPE_DIRECTORY
 from exporter.model.watch import Mode
 from exporter.parse.unit_name import is_service
 
@@ -19,8 +20,8 @@ LONGEST_NAME = 128
 MOST_CLIENTS = 10_000
 
 SET_OTHERWISE = {
-    "CUDA_MPS_PIPE_DIRECTORY": "pipe_directory",
-    "CUDA_MPS_LOG_DIRECTORY": "log_directory",
+    PIPE_DIRECTORY: "pipe_directory",
+    LOG_DIRECTORY: "log_directory",
 }
 """Variables of a daemon's that have a key of their own: started elsewhere, it would be another."""
 

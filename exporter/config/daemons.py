@@ -13,6 +13,7 @@ from exporter.config.settings import DaemonConfig
 from exporter.config.values import parse_directory
 from exporter.errors import ConfigError
 from exporter.model.daemon import DEFAULT_LOG_DIRECTORY, DEFAULT_PIPE_DIRECTORY
+from exporter.model.variables import LOG_DIRECTORY, PIPE_DIRECTORY
 from exporter.model.watch import Mode
 
 MOST_DAEMONS = 64
@@ -45,11 +46,10 @@ def _directory(where: str, text: str | None, parse: Callable[[str, str], Path] =
 
 def _of_variables(pipe: Path | None, environment: Mapping[str, str]) -> DaemonConfig:
     """The daemon in `pipe`, or where the variables that MPS itself reads say, or where MPS has it by default."""
-    pipe_variable, log_variable = "CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY"
-    pipe = pipe or _directory(pipe_variable, environment.get(pipe_variable), parse_pipe_directory)
+    pipe = pipe or _directory(PIPE_DIRECTORY, environment.get(PIPE_DIRECTORY), parse_pipe_directory)
     return DaemonConfig(
         pipe_directory=pipe or Path(DEFAULT_PIPE_DIRECTORY),
-        log_directory=_directory(log_variable, environment.get(log_variable)) or Path(DEFAULT_LOG_DIRECTORY),
+        log_directory=_directory(LOG_DIRECTORY, environment.get(LOG_DIRECTORY)) or Path(DEFAULT_LOG_DIRECTORY),
         expected=pipe is not None,
     )
 

@@ -7,6 +7,7 @@ from exporter.model.event import Event, EventName
 from exporter.model.observation import DaemonProcess
 from exporter.model.replace import replace
 from exporter.model.server import DepartureReason
+from exporter.model.variables import VISIBLE_DEVICES
 from exporter.model.witnesses import UnitState
 
 SECOND_PROBE_SECONDS = 1.0
@@ -150,7 +151,7 @@ def _with_process(daemon: Daemon, reading: DaemonProcess) -> Daemon:
     return replace(
         log_files.told(daemon, foreground=reading.foreground, stdout_kept=reading.stdout_kept),
         process=reading,
-        visible_devices=reading.environment.get("CUDA_VISIBLE_DEVICES"),
+        visible_devices=reading.environment.get(VISIBLE_DEVICES),
         protocol=daemon.protocol or reading.protocol,
         unit=reading.unit or daemon.unit,
     )

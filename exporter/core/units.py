@@ -31,8 +31,7 @@ def forget(node: Node) -> Node:
 def ran(node: Node, daemon: Daemon) -> UnitState | None:
     """The unit of a daemon, if it is the one that ran it; None too where systemd does not know it."""
     unit = node.units.get(daemon.named_unit or "")
-    known = unit is not None and unit.problem is None and unit.load == "loaded"
-    return unit if known and daemon.unit == daemon.named_unit else None
+    return unit if unit is not None and unit.known and daemon.unit == daemon.named_unit else None
 
 
 def stopped(unit: UnitState | None, gone_at: float) -> bool:

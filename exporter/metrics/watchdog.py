@@ -5,8 +5,10 @@ from itertools import product
 
 from exporter.core.watchdog import budget
 from exporter.core.watchdog.orders import Orders
+from exporter.core.watchdog.owner import CRASHED
+from exporter.core.watchdog.restarting import FAULT, HUNG
 from exporter.metrics.family import Samples, counter, gauge
-from exporter.model.action import ActionKind, ActionResult
+from exporter.model.action import AGAINST_FAULTS, ActionKind, ActionResult
 from exporter.model.daemon import Daemon
 from exporter.model.diagnosis import Condition
 from exporter.model.watch import Mode, Watch, WatchState
@@ -15,13 +17,12 @@ from exporter.view import View
 Counts = Mapping[tuple[ActionKind, str, ActionResult], int]
 
 _OURS = (ActionResult.SUCCEEDED, ActionResult.FAILED, ActionResult.OBSERVED)
-_LADDER = (ActionKind.KILL_CLIENTS, ActionKind.SHUT_DOWN_SERVER)
 
 _KNOWN: Counts = dict.fromkeys(
     (
-        *product((ActionKind.RESTART,), ("crashed", "hung"), ActionResult),
-        *product((ActionKind.RESTART, *_LADDER), ("fault",), _OURS),
-        *product((ActionKind.END_SERVER,), ("hung",), _OURS),
+        *product((ActionKind.RESTART,), (CRASHED, HUNG), ActionResult),
+        *product((ActionKind.RESTART, *AGAINST_FAULTS), (FAULT,), _OURS),
+        *product((ActionKind.END_SERVER,), (HUNG,), _OURS),
         *product((ActionKind.SET_LIMITS,), ("limits_lost", "limits_drifted"), _OURS[:2]),
     ),
     0,

@@ -26,6 +26,10 @@ class ActionKind(StrEnum):
     """Put the limits in force that should be."""
 
 
+AGAINST_FAULTS = (ActionKind.KILL_CLIENTS, ActionKind.SHUT_DOWN_SERVER)
+"""What is done against a fault alone."""
+
+
 class ActionResult(StrEnum):
     """What became of an action."""
 

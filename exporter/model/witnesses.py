@@ -60,6 +60,11 @@ class UnitState:
     restarts: int = 0
     main_pid: int = 0
 
+    @property
+    def known(self) -> bool:
+        """Whether systemd knows it, as far as could be seen."""
+        return self.problem is None and self.load == "loaded"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:

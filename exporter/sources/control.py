@@ -16,6 +16,7 @@ from tenacity import RetryCallState, Retrying, retry_if_result, stop_after_attem
 
 from exporter.clock import Clock
 from exporter.model.observation import ControlReply
+from exporter.model.variables import PIPE_DIRECTORY
 from exporter.parse.control_reply import VERSION, Verdict, verdict
 from exporter.parse.pid_fields import command_of, numbers
 from exporter.sources.approach import Approach, Way
@@ -125,7 +126,7 @@ class ControlClient:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
-                env={**self._environment, "CUDA_MPS_PIPE_DIRECTORY": way.pipe_directory},
+                env={**self._environment, PIPE_DIRECTORY: way.pipe_directory},
                 pass_fds=way.descriptors,
                 start_new_session=True,
                 user=self._user.uid,

@@ -4,13 +4,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from exporter.model.observation import DaemonProcess, ProcessReading
+from exporter.model.variables import LOG_DIRECTORY, PIPE_DIRECTORY, VISIBLE_DEVICES
 from exporter.parse.cgroup import belonging
 from exporter.sources.place import STDOUT
 from exporter.sources.proc import Proc
 
-VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
-PIPE_DIRECTORY = "CUDA_MPS_PIPE_DIRECTORY"
-LOG_DIRECTORY = "CUDA_MPS_LOG_DIRECTORY"
 PROTOCOL_VERSION = "CUDA_MPS_PROTOCOL_VERSION"
 
 DEFAULT_PROTOCOL = 2

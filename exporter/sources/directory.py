@@ -86,6 +86,14 @@ class Directory:
             os.close(root)
 
 
+def open_file(directory: int, name: str) -> int:
+    """A descriptor of what has this name in a directory, for reading. Raises OSError.
+
+    No link is followed that somebody may have put in its place, and nobody is waited for.
+    """
+    return os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=directory)
+
+
 def _open_below(root: int, path: Path) -> int:
     how = _How(flags=_FLAGS, mode=0, resolve=RESOLVE_IN_ROOT | RESOLVE_NO_MAGICLINKS)
     libc = ctypes.CDLL(None, use_errno=True)

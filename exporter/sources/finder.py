@@ -13,7 +13,8 @@ from exporter.clock import Clock
 from exporter.model.daemon import DEFAULT_LOG_DIRECTORY, DEFAULT_PIPE_DIRECTORY, FORGOTTEN_SECONDS
 from exporter.model.named_by import NamedBy
 from exporter.model.observation import DaemonFound
-from exporter.sources.control_daemons import LOG_DIRECTORY, PIPE_DIRECTORY, ControlDaemon, ControlDaemons
+from exporter.model.variables import LOG_DIRECTORY, PIPE_DIRECTORY
+from exporter.sources.control_daemons import ControlDaemon, ControlDaemons
 from exporter.sources.directory import Directory, Identity, Root
 from exporter.sources.pid_files import owned, pid_in
 from exporter.sources.pid_namespace import PidNamespace

@@ -14,6 +14,7 @@ from pathlib import Path
 from exporter.clock import Clock
 from exporter.model.observation import LogFile, LogGap, LogLine, Observation
 from exporter.parse.pid_fields import numbers_of_line, pids_of_line
+from exporter.sources.directory import open_file
 from exporter.sources.place import Place, on_host
 from exporter.sources.reading import Reading
 
@@ -131,8 +132,7 @@ class LogFollower:
         return None
 
     def _open(self, directory: int, *, from_end: bool) -> None:
-        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-        descriptor = os.open(self.file, flags, dir_fd=directory)
+        descriptor = open_file(directory, self.file)
         found = os.fstat(descriptor)
         if not stat.S_ISREG(found.st_mode):
             os.close(descriptor)

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from exporter.clock import Clock
 from exporter.model.observation import DaemonProcess
 from exporter.sources.control_daemons import ControlDaemon, ControlDaemons
-from exporter.sources.directory import Directory
+from exporter.sources.directory import Directory, open_file
 from exporter.sources.place import Place
 from exporter.sources.proc import Proc
 
@@ -105,8 +105,7 @@ def pid_in(pipe: Directory) -> int | None:
     """The PID in a pid file; None where there is none. Nothing is followed that somebody may have put in its place."""
     try:
         with pipe.opened() as directory:
-            flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-            descriptor = os.open(PID_FILE, flags, dir_fd=directory)
+            descriptor = open_file(directory, PID_FILE)
     except OSError:
         return None
     try:

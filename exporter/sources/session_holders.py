@@ -8,8 +8,9 @@ from pathlib import Path
 
 from exporter.clock import Clock
 from exporter.model.daemon import DEFAULT_PIPE_DIRECTORY
+from exporter.model.variables import PIPE_DIRECTORY
 from exporter.model.witnesses import SessionHolder
-from exporter.sources.control_daemons import PIPE_DIRECTORY, ControlDaemon, ControlDaemons
+from exporter.sources.control_daemons import ControlDaemon, ControlDaemons
 from exporter.sources.directory import Directory, Identity, Root
 from exporter.sources.place import Place
 from exporter.sources.proc import Proc

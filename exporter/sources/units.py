@@ -8,14 +8,11 @@ from exporter.clock import Clock
 from exporter.model.daemon import DEFAULT_LOG_DIRECTORY, DEFAULT_PIPE_DIRECTORY
 from exporter.model.named_by import NamedBy
 from exporter.model.observation import DaemonFound
+from exporter.model.variables import LOG_DIRECTORY, PIPE_DIRECTORY, VISIBLE_DEVICES
 from exporter.parse.environment_file import parse_environment_file
 from exporter.parse.unit_properties import PROPERTIES, UnitProperties, parse_units
 from exporter.sources.reading import Reading
 from exporter.sources.systemctl import Systemctl
-
-PIPE_DIRECTORY = "CUDA_MPS_PIPE_DIRECTORY"
-LOG_DIRECTORY = "CUDA_MPS_LOG_DIRECTORY"
-VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
 
 _MOST_BYTES = 1 << 16
 

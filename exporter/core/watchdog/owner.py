@@ -56,7 +56,7 @@ def _at_it(unit: UnitState) -> bool:
 def by_systemd(matter: Matter) -> Told:
     """Count what systemd has restarted by itself, once the daemon is back."""
     watch, unit = matter.watch, matter.unit
-    if unit is None or unit.problem is not None or unit.load != "loaded" or not matter.ran_in_unit:
+    if unit is None or not unit.known or not matter.ran_in_unit:
         return watch, ()
     before = watch.unit_restarts
     if before is None or unit.restarts < before:

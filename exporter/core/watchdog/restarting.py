@@ -9,6 +9,7 @@ from exporter.core.watchdog.resolve import Deed, Resolve, Wait
 from exporter.model.action import ActionKind, ActionStep, EndProcess, GiveCommand, RestartUnit, RunCommand, SaveEvidence
 from exporter.model.daemon import DaemonState
 from exporter.model.identity import identity_of
+from exporter.model.variables import ACTIVE_THREAD_PERCENTAGE, LOG_DIRECTORY, PIPE_DIRECTORY, VISIBLE_DEVICES
 from exporter.model.watch import Mode, WatchState
 
 PROGRAM = "nvidia-cuda-mps"
@@ -16,9 +17,6 @@ PROGRAM = "nvidia-cuda-mps"
 
 HUNG = "hung"
 FAULT = "fault"
-
-_PIPES, _LOGS = "CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY"
-_DEVICES, _THREADS = "CUDA_VISIBLE_DEVICES", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
 
 
 def crashed(matter: Matter, since: float) -> Resolve:
@@ -154,11 +152,11 @@ def _environment(matter: Matter) -> Mapping[str, str]:
     process = matter.watch.process
     devices = daemon.visible_devices
     if devices is None and process is not None:
-        devices = process.environment.get(_DEVICES)
+        devices = process.environment.get(VISIBLE_DEVICES)
     return {
-        _PIPES: daemon.pipe_directory,
-        _LOGS: daemon.log_directory,
-        **({} if devices is None else {_DEVICES: devices}),
+        PIPE_DIRECTORY: daemon.pipe_directory,
+        LOG_DIRECTORY: daemon.log_directory,
+        **({} if devices is None else {VISIBLE_DEVICES: devices}),
         **_threads(remembered_limits.wanted(mandate.limits, matter.watch).active_thread_percentage),
         **mandate.environment,
         **_threads(mandate.limits.active_thread_percentage),
@@ -166,4 +164,4 @@ def _environment(matter: Matter) -> Mapping[str, str]:
 
 
 def _threads(percentage: float | None) -> Mapping[str, str]:
-    return {} if percentage is None else {_THREADS: f"{percentage:g}"}
+    return {} if percentage is None else {ACTIVE_THREAD_PERCENTAGE: f"{percentage:g}"}

@@ -4,7 +4,7 @@ from exporter.core.watchdog import budget
 from exporter.core.watchdog.matter import Matter, Told
 from exporter.core.watchdog.owner import CRASHED
 from exporter.core.watchdog.tallies import counted
-from exporter.model.action import ActionDone, ActionKind, ActionResult, Resumed
+from exporter.model.action import AGAINST_FAULTS, ActionDone, ActionKind, ActionResult, Resumed
 from exporter.model.diagnosis import Condition
 from exporter.model.event import Event, EventName
 from exporter.model.identity import identity_of
@@ -17,8 +17,6 @@ UNHEARD_SECONDS = 180.0
 
 COMES_SECONDS = 1.0
 """A daemon is there 15 ms after its command (measured, R580), and a unit's some tenths of a second later."""
-
-_LADDER = (ActionKind.KILL_CLIENTS, ActionKind.SHUT_DOWN_SERVER)
 
 
 def done(node: Node, seen: ActionDone) -> Node:
@@ -123,7 +121,7 @@ def _ended(matter: Matter, acting: Acting, problem: str | None) -> Told:
     watch, name, at = matter.watch, matter.daemon.name, matter.at
     result = ActionResult.SUCCEEDED if problem is None else ActionResult.FAILED
     watch = replace(counted(watch, acting.kind, acting.reason, result), acting=None, problem=problem)
-    if acting.kind in _LADDER and watch.rung is not None:
+    if acting.kind in AGAINST_FAULTS and watch.rung is not None:
         watch = replace(watch, rung=replace(watch.rung, at=acting.done_at or at))
     event = Event(
         at=at,
