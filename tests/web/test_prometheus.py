@@ -1,12 +1,6 @@
 """A real Prometheus scrapes: what it stores is what was published, over plain HTTP and over TLS with a password."""
 
 import contextlib
-import json
-import socket
-import subprocess
-import urllib.error
-import urllib.parse
-import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -24,7 +18,7 @@ from exporter.view import View
 from exporter.web import Site, WebSecurity, WebServer
 from tests.builders import AT
 from tests.eventually import eventually
-from tests.tools import needed
+from tests.prometheus import Prometheus
 from tests.web.certificates import Authority
 from tests.web.serving import LOCALHOST
 
@@ -78,71 +72,14 @@ def before_and_after() -> tuple[Node, Node]:
     raise AssertionError("nobody leaves")
 
 
-class Prometheus:
-    """Prometheus at work, once a second."""
-
-    def __init__(self, directory: Path, scrape: dict[str, Any]) -> None:
-        with socket.create_server((LOCALHOST, 0)) as free:
-            self._address = f"{LOCALHOST}:{free.getsockname()[1]}"
-        job = {"job_name": "cuda-mps-exporter", "scrape_interval": "1s", "scrape_timeout": "1s"} | scrape
-        configuration = directory / "prometheus.yml"
-        configuration.write_text(json.dumps({"scrape_configs": [job]}))  # YAML holds all of JSON
-        self._log = directory / "prometheus.log"
-        with self._log.open("wb") as log:
-            self.process = subprocess.Popen(
-                [
-                    needed("prometheus"),
-                    f"--config.file={configuration}",
-                    f"--storage.tsdb.path={directory / 'data'}",
-                    f"--web.listen-address={self._address}",
-                ],
-                stderr=log,
-            )
-
-    def query(self, expression: str) -> dict[str, float]:
-        """The values of an expression, by client; waits until Prometheus answers."""
-
-        def answered() -> Any:
-            assert self.process.poll() is None, self._log.read_text()
-            return json.loads(self._get(f"/api/v1/query?{urllib.parse.urlencode({'query': expression})}"))
-
-        found = eventually(answered)["data"]["result"]
-        return {each["metric"].get("client", ""): float(each["value"][1]) for each in found}
-
-    def own(self, name: str) -> float:
-        """One of its own metrics, which have no labels."""
-        for line in self._get("/metrics").splitlines():
-            if line.startswith(f"{name} "):
-                return float(line.split()[1])
-        raise AssertionError(name)
-
-    def shows(self, expression: str, values: set[float]) -> None:
-        """Wait until an expression has these values."""
-
-        def shown() -> None:
-            assert set(self.query(expression).values()) == values, expression
-
-        eventually(shown, every=0.2)
-
-    def _get(self, path: str) -> str:
-        try:
-            with urllib.request.urlopen(f"http://{self._address}{path}", timeout=30) as response:
-                text: str = response.read().decode()
-        except (urllib.error.URLError, ConnectionError) as error:
-            raise AssertionError(f"not yet: {error}") from error
-        return text
-
-
 @pytest.fixture
 def prometheus(tmp_path: Path) -> Iterator[Callable[..., Prometheus]]:
     """Starts Prometheus with the settings of one scrape."""
     with contextlib.ExitStack() as ending:
 
         def start(**scrape: Any) -> Prometheus:
-            started = Prometheus(tmp_path, scrape)
-            ending.callback(started.process.wait)
-            ending.callback(started.process.kill)
-            return started
+            job = {"job_name": "cuda-mps-exporter", "scrape_interval": "1s", "scrape_timeout": "1s"}
+            return ending.enter_context(Prometheus(tmp_path, {"scrape_configs": [job | scrape]}))
 
         yield start
 
