@@ -15,6 +15,13 @@ def local(at: float) -> str:
     return _written(int(at), time.localtime, "%Y-%m-%d %H:%M:%S")
 
 
+def when(at: float, now: float) -> str:
+    """A moment as one speaks of it: `14:05:03, 45 s ago`; one of another day with its date, `2026-11-21 14:05:03`."""
+    date, _, hour = local(at).partition(" ")
+    today = local(now).startswith(f"{date} ")
+    return f"{hour}, {lasting(now - at)} ago" if today and at <= now else local(at)
+
+
 def lasting(seconds: float) -> str:
     """How long something took, in words: `17 ms`, `0.1 s`, `42 s`, `3 min 2 s`, `2 h 5 min`, `3 d 4 h`."""
     if seconds < 0.1:

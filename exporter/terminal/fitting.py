@@ -1,0 +1,86 @@
+"""Lines that fit a terminal: broken between words where they are too wide, left out where they are too many."""
+
+import re
+from collections.abc import Iterable, Sequence
+
+from exporter.telling.breadth import breadth
+from exporter.telling.line import Line, Piece, Tone, faint, said
+from exporter.telling.sheet import Sheet
+
+_LEAST_ROOM = 20
+"""No line that was broken goes on so far to the right that less is left of it."""
+
+_WORDS = re.compile(r"\s*\S+|\s+$")
+
+
+def broken(line: Line, width: int) -> Iterable[Line]:
+    """The line, broken between words; a command is left whole, for whoever copies it."""
+    if breadth(line.text) <= width or line.has(Tone.COMMAND):
+        return [line]
+    return _broken(line, width)
+
+
+def _broken(line: Line, width: int) -> Iterable[Line]:
+    indent = " " * min(line.indent, max(0, width - _LEAST_ROOM))
+    row: list[Piece | str] = []
+    used = 0
+    for piece in line.pieces:
+        for word in _WORDS.findall(piece.text):
+            text = word
+            if row and used + breadth(text) > width:
+                yield said(*row)
+                text = indent + word.lstrip()
+                row, used = [], 0
+            row.append(Piece(text, piece.tone))
+            used += breadth(text)
+    yield said(*row)
+
+
+def bare(sheet: Sheet) -> Sequence[Line]:
+    """A sheet without its head: the table comes first, as programs may expect it."""
+    return (*sheet.table, *sheet.troubles, *sheet.past)
+
+
+def whole(sheet: Sheet) -> Sequence[Line]:
+    """All of a sheet, for a terminal that scrolls."""
+    return (*sheet.head, said(), *bare(sheet))
+
+
+def fitted(title: Sequence[Line], sheet: Sheet, width: int, height: int) -> Sequence[Line]:
+    """As much of a sheet as a screen has room for, what is not well first; of the rest it is said how much it is."""
+    top = _all_broken((*title, *sheet.head, said()), width)
+    troubles = _all_broken((*sheet.troubles, said()) if sheet.troubles else (), width)
+    table, past = _all_broken(sheet.table, width), _all_broken(sheet.past, width)
+    room = height - _rows(top, width)
+    if _rows((*troubles, *table, *past), width) > room:
+        past = ()
+    if _rows((*troubles, *table), width) > room:
+        troubles = _cut(troubles, width, max(room - _rows(table, width), room * 2 // 3))
+        table = _cut(table, width, room - _rows(troubles, width))
+    return _cut((*top, *troubles, *table, *past), width, height)
+
+
+def _all_broken(lines: Iterable[Line], width: int) -> Sequence[Line]:
+    return [row for line in lines for row in broken(line, width)]
+
+
+def _rows(lines: Iterable[Line], width: int) -> int:
+    """How many rows of a screen the lines take; one that is too wide goes on in the next row."""
+    return sum(max(1, -(-breadth(line.text) // width)) for line in lines)
+
+
+def _cut(lines: Sequence[Line], width: int, room: int) -> Sequence[Line]:
+    """As many of the lines as there is room for: the first one, those that tell of what is not well, then others."""
+    if _rows(lines, width) <= room:
+        return lines
+    kept: set[int] = set()
+    left = room - 1
+    for place in sorted(
+        range(len(lines)), key=lambda each: (each > 0, not lines[each].has(Tone.BAD, Tone.DOUBTFUL), each)
+    ):
+        left -= _rows((lines[place],), width)
+        if left < 0:
+            break
+        kept.add(place)
+    more = said(faint(f"… {len(lines) - len(kept)} more lines are not shown"))
+    return [*(lines[place] for place in sorted(kept)), more][: max(0, room)]
