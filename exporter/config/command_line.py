@@ -5,36 +5,18 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from exporter import __version__
-from exporter.config.document import DEFAULT_FILE, FILE_VARIABLE
-from exporter.config.option import Option
-from exporter.config.options import CONFIGURED, DEFAULTS, DEFAULTS_OF, OPTIONS, WATCHING
+from exporter.config.flags import add_flags
 from exporter.config.values import parse_duration
 from exporter.errors import ConfigError
-from exporter.model.daemon import DEFAULT_LOG_DIRECTORY, DEFAULT_PIPE_DIRECTORY
 from exporter.model.watch import Mode
 from exporter.terminal.colours import CHOICES as COLOR_CHOICES
 
 if TYPE_CHECKING:
-    # argparse has no public name for what add_subparsers() returns, nor for a group of arguments.
+    # argparse has no public name for what add_subparsers() returns.
     Commands = argparse._SubParsersAction[argparse.ArgumentParser]  # noqa: SLF001
-    Group = argparse._ArgumentGroup  # noqa: SLF001
 
 
 PROGRAM = "cuda-mps-exporter"
-
-GENERAL = "what to watch, and places"
-GROUPS = {
-    "paths": GENERAL,
-    "discovery": "finding daemons",
-    "collect": "what to read",
-    "rhythm": "how often",
-    "clients": "series of clients",
-    "watchdog": "watchdog",
-    "history": "history",
-    "web": "serving",
-    "log": "logging",
-}
-"""Under which title the options of a section stand in a command's help, in this order."""
 
 WATCH_SECONDS = 2.0
 """So often `status --watch` shows the node, unless told otherwise."""
@@ -210,64 +192,8 @@ def _command(
         epilog=f"example: {PROGRAM} {example}" if example else None,
         allow_abbrev=False,
     )
-    groups = {
-        title: parser.add_argument_group(title)
-        for title in dict.fromkeys(GROUPS.values())
-        if title == GENERAL or any(name in option.commands and GROUPS[option.section] == title for option in OPTIONS)
-    }
-    if name in CONFIGURED:
-        _add_config_file(groups[GENERAL])
-    if name in WATCHING:
-        _add_flags_of_the_watching(groups[GENERAL])
-    for option in OPTIONS:
-        if name in option.commands:
-            _add_flag(groups[GROUPS[option.section]], option, default_text(option, name))
+    add_flags(parser, name)
     return parser
-
-
-def _add_config_file(parser: "Group") -> None:
-    parser.add_argument(
-        "--config.file",
-        dest="config_file",
-        metavar="FILE",
-        help=f"the configuration (default: {FILE_VARIABLE}, else {DEFAULT_FILE} where there is one; '' for none)",
-    )
-
-
-def _add_flags_of_the_watching(parser: "Group") -> None:
-    parser.add_argument(
-        "--pipe-directory",
-        metavar="DIR",
-        help="the one daemon to watch, by its CUDA_MPS_PIPE_DIRECTORY; naming it makes the daemon an expected one"
-        f" (default: those that the configuration names, else that variable, else {DEFAULT_PIPE_DIRECTORY})",
-    )
-    parser.add_argument(
-        "--log-directory",
-        metavar="DIR",
-        help=f"that daemon's CUDA_MPS_LOG_DIRECTORY (default: that variable, else {DEFAULT_LOG_DIRECTORY})",
-    )
-
-
-def _add_flag(parser: "Group", option: Option, default: str) -> None:
-    meaning = f"{option.help} (default: {default})".replace("%", "%%")
-    if option.kind.boolean:
-        parser.add_argument(
-            option.name,
-            dest=option.name,
-            action=argparse.BooleanOptionalAction,
-            default=argparse.SUPPRESS,
-            help=meaning,
-        )
-        return
-    parser.add_argument(
-        option.name,
-        dest=option.name,
-        action="append" if option.kind.repeatable else "store",
-        default=argparse.SUPPRESS,
-        choices=option.kind.choices or None,
-        metavar=None if option.kind.choices else option.kind.metavar,
-        help=meaning,
-    )
 
 
 def _count(text: str) -> int:
@@ -284,18 +210,3 @@ def _seconds(text: str) -> float:
     if not SOONEST_SECONDS <= seconds <= LATEST_SECONDS:
         raise argparse.ArgumentTypeError("write a duration from 500ms to 1h, such as 5 or 2m")
     return seconds
-
-
-def default_text(option: Option, command: str) -> str:
-    """An option's default as its flag would say it."""
-    value = DEFAULTS_OF.get(command, {}).get(option.attribute, option.of(DEFAULTS))
-    if value is None:
-        return "none"
-    written = option.kind.to_toml(value)
-    match written:
-        case list():
-            return ", ".join(written)
-        case bool():
-            return "true" if written else "false"
-        case _:
-            return f"{written}s" if option.key.endswith("_seconds") else str(written)

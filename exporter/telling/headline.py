@@ -28,12 +28,8 @@ def presence(node: Node) -> str:
     daemons = list(View(node).daemons())
     up = sum(daemon.state is DaemonState.UP for daemon in daemons)
     clients = sum(len(daemon.clients) for daemon in daemons)
-    present = f"{_counted(up, len(daemons))} up, {clients} client{'' if clients == 1 else 's'}"
+    present = f"{up} of {len(daemons)} daemons up, {clients} client{'' if clients == 1 else 's'}"
     return f"{present}, {len(node.gpus)} GPU{'' if len(node.gpus) == 1 else 's'}" if node.gpus else present
-
-
-def _counted(up: int, daemons: int) -> str:
-    return f"{up} of {daemons} daemon{'' if daemons == 1 else 's'}"
 
 
 def _past(node: Node) -> Sequence[str]:

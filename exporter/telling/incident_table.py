@@ -5,10 +5,10 @@ from shlex import quote
 
 from exporter.model.incident import FaultKind, Incident
 from exporter.parse.printable import printable
-from exporter.telling.columns import Column, Row, aligned, cell
+from exporter.telling.columns import Column, Row, aligned, cell, without
 from exporter.telling.incident_text import state
 from exporter.telling.line import Line, Tone, faint, said, shell
-from exporter.telling.moment import local, when
+from exporter.telling.moment import lasting, local, when
 from exporter.telling.short import cut, short_gpu, short_name
 from exporter.telling.tenant_text import called
 from exporter.telling.verdict import leading, likelihood
@@ -16,14 +16,15 @@ from exporter.telling.verdict import leading, likelihood
 _COLUMNS = (
     Column(name="ID"),
     Column(name="WHEN"),
+    Column(name="AGO", right=True),
     Column(name="DAEMON", least=12, keep_end=True),
     Column(name="KIND"),
     Column(name="GPU"),
     Column(name="AFFECTED", right=True),
     Column(name="SUSPECT", least=12),
-    Column(name="STATE", least=9),
+    Column(name="STATE", least=18),
 )
-_DISPENSABLE = ("GPU", "AFFECTED", "DAEMON", "KIND")
+_DISPENSABLE = ("GPU", "AFFECTED", "KIND", "AGO", "DAEMON")
 """On a terminal that is too narrow, the one of least worth first."""
 _LONGEST_SUSPECT = 48
 _NOBODY_KNOWN = "unknown"
@@ -36,15 +37,19 @@ def table(incidents: Sequence[Incident], now: float, width: int | None = None) -
     """
     if not incidents:
         return [said("No incidents.")]
-    rows = aligned(_COLUMNS, [_row(each, now, width) for each in incidents], width, _DISPENSABLE)
-    return rows if width is None else [*rows, _hint(incidents)]
+    if width is None:
+        rows = [_row(each, local(each.started_at), now) for each in incidents]
+        return aligned(*without(_COLUMNS, rows, ("AGO",)))
+    rows = [_row(each, when(each.started_at, now), now) for each in incidents]
+    return [*aligned(_COLUMNS, rows, width, _DISPENSABLE), _hint(incidents)]
 
 
-def _row(incident: Incident, now: float, width: int | None) -> Row:
+def _row(incident: Incident, started: str, now: float) -> Row:
     suspect = _suspect(incident)
     return (
         cell(printable(incident.id)),
-        cell(local(incident.started_at) if width is None else when(incident.started_at, now)),
+        cell(started),
+        cell(lasting(now - incident.started_at), Tone.FAINT),
         cell(short_name(incident.daemon)),
         cell(incident.kind, Tone.BAD if incident.kind is FaultKind.HARDWARE else Tone.PLAIN),
         cell(_gpus(incident)),

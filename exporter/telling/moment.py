@@ -16,10 +16,10 @@ def local(at: float) -> str:
 
 
 def when(at: float, now: float) -> str:
-    """A moment as one speaks of it: `14:05:03, 45 s ago`; one of another day with its date, `2026-11-21 14:05:03`."""
-    date, _, hour = local(at).partition(" ")
-    today = local(now).startswith(f"{date} ")
-    return f"{hour}, {lasting(now - at)} ago" if today and at <= now else local(at)
+    """A moment as one speaks of it on the same day, `14:05:03`; else with its date, `2026-11-21 14:05:03`."""
+    told = local(at)
+    date, _, hour = told.partition(" ")
+    return hour if hour and local(now).startswith(f"{date} ") else told
 
 
 def lasting(seconds: float) -> str:

@@ -10,6 +10,9 @@ from exporter.telling.sheet import Sheet
 _LEAST_ROOM = 20
 """No line that was broken goes on so far to the right that less is left of it."""
 
+_TELLING = (Tone.BAD, Tone.DOUBTFUL, Tone.COMMAND)
+"""What stays where not all can: what is not well, and what to do."""
+
 _WORDS = re.compile(r"\s*\S+|\s+$")
 
 
@@ -70,14 +73,12 @@ def _rows(lines: Iterable[Line], width: int) -> int:
 
 
 def _cut(lines: Sequence[Line], width: int, room: int) -> Sequence[Line]:
-    """As many of the lines as there is room for: the first one, those that tell of what is not well, then others."""
+    """As many of the lines as there is room for: the first one, those that matter most, then others."""
     if _rows(lines, width) <= room:
         return lines
     kept: set[int] = set()
     left = room - 1
-    for place in sorted(
-        range(len(lines)), key=lambda each: (each > 0, not lines[each].has(Tone.BAD, Tone.DOUBTFUL), each)
-    ):
+    for place in sorted(range(len(lines)), key=lambda each: (each > 0, not lines[each].has(*_TELLING), each)):
         left -= _rows((lines[place],), width)
         if left < 0:
             break

@@ -15,7 +15,8 @@ _USUAL_SIZE = os.terminal_size((80, 24))
 _OTHER_SCREEN, _OWN_SCREEN = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
 """The alternate screen, without a cursor; and back."""
 
-_HOME, _REST_OF_ROW, _REST_OF_SCREEN = "\x1b[H", "\x1b[K", "\x1b[J"
+_CLEARED = "\x1b[H\x1b[J"
+"""Before all is written, at one go: behind a row that is full, a terminal would erase its last character."""
 
 
 class Terminal:
@@ -57,8 +58,7 @@ class Terminal:
 
     def redraw(self, lines: Sequence[Line]) -> None:
         """Have the screen show these lines, in place of what it has shown."""
-        rows = (f"{painted(line, colours=self._colours)}{_REST_OF_ROW}" for line in lines)
-        self._write(_HOME + "\n".join(rows) + _REST_OF_SCREEN)
+        self._write(_CLEARED + "\n".join(painted(line, colours=self._colours) for line in lines))
         self._stream.flush()
 
     def _write(self, text: str) -> None:
