@@ -1,10 +1,11 @@
 """Configures structlog, once: for a person at a terminal, or for machines."""
 
 import contextlib
+import io
 from typing import TextIO, cast
 
 import structlog
-from structlog.typing import EventDict, Processor
+from structlog.typing import EventDict, ExcInfo, Processor
 
 from exporter.parse.printable import harmless
 
@@ -43,17 +44,22 @@ class _Forgiving:
 
 
 def _rendering(log_format: str, *, colors: bool) -> list[Processor]:
-    """Tracebacks come without local variables: these might hold what a workload's /proc entry held."""
-    plain = structlog.dev.plain_traceback
     if log_format == "console":
-        return [_in_words, structlog.dev.ConsoleRenderer(colors=colors, exception_formatter=plain)]
+        return [_in_words, structlog.dev.ConsoleRenderer(colors=colors, exception_formatter=_traceback)]
     if log_format == "logfmt":
         return [
-            _in_words,
             structlog.processors.format_exc_info,
+            _in_words,
             structlog.processors.LogfmtRenderer(key_order=["timestamp", "level", "event"]),
         ]
     return [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
+
+
+def _traceback(stream: TextIO, problem: ExcInfo) -> None:
+    """Without local variables: these might hold what a workload's /proc entry held."""
+    text = io.StringIO()
+    structlog.dev.plain_traceback(text, problem)
+    stream.write(harmless(text.getvalue()))
 
 
 def _in_words(_logger: object, _method: str, record: EventDict) -> EventDict:

@@ -35,6 +35,7 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog=PROGRAM,
         description="Prometheus exporter for NVIDIA CUDA MPS: daemons, servers, clients, and what goes wrong.",
+        epilog="COMMAND --help tells what a command can be told; demo shows it all without a GPU.",
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"{PROGRAM} {__version__}")

@@ -21,7 +21,7 @@ _COLUMNS = (
     Column(name="KIND"),
     Column(name="GPU"),
     Column(name="AFFECTED", right=True),
-    Column(name="SUSPECT", least=12),
+    Column(name="SUSPECT", least=20),
     Column(name="STATE", least=18),
 )
 _DISPENSABLE = ("GPU", "AFFECTED", "KIND", "AGO", "DAEMON")

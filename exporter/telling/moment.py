@@ -16,10 +16,9 @@ def local(at: float) -> str:
 
 
 def when(at: float, now: float) -> str:
-    """A moment as one speaks of it on the same day, `14:05:03`; else with its date, `2026-11-21 14:05:03`."""
-    told = local(at)
-    date, _, hour = told.partition(" ")
-    return hour if hour and local(now).startswith(f"{date} ") else told
+    """A moment as one speaks of it on the same day, `14:05:03`; else with its date, `2026-11-21 14:05`."""
+    told, today = local(at), local(now)
+    return told[len("2026-11-21 ") :] if told.split()[0] == today.split()[0] else told.rpartition(":")[0] or told
 
 
 def lasting(seconds: float) -> str:

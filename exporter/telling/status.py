@@ -8,7 +8,7 @@ from exporter.core.watchdog.orders import Orders
 from exporter.model.daemon import DaemonState
 from exporter.model.node import Node
 from exporter.model.observation import DaemonName
-from exporter.parse.printable import printable
+from exporter.parse.printable import LONGEST_PROBLEM, printable
 from exporter.plain import plain
 from exporter.telling import status_rows, watchdog_text
 from exporter.telling.headline import headline
@@ -113,7 +113,7 @@ def _problems(node: Node) -> Iterable[Line]:
 def _problems_in_words(node: Node) -> Iterable[str]:
     for name, source in sorted(node.sources.items()):
         if source.last.problem is not None:
-            yield f"{name}: {source.last.problem}"
+            yield f"{name}: {printable(source.last.problem, LONGEST_PROBLEM)}"
     for daemon in View(node).daemons():
         if not daemon.supported:
             name = printable(daemon.name)
@@ -122,4 +122,5 @@ def _problems_in_words(node: Node) -> Iterable[str]:
             name, pid = printable(daemon.name), daemon.process.pid
             yield f"{name}: its pid file was spoilt, so that nobody can ask it: write {pid} into it"
         if daemon.state is DaemonState.UP:
-            yield from (f"log: {problem}" for problem in daemon.log_problems.values() if problem is not None)
+            problems = (problem for problem in daemon.log_problems.values() if problem is not None)
+            yield from (f"log: {printable(problem, LONGEST_PROBLEM)}" for problem in problems)

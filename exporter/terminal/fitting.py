@@ -13,7 +13,7 @@ _LEAST_ROOM = 20
 _TELLING = (Tone.BAD, Tone.DOUBTFUL, Tone.COMMAND)
 """What stays where not all can: what is not well, and what to do."""
 
-_WORDS = re.compile(r"\s*\S+|\s+$")
+_WORDS = re.compile(r"\s*\S+")
 
 
 def broken(line: Line, width: int) -> Iterable[Line]:
@@ -24,19 +24,26 @@ def broken(line: Line, width: int) -> Iterable[Line]:
 
 
 def _broken(line: Line, width: int) -> Iterable[Line]:
-    indent = " " * min(line.indent, max(0, width - _LEAST_ROOM))
-    row: list[Piece | str] = []
-    used = 0
+    indent = min(line.indent, max(0, width - _LEAST_ROOM))
+    for start, end in _rows_of(line.text, width, indent):
+        yield said(" " * indent if start else "", *_pieces(line, start, end))
+
+
+def _rows_of(text: str, width: int, indent: int) -> Iterable[tuple[int, int]]:
+    """Where each row begins and ends; one is never empty."""
+    start, end, room = 0, 0, width
+    for word in _WORDS.finditer(text):
+        if end > start and breadth(text[start : word.end()]) > room:
+            yield start, end
+            start, room = word.end() - len(word[0].lstrip()), width - indent
+        end = word.end()
+    yield start, end
+
+
+def _pieces(line: Line, start: int, end: int) -> Iterable[Piece]:
     for piece in line.pieces:
-        for word in _WORDS.findall(piece.text):
-            text = word
-            if row and used + breadth(text) > width:
-                yield said(*row)
-                text = indent + word.lstrip()
-                row, used = [], 0
-            row.append(Piece(text, piece.tone))
-            used += breadth(text)
-    yield said(*row)
+        yield Piece(piece.text[max(0, start) : max(0, end)], piece.tone)
+        start, end = start - len(piece.text), end - len(piece.text)
 
 
 def bare(sheet: Sheet) -> Sequence[Line]:
@@ -77,11 +84,15 @@ def _cut(lines: Sequence[Line], width: int, room: int) -> Sequence[Line]:
     if _rows(lines, width) <= room:
         return lines
     kept: set[int] = set()
-    left = room - 1
+    left = room - _rows((_more(len(lines)),), width)
     for place in sorted(range(len(lines)), key=lambda each: (each > 0, not lines[each].has(*_TELLING), each)):
         left -= _rows((lines[place],), width)
         if left < 0:
             break
         kept.add(place)
-    more = said(faint(f"… {len(lines) - len(kept)} more lines are not shown"))
-    return [*(lines[place] for place in sorted(kept)), more][: max(0, room)]
+    shown = [*(lines[place] for place in sorted(kept)), _more(len(lines) - len(kept))]
+    return shown if _rows(shown, width) <= room else ()
+
+
+def _more(count: int) -> Line:
+    return said(faint(f"… {count} more lines are not shown"))

@@ -51,6 +51,8 @@ class Watching:
         in_place = not self._as_json and self._terminal.can_redraw
         own_screen = self._terminal.screen_of_its_own() if in_place else contextlib.nullcontext()
         with contextlib.suppress(KeyboardInterrupt), heeding_signals(), own_screen:
+            if in_place:
+                self._terminal.redraw([said(faint("looking …"))])
             while True:
                 self._turn()
                 self._wait(self._seconds)
