@@ -77,14 +77,9 @@ def told_lines(told: Mapping[str, Any]) -> Sequence[Line]:
 
 
 def _report(by: str, told: Mapping[str, Any]) -> Report:
-    return _understood(
-        lambda: Report(
-            by=by,
-            exit_code=int(told["exit_code"]),
-            node=told.get("node"),
-            sheet=build(Sheet, told["sheet"]) if "sheet" in told else None,
-        )
-    )
+    if "node" in told:
+        return _understood(lambda: Report(by=by, exit_code=int(told["exit_code"]), node=told["node"]))
+    return _understood(lambda: Report(by=by, exit_code=int(told["exit_code"]), sheet=build(Sheet, told["sheet"])))
 
 
 def _understood(read: Callable[[], Told]) -> Told:

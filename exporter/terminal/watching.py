@@ -10,7 +10,7 @@ from exporter.clock import Clock
 from exporter.errors import ServiceError
 from exporter.inquiry import Report
 from exporter.telling.line import Line, bad, faint, said
-from exporter.telling.moment import local
+from exporter.telling.moment import local, when
 from exporter.telling.sheet import Sheet
 from exporter.terminal.fitting import fitted, whole
 from exporter.terminal.terminal import Terminal, heeding_signals
@@ -89,5 +89,5 @@ class Watching:
     def _title(self, by: str, since: float, problem: str | None) -> Sequence[Line]:
         now = self._clock.now()
         if problem is not None:
-            return [said(faint(local(now)), "  ", bad(f"{problem}: what follows is as of {local(since)}"))]
+            return [said(faint(local(now)), "  ", bad(f"{problem}: what follows is as of {when(since, now)}"))]
         return [said(faint(f"{local(now)}, by {by}, every {self._seconds:g} s"))]

@@ -6,8 +6,8 @@ from exporter.model.incident import Ending, FaultKind, Incident, Stay
 from exporter.model.xids import XidSighting
 from exporter.telling.incident_table import table
 from exporter.telling.incident_text import brief, details
-from exporter.telling.line import text_of
-from exporter.telling.moment import local
+from exporter.telling.line import Tone, text_of
+from exporter.telling.moment import local, when
 from tests.builders import AT, DAEMON, GPU, OTHER_GPU
 from tests.incidents import HOSTILE, blocked, crowded, ended, hostile, incident, suspect
 
@@ -47,6 +47,13 @@ class TestDetails:
     def test_of_an_open_one(self) -> None:
         """To the character."""
         assert text_of(details(blocked(), NOW, DAEMON)) == f"{IN_WORDS}\n"
+
+    def test_what_stands_out_is_how_it_stands_and_what_to_do(self) -> None:
+        """By their tones."""
+        told = details(blocked(), NOW, DAEMON)
+        assert [line.text for line in told if line.has(Tone.COMMAND)] == ["               kill -KILL 601"]
+        assert [line for line in told if line.has(Tone.BAD)] == told[:1]
+        assert not any(line.has(Tone.BAD) for line in details(ended(), NOW, DAEMON))
 
     def test_of_one_that_is_over_there_is_nobody_to_end(self) -> None:
         """Who held it up is told all the same."""
@@ -148,6 +155,25 @@ class TestTable:
             ended(Ending.DAEMON_GONE, id="d", kind=FaultKind.UNKNOWN, gpus=(), affected=()),
         )
         assert text_of(table(faults, NOW)) == TABLE
+
+    def test_at_a_terminal_it_is_told_how_long_ago_each_was_and_how_one_is_told_in_full(self) -> None:
+        """One that is open, rather than the newest."""
+        header, newest, older, hint = text_of(table([ended(id="b"), blocked()], NOW, 160)).splitlines()
+        assert header.split()[1:4] == ["WHEN", "AGO", "DAEMON"]
+        assert (f"{when(AT, NOW)}  3 min 2 s  " in newest, f"{when(AT, NOW)}  3 min 2 s  " in older) == (True, True)
+        assert hint == "all of one: cuda-mps-exporter incidents 513-1a"
+
+    @pytest.mark.parametrize("width", [80, 100, 120])
+    def test_it_fits_the_terminal(self, width: int) -> None:
+        """With which it was, whom to suspect and how it stands, whatever else there is no room for."""
+        header, *rows, _ = table([blocked(id="2147483-1a1fe91cac0"), ended()], NOW, width)
+        assert all(len(row.text) <= width for row in (header, *rows) if not row.text.startswith("not shown"))
+        assert {"ID", "WHEN", "SUSPECT", "STATE"} <= set(header.text.split())
+
+    def test_what_is_open_stands_out(self) -> None:
+        """By its tone, too."""
+        _, first, second = table([blocked(), ended(id="b")], NOW)
+        assert (first.has(Tone.BAD), second.has(Tone.BAD)) == (True, False)
 
     def test_none(self) -> None:
         """In words."""
