@@ -61,13 +61,19 @@ def fitted(title: Sequence[Line], sheet: Sheet, width: int, height: int) -> Sequ
     top = _all_broken((*title, *sheet.head, said()), width)
     troubles = _all_broken((*sheet.troubles, said()) if sheet.troubles else (), width)
     table, past = _all_broken(sheet.table, width), _all_broken(sheet.past, width)
-    room = height - _rows(top, width)
-    if _rows((*troubles, *table, *past), width) > room:
-        past = ()
-    if _rows((*troubles, *table), width) > room:
-        troubles = _cut(troubles, width, max(room - _rows(table, width), room * 2 // 3))
-        table = _cut(table, width, room - _rows(troubles, width))
-    return _cut((*top, *troubles, *table, *past), width, height)
+    everything = (*top, *troubles, *table, *past)
+    if _rows(everything, width) <= height:
+        return everything
+    room = height - _rows([_more(len(everything))], width)
+    top = _most_telling(top, width, room)
+    room -= _rows(top, width)
+    troubles = _most_telling(troubles, width, max(room - _rows(table, width), room * 2 // 3))
+    room -= _rows(troubles, width)
+    table = _most_telling(table, width, room)
+    past = _most_telling(past, width, room - _rows(table, width))
+    shown = (*top, *troubles, *table, *past)
+    more = _more(len(everything) - len(shown))
+    return [*shown, more] if _rows([*shown, more], width) <= height else shown
 
 
 def _all_broken(lines: Iterable[Line], width: int) -> Sequence[Line]:
@@ -79,19 +85,15 @@ def _rows(lines: Iterable[Line], width: int) -> int:
     return sum(max(1, -(-breadth(line.text) // width)) for line in lines)
 
 
-def _cut(lines: Sequence[Line], width: int, room: int) -> Sequence[Line]:
+def _most_telling(lines: Sequence[Line], width: int, room: int) -> Sequence[Line]:
     """As many of the lines as there is room for: the first one, those that matter most, then others."""
-    if _rows(lines, width) <= room:
-        return lines
     kept: set[int] = set()
-    left = room - _rows((_more(len(lines)),), width)
     for place in sorted(range(len(lines)), key=lambda each: (each > 0, not lines[each].has(*_TELLING), each)):
-        left -= _rows((lines[place],), width)
-        if left < 0:
+        room -= _rows((lines[place],), width)
+        if room < 0:
             break
         kept.add(place)
-    shown = [*(lines[place] for place in sorted(kept)), _more(len(lines) - len(kept))]
-    return shown if _rows(shown, width) <= room else ()
+    return [lines[place] for place in sorted(kept)]
 
 
 def _more(count: int) -> Line:

@@ -75,8 +75,9 @@ class TestFitted:
         ]  # fmt: skip
 
     def test_what_is_over_goes_first(self) -> None:
-        """All of it."""
-        assert on_screen(made(3, past=9), 8) == [*texts(TITLE), "well", "", "PID", "row 0", "row 1", "row 2"]
+        """It is told how much more there is."""
+        everybody = [*texts(TITLE), "well", "", "PID", "row 0", "row 1", "row 2"]
+        assert on_screen(made(3, past=9), 8) == [*everybody, "… 9 more lines are not shown"]
 
     def test_of_rows_that_are_left_out_it_is_said_how_many(self) -> None:
         """The columns' names stay."""
