@@ -11,6 +11,7 @@ from exporter.model.observation import DaemonName
 from exporter.plain import build
 from exporter.telling import status
 from exporter.telling.line import Line, Lines
+from exporter.telling.moment import when
 from exporter.telling.sheet import Sheet
 
 LOOK_SECONDS = 10.0
@@ -59,16 +60,17 @@ class Inquiry:
             return _report("the service", told)
         if self._served:
             raise ServiceError("no service answers")
-        told = status.told(self._own_look(), **self._asked, width=width)
+        at, node = self._own_look()
+        told = status.told(node, **self._asked, width=width)
         if "problem" in told:
             raise ServiceError(told["problem"])
-        return _report("a look of its own", told)
+        return _report(f"a look of its own at {when(at, self._clock.now())}", told)
 
-    def _own_look(self) -> Node:
-        now = self._clock.monotonic()
+    def _own_look(self) -> tuple[float, Node]:
+        now = self._clock.now()
         if self._looked is None or now - self._looked[0] >= LOOK_SECONDS:
             self._looked = now, self._look()
-        return self._looked[1]
+        return self._looked
 
 
 def told_lines(told: Mapping[str, Any]) -> Sequence[Line]:

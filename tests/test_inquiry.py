@@ -10,6 +10,7 @@ from exporter.inquiry import LOOK_SECONDS, Inquiry, told_lines
 from exporter.model.node import Node
 from exporter.telling import status
 from exporter.telling.line import text_of
+from exporter.telling.moment import when
 from tests.builders import AT, DAEMON, daemon_dead, idle, three_clients
 from tests.clocks import HandClock
 
@@ -57,7 +58,7 @@ def test_the_service_is_asked_for_what_is_wanted(around: Around) -> None:
 def test_where_none_answers_there_is_a_look(around: Around) -> None:
     report = around.inquiry(as_json=True).report(None)
 
-    assert (report.by, report.exit_code, report.sheet) == ("a look of its own", 1, None)
+    assert (report.by, report.exit_code, report.sheet) == (f"a look of its own at {when(AT, AT)}", 1, None)
     assert report.node is not None
     assert report.node["daemons"][0]["state"] == "absent"
 
@@ -72,8 +73,8 @@ def test_looks_are_not_repeated_too_soon(around: Around) -> None:
     """Each costs lines in every daemon's log."""
     inquiry = around.inquiry()
     for _ in range(3):
-        inquiry.report(80)
         around.clock.time += LOOK_SECONDS / 4
+        assert inquiry.report(80).by.endswith(when(AT + LOOK_SECONDS / 4, AT)), "it is told when it was"
     assert around.looks == 1
 
     around.clock.time += LOOK_SECONDS
@@ -83,7 +84,7 @@ def test_looks_are_not_repeated_too_soon(around: Around) -> None:
 
 def test_a_service_that_comes_is_asked_from_then_on(around: Around) -> None:
     inquiry = around.inquiry()
-    assert inquiry.report(80).by == "a look of its own"
+    assert inquiry.report(80).by.startswith("a look of its own")
 
     around.answer = status.told(idle())
     assert inquiry.report(80).by == "the service"

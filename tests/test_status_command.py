@@ -71,8 +71,6 @@ def at_a_terminal(monkeypatch: pytest.MonkeyPatch, ask: Ask, *arguments: str) ->
     with pseudo() as pty, monkeypatch.context() as patch:
         patch.setattr(sys, "stdout", pty.program)
         patch.setenv("TERM", "xterm")
-        for name in ("NO_COLOR", "FORCE_COLOR", "CLICOLOR_FORCE"):
-            patch.delenv(name, raising=False)
         code, _, _ = ask(*arguments)
         return code, pty.seen()
 

@@ -16,9 +16,9 @@ from exporter.terminal.fitting import fitted, whole
 from exporter.terminal.terminal import Terminal, heeding_signals
 
 
-def resized_or_after(seconds: float) -> None:
-    """Wait so long, or until the terminal has another size."""
-    signal.sigtimedwait({signal.SIGWINCH}, seconds)
+def resized_within(seconds: float) -> bool:
+    """Wait so long, or until the terminal has another size: whether it has."""
+    return signal.sigtimedwait({signal.SIGWINCH}, seconds) is not None
 
 
 class Watching:
@@ -33,7 +33,7 @@ class Watching:
         seconds: float,
         as_json: bool = False,
         brief: bool = False,
-        wait: Callable[[float], object] = resized_or_after,
+        wait: Callable[[float], object] = resized_within,
     ) -> None:
         """`brief`: the head of each sheet alone."""
         self._report = report
@@ -90,4 +90,4 @@ class Watching:
         now = self._clock.now()
         if problem is not None:
             return [said(faint(local(now)), "  ", bad(f"{problem}: what follows is as of {when(since, now)}"))]
-        return [said(faint(f"{local(now)}, by {by}, every {self._seconds:g} s"))]
+        return [said(faint(f"{local(now)}, by {by}"))]

@@ -9,7 +9,7 @@ from exporter.telling.status import sheet
 from exporter.terminal.fitting import bare, broken, fitted, whole
 from tests.builders import full, held_up
 
-TITLE = (said(faint("2026-11-21 14:05:03, by the service, every 2 s")),)
+TITLE = (said(faint("2026-11-21 14:05:03, by the service")),)
 
 
 def texts(lines: "list[Line] | tuple[Line, ...]") -> list[str]:
