@@ -1,6 +1,7 @@
 """What the watchdog says, in words, for a person: what is the matter, who tells so, and what is done about it."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from shlex import quote
 
 from exporter.core.watchdog.orders import Orders
@@ -47,6 +48,22 @@ _ACTIONS = {
 }
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plight:
+    """What is the matter with a daemon and who says so, whom that names, what the watchdog says, and why it failed."""
+
+    matter: str
+    witnesses: str
+    named: str | None
+    says: str | None
+    failed: str | None
+
+    @property
+    def told(self) -> str:
+        """What is the matter, and who says so."""
+        return f"{self.matter}: {self.witnesses}" if self.witnesses else self.matter
+
+
 def modes(node: Node, orders: Orders) -> str:
     """Whether the watchdog acts, in two words; where not for all that it watches alike, for how many."""
     watched = [daemon for daemon in View(node).daemons() if daemon.expected]
@@ -79,32 +96,36 @@ def _brief(node: Node, daemon: Daemon) -> str | None:
 def lines(node: Node) -> Iterable[str]:
     """Of each daemon that is not well, or that something is done or not done for: all that is known, line by line."""
     for daemon in View(node).daemons():
-        watch = node.watches.get(daemon.name)
-        if watch is not None:
-            yield from _of(node, daemon, watch)
+        found = plight(node, daemon)
+        if found is not None:
+            yield f"{printable(daemon.name)}: {found.told}"
+            parts = (("named", found.named), ("watchdog", found.says), ("failed", found.failed))
+            yield from (f"  {part}: {words}" for part, words in parts if words is not None)
 
 
-def _of(node: Node, daemon: Daemon, watch: Watch) -> Iterable[str]:
+def plight(node: Node, daemon: Daemon) -> Plight | None:
+    """None where it is well, and nothing is done or not done for it."""
+    watch = node.watches.get(daemon.name)
+    if watch is None:
+        return None
     found, doing = watch.diagnosis, _doing(node, daemon, watch)
     well = found is None or found.condition in _NOTHING_THE_MATTER
     if well and doing is None:
-        return
-    yield f"{printable(daemon.name)}: {_told(found, node.at)}"
-    if found is not None and found.culprit is not None:
-        yield f"  named: {_process(node, found.culprit)}"
-    says = doing if doing is not None or watch.said is None else printable(watch.said)
-    if says is not None:
-        yield f"  watchdog: {says}"
-    if watch.problem is not None:
-        yield f"  failed: {printable(watch.problem, LONGEST_PROBLEM)}"
+        return None
+    return Plight(
+        matter=_matter(found, node.at),
+        witnesses="" if found is None else "; ".join(printable(each) for each in found.witnesses[:MOST_WITNESSES]),
+        named=None if found is None or found.culprit is None else _process(node, found.culprit),
+        says=doing if doing is not None or watch.said is None else printable(watch.said),
+        failed=None if watch.problem is None else printable(watch.problem, LONGEST_PROBLEM),
+    )
 
 
-def _told(found: Diagnosis | None, now: float) -> str:
+def _matter(found: Diagnosis | None, now: float) -> str:
     if found is None:
         return _CONDITIONS[Condition.UNKNOWN]
     since = "" if found.condition in _NOTHING_THE_MATTER else f" for {lasting(now - found.since)}"
-    witnesses = "; ".join(printable(each) for each in found.witnesses[:MOST_WITNESSES])
-    return f"{_CONDITIONS[found.condition]}{since}" + (f": {witnesses}" if witnesses else "")
+    return f"{_CONDITIONS[found.condition]}{since}"
 
 
 def _process(node: Node, identity: ProcessIdentity) -> str:
