@@ -1,6 +1,6 @@
 """The control daemons, their servers, and the clients of each."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from exporter.core.devices import by_its_ordinals
@@ -26,10 +26,11 @@ _LOST = (DaemonState.ABSENT, DaemonState.UNRESPONSIVE)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientRow:
-    """A client: who it is, on which GPUs with how much memory, the letter of its failure domain, since when it is."""
+    """A client: who it is, its memory and the GPUs it is on, the letter of its failure domain, since when it is."""
 
     who: Who
-    memory: tuple[tuple[str, str], ...]
+    memory: str
+    gpus: str
     letter: str
     connected: str
 
@@ -167,10 +168,11 @@ def _memory_limits(node: Node, daemon: Daemon, limits: Mapping[int, int]) -> Ite
 
 
 def _row(sight: Sight, daemon: Daemon, client: Client, used: Memory, falls_with: Letters) -> ClientRow:
-    held: Sequence[tuple[str, int]] = tuple(used.get(client.pid, {}).items())
+    held = used.get(client.pid, {})
     return ClientRow(
         who=who(sight.node, client.pid),
-        memory=tuple((printable(gpu_name(sight.node, gpu)), mebibytes(amount)) for gpu, amount in held),
+        memory=mebibytes(sum(held.values())) if held else "",
+        gpus=", ".join(printable(gpu_name(sight.node, gpu)) for gpu in held),
         letter=falls_with.get((daemon.name, client.pid), ""),
         connected=lasting(max(0.0, sight.at - client.connected_at)),
     )

@@ -15,7 +15,7 @@ from exporter.parse.printable import LONGEST_PROBLEM, printable
 from exporter.telling.short import counted, mebibytes, short_gpu, short_name
 from exporter.view import View, gpu_name
 
-MOST_SEGMENTS = 8
+MOST_SEGMENTS = 6
 """So many processes have a segment each, those with most memory; the others have one together."""
 
 HUES = 8
@@ -69,7 +69,7 @@ class Segment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuCard:
-    """A GPU. There are no segments where its memory could not be read; `problem` says why."""
+    """A GPU. Where its memory could not be read, it is not `known` what fills it; `problem` says why."""
 
     name: str
     model: str
@@ -80,6 +80,7 @@ class GpuCard:
     problem: str | None
     filled: str
     free: str
+    known: bool
     segments: tuple[Segment, ...]
 
 
@@ -109,6 +110,7 @@ def _card(node: Node, uuid: str, gpu: Gpu, roles: Mapping[int, Part], hues: dict
         problem=None if reading.problem is None else printable(reading.problem, LONGEST_PROBLEM),
         filled=f"{mebibytes(used or 0)} of {mebibytes(total or 0)}" if known else "memory not known",
         free=f"{mebibytes(max(0, (total or 0) - (used or 0)))} free" if known else "",
+        known=known,
         segments=tuple(_segments(node, _shares(gpu, roles, used or 0), total or 1, hues)) if known else (),
     )
 

@@ -18,9 +18,11 @@ from exporter.telling.remedy import command_to_end, command_to_end_server, comma
 from exporter.telling.short import counted
 from exporter.telling.verdict import verdict
 from exporter.telling.watchdog_text import plight
-from exporter.view import View, directory_of, gpu_name
+from exporter.view import View, clients_limit, clients_of, directory_of, gpu_name
 
 MOST_COMMANDS = 4
+
+_SEE_WHY, _DOCTOR = "this tells what that needs", "cuda-mps-exporter doctor"
 
 _REFUSES = (WatchState.CIRCUIT_OPEN, WatchState.QUARANTINED)
 
@@ -41,7 +43,15 @@ def troubles(sight: Sight) -> tuple[Trouble, ...]:
         return (_standing_still(sight.stood_still),)
     if not sight.node.sources:
         return (Trouble(level=Level.UNKNOWN, what="nothing has been seen yet", next="wait some seconds"),)
-    found = [*_faults(sight), *_daemons(sight), *_demands(sight), *_beside(sight), *_limits(sight), *_unseen(sight)]
+    found = [
+        *_faults(sight),
+        *_daemons(sight),
+        *_demands(sight),
+        *_full(sight),
+        *_beside(sight),
+        *_limits(sight),
+        *_unseen(sight),
+    ]
     return tuple(sorted(found, key=lambda each: -each.level.rank))
 
 
@@ -55,11 +65,10 @@ def _standing_still(seconds: float) -> Trouble:
 
 
 def _faults(sight: Sight) -> Iterable[Trouble]:
-    told = set()
-    for incident in sight.node.incidents.values():
-        if incident.open:
-            told.add((incident.daemon, incident.server))
-            yield _fault(sight, incident)
+    """Those that somebody can end first."""
+    open_ones = [each for each in sight.node.incidents.values() if each.open]
+    yield from (_fault(sight, each) for each in sorted(open_ones, key=lambda each: not (each.blockers or each.stuck)))
+    told = {(each.daemon, each.server) for each in open_ones}
     for daemon, server in View(sight.node).servers():
         if server.state is ServerState.FAULT and (daemon.name, server.pid) not in told:
             where = f"server {server.pid} of {printable(daemon.name)}"
@@ -108,13 +117,14 @@ def _not_up(sight: Sight, daemon: Daemon, watch: Watch, level: Level) -> Trouble
     name, found = printable(daemon.name), plight(sight.node, daemon)
     since = "" if daemon.state_since is None else f" for {lasting(max(0.0, sight.at - daemon.state_since))}"
     told = f"{daemon.state or 'in a state not known'}{since}" if found is None else found.matter
-    says = None if found is None else found.says
-    return Trouble(
-        level=level,
-        what=f"daemon {name} is {told}",
-        next=f"the watchdog: {says}" if says else _unless_watched(daemon),
-        commands=_brings_back(sight, daemon, watch),
-    )
+    commands = _brings_back(sight, daemon, watch)
+    by_hand = "; this does it by hand" if commands and watch.state is WatchState.IDLE else ""
+    says = _unless_watched(daemon) if found is None or found.says is None else f"the watchdog {_speaking(found.says)}"
+    return Trouble(level=level, what=f"daemon {name}: {told}", next=f"{says}{by_hand}", commands=commands)
+
+
+def _speaking(says: str) -> str:
+    return f"only observes; it {says}" if says.startswith("would ") else f"says: {says}"
 
 
 def _unless_watched(daemon: Daemon) -> str:
@@ -169,6 +179,25 @@ def _demands(sight: Sight) -> Iterable[Trouble]:
             level=Level.GRAVE,
             what=f"GPU {printable(gpu_name(sight.node, gpu))} needs {printable(demand.action)}, as its last Xid says",
             next="drain it, and do that: restarting MPS does not mend it",
+        )
+
+
+def _full(sight: Sight) -> Iterable[Trouble]:
+    taken = (
+        (daemon, server, len(clients_of(daemon, server)), clients_limit(daemon, server))
+        for daemon, server in View(sight.node).servers()
+    )
+    found = [
+        f"server {server.pid} of {printable(daemon.name)} has {clients} of {limit} clients"
+        for daemon, server, clients, limit in taken
+        if limit is not None and clients >= limit
+    ]
+    if found:
+        more = f", and {counted(len(found) - 1, 'other')} as many as they take" if len(found) > 1 else ""
+        yield Trouble(
+            level=Level.CARE,
+            what=f"{found[0]}{more}: whoever comes next is turned away",
+            next="end clients that nobody needs, or have newcomers wait",
         )
 
 
@@ -229,4 +258,4 @@ def _unseen(sight: Sight) -> Iterable[Trouble]:
 
 
 def _blind(what: str) -> Trouble:
-    return Trouble(level=Level.CARE, what=f"not all can be seen: {what}", next="cuda-mps-exporter doctor says more")
+    return Trouble(level=Level.CARE, what=f"not all can be seen: {what}", next=_SEE_WHY, commands=(_DOCTOR,))

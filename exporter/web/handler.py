@@ -84,7 +84,8 @@ class Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Type", answer.content_type)
         self.send_header("Content-Length", str(len(answer.body)))
         for name, value in answer.headers.items():
-            self.send_header(name, value)
+            if name not in self._visit.protection.headers:
+                self.send_header(name, value)
         if answer.gzipped:
             self.send_header("Content-Encoding", "gzip")
         self.end_headers()
