@@ -6,7 +6,7 @@ const main = document.getElementById("main");
 const asOf = document.getElementById("as-of");
 const stale = document.getElementById("stale");
 const PERIOD = 1000 * Number(main.dataset.refresh);
-const PATIENCE = 2 * PERIOD;
+const PATIENCE = 10000;
 
 let answeredAt = Date.now();
 let problem = "";

@@ -7,7 +7,6 @@ import select
 import subprocess
 from itertools import count
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from tests.eventually import PATIENCE_SECONDS
@@ -34,7 +33,7 @@ class Browser:
         command = (program, *FLAGS, f"--user-data-dir={home}", "about:blank")
         with_pipes = f'exec "$@" 3<&{theirs_in} 4>&{theirs_out}'
         self._process = subprocess.Popen(
-            ("sh", "-c", with_pipes, "sh", *command),
+            ("bash", "-c", with_pipes, "bash", *command),
             pass_fds=(theirs_in, theirs_out),
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -44,20 +43,29 @@ class Browser:
         os.close(theirs_out)
 
     def __enter__(self) -> Self:
+        try:
+            self._attach()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End it."""
+        self._process.kill()
+        self._process.wait()
+        os.close(self._in)
+        os.close(self._out)
+
+    def _attach(self) -> None:
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
         attached = self.call("Target.attachToTarget", targetId=target, flatten=True)
         self._session = {"sessionId": attached["sessionId"]}
         for domain in DOMAINS:
             self.call(f"{domain}.enable")
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._process.kill()
-        self._process.wait()
-        os.close(self._in)
-        os.close(self._out)
 
     def call(self, method: str, **parameters: object) -> dict[str, Any]:
         """Give a command, and wait for its answer."""

@@ -4,21 +4,23 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from exporter.core.watchdog.orders import Mandate, Orders
+from exporter.model.action import ActionKind, ActionResult
 from exporter.model.event import Event, EventName
 from exporter.model.incident import Ending, FaultKind, Stay, Suspect, Tenant
 from exporter.model.node import Node
 from exporter.model.observation import Observation
-from exporter.model.watch import WatchState
+from exporter.model.watch import Tally
 from exporter.model.workload import Workload, WorkloadKind
 from exporter.model.xids import XidSighting
 from exporter.page import Sight
 from tests.builders import (
     AT,
+    CRASHED,
     DAEMON,
     GPU,
     at_work,
-    backing_off,
     circuit_open,
+    daemon_dead,
     daemon_process,
     faulted,
     gpu_reading,
@@ -31,6 +33,7 @@ from tests.builders import (
     struck,
     three_clients,
     told,
+    watched,
 )
 from tests.builders import idle as idle_node
 
@@ -90,11 +93,9 @@ def fault() -> Sight:
 
 def dead() -> Sight:
     """The daemon has died, and the watchdog only observes."""
-    present = backing_off()
-    watch = replace(
-        present.watches[DAEMON], state=WatchState.IDLE, restarts=(), not_before=None, said="would restart: crashed"
-    )
-    return sight(replace(present, watches={DAEMON: watch}), events=HAPPENINGS)
+    observed = Tally(kind=ActionKind.RESTART, reason="crashed", result=ActionResult.OBSERVED, count=1)
+    present = watched(daemon_dead(), diagnosis=CRASHED, said="would restart: crashed", tallies=(observed,))
+    return sight(present, events=HAPPENINGS)
 
 
 def nothing() -> Sight:

@@ -29,8 +29,8 @@ TOLD = {
     "fault": (
         "Not well",
         (
-            "Server 513 of /tmp/nvidia-mps has been in FAULT for 45 s, held up by 1 client; suspected: very likely PID 700"
-            " (python3 of alice, job 42)."
+            "Server 513 of /tmp/nvidia-mps has been in FAULT for 45 s, held up by 1 client;"
+            " suspected: very likely PID 700 (python3 of alice, job 42)."
         ),
         "nobody else can use it until these have exited; end them",
         ("kill -KILL 601",),
