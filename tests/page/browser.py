@@ -98,9 +98,10 @@ class Browser:
         for kind in ("keyDown", "keyUp"):
             self.call("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=code, **text)
 
-    def screenshot(self) -> bytes:
-        """All of the page, as a PNG."""
-        taken = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=True)
+    def screenshot(self, width: int, height: int) -> bytes:
+        """The page's beginning, as a PNG."""
+        clip = {"x": 0, "y": 0, "width": width, "height": height, "scale": 1}
+        taken = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=True, clip=clip)
         return base64.b64decode(taken["data"])
 
     def told(self, *methods: str) -> list[dict[str, Any]]:

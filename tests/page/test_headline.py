@@ -38,7 +38,7 @@ TOLD = {
     "dead": (
         "Not well",
         "Daemon /tmp/nvidia-mps: crashed for 10 s.",
-        "the watchdog only observes; it would restart: crashed; this does it by hand",
+        "the watchdog only observes; it would restart: crashed; by hand, this does",
         ("systemctl restart nvidia-cuda-mps.service",),
     ),
     "given_up": (

@@ -36,13 +36,15 @@ def _not_up(sight: Sight, daemon: Daemon, watch: Watch, level: Level) -> Trouble
     since = "" if daemon.state_since is None else f" for {lasting(max(0.0, sight.at - daemon.state_since))}"
     told = f"{daemon.state or 'in a state not known'}{since}" if found is None else found.matter
     commands = _brings_back(sight, daemon, watch)
-    by_hand = "; this does it by hand" if commands and watch.state is WatchState.IDLE else ""
-    says = _unless_watched(daemon) if found is None or found.says is None else f"the watchdog {_speaking(found.says)}"
-    return Trouble(level=level, what=f"daemon {name}: {told}", next=f"{says}{by_hand}", commands=commands)
+    says = _unless_watched(daemon) if found is None or found.says is None else _speaking(found.says, commands)
+    return Trouble(level=level, what=f"daemon {name}: {told}", next=says, commands=commands)
 
 
-def _speaking(says: str) -> str:
-    return f"only observes; it {says}" if says.startswith("would ") else f"says: {says}"
+def _speaking(says: str, commands: tuple[str, ...]) -> str:
+    if not says.startswith("would "):
+        return f"the watchdog says: {says}"
+    by_hand = "; by hand, this does" if commands else ""
+    return f"the watchdog only observes; it {says}{by_hand}"
 
 
 def _unless_watched(daemon: Daemon) -> str:
