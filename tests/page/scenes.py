@@ -130,6 +130,25 @@ def full(gpus: int = 8, clients: int = 48) -> Sight:
     return sight(told(*seen, *looks(), start=node(*(f"/run/mps/{number}" for number in range(gpus)))).node)
 
 
+def overwhelmed() -> Sight:
+    """The same, with many faults that hit many, of which many are suspected, and which many hold up."""
+    lasting = fault().incidents[0]
+    tenants = {
+        pid: replace(VLLM, pid=pid, command="python3.11", workload=SLURM_JOB) for pid in range(10**6, 10**6 + 48)
+    }
+    struck_many = replace(
+        lasting,
+        affected=tuple(tenants),
+        tenants=tenants,
+        suspects=tuple(replace(CUT_OFF, tenant=each) for each in tenants.values()),
+        blocking=dict.fromkeys(tenants, Stay(since=AT)),
+    )
+    over = replace(struck_many, ending=Ending.RECOVERED, ended_at=AT + 9, blocking={})
+    open_ones = (replace(struck_many, id=f"open-{number}") for number in range(2))
+    past = (replace(over, id=f"over-{number}") for number in range(30))
+    return replace(full(), incidents=(*open_ones, *past), events=HAPPENINGS * 20)
+
+
 def hostile() -> Sight:
     """Names that would do harm, were they not shown as text."""
     names = (

@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 
 from exporter.page import Page
-from tests.page.scenes import SCENES, fault, full, hostile, nobody
+from tests.page.scenes import SCENES, fault, full, hostile, nobody, overwhelmed
 from tests.page.text import Read
 
 LINKS = {"Metrics": "/metrics", "Status": "/status"}
@@ -62,6 +62,13 @@ def test_the_largest_node_fits_into_a_page_that_a_phone_can_load(page: Page) -> 
     rendered = page.node(full())
 
     assert Read(rendered).tags.count("tr") > 8 * 48
+    assert len(rendered) < MOST_BYTES
+
+
+def test_so_does_one_on_which_everything_has_gone_wrong(page: Page) -> None:
+    rendered = page.node(overwhelmed())
+
+    assert "and 40 more" in Read(rendered).text
     assert len(rendered) < MOST_BYTES
 
 
