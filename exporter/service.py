@@ -23,6 +23,7 @@ from exporter.model.named_by import NamedBy
 from exporter.model.node import Node
 from exporter.model.observation import DaemonFound
 from exporter.notify import Notifier
+from exporter.page import Sight
 from exporter.parse.printable import printable
 from exporter.privilege import keep_capabilities_from_children
 from exporter.service_socket import Commands, ServiceSocket
@@ -79,6 +80,7 @@ class Service:
         self._log = structlog.get_logger()
         self._paused = False
         self._ready = False
+        self._host = os.uname().nodename
         self._turned_at = clock.monotonic()
         self._orders = orders_of(config)
         self._watchdog = Watchdog(self._orders, clock, do=None if hands is None else hands.do)
@@ -113,12 +115,26 @@ class Service:
             self._exposition,
             healthy=lambda: self._still_for() < HEALTHY_SECONDS,
             status=lambda: status.table(self._cycle.node),
+            sight=self._sight,
             telemetry_path=config.telemetry_path,
             beside=api.routes,
         )
         security = None if config.web_config_file is None else WebSecurity.load(config.web_config_file)
         listeners = activated_listeners(os.environ, os.getpid()) if config.systemd_socket else ()
         return WebServer(site, () if listeners else config.listen, security, config.max_requests, listeners)
+
+    def _sight(self) -> Sight:
+        still_for = self._still_for()
+        return Sight(
+            node=self._cycle.node,
+            at=self._clock.now(),
+            host=self._host,
+            incidents=self._history.incidents,
+            events=self._history.events,
+            orders=self._orders,
+            paused=self._paused,
+            stood_still=None if still_for < HEALTHY_SECONDS else still_for,
+        )
 
     def _answering(self) -> contextlib.AbstractContextManager[object]:
         """The service socket, open; none where there is nothing to be told."""

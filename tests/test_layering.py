@@ -54,6 +54,7 @@ LAYERS = (
     ("terminal/", ("telling.", "terminal.", "parse.printable", "inquiry.", "clock.", "errors.")),
     ("store/", ("model.", "store.", "plain.", "clock.", "errors.", "view.")),
     ("sources/", ("model.", "parse.", "sources.", "clock.")),
+    ("page/", ("__version__", "model.", "parse.", "core.", "telling.", "view.", "page.")),
     ("actions/", ("model.", "parse.", "sources.", "actions.", "clock.", "plain.", "privilege.")),
 )
 
@@ -71,7 +72,7 @@ def test_a_layer_knows_only_what_lies_below_it(folder: str, allowed: tuple[str, 
     assert strays == set()
 
 
-PURE = ("model/", "parse/", "core/", "telling/", "history.py", "plain.py", "view.py")
+PURE = ("model/", "parse/", "core/", "telling/", "page/", "history.py", "plain.py", "view.py")
 NOT_PURE = ("telling/moment.py",)
 """People's own time is that of the machine's zone."""
 EFFECTS = (
@@ -102,12 +103,14 @@ def test_the_pure_side_has_no_effects(module: str) -> None:
         ("prometheus_client", ("metrics/", "cli.py", "service.py")),
         ("http", ("web/",)),
         ("sqlite3", ("store/",)),
+        ("jinja2", ("page/page.py",)),
         ("ssl", ("web/tls.py",)),
         ("yaml", ("web/document.py",)),
         ("bcrypt", ("web/authentication.py",)),
         ("argparse", ("config/", "cli.py")),
         ("exporter.cli", ("__main__.py",)),
         ("exporter.terminal", ("terminal/", "config/command_line.py", "cli.py")),
+        ("exporter.page", ("page/", "web/front.py", "web/site.py", "service.py")),
         ("exporter.actions", ("actions/", "assembly.py", "service.py", "cli.py")),
     ],
 )

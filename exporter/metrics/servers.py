@@ -4,13 +4,7 @@ from collections import Counter
 
 from exporter.metrics.family import Samples, gauge
 from exporter.model.server import ServerState
-from exporter.view import View
-
-LIMIT = 48
-"""Clients a server takes on Volta and later, up to CUDA 13.0 (measured on R580)."""
-
-LIMIT_FROM_13_1 = 60
-"""Client contexts a device takes from CUDA 13.1 on (NVIDIA's MPS guide)."""
+from exporter.view import View, clients_limit
 
 
 def _state(view: View) -> Samples:
@@ -35,15 +29,9 @@ def _clients(view: View) -> Samples:
 
 def _limit(view: View) -> Samples:
     for daemon, server in view.servers():
-        limit = daemon.clients_limit or server.clients_limit or _limit_of(daemon.version)
+        limit = clients_limit(daemon, server)
         if limit is not None:
             yield (daemon.name, str(server.pid)), limit
-
-
-def _limit_of(version: str | None) -> int | None:
-    if version is None:
-        return None
-    return LIMIT_FROM_13_1 if int(version) >= 13010 else LIMIT
 
 
 FAMILIES = (

@@ -10,7 +10,7 @@ from exporter.parse.xid_catalogue import meaning
 from exporter.telling.line import Line, Piece, bad, faint, said, shell
 from exporter.telling.moment import lasting, local, utc
 from exporter.telling.remedy import command_to_end, command_to_end_server
-from exporter.telling.short import mebibytes, pid_text, short_gpu, short_name
+from exporter.telling.short import counted, mebibytes, pid_text, short_gpu, short_name
 from exporter.telling.tenant_text import called
 from exporter.telling.verdict import verdict
 
@@ -34,7 +34,7 @@ _KINDS = {
 def brief(incident: Incident, now: float) -> str:
     """One line: what, where, when, how it stands, whom it hit and who may have done it."""
     when = "" if incident.open else f", {lasting(now - incident.started_at)} ago"
-    hit = _counted(len(incident.affected), "client")
+    hit = counted(len(incident.affected), "client")
     return f"{_title(incident)}{when}: {state(incident, now)}; {hit} affected; suspected: {verdict(incident)}"
 
 
@@ -50,7 +50,7 @@ def details(incident: Incident, now: float, pipe_directory: str | None, *, watch
         *_part("Began", [_moment(incident.started_at, now)]),
         *_part("Ended", [] if incident.ended_at is None else [_moment(incident.ended_at, now)]),
         *_part("GPUs", _first(map(printable, incident.gpus)) or ["not known"]),
-        *_part("Xids", _first(map(_xid, incident.xids)) or ["none was seen"]),
+        *_part("Xids", _first(map(xid_text, incident.xids)) or ["none was seen"]),
         *_part("Affected", _affected(incident)),
         *_part("Suspected", _suspected(incident)),
         *_part("Refused", _refused(incident)),
@@ -64,7 +64,7 @@ def state(incident: Incident, now: float) -> str:
     match incident.ending:
         case None:
             blockers = len(incident.blockers)
-            held = f", held up by {_counted(blockers, 'client')}" if blockers else ""
+            held = f", held up by {counted(blockers, 'client')}" if blockers else ""
             return f"open for {lasting(now - incident.started_at)}{held}"
         case Ending.RECOVERED:
             return "recovered" if took is None else f"recovered in {took}"
@@ -74,16 +74,21 @@ def state(incident: Incident, now: float) -> str:
             return "over: the daemon is gone"
 
 
+def what(incident: Incident) -> str:
+    """What broke, and where."""
+    return f"{_KINDS[incident.kind]} on server {incident.server} of {printable(incident.daemon)}"
+
+
 def _title(incident: Incident) -> str:
-    where = f"server {incident.server} of {printable(incident.daemon)}"
-    return f"{printable(incident.id)}: {_KINDS[incident.kind]} on {where}"
+    return f"{printable(incident.id)}: {what(incident)}"
 
 
 def _moment(at: float, now: float) -> str:
     return f"{local(at)} ({utc(at)}), {lasting(now - at)} ago"
 
 
-def _xid(xid: XidSighting) -> str:
+def xid_text(xid: XidSighting) -> str:
+    """An Xid: what it means, where it was, whom it names, and what NVIDIA advises."""
     known = meaning(xid.number)
     meant = "" if known is None else f": {known.meaning} ({known.mnemonic})"
     where = "" if xid.gpu is None else f", on {short_gpu(xid.gpu)}"
@@ -98,7 +103,7 @@ def _affected(incident: Incident) -> Sequence[str]:
         return ["nobody that is known"]
     how = "as the log told" if incident.affected_told else "as far as can be told from who shares the GPUs"
     tenants = (incident.tenants.get(pid, Tenant(pid=pid, client="")) for pid in incident.affected)
-    return [f"{_counted(len(incident.affected), 'client')}, {how}:", *_first(map(_with_memory, tenants))]
+    return [f"{counted(len(incident.affected), 'client')}, {how}:", *_first(map(_with_memory, tenants))]
 
 
 def _with_memory(tenant: Tenant) -> str:
@@ -131,7 +136,7 @@ def _refused(incident: Incident) -> Sequence[str]:
     if not incident.refused_count:
         return []
     pids = _first(pid_text(each.pid) for each in incident.refused if each.pid is not None)
-    return [f"{_counted(incident.refused_count, 'newcomer')}, since the server was in FAULT (error 807)", *pids]
+    return [f"{counted(incident.refused_count, 'newcomer')}, since the server was in FAULT (error 807)", *pids]
 
 
 def _held_up(incident: Incident, now: float, pipe_directory: str | None, *, watched: bool) -> Iterable[Piece | str]:
@@ -171,7 +176,3 @@ def _first(lines: Iterable[str]) -> list[str]:
     told = list(lines)
     left = len(told) - MOST_LISTED
     return [*told[:MOST_LISTED], f"and {left} more"] if left > 0 else told
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

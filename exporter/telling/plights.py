@@ -9,7 +9,7 @@ from exporter.model.node import Node
 from exporter.model.server import Server, ServerState
 from exporter.parse.printable import printable
 from exporter.telling.short import short_name
-from exporter.telling.watchdog_text import plight
+from exporter.telling.watchdog_text import in_few_words
 from exporter.view import View, gpu_name
 
 MOST_BLOCKERS = 8
@@ -51,7 +51,7 @@ def blind(node: Node) -> Sequence[str]:
 
 def _of_daemons(node: Node) -> Iterable[Plight]:
     for daemon in View(node).daemons():
-        matter = plight(node, daemon)
+        matter = in_few_words(node, daemon)
         if daemon.state is not DaemonState.UP:
             state = daemon.state or ("not known" if daemon.supported else "unsupported")
             yield Plight(f"{short_name(daemon.name)}: " + ", ".join(each for each in (state, matter) if each))

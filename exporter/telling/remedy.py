@@ -17,7 +17,11 @@ def command_to_end_server(server: int, pipe_directory: str | None) -> str | None
 
     None where the daemon is not known by a directory that can be written on one line.
     """
-    if server <= 1 or pipe_directory is None or not pipe_directory.isprintable():
+    return None if server <= 1 else command_to_tell(f"shutdown_server {server} -f", pipe_directory)
+
+
+def command_to_tell(command: str, pipe_directory: str | None) -> str | None:
+    """What gives a control daemon one of our own commands; None as above."""
+    if pipe_directory is None or not pipe_directory.isprintable():
         return None
-    where = f"CUDA_MPS_PIPE_DIRECTORY={quote(pipe_directory)}"
-    return f'echo "shutdown_server {server} -f" | {where} nvidia-cuda-mps-control'
+    return f'echo "{command}" | CUDA_MPS_PIPE_DIRECTORY={quote(pipe_directory)} nvidia-cuda-mps-control'

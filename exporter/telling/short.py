@@ -52,3 +52,8 @@ def pid_text(pid: int) -> str:
 def mebibytes(used_bytes: int) -> str:
     """An amount of memory."""
     return f"{used_bytes // _MEBIBYTE} MiB"
+
+
+def counted(count: int, noun: str) -> str:
+    """How many of something: `1 client`, `2 clients`."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

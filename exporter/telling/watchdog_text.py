@@ -1,6 +1,7 @@
 """What the watchdog says, in words, for a person: what is the matter, who tells so, and what is done about it."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from shlex import quote
 
 from exporter.core.watchdog.orders import Orders
@@ -51,6 +52,27 @@ _ACTIONS = {
 }
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plight:
+    """What is the matter with a daemon and who says so, whom that names, what the watchdog says, and why it failed.
+
+    `ill` where something is the matter, `given_up` where nothing is done until somebody says `resume`.
+    """
+
+    ill: bool
+    given_up: bool
+    matter: str
+    witnesses: str
+    named: str | None
+    says: str | None
+    failed: str | None
+
+    @property
+    def told(self) -> str:
+        """What is the matter, and who says so."""
+        return f"{self.matter}: {self.witnesses}" if self.witnesses else self.matter
+
+
 def modes(node: Node, orders: Orders) -> str:
     """Whether the watchdog acts, in two words; where not for all that it watches alike, for how many."""
     watched = [daemon for daemon in View(node).daemons() if daemon.expected]
@@ -62,13 +84,13 @@ def modes(node: Node, orders: Orders) -> str:
 
 def briefly(node: Node) -> Sequence[str]:
     """The plights of the daemons, each in a few words; of too many, how many more they are."""
-    found = ((daemon, plight(node, daemon)) for daemon in View(node).daemons())
+    found = ((daemon, in_few_words(node, daemon)) for daemon in View(node).daemons())
     told = [f"{short_name(daemon.name)}: {words}" for daemon, words in found if words is not None]
     more = [f"{len(told) - MOST_BRIEF} more daemons are not well"] if len(told) > MOST_BRIEF else []
     return [*told[:MOST_BRIEF], *more]
 
 
-def plight(node: Node, daemon: Daemon) -> str | None:
+def in_few_words(node: Node, daemon: Daemon) -> str | None:
     """What is the matter with a daemon, in a few words; None where nothing is, or its fault is told anyhow."""
     watch = node.watches.get(daemon.name)
     if watch is None:
@@ -84,35 +106,47 @@ def plight(node: Node, daemon: Daemon) -> str | None:
 def lines(node: Node) -> Iterable[Line]:
     """Of each daemon that is not well, or that something is done or not done for: all that is known, line by line."""
     for daemon in View(node).daemons():
-        watch = node.watches.get(daemon.name)
-        if watch is not None:
-            yield from _of(node, daemon, watch)
+        found = plight(node, daemon)
+        if found is not None:
+            yield from _of(daemon, found)
 
 
-def _of(node: Node, daemon: Daemon, watch: Watch) -> Iterable[Line]:
+def _of(daemon: Daemon, found: Plight) -> Iterable[Line]:
+    because = f": {found.witnesses}" if found.witnesses else ""
+    yield said(f"{printable(daemon.name)}: ", bad(found.matter) if found.ill else found.matter, because)
+    if found.named is not None:
+        yield said(faint("  named: "), found.named)
+    if found.says is not None:
+        yield said(faint("  watchdog: "), bad(found.says) if found.given_up else found.says)
+    if found.failed is not None:
+        yield said(faint("  failed: "), doubtful(found.failed))
+
+
+def plight(node: Node, daemon: Daemon) -> Plight | None:
+    """None where it is well, and nothing is done or not done for it."""
+    watch = node.watches.get(daemon.name)
+    if watch is None:
+        return None
     found, doing = watch.diagnosis, _doing(node, daemon, watch)
     well = found is None or found.condition in _NOTHING_THE_MATTER
     if well and doing is None:
-        return
-    yield _told(daemon, found, node.at)
-    if found is not None and found.culprit is not None:
-        yield said(faint("  named: "), _process(node, found.culprit))
-    says = doing if doing is not None or watch.said is None else printable(watch.said)
-    if says is not None:
-        yield said(faint("  watchdog: "), bad(says) if watch.state in _GIVEN_UP else says)
-    if watch.problem is not None:
-        yield said(faint("  failed: "), doubtful(printable(watch.problem, LONGEST_PROBLEM)))
+        return None
+    return Plight(
+        ill=found is not None and found.condition not in _NOTHING_THE_MATTER,
+        given_up=watch.state in _GIVEN_UP,
+        matter=_matter(found, node.at),
+        witnesses="" if found is None else "; ".join(printable(each) for each in found.witnesses[:MOST_WITNESSES]),
+        named=None if found is None or found.culprit is None else _process(node, found.culprit),
+        says=doing if doing is not None or watch.said is None else printable(watch.said),
+        failed=None if watch.problem is None else printable(watch.problem, LONGEST_PROBLEM),
+    )
 
 
-def _told(daemon: Daemon, found: Diagnosis | None, now: float) -> Line:
-    name = f"{printable(daemon.name)}: "
+def _matter(found: Diagnosis | None, now: float) -> str:
     if found is None:
-        return said(name, _CONDITIONS[Condition.UNKNOWN])
-    witnesses = "; ".join(printable(each) for each in found.witnesses[:MOST_WITNESSES])
-    because = f": {witnesses}" if witnesses else ""
-    if found.condition in _NOTHING_THE_MATTER:
-        return said(name, _CONDITIONS[found.condition], because)
-    return said(name, bad(f"{_CONDITIONS[found.condition]} for {lasting(now - found.since)}"), because)
+        return _CONDITIONS[Condition.UNKNOWN]
+    since = "" if found.condition in _NOTHING_THE_MATTER else f" for {lasting(now - found.since)}"
+    return f"{_CONDITIONS[found.condition]}{since}"
 
 
 def _process(node: Node, identity: ProcessIdentity) -> str:

@@ -17,8 +17,8 @@ from exporter.telling.incidents import DirectoryOf
 from exporter.telling.json_list import fitting
 from exporter.telling.moment import utc
 from exporter.telling.wanted import Wanted
+from exporter.web.answer import Answer, Request, Route
 from exporter.web.query import Query, QueryError
-from exporter.web.site import Answer, Request, Route
 
 INCIDENTS, EVENTS = "/api/v1/incidents", "/api/v1/events"
 

@@ -10,10 +10,11 @@ from typing import Any, cast
 
 from exporter import __version__
 from exporter.web.access import Visitor
+from exporter.web.answer import Answer, Request
 from exporter.web.authentication import Verdict
 from exporter.web.places import Place, Places
 from exporter.web.security import Protection
-from exporter.web.site import Answer, Request, Site
+from exporter.web.site import Site
 
 SILENCE_SECONDS = 5.0
 """How long a client may say nothing, or read nothing."""
@@ -83,7 +84,8 @@ class Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Type", answer.content_type)
         self.send_header("Content-Length", str(len(answer.body)))
         for name, value in answer.headers.items():
-            self.send_header(name, value)
+            if name not in self._visit.protection.headers:
+                self.send_header(name, value)
         if answer.gzipped:
             self.send_header("Content-Encoding", "gzip")
         self.end_headers()

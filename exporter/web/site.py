@@ -1,82 +1,30 @@
 """What there is to see, by path. A scrape only sends bytes; a page is either open to all or private."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
-from html import escape
+from dataclasses import replace
 from http import HTTPStatus
-from types import MappingProxyType
 
-from exporter import __version__
 from exporter.errors import ConfigError
 from exporter.metrics.exposition import Exposition
-from exporter.web.access import Visitor, may_see_private
+from exporter.page import Sight
+from exporter.web.access import may_see_private
+from exporter.web.answer import NO_ROUTES, Answer, Request, Route, plain
+from exporter.web.front import Front, files
 
 TELEMETRY_PATH = "/metrics"
 
-_TEXT = "text/plain; charset=utf-8"
 _PRIVATE = (
     "this page names users and workloads, so it is for this machine alone: ask for it there, at http://localhost,"
     " or have the exporter ask for passwords or client certificates (--web.config.file)"
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
-    """A GET, as far as it matters."""
-
-    path: str
-    accept: str = ""
-    accept_encoding: str = ""
-    visitor: Visitor = field(default_factory=Visitor)
-
-    @property
-    def page(self) -> str:
-        """The path without the query."""
-        return self.path.partition("?")[0]
-
-    @property
-    def query(self) -> str:
-        """What stands behind the question mark."""
-        return self.path.partition("?")[2]
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """What a request gets."""
-
-    status: HTTPStatus
-    body: bytes
-    content_type: str = _TEXT
-    gzipped: bool = False
-    headers: Mapping[str, str] = field(default_factory=dict)
-
-
-def plain(status: HTTPStatus, text: str) -> Answer:
-    """One line of text."""
-    return Answer(status, f"{text}\n".encode())
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Route:
-    """A page; a private one is answered to this machine's own and to the authenticated.
-
-    `title` is what the landing page calls it, if that leads to it; `problem` says how the page tells what is wrong.
-    """
-
-    respond: Callable[[Request], Answer]
-    private: bool = False
-    title: str = ""
-    problem: Callable[[HTTPStatus, str], Answer] = plain
-
-
-NO_ROUTES: Mapping[str, Route] = MappingProxyType({})
-
-
 class Site:
     """Answers requests by their path.
 
-    `healthy` says whether the cycle still turns, `status` how the node is, as a table for a person. `beside` has
-    further pages; a path that ends in `/*` stands for all that are one step below it.
+    `healthy` says whether the cycle still turns, `status` how the node is, as a table for a person, and `sight` what
+    the page at `/` shows of it. `beside` has further pages; a path that ends in `/*` stands for all that are one step
+    below it.
     """
 
     def __init__(
@@ -85,6 +33,7 @@ class Site:
         *,
         healthy: Callable[[], bool],
         status: Callable[[], str],
+        sight: Callable[[], Sight],
         telemetry_path: str = TELEMETRY_PATH,
         beside: Mapping[str, Route] = NO_ROUTES,
     ) -> None:
@@ -97,6 +46,7 @@ class Site:
         self._routes = {
             "/status": Route(respond=self._node, private=True, title="Status"),
             **beside,
+            **files(),
             "/-/healthy": replace(health, title="Healthy"),
             "/healthz": health,
             "/-/ready": replace(readiness, title="Ready"),
@@ -108,8 +58,7 @@ class Site:
                 f" with / and is none of {', '.join(self._routes)}"
             )
         titled = {each.title: path for path, each in self._routes.items() if each.title}
-        self._landing_page = _landing_page({"Metrics": telemetry_path, **titled})
-        self._routes["/"] = Route(respond=self._landing)
+        self._routes["/"] = Route(respond=Front(sight, {"Metrics": telemetry_path, **titled}).answer)
         self._routes[telemetry_path] = Route(respond=self._metrics)
 
     def answer(self, request: Request) -> Answer:
@@ -139,9 +88,6 @@ class Site:
     def _node(self, _request: Request) -> Answer:
         return Answer(HTTPStatus.OK, self._status().encode(errors="replace"), headers={"Cache-Control": "no-store"})
 
-    def _landing(self, _request: Request) -> Answer:
-        return Answer(HTTPStatus.OK, self._landing_page, "text/html; charset=utf-8")
-
 
 def _said(text: str, *, ok: bool = True) -> Answer:
     return plain(HTTPStatus.OK if ok else HTTPStatus.SERVICE_UNAVAILABLE, text)
@@ -153,13 +99,3 @@ def _accepts_gzip(header: str) -> bool:
         if coding.strip().lower() in ("gzip", "*"):
             return quality.replace(" ", "").lower() not in ("q=0", "q=0.0", "q=0.00", "q=0.000")
     return False
-
-
-def _landing_page(pages: Mapping[str, str]) -> bytes:
-    links = " · ".join(f'<a href="{escape(path)}">{name}</a>' for name, path in pages.items())
-    return f"""<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><title>cuda-mps-exporter</title></head>
-<body><h1>cuda-mps-exporter {__version__}</h1>
-<p>{links}</p>
-</body></html>
-""".encode()

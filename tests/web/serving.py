@@ -12,9 +12,10 @@ from prometheus_client.registry import Collector
 from exporter.clock import SystemClock
 from exporter.history import History
 from exporter.metrics.exposition import Exposition
+from exporter.page import Sight
 from exporter.web import Answer as SiteAnswer
 from exporter.web import Api, Request, Site, WebServer
-from tests.builders import AT, DAEMON
+from tests.builders import AT, DAEMON, three_clients
 
 LOCALHOST = "127.0.0.1"
 OPENMETRICS = "application/openmetrics-text;version=1.0.0;q=0.6,text/plain;version=0.0.4;q=0.3,*/*;q=0.2"
@@ -62,6 +63,7 @@ class Web:
     exposition: Exposition = field(default_factory=lambda: Exposition(SystemClock()))
     healthy: bool = True
     status: str = "DAEMON\n"
+    sight: Sight = field(default_factory=lambda: Sight(node=three_clients(), at=AT + 3, host="node1"))
     history: History = field(default_factory=History)
 
     def site(self, telemetry_path: str = "/metrics") -> Site:
@@ -71,6 +73,7 @@ class Web:
             self.exposition,
             healthy=lambda: self.healthy,
             status=lambda: self.status,
+            sight=lambda: self.sight,
             telemetry_path=telemetry_path,
             beside=api.routes,
         )

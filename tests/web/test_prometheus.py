@@ -14,6 +14,7 @@ from exporter.demo import Simulation
 from exporter.metrics.catalogue import NodeCollector
 from exporter.metrics.exposition import Exposition
 from exporter.model.node import Node
+from exporter.page import Sight
 from exporter.view import View
 from exporter.web import Site, WebSecurity, WebServer
 from tests.builders import AT
@@ -96,7 +97,8 @@ def serve(exposition: Exposition) -> Iterator[Callable[..., dict[str, Any]]]:
     with contextlib.ExitStack() as closing:
 
         def start(security: WebSecurity | None = None) -> dict[str, Any]:
-            server = WebServer(Site(exposition, healthy=lambda: True, status=str), [(LOCALHOST, 0)], security)
+            site = Site(exposition, healthy=lambda: True, status=str, sight=lambda: Sight(node=Node(), at=AT))
+            server = WebServer(site, [(LOCALHOST, 0)], security)
             server.open()
             closing.callback(server.close)
             return {"static_configs": [{"targets": [f"{LOCALHOST}:{server.port}"]}]}

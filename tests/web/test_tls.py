@@ -250,7 +250,7 @@ def test_a_certificate_does_not_stand_for_a_password(serve: Serve, tls: str, aut
 
 def test_headers_are_on_every_answer_once(serve: Serve) -> None:
     secured = serve("http_server_config: {headers: {X-Frame-Options: deny, X-Content-Type-Options: nosniff}}\n")
-    for path in ("/metrics", "/nowhere"):
+    for path in ("/metrics", "/nowhere", "/"):
         headers = secured.plain(path).headers
         assert (headers["X-Frame-Options"], headers["X-Content-Type-Options"]) == ("deny", "nosniff")
     with socket.create_connection((LOCALHOST, secured.server.port), timeout=30) as connection:

@@ -1,0 +1,155 @@
+"""The GPUs: how each is shared, and by whom its memory is filled."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from exporter.core.identity import used_bytes
+from exporter.core.sharing import sharing_mode
+from exporter.model.gpu import Gpu, SharingMode
+from exporter.model.node import Node
+from exporter.page.level import Level
+from exporter.page.sight import Sight
+from exporter.page.who import Who, who
+from exporter.parse.printable import LONGEST_PROBLEM, printable
+from exporter.telling.short import counted, mebibytes, short_gpu, short_name
+from exporter.view import View, gpu_name
+
+MOST_SEGMENTS = 6
+"""So many processes have a segment each, those with most memory; the others have one together."""
+
+HUES = 8
+LEAST_LABELLED_PERCENT = 16.0
+"""Of a narrow screen, this is as wide as a PID."""
+
+_SHARING = {
+    SharingMode.IDLE: ("idle", Level.UNKNOWN),
+    SharingMode.EXCLUSIVE: ("one process, without MPS", Level.UNKNOWN),
+    SharingMode.TIME_SLICING: ("time slicing, without MPS", Level.UNKNOWN),
+    SharingMode.MPS: ("shared by MPS", Level.WELL),
+    SharingMode.MIG: ("MIG", Level.UNKNOWN),
+    SharingMode.MIXED: ("MPS, and processes beside it", Level.CARE),
+    None: ("sharing not known", Level.UNKNOWN),
+}
+
+
+class Part(StrEnum):
+    """What fills a segment."""
+
+    CLIENT = "client"
+    BYPASSING = "bypassing"
+    SERVER = "server"
+    OTHER = "other"
+    MORE = "more"
+    DRIVER = "driver"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Segment:
+    """A part of a bar, in percent of its length, and whose it is; `hue` tells neighbours apart."""
+
+    part: Part
+    name: str
+    who: Who | None
+    amount: str
+    begin: float
+    width: float
+    hue: int = 0
+
+    @property
+    def label(self) -> str:
+        """What is written on it: nothing where it is too narrow."""
+        return self.who.pid if self.who is not None and self.width >= LEAST_LABELLED_PERCENT else ""
+
+    @property
+    def middle(self) -> float:
+        """Where that is written."""
+        return round(self.begin + self.width / 2, 2)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuCard:
+    """A GPU. Where its memory could not be read, it is not `known` what fills it; `problem` says why."""
+
+    name: str
+    model: str
+    uuid: str
+    level: Level
+    sharing: str
+    busy: str
+    problem: str | None
+    filled: str
+    free: str
+    known: bool
+    segments: tuple[Segment, ...]
+
+
+Shares = Iterable[tuple[Part, str, int | None, int]]
+"""Of what, its name where it is nobody's, whose (a PID), and how many bytes."""
+
+
+def gpus(sight: Sight) -> tuple[GpuCard, ...]:
+    """All of them; somebody who is on several has one colour."""
+    hues: dict[int, int] = {}
+    roles = _roles(sight.node)
+    return tuple(_card(sight.node, uuid, gpu, roles, hues) for uuid, gpu in sight.node.gpus.items())
+
+
+def _card(node: Node, uuid: str, gpu: Gpu, roles: Mapping[int, Part], hues: dict[int, int]) -> GpuCard:
+    reading = gpu.reading
+    sharing, level = _SHARING[sharing_mode(node, gpu)]
+    used, total = reading.memory_used_bytes, reading.memory_total_bytes
+    known = reading.problem is None and used is not None and total is not None and total > 0
+    return GpuCard(
+        name=f"GPU {printable(gpu_name(node, uuid))}",
+        model=short_name(reading.name),
+        uuid=short_gpu(uuid),
+        level=Level.CARE if reading.problem is not None else level,
+        sharing="cannot be read" if reading.problem is not None else sharing,
+        busy="" if reading.gpu_percent is None else f"{reading.gpu_percent} % of the time busy",
+        problem=None if reading.problem is None else printable(reading.problem, LONGEST_PROBLEM),
+        filled=f"{mebibytes(used or 0)} of {mebibytes(total or 0)}" if known else "memory not known",
+        free=f"{mebibytes(max(0, (total or 0) - (used or 0)))} free" if known else "",
+        known=known,
+        segments=tuple(_segments(node, _shares(gpu, roles, used or 0), total or 1, hues)) if known else (),
+    )
+
+
+def _roles(node: Node) -> Mapping[int, Part]:
+    """What the processes that MPS knows are."""
+    view = View(node)
+    clients = {client.pid: Part.CLIENT for _, client in view.connected()}
+    return {**clients, **{server.pid: Part.SERVER for _, server in view.servers()}}
+
+
+def _shares(gpu: Gpu, roles: Mapping[int, Part], used: int) -> Shares:
+    """Those with most memory first; then what is the servers', and what no process accounts for."""
+    held, beside = used_bytes(gpu.reading), dict.fromkeys(gpu.bypassing, Part.BYPASSING)
+    parts = {pid: beside.get(pid) or roles.get(pid, Part.OTHER) for pid in held}
+    shown = sorted((pid for pid in held if parts[pid] is not Part.SERVER), key=lambda pid: (-held[pid], pid))
+    largest, others = shown[:MOST_SEGMENTS], shown[MOST_SEGMENTS:]
+    yield from ((parts[pid], "", pid, held[pid]) for pid in largest)
+    serving = [amount for pid, amount in held.items() if parts[pid] is Part.SERVER]
+    gathered = (
+        (Part.MORE, f"{len(others)} more", sum(held[pid] for pid in others)),
+        (Part.SERVER, counted(len(serving), "MPS server"), sum(serving)),
+        (Part.DRIVER, "the driver's own", used - sum(held.values())),
+    )
+    yield from ((part, name, None, amount) for part, name, amount in gathered if amount > 0)
+
+
+def _segments(node: Node, shares: Shares, total: int, hues: dict[int, int]) -> Iterable[Segment]:
+    begin = 0.0
+    for part, name, pid, amount in shares:
+        width = max(0.0, min(100.0 - begin, 100 * amount / total))
+        whose = None if pid is None else who(node, pid)
+        yield Segment(
+            part=part,
+            name=name if whose is None else whose.name,
+            who=whose,
+            amount=mebibytes(amount),
+            begin=round(begin, 2),
+            width=round(width, 2),
+            hue=0 if pid is None else hues.setdefault(pid, len(hues) % HUES),
+        )
+        begin += width

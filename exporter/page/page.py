@@ -1,0 +1,71 @@
+"""The page itself: values in, HTML out; all that is shown is escaped."""
+
+from collections.abc import Mapping
+from importlib.resources import files
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from exporter import __version__
+from exporter.page.daemons import daemons
+from exporter.page.failure_domains import failure_domains
+from exporter.page.faults import faults
+from exporter.page.gpus import gpus
+from exporter.page.headline import headline
+from exporter.page.sight import Sight
+from exporter.page.sources import sources
+from exporter.page.watchdog import watchdog
+from exporter.telling.moment import local
+
+REFRESH_SECONDS = 5
+
+
+class Page:
+    """Renders the node for those who may see it, and links alone for others. Safe to use from several threads."""
+
+    def __init__(self, links: Mapping[str, str]) -> None:
+        """`links` are the other pages' paths by their titles."""
+        environment = Environment(
+            loader=PackageLoader("exporter.page"),
+            autoescape=True,
+            undefined=StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+            auto_reload=False,
+        )
+        environment.globals.update(version=__version__, links=links, refresh=REFRESH_SECONDS)
+        self._node = environment.get_template("node.html")
+        self._links = environment.get_template("links.html")
+
+    def node(self, sight: Sight) -> bytes:
+        """The node at a glance."""
+        return _encoded(
+            self._node.render(
+                host=sight.host,
+                now=local(sight.at),
+                headline=headline(sight),
+                gpus=gpus(sight),
+                daemons=daemons(sight),
+                domains=failure_domains(sight),
+                faults=faults(sight),
+                watchdog=watchdog(sight),
+                sources=sources(sight),
+            )
+        )
+
+    def links(self) -> bytes:
+        """Where else to look, and how to see the rest."""
+        return _encoded(self._links.render())
+
+
+def style() -> bytes:
+    """The style sheet."""
+    return files("exporter.page").joinpath("style.css").read_bytes()
+
+
+def script() -> bytes:
+    """What keeps the page up to date."""
+    return files("exporter.page").joinpath("page.js").read_bytes()
+
+
+def _encoded(text: str) -> bytes:
+    return text.encode(errors="replace")

@@ -1,0 +1,47 @@
+"""The exporter's own eyes: what each last saw, and how long ago."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from exporter.model.node import Source
+from exporter.page.level import Level
+from exporter.page.sight import Sight
+from exporter.parse.printable import LONGEST_PROBLEM, printable
+from exporter.telling.moment import lasting
+from exporter.view import View
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceRow:
+    """An eye, or a log file that is to be followed. `age` is how old what it last saw is."""
+
+    name: str
+    level: Level
+    state: str
+    age: str
+    took: str
+
+
+def sources(sight: Sight) -> tuple[SourceRow, ...]:
+    """The eyes by name, then the log files that cannot be followed."""
+    eyes = (_row(sight, name, source) for name, source in sorted(sight.node.sources.items()))
+    return (*eyes, *_logs(sight))
+
+
+def _row(sight: Sight, name: str, source: Source) -> SourceRow:
+    problem, seen_at = source.last.problem, source.last_success
+    return SourceRow(
+        name=printable(name),
+        level=Level.WELL if problem is None else Level.CARE,
+        state="sees" if problem is None else printable(problem, LONGEST_PROBLEM),
+        age="never" if seen_at is None else f"{lasting(max(0.0, sight.at - seen_at))} ago",
+        took=lasting(source.last.seconds),
+    )
+
+
+def _logs(sight: Sight) -> Iterable[SourceRow]:
+    for daemon in View(sight.node).daemons():
+        for file, problem in sorted(daemon.log_problems.items()):
+            if problem is not None:
+                name, why = f"{printable(file)} of {printable(daemon.name)}", printable(problem, LONGEST_PROBLEM)
+                yield SourceRow(name=name, level=Level.CARE, state=why, age="", took="")

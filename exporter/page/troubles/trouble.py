@@ -1,0 +1,18 @@
+"""Something that is the matter."""
+
+from dataclasses import dataclass
+
+from exporter.page.level import Level
+
+MOST_COMMANDS = 4
+"""So many are shown of those that one trouble needs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trouble:
+    """Something that is the matter: `next` is what to do, or that nothing need be done; `commands` do it."""
+
+    level: Level
+    what: str
+    next: str
+    commands: tuple[str, ...] = ()

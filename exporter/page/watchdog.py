@@ -1,0 +1,125 @@
+"""The watchdog: what it may do for each daemon, what it is at, and what it did or would have done."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from exporter.core.watchdog import budget
+from exporter.core.watchdog.orders import Orders
+from exporter.model.daemon import Daemon
+from exporter.model.event import Event, EventName
+from exporter.model.watch import Mode, Watch, WatchState
+from exporter.page.level import Level
+from exporter.page.sight import Sight
+from exporter.parse.printable import LONGEST_PROBLEM, printable
+from exporter.telling.moment import lasting, local
+from exporter.telling.short import counted, short_name
+from exporter.telling.watchdog_text import plight
+from exporter.view import View
+
+MOST_DEEDS = 12
+
+_TOLD = {
+    EventName.DAEMON_LOST: "the daemon was lost",
+    EventName.DAEMON_UP: "the daemon answers",
+    EventName.DAEMON_STOPPED: "an operator stopped the daemon",
+    EventName.WATCHDOG_WOULD_ACT: "would",
+    EventName.WATCHDOG_ACTS: "begins to",
+    EventName.WATCHDOG_ACTED: "has done:",
+    EventName.WATCHDOG_WAITS: "waits",
+    EventName.CIRCUIT_OPENED: "circuit opened",
+    EventName.CIRCUIT_CLOSED: "circuit closed",
+    EventName.DAEMON_QUARANTINED: "quarantined",
+    EventName.DAEMON_RELEASED: "released from quarantine",
+    EventName.LIMITS_DRIFTED: "limits have drifted",
+    EventName.LIMITS_IN_FORCE: "limits are in force",
+    EventName.LIMITS_BYPASSED: "clients came before their limits",
+}
+
+_STATES = {
+    WatchState.IDLE: ("idle", Level.WELL),
+    WatchState.ACTING: ("acting", Level.CARE),
+    WatchState.BACKOFF: ("waiting to restart it", Level.CARE),
+    WatchState.QUARANTINED: ("quarantined", Level.GRAVE),
+    WatchState.CIRCUIT_OPEN: ("circuit open", Level.GRAVE),
+    WatchState.DEFERRED_TO_SYSTEMD: ("left to systemd", Level.CARE),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WatchRow:
+    """What the watchdog is at for one daemon. `next` is what it says that it does, or would; empty where nothing."""
+
+    daemon: str
+    mode: str
+    level: Level
+    state: str
+    next: str
+    failed: str
+    restarts: str
+    counts: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deed:
+    """Something that was done, would have been, or befell a daemon."""
+
+    when: str
+    ago: str
+    daemon: str
+    words: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WatchdogView:
+    """All of it; `rows` is empty where no daemon is expected, and `there` False where there is no watchdog."""
+
+    there: bool
+    rows: tuple[WatchRow, ...]
+    deeds: tuple[Deed, ...]
+
+
+def watchdog(sight: Sight) -> WatchdogView:
+    """Of the daemons that are expected."""
+    orders, node = sight.orders, sight.node
+    watched = [daemon for daemon in View(node).daemons() if daemon.expected]
+    return WatchdogView(
+        there=orders is not None,
+        rows=() if orders is None else tuple(_row(sight, daemon, orders) for daemon in watched),
+        deeds=tuple(_deeds(sight)),
+    )
+
+
+def _row(sight: Sight, daemon: Daemon, orders: Orders) -> WatchRow:
+    watch, found = sight.node.watches.get(daemon.name, Watch()), plight(sight.node, daemon)
+    state, level = _STATES[watch.state]
+    return WatchRow(
+        daemon=printable(daemon.name),
+        mode="acts" if orders.mode_of(daemon) is Mode.ACT else "observes",
+        level=level,
+        state=state,
+        next="" if found is None else found.says or "",
+        failed="" if found is None else found.failed or "",
+        restarts=f"{counted(budget.left(watch, orders.rules, sight.at), 'restart')} left",
+        counts=tuple(
+            f"{each.kind.replace('_', ' ')} ({printable(each.reason)}): {each.count} {each.result.replace('_', ' ')}"
+            for each in watch.tallies
+        ),
+    )
+
+
+def _deeds(sight: Sight) -> Iterable[Deed]:
+    told = (event for event in sight.events if event.event in _TOLD)
+    for _, event in zip(range(MOST_DEEDS), told, strict=False):
+        yield Deed(
+            when=local(event.at),
+            ago=f"{lasting(max(0.0, sight.at - event.at))} ago",
+            daemon=short_name(event.daemon),
+            words=_words(event),
+        )
+
+
+def _words(event: Event) -> str:
+    action = (event.action or "").replace("_", " ")
+    head = " ".join(each for each in (_TOLD[event.event], action) if each)
+    rest = (event.result, event.reason, event.problem)
+    return "; ".join([head, *(printable(each, LONGEST_PROBLEM) for each in rest if each)])

@@ -1,0 +1,36 @@
+"""Who a process is, in a few words that are safe to show."""
+
+from dataclasses import dataclass
+
+from exporter.core.workloads import pod_of, workload_of
+from exporter.model.node import Node
+from exporter.telling.short import short_name, short_owner
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Who:
+    """A process; what is not known of it is empty. A PID that cannot be told here is a question mark."""
+
+    pid: str
+    command: str = ""
+    user: str = ""
+    owner: str = ""
+
+    @property
+    def name(self) -> str:
+        """The shortest that says who it is."""
+        return self.command or self.user or "unknown"
+
+
+def who(node: Node, pid: int) -> Who:
+    """Whoever has this PID now."""
+    process, shown = node.processes.get(pid), str(pid) if pid > 0 else "?"
+    if process is None:
+        return Who(pid=shown)
+    pod = pod_of(node, process)
+    return Who(
+        pid=shown,
+        command=short_name(process.command),
+        user=short_name(process.user),
+        owner=short_owner(workload_of(process), None if pod is None else pod.name),
+    )

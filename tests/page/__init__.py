@@ -1,0 +1,1 @@
+"""The page at `/`, as its values and as a browser shows it."""

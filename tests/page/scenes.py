@@ -1,0 +1,207 @@
+"""Nodes that the page must show well, each as a sight of it."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from exporter.core.watchdog.orders import Mandate, Orders
+from exporter.model.action import ActionKind, ActionResult
+from exporter.model.event import Event, EventName
+from exporter.model.incident import Ending, FaultKind, Stay, Suspect, Tenant
+from exporter.model.node import Node
+from exporter.model.observation import Observation
+from exporter.model.watch import Tally
+from exporter.model.workload import Workload, WorkloadKind
+from exporter.model.xids import XidSighting
+from exporter.page import Sight
+from tests.builders import (
+    AT,
+    CRASHED,
+    DAEMON,
+    GPU,
+    at_work,
+    circuit_open,
+    daemon_dead,
+    daemon_process,
+    faulted,
+    gpu_reading,
+    incident,
+    look,
+    looks,
+    node,
+    process,
+    reply,
+    struck,
+    three_clients,
+    told,
+    watched,
+)
+from tests.builders import idle as idle_node
+
+SLURM_JOB = Workload(kind=WorkloadKind.SLURM_JOB, name="42")
+TRAINER = Tenant(pid=700, client="700-1", user="alice", command="python3", workload=SLURM_JOB, memory_bytes={GPU: 1})
+VLLM = Tenant(pid=601, client="601-1", user="bob", command="vllm")
+CUT_OFF = Suspect(
+    tenant=TRAINER,
+    confidence=0.96,
+    evidence=("its contexts ended 120 ms before the fault, as those of a client that goes with a kernel in flight",),
+)
+UNIT = "nvidia-cuda-mps.service"
+ORDERS = Orders(mandates={DAEMON: Mandate(unit=UNIT)})
+
+
+def sight(present: Node, *, after: float = 1.0, **known: object) -> Sight:
+    """A node, a moment after the last that was seen of it."""
+    shown = Sight(
+        node=present,
+        at=present.at + after,
+        host="node1",
+        incidents=tuple(sorted(present.incidents.values(), key=lambda each: -each.started_at)),
+        orders=ORDERS,
+    )
+    return replace(shown, **known)  # type: ignore[arg-type]
+
+
+def idle() -> Sight:
+    """Well, and nobody there."""
+    return sight(idle_node())
+
+
+def busy() -> Sight:
+    """Clients of several owners; one is on both GPUs, and joins them; one process runs beside MPS."""
+    return sight(three_clients(), events=HAPPENINGS)
+
+
+def fault() -> Sight:
+    """A server is in FAULT, one client holds it up, and there were others before."""
+    lasting = incident(
+        "513-2",
+        CUT_OFF,
+        Suspect(tenant=VLLM, confidence=0.02, evidence=("Xid 31 names it, which proves little",)),
+        kind=FaultKind.CLIENT_KILLED,
+        gpus=(GPU,),
+        xids=(XidSighting(at=AT + 3, number=31, gpu=GPU, pid=601, name="vllm"),),
+        affected=(600, 601, 602),
+        affected_told=True,
+        tenants={601: VLLM, 700: TRAINER},
+        blocking={601: Stay(since=AT + 4)},
+        refused_count=1,
+    )
+    over = incident("513-1", at=AT - 500, ended_at=AT - 499, ending=Ending.RECOVERED, affected=(598, 599))
+    present = struck(over, lasting, start=replace(faulted(), incidents={}), faults=2, fault_affected=5)
+    return sight(present, after=45, events=HAPPENINGS)
+
+
+def dead() -> Sight:
+    """The daemon has died, and the watchdog only observes."""
+    observed = Tally(kind=ActionKind.RESTART, reason="crashed", result=ActionResult.OBSERVED, count=1)
+    present = watched(daemon_dead(), diagnosis=CRASHED, said="would restart: crashed", tallies=(observed,))
+    return sight(present, events=HAPPENINGS)
+
+
+def nothing() -> Sight:
+    """Nothing has been seen yet."""
+    return sight(node())
+
+
+def nobody() -> Sight:
+    """No daemon runs, and none is expected."""
+    return sight(replace(idle_node(), daemons={}))
+
+
+def paused() -> Sight:
+    """The driver was let go of."""
+    return sight(told(look(problem="paused", at=AT + 1), start=idle_node()).node, paused=True)
+
+
+def given_up() -> Sight:
+    """The circuit is open."""
+    return sight(circuit_open())
+
+
+def standing_still() -> Sight:
+    """The cycle turns no more."""
+    return sight(idle_node(), stood_still=95.0)
+
+
+def full(gpus: int = 8, clients: int = 48) -> Sight:
+    """A server on each GPU, each with all the clients that fit."""
+    seen = [each for number in range(gpus) for each in _server_of(number, clients)]
+
+    return sight(told(*seen, *looks(), start=node(*(f"/run/mps/{number}" for number in range(gpus)))).node)
+
+
+def overwhelmed() -> Sight:
+    """The same, with many faults that hit many, of which many are suspected, and which many hold up."""
+    lasting = fault().incidents[0]
+    tenants = {
+        pid: replace(VLLM, pid=pid, command="python3.11", workload=SLURM_JOB) for pid in range(10**6, 10**6 + 48)
+    }
+    struck_many = replace(
+        lasting,
+        affected=tuple(tenants),
+        tenants=tenants,
+        suspects=tuple(replace(CUT_OFF, tenant=each) for each in tenants.values()),
+        blocking=dict.fromkeys(tenants, Stay(since=AT)),
+    )
+    over = replace(struck_many, ending=Ending.RECOVERED, ended_at=AT + 9, blocking={})
+    open_ones = (replace(struck_many, id=f"open-{number}") for number in range(2))
+    past = (replace(over, id=f"over-{number}") for number in range(30))
+    return replace(full(), incidents=(*open_ones, *past), events=HAPPENINGS * 20)
+
+
+def hostile() -> Sight:
+    """Names that would do harm, were they not shown as text."""
+    names = (
+        "<script>document.title='owned';alert(1)</script>",
+        "\"'><img src=x onerror=alert(1)>",
+        "\u202egnp.exe\x1b[31m\x00\n\r\u2028{{7*7}}",
+        "x" * 4000,
+        "שלום עולם" * 20,
+        "Z\u0301\u0302\u0303\u0304\u0305\u0306\u0307" * 500,
+    )
+    pids = range(600, 600 + len(names))
+    people: Iterable[Observation] = (
+        process(pid, command=name, user=name) for pid, name in zip(pids, names, strict=True)
+    )
+    present = told(*at_work(*pids), daemon_process(), *people, gpu_reading(pids), *looks()).node
+    guilty = Tenant(pid=600, client="600-1", command=names[0], user=names[1])
+    open_one = incident(
+        names[1],
+        Suspect(tenant=guilty, confidence=0.9, evidence=(names[0],)),
+        affected=tuple(pids),
+        tenants={600: guilty},
+        blocking={600: Stay(since=AT + 4)},
+    )
+    happened = Event(at=AT, event=EventName.WATCHDOG_WAITS, daemon=names[0], reason=names[1])
+    return sight(replace(present, incidents={open_one.id: open_one}), events=(happened,), host=names[0])
+
+
+HAPPENINGS = (
+    Event(at=AT + 6, event=EventName.WATCHDOG_WOULD_ACT, daemon=DAEMON, action="restart", reason="crashed"),
+    Event(at=AT + 5, event=EventName.DAEMON_LOST, daemon=DAEMON, reason="died"),
+    Event(at=AT + 4, event=EventName.CLIENT_CONNECTED, daemon=DAEMON, pid=600),
+    Event(at=AT - 60, event=EventName.DAEMON_UP, daemon=DAEMON),
+)
+
+SCENES = {
+    each.__name__: each
+    for each in (idle, busy, fault, dead, nothing, nobody, paused, given_up, standing_still, hostile)
+}
+
+
+def _gpu_of(number: int) -> str:
+    return f"GPU-{number:08x}-b0ba-115c-7d58-bd5711d3de4b"
+
+
+def _server_of(number: int, clients: int) -> Iterable[Observation]:
+    daemon, server = f"/run/mps/{number}", 500 + number
+    pids = range(1_000_000 + 1000 * number, 1_000_000 + 1000 * number + clients)
+    yield from at_work(*pids, server=server, daemon=daemon)
+    yield reply("device_query --csv", f"0,00:00.0,{_gpu_of(number)},NVIDIA H200\n", daemon=daemon)
+    yield from (
+        process(
+            pid, user=f"user{pid % 7}", command="python3.11", cgroup=f"0::/system.slice/slurmstepd.scope/job_{pid}\n"
+        )
+        for pid in pids
+    )
+    yield gpu_reading(dict.fromkeys(pids, 1500), server=server, gpu=_gpu_of(number), index=number)

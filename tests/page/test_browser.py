@@ -1,0 +1,270 @@
+"""The page in a real browser: seen, read, used by keyboard, kept up to date, and harmed by nobody's name."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import NamedTuple
+
+import pytest
+
+from exporter.web import WebServer
+from tests.eventually import eventually
+from tests.page import shown
+from tests.page.browser import DESKTOP, PHONE, Browser
+from tests.page.scenes import SCENES, busy, dead, fault, full, hostile, idle
+from tests.tools import needed
+from tests.web.serving import LOCALHOST, Stage, Web
+
+REFRESH_SECONDS = 0.25
+
+LEAST_CONTRAST = 4.5
+"""Of text with what is behind it, by WCAG 2.2 AA."""
+
+MAIN = "document.querySelector('main').textContent.replace(/\\s+/g, ' ')"
+FRESH = (
+    "fetch('/').then(answer => answer.text()).then(text => new DOMParser().parseFromString(text, 'text/html')"
+    f".{MAIN.removeprefix('document.')})"
+)
+"""The words of what is shown, and of what is served."""
+
+NOW = "look()"
+"""The script's own way to look, without waiting for its time to come."""
+
+both_widths = pytest.mark.parametrize("width", [DESKTOP, PHONE], ids=["desktop", "phone"])
+
+
+class Shown(NamedTuple):
+    """A browser, the server that it looks at, and where that is."""
+
+    browser: Browser
+    web: Web
+    url: str
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _kept_up_to_date_often() -> Iterator[None]:
+    """So that nobody waits long to see that it is, or is not."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("exporter.page.page.REFRESH_SECONDS", REFRESH_SECONDS)
+        yield
+
+
+@pytest.fixture(scope="module")
+def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    with Browser(needed("chromium"), tmp_path_factory.mktemp("chromium")) as browser:
+        yield browser
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[tuple[Stage, WebServer]]:
+    stage = Stage()
+    server = WebServer(stage, [(LOCALHOST, 0)])
+    server.open()
+    yield stage, server
+    server.close()
+
+
+@pytest.fixture
+def at(chromium: Browser, served: tuple[Stage, WebServer]) -> Shown:
+    """A browser that has opened nothing yet, and a server that shows an idle node."""
+    stage, server = served
+    web = Web(server, sight=idle())
+    stage.site = web.site()
+    chromium.events.clear()
+    return Shown(chromium, web, f"http://localhost:{server.port}/")
+
+
+@both_widths
+@pytest.mark.parametrize("scene", ["idle", "busy", "fault", "dead", "hostile"])
+def test_it_fits_the_window_and_nothing_is_wrong_with_it(at: Shown, scene: str, width: int) -> None:
+    at.web.sight = SCENES[scene]()
+    at.browser.open(at.url, width=width)
+
+    assert at.browser.run("document.documentElement.scrollWidth") == width
+    assert at.browser.run(shown.OVERFLOWING) == []
+    _all_is_well(at)
+
+
+def test_the_largest_node_fits_a_phone(at: Shown) -> None:
+    at.web.sight = full()
+    at.browser.open(at.url, width=PHONE)
+
+    assert at.browser.run("document.documentElement.scrollWidth") == PHONE
+    _all_is_well(at)
+
+
+def test_a_name_is_text_and_runs_nothing(at: Shown) -> None:
+    at.web.sight = hostile()
+    at.browser.open(at.url)
+    at.browser.run(NOW)
+
+    assert at.browser.run("document.title") == "Not well: <script>document.title='owned';alert(1)</script>"
+    assert at.browser.run("document.scripts.length") == 1
+    assert at.browser.run("document.images.length") == 0
+    _all_is_well(at)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("scene", ["busy", "fault", "dead"])
+def test_all_text_stands_out_from_what_is_behind_it(at: Shown, scene: str, scheme: str) -> None:
+    at.web.sight = SCENES[scene]()
+    at.browser.open(at.url, scheme=scheme)
+    at.browser.run("for (const each of document.querySelectorAll('details')) each.open = true")
+
+    contrasts = at.browser.run(shown.CONTRASTS)
+    assert len(contrasts) > 15
+    assert {place: ratio for place, ratio in contrasts.items() if ratio < LEAST_CONTRAST} == {}
+    assert at.browser.run("getComputedStyle(document.body).backgroundColor") == (
+        "rgb(16, 19, 23)" if scheme == "dark" else "rgb(243, 245, 247)"
+    )
+
+
+def test_every_segment_of_a_bar_stands_out_in_both_schemes(at: Shown) -> None:
+    at.web.sight = full(gpus=2, clients=6)
+    for scheme in ("light", "dark"):
+        at.browser.open(at.url, scheme=scheme)
+        contrasts = at.browser.run(shown.CONTRASTS)
+        bars = {place: ratio for place, ratio in contrasts.items() if place.startswith("bar client")}
+        assert len(bars) == 8
+        assert {place: ratio for place, ratio in bars.items() if ratio < LEAST_CONTRAST} == {}
+
+
+def test_the_keyboard_reaches_all_that_can_be_used_and_shows_where_it_is(at: Shown) -> None:
+    at.web.sight = fault()
+    at.browser.open(at.url)
+
+    reached = []
+    for _ in range(at.browser.run(shown.FOCUSABLE)):
+        at.browser.press("Tab")
+        reached.append(at.browser.run(shown.FOCUSED))
+    assert reached[0][1] == "Skip to the node"
+    assert len({(tag, name) for tag, name, _ in reached}) == len(reached)
+    assert [each for each in reached if each[2] is not True] == []
+
+
+def test_a_key_unfolds_what_is_folded(at: Shown) -> None:
+    at.web.sight = fault()
+    at.browser.open(at.url)
+    at.browser.run("document.querySelector('#faults summary').focus()")
+    at.browser.press("Enter")
+
+    assert at.browser.run("document.querySelector('#faults details').open") is True
+
+
+def test_what_changes_is_shown_by_itself(at: Shown) -> None:
+    at.browser.open(at.url)
+    assert "Well" in _headline(at)
+    at.web.sight = dead()
+
+    eventually(lambda: _has(at, "Not well"))
+    assert at.browser.run("document.title") == "Not well: node1"
+
+
+def test_a_refresh_keeps_what_is_unfolded_focused_and_selected(at: Shown) -> None:
+    at.web.sight = fault()
+    at.browser.open(at.url)
+    at.browser.run(
+        "document.querySelector('#also').open = false;"
+        "document.querySelector('#faults details').open = true;"
+        "document.querySelector('#faults summary').focus();"
+        "getSelection().selectAllChildren(document.querySelector('#open-faults code'));"
+        "scrollTo(0, 300)"
+    )
+    at.web.sight = replace(fault(), at=fault().at + 60)
+    at.browser.run(NOW)
+
+    assert "1 min 45 s" in _headline(at)
+    kept = (
+        "[document.querySelector('#also').open, document.querySelector('#faults details').open,"
+        " document.activeElement === document.querySelector('#faults summary'), getSelection().toString(), scrollY]"
+    )
+    assert at.browser.run(kept) == [False, True, True, "kill -KILL 601", 300]
+
+
+def test_sections_come_and_go_with_what_they_show(at: Shown) -> None:
+    at.web.sight = fault()
+    at.browser.open(at.url)
+    for sight in (busy(), fault(), idle(), fault()):
+        at.web.sight = sight
+        at.browser.run(NOW)
+        fresh = at.browser.run(FRESH)
+        assert at.browser.run(MAIN) == fresh
+
+
+def test_what_is_as_before_is_not_touched(at: Shown) -> None:
+    at.web.sight = busy()
+    at.browser.open(at.url)
+    at.browser.run(
+        "window.touched = [];"
+        "const everything = {subtree: true, childList: true, attributes: true, characterData: true};"
+        "new MutationObserver(all => touched.push(...all.map(each => each.type)))"
+        ".observe(document.querySelector('main'), everything)"
+    )
+    at.browser.run(NOW)
+
+    assert at.browser.run("touched") == []
+
+
+def test_it_says_so_when_the_exporter_answers_no_more_and_when_it_does_again(
+    chromium: Browser, served: tuple[Stage, WebServer]
+) -> None:
+    stage, _ = served
+    other = WebServer(stage, [(LOCALHOST, 0)])
+    other.open()
+    web = Web(other, sight=busy())
+    stage.site = web.site()
+    port = other.port
+    chromium.open(f"http://localhost:{port}/")
+    assert chromium.run("document.querySelector('#stale').checkVisibility()") is False
+    other.close()
+    chromium.run(NOW)
+
+    assert chromium.run("document.querySelector('#stale').checkVisibility()") is True
+    assert "NOT CURRENT" in chromium.run("document.querySelector('#stale').textContent")
+    assert chromium.run("document.body.classList.contains('stale')") is True
+    back = WebServer(stage, [(LOCALHOST, port)])
+    back.open()
+    chromium.run(NOW)
+    assert chromium.run("document.querySelector('#stale').checkVisibility()") is False
+    chromium.open("about:blank")
+    back.close()
+
+
+def test_it_says_so_when_it_may_not_show_the_node_any_more(at: Shown) -> None:
+    at.browser.open(at.url)
+    at.browser.run("window.fetch = () => Promise.resolve(new Response('<main id=main></main>'))")
+    at.browser.run(NOW)
+
+    assert "no longer shows the node" in at.browser.run("document.querySelector('#stale').textContent")
+
+
+def test_while_it_is_hidden_it_asks_nothing_and_then_at_once(at: Shown) -> None:
+    at.browser.open(at.url)
+    hide = "Object.defineProperty(document, 'hidden', {configurable: true, get: () => %s});"
+    turn = "document.dispatchEvent(new Event('visibilitychange'));"
+    count = (
+        "window.asked = 0; const real = window.fetch; window.fetch = (...all) => { asked += 1; return real(...all); };"
+    )
+    at.browser.run(count + hide % "true" + turn)
+    at.browser.run(NOW)
+    at.browser.run(f"new Promise(done => setTimeout(done, {4000 * REFRESH_SECONDS}))")
+    assert at.browser.run("asked") == 1
+
+    at.browser.run(hide % "false" + turn)
+    assert at.browser.run("asked") >= 2
+
+
+def _headline(at: Shown) -> str:
+    return str(at.browser.run("document.querySelector('#headline').textContent"))
+
+
+def _has(at: Shown, words: str) -> None:
+    assert words in _headline(at)
+
+
+def _all_is_well(at: Shown) -> None:
+    """No complaint, no dialog, and no question to anybody but the server."""
+    assert at.browser.told("Log.entryAdded", "Runtime.exceptionThrown", "Runtime.consoleAPICalled") == []
+    assert at.browser.told("Page.javascriptDialogOpening") == []
+    asked = [each["params"]["request"]["url"] for each in at.browser.told("Network.requestWillBeSent")]
+    assert len(asked) >= 3
+    assert [url for url in asked if not url.startswith((at.url, "data:,"))] == []

@@ -1,0 +1,65 @@
+"""GPUs and their memory."""
+
+from dataclasses import replace
+
+from exporter.model.observation import GpuReading
+from exporter.page.gpus import MOST_SEGMENTS, Part, gpus
+from tests.builders import AT, GPU, gpu_reading, idle, told
+from tests.page.scenes import busy, full, nobody, sight
+
+
+def test_the_largest_come_first_and_who_bypasses_is_told_apart() -> None:
+    _, second = gpus(busy())
+    assert (second.sharing, second.filled, second.free) == (
+        "MPS, and processes beside it",
+        "6402 MiB of 144384 MiB",
+        "137982 MiB free",
+    )
+    assert [(each.part, each.name, each.amount) for each in second.segments] == [
+        (Part.CLIENT, "eval.py", "4612 MiB"),
+        (Part.BYPASSING, "jupyter-lab", "1024 MiB"),
+        (Part.CLIENT, "train.py", "700 MiB"),
+        (Part.SERVER, "1 MPS server", "66 MiB"),
+    ]
+
+
+def test_the_segments_lie_side_by_side_and_are_as_long_as_their_memory() -> None:
+    for card in gpus(full(gpus=1, clients=20)):
+        ends = [each.begin + each.width for each in card.segments]
+        assert all(abs(end - nxt.begin) < 0.02 for end, nxt in zip(ends, card.segments[1:], strict=False))
+        assert abs(card.segments[0].width - 100 * 1500 / 144384) < 0.01
+
+
+def test_of_many_all_but_the_largest_are_one() -> None:
+    (card,) = gpus(full(gpus=1))
+    assert len(card.segments) == MOST_SEGMENTS + 2
+    assert [each.name for each in card.segments[-2:]] == ["42 more", "1 MPS server"]
+
+
+def test_somebody_on_two_gpus_has_one_colour() -> None:
+    hues = {
+        (each.who.pid, each.hue)
+        for card in gpus(busy())
+        for each in card.segments
+        if each.who is not None and each.part is Part.CLIENT
+    }
+    assert len(hues) == len({pid for pid, _ in hues}) == 3
+
+
+def test_memory_that_no_process_accounts_for_is_told() -> None:
+    reading = replace(gpu_reading({600: 100}, at=AT + 1), memory_used_bytes=1000 << 20)
+    (card,) = gpus(sight(told(reading, start=idle()).node))
+    assert card.segments[-1].name == "the driver's own"
+    assert card.segments[-1].amount == "834 MiB"
+
+
+def test_what_could_not_be_read_has_no_bar_and_never_looks_idle() -> None:
+    lost = told(GpuReading(at=AT + 1, gpu=GPU, problem="GPU is lost"), start=idle()).node
+    (card,) = gpus(sight(lost))
+    assert (card.known, card.segments, card.sharing, card.problem) == (False, (), "cannot be read", "GPU is lost")
+    assert card.filled == "memory not known"
+
+
+def test_without_processes_it_is_idle_and_empty() -> None:
+    (card,) = gpus(sight(told(gpu_reading(server=None, at=AT + 1), start=nobody().node).node))
+    assert (card.known, card.segments, card.sharing) == (True, (), "idle")

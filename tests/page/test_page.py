@@ -1,0 +1,95 @@
+"""The page as it is rendered: complete, well formed, small, and with every name as text alone."""
+
+from collections import Counter
+
+import pytest
+
+from exporter.page import Page
+from tests.page.scenes import SCENES, fault, full, hostile, nobody, overwhelmed
+from tests.page.text import Read
+
+LINKS = {"Metrics": "/metrics", "Status": "/status"}
+SECTIONS = ("Daemons", "GPUs", "Who falls together", "Recent faults", "Watchdog", "What is seen")
+MOST_BYTES = 150_000
+
+
+@pytest.fixture(scope="module")
+def page() -> Page:
+    return Page(LINKS)
+
+
+@pytest.mark.parametrize("scene", SCENES)
+def test_every_situation_has_a_headline_and_all_its_sections(page: Page, scene: str) -> None:
+    read = Read(page.node(SCENES[scene]()))
+
+    assert [each for each in read.headings if each != "Open faults"] == list(SECTIONS)
+    assert ("Open faults" in read.headings) == (scene in ("fault", "hostile"))
+    assert read.tags.count("main") == read.tags.count("h1") == 1
+
+
+@pytest.mark.parametrize("scene", SCENES)
+def test_each_id_is_there_once_and_what_refers_to_one_finds_it(page: Page, scene: str) -> None:
+    read = Read(page.node(SCENES[scene]()))
+
+    ids = Counter(read.all_of("id"))
+    assert {name for name, times in ids.items() if times > 1} == set()
+    assert set(read.all_of("aria-labelledby")) <= ids.keys()
+
+
+@pytest.mark.parametrize("scene", SCENES)
+def test_nothing_acts_and_nothing_comes_from_elsewhere(page: Page, scene: str) -> None:
+    read = Read(page.node(SCENES[scene]()))
+
+    assert not set(read.tags) & {"form", "button", "input", "iframe", "object", "embed", "img", "style", "base"}
+    assert [value for tag, name, value in read.attributes if tag == "script"] == ["/page.js", ""]
+    assert all(value.startswith(("/", "#", "data:,")) for value in read.all_of("href"))
+    assert not [name for _, name, _ in read.attributes if name.startswith("on") or name == "style"]
+
+
+def test_hostile_names_are_text_and_cut_short(page: Page) -> None:
+    rendered = page.node(hostile())
+    read = Read(rendered)
+
+    assert b"<script>document" not in rendered
+    assert b"<img" not in rendered
+    assert read.tags.count("script") == 1
+    assert "<script>document.title=" in read.text
+    assert "x" * 33 not in read.text
+    assert not {"\u202e", "\x1b", "\x00", "\u2028"} & set(rendered.decode())
+
+
+def test_the_largest_node_fits_into_a_page_that_a_phone_can_load(page: Page) -> None:
+    rendered = page.node(full())
+
+    assert Read(rendered).tags.count("tr") > 8 * 48
+    assert len(rendered) < MOST_BYTES
+
+
+def test_so_does_one_on_which_everything_has_gone_wrong(page: Page) -> None:
+    rendered = page.node(overwhelmed())
+
+    assert "and 40 more" in Read(rendered).text
+    assert len(rendered) < MOST_BYTES
+
+
+def test_a_fault_s_page_leads_to_all_that_is_known_of_it(page: Page) -> None:
+    hrefs = Read(page.node(fault())).all_of("href")
+
+    assert {"/api/v1/incidents/513-2", "/api/v1/incidents/513-1"} <= set(hrefs)
+
+
+def test_the_other_pages_are_linked(page: Page) -> None:
+    assert set(LINKS.values()) <= set(Read(page.node(nobody())).all_of("href"))
+
+
+def test_strangers_get_links_and_learn_how_to_see_the_rest(page: Page) -> None:
+    read = Read(page.links())
+
+    assert set(LINKS.values()) <= set(read.all_of("href"))
+    assert "http://localhost" in read.text
+    assert "password or a client certificate" in read.text
+    assert "script" not in read.tags
+
+
+def test_without_a_script_the_page_loads_itself_anew(page: Page) -> None:
+    assert b'<noscript><meta http-equiv="refresh" content="10"></noscript>' in page.node(nobody())

@@ -1,0 +1,62 @@
+"""The page at `/`: for whom it is, and what guards it."""
+
+import pytest
+
+from exporter.web import Request
+from exporter.web.access import Visitor
+from tests.web.serving import Web
+
+STRANGER = Visitor(peer="192.0.2.7", host="node1:10677")
+NAMES = (b"alice", b"train.py", b"node1")
+
+
+def test_this_machine_sees_the_node(web: Web) -> None:
+    answer = web.get("/")
+
+    assert (answer.status, answer.headers["Content-Type"]) == (200, "text/html; charset=utf-8")
+    assert all(name in answer.body for name in NAMES)
+
+
+def test_so_does_whoever_is_authenticated(web: Web) -> None:
+    known = Visitor(peer="192.0.2.7", host="node1", authenticated=True)
+
+    assert b"alice" in web.site().answer(Request(path="/", visitor=known)).body
+
+
+def test_a_stranger_sees_links_and_no_name(web: Web) -> None:
+    answer = web.site().answer(Request(path="/", visitor=STRANGER))
+
+    assert answer.status == 200
+    assert b'href="/metrics"' in answer.body
+    assert not any(name in answer.body for name in NAMES)
+
+
+def test_one_behind_a_proxy_is_a_stranger(web: Web) -> None:
+    assert b"alice" not in web.get("/", X_Forwarded_For="127.0.0.1").body
+
+
+@pytest.mark.parametrize("path", ["/", "/page.js", "/page.css"])
+def test_nothing_foreign_runs_or_frames_it_and_nobody_keeps_it(web: Web, path: str) -> None:
+    headers = web.get(path).headers
+    policy = dict(each.strip().partition(" ")[::2] for each in headers["Content-Security-Policy"].split(";"))
+
+    assert policy == {
+        "default-src": "'none'",
+        "script-src": "'self'",
+        "style-src": "'self'",
+        "connect-src": "'self'",
+        "img-src": "data:",
+        "base-uri": "'none'",
+        "form-action": "'none'",
+        "frame-ancestors": "'none'",
+    }
+    assert (headers["X-Frame-Options"], headers["X-Content-Type-Options"]) == ("DENY", "nosniff")
+    assert (headers["Cache-Control"], headers["Referrer-Policy"]) == ("no-store", "no-referrer")
+
+
+@pytest.mark.parametrize(("path", "kind"), [("/page.js", "text/javascript"), ("/page.css", "text/css")])
+def test_its_files_are_for_all_and_name_nobody(web: Web, path: str, kind: str) -> None:
+    answer = web.site().answer(Request(path=path, visitor=STRANGER))
+
+    assert (answer.status, answer.content_type) == (200, f"{kind}; charset=utf-8")
+    assert len(answer.body) > 1000
