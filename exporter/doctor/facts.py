@@ -32,12 +32,16 @@ class Area(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unseen:
-    """What could not be looked at, or not in full, and why; `mend` says what would show it."""
+    """What could not be looked at, or not in full, and why; `mend` says what would show it.
+
+    It is `told` where another finding says what is the matter.
+    """
 
     area: Area
     why: str
-    mend: str
+    mend: str = ""
     commands: tuple[str, ...] = ()
+    told: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,7 +196,11 @@ class Holder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """All that was looked at. By daemon's name: `directories`, `logs`; `processes` are those that use CUDA."""
+    """All that was looked at. By daemon's name: `directories`, `logs`, `waiting`.
+
+    `processes` are those that use CUDA, or wait to. `waiting` are the clients that were put off, as the log has it.
+    `units` are those that are loaded, None where systemd does not tell.
+    """
 
     config: Config
     node: Node = field(default_factory=Node)
@@ -205,7 +213,8 @@ class Facts:
     directories: Mapping[str, DirectoryFacts] = field(default_factory=dict)
     logs: Mapping[str, tuple[LogFacts, ...]] = field(default_factory=dict)
     rotations: tuple[Rotation, ...] = ()
-    units: Mapping[str, UnitFacts] = field(default_factory=dict)
+    waiting: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    units: Mapping[str, UnitFacts] | None = None
     watcher: Watcher
     holders: tuple[Holder, ...] = ()
     unseen: tuple[Unseen, ...] = ()

@@ -11,7 +11,7 @@ from exporter.core.gpus import NVML, serving_daemon
 from exporter.doctor.checks.units import EXPORTER
 from exporter.doctor.facts import Area, DaemonFacts, Facts, Identity, ProcessFacts, Programs, Unseen
 from exporter.doctor.readers.directories import read_directory
-from exporter.doctor.readers.logs import read_logs, read_rotations
+from exporter.doctor.readers.logs import read_logs, read_queue, read_rotations
 from exporter.doctor.readers.ports import read_holders
 from exporter.doctor.readers.processes import MOST_PROCESSES, read_daemons, read_processes
 from exporter.doctor.readers.programs import read_programs
@@ -47,7 +47,9 @@ def gather(
     node = look(config)
     daemons = read_daemons(_names(node), _pids(node), proc)
     of = {name: tuple(each for each in daemons if each.name == name) for name in node.daemons}
-    processes = read_processes(islice(_cuda_processes(node), MOST_PROCESSES), proc)
+    queues = {name: read_queue(node.daemons[name], each, proc) for name, each in of.items() if each}
+    pids = chain(chain(*queues.values()), _cuda_processes(node))
+    processes = read_processes(islice(dict.fromkeys(pids), MOST_PROCESSES), proc)
     directories = {name: read_directory(daemon, of[name], proc) for name, daemon in node.daemons.items()}
     logs = {name: read_logs(daemon, of[name], proc) for name, daemon in node.daemons.items() if of[name]}
     rotations, rotation_problem = read_rotations(tuple(chain(*logs.values())), surroundings.logrotate)
@@ -72,6 +74,7 @@ def gather(
         directories=directories,
         logs=logs,
         rotations=rotations,
+        waiting={name: _alive(queue, processes) for name, queue in queues.items()},
         units=units,
         watcher=watcher,
         holders=holders,
@@ -85,6 +88,11 @@ def gather(
             ),
         ),
     )
+
+
+def _alive(queue: Mapping[int, int], processes: Mapping[int, ProcessFacts]) -> tuple[int, ...]:
+    """Those of whom the log spoke: they live, and are still that user's."""
+    return tuple(pid for pid, uid in queue.items() if pid in processes and processes[pid].uid == uid)
 
 
 def _names(node: Node) -> Mapping[Identity, str]:
@@ -111,7 +119,7 @@ def _cuda_processes(node: Node) -> Iterator[int]:
 def _unit_names(node: Node, processes: Mapping[int, ProcessFacts]) -> Iterator[str]:
     yield EXPORTER
     for daemon in node.daemons.values():
-        yield from (each for each in (daemon.unit, daemon.named_unit) if each is not None)
+        yield from (each for each in (daemon.named_unit, daemon.unit) if each is not None)
     yield from (each.unit for each in processes.values() if each.unit is not None)
 
 
@@ -138,12 +146,12 @@ def _unseen_of_node(config: Config, node: Node, programs: Programs) -> Iterator[
         yield Unseen(
             area=Area.PROGRAMS,
             why="daemons cannot be asked without nvidia-cuda-mps-control",
-            mend="See the findings on that program",
+            told=True,
         )
     if config.collect.nvml is Switch.OFF:
         yield Unseen(area=Area.GPUS, why="collect.nvml is off", mend="Turn it on for this look", commands=_WITH_NVML)
     elif not node.gpus and (NVML not in node.sources or node.sources[NVML].last.problem is not None):
-        yield Unseen(area=Area.GPUS, why="NVML cannot be used", mend="See the finding on the driver")
+        yield Unseen(area=Area.GPUS, why="NVML cannot be used", told=True)
     for name, area in (("finder", Area.DAEMONS), ("units", Area.UNITS)):
         source = node.sources.get(name)
         if source is not None and source.last.problem is not None:

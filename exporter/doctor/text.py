@@ -45,14 +45,16 @@ def _looked_at(report: Report, facts: Facts) -> Iterator[str]:
         f"{_counted(len(facts.daemons), 'daemon')} that {'runs' if len(facts.daemons) == 1 else 'run'}",
         _counted(len(facts.processes), "CUDA process", "CUDA processes"),
         _counted(sum(map(len, facts.logs.values())), "log"),
-        _counted(len(facts.units), "systemd unit"),
+        _counted(len(facts.units or {}), "systemd unit"),
         f"the rights of {facts.watcher.called}",
     )
     yield from _wrapped(f"Looked at: {', '.join(counts)}.", 0)
     well = f"{_counted(len(report.fine), 'check')} found nothing wrong"
-    if report.untold:
-        well += f"; {len(report.untold)} could not be made in full, for what was not looked at"
     yield from _wrapped(f"{well}.", 0)
+    if facts.unseen:
+        areas = ", ".join(dict.fromkeys(each.area for each in facts.unseen))
+        lacking = f"{_counted(len(report.untold), 'check')} could not be made in full"
+        yield from _wrapped(f"Not looked at, or not in full: {areas}; {lacking}.", 0)
 
 
 def _summary(report: Report) -> Iterator[str]:
@@ -69,8 +71,10 @@ def _counted(number: int, one: str, many: str | None = None) -> str:
 
 
 def _sentence(text: str) -> str:
-    """As a sentence begins and ends."""
-    return text[:1].upper() + text[1:] + ("" if text.endswith((".", ":")) else ".")
+    """As a sentence begins and ends; what is called by a small letter, as a program, keeps it."""
+    first = text.partition(" ")[0]
+    begun = text[:1].upper() + text[1:] if first.isalpha() else text
+    return begun if begun.endswith(".") else f"{begun}."
 
 
 def _wrapped(text: str, indent: int) -> list[str]:

@@ -96,14 +96,14 @@ def daemon_of_another_user(facts: Facts) -> Iterator[Found]:
 def users_wait(facts: Facts) -> Iterator[Found]:
     """Users wait for each other, since the daemon serves one at a time."""
     for daemon, each in facts.running():
-        if not daemon.waiting or each.for_all_users:
+        waiting = [pid for pid in facts.waiting.get(daemon.name, ()) if pid not in daemon.clients]
+        if not waiting or each.for_all_users or not daemon.clients:
             continue
-        waiting = tuple(who(facts.processes[pid]) for pid in sorted(daemon.waiting) if pid in facts.processes)
         yield Found(
             severity=Severity.WARNING,
-            what=f"{len(daemon.waiting)} clients wait until another user's have all left: without -multiuser-server, "
-            "a daemon serves one user at a time",
-            where=waiting or (shown(daemon.name),),
+            what="clients wait until another user's have all left: without -multiuser-server, a daemon serves one user "
+            "at a time",
+            where=tuple(who(facts.processes[pid]) for pid in waiting),
             mend="Start the daemon with -multiuser-server, where users trust each other (a fault of one ends all); or "
             "give each user a daemon and a GPU",
             commands=("nvidia-cuda-mps-control -d -multiuser-server",),
@@ -117,14 +117,14 @@ def beside_mps(facts: Facts) -> Iterator[tuple[Daemon, DaemonFacts, ProcessFacts
         running = facts.daemons_of(daemon.name) if daemon is not None else ()
         for pid in gpu.bypassing if running else ():
             process = facts.processes.get(pid)
-            if daemon is not None and process is not None and process.variables is not None:
+            looked_into = process is not None and process.variables is not None and running[0].process.pipe is not None
+            if daemon is not None and process is not None and looked_into:
                 yield daemon, running[0], process, gpu_name(gpu)
 
 
 def _hidden(each: DaemonFacts, process: ProcessFacts) -> bool:
     """Whether the path is the daemon's, and leads to another directory, or to none, from where the process stands."""
-    same_path = process.pipe_directory == each.process.pipe_directory
-    return same_path and process.pipe != each.process.pipe and process.mounts != each.process.mounts
+    return process.pipe_directory == each.process.pipe_directory and process.pipe != each.process.pipe
 
 
 def _of_another(daemon: Daemon, process: ProcessFacts) -> bool:

@@ -70,7 +70,8 @@ def _met(facts: Facts) -> Iterator[tuple[DaemonFacts, ProcessFacts]]:
 
 def _on_gpus(facts: Facts) -> set[int]:
     readings = [gpu.reading for gpu in facts.node.gpus.values()]
-    return {each.pid for reading in readings for each in (reading.compute_processes or ()) if each.pid > 0}
+    listed = {each.pid for reading in readings for each in (reading.compute_processes or ()) if each.pid > 0}
+    return listed - {pid for daemon in facts.node.daemons.values() for pid in daemon.servers}
 
 
 _NEEDS = (Area.GPUS, Area.DAEMONS, Area.PROCESSES)

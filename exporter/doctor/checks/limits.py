@@ -1,6 +1,7 @@
 """Limits, and the GPUs that daemons and clients may see: whether they mean what they say."""
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
 from exporter.core import devices
 from exporter.doctor.facts import Area, Facts, ProcessFacts
@@ -44,17 +45,16 @@ def memory_limit_in_environment(facts: Facts) -> Iterator[Found]:
 
 def memory_limit_beyond_device(facts: Facts) -> Iterator[Found]:
     """A memory limit is more than its GPU has, or none that can be read."""
-    for daemon, whose, limits in _memory_limits(facts):
-        gpus = devices.by_its_ordinals(facts.node, daemon)
-        for ordinal, limit in limits.items():
-            gpu = facts.node.gpus.get(gpus.get(ordinal, ""))
+    for each in _memory_limits(facts):
+        for ordinal, limit in each.by_device.items():
+            gpu = facts.node.gpus.get(devices.by_its_ordinals(facts.node, each.daemon).get(ordinal, ""))
             total = None if gpu is None else gpu.reading.memory_total_bytes
             if limit is not None and total is not None and limit > total:
                 yield Found(
                     severity=Severity.WARNING,
                     what=f"the memory limit of device {ordinal}, {limit // _MEBIBYTE} MiB, is more than the GPU has, "
                     f"{total // _MEBIBYTE} MiB: it limits nobody",
-                    where=(whose,),
+                    where=(each.whose,),
                     mend="Set it to each client's share",
                     commands=(f"echo set_default_device_pinned_mem_limit {ordinal} 2G | nvidia-cuda-mps-control",),
                 )
@@ -62,7 +62,7 @@ def memory_limit_beyond_device(facts: Facts) -> Iterator[Found]:
                 yield Found(
                     severity=Severity.ERROR,
                     what=f"the memory limit of device {ordinal} is no size that MPS can read",
-                    where=(whose,),
+                    where=(each.whose,),
                     mend="Write it with G or M",
                     commands=(f"{PINNED_MEMORY_LIMIT}=0=2G,1=512M",),
                 )
@@ -70,15 +70,14 @@ def memory_limit_beyond_device(facts: Facts) -> Iterator[Found]:
 
 def memory_limit_without_device(facts: Facts) -> Iterator[Found]:
     """A memory limit names a device that is not there, or that the client cannot see."""
-    for daemon, whose, limits in _memory_limits(facts):
-        count = devices.count(facts.node, daemon)
-        strays = sorted(ordinal for ordinal in limits if ordinal >= count) if count else []
+    for each in _memory_limits(facts):
+        strays = sorted(ordinal for ordinal in each.by_device if ordinal >= each.devices) if each.devices else []
         if strays:
             yield Found(
                 severity=Severity.ERROR,
-                what=f"a memory limit names device {', '.join(map(str, strays))}, and the daemon has {count}, counted "
-                "from 0: MPS accepts it, and it limits nobody",
-                where=(whose,),
+                what=f"a memory limit names device {', '.join(map(str, strays))}, where {each.devices} can be seen, "
+                "counted from 0: MPS accepts it, and it limits nobody",
+                where=(each.whose,),
                 mend="Name devices by the daemon's own ordinals, which begin at 0 whatever its CUDA_VISIBLE_DEVICES is",
                 commands=("echo device_query | nvidia-cuda-mps-control",),
             )
@@ -134,20 +133,42 @@ def _is_percentage(text: str) -> bool:
         return False
 
 
-def _memory_limits(facts: Facts) -> Iterator[tuple[Daemon, str, Mapping[int, int | None]]]:
-    """Limits in bytes by the daemon's ordinals, from wherever they come; None where one is no size."""
+@dataclass(frozen=True, slots=True)
+class _MemoryLimits:
+    """Limits in bytes, None where one is no size, by the daemon's ordinals, of which `devices` can be seen."""
+
+    daemon: Daemon
+    whose: str
+    by_device: Mapping[int, int | None]
+    devices: int
+
+
+def _memory_limits(facts: Facts) -> Iterator[_MemoryLimits]:
+    """Wherever they come from: the configuration, a daemon's defaults, clients' environments."""
     for configured in facts.config.daemons:
         daemon = facts.node.daemons.get(configured.name)
         if daemon is not None and configured.pinned_memory_limits:
-            yield daemon, f"pinned_memory_limits of {shown(configured.name)}", dict(configured.pinned_memory_limits)
+            whose = f"pinned_memory_limits of {shown(configured.name)}"
+            limits = dict(configured.pinned_memory_limits)
+            yield _MemoryLimits(daemon, whose, limits, devices.count(facts.node, daemon))
     for daemon in facts.node.daemons.values():
+        count = devices.count(facts.node, daemon)
         if daemon.default_pinned_memory_limits:
-            yield daemon, f"the default of {shown(daemon.name)}", dict(daemon.default_pinned_memory_limits)
+            whose = f"the default of {shown(daemon.name)}"
+            yield _MemoryLimits(daemon, whose, daemon.default_pinned_memory_limits, count)
         for pid in (*daemon.clients, *daemon.pending):
             process = facts.processes.get(pid)
-            text = None if process is None else (process.variables or {}).get(PINNED_MEMORY_LIMIT)
-            if process is not None and text is not None:
-                yield daemon, f"{PINNED_MEMORY_LIMIT} of {who(process)}", _written_limits(text)
+            variables = {} if process is None else process.variables or {}
+            if process is not None and PINNED_MEMORY_LIMIT in variables:
+                whose = f"{PINNED_MEMORY_LIMIT} of {who(process)}"
+                limits_of_client = _written_limits(variables[PINNED_MEMORY_LIMIT])
+                yield _MemoryLimits(daemon, whose, limits_of_client, min(count, _visible(variables, count)))
+
+
+def _visible(variables: Mapping[str, str], count: int) -> int:
+    """How many GPUs a client leaves itself."""
+    visible = variables.get(VISIBLE_DEVICES)
+    return count if visible is None else len([entry for entry in visible.split(",") if entry.strip()])
 
 
 def _written_limits(text: str) -> Mapping[int, int | None]:

@@ -82,10 +82,11 @@ def log_not_rotated(facts: Facts) -> Iterator[Found]:
         for log in logs:
             large = log.size >= LARGE_BYTES
             if log.problem is None and (large or log.path not in rotated):
-                kept = "although logrotate is told of it" if log.path in rotated else "and nothing rotates it"
+                kept = "logrotate is told of it all the same" if log.path in rotated else "nothing rotates it"
+                size = f"{log.size // _MEBIBYTE} MiB" if log.size >= _MEBIBYTE else "less than 1 MiB"
                 yield Found(
                     severity=Severity.WARNING if large else Severity.ADVICE,
-                    what=f"a log has {log.size // _MEBIBYTE} MiB, {kept}; every command to the daemon adds five lines",
+                    what=f"a log has {size} by now, and {kept}; every command to the daemon adds five lines",
                     where=(shown(log.path),),
                     mend="Have logrotate copy and truncate it (copytruncate)",
                     commands=(_INSTALL, f"truncate -s 0 {quoted(log.path)}") if large else (_INSTALL,),

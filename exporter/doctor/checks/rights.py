@@ -89,7 +89,7 @@ def service_not_asked(facts: Facts) -> Iterator[Found]:
 
 def not_looked_at(facts: Facts) -> Iterator[Found]:
     """Something could not be looked at, so that what is wrong there is not told."""
-    for each in facts.unseen:
+    for each in (unseen for unseen in facts.unseen if not unseen.told):
         yield Found(
             severity=Severity.WARNING,
             what=f"not looked at: {each.area}: {shown(each.why)}",

@@ -11,6 +11,20 @@ EXPORTER = "cuda-mps-exporter.service"
 _TEMPORARY = ("/tmp/", "/var/tmp/")  # noqa: S108 (where a unit may have a directory of its own)
 
 
+def unit_not_there(facts: Facts) -> Iterator[Found]:
+    """The configuration names a unit that there is not: nothing can restart that daemon."""
+    for configured in facts.config.daemons:
+        if configured.unit is not None and facts.units is not None and configured.unit not in facts.units:
+            yield Found(
+                severity=Severity.ERROR,
+                what=f"the configuration names a unit that systemd does not know, {shown(configured.unit)}: whether "
+                "its daemon was stopped cannot be told, and nothing can restart it",
+                where=(shown(configured.name),),
+                mend="Install the unit, or write its right name",
+                commands=("systemctl list-unit-files 'nvidia*'",),
+            )
+
+
 def daemon_private_tmp(facts: Facts) -> Iterator[Found]:
     """A daemon's unit has a /tmp of its own, where its clients do not find it."""
     for daemon in facts.node.daemons.values():
@@ -42,10 +56,18 @@ def exporter_private_tmp(facts: Facts) -> Iterator[Found]:
 
 
 def _has_own_tmp(facts: Facts, unit: str) -> bool:
-    return unit in facts.units and facts.units[unit].private_tmp
+    found = (facts.units or {}).get(unit)
+    return found is not None and found.private_tmp
 
 
 CHECKS = (
+    Check(
+        unit_not_there,
+        fine="systemd knows the units that the configuration names",
+        mend="install the unit, or write its right name",
+        needs=(Area.UNITS,),
+        doc="docs/systemd.md",
+    ),
     Check(
         daemon_private_tmp,
         fine="no daemon is hidden in a /tmp of its unit's",

@@ -2,15 +2,18 @@
 
 import os
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from exporter.doctor.facts import DaemonFacts, LogFacts, Rotation
+from exporter.doctor.queue import queued
 from exporter.model.daemon import Daemon
 from exporter.parse.logrotate import stanzas
 from exporter.sources.directory import Directory, Root, open_file
 from exporter.sources.place import FILES, STDOUT
 from exporter.sources.proc import Proc
+
+SERVER_LOG, CONTROL_LOG = FILES
 
 _MOST_BYTES = 1 << 16
 _MOST_FILES = 256
@@ -25,7 +28,28 @@ def read_logs(daemon: Daemon, running: Sequence[DaemonFacts], proc: Proc) -> tup
     names = (STDOUT,) if daemon.foreground else FILES
     directory = _directory(daemon, running, proc)
     written = [path for each in running[:1] for path in proc.open_files(each.process.pid)]
-    return tuple(_log(directory, name, written) for name in names)
+    logs = (_log(directory, name, written) for name in names)
+    return tuple(each for each in logs if each is not None)
+
+
+def read_queue(daemon: Daemon, running: Sequence[DaemonFacts], proc: Proc) -> Mapping[int, int]:
+    """Who waits at a daemon, by the end of its log: UIDs by PID. One in another PID namespace speaks of its own."""
+    if daemon.elsewhere:
+        return {}
+    name = STDOUT if daemon.foreground else CONTROL_LOG
+    try:
+        with _directory(daemon, running, proc).opened() as descriptor:
+            file = open_file(descriptor, name)
+    except OSError:
+        return {}
+    try:
+        size = os.fstat(file).st_size
+        text = os.pread(file, _MOST_BYTES, max(0, size - _MOST_BYTES)).decode(errors="replace")
+    except OSError:
+        return {}
+    finally:
+        os.close(file)
+    return queued(text.split("\n"))
 
 
 def read_rotations(logs: Sequence[LogFacts], configuration: Path) -> tuple[tuple[Rotation, ...], str | None]:
@@ -68,12 +92,16 @@ def _directory(daemon: Daemon, running: Sequence[DaemonFacts], proc: Proc) -> Di
     return here
 
 
-def _log(directory: Directory, name: str, written: Sequence[str]) -> LogFacts:
+def _log(directory: Directory, name: str, written: Sequence[str]) -> LogFacts | None:
+    """One log; None where no server has written any yet."""
     path = str(directory.path / name)
     renamed = _renamed(path, written)
     try:
         with directory.opened() as descriptor:
             file = open_file(descriptor, name)
+    except FileNotFoundError as error:
+        begun = name != SERVER_LOG or renamed is not None
+        return LogFacts(path=path, renamed=renamed, problem=error.strerror) if begun else None
     except OSError as error:
         return LogFacts(path=path, renamed=renamed, problem=error.strerror)
     try:

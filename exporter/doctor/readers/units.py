@@ -11,18 +11,18 @@ _MOST_UNITS = 64
 _NO = ("", "no")
 
 
-def read_units(names: Iterable[str], systemctl: Systemctl) -> tuple[Mapping[str, UnitFacts], str | None]:
+def read_units(names: Iterable[str], systemctl: Systemctl) -> tuple[Mapping[str, UnitFacts] | None, str | None]:
     """Those of these services that are loaded, and the problem that kept them from being shown.
 
-    Where systemd does not run there are none; that is no problem.
+    Where systemd does not run nobody tells; that is no problem.
     """
     wanted = [name for name in dict.fromkeys(names) if is_service(name)][:_MOST_UNITS]
-    if not wanted:
-        return {}, None
     shown = systemctl.show(_PROPERTIES, *wanted)
-    blocks = (shown.text or "").split("\n\n")
+    if shown.text is None:
+        return None, shown.problem
+    blocks = shown.text.split("\n\n")
     values = [dict(line.split("=", 1) for line in block.split("\n") if "=" in line) for block in blocks]
     loaded = (each for each in values if each.get("LoadState") == "loaded" and "Id" in each)
     # From systemd 257 on there is `disconnected` beside `yes`.
     units = (UnitFacts(name=each["Id"], private_tmp=each.get("PrivateTmp", "") not in _NO) for each in loaded)
-    return {unit.name: unit for unit in units}, shown.problem
+    return {unit.name: unit for unit in units}, None
