@@ -177,7 +177,7 @@ def _unseen_of_processes(
     ]
     if unjudged:
         why = "who runs beside MPS cannot be told while a daemon does not say which servers it has"
-        yield Unseen(area=Area.PROCESSES, why=why, mend="See the findings on that daemon")
+        yield Unseen(area=Area.PROCESSES, why=why, told=True)
     if sum(1 for _ in _cuda_processes(node)) > MOST_PROCESSES:
         why = f"there are more CUDA processes than the {MOST_PROCESSES} that are looked into"
         yield Unseen(
