@@ -6,6 +6,9 @@ from enum import IntEnum
 
 from exporter.doctor.facts import Area, Facts
 
+PAGE = "docs/doctor.md"
+"""Has each finding in a line; where there is more to read, a check names another."""
+
 
 class Severity(IntEnum):
     """How grave a finding is.
@@ -46,7 +49,7 @@ class Check:
     fine: str
     mend: str
     needs: tuple[Area, ...] = ()
-    doc: str = "docs/doctor.md"
+    doc: str = PAGE
 
     @property
     def id(self) -> str:

@@ -4,7 +4,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 
 from exporter.doctor.facts import Facts
-from exporter.doctor.finding import Finding, Report, Severity
+from exporter.doctor.finding import PAGE, Finding, Report, Severity
 
 WIDTH = 80
 MOST_PLACES = 5
@@ -30,7 +30,8 @@ def _finding(finding: Finding) -> Iterator[str]:
     yield from _wrapped(f"  {'mend':<{_LABEL}}{_sentence(finding.mend)}", _LABEL + 2)
     for command in finding.commands:
         yield f"{' ' * (_LABEL + 4)}{command}"
-    yield f"  {'read':<{_LABEL}}{finding.doc}"
+    if finding.doc != PAGE:
+        yield f"  {'read':<{_LABEL}}{finding.doc}"
     yield ""
 
 

@@ -134,11 +134,11 @@ def with_daemon(facts: Facts, **known: Any) -> Facts:
     return replace(facts, node=replace(facts.node, daemons={DAEMON: other}))
 
 
-def with_beside(facts: Facts, beside: ProcessFacts) -> Facts:
-    """A process runs beside MPS."""
-    gpu = facts.node.gpus[GPU]
-    facts = _with(facts, replace(gpu, strangers={beside.pid: Stranger(first_seen=AT, told=True)}, judged=True))
-    return replace(facts, processes={**facts.processes, beside.pid: beside})
+def with_beside(facts: Facts, *beside: ProcessFacts) -> Facts:
+    """Processes run beside MPS."""
+    strangers = {each.pid: Stranger(first_seen=AT, told=True) for each in beside}
+    facts = _with(facts, replace(facts.node.gpus[GPU], strangers=strangers, judged=True))
+    return replace(facts, processes={**facts.processes, **{each.pid: each for each in beside}})
 
 
 def with_problem(facts: Facts, problem: str) -> Facts:

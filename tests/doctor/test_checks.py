@@ -435,16 +435,8 @@ def test_what_could_not_be_looked_at_is_not_said_to_be_fine() -> None:
 
 
 def test_the_same_of_several_is_one_finding() -> None:
-    facts = beside(variables={}, pipe=None)
-    more = replace(facts.processes[BESIDE], pid=BESIDE + 1)
-    gpu = facts.node.gpus[GPU]
-    strangers = dict.fromkeys((BESIDE, BESIDE + 1), gpu.strangers[BESIDE])
-    facts = replace(
-        facts,
-        processes={**facts.processes, more.pid: more},
-        node=replace(facts.node, gpus={GPU: replace(gpu, strangers=strangers)}),
-    )
-    (finding,) = found(facts)
+    told_nothing = (process(pid, variables={}, pipe=None) for pid in (BESIDE, BESIDE + 1))
+    (finding,) = found(with_beside(healthy(), *told_nothing))
     assert [place.split()[1] for place in finding.where] == ["700", "701"]
 
 

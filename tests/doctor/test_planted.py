@@ -356,7 +356,7 @@ def another(
     try:
         with MpsStandIn(directory, variables=variables, gpus=gpus) as mps:
             mps.start()
-            node.see()
+            node.nvml.write([HEALTHY])
             yield (
                 mps,
                 {

@@ -23,7 +23,7 @@ def control_program_missing(facts: Facts) -> Iterator[Found]:
 
 
 def control_program_fails(facts: Facts) -> Iterator[Found]:
-    """It is there, and cannot be run."""
+    """`nvidia-cuda-mps-control` is there, and cannot be run."""
     programs = facts.programs
     if programs.control is not None and programs.problem is not None:
         yield Found(
@@ -36,7 +36,7 @@ def control_program_fails(facts: Facts) -> Iterator[Found]:
 
 
 def server_program_missing(facts: Facts) -> Iterator[Found]:
-    """`nvidia-cuda-mps-server` is not beside it."""
+    """`nvidia-cuda-mps-server` is not beside the control program."""
     programs = facts.programs
     if programs.control is not None and programs.server is None:
         yield Found(
@@ -88,7 +88,7 @@ CHECKS = (
     ),
     Check(
         control_program_fails,
-        fine="it can be run",
+        fine="nvidia-cuda-mps-control can be run",
         mend="install that of the driver",
         needs=(Area.PROGRAMS,),
     ),
