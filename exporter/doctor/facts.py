@@ -13,6 +13,9 @@ from exporter.model.variables import PIPE_DIRECTORY
 Identity = tuple[int, int]
 """Device and inode: one directory, however it is reached."""
 
+INITIAL_PID_NAMESPACE = 0xEFFFFFFC
+"""The inode of the node's own one (Linux, include/linux/proc_ns.h)."""
+
 
 class Area(StrEnum):
     """What can be looked at, or be hidden."""
@@ -199,7 +202,8 @@ class Facts:
     """All that was looked at. By daemon's name: `directories`, `logs`, `waiting`.
 
     `processes` are those that use CUDA, or wait to. `waiting` are the clients that were put off, as the log has it.
-    `units` are those that are loaded, None where systemd does not tell.
+    `units` are those that are loaded, None where systemd does not tell. Whoever looks is `apart` in a PID namespace
+    that is not the node's.
     """
 
     config: Config
@@ -217,11 +221,17 @@ class Facts:
     units: Mapping[str, UnitFacts] | None = None
     watcher: Watcher
     holders: tuple[Holder, ...] = ()
+    apart: bool = False
     unseen: tuple[Unseen, ...] = ()
 
     def daemons_of(self, name: str) -> tuple[DaemonFacts, ...]:
         """The control daemons that run in one directory: one, where all is well."""
         return tuple(each for each in self.daemons if each.name == name)
+
+    def hidden(self, name: str) -> bool:
+        """Whether a daemon may run that is not to be seen from here: a pid file names one of another namespace."""
+        directory = self.directories.get(name)
+        return self.apart and not self.daemons_of(name) and directory is not None and directory.pid is not None
 
     def running(self) -> Iterator[tuple[Daemon, DaemonFacts]]:
         """Each daemon that runs, as the node knows it and as it is as a process."""

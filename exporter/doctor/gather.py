@@ -1,19 +1,30 @@
 """Looks once at everything that the preflight judges: as `status` does, and then closer."""
 
+import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import chain, islice
+from itertools import chain
 from pathlib import Path
 
 from exporter.clock import Clock
 from exporter.config import Config, Switch
 from exporter.core.gpus import NVML, serving_daemon
 from exporter.doctor.checks.units import EXPORTER
-from exporter.doctor.facts import Area, DaemonFacts, Facts, Identity, ProcessFacts, Programs, Unseen
+from exporter.doctor.facts import (
+    INITIAL_PID_NAMESPACE,
+    Area,
+    DaemonFacts,
+    Facts,
+    Identity,
+    ProcessFacts,
+    Programs,
+    Unseen,
+)
 from exporter.doctor.readers.directories import read_directory
 from exporter.doctor.readers.logs import read_logs, read_queue, read_rotations
+from exporter.doctor.readers.patience import in_time
 from exporter.doctor.readers.ports import read_holders
-from exporter.doctor.readers.processes import MOST_PROCESSES, read_daemons, read_processes
+from exporter.doctor.readers.processes import MOST_PROCESSES, pid_namespaces, read_daemons, read_processes
 from exporter.doctor.readers.programs import read_programs
 from exporter.doctor.readers.units import read_units
 from exporter.doctor.readers.watcher import read_watcher
@@ -27,6 +38,8 @@ from exporter.web import WebSecurity
 LOGROTATE = Path("/etc/logrotate.d")
 
 _WITH_NVML = ("cuda-mps-exporter doctor --collect.nvml",)
+_WHO_HANGS = ("ps -eo pid,stat,wchan:32,comm | awk '$2 ~ /D/'",)
+_HUNG = "/proc did not answer in time: a process is stuck in the kernel, as in the driver"
 _AS_ROOT = ("sudo cuda-mps-exporter doctor",)
 
 
@@ -45,11 +58,16 @@ def gather(
     proc = Proc(config.proc, clock)
     programs = read_programs(config, surroundings.path, clock)
     node = look(config)
-    daemons = read_daemons(_names(node), _pids(node), proc)
+    names, running = _names(node), _pids(node)
+    daemons = in_time(config.look_deadline, lambda: read_daemons(names, running, proc))
+    hung = [Area.DAEMONS] if daemons is None else []
+    daemons = daemons or ()
     of = {name: tuple(each for each in daemons if each.name == name) for name in node.daemons}
     queues = {name: read_queue(node.daemons[name], each, proc) for name, each in of.items() if each}
-    pids = chain(chain(*queues.values()), _cuda_processes(node))
-    processes = read_processes(islice(dict.fromkeys(pids), MOST_PROCESSES), proc)
+    pids = tuple(dict.fromkeys(chain(chain(*queues.values()), _cuda_processes(node))))[:MOST_PROCESSES]
+    processes = in_time(config.look_deadline, lambda: read_processes(pids, proc))
+    hung += [Area.PROCESSES] if processes is None else []
+    processes = processes or {}
     directories = {name: read_directory(daemon, of[name], proc) for name, daemon in node.daemons.items()}
     logs = {name: read_logs(daemon, of[name], proc) for name, daemon in node.daemons.items() if of[name]}
     rotations, rotation_problem = read_rotations(tuple(chain(*logs.values())), surroundings.logrotate)
@@ -78,9 +96,11 @@ def gather(
         units=units,
         watcher=watcher,
         holders=holders,
+        apart=pid_namespaces(os.getpid(), proc)[:1] not in ((), (INITIAL_PID_NAMESPACE,)),
         unseen=(
             *_unseen_of_node(config, node, programs),
             *_unseen_of_processes(node, daemons, processes),
+            *(Unseen(area=area, why=_HUNG, mend="See who hangs", commands=_WHO_HANGS) for area in hung),
             *(
                 Unseen(area=area, why=why, mend="Look as root", commands=_AS_ROOT)
                 for area, why in problems.items()

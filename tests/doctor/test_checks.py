@@ -215,6 +215,12 @@ PLANTED: tuple[Planted, ...] = (
     (
         "exporter-pid-namespace",
         WARNING,
+        "a daemon not seen",
+        lambda: replace(gone(watcher=watcher(pid_namespaces=(CONTAINERS,))), apart=True),
+    ),
+    (
+        "exporter-pid-namespace",
+        WARNING,
         "some not seen",
         lambda: healthy(watcher=watcher(pid_namespaces=(CONTAINERS,)), processes={}),
     ),

@@ -1,20 +1,24 @@
 """`doctor` on a node of stand-ins: each mistake is planted and found, and nothing else that was not there before."""
 
 import contextlib
+import json
 import os
 import shutil
 import socket
 import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from exporter.doctor.facts import INITIAL_PID_NAMESPACE
+from tests.builders import UNIT
 from tests.doctor.preflight import HEALTHY, Preflight, Told, by_id, preflight
 from tests.standin.mps import BIN, MpsStandIn
 from tests.standin.nvml import CompilerMissingError, Process, fails
-from tests.tools import not_here
+from tests.tools import needed, not_here
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="NOT RUN: needs root, to be other users")
 
@@ -156,21 +160,50 @@ def test_a_client_looks_in_another_directory(node: Preflight, well: Told) -> Non
     assert {each["id"] for each in told["findings"]} - set(by_id(well)) == {"pipe-directory-differs"}
 
 
-def test_a_client_has_a_tmp_of_its_own(node: Preflight, well: Told) -> None:
-    unshare = shutil.which("unshare")
-    if unshare is None or subprocess.run([unshare, "--mount", "true"]).returncode != 0:
-        not_here("namespaces may not be made")
+@pytest.mark.parametrize(
+    ("mounted", "told"),
+    [
+        ("/tmp", {"private-tmp": "error"}),
+        ("/dev/shm", {"process-beside-mps": "warning", "shared-memory-differs": "warning"}),
+    ],
+    ids=["/tmp", "/dev/shm"],
+)
+def test_a_client_has_a_directory_of_its_own(node: Preflight, well: Told, mounted: str, told: dict[str, str]) -> None:
     own = {"CUDA_MPS_PIPE_DIRECTORY": str(node.mps.pipe_directory)}
-    words = (unshare, "--mount", "sh", "-c", "mount -t tmpfs none /tmp && echo && exec sleep 600")
+    words = (namespaces("--mount"), "--mount", "sh", "-c", f"mount -t tmpfs none {mounted} && echo && exec sleep 600")
     child = subprocess.Popen(words, env=os.environ | own, stdout=subprocess.PIPE)
     try:
         assert child.stdout is not None
         child.stdout.readline()
         node.see(Process(child.pid, in_mps_list=False))
-        assert found(node, well) == {"private-tmp": "error"}
+        assert found(node, well) == told
     finally:
         child.kill()
         child.communicate()
+
+
+def test_the_exporter_is_in_a_pid_namespace_of_its_own(node: Preflight, well: Told) -> None:
+    own = ("--pid", "--fork", "--mount-proc")
+    with client(node) as pid:
+        node.see(Process(pid))
+        done = subprocess.run(
+            [namespaces(*own), *own, sys.executable, "-m", "exporter", "doctor", "--config.file=", "--json"],
+            env=os.environ | node.environment,
+            capture_output=True,
+            text=True,
+        )
+    told = by_id(json.loads(done.stdout))
+    assert done.returncode == 1
+    assert set(told) - set(by_id(well)) == {"exporter-pid-namespace"}
+    assert "cannot be told" in told["exporter-pid-namespace"][0]["what"], "nobody is told to start a second daemon"
+
+
+def namespaces(*kinds: str) -> str:
+    """The program that makes them."""
+    unshare = needed("unshare")
+    if subprocess.run([unshare, *kinds, "true"]).returncode != 0:
+        not_here("namespaces may not be made")
+    return unshare
 
 
 def test_a_process_runs_beside_mps_though_it_would_find_the_daemon(node: Preflight, well: Told) -> None:
@@ -319,6 +352,35 @@ def test_the_watchdog_is_to_act_and_cannot(node: Preflight, well: Told) -> None:
     assert told == {"acts-without-restart": "error"}
 
 
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("--path.kmsg=/nowhere",), {"kernel-log-closed": "advice"}),
+        (("--path.state-directory=/dev/null",), {"history-not-writable": "advice"}),
+    ],
+    ids=["the kernel's log", "the history"],
+)
+def test_something_is_closed_to_it(
+    node: Preflight, well: Told, arguments: tuple[str, ...], told: dict[str, str]
+) -> None:
+    node.see()
+    assert found(node, well, *arguments) == told
+
+
+def test_the_daemons_unit_has_a_tmp_of_its_own(node: Preflight, well: Told) -> None:
+    node.see()
+    systemctl = node.bin / "systemctl"
+    systemctl.write_text(f"#!/bin/sh\nprintf 'Id={UNIT}\\nLoadState=loaded\\nPrivateTmp=yes\\n'\n")
+    systemctl.chmod(0o755)
+    file = node.directory / "config.toml"
+    keys = {"pipe_directory": node.mps.pipe_directory, "log_directory": node.mps.log_directory, "unit": UNIT}
+    file.write_text("[[daemons]]\n" + "".join(f'{key} = "{value}"\n' for key, value in keys.items()))
+    try:
+        assert found(node, well, "--config.file", str(file)) == {"daemon-private-tmp": "error"}
+    finally:
+        systemctl.unlink()
+
+
 # -- the daemon ----------------------------------------------------------------------------------------------------
 
 
@@ -343,7 +405,10 @@ def test_two_daemons_run_in_one_directory(node: Preflight, well: Told) -> None:
 def test_a_daemon_was_killed(node: Preflight, well: Told) -> None:
     with another(node, {}) as (mps, environment):
         mps.kill()
-        assert found(node, well, **environment) == {"daemon-absent": "error", "stale-pid-file": "warning"}
+        told = {"daemon-absent": "error", "stale-pid-file": "warning"}
+        if os.stat("/proc/self/ns/pid").st_ino != INITIAL_PID_NAMESPACE:
+            told = {"exporter-pid-namespace": "warning"}
+        assert found(node, well, **environment) == told
 
 
 @contextlib.contextmanager

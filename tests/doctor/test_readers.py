@@ -2,6 +2,7 @@
 
 import os
 import socket
+import threading
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from exporter.config import Config
 from exporter.doctor.facts import DaemonFacts, LogFacts, ProcessFacts, Programs
 from exporter.doctor.readers.directories import read_directory
 from exporter.doctor.readers.logs import read_logs, read_rotations
+from exporter.doctor.readers.patience import in_time
 from exporter.doctor.readers.ports import read_holders
 from exporter.doctor.readers.processes import read_process
 from exporter.doctor.readers.programs import read_programs
@@ -174,6 +176,13 @@ def test_the_service_is_the_watcher_where_one_runs_and_its_port_is_its_own(tmp_p
             assert (holder.is_service, problem) == (True, None)
     finally:
         service.close()
+
+
+def test_what_hangs_is_not_waited_for() -> None:
+    held = threading.Event()
+    assert in_time(0.01, held.wait) is None
+    held.set()
+    assert in_time(30, held.wait) is True
 
 
 def test_a_state_directory_that_is_a_file_cannot_be_written_to(tmp_path: Path) -> None:

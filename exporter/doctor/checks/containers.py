@@ -3,12 +3,11 @@
 from collections.abc import Iterator
 
 from exporter.doctor.checks.clients import beside_mps
-from exporter.doctor.facts import Area, DaemonFacts, Facts, ProcessFacts
+from exporter.doctor.facts import INITIAL_PID_NAMESPACE, Area, DaemonFacts, Facts, ProcessFacts
 from exporter.doctor.finding import Check, Found, Severity
 from exporter.doctor.words import shown, who
 
-INITIAL_PID_NAMESPACE = 0xEFFFFFFC
-"""The inode of the node's own one (Linux, include/linux/proc_ns.h)."""
+_APART = "the exporter is in a PID namespace of its own: of processes outside, it knows neither user, command nor end"
 
 
 def shared_memory_differs(facts: Facts) -> Iterator[Found]:
@@ -46,11 +45,14 @@ def exporter_pid_namespace(facts: Facts) -> Iterator[Found]:
     own = facts.watcher.pid_namespaces[:1]
     if not own or own[0] == INITIAL_PID_NAMESPACE:
         return
-    unknown = sorted(_on_gpus(facts) - set(facts.processes))
+    unknown = len(_on_gpus(facts) - set(facts.processes))
+    hidden = tuple(shown(name) for name in facts.directories if facts.hidden(name))
+    told = [f"{unknown} that use GPUs are not to be seen"] if unknown else []
+    told += ["whether a daemon runs cannot be told"] if hidden else []
     yield Found(
-        severity=Severity.WARNING if unknown else Severity.ADVICE,
-        what="the exporter is in a PID namespace of its own: of processes outside, it knows neither user, command nor "
-        "end" + (f"; {len(unknown)} that use GPUs are not to be seen" if unknown else ""),
+        severity=Severity.WARNING if told else Severity.ADVICE,
+        what="; ".join((_APART, *told)),
+        where=hidden,
         mend="Let it see the node's processes: hostPID: true in a pod; where all that matters is in this container, it "
         "is well as it is",
         commands=("docker run --pid=host …",),

@@ -26,7 +26,8 @@ def no_daemon(facts: Facts) -> Iterator[Found]:
 def daemon_absent(facts: Facts) -> Iterator[Found]:
     """A daemon that is expected does not run."""
     for daemon in facts.node.daemons.values():
-        if daemon.expected and not facts.daemons_of(daemon.name) and not daemon.answers:
+        gone = not facts.daemons_of(daemon.name) and not daemon.answers and not facts.hidden(daemon.name)
+        if daemon.expected and gone:
             unit = daemon.named_unit
             yield Found(
                 severity=Severity.ERROR,
