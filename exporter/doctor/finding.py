@@ -59,7 +59,7 @@ class Check:
     @property
     def meaning(self) -> str:
         """What the mistake is, in a sentence."""
-        return " ".join((self.find.__doc__ or "").split())
+        return (self.find.__doc__ or "").partition("\n")[0]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,5 +1,6 @@
 """How the preflight speaks of processes, paths and GPUs. Whatever they are called, it keeps to its line."""
 
+import json
 import shlex
 
 from exporter.doctor.facts import ProcessFacts
@@ -24,6 +25,11 @@ def shown(text: str) -> str:
 def quoted(text: str) -> str:
     """The same as a word of a command, which a shell takes for one word whatever it is."""
     return shlex.quote(shown(text))
+
+
+def keyed(key: str, text: str) -> str:
+    """A key of the configuration file, with such a text."""
+    return f"{key} = {json.dumps(shown(text), ensure_ascii=False)}"
 
 
 def gpu_name(gpu: Gpu) -> str:

@@ -13,6 +13,7 @@ from exporter.doctor.facts import Area, Facts, Holder, Programs, Rotation, UnitF
 from exporter.doctor.finding import Finding, Severity
 from exporter.doctor.registry import CHECKS, examine
 from exporter.model.daemon import DaemonState
+from exporter.model.named_by import NamedBy
 from exporter.model.variables import (
     ACTIVE_THREAD_PERCENTAGE,
     LOG_DIRECTORY,
@@ -139,7 +140,7 @@ PLANTED: tuple[Planted, ...] = (
     ("daemon-absent", ERROR, "no pid file", lambda: gone(directories={})),
     ("daemon-silent", ERROR, "", lambda: with_daemon(healthy(), state=DaemonState.UNRESPONSIVE)),
     ("daemon-held", WARNING, "", lambda: with_daemon(healthy(), state=DaemonState.HELD)),
-    ("daemon-not-expected", ADVICE, "", lambda: with_daemon(healthy(), expected=False)),
+    ("daemon-not-expected", ADVICE, "", lambda: with_daemon(healthy(), expected=False, named_by=NamedBy.DISCOVERED)),
     ("protocol-not-supported", WARNING, "", lambda: with_daemon(healthy(), protocol=3)),
     ("few-open-files", ADVICE, "", lambda: healthy(daemons=(daemon(open_files=1024),))),
     ("socket-path-too-long", ERROR, "a daemon's", lambda: with_daemon(healthy(), pipe_directory=LONG)),
@@ -405,6 +406,7 @@ def test_in_default_it_is_worse_where_somebody_is_beside_mps() -> None:
         lambda: healthy(processes={CLIENT: process(shared_memory=OTHER_SHARED)}),
         lambda: healthy(processes={CLIENT: process(pid_namespaces=(CONTAINERS, NODES))}),
         lambda: healthy(units=None),
+        lambda: healthy(logs={DAEMON: (log(path="/proc/9/root/log/control.log"),)}),
         in_tmp,
         lambda: with_daemon(healthy(waiting={DAEMON: (BESIDE,)}), clients={}),
         lambda: healthy(
@@ -424,6 +426,7 @@ def test_in_default_it_is_worse_where_somebody_is_beside_mps() -> None:
         "a client that has connected all the same",
         "a client in a container, a daemon on the host",
         "no systemd",
+        "a container's log",
         "a daemon in everybody's /tmp",
         "a client that waits for a server's start",
         "a daemon for all users",

@@ -1,6 +1,7 @@
 """What is looked at is read as it is; what cannot be looked at is said, and nothing is raised."""
 
 import os
+import shutil
 import socket
 import threading
 from pathlib import Path
@@ -23,6 +24,8 @@ from exporter.service_socket import ServiceSocket
 from exporter.sources.proc import Proc
 from exporter.sources.systemctl import Systemctl
 from tests.conftest import Starter
+from tests.eventually import eventually
+from tests.tools import needed
 
 PROC = Proc(Path("/proc"), SystemClock())
 
@@ -45,6 +48,20 @@ def test_a_process_that_is_told_nothing_looks_in_the_default_directory(start: St
     reading = PROC.facts(start(env={"CUDA_MPS_PIPE_DIRECTORY": ""}).pid)
     assert reading is not None
     assert read_process(reading, PROC).pipe_directory == "/tmp/nvidia-mps"
+
+
+def test_a_program_whose_file_has_gone_is_known_as_such(tmp_path: Path, start: Starter) -> None:
+    program = tmp_path / "nvidia-cuda-mps-control"
+    shutil.copy(needed("sleep"), program)
+    child = start((str(program), "600"))
+    assert eventually(lambda: _some(PROC.program(child.pid) == str(program)))
+    program.unlink()
+    assert PROC.program(child.pid) == f"{program} (deleted)"
+
+
+def _some(found: bool) -> bool:
+    assert found
+    return found
 
 
 def test_a_directory_is_read_with_the_way_to_it(tmp_path: Path) -> None:

@@ -2,12 +2,13 @@
 
 import json
 import shlex
+import tomllib
 
 from exporter.doctor.facts import Area, Programs, Unseen
 from exporter.doctor.object import report_object
 from exporter.doctor.registry import CHECKS, examine
 from exporter.doctor.text import WIDTH, report_text
-from exporter.doctor.words import quoted, shown, who
+from exporter.doctor.words import keyed, quoted, shown, who
 from exporter.model.variables import PIPE_DIRECTORY
 from tests.doctor.healthy import BESIDE, DAEMON, directory, healthy, process, watcher, with_beside
 
@@ -103,3 +104,8 @@ def test_no_line_of_prose_is_wider_than_a_terminal() -> None:
     facts = healthy(watcher=watcher(capabilities=0, kernel_log="no"), programs=Programs())
     lines = report_text(examine(facts), facts, verbose=True).splitlines()
     assert all(len(line) <= WIDTH for line in lines if not line.startswith(" " * 11))
+
+
+def test_a_key_of_the_configuration_can_be_read_as_such() -> None:
+    assert tomllib.loads(keyed("log_directory", NASTY)) == {"log_directory": shown(NASTY)}
+    assert keyed("pipe_directory", "/run/mps") == 'pipe_directory = "/run/mps"'

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from exporter.doctor.facts import Area, Facts
 from exporter.doctor.finding import Check, Found, Severity
-from exporter.doctor.words import quoted, shown, who
+from exporter.doctor.words import keyed, quoted, shown, who
 from exporter.model.daemon import SUPPORTED_PROTOCOL, DaemonState
 
 ENOUGH_OPEN_FILES = 16384
@@ -73,10 +73,13 @@ def daemon_held(facts: Facts) -> Iterator[Found]:
 
 
 def daemon_not_expected(facts: Facts) -> Iterator[Found]:
-    """A daemon runs that neither the configuration nor an enabled unit names: nobody misses it."""
+    """A daemon runs that neither the configuration nor an enabled unit names: nobody misses it.
+
+    Those of containers are their makers' affair.
+    """
     for daemon, each in facts.running():
-        if not daemon.expected:
-            path = shown(daemon.pipe_directory)
+        elsewhere = daemon.name != daemon.pipe_directory
+        if daemon.discovered and not daemon.expected and not elsewhere:
             yield Found(
                 severity=Severity.ADVICE,
                 what="a daemon runs that neither the configuration nor an enabled unit names: when it dies, that is "
@@ -84,7 +87,7 @@ def daemon_not_expected(facts: Facts) -> Iterator[Found]:
                 where=(f"{shown(daemon.name)}: {who(each.process)}",),
                 mend="Where it should always be there, enable its unit, or name it in "
                 "/etc/cuda-mps-exporter/config.toml; a job's own daemon is well as it is",
-                commands=(f"[[daemons]]  # pipe_directory = {quoted(path)}",),
+                commands=("[[daemons]]", keyed("pipe_directory", daemon.pipe_directory)),
             )
 
 

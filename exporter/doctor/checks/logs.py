@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from exporter.doctor.facts import Area, Facts
 from exporter.doctor.finding import Check, Found, Severity
-from exporter.doctor.words import quoted, shown
+from exporter.doctor.words import keyed, quoted, shown
 from exporter.model.variables import LOG_DIRECTORY
 
 LARGE_BYTES = 256 << 20
@@ -41,7 +41,7 @@ def log_directory_differs(facts: Facts) -> Iterator[Found]:
                     f"{shown(str(configured.log_directory))}: while the daemon is down, its last words are not found",
                     where=(shown(configured.name),),
                     mend="Write the daemon's own directory into the configuration",
-                    commands=(f"log_directory = {quoted(actual)}",),
+                    commands=(keyed("log_directory", actual),),
                 )
 
 
@@ -81,7 +81,8 @@ def log_not_rotated(facts: Facts) -> Iterator[Found]:
     for logs in facts.logs.values():
         for log in logs:
             large = log.size >= LARGE_BYTES
-            if log.problem is None and (large or log.path not in rotated):
+            elsewhere = log.path.startswith("/proc/")
+            if log.problem is None and (large or not (elsewhere or log.path in rotated)):
                 kept = "logrotate is told of it all the same" if log.path in rotated else "nothing rotates it"
                 size = f"{log.size // _MEBIBYTE} MiB" if log.size >= _MEBIBYTE else "less than 1 MiB"
                 yield Found(

@@ -38,7 +38,7 @@ def _facts(directory: Directory) -> DirectoryFacts:
         mode = os.fstat(descriptor).st_mode
         pid_file_mode = _mode_of(PID_FILE, descriptor)
     return DirectoryFacts(
-        path=str(directory.path),
+        path=reached(directory),
         closed=_closed(directory, mode),
         writable=bool(mode & stat.S_IWOTH) and not mode & stat.S_ISVTX,
         pid=pid_in(directory),
@@ -59,7 +59,13 @@ def _closed(directory: Directory, mode: int) -> str | None:
         try:
             with Directory(parent, directory.root).opened() as descriptor:
                 if not os.fstat(descriptor).st_mode & stat.S_IXOTH:
-                    return str(parent)
+                    return reached(Directory(parent, directory.root))
         except OSError:
             continue
-    return None if mode & stat.S_IXOTH else str(directory.path)
+    return None if mode & stat.S_IXOTH else reached(directory)
+
+
+def reached(directory: Directory) -> str:
+    """How to get there from here: by its path, or through the root of a process that has it elsewhere."""
+    here = Directory(directory.path)
+    return str(here) if here.identity() == directory.identity() else str(directory)

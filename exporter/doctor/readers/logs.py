@@ -7,6 +7,7 @@ from pathlib import Path
 
 from exporter.doctor.facts import DaemonFacts, LogFacts, Rotation
 from exporter.doctor.queue import queued
+from exporter.doctor.readers.directories import reached
 from exporter.model.daemon import Daemon
 from exporter.parse.logrotate import stanzas
 from exporter.sources.directory import Directory, Root, open_file
@@ -94,8 +95,8 @@ def _directory(daemon: Daemon, running: Sequence[DaemonFacts], proc: Proc) -> Di
 
 def _log(directory: Directory, name: str, written: Sequence[str]) -> LogFacts | None:
     """One log; None where no server has written any yet."""
-    path = str(directory.path / name)
-    renamed = _renamed(path, written)
+    path = f"{reached(directory)}/{name}"
+    renamed = _renamed(str(directory.path / name), written)
     try:
         with directory.opened() as descriptor:
             file = open_file(descriptor, name)
