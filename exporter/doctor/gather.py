@@ -22,7 +22,7 @@ from exporter.doctor.facts import (
 )
 from exporter.doctor.readers.directories import read_directory
 from exporter.doctor.readers.logs import read_logs, read_queue, read_rotations
-from exporter.doctor.readers.patience import in_time
+from exporter.doctor.readers.patience import PATIENCE_SECONDS, in_time
 from exporter.doctor.readers.ports import read_holders
 from exporter.doctor.readers.processes import MOST_PROCESSES, pid_namespaces, read_daemons, read_processes
 from exporter.doctor.readers.programs import read_programs
@@ -59,13 +59,13 @@ def gather(
     programs = read_programs(config, surroundings.path, clock)
     node = look(config)
     names, running = _names(node), _pids(node)
-    daemons = in_time(config.look_deadline, lambda: read_daemons(names, running, proc))
+    daemons = in_time(PATIENCE_SECONDS, lambda: read_daemons(names, running, proc))
     hung = [Area.DAEMONS] if daemons is None else []
     daemons = daemons or ()
     of = {name: tuple(each for each in daemons if each.name == name) for name in node.daemons}
     queues = {name: read_queue(node.daemons[name], each, proc) for name, each in of.items() if each}
     pids = tuple(dict.fromkeys(chain(chain(*queues.values()), _cuda_processes(node))))[:MOST_PROCESSES]
-    processes = in_time(config.look_deadline, lambda: read_processes(pids, proc))
+    processes = in_time(PATIENCE_SECONDS, lambda: read_processes(pids, proc))
     hung += [Area.PROCESSES] if processes is None else []
     processes = processes or {}
     directories = {name: read_directory(daemon, of[name], proc) for name, daemon in node.daemons.items()}

@@ -7,6 +7,9 @@ from typing import TypeVar
 
 Value = TypeVar("Value")
 
+PATIENCE_SECONDS = 15.0
+"""Enough for all that are looked into, on a busy machine."""
+
 
 def in_time(seconds: float, read: Callable[[], Value]) -> Value | None:
     """What is read; None where that takes longer. What hangs is left to hang, and keeps nobody from ending."""

@@ -19,7 +19,7 @@ from exporter.sources.control_daemons import ControlDaemon, ControlDaemons
 from exporter.sources.directory import Directory, Root
 from exporter.sources.proc import Proc
 
-MOST_PROCESSES = 1024
+MOST_PROCESSES = 512
 """How many CUDA processes are looked into."""
 
 _VARIABLES = (PIPE_DIRECTORY, LOG_DIRECTORY, VISIBLE_DEVICES, ACTIVE_THREAD_PERCENTAGE, PINNED_MEMORY_LIMIT)
