@@ -16,12 +16,13 @@ from prometheus_client import generate_latest
 from exporter import log
 from exporter.assembly import Assembly
 from exporter.clock import SystemClock
-from exporter.config import Config, Reloader, as_toml, build_config, parse_arguments, parse_duration
+from exporter.config import Config, Reloader, as_toml, build_config, nearest_config, parse_arguments, parse_duration
 from exporter.core.fold import fold, fold_all
 from exporter.core.watchdog.rehearsal import orders_for, rehearse
 from exporter.core.watchdog.results import taken_up
 from exporter.cycle import Cycle
 from exporter.demo import Simulation
+from exporter.doctor import Surroundings, examine, gather, report_object, report_text
 from exporter.errors import ConfigError, ExporterError, HistoryError, ServiceError
 from exporter.history import History
 from exporter.inquiry import Inquiry, told_lines
@@ -54,9 +55,14 @@ SERVICE_SECONDS = 30.0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command. 0: well; 1: it failed, or what it shows is not well; 2: it was asked wrongly."""
+    """Run a command. 0: well; 1: it failed, or what it shows is not well; 2: it was asked wrongly.
+
+    Of `doctor`, 1 is that something is worth a warning, 2 that something is an error.
+    """
     parsed = parse_arguments(sys.argv[1:] if arguments is None else arguments)
     try:
+        if parsed.command == "doctor":
+            return doctor(parsed)
         config = build_config(parsed, os.environ)
         log.configure(config.log_level, config.log_format, sys.stderr)
         return _COMMANDS[parsed.command](parsed, config)
@@ -195,6 +201,20 @@ def _command(config: Config, command: str, **arguments: str) -> int:
         raise ServiceError(f"no service answers in {config.runtime_directory}; is it running?")
     print(told["said"])
     return 0
+
+
+def doctor(arguments: Namespace) -> int:
+    """Find the classic mistakes, and say how to mend each. A configuration that cannot be used is one of them."""
+    config, problem = nearest_config(arguments, os.environ)
+    log.configure(config.log_level, config.log_format, sys.stderr)
+    surroundings = Surroundings(path=os.environ.get("PATH", os.defpath))
+    facts = gather(config, surroundings, SystemClock(), look=look, problem=problem)
+    report = examine(facts)
+    if arguments.json:
+        sys.stdout.write(json.dumps(report_object(report, facts), indent=2) + "\n")
+    else:
+        sys.stdout.write(report_text(report, facts, verbose=arguments.verbose))
+    return report.exit_code
 
 
 def record(arguments: Namespace, config: Config) -> int:

@@ -3,7 +3,7 @@
 `options.py` is the table from which everything else comes, the documentation too (`reference.py`).
 """
 
-from exporter.config.build import build_config
+from exporter.config.build import build_config, nearest_config
 from exporter.config.command_line import parse_arguments
 from exporter.config.daemon_keys import LONGEST_SOCKET_PATH
 from exporter.config.orders import orders_of
@@ -24,6 +24,7 @@ __all__ = [
     "Switch",
     "as_toml",
     "build_config",
+    "nearest_config",
     "orders_of",
     "parse_address",
     "parse_arguments",

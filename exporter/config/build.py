@@ -36,6 +36,23 @@ def build_config(
     return replace(config, daemons=daemons)
 
 
+def nearest_config(
+    arguments: Namespace, environment: Mapping[str, str], default_file: Path | None = DEFAULT_FILE
+) -> tuple[Config, str | None]:
+    """The configuration, or what comes nearest to it and what is wrong: without the file, then without environment.
+
+    ConfigError names a flag that cannot be used.
+    """
+    without_file = Namespace(**{**vars(arguments), "config_file": ""})
+    problem = None
+    for flags, variables in ((arguments, environment), (without_file, environment)):
+        try:
+            return build_config(flags, variables, default_file), problem
+        except ConfigError as error:
+            problem = problem or str(error)
+    return build_config(without_file, {}, default_file), problem
+
+
 def _document(arguments: Namespace, environment: Mapping[str, str], default_file: Path | None) -> Document:
     if arguments.command not in CONFIGURED:
         return Document(values={})

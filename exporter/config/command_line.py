@@ -45,6 +45,7 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     _add_incidents(commands)
     _add_record(commands)
     _add_replay(commands)
+    _add_doctor(commands)
     _add_demo(commands)
     _command(commands, "pause", "have the running service let go of the driver, so that GPUs can be reset")
     _add_resume(commands)
@@ -157,6 +158,12 @@ def _add_replay(commands: "Commands") -> None:
         " what came after it is as it was recorded (default: no watchdog)",
     )
     parser.add_argument("file", metavar="FILE", help="a recording; - is standard input")
+
+
+def _add_doctor(commands: "Commands") -> None:
+    parser = _command(commands, "doctor", "find the classic mistakes with MPS and this exporter, and how to mend each")
+    parser.add_argument("--json", action="store_true", help="as JSON, for programs")
+    parser.add_argument("--verbose", action="store_true", help="tell of each check that found nothing wrong, too")
 
 
 def _add_demo(commands: "Commands") -> None:

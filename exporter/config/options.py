@@ -12,7 +12,7 @@ from exporter.config.settings import Config
 from exporter.config.watchdog_options import WATCHDOG_OPTIONS
 from exporter.log import FORMATS, LEVELS
 
-WATCHING = ("serve", "status", "record")
+WATCHING = ("serve", "status", "record", "doctor")
 """The commands that watch this node."""
 
 CONFIGURED = (*WATCHING, "incidents", "pause", "resume")
@@ -22,6 +22,7 @@ HISTORICAL = ("serve",)
 """Those that know the history of this node."""
 
 _SERVING = ("serve", "demo")
+_LISTENING = (*_SERVING, "doctor")
 _ALL = (*CONFIGURED, "replay", "demo")
 
 _MOST_REQUESTS = 1000
@@ -41,6 +42,7 @@ DEFAULTS = Config(daemons=())
 DEFAULTS_OF: Mapping[str, Mapping[str, object]] = {
     "status": {"log_level": "warning"},
     "incidents": {"log_level": "warning"},
+    "doctor": {"log_level": "warning"},
     # A recording has only what it has, so there nobody is too young.
     "replay": {"log_level": "warning", "client_min_age": 0.0},
 }
@@ -52,7 +54,7 @@ OPTIONS = (
         attribute="listen",
         kind=_ADDRESSES,
         help="where to serve; without a host, on all addresses",
-        commands=_SERVING,
+        commands=_LISTENING,
         reloadable=False,
     ),
     Option(
@@ -77,7 +79,7 @@ OPTIONS = (
         attribute="web_config_file",
         kind=_FILE,
         help="TLS and passwords, in a file of the format of Prometheus' exporter-toolkit",
-        commands=_SERVING,
+        commands=_LISTENING,
         reloadable=False,
     ),
     Option(
@@ -85,7 +87,7 @@ OPTIONS = (
         attribute="systemd_socket",
         kind=boolean(),
         help="serve on the sockets that systemd hands over, and not on the listen addresses",
-        commands=("serve",),
+        commands=("serve", "doctor"),
         reloadable=False,
     ),
     Option(
@@ -280,7 +282,7 @@ OPTIONS = (
         kind=_DIRECTORY,
         help="for what outlives this program: the history of incidents and events;"
         " STATE_DIRECTORY, which systemd sets, is the default where it is there",
-        commands=(*HISTORICAL, "incidents"),
+        commands=(*HISTORICAL, "incidents", "doctor"),
         reloadable=False,
     ),
 )

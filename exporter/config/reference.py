@@ -24,9 +24,9 @@ that is not known, or a value that cannot be used, ends the exporter at its star
 says where it stands. A variable that is empty sets nothing.
 
 The file is `--config.file`, else the variable `{FILE_VARIABLE}`, else
-`{DEFAULT_FILE}` where there is one. `serve`, `status` and `record` read it, so that all
-three look at the same daemons; `--config.file=` (nothing) reads none. `serve --config.check` prints what is in effect,
-as such a file, and ends.
+`{DEFAULT_FILE}` where there is one. `serve`, `status`, `record` and `doctor` read it, so
+that all look at the same daemons; `--config.file=` (nothing) reads none. `serve --config.check` prints what is in
+effect, as such a file, and ends.
 
 ## Options
 

@@ -17,7 +17,7 @@ WATCHDOG_OPTIONS = (
         attribute="watchdog",
         kind=member(Mode),
         help="observe tells and counts what the watchdog would do, act does it, for daemons that are expected",
-        commands=("serve",),
+        commands=("serve", "doctor"),
     ),
     Option(
         key="watchdog.hung_after_seconds",

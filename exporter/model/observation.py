@@ -125,6 +125,7 @@ class GpuReading:
     pci_bus_id: str | None = None
     driver_version: str | None = None
     cuda_version: str | None = None
+    compute_capability: str | None = None
     compute_mode: str | None = None
     mig_mode: bool | None = None
     persistence_mode: bool | None = None

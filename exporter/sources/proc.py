@@ -1,8 +1,10 @@
 """Reads /proc. All of it is data that a workload may have chosen. The only importer of psutil."""
 
+import contextlib
 import fcntl
+import itertools
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from errno import ENOENT
 from pathlib import Path
 
@@ -19,6 +21,7 @@ _MOST_TEXT = 4096
 _MOST_BYTES = 1 << 20
 _MOST_SOCKETS = 1 << 22
 _MOST_ANCESTORS = 64
+_MOST_DESCRIPTORS = 4096
 
 
 class Proc:
@@ -122,6 +125,51 @@ class Proc:
         """What a process's stdout is: a path, where it is a file, which the process has chosen."""
         try:
             return _encodable(str((self._root / str(pid) / "fd" / "1").readlink()))
+        except OSError:
+            return None
+
+    def program(self, pid: int) -> str | None:
+        """The file that a process runs, as the kernel names it: one that is no more there ends with ` (deleted)`."""
+        try:
+            return _encodable(str((self._root / str(pid) / "exe").readlink()))
+        except OSError:
+            return None
+
+    def open_files(self, pid: int) -> Iterator[str]:
+        """What a process has open, as paths, which it has chosen; nothing where that may not be seen."""
+        try:
+            for descriptor in itertools.islice(os.scandir(self._root / str(pid) / "fd"), _MOST_DESCRIPTORS):
+                with contextlib.suppress(OSError):
+                    yield _encodable(str(Path(descriptor.path).readlink()))
+        except OSError:
+            return
+
+    def status(self, pid: int) -> str | None:
+        """The text of its `status`, which everybody may read (`process_status`)."""
+        status = self._bytes(pid, "status", _MOST_BYTES)
+        return None if status is None else _text(status)
+
+    def limits(self, pid: int) -> str | None:
+        """The text of its `limits`, which everybody may read."""
+        return self._text(pid, "limits")
+
+    def tcp_sockets(self) -> tuple[str, ...] | None:
+        """The tables of TCP sockets of this process's network namespace, those of IPv6 last; None: not to be read."""
+        tables: list[str] = []
+        for name in ("tcp", "tcp6"):
+            try:
+                with open(self._root / "self" / "net" / name, "rb") as file:
+                    tables.append(_text(file.read(_MOST_SOCKETS)))
+            except FileNotFoundError:
+                continue
+            except OSError:
+                return None
+        return tuple(tables) or None
+
+    def driver(self) -> str | None:
+        """What the kernel's module of NVIDIA's driver says of itself; None where there is none."""
+        try:
+            return (self._root / "driver" / "nvidia" / "version").read_text(errors="replace")[:_MOST_TEXT]
         except OSError:
             return None
 

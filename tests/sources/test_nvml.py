@@ -75,6 +75,7 @@ def test_a_gpu_is_told_as_it_is(nvml: NvmlStandIn, nvml_program: Start) -> None:
         "pci_bus_id": "00000000:00:06.0",
         "driver_version": "580.159.04",
         "cuda_version": "13.0",
+        "compute_capability": "9.0",
         "compute_mode": "exclusive_process",
         "mig_mode": False,
         "persistence_mode": True,

@@ -39,6 +39,8 @@ class Gpu:
         self._pci_bus_id = None if pci is None else str(pci.busId)
         self._driver_version = sensed(pynvml.nvmlSystemGetDriverVersion)
         self._cuda_version = sensed(_cuda_version)
+        capability = sensed(pynvml.nvmlDeviceGetCudaComputeCapability, self._handle)
+        self._compute_capability = None if capability is None else "{}.{}".format(*capability)
         self._gpm = Gpm(self._handle, clock)
 
     def read(self, utilization: Utilization) -> GpuReading:
@@ -64,6 +66,7 @@ class Gpu:
             pci_bus_id=self._pci_bus_id,
             driver_version=self._driver_version,
             cuda_version=self._cuda_version,
+            compute_capability=self._compute_capability,
             compute_mode=COMPUTE_MODES.get(sensed(pynvml.nvmlDeviceGetComputeMode, handle)),
             mig_mode=None if mig is None else bool(mig[0]),
             persistence_mode=None if persistence is None else bool(persistence),

@@ -1,0 +1,182 @@
+"""CUDA processes: whether they find the daemon of their GPU."""
+
+from collections.abc import Iterator
+
+from exporter.core.gpus import serving_daemon
+from exporter.doctor.facts import Area, DaemonFacts, Facts, ProcessFacts
+from exporter.doctor.finding import Check, Found, Severity
+from exporter.doctor.words import gpu_name, quoted, shown, who
+from exporter.model.daemon import DEFAULT_PIPE_DIRECTORY, Daemon
+from exporter.model.variables import PIPE_DIRECTORY
+
+_TEMPORARY = ("/tmp/", "/var/tmp/")  # noqa: S108 (where a unit may have a directory of its own)
+
+
+def pipe_directory_differs(facts: Facts) -> Iterator[Found]:
+    """A CUDA process looks for its daemon in another directory than that of its GPU's daemon."""
+    for daemon, each, process, gpu in beside_mps(facts):
+        if process.pipe_directory == each.process.pipe_directory or process.pipe == each.process.pipe:
+            continue
+        named = PIPE_DIRECTORY in (process.variables or {})
+        where_it_looks = shown(process.pipe_directory) if named else f"{DEFAULT_PIPE_DIRECTORY}, as it is told nothing"
+        yield Found(
+            severity=Severity.ERROR,
+            what=f"a process runs beside MPS, since it looks for its daemon in {where_it_looks}; that of {gpu} is in "
+            f"{shown(each.process.pipe_directory)}",
+            where=(who(process),),
+            mend=f"Give it the daemon's directory, in its {_home(process)}, and start it again",
+            commands=(f"{PIPE_DIRECTORY}={quoted(daemon.pipe_directory)}",),
+        )
+
+
+def private_tmp(facts: Facts) -> Iterator[Found]:
+    """A CUDA process has a /tmp of its own, so that the daemon's directory is another there."""
+    for _, each, process, gpu in beside_mps(facts):
+        path = process.pipe_directory
+        if not _hidden(each, process) or not path.startswith(_TEMPORARY) or process.container is not None:
+            continue
+        unit = f"its unit {shown(process.unit)}" if process.unit is not None else "it"
+        yield Found(
+            severity=Severity.ERROR,
+            what=f"a process runs beside MPS, since {unit} has a {path.split('/')[1]} of its own (PrivateTmp=): "
+            f"{shown(path)} is not that of the daemon of {gpu} there",
+            where=(who(process),),
+            mend="Move the daemon out of /tmp, with CUDA_MPS_PIPE_DIRECTORY=/run/nvidia-mps for it and its clients; or "
+            "let the unit have everybody's /tmp, and start it again",
+            commands=(f"systemctl edit {quoted(process.unit)}  # [Service] PrivateTmp=no",) if process.unit else (),
+        )
+
+
+def container_without_directory(facts: Facts) -> Iterator[Found]:
+    """A CUDA process in a container does not see the daemon's directory."""
+    for _, each, process, gpu in beside_mps(facts):
+        path = process.pipe_directory
+        if not _hidden(each, process) or (path.startswith(_TEMPORARY) and process.container is None):
+            continue
+        mine, theirs = quoted(each.process.pipe_directory), quoted(path)
+        yield Found(
+            severity=Severity.ERROR,
+            what=f"a process runs beside MPS, since the directory of the daemon of {gpu} is not {shown(path)} where it "
+            "is: its container has another one there, or none",
+            where=(f"{who(process)}, container {shown(process.container or 'unknown')[:12]}",),
+            mend="Mount the daemon's directory into the container, with its /dev/shm, and start it again",
+            commands=(f"docker run --ipc=host -v {mine}:{theirs} -e {PIPE_DIRECTORY}={theirs} …",),
+        )
+
+
+def process_beside_mps(facts: Facts) -> Iterator[Found]:
+    """A CUDA process would find the daemon, and runs beside it all the same."""
+    for daemon, each, process, gpu in beside_mps(facts):
+        if process.pipe is not None and process.pipe == each.process.pipe and not _of_another(daemon, process):
+            yield Found(
+                severity=Severity.WARNING,
+                what=f"a process runs beside MPS on {gpu}, though it would find the daemon: it began while there was "
+                "none, or before it was told of it",
+                where=(who(process),),
+                mend="Start it again; and so that this cannot happen unnoticed, set the compute mode to "
+                "EXCLUSIVE_PROCESS",
+            )
+
+
+def daemon_of_another_user(facts: Facts) -> Iterator[Found]:
+    """A CUDA process meets a daemon that serves its own user alone."""
+    for daemon, _, process, gpu in beside_mps(facts):
+        if _of_another(daemon, process):
+            owner = None if daemon.process is None else daemon.process.uid
+            yield Found(
+                severity=Severity.ERROR,
+                what=f"a process runs beside MPS: the daemon of {gpu} is an ordinary user's (UID {owner}), and serves "
+                "that user alone",
+                where=(who(process),),
+                mend="Run the daemon as root, by its unit, where several users share the GPU",
+                commands=("systemctl enable --now nvidia-cuda-mps",),
+            )
+
+
+def users_wait(facts: Facts) -> Iterator[Found]:
+    """Users wait for each other, since the daemon serves one at a time."""
+    for daemon, each in facts.running():
+        waiting = [pid for pid in facts.waiting.get(daemon.name, ()) if pid not in daemon.clients]
+        if not waiting or each.for_all_users or not daemon.clients:
+            continue
+        yield Found(
+            severity=Severity.WARNING,
+            what="clients wait until another user's have all left: without -multiuser-server, a daemon serves one user "
+            "at a time",
+            where=tuple(who(facts.processes[pid]) for pid in waiting),
+            mend="Start the daemon with -multiuser-server, where users trust each other (a fault of one ends all); or "
+            "give each user a daemon and a GPU",
+            commands=("nvidia-cuda-mps-control -d -multiuser-server",),
+        )
+
+
+def beside_mps(facts: Facts) -> Iterator[tuple[Daemon, DaemonFacts, ProcessFacts, str]]:
+    """Who runs beside MPS, as far as it may be looked into, with the daemon that runs for that GPU, and its name."""
+    for gpu in facts.node.gpus.values():
+        daemon = serving_daemon(facts.node, gpu.reading)
+        running = facts.daemons_of(daemon.name) if daemon is not None else ()
+        for pid in gpu.bypassing if running else ():
+            process = facts.processes.get(pid)
+            looked_into = process is not None and process.variables is not None and running[0].process.pipe is not None
+            if daemon is not None and process is not None and looked_into:
+                yield daemon, running[0], process, gpu_name(gpu)
+
+
+def _hidden(each: DaemonFacts, process: ProcessFacts) -> bool:
+    """Whether the path is the daemon's, and leads to another directory, or to none, from where the process stands."""
+    return process.pipe_directory == each.process.pipe_directory and process.pipe != each.process.pipe
+
+
+def _of_another(daemon: Daemon, process: ProcessFacts) -> bool:
+    """Whether the daemon may serve one user alone, and this is somebody else."""
+    owner = None if daemon.process is None else daemon.process.uid
+    return bool(owner) and process.uid not in (None, owner)
+
+
+def _home(process: ProcessFacts) -> str:
+    if process.container is not None:
+        return "container or pod"
+    return "environment" if process.unit is None else f"unit {shown(process.unit)} (Environment=)"
+
+
+_NEEDS = (Area.GPUS, Area.DAEMONS, Area.PROCESSES)
+
+CHECKS = (
+    Check(
+        pipe_directory_differs,
+        fine="CUDA processes look for their daemon where it is",
+        mend="give them the daemon's `CUDA_MPS_PIPE_DIRECTORY`",
+        needs=_NEEDS,
+    ),
+    Check(
+        private_tmp,
+        fine="no CUDA process has a /tmp of its own in between",
+        mend="a directory in /run; or `PrivateTmp=no` in its unit",
+        needs=_NEEDS,
+        doc="docs/systemd.md",
+    ),
+    Check(
+        container_without_directory,
+        fine="containers see the daemon's directory",
+        mend="mount it, and share /dev/shm",
+        needs=_NEEDS,
+    ),
+    Check(
+        process_beside_mps,
+        fine="nobody runs beside MPS who would find the daemon",
+        mend="start it again",
+        needs=_NEEDS,
+    ),
+    Check(
+        daemon_of_another_user,
+        fine="daemons serve whoever is on their GPUs",
+        mend="run the daemon as root",
+        needs=_NEEDS,
+    ),
+    Check(
+        users_wait,
+        fine="no user waits for another",
+        mend="`-multiuser-server`, or a daemon and a GPU for each",
+        needs=(Area.DAEMONS,),
+    ),
+)

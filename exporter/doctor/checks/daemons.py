@@ -1,0 +1,164 @@
+"""Control daemons: whether they are there, answer, and can be watched."""
+
+from collections.abc import Iterator
+
+from exporter.doctor.facts import Area, Facts
+from exporter.doctor.finding import Check, Found, Severity
+from exporter.doctor.words import keyed, quoted, shown, who
+from exporter.model.daemon import SUPPORTED_PROTOCOL, DaemonState
+
+ENOUGH_OPEN_FILES = 16384
+"""What NVIDIA recommends for servers with many clients (MPS guide, known issues)."""
+
+
+def no_daemon(facts: Facts) -> Iterator[Found]:
+    """No control daemon runs, nor is any expected."""
+    expected = any(daemon.expected for daemon in facts.node.daemons.values())
+    if not expected and not facts.daemons and not any(daemon.seen for daemon in facts.node.daemons.values()):
+        yield Found(
+            severity=Severity.WARNING,
+            what="no control daemon runs, and none is expected: there is no MPS here to watch",
+            mend="Start one; and enable its unit, or name it in the configuration, so that its absence is an outage",
+            commands=("systemctl enable --now nvidia-cuda-mps", "nvidia-cuda-mps-control -d"),
+        )
+
+
+def daemon_absent(facts: Facts) -> Iterator[Found]:
+    """A daemon that is expected does not run."""
+    for daemon in facts.node.daemons.values():
+        gone = not facts.daemons_of(daemon.name) and not daemon.answers and not facts.hidden(daemon.name)
+        if daemon.expected and gone:
+            unit = daemon.named_unit
+            yield Found(
+                severity=Severity.ERROR,
+                what="a daemon is expected, and does not run: new CUDA processes run beside MPS and say nothing, or, "
+                "in EXCLUSIVE_PROCESS, share nothing",
+                where=(shown(daemon.name),),
+                mend="See why it ended, and start it; or take it out of the configuration, or disable its unit",
+                commands=(
+                    (f"CUDA_MPS_PIPE_DIRECTORY={quoted(daemon.pipe_directory)} nvidia-cuda-mps-control -d",)
+                    if unit is None
+                    else (f"systemctl status {quoted(unit)}", f"systemctl start {quoted(unit)}")
+                ),
+            )
+
+
+def daemon_silent(facts: Facts) -> Iterator[Found]:
+    """A daemon runs, and does not answer."""
+    for daemon, each in facts.running():
+        if daemon.state is DaemonState.UNRESPONSIVE or daemon.unanswered:
+            yield Found(
+                severity=Severity.ERROR,
+                what="a daemon runs, and does not answer: it or one of its servers was stopped, or hangs; no new "
+                "client can connect",
+                where=(f"{shown(daemon.name)}: {who(each.process)}",),
+                mend="See which process it is; one that was stopped goes on by SIGCONT",
+                commands=("cuda-mps-exporter status --look", f"kill -CONT {each.process.pid}"),
+            )
+
+
+def daemon_held(facts: Facts) -> Iterator[Found]:
+    """Somebody keeps a session with a daemon open, and so all others out."""
+    for daemon, _ in facts.running():
+        if daemon.state is DaemonState.HELD or daemon.refused_since is not None:
+            holder = daemon.holder
+            known = holder is not None and holder.pid is not None
+            yield Found(
+                severity=Severity.WARNING,
+                what="somebody has nvidia-cuda-mps-control open: the daemon refuses every other command as long",
+                where=(f"{shown(daemon.name)}: held by PID {holder.pid}" if holder and known else shown(daemon.name),),
+                mend="Have that prompt closed; commands are given one at a time, as in echo ps | …",
+                commands=("pgrep -a -f nvidia-cuda-mps-control",),
+            )
+
+
+def daemon_not_expected(facts: Facts) -> Iterator[Found]:
+    """A daemon runs that neither the configuration nor an enabled unit names: nobody misses it.
+
+    Those of containers are their makers' affair.
+    """
+    for daemon, each in facts.running():
+        elsewhere = daemon.name != daemon.pipe_directory
+        if daemon.discovered and not daemon.expected and not elsewhere:
+            yield Found(
+                severity=Severity.ADVICE,
+                what="a daemon runs that neither the configuration nor an enabled unit names: when it dies, that is "
+                "told, and its absence pages nobody",
+                where=(f"{shown(daemon.name)}: {who(each.process)}",),
+                mend="Where it should always be there, enable its unit, or name it in "
+                "/etc/cuda-mps-exporter/config.toml; a job's own daemon is well as it is",
+                commands=("[[daemons]]", keyed("pipe_directory", daemon.pipe_directory)),
+            )
+
+
+def protocol_not_supported(facts: Facts) -> Iterator[Found]:
+    """A daemon speaks MPS' protocol 3, which the exporter does not."""
+    for daemon, each in facts.running():
+        if not daemon.supported:
+            yield Found(
+                severity=Severity.WARNING,
+                what=f"a daemon speaks MPS' protocol {daemon.protocol}, and the exporter {SUPPORTED_PROTOCOL}: of this "
+                "daemon, its process alone is watched",
+                where=(f"{shown(daemon.name)}: {who(each.process)}",),
+                mend="Start it with the former protocol",
+                commands=("CUDA_MPS_PROTOCOL_VERSION=2 nvidia-cuda-mps-control -d",),
+            )
+
+
+def few_open_files(facts: Facts) -> Iterator[Found]:
+    """A daemon and its servers may have few files open: with many clients, a server fails."""
+    for _, each in facts.running():
+        if each.open_files is not None and each.open_files < ENOUGH_OPEN_FILES:
+            yield Found(
+                severity=Severity.ADVICE,
+                what=f"a daemon and its servers may have {each.open_files} files open: with many clients a server "
+                f"runs out of them; NVIDIA recommends {ENOUGH_OPEN_FILES}",
+                where=(f"{shown(each.name)}: {who(each.process)}",),
+                mend="Raise it where the daemon is started (LimitNOFILE=16384 in its unit), and restart it",
+                commands=("ulimit -n 16384",),
+            )
+
+
+CHECKS = (
+    Check(
+        no_daemon,
+        fine="there is a daemon to watch",
+        mend="start one, and enable its unit",
+    ),
+    Check(
+        daemon_absent,
+        fine="each daemon that is expected runs",
+        mend="see why it ended, and start it",
+    ),
+    Check(
+        daemon_silent,
+        fine="each daemon answers",
+        mend="`status --look` names the process that hangs",
+        needs=(Area.PROGRAMS,),
+        doc="docs/watchdog.md",
+    ),
+    Check(
+        daemon_held,
+        fine="nobody keeps others from a daemon",
+        mend="close that prompt",
+        needs=(Area.PROGRAMS,),
+    ),
+    Check(
+        daemon_not_expected,
+        fine="each daemon is expected",
+        mend="enable its unit, or name it in the configuration",
+        needs=(Area.UNITS,),
+        doc="docs/configuration.md",
+    ),
+    Check(
+        protocol_not_supported,
+        fine="each daemon speaks a protocol that is understood",
+        mend="`CUDA_MPS_PROTOCOL_VERSION=2`",
+        needs=(Area.DAEMONS,),
+    ),
+    Check(
+        few_open_files,
+        fine="daemons may have enough files open",
+        mend="`LimitNOFILE=16384`",
+    ),
+)

@@ -1,0 +1,179 @@
+"""Pipe directories: whether daemons and clients can meet there, and nobody can come between."""
+
+from collections.abc import Iterator
+
+from exporter.doctor.facts import Area, Facts
+from exporter.doctor.finding import Check, Found, Severity
+from exporter.doctor.words import quoted, shown, who
+from exporter.model.variables import PIPE_DIRECTORY
+
+LONGEST_SOCKET_PATH = 107
+"""Bytes (unix(7))."""
+
+_SOCKET = "control_privileged"
+_WRITABLE_BY_OTHERS = 0o022
+
+
+def socket_path_too_long(facts: Facts) -> Iterator[Found]:
+    """A socket's path is over 107 bytes: no daemon can run there."""
+    named = {daemon.pipe_directory: shown(daemon.name) for daemon in facts.node.daemons.values()}
+    for process in facts.processes.values():
+        if (process.variables or {}).get(PIPE_DIRECTORY):
+            named.setdefault(process.pipe_directory, who(process))
+    for path, whose in named.items():
+        bytes_long = len(f"{path}/{_SOCKET}".encode(errors="surrogateescape"))
+        if bytes_long > LONGEST_SOCKET_PATH:
+            yield Found(
+                severity=Severity.ERROR,
+                what=f"{_SOCKET} would have a path of {bytes_long} bytes in {shown(path)}, and a unix socket's has at "
+                f"most {LONGEST_SOCKET_PATH}: no daemon can run there, and it says nothing of it",
+                where=(whose,),
+                mend="Choose a shorter directory, for the daemon and its clients: CUDA_MPS_PIPE_DIRECTORY="
+                "/run/nvidia-mps/NAME, say",
+            )
+
+
+def directory_closed(facts: Facts) -> Iterator[Found]:
+    """Other users cannot reach a daemon's sockets."""
+    for name, directory in facts.directories.items():
+        root_daemon = any(each.process.uid in (0, None) for each in facts.daemons_of(name))
+        if directory.closed is not None and root_daemon:
+            yield Found(
+                severity=Severity.ERROR,
+                what=f"{shown(directory.closed)} lets only its owner pass: other users' processes find no daemon, and "
+                "silently run beside MPS",
+                where=(shown(name),),
+                mend="Let others pass (not write); in the daemon's unit, RuntimeDirectoryMode=0755",
+                commands=(f"chmod o+x {quoted(directory.closed)}",),
+            )
+
+
+def directory_writable(facts: Facts) -> Iterator[Found]:
+    """Others may replace what is in a pipe directory."""
+    for name, directory in facts.directories.items():
+        if directory.writable:
+            yield Found(
+                severity=Severity.WARNING,
+                what=f"other users may write to {shown(directory.path)}: they can put sockets of their own in place of "
+                "the daemon's, and be handed what clients send",
+                where=(shown(name),),
+                mend="Leave it to the daemon's user",
+                commands=(f"chmod go-w {quoted(directory.path)}",),
+            )
+
+
+def two_daemons(facts: Facts) -> Iterator[Found]:
+    """Several control daemons run in one pipe directory."""
+    for name in dict.fromkeys(each.name for each in facts.daemons):
+        running = facts.daemons_of(name)
+        if len(running) > 1:
+            yield Found(
+                severity=Severity.ERROR,
+                what=f"{len(running)} control daemons run in one pipe directory: clients reach the last one, the "
+                "others keep their servers and GPUs",
+                where=tuple(f"{shown(name)}: {who(each.process)}" for each in running),
+                mend="Keep the one that the pid file names, and end the others; have one unit start it, no script "
+                "beside it",
+                commands=("pgrep -a -f nvidia-cuda-mps-control",),
+            )
+
+
+def stale_pid_file(facts: Facts) -> Iterator[Found]:
+    """A pid file was left behind by a daemon that was killed."""
+    for name, directory in facts.directories.items():
+        daemon = facts.node.daemons.get(name)
+        left = directory.pid_file_mode is not None and not facts.daemons_of(name) and not facts.hidden(name)
+        if left and daemon is not None and daemon.gone:
+            yield Found(
+                severity=Severity.WARNING,
+                what="a pid file is there, and no daemon: it was killed, and its clients with it; new CUDA processes "
+                "run beside MPS and say nothing",
+                where=(shown(directory.pid_file),),
+                mend="Start the daemon again; nothing need be removed before",
+                commands=_start(facts, name, directory.path),
+            )
+
+
+def pid_file_spoilt(facts: Facts) -> Iterator[Found]:
+    """A pid file names another process than the daemon that runs: NVIDIA's program finds no daemon."""
+    for name, directory in facts.directories.items():
+        running = facts.daemons_of(name)
+        if len(running) == 1 and not directory.problem and directory.pid != running[0].own_pid:
+            yield Found(
+                severity=Severity.ERROR,
+                what="the daemon runs, and its pid file does not name it: nvidia-cuda-mps-control finds no daemon",
+                where=(shown(directory.pid_file),),
+                mend="Write the daemon's PID into it again",
+                commands=(f"echo {running[0].own_pid} > {quoted(directory.pid_file)}",),
+            )
+
+
+def pid_file_open(facts: Facts) -> Iterator[Found]:
+    """Any user may write the pid file, as the daemon makes it."""
+    for name, directory in facts.directories.items():
+        mode = directory.pid_file_mode
+        if mode is not None and mode & _WRITABLE_BY_OTHERS and facts.daemons_of(name):
+            yield Found(
+                severity=Severity.ADVICE,
+                what=f"any user may write the pid file (mode {mode:04o}; the daemon makes it so), and with another PID "
+                "in it nvidia-cuda-mps-control finds no daemon. The exporter does not believe it against a daemon "
+                "that it knows",
+                where=(shown(directory.pid_file),),
+                mend="Where users are not to be trusted, after each start of the daemon (ExecStartPost=)",
+                commands=(f"chmod go-w {quoted(directory.pid_file)}",),
+            )
+
+
+def _start(facts: Facts, name: str, path: str) -> tuple[str, ...]:
+    unit = facts.node.daemons[name].named_unit
+    if unit is not None:
+        return (f"systemctl start {quoted(unit)}",)
+    return (f"CUDA_MPS_PIPE_DIRECTORY={quoted(path)} nvidia-cuda-mps-control -d",)
+
+
+CHECKS = (
+    Check(
+        socket_path_too_long,
+        fine="each socket's path is short enough",
+        mend="choose a shorter directory",
+        needs=(Area.PROCESSES,),
+    ),
+    Check(
+        two_daemons,
+        fine="each pipe directory has one daemon",
+        mend="keep the one that the pid file names",
+        needs=(Area.DAEMONS,),
+    ),
+    Check(
+        directory_closed,
+        fine="other users reach the daemons' sockets",
+        mend="`chmod o+x`",
+        needs=(Area.DIRECTORIES,),
+    ),
+    Check(
+        directory_writable,
+        fine="nobody else may write to a pipe directory",
+        mend="`chmod go-w`",
+        needs=(Area.DIRECTORIES,),
+    ),
+    Check(
+        stale_pid_file,
+        fine="no pid file was left behind",
+        mend="start the daemon again",
+        needs=(Area.DIRECTORIES,),
+    ),
+    Check(
+        pid_file_spoilt,
+        fine="pid files name their daemons",
+        mend="write the daemon's PID into it",
+        needs=(Area.DIRECTORIES,),
+        doc="docs/rights.md",
+    ),
+    Check(
+        pid_file_open,
+        fine="pid files are their owners' alone",
+        mend="`chmod go-w`, after each start",
+        needs=(Area.DIRECTORIES,),
+        doc="docs/rights.md",
+    ),
+)

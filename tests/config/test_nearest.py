@@ -1,0 +1,39 @@
+"""Where the configuration cannot be used, the nearest that can is, and what is wrong is told."""
+
+from pathlib import Path
+
+import pytest
+
+from exporter.config import nearest_config, parse_arguments
+from exporter.errors import ConfigError
+from tests.config.reading import written
+
+LONG = "/run/" + "x" * 90
+
+
+def test_what_can_be_used_has_no_problem(tmp_path: Path) -> None:
+    file = written(tmp_path, "[log]\nlevel = 'debug'\n")
+    config, problem = nearest_config(parse_arguments(["doctor", "--config.file", file]), {})
+    assert (config.log_level, problem) == ("debug", None)
+
+
+def test_a_file_that_cannot_be_used_is_left_out(tmp_path: Path) -> None:
+    file = written(tmp_path, "[log]\nlevl = 'debug'\n")
+    arguments = parse_arguments(["doctor", "--config.file", file, "--path.procfs=/host/proc"])
+    config, problem = nearest_config(arguments, {"RUNTIME_DIRECTORY": "/run/own"})
+    assert (config.proc, config.runtime_directory) == (Path("/host/proc"), Path("/run/own"))
+    assert problem is not None
+    assert "levl" in problem
+
+
+def test_so_are_variables(tmp_path: Path) -> None:
+    arguments = parse_arguments(["doctor", "--config.file=", "--log.level=error"])
+    config, problem = nearest_config(arguments, {"CUDA_MPS_PIPE_DIRECTORY": LONG})
+    assert (config.daemons, config.log_level) == ((), "error")
+    assert problem is not None
+    assert "107 bytes" in problem
+
+
+def test_of_a_flag_whoever_gave_it_is_told() -> None:
+    with pytest.raises(ConfigError, match="procfs"):
+        nearest_config(parse_arguments(["doctor", "--path.procfs=proc"]), {})

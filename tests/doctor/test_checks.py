@@ -1,0 +1,458 @@
+"""Each mistake is found where it is made, and nothing else is; on a node where all is well, none is."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from exporter.config import Collect, Switch
+from exporter.doctor.capability import Capability
+from exporter.doctor.facts import Area, Facts, Holder, Programs, Rotation, UnitFacts, Unseen
+from exporter.doctor.finding import Finding, Severity
+from exporter.doctor.registry import CHECKS, examine
+from exporter.model.daemon import DaemonState
+from exporter.model.named_by import NamedBy
+from exporter.model.variables import (
+    ACTIVE_THREAD_PERCENTAGE,
+    LOG_DIRECTORY,
+    PINNED_MEMORY_LIMIT,
+    PIPE_DIRECTORY,
+    VISIBLE_DEVICES,
+)
+from exporter.model.watch import Mode
+from tests.builders import CLIENT, GPU, OTHER_GPU, UNIT
+from tests.doctor.healthy import (
+    ALL_RIGHTS,
+    BESIDE,
+    CONTAINERS,
+    DAEMON,
+    LOGS,
+    NODES,
+    OTHER_PIPE,
+    OTHER_SHARED,
+    configured,
+    daemon,
+    directory,
+    healthy,
+    log,
+    process,
+    watcher,
+    with_beside,
+    with_daemon,
+    with_gpu,
+    with_problem,
+)
+
+ADVICE, WARNING, ERROR = Severity.ADVICE, Severity.WARNING, Severity.ERROR
+TMP = "/tmp/nvidia-mps"
+LONG = "/run/" + "x" * 90
+
+
+def beside(**known: Any) -> Facts:
+    return with_beside(healthy(), process(BESIDE, **known))
+
+
+def client(**variables: str) -> Facts:
+    return healthy(processes={CLIENT: process(variables={PIPE_DIRECTORY: DAEMON} | variables)})
+
+
+def gone(**known: Any) -> Facts:
+    """The daemon has gone."""
+    facts = with_daemon(healthy(daemons=(), **known), state=DaemonState.ABSENT, process=None, clients={}, servers={})
+    return replace(facts, processes={})
+
+
+def in_tmp() -> Facts:
+    """The daemon is in /tmp."""
+    facts = with_daemon(healthy(), pipe_directory=TMP)
+    own = daemon(variables={PIPE_DIRECTORY: TMP})
+    return replace(facts, daemons=(own,), directories={DAEMON: directory(path=TMP)})
+
+
+def other_daemon_of_the_gpu() -> Facts:
+    facts = healthy()
+    both = {**facts.node.daemons, "/run/other": replace(facts.node.daemons[DAEMON], name="/run/other")}
+    return replace(
+        facts,
+        node=replace(facts.node, daemons=both),
+        daemons=(daemon(), daemon(name="/run/other")),
+        directories={},
+    )
+
+
+Planted = tuple[str, Severity, str, Callable[[], Facts]]
+
+PLANTED: tuple[Planted, ...] = (
+    ("configuration-unusable", ERROR, "a typo", lambda: healthy(config_problem="log.levl: no such key")),
+    ("history-not-writable", WARNING, "not its own", lambda: healthy(watcher=watcher(state_problem="read-only"))),
+    ("control-program-missing", ERROR, "not in PATH", lambda: healthy(programs=Programs())),
+    (
+        "control-program-fails",
+        ERROR,
+        "cannot be run",
+        lambda: healthy(programs=Programs(control="/c", server="/s", problem="exec format error")),
+    ),
+    (
+        "server-program-missing",
+        WARNING,
+        "the control program alone",
+        lambda: healthy(programs=Programs(control="/usr/bin/c", version="13000")),
+    ),
+    (
+        "version-mismatch",
+        WARNING,
+        "an older installation",
+        lambda: healthy(programs=Programs(control="/c", server="/s", version="12040")),
+    ),
+    ("daemon-outdated", WARNING, "upgraded under it", lambda: healthy(daemons=(daemon(replaced=True),))),
+    (
+        "driver-mismatch",
+        ERROR,
+        "upgraded, not rebooted",
+        lambda: with_problem(healthy(), "NVML: Driver/library version mismatch"),
+    ),
+    ("driver-unreadable", ERROR, "no library", lambda: with_problem(healthy(), "NVML: Shared Library Not Found")),
+    (
+        "no-gpu",
+        WARNING,
+        "none in the container",
+        lambda: replace(healthy(), node=replace(healthy().node, gpus={})),
+    ),
+    ("gpu-unreadable", ERROR, "lost", lambda: with_gpu(healthy(), problem="GPU is lost")),
+    ("compute-mode-prohibited", ERROR, "", lambda: with_gpu(healthy(), compute_mode="prohibited")),
+    ("compute-mode-default", ADVICE, "nobody beside", lambda: with_gpu(healthy(), compute_mode="default")),
+    ("mig", WARNING, "on", lambda: with_gpu(healthy(), mig_mode=True)),
+    ("pre-volta", WARNING, "Pascal", lambda: with_gpu(healthy(), compute_capability="6.1")),
+    ("persistence-off", ADVICE, "", lambda: with_gpu(healthy(), persistence_mode=False)),
+    ("gpu-not-there", ERROR, "index", lambda: healthy(daemons=(daemon(variables={VISIBLE_DEVICES: "0,4"}),))),
+    ("gpu-not-there", ERROR, "UUID", lambda: healthy(daemons=(daemon(variables={VISIBLE_DEVICES: OTHER_GPU}),))),
+    ("gpu-of-two-daemons", WARNING, "", other_daemon_of_the_gpu),
+    (
+        "no-daemon",
+        WARNING,
+        "none anywhere",
+        lambda: replace(
+            healthy(config=configured(), daemons=(), processes={}), node=replace(healthy().node, daemons={})
+        ),
+    ),
+    ("daemon-absent", ERROR, "no pid file", lambda: gone(directories={})),
+    ("daemon-silent", ERROR, "", lambda: with_daemon(healthy(), state=DaemonState.UNRESPONSIVE)),
+    ("daemon-held", WARNING, "", lambda: with_daemon(healthy(), state=DaemonState.HELD)),
+    ("daemon-not-expected", ADVICE, "", lambda: with_daemon(healthy(), expected=False, named_by=NamedBy.DISCOVERED)),
+    ("protocol-not-supported", WARNING, "", lambda: with_daemon(healthy(), protocol=3)),
+    ("few-open-files", ADVICE, "", lambda: healthy(daemons=(daemon(open_files=1024),))),
+    ("socket-path-too-long", ERROR, "a daemon's", lambda: with_daemon(healthy(), pipe_directory=LONG)),
+    ("socket-path-too-long", ERROR, "a client's", lambda: client(**{PIPE_DIRECTORY: LONG})),
+    ("two-daemons", ERROR, "", lambda: healthy(daemons=(daemon(), daemon(own_pid=442, mounts=2)))),
+    ("directory-closed", ERROR, "", lambda: healthy(directories={DAEMON: directory(closed="/run")})),
+    ("directory-writable", WARNING, "", lambda: healthy(directories={DAEMON: directory(writable=True)})),
+    ("pid-file-spoilt", ERROR, "another's PID", lambda: healthy(directories={DAEMON: directory(pid=1)})),
+    ("pid-file-spoilt", ERROR, "none", lambda: healthy(directories={DAEMON: directory(pid=None, pid_file_mode=None)})),
+    ("pid-file-open", ADVICE, "", lambda: healthy(directories={DAEMON: directory(pid_file_mode=0o666)})),
+    ("unit-not-there", ERROR, "a typo", lambda: healthy(units={})),
+    (
+        "daemon-private-tmp",
+        ERROR,
+        "",
+        lambda: replace(in_tmp(), units={UNIT: UnitFacts(name=UNIT, private_tmp=True)}),
+    ),
+    (
+        "exporter-private-tmp",
+        ERROR,
+        "",
+        lambda: replace(
+            in_tmp(),
+            units={
+                UNIT: UnitFacts(name=UNIT, private_tmp=False),
+                "cuda-mps-exporter.service": UnitFacts(name="cuda-mps-exporter.service", private_tmp=True),
+            },
+        ),
+    ),
+    ("pipe-directory-differs", ERROR, "told nothing", lambda: beside(variables={}, pipe=None)),
+    (
+        "pipe-directory-differs",
+        ERROR,
+        "told another",
+        lambda: beside(variables={PIPE_DIRECTORY: "/run/old"}, pipe=OTHER_PIPE),
+    ),
+    (
+        "private-tmp",
+        ERROR,
+        "",
+        lambda: with_beside(
+            in_tmp(), process(BESIDE, variables={PIPE_DIRECTORY: TMP}, pipe=None, unit="train.service", mounts=2)
+        ),
+    ),
+    ("container-without-directory", ERROR, "", lambda: beside(pipe=None, container="c0ffee", mounts=2)),
+    ("process-beside-mps", WARNING, "", beside),
+    (
+        "users-wait",
+        WARNING,
+        "",
+        lambda: healthy(waiting={DAEMON: (BESIDE,)}, processes={BESIDE: process(BESIDE, uid=1002)}),
+    ),
+    (
+        "shared-memory-differs",
+        WARNING,
+        "",
+        lambda: with_daemon(
+            healthy(processes={CLIENT: process(shared_memory=OTHER_SHARED)}), clients={}, pending={CLIENT: 1}
+        ),
+    ),
+    (
+        "pid-namespace-differs",
+        WARNING,
+        "a container for each",
+        lambda: healthy(daemons=(daemon(pid_namespaces=(CONTAINERS, NODES)),)),
+    ),
+    (
+        "exporter-pid-namespace",
+        ADVICE,
+        "all seen",
+        lambda: healthy(watcher=watcher(pid_namespaces=(CONTAINERS, NODES))),
+    ),
+    (
+        "exporter-pid-namespace",
+        WARNING,
+        "a daemon not seen",
+        lambda: replace(gone(watcher=watcher(pid_namespaces=(CONTAINERS,))), apart=True),
+    ),
+    (
+        "exporter-pid-namespace",
+        WARNING,
+        "some not seen",
+        lambda: healthy(watcher=watcher(pid_namespaces=(CONTAINERS,)), processes={}),
+    ),
+    ("thread-percentage-wrong", ERROR, "0", lambda: client(**{ACTIVE_THREAD_PERCENTAGE: "0"})),
+    ("thread-percentage-wrong", ERROR, "150", lambda: client(**{ACTIVE_THREAD_PERCENTAGE: "150"})),
+    ("thread-percentage-wrong", ERROR, "nan", lambda: client(**{ACTIVE_THREAD_PERCENTAGE: "nan"})),
+    (
+        "thread-percentage-wrong",
+        ERROR,
+        "a daemon's",
+        lambda: healthy(daemons=(daemon(variables={ACTIVE_THREAD_PERCENTAGE: "40%"}),)),
+    ),
+    (
+        "memory-limit-in-environment",
+        WARNING,
+        "",
+        lambda: healthy(daemons=(daemon(variables={PINNED_MEMORY_LIMIT: "0=2G"}),)),
+    ),
+    ("memory-limit-beyond-device", WARNING, "a client's", lambda: client(**{PINNED_MEMORY_LIMIT: "0=900G"})),
+    ("memory-limit-beyond-device", ERROR, "no size", lambda: client(**{PINNED_MEMORY_LIMIT: "0=much"})),
+    (
+        "memory-limit-beyond-device",
+        WARNING,
+        "the default",
+        lambda: with_daemon(healthy(), default_pinned_memory_limits={0: 1 << 48}),
+    ),
+    (
+        "memory-limit-without-device",
+        ERROR,
+        "configured",
+        lambda: healthy(config=configured(pinned_memory_limits=((9, 1 << 30),))),
+    ),
+    (
+        "memory-limit-without-device",
+        ERROR,
+        "not seen by the client",
+        lambda: client(**{PINNED_MEMORY_LIMIT: "1=2G", VISIBLE_DEVICES: "0"}),
+    ),
+    ("gpu-not-visible", WARNING, "ordinal", lambda: client(**{VISIBLE_DEVICES: "0,1"})),
+    ("gpu-not-visible", WARNING, "UUID", lambda: client(**{VISIBLE_DEVICES: OTHER_GPU})),
+    (
+        "acts-without-restart",
+        ERROR,
+        "",
+        lambda: with_daemon(healthy(config=configured(unit=None, watchdog=Mode.ACT)), named_unit=None),
+    ),
+    (
+        "acts-without-rights",
+        WARNING,
+        "",
+        lambda: healthy(config=configured(watchdog=Mode.ACT), watcher=watcher(capabilities=1 << Capability.SYS_PTRACE)),
+    ),
+    (
+        "log-unreadable",
+        WARNING,
+        "",
+        lambda: healthy(logs={DAEMON: (log(problem="Permission denied"),)}),
+    ),
+    (
+        "log-directory-differs",
+        WARNING,
+        "",
+        lambda: healthy(daemons=(daemon(variables={LOG_DIRECTORY: "/var/log/nvidia-mps"}),)),
+    ),
+    ("log-renamed", WARNING, "", lambda: healthy(logs={DAEMON: (log(renamed=f"{LOGS}/control.log.1"),)})),
+    (
+        "log-rotated-by-rename",
+        WARNING,
+        "",
+        lambda: healthy(rotations=(Rotation(path=f"{LOGS}/control.log", file="/etc/logrotate.d/x", truncates=False),)),
+    ),
+    ("log-not-rotated", ADVICE, "small", lambda: healthy(rotations=())),
+    ("log-not-rotated", WARNING, "large", lambda: healthy(logs={DAEMON: (log(size=1 << 30),)})),
+    (
+        "right-to-look-missing",
+        WARNING,
+        "",
+        lambda: healthy(watcher=watcher(capabilities=1 << Capability.SYSLOG)),
+    ),
+    ("kernel-log-closed", ADVICE, "", lambda: healthy(watcher=watcher(kernel_log="it lacks CAP_SYSLOG"))),
+    (
+        "kernel-log-closed",
+        WARNING,
+        "and demanded",
+        lambda: healthy(watcher=watcher(kernel_log="no"), config=configured(collect=Collect(kernel_log=Switch.ON))),
+    ),
+    (
+        "journal-closed",
+        WARNING,
+        "",
+        lambda: with_daemon(healthy(watcher=watcher(groups=frozenset({990}))), foreground=True),
+    ),
+    ("too-many-rights", ERROR, "", lambda: healthy(watcher=watcher(capabilities=ALL_RIGHTS))),
+    (
+        "service-not-asked",
+        ADVICE,
+        "",
+        lambda: healthy(watcher=watcher(is_service=False, unanswering="Permission denied")),
+    ),
+    (
+        "port-taken",
+        ERROR,
+        "",
+        lambda: healthy(holders=(Holder(address=":10677", uid=33, is_service=False),)),
+    ),
+    (
+        "web-config-unusable",
+        ERROR,
+        "",
+        lambda: healthy(config=configured(web_config_file=Path("/etc/web.yml")), web_problem="no bcrypt hash"),
+    ),
+    (
+        "not-looked-at",
+        WARNING,
+        "",
+        lambda: healthy(unseen=(Unseen(area=Area.PORTS, why="hidden", mend="Look as root"),)),
+    ),
+)
+
+planted = pytest.mark.parametrize(
+    ("id_", "severity", "plant"),
+    [(id_, severity, plant) for id_, severity, _, plant in PLANTED],
+    ids=[f"{id_} {how}".strip() for id_, _, how, _ in PLANTED],
+)
+
+
+def found(facts: Facts) -> list[Finding]:
+    return list(examine(facts).findings)
+
+
+def test_where_all_is_well_nothing_is_found() -> None:
+    report = examine(healthy())
+    assert (report.findings, report.untold, report.exit_code) == ((), (), 0)
+    assert [check.id for check in report.fine] == [check.id for check in CHECKS]
+
+
+@planted
+def test_a_mistake_is_found_and_nothing_else(id_: str, severity: Severity, plant: Callable[[], Facts]) -> None:
+    assert [(finding.id, finding.severity) for finding in found(plant())] == [(id_, severity)]
+
+
+def test_a_pid_file_that_was_left_is_told_beside_the_daemon_that_is_missed() -> None:
+    ids = {finding.id for finding in found(gone())}
+    assert ids == {"daemon-absent", "stale-pid-file"}
+    clean = gone(directories={DAEMON: directory(pid=None, pid_file_mode=None)})
+    assert {finding.id for finding in found(clean)} == {"daemon-absent"}
+
+
+def test_an_ordinary_users_daemon_serves_nobody_else() -> None:
+    facts = beside()
+    owner = facts.node.daemons[DAEMON].process
+    assert owner is not None
+    facts = with_daemon(facts, process=replace(owner, uid=1002))
+    assert [finding.id for finding in found(facts)] == ["daemon-of-another-user"]
+
+
+def test_each_check_has_a_mistake_planted_for_it() -> None:
+    elsewhere = {"stale-pid-file", "daemon-of-another-user"}
+    assert {id_ for id_, *_ in PLANTED} | elsewhere == {check.id for check in CHECKS}
+    assert len({check.id for check in CHECKS}) == len(CHECKS)
+
+
+def test_in_default_it_is_worse_where_somebody_is_beside_mps() -> None:
+    facts = with_gpu(beside(variables={}, pipe=None), compute_mode="default")
+    (mode,) = [finding for finding in found(facts) if finding.id == "compute-mode-default"]
+    assert mode.severity is WARNING
+    assert "1 of them" in mode.what
+
+
+@pytest.mark.parametrize(
+    "plant",
+    [
+        lambda: client(**{ACTIVE_THREAD_PERCENTAGE: "12.5", PINNED_MEMORY_LIMIT: "0=2G", VISIBLE_DEVICES: "0"}),
+        lambda: client(**{VISIBLE_DEVICES: GPU[:12]}),
+        lambda: healthy(daemons=(daemon(variables={VISIBLE_DEVICES: GPU}),)),
+        lambda: healthy(holders=(Holder(address=":10677", uid=990, is_service=True),)),
+        lambda: healthy(watcher=watcher(uid=0, capabilities=ALL_RIGHTS)),
+        lambda: healthy(config=configured(watchdog=Mode.ACT)),
+        lambda: healthy(
+            config=configured(collect=Collect(kernel_log=Switch.OFF)), watcher=watcher(kernel_log="closed")
+        ),
+        lambda: healthy(processes={CLIENT: process(shared_memory=OTHER_SHARED)}),
+        lambda: healthy(processes={CLIENT: process(pid_namespaces=(CONTAINERS, NODES))}),
+        lambda: healthy(units=None),
+        lambda: healthy(logs={DAEMON: (log(path="/proc/9/root/log/control.log"),)}),
+        in_tmp,
+        lambda: with_daemon(healthy(waiting={DAEMON: (BESIDE,)}), clients={}),
+        lambda: healthy(
+            daemons=(daemon(arguments=("nvidia-cuda-mps-control", "-d", "-M")),),
+            waiting={DAEMON: (BESIDE,)},
+            processes={BESIDE: process(BESIDE)},
+        ),
+    ],
+    ids=[
+        "limits within the device",
+        "a UUID cut short",
+        "a daemon's GPU by UUID",
+        "the service's own port",
+        "root",
+        "a watchdog that has what it needs",
+        "a kernel's log that nobody wants",
+        "a client that has connected all the same",
+        "a client in a container, a daemon on the host",
+        "no systemd",
+        "a container's log",
+        "a daemon in everybody's /tmp",
+        "a client that waits for a server's start",
+        "a daemon for all users",
+    ],
+)
+def test_what_is_well_is_not_found(plant: Callable[[], Facts]) -> None:
+    assert found(plant()) == []
+
+
+def test_what_could_not_be_looked_at_is_not_said_to_be_fine() -> None:
+    report = examine(healthy(unseen=(Unseen(area=Area.GPUS, why="NVML hangs", told=True),)))
+    needing = {check.id for check in CHECKS if Area.GPUS in check.needs}
+    assert {check.id for check in report.untold} == needing
+    assert not needing & {check.id for check in report.fine}
+
+
+def test_the_same_of_several_is_one_finding() -> None:
+    told_nothing = (process(pid, variables={}, pipe=None) for pid in (BESIDE, BESIDE + 1))
+    (finding,) = found(with_beside(healthy(), *told_nothing))
+    assert [place.split()[1] for place in finding.where] == ["700", "701"]
+
+
+def test_the_worst_comes_first_and_is_the_exit_code() -> None:
+    facts = healthy(rotations=(), programs=Programs(), watcher=watcher(capabilities=0))
+    report = examine(facts)
+    assert [finding.severity for finding in report.findings] == [ERROR, WARNING, ADVICE]
+    assert report.exit_code == 2
+    assert examine(healthy(watcher=watcher(capabilities=0))).exit_code == 1
+    assert examine(healthy(rotations=())).exit_code == 0
