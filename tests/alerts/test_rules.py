@@ -1,6 +1,8 @@
 """The rules are valid, and each alert has all that somebody needs who is woken by it."""
 
 import re
+import shlex
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -144,3 +146,28 @@ def test_no_label_of_ours_is_one_that_a_target_may_have() -> None:
     assert {family.name: TARGETS_LABELS & set(family.labels) for family in CATALOGUE} == {
         family.name: set() for family in CATALOGUE
     }
+
+
+class TestGuide:
+    """docs/alerting.md."""
+
+    TEXT = (RULES.parents[1] / "docs" / "alerting.md").read_text()
+
+    def test_it_has_each_alert_with_its_severities(self) -> None:
+        """And none that there is not."""
+        rows = re.findall(r"^\| `(CudaMps\w+)` \| ([^|]+) \|", self.TEXT, re.MULTILINE)
+        told = {(alert, severity) for alert, text in rows for severity in re.findall(r"critical|warning", text)}
+        assert told == {(rule.alert, rule.severity) for rule in rules()}
+
+    def test_each_way_to_change_all_rules_does_change_them(self, tmp_path: Path) -> None:
+        """By the very commands that stand there."""
+        commands = re.findall(r"^    (sed .*?) *(?:#.*)?$", self.TEXT, re.MULTILINE)
+        assert len(commands) == 3
+        for command, left in zip(
+            commands, ("runbook_url: http:", "$labels.instance }}/runbooks", 'job="cuda-mps'), strict=True
+        ):
+            shutil.copy(RULES, tmp_path / "cuda-mps.rules.yml")
+            subprocess.run(shlex.split(command), cwd=tmp_path, check=True)
+            assert left in RULES.read_text()
+            assert left not in (tmp_path / "cuda-mps.rules.yml").read_text()
+            promtool("check", "rules", tmp_path / "cuda-mps.rules.yml")
