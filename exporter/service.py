@@ -36,7 +36,7 @@ from exporter.telling import incidents, status
 from exporter.telling.wanted import Wanted
 from exporter.view import View, directory_of
 from exporter.watchdog import Watchdog
-from exporter.web import Api, Site, WebSecurity, WebServer, activated_listeners
+from exporter.web import Api, Runbooks, Site, WebSecurity, WebServer, activated_listeners
 
 HEALTHY_SECONDS = 30.0
 """The cycle turns at least twice a second; after this long without a turn it has stopped."""
@@ -117,7 +117,7 @@ class Service:
             status=lambda: status.table(self._cycle.node),
             sight=self._sight,
             telemetry_path=config.telemetry_path,
-            beside=api.routes,
+            beside={**api.routes, **Runbooks.installed().routes},
         )
         security = None if config.web_config_file is None else WebSecurity.load(config.web_config_file)
         listeners = activated_listeners(os.environ, os.getpid()) if config.systemd_socket else ()

@@ -14,7 +14,7 @@ from exporter.history import History
 from exporter.metrics.exposition import Exposition
 from exporter.page import Sight
 from exporter.web import Answer as SiteAnswer
-from exporter.web import Api, Request, Site, WebServer
+from exporter.web import Api, Request, Runbooks, Site, WebServer
 from tests.builders import AT, DAEMON, three_clients
 
 LOCALHOST = "127.0.0.1"
@@ -75,7 +75,7 @@ class Web:
             status=lambda: self.status,
             sight=lambda: self.sight,
             telemetry_path=telemetry_path,
-            beside=api.routes,
+            beside={**api.routes, **Runbooks.installed().routes},
         )
 
     def get(self, path: str = "/metrics", method: str = "GET", **headers: str) -> Answer:
