@@ -20,7 +20,7 @@ from exporter.core.fold import fold_all
 from exporter.core.watchdog.rehearsal import orders_for, rehearse
 from exporter.core.watchdog.results import taken_up
 from exporter.cycle import Cycle
-from exporter.demo import Simulation, serve_simulated, simulated
+from exporter.demo import CALM_SECONDS, PAST_SECONDS, Simulation, serve_simulated, simulated
 from exporter.errors import ConfigError, ExporterError, HistoryError, ServiceError
 from exporter.history import History
 from exporter.look import look
@@ -101,7 +101,9 @@ def demo(arguments: Namespace, config: Config) -> int:
     """Serve a simulated node, through the same core."""
     clock = SystemClock()
     plan = tuple(map(planned, arguments.at))
-    simulation = Simulation(arguments.seed, clock, plan=plan, calm=arguments.calm)
+    simulation = Simulation(
+        arguments.seed, clock, plan=plan, calm=arguments.calm, past=CALM_SECONDS if arguments.calm else PAST_SECONDS
+    )
     config = simulated(config)
     reloader = Reloader(arguments, os.environ, config, clock, completed=simulated)
     serve_simulated(config, simulation, reloader, clock)

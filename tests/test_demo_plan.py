@@ -60,7 +60,7 @@ SHOWN: Mapping[Mishap, Callable[[Story], bool]] = {
     Mishap.FAULT: has(EventName.FAULT, EventName.FAULT_RECOVERED),
     Mishap.FAULT_HELD: is_held_up,
     Mishap.CONTAINED_FAULT: has(EventName.CLIENT_FAULT_CONTAINED),
-    Mishap.HARDWARE_XID: lambda story: "48" in {number for _, number in story.node.xids.counts},
+    Mishap.HARDWARE_XID: has(EventName.GPU_XID, EventName.DAEMON_QUARANTINED),
     Mishap.DAEMON_RESTARTS: has(EventName.DAEMON_LOST, EventName.DAEMON_UP),
     Mishap.DAEMON_DIES: is_diagnosed(Condition.CRASHED),
     Mishap.DAEMON_KEEPS_DYING: has(EventName.CIRCUIT_OPENED),

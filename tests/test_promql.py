@@ -14,12 +14,13 @@ from exporter.metrics.reference import reference
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted((*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")))
-RULES = sorted(ROOT.glob("alerts/*.yml"))
+RULES = sorted(ROOT.glob("alerts/*.rules.yml"))
 
 FENCED = re.compile(r"^```promql\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 OF_PROMETHEUS = {"job", "instance"}
 LABELS = {family.name: OF_PROMETHEUS | set(family.labels) for family in CATALOGUE} | {"up": OF_PROMETHEUS}
+LABELS["ALERTS"] = OF_PROMETHEUS.union({"alertname", "alertstate", "severity"}, *LABELS.values())
 for histogram in (family for family in CATALOGUE if family.kind is HistogramMetricFamily):
     LABELS |= {histogram.name + suffix: LABELS[histogram.name] for suffix in ("_count", "_sum")}
     LABELS[f"{histogram.name}_bucket"] = LABELS[histogram.name] | {"le"}
@@ -30,7 +31,7 @@ def expressions() -> Iterator[tuple[str, str]]:
     for path in RULES:
         for group in yaml.safe_load(path.read_text())["groups"]:
             for rule in group["rules"]:
-                yield f"{path.name}: {rule.get('alert') or rule['record']}", rule["expr"]
+                yield f"{path.name}: {rule['alert']} {rule['labels']['severity']}", rule["expr"]
     for path in PAGES:
         for number, text in enumerate(
             re.findall(r"^```promql\n(.*?)^```", path.read_text(), re.MULTILINE | re.DOTALL), start=1

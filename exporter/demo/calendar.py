@@ -23,7 +23,7 @@ class Recurring:
 
 
 STORY = (
-    Recurring(-870, 3000, Mishap.HARDWARE_XID),
+    Recurring(-870, 3000, Mishap.HARDWARE_XID, 90),
     Recurring(-800, 2000, Mishap.MEMORY_FULL, 120),
     Recurring(-650, 950, Mishap.UNKNOWN_LINE),
     Recurring(-620, 2600, Mishap.SERVERS_CRASH, 30),

@@ -16,8 +16,8 @@ from exporter.model.node import Node
 from exporter.model.observation import Observation, SourceReading
 from exporter.sources.reading import Reading
 
-PAST_SECONDS = 900
-"""How much of the story has been told when the demo begins."""
+PAST_SECONDS, CALM_SECONDS = 900.0, 300.0
+"""How much of the story has been told when the demo begins; of a calm one there is less to tell."""
 
 QUICK, SLOW = ("log", "process"), ("control", "kernel", "nvml_events")
 SLOW_SECONDS = 5
