@@ -6,6 +6,7 @@ import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Self
 
@@ -38,11 +39,12 @@ class Alertmanager:
         self.process.kill()
         self.process.wait()
 
-    def tell(self, **labels: str) -> None:
-        """Have it told of an alert, as Prometheus would."""
-        self._ask("/api/v2/alerts", json.dumps([{"labels": labels}]).encode())
+    def tell(self, labels: Mapping[str, str], *, ended: datetime | None = None) -> None:
+        """Have it told of an alert, as Prometheus would; or that it is over."""
+        alert = {"labels": labels} | ({} if ended is None else {"endsAt": ended.isoformat()})
+        self._ask("/api/v2/alerts", json.dumps([alert]).encode())
 
-    def inhibited(self, **labels: str) -> bool:
+    def inhibited(self, labels: Mapping[str, str]) -> bool:
         """Whether an alert, which it must know, is kept from being sent by another."""
         matchers = [f'{name}="{value}"' for name, value in labels.items()]
         query = urllib.parse.urlencode([("filter", each) for each in matchers])

@@ -26,10 +26,13 @@ DURING, OVER = (1, 2), 3
 def told(mishap: Mishap | None) -> tuple[Story, ...]:
     """Some minutes of a calm node, with or without something that befalls it."""
     clock = FakeClock()
-    plan = (
-        () if mishap is None else (Planned(after=AFTER, mishap=mishap, seconds=SECONDS if mishap in LASTING else 0.0),)
-    )
-    return tuple(islice(minutes(clock, Simulation(1, clock, plan=plan, calm=True, past=PAST)), OVER + 1))
+    simulation = Simulation(1, clock, calm=True, past=PAST)
+    story = minutes(clock, simulation)
+    past = next(story)
+    if mishap is not None:
+        seconds = SECONDS if mishap in LASTING else 0.0
+        simulation.expect([Planned(after=AFTER, mishap=mishap, seconds=seconds)])
+    return (past, *islice(story, OVER))
 
 
 def has(*names: EventName) -> Callable[[Story], bool]:

@@ -33,6 +33,7 @@ class SimulatedNode:
 
     def __init__(self, plan: Sequence[str], web_config: Path, authority: Authority) -> None:
         self.instance = free_address()
+        self._log = web_config.with_name(f"{self.instance}.log")
         self._trusting = ssl.create_default_context(cafile=str(authority.cert))
         planned = [word for each in plan for word in ("--at", each)]
         serving = (f"--web.listen-address={self.instance}", f"--web.config.file={web_config}", "--log.level=error")
@@ -40,7 +41,8 @@ class SimulatedNode:
 
     def start(self) -> None:
         """Begin; `plan` counts from here on."""
-        self._process = subprocess.Popen(self._command)
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(self._command, stderr=log)
 
     def kill(self) -> None:
         """End it as a crash would."""
@@ -53,7 +55,7 @@ class SimulatedNode:
 
     def get(self, url: str) -> str:
         """A page of its."""
-        assert self._process.poll() is None
+        assert self._process.poll() is None, self._log.read_text()
         request = urllib.request.Request(url, headers={"Authorization": basic(USER, PASSWORD)})
         try:
             with urllib.request.urlopen(request, timeout=30, context=self._trusting) as response:
@@ -87,8 +89,8 @@ class Night:
         }
         self._web_config.write_text(json.dumps(web))  # YAML holds all of JSON
         with contextlib.ExitStack() as beginning:
-            for each in (self.pager, self.alertmanager, self._prometheus):
-                beginning.enter_context(each)
+            beginning.enter_context(self.pager)
+            beginning.enter_context(self.alertmanager)
             self._ending = beginning.pop_all()
         return self
 
@@ -105,7 +107,7 @@ class Night:
         return node
 
     def scrape(self, nodes: Sequence[SimulatedNode]) -> None:
-        """Scrape these as soon as each is up."""
+        """Scrape these, each as soon as it is up."""
         up: list[str] = []
         for node in nodes:
             eventually(node.is_up, within=STARTS_SECONDS)
@@ -113,11 +115,12 @@ class Night:
             written = self._targets.with_suffix(".new")
             written.write_text(json.dumps([{"targets": up}]))
             written.replace(self._targets)
+            if len(up) == 1:
+                self._ending.enter_context(self._prometheus)
 
     def _configuration(self) -> dict[str, Any]:
         rules = self._directory / "cuda-mps.rules.json"
         rules.write_text(json.dumps(shortened.rules()))
-        self._targets.write_text("[]")
         scrape = {
             "job_name": JOB,
             "scheme": "https",

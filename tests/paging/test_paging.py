@@ -5,6 +5,7 @@ All of it is real but for the GPUs: nodes served by TLS with a password, scraped
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 import pytest
 
@@ -16,7 +17,7 @@ pytestmark = [pytest.mark.xdist_group("paging"), pytest.mark.timeout(300)]
 
 PATIENCE_SECONDS = 120.0
 
-AT = "15s"
+AT = "12s"
 """By then each node has been scraped more than once: what grows is seen to grow."""
 
 PAGER, TICKETS = "pager", "tickets"
@@ -67,7 +68,7 @@ CASES = {
         f"{AT}:hardware-xid:10m", PAGER, "CudaMpsQuarantined", "critical", INFERENCE, ("reset",), ends=False
     ),
     "a server that is full": Case(
-        f"{AT}:server-full:15s", TICKETS, "CudaMpsClientsRefused", "warning", INFERENCE, ("were turned away",)
+        f"{AT}:server-full:2s", TICKETS, "CudaMpsClientsRefused", "warning", INFERENCE, ("were turned away",)
     ),
     "an exporter that is down": Case(None, PAGER, "CudaMpsExporterDown", "critical", None, ("nobody watches MPS",)),
 }
@@ -111,7 +112,7 @@ class TestAPage:
 
     def test_tells_of_the_right_thing_to_the_right_people(self, night: tuple[Night, Nodes], name: str) -> None:
         """By its alert, severity and receiver, and with the node and the daemon."""
-        there, nodes = night
+        _, nodes = night
         case, alert = CASES[name], page(night, name)
         assert (alert.name, alert.labels["severity"]) == (case.alert, case.severity)
         assert alert.labels["instance"] == nodes[name].instance
@@ -141,16 +142,17 @@ class TestAnExporterThatIsDown:
     """It says nothing any more, so whatever was last known of its node is no news."""
 
     def test_keeps_all_else_of_its_node_from_being_told(self, night: tuple[Night, Nodes]) -> None:
-        """Here an alert that Alertmanager is given by hand; then the exporter is back."""
+        """Here an alert that Alertmanager is given by hand, and that is over when the exporter is back."""
         there, nodes = night
         page(night, DOWN)
-        instance = nodes[DOWN].instance
-        there.alertmanager.tell(alertname="CudaMpsFault", job=JOB, instance=instance, severity="warning")
+        fault = {"alertname": "CudaMpsFault", "job": JOB, "instance": nodes[DOWN].instance, "severity": "warning"}
+        there.alertmanager.tell(fault)
 
         def kept_back() -> None:
-            assert there.alertmanager.inhibited(alertname="CudaMpsFault", instance=instance)
+            assert there.alertmanager.inhibited(fault)
 
         eventually(kept_back)
+        there.alertmanager.tell(fault, ended=datetime.now(UTC))
         nodes[DOWN].start()
 
 
