@@ -13,7 +13,7 @@ from exporter import log
 from exporter.clock import Clock
 from exporter.config import Config, Reloader, orders_of
 from exporter.cycle import Cycle
-from exporter.history import History
+from exporter.history import History, Keeper
 from exporter.metrics.catalogue import NodeCollector
 from exporter.metrics.exposition import Exposition
 from exporter.model.action import Resumed
@@ -29,7 +29,6 @@ from exporter.signals import Wishes, wishes
 from exporter.sources.eye import Inbox
 from exporter.sources.lookout import Lookout
 from exporter.sources.nvml import Nvml
-from exporter.store.writer import Writer
 from exporter.telling import incidents, status
 from exporter.telling.wanted import Wanted
 from exporter.view import View, directory_of
@@ -57,7 +56,7 @@ class Service:
         reloader: Reloader | None = None,
         driver: Nvml | None = None,
         history: History | None = None,
-        writer: Writer | None = None,
+        writer: Keeper | None = None,
         hands: Doer | None = None,
     ) -> None:
         """`reloader` reads the configuration anew, `driver` is what can be paused, and `writer` keeps what happens.

@@ -1,12 +1,10 @@
 """The simulated node, served as a real one is: the past is told first, then it goes on with the clock."""
 
-import contextlib
-import tempfile
 from collections.abc import Sequence
-from pathlib import Path
 
 from exporter.clock import Clock
 from exporter.config import Config, Planned, Reloader, orders_of
+from exporter.demo.disk import SimulatedDisk
 from exporter.demo.simulation import Simulation
 from exporter.demo.told import told
 from exporter.history import MOST_EVENTS, History
@@ -14,14 +12,12 @@ from exporter.model.event import Event
 from exporter.service import Service
 from exporter.sources.eye import Eye, Inbox
 from exporter.sources.lookout import Lookout
-from exporter.store.archive import Archive
-from exporter.store.writer import Writer
 
 
 def serve_simulated(
     config: Config, simulation: Simulation, plan: Sequence[Planned], reloader: Reloader, clock: Clock
 ) -> None:
-    """Tell the past, then serve until told to stop. What is kept on disk is gone with it."""
+    """Tell the past, then serve until told to stop."""
     node, events = simulation.node(), list[Event]()
     for second in told(node, simulation, orders_of(config)):
         node, news = second
@@ -30,18 +26,14 @@ def serve_simulated(
     history = History(incidents=node.incidents.values(), events=events[-MOST_EVENTS:])
     inbox: Inbox = Inbox()
     eye = Eye("demo", simulation.look, period=1.0, deadline=5.0, inbox=inbox, clock=clock)
-    with tempfile.TemporaryDirectory(prefix="cuda-mps-exporter-demo-") as kept:
-        writer = Writer(Archive(Path(kept), config.history, clock), clock)
-        with contextlib.closing(writer):
-            writer.open()
-            Service(
-                config,
-                node,
-                Lookout((eye,)),
-                inbox,
-                clock,
-                reloader=reloader,
-                history=history,
-                writer=writer,
-                hands=simulation.hands,
-            ).run()
+    Service(
+        config,
+        node,
+        Lookout((eye,)),
+        inbox,
+        clock,
+        reloader=reloader,
+        history=history,
+        writer=SimulatedDisk(),
+        hands=simulation.hands,
+    ).run()
