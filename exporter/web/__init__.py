@@ -1,7 +1,7 @@
 """HTTP: the metrics, how the exporter and the node are, what has happened, and who may see what. Nothing here acts.
 
-`Site` answers by path, `Api` has pages for programs, `Runbooks` for whoever was woken; `WebServer` serves a site, `WebSecurity` is the web config file:
-TLS and passwords.
+`Site` answers by path, `Api` has pages for programs, `Runbooks` those for whoever was woken; `WebServer` serves a site,
+`WebSecurity` is the web config file: TLS and passwords.
 """
 
 from exporter.web.api import Api

@@ -1,4 +1,4 @@
-"""What to do about each alert, as pages: those of the version that is installed, so that a page at night leads somewhere."""
+"""What to do about each alert, as pages: so that a link in a message at night leads to those of this very version."""
 
 from collections.abc import Mapping
 from http import HTTPStatus
@@ -31,7 +31,7 @@ class Runbooks:
     @property
     def routes(self) -> Mapping[str, Route]:
         """The pages are open to all: they name nobody."""
-        return {RUNBOOKS: Route(respond=self._list, title="Runbooks"), f"{RUNBOOKS}/*": Route(respond=self._page)}
+        return {RUNBOOKS: Route(respond=self._list), f"{RUNBOOKS}/*": Route(respond=self._page)}
 
     def _list(self, _request: Request) -> Answer:
         return plain(HTTPStatus.OK, self._named())

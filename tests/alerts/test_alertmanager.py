@@ -1,0 +1,131 @@
+"""The example makes one message of each failure, and sends it to the right people."""
+
+import re
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.alertmanager import Alertmanager
+from tests.alerts.files import ALERTMANAGER, SCENARIOS, read, rules
+from tests.eventually import eventually
+from tests.tools import needed
+
+TOLD = {
+    "1": ["CudaMpsDaemonDead"],
+    "2": ["CudaMpsDaemonDied"],
+    "3": ["CudaMpsDaemonDied", "CudaMpsClientsBypassing"],
+    "4": ["CudaMpsDaemonUnresponsive"],
+    "5": ["CudaMpsDaemonDied", "CudaMpsCircuitOpen"],
+    "6": ["CudaMpsDaemonDead"],
+    "7": ["CudaMpsQuarantined"],
+    "8": ["CudaMpsFault"],
+    "9": ["CudaMpsServerFault"],
+    "10": ["CudaMpsServerCrashLoop"],
+    "11": ["CudaMpsClientSlotsNearlyFull", "CudaMpsClientsRefused"],
+    "12": ["CudaMpsClientsWaiting"],
+    "13": ["CudaMpsTenantFillsMemory"],
+    "14": ["CudaMpsDaemonDead", "CudaMpsExporterDown"],
+    "15": ["CudaMpsExporterLate"],
+    "16": ["CudaMpsExporterBlind"],
+}
+"""Who is told of in each planted failure, one after the other where it gets worse."""
+
+Labels = Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """What fires at one time of a planted failure, as if on a node of its own."""
+
+    failure: str
+    firing: Sequence[Labels]
+
+
+def moments() -> Iterator[Moment]:
+    for group in read(SCENARIOS)["tests"]:
+        number, _, _ = group["name"].partition(". ")
+        for each in group["promql_expr_test"] if number in TOLD else ():
+            samples = [dict(re.findall(r'(\w+)="(.*?)"', one["labels"])) for one in each["exp_samples"]]
+            if samples:
+                node = f"{number}-{each['eval_time']}:10677"
+                yield Moment(number, [labels | {"instance": node} for labels in samples])
+
+
+@pytest.fixture(scope="module")
+def alertmanager(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Alertmanager]:
+    """The example at work, but for whom it tells; told of all planted failures."""
+    configuration = yaml.safe_load(ALERTMANAGER.read_text())
+    configuration["receivers"] = [{"name": receiver["name"]} for receiver in configuration["receivers"]]
+    with Alertmanager(tmp_path_factory.mktemp("alertmanager"), configuration) as working:
+        for labels in [labels for moment in moments() for labels in moment.firing]:
+            eventually(lambda labels=labels: working.tell(labels))  # type: ignore[misc]
+        yield working
+
+
+def test_it_is_valid() -> None:
+    amtool("check-config", str(ALERTMANAGER))
+
+
+@pytest.mark.parametrize(
+    ("labels", "receiver"),
+    [
+        ({"severity": "critical", "alertname": "CudaMpsDaemonDead"}, "pager"),
+        ({"severity": "critical", "alertname": "CudaMpsExporterDown"}, "pager"),
+        ({"severity": "warning", "alertname": "CudaMpsFault"}, "tickets"),
+    ],
+)
+def test_a_critical_alert_wakes_somebody_and_a_warning_waits(labels: Labels, receiver: str) -> None:
+    told = [f"{name}={value}" for name, value in {**labels, "job": "cuda-mps-exporter"}.items()]
+    amtool("config", "routes", "test", f"--config.file={ALERTMANAGER}", f"--verify.receivers={receiver}", *told)
+
+
+def test_each_planted_failure_is_here() -> None:
+    assert {moment.failure for moment in moments()} == set(TOLD)
+
+
+@pytest.mark.parametrize("failure", TOLD)
+def test_one_message_is_made_of_a_failure(alertmanager: Alertmanager, failure: str) -> None:
+    told: dict[str, None] = {}
+    for moment in moments():
+        if moment.failure == failure:
+            alone = eventually(lambda moment=moment: the_one_told(alertmanager, moment))  # type: ignore[misc]
+            assert alone["severity"] == min(each["severity"] for each in moment.firing), "the gravest"
+            told[alone["alertname"]] = None
+    assert list(told) == TOLD[failure]
+
+
+def the_one_told(alertmanager: Alertmanager, moment: Moment) -> Labels:
+    told = [each for each in moment.firing if not alertmanager.inhibited(each)]
+    assert len(told) == 1, told
+    return told[0]
+
+
+def test_another_node_and_another_cluster_are_told_of_for_themselves(alertmanager: Alertmanager) -> None:
+    (dead,) = next(moment.firing for moment in moments() if moment.failure == "6")
+    died = {**dead, "alertname": "CudaMpsDaemonDied"}
+    elsewhere = [died | {"instance": "elsewhere:10677"}, died | {"cluster": "us"}]
+    for labels in (died | {"cluster": ""}, *elsewhere):
+        alertmanager.tell(labels)
+    eventually(lambda: is_inhibited(alertmanager, died | {"cluster": ""}))
+    assert [alertmanager.inhibited(each) for each in elsewhere] == [False, False]
+
+
+def is_inhibited(alertmanager: Alertmanager, labels: Labels) -> None:
+    assert alertmanager.inhibited(labels)
+
+
+def test_every_alert_that_is_spoken_of_is_there() -> None:
+    spoken = re.findall(r"alertname[=!]~?\"([^\"]+)\"", ALERTMANAGER.read_text())
+    assert spoken
+    names = {rule.alert for rule in rules()}
+    for pattern in spoken:
+        assert any(re.fullmatch(pattern, name) for name in names), pattern
+
+
+def amtool(*arguments: str | Path) -> None:
+    done = subprocess.run([needed("amtool"), *arguments], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
