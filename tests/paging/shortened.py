@@ -24,11 +24,12 @@ _INTERVALS = ("group_wait", "group_interval", "repeat_interval")
 
 
 def rules() -> Mapping[str, Any]:
-    """The rules, whose links lead to the exporters by TLS."""
-    told = yaml.safe_load((ALERTS / "cuda-mps.rules.yml").read_text())
+    """The rules, whose links lead to exporters with TLS, as docs/alerting.md has it."""
+    text = (ALERTS / "cuda-mps.rules.yml").read_text().replace("runbook_url: http:", "runbook_url: https:")
+    told: dict[str, Any] = yaml.safe_load(text)
     for group in told["groups"]:
         group["rules"] = [each if each["alert"] == OWN_AGE else _rule(each) for each in group["rules"]]
-    return dict(_by_tls(told))
+    return told
 
 
 def alertmanager(receivers: Mapping[str, str]) -> Mapping[str, Any]:
@@ -63,16 +64,3 @@ def _duration(text: str) -> str:
     found = _DURATION.fullmatch(text)
     assert found is not None, text
     return f"{int(found[1]) * _UNITS[found[2]] * 1000 // FACTOR}ms"
-
-
-def _by_tls(told: Any) -> Any:
-    """As docs/alerting.md has it for exporters that are served by TLS."""
-    match told:
-        case str():
-            return told.replace("http://{{", "https://{{")
-        case list():
-            return [_by_tls(each) for each in told]
-        case dict():
-            return {name: _by_tls(each) for name, each in told.items()}
-        case _:
-            return told
