@@ -109,14 +109,26 @@ class Night:
     def scrape(self, nodes: Sequence[SimulatedNode]) -> None:
         """Scrape these, each as soon as it is up."""
         up: list[str] = []
-        for node in nodes:
-            eventually(node.is_up, within=STARTS_SECONDS)
-            up.append(node.instance)
-            written = self._targets.with_suffix(".new")
-            written.write_text(json.dumps([{"targets": up}]))
-            written.replace(self._targets)
-            if len(up) == 1:
-                self._ending.enter_context(self._prometheus)
+
+        def all_up() -> None:
+            problems = [problem for node in nodes if node.instance not in up and (problem := self._joined(node, up))]
+            assert not problems, problems
+
+        eventually(all_up, within=STARTS_SECONDS, every=0.1)
+
+    def _joined(self, node: SimulatedNode, up: list[str]) -> str | None:
+        """Why a node is not scraped yet; None where it is, from now on, with those that are up."""
+        try:
+            node.is_up()
+        except AssertionError as problem:
+            return str(problem)
+        up.append(node.instance)
+        written = self._targets.with_suffix(".new")
+        written.write_text(json.dumps([{"targets": up}]))
+        written.replace(self._targets)
+        if len(up) == 1:
+            self._ending.enter_context(self._prometheus)
+        return None
 
     def _configuration(self) -> dict[str, Any]:
         rules = self._directory / "cuda-mps.rules.json"
