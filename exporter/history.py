@@ -1,13 +1,26 @@
 """What has happened lately: the last faults and events, for those who ask."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Protocol
 
 from exporter.model.event import Event
 from exporter.model.incident import Incident
 from exporter.model.node import Node
+from exporter.view import HistoryStatus
 
 MOST_INCIDENTS = 200
 MOST_EVENTS = 1000
+
+
+class Keeper(Protocol):
+    """Keeps what has happened for longer than the process lives."""
+
+    @property
+    def status(self) -> HistoryStatus:
+        """Whether it does."""
+
+    def take(self, node: Node, events: Sequence[Event]) -> None:
+        """Keep what a cycle has brought, and return at once."""
 
 
 class History:

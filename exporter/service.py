@@ -10,11 +10,10 @@ import structlog
 from prometheus_client import ProcessCollector
 
 from exporter import log
-from exporter.actions.hand import Hands
 from exporter.clock import Clock
 from exporter.config import Config, Reloader, orders_of
 from exporter.cycle import Cycle
-from exporter.history import History
+from exporter.history import History, Keeper
 from exporter.metrics.catalogue import NodeCollector
 from exporter.metrics.exposition import Exposition
 from exporter.model.action import Resumed
@@ -31,11 +30,10 @@ from exporter.signals import Wishes, wishes
 from exporter.sources.eye import Inbox
 from exporter.sources.lookout import Lookout
 from exporter.sources.nvml import Nvml
-from exporter.store.writer import Writer
 from exporter.telling import incidents, status
 from exporter.telling.wanted import Wanted
 from exporter.view import View, directory_of
-from exporter.watchdog import Watchdog
+from exporter.watchdog import Doer, Watchdog
 from exporter.web import Api, Runbooks, Site, WebSecurity, WebServer, activated_listeners
 
 HEALTHY_SECONDS = 30.0
@@ -59,12 +57,12 @@ class Service:
         reloader: Reloader | None = None,
         driver: Nvml | None = None,
         history: History | None = None,
-        writer: Writer | None = None,
-        hands: Hands | None = None,
+        writer: Keeper | None = None,
+        hands: Doer | None = None,
     ) -> None:
         """`reloader` reads the configuration anew, `driver` is what can be paused, and `writer` keeps what happens.
 
-        `hands` do as the watchdog decides. A demo has none of them. `history` is what is known from before.
+        `hands` do as the watchdog decides. A demo has no driver. `history` is what is known from before.
         """
         self._config = config
         self._clock = clock

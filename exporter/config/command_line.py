@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from exporter import __version__
 from exporter.config.flags import add_flags
+from exporter.config.mishap import Mishap
 from exporter.config.values import parse_duration
 from exporter.errors import ConfigError
 from exporter.model.watch import Mode
@@ -167,8 +168,19 @@ def _add_doctor(commands: "Commands") -> None:
 
 
 def _add_demo(commands: "Commands") -> None:
-    parser = _command(commands, "demo", "serve a simulated node; needs no GPU", example="demo --seed 7")
+    parser = _command(commands, "demo", "serve a simulated node; needs no GPU", example="demo --at 30s:daemon-restarts")
     parser.add_argument("--seed", type=int, default=1, help="another number, another story (default: 1)")
+    parser.add_argument(
+        "--at",
+        action="append",
+        default=[],
+        metavar="WHEN:WHAT",
+        help="what befalls it, and how long after the demo begins, as in 30s:daemon-restarts; of what lasts also how"
+        f" long, as in 30s:daemon-dies:2m; may be given again; WHAT is one of {', '.join(Mishap)}",
+    )
+    parser.add_argument(
+        "--calm", action="store_true", help="clients come and go, and nothing befalls it but what --at says"
+    )
 
 
 def _add_resume(commands: "Commands") -> None:

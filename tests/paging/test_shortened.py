@@ -1,0 +1,60 @@
+"""The night of these tests is the installed one, but for its times."""
+
+import re
+from typing import Any
+
+import yaml
+
+from tests.paging import shortened
+
+
+def by_name(told: Any) -> dict[tuple[str, str], Any]:
+    return {(each["alert"], each["labels"]["severity"]): each for group in told["groups"] for each in group["rules"]}
+
+
+INSTALLED = by_name(yaml.safe_load((shortened.ALERTS / "cuda-mps.rules.yml").read_text()))
+SHORT = by_name(shortened.rules())
+TIMES = re.compile(r"\[[0-9]+m?[smhd]\]|< [0-9.]+$", re.MULTILINE)
+
+
+def timeless(text: str) -> str:
+    return TIMES.sub("", text).replace("https://", "http://")
+
+
+def test_a_minute_is_two_seconds() -> None:
+    dead, refused = SHORT["CudaMpsDaemonDead", "critical"], SHORT["CudaMpsClientsRefused", "warning"]
+    died = SHORT["CudaMpsDaemonDied", "critical"]
+    assert (dead["for"], dead["keep_firing_for"]) == ("2000ms", "6000ms")
+    assert "[30000ms]" in refused["expr"]
+    assert "< 30\n" in died["expr"]
+
+
+def test_no_time_of_any_rule_is_left_as_it_was() -> None:
+    """But for the exporter's own age."""
+    for key, rule in SHORT.items():
+        if rule["alert"] == shortened.OWN_AGE:
+            continue
+        for name in ("for", "keep_firing_for"):
+            assert name not in rule or rule[name].endswith("ms")
+        for text in (rule["expr"], *rule["annotations"].values()):
+            assert not re.search(r"\[[0-9]+[smhd]\]", text), key
+
+
+def test_nothing_else_is_changed() -> None:
+    """Nor is a rule left out."""
+    assert SHORT.keys() == INSTALLED.keys()
+    for key, rule in SHORT.items():
+        assert timeless(rule["expr"]) == timeless(INSTALLED[key]["expr"])
+        assert rule["labels"] == INSTALLED[key]["labels"]
+
+
+def test_alertmanager_is_as_in_the_example_but_for_its_receivers_and_intervals() -> None:
+    """What inhibits what, and how messages are put together, above all."""
+    installed = yaml.safe_load((shortened.ALERTS / "alertmanager.example.yml").read_text())
+    short = shortened.alertmanager({"pager": "http://pager", "tickets": "http://tickets"})
+    assert short["inhibit_rules"] == installed["inhibit_rules"]
+    assert short["route"]["group_by"] == installed["route"]["group_by"]
+    assert (short["route"]["group_wait"], short["route"]["group_interval"]) == ("1000ms", "10000ms")
+    assert [each["matchers"] for each in short["route"]["routes"]] == [
+        each["matchers"] for each in installed["route"]["routes"]
+    ]
