@@ -1,0 +1,43 @@
+"""The table of faults, in which each leads to the dashboard of its incident."""
+
+from dashboards import looks
+from dashboards.links import to_incident, to_node
+from dashboards.panel import Column, Panel, table
+from dashboards.query import DAEMON, Query
+
+INCIDENT = f"{DAEMON}, incident"
+
+
+def began(which: str = "") -> str:
+    """When each incident of the time shown began: while it is the last of its daemon, as that tells of its last."""
+    return (
+        f"min_over_time((cuda_mps_fault_last_timestamp_seconds{{node}} * on ({DAEMON}) group_right () "
+        f"max by ({INCIDENT}) (cuda_mps_fault_info{{node{which}}}))[$__range:30s])"
+    )
+
+
+_BEFORE_SECONDS, _AFTER_SECONDS = 900, 1800
+
+
+def faults() -> Panel:
+    """All faults of the time shown, the newest first."""
+    return table(
+        "Faults",
+        "Each fatal GPU error that hit a server's clients, even if it healed at once. Click one for whom it hit, "
+        "who is suspected, and how it was before and after. Empty: there was none in the time shown.",
+        (
+            Query(f"1000 * {began()}", instant=True),
+            Query(f"1000 * ({began()} - {_BEFORE_SECONDS})", instant=True),
+            Query(f"1000 * ({began()} + {_AFTER_SECONDS})", instant=True),
+        ),
+        {
+            "Value #A": Column("Began", looks.MOMENT),
+            "instance": Column("Node", link=to_node()),
+            "daemon": Column("Daemon"),
+            "incident": Column("Incident", link=to_incident()),
+            "Value #B": Column("From", looks.NUMBER, hidden=True),
+            "Value #C": Column("To", looks.NUMBER, hidden=True),
+        },
+        sort=("Began", True),
+        width=12,
+    )
