@@ -16,11 +16,11 @@ from exporter import log
 from exporter.assembly import Assembly
 from exporter.clock import SystemClock
 from exporter.config import Config, Reloader, as_toml, build_config, parse_arguments, parse_duration
-from exporter.core.fold import fold, fold_all
+from exporter.core.fold import fold_all
 from exporter.core.watchdog.rehearsal import orders_for, rehearse
 from exporter.core.watchdog.results import taken_up
 from exporter.cycle import Cycle
-from exporter.demo import Simulation
+from exporter.demo import serve_simulated
 from exporter.errors import ConfigError, ExporterError, HistoryError, ServiceError
 from exporter.history import History
 from exporter.look import look
@@ -32,8 +32,7 @@ from exporter.recording_header import header_of, header_with_gpus
 from exporter.service import Service
 from exporter.service_socket import ask_service
 from exporter.signals import wishes
-from exporter.sources.eye import Eye, Inbox
-from exporter.sources.lookout import Lookout
+from exporter.sources.eye import Inbox
 from exporter.store.archive import Archive, read_history
 from exporter.store.writer import Writer
 from exporter.telling import incidents, status
@@ -100,14 +99,7 @@ def serve(arguments: Namespace, config: Config) -> int:
 
 def demo(arguments: Namespace, config: Config) -> int:
     """Serve a simulated node, through the same core."""
-    clock = SystemClock()
-    inbox: Inbox = Inbox()
-    simulation = Simulation(arguments.seed, clock)
-    node = simulation.node()
-    for seen in simulation.look().observations:
-        node, _ = fold(node, seen)
-    eye = Eye("demo", simulation.look, period=1.0, deadline=5.0, inbox=inbox, clock=clock)
-    Service(config, node, Lookout((eye,)), inbox, clock).run()
+    serve_simulated(arguments, config)
     return 0
 
 

@@ -10,7 +10,6 @@ import structlog
 from prometheus_client import ProcessCollector
 
 from exporter import log
-from exporter.actions.hand import Hands
 from exporter.clock import Clock
 from exporter.config import Config, Reloader, orders_of
 from exporter.cycle import Cycle
@@ -34,7 +33,7 @@ from exporter.store.writer import Writer
 from exporter.telling import incidents, status
 from exporter.telling.wanted import Wanted
 from exporter.view import View, directory_of
-from exporter.watchdog import Watchdog
+from exporter.watchdog import Doer, Watchdog
 from exporter.web import Api, Site, WebSecurity, WebServer, activated_listeners
 
 HEALTHY_SECONDS = 30.0
@@ -59,11 +58,11 @@ class Service:
         driver: Nvml | None = None,
         history: History | None = None,
         writer: Writer | None = None,
-        hands: Hands | None = None,
+        hands: Doer | None = None,
     ) -> None:
         """`reloader` reads the configuration anew, `driver` is what can be paused, and `writer` keeps what happens.
 
-        `hands` do as the watchdog decides. A demo has none of them. `history` is what is known from before.
+        `hands` do as the watchdog decides. A demo has no driver. `history` is what is known from before.
         """
         self._config = config
         self._clock = clock

@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Callable
+from typing import Protocol
 
 from exporter.clock import Clock
 from exporter.core.watchdog.judge import judge
@@ -11,6 +12,17 @@ from exporter.model.event import Event
 from exporter.model.node import Node
 
 Do = Callable[[Action, Node], None]
+
+
+class Doer(Protocol):
+    """Carries out what the watchdog decides."""
+
+    def do(self, action: Action, node: Node, /) -> None:
+        """Begin an action, and return at once."""
+
+    def break_off(self) -> None:
+        """Begin nothing more, and break off what is under way."""
+
 
 RESTS_SECONDS = 0.25
 """How often the node is judged while nothing happens: many daemons with many clients take a millisecond each time."""

@@ -6,6 +6,7 @@
 from exporter.config.build import build_config
 from exporter.config.command_line import parse_arguments
 from exporter.config.daemon_keys import LONGEST_SOCKET_PATH
+from exporter.config.mishap import Mishap, Planned, planned
 from exporter.config.orders import orders_of
 from exporter.config.reload import Reloaded, Reloader
 from exporter.config.settings import DEFAULT_PORT, Collect, Config, DaemonConfig, Discovery, Switch
@@ -19,6 +20,8 @@ __all__ = [
     "Config",
     "DaemonConfig",
     "Discovery",
+    "Mishap",
+    "Planned",
     "Reloaded",
     "Reloader",
     "Switch",
@@ -28,4 +31,5 @@ __all__ = [
     "parse_address",
     "parse_arguments",
     "parse_duration",
+    "planned",
 ]

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from exporter import __version__
 from exporter.config.document import DEFAULT_FILE, FILE_VARIABLE
+from exporter.config.mishap import Mishap
 from exporter.config.option import Option
 from exporter.config.options import CONFIGURED, DEFAULTS, DEFAULTS_OF, OPTIONS, WATCHING
 from exporter.model.daemon import DEFAULT_LOG_DIRECTORY, DEFAULT_PIPE_DIRECTORY
@@ -105,6 +106,17 @@ def _add_replay(commands: "Commands") -> None:
 def _add_demo(commands: "Commands") -> None:
     parser = _command(commands, "demo", "serve a simulated node; needs no GPU")
     parser.add_argument("--seed", type=int, default=1, help="another number, another story (default: 1)")
+    parser.add_argument(
+        "--at",
+        action="append",
+        default=[],
+        metavar="WHEN:WHAT",
+        help="what befalls it, and how long after the demo begins, as in 30s:daemon-restarts; of what lasts also how"
+        f" long, as in 30s:daemon-dies:2m; may be given again; WHAT is one of {', '.join(Mishap)}",
+    )
+    parser.add_argument(
+        "--calm", action="store_true", help="clients come and go, and nothing befalls it but what --at says"
+    )
 
 
 def _add_resume(commands: "Commands") -> None:

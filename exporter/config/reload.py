@@ -1,7 +1,7 @@
 """The configuration read anew, while the exporter runs."""
 
 from argparse import Namespace
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,19 +36,21 @@ class Reloader:
         config: Config,
         clock: Clock,
         default_file: Path | None = DEFAULT_FILE,
+        completed: Callable[[Config], Config] = lambda config: config,
     ) -> None:
-        """`config` is the one in effect, that has just been read."""
+        """`config` is the one in effect, that has just been read; `completed` adds what nobody can set."""
         self._arguments = arguments
         self._environment = dict(environment)
         self._config = config
         self._clock = clock
         self._default_file = default_file
+        self._completed = completed
         self.status = ConfigStatus(successful=True, last_success=clock.now())
 
     def reload(self) -> Reloaded:
         """Read the configuration anew; where it cannot be used, the old one stays in effect."""
         try:
-            read = build_config(self._arguments, self._environment, self._default_file)
+            read = self._completed(build_config(self._arguments, self._environment, self._default_file))
         except ConfigError as error:
             self.status = ConfigStatus(successful=False, last_success=self.status.last_success)
             return Reloaded(config=self._config, problem=str(error))

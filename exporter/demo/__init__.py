@@ -1,8 +1,11 @@
-"""A simulated node that lives: three GPUs under two daemons, for trying everything without a GPU.
+"""A simulated node that lives: five GPUs under three daemons, for trying everything without a GPU.
 
-It makes observations, in the words that MPS and NVML use; the core is the real one.
+It makes observations, in the words that MPS and NVML use; the core is the real one, and so is the watchdog.
 """
 
+from exporter.demo.node import configured
+from exporter.demo.served import serve_simulated
 from exporter.demo.simulation import PAST_SECONDS, Simulation
+from exporter.demo.told import told
 
-__all__ = ["PAST_SECONDS", "Simulation"]
+__all__ = ["PAST_SECONDS", "Simulation", "configured", "serve_simulated", "told"]

@@ -3,7 +3,7 @@
 import random
 from dataclasses import dataclass
 
-from exporter.model.observation import ProcessReading
+from exporter.model.observation import PodFound, ProcessReading
 
 GIBIBYTE = 1 << 30
 CONTEXT_BYTES = 516 << 20
@@ -11,30 +11,47 @@ CONTEXT_BYTES = 516 << 20
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """A user, what it runs, and how much GPU memory that takes, in GiB."""
+    """A user, what it runs in which cgroup, and how much memory of a GPU that takes, in GiB."""
 
     user: str
     uid: int
     command: str
     gibibytes: tuple[int, int]
+    cgroup: str
+    pod: tuple[str, str, str] | None = None
+    """UID, name and namespace."""
 
 
-OWNERS = (
-    Owner("alice", 1001, "train.py", (8, 24)),
-    Owner("bob", 1002, "jupyter-lab", (2, 6)),
-    Owner("carol", 1003, "vllm", (16, 40)),
-    Owner("dave", 1004, "embed-worker", (1, 4)),
+def _pod(uid: str, container: str) -> str:
+    slices = "/kubepods.slice/kubepods-burstable.slice"
+    return f"0::{slices}/kubepods-burstable-pod{uid.replace('-', '_')}.slice/cri-containerd-{container * 64}.scope"
+
+
+_VLLM = "7d4f5c1e-2b8a-4a53-9f0e-6c1d2b3a4e5f"
+_EMBED = "c2a9e6b0-41d7-4c7e-8a35-0f9b8d7c6e51"
+
+TRAINERS = (
+    Owner("alice", 1001, "train.py", (8, 24), "0::/system.slice/slurmstepd.scope/job_4711/step_0/user/task_0"),
+    Owner("bob", 1002, "finetune.py", (6, 16), "0::/system.slice/slurmstepd.scope/job_4712/step_0/user/task_0"),
+    Owner("erin", 1005, "python3", (2, 6), "0::/user.slice/user-1005.slice/session-7.scope"),
+    Owner("dave", 1004, "render-worker", (1, 4), f"0::/system.slice/docker-{'5' * 64}.scope"),
 )
-SERVICE = Owner("root", 0, "nvidia-cuda-mps-server", (0, 0))
+SERVING = (
+    Owner("carol", 1003, "vllm", (16, 24), _pod(_VLLM, "a"), (_VLLM, "vllm-6f9c7d-x2x4q", "inference")),
+    Owner("carol", 1003, "embed-worker", (1, 4), _pod(_EMBED, "b"), (_EMBED, "embed-0", "inference")),
+    Owner("carol", 1003, "rerank", (2, 6), "0::/system.slice/rerank.service"),
+)
+NOTEBOOKS = (Owner("frank", 1006, "jupyter-lab", (2, 6), "0::/system.slice/jupyter.service"),)
+SERVICE = Owner("root", 0, "nvidia-cuda-mps-server", (0, 0), "0::/system.slice/nvidia-cuda-mps.service")
 
 
 @dataclass(slots=True)
 class Process:
-    """A process that uses a GPU, until its time is over."""
+    """A process that uses GPUs, as much memory of each, until its time is over."""
 
     pid: int
     owner: Owner
-    gpu: str
+    gpus: tuple[str, ...]
     used_bytes: int
     leaves_at: float
 
@@ -53,7 +70,15 @@ class Process:
             uid=self.owner.uid,
             user=self.owner.user,
             command=self.owner.command,
+            cgroup=f"{self.owner.cgroup}\n",
         )
+
+    def pod(self, at: float) -> tuple[PodFound, ...]:
+        """The name of its pod, if it is in one."""
+        if self.owner.pod is None:
+            return ()
+        uid, name, namespace = self.owner.pod
+        return (PodFound(at=at, uid=uid, name=name, namespace=namespace),)
 
 
 class Cast:
@@ -72,8 +97,7 @@ class Cast:
         self._last_pid += self.chance.randint(1, 40)
         return self._last_pid
 
-    def process(self, gpu: str, leaves_at: float) -> Process:
+    def process(self, owner: Owner, gpus: tuple[str, ...], leaves_at: float) -> Process:
         """Somebody starts something."""
-        owner = self.chance.choice(OWNERS)
         used = self.chance.randint(*owner.gibibytes) * GIBIBYTE + CONTEXT_BYTES
-        return Process(self.pid(), owner, gpu, used, leaves_at)
+        return Process(self.pid(), owner, gpus, used, leaves_at)

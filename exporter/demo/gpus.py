@@ -1,14 +1,34 @@
 """The demo's GPUs, as NVML reads them."""
 
-from collections.abc import Iterable, Mapping
+import random
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 
 from exporter.demo.cast import CONTEXT_BYTES, GIBIBYTE, Process
 from exporter.model.observation import GpuProcess, GpuReading
 
-GPUS = tuple(f"GPU-{number:08x}-0000-4000-8000-{number:012x}" for number in (0xA0, 0xA1, 0xA2))
+GPUS = tuple(f"GPU-{number:08x}-0000-4000-8000-{number:012x}" for number in range(0xA0, 0xA5))
 NAME = "NVIDIA H200 (simulated)"
 GPU_BYTES = 141 * GIBIBYTE
 SERVER_BYTES = 66 << 20
+DRIVER_VERSION, CUDA_VERSION = "580.95.05", "13.0"
+
+GPU_IDLE, SW_POWER_CAP = 1 << 0, 1 << 2
+"""Bits of NVML's clocks event reasons (nvml.h)."""
+
+LOAD_OF_A_CLIENT = 0.16
+POWER_CAPPED_FROM = 0.9
+
+
+@dataclass(slots=True)
+class SimulatedGpu:
+    """What a GPU counts by itself: energy, and the memory errors of its life."""
+
+    uuid: str
+    energy_joules: float
+    corrected: int = 0
+    uncorrected: int = 0
+    read_at: float | None = None
 
 
 def bus_id(gpu: str) -> str:
@@ -17,27 +37,57 @@ def bus_id(gpu: str) -> str:
 
 
 def readings(
-    at: float, servers: Mapping[str, int | None], clients: Iterable[Process], strangers: Iterable[Process]
-) -> Iterable[GpuReading]:
+    at: float,
+    chance: random.Random,
+    gpus: Iterable[SimulatedGpu],
+    servers: Mapping[str, int | None],
+    clients: Iterable[Process],
+    strangers: Iterable[Process],
+) -> Iterator[GpuReading]:
     """NVML reads them all: each one's server, clients, and processes beside MPS."""
     clients, strangers = tuple(clients), tuple(strangers)
-    for index, gpu in enumerate(GPUS):
-        server = servers[gpu]
-        mps = _shown(each for each in clients if each.gpu == gpu)
+    for gpu in gpus:
+        server = servers[gpu.uuid]
+        mps, beside = _shown(gpu.uuid, clients), _shown(gpu.uuid, strangers)
         serving = () if server is None else (GpuProcess(pid=server, used_bytes=SERVER_BYTES),)
-        compute = (*serving, *mps, *_shown(each for each in strangers if each.gpu == gpu))
-        yield GpuReading(
-            at=at,
-            gpu=gpu,
-            index=index,
-            name=NAME,
-            pci_bus_id=f"0000{bus_id(gpu)}.0",
-            compute_processes=compute,
-            mps_processes=mps,
-            memory_used_bytes=sum(each.used_bytes or 0 for each in compute) + CONTEXT_BYTES,
-            memory_total_bytes=GPU_BYTES,
-        )
+        load = min(1.0, LOAD_OF_A_CLIENT * len((*mps, *beside)) * chance.uniform(0.8, 1.2))
+        yield _reading(at, gpu, load, mps, (*serving, *mps, *beside))
 
 
-def _shown(processes: Iterable[Process]) -> tuple[GpuProcess, ...]:
-    return tuple(GpuProcess(pid=each.pid, used_bytes=each.used_bytes) for each in processes)
+def _reading(
+    at: float, gpu: SimulatedGpu, load: float, mps: tuple[GpuProcess, ...], compute: tuple[GpuProcess, ...]
+) -> GpuReading:
+    watts = 115 + 560 * load
+    gpu.energy_joules += watts * (0.0 if gpu.read_at is None else at - gpu.read_at)
+    gpu.read_at = at
+    capped = SW_POWER_CAP if load >= POWER_CAPPED_FROM else 0
+    return GpuReading(
+        at=at,
+        gpu=gpu.uuid,
+        index=GPUS.index(gpu.uuid),
+        name=NAME,
+        pci_bus_id=f"0000{bus_id(gpu.uuid)}.0",
+        compute_processes=compute,
+        mps_processes=mps,
+        gpu_percent=round(100 * load),
+        memory_percent=round(55 * load),
+        memory_used_bytes=sum(each.used_bytes or 0 for each in compute) + CONTEXT_BYTES,
+        memory_total_bytes=GPU_BYTES,
+        energy_millijoules=int(gpu.energy_joules * 1000),
+        driver_version=DRIVER_VERSION,
+        cuda_version=CUDA_VERSION,
+        compute_mode="default",
+        mig_mode=False,
+        persistence_mode=True,
+        temperature_celsius=round(31 + 42 * load),
+        power_milliwatts=round(watts * 1000),
+        clocks_event_reasons=capped if load else GPU_IDLE,
+        ecc_corrected=gpu.corrected,
+        ecc_uncorrected=gpu.uncorrected,
+        sm_utilization=load,
+        dram_bandwidth=0.55 * load,
+    )
+
+
+def _shown(gpu: str, processes: Iterable[Process]) -> tuple[GpuProcess, ...]:
+    return tuple(GpuProcess(pid=each.pid, used_bytes=each.used_bytes) for each in processes if gpu in each.gpus)

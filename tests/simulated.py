@@ -1,0 +1,44 @@
+"""The demo's simulated node, told by the core and its watchdog as fast as may be."""
+
+from collections.abc import Iterator
+
+from exporter.config import orders_of
+from exporter.config.options import DEFAULTS
+from exporter.core.watchdog.orders import Orders
+from exporter.demo import PAST_SECONDS, Simulation, configured, told
+from exporter.model.event import Event
+from exporter.model.node import Node
+from tests.builders import AT, Story
+
+MINUTE = 60.0
+ORDERS: Orders = orders_of(configured(DEFAULTS))
+
+
+class FakeClock:
+    """A clock that stands still until it is told to go on."""
+
+    def __init__(self) -> None:
+        self.at = AT
+
+    def now(self) -> float:
+        """Seconds since the epoch."""
+        return self.at
+
+    def monotonic(self) -> float:
+        """The same, here."""
+        return self.at
+
+
+def minutes(clock: FakeClock, simulation: Simulation) -> Iterator[Story]:
+    """The node at its beginning and after each further minute, and what happened in it."""
+    node: Node = simulation.node()
+    while True:
+        events: list[Event] = []
+        for second in told(node, simulation, ORDERS):
+            node, news = second
+            events.extend(news)
+        yield Story(node, tuple(events))
+        clock.at += MINUTE
+
+
+__all__ = ["AT", "MINUTE", "ORDERS", "PAST_SECONDS", "FakeClock", "minutes"]
