@@ -48,3 +48,20 @@ def problems(expression: str) -> list[str]:
     for part in parts(expression):
         unknown += [f"nothing in it has {label}" for label in set(grouped_by(part)) - known]
     return unknown
+
+
+def unrated(expression: str) -> list[str]:
+    """Counters of which neither the rate nor the increase is taken, nor their value at a fixed moment."""
+    tree = [None, None, *parts(expression)]
+    return [
+        vector.name
+        for call, matrix, vector in zip(tree, tree[1:], tree[2:], strict=False)
+        if isinstance(vector, promql_parser.VectorSelector)
+        and vector.name in COUNTERS
+        and vector.at is None
+        and not (
+            isinstance(matrix, promql_parser.MatrixSelector)
+            and isinstance(call, promql_parser.Call)
+            and call.func.name in ("rate", "increase")
+        )
+    ]

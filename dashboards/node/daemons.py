@@ -152,8 +152,12 @@ STATES = Row(
         ),
         lines(
             "Clients of each server",
-            "Clients connected to each server, and how many it takes at most.",
-            Query(f"max by ({SERVER}) (cuda_mps_server_clients{{daemons}})", "{{server}} of {{daemon}} {{instance}}"),
+            "Clients connected to each server, which is its user's alone, and how many it takes at most.",
+            Query(
+                f"max by ({SERVER}) (cuda_mps_server_clients{{daemons}}) "
+                f"* on ({SERVER}) group_left (user) topk by ({SERVER}) (1, cuda_mps_server_info{{daemons}})",
+                "server {{server}} for {{user}}, {{daemon}} {{instance}}",
+            ),
             Query(
                 "max by (job, instance) (cuda_mps_server_clients_limit{daemons})",
                 "most that a server takes {{instance}}",

@@ -136,12 +136,27 @@ GPUS = Row(
             height=6,
         ),
         table(
+            "What they can tell",
+            "Whether a GPU in its present mode, with this driver, gives each reading; one that it does not give is absent "
+            "above, and not 0.",
+            (Query(f"max by ({GPU}, reading) (cuda_mps_gpu_reading_supported{{gpus}})", instant=True),),
+            {
+                "instance": Column("Node"),
+                "gpu": Column("GPU"),
+                "reading": Column("Reading"),
+                "Value": Column("Given", looks.NUMBER, mappings=looks.YES_OR_NO),
+            },
+            sort=("Given", False),
+            width=12,
+            height=6,
+        ),
+        table(
             "Driver",
             "The driver's version, and the newest CUDA that it serves.",
             (Query("cuda_mps_driver_info{node}", instant=True),),
             {"instance": Column("Node"), "driver": Column("Driver"), "cuda": Column("CUDA")},
             sort=("Node", False),
-            width=8,
+            width=12,
             height=6,
         ),
     ),
