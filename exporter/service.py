@@ -34,7 +34,7 @@ from exporter.telling import incidents, status
 from exporter.telling.wanted import Wanted
 from exporter.view import View, directory_of
 from exporter.watchdog import Doer, Watchdog
-from exporter.web import Api, Site, WebSecurity, WebServer, activated_listeners
+from exporter.web import Api, Runbooks, Site, WebSecurity, WebServer, activated_listeners
 
 HEALTHY_SECONDS = 30.0
 """The cycle turns at least twice a second; after this long without a turn it has stopped."""
@@ -113,7 +113,7 @@ class Service:
             healthy=lambda: self._still_for() < HEALTHY_SECONDS,
             status=lambda: status.table(self._cycle.node),
             telemetry_path=config.telemetry_path,
-            beside=api.routes,
+            beside={**api.routes, **Runbooks.installed().routes},
         )
         security = None if config.web_config_file is None else WebSecurity.load(config.web_config_file)
         listeners = activated_listeners(os.environ, os.getpid()) if config.systemd_socket else ()

@@ -349,7 +349,7 @@ def three_clients() -> Node:
         daemon_process(),
         *(process(pid, user=user, uid=uid, command=command) for pid, (user, uid, command) in owners.items()),
         process(SERVER, user="root", uid=0, command="nvidia-cuda-mps-server"),
-        LogFile(at=AT, daemon=DAEMON, file="control.log"),
+        LogFile(at=AT, daemon=DAEMON, file="control.log", size=3 * MIB),
         LogFile(at=AT, daemon=DAEMON, file="server.log", problem="server.log cannot be read: Permission denied"),
         *control_log("UI closed"),
         *_two_gpus(AT),

@@ -8,6 +8,7 @@ from exporter.metrics.catalogue import CATALOGUE
 OF_PROMETHEUS = {"job", "instance"}
 COUNTERS = {family.name for family in CATALOGUE if family.kind is CounterMetricFamily}
 LABELS = {family.name: OF_PROMETHEUS | set(family.labels) for family in CATALOGUE} | {"up": OF_PROMETHEUS}
+LABELS["ALERTS"] = OF_PROMETHEUS.union({"alertname", "alertstate", "severity"}, *LABELS.values())
 for histogram in (family for family in CATALOGUE if family.kind is HistogramMetricFamily):
     COUNTERS |= {histogram.name + suffix for suffix in ("_bucket", "_count", "_sum")}
     LABELS |= {histogram.name + suffix: LABELS[histogram.name] for suffix in ("_count", "_sum")}

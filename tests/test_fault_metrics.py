@@ -91,6 +91,14 @@ def test_a_fault_that_is_over_and_settled_has_its_time_and_its_owners() -> None:
     assert by(present, AFFECTED, "workload") == {"alice": 1, "bob": 0}
 
 
+def test_how_many_the_last_fault_hit_is_told_as_long_as_what_it_was() -> None:
+    name = "cuda_mps_fault_last_affected_clients"
+    assert not samples(idle(), name)
+    assert value(told(*server_log(*FAULT_BLOCK, at=AT + 30), start=three_clients()).node, name, daemon=DAEMON) == 1
+    over = struck(incident(**RECOVERED))
+    assert not samples(replace(over, at=AT + 5 + SHOWN_SECONDS), name)
+
+
 class TestInfo:
     """What a page to a person needs of the last fault."""
 

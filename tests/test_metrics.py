@@ -14,7 +14,7 @@ from prometheus_client.samples import Sample
 from exporter.core.watchdog.orders import Orders
 from exporter.metrics.catalogue import CATALOGUE, NodeCollector
 from exporter.model.node import Node
-from exporter.model.observation import LogGap
+from exporter.model.observation import LogFile, LogGap
 from exporter.model.watch import Mode
 from exporter.parse.printable import LONGEST_TEXT
 from exporter.view import ConfigStatus, HistoryStatus, View
@@ -483,6 +483,21 @@ def test_a_server_in_fault_says_so() -> None:
 def test_a_log_that_cannot_be_followed_says_so() -> None:
     followed = by(three_clients(), "cuda_mps_exporter_log_followed", "file")
     assert followed == {"control.log": 1, "server.log": 0}
+
+
+def test_a_log_has_its_size_as_far_as_somebody_looked() -> None:
+    sizes = "cuda_mps_daemon_log_size_bytes"
+    assert by(three_clients(), sizes, "file", daemon=DAEMON) == {"control.log": 3 * MIB}
+    grown = told(LogFile(at=AT, daemon=DAEMON, file="control.log", size=7 * MIB), start=three_clients()).node
+    assert by(grown, sizes, "file", daemon=DAEMON) == {"control.log": 7 * MIB}
+    gone = told(LogFile(at=AT, daemon=DAEMON, file="control.log", problem="does not exist"), start=grown).node
+    assert not samples(gone, sizes)
+
+
+def test_a_snapshot_says_as_of_when_it_is() -> None:
+    name = "cuda_mps_exporter_snapshot_timestamp_seconds"
+    assert value(told(look(at=AT + 7), start=three_clients()).node, name) == AT + 7
+    assert not samples(Node(), name)
 
 
 def test_lines_that_nobody_knows_are_counted_beside_all() -> None:

@@ -13,7 +13,7 @@ from tests.promql import LABELS, problems
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted((*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")))
-RULES = sorted(ROOT.glob("alerts/*.yml"))
+RULES = sorted(ROOT.glob("alerts/*.rules.yml"))
 
 FENCED = re.compile(r"^```promql\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
@@ -23,7 +23,7 @@ def expressions() -> Iterator[tuple[str, str]]:
     for path in RULES:
         for group in yaml.safe_load(path.read_text())["groups"]:
             for rule in group["rules"]:
-                yield f"{path.name}: {rule.get('alert') or rule['record']}", rule["expr"]
+                yield f"{path.name}: {rule['alert']} {rule['labels']['severity']}", rule["expr"]
     for path in PAGES:
         for number, text in enumerate(
             re.findall(r"^```promql\n(.*?)^```", path.read_text(), re.MULTILINE | re.DOTALL), start=1

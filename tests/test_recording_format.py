@@ -58,7 +58,7 @@ anything = st.one_of(
         pids=pids,
     ),
     st.builds(LogLine, at=times, daemon=texts, file=texts, line=texts, pids=pids),
-    st.builds(LogFile, at=times, daemon=texts, file=texts, problem=st.none() | texts),
+    st.builds(LogFile, at=times, daemon=texts, file=texts, problem=st.none() | texts, size=maybe),
     st.builds(
         GpuReading,
         at=times,
@@ -135,6 +135,7 @@ class TestRoundTrip:
         "seen",
         [
             LogFile(at=AT, daemon=DAEMON, file="control.log", problem=None),
+            LogFile(at=AT, daemon=DAEMON, file="control.log", problem=None, size=0),
             DaemonProcess(at=AT, daemon=DAEMON, pid=None),
             ControlReply(at=AT, daemon=DAEMON, command="get_server_list", exit_code=None),
             GpuReading(at=AT, gpu=GPU),

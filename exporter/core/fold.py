@@ -174,7 +174,13 @@ def _log_file_read(daemon: Daemon, seen: LogFile) -> Daemon:
         log_lines_unrecognized=counted(daemon.totals.log_lines_unrecognized, seen.file, by=0),
         log_lines_lost=counted(daemon.totals.log_lines_lost, seen.file, by=0),
     )
-    return replace(daemon, log_problems={**daemon.log_problems, seen.file: seen.problem}, totals=totals)
+    sizes = {file: size for file, size in daemon.log_sizes.items() if file != seen.file}
+    return replace(
+        daemon,
+        log_problems={**daemon.log_problems, seen.file: seen.problem},
+        log_sizes=sizes if seen.size is None else {**sizes, seen.file: seen.size},
+        totals=totals,
+    )
 
 
 def _log_gap_read(daemon: Daemon, seen: LogGap) -> Daemon:

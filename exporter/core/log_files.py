@@ -15,4 +15,5 @@ def told(daemon: Daemon, *, foreground: bool | None, stdout_kept: bool | None) -
         foreground=daemon.foreground if foreground is None else foreground,
         stdout_kept=kept,
         log_problems=daemon.log_problems if kept == daemon.stdout_kept else {},
+        log_sizes=daemon.log_sizes if kept == daemon.stdout_kept else {},
     )

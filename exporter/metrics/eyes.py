@@ -9,6 +9,11 @@ from exporter.model.daemon import Totals
 from exporter.view import View
 
 
+def _snapshot(view: View) -> Samples:
+    if view.node.at:
+        yield (), view.node.at + view.clock_step
+
+
 def _last_success(view: View) -> Samples:
     for name, source in view.node.sources.items():
         if source.last_success is not None:
@@ -19,6 +24,11 @@ def _log_followed(view: View) -> Samples:
     for daemon in view.daemons():
         for file, problem in sorted(daemon.log_problems.items()):
             yield (daemon.name, file), problem is None
+
+
+def _log_sizes(view: View) -> Samples:
+    for daemon in view.daemons():
+        yield from (((daemon.name, file), size) for file, size in sorted(daemon.log_sizes.items()))
 
 
 def _by_file(counts: Callable[[Totals], Mapping[str, int]]) -> Callable[[View], Samples]:
@@ -35,6 +45,12 @@ FAMILIES = (
         ("version", "python"),
         "The exporter.",
         lambda _view: [((__version__, platform.python_version()), 1)],
+    ),
+    gauge(
+        "cuda_mps_exporter_snapshot_timestamp_seconds",
+        (),
+        "When the exporter last saw anything before it wrote this, in seconds since the epoch.",
+        _snapshot,
     ),
     gauge(
         "cuda_mps_exporter_paused",
@@ -71,6 +87,12 @@ FAMILIES = (
         ("daemon", "file"),
         "Whether the daemon's log file is there and can be read.",
         _log_followed,
+    ),
+    gauge(
+        "cuda_mps_daemon_log_size_bytes",
+        ("daemon", "file"),
+        "Size of the daemon's log file, and of renamed ones that are still written to, as last told, to the MiB.",
+        _log_sizes,
     ),
     counter(
         "cuda_mps_exporter_log_lines_total",

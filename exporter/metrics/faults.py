@@ -1,7 +1,7 @@
 """Families about faults. What a page to a person needs stands on the last one's info; owners have their own counts."""
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from exporter.core.incidents import REMEMBERED_SECONDS
 from exporter.metrics.family import Labels, Samples, Spreads, buckets, counter, gauge, histogram
@@ -24,11 +24,19 @@ def _last(view: View) -> Samples:
 
 
 def _info(view: View) -> Samples:
-    shown = {each.daemon: each for each in view.node.incidents.values() if _fresh(each, view.node.at)}
-    for daemon in view.daemons():
-        if daemon.name in shown:
-            incident = shown[daemon.name]
-            yield (daemon.name, incident.id, incident.kind, *_suspected(incident)), 1
+    for daemon, incident in _shown(view):
+        yield (daemon.name, incident.id, incident.kind, *_suspected(incident)), 1
+
+
+def _last_affected(view: View) -> Samples:
+    for daemon, incident in _shown(view):
+        yield (daemon.name,), len(incident.affected)
+
+
+def _shown(view: View) -> Iterable[tuple[Daemon, Incident]]:
+    """The last fault of each daemon that has a fresh one."""
+    last = {each.daemon: each for each in view.node.incidents.values() if _fresh(each, view.node.at)}
+    return ((daemon, last[daemon.name]) for daemon in view.daemons() if daemon.name in last)
 
 
 def _fresh(incident: Incident, at: float) -> bool:
@@ -83,6 +91,12 @@ FAMILIES = (
         "The daemon's last fault, while it lasts and for an hour. suspect_workload is an owner as `kind/name`, or "
         "`pid/N` where none is known; confidence is how sure that is, 0 to 1; both empty where nobody is suspected.",
         _info,
+    ),
+    gauge(
+        "cuda_mps_fault_last_affected_clients",
+        ("daemon",),
+        "Clients that the daemon's last fault hit, while it lasts and for an hour.",
+        _last_affected,
     ),
     gauge(
         "cuda_mps_fault_blocking_clients",

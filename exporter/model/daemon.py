@@ -154,6 +154,7 @@ class Daemon:
     not_found_at: float | None = None
     asked: Mapping[str, float] = field(default_factory=dict)
     log_problems: Mapping[str, str | None] = field(default_factory=dict)
+    log_sizes: Mapping[str, int] = field(default_factory=dict)
     totals: Totals = Totals()
 
     @property

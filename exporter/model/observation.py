@@ -216,12 +216,17 @@ class DaemonProcess:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogFile:
-    """Whether a log file can be followed; `problem` says why not, None that it is."""
+    """Whether a log file can be followed; `problem` says why not, None that it is.
+
+    `size` is how many bytes it has, with those of its renamed predecessors that are still written to; told anew where
+    that is another number of MiB, and None where nobody looked, or it is no file.
+    """
 
     at: float
     daemon: DaemonName
     file: str
     problem: str | None = None
+    size: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,7 @@ it appends from 0. So a file that was renamed is followed beside the new one, un
 import os
 import stat
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 
@@ -26,6 +26,9 @@ MOST_LINES_IN_ALL = 16_000
 
 PLACE_SECONDS = 0.5
 """How often it is seen whether another file has taken a log's place; what is open is read at every look."""
+
+SIZE_STEP = 1 << 20
+"""By how much a log must grow, or shrink, before its size is told again."""
 
 LONGEST_LINE = 1 << 16
 STILL_SECONDS = 300.0
@@ -58,7 +61,7 @@ class LogFollower:
         self._was_absent = False
         self._left_off: dict[tuple[int, int], int] = {}
         self._problem: str | None = None
-        self._told: str | None = "not looked yet"
+        self._told: tuple[str | None, int] = ("not looked yet", 0)
         self._find_at = float("-inf")
 
     def move(self, place: Place) -> None:
@@ -88,9 +91,11 @@ class LogFollower:
         ]
         if lost:
             seen.insert(0, LogGap(at=at, daemon=self._place.name, file=self.file, lines=lost))
-        if problem != self._told:
-            self._told = problem
-            seen.insert(0, LogFile(at=at, daemon=self._place.name, file=self.file, problem=problem))
+        size = sum(log.size for log in self._logs)
+        if (problem, size // SIZE_STEP) != self._told:
+            self._told = (problem, size // SIZE_STEP)
+            found = LogFile(at=at, daemon=self._place.name, file=self.file, problem=problem, size=size)
+            seen.insert(0, found if self._logs else replace(found, size=None))
         return Reading(tuple(seen), None if problem is not None and self._absent else problem, more=self.behind)
 
     def close(self) -> None:

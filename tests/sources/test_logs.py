@@ -16,6 +16,7 @@ from exporter.sources.logs import (
     MOST_LINES_IN_ALL,
     MOST_OPEN,
     PLACE_SECONDS,
+    SIZE_STEP,
     STILL_SECONDS,
     DaemonLogs,
     LogFollower,
@@ -462,6 +463,42 @@ def test_a_log_that_is_not_there_is_no_failure_of_the_source(log: Followed) -> N
     assert [each.problem for each in reading.observations if isinstance(each, LogFile)] == [
         f"{log.path} does not exist"
     ]
+
+
+def sizes(log: Followed) -> list[int | None]:
+    """The sizes that the next look tells."""
+    return [each.size for each in log.seen() if isinstance(each, LogFile)]
+
+
+class TestSize:
+    """How long a log is, told seldom."""
+
+    def test_it_is_told_when_the_log_is_found_and_with_every_mebibyte(self, log: Followed) -> None:
+        """What lies between is no news."""
+        assert sizes(log) == [None]
+        log.write("x\n")
+        assert sizes(log) == [2]
+        log.write("y\n")
+        assert sizes(log) == []
+        log.write("z" * SIZE_STEP)
+        assert sizes(log) == [SIZE_STEP + 4]
+
+    def test_a_log_that_was_truncated_is_small_again(self, begun: Followed) -> None:
+        """As copytruncate leaves it."""
+        begun.write("z" * SIZE_STEP)
+        assert sizes(begun) == [SIZE_STEP]
+        os.truncate(begun.path, 0)
+        assert sizes(begun) == [0]
+
+    def test_a_renamed_log_counts_as_long_as_it_may_be_written_to(self, begun: Followed) -> None:
+        """The daemon writes on into it, so that a rename alone rotates nothing."""
+        begun.write("z" * SIZE_STEP)
+        assert sizes(begun) == [SIZE_STEP]
+        begun.path.rename(begun.path.with_suffix(".1"))
+        begun.write("new\n")
+        assert sizes(begun) == []
+        begun.clock.time += STILL_SECONDS
+        assert sizes(begun) == [4]
 
 
 def test_many_floods_leave_every_daemon_its_share_of_one_look(tmp_path: Path) -> None:

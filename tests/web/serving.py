@@ -13,7 +13,7 @@ from exporter.clock import SystemClock
 from exporter.history import History
 from exporter.metrics.exposition import Exposition
 from exporter.web import Answer as SiteAnswer
-from exporter.web import Api, Request, Site, WebServer
+from exporter.web import Api, Request, Runbooks, Site, WebServer
 from tests.builders import AT, DAEMON
 
 LOCALHOST = "127.0.0.1"
@@ -72,7 +72,7 @@ class Web:
             healthy=lambda: self.healthy,
             status=lambda: self.status,
             telemetry_path=telemetry_path,
-            beside=api.routes,
+            beside={**api.routes, **Runbooks.installed().routes},
         )
 
     def get(self, path: str = "/metrics", method: str = "GET", **headers: str) -> Answer:
