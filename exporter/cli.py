@@ -15,12 +15,12 @@ from prometheus_client import generate_latest
 from exporter import log
 from exporter.assembly import Assembly
 from exporter.clock import SystemClock
-from exporter.config import Config, Reloader, as_toml, build_config, parse_arguments, parse_duration
+from exporter.config import Config, Reloader, as_toml, build_config, parse_arguments, parse_duration, planned
 from exporter.core.fold import fold_all
 from exporter.core.watchdog.rehearsal import orders_for, rehearse
 from exporter.core.watchdog.results import taken_up
 from exporter.cycle import Cycle
-from exporter.demo import serve_simulated
+from exporter.demo import CALM_SECONDS, PAST_SECONDS, Simulation, serve_simulated, simulated
 from exporter.errors import ConfigError, ExporterError, HistoryError, ServiceError
 from exporter.history import History
 from exporter.look import look
@@ -99,7 +99,14 @@ def serve(arguments: Namespace, config: Config) -> int:
 
 def demo(arguments: Namespace, config: Config) -> int:
     """Serve a simulated node, through the same core."""
-    serve_simulated(arguments, config)
+    clock = SystemClock()
+    plan = tuple(map(planned, arguments.at))
+    simulation = Simulation(
+        arguments.seed, clock, plan=plan, calm=arguments.calm, past=CALM_SECONDS if arguments.calm else PAST_SECONDS
+    )
+    config = simulated(config)
+    reloader = Reloader(arguments, os.environ, config, clock, completed=simulated)
+    serve_simulated(config, simulation, reloader, clock)
     return 0
 
 

@@ -5,13 +5,13 @@ from collections.abc import Iterator
 from exporter.config import orders_of
 from exporter.config.options import DEFAULTS
 from exporter.core.watchdog.orders import Orders
-from exporter.demo import PAST_SECONDS, Simulation, configured, told
+from exporter.demo import Simulation, simulated, told
 from exporter.model.event import Event
 from exporter.model.node import Node
 from tests.builders import AT, Story
 
 MINUTE = 60.0
-ORDERS: Orders = orders_of(configured(DEFAULTS))
+ORDERS: Orders = orders_of(simulated(DEFAULTS))
 
 
 class FakeClock:
@@ -39,6 +39,3 @@ def minutes(clock: FakeClock, simulation: Simulation) -> Iterator[Story]:
             events.extend(news)
         yield Story(node, tuple(events))
         clock.at += MINUTE
-
-
-__all__ = ["AT", "MINUTE", "ORDERS", "PAST_SECONDS", "FakeClock", "minutes"]

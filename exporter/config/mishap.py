@@ -34,6 +34,7 @@ class Mishap(StrEnum):
 
 LASTING = {
     Mishap.FAULT_HELD: 5 * MINUTES,
+    Mishap.HARDWARE_XID: 10 * MINUTES,
     Mishap.DAEMON_DIES: 5 * MINUTES,
     Mishap.DAEMON_KEEPS_DYING: 5 * MINUTES,
     Mishap.DAEMON_HANGS: 5 * MINUTES,

@@ -3,9 +3,9 @@
 It makes observations, in the words that MPS and NVML use; the core is the real one, and so is the watchdog.
 """
 
-from exporter.demo.node import configured
+from exporter.demo.node import simulated
 from exporter.demo.served import serve_simulated
-from exporter.demo.simulation import PAST_SECONDS, Simulation
+from exporter.demo.simulation import CALM_SECONDS, PAST_SECONDS, Simulation
 from exporter.demo.told import told
 
-__all__ = ["PAST_SECONDS", "Simulation", "configured", "serve_simulated", "told"]
+__all__ = ["CALM_SECONDS", "PAST_SECONDS", "Simulation", "serve_simulated", "simulated", "told"]

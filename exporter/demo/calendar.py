@@ -23,12 +23,12 @@ class Recurring:
 
 
 STORY = (
-    Recurring(-870, 3000, Mishap.HARDWARE_XID),
+    Recurring(-870, 3000, Mishap.HARDWARE_XID, 90),
     Recurring(-800, 2000, Mishap.MEMORY_FULL, 120),
     Recurring(-650, 950, Mishap.UNKNOWN_LINE),
     Recurring(-620, 2600, Mishap.SERVERS_CRASH, 30),
     Recurring(-570, 600, Mishap.FAULT_HELD, 60),
-    Recurring(-450, 1700, Mishap.DAEMON_RESTARTS),
+    Recurring(-450, 1660, Mishap.DAEMON_RESTARTS),
     Recurring(-400, 700, Mishap.CONTAINED_FAULT),
     Recurring(-330, 1300, Mishap.SERVER_FULL, 120),
     Recurring(-270, 1200, Mishap.FAULT),

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from exporter.demo.cast import Owner, Process
 from exporter.model.limits import Limits
-from exporter.model.observation import ControlReply, LogLine
+from exporter.model.observation import ControlReply, LogFile, LogLine
 from exporter.telling.moment import utc
 
 CONTROL_LOG, SERVER_LOG = "control.log", "server.log"
@@ -44,7 +44,7 @@ class SimulatedDaemon:
     holder: Process | None = None
     frail: bool = False
     barren: bool = False
-    crowded: bool = False
+    log_bytes: dict[str, int] = field(default_factory=lambda: {CONTROL_LOG: 38 << 20, SERVER_LOG: 211 << 20})
     clients: dict[int, Process] = field(default_factory=dict)
 
     @property
@@ -56,6 +56,11 @@ class SimulatedDaemon:
     def askable(self) -> bool:
         """Whether it answers."""
         return self.pid is not None and not self.hangs and self.holder is None
+
+    def logs(self, at: float) -> Iterator[LogFile]:
+        """Its log files can be followed, and are so long."""
+        for file, size in self.log_bytes.items():
+            yield LogFile(at=at, daemon=self.name, file=file, problem=None, size=size)
 
     def says(self, at: float, text: str) -> LogLine:
         """A line in its own log."""
@@ -85,7 +90,9 @@ class SimulatedDaemon:
 
     def _line(self, at: float, file: str, writer: str, text: str) -> LogLine:
         stamp = utc(at).removesuffix("Z").replace("T", " ")
-        return LogLine(at=at, daemon=self.name, file=file, line=f"[{stamp} {writer}] {text}")
+        line = f"[{stamp} {writer}] {text}"
+        self.log_bytes[file] += len(line) + 1
+        return LogLine(at=at, daemon=self.name, file=file, line=line)
 
 
 def contexts(client: Process) -> Mapping[int, str]:

@@ -10,6 +10,7 @@ from exporter.demo.cast import Cast, Process
 from exporter.demo.daemon import Fault, SimulatedDaemon, context, contexts
 from exporter.demo.gpus import bus_id
 from exporter.demo.scene import Scene
+from exporter.model.action import Resumed
 from exporter.model.observation import GpuEvent, KernelRecord, Observation, ProcessExit
 
 EXITS_SECONDS = 0.03
@@ -21,7 +22,7 @@ FEWEST = 4
 STAYS_SECONDS = 600.0
 """How long those stay who come so that there are enough."""
 
-CRITICAL_XID, ILLEGAL_ADDRESS, MEMORY_ERROR = 8, 31, 48
+CRITICAL_XID, ILLEGAL_ADDRESS, UNCONTAINED = 8, 31, 95
 WILD_POINTER = "GPCCLIENT_T1_0 faulted @ 0x7f00_00000000. Fault is of type FAULT_PDE ACCESS_TYPE_VIRT_WRITE"
 LOST_INSTRUCTIONS = "GPCCLIENT_GCC faulted @ 0x7f18_7b754000. Fault is of type FAULT_PDE ACCESS_TYPE_VIRT_READ"
 
@@ -63,12 +64,18 @@ def contain(scene: Scene, at: float, _seconds: float) -> Iterator[Observation]:
     yield from daemon.parts_with(at, newest, why="Worker is in reset.")
 
 
-def fail_memory(scene: Scene, at: float, _seconds: float) -> Iterator[Observation]:
-    """The memory of a GPU has an error that cannot be corrected; for once nobody uses that part of it."""
-    gpu = scene.gpus[2]
+def fail_memory(scene: Scene, at: float, seconds: float) -> Iterator[Observation]:
+    """The memory of a GPU fails, and asks for a reset: until somebody has seen to that, and says `resume`."""
+    daemon = scene.inference
+    (gpu,) = (each for each in scene.gpus if each.uuid in daemon.gpus)
     gpu.uncorrected += 1
-    text = "pid='<unknown>', name=<unknown>, An uncorrectable double bit error (DBE) has been detected on GPU"
-    yield from _xid(at, gpu.uuid, MEMORY_ERROR, text)
+    text = "pid='<unknown>', name=<unknown>, Uncontained: LTC TAG (0x2,0x0). Physical Address: 0x17a2c0e00"
+    yield from _xid(at, gpu.uuid, UNCONTAINED, text)
+    scene.later(at + seconds, lambda at: _seen_to(daemon, at))
+
+
+def _seen_to(daemon: SimulatedDaemon, at: float) -> Iterator[Observation]:
+    yield Resumed(at=at, daemon=daemon.name)
 
 
 def _gathered(scene: Scene, daemon: SimulatedDaemon, at: float) -> Iterator[Observation]:

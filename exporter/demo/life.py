@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 
 from exporter.demo.cast import SERVICE, Cast, Process
-from exporter.demo.daemon import CONTROL_LOG, SERVER_LOG, SimulatedDaemon, context, contexts
+from exporter.demo.daemon import SimulatedDaemon, context, contexts
 from exporter.demo.questions import ask
-from exporter.model.observation import DaemonProcess, LogFile, Observation, ProcessExit
+from exporter.model.observation import DaemonProcess, Observation, ProcessExit
 
 MOST_CLIENTS = 8
 """At a daemon, as long as nothing out of the ordinary brings more."""
@@ -17,7 +17,6 @@ def start(daemon: SimulatedDaemon, at: float, pid: int) -> Iterator[Observation]
     """It starts, with no server yet."""
     daemon.pid, daemon.start_ticks, daemon.started = pid, int(at * 100), at
     daemon.hangs, daemon.holder = False, None
-    yield from (LogFile(at=at, daemon=daemon.name, file=file, problem=None) for file in (CONTROL_LOG, SERVER_LOG))
     yield daemon.says(at, f"Starting control daemon using socket {daemon.name}/control")
     yield daemon.says(at, "CUDA MPS Control binary version: 13000")
     yield DaemonProcess(

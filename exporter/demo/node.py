@@ -36,8 +36,8 @@ TRAINING, INFERENCE, NOTEBOOK = (
 DAEMONS = (TRAINING, INFERENCE, NOTEBOOK)
 
 
-def configured(config: Config) -> Config:
-    """The configuration of the simulated node."""
+def simulated(config: Config) -> Config:
+    """The configuration, with the simulated node's daemons."""
     return replace(config, daemons=DAEMONS)
 
 

@@ -24,7 +24,8 @@ def questions(daemon: SimulatedDaemon, at: float) -> Iterator[Observation]:
 
 
 def ask(daemon: SimulatedDaemon, at: float) -> Iterator[Observation]:
-    """It is asked for its server, that server's state and clients, and for all limits."""
+    """It is asked for its server, that server's state and clients, and for all limits; its logs are measured."""
+    yield from daemon.logs(at)
     server, share = daemon.server, daemon.limits.active_thread_percentage or 100.0
     yield daemon.answers(at, "get_server_list", "" if server is None else f"{server}\n")
     yield daemon.answers(at, "get_default_active_thread_percentage", f"{share:.1f}\n")

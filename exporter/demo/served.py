@@ -1,14 +1,11 @@
 """The simulated node, served as a real one is: the past is told first, then it goes on with the clock."""
 
 import contextlib
-import os
 import tempfile
-from argparse import Namespace
 from pathlib import Path
 
-from exporter.clock import SystemClock
-from exporter.config import Config, Reloader, orders_of, planned
-from exporter.demo.node import configured
+from exporter.clock import Clock
+from exporter.config import Config, Reloader, orders_of
 from exporter.demo.simulation import Simulation
 from exporter.demo.told import told
 from exporter.history import MOST_EVENTS, History
@@ -20,13 +17,8 @@ from exporter.store.archive import Archive
 from exporter.store.writer import Writer
 
 
-def serve_simulated(arguments: Namespace, config: Config) -> None:
+def serve_simulated(config: Config, simulation: Simulation, reloader: Reloader, clock: Clock) -> None:
     """Serve until told to stop. What is kept on disk is gone with it."""
-    clock = SystemClock()
-    plan = tuple(map(planned, arguments.at))
-    config = configured(config)
-    reloader = Reloader(arguments, os.environ, config, clock, completed=configured)
-    simulation = Simulation(arguments.seed, clock, plan=plan, calm=arguments.calm)
     node, events = simulation.node(), list[Event]()
     for second in told(node, simulation, orders_of(config)):
         node, news = second

@@ -16,11 +16,11 @@ from exporter.model.node import Node
 from exporter.model.observation import Observation, SourceReading
 from exporter.sources.reading import Reading
 
-PAST_SECONDS = 900
-"""How much of the story has been told when the demo begins."""
+PAST_SECONDS, CALM_SECONDS = 900.0, 300.0
+"""How much of the story has been told when the demo begins; of a calm one there is less to tell."""
 
-SOURCES = ("log", "process", "control", "kernel", "nvml_events")
-NVML_EVERY = 5
+QUICK, SLOW = ("log", "process"), ("control", "kernel", "nvml_events")
+SLOW_SECONDS = 5
 FRAIL_SECONDS = 3
 
 
@@ -34,13 +34,17 @@ class Simulation:
         *,
         plan: Sequence[Planned] = (),
         calm: bool = False,
+        past: float = PAST_SECONDS,
     ) -> None:
-        """Where it is `calm`, clients come and go, and nothing befalls the node but what is planned."""
+        """The story begins `past` seconds ago.
+
+        Where it is `calm`, clients come and go, and nothing befalls the node but what is planned.
+        """
         self._scene = opening(random.Random(seed))
         self._clock = clock
         self.hands = SimulatedHands()
         begins = float(int(clock.now()))
-        self._at = begins - PAST_SECONDS
+        self._at = begins - past
         self._calendar = Calendar(begins, () if calm else STORY, plan)
 
     def node(self) -> Node:
@@ -66,7 +70,8 @@ class Simulation:
             yield from self._live(daemon, at)
         yield from throngs.leave(scene, at)
         yield from self._nvml(at)
-        yield from (SourceReading(at=at, name=source, seconds=0.002) for source in SOURCES)
+        looked = QUICK if int(at) % SLOW_SECONDS else (*QUICK, *SLOW)
+        yield from (SourceReading(at=at, name=source, seconds=0.002) for source in looked)
 
     def _live(self, daemon: SimulatedDaemon, at: float) -> Iterator[Observation]:
         if daemon.pid is None:
@@ -104,7 +109,7 @@ class Simulation:
 
     def _nvml(self, at: float) -> Iterator[Observation]:
         scene = self._scene
-        if int(at) % NVML_EVERY:
+        if int(at) % SLOW_SECONDS:
             return
         if scene.blind:
             yield SourceReading(at=at, name="nvml", seconds=0.004, problem="NVML: Driver Not Loaded (simulated)")

@@ -1,0 +1,154 @@
+"""What is planned for the demo befalls it at its time; where it is calm, nothing else does."""
+
+from collections.abc import Callable, Mapping
+from functools import cache
+from itertools import islice
+
+import pytest
+
+from exporter.cli import main
+from exporter.config import Mishap, Planned, planned
+from exporter.config.mishap import LASTING
+from exporter.demo import Simulation
+from exporter.errors import ConfigError
+from exporter.model.diagnosis import Condition
+from exporter.model.event import EventName
+from exporter.model.server import RefusalReason, ServerState
+from tests.builders import Story
+from tests.simulated import MINUTE, FakeClock, minutes
+
+PAST, AFTER, SECONDS = 30.0, 2.0, 73.0
+DURING, OVER = (1, 2), 3
+"""Minutes in which it lasts, and one in which it has been over for long enough to be well again."""
+
+
+@cache
+def told(mishap: Mishap | None) -> tuple[Story, ...]:
+    """Some minutes of a calm node, with or without something that befalls it."""
+    clock = FakeClock()
+    plan = (
+        () if mishap is None else (Planned(after=AFTER, mishap=mishap, seconds=SECONDS if mishap in LASTING else 0.0),)
+    )
+    return tuple(islice(minutes(clock, Simulation(1, clock, plan=plan, calm=True, past=PAST)), OVER + 1))
+
+
+def has(*names: EventName) -> Callable[[Story], bool]:
+    return lambda story: set(names) <= set(story.names())
+
+
+def is_diagnosed(condition: Condition) -> Callable[[Story], bool]:
+    return lambda story: any(
+        watch.diagnosis is not None and watch.diagnosis.condition is condition for watch in story.node.watches.values()
+    )
+
+
+def is_held_up(story: Story) -> bool:
+    held = [incident for incident in story.node.incidents.values() if incident.open and len(incident.blockers) == 1]
+    return any(story.daemon.servers[incident.server].state is ServerState.FAULT for incident in held)
+
+
+def is_full(story: Story) -> bool:
+    return any(event.reason == RefusalReason.LIMIT for event in story.of(EventName.CLIENT_REFUSED))
+
+
+def has_little_memory(story: Story) -> bool:
+    readings = (gpu.reading for gpu in story.node.gpus.values())
+    return any((each.memory_used_bytes or 0) > 0.95 * (each.memory_total_bytes or 0) for each in readings)
+
+
+SHOWN: Mapping[Mishap, Callable[[Story], bool]] = {
+    Mishap.FAULT: has(EventName.FAULT, EventName.FAULT_RECOVERED),
+    Mishap.FAULT_HELD: is_held_up,
+    Mishap.CONTAINED_FAULT: has(EventName.CLIENT_FAULT_CONTAINED),
+    Mishap.HARDWARE_XID: has(EventName.GPU_XID, EventName.DAEMON_QUARANTINED),
+    Mishap.DAEMON_RESTARTS: has(EventName.DAEMON_LOST, EventName.DAEMON_UP),
+    Mishap.DAEMON_DIES: is_diagnosed(Condition.CRASHED),
+    Mishap.DAEMON_KEEPS_DYING: has(EventName.CIRCUIT_OPENED),
+    Mishap.DAEMON_HANGS: is_diagnosed(Condition.UNRESPONSIVE),
+    Mishap.SESSION_HELD: is_diagnosed(Condition.HELD),
+    Mishap.SERVERS_CRASH: is_diagnosed(Condition.CRASH_LOOP),
+    Mishap.SERVER_FULL: is_full,
+    Mishap.USER_WAITS: lambda story: any(daemon.waiting for daemon in story.node.daemons.values()),
+    Mishap.LIMITS_DRIFT: has(EventName.LIMITS_DRIFTED),
+    Mishap.BYPASS: has(EventName.PROCESS_BYPASSING),
+    Mishap.MEMORY_FULL: has_little_memory,
+    Mishap.UNKNOWN_LINE: lambda story: sum(story.daemon.totals.log_lines_unrecognized.values()) == 1,
+    Mishap.NVML_FAILS: lambda story: story.node.sources["nvml"].last.problem is not None,
+}
+
+
+@pytest.mark.parametrize("mishap", list(Mishap))
+class TestAMishap:
+    """Each of them."""
+
+    def test_is_shown(self, mishap: Mishap) -> None:
+        """By what the core tells of it, as of a real node."""
+        assert any(SHOWN[mishap](told(mishap)[minute]) for minute in DURING)
+
+    def test_is_not_there_where_it_was_not_planned(self, mishap: Mishap) -> None:
+        """Nor does a fault that heals by itself last."""
+        others = told(Mishap.FAULT if mishap is Mishap.FAULT_HELD else None)
+        assert not any(SHOWN[mishap](others[minute]) for minute in DURING)
+
+    def test_is_over_when_its_time_is(self, mishap: Mishap) -> None:
+        """Every daemon is well, and NVML can be read."""
+        last = told(mishap)[OVER].node
+        found = [watch.diagnosis for watch in last.watches.values()]
+        assert [each and each.condition for each in found] == [Condition.WELL] * 3
+        assert not any(incident.open for incident in last.incidents.values())
+        assert last.sources["nvml"].last.problem is None
+        assert not any(daemon.waiting for daemon in last.daemons.values())
+
+
+def test_where_it_is_calm_clients_come_and_go_and_that_is_all() -> None:
+    assert {event.event for story in told(None) for event in story.events} == {
+        EventName.DAEMON_UP,
+        EventName.LIMITS_IN_FORCE,
+        EventName.SERVER_STARTED,
+        EventName.SERVER_STATE,
+        EventName.CLIENT_CONNECTED,
+        EventName.CLIENT_DISCONNECTED,
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "plan"),
+    [
+        ("30s:daemon-restarts", Planned(after=30, mishap=Mishap.DAEMON_RESTARTS)),
+        ("2m:fault-held:90s", Planned(after=120, mishap=Mishap.FAULT_HELD, seconds=90)),
+        ("0:bypass", Planned(after=0, mishap=Mishap.BYPASS, seconds=LASTING[Mishap.BYPASS])),
+    ],
+)
+def test_a_plan_says_when_what_and_how_long(text: str, plan: Planned) -> None:
+    assert planned(text) == plan
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("", "is not WHEN:WHAT"),
+        ("30s", "is not WHEN:WHAT"),
+        ("30s:earthquake", "is not WHEN:WHAT"),
+        ("fault:30s", "is not WHEN:WHAT"),
+        (":fault", "is no duration"),
+        ("soon:fault", "is no duration"),
+        ("-1s:fault", "is no duration"),
+        ("30s:daemon-dies:", "is no duration"),
+        ("30s:daemon-dies:long", "is no duration"),
+        ("30s:fault:10s", "cannot last"),
+    ],
+)
+def test_a_plan_that_cannot_be_read_says_why(text: str, problem: str) -> None:
+    with pytest.raises(ConfigError, match=problem):
+        planned(text)
+
+
+def test_a_bad_plan_ends_the_demo_before_it_begins(capsys: pytest.CaptureFixture[str]) -> None:
+    """With all that may be planned in the message."""
+    assert main(("demo", "--at", "30s:\x1b[31m")) == 2
+    told = capsys.readouterr().err
+    assert "\x1b" not in told
+    assert all(mishap in told for mishap in Mishap)
+
+
+assert MINUTE < AFTER + SECONDS < 2 * MINUTE < OVER * MINUTE
