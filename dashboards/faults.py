@@ -10,8 +10,13 @@ INCIDENT = f"{DAEMON}, incident"
 
 def began(which: str = "") -> str:
     """When each incident of the time shown began: while it is the last of its daemon, as that tells of its last."""
+    return _of_each("min_over_time", "cuda_mps_fault_last_timestamp_seconds", which)
+
+
+def _of_each(kept: str, family: str, which: str = "") -> str:
+    """What a daemon tells of its last fault, of every one that was the last for a while."""
     return (
-        f"min_over_time((cuda_mps_fault_last_timestamp_seconds{{node}} * on ({DAEMON}) group_right () "
+        f"{kept}(({family}{{node}} * on ({DAEMON}) group_right () "
         f"max by ({INCIDENT}) (cuda_mps_fault_info{{node{which}}}))[$__range:30s])"
     )
 
@@ -29,12 +34,14 @@ def faults() -> Panel:
             Query(f"1000 * {began()}", instant=True),
             Query(f"1000 * ({began()} - {_BEFORE_SECONDS})", instant=True),
             Query(f"1000 * ({began()} + {_AFTER_SECONDS})", instant=True),
+            Query(_of_each("max_over_time", "cuda_mps_fault_last_affected_clients"), instant=True),
         ),
         {
             "Value #A": Column("Began", looks.MOMENT),
             "instance": Column("Node", link=to_node()),
             "daemon": Column("Daemon"),
             "incident": Column("Incident", link=to_incident()),
+            "Value #D": Column("Clients hit", looks.COUNT),
             "Value #B": Column("From", looks.NUMBER, hidden=True),
             "Value #C": Column("To", looks.NUMBER, hidden=True),
         },

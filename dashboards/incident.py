@@ -60,7 +60,7 @@ WHAT = Row(
             "Clients hit",
             "Clients that had the error: all that shared a GPU with whoever did it, and all that shared one with "
             "those.",
-            Query(_rise("cuda_mps_fault_affected_clients_total{incident}", DAEMON), instant=True),
+            Query(f"cuda_mps_fault_last_affected_clients{{incident}} {AFTER}", instant=True),
             thresholds=looks.NONE_IS_WELL_SOME_ARE_ODD,
             width=4,
             height=5,

@@ -21,7 +21,11 @@ EYES = Row(
         ),
         lines(
             "Since it last saw all",
-            "How long ago each source last saw all it should.",
+            "How long ago each source last saw all it should; and how old all of it was, when it was scraped.",
+            Query(
+                "time() - max by (job, instance) (cuda_mps_exporter_snapshot_timestamp_seconds{node})",
+                "all that is told {{instance}}",
+            ),
             Query(
                 f"time() - max by ({SOURCE}) (cuda_mps_exporter_source_last_success_timestamp_seconds{{node}})",
                 "{{source}} {{instance}}",
@@ -53,6 +57,15 @@ EYES = Row(
                 "{{file}} of {{daemon}} {{instance}}",
             ),
             unit=looks.PER_SECOND,
+            width=8,
+        ),
+        lines(
+            "Size of the logs",
+            "Each log file of a daemon; they grow until somebody rotates them.",
+            Query(
+                f"max by ({FILE}) (cuda_mps_daemon_log_size_bytes{{daemons}})", "{{file}} of {{daemon}} {{instance}}"
+            ),
+            unit=looks.BYTES,
             width=8,
         ),
         bars(

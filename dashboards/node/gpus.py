@@ -114,7 +114,7 @@ GPUS = Row(
             width=8,
         ),
         table(
-            "What they are",
+            "Models and modes",
             "Index, model and address of each GPU, and who may use it.",
             (
                 Query(
@@ -137,8 +137,8 @@ GPUS = Row(
         ),
         table(
             "What they can tell",
-            "Whether a GPU in its present mode, with this driver, gives each reading; one that it does not give is absent "
-            "above, and not 0.",
+            "Whether a GPU in its present mode, with this driver, gives each reading; one that it does not give is "
+            "absent above, and not 0.",
             (Query(f"max by ({GPU}, reading) (cuda_mps_gpu_reading_supported{{gpus}})", instant=True),),
             {
                 "instance": Column("Node"),

@@ -76,12 +76,14 @@ def _stormy() -> Iterator[tuple[int, View]]:
 
 def _calm() -> Iterator[tuple[int, View]]:
     """A newer node, with three mishaps, and for a while with all that else can be the matter."""
-    clock = Present(LAST - 300)
+    clock, stuck = Present(LAST - 300), None
     for at, node in _nodes(Simulation(2, clock, plan=PLAN, calm=True), clock):
         view = _view(node)
-        if LAST - 600 <= at < LAST - 400:
+        if LAST - 600 <= at < LAST - 500:
             refused = ConfigStatus(successful=False, last_success=FIRST)
             view = replace(view, node=_unwell(node), paused=True, configuration=refused)
+        if LAST - 480 <= at < LAST - 300:
+            view = stuck = stuck or view
         yield at, view
 
 
@@ -94,11 +96,12 @@ def _nodes(simulation: Simulation, clock: Present) -> Iterator[tuple[int, Node]]
 
 
 def _unwell(node: Node) -> Node:
-    """The same with a log and a GPU that cannot be read, default limits that have drifted, and a quarantine."""
+    """The same with a log and a GPU that cannot be read, drifted default limits, a huge log and a quarantine."""
     first, *_, last = node.daemons
     seen = (
         LogFile(at=node.at, daemon=first, file="server.log", problem="Permission denied"),
         GpuReading(at=node.at, gpu=next(iter(node.gpus)), problem="GPU is lost"),
+        LogFile(at=node.at, daemon=first, file="control.log", size=2 << 30),
         reply("get_default_active_thread_percentage", "100.0\n", at=node.at, daemon=first),
     )
     for each in seen:
