@@ -36,7 +36,7 @@ class Variable:
         query = selected(self.query)
         return {
             "allValue": ".+" if self.several else None,
-            "current": {},
+            "current": {"selected": True, "text": ["All"], "value": ["$__all"]} if self.several else {},
             "datasource": DATASOURCE,
             "definition": query,
             "hide": 2 if self.derived else 0,

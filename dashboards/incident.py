@@ -82,10 +82,10 @@ WHAT = Row(
             "empty: nobody is suspected. It is told while the fault lasts and for an hour, or until the daemon's next.",
             (
                 Query(
-                    f"1000 * min_over_time(timestamp(cuda_mps_fault_info{{node, {_THIS}}})[$__range:1m])", instant=True
+                    f"1000 * min_over_time(timestamp(cuda_mps_fault_info{{node, {_THIS}}})[$__range:30s])", instant=True
                 ),
                 Query(
-                    f"1000 * max_over_time(timestamp(cuda_mps_fault_info{{node, {_THIS}}})[$__range:1m])", instant=True
+                    f"1000 * max_over_time(timestamp(cuda_mps_fault_info{{node, {_THIS}}})[$__range:30s])", instant=True
                 ),
             ),
             {
@@ -239,7 +239,7 @@ BEFORE_AND_AFTER = Row(
         ),
         bars(
             "Xids",
-            "The driver's own errors on this node, by number and GPU.",
+            "The driver's own errors on this node, by number and GPU. Empty: there was none.",
             Query(
                 "sum by (job, instance, gpu, xid) "
                 '(increase(cuda_mps_xid_errors_total{node, instance="$node"}[$__rate_interval])) > 0',

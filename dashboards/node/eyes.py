@@ -47,7 +47,7 @@ EYES = Row(
                 f"sum by ({SOURCE}) (increase(cuda_mps_exporter_source_failures_total{{node}}[$__rate_interval]))",
                 "{{source}} {{instance}}",
             ),
-            width=8,
+            width=12,
         ),
         lines(
             "Log lines",
@@ -57,7 +57,7 @@ EYES = Row(
                 "{{file}} of {{daemon}} {{instance}}",
             ),
             unit=looks.PER_SECOND,
-            width=8,
+            width=12,
         ),
         lines(
             "Size of the logs",
@@ -66,7 +66,7 @@ EYES = Row(
                 f"max by ({FILE}) (cuda_mps_daemon_log_size_bytes{{daemons}})", "{{file}} of {{daemon}} {{instance}}"
             ),
             unit=looks.BYTES,
-            width=8,
+            width=12,
         ),
         bars(
             "Log lines that tell nothing",
@@ -80,7 +80,7 @@ EYES = Row(
                 f"sum by ({FILE}) (increase(cuda_mps_exporter_log_lines_lost_total{{daemons}}[$__rate_interval]))",
                 "lost: {{file}} of {{daemon}} {{instance}}",
             ),
-            width=8,
+            width=12,
         ),
         table(
             "The exporter",

@@ -83,7 +83,7 @@ GPUS = Row(
                 f"increase(cuda_mps_gpu_ecc_errors_total{{gpus}}[$__rate_interval]) {WITH_INDEX}",
                 "{{type}} GPU {{index}} {{instance}}",
             ),
-            width=8,
+            width=12,
         ),
         lines(
             "What holds its clocks down",
@@ -91,7 +91,7 @@ GPUS = Row(
             Query(
                 f"(cuda_mps_gpu_clocks_event_reason{{gpus}} == 1) {WITH_INDEX}", "{{reason}} GPU {{index}} {{instance}}"
             ),
-            width=8,
+            width=12,
         ),
         table(
             "GPUs",
@@ -111,7 +111,8 @@ GPUS = Row(
                 "Value #D": Column("Memory", looks.BYTES),
             },
             sort=("GPU", False),
-            width=8,
+            width=12,
+            height=7,
         ),
         table(
             "Models and modes",
@@ -132,8 +133,8 @@ GPUS = Row(
                 "mode": Column("Compute mode"),
             },
             sort=("Index", False),
-            width=16,
-            height=6,
+            width=12,
+            height=7,
         ),
         table(
             "What they can tell",
@@ -148,7 +149,7 @@ GPUS = Row(
             },
             sort=("Given", False),
             width=12,
-            height=6,
+            height=7,
         ),
         table(
             "Driver",
@@ -157,7 +158,7 @@ GPUS = Row(
             {"instance": Column("Node"), "driver": Column("Driver"), "cuda": Column("CUDA")},
             sort=("Node", False),
             width=12,
-            height=6,
+            height=7,
         ),
     ),
 )

@@ -60,7 +60,7 @@ TROUBLE = Row(
         ),
         bars(
             "Xids",
-            "The driver's own errors, by number and GPU, each once.",
+            "The driver's own errors, by number and GPU, each once. Empty: there was none.",
             Query(
                 "sum by (job, instance, gpu, xid) (increase(cuda_mps_xid_errors_total{node}[$__rate_interval])) > 0",
                 "Xid {{xid}} {{gpu}} {{instance}}",
@@ -69,7 +69,8 @@ TROUBLE = Row(
         ),
         bars(
             "Owners hit, and suspected",
-            "Faults that hit clients of an owner, and faults of which one of its clients was the likeliest cause.",
+            "Faults that hit clients of an owner, and faults of which one of its clients was the likeliest cause. "
+            "Empty: there was none.",
             Query(
                 "sum by (job, instance, workload_kind, workload) "
                 "(increase(cuda_mps_workload_faults_affected_total{node}[$__rate_interval])) > 0",
@@ -83,19 +84,12 @@ TROUBLE = Row(
             width=8,
         ),
         stat(
-            "Faults end within",
-            "Half of the faults in the time shown ended within this time, and nine of ten within the second; long "
-            "ones were held up by a client that lived on. Without a value there was none.",
+            "Faults lasted",
+            "On average, those that ended in the time shown; long ones were held up by a client that lived on. "
+            "Without a value none has ended.",
             Query(
-                "histogram_quantile(0.5, sum by (le) "
-                "(increase(cuda_mps_fault_recovery_seconds_bucket{daemons}[$__range])))",
-                "half",
-                instant=True,
-            ),
-            Query(
-                "histogram_quantile(0.9, sum by (le) "
-                "(increase(cuda_mps_fault_recovery_seconds_bucket{daemons}[$__range])))",
-                "nine of ten",
+                "sum(increase(cuda_mps_fault_recovery_seconds_sum{daemons}[$__range]))"
+                " / sum(increase(cuda_mps_fault_recovery_seconds_count{daemons}[$__range]))",
                 instant=True,
             ),
             unit=looks.SECONDS,

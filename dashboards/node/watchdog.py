@@ -47,7 +47,8 @@ WATCHDOG = Row(
         ),
         bars(
             "Restarts",
-            "Restarts by reason and result: those by systemd too, and the observed ones, that would have been.",
+            "Restarts by reason and result: those by systemd too, and the observed ones, that would have been. "
+            "Empty: there was none.",
             Query(
                 f"sum by ({DAEMON}, reason, result) "
                 "(increase(cuda_mps_watchdog_restarts_total{daemons}[$__rate_interval])) > 0",
@@ -57,7 +58,8 @@ WATCHDOG = Row(
         ),
         bars(
             "Other deeds",
-            "What else was done for a daemon, or would have been (observed), by reason and result.",
+            "What else was done for a daemon, or would have been (observed), by reason and result. "
+            "Empty: there was none.",
             Query(
                 f"sum by ({DAEMON}, action, reason, result) "
                 "(increase(cuda_mps_watchdog_actions_total{daemons}[$__rate_interval])) > 0",

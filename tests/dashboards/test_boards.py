@@ -197,4 +197,4 @@ def test_a_counter_whose_rate_is_not_taken_is_found(expression: str, found: list
 
 @pytest.mark.parametrize("family", [family.name for family in CATALOGUE])
 def test_a_family_is_on_a_dashboard(family: str) -> None:
-    assert any(re.search(rf"\b{family}(_bucket)?\b", each.expression) for each in ALL_ASKED.values())
+    assert any(re.search(rf"\b{family}(_sum)?\b", each.expression) for each in ALL_ASKED.values())
