@@ -101,12 +101,11 @@ def demo(arguments: Namespace, config: Config) -> int:
     """Serve a simulated node, through the same core."""
     clock = SystemClock()
     plan = tuple(map(planned, arguments.at))
-    simulation = Simulation(
-        arguments.seed, clock, plan=plan, calm=arguments.calm, past=CALM_SECONDS if arguments.calm else PAST_SECONDS
-    )
+    past = CALM_SECONDS if arguments.calm else PAST_SECONDS
+    simulation = Simulation(arguments.seed, clock, calm=arguments.calm, past=past)
     config = simulated(config)
     reloader = Reloader(arguments, os.environ, config, clock, completed=simulated)
-    serve_simulated(config, simulation, reloader, clock)
+    serve_simulated(config, simulation, plan, reloader, clock)
     return 0
 
 

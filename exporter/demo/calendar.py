@@ -66,11 +66,15 @@ BEFALL: Mapping[Mishap, Befall] = {
 class Calendar:
     """What is due, from the story, and from what was planned."""
 
-    def __init__(self, begins: float, story: Sequence[Recurring], plan: Sequence[Planned]) -> None:
-        """The demo begins at this time."""
+    def __init__(self, begins: float, story: Sequence[Recurring]) -> None:
+        """The demo begins at this time; nothing is planned yet."""
         self._begins = begins
         self._story = story
-        self._plan = plan
+        self._planned: list[tuple[float, Planned]] = []
+
+    def expect(self, at: float, plan: Sequence[Planned]) -> None:
+        """Have all of a plan befall the node, so long after this time."""
+        self._planned += [(at + each.after, each) for each in plan]
 
     def due(self, scene: Scene, at: float) -> Iterator[Observation]:
         """What befalls the node in this second."""
@@ -78,6 +82,6 @@ class Calendar:
         for each in self._story:
             if after >= each.first and (after - each.first) % each.every < 1:
                 yield from BEFALL[each.mishap](scene, at, each.seconds)
-        for planned in self._plan:
-            if 0 <= after - planned.after < 1:
+        for when, planned in self._planned:
+            if 0 <= at - when < 1:
                 yield from BEFALL[planned.mishap](scene, at, planned.seconds)

@@ -2,10 +2,11 @@
 
 import contextlib
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from exporter.clock import Clock
-from exporter.config import Config, Reloader, orders_of
+from exporter.config import Config, Planned, Reloader, orders_of
 from exporter.demo.simulation import Simulation
 from exporter.demo.told import told
 from exporter.history import MOST_EVENTS, History
@@ -17,12 +18,15 @@ from exporter.store.archive import Archive
 from exporter.store.writer import Writer
 
 
-def serve_simulated(config: Config, simulation: Simulation, reloader: Reloader, clock: Clock) -> None:
-    """Serve until told to stop. What is kept on disk is gone with it."""
+def serve_simulated(
+    config: Config, simulation: Simulation, plan: Sequence[Planned], reloader: Reloader, clock: Clock
+) -> None:
+    """Tell the past, then serve until told to stop. What is kept on disk is gone with it."""
     node, events = simulation.node(), list[Event]()
     for second in told(node, simulation, orders_of(config)):
         node, news = second
         events.extend(news)
+    simulation.expect(plan)
     history = History(incidents=node.incidents.values(), events=events[-MOST_EVENTS:])
     inbox: Inbox = Inbox()
     eye = Eye("demo", simulation.look, period=1.0, deadline=5.0, inbox=inbox, clock=clock)

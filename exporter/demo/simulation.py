@@ -32,24 +32,27 @@ class Simulation:
         seed: int,
         clock: Clock,
         *,
-        plan: Sequence[Planned] = (),
         calm: bool = False,
         past: float = PAST_SECONDS,
     ) -> None:
         """The story begins `past` seconds ago.
 
-        Where it is `calm`, clients come and go, and nothing befalls the node but what is planned.
+        Where it is `calm`, clients come and go, and nothing befalls the node but what it is to expect.
         """
         self._scene = opening(random.Random(seed))
         self._clock = clock
         self.hands = SimulatedHands()
         begins = float(int(clock.now()))
         self._at = begins - past
-        self._calendar = Calendar(begins, () if calm else STORY, plan)
+        self._calendar = Calendar(begins, () if calm else STORY)
 
     def node(self) -> Node:
         """The node before anything is seen."""
         return beginning()
+
+    def expect(self, plan: Sequence[Planned]) -> None:
+        """Have this befall the node, from the present of its story on."""
+        self._calendar.expect(self._at, plan)
 
     def look(self) -> Reading:
         """All that has happened since the last look."""

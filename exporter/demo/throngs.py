@@ -18,7 +18,7 @@ WHOLE_GPU = 100.0
 
 
 def fill_server(scene: Scene, at: float, seconds: float) -> Iterator[Observation]:
-    """A service starts more workers than the server has places."""
+    """A service starts one worker more than the server has places."""
     daemon = scene.inference
     if not daemon.askable:
         return
@@ -27,6 +27,7 @@ def fill_server(scene: Scene, at: float, seconds: float) -> Iterator[Observation
         yield from life.connect(daemon, at, worker, scene.cast)
     for client in daemon.clients.values():
         client.leaves_at = at + seconds
+    yield from life.turn_away(daemon, at, scene.cast.pid())
 
 
 def wait(scene: Scene, at: float, seconds: float) -> Iterator[Observation]:

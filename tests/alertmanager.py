@@ -1,0 +1,63 @@
+"""A real Alertmanager at work on the loopback device, for the tests that need one."""
+
+import json
+import subprocess
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+from tests.ports import free_address
+from tests.tools import needed
+
+
+class Alertmanager:
+    """Alertmanager with a configuration, alone, and its data in a directory; ended with its context."""
+
+    def __init__(self, directory: Path, configuration: Mapping[str, Any]) -> None:
+        self.address = free_address()
+        file = directory / "alertmanager.yml"
+        file.write_text(json.dumps(configuration))  # YAML holds all of JSON
+        self._log = directory / "alertmanager.log"
+        self._command = [
+            needed("prometheus-alertmanager"),
+            f"--config.file={file}",
+            f"--storage.path={directory / 'alertmanager'}",
+            f"--web.listen-address={self.address}",
+            "--cluster.listen-address=",
+        ]
+
+    def __enter__(self) -> Self:
+        with self._log.open("wb") as log:
+            self.process = subprocess.Popen(self._command, stdout=log, stderr=log)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.kill()
+        self.process.wait()
+
+    def tell(self, **labels: str) -> None:
+        """Have it told of an alert, as Prometheus would."""
+        self._ask("/api/v2/alerts", json.dumps([{"labels": labels}]).encode())
+
+    def inhibited(self, **labels: str) -> bool:
+        """Whether an alert, which it must know, is kept from being sent by another."""
+        matchers = [f'{name}="{value}"' for name, value in labels.items()]
+        query = urllib.parse.urlencode([("filter", each) for each in matchers])
+        found: Sequence[Any] = json.loads(self._ask(f"/api/v2/alerts?{query}"))
+        assert len(found) == 1, found
+        return bool(found[0]["status"]["inhibitedBy"])
+
+    def _ask(self, path: str, body: bytes | None = None) -> str:
+        assert self.process.poll() is None, self._log.read_text()
+        request = urllib.request.Request(
+            f"http://{self.address}{path}", data=body, headers={"Content-Type": "application/json"}
+        )
+        try:
+            with urllib.request.urlopen(request, timeout=30) as response:
+                text: str = response.read().decode()
+        except (urllib.error.URLError, ConnectionError) as error:
+            raise AssertionError(f"not yet: {error}") from error
+        return text

@@ -1,0 +1,133 @@
+"""A night in a minute: nodes that something befalls, a Prometheus that scrapes them, and an Alertmanager that tells."""
+
+import contextlib
+import json
+import ssl
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import bcrypt
+
+from tests.alertmanager import Alertmanager
+from tests.eventually import eventually
+from tests.paging import shortened
+from tests.paging.pager import Pager
+from tests.ports import LOCALHOST, free_address
+from tests.prometheus import Prometheus
+from tests.web.certificates import Authority
+from tests.web.test_authentication import basic
+
+JOB = "cuda-mps-exporter"
+USER, PASSWORD = "prometheus", "wonderland"
+EVERY = "1s"
+STARTS_SECONDS = 60.0
+
+
+class SimulatedNode:
+    """The exporter's demo as a process of its own, served by TLS to those who have the password."""
+
+    def __init__(self, plan: Sequence[str], web_config: Path, authority: Authority) -> None:
+        self.instance = free_address()
+        self._trusting = ssl.create_default_context(cafile=str(authority.cert))
+        planned = [word for each in plan for word in ("--at", each)]
+        serving = (f"--web.listen-address={self.instance}", f"--web.config.file={web_config}", "--log.level=error")
+        self._command = [sys.executable, "-m", "exporter", "demo", "--calm", *planned, *serving]
+
+    def start(self) -> None:
+        """Begin; `plan` counts from here on."""
+        self._process = subprocess.Popen(self._command)
+
+    def kill(self) -> None:
+        """End it as a crash would."""
+        self._process.kill()
+        self._process.wait()
+
+    def is_up(self) -> None:
+        """It serves; AssertionError until then."""
+        self.get(f"https://{self.instance}/healthz")
+
+    def get(self, url: str) -> str:
+        """A page of its."""
+        assert self._process.poll() is None
+        request = urllib.request.Request(url, headers={"Authorization": basic(USER, PASSWORD)})
+        try:
+            with urllib.request.urlopen(request, timeout=30, context=self._trusting) as response:
+                text: str = response.read().decode()
+        except (urllib.error.URLError, ConnectionError) as error:
+            raise AssertionError(f"{url}: {error}") from error
+        return text
+
+
+class Night:
+    """All of it, from the beginning to the end of its context."""
+
+    def __init__(self, directory: Path) -> None:
+        self.pager = Pager()
+        self._directory = directory
+        self._authority = Authority(directory)
+        self._targets = directory / "targets.json"
+        self._web_config = directory / "web.yml"
+        self._nodes: list[SimulatedNode] = []
+        receivers = {name: self.pager.url(name) for name in ("pager", "tickets")}
+        self.alertmanager = Alertmanager(directory, shortened.alertmanager(receivers))
+        self._prometheus = Prometheus(directory, self._configuration())
+        self._ending = contextlib.ExitStack()
+
+    def __enter__(self) -> Self:
+        server = self._authority.issue("node", f"IP:{LOCALHOST}")
+        hashed = bcrypt.hashpw(PASSWORD.encode(), bcrypt.gensalt(4)).decode()
+        web = {
+            "tls_server_config": {"cert_file": str(server.cert), "key_file": str(server.key)},
+            "basic_auth_users": {USER: hashed},
+        }
+        self._web_config.write_text(json.dumps(web))  # YAML holds all of JSON
+        with contextlib.ExitStack() as beginning:
+            for each in (self.pager, self.alertmanager, self._prometheus):
+                beginning.enter_context(each)
+            self._ending = beginning.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for each in self._nodes:
+            each.kill()
+        self._ending.close()
+
+    def node(self, *plan: str) -> SimulatedNode:
+        """One that is being started."""
+        node = SimulatedNode(plan, self._web_config, self._authority)
+        node.start()
+        self._nodes.append(node)
+        return node
+
+    def scrape(self, nodes: Sequence[SimulatedNode]) -> None:
+        """Scrape these as soon as each is up."""
+        up: list[str] = []
+        for node in nodes:
+            eventually(node.is_up, within=STARTS_SECONDS)
+            up.append(node.instance)
+            written = self._targets.with_suffix(".new")
+            written.write_text(json.dumps([{"targets": up}]))
+            written.replace(self._targets)
+
+    def _configuration(self) -> dict[str, Any]:
+        rules = self._directory / "cuda-mps.rules.json"
+        rules.write_text(json.dumps(shortened.rules()))
+        self._targets.write_text("[]")
+        scrape = {
+            "job_name": JOB,
+            "scheme": "https",
+            "tls_config": {"ca_file": str(self._authority.cert)},
+            "basic_auth": {"username": USER, "password": PASSWORD},
+            "file_sd_configs": [{"files": [str(self._targets)], "refresh_interval": EVERY}],
+        }
+        return {
+            "global": {"scrape_interval": EVERY, "scrape_timeout": EVERY, "evaluation_interval": EVERY},
+            "rule_files": [str(rules)],
+            "alerting": {"alertmanagers": [{"static_configs": [{"targets": [self.alertmanager.address]}]}]},
+            "scrape_configs": [scrape],
+        }

@@ -1,0 +1,85 @@
+"""What somebody is woken by: a webhook that keeps each message, and who of the receivers got it."""
+
+import json
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, Self
+
+from tests.ports import LOCALHOST
+
+
+@dataclass(frozen=True, slots=True)
+class Alert:
+    """One alert in a message."""
+
+    labels: Mapping[str, str]
+    annotations: Mapping[str, str]
+    status: str
+
+    @property
+    def name(self) -> str:
+        """As the rules have it."""
+        return self.labels["alertname"]
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One message of Alertmanager's, to one of its receivers."""
+
+    receiver: str
+    alerts: Sequence[Alert]
+
+    @property
+    def firing(self) -> Sequence[Alert]:
+        """Those that are not over."""
+        return [each for each in self.alerts if each.status == "firing"]
+
+    def about(self, instance: str) -> bool:
+        """Whether it tells of this target."""
+        return any(each.labels.get("instance") == instance for each in self.alerts)
+
+
+class Pager:
+    """Listens from the beginning to the end of its context."""
+
+    def __init__(self) -> None:
+        self._messages: list[Message] = []
+        pager = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                """A message."""
+                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                pager._messages.append(_message(self.path.removeprefix("/"), body))
+                self.send_response(200)
+                self.end_headers()
+
+            def log_request(self, *_: object) -> None:
+                """Nobody reads it."""
+
+        self._server = ThreadingHTTPServer((LOCALHOST, 0), Handler)
+        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+    def url(self, receiver: str) -> str:
+        """Where a receiver's messages go."""
+        return f"http://{LOCALHOST}:{self._server.server_port}/{receiver}"
+
+    def about(self, instance: str) -> Sequence[Message]:
+        """What was told of an instance so far."""
+        return [each for each in tuple(self._messages) if each.about(instance)]
+
+
+def _message(receiver: str, body: Mapping[str, Any]) -> Message:
+    alerts = [Alert(each["labels"], each["annotations"], each["status"]) for each in body["alerts"]]
+    return Message(receiver, alerts)

@@ -1,0 +1,78 @@
+"""The rules and the example configuration as they are installed, but for their times: a night takes a minute.
+
+Every `for`, window, age and interval is divided by FACTOR. What looks at the exporter's own age is not: its pace stays.
+"""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+ALERTS = Path(__file__).parents[2] / "alerts"
+FACTOR = 30
+
+OWN_AGE = "CudaMpsExporterLate"
+
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+_DURATION = re.compile(r"([0-9]+)([smhd])")
+_WINDOW = re.compile(r"(?<=\[)[0-9]+[smhd](?=\])")
+_AGE = re.compile(r"(?<=< )[0-9]+$", re.MULTILINE)
+_TIMES = ("for", "keep_firing_for")
+_INTERVALS = ("group_wait", "group_interval", "repeat_interval")
+
+
+def rules() -> Mapping[str, Any]:
+    """The rules, whose links lead to the exporters by TLS."""
+    told = yaml.safe_load((ALERTS / "cuda-mps.rules.yml").read_text())
+    for group in told["groups"]:
+        group["rules"] = [each if each["alert"] == OWN_AGE else _rule(each) for each in group["rules"]]
+    return dict(_by_tls(told))
+
+
+def alertmanager(receivers: Mapping[str, str]) -> Mapping[str, Any]:
+    """The example configuration, each of its receivers a webhook with this URL."""
+    told = yaml.safe_load((ALERTS / "alertmanager.example.yml").read_text())
+    assert {each["name"] for each in told["receivers"]} == receivers.keys()
+    for receiver in told["receivers"]:
+        for webhook in receiver["webhook_configs"]:
+            webhook["url"] = receivers[receiver["name"]]
+    return told | {"route": _route(told["route"])}
+
+
+def _rule(rule: Mapping[str, Any]) -> Mapping[str, Any]:
+    times = {name: _duration(rule[name]) for name in _TIMES if name in rule}
+    annotations = {name: _windows(text) for name, text in rule["annotations"].items()}
+    expression = _windows(rule["expr"])
+    if "time()" in expression:
+        expression = _AGE.sub(lambda age: f"{int(age[0]) / FACTOR:g}", expression)
+    return {**rule, **times, "annotations": annotations, "expr": expression}
+
+
+def _route(route: Mapping[str, Any]) -> Mapping[str, Any]:
+    times = {name: _duration(route[name]) for name in _INTERVALS if name in route}
+    return {**route, **times, "routes": [_route(each) for each in route.get("routes", ())]}
+
+
+def _windows(text: str) -> str:
+    return _WINDOW.sub(lambda window: _duration(window[0]), text)
+
+
+def _duration(text: str) -> str:
+    found = _DURATION.fullmatch(text)
+    assert found is not None, text
+    return f"{int(found[1]) * _UNITS[found[2]] * 1000 // FACTOR}ms"
+
+
+def _by_tls(told: Any) -> Any:
+    """As docs/alerting.md has it for exporters that are served by TLS."""
+    match told:
+        case str():
+            return told.replace("http://{{", "https://{{")
+        case list():
+            return [_by_tls(each) for each in told]
+        case dict():
+            return {name: _by_tls(each) for name, each in told.items()}
+        case _:
+            return told
