@@ -1,0 +1,1 @@
+"""The alerts, their runbooks, and what Alertmanager makes of them."""

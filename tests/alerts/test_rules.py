@@ -1,0 +1,139 @@
+"""The rules are valid, and each alert has all that somebody needs who is woken by it."""
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from exporter.metrics.catalogue import CATALOGUE
+from exporter.parse.xid_catalogue import REBOOT, RESET, XIDS, exonerates
+from tests.alerts.files import RULES, RUNBOOKS, UNIT_TESTS, Check, Rule, checks, rules
+from tests.tools import needed
+
+TARGETS_LABELS = {
+    "job", "instance", "cluster", "node", "namespace", "pod", "container", "service", "endpoint", "prometheus", "location",
+    "project_id",
+}  # fmt: skip
+"""What scrape configurations, PodMonitors and managed Prometheus put on every series of a target."""
+
+PARTS = ("## Meaning", "## Impact", "## Diagnosis", "## Mitigation")
+
+each_rule = pytest.mark.parametrize("rule", rules(), ids=lambda rule: rule.id)
+
+
+def promtool(*arguments: str | Path) -> None:
+    done = subprocess.run([needed("promtool"), *arguments], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_rules_are_valid() -> None:
+    promtool("check", "rules", "--lint=all", "--lint-fatal", RULES)
+
+
+@pytest.mark.parametrize("path", UNIT_TESTS, ids=lambda path: path.name)
+def test_alerts_fire_and_rest_as_their_tests_say(path: Path) -> None:
+    promtool("test", "rules", path)
+
+
+@each_rule
+class TestAlert:
+    """Each of them."""
+
+    def test_it_is_a_page_or_a_ticket(self, rule: Rule) -> None:
+        """Nobody need look at what is neither."""
+        assert rule.alert.startswith("CudaMps")
+        assert rule.severity in ("critical", "warning")
+
+    def test_it_lasts_for_a_while_or_looks_back(self, rule: Rule) -> None:
+        """What flickers wakes nobody."""
+        looks_back = "time() -" in rule.expr or "increase(" in rule.expr
+        assert rule.holds_for or looks_back
+
+    def test_its_summary_is_one_constant_sentence(self, rule: Rule) -> None:
+        """It is the title of a ticket."""
+        assert re.fullmatch(r"[A-Z][^{}\n]+\.", rule.annotations["summary"])
+
+    def test_its_description_names_the_node(self, rule: Rule) -> None:
+        """By the name that Kubernetes has for it, where there is one."""
+        assert re.search(r"\{\{ or \$labels\.node \$labels\.instance .*?\}\}", rule.annotations["description"])
+
+    def test_it_keeps_the_labels_of_its_target(self, rule: Rule) -> None:
+        """Whatever they are: nothing is aggregated, or matched, by a list of labels that are to stay."""
+        assert not re.search(r"\b(by|on)\s*\(", rule.expr)
+
+    def test_it_is_of_this_job_alone(self, rule: Rule) -> None:
+        """Other exporters' series stay out of it."""
+        assert rule.expr.count('job="cuda-mps-exporter"') >= len(re.findall(r"\b(?:cuda_mps_\w+|ALERTS|up)\{", rule.expr))
+        assert not re.search(r"\bcuda_mps_\w+\b(?!\{)", rule.expr)
+
+    def test_its_runbook_says_what_to_do(self, rule: Rule) -> None:
+        """In four parts, of which the third has commands and the last is numbered."""
+        assert rule.annotations["runbook_url"].endswith(f"/runbooks/{rule.alert}.md")
+        text = (RUNBOOKS / f"{rule.alert}.md").read_text()
+        assert text.startswith(f"# {rule.alert}\n")
+        assert re.findall(r"^## .*", text, re.MULTILINE) == list(PARTS)
+        diagnosis, mitigation = re.split(r"^## (?:Diagnosis|Mitigation)$", text, flags=re.MULTILINE)[1:]
+        assert re.search(r"^    \S", diagnosis, re.MULTILINE)
+        assert re.search(r"^1\. ", mitigation, re.MULTILINE)
+
+    def test_it_is_tested_before_while_and_after_it_fires_and_without_anything_to_fire_for(self, rule: Rule) -> None:
+        """All of a firing one's labels and annotations are compared."""
+        mine = [each for each in checks() if each.alert == rule.alert]
+        firing = [each for each in mine if rule.severity in severities(each)]
+        assert firing, "firing"
+        assert any(is_quiet_around(each, mine, before=True) for each in firing), "not yet"
+        assert any(is_quiet_around(each, mine, before=False) for each in firing), "resolved"
+        absent = [each for each in mine if each.group.endswith(": nothing is there but an exporter")]
+        assert absent or rule.alert == "CudaMpsExporterDown", "absent series"
+        for each in firing:
+            assert all({"summary", "description", "runbook_url"} <= set(one["exp_annotations"]) for one in each.expected)
+
+
+def severities(check: Check) -> set[str]:
+    return {each["exp_labels"]["severity"] for each in check.expected}
+
+
+def is_quiet_around(firing: Check, mine: list[Check], *, before: bool) -> bool:
+    """Whether the same test sees nothing of the alert at another time."""
+    return any(
+        each.group == firing.group and not each.expected and (each.seconds < firing.seconds) == before for each in mine
+    )
+
+
+def test_where_there_is_no_exporter_at_all_that_is_told() -> None:
+    """Of all alerts, this one fires for series that are absent."""
+    down = [each for each in checks() if each.alert == "CudaMpsExporterDown" and each.expected]
+    assert any("instance" not in one["exp_labels"] for each in down for one in each.expected)
+
+
+def test_each_runbook_is_an_alerts() -> None:
+    assert {page.stem for page in RUNBOOKS.iterdir()} == {rule.alert for rule in rules()}
+
+
+def test_the_xids_that_no_program_causes_are_those_of_the_catalogue() -> None:
+    told = {
+        rule.severity: {int(number) for numbers in re.findall(r'xid=~"([\d|]+)"', rule.expr) for number in numbers.split("|")}
+        for rule in rules()
+        if rule.alert == "CudaMpsHardwareXid"
+    }
+    of_hardware = {number for number in XIDS if exonerates(number)}
+    urgent = {number for number in of_hardware if XIDS[number].action in (RESET, REBOOT)}
+    assert told == {"critical": urgent, "warning": of_hardware - urgent}
+
+
+def test_the_runbook_for_xids_has_each_number_that_is_told_of() -> None:
+    rows = re.findall(r"^\| ([\d, to]+) \|", (RUNBOOKS / "CudaMpsHardwareXid.md").read_text(), re.MULTILINE)
+    told = {number for row in rows for part in row.split(", ") for number in numbers(part)}
+    assert told == {number for number in XIDS if exonerates(number)}
+
+
+def numbers(part: str) -> range:
+    first, _, last = part.partition(" to ")
+    return range(int(first), int(last or first) + 1)
+
+
+@pytest.mark.parametrize("family", CATALOGUE, ids=lambda family: family.name)
+def test_no_label_of_ours_is_one_that_a_target_may_have(family) -> None:  # type: ignore[no-untyped-def]
+    """Or else Prometheus renames ours (exported_…), and no rule finds it."""
+    assert not TARGETS_LABELS & set(family.labels)
