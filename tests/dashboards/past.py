@@ -2,7 +2,7 @@
 
 import subprocess
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from exporter.config import Planned
@@ -15,7 +15,7 @@ from exporter.model.observation import GpuReading, LogFile
 from exporter.model.watch import WatchState
 from exporter.view import ConfigStatus, HistoryStatus, View
 from tests.builders import reply
-from tests.simulated import ORDERS
+from tests.simulated import ORDERS, FakeClock
 from tests.tools import needed
 
 JOB = "cuda-mps-exporter"
@@ -26,28 +26,15 @@ BEGINS = 1_700_000_100.0
 FIRST = BEGINS - PAST_SECONDS
 LAST = BEGINS + 900.0
 
+NEWER_SECONDS = 1200.0
+
 STORMY, CALM, DOWN = "stormy:10677", "calm:10677", "down:10677"
 
 PLAN = (
-    Planned(after=30, mishap=Mishap.NVML_FAILS, seconds=60),
-    Planned(after=60, mishap=Mishap.DAEMON_RESTARTS),
-    Planned(after=200, mishap=Mishap.FAULT),
+    Planned(after=930, mishap=Mishap.NVML_FAILS, seconds=60),
+    Planned(after=960, mishap=Mishap.DAEMON_RESTARTS),
+    Planned(after=1100, mishap=Mishap.FAULT),
 )
-
-
-@dataclass(slots=True)
-class Present:
-    """A clock that stands still until it is told to go on."""
-
-    at: float
-
-    def now(self) -> float:
-        """Seconds since the epoch."""
-        return self.at
-
-    def monotonic(self) -> float:
-        """The same, here."""
-        return self.at
 
 
 def write(file: Path) -> None:
@@ -70,14 +57,17 @@ def import_into(data: Path, file: Path) -> None:
 
 def _stormy() -> Iterator[tuple[int, View]]:
     """All that befalls the demo."""
-    clock = Present(BEGINS)
-    return ((at, _view(node)) for at, node in _nodes(Simulation(1, clock), clock))
+    clock = _clock(BEGINS)
+    simulation = Simulation(1, clock, past=BEGINS - FIRST)
+    clock.at = LAST + 1
+    return ((at, _view(node)) for at, node in _nodes(simulation))
 
 
 def _calm() -> Iterator[tuple[int, View]]:
     """A newer node, with three mishaps, and for a while with all that else can be the matter."""
-    clock, stuck = Present(LAST - 300), None
-    for at, node in _nodes(Simulation(2, clock, plan=PLAN, calm=True), clock):
+    simulation, stuck = Simulation(2, _clock(LAST + 1), calm=True, past=NEWER_SECONDS), None
+    simulation.expect(PLAN)
+    for at, node in _nodes(simulation):
         view = _view(node)
         if LAST - 600 <= at < LAST - 500:
             refused = ConfigStatus(successful=False, last_success=FIRST)
@@ -87,9 +77,14 @@ def _calm() -> Iterator[tuple[int, View]]:
         yield at, view
 
 
-def _nodes(simulation: Simulation, clock: Present) -> Iterator[tuple[int, Node]]:
-    """The node as each scrape finds it, to the last."""
-    clock.at = LAST + 1
+def _clock(at: float) -> FakeClock:
+    clock = FakeClock()
+    clock.at = at
+    return clock
+
+
+def _nodes(simulation: Simulation) -> Iterator[tuple[int, Node]]:
+    """The node as each scrape finds it."""
     for node, _ in told(simulation.node(), simulation, ORDERS):
         if int(node.at) % EVERY == 0:
             yield int(node.at), node
