@@ -6,6 +6,7 @@ from dashboards.panel import Column, Panel, table
 from dashboards.query import DAEMON, Query
 
 INCIDENT = f"{DAEMON}, incident"
+_BEFORE_SECONDS, _AFTER_SECONDS = 900, 1800
 
 
 def began(which: str = "") -> str:
@@ -19,9 +20,6 @@ def _of_each(kept: str, family: str, which: str = "") -> str:
         f"{kept}(({family}{{node}} * on ({DAEMON}) group_right () "
         f"max by ({INCIDENT}) (cuda_mps_fault_info{{node{which}}}))[$__range:30s])"
     )
-
-
-_BEFORE_SECONDS, _AFTER_SECONDS = 900, 1800
 
 
 def faults() -> Panel:
