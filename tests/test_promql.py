@@ -4,26 +4,18 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-import promql_parser
 import pytest
 import yaml
-from prometheus_client.core import HistogramMetricFamily
 
 from exporter.metrics.catalogue import CATALOGUE
 from exporter.metrics.reference import reference
+from tests.promql import LABELS, problems
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted((*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")))
 RULES = sorted(ROOT.glob("alerts/*.rules.yml"))
 
 FENCED = re.compile(r"^```promql\n(.*?)^```", re.MULTILINE | re.DOTALL)
-
-OF_PROMETHEUS = {"job", "instance"}
-LABELS = {family.name: OF_PROMETHEUS | set(family.labels) for family in CATALOGUE} | {"up": OF_PROMETHEUS}
-LABELS["ALERTS"] = OF_PROMETHEUS.union({"alertname", "alertstate", "severity"}, *LABELS.values())
-for histogram in (family for family in CATALOGUE if family.kind is HistogramMetricFamily):
-    LABELS |= {histogram.name + suffix: LABELS[histogram.name] for suffix in ("_count", "_sum")}
-    LABELS[f"{histogram.name}_bucket"] = LABELS[histogram.name] | {"le"}
 
 
 def expressions() -> Iterator[tuple[str, str]]:
@@ -37,37 +29,6 @@ def expressions() -> Iterator[tuple[str, str]]:
             re.findall(r"^```promql\n(.*?)^```", path.read_text(), re.MULTILINE | re.DOTALL), start=1
         ):
             yield f"{path.name}: {number}", text
-
-
-def parts(expression: str) -> list[object]:
-    """The nodes of the expression's tree."""
-    found: list[object] = []
-    promql_parser.walk(promql_parser.parse(expression), lambda part: found.append(part))
-    return found
-
-
-def grouped_by(part: object) -> list[str]:
-    """The labels that an aggregation, or the matching of two vectors, names."""
-    modifier = getattr(part, "modifier", None)
-    if isinstance(part, promql_parser.AggregateExpr):
-        return [] if modifier is None else list(modifier.labels)
-    if isinstance(part, promql_parser.BinaryExpr) and modifier is not None:
-        matching = [] if modifier.matching is None else modifier.matching.labels
-        return [*matching, *(modifier.group_labels or [])]
-    return []
-
-
-def problems(expression: str) -> list[str]:
-    """What the expression speaks of that there is not."""
-    selectors = [part for part in parts(expression) if isinstance(part, promql_parser.VectorSelector)]
-    known = set().union(*(LABELS.get(each.name, set()) for each in selectors))
-    unknown = [f"there is no family {each.name}" for each in selectors if each.name not in LABELS]
-    for each in selectors:
-        matched = {matcher.name for matcher in each.matchers.matchers}
-        unknown += [f"{each.name} has no {label}" for label in matched - LABELS.get(each.name, matched)]
-    for part in parts(expression):
-        unknown += [f"nothing in it has {label}" for label in set(grouped_by(part)) - known]
-    return unknown
 
 
 EXPRESSIONS = dict(expressions())

@@ -72,13 +72,13 @@ def fill_memory(scene: Scene, at: float, seconds: float) -> Iterator[Observation
 
 
 def drift(scene: Scene, at: float, seconds: float) -> Iterator[Observation]:
-    """Somebody gives the clients of a server the whole GPU, and takes it back later."""
-    daemon = scene.training
-    if not daemon.askable or daemon.fault is not None:
-        return
-    yield from _served(scene, daemon, at, seconds)
-    yield from _threads_set(daemon, at, WHOLE_GPU)
-    scene.later(at + seconds, lambda at: _threads_set(daemon, at, daemon.limits.active_thread_percentage))
+    """Somebody gives clients the whole GPU: until he takes it back, or, where the watchdog may act, until it does."""
+    for daemon in (scene.training, scene.inference):
+        if daemon.askable and daemon.fault is None:
+            yield from _served(scene, daemon, at, seconds)
+            yield from _threads_set(daemon, at, WHOLE_GPU)
+    training = scene.training
+    scene.later(at + seconds, lambda at: _threads_set(training, at, training.limits.active_thread_percentage))
 
 
 def say_something_new(scene: Scene, at: float, _seconds: float) -> Iterator[Observation]:

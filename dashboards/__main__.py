@@ -1,0 +1,28 @@
+"""Writes every dashboard's JSON."""
+
+import sys
+from pathlib import Path
+
+from dashboards.board import Board
+from dashboards.fleet import FLEET
+from dashboards.incident import INCIDENT
+from dashboards.node import NODE
+
+BOARDS = (FLEET, NODE, INCIDENT)
+HERE = Path(__file__).parent
+
+
+def path(board: Board) -> Path:
+    """Where a dashboard stands."""
+    return HERE / f"{board.uid}.json"
+
+
+def main() -> int:
+    """Write them all."""
+    for board in BOARDS:
+        path(board).write_text(board.text())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

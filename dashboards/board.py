@@ -1,0 +1,205 @@
+"""A dashboard: its variables, its annotations, and rows of panels, each of which finds its place by itself."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import count
+
+from dashboards.looks import Colour
+from dashboards.panel import Panel
+from dashboards.query import DATASOURCE, Json, selected
+
+SCHEMA_VERSION = 39
+"""Grafana 11.0's: older than that is not read, and newer ones bring it up to date as they read it."""
+
+TAG = "cuda-mps"
+COLUMNS = 24
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Variable:
+    """What the reader chooses from. `regex` takes the choices out of what the query gives.
+
+    One that is `derived` follows from the others, and is not shown.
+    """
+
+    name: str
+    label: str
+    query: str
+    regex: str = ""
+    several: bool = False
+    derived: bool = False
+    sorted: bool = True
+
+    def as_json(self) -> Json:
+        """An entry of the dashboard's variables."""
+        query = selected(self.query)
+        return {
+            "allValue": ".+" if self.several else None,
+            "current": {"selected": True, "text": ["All"], "value": ["$__all"]} if self.several else {},
+            "datasource": DATASOURCE,
+            "definition": query,
+            "hide": 2 if self.derived else 0,
+            "includeAll": self.several,
+            "label": self.label,
+            "multi": self.several,
+            "name": self.name,
+            "options": [],
+            "query": {"query": query, "refId": "PrometheusVariableQueryEditor-VariableQuery"},
+            "refresh": 2,
+            "regex": self.regex,
+            "skipUrlSync": False,
+            "sort": 1 if self.sorted else 0,
+            "type": "query",
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Annotation:
+    """A mark at each moment that an expression's values are, in seconds since the epoch."""
+
+    name: str
+    colour: Colour
+    moments: str
+    title: str
+    text: str
+
+    def as_json(self) -> Json:
+        """An entry of the dashboard's annotations; what stands outside `target` is for Grafana before 12."""
+        expression = f"{selected(self.moments)} * 1000"
+        return {
+            "datasource": DATASOURCE,
+            "enable": True,
+            "expr": expression,
+            "hide": False,
+            "iconColor": self.colour,
+            "name": self.name,
+            "step": "15s",
+            "tagKeys": "instance,daemon",
+            "target": {"expr": expression, "interval": "15s", "refId": "Anno"},
+            "textFormat": self.text,
+            "titleFormat": self.title,
+            "useValueForTime": True,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """Panels under a heading, from left to right; those that no longer fit begin a new line."""
+
+    title: str
+    panels: Sequence[Panel]
+
+
+DATASOURCE_CHOICE: Json = {
+    "current": {},
+    "hide": 0,
+    "includeAll": False,
+    "label": "Data source",
+    "multi": False,
+    "name": "datasource",
+    "options": [],
+    "query": "prometheus",
+    "refresh": 1,
+    "regex": "",
+    "skipUrlSync": False,
+    "type": "datasource",
+}
+
+JOB = Variable(name="job", label="Job", query="label_values(cuda_mps_exporter_build_info, job)", several=True)
+INSTANCE = Variable(
+    name="instance",
+    label="Node",
+    query='label_values(up{job=~"$job"}, instance)',
+    several=True,
+)
+
+BUILT_IN: Json = {
+    "builtIn": 1,
+    "datasource": {"type": "grafana", "uid": "-- Grafana --"},
+    "enable": True,
+    "hide": True,
+    "iconColor": "rgba(0, 211, 255, 1)",
+    "name": "Annotations & Alerts",
+    "type": "dashboard",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Board:
+    """A dashboard, which is found by its `uid`."""
+
+    uid: str
+    title: str
+    description: str
+    rows: Sequence[Row]
+    variables: Sequence[Variable] = ()
+    annotations: Sequence[Annotation] = ()
+    since: str = "now-3h"
+
+    def text(self) -> str:
+        """Its JSON, as it is committed."""
+        return json.dumps(self.as_json(), indent=1, sort_keys=True) + "\n"
+
+    def as_json(self) -> Json:
+        """Grafana's classic model of it."""
+        return {
+            "annotations": {"list": [BUILT_IN, *(each.as_json() for each in self.annotations)]},
+            "description": self.description,
+            "editable": False,
+            "fiscalYearStartMonth": 0,
+            "graphTooltip": 1,
+            "links": [_to_the_others()],
+            "panels": _placed(self.rows),
+            "refresh": "30s",
+            "schemaVersion": SCHEMA_VERSION,
+            "tags": [TAG],
+            "templating": {"list": [DATASOURCE_CHOICE, *(each.as_json() for each in (JOB, INSTANCE, *self.variables))]},
+            "time": {"from": self.since, "to": "now"},
+            "timepicker": {},
+            "timezone": "",
+            "title": self.title,
+            "uid": self.uid,
+            "version": 1,
+            "weekStart": "",
+        }
+
+
+def _to_the_others() -> Json:
+    return {
+        "asDropdown": False,
+        "icon": "external link",
+        "includeVars": True,
+        "keepTime": True,
+        "tags": [TAG],
+        "targetBlank": False,
+        "title": "",
+        "tooltip": "",
+        "type": "dashboards",
+        "url": "",
+    }
+
+
+def _placed(rows: Sequence[Row]) -> list[Json]:
+    numbers, placed, y = count(1), list[Json](), 0
+    for row in rows:
+        placed.append(_heading(row.title, next(numbers), y))
+        x, y, height = 0, y + 1, 0
+        for panel in row.panels:
+            if x + panel.width > COLUMNS:
+                x, y, height = 0, y + height, 0
+            placed.append(panel.as_json(next(numbers), x, y))
+            x, height = x + panel.width, max(height, panel.height)
+        y += height
+    return placed
+
+
+def _heading(title: str, number: int, y: int) -> Json:
+    return {
+        "collapsed": False,
+        "gridPos": {"h": 1, "w": COLUMNS, "x": 0, "y": y},
+        "id": number,
+        "panels": [],
+        "title": title,
+        "type": "row",
+    }

@@ -1,0 +1,48 @@
+"""The table of faults, in which each leads to the dashboard of its incident."""
+
+from dashboards import looks
+from dashboards.links import to_incident, to_node
+from dashboards.panel import Column, Panel, table
+from dashboards.query import DAEMON, Query
+
+INCIDENT = f"{DAEMON}, incident"
+_BEFORE_SECONDS, _AFTER_SECONDS = 900, 1800
+
+
+def began(which: str = "") -> str:
+    """When each incident of the time shown began: while it is the last of its daemon, as that tells of its last."""
+    return _of_each("min_over_time", "cuda_mps_fault_last_timestamp_seconds", which)
+
+
+def _of_each(kept: str, family: str, which: str = "") -> str:
+    """What a daemon tells of its last fault, of every one that was the last for a while."""
+    return (
+        f"{kept}(({family}{{node}} * on ({DAEMON}) group_right () "
+        f"max by ({INCIDENT}) (cuda_mps_fault_info{{node{which}}}))[$__range:30s])"
+    )
+
+
+def faults() -> Panel:
+    """All faults of the time shown, the newest first."""
+    return table(
+        "Faults",
+        "Each fatal GPU error that hit a server's clients, even if it healed at once. Click one for whom it hit, "
+        "who is suspected, and how it was before and after. Empty: there was none in the time shown.",
+        (
+            Query(f"1000 * {began()}", instant=True),
+            Query(f"1000 * ({began()} - {_BEFORE_SECONDS})", instant=True),
+            Query(f"1000 * ({began()} + {_AFTER_SECONDS})", instant=True),
+            Query(_of_each("max_over_time", "cuda_mps_fault_last_affected_clients"), instant=True),
+        ),
+        {
+            "Value #A": Column("Began", looks.MOMENT),
+            "instance": Column("Node", link=to_node()),
+            "daemon": Column("Daemon"),
+            "incident": Column("Incident", link=to_incident()),
+            "Value #D": Column("Clients hit", looks.COUNT),
+            "Value #B": Column("From", looks.NUMBER, hidden=True),
+            "Value #C": Column("To", looks.NUMBER, hidden=True),
+        },
+        sort=("Began", True),
+        width=12,
+    )

@@ -1,0 +1,67 @@
+"""Node: all of one node, from its daemons to the exporter's own eyes."""
+
+from dashboards.board import Annotation, Board, Variable
+from dashboards.looks import Colour
+from dashboards.node import clients, daemons, eyes, gpus, limits, trouble, watchdog
+
+DAEMONS = Variable(
+    name="daemon", label="Daemon", query="label_values(cuda_mps_daemon_info{node}, daemon)", several=True
+)
+GPUS = Variable(name="gpu", label="GPU", query="label_values(cuda_mps_gpu_info{node}, gpu)", several=True)
+
+ANNOTATIONS = (
+    Annotation(
+        name="Faults",
+        colour=Colour.BAD,
+        moments="cuda_mps_fault_last_timestamp_seconds{daemons}",
+        title="Fault",
+        text="A fatal GPU error hit clients of {{daemon}} on {{instance}}.",
+    ),
+    Annotation(
+        name="Daemon deaths",
+        colour=Colour.WARNING,
+        moments="cuda_mps_daemon_last_loss_timestamp_seconds{daemons}",
+        title="Daemon died",
+        text="The control daemon {{daemon}} on {{instance}} died, and its clients with it.",
+    ),
+    Annotation(
+        name="Daemon starts",
+        colour=Colour.WELL,
+        moments="cuda_mps_daemon_start_time_seconds{daemons}",
+        title="Daemon started",
+        text="The control daemon {{daemon}} on {{instance}} was started.",
+    ),
+    Annotation(
+        name="Watchdog's restarts",
+        colour=Colour.NEWS,
+        moments="cuda_mps_watchdog_last_restart_timestamp_seconds{daemons}",
+        title="Watchdog restarted it",
+        text="The watchdog restarted {{daemon}} on {{instance}}.",
+    ),
+    Annotation(
+        name="Xids",
+        colour=Colour.ODD,
+        moments="cuda_mps_xid_last_timestamp_seconds{node}",
+        title="Xid {{xid}}",
+        text="The driver told of Xid {{xid}} on {{gpu}} of {{instance}}.",
+    ),
+)
+
+NODE = Board(
+    uid="cuda-mps-node",
+    title="CUDA MPS / Node",
+    description="All of a node: daemons, servers, clients, GPUs, the watchdog, and the exporter's own eyes.",
+    variables=(DAEMONS, GPUS),
+    annotations=ANNOTATIONS,
+    rows=(
+        daemons.NOW,
+        daemons.STATES,
+        trouble.TROUBLE,
+        clients.CLIENTS,
+        clients.MEMORY,
+        watchdog.WATCHDOG,
+        limits.LIMITS,
+        gpus.GPUS,
+        eyes.EYES,
+    ),
+)

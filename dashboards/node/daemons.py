@@ -1,0 +1,181 @@
+"""The node's daemons and their servers: how they are, and how they were."""
+
+from collections.abc import Mapping
+
+from dashboards import looks
+from dashboards.board import Row
+from dashboards.looks import Colour
+from dashboards.panel import Column, lines, stat, table, timeline
+from dashboards.query import DAEMON, SERVER, Query, which
+from exporter.model.daemon import DaemonState
+from exporter.model.server import ServerState
+
+DAEMON_STATES: Mapping[str, Colour] = {
+    DaemonState.UP: Colour.WELL,
+    DaemonState.STARTING: Colour.NEWS,
+    DaemonState.STOPPED: Colour.ODD,
+    DaemonState.HELD: Colour.WARNING,
+    DaemonState.UNRESPONSIVE: Colour.BAD,
+    DaemonState.ABSENT: Colour.BAD,
+}
+SERVER_STATES: Mapping[str, Colour] = {
+    ServerState.ACTIVE: Colour.WELL,
+    ServerState.INITIALIZING: Colour.NEWS,
+    ServerState.FAULT: Colour.BAD,
+}
+
+_DAEMON_STATE = which("cuda_mps_daemon_state", "state", DAEMON_STATES, DAEMON)
+_SERVER_STATE = which("cuda_mps_server_state", "state", SERVER_STATES, SERVER)
+
+NOW = Row(
+    "Now",
+    (
+        stat(
+            "Daemons",
+            "State of each control daemon. Held: somebody's open session keeps all others out.",
+            Query(_DAEMON_STATE, "{{daemon}}"),
+            unit=looks.NUMBER,
+            mappings=looks.states(DAEMON_STATES),
+            width=8,
+        ),
+        stat(
+            "Servers",
+            "State of each MPS server, by its PID. In FAULT it turns all new clients away.",
+            Query(_SERVER_STATE, "{{server}}"),
+            unit=looks.NUMBER,
+            mappings=looks.states(SERVER_STATES),
+            width=4,
+        ),
+        stat(
+            "Clients",
+            "Clients connected to these daemons' servers.",
+            Query("sum(cuda_mps_daemon_clients{daemons})"),
+            width=2,
+        ),
+        stat(
+            "Fall together",
+            "The most clients that one fatal fault would end: the largest failure domain.",
+            Query("1 + max(cuda_mps_client_failure_domain_clients{daemons}) or 0 * sum(cuda_mps_daemon_up{daemons})"),
+            width=2,
+        ),
+        stat(
+            "Bypassing",
+            "CUDA processes beside MPS on GPUs that a known daemon serves, or should.",
+            Query("sum(cuda_mps_bypassing_processes{gpus})"),
+            thresholds=looks.NONE_IS_WELL_SOME_ARE_ODD,
+            width=2,
+        ),
+        stat(
+            "Waiting",
+            "Clients that wait until another user's clients have left.",
+            Query("sum(cuda_mps_clients_waiting{daemons})"),
+            thresholds=looks.NONE_IS_WELL_SOME_ARE_ODD,
+            width=2,
+        ),
+        stat(
+            "Faults",
+            "Faults in the time shown.",
+            Query("round(sum(increase(cuda_mps_faults_total{daemons}[$__range])))", instant=True),
+            thresholds=looks.NONE_IS_WELL_SOME_ARE_ODD,
+            width=2,
+        ),
+        stat(
+            "Deaths",
+            "Control daemons that died or were replaced, in the time shown.",
+            Query("round(sum(increase(cuda_mps_daemon_losses_total{daemons}[$__range])))", instant=True),
+            thresholds=looks.NONE_IS_WELL_SOME_ARE_ODD,
+            width=2,
+        ),
+    ),
+)
+
+STATES = Row(
+    "Daemons and servers",
+    (
+        timeline(
+            "Daemons over time",
+            "The state of each control daemon. A gap: nobody looked.",
+            Query(_DAEMON_STATE, "{{daemon}} {{instance}}"),
+            looks.states(DAEMON_STATES),
+        ),
+        timeline(
+            "Servers over time",
+            "The state of each MPS server. A row that ends: the server has ended; an idle one is ended by its daemon.",
+            Query(_SERVER_STATE, "{{server}} of {{daemon}} {{instance}}"),
+            looks.states(SERVER_STATES),
+        ),
+        table(
+            "Daemons",
+            "Each control daemon. Up: whether it responds. Supported: whether it speaks a protocol known to the "
+            "exporter.",
+            (
+                Query("max by (job, instance, daemon) (cuda_mps_daemon_up{daemons})", instant=True),
+                Query(
+                    "1000 * max by (job, instance, daemon) (cuda_mps_daemon_start_time_seconds{daemons})", instant=True
+                ),
+                Query(
+                    "1000 * max by (job, instance, daemon) (cuda_mps_daemon_last_loss_timestamp_seconds{daemons})",
+                    instant=True,
+                ),
+                Query("max by (job, instance, daemon) (cuda_mps_daemon_supported{daemons})", instant=True),
+            ),
+            {
+                "instance": Column("Node"),
+                "daemon": Column("Daemon"),
+                "Value #A": Column("Up", looks.NUMBER, mappings=looks.YES_IS_WELL),
+                "Value #B": Column("Started", looks.MOMENT),
+                "Value #C": Column("Last died", looks.MOMENT),
+                "Value #D": Column("Supported", looks.NUMBER, mappings=looks.YES_IS_WELL),
+            },
+            sort=("Daemon", False),
+            width=12,
+            height=6,
+        ),
+        table(
+            "What they are",
+            "Version is that of the daemon's binary; the unit is where it runs. An expected daemon's absence is an "
+            "outage.",
+            (Query("cuda_mps_daemon_info{daemons}", instant=True),),
+            {
+                "instance": Column("Node"),
+                "daemon": Column("Daemon"),
+                "version": Column("Version"),
+                "protocol": Column("Protocol"),
+                "unit": Column("Unit"),
+                "uid": Column("UID"),
+                "expected": Column("Expected"),
+                "pipe_directory": Column("Pipe directory"),
+            },
+            sort=("Daemon", False),
+            width=12,
+            height=6,
+        ),
+        lines(
+            "Clients of each server",
+            "Clients connected to each server, which is its user's alone, and how many it takes at most.",
+            Query(
+                f"max by ({SERVER}) (cuda_mps_server_clients{{daemons}}) "
+                f"* on ({SERVER}) group_left (user) topk by ({SERVER}) (1, cuda_mps_server_info{{daemons}})",
+                "server {{server}} for {{user}}, {{daemon}} {{instance}}",
+            ),
+            Query(
+                "max by (job, instance) (cuda_mps_server_clients_limit{daemons})",
+                "most that a server takes {{instance}}",
+            ),
+            limit="most that",
+        ),
+        lines(
+            "Clients that come and go",
+            "Clients that connect, and that leave: by their own exit, or because their server or daemon has gone.",
+            Query(
+                f"sum by ({DAEMON}) (rate(cuda_mps_clients_connected_total{{daemons}}[$__rate_interval]))",
+                "come {{daemon}} {{instance}}",
+            ),
+            Query(
+                f"sum by ({DAEMON}, reason) (rate(cuda_mps_clients_disconnected_total{{daemons}}[$__rate_interval]))",
+                "leave: {{reason}} {{daemon}} {{instance}}",
+            ),
+            unit=looks.PER_SECOND,
+        ),
+    ),
+)

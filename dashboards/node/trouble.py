@@ -1,0 +1,107 @@
+"""What goes wrong on the node: faults, newcomers who are turned away or wait, processes beside MPS, and Xids."""
+
+from dashboards import looks
+from dashboards.board import Row
+from dashboards.faults import faults
+from dashboards.panel import bars, lines, stat
+from dashboards.query import DAEMON, SERVER, WITH_INDEX, Query
+
+TROUBLE = Row(
+    "Trouble",
+    (
+        faults(),
+        bars(
+            "Faults and deaths",
+            "Fatal GPU errors that hit all who shared a GPU, those that hit their own client alone, deaths of control "
+            "daemons, and servers that exit again and again before they are ready.",
+            Query(
+                f"sum by ({DAEMON}) (increase(cuda_mps_faults_total{{daemons}}[$__rate_interval]))",
+                "fault {{daemon}} {{instance}}",
+            ),
+            Query(
+                f"sum by ({DAEMON}) (increase(cuda_mps_client_faults_contained_total{{daemons}}[$__rate_interval]))",
+                "contained {{daemon}} {{instance}}",
+            ),
+            Query(
+                f"sum by ({DAEMON}, reason) (increase(cuda_mps_daemon_losses_total{{daemons}}[$__rate_interval]))",
+                "{{reason}} {{daemon}} {{instance}}",
+            ),
+            Query(
+                f"sum by ({DAEMON}) (increase(cuda_mps_server_crash_loops_total{{daemons}}[$__rate_interval]))",
+                "crash loop {{daemon}} {{instance}}",
+            ),
+        ),
+        bars(
+            "Turned away",
+            "New clients that were refused: all places taken (limit), the server in FAULT, or another reason.",
+            Query(
+                f"sum by ({DAEMON}, reason) (increase(cuda_mps_clients_refused_total{{daemons}}[$__rate_interval]))",
+                "{{reason}} {{daemon}} {{instance}}",
+            ),
+            width=8,
+        ),
+        lines(
+            "Waiting, and holding up",
+            "Clients that wait until another user's have left, and clients that a fault hit and that live on: until "
+            "these end, their server turns all new ones away.",
+            Query(f"max by ({DAEMON}) (cuda_mps_clients_waiting{{daemons}})", "waiting {{daemon}} {{instance}}"),
+            Query(
+                f"max by ({SERVER}) (cuda_mps_fault_blocking_clients{{daemons}})",
+                "holding up server {{server}} of {{daemon}} {{instance}}",
+            ),
+            width=8,
+        ),
+        lines(
+            "Bypassing MPS",
+            "CUDA processes beside MPS on each GPU: as a rule they came while no daemon was there, and nothing "
+            "limits them.",
+            Query(f"cuda_mps_bypassing_processes{{gpus}} {WITH_INDEX}", "GPU {{index}} {{instance}}"),
+            width=8,
+        ),
+        bars(
+            "Xids",
+            "The driver's own errors, by number and GPU, each once. Empty: there was none.",
+            Query(
+                "sum by (job, instance, gpu, xid) (increase(cuda_mps_xid_errors_total{node}[$__rate_interval])) > 0",
+                "Xid {{xid}} {{gpu}} {{instance}}",
+            ),
+            width=8,
+        ),
+        bars(
+            "Owners hit, and suspected",
+            "Faults that hit clients of an owner, and faults of which one of its clients was the likeliest cause. "
+            "Empty: there was none.",
+            Query(
+                "sum by (job, instance, workload_kind, workload) "
+                "(increase(cuda_mps_workload_faults_affected_total{node}[$__rate_interval])) > 0",
+                "hit: {{workload_kind}} {{workload}} {{instance}}",
+            ),
+            Query(
+                "sum by (job, instance, workload_kind, workload) "
+                "(increase(cuda_mps_workload_faults_suspected_total{node}[$__rate_interval])) > 0",
+                "suspected: {{workload_kind}} {{workload}} {{instance}}",
+            ),
+            width=8,
+        ),
+        stat(
+            "Faults lasted",
+            "On average, those that ended in the time shown; long ones were held up by a client that lived on. "
+            "Without a value none has ended.",
+            Query(
+                "sum(increase(cuda_mps_fault_recovery_seconds_sum{daemons}[$__range]))"
+                " / sum(increase(cuda_mps_fault_recovery_seconds_count{daemons}[$__range]))",
+                instant=True,
+            ),
+            unit=looks.SECONDS,
+            width=4,
+            height=8,
+        ),
+        stat(
+            "Clients that faults hit",
+            "Clients that had the error in the time shown, whoever did it.",
+            Query("round(sum(increase(cuda_mps_fault_affected_clients_total{daemons}[$__range])))", instant=True),
+            width=4,
+            height=8,
+        ),
+    ),
+)

@@ -1,0 +1,123 @@
+"""What the watchdog makes of each daemon, and what it did, or would have done."""
+
+from collections.abc import Mapping
+
+from dashboards import looks
+from dashboards.board import Row
+from dashboards.looks import Colour
+from dashboards.panel import Column, bars, lines, table, timeline
+from dashboards.query import DAEMON, Query, which
+from exporter.model.diagnosis import Condition
+from exporter.model.watch import Mode, WatchState
+
+WATCH_STATES: Mapping[str, Colour] = {
+    WatchState.IDLE: Colour.WELL,
+    WatchState.ACTING: Colour.NEWS,
+    WatchState.DEFERRED_TO_SYSTEMD: Colour.NEWS,
+    WatchState.BACKOFF: Colour.WARNING,
+    WatchState.QUARANTINED: Colour.BAD,
+    WatchState.CIRCUIT_OPEN: Colour.BAD,
+}
+MODES: Mapping[str, Colour] = {Mode.OBSERVE: Colour.QUIET, Mode.ACT: Colour.NEWS}
+
+HARMLESS: Mapping[str, Colour] = {
+    Condition.WELL: Colour.WELL,
+    Condition.STARTING: Colour.NEWS,
+    Condition.UNKNOWN: Colour.QUIET,
+    Condition.STOPPED: Colour.ODD,
+    Condition.HELD: Colour.WARNING,
+}
+CONDITIONS: Mapping[str, Colour] = {condition: HARMLESS.get(condition, Colour.BAD) for condition in Condition}
+
+WATCHDOG = Row(
+    "Watchdog",
+    (
+        timeline(
+            "What it is at",
+            "Circuit open: it restarts the daemon no more until somebody says resume. Deferred: systemd restarts "
+            "the unit.",
+            Query(which("cuda_mps_watchdog_state", "state", WATCH_STATES, DAEMON), "{{daemon}} {{instance}}"),
+            looks.states(WATCH_STATES),
+        ),
+        timeline(
+            "What is the matter",
+            "Its diagnosis of each daemon, as several witnesses tell.",
+            Query(which("cuda_mps_watchdog_diagnosis", "diagnosis", CONDITIONS, DAEMON), "{{daemon}} {{instance}}"),
+            looks.states(CONDITIONS),
+        ),
+        bars(
+            "Restarts",
+            "Restarts by reason and result: those by systemd too, and the observed ones, that would have been. "
+            "Empty: there was none.",
+            Query(
+                f"sum by ({DAEMON}, reason, result) "
+                "(increase(cuda_mps_watchdog_restarts_total{daemons}[$__rate_interval])) > 0",
+                "{{reason}}: {{result}} {{daemon}} {{instance}}",
+            ),
+            width=8,
+        ),
+        bars(
+            "Other deeds",
+            "What else was done for a daemon, or would have been (observed), by reason and result. "
+            "Empty: there was none.",
+            Query(
+                f"sum by ({DAEMON}, action, reason, result) "
+                "(increase(cuda_mps_watchdog_actions_total{daemons}[$__rate_interval])) > 0",
+                "{{action}}, {{reason}}: {{result}} {{daemon}} {{instance}}",
+            ),
+            width=8,
+        ),
+        lines(
+            "Restarts left",
+            "Restarts that the budget has left. At 0 the circuit opens, and a person is needed.",
+            Query(f"max by ({DAEMON}) (cuda_mps_watchdog_restarts_left{{daemons}})", "{{daemon}} {{instance}}"),
+            width=8,
+        ),
+        table(
+            "The watchdog of each daemon",
+            "Whether it may act, what it has left, and when it did what. Next restart: there while it waits for that.",
+            (
+                Query(which("cuda_mps_watchdog_mode", "mode", MODES, DAEMON), instant=True),
+                Query(f"max by ({DAEMON}) (cuda_mps_watchdog_restarts_left{{daemons}})", instant=True),
+                Query(
+                    f"1000 * max by ({DAEMON}) (cuda_mps_watchdog_last_restart_timestamp_seconds{{daemons}})",
+                    instant=True,
+                ),
+                Query(
+                    f"1000 * max by ({DAEMON}) (cuda_mps_watchdog_next_restart_timestamp_seconds{{daemons}})",
+                    instant=True,
+                ),
+                Query(
+                    f"1000 * max by ({DAEMON}) (cuda_mps_watchdog_circuit_opened_timestamp_seconds{{daemons}})",
+                    instant=True,
+                ),
+            ),
+            {
+                "instance": Column("Node"),
+                "daemon": Column("Daemon"),
+                "Value #A": Column("Mode", looks.NUMBER, mappings=looks.states(MODES)),
+                "Value #B": Column("Restarts left", looks.COUNT),
+                "Value #C": Column("Last restart", looks.MOMENT),
+                "Value #D": Column("Next restart", looks.MOMENT),
+                "Value #E": Column("Circuit opened", looks.MOMENT),
+            },
+            sort=("Daemon", False),
+            width=14,
+            height=6,
+        ),
+        table(
+            "Whom it names",
+            "The process that holds the session, was stopped, hangs, or cannot be woken. Empty: nobody is named.",
+            (Query("cuda_mps_watchdog_culprit_info{daemons}", instant=True),),
+            {
+                "instance": Column("Node"),
+                "daemon": Column("Daemon"),
+                "diagnosis": Column("Diagnosis"),
+                "pid": Column("PID"),
+            },
+            sort=("Daemon", False),
+            width=10,
+            height=6,
+        ),
+    ),
+)

@@ -1,0 +1,274 @@
+"""Panels, as few kinds as will do: numbers, lines, bars, states over time, and tables."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from string import ascii_uppercase
+
+from dashboards import looks
+from dashboards.query import DATASOURCE, Json, Query
+
+PLUGIN_VERSION = "11.0.0"
+_NOTHING: Json = {}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Panel:
+    """A panel of the dashboard, but for its place."""
+
+    kind: str
+    title: str
+    description: str
+    queries: Sequence[Query]
+    width: int
+    height: int
+    defaults: Json
+    options: Json
+    overrides: Sequence[Json] = ()
+    transformations: Sequence[Json] = ()
+
+    def as_json(self, number: int, x: int, y: int) -> Json:
+        """The panel at its place."""
+        table = self.kind == "table"
+        return {
+            "datasource": DATASOURCE,
+            "description": self.description,
+            "fieldConfig": {"defaults": self.defaults, "overrides": list(self.overrides)},
+            "gridPos": {"h": self.height, "w": self.width, "x": x, "y": y},
+            "id": number,
+            "options": self.options,
+            "pluginVersion": PLUGIN_VERSION,
+            "targets": [
+                query.as_json(ref, table=table) for ref, query in zip(ascii_uppercase, self.queries, strict=False)
+            ],
+            "title": self.title,
+            "transformations": list(self.transformations),
+            "type": self.kind,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of a table: what it is called, and how it looks. `link` is where a click on it leads."""
+
+    name: str
+    unit: str = looks.WORD
+    thresholds: Json = field(default_factory=dict)
+    mappings: Sequence[Json] = ()
+    link: Json = field(default_factory=dict)
+    hidden: bool = False
+
+    def override(self) -> Json:
+        """What is different of it."""
+        properties: list[Json] = [{"id": "unit", "value": self.unit}]
+        if self.thresholds:
+            properties.append({"id": "thresholds", "value": self.thresholds})
+        if self.mappings:
+            properties.append({"id": "mappings", "value": list(self.mappings)})
+        if self.thresholds or self.mappings:
+            properties.append({"id": "custom.cellOptions", "value": {"type": "color-background", "mode": "basic"}})
+        if self.link:
+            properties.append({"id": "links", "value": [self.link]})
+        if self.hidden:
+            properties.append({"id": "custom.hidden", "value": True})
+        return {"matcher": {"id": "byName", "options": self.name}, "properties": properties}
+
+
+def stat(
+    title: str,
+    description: str,
+    *queries: Query,
+    unit: str = looks.COUNT,
+    thresholds: Json = looks.PLAIN,
+    mappings: Sequence[Json] = (),
+    width: int = 3,
+    height: int = 4,
+) -> Panel:
+    """A number, or a word, for each series."""
+    return Panel(
+        kind="stat",
+        title=title,
+        description=description,
+        queries=queries,
+        width=width,
+        height=height,
+        defaults={
+            "color": {"mode": "thresholds"},
+            "mappings": list(mappings),
+            "thresholds": thresholds,
+            "unit": unit,
+        },
+        options={
+            "colorMode": "background_solid",
+            "graphMode": "none",
+            "justifyMode": "auto",
+            "orientation": "auto",
+            "reduceOptions": {"calcs": ["lastNotNull"], "fields": "", "values": False},
+            "textMode": "value_and_name" if queries[0].legend else "value",
+        },
+    )
+
+
+def lines(
+    title: str,
+    description: str,
+    *queries: Query,
+    unit: str = looks.COUNT,
+    stacked: bool = False,
+    limit: str | None = None,
+    ceiling: float | None = None,
+    width: int = 12,
+    height: int = 8,
+) -> Panel:
+    """Values over time; `limit` begins the legend of what they are measured against, `ceiling` is their greatest."""
+    return _series(
+        title,
+        description,
+        queries,
+        {
+            "drawStyle": "line",
+            "fillOpacity": 40 if stacked else 5,
+            "lineInterpolation": "stepAfter",
+            "lineWidth": 1,
+            "showPoints": "never",
+            "spanNulls": False,
+            "stacking": {"group": "A", "mode": "normal" if stacked else "none"},
+        },
+        {"unit": unit, "min": 0, **(_NOTHING if ceiling is None else {"max": ceiling})},
+        () if limit is None else (_measure(limit),),
+        (width, height),
+    )
+
+
+def bars(title: str, description: str, *queries: Query, width: int = 12, height: int = 8) -> Panel:
+    """How often something happened, over time."""
+    custom = {
+        "drawStyle": "bars",
+        "fillOpacity": 80,
+        "lineWidth": 0,
+        "showPoints": "never",
+        "stacking": {"group": "A", "mode": "normal"},
+    }
+    return _series(
+        title, description, queries, custom, {"unit": looks.EVENTS, "min": 0, "decimals": 0}, (), (width, height)
+    )
+
+
+def _series(
+    title: str,
+    description: str,
+    queries: Sequence[Query],
+    custom: Json,
+    values: Json,
+    overrides: Sequence[Json],
+    size: tuple[int, int],
+) -> Panel:
+    return Panel(
+        kind="timeseries",
+        title=title,
+        description=description,
+        queries=queries,
+        width=size[0],
+        height=size[1],
+        defaults={"color": {"mode": "palette-classic"}, "custom": custom, **values},
+        overrides=overrides,
+        options={
+            "legend": {
+                "calcs": ["lastNotNull", "max"],
+                "displayMode": "table",
+                "placement": "bottom",
+                "showLegend": True,
+            },
+            "tooltip": {"mode": "multi", "sort": "desc"},
+        },
+    )
+
+
+def _measure(legend: str) -> Json:
+    """A dashed line, which is not stacked upon the others."""
+    return {
+        "matcher": {"id": "byRegexp", "options": f"/^{legend}/"},
+        "properties": [
+            {"id": "custom.stacking", "value": {"group": "A", "mode": "none"}},
+            {"id": "custom.fillOpacity", "value": 0},
+            {"id": "custom.lineStyle", "value": {"dash": [10, 10], "fill": "dash"}},
+            {"id": "color", "value": {"fixedColor": looks.Colour.BAD, "mode": "fixed"}},
+        ],
+    }
+
+
+def timeline(
+    title: str, description: str, query: Query, mappings: Sequence[Json], *, width: int = 12, height: int = 6
+) -> Panel:
+    """The states of each series over time, in words."""
+    return Panel(
+        kind="state-timeline",
+        title=title,
+        description=description,
+        queries=(query,),
+        width=width,
+        height=height,
+        defaults={
+            "color": {"mode": "thresholds"},
+            "custom": {"fillOpacity": 70, "insertNulls": False, "lineWidth": 0, "spanNulls": False},
+            "mappings": list(mappings),
+            "thresholds": looks.PLAIN,
+            "unit": looks.NUMBER,
+        },
+        options={
+            "alignValue": "left",
+            "legend": {"displayMode": "list", "placement": "bottom", "showLegend": True},
+            "mergeValues": True,
+            "rowHeight": 0.85,
+            "showValue": "auto",
+            "tooltip": {"mode": "single", "sort": "none"},
+        },
+    )
+
+
+def table(
+    title: str,
+    description: str,
+    queries: Sequence[Query],
+    columns: Mapping[str, Column],
+    *,
+    sort: tuple[str, bool],
+    width: int = 24,
+    height: int = 8,
+) -> Panel:
+    """A row for each set of labels. Of these, and of the values, those are shown that `columns` name.
+
+    A single query's value is `Value`; of several, which have the same labels, they are `Value #A` and so on. `sort` is
+    a column's name, and whether the greatest comes first.
+    """
+    return Panel(
+        kind="table",
+        title=title,
+        description=description,
+        queries=queries,
+        width=width,
+        height=height,
+        defaults={
+            "color": {"mode": "thresholds"},
+            "custom": {"align": "auto", "cellOptions": {"type": "auto"}, "filterable": True, "inspect": False},
+            "thresholds": looks.PLAIN,
+        },
+        overrides=[column.override() for column in columns.values()],
+        options={
+            "cellHeight": "sm",
+            "footer": {"countRows": False, "fields": "", "reducer": ["sum"], "show": False},
+            "showHeader": True,
+            "sortBy": [{"displayName": sort[0], "desc": sort[1]}],
+        },
+        transformations=[
+            {"id": "filterFieldsByName", "options": {"include": {"pattern": f"^({'|'.join(columns)})$"}}},
+            {"id": "merge", "options": {}},
+            {
+                "id": "organize",
+                "options": {
+                    "excludeByName": {},
+                    "indexByName": {name: index for index, name in enumerate(columns)},
+                    "renameByName": {name: column.name for name, column in columns.items()},
+                },
+            },
+        ],
+    )

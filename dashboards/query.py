@@ -1,0 +1,66 @@
+"""A query of Prometheus, in its own words, and what many of them have in common.
+
+In an expression `{node`, `{daemons`, `{gpus` and `{incident` begin a selector of those whom the dashboard's variables
+name.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+Json = Mapping[str, Any]
+
+DATASOURCE: Json = {"type": "prometheus", "uid": "${datasource}"}
+
+CHOSEN = 'job=~"$job", instance=~"$instance"'
+SELECTORS = {
+    "{node": f"{{{CHOSEN}",
+    "{daemons": f'{{{CHOSEN}, daemon=~"$daemon"',
+    "{gpus": f'{{{CHOSEN}, gpu=~"$gpu"',
+    "{incident": f'{{{CHOSEN}, instance="$node", daemon="$daemon"',
+}
+
+DAEMON = "job, instance, daemon"
+SERVER = f"{DAEMON}, server"
+CLIENT = f"{DAEMON}, client"
+GPU = "job, instance, gpu"
+
+WITH_INDEX = f"* on ({GPU}) group_left (index) topk by ({GPU}) (1, cuda_mps_gpu_info{{node}})"
+"""Gives what is said of a GPU its index. Of several series at once the join takes one, and so does not fail."""
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """An expression; `legend` names its series, and `instant` is for one value each, at the end of the range."""
+
+    expression: str
+    legend: str = ""
+    instant: bool = False
+
+    def as_json(self, ref: str, *, table: bool) -> Json:
+        """A target of a panel."""
+        return {
+            "datasource": DATASOURCE,
+            "editorMode": "code",
+            "expr": selected(self.expression),
+            "format": "table" if table else "time_series",
+            "instant": self.instant,
+            "legendFormat": self.legend or "__auto",
+            "range": not self.instant,
+            "refId": ref,
+        }
+
+
+def selected(expression: str) -> str:
+    """The expression with its selectors complete."""
+    for short, beginning in SELECTORS.items():
+        expression = expression.replace(short, beginning)
+    return expression
+
+
+def which(family: str, label: str, states: Iterable[str], by: str, of: str = "daemons") -> str:
+    """The one of a family's states that is 1, as its number in their order, from 1."""
+    return " + ".join(
+        f'{number} * max by ({by}) ({family}{{{of}, {label}="{state}"}})'
+        for number, state in enumerate(states, start=1)
+    )

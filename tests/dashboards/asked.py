@@ -1,0 +1,82 @@
+"""What the dashboards ask of Prometheus, and what it is asked once Grafana has filled in the variables."""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from dashboards.__main__ import BOARDS
+
+Model = Mapping[str, Any]
+
+MODELS: Mapping[str, Model] = {board.uid: board.as_json() for board in BOARDS}
+
+LABEL_VALUES = re.compile(r"label_values\((?P<selector>.+), (?P<label>\w+)\)")
+QUERY_RESULT = re.compile(r"query_result\((?P<expression>.+)\)")
+
+CHOSEN = {"$job": ".+", "$instance": ".+", "$daemon": ".+", "$gpu": ".+"}
+PARSED_WITH = {**CHOSEN, "$incident": "4242-1a1fe91cac0", "$node": "node1:10677", "$began": "1700000000"}
+"""Values with which every expression can be parsed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """An expression, where it stands, and whether it is asked for one moment."""
+
+    where: str
+    expression: str
+    instant: bool
+
+    @property
+    def parseable(self) -> str:
+        """With its variables as they are, but those that no parser takes for a name or a duration."""
+        return filled(self.expression, {"$began": "1700000000"})
+
+
+def panels(model: Model) -> Iterator[Model]:
+    """All that are not headings."""
+    return (panel for panel in model["panels"] if panel["type"] != "row")
+
+
+def variables(model: Model) -> Iterator[Model]:
+    """Those that are asked for."""
+    return (variable for variable in model["templating"]["list"] if variable["type"] == "query")
+
+
+def annotations(model: Model) -> Iterator[Model]:
+    """Those that are asked for."""
+    return (annotation for annotation in model["annotations"]["list"] if not annotation.get("builtIn"))
+
+
+def asked(model: Model) -> Iterator[Asked]:
+    """What panels and annotations ask."""
+    for panel in panels(model):
+        for target in panel["targets"]:
+            where = f"{model['title']}: {panel['title']} {target['refId']}"
+            yield Asked(where, target["expr"], target["instant"])
+    for annotation in annotations(model):
+        yield Asked(f"{model['title']}: marks of {annotation['name']}", annotation["expr"], instant=False)
+
+
+def asked_by(variable: Model) -> str:
+    """The expression, or the selector, of a variable's query."""
+    query = variable["query"]["query"]
+    found = LABEL_VALUES.fullmatch(query) or QUERY_RESULT.fullmatch(query)
+    assert found is not None, query
+    return found[1]
+
+
+def filled(expression: str, values: Mapping[str, str], *, range_seconds: int = 1800) -> str:
+    """The expression as Grafana sends it, for samples that are 15 seconds apart."""
+    times = {"$__rate_interval": "60s", "$__range": f"{range_seconds}s"}
+    for name, value in (*times.items(), *values.items()):
+        expression = expression.replace(name, value)
+    return expression
+
+
+ALL_ASKED = {each.where: each for model in MODELS.values() for each in asked(model)}
+EXPRESSIONS = {where: filled(each.expression, PARSED_WITH) for where, each in ALL_ASKED.items()} | {
+    f"{model['title']}: variable {variable['name']}": filled(asked_by(variable), PARSED_WITH)
+    for model in MODELS.values()
+    for variable in variables(model)
+}

@@ -1,0 +1,128 @@
+"""A past for Prometheus: what two simulated nodes would have shown it in half an hour, and one that is down."""
+
+import subprocess
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from exporter.config import Planned
+from exporter.config.mishap import Mishap
+from exporter.core.fold import fold
+from exporter.demo import PAST_SECONDS, Simulation, told
+from exporter.metrics.catalogue import NodeCollector
+from exporter.model.node import Node
+from exporter.model.observation import GpuReading, LogFile
+from exporter.model.watch import WatchState
+from exporter.view import ConfigStatus, HistoryStatus, View
+from tests.builders import reply
+from tests.simulated import ORDERS, FakeClock
+from tests.tools import needed
+
+JOB = "cuda-mps-exporter"
+EVERY = 15
+BEGINS = 1_700_000_100.0
+"""When the demo begins; what was before it begins with the first sample."""
+
+FIRST = BEGINS - PAST_SECONDS
+LAST = BEGINS + 900.0
+
+NEWER_SECONDS = 1200.0
+
+STORMY, CALM, DOWN = "stormy:10677", "calm:10677", "down:10677"
+
+PLAN = (
+    Planned(after=930, mishap=Mishap.NVML_FAILS, seconds=60),
+    Planned(after=960, mishap=Mishap.DAEMON_RESTARTS),
+    Planned(after=1100, mishap=Mishap.FAULT),
+)
+
+
+def write(file: Path) -> None:
+    """All samples, with their times."""
+    with file.open("w") as out:
+        for instance, samples in ((STORMY, _stormy()), (CALM, _calm())):
+            for at, view in samples:
+                out.writelines(_lines(instance, at, view))
+        for at in range(int(FIRST), int(LAST) + 1, EVERY):
+            out.write(f'up{{job="{JOB}",instance="{DOWN}"}} 0 {at}\n')
+        out.write("# EOF\n")
+
+
+def import_into(data: Path, file: Path) -> None:
+    """Have Prometheus' own tool make blocks of them."""
+    command = [needed("promtool"), "tsdb", "create-blocks-from", "openmetrics", str(file), str(data)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def _stormy() -> Iterator[tuple[int, View]]:
+    """All that befalls the demo."""
+    clock = _clock(BEGINS)
+    simulation = Simulation(1, clock, past=BEGINS - FIRST)
+    clock.at = LAST + 1
+    return ((at, _view(node)) for at, node in _nodes(simulation))
+
+
+def _calm() -> Iterator[tuple[int, View]]:
+    """A newer node, with three mishaps, and for a while with all that else can be the matter."""
+    simulation, stuck = Simulation(2, _clock(LAST + 1), calm=True, past=NEWER_SECONDS), None
+    simulation.expect(PLAN)
+    for at, node in _nodes(simulation):
+        view = _view(node)
+        if LAST - 600 <= at < LAST - 500:
+            refused = ConfigStatus(successful=False, last_success=FIRST)
+            view = replace(view, node=_unwell(node), paused=True, configuration=refused)
+        if LAST - 480 <= at < LAST - 300:
+            view = stuck = stuck or view
+        yield at, view
+
+
+def _clock(at: float) -> FakeClock:
+    clock = FakeClock()
+    clock.at = at
+    return clock
+
+
+def _nodes(simulation: Simulation) -> Iterator[tuple[int, Node]]:
+    """The node as each scrape finds it."""
+    for node, _ in told(simulation.node(), simulation, ORDERS):
+        if int(node.at) % EVERY == 0:
+            yield int(node.at), node
+
+
+def _unwell(node: Node) -> Node:
+    """The same with a log and a GPU that cannot be read, drifted default limits, a huge log and a quarantine."""
+    first, *_, last = node.daemons
+    seen = (
+        LogFile(at=node.at, daemon=first, file="server.log", problem="Permission denied"),
+        GpuReading(at=node.at, gpu=next(iter(node.gpus)), problem="GPU is lost"),
+        LogFile(at=node.at, daemon=first, file="control.log", size=2 << 30),
+        reply("get_default_active_thread_percentage", "100.0\n", at=node.at, daemon=first),
+    )
+    for each in seen:
+        node, _ = fold(node, each)
+    quarantined = replace(node.watches[last], state=WatchState.QUARANTINED)
+    return replace(node, watches={**node.watches, last: quarantined})
+
+
+def _view(node: Node) -> View:
+    return View(
+        node,
+        client_min_age=15.0,
+        configuration=ConfigStatus(successful=True, last_success=FIRST),
+        history=HistoryStatus(writable=True, events_dropped=0),
+        orders=ORDERS,
+    )
+
+
+def _lines(instance: str, at: int, view: View) -> Iterable[str]:
+    target = f'job="{JOB}",instance="{instance}"'
+    yield f"up{{{target}}} 1 {at}\n"
+    for family in NodeCollector(view).collect():
+        for sample in family.samples:
+            labels = "".join(f',{name}="{_escaped(value)}"' for name, value in sample.labels.items())
+            yield f"{sample.name}{{{target}{labels}}} {float(sample.value)} {at}\n"
+
+
+def _escaped(value: str) -> str:
+    return value.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")

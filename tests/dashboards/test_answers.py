@@ -1,0 +1,101 @@
+"""A real Prometheus answers all that the dashboards ask, of several nodes whose clients come and go."""
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pytest
+
+from dashboards.problems import ACT, PROBLEMS, WORST
+from dashboards.query import selected
+from tests.dashboards import past
+from tests.dashboards.asked import CHOSEN, LABEL_VALUES, MODELS, Model, asked, asked_by, filled, variables
+from tests.prometheus import Prometheus
+
+pytestmark = pytest.mark.xdist_group("past")
+
+RANGE = int(past.LAST - past.FIRST)
+
+Values = Mapping[str, str]
+
+
+@pytest.fixture(scope="module")
+def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
+    """With the past in it. As there, a series that is not scraped again is gone with the next scrape."""
+    directory = tmp_path_factory.mktemp("past")
+    past.write(directory / "past.om")
+    past.import_into(directory / "data", directory / "past.om")
+    forgets = f"--query.lookback-delta={past.EVERY}s"
+    with Prometheus(directory, {}, forgets, "--storage.tsdb.retention.time=100y") as running:
+        yield running
+
+
+def over_time(prometheus: Prometheus, expression: str, values: Values = CHOSEN, step: int = past.EVERY) -> Any:
+    """What an expression gives from the first sample to the last."""
+    query = filled(expression, values, range_seconds=RANGE)
+    return prometheus.get("query_range", query=query, start=past.FIRST, end=past.LAST, step=step)["result"]
+
+
+def choices(prometheus: Prometheus, variable: Model, values: Values) -> list[str]:
+    """What a variable may be."""
+    query = filled(asked_by(variable), values, range_seconds=RANGE)
+    of_label = LABEL_VALUES.fullmatch(variable["query"]["query"])
+    if of_label is not None:
+        path = f"label/{of_label['label']}/values"
+        found: list[str] = prometheus.get(path, **{"match[]": query, "start": past.FIRST, "end": past.LAST})
+        return found
+    wanted = re.compile(variable["regex"].strip("/").replace("(?<", "(?P<"))
+    shown = [_as_grafana_shows(*each) for each in prometheus.vector(query, time=past.LAST)]
+    matches = [match for match in map(wanted.search, shown) if match is not None]
+    return [match.groupdict().get("value") or match[1] for match in matches]
+
+
+def _as_grafana_shows(labels: Mapping[str, str], value: float) -> str:
+    listed = ",".join(f'{name}="{label}"' for name, label in labels.items())
+    return f"{{{listed}}} {value} {int(past.LAST * 1000)}"
+
+
+def chosen(prometheus: Prometheus, model: Model) -> Values:
+    """All of everything; or of what there is one of at a time, the first."""
+    values = dict(CHOSEN)
+    for variable in variables(model):
+        found = choices(prometheus, variable, values)
+        assert found, f"{model['title']}: there is no {variable['name']}"
+        if not variable["multi"]:
+            values[f"${variable['name']}"] = found[0]
+    return values
+
+
+@pytest.mark.parametrize("model", MODELS.values(), ids=list(MODELS))
+def test_no_query_comes_back_empty(prometheus: Prometheus, model: Model) -> None:
+    values = chosen(prometheus, model)
+    empty = [each.where for each in asked(model) if not over_time(prometheus, each.expression, values, 60)]
+    assert empty == []
+
+
+def test_each_problem_is_told_of_whom_it_has(prometheus: Prometheus) -> None:
+    assert [each.said for each in PROBLEMS if not over_time(prometheus, selected(each.query()))] == []
+
+
+def test_a_node_is_as_unwell_as_the_worst_of_it(prometheus: Prometheus) -> None:
+    found = {each["metric"]["instance"]: each["values"] for each in over_time(prometheus, selected(WORST))}
+    worst = {node: {int(value) for _, value in values} for node, values in found.items()}
+    assert worst[past.DOWN] == {ACT}
+    assert ACT in worst[past.STORMY]
+    assert 0 in worst[past.CALM]
+
+
+def test_an_incident_is_told_with_those_whom_it_hit(prometheus: Prometheus) -> None:
+    """The newest is chosen; as many are told as hit as the node counted since, and they had memory before."""
+    board = MODELS["cuda-mps-incident"]
+    values = chosen(prometheus, board)
+    assert values["$node"] == past.CALM
+
+    def value(title: str) -> float:
+        [found] = [each for each in asked(board) if each.where == f"{board['title']}: {title}"]
+        samples = prometheus.vector(filled(found.expression, values, range_seconds=RANGE), time=past.LAST)
+        return sum(value for _, value in samples)
+
+    counted = prometheus.vector(f'sum(cuda_mps_fault_affected_clients_total{{instance="{past.CALM}"}})', time=past.LAST)
+    assert value("Clients hit A") == counted[0][1] > 1
+    assert value("Clients before it A") > value("Clients before it B")

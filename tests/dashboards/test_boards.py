@@ -1,0 +1,200 @@
+"""The dashboards keep the rules of Grafana's dashboard-linter, and a few that a tired reader is glad of."""
+
+import itertools
+import json
+import re
+
+import pytest
+from promql_parser import MatchOp
+
+from dashboards import looks
+from dashboards.__main__ import BOARDS, path
+from dashboards.board import COLUMNS, TAG, Board
+from exporter.metrics.catalogue import CATALOGUE
+from tests.dashboards.asked import ALL_ASKED, EXPRESSIONS, MODELS, Model, annotations, panels, variables
+from tests.promql import problems, selectors, unrated
+
+COMMITTED = pytest.mark.parametrize("board", BOARDS, ids=lambda board: board.uid)
+EACH = pytest.mark.parametrize("model", MODELS.values(), ids=list(MODELS))
+
+CHOICE = {"job": "$job", "instance": "$instance"}
+
+
+@COMMITTED
+def test_what_is_committed_is_what_is_built(board: Board) -> None:
+    """If not: python -m dashboards."""
+    assert path(board).read_text() == board.text()
+
+
+def test_nothing_else_is_committed() -> None:
+    here = path(BOARDS[0]).parent
+    assert sorted(here.glob("*.json")) == sorted(map(path, BOARDS))
+
+
+@EACH
+def test_it_can_be_provisioned(model: Model) -> None:
+    """A provisioned dashboard is found by its uid; an id would be another Grafana's."""
+    assert "id" not in model
+    assert re.fullmatch(r"[a-z-]{1,40}", model["uid"])
+    assert (model["editable"], model["graphTooltip"], model["tags"]) == (False, 1, [TAG])
+    assert model["schemaVersion"] == 39
+    assert "__inputs" not in model
+
+
+@EACH
+def test_data_source_job_and_instance_can_be_chosen(model: Model) -> None:
+    datasource, *others = model["templating"]["list"]
+    assert (datasource["type"], datasource["name"], datasource["label"]) == ("datasource", "datasource", "Data source")
+    for variable, name in zip(others, ("job", "instance"), strict=False):
+        assert variable["name"] == name
+        assert variable["label"]
+        assert (variable["multi"], variable["includeAll"], variable["allValue"]) == (True, True, ".+")
+
+
+@EACH
+def test_variables_follow_the_time_shown(model: Model) -> None:
+    assert {variable["refresh"] for variable in variables(model)} == {2}
+
+
+@EACH
+def test_everything_asks_the_chosen_data_source(model: Model) -> None:
+    asking = [*panels(model), *(target for panel in panels(model) for target in panel["targets"])]
+    chosen = {"type": "prometheus", "uid": "${datasource}"}
+    for each in (*asking, *variables(model), *annotations(model)):
+        assert each["datasource"] == chosen
+
+
+@EACH
+def test_each_panel_has_title_description_and_queries(model: Model) -> None:
+    for panel in panels(model):
+        assert panel["title"]
+        assert panel["description"].endswith("."), panel["title"]
+        assert panel["targets"], panel["title"]
+        assert all(target["expr"].strip() for target in panel["targets"]), panel["title"]
+        assert len({target["refId"] for target in panel["targets"]}) == len(panel["targets"])
+
+
+@EACH
+def test_each_value_has_a_unit(model: Model) -> None:
+    for panel in panels(model):
+        if panel["type"] == "table":
+            given = [each for each in panel["fieldConfig"]["overrides"] if "unit" in ids(each)]
+            assert len(given) == len(panel["fieldConfig"]["overrides"]), panel["title"]
+        else:
+            assert panel["fieldConfig"]["defaults"]["unit"], panel["title"]
+
+
+def ids(override: Model) -> set[str]:
+    return {each["id"] for each in override["properties"]}
+
+
+@EACH
+def test_each_panel_has_its_own_number_title_and_place(model: Model) -> None:
+    assert len({panel["id"] for panel in model["panels"]}) == len(model["panels"])
+    taken: set[tuple[int, int]] = set()
+    for panel in model["panels"]:
+        at = panel["gridPos"]
+        assert at["x"] + at["w"] <= COLUMNS, panel["title"]
+        cells = set(itertools.product(range(at["x"], at["x"] + at["w"]), range(at["y"], at["y"] + at["h"])))
+        assert not cells & taken, panel["title"]
+        taken |= cells
+    titles = [(panel["type"], panel["title"]) for panel in panels(model)]
+    assert len(set(titles)) == len(titles)
+
+
+@EACH
+def test_each_series_is_named_in_a_legend(model: Model) -> None:
+    """By words, or by its labels: two that look the same could not be told apart."""
+    for panel in panels(model):
+        if panel["type"] in ("timeseries", "state-timeline"):
+            assert panel["options"]["legend"]["showLegend"], panel["title"]
+            legends = [target["legendFormat"] for target in panel["targets"]]
+            assert "__auto" not in legends, panel["title"]
+            assert len(set(legends)) == len(legends), panel["title"]
+
+
+@EACH
+def test_a_state_is_told_by_a_word_and_no_two_are_told_by_the_same(model: Model) -> None:
+    """Not by its colour alone."""
+    for mappings in every_mapping(model):
+        told = [result for mapping in mappings for result in mapping["options"].values()]
+        assert len({result["text"] for result in told}) == len(told)
+        assert {result["color"] for result in told} <= set(looks.Colour)
+
+
+def every_mapping(model: Model) -> list[list[Model]]:
+    """Of panels, and of the columns of tables."""
+    of_panels = [panel["fieldConfig"]["defaults"].get("mappings", []) for panel in panels(model)]
+    overrides = [override for panel in panels(model) for override in panel["fieldConfig"]["overrides"]]
+    of_columns = [
+        each["value"] for override in overrides for each in override["properties"] if each["id"] == "mappings"
+    ]
+    return [*of_panels, *of_columns]
+
+
+@EACH
+def test_nothing_cheerful_stands_where_there_is_no_data(model: Model) -> None:
+    assert "noValue" not in json.dumps(model)
+
+
+@EACH
+def test_a_table_shows_what_its_queries_give(model: Model) -> None:
+    """A value that is shown, but not asked for, would be an empty column; one that is asked for in vain a waste."""
+    for panel in panels(model):
+        if panel["type"] == "table":
+            shown = panel["transformations"][-1]["options"]["renameByName"]
+            values = {name for name in shown if name.startswith("Value")}
+            several = len(panel["targets"]) > 1
+            given = {f"Value #{target['refId']}" if several else "Value" for target in panel["targets"]}
+            assert values <= given, panel["title"]
+            assert values == given or not several, panel["title"]
+            assert panel["options"]["sortBy"][0]["displayName"] in shown.values()
+
+
+@EACH
+def test_a_link_leads_to_a_dashboard_that_there_is_with_variables_that_it_has(model: Model) -> None:
+    for url in re.findall(r'"url": "(/d/[^"]+)"', json.dumps(model)):
+        there = MODELS[url.removeprefix("/d/").partition("?")[0]]
+        names = {variable["name"] for variable in there["templating"]["list"]}
+        assert set(re.findall(r"var-(\w+)=", url)) <= names
+        assert set(re.findall(r"\$\{(\w+):queryparam\}", url)) <= names
+
+
+@pytest.mark.parametrize("where", EXPRESSIONS)
+def test_an_expression_speaks_of_what_there_is(where: str) -> None:
+    assert problems(EXPRESSIONS[where]) == []
+
+
+@pytest.mark.parametrize("where", ALL_ASKED)
+def test_an_expression_keeps_to_what_was_chosen_and_rates_its_counters(where: str) -> None:
+    expression = EXPRESSIONS[where]
+    for selector in selectors(ALL_ASKED[where].parseable):
+        chosen = {each.name: each.value for each in selector.matchers.matchers if each.op == MatchOp.Re}
+        assert CHOICE.items() <= chosen.items(), selector.name
+    assert unrated(expression) == []
+
+
+@pytest.mark.parametrize("where", ALL_ASKED)
+def test_a_rate_is_over_as_long_as_samples_are_apart_and_over_all_that_is_shown_where_one_value_is(where: str) -> None:
+    asked = ALL_ASKED[where]
+    ranges = set(re.findall(r"(?:rate|increase)\([^[]+\[([^]]+)\]", asked.expression))
+    assert ranges <= ({"$__range"} if asked.instant else {"$__rate_interval"})
+
+
+@pytest.mark.parametrize(
+    ("expression", "found"),
+    [
+        ("sum(cuda_mps_faults_total)", ["cuda_mps_faults_total"]),
+        ("max_over_time(cuda_mps_faults_total[5m])", ["cuda_mps_faults_total"]),
+        ("increase(cuda_mps_faults_total[5m])", []),
+        ("cuda_mps_faults_total @ 1700000000 - cuda_mps_faults_total @ 1600000000", []),
+        ("cuda_mps_daemon_up", []),
+    ],
+)
+def test_a_counter_whose_rate_is_not_taken_is_found(expression: str, found: list[str]) -> None:
+    assert unrated(expression) == found
+
+
+@pytest.mark.parametrize("family", [family.name for family in CATALOGUE])
+def test_a_family_is_on_a_dashboard(family: str) -> None:
+    assert any(re.search(rf"\b{family}(_sum)?\b", each.expression) for each in ALL_ASKED.values())

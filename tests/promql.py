@@ -1,0 +1,68 @@
+"""What an expression speaks of, by its tree: families that there are, and labels that these have."""
+
+import promql_parser
+from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
+
+from exporter.metrics.catalogue import CATALOGUE
+
+OF_PROMETHEUS = {"job", "instance"}
+COUNTERS = {family.name for family in CATALOGUE if family.kind is CounterMetricFamily}
+LABELS = {family.name: OF_PROMETHEUS | set(family.labels) for family in CATALOGUE} | {"up": OF_PROMETHEUS}
+LABELS["ALERTS"] = OF_PROMETHEUS.union({"alertname", "alertstate", "severity"}, *LABELS.values())
+for histogram in (family for family in CATALOGUE if family.kind is HistogramMetricFamily):
+    COUNTERS |= {histogram.name + suffix for suffix in ("_bucket", "_count", "_sum")}
+    LABELS |= {histogram.name + suffix: LABELS[histogram.name] for suffix in ("_count", "_sum")}
+    LABELS[f"{histogram.name}_bucket"] = LABELS[histogram.name] | {"le"}
+
+
+def parts(expression: str) -> list[object]:
+    """The nodes of the expression's tree."""
+    found: list[object] = []
+    promql_parser.walk(promql_parser.parse(expression), lambda part: found.append(part))
+    return found
+
+
+def selectors(expression: str) -> list[promql_parser.VectorSelector]:
+    """All that choose series."""
+    return [part for part in parts(expression) if isinstance(part, promql_parser.VectorSelector)]
+
+
+def grouped_by(part: object) -> list[str]:
+    """The labels that an aggregation, or the matching of two vectors, names."""
+    modifier = getattr(part, "modifier", None)
+    if isinstance(part, promql_parser.AggregateExpr):
+        return [] if modifier is None else list(modifier.labels)
+    if isinstance(part, promql_parser.BinaryExpr) and modifier is not None:
+        matching = [] if modifier.matching is None else modifier.matching.labels
+        return [*matching, *(modifier.group_labels or [])]
+    return []
+
+
+def problems(expression: str) -> list[str]:
+    """What the expression speaks of that there is not."""
+    chosen = selectors(expression)
+    known = set().union(*(LABELS.get(each.name, set()) for each in chosen))
+    unknown = [f"there is no family {each.name}" for each in chosen if each.name not in LABELS]
+    for each in chosen:
+        matched = {matcher.name for matcher in each.matchers.matchers}
+        unknown += [f"{each.name} has no {label}" for label in matched - LABELS.get(each.name, matched)]
+    for part in parts(expression):
+        unknown += [f"nothing in it has {label}" for label in set(grouped_by(part)) - known]
+    return unknown
+
+
+def unrated(expression: str) -> list[str]:
+    """Counters of which neither the rate nor the increase is taken, nor their value at a fixed moment."""
+    tree = [None, None, *parts(expression)]
+    return [
+        vector.name
+        for call, matrix, vector in zip(tree, tree[1:], tree[2:], strict=False)
+        if isinstance(vector, promql_parser.VectorSelector)
+        and vector.name in COUNTERS
+        and vector.at is None
+        and not (
+            isinstance(matrix, promql_parser.MatrixSelector)
+            and isinstance(call, promql_parser.Call)
+            and call.func.name in ("rate", "increase")
+        )
+    ]
