@@ -13,6 +13,7 @@ from exporter.core import (
     leavings,
     life,
     log,
+    nameless,
     naming,
     process_states,
     replies,
@@ -119,7 +120,8 @@ def _take(node: Node, seen: Observation) -> Told:
             return _daemon(node, seen.daemon, lambda daemon: life.process_read(daemon, seen))
         case GpuReading():
             node, events = gpus.gpu_read(node, seen)
-            return _forget(xids.gpu_read(node, seen)), events
+            node, met = _clients_shown(node, seen)
+            return _forget(xids.gpu_read(node, seen)), events + met
         case ProcessReading():
             return _process_read(node, seen)
         case ProcessExit():
@@ -157,6 +159,14 @@ def _daemon(node: Node, name: str, take: Callable[[Daemon], Step]) -> Told:
     step = take(replace(known, heard_at=node.at) if known.discovered and known.heard_at != node.at else known)
     daemon, events = users.served(step, node.at, node.processes)
     return replace(node, daemons={**node.daemons, name: daemon}), events
+
+
+def _clients_shown(node: Node, seen: GpuReading) -> Told:
+    found = nameless.server_on(node, seen)
+    if found is None:
+        return node, ()
+    daemon, server = found
+    return _daemon(node, daemon.name, lambda daemon: nameless.shown(node, daemon, server.pid, seen))
 
 
 def _every_daemon(node: Node, take: Callable[[Daemon], Step]) -> Told:
