@@ -107,7 +107,7 @@ def _explained(node: Node) -> Told:
 def _take(node: Node, seen: Observation) -> Told:
     match seen:
         case LogLine():
-            return _daemon(node, seen.daemon, lambda daemon: log.line_read(users.heard(daemon, seen.pids), seen))
+            return _heard(node, seen, lambda daemon: log.line_read(daemon, seen))
         case ControlReply():
             return _silence_settled(_reply_read(node, seen), seen.at)
         case LogFile():
@@ -143,7 +143,11 @@ def _take(node: Node, seen: Observation) -> Told:
 
 
 def _reply_read(node: Node, seen: ControlReply) -> Told:
-    return _daemon(node, seen.daemon, lambda daemon: replies.reply_read(users.heard(daemon, seen.pids), seen))
+    return _heard(node, seen, lambda daemon: replies.reply_read(daemon, seen))
+
+
+def _heard(node: Node, seen: LogLine | ControlReply, take: Callable[[Daemon], Step]) -> Told:
+    return _daemon(node, seen.daemon, lambda daemon: chain(users.heard(daemon, seen.at, seen.pids), take))
 
 
 def _silence_settled(told: Told, at: float) -> Told:

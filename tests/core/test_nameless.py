@@ -1,5 +1,7 @@
 """Clients whom their daemon cannot name, since they live where it does not see: NVML tells who they are."""
 
+from dataclasses import replace
+
 from exporter.metrics.catalogue import NodeCollector
 from exporter.model.event import EventName
 from exporter.model.node import Node
@@ -19,6 +21,7 @@ from tests.builders import (
     gpu_reading,
     node,
     server_log,
+    servers,
     told,
 )
 
@@ -108,3 +111,12 @@ def test_a_number_that_nobody_knows_is_not_told_as_none() -> None:
     assert counted(told(*at_work(NOBODY)).node) == []
     assert counted(daemon_in_a_pod(ONE, OTHER).node) == [2]
     assert counted(told(*at_work()).node) == [0]
+
+
+def test_whom_a_daemon_named_before_it_was_known_to_live_elsewhere_is_forgotten() -> None:
+    before = told(*at_work(CLIENT)).node
+    story = told(replace(servers(7, at=AT + 1), pids={7: SERVER + 1}), start=before)
+
+    assert set(story.node.daemons[DAEMON].servers) == {SERVER + 1}
+    assert known(story.node) == set()
+    assert not story.of(EventName.SERVER_CRASH_LOOP)
