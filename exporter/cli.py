@@ -8,6 +8,7 @@ import sys
 from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 from prometheus_client import generate_latest
@@ -23,6 +24,7 @@ from exporter.cycle import Cycle
 from exporter.demo import Simulation
 from exporter.errors import ConfigError, ExporterError, HistoryError, ServiceError
 from exporter.history import History
+from exporter.inquiry import Inquiry, told_lines
 from exporter.look import look
 from exporter.metrics.catalogue import NodeCollector
 from exporter.model.watch import Mode
@@ -36,8 +38,11 @@ from exporter.sources.eye import Eye, Inbox
 from exporter.sources.lookout import Lookout
 from exporter.store.archive import Archive, read_history
 from exporter.store.writer import Writer
-from exporter.telling import incidents, status
+from exporter.telling import incidents
 from exporter.telling.wanted import Wanted
+from exporter.terminal.fitting import bare, whole
+from exporter.terminal.terminal import Terminal
+from exporter.terminal.watching import Watching
 from exporter.view import View
 from exporter.web import WebSecurity
 
@@ -112,39 +117,63 @@ def demo(arguments: Namespace, config: Config) -> int:
 
 
 def show_status(arguments: Namespace, config: Config) -> int:
-    """Say how the node is: as the running service knows it, or else by one look."""
-    asked = not (arguments.look or arguments.pipe_directory)
-    told = ask_service(config.runtime_directory, "status", SERVICE_SECONDS) if asked else None
-    if told is None:
-        told = status.told(look(config))
-    sys.stdout.write(json.dumps(told["node"], indent=2) + "\n" if arguments.json else told["table"])
-    return int(told["exit_code"])
+    """Say how the node is: as the running service knows it, or else by one look; once, or again and again."""
+    terminal = Terminal(sys.stdout, os.environ, arguments.color)
+    inquiry = Inquiry(
+        None
+        if arguments.look or arguments.pipe_directory
+        else partial(ask_service, config.runtime_directory, "status", SERVICE_SECONDS),
+        partial(look, config),
+        SystemClock(),
+        as_json=arguments.json,
+        daemon=arguments.daemon,
+    )
+    if arguments.watch is not None:
+        return Watching(
+            inquiry.report,
+            terminal,
+            SystemClock(),
+            seconds=arguments.watch,
+            as_json=arguments.json,
+            brief=arguments.brief,
+        ).run()
+    report = inquiry.report(terminal.width)
+    if report.sheet is None:
+        terminal.show_text(json.dumps(report.node, indent=2) + "\n")
+    elif arguments.brief:
+        terminal.show(report.sheet.head)
+    else:
+        terminal.show(whole(report.sheet) if terminal.width is not None else bare(report.sheet))
+    return report.exit_code
 
 
 def show_incidents(arguments: Namespace, config: Config) -> int:
     """List the last faults, or tell all of one: as the running service knows them, or as it kept them."""
+    terminal = Terminal(sys.stdout, os.environ, arguments.color)
     wanted = Wanted(id=arguments.id, daemon=arguments.daemon, open=arguments.open, limit=arguments.limit)
-    told = ask_service(config.runtime_directory, "incidents", SERVICE_SECONDS, as_json=arguments.json, **asdict(wanted))
+    shape = {"as_json": arguments.json, "width": terminal.width}
+    told = ask_service(config.runtime_directory, "incidents", SERVICE_SECONDS, **shape, **asdict(wanted))
     if told is None:
-        told = _kept_incidents(config, wanted, as_json=arguments.json)
+        told = _kept_incidents(config, wanted, **shape)
         print(
             "no service runs: this is what one has kept; what is open may be over by now, and a PID be somebody else's",
             file=sys.stderr,
         )
-    sys.stdout.write(told["text"])
+    if arguments.json:
+        terminal.show_text(told["text"])
+    else:
+        terminal.show(told_lines(told))
     return int(told["exit_code"])
 
 
-def _kept_incidents(config: Config, wanted: Wanted, *, as_json: bool) -> Mapping[str, Any]:
+def _kept_incidents(config: Config, wanted: Wanted, **shape: Any) -> Mapping[str, Any]:
     try:
         kept, _ = read_history(config.state_directory)
     except HistoryError as error:
         raise ServiceError(
             f"no service answers in {config.runtime_directory}, and nothing that one has kept can be read: {error}"
         ) from error
-    told = incidents.told(
-        kept, wanted, as_json=as_json, now=SystemClock().now(), directory_of=lambda _: None, watched=False
-    )
+    told = incidents.told(kept, wanted, **shape, now=SystemClock().now(), directory_of=lambda _: None, watched=False)
     if "problem" in told:
         raise ServiceError(told["problem"])
     return told

@@ -1,10 +1,13 @@
 """Configures structlog, once: for a person at a terminal, or for machines."""
 
 import contextlib
+import io
 from typing import TextIO, cast
 
 import structlog
-from structlog.typing import Processor
+from structlog.typing import EventDict, ExcInfo, Processor
+
+from exporter.parse.printable import harmless
 
 LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 FORMATS = ("auto", "console", "json", "logfmt")
@@ -41,13 +44,32 @@ class _Forgiving:
 
 
 def _rendering(log_format: str, *, colors: bool) -> list[Processor]:
-    """Tracebacks come without local variables: these might hold what a workload's /proc entry held."""
-    plain = structlog.dev.plain_traceback
     if log_format == "console":
-        return [structlog.dev.ConsoleRenderer(colors=colors, exception_formatter=plain)]
+        return [_in_words, structlog.dev.ConsoleRenderer(colors=colors, exception_formatter=_traceback)]
     if log_format == "logfmt":
         return [
             structlog.processors.format_exc_info,
+            _in_words,
             structlog.processors.LogfmtRenderer(key_order=["timestamp", "level", "event"]),
         ]
     return [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
+
+
+def _traceback(stream: TextIO, problem: ExcInfo) -> None:
+    """Without local variables: these might hold what a workload's /proc entry held."""
+    text = io.StringIO()
+    structlog.dev.plain_traceback(text, problem)
+    stream.write(harmless(text.getvalue()))
+
+
+def _in_words(_logger: object, _method: str, record: EventDict) -> EventDict:
+    """Values for a person: lists as words, and no text that could speak to a terminal, whoever chose it."""
+    return {key: _words(value) for key, value in record.items()}
+
+
+def _words(value: object) -> object:
+    if isinstance(value, str):
+        return harmless(value)
+    if isinstance(value, list | tuple):
+        return "; ".join(str(_words(each)) for each in value)
+    return value

@@ -138,16 +138,17 @@ class Service:
         """How many seconds ago the cycle turned last."""
         return self._clock.monotonic() - self._turned_at
 
-    def _status(self) -> Mapping[str, Any]:
-        return self._stood_still() or status.told(self._cycle.node, self._orders)
+    def _status(self, **asked: Any) -> Mapping[str, Any]:
+        return self._stood_still() or status.told(self._cycle.node, self._orders, **asked)
 
-    def _incidents(self, *, as_json: bool, **wanted: Any) -> Mapping[str, Any]:
+    def _incidents(self, *, as_json: bool, width: int | None = None, **wanted: Any) -> Mapping[str, Any]:
         return self._stood_still() or incidents.told(
             self._history.incidents,
             Wanted(**wanted),
             as_json=as_json,
             now=self._clock.now(),
             directory_of=self._directory_of,
+            width=width,
         )
 
     def _stood_still(self) -> Mapping[str, Any] | None:

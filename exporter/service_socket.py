@@ -16,6 +16,7 @@ from typing import Any
 import structlog
 
 from exporter.errors import ServiceError
+from exporter.parse.printable import harmless
 
 NAME = "service.sock"
 PATIENCE_SECONDS = 2.0
@@ -129,17 +130,10 @@ def ask_service(directory: Path, command: str, timeout: float, **arguments: Any)
             raise ServiceError(f"{path}: the service does not answer {command}: {error}") from error
     if not isinstance(answer, dict):
         raise ServiceError(f"{path}: the service's answer to {command} is not understood")
-    answer = {key: _harmless(value) if isinstance(value, str) else value for key, value in answer.items()}
+    answer = {key: harmless(value) if isinstance(value, str) else value for key, value in answer.items()}
     if "problem" in answer:
         raise ServiceError(f"{path}: {answer['problem']}")
     return answer
-
-
-def _harmless(text: str) -> str:
-    """A text as it may go to a terminal, perhaps root's, whoever poses as the service there."""
-    if text.replace("\n", "").isprintable():
-        return text
-    return "".join(each if each == "\n" or each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in text)
 
 
 def _answers(path: Path) -> bool:

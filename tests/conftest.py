@@ -37,6 +37,15 @@ def _logging_as_it_was() -> Iterator[None]:
     structlog.reset_defaults()
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _colours_as_usual() -> Iterator[None]:
+    """Whatever is asked of programs where the tests run."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("NO_COLOR", "FORCE_COLOR", "CLICOLOR_FORCE"):
+            patch.delenv(name, raising=False)
+        yield
+
+
 @pytest.fixture
 def mps(tmp_path: Path) -> Iterator[MpsStandIn]:
     """A stand-in daemon, not started yet."""

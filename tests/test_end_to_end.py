@@ -37,10 +37,9 @@ SERVE = ("serve", "--web.listen-address", "127.0.0.1:0", "--client-min-age", "0"
 
 IMPATIENT = """
     import sys
-    from argparse import Namespace
     from pathlib import Path
     from exporter import cli, log
-    from exporter.config import Config, DaemonConfig, Discovery
+    from exporter.config import Config, DaemonConfig, Discovery, parse_arguments
     from exporter.core.agenda import Rhythm
     log.configure("info", "json", sys.stderr)
     command, pipe, logs, runtime, state = sys.argv[1], *map(Path, sys.argv[2:])
@@ -49,7 +48,7 @@ IMPATIENT = """
     settings = {"client_min_age": 0, "control_deadline": 0.5, "look_deadline": 0.5, "rhythm": rhythm}
     settings |= {"discovery": Discovery(enabled=False), "runtime_directory": runtime, "state_directory": state}
     settings |= {"daemons": (daemon,), "listen": (("127.0.0.1", 0),)}
-    told = Namespace(command=command, config_check=False, look=True, pipe_directory=None, json=False)
+    told = parse_arguments([command, *(["--look"] if command == "status" else [])])
     sys.exit({"serve": cli.serve, "status": cli.show_status}[command](told, Config(**settings)))
 """
 """The same program, with a patience and a rhythm that no flag sets, so that what is rare can be waited for."""

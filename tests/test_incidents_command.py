@@ -1,6 +1,7 @@
 """The `incidents` command, which asks the running service: a table, one incident in words, or JSON."""
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +22,7 @@ from tests.builders import AT, node
 from tests.clocks import HandClock
 from tests.incidents import HOSTILE, blocked, crowded, ended, hostile
 from tests.telling.test_incident_text import IN_WORDS
+from tests.terminal.pseudo import pseudo
 
 Ask = Callable[..., tuple[int, str, str]]
 OTHER = "/run/nvidia/mps/other"
@@ -137,6 +139,19 @@ def test_no_name_speaks_to_the_terminal(running: Running, ask: Ask, name: str) -
     for said in (ask()[1], ask("a")[1], ask("--json")[1]):
         assert all(line.isprintable() for line in said.split("\n"))
     assert len(json.loads(ask("--json")[1])) == 1
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_nor_does_any_at_a_terminal(running: Running, ask: Ask, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    running.remember(replace(hostile(name), id="a"))
+
+    for arguments in ((), ("a",)):
+        with pseudo() as pty, monkeypatch.context() as patch:
+            patch.setattr("sys.stdout", pty.program)
+            ask("--color=always", *arguments)
+            said = re.sub(r"\x1b\[[0-9;]*m", "", pty.seen())
+        assert all(line.isprintable() for line in said.split("\n"))
+        assert "open for 3 min" in said
 
 
 def test_a_crowd_is_told_of(running: Running, ask: Ask) -> None:

@@ -50,6 +50,8 @@ LAYERS = (
     ("parse/", ("model.", "parse.")),
     ("core/", ("model.", "parse.", "core.")),
     ("metrics/", ("__version__", "model.", "core.", "metrics.", "view.", "clock.", "parse.printable")),
+    ("telling/", ("model.", "parse.", "core.", "telling.", "plain.", "view.")),
+    ("terminal/", ("telling.", "terminal.", "parse.printable", "inquiry.", "clock.", "errors.")),
     ("store/", ("model.", "store.", "plain.", "clock.", "errors.", "view.")),
     ("sources/", ("model.", "parse.", "sources.", "clock.")),
     ("actions/", ("model.", "parse.", "sources.", "actions.", "clock.", "plain.", "privilege.")),
@@ -105,6 +107,7 @@ def test_the_pure_side_has_no_effects(module: str) -> None:
         ("bcrypt", ("web/authentication.py",)),
         ("argparse", ("config/", "cli.py")),
         ("exporter.cli", ("__main__.py",)),
+        ("exporter.terminal", ("terminal/", "config/command_line.py", "cli.py")),
         ("exporter.actions", ("actions/", "assembly.py", "service.py", "cli.py")),
     ],
 )

@@ -51,6 +51,35 @@ def test_logfmt_keeps_a_record_to_its_line() -> None:
     assert "event=source_raised" in second
 
 
+@pytest.mark.parametrize("log_format", ["console", "logfmt"])
+def test_several_values_are_words(log_format: str) -> None:
+    """JSON has its lists."""
+    stream = io.StringIO()
+    log.configure("info", log_format, stream)
+    structlog.get_logger().info(
+        "daemon_lost", witnesses=("process 7951 is gone", "nobody listens"), pids=[7, 8], none=()
+    )
+
+    assert "process 7951 is gone; nobody listens" in stream.getvalue()
+    assert "7; 8" in stream.getvalue()
+    assert "(" not in stream.getvalue()
+
+
+@pytest.mark.parametrize("log_format", ["console", "json", "logfmt"])
+@pytest.mark.parametrize("name", ["\x1b[31mred", "\x9b31m", "\x1b]0;title\x07", "\u202egnp.exe", "\r\x08"])
+def test_no_value_speaks_to_the_terminal(log_format: str, name: str) -> None:
+    """A workload chooses its name; and what an error says may have it."""
+    stream = io.StringIO()
+    log.configure("info", log_format, stream)
+    structlog.get_logger().info("client_connected", command=name, several=(name, name), objects=[{"name": name}])
+    try:
+        raise ValueError(name)
+    except ValueError:
+        structlog.get_logger().exception("source_raised")
+
+    assert all(line.isprintable() for line in stream.getvalue().split("\n"))
+
+
 @pytest.mark.parametrize(("stream", "colors"), [(io.StringIO(), False), (Terminal(), True)])
 def test_console_has_colors_at_a_terminal_alone(stream: io.StringIO, colors: bool) -> None:
     assert ("\x1b[" in written("console", stream)) is colors

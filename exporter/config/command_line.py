@@ -5,16 +5,23 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from exporter import __version__
-from exporter.config.document import DEFAULT_FILE, FILE_VARIABLE
-from exporter.config.option import Option
-from exporter.config.options import CONFIGURED, DEFAULTS, DEFAULTS_OF, OPTIONS, WATCHING
-from exporter.model.daemon import DEFAULT_LOG_DIRECTORY, DEFAULT_PIPE_DIRECTORY
+from exporter.config.flags import add_flags
+from exporter.config.values import parse_duration
+from exporter.errors import ConfigError
 from exporter.model.watch import Mode
+from exporter.terminal.colours import CHOICES as COLOR_CHOICES
 
 if TYPE_CHECKING:
     # argparse has no public name for what add_subparsers() returns.
     Commands = argparse._SubParsersAction[argparse.ArgumentParser]  # noqa: SLF001
 
+
+PROGRAM = "cuda-mps-exporter"
+
+WATCH_SECONDS = 2.0
+"""So often `status --watch` shows the node, unless told otherwise."""
+
+SOONEST_SECONDS, LATEST_SECONDS = 0.5, 3600.0
 
 MOST_LISTED = 20
 """Incidents that `incidents` lists, unless told otherwise."""
@@ -26,11 +33,12 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     An option that was given stands in the namespace by its flag, as text; one that was not does not.
     """
     parser = argparse.ArgumentParser(
-        prog="cuda-mps-exporter",
+        prog=PROGRAM,
         description="Prometheus exporter for NVIDIA CUDA MPS: daemons, servers, clients, and what goes wrong.",
+        epilog="COMMAND --help tells what a command can be told; demo shows it all without a GPU.",
         allow_abbrev=False,
     )
-    parser.add_argument("--version", action="version", version=f"cuda-mps-exporter {__version__}")
+    parser.add_argument("--version", action="version", version=f"{PROGRAM} {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     _add_serve(commands)
     _add_status(commands)
@@ -44,7 +52,12 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def _add_serve(commands: "Commands") -> None:
-    parser = _command(commands, "serve", "watch this node and serve its metrics")
+    parser = _command(
+        commands,
+        "serve",
+        "watch this node and serve its metrics",
+        example="serve --web.listen-address=127.0.0.1:10677 --log.level=debug",
+    )
     parser.add_argument(
         "--config.check",
         dest="config_check",
@@ -54,13 +67,31 @@ def _add_serve(commands: "Commands") -> None:
 
 
 def _add_status(commands: "Commands") -> None:
-    parser = _command(commands, "status", "say how the node is: as the running service knows it, or by one look")
-    parser.add_argument("--json", action="store_true", help="as JSON, for programs")
+    parser = _command(
+        commands,
+        "status",
+        "say how the node is: as the running service knows it, or by one look",
+        "Exit code: 0 if all is well; 1 where a daemon is not up or not well, a server is in FAULT, a limit has"
+        " drifted, or something cannot be seen. Who waits for a server, or bypasses MPS, is told of alone.",
+        example="status --watch",
+    )
+    parser.add_argument("--json", action="store_true", help="as JSON, for programs; with --watch, one object a line")
+    parser.add_argument("--brief", action="store_true", help="at a glance: what is there, and what is not well")
+    parser.add_argument("--daemon", metavar="NAME", help="only one daemon, by its name in metrics")
+    parser.add_argument(
+        "--watch",
+        type=_seconds,
+        nargs="?",
+        const=WATCH_SECONDS,
+        metavar="SECONDS",
+        help=f"again and again, until interrupted (default: every {WATCH_SECONDS:g} s)",
+    )
     parser.add_argument(
         "--look",
         action="store_true",
         help="look for oneself, as with --pipe-directory (default: the running service is asked, if there is one)",
     )
+    _add_color(parser)
 
 
 def _add_incidents(commands: "Commands") -> None:
@@ -68,6 +99,9 @@ def _add_incidents(commands: "Commands") -> None:
         commands,
         "incidents",
         "list the last faults: what broke, whom it hit, who may have done it, who holds up recovery",
+        "Exit code: 1 where one that is shown is still open, or nothing can be told; else 0.",
+        operands="[ID]",
+        example="incidents --open",
     )
     parser.add_argument("id", metavar="ID", nargs="?", help="this one alone, with all that is known of it, in words")
     parser.add_argument("--json", action="store_true", help="as JSON, for programs")
@@ -76,10 +110,27 @@ def _add_incidents(commands: "Commands") -> None:
     parser.add_argument(
         "--limit", type=_count, default=MOST_LISTED, metavar="N", help=f"the newest so many (default: {MOST_LISTED})"
     )
+    _add_color(parser)
+
+
+def _add_color(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--color",
+        choices=COLOR_CHOICES,
+        default="auto",
+        help="whether to use colours; auto heeds NO_COLOR, FORCE_COLOR and CLICOLOR_FORCE, else uses them on a terminal"
+        " (default: auto)",
+    )
 
 
 def _add_record(commands: "Commands") -> None:
-    parser = _command(commands, "record", "write down what is seen, until interrupted")
+    parser = _command(
+        commands,
+        "record",
+        "write down what is seen, until interrupted",
+        operands="FILE",
+        example="record --for 10m night.jsonl.gz",
+    )
     parser.add_argument(
         "file",
         metavar="FILE",
@@ -89,7 +140,13 @@ def _add_record(commands: "Commands") -> None:
 
 
 def _add_replay(commands: "Commands") -> None:
-    parser = _command(commands, "replay", "tell what a recording tells")
+    parser = _command(
+        commands,
+        "replay",
+        "tell what a recording tells",
+        operands="{--events|--metrics} FILE",
+        example="replay --events --watchdog act night.jsonl.gz",
+    )
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--events", action="store_true", help="print one JSON object for each event")
     what.add_argument("--metrics", action="store_true", help="print the metrics as they stand at the end")
@@ -103,12 +160,18 @@ def _add_replay(commands: "Commands") -> None:
 
 
 def _add_demo(commands: "Commands") -> None:
-    parser = _command(commands, "demo", "serve a simulated node; needs no GPU")
+    parser = _command(commands, "demo", "serve a simulated node; needs no GPU", example="demo --seed 7")
     parser.add_argument("--seed", type=int, default=1, help="another number, another story (default: 1)")
 
 
 def _add_resume(commands: "Commands") -> None:
-    parser = _command(commands, "resume", "have the running service take up the driver, or restart a daemon, again")
+    parser = _command(
+        commands,
+        "resume",
+        "have the running service take up the driver, or restart a daemon, again",
+        operands="[DAEMON]",
+        example="resume /tmp/nvidia-mps",
+    )
     parser.add_argument(
         "daemon",
         metavar="DAEMON",
@@ -118,61 +181,20 @@ def _add_resume(commands: "Commands") -> None:
     )
 
 
-def _command(commands: "Commands", name: str, meaning: str) -> argparse.ArgumentParser:
-    parser = commands.add_parser(name, help=meaning, description=meaning, allow_abbrev=False)
-    if name in CONFIGURED:
-        _add_config_file(parser)
-    if name in WATCHING:
-        _add_flags_of_the_watching(parser)
-    for option in OPTIONS:
-        if name in option.commands:
-            _add_flag(parser, option, default_text(option, name))
-    return parser
-
-
-def _add_config_file(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--config.file",
-        dest="config_file",
-        metavar="FILE",
-        help=f"the configuration (default: {FILE_VARIABLE}, else {DEFAULT_FILE} where there is one; '' for none)",
-    )
-
-
-def _add_flags_of_the_watching(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--pipe-directory",
-        metavar="DIR",
-        help="the one daemon to watch, by its CUDA_MPS_PIPE_DIRECTORY; naming it makes the daemon an expected one"
-        f" (default: those that the configuration names, else that variable, else {DEFAULT_PIPE_DIRECTORY})",
-    )
-    parser.add_argument(
-        "--log-directory",
-        metavar="DIR",
-        help=f"that daemon's CUDA_MPS_LOG_DIRECTORY (default: that variable, else {DEFAULT_LOG_DIRECTORY})",
-    )
-
-
-def _add_flag(parser: argparse.ArgumentParser, option: Option, default: str) -> None:
-    meaning = f"{option.help} (default: {default})".replace("%", "%%")
-    if option.kind.boolean:
-        parser.add_argument(
-            option.name,
-            dest=option.name,
-            action=argparse.BooleanOptionalAction,
-            default=argparse.SUPPRESS,
-            help=meaning,
-        )
-        return
-    parser.add_argument(
-        option.name,
-        dest=option.name,
-        action="append" if option.kind.repeatable else "store",
-        default=argparse.SUPPRESS,
-        choices=option.kind.choices or None,
-        metavar=None if option.kind.choices else option.kind.metavar,
+def _command(
+    commands: "Commands", name: str, meaning: str, more: str = "", *, operands: str = "", example: str = ""
+) -> argparse.ArgumentParser:
+    """A command, with all its flags of the table; its own stand before these, as `options`."""
+    parser = commands.add_parser(
+        name,
         help=meaning,
+        description=f"{meaning[0].upper()}{meaning[1:]}. {more}",
+        usage=f"%(prog)s [OPTION ...] {operands}".rstrip(),
+        epilog=f"example: {PROGRAM} {example}" if example else None,
+        allow_abbrev=False,
     )
+    add_flags(parser, name)
+    return parser
 
 
 def _count(text: str) -> int:
@@ -181,16 +203,11 @@ def _count(text: str) -> int:
     return int(text)
 
 
-def default_text(option: Option, command: str) -> str:
-    """An option's default as its flag would say it."""
-    value = DEFAULTS_OF.get(command, {}).get(option.attribute, option.of(DEFAULTS))
-    if value is None:
-        return "none"
-    written = option.kind.to_toml(value)
-    match written:
-        case list():
-            return ", ".join(written)
-        case bool():
-            return "true" if written else "false"
-        case _:
-            return f"{written}s" if option.key.endswith("_seconds") else str(written)
+def _seconds(text: str) -> float:
+    try:
+        seconds = parse_duration("", text)
+    except ConfigError:
+        seconds = 0.0
+    if not SOONEST_SECONDS <= seconds <= LATEST_SECONDS:
+        raise argparse.ArgumentTypeError("write a duration from 500ms to 1h, such as 5 or 2m")
+    return seconds

@@ -5,9 +5,9 @@ import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 
-from exporter.config.command_line import default_text
 from exporter.config.daemon_keys import DAEMON_KEYS, DaemonKey
 from exporter.config.document import DAEMONS, DEFAULT_FILE, FILE_VARIABLE
+from exporter.config.flags import default_text
 from exporter.config.option import Option
 from exporter.config.options import DEFAULTS, OPTIONS
 from exporter.config.written import toml

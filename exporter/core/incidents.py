@@ -154,6 +154,7 @@ def _advance(
         incident = _ended(node, recovery.held_up(node, incident))
     age = node.at - incident.detected_at
     incident = replace(incident, settled=incident.settled or force or age >= SETTLED_SECONDS)
+    incident = replace(incident, affected_counted=max(incident.affected_counted, _sure_affected(incident)))
     incident, events = incident_events.told(node.at, was, incident, force=force)
     node = _counted(node, was, incident)
     return (node if incident == was else _with(node, incident)), events
@@ -204,7 +205,7 @@ def _ending_of_server(node: Node, daemon: Daemon, incident: Incident) -> Ending 
 
 def _counted(node: Node, was: Incident, incident: Incident) -> Node:
     """Counters grow with what was added, so that none of it is counted twice."""
-    affected = len(_sure_affected(incident) - _sure_affected(was))
+    affected = incident.affected_counted - was.affected_counted
     daemon = node.daemons.get(incident.daemon)
     if daemon is not None and (affected or incident.told):
         totals = replace(daemon.totals, fault_affected=daemon.totals.fault_affected + affected)
@@ -219,9 +220,9 @@ def _counted(node: Node, was: Incident, incident: Incident) -> Node:
     return node
 
 
-def _sure_affected(incident: Incident) -> set[int]:
-    """What was inferred may yet give way to what the log tells."""
-    return set(incident.affected) if incident.affected_told or incident.settled else set()
+def _sure_affected(incident: Incident) -> int:
+    """How many it hit; what was inferred may yet give way to what the log tells."""
+    return len(incident.affected) if incident.affected_told or incident.settled else 0
 
 
 def _with(node: Node, incident: Incident) -> Node:

@@ -85,8 +85,8 @@ class Incident:
     `affected` are those with the sticky error, as the log told (`affected_told`), else as far as can be inferred from
     who shares the GPUs; suspicion never alters it. `tenants` has what is known of them and of the suspects, `gone` are
     those of the affected who have let go, `blocking` those who had not for a while. It is `stuck` where all have let go
-    and the server is in FAULT all the same. `refused` are the first newcomers
-    that were turned away, `refused_count` is how many were.
+    and the server is in FAULT all the same. `affected_counted` is how many the daemon's total has: the most that there
+    surely were. `refused` are the first newcomers that were turned away, `refused_count` is how many were.
 
     `unseen_since` is since when its daemon has not been known at all. `announced` says that its opening has been told,
     and `settled` that evidence which comes late has had its time. `ending` and `ended_at` are None while the server is
@@ -108,6 +108,7 @@ class Incident:
     xids: tuple[XidSighting, ...] = ()
     affected: tuple[int, ...] = ()
     affected_told: bool = False
+    affected_counted: int = 0
     tenants: Mapping[int, Tenant] = field(default_factory=dict)
     clues: Clues = field(default_factory=Clues)
     suspects: tuple[Suspect, ...] = ()

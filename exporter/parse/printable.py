@@ -10,3 +10,10 @@ def printable(text: str, longest: int = LONGEST_TEXT) -> str:
     if text.isascii() and text.isprintable() and len(text) <= longest:
         return text
     return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text[:longest])
+
+
+def harmless(text: str) -> str:
+    """Text of some lines, as it may go to a terminal, perhaps root's, whoever wrote it."""
+    if text.replace("\n", "").isprintable():
+        return text
+    return "".join(each if each == "\n" or each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in text)

@@ -1,14 +1,100 @@
-"""Rows of text as columns of one width."""
+"""Rows of cells as lines, in columns of one width; where a terminal is narrow, in fewer and narrower ones."""
 
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from exporter.telling.breadth import breadth, shortened
+from exporter.telling.line import Line, Piece, Tone, faint, said
+
+_GAP = "  "
+
+Row = Sequence[Piece]
 
 
-def aligned(rows: Sequence[Sequence[str]], right: Collection[str] = ()) -> list[str]:
-    """The rows as lines; the first has the columns' names, and `right` those whose cells end at the same place."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    to_right = [name in right for name in rows[0]]
-    return ["  ".join(map(_cell, row, widths, to_right)).rstrip() for row in rows]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """A column: its cells end at the same place where they stand to the `right`.
+
+    `least` is how narrow it may become where there is no room, None: as it is. Of a name that tells more by its end,
+    such as a path, `keep_end` shows that.
+    """
+
+    name: str
+    right: bool = False
+    least: int | None = None
+    keep_end: bool = False
 
 
-def _cell(text: str, width: int, to_right: bool) -> str:
-    return text.rjust(width) if to_right else text.ljust(width)
+def aligned(
+    columns: Sequence[Column], rows: Sequence[Row], width: int | None = None, dispensable: Sequence[str] = ()
+) -> list[Line]:
+    """The columns' names, and the rows, as lines no wider than `width`; None: however wide they become.
+
+    Where narrower columns are not enough, the `dispensable` ones are left out, one after the other, which is said.
+    """
+    shown, widths, left_out = _fitting(columns, rows, width, dispensable)
+    header = [faint(column.name) for column in columns]
+    lines = [
+        _line([row[place] for place in shown], [columns[place] for place in shown], widths) for row in (header, *rows)
+    ]
+    return [*lines, said(faint(f"not shown, for want of width: {', '.join(left_out)}"))] if left_out else lines
+
+
+def without(columns: Sequence[Column], rows: Sequence[Row], names: Collection[str]) -> tuple[list[Column], list[Row]]:
+    """The columns, and their cells, that are not among these."""
+    kept = [place for place, column in enumerate(columns) if column.name not in names]
+    return [columns[place] for place in kept], [[row[place] for place in kept] for row in rows]
+
+
+def _fitting(
+    columns: Sequence[Column], rows: Sequence[Row], width: int | None, dispensable: Sequence[str]
+) -> tuple[Sequence[int], Sequence[int], Sequence[str]]:
+    """The places and widths of the columns that are shown, and the names of those that are not."""
+    natural = [
+        max(breadth(column.name), *(breadth(row[place].text) for row in rows)) if rows else breadth(column.name)
+        for place, column in enumerate(columns)
+    ]
+    for count in range(len(dispensable) + 1):
+        left_out = dispensable[:count]
+        shown = [place for place, column in enumerate(columns) if column.name not in left_out]
+        widths = _narrowed([natural[place] for place in shown], [columns[place] for place in shown], width)
+        if width is None or _total(widths) <= width:
+            break
+    there = [name for name in left_out if any(column.name == name for column in columns)]
+    return shown, widths, there
+
+
+def _narrowed(widths: Sequence[int], columns: Sequence[Column], width: int | None) -> Sequence[int]:
+    """The widths that fit, or the least ones: the widest column gives first."""
+    narrowed = list(widths)
+    while width is not None and _total(narrowed) > width:
+        able = [
+            place for place, column in enumerate(columns) if column.least is not None and narrowed[place] > column.least
+        ]
+        if not able:
+            break
+        narrowed[max(able, key=lambda place: narrowed[place])] -= 1
+    return narrowed
+
+
+def _total(widths: Sequence[int]) -> int:
+    return sum(widths) + len(_GAP) * (len(widths) - 1)
+
+
+def _line(cells: Row, columns: Sequence[Column], widths: Sequence[int]) -> Line:
+    pieces: list[Piece | str] = []
+    gap = ""
+    for cell, column, width in zip(cells, columns, widths, strict=True):
+        text = shortened(cell.text, width, keep_end=column.keep_end)
+        blank = " " * (width - breadth(text))
+        if text.strip():
+            pieces += [gap + blank if column.right else gap, Piece(text, cell.tone)]
+            gap = _GAP if column.right else blank + _GAP
+        else:
+            gap += blank + text + _GAP
+    return said(*pieces)
+
+
+def cell(text: str, tone: Tone = Tone.PLAIN) -> Piece:
+    """A cell; one that has nothing to tell is faint."""
+    return faint(text) if text == "-" else Piece(text, tone)

@@ -7,6 +7,7 @@ from exporter.model.incident import Ending, FaultKind, Incident, Stay, Suspect, 
 from exporter.model.xids import XidSighting
 from exporter.parse.printable import printable
 from exporter.parse.xid_catalogue import meaning
+from exporter.telling.line import Line, Piece, bad, faint, said, shell
 from exporter.telling.moment import lasting, local, utc
 from exporter.telling.remedy import command_to_end, command_to_end_server
 from exporter.telling.short import mebibytes, pid_text, short_gpu, short_name
@@ -19,7 +20,7 @@ MOST_LISTED = 16
 MOST_ALIKE = 2
 """So many suspects of whom nothing but the same can be said are named one by one."""
 
-_INDENT = " " * 13
+_INDENT = 13
 
 _KINDS = {
     FaultKind.MEMORY: "memory fault",
@@ -37,14 +38,15 @@ def brief(incident: Incident, now: float) -> str:
     return f"{_title(incident)}{when}: {state(incident, now)}; {hit} affected; suspected: {verdict(incident)}"
 
 
-def details(incident: Incident, now: float, pipe_directory: str | None, *, watched: bool = True) -> list[str]:
+def details(incident: Incident, now: float, pipe_directory: str | None, *, watched: bool = True) -> list[Line]:
     """All that is known, a line each, with the commands that end who holds up recovery.
 
     `pipe_directory` is None where the daemon cannot be told, in this machine's PIDs, to end anybody. Where it is not
     `watched` who has a PID by now, there are no commands.
     """
+    how = state(incident, now)
     return [
-        f"{_title(incident)}: {state(incident, now)}",
+        said(f"{_title(incident)}: ", bad(how) if incident.open else how),
         *_part("Began", [_moment(incident.started_at, now)]),
         *_part("Ended", [] if incident.ended_at is None else [_moment(incident.ended_at, now)]),
         *_part("GPUs", _first(map(printable, incident.gpus)) or ["not known"]),
@@ -132,7 +134,7 @@ def _refused(incident: Incident) -> Sequence[str]:
     return [f"{_counted(incident.refused_count, 'newcomer')}, since the server was in FAULT (error 807)", *pids]
 
 
-def _held_up(incident: Incident, now: float, pipe_directory: str | None, *, watched: bool) -> Iterable[str]:
+def _held_up(incident: Incident, now: float, pipe_directory: str | None, *, watched: bool) -> Iterable[Piece | str]:
     """Those who still do come first, each with the command that ends it."""
     standing, past = [], []
     for pid, stay in incident.blocking.items():
@@ -143,12 +145,12 @@ def _held_up(incident: Incident, now: float, pipe_directory: str | None, *, watc
             standing.append((pid, f"{who}, for {_so_far(stay, incident, now)} now"))
     for pid, told in standing[:MOST_LISTED]:
         command = command_to_end(pid) if watched else None
-        yield from (told,) if command is None else (f"{told}; this ends it:", f"  {command}")
+        yield from (told,) if command is None else (f"{told}; this ends it:", shell(f"  {command}"))
     if incident.stuck:
         command = command_to_end_server(incident.server, pipe_directory) if watched else None
         yield "nobody: all of the affected have gone, and the server does not recover"
         if command is not None:
-            yield from ("this ends it, with whoever is on it still; the daemon starts another:", command)
+            yield from ("this ends it, with whoever is on it still; the daemon starts another:", shell(command))
     if len(standing) > MOST_LISTED:
         yield f"and {len(standing) - MOST_LISTED} more"
     yield from _first(past)
@@ -158,10 +160,11 @@ def _so_far(stay: Stay, incident: Incident, now: float) -> str:
     return lasting((now if incident.ended_at is None else incident.ended_at) - stay.since)
 
 
-def _part(label: str, lines: Iterable[str]) -> Iterable[str]:
+def _part(label: str, lines: Iterable[Piece | str]) -> Iterable[Line]:
     """A label and what there is to say of it, one below the other; nothing where there is nothing."""
     for place, line in enumerate(lines):
-        yield f"  {label:<11}{line}" if place == 0 else f"{_INDENT}{line}"
+        before = faint(f"  {label:<11}") if place == 0 else " " * _INDENT
+        yield said(before, line, indent=_INDENT)
 
 
 def _first(lines: Iterable[str]) -> list[str]:

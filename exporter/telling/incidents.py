@@ -6,10 +6,12 @@ from typing import Any
 
 from exporter.model.incident import Incident
 from exporter.parse.printable import printable
+from exporter.plain import plain
 from exporter.telling.incident_object import incident_object
 from exporter.telling.incident_table import table
 from exporter.telling.incident_text import details
 from exporter.telling.json_list import fitting
+from exporter.telling.line import Lines
 from exporter.telling.wanted import Wanted
 
 MOST_BYTES = 1 << 24
@@ -27,10 +29,12 @@ def told(
     now: float,
     directory_of: DirectoryOf,
     watched: bool = True,
+    width: int | None = None,
 ) -> Mapping[str, Any]:
-    """The text, and the exit code: 1 where one of those that are shown is open, so that a server is in FAULT.
+    """The text or, for a person, lines, and the exit code: 1 where one that is shown is open: its server is in FAULT.
 
-    What was kept by a service that runs no more was not `watched` since: a PID may be anybody's by now.
+    `width` is that of the terminal that the lines are for, None where they go elsewhere. What was kept by a service
+    that runs no more was not `watched` since: a PID may be anybody's by now.
     """
     shown = wanted.of(incidents)
     if wanted.id is not None and not shown:
@@ -38,14 +42,16 @@ def told(
     objects = (
         incident_object(each, now=now, pipe_directory=directory_of(each.daemon), watched=watched) for each in shown
     )
+    exit_code = int(any(each.open for each in shown))
     if not as_json:
-        text = table(shown, now) if wanted.id is None else _in_words(shown[0], now, directory_of, watched=watched)
-    elif wanted.id is None:
+        lines = (
+            table(shown, now, width)
+            if wanted.id is None
+            else details(shown[0], now, directory_of(shown[0].daemon), watched=watched)
+        )
+        return {"page": plain(Lines(tuple(lines))), "exit_code": exit_code}
+    if wanted.id is None:
         text = "[{}]\n".format(",\n".join(each.decode() for each in fitting(objects, MOST_BYTES)))
     else:
         text = json.dumps(next(objects), indent=2) + "\n"
-    return {"text": text, "exit_code": int(any(each.open for each in shown))}
-
-
-def _in_words(incident: Incident, now: float, directory_of: DirectoryOf, *, watched: bool) -> str:
-    return "\n".join(details(incident, now, directory_of(incident.daemon), watched=watched)) + "\n"
+    return {"text": text, "exit_code": exit_code}

@@ -15,6 +15,12 @@ def local(at: float) -> str:
     return _written(int(at), time.localtime, "%Y-%m-%d %H:%M:%S")
 
 
+def when(at: float, now: float) -> str:
+    """A moment as one speaks of it on the same day, `14:05:03`; else with its date, `2026-11-21 14:05`."""
+    told, today = local(at), local(now)
+    return told[len("2026-11-21 ") :] if told.split()[0] == today.split()[0] else told.rpartition(":")[0] or told
+
+
 def lasting(seconds: float) -> str:
     """How long something took, in words: `17 ms`, `0.1 s`, `42 s`, `3 min 2 s`, `2 h 5 min`, `3 d 4 h`."""
     if seconds < 0.1:

@@ -1,38 +1,46 @@
 """How the node is, for a person and for a program."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from exporter.core.watchdog.orders import Orders
-from exporter.model.daemon import Daemon, DaemonState
+from exporter.model.daemon import DaemonState
 from exporter.model.node import Node
-from exporter.model.server import Server, ServerState
-from exporter.parse.printable import printable
+from exporter.model.observation import DaemonName
+from exporter.parse.printable import LONGEST_PROBLEM, printable
+from exporter.plain import plain
 from exporter.telling import status_rows, watchdog_text
+from exporter.telling.headline import headline
 from exporter.telling.incident_text import brief, details
+from exporter.telling.line import Line, doubtful, faint, said, text_of
+from exporter.telling.plights import blind, fault, in_fault, plights
+from exporter.telling.sheet import Sheet
 from exporter.telling.status_domains import joined, lettered
 from exporter.telling.status_object import node_object
 from exporter.view import View, directory_of
 
-MOST_BLOCKERS = 8
-"""So many are named in one line."""
+
+def sheet(node: Node, orders: Orders | None = None, width: int | None = None) -> Sheet:
+    """All that a person is shown; the table is no wider than `width`, None: as wide as it becomes.
+
+    `orders` are the watchdog's, None where there is none.
+    """
+    found = lettered(node)
+    return Sheet(
+        at=node.at,
+        head=tuple(headline(node, orders)),
+        table=(*status_rows.lines(node, found, width), *joined(node, found)),
+        # What the watchdog says stands below what could not be seen: on that it is founded.
+        troubles=(*_problems(node), *watchdog_text.lines(node), *_open(node)),
+        past=tuple(_over(node)),
+    )
 
 
 def table(node: Node) -> str:
-    """One table of daemons, servers and clients, and of the processes beside them; what could not be seen; faults.
-
-    What the watchdog says stands below what could not be seen: on that it is founded.
-    """
-    found = lettered(node)
-    told = (
-        status_rows.lines(node, found),
-        joined(node, found),
-        _problems(node),
-        watchdog_text.lines(node),
-        _open(node),
-        _over(node),
-    )
-    return "\n".join(line for lines in told for line in lines) + "\n"
+    """One table of daemons, servers and clients, and of the processes beside them; what could not be seen; faults."""
+    shown = sheet(node)
+    return text_of((*shown.table, *shown.troubles, *shown.past))
 
 
 def line(node: Node, orders: Orders | None = None) -> str:
@@ -40,58 +48,72 @@ def line(node: Node, orders: Orders | None = None) -> str:
     daemons = list(View(node).daemons())
     up = sum(daemon.state is DaemonState.UP for daemon in daemons)
     clients = sum(len(daemon.clients) for daemon in daemons)
-    blind = [f"blind: {', '.join(_blind(node))}"] if _blind(node) else []
-    faults = [_fault(node, daemon, server) for daemon, server in _in_fault(node)]
+    unseen = [f"blind: {', '.join(blind(node))}"] if blind(node) else []
+    faults = [fault(node, daemon, server) for daemon, server in in_fault(node)]
     watchdog = [] if orders is None else [watchdog_text.modes(node, orders)]
     present = f"{up} of {len(daemons)} daemons up, {clients} clients"
-    return "; ".join([*watchdog, present, *faults, *watchdog_text.briefly(node), *blind])
+    return "; ".join([*watchdog, present, *faults, *watchdog_text.briefly(node), *unseen])
 
 
-def told(node: Node, orders: Orders | None = None) -> Mapping[str, Any]:
-    """All of it, as the service tells it to whoever asks: the table, the object, and the exit code."""
-    return {"table": table(node), "node": node_object(node, orders), "exit_code": exit_code(node)}
+def told(
+    node: Node,
+    orders: Orders | None = None,
+    *,
+    as_json: bool = False,
+    daemon: DaemonName | None = None,
+    width: int | None = None,
+) -> Mapping[str, Any]:
+    """What is told to whoever asks: an object or a sheet, of one `daemon` or of all, and the exit code."""
+    if daemon is not None:
+        there = [each.name for each in View(node).daemons()]
+        if daemon not in there:
+            others = ", ".join(map(printable, there)) or "none"
+            return {"problem": f"no daemon {printable(daemon)} is here; there are: {others}"}
+        node = _only(node, daemon)
+    shown = {"node": node_object(node, orders)} if as_json else {"sheet": plain(sheet(node, orders, width))}
+    return {**shown, "exit_code": exit_code(node)}
 
 
 def exit_code(node: Node) -> int:
-    """0 where every daemon is up, no server is in FAULT, and all could be seen; else 1."""
-    down = any(daemon.state is not DaemonState.UP for daemon in View(node).daemons())
-    return int(down or any(_in_fault(node)) or bool(_blind(node)))
+    """0 where nothing is gravely unwell: all daemons and servers, their limits and eyes; else 1."""
+    return int(any(each.grave for each in plights(node)))
 
 
-def _blind(node: Node) -> Sequence[str]:
-    return [name for name, source in node.sources.items() if source.last.problem is not None]
+def _only(node: Node, name: DaemonName) -> Node:
+    """The node as if it had one daemon; of who is beside MPS, nobody is that daemon's."""
+    return replace(
+        node,
+        daemons={name: node.daemons[name]},
+        gpus={uuid: replace(gpu, strangers={}) for uuid, gpu in node.gpus.items()},
+        incidents={key: each for key, each in node.incidents.items() if each.daemon == name},
+    )
 
 
-def _in_fault(node: Node) -> Iterable[tuple[Daemon, Server]]:
-    return (each for each in View(node).servers() if each[1].state is ServerState.FAULT)
-
-
-def _fault(node: Node, daemon: Daemon, server: Server) -> str:
-    """Where one is, and who holds up recovery."""
-    here = (each for each in node.incidents.values() if (each.daemon, each.server) == (daemon.name, server.pid))
-    blockers = [str(pid) for incident in here for pid in incident.blockers]
-    named = ", ".join(blockers[:MOST_BLOCKERS])
-    more = f" and {len(blockers) - MOST_BLOCKERS} more" if len(blockers) > MOST_BLOCKERS else ""
-    return f"FAULT of server {server.pid}" + (f", held up by {named}{more}" if blockers else "")
-
-
-def _open(node: Node) -> Iterable[str]:
+def _open(node: Node) -> Iterable[Line]:
     """The faults that are not over, each after an empty line."""
     for incident in node.incidents.values():
         if incident.open:
-            yield from ("", *details(incident, node.at, directory_of(node, incident.daemon)))
+            yield from (said(), *details(incident, node.at, directory_of(node, incident.daemon)))
 
 
-def _over(node: Node) -> Iterable[str]:
+def _over(node: Node) -> Iterable[Line]:
     """The last ones that are, the latest first."""
     over = [incident for incident in node.incidents.values() if not incident.open][::-1]
-    return ("", "Faults of the last hour:", *(brief(incident, node.at) for incident in over)) if over else ()
+    return (
+        (said(), said("Faults of the last hour:"), *(said(faint(brief(each, node.at))) for each in over))
+        if over
+        else ()
+    )
 
 
-def _problems(node: Node) -> Iterable[str]:
+def _problems(node: Node) -> Iterable[Line]:
+    return (said(doubtful(words)) for words in _problems_in_words(node))
+
+
+def _problems_in_words(node: Node) -> Iterable[str]:
     for name, source in sorted(node.sources.items()):
         if source.last.problem is not None:
-            yield f"{name}: {source.last.problem}"
+            yield f"{name}: {printable(source.last.problem, LONGEST_PROBLEM)}"
     for daemon in View(node).daemons():
         if not daemon.supported:
             name = printable(daemon.name)
@@ -100,4 +122,5 @@ def _problems(node: Node) -> Iterable[str]:
             name, pid = printable(daemon.name), daemon.process.pid
             yield f"{name}: its pid file was spoilt, so that nobody can ask it: write {pid} into it"
         if daemon.state is DaemonState.UP:
-            yield from (f"log: {problem}" for problem in daemon.log_problems.values() if problem is not None)
+            problems = (problem for problem in daemon.log_problems.values() if problem is not None)
+            yield from (f"log: {printable(problem, LONGEST_PROBLEM)}" for problem in problems)

@@ -9,6 +9,7 @@ from exporter.model.daemon import Daemon
 from exporter.model.node import Node
 from exporter.model.observation import DaemonName
 from exporter.parse.printable import printable
+from exporter.telling.line import Line, said
 from exporter.view import View, gpu_name
 
 MOST_NAMED = 4
@@ -42,13 +43,16 @@ def lettered(node: Node) -> Sequence[Lettered]:
     return [Lettered(_letter(number), daemon, domain) for number, (daemon, domain) in enumerate(found)]
 
 
-def joined(node: Node, found: Sequence[Lettered]) -> Iterable[str]:
+def joined(node: Node, found: Sequence[Lettered]) -> Iterable[Line]:
     """Of each domain of several clients on several GPUs: who joins these, and what would keep them apart."""
     for each in found:
         if len(each.domain.gpus) > 1 and len(each.domain.clients) > 1:
             clients, gpus = len(each.domain.clients), _gpus(node, each.domain.gpus)
-            yield f"domain {each.letter}: {clients} clients on {gpus} fall together: a fatal fault of one ends all"
-            yield f"  joined by {_bridges(node, each)}; one daemon a GPU keeps them apart, and gives a client one GPU"
+            yield said(
+                f"domain {each.letter}: {clients} clients on {gpus} fall together: a fatal fault of one ends all"
+            )
+            advice = "one daemon a GPU keeps them apart, and gives a client one GPU"
+            yield said(f"  joined by {_bridges(node, each)}; {advice}")
 
 
 def _bridges(node: Node, told: Lettered) -> str:

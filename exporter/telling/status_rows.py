@@ -6,27 +6,54 @@ from exporter.core.workloads import pod_of, workload_of
 from exporter.model.daemon import Daemon, DaemonState
 from exporter.model.node import Node
 from exporter.model.observation import DaemonName
-from exporter.model.server import Client, Server
+from exporter.model.server import Client, Server, ServerState
 from exporter.parse.printable import printable
-from exporter.telling.columns import aligned
+from exporter.telling.columns import Column, Row, aligned, cell, without
+from exporter.telling.line import Line, Tone, said
 from exporter.telling.short import cut, mebibytes, short_owner
 from exporter.telling.status_domains import Lettered, letters
 from exporter.view import Memory, View, clients_of, gpu_name, memory
 
-_COLUMNS = ("DAEMON", "SERVER", "STATE", "PID", "USER", "COMMAND", "WORKLOAD", "GPU", "MEMORY", "DOMAIN")
-_MAY_BE_LEFT_OUT = {"WORKLOAD", "DOMAIN"}
-_RIGHT = {"SERVER", "PID", "MEMORY"}
+_COLUMNS = (
+    Column(name="DAEMON", least=12, keep_end=True),
+    Column(name="SERVER", right=True),
+    Column(name="STATE"),
+    Column(name="PID", right=True),
+    Column(name="USER", least=6),
+    Column(name="COMMAND", least=8),
+    Column(name="WORKLOAD", least=10),
+    Column(name="GPU", least=6),
+    Column(name="MEMORY", right=True),
+    Column(name="DOMAIN"),
+)
+_MAY_BE_LEFT_OUT = ("WORKLOAD", "DOMAIN")
+_DISPENSABLE = ("SERVER", "DOMAIN", "USER", "WORKLOAD", "DAEMON", "GPU")
+"""On a terminal that is too narrow, the one of least worth first."""
 _LONGEST_WORKLOAD = 22
+
+_TONES = {
+    DaemonState.UP: Tone.WELL,
+    DaemonState.STARTING: Tone.DOUBTFUL,
+    ServerState.ACTIVE: Tone.WELL,
+    ServerState.INITIALIZING: Tone.DOUBTFUL,
+    "unknown": Tone.DOUBTFUL,
+    "waiting": Tone.DOUBTFUL,
+    "bypassing": Tone.DOUBTFUL,
+}
+"""Whatever else a state is, it is bad."""
 
 Letters = Mapping[tuple[DaemonName, int], str]
 
 
-def lines(node: Node, found: Sequence[Lettered]) -> Sequence[str]:
+def lines(node: Node, found: Sequence[Lettered], width: int | None = None) -> Sequence[Line]:
     """The table, its columns aligned; a sentence where there is nothing to show."""
     used, falls_with = memory(node), letters(found)
     rows = [row for daemon in View(node).daemons() for row in _daemon_rows(node, daemon, used, falls_with)]
     rows.extend(_bypassing_rows(node, used))
-    return aligned(_told([_COLUMNS, *rows]), _RIGHT) if rows else ["No MPS control daemon, and none expected."]
+    if not rows:
+        return [said("No MPS control daemon, and none expected.")]
+    columns, told = without(_COLUMNS, list(_toned(rows)), _nothing_to_tell(rows))
+    return aligned(columns, told, width, _DISPENSABLE)
 
 
 def _daemon_rows(node: Node, daemon: Daemon, used: Memory, falls_with: Letters) -> Iterable[Sequence[str]]:
@@ -80,12 +107,18 @@ def _who(node: Node, pid: int) -> tuple[str, str, str]:
     return printable(process.user or "-"), printable(process.command or "-")[:32], cut(owner, _LONGEST_WORKLOAD) or "-"
 
 
-def _told(rows: Sequence[Sequence[str]]) -> Sequence[Sequence[str]]:
-    """Without the columns that have nothing to tell: nobody but users own anything, or everybody falls alone."""
-    header, *others = rows
-    empty = {
-        index
-        for index, name in enumerate(header)
-        if name in _MAY_BE_LEFT_OUT and all(row[index] == "-" for row in others)
-    }
-    return [[cell for index, cell in enumerate(row) if index not in empty] for row in rows]
+def _nothing_to_tell(rows: Sequence[Sequence[str]]) -> Sequence[str]:
+    """The columns in which that is so of every row: nobody but users own anything, or everybody falls alone."""
+    cells = {column.name: {row[place] for row in rows} for place, column in enumerate(_COLUMNS)}
+    return [name for name in _MAY_BE_LEFT_OUT if cells[name] == {"-"}]
+
+
+def _toned(rows: Sequence[Sequence[str]]) -> Iterable[Row]:
+    """Each state in its tone; what is as in the row above is faint."""
+    above: Sequence[str] = ()
+    for row in rows:
+        daemon, server, state, *others = row
+        again = Tone.FAINT if [daemon, server] == list(above[:2]) else Tone.PLAIN
+        standing = _TONES.get(state, Tone.BAD)
+        yield [cell(daemon, again), cell(server, again), cell(state, standing), *map(cell, others)]
+        above = row

@@ -11,6 +11,7 @@ from exporter.model.identity import ProcessIdentity
 from exporter.model.node import Node
 from exporter.model.watch import Acting, Mode, Watch, WatchState
 from exporter.parse.printable import LONGEST_PROBLEM, printable
+from exporter.telling.line import Line, bad, doubtful, faint, said
 from exporter.telling.moment import lasting
 from exporter.telling.short import pid_text, short_gpu, short_name
 from exporter.view import View
@@ -20,6 +21,9 @@ MOST_BRIEF = 4
 """So many daemons are named in one line."""
 
 _NOTHING_THE_MATTER = (Condition.WELL, Condition.STARTING, Condition.UNKNOWN)
+
+_GIVEN_UP = (WatchState.CIRCUIT_OPEN, WatchState.QUARANTINED)
+"""Until somebody says `resume`."""
 
 _CONDITIONS = {
     Condition.WELL: "well",
@@ -58,13 +62,14 @@ def modes(node: Node, orders: Orders) -> str:
 
 def briefly(node: Node) -> Sequence[str]:
     """The plights of the daemons, each in a few words; of too many, how many more they are."""
-    told = [each for each in (_brief(node, daemon) for daemon in View(node).daemons()) if each is not None]
+    found = ((daemon, plight(node, daemon)) for daemon in View(node).daemons())
+    told = [f"{short_name(daemon.name)}: {words}" for daemon, words in found if words is not None]
     more = [f"{len(told) - MOST_BRIEF} more daemons are not well"] if len(told) > MOST_BRIEF else []
     return [*told[:MOST_BRIEF], *more]
 
 
-def _brief(node: Node, daemon: Daemon) -> str | None:
-    """None where there is none, or where its fault is told anyhow."""
+def plight(node: Node, daemon: Daemon) -> str | None:
+    """What is the matter with a daemon, in a few words; None where nothing is, or its fault is told anyhow."""
     watch = node.watches.get(daemon.name)
     if watch is None:
         return None
@@ -73,10 +78,10 @@ def _brief(node: Node, daemon: Daemon) -> str | None:
     if watch.restarts and (told or watch.state is not WatchState.IDLE):
         told.append(f"restarted {_times(len(watch.restarts))}")
     told += [each for each in (_at_a_word(watch),) if each]
-    return f"{short_name(daemon.name)}: {', '.join(told)}" if told else None
+    return ", ".join(told) or None
 
 
-def lines(node: Node) -> Iterable[str]:
+def lines(node: Node) -> Iterable[Line]:
     """Of each daemon that is not well, or that something is done or not done for: all that is known, line by line."""
     for daemon in View(node).daemons():
         watch = node.watches.get(daemon.name)
@@ -84,27 +89,30 @@ def lines(node: Node) -> Iterable[str]:
             yield from _of(node, daemon, watch)
 
 
-def _of(node: Node, daemon: Daemon, watch: Watch) -> Iterable[str]:
+def _of(node: Node, daemon: Daemon, watch: Watch) -> Iterable[Line]:
     found, doing = watch.diagnosis, _doing(node, daemon, watch)
     well = found is None or found.condition in _NOTHING_THE_MATTER
     if well and doing is None:
         return
-    yield f"{printable(daemon.name)}: {_told(found, node.at)}"
+    yield _told(daemon, found, node.at)
     if found is not None and found.culprit is not None:
-        yield f"  named: {_process(node, found.culprit)}"
+        yield said(faint("  named: "), _process(node, found.culprit))
     says = doing if doing is not None or watch.said is None else printable(watch.said)
     if says is not None:
-        yield f"  watchdog: {says}"
+        yield said(faint("  watchdog: "), bad(says) if watch.state in _GIVEN_UP else says)
     if watch.problem is not None:
-        yield f"  failed: {printable(watch.problem, LONGEST_PROBLEM)}"
+        yield said(faint("  failed: "), doubtful(printable(watch.problem, LONGEST_PROBLEM)))
 
 
-def _told(found: Diagnosis | None, now: float) -> str:
+def _told(daemon: Daemon, found: Diagnosis | None, now: float) -> Line:
+    name = f"{printable(daemon.name)}: "
     if found is None:
-        return _CONDITIONS[Condition.UNKNOWN]
-    since = "" if found.condition in _NOTHING_THE_MATTER else f" for {lasting(now - found.since)}"
+        return said(name, _CONDITIONS[Condition.UNKNOWN])
     witnesses = "; ".join(printable(each) for each in found.witnesses[:MOST_WITNESSES])
-    return f"{_CONDITIONS[found.condition]}{since}" + (f": {witnesses}" if witnesses else "")
+    because = f": {witnesses}" if witnesses else ""
+    if found.condition in _NOTHING_THE_MATTER:
+        return said(name, _CONDITIONS[found.condition], because)
+    return said(name, bad(f"{_CONDITIONS[found.condition]} for {lasting(now - found.since)}"), because)
 
 
 def _process(node: Node, identity: ProcessIdentity) -> str:

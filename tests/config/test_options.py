@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from exporter.config import Config, Switch, build_config, parse_arguments
-from exporter.config.command_line import default_text
+from exporter.config.flags import default_text
 from exporter.config.option import Option
 from exporter.config.options import DEFAULTS, OPTIONS
 from exporter.config.written import toml

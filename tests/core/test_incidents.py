@@ -226,6 +226,15 @@ class TestAffected:
         assert set(only(story).blockers) == set(only(story).affected) == {A}
         assert story.daemon.totals.fault_affected == 1
 
+    def test_a_log_that_comes_when_they_are_counted_corrects_whom_it_hit_and_counts_nobody_twice(self) -> None:
+        """A counter never falls; so it is the most that there were."""
+        inferred = (status("FAULT", at=AT + 3.9), status("FAULT", at=AT + 4.9), time_passes(AT + 8))
+        late = block(A, B, at=AT + 9)
+        first = told(*inferred, *late[:-1], time_passes(AT + 10), start=UP)
+        whole = told(*inferred, *late, time_passes(AT + 12), start=UP)
+        assert set(only(first).affected) <= set(only(whole).affected) == {A, B}
+        assert first.daemon.totals.fault_affected == whole.daemon.totals.fault_affected == 3
+
 
 class TestXids:
     """An Xid joins the fault of its time and GPU, and proves none by itself."""

@@ -6,7 +6,8 @@ from exporter.model.incident import Ending, FaultKind, Incident, Stay
 from exporter.model.xids import XidSighting
 from exporter.telling.incident_table import table
 from exporter.telling.incident_text import brief, details
-from exporter.telling.moment import local
+from exporter.telling.line import Tone, text_of
+from exporter.telling.moment import local, when
 from tests.builders import AT, DAEMON, GPU, OTHER_GPU
 from tests.incidents import HOSTILE, blocked, crowded, ended, hostile, incident, suspect
 
@@ -45,19 +46,26 @@ class TestDetails:
 
     def test_of_an_open_one(self) -> None:
         """To the character."""
-        assert "\n".join(details(blocked(), NOW, DAEMON)) == IN_WORDS
+        assert text_of(details(blocked(), NOW, DAEMON)) == f"{IN_WORDS}\n"
+
+    def test_what_stands_out_is_how_it_stands_and_what_to_do(self) -> None:
+        """By their tones."""
+        told = details(blocked(), NOW, DAEMON)
+        assert [line.text for line in told if line.has(Tone.COMMAND)] == ["               kill -KILL 601"]
+        assert [line for line in told if line.has(Tone.BAD)] == told[:1]
+        assert not any(line.has(Tone.BAD) for line in details(ended(), NOW, DAEMON))
 
     def test_of_one_that_is_over_there_is_nobody_to_end(self) -> None:
         """Who held it up is told all the same."""
         over = ended(blocking={601: Stay(since=AT, until=AT + 4)})
-        told = "\n".join(details(over, NOW, DAEMON))
+        told = text_of(details(over, NOW, DAEMON))
         assert "  Held up by PID 601 (train.py of alice), for 4.0 s" in told
         assert "kill" not in told
 
     def test_of_hardware_nobody_is_suspected(self) -> None:
         """Whatever else is known."""
         xid = XidSighting(at=AT, number=48, gpu=GPU)
-        told = "\n".join(details(ended(kind=FaultKind.HARDWARE, xids=(xid,), suspects=(suspect(600, 0.9),)), NOW, None))
+        told = text_of(details(ended(kind=FaultKind.HARDWARE, xids=(xid,), suspects=(suspect(600, 0.9),)), NOW, None))
         assert "  Suspected  nobody: the hardware failed, so that no tenant is to blame" in told
         assert "0.90" not in told
         assert "48: uncorrectable memory error" in told
@@ -65,27 +73,27 @@ class TestDetails:
     def test_what_is_not_known_is_said(self) -> None:
         """An empty line would look like a defect."""
         nothing = incident(gpus=(), affected=(), affected_told=False, kind=FaultKind.UNKNOWN)
-        told = [line.split(maxsplit=1)[1] for line in details(nothing, NOW, None)[2:]]
+        told = [line.text.split(maxsplit=1)[1] for line in details(nothing, NOW, None)[2:]]
         assert told == ["not known", "none was seen", "nobody that is known", "unknown: nothing points at anybody"]
 
     def test_an_affected_list_that_was_inferred_says_so(self) -> None:
         """The log's own is better evidence."""
-        told = "\n".join(details(incident(affected_told=False), NOW, None))
+        told = text_of(details(incident(affected_told=False), NOW, None))
         assert "2 clients, as far as can be told from who shares the GPUs" in told
 
     def test_a_client_of_whom_nothing_is_known_is_a_pid(self) -> None:
         """One in another PID namespace is not even that."""
-        told = "\n".join(details(incident(affected=(600, -7), tenants={}, blocking={-7: Stay(since=AT)}), NOW, DAEMON))
+        told = text_of(details(incident(affected=(600, -7), tenants={}, blocking={-7: Stay(since=AT)}), NOW, DAEMON))
         assert "             PID 600\n             a PID not known here" in told
         assert "kill" not in told
 
     def test_an_xid_that_no_catalogue_has(self) -> None:
         """Its number is all there is."""
-        assert "  Xids       999" in details(incident(xids=(XidSighting(at=AT, number=999),)), NOW, None)
+        assert "  Xids       999" in text_of(details(incident(xids=(XidSighting(at=AT, number=999),)), NOW, None))
 
     def test_a_crowd_is_counted_and_not_listed(self) -> None:
         """The page stays a page, with the commands for the first of them."""
-        told = details(crowded(), NOW, DAEMON)
+        told = [line.text for line in details(crowded(), NOW, DAEMON)]
         assert "  Affected   400 clients, as the log told:" in told
         assert f"{'':13}and 384 more" in told
         assert "  Refused    9000 newcomers, since the server was in FAULT (error 807)" in told
@@ -94,7 +102,7 @@ class TestDetails:
     @pytest.mark.parametrize("name", HOSTILE)
     def test_no_name_breaks_out_of_its_line(self, name: str) -> None:
         """Nor speaks to the terminal."""
-        for line in details(hostile(name), NOW, f"/tmp/{name}"):
+        for line in (each.text for each in details(hostile(name), NOW, f"/tmp/{name}")):
             assert line.isprintable()
             assert len(line) < 20_000 if "CUDA_MPS_PIPE_DIRECTORY" in line else len(line) < 400
         assert len(details(hostile(name), NOW, None)) == len(details(hostile("train"), NOW, None))
@@ -146,16 +154,35 @@ class TestTable:
             ended(Ending.SERVER_GONE, id="c", kind=FaultKind.HARDWARE, gpus=(GPU, OTHER_GPU)),
             ended(Ending.DAEMON_GONE, id="d", kind=FaultKind.UNKNOWN, gpus=(), affected=()),
         )
-        assert table(faults, NOW) == TABLE
+        assert text_of(table(faults, NOW)) == TABLE
+
+    def test_at_a_terminal_it_is_told_how_long_ago_each_was_and_how_one_is_told_in_full(self) -> None:
+        """One that is open, rather than the newest."""
+        header, newest, older, hint = text_of(table([ended(id="b"), blocked()], NOW, 160)).splitlines()
+        assert header.split()[1:4] == ["WHEN", "AGO", "DAEMON"]
+        assert (f"{when(AT, NOW)}  3 min 2 s  " in newest, f"{when(AT, NOW)}  3 min 2 s  " in older) == (True, True)
+        assert hint == "all of one: cuda-mps-exporter incidents 513-1a"
+
+    @pytest.mark.parametrize("width", [80, 100, 120])
+    def test_it_fits_the_terminal(self, width: int) -> None:
+        """With which it was, whom to suspect and how it stands, whatever else there is no room for."""
+        header, *rows, _ = table([blocked(id="2147483-1a1fe91cac0"), ended()], NOW, width)
+        assert all(len(row.text) <= width for row in (header, *rows) if not row.text.startswith("not shown"))
+        assert {"ID", "WHEN", "SUSPECT", "STATE"} <= set(header.text.split())
+
+    def test_what_is_open_stands_out(self) -> None:
+        """By its tone, too."""
+        _, first, second = table([blocked(), ended(id="b")], NOW)
+        assert (first.has(Tone.BAD), second.has(Tone.BAD)) == (True, False)
 
     def test_none(self) -> None:
         """In words."""
-        assert table((), NOW) == "No incidents.\n"
+        assert text_of(table((), NOW)) == "No incidents.\n"
 
     @pytest.mark.parametrize("name", HOSTILE)
     def test_no_name_breaks_out_of_its_cell(self, name: str) -> None:
         """A row stays a row."""
-        lines = table([hostile(name)], NOW).splitlines()
+        lines = text_of(table([hostile(name)], NOW)).splitlines()
         assert len(lines) == 2
         assert all(line.isprintable() for line in lines)
         assert max(map(len, lines)) < 400

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from exporter.telling.moment import lasting, local, utc
+from exporter.telling.moment import lasting, local, utc, when
 
 
 @pytest.fixture
@@ -21,6 +21,13 @@ def in_kathmandu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def test_for_programs_it_is_utc_and_for_people_their_own_time() -> None:
     assert utc(1_763_733_903.147) == "2025-11-21T14:05:03.147Z"
     assert local(1_763_733_903.147) == "2025-11-21 19:50:03"
+
+
+@pytest.mark.usefixtures("in_kathmandu")
+def test_of_today_the_hour_is_enough() -> None:
+    assert when(1_763_733_903.147, 1_763_740_000.0) == "19:50:03"
+    assert when(1_763_733_903.147, 1_763_750_000.0) == "2025-11-21 19:50"
+    assert when(1e300, 1_763_750_000.0) == "in no year that a calendar has"
 
 
 def test_a_moment_just_before_a_second_is_that_second() -> None:

@@ -13,6 +13,7 @@ from exporter.model.server import ServerState
 from exporter.telling import status
 from exporter.telling.incident_object import incident_object
 from exporter.telling.incident_text import brief, details
+from exporter.telling.line import text_of
 from exporter.telling.status_object import node_object
 from tests.builders import (
     AT,
@@ -175,11 +176,11 @@ class TestOpenFaults:
         others = replace(incident(), id="three", server=SERVER + 1)
         text = status.table(with_faults(incident(), others))
         for each in (incident(), others):
-            assert "\n\n" + "\n".join(details(each, AT, DAEMON)) + "\n" in text
+            assert "\n\n" + text_of(details(each, AT, DAEMON)) in text
 
     def test_who_is_hit_suspected_and_turned_away(self) -> None:
         """By PID; the suspect with its confidence as a number."""
-        text = "\n".join(details(incident(), AT, DAEMON))
+        text = text_of(details(incident(), AT, DAEMON))
         for words in ("600", "601", "train.py", "vllm", "bob", "0.35", "the log named it", "777"):
             assert words in text
 
@@ -193,7 +194,7 @@ class TestOpenFaults:
     def test_a_directory_is_quoted_for_the_shell(self) -> None:
         """Whoever starts a daemon chooses it, and root may paste the command."""
         stuck = replace(incident(), stuck=True)
-        text = "\n".join(details(stuck, AT, "/tmp/$(reboot); x 'y"))
+        text = text_of(details(stuck, AT, "/tmp/$(reboot); x 'y"))
         assert "CUDA_MPS_PIPE_DIRECTORY='/tmp/$(reboot); x '\"'\"'y' nvidia" in text
 
     def test_a_daemon_that_speaks_in_other_pids_is_not_told_these(self) -> None:

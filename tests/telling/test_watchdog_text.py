@@ -40,7 +40,7 @@ HEAD = f"{DAEMON}: crashed for 10 s: process 441 is gone; nvidia-cuda-mps-contro
 
 
 def said(present: Node) -> list[str]:
-    return list(lines(present))
+    return [line.text for line in lines(present)]
 
 
 def crashed(**known: Any) -> Node:

@@ -1,0 +1,88 @@
+"""Columns as wide as their cells, or as a terminal lets them be."""
+
+from collections.abc import Callable
+
+import pytest
+
+from exporter.model.node import Node
+from exporter.telling.breadth import breadth, shortened
+from exporter.telling.columns import Column, aligned, cell
+from exporter.telling.line import Tone, text_of
+from exporter.telling.status import sheet
+from tests.builders import circuit_open, daemon_dead, full, held_up, idle, owned, process, three_clients, told
+
+COLUMNS = (
+    Column(name="PATH", least=6, keep_end=True),
+    Column(name="PID", right=True),
+    Column(name="NAME", least=5),
+)
+ROWS = [[cell("/tmp/nvidia-mps"), cell("7"), cell("a-long-name")], [cell("none"), cell("-"), cell("b")]]
+
+
+def lines(width: int | None, *dispensable: str) -> list[str]:
+    return text_of(aligned(COLUMNS, ROWS, width, dispensable)).splitlines()
+
+
+def test_where_there_is_room_all_is_shown() -> None:
+    everything = ["PATH             PID  NAME", "/tmp/nvidia-mps    7  a-long-name", "none               -  b"]
+    assert lines(None) == lines(33) == everything
+
+
+def test_the_widest_gives_first_and_what_was_cut_is_shown() -> None:
+    """Of a path, its beginning."""
+    assert lines(30) == ["PATH          PID  NAME", "…/nvidia-mps    7  a-long-name", "none            -  b"]
+    assert lines(22) == ["PATH     PID  NAME", "…ia-mps    7  a-long-…", "none       -  b"]
+
+
+def test_then_whole_columns_go_which_is_said() -> None:
+    """The one of least worth first."""
+    without_pid = ["PATH     NAME", "…ia-mps  a-long-…", "none     b", "not shown, for want of width: PID"]
+    assert lines(17, "PID", "PATH") == without_pid
+    assert lines(5, "PID", "PATH") == ["NAME", "a-lo…", "b", "not shown, for want of width: PID, PATH"]
+
+
+def test_what_has_nothing_to_tell_is_faint() -> None:
+    assert (cell("-").tone, cell("-", Tone.BAD).tone, cell("7").tone) == (Tone.FAINT, Tone.FAINT, Tone.PLAIN)
+
+
+@pytest.mark.parametrize("width", [44, 60, 80, 100, 130])
+@pytest.mark.parametrize("scene", [three_clients, daemon_dead, full, held_up, idle, owned, circuit_open])
+def test_no_row_of_a_node_is_wider_than_the_terminal(scene: Callable[[], Node], width: int) -> None:
+    """And the state, PID and memory of everybody are always there."""
+    table = sheet(scene(), width=width).table
+    narrowed = [
+        line for line in table if line.indent == 4 and not line.text.startswith(("domain", "  joined", "not sh"))
+    ]
+    assert all(breadth(line.text) <= width for line in narrowed)
+    assert {"STATE", "PID", "COMMAND", "MEMORY"} <= set(table[0].text.split())
+
+
+def test_on_80_columns_it_is_said_whose_work_it_is() -> None:
+    """The server is what can be done without."""
+    header, *_ = sheet(owned(), width=80).table
+    assert header.text.split() == ["DAEMON", "STATE", "PID", "USER", "COMMAND", "WORKLOAD", "GPU", "MEMORY", "DOMAIN"]
+
+
+def test_a_name_in_another_script_takes_the_columns_that_it_takes() -> None:
+    """So that no row is pushed out of line, or breaks."""
+    present = told(process(user="山田", command="訓練プログラム-x"), start=three_clients()).node
+    rows = [line.text for line in sheet(present, width=80).table[:6]]
+    ends = {breadth(row[: row.index(" MiB")]) for row in rows if " MiB" in row}
+    assert len(ends) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "columns", "keep_end", "shown"),
+    [
+        ("abc", 3, False, "abc"),
+        ("abcd", 3, False, "ab…"),
+        ("/a/b/c", 4, True, "…b/c"),
+        ("漢字漢字", 8, False, "漢字漢字"),
+        ("漢字漢字", 6, False, "漢字…"),
+        ("漢字漢字", 4, True, "…字"),
+        ("e\u0301e\u0301", 2, False, "e\u0301e\u0301"),
+    ],
+)
+def test_a_text_is_cut_by_what_it_takes(text: str, columns: int, keep_end: bool, shown: str) -> None:
+    assert shortened(text, columns, keep_end=keep_end) == shown
+    assert breadth(shown) <= columns

@@ -1,0 +1,59 @@
+"""Colours where there are any, and nothing else that speaks to a terminal."""
+
+import re
+from collections.abc import Mapping
+
+import pytest
+
+from exporter.telling.line import Line, Piece, Tone, bad, faint, said
+from exporter.terminal.colours import painted, wanted
+from tests.incidents import HOSTILE
+
+XTERM = {"TERM": "xterm-256color"}
+
+
+@pytest.mark.parametrize(
+    ("choice", "environment", "at_a_terminal", "colours"),
+    [
+        ("auto", XTERM, True, True),
+        ("auto", XTERM, False, False),
+        ("auto", {"TERM": "dumb"}, True, False),
+        ("auto", {}, True, False),
+        ("auto", {**XTERM, "NO_COLOR": "1"}, True, False),
+        ("auto", {**XTERM, "NO_COLOR": ""}, True, True),
+        ("auto", {"FORCE_COLOR": "1"}, False, True),
+        ("auto", {"CLICOLOR_FORCE": "1"}, False, True),
+        ("auto", {"CLICOLOR_FORCE": "0", "FORCE_COLOR": ""}, False, False),
+        ("auto", {"FORCE_COLOR": "1", "NO_COLOR": "1"}, False, False),
+        ("always", {"NO_COLOR": "1", "TERM": "dumb"}, False, True),
+        ("never", {**XTERM, "FORCE_COLOR": "1"}, True, False),
+    ],
+)
+def test_there_are_colours_where_they_are_wanted(
+    choice: str, environment: Mapping[str, str], at_a_terminal: bool, colours: bool
+) -> None:
+    """What is said on the command line outweighs the environment, and that the terminal."""
+    assert wanted(choice, environment, at_a_terminal=at_a_terminal) is colours
+
+
+def test_a_tone_is_a_colour_and_ends_with_its_piece() -> None:
+    line = said(faint("Held up by "), "PID 600 ", bad("still"))
+
+    assert painted(line, colours=True) == "\x1b[2mHeld up by \x1b[0mPID 600 \x1b[1;31mstill\x1b[0m"
+    assert painted(line, colours=False) == line.text
+
+
+@pytest.mark.parametrize("tone", Tone)
+def test_without_its_sequences_it_is_the_same_text(tone: Tone) -> None:
+    line = Line((Piece("a"), Piece("b c", tone)))
+    assert re.sub(r"\x1b\[[0-9;]*m", "", painted(line, colours=True)) == line.text
+
+
+@pytest.mark.parametrize("name", [*HOSTILE, "\x9b31m", "\x1b]0;title\x07", "\r\x08\x7f"])
+@pytest.mark.parametrize("tone", [Tone.PLAIN, Tone.BAD])
+def test_no_text_brings_a_sequence_of_its_own(name: str, tone: Tone) -> None:
+    """Whoever told it: a program may pose as the service."""
+    line = Line((Piece(name, tone),))
+    assert painted(line, colours=False).isprintable()
+    without_ours = painted(line, colours=True).removeprefix("\x1b[1;31m").removesuffix("\x1b[0m")
+    assert without_ours.isprintable()

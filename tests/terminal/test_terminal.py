@@ -1,0 +1,88 @@
+"""A real terminal, as a program finds it, and what is none."""
+
+import contextlib
+import io
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from exporter.telling.line import bad, said, shell
+from exporter.terminal.terminal import Terminal, heeding_signals
+from tests.terminal.pseudo import Pseudo
+
+XTERM = {"TERM": "xterm"}
+
+
+def test_a_terminal_has_colours_and_a_width(pty: Pseudo) -> None:
+    terminal = Terminal(pty.program, XTERM)
+    terminal.show([said("state ", bad("fault"))])
+
+    assert (terminal.width, terminal.can_redraw) == (80, True)
+    assert pty.seen() == "state \x1b[1;31mfault\x1b[0m\n"
+
+
+def test_another_size_is_another_width(pty: Pseudo) -> None:
+    terminal = Terminal(pty.program, XTERM)
+    pty.resize(20, 5)
+    terminal.show([said("a line that is too wide for it"), said(shell("a command that is as wide"))])
+
+    assert terminal.size == os.terminal_size((20, 5))
+    assert pty.seen().split("\n")[:2] == ["a line that is too", "wide for it"]
+
+
+def test_one_that_does_not_know_its_size_has_the_usual_one(pty: Pseudo) -> None:
+    pty.resize(0, 0)
+    assert Terminal(pty.program, XTERM).size == os.terminal_size((80, 24))
+
+
+@pytest.mark.parametrize("environment", [{"TERM": "dumb"}, {}])
+def test_a_dumb_one_is_fitted_and_told_nothing_in_sequences(pty: Pseudo, environment: dict[str, str]) -> None:
+    terminal = Terminal(pty.program, environment)
+    terminal.show([said(bad("fault"))])
+
+    assert (terminal.width, terminal.can_redraw, pty.seen()) == (80, False, "fault\n")
+
+
+def test_a_file_has_neither_and_nothing_is_cut(tmp_path: Path) -> None:
+    with (tmp_path / "said").open("w+") as file:
+        terminal = Terminal(file, XTERM)
+        terminal.show([said(bad("x" * 300), " and more words")])
+        file.seek(0)
+
+        assert (terminal.width, file.read()) == (None, f"{'x' * 300} and more words\n")
+
+
+def test_a_file_may_be_given_colours(tmp_path: Path) -> None:
+    with (tmp_path / "said").open("w+") as file:
+        Terminal(file, {}, "always").show([said(bad("fault"))])
+        file.seek(0)
+
+        assert file.read() == "\x1b[1;31mfault\x1b[0m\n"
+
+
+def test_what_its_encoding_does_not_have_is_a_question_mark() -> None:
+    raw = io.BytesIO()
+    stream = io.TextIOWrapper(raw, encoding="latin-1")
+    Terminal(stream, {}).show([said("/tmp/caf\u00e9\u2026")])
+    assert raw.getvalue() == "/tmp/caf\u00e9?\n".encode("latin-1")
+
+
+def test_a_screen_of_its_own_is_left_as_it_was_found(pty: Pseudo) -> None:
+    terminal = Terminal(pty.program, XTERM)
+    with contextlib.suppress(KeyboardInterrupt), terminal.screen_of_its_own():
+        terminal.redraw([said("one"), said("two")])
+        raise KeyboardInterrupt
+
+    assert pty.seen() == "\x1b[?1049h\x1b[?25l" + "\x1b[H\x1b[J" + "one\ntwo" + "\x1b[?25h\x1b[?1049l"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_who_is_told_to_end_can_put_the_terminal_right_first(number: signal.Signals) -> None:
+    before = [signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGHUP)]
+    with heeding_signals(), pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(number)
+
+    assert [signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGHUP)] == before
+    assert signal.SIGWINCH not in signal.pthread_sigmask(signal.SIG_BLOCK, ())

@@ -1,0 +1,167 @@
+"""`status --watch`: the node again and again, in place on a terminal, until somebody ends it."""
+
+import json
+import signal
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from exporter.errors import ServiceError
+from exporter.inquiry import Report
+from exporter.model.node import Node
+from exporter.telling.moment import local, when
+from exporter.telling.status import exit_code, sheet
+from exporter.telling.status_object import node_object
+from exporter.terminal.terminal import Terminal, heeding_signals
+from exporter.terminal.watching import Watching, resized_within
+from tests.builders import AT, daemon_dead, full, idle
+from tests.clocks import HandClock
+from tests.terminal.pseudo import Pseudo
+
+ENTERED, LEFT, CLEARED = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l", "\x1b[H\x1b[J"
+XTERM = {"TERM": "xterm"}
+GONE = ServiceError("no service answers")
+
+Told = Sequence[Node | ServiceError]
+
+
+class Watched:
+    """What is told, turn by turn; after the last one somebody presses Ctrl-C."""
+
+    def __init__(self, told: Told, *, as_json: bool = False) -> None:
+        self.clock = HandClock(AT)
+        self.widths: list[int | None] = []
+        self.waited: list[float] = []
+        self._told = list(told)
+        self._as_json = as_json
+
+    def report(self, width: int | None) -> Report:
+        """The next."""
+        self.widths.append(width)
+        told = self._told.pop(0)
+        if isinstance(told, ServiceError):
+            raise told
+        if self._as_json:
+            return Report(by="the service", exit_code=exit_code(told), node=node_object(told))
+        return Report(by="the service", exit_code=exit_code(told), sheet=sheet(told, width=width))
+
+    def wait(self, seconds: float) -> None:
+        """Time passes."""
+        self.waited.append(seconds)
+        self.clock.time += seconds
+        if not self._told:
+            raise KeyboardInterrupt
+
+    def run(self, terminal: Terminal, *, brief: bool = False) -> int:
+        """The exit code."""
+        watching = Watching(
+            self.report, terminal, self.clock, seconds=2.0, as_json=self._as_json, brief=brief, wait=self.wait
+        )
+        return watching.run()
+
+
+def piped(tmp_path: Path, watched: Watched, *, brief: bool = False) -> tuple[int, str]:
+    with (tmp_path / "said").open("w+") as file:
+        code = watched.run(Terminal(file, XTERM), brief=brief)
+        file.seek(0)
+        return code, file.read()
+
+
+def screens(pty: Pseudo) -> list[list[str]]:
+    """Each that was drawn, as lines; they were on a screen of their own, which is gone."""
+    seen = pty.seen()
+    assert (seen[: len(ENTERED)], seen[-len(LEFT) :]) == (ENTERED, LEFT)
+    _, looking, *drawn = seen[len(ENTERED) : -len(LEFT)].split(CLEARED)
+    assert looking == "looking …"
+    return [each.split("\n") for each in drawn]
+
+
+def test_each_turn_is_drawn_in_place_and_the_last_one_is_the_exit_code(pty: Pseudo) -> None:
+    watched = Watched([idle(), daemon_dead()])
+
+    assert watched.run(Terminal(pty.program, XTERM, "never")) == 1
+
+    first, second = screens(pty)
+    assert first[:2] == [f"{local(AT)}, by the service", "well: 1 of 1 daemons up, 0 clients, 1 GPU"]
+    assert second[:2] == [
+        f"{local(AT + 2)}, by the service",
+        "NOT WELL: 0 of 1 daemons up, 0 clients, 2 GPUs",
+    ]
+    assert watched.waited == [2.0, 2.0]
+
+
+def test_it_is_fitted_to_the_terminal_as_that_is_at_each_turn(pty: Pseudo) -> None:
+    watched = Watched([full(), full()])
+    wait = watched.wait
+
+    def wait_and_resize(seconds: float) -> None:
+        pty.resize(50, 10)
+        wait(seconds)
+
+    watched.wait = wait_and_resize  # type: ignore[method-assign]
+    watched.run(Terminal(pty.program, XTERM, "never"))
+
+    assert watched.widths == [80, 50]
+    assert [len(each) for each in screens(pty)] == [24, 10]
+
+
+def test_a_service_that_is_restarted_meanwhile_is_waited_for_and_nothing_old_poses_as_live(pty: Pseudo) -> None:
+    watched = Watched([idle(), GONE, GONE, idle()])
+
+    assert watched.run(Terminal(pty.program, XTERM, "never")) == 0
+
+    titles = [each[0] for each in screens(pty)]
+    assert titles[1:3] == [
+        f"{local(AT + passed)}  no service answers: what follows is as of {when(AT, AT)}" for passed in (2, 4)
+    ]
+    assert titles[3] == f"{local(AT + 6)}, by the service"
+
+
+def test_what_is_not_known_now_is_not_well(pty: Pseudo) -> None:
+    assert Watched([idle(), GONE]).run(Terminal(pty.program, XTERM)) == 1
+
+
+def test_where_nothing_is_told_at_first_that_is_an_error_and_the_terminal_is_as_it_was(pty: Pseudo) -> None:
+    with pytest.raises(ServiceError):
+        Watched([GONE]).run(Terminal(pty.program, XTERM))
+    assert pty.seen().endswith(LEFT)
+
+
+def test_piped_one_comes_after_the_other(tmp_path: Path) -> None:
+    """Without a sequence, whole, and each with its head."""
+    code, said = piped(tmp_path, Watched([full(), GONE]))
+
+    assert code == 1
+    assert said.isprintable() is False
+    assert all(line.isprintable() for line in said.split("\n"))
+    first, second = said.split(f"{local(AT + 2)}  no service")
+    assert first.startswith(f"{local(AT)}, by the service\nwell: 1 of 1 daemons up, 48 clients")
+    assert first.count(" active ") == second.count(" active ") == 48
+    assert first.endswith("\n\n")
+
+
+def test_at_a_glance(tmp_path: Path) -> None:
+    _, said = piped(tmp_path, Watched([full()]), brief=True)
+    assert said.split("\n")[1:] == ["well: 1 of 1 daemons up, 48 clients, 1 GPU", "", "", ""]
+
+
+def test_for_programs_it_is_an_object_a_line(pty: Pseudo) -> None:
+    """On a terminal, too: there is no screen to draw."""
+    assert Watched([idle(), GONE, idle()], as_json=True).run(Terminal(pty.program, XTERM)) == 0
+
+    first, gone, last = (json.loads(line) for line in pty.seen().splitlines())
+    assert first == last == json.loads(json.dumps(node_object(idle())))
+    assert gone == {"at": AT + 2, "problem": "no service answers"}
+
+
+def test_a_terminal_that_is_resized_is_not_waited_for() -> None:
+    with heeding_signals():
+        signal.pthread_kill(threading.get_ident(), signal.SIGWINCH)
+        assert resized_within(60)
+
+
+def test_else_the_wait_ends_by_itself() -> None:
+    with heeding_signals():
+        assert not resized_within(0.01)

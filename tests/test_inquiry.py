@@ -1,0 +1,133 @@
+"""Asking how the node is: the service where there is one, else a look, and never one for the other unsaid."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from exporter.errors import ServiceError
+from exporter.inquiry import LOOK_SECONDS, Inquiry, told_lines
+from exporter.model.node import Node
+from exporter.telling import status
+from exporter.telling.line import text_of
+from exporter.telling.moment import when
+from tests.builders import AT, DAEMON, daemon_dead, idle, three_clients
+from tests.clocks import HandClock
+
+
+class Around:
+    """A service that may answer or not, and a node that can be looked at."""
+
+    def __init__(self) -> None:
+        self.clock = HandClock(AT)
+        self.answer: Mapping[str, Any] | None = None
+        self.asked: list[dict[str, Any]] = []
+        self.looks = 0
+
+    def service(self, **arguments: Any) -> Mapping[str, Any] | None:
+        """What it answers."""
+        self.asked.append(arguments)
+        return self.answer
+
+    def look(self) -> Node:
+        """What is there to see."""
+        self.looks += 1
+        return daemon_dead()
+
+    def inquiry(self, **wanted: Any) -> Inquiry:
+        """As `status` asks."""
+        return Inquiry(self.service, self.look, self.clock, **wanted)
+
+
+@pytest.fixture
+def around() -> Around:
+    """Nobody answers yet."""
+    return Around()
+
+
+def test_the_service_is_asked_for_what_is_wanted(around: Around) -> None:
+    around.answer = status.told(three_clients(), width=80)
+
+    report = around.inquiry(daemon=DAEMON).report(80)
+
+    assert around.asked == [{"as_json": False, "daemon": DAEMON, "width": 80}]
+    assert (report.by, report.exit_code, report.sheet) == ("the service", 0, status.sheet(three_clients(), width=80))
+    assert around.looks == 0
+
+
+def test_where_none_answers_there_is_a_look(around: Around) -> None:
+    report = around.inquiry(as_json=True).report(None)
+
+    assert (report.by, report.exit_code, report.sheet) == (f"a look of its own at {when(AT, AT)}", 1, None)
+    assert report.node is not None
+    assert report.node["daemons"][0]["state"] == "absent"
+
+
+def test_who_wants_a_look_asks_no_service(around: Around) -> None:
+    Inquiry(None, around.look, around.clock).report(80)
+
+    assert (around.asked, around.looks) == ([], 1)
+
+
+def test_looks_are_not_repeated_too_soon(around: Around) -> None:
+    """Each costs lines in every daemon's log."""
+    inquiry = around.inquiry()
+    for _ in range(3):
+        around.clock.time += LOOK_SECONDS / 4
+        assert inquiry.report(80).by.endswith(when(AT + LOOK_SECONDS / 4, AT)), "it is told when it was"
+    assert around.looks == 1
+
+    around.clock.time += LOOK_SECONDS
+    inquiry.report(80)
+    assert around.looks == 2
+
+
+def test_a_service_that_comes_is_asked_from_then_on(around: Around) -> None:
+    inquiry = around.inquiry()
+    assert inquiry.report(80).by.startswith("a look of its own")
+
+    around.answer = status.told(idle())
+    assert inquiry.report(80).by == "the service"
+
+
+def test_one_that_goes_is_no_reason_to_look(around: Around) -> None:
+    """It is restarted, most likely."""
+    around.answer = status.told(idle())
+    inquiry = around.inquiry()
+    inquiry.report(80)
+
+    around.answer = None
+    with pytest.raises(ServiceError, match="no service answers"):
+        inquiry.report(80)
+    assert around.looks == 0
+
+    around.answer = status.told(idle())
+    assert inquiry.report(80).exit_code == 0
+
+
+def test_a_daemon_that_is_not_here_is_a_problem(around: Around) -> None:
+    with pytest.raises(ServiceError, match="no daemon another is here; there are: /tmp/nvidia-mps"):
+        around.inquiry(daemon="another").report(80)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {},
+        {"exit_code": 0, "sheet": {}},
+        {"exit_code": "well", "node": {}},
+        {"exit_code": 0, "sheet": 7},
+        {"exit_code": 0},
+        {"table": "as a former version told it", "exit_code": 0},
+    ],
+)
+def test_what_another_version_tells_is_said_to_be_that(around: Around, answer: Mapping[str, Any]) -> None:
+    around.answer = answer
+    with pytest.raises(ServiceError, match="another version"):
+        around.inquiry().report(80)
+
+
+def test_lines_of_incidents_are_read_alike() -> None:
+    assert text_of(told_lines({"page": {"lines": [{"pieces": [{"text": "No incidents."}]}]}})) == "No incidents.\n"
+    with pytest.raises(ServiceError, match="another version"):
+        told_lines({"text": "No incidents.\n"})
