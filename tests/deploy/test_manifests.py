@@ -1,10 +1,10 @@
 """A cluster takes the manifests, and they ask it for no more rights than the exporter needs."""
 
 import copy
+import tomllib
 from pathlib import Path
 
 import pytest
-import tomllib
 
 from exporter import __version__
 from exporter.cli import main

@@ -1,6 +1,7 @@
 """What the Prometheus operator is told: where to scrape, what the targets are called, and the alerts."""
 
 import re
+
 import yaml
 
 from deploy.prometheus_rule import RULES, prometheus_rule
