@@ -20,6 +20,17 @@ FENCED = re.compile(r"^```promql\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 OF_PROMETHEUS = {"job", "instance"}
 LABELS = {family.name: OF_PROMETHEUS | set(family.labels) for family in CATALOGUE} | {"up": OF_PROMETHEUS}
+LABELS |= {
+    "kube_pod_info": {"uid", "namespace", "pod", "node"},
+    "kube_node_labels": {
+        "node",
+        "label_cloud_google_com_gke_gpu_sharing_strategy",
+        "label_nvidia_com_mps_capable",
+        "label_scheduling_cast_ai_spot",
+    },
+}
+"""Of kube-state-metrics, as its documentation has them."""
+
 for histogram in (family for family in CATALOGUE if family.kind is HistogramMetricFamily):
     LABELS |= {histogram.name + suffix: LABELS[histogram.name] for suffix in ("_count", "_sum")}
     LABELS[f"{histogram.name}_bucket"] = LABELS[histogram.name] | {"le"}
