@@ -21,8 +21,9 @@ def heard(daemon: Daemon, at: float, pids: Pids) -> Step:
     """
     if daemon.elsewhere is (pids is not None):
         return quiet(daemon)
-    daemon = replace(daemon, elsewhere=pids is not None, listed_at=None)
-    return servers.end_all(daemon, at, DepartureReason.EXIT)
+    if pids is None:
+        return quiet(replace(daemon, elsewhere=False))
+    return servers.end_all(replace(daemon, elsewhere=True, listed_at=None), at, DepartureReason.EXIT)
 
 
 def only_user(daemon: Daemon) -> int | None:
