@@ -8,6 +8,17 @@ from exporter.metrics.catalogue import CATALOGUE
 OF_PROMETHEUS = {"job", "instance"}
 COUNTERS = {family.name for family in CATALOGUE if family.kind is CounterMetricFamily}
 LABELS = {family.name: OF_PROMETHEUS | set(family.labels) for family in CATALOGUE} | {"up": OF_PROMETHEUS}
+LABELS |= {
+    "kube_pod_info": {"uid", "namespace", "pod", "node"},
+    "kube_node_labels": {
+        "node",
+        "label_cloud_google_com_gke_gpu_sharing_strategy",
+        "label_nvidia_com_mps_capable",
+        "label_scheduling_cast_ai_spot",
+    },
+}
+"""Those of kube-state-metrics are as its documentation has them."""
+
 LABELS["ALERTS"] = OF_PROMETHEUS.union({"alertname", "alertstate", "severity"}, *LABELS.values())
 for histogram in (family for family in CATALOGUE if family.kind is HistogramMetricFamily):
     COUNTERS |= {histogram.name + suffix for suffix in ("_bucket", "_count", "_sum")}

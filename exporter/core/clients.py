@@ -93,14 +93,17 @@ def disconnect_all(daemon: Daemon, at: float, reason: DepartureReason, server: i
     return for_each(daemon, leaving, lambda daemon, pid: disconnect(daemon, at, pid, reason))
 
 
-def listed(daemon: Daemon, at: float, asked_at: float, server: int, pids: tuple[int, ...]) -> Step:
-    """The daemon lists a server's clients: meet those that are new, part with those that are missing."""
+def listed(daemon: Daemon, at: float, asked_at: float, server: int, pids: tuple[int, ...], *, whole: bool) -> Step:
+    """The daemon lists a server's clients: meet those that are new; part with those that a whole list has not."""
     here = frozenset(pids)
     arrived = [pid for pid in pids if daemon.departed.get(pid, asked_at - 1) < asked_at]
     missing = [
         client.pid
         for client in daemon.clients.values()
-        if client.server == server and client.pid not in here and client.connected_at < asked_at - FRESH_SECONDS
+        if whole
+        and client.server == server
+        and client.pid not in here
+        and client.connected_at < asked_at - FRESH_SECONDS
     ]
     return chain(
         for_each(daemon, arrived, lambda daemon, pid: _told_of(connect(daemon, at, server, pid), asked_at, pid)),

@@ -13,6 +13,7 @@ from exporter.core import (
     leavings,
     life,
     log,
+    nameless,
     naming,
     process_states,
     replies,
@@ -106,7 +107,7 @@ def _explained(node: Node) -> Told:
 def _take(node: Node, seen: Observation) -> Told:
     match seen:
         case LogLine():
-            return _daemon(node, seen.daemon, lambda daemon: log.line_read(users.heard(daemon, seen.pids), seen))
+            return _heard(node, seen, lambda daemon: log.line_read(daemon, seen))
         case ControlReply():
             return _silence_settled(_reply_read(node, seen), seen.at)
         case LogFile():
@@ -119,7 +120,8 @@ def _take(node: Node, seen: Observation) -> Told:
             return _daemon(node, seen.daemon, lambda daemon: life.process_read(daemon, seen))
         case GpuReading():
             node, events = gpus.gpu_read(node, seen)
-            return _forget(xids.gpu_read(node, seen)), events
+            node, met = _clients_shown(node, seen)
+            return _forget(xids.gpu_read(node, seen)), events + met
         case ProcessReading():
             return _process_read(node, seen)
         case ProcessExit():
@@ -141,7 +143,11 @@ def _take(node: Node, seen: Observation) -> Told:
 
 
 def _reply_read(node: Node, seen: ControlReply) -> Told:
-    return _daemon(node, seen.daemon, lambda daemon: replies.reply_read(users.heard(daemon, seen.pids), seen))
+    return _heard(node, seen, lambda daemon: replies.reply_read(daemon, seen))
+
+
+def _heard(node: Node, seen: LogLine | ControlReply, take: Callable[[Daemon], Step]) -> Told:
+    return _daemon(node, seen.daemon, lambda daemon: chain(users.heard(daemon, seen.at, seen.pids), take))
 
 
 def _silence_settled(told: Told, at: float) -> Told:
@@ -157,6 +163,14 @@ def _daemon(node: Node, name: str, take: Callable[[Daemon], Step]) -> Told:
     step = take(replace(known, heard_at=node.at) if known.discovered and known.heard_at != node.at else known)
     daemon, events = users.served(step, node.at, node.processes)
     return replace(node, daemons={**node.daemons, name: daemon}), events
+
+
+def _clients_shown(node: Node, seen: GpuReading) -> Told:
+    found = nameless.server_on(node, seen)
+    if found is None:
+        return node, ()
+    daemon, server = found
+    return _daemon(node, daemon.name, lambda daemon: nameless.shown(node, daemon, server.pid, seen))
 
 
 def _every_daemon(node: Node, take: Callable[[Daemon], Step]) -> Told:

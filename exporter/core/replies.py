@@ -1,6 +1,6 @@
 """What a control daemon's reply says of it, its servers and their clients."""
 
-from exporter.core import clients, life, limits, servers
+from exporter.core import clients, life, limits, nameless, servers
 from exporter.core.step import Step, chain, quiet
 from exporter.core.translate import outer
 from exporter.model.daemon import Daemon
@@ -85,14 +85,16 @@ def _pids(reply: ControlReply) -> tuple[int, ...] | None:
 
 def _servers_listed(daemon: Daemon, reply: ControlReply) -> Step:
     pids = _pids(reply)
-    return quiet(daemon) if pids is None else servers.listed(daemon, reply.at, reply.asked_at, pids)
+    return quiet(daemon) if pids is None or 0 in pids else servers.listed(daemon, reply.at, reply.asked_at, pids)
 
 
 def _clients_listed(daemon: Daemon, reply: ControlReply, server: int) -> Step:
     pids = _pids(reply)
     if pids is None or server not in daemon.servers:
         return quiet(daemon)
+    named = tuple(pid for pid in pids if pid != 0)
+    whole = named == pids
     return chain(
-        clients.listed(daemon, reply.at, reply.asked_at, server, pids),
+        clients.listed(nameless.told(daemon, server, not whole), reply.at, reply.asked_at, server, named, whole=whole),
         lambda daemon: servers.clients_listed(daemon, reply.at, server, pids),
     )

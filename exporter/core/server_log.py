@@ -1,6 +1,6 @@
 """What a server says of itself and its clients."""
 
-from exporter.core import block, clients, contexts, leavings, limits, servers
+from exporter.core import block, clients, contexts, leavings, limits, nameless, servers
 from exporter.core.step import Step, chain, quiet
 from exporter.core.translate import Pids
 from exporter.model.daemon import Daemon
@@ -71,6 +71,8 @@ def _known_server_says(daemon: Daemon, at: float, entry: LogEntry, pids: Pids) -
         case said.ClientConnecting(client, context):
             daemon = clients.dequeue(daemon, client)
             return quiet(servers.with_server(daemon, _connecting(contexts.begun(server, client, context), message)))
+        case said.ClientActive(0):
+            return quiet(nameless.told(daemon, pid, True))
         case said.ClientLimitReached(limit):
             daemon = servers.with_server(daemon, replace(server, clients_limit=limit))
             (only,) = server.connecting if len(server.connecting) == 1 else (None,)

@@ -6,7 +6,7 @@ So an ordinary user's daemon, or what poses as one, does not make anybody else's
 from collections.abc import Collection, Mapping
 
 from exporter.core import block, clients, servers
-from exporter.core.step import Step, chain, for_each, without
+from exporter.core.step import Step, chain, for_each, quiet, without
 from exporter.core.translate import Pids
 from exporter.model.daemon import Daemon
 from exporter.model.observation import ProcessReading
@@ -14,9 +14,16 @@ from exporter.model.replace import replace
 from exporter.model.server import DepartureReason
 
 
-def heard(daemon: Daemon, pids: Pids) -> Daemon:
-    """The daemon speaks in its own namespace's PIDs, or in this one's, where `pids` is None."""
-    return daemon if daemon.elsewhere is (pids is not None) else replace(daemon, elsewhere=pids is not None)
+def heard(daemon: Daemon, at: float, pids: Pids) -> Step:
+    """The daemon speaks in its own namespace's PIDs, or in this one's, where `pids` is None.
+
+    Whom it named before that was known is somebody else here, or nobody: it is to be asked again.
+    """
+    if daemon.elsewhere is (pids is not None):
+        return quiet(daemon)
+    if pids is None:
+        return quiet(replace(daemon, elsewhere=False))
+    return servers.end_all(replace(daemon, elsewhere=True, listed_at=None), at, DepartureReason.EXIT)
 
 
 def only_user(daemon: Daemon) -> int | None:

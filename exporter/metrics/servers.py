@@ -22,9 +22,14 @@ def _info(view: View) -> Samples:
 
 
 def _clients(view: View) -> Samples:
+    """Where the daemon cannot name them, and nobody else does, how many they are is not known."""
     for daemon in view.daemons():
         connected = Counter(client.server for client in daemon.clients.values())
-        yield from (((daemon.name, str(server)), connected[server]) for server in daemon.servers)
+        yield from (
+            ((daemon.name, str(server.pid)), connected[server.pid])
+            for server in daemon.servers.values()
+            if connected[server.pid] or not server.nameless
+        )
 
 
 def _limit(view: View) -> Samples:

@@ -116,7 +116,8 @@ class Server:
     just before. `making` is the context that it is about to accept, `reset_stamp` the log's time at which the server's
     own context on a device was last destroyed. `told_to_leave` says that its daemon has tried to shut it down.
     `pinned_memory_limits` are bytes by the daemon's device ordinals; `limits_told_at` is when its log told its limits,
-    the priority of its clients last. `fault_told_at` is when its daemon last said that it is in FAULT.
+    the priority of its clients last. `fault_told_at` is when its daemon last said that it is in FAULT. `nameless` says
+    that it has clients whom its daemon cannot name.
     """
 
     pid: int
@@ -133,6 +134,7 @@ class Server:
     making: Making | None = None
     reset_stamp: str | None = None
     connecting: frozenset[int] = frozenset()
+    nameless: bool = False
     refusing: int | None = None
     missing_since: float | None = None
     told_to_leave: bool = False

@@ -30,6 +30,7 @@ MOST_LISTED = 1024
 _NOT_FOUND = re.compile(r"Server (\d{1,10}) not found!?")
 _SERVER = re.compile(r"Server \d{1,10}")
 _PID = re.compile(r"[1-9][0-9]{0,8}")
+_LISTED = re.compile(rf"{_PID.pattern}|0")
 _DEVICE = re.compile(r"[0-9]{1,3}")
 _UUID = re.compile(r"GPU-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
 _PRIORITIES = {"0": 0, "1": 1}
@@ -60,9 +61,12 @@ def verdict(exit_code: int | None, stderr: str) -> Verdict:
 
 
 def pids(stdout: str) -> tuple[int, ...] | None:
-    """The PIDs of a list, one a line, the first `MOST_LISTED` of them; None where the reply is something else."""
+    """The PIDs of a list, one a line, the first `MOST_LISTED` of them; None where the reply is something else.
+
+    0 is whoever lives where the daemon does not see him (measured, R580).
+    """
     words = stdout.split(maxsplit=MOST_LISTED)[:MOST_LISTED]
-    if not all(_PID.fullmatch(word) for word in words):
+    if not all(_LISTED.fullmatch(word) for word in words):
         return None
     return tuple(dict.fromkeys(map(int, words)))
 

@@ -39,7 +39,7 @@ def test_an_answer_is_told_from_refusal_silence_absence_and_no_use(
         ("513\n513\n", (513,)),
         ("Server 513 not found\n", None),
         ('Unknown command "get_server_list"\n', None),
-        ("0\n", None),
+        ("0\n", (0,)),
         ("-5\n", None),
         ("99999999999999999999\n", None),
         ("513\nError: 7\n", None),

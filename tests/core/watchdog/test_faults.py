@@ -1,6 +1,6 @@
 """A fault that does not end: one rung at a time, as far up as is configured, and nobody who is well is harmed."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import pairwise
 
@@ -10,7 +10,7 @@ from exporter.core.watchdog.orders import FaultRemedy
 from exporter.model.action import ActionStep, EndProcess, GiveCommand, RunCommand, SaveEvidence
 from exporter.model.diagnosis import Condition
 from exporter.model.event import EventName
-from exporter.model.observation import LogLine, Observation
+from exporter.model.observation import ControlReply, LogLine, Observation
 from exporter.model.watch import Mode
 from tests.builders import (
     FAULT_BLOCK,
@@ -234,9 +234,12 @@ def test_who_only_observes_says_what_would_be_done_first_and_invents_nothing() -
 def test_nobody_without_a_pid_here_is_named_to_anybody() -> None:
     """A daemon in another PID namespace has clients whose PIDs are not known here."""
     there = {SERVER: SERVER}
-    post = Post(*alive(), replace(clients(VICTIM), pids=there), fault_remedy=FaultRemedy.KILL_CLIENTS)
-    post.see(*(replace(line, pids=there) for line in strikes(VICTIM)), status("FAULT", at=STRUCK + 1))
-    post.see(replace(clients(VICTIM, at=STRUCK + 1), pids=there))
+
+    def inside(*seen: Observation) -> Iterator[Observation]:
+        return (replace(each, pids=there) if isinstance(each, LogLine | ControlReply) else each for each in seen)
+
+    post = Post(*inside(*alive(VICTIM)), fault_remedy=FaultRemedy.KILL_CLIENTS)
+    post.see(*inside(*strikes(VICTIM), status("FAULT", at=STRUCK + 1), clients(VICTIM, at=STRUCK + 1)))
     passes(post, 120)
     assert (post.diagnosis.witnesses[1], post.actions) == ("it waits for -600 to let go", [])
 

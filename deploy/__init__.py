@@ -1,0 +1,1 @@
+"""How to install the exporter in a cluster."""

@@ -1,0 +1,93 @@
+"""A pod's view of a node, as a runtime makes it of the manifests: their mounts, user, capabilities, PID namespace."""
+
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from tests.deploy.manifests import container, pod, the
+from tests.test_end_to_end import Exporter
+from tests.tools import needed, not_here
+
+OF_THE_NODE = ("proc", "sys", "dev", "run", "var", "etc", "mnt", "boot", "media", "lost+found")
+"""Of these, a container has its own, or none; all else of this machine serves as the image."""
+
+FROM_THE_IMAGE = ("ld.so.cache", "passwd", "group")
+
+
+class Node:
+    """A directory that stands for a node's file system, with one pod in it."""
+
+    def __init__(self, directory: Path, variant: str) -> None:
+        self.directory = directory
+        self._variant = variant
+        self._cgroups: dict[int, str] = {}
+        if subprocess.run([needed("unshare"), "--mount", "true"], capture_output=True).returncode != 0:
+            not_here("namespaces may not be made")
+        for volume in pod(variant)["volumes"]:
+            self.source(volume).mkdir(parents=True, exist_ok=True)
+        for name, text in the("ConfigMap", variant)["data"].items():
+            (directory / "config" / name).write_text(text)
+
+    def path(self, path: str) -> Path:
+        """One of the node's paths."""
+        return self.directory / "root" / path.lstrip("/")
+
+    def source(self, volume: Mapping[str, object]) -> Path:
+        """Where a volume's files are."""
+        host = volume.get("hostPath")
+        return self.path(host["path"]) if isinstance(host, dict) else self.directory / str(volume["name"])
+
+    def places(self, pid: int, cgroup: str) -> None:
+        """A process that runs already is in this cgroup, to the pod's eyes."""
+        self._cgroups[pid] = cgroup
+
+    def exporter(self, environment: Mapping[str, str], *arguments: str) -> Exporter:
+        """The pod's only process."""
+        script = self.directory / "pod.sh"
+        script.write_text("\n".join(self._script(*container(self._variant)["args"], *arguments)))
+        become = "import os, sys; os.execvp(sys.argv[1], sys.argv[1:])"
+        ours = {each["name"]: each["value"] for each in container(self._variant)["env"]}
+        unshare = ("unshare", "--mount", "sh", "-e", str(script))
+        return Exporter(["-c", become, *unshare], {**ours, **environment}, self.directory / "exporter.log")
+
+    def _script(self, *arguments: str) -> Iterator[str]:
+        root = self.directory / "container"
+        root.mkdir()
+        yield f"mount -t tmpfs none {root}"
+        yield from self._image(root)
+        for pid, cgroup in self._cgroups.items():
+            file = self.directory / f"cgroup-{pid}"
+            file.write_text(cgroup)
+            yield f"mount --bind {file} {root}/proc/{pid}/cgroup"
+        yield from self._mounts(root)
+        yield f"mount -o remount,ro,bind {root}"
+        rights = container(self._variant)["securityContext"]["capabilities"]["add"]
+        bounds = ",".join(["-all", *(f"+{each.lower()}" for each in rights)])
+        command = [sys.executable, "-m", "exporter", *arguments]
+        yield f"cd {root}"
+        yield (
+            f"exec chroot {root} {needed('setpriv')} --bounding-set={bounds} --inh-caps=-all --no-new-privs "
+            f"sh -c {shlex.quote(f'cd {Path.cwd()}; exec {shlex.join(command)}')}"
+        )
+
+    @staticmethod
+    def _image(root: Path) -> Iterator[str]:
+        for each in sorted(Path("/").iterdir()):
+            if each.is_symlink():
+                yield f"ln -s {os.readlink(each)} {root}{each}"
+            elif each.is_dir() and each.name not in OF_THE_NODE:
+                yield f"mkdir {root}{each} && mount --rbind {each} {root}{each}"
+        yield f"mkdir {root}/etc"
+        yield from (f"cp /etc/{name} {root}/etc/{name}" for name in FROM_THE_IMAGE)
+        yield from (f"mkdir {root}/{name} && mount --rbind /{name} {root}/{name}" for name in ("proc", "sys", "dev"))
+
+    def _mounts(self, root: Path) -> Iterator[str]:
+        volumes = {each["name"]: self.source(each) for each in pod(self._variant)["volumes"]}
+        for mount in container(self._variant)["volumeMounts"]:
+            target = f"{root}{mount['mountPath']}"
+            yield f"mkdir -p {target} && mount --bind {volumes[mount['name']]} {target}"
+            if mount.get("readOnly"):
+                yield f"mount -o remount,ro,bind {target}"

@@ -1,0 +1,113 @@
+"""In a pod as the manifests make it, the exporter finds the device plugin's daemon and knows whose its clients are."""
+
+import os
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Starter
+from tests.deploy.node import Node
+from tests.eventually import eventually
+from tests.standin.mps import MpsStandIn, wait_until
+from tests.standin.nvml import Device, NvmlStandIn, Process
+from tests.test_end_to_end import Exporter
+from tests.tools import needed
+
+NAME = "nvidia.com/gpu"
+ROOT = "/run/nvidia/mps"
+"""On the node; the daemon's own container has it elsewhere."""
+
+INSIDE = "/mnt"
+
+POD = "6f9a2c1e-1b5d-4c57-9b0e-3d0f5a7c2b11"
+CONTAINER = "1f" * 32
+CGROUP = f"0::/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{POD.replace('-', '_')}.slice/"
+CGROUP += f"cri-containerd-{CONTAINER}.scope\n"
+WHOSE = {
+    "client_pod_uid": POD,
+    "client_container": CONTAINER,
+    "client_pod": "trainer-0",
+    "client_namespace": "team-a",
+}
+
+
+class DevicePlugin:
+    """Its pod with the control daemon, in namespaces of its own, on a node."""
+
+    def __init__(self, node: Node, *, host_pid: bool) -> None:
+        self.mps = MpsStandIn(node.path(f"{ROOT}/{NAME}"))
+        inside = MpsStandIn(Path(INSIDE) / NAME)
+        for directory in (self.mps.pipe_directory, self.mps.log_directory):
+            directory.mkdir(parents=True)
+        own_pids = [] if host_pid else ["--pid", "--fork", "--mount-proc"]
+        script = f"mount --bind {node.path(ROOT)} {INSIDE} && nvidia-cuda-mps-control -d && exec sleep 600"
+        self._process = subprocess.Popen(
+            [needed("unshare"), "--mount", *own_pids, "--kill-child", "sh", "-c", script],
+            env=os.environ | inside.environment(),
+        )
+        wait_until(lambda: pid_file(self.mps).exists(), "the daemon")
+
+    def end(self) -> None:
+        """Its daemon and server end with it, whether or not it has a namespace that does so."""
+        self.mps.ask("quit -t 0")
+        wait_until(lambda: not pid_file(self.mps).exists(), "the daemon's end")
+        self._process.kill()
+        self._process.wait()
+
+
+def pid_file(mps: MpsStandIn) -> Path:
+    """Which is there as long as the daemon."""
+    return mps.pipe_directory / "nvidia-cuda-mps-control.pid"
+
+
+@pytest.fixture
+def node() -> Iterator[Node]:
+    """With a name so short that its sockets' paths fit."""
+    with tempfile.TemporaryDirectory(prefix="node") as directory:
+        yield Node(Path(directory), "device-plugin")
+
+
+@pytest.fixture
+def exporter(
+    request: pytest.FixtureRequest, node: Node, nvml: NvmlStandIn, start: Starter
+) -> Iterator[tuple[Exporter, DevicePlugin, int]]:
+    """At work in its pod beside the device plugin's, with one client of another pod on the node."""
+    plugin = DevicePlugin(node, host_pid=request.param)
+    node.path(f"/var/log/pods/team-a_trainer-0_{POD}").mkdir()
+    client = start().pid
+    node.places(client, CGROUP)
+    plugin.mps.connect_and_wait(client if request.param else 0)
+    nvml.write([Device(processes=(Process(client),))])
+    environment = {"PATH": plugin.mps.environment()["PATH"], **nvml.environment()}
+    arguments = ("--web.listen-address=127.0.0.1:0", "--client-min-age=0", "--log.format=json", "--rhythm.nvml=1s")
+    program = node.exporter(environment, *arguments)
+    yield program, plugin, client
+    program.stop()
+    plugin.end()
+
+
+def _is_told(program: Exporter, client: int) -> None:
+    told = [labels for labels, _ in program.samples("cuda_mps_client_info", daemon=NAME)]
+    assert [each["pid"] for each in told] == [str(client)]
+    assert {key: told[0][key] for key in WHOSE} == WHOSE
+
+
+@pytest.mark.parametrize("exporter", [True, False], ids=["hostPID", "own PIDs"], indirect=True)
+def test_a_client_has_its_pod_and_the_daemon_the_nodes_name(
+    exporter: tuple[Exporter, DevicePlugin, int],
+) -> None:
+    program, plugin, client = exporter
+
+    program.shows(1, "cuda_mps_daemon_up", daemon=NAME)
+    eventually(lambda: _is_told(program, client))
+
+    ((labels, _),) = program.samples("cuda_mps_daemon_info", daemon=NAME)
+    assert (labels["pipe_directory"], labels["expected"]) == (f"{ROOT}/{NAME}/pipe", "true")
+    assert program.value("cuda_mps_workload_memory_used_bytes", workload_kind="pod", workload=POD)
+    assert program.value("cuda_mps_exporter_history_writable") == 1
+    ill = [labels["source"] for labels, up in program.samples("cuda_mps_exporter_source_up") if not up]
+    assert ill == []
+    assert not list(plugin.mps.pipe_directory.glob("way-*"))

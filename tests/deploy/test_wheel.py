@@ -1,0 +1,97 @@
+"""The wheel has all that runs need: installed, it serves without the checkout."""
+
+import os
+import subprocess
+import sys
+import sysconfig
+import urllib.request
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from exporter import __version__
+from tests.eventually import PATIENCE_SECONDS
+from tests.test_end_to_end import Exporter
+
+ROOT = Path(__file__).parents[2]
+SHARED = ["alerts", "dashboards", "deploy/kubernetes", "systemd"]
+
+
+def _files(folder: Path) -> set[str]:
+    """All files below, links followed, by their paths from the root."""
+    walked = os.walk(folder, followlinks=True)
+    files = (Path(where) / name for where, _, names in walked for name in names if not where.endswith("__pycache__"))
+    return {str(each.relative_to(ROOT)) for each in files}
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Built without network."""
+    directory = tmp_path_factory.mktemp("wheel")
+    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(directory)]
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True, timeout=PATIENCE_SECONDS)
+    (built,) = directory.glob("*.whl")
+    return built
+
+
+@pytest.fixture(scope="module")
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A virtual environment with it; what it depends on is lent by this one, without the checkout that may be in it."""
+    directory = tmp_path_factory.mktemp("installed")
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", directory], check=True, timeout=PATIENCE_SECONDS)
+    pip = [sys.executable, "-m", "pip", f"--python={directory}", "--disable-pip-version-check", "install"]
+    subprocess.run([*pip, "-q", "--no-deps", "--no-index", "--no-compile", wheel], check=True, timeout=PATIENCE_SECONDS)
+    own = Path(sysconfig.get_path("purelib", vars={"base": str(directory)}))
+    lenders = [path for path in sys.path if path.endswith("-packages")]
+    (own / "lent.pth").write_text("\n".join(lenders))
+    return directory
+
+
+@pytest.fixture(scope="module")
+def demo(installed: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Exporter]:
+    """The simulated node, from the installed program."""
+    become = "import os, sys; os.execv(sys.argv[1], sys.argv[1:])"
+    command = [str(installed / "bin" / "cuda-mps-exporter"), "demo", "--web.listen-address=127.0.0.1:0"]
+    log = tmp_path_factory.mktemp("demo") / "log"
+    program = Exporter(["-c", become, *command, "--log.format=json"], {"PYTHONSAFEPATH": "1"}, log)
+    program.shows(1, "cuda_mps_exporter_build_info")
+    yield program
+    program.stop()
+
+
+def test_it_has_every_file_of_the_program(wheel: Path) -> None:
+    names = set(zipfile.ZipFile(wheel).namelist())
+    assert _files(ROOT / "exporter") <= names
+
+
+@pytest.mark.parametrize("folder", SHARED)
+def test_it_has_what_an_installation_wants_beside_the_program(installed: Path, folder: str) -> None:
+    there = installed / "share" / "cuda-mps-exporter" / folder
+    found = {str(each.relative_to(there)) for each in there.rglob("*") if each.is_file()}
+    wanted = {str(Path(each).relative_to(folder)) for each in _files(ROOT / folder)}
+
+    assert wanted
+    assert found >= wanted
+
+
+def test_it_says_its_version_and_is_itself_and_not_the_checkout(installed: Path) -> None:
+    said = subprocess.run([installed / "bin" / "cuda-mps-exporter", "--version"], capture_output=True, text=True)
+    where = [installed / "bin" / "python", "-P", "-c", "import exporter; print(exporter.__file__)"]
+    found = subprocess.run(where, capture_output=True, text=True, cwd=installed)
+
+    assert __version__ in said.stdout
+    assert Path(found.stdout.strip()).is_relative_to(installed)
+
+
+@pytest.mark.parametrize("page", ["/", "/metrics", "/-/healthy", "/status"])
+def test_its_pages_can_be_had(demo: Exporter, page: str) -> None:
+    address = demo.address().removesuffix("/metrics") + page
+    with urllib.request.urlopen(address, timeout=PATIENCE_SECONDS) as response:
+        assert response.status == 200
+
+
+def test_its_metrics_are_those_of_the_node(demo: Exporter) -> None:
+    assert demo.value("cuda_mps_daemon_up") is not None
+    assert demo.value("cuda_mps_exporter_build_info", version=__version__) == 1
