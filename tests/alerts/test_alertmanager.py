@@ -31,6 +31,7 @@ TOLD = {
     "14": ["CudaMpsDaemonDead", "CudaMpsExporterDown"],
     "15": ["CudaMpsExporterLate"],
     "16": ["CudaMpsExporterBlind"],
+    "17": ["CudaMpsQuarantined"],
 }
 """Who is told of in each planted failure, one after the other where it gets worse."""
 
