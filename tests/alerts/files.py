@@ -41,7 +41,14 @@ def read(path: Path) -> Any:
 def rules() -> Sequence[Rule]:
     """All alerting rules."""
     return [
-        Rule(each["alert"], each["labels"]["severity"], each["expr"], each.get("for", ""), each.get("keep_firing_for", ""), each["annotations"])
+        Rule(
+            each["alert"],
+            each["labels"]["severity"],
+            each["expr"],
+            each.get("for", ""),
+            each.get("keep_firing_for", ""),
+            each["annotations"],
+        )
         for group in read(RULES)["groups"]
         for each in group["rules"]
     ]

@@ -5,6 +5,7 @@ import http.client
 import socket
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import count
 
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
@@ -74,6 +75,7 @@ class Web:
             healthy=lambda: self.healthy,
             status=lambda: self.status,
             sight=lambda: self.sight,
+            monotonic=count(step=60).__next__,
             telemetry_path=telemetry_path,
             beside={**api.routes, **Runbooks.installed().routes},
         )
