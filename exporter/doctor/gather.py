@@ -79,6 +79,7 @@ def gather(
         or {}
     )
     logs = patience.read(Area.LOGS, lambda: _of_each(running, lambda each: read_logs(each, of[each.name], proc))) or {}
+    configured = patience.read(Area.LOGS, lambda: _configured_logs(config)) or {}
     rotations, rotation_problem = read_rotations(tuple(chain(*logs.values())), surroundings.logrotate)
     units, unit_problem = read_units(_unit_names(node, processes), Systemctl(clock, path=surroundings.path))
     watcher = read_watcher(config, proc, clock)
@@ -100,6 +101,7 @@ def gather(
         processes=processes,
         directories=directories,
         logs=logs,
+        configured_logs=configured,
         rotations=rotations,
         waiting={name: _alive(queue, processes) for name, queue in queues.items()},
         units=units,
@@ -132,6 +134,11 @@ def _names(node: Node) -> Mapping[Identity, str]:
     """Which daemon is in which directory, by their paths here."""
     known = ((Directory(Path(daemon.pipe_directory)).identity(), name) for name, daemon in node.daemons.items())
     return {identity: name for identity, name in known if identity is not None}
+
+
+def _configured_logs(config: Config) -> Mapping[str, Identity]:
+    known = ((daemon.name, Directory(Path(daemon.log_directory)).identity()) for daemon in config.daemons)
+    return {name: identity for name, identity in known if identity is not None}
 
 
 def _pids(node: Node) -> Mapping[int, str]:

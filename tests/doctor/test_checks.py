@@ -352,6 +352,14 @@ def found(facts: Facts) -> list[Finding]:
     return list(examine(facts).findings)
 
 
+def test_one_log_directory_by_two_paths_as_of_a_container_is_no_mistake() -> None:
+    elsewhere = daemon(variables={LOG_DIRECTORY: "/mps/log"}, logs=(1, 2))
+    report = examine(healthy(daemons=(elsewhere,), configured_logs={DAEMON: (1, 2)}))
+    assert "log-directory-differs" not in {finding.id for finding in report.findings}
+    report = examine(healthy(daemons=(elsewhere,), configured_logs={DAEMON: (1, 3)}))
+    assert "log-directory-differs" in {finding.id for finding in report.findings}
+
+
 def test_where_all_is_well_nothing_is_found() -> None:
     report = examine(healthy())
     assert (report.findings, report.untold, report.exit_code) == ((), (), 0)

@@ -4,6 +4,7 @@ import os
 import shutil
 import socket
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -193,6 +194,16 @@ def test_the_service_is_the_watcher_where_one_runs_and_its_port_is_its_own(tmp_p
             assert (holder.is_service, problem) == (True, None)
     finally:
         service.close()
+
+
+def test_whether_a_port_is_the_services_is_not_told_where_that_may_not_be_asked(tmp_path: Path) -> None:
+    """As by another user than root, while all is well."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        config = Config(daemons=(), runtime_directory=tmp_path, listen=(listening.getsockname(),))
+        closed = replace(read_watcher(config, PROC, SystemClock()), unanswering="Permission denied")
+        holders, problem = read_holders(config, closed, PROC)
+    assert holders == ()
+    assert problem is not None
 
 
 def test_what_hangs_is_not_waited_for() -> None:
