@@ -139,6 +139,12 @@ PLANTED: tuple[Planted, ...] = (
     ),
     ("daemon-absent", ERROR, "no pid file", lambda: gone(directories={})),
     ("daemon-silent", ERROR, "", lambda: with_daemon(healthy(), state=DaemonState.UNRESPONSIVE)),
+    (
+        "daemon-silent",
+        ERROR,
+        "stuck in the kernel",
+        lambda: with_daemon(healthy(daemons=(), logs={}), state=DaemonState.UNRESPONSIVE),
+    ),
     ("daemon-held", WARNING, "", lambda: with_daemon(healthy(), state=DaemonState.HELD)),
     ("daemon-not-expected", ADVICE, "", lambda: with_daemon(healthy(), expected=False, named_by=NamedBy.DISCOVERED)),
     ("protocol-not-supported", WARNING, "", lambda: with_daemon(healthy(), protocol=3)),
