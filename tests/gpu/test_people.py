@@ -13,6 +13,7 @@ from . import figures
 from .clients import NO_DAEMON, Clients
 from .mps import ControlDaemon
 from .program import Exporter, doctor
+from .scrape import MIB
 
 pytestmark = pytest.mark.gpu
 
@@ -29,12 +30,13 @@ class TestThePage:
     def test_it_shows_who_is_there_and_then_who_holds_up_recovery(
         self, exporter: Exporter, daemon: ControlDaemon, clients: Clients
     ) -> None:
+        """Until that one has gone, with the command that ends it."""
         victim = clients.start_ready("victim", mib=2048, seconds=120, busy_ms=1, every_ms=20, hold=120)
 
         def there() -> None:
-            page = _page(exporter, "/")
-            assert str(victim.pid) in page
-            assert "2564 MiB" in page
+            assert victim.pid in exporter.scrape().memory_by_pid()
+            used = exporter.scrape().memory_by_pid()[victim.pid]
+            assert f"{int(used) // MIB} MiB" in _page(exporter, "/")
 
         eventually(there, within=SEEN_WITHIN)
         _keep("page-well.html", _page(exporter, "/"))
@@ -49,6 +51,7 @@ class TestThePage:
         eventually(lambda: _says_not(exporter, f"kill -KILL {victim.pid}"), within=SEEN_WITHIN)
 
     def test_a_runbook_is_served(self, exporter: Exporter) -> None:
+        """To whoever was woken."""
         assert _page(exporter, "/runbooks/CudaMpsServerFault.md").startswith("# CudaMpsServerFault")
 
 
@@ -56,6 +59,7 @@ class TestThePreflight:
     """Nothing is found that is not there; what was planted is."""
 
     def test_a_daemon_with_a_client_has_none_of_the_mistakes(self, daemon: ControlDaemon, clients: Clients) -> None:
+        """A doctor who cries wolf is not believed."""
         clients.start_ready("client", seconds=60)
         found = doctor(daemon)
         _keep("doctor-well.json", json.dumps(found, indent=1))
@@ -67,15 +71,17 @@ class TestThePreflight:
     def test_a_process_beside_mps_and_where_it_looks_for_its_daemon(
         self, daemon: ControlDaemon, clients: Clients
     ) -> None:
+        """By its own environment."""
         clients.start_ready("beside", seconds=60, environment=NO_DAEMON)
         found = doctor(daemon)
         _keep("doctor-beside.json", json.dumps(found, indent=1))
         assert "pipe-directory-differs" in {each["id"] for each in found["findings"]}
 
-    def test_a_memory_limit_where_it_does_nothing(self, unstarted_daemon: ControlDaemon) -> None:
-        unstarted_daemon.start(CUDA_MPS_PINNED_DEVICE_MEM_LIMIT="0=2G")
-        ids = {each["id"] for each in doctor(unstarted_daemon)["findings"]}
-        assert "memory-limit-in-environment" in ids
+
+def test_a_memory_limit_where_it_does_nothing(unstarted_daemon: ControlDaemon) -> None:
+    unstarted_daemon.start(CUDA_MPS_PINNED_DEVICE_MEM_LIMIT="0=2G")
+    ids = {each["id"] for each in doctor(unstarted_daemon)["findings"]}
+    assert "memory-limit-in-environment" in ids
 
 
 def _page(exporter: Exporter, path: str) -> str:
