@@ -21,7 +21,7 @@ MOST_SUSPECTS = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Suspicion:
-    """One who may have done it: how sure that is, as a number and a word, and why."""
+    """One who may have done it: how sure that is, and why."""
 
     who: str
     confidence: str
