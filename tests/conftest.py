@@ -30,12 +30,23 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
     return report
 
 
+OF_THE_WHOLE_MACHINE = {
+    "tests/deploy/test_pod.py",
+    "tests/test_benchmarks.py",
+    "tests/test_control_log_growth.py",
+    "tests/test_end_to_end.py",
+    "tests/test_service.py",
+}
+"""Where some look for daemons anywhere, and ask those that they find, and others count who is asked, and by whom."""
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What a file's tests share is made once, however many run at a time."""
+    """A file's tests run one after another, and what they share is made once, however many run at a time."""
     for item in items:
         if item.get_closest_marker("xdist_group") is None:
-            item.add_marker(pytest.mark.xdist_group(item.nodeid.partition("::")[0]))
+            file = item.nodeid.partition("::")[0]
+            item.add_marker(pytest.mark.xdist_group("machine" if file in OF_THE_WHOLE_MACHINE else file))
 
 
 @pytest.fixture(autouse=True)
