@@ -6,6 +6,7 @@ import subprocess
 import tempfile
 from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -30,23 +31,12 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
     return report
 
 
-OF_THE_WHOLE_MACHINE = {
-    "tests/deploy/test_pod.py",
-    "tests/test_benchmarks.py",
-    "tests/test_control_log_growth.py",
-    "tests/test_end_to_end.py",
-    "tests/test_service.py",
-}
-"""Where some look for daemons anywhere, and ask those that they find, and others count who is asked, and by whom."""
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Where several tests run at a time, those of a file do not: what they share is made once."""
+    from tests.scheduler import ByFile
 
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """A file's tests run one after another, and what they share is made once, however many run at a time."""
-    for item in items:
-        if item.get_closest_marker("xdist_group") is None:
-            file = item.nodeid.partition("::")[0]
-            item.add_marker(pytest.mark.xdist_group("machine" if file in OF_THE_WHOLE_MACHINE else file))
+    return ByFile(config, log)
 
 
 @pytest.fixture(autouse=True)
