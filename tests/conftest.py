@@ -36,6 +36,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """Where several tests run at a time, those of a file do not: what they share is made once."""
     from tests.scheduler import ByFile
 
+    # In their own order: the longest are alone in their files, and must not be left for the end.
+    config.option.loadscopereorder = False
     return ByFile(config, log)
 
 
