@@ -7,7 +7,7 @@ import pytest
 
 from tests.eventually import eventually
 
-from .node import CONFIGURATION, DAEMON, EXPORTER, NAME, Node
+from .node import CONFIGURATION, DAEMON, EXPORTER, NAME, UNITS, Node
 
 LIMITS = f'''
 [[daemons]]
