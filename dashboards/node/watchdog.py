@@ -33,7 +33,7 @@ WATCHDOG = Row(
     "Watchdog",
     (
         timeline(
-            "What it is at",
+            "What the watchdog is doing",
             "Circuit open: it restarts the daemon no more until somebody says resume. Deferred: systemd restarts "
             "the unit.",
             Query(which("cuda_mps_watchdog_state", "state", WATCH_STATES, DAEMON), "{{daemon}} {{instance}}"),
@@ -57,7 +57,7 @@ WATCHDOG = Row(
             width=8,
         ),
         bars(
-            "Other deeds",
+            "Other actions",
             "What else was done for a daemon, or would have been (observed), by reason and result. "
             "Empty: there was none.",
             Query(
