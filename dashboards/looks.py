@@ -58,4 +58,5 @@ def states(colours: Mapping[str, Colour]) -> list[Json]:
 
 YES_IS_WELL = words({0: ("NO", Colour.BAD), 1: ("yes", Colour.WELL)})
 YES_IS_ODD = words({0: ("no", Colour.WELL), 1: ("YES", Colour.WARNING)})
+NEVER = words({0: ("-", Colour.QUIET)})
 YES_OR_NO = words({0: ("no", Colour.QUIET), 1: ("yes", Colour.NEWS)})

@@ -48,7 +48,10 @@ class Panel:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of a table: what it is called, and how it looks. `link` is where a click on it leads."""
+    """A column of a table: what it is called, and how it looks. `link` is where a click on it leads.
+
+    Thresholds and mappings paint its cells, unless they are not to be `painted`.
+    """
 
     name: str
     unit: str = looks.WORD
@@ -56,6 +59,7 @@ class Column:
     mappings: Sequence[Json] = ()
     link: Json = field(default_factory=dict)
     hidden: bool = False
+    painted: bool = True
 
     def override(self) -> Json:
         """What is different of it."""
@@ -64,7 +68,7 @@ class Column:
             properties.append({"id": "thresholds", "value": self.thresholds})
         if self.mappings:
             properties.append({"id": "mappings", "value": list(self.mappings)})
-        if self.thresholds or self.mappings:
+        if self.painted and (self.thresholds or self.mappings):
             properties.append({"id": "custom.cellOptions", "value": {"type": "color-background", "mode": "basic"}})
         if self.link:
             properties.append({"id": "links", "value": [self.link]})

@@ -58,6 +58,13 @@ def selected(expression: str) -> str:
     return expression
 
 
+def moment(family: str) -> str:
+    """When that was, or will be, of each daemon, in milliseconds; 0 where there is no such time."""
+    return (
+        f"1000 * max by ({DAEMON}) ({family}{{daemons}}) or 0 * max by ({DAEMON}) (cuda_mps_watchdog_mode{{daemons}})"
+    )
+
+
 def which(family: str, label: str, states: Iterable[str], by: str, of: str = "daemons") -> str:
     """The one of a family's states that is 1, as its number in their order, from 1."""
     return " + ".join(

@@ -100,8 +100,8 @@ class Service:
         web = self._web()
         with wishes(reloads=self._reloader is not None) as told, self._answering():
             web.open()
-            for host, port in web.addresses:
-                self._log.info("serving", metrics=f"{web.scheme}://{host}:{port}{self._config.telemetry_path}")
+            for origin in web.origins:
+                self._log.info("serving", metrics=f"{origin}{self._config.telemetry_path}")
             self._cycle.run(lambda: self._goes_on(told))
             self._notifier.stopping()
             web.close()

@@ -23,8 +23,6 @@ from tests.builders import AT, Story
 from tests.core.invariants import assert_consistent, assert_only_grown, assert_told, counters
 from tests.simulated import MINUTE, ORDERS, FakeClock, minutes
 
-pytestmark = pytest.mark.xdist_group("demo")
-
 SEEDS = (1, 2)
 HOUR_MINUTES = 60 - int(PAST_SECONDS) // 60
 END = AT + (HOUR_MINUTES - 1) * MINUTE

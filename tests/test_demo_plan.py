@@ -17,8 +17,6 @@ from exporter.model.server import RefusalReason, ServerState
 from tests.builders import Story
 from tests.simulated import MINUTE, FakeClock, minutes
 
-pytestmark = pytest.mark.xdist_group("demo plan")
-
 PAST, AFTER, SECONDS = 30.0, 2.0, 73.0
 DURING, OVER = (1, 2), 3
 """Minutes in which it lasts, and one in which it has been over for long enough to be well again."""

@@ -47,7 +47,7 @@ def test_a_daemon_that_is_renamed_is_not_dropped() -> None:
 def test_a_service_that_stands_still_does_not_tell_old_news() -> None:
     clock = HandClock()
     service = Service(config(), Node(), Lookout(()), Inbox(), clock)
-    assert "table" in service._status()
+    assert "sheet" in service._status()
 
     clock.time += HEALTHY_SECONDS
 

@@ -152,7 +152,7 @@ STATES = Row(
         ),
         lines(
             "Clients of each server",
-            "Clients connected to each server, which is its user's alone, and how many it takes at most.",
+            "Clients connected to each server, and how many it takes at most. A server serves one user.",
             Query(
                 f"max by ({SERVER}) (cuda_mps_server_clients{{daemons}}) "
                 f"* on ({SERVER}) group_left (user) topk by ({SERVER}) (1, cuda_mps_server_info{{daemons}})",

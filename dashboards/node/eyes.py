@@ -20,7 +20,7 @@ EYES = Row(
             height=8,
         ),
         lines(
-            "Since it last saw all",
+            "Age of what each source saw",
             "How long ago each source last saw all it should; and how old all of it was, when it was scraped.",
             Query(
                 "time() - max by (job, instance) (cuda_mps_exporter_snapshot_timestamp_seconds{node})",
@@ -41,7 +41,7 @@ EYES = Row(
             width=8,
         ),
         bars(
-            "Looks that failed",
+            "Failed looks",
             "Looks of each source that did not see all they should.",
             Query(
                 f"sum by ({SOURCE}) (increase(cuda_mps_exporter_source_failures_total{{node}}[$__rate_interval]))",

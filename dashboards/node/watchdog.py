@@ -6,7 +6,7 @@ from dashboards import looks
 from dashboards.board import Row
 from dashboards.looks import Colour
 from dashboards.panel import Column, bars, lines, table, timeline
-from dashboards.query import DAEMON, Query, which
+from dashboards.query import DAEMON, Query, moment, which
 from exporter.model.diagnosis import Condition
 from exporter.model.watch import Mode, WatchState
 
@@ -33,7 +33,7 @@ WATCHDOG = Row(
     "Watchdog",
     (
         timeline(
-            "What it is at",
+            "What the watchdog is doing",
             "Circuit open: it restarts the daemon no more until somebody says resume. Deferred: systemd restarts "
             "the unit.",
             Query(which("cuda_mps_watchdog_state", "state", WATCH_STATES, DAEMON), "{{daemon}} {{instance}}"),
@@ -57,12 +57,12 @@ WATCHDOG = Row(
             width=8,
         ),
         bars(
-            "Other deeds",
+            "Other actions",
             "What else was done for a daemon, or would have been (observed), by reason and result. "
             "Empty: there was none.",
             Query(
                 f"sum by ({DAEMON}, action, reason, result) "
-                "(increase(cuda_mps_watchdog_actions_total{daemons}[$__rate_interval])) > 0",
+                "(increase(cuda_mps_watchdog_actions_total{daemons}[$__rate_interval]))",
                 "{{action}}, {{reason}}: {{result}} {{daemon}} {{instance}}",
             ),
             width=8,
@@ -79,27 +79,18 @@ WATCHDOG = Row(
             (
                 Query(which("cuda_mps_watchdog_mode", "mode", MODES, DAEMON), instant=True),
                 Query(f"max by ({DAEMON}) (cuda_mps_watchdog_restarts_left{{daemons}})", instant=True),
-                Query(
-                    f"1000 * max by ({DAEMON}) (cuda_mps_watchdog_last_restart_timestamp_seconds{{daemons}})",
-                    instant=True,
-                ),
-                Query(
-                    f"1000 * max by ({DAEMON}) (cuda_mps_watchdog_next_restart_timestamp_seconds{{daemons}})",
-                    instant=True,
-                ),
-                Query(
-                    f"1000 * max by ({DAEMON}) (cuda_mps_watchdog_circuit_opened_timestamp_seconds{{daemons}})",
-                    instant=True,
-                ),
+                Query(moment("cuda_mps_watchdog_last_restart_timestamp_seconds"), instant=True),
+                Query(moment("cuda_mps_watchdog_next_restart_timestamp_seconds"), instant=True),
+                Query(moment("cuda_mps_watchdog_circuit_opened_timestamp_seconds"), instant=True),
             ),
             {
                 "instance": Column("Node"),
                 "daemon": Column("Daemon"),
                 "Value #A": Column("Mode", looks.NUMBER, mappings=looks.states(MODES)),
                 "Value #B": Column("Restarts left", looks.COUNT),
-                "Value #C": Column("Last restart", looks.MOMENT),
-                "Value #D": Column("Next restart", looks.MOMENT),
-                "Value #E": Column("Circuit opened", looks.MOMENT),
+                "Value #C": Column("Last restart", looks.MOMENT, mappings=looks.NEVER, painted=False),
+                "Value #D": Column("Next restart", looks.MOMENT, mappings=looks.NEVER, painted=False),
+                "Value #E": Column("Circuit opened", looks.MOMENT, mappings=looks.NEVER, painted=False),
             },
             sort=("Daemon", False),
             width=14,
@@ -107,8 +98,9 @@ WATCHDOG = Row(
         ),
         table(
             "Whom it names",
-            "The process that holds the session, was stopped, hangs, or cannot be woken. Empty: nobody is named.",
-            (Query("cuda_mps_watchdog_culprit_info{daemons}", instant=True),),
+            "The processes that held the session, were stopped, hung, or could not be woken, in the time shown. "
+            "Empty: nobody was named.",
+            (Query("last_over_time(cuda_mps_watchdog_culprit_info{daemons}[$__range])", instant=True),),
             {
                 "instance": Column("Node"),
                 "daemon": Column("Daemon"),

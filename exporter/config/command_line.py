@@ -36,7 +36,7 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog=PROGRAM,
         description="Prometheus exporter for NVIDIA CUDA MPS: daemons, servers, clients, and what goes wrong.",
-        epilog="COMMAND --help tells what a command can be told; demo shows it all without a GPU.",
+        epilog="COMMAND --help has the options of a command. To see it all without a GPU: demo.",
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"{PROGRAM} {__version__}")
@@ -64,7 +64,7 @@ def _add_serve(commands: "Commands") -> None:
         "--config.check",
         dest="config_check",
         action="store_true",
-        help="print the configuration in effect, as such a file, and end",
+        help="print the configuration in effect, written as a configuration file, and end",
     )
 
 
@@ -72,9 +72,10 @@ def _add_status(commands: "Commands") -> None:
     parser = _command(
         commands,
         "status",
-        "say how the node is: as the running service knows it, or by one look",
+        "say how the node is, as the running service knows it; where none runs, by one look",
         "Exit code: 0 if all is well; 1 where a daemon is not up or not well, a server is in FAULT, a limit has"
-        " drifted, or something cannot be seen. Who waits for a server, or bypasses MPS, is told of alone.",
+        " drifted, or something cannot be seen. Clients that wait for a server, and processes beside MPS, are shown,"
+        " and leave it 0.",
         example="status --watch",
     )
     parser.add_argument("--json", action="store_true", help="as JSON, for programs; with --watch, one object a line")
@@ -91,7 +92,7 @@ def _add_status(commands: "Commands") -> None:
     parser.add_argument(
         "--look",
         action="store_true",
-        help="look for oneself, as with --pipe-directory (default: the running service is asked, if there is one)",
+        help="look at the node directly, as with --pipe-directory (default: ask the running service, if there is one)",
     )
     _add_color(parser)
 
@@ -110,7 +111,7 @@ def _add_incidents(commands: "Commands") -> None:
     parser.add_argument("--open", action="store_true", help="only those from which the server has not recovered")
     parser.add_argument("--daemon", metavar="NAME", help="only those of one daemon, by its name in metrics")
     parser.add_argument(
-        "--limit", type=_count, default=MOST_LISTED, metavar="N", help=f"the newest so many (default: {MOST_LISTED})"
+        "--limit", type=_count, default=MOST_LISTED, metavar="N", help=f"only the newest N (default: {MOST_LISTED})"
     )
     _add_color(parser)
 
@@ -145,7 +146,7 @@ def _add_replay(commands: "Commands") -> None:
     parser = _command(
         commands,
         "replay",
-        "tell what a recording tells",
+        "tell what happened in a recording, or the metrics at its end",
         operands="{--events|--metrics} FILE",
         example="replay --events --watchdog act night.jsonl.gz",
     )
@@ -162,21 +163,27 @@ def _add_replay(commands: "Commands") -> None:
 
 
 def _add_doctor(commands: "Commands") -> None:
-    parser = _command(commands, "doctor", "find the classic mistakes with MPS and this exporter, and how to mend each")
+    parser = _command(
+        commands,
+        "doctor",
+        "find the classic mistakes with MPS and this exporter, and how to mend each",
+        "Exit code: 0 if nothing is worse than advice, 1 for a warning, 2 for an error. It changes nothing.",
+        example="doctor --verbose",
+    )
     parser.add_argument("--json", action="store_true", help="as JSON, for programs")
     parser.add_argument("--verbose", action="store_true", help="tell of each check that found nothing wrong, too")
 
 
 def _add_demo(commands: "Commands") -> None:
     parser = _command(commands, "demo", "serve a simulated node; needs no GPU", example="demo --at 30s:daemon-restarts")
-    parser.add_argument("--seed", type=int, default=1, help="another number, another story (default: 1)")
+    parser.add_argument("--seed", type=int, default=1, help="another number makes another story (default: 1)")
     parser.add_argument(
         "--at",
         action="append",
         default=[],
         metavar="WHEN:WHAT",
-        help="what befalls it, and how long after the demo begins, as in 30s:daemon-restarts; of what lasts also how"
-        f" long, as in 30s:daemon-dies:2m; may be given again; WHAT is one of {', '.join(Mishap)}",
+        help="have something befall it, so long after the demo began, as in 30s:daemon-restarts; what lasts may be told"
+        f" how long, as in 30s:daemon-dies:2m; may be given several times; WHAT is one of {', '.join(Mishap)}",
     )
     parser.add_argument(
         "--calm", action="store_true", help="clients come and go, and nothing befalls it but what --at says"
@@ -187,7 +194,7 @@ def _add_resume(commands: "Commands") -> None:
     parser = _command(
         commands,
         "resume",
-        "have the running service take up the driver, or restart a daemon, again",
+        "have the running service take up the driver again, after pause; or, with DAEMON, restart that one again",
         operands="[DAEMON]",
         example="resume /tmp/nvidia-mps",
     )
@@ -195,8 +202,7 @@ def _add_resume(commands: "Commands") -> None:
         "daemon",
         metavar="DAEMON",
         nargs="?",
-        help="the daemon, by its name in metrics, whose circuit breaker to close, or which to let out of quarantine"
-        " (default: take up the driver again, after pause)",
+        help="a daemon, by its name in metrics, that the watchdog had given up, or that is in quarantine",
     )
 
 

@@ -101,7 +101,7 @@ DAEMON_KEYS = (
         attribute="unit",
         kind=textual("UNIT", _unit),
         help="the systemd unit that runs it, where one does",
-        example="nvidia-mps@training.service",
+        example="nvidia-cuda-mps@0.service",
     ),
     DaemonKey(
         key="expected",

@@ -270,7 +270,7 @@ OPTIONS = (
         flag="--path.runtime-directory",
         attribute="runtime_directory",
         kind=_DIRECTORY,
-        help="for what several of these programs share, such as who may ask a daemon now;"
+        help="for the socket by which status and its like reach the service, and for locks;"
         " RUNTIME_DIRECTORY, which systemd sets, is the default where it is there",
         commands=CONFIGURED,
         reloadable=False,
@@ -280,7 +280,7 @@ OPTIONS = (
         flag="--path.state-directory",
         attribute="state_directory",
         kind=_DIRECTORY,
-        help="for what outlives this program: the history of incidents and events;"
+        help="for what outlives a restart: incidents, events, evidence;"
         " STATE_DIRECTORY, which systemd sets, is the default where it is there",
         commands=(*HISTORICAL, "incidents", "doctor"),
         reloadable=False,

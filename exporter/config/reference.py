@@ -26,7 +26,7 @@ says where it stands. A variable that is empty sets nothing.
 The file is `--config.file`, else the variable `{FILE_VARIABLE}`, else
 `{DEFAULT_FILE}` where there is one. `serve`, `status`, `record` and `doctor` read it, so
 that all look at the same daemons; `--config.file=` (nothing) reads none. `serve --config.check` prints what is in
-effect, as such a file, and ends.
+effect, written as a configuration file, and ends.
 
 ## Options
 

@@ -37,7 +37,7 @@ STORY = (
     Recurring(-10, 300, Mishap.BYPASS, 90),
     Recurring(2, 800, Mishap.USER_WAITS, 90),
     Recurring(-30, 2400, Mishap.DAEMON_KEEPS_DYING, 180),
-    Recurring(12, 1100, Mishap.SESSION_HELD, 40),
+    Recurring(12, 400, Mishap.SESSION_HELD, 40),
     Recurring(520, 1700, Mishap.DAEMON_HANGS, 60),
 )
 """An hour has all of it, and its first minute most."""

@@ -8,6 +8,9 @@ from exporter.model.gpu import Gpu
 from exporter.parse.printable import LONGEST_PROBLEM, printable
 from exporter.telling.short import short_gpu, short_name
 
+UNITS = "/opt/cuda-mps-exporter/share/cuda-mps-exporter/systemd"
+"""Where the guide's installation has units and drop-ins: whoever mends need have no clone at hand."""
+
 
 def who(process: ProcessFacts) -> str:
     """A process in a few words: `PID 5120 (python3 of carol)`."""

@@ -11,7 +11,7 @@ from exporter.telling.moment import lasting, local
 from exporter.telling.remedy import command_to_end, command_to_end_server
 from exporter.telling.short import counted
 from exporter.telling.tenant_text import called
-from exporter.telling.verdict import likelihood, verdict
+from exporter.telling.verdict import verdict
 from exporter.view import directory_of
 
 MOST_PAST = 10
@@ -21,11 +21,10 @@ MOST_SUSPECTS = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Suspicion:
-    """One who may have done it: how sure that is, as a number and a word, and why."""
+    """One who may have done it: how sure that is, and why."""
 
     who: str
     confidence: str
-    likelihood: str
     evidence: str
 
 
@@ -115,7 +114,6 @@ def _suspicions(incident: Incident) -> Iterable[Suspicion]:
         yield Suspicion(
             who=called(each.tenant),
             confidence=f"{each.confidence:.2f}",
-            likelihood=likelihood(each.confidence),
             evidence="; ".join(map(printable, each.evidence)),
         )
 

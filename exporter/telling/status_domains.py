@@ -51,7 +51,7 @@ def joined(node: Node, found: Sequence[Lettered]) -> Iterable[Line]:
             yield said(
                 f"domain {each.letter}: {clients} clients on {gpus} fall together: a fatal fault of one ends all"
             )
-            advice = "one daemon a GPU keeps them apart, and gives a client one GPU"
+            advice = "a daemon for each GPU keeps them apart; a client then has one GPU"
             yield said(f"  joined by {_bridges(node, each)}; {advice}")
 
 

@@ -14,12 +14,15 @@ _TEXT = "text/plain; charset=utf-8"
 
 
 class Runbooks:
-    """The pages of a directory, read once: what is asked for is a name among them, and never a path."""
+    """The pages of a directory, read once: what is asked for is a name among them, and never a path.
+
+    Without the directory there are none: the exporter does not fail for want of what to read about it.
+    """
 
     def __init__(self, directory: Traversable) -> None:
         self._pages = {
             page.name: page.read_bytes()
-            for page in sorted(directory.iterdir(), key=lambda page: page.name)
+            for page in sorted(directory.iterdir() if directory.is_dir() else (), key=lambda page: page.name)
             if page.name.endswith(".md")
         }
 

@@ -25,6 +25,9 @@ POLL_SECONDS = 0.5
 """How soon the server notices that it is to end."""
 
 
+_ALL_ADDRESSES = ("::", "0.0.0.0")  # noqa: S104 (nothing is bound to them here)
+
+
 class WebServer:
     """Serves a site in threads of its own."""
 
@@ -59,6 +62,11 @@ class WebServer:
     def addresses(self) -> Sequence[tuple[str, int]]:
         """Where it listens: hosts as they are bound, with the ports that they have got."""
         return [(str(server.server_address[0]), server.server_port) for server in self._servers]
+
+    @property
+    def origins(self) -> Sequence[str]:
+        """Where it is found, as a browser on this machine would write it."""
+        return [f"{self.scheme}://{_written(host)}:{port}" for host, port in self.addresses]
 
     @property
     def scheme(self) -> str:
@@ -134,3 +142,9 @@ class _Server(HTTPServer):
     def _end(self, place: Place) -> None:
         self.shutdown_request(place.connection)
         self._places.give_back(place)
+
+
+def _written(host: str) -> str:
+    if host in _ALL_ADDRESSES:
+        return "localhost"
+    return f"[{host}]" if ":" in host else host

@@ -10,6 +10,7 @@ import yaml
 
 ALERTS = Path(__file__).parents[2] / "alerts"
 RULES = ALERTS / "cuda-mps.rules.yml"
+PROMETHEUS = ALERTS / "prometheus.example.yml"
 ALERTMANAGER = ALERTS / "alertmanager.example.yml"
 RUNBOOKS = ALERTS / "runbooks"
 UNIT_TESTS = sorted((ALERTS / "tests").glob("*.test.yml"))

@@ -10,7 +10,7 @@ import pytest
 
 from exporter.metrics.catalogue import CATALOGUE
 from exporter.parse.xid_catalogue import REBOOT, RESET, XIDS, exonerates
-from tests.alerts.files import RULES, RUNBOOKS, UNIT_TESTS, Check, Rule, checks, read, rules, seconds
+from tests.alerts.files import PROMETHEUS, RULES, RUNBOOKS, UNIT_TESTS, Check, Rule, checks, read, rules, seconds
 from tests.tools import needed
 
 TARGETS_LABELS = {
@@ -31,6 +31,10 @@ def promtool(*arguments: str | Path) -> None:
 
 def test_rules_are_valid() -> None:
     promtool("check", "rules", "--lint=all", "--lint-fatal", RULES)
+
+
+def test_the_configuration_to_begin_with_finds_them() -> None:
+    promtool("check", "config", PROMETHEUS)
 
 
 @pytest.mark.parametrize("path", UNIT_TESTS, ids=lambda path: path.name)

@@ -12,8 +12,6 @@ from tests.dashboards import past
 from tests.dashboards.asked import CHOSEN, LABEL_VALUES, MODELS, Model, asked, asked_by, filled, variables
 from tests.prometheus import Prometheus
 
-pytestmark = pytest.mark.xdist_group("past")
-
 RANGE = int(past.LAST - past.FIRST)
 
 Values = Mapping[str, str]

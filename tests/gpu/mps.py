@@ -80,12 +80,12 @@ class ControlDaemon:
         (only,) = self.servers()
         return only
 
-    def start(self) -> None:
-        """Start it as a daemon of its own, and wait until it answers."""
+    def start(self, **variables: str) -> None:
+        """Start it as a daemon of its own, with further variables, and wait until it answers."""
         with (self.directory / "start.log").open("ab") as output:
             subprocess.run(
                 ["nvidia-cuda-mps-control", "-d"],
-                env=self.environment,
+                env=self.environment | variables,
                 cwd="/",
                 stdin=subprocess.DEVNULL,
                 stdout=output,

@@ -1,11 +1,13 @@
 """The program under test as a user runs it: `python3 -m exporter ...`, in a process of its own."""
 
+import json
 import os
 import signal
 import socket
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 from tests.eventually import eventually
 
@@ -25,6 +27,15 @@ def run(*arguments: str) -> str:
     )
     assert done.returncode == 0, f"{arguments}: exit code {done.returncode}\n{done.stderr}"
     return done.stdout
+
+
+def doctor(daemon: ControlDaemon) -> dict[str, Any]:
+    """What the preflight says of a daemon, by its own look; its exit code is the worst finding's."""
+    command = _command("doctor", "--json", *_directories(daemon))
+    done = subprocess.run(command, env=_environment(), cwd=SOURCE, capture_output=True, text=True, timeout=60)
+    told: dict[str, Any] = json.loads(done.stdout)
+    assert done.returncode == told["exit_code"], done.stderr
+    return told
 
 
 class Exporter:

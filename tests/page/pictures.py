@@ -6,16 +6,17 @@ They are of the demo's node, at moments that have something to show.
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from itertools import islice
 from pathlib import Path
 
-from exporter.core.fold import fold
+from exporter.config import Planned
+from exporter.config.mishap import LASTING, Mishap
 from exporter.core.watchdog.orders import Mandate, Orders
-from exporter.demo import Simulation
+from exporter.demo import CALM_SECONDS, Simulation
+from exporter.demo.told import told
 from exporter.history import History
-from exporter.model.event import Event
 from exporter.page import Sight
 from exporter.page.headline import headline
-from exporter.watchdog import Watchdog
 from exporter.web import WebServer
 from tests.page.browser import DESKTOP, PHONE, Browser
 from tests.tools import needed
@@ -25,6 +26,10 @@ HEIGHT = 1150
 
 BEGINS = 1_795_272_300.0
 """An afternoon in November 2026."""
+
+SOON = 6.0
+MOST_SIGHTS = 200
+"""What has not shown itself by then never will."""
 
 
 class Clock:
@@ -42,20 +47,20 @@ class Clock:
         return self.at
 
 
-def sights() -> Iterator[Sight]:
-    """The demo's node, every few seconds, as the service would show it."""
+def sights(mishap: Mishap) -> Iterator[Sight]:
+    """The demo's node, every few seconds, as the service would show it: calm, until this befalls it."""
     clock, history = Clock(), History()
-    simulation = Simulation(1, clock)
+    simulation = Simulation(1, clock, calm=True, past=CALM_SECONDS)
     node = simulation.node()
     orders = Orders(mandates={name: Mandate(command=("start-mps", name)) for name in node.daemons})
-    watchdog = Watchdog(orders, clock)
+    for second in told(node, simulation, orders):
+        node, events = second
+        history.take(node, events)
+    simulation.expect([Planned(after=SOON, mishap=mishap, seconds=LASTING[mishap])])
     while True:
-        events: list[Event] = []
-        for seen in simulation.look().observations:
-            node, told = fold(node, seen)
-            events += told
-        node, told = watchdog.judge(node, news=True)
-        history.take(node, (*events, *told))
+        for second in told(node, simulation, orders):
+            node, events = second
+            history.take(node, events)
         yield Sight(
             node=node,
             at=clock.at + 0.4,
@@ -68,24 +73,22 @@ def sights() -> Iterator[Sight]:
 
 
 def _busy(sight: Sight) -> bool:
-    said = headline(sight).sentence
-    return "beside MPS" in said and sum(len(daemon.clients) for daemon in sight.node.daemons.values()) > 12
+    return "beside MPS" in headline(sight).sentence
 
 
 def _faulted(sight: Sight) -> bool:
-    said = headline(sight).sentence
-    return "held up by 1 client; suspected: very likely" in said
+    return "held up by 1 client; suspected: very likely" in headline(sight).sentence
 
 
 def _dead(sight: Sight) -> bool:
     return "would restart" in headline(sight).next
 
 
-PICTURES: tuple[tuple[str, Callable[[Sight], bool], int, str], ...] = (
-    ("busy", _busy, DESKTOP, "light"),
-    ("fault", _faulted, DESKTOP, "dark"),
-    ("fault-phone", _faulted, PHONE, "light"),
-    ("dead-phone", _dead, PHONE, "dark"),
+PICTURES: tuple[tuple[str, Mishap, Callable[[Sight], bool], int, str], ...] = (
+    ("busy", Mishap.BYPASS, _busy, DESKTOP, "light"),
+    ("fault", Mishap.FAULT_HELD, _faulted, DESKTOP, "dark"),
+    ("fault-phone", Mishap.FAULT_HELD, _faulted, PHONE, "light"),
+    ("dead-phone", Mishap.DAEMON_DIES, _dead, PHONE, "dark"),
 )
 
 
@@ -97,8 +100,8 @@ def take(folder: Path) -> None:
     web = Web(server)
     stage.site = web.site()
     with tempfile.TemporaryDirectory() as home, Browser(needed("chromium"), Path(home)) as browser:
-        for name, shows, width, scheme in PICTURES:
-            web.sight = next(sight for sight in sights() if shows(sight))
+        for name, mishap, shows, width, scheme in PICTURES:
+            web.sight = next(sight for sight in islice(sights(mishap), MOST_SIGHTS) if shows(sight))
             browser.open(f"http://localhost:{server.port}/", width=width, scheme=scheme)
             (folder / f"page-{name}.png").write_bytes(browser.screenshot(width, HEIGHT))
     server.close()

@@ -19,7 +19,7 @@ home=root/opt/cuda-mps-exporter
 rm -rf $home
 mkdir -p root/opt/python $home/bin $home/lib/tests
 mount --bind "$python" root/opt/python
-cp -r "$repository/exporter" $home/lib
+cp -rL "$repository/exporter" $home/lib
 cp -r "$repository/tests/standin" $home/lib/tests
 packages=/opt/cuda-mps-exporter/lib
 for package in "$@"; do

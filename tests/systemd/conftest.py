@@ -11,7 +11,7 @@ import pytest
 from tests.tools import needed, not_here
 
 from .machine import NAMESPACES, Machine
-from .node import Node
+from .node import START, UNITS, Node
 
 PROGRAMS = ("unshare", "nsenter", "setpriv", "systemctl", "dbus-daemon", "logrotate")
 SYSTEMD = Path("/lib/systemd/systemd")
@@ -33,8 +33,8 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
     machine = Machine(directory / "root")
     try:
         installed = Node(machine, _free_port(), directory)
-        installed.follow_guide("The daemon")
-        installed.follow_guide("The exporter")
+        installed.follow(UNITS, "The daemon")
+        installed.follow(START, "1. The node")
         yield installed
     finally:
         machine.close()

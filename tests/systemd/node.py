@@ -13,7 +13,7 @@ from tests.test_end_to_end import Exporter
 
 from .machine import ROOT, Machine
 
-GUIDE = ROOT / "docs" / "systemd.md"
+UNITS, START = ROOT / "docs" / "systemd.md", ROOT / "docs" / "start.md"
 DAEMON = "nvidia-cuda-mps.service"
 EXPORTER = "cuda-mps-exporter.service"
 USER = "cuda-mps-exporter"
@@ -39,9 +39,9 @@ class Node(Exporter):
         shutil.copytree(ROOT / "systemd", machine.root / "root" / "systemd")
         machine.write(CONFIGURATION, self.settings)
 
-    def follow_guide(self, section: str) -> None:
-        """Do as the guide says, except for what makes the Python environment, which is there."""
-        text = GUIDE.read_text().partition(f"\n## {section}\n")[2].partition("\n## ")[0]
+    def follow(self, guide: Path, section: str) -> None:
+        """Do as a guide says, except for what makes the Python environment, which is there."""
+        text = guide.read_text().partition(f"\n## {section}\n")[2].partition("\n## ")[0]
         lines = [line for line in re.findall(r"^    (.+)$", text, re.MULTILINE) if "/pip install" not in line]
         assert lines
         self.machine.do("sh", "-euc", "\n".join(("cd /root", *lines)))

@@ -7,7 +7,7 @@ import pytest
 
 from tests.eventually import eventually
 
-from .node import CONFIGURATION, DAEMON, EXPORTER, NAME, Node
+from .node import CONFIGURATION, DAEMON, EXPORTER, NAME, UNITS, Node
 
 LIMITS = f'''
 [[daemons]]
@@ -29,7 +29,7 @@ def _acting(node: Node) -> None:
     node.machine.do(
         "sh", "-c", f"install -Dm 644 -t /etc/systemd/system/{EXPORTER}.d /root/systemd/{EXPORTER}.d/*.conf"
     )
-    node.follow_guide("To let it act")
+    node.follow(UNITS, "To let it act")
 
 
 def _restarts(node: Node, result: str) -> float:

@@ -53,7 +53,7 @@ DAEMON           SERVER  STATE      PID  USER   COMMAND      GPU    MEMORY  DOMA
 /tmp/nvidia-mps     513  active     602  alice  eval.py      1    4612 MiB  A
 none                  -  bypassing  801  carol  jupyter-lab  1    1024 MiB  -
 domain A: 3 clients on GPUs 0 and 1 fall together: a fatal fault of one ends all
-  joined by 600 (train.py) on GPUs 0 and 1; one daemon a GPU keeps them apart, and gives a client one GPU
+  joined by 600 (train.py) on GPUs 0 and 1; a daemon for each GPU keeps them apart; a client then has one GPU
 log: server.log cannot be read: Permission denied
 """
 

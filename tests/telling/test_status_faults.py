@@ -86,7 +86,9 @@ class TestDomains:
         """A domain on one GPU needs no explaining."""
         lines = status.table(three_clients()).splitlines()
         assert "domain A: 3 clients on GPUs 0 and 1 fall together: a fatal fault of one ends all" in lines
-        assert any(line.startswith("  joined by 600 (train.py) on GPUs 0 and 1; one daemon a GPU") for line in lines)
+        assert any(
+            line.startswith("  joined by 600 (train.py) on GPUs 0 and 1; a daemon for each GPU") for line in lines
+        )
         assert "joined" not in status.table(full())
 
     def test_of_many_who_join_them_some_are_named(self) -> None:

@@ -57,6 +57,17 @@ def healthy(host: str, port: int) -> bool:
         return ask(connection, "/-/healthy").status == 200
 
 
+@pytest.mark.parametrize(
+    ("address", "origin"),
+    [(("", 0), "http://localhost:"), ((LOCALHOST, 0), f"http://{LOCALHOST}:"), (("::1", 0), "http://[::1]:")],
+)
+def test_it_says_where_a_browser_on_this_machine_finds_it(
+    serve: Callable[..., Web], address: tuple[str, int], origin: str
+) -> None:
+    server = serve(address).server
+    assert [f"{origin}{port}" for _, port in server.addresses] == list(server.origins)
+
+
 def test_all_addresses_are_those_of_both_protocols(serve: Callable[..., Web]) -> None:
     web = serve(("", 0))
 

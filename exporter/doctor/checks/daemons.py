@@ -18,7 +18,7 @@ def no_daemon(facts: Facts) -> Iterator[Found]:
         yield Found(
             severity=Severity.WARNING,
             what="no control daemon runs, and none is expected: there is no MPS here to watch",
-            mend="Start one; and enable its unit, or name it in the configuration, so that its absence is an outage",
+            mend="Start one; and enable its unit, or name it in the configuration, so that its absence pages somebody",
             commands=("systemctl enable --now nvidia-cuda-mps", "nvidia-cuda-mps-control -d"),
         )
 

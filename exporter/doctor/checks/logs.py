@@ -4,13 +4,13 @@ from collections.abc import Iterator
 
 from exporter.doctor.facts import Area, Facts
 from exporter.doctor.finding import Check, Found, Severity
-from exporter.doctor.words import keyed, quoted, shown
+from exporter.doctor.words import UNITS, keyed, quoted, shown
 from exporter.model.variables import LOG_DIRECTORY
 
 LARGE_BYTES = 256 << 20
 
 _MEBIBYTE = 1 << 20
-_INSTALL = "install -Dm 644 systemd/nvidia-cuda-mps.logrotate /etc/logrotate.d/nvidia-cuda-mps"
+_INSTALL = f"install -Dm 644 {UNITS}/nvidia-cuda-mps.logrotate /etc/logrotate.d/nvidia-cuda-mps"
 
 
 def log_unreadable(facts: Facts) -> Iterator[Found]:

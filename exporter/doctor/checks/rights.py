@@ -6,10 +6,10 @@ from exporter.config import Switch
 from exporter.doctor.capability import Capability
 from exporter.doctor.facts import Area, Facts
 from exporter.doctor.finding import Check, Found, Severity
-from exporter.doctor.words import shown
+from exporter.doctor.words import UNITS, shown
 
-_UNIT = "install -Dm 644 -t /etc/systemd/system systemd/cuda-mps-exporter.service"
-DROP_INS = "install -Dm 644 -t /etc/systemd/system/cuda-mps-exporter.service.d systemd/cuda-mps-exporter.service.d"
+_UNIT = f"install -Dm 644 -t /etc/systemd/system {UNITS}/cuda-mps-exporter.service"
+DROP_INS = f"install -Dm 644 -t /etc/systemd/system/cuda-mps-exporter.service.d {UNITS}/cuda-mps-exporter.service.d"
 _RESTART = "systemctl daemon-reload && systemctl restart cuda-mps-exporter"
 
 

@@ -6,7 +6,7 @@ from exporter.doctor.capability import Capability, names
 from exporter.doctor.checks.rights import DROP_INS
 from exporter.doctor.facts import Area, Facts
 from exporter.doctor.finding import Check, Found, Severity
-from exporter.doctor.words import shown
+from exporter.doctor.words import UNITS, shown
 from exporter.model.watch import Mode
 
 
@@ -43,7 +43,7 @@ def acts_without_rights(facts: Facts) -> Iterator[Found]:
             mend="Install the drop-in, and the polkit rule, by which it may restart units",
             commands=(
                 f"{DROP_INS}/act.conf",
-                "install -Dm 644 -t /etc/polkit-1/rules.d systemd/50-cuda-mps-exporter.rules",
+                f"install -Dm 644 -t /etc/polkit-1/rules.d {UNITS}/50-cuda-mps-exporter.rules",
                 "systemctl daemon-reload && systemctl restart cuda-mps-exporter",
             ),
         )

@@ -9,7 +9,7 @@ from exporter.page.troubles.trouble import Trouble
 from exporter.parse.printable import LONGEST_PROBLEM, printable
 from exporter.view import View, gpu_name
 
-_SEE_WHY, _DOCTOR = "this tells what that needs", "cuda-mps-exporter doctor"
+_SEE_WHY, _DOCTOR = "this says what is missing", "cuda-mps-exporter doctor"
 
 
 def blind_spots(sight: Sight) -> Iterable[Trouble]:

@@ -51,6 +51,6 @@ def _drifted(sight: Sight, daemon: Daemon, drifted: Sequence[Demand]) -> Trouble
     return Trouble(
         level=Level.CARE,
         what=f"{counted(len(drifted), 'limit')} not in force at {printable(daemon.name)}: {drifted[0].words}",
-        next="the watchdog sets what it may; by hand, this does",
+        next="the watchdog sets it, where it may act; by hand, this does",
         commands=tuple(each for each in commands if each is not None),
     )
