@@ -103,23 +103,20 @@ WHAT = Row(
         ),
         table(
             "Owners hit",
-            "Owners of clients that it hit, whoever did it.",
+            "Whose clients it hit, and how many of each, whoever did it.",
             (
                 Query(
-                    _rise(
-                        'cuda_mps_workload_faults_affected_total{node, instance="$node"}',
-                        "job, instance, workload_kind, workload",
-                    )
-                    + " > 0",
+                    "sum by (job, instance, daemon, workload_kind, workload) "
+                    f"(cuda_mps_fault_last_affected_workload_clients{{incident}} {AFTER})",
                     instant=True,
                 ),
             ),
             {
                 "workload_kind": Column("Kind"),
                 "workload": Column("Owner"),
-                "Value": Column("Faults", looks.COUNT),
+                "Value": Column("Clients", looks.COUNT),
             },
-            sort=("Owner", False),
+            sort=("Clients", True),
             width=8,
         ),
         table(

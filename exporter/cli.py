@@ -34,7 +34,7 @@ from exporter.demo import CALM_SECONDS, PAST_SECONDS, Simulation, serve_simulate
 from exporter.doctor import Surroundings, examine, gather, report_object, report_text
 from exporter.errors import ConfigError, ExporterError, HistoryError, ServiceError
 from exporter.history import History
-from exporter.inquiry import Inquiry, told_lines
+from exporter.inquiry import Inquiry, told_lines, understood
 from exporter.look import look
 from exporter.metrics.catalogue import NodeCollector
 from exporter.model.watch import Mode
@@ -172,11 +172,12 @@ def show_incidents(arguments: Namespace, config: Config) -> int:
             "no service runs: this is what one has kept; what is open may be over by now, and a PID be somebody else's",
             file=sys.stderr,
         )
+    exit_code = understood(lambda: int(told["exit_code"]))
     if arguments.json:
-        terminal.show_text(told["text"])
+        terminal.show_text(understood(lambda: str(told["text"])))
     else:
         terminal.show(told_lines(told))
-    return int(told["exit_code"])
+    return exit_code
 
 
 def _kept_incidents(config: Config, wanted: Wanted, **shape: Any) -> Mapping[str, Any]:
@@ -206,7 +207,7 @@ def _command(config: Config, command: str, **arguments: str) -> int:
     told = ask_service(config.runtime_directory, command, SERVICE_SECONDS, **arguments)
     if told is None:
         raise ServiceError(f"no service answers in {config.runtime_directory}; is it running?")
-    print(told["said"])
+    print(understood(lambda: str(told["said"])))
     return 0
 
 

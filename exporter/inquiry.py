@@ -75,16 +75,17 @@ class Inquiry:
 
 def told_lines(told: Mapping[str, Any]) -> Sequence[Line]:
     """The lines that the service tells of incidents."""
-    return _understood(lambda: build(Lines, told["page"]).lines)
+    return understood(lambda: build(Lines, told["page"]).lines)
 
 
 def _report(by: str, told: Mapping[str, Any]) -> Report:
     if "node" in told:
-        return _understood(lambda: Report(by=by, exit_code=int(told["exit_code"]), node=told["node"]))
-    return _understood(lambda: Report(by=by, exit_code=int(told["exit_code"]), sheet=build(Sheet, told["sheet"])))
+        return understood(lambda: Report(by=by, exit_code=int(told["exit_code"]), node=told["node"]))
+    return understood(lambda: Report(by=by, exit_code=int(told["exit_code"]), sheet=build(Sheet, told["sheet"])))
 
 
-def _understood(read: Callable[[], Told]) -> Told:
+def understood(read: Callable[[], Told]) -> Told:
+    """What is read of an answer; ServiceError where it has another form than this version's."""
     try:
         return read()
     except (ValueError, KeyError, TypeError) as error:

@@ -114,6 +114,7 @@ class Service:
             healthy=lambda: self._still_for() < HEALTHY_SECONDS,
             status=lambda: status.table(self._cycle.node),
             sight=self._sight,
+            monotonic=self._clock.monotonic,
             telemetry_path=config.telemetry_path,
             beside={**api.routes, **Runbooks.installed().routes},
         )

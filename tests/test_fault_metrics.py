@@ -99,6 +99,27 @@ def test_how_many_the_last_fault_hit_is_told_as_long_as_what_it_was() -> None:
     assert not samples(replace(over, at=AT + 5 + SHOWN_SECONDS), name)
 
 
+def test_whose_clients_the_last_fault_hit_is_told_from_the_first_one_on() -> None:
+    """A counter's increase() would miss those whom it first sees with it."""
+    name = "cuda_mps_fault_last_affected_workload_clients"
+    assert not samples(idle(), name)
+    present = told(*server_log(*FAULT_BLOCK, at=AT + 30), start=three_clients()).node
+    assert by(present, name, "workload", workload_kind="user", daemon=DAEMON) == {"alice": 1}
+    assert not samples(replace(struck(incident(**RECOVERED)), at=AT + 5 + SHOWN_SECONDS), name)
+
+
+def test_owners_hit_whose_names_look_the_same_are_one_and_the_nameless_are_none() -> None:
+    hit = {
+        600: tenant(600, "a\nb"),
+        601: tenant(601, "a\tb"),
+        602: replace(tenant(602, "c"), workload=None),
+    }
+    present = struck(incident(affected=(600, 601, 602, 603), tenants=hit))
+    assert by(present, "cuda_mps_fault_last_affected_workload_clients", "workload") == {
+        "a\N{REPLACEMENT CHARACTER}b": 2
+    }
+
+
 class TestInfo:
     """What a page to a person needs of the last fault."""
 

@@ -13,6 +13,7 @@ from exporter.config import build_config, parse_arguments
 from exporter.history import History
 from exporter.model.incident import Incident
 from exporter.service import HEALTHY_SECONDS, Service
+from exporter.service_socket import ServiceSocket
 from exporter.sources.eye import Inbox
 from exporter.sources.lookout import Lookout
 from exporter.sources.nvml import Nvml
@@ -197,3 +198,16 @@ def test_what_makes_no_sense_is_refused(ask: Ask, arguments: list[str]) -> None:
         ask(*arguments)
 
     assert ended_with.value.code == 2
+
+
+@pytest.mark.parametrize("arguments", [(), ("--json",)])
+@pytest.mark.parametrize("answer", [{}, {"exit_code": 0}, {"exit_code": 0, "page": {"lines": 1}}])
+def test_a_service_of_another_version_is_told_of_as_such(
+    tmp_path: Path, ask: Ask, answer: dict[str, object], arguments: tuple[str, ...]
+) -> None:
+    service = ServiceSocket(tmp_path, {"incidents": lambda **_: answer})
+    service.open()
+    code, said, problem = ask(*arguments)
+    service.close()
+    assert (code, said) == (1, "")
+    assert "another version" in problem

@@ -13,6 +13,7 @@ from exporter.core import (
     leavings,
     life,
     log,
+    log_files,
     nameless,
     naming,
     process_states,
@@ -27,7 +28,7 @@ from exporter.core import (
     xids,
 )
 from exporter.core.gpus import NVML
-from exporter.core.step import Step, chain, counted, quiet
+from exporter.core.step import Step, chain, quiet
 from exporter.core.watchdog import results
 from exporter.model.action import ActionDone, Resumed
 from exporter.model.daemon import Daemon
@@ -111,9 +112,9 @@ def _take(node: Node, seen: Observation) -> Told:
         case ControlReply():
             return _silence_settled(_reply_read(node, seen), seen.at)
         case LogFile():
-            return _daemon(node, seen.daemon, lambda daemon: quiet(_log_file_read(daemon, seen)))
+            return _daemon(node, seen.daemon, lambda daemon: quiet(log_files.file_read(daemon, seen)))
         case LogGap():
-            return _daemon(node, seen.daemon, lambda daemon: quiet(_log_gap_read(daemon, seen)))
+            return _daemon(node, seen.daemon, lambda daemon: quiet(log_files.gap_read(daemon, seen)))
         case DaemonFound():
             return naming.daemon_found(node, seen), ()
         case DaemonProcess():
@@ -179,27 +180,6 @@ def _every_daemon(node: Node, take: Callable[[Daemon], Step]) -> Told:
         return node, ()
     events = tuple(event for _, told in taken.values() for event in told)
     return replace(node, daemons={name: daemon for name, (daemon, _) in taken.items()}), events
-
-
-def _log_file_read(daemon: Daemon, seen: LogFile) -> Daemon:
-    totals = replace(
-        daemon.totals,
-        log_lines=counted(daemon.totals.log_lines, seen.file, by=0),
-        log_lines_unrecognized=counted(daemon.totals.log_lines_unrecognized, seen.file, by=0),
-        log_lines_lost=counted(daemon.totals.log_lines_lost, seen.file, by=0),
-    )
-    sizes = {file: size for file, size in daemon.log_sizes.items() if file != seen.file}
-    return replace(
-        daemon,
-        log_problems={**daemon.log_problems, seen.file: seen.problem},
-        log_sizes=sizes if seen.size is None else {**sizes, seen.file: seen.size},
-        totals=totals,
-    )
-
-
-def _log_gap_read(daemon: Daemon, seen: LogGap) -> Daemon:
-    lost = counted(daemon.totals.log_lines_lost, seen.file, by=seen.lines)
-    return replace(daemon, totals=replace(daemon.totals, log_lines_lost=lost))
 
 
 def _process_read(node: Node, seen: ProcessReading) -> Told:

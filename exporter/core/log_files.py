@@ -1,6 +1,8 @@
-"""Where a daemon's logs are."""
+"""Where a daemon's logs are, and how they are."""
 
+from exporter.core.step import counted
 from exporter.model.daemon import Daemon
+from exporter.model.observation import LogFile, LogGap
 from exporter.model.replace import replace
 
 
@@ -17,3 +19,26 @@ def told(daemon: Daemon, *, foreground: bool | None, stdout_kept: bool | None) -
         log_problems=daemon.log_problems if kept == daemon.stdout_kept else {},
         log_sizes=daemon.log_sizes if kept == daemon.stdout_kept else {},
     )
+
+
+def file_read(daemon: Daemon, seen: LogFile) -> Daemon:
+    """One of them was looked at."""
+    totals = replace(
+        daemon.totals,
+        log_lines=counted(daemon.totals.log_lines, seen.file, by=0),
+        log_lines_unrecognized=counted(daemon.totals.log_lines_unrecognized, seen.file, by=0),
+        log_lines_lost=counted(daemon.totals.log_lines_lost, seen.file, by=0),
+    )
+    sizes = {file: size for file, size in daemon.log_sizes.items() if file != seen.file}
+    return replace(
+        daemon,
+        log_problems={**daemon.log_problems, seen.file: seen.problem},
+        log_sizes=sizes if seen.size is None else {**sizes, seen.file: seen.size},
+        totals=totals,
+    )
+
+
+def gap_read(daemon: Daemon, seen: LogGap) -> Daemon:
+    """Lines of it were lost."""
+    lost = counted(daemon.totals.log_lines_lost, seen.file, by=seen.lines)
+    return replace(daemon, totals=replace(daemon.totals, log_lines_lost=lost))

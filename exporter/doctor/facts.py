@@ -91,8 +91,8 @@ class ProcessFacts:
 class DaemonFacts:
     """A control daemon that runs, and what the node calls it.
 
-    `own_pid` is its PID in its own namespace. `replaced` says that its program's file is another by now; `open_files`
-    is how many it and its servers may have.
+    `own_pid` is its PID in its own namespace, `logs` the directory of its logs, from where it stands. `replaced` says
+    that its program's file is another by now; `open_files` is how many it and its servers may have.
     """
 
     name: str
@@ -101,6 +101,7 @@ class DaemonFacts:
     arguments: tuple[str, ...] = ()
     replaced: bool = False
     open_files: int | None = None
+    logs: Identity | None = None
 
     @property
     def for_all_users(self) -> bool:
@@ -199,8 +200,9 @@ class Holder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """All that was looked at. By daemon's name: `directories`, `logs`, `waiting`.
+    """All that was looked at. By daemon's name: `directories`, `logs`, `configured_logs`, `waiting`.
 
+    `configured_logs` are the directories in which the configuration has their logs, as far as these are there.
     `processes` are those that use CUDA, or wait to. `waiting` are the clients that were put off, as the log has it.
     `units` are those that are loaded, None where systemd does not tell. Whoever looks is `apart` in a PID namespace
     that is not the node's.
@@ -216,6 +218,7 @@ class Facts:
     processes: Mapping[int, ProcessFacts] = field(default_factory=dict)
     directories: Mapping[str, DirectoryFacts] = field(default_factory=dict)
     logs: Mapping[str, tuple[LogFacts, ...]] = field(default_factory=dict)
+    configured_logs: Mapping[str, Identity] = field(default_factory=dict)
     rotations: tuple[Rotation, ...] = ()
     waiting: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     units: Mapping[str, UnitFacts] | None = None

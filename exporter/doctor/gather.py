@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
+from typing import TypeVar
 
 from exporter.clock import Clock
 from exporter.config import Config, Switch
@@ -22,13 +23,14 @@ from exporter.doctor.facts import (
 )
 from exporter.doctor.readers.directories import read_directory
 from exporter.doctor.readers.logs import read_logs, read_queue, read_rotations
-from exporter.doctor.readers.patience import PATIENCE_SECONDS, in_time
+from exporter.doctor.readers.patience import Patience
 from exporter.doctor.readers.ports import read_holders
 from exporter.doctor.readers.processes import MOST_PROCESSES, pid_namespaces, read_daemons, read_processes
 from exporter.doctor.readers.programs import read_programs
 from exporter.doctor.readers.units import read_units
 from exporter.doctor.readers.watcher import read_watcher
 from exporter.errors import ConfigError
+from exporter.model.daemon import Daemon
 from exporter.model.node import Node
 from exporter.sources.directory import Directory
 from exporter.sources.proc import Proc
@@ -39,7 +41,9 @@ LOGROTATE = Path("/etc/logrotate.d")
 
 _WITH_NVML = ("cuda-mps-exporter doctor --collect.nvml",)
 _WHO_HANGS = ("ps -eo pid,stat,wchan:32,comm | awk '$2 ~ /D/'",)
-_HUNG = "/proc did not answer in time: a process is stuck in the kernel, as in the driver"
+_HUNG = "it did not answer in time: a process is stuck in the driver, or a file server is gone"
+Value = TypeVar("Value")
+
 _AS_ROOT = ("sudo cuda-mps-exporter doctor",)
 
 
@@ -58,18 +62,24 @@ def gather(
     proc = Proc(config.proc, clock)
     programs = read_programs(config, surroundings.path, clock)
     node = look(config)
-    names, running = _names(node), _pids(node)
-    daemons = in_time(PATIENCE_SECONDS, lambda: read_daemons(names, running, proc))
-    hung = [Area.DAEMONS] if daemons is None else []
-    daemons = daemons or ()
+    patience = Patience()
+    names = patience.read(Area.DIRECTORIES, lambda: _names(node)) or {}
+    daemons = patience.read(Area.DAEMONS, lambda: read_daemons(names, _pids(node), proc)) or ()
     of = {name: tuple(each for each in daemons if each.name == name) for name in node.daemons}
-    queues = {name: read_queue(node.daemons[name], each, proc) for name, each in of.items() if each}
+    running = {name: node.daemons[name] for name, each in of.items() if each}
+    queues = (
+        patience.read(Area.LOGS, lambda: _of_each(running, lambda each: read_queue(each, of[each.name], proc))) or {}
+    )
     pids = tuple(dict.fromkeys(chain(chain(*queues.values()), _cuda_processes(node))))[:MOST_PROCESSES]
-    processes = in_time(PATIENCE_SECONDS, lambda: read_processes(pids, proc))
-    hung += [Area.PROCESSES] if processes is None else []
-    processes = processes or {}
-    directories = {name: read_directory(daemon, of[name], proc) for name, daemon in node.daemons.items()}
-    logs = {name: read_logs(daemon, of[name], proc) for name, daemon in node.daemons.items() if of[name]}
+    processes = patience.read(Area.PROCESSES, lambda: read_processes(pids, proc)) or {}
+    directories = (
+        patience.read(
+            Area.DIRECTORIES, lambda: _of_each(node.daemons, lambda each: read_directory(each, of[each.name], proc))
+        )
+        or {}
+    )
+    logs = patience.read(Area.LOGS, lambda: _of_each(running, lambda each: read_logs(each, of[each.name], proc))) or {}
+    configured = patience.read(Area.LOGS, lambda: _configured_logs(config)) or {}
     rotations, rotation_problem = read_rotations(tuple(chain(*logs.values())), surroundings.logrotate)
     units, unit_problem = read_units(_unit_names(node, processes), Systemctl(clock, path=surroundings.path))
     watcher = read_watcher(config, proc, clock)
@@ -91,6 +101,7 @@ def gather(
         processes=processes,
         directories=directories,
         logs=logs,
+        configured_logs=configured,
         rotations=rotations,
         waiting={name: _alive(queue, processes) for name, queue in queues.items()},
         units=units,
@@ -100,7 +111,7 @@ def gather(
         unseen=(
             *_unseen_of_node(config, node, programs),
             *_unseen_of_processes(node, daemons, processes),
-            *(Unseen(area=area, why=_HUNG, mend="See who hangs", commands=_WHO_HANGS) for area in hung),
+            *(Unseen(area=area, why=_HUNG, mend="See who hangs", commands=_WHO_HANGS) for area in patience.hung),
             *(
                 Unseen(area=area, why=why, mend="Look as root", commands=_AS_ROOT)
                 for area, why in problems.items()
@@ -108,6 +119,10 @@ def gather(
             ),
         ),
     )
+
+
+def _of_each(daemons: Mapping[str, Daemon], read: Callable[[Daemon], Value]) -> Mapping[str, Value]:
+    return {name: read(daemon) for name, daemon in daemons.items()}
 
 
 def _alive(queue: Mapping[int, int], processes: Mapping[int, ProcessFacts]) -> tuple[int, ...]:
@@ -119,6 +134,11 @@ def _names(node: Node) -> Mapping[Identity, str]:
     """Which daemon is in which directory, by their paths here."""
     known = ((Directory(Path(daemon.pipe_directory)).identity(), name) for name, daemon in node.daemons.items())
     return {identity: name for identity, name in known if identity is not None}
+
+
+def _configured_logs(config: Config) -> Mapping[str, Identity]:
+    known = ((daemon.name, Directory(Path(daemon.log_directory)).identity()) for daemon in config.daemons)
+    return {name: identity for name, identity in known if identity is not None}
 
 
 def _pids(node: Node) -> Mapping[int, str]:

@@ -7,6 +7,7 @@ from exporter.core.incidents import REMEMBERED_SECONDS
 from exporter.metrics.family import Labels, Samples, Spreads, buckets, counter, gauge, histogram
 from exporter.model.daemon import RECOVERY_SECONDS, Daemon
 from exporter.model.incident import Incident, Tenant
+from exporter.parse.printable import printable
 from exporter.view import View
 
 SHOWN_SECONDS = REMEMBERED_SECONDS
@@ -31,6 +32,13 @@ def _info(view: View) -> Samples:
 def _last_affected(view: View) -> Samples:
     for daemon, incident in _shown(view):
         yield (daemon.name,), len(incident.affected)
+
+
+def _last_affected_owners(view: View) -> Samples:
+    for daemon, incident in _shown(view):
+        known = (incident.tenants[pid].workload for pid in incident.affected if pid in incident.tenants)
+        hit = Counter((each.kind, printable(each.name)) for each in known if each is not None)
+        yield from (((daemon.name, *owner), count) for owner, count in hit.items())
 
 
 def _shown(view: View) -> Iterable[tuple[Daemon, Incident]]:
@@ -97,6 +105,12 @@ FAMILIES = (
         ("daemon",),
         "Clients that the daemon's last fault hit, while it lasts and for an hour.",
         _last_affected,
+    ),
+    gauge(
+        "cuda_mps_fault_last_affected_workload_clients",
+        ("daemon", "workload_kind", "workload"),
+        "Clients of an owner that the daemon's last fault hit, while it lasts and for an hour.",
+        _last_affected_owners,
     ),
     gauge(
         "cuda_mps_fault_blocking_clients",

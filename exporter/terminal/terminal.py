@@ -1,6 +1,7 @@
 """Standard output: a person's terminal, or a file or program to which nothing is done."""
 
 import contextlib
+import errno
 import os
 import signal
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -49,22 +50,27 @@ class Terminal:
         for line in lines:
             for row in (line,) if width is None else broken(line, width):
                 self._write(f"{painted(row, colours=self._colours)}\n")
-        self._stream.flush()
+        self._flush()
 
     def show_text(self, text: str) -> None:
         """Write text as it is: for programs, or made harmless before."""
         self._write(text)
-        self._stream.flush()
+        self._flush()
 
     def redraw(self, lines: Sequence[Line]) -> None:
         """Have the screen show these lines, in place of what it has shown."""
         self._write(_CLEARED + "\n".join(painted(line, colours=self._colours) for line in lines))
-        self._stream.flush()
+        self._flush()
 
     def _write(self, text: str) -> None:
         """What the terminal's encoding does not have is a question mark."""
         encoding = self._stream.encoding or "utf-8"
-        self._stream.write(text.encode(encoding, errors="replace").decode(encoding))
+        with _closed_like_a_pipe():
+            self._stream.write(text.encode(encoding, errors="replace").decode(encoding))
+
+    def _flush(self) -> None:
+        with _closed_like_a_pipe():
+            self._stream.flush()
 
     @contextlib.contextmanager
     def screen_of_its_own(self) -> Iterator[None]:
@@ -73,8 +79,20 @@ class Terminal:
         try:
             yield
         finally:
-            self._write(_OWN_SCREEN)
-            self._stream.flush()
+            with contextlib.suppress(OSError):
+                self._write(_OWN_SCREEN)
+                self._flush()
+
+
+@contextlib.contextmanager
+def _closed_like_a_pipe() -> Iterator[None]:
+    """A terminal that has been closed, as its connection ended, is a pipe that nobody reads."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno == errno.EIO:
+            raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE)) from error
+        raise
 
 
 @contextlib.contextmanager

@@ -8,6 +8,7 @@ from exporter.page import Page, Sight
 from exporter.page.page import script, style
 from exporter.web.access import may_see_private
 from exporter.web.answer import Answer, Request, Route
+from exporter.web.lately import Lately
 
 SCRIPT, STYLE = "/page.js", "/page.css"
 
@@ -29,14 +30,15 @@ _HEADERS = MappingProxyType(
 class Front:
     """The page, and the files that it needs."""
 
-    def __init__(self, sight: Callable[[], Sight], links: Mapping[str, str]) -> None:
+    def __init__(self, sight: Callable[[], Sight], links: Mapping[str, str], monotonic: Callable[[], float]) -> None:
         """`sight` is what is to be seen of the node now, `links` are the other pages' paths by their titles."""
-        self._sight = sight
-        self._page = Page(links)
+        page = Page(links)
+        self._links = page.links()
+        self._node = Lately(lambda: page.node(sight()), monotonic)
 
     def answer(self, request: Request) -> Answer:
         """What this visitor may see."""
-        shown = self._page.node(self._sight()) if may_see_private(request.visitor) else self._page.links()
+        shown = self._node.page() if may_see_private(request.visitor) else self._links
         return _answer(shown, "text/html")
 
 

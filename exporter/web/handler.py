@@ -22,7 +22,9 @@ SILENCE_SECONDS = 5.0
 MOST_REQUEST_BYTES = 1 << 17
 """Of the request line and all headers. http.server itself bounds each line (64 KiB) and their number (100)."""
 
-_PROXY_HEADERS = ("Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Real-IP", "Via")
+_PROXY_HEADERS = ("forwarded", "x-forwarded-", "x-real-ip", "via", "x-client-ip", "true-client-ip", "cf-connecting-ip")
+"""How they begin. That one is there at all is enough: what it says is never believed."""
+
 _UNAUTHORIZED = Answer(
     HTTPStatus.UNAUTHORIZED,
     b"unauthorized\n",
@@ -105,7 +107,7 @@ class Handler(BaseHTTPRequestHandler):
         visitor = Visitor(
             peer=str(self._visit.peer[0]),
             host=self.headers.get("Host", ""),
-            proxied=any(name in self.headers for name in _PROXY_HEADERS),
+            proxied=any(name.lower().startswith(_PROXY_HEADERS) for name in self.headers),
             authenticated=users is not None or self._visit.protection.authenticates_by_tls,
         )
         return self._visit.site.answer(

@@ -10,6 +10,7 @@ from exporter.page import Sight
 from exporter.web.access import may_see_private
 from exporter.web.answer import NO_ROUTES, Answer, Request, Route, plain
 from exporter.web.front import Front, files
+from exporter.web.lately import Lately
 
 TELEMETRY_PATH = "/metrics"
 
@@ -24,7 +25,7 @@ class Site:
 
     `healthy` says whether the cycle still turns, `status` how the node is, as a table for a person, and `sight` what
     the page at `/` shows of it. `beside` has further pages; a path that ends in `/*` stands for all that are one step
-    below it.
+    below it. What is costly to make is made once for all who ask within a second of `monotonic`.
     """
 
     def __init__(
@@ -34,13 +35,14 @@ class Site:
         healthy: Callable[[], bool],
         status: Callable[[], str],
         sight: Callable[[], Sight],
+        monotonic: Callable[[], float],
         telemetry_path: str = TELEMETRY_PATH,
         beside: Mapping[str, Route] = NO_ROUTES,
     ) -> None:
         """ConfigError if the telemetry path is none, or another page's."""
         self._exposition = exposition
         self._healthy = healthy
-        self._status = status
+        self._status = Lately(lambda: status().encode(errors="replace"), monotonic)
         self._telemetry_path = telemetry_path
         health, readiness = Route(respond=self._health), Route(respond=self._readiness)
         self._routes = {
@@ -58,7 +60,7 @@ class Site:
                 f" with / and is none of {', '.join(self._routes)}"
             )
         titled = {each.title: path for path, each in self._routes.items() if each.title}
-        self._routes["/"] = Route(respond=Front(sight, {"Metrics": telemetry_path, **titled}).answer)
+        self._routes["/"] = Route(respond=Front(sight, {"Metrics": telemetry_path, **titled}, monotonic).answer)
         self._routes[telemetry_path] = Route(respond=self._metrics)
 
     def answer(self, request: Request) -> Answer:
@@ -86,7 +88,7 @@ class Site:
         return _said("ready") if self._exposition.ready else _said("no cycle completed yet", ok=False)
 
     def _node(self, _request: Request) -> Answer:
-        return Answer(HTTPStatus.OK, self._status().encode(errors="replace"), headers={"Cache-Control": "no-store"})
+        return Answer(HTTPStatus.OK, self._status.page(), headers={"Cache-Control": "no-store"})
 
 
 def _said(text: str, *, ok: bool = True) -> Answer:

@@ -25,6 +25,7 @@ class Rule:
     severity: str
     expr: str
     holds_for: str
+    keeps_firing_for: str
     annotations: Mapping[str, str]
 
     @property
@@ -41,7 +42,14 @@ def read(path: Path) -> Any:
 def rules() -> Sequence[Rule]:
     """All alerting rules."""
     return [
-        Rule(each["alert"], each["labels"]["severity"], each["expr"], each.get("for", ""), each["annotations"])
+        Rule(
+            each["alert"],
+            each["labels"]["severity"],
+            each["expr"],
+            each.get("for", ""),
+            each.get("keep_firing_for", ""),
+            each["annotations"],
+        )
         for group in read(RULES)["groups"]
         for each in group["rules"]
     ]

@@ -31,6 +31,7 @@ TOLD = {
     "14": ["CudaMpsDaemonDead", "CudaMpsExporterDown"],
     "15": ["CudaMpsExporterLate"],
     "16": ["CudaMpsExporterBlind"],
+    "17": ["CudaMpsQuarantined"],
 }
 """Who is told of in each planted failure, one after the other where it gets worse."""
 
@@ -81,6 +82,24 @@ def test_it_is_valid() -> None:
 def test_a_critical_alert_wakes_somebody_and_a_warning_waits(labels: Labels, receiver: str) -> None:
     told = [f"{name}={value}" for name, value in {**labels, "job": "cuda-mps-exporter"}.items()]
     amtool("config", "routes", "test", f"--config.file={ALERTMANAGER}", f"--verify.receivers={receiver}", *told)
+
+
+def test_what_takes_many_exporters_at_once_is_one_page() -> None:
+    """As a network does that fails, or a clock of Prometheus' that is wrong; what befalls a node is the node's."""
+    route = read(ALERTMANAGER)["route"]
+    for rule in rules():
+        matched = next(
+            (each for each in route["routes"] if all(_matches(text, rule.alert) for text in each["matchers"][:1])),
+            route,
+        )
+        of_many = rule.alert in ("CudaMpsExporterDown", "CudaMpsExporterLate")
+        assert ("instance" in matched.get("group_by", route["group_by"])) is not of_many
+
+
+def _matches(matcher: str, alert: str) -> bool:
+    """Whether the first matcher of a route may be about this alert."""
+    name, operator, pattern = re.fullmatch(r'(\w+)(=~|=)"(.*)"', matcher).groups()  # type: ignore[union-attr]
+    return name != "alertname" or bool(re.fullmatch(pattern if operator == "=~" else re.escape(pattern), alert))
 
 
 def test_each_planted_failure_is_here() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from exporter.metrics.catalogue import CATALOGUE
 from exporter.parse.xid_catalogue import REBOOT, RESET, XIDS, exonerates
-from tests.alerts.files import PROMETHEUS, RULES, RUNBOOKS, UNIT_TESTS, Check, Rule, checks, rules
+from tests.alerts.files import PROMETHEUS, RULES, RUNBOOKS, UNIT_TESTS, Check, Rule, checks, read, rules, seconds
 from tests.tools import needed
 
 TARGETS_LABELS = {
@@ -55,6 +55,12 @@ class TestAlert:
         """What flickers wakes nobody."""
         looks_back = "time() -" in rule.expr or "increase(" in rule.expr
         assert rule.holds_for or looks_back
+
+    def test_a_page_outlasts_a_restart_of_the_exporter(self, rule: Rule) -> None:
+        """But for those that are about the exporter itself."""
+        about_itself = rule.alert in ("CudaMpsExporterDown", "CudaMpsExporterLate")
+        if rule.severity == "critical" and not about_itself:
+            assert seconds(rule.keeps_firing_for) >= 180
 
     def test_its_summary_is_one_constant_sentence(self, rule: Rule) -> None:
         """It is the title of a ticket."""
@@ -109,6 +115,20 @@ def is_quiet_around(firing: Check, mine: list[Check], *, before: bool) -> bool:
     return any(
         each.group == firing.group and not each.expected and (each.seconds < firing.seconds) == before for each in mine
     )
+
+
+def test_what_lasts_is_told_until_an_exporter_that_is_gone_is_told_of() -> None:
+    """Nothing is mended because nobody can see it any longer."""
+    (down,) = (rule for rule in rules() if rule.alert == "CudaMpsExporterDown")
+    lasting = [rule for rule in rules() if rule.severity == "critical" and re.search(r"_state\{.*\bstate=", rule.expr)]
+    assert len(lasting) == 5
+    for rule in lasting:
+        assert seconds(rule.keeps_firing_for) > seconds(down.holds_for) + 60, rule.alert
+
+
+def test_no_group_has_more_rules_than_managed_prometheus_takes() -> None:
+    """Mimir's limit and Amazon's are 20 unless somebody raises them."""
+    assert all(len(group["rules"]) <= 20 for group in read(RULES)["groups"])
 
 
 def test_where_there_is_no_exporter_at_all_that_is_told() -> None:

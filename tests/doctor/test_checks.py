@@ -139,6 +139,12 @@ PLANTED: tuple[Planted, ...] = (
     ),
     ("daemon-absent", ERROR, "no pid file", lambda: gone(directories={})),
     ("daemon-silent", ERROR, "", lambda: with_daemon(healthy(), state=DaemonState.UNRESPONSIVE)),
+    (
+        "daemon-silent",
+        ERROR,
+        "stuck in the kernel",
+        lambda: with_daemon(healthy(daemons=(), logs={}), state=DaemonState.UNRESPONSIVE),
+    ),
     ("daemon-held", WARNING, "", lambda: with_daemon(healthy(), state=DaemonState.HELD)),
     ("daemon-not-expected", ADVICE, "", lambda: with_daemon(healthy(), expected=False, named_by=NamedBy.DISCOVERED)),
     ("protocol-not-supported", WARNING, "", lambda: with_daemon(healthy(), protocol=3)),
@@ -350,6 +356,14 @@ planted = pytest.mark.parametrize(
 
 def found(facts: Facts) -> list[Finding]:
     return list(examine(facts).findings)
+
+
+def test_one_log_directory_by_two_paths_as_of_a_container_is_no_mistake() -> None:
+    elsewhere = daemon(variables={LOG_DIRECTORY: "/mps/log"}, logs=(1, 2))
+    report = examine(healthy(daemons=(elsewhere,), configured_logs={DAEMON: (1, 2)}))
+    assert "log-directory-differs" not in {finding.id for finding in report.findings}
+    report = examine(healthy(daemons=(elsewhere,), configured_logs={DAEMON: (1, 3)}))
+    assert "log-directory-differs" in {finding.id for finding in report.findings}
 
 
 def test_where_all_is_well_nothing_is_found() -> None:

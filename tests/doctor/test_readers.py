@@ -4,16 +4,17 @@ import os
 import shutil
 import socket
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from exporter.clock import SystemClock
 from exporter.config import Config
-from exporter.doctor.facts import DaemonFacts, LogFacts, ProcessFacts, Programs
+from exporter.doctor.facts import Area, DaemonFacts, LogFacts, ProcessFacts, Programs
 from exporter.doctor.readers.directories import read_directory
 from exporter.doctor.readers.logs import read_logs, read_rotations
-from exporter.doctor.readers.patience import in_time
+from exporter.doctor.readers.patience import Patience, in_time
 from exporter.doctor.readers.ports import read_holders
 from exporter.doctor.readers.processes import read_process
 from exporter.doctor.readers.programs import read_programs
@@ -195,11 +196,37 @@ def test_the_service_is_the_watcher_where_one_runs_and_its_port_is_its_own(tmp_p
         service.close()
 
 
+def test_whether_a_port_is_the_services_is_not_told_where_that_may_not_be_asked(tmp_path: Path) -> None:
+    """As by another user than root, while all is well."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        config = Config(daemons=(), runtime_directory=tmp_path, listen=(listening.getsockname(),))
+        closed = replace(read_watcher(config, PROC, SystemClock()), unanswering="Permission denied")
+        holders, problem = read_holders(config, closed, PROC)
+    assert holders == ()
+    assert problem is not None
+
+
 def test_what_hangs_is_not_waited_for() -> None:
     held = threading.Event()
     assert in_time(0.01, held.wait) is None
     held.set()
     assert in_time(30, held.wait) is True
+
+
+def test_what_hung_once_is_not_tried_again_and_is_known() -> None:
+    held, patience = threading.Event(), Patience(seconds=0.01)
+    assert patience.read(Area.LOGS, held.wait) is None
+    held.set()
+    assert patience.read(Area.LOGS, held.wait) is None
+    assert patience.hung == [Area.LOGS]
+
+
+def test_what_fails_is_no_hang() -> None:
+    def fails() -> int:
+        raise ValueError("not so")
+
+    with pytest.raises(ValueError, match="not so"):
+        in_time(30, fails)
 
 
 def test_a_state_directory_that_is_a_file_cannot_be_written_to(tmp_path: Path) -> None:

@@ -54,7 +54,13 @@ CASES = {
         "CudaMpsFault",
         "warning",
         TRAINING,
-        (" clients of ", "client_killed", "is suspected, with a confidence of 0.9", "cuda-mps-exporter incidents "),
+        (
+            " clients of ",
+            "Among those hit: ",
+            "client_killed",
+            "is suspected, with a confidence of 0.9",
+            "cuda-mps-exporter incidents ",
+        ),
     ),
     "a fault that a victim holds up": Case(
         f"{AT}:fault-held:15s",
@@ -65,7 +71,7 @@ CASES = {
         ("Still alive of these: 1.", "is suspected, with a confidence of 0.9"),
     ),
     "a GPU that needs a reset": Case(
-        f"{AT}:hardware-xid:10m", PAGER, "CudaMpsQuarantined", "critical", INFERENCE, ("reset",), ends=False
+        f"{AT}:hardware-xid:15s", PAGER, "CudaMpsQuarantined", "critical", INFERENCE, ("reset",)
     ),
     "a server that is full": Case(
         f"{AT}:server-full:2s", TICKETS, "CudaMpsClientsRefused", "warning", INFERENCE, ("were turned away",)

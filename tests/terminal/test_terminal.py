@@ -86,3 +86,15 @@ def test_who_is_told_to_end_can_put_the_terminal_right_first(number: signal.Sign
 
     assert [signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGHUP)] == before
     assert signal.SIGWINCH not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
+
+
+def test_one_that_has_been_closed_is_a_pipe_that_nobody_reads() -> None:
+    """As where the connection to the node has ended; what went before is what is told of, if anything."""
+    person, programs = os.openpty()
+    with contextlib.suppress(OSError), open(programs, "w", encoding="utf-8") as program:
+        terminal = Terminal(program, XTERM)
+        os.close(person)
+        with pytest.raises(BrokenPipeError):
+            terminal.show([said("fault")])
+        with pytest.raises(KeyboardInterrupt), terminal.screen_of_its_own():
+            raise KeyboardInterrupt

@@ -5,6 +5,7 @@ import http.client
 import socket
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import chain, count
 
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
@@ -67,13 +68,14 @@ class Web:
     history: History = field(default_factory=History)
 
     def site(self, telemetry_path: str = "/metrics") -> Site:
-        """What it serves."""
+        """What it serves; each page is made anew, at once, and a minute after the last one."""
         api = Api(self.history, now=lambda: AT + 182, directory_of=lambda name: DAEMON if name == DAEMON else None)
         return Site(
             self.exposition,
             healthy=lambda: self.healthy,
             status=lambda: self.status,
             sight=lambda: self.sight,
+            monotonic=chain.from_iterable((at, at) for at in count(step=60)).__next__,
             telemetry_path=telemetry_path,
             beside={**api.routes, **Runbooks.installed().routes},
         )

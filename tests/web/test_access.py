@@ -56,6 +56,8 @@ def test_the_status_is_shown_to_this_machine(web: Web) -> None:
     [
         {"Host": "evil.example"},
         {"X_Forwarded_For": "127.0.0.1"},
+        {"X_Forwarded_Proto": "https"},
+        {"CF_Connecting_IP": "192.0.2.7"},
         {"Forwarded": "for=127.0.0.1"},
         {"X_Real_IP": "127.0.0.1"},
     ],

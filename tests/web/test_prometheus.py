@@ -97,7 +97,13 @@ def serve(exposition: Exposition) -> Iterator[Callable[..., dict[str, Any]]]:
     with contextlib.ExitStack() as closing:
 
         def start(security: WebSecurity | None = None) -> dict[str, Any]:
-            site = Site(exposition, healthy=lambda: True, status=str, sight=lambda: Sight(node=Node(), at=AT))
+            site = Site(
+                exposition,
+                healthy=lambda: True,
+                status=str,
+                sight=lambda: Sight(node=Node(), at=AT),
+                monotonic=lambda: 0.0,
+            )
             server = WebServer(site, [(LOCALHOST, 0)], security)
             server.open()
             closing.callback(server.close)

@@ -26,8 +26,8 @@ def no_daemon(facts: Facts) -> Iterator[Found]:
 def daemon_absent(facts: Facts) -> Iterator[Found]:
     """A daemon that is expected does not run."""
     for daemon in facts.node.daemons.values():
-        gone = not facts.daemons_of(daemon.name) and not daemon.answers and not facts.hidden(daemon.name)
-        if daemon.expected and gone:
+        lives = facts.daemons_of(daemon.name) or daemon.answers or daemon.state is DaemonState.UNRESPONSIVE
+        if daemon.expected and not lives and not facts.hidden(daemon.name):
             unit = daemon.named_unit
             yield Found(
                 severity=Severity.ERROR,
@@ -45,15 +45,21 @@ def daemon_absent(facts: Facts) -> Iterator[Found]:
 
 def daemon_silent(facts: Facts) -> Iterator[Found]:
     """A daemon runs, and does not answer."""
-    for daemon, each in facts.running():
-        if daemon.state is DaemonState.UNRESPONSIVE or daemon.unanswered:
+    for daemon in facts.node.daemons.values():
+        # One that is stuck in the kernel cannot be looked into either.
+        running = facts.daemons_of(daemon.name)
+        if daemon.state is DaemonState.UNRESPONSIVE or (running and daemon.unanswered):
+            name = shown(daemon.name)
             yield Found(
                 severity=Severity.ERROR,
                 what="a daemon runs, and does not answer: it or one of its servers was stopped, or hangs; no new "
                 "client can connect",
-                where=(f"{shown(daemon.name)}: {who(each.process)}",),
+                where=tuple(f"{name}: {who(each.process)}" for each in running[:1]) or (name,),
                 mend="See which process it is; one that was stopped goes on by SIGCONT",
-                commands=("cuda-mps-exporter status --look", f"kill -CONT {each.process.pid}"),
+                commands=(
+                    "cuda-mps-exporter status --look",
+                    *(f"kill -CONT {each.process.pid}" for each in running[:1]),
+                ),
             )
 
 

@@ -34,7 +34,9 @@ def log_directory_differs(facts: Facts) -> Iterator[Found]:
     for configured in facts.config.daemons:
         for each in facts.daemons_of(configured.name):
             actual = (each.process.variables or {}).get(LOG_DIRECTORY)
-            if actual is not None and actual.rstrip("/") != str(configured.log_directory):
+            if actual is None or (each.logs is not None and each.logs == facts.configured_logs.get(configured.name)):
+                continue  # In a container, the same directory has another path.
+            if actual.rstrip("/") != str(configured.log_directory):
                 yield Found(
                     severity=Severity.WARNING,
                     what=f"the daemon's logs are in {shown(actual)}, and the configuration has them in "

@@ -17,8 +17,10 @@ def read_holders(config: Config, watcher: Watcher, proc: Proc) -> tuple[tuple[Ho
     if tables is None:
         return (), "the table of sockets (/proc/net/tcp) cannot be read"
     there = [listener for table in tables for listener in listeners(table)]
-    ours = _inodes(watcher, proc)
-    return tuple(_holders(wanted, there, watcher, ours)), None
+    holders = tuple(_holders(wanted, there, watcher, _inodes(watcher, proc)))
+    if holders and watcher.unanswering is not None:
+        return (), "a service seems to run, and cannot be asked whether it is that which listens there"
+    return holders, None
 
 
 def _holders(

@@ -78,6 +78,8 @@ def pid_namespaces(pid: int, proc: Proc) -> tuple[int, ...]:
 
 
 def _daemon(name: str, daemon: ControlDaemon, process: ProcessFacts, proc: Proc) -> DaemonFacts:
+    root = Root(proc, daemon.pid, daemon.facts.start_ticks)
+    logs = (process.variables or {}).get(LOG_DIRECTORY)
     return DaemonFacts(
         name=name,
         process=process,
@@ -85,6 +87,7 @@ def _daemon(name: str, daemon: ControlDaemon, process: ProcessFacts, proc: Proc)
         arguments=daemon.arguments,
         replaced=(proc.program(daemon.pid) or "").endswith(_DELETED),
         open_files=open_files(proc.limits(daemon.pid) or ""),
+        logs=None if logs is None else _identity(logs, root),
     )
 
 
