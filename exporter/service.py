@@ -131,7 +131,6 @@ class Service:
             incidents=self._history.incidents,
             events=self._history.events,
             orders=self._orders,
-            paused=self._paused,
             stood_still=None if still_for < HEALTHY_SECONDS else still_for,
         )
 

@@ -26,6 +26,10 @@ MOST_BYTES = 4096
 """A request is one short line: a command, and its arguments by name where it takes any."""
 
 LONGEST_ANSWER = 1 << 26
+
+SERVICE_SECONDS = 30.0
+"""How long the running service may take to do as it is asked."""
+
 _CREDENTIALS = struct.Struct("3i")
 
 Commands = Mapping[str, Callable[..., Mapping[str, Any]]]

@@ -8,28 +8,14 @@ from exporter.core.watchdog.orders import Orders
 from exporter.demo import Simulation, simulated, told
 from exporter.model.event import Event
 from exporter.model.node import Node
-from tests.builders import AT, Story
+from tests.builders import Story
+from tests.clocks import HandClock
 
 MINUTE = 60.0
 ORDERS: Orders = orders_of(simulated(DEFAULTS))
 
 
-class FakeClock:
-    """A clock that stands still until it is told to go on."""
-
-    def __init__(self) -> None:
-        self.at = AT
-
-    def now(self) -> float:
-        """Seconds since the epoch."""
-        return self.at
-
-    def monotonic(self) -> float:
-        """The same, here."""
-        return self.at
-
-
-def minutes(clock: FakeClock, simulation: Simulation) -> Iterator[Story]:
+def minutes(clock: HandClock, simulation: Simulation) -> Iterator[Story]:
     """The node at its beginning and after each further minute, and what happened in it."""
     node: Node = simulation.node()
     while True:
@@ -38,4 +24,4 @@ def minutes(clock: FakeClock, simulation: Simulation) -> Iterator[Story]:
             node, news = second
             events.extend(news)
         yield Story(node, tuple(events))
-        clock.at += MINUTE
+        clock.time += MINUTE

@@ -20,8 +20,9 @@ from exporter.model.server import RefusalReason
 from exporter.model.workload import WorkloadKind
 from exporter.view import View
 from tests.builders import AT, Story
+from tests.clocks import HandClock
 from tests.core.invariants import assert_consistent, assert_only_grown, assert_told, counters
-from tests.simulated import MINUTE, ORDERS, FakeClock, minutes
+from tests.simulated import MINUTE, ORDERS, minutes
 
 SEEDS = (1, 2)
 HOUR_MINUTES = 60 - int(PAST_SECONDS) // 60
@@ -33,7 +34,7 @@ TRAINING, INFERENCE, NOTEBOOKS = (f"/run/nvidia/mps/{name}/pipe" for name in ("t
 @cache
 def hour(seed: int) -> tuple[Story, ...]:
     """The node after each minute of an hour, of which the first quarter has been before it begins."""
-    clock = FakeClock()
+    clock = HandClock(AT)
     return tuple(islice(minutes(clock, Simulation(seed, clock)), HOUR_MINUTES))
 
 
@@ -200,10 +201,10 @@ def test_when_it_begins_a_story_has_been_told_already() -> None:
 
 def test_in_its_first_minute_every_family_has_had_data() -> None:
     """But for those of the process that serves it, which a simulation has not."""
-    clock = FakeClock()
+    clock = HandClock(AT)
     simulation = Simulation(1, clock)
     present = next(minutes(clock, simulation)).node
-    clock.at = AT + MINUTE
+    clock.time = AT + MINUTE
     seen: set[str] = set()
     for second, _ in told(present, simulation, ORDERS):
         view = View(second, client_min_age=15.0, orders=ORDERS)
@@ -213,6 +214,6 @@ def test_in_its_first_minute_every_family_has_had_data() -> None:
 
 
 def test_the_same_seed_tells_the_same_story_and_another_tells_another() -> None:
-    clock = FakeClock()
+    clock = HandClock(AT)
     again = next(minutes(clock, Simulation(1, clock)))
     assert again.events == hour(1)[0].events != hour(2)[0].events

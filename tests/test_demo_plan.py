@@ -14,8 +14,9 @@ from exporter.errors import ConfigError
 from exporter.model.diagnosis import Condition
 from exporter.model.event import EventName
 from exporter.model.server import RefusalReason, ServerState
-from tests.builders import Story
-from tests.simulated import MINUTE, FakeClock, minutes
+from tests.builders import AT, Story
+from tests.clocks import HandClock
+from tests.simulated import MINUTE, minutes
 
 PAST, AFTER, SECONDS = 30.0, 2.0, 73.0
 DURING, OVER = (1, 2), 3
@@ -25,7 +26,7 @@ DURING, OVER = (1, 2), 3
 @cache
 def told(mishap: Mishap | None) -> tuple[Story, ...]:
     """Some minutes of a calm node, with or without something that befalls it."""
-    clock = FakeClock()
+    clock = HandClock(AT)
     simulation = Simulation(1, clock, calm=True, past=PAST)
     story = minutes(clock, simulation)
     past = next(story)

@@ -99,15 +99,20 @@ def test_at_a_terminal_the_head_comes_first_and_the_table_fits(
 
     lines = SEQUENCE.sub("", said).splitlines()
     assert (code, lines[0][:8], "\x1b[1;31mNOT WELL\x1b[0m" in said) == (1, "NOT WELL", True)
-    assert lines[2:5] == [f"  {DAEMON}: FAULT of server 513, held up by 601", "  1 process bypasses MPS on GPU 1", ""]
+    fault = f"  server 513 of {DAEMON} has been in FAULT for 0 ms, held up by 1 client;"
+    assert lines[2:4] == [fault, "    suspected: likely PID 600"]
     assert max(map(len, lines)) <= 80
 
 
 def test_at_a_glance(running: Running, ask: Ask) -> None:
     running.knows(three_clients())
 
-    head = "well: 1 of 1 daemons up, 3 clients, 2 GPUs; watchdog observes\n  1 process bypasses MPS on GPU 1\n"
-    assert ask("--brief") == (0, head, "")
+    code, said, _ = ask("--brief")
+    assert (code, said.splitlines()[0]) == (0, "needs a look: 1 of 1 daemons up, 3 clients, 2 GPUs; watchdog observes")
+    assert [line.partition(":")[0] for line in said.splitlines()[1:]] == [
+        "  1 process bypasses MPS on GPU 1",
+        "  not all can be seen",
+    ]
 
 
 def test_one_daemon_alone(running: Running, ask: Ask) -> None:

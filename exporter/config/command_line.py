@@ -48,7 +48,7 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     _add_replay(commands)
     _add_doctor(commands)
     _add_demo(commands)
-    _command(commands, "pause", "have the running service let go of the driver, so that GPUs can be reset")
+    _command(commands, "pause", "have the running service close the driver, so that GPUs can be reset")
     _add_resume(commands)
     return parser.parse_args(arguments)
 
@@ -73,13 +73,13 @@ def _add_status(commands: "Commands") -> None:
         commands,
         "status",
         "say how the node is, as the running service knows it; where none runs, by one look",
-        "Exit code: 0 if all is well; 1 where a daemon is not up or not well, a server is in FAULT, a limit has"
-        " drifted, or something cannot be seen. Clients that wait for a server, and processes beside MPS, are shown,"
-        " and leave it 0.",
+        "Exit code: 0 if all is well; 1 where a daemon is not up or not well, a server is in FAULT, a GPU needs a"
+        " reset, a limit has drifted, or something cannot be seen. Clients that wait, full servers, and processes that"
+        " bypass MPS are shown, and leave it 0.",
         example="status --watch",
     )
     parser.add_argument("--json", action="store_true", help="as JSON, for programs; with --watch, one object a line")
-    parser.add_argument("--brief", action="store_true", help="at a glance: what is there, and what is not well")
+    parser.add_argument("--brief", action="store_true", help="at a glance: who is there, and what is the matter")
     parser.add_argument("--daemon", metavar="NAME", help="only one daemon, by its name in metrics")
     parser.add_argument(
         "--watch",
@@ -106,7 +106,7 @@ def _add_incidents(commands: "Commands") -> None:
         operands="[ID]",
         example="incidents --open",
     )
-    parser.add_argument("id", metavar="ID", nargs="?", help="this one alone, with all that is known of it, in words")
+    parser.add_argument("id", metavar="ID", nargs="?", help="only this one, with all that is known of it")
     parser.add_argument("--json", action="store_true", help="as JSON, for programs")
     parser.add_argument("--open", action="store_true", help="only those from which the server has not recovered")
     parser.add_argument("--daemon", metavar="NAME", help="only those of one daemon, by its name in metrics")
@@ -130,7 +130,7 @@ def _add_record(commands: "Commands") -> None:
     parser = _command(
         commands,
         "record",
-        "write down what is seen, until interrupted",
+        "write what is seen to a file, until interrupted",
         operands="FILE",
         example="record --for 10m night.jsonl.gz",
     )
@@ -156,8 +156,8 @@ def _add_replay(commands: "Commands") -> None:
     parser.add_argument(
         "--watchdog",
         choices=tuple(Mode),
-        help="have the watchdog judge, too: what it would have told, or done; each action counts as done at once, and"
-        " what came after it is as it was recorded (default: no watchdog)",
+        help="have the watchdog judge it, too: what it would have said, or done; each action counts as done at once,"
+        " though what follows is as it was recorded (default: no watchdog)",
     )
     parser.add_argument("file", metavar="FILE", help="a recording; - is standard input")
 
@@ -171,7 +171,7 @@ def _add_doctor(commands: "Commands") -> None:
         example="doctor --verbose",
     )
     parser.add_argument("--json", action="store_true", help="as JSON, for programs")
-    parser.add_argument("--verbose", action="store_true", help="tell of each check that found nothing wrong, too")
+    parser.add_argument("--verbose", action="store_true", help="list the checks that found nothing wrong, too")
 
 
 def _add_demo(commands: "Commands") -> None:
@@ -182,11 +182,11 @@ def _add_demo(commands: "Commands") -> None:
         action="append",
         default=[],
         metavar="WHEN:WHAT",
-        help="have something befall it, so long after the demo began, as in 30s:daemon-restarts; what lasts may be told"
-        f" how long, as in 30s:daemon-dies:2m; may be given several times; WHAT is one of {', '.join(Mishap)}",
+        help="what happens, and how long after the demo begins, as in 30s:daemon-restarts; a third part says how long"
+        f" it lasts, as in 30s:daemon-dies:2m; may be given again; WHAT is one of {', '.join(Mishap)}",
     )
     parser.add_argument(
-        "--calm", action="store_true", help="clients come and go, and nothing befalls it but what --at says"
+        "--calm", action="store_true", help="clients come and go, and nothing else happens but what --at says"
     )
 
 

@@ -1,16 +1,14 @@
 """One observation at a time: what is known after it, and what happened."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 
 from exporter.core import (
     accounts,
-    agenda,
     clients,
     deaths,
     gpus,
     incident_events,
     incidents,
-    leavings,
     life,
     log,
     log_files,
@@ -24,9 +22,9 @@ from exporter.core import (
     units,
     users,
     witnesses,
-    workloads,
     xids,
 )
+from exporter.core.forgetting import forget
 from exporter.core.gpus import NVML
 from exporter.core.step import Step, chain, quiet
 from exporter.core.watchdog import results
@@ -59,12 +57,6 @@ Told = tuple[Node, tuple[Event, ...]]
 
 LOGS = "log"
 """The source that follows the logs has this name."""
-
-REMEMBERED_QUESTIONS_SECONDS = 7200.0
-"""How long it is remembered when a question was asked; longer than any question's period."""
-
-REMEMBERED_SERVERS_SECONDS = 60.0
-"""How long a server that has gone is remembered, so that a log line read late does not bring it back."""
 
 
 def fold(node: Node, seen: Observation) -> Told:
@@ -122,7 +114,7 @@ def _take(node: Node, seen: Observation) -> Told:
         case GpuReading():
             node, events = gpus.gpu_read(node, seen)
             node, met = _clients_shown(node, seen)
-            return _forget(xids.gpu_read(node, seen)), events + met
+            return forget(xids.gpu_read(node, seen)), events + met
         case ProcessReading():
             return _process_read(node, seen)
         case ProcessExit():
@@ -130,7 +122,7 @@ def _take(node: Node, seen: Observation) -> Told:
         case PodFound():
             return replace(node, pods={**node.pods, seen.uid: seen}), ()
         case SourceReading():
-            return _source_looked(_forget(_source_read(node, seen)), seen)
+            return _source_looked(forget(_source_read(node, seen)), seen)
         case GpuEvent():
             return xids.event_read(node, seen), ()
         case ProcessState() | UnitState() | ControlSocket() | SessionHolder():
@@ -211,42 +203,6 @@ def _member_exited(daemon: Daemon, seen: ProcessExit) -> Step:
         servers.end(daemon, seen.at, seen.pid),
         lambda daemon: clients.disconnect(daemon, seen.at, seen.pid, DepartureReason.EXIT),
     )
-
-
-def _forget(node: Node) -> Node:
-    """Let go of what no longer matters. While NVML shows a client that has left, it is remembered, and no stranger."""
-    shown = {each.pid for gpu in node.gpus.values() for each in gpu.reading.compute_processes or ()}
-    daemons = {
-        name: _forget_of(daemon, node.at, shown)
-        for name, daemon in node.daemons.items()
-        if not daemon.forgettable(node.at)
-    }
-    wanted = agenda.watched(node)
-    processes = {pid: process for pid, process in node.processes.items() if pid in wanted}
-    node = deaths.forget(replace(node, daemons=daemons, processes=processes))
-    node = process_states.forget(node, agenda.states_wanted(node))
-    return accounts.forget(_forget_pods(units.forget(node)))
-
-
-def _forget_pods(node: Node) -> Node:
-    if not node.pods:
-        return node
-    present = workloads.pods(node)
-    return replace(node, pods={uid: pod for uid, pod in node.pods.items() if uid in present})
-
-
-def _forget_of(daemon: Daemon, at: float, shown: set[int]) -> Daemon:
-    daemon = replace(
-        daemon,
-        departed=_kept(daemon.departed, at - clients.REMEMBERED_SECONDS, shown),
-        departed_servers=_kept(daemon.departed_servers, at - REMEMBERED_SERVERS_SECONDS, shown),
-        asked={command: when for command, when in daemon.asked.items() if at - when < REMEMBERED_QUESTIONS_SECONDS},
-    )
-    return leavings.forget(daemon, at)
-
-
-def _kept(departed: Mapping[int, float], since: float, shown: set[int]) -> Mapping[int, float]:
-    return {pid: at for pid, at in departed.items() if at >= since or pid in shown}
 
 
 def _source_looked(node: Node, seen: SourceReading) -> Told:

@@ -16,6 +16,8 @@ Identity = tuple[int, int]
 INITIAL_PID_NAMESPACE = 0xEFFFFFFC
 """The inode of the node's own one (Linux, include/linux/proc_ns.h)."""
 
+TEMPORARY = ("/tmp/", "/var/tmp/")  # noqa: S108 (where a unit may have a directory of its own)
+
 
 class Area(StrEnum):
     """What can be looked at, or be hidden."""
@@ -78,7 +80,6 @@ class ProcessFacts:
     variables: Mapping[str, str] | None = None
     pipe: Identity | None = None
     shared_memory: Identity | None = None
-    mounts: int | None = None
     pid_namespaces: tuple[int, ...] = ()
 
     @property
@@ -119,7 +120,6 @@ class DirectoryFacts:
     """
 
     path: str
-    there: bool = True
     problem: str | None = None
     closed: str | None = None
     writable: bool = False

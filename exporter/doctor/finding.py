@@ -62,17 +62,17 @@ class Check:
         return (self.find.__doc__ or "").partition("\n")[0]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Finding:
-    """One mistake, by the id of its check."""
+    """One mistake, and the check that found it."""
 
-    id: str
-    severity: Severity
-    what: str
-    where: tuple[str, ...]
-    mend: str
-    commands: tuple[str, ...]
-    doc: str
+    check: Check
+    found: Found
+
+    @property
+    def id(self) -> str:
+        """What it is called: its check's name."""
+        return self.check.id
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,15 +84,15 @@ class Report:
     """
 
     findings: tuple[Finding, ...]
-    fine: tuple[Check, ...] = ()
-    untold: tuple[Check, ...] = ()
+    ok: tuple[Check, ...] = ()
+    unknown: tuple[Check, ...] = ()
 
     @property
     def exit_code(self) -> int:
         """0 where nothing is worse than advice, 1 for a warning, 2 for an error."""
-        worst = max((finding.severity for finding in self.findings), default=Severity.ADVICE)
+        worst = max((finding.found.severity for finding in self.findings), default=Severity.ADVICE)
         return {Severity.ADVICE: 0, Severity.WARNING: 1, Severity.ERROR: 2}[worst]
 
     def count(self, severity: Severity) -> int:
         """How many findings are as grave as this."""
-        return sum(finding.severity is severity for finding in self.findings)
+        return sum(finding.found.severity is severity for finding in self.findings)

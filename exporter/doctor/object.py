@@ -15,19 +15,20 @@ def report_object(report: Report, facts: Facts) -> dict[str, Any]:
         "exit_code": report.exit_code,
         "counts": {each.word: report.count(each) for each in sorted(Severity, reverse=True)},
         "findings": [_finding(each) for each in report.findings],
-        "fine": [check.id for check in report.fine],
-        "untold": [check.id for check in report.untold],
+        "ok": [check.id for check in report.ok],
+        "unknown": [check.id for check in report.unknown],
         "not_looked_at": [{"area": str(each.area), "why": shown(each.why)} for each in facts.unseen],
     }
 
 
 def _finding(finding: Finding) -> dict[str, Any]:
+    found = finding.found
     return {
-        "severity": finding.severity.word,
+        "severity": found.severity.word,
         "id": finding.id,
-        "what": finding.what,
-        "where": list(finding.where),
-        "mend": finding.mend,
-        "commands": list(finding.commands),
-        "doc": finding.doc,
+        "what": found.what,
+        "where": list(found.where),
+        "mend": found.mend,
+        "commands": list(found.commands),
+        "doc": finding.check.doc,
     }

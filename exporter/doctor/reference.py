@@ -23,8 +23,8 @@ is wrong, worst first, where, and what to type. It mends nothing itself.
 | 2 | an error: something keeps MPS from working, or the exporter from it; or it was asked wrongly |
 
 `--json` has the same for programs: `exit_code`, `counts`, `findings` (each with `severity`, `id`, `what`, `where`,
-`mend`, `commands`, `doc`), the ids of the checks that found nothing (`fine`) and of those that could not be made in
-full (`untold`), and what was `not_looked_at`. `--verbose` tells of those checks, too. It takes the same options as
+`mend`, `commands`, `doc`), the ids of the checks that found nothing (`ok`) and of those that could not be made in
+full (`unknown`), and what was `not_looked_at`. `--verbose` tells of those checks, too. It takes the same options as
 `status`, and those of `serve` that it judges (`--web.listen-address`, `--watchdog.mode` and the like): give it what the
 service is given.
 

@@ -42,13 +42,13 @@ CHECKS: tuple[Check, ...] = (
 def examine(facts: Facts) -> Report:
     """Everything that is wrong, worst first; what is well; and what could not be told."""
     findings = [finding for check in CHECKS for finding in _findings(check, facts)]
-    found = {finding.id for finding in findings}
+    found = {finding.check for finding in findings}
     unseen = {each.area for each in facts.unseen}
-    others = [check for check in CHECKS if check.id not in found]
+    others = [check for check in CHECKS if check not in found]
     return Report(
-        findings=tuple(sorted(findings, key=lambda finding: -finding.severity)),
-        fine=tuple(check for check in others if not unseen & set(check.needs)),
-        untold=tuple(check for check in others if unseen & set(check.needs)),
+        findings=tuple(sorted(findings, key=lambda finding: -finding.found.severity)),
+        ok=tuple(check for check in others if not unseen & set(check.needs)),
+        unknown=tuple(check for check in others if unseen & set(check.needs)),
     )
 
 
@@ -58,12 +58,4 @@ def _findings(check: Check, facts: Facts) -> Iterator[Finding]:
     for found in check.find(facts):
         where.setdefault(replace(found, where=()), {}).update(dict.fromkeys(found.where))
     for found, places in where.items():
-        yield Finding(
-            id=check.id,
-            severity=found.severity,
-            what=found.what,
-            where=tuple(places),
-            mend=found.mend,
-            commands=found.commands,
-            doc=check.doc,
-        )
+        yield Finding(check, replace(found, where=tuple(places)))

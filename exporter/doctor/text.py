@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 
 from exporter.doctor.facts import Facts
 from exporter.doctor.finding import PAGE, Finding, Report, Severity
+from exporter.telling.short import counted
 
 WIDTH = 80
 MOST_PLACES = 5
@@ -16,22 +17,23 @@ def report_text(report: Report, facts: Facts, *, verbose: bool = False) -> str:
     """All of it; `verbose` tells of each check that found nothing, too."""
     lines = [line for finding in report.findings for line in _finding(finding)]
     if verbose:
-        lines += [line for check in report.fine for line in _wrapped(f"ok       {check.fine}", 9)]
-        lines += [line for check in report.untold for line in _wrapped(f"unknown  whether {check.fine}", 9)]
+        lines += [line for check in report.ok for line in _wrapped(f"ok       {check.fine}", 9)]
+        lines += [line for check in report.unknown for line in _wrapped(f"unknown  whether {check.fine}", 9)]
         lines += [""]
     return "\n".join((*lines, *_looked_at(report, facts), *_summary(report), ""))
 
 
 def _finding(finding: Finding) -> Iterator[str]:
-    yield f"{finding.severity.word.upper()}  {finding.id}"
-    yield from _wrapped(f"  {_sentence(finding.what)}", 2)
-    for label, place in zip(["where", *[""] * MOST_PLACES], _places(finding.where), strict=False):
+    found, doc = finding.found, finding.check.doc
+    yield f"{found.severity.word.upper()}  {finding.id}"
+    yield from _wrapped(f"  {_sentence(found.what)}", 2)
+    for label, place in zip(["where", *[""] * MOST_PLACES], _places(found.where), strict=False):
         yield from _wrapped(f"  {label:<{_LABEL}}{place}", _LABEL + 2)
-    yield from _wrapped(f"  {'mend':<{_LABEL}}{_sentence(finding.mend)}", _LABEL + 2)
-    for command in finding.commands:
+    yield from _wrapped(f"  {'mend':<{_LABEL}}{_sentence(found.mend)}", _LABEL + 2)
+    for command in found.commands:
         yield f"{' ' * (_LABEL + 4)}{command}"
-    if finding.doc != PAGE:
-        yield f"  {'read':<{_LABEL}}{finding.doc}"
+    if doc != PAGE:
+        yield f"  {'read':<{_LABEL}}{doc}"
     yield ""
 
 
@@ -42,33 +44,29 @@ def _places(where: Sequence[str]) -> list[str]:
 
 def _looked_at(report: Report, facts: Facts) -> Iterator[str]:
     counts = (
-        _counted(len(facts.node.gpus), "GPU"),
-        f"{_counted(len(facts.daemons), 'daemon')} that {'runs' if len(facts.daemons) == 1 else 'run'}",
-        _counted(len(facts.processes), "CUDA process", "CUDA processes"),
-        _counted(sum(map(len, facts.logs.values())), "log"),
-        _counted(len(facts.units or {}), "systemd unit"),
+        counted(len(facts.node.gpus), "GPU"),
+        counted(len(facts.daemons), "daemon that runs", "daemons that run"),
+        counted(len(facts.processes), "CUDA process", "CUDA processes"),
+        counted(sum(map(len, facts.logs.values())), "log"),
+        counted(len(facts.units or {}), "systemd unit"),
         f"the rights of {facts.watcher.called}",
     )
     yield from _wrapped(f"Looked at: {', '.join(counts)}.", 0)
-    well = f"{_counted(len(report.fine), 'check')} found nothing wrong"
+    well = f"{counted(len(report.ok), 'check')} found nothing wrong"
     yield from _wrapped(f"{well}.", 0)
     if facts.unseen:
         areas = ", ".join(dict.fromkeys(each.area for each in facts.unseen))
-        lacking = f"{_counted(len(report.untold), 'check')} could not be made in full"
+        lacking = f"{counted(len(report.unknown), 'check')} could not be made in full"
         yield from _wrapped(f"Not looked at, or not in full: {areas}; {lacking}.", 0)
 
 
 def _summary(report: Report) -> Iterator[str]:
     counts = (
-        _counted(report.count(Severity.ERROR), "error"),
-        _counted(report.count(Severity.WARNING), "warning"),
-        _counted(report.count(Severity.ADVICE), "piece of advice", "pieces of advice"),
+        counted(report.count(Severity.ERROR), "error"),
+        counted(report.count(Severity.WARNING), "warning"),
+        counted(report.count(Severity.ADVICE), "piece of advice", "pieces of advice"),
     )
     yield f"{', '.join(counts)}."
-
-
-def _counted(number: int, one: str, many: str | None = None) -> str:
-    return f"{number} {one if number == 1 else many or f'{one}s'}"
 
 
 def _sentence(text: str) -> str:

@@ -194,6 +194,11 @@ class Daemon:
         return self.log_problems.get("stdout", "not followed") is None
 
     @property
+    def pid_file_spoilt(self) -> bool:
+        """Whether it runs, and NVIDIA's program finds no daemon all the same: the pid file names another process."""
+        return self.state is None and self.process is not None and self.not_found_at is not None
+
+    @property
     def answers(self) -> bool:
         """Whether it responds: with answers, or by refusing because somebody else's session is open."""
         return self.state in (DaemonState.UP, DaemonState.HELD)

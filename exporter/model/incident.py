@@ -127,6 +127,10 @@ class Incident:
         """Whether the server is still in FAULT."""
         return self.ending is None
 
+    def tenant(self, pid: int) -> Tenant:
+        """What is known of a client, be it nothing."""
+        return self.tenants.get(pid, Tenant(pid=pid, client=""))
+
     @property
     def seconds(self) -> float | None:
         """How long the server was in FAULT; None while it is."""

@@ -8,20 +8,19 @@ from exporter.model.daemon import Daemon, DaemonState
 from exporter.model.node import Node
 from exporter.model.observation import DaemonName
 from exporter.model.server import Client, Server, ServerState
-from exporter.page.level import Level
 from exporter.page.sight import Sight
-from exporter.page.who import Who, who
 from exporter.parse.printable import printable
+from exporter.telling.level import Level, level_of, state_word
 from exporter.telling.moment import lasting
 from exporter.telling.short import counted, mebibytes, short_name
 from exporter.telling.status_domains import lettered, letters
-from exporter.telling.watchdog_text import plight
+from exporter.telling.watchdog_text import account
+from exporter.telling.who import Who, who
 from exporter.view import Memory, View, clients_limit, clients_of, gpu_name, memory
 
 Letters = Mapping[tuple[DaemonName, int], str]
 
 _SERVER_LEVELS = {ServerState.ACTIVE: Level.WELL, ServerState.FAULT: Level.GRAVE, None: Level.UNKNOWN}
-_LOST = (DaemonState.ABSENT, DaemonState.UNRESPONSIVE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,22 +79,13 @@ def daemons(sight: Sight) -> tuple[DaemonCard, ...]:
     return tuple(_card(sight, daemon, used, falls_with) for daemon in View(sight.node).daemons())
 
 
-def level_of(daemon: Daemon) -> Level:
-    """How a daemon is; the end of one that nobody expects is nobody's outage."""
-    if daemon.state is DaemonState.UP:
-        return Level.WELL
-    if daemon.state is None:
-        return Level.UNKNOWN if daemon.supported else Level.CARE
-    return Level.GRAVE if daemon.expected and daemon.state in _LOST else Level.CARE
-
-
 def _card(sight: Sight, daemon: Daemon, used: Memory, falls_with: Letters) -> DaemonCard:
     node = sight.node
-    found = plight(node, daemon)
+    found = account(node, daemon)
     return DaemonCard(
         name=printable(daemon.name),
         level=level_of(daemon),
-        state=daemon.state or ("not known" if daemon.supported else "unsupported"),
+        state=state_word(daemon),
         facts=tuple(_facts(sight, daemon)),
         matter=None if found is None else found.told,
         counts=tuple(_counts(daemon)),
@@ -135,12 +125,12 @@ def _server(sight: Sight, daemon: Daemon, server: Server, used: Memory, falls_wi
     return ServerCard(
         pid=server.pid,
         level=_SERVER_LEVELS.get(server.state, Level.CARE) if answering else Level.UNKNOWN,
-        state=(server.state or "not known") if answering else f"not known; last {server.state or 'not known'}",
-        user=short_name(None if process is None else process.user) or ("" if server.uid is None else str(server.uid)),
+        state=(server.state or "unknown") if answering else f"unknown; last {server.state or 'unknown'}",
+        user=who(node, server.pid).user or ("" if server.uid is None else str(server.uid)),
         clients=counted(len(clients), "client") if limit is None else f"{len(clients)} of {limit} clients",
         share=None if not limit else min(100.0, round(100 * len(clients) / limit, 1)),
         limits=tuple(_limits(node, daemon, server)),
-        up_for=lasting(max(0.0, sight.at - since)),
+        up_for=lasting(sight.at - since),
         rows=tuple(_row(sight, daemon, client, used, falls_with) for client in clients),
     )
 
@@ -174,5 +164,5 @@ def _row(sight: Sight, daemon: Daemon, client: Client, used: Memory, falls_with:
         memory=mebibytes(sum(held.values())) if held else "",
         gpus=", ".join(printable(gpu_name(sight.node, gpu)) for gpu in held),
         letter=falls_with.get((daemon.name, client.pid), ""),
-        connected=lasting(max(0.0, sight.at - client.connected_at)),
+        connected=lasting(sight.at - client.connected_at),
     )

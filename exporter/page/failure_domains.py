@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from exporter.core.domains import places
 from exporter.model.node import Node
 from exporter.page.sight import Sight
-from exporter.page.who import Who, who
 from exporter.parse.printable import printable
 from exporter.telling.short import counted, short_name
-from exporter.telling.status_domains import Lettered, lettered
+from exporter.telling.status_domains import Lettered, by_index, gpus_text, lettered
+from exporter.telling.who import Who, who
 from exporter.view import View, gpu_name
 
 MOST_CHIPS = 6
@@ -55,7 +55,7 @@ class FailureDomains:
 
     boxes: tuple[DomainBox, ...]
     alone: int
-    untold: int
+    unknown: int
 
 
 def failure_domains(sight: Sight) -> FailureDomains:
@@ -65,19 +65,19 @@ def failure_domains(sight: Sight) -> FailureDomains:
     return FailureDomains(
         boxes=tuple(_box(node, each) for each in found if len(each.domain.clients) > 1),
         alone=sum(len(each.domain.clients) == 1 for each in found),
-        untold=connected - sum(len(each.domain.clients) for each in found),
+        unknown=connected - sum(len(each.domain.clients) for each in found),
     )
 
 
 def _box(node: Node, told: Lettered) -> DomainBox:
     on = places(node, told.daemon, sorted(told.domain.clients))
-    order = sorted(told.domain.gpus, key=lambda uuid: _by_index(gpu_name(node, uuid)))
+    order = by_index(node, told.domain.gpus)
     joining = [(pid, sorted(order.index(gpu) for gpu in gpus)) for pid, gpus in on.items() if len(gpus) > 1]
     return DomainBox(
         letter=told.letter,
         daemon=short_name(told.daemon.name),
         clients=counted(len(told.domain.clients), "client"),
-        gpus=_listed([printable(gpu_name(node, uuid)) for uuid in order]),
+        gpus=gpus_text(node, order),
         columns=tuple(_column(node, uuid, [pid for pid, gpus in on.items() if gpus == {uuid}]) for uuid in order),
         bridges=tuple(_bridges(node, order, joining[:MOST_BRIDGES])),
         more_bridges=max(0, len(joining) - MOST_BRIDGES),
@@ -100,14 +100,5 @@ def _bridges(node: Node, order: Sequence[str], joining: Sequence[tuple[int, Sequ
             before=first,
             beneath=last - first + 1,
             after=len(order) - last - 1,
-            gpus=_listed([printable(gpu_name(node, order[column])) for column in columns]),
+            gpus=gpus_text(node, [order[column] for column in columns]),
         )
-
-
-def _by_index(name: str) -> tuple[int, str]:
-    return len(name), name
-
-
-def _listed(names: Sequence[str]) -> str:
-    *others, last = names
-    return f"GPUs {', '.join(others)} and {last}" if others else f"GPU {last}"

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from exporter.model.incident import Incident, Tenant
+from exporter.model.incident import Incident
 from exporter.page.sight import Sight
 from exporter.parse.printable import printable
 from exporter.telling.incident_text import state, what, xid_text
@@ -85,9 +85,9 @@ def _fault(sight: Sight, incident: Incident) -> Fault:
         what=what(incident),
         state=state(incident, sight.at),
         began=local(incident.started_at),
-        ago=f"{lasting(max(0.0, sight.at - incident.started_at))} ago",
+        ago=f"{lasting(sight.at - incident.started_at)} ago",
         affected=_affected(incident),
-        named=tuple(called(_tenant(incident, pid)) for pid in incident.affected[:MOST_NAMED]),
+        named=tuple(called(incident.tenant(pid)) for pid in incident.affected[:MOST_NAMED]),
         verdict=verdict(incident),
         suspects=tuple(_suspicions(incident)),
         blockers=blockers[:MOST_NAMED],
@@ -96,10 +96,6 @@ def _fault(sight: Sight, incident: Incident) -> Fault:
         xids=tuple(xid_text(xid) for xid in incident.xids[:MOST_NAMED]),
         left_out=max(0, len(blockers) - MOST_NAMED),
     )
-
-
-def _tenant(incident: Incident, pid: int) -> Tenant:
-    return incident.tenants.get(pid, Tenant(pid=pid, client=""))
 
 
 def _affected(incident: Incident) -> str:
@@ -121,8 +117,8 @@ def _suspicions(incident: Incident) -> Iterable[Suspicion]:
 def _blockers(sight: Sight, incident: Incident) -> Iterable[Blocker]:
     for pid, stay in incident.blockers.items():
         yield Blocker(
-            who=called(_tenant(incident, pid)),
-            lasts=lasting(max(0.0, sight.at - stay.since)),
+            who=called(incident.tenant(pid)),
+            lasts=lasting(sight.at - stay.since),
             command=command_to_end(pid),
         )
 

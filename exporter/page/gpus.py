@@ -8,11 +8,11 @@ from exporter.core.identity import used_bytes
 from exporter.core.sharing import sharing_mode
 from exporter.model.gpu import Gpu, SharingMode
 from exporter.model.node import Node
-from exporter.page.level import Level
 from exporter.page.sight import Sight
-from exporter.page.who import Who, who
 from exporter.parse.printable import LONGEST_PROBLEM, printable
+from exporter.telling.level import Level
 from exporter.telling.short import counted, mebibytes, short_gpu, short_name
+from exporter.telling.who import Who, who
 from exporter.view import View, gpu_name
 
 MOST_SEGMENTS = 6

@@ -2,19 +2,12 @@
 
 from dataclasses import dataclass
 
-from exporter.model.daemon import DaemonState
-from exporter.page.level import Level
 from exporter.page.sight import Sight
-from exporter.page.troubles import Trouble, troubles
-from exporter.telling.short import counted
+from exporter.telling.headline import presence
+from exporter.telling.level import Level
+from exporter.telling.moment import lasting
+from exporter.telling.troubles import Trouble, troubles
 from exporter.view import View
-
-_WORDS = {
-    Level.WELL: "Well",
-    Level.UNKNOWN: "Not known yet",
-    Level.CARE: "Needs a look",
-    Level.GRAVE: "Not well",
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,25 +23,33 @@ class Headline:
 
 
 def headline(sight: Sight) -> Headline:
-    """What a person reads first."""
-    found = troubles(sight)
-    if not found:
-        return Headline(level=Level.WELL, word=_WORDS[Level.WELL], sentence=_calm(sight), next="", commands=(), also=())
-    first, *others = found
+    """What a person reads first. Where the exporter itself stands still, nothing else that it knows is current."""
+    still = () if sight.stood_still is None else (_standing_still(sight.stood_still),)
+    first, *others = still or troubles(sight.node, sight.at, sight.orders) or (_well(sight),)
     return Headline(
         level=first.level,
-        word=_WORDS[first.level],
-        sentence=f"{first.what[0].upper()}{first.what[1:]}.",
+        word=_begun(first.level.words),
+        sentence=f"{_begun(first.what)}.",
         next=first.next,
         commands=first.commands,
         also=tuple(others),
     )
 
 
-def _calm(sight: Sight) -> str:
-    daemons = list(View(sight.node).daemons())
-    if not daemons:
-        return "No MPS control daemon runs here, and none is expected."
-    up = sum(daemon.state is DaemonState.UP for daemon in daemons)
-    clients, gpus = sum(len(daemon.clients) for daemon in daemons), len(sight.node.gpus)
-    return f"{counted(up, 'daemon')} up, {counted(clients, 'client')} on {counted(gpus, 'GPU')}."
+def _standing_still(seconds: float) -> Trouble:
+    return Trouble(
+        level=Level.GRAVE,
+        what=f"the exporter has stood still for {lasting(seconds)}, so that nothing below is current",
+        next="restart it",
+        commands=("systemctl restart cuda-mps-exporter",),
+    )
+
+
+def _well(sight: Sight) -> Trouble:
+    there = any(View(sight.node).daemons())
+    what = presence(sight.node) if there else "no MPS control daemon runs here, and none is expected"
+    return Trouble(level=Level.WELL, what=what, next="")
+
+
+def _begun(text: str) -> str:
+    return text[0].upper() + text[1:]

@@ -13,8 +13,8 @@ from exporter.model.node import Node
 class Sight:
     """The node at a moment, on the machine that is called `host`, and what has happened, the newest first.
 
-    `orders` are the watchdog's, None where there is none. `paused` says that the driver was let go of; `stood_still` is
-    for how many seconds nothing was looked at any more, None while all goes on.
+    `orders` are the watchdog's, None where there is none. `stood_still` is for how many seconds nothing was looked at
+    any more, None while all goes on.
     """
 
     node: Node
@@ -23,5 +23,4 @@ class Sight:
     incidents: Sequence[Incident] = ()
     events: Sequence[Event] = ()
     orders: Orders | None = None
-    paused: bool = False
     stood_still: float | None = None

@@ -4,9 +4,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from exporter.model.node import Source
-from exporter.page.level import Level
 from exporter.page.sight import Sight
 from exporter.parse.printable import LONGEST_PROBLEM, printable
+from exporter.telling.level import Level
 from exporter.telling.moment import lasting
 from exporter.view import View
 
@@ -34,7 +34,7 @@ def _row(sight: Sight, name: str, source: Source) -> SourceRow:
         name=printable(name),
         level=Level.WELL if problem is None else Level.CARE,
         state="sees" if problem is None else printable(problem, LONGEST_PROBLEM),
-        age="never" if seen_at is None else f"{lasting(max(0.0, sight.at - seen_at))} ago",
+        age="never" if seen_at is None else f"{lasting(sight.at - seen_at)} ago",
         took=lasting(source.last.seconds),
     )
 

@@ -8,12 +8,12 @@ from exporter.core.watchdog.orders import Orders
 from exporter.model.daemon import Daemon
 from exporter.model.event import Event, EventName
 from exporter.model.watch import Mode, Watch, WatchState
-from exporter.page.level import Level
 from exporter.page.sight import Sight
 from exporter.parse.printable import LONGEST_PROBLEM, printable
+from exporter.telling.level import Level
 from exporter.telling.moment import lasting, local
 from exporter.telling.short import counted, short_name
-from exporter.telling.watchdog_text import plight
+from exporter.telling.watchdog_text import STATES, account
 from exporter.view import View
 
 MOST_DEEDS = 12
@@ -35,13 +35,13 @@ _TOLD = {
     EventName.LIMITS_BYPASSED: "clients came before their limits",
 }
 
-_STATES = {
-    WatchState.IDLE: ("idle", Level.WELL),
-    WatchState.ACTING: ("acting", Level.CARE),
-    WatchState.BACKOFF: ("waiting to restart it", Level.CARE),
-    WatchState.QUARANTINED: ("quarantined", Level.GRAVE),
-    WatchState.CIRCUIT_OPEN: ("circuit open", Level.GRAVE),
-    WatchState.DEFERRED_TO_SYSTEMD: ("left to systemd", Level.CARE),
+_LEVELS = {
+    WatchState.IDLE: Level.WELL,
+    WatchState.ACTING: Level.CARE,
+    WatchState.BACKOFF: Level.CARE,
+    WatchState.QUARANTINED: Level.GRAVE,
+    WatchState.CIRCUIT_OPEN: Level.GRAVE,
+    WatchState.DEFERRED_TO_SYSTEMD: Level.CARE,
 }
 
 
@@ -90,13 +90,12 @@ def watchdog(sight: Sight) -> WatchdogView:
 
 
 def _row(sight: Sight, daemon: Daemon, orders: Orders) -> WatchRow:
-    watch, found = sight.node.watches.get(daemon.name, Watch()), plight(sight.node, daemon)
-    state, level = _STATES[watch.state]
+    watch, found = sight.node.watches.get(daemon.name, Watch()), account(sight.node, daemon)
     return WatchRow(
         daemon=printable(daemon.name),
         mode="acts" if orders.mode_of(daemon) is Mode.ACT else "observes",
-        level=level,
-        state=state,
+        level=_LEVELS[watch.state],
+        state=STATES[watch.state],
         next="" if found is None else found.says or "",
         failed="" if found is None else found.failed or "",
         restarts=f"{counted(budget.left(watch, orders.rules, sight.at), 'restart')} left",
@@ -112,7 +111,7 @@ def _deeds(sight: Sight) -> Iterable[Deed]:
     for _, event in zip(range(MOST_DEEDS), told, strict=False):
         yield Deed(
             when=local(event.at),
-            ago=f"{lasting(max(0.0, sight.at - event.at))} ago",
+            ago=f"{lasting(sight.at - event.at)} ago",
             daemon=short_name(event.daemon),
             words=_words(event),
         )

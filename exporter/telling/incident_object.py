@@ -41,7 +41,7 @@ def incident_object(
         **_moment("detected", incident.detected_at),
         **_moment("ended", incident.ended_at),
         "seconds": None if incident.seconds is None else round(incident.seconds, 3),
-        "affected": [_tenant(incident, pid) for pid in incident.affected[:MOST_LISTED]],
+        "affected": [_tenant_object(incident.tenant(pid)) for pid in incident.affected[:MOST_LISTED]],
         "affected_count": len(incident.affected),
         "affected_told": incident.affected_told,
         "verdict": verdict(incident),
@@ -81,10 +81,6 @@ def _xid(xid: XidSighting) -> Mapping[str, Any]:
     }
 
 
-def _tenant(incident: Incident, pid: int) -> dict[str, Any]:
-    return _tenant_object(incident.tenants.get(pid, Tenant(pid=pid, client="")))
-
-
 def _tenant_object(tenant: Tenant) -> dict[str, Any]:
     workload = tenant.workload
     return {
@@ -117,7 +113,7 @@ def _blocking(incident: Incident, pid: int, now: float | None, commands: Sequenc
     stay = incident.blocking[pid]
     end = now if stay.until is None else stay.until
     return {
-        **_tenant(incident, pid),
+        **_tenant_object(incident.tenant(pid)),
         "since": stay.since,
         "until": stay.until,
         "seconds": None if end is None else round(max(0.0, end - stay.since), 3),

@@ -102,7 +102,7 @@ def _affected(incident: Incident) -> Sequence[str]:
     if not incident.affected:
         return ["nobody that is known"]
     how = "as the log told" if incident.affected_told else "as far as can be told from who shares the GPUs"
-    tenants = (incident.tenants.get(pid, Tenant(pid=pid, client="")) for pid in incident.affected)
+    tenants = (incident.tenant(pid) for pid in incident.affected)
     return [f"{counted(len(incident.affected), 'client')}, {how}:", *_first(map(_with_memory, tenants))]
 
 
@@ -143,7 +143,7 @@ def _held_up(incident: Incident, now: float, pipe_directory: str | None, *, watc
     """Those who still do come first, each with the command that ends it."""
     standing, past = [], []
     for pid, stay in incident.blocking.items():
-        who = called(incident.tenants.get(pid, Tenant(pid=pid, client="")))
+        who = called(incident.tenant(pid))
         if stay.until is not None:
             past.append(f"{who}, for {lasting(stay.until - stay.since)}")
         else:

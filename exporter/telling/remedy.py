@@ -1,6 +1,8 @@
-"""What ends a client that holds up its server's recovery, or the server, as a command for a shell."""
+"""What a person can do, as a command for a shell."""
 
 from shlex import quote
+
+from exporter.parse.printable import printable
 
 
 def command_to_end(pid: int) -> str | None:
@@ -25,3 +27,8 @@ def command_to_tell(command: str, pipe_directory: str | None) -> str | None:
     if pipe_directory is None or not pipe_directory.isprintable():
         return None
     return f'echo "{command}" | CUDA_MPS_PIPE_DIRECTORY={quote(pipe_directory)} nvidia-cuda-mps-control'
+
+
+def command_to_resume(daemon: str) -> str:
+    """What has a daemon restarted again that the watchdog has given up."""
+    return f"cuda-mps-exporter resume {quote(printable(daemon))}"

@@ -1,5 +1,7 @@
 """Names and amounts in a few characters. Whatever somebody calls itself, it is short and keeps to its line."""
 
+from collections.abc import Sequence
+
 from exporter.model.observation import GpuUuid
 from exporter.model.workload import Workload, WorkloadKind
 from exporter.parse.printable import printable
@@ -54,6 +56,19 @@ def mebibytes(used_bytes: int) -> str:
     return f"{used_bytes // _MEBIBYTE} MiB"
 
 
-def counted(count: int, noun: str) -> str:
-    """How many of something: `1 client`, `2 clients`."""
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+def counted(count: int, one: str, many: str = "") -> str:
+    """How many of something: `1 client`, `2 clients`; `many` where an s is not enough."""
+    return f"{count} {one if count == 1 else many or f'{one}s'}"
+
+
+def listed(names: Sequence[str]) -> str:
+    """Several names as one speaks of them: `0, 1 and 2`."""
+    *others, last = names
+    return f"{', '.join(others)} and {last}" if others else last
+
+
+def process_text(pid: int, command: str | None, user: str | None, owner: str = "") -> str:
+    """A process in a few words: `PID 600 (train.py of alice, job 42)`."""
+    named = " of ".join(each for each in (short_name(command), short_name(user)) if each)
+    told = ", ".join(each for each in (named, owner) if each)
+    return f"{pid_text(pid)} ({told})" if told else pid_text(pid)

@@ -5,20 +5,24 @@ from dataclasses import replace
 from typing import Any
 
 from exporter.core.watchdog.orders import Orders
-from exporter.model.daemon import DaemonState
+from exporter.model.daemon import Daemon, DaemonState
 from exporter.model.node import Node
 from exporter.model.observation import DaemonName
+from exporter.model.server import Server, ServerState
 from exporter.parse.printable import LONGEST_PROBLEM, printable
 from exporter.plain import plain
 from exporter.telling import status_rows, watchdog_text
-from exporter.telling.headline import headline
+from exporter.telling.headline import daemons_and_clients, headline
 from exporter.telling.incident_text import brief, details
 from exporter.telling.line import Line, doubtful, faint, said, text_of
-from exporter.telling.plights import blind, fault, in_fault, plights
 from exporter.telling.sheet import Sheet
 from exporter.telling.status_domains import joined, lettered
 from exporter.telling.status_object import node_object
+from exporter.telling.troubles import troubles
 from exporter.view import View, directory_of
+
+MOST_BLOCKERS = 8
+"""So many are named in one line."""
 
 
 def sheet(node: Node, orders: Orders | None = None, width: int | None = None) -> Sheet:
@@ -45,14 +49,11 @@ def table(node: Node) -> str:
 
 def line(node: Node, orders: Orders | None = None) -> str:
     """One line for the service manager; `orders` are the watchdog's, None where there is none."""
-    daemons = list(View(node).daemons())
-    up = sum(daemon.state is DaemonState.UP for daemon in daemons)
-    clients = sum(len(daemon.clients) for daemon in daemons)
-    unseen = [f"blind: {', '.join(blind(node))}"] if blind(node) else []
-    faults = [fault(node, daemon, server) for daemon, server in in_fault(node)]
+    faults = (_fault(node, *each) for each in View(node).servers() if each[1].state is ServerState.FAULT)
+    blind = [name for name, source in node.sources.items() if source.last.problem is not None]
+    unseen = [f"blind: {', '.join(blind)}"] if blind else []
     watchdog = [] if orders is None else [watchdog_text.modes(node, orders)]
-    present = f"{up} of {len(daemons)} daemons up, {clients} clients"
-    return "; ".join([*watchdog, present, *faults, *watchdog_text.briefly(node), *unseen])
+    return "; ".join([*watchdog, daemons_and_clients(node), *faults, *watchdog_text.briefly(node), *unseen])
 
 
 def told(
@@ -75,8 +76,17 @@ def told(
 
 
 def exit_code(node: Node) -> int:
-    """0 where nothing is gravely unwell: all daemons and servers, their limits and eyes; else 1."""
-    return int(any(each.grave for each in plights(node)))
+    """0 where daemons and servers are well, limits in force and all eyes open; else 1."""
+    return int(any(each.fails for each in troubles(node, node.at)))
+
+
+def _fault(node: Node, daemon: Daemon, server: Server) -> str:
+    """Where one is, and who holds up recovery."""
+    here = (each for each in node.incidents.values() if (each.daemon, each.server) == (daemon.name, server.pid))
+    blockers = [str(pid) for incident in here for pid in incident.blockers]
+    named = ", ".join(blockers[:MOST_BLOCKERS])
+    more = f" and {len(blockers) - MOST_BLOCKERS} more" if len(blockers) > MOST_BLOCKERS else ""
+    return f"FAULT of server {server.pid}" + (f", held up by {named}{more}" if blockers else "")
 
 
 def _only(node: Node, name: DaemonName) -> Node:
@@ -118,7 +128,7 @@ def _problems_in_words(node: Node) -> Iterable[str]:
         if not daemon.supported:
             name = printable(daemon.name)
             yield f"{name}: MPS protocol {daemon.protocol} is not supported yet: only its process is seen"
-        if daemon.state is None and daemon.process is not None and daemon.not_found_at is not None:
+        if daemon.pid_file_spoilt and daemon.process is not None:
             name, pid = printable(daemon.name), daemon.process.pid
             yield f"{name}: its pid file was spoilt, so that nobody can ask it: write {pid} into it"
         if daemon.state is DaemonState.UP:

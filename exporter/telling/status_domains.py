@@ -10,6 +10,8 @@ from exporter.model.node import Node
 from exporter.model.observation import DaemonName
 from exporter.parse.printable import printable
 from exporter.telling.line import Line, said
+from exporter.telling.short import listed
+from exporter.telling.who import who
 from exporter.view import View, gpu_name
 
 MOST_NAMED = 4
@@ -47,7 +49,7 @@ def joined(node: Node, found: Sequence[Lettered]) -> Iterable[Line]:
     """Of each domain of several clients on several GPUs: who joins these, and what would keep them apart."""
     for each in found:
         if len(each.domain.gpus) > 1 and len(each.domain.clients) > 1:
-            clients, gpus = len(each.domain.clients), _gpus(node, each.domain.gpus)
+            clients, gpus = len(each.domain.clients), gpus_text(node, each.domain.gpus)
             yield said(
                 f"domain {each.letter}: {clients} clients on {gpus} fall together: a fatal fault of one ends all"
             )
@@ -57,24 +59,25 @@ def joined(node: Node, found: Sequence[Lettered]) -> Iterable[Line]:
 
 def _bridges(node: Node, told: Lettered) -> str:
     found = places(node, told.daemon, sorted(told.domain.clients))
-    bridges = [f"{_who(node, pid)} on {_gpus(node, gpus)}" for pid, gpus in found.items() if len(gpus) > 1]
+    bridges = [f"{_who(node, pid)} on {gpus_text(node, gpus)}" for pid, gpus in found.items() if len(gpus) > 1]
     more = [f"{len(bridges) - MOST_NAMED} more"] if len(bridges) > MOST_NAMED else []
-    return _listed([*bridges[:MOST_NAMED], *more])
+    return listed([*bridges[:MOST_NAMED], *more])
 
 
 def _who(node: Node, pid: int) -> str:
-    process = node.processes.get(pid)
-    return f"{pid} ({printable(process.command)[:32]})" if process is not None and process.command else str(pid)
+    command = who(node, pid).command
+    return f"{pid} ({command})" if command else str(pid)
 
 
-def _gpus(node: Node, uuids: Iterable[str]) -> str:
-    """By their indices, the lowest first."""
-    return f"GPUs {_listed(sorted((gpu_name(node, uuid) for uuid in uuids), key=lambda name: (len(name), name)))}"
+def by_index(node: Node, uuids: Iterable[str]) -> Sequence[str]:
+    """GPUs in the order of their indices."""
+    return sorted(uuids, key=lambda uuid: (len(gpu_name(node, uuid)), gpu_name(node, uuid)))
 
 
-def _listed(names: Sequence[str]) -> str:
-    *others, last = names
-    return f"{', '.join(others)} and {last}" if others else last
+def gpus_text(node: Node, uuids: Iterable[str]) -> str:
+    """Which GPUs: `GPU 0`, `GPUs 0 and 1`."""
+    names = [printable(gpu_name(node, uuid)) for uuid in by_index(node, uuids)]
+    return f"GPU{'s' if len(names) > 1 else ''} {listed(names)}"
 
 
 def _letter(number: int) -> str:

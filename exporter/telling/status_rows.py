@@ -2,16 +2,17 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from exporter.core.workloads import pod_of, workload_of
 from exporter.model.daemon import Daemon, DaemonState
 from exporter.model.node import Node
 from exporter.model.observation import DaemonName
 from exporter.model.server import Client, Server, ServerState
 from exporter.parse.printable import printable
 from exporter.telling.columns import Column, Row, aligned, cell, without
+from exporter.telling.level import state_word
 from exporter.telling.line import Line, Tone, said
-from exporter.telling.short import cut, mebibytes, short_owner
+from exporter.telling.short import cut, mebibytes
 from exporter.telling.status_domains import Lettered, letters
+from exporter.telling.who import who
 from exporter.view import Memory, View, clients_of, gpu_name, memory
 
 _COLUMNS = (
@@ -57,7 +58,7 @@ def lines(node: Node, found: Sequence[Lettered], width: int | None = None) -> Se
 
 
 def _daemon_rows(node: Node, daemon: Daemon, used: Memory, falls_with: Letters) -> Iterable[Sequence[str]]:
-    state = daemon.state or ("unknown" if daemon.supported else "unsupported")
+    state = state_word(daemon)
     servers = list(daemon.servers.values())
     if not servers:
         yield (printable(daemon.name), "-", state, "-", "-", "-", "-", "-", "-", "-")
@@ -75,19 +76,16 @@ def _daemon_rows(node: Node, daemon: Daemon, used: Memory, falls_with: Letters) 
 
 
 def _user_of(node: Node, server: Server) -> str:
-    process = node.processes.get(server.pid)
-    if process is not None and process.user is not None:
-        return printable(process.user)
-    return "-" if server.uid is None else str(server.uid)
+    return who(node, server.pid).user or ("-" if server.uid is None else str(server.uid))
 
 
 def _client_rows(node: Node, client: Client, used: Memory) -> Iterable[Sequence[str]]:
-    who = (str(client.pid), *_who(node, client.pid))
+    client_cells = (str(client.pid), *_who(node, client.pid))
     by_gpu = used.get(client.pid, {})
     if not by_gpu:
-        yield (*who, "-", "-")
+        yield (*client_cells, "-", "-")
     for gpu, amount in by_gpu.items():
-        yield (*who, gpu_name(node, gpu), mebibytes(amount))
+        yield (*client_cells, gpu_name(node, gpu), mebibytes(amount))
 
 
 def _bypassing_rows(node: Node, used: Memory) -> Iterable[Sequence[str]]:
@@ -99,12 +97,8 @@ def _bypassing_rows(node: Node, used: Memory) -> Iterable[Sequence[str]]:
 
 
 def _who(node: Node, pid: int) -> tuple[str, str, str]:
-    process = node.processes.get(pid)
-    if process is None:
-        return "-", "-", "-"
-    pod = pod_of(node, process)
-    owner = short_owner(workload_of(process), None if pod is None else pod.name)
-    return printable(process.user or "-"), printable(process.command or "-")[:32], cut(owner, _LONGEST_WORKLOAD) or "-"
+    known = who(node, pid)
+    return known.user or "-", known.command or "-", cut(known.owner, _LONGEST_WORKLOAD) or "-"
 
 
 def _nothing_to_tell(rows: Sequence[Sequence[str]]) -> Sequence[str]:

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from shlex import quote
 
 from exporter.core.watchdog.orders import Orders
 from exporter.model.action import ActionKind
@@ -14,7 +13,8 @@ from exporter.model.watch import Acting, Mode, Watch, WatchState
 from exporter.parse.printable import LONGEST_PROBLEM, printable
 from exporter.telling.line import Line, bad, doubtful, faint, said
 from exporter.telling.moment import lasting
-from exporter.telling.short import pid_text, short_gpu, short_name
+from exporter.telling.remedy import command_to_resume
+from exporter.telling.short import counted, pid_text, process_text, short_gpu, short_name
 from exporter.view import View
 
 MOST_WITNESSES = 8
@@ -23,7 +23,7 @@ MOST_BRIEF = 4
 
 _NOTHING_THE_MATTER = (Condition.WELL, Condition.STARTING, Condition.UNKNOWN)
 
-_GIVEN_UP = (WatchState.CIRCUIT_OPEN, WatchState.QUARANTINED)
+GIVEN_UP = (WatchState.CIRCUIT_OPEN, WatchState.QUARANTINED)
 """Until somebody says `resume`."""
 
 _CONDITIONS = {
@@ -43,6 +43,15 @@ _CONDITIONS = {
     Condition.CRASH_LOOP: "its servers exit before they are ready",
 }
 
+STATES = {
+    WatchState.IDLE: "idle",
+    WatchState.ACTING: "acting",
+    WatchState.BACKOFF: "waiting to restart it",
+    WatchState.QUARANTINED: "quarantined",
+    WatchState.CIRCUIT_OPEN: "circuit open",
+    WatchState.DEFERRED_TO_SYSTEMD: "left to systemd",
+}
+
 _ACTIONS = {
     ActionKind.RESTART: "restarts it",
     ActionKind.END_SERVER: "ends a server that hangs",
@@ -53,13 +62,15 @@ _ACTIONS = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plight:
-    """What is the matter with a daemon and who says so, whom that names, what the watchdog says, and why it failed.
+class Account:
+    """What the watchdog knows of a daemon: what is the matter, who says so, whom that names, what is done, what failed.
 
-    `ill` where something is the matter, `given_up` where nothing is done until somebody says `resume`.
+    `ill` where something is the matter, and `of_fault` where that is a fault, which is told by itself; `given_up` where
+    nothing is done until somebody says `resume`.
     """
 
     ill: bool
+    of_fault: bool
     given_up: bool
     matter: str
     witnesses: str
@@ -83,7 +94,7 @@ def modes(node: Node, orders: Orders) -> str:
 
 
 def briefly(node: Node) -> Sequence[str]:
-    """The plights of the daemons, each in a few words; of too many, how many more they are."""
+    """What is the matter with the daemons, each in a few words; of too many, how many more they are."""
     found = ((daemon, in_few_words(node, daemon)) for daemon in View(node).daemons())
     told = [f"{short_name(daemon.name)}: {words}" for daemon, words in found if words is not None]
     more = [f"{len(told) - MOST_BRIEF} more daemons are not well"] if len(told) > MOST_BRIEF else []
@@ -97,21 +108,26 @@ def in_few_words(node: Node, daemon: Daemon) -> str | None:
         return None
     found = None if watch.diagnosis is None else watch.diagnosis.condition
     told = [] if found in (None, *_NOTHING_THE_MATTER, Condition.FAULT) else [_CONDITIONS[found]]
-    if watch.restarts and (told or watch.state is not WatchState.IDLE):
-        told.append(f"restarted {_times(len(watch.restarts))}")
-    told += [each for each in (_at_a_word(watch),) if each]
+    if told or watch.state is not WatchState.IDLE:
+        told += history_of(watch)
     return ", ".join(told) or None
+
+
+def history_of(watch: Watch) -> Sequence[str]:
+    """How often a daemon was restarted lately, and what the watchdog is at, in a few words each."""
+    restarted = [f"restarted {counted(len(watch.restarts), 'time')}"] if watch.restarts else []
+    return restarted if watch.state is WatchState.IDLE else [*restarted, STATES[watch.state]]
 
 
 def lines(node: Node) -> Iterable[Line]:
     """Of each daemon that is not well, or that something is done or not done for: all that is known, line by line."""
     for daemon in View(node).daemons():
-        found = plight(node, daemon)
+        found = account(node, daemon)
         if found is not None:
             yield from _of(daemon, found)
 
 
-def _of(daemon: Daemon, found: Plight) -> Iterable[Line]:
+def _of(daemon: Daemon, found: Account) -> Iterable[Line]:
     because = f": {found.witnesses}" if found.witnesses else ""
     yield said(f"{printable(daemon.name)}: ", bad(found.matter) if found.ill else found.matter, because)
     if found.named is not None:
@@ -122,7 +138,7 @@ def _of(daemon: Daemon, found: Plight) -> Iterable[Line]:
         yield said(faint("  failed: "), doubtful(found.failed))
 
 
-def plight(node: Node, daemon: Daemon) -> Plight | None:
+def account(node: Node, daemon: Daemon) -> Account | None:
     """None where it is well, and nothing is done or not done for it."""
     watch = node.watches.get(daemon.name)
     if watch is None:
@@ -131,9 +147,10 @@ def plight(node: Node, daemon: Daemon) -> Plight | None:
     well = found is None or found.condition in _NOTHING_THE_MATTER
     if well and doing is None:
         return None
-    return Plight(
+    return Account(
         ill=found is not None and found.condition not in _NOTHING_THE_MATTER,
-        given_up=watch.state in _GIVEN_UP,
+        of_fault=found is not None and found.condition is Condition.FAULT,
+        given_up=watch.state in GIVEN_UP,
         matter=_matter(found, node.at),
         witnesses="" if found is None else "; ".join(printable(each) for each in found.witnesses[:MOST_WITNESSES]),
         named=None if found is None or found.culprit is None else _process(node, found.culprit),
@@ -154,20 +171,19 @@ def _process(node: Node, identity: ProcessIdentity) -> str:
     process = node.processes.get(identity.pid)
     if process is None or process.start_ticks != identity.start_ticks:
         return pid_text(identity.pid)
-    names = [short_name(name) for name in (process.command, process.user) if name]
-    return f"{pid_text(identity.pid)} ({' of '.join(names)})" if names else pid_text(identity.pid)
+    return process_text(identity.pid, process.command, process.user)
 
 
 def _doing(node: Node, daemon: Daemon, watch: Watch) -> str | None:
     """What the watchdog is at; None where that is nothing."""
-    resume = f"`cuda-mps-exporter resume {quote(printable(daemon.name))}`"
+    resume = f"`{command_to_resume(daemon.name)}`"
     match watch.state:
         case WatchState.IDLE:
             return None
         case WatchState.ACTING:
             return "acts" if watch.acting is None else _acting(watch.acting, node.at)
         case WatchState.BACKOFF:
-            tried = f"restarted {_times(len(watch.restarts))}, in vain"
+            tried = f"restarted {counted(len(watch.restarts), 'time')}, in vain"
             return tried if watch.not_before is None else f"{tried}; {_next(watch.not_before - node.at)}"
         case WatchState.DEFERRED_TO_SYSTEMD:
             return "leaves the restart to systemd, whose unit has a Restart= that applies"
@@ -194,21 +210,3 @@ def _quarantined(watch: Watch) -> str:
         return "a GPU is quarantined"
     gpu, xid, action = short_gpu(watch.quarantine.gpu), watch.quarantine.xid, printable(watch.quarantine.action)
     return f"{gpu} is quarantined, since Xid {xid} asks for {action}"
-
-
-def _at_a_word(watch: Watch) -> str | None:
-    match watch.state:
-        case WatchState.IDLE:
-            return None
-        case WatchState.CIRCUIT_OPEN:
-            return "circuit open"
-        case WatchState.BACKOFF:
-            return "waiting to restart it"
-        case WatchState.DEFERRED_TO_SYSTEMD:
-            return "left to systemd"
-        case WatchState.ACTING | WatchState.QUARANTINED:
-            return watch.state.value
-
-
-def _times(count: int) -> str:
-    return "1 time" if count == 1 else f"{count} times"

@@ -15,7 +15,8 @@ from exporter.model.observation import GpuReading, LogFile
 from exporter.model.watch import WatchState
 from exporter.view import ConfigStatus, HistoryStatus, View
 from tests.builders import reply
-from tests.simulated import ORDERS, FakeClock
+from tests.clocks import HandClock
+from tests.simulated import ORDERS
 from tests.tools import needed
 
 JOB = "cuda-mps-exporter"
@@ -57,15 +58,15 @@ def import_into(data: Path, file: Path) -> None:
 
 def _stormy() -> Iterator[tuple[int, View]]:
     """All that befalls the demo."""
-    clock = _clock(BEGINS)
+    clock = HandClock(BEGINS)
     simulation = Simulation(1, clock, past=BEGINS - FIRST)
-    clock.at = LAST + 1
+    clock.time = LAST + 1
     return ((at, _view(node)) for at, node in _nodes(simulation))
 
 
 def _calm() -> Iterator[tuple[int, View]]:
     """A newer node, with three mishaps, and for a while with all that else can be the matter."""
-    simulation, stuck = Simulation(2, _clock(LAST + 1), calm=True, past=NEWER_SECONDS), None
+    simulation, stuck = Simulation(2, HandClock(LAST + 1), calm=True, past=NEWER_SECONDS), None
     simulation.expect(PLAN)
     for at, node in _nodes(simulation):
         view = _view(node)
@@ -75,12 +76,6 @@ def _calm() -> Iterator[tuple[int, View]]:
         if LAST - 480 <= at < LAST - 300:
             view = stuck = stuck or view
         yield at, view
-
-
-def _clock(at: float) -> FakeClock:
-    clock = FakeClock()
-    clock.at = at
-    return clock
 
 
 def _nodes(simulation: Simulation) -> Iterator[tuple[int, Node]]:

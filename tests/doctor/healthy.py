@@ -56,7 +56,6 @@ def process(pid: int = CLIENT, **known: Any) -> ProcessFacts:
         "variables": {PIPE_DIRECTORY: DAEMON},
         "pipe": PIPE,
         "shared_memory": SHARED,
-        "mounts": 1,
         "pid_namespaces": (NODES,),
     }
     return ProcessFacts(pid=pid, **facts | known)

@@ -151,7 +151,7 @@ PLANTED: tuple[Planted, ...] = (
     ("few-open-files", ADVICE, "", lambda: healthy(daemons=(daemon(open_files=1024),))),
     ("socket-path-too-long", ERROR, "a daemon's", lambda: with_daemon(healthy(), pipe_directory=LONG)),
     ("socket-path-too-long", ERROR, "a client's", lambda: client(**{PIPE_DIRECTORY: LONG})),
-    ("two-daemons", ERROR, "", lambda: healthy(daemons=(daemon(), daemon(own_pid=442, mounts=2)))),
+    ("two-daemons", ERROR, "", lambda: healthy(daemons=(daemon(), daemon(own_pid=442)))),
     ("directory-closed", ERROR, "", lambda: healthy(directories={DAEMON: directory(closed="/run")})),
     ("directory-writable", WARNING, "", lambda: healthy(directories={DAEMON: directory(writable=True)})),
     ("pid-file-spoilt", ERROR, "another's PID", lambda: healthy(directories={DAEMON: directory(pid=1)})),
@@ -188,10 +188,10 @@ PLANTED: tuple[Planted, ...] = (
         ERROR,
         "",
         lambda: with_beside(
-            in_tmp(), process(BESIDE, variables={PIPE_DIRECTORY: TMP}, pipe=None, unit="train.service", mounts=2)
+            in_tmp(), process(BESIDE, variables={PIPE_DIRECTORY: TMP}, pipe=None, unit="train.service")
         ),
     ),
-    ("container-without-directory", ERROR, "", lambda: beside(pipe=None, container="c0ffee", mounts=2)),
+    ("container-without-directory", ERROR, "", lambda: beside(pipe=None, container="c0ffee")),
     ("process-beside-mps", WARNING, "", beside),
     (
         "users-wait",
@@ -368,13 +368,13 @@ def test_one_log_directory_by_two_paths_as_of_a_container_is_no_mistake() -> Non
 
 def test_where_all_is_well_nothing_is_found() -> None:
     report = examine(healthy())
-    assert (report.findings, report.untold, report.exit_code) == ((), (), 0)
-    assert [check.id for check in report.fine] == [check.id for check in CHECKS]
+    assert (report.findings, report.unknown, report.exit_code) == ((), (), 0)
+    assert [check.id for check in report.ok] == [check.id for check in CHECKS]
 
 
 @planted
 def test_a_mistake_is_found_and_nothing_else(id_: str, severity: Severity, plant: Callable[[], Facts]) -> None:
-    assert [(finding.id, finding.severity) for finding in found(plant())] == [(id_, severity)]
+    assert [(finding.id, finding.found.severity) for finding in found(plant())] == [(id_, severity)]
 
 
 def test_a_pid_file_that_was_left_is_told_beside_the_daemon_that_is_missed() -> None:
@@ -401,8 +401,8 @@ def test_each_check_has_a_mistake_planted_for_it() -> None:
 def test_in_default_it_is_worse_where_somebody_is_beside_mps() -> None:
     facts = with_gpu(beside(variables={}, pipe=None), compute_mode="default")
     (mode,) = [finding for finding in found(facts) if finding.id == "compute-mode-default"]
-    assert mode.severity is WARNING
-    assert "1 of them" in mode.what
+    assert mode.found.severity is WARNING
+    assert "1 of them" in mode.found.what
 
 
 @pytest.mark.parametrize(
@@ -453,20 +453,20 @@ def test_what_is_well_is_not_found(plant: Callable[[], Facts]) -> None:
 def test_what_could_not_be_looked_at_is_not_said_to_be_fine() -> None:
     report = examine(healthy(unseen=(Unseen(area=Area.GPUS, why="NVML hangs", told=True),)))
     needing = {check.id for check in CHECKS if Area.GPUS in check.needs}
-    assert {check.id for check in report.untold} == needing
-    assert not needing & {check.id for check in report.fine}
+    assert {check.id for check in report.unknown} == needing
+    assert not needing & {check.id for check in report.ok}
 
 
 def test_the_same_of_several_is_one_finding() -> None:
     told_nothing = (process(pid, variables={}, pipe=None) for pid in (BESIDE, BESIDE + 1))
     (finding,) = found(with_beside(healthy(), *told_nothing))
-    assert [place.split()[1] for place in finding.where] == ["700", "701"]
+    assert [place.split()[1] for place in finding.found.where] == ["700", "701"]
 
 
 def test_the_worst_comes_first_and_is_the_exit_code() -> None:
     facts = healthy(rotations=(), programs=Programs(), watcher=watcher(capabilities=0))
     report = examine(facts)
-    assert [finding.severity for finding in report.findings] == [ERROR, WARNING, ADVICE]
+    assert [finding.found.severity for finding in report.findings] == [ERROR, WARNING, ADVICE]
     assert report.exit_code == 2
     assert examine(healthy(watcher=watcher(capabilities=0))).exit_code == 1
     assert examine(healthy(rotations=())).exit_code == 0

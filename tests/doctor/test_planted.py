@@ -77,7 +77,7 @@ def found(node: Preflight, well: Told, *arguments: str, **environment: str) -> d
 
 def test_the_healthy_node_has_nothing_above_advice(well: Told) -> None:
     assert {each["severity"] for each in well["findings"]} <= {"advice"}
-    assert (well["exit_code"], well["untold"]) == (0, [])
+    assert (well["exit_code"], well["unknown"]) == (0, [])
 
 
 # -- programs ------------------------------------------------------------------------------------------------------

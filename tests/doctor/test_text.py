@@ -30,7 +30,7 @@ def test_a_finding_says_what_it_is_where_how_to_mend_it_and_what_to_read() -> No
     assert report_text(examine(facts), facts).splitlines()[:7] == [
         "ERROR  directory-closed",
         "  /run lets only its owner pass: other users' processes find no daemon, and",
-        "  silently run beside MPS.",
+        "  silently bypass MPS.",
         "  where  /run/nvidia-mps",
         "  mend   Let others pass (not write); in the daemon's unit,",
         "         RuntimeDirectoryMode=0755.",
@@ -63,13 +63,13 @@ def test_what_others_chose_is_shown_harmlessly() -> None:
     assert all(line.isprintable() for line in text.split("\n"))
     assert len(text) < 10_000
     for finding in examine(facts).findings:
-        assert all(len(place) < 200 for place in finding.where)
+        assert all(len(place) < 200 for place in finding.found.where)
 
 
 def test_a_path_in_a_command_is_one_word() -> None:
     facts = healthy(directories={DAEMON: directory(closed=NASTY)})
     (finding,) = examine(facts).findings
-    (command,) = finding.commands
+    (command,) = finding.found.commands
     assert shlex.split(command)[:2] == ["chmod", "o+x"]
     assert len(shlex.split(command)) == 3
     assert quoted("/run/nvidia-mps") == "/run/nvidia-mps"
@@ -90,13 +90,13 @@ def test_the_object_has_all_of_it() -> None:
     )
     told = report_object(examine(facts), facts)
     assert json.loads(json.dumps(told)) == told
-    assert set(told) == {"version", "exit_code", "counts", "findings", "fine", "untold", "not_looked_at"}
+    assert set(told) == {"version", "exit_code", "counts", "findings", "ok", "unknown", "not_looked_at"}
     assert told["counts"] == {"error": 1, "warning": 0, "advice": 1}
     assert [finding["id"] for finding in told["findings"]] == ["control-program-missing", "kernel-log-closed"]
     assert all(
         set(finding) == {"severity", "id", "what", "where", "mend", "commands", "doc"} for finding in told["findings"]
     )
-    assert "daemon-silent" in told["untold"]
+    assert "daemon-silent" in told["unknown"]
     assert told["not_looked_at"][0]["why"].isprintable()
 
 

@@ -17,10 +17,10 @@ from exporter.demo.told import told
 from exporter.history import History
 from exporter.page import Sight
 from exporter.page.headline import headline
-from exporter.web import WebServer
+from tests.clocks import HandClock
 from tests.page.browser import DESKTOP, PHONE, Browser
 from tests.tools import needed
-from tests.web.serving import LOCALHOST, Stage, Web
+from tests.web.serving import Web, staged
 
 HEIGHT = 1150
 
@@ -32,24 +32,9 @@ MOST_SIGHTS = 200
 """What has not shown itself by then never will."""
 
 
-class Clock:
-    """It goes on when it is told to."""
-
-    def __init__(self) -> None:
-        self.at = BEGINS
-
-    def now(self) -> float:
-        """Seconds since the epoch."""
-        return self.at
-
-    def monotonic(self) -> float:
-        """The same, here."""
-        return self.at
-
-
 def sights(mishap: Mishap) -> Iterator[Sight]:
     """The demo's node, every few seconds, as the service would show it: calm, until this befalls it."""
-    clock, history = Clock(), History()
+    clock, history = HandClock(BEGINS), History()
     simulation = Simulation(1, clock, calm=True, past=CALM_SECONDS)
     node = simulation.node()
     orders = Orders(mandates={name: Mandate(command=("start-mps", name)) for name in node.daemons})
@@ -63,17 +48,17 @@ def sights(mishap: Mishap) -> Iterator[Sight]:
             history.take(node, events)
         yield Sight(
             node=node,
-            at=clock.at + 0.4,
+            at=clock.time + 0.4,
             host="gpu-17",
             incidents=history.incidents,
             events=history.events,
             orders=orders,
         )
-        clock.at += 3
+        clock.time += 3
 
 
 def _busy(sight: Sight) -> bool:
-    return "beside MPS" in headline(sight).sentence
+    return "MPS on GPU" in headline(sight).sentence
 
 
 def _faulted(sight: Sight) -> bool:
@@ -94,17 +79,17 @@ PICTURES: tuple[tuple[str, Mishap, Callable[[Sight], bool], int, str], ...] = (
 
 def take(folder: Path) -> None:
     """All of them."""
-    stage = Stage()
-    server = WebServer(stage, [(LOCALHOST, 0)])
-    server.open()
-    web = Web(server)
-    stage.site = web.site()
-    with tempfile.TemporaryDirectory() as home, Browser(needed("chromium"), Path(home)) as browser:
+    with (
+        staged() as (stage, server),
+        tempfile.TemporaryDirectory() as home,
+        Browser(needed("chromium"), Path(home)) as browser,
+    ):
+        web = Web(server)
+        stage.site = web.site()
         for name, mishap, shows, width, scheme in PICTURES:
             web.sight = next(sight for sight in islice(sights(mishap), MOST_SIGHTS) if shows(sight))
             browser.open(f"http://localhost:{server.port}/", width=width, scheme=scheme)
             (folder / f"page-{name}.png").write_bytes(browser.screenshot(width, HEIGHT))
-    server.close()
 
 
 if __name__ == "__main__":

@@ -110,7 +110,7 @@ def nobody() -> Sight:
 
 def paused() -> Sight:
     """The driver was let go of."""
-    return sight(told(look(problem="paused", at=AT + 1), start=idle_node()).node, paused=True)
+    return sight(told(look(problem="paused", at=AT + 1), start=idle_node()).node)
 
 
 def given_up() -> Sight:

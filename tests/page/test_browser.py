@@ -12,7 +12,7 @@ from tests.page import shown
 from tests.page.browser import DESKTOP, PHONE, Browser
 from tests.page.scenes import SCENES, busy, dead, fault, full, hostile, idle
 from tests.tools import needed
-from tests.web.serving import LOCALHOST, Stage, Web
+from tests.web.serving import LOCALHOST, Stage, Web, staged
 
 REFRESH_SECONDS = 0.25
 
@@ -56,11 +56,8 @@ def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 
 @pytest.fixture(scope="module")
 def served() -> Iterator[tuple[Stage, WebServer]]:
-    stage = Stage()
-    server = WebServer(stage, [(LOCALHOST, 0)])
-    server.open()
-    yield stage, server
-    server.close()
+    with staged() as served:
+        yield served
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 from exporter.model.daemon import DaemonState
 from exporter.page.daemons import daemons
-from exporter.page.level import Level
+from exporter.telling.level import Level
 from tests.builders import AT, DAEMON, limited, silence, told
 from tests.page.scenes import busy, dead, fault, sight
 
@@ -38,7 +38,7 @@ def test_of_one_that_does_not_answer_the_servers_are_not_called_active() -> None
     assert hangs.daemons[DAEMON].state is DaemonState.UNRESPONSIVE
     (card,) = daemons(sight(hangs))
     assert card.level is Level.GRAVE
-    assert {(server.level, server.state) for server in card.servers} == {(Level.UNKNOWN, "not known; last active")}
+    assert {(server.level, server.state) for server in card.servers} == {(Level.UNKNOWN, "unknown; last active")}
 
 
 def test_in_fault_it_says_so() -> None:

@@ -19,7 +19,7 @@ def test_clients_stand_on_their_gpus_and_who_is_on_both_joins_them() -> None:
 def test_of_many_the_first_are_named() -> None:
     found = failure_domains(full(gpus=2))
     assert [(len(box.columns[0].chips), box.columns[0].more) for box in found.boxes] == [(6, 42), (6, 42)]
-    assert (found.alone, found.untold) == (0, 0)
+    assert (found.alone, found.unknown) == (0, 0)
 
 
 def test_who_is_alone_has_no_box() -> None:
@@ -30,4 +30,4 @@ def test_who_is_alone_has_no_box() -> None:
 def test_nobody_is_put_into_a_box_of_whom_it_is_not_known_where_he_is() -> None:
     unseen = replace(busy().node, gpus={})
     found = failure_domains(sight(unseen))
-    assert (found.boxes, found.alone, found.untold) == ((), 0, 3)
+    assert (found.boxes, found.alone, found.unknown) == ((), 0, 3)

@@ -1,7 +1,7 @@
 """What is seen, and how old that is."""
 
-from exporter.page.level import Level
 from exporter.page.sources import sources
+from exporter.telling.level import Level
 from tests.builders import AT, idle, look, told
 from tests.page.scenes import busy, nothing, sight
 

@@ -16,7 +16,7 @@ from exporter.telling.status import exit_code, sheet
 from exporter.telling.status_object import node_object
 from exporter.terminal.terminal import Terminal, heeding_signals
 from exporter.terminal.watching import Watching, resized_within
-from tests.builders import AT, daemon_dead, full, idle
+from tests.builders import AT, DAEMON, daemon_dead, full, idle
 from tests.clocks import HandClock
 from tests.terminal.pseudo import Pseudo
 
@@ -137,14 +137,20 @@ def test_piped_one_comes_after_the_other(tmp_path: Path) -> None:
     assert said.isprintable() is False
     assert all(line.isprintable() for line in said.split("\n"))
     first, second = said.split(f"{local(AT + 2)}  no service")
-    assert first.startswith(f"{local(AT)}, by the service\nwell: 1 of 1 daemons up, 48 clients")
+    assert first.startswith(f"{local(AT)}, by the service\nneeds a look: 1 of 1 daemons up, 48 clients")
     assert first.count(" active ") == second.count(" active ") == 48
     assert first.endswith("\n\n")
 
 
 def test_at_a_glance(tmp_path: Path) -> None:
     _, said = piped(tmp_path, Watched([full()]), brief=True)
-    assert said.split("\n")[1:] == ["well: 1 of 1 daemons up, 48 clients, 1 GPU", "", "", ""]
+    assert said.split("\n")[1:] == [
+        "needs a look: 1 of 1 daemons up, 48 clients, 1 GPU",
+        f"  server 513 of {DAEMON} has 48 of 48 clients: whoever comes next is turned away",
+        "",
+        "",
+        "",
+    ]
 
 
 def test_for_programs_it_is_an_object_a_line(pty: Pseudo) -> None:

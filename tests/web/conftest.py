@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from exporter.web import WebServer
-from tests.web.serving import LOCALHOST, Counting, Stage, Web
+from tests.web.serving import Counting, Stage, Web, staged
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -19,11 +19,8 @@ def _closed_at_once() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def stage() -> Iterator[tuple[Stage, WebServer]]:
     """One server for all tests that need no other."""
-    stage = Stage()
-    server = WebServer(stage, [(LOCALHOST, 0)])
-    server.open()
-    yield stage, server
-    server.close()
+    with staged() as served:
+        yield served
 
 
 @pytest.fixture

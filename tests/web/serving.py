@@ -3,7 +3,7 @@
 import contextlib
 import http.client
 import socket
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import chain, count
 
@@ -45,6 +45,18 @@ class Stage(Site):
         """What that site answers."""
         assert self.site is not None
         return self.site.answer(request)
+
+
+@contextlib.contextmanager
+def staged() -> Iterator[tuple[Stage, WebServer]]:
+    """A server, and the stage on which a test puts its site."""
+    stage = Stage()
+    server = WebServer(stage, [(LOCALHOST, 0)])
+    server.open()
+    try:
+        yield stage, server
+    finally:
+        server.close()
 
 
 @dataclass(frozen=True, slots=True)

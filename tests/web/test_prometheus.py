@@ -18,6 +18,7 @@ from exporter.page import Sight
 from exporter.view import View
 from exporter.web import Site, WebSecurity, WebServer
 from tests.builders import AT
+from tests.clocks import HandClock
 from tests.eventually import eventually
 from tests.prometheus import Prometheus
 from tests.web.certificates import Authority
@@ -26,25 +27,6 @@ from tests.web.serving import LOCALHOST
 PASSWORD = "wonderland"
 CLIENTS = "cuda_mps_client_info"
 MOST_MINUTES = 600
-
-
-class Minutes:
-    """A clock that goes on by the minute."""
-
-    def __init__(self) -> None:
-        self.at = AT
-
-    def now(self) -> float:
-        """Seconds since the epoch."""
-        return self.at
-
-    def monotonic(self) -> float:
-        """The same, here."""
-        return self.at
-
-    def step(self) -> float:
-        """Nobody sets it."""
-        return 0.0
 
 
 def collector(node: Node) -> NodeCollector:
@@ -60,7 +42,7 @@ def clients(node: Node) -> set[str]:
 @pytest.fixture(scope="module")
 def before_and_after() -> tuple[Node, Node]:
     """A simulated node, and the same a minute later, when one of its clients has left and another has not."""
-    clock = Minutes()
+    clock = HandClock(AT)
     simulation = Simulation(1, clock)
     node = simulation.node()
     for _ in range(MOST_MINUTES):
@@ -69,7 +51,7 @@ def before_and_after() -> tuple[Node, Node]:
             node, _ = fold(node, seen)
         if clients(before) - clients(node) and clients(before) & clients(node):
             return before, node
-        clock.at += 60.0
+        clock.time += 60.0
     raise AssertionError("nobody leaves")
 
 

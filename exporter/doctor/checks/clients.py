@@ -3,13 +3,11 @@
 from collections.abc import Iterator
 
 from exporter.core.gpus import serving_daemon
-from exporter.doctor.facts import Area, DaemonFacts, Facts, ProcessFacts
+from exporter.doctor.facts import TEMPORARY, Area, DaemonFacts, Facts, ProcessFacts
 from exporter.doctor.finding import Check, Found, Severity
-from exporter.doctor.words import gpu_name, quoted, shown, who
+from exporter.doctor.words import gpu_name, quoted, shown, who, with_everybodys_tmp
 from exporter.model.daemon import DEFAULT_PIPE_DIRECTORY, Daemon
 from exporter.model.variables import PIPE_DIRECTORY
-
-_TEMPORARY = ("/tmp/", "/var/tmp/")  # noqa: S108 (where a unit may have a directory of its own)
 
 
 def pipe_directory_differs(facts: Facts) -> Iterator[Found]:
@@ -21,7 +19,7 @@ def pipe_directory_differs(facts: Facts) -> Iterator[Found]:
         where_it_looks = shown(process.pipe_directory) if named else f"{DEFAULT_PIPE_DIRECTORY}, as it is told nothing"
         yield Found(
             severity=Severity.ERROR,
-            what=f"a process runs beside MPS, since it looks for its daemon in {where_it_looks}; that of {gpu} is in "
+            what=f"a process bypasses MPS, since it looks for its daemon in {where_it_looks}; that of {gpu} is in "
             f"{shown(each.process.pipe_directory)}",
             where=(who(process),),
             mend=f"Give it the daemon's directory, in its {_home(process)}, and start it again",
@@ -33,17 +31,17 @@ def private_tmp(facts: Facts) -> Iterator[Found]:
     """A CUDA process has a /tmp of its own, so that the daemon's directory is another there."""
     for _, each, process, gpu in beside_mps(facts):
         path = process.pipe_directory
-        if not _hidden(each, process) or not path.startswith(_TEMPORARY) or process.container is not None:
+        if not _hidden(each, process) or not path.startswith(TEMPORARY) or process.container is not None:
             continue
         unit = f"its unit {shown(process.unit)}" if process.unit is not None else "it"
         yield Found(
             severity=Severity.ERROR,
-            what=f"a process runs beside MPS, since {unit} has a {path.split('/')[1]} of its own (PrivateTmp=): "
+            what=f"a process bypasses MPS, since {unit} has a {path.split('/')[1]} of its own (PrivateTmp=): "
             f"{shown(path)} is not that of the daemon of {gpu} there",
             where=(who(process),),
             mend="Move the daemon out of /tmp, with CUDA_MPS_PIPE_DIRECTORY=/run/nvidia-mps for it and its clients; or "
             "let the unit have everybody's /tmp, and start it again",
-            commands=(f"systemctl edit {quoted(process.unit)}  # [Service] PrivateTmp=no",) if process.unit else (),
+            commands=(with_everybodys_tmp(process.unit),) if process.unit else (),
         )
 
 
@@ -51,12 +49,12 @@ def container_without_directory(facts: Facts) -> Iterator[Found]:
     """A CUDA process in a container does not see the daemon's directory."""
     for _, each, process, gpu in beside_mps(facts):
         path = process.pipe_directory
-        if not _hidden(each, process) or (path.startswith(_TEMPORARY) and process.container is None):
+        if not _hidden(each, process) or (path.startswith(TEMPORARY) and process.container is None):
             continue
         mine, theirs = quoted(each.process.pipe_directory), quoted(path)
         yield Found(
             severity=Severity.ERROR,
-            what=f"a process runs beside MPS, since the directory of the daemon of {gpu} is not {shown(path)} where it "
+            what=f"a process bypasses MPS, since the directory of the daemon of {gpu} is not {shown(path)} where it "
             "is: its container has another one there, or none",
             where=(f"{who(process)}, container {shown(process.container or 'unknown')[:12]}",),
             mend="Mount the daemon's directory into the container, with its /dev/shm, and start it again",
@@ -65,12 +63,12 @@ def container_without_directory(facts: Facts) -> Iterator[Found]:
 
 
 def process_beside_mps(facts: Facts) -> Iterator[Found]:
-    """A CUDA process would find the daemon, and runs beside it all the same."""
+    """A CUDA process would find the daemon, and bypasses it all the same."""
     for daemon, each, process, gpu in beside_mps(facts):
         if process.pipe is not None and process.pipe == each.process.pipe and not _of_another(daemon, process):
             yield Found(
                 severity=Severity.WARNING,
-                what=f"a process runs beside MPS on {gpu}, though it would find the daemon: it began while there was "
+                what=f"a process bypasses MPS on {gpu}, though it would find the daemon: it began while there was "
                 "none, or before it was told of it",
                 where=(who(process),),
                 mend="Start it again; and so that this cannot happen unnoticed, set the compute mode to "
@@ -85,7 +83,7 @@ def daemon_of_another_user(facts: Facts) -> Iterator[Found]:
             owner = None if daemon.process is None else daemon.process.uid
             yield Found(
                 severity=Severity.ERROR,
-                what=f"a process runs beside MPS: the daemon of {gpu} is an ordinary user's (UID {owner}), and serves "
+                what=f"a process bypasses MPS: the daemon of {gpu} is an ordinary user's (UID {owner}), and serves "
                 "that user alone",
                 where=(who(process),),
                 mend="Run the daemon as root, by its unit, where several users share the GPU",
@@ -162,10 +160,7 @@ CHECKS = (
         needs=_NEEDS,
     ),
     Check(
-        process_beside_mps,
-        fine="nobody runs beside MPS who would find the daemon",
-        mend="start it again",
-        needs=_NEEDS,
+        process_beside_mps, fine="nobody bypasses MPS who would find the daemon", mend="start it again", needs=_NEEDS
     ),
     Check(
         daemon_of_another_user,

@@ -29,7 +29,7 @@ def history_not_writable(facts: Facts) -> Iterator[Found]:
             what=f"{watcher.called} cannot write to the state directory: {shown(watcher.state_problem)}; incidents, "
             "and what the watchdog has done, would be forgotten with each restart",
             where=(shown(watcher.state_directory),),
-            mend="Leave the directory to the service's user; its unit makes it so (StateDirectory=)",
+            mend="Give the directory to the service's user, as its unit does (StateDirectory=)",
             commands=(f"chown -R cuda-mps-exporter: {directory} && chmod 0700 {directory}",),
         )
 
@@ -44,7 +44,7 @@ CHECKS = (
     Check(
         history_not_writable,
         fine="the history can be kept",
-        mend="leave the state directory to the service's user",
+        mend="give the state directory to the service's user",
         doc="docs/rights.md",
     ),
 )

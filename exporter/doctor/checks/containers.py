@@ -7,7 +7,7 @@ from exporter.doctor.facts import INITIAL_PID_NAMESPACE, Area, DaemonFacts, Fact
 from exporter.doctor.finding import Check, Found, Severity
 from exporter.doctor.words import shown, who
 
-_APART = "the exporter is in a PID namespace of its own: of processes outside, it knows neither user, command nor end"
+_APART = "the exporter is in a PID namespace of its own: of processes outside it knows no user, command or end"
 
 
 def shared_memory_differs(facts: Facts) -> Iterator[Found]:
@@ -53,8 +53,8 @@ def exporter_pid_namespace(facts: Facts) -> Iterator[Found]:
         severity=Severity.WARNING if told else Severity.ADVICE,
         what="; ".join((_APART, *told)),
         where=hidden,
-        mend="Let it see the node's processes: hostPID: true in a pod; where all that matters is in this container, it "
-        "is well as it is",
+        mend="Let it see the node's processes: hostPID: true in a pod; where all that matters is in this container, "
+        "nothing is to be done",
         commands=("docker run --pid=host …",),
     )
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from exporter.doctor.facts import Area, Facts
 from exporter.doctor.finding import Check, Found, Severity
-from exporter.doctor.words import keyed, quoted, shown, who
+from exporter.doctor.words import daemon_text, keyed, quoted, shown, start_of
 from exporter.model.daemon import SUPPORTED_PROTOCOL, DaemonState
 
 ENOUGH_OPEN_FILES = 16384
@@ -31,15 +31,11 @@ def daemon_absent(facts: Facts) -> Iterator[Found]:
             unit = daemon.named_unit
             yield Found(
                 severity=Severity.ERROR,
-                what="a daemon is expected, and does not run: new CUDA processes run beside MPS and say nothing, or, "
-                "in EXCLUSIVE_PROCESS, share nothing",
+                what="a daemon is expected, and does not run: new CUDA processes bypass MPS silently or, in "
+                "EXCLUSIVE_PROCESS, cannot share the GPU",
                 where=(shown(daemon.name),),
                 mend="See why it ended, and start it; or take it out of the configuration, or disable its unit",
-                commands=(
-                    (f"CUDA_MPS_PIPE_DIRECTORY={quoted(daemon.pipe_directory)} nvidia-cuda-mps-control -d",)
-                    if unit is None
-                    else (f"systemctl status {quoted(unit)}", f"systemctl start {quoted(unit)}")
-                ),
+                commands=(*(() if unit is None else (f"systemctl status {quoted(unit)}",)), start_of(daemon)),
             )
 
 
@@ -54,8 +50,8 @@ def daemon_silent(facts: Facts) -> Iterator[Found]:
                 severity=Severity.ERROR,
                 what="a daemon runs, and does not answer: it or one of its servers was stopped, or hangs; no new "
                 "client can connect",
-                where=tuple(f"{name}: {who(each.process)}" for each in running[:1]) or (name,),
-                mend="See which process it is; one that was stopped goes on by SIGCONT",
+                where=tuple(daemon_text(each) for each in running[:1]) or (name,),
+                mend="See which process it is; SIGCONT resumes one that was stopped",
                 commands=(
                     "cuda-mps-exporter status --look",
                     *(f"kill -CONT {each.process.pid}" for each in running[:1]),
@@ -71,9 +67,10 @@ def daemon_held(facts: Facts) -> Iterator[Found]:
             known = holder is not None and holder.pid is not None
             yield Found(
                 severity=Severity.WARNING,
-                what="somebody has nvidia-cuda-mps-control open: the daemon refuses every other command as long",
+                what="somebody has nvidia-cuda-mps-control open: until it is closed, the daemon refuses all other "
+                "commands",
                 where=(f"{shown(daemon.name)}: held by PID {holder.pid}" if holder and known else shown(daemon.name),),
-                mend="Have that prompt closed; commands are given one at a time, as in echo ps | …",
+                mend="Close that prompt; give commands one at a time, as in echo ps | …",
                 commands=("pgrep -a -f nvidia-cuda-mps-control",),
             )
 
@@ -88,11 +85,11 @@ def daemon_not_expected(facts: Facts) -> Iterator[Found]:
         if daemon.discovered and not daemon.expected and not elsewhere:
             yield Found(
                 severity=Severity.ADVICE,
-                what="a daemon runs that neither the configuration nor an enabled unit names: when it dies, that is "
-                "told, and its absence pages nobody",
-                where=(f"{shown(daemon.name)}: {who(each.process)}",),
+                what="a daemon runs that neither the configuration nor an enabled unit names: if it dies, that is "
+                "logged, and no alert asks for it",
+                where=(daemon_text(each),),
                 mend="Where it should always be there, enable its unit, or name it in "
-                "/etc/cuda-mps-exporter/config.toml; a job's own daemon is well as it is",
+                "/etc/cuda-mps-exporter/config.toml; a job's own daemon needs nothing",
                 commands=("[[daemons]]", keyed("pipe_directory", daemon.pipe_directory)),
             )
 
@@ -105,7 +102,7 @@ def protocol_not_supported(facts: Facts) -> Iterator[Found]:
                 severity=Severity.WARNING,
                 what=f"a daemon speaks MPS' protocol {daemon.protocol}, and the exporter {SUPPORTED_PROTOCOL}: of this "
                 "daemon, its process alone is watched",
-                where=(f"{shown(daemon.name)}: {who(each.process)}",),
+                where=(daemon_text(each),),
                 mend="Start it with the former protocol",
                 commands=("CUDA_MPS_PROTOCOL_VERSION=2 nvidia-cuda-mps-control -d",),
             )
@@ -119,23 +116,15 @@ def few_open_files(facts: Facts) -> Iterator[Found]:
                 severity=Severity.ADVICE,
                 what=f"a daemon and its servers may have {each.open_files} files open: with many clients a server "
                 f"runs out of them; NVIDIA recommends {ENOUGH_OPEN_FILES}",
-                where=(f"{shown(each.name)}: {who(each.process)}",),
+                where=(daemon_text(each),),
                 mend="Raise it where the daemon is started (LimitNOFILE=16384 in its unit), and restart it",
                 commands=("ulimit -n 16384",),
             )
 
 
 CHECKS = (
-    Check(
-        no_daemon,
-        fine="there is a daemon to watch",
-        mend="start one, and enable its unit",
-    ),
-    Check(
-        daemon_absent,
-        fine="each daemon that is expected runs",
-        mend="see why it ended, and start it",
-    ),
+    Check(no_daemon, fine="there is a daemon to watch", mend="start one, and enable its unit"),
+    Check(daemon_absent, fine="each daemon that is expected runs", mend="see why it ended, and start it"),
     Check(
         daemon_silent,
         fine="each daemon answers",
@@ -143,12 +132,7 @@ CHECKS = (
         needs=(Area.PROGRAMS,),
         doc="docs/watchdog.md",
     ),
-    Check(
-        daemon_held,
-        fine="nobody keeps others from a daemon",
-        mend="close that prompt",
-        needs=(Area.PROGRAMS,),
-    ),
+    Check(daemon_held, fine="nobody keeps others from a daemon", mend="close that prompt", needs=(Area.PROGRAMS,)),
     Check(
         daemon_not_expected,
         fine="each daemon is expected",
@@ -162,9 +146,5 @@ CHECKS = (
         mend="`CUDA_MPS_PROTOCOL_VERSION=2`",
         needs=(Area.DAEMONS,),
     ),
-    Check(
-        few_open_files,
-        fine="daemons may have enough files open",
-        mend="`LimitNOFILE=16384`",
-    ),
+    Check(few_open_files, fine="daemons may have enough files open", mend="`LimitNOFILE=16384`"),
 )

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from exporter.doctor.facts import Area, Facts
 from exporter.doctor.finding import Check, Found, Severity
-from exporter.doctor.words import quoted, shown, who
+from exporter.doctor.words import daemon_text, quoted, shown, start_of, who
 from exporter.model.variables import PIPE_DIRECTORY
 
 LONGEST_SOCKET_PATH = 107
@@ -41,7 +41,7 @@ def directory_closed(facts: Facts) -> Iterator[Found]:
             yield Found(
                 severity=Severity.ERROR,
                 what=f"{shown(directory.closed)} lets only its owner pass: other users' processes find no daemon, and "
-                "silently run beside MPS",
+                "silently bypass MPS",
                 where=(shown(name),),
                 mend="Let others pass (not write); in the daemon's unit, RuntimeDirectoryMode=0755",
                 commands=(f"chmod o+x {quoted(directory.closed)}",),
@@ -71,7 +71,7 @@ def two_daemons(facts: Facts) -> Iterator[Found]:
                 severity=Severity.ERROR,
                 what=f"{len(running)} control daemons run in one pipe directory: clients reach the last one, the "
                 "others keep their servers and GPUs",
-                where=tuple(f"{shown(name)}: {who(each.process)}" for each in running),
+                where=tuple(daemon_text(each) for each in running),
                 mend="Keep the one that the pid file names, and end the others; have one unit start it, no script "
                 "beside it",
                 commands=("pgrep -a -f nvidia-cuda-mps-control",),
@@ -87,10 +87,10 @@ def stale_pid_file(facts: Facts) -> Iterator[Found]:
             yield Found(
                 severity=Severity.WARNING,
                 what="a pid file is there, and no daemon: it was killed, and its clients with it; new CUDA processes "
-                "run beside MPS and say nothing",
+                "bypass MPS silently",
                 where=(shown(directory.pid_file),),
                 mend="Start the daemon again; nothing need be removed before",
-                commands=_start(facts, name, directory.path),
+                commands=(start_of(daemon),),
             )
 
 
@@ -124,13 +124,6 @@ def pid_file_open(facts: Facts) -> Iterator[Found]:
             )
 
 
-def _start(facts: Facts, name: str, path: str) -> tuple[str, ...]:
-    unit = facts.node.daemons[name].named_unit
-    if unit is not None:
-        return (f"systemctl start {quoted(unit)}",)
-    return (f"CUDA_MPS_PIPE_DIRECTORY={quoted(path)} nvidia-cuda-mps-control -d",)
-
-
 CHECKS = (
     Check(
         socket_path_too_long,
@@ -145,10 +138,7 @@ CHECKS = (
         needs=(Area.DAEMONS,),
     ),
     Check(
-        directory_closed,
-        fine="other users reach the daemons' sockets",
-        mend="`chmod o+x`",
-        needs=(Area.DIRECTORIES,),
+        directory_closed, fine="other users reach the daemons' sockets", mend="`chmod o+x`", needs=(Area.DIRECTORIES,)
     ),
     Check(
         directory_writable,
@@ -156,12 +146,7 @@ CHECKS = (
         mend="`chmod go-w`",
         needs=(Area.DIRECTORIES,),
     ),
-    Check(
-        stale_pid_file,
-        fine="no pid file was left behind",
-        mend="start the daemon again",
-        needs=(Area.DIRECTORIES,),
-    ),
+    Check(stale_pid_file, fine="no pid file was left behind", mend="start the daemon again", needs=(Area.DIRECTORIES,)),
     Check(
         pid_file_spoilt,
         fine="pid files name their daemons",

@@ -6,7 +6,7 @@ from exporter.core import devices
 from exporter.core.gpus import NVML, serving_daemon
 from exporter.doctor.facts import Area, Facts
 from exporter.doctor.finding import Check, Found, Severity
-from exporter.doctor.words import gpu_name, shown, who
+from exporter.doctor.words import daemon_text, gpu_name, shown
 from exporter.model.gpu import Gpu
 from exporter.model.variables import VISIBLE_DEVICES
 from exporter.parse.visible_devices import is_visible
@@ -75,7 +75,7 @@ def gpu_unreadable(facts: Facts) -> Iterator[Found]:
 
 
 def compute_mode_default(facts: Facts) -> Iterator[Found]:
-    """The compute mode of a GPU with MPS is Default: who misses the daemon runs beside MPS, and nobody is told."""
+    """The compute mode of a GPU with MPS is Default: who misses the daemon bypasses MPS, and nobody is told."""
     for gpu in _served(facts):
         if gpu.reading.compute_mode == "default":
             beside = len(gpu.bypassing)
@@ -83,7 +83,7 @@ def compute_mode_default(facts: Facts) -> Iterator[Found]:
             yield Found(
                 severity=Severity.WARNING if beside else Severity.ADVICE,
                 what="the compute mode is Default: a process that misses the daemon, as all do once it has died, "
-                f"silently runs beside MPS, without its limits{now}. In EXCLUSIVE_PROCESS it fails loudly",
+                f"silently bypasses MPS, without its limits{now}. In EXCLUSIVE_PROCESS it fails loudly",
                 where=(gpu_name(gpu),),
                 mend="Where nothing but MPS is to use the GPU, set this before the daemon starts; it lasts until the "
                 "next boot",
@@ -129,18 +129,18 @@ def pre_volta(facts: Facts) -> Iterator[Found]:
                 what=f"a GPU from before Volta (compute capability {shown(gpu.reading.compute_capability or '')}): 16 "
                 "clients at most, no limits, one address space for all, and any fault ends the server",
                 where=(gpu_name(gpu),),
-                mend="Use MPS there for processes alone that trust each other",
+                mend="Use MPS there only for processes that trust each other",
             )
 
 
 def persistence_off(facts: Facts) -> Iterator[Found]:
-    """Persistence mode is off: an idle GPU is let go of."""
+    """Persistence mode is off: the driver forgets an idle GPU's settings."""
     for gpu in _served(facts):
         if gpu.reading.persistence_mode is False:
             yield Found(
                 severity=Severity.ADVICE,
-                what="persistence mode is off: where nobody uses the GPU, the driver lets go of it, and with that of "
-                "its compute mode; the next client waits until it is up again",
+                what="persistence mode is off: while nobody uses the GPU, the driver shuts it down and forgets its "
+                "compute mode; the next client waits until it is up again",
                 where=(gpu_name(gpu),),
                 mend="Have NVIDIA's persistence daemon run",
                 commands=("systemctl enable --now nvidia-persistenced",),
@@ -162,7 +162,7 @@ def gpu_not_there(facts: Facts) -> Iterator[Found]:
                 severity=Severity.ERROR,
                 what=f"a daemon's CUDA_VISIBLE_DEVICES names {shown(entry) or 'nothing'}, which is no GPU of this "
                 "node: CUDA ends the list there, and the daemon's ordinals are not those that are meant",
-                where=(f"{shown(each.name)}: {who(each.process)}",),
+                where=(daemon_text(each),),
                 mend="Name GPUs by their UUIDs, which mean the same on every day, and restart the daemon",
                 commands=("nvidia-smi -L",),
             )
@@ -201,11 +201,7 @@ def _nvml_problem(facts: Facts) -> str:
 
 
 CHECKS = (
-    Check(
-        driver_mismatch,
-        fine="the driver's libraries fit its module",
-        mend="reboot, or load the modules anew",
-    ),
+    Check(driver_mismatch, fine="the driver's libraries fit its module", mend="reboot, or load the modules anew"),
     Check(
         driver_unreadable,
         fine="NVML can be used",
@@ -217,12 +213,7 @@ CHECKS = (
         mend="bring them into the container; see what the kernel says",
         needs=(Area.GPUS,),
     ),
-    Check(
-        gpu_unreadable,
-        fine="each GPU can be read",
-        mend="see what driver and kernel say of it",
-        needs=(Area.GPUS,),
-    ),
+    Check(gpu_unreadable, fine="each GPU can be read", mend="see what driver and kernel say of it", needs=(Area.GPUS,)),
     Check(
         compute_mode_prohibited,
         fine="no GPU is PROHIBITED",
@@ -235,24 +226,14 @@ CHECKS = (
         mend="`nvidia-smi -c EXCLUSIVE_PROCESS`, where nothing but MPS is to use the GPU",
         needs=(Area.GPUS,),
     ),
-    Check(
-        mig,
-        fine="no GPU with MPS has MIG on",
-        mend="a daemon for each instance, or MIG off",
-        needs=(Area.GPUS,),
-    ),
+    Check(mig, fine="no GPU with MPS has MIG on", mend="a daemon for each instance, or MIG off", needs=(Area.GPUS,)),
     Check(
         pre_volta,
         fine="each GPU with MPS is a Volta or later",
-        mend="share it among processes that trust each other alone",
+        mend="share it only among processes that trust each other",
         needs=(Area.GPUS,),
     ),
-    Check(
-        persistence_off,
-        fine="persistence mode is on",
-        mend="enable nvidia-persistenced",
-        needs=(Area.GPUS,),
-    ),
+    Check(persistence_off, fine="persistence mode is on", mend="enable nvidia-persistenced", needs=(Area.GPUS,)),
     Check(
         gpu_not_there,
         fine="each GPU that a daemon names is there",

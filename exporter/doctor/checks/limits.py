@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from exporter.core import devices
 from exporter.doctor.facts import Area, Facts, ProcessFacts
 from exporter.doctor.finding import Check, Found, Severity
-from exporter.doctor.words import shown, who
+from exporter.doctor.words import daemon_text, shown, who
 from exporter.model.daemon import Daemon
 from exporter.model.variables import ACTIVE_THREAD_PERCENTAGE, PINNED_MEMORY_LIMIT, VISIBLE_DEVICES
 from exporter.parse.byte_size import byte_size
@@ -20,8 +20,8 @@ def thread_percentage_wrong(facts: Facts) -> Iterator[Found]:
         if not _is_percentage(text):
             yield Found(
                 severity=Severity.ERROR,
-                what=f"{ACTIVE_THREAD_PERCENTAGE} is {shown(text) or 'empty'}, and no percentage above 0 and up to "
-                "100: MPS takes none of it",
+                what=f"{ACTIVE_THREAD_PERCENTAGE} is {shown(text) or 'empty'}, and not a number above 0 and up to "
+                "100: MPS ignores it",
                 where=(whose,),
                 mend="Write a number, without a percent sign, and start it again",
                 commands=(f"{ACTIVE_THREAD_PERCENTAGE}=40",),
@@ -30,13 +30,13 @@ def thread_percentage_wrong(facts: Facts) -> Iterator[Found]:
 
 def memory_limit_in_environment(facts: Facts) -> Iterator[Found]:
     """A memory limit is in a daemon's environment, where it does nothing."""
-    for daemon, each in facts.running():
+    for _, each in facts.running():
         if PINNED_MEMORY_LIMIT in (each.process.variables or {}):
             yield Found(
                 severity=Severity.WARNING,
-                what=f"{PINNED_MEMORY_LIMIT} is in a daemon's environment, where it does nothing: its clients have no "
-                "limit by it (measured, R580)",
-                where=(f"{shown(daemon.name)}: {who(each.process)}",),
+                what=f"{PINNED_MEMORY_LIMIT} is in a daemon's environment, where it does nothing: it limits none of "
+                "its clients (measured, R580)",
+                where=(daemon_text(each),),
                 mend="Set the limit by command after each start (ExecStartPost=), or have the exporter keep it "
                 "(pinned_memory_limits, watchdog.mode = act); in a client's environment it works",
                 commands=("echo set_default_device_pinned_mem_limit 0 2G | nvidia-cuda-mps-control",),
@@ -94,8 +94,8 @@ def gpu_not_visible(facts: Facts) -> Iterator[Found]:
                 yield Found(
                     severity=Severity.WARNING,
                     what=f"a client's {VISIBLE_DEVICES} names {shown(stray) or 'nothing'}, which the daemon does not "
-                    f"have: it has {len(gpus)}, counted from 0 anew. CUDA ends the list there, so that the client sees "
-                    "fewer GPUs than it means, or none",
+                    f"have: it has {len(gpus)}, numbered from 0. CUDA ends the list there, so that the client sees "
+                    "fewer GPUs than it should, or none",
                     where=(f"{who(process)}, of {shown(daemon.name)}",),
                     mend="Leave the variable to the daemon, or name GPUs by UUID in both",
                     commands=("nvidia-smi -L",),
@@ -119,7 +119,7 @@ def _percentages(facts: Facts) -> Iterator[tuple[str, str]]:
     for _, each in facts.running():
         text = (each.process.variables or {}).get(ACTIVE_THREAD_PERCENTAGE)
         if text is not None:
-            yield f"{shown(each.name)}: {who(each.process)}", text
+            yield daemon_text(each), text
     for process in facts.processes.values():
         text = (process.variables or {}).get(ACTIVE_THREAD_PERCENTAGE)
         if text is not None:

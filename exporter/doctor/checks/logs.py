@@ -89,7 +89,7 @@ def log_not_rotated(facts: Facts) -> Iterator[Found]:
                 size = f"{log.size // _MEBIBYTE} MiB" if log.size >= _MEBIBYTE else "less than 1 MiB"
                 yield Found(
                     severity=Severity.WARNING if large else Severity.ADVICE,
-                    what=f"a log has {size} by now, and {kept}; every command to the daemon adds five lines",
+                    what=f"a log is {size} by now, and {kept}; every command to the daemon adds five lines",
                     where=(shown(log.path),),
                     mend="Have logrotate copy and truncate it (copytruncate)",
                     commands=(_INSTALL, f"truncate -s 0 {quoted(log.path)}") if large else (_INSTALL,),

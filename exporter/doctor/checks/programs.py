@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from exporter.doctor.facts import Area, Facts
 from exporter.doctor.finding import Check, Found, Severity
-from exporter.doctor.words import shown, who
+from exporter.doctor.words import daemon_text, shown
 
 _VERSION = re.compile(r"([0-9]{1,3})([0-9]{2})[0-9]")
 
@@ -75,7 +75,7 @@ def daemon_outdated(facts: Facts) -> Iterator[Found]:
                 severity=Severity.WARNING,
                 what="a control daemon runs a program whose file was replaced since: the driver was upgraded under it, "
                 "and its next server may not start",
-                where=(f"{shown(each.name)}: {who(each.process)}",),
+                where=(daemon_text(each),),
                 mend="Restart the daemon when its clients can be spared: it takes them with it",
             )
 

@@ -6,11 +6,10 @@ from exporter.config import Switch
 from exporter.doctor.capability import Capability
 from exporter.doctor.facts import Area, Facts
 from exporter.doctor.finding import Check, Found, Severity
-from exporter.doctor.words import UNITS, shown
+from exporter.doctor.words import AS_ROOT, TAKES_UP_ITS_UNIT, UNITS, shown
 
 _UNIT = f"install -Dm 644 -t /etc/systemd/system {UNITS}/cuda-mps-exporter.service"
 DROP_INS = f"install -Dm 644 -t /etc/systemd/system/cuda-mps-exporter.service.d {UNITS}/cuda-mps-exporter.service.d"
-_RESTART = "systemctl daemon-reload && systemctl restart cuda-mps-exporter"
 
 
 def right_to_look_missing(facts: Facts) -> Iterator[Found]:
@@ -21,25 +20,25 @@ def right_to_look_missing(facts: Facts) -> Iterator[Found]:
         yield Found(
             severity=Severity.WARNING,
             what=f"{watcher.called} (UID {watcher.uid}) may not look into other users' processes (CAP_SYS_PTRACE): it "
-            "sees no daemon's CUDA_VISIBLE_DEVICES, and takes it for one of all GPUs; no program's path; no daemon in "
-            "a container; nor how a process ended",
+            "sees no daemon's CUDA_VISIBLE_DEVICES, and assumes that each serves all GPUs; nor any program's path, any "
+            "daemon in a container, or how a process ended",
             where=tuple(shown(each.name) for each in others),
             mend="Run the service by its unit, which has that right; for one look, sudo",
-            commands=(_UNIT, _RESTART) if watcher.is_service else ("sudo cuda-mps-exporter doctor",),
+            commands=(_UNIT, TAKES_UP_ITS_UNIT) if watcher.is_service else AS_ROOT,
         )
 
 
 def kernel_log_closed(facts: Facts) -> Iterator[Found]:
-    """The kernel's log may not be read: some Xids are missed, and culprits are told less well."""
+    """The kernel's log may not be read: some Xids are missed, and who caused a fault is less certain."""
     if facts.config.collect.kernel_log is Switch.OFF or facts.watcher.kernel_log is None:
         return
     demanded = facts.config.collect.kernel_log is Switch.ON
     yield Found(
         severity=Severity.WARNING if demanded else Severity.ADVICE,
-        what=f"{facts.watcher.called} may not read the kernel's log ({shown(facts.watcher.kernel_log)}): Xids of which "
-        "NVML does not tell are missed, and who made a fault is told less well",
+        what=f"{facts.watcher.called} may not read the kernel's log ({shown(facts.watcher.kernel_log)}): Xids that "
+        "NVML does not report are missed, and who caused a fault is less certain",
         mend="Install the drop-in that opens it (CAP_SYSLOG)",
-        commands=(f"{DROP_INS}/kernel-log.conf", _RESTART),
+        commands=(f"{DROP_INS}/kernel-log.conf", TAKES_UP_ITS_UNIT),
     )
 
 
@@ -57,7 +56,7 @@ def journal_closed(facts: Facts) -> Iterator[Found]:
             where=names,
             mend="Install the drop-in that puts the exporter's user into the journal's group; or have the unit append "
             "to a file stdout.log in the daemon's log directory, as nvidia-cuda-mps.service does",
-            commands=(f"{DROP_INS}/journal.conf", _RESTART),
+            commands=(f"{DROP_INS}/journal.conf", TAKES_UP_ITS_UNIT),
         )
 
 
@@ -69,7 +68,7 @@ def too_many_rights(facts: Facts) -> Iterator[Found]:
             severity=Severity.ERROR,
             what=f"{watcher.called} has CAP_DAC_OVERRIDE and is not root: every daemon of another user refuses "
             "whatever it asks (measured, R580)",
-            mend="Take that capability from it; the unit as delivered has not got it",
+            mend="Take that capability from it; the unit as delivered does not have it",
             commands=("systemctl edit cuda-mps-exporter  # AmbientCapabilities=CAP_SYS_PTRACE",),
         )
 
@@ -83,7 +82,7 @@ def service_not_asked(facts: Facts) -> Iterator[Found]:
             "rights told here are those of whoever runs this",
             where=(shown(str(facts.config.runtime_directory)),),
             mend="Run this as root, or as the service's user",
-            commands=("sudo cuda-mps-exporter doctor",),
+            commands=AS_ROOT,
         )
 
 
@@ -127,16 +126,6 @@ CHECKS = (
         needs=(Area.RIGHTS,),
         doc="docs/rights.md",
     ),
-    Check(
-        service_not_asked,
-        fine="whose rights count is known",
-        mend="run this as root",
-        doc="docs/rights.md",
-    ),
-    Check(
-        not_looked_at,
-        fine="all was looked at",
-        mend="as it says; as a rule, `sudo`",
-        doc="docs/rights.md",
-    ),
+    Check(service_not_asked, fine="whose rights count is known", mend="run this as root", doc="docs/rights.md"),
+    Check(not_looked_at, fine="all was looked at", mend="as it says; as a rule, `sudo`", doc="docs/rights.md"),
 )

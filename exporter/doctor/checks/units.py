@@ -2,13 +2,11 @@
 
 from collections.abc import Iterator
 
-from exporter.doctor.facts import Area, Facts
+from exporter.doctor.facts import TEMPORARY, Area, Facts
 from exporter.doctor.finding import Check, Found, Severity
-from exporter.doctor.words import quoted, shown
+from exporter.doctor.words import shown, with_everybodys_tmp
 
 EXPORTER = "cuda-mps-exporter.service"
-
-_TEMPORARY = ("/tmp/", "/var/tmp/")  # noqa: S108 (where a unit may have a directory of its own)
 
 
 def unit_not_there(facts: Facts) -> Iterator[Found]:
@@ -29,29 +27,29 @@ def daemon_private_tmp(facts: Facts) -> Iterator[Found]:
     """A daemon's unit has a /tmp of its own, where its clients do not find it."""
     for daemon in facts.node.daemons.values():
         unit = daemon.unit or daemon.named_unit
-        if daemon.pipe_directory.startswith(_TEMPORARY) and unit is not None and _has_own_tmp(facts, unit):
+        if daemon.pipe_directory.startswith(TEMPORARY) and unit is not None and _has_own_tmp(facts, unit):
             yield Found(
                 severity=Severity.ERROR,
                 what=f"a daemon is in {shown(daemon.pipe_directory)}, and its unit has a /tmp of its own "
-                "(PrivateTmp=): nobody outside finds it, and CUDA processes run beside MPS",
+                "(PrivateTmp=): nobody outside finds it, and CUDA processes bypass MPS",
                 where=(shown(unit),),
                 mend="Move the daemon out of /tmp, with CUDA_MPS_PIPE_DIRECTORY=/run/nvidia-mps for it and its "
                 "clients; or let the unit have everybody's /tmp",
-                commands=(f"systemctl edit {quoted(unit)}  # [Service] PrivateTmp=no",),
+                commands=(with_everybodys_tmp(unit),),
             )
 
 
 def exporter_private_tmp(facts: Facts) -> Iterator[Found]:
     """The exporter's own unit has a /tmp of its own, where it does not find a daemon that is there."""
-    hidden = [daemon for daemon in facts.node.daemons.values() if daemon.pipe_directory.startswith(_TEMPORARY)]
+    hidden = [daemon for daemon in facts.node.daemons.values() if daemon.pipe_directory.startswith(TEMPORARY)]
     if hidden and _has_own_tmp(facts, EXPORTER):
         yield Found(
             severity=Severity.ERROR,
             what="the exporter's unit has a /tmp of its own (PrivateTmp=), where a daemon's directory is another or "
-            "none: it is seen by the right to look into the daemon at best, and not while it is down",
+            "none: the exporter sees it by CAP_SYS_PTRACE at best, and not while the daemon is down",
             where=tuple(shown(daemon.name) for daemon in hidden),
             mend="Let the unit have everybody's /tmp, as it is delivered",
-            commands=(f"systemctl edit {EXPORTER}  # [Service] PrivateTmp=no",),
+            commands=(with_everybodys_tmp(EXPORTER),),
         )
 
 

@@ -2,11 +2,12 @@
 
 from collections.abc import Iterator
 
+from exporter.config import DaemonConfig
 from exporter.doctor.capability import Capability, names
 from exporter.doctor.checks.rights import DROP_INS
 from exporter.doctor.facts import Area, Facts
 from exporter.doctor.finding import Check, Found, Severity
-from exporter.doctor.words import UNITS, shown
+from exporter.doctor.words import TAKES_UP_ITS_UNIT, UNITS, shown
 from exporter.model.watch import Mode
 
 
@@ -15,8 +16,7 @@ def acts_without_restart(facts: Facts) -> Iterator[Found]:
     for configured in facts.config.daemons:
         daemon = facts.node.daemons.get(configured.name)
         unit = configured.unit or (None if daemon is None else daemon.named_unit)
-        acts = (configured.watchdog or facts.config.watchdog) is Mode.ACT and configured.expected
-        if acts and unit is None and not configured.restart_command:
+        if _acts(configured, facts) and unit is None and not configured.restart_command:
             yield Found(
                 severity=Severity.ERROR,
                 what="the watchdog is to act for a daemon, and neither a unit nor a command says how to restart it",
@@ -28,9 +28,7 @@ def acts_without_restart(facts: Facts) -> Iterator[Found]:
 
 def acts_without_rights(facts: Facts) -> Iterator[Found]:
     """The watchdog is to act, and the exporter has not the rights to."""
-    acting = [
-        each for each in facts.config.daemons if (each.watchdog or facts.config.watchdog) is Mode.ACT and each.expected
-    ]
+    acting = [each for each in facts.config.daemons if _acts(each, facts)]
     if not acting and facts.config.watchdog is not Mode.ACT:
         return
     missing = facts.watcher.lacks(Capability.KILL, Capability.SETUID, Capability.SETGID)
@@ -44,9 +42,13 @@ def acts_without_rights(facts: Facts) -> Iterator[Found]:
             commands=(
                 f"{DROP_INS}/act.conf",
                 f"install -Dm 644 -t /etc/polkit-1/rules.d {UNITS}/50-cuda-mps-exporter.rules",
-                "systemctl daemon-reload && systemctl restart cuda-mps-exporter",
+                TAKES_UP_ITS_UNIT,
             ),
         )
+
+
+def _acts(configured: DaemonConfig, facts: Facts) -> bool:
+    return configured.expected and (configured.watchdog or facts.config.watchdog) is Mode.ACT
 
 
 CHECKS = (

@@ -22,7 +22,7 @@ def read_directory(daemon: Daemon, running: Sequence[DaemonFacts], proc: Proc) -
             continue
         except OSError as error:
             problem = f"{directory.path}: {error.strerror}"
-    return DirectoryFacts(path=str(path), there=problem is not None, problem=problem)
+    return DirectoryFacts(path=str(path), problem=problem)
 
 
 def _seen_by(running: Sequence[DaemonFacts], proc: Proc) -> list[Directory]:

@@ -3,7 +3,6 @@
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
-from queue import Empty, SimpleQueue
 from typing import TypeVar
 
 from exporter.doctor.facts import Area
@@ -16,21 +15,20 @@ PATIENCE_SECONDS = 15.0
 
 def in_time(seconds: float, read: Callable[[], Value]) -> Value | None:
     """What is read; None where that takes longer. What hangs is left to hang, and keeps nobody from ending."""
-    brought: SimpleQueue[Future[Value]] = SimpleQueue()
-
-    def bring() -> None:
-        reading: Future[Value] = Future()
-        try:
-            reading.set_result(read())
-        except Exception as error:  # noqa: BLE001 (it is raised where it is waited for)
-            reading.set_exception(error)
-        brought.put(reading)
-
-    threading.Thread(target=bring, name="read", daemon=True).start()
+    brought: Future[Value] = Future()
+    threading.Thread(target=lambda: _bring(read, brought), name="read", daemon=True).start()
     try:
-        return brought.get(timeout=seconds).result()
-    except Empty:
+        return brought.result(timeout=seconds)
+    except TimeoutError:
         return None
+
+
+def _bring(read: Callable[[], Value], brought: Future[Value]) -> None:
+    """Whatever goes wrong is for who waits: an error is not to look like a hang."""
+    try:
+        brought.set_result(read())
+    except Exception as error:  # noqa: BLE001
+        brought.set_exception(error)
 
 
 class Patience:

@@ -19,9 +19,6 @@ from exporter.sources.control_daemons import ControlDaemon, ControlDaemons
 from exporter.sources.directory import Directory, Root
 from exporter.sources.proc import Proc
 
-MOST_PROCESSES = 512
-"""How many CUDA processes are looked into."""
-
 _VARIABLES = (PIPE_DIRECTORY, LOG_DIRECTORY, VISIBLE_DEVICES, ACTIVE_THREAD_PERCENTAGE, PINNED_MEMORY_LIMIT)
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 (where MPS meets its clients, not a place to write)
 _DELETED = " (deleted)"
@@ -50,7 +47,6 @@ def read_process(reading: ProcessReading, proc: Proc) -> ProcessFacts:
         variables=variables,
         pipe=None if variables is None else _identity(pipe, root),
         shared_memory=_identity(str(_SHARED_MEMORY), root),
-        mounts=proc.mount_namespace(pid),
         pid_namespaces=pid_namespaces(pid, proc),
     )
 

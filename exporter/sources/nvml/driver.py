@@ -9,12 +9,11 @@ from collections.abc import Callable, Iterator
 
 import pynvml
 
+from exporter.model.gpu import PAUSED
 from exporter.sources.nvml.library import shut_down, unload_unused
 
 PATIENCE_SECONDS = 1.0
 """How long a look waits for others to be done with a driver that is to be closed first."""
-
-PAUSED = "paused"
 
 
 class DriverError(Exception):

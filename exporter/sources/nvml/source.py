@@ -6,9 +6,10 @@ Calls cost 0.01 to 3 ms, and up to 400 ms while clients start or stop (measured,
 import pynvml
 
 from exporter.clock import Clock
+from exporter.model.gpu import PAUSED
 from exporter.model.observation import GpuReading
 from exporter.sources.nvml.answers import DRIVER_LOST
-from exporter.sources.nvml.driver import PAUSED, Driver, DriverError
+from exporter.sources.nvml.driver import Driver, DriverError
 from exporter.sources.nvml.gpu import Gpu
 from exporter.sources.nvml.utilization import Utilization
 from exporter.sources.nvml.xid_events import XidEvents

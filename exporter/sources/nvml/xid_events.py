@@ -11,9 +11,10 @@ from typing import Any
 import pynvml
 
 from exporter.clock import Clock
+from exporter.model.gpu import PAUSED
 from exporter.model.observation import GpuEvent
 from exporter.sources.nvml.answers import DRIVER_LOST
-from exporter.sources.nvml.driver import PAUSED, Driver, DriverError
+from exporter.sources.nvml.driver import Driver, DriverError
 from exporter.sources.reading import Reading
 
 WAIT_SECONDS = 0.5

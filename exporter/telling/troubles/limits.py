@@ -4,20 +4,20 @@ from collections.abc import Iterable, Sequence
 
 from exporter.core.watchdog.drift import Demand, Standing, demands
 from exporter.model.daemon import Daemon
-from exporter.page.level import Level
-from exporter.page.sight import Sight
-from exporter.page.troubles.trouble import MOST_COMMANDS, Trouble
+from exporter.model.node import Node
 from exporter.parse.printable import printable
+from exporter.telling.level import Level
 from exporter.telling.remedy import command_to_tell
 from exporter.telling.short import counted
+from exporter.telling.troubles.trouble import MOST_COMMANDS, Trouble
 from exporter.view import View, clients_limit, clients_of, directory_of
 
 
-def full_servers(sight: Sight) -> Iterable[Trouble]:
+def full_servers(node: Node) -> Iterable[Trouble]:
     """Servers that take nobody more, all as one."""
     taken = (
         (daemon, server, len(clients_of(daemon, server)), clients_limit(daemon, server))
-        for daemon, server in View(sight.node).servers()
+        for daemon, server in View(node).servers()
     )
     found = [
         f"server {server.pid} of {printable(daemon.name)} has {clients} of {limit} clients"
@@ -25,32 +25,36 @@ def full_servers(sight: Sight) -> Iterable[Trouble]:
         if limit is not None and clients >= limit
     ]
     if found:
-        others = len(found) - 1
-        more = f", and {counted(others, 'more server')} {'is' if others == 1 else 'are'} full" if others else ""
+        others = counted(len(found) - 1, "more server is full", "more servers are full")
+        more = f", and {others}" if len(found) > 1 else ""
         yield Trouble(
             level=Level.CARE,
             what=f"{found[0]}{more}: whoever comes next is turned away",
             next="end clients that nobody needs, or have newcomers wait",
+            fails=False,
         )
 
 
-def drifted_limits(sight: Sight) -> Iterable[Trouble]:
+def drifted_limits(node: Node, at: float) -> Iterable[Trouble]:
     """Limits that are not as they should be, by daemon."""
-    for daemon in View(sight.node).daemons():
-        watch = sight.node.watches.get(daemon.name)
+    for daemon in View(node).daemons():
+        watch = node.watches.get(daemon.name)
         if watch is None or watch.wanted is None or not daemon.answers:
             continue
-        drifted = [each for each in demands(daemon, watch.wanted, sight.at) if each.standing is Standing.DRIFTED]
+        drifted = [each for each in demands(daemon, watch.wanted, at) if each.standing is Standing.DRIFTED]
         if drifted:
-            yield _drifted(sight, daemon, drifted)
+            yield _drifted(node, daemon, drifted)
 
 
-def _drifted(sight: Sight, daemon: Daemon, drifted: Sequence[Demand]) -> Trouble:
-    directory = directory_of(sight.node, daemon.name)
+def _drifted(node: Node, daemon: Daemon, drifted: Sequence[Demand]) -> Trouble:
+    directory = directory_of(node, daemon.name)
+    first = drifted[0]
+    whose = "of servers to come" if first.server is None else f"of server {first.server}"
     commands = (command_to_tell(each.command, directory) for each in drifted[:MOST_COMMANDS])
     return Trouble(
         level=Level.CARE,
-        what=f"{counted(len(drifted), 'limit')} not in force at {printable(daemon.name)}: {drifted[0].words}",
+        what=f"{counted(len(drifted), 'limit')} not in force at {printable(daemon.name)}: "
+        f"{printable(first.words)} {whose}",
         next="the watchdog sets it, where it may act; by hand, this does",
         commands=tuple(each for each in commands if each is not None),
     )

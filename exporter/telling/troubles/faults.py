@@ -3,38 +3,39 @@
 from collections.abc import Iterable
 
 from exporter.model.incident import Incident
+from exporter.model.node import Node
 from exporter.model.server import ServerState
-from exporter.page.level import Level
-from exporter.page.sight import Sight
-from exporter.page.troubles.trouble import MOST_COMMANDS, Trouble
 from exporter.parse.printable import printable
+from exporter.telling.level import Level
 from exporter.telling.moment import lasting
 from exporter.telling.remedy import command_to_end, command_to_end_server
 from exporter.telling.short import counted
+from exporter.telling.troubles.trouble import MOST_COMMANDS, Trouble
 from exporter.telling.verdict import verdict
 from exporter.view import View, directory_of
 
 
-def fault_troubles(sight: Sight) -> Iterable[Trouble]:
+def fault_troubles(node: Node, at: float) -> Iterable[Trouble]:
     """Those that somebody can end first."""
-    open_ones = [each for each in sight.node.incidents.values() if each.open]
-    yield from (_fault(sight, each) for each in sorted(open_ones, key=lambda each: not (each.blockers or each.stuck)))
+    open_ones = [each for each in node.incidents.values() if each.open]
+    open_ones.sort(key=lambda each: not (each.blockers or each.stuck))
+    yield from (_fault(node, at, each) for each in open_ones)
     told = {(each.daemon, each.server) for each in open_ones}
-    for daemon, server in View(sight.node).servers():
+    for daemon, server in View(node).servers():
         if server.state is ServerState.FAULT and (daemon.name, server.pid) not in told:
             where = f"server {server.pid} of {printable(daemon.name)}"
             yield Trouble(level=Level.GRAVE, what=f"{where} is in FAULT", next="see below who is on it")
 
 
-def _fault(sight: Sight, incident: Incident) -> Trouble:
+def _fault(node: Node, at: float, incident: Incident) -> Trouble:
     blockers = tuple(incident.blockers)
     commands = [command_to_end(pid) for pid in blockers]
     if incident.stuck:
         held = ", though all of its clients have gone"
-        commands = [command_to_end_server(incident.server, directory_of(sight.node, incident.daemon))]
+        commands = [command_to_end_server(incident.server, directory_of(node, incident.daemon))]
     else:
         held = f", held up by {counted(len(blockers), 'client')}" if blockers else ""
-    since = lasting(max(0.0, sight.at - incident.started_at))
+    since = lasting(at - incident.started_at)
     where = f"server {incident.server} of {printable(incident.daemon)}"
     return Trouble(
         level=Level.GRAVE,

@@ -1,0 +1,1 @@
+"""What each command does: arguments and a configuration in, the exit code out."""

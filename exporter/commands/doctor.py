@@ -1,0 +1,26 @@
+"""`doctor`: the preflight."""
+
+import json
+import os
+import sys
+from argparse import Namespace
+
+from exporter import log
+from exporter.clock import SystemClock
+from exporter.config import nearest_config
+from exporter.doctor import Surroundings, examine, gather, report_object, report_text
+from exporter.look import look
+
+
+def doctor(arguments: Namespace) -> int:
+    """Find the classic mistakes, and say how to mend each. A configuration that cannot be used is one of them."""
+    config, problem = nearest_config(arguments, os.environ)
+    log.configure(config.log_level, config.log_format, sys.stderr)
+    surroundings = Surroundings(path=os.environ.get("PATH", os.defpath))
+    facts = gather(config, surroundings, SystemClock(), look=look, problem=problem)
+    report = examine(facts)
+    if arguments.json:
+        sys.stdout.write(json.dumps(report_object(report, facts), indent=2) + "\n")
+    else:
+        sys.stdout.write(report_text(report, facts, verbose=arguments.verbose))
+    return report.exit_code

@@ -1,0 +1,51 @@
+"""`incidents`: the last faults, or all of one."""
+
+import os
+import sys
+from argparse import Namespace
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from exporter.clock import SystemClock
+from exporter.config import Config
+from exporter.errors import HistoryError, ServiceError
+from exporter.inquiry import told_lines, understood
+from exporter.service_socket import SERVICE_SECONDS, ask_service
+from exporter.store.archive import read_history
+from exporter.telling import incidents
+from exporter.telling.wanted import Wanted
+from exporter.terminal.terminal import Terminal
+
+
+def show_incidents(arguments: Namespace, config: Config) -> int:
+    """List the last faults, or tell all of one: as the running service knows them, or as it kept them."""
+    terminal = Terminal(sys.stdout, os.environ, arguments.color)
+    wanted = Wanted(id=arguments.id, daemon=arguments.daemon, open=arguments.open, limit=arguments.limit)
+    shape = {"as_json": arguments.json, "width": terminal.width}
+    told = ask_service(config.runtime_directory, "incidents", SERVICE_SECONDS, **shape, **asdict(wanted))
+    if told is None:
+        told = _kept_incidents(config, wanted, **shape)
+        print(
+            "no service runs: this is what one has kept; what is open may be over by now, and a PID be somebody else's",
+            file=sys.stderr,
+        )
+    exit_code = understood(lambda: int(told["exit_code"]))
+    if arguments.json:
+        terminal.show_text(understood(lambda: str(told["text"])))
+    else:
+        terminal.show(told_lines(told))
+    return exit_code
+
+
+def _kept_incidents(config: Config, wanted: Wanted, **shape: Any) -> Mapping[str, Any]:
+    try:
+        kept, _ = read_history(config.state_directory)
+    except HistoryError as error:
+        raise ServiceError(
+            f"no service answers in {config.runtime_directory}, and nothing that one has kept can be read: {error}"
+        ) from error
+    told = incidents.told(kept, wanted, **shape, now=SystemClock().now(), directory_of=lambda _: None, watched=False)
+    if "problem" in told:
+        raise ServiceError(told["problem"])
+    return told

@@ -1,0 +1,67 @@
+"""`serve` and `demo`: a node is watched, real or simulated, and told of until the end."""
+
+import contextlib
+import faulthandler
+import os
+import sys
+from argparse import Namespace
+
+from exporter.assembly import Assembly
+from exporter.clock import SystemClock
+from exporter.config import Config, Reloader, as_toml, planned
+from exporter.core.watchdog.results import taken_up
+from exporter.demo import CALM_SECONDS, PAST_SECONDS, Simulation, serve_simulated, simulated
+from exporter.history import History
+from exporter.recording_header import header_of
+from exporter.service import Service
+from exporter.sources.eye import Inbox
+from exporter.store.archive import Archive
+from exporter.store.writer import Writer
+from exporter.web import WebSecurity
+
+STDERR = 2
+"""As a descriptor: what has crashed may not be able to use a file object."""
+
+
+def serve(arguments: Namespace, config: Config) -> int:
+    """Watch this node and serve its metrics; or say how it would."""
+    if arguments.config_check:
+        if config.web_config_file is not None:
+            WebSecurity.load(config.web_config_file)
+        sys.stdout.write(as_toml(config))
+        return 0
+    # systemd ends a service that hangs by SIGABRT: then each thread says what it was at.
+    faulthandler.enable(STDERR)
+    clock = SystemClock()
+    inbox: Inbox = Inbox()
+    assembly = Assembly(config, clock, inbox)
+    reloader = Reloader(arguments, os.environ, config, clock)
+    writer = Writer(Archive(config.state_directory, config.history, clock), clock)
+    hands = assembly.hands()
+    with contextlib.closing(assembly), contextlib.closing(writer), contextlib.closing(hands):
+        remembered = writer.open()
+        Service(
+            config,
+            taken_up(remembered.into(header_of(config).node()), clock.now()),
+            assembly.lookout(),
+            inbox,
+            clock,
+            reloader=reloader,
+            driver=assembly.nvml,
+            history=History(incidents=remembered.incidents, events=remembered.events),
+            writer=writer,
+            hands=hands,
+        ).run()
+    return 0
+
+
+def demo(arguments: Namespace, config: Config) -> int:
+    """Serve a simulated node, through the same core."""
+    clock = SystemClock()
+    plan = tuple(map(planned, arguments.at))
+    past = CALM_SECONDS if arguments.calm else PAST_SECONDS
+    simulation = Simulation(arguments.seed, clock, calm=arguments.calm, past=past)
+    config = simulated(config)
+    reloader = Reloader(arguments, os.environ, config, clock, completed=simulated)
+    serve_simulated(config, simulation, plan, reloader, clock)
+    return 0

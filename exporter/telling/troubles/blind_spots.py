@@ -1,0 +1,41 @@
+"""What the exporter cannot see, as troubles."""
+
+from collections.abc import Iterable
+
+from exporter.core.gpus import NVML
+from exporter.model.daemon import DaemonState
+from exporter.model.gpu import PAUSED
+from exporter.model.node import Node
+from exporter.parse.printable import LONGEST_PROBLEM, printable
+from exporter.telling.level import Level
+from exporter.telling.troubles.trouble import Trouble
+from exporter.view import View, gpu_name
+
+_SEE_WHY, _DOCTOR = "this says what is missing", "cuda-mps-exporter doctor"
+
+
+def blind_spots(node: Node) -> Iterable[Trouble]:
+    """Sources that see nothing, GPUs that cannot be read, logs that cannot be followed; or the driver, closed."""
+    problems = {name: source.last.problem for name, source in sorted(node.sources.items())}
+    if PAUSED in problems.values():
+        yield Trouble(
+            level=Level.CARE,
+            what="paused: the driver is closed, so that nothing is known of the GPUs",
+            next="when the work on them is done, resume",
+            commands=("cuda-mps-exporter resume",),
+        )
+    for name, problem in problems.items():
+        if problem not in (None, PAUSED):
+            yield _blind(printable(name), problem)
+    for uuid, gpu in node.gpus.items():
+        if gpu.reading.problem is not None and problems.get(NVML) is None:
+            yield _blind(f"GPU {printable(gpu_name(node, uuid))}", gpu.reading.problem, fails=False)
+    for daemon in View(node).daemons():
+        for file, problem in sorted(daemon.log_problems.items()):
+            if problem is not None and daemon.state is DaemonState.UP:
+                yield _blind(f"log of {printable(daemon.name)}", problem or file, fails=False)
+
+
+def _blind(where: str, problem: str | None, *, fails: bool = True) -> Trouble:
+    what = f"not all can be seen: {where}: {printable(problem or '', LONGEST_PROBLEM)}"
+    return Trouble(level=Level.CARE, what=what, next=_SEE_WHY, commands=(_DOCTOR,), fails=fails)

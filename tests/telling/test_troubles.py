@@ -1,0 +1,227 @@
+"""What is the matter with a node: for `status`, its exit code, and the page."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from exporter.core.watchdog.orders import Mandate, Orders
+from exporter.model.daemon import DaemonState
+from exporter.model.diagnosis import Condition, Diagnosis
+from exporter.model.limits import Limits
+from exporter.model.node import Node
+from exporter.model.observation import GpuReading
+from exporter.model.watch import Quarantine, Watch, WatchState
+from exporter.model.xids import XidDemand, Xids
+from exporter.telling import status
+from exporter.telling.level import Level
+from exporter.telling.troubles import Trouble, troubles
+from tests.builders import (
+    AT,
+    CONTROL,
+    DAEMON,
+    GPU,
+    SERVER,
+    at_work,
+    backing_off,
+    circuit_open,
+    control_log,
+    daemon_dead,
+    drifted,
+    faulted,
+    full,
+    gpu_lost,
+    held_up,
+    idle,
+    limited,
+    look,
+    no_nvml,
+    node,
+    refusal,
+    suspended,
+    three_clients,
+    told,
+    watched,
+)
+
+BYPASSING = "1 process bypasses MPS on GPU 1: no limit holds there, and all others wait their turn"
+LOG = f"not all can be seen: log of {DAEMON}: server.log cannot be read: Permission denied"
+GRAVE, CARE = Level.GRAVE, Level.CARE
+
+
+def found_in(present: Node, orders: Orders | None = None) -> tuple[Trouble, ...]:
+    return troubles(present, present.at, orders)
+
+
+def waiting() -> Node:
+    """A second user's client waits for the first user's to leave."""
+    lines = control_log(
+        "NEW CLIENT 601 from user 1000: Server is not ready, push client to pending list",
+        f"Server {SERVER} has 2 active worker threads. Server will not shutdown.",
+    )
+    return told(*at_work(600), *lines).node
+
+
+def quarantined() -> Node:
+    quarantine = Quarantine(at=AT, xid=79, gpu=GPU, action="RESTART_BM")
+    return watched(idle(), state=WatchState.QUARANTINED, quarantine=quarantine)
+
+
+def unasked() -> Node:
+    """The limits of a daemon that cannot be asked are not known."""
+    present = drifted()
+    return replace(daemon_dead(), watches=present.watches)
+
+
+@pytest.mark.parametrize(
+    ("scene", "matter"),
+    [
+        (idle, []),
+        (Node, [("nothing has been seen yet", Level.UNKNOWN)]),
+        (node, [("nothing has been seen yet", Level.UNKNOWN)]),
+        (three_clients, [(BYPASSING, CARE), (LOG, CARE)]),
+        (limited, [(BYPASSING, CARE), (LOG, CARE)]),
+        (waiting, [(f"1 client of another user must wait at {DAEMON}", CARE)]),
+        (full, [(f"server 513 of {DAEMON} has 48 of 48 clients: whoever comes next is turned away", CARE)]),
+        (daemon_dead, [(f"daemon {DAEMON}: absent for 10 s", GRAVE), (BYPASSING, CARE)]),
+        (unasked, [(f"daemon {DAEMON}: absent for 10 s", GRAVE), (BYPASSING, CARE)]),
+        (
+            backing_off,
+            [
+                (f"daemon {DAEMON}: crashed for 10 s, restarted 1 time, waiting to restart it", GRAVE),
+                (BYPASSING, CARE),
+            ],
+        ),
+        (
+            circuit_open,
+            [(f"daemon {DAEMON}: crashed for 10 s, restarted 4 times, circuit open", GRAVE), (BYPASSING, CARE)],
+        ),
+        (quarantined, [(f"daemon {DAEMON} answers, but would not be restarted any more", GRAVE)]),
+        (
+            suspended,
+            [(f"daemon {DAEMON}: a server was stopped by a signal for 2.0 s", GRAVE), (BYPASSING, CARE), (LOG, CARE)],
+        ),
+        (
+            drifted,
+            [
+                (BYPASSING, CARE),
+                (f"1 limit not in force at {DAEMON}: active threads are 25 %, not 50 % of servers to come", CARE),
+                (LOG, CARE),
+            ],
+        ),
+        (no_nvml, [("not all can be seen: nvml: NVML is not there", CARE), (LOG, CARE)]),
+        (
+            gpu_lost,
+            [
+                ("not all can be seen: GPU 1: NVML does not list it any more, or took too long over the others", CARE),
+                (LOG, CARE),
+            ],
+        ),
+    ],
+)
+def test_each_is_told_the_gravest_first(scene: Callable[[], Node], matter: list[tuple[str, Level]]) -> None:
+    assert [(each.what, each.level) for each in found_in(scene())] == matter
+
+
+@pytest.mark.parametrize("scene", [idle, three_clients, limited, waiting, full, gpu_lost])
+def test_for_what_somebody_may_look_at_some_day_status_does_not_fail(scene: Callable[[], Node]) -> None:
+    assert status.exit_code(scene()) == 0
+
+
+@pytest.mark.parametrize("scene", [node, daemon_dead, circuit_open, quarantined, suspended, faulted, drifted, no_nvml])
+def test_for_what_does_not_do_as_it_should_status_fails(scene: Callable[[], Node]) -> None:
+    assert status.exit_code(scene()) == 1
+
+
+def test_a_fault_that_the_watchdog_tells_of_too_is_told_once() -> None:
+    known = Diagnosis(condition=Condition.FAULT, since=AT)
+    present = replace(faulted(), watches=watched(idle(), diagnosis=known).watches)
+    grave = [each.what for each in found_in(present) if each.level is GRAVE]
+    assert [each.partition(" has been")[0] for each in grave] == [f"server {SERVER} of {DAEMON}"]
+
+
+def test_of_two_faults_the_one_that_somebody_can_end_comes_first() -> None:
+    assert [each.commands for each in found_in(held_up())[:2]] == [("kill -KILL 601",), ()]
+
+
+def test_a_server_that_stays_in_fault_with_nobody_on_it_is_itself_ended() -> None:
+    present = held_up()
+    stuck = replace(present.incidents["f2"], blocking={}, stuck=True)
+
+    assert found_in(replace(present, incidents={stuck.id: stuck}))[0].commands == (
+        'echo "shutdown_server 513 -f" | CUDA_MPS_PIPE_DIRECTORY=/tmp/nvidia-mps nvidia-cuda-mps-control',
+    )
+
+
+def test_a_limit_that_has_drifted_comes_with_the_command_that_sets_it() -> None:
+    (found,) = (each for each in found_in(drifted()) if each.fails)
+    assert found.commands == (
+        f'echo "set_default_active_thread_percentage 50" | CUDA_MPS_PIPE_DIRECTORY={DAEMON} nvidia-cuda-mps-control',
+    )
+    within = replace(drifted(), watches={DAEMON: Watch(wanted=Limits())})
+    assert not any(each.fails for each in found_in(within))
+
+
+def test_a_gpu_that_needs_a_reset_is_grave_and_no_matter_of_mps() -> None:
+    demanding = replace(idle(), xids=Xids(demands={GPU: XidDemand(at=AT, action="RESET_GPU")}))
+
+    (found,) = found_in(demanding)
+    assert (found.level, found.what) == (GRAVE, "GPU 0 needs RESET_GPU, as its last Xid says")
+
+
+def test_a_gpu_that_cannot_be_read_is_never_told_as_well() -> None:
+    (found,) = found_in(told(GpuReading(at=AT + 1, gpu=GPU, problem="GPU is lost"), start=idle()).node)
+    assert "GPU is lost" in found.what
+
+
+def test_while_it_is_paused_that_is_all_that_is_said_of_the_gpus() -> None:
+    present = told(look(problem="paused", at=AT + 1), start=idle()).node
+    (found,) = found_in(replace(present, gpus=told(GpuReading(at=AT + 1, gpu=GPU, problem="lost")).node.gpus))
+    assert found.commands == ("cuda-mps-exporter resume",)
+
+
+def test_a_daemon_that_nobody_expects_pages_nobody_when_it_goes() -> None:
+    gone = replace(idle().daemons[DAEMON], expected=False, state=DaemonState.ABSENT)
+    (found,) = found_in(replace(idle(), daemons={DAEMON: gone}))
+
+    assert (found.level, found.next) == (CARE, "nobody expects it: nothing, unless you miss it")
+
+
+def test_a_daemon_whose_pid_file_is_spoilt_comes_with_what_belongs_there() -> None:
+    lost = replace(idle().daemons[DAEMON], state=None, not_found_at=AT)
+    (found,) = found_in(replace(told(look(), start=idle()).node, daemons={DAEMON: lost}))
+
+    assert found.what == f"daemon {DAEMON}: its pid file does not name it, so that nobody can ask it"
+    assert found.next == f"write its PID, {CONTROL}, into the pid file"
+
+
+def test_a_session_that_somebody_holds_open_is_his_to_close() -> None:
+    held = told(refusal(at=AT + 1), refusal(at=AT + 10), start=idle()).node
+    assert held.daemons[DAEMON].state is DaemonState.HELD
+
+    assert found_in(held)[0].next == "whoever has nvidia-cuda-mps-control open there must close it"
+
+
+def test_a_daemon_that_answers_but_would_not_be_restarted_any_more_is_told() -> None:
+    present = replace(idle(), watches={DAEMON: Watch(state=WatchState.CIRCUIT_OPEN, opened_at=AT)})
+
+    assert found_in(present)[0].commands == (f"cuda-mps-exporter resume {DAEMON}",)
+
+
+@pytest.mark.parametrize(
+    ("command", "shown"),
+    [
+        (("start-mps", "--now"), ("start-mps --now",)),
+        (("start", "a b"), ("start 'a b'",)),
+        (("x" * 600,), ()),
+        (("a\nb",), ()),
+        ((), ()),
+    ],
+    ids=["plain", "quoted", "too long to be whole", "more than a line", "none"],
+)
+def test_the_command_that_starts_a_daemon_is_shown_whole_or_not_at_all(
+    command: tuple[str, ...], shown: tuple[str, ...]
+) -> None:
+    orders = Orders(mandates={DAEMON: Mandate(command=command)})
+
+    assert found_in(daemon_dead(), orders)[0].commands == shown
