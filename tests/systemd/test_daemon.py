@@ -47,7 +47,10 @@ def test_a_server_that_outlived_the_daemon_is_ended_with_it(node: Node) -> None:
     node.machine.signal(DAEMON, "SIGKILL")
     eventually(lambda: node.answers(before))
 
-    assert node.machine.run("kill", "-0", str(server)).returncode != 0
+    def gone() -> None:
+        assert node.machine.run("kill", "-0", str(server)).returncode != 0
+
+    eventually(gone)  # a moment after its end, somebody has waited for it
 
 
 def test_one_that_is_stopped_by_hand_drains_and_stays_away(node: Node) -> None:
