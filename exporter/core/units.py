@@ -11,6 +11,9 @@ _RESTARTED_ANYHOW = ("always", "on-success")
 _RESTARTED_WHEN_LATE = ("always", "on-failure", "on-abnormal")
 """Restart= of a unit that is started again after a timeout, unless somebody had stopped it (there; tried: 252)."""
 
+_LEAVING_SECONDS = 1.0
+"""A unit that is to come back, as by RestartForceExitStatus=, stops for a shorter moment (tried: 252)."""
+
 _ABOUT_TO_RESTART = "failed-before-auto-restart"
 """Through this a unit passes for a moment, from systemd 254 on."""
 
@@ -39,7 +42,8 @@ def stopped(unit: UnitState | None, gone_at: float) -> bool:
     if unit is None or unit.at <= gone_at:
         return False
     leaves_for_good = unit.active == "deactivating" and unit.restart not in _RESTARTED_ANYHOW
-    return stays_away(unit) or (unit.result == "success" and leaves_for_good)
+    takes_long = unit.at - gone_at > _LEAVING_SECONDS
+    return stays_away(unit) or (unit.result == "success" and leaves_for_good and takes_long)
 
 
 def stays_away(unit: UnitState) -> bool:

@@ -110,7 +110,9 @@ class Onlooker:
             self._strangers = {pid: each for pid, each in self._strangers.items() if pid in pids}
             for life in list(self._lives.values()):
                 self._follow(life, now)
-            daemons = tuple(life.pid for life in self._lives.values() if life.role is Role.DAEMON)
+            known = {life.pid: life for life in self._lives.values() if life.role is Role.DAEMON}
+            # A child that was met before its parent is a server to be, too.
+            daemons = tuple(pid for pid, life in known.items() if life.parent not in known)
             if len(daemons) > 1:
                 self._twins.append((now, daemons))
 

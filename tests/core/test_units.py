@@ -49,7 +49,15 @@ def test_a_unit_that_is_inactive_and_well_was_stopped_by_an_operator() -> None:
 
 
 def test_so_was_one_that_stops_and_is_not_to_come_back() -> None:
-    assert ended(unit_state("deactivating", at=ENDS + 0.5, restart="on-failure")) == STOPPED
+    assert ended(unit_state("deactivating", at=ENDS + 1.5, restart="on-failure")) == STOPPED
+
+
+def test_one_that_stops_for_a_moment_may_yet_come_back() -> None:
+    """As one does whose daemon was ended by SIGTERM, and that has RestartForceExitStatus=SIGTERM."""
+    leaving = unit_state("deactivating", at=ENDS + 0.5, restart="on-failure")
+    assert ended(leaving, unit_state("activating", at=ENDS + 0.8, sub="auto-restart", restart="on-failure")) == LOST
+    assert ended(leaving, unit_state("active", at=ENDS + 0.8, restart="on-failure")) == LOST
+    assert ended(leaving, unit_state("inactive", at=ENDS + 0.8, restart="on-failure")) == STOPPED
 
 
 def test_so_was_one_that_had_to_be_killed_at_last_and_that_systemd_lets_be() -> None:
