@@ -22,6 +22,9 @@ LAST_WORDS_SECONDS = 1.0
 SYSTEMD_SECONDS = 2.0
 """How long systemd may take to tell that it was an operator who stopped the daemon's unit."""
 
+LEAVING_SECONDS = 5.0
+"""How long systemd has where it says that it is just stopping the unit: a moment later it says whether that is all."""
+
 SAME_START_SECONDS = 10.0
 """A start that the log tells within this time of the daemon's first answer is that same start."""
 
@@ -266,6 +269,8 @@ def explain(daemon: Daemon, at: float, *, unit: UnitState | None = None, force: 
         daemon = replace(daemon, gone_at=None, quit_at=None)
         return daemon, (Event(at=gone_at, event=EventName.DAEMON_STOPPED, daemon=daemon.name),)
     patience = SYSTEMD_SECONDS if units.may_yet_tell(unit, gone_at) else LAST_WORDS_SECONDS
+    if units.is_leaving(unit, gone_at):
+        patience = LEAVING_SECONDS
     if not force and at - gone_at < patience:
         return quiet(daemon)
     return _lose(replace(daemon, gone_at=None), gone_at)

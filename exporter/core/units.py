@@ -54,6 +54,11 @@ def stays_away(unit: UnitState) -> bool:
     )
 
 
+def is_leaving(unit: UnitState | None, gone_at: float) -> bool:
+    """Whether it was seen in the midst of stopping, after that time."""
+    return unit is not None and unit.at > gone_at and unit.active == "deactivating"
+
+
 def may_yet_tell(unit: UnitState | None, gone_at: float) -> bool:
     """Whether systemd is still to say what became of it: it was not asked since, or has not noticed yet."""
     return unit is not None and (unit.at <= gone_at or unit.active in ("active", "deactivating"))
