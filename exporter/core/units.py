@@ -55,8 +55,8 @@ def stays_away(unit: UnitState) -> bool:
 
 
 def is_leaving(unit: UnitState | None, gone_at: float) -> bool:
-    """Whether it was seen in the midst of stopping, after that time."""
-    return unit is not None and unit.at > gone_at and unit.active == "deactivating"
+    """Whether it was seen in the midst of stopping, after that time, and nothing is wrong with it so far."""
+    return unit is not None and unit.at > gone_at and (unit.active, unit.result) == ("deactivating", "success")
 
 
 def may_yet_tell(unit: UnitState | None, gone_at: float) -> bool:
