@@ -40,6 +40,12 @@ def wait_status(text: str) -> int | None:
     return status if status or not flags & _SIGNALED else None
 
 
+def environment(text: str) -> tuple[int, int] | None:
+    """Fields 50 and 51: between which addresses its environment lies; None for whoever may not know."""
+    start, end = _field(text, 50), _field(text, 51)
+    return (start, end) if start and end and start < end else None
+
+
 def _field(text: str, number: int) -> int | None:
     """A field behind the name, as proc(5) numbers them."""
     _, closing, rest = text.rpartition(")")

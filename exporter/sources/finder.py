@@ -15,7 +15,7 @@ from exporter.model.named_by import NamedBy
 from exporter.model.observation import DaemonFound
 from exporter.model.variables import LOG_DIRECTORY, PIPE_DIRECTORY
 from exporter.sources.control_daemons import ControlDaemon, ControlDaemons
-from exporter.sources.directory import Directory, Identity, Root
+from exporter.sources.directory import Directory, Identity, Root, others_can_be_reached
 from exporter.sources.pid_files import owned, pid_in
 from exporter.sources.pid_namespace import PidNamespace
 from exporter.sources.pipe_directories import is_nameable, is_path, named_by
@@ -30,6 +30,8 @@ MOST_OF_THE_HOST = 64
 """How many more, where root started them on the host; anybody may be root in a container."""
 
 INIT_PID = 1
+
+_NO_OPENAT2 = "it takes Linux 5.6, and no RestrictSUIDSGID= in the exporter's unit"
 
 _CONTAINER = re.compile(r"(?<![0-9a-f])([0-9a-f]{12})[0-9a-f]{52}(?![0-9a-f])")
 
@@ -84,6 +86,8 @@ class Finder:
                 self._found[place.name] = _Finding(self._settled(place, daemon), now)
             elif place is None and daemon.environment is None:
                 problems.append(f"control daemon {daemon.pid} cannot be placed without the right to see into it")
+            elif place is None and not others_can_be_reached():
+                problems.append(f"control daemon {daemon.pid} cannot be placed without openat2(2): {_NO_OPENAT2}")
         self._met = {daemon.identity for daemon in daemons}
         self.places = {**self._given, **{name: each.place for name, each in self._found.items()}}
         return Reading(tuple(self._news()), "; ".join(problems) or None)

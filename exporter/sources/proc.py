@@ -13,6 +13,7 @@ import psutil
 from exporter.clock import Clock
 from exporter.model.observation import ProcessReading
 from exporter.parse import process_stat, process_status
+from exporter.sources.process_memory import read_memory
 
 NS_GET_PARENT = 0xB702
 """ioctl_ns(2)."""
@@ -45,10 +46,7 @@ class Proc:
 
     def descends_from_us(self, pid: int) -> bool:
         """Whether this process, or one that it comes from, was started by the present one."""
-        try:
-            own = int((self._root / "self").readlink().name)
-        except (OSError, ValueError):
-            own = os.getpid()
+        own = self._own_pid() or os.getpid()
         line: list[int] = []
         while pid > 0 and pid not in line and len(line) < _MOST_ANCESTORS:
             if pid == own:
@@ -98,10 +96,31 @@ class Proc:
         """Those of these variables that a process's environment has, and nothing else of it; None where unreadable."""
         environment = self._bytes(pid, "environ", _MOST_BYTES)
         if environment is None:
+            environment = self._environment_in_memory(pid)
+        if environment is None:
             return None
         wanted = {name.encode() for name in names}
         pairs = (variable.partition(b"=") for variable in environment.split(b"\0"))
         return {_text(name): _text(value[:_MOST_TEXT]) for name, _, value in pairs if name in wanted}
+
+    def _environment_in_memory(self, pid: int) -> bytes | None:
+        """The environment of another user's process, for whoever may look into it but not open its files."""
+        stat = self._text(pid, "stat")
+        span = None if stat is None else process_stat.environment(stat)
+        if stat is None or span is None or self._own_pid() != os.getpid():
+            return None
+        try:
+            found = read_memory(pid, span[0], min(span[1] - span[0], _MOST_BYTES))
+        except OSError:
+            return None
+        return found if self.start_ticks(pid) == process_stat.start_ticks(stat) else None
+
+    def _own_pid(self) -> int | None:
+        """The PID of this process in this /proc, which may be another PID namespace's."""
+        try:
+            return int((self._root / "self").readlink().name)
+        except (OSError, ValueError):
+            return None
 
     def pids(self) -> list[int]:
         """All processes that there are."""
@@ -123,17 +142,11 @@ class Proc:
 
     def stdout(self, pid: int) -> str | None:
         """What a process's stdout is: a path, where it is a file, which the process has chosen."""
-        try:
-            return _encodable(str((self._root / str(pid) / "fd" / "1").readlink()))
-        except OSError:
-            return None
+        return self._link(pid, "fd/1")
 
     def program(self, pid: int) -> str | None:
         """The file that a process runs, as the kernel names it: one that is no more there ends with ` (deleted)`."""
-        try:
-            return _encodable(str((self._root / str(pid) / "exe").readlink()))
-        except OSError:
-            return None
+        return self._link(pid, "exe")
 
     def open_files(self, pid: int) -> Iterator[str]:
         """What a process has open, as paths, which it has chosen; nothing where that may not be seen."""
@@ -175,8 +188,8 @@ class Proc:
 
     def namespaced_pids(self, pid: int) -> tuple[int, ...]:
         """The PID of a process in this /proc's namespace, then in each that lies between, last in its own."""
-        status = self._bytes(pid, "status", _MOST_BYTES)
-        return () if status is None else process_status.pids(_text(status))
+        status = self.status(pid)
+        return () if status is None else process_status.pids(status)
 
     def pid_namespace(self, pid: int, above: int = 0) -> int | None:
         """The inode of a process's PID namespace, or of one so many levels above; None without the right to see it."""
@@ -214,6 +227,13 @@ class Proc:
             os.close(root)
             raise FileNotFoundError(ENOENT, os.strerror(ENOENT))
         return root
+
+    def _link(self, pid: int, name: str) -> str | None:
+        """Where a link of a process's leads."""
+        try:
+            return _encodable(str((self._root / str(pid) / name).readlink()))
+        except OSError:
+            return None
 
     def _text(self, pid: int, name: str) -> str | None:
         text = self._bytes(pid, name, _MOST_TEXT)

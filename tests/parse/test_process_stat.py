@@ -75,3 +75,12 @@ def test_what_a_signal_ended_did_not_end_with_0() -> None:
 @pytest.mark.parametrize("text", ["", remains(9, state="S"), remains(-1), f"513 (x) Z {FIELDS[1:]}"])
 def test_what_has_not_ended_or_is_of_another_form_tells_nothing(text: str) -> None:
     assert process_stat.wait_status(text) is None
+
+
+@pytest.mark.parametrize(
+    ("span", "found"),
+    [("4096 8192", (4096, 8192)), ("0 0", None), ("8192 4096", None), ("4096", None), ("4096 -1", None)],
+)
+def test_where_the_environment_lies_is_told_to_who_may_know(span: str, found: tuple[int, int] | None) -> None:
+    text = f"513 (a) b) {FIELDS} " + "0 " * 24 + span + "\n"
+    assert process_stat.environment(text) == found

@@ -237,6 +237,19 @@ def test_without_the_right_to_look_into_a_daemon_its_pid_file_says_where_it_is(
     assert "cannot be placed" in str(Finder((), patterns=(), proc=Path("/proc"), clock=HandClock()).look().problem)
 
 
+def test_where_the_kernel_has_no_way_below_another_root_it_is_said(
+    mps: MpsStandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on Linux 5.5, and under systemd's RestrictSUIDSGID=."""
+    monkeypatch.setattr("exporter.sources.directory.OPENAT2", 9999)
+    mps.start()
+
+    reading = Finder((), patterns=(), proc=Path("/proc"), clock=HandClock()).look()
+
+    assert reading.observations == ()
+    assert f"control daemon {mps.pid} cannot be placed without openat2(2)" in str(reading.problem)
+
+
 def test_a_directory_without_a_daemon_is_no_daemon(make: Callable[..., Looking], tmp_path: Path) -> None:
     planted = tmp_path / "nvidia-mps-evil"
     planted.mkdir()

@@ -3,15 +3,19 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from exporter.clock import SystemClock
-from exporter.model.daemon import Daemon
+from exporter.model.daemon import Daemon, DaemonState
+from exporter.model.named_by import NamedBy
+from exporter.model.observation import DaemonProcess
+from exporter.sources.finder import Finder
 from exporter.sources.journal import Journal
 from exporter.sources.locator import Locator
 from exporter.sources.logs import DaemonLogs
-from exporter.sources.place import Place
+from exporter.sources.place import Place, on_host
 from exporter.sources.processes import Processes
 
 
@@ -32,17 +36,21 @@ def followed(monkeypatch: pytest.MonkeyPatch) -> Followed:
     return told
 
 
-def locate(unit: str | None, *, foreground: bool = True, stdout_kept: bool = False) -> None:
+DAEMON = Daemon(name="one", pipe_directory="/one", log_directory="/log", foreground=True)
+
+
+def locator(finder: Finder | None = None) -> Locator:
     clock = SystemClock()
-    locator = Locator(
-        finder=None,
+    return Locator(
+        finder=finder,
         processes=Processes({}, proc=Path("/proc"), clock=clock),
         logs=DaemonLogs({}, clock),
         journal=Journal(clock),
     )
-    daemon = Daemon(name="one", pipe_directory="/one", log_directory="/log", unit=unit)
-    daemon = replace(daemon, foreground=foreground, stdout_kept=stdout_kept)
-    locator.locate({"one": daemon})
+
+
+def locate(unit: str | None, *, foreground: bool = True, stdout_kept: bool = False) -> None:
+    locator().locate({"one": replace(DAEMON, unit=unit, foreground=foreground, stdout_kept=stdout_kept)})
 
 
 def test_the_log_of_a_foreground_service_is_in_its_journal(followed: Followed) -> None:
@@ -73,3 +81,39 @@ def test_the_log_of_a_foreground_service_whose_stdout_is_a_file_is_in_that(follo
 
     assert not followed.units
     assert followed.places["one"].logs == ("stdout.log",)
+
+
+def test_what_is_said_of_its_logs_outweighs_what_was_guessed(followed: Followed) -> None:
+    """Found by its pipe directory first: the log beside that, or in MPS' default place, may be another daemon's."""
+    clock = SystemClock()
+    finder = Finder(patterns=(), proc=Path("/proc"), clock=clock)
+    found = replace(on_host("one", Path("/one"), Path("/var/log/nvidia-mps")), process=(4711, 1))
+    finder.places = {"one": found}
+    follower = locator(finder)
+
+    follower.locate({"one": DAEMON})
+    assert followed.places["one"].log.path == Path("/log")
+    assert followed.places["one"].process == (4711, 1)
+
+    follower.locate({"one": replace(DAEMON, named_by=NamedBy.DISCOVERED, log_directory="/elsewhere")})
+    assert followed.places["one"].log == found.log
+
+
+RUNNING = DaemonProcess(at=1.0, daemon="one", pid=4711, start_ticks=1)
+
+
+@pytest.mark.parametrize(
+    "unfinished",
+    [{"process": RUNNING}, {"state": DaemonState.ABSENT, "gone_at": 1.0}],
+    ids=["it runs", "its end is not explained"],
+)
+def test_one_that_is_named_no_more_is_followed_to_its_end(followed: Followed, unfinished: Mapping[str, Any]) -> None:
+    """Its unit was disabled while it stopped, say: that it was told to quit is still to be read."""
+    follower, nameless = locator(), replace(DAEMON, named_by=NamedBy.DISCOVERED)
+    follower.locate({"one": DAEMON})
+
+    follower.locate({"one": replace(nameless, **unfinished)})
+    assert list(followed.places) == ["one"]
+
+    follower.locate({"one": replace(nameless, state=DaemonState.STOPPED)})
+    assert not followed.places

@@ -83,13 +83,27 @@ class Node(Exporter):
         """Systemd has given the unit up."""
         assert self.machine.show(unit, "ActiveState") == "failed"
 
-    def logged(self, text: str) -> None:
-        """The daemon has said this."""
-        assert text in (self.mps.log_directory / "stdout.log").read_text()
+    def ask(self, command: str) -> str:
+        """What the daemon answers, once nobody else's session keeps it from doing so."""
+
+        def answer() -> str:
+            done = self.machine.run("sh", "-c", f"echo {command} | nvidia-cuda-mps-control")
+            assert done.returncode == 0, done.stderr
+            return done.stdout.strip()
+
+        return eventually(answer)
+
+    def logs(self, text: str) -> int:
+        """How often the daemon has said this."""
+        return (self.mps.log_directory / "stdout.log").read_text().count(text)
+
+    def has_logged(self, text: str, times: int) -> None:
+        """The daemon has said this so often."""
+        assert self.logs(text) == times
 
     def starts(self) -> int:
         """How often the daemon has started, by its log."""
-        return (self.mps.log_directory / "stdout.log").read_text().count("Starting control daemon")
+        return self.logs("Starting control daemon")
 
     def server(self) -> int:
         """The PID of the daemon's server."""

@@ -11,6 +11,9 @@ from tests.eventually import eventually
 
 from .node import CLIENT, DAEMON, EXPORTER, NAME, Node
 
+QUIT = "quit command issued with timeout of 20"
+"""What the daemon says when its unit is stopped."""
+
 pytestmark = pytest.mark.usefixtures("at_work")
 
 
@@ -57,9 +60,10 @@ def test_one_that_is_stopped_by_hand_drains_and_stays_away(node: Node) -> None:
     losses = node.value("cuda_mps_daemon_losses_total", daemon=NAME)
     node.mps.connect_and_wait(CLIENT)
     node.shows(1, "cuda_mps_daemon_clients", daemon=NAME)
+    told = node.logs(QUIT)
 
     stopping = node.machine.start("systemctl", "stop", DAEMON)
-    eventually(lambda: node.logged("quit command issued with timeout of 20"))
+    eventually(lambda: node.has_logged(QUIT, told + 1))
     assert stopping.poll() is None, "it waits for its clients"
     node.mps.disconnect(CLIENT)
 
@@ -67,6 +71,18 @@ def test_one_that_is_stopped_by_hand_drains_and_stays_away(node: Node) -> None:
     node.shows(1, "cuda_mps_daemon_state", daemon=NAME, state="stopped")
     assert (node.machine.show(DAEMON, "Result"), node.pid(DAEMON)) == ("success", 0)
     assert node.value("cuda_mps_daemon_losses_total", daemon=NAME) == losses
+
+
+def test_one_that_others_ask_all_the_time_is_told_to_quit_all_the_same(node: Node) -> None:
+    """While one session is open every other is refused: the one that should tell it, too (measured, R580)."""
+    told = node.logs(QUIT)
+    session = "(echo get_server_list; sleep 0.1) | nvidia-cuda-mps-control"
+    others = node.machine.start("sh", "-c", f"exec >/dev/null 2>&1; while test -e {NAME}/log; do {session}; done")
+
+    node.machine.do("systemctl", "stop", DAEMON)
+
+    node.has_logged(QUIT, told + 1)
+    others.wait(20)
 
 
 def test_one_that_hangs_can_be_restarted(node: Node) -> None:
@@ -104,8 +120,7 @@ def test_its_limits_come_from_its_file(node: Node, defaults: Path) -> None:
     node.machine.do("systemctl", "restart", DAEMON)
     eventually(lambda: node.answers(0))
 
-    answer = node.machine.do("sh", "-c", "echo get_default_active_thread_percentage | nvidia-cuda-mps-control")
-    assert answer.strip() == "40.0"
+    assert node.ask("get_default_active_thread_percentage") == "40.0"
 
 
 def test_its_log_is_cut_while_clients_come_and_go(node: Node) -> None:
@@ -138,3 +153,15 @@ def test_a_gpu_can_have_one_of_its_own(node: Node) -> None:
     node.machine.do("systemctl", "disable", "--now", unit)
     node.machine.do("systemctl", "reload", EXPORTER)
     node.shows(1, "cuda_mps_daemon_state", daemon=directory, state="stopped")
+
+
+def test_one_that_was_started_by_hand_is_found_by_its_environment(node: Node) -> None:
+    """Its user is another than the exporter's, which has CAP_SYS_PTRACE and no right to its files."""
+    directories = "CUDA_MPS_PIPE_DIRECTORY=/srv/pipe CUDA_MPS_LOG_DIRECTORY=/srv"
+    node.machine.do("sh", "-c", f"export {directories}; mkdir -p /srv/pipe; exec nvidia-cuda-mps-control -d")
+    node.machine.do("systemctl", "reload", EXPORTER)
+
+    node.shows(1, "cuda_mps_daemon_up", daemon="/srv/pipe")
+    node.shows(1, "cuda_mps_exporter_log_followed", daemon="/srv/pipe", file="control.log")
+    node.machine.do("sh", "-c", f"export {directories}; until echo quit | nvidia-cuda-mps-control; do :; done")
+    node.shows(1, "cuda_mps_daemon_state", daemon="/srv/pipe", state="stopped")
