@@ -9,6 +9,12 @@ from dashboards.problems import EVERY_PROBLEM, HEALTH, WORST
 from dashboards.query import DAEMON, Query
 
 NODE = "job, instance"
+CLIENTS = f"sum by ({NODE}) (cuda_mps_daemon_clients{{node}})"
+BYPASSING = f"sum by ({NODE}) (cuda_mps_bypassing_processes{{node}})"
+MEMORY_IN_USE = (
+    f"sum by ({NODE}) (cuda_mps_gpu_memory_used_bytes{{node}}) / "
+    f"sum by ({NODE}) (cuda_mps_gpu_memory_total_bytes{{node}})"
+)
 
 NOW = Row(
     "Which nodes are unwell",
@@ -100,13 +106,9 @@ NODES = Row(
                 Query(WORST, instant=True),
                 Query(f"sum by ({NODE}) (cuda_mps_daemon_up{{node}})", instant=True),
                 Query(f"count by ({NODE}) (cuda_mps_daemon_up{{node}})", instant=True),
-                Query(f"sum by ({NODE}) (cuda_mps_daemon_clients{{node}})", instant=True),
-                Query(
-                    f"sum by ({NODE}) (cuda_mps_gpu_memory_used_bytes{{node}}) / "
-                    f"sum by ({NODE}) (cuda_mps_gpu_memory_total_bytes{{node}})",
-                    instant=True,
-                ),
-                Query(f"sum by ({NODE}) (cuda_mps_bypassing_processes{{node}})", instant=True),
+                Query(CLIENTS, instant=True),
+                Query(MEMORY_IN_USE, instant=True),
+                Query(BYPASSING, instant=True),
                 Query(f"round(sum by ({NODE}) (increase(cuda_mps_faults_total{{node}}[$__range])))", instant=True),
                 Query(
                     f"round(sum by ({NODE}) (increase(cuda_mps_daemon_losses_total{{node}}[$__range])))", instant=True
@@ -138,7 +140,7 @@ OVER_TIME = Row(
         lines(
             "Clients",
             "Connected clients of each node; an explicit 0 where there are none.",
-            Query(f"sum by ({NODE}) (cuda_mps_daemon_clients{{node}})", "{{instance}}"),
+            Query(CLIENTS, "{{instance}}"),
         ),
         bars(
             "Faults and deaths",
@@ -154,11 +156,7 @@ OVER_TIME = Row(
         lines(
             "GPU memory in use",
             "Part of the memory of each node's GPUs that is in use.",
-            Query(
-                f"sum by ({NODE}) (cuda_mps_gpu_memory_used_bytes{{node}}) / "
-                f"sum by ({NODE}) (cuda_mps_gpu_memory_total_bytes{{node}})",
-                "{{instance}}",
-            ),
+            Query(MEMORY_IN_USE, "{{instance}}"),
             unit=looks.RATIO,
             ceiling=1,
         ),
@@ -174,7 +172,7 @@ OVER_TIME = Row(
             "Bypassing MPS",
             "CUDA processes beside MPS, by node: as a rule they came while no daemon was there, and nothing limits "
             "them.",
-            Query(f"sum by ({NODE}) (cuda_mps_bypassing_processes{{node}})", "{{instance}}"),
+            Query(BYPASSING, "{{instance}}"),
         ),
     ),
 )

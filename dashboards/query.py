@@ -59,10 +59,13 @@ def selected(expression: str) -> str:
 
 
 def moment(family: str) -> str:
-    """When that was, or will be, of each daemon, in milliseconds; 0 where there is no such time."""
-    return (
-        f"1000 * max by ({DAEMON}) ({family}{{daemons}}) or 0 * max by ({DAEMON}) (cuda_mps_watchdog_mode{{daemons}})"
-    )
+    """When that was, or will be, of each daemon, in milliseconds."""
+    return f"1000 * max by ({DAEMON}) ({family}{{daemons}})"
+
+
+def moment_if_any(family: str) -> str:
+    """The same of each daemon that the watchdog knows; 0 where there is no such time."""
+    return f"{moment(family)} or 0 * max by ({DAEMON}) (cuda_mps_watchdog_mode{{daemons}})"
 
 
 def which(family: str, label: str, states: Iterable[str], by: str, of: str = "daemons") -> str:

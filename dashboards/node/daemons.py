@@ -6,7 +6,7 @@ from dashboards import looks
 from dashboards.board import Row
 from dashboards.looks import Colour
 from dashboards.panel import Column, lines, stat, table, timeline
-from dashboards.query import DAEMON, SERVER, Query, which
+from dashboards.query import DAEMON, SERVER, Query, moment, which
 from exporter.model.daemon import DaemonState
 from exporter.model.server import ServerState
 
@@ -109,15 +109,10 @@ STATES = Row(
             "Each control daemon. Up: whether it responds. Supported: whether it speaks a protocol known to the "
             "exporter.",
             (
-                Query("max by (job, instance, daemon) (cuda_mps_daemon_up{daemons})", instant=True),
-                Query(
-                    "1000 * max by (job, instance, daemon) (cuda_mps_daemon_start_time_seconds{daemons})", instant=True
-                ),
-                Query(
-                    "1000 * max by (job, instance, daemon) (cuda_mps_daemon_last_loss_timestamp_seconds{daemons})",
-                    instant=True,
-                ),
-                Query("max by (job, instance, daemon) (cuda_mps_daemon_supported{daemons})", instant=True),
+                Query(f"max by ({DAEMON}) (cuda_mps_daemon_up{{daemons}})", instant=True),
+                Query(moment("cuda_mps_daemon_start_time_seconds"), instant=True),
+                Query(moment("cuda_mps_daemon_last_loss_timestamp_seconds"), instant=True),
+                Query(f"max by ({DAEMON}) (cuda_mps_daemon_supported{{daemons}})", instant=True),
             ),
             {
                 "instance": Column("Node"),

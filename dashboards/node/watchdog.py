@@ -6,7 +6,7 @@ from dashboards import looks
 from dashboards.board import Row
 from dashboards.looks import Colour
 from dashboards.panel import Column, bars, lines, table, timeline
-from dashboards.query import DAEMON, Query, moment, which
+from dashboards.query import DAEMON, Query, moment_if_any, which
 from exporter.model.diagnosis import Condition
 from exporter.model.watch import Mode, WatchState
 
@@ -79,9 +79,9 @@ WATCHDOG = Row(
             (
                 Query(which("cuda_mps_watchdog_mode", "mode", MODES, DAEMON), instant=True),
                 Query(f"max by ({DAEMON}) (cuda_mps_watchdog_restarts_left{{daemons}})", instant=True),
-                Query(moment("cuda_mps_watchdog_last_restart_timestamp_seconds"), instant=True),
-                Query(moment("cuda_mps_watchdog_next_restart_timestamp_seconds"), instant=True),
-                Query(moment("cuda_mps_watchdog_circuit_opened_timestamp_seconds"), instant=True),
+                Query(moment_if_any("cuda_mps_watchdog_last_restart_timestamp_seconds"), instant=True),
+                Query(moment_if_any("cuda_mps_watchdog_next_restart_timestamp_seconds"), instant=True),
+                Query(moment_if_any("cuda_mps_watchdog_circuit_opened_timestamp_seconds"), instant=True),
             ),
             {
                 "instance": Column("Node"),

@@ -268,12 +268,16 @@ def explain(daemon: Daemon, at: float, *, unit: UnitState | None = None, force: 
             daemon = replace(daemon, state=DaemonState.STOPPED, state_since=gone_at)
         daemon = replace(daemon, gone_at=None, quit_at=None)
         return daemon, (Event(at=gone_at, event=EventName.DAEMON_STOPPED, daemon=daemon.name),)
-    patience = SYSTEMD_SECONDS if units.may_yet_tell(unit, gone_at) else LAST_WORDS_SECONDS
-    if units.is_leaving(unit, gone_at):
-        patience = LEAVING_SECONDS
-    if not force and at - gone_at < patience:
+    if not force and at - gone_at < _patience(unit, gone_at):
         return quiet(daemon)
     return _lose(replace(daemon, gone_at=None), gone_at)
+
+
+def _patience(unit: UnitState | None, gone_at: float) -> float:
+    """How long the log, or systemd, has to tell that it was somebody's will."""
+    if units.is_leaving(unit, gone_at):
+        return LEAVING_SECONDS
+    return SYSTEMD_SECONDS if units.may_yet_tell(unit, gone_at) else LAST_WORDS_SECONDS
 
 
 def _lose(daemon: Daemon, at: float) -> Step:

@@ -6,6 +6,7 @@ from exporter.demo.cast import SERVICE, Cast, Process
 from exporter.demo.daemon import SimulatedDaemon, context, contexts
 from exporter.demo.questions import ask
 from exporter.model.observation import DaemonProcess, Observation, ProcessExit
+from exporter.model.variables import VISIBLE_DEVICES
 
 MOST_CLIENTS = 8
 """At a daemon, as long as nothing out of the ordinary brings more."""
@@ -26,7 +27,7 @@ def start(daemon: SimulatedDaemon, at: float, pid: int) -> Iterator[Observation]
         start_ticks=daemon.start_ticks,
         started=at,
         uid=0,
-        environment={"CUDA_VISIBLE_DEVICES": ",".join(daemon.gpus)},
+        environment={VISIBLE_DEVICES: ",".join(daemon.gpus)},
     )
     yield from ask(daemon, at)
 

@@ -49,14 +49,12 @@ def unseen_of_processes(
     node: Node, daemons: tuple[DaemonFacts, ...], processes: Mapping[int, ProcessFacts]
 ) -> Iterator[Unseen]:
     """Whoever may not be looked into: what they look for, and which GPUs they may see, is in their environment."""
-    closed = [each.process.pid for each in daemons if each.process.variables is None]
-    if closed:
-        why = f"the environment of {_some(closed)} may not be read"
-        yield Unseen(area=Area.DAEMONS, why=why, mend="Look as root", commands=AS_ROOT)
-    closed = [pid for pid, each in processes.items() if each.variables is None]
-    if closed:
-        why = f"the environment of {_some(closed)} may not be read"
-        yield Unseen(area=Area.PROCESSES, why=why, mend="Look as root", commands=AS_ROOT)
+    looked_into = ((Area.DAEMONS, [each.process for each in daemons]), (Area.PROCESSES, processes.values()))
+    for area, those in looked_into:
+        closed = [each.pid for each in those if each.variables is None]
+        if closed:
+            why = f"the environment of {_some(closed)} may not be read"
+            yield Unseen(area=area, why=why, mend="Look as root", commands=AS_ROOT)
     unjudged = [
         gpu
         for gpu in node.gpus.values()

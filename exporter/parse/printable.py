@@ -7,13 +7,16 @@ LONGEST_PROBLEM = 512
 
 def printable(text: str, longest: int = LONGEST_TEXT) -> str:
     """Text that can be shown and encoded: whatever a workload calls itself, it is short and keeps to its line."""
-    if text.isascii() and text.isprintable() and len(text) <= longest:
-        return text
-    return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text[:longest])
+    return on_its_line(text[:longest])
 
 
 def harmless(text: str) -> str:
     """Text of some lines, as it may go to a terminal, perhaps root's, whoever wrote it."""
-    if text.replace("\n", "").isprintable():
+    return "\n".join(map(on_its_line, text.split("\n")))
+
+
+def on_its_line(text: str) -> str:
+    """Text without anything that could not be shown, or would begin another line."""
+    if text.isprintable():
         return text
-    return "".join(each if each == "\n" or each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in text)
+    return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text)

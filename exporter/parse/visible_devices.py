@@ -1,6 +1,11 @@
 """CUDA_VISIBLE_DEVICES, as a daemon has it in its environment."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+
+
+def entries(text: str) -> Iterator[str]:
+    """What it names, in order: ordinals, or UUIDs."""
+    return (entry.strip() for entry in text.split(","))
 
 
 def is_visible(text: str | None, index: int | None, uuid: str) -> bool:
@@ -11,7 +16,7 @@ def is_visible(text: str | None, index: int | None, uuid: str) -> bool:
     """
     if text is None:
         return True
-    for entry in (entry.strip() for entry in text.split(",")):
+    for entry in entries(text):
         if entry == "-1":
             return False
         if (index is not None and entry == str(index)) or (entry.startswith("GPU-") and uuid.startswith(entry)):
@@ -25,7 +30,7 @@ def by_ordinal(text: str, gpus: Mapping[str, int | None]) -> tuple[str, ...]:
     `gpus` are NVML's indices by UUID. As in CUDA, what names no GPU, or one for the second time, ends the list.
     """
     found: list[str] = []
-    for entry in (entry.strip() for entry in text.split(",")):
+    for entry in entries(text):
         named = [uuid for uuid, index in gpus.items() if is_visible(entry, index, uuid)]
         if len(named) != 1 or named[0] in found:
             break

@@ -7,7 +7,7 @@ it appends from 0. So a file that was renamed is followed beside the new one, un
 import os
 import stat
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 
@@ -94,8 +94,8 @@ class LogFollower:
         size = sum(log.size for log in self._logs)
         if (problem, size // SIZE_STEP) != self._told:
             self._told = (problem, size // SIZE_STEP)
-            found = LogFile(at=at, daemon=self._place.name, file=self.file, problem=problem, size=size)
-            seen.insert(0, found if self._logs else replace(found, size=None))
+            told = size if self._logs else None
+            seen.insert(0, LogFile(at=at, daemon=self._place.name, file=self.file, problem=problem, size=told))
         return Reading(tuple(seen), None if problem is not None and self._absent else problem, more=self.behind)
 
     def close(self) -> None:

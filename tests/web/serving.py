@@ -17,8 +17,8 @@ from exporter.page import Sight
 from exporter.web import Answer as SiteAnswer
 from exporter.web import Api, Request, Runbooks, Site, WebServer
 from tests.builders import AT, DAEMON, three_clients
+from tests.ports import LOCALHOST
 
-LOCALHOST = "127.0.0.1"
 OPENMETRICS = "application/openmetrics-text;version=1.0.0;q=0.6,text/plain;version=0.0.4;q=0.3,*/*;q=0.2"
 
 

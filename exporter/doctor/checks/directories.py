@@ -2,13 +2,11 @@
 
 from collections.abc import Iterator
 
+from exporter.config import LONGEST_SOCKET_PATH
 from exporter.doctor.facts import Area, Facts
 from exporter.doctor.finding import Check, Found, Severity
 from exporter.doctor.words import daemon_text, quoted, shown, start_of, who
 from exporter.model.variables import PIPE_DIRECTORY
-
-LONGEST_SOCKET_PATH = 107
-"""Bytes (unix(7))."""
 
 _SOCKET = "control_privileged"
 _WRITABLE_BY_OTHERS = 0o022

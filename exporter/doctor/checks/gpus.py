@@ -9,7 +9,7 @@ from exporter.doctor.finding import Check, Found, Severity
 from exporter.doctor.words import daemon_text, gpu_name, shown
 from exporter.model.gpu import Gpu
 from exporter.model.variables import VISIBLE_DEVICES
-from exporter.parse.visible_devices import is_visible
+from exporter.parse.visible_devices import entries, is_visible
 
 _MISMATCH = "version mismatch"
 _VOLTA = 7
@@ -153,7 +153,7 @@ def gpu_not_there(facts: Facts) -> Iterator[Found]:
         return
     for _, each in facts.running():
         visible = (each.process.variables or {}).get(VISIBLE_DEVICES)
-        for entry in () if visible is None else (word.strip() for word in visible.split(",")):
+        for entry in () if visible is None else entries(visible):
             if entry.startswith("MIG") or any(
                 is_visible(entry, gpu.reading.index, uuid) for uuid, gpu in facts.node.gpus.items()
             ):

@@ -10,8 +10,8 @@ from exporter.doctor.words import daemon_text, shown, who
 from exporter.model.daemon import Daemon
 from exporter.model.variables import ACTIVE_THREAD_PERCENTAGE, PINNED_MEMORY_LIMIT, VISIBLE_DEVICES
 from exporter.parse.byte_size import byte_size
-
-_MEBIBYTE = 1 << 20
+from exporter.parse.visible_devices import entries
+from exporter.telling.short import mebibytes
 
 
 def thread_percentage_wrong(facts: Facts) -> Iterator[Found]:
@@ -52,8 +52,8 @@ def memory_limit_beyond_device(facts: Facts) -> Iterator[Found]:
             if limit is not None and total is not None and limit > total:
                 yield Found(
                     severity=Severity.WARNING,
-                    what=f"the memory limit of device {ordinal}, {limit // _MEBIBYTE} MiB, is more than the GPU has, "
-                    f"{total // _MEBIBYTE} MiB: it limits nobody",
+                    what=f"the memory limit of device {ordinal}, {mebibytes(limit)}, is more than the GPU has, "
+                    f"{mebibytes(total)}: it limits nobody",
                     where=(each.whose,),
                     mend="Set it to each client's share",
                     commands=(f"echo set_default_device_pinned_mem_limit {ordinal} 2G | nvidia-cuda-mps-control",),
@@ -105,7 +105,7 @@ def gpu_not_visible(facts: Facts) -> Iterator[Found]:
 def _first_stray(process: ProcessFacts, gpus: Mapping[int, str]) -> str | None:
     """The first entry that is none of the daemon's GPUs. A UUID may be cut short; -1 ends the list on purpose."""
     visible = (process.variables or {}).get(VISIBLE_DEVICES)
-    for entry in () if not visible else (word.strip() for word in visible.split(",")):
+    for entry in () if not visible else entries(visible):
         if entry == "-1" or entry.startswith("MIG"):
             return None
         ordinal = int(entry) if entry.isascii() and entry.isdecimal() and len(entry) < 4 else None
@@ -168,7 +168,7 @@ def _memory_limits(facts: Facts) -> Iterator[_MemoryLimits]:
 def _visible(variables: Mapping[str, str], count: int) -> int:
     """How many GPUs a client leaves itself."""
     visible = variables.get(VISIBLE_DEVICES)
-    return count if visible is None else len([entry for entry in visible.split(",") if entry.strip()])
+    return count if visible is None else len(list(filter(None, entries(visible))))
 
 
 def _written_limits(text: str) -> Mapping[int, int | None]:
