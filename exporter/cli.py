@@ -4,6 +4,7 @@ import os
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
+from errno import EDQUOT, EFBIG, EIO, ENOSPC
 
 from exporter import log
 from exporter.commands.doctor import doctor
@@ -15,6 +16,9 @@ from exporter.commands.status import show_status
 from exporter.config import Config, build_config, parse_arguments
 from exporter.errors import ConfigError, ExporterError
 
+_CANNOT_BE_WRITTEN = (EDQUOT, EFBIG, EIO, ENOSPC)
+"""What a write says where standard output is a file."""
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command. 0: well; 1: it failed, or what it shows is not well; 2: it was asked wrongly.
@@ -23,11 +27,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     parsed = parse_arguments(sys.argv[1:] if arguments is None else arguments)
     try:
-        if parsed.command == "doctor":
-            return doctor(parsed)
-        config = build_config(parsed, os.environ)
-        log.configure(config.log_level, config.log_format, sys.stderr)
-        return _COMMANDS[parsed.command](parsed, config)
+        exit_code = _run(parsed)
+        print(end="", flush=True)
+        return exit_code
     except ConfigError as error:
         print(f"cuda-mps-exporter: {error}", file=sys.stderr)
         return 2
@@ -35,8 +37,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"cuda-mps-exporter: {error}", file=sys.stderr)
         return 1
     except BrokenPipeError:
-        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 (nobody reads on; the interpreter still flushes it)
-        return 1
+        return _unheard()
+    except OSError as error:
+        if error.errno not in _CANNOT_BE_WRITTEN:
+            raise
+        print(f"cuda-mps-exporter: the output cannot be written: {error.strerror}", file=sys.stderr)
+        return _unheard()
+
+
+def _run(parsed: Namespace) -> int:
+    if parsed.command == "doctor":
+        return doctor(parsed)
+    config = build_config(parsed, os.environ)
+    log.configure(config.log_level, config.log_format, sys.stderr)
+    return _COMMANDS[parsed.command](parsed, config)
+
+
+def _unheard() -> int:
+    """The exit code where nobody reads on; the interpreter still flushes what is left, as it ends."""
+    sys.stdout = open(os.devnull, "w")  # noqa: SIM115
+    return 1
 
 
 _COMMANDS: Mapping[str, Callable[[Namespace, Config], int]] = {

@@ -134,7 +134,7 @@ def _probe(root: Path, daemon: ControlDaemon, processes: dict[str, int], uid: in
         "files": {log.name: str(log) for log in (daemon.control_log, daemon.server_log)} | {KERNEL_LOG: KERNEL_LOG},
     }
     done = subprocess.run(
-        [_interpreter(uid), "-", json.dumps(look)],
+        [interpreter(uid), "-", json.dumps(look)],
         input=PROBE.read_text(),
         env={**daemon.environment, "PYTHONPATH": str(modules), "PYTHONDONTWRITEBYTECODE": "1"},
         cwd="/",
@@ -148,7 +148,7 @@ def _probe(root: Path, daemon: ControlDaemon, processes: dict[str, int], uid: in
     return {(row["source"], row["of"]): Finding(row["works"], row["said"]) for row in rows}
 
 
-def _interpreter(uid: int | None) -> str:
+def interpreter(uid: int | None) -> str:
     """A Python that this user can start: the one of the tests may lie in somebody's private directory."""
     system = shutil.which("python3", path=os.defpath)
     candidates = [sys.executable, *([system] if system else [])]

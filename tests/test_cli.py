@@ -1,0 +1,29 @@
+"""What comes out of a command may have nowhere to go."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+RECORDING = Path(__file__).parent / "recordings" / "h200_three_clients.jsonl.gz"
+COMMANDS = {"status": ["status"], "doctor": ["doctor"], "replay": ["replay", "--events", str(RECORDING)]}
+
+
+@pytest.mark.parametrize("command", COMMANDS.values(), ids=COMMANDS)
+def test_a_full_disk_is_told_in_one_line(command: list[str], tmp_path: Path) -> None:
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "exporter", *command],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={"STATE_DIRECTORY": str(tmp_path), "RUNTIME_DIRECTORY": str(tmp_path)},
+            cwd=Path(__file__).parents[1],
+            timeout=60,
+            check=False,
+        )
+
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1] == ("cuda-mps-exporter: the output cannot be written: No space left on device")
+    assert "Traceback" not in done.stderr
