@@ -4,7 +4,6 @@ import os
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
-from errno import EDQUOT, EFBIG, EIO, ENOSPC
 
 from exporter import log
 from exporter.commands.doctor import doctor
@@ -14,10 +13,7 @@ from exporter.commands.record import record, replay
 from exporter.commands.serve import demo, serve
 from exporter.commands.status import show_status
 from exporter.config import Config, build_config, parse_arguments
-from exporter.errors import ConfigError, ExporterError
-
-_CANNOT_BE_WRITTEN = (EDQUOT, EFBIG, EIO, ENOSPC)
-"""What a write says where standard output is a file."""
+from exporter.errors import FULL, ConfigError, ExporterError
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -39,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         return _unheard()
     except OSError as error:
-        if error.errno not in _CANNOT_BE_WRITTEN:
+        if error.errno not in FULL:
             raise
         print(f"cuda-mps-exporter: the output cannot be written: {error.strerror}", file=sys.stderr)
         return _unheard()

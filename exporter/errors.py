@@ -8,6 +8,11 @@ ExporterError
 └── ServiceError      the running service refuses, or does not answer: exit code 1
 """
 
+from errno import EDQUOT, EFBIG, ENOSPC
+
+FULL = (EDQUOT, EFBIG, ENOSPC)
+"""What a write alone fails with."""
+
 
 class ExporterError(Exception):
     """Something that the person at the command line must know: what, where, and what to do."""

@@ -7,14 +7,15 @@ import zlib
 from collections.abc import Iterator
 from typing import Literal, TextIO, cast
 
-from exporter.errors import RecordingError
+from exporter.errors import FULL, RecordingError
 
 
 @contextlib.contextmanager
 def opened(path: str, mode: Literal["r", "w"]) -> Iterator[TextIO]:
     """A recording's file, packed if it is named so; `-` is standard input or output.
 
-    RecordingError where it cannot be read or written, also while it is open.
+    RecordingError where it cannot be read or written, also while it is open. That standard output takes no more is not
+    its fault.
     """
     if path == "-":
         yield sys.stdin if mode == "r" else sys.stdout
@@ -25,4 +26,6 @@ def opened(path: str, mode: Literal["r", "w"]) -> Iterator[TextIO]:
     except BrokenPipeError:
         raise
     except (OSError, EOFError, zlib.error) as error:
+        if mode == "r" and isinstance(error, OSError) and error.errno in FULL:
+            raise
         raise RecordingError(f"{path}: {getattr(error, 'strerror', None) or error}") from error
