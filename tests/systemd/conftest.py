@@ -3,7 +3,7 @@
 import os
 import socket
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -38,6 +38,16 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
         yield installed
     finally:
         machine.close()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Function) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """A failure tells what the machine's journal has, which goes with the machine."""
+    report = yield
+    node = item.funcargs.get("node")
+    if report.failed and isinstance(node, Node):
+        report.sections.append(("journal", node.machine.run("journalctl", "--no-pager", "--lines=200").stdout))
+    return report
 
 
 @pytest.fixture
