@@ -16,10 +16,12 @@ class _Span(ctypes.Structure):
 
 def read_memory(pid: int, start: int, size: int) -> bytes:
     """What lies at an address of a process, as far as it is mapped. Raises OSError: it has gone, or may not be read."""
-    libc = ctypes.CDLL(None, use_errno=True)
+    read = ctypes.CDLL(None, use_errno=True).process_vm_readv
+    read.restype = ctypes.c_ssize_t
     buffer = ctypes.create_string_buffer(size)
     here, there = _Span(ctypes.addressof(buffer), size), _Span(start, size)
-    count = libc.process_vm_readv(pid, ctypes.byref(here), 1, ctypes.byref(there), 1, 0)
+    one, flags = ctypes.c_ulong(1), ctypes.c_ulong(0)
+    count: int = read(pid, ctypes.byref(here), one, ctypes.byref(there), one, flags)
     if count < 0:
         error = ctypes.get_errno()
         raise OSError(error, os.strerror(error))

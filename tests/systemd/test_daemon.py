@@ -163,5 +163,6 @@ def test_one_that_was_started_by_hand_is_found_by_its_environment(node: Node) ->
 
     node.shows(1, "cuda_mps_daemon_up", daemon="/srv/pipe")
     node.shows(1, "cuda_mps_exporter_log_followed", daemon="/srv/pipe", file="control.log")
-    node.machine.do("sh", "-c", f"export {directories}; until echo quit | nvidia-cuda-mps-control; do :; done")
+    quit_ = "while test -e /srv/pipe/log; do echo quit | nvidia-cuda-mps-control || sleep 0.1; done"
+    node.machine.do("sh", "-c", f"export {directories}; {quit_}")
     node.shows(1, "cuda_mps_daemon_state", daemon="/srv/pipe", state="stopped")
