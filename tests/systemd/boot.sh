@@ -75,4 +75,4 @@ mkdir -p mnt/before
 pivot_root . mnt/before
 umount -l mnt/before
 exec env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin container=test /lib/systemd/systemd --unit=multi-user.target \
-    --log-target=console --show-status=0
+    --log-target=journal --show-status=0

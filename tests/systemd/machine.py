@@ -3,7 +3,6 @@
 Its files are an overlay in memory (`boot.sh`), its processes end with its PID 1, and its network is this machine's.
 """
 
-import contextlib
 import os
 import subprocess
 import sys
@@ -16,6 +15,7 @@ from tests.eventually import eventually
 
 ROOT = Path(__file__).parents[2]
 BOOT = Path(__file__).with_name("boot.sh")
+CELL = Path(__file__).with_name("cell.sh")
 NAMESPACES = ("--pid", "--mount", "--cgroup", "--uts", "--ipc")
 CGROUPS = Path("/sys/fs/cgroup")
 PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
@@ -25,15 +25,24 @@ class Machine:
     """A booted systemd, with the exporter's program and the stand-in daemon installed, and no unit of ours."""
 
     def __init__(self, directory: Path) -> None:
-        """`directory` is an empty one, which stays so outside of the machine."""
+        """`directory` is an empty one, which stays so outside of the machine.
+
+        Its cgroups are its own: systemd takes a process of another machine in one of them for an error (tried: 252).
+        """
         self._directory = directory
-        self._cgroups = set(_cgroups())
+        self._cells = tuple(own / f"machine-{os.getpid()}" for own in _own_cgroups() if os.access(own, os.W_OK))
+        for cell in self._cells:
+            cell.mkdir(exist_ok=True)
         packages = [each for each in map(Path, sys.path) if _is_package_directory(each)]
         with (directory.parent / "boot.log").open("wb") as log:
             self._unshare = subprocess.Popen(
                 [
                     "setpriv",
                     "--pdeathsig=KILL",
+                    "sh",
+                    CELL,
+                    *self._cells,
+                    "--",
                     "unshare",
                     "--fork",
                     "--kill-child",
@@ -93,10 +102,8 @@ class Machine:
         """End it, with everything in it."""
         os.kill(self._init, 9)
         self._unshare.wait()
-        for each in sorted(set(_cgroups()) - self._cgroups, reverse=True):
-            # Another machine may be at work beside it.
-            with contextlib.suppress(OSError):
-                each.rmdir()
+        for cell in self._cells:
+            eventually(lambda cell=cell: _remove(cell))
 
     def _child_of_unshare(self) -> int:
         assert self._unshare.poll() is None, "unshare could not"
@@ -114,5 +121,21 @@ def _is_package_directory(path: Path) -> bool:
     return path.is_dir() and path != ROOT and not path.is_relative_to(sys.base_prefix)
 
 
-def _cgroups() -> Iterator[Path]:
-    return (path for path in CGROUPS.rglob("*") if path.is_dir())
+def _own_cgroups() -> Iterator[Path]:
+    """Where this process is in each hierarchy of cgroups; there is but one where this machine has version 2 alone."""
+    for line in Path("/proc/self/cgroup").read_text().splitlines():
+        _, controllers, path = line.split(":", 2)
+        mounted = CGROUPS / (controllers.removeprefix("name=") or "unified")
+        place = (mounted if mounted.is_dir() else CGROUPS) / path.lstrip("/")
+        if place.is_dir():
+            yield place
+
+
+def _remove(cell: Path) -> None:
+    """End a cgroup with all below it, as soon as nobody is left in them."""
+    try:
+        for below in sorted((path for path in cell.rglob("*") if path.is_dir()), reverse=True):
+            below.rmdir()
+        cell.rmdir()
+    except OSError as error:
+        raise AssertionError(cell) from error

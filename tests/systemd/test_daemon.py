@@ -42,6 +42,7 @@ def test_one_that_is_killed_is_back_at_once(node: Node, how: signal.Signals) -> 
 
 def test_a_server_that_outlived_the_daemon_is_ended_with_it(node: Node) -> None:
     """One that was stopped does (measured, R580)."""
+    losses = node.value("cuda_mps_daemon_losses_total", daemon=NAME) or 0
     node.mps.connect_and_wait(CLIENT)
     server = eventually(node.server)
     node.machine.do("kill", "-STOP", str(server))
@@ -54,6 +55,7 @@ def test_a_server_that_outlived_the_daemon_is_ended_with_it(node: Node) -> None:
         assert node.machine.run("kill", "-0", str(server)).returncode != 0
 
     eventually(gone)  # a moment after its end, somebody has waited for it
+    node.shows(losses + 1, "cuda_mps_daemon_losses_total", daemon=NAME)
 
 
 def test_one_that_is_stopped_by_hand_drains_and_stays_away(node: Node) -> None:
