@@ -104,6 +104,8 @@ def _take(node: Node, seen: Observation) -> Told:
         case ControlReply():
             return _silence_settled(_reply_read(node, seen), seen.at)
         case LogFile():
+            if not seen.followed and seen.daemon not in node.daemons:
+                return node, ()
             return _daemon(node, seen.daemon, lambda daemon: quiet(log_files.file_read(daemon, seen)))
         case LogGap():
             return _daemon(node, seen.daemon, lambda daemon: quiet(log_files.gap_read(daemon, seen)))

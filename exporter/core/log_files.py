@@ -22,7 +22,13 @@ def told(daemon: Daemon, *, foreground: bool | None, stdout_kept: bool | None) -
 
 
 def file_read(daemon: Daemon, seen: LogFile) -> Daemon:
-    """One of them was looked at."""
+    """One of them was looked at; or is none of them any more, of which nothing more is said."""
+    if not seen.followed:
+        return replace(
+            daemon,
+            log_problems={file: problem for file, problem in daemon.log_problems.items() if file != seen.file},
+            log_sizes={file: size for file, size in daemon.log_sizes.items() if file != seen.file},
+        )
     totals = replace(
         daemon.totals,
         log_lines=counted(daemon.totals.log_lines, seen.file, by=0),

@@ -220,7 +220,8 @@ class LogFile:
     """Whether a log file can be followed; `problem` says why not, None that it is.
 
     `size` is how many bytes it has, with those of its renamed predecessors that are still written to; told anew where
-    that is another number of MiB, and None where nobody looked, or it is no file.
+    that is another number of MiB, and None where nobody looked, or it is no file. `followed` is False once it is
+    none of the daemon's logs any more: these turned out to be others.
     """
 
     at: float
@@ -228,6 +229,7 @@ class LogFile:
     file: str
     problem: str | None = None
     size: int | None = None
+    followed: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

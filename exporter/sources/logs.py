@@ -217,9 +217,9 @@ class DaemonLogs:
 
     def look(self) -> Reading:
         """All new lines."""
-        self._attend(self._places)
+        left = self._attend(self._places)
         readings = list(self._shared(MOST_LINES_IN_ALL))
-        seen = [observation for reading in readings for observation in reading.observations]
+        seen = [*left, *(observation for reading in readings for observation in reading.observations)]
         problem = "; ".join(each.problem for each in readings if each.problem is not None) or None
         return Reading(tuple(seen), problem, more=any(each.more for each in readings))
 
@@ -236,16 +236,21 @@ class DaemonLogs:
             left -= len(reading.observations)
             yield reading
 
-    def _attend(self, places: Mapping[str, Place]) -> None:
+    def _attend(self, places: Mapping[str, Place]) -> list[LogFile]:
+        """Follow the logs of these places; which logs of theirs, or of others, are followed no more."""
+        left: list[LogFile] = []
         for name in self._followers.keys() - places.keys():
-            for follower in self._followers.pop(name):
-                follower.close()
+            left.extend(self._leave(name, follower) for follower in self._followers.pop(name))
         for name, place in places.items():
             known = {follower.file: follower for follower in self._followers.get(name, ())}
-            for file in known.keys() - set(place.logs):
-                known.pop(file).close()
+            left.extend(self._leave(name, known.pop(file)) for file in known.keys() - set(place.logs))
             self._followers[name] = tuple(
                 known[file] if file in known else LogFollower(place, file, self._clock) for file in place.logs
             )
             for follower in self._followers[name]:
                 follower.move(place)
+        return left
+
+    def _leave(self, daemon: str, follower: LogFollower) -> LogFile:
+        follower.close()
+        return LogFile(at=self._clock.now(), daemon=daemon, file=follower.file, followed=False)

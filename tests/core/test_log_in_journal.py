@@ -65,3 +65,17 @@ def test_where_its_stdout_is_a_file_nothing_is_said_of_those_that_are_not_there(
 
     assert daemon.log_problems == {"stdout.log": None}
     assert not daemon.in_journal
+
+
+def test_files_that_turned_out_to_be_none_of_its_logs_are_no_longer_told_of() -> None:
+    """Also where they had been looked at once more by then."""
+    absent = LogFile(at=AT, daemon=DAEMON, file="control.log", problem="control.log does not exist")
+    left = replace(absent, problem=None, followed=False)
+
+    assert told(BY_JOURNAL, absent, left).daemon.log_problems == {"stdout": None}
+
+
+def test_a_file_of_a_daemon_that_is_forgotten_does_not_bring_it_back() -> None:
+    story = told(LogFile(at=AT, daemon="gone", file="control.log", followed=False))
+
+    assert "gone" not in story.node.daemons

@@ -447,12 +447,17 @@ def test_one_whose_logs_turn_out_to_be_others_is_followed_in_those(tmp_path: Pat
         logs.follow({"node": place})
         logs.look()
         logs.follow({"node": replace(place, logs=("stdout.log",))})
-        logs.look()
+        told = [each for each in logs.look().observations if isinstance(each, LogFile)]
         for name in ("control.log", "stdout.log"):
             (tmp_path / name).write_text(f"line of {name}\n")
         lines = [each for each in logs.look().observations if isinstance(each, LogLine)]
 
     assert [(each.file, each.line) for each in lines] == [("stdout.log", "line of stdout.log")]
+    assert sorted((each.file, each.followed) for each in told) == [
+        ("control.log", False),
+        ("server.log", False),
+        ("stdout.log", True),
+    ]
 
 
 def test_a_log_that_is_not_there_is_no_failure_of_the_source(log: Followed) -> None:
