@@ -126,6 +126,9 @@ class ControlDaemons:
             return None
         met = self._met.get(pid)
         if met is None or met[0] != start_ticks:
+            # In the midst of an exec there are no arguments yet, and no environment.
+            if not self._proc.arguments(pid):
+                return None
             met = self._met[pid] = start_ticks, self.at(pid)
         return met[1]
 

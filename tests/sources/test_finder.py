@@ -188,6 +188,21 @@ def test_a_daemon_says_how_it_was_started(
     assert daemon.environment == {"CUDA_MPS_PIPE_DIRECTORY": "/x", **variables}
 
 
+def test_a_program_that_is_just_beginning_is_met_once_it_has(start: Starter, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the midst of an exec its name is there, and neither arguments nor environment."""
+    pid = start(imitation(["-d"]), **SHELL, env={"CUDA_MPS_PIPE_DIRECTORY": "/x"}).pid
+    daemons = ControlDaemons(Proc(Path("/proc"), SystemClock()))
+    with monkeypatch.context() as beginning:
+        beginning.setattr(Proc, "arguments", lambda *_: ())
+        beginning.setattr(Proc, "variables", lambda *_: {})
+        wait_until(lambda: Proc(Path("/proc"), SystemClock()).name(pid) == "nvidia-cuda-mps", "the imitation")
+        assert pid not in [each.pid for each in (*daemons.all(), *daemons.sessions())]
+
+    (daemon,) = [each for each in daemons.all() if each.pid == pid]
+
+    assert daemon.environment == {"CUDA_MPS_PIPE_DIRECTORY": "/x"}
+
+
 @pytest.mark.parametrize(("name", "kept"), [("stdout.log", True), ("mps.log", False)])
 def test_a_daemon_whose_stdout_is_a_log_is_told_of_so(start: Starter, tmp_path: Path, name: str, kept: bool) -> None:
     with (tmp_path / name).open("ab") as file:

@@ -164,9 +164,9 @@ class Prompt:
         eventually(self._is_there)
 
     def _is_there(self) -> None:
-        """`env`, by which the stand-in begins, has its name too for a moment."""
+        """`env`, by which the stand-in begins, has its name too, and Python as well until it has its arguments."""
+        assert Path(f"/proc/{self.pid}/cmdline").read_bytes().startswith(b"python3\0")
         assert Path(f"/proc/{self.pid}/comm").read_text() == "nvidia-cuda-mps\n"
-        assert Path(os.readlink(f"/proc/{self.pid}/exe")).name.startswith("python")
 
     def close(self) -> None:
         """End it."""
