@@ -144,7 +144,9 @@ class Finder:
         root = Root(self._proc, *daemon.identity)
         pipe = Directory(Path(path), root)
         identity = pipe.identity()
-        if identity is None or not self._is_of(daemon, pipe):
+        if identity is None:
+            return _by_pid_file(daemon, known.values(), daemons)
+        if not self._is_of(daemon, pipe):
             return None
         log = self._nearest(Directory(Path(logs), root))
         if identity in known:
@@ -196,7 +198,7 @@ class Finder:
 
 
 def _by_pid_file(daemon: ControlDaemon, places: Iterable[Place], daemons: Sequence[ControlDaemon]) -> Place | None:
-    """The one directory whose pid file names a daemon that may not be looked into, and no other daemon."""
+    """The one directory whose pid file names a daemon that cannot be looked into, and no other daemon."""
     named = [place for place in places if pid_in(place.pipe) == daemon.own_pid]
     alike = [each for each in daemons if each.own_pid == daemon.own_pid]
     mine = [place for place in named if owned(place.pipe, alike) == daemon]

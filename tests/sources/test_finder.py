@@ -264,6 +264,10 @@ def test_where_the_kernel_has_no_way_below_another_root_it_is_said(
     assert reading.observations == ()
     assert f"control daemon {mps.pid} cannot be placed without openat2(2)" in str(reading.problem)
 
+    beside = Finder((), patterns=[f"{mps.pipe_directory.parent}/*"], proc=Path("/proc"), clock=HandClock())
+    assert [each.daemon for each in beside.look().observations] == [str(mps.pipe_directory)]
+    assert beside.look().problem is None
+
 
 def test_a_directory_without_a_daemon_is_no_daemon(make: Callable[..., Looking], tmp_path: Path) -> None:
     planted = tmp_path / "nvidia-mps-evil"

@@ -73,7 +73,7 @@ def test_one_that_hangs_is_restarted_once(node: Node) -> None:
     node.machine.signal(DAEMON, "SIGSTOP")
     node.shows(done + 1, "cuda_mps_watchdog_restarts_total", daemon=NAME, result="succeeded")
 
-    node.answers(before)
+    eventually(lambda: node.answers(before))
     assert node.starts() == started + 1, "systemd, by itself, was not there first"
 
 
