@@ -50,8 +50,8 @@ def _run(parsed: Namespace) -> int:
 
 
 def _unheard() -> int:
-    """The exit code where nobody reads on; the interpreter still flushes what is left, as it ends."""
-    sys.stdout = open(os.devnull, "w")  # noqa: SIM115
+    """The exit code where nobody reads on, or nothing more can be written."""
+    sys.stdout = open(os.devnull, "w")  # noqa: SIM115 (the interpreter still flushes it, as it ends)
     return 1
 
 

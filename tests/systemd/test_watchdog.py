@@ -63,8 +63,7 @@ def test_it_sets_limits_as_the_daemons_user(node: Node) -> None:
 
 
 def _assert_limited(node: Node) -> None:
-    asked = node.machine.run("sh", "-c", "echo get_default_device_pinned_mem_limit 0 | nvidia-cuda-mps-control")
-    assert asked.stdout.strip() == "2G"
+    assert node.ask("get_default_device_pinned_mem_limit 0") == "2G"
 
 
 def test_one_that_hangs_is_restarted_once(node: Node) -> None:

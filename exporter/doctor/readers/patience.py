@@ -27,7 +27,7 @@ def _bring(read: Callable[[], Value], brought: Future[Value]) -> None:
     """Whatever goes wrong is for who waits: an error is not to look like a hang."""
     try:
         brought.set_result(read())
-    except Exception as error:  # noqa: BLE001
+    except Exception as error:  # noqa: BLE001 (it is raised again, by who waits)
         brought.set_exception(error)
 
 
