@@ -18,6 +18,7 @@ from exporter.model.observation import (
     DaemonProcess,
     GpuEvent,
     GpuReading,
+    GpuUse,
     KernelRecord,
     LogFile,
     LogGap,
@@ -27,6 +28,7 @@ from exporter.model.observation import (
     ProcessExit,
     ProcessReading,
     SourceReading,
+    WorkReading,
 )
 from exporter.model.witnesses import ControlSocket, ProcessState, SessionHolder, UnitState
 from exporter.plain import build, plain
@@ -40,6 +42,8 @@ _KINDS: Mapping[str, type[Observation]] = {
     "log_gap": LogGap,
     "daemon_found": DaemonFound,
     "nvml": GpuReading,
+    "gpu_use": GpuUse,
+    "work": WorkReading,
     "nvml_event": GpuEvent,
     "kernel": KernelRecord,
     "process": ProcessReading,

@@ -39,6 +39,7 @@ from exporter.model.observation import (
     DaemonProcess,
     GpuEvent,
     GpuReading,
+    GpuUse,
     KernelRecord,
     LogFile,
     LogGap,
@@ -48,6 +49,7 @@ from exporter.model.observation import (
     ProcessExit,
     ProcessReading,
     SourceReading,
+    WorkReading,
 )
 from exporter.model.replace import replace
 from exporter.model.server import DepartureReason
@@ -117,6 +119,8 @@ def _take(node: Node, seen: Observation) -> Told:
             node, events = gpus.gpu_read(node, seen)
             node, met = _clients_shown(node, seen)
             return forget(xids.gpu_read(node, seen)), events + met
+        case GpuUse() | WorkReading():
+            return node, ()
         case ProcessReading():
             return _process_read(node, seen)
         case ProcessExit():

@@ -7,7 +7,9 @@ from exporter.model.daemon import Daemon
 from exporter.model.death import Death
 from exporter.model.gpu import Gpu
 from exporter.model.incident import Incident
-from exporter.model.observation import DaemonName, GpuUuid, PodFound, ProcessReading, SourceReading
+from exporter.model.ledger import Ledger
+from exporter.model.observation import DaemonName, GpuUuid, PodFound, ProcessReading, SourceReading, WorkReading
+from exporter.model.split import Split
 from exporter.model.watch import Watch
 from exporter.model.witnesses import ProcessState, UnitState
 from exporter.model.workload import Account, Workload
@@ -36,6 +38,9 @@ class Node:
     MPS stand with the scheduler, `units` the systemd units that were looked at, `watches` what the watchdog knows.
 
     `unattributed` are the clients of whom it is not known yet who they are, so that no account has them.
+
+    `work` is what was last seen of the clients' work from outside, `splits` how the SM time of each GPU was split
+    lately, and `ledger` what each owner has used so far.
     """
 
     at: float = 0.0
@@ -52,3 +57,6 @@ class Node:
     states: Mapping[int, ProcessState] = field(default_factory=dict)
     units: Mapping[str, UnitState] = field(default_factory=dict)
     watches: Mapping[DaemonName, Watch] = field(default_factory=dict)
+    work: WorkReading | None = None
+    splits: Mapping[GpuUuid, Split] = field(default_factory=dict)
+    ledger: Ledger = field(default_factory=Ledger)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from exporter.model.action import ActionDone, Resumed
 from exporter.model.witnesses import ControlSocket, ProcessState, SessionHolder, UnitState
+from exporter.model.work import ProcessWork
 
 DaemonName = str
 GpuUuid = str
@@ -106,7 +107,8 @@ class ProcessUtilization:
 class GpuReading:
     """NVML's word on one GPU, or the `problem` that kept it from one; None where this GPU or driver cannot tell.
 
-    ECC errors are those of the board's life; SM utilisation and DRAM bandwidth, 0 to 1, those since the look before.
+    ECC errors are those of the board's life; SM utilisation and DRAM bandwidth, 0 to 1, those of the last
+    `gpm_seconds`, since the look before.
     """
 
     at: float
@@ -136,6 +138,36 @@ class GpuReading:
     ecc_uncorrected: int | None = None
     sm_utilization: float | None = None
     dram_bandwidth: float | None = None
+    gpm_seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuUse:
+    """How busy a GPU was in the last `seconds`, by GPM: its SMs, and its memory's bandwidth, each 0 to 1.
+
+    Read far oftener than a `GpuReading`, with the `WorkReading` that explains it.
+    """
+
+    at: float
+    gpu: GpuUuid
+    seconds: float
+    sm_utilization: float
+    dram_bandwidth: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkReading:
+    """What every process that uses CUDA has launched so far, seen at the doors of libcuda.
+
+    `seconds` is for how long, of the time since the reading before, the doors were watched. `watched` are the PIDs
+    whose libcuda is watched: of another, nothing is known, and not that it did nothing.
+    """
+
+    at: float
+    boot_ns: int
+    seconds: float
+    processes: tuple[ProcessWork, ...] = ()
+    watched: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -253,6 +285,8 @@ Observation = (
     | LogGap
     | DaemonFound
     | GpuReading
+    | GpuUse
+    | WorkReading
     | GpuEvent
     | KernelRecord
     | ProcessReading

@@ -1,0 +1,37 @@
+"""What clients were seen to ask of their GPUs, from outside: counted at the doors of libcuda, by process.
+
+Times are in nanoseconds, of CLOCK_BOOTTIME where they are points in time: the clock of a process' start in /proc.
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessWork:
+    """What one process has launched since `first_ns`; all but the last four only grow.
+
+    `kernels` and `graphs` are launches of each. A span is the time from a launch on an idle stream until a
+    synchronisation with that stream has returned: `spans` are those that ended, `flight_ns` how long they were, and
+    `area` their length times the width of their kernels, in nanoseconds of one SM; `heights` is the sum of their widths
+    in SMs. `sure_ns` and `sure_area` are of that what lay after the synchronisation was called, or in spans where the
+    GPU was then behind: there something surely ran. `lost` are launches for which there was no room.
+
+    `open_ns` and `open_area` are those of the spans that last still, up to now; `launched_ns` is when it launched last.
+    `failed_ns` is when a synchronisation first returned an error, 0 where none did.
+    """
+
+    pid: int
+    first_ns: int
+    kernels: int = 0
+    graphs: int = 0
+    spans: int = 0
+    flight_ns: int = 0
+    area: int = 0
+    heights: int = 0
+    sure_ns: int = 0
+    sure_area: int = 0
+    lost: int = 0
+    open_ns: int = 0
+    open_area: int = 0
+    launched_ns: int = 0
+    failed_ns: int = 0
