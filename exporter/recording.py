@@ -18,7 +18,6 @@ from exporter.model.observation import (
     DaemonProcess,
     GpuEvent,
     GpuReading,
-    GpuUse,
     KernelRecord,
     LogFile,
     LogGap,
@@ -28,9 +27,9 @@ from exporter.model.observation import (
     ProcessExit,
     ProcessReading,
     SourceReading,
-    WorkReading,
 )
 from exporter.model.witnesses import ControlSocket, ProcessState, SessionHolder, UnitState
+from exporter.model.work import GpuUse, WorkReading
 from exporter.plain import build, plain
 
 FORMAT = 1

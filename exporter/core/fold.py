@@ -39,7 +39,6 @@ from exporter.model.observation import (
     DaemonProcess,
     GpuEvent,
     GpuReading,
-    GpuUse,
     KernelRecord,
     LogFile,
     LogGap,
@@ -49,11 +48,11 @@ from exporter.model.observation import (
     ProcessExit,
     ProcessReading,
     SourceReading,
-    WorkReading,
 )
 from exporter.model.replace import replace
 from exporter.model.server import DepartureReason
 from exporter.model.witnesses import ControlSocket, ProcessState, SessionHolder, UnitState
+from exporter.model.work import GpuUse, WorkReading
 
 Told = tuple[Node, tuple[Event, ...]]
 

@@ -8,10 +8,11 @@ from exporter.model.death import Death
 from exporter.model.gpu import Gpu
 from exporter.model.incident import Incident
 from exporter.model.ledger import Ledger
-from exporter.model.observation import DaemonName, GpuUuid, PodFound, ProcessReading, SourceReading, WorkReading
+from exporter.model.observation import DaemonName, GpuUuid, PodFound, ProcessReading, SourceReading
 from exporter.model.split import Split
 from exporter.model.watch import Watch
 from exporter.model.witnesses import ProcessState, UnitState
+from exporter.model.work import WorkReading
 from exporter.model.workload import Account, Workload
 from exporter.model.xids import Xids
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from exporter.model.action import ActionDone, Resumed
 from exporter.model.witnesses import ControlSocket, ProcessState, SessionHolder, UnitState
-from exporter.model.work import ProcessWork
+from exporter.model.work import GpuUse, WorkReading
 
 DaemonName = str
 GpuUuid = str
@@ -139,35 +139,6 @@ class GpuReading:
     sm_utilization: float | None = None
     dram_bandwidth: float | None = None
     gpm_seconds: float | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GpuUse:
-    """How busy a GPU was in the last `seconds`, by GPM: its SMs, and its memory's bandwidth, each 0 to 1.
-
-    Read far oftener than a `GpuReading`, with the `WorkReading` that explains it.
-    """
-
-    at: float
-    gpu: GpuUuid
-    seconds: float
-    sm_utilization: float
-    dram_bandwidth: float | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkReading:
-    """What every process that uses CUDA has launched so far, seen at the doors of libcuda.
-
-    `seconds` is for how long, of the time since the reading before, the doors were watched. `watched` are the PIDs
-    whose libcuda is watched: of another, nothing is known, and not that it did nothing.
-    """
-
-    at: float
-    boot_ns: int
-    seconds: float
-    processes: tuple[ProcessWork, ...] = ()
-    watched: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

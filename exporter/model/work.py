@@ -35,3 +35,32 @@ class ProcessWork:
     open_area: int = 0
     launched_ns: int = 0
     failed_ns: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuUse:
+    """How busy a GPU was in the last `seconds`, by GPM: its SMs, and its memory's bandwidth, each 0 to 1.
+
+    Read far oftener than a `GpuReading`, with the `WorkReading` that explains it.
+    """
+
+    at: float
+    gpu: str
+    seconds: float
+    sm_utilization: float
+    dram_bandwidth: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkReading:
+    """What every process that uses CUDA has launched so far, seen at the doors of libcuda.
+
+    `seconds` is for how long, of the time since the reading before, the doors were watched. `watched` are the PIDs
+    whose libcuda is watched: of another, nothing is known, and not that it did nothing.
+    """
+
+    at: float
+    boot_ns: int
+    seconds: float
+    processes: tuple[ProcessWork, ...] = ()
+    watched: tuple[int, ...] = ()
