@@ -1,17 +1,16 @@
 """A stand-in libcuda, and a watcher at its doors, where the kernel allows one."""
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from exporter.sources.doors.loader import Kernel
 from exporter.sources.doors.watcher import Watcher
+from tests.tools import not_here
 
 from .permission import refusal
 from .standin import StandInCuda
 from .watching import SMS, boot_ns
-from tests.tools import not_here
 
 
 @pytest.fixture(scope="session")

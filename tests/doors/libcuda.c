@@ -269,6 +269,9 @@ CUresult cuEventSynchronize(CUevent event)
 CUresult cuCtxSynchronize(void) { return wait_for_all(); }
 CUresult cuCtxSynchronize_v2(UNUSED void *context) { return wait_for_all(); }
 TWINS(cuStreamSynchronize, _ptsz, (CUstream s), wait_for(on(s)))
+CUresult cuStreamDestroy_v2(CUstream s) { return wait_for(legacy(s)); }
+CUresult cuCtxDestroy_v2(UNUSED void *context) { return wait_for_all(); }
+CUresult cuDevicePrimaryCtxReset_v2(UNUSED int device) { return wait_for_all(); }
 TWINS(cuMemcpyDtoH_v2, _ptds, (UNUSED void *to, UNUSED uint64_t from, UNUSED size_t bytes), wait_for(on(NULL)))
 TWINS(cuMemcpy, _ptds, (UNUSED uint64_t to, UNUSED uint64_t from, UNUSED size_t bytes), wait_for(on(NULL)))
 

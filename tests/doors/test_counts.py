@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from exporter.sources.doors.program import DOORS, WAITS, Kind
+from exporter.sources.doors.doors import DOORS, WAITS, Kind
 from exporter.sources.doors.watcher import Watcher
 
 from .standin import NEVER, StandInCuda, Truth, Work
@@ -120,7 +120,7 @@ def test_who_never_synchronises_is_counted(watcher: Watcher, cuda: StandInCuda) 
     assert work.open_ns > 0
 
 
-@pytest.mark.parametrize("each", [1, 100_000])
+@pytest.mark.parametrize("each", [50, 100_000])
 def test_a_hundred_thousand_launches_are_a_hundred_thousand(each: int, watcher: Watcher, cuda: StandInCuda) -> None:
     truth = run(cuda, Work(launches=100_000, each=each, nanoseconds=0))
 
