@@ -1,12 +1,11 @@
 """The stand-in libcuda and the programs that use it: built once, started as often as wanted."""
 
 import contextlib
-import hashlib
 import json
 import os
 import re
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -88,9 +87,11 @@ class Program:
 class StandInCuda:
     """The library, and the program with all its modes."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *, built: bool = False) -> None:
         self.library = directory / "libcuda.so.1"
         self.program = directory / "target"
+        if built:
+            return
         _compile("-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", "libcuda.c", into=self.library)
         _compile("-std=gnu11", "targets.c", "-ldl", into=self.program)
 
@@ -127,11 +128,6 @@ class StandInCuda:
             return program.end()
 
 
-def digest(path: Path) -> str:
-    """What tells whether a file has changed."""
-    return hashlib.sha256(path.read_bytes()).hexdigest()
-
-
 def code_at(pid: int, library: Path, offset: int, length: int = 1) -> bytes:
     """The instructions that a process has in its memory for this place of a file."""
     for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
@@ -153,6 +149,3 @@ def _compile(*arguments: str, into: Path) -> None:
 
 def _said(program: str, *arguments: "str | Path") -> str:
     return subprocess.run([needed(program), *arguments], capture_output=True, text=True, check=True).stdout
-
-
-__all__ = ["LAUNCH", "NEVER", "SYNCHRONISE", "Mapping", "Program", "StandInCuda", "Truth", "Work"]

@@ -199,7 +199,7 @@ class Map:
     def drop(self, key: bytes) -> None:
         """Forget a key, if it is there."""
         self._key.raw = key
-        self._element(_DELETE, "delete from a BPF map")
+        self._element(_DELETE, "delete from a BPF map", with_value=False)
 
     def items(self) -> Iterator[tuple[bytes, bytes]]:
         """All that a hash has, read in as few calls as will do."""
@@ -232,10 +232,9 @@ class Map:
         more = self._kernel.asked(_LOOKUP_BATCH, buffer, "read a BPF map", nothing=errno.ENOENT)
         return int(struct.unpack_from("<I", buffer.raw, 32)[0]), more
 
-    def _element(self, number: int, what: str) -> bool:
-        attributes = struct.pack(
-            "<IIQQQ", self.descriptor, 0, ctypes.addressof(self._key), ctypes.addressof(self._value), 0
-        )
+    def _element(self, number: int, what: str, *, with_value: bool = True) -> bool:
+        value = ctypes.addressof(self._value) if with_value else 0
+        attributes = struct.pack("<IIQQQ", self.descriptor, 0, ctypes.addressof(self._key), value, 0)
         buffer = ctypes.create_string_buffer(attributes, len(attributes))
         return self._kernel.asked(number, buffer, what, nothing=errno.ENOENT)
 
