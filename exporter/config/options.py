@@ -6,12 +6,12 @@ The defaults stand in Config. The daemons are not here: which there are is for `
 from collections.abc import Mapping
 
 from exporter.config import values
-from exporter.config.kinds import boolean, choice, duration, integer, member, several, switch, textual
+from exporter.config.attribution_options import ATTRIBUTION_OPTIONS
+from exporter.config.kinds import boolean, choice, duration, integer, several, switch, textual
 from exporter.config.option import Option
 from exporter.config.settings import Config
 from exporter.config.watchdog_options import WATCHDOG_OPTIONS
 from exporter.log import FORMATS, LEVELS
-from exporter.model.ledger import Accounting
 
 WATCHING = ("serve", "status", "record", "doctor")
 """The commands that watch this node."""
@@ -205,6 +205,7 @@ OPTIONS = (
         help="how often to read NVML",
         commands=WATCHING,
     ),
+    *ATTRIBUTION_OPTIONS,
     *WATCHDOG_OPTIONS,
     Option(
         key="history.max_age_seconds",
@@ -227,15 +228,6 @@ OPTIONS = (
         attribute="history.max_events",
         kind=integer(1, _MOST_EVENTS),
         help="how many events are kept; the oldest go first",
-        commands=HISTORICAL,
-        reloadable=False,
-    ),
-    Option(
-        key="accounting.by",
-        attribute="accounting",
-        kind=member(Accounting),
-        help="who pays for a process: the most telling owner (workload), or its owner of one kind; where there is none"
-        " of that kind, its user",
         commands=HISTORICAL,
         reloadable=False,
     ),
