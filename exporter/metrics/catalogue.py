@@ -16,6 +16,7 @@ from exporter.metrics import (
     limits,
     servers,
     watchdog,
+    work,
     workloads,
     xids,
 )
@@ -28,6 +29,7 @@ CATALOGUE: tuple[Family, ...] = (
     *limits.FAMILIES,
     *limit_drift.FAMILIES,
     *clients.FAMILIES,
+    *work.FAMILIES,
     *faults.FAMILIES,
     *watchdog.FAMILIES,
     *workloads.FAMILIES,
