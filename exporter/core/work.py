@@ -65,8 +65,9 @@ def _counted(node: Node, seen: ProcessWork) -> Worked:
         last = _frozen(known.last, now) if seen.failed_ns else _grown(known.last, now)
         return replace(known, last=last)
     process = node.processes.get(seen.pid)
-    if known is not None and process is not None and is_of(known.began_ns, process) and is_of(seen.first_ns, process):
-        return Worked(began_ns=known.began_ns, first_ns=seen.first_ns, last=now, past=known.total)
+    if known is not None and process is not None and is_of(known.began_ns, process):
+        again = Worked(began_ns=known.began_ns, first_ns=seen.first_ns, last=now, past=known.total)
+        return again if is_of(seen.first_ns, process) else known
     return Worked(began_ns=seen.first_ns, first_ns=seen.first_ns, last=now)
 
 
