@@ -1,8 +1,9 @@
-"""Attribution's part of the table of options: how a GPU's time is divided among its clients."""
+"""Attribution's part of the table of options: how a GPU's time is divided among its clients, and who pays for it."""
 
 from exporter.config.kinds import boolean, member
 from exporter.config.option import Option
 from exporter.config.settings import Attribution
+from exporter.model.ledger import Accounting
 
 ATTRIBUTION_OPTIONS = (
     Option(
@@ -22,6 +23,15 @@ ATTRIBUTION_OPTIONS = (
         help="give each connected client an equal part of its GPU's time where nothing better is known: a convention,"
         " not a measurement",
         commands=("serve", "replay"),
+        reloadable=False,
+    ),
+    Option(
+        key="accounting.by",
+        attribute="accounting",
+        kind=member(Accounting),
+        help="who pays for a process: the most telling owner (workload), or its owner of one kind; where there is none"
+        " of that kind, its user",
+        commands=("serve",),
         reloadable=False,
     ),
 )

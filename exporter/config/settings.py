@@ -6,6 +6,7 @@ from pathlib import Path
 
 from exporter.core.agenda import Rhythm
 from exporter.core.watchdog.orders import Rules
+from exporter.model.ledger import Accounting
 from exporter.model.limits import Limits
 from exporter.model.watch import Mode
 from exporter.store.retention import Retention
@@ -124,6 +125,7 @@ class Config:
     runtime_directory: Path = Path("/run/cuda-mps-exporter")
     state_directory: Path = Path("/var/lib/cuda-mps-exporter")
     history: Retention = field(default_factory=Retention)
+    accounting: Accounting = Accounting.WORKLOAD
     rhythm: Rhythm = field(default_factory=Rhythm)
     watchdog: Mode = Mode.OBSERVE
     rules: Rules = field(default_factory=Rules)

@@ -22,10 +22,12 @@ from exporter.core import (
     units,
     users,
     witnesses,
+    work,
     xids,
 )
 from exporter.core.forgetting import forget
 from exporter.core.gpus import NVML
+from exporter.core.ledger.follow import follow
 from exporter.core.step import Step, chain, quiet
 from exporter.core.watchdog import results
 from exporter.model.action import ActionDone, Resumed
@@ -69,7 +71,7 @@ def fold(node: Node, seen: Observation) -> Told:
     events = explained + told
     node, faults = incidents.follow(last, accounts.account(before, node, events), events)
     node, unclaimed = sightings.settle(node)
-    return node, events + faults + unclaimed
+    return follow(last, node, seen, events), events + faults + unclaimed
 
 
 def fold_all(node: Node, observations: Iterable[Observation]) -> Iterator[Told]:
@@ -118,7 +120,9 @@ def _take(node: Node, seen: Observation) -> Told:
             node, events = gpus.gpu_read(node, seen)
             node, met = _clients_shown(node, seen)
             return forget(xids.gpu_read(node, seen)), events + met
-        case GpuUse() | WorkReading():
+        case WorkReading():
+            return work.work_read(node, seen), ()
+        case GpuUse():
             return node, ()
         case ProcessReading():
             return _process_read(node, seen)

@@ -6,6 +6,7 @@ from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from exporter.metrics import (
+    accounting,
     clients,
     configuration,
     daemons,
@@ -16,6 +17,7 @@ from exporter.metrics import (
     limits,
     servers,
     watchdog,
+    work,
     workloads,
     xids,
 )
@@ -28,9 +30,11 @@ CATALOGUE: tuple[Family, ...] = (
     *limits.FAMILIES,
     *limit_drift.FAMILIES,
     *clients.FAMILIES,
+    *work.FAMILIES,
     *faults.FAMILIES,
     *watchdog.FAMILIES,
     *workloads.FAMILIES,
+    *accounting.FAMILIES,
     *gpus.FAMILIES,
     *xids.FAMILIES,
     *eyes.FAMILIES,

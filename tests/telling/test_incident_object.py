@@ -61,7 +61,7 @@ def test_an_open_one() -> None:
         "ended_at": None,
         "ended": None,
         "seconds": None,
-        "affected": [ALICE, BOB],
+        "affected": [{**ALICE, "in_flight": None}, {**BOB, "in_flight": None}],
         "affected_count": 2,
         "affected_told": True,
         "verdict": "very likely PID 600 (train.py of alice)",

@@ -103,12 +103,21 @@ def _captured(code: Counting, *, graph: bool) -> None:
 
 
 def _to_stream(code: Counting) -> None:
-    """Put it to its stream. R0 has since when the doors are watched, R7 the kernels' widths."""
+    """Put it to its stream. R0 has since when the doors are watched, R7 the kernels' widths.
+
+    A place that no stream had yet comes before one whose stream is idle: that one's thread may be launching just now.
+    """
     code.move(4, 0)
     code.load(5, FRAME, RECORD)
     for index in range(STREAMS):
         code.load(2, 6, stream_at(index) + STREAM)
         code.jump_if_same(2, 9, f"stream {index}")
+        code.jump_if_is_not(2, 0, f"used {index}")
+        code.set(0, 0)
+        code.compare_and_exchange(6, stream_at(index) + STREAM, 9)
+        code.jump_if_is(0, 0, f"stream {index}")
+        code.jump_if_same(0, 9, f"stream {index}")
+        code.place(f"used {index}")
     for index in range(STREAMS):
         code.load(2, 6, stream_at(index) + SINCE)
         code.jump_if_is_not(2, 0, f"taken {index}")
