@@ -1,10 +1,12 @@
-"""Tries what `--attribution=bpf` needs: loads the programs, and lets go of them; attaches nothing."""
+"""Tries what `--attribution=bpf` needs: loads the programs, attaches one to a file that nobody runs, and lets go."""
 
+import mmap
 import os
 from collections.abc import Iterable
 
 from exporter.clock import Clock
 from exporter.doctor.facts import DoorsFacts
+from exporter.sources.doors.doors import DOORS
 from exporter.sources.doors.libraries import Libraries
 from exporter.sources.doors.library import machine_called
 from exporter.sources.doors.loader import BpfError, Kernel
@@ -30,8 +32,16 @@ def read_doors(pids: Iterable[int], proc: Proc, clock: Clock) -> DoorsFacts:
 
 def _refused() -> str | None:
     """Why the kernel does not take the programs."""
+    file = os.memfd_create("nobody-runs-this")
     try:
-        Watcher(Kernel(), boot_ns=lambda: 0, sms=1).close()
+        os.truncate(file, mmap.PAGESIZE)
+        watcher = Watcher(Kernel(), boot_ns=lambda: 0, sms=1)
+        try:
+            watcher.attach(f"/proc/self/fd/{file}", {DOORS[0].name: 0})
+        finally:
+            watcher.close()
     except BpfError as error:
         return str(error)
+    finally:
+        os.close(file)
     return None
