@@ -9,31 +9,33 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessWork:
-    """What one process has launched since `first_ns`; all but the last four only grow.
+    """What one process has launched since `first_ns`; all but the last five only grow.
 
-    `kernels` and `graphs` are launches of each. A span is the time from a launch on an idle stream until a
-    synchronisation with that stream has returned: `spans` are those that ended, `flight_ns` how long they were, and
-    `area` their length times the width of their kernels, in nanoseconds of one SM; `heights` is the sum of their widths
-    in SMs. `sure_ns` and `sure_area` are of that what lay after the synchronisation was called, or in spans where the
-    GPU was then behind: there something surely ran. `lost` are launches for which there was no room.
+    `kernels` and `graphs` are launches of each, `syncs` synchronisations. A span is the time from a launch on an idle
+    stream until a synchronisation with that stream has returned: `spans` are those that ended, `flight_ns` how long
+    they were, `area` their length times the width of their kernels, in nanoseconds of one SM, and `heights` the sum of
+    their widths in SMs. `sure_ns` and `sure_area` are of that what lay after the synchronisation was called, and all of
+    spans where the GPU was then behind: there something surely ran.
 
-    `open_ns` and `open_area` are those of the spans that last still, up to now; `launched_ns` is when it launched last.
-    `failed_ns` is when a synchronisation first returned an error, 0 where none did.
+    `open_ns` and `open_area` are those of the spans that last still, up to now, and `open_since_ns` when the first of
+    them began; `launched_ns` is when it launched last. `failed_ns` is when a synchronisation first returned an error, 0
+    where none did.
     """
 
     pid: int
     first_ns: int
     kernels: int = 0
     graphs: int = 0
+    syncs: int = 0
     spans: int = 0
     flight_ns: int = 0
     area: int = 0
     heights: int = 0
     sure_ns: int = 0
     sure_area: int = 0
-    lost: int = 0
     open_ns: int = 0
     open_area: int = 0
+    open_since_ns: int = 0
     launched_ns: int = 0
     failed_ns: int = 0
 
@@ -56,13 +58,15 @@ class GpuUse:
 class WorkReading:
     """What every process that uses CUDA has launched so far, seen at the doors of libcuda.
 
-    `seconds` is for how long, of the time since the reading before, the doors were watched. `watched` are the PIDs
-    whose libcuda is watched: of another, nothing is known, and not that it did nothing.
+    `boot_ns` is `at` by CLOCK_BOOTTIME. `seconds` is for how long, of the time since the reading before, the doors were
+    watched. `watched` are the PIDs whose libcuda is watched: of another, nothing is known, and not that it did nothing.
+    `lost` are launches for which there was no room, of any process.
     """
 
     at: float
     boot_ns: int
     seconds: float
+    lost: int = 0
     processes: tuple[ProcessWork, ...] = ()
     watched: tuple[int, ...] = ()
 
