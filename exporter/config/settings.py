@@ -23,6 +23,13 @@ class Switch(StrEnum):
     AUTO = "auto"
 
 
+class Attribution(StrEnum):
+    """By what clients' work is seen. BPF: by a program in the kernel that counts at the doors of libcuda."""
+
+    OFF = "off"
+    BPF = "bpf"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DaemonConfig:
     """A control daemon to watch. It is expected where the configuration names it: then its absence is an outage.
@@ -88,7 +95,10 @@ class Collect:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
-    """Everything that can be set."""
+    """Everything that can be set.
+
+    `attribution_equal`: a GPU's time is parted equally among its clients where nothing better is known.
+    """
 
     daemons: tuple[DaemonConfig, ...]
     listen: tuple[Address, ...] = (("", DEFAULT_PORT),)
@@ -103,6 +113,8 @@ class Config:
     client_series: str = "client"
     discovery: Discovery = field(default_factory=Discovery)
     collect: Collect = field(default_factory=Collect)
+    attribution: Attribution = Attribution.OFF
+    attribution_equal: bool = False
     control_executable: str = "nvidia-cuda-mps-control"
     control_deadline: float = 5.0
     look_deadline: float = 5.0

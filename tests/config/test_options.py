@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from exporter.config import Config, Switch, build_config, parse_arguments
+from exporter.config import Attribution, Config, Switch, build_config, parse_arguments
 from exporter.config.flags import default_text
 from exporter.config.option import Option
 from exporter.config.options import DEFAULTS, OPTIONS
@@ -38,6 +38,8 @@ OTHERS = {
     "rhythm.liveness_seconds": ("1m", "60", 60.0),
     "rhythm.lists_seconds": ("10m", "600", 600.0),
     "rhythm.nvml_seconds": ("0.5s", "0.5", 0.5),
+    "attribution.method": ("bpf", '"bpf"', Attribution.BPF),
+    "attribution.equal": ("yes", "true", True),
     "watchdog.mode": ("act", '"act"', Mode.ACT),
     "watchdog.hung_after_seconds": ("2m", "120", 120.0),
     "watchdog.restarts": ("3", "3", 3),

@@ -7,23 +7,10 @@ from collections.abc import Callable, Iterable, Mapping
 
 from exporter.model.work import ProcessWork
 from exporter.sources.doors import layout
+from exporter.sources.doors.doors import DOORS, WAITS, Door, Kind
 from exporter.sources.doors.loader import ARRAY, HASH, LRU_HASH, BpfError, Kernel, Map
-from exporter.sources.doors.program import (
-    ALL_SMS,
-    BLANK,
-    CALLS,
-    DOORS,
-    EVENTS,
-    LOST,
-    PROCESSES,
-    WAITS,
-    WATCH,
-    WATCHED_SINCE,
-    WIDTHS,
-    Door,
-    Kind,
-    program,
-)
+from exporter.sources.doors.maps import ALL_SMS, BLANK, CALLS, EVENTS, LOST, PROCESSES, WATCH, WATCHED_SINCE, WIDTHS
+from exporter.sources.doors.program import program
 
 MOST_PROCESSES = 2048
 MOST_THREADS = 4096

@@ -1,12 +1,22 @@
 """What clients ask of libcuda, by the program under test; without it, nothing: the only place that knows how to ask."""
 
-import importlib
+import ctypes
+import os
 import sys
+import time
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from exporter.model.work import ProcessWork
+from exporter.parse.elf_symbols import exported_functions
+from exporter.sources.doors.doors import DOORS
+from exporter.sources.doors.loader import Kernel
+from exporter.sources.doors.watcher import Watcher
+
+SMS = 132
+"""Of an H200."""
 
 
 class NoDoors:
@@ -50,9 +60,20 @@ class WatchedDoors:
 
 
 def open_doors() -> WatchedDoors | NoDoors:
-    """Watch libcuda's doors, if the program can."""
+    """Watch libcuda's doors, if that can be."""
     try:
-        module: Any = importlib.import_module("exporter.sources.doors")
-        return WatchedDoors(module.Doors())
+        ctypes.CDLL("libcuda.so.1")
+        path = next(
+            line.split()[-1] for line in Path("/proc/self/maps").read_text().splitlines() if "libcuda.so" in line
+        )
+        with Path(path).open("rb") as file:
+            found = exported_functions(
+                lambda at, size: os.pread(file.fileno(), size, at), [door.name for door in DOORS]
+            )
+        print(f"doors of {path}: {', '.join(found.offsets)}", flush=True)
+        watcher = Watcher(Kernel(), lambda: time.clock_gettime_ns(time.CLOCK_BOOTTIME), SMS)
+        watcher.begin()
+        watcher.attach(path, found.offsets)
+        return WatchedDoors(watcher)
     except Exception as problem:  # whatever it is, the rest is measured without
         return NoDoors(repr(problem))

@@ -35,14 +35,13 @@ class Onlooker:
         self._stopping = threading.Event()
         self._threads: list[threading.Thread] = []
         self._pids: tuple[int, ...] = ()
-        self._used_at: float | None = None
         self._read_at: float | None = None
         self._rows_at = 0
 
     def watch(self, observations: Path, rows: Path) -> None:
         """Begin to write."""
         self._stopping.clear()
-        self._used_at = self._read_at = None
+        self._read_at = None
         work = (
             (self._look, observations, LOOK_SECONDS),
             (self._rows, rows, ROWS_SECONDS),
@@ -70,15 +69,12 @@ class Onlooker:
                 self._stopping.wait(due - time.monotonic())
 
     def _look(self, stream: Any) -> None:
-        sm, dram = self._gpm.read()
-        now = self._clock.monotonic()
+        sm, dram, seconds = self._gpm.read()
         seen: list[Observation] = []
-        if sm is not None and self._used_at is not None:
-            seconds = now - self._used_at
+        if sm is not None and seconds is not None:
             seen.append(
                 GpuUse(at=self._clock.now(), gpu=self.uuid, seconds=seconds, sm_utilization=sm, dram_bandwidth=dram)
             )
-        self._used_at = now
         processes = self._doors.read()
         read = self._clock.monotonic()
         seen.append(
