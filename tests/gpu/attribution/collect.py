@@ -21,6 +21,7 @@ from pathlib import Path
 from tests.gpu.clients import build
 from tests.gpu.device import the_device
 from tests.gpu.mps import ControlDaemon
+
 from .doors import open_doors
 from .mixes import MIXES, Mix
 from .onlooker import Onlooker

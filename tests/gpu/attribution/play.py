@@ -14,6 +14,7 @@ from typing import Any
 from tests.gpu.child import Child
 from tests.gpu.mps import ControlDaemon
 from tests.gpu.program import Recorder
+
 from .mixes import Mix, Part
 from .onlooker import Onlooker
 from .recording import merge
@@ -76,7 +77,7 @@ class Play:
         models = [part for part in self.mix.parts if part.learns]
         for part in models:
             self._start(part)
-        onlooker.know(self._pids)
+        self._tell(onlooker)
         self._wait_ready(MODELS_READY_SECONDS)
         (self.directory / "go").touch()
         began = time.monotonic()
@@ -84,8 +85,9 @@ class Play:
         for part in sorted((part for part in self.mix.parts if not part.learns), key=lambda part: part.after):
             time.sleep(max(0.0, began + part.after - time.monotonic()))
             self._start(part)
-            onlooker.know(self._pids)
+            self._tell(onlooker)
         self._wait_ready(READY_SECONDS)
+        self._tell(onlooker)
         self._note("all_in")
         time.sleep(seconds)
         self._note("measured")
@@ -107,6 +109,11 @@ class Play:
         )
         self._started.append((part, child))
         self._pids = (*self._pids, child.pid)
+
+    def _tell(self, onlooker: Onlooker) -> None:
+        """Who is there, and of those who have said it, how many SMs they were given."""
+        ready = (event for _, child in self._started for event in _said(child) if event["event"] == "ready")
+        onlooker.know(self._pids, {event["pid"]: event["sms"] for event in ready if "sms" in event})
 
     def _wait_ready(self, within: float) -> None:
         """Whoever is not ready by then joins later."""
