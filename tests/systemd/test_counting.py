@@ -1,4 +1,4 @@
-"""With its drop-in, and as the ordinary user that it is, the exporter may count launches: rights, system calls, files."""
+"""With its drop-in, as the ordinary user that it is, the exporter may count launches: rights, system calls, files."""
 
 import json
 import textwrap
