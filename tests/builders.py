@@ -37,7 +37,7 @@ from exporter.model.watch import Tally, Watch, WatchState
 from exporter.model.witnesses import ControlSocket, ProcessState, SessionHolder, UnitState
 from exporter.model.workload import Workload, WorkloadKind
 from exporter.recording import Header, RecordedDaemon, Recording
-from tests.doors import reading, work
+from tests.work_readings import reading, work
 
 AT = 1_000_000.0
 DAEMON = "/tmp/nvidia-mps"

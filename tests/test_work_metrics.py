@@ -4,7 +4,7 @@ import pytest
 
 from exporter.model.node import Node
 from tests.builders import AT, at_its_doors, at_work, exited, look, process, three_clients, told
-from tests.doors import boot_ns, reading, work
+from tests.work_readings import boot_ns, reading, work
 from tests.test_metrics import by, samples, value
 
 LAUNCHES = "cuda_mps_client_kernel_launches_total"

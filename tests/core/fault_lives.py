@@ -32,7 +32,7 @@ from tests.builders import (
     told,
 )
 from tests.core.xid_tellings import event, kernel
-from tests.doors import boot_ns, reading, work
+from tests.work_readings import boot_ns, reading, work
 
 SERVERS = (SERVER, SERVER + 1)
 CLIENTS = tuple(range(CLIENT, CLIENT + 5))

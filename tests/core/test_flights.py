@@ -10,7 +10,7 @@ from exporter.model.work import ProcessWork
 from exporter.plain import build, plain
 from tests.builders import AT, exited, process, told
 from tests.core.test_incidents import UP, A, B, block, only, time_passes
-from tests.doors import SECOND_NS, boot_ns, reading, work
+from tests.work_readings import SECOND_NS, boot_ns, reading, work
 
 TOLD = AT + 5
 """When the log was seen to tell of the fault, which struck some 0.3 s before."""

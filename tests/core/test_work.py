@@ -7,7 +7,7 @@ from exporter.core.work import MOST_KEPT, STALE_SECONDS, counts_of
 from exporter.model.node import Node
 from exporter.model.work import Counts, ProcessWork
 from tests.builders import AT, CLIENT, SERVER, at_work, daemon_process, exited, look, process, told
-from tests.doors import BOOTED, SECOND_NS, boot_ns, reading, work
+from tests.work_readings import BOOTED, SECOND_NS, boot_ns, reading, work
 
 UP = told(*at_work(CLIENT), daemon_process(), process(CLIENT)).node
 
