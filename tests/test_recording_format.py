@@ -199,7 +199,7 @@ def test_of_work_numbers_alone_are_recorded() -> None:
     busy = ProcessWork(pid=600, first_ns=1, kernels=7)
     line = json.loads(written(WorkReading(at=AT, boot_ns=1, seconds=1.0, processes=(busy,))).splitlines()[-1])
     (told,) = line.pop("processes")
-    assert line == {"at": AT, "source": "work", "boot_ns": 1, "seconds": 1.0, "watched": []}
+    assert line == {"at": AT, "source": "work", "boot_ns": 1, "seconds": 1.0, "lost": 0, "watched": []}
     assert all(type(value) is int for value in told.values())
 
 

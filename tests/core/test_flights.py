@@ -147,9 +147,22 @@ class TestNotKnown:
         assert flights(only(told(*before, *block(A, B, at=TOLD), after, SETTLED, start=UP))) == {B: False}
 
     def test_of_one_that_got_an_error_long_ago(self) -> None:
-        """Of another kind; of its spans nothing more is told."""
-        failed = work(A, launched=TOLD - 0.3, failed_ns=boot_ns(AT))
-        assert flights(fault(failed, after=(failed,))) == {B: False}
+        """Of another kind: what was in flight then is told of for ever, and nothing since."""
+        for failed in (
+            work(A, launched=TOLD - 0.3, failed_ns=boot_ns(AT)),
+            work(A, launched=TOLD - 0.3, failed_ns=boot_ns(AT), since=AT - 0.5),
+        ):
+            assert flights(fault(failed, after=(failed,))) == {B: False}
+
+    def test_of_one_whose_libcuda_was_left_just_before(self) -> None:
+        """Though it lives, and is watched again."""
+        before, after = reading(AT + 4.5, watched=(B,), seconds=1.5), reading(TOLD + 0.5, watched=(A, B))
+        assert flights(only(told(*WATCHED, before, *block(A, B, at=TOLD), after, SETTLED, start=UP))) == {B: False}
+
+    def test_of_a_newcomer_with_the_pid_of_whom_nothing_is_known_yet(self) -> None:
+        """Its work is not the dead one's, of whom the last word counts."""
+        busy, new = work(A, launched=AT + 4.4, since=AT + 4.3), work(A, first_ns=boot_ns(TOLD + 0.3), launched=TOLD)
+        assert flights(fault(busy, after=(new,), gone=(A,))) == {A: True, B: False}
 
     def test_where_the_last_reading_is_old(self) -> None:
         """The eye failed some time ago, and has not looked again."""

@@ -55,6 +55,12 @@ class TestCounts:
             kernels=9, flight_ns=2 * SECOND_NS
         )
 
+    def test_what_is_not_the_clients_does_not_end_its_counts(self) -> None:
+        """Of the dead one that had its PID, told of out of turn."""
+        seen = (work(CLIENT, kernels=7), work(CLIENT, first_ns=1, kernels=9), work(CLIENT, kernels=8))
+        assert [counted(after(*seen[:number])).kernels for number in (1, 2)] == [7, 7]
+        assert counted(after(*seen)).kernels == 8
+
     def test_a_span_that_is_read_while_it_ends_takes_nothing_back(self) -> None:
         """It is no longer open, and not yet added."""
         assert counted(after(work(CLIENT, open_ns=2 * SECOND_NS), work(CLIENT))).flight_ns == 2 * SECOND_NS
