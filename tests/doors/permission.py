@@ -10,7 +10,7 @@ import platform
 import struct
 from pathlib import Path
 
-_BPF = {"x86_64": 321, "aarch64": 280}
+BPF = {"x86_64": 321, "aarch64": 280}
 _PERF_EVENT_OPEN = {"x86_64": 298, "aarch64": 241}
 _FORBIDDEN = (errno.EPERM, errno.EACCES, errno.ENOSYS)
 _PROBES = Path("/sys/bus/event_source/devices/uprobe/type")
@@ -21,13 +21,13 @@ _EVENT_BYTES, _SOFTWARE, _DUMMY = 112, 1, 9
 def refusal() -> str | None:
     """Why it does not; None where it does."""
     machine = platform.machine()
-    if machine not in _BPF:
+    if machine not in BPF:
         return f"nobody knows its system calls here ({machine})"
     if not _PROBES.exists():
         return f"there is no {_PROBES}"
     array = struct.pack("<IIII", _ARRAY, 4, 8, 1).ljust(72, b"\0")
     event = struct.pack("<IIQ", _SOFTWARE, _EVENT_BYTES, _DUMMY).ljust(_EVENT_BYTES, b"\0")
-    return _refused("bpf", _BPF[machine], _MAP_CREATE, array, len(array)) or _refused(
+    return _refused("bpf", BPF[machine], _MAP_CREATE, array, len(array)) or _refused(
         "perf_event_open", _PERF_EVENT_OPEN[machine], event, -1, 0, -1, 0
     )
 

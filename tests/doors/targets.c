@@ -265,6 +265,12 @@ static void go(const char *mode, unsigned long count)
         by_bad_configurations();
     else if (strcmp(mode, "absurd-grids") == 0)
         by_absurd_grids();
+    else if (strcmp(mode, "turns") == 0)
+        for (gate("ready"); count; count--) {
+            worked(NULL);
+            if (count > 1)
+                gate("turn");
+        }
     else
         for (gate("ready"); count; count--)
             worked(NULL);

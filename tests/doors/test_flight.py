@@ -5,6 +5,7 @@ import signal
 import pytest
 
 from exporter.sources.doors.watcher import Watcher
+from tests.eventually import eventually
 
 from .standin import StandInCuda, Truth, Work
 from .watching import SMS, boot_ns, seen
@@ -16,6 +17,11 @@ def run(cuda: StandInCuda, work: Work, **environment: str) -> Truth:
     """What the only process of a program did."""
     _, (truth,) = cuda.run(work, **environment)
     return truth
+
+
+def waits(watcher: Watcher, pid: int) -> None:
+    """It has begun to synchronise."""
+    assert seen(watcher, pid).syncs == 1
 
 
 @pytest.mark.parametrize(
@@ -131,8 +137,7 @@ def test_who_is_killed_while_it_waits_stays_in_flight(watcher: Watcher, cuda: St
         program.go()
         program.reach("flying")
         program.go()
-        while seen(watcher, program.pid).syncs == 0:
-            pass
+        eventually(lambda: waits(watcher, program.pid))
         program.process.send_signal(signal.SIGKILL)
         program.process.wait()
 

@@ -1,6 +1,7 @@
 """How much of the time the doors may be watched, so that nobody pays more than a hundredth of their time for it.
 
-A thread pays for each call that is probed, about 0.6 us on an H200's host, and for a synchronisation two or three times.
+A thread pays for each call that is probed, about 0.6 us on an H200's host, and two or three times that for a
+synchronisation.
 """
 
 from collections.abc import Mapping

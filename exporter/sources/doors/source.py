@@ -7,7 +7,8 @@ from dataclasses import replace
 from exporter.clock import Clock
 from exporter.model.work import GpuUse, ProcessWork, WorkReading
 from exporter.sources.doors.guard import rest_seconds
-from exporter.sources.doors.libraries import Libraries, Library
+from exporter.sources.doors.libraries import Libraries
+from exporter.sources.doors.library import Library
 from exporter.sources.doors.loader import BpfError, Kernel
 from exporter.sources.doors.watcher import Watcher
 from exporter.sources.nvml.driver import DriverError
@@ -71,8 +72,7 @@ class Doors:
         except BpfError as error:
             return Reading(problem=str(error))
         problems = self._follow(watcher)
-        observations = (*uses, self._read(watcher))
-        return Reading(observations, "; ".join(problems) or None)
+        return Reading((*uses, self._read(watcher)), "; ".join(problems) or None)
 
     def close(self) -> None:
         """Leave nothing behind."""
@@ -159,7 +159,7 @@ class Doors:
         if now - self._alive_at < ALIVE_SECONDS:
             return
         self._alive_at = now
-        dead = [pid for pid in self._last if not self._proc.is_there(pid)]
+        dead = [pid for pid in self._last if self._proc.start_ticks(pid) is None]
         watcher.forget(dead)
         for pid in dead:
             self._carried.pop(pid, None)
