@@ -100,7 +100,7 @@ def _flight(seen: _Seen, process: ProcessReading, alive: bool) -> Flight | None:
     if not all(is_of(each.first_ns, process) and not _failed_early(each, seen.told_ns) for each in known):
         return None
     if after is not None and after.first_ns < seen.told_ns:
-        return _seen_after(after, seen.told_ns)
+        return _seen_after(before, after, seen.told_ns)
     if alive and not known and pid in seen.watched_after and not seen.lost:
         return Flight(pid=pid, in_flight=False)
     return _in_flight(before, seen.told_ns) if before is not None and before.open_ns and seen.recent else None
@@ -110,13 +110,21 @@ def _failed_early(work: ProcessWork, told_ns: int) -> bool:
     return 0 < work.failed_ns < told_ns - FAILED_NS
 
 
-def _seen_after(after: ProcessWork, told_ns: int) -> Flight | None:
+def _seen_after(before: ProcessWork | None, after: ProcessWork, told_ns: int) -> Flight | None:
     """By the first reading after the fault. Without an open span, one that failed may have given up its context."""
     if after.open_ns and after.open_since_ns <= told_ns:
         return _in_flight(after, told_ns)
-    if not after.open_ns and (after.failed_ns or after.launched_ns > told_ns):
+    if not after.open_ns and after.failed_ns and not (before and _slept(before, after)):
+        return None
+    if not after.open_ns and after.launched_ns > told_ns:
         return None
     return Flight(pid=after.pid, in_flight=False, launched_before=_launched_before(after, told_ns))
+
+
+def _slept(before: ProcessWork, after: ProcessWork) -> bool:
+    """Whether it had nothing in flight, and has launched nothing since."""
+    launched = (after.kernels, after.graphs) != (before.kernels, before.graphs)
+    return not (before.open_ns or before.failed_ns or launched)
 
 
 def _in_flight(work: ProcessWork, told_ns: int) -> Flight:

@@ -86,6 +86,15 @@ class TestIdle:
         """With which its spans end, too: a synchronisation of it has failed."""
         assert A not in flights(fault(after=(work(A, launched=TOLD - 1, failed_ns=boot_ns(TOLD - 0.2)),)))
 
+    def test_unless_it_has_launched_nothing_at_all_since_it_was_idle(self) -> None:
+        """As one that only asks, in vain, whether its work is done."""
+        slept = work(A, launched=TOLD - 9)
+        asks = work(A, launched=TOLD - 9, failed_ns=boot_ns(TOLD - 0.2))
+        assert flights(fault(slept, after=(asks,)))[A] is False
+        assert flights(fault(work(A, launched=TOLD - 9, since=TOLD - 9), after=(asks,)))[A] is True
+        assert A not in flights(fault(asks, after=(asks,)))
+        assert A not in flights(fault(slept, after=(work(A, launched=TOLD - 0.4, kernels=2, failed_ns=1 << 62),)))
+
     def test_where_launches_were_lost_one_that_launched_nothing_is_not_cleared(self) -> None:
         """It may be the one whose they were."""
         after = reading(TOLD + 0.5, work(B, launched=AT), watched=(A,), lost=1)
