@@ -59,7 +59,8 @@ class WorkReading:
     """What every process that uses CUDA has launched so far, seen at the doors of libcuda.
 
     `boot_ns` is `at` by CLOCK_BOOTTIME. `seconds` is for how long, of the time since the reading before, the doors were
-    watched. `watched` are the PIDs whose libcuda is watched: of another, nothing is known, and not that it did nothing.
+    watched. `watched` are the PIDs whose libcuda is watched, if not all the time: of another, nothing is known, and not
+    that it did nothing.
     `lost` are launches for which there was no room, of any process.
     """
 
