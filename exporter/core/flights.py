@@ -4,7 +4,7 @@ Once a fault has struck, every synchronisation fails, and no span ends any more:
 none open then. Of a client whose doors were not watched all the time, nothing is said.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -46,15 +46,18 @@ def known(node: Node, incident: Incident) -> tuple[Flight, ...]:
         return tuple(before.values())
     told_ns = readings[-1].boot_ns - round((readings[-1].at - incident.detected_at) * SECOND_NS)
     seen = _seen(readings, told_ns)
-    now = () if seen is None else (_flight(seen, process) for process in _processes(node, incident, told_ns))
+    now = [] if seen is None else [_flight(seen, *each) for each in _processes(node, incident, told_ns)]
     return tuple({**before, **{each.pid: each for each in now if each is not None}}.values())
 
 
-def _processes(node: Node, incident: Incident, told_ns: int) -> Sequence[ProcessReading]:
-    """Those affected, as they were then: a process that began later has but the PID of one."""
-    gone = {pid: node.deaths[pid].process for pid in incident.affected if pid in node.deaths}
-    either = (each for pid in incident.affected for each in (node.processes.get(pid), gone.get(pid)))
-    return [each for each in either if each is not None and each.start_ticks * TICK_NS < told_ns]
+def _processes(node: Node, incident: Incident, told_ns: int) -> Iterable[tuple[ProcessReading, bool]]:
+    """Those affected, and whether each lives still; a process that began later has but the PID of one."""
+    for pid in incident.affected:
+        death, process = node.deaths.get(pid), node.processes.get(pid)
+        if process is not None and process.start_ticks * TICK_NS < told_ns:
+            yield process, True
+        elif death is not None and death.process is not None and death.process.start_ticks * TICK_NS < told_ns:
+            yield death.process, False
 
 
 def _seen(readings: Sequence[WorkReading], told_ns: int) -> _Seen | None:
@@ -77,22 +80,17 @@ def _seen(readings: Sequence[WorkReading], told_ns: int) -> _Seen | None:
     )
 
 
-def _flight(seen: _Seen, process: ProcessReading) -> Flight | None:
+def _flight(seen: _Seen, process: ProcessReading, alive: bool) -> Flight | None:
     """Whether a client that has gone had nothing in flight is not known: it may have launched since it was seen."""
     pid = process.pid
-    if pid not in seen.watched:
+    before, after = seen.before.get(pid), seen.after.get(pid)
+    if pid not in seen.watched or not all(is_of(each.first_ns, process) for each in (before, after) if each):
         return None
-    before, after = _of(seen.before, process), _of(seen.after, process)
-    if after is not None:
+    if after is not None and after.first_ns < seen.told_ns:
         return _seen_after(before, after, seen.told_ns)
-    if pid in seen.watched_after:
+    if alive and after is None and pid in seen.watched_after:
         return Flight(pid=pid, in_flight=False) if before is None else None
     return _in_flight(before, seen.told_ns) if seen.recent else None
-
-
-def _of(works: Mapping[int, ProcessWork], process: ProcessReading) -> ProcessWork | None:
-    work = works.get(process.pid)
-    return work if work is not None and is_of(work.first_ns, process) else None
 
 
 def _seen_after(before: ProcessWork | None, after: ProcessWork, told_ns: int) -> Flight | None:

@@ -9,6 +9,7 @@ from exporter.parse.elf_symbols import Machine, exported_functions
 from exporter.sources.doors.doors import DOORS, WAITS, Kind
 from exporter.sources.doors.library_file import LibraryError
 
+_MACHINES = {"x86_64": Machine.X86_64, "aarch64": Machine.ARM64}
 _LAUNCHES = frozenset({Kind.LAUNCH, Kind.LAUNCH_EX, Kind.GRAPH})
 
 
@@ -26,6 +27,11 @@ class Library:
     machine: Machine
     doors: Mapping[str, int]
     pids: tuple[int, ...] = ()
+
+
+def machine_called(name: str) -> Machine | None:
+    """The machine that uname(2) calls so; None for one that CUDA does not run on."""
+    return _MACHINES.get(name)
 
 
 def read_doors(descriptor: int, machine: Machine) -> Mapping[str, int]:

@@ -249,7 +249,7 @@ def let_go(descriptors: Sequence[int]) -> None:
 def _refused(what: str, error: OSError) -> BpfError:
     hint = {
         errno.EPERM: "; it takes CAP_BPF and CAP_PERFMON (docs/rights.md)",
-        errno.EACCES: "; it takes CAP_BPF and CAP_PERFMON (docs/rights.md)",
+        errno.EACCES: "; it takes CAP_BPF and CAP_PERFMON, and before Linux 6.6 CAP_SYS_ADMIN (docs/rights.md)",
         errno.ENOSYS: "; this kernel was built without it",
         errno.E2BIG: "; this kernel is too old",
         errno.ENOMEM: "; LimitMEMLOCK= may be too low for a kernel before 5.11",
