@@ -170,8 +170,29 @@ def test_no_count_ever_shrinks(eye: Callable[..., Watched], cuda: StandInCuda) -
 
     for before, after in itertools.pairwise(seen):
         assert all(getattr(before, name) <= getattr(after, name) for name in GROW)
+        assert before.flight_ns + before.open_ns <= after.flight_ns + after.open_ns
+        assert before.area + before.open_area <= after.area + after.open_area
     assert [work.kernels for work in (seen[0], seen[-1])] == [50_000, 100_000]
     assert seen[-1].flight_ns < boot_ns() - seen[0].first_ns
+
+
+def test_what_was_in_flight_as_a_rest_began_was_in_flight_until_then(
+    eye: Callable[..., Watched], cuda: StandInCuda
+) -> None:
+    watched = eye()
+    watched.after(0)
+    with cuda.started(Work(mode="flight", launches=50_000, nanoseconds=0)) as target:
+        target.go()
+        target.reach("flying")
+        flown = boot_ns()
+        resting = of(watched.after(1), target.pid)
+        target.end()
+    after = of(watched.after(1), target.pid)
+
+    assert (resting.spans, resting.open_ns) == (0, 0)
+    assert resting.flight_ns >= flown - resting.first_ns
+    assert resting.area == 7 * resting.flight_ns
+    assert (after.flight_ns, after.open_ns) == (resting.flight_ns, 0)
 
 
 def test_the_dead_are_forgotten_once_what_they_did_was_told(eye: Callable[..., Watched], cuda: StandInCuda) -> None:
