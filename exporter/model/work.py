@@ -11,11 +11,15 @@ from dataclasses import dataclass, field
 class ProcessWork:
     """What one process has launched since `first_ns`; all but the last five only grow.
 
-    `kernels` and `graphs` are launches of each, `syncs` synchronisations. A span is the time from a launch on an idle
-    stream until a synchronisation with that stream has returned: `spans` are those that ended, `flight_ns` how long
-    they were, `area` their length times the width of their kernels, in nanoseconds of one SM, and `heights` the sum of
-    their widths in SMs. `sure_ns` and `sure_area` are of that what lay after the synchronisation was called, and all of
-    spans where the GPU was then behind: there something surely ran.
+    `kernels` and `graphs` are launches of each, `syncs` synchronisations. `widths` is the sum of the widths of all
+    kernels, in SMs, those of a graph included. A span is the time from a launch on an idle stream until a
+    synchronisation with that stream has returned: `spans` are those that ended, `flight_ns` how long they were, and
+    `area` their length times the mean width of their kernels, in nanoseconds of one SM.
+
+    A burst is what was launched without a pause. Of those at whose end the GPU was behind, and which so were busy all
+    along, `sure_area` is the area, and `sure_widths` the sum of their kernels' widths. `sure_gaps` is that sum in units
+    of the gaps before each kernel; `sure_heights` has the mean width of each burst, `sure_event_heights` of those
+    whose end was waited for by an event.
 
     `open_ns` and `open_area` are those of the spans that last still, up to now, and `open_since_ns` when the first of
     them began; `launched_ns` is when it launched last. `failed_ns` is when a synchronisation first returned an error, 0
@@ -30,9 +34,12 @@ class ProcessWork:
     spans: int = 0
     flight_ns: int = 0
     area: int = 0
-    heights: int = 0
-    sure_ns: int = 0
+    widths: int = 0
     sure_area: int = 0
+    sure_widths: int = 0
+    sure_gaps: int = 0
+    sure_heights: int = 0
+    sure_event_heights: int = 0
     open_ns: int = 0
     open_area: int = 0
     open_since_ns: int = 0
@@ -60,13 +67,14 @@ class WorkReading:
 
     `boot_ns` is `at` by CLOCK_BOOTTIME. `seconds` is for how long, of the time since the reading before, the doors were
     watched. `watched` are the PIDs whose libcuda is watched, if not all the time: of another, nothing is known, and not
-    that it did nothing.
-    `lost` are launches for which there was no room, of any process.
+    that it did nothing. `sms` is how many SMs a GPU has. `lost` are launches for which there was no room, of any
+    process.
     """
 
     at: float
     boot_ns: int
     seconds: float
+    sms: int = 0
     lost: int = 0
     processes: tuple[ProcessWork, ...] = ()
     watched: tuple[int, ...] = ()

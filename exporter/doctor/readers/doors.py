@@ -18,7 +18,7 @@ def read_doors(pids: Iterable[int], proc: Proc, clock: Clock) -> DoorsFacts:
     """What kernel and libraries are like, for these processes; nobody but root can try the kernel."""
     machine = machine_called(os.uname().machine)
     tried = os.geteuid() == 0 or machine is None
-    refused = _refused() if tried else None
+    refused = kernel_refusal() if tried else None
     if machine is None:
         return DoorsFacts(refused=refused)
     libraries = Libraries(proc, clock, machine)
@@ -30,7 +30,7 @@ def read_doors(pids: Iterable[int], proc: Proc, clock: Clock) -> DoorsFacts:
     return DoorsFacts(tried=tried, refused=refused, libraries=paths, problems=found.problems)
 
 
-def _refused() -> str | None:
+def kernel_refusal() -> str | None:
     """Why the kernel does not take the programs."""
     file = os.memfd_create("nobody-runs-this")
     try:

@@ -17,7 +17,10 @@ SOONEST_SECONDS, LATEST_SECONDS = 1.0, 60.0
 AGAIN_SECONDS = 300.0
 """When one is that had: it may be another program by now (execve(2))."""
 
-MOST_AT_ONCE = 32
+SURE_SECONDS = 10.0
+"""How long a PID that is told of without a break is not asked again whose it is."""
+
+MOST_AT_ONCE = 64
 MOST_PROCESSES = 4096
 
 _LIBCUDA = re.compile(r"libcuda\.so(\.[0-9]{1,9}){0,4}")
@@ -36,6 +39,7 @@ class Mapper:
 class _Process:
     start_ticks: int
     due: float
+    sure_until: float
     wait: float = SOONEST_SECONDS
     hidden: bool = False
     mapped: list[Mapper] = field(default_factory=list)
@@ -70,10 +74,20 @@ class Mappers:
     def _present(self, pids: Iterable[int], now: float) -> Iterator[tuple[int, _Process]]:
         """Those that live: who was known is, if it is the same process still."""
         for pid in pids:
-            standing = self._proc.standing(pid)
-            if standing is not None:
-                known = self._processes.get(pid)
-                yield pid, known if known and known.start_ticks == standing[0] else _Process(standing[0], now)
+            known = self._processes.get(pid)
+            if known is None or now >= known.sure_until:
+                known = self._asked(pid, known, now)
+            if known is not None:
+                yield pid, known
+
+    def _asked(self, pid: int, known: _Process | None, now: float) -> _Process | None:
+        standing = self._proc.standing(pid)
+        if standing is None:
+            return None
+        if known is None or known.start_ticks != standing[0]:
+            known = _Process(standing[0], due=now, sure_until=now)
+        known.sure_until = now + SURE_SECONDS
+        return known
 
     def _read(self, pid: int, process: _Process, now: float) -> None:
         lines = self._proc.mappings(pid, b"libcuda.so")

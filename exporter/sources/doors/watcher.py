@@ -40,7 +40,7 @@ class Watcher:
                 WATCH: self._watch.descriptor,
                 WIDTHS: self._widths.descriptor,
                 BLANK: self._map(ARRAY, BLANK, 4, layout.BYTES, 1).descriptor,
-                CALLS: self._map(LRU_HASH, CALLS, 8, 24, MOST_THREADS).descriptor,
+                CALLS: self._map(LRU_HASH, CALLS, 8, 32, MOST_THREADS).descriptor,
                 EVENTS: self._map(LRU_HASH, EVENTS, 16, 16, MOST_EVENTS).descriptor,
             }
             self._watch.put(_place(ALL_SMS), _NUMBER.pack(sms))
