@@ -37,7 +37,7 @@ from exporter.model.watch import Tally, Watch, WatchState
 from exporter.model.witnesses import ControlSocket, ProcessState, SessionHolder, UnitState
 from exporter.model.workload import Workload, WorkloadKind
 from exporter.recording import Header, RecordedDaemon, Recording
-from tests.doors import reading, work
+from tests.works import reading, work
 
 AT = 1_000_000.0
 DAEMON = "/tmp/nvidia-mps"
@@ -532,7 +532,7 @@ def suspended() -> Node:
 
 def at_its_doors() -> Node:
     """Of two clients of three it is seen what they launch; the third brings a libcuda of its own."""
-    busy = work(600, kernels=12_000, graphs=40, flight_ns=90 * 10**9, flying=1.5, launched=AT + 2)
+    busy = work(600, kernels=12_000, graphs=40, flight_ns=90 * 10**9, open_ns=15 * 10**8, launched=AT + 2)
     return told(reading(AT + 2, busy, watched=(601,)), start=three_clients()).node
 
 

@@ -184,12 +184,10 @@ def _why_anybody(incident: Incident, pid: int) -> Iterable[str]:
 
 def _flown(flight: Flight) -> str:
     """Whether a client had work in flight, in words."""
-    if not flight.in_flight and flight.launched_before is None:
-        return "it had launched nothing"
-    ago = f"{flight.launched_before:.1f} s before" if flight.launched_before is not None else ""
-    if not flight.in_flight:
-        return f"it had nothing in flight when the fault struck: its last launch was {ago}"
-    return f"it had work in flight, last launched {ago}" if ago else "it had work in flight"
+    ago = "" if flight.launched_before is None else f"{flight.launched_before:.1f} s before"
+    if flight.in_flight:
+        return f"it had work in flight, last launched {ago}" if ago else "it had work in flight"
+    return "it had nothing in flight when the fault struck" + (f": its last launch was {ago}" if ago else "")
 
 
 def _in_trials(measured: calibration.Measured) -> str:

@@ -82,12 +82,11 @@ class WorkReading:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counts:
-    """How much a process has launched, how long it had work in flight, and how many launches were not seen."""
+    """How much a process has launched, and how long it had work in flight."""
 
     kernels: int = 0
     graphs: int = 0
     flight_ns: int = 0
-    lost: int = 0
 
     def plus(self, other: "Counts") -> "Counts":
         """Both together."""
@@ -95,7 +94,6 @@ class Counts:
             kernels=self.kernels + other.kernels,
             graphs=self.graphs + other.graphs,
             flight_ns=self.flight_ns + other.flight_ns,
-            lost=self.lost + other.lost,
         )
 
 

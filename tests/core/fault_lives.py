@@ -32,7 +32,7 @@ from tests.builders import (
     told,
 )
 from tests.core.xid_tellings import event, kernel
-from tests.doors import boot_ns, reading, work
+from tests.works import boot_ns, reading, work
 
 SERVERS = (SERVER, SERVER + 1)
 CLIENTS = tuple(range(CLIENT, CLIENT + 5))
@@ -104,9 +104,10 @@ def renamed(name: str) -> tuple[Observation, ...]:
     )
 
 
-def worked(pids: Sequence[int], launched: float, flying: float) -> tuple[Observation, ...]:
+def worked(pids: Sequence[int], launched: float, flies: bool) -> tuple[Observation, ...]:
     """The doors are read; all are watched, and these have launched last so long ago."""
-    return (reading(AT, *(work(pid, launched=AT + launched, flying=flying) for pid in pids), watched=CLIENTS),)
+    since = AT + launched if flies else None
+    return (reading(AT, *(work(pid, launched=AT + launched, since=since) for pid in pids), watched=CLIENTS),)
 
 
 devices = st.sampled_from(((0,), (1,), (0, 1)))
@@ -135,7 +136,7 @@ steps = st.one_of(
     st.builds(
         lambda pid, ticks: (process(pid, ticks=ticks),), st.sampled_from((*CLIENTS, *SERVERS)), st.integers(1, 2)
     ),
-    st.builds(worked, st.lists(st.sampled_from(CLIENTS), unique=True), st.floats(-3, 0.2), st.sampled_from((0.0, 0.5))),
+    st.builds(worked, st.lists(st.sampled_from(CLIENTS), unique=True), st.floats(-3, 0.2), st.booleans()),
     st.builds(renamed, st.sampled_from(("main", "spare"))),
     st.sampled_from(((no_daemon(),), (daemon_process(None),), (daemon_process(442),), (look("log"),), (look("nvml"),))),
 )
@@ -157,7 +158,10 @@ def _timed(taken: Iterable[tuple[float, tuple[Observation, ...]]]) -> list[Obser
 def _at(seen: Observation, at: float, stamp: float) -> Observation:
     if isinstance(seen, WorkReading):
         later = boot_ns(at) - boot_ns(AT)
-        works = tuple(replace(each, launched_ns=each.launched_ns + later) for each in seen.processes)
+        works = tuple(
+            replace(each, launched_ns=each.launched_ns + later, open_since_ns=each.open_since_ns + later)
+            for each in seen.processes
+        )
         return replace(seen, at=at, boot_ns=boot_ns(at), seconds=100.0, processes=works)
     return _stamped(seen, at, stamp) if isinstance(seen, LogLine) else replace(seen, at=at)
 

@@ -163,7 +163,9 @@ class TestUnknown:
 
     def test_the_only_one_is_likely_and_no_more(self) -> None:
         """It may be the victim of one that was not seen to leave."""
-        assert confidences(fault(A)) == {A: calibration.ALONE}
+        incident = fault(A)
+        assert confidences(incident) == {A: calibration.ALONE}
+        assert not any("in flight" in why for why in incident.suspects[0].evidence)
 
     def test_one_of_very_many_is_not_worth_naming(self) -> None:
         """Of 48, each is as likely as the others."""

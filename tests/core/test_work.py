@@ -7,7 +7,7 @@ from exporter.core.work import MOST_KEPT, STALE_SECONDS, counts_of
 from exporter.model.node import Node
 from exporter.model.work import Counts, ProcessWork
 from tests.builders import AT, CLIENT, SERVER, at_work, daemon_process, exited, look, process, told
-from tests.doors import BOOTED, SECOND_NS, boot_ns, reading, work
+from tests.works import BOOTED, SECOND_NS, boot_ns, reading, work
 
 UP = told(*at_work(CLIENT), daemon_process(), process(CLIENT)).node
 
@@ -28,7 +28,7 @@ class TestCounts:
 
     def test_they_are_as_last_read(self) -> None:
         """Cumulative already; work that is still in flight counts as far as it has come."""
-        present = after(work(CLIENT, kernels=7, graphs=2, flight_ns=5 * SECOND_NS, flying=0.5))
+        present = after(work(CLIENT, kernels=7, graphs=2, flight_ns=5 * SECOND_NS, open_ns=SECOND_NS // 2))
         assert counted(present) == Counts(kernels=7, graphs=2, flight_ns=5_500_000_000)
 
     def test_a_client_that_is_watched_and_has_launched_nothing_has_zeros(self) -> None:
@@ -55,14 +55,15 @@ class TestCounts:
             kernels=9, flight_ns=2 * SECOND_NS
         )
 
+    def test_what_is_not_the_clients_does_not_end_its_counts(self) -> None:
+        """Of the dead one that had its PID, told of out of turn."""
+        seen = (work(CLIENT, kernels=7), work(CLIENT, first_ns=1, kernels=9), work(CLIENT, kernels=8))
+        assert [counted(after(*seen[:number])).kernels for number in (1, 2)] == [7, 7]
+        assert counted(after(*seen)).kernels == 8
+
     def test_a_span_that_is_read_while_it_ends_takes_nothing_back(self) -> None:
         """It is no longer open, and not yet added."""
-        assert counted(after(work(CLIENT, flying=2), work(CLIENT, flying=0))).flight_ns == 2 * SECOND_NS
-
-    def test_after_a_fault_nothing_is_in_flight(self) -> None:
-        """Its span stays open for as long as it lives on."""
-        hit = work(CLIENT, flying=60, failed_ns=boot_ns(AT + 1.5))
-        assert counted(after(work(CLIENT, flying=2), hit)).flight_ns == 2 * SECOND_NS
+        assert counted(after(work(CLIENT, open_ns=2 * SECOND_NS), work(CLIENT))).flight_ns == 2 * SECOND_NS
 
 
 class TestWhoseItIs:
@@ -90,14 +91,11 @@ class TestWhoseItIs:
 class TestLosses:
     """Launches for which there was no room."""
 
-    def test_they_are_summed_and_outlive_their_clients(self) -> None:
+    def test_they_go_on_where_the_doors_are_watched_anew(self) -> None:
         """A counter never falls."""
-        seen = (
-            reading(AT + 1, work(1, lost=2), work(2, lost=3)),
-            reading(AT + 2, work(2, lost=4)),
-            reading(AT + 3),
-        )
-        assert [told(*seen[:number], start=UP).node.doors.lost for number in (1, 2, 3)] == [5, 6, 6]
+        seen = [reading(AT + 1 + number, lost=lost) for number, lost in enumerate((2, 5, 1, 1))]
+        sums = [told(*seen[: number + 1], start=UP).node.doors.lost for number in range(4)]
+        assert sums == [2, 5, 6, 6]
 
 
 class TestReadings:
@@ -131,32 +129,32 @@ any_work = st.builds(
     graphs=amounts,
     flight_ns=amounts,
     open_ns=amounts,
-    lost=amounts,
     launched_ns=amounts,
     failed_ns=st.just(0) | amounts,
 )
 any_reading = st.builds(
-    lambda gap, works, watched: (gap, works, watched),
+    lambda *known: known,
     st.sampled_from((-1.0, 0.0, 0.5, 1.0, 20.0)),
     st.lists(any_work, max_size=2, unique_by=lambda each: each.pid),
     st.lists(st.sampled_from((CLIENT, SERVER)), max_size=2),
+    amounts,
 )
 
 
 @given(st.lists(any_reading, max_size=12))
 @settings(max_examples=100, deadline=None)
 def test_whatever_is_read_no_count_falls_while_its_client_lives(
-    seen: list[tuple[float, list[ProcessWork], list[int]]],
+    seen: list[tuple[float, list[ProcessWork], list[int], int]],
 ) -> None:
     """Absent it may be for a while; never less."""
     at, present, most, lost = AT, UP, Counts(), 0
-    for gap, works, watched in seen:
+    for gap, works, watched, losses in seen:
         at += gap
-        present = told(reading(at, *works, watched=watched), start=present).node
+        present = told(reading(at, *works, watched=watched, lost=losses), start=present).node
         now = counts_of(present, CLIENT)
         assert present.doors.lost >= lost
         lost = present.doors.lost
         if now is None:
             continue
-        assert all(getattr(now, name) >= getattr(most, name) for name in ("kernels", "graphs", "flight_ns", "lost"))
+        assert all(getattr(now, name) >= getattr(most, name) for name in ("kernels", "graphs", "flight_ns"))
         most = now

@@ -22,7 +22,7 @@ event with blocking synchronisation tells late; and between kernels, in units of
 
 SYNC_DOUBT_NS, EVENT_DOUBT_NS, KERNEL_DOUBT_NS = 6_000, 45_000, 1_500
 OWN_DOUBT = 0.05
-OTHERS_DOUBT, FULL_DOUBT = 0.4, 0.5
+OTHERS_DOUBT, FULL_DOUBT = 0.4, 1.0
 """How far a length that was seen may be wrong: by the above, for each burst and each kernel; by so much of itself; and
 for being slowed down, by so much where others had all SMs at the same time, and where the GPU was full."""
 
