@@ -2,7 +2,6 @@
 
 import os
 import platform
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +11,7 @@ import structlog
 from exporter.actions.evidence import Evidence
 from exporter.actions.hand import Hands
 from exporter.actions.steps import Tools
-from exporter.clock import Clock
+from exporter.clock import Clock, boot_ns, wait
 from exporter.config import Attribution, Config, Switch
 from exporter.core import agenda
 from exporter.core.attribution.presence import watched_at_the_doors
@@ -222,8 +221,8 @@ class Assembly:
             libraries=Libraries(proc, self._clock, machine_called(platform.machine()) or Machine.X86_64),
             proc=proc,
             clock=self._clock,
-            boot_ns=_boot_ns,
-            wait=time.sleep,
+            boot_ns=boot_ns,
+            wait=wait,
         )
 
     def _finder(self) -> Finder:
@@ -250,10 +249,6 @@ class Assembly:
             told_every=told_every,
             daemon=daemon,
         )
-
-
-def _boot_ns() -> int:
-    return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
 
 
 def _place(daemon: str, node: Node) -> Place:

@@ -43,3 +43,13 @@ class SystemClock:
     def step(self) -> float:
         """By how many seconds the wall clock was set since this one began."""
         return self._wall() - self.now()
+
+
+def boot_ns() -> int:
+    """Nanoseconds since boot, suspended time included: the clock of BPF programs, and of a process' start in /proc."""
+    return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+
+
+def wait(seconds: float) -> None:
+    """Let so many seconds pass."""
+    time.sleep(seconds)
