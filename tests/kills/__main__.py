@@ -1,7 +1,6 @@
 """`python -m tests.kills --kills 1000 --seed 7`: ends with 1 at the first rule that is broken, and says how it came."""
 
 import argparse
-import json
 import os
 import random
 import shutil
@@ -13,7 +12,7 @@ import traceback
 from pathlib import Path
 
 from tests.kills.judge import Judge
-from tests.kills.life import Told, live
+from tests.kills.life import Told, heard, live
 from tests.kills.world import World
 
 LONGEST_LIFE_SECONDS = 0.08
@@ -91,8 +90,7 @@ def _life(chance: random.Random, world: World, begin: int, state: Path, path: Pa
 
 def _last(path: Path, begin: int) -> int:
     """The last second that was seen."""
-    lines = (json.loads(line) for line in path.read_text().splitlines()) if path.exists() else ()
-    return max((line["second"] for line in lines if line["what"] == "posts"), default=begin)
+    return max((line["second"] for line in heard(path) if line["what"] == "posts"), default=begin)
 
 
 if __name__ == "__main__":

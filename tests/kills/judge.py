@@ -1,12 +1,12 @@
 """Says what is wrong with the books after a kill, by what was told before it and by what the world truly was."""
 
-import json
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests.kills.life import heard
 from tests.kills.world import World
 
 Line = Mapping[str, Any]
@@ -26,7 +26,7 @@ class Judge:
 
     def hear(self, begin: int, path: Path) -> list[str]:
         """What is wrong with this life's beginning, and so with the end of the one before."""
-        lines: list[Line] = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+        lines = heard(path)
         if not lines or lines[0]["what"] != "begins":
             return []
         problems = [*self._begins(Counter(lines[0]["sums"]))]

@@ -42,7 +42,7 @@ class Told:
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
 
     def say(self, what: str, **details: Any) -> None:
-        """One line, all of it or nothing."""
+        """One line, of which a kill may leave a part."""
         os.write(self._file, (json.dumps({"what": what, **details}) + "\n").encode())
 
 
@@ -64,6 +64,12 @@ class Overheard(Archive):
         self._told.say("writes")
         super().write(incidents, events, watches, ledger)
         self._told.say("written", sums=sums(Ledger() if ledger is None else ledger))
+
+
+def heard(path: Path) -> list[Mapping[str, Any]]:
+    """What a life has told, as far as it came."""
+    text = path.read_text() if path.exists() else ""
+    return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
 
 
 def live(world: World, begin: int, directory: Path, told: Told, *, ends: int | None) -> None:
