@@ -11,8 +11,8 @@ ATTRIBUTION_OPTIONS = (
         flag="--attribution",
         attribute="attribution",
         kind=member(Attribution),
-        help="bpf counts every process's launches, by a program in the kernel on libcuda's entry points, and divides the"
-        " GPUs' time by them; it needs CAP_BPF and CAP_PERFMON",
+        help="bpf counts every process's launches, by a program in the kernel on libcuda's entry points, and divides"
+        " the GPUs' time by them; it needs CAP_BPF and CAP_PERFMON",
         commands=("serve", "record", "doctor"),
         reloadable=False,
     ),

@@ -17,6 +17,7 @@ from exporter.metrics import (
     limits,
     servers,
     watchdog,
+    work,
     workloads,
     xids,
 )
@@ -29,6 +30,7 @@ CATALOGUE: tuple[Family, ...] = (
     *limits.FAMILIES,
     *limit_drift.FAMILIES,
     *clients.FAMILIES,
+    *work.FAMILIES,
     *faults.FAMILIES,
     *watchdog.FAMILIES,
     *workloads.FAMILIES,

@@ -3,18 +3,23 @@
 Times are in nanoseconds, of CLOCK_BOOTTIME where they are points in time: the clock of a process' start in /proc.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessWork:
     """What one process has launched since `first_ns`; all but the last five only grow.
 
-    `kernels` and `graphs` are launches of each, `syncs` synchronisations. A span is the time from a launch on an idle
-    stream until a synchronisation with that stream has returned: `spans` are those that ended, `flight_ns` how long
-    they were, `area` their length times the width of their kernels, in nanoseconds of one SM, and `heights` the sum of
-    their widths in SMs. `sure_ns` and `sure_area` are of that what lay after the synchronisation was called, and all of
-    spans where the GPU was then behind: there something surely ran.
+    `kernels` and `graphs` are launches of each, `syncs` synchronisations. `widths` is the sum of the widths of all
+    kernels, in SMs, those of a graph included. A span is the time from a launch on an idle stream until a
+    synchronisation with that stream has returned: `spans` are those that ended, `flight_ns` how long they were, and
+    `area` their length times the mean width of their kernels, in nanoseconds of one SM.
+
+    A burst is what was launched without a pause. Of those at whose end the GPU was behind, and which so were busy all
+    along, `sure_area` is the area, and `sure_widths` the sum of their kernels' widths. `sure_gaps` is that sum in units
+    of the gaps before each kernel; `sure_heights` has the mean width of each burst, `sure_event_heights` of those
+    whose end was waited for by an event.
 
     `open_ns` and `open_area` are those of the spans that last still, up to now, and `open_since_ns` when the first of
     them began; `launched_ns` is when it launched last. `failed_ns` is when a synchronisation first returned an error, 0
@@ -29,9 +34,12 @@ class ProcessWork:
     spans: int = 0
     flight_ns: int = 0
     area: int = 0
-    heights: int = 0
-    sure_ns: int = 0
+    widths: int = 0
     sure_area: int = 0
+    sure_widths: int = 0
+    sure_gaps: int = 0
+    sure_heights: int = 0
+    sure_event_heights: int = 0
     open_ns: int = 0
     open_area: int = 0
     open_since_ns: int = 0
@@ -59,12 +67,57 @@ class WorkReading:
 
     `boot_ns` is `at` by CLOCK_BOOTTIME. `seconds` is for how long, of the time since the reading before, the doors were
     watched. `watched` are the PIDs whose libcuda is watched: of another, nothing is known, and not that it did nothing.
-    `lost` are launches for which there was no room, of any process.
+    `sms` is how many SMs a GPU has. `lost` are launches for which there was no room, of any process.
     """
 
     at: float
     boot_ns: int
     seconds: float
+    sms: int = 0
     lost: int = 0
     processes: tuple[ProcessWork, ...] = ()
     watched: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counts:
+    """How much a process has launched, and how long it had work in flight."""
+
+    kernels: int = 0
+    graphs: int = 0
+    flight_ns: int = 0
+
+    def plus(self, other: "Counts") -> "Counts":
+        """Both together."""
+        return Counts(
+            kernels=self.kernels + other.kernels,
+            graphs=self.graphs + other.graphs,
+            flight_ns=self.flight_ns + other.flight_ns,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Worked:
+    """One process' counts, which never fall.
+
+    `last` is of the counting that began at `first_ns`, `past` of those before; `began_ns` is when the first did.
+    """
+
+    began_ns: int
+    first_ns: int
+    last: Counts
+    past: Counts = field(default_factory=Counts)
+
+    @property
+    def total(self) -> Counts:
+        """Of all of them."""
+        return self.past.plus(self.last)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Doors:
+    """What libcuda's doors have told so far: the last readings, the eldest first; each process' counts; all losses."""
+
+    readings: tuple[WorkReading, ...] = ()
+    worked: Mapping[int, Worked] = field(default_factory=dict)
+    lost: int = 0

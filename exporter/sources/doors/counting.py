@@ -11,8 +11,8 @@ from exporter.sources.doors.layout import AT
 from exporter.sources.doors.maps import BLANK, LOST, PROCESSES, WATCH, WATCHED_SINCE
 from exporter.sources.doors.registers import Registers
 
-PROCESS, NUMBER, ARGUMENT, KEY, RECORD = -8, -16, -24, -40, -64
-"""Places in the frame: the process, a place in an array, what was read, a key of two numbers, a record of three."""
+PROCESS, NUMBER, ARGUMENT, KEY, RECORD = -8, -16, -24, -40, -72
+"""Places in the frame: the process, a place in an array, what was read, a key of two numbers, a record of four."""
 
 _LEGACY, _PER_THREAD = 1, 2
 """What libcuda calls the stream that all threads share and a thread's own (cuda.h); 0 is either, by the door."""

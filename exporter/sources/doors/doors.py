@@ -57,6 +57,6 @@ DOORS = (
     Door(name="cuEventSynchronize", kind=Kind.WAIT_EVENT),
     *_twins(Kind.WAIT_DEFAULT, "cuMemcpyDtoH_v2", "cuMemcpy", suffix="_ptds"),
 )
-"""Copies from the device that wait are synchronisations with the default stream; and of a stream that is destroyed
-nothing more will ever be known. Queries are not here: a client that asks a million times a second whether something is
-done would pay for every answer."""
+"""Copies from the device that wait are synchronisations with the default stream; a stream that is destroyed has nothing
+in flight any more, as far as anybody will ever know. Queries are not here: a client that asks a million times a second
+whether something is done would pay for every answer."""

@@ -91,6 +91,10 @@ class Instructions:
         """Memory takes a register's value."""
         self._write(0x63 | size, target, source, offset)
 
+    def store_number(self, target: int, offset: int, value: int) -> None:
+        """Memory takes a number."""
+        self._write(0x62 | BYTES_8, target, 0, offset, value)
+
     def add_in_memory(self, target: int, offset: int, source: int) -> None:
         """Add a register to what lies in memory, whoever else does so at the same time."""
         self._write(0xDB, target, source, offset, _ADD)

@@ -6,8 +6,24 @@ R7 has the sum of its kernels' widths, R9 the stream, and the frame how many ker
 from exporter.sources.doors.counting import ARGUMENT, PROCESS, RECORD, Counting
 from exporter.sources.doors.doors import Kind
 from exporter.sources.doors.instructions import BYTES_4, FRAME
-from exporter.sources.doors.layout import AT, LAST, LAUNCHES, SINCE, STREAM, STREAMS, WIDTH, stream_at
+from exporter.sources.doors.layout import (
+    AT,
+    BURST_GAPS,
+    BURST_LAUNCHES,
+    BURST_SINCE,
+    BURST_WIDTH,
+    LAST,
+    LAUNCHES,
+    SINCE,
+    STREAM,
+    STREAMS,
+    WIDTH,
+    stream_at,
+)
 from exporter.sources.doors.maps import ALL_SMS, WATCH, WIDTHS
+
+PAUSE_NS = 300_000
+"""Who launches nothing for so long has paused. What follows is another burst: the GPU may have been idle between."""
 
 CAPTURE_NS = 60 * 10**9
 """A capture of a graph takes no longer; one whose end was not seen, since it failed, is over then."""
@@ -32,8 +48,9 @@ def launch(code: Counting, kind: Kind) -> None:
     _captured(code, graph=kind is Kind.GRAPH)
     code.counted(AT["graphs" if kind is Kind.GRAPH else "kernels"])
     code.store(6, AT["launched"], 8)
+    code.add_in_memory(6, AT["widths"], 7)
     code.watched_since()
-    _to_stream(code)
+    _to_stream(code, gaps=1 if kind is Kind.GRAPH else 2)
 
 
 def _product_of_arguments(code: Counting) -> None:
@@ -102,13 +119,23 @@ def _captured(code: Counting, *, graph: bool) -> None:
     code.store(FRAME, RECORD, 3)
 
 
-def _to_stream(code: Counting) -> None:
-    """Put it to its stream. R0 has since when the doors are watched, R7 the kernels' widths."""
+def _to_stream(code: Counting, *, gaps: int) -> None:
+    """Put it to its stream. R0 has since when the doors are watched, R7 the kernels' widths.
+
+    Before each kernel there is a gap of so many units; one within a graph has half of what others have. A place that no
+    stream had yet comes before one whose stream is idle: that one's thread may be launching just now.
+    """
     code.move(4, 0)
     code.load(5, FRAME, RECORD)
     for index in range(STREAMS):
         code.load(2, 6, stream_at(index) + STREAM)
         code.jump_if_same(2, 9, f"stream {index}")
+        code.jump_if_is_not(2, 0, f"used {index}")
+        code.set(0, 0)
+        code.compare_and_exchange(6, stream_at(index) + STREAM, 9)
+        code.jump_if_is(0, 0, f"stream {index}")
+        code.jump_if_same(0, 9, f"stream {index}")
+        code.place(f"used {index}")
     for index in range(STREAMS):
         code.load(2, 6, stream_at(index) + SINCE)
         code.jump_if_is_not(2, 0, f"taken {index}")
@@ -127,15 +154,26 @@ def _to_stream(code: Counting) -> None:
     code.load(2, 1, SINCE)
     code.jump_if_is(2, 0, "begins")
     code.jump_if_more(4, 2, "begins anew")
+    code.load(2, 1, LAST)
+    code.move(0, 8)
+    code.subtract(0, 2)
+    code.jump_if_at_least(0, PAUSE_NS, "bursts")
     code.jump("goes on")
     code.place("begins anew")
-    code.set(3, 0)
-    code.store(1, LAUNCHES, 3)
-    code.store(1, WIDTH, 3)
+    for place in (LAUNCHES, WIDTH):
+        code.store_number(1, place, 0)
     code.place("begins")
     code.move(0, 2)
     code.compare_and_exchange(1, SINCE, 8)
+    code.place("bursts")
+    code.store(1, BURST_SINCE, 8)
+    for place in (BURST_LAUNCHES, BURST_WIDTH, BURST_GAPS):
+        code.store_number(1, place, 0)
     code.place("goes on")
-    code.add_in_memory(1, LAUNCHES, 5)
-    code.add_in_memory(1, WIDTH, 7)
+    for place in (LAUNCHES, BURST_LAUNCHES):
+        code.add_in_memory(1, place, 5)
+    for place in (WIDTH, BURST_WIDTH):
+        code.add_in_memory(1, place, 7)
+    for _ in range(gaps):
+        code.add_in_memory(1, BURST_GAPS, 7)
     code.store(1, LAST, 8)

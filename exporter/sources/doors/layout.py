@@ -1,7 +1,8 @@
 """What the kernel keeps of each process, as it lies in memory; and what that says.
 
 Of each of up to 16 streams it keeps which it is, since when it has been in flight, when something was last launched
-there, how many kernels that were in this span, and the sum of their widths in SMs.
+there, how many kernels that were in this span, and the sum of their widths in SMs. Then, of the last burst in this
+span, since when that is, how many kernels, their widths, and the sum of these in units of the gaps before them.
 """
 
 import struct
@@ -17,9 +18,12 @@ FIELDS = (
     "spans",
     "flight",
     "area",
-    "heights",
-    "sure",
+    "widths",
     "sure_area",
+    "sure_widths",
+    "sure_gaps",
+    "sure_heights",
+    "sure_event_heights",
     "launched",
     "failed",
     "capturing",
@@ -31,8 +35,8 @@ AT = {name: 8 * place for place, name in enumerate(FIELDS)}
 """Where each number lies; all have 8 bytes."""
 
 STREAMS = 16
-_STREAM = struct.Struct("<QQQQQ")
-STREAM, SINCE, LAST, LAUNCHES, WIDTH = range(0, 40, 8)
+_STREAM = struct.Struct("<9Q")
+STREAM, SINCE, LAST, LAUNCHES, WIDTH, BURST_SINCE, BURST_LAUNCHES, BURST_WIDTH, BURST_GAPS = range(0, 72, 8)
 """Where each number of a stream lies, from its beginning."""
 
 _HEAD = struct.Struct(f"<{len(FIELDS)}Q")
@@ -69,9 +73,12 @@ def work_of(pid: int, value: bytes, now: int, watched_since: int) -> ProcessWork
         spans=head["spans"],
         flight_ns=head["flight"],
         area=head["area"],
-        heights=head["heights"] >> FRACTION_BITS,
-        sure_ns=head["sure"],
+        widths=head["widths"],
         sure_area=head["sure_area"],
+        sure_widths=head["sure_widths"],
+        sure_gaps=head["sure_gaps"],
+        sure_heights=head["sure_heights"] >> FRACTION_BITS,
+        sure_event_heights=head["sure_event_heights"] >> FRACTION_BITS,
         open_ns=sum(until - span.since for span in spans),
         open_area=int(sum((until - span.since) * span.width for span in spans)),
         open_since_ns=min((span.since for span in spans), default=0),
@@ -82,4 +89,4 @@ def work_of(pid: int, value: bytes, now: int, watched_since: int) -> ProcessWork
 
 def _open(value: bytes) -> list[Open]:
     streams = _STREAM.iter_unpack(value[_HEAD.size :])
-    return [Open(since=since, width=width / max(launches, 1)) for _, since, _, launches, width in streams if since]
+    return [Open(since=since, width=width / max(launches, 1)) for _, since, _, launches, width, *_ in streams if since]

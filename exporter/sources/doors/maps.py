@@ -8,7 +8,7 @@ BLANK = "blank"
 
 CALLS = "calls"
 """By thread, the synchronisation that it is in: of which stream, the time before which launches will be done when it
-returns, and when it was called."""
+returns, when it was called, and whether it waits for an event."""
 
 EVENTS = "events"
 """By process and event: the stream and the time of its last recording."""

@@ -3,12 +3,26 @@
 from exporter.sources.doors.counting import ARGUMENT, KEY, RECORD, Counting
 from exporter.sources.doors.doors import Kind
 from exporter.sources.doors.instructions import FRAME
-from exporter.sources.doors.layout import AT, FRACTION_BITS, LAST, LAUNCHES, SINCE, STREAM, STREAMS, WIDTH, stream_at
+from exporter.sources.doors.layout import (
+    AT,
+    BURST_GAPS,
+    BURST_LAUNCHES,
+    BURST_SINCE,
+    BURST_WIDTH,
+    FRACTION_BITS,
+    LAST,
+    LAUNCHES,
+    SINCE,
+    STREAM,
+    STREAMS,
+    WIDTH,
+    stream_at,
+)
 from exporter.sources.doors.maps import CALLS, EVENTS
 
 BEHIND_NS = 40_000
-"""A synchronisation that waits so long found the GPU behind: it had work all along since the span began. One that has
-nothing to wait for takes about 10 us on an H200."""
+"""A synchronisation that waits so long found the GPU behind: it had work all along since the last burst began. One that
+has nothing to wait for takes about 10 us on an H200."""
 
 EVERY_STREAM = 0
 
@@ -36,6 +50,7 @@ def wait(code: Counting, kind: Kind) -> None:
     code.store(FRAME, RECORD, 9)
     code.store(FRAME, RECORD + 8, 7)
     code.store(FRAME, RECORD + 16, 8)
+    code.store_number(FRAME, RECORD + 24, int(kind is Kind.WAIT_EVENT))
     code.thread_key()
     code.put(CALLS, KEY, RECORD)
 
@@ -50,7 +65,7 @@ def returned(code: Counting) -> None:
     code.thread_key()
     code.lookup(CALLS, KEY)
     code.jump_if_is(0, 0, "out")
-    for place in (0, 8, 16):
+    for place in (0, 8, 16, 24):
         code.load(2, 0, place)
         code.store(FRAME, RECORD + place, 2)
     code.drop(CALLS, KEY)
@@ -102,19 +117,43 @@ def _closed(code: Counting, index: int) -> None:
     code.divide(4, 3)
     code.counted(AT["spans"])
     code.add_in_memory(6, AT["flight"], 2)
-    code.add_in_memory(6, AT["heights"], 4)
     _add_area(code, AT["area"], 2)
+    _sure(code, index, end)
+    code.place(end)
+
+
+def _sure(code: Counting, index: int, end: str) -> None:
+    """Add the span's last burst to what is sure, if the GPU was behind: if it was waited for long, or most of the time.
+
+    R2 is how long the burst was, R3 how long was waited for it, then how many kernels it was; R4 their mean width.
+    """
+    at = stream_at(index)
+    code.load(1, 6, at + BURST_SINCE)
+    code.move(2, 8)
+    code.subtract(2, 1)
     code.load(1, FRAME, RECORD + 16)
     code.move(3, 8)
     code.subtract(3, 1)
     code.jump_if_at_least(3, BEHIND_NS, f"behind {index}")
-    code.jump_if_more(2, 3, f"partly {index}")
+    code.shift_left(3, 1)
+    code.jump_if_more(2, 3, end)
     code.place(f"behind {index}")
-    code.move(3, 2)
-    code.place(f"partly {index}")
-    code.add_in_memory(6, AT["sure"], 3)
-    _add_area(code, AT["sure_area"], 3)
-    code.place(end)
+    code.load(5, 6, at + BURST_GAPS)
+    code.add_in_memory(6, AT["sure_gaps"], 5)
+    code.load(4, 6, at + BURST_WIDTH)
+    code.add_in_memory(6, AT["sure_widths"], 4)
+    code.load(3, 6, at + BURST_LAUNCHES)
+    code.jump_if_is(3, 0, end)
+    code.shift_left(4, FRACTION_BITS)
+    code.divide(4, 3)
+    code.load(1, FRAME, RECORD + 24)
+    code.jump_if_is(1, 0, f"no event {index}")
+    code.add_in_memory(6, AT["sure_event_heights"], 4)
+    code.jump(f"sure {index}")
+    code.place(f"no event {index}")
+    code.add_in_memory(6, AT["sure_heights"], 4)
+    code.place(f"sure {index}")
+    _add_area(code, AT["sure_area"], 2)
 
 
 def _add_area(code: Counting, at: int, length: int) -> None:

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Mapping
 
 from exporter.model.work import ProcessWork
 from exporter.sources.doors import layout
-from exporter.sources.doors.doors import DOORS, WAITS, Door, Kind
-from exporter.sources.doors.loader import ARRAY, HASH, LRU_HASH, BpfError, Kernel, Map
+from exporter.sources.doors.doors import DOORS, WAITS, Kind
+from exporter.sources.doors.loader import ARRAY, HASH, LRU_HASH, BpfError, Kernel, Map, let_go
 from exporter.sources.doors.maps import ALL_SMS, BLANK, CALLS, EVENTS, LOST, PROCESSES, WATCH, WATCHED_SINCE, WIDTHS
 from exporter.sources.doors.program import program
 
@@ -38,7 +38,7 @@ class Watcher:
                 WATCH: self._watch.descriptor,
                 WIDTHS: self._widths.descriptor,
                 BLANK: self._map(ARRAY, BLANK, 4, layout.BYTES, 1).descriptor,
-                CALLS: self._map(LRU_HASH, CALLS, 8, 24, MOST_THREADS).descriptor,
+                CALLS: self._map(LRU_HASH, CALLS, 8, 32, MOST_THREADS).descriptor,
                 EVENTS: self._map(LRU_HASH, EVENTS, 16, 16, MOST_EVENTS).descriptor,
             }
             self._watch.put(_place(ALL_SMS), _NUMBER.pack(sms))
@@ -55,17 +55,15 @@ class Watcher:
         """Watch the doors of a library, which lie at these offsets in its file. BpfError where that fails."""
         probes = self._probes[path] = []
         try:
-            for door in DOORS:
-                if door.name in offsets:
-                    probes.extend(self._probe(path, offsets[door.name], door))
+            for (program, on_return), places in self._places(offsets).items():
+                probes.extend(self._kernel.probes(path, places, program, on_return=on_return))
         except BpfError:
             self.detach(path)
             raise
 
     def detach(self, path: str) -> None:
         """Watch a library no more."""
-        for descriptor in self._probes.pop(path, ()):
-            os.close(descriptor)
+        let_go(self._probes.pop(path, ()))
 
     def widths(self, sms: Mapping[int, int]) -> None:
         """How many SMs a process may use, by PID, where that is not all."""
@@ -113,10 +111,17 @@ class Watcher:
         self._descriptors.append(loaded)
         return loaded
 
-    def _probe(self, path: str, offset: int, door: Door) -> Iterable[int]:
-        yield self._kernel.probe(path, offset, self._programs[door.kind, door.per_thread], on_return=False)
-        if door.kind in WAITS:
-            yield self._kernel.probe(path, offset, self._programs[Kind.RETURN, False], on_return=True)
+    def _places(self, offsets: Mapping[str, int]) -> Mapping[tuple[int, bool], list[int]]:
+        """Where each program is to run, by whether it is to run on return."""
+        places: dict[tuple[int, bool], list[int]] = {}
+        for door in DOORS:
+            if door.name in offsets:
+                called = self._programs[door.kind, door.per_thread]
+                places.setdefault((called, False), []).append(offsets[door.name])
+                if door.kind in WAITS:
+                    returned = self._programs[Kind.RETURN, False]
+                    places.setdefault((returned, True), []).append(offsets[door.name])
+        return places
 
 
 def _kinds() -> Iterable[tuple[Kind, bool]]:

@@ -18,9 +18,10 @@ import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..clients import build
-from ..device import the_device
-from ..mps import ControlDaemon
+from tests.gpu.clients import build
+from tests.gpu.device import the_device
+from tests.gpu.mps import ControlDaemon
+
 from .doors import open_doors
 from .mixes import MIXES, Mix
 from .onlooker import Onlooker
@@ -113,7 +114,7 @@ def main() -> int:
     """All of it."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--seconds", type=float, default=405.0, help="for all of it, building included")
-    parser.add_argument("--only", action="append", help="play this mix alone; may be repeated")
+    parser.add_argument("--only", action="append", metavar="MIX", help="play this mix alone; may be repeated")
     options = parser.parse_args()
     deadline = time.monotonic() + options.seconds
     mixes = [mix for mix in MIXES if not options.only or mix.name in options.only]

@@ -4,7 +4,7 @@ import ctypes
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,9 @@ class NoDoors:
         """Nothing seen."""
         return ()
 
+    def widths(self, sms: Mapping[int, int]) -> None:
+        """Nobody to tell."""
+
     def close(self) -> None:
         """Nothing to let go."""
 
@@ -51,6 +54,11 @@ class WatchedDoors:
                 print(f"doors: {problem!r}", file=sys.stderr, flush=True)
             self._told = True
             return ()
+
+    def widths(self, sms: Mapping[int, int]) -> None:
+        """How many SMs each of these processes may use."""
+        with suppress(Exception):
+            self._doors.widths(sms)
 
     def close(self) -> None:
         """Take the probes away."""

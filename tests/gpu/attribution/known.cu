@@ -15,6 +15,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
@@ -66,7 +67,8 @@ Nanoseconds now() {
 // Sleeps while there is time for it, and spins for the rest.
 void wait_until(Nanoseconds due) {
   for (Nanoseconds left = due - now(); left > 0 && !stopping; left = due - now()) {
-    if (left > kShortestSleep) usleep(static_cast<useconds_t>(std::min<Nanoseconds>(left - kShortestSleep / 2, 50'000'000) / 1000));
+    if (left <= kShortestSleep) continue;
+    usleep(static_cast<useconds_t>(std::min<Nanoseconds>(left - kShortestSleep / 2, 50'000'000) / 1000));
   }
 }
 

@@ -3,7 +3,7 @@
 import json
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -50,9 +50,10 @@ class Onlooker:
         for thread in self._threads:
             thread.start()
 
-    def know(self, pids: tuple[int, ...]) -> None:
-        """These are the clients."""
+    def know(self, pids: tuple[int, ...], sms: Mapping[int, int]) -> None:
+        """These are the clients, and so many SMs were given to each."""
         self._pids = pids
+        self._doors.widths(sms)
 
     def stop(self) -> None:
         """No more of this mix."""

@@ -11,16 +11,18 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from ..child import Child
-from ..mps import ControlDaemon
-from ..program import Recorder
+from tests.gpu.child import Child
+from tests.gpu.mps import ControlDaemon
+from tests.gpu.program import Recorder
+
 from .mixes import Mix, Part
 from .onlooker import Onlooker
 from .recording import merge
 
 SOURCE = Path(__file__).resolve().parents[3]
-READY_SECONDS = 75
-PROFILE_SECONDS = 25
+READY_SECONDS = 15
+MODELS_READY_SECONDS = 50
+PROFILE_SECONDS = 15
 FAREWELL_SECONDS = 5
 # What a counted client says late, and the onlooker's last look.
 TAIL_SECONDS = 0.6
@@ -75,18 +77,17 @@ class Play:
         models = [part for part in self.mix.parts if part.learns]
         for part in models:
             self._start(part)
-        onlooker.know(self._pids)
-        for _, child in self._started:
-            _wait_ready(child)
+        self._tell(onlooker)
+        self._wait_ready(MODELS_READY_SECONDS)
         (self.directory / "go").touch()
         began = time.monotonic()
         self._note("go")
         for part in sorted((part for part in self.mix.parts if not part.learns), key=lambda part: part.after):
             time.sleep(max(0.0, began + part.after - time.monotonic()))
             self._start(part)
-            onlooker.know(self._pids)
-        for _, child in self._started:
-            _wait_ready(child)
+            self._tell(onlooker)
+        self._wait_ready(READY_SECONDS)
+        self._tell(onlooker)
         self._note("all_in")
         time.sleep(seconds)
         self._note("measured")
@@ -108,6 +109,17 @@ class Play:
         )
         self._started.append((part, child))
         self._pids = (*self._pids, child.pid)
+
+    def _tell(self, onlooker: Onlooker) -> None:
+        """Who is there, and of those who have said it, how many SMs they were given."""
+        ready = (event for _, child in self._started for event in _said(child) if event["event"] == "ready")
+        onlooker.know(self._pids, {event["pid"]: event["sms"] for event in ready if "sms" in event})
+
+    def _wait_ready(self, within: float) -> None:
+        """Whoever is not ready by then joins later."""
+        deadline = time.monotonic() + within
+        while time.monotonic() < deadline and not all(_has(child, "ready") for _, child in self._started):
+            time.sleep(0.05)
 
     def _profile(self) -> None:
         """All PyTorch clients at once profile themselves for a moment."""
@@ -159,12 +171,6 @@ def _truth_of(part: Part, child: Child) -> Mapping[str, Any]:
         "count_keys": keys,
         "counts": [[event[key] for key in keys] for event in counts],
     }
-
-
-def _wait_ready(child: Child) -> None:
-    deadline = time.monotonic() + READY_SECONDS
-    while time.monotonic() < deadline and child.exit_code is None and not _has(child, "ready"):
-        time.sleep(0.05)
 
 
 def _has(child: Child, event: str) -> bool:
