@@ -32,6 +32,11 @@ class Books:
         return self._latest
 
     @property
+    def stand(self) -> bool:
+        """Whether what is shown grows no more while nothing can be written."""
+        return self._kept is not None
+
+    @property
     def filled(self) -> bool:
         """Whether anything came to what the file had."""
         return self._latest[0] > 0

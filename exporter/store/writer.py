@@ -233,7 +233,10 @@ class Writer:
         if problem is None and before is not None:
             self._log.info("history_kept_again")
         elif problem != before:
-            self._log.warning("history_not_kept", problem=problem, consequence="a restart forgets what happens now")
+            stand = "; the accounts stand still" if self._books.stand else ""
+            self._log.warning(
+                "history_not_kept", problem=problem, consequence=f"a restart forgets what happens now{stand}"
+            )
 
 
 def _changed(before: Mapping[str, Incident], after: Mapping[str, Incident]) -> dict[str, Incident]:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from structlog.testing import capture_logs
 
 from exporter.core.ledger.pages import CLOSED_SECONDS, close_idle
 from exporter.core.ledger.posting import post_memory, post_time
@@ -274,9 +275,11 @@ def test_while_the_disk_is_full_the_counters_stand_and_none_falls_at_the_next_st
     present = second.open().into(Node())
     disk.full = True
     clock.time += LEDGER_SECONDS
-    second.take(Node(ledger=ran(present.ledger, 4)), [])
-    second.close()
+    with capture_logs() as logs:
+        second.take(Node(ledger=ran(present.ledger, 4)), [])
+        second.close()
     assert seconds(second.ledger) == 1
+    assert "the accounts stand still" in logs[0]["consequence"]
     disk.close()
     assert seconds(closed(tmp_path, clock)) == 1
 
