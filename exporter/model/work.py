@@ -66,8 +66,9 @@ class WorkReading:
     """What every process that uses CUDA has launched so far, seen at the doors of libcuda.
 
     `boot_ns` is `at` by CLOCK_BOOTTIME. `seconds` is for how long, of the time since the reading before, the doors were
-    watched. `watched` are the PIDs whose libcuda is watched: of another, nothing is known, and not that it did nothing.
-    `sms` is how many SMs a GPU has. `lost` are launches for which there was no room, of any process.
+    watched. `watched` are the PIDs whose libcuda is watched, if not all the time: of another, nothing is known, and not
+    that it did nothing. `sms` is how many SMs a GPU has, `narrowed` how many of them a process may use where that is
+    not all. `lost` are launches for which there was no room, of any process.
     """
 
     at: float
@@ -75,6 +76,7 @@ class WorkReading:
     seconds: float
     sms: int = 0
     lost: int = 0
+    narrowed: Mapping[int, int] = field(default_factory=dict)
     processes: tuple[ProcessWork, ...] = ()
     watched: tuple[int, ...] = ()
 

@@ -93,7 +93,7 @@ class StandInCuda:
         if built:
             return
         _compile("-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", "libcuda.c", into=self.library)
-        _compile("-std=gnu11", "targets.c", "-ldl", into=self.program)
+        _compile("-std=gnu11", "targets.c", "hostile.c", "-ldl", into=self.program)
 
     def offsets(self) -> dict[str, int]:
         """Where each function lies in the library's file, as binutils have it."""

@@ -11,16 +11,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
-#include "libcuda.h"
+#include "targets.h"
 
 #define MOST 20000
-
-typedef CUresult door();
 
 struct work {
     const char *launch, *synchronise;
@@ -43,7 +40,7 @@ static uint64_t now(void)
     return (uint64_t)time.tv_sec * 1000000000u + (uint64_t)time.tv_nsec;
 }
 
-static door *find(const char *name)
+door *find(const char *name)
 {
     door *found = (door *)dlsym(library, name);
     if (!found) {
@@ -55,7 +52,7 @@ static door *find(const char *name)
 
 static int begins(const char *name, const char *with) { return strncmp(name, with, strlen(with)) == 0; }
 
-static void gate(const char *where)
+void gate(const char *where)
 {
     char byte;
     dprintf(STDOUT_FILENO, "%s\n", where);
@@ -74,7 +71,7 @@ static void tell(void)
             outer_ns, around_ns, result);
 }
 
-static void checked(CUresult returned)
+void checked(CUresult returned)
 {
     if (returned != CUDA_SUCCESS)
         result = returned;
@@ -224,31 +221,25 @@ static void in_flight(void)
         checked(waited(find(work.synchronise), NULL, NULL));
 }
 
-/* Launches by configurations that nobody can read, or that no program touched before. */
-static void by_bad_configurations(void)
+/* Waits for one of two streams only; then for what was launched on it before an event, and again after that. */
+static void on_two_streams(void)
 {
-    door *launch = find("cuLaunchKernelEx");
-    size_t page = (size_t)sysconf(_SC_PAGESIZE);
-    char *pages = mmap(NULL, 2 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    munmap(pages + page, page);
-    void *bad[] = {NULL, (void *)8, pages + page, pages + page - 8, (void *)-8, (void *)0x8000000000000000u};
+    door *launch = find(work.launch), *record = find("cuEventRecord"), *synchronise = find(work.synchronise);
+    CUstream other = another(), own = another();
+    CUevent event;
+    find("cuEventCreate")(&event, 0u);
     gate("ready");
-    for (size_t each = 0; each < sizeof bad / sizeof *bad; each++)
-        if (launch(bad[each], NULL, NULL, NULL) != CUDA_ERROR_INVALID_VALUE)
-            exit(5);
-    checked(launch(pages, NULL, NULL, NULL));
+    checked(launched(launch, other, NULL));
+    checked(launched(launch, own, NULL));
+    record(event, own);
+    checked(waited(synchronise, own, event));
+    gate("waited");
+    checked(launched(launch, own, NULL));
+    record(event, own);
+    checked(launched(launch, own, NULL));
+    checked(waited(synchronise, own, event));
+    gate("waited again");
     checked(find("cuCtxSynchronize")());
-}
-
-static void by_absurd_grids(void)
-{
-    static const unsigned sizes[][3] = {{0, 0, 0}, {1, 0, 7}, {~0u, 1, 1}, {~0u, ~0u, 1}, {~0u, ~0u, ~0u}, {1u << 31, 2, 1}, {1u << 22, 1u << 21, 1u << 21}};
-    door *launch = find("cuLaunchKernel"), *synchronise = find("cuCtxSynchronize");
-    gate("ready");
-    for (size_t each = 0; each < sizeof sizes / sizeof *sizes; each++) {
-        checked(launch(NULL, sizes[each][0], sizes[each][1], sizes[each][2], 1u, 1u, 1u, 0u, NULL, NULL, NULL));
-        checked(synchronise());
-    }
 }
 
 static void go(const char *mode, unsigned long count)
@@ -261,6 +252,8 @@ static void go(const char *mode, unsigned long count)
         on_streams(count);
     else if (strcmp(mode, "flight") == 0)
         in_flight();
+    else if (strcmp(mode, "apart") == 0)
+        on_two_streams();
     else if (strcmp(mode, "bad-configurations") == 0)
         by_bad_configurations();
     else if (strcmp(mode, "absurd-grids") == 0)

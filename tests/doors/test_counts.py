@@ -134,6 +134,7 @@ def test_who_was_there_before_is_counted_from_then_on(watcher: Watcher, cuda: St
         program.go()
         program.reach("flying")
         watcher.begin()
+        assert seen(watcher, program.pid).open_ns == 0
         _, (truth,) = program.end()
 
     work = seen(watcher, truth.pid)

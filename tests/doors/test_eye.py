@@ -26,6 +26,7 @@ Uses = Callable[[], tuple[GpuUse, ...]]
 MACHINES = {"x86_64": Machine.X86_64, "aarch64": Machine.ARM64}
 USE = GpuUse(at=1.0, gpu="GPU-1", seconds=1.0, sm_utilization=0.5)
 MUCH = Work(mode="turns", count=2, launches=50_000, each=50_000, nanoseconds=0)
+TICK_NS = 10_000_000
 GROW = ("kernels", "graphs", "syncs", "spans", "flight_ns", "area", "heights", "sure_ns", "sure_area")
 
 
@@ -128,6 +129,7 @@ def test_who_launches_too_much_is_let_alone_for_a_while(eye: Callable[..., Watch
 
     assert truth.kernels == 100_000
     assert (last.seconds, resting.seconds, later.seconds) == (1, 0, 0)
+    assert last.watched == resting.watched == (truth.pid,)
     assert of(last, truth.pid).kernels == of(later, truth.pid).kernels == 50_000
 
 
@@ -168,8 +170,29 @@ def test_no_count_ever_shrinks(eye: Callable[..., Watched], cuda: StandInCuda) -
 
     for before, after in itertools.pairwise(seen):
         assert all(getattr(before, name) <= getattr(after, name) for name in GROW)
+        assert before.flight_ns + before.open_ns <= after.flight_ns + after.open_ns
+        assert before.area + before.open_area <= after.area + after.open_area
     assert [work.kernels for work in (seen[0], seen[-1])] == [50_000, 100_000]
     assert seen[-1].flight_ns < boot_ns() - seen[0].first_ns
+
+
+def test_what_was_in_flight_as_a_rest_began_was_in_flight_until_then(
+    eye: Callable[..., Watched], cuda: StandInCuda
+) -> None:
+    watched = eye()
+    watched.after(0)
+    with cuda.started(Work(mode="flight", launches=50_000, nanoseconds=0)) as target:
+        target.go()
+        target.reach("flying")
+        flown = boot_ns()
+        resting = of(watched.after(1), target.pid)
+        target.end()
+    after = of(watched.after(1), target.pid)
+
+    assert (resting.spans, resting.open_ns) == (0, 0)
+    assert resting.flight_ns >= flown - resting.first_ns
+    assert resting.area == 7 * resting.flight_ns
+    assert (after.flight_ns, after.open_ns) == (resting.flight_ns, 0)
 
 
 def test_the_dead_are_forgotten_once_what_they_did_was_told(eye: Callable[..., Watched], cuda: StandInCuda) -> None:
@@ -179,6 +202,24 @@ def test_the_dead_are_forgotten_once_what_they_did_was_told(eye: Callable[..., W
 
     assert of(watched.after(ALIVE_SECONDS), truth.pid).kernels == truth.kernels
     assert of(watched.after(1), truth.pid).kernels == 0
+
+
+def test_a_process_that_has_the_pid_of_one_that_is_dead_begins_anew(
+    eye: Callable[..., Watched], cuda: StandInCuda, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watched = eye()
+    watched.after(0)
+    with cuda.started(Work(mode="turns", count=2)) as program:
+        program.go()
+        program.reach("turn")
+        began = boot_ns()
+        monkeypatch.setattr(Proc, "start_ticks", lambda *_: began // TICK_NS + 1)
+        watched.after(ALIVE_SECONDS)
+        _, (truth,) = program.end()
+
+    work = of(watched.after(1), truth.pid)
+    assert (work.kernels, truth.kernels) == (12, 24)
+    assert work.first_ns > began
 
 
 def test_an_eye_that_is_closed_watches_no_more_and_can_be_opened_again(

@@ -93,6 +93,28 @@ def test_streams_in_flight_at_once_add_up(watcher: Watcher, cuda: StandInCuda) -
     assert truth.flight_ns <= work.flight_ns <= 8 * truth.outer_ns
 
 
+@pytest.mark.parametrize(
+    ("door", "spans"), [("cuStreamSynchronize", 2), ("cuEventSynchronize", 1)], ids=["stream", "event"]
+)
+def test_a_wait_ends_what_it_waits_for_alone(door: str, spans: int, watcher: Watcher, cuda: StandInCuda) -> None:
+    """Not another stream's flight; an event's not even that of what was launched on its stream since."""
+    with cuda.started(Work(mode="apart", synchronise=door)) as program:
+        program.go()
+        program.reach("waited")
+        first = seen(watcher, program.pid)
+        program.go()
+        program.reach("waited again")
+        second = seen(watcher, program.pid)
+        _, (truth,) = program.end()
+    done = seen(watcher, program.pid)
+
+    assert (first.kernels, first.spans) == (2, 1)
+    assert (second.kernels, second.spans) == (4, spans)
+    assert 0 < first.open_ns < second.open_ns
+    assert first.open_since_ns == second.open_since_ns
+    assert (done.spans, done.open_ns) == (truth.spans, 0) == (3, 0)
+
+
 def test_what_was_waited_for_is_sure(watcher: Watcher, cuda: StandInCuda) -> None:
     truth = run(cuda, Work(each=1, nanoseconds=MILLISECOND))
 

@@ -76,3 +76,10 @@ def test_who_is_forgotten_makes_room(small: Watcher, cuda: StandInCuda) -> None:
 
     assert seen(small, truth.pid).kernels == truth.kernels
     assert small.lost == lost
+
+
+def test_narrow_processes_that_come_and_go_take_no_room(small: Watcher) -> None:
+    for pid in range(1, 5 * ROOM):
+        small.widths({pid: 5, pid + 1: 7})
+
+    small.widths(dict.fromkeys(range(1, 5 * ROOM), 5))

@@ -18,6 +18,9 @@ from exporter.sources.reading import Reading
 ALIVE_SECONDS = 10.0
 """How often it is looked which of the processes that were counted are no more."""
 
+_TICK_NS = 10_000_000
+"""Nanoseconds in a clock tick of /proc: USER_HZ is 100 on x86-64 and arm64."""
+
 USUAL_SMS = 132
 """Of a GPU whose SMs nobody can tell: an H200's."""
 
@@ -56,6 +59,7 @@ class Doors:
         self._rests_until: float | None = None
         self._read_at: float | None = None
         self._watching = False
+        self._let_alone: frozenset[int] = frozenset()
         self._alive_at = float("-inf")
 
     def want(self, pids: Iterable[int], widths: Mapping[int, int]) -> None:
@@ -93,7 +97,7 @@ class Doors:
         now = self._clock.monotonic()
         if self._rests_until is not None and now < self._rests_until:
             return problems
-        self._rests_until = None
+        self._rests_until, self._let_alone = None, frozenset()
         libraries = {library.path_to_open: library for library in found.libraries}
         for path in self._attached.keys() - libraries.keys():
             watcher.detach(path)
@@ -141,6 +145,7 @@ class Doors:
 
     def _rest(self, watcher: Watcher, seconds: float) -> None:
         """Watch nobody for a while: they launch so much that it would cost them too much."""
+        self._let_alone = frozenset(self._whose())
         for path in tuple(self._attached):
             watcher.detach(path)
         self._attached.clear()
@@ -152,14 +157,20 @@ class Doors:
         self._rests_until = self._clock.monotonic() + seconds
 
     def _whose(self) -> tuple[int, ...]:
-        return tuple(sorted({pid for library in self._attached.values() for pid in library.pids}))
+        """Who is watched, but for rests."""
+        return tuple(sorted(self._let_alone.union(*(library.pids for library in self._attached.values()))))
 
     def _forget_the_dead(self, watcher: Watcher, now: float) -> None:
         """Make room, once all that they did has been told."""
         if now - self._alive_at < ALIVE_SECONDS:
             return
         self._alive_at = now
-        dead = [pid for pid in self._last if self._proc.start_ticks(pid) is None]
+        dead = [pid for pid, work in self._last.items() if not self._lives(work)]
         watcher.forget(dead)
         for pid in dead:
             self._carried.pop(pid, None)
+
+    def _lives(self, work: ProcessWork) -> bool:
+        """Whether it is there still, and no other that has its PID by now."""
+        ticks = self._proc.start_ticks(work.pid)
+        return ticks is not None and ticks * _TICK_NS <= work.first_ns

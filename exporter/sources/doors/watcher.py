@@ -4,6 +4,7 @@ import contextlib
 import os
 import struct
 from collections.abc import Callable, Iterable, Mapping
+from itertools import islice
 
 from exporter.model.work import ProcessWork
 from exporter.sources.doors import layout
@@ -29,6 +30,7 @@ class Watcher:
         self._boot_ns = boot_ns
         self._descriptors: list[int] = []
         self._probes: dict[str, list[int]] = {}
+        self._narrow: dict[int, int] = {}
         try:
             self._processes = self._map(HASH, PROCESSES, 8, layout.BYTES, MOST_PROCESSES)
             self._watch = self._map(ARRAY, WATCH, 4, 8, 3)
@@ -66,9 +68,13 @@ class Watcher:
         let_go(self._probes.pop(path, ()))
 
     def widths(self, sms: Mapping[int, int]) -> None:
-        """How many SMs a process may use, by PID, where that is not all."""
-        for pid, number in sms.items():
+        """How many SMs a process may use, by PID, where that is not all: of these, and no others any more."""
+        wanted = dict(islice(sms.items(), MOST_PROCESSES))
+        for pid in self._narrow.keys() - wanted.keys():
+            self._widths.drop(_NUMBER.pack(pid))
+        for pid, number in wanted.items() - self._narrow.items():
             self._widths.put(_NUMBER.pack(pid), _NUMBER.pack(number))
+        self._narrow = wanted
 
     def read(self) -> Iterable[ProcessWork]:
         """What every process has done so far."""
@@ -85,7 +91,6 @@ class Watcher:
         """Make room: these processes are no more."""
         for pid in pids:
             self._processes.drop(_NUMBER.pack(pid))
-            self._widths.drop(_NUMBER.pack(pid))
 
     def close(self) -> None:
         """Leave nothing behind."""
