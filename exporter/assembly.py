@@ -1,6 +1,8 @@
 """Puts the sources together that a configuration asks for, each in an eye of its own."""
 
 import os
+import platform
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -11,15 +13,20 @@ from exporter.actions.evidence import Evidence
 from exporter.actions.hand import Hands
 from exporter.actions.steps import Tools
 from exporter.clock import Clock
-from exporter.config import Config, Switch
+from exporter.config import Attribution, Config, Switch
 from exporter.core import agenda
+from exporter.core.attribution.presence import watched_at_the_doors
 from exporter.core.fold import LOGS
 from exporter.core.gpus import NVML
 from exporter.core.workloads import nameless_pods
 from exporter.core.xids import KERNEL, NVML_EVENTS
 from exporter.model.node import Node
+from exporter.parse.elf_symbols import Machine
 from exporter.sources.control import ATTEMPTS as CONTROL_ATTEMPTS
 from exporter.sources.control import ControlClient
+from exporter.sources.doors.libraries import Libraries
+from exporter.sources.doors.library import machine_called
+from exporter.sources.doors.source import Doors
 from exporter.sources.eye import Eye, Inbox
 from exporter.sources.finder import Finder
 from exporter.sources.journal import Journal
@@ -59,8 +66,10 @@ daemon that has gone, so that one is told sooner."""
 
 UNITS_DEADLINE = 10.0
 
+DOORS_PERIOD = 1.0
+
 CONTROL, PROCESS, FINDER, JOURNAL, PODS, UNITS = "control", "process", "finder", "journal", "pods", "units"
-UNIT_STATES = "unit_states"
+UNIT_STATES, DOORS = "unit_states", "doors"
 """What the sources are called, beside those of which the core knows."""
 
 Look = Callable[[], Reading]
@@ -75,6 +84,7 @@ class Assembly:
         self._inbox = inbox
         self._path = os.environ.get("PATH", os.defpath)
         self.nvml = Nvml(clock)
+        self.doors = self._doors() if config.attribution is Attribution.BPF else None
         held = affordable_pidfds()
         self.processes = Processes({}, proc=config.proc, clock=clock, wait=process_wait, most_held=held)
         self.logs = DaemonLogs({}, clock)
@@ -109,6 +119,8 @@ class Assembly:
 
     def close(self) -> None:
         """Let go of all that is held."""
+        if self.doors is not None:
+            self.doors.close()
         for close in (self.nvml.close, self.processes.close, self.logs.close, self.kernel.close):
             close()
         if self.journal is not None:
@@ -127,6 +139,8 @@ class Assembly:
             yield self._eye(JOURNAL, journals, period=JOURNAL_PERIOD, told_every=TOLD_EVERY)
         if collect.nvml is not Switch.OFF:
             yield self._eye(NVML_EVENTS, self.nvml.look_for_xids, period=AT_ONCE, told_every=TOLD_EVERY)
+        if self.doors is not None:
+            yield self._eye(DOORS, self.doors.look, period=DOORS_PERIOD)
         if self._hears_the_kernel():
             yield self._eye(KERNEL, self.kernel.look, period=AT_ONCE, told_every=TOLD_EVERY)
         if collect.pods is not Switch.OFF:
@@ -147,6 +161,8 @@ class Assembly:
         self.processes.watch(agenda.watched(node))
         self.processes.witnesses.want(agenda.witnesses_wanted(node))
         self.pods.watch(nameless_pods(node))
+        if self.doors is not None:
+            self.doors.want(*watched_at_the_doors(node))
         if agenda.last_words_awaited(node):
             self._log_eye.nudge(told=True)
         at_once = self.unit_states.want(agenda.units_wanted(node), agenda.units_pressing(node))
@@ -198,6 +214,18 @@ class Assembly:
         """How long one look at a daemon may take: it may be refused a few times, and then not answer."""
         return self._config.control_deadline * (CONTROL_ATTEMPTS + 1)
 
+    def _doors(self) -> Doors:
+        proc = Proc(self._config.proc, self._clock)
+        return Doors(
+            uses=self.nvml.uses.read,
+            sms=self.nvml.uses.sms,
+            libraries=Libraries(proc, self._clock, machine_called(platform.machine()) or Machine.X86_64),
+            proc=proc,
+            clock=self._clock,
+            boot_ns=_boot_ns,
+            wait=time.sleep,
+        )
+
     def _finder(self) -> Finder:
         discovery = self._config.discovery
         return Finder(patterns=discovery.globs, anywhere=discovery.processes, proc=self._config.proc, clock=self._clock)
@@ -222,6 +250,10 @@ class Assembly:
             told_every=told_every,
             daemon=daemon,
         )
+
+
+def _boot_ns() -> int:
+    return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
 
 
 def _place(daemon: str, node: Node) -> Place:

@@ -13,6 +13,7 @@ from exporter.config import Config, Reloader, as_toml, planned
 from exporter.core.watchdog.results import taken_up
 from exporter.demo import CALM_SECONDS, PAST_SECONDS, Simulation, serve_simulated, simulated
 from exporter.history import History
+from exporter.model.attribution import Attribution
 from exporter.model.ledger import Ledger
 from exporter.recording_header import header_of
 from exporter.service import Service
@@ -42,7 +43,11 @@ def serve(arguments: Namespace, config: Config) -> int:
     hands = assembly.hands()
     with contextlib.closing(assembly), contextlib.closing(writer), contextlib.closing(hands):
         remembered = writer.open()
-        node = replace(header_of(config).node(), ledger=Ledger(by=config.accounting))
+        node = replace(
+            header_of(config).node(),
+            ledger=Ledger(by=config.accounting),
+            attribution=Attribution(equal=config.attribution_equal),
+        )
         Service(
             config,
             taken_up(remembered.into(node), clock.now()),

@@ -25,9 +25,10 @@ from exporter.core import (
     work,
     xids,
 )
+from exporter.core.attribution import follow as attribution
 from exporter.core.forgetting import forget
 from exporter.core.gpus import NVML
-from exporter.core.ledger.follow import follow
+from exporter.core.ledger import follow as ledger
 from exporter.core.step import Step, chain, quiet
 from exporter.core.watchdog import results
 from exporter.model.action import ActionDone, Resumed
@@ -71,7 +72,8 @@ def fold(node: Node, seen: Observation) -> Told:
     events = explained + told
     node, faults = incidents.follow(last, accounts.account(before, node, events), events)
     node, unclaimed = sightings.settle(node)
-    return follow(last, node, seen, events), events + faults + unclaimed
+    node = attribution.follow(last, node, seen)
+    return ledger.follow(last, node, seen, events), events + faults + unclaimed
 
 
 def fold_all(node: Node, observations: Iterable[Observation]) -> Iterator[Told]:

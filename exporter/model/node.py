@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from exporter.model.attribution import Attribution
 from exporter.model.daemon import Daemon
 from exporter.model.death import Death
 from exporter.model.gpu import Gpu
@@ -40,8 +41,9 @@ class Node:
 
     `unattributed` are the clients of whom it is not known yet who they are, so that no account has them.
 
-    `work` is what was last seen of the clients' work from outside, `doors` what of that is kept for longer; `splits`
-    is how the SM time of each GPU was split lately, and `ledger` what each owner has used so far.
+    `work` is what was last seen of the clients' work from outside, `doors` what of that is kept for longer;
+    `attribution` is what is remembered in order to split the SM time of each GPU, `splits` how it was split lately, and
+    `ledger` what each owner has used so far.
     """
 
     at: float = 0.0
@@ -60,5 +62,6 @@ class Node:
     watches: Mapping[DaemonName, Watch] = field(default_factory=dict)
     work: WorkReading | None = None
     doors: Doors = field(default_factory=Doors)
+    attribution: Attribution = field(default_factory=Attribution)
     splits: Mapping[GpuUuid, Split] = field(default_factory=dict)
     ledger: Ledger = field(default_factory=Ledger)

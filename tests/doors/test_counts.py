@@ -54,11 +54,13 @@ def test_every_door_that_waits_ends_a_span(door: str, watcher: Watcher, cuda: St
     assert truth.spans == seen(watcher, truth.pid).syncs == 4
 
 
-def test_the_widths_of_kernels_add_up(watcher: Watcher, cuda: StandInCuda) -> None:
-    """A span's kernels are as wide as the mean of them."""
-    truth = run(cuda, Work(blocks=7))
+@pytest.mark.parametrize("door", LAUNCHES)
+def test_the_widths_of_kernels_add_up(door: str, watcher: Watcher, cuda: StandInCuda) -> None:
+    """Those of a graph too, which are as wide as what was captured for it."""
+    truth = run(cuda, Work(launch=door, blocks=7))
 
-    assert seen(watcher, truth.pid).heights == 7 * truth.spans
+    kernels = truth.kernels + truth.graphs * truth.captured
+    assert seen(watcher, truth.pid).widths == 7 * kernels
 
 
 @pytest.mark.parametrize("door", ["cuLaunchKernel", "cuLaunchKernel_ptsz"])

@@ -27,7 +27,10 @@ MACHINES = {"x86_64": Machine.X86_64, "aarch64": Machine.ARM64}
 USE = GpuUse(at=1.0, gpu="GPU-1", seconds=1.0, sm_utilization=0.5)
 MUCH = Work(mode="turns", count=2, launches=50_000, each=50_000, nanoseconds=0)
 TICK_NS = 10_000_000
-GROW = ("kernels", "graphs", "syncs", "spans", "flight_ns", "area", "heights", "sure_ns", "sure_area")
+GROW = (
+    *("kernels", "graphs", "syncs", "spans", "flight_ns", "area", "widths"),
+    *("sure_area", "sure_widths", "sure_gaps", "sure_heights", "sure_event_heights"),
+)
 
 
 @dataclass(slots=True)
@@ -100,7 +103,7 @@ def test_a_library_that_a_client_alone_has_is_found_there(eye: Callable[..., Wat
         _, (truth,) = target.end()
 
     work = of(watched.after(1), truth.pid)
-    assert (work.kernels, work.heights) == (truth.kernels, 5 * truth.spans)
+    assert (work.kernels, work.widths) == (truth.kernels, 5 * truth.kernels)
 
 
 def test_who_launches_little_is_watched_all_the_time(eye: Callable[..., Watched], cuda: StandInCuda) -> None:

@@ -65,7 +65,6 @@ def test_the_area_is_the_flight_times_the_width(watcher: Watcher, cuda: StandInC
 
     work = seen(watcher, truth.pid)
     assert work.area == 40 * work.flight_ns
-    assert work.sure_area == 40 * work.sure_ns
 
 
 def test_nobody_is_wider_than_the_gpu(watcher: Watcher, cuda: StandInCuda) -> None:
@@ -115,11 +114,19 @@ def test_a_wait_ends_what_it_waits_for_alone(door: str, spans: int, watcher: Wat
     assert (done.spans, done.open_ns) == (truth.spans, 0) == (3, 0)
 
 
-def test_what_was_waited_for_is_sure(watcher: Watcher, cuda: StandInCuda) -> None:
-    truth = run(cuda, Work(each=1, nanoseconds=MILLISECOND))
+@pytest.mark.parametrize(
+    ("door", "by_event"), [("cuStreamSynchronize", False), ("cuEventSynchronize", True)], ids=["stream", "event"]
+)
+def test_a_burst_that_was_waited_for_long_is_sure(
+    door: str, by_event: bool, watcher: Watcher, cuda: StandInCuda
+) -> None:
+    truth = run(cuda, Work(each=1, synchronise=door, nanoseconds=MILLISECOND))
 
     work = seen(watcher, truth.pid)
-    assert truth.busy_ns <= work.sure_ns <= work.flight_ns
+    heights = (0, 7 * truth.spans) if by_event else (7 * truth.spans, 0)
+    assert 7 * truth.busy_ns <= work.sure_area <= work.area
+    assert work.sure_widths == work.widths
+    assert (work.sure_heights, work.sure_event_heights) == heights
 
 
 def test_what_lasts_still_is_open(watcher: Watcher, cuda: StandInCuda) -> None:

@@ -32,7 +32,7 @@ def test_a_configuration_that_cannot_be_read_is_a_launch_of_unknown_width(watche
     work = seen(watcher, truth.pid)
     assert status == 0
     assert work.kernels >= truth.kernels == 1
-    assert work.heights == 0
+    assert work.widths == 0
 
 
 def test_grids_of_any_size_are_at_most_as_wide_as_the_gpu(watcher: Watcher, cuda: StandInCuda) -> None:
@@ -41,7 +41,7 @@ def test_grids_of_any_size_are_at_most_as_wide_as_the_gpu(watcher: Watcher, cuda
     work = seen(watcher, truth.pid)
     assert status == 0
     assert (work.kernels, work.spans) == (truth.kernels, truth.spans) == (7, 7)
-    assert work.heights <= SMS * work.spans
+    assert work.widths <= SMS * work.kernels
     assert work.area <= SMS * work.flight_ns
 
 

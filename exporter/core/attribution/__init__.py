@@ -1,0 +1,1 @@
+"""Whose a GPU's SM time was: the device's own, split among those who were on it."""

@@ -12,9 +12,8 @@ Figures are of an H200 (driver 580.159.04); docs/accounting.md has what the whol
 import math
 from collections.abc import Mapping
 
-from exporter.core.attribution.beliefs import Beliefs
-from exporter.core.attribution.effort import Effort
-from exporter.model.replace import replace
+from exporter.model.beliefs import Beliefs
+from exporter.model.effort import Effort
 
 SYNC_NS, EVENT_NS, GAP_NS = 14_000, 90_000, 1_250
 """What a burst takes besides its kernels: until it has begun and the caller has been told that it is over, which an
@@ -39,8 +38,8 @@ DEVICE_DOUBT, LEAST_DEVICE_DOUBT = 0.02, 0.001
 """How far the device's SM time may be wrong: by so much of itself, and by so much of all SMs."""
 
 FULL, CROWDED = 0.8, 1.15
-"""A GPU that is this full is crowded if its clients should need this much more than there was: they wait for each other,
-and none takes as long as it would alone."""
+"""A GPU that is this full is crowded if its clients should need this much more than there was: then they wait for each
+other, and none takes as long as it would alone."""
 
 CROWDED_DOUBT = 0.1
 

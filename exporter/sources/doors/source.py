@@ -5,11 +5,13 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 from exporter.clock import Clock
+from exporter.model.gpu import PAUSED
 from exporter.model.work import GpuUse, ProcessWork, WorkReading
 from exporter.sources.doors.guard import rest_seconds
 from exporter.sources.doors.libraries import Libraries
 from exporter.sources.doors.library import Library
 from exporter.sources.doors.loader import BpfError, Kernel
+from exporter.sources.doors.narrowed import Narrowed
 from exporter.sources.doors.watcher import Watcher
 from exporter.sources.nvml.driver import DriverError
 from exporter.sources.proc import Proc
@@ -21,6 +23,9 @@ ALIVE_SECONDS = 10.0
 _TICK_NS = 10_000_000
 """Nanoseconds in a clock tick of /proc: USER_HZ is 100 on x86-64 and arm64."""
 
+GPM_LAG_SECONDS = 0.1
+"""What GPM tells is so old: 0.08 to 0.13 s (measured, H200, driver 580.159.04)."""
+
 USUAL_SMS = 132
 """Of a GPU whose SMs nobody can tell: an H200's."""
 
@@ -29,7 +34,7 @@ class Doors:
     """Watches the doors while anybody may, and reads them together with the GPUs.
 
     `uses` reads how busy the GPUs were since it was last asked, `sms` how many SMs they have; both raise DriverError.
-    `boot_ns` reads CLOCK_BOOTTIME.
+    `boot_ns` reads CLOCK_BOOTTIME, and `wait` waits for so many seconds.
     """
 
     def __init__(
@@ -41,6 +46,7 @@ class Doors:
         proc: Proc,
         clock: Clock,
         boot_ns: Callable[[], int],
+        wait: Callable[[float], None],
         machine: str | None = None,
     ) -> None:
         self._uses = uses
@@ -49,11 +55,13 @@ class Doors:
         self._proc = proc
         self._clock = clock
         self._boot_ns = boot_ns
+        self._wait = wait
         self._machine = machine or platform.machine()
         self._watcher: Watcher | None = None
         self._attached: dict[str, Library] = {}
         self._pids: tuple[int, ...] = ()
-        self._widths: Mapping[int, int] = {}
+        self._percentages: Mapping[int, float] = {}
+        self._narrowed: Narrowed | None = None
         self._last: Mapping[int, ProcessWork] = {}
         self._carried: dict[int, tuple[int, int]] = {}
         self._rests_until: float | None = None
@@ -62,21 +70,26 @@ class Doors:
         self._let_alone: frozenset[int] = frozenset()
         self._alive_at = float("-inf")
 
-    def want(self, pids: Iterable[int], widths: Mapping[int, int]) -> None:
-        """Whose libcuda to watch, and how many SMs each may use where that is not all. Safe in any thread."""
-        self._pids, self._widths = tuple(pids), widths
+    def want(self, percentages: Mapping[int, float], others: Iterable[int]) -> None:
+        """Whose libcuda to watch: clients, with what their servers allow them, and others. Safe in any thread."""
+        self._percentages, self._pids = percentages, (*percentages, *others)
 
     def look(self) -> Reading:
-        """One look at everything."""
+        """One look at everything: at the work first, since what GPM tells of a GPU is so much older."""
         try:
-            uses = self._uses()
             watcher = self._watcher or self._open()
+            problems = self._follow(watcher)
+            work = self._read(watcher)
         except DriverError as error:
-            return Reading(problem=f"NVML: {error}")
+            return Reading(problem=_in_words(error))
         except BpfError as error:
             return Reading(problem=str(error))
-        problems = self._follow(watcher)
-        return Reading((*uses, self._read(watcher)), "; ".join(problems) or None)
+        self._wait(GPM_LAG_SECONDS)
+        try:
+            uses = self._uses()
+        except DriverError as error:
+            return Reading((work,), "; ".join((*problems, _in_words(error))))
+        return Reading((work, *uses), "; ".join(problems) or None)
 
     def close(self) -> None:
         """Leave nothing behind."""
@@ -87,7 +100,9 @@ class Doors:
         self._libraries.close()
 
     def _open(self) -> Watcher:
-        self._watcher = watcher = Watcher(Kernel(self._machine), self._boot_ns, self._sms() or USUAL_SMS)
+        sms = self._sms() or USUAL_SMS
+        self._watcher = watcher = Watcher(Kernel(self._machine), self._boot_ns, sms)
+        self._narrowed = Narrowed(self._proc, sms)
         return watcher
 
     def _follow(self, watcher: Watcher) -> list[str]:
@@ -111,7 +126,6 @@ class Doors:
                 self._attached[path] = library
             except BpfError as error:
                 problems.append(str(error))
-        watcher.widths(self._widths)
         return problems
 
     def _read(self, watcher: Watcher) -> WorkReading:
@@ -124,11 +138,15 @@ class Doors:
             self._rest(watcher, rest)
             work = self._work(watcher)
         self._last = work
+        narrowed = {} if self._narrowed is None else self._narrowed.look(self._percentages)
+        watcher.widths(narrowed)
         reading = WorkReading(
             at=self._clock.now(),
             boot_ns=self._boot_ns(),
             seconds=watched,
+            sms=watcher.sms,
             lost=watcher.lost,
+            narrowed=narrowed,
             processes=tuple(work.values()),
             watched=self._whose(),
         )
@@ -174,3 +192,8 @@ class Doors:
         """Whether it is there still, and no other that has its PID by now."""
         ticks = self._proc.start_ticks(work.pid)
         return ticks is not None and ticks * _TICK_NS <= work.first_ns
+
+
+def _in_words(error: DriverError) -> str:
+    words = str(error)
+    return words if words == PAUSED else f"NVML: {words}"

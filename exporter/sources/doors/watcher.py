@@ -28,6 +28,7 @@ class Watcher:
         """`boot_ns` reads CLOCK_BOOTTIME; `sms` is how many SMs a GPU has. BpfError where the kernel forbids it."""
         self._kernel = kernel
         self._boot_ns = boot_ns
+        self.sms = sms
         self._descriptors: list[int] = []
         self._probes: dict[str, list[int]] = {}
         self._narrow: dict[int, int] = {}

@@ -11,6 +11,7 @@ from exporter.model.observation import GpuReading
 from exporter.sources.nvml.answers import DRIVER_LOST
 from exporter.sources.nvml.driver import Driver, DriverError
 from exporter.sources.nvml.gpu import Gpu
+from exporter.sources.nvml.use import GpuUses
 from exporter.sources.nvml.utilization import Utilization
 from exporter.sources.nvml.xid_events import XidEvents
 from exporter.sources.reading import Reading
@@ -26,6 +27,7 @@ class Nvml:
         self._driver = Driver()
         self._driver.before_closing(self._let_go)
         self._xids = XidEvents(self._driver, clock)
+        self.uses = GpuUses(self._driver, clock)
         self._count = 0
         self._gpus: dict[int, Gpu] = {}
         self._uuids: dict[int, str] = {}

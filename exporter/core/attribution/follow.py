@@ -1,0 +1,197 @@
+"""Splits each GPU's SM time as it is read, and posts it to those who used it.
+
+Where GPM is read for this alone, with the doors of libcuda, that tells of every second; else every reading of a GPU
+tells of the time since the one before: by GPM, or by NVML's process utilisation where there is none.
+"""
+
+from collections.abc import Mapping
+
+from exporter.core.attribution import estimate
+from exporter.core.attribution.presence import beside, clients_on, gpus_of
+from exporter.core.attribution.window import Present, split
+from exporter.core.ledger.payers import payer_of
+from exporter.core.ledger.posting import post_time
+from exporter.model.attribution import Attribution, Splitting, Window
+from exporter.model.effort import Effort, effort
+from exporter.model.gpu import Gpu
+from exporter.model.ledger import Entry
+from exporter.model.node import Node
+from exporter.model.observation import GpuReading, GpuUuid, Observation
+from exporter.model.replace import replace
+from exporter.model.split import Share, Split
+from exporter.model.work import GpuUse, WorkReading
+
+SPLIT_SECONDS = 60.0
+MOST_WINDOWS = 120
+"""Over how long a split is told, and of how many windows."""
+
+LONGEST_SECONDS = 120.0
+"""A longer window is none: nobody knows who was there."""
+
+FOLLOWED_SECONDS = 15.0
+"""So long after GPM was read for this, a reading of the GPU tells nothing new of its SM time."""
+
+FRESH_SECONDS = 2.0
+"""Work that was read longer before a GPU's use does not explain it."""
+
+WATCHED_PART = 0.9
+"""Of a window, so much must have been watched to learn from it."""
+
+
+def follow(before: Node, node: Node, seen: Observation) -> Node:
+    """Split what an observation tells of a GPU's SM time."""
+    match seen:
+        case GpuUse():
+            node = _with(node, seen.gpu, replace(_of(node, seen.gpu), followed_at=seen.at))
+            return _used(node, seen.gpu, seen.at, seen.seconds, seen.sm_utilization, seen.dram_bandwidth)
+        case GpuReading() if seen.problem is None and not _followed(node, seen):
+            return _read(before, node, seen)
+    return node
+
+
+def _followed(node: Node, seen: GpuReading) -> bool:
+    followed_at = _of(node, seen.gpu).followed_at
+    return followed_at is not None and seen.at - followed_at < FOLLOWED_SECONDS
+
+
+def _read(before: Node, node: Node, seen: GpuReading) -> Node:
+    if seen.sm_utilization is not None and seen.gpm_seconds is not None:
+        return _used(node, seen.gpu, seen.at, seen.gpm_seconds, seen.sm_utilization, seen.dram_bandwidth)
+    known = before.gpus.get(seen.gpu)
+    if known is None or seen.process_utilization is None:
+        return node
+    by_pid = {each.pid: each.sm_percent for each in seen.process_utilization}
+    sm = min(1.0, sum(by_pid.values()) / 100)
+    return _used(node, seen.gpu, seen.at, seen.at - known.reading.at, sm, None)
+
+
+def _used(node: Node, uuid: GpuUuid, at: float, seconds: float, sm: float, dram: float | None) -> Node:
+    """So much of a GPU was busy for so long."""
+    gpu, known = node.gpus.get(uuid), _of(node, uuid)
+    if gpu is None or not 0 < seconds <= LONGEST_SECONDS or (known.windows and at <= known.windows[-1].at):
+        return node
+    sm = min(max(sm, 0.0), 1.0)
+    clients = clients_on(node, gpu)
+    work = _work(node, at)
+    efforts = _efforts(node, gpu, known, work, clients)
+    present = _present(node, gpu, known, clients, efforts, seconds)
+    beliefs = known.beliefs.without(known.beliefs.places.keys() - clients)
+    if efforts is not None and clients <= efforts.keys() and _watched_all_along(known, work):
+        beliefs = estimate.learned(beliefs.aged(seconds), efforts, present.room, sm * present.mps * present.room)
+    shares = split(present, beliefs, sm)
+    window = Window(at=at, seconds=seconds, sm=sm, shares=shares, unattributed=max(0.0, sm - _sum(shares)), dram=dram)
+    known = replace(
+        known,
+        windows=_kept(known.windows, window),
+        beliefs=beliefs,
+        clients=clients,
+        work=work or known.work,
+        efforts=known.efforts if efforts is None else efforts,
+    )
+    node = _with(node, uuid, known)
+    node = replace(node, splits={**node.splits, uuid: _summed(known.windows)})
+    return replace(node, ledger=post_time(node.ledger, uuid, round(sm * seconds * 1e6), _parts(node, window), at=at))
+
+
+def _present(
+    node: Node,
+    gpu: Gpu,
+    known: Splitting,
+    clients: frozenset[int],
+    efforts: Mapping[int, Effort] | None,
+    seconds: float,
+) -> Present:
+    strangers, mps = beside(gpu)
+    alone = next(iter(clients)) if len(clients) == 1 and clients == known.clients else None
+    sms = 0 if node.work is None else node.work.sms
+    return Present(
+        clients=clients,
+        alone=alone,
+        efforts=efforts,
+        beside=strangers,
+        mps=mps,
+        room=seconds * sms * 1e9,
+        equal=node.attribution.equal,
+    )
+
+
+def _work(node: Node, at: float) -> WorkReading | None:
+    """What explains a GPU's use that was read now; None where nothing does."""
+    return node.work if node.work is not None and -FRESH_SECONDS <= at - node.work.at <= FRESH_SECONDS else None
+
+
+def _watched_all_along(known: Splitting, work: WorkReading | None) -> bool:
+    """Whether nobody's work can have escaped since the last window."""
+    if work is None or known.work is None:
+        return False
+    return work.seconds * 1e9 >= WATCHED_PART * (work.boot_ns - known.work.boot_ns)
+
+
+def _efforts(
+    node: Node, gpu: Gpu, known: Splitting, work: WorkReading | None, clients: frozenset[int]
+) -> Mapping[int, Effort] | None:
+    """What each client that is watched did since the last window; while nobody is watched, what it did before."""
+    if work is None or known.work is None or work.boot_ns <= known.work.boot_ns:
+        return None
+    if not work.seconds:
+        return {pid: each for pid, each in known.efforts.items() if pid in clients} or None
+    earlier = {each.pid: each for each in known.work.processes}
+    now = {each.pid: each for each in work.processes}
+    watched = clients & set(work.watched)
+    return {
+        pid: effort(earlier.get(pid), now[pid]).part(gpus_of(node, pid)) if pid in now else Effort() for pid in watched
+    }
+
+
+def _parts(node: Node, window: Window) -> Mapping[Entry, float]:
+    parts: dict[Entry, float] = {}
+    if window.sm > 0:
+        for pid, share in window.shares.items():
+            entry = payer_of(node, pid, at=window.at), share.method
+            parts[entry] = parts.get(entry, 0.0) + share.sm / window.sm
+    return parts
+
+
+def _kept(windows: tuple[Window, ...], window: Window) -> tuple[Window, ...]:
+    kept = (each for each in windows if window.at - each.at < SPLIT_SECONDS)
+    return (*kept, window)[-MOST_WINDOWS:]
+
+
+def _summed(windows: tuple[Window, ...]) -> Split:
+    """The windows together. Nobody's part is told by two methods at once: what was by another than now is left out."""
+    seconds = sum(window.seconds for window in windows)
+    measured = [window for window in windows if window.dram is not None]
+    lasted = sum(window.seconds for window in measured)
+    return Split(
+        at=windows[-1].at,
+        seconds=seconds,
+        sm=sum(window.sm * window.seconds for window in windows) / seconds,
+        shares={pid: _mean(windows, pid) for pid in dict.fromkeys(pid for each in windows for pid in each.shares)},
+        unattributed=sum(window.unattributed * window.seconds for window in windows) / seconds,
+        dram=sum((window.dram or 0.0) * window.seconds for window in measured) / lasted if lasted else None,
+    )
+
+
+def _mean(windows: tuple[Window, ...], pid: int) -> Share:
+    method = next(window.shares[pid].method for window in reversed(windows) if pid in window.shares)
+    alike = [window for window in windows if pid not in window.shares or window.shares[pid].method is method]
+    seconds = sum(window.seconds for window in alike)
+    parts = [(window.seconds / seconds, window.shares[pid]) for window in alike if pid in window.shares]
+    return Share(
+        method=method,
+        sm=sum(part * share.sm for part, share in parts),
+        error=sum(part * share.error for part, share in parts),
+    )
+
+
+def _sum(shares: Mapping[int, Share]) -> float:
+    return sum(share.sm for share in shares.values())
+
+
+def _of(node: Node, uuid: GpuUuid) -> Splitting:
+    return node.attribution.gpus.get(uuid, Splitting())
+
+
+def _with(node: Node, uuid: GpuUuid, splitting: Splitting) -> Node:
+    known: Attribution = node.attribution
+    return replace(node, attribution=replace(known, gpus={**known.gpus, uuid: splitting}))

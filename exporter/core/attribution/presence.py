@@ -1,0 +1,69 @@
+"""Who was on a GPU: the clients of MPS there, and the processes beside it."""
+
+from exporter.model.gpu import Gpu
+from exporter.model.node import Node
+from exporter.model.observation import ProcessUtilization
+from exporter.model.server import Server
+
+
+def clients_on(node: Node, gpu: Gpu) -> frozenset[int]:
+    """The clients that have a context there, as NVML lists them or the log told; on the only GPU, all of them."""
+    uuid = gpu.reading.gpu
+    listed = {process.pid for process in gpu.reading.mps_processes or () if process.used_bytes}
+    servers = {pid for daemon in node.daemons.values() for pid in (*daemon.servers, *daemon.departed_servers)}
+    told = {
+        pid
+        for daemon in node.daemons.values()
+        for pid, client in daemon.clients.items()
+        if uuid in client.gpus or len(node.gpus) == 1
+    }
+    return frozenset((told | (listed & _connected(node))) - servers)
+
+
+def gpus_of(node: Node, pid: int) -> int:
+    """On how many GPUs a client is; at least one."""
+    told = max((len(daemon.clients[pid].gpus) for daemon in node.daemons.values() if pid in daemon.clients), default=0)
+    return max(1, told)
+
+
+def watched_at_the_doors(node: Node) -> tuple[dict[int, float], frozenset[int]]:
+    """Whose work to watch: clients, with the thread percentages that their servers allow, and others on GPUs."""
+    clients = {
+        pid: _allowed(daemon.servers.get(client.server))
+        for daemon in node.daemons.values()
+        for pid, client in daemon.clients.items()
+    }
+    others = {process.pid for gpu in node.gpus.values() for process in gpu.reading.compute_processes or ()}
+    return clients, frozenset(others - clients.keys())
+
+
+def beside(gpu: Gpu) -> tuple[dict[int, float], float]:
+    """Of the time in which anybody ran, the parts of the processes beside MPS, by PID; and the part of MPS.
+
+    By NVML's samples, which know a process that has a context of its own (measured, R580). The parts are those of the
+    last reading; where it has none, and nobody is beside MPS, all is of MPS.
+    """
+    strangers = gpu.bypassing
+    if not strangers:
+        return {}, 1.0
+    samples = gpu.reading.process_utilization or ()
+    by_pid = {pid: _mean(samples, pid) for pid in {sample.pid for sample in samples}}
+    whole = sum(by_pid.values())
+    if not whole:
+        return dict.fromkeys(strangers, 0.0), 0.0
+    parts = {pid: by_pid.get(pid, 0.0) / whole for pid in strangers}
+    return parts, max(0.0, 1 - sum(parts.values()))
+
+
+def _connected(node: Node) -> set[int]:
+    return {pid for daemon in node.daemons.values() for pid in daemon.clients}
+
+
+def _mean(samples: tuple[ProcessUtilization, ...], pid: int) -> float:
+    mine = [sample.sm_percent for sample in samples if sample.pid == pid]
+    return sum(mine) / len(mine)
+
+
+def _allowed(server: Server | None) -> float:
+    percentage = None if server is None else server.active_thread_percentage
+    return 100.0 if percentage is None else percentage
