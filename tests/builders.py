@@ -33,6 +33,7 @@ from exporter.model.observation import (
     ProcessReading,
     SourceReading,
 )
+from exporter.model.split import Method, Share, Split
 from exporter.model.watch import Tally, Watch, WatchState
 from exporter.model.witnesses import ControlSocket, ProcessState, SessionHolder, UnitState
 from exporter.model.workload import Workload, WorkloadKind
@@ -469,6 +470,20 @@ def limited() -> Node:
         reply("device_query --csv", f"0,00:00.0,{OTHER_GPU},NVIDIA H200\n1,00:01.0,{GPU},NVIDIA H200\n"),
         start=three_clients(),
     ).node
+
+
+def flight(sm: float, error: float = 0.01) -> Share:
+    """What somebody used of a GPU's SMs, by how long work of his was in flight there."""
+    return Share(method=Method.FLIGHT, sm=sm, error=error)
+
+
+def split(
+    start: Node, shares: Mapping[int, Share], *, gpu: str = GPU, unattributed: float = 0.0, dram: float | None = 0.1
+) -> Node:
+    """The node, once it is known whose the SM time of the last minute was."""
+    whole = sum(share.sm for share in shares.values()) + unattributed
+    found = Split(at=start.at, seconds=60.0, sm=whole, shares=shares, unattributed=unattributed, dram=dram)
+    return replace(start, splits={**start.splits, gpu: found})
 
 
 def drifted() -> Node:
