@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from math import ceil, isfinite
+from math import ceil
 
 from exporter.core.client_slots import clients_limit
 from exporter.core.fitness.holding import Holding
@@ -14,6 +14,9 @@ from exporter.model.node import Node
 LARGE_CLIENT = 0.9
 """As much memory as that part of the clients has at most is what one more is expected to need: memory that runs out
 is an error. SM time that runs out only makes all of them slower, so there one more is expected to be as the mean."""
+
+LEAST_SM = 1e-4
+"""Clients that used less in all have done about nothing, from which nothing follows."""
 
 _DIGITS = 6
 """So that what fits three times but for a rounding error does fit three times."""
@@ -65,13 +68,13 @@ def _by_memory(gpu: Gpu, here: Sequence[Holding]) -> int | None:
 def _by_sm_time(node: Node, gpu: Gpu, here: Sequence[Holding], use: Lately) -> int | None:
     """What the clients use on the average needs no split, where nobody else is on the GPU.
 
-    What nobody is known to have used is counted as theirs. Of clients that do nothing, nothing follows.
+    What nobody is known to have used is counted as theirs.
     """
     others = _others(node, gpu, here)
     if use.sm is None or others is None or not others <= use.shares.keys():
         return None
     theirs = use.sm - sum(use.shares[pid].sm for pid in others)
-    if not isfinite(theirs) or theirs <= 0:
+    if not theirs >= LEAST_SM:
         return None
     return int(round((1 - use.sm) / theirs * len(here), _DIGITS))
 

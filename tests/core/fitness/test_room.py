@@ -93,7 +93,7 @@ def test_it_is_not_known_while_it_is_open_how_much_somebody_else_used() -> None:
     assert Bound.SM not in room(shared({A: 100}, beside=[801], sm_utilization=0.4)).by
 
 
-@pytest.mark.parametrize("busy", [None, 0.0, float("nan")])
+@pytest.mark.parametrize("busy", [None, 0.0, 5e-324, float("nan")])
 def test_nor_where_the_gpu_does_not_tell_or_nobody_ran(busy: float | None) -> None:
     """Of clients that did nothing nothing follows."""
     assert Bound.SM not in room(shared({A: 100, B: 100}, sm_utilization=busy)).by
