@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from exporter.core.identity import client_id, used_bytes
 from exporter.core.watchdog.orders import Orders
 from exporter.model.daemon import Daemon
+from exporter.model.ledger import Book, Ledger
 from exporter.model.node import Node
-from exporter.model.observation import DaemonName
+from exporter.model.observation import DaemonName, GpuUuid
 from exporter.model.server import Client, Server
 
 Memory = Mapping[int, Mapping[str, int]]
@@ -37,7 +38,8 @@ class View:
     `clock_step` is by how many seconds the wall clock has been set since the exporter started. At most `max_clients`
     have series of their own, and none where not `per_client`; they are counted all the same. `configuration` is None
     where none was read, as in a replay, and `history` where none is kept. `paused` says that the driver was let go of.
-    `orders` are the watchdog's, None where there is none.
+    `orders` are the watchdog's, None where there is none. `ledger` are the books as they may be shown, None where that
+    is as the node has them.
     """
 
     node: Node
@@ -49,6 +51,12 @@ class View:
     paused: bool = False
     history: HistoryStatus | None = None
     orders: Orders | None = None
+    ledger: Ledger | None = None
+
+    def books(self) -> Iterable[tuple[GpuUuid, Book]]:
+        """The book of each GPU."""
+        ledger = self.node.ledger if self.ledger is None else self.ledger
+        return ledger.books.items()
 
     def daemons(self) -> Iterable[Daemon]:
         """The daemons that there is something to tell of."""

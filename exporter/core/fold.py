@@ -26,6 +26,7 @@ from exporter.core import (
 )
 from exporter.core.forgetting import forget
 from exporter.core.gpus import NVML
+from exporter.core.ledger.follow import follow
 from exporter.core.step import Step, chain, quiet
 from exporter.core.watchdog import results
 from exporter.model.action import ActionDone, Resumed
@@ -69,7 +70,7 @@ def fold(node: Node, seen: Observation) -> Told:
     events = explained + told
     node, faults = incidents.follow(last, accounts.account(before, node, events), events)
     node, unclaimed = sightings.settle(node)
-    return node, events + faults + unclaimed
+    return follow(last, node, seen, events), events + faults + unclaimed
 
 
 def fold_all(node: Node, observations: Iterable[Observation]) -> Iterator[Told]:

@@ -42,7 +42,7 @@ def gpu_read(node: Node, reading: GpuReading) -> tuple[Node, tuple[Event, ...]]:
         known or Gpu(reading=reading),
         reading=reading if known is None or reading.problem is None else _unread(known.reading, reading),
         judged=False,
-        meters=metered({} if known is None else known.meters, reading),
+        meters=metered(known, reading),
         supported=supported(known, reading),
     )
     gpu, events = _processes_read(node, gpu)

@@ -1,6 +1,7 @@
 """Whose work each process is, and which pods are still without a name."""
 
 import re
+from collections.abc import Mapping
 from functools import lru_cache
 
 from exporter.model.node import Node
@@ -22,14 +23,19 @@ def workload_of(process: ProcessReading | None) -> Workload | None:
 
     A pod is named by its UID, which is known at once and for good; its name may be known later, or never.
     """
+    return next(iter(owners_of(process).values()), None)
+
+
+def owners_of(process: ProcessReading | None) -> Mapping[WorkloadKind, Workload]:
+    """All owners of a process that are known, the most telling first."""
     if process is None:
-        return None
+        return {}
     user = process.user or (None if process.uid is None else str(process.uid))
-    return _owner(process.cgroup or "", user)
+    return _owners(process.cgroup or "", user)
 
 
 @lru_cache(maxsize=REMEMBERED_TEXTS)
-def _owner(cgroup: str, user: str | None) -> Workload | None:
+def _owners(cgroup: str, user: str | None) -> Mapping[WorkloadKind, Workload]:
     owners = belonging(cgroup)
     unit = None if owners.unit is None or _NOBODYS_UNIT.fullmatch(owners.unit) else owners.unit
     told = (
@@ -39,7 +45,7 @@ def _owner(cgroup: str, user: str | None) -> Workload | None:
         (WorkloadKind.UNIT, unit),
         (WorkloadKind.USER, user),
     )
-    return next((Workload(kind=kind, name=name) for kind, name in told if name), None)
+    return {kind: Workload(kind=kind, name=name) for kind, name in told if name}
 
 
 def pod_of(node: Node, process: ProcessReading | None) -> PodFound | None:

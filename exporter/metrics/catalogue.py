@@ -6,6 +6,7 @@ from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from exporter.metrics import (
+    accounting,
     clients,
     configuration,
     daemons,
@@ -32,6 +33,7 @@ CATALOGUE: tuple[Family, ...] = (
     *faults.FAMILIES,
     *watchdog.FAMILIES,
     *workloads.FAMILIES,
+    *accounting.FAMILIES,
     *gpus.FAMILIES,
     *fitness.FAMILIES,
     *xids.FAMILIES,

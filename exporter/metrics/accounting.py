@@ -1,0 +1,147 @@
+"""Families of the accounts: who has used how much of each GPU, for good, and who uses it now."""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+
+from exporter.metrics.family import Labels, Samples, counter, gauge
+from exporter.model.ledger import Book, Entry, Payer, Purse, Used
+from exporter.model.observation import GpuUuid
+from exporter.model.split import Share, Split
+from exporter.parse.printable import printable
+from exporter.view import View
+
+PURSES = {Purse.SERVER: "mps_server", Purse.OTHERS: "others", Purse.UNATTRIBUTED: "unattributed"}
+"""What stands for the kind of owner where there is none."""
+
+PARTS_OF_A_SECOND, PARTS_OF_A_JOULE = 1_000_000, 1000
+BYTE_MILLISECONDS = 1000
+
+
+def _payer(payer: Payer) -> Labels:
+    """Names that look the same once they can be shown are one owner, since no two series may."""
+    return (PURSES[payer], "") if isinstance(payer, Purse) else (payer.kind, printable(payer.name))
+
+
+def _method(entry: Entry) -> str:
+    _, method = entry
+    return "" if method is None else method.value
+
+
+def _summed(amounts: Iterable[tuple[Labels, int]], per: int) -> Samples:
+    """Added up while they are whole numbers."""
+    totals: defaultdict[Labels, int] = defaultdict(int)
+    for labels, amount in amounts:
+        totals[labels] += amount
+    return ((labels, amount / per) for labels, amount in totals.items())
+
+
+def _used(of: Callable[[Used], int], per: int) -> Callable[[View], Samples]:
+    """What each owner that has a page in the books has used, by method."""
+
+    def samples(view: View) -> Samples:
+        lines = ((gpu, entry, of(used)) for gpu, book in view.books() for entry, used in book.used.items())
+        shown = (each for each in lines if each[1][0] is not Purse.CLOSED and each[2])
+        return _summed((((gpu, *_payer(entry[0]), _method(entry)), amount) for gpu, entry, amount in shown), per)
+
+    return samples
+
+
+def _closed(of: Callable[[Used], int], per: int) -> Callable[[View], Samples]:
+    """What stands on pages that were closed."""
+
+    def samples(view: View) -> Samples:
+        for gpu, book in view.books():
+            closed = (of(used) for (payer, _), used in book.used.items() if payer is Purse.CLOSED)
+            yield (gpu,), sum(closed) / per
+
+    return samples
+
+
+def _whole(of: Callable[[Book], int], per: int) -> Callable[[View], Samples]:
+    return lambda view: (((gpu,), of(book) / per) for gpu, book in view.books())
+
+
+def _memory(view: View) -> Samples:
+    held = ((gpu, *line) for gpu, book in view.books() for line in book.memory_byte_ms.items())
+    shown = (((gpu, *_payer(payer)), amount) for gpu, payer, amount in held if payer is not Purse.CLOSED)
+    return _summed(shown, BYTE_MILLISECONDS)
+
+
+def _splits(view: View) -> Iterable[tuple[GpuUuid, Split]]:
+    """Those that are fresh: one that is older than it is long tells of nothing that is now."""
+    return ((gpu, split) for gpu, split in view.node.splits.items() if 0 <= view.node.at - split.at <= split.seconds)
+
+
+def _shares(view: View) -> Iterable[tuple[str, str, GpuUuid, Share]]:
+    splits = tuple(_splits(view))
+    for daemon, client, client_id in view.clients():
+        for gpu, split in splits:
+            if client.pid in split.shares:
+                yield daemon.name, client_id, gpu, split.shares[client.pid]
+
+
+FAMILIES = (
+    counter(
+        "cuda_mps_workload_sm_seconds_total",
+        ("gpu", "workload_kind", "workload", "method"),
+        "SM time of an owner's processes: seconds of the whole GPU, so that 1 is all of its SMs busy for a second; by "
+        "how it was found out. The kinds mps_server, others and unattributed are where no owner pays. An owner's "
+        "series ends a day after its last use.",
+        _used(lambda used: used.sm_us, PARTS_OF_A_SECOND),
+    ),
+    counter(
+        "cuda_mps_workload_energy_joules_total",
+        ("gpu", "workload_kind", "workload", "method"),
+        "Energy of an owner's processes: the GPU's own, between two readings in proportion to the SM time; "
+        "unattributed where nobody ran.",
+        _used(lambda used: used.energy_mj, PARTS_OF_A_JOULE),
+    ),
+    counter(
+        "cuda_mps_workload_memory_byte_seconds_total",
+        ("gpu", "workload_kind", "workload"),
+        "GPU memory that an owner's processes have held, times how long: 3.6e12 is a gigabyte for an hour.",
+        _memory,
+    ),
+    counter(
+        "cuda_mps_gpu_sm_seconds_total",
+        ("gpu",),
+        "SM time of the GPU, in seconds of all its SMs: what the owners' and what the closed series say, together.",
+        _whole(lambda book: book.whole.sm_us, PARTS_OF_A_SECOND),
+    ),
+    counter(
+        "cuda_mps_gpu_accounted_energy_joules_total",
+        ("gpu",),
+        "Energy of the GPU while it was watched: what the owners' and what the closed series say, together.",
+        _whole(lambda book: book.whole.energy_mj, PARTS_OF_A_JOULE),
+    ),
+    counter(
+        "cuda_mps_gpu_closed_sm_seconds_total",
+        ("gpu",),
+        "SM time of owners whose series have ended; it was told by these before.",
+        _closed(lambda used: used.sm_us, PARTS_OF_A_SECOND),
+    ),
+    counter(
+        "cuda_mps_gpu_closed_energy_joules_total",
+        ("gpu",),
+        "Energy of owners whose series have ended; it was told by these before.",
+        _closed(lambda used: used.energy_mj, PARTS_OF_A_JOULE),
+    ),
+    gauge(
+        "cuda_mps_client_sm_utilization_ratio",
+        ("daemon", "client", "gpu", "method"),
+        "Part of the GPU's SMs that the client kept busy in the last minute, by how it was found out.",
+        lambda view: (((*who, share.method), share.sm) for *who, share in _shares(view)),
+    ),
+    gauge(
+        "cuda_mps_client_sm_utilization_error_ratio",
+        ("daemon", "client", "gpu"),
+        "One standard error of that part.",
+        lambda view: ((tuple(who), share.error) for *who, share in _shares(view)),
+    ),
+    gauge(
+        "cuda_mps_gpu_sm_unattributed_ratio",
+        ("gpu",),
+        "Part of the GPU's SMs that were busy in the last minute for nobody knows whom.",
+        lambda view: (((gpu,), split.unattributed) for gpu, split in _splits(view)),
+    ),
+)
