@@ -1,4 +1,4 @@
-"""How sure each sign of a culprit makes: measured, in trials in which it was known who did it.
+"""How sure each sign of a culprit makes: measured, but for one, in trials in which it was known who did it.
 
 NVIDIA H200, driver 580.159.04; the trials and their counts are in docs/faults.md. A sign that was right in all of its
 trials is not thereby certain: it makes as sure as the lower end of the 95 % interval of Wilson's says.
@@ -45,3 +45,11 @@ nobody knows how, exited with a code. Each may have left an idle GPU, by chance:
 
 ALONE = 0.75
 """Of the only client that was hit: it may be the victim of one that was not seen to leave."""
+
+IDLE_KEEPS = 0.1
+"""Of a client that was seen to have nothing in flight when a fault struck: so much of the blame that it would have
+without that. Inferred, and not yet measured: there may be doors that are not watched."""
+
+SOLE_IN_FLIGHT = 0.75
+"""The most of the only client that may have had work in flight. Inferred, and not yet measured: it is no surer than
+of the only client that was hit, for the same reason."""

@@ -1,7 +1,8 @@
-"""What a fault's culprit may be told by: whom the log named, who left just before, who left in reset."""
+"""What a fault's culprit may be told by: whom the log named, who left just before, or in reset, who had work."""
 
 from collections.abc import Collection
 
+from exporter.core import flights
 from exporter.core.clients import MOST_CLIENTS
 from exporter.model.clues import Clues, Vanished
 from exporter.model.daemon import Daemon
@@ -16,7 +17,7 @@ VANISHED_SECONDS = 0.5
 
 
 def known(node: Node, daemon: Daemon, incident: Incident, block: FaultBlock | None) -> Clues:
-    """Who left just before is looked for while that can be; who leaves in reset, until the end."""
+    """Who left just before, and who had work, is looked for while that can be; who leaves in reset, until the end."""
     clues = incident.clues
     left = [each for each in daemon.leavings.values() if each.server == incident.server]
     in_reset = [each.pid for each in left if each.in_reset and each.at >= incident.detected_at]
@@ -32,7 +33,7 @@ def known(node: Node, daemon: Daemon, incident: Incident, block: FaultBlock | No
         before = _lead(leaving, incident)
         if leaving.pid not in incident.affected and 0 <= before <= VANISHED_SECONDS:
             vanished[leaving.pid] = _vanished(node, leaving, before)
-    return replace(clues, vanished=tuple(vanished.values()))
+    return replace(clues, vanished=tuple(vanished.values()), flights=flights.known(node, incident))
 
 
 def pids(clues: Clues) -> frozenset[int]:
@@ -47,6 +48,7 @@ def without(clues: Clues, others: Collection[int]) -> Clues:
         named=None if clues.named in others else clues.named,
         in_reset=tuple(pid for pid in clues.in_reset if pid not in others),
         vanished=tuple(each for each in clues.vanished if each.pid not in others),
+        flights=tuple(each for each in clues.flights if each.pid not in others),
     )
 
 

@@ -22,6 +22,7 @@ from exporter.core import (
     units,
     users,
     witnesses,
+    work,
     xids,
 )
 from exporter.core.forgetting import forget
@@ -119,7 +120,9 @@ def _take(node: Node, seen: Observation) -> Told:
             node, events = gpus.gpu_read(node, seen)
             node, met = _clients_shown(node, seen)
             return forget(xids.gpu_read(node, seen)), events + met
-        case GpuUse() | WorkReading():
+        case WorkReading():
+            return work.work_read(node, seen), ()
+        case GpuUse():
             return node, ()
         case ProcessReading():
             return _process_read(node, seen)

@@ -127,6 +127,8 @@ def _stirred(before: Node, node: Node, incident: Incident) -> bool:
         return True
     if recovery.is_let_go(incident) and not incident.stuck:
         return True
+    if before.work is not node.work and not incident.settled:
+        return True
     old, new = before.daemons.get(incident.daemon), node.daemons.get(incident.daemon)
     if old is None or new is None:
         return True

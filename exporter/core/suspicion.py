@@ -4,11 +4,11 @@ Of a memory fault among clients that all have work, neither the PID in the Xid n
 encountered a fatal GPU error tells more than chance (measured, R580): they name someone who had work on the GPU.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
 from exporter.core import calibration
-from exporter.model.clues import Vanished
+from exporter.model.clues import Flight, Vanished
 from exporter.model.incident import FaultKind, Incident, Suspect
 from exporter.model.replace import replace
 from exporter.model.xids import FailedAccess
@@ -20,6 +20,8 @@ HIGHEST_ADDRESS = 1 << 47
 cannot fetch its own instructions; a wild pointer fails elsewhere, and a wild jump beyond (measured, R580)."""
 
 ILLEGAL_ADDRESS = 31
+
+NOBODY_ELSE = "of all others that were hit it is known that they had nothing in flight (inferred, not measured)"
 
 LEAST = 0.05
 MOST_SUSPECTS = 16
@@ -141,13 +143,33 @@ def _why_gone(vanished: Vanished, *, lost: bool, among: int) -> Iterable[str]:
         yield f"it exited with code {vanished.exit_code}"
 
 
-def _rest(incident: Incident, left: float, others: Iterable[int]) -> Blamed:
-    """What is left of the blame is anybody's, in equal parts: nothing that is told of them says more."""
-    anybody = [pid for pid in incident.affected if pid not in set(others)]
+def _rest(incident: Incident, left: float, others: Collection[int]) -> Blamed:
+    """What is left of the blame is anybody's, in equal parts, but for whoever had nothing in flight.
+
+    These keep a little of theirs, and the others share what they do not.
+    """
+    anybody = set(incident.affected).difference(others)
     if not anybody or left <= 0:
         return {}
-    share = min(left / len(anybody), calibration.ALONE)
-    return {pid: Blame(share, tuple(_why_anybody(incident, pid))) for pid in anybody}
+    idle = _idle(incident, anybody)
+    part, busy = left / len(anybody), len(anybody) - len(idle)
+    share = (left - len(idle) * part * calibration.IDLE_KEEPS) / busy
+    most = calibration.SOLE_IN_FLIGHT if idle else calibration.ALONE
+    flights = {each.pid: (_flown(each),) for each in incident.clues.flights}
+    sole = (NOBODY_ELSE,) if idle and busy == 1 else ()
+    return {
+        pid: Blame(part * calibration.IDLE_KEEPS, (*_why_anybody(incident, pid), *flights[pid]))
+        if pid in idle
+        else Blame(min(share, most), (*_why_anybody(incident, pid), *flights.get(pid, ()), *sole))
+        for pid in incident.affected
+        if pid in anybody
+    }
+
+
+def _idle(incident: Incident, anybody: Collection[int]) -> frozenset[int]:
+    """Those of them who had nothing in flight; nobody where that is all of them, since it tells nobody apart."""
+    idle = frozenset(each.pid for each in incident.clues.flights if not each.in_flight).intersection(anybody)
+    return idle if len(idle) < len(anybody) else frozenset()
 
 
 def _why_anybody(incident: Incident, pid: int) -> Iterable[str]:
@@ -159,6 +181,16 @@ def _why_anybody(incident: Incident, pid: int) -> Iterable[str]:
         yield "the log names it, which says no more than chance"
     if pid in {xid.pid for xid in incident.xids}:
         yield "the Xid names it, which says no more than chance"
+
+
+def _flown(flight: Flight) -> str:
+    """Whether a client had work in flight, in words."""
+    if not flight.in_flight and flight.launched_before is None:
+        return "it had launched nothing"
+    ago = f"{flight.launched_before:.1f} s before" if flight.launched_before is not None else ""
+    if not flight.in_flight:
+        return f"it had nothing in flight when the fault struck: its last launch was {ago}"
+    return f"it had work in flight, last launched {ago}" if ago else "it had work in flight"
 
 
 def _in_trials(measured: calibration.Measured) -> str:

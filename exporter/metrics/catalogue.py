@@ -18,6 +18,7 @@ from exporter.metrics import (
     limits,
     servers,
     watchdog,
+    work,
     workloads,
     xids,
 )
@@ -30,6 +31,7 @@ CATALOGUE: tuple[Family, ...] = (
     *limits.FAMILIES,
     *limit_drift.FAMILIES,
     *clients.FAMILIES,
+    *work.FAMILIES,
     *faults.FAMILIES,
     *watchdog.FAMILIES,
     *workloads.FAMILIES,

@@ -29,13 +29,26 @@ class Vanished:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Flight:
+    """Whether a client had work in flight when a fault struck, as far as could be seen at the doors of its libcuda.
+
+    `launched_before` is how many seconds before the fault was told of it had launched last; None where it never had.
+    """
+
+    pid: int
+    in_flight: bool
+    launched_before: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Clues:
     """All evidence of one fault but its Xids.
 
     `named` is whom the server's log named with `encountered a fatal GPU error`; `in_reset` are those whose worker was
-    in reset when they left.
+    in reset when they left. `flights` has those of the affected of whom it is known whether they had work in flight.
     """
 
     named: int | None = None
     in_reset: tuple[int, ...] = ()
     vanished: tuple[Vanished, ...] = ()
+    flights: tuple[Flight, ...] = ()

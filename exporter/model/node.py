@@ -12,7 +12,7 @@ from exporter.model.observation import DaemonName, GpuUuid, PodFound, ProcessRea
 from exporter.model.split import Split
 from exporter.model.watch import Watch
 from exporter.model.witnesses import ProcessState, UnitState
-from exporter.model.work import WorkReading
+from exporter.model.work import Doors, WorkReading
 from exporter.model.workload import Account, Workload
 from exporter.model.xids import Xids
 
@@ -40,8 +40,8 @@ class Node:
 
     `unattributed` are the clients of whom it is not known yet who they are, so that no account has them.
 
-    `work` is what was last seen of the clients' work from outside, `splits` how the SM time of each GPU was split
-    lately, and `ledger` what each owner has used so far.
+    `work` is what was last seen of the clients' work from outside, `doors` what of that is kept for longer; `splits`
+    is how the SM time of each GPU was split lately, and `ledger` what each owner has used so far.
     """
 
     at: float = 0.0
@@ -59,5 +59,6 @@ class Node:
     units: Mapping[str, UnitState] = field(default_factory=dict)
     watches: Mapping[DaemonName, Watch] = field(default_factory=dict)
     work: WorkReading | None = None
+    doors: Doors = field(default_factory=Doors)
     splits: Mapping[GpuUuid, Split] = field(default_factory=dict)
     ledger: Ledger = field(default_factory=Ledger)

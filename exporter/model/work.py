@@ -3,7 +3,8 @@
 Times are in nanoseconds, of CLOCK_BOOTTIME where they are points in time: the clock of a process' start in /proc.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,3 +65,49 @@ class WorkReading:
     seconds: float
     processes: tuple[ProcessWork, ...] = ()
     watched: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counts:
+    """How much a process has launched, how long it had work in flight, and how many launches were not seen."""
+
+    kernels: int = 0
+    graphs: int = 0
+    flight_ns: int = 0
+    lost: int = 0
+
+    def plus(self, other: "Counts") -> "Counts":
+        """Both together."""
+        return Counts(
+            kernels=self.kernels + other.kernels,
+            graphs=self.graphs + other.graphs,
+            flight_ns=self.flight_ns + other.flight_ns,
+            lost=self.lost + other.lost,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Worked:
+    """One process' counts, which never fall.
+
+    `last` is of the counting that began at `first_ns`, `past` of those before; `began_ns` is when the first did.
+    """
+
+    began_ns: int
+    first_ns: int
+    last: Counts
+    past: Counts = field(default_factory=Counts)
+
+    @property
+    def total(self) -> Counts:
+        """Of all of them."""
+        return self.past.plus(self.last)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Doors:
+    """What libcuda's doors have told so far: the last readings, the eldest first; each process' counts; all losses."""
+
+    readings: tuple[WorkReading, ...] = ()
+    worked: Mapping[int, Worked] = field(default_factory=dict)
+    lost: int = 0

@@ -1,0 +1,93 @@
+"""Clients' work, seen at the doors of libcuda: the last readings, and counts that never fall while a client lives."""
+
+from collections.abc import Mapping
+
+from exporter.model.node import Node
+from exporter.model.observation import ProcessReading
+from exporter.model.replace import replace
+from exporter.model.work import Counts, Doors, ProcessWork, Worked, WorkReading
+
+KEPT_NS = 8_000_000_000
+MOST_KEPT = 16
+"""How long readings are kept, and how many: for faults, of which is told late."""
+
+STALE_SECONDS = 10.0
+"""What was read longer ago tells nothing of now."""
+
+TICK_NS = 10_000_000
+"""Nanoseconds in a clock tick of /proc: USER_HZ is 100 on x86-64 and arm64."""
+
+
+def work_read(node: Node, seen: WorkReading) -> Node:
+    """The doors were read. A reading that comes twice, or late, tells nothing new."""
+    if node.work is not None and seen.boot_ns <= node.work.boot_ns:
+        return node
+    kept = (each for each in node.doors.readings if seen.boot_ns - each.boot_ns <= KEPT_NS)
+    present = {each.pid: _counted(node, each) for each in seen.processes}
+    lost = sum(_newly_lost(node.doors.worked.get(pid), now) for pid, now in present.items())
+    doors = Doors(
+        readings=(*kept, seen)[-MOST_KEPT:],
+        worked={**_living(node), **present},
+        lost=node.doors.lost + lost,
+    )
+    return replace(node, work=seen, doors=doors)
+
+
+def counts_of(node: Node, pid: int) -> Counts | None:
+    """What a client has done since it was first seen; None where its doors are not watched now, or it is another's."""
+    process, work = node.processes.get(pid), node.work
+    if process is None or work is None or pid not in work.watched or node.at - work.at > STALE_SECONDS:
+        return None
+    worked = node.doors.worked.get(pid)
+    if worked is None:
+        return Counts()
+    return worked.total if is_of(worked.began_ns, process) else None
+
+
+def is_of(first_ns: int, process: ProcessReading) -> bool:
+    """Whether what was first seen then may be of this process: it was not there before it began."""
+    return first_ns >= process.start_ticks * TICK_NS
+
+
+def _living(node: Node) -> Mapping[int, Worked]:
+    """Those of whom a reading may yet tell again: no other has their PID."""
+    return {
+        pid: worked
+        for pid, worked in node.doors.worked.items()
+        if pid in node.processes and is_of(worked.began_ns, node.processes[pid])
+    }
+
+
+def _counted(node: Node, seen: ProcessWork) -> Worked:
+    """With what was counted before; where the doors were left and watched again, counting has begun anew."""
+    known, now = node.doors.worked.get(seen.pid), _counts(seen)
+    if known is not None and known.first_ns == seen.first_ns:
+        last = _frozen(known.last, now) if seen.failed_ns else _grown(known.last, now)
+        return replace(known, last=last)
+    process = node.processes.get(seen.pid)
+    if known is not None and process is not None and is_of(known.began_ns, process) and is_of(seen.first_ns, process):
+        return Worked(began_ns=known.began_ns, first_ns=seen.first_ns, last=now, past=known.total)
+    return Worked(began_ns=seen.first_ns, first_ns=seen.first_ns, last=now)
+
+
+def _counts(seen: ProcessWork) -> Counts:
+    return Counts(kernels=seen.kernels, graphs=seen.graphs, flight_ns=seen.flight_ns + seen.open_ns, lost=seen.lost)
+
+
+def _grown(known: Counts, now: Counts) -> Counts:
+    """A span that ended while it was read may have been read half: what has been told is not taken back."""
+    return Counts(
+        kernels=max(known.kernels, now.kernels),
+        graphs=max(known.graphs, now.graphs),
+        flight_ns=max(known.flight_ns, now.flight_ns),
+        lost=max(known.lost, now.lost),
+    )
+
+
+def _frozen(known: Counts, now: Counts) -> Counts:
+    """After a fault its last spans stay open for ever, and nothing is in flight."""
+    return replace(_grown(known, now), flight_ns=known.flight_ns)
+
+
+def _newly_lost(known: Worked | None, now: Worked) -> int:
+    return max(0, now.total.lost - (0 if known is None or known.began_ns != now.began_ns else known.total.lost))

@@ -1,0 +1,48 @@
+"""Families about clients' work, as it is seen at the doors of libcuda with `--attribution=bpf`."""
+
+from collections.abc import Iterable
+
+from exporter.core.work import counts_of
+from exporter.metrics.family import Labels, Samples, counter
+from exporter.model.work import Counts
+from exporter.view import View
+
+NANO = 1e-9
+
+
+def _counted(view: View) -> Iterable[tuple[Labels, Counts]]:
+    """What each client has done of whom that can be seen."""
+    for daemon, client, client_id in view.clients():
+        counts = counts_of(view.node, client.pid)
+        if counts is not None:
+            yield (daemon.name, client_id), counts
+
+
+def _launches(view: View) -> Samples:
+    for labels, counts in _counted(view):
+        yield (*labels, "kernel"), counts.kernels
+        yield (*labels, "graph"), counts.graphs
+
+
+FAMILIES = (
+    counter(
+        "cuda_mps_client_kernel_launches_total",
+        ("daemon", "client", "kind"),
+        "What the client has launched, by kind (kernel, or graph, which is many), since its libcuda is watched; absent "
+        "where it is not.",
+        _launches,
+    ),
+    counter(
+        "cuda_mps_client_in_flight_seconds_total",
+        ("daemon", "client"),
+        "How long the client's streams had work in flight: from a launch on an idle one until a synchronisation has "
+        "returned. With several streams it grows faster than time. Absent where its libcuda is not watched.",
+        lambda view: ((labels, counts.flight_ns * NANO) for labels, counts in _counted(view)),
+    ),
+    counter(
+        "cuda_mps_exporter_launches_lost_total",
+        (),
+        "Launches that were seen but could not be put down, for want of room; absent where no libcuda is watched.",
+        lambda view: [] if view.node.work is None else [((), view.node.doors.lost)],
+    ),
+)
