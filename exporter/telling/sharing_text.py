@@ -7,7 +7,7 @@ from exporter.core.fitness.room import Bound
 from exporter.core.fitness.starving import Starving
 from exporter.model.node import Node
 from exporter.model.split import Method, Share
-from exporter.telling.line import Piece, doubtful
+from exporter.telling.line import Line, doubtful, said
 from exporter.telling.short import counted, listed, mebibytes, pid_text
 from exporter.telling.who import who
 
@@ -25,15 +25,13 @@ METHODS = {
 }
 
 
-def sentences(node: Node, found: Fitness) -> Iterable[Piece | str]:
+def sentences(node: Node, found: Fitness) -> Iterable[Line]:
     """What there is, and how much more would fit; then what was promised, who idles, and who is in whose way."""
-    yield f"{_present(found)}; {_room(found)}"
-    yield from _limits(found)
-    yield from _beside(node, found)
-    yield from _idle(found)
-    yield from _at_limit(node, found)
+    yield said(f"{_present(found)}; {_room(found)}")
+    for each in (*_limits(found), *_beside(node, found), *_idle(found), *_at_limit(node, found)):
+        yield said(each)
     if found.starving is not None:
-        yield doubtful(_starving(node, found.starving))
+        yield said(doubtful(_starving(node, found.starving)))
 
 
 def percent(part: float) -> str:

@@ -43,8 +43,8 @@ def sharing(node: Node, width: int | None = None) -> Iterable[Line]:
 
 def _of_gpu(node: Node, uuid: GpuUuid, found: Fitness, width: int | None) -> Iterable[Line]:
     first, *others = sentences(node, found)
-    yield said(f"sharing of {gpus_text(node, [uuid])}: ", first)
-    yield from (said("  ", each) for each in others)
+    yield said(f"sharing of {gpus_text(node, [uuid])}: ", *first.pieces)
+    yield from (said("  ", *each.pieces) for each in others)
     if found.shares:
         yield from _table(node, found, width)
 

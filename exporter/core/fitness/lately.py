@@ -7,9 +7,6 @@ from exporter.model.node import Node
 from exporter.model.observation import GpuUuid
 from exporter.model.split import Share, Split
 
-FRESH_SECONDS = 30.0
-"""A split whose end is longer ago tells of nobody's present."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lately:
@@ -41,6 +38,6 @@ def lately(node: Node, gpu: GpuUuid) -> Lately:
 
 
 def fresh_split(node: Node, gpu: GpuUuid) -> Split | None:
-    """How its SM time was split, where that tells of the present."""
+    """How its SM time was split; one that is older than it is long tells of nothing that is now."""
     split = node.splits.get(gpu)
-    return split if split is not None and node.at - split.at <= FRESH_SECONDS else None
+    return split if split is not None and 0 <= node.at - split.at <= split.seconds else None

@@ -102,7 +102,7 @@ def test_nor_where_the_gpu_does_not_tell_or_nobody_ran(busy: float | None) -> No
 def test_an_old_split_tells_nothing() -> None:
     present = split(shared({A: 100}), {A: flight(0.3)})
     assert Bound.SM in room(present).by
-    assert Bound.SM not in room(replace(present, at=present.at + 31)).by
+    assert Bound.SM not in room(replace(present, at=present.at + 61)).by
 
 
 def test_as_many_as_the_version_has_less_those_that_are_taken() -> None:
