@@ -16,14 +16,18 @@ _MEMORY = "cuda_mps_workload_memory_byte_seconds_total"
 _GPU_SM, _GPU_ENERGY = "cuda_mps_gpu_sm_seconds_total", "cuda_mps_gpu_accounted_energy_joules_total"
 
 
-def _in_all(family: str, per: float = 1, more: str = "") -> str:
+def _in_all(family: str, per: float | None = None, more: str = "") -> str:
     """What was used in the time shown, by everybody."""
-    return f"sum(increase({family}{{gpus{more}}}[$__range])) / {per:g}"
+    return _in_units(f"sum(increase({family}{{gpus{more}}}[$__range]))", per)
 
 
-def _by(labels: str, family: str, per: float = 1) -> str:
+def _by(labels: str, family: str, per: float | None = None) -> str:
     """The same by owner, GPU or entry."""
-    return f"sum by ({labels}) (increase({family}{{gpus}}[$__range])) / {per:g}"
+    return _in_units(f"sum by ({labels}) (increase({family}{{gpus}}[$__range]))", per)
+
+
+def _in_units(expression: str, per: float | None) -> str:
+    return expression if per is None else f"{expression} / {per:g}"
 
 
 def _unattributed(family: str, whole: str) -> str:
