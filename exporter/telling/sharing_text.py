@@ -54,7 +54,7 @@ def _present(found: Fitness) -> str:
 
 def _used(found: Fitness) -> str:
     methods, nobodys = listed([METHODS[method] for method in found.methods]), found.use.unattributed
-    unknown = f"; by whom {percent(nobodys)} were used is not known" if nobodys >= LEAST_TOLD else ""
+    unknown = f"; another {percent(nobodys)} is unattributed" if nobodys >= LEAST_TOLD else ""
     return f"{percent(found.sm_used or 0.0)} of its SMs {_lately(found)} ({methods}{unknown})"
 
 

@@ -29,6 +29,7 @@ _COLUMNS = (
     Column(name="SINCE", right=True),
 )
 _DISPENSABLE = ("SINCE", "WORKLOAD", "USER", "MAY USE", "METHOD", "MEMORY")
+_WORKLOAD = [column.name for column in _COLUMNS].index("WORKLOAD")
 _LONGEST_WORKLOAD = 22
 
 
@@ -58,11 +59,16 @@ def _why_unknown(node: Node) -> str:
 def _table(node: Node, found: Fitness, width: int | None) -> Iterable[Line]:
     order = sorted(found.holdings, key=_most_first)
     rows = [list(_row(node, each)) for each in order[:MOST_ROWS]]
-    owned = any(row[3].text != "-" for row in rows)
-    columns, cells = without(_COLUMNS, rows, () if owned else ("WORKLOAD",))
+    columns, cells = without(_COLUMNS, rows, _nothing_to_tell(found, rows))
     yield from aligned(columns, cells, width, _DISPENSABLE)
     if order[MOST_ROWS:]:
         yield said(faint(_rest(order[MOST_ROWS:])))
+
+
+def _nothing_to_tell(found: Fitness, rows: Sequence[Row]) -> Sequence[str]:
+    """The columns in which that is so of every row: one method has been told already."""
+    methods = ["METHOD"] if len(found.methods) == 1 else []
+    return methods if any(row[_WORKLOAD].text != "-" for row in rows) else [*methods, "WORKLOAD"]
 
 
 def _row(node: Node, holding: Holding) -> Row:
@@ -76,9 +82,14 @@ def _row(node: Node, holding: Holding) -> Row:
         "" if used is None else used_text(used),
         "" if used is None else used.method,
         "" if holding.memory is None else mebibytes(holding.memory),
-        lasting(max(0.0, node.at - holding.client.connected_at)),
+        _about(node.at - holding.client.connected_at),
     )
     return [cell(text or "-") for text in texts]
+
+
+def _about(seconds: float) -> str:
+    """How long something took, to one unit."""
+    return " ".join(lasting(max(0.0, seconds)).split()[:2])
 
 
 def _rest(others: Sequence[Holding]) -> str:

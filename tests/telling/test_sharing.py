@@ -26,15 +26,15 @@ def texts(present: Node, width: int | None = None) -> list[str]:
 
 WHOLE = """\
 sharing of GPU 0: 2 clients hold 3 % of its memory and used 48 % of its SMs in the last 60 s (by time in flight; \
-by whom 2 % were used is not known); 1 more such client would fit by SM time (54 by memory, 45 by places)
+another 2 % is unattributed); 1 more such client would fit by SM time (54 by memory, 45 by places)
   limits: its clients together may use 100 % of its threads
   idle: 1 client holds 2564 MiB, and used under 1 % of its SMs in the last 60 s
   at the limit: PID 600 (train.py) used about all the threads allowed
   memory bandwidth: 91 % is used, so clients are in each other's way; PID 600 (train.py) used most SM time \
 (48.0 ± 1.2 %), so may use most of it: a hint, no measurement
-PID  USER   COMMAND   MAY USE          USED  METHOD    MEMORY  SINCE
-600  alice  train.py     50 %  48.0 ± 1.2 %  flight  1540 MiB  2.0 s
-601  bob    vllm         50 %   0.4 ± 0.2 %  flight  2564 MiB  2.0 s
+PID  USER   COMMAND   MAY USE          USED    MEMORY  SINCE
+600  alice  train.py     50 %  48.0 ± 1.2 %  1540 MiB  2.0 s
+601  bob    vllm         50 %   0.4 ± 0.2 %  2564 MiB  2.0 s
 sharing of GPU 1: 2 clients hold 4 % of its memory; how busy its SMs are is not known; 29 more such clients would fit \
 by memory (not known by SM time, 45 by places)
   limits: its clients together may use 100 % of its threads and 3 % of its memory
@@ -94,6 +94,14 @@ def test_those_that_used_most_have_one_and_of_the_others_the_sum_is_told() -> No
     rows = shown[start + 1 :]
     assert [row.split()[0] for row in rows[:-1]] == [str(pid) for pid in range(1047, 1047 - MOST_ROWS, -1)]
     assert rows[-1] == "and 40 more, who hold 61600 MiB and used 56 % together"
+
+
+def test_methods_have_a_column_where_there_are_several() -> None:
+    shares = {TRAIN: flight(0.2), VLLM: Share(method=Method.MEASURED, sm=0.1)}
+    shown = texts(split(three_clients(), shares))
+    assert "(measured and by time in flight)" in shown[0]
+    column = shown[1].index("METHOD")
+    assert [line[column : column + 8].rstrip() for line in shown[1:4]] == ["METHOD", "flight", "measured"]
 
 
 def test_whose_work_it_is_has_a_column_where_somebody_is_not_just_a_user() -> None:
