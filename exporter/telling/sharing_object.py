@@ -54,6 +54,7 @@ def _client_object(node: Node, holding: Holding) -> dict[str, Any]:
         "memory_limit_bytes": holding.memory_limit,
         "memory_used_bytes": holding.memory,
         **_share_object(holding.used),
+        "watched": holding.watched,
         "connected_at": holding.client.connected_at,
     }
 

@@ -28,8 +28,8 @@ METHODS = {
 def sentences(node: Node, found: Fitness) -> Iterable[Line]:
     """What there is, and how much more would fit; then what was promised, who idles, and who is in whose way."""
     yield said(f"{_present(found)}; {_room(found)}")
-    for each in (*_limits(found), *_beside(node, found), *_idle(found), *_at_limit(node, found)):
-        yield said(each)
+    for tell in (_limits, _beside, _unwatched, _idle, _at_limit):
+        yield from map(said, tell(node, found))
     if found.starving is not None:
         yield said(doubtful(_starving(node, found.starving)))
 
@@ -79,7 +79,7 @@ def _room(found: Fitness) -> str:
     )
 
 
-def _limits(found: Fitness) -> Iterable[str]:
+def _limits(_: Node, found: Fitness) -> Iterable[str]:
     """Nothing is said where every client may use all the threads, and none has a limit on its memory."""
     threads, memory = found.threads_committed, found.memory_committed
     limited = threads is not None and threads < len(found.holdings)
@@ -95,7 +95,13 @@ def _beside(node: Node, found: Fitness) -> Iterable[str]:
         yield f"beside MPS: {_first(named)} of its SMs"
 
 
-def _idle(found: Fitness) -> Iterable[str]:
+def _unwatched(node: Node, found: Fitness) -> Iterable[str]:
+    if found.unwatched:
+        named = [_person(node, each.client.pid) for each in found.unwatched]
+        yield f"not watched: what {_first(named)} launched cannot be seen"
+
+
+def _idle(_: Node, found: Fitness) -> Iterable[str]:
     if found.idle:
         held = mebibytes(sum(each.memory or 0 for each in found.idle))
         count = counted(len(found.idle), "client holds", "clients hold")

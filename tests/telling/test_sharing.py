@@ -72,6 +72,18 @@ def test_who_runs_beside_mps_is_told_apart() -> None:
     assert "  beside MPS: PID 801 (jupyter-lab) used 50.0 ± 1.0 % of its SMs" in texts(present)
 
 
+def test_whose_work_cannot_be_seen_though_it_is_looked_for_is_named() -> None:
+    present = split(three_clients(), {TRAIN: flight(0.2)})
+    looking = replace(present, work=WorkReading(at=present.at, boot_ns=1, seconds=1.0, watched=(TRAIN, EVAL)))
+    told_of = [text for text in texts(looking) if "not watched" in text]
+    assert told_of == ["  not watched: what PID 601 (vllm) launched cannot be seen, as no libcuda was found there"]
+    watched = {
+        each["pid"]: each["watched"] for each in (sharing_object(looking, fitness(looking)[GPU]) or {})["clients"]
+    }
+    assert watched == {TRAIN: True, VLLM: False}
+    assert not any("not watched" in text for text in texts(replace(looking, at=looking.at + 11)))
+
+
 def test_a_hint_that_cannot_name_anybody_says_so_and_stands_out() -> None:
     present = split(three_clients(), {}, unattributed=0.5, dram=0.9)
     (hint,) = [line for line in sharing(present) if "bandwidth" in line.text]
@@ -158,6 +170,7 @@ def test_every_key_there_is() -> None:
                 "sm_ratio": 0.48,
                 "sm_error_ratio": 0.012,
                 "method": "flight",
+                "watched": None,
                 "connected_at": 1_000_000.0,
             },
             {
@@ -172,6 +185,7 @@ def test_every_key_there_is() -> None:
                 "sm_ratio": 0.004,
                 "sm_error_ratio": 0.002,
                 "method": "flight",
+                "watched": None,
                 "connected_at": 1_000_000.0,
             },
         ],

@@ -64,6 +64,11 @@ class Fitness:
         return [method for method in Method if any(share.method is method for share in self.shares)]
 
     @property
+    def unwatched(self) -> Sequence[Holding]:
+        """Whose work cannot be seen from outside, though it is looked for."""
+        return [each for each in self.holdings if each.watched is False]
+
+    @property
     def idle(self) -> Sequence[Holding]:
         """Who holds memory, and is known to have used about nothing of the SMs."""
         return [each for each in self.holdings if each.memory and _at_most(each) < IDLE_BELOW]

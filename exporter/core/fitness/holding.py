@@ -7,6 +7,7 @@ from exporter.core.devices import by_its_ordinals
 from exporter.core.domains import places
 from exporter.core.fitness.lately import fresh_split
 from exporter.core.identity import used_bytes
+from exporter.core.work import STALE_SECONDS
 from exporter.model.daemon import Daemon
 from exporter.model.node import Node
 from exporter.model.observation import DaemonName, GpuUuid
@@ -19,7 +20,8 @@ class Holding:
     """One client on one GPU. None: not known; of `memory_limit`, that there is none either.
 
     `threads` is which part of the SMs it may use, 0 to 1, as its server has it: a client may have asked for less, and
-    tells nobody. `memory_limit` is how much memory it may have, and `memory` how much it has, in bytes.
+    tells nobody. `memory_limit` is how much memory it may have, and `memory` how much it has, in bytes. `watched` is
+    whether its work can be seen from outside, None where nobody looks.
     """
 
     daemon: DaemonName
@@ -28,6 +30,7 @@ class Holding:
     memory_limit: int | None = None
     memory: int | None = None
     used: Share | None = None
+    watched: bool | None = None
 
 
 def holdings(node: Node) -> Mapping[GpuUuid, Sequence[Holding]]:
@@ -35,6 +38,7 @@ def holdings(node: Node) -> Mapping[GpuUuid, Sequence[Holding]]:
     found: dict[GpuUuid, list[Holding]] = {uuid: [] for uuid in _whole_gpus(node)}
     held = {uuid: used_bytes(node.gpus[uuid].reading) for uuid in found}
     splits = {uuid: fresh_split(node, uuid) for uuid in found}
+    watched = _watched(node)
     for daemon in node.daemons.values():
         if daemon.told_of(node.at):
             limits = _memory_limits(node, daemon)
@@ -50,9 +54,15 @@ def holdings(node: Node) -> Mapping[GpuUuid, Sequence[Holding]]:
                             memory_limit=limits.get((client.server, uuid)),
                             memory=held[uuid].get(pid),
                             used=None if split is None else split.shares.get(pid),
+                            watched=None if watched is None else pid in watched,
                         )
                     )
     return {uuid: sorted(here, key=_eldest_first) for uuid, here in found.items() if here}
+
+
+def _watched(node: Node) -> frozenset[int] | None:
+    work = node.work
+    return None if work is None or node.at - work.at > STALE_SECONDS else frozenset(work.watched)
 
 
 def _whole_gpus(node: Node) -> Sequence[GpuUuid]:
