@@ -5,6 +5,7 @@ from typing import Protocol
 
 from exporter.model.event import Event
 from exporter.model.incident import Incident
+from exporter.model.ledger import Ledger
 from exporter.model.node import Node
 from exporter.view import HistoryStatus
 
@@ -18,6 +19,10 @@ class Keeper(Protocol):
     @property
     def status(self) -> HistoryStatus:
         """Whether it does."""
+
+    @property
+    def ledger(self) -> Ledger:
+        """The books as they may be shown: no restart makes them less."""
 
     def take(self, node: Node, events: Sequence[Event]) -> None:
         """Keep what a cycle has brought, and return at once."""

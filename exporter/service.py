@@ -248,6 +248,7 @@ class Service:
             paused=self._paused,
             history=None if self._writer is None else self._writer.status,
             orders=self._orders,
+            ledger=None if self._writer is None else self._writer.ledger,
         )
         self._exposition.publish(NodeCollector(view, beside=self._itself))
 

@@ -38,6 +38,7 @@ from exporter.model.watch import Tally, Watch, WatchState
 from exporter.model.witnesses import ControlSocket, ProcessState, SessionHolder, UnitState
 from exporter.model.workload import Workload, WorkloadKind
 from exporter.recording import Header, RecordedDaemon, Recording
+from tests.works import reading, work
 
 AT = 1_000_000.0
 DAEMON = "/tmp/nvidia-mps"
@@ -544,9 +545,15 @@ def suspended() -> Node:
     return watched(three_clients(), diagnosis=stopped)
 
 
+def at_its_doors() -> Node:
+    """Of two clients of three it is seen what they launch; the third brings a libcuda of its own."""
+    busy = work(600, kernels=12_000, graphs=40, flight_ns=90 * 10**9, open_ns=15 * 10**8, launched=AT + 2)
+    return told(reading(AT + 2, busy, watched=(601,)), start=three_clients()).node
+
+
 _ALL = (
     *(idle, three_clients, full, daemon_dead, no_nvml, gpu_lost, faulted, held_up, limited, drifted, owned),
-    *(backing_off, circuit_open, suspended),
+    *(backing_off, circuit_open, suspended, at_its_doors),
 )
 SCENES = {each.__name__: each for each in _ALL}
 

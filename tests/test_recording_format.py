@@ -26,6 +26,7 @@ from exporter.model.observation import (
     SourceReading,
 )
 from exporter.model.witnesses import ControlSocket, ProcessState, SessionHolder, UnitState
+from exporter.model.work import GpuUse, ProcessWork, WorkReading
 from exporter.recording import Header, RecordedDaemon, RecordedGpu, Recording, write_header, write_observation
 from tests.builders import AT, DAEMON, GPU, OTHER_GPU, scenario
 
@@ -45,6 +46,9 @@ maybe = st.none() | counts
 pids = st.none() | st.dictionaries(counts, counts, max_size=3)
 gpu_processes = st.none() | st.lists(st.builds(GpuProcess, pid=counts, used_bytes=maybe), max_size=3).map(tuple)
 samples = st.builds(ProcessUtilization, pid=counts, timestamp_us=counts, sm_percent=counts, memory_percent=counts)
+works = st.builds(
+    ProcessWork, pid=counts, first_ns=counts, kernels=counts, flight_ns=counts, open_ns=counts, failed_ns=counts
+)
 anything = st.one_of(
     st.builds(
         ControlReply,
@@ -103,6 +107,15 @@ anything = st.one_of(
     st.builds(ControlSocket, at=times, daemon=texts, listening=st.none() | st.booleans()),
     st.builds(SessionHolder, at=times, daemon=texts, pid=maybe, start_ticks=maybe, uid=maybe, user=st.none() | texts),
     st.builds(UnitState, at=times, unit=texts, problem=st.none() | texts, active=texts, restarts=counts),
+    st.builds(GpuUse, at=times, gpu=texts, seconds=times, sm_utilization=times, dram_bandwidth=st.none() | times),
+    st.builds(
+        WorkReading,
+        at=times,
+        boot_ns=counts,
+        seconds=times,
+        processes=st.lists(works, max_size=3).map(tuple),
+        watched=st.lists(counts, max_size=3).map(tuple),
+    ),
     st.builds(SourceReading, at=times, name=texts, seconds=times, problem=st.none() | texts),
 )
 
@@ -142,6 +155,9 @@ class TestRoundTrip:
             GpuReading(at=AT, gpu=GPU, compute_processes=(), mps_processes=None),
             GpuReading(at=AT, gpu=GPU, mps_processes=(GpuProcess(pid=1),)),
             SourceReading(at=AT, name="nvml", seconds=0.0),
+            GpuUse(at=AT, gpu=GPU, seconds=1.0, sm_utilization=0.0),
+            WorkReading(at=AT, boot_ns=1, seconds=0.0),
+            WorkReading(at=AT, boot_ns=1, seconds=1.0, processes=(ProcessWork(pid=1, first_ns=1),), watched=(1,)),
         ],
         ids=lambda seen: type(seen).__name__,
     )
@@ -176,6 +192,17 @@ class TestRoundTrip:
         (seen,) = read(text)
         assert seen == GpuReading(at=1.0, gpu=OTHER_GPU, index=3, name="", pci_bus_id="00000000:00:06.0")
         assert Recording(io.StringIO(text)).header.gpus == (placed,)
+
+
+def test_of_work_numbers_alone_are_recorded() -> None:
+    """A recording is given away: who launched what stands in nothing but PIDs."""
+    busy = ProcessWork(pid=600, first_ns=1, kernels=7)
+    seen = WorkReading(at=AT, boot_ns=1, seconds=1.0, processes=(busy,), watched=(600,))
+    line = json.loads(written(seen).splitlines()[-1])
+    (told,) = line.pop("processes")
+    assert (line.pop("source"), line.pop("watched")) == ("work", [600])
+    assert {type(value) for value in line.values()} == {int, float}
+    assert {type(value) for value in told.values()} == {int}
 
 
 class TestOtherVersions:

@@ -87,9 +87,11 @@ def test_a_drop_in_gives_what_the_unit_does_not(name: str) -> None:
                 "AmbientCapabilities": "CAP_KILL CAP_SETUID CAP_SETGID",
             },
             "bpf": {
+                "Environment": "CUDA_MPS_EXPORTER_ATTRIBUTION=bpf",
                 "CapabilityBoundingSet": "CAP_BPF CAP_PERFMON",
                 "AmbientCapabilities": "CAP_BPF CAP_PERFMON",
                 "SystemCallFilter": "bpf perf_event_open",
+                "LimitMEMLOCK": "16M",
             },
             "journal": {"SupplementaryGroups": "systemd-journal"},
             "kernel-log": {

@@ -5,6 +5,7 @@ import faulthandler
 import os
 import sys
 from argparse import Namespace
+from dataclasses import replace
 
 from exporter.assembly import Assembly
 from exporter.clock import SystemClock
@@ -12,6 +13,7 @@ from exporter.config import Config, Reloader, as_toml, planned
 from exporter.core.watchdog.results import taken_up
 from exporter.demo import CALM_SECONDS, PAST_SECONDS, Simulation, serve_simulated, simulated
 from exporter.history import History
+from exporter.model.ledger import Ledger
 from exporter.recording_header import header_of
 from exporter.service import Service
 from exporter.sources.eye import Inbox
@@ -40,9 +42,10 @@ def serve(arguments: Namespace, config: Config) -> int:
     hands = assembly.hands()
     with contextlib.closing(assembly), contextlib.closing(writer), contextlib.closing(hands):
         remembered = writer.open()
+        node = replace(header_of(config).node(), ledger=Ledger(by=config.accounting))
         Service(
             config,
-            taken_up(remembered.into(header_of(config).node()), clock.now()),
+            taken_up(remembered.into(node), clock.now()),
             assembly.lookout(),
             inbox,
             clock,

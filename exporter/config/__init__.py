@@ -9,13 +9,14 @@ from exporter.config.daemon_keys import LONGEST_SOCKET_PATH
 from exporter.config.mishap import Mishap, Planned, planned
 from exporter.config.orders import orders_of
 from exporter.config.reload import Reloaded, Reloader
-from exporter.config.settings import DEFAULT_PORT, Collect, Config, DaemonConfig, Discovery, Switch
+from exporter.config.settings import DEFAULT_PORT, Attribution, Collect, Config, DaemonConfig, Discovery, Switch
 from exporter.config.values import parse_address, parse_duration
 from exporter.config.written import as_toml
 
 __all__ = [
     "DEFAULT_PORT",
     "LONGEST_SOCKET_PATH",
+    "Attribution",
     "Collect",
     "Config",
     "DaemonConfig",

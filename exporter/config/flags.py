@@ -18,6 +18,8 @@ GROUPS = {
     "discovery": "finding daemons",
     "collect": "what to read",
     "rhythm": "how often",
+    "attribution": "who used how much of a GPU",
+    "accounting": "who used how much of a GPU",
     "clients": "series of clients",
     "watchdog": "watchdog",
     "history": "history",

@@ -6,6 +6,7 @@ The defaults stand in Config. The daemons are not here: which there are is for `
 from collections.abc import Mapping
 
 from exporter.config import values
+from exporter.config.attribution_options import ATTRIBUTION_OPTIONS
 from exporter.config.kinds import boolean, choice, duration, integer, several, switch, textual
 from exporter.config.option import Option
 from exporter.config.settings import Config
@@ -204,6 +205,7 @@ OPTIONS = (
         help="how often to read NVML",
         commands=WATCHING,
     ),
+    *ATTRIBUTION_OPTIONS,
     *WATCHDOG_OPTIONS,
     Option(
         key="history.max_age_seconds",

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from exporter.core.agenda import Rhythm
 from exporter.core.watchdog.orders import Rules
+from exporter.model.ledger import Accounting
 from exporter.model.limits import Limits
 from exporter.model.watch import Mode
 from exporter.store.retention import Retention
@@ -21,6 +22,13 @@ class Switch(StrEnum):
     ON = "on"
     OFF = "off"
     AUTO = "auto"
+
+
+class Attribution(StrEnum):
+    """By what clients' work is seen. BPF: by a program in the kernel that counts at the doors of libcuda."""
+
+    OFF = "off"
+    BPF = "bpf"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +96,10 @@ class Collect:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
-    """Everything that can be set."""
+    """Everything that can be set.
+
+    `attribution_equal`: a GPU's time is parted equally among its clients where nothing better is known.
+    """
 
     daemons: tuple[DaemonConfig, ...]
     listen: tuple[Address, ...] = (("", DEFAULT_PORT),)
@@ -103,6 +114,8 @@ class Config:
     client_series: str = "client"
     discovery: Discovery = field(default_factory=Discovery)
     collect: Collect = field(default_factory=Collect)
+    attribution: Attribution = Attribution.OFF
+    attribution_equal: bool = False
     control_executable: str = "nvidia-cuda-mps-control"
     control_deadline: float = 5.0
     look_deadline: float = 5.0
@@ -112,6 +125,7 @@ class Config:
     runtime_directory: Path = Path("/run/cuda-mps-exporter")
     state_directory: Path = Path("/var/lib/cuda-mps-exporter")
     history: Retention = field(default_factory=Retention)
+    accounting: Accounting = Accounting.WORKLOAD
     rhythm: Rhythm = field(default_factory=Rhythm)
     watchdog: Mode = Mode.OBSERVE
     rules: Rules = field(default_factory=Rules)

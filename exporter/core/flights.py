@@ -4,7 +4,7 @@ Once a fault has struck, every synchronisation fails, and no span ends any more:
 none open then. Of a client whose doors were not watched all the time, nothing is said.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -20,6 +20,9 @@ SECOND_NS = 1_000_000_000
 WATCHED_NS = 3 * SECOND_NS
 """So long the doors must have been watched before: a kernel that was launched earlier would not have been seen."""
 
+FAILED_NS = 1 * SECOND_NS
+"""A synchronisation that failed longer ago did so for another reason; of its client no span is told of any more."""
+
 GAPLESS = 0.9
 """How much of the time between two readings they must have been."""
 
@@ -28,10 +31,15 @@ RECENT_NS = 2 * SECOND_NS
 
 
 class _Seen(NamedTuple):
-    """Who was watched for long before a fault, and after it; and what each had done when read before, and after."""
+    """Who was watched for long before a fault, at last before it, and after it; what each had done then, and then.
+
+    Where launches were `lost`, a process of which there is nothing may have been the one that launched them.
+    """
 
     told_ns: int
+    lost: bool
     watched: frozenset[int]
+    watched_before: frozenset[int]
     before: Mapping[int, ProcessWork]
     recent: bool
     watched_after: frozenset[int]
@@ -46,15 +54,18 @@ def known(node: Node, incident: Incident) -> tuple[Flight, ...]:
         return tuple(before.values())
     told_ns = readings[-1].boot_ns - round((readings[-1].at - incident.detected_at) * SECOND_NS)
     seen = _seen(readings, told_ns)
-    now = () if seen is None else (_flight(seen, process) for process in _processes(node, incident, told_ns))
+    now = [] if seen is None else [_flight(seen, *each) for each in _processes(node, incident, told_ns)]
     return tuple({**before, **{each.pid: each for each in now if each is not None}}.values())
 
 
-def _processes(node: Node, incident: Incident, told_ns: int) -> Sequence[ProcessReading]:
-    """Those affected, as they were then: a process that began later has but the PID of one."""
-    gone = {pid: node.deaths[pid].process for pid in incident.affected if pid in node.deaths}
-    either = (each for pid in incident.affected for each in (node.processes.get(pid), gone.get(pid)))
-    return [each for each in either if each is not None and each.start_ticks * TICK_NS < told_ns]
+def _processes(node: Node, incident: Incident, told_ns: int) -> Iterable[tuple[ProcessReading, bool]]:
+    """Those affected, and whether each lives still; a process that began later has but the PID of one."""
+    for pid in incident.affected:
+        death, process = node.deaths.get(pid), node.processes.get(pid)
+        if process is not None and process.start_ticks * TICK_NS < told_ns:
+            yield process, True
+        elif death is not None and death.process is not None and death.process.start_ticks * TICK_NS < told_ns:
+            yield death.process, False
 
 
 def _seen(readings: Sequence[WorkReading], told_ns: int) -> _Seen | None:
@@ -69,7 +80,9 @@ def _seen(readings: Sequence[WorkReading], told_ns: int) -> _Seen | None:
         return None
     return _Seen(
         told_ns=told_ns,
-        watched=frozenset(earlier[long].watched).intersection(*(each.watched for each in earlier[long:])),
+        lost=about[-1].lost > 0,
+        watched=frozenset(earlier[long].watched).intersection(*(each.watched for each in earlier[long:-1])),
+        watched_before=frozenset(earlier[-1].watched),
         before={each.pid: each for each in earlier[-1].processes},
         recent=told_ns - earlier[-1].boot_ns <= RECENT_NS,
         watched_after=frozenset(pid for each in later for pid in each.watched),
@@ -77,41 +90,49 @@ def _seen(readings: Sequence[WorkReading], told_ns: int) -> _Seen | None:
     )
 
 
-def _flight(seen: _Seen, process: ProcessReading) -> Flight | None:
+def _flight(seen: _Seen, process: ProcessReading, alive: bool) -> Flight | None:
     """Whether a client that has gone had nothing in flight is not known: it may have launched since it was seen."""
     pid = process.pid
-    if pid not in seen.watched:
+    before, after = seen.before.get(pid), seen.after.get(pid)
+    known = [each for each in (before, after) if each is not None]
+    if pid not in seen.watched or (alive and pid not in seen.watched_before):
         return None
-    before, after = _of(seen.before, process), _of(seen.after, process)
-    if after is not None:
+    if not all(is_of(each.first_ns, process) and not _failed_early(each, seen.told_ns) for each in known):
+        return None
+    if after is not None and after.first_ns < seen.told_ns:
         return _seen_after(before, after, seen.told_ns)
-    if pid in seen.watched_after:
-        return Flight(pid=pid, in_flight=False) if before is None else None
-    return _in_flight(before, seen.told_ns) if seen.recent else None
+    if alive and not known and pid in seen.watched_after and not seen.lost:
+        return Flight(pid=pid, in_flight=False)
+    return _in_flight(before, seen.told_ns) if before is not None and before.open_ns and seen.recent else None
 
 
-def _of(works: Mapping[int, ProcessWork], process: ProcessReading) -> ProcessWork | None:
-    work = works.get(process.pid)
-    return work if work is not None and is_of(work.first_ns, process) else None
+def _failed_early(work: ProcessWork, told_ns: int) -> bool:
+    return 0 < work.failed_ns < told_ns - FAILED_NS
 
 
 def _seen_after(before: ProcessWork | None, after: ProcessWork, told_ns: int) -> Flight | None:
-    """By the first reading after the fault; nothing is said where a launch was not seen, or came after it."""
-    if after.lost > (0 if before is None else before.lost):
-        return None
-    if after.launched_ns > told_ns:
-        return _in_flight(before, told_ns) if after.open_ns else None
-    if after.open_ns:
+    """By the first reading after the fault. Without an open span, one that failed may have given up its context."""
+    if after.open_ns and after.open_since_ns <= told_ns:
         return _in_flight(after, told_ns)
+    if not after.open_ns and after.failed_ns and not (before and _slept(before, after)):
+        return None
+    if not after.open_ns and after.launched_ns > told_ns:
+        return None
     return Flight(pid=after.pid, in_flight=False, launched_before=_launched_before(after, told_ns))
 
 
-def _in_flight(work: ProcessWork | None, told_ns: int) -> Flight | None:
-    """It had, if that is what was seen; else nothing is known."""
-    if work is None or not work.open_ns:
-        return None
+def _slept(before: ProcessWork, after: ProcessWork) -> bool:
+    """Whether it had nothing in flight, and has launched nothing since."""
+    launched = (after.kernels, after.graphs) != (before.kernels, before.graphs)
+    return not (before.open_ns or before.failed_ns or launched)
+
+
+def _in_flight(work: ProcessWork, told_ns: int) -> Flight:
     return Flight(pid=work.pid, in_flight=True, launched_before=_launched_before(work, told_ns))
 
 
 def _launched_before(work: ProcessWork, told_ns: int) -> float | None:
-    return max(0, told_ns - work.launched_ns) / SECOND_NS if work.launched_ns else None
+    """How long before the fault was told of; None where its last launch came only after, or there was none."""
+    if not 0 < work.launched_ns <= told_ns:
+        return None
+    return (told_ns - work.launched_ns) / SECOND_NS

@@ -43,15 +43,12 @@ def judged(incident: Incident) -> Incident:
     """The incident, with its kind and whom to suspect, the likeliest first."""
     if any(exonerates(xid.number) for xid in incident.xids):
         return replace(incident, kind=FaultKind.HARDWARE, suspects=())
-    gone = _cut_off(incident)
-    blamed = _blamed(incident, gone)
-    ranked = sorted(blamed, key=lambda pid: (-blamed[pid].confidence, -len(blamed[pid].evidence), pid))
+    gone, blame = _cut_off(incident), blamed(incident)
+    ranked = sorted(blame, key=lambda pid: (-blame[pid].confidence, -len(blame[pid].evidence), pid))
     suspects = (
-        Suspect(
-            tenant=incident.tenants[pid], confidence=round(blamed[pid].confidence, 2), evidence=blamed[pid].evidence
-        )
+        Suspect(tenant=incident.tenants[pid], confidence=round(blame[pid].confidence, 2), evidence=blame[pid].evidence)
         for pid in ranked
-        if pid in incident.tenants and blamed[pid].confidence >= LEAST
+        if pid in incident.tenants and blame[pid].confidence >= LEAST
     )
     incident = replace(incident, suspects=tuple(suspects)[:MOST_SUSPECTS])
     return replace(incident, kind=_kind(incident, gone))
@@ -87,7 +84,9 @@ def _cut_off(incident: Incident) -> Mapping[int, Vanished]:
     }
 
 
-def _blamed(incident: Incident, gone: Mapping[int, Vanished]) -> Blamed:
+def blamed(incident: Incident) -> Blamed:
+    """How sure it is of each that it did it, be it ever so little."""
+    gone = _cut_off(incident)
     in_reset = [pid for pid in incident.clues.in_reset if pid in incident.affected]
     if in_reset and incident.clues.named is None and ILLEGAL_ADDRESS not in _numbers(incident):
         sure = calibration.IN_RESET.confidence
@@ -185,12 +184,10 @@ def _why_anybody(incident: Incident, pid: int) -> Iterable[str]:
 
 def _flown(flight: Flight) -> str:
     """Whether a client had work in flight, in words."""
-    if not flight.in_flight and flight.launched_before is None:
-        return "it had launched nothing"
-    ago = f"{flight.launched_before:.1f} s before" if flight.launched_before is not None else ""
-    if not flight.in_flight:
-        return f"it had nothing in flight when the fault struck: its last launch was {ago}"
-    return f"it had work in flight, last launched {ago}" if ago else "it had work in flight"
+    ago = "" if flight.launched_before is None else f"{flight.launched_before:.1f} s before"
+    if flight.in_flight:
+        return f"it had work in flight, last launched {ago}" if ago else "it had work in flight"
+    return "it had nothing in flight when the fault struck" + (f": its last launch was {ago}" if ago else "")
 
 
 def _in_trials(measured: calibration.Measured) -> str:

@@ -24,11 +24,10 @@ def work_read(node: Node, seen: WorkReading) -> Node:
         return node
     kept = (each for each in node.doors.readings if seen.boot_ns - each.boot_ns <= KEPT_NS)
     present = {each.pid: _counted(node, each) for each in seen.processes}
-    lost = sum(_newly_lost(node.doors.worked.get(pid), now) for pid, now in present.items())
     doors = Doors(
         readings=(*kept, seen)[-MOST_KEPT:],
         worked={**_living(node), **present},
-        lost=node.doors.lost + lost,
+        lost=node.doors.lost + _newly_lost(node.work, seen),
     )
     return replace(node, work=seen, doors=doors)
 
@@ -62,16 +61,16 @@ def _counted(node: Node, seen: ProcessWork) -> Worked:
     """With what was counted before; where the doors were left and watched again, counting has begun anew."""
     known, now = node.doors.worked.get(seen.pid), _counts(seen)
     if known is not None and known.first_ns == seen.first_ns:
-        last = _frozen(known.last, now) if seen.failed_ns else _grown(known.last, now)
-        return replace(known, last=last)
+        return replace(known, last=_grown(known.last, now))
     process = node.processes.get(seen.pid)
-    if known is not None and process is not None and is_of(known.began_ns, process) and is_of(seen.first_ns, process):
-        return Worked(began_ns=known.began_ns, first_ns=seen.first_ns, last=now, past=known.total)
+    if known is not None and process is not None and is_of(known.began_ns, process):
+        again = Worked(began_ns=known.began_ns, first_ns=seen.first_ns, last=now, past=known.total)
+        return again if is_of(seen.first_ns, process) else known
     return Worked(began_ns=seen.first_ns, first_ns=seen.first_ns, last=now)
 
 
 def _counts(seen: ProcessWork) -> Counts:
-    return Counts(kernels=seen.kernels, graphs=seen.graphs, flight_ns=seen.flight_ns + seen.open_ns, lost=seen.lost)
+    return Counts(kernels=seen.kernels, graphs=seen.graphs, flight_ns=seen.flight_ns + seen.open_ns)
 
 
 def _grown(known: Counts, now: Counts) -> Counts:
@@ -80,14 +79,10 @@ def _grown(known: Counts, now: Counts) -> Counts:
         kernels=max(known.kernels, now.kernels),
         graphs=max(known.graphs, now.graphs),
         flight_ns=max(known.flight_ns, now.flight_ns),
-        lost=max(known.lost, now.lost),
     )
 
 
-def _frozen(known: Counts, now: Counts) -> Counts:
-    """After a fault its last spans stay open for ever, and nothing is in flight."""
-    return replace(_grown(known, now), flight_ns=known.flight_ns)
-
-
-def _newly_lost(known: Worked | None, now: Worked) -> int:
-    return max(0, now.total.lost - (0 if known is None or known.began_ns != now.began_ns else known.total.lost))
+def _newly_lost(before: WorkReading | None, now: WorkReading) -> int:
+    """Since the reading before; where there are fewer than then, the doors are watched anew."""
+    known = 0 if before is None or now.lost < before.lost else before.lost
+    return now.lost - known

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from exporter.model.event import Event
+from exporter.model.ledger import Ledger
 from exporter.model.node import Node
 from exporter.view import HistoryStatus
 
@@ -12,5 +13,9 @@ class SimulatedDisk:
 
     status = HistoryStatus(writable=True, events_dropped=0)
 
+    def __init__(self) -> None:
+        self.ledger = Ledger()
+
     def take(self, node: Node, events: Sequence[Event]) -> None:
-        """All of it is gone."""
+        """All of it is gone, but for the books as they are."""
+        self.ledger = node.ledger

@@ -12,7 +12,10 @@ class Capability(IntEnum):
     SETGID = 6
     SETUID = 7
     SYS_PTRACE = 19
+    SYS_ADMIN = 21
     SYSLOG = 34
+    PERFMON = 38
+    BPF = 39
 
 
 def names(capabilities: Iterable[Capability]) -> str:

@@ -33,6 +33,7 @@ class Area(StrEnum):
     UNITS = "systemd units"
     PORTS = "ports"
     RIGHTS = "rights"
+    DOORS = "counting of launches"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,6 +191,20 @@ class Watcher:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DoorsFacts:
+    """Whether launches can be counted, where that is wanted.
+
+    `tried` says whether the kernel was, and `refused` why it does not take the programs. `libraries` are the libcudas
+    that would be watched, `problems` what keeps others from it.
+    """
+
+    tried: bool = True
+    refused: str | None = None
+    libraries: tuple[str, ...] = ()
+    problems: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Holder:
     """Who listens already where the exporter is to."""
 
@@ -205,7 +220,7 @@ class Facts:
     `configured_logs` are the directories in which the configuration has their logs, as far as these are there.
     `processes` are those that use CUDA, or wait to. `waiting` are the clients that were put off, as the log has it.
     `units` are those that are loaded, None where systemd does not tell. Whoever looks is `apart` in a PID namespace
-    that is not the node's.
+    that is not the node's. `doors` is None where nobody wants launches counted.
     """
 
     config: Config
@@ -224,6 +239,7 @@ class Facts:
     units: Mapping[str, UnitFacts] | None = None
     watcher: Watcher
     holders: tuple[Holder, ...] = ()
+    doors: DoorsFacts | None = None
     apart: bool = False
     unseen: tuple[Unseen, ...] = ()
 

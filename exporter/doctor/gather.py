@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from exporter.clock import Clock
-from exporter.config import Config
+from exporter.config import Attribution, Config
 from exporter.doctor.checks.units import EXPORTER
 from exporter.doctor.facts import (
     INITIAL_PID_NAMESPACE,
@@ -18,6 +18,7 @@ from exporter.doctor.facts import (
     ProcessFacts,
 )
 from exporter.doctor.readers.directories import read_directory
+from exporter.doctor.readers.doors import read_doors
 from exporter.doctor.readers.logs import read_logs, read_queue, read_rotations
 from exporter.doctor.readers.patience import Patience
 from exporter.doctor.readers.ports import read_holders
@@ -29,6 +30,7 @@ from exporter.doctor.unseen import (
     MOST_PROCESSES,
     cuda_processes,
     unseen_for_problems,
+    unseen_of_doors,
     unseen_of_node,
     unseen_of_processes,
     unseen_where_reading_hangs,
@@ -83,6 +85,9 @@ def gather(
     units, unit_problem = read_units(_unit_names(node, processes), Systemctl(clock, path=surroundings.path))
     watcher = read_watcher(config, proc, clock)
     holders, port_problem = read_holders(config, watcher, proc)
+    doors = None
+    if config.attribution is Attribution.BPF:
+        doors = patience.read(Area.DOORS, lambda: read_doors((*pids, *_servers(node)), proc, clock))
     problems = {
         Area.ROTATION: rotation_problem,
         Area.UNITS: unit_problem,
@@ -106,9 +111,11 @@ def gather(
         units=units,
         watcher=watcher,
         holders=holders,
+        doors=doors,
         apart=pid_namespaces(os.getpid(), proc)[:1] not in ((), (INITIAL_PID_NAMESPACE,)),
         unseen=(
             *unseen_of_node(config, node, programs),
+            *unseen_of_doors(doors),
             *unseen_of_processes(node, daemons, processes),
             *unseen_where_reading_hangs(patience.hung),
             *unseen_for_problems(problems),
@@ -139,6 +146,10 @@ def _configured_logs(config: Config) -> Mapping[str, Identity]:
 def _pids(node: Node) -> Mapping[int, str]:
     processes = ((daemon.process, name) for name, daemon in node.daemons.items())
     return {each.pid: name for each, name in processes if each is not None and each.pid is not None}
+
+
+def _servers(node: Node) -> Iterator[int]:
+    return chain(*(daemon.servers for daemon in node.daemons.values()))
 
 
 def _unit_names(node: Node, processes: Mapping[int, ProcessFacts]) -> Iterator[str]:

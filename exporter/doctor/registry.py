@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from exporter.doctor.checks import (
+    attribution,
     clients,
     configuration,
     containers,
@@ -34,6 +35,7 @@ CHECKS: tuple[Check, ...] = (
     *watchdog.CHECKS,
     *logs.CHECKS,
     *rights.CHECKS,
+    *attribution.CHECKS,
     *web.CHECKS,
 )
 """In the order in which they are told, where they are as grave."""

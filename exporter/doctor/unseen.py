@@ -5,7 +5,7 @@ from itertools import chain
 
 from exporter.config import Config, Switch
 from exporter.core.gpus import NVML, serving_daemon
-from exporter.doctor.facts import Area, DaemonFacts, ProcessFacts, Programs, Unseen
+from exporter.doctor.facts import Area, DaemonFacts, DoorsFacts, ProcessFacts, Programs, Unseen
 from exporter.doctor.words import AS_ROOT
 from exporter.model.node import Node
 
@@ -43,6 +43,12 @@ def unseen_of_node(config: Config, node: Node, programs: Programs) -> Iterator[U
         source = node.sources.get(name)
         if source is not None and source.last.problem is not None:
             yield Unseen(area=area, why=source.last.problem, mend="Look as root", commands=AS_ROOT)
+
+
+def unseen_of_doors(doors: DoorsFacts | None) -> Iterator[Unseen]:
+    """Whether launches could be counted, where that is wanted: the kernel lets nobody but root try."""
+    if doors is not None and not doors.tried:
+        yield Unseen(area=Area.DOORS, why="only root can try the kernel", mend="Look as root", commands=AS_ROOT)
 
 
 def unseen_of_processes(

@@ -40,7 +40,7 @@ def _used(of: Callable[[Used], int], per: int) -> Callable[[View], Samples]:
 
     def samples(view: View) -> Samples:
         lines = ((gpu, entry, of(used)) for gpu, book in view.books() for entry, used in book.used.items())
-        shown = (each for each in lines if each[1][0] is not Purse.CLOSED and each[2])
+        shown = (each for each in lines if each[1][0] is not Purse.CLOSED)
         return _summed((((gpu, *_payer(entry[0]), _method(entry)), amount) for gpu, entry, amount in shown), per)
 
     return samples

@@ -7,7 +7,7 @@ from exporter.metrics.family import Labels, Samples, counter
 from exporter.model.work import Counts
 from exporter.view import View
 
-NANO = 1e-9
+SECOND_NS = 1e9
 
 
 def _counted(view: View) -> Iterable[tuple[Labels, Counts]]:
@@ -37,7 +37,7 @@ FAMILIES = (
         ("daemon", "client"),
         "How long the client's streams had work in flight: from a launch on an idle one until a synchronisation has "
         "returned. With several streams it grows faster than time. Absent where its libcuda is not watched.",
-        lambda view: ((labels, counts.flight_ns * NANO) for labels, counts in _counted(view)),
+        lambda view: ((labels, counts.flight_ns / SECOND_NS) for labels, counts in _counted(view)),
     ),
     counter(
         "cuda_mps_exporter_launches_lost_total",

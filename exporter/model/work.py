@@ -9,31 +9,40 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessWork:
-    """What one process has launched since `first_ns`; all but the last four only grow.
+    """What one process has launched since `first_ns`; all but the last five only grow.
 
-    `kernels` and `graphs` are launches of each. A span is the time from a launch on an idle stream until a
+    `kernels` and `graphs` are launches of each, `syncs` synchronisations. `widths` is the sum of the widths of all
+    kernels, in SMs, those of a graph included. A span is the time from a launch on an idle stream until a
     synchronisation with that stream has returned: `spans` are those that ended, `flight_ns` how long they were, and
-    `area` their length times the width of their kernels, in nanoseconds of one SM; `heights` is the sum of their widths
-    in SMs. `sure_ns` and `sure_area` are of that what lay after the synchronisation was called, or in spans where the
-    GPU was then behind: there something surely ran. `lost` are launches for which there was no room.
+    `area` their length times the mean width of their kernels, in nanoseconds of one SM.
 
-    `open_ns` and `open_area` are those of the spans that last still, up to now; `launched_ns` is when it launched last.
-    `failed_ns` is when a synchronisation first returned an error, 0 where none did.
+    A burst is what was launched without a pause. Of those at whose end the GPU was behind, and which so were busy all
+    along, `sure_area` is the area, and `sure_widths` the sum of their kernels' widths. `sure_gaps` is that sum in units
+    of the gaps before each kernel; `sure_heights` has the mean width of each burst, `sure_event_heights` of those
+    whose end was waited for by an event.
+
+    `open_ns` and `open_area` are those of the spans that last still, up to now, and `open_since_ns` when the first of
+    them began; `launched_ns` is when it launched last. `failed_ns` is when a synchronisation first returned an error, 0
+    where none did.
     """
 
     pid: int
     first_ns: int
     kernels: int = 0
     graphs: int = 0
+    syncs: int = 0
     spans: int = 0
     flight_ns: int = 0
     area: int = 0
-    heights: int = 0
-    sure_ns: int = 0
+    widths: int = 0
     sure_area: int = 0
-    lost: int = 0
+    sure_widths: int = 0
+    sure_gaps: int = 0
+    sure_heights: int = 0
+    sure_event_heights: int = 0
     open_ns: int = 0
     open_area: int = 0
+    open_since_ns: int = 0
     launched_ns: int = 0
     failed_ns: int = 0
 
@@ -56,25 +65,29 @@ class GpuUse:
 class WorkReading:
     """What every process that uses CUDA has launched so far, seen at the doors of libcuda.
 
-    `seconds` is for how long, of the time since the reading before, the doors were watched. `watched` are the PIDs
-    whose libcuda is watched: of another, nothing is known, and not that it did nothing.
+    `boot_ns` is `at` by CLOCK_BOOTTIME. `seconds` is for how long, of the time since the reading before, the doors were
+    watched. `watched` are the PIDs whose libcuda is watched, if not all the time: of another, nothing is known, and not
+    that it did nothing. `sms` is how many SMs a GPU has, `narrowed` how many of them a process may use where that is
+    not all. `lost` are launches for which there was no room, of any process.
     """
 
     at: float
     boot_ns: int
     seconds: float
+    sms: int = 0
+    lost: int = 0
+    narrowed: Mapping[int, int] = field(default_factory=dict)
     processes: tuple[ProcessWork, ...] = ()
     watched: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counts:
-    """How much a process has launched, how long it had work in flight, and how many launches were not seen."""
+    """How much a process has launched, and how long it had work in flight."""
 
     kernels: int = 0
     graphs: int = 0
     flight_ns: int = 0
-    lost: int = 0
 
     def plus(self, other: "Counts") -> "Counts":
         """Both together."""
@@ -82,7 +95,6 @@ class Counts:
             kernels=self.kernels + other.kernels,
             graphs=self.graphs + other.graphs,
             flight_ns=self.flight_ns + other.flight_ns,
-            lost=self.lost + other.lost,
         )
 
 

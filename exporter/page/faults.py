@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from exporter.model.incident import Incident
 from exporter.page.sight import Sight
 from exporter.parse.printable import printable
+from exporter.telling.flight_text import flying
 from exporter.telling.incident_text import state, what, xid_text
 from exporter.telling.moment import lasting, local
 from exporter.telling.remedy import command_to_end, command_to_end_server
@@ -78,7 +79,7 @@ def faults(sight: Sight) -> Faults:
 
 
 def _fault(sight: Sight, incident: Incident) -> Fault:
-    blockers = tuple(_blockers(sight, incident))
+    blockers, flies = tuple(_blockers(sight, incident)), flying(incident)
     return Fault(
         id=printable(incident.id),
         open=incident.open,
@@ -87,7 +88,7 @@ def _fault(sight: Sight, incident: Incident) -> Fault:
         began=local(incident.started_at),
         ago=f"{lasting(sight.at - incident.started_at)} ago",
         affected=_affected(incident),
-        named=tuple(called(incident.tenant(pid)) for pid in incident.affected[:MOST_NAMED]),
+        named=tuple(f"{called(incident.tenant(pid))}{flies.get(pid, '')}" for pid in incident.affected[:MOST_NAMED]),
         verdict=verdict(incident),
         suspects=tuple(_suspicions(incident)),
         blockers=blockers[:MOST_NAMED],

@@ -23,6 +23,8 @@ _MOST_BYTES = 1 << 20
 _MOST_SOCKETS = 1 << 22
 _MOST_ANCESTORS = 64
 _MOST_DESCRIPTORS = 4096
+_MOST_MAPPINGS = 1 << 17
+_MOST_LINES = 64
 
 
 class Proc:
@@ -190,6 +192,15 @@ class Proc:
         """The PID of a process in this /proc's namespace, then in each that lies between, last in its own."""
         status = self.status(pid)
         return () if status is None else process_status.pids(status)
+
+    def mappings(self, pid: int, about: bytes) -> list[bytes] | None:
+        """Those lines of its `maps` that have this in them; None without the right to see them (ptrace's, to read)."""
+        try:
+            with open(self._root / str(pid) / "maps", "rb") as file:
+                lines = itertools.islice(file, _MOST_MAPPINGS)
+                return list(itertools.islice((line for line in lines if about in line), _MOST_LINES))
+        except OSError:
+            return None
 
     def pid_namespace(self, pid: int, above: int = 0) -> int | None:
         """The inode of a process's PID namespace, or of one so many levels above; None without the right to see it."""

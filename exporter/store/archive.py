@@ -12,18 +12,20 @@ from exporter.clock import Clock
 from exporter.errors import HistoryError
 from exporter.model.event import Event
 from exporter.model.incident import Incident
+from exporter.model.ledger import Ledger
 from exporter.model.node import Node
 from exporter.model.observation import DaemonName
 from exporter.model.watch import Watch, begun
 from exporter.store import events as event_table
 from exporter.store import incidents as incident_table
+from exporter.store import ledger as ledger_table
 from exporter.store import watches as watch_table
-from exporter.store.database import is_spoilt, open_database, read_database, version_of
+from exporter.store.database import Sync, is_spoilt, open_database, read_database, synchronous, version_of
 from exporter.store.retention import Retention
 
 FILE, LOCK = "history.sqlite", "history.lock"
 
-MIGRATIONS = (incident_table.TABLE + event_table.TABLE, watch_table.TABLE)
+MIGRATIONS = (incident_table.TABLE + event_table.TABLE, watch_table.TABLE, ledger_table.TABLE)
 """Each is what one version added; what was released is never changed."""
 
 LOADED_INCIDENTS, LOADED_EVENTS = 256, 1000
@@ -40,18 +42,20 @@ class Remembered:
     incidents: tuple[Incident, ...] = ()
     events: tuple[Event, ...] = ()
     watches: Mapping[DaemonName, Watch] = field(default_factory=dict)
+    ledger: Ledger = field(default_factory=Ledger)
     unreadable: int = 0
 
     def into(self, node: Node) -> Node:
         """A node that knows these incidents, in the order in which they began; the core forgets those that are old.
 
-        It knows what the watchdog knew, too.
+        It knows what the watchdog knew, too, and goes on with the books; who pays in them from now on, it says itself.
         """
         return replace(
             node,
             daemons={name: begun(daemon, self.watches.get(name)) for name, daemon in node.daemons.items()},
             incidents={each.id: each for each in reversed(self.incidents)},
             watches={**node.watches, **self.watches},
+            ledger=replace(self.ledger, by=node.ledger.by),
         )
 
 
@@ -65,6 +69,7 @@ class Archive:
         self._connection: sqlite3.Connection | None = None
         self._lock: int | None = None
         self._identity: tuple[int, int] | None = None
+        self._ledger = Ledger()
 
     @property
     def is_open(self) -> bool:
@@ -79,16 +84,25 @@ class Archive:
             self._connection = open_database(self._file, MIGRATIONS)
             self._identity = _identity(self._file)
             watches, unread = watch_table.load(self._connection)
+            self._ledger, unread_too = ledger_table.load(self._connection)
             found = _loaded(self._connection, LOADED_INCIDENTS, LOADED_EVENTS)
-            return replace(found, watches=watches, unreadable=found.unreadable + unread)
+            unreadable = found.unreadable + unread + unread_too
+            return replace(found, watches=watches, ledger=self._ledger, unreadable=unreadable)
         except BaseException:
             self.close()
             raise
 
     def write(
-        self, incidents: Iterable[Incident], events: Iterable[Event], watches: Mapping[DaemonName, Watch] | None = None
+        self,
+        incidents: Iterable[Incident],
+        events: Iterable[Event],
+        watches: Mapping[DaemonName, Watch] | None = None,
+        ledger: Ledger | None = None,
     ) -> None:
-        """Keep these, all or none, and forget what is too old or too much. A file that has gone or is bad is let go."""
+        """Keep these, all or none, and forget what is too old or too much. A file that has gone or is bad is let go.
+
+        Of the books, what they have is told to others at once: they are on the disk when this returns.
+        """
         if self._connection is None:
             raise OSError(errno.EBADF, "the file is not open")
         now = self._clock.now()
@@ -96,6 +110,7 @@ class Archive:
         try:
             if _identity(self._file) != self._identity:
                 raise FileNotFoundError(errno.ENOENT, "somebody has taken the file away")
+            synchronous(self._connection, Sync.NORMAL if ledger is None else Sync.FULL)
             with self._connection as connection:
                 incident_table.save(connection, incidents)
                 event_table.add(connection, events)
@@ -104,6 +119,9 @@ class Archive:
                 if watches:
                     watch_table.save(connection, watches, at=now)
                     watch_table.trim(connection)
+                if ledger is not None:
+                    ledger_table.save(connection, self._ledger, ledger)
+            self._ledger = self._ledger if ledger is None else ledger
         except (OSError, sqlite3.Error) as error:
             if isinstance(error, OSError) or is_spoilt(error):
                 self.close()

@@ -8,6 +8,7 @@ import os
 import sqlite3
 import stat
 from collections.abc import Sequence
+from enum import StrEnum
 from pathlib import Path
 
 import structlog
@@ -26,6 +27,13 @@ _BESIDE = ("-wal", "-shm", "")
 """What SQLite keeps beside a file, and the file: a log without its file is nothing, one beside a new file is poison."""
 
 _SPOILT = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+
+
+class Sync(StrEnum):
+    """Whether what was written outlives a crash of the machine, too, or of this process alone, which is quicker."""
+
+    FULL = "FULL"
+    NORMAL = "NORMAL"
 
 
 def open_database(path: Path, migrations: Sequence[str]) -> sqlite3.Connection:
@@ -72,6 +80,11 @@ def version_of(connection: sqlite3.Connection) -> int:
     return int(version)
 
 
+def synchronous(connection: sqlite3.Connection, sync: Sync) -> None:
+    """What is written from now on outlives this."""
+    connection.execute(f"PRAGMA synchronous = {sync}")
+
+
 def is_spoilt(error: Exception) -> bool:
     """Whether an error says that the file itself is bad, and not that it cannot be had now."""
     return isinstance(error, sqlite3.DatabaseError) and getattr(error, "sqlite_errorcode", 0) & 0xFF in _SPOILT
@@ -110,8 +123,7 @@ def _set_aside(path: Path, problem: str) -> None:
 
 
 def _migrate(connection: sqlite3.Connection, migrations: Sequence[str]) -> None:
-    """What a crash of this process leaves is whole; one of the machine may lose what was written last."""
     connection.execute("PRAGMA journal_mode = WAL")
-    connection.execute("PRAGMA synchronous = NORMAL")
+    synchronous(connection, Sync.NORMAL)
     for number, migration in enumerate(migrations[version_of(connection) :], start=version_of(connection) + 1):
         connection.executescript(f"BEGIN IMMEDIATE; {migration} PRAGMA user_version = {number}; COMMIT;")

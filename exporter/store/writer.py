@@ -1,7 +1,7 @@
 """Gives the archive what is new, in a thread of its own: a disk that is slow, full or hangs keeps nobody waiting.
 
 What waits is bounded. Events that are too many are dropped, the oldest first; of an incident, the last state waits,
-and so of what the watchdog knows.
+and so of what the watchdog knows, and of the books.
 """
 
 import queue
@@ -15,10 +15,12 @@ import structlog
 from exporter.clock import Clock
 from exporter.model.event import Event
 from exporter.model.incident import Incident
+from exporter.model.ledger import Ledger
 from exporter.model.node import Node
 from exporter.model.observation import DaemonName
 from exporter.model.watch import Watch
 from exporter.store.archive import Archive, Remembered
+from exporter.store.books import Books, Numbered
 from exporter.view import HistoryStatus
 
 MOST_WAITING = 1000
@@ -28,6 +30,9 @@ LOAD_SECONDS = 5.0
 
 WATCHES_SECONDS = 1.0
 """How long a change of what the watchdog knows may wait, where no event tells of it; what is done has one."""
+
+LEDGER_SECONDS = 2.0
+"""How long what is posted to the books may wait, and so what a crash may lose of it."""
 
 CLOSE_SECONDS = 2.0
 HANGS_SECONDS = 10.0
@@ -52,7 +57,9 @@ class Writer:
         self._known: Mapping[str, Incident] = {}
         self._last_watches: Mapping[DaemonName, Watch] = {}
         self._known_watches: Mapping[DaemonName, Watch] = {}
-        self._watches_at = clock.monotonic()
+        self._watches_at = self._books_at = clock.monotonic()
+        self._books = Books()
+        self._books_due = False
         self._dropped = 0
         self._problem: str | None = None
         self._began: float | None = None
@@ -73,6 +80,7 @@ class Writer:
             self._log.warning("history_passed_over", rows=remembered.unreadable, problem="they cannot be read")
         self._known = remembered.into(Node()).incidents
         self._known_watches = self._last_watches = remembered.watches
+        self._books.begin(remembered.ledger)
         return remembered
 
     def take(self, node: Node, events: Sequence[Event]) -> None:
@@ -82,8 +90,10 @@ class Writer:
         changed = {} if before is node.incidents else _changed(before, node.incidents)
         self._last_watches = node.watches
         watches = self._changed_watches(at_once=bool(events))
-        if changed or events or watches:
+        books_due = self._are_books_due(node.ledger)
+        if changed or events or watches or books_due:
             with self._news:
+                self._books_due = self._books_due or books_due
                 self._incidents.update(changed)
                 self._events.extend(events)
                 self._watches.update(watches)
@@ -98,16 +108,30 @@ class Writer:
         self._known_watches, self._watches_at = after, now
         return {name: each for name, each in after.items() if before.get(name) != each}
 
+    def _are_books_due(self, ledger: Ledger) -> bool:
+        self._books.fill(ledger)
+        now = self._clock.monotonic()
+        if self._books.whole or now - self._books_at < LEDGER_SECONDS:
+            return False
+        self._books_at = now
+        return True
+
     def close(self) -> None:
         """Write what waits, if that can be done in time, and end."""
         watches = self._changed_watches(at_once=True)
         with self._news:
             self._watches.update(watches)
+            self._books_due = not self._books.whole
             self._closing = True
             self._news.notify()
         if self._thread.is_alive():
             self._thread.join(CLOSE_SECONDS)
-        left = {"incidents": len(self._incidents), "events": len(self._events), "watches": len(self._watches)}
+        left = {
+            "incidents": len(self._incidents),
+            "events": len(self._events),
+            "watches": len(self._watches),
+            "books": int(not self._books.whole),
+        }
         if self._thread.is_alive() or any(left.values()):
             self._log.warning("history_not_whole", **left, problem=self._problem or "the disk does not answer")
 
@@ -115,6 +139,11 @@ class Writer:
     def status(self) -> HistoryStatus:
         """Whether what happens is kept, and how many events were not."""
         return HistoryStatus(writable=self._problem is None, events_dropped=self._dropped)
+
+    @property
+    def ledger(self) -> Ledger:
+        """The books as they may be shown."""
+        return self._books.shown()
 
     def _run(self) -> None:
         self._write()
@@ -129,43 +158,55 @@ class Writer:
         """Wait for something to be written, or for the next try. Returns whether it is the last."""
         with self._news:
             if self._problem is None:
-                self._news.wait_for(lambda: self._closing or self._incidents or self._events or self._watches)
+                self._news.wait_for(lambda: self._closing or self._any())
             else:
                 self._news.wait_for(lambda: self._closing, timeout=self._retry)
             return self._closing
 
+    def _any(self) -> bool:
+        return bool(self._incidents or self._events or self._watches or self._books_due)
+
     def _write(self) -> None:
-        incidents, events, watches = self._taken()
+        incidents, events, watches, books = self._taken()
         self._began = self._clock.monotonic()
         try:
             if not self._archive.is_open:
                 self._found = self._archive.open()
                 incidents = {**self._known, **incidents}
                 watches = {**self._known_watches, **watches}
-            if incidents or events or watches:
-                self._archive.write(incidents.values(), events, watches)
+            if incidents or events or watches or books is not None:
+                self._archive.write(incidents.values(), events, watches, None if books is None else books[1])
+                if books is not None:
+                    self._books.keep(books)
         except Exception as error:  # noqa: BLE001 (a defect of ours must cost this batch, not all later ones)
             if not isinstance(error, (OSError, sqlite3.Error)) or isinstance(error, _OURS):
                 self._log.exception("history_refused", incidents=len(incidents), events=len(events))
                 return
-            self._put_back(incidents, events, watches)
+            self._put_back(incidents, events, watches, books_due=books is not None)
             self._tell(_said(error))
         else:
             self._tell(None)
         finally:
             self._began = None
 
-    def _taken(self) -> tuple[dict[str, Incident], Sequence[Event], dict[DaemonName, Watch]]:
+    def _taken(self) -> tuple[dict[str, Incident], Sequence[Event], dict[DaemonName, Watch], Numbered | None]:
         with self._news:
             incidents, self._incidents = self._incidents, {}
             events, self._events = self._events, deque()
             watches, self._watches = self._watches, {}
-        return incidents, events, watches
+            books, self._books_due = self._books.latest if self._books_due else None, False
+        return incidents, events, watches, books
 
     def _put_back(
-        self, incidents: dict[str, Incident], events: Sequence[Event], watches: dict[DaemonName, Watch]
+        self,
+        incidents: dict[str, Incident],
+        events: Sequence[Event],
+        watches: dict[DaemonName, Watch],
+        *,
+        books_due: bool,
     ) -> None:
         with self._news:
+            self._books_due = self._books_due or books_due
             self._incidents = {**incidents, **self._incidents}
             self._watches = {**watches, **self._watches}
             self._events.extendleft(reversed(events))

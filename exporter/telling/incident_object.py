@@ -7,6 +7,7 @@ from exporter.model.incident import FaultKind, Incident, Suspect, Tenant
 from exporter.model.xids import XidSighting
 from exporter.parse.printable import printable
 from exporter.parse.xid_catalogue import meaning
+from exporter.telling.flight_text import in_flight
 from exporter.telling.moment import utc
 from exporter.telling.remedy import command_to_end, command_to_end_server
 from exporter.telling.verdict import likelihood, verdict
@@ -41,7 +42,7 @@ def incident_object(
         **_moment("detected", incident.detected_at),
         **_moment("ended", incident.ended_at),
         "seconds": None if incident.seconds is None else round(incident.seconds, 3),
-        "affected": [_tenant_object(incident.tenant(pid)) for pid in incident.affected[:MOST_LISTED]],
+        "affected": _affected(incident),
         "affected_count": len(incident.affected),
         "affected_told": incident.affected_told,
         "verdict": verdict(incident),
@@ -98,6 +99,12 @@ def _tenant_object(tenant: Tenant) -> dict[str, Any]:
         "workload": None if workload is None else {"kind": workload.kind, "name": printable(workload.name)},
         "memory_used_bytes": {printable(gpu): used for gpu, used in tenant.memory_bytes.items()},
     }
+
+
+def _affected(incident: Incident) -> list[Mapping[str, Any]]:
+    flies = in_flight(incident)
+    hit = incident.affected[:MOST_LISTED]
+    return [{**_tenant_object(incident.tenant(pid)), "in_flight": flies.get(pid)} for pid in hit]
 
 
 def _suspect(suspect: Suspect) -> Mapping[str, Any]:

@@ -7,6 +7,7 @@ from exporter.model.incident import Ending, FaultKind, Incident, Stay, Suspect, 
 from exporter.model.xids import XidSighting
 from exporter.parse.printable import printable
 from exporter.parse.xid_catalogue import meaning
+from exporter.telling.flight_text import flying
 from exporter.telling.line import Line, Piece, bad, faint, said, shell
 from exporter.telling.moment import lasting, local, utc
 from exporter.telling.remedy import command_to_end, command_to_end_server
@@ -102,8 +103,9 @@ def _affected(incident: Incident) -> Sequence[str]:
     if not incident.affected:
         return ["nobody that is known"]
     how = "as the log told" if incident.affected_told else "as far as can be told from who shares the GPUs"
-    tenants = (incident.tenant(pid) for pid in incident.affected)
-    return [f"{counted(len(incident.affected), 'client')}, {how}:", *_first(map(_with_memory, tenants))]
+    flies = flying(incident)
+    each = (f"{_with_memory(incident.tenant(pid))}{flies.get(pid, '')}" for pid in incident.affected)
+    return [f"{counted(len(incident.affected), 'client')}, {how}:", *_first(each)]
 
 
 def _with_memory(tenant: Tenant) -> str:

@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from exporter.config import Config, Switch, build_config, parse_arguments
+from exporter.config import Attribution, Config, Switch, build_config, parse_arguments
 from exporter.config.flags import default_text
 from exporter.config.option import Option
 from exporter.config.options import DEFAULTS, OPTIONS
 from exporter.config.written import toml
 from exporter.core.watchdog.orders import FaultRemedy
+from exporter.model.ledger import Accounting
 from exporter.model.watch import Mode
 from tests.config.reading import config, written
 
@@ -38,6 +39,9 @@ OTHERS = {
     "rhythm.liveness_seconds": ("1m", "60", 60.0),
     "rhythm.lists_seconds": ("10m", "600", 600.0),
     "rhythm.nvml_seconds": ("0.5s", "0.5", 0.5),
+    "attribution.method": ("bpf", '"bpf"', Attribution.BPF),
+    "accounting.by": ("slurm_job", '"slurm_job"', Accounting.SLURM_JOB),
+    "attribution.equal": ("yes", "true", True),
     "watchdog.mode": ("act", '"act"', Mode.ACT),
     "watchdog.hung_after_seconds": ("2m", "120", 120.0),
     "watchdog.restarts": ("3", "3", 3),

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from exporter.model.named_by import NamedBy
 from exporter.model.observation import DaemonFound, LogLine, Observation
+from exporter.model.work import WorkReading
 from tests.builders import (
     AT,
     CLIENT,
@@ -31,6 +32,7 @@ from tests.builders import (
     told,
 )
 from tests.core.xid_tellings import event, kernel
+from tests.works import boot_ns, reading, work
 
 SERVERS = (SERVER, SERVER + 1)
 CLIENTS = tuple(range(CLIENT, CLIENT + 5))
@@ -102,6 +104,12 @@ def renamed(name: str) -> tuple[Observation, ...]:
     )
 
 
+def worked(pids: Sequence[int], launched: float, flies: bool) -> tuple[Observation, ...]:
+    """The doors are read; all are watched, and these have launched last so long ago."""
+    since = AT + launched if flies else None
+    return (reading(AT, *(work(pid, launched=AT + launched, since=since) for pid in pids), watched=CLIENTS),)
+
+
 devices = st.sampled_from(((0,), (1,), (0, 1)))
 steps = st.one_of(
     st.builds(block, some, devices, st.none() | st.sampled_from(CLIENTS), st.sampled_from((0, 0, 0, 1, 3, 6)), server),
@@ -128,6 +136,7 @@ steps = st.one_of(
     st.builds(
         lambda pid, ticks: (process(pid, ticks=ticks),), st.sampled_from((*CLIENTS, *SERVERS)), st.integers(1, 2)
     ),
+    st.builds(worked, st.lists(st.sampled_from(CLIENTS), unique=True), st.floats(-3, 0.2), st.booleans()),
     st.builds(renamed, st.sampled_from(("main", "spare"))),
     st.sampled_from(((no_daemon(),), (daemon_process(None),), (daemon_process(442),), (look("log"),), (look("nvml"),))),
 )
@@ -142,10 +151,19 @@ def _timed(taken: Iterable[tuple[float, tuple[Observation, ...]]]) -> list[Obser
         for each in seen:
             name = each.daemon if isinstance(each, DaemonFound) else name
             named = replace(each, daemon=name) if getattr(each, "daemon", None) == DAEMON else each
-            told.append(
-                _stamped(named, at, at + number / 1000) if isinstance(named, LogLine) else replace(named, at=at)
-            )
+            told.append(_at(named, at, at + number / 1000))
     return told
+
+
+def _at(seen: Observation, at: float, stamp: float) -> Observation:
+    if isinstance(seen, WorkReading):
+        later = boot_ns(at) - boot_ns(AT)
+        works = tuple(
+            replace(each, launched_ns=each.launched_ns + later, open_since_ns=each.open_since_ns + later)
+            for each in seen.processes
+        )
+        return replace(seen, at=at, boot_ns=boot_ns(at), seconds=100.0, processes=works)
+    return _stamped(seen, at, stamp) if isinstance(seen, LogLine) else replace(seen, at=at)
 
 
 def _stamped(line: LogLine, seen_at: float, at: float) -> LogLine:

@@ -1,10 +1,15 @@
 """Who is suspected, how surely, and why: never surer than what was measured allows."""
 
+from collections.abc import Iterable
+from typing import Any
+
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from exporter.core import calibration
-from exporter.core.suspicion import judged
-from exporter.model.clues import Clues, Vanished
+from exporter.core.suspicion import blamed, judged
+from exporter.model.clues import Clues, Flight, Vanished
 from exporter.model.incident import FaultKind, Incident, Tenant
 from exporter.model.xids import FailedAccess, XidSighting
 from tests.builders import AT, DAEMON, GPU, SERVER
@@ -29,6 +34,7 @@ def fault(
     named: int | None = A,
     in_reset: tuple[int, ...] = (),
     xid_pid: int | None = B,
+    flights: tuple[Flight, ...] = (),
 ) -> Incident:
     """A fault that hit these, as it is judged."""
     return judged(
@@ -43,9 +49,22 @@ def fault(
             affected=affected,
             affected_told=True,
             tenants={pid: Tenant(pid=pid, client=str(pid)) for pid in (*affected, GONE, ALSO_GONE)},
-            clues=Clues(named=named, vanished=vanished, in_reset=in_reset),
+            clues=Clues(named=named, vanished=vanished, in_reset=in_reset, flights=flights),
         )
     )
+
+
+def busy(pid: int, launched_before: float | None = 0.3) -> Flight:
+    return Flight(pid=pid, in_flight=True, launched_before=launched_before)
+
+
+def idle(pid: int, launched_before: float | None = None) -> Flight:
+    return Flight(pid=pid, in_flight=False, launched_before=launched_before)
+
+
+def blame(hit: Iterable[int], **known: Any) -> dict[int, float]:
+    """Of whoever may have done it, also where that is too little to be told."""
+    return {pid: each.confidence for pid, each in blamed(fault(*hit, **known)).items()}
 
 
 def confidences(incident: Incident) -> dict[int, float]:
@@ -144,11 +163,88 @@ class TestUnknown:
 
     def test_the_only_one_is_likely_and_no_more(self) -> None:
         """It may be the victim of one that was not seen to leave."""
-        assert confidences(fault(A)) == {A: calibration.ALONE}
+        incident = fault(A)
+        assert confidences(incident) == {A: calibration.ALONE}
+        assert not any("in flight" in why for why in incident.suspects[0].evidence)
 
     def test_one_of_very_many_is_not_worth_naming(self) -> None:
         """Of 48, each is as likely as the others."""
         assert fault(*range(1000, 1048)).suspects == ()
+
+
+class TestInFlight:
+    """A fault is a kernel's: whoever had none in flight hardly did it. How hardly is inferred, and not yet measured."""
+
+    def test_the_only_one_that_had_is_likely_and_no_more(self) -> None:
+        """Not as sure as a sign that was measured."""
+        incident = fault(A, B, C, flights=(idle(A), busy(B), idle(C)), access=DATA)
+        sure = confidences(incident)
+        assert incident.suspect is not None
+        assert (incident.suspect.tenant.pid, sure[B]) == (B, calibration.SOLE_IN_FLIGHT)
+        assert 0.5 < sure[B] < 0.8
+        assert "had nothing in flight (inferred, not measured)" in incident.suspect.evidence[-1]
+
+    def test_the_idle_ones_keep_little_and_it_is_said_why(self) -> None:
+        """They may have done it by a door that is not watched."""
+        incident = fault(A, B, flights=(idle(A, 12), busy(B)), access=DATA)
+        assert confidences(incident)[A] == 0.05
+        assert "nothing in flight when the fault struck: its last launch was 12.0 s before" in " ".join(
+            incident.suspects[-1].evidence
+        )
+
+    def test_those_who_had_share_what_the_idle_ones_lose(self) -> None:
+        """In equal parts: nothing tells them apart."""
+        sure = confidences(fault(A, B, C, flights=(busy(A), idle(B), busy(C)), access=DATA))
+        assert sure[A] == sure[C] == 0.48
+        assert sure.get(B, 0.0) < 0.05
+
+    def test_one_of_whom_nothing_is_known_is_as_likely_as_one_that_had(self) -> None:
+        """It may have had, too."""
+        sure = confidences(fault(A, B, C, flights=(busy(A), idle(B)), access=DATA))
+        assert sure[A] == sure[C]
+
+    def test_where_all_were_busy_nobody_stands_out(self) -> None:
+        """As without it; but it is said."""
+        incident = fault(A, B, flights=(busy(A), busy(B)), access=DATA)
+        assert (incident.suspect, confidences(incident)) == (None, {A: 0.5, B: 0.5})
+        assert all(any("work in flight" in why for why in each.evidence) for each in incident.suspects)
+
+    def test_where_all_were_idle_nobody_is_told_apart(self) -> None:
+        """It was none of them, or by a door that nobody watches."""
+        assert confidences(fault(A, B, flights=(idle(A), idle(B)), access=DATA)) == {A: 0.5, B: 0.5}
+
+    def test_one_in_forty_eight_is_found(self) -> None:
+        """However many were idle."""
+        everybody = range(1000, 1048)
+        incident = fault(*everybody, flights=(*(idle(pid) for pid in everybody[1:]), busy(1000)), access=DATA)
+        assert confidences(incident) == {1000: calibration.SOLE_IN_FLIGHT}
+
+    def test_a_client_that_was_cut_off_keeps_its_own_rule(self) -> None:
+        """It is not among those who were hit."""
+        alone = fault(A, B, vanished=(gone(status=SIGKILL),), access=INSTRUCTIONS)
+        beside = fault(A, B, vanished=(gone(status=SIGKILL),), access=INSTRUCTIONS, flights=(busy(A), idle(B)))
+        assert confidences(beside)[GONE] == confidences(alone)[GONE]
+        assert beside.kind is FaultKind.CLIENT_KILLED
+
+    @given(st.data())
+    @settings(max_examples=100, deadline=None)
+    def test_it_never_makes_an_idle_one_likelier_nor_the_blame_more(self, data: st.DataObject) -> None:
+        """Whatever else is known; and where several may have done it, none of the blame is lost."""
+        hit = data.draw(st.lists(st.integers(600, 611), min_size=1, max_size=12, unique=True))
+        known = data.draw(st.lists(st.sampled_from(hit), unique=True))
+        flights = tuple(data.draw(st.sampled_from((idle, busy)))(pid) for pid in known)
+        vanished = (gone(status=SIGKILL),) if data.draw(st.booleans()) else ()
+        access = data.draw(st.sampled_from((None, INSTRUCTIONS, DATA)))
+        in_reset = tuple(data.draw(st.lists(st.sampled_from(hit), unique=True, max_size=2)))
+        xids = data.draw(st.sampled_from(((31,), (43,), ())))
+        evidence = {"vanished": vanished, "in_reset": in_reset, "access": access, "named": None, "xids": xids}
+        without, weighed = blame(hit, **evidence), blame(hit, flights=flights, **evidence)
+        blameless = {each.pid for each in flights if not each.in_flight}
+        assert weighed.keys() == without.keys()
+        assert all(weighed[pid] <= without[pid] + 1e-9 for pid in blameless & without.keys())
+        assert sum(weighed.values()) <= sum(without.values()) + 1e-9
+        if len(set(hit) - blameless - set(in_reset)) > 1:
+            assert sum(weighed.values()) == pytest.approx(sum(without.values()))
 
 
 class TestHardware:

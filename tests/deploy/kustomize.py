@@ -19,15 +19,21 @@ MERGED_BY = {"containers": "name", "volumes": "name", "env": "name", "volumeMoun
 """Lists whose elements are told apart by a key; a patch replaces all others as a whole."""
 
 
-def built(folder: Path) -> Sequence[Object]:
-    """All objects of a folder with a kustomization.yaml."""
-    asked = yaml.safe_load((folder / "kustomization.yaml").read_text())
-    assert asked.keys() <= KNOWN
+def built(folder: Path, *components: Path) -> Sequence[Object]:
+    """All objects of a folder with a kustomization.yaml, into which these components are taken."""
+    asked = _asked(folder)
     objects = [each for name in asked.get("resources", ()) for each in _resources(folder / name)]
     objects += [_config_map(folder, each, asked) for each in asked.get("configMapGenerator", ())]
-    for patch in asked.get("patches", ()):
-        objects = _patched(objects, yaml.safe_load((folder / patch["path"]).read_text()))
+    for each in (*components, folder):
+        for patch in _asked(each).get("patches", ()):
+            objects = _patched(objects, yaml.safe_load((each / patch["path"]).read_text()))
     return [_in_namespace(each, asked.get("namespace")) for each in objects]
+
+
+def _asked(folder: Path) -> Mapping[str, Any]:
+    asked: Mapping[str, Any] = yaml.safe_load((folder / "kustomization.yaml").read_text())
+    assert asked.keys() <= KNOWN
+    return asked
 
 
 def _resources(path: Path) -> Iterator[Object]:

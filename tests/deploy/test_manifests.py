@@ -9,6 +9,7 @@ import pytest
 from exporter import __version__
 from exporter.cli import main
 from exporter.config import Switch
+from tests.deploy.kustomize import built
 from tests.deploy.manifests import KUBERNETES, VARIANTS, Object, container, host_paths, objects, pod, the
 from tests.deploy.schemas import complaints
 
@@ -125,4 +126,18 @@ def test_another_configuration_is_a_rollout(variant: str) -> None:
 
 
 def test_every_folder_of_variants_is_tested() -> None:
-    assert {each.name for each in KUBERNETES.iterdir()} == {"base", "monitoring", *VARIANTS}
+    assert {each.name for each in KUBERNETES.iterdir()} == {"base", "components", "monitoring", *VARIANTS}
+    assert {each.name for each in (KUBERNETES / "components").iterdir()} == {"attribution"}
+
+
+@every_variant
+def test_the_component_has_launches_counted_and_changes_nothing_else(variant: str) -> None:
+    objects_with = built(KUBERNETES / variant, KUBERNETES / "components" / "attribution")
+    assert [complaints(each) for each in objects_with] == [[] for _ in objects_with]
+
+    (found,) = [each for each in objects_with if each["kind"] == "DaemonSet"]
+    (counting,) = found["spec"]["template"]["spec"]["containers"]
+    assert counting["securityContext"]["capabilities"] == {"drop": ["ALL"], "add": [*sorted(NEEDED), "BPF", "PERFMON"]}
+    counting["securityContext"]["capabilities"]["add"] = [*NEEDED]
+    counting["env"].remove({"name": "CUDA_MPS_EXPORTER_ATTRIBUTION", "value": "bpf"})
+    assert found == the("DaemonSet", variant)

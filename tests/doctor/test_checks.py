@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from exporter.config import Collect, Switch
+from exporter.config import Attribution, Collect, Switch
 from exporter.doctor.capability import Capability
-from exporter.doctor.facts import Area, Facts, Holder, Programs, Rotation, UnitFacts, Unseen
+from exporter.doctor.facts import Area, DoorsFacts, Facts, Holder, Programs, Rotation, UnitFacts, Unseen, Watcher
 from exporter.doctor.finding import Finding, Severity
 from exporter.doctor.registry import CHECKS, examine
 from exporter.model.daemon import DaemonState
@@ -48,6 +48,9 @@ from tests.doctor.healthy import (
 ADVICE, WARNING, ERROR = Severity.ADVICE, Severity.WARNING, Severity.ERROR
 TMP = "/tmp/nvidia-mps"
 LONG = "/run/" + "x" * 90
+LIBCUDA = "/usr/lib/x86_64-linux-gnu/libcuda.so.1"
+ACTS = 1 << Capability.KILL | 1 << Capability.SETUID | 1 << Capability.SETGID
+WITHOUT = 1 << Capability.SYS_ADMIN | 1 << Capability.DAC_OVERRIDE
 
 
 def beside(**known: Any) -> Facts:
@@ -80,6 +83,13 @@ def other_daemon_of_the_gpu() -> Facts:
         daemons=(daemon(), daemon(name="/run/other")),
         directories={},
     )
+
+
+def with_doors(watcher: Watcher | None = None, **known: Any) -> Facts:
+    """Launches are to be counted."""
+    doors = DoorsFacts(**{"libraries": (LIBCUDA,)} | known)
+    others = {} if watcher is None else {"watcher": watcher}
+    return healthy(config=configured(attribution=Attribution.BPF), doors=doors, **others)
 
 
 Planted = tuple[str, Severity, str, Callable[[], Facts]]
@@ -328,6 +338,20 @@ PLANTED: tuple[Planted, ...] = (
         lambda: healthy(watcher=watcher(is_service=False, unanswering="Permission denied")),
     ),
     (
+        "launches-not-counted",
+        WARNING,
+        "",
+        lambda: with_doors(watcher=watcher(capabilities=ALL_RIGHTS & ~WITHOUT & ~(1 << Capability.BPF))),
+    ),
+    (
+        "kernel-refuses-bpf",
+        WARNING,
+        "",
+        lambda: with_doors(refused="cannot make the BPF map: Function not implemented"),
+    ),
+    ("no-libcuda", WARNING, "", lambda: with_doors(libraries=())),
+    ("libcuda-not-watched", WARNING, "", lambda: with_doors(problems=("libcuda.so.1 of PID 7: it is no ELF file",))),
+    (
         "port-taken",
         ERROR,
         "",
@@ -422,6 +446,9 @@ def test_in_default_it_is_worse_where_somebody_is_beside_mps() -> None:
         lambda: healthy(units=None),
         lambda: healthy(logs={DAEMON: (log(path="/proc/9/root/log/control.log"),)}),
         in_tmp,
+        with_doors,
+        lambda: with_doors(watcher=watcher(capabilities=ALL_RIGHTS & ~WITHOUT)),
+        lambda: healthy(watcher=watcher(capabilities=1 << Capability.SYS_PTRACE | ACTS)),
         lambda: with_daemon(healthy(waiting={DAEMON: (BESIDE,)}), clients={}),
         lambda: healthy(
             daemons=(daemon(arguments=("nvidia-cuda-mps-control", "-d", "-M")),),
@@ -442,6 +469,9 @@ def test_in_default_it_is_worse_where_somebody_is_beside_mps() -> None:
         "no systemd",
         "a container's log",
         "a daemon in everybody's /tmp",
+        "launches are counted",
+        "launches are counted without an administrator's rights",
+        "launches are not to be counted",
         "a client that waits for a server's start",
         "a daemon for all users",
     ],

@@ -13,6 +13,7 @@ from exporter.clock import SystemClock
 from exporter.config import Config
 from exporter.doctor.facts import Area, DaemonFacts, DirectoryFacts, LogFacts, ProcessFacts, Programs
 from exporter.doctor.readers.directories import read_directory
+from exporter.doctor.readers.doors import read_doors
 from exporter.doctor.readers.logs import read_logs, read_rotations
 from exporter.doctor.readers.patience import Patience, in_time
 from exporter.doctor.readers.ports import read_holders
@@ -238,3 +239,15 @@ def test_a_state_directory_that_is_a_file_cannot_be_written_to(tmp_path: Path) -
     file.write_text("")
     config = Config(daemons=(), runtime_directory=tmp_path, state_directory=file)
     assert read_watcher(config, PROC, SystemClock()).state_problem == "it is no directory"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="NOT RUN: needs root, to try the kernel")
+def test_the_kernel_is_tried_and_nothing_stays_there() -> None:
+    """Where the kernel forbids it, that is what is told."""
+    before = set(os.listdir("/proc/self/fd"))
+    found = read_doors([os.getpid()], PROC, SystemClock())
+
+    assert found.tried
+    assert found.refused is None or found.refused.startswith("cannot ")
+    assert found.problems == ()
+    assert set(os.listdir("/proc/self/fd")) <= before

@@ -12,6 +12,7 @@ from structlog.testing import capture_logs
 from exporter.errors import HistoryError
 from exporter.model.event import Event
 from exporter.model.incident import Incident
+from exporter.model.ledger import Ledger
 from exporter.model.node import Node
 from exporter.model.watch import Watch
 from exporter.store import writer as under_test
@@ -44,12 +45,16 @@ class Disk(Archive):
         return super().open()
 
     def write(
-        self, incidents: Iterable[Incident], events: Iterable[Event], watches: Mapping[str, Watch] | None = None
+        self,
+        incidents: Iterable[Incident],
+        events: Iterable[Event],
+        watches: Mapping[str, Watch] | None = None,
+        ledger: Ledger | None = None,
     ) -> None:
         """As ever, once it answers; unless it has a problem."""
         self._answer()
         told = list(incidents), list(events)
-        super().write(*told, watches)
+        super().write(*told, watches, ledger)
         self.batches.append(({each.id for each in told[0]}, len(told[1])))
 
     def _answer(self) -> None:

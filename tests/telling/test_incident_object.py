@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from exporter.model.clues import Clues, Flight
 from exporter.model.incident import Ending, FaultKind
 from exporter.telling.incident_object import incident_object
 from tests.builders import AT, DAEMON, GPU, MIB
@@ -61,7 +62,7 @@ def test_an_open_one() -> None:
         "ended_at": None,
         "ended": None,
         "seconds": None,
-        "affected": [ALICE, BOB],
+        "affected": [{**ALICE, "in_flight": None}, {**BOB, "in_flight": None}],
         "affected_count": 2,
         "affected_told": True,
         "verdict": "very likely PID 600 (train.py of alice)",
@@ -91,6 +92,13 @@ def test_one_that_is_over() -> None:
 
 def test_hardware_says_that_no_tenant_is_to_blame() -> None:
     assert incident_object(incident(kind=FaultKind.HARDWARE))["no_tenant_to_blame"] is True
+
+
+def test_of_each_that_was_hit_it_is_told_whether_it_had_work_in_flight_where_that_is_known() -> None:
+    flights = (Flight(pid=600, in_flight=True), Flight(pid=601, in_flight=False))
+    told = incident_object(incident(affected=(600, 601, 602), clues=Clues(flights=flights)))["affected"]
+
+    assert [each["in_flight"] for each in told] == [True, False, None]
 
 
 def test_without_the_time_it_is_not_told_how_long_somebody_has_blocked() -> None:

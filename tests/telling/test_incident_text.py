@@ -2,6 +2,7 @@
 
 import pytest
 
+from exporter.model.clues import Clues, Flight
 from exporter.model.incident import Ending, FaultKind, Incident, Stay
 from exporter.model.xids import XidSighting
 from exporter.telling.incident_table import table
@@ -75,6 +76,14 @@ class TestDetails:
         nothing = incident(gpus=(), affected=(), affected_told=False, kind=FaultKind.UNKNOWN)
         told = [line.text.split(maxsplit=1)[1] for line in details(nothing, NOW, None)[2:]]
         assert told == ["not known", "none was seen", "nobody that is known", "unknown: nothing points at anybody"]
+
+    def test_who_had_work_in_flight_is_said_of_each_of_whom_it_is_known(self) -> None:
+        """Also of those who are not suspected."""
+        flights = (Flight(pid=600, in_flight=True), Flight(pid=601, in_flight=False))
+        told = text_of(details(incident(affected=(600, 601, 602), clues=Clues(flights=flights)), NOW, None))
+        assert "PID 600 (train.py of alice), 1540 MiB on GPU-1efa3f60, with work in flight\n" in told
+        assert "PID 601 (train.py of alice), 1540 MiB on GPU-1efa3f60, with nothing in flight\n" in told
+        assert "PID 602\n" in told
 
     def test_an_affected_list_that_was_inferred_says_so(self) -> None:
         """The log's own is better evidence."""

@@ -5,7 +5,7 @@ For the whole device alone: there is none by process, and under MIG only by inst
 
 import contextlib
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import pynvml
 
@@ -15,9 +15,16 @@ from exporter.sources.nvml.answers import sensed
 SHORTEST_SECONDS = 0.1
 """Two samples must lie so far apart (nvml.h)."""
 
-Ratios = tuple[float | None, float | None]
 
-_NOTHING: Ratios = (None, None)
+class Busy(NamedTuple):
+    """How busy SMs and memory were, each 0 to 1, in so many seconds; None where that could not be told."""
+
+    sm: float | None = None
+    dram: float | None = None
+    seconds: float | None = None
+
+
+_NOTHING = Busy()
 
 
 class Gpm:
@@ -32,7 +39,7 @@ class Gpm:
         self._supported = support is not None and bool(support.isSupportedDevice)
         self._question: Any = pynvml.c_nvmlGpmMetricsGet_t() if self._supported else None
 
-    def read(self) -> Ratios:
+    def read(self) -> Busy:
         """SM utilisation and DRAM bandwidth since the last look, each 0 to 1; nothing at the first."""
         if not self._supported:
             return _NOTHING
@@ -41,9 +48,10 @@ class Gpm:
             return _NOTHING
         if not self._sample():
             return _NOTHING
-        self._last_at = self._clock.monotonic()
+        self._last_at = now = self._clock.monotonic()
         self._samples.reverse()  # so that the older comes first
-        return _NOTHING if before is None else sensed(self._between) or _NOTHING
+        ratios = None if before is None else sensed(self._between)
+        return _NOTHING if before is None or ratios is None else Busy(*ratios, now - before)
 
     def let_go(self) -> None:
         """Free the samples."""
@@ -64,7 +72,7 @@ class Gpm:
             return False
         return True
 
-    def _between(self) -> Ratios:
+    def _between(self) -> tuple[float | None, float | None]:
         question = self._question
         question.version = pynvml.NVML_GPM_METRICS_GET_VERSION
         question.sample1, question.sample2 = self._samples

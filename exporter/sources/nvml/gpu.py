@@ -50,7 +50,7 @@ class Gpu:
         use = told(pynvml.nvmlDeviceGetUtilizationRates, handle)
         mig = sensed(pynvml.nvmlDeviceGetMigMode, handle)
         persistence = sensed(pynvml.nvmlDeviceGetPersistenceMode, handle)
-        sm_utilization, dram_bandwidth = self._gpm.read()
+        busy = self._gpm.read()
         return GpuReading(
             gpu=self.uuid,
             index=self._index,
@@ -75,8 +75,9 @@ class Gpu:
             clocks_event_reasons=sensed(_clocks_event_reasons, handle),
             ecc_corrected=_ecc_errors(handle, pynvml.NVML_MEMORY_ERROR_TYPE_CORRECTED),
             ecc_uncorrected=_ecc_errors(handle, pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED),
-            sm_utilization=sm_utilization,
-            dram_bandwidth=dram_bandwidth,
+            sm_utilization=busy.sm,
+            dram_bandwidth=busy.dram,
+            gpm_seconds=busy.seconds,
             at=self._clock.now(),
         )
 

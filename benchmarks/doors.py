@@ -1,0 +1,90 @@
+"""What a probe at a door of libcuda costs whoever goes through it: watched and unwatched, in turn.
+
+The doors are a stand-in's, which do next to nothing, so that what is added can be seen; as root. Where the machine is
+a virtual one, a probe traps through its hypervisor perhaps, and costs many times what it costs elsewhere.
+"""
+
+import argparse
+import random
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from benchmarks.paired import STUDENT_95, upper_bound
+from benchmarks.report import Figure, report
+from exporter.sources.doors.loader import BpfError, Kernel
+from exporter.sources.doors.watcher import Watcher
+from tests.doors.standin import StandInCuda, Work
+
+SMS = 132
+RATES = (1_000, 10_000, 100_000)
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Measure, and tell."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.doors", description=__doc__)
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there too")
+    parser.add_argument("--pairs", type=int, default=10, help="watched and unwatched, so often (default: %(default)s)")
+    parser.add_argument("--launches", type=int, default=20_000, help="each time so many (default: %(default)s)")
+    told = parser.parse_args(words)
+    if not 2 <= told.pairs <= len(STUDENT_95) + 1:
+        parser.error(f"--pairs: from 2 to {len(STUDENT_95) + 1}")
+    work = Work(launches=told.launches, nanoseconds=0, synchronise="cuStreamSynchronize")
+    try:
+        with tempfile.TemporaryDirectory() as directory:
+            doors = _Doors(StandInCuda(Path(directory)))
+            launches = [doors.pair(replace(work, each=told.launches)) for _ in range(told.pairs)]
+            both = [doors.pair(replace(work, each=1)) for _ in range(told.pairs)]
+    except BpfError as error:
+        parser.error(str(error))
+    figures = [*_figures("launch", launches), *_figures("launch and wait", both)]
+    added = statistics.fmean(watched - unwatched for unwatched, watched in launches)
+    figures += [
+        Figure(name=f"of the time, {rate} launches a second", value=added * rate / 1e7, unit="%") for rate in RATES
+    ]
+    return report(f"A probed call, {told.pairs} pairs of {told.launches} launches", figures, told.json)
+
+
+class _Doors:
+    def __init__(self, cuda: StandInCuda) -> None:
+        self._cuda = cuda
+        self._offsets = cuda.offsets()
+        self._kernel = Kernel()
+
+    def pair(self, work: Work) -> tuple[float, float]:
+        """Nanoseconds a launch, unwatched and watched, in an order left to chance, so that no drift favours either."""
+        taken = {watched: self._spell(work, watched=watched) for watched in random.sample((False, True), 2)}
+        return taken[False], taken[True]
+
+    def _spell(self, work: Work, *, watched: bool) -> float:
+        if not watched:
+            return self._nanoseconds(work)
+        watcher = Watcher(self._kernel, lambda: time.clock_gettime_ns(time.CLOCK_BOOTTIME), SMS)
+        try:
+            watcher.attach(str(self._cuda.library), self._offsets)
+            watcher.begin()
+            return self._nanoseconds(work)
+        finally:
+            watcher.close()
+
+    def _nanoseconds(self, work: Work) -> float:
+        _, (truth,) = self._cuda.run(work)
+        return truth.outer_ns / truth.kernels
+
+
+def _figures(name: str, pairs: Sequence[tuple[float, float]]) -> list[Figure]:
+    added = [watched - unwatched for unwatched, watched in pairs]
+    return [
+        Figure(name=f"{name}, unwatched, median", value=statistics.median(pair[0] for pair in pairs), unit="ns"),
+        Figure(name=f"{name}, watched, median", value=statistics.median(pair[1] for pair in pairs), unit="ns"),
+        Figure(name=f"{name}, added, mean", value=statistics.fmean(added), unit="ns"),
+        Figure(name=f"{name}, added, upper 95 % bound", value=upper_bound(added), unit="ns"),
+    ]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,135 @@
+"""How much of a GPU's SM time each client used in a window: by what it launched, and how long its kernels last.
+
+Of a client that is new it is believed what its first window shows: how long kernels lasted in bursts at whose end the
+GPU was behind, less what launching and synchronising cost; else only that they cannot have lasted longer than there was
+work in flight. From then on every window corrects the beliefs, so that together they make up what the device measured:
+the more, the less sure they are. So clients that start, stop or change their pace are told apart, and one that is alone
+is known.
+
+Figures are of an H200 (driver 580.159.04); docs/accounting.md has what the whole is worth.
+"""
+
+import math
+from collections.abc import Mapping
+
+from exporter.core.attribution.beliefs import Beliefs
+from exporter.core.attribution.effort import Effort
+from exporter.model.replace import replace
+
+SYNC_NS, EVENT_NS, GAP_NS = 14_000, 90_000, 1_250
+"""What a burst takes besides its kernels: until it has begun and the caller has been told that it is over, which an
+event with blocking synchronisation tells late; and between kernels, in units of the gap within a graph."""
+
+SYNC_DOUBT_NS, EVENT_DOUBT_NS, KERNEL_DOUBT_NS = 6_000, 45_000, 1_500
+OWN_DOUBT = 0.05
+OTHERS_DOUBT, FULL_DOUBT = 0.4, 1.0
+"""How far a length that was seen may be wrong: by the above, for each burst and each kernel; by so much of itself; and
+for being slowed down, by so much where others had all SMs at the same time, and where the GPU was full."""
+
+SEEN_PART = 0.2
+"""Of so many of its launches the length must have been seen."""
+
+GUESSED, GUESS_DOUBT = 0.25, 0.5
+"""A length that was not seen, and its doubt, as parts of the longest that it may be."""
+
+WORTH_LEARNING = 3.0
+"""A length that is seen again teaches something only while the belief is at least a third as unsure."""
+
+DEVICE_DOUBT, LEAST_DEVICE_DOUBT = 0.02, 0.001
+"""How far the device's SM time may be wrong: by so much of itself, and by so much of all SMs."""
+
+FULL, CROWDED = 0.8, 1.15
+"""A GPU that is this full is crowded if its clients should need this much more than there was: they wait for each other,
+and none takes as long as it would alone."""
+
+CROWDED_DOUBT = 0.1
+
+
+def learned(beliefs: Beliefs, efforts: Mapping[int, Effort], room: float, busy: float) -> Beliefs:
+    """The beliefs after a window with `room` for so much SM time, in nanoseconds of one SM, of which `busy` was used.
+
+    `efforts` are those of all clients: what others used is not in `busy`.
+    """
+    for pid, effort in efforts.items():
+        if effort.widths and beliefs.length(pid) is None:
+            beliefs = beliefs.with_new(pid, *_first(effort, _slowness(efforts, pid, room, busy)))
+    expected = sum(used(beliefs, efforts).values())
+    crowded = busy > FULL * room and expected > CROWDED * busy
+    if not crowded:
+        beliefs = _seen(beliefs, efforts, room, busy)
+    doubt = DEVICE_DOUBT * busy + LEAST_DEVICE_DOUBT * room + (CROWDED_DOUBT * busy if crowded else 0.0)
+    weights = {pid: float(effort.widths) for pid, effort in efforts.items() if effort.widths}
+    return beliefs.measured(weights, busy - _lasting(efforts), doubt)
+
+
+def used(beliefs: Beliefs, efforts: Mapping[int, Effort]) -> dict[int, float]:
+    """The SM time that each should have used, in nanoseconds of one SM; never more than it had work in flight."""
+    return {pid: _used(beliefs, pid, effort) for pid, effort in efforts.items()}
+
+
+def errors(beliefs: Beliefs, efforts: Mapping[int, Effort]) -> dict[int, float]:
+    """One standard error of each client's part of all that they used, 0 to 1."""
+    time = used(beliefs, efforts)
+    whole = sum(time.values())
+    if whole <= 0:
+        return dict.fromkeys(time, 0.0)
+    known = [pid for pid in time if beliefs.length(pid) is not None]
+    weights = {pid: float(efforts[pid].widths) for pid in known}
+    together = {
+        pid: weights[pid] * sum(weights[other] * beliefs.covariance(pid, other) for other in known) for pid in known
+    }
+    all_variance = sum(together.values())
+    found = {}
+    for pid, each in time.items():
+        part = each / whole
+        own = (weights[pid] * beliefs.deviation(pid)) ** 2 if pid in weights else (each / 2) ** 2
+        variance = own - 2 * part * together.get(pid, 0.0) + part**2 * all_variance
+        found[pid] = math.sqrt(max(0.0, variance)) / whole
+    return found
+
+
+def _used(beliefs: Beliefs, pid: int, effort: Effort) -> float:
+    length = beliefs.length(pid)
+    if not effort.widths or length is None:
+        return float(effort.area)
+    return min(effort.widths * length, float(effort.area))
+
+
+def _lasting(efforts: Mapping[int, Effort]) -> float:
+    """What those used who have launched nothing in this window, but have work in flight from before."""
+    return float(sum(effort.area for effort in efforts.values() if not effort.widths))
+
+
+def _first(effort: Effort, slowness: float) -> tuple[float, float]:
+    """A length and its doubt by one window alone."""
+    longest = effort.area / effort.widths
+    seen = _length_seen(effort, slowness)
+    return seen if seen is not None else (GUESSED * longest, GUESS_DOUBT * longest)
+
+
+def _seen(beliefs: Beliefs, efforts: Mapping[int, Effort], room: float, busy: float) -> Beliefs:
+    """Correct the beliefs by the lengths that were seen."""
+    for pid, effort in efforts.items():
+        seen = _length_seen(effort, _slowness(efforts, pid, room, busy))
+        if seen is not None and beliefs.deviation(pid) * WORTH_LEARNING > seen[1]:
+            beliefs = beliefs.measured({pid: 1.0}, *seen)
+    return beliefs
+
+
+def _slowness(efforts: Mapping[int, Effort], pid: int, room: float, busy: float) -> float:
+    """By how much of itself a length that was seen may be too long, for what others had in flight meanwhile."""
+    others = min(1.0, sum(effort.area for other, effort in efforts.items() if other != pid) / room)
+    return OTHERS_DOUBT * others * busy / room if busy < FULL * room else FULL_DOUBT * min(1.0, 4 * others)
+
+
+def _length_seen(effort: Effort, slowness: float) -> tuple[float, float] | None:
+    """How long kernels lasted while the GPU was behind, and the doubt of it; None where it hardly was."""
+    if not effort.widths or effort.sure_widths < SEEN_PART * effort.widths:
+        return None
+    waits, events = effort.sure_heights / effort.sure_widths, effort.sure_event_heights / effort.sure_widths
+    gaps = GAP_NS * effort.sure_gaps / effort.sure_widths
+    gross = effort.sure_area / effort.sure_widths
+    length = max(gross - SYNC_NS * waits - EVENT_NS * events - gaps, gross / 10)
+    length = min(length, effort.area / effort.widths) if effort.area else length
+    doubt = math.hypot(SYNC_DOUBT_NS * waits, EVENT_DOUBT_NS * events, KERNEL_DOUBT_NS, OWN_DOUBT * length)
+    return length, math.hypot(doubt, slowness * length)

@@ -1,0 +1,176 @@
+"""The eye on libcuda's doors: how busy each GPU was, and what every process had launched by then."""
+
+import platform
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+
+from exporter.clock import Clock
+from exporter.model.work import GpuUse, ProcessWork, WorkReading
+from exporter.sources.doors.guard import rest_seconds
+from exporter.sources.doors.libraries import Libraries
+from exporter.sources.doors.library import Library
+from exporter.sources.doors.loader import BpfError, Kernel
+from exporter.sources.doors.watcher import Watcher
+from exporter.sources.nvml.driver import DriverError
+from exporter.sources.proc import Proc
+from exporter.sources.reading import Reading
+
+ALIVE_SECONDS = 10.0
+"""How often it is looked which of the processes that were counted are no more."""
+
+_TICK_NS = 10_000_000
+"""Nanoseconds in a clock tick of /proc: USER_HZ is 100 on x86-64 and arm64."""
+
+USUAL_SMS = 132
+"""Of a GPU whose SMs nobody can tell: an H200's."""
+
+
+class Doors:
+    """Watches the doors while anybody may, and reads them together with the GPUs.
+
+    `uses` reads how busy the GPUs were since it was last asked, `sms` how many SMs they have; both raise DriverError.
+    `boot_ns` reads CLOCK_BOOTTIME.
+    """
+
+    def __init__(
+        self,
+        *,
+        uses: Callable[[], tuple[GpuUse, ...]],
+        sms: Callable[[], int | None],
+        libraries: Libraries,
+        proc: Proc,
+        clock: Clock,
+        boot_ns: Callable[[], int],
+        machine: str | None = None,
+    ) -> None:
+        self._uses = uses
+        self._sms = sms
+        self._libraries = libraries
+        self._proc = proc
+        self._clock = clock
+        self._boot_ns = boot_ns
+        self._machine = machine or platform.machine()
+        self._watcher: Watcher | None = None
+        self._attached: dict[str, Library] = {}
+        self._pids: tuple[int, ...] = ()
+        self._widths: Mapping[int, int] = {}
+        self._last: Mapping[int, ProcessWork] = {}
+        self._carried: dict[int, tuple[int, int]] = {}
+        self._rests_until: float | None = None
+        self._read_at: float | None = None
+        self._watching = False
+        self._let_alone: frozenset[int] = frozenset()
+        self._alive_at = float("-inf")
+
+    def want(self, pids: Iterable[int], widths: Mapping[int, int]) -> None:
+        """Whose libcuda to watch, and how many SMs each may use where that is not all. Safe in any thread."""
+        self._pids, self._widths = tuple(pids), widths
+
+    def look(self) -> Reading:
+        """One look at everything."""
+        try:
+            uses = self._uses()
+            watcher = self._watcher or self._open()
+        except DriverError as error:
+            return Reading(problem=f"NVML: {error}")
+        except BpfError as error:
+            return Reading(problem=str(error))
+        problems = self._follow(watcher)
+        return Reading((*uses, self._read(watcher)), "; ".join(problems) or None)
+
+    def close(self) -> None:
+        """Leave nothing behind."""
+        if self._watcher is not None:
+            self._watcher.close()
+            self._watcher = None
+        self._attached.clear()
+        self._libraries.close()
+
+    def _open(self) -> Watcher:
+        self._watcher = watcher = Watcher(Kernel(self._machine), self._boot_ns, self._sms() or USUAL_SMS)
+        return watcher
+
+    def _follow(self, watcher: Watcher) -> list[str]:
+        """Attach to the libraries that are there now, unless nobody is watched for a while."""
+        found = self._libraries.look(self._pids)
+        problems = list(found.problems)
+        now = self._clock.monotonic()
+        if self._rests_until is not None and now < self._rests_until:
+            return problems
+        self._rests_until, self._let_alone = None, frozenset()
+        libraries = {library.path_to_open: library for library in found.libraries}
+        for path in self._attached.keys() - libraries.keys():
+            watcher.detach(path)
+            del self._attached[path]
+        if not self._watching:
+            watcher.begin()
+        for path, library in libraries.items():
+            try:
+                if path not in self._attached:
+                    watcher.attach(path, library.doors)
+                self._attached[path] = library
+            except BpfError as error:
+                problems.append(str(error))
+        watcher.widths(self._widths)
+        return problems
+
+    def _read(self, watcher: Watcher) -> WorkReading:
+        now = self._clock.monotonic()
+        watched = 0.0 if self._read_at is None or not self._watching else now - self._read_at
+        self._read_at, self._watching = now, bool(self._attached)
+        work = self._work(watcher)
+        rest = rest_seconds(self._last, work, watched)
+        if rest:
+            self._rest(watcher, rest)
+            work = self._work(watcher)
+        self._last = work
+        reading = WorkReading(
+            at=self._clock.now(),
+            boot_ns=self._boot_ns(),
+            seconds=watched,
+            lost=watcher.lost,
+            processes=tuple(work.values()),
+            watched=self._whose(),
+        )
+        self._forget_the_dead(watcher, now)
+        return reading
+
+    def _work(self, watcher: Watcher) -> dict[int, ProcessWork]:
+        return {work.pid: self._with_carried(work) for work in watcher.read()}
+
+    def _with_carried(self, work: ProcessWork) -> ProcessWork:
+        """With the spans that lasted still when watching them ended."""
+        flight, area = self._carried.get(work.pid, (0, 0))
+        return replace(work, flight_ns=work.flight_ns + flight, area=work.area + area) if flight else work
+
+    def _rest(self, watcher: Watcher, seconds: float) -> None:
+        """Watch nobody for a while: they launch so much that it would cost them too much."""
+        self._let_alone = frozenset(self._whose())
+        for path in tuple(self._attached):
+            watcher.detach(path)
+        self._attached.clear()
+        for work in self._work(watcher).values():
+            flight, area = self._carried.get(work.pid, (0, 0))
+            self._carried[work.pid] = flight + work.open_ns, area + work.open_area
+        watcher.begin()
+        self._watching = False
+        self._rests_until = self._clock.monotonic() + seconds
+
+    def _whose(self) -> tuple[int, ...]:
+        """Who is watched, but for rests."""
+        return tuple(sorted(self._let_alone.union(*(library.pids for library in self._attached.values()))))
+
+    def _forget_the_dead(self, watcher: Watcher, now: float) -> None:
+        """Make room, once all that they did has been told."""
+        if now - self._alive_at < ALIVE_SECONDS:
+            return
+        self._alive_at = now
+        dead = [pid for pid, work in self._last.items() if not self._lives(work)]
+        watcher.forget(dead)
+        for pid in dead:
+            self._carried.pop(pid, None)
+
+    def _lives(self, work: ProcessWork) -> bool:
+        """Whether it is there still, and no other that has its PID by now."""
+        ticks = self._proc.start_ticks(work.pid)
+        return ticks is not None and ticks * _TICK_NS <= work.first_ns

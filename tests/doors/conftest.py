@@ -1,0 +1,40 @@
+"""A stand-in libcuda, and a watcher at its doors, where the kernel allows one."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from exporter.sources.doors.loader import Kernel
+from exporter.sources.doors.watcher import Watcher
+from tests.tools import not_here
+
+from .permission import refusal
+from .standin import StandInCuda
+from .watching import SMS, boot_ns
+
+
+@pytest.fixture(scope="session")
+def cuda(tmp_path_factory: pytest.TempPathFactory) -> StandInCuda:
+    """The library and its programs."""
+    return StandInCuda(tmp_path_factory.mktemp("cuda"))
+
+
+@pytest.fixture(scope="session")
+def kernel() -> Kernel:
+    """What loads BPF programs. Whether this machine lets anybody do so, is asked without it."""
+    refused = refusal()
+    if refused is not None:
+        not_here(f"this kernel does not let us load BPF programs and probe functions: {refused}")
+    return Kernel()
+
+
+@pytest.fixture(scope="module")
+def watcher(kernel: Kernel, cuda: StandInCuda) -> Iterator[Watcher]:
+    """Watches all doors of the library. It is kept for all tests of a file: to let go takes the kernel seconds."""
+    watcher = Watcher(kernel, boot_ns, SMS)
+    try:
+        watcher.attach(str(cuda.library), cuda.offsets())
+        watcher.begin()
+        yield watcher
+    finally:
+        watcher.close()

@@ -1,0 +1,298 @@
+/* A stand-in for libcuda.so.1, whose GPU is a clock: what programs launch on a stream runs one after the other, each as
+ * long as its function's handle says in nanoseconds, and a synchronisation sleeps until that is over.
+ *
+ * It has those functions of cuda.h (12 and 13) that launch, synchronise and capture, with their signatures and twins,
+ * and keeps what is true of them: see `struct truth`. In a child after fork, all begins anew.
+ */
+#define _GNU_SOURCE
+#include <pthread.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "libcuda.h"
+
+struct graph {
+    uint64_t kernels, nanoseconds;
+};
+
+struct stream {
+    uint64_t ends;        /* when all that was launched on it will have run */
+    uint64_t opened;      /* since when something was launched and not waited for; 0 if nothing was */
+    uint64_t launches;
+    struct graph *capture; /* what launches go into while it captures */
+    struct stream *next;
+};
+
+struct event {
+    struct stream *stream;
+    uint64_t ends, launches;
+};
+
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+static struct truth truth;
+static struct stream *streams;
+static struct stream *legacy_stream;
+static __thread struct stream *thread_stream;
+static uint64_t synchronisations;
+static uint64_t faulty_from = UINT64_MAX; /* the first synchronisation that returns an error */
+
+static uint64_t now(void)
+{
+    struct timespec time;
+    clock_gettime(CLOCK_BOOTTIME, &time);
+    return (uint64_t)time.tv_sec * 1000000000u + (uint64_t)time.tv_nsec;
+}
+
+static void sleep_until(uint64_t when)
+{
+    struct timespec time = {.tv_sec = (time_t)(when / 1000000000u), .tv_nsec = (long)(when % 1000000000u)};
+    while (when > now() && clock_nanosleep(CLOCK_BOOTTIME, TIMER_ABSTIME, &time, NULL) != 0)
+        ;
+}
+
+static struct stream *made(void)
+{
+    struct stream *stream = calloc(1, sizeof *stream);
+    pthread_mutex_lock(&mutex);
+    stream->next = streams;
+    streams = stream;
+    pthread_mutex_unlock(&mutex);
+    return stream;
+}
+
+static void in_child(void)
+{
+    pthread_mutex_init(&mutex, NULL);
+    memset(&truth, 0, sizeof truth);
+    synchronisations = 0;
+    for (struct stream *each = streams; each; each = each->next)
+        each->ends = each->opened = each->launches = 0;
+}
+
+__attribute__((constructor)) static void begin(void)
+{
+    const char *faulty = getenv("STANDIN_CUDA_FAULTY_FROM");
+    if (faulty)
+        faulty_from = strtoull(faulty, NULL, 10);
+    legacy_stream = made();
+    pthread_atfork(NULL, NULL, in_child);
+}
+
+static struct stream *per_thread(CUstream stream);
+
+/* Handles 1 and 2 name the two default streams, whichever way a program was compiled. */
+static struct stream *legacy(CUstream stream)
+{
+    if (stream == CU_STREAM_PER_THREAD)
+        return per_thread(NULL);
+    return stream == NULL || stream == CU_STREAM_LEGACY ? legacy_stream : stream;
+}
+
+static struct stream *per_thread(CUstream stream)
+{
+    if (stream != NULL && stream != CU_STREAM_PER_THREAD)
+        return legacy(stream);
+    if (thread_stream == NULL)
+        thread_stream = made();
+    return thread_stream;
+}
+
+/* ---- what launches do ---- */
+
+static void enqueue(struct stream *stream, uint64_t nanoseconds, uint64_t entered)
+{
+    uint64_t begins = stream->ends > entered ? stream->ends : entered;
+    stream->ends = begins + nanoseconds;
+    stream->launches++;
+    if (!stream->opened)
+        stream->opened = entered;
+    truth.busy_ns += nanoseconds;
+}
+
+static CUresult kernel(struct stream *stream, CUfunction function, uint64_t entered)
+{
+    pthread_mutex_lock(&mutex);
+    if (stream->capture) {
+        stream->capture->kernels++;
+        stream->capture->nanoseconds += (uintptr_t)function;
+        truth.captured++;
+    } else {
+        enqueue(stream, (uintptr_t)function, entered);
+        truth.kernels++;
+    }
+    pthread_mutex_unlock(&mutex);
+    return CUDA_SUCCESS;
+}
+
+static CUresult graph(struct stream *stream, CUgraph launched, uint64_t entered)
+{
+    pthread_mutex_lock(&mutex);
+    enqueue(stream, launched->nanoseconds, entered);
+    truth.graphs++;
+    pthread_mutex_unlock(&mutex);
+    return CUDA_SUCCESS;
+}
+
+static int mapped(const void *address)
+{
+    unsigned char resident[2];
+    uintptr_t page = (uintptr_t)address & ~(uintptr_t)(sysconf(_SC_PAGESIZE) - 1);
+    return mincore((void *)page, (uintptr_t)address - page + sizeof(CUlaunchConfig), resident) == 0;
+}
+
+/* The real one falls over a bad pointer; this one returns, so that it is seen what falls over before it. */
+static CUresult extended(struct stream *(*on)(CUstream), const CUlaunchConfig *config, CUfunction f, uint64_t entered)
+{
+    return mapped(config) ? kernel(on(config->hStream), f, entered) : CUDA_ERROR_INVALID_VALUE;
+}
+
+/* ---- what synchronisations do ---- */
+
+static CUresult synchronised(void)
+{
+    return __atomic_add_fetch(&synchronisations, 1, __ATOMIC_RELAXED) >= faulty_from ? CUDA_ERROR_ILLEGAL_ADDRESS
+                                                                                      : CUDA_SUCCESS;
+}
+
+static void closed(struct stream *stream)
+{
+    if (!stream->opened)
+        return;
+    truth.spans++;
+    truth.flight_ns += now() - stream->opened;
+    stream->opened = 0;
+}
+
+static CUresult wait_for(struct stream *stream)
+{
+    uint64_t launches = stream->launches;
+    sleep_until(stream->ends);
+    pthread_mutex_lock(&mutex);
+    if (stream->launches == launches)
+        closed(stream);
+    pthread_mutex_unlock(&mutex);
+    return synchronised();
+}
+
+static CUresult wait_for_all(void)
+{
+    uint64_t ends = 0;
+    pthread_mutex_lock(&mutex);
+    for (struct stream *each = streams; each; each = each->next)
+        ends = each->ends > ends ? each->ends : ends;
+    pthread_mutex_unlock(&mutex);
+    sleep_until(ends);
+    pthread_mutex_lock(&mutex);
+    for (struct stream *each = streams; each; each = each->next)
+        if (each->ends <= ends)
+            closed(each);
+    pthread_mutex_unlock(&mutex);
+    return synchronised();
+}
+
+/* ---- the doors: each with its twin, for which stream 0 is the thread's own ---- */
+
+#define TWINS(name, suffix, parameters, done)                                      \
+    CUresult name parameters                                                       \
+    {                                                                              \
+        struct stream *(*on)(CUstream) = legacy;                                   \
+        uint64_t entered = now();                                                  \
+        (void)on, (void)entered;                                                   \
+        return done;                                                               \
+    }                                                                              \
+    CUresult name##suffix parameters                                               \
+    {                                                                              \
+        struct stream *(*on)(CUstream) = per_thread;                               \
+        uint64_t entered = now();                                                  \
+        (void)on, (void)entered;                                                   \
+        return done;                                                               \
+    }
+#define UNUSED __attribute__((unused))
+#define SIZES                                                                                              \
+    UNUSED unsigned gx, UNUSED unsigned gy, UNUSED unsigned gz, UNUSED unsigned bx, UNUSED unsigned by,    \
+        UNUSED unsigned bz, UNUSED unsigned shared
+
+TWINS(cuLaunchKernel, _ptsz, (CUfunction f, SIZES, CUstream s, UNUSED void **params, UNUSED void **extra),
+      kernel(on(s), f, entered))
+TWINS(cuLaunchCooperativeKernel, _ptsz, (CUfunction f, SIZES, CUstream s, UNUSED void **params),
+      kernel(on(s), f, entered))
+TWINS(cuLaunchKernelEx, _ptsz,
+      (const CUlaunchConfig *config, CUfunction f, UNUSED void **params, UNUSED void **extra),
+      extended(on, config, f, entered))
+TWINS(cuGraphLaunch, _ptsz, (CUgraph launched, CUstream s), graph(on(s), launched, entered))
+
+static CUresult capture(struct stream *stream, struct graph *into)
+{
+    stream->capture = into;
+    return CUDA_SUCCESS;
+}
+
+static CUresult captured(struct stream *stream, CUgraph *into)
+{
+    *into = stream->capture;
+    return capture(stream, NULL);
+}
+
+TWINS(cuStreamBeginCapture, _ptsz, (CUstream s), capture(on(s), calloc(1, sizeof(struct graph))))
+TWINS(cuStreamBeginCapture_v2, _ptsz, (CUstream s, UNUSED int mode), capture(on(s), calloc(1, sizeof(struct graph))))
+TWINS(cuStreamBeginCaptureToGraph, _ptsz,
+      (CUstream s, CUgraph into, UNUSED const void *after, UNUSED const void *edges, UNUSED size_t count,
+       UNUSED int mode),
+      capture(on(s), into))
+TWINS(cuStreamEndCapture, _ptsz, (CUstream s, CUgraph *into), captured(on(s), into))
+
+static CUresult recorded(struct event *event, struct stream *stream)
+{
+    pthread_mutex_lock(&mutex);
+    *event = (struct event){.stream = stream, .ends = stream->ends, .launches = stream->launches};
+    pthread_mutex_unlock(&mutex);
+    return CUDA_SUCCESS;
+}
+
+TWINS(cuEventRecord, _ptsz, (CUevent event, CUstream s), recorded(event, on(s)))
+TWINS(cuEventRecordWithFlags, _ptsz, (CUevent event, CUstream s, UNUSED unsigned flags), recorded(event, on(s)))
+
+CUresult cuEventSynchronize(CUevent event)
+{
+    sleep_until(event->ends);
+    pthread_mutex_lock(&mutex);
+    if (event->stream && event->stream->launches == event->launches)
+        closed(event->stream);
+    pthread_mutex_unlock(&mutex);
+    return synchronised();
+}
+
+CUresult cuCtxSynchronize(void) { return wait_for_all(); }
+CUresult cuCtxSynchronize_v2(UNUSED void *context) { return wait_for_all(); }
+TWINS(cuStreamSynchronize, _ptsz, (CUstream s), wait_for(on(s)))
+CUresult cuStreamDestroy_v2(CUstream s) { return wait_for(legacy(s)); }
+CUresult cuCtxDestroy_v2(UNUSED void *context) { return wait_for_all(); }
+CUresult cuDevicePrimaryCtxReset_v2(UNUSED int device) { return wait_for_all(); }
+TWINS(cuMemcpyDtoH_v2, _ptds, (UNUSED void *to, UNUSED uint64_t from, UNUSED size_t bytes), wait_for(on(NULL)))
+TWINS(cuMemcpy, _ptds, (UNUSED uint64_t to, UNUSED uint64_t from, UNUSED size_t bytes), wait_for(on(NULL)))
+
+/* ---- what is no door ---- */
+
+CUresult cuStreamCreate(CUstream *stream, UNUSED unsigned flags)
+{
+    *stream = made();
+    return CUDA_SUCCESS;
+}
+
+CUresult cuEventCreate(CUevent *event, UNUSED unsigned flags)
+{
+    *event = calloc(1, sizeof **event);
+    return CUDA_SUCCESS;
+}
+
+CUresult standin_truth(struct truth *told)
+{
+    pthread_mutex_lock(&mutex);
+    *told = truth;
+    pthread_mutex_unlock(&mutex);
+    return CUDA_SUCCESS;
+}

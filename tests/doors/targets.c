@@ -1,0 +1,291 @@
+/* Programs that use CUDA, in the ways in which programs do: `target MODE COUNT WORK...`, where WORK is
+ * `LAUNCH SYNCHRONISE launches launches-each-synchronisation blocks nanoseconds`, the first two names of doors.
+ *
+ * Where the test is to do something in between, it says where it is in a line, and waits for one. At its end it says in
+ * JSON what it did, and exits with TARGET_STATUS; with 70 if CUDA returned an error. `outer_ns` is the time from before
+ * each first launch until after the synchronisation, `around_ns` from before to after the synchronisations alone.
+ */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "targets.h"
+
+#define MOST 20000
+
+struct work {
+    const char *launch, *synchronise;
+    unsigned long launches, each;
+    unsigned blocks;
+    unsigned long nanoseconds;
+};
+
+static void *library;
+static struct work work;
+static int result;
+static uint64_t outer_ns, around_ns;
+static pthread_barrier_t barrier;
+static char **arguments;
+
+static uint64_t now(void)
+{
+    struct timespec time;
+    clock_gettime(CLOCK_BOOTTIME, &time);
+    return (uint64_t)time.tv_sec * 1000000000u + (uint64_t)time.tv_nsec;
+}
+
+door *find(const char *name)
+{
+    door *found = (door *)dlsym(library, name);
+    if (!found) {
+        fprintf(stderr, "no door is called %s\n", name);
+        exit(3);
+    }
+    return found;
+}
+
+static int begins(const char *name, const char *with) { return strncmp(name, with, strlen(with)) == 0; }
+
+void gate(const char *where)
+{
+    char byte;
+    dprintf(STDOUT_FILENO, "%s\n", where);
+    while (read(STDIN_FILENO, &byte, 1) == 1 && byte != '\n')
+        ;
+}
+
+static void tell(void)
+{
+    struct truth truth;
+    find("standin_truth")(&truth);
+    dprintf(STDOUT_FILENO,
+            "{\"pid\": %d, \"kernels\": %lu, \"graphs\": %lu, \"captured\": %lu, \"spans\": %lu, \"flight_ns\": %lu, "
+            "\"busy_ns\": %lu, \"outer_ns\": %lu, \"around_ns\": %lu, \"result\": %d}\n",
+            getpid(), truth.kernels, truth.graphs, truth.captured, truth.spans, truth.flight_ns, truth.busy_ns,
+            outer_ns, around_ns, result);
+}
+
+void checked(CUresult returned)
+{
+    if (returned != CUDA_SUCCESS)
+        result = returned;
+}
+
+/* ---- one way to launch, one to wait ---- */
+
+static CUgraph captured(CUstream stream, int twin)
+{
+    CUgraph graph;
+    door *launch = find(twin ? "cuLaunchKernel_ptsz" : "cuLaunchKernel");
+    find(twin ? "cuStreamBeginCapture_v2_ptsz" : "cuStreamBeginCapture_v2")(stream, 0);
+    for (int kernel = 0; kernel < 3; kernel++)
+        launch((CUfunction)work.nanoseconds, work.blocks, 1u, 1u, 32u, 1u, 1u, 0u, stream, NULL, NULL);
+    find(twin ? "cuStreamEndCapture_ptsz" : "cuStreamEndCapture")(stream, &graph);
+    return graph;
+}
+
+static CUresult launched(door *launch, CUstream stream, CUgraph graph)
+{
+    CUfunction function = (CUfunction)work.nanoseconds;
+    if (graph)
+        return launch(graph, stream);
+    if (begins(work.launch, "cuLaunchKernelEx")) {
+        CUlaunchConfig config = {work.blocks, 1, 1, 32, 1, 1, 0, stream, NULL, 0};
+        return launch(&config, function, NULL, NULL);
+    }
+    return launch(function, work.blocks, 1u, 1u, 32u, 1u, 1u, 0u, stream, NULL, NULL);
+}
+
+static CUresult waited(door *synchronise, CUstream stream, CUevent event)
+{
+    char bytes[8];
+    if (begins(work.synchronise, "cuStream"))
+        return synchronise(stream);
+    if (begins(work.synchronise, "cuEvent"))
+        return synchronise(event);
+    if (begins(work.synchronise, "cuMemcpy"))
+        return synchronise(bytes, bytes, sizeof bytes);
+    return synchronise(NULL);
+}
+
+static void *worked(void *stream)
+{
+    int twin = strstr(work.launch, "_ptsz") != NULL, forever = strcmp(work.synchronise, "never") == 0;
+    door *launch = find(work.launch), *synchronise = forever ? NULL : find(work.synchronise);
+    door *record = begins(work.synchronise, "cuEvent") ? find(twin ? "cuEventRecord_ptsz" : "cuEventRecord") : NULL;
+    CUgraph graph = begins(work.launch, "cuGraph") ? captured(stream, twin) : NULL;
+    CUevent event = NULL;
+    uint64_t began = 0;
+    if (record)
+        find("cuEventCreate")(&event, 0u);
+    for (unsigned long done = 0; done < work.launches; done++) {
+        if (done % work.each == 0)
+            began = now();
+        checked(launched(launch, stream, graph));
+        if (!synchronise || (done + 1) % work.each != 0)
+            continue;
+        if (record)
+            record(event, stream);
+        uint64_t called = now();
+        checked(waited(synchronise, stream, event));
+        uint64_t returned = now();
+        __atomic_add_fetch(&outer_ns, returned - began, __ATOMIC_RELAXED);
+        __atomic_add_fetch(&around_ns, returned - called, __ATOMIC_RELAXED);
+    }
+    return NULL;
+}
+
+static CUstream another(void)
+{
+    CUstream stream;
+    find("cuStreamCreate")(&stream, 0u);
+    return stream;
+}
+
+static void *worked_later(void *stream)
+{
+    pthread_barrier_wait(&barrier);
+    return worked(stream);
+}
+
+/* ---- modes ---- */
+
+static void in_threads(unsigned long count, int late)
+{
+    int twin = strstr(work.launch, "_ptsz") != NULL;
+    pthread_t threads[count];
+    pthread_barrier_init(&barrier, NULL, late ? 1 : (unsigned)count + 1);
+    if (late)
+        gate("ready");
+    for (unsigned long each = 0; each < count; each++)
+        if (pthread_create(&threads[each], NULL, late ? worked : worked_later, twin ? NULL : another()) != 0)
+            exit(4);
+    if (!late) {
+        gate("ready");
+        pthread_barrier_wait(&barrier);
+    }
+    for (unsigned long each = 0; each < count; each++)
+        pthread_join(threads[each], NULL);
+}
+
+static void in_children(unsigned long count)
+{
+    int status;
+    gate("ready");
+    for (unsigned long each = 0; each < count; each++) {
+        pid_t child = fork();
+        if (child == 0) {
+            worked(NULL);
+            tell();
+            _exit(result ? 70 : 0);
+        }
+        if (child < 0 || waitpid(child, &status, 0) != child || status != 0)
+            exit(4);
+    }
+    worked(NULL);
+}
+
+static void on_streams(unsigned long count)
+{
+    static CUstream streams[MOST];
+    door *launch = find(work.launch), *synchronise = find(work.synchronise);
+    if (count > MOST)
+        exit(2);
+    gate("ready");
+    for (unsigned long each = 0; each < count; each++)
+        streams[each] = another();
+    uint64_t began = now();
+    for (unsigned long done = 0; done < work.launches; done++)
+        for (unsigned long each = 0; each < count; each++)
+            checked(launched(launch, streams[each], NULL));
+    checked(waited(synchronise, NULL, NULL));
+    outer_ns += now() - began;
+}
+
+/* In mid-flight at the gate: all launched, nothing waited for. */
+static void in_flight(void)
+{
+    unsigned long each = work.each;
+    gate("ready");
+    work.each = work.launches + 1;
+    worked(NULL);
+    gate("flying");
+    work.each = each;
+    if (strcmp(work.synchronise, "never") != 0)
+        checked(waited(find(work.synchronise), NULL, NULL));
+}
+
+/* Waits for one of two streams only; then for what was launched on it before an event, and again after that. */
+static void on_two_streams(void)
+{
+    door *launch = find(work.launch), *record = find("cuEventRecord"), *synchronise = find(work.synchronise);
+    CUstream other = another(), own = another();
+    CUevent event;
+    find("cuEventCreate")(&event, 0u);
+    gate("ready");
+    checked(launched(launch, other, NULL));
+    checked(launched(launch, own, NULL));
+    record(event, own);
+    checked(waited(synchronise, own, event));
+    gate("waited");
+    checked(launched(launch, own, NULL));
+    record(event, own);
+    checked(launched(launch, own, NULL));
+    checked(waited(synchronise, own, event));
+    gate("waited again");
+    checked(find("cuCtxSynchronize")());
+}
+
+static void go(const char *mode, unsigned long count)
+{
+    if (strcmp(mode, "threads") == 0 || strcmp(mode, "late-threads") == 0)
+        in_threads(count, begins(mode, "late"));
+    else if (strcmp(mode, "children") == 0)
+        in_children(count);
+    else if (strcmp(mode, "streams") == 0)
+        on_streams(count);
+    else if (strcmp(mode, "flight") == 0)
+        in_flight();
+    else if (strcmp(mode, "apart") == 0)
+        on_two_streams();
+    else if (strcmp(mode, "bad-configurations") == 0)
+        by_bad_configurations();
+    else if (strcmp(mode, "absurd-grids") == 0)
+        by_absurd_grids();
+    else if (strcmp(mode, "turns") == 0)
+        for (gate("ready"); count; count--) {
+            worked(NULL);
+            if (count > 1)
+                gate("turn");
+        }
+    else
+        for (gate("ready"); count; count--)
+            worked(NULL);
+    if (strcmp(mode, "exec") == 0) {
+        tell();
+        arguments[1] = "loop";
+        execv("/proc/self/exe", arguments);
+    }
+}
+
+int main(int count, char **words)
+{
+    const char *status = getenv("TARGET_STATUS");
+    library = dlopen("libcuda.so.1", RTLD_NOW);
+    if (!library || count != 9) {
+        fprintf(stderr, "%s\n", library ? "usage" : dlerror());
+        return 2;
+    }
+    arguments = words;
+    work = (struct work){words[3], words[4], strtoul(words[5], NULL, 10), strtoul(words[6], NULL, 10),
+                         (unsigned)strtoul(words[7], NULL, 10), strtoul(words[8], NULL, 10)};
+    go(words[1], strtoul(words[2], NULL, 10));
+    tell();
+    return result ? 70 : status ? atoi(status) : 0;
+}

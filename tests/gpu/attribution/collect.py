@@ -1,0 +1,130 @@
+"""Play all mixes, one after another, within a time.
+
+    OUT=DIR python3 -m tests.gpu.attribution.collect [--seconds S] [--only MIX]...
+
+DIR gets `mixes.tar.gz`, written anew after every mix: what goes wrong with one costs none of the others.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+import time
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+
+from tests.gpu.clients import build
+from tests.gpu.device import the_device
+from tests.gpu.mps import ControlDaemon
+
+from .doors import open_doors
+from .mixes import MIXES, Mix
+from .onlooker import Onlooker
+from .play import Play
+
+LONGEST_SECONDS = 30.0
+SHORTEST_SECONDS = 8.0
+# What a mix takes beside its measured time: until all are in, and their farewell.
+JOINING_SECONDS = 4.0
+MODELS_SECONDS = 28.0
+
+
+class Collection:
+    """The mixes played so far, and the time left for the others."""
+
+    def __init__(self, directory: Path, results: Path, deadline: float) -> None:
+        self._directory = directory
+        self._results = results
+        self._deadline = deadline
+        self._mixes = directory / "mixes"
+        self._mixes.mkdir()
+
+    def play(self, mixes: Sequence[Mix]) -> int:
+        """How many went wrong."""
+        program = build(Path(__file__).with_name("known.cu"), self._directory / "known")
+        daemon = ControlDaemon(self._directory / "d")
+        daemon.start()
+        doors = open_doors()
+        _say(f"doors: {doors.problem or 'watched'}")
+        onlooker = Onlooker(doors)
+        self._write_about(onlooker, doors.problem)
+        wrong = 0
+        try:
+            for place, mix in enumerate(mixes):
+                seconds = self._seconds_for(mixes[place:])
+                if seconds < SHORTEST_SECONDS:
+                    _say(f"{mix.name}: left out, no time")
+                    continue
+                wrong += self._play(Play(mix, daemon, program, self._mixes / mix.name), onlooker, seconds)
+        finally:
+            doors.close()
+            daemon.end()
+            for log in daemon.log_directory.glob("*.log"):
+                shutil.copy(log, self._mixes)
+            self._pack()
+        return wrong
+
+    def _play(self, play: Play, onlooker: Onlooker, seconds: float) -> bool:
+        began = time.monotonic()
+        try:
+            play.run(onlooker, seconds)
+            problems = play.problems()
+        except Exception:  # the other mixes can still be played
+            problems = [traceback.format_exc()]
+        try:
+            play.pack()
+            self._pack()
+        except Exception:
+            problems.append(traceback.format_exc())
+        took = time.monotonic() - began
+        _say(f"{play.mix.name}: {seconds:.0f} s measured, {took:.0f} s in all; {'; '.join(problems) or 'well'}")
+        return bool(problems)
+
+    def _seconds_for(self, mixes: Sequence[Mix]) -> float:
+        left = self._deadline - time.monotonic() - sum(map(_beside, mixes))
+        return min(LONGEST_SECONDS, left / len(mixes))
+
+    def _write_about(self, onlooker: Onlooker, problem: str) -> None:
+        device = the_device()
+        about = {"gpu": onlooker.uuid, "name": device.name, "driver": device.driver, "doors": problem or "watched"}
+        (self._mixes / "about.json").write_text(json.dumps({**about, "kernel": os.uname().release}) + "\n")
+
+    def _pack(self) -> None:
+        fresh = self._results / "mixes.tar.gz.new"
+        with tarfile.open(fresh, "w:gz", compresslevel=1) as archive:
+            archive.add(self._mixes, arcname="mixes")
+        fresh.rename(self._results / "mixes.tar.gz")
+
+
+def _beside(mix: Mix) -> float:
+    joining = max(part.after for part in mix.parts) + JOINING_SECONDS
+    return joining + (MODELS_SECONDS if mix.learns else 0.0)
+
+
+def _say(text: str) -> None:
+    print(f"{time.strftime('%H:%M:%S', time.gmtime())} {text}", flush=True)
+
+
+def main() -> int:
+    """All of it."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--seconds", type=float, default=405.0, help="for all of it, building included")
+    parser.add_argument("--only", action="append", metavar="MIX", help="play this mix alone; may be repeated")
+    options = parser.parse_args()
+    deadline = time.monotonic() + options.seconds
+    mixes = [mix for mix in MIXES if not options.only or mix.name in options.only]
+    # Its files are then in memory, for all that import it later.
+    warming = subprocess.Popen([sys.executable, "-c", "import torch"], stderr=subprocess.DEVNULL)
+    with tempfile.TemporaryDirectory(prefix="mps", dir="/tmp") as directory:
+        wrong = Collection(Path(directory), Path(os.environ["OUT"]), deadline).play(mixes)
+    warming.wait()
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

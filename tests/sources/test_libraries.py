@@ -1,0 +1,327 @@
+"""The libcudas that are used, or will be, are found with their doors; what else is mapped as one does no harm."""
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from exporter.parse.elf_symbols import Machine
+from exporter.sources.doors.libraries import (
+    AGAIN_SECONDS,
+    KEPT_SECONDS,
+    MOST_LIBRARIES,
+    MOST_OF_A_USER,
+    Found,
+    Libraries,
+)
+from exporter.sources.doors.mappers import LATEST_SECONDS
+from exporter.sources.proc import Proc
+from tests.clocks import HandClock
+from tests.shared_objects import DOORS, shared_object
+from tests.sources.mapping_processes import MappingProcess, mapping
+from tests.tools import needed, not_here
+
+MACHINE = {"x86_64": Machine.X86_64, "aarch64": Machine.ARM64}[os.uname().machine]
+NAME = "libcuda.so.1"
+OTHER_USER = 54321
+
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="NOT RUN: needs root, for mounts and others' files")
+
+
+class CountedProc(Proc):
+    """Knows whose mappings were read."""
+
+    reads: list[int]
+
+    def mappings(self, pid: int, about: bytes) -> list[bytes] | None:
+        """As the real one."""
+        self.reads.append(pid)
+        return super().mappings(pid, about)
+
+
+class Node:
+    """A node's libcudas, and the time."""
+
+    def __init__(self, own: Path) -> None:
+        self.clock = HandClock()
+        self.proc = CountedProc(Path("/proc"), self.clock)
+        self.proc.reads = []
+        self.libraries = Libraries(self.proc, self.clock, MACHINE, (own,))
+
+    def look(self, *processes: MappingProcess, after: float = 0.0) -> Found:
+        """What there is by now."""
+        self.clock.time += after
+        return self.libraries.look([process.pid for process in processes])
+
+    def told(self, *processes: MappingProcess, after: float = 0.0) -> dict[str, tuple[int, ...]]:
+        """The processes of each library, by its path; there is no problem."""
+        found = self.look(*processes, after=after)
+        assert found.problems == ()
+        return {library.path: library.pids for library in found.libraries}
+
+    def refused(self, *processes: MappingProcess, after: float = 0.0) -> str:
+        """Why the only library is not watched."""
+        found = self.look(*processes, after=after)
+        (problem,) = found.problems
+        assert found.libraries == ()
+        return problem.partition(" is not watched: ")[2]
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[Node]:
+    made = Node(tmp_path / "own" / NAME)
+    before = set(os.listdir("/proc/self/fd"))
+    yield made
+    made.libraries.close()
+    assert set(os.listdir("/proc/self/fd")) <= before, "nothing stays open"
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return shared_object(tmp_path_factory.mktemp("library") / "libcuda.so.580.159.04")
+
+
+def copied(library: Path, path: Path) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copy(library, path)
+    return path
+
+
+@pytest.fixture
+def process() -> Iterator[MappingProcess]:
+    with mapping() as made:
+        yield made
+
+
+# -- what is found -------------------------------------------------------------------------------------------------
+
+
+def test_a_library_that_a_process_has_loaded_is_found_with_its_doors(
+    node: Node, library: Path, process: MappingProcess
+) -> None:
+    process.dlopen(library)
+    (found,) = node.look(process).libraries
+
+    assert (found.path, found.machine, found.pids) == (str(library), MACHINE, (process.pid,))
+    assert (os.major(found.device), found.inode) == (os.major(library.stat().st_dev), library.stat().st_ino)
+    assert set(found.doors) == set(DOORS)
+    assert os.path.samefile(found.path_to_open, library)
+
+
+def test_a_library_may_be_loaded_long_after_the_start(node: Node, library: Path, process: MappingProcess) -> None:
+    assert node.told(process) == {}
+    process.dlopen(library)
+    assert node.told(process, after=LATEST_SECONDS) == {str(library): (process.pid,)}
+
+
+def test_processes_with_the_same_file_share_one_library(node: Node, library: Path) -> None:
+    with mapping(library) as first, mapping(library) as second:
+        assert node.told(first, second) == {str(library): tuple(sorted((first.pid, second.pid)))}
+
+
+def test_the_nodes_own_is_there_before_anybody_uses_it(node: Node, library: Path, tmp_path: Path) -> None:
+    own = tmp_path / "own" / NAME
+    assert node.told() == {}
+    copied(library, own.with_name("libcuda.so.580"))
+    own.symlink_to("libcuda.so.580")
+    assert node.told(after=AGAIN_SECONDS) == {str(own): ()}
+    assert node.told(after=10 * KEPT_SECONDS) == {str(own): ()}
+
+
+def test_after_an_upgrade_the_new_one_is_watched_and_the_old_one_as_long_as_it_is_used(
+    node: Node, library: Path, tmp_path: Path
+) -> None:
+    own = copied(library, tmp_path / "own" / NAME)
+    with mapping(own) as process:
+        (old,) = node.look(process).libraries
+        copied(library, own.with_name("new")).rename(own)
+        for _ in range(3):
+            both = node.look(process, after=AGAIN_SECONDS + KEPT_SECONDS)
+            assert both.problems == ()
+            assert {each.inode: each.pids for each in both.libraries} == {
+                old.inode: (process.pid,),
+                own.stat().st_ino: (),
+            }
+    (new,) = node.look(after=2 * KEPT_SECONDS).libraries
+    assert new.inode == own.stat().st_ino
+
+
+def test_a_library_is_let_go_of_some_time_after_its_last_process(node: Node, library: Path) -> None:
+    with mapping(library) as process:
+        node.look(process)
+    assert node.told(process, after=KEPT_SECONDS / 2) == {str(library): ()}
+    assert node.told(after=KEPT_SECONDS) == {}
+
+
+@as_root
+def test_a_library_of_another_mount_namespace_is_found(node: Node, library: Path, tmp_path: Path) -> None:
+    inside = tmp_path / "inside"
+    inside.mkdir()
+    script = f"mount -t tmpfs none '{inside}' && cp '{library}' '{inside}/{NAME}' && exec \"$@\""
+    with mapping(inside / NAME, enter=apart(script)) as process:
+        assert not (inside / NAME).exists()
+        assert node.told(process) == {str(inside / NAME): (process.pid,)}
+
+
+@as_root
+def test_a_library_of_a_process_with_another_root_is_found(node: Node, library: Path, tmp_path: Path) -> None:
+    """Its paths are shown from our root, not from its own."""
+    path = copied(library, tmp_path / "root" / "lib" / NAME)
+    with mapping(path) as process:
+        process.chroot(tmp_path / "root")
+        assert node.told(process) == {str(path): (process.pid,)}
+
+
+@as_root
+def test_one_file_below_two_overlays_is_one_library(node: Node, library: Path, tmp_path: Path) -> None:
+    """Two containers of one image: probes on the file of one are on that of the other, too."""
+    copied(library, tmp_path / "image" / NAME)
+    overlays = [overlay(tmp_path, name) for name in ("first", "second")]
+    with (
+        mapping(tmp_path / "first" / NAME, enter=overlays[0]) as first,
+        mapping(tmp_path / "second" / NAME, enter=overlays[1]) as second,
+    ):
+        ((_, pids),) = node.told(first, second).items()
+        assert pids == tuple(sorted((first.pid, second.pid)))
+
+
+def overlay(directory: Path, name: str) -> list[str]:
+    """Words that put a process where an overlay above the image is mounted, in memory."""
+    (directory / name).mkdir()
+    above = directory / f"above-{name}"
+    above.mkdir()
+    options = f"lowerdir={directory / 'image'},upperdir={above}/upper,workdir={above}/work"
+    return apart(
+        f"mount -t tmpfs none '{above}' && mkdir '{above}/upper' '{above}/work' && "
+        f"mount -t overlay overlay -o '{options}' '{directory / name}' && exec \"$@\""
+    )
+
+
+def apart(script: str) -> list[str]:
+    """Words that put a process into a mount namespace of its own, in which a script is run first."""
+    if os.system(f"{needed('unshare')} --mount true") != 0:
+        not_here("namespaces may not be made")
+    return [needed("unshare"), "--mount", "sh", "-c", script, "sh"]
+
+
+# -- what it costs -------------------------------------------------------------------------------------------------
+
+
+def test_a_process_is_read_once(node: Node, library: Path, process: MappingProcess) -> None:
+    process.dlopen(library)
+    for _ in range(10):
+        node.look(process, after=1.0)
+    assert node.proc.reads == [process.pid]
+
+
+def test_a_process_without_is_read_ever_more_seldom(node: Node, process: MappingProcess) -> None:
+    for _ in range(300):
+        node.look(process, after=1.0)
+    assert 5 < len(node.proc.reads) < 15
+
+
+# -- what is refused -----------------------------------------------------------------------------------------------
+
+
+def test_what_has_no_doors_is_not_watched(node: Node, tmp_path: Path) -> None:
+    path = shared_object(tmp_path / NAME, source="int cuLaunchKernel(void) { return 1; }")
+    with mapping(path) as process:
+        assert node.refused(process) == "it does not have the functions of libcuda"
+
+
+def test_a_function_of_two_names_is_one_door(node: Node, tmp_path: Path) -> None:
+    twice = """
+        int cuLaunchKernel(void) { return 1; }
+        int cuCtxSynchronize(void) { return 2; }
+        int cuCtxSynchronize_v2(void) __attribute__((alias("cuCtxSynchronize")));
+    """
+    with mapping(shared_object(tmp_path / NAME, source=twice)) as process:
+        (found,) = node.look(process).libraries
+    assert set(found.doors) == {"cuLaunchKernel", "cuCtxSynchronize"}
+
+
+def test_another_machines_library_is_not_watched(node: Node, library: Path, tmp_path: Path) -> None:
+    data = bytearray(library.read_bytes())
+    data[18] = {62: 183, 183: 62}[data[18]]
+    (tmp_path / NAME).write_bytes(data)
+    with mapping(tmp_path / NAME) as process:
+        assert "and this machine is" in node.refused(process)
+
+
+@pytest.mark.parametrize("name", ["libcuda.so.1.bak", "libcudart.so.13", "libcuda.so.x", "notlibcuda.so"])
+def test_what_is_called_otherwise_is_nobodys_business(name: str, node: Node, library: Path, tmp_path: Path) -> None:
+    with mapping(copied(library, tmp_path / name)) as process:
+        assert node.told(process) == {}
+
+
+def test_a_file_that_was_replaced_while_it_ran_is_told(node: Node, library: Path, tmp_path: Path) -> None:
+    path = copied(library, tmp_path / NAME)
+    with mapping(path) as process:
+        path.unlink()
+        assert node.refused(process).startswith("its file was replaced while it ran")
+
+
+@as_root
+def test_a_name_that_is_given_to_something_else_between_two_looks(node: Node, library: Path, tmp_path: Path) -> None:
+    """What is seen in the maps is gone when it is opened: a pipe, a device, or a file of the same name is there."""
+    path = copied(library, tmp_path / NAME)
+    with mapping(path) as process:
+        lines = Proc(Path("/proc"), node.clock).mappings(process.pid, b"libcuda.so")
+        node.proc.mappings = lambda pid, about: lines  # type: ignore[method-assign]
+        path.rename(path.with_name("kept"))
+        os.mkfifo(path)
+        assert node.refused(process) == "it is no regular file"
+        path.unlink()
+        os.mknod(path, 0o600 | 0o020000, os.makedev(1, 5))
+        assert node.refused(process, after=AGAIN_SECONDS) == "it is no regular file"
+        path.unlink()
+        copied(library, path)
+        assert node.refused(process, after=AGAIN_SECONDS) == "another file has its name by now"
+        path.unlink()
+        path.symlink_to("kept")
+        assert node.refused(process, after=AGAIN_SECONDS) == "it is no regular file"
+        path.unlink()
+        assert node.refused(process, after=AGAIN_SECONDS) == "it is not there any more"
+        path.with_name("kept").rename(path)
+        assert node.told(process, after=AGAIN_SECONDS) == {str(path): (process.pid,)}
+
+
+@as_root
+def test_no_user_takes_all_the_room(node: Node, library: Path, tmp_path: Path) -> None:
+    his = [copied(library, tmp_path / str(number) / NAME) for number in range(MOST_OF_A_USER + 2)]
+    for path in his:
+        os.chown(path, OTHER_USER, OTHER_USER)
+    with mapping(*his, copied(library, tmp_path / "root" / NAME)) as process:
+        found = node.look(process)
+    assert len(found.libraries) == MOST_OF_A_USER + 1
+    assert len(found.problems) == 2
+    assert found.problems[0].endswith(f"{MOST_OF_A_USER} others of UID {OTHER_USER} are watched already")
+
+
+def test_there_is_room_for_so_many(node: Node, library: Path, tmp_path: Path) -> None:
+    with mapping(*(copied(library, tmp_path / str(number) / NAME) for number in range(MOST_LIBRARIES + 20))) as process:
+        found = node.look(process)
+    if os.geteuid() == 0:
+        assert len(found.libraries) == MOST_LIBRARIES
+    assert found.problems[-1].endswith("more libcudas are not watched")
+    assert len(found.problems) < 10
+
+
+def test_a_path_with_a_line_break_stays_on_its_line(node: Node, library: Path, tmp_path: Path) -> None:
+    with mapping(copied(library, tmp_path / "a\nb" / NAME)) as process:
+        (problem,) = node.look(process).problems
+    assert problem.isprintable()
+
+
+def test_where_mappings_may_not_be_read_that_is_said(node: Node, process: MappingProcess) -> None:
+    node.proc.mappings = lambda pid, about: None  # type: ignore[method-assign]
+    (problem,) = node.look(process).problems
+    assert problem == f"which libcuda PID {process.pid} use may not be seen; it takes CAP_SYS_PTRACE"
+
+
+def test_who_has_gone_is_no_problem(node: Node, library: Path) -> None:
+    with mapping(library) as process:
+        pass
+    assert node.told(process) == {}

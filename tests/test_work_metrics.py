@@ -1,0 +1,63 @@
+"""The families of clients' work: of whom it can be seen what they launch, and of nobody else."""
+
+import pytest
+
+from exporter.model.node import Node
+from tests.builders import AT, at_its_doors, at_work, exited, look, process, three_clients, told
+from tests.test_metrics import by, samples, value
+from tests.works import boot_ns, reading, work
+
+LAUNCHES = "cuda_mps_client_kernel_launches_total"
+IN_FLIGHT = "cuda_mps_client_in_flight_seconds_total"
+LOST = "cuda_mps_exporter_launches_lost_total"
+
+BUSY, IDLE = "600-1aao", "601-1adg"
+
+
+@pytest.fixture
+def present() -> Node:
+    return at_its_doors()
+
+
+def test_kernels_and_graphs_are_counted_apart(present: Node) -> None:
+    assert by(present, LAUNCHES, "client", kind="kernel") == {BUSY: 12_000, IDLE: 0}
+    assert by(present, LAUNCHES, "client", kind="graph") == {BUSY: 40, IDLE: 0}
+
+
+def test_what_is_in_flight_still_counts(present: Node) -> None:
+    assert by(present, IN_FLIGHT, "client") == {BUSY: 91.5, IDLE: 0}
+
+
+def test_without_the_doors_there_is_nothing_rather_than_0() -> None:
+    assert [samples(three_clients(), name) for name in (LAUNCHES, IN_FLIGHT, LOST)] == [[], [], []]
+
+
+def test_of_a_client_that_is_not_watched_there_is_nothing(present: Node) -> None:
+    later = told(reading(AT + 3, work(600, kernels=12_001)), start=present).node
+
+    assert set(by(later, LAUNCHES, "client")) == {BUSY}
+
+
+def test_what_another_had_launched_who_had_the_pid_is_not_shown() -> None:
+    early = reading(AT + 2, work(600, first_ns=1, kernels=9))
+
+    assert samples(told(early, start=three_clients()).node, LAUNCHES) == []
+
+
+def test_a_pid_that_is_used_again_has_another_series_from_0(present: Node) -> None:
+    ticks = boot_ns(AT + 3) // 10_000_000
+    new = (exited(600, at=AT + 3), process(600, at=AT + 3, ticks=ticks), *at_work(600, 601, 602, at=AT + 3.5))
+    seen = reading(AT + 4, work(600, first_ns=boot_ns(AT + 3.2), kernels=1), watched=(601,))
+    counted = by(told(*new, seen, start=present).node, LAUNCHES, "client", kind="kernel")
+
+    assert BUSY not in counted
+    assert sorted(counted.values()) == [0, 1]
+
+
+def test_of_an_eye_that_has_failed_nothing_is_told_as_of_now(present: Node) -> None:
+    assert samples(told(look(at=AT + 60), start=present).node, LAUNCHES) == []
+
+
+def test_lost_launches_are_counted_for_all(present: Node) -> None:
+    assert value(present, LOST) == 0
+    assert value(told(reading(AT + 3, lost=7), start=present).node, LOST) == 7
