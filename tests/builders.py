@@ -11,12 +11,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from exporter.core.fold import fold, fold_all
+from exporter.core.ledger.posting import post_time
 from exporter.model.action import ActionKind, ActionResult
 from exporter.model.daemon import RECOVERY_SECONDS, Daemon, Recoveries
 from exporter.model.diagnosis import Condition, Diagnosis
 from exporter.model.event import Event, EventName
 from exporter.model.identity import ProcessIdentity
 from exporter.model.incident import Ending, FaultKind, Incident, Stay, Suspect, Tenant
+from exporter.model.ledger import Purse
 from exporter.model.limits import Limits
 from exporter.model.node import Node
 from exporter.model.observation import (
@@ -46,6 +48,7 @@ GPU, OTHER_GPU = "GPU-1efa3f60-b0ba-115c-7d58-bd5711d3de4b", "GPU-6edbf013-6106-
 CONTROL, SERVER, CLIENT = 441, 513, 600
 MIB = 1 << 20
 CONTEXT_BYTES, SERVER_BYTES, GPU_BYTES = 516 * MIB, 66 * MIB, 141 << 30
+USER_ALICE, USER_BOB = (Workload(kind=WorkloadKind.USER, name=name) for name in ("alice", "bob"))
 
 
 class Story(NamedTuple):
@@ -458,6 +461,24 @@ def owned() -> Node:
     ).node
 
 
+def accounted() -> Node:
+    """Two clients have used a GPU, each known in another way, and nobody knows who else."""
+    present = told(
+        *at_work(CLIENT, CLIENT + 1),
+        *(process(pid, user=user) for pid, user in ((CLIENT, "alice"), (CLIENT + 1, "bob"))),
+        gpu_reading((CLIENT, CLIENT + 1), energy_millijoules=1000),
+    ).node
+    parts = {(USER_ALICE, Method.FLIGHT): 0.5, (USER_BOB, Method.MEASURED): 0.25, (Purse.SERVER, Method.FLIGHT): 0.0}
+    ledger = post_time(present.ledger, GPU, 4_000_000, parts, at=AT + 5)
+    shares = {
+        CLIENT: Share(method=Method.FLIGHT, sm=0.2, error=0.01),
+        CLIENT + 1: Share(method=Method.MEASURED, sm=0.1),
+    }
+    split = Split(at=AT + 10, seconds=60.0, sm=0.4, shares=shares, unattributed=0.1)
+    present = replace(present, ledger=ledger, splits={GPU: split})
+    return told(gpu_reading((CLIENT, CLIENT + 1), energy_millijoules=9000, at=AT + 10), start=present).node
+
+
 def limited() -> Node:
     """A server whose clients have half of each of two GPUs, and memory of one; its daemon's next one gives less."""
     return told(
@@ -553,6 +574,7 @@ def at_its_doors() -> Node:
 
 _ALL = (
     *(idle, three_clients, full, daemon_dead, no_nvml, gpu_lost, faulted, held_up, limited, drifted, owned),
+    accounted,
     *(backing_off, circuit_open, suspended, at_its_doors),
 )
 SCENES = {each.__name__: each for each in _ALL}

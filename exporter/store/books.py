@@ -32,9 +32,19 @@ class Books:
         return self._latest
 
     @property
+    def stand(self) -> bool:
+        """Whether what is shown grows no more while nothing can be written."""
+        return self._kept is not None
+
+    @property
+    def filled(self) -> bool:
+        """Whether anything came to what the file had."""
+        return self._latest[0] > 0
+
+    @property
     def whole(self) -> bool:
         """Whether all that there is was written."""
-        return self._kept is not None and self._kept[0] == self._latest[0]
+        return not self.filled or (self._kept is not None and self._kept[0] == self._latest[0])
 
     def keep(self, written: Numbered) -> None:
         """These are on the disk, whatever happens."""

@@ -64,8 +64,8 @@ class Writer:
         self._problem: str | None = None
         self._began: float | None = None
         self._closing = False
-        self._found = Remembered()
-        self._remembered: queue.SimpleQueue[Remembered] = queue.SimpleQueue()
+        self._found: Remembered | None = None
+        self._remembered: queue.SimpleQueue[Remembered | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="history", daemon=True)
 
     def open(self) -> Remembered:
@@ -75,6 +75,8 @@ class Writer:
             remembered = self._remembered.get(timeout=LOAD_SECONDS)
         except queue.Empty:
             self._tell_if_it_hangs(after=0.0)
+            return Remembered()
+        if remembered is None:
             return Remembered()
         if remembered.unreadable:
             self._log.warning("history_passed_over", rows=remembered.unreadable, problem="they cannot be read")
@@ -174,6 +176,7 @@ class Writer:
                 self._found = self._archive.open()
                 incidents = {**self._known, **incidents}
                 watches = {**self._known_watches, **watches}
+                books = self._books.latest if self._books.filled else None
             if incidents or events or watches or books is not None:
                 self._archive.write(incidents.values(), events, watches, None if books is None else books[1])
                 if books is not None:
@@ -230,7 +233,10 @@ class Writer:
         if problem is None and before is not None:
             self._log.info("history_kept_again")
         elif problem != before:
-            self._log.warning("history_not_kept", problem=problem, consequence="a restart forgets what happens now")
+            stand = "; the accounts stand still" if self._books.stand else ""
+            self._log.warning(
+                "history_not_kept", problem=problem, consequence=f"a restart forgets what happens now{stand}"
+            )
 
 
 def _changed(before: Mapping[str, Incident], after: Mapping[str, Incident]) -> dict[str, Incident]:

@@ -19,6 +19,9 @@ SPARE_SECONDS = 3600.0
 CLOSED_SECONDS = 86400.0
 """One who has used nothing for so long has none any more."""
 
+NOTED_SECONDS = 60.0
+"""How exactly it is noted when somebody last used something: each window brings many, and all is copied each time."""
+
 Key = TypeVar("Key")
 
 
@@ -26,12 +29,15 @@ def admitted(ledger: Ledger, payer: Payer, at: float) -> tuple[Ledger, Payer]:
     """The books in which this payer, or who pays instead, can be posted to."""
     if isinstance(payer, Purse):
         return ledger, payer
-    if payer not in ledger.paid_at and len(ledger.paid_at) >= MOST_PAGES:
+    known = ledger.paid_at.get(payer)
+    if known is not None and at - known < NOTED_SECONDS:
+        return ledger, payer
+    if known is None and len(ledger.paid_at) >= MOST_PAGES:
         idlest = min(ledger.paid_at, key=ledger.paid_at.__getitem__)
         if at - ledger.paid_at[idlest] < SPARE_SECONDS:
             return ledger, Purse.OTHERS
         ledger = _closed(ledger, {idlest})
-    return replace(ledger, paid_at={**ledger.paid_at, payer: max(at, ledger.paid_at.get(payer, at))}), payer
+    return replace(ledger, paid_at={**ledger.paid_at, payer: at}), payer
 
 
 def close_idle(ledger: Ledger, at: float) -> Ledger:

@@ -1,0 +1,1 @@
+"""The books: nothing is lost, and nothing stands in them twice."""

@@ -1,0 +1,137 @@
+"""One life of the exporter: it watches the world from a second on, keeps the books, and shows them, until it is killed.
+
+It tells what it does in a file, a line each, so that what it told before the kill is known.
+"""
+
+import json
+import os
+import time
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from exporter.core.fold import fold
+from exporter.core.ledger.payers import payer_of
+from exporter.core.ledger.posting import post_time
+from exporter.metrics.accounting import FAMILIES
+from exporter.model.event import Event
+from exporter.model.incident import Incident
+from exporter.model.ledger import Ledger, Payer, Purse
+from exporter.model.node import Node
+from exporter.model.observation import Observation
+from exporter.model.split import Method
+from exporter.model.watch import Watch
+from exporter.store.archive import Archive
+from exporter.store.retention import Retention
+from exporter.store.writer import Writer
+from exporter.view import View
+from tests.builders import AT, GPU, node
+from tests.clocks import HandClock
+from tests.kills.world import World
+
+TURN_SECONDS = 0.001
+"""How long a second of the world takes here, beside what is done in it."""
+
+
+class Told:
+    """What a life tells."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+
+    def say(self, what: str, **details: Any) -> None:
+        """One line, of which a kill may leave a part."""
+        os.write(self._file, (json.dumps({"what": what, **details}) + "\n").encode())
+
+
+class Overheard(Archive):
+    """An archive that tells when it writes the books."""
+
+    def __init__(self, directory: Path, clock: HandClock, told: Told) -> None:
+        super().__init__(directory, Retention(), clock)
+        self._told = told
+
+    def write(
+        self,
+        incidents: Iterable[Incident],
+        events: Iterable[Event],
+        watches: Mapping[str, Watch] | None = None,
+        ledger: Ledger | None = None,
+    ) -> None:
+        """As ever."""
+        self._told.say("writes")
+        super().write(incidents, events, watches, ledger)
+        self._told.say("written", sums=sums(Ledger() if ledger is None else ledger))
+
+
+def heard(path: Path) -> list[Mapping[str, Any]]:
+    """What a life has told, as far as it came."""
+    text = path.read_text() if path.exists() else ""
+    return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
+
+
+def live(world: World, begin: int, directory: Path, told: Told, *, ends: int | None) -> None:
+    """From a second on, for ever; or until it `ends` in good order."""
+    clock = HandClock(AT + begin)
+    writer = Writer(Overheard(directory, clock, told), clock)
+    present = writer.open().into(node())
+    told.say("begins", sums=sums(present.ledger), shown=shown(present, writer))
+    present = _cycle(present, writer, world.begins(begin))
+    second = begin
+    while second != ends:
+        second += 1
+        clock.time = AT + second
+        present = _posted(_folded(present, world.goes_on(second)), world, second)
+        told.say("posts", second=second)
+        writer.take(present, ())
+        told.say("shows", shown=shown(present, writer))
+        time.sleep(TURN_SECONDS)
+    writer.close()
+    told.say("ends", second=second)
+
+
+def sums(ledger: Ledger) -> Mapping[str, int]:
+    """The books as the world speaks of them."""
+    found: Counter[str] = Counter()
+    for book in ledger.books.values():
+        found["sm"] += book.whole.sm_us
+        found["energy"] += book.whole.energy_mj
+        for (payer, _), used in book.used.items():
+            found[f"sm {_name(payer)}"] += used.sm_us
+        for payer, held in book.memory_byte_ms.items():
+            found[f"memory {_name(payer)}"] += held
+    return {name: amount for name, amount in found.items() if amount and Purse.UNATTRIBUTED not in name}
+
+
+def shown(present: Node, writer: Writer) -> Mapping[str, float]:
+    """What a scrape sees."""
+    view = View(present, ledger=writer.ledger)
+    counters = [family for family in FAMILIES if family.name.endswith("_total")]
+    return {" ".join((each.name, *labels)): value for each in counters for labels, value in each.samples(view)}
+
+
+def _cycle(present: Node, writer: Writer, seen: Iterable[Observation]) -> Node:
+    present = _folded(present, seen)
+    writer.take(present, ())
+    return present
+
+
+def _folded(present: Node, seen: Iterable[Observation]) -> Node:
+    for each in seen:
+        present, _ = fold(present, each)
+    return present
+
+
+def _posted(present: Node, world: World, second: int) -> Node:
+    there = world.there(second)
+    parts: Counter[tuple[Payer, Method | None]] = Counter()
+    for each in there:
+        parts[payer_of(present, each.pid), Method.FLIGHT] += 1 / len(there)  # type: ignore[assignment]
+    ledger = post_time(present.ledger, GPU, world.busy[second], parts, at=present.at)
+    return replace(present, ledger=ledger)
+
+
+def _name(payer: Payer) -> str:
+    return payer.value if isinstance(payer, Purse) else payer.name

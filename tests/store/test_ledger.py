@@ -1,0 +1,322 @@
+"""The books outlive the exporter, and what is shown of them never falls: not even where the disk does as it likes."""
+
+import sqlite3
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from structlog.testing import capture_logs
+
+from exporter.core.ledger.pages import CLOSED_SECONDS, close_idle
+from exporter.core.ledger.posting import post_memory, post_time
+from exporter.model.ledger import Accounting, Book, Ledger, Payer, Purse
+from exporter.model.node import Node
+from exporter.model.split import Method
+from exporter.model.workload import Workload, WorkloadKind
+from exporter.store import incidents, watches
+from exporter.store import ledger as table
+from exporter.store.archive import FILE, Archive
+from exporter.store.books import Books
+from exporter.store.database import open_database
+from exporter.store.events import TABLE as EVENTS
+from exporter.store.retention import Retention
+from exporter.store.writer import LEDGER_SECONDS, Writer
+from tests.builders import AT, GPU, OTHER_GPU, USER_ALICE
+from tests.clocks import HandClock
+from tests.store.values import HOSTILE, texts
+
+payers: st.SearchStrategy[Payer] = st.one_of(
+    st.sampled_from(Purse),
+    st.builds(Workload, kind=st.sampled_from(WorkloadKind), name=texts.filter(bool)),
+)
+postings = st.tuples(texts, payers, st.none() | st.sampled_from(Method), st.integers(0, 2**70), st.floats(0, 2e9))
+
+
+def ran(ledger: Ledger, seconds: int, payer: Payer = USER_ALICE, *, at: float = AT, gpu: str = GPU) -> Ledger:
+    return post_time(ledger, gpu, seconds * 1_000_000, {(payer, Method.FLIGHT): 1.0}, at=at)
+
+
+def seconds(ledger: Ledger) -> float:
+    """Of the first GPU."""
+    return ledger.books[GPU].whole.sm_us / 1e6 if GPU in ledger.books else 0.0
+
+
+@pytest.fixture
+def clock() -> HandClock:
+    return HandClock(AT)
+
+
+@pytest.fixture
+def archive(tmp_path: Path, clock: HandClock) -> Iterator[Archive]:
+    """An archive that is open."""
+    made = Archive(tmp_path, Retention(), clock)
+    made.open()
+    yield made
+    made.close()
+
+
+def reopened(archive: Archive) -> Ledger:
+    archive.close()
+    return archive.open().ledger
+
+
+def spoil(directory: Path, statement: str, *values: object) -> None:
+    with sqlite3.connect(directory / FILE) as connection:
+        connection.execute(statement, values)
+    connection.close()
+
+
+# -- what is written, and read ----------------------------------------------------------------------------------------
+
+
+@given(st.lists(st.lists(postings, max_size=5), max_size=4))
+@settings(max_examples=50, deadline=None)
+def test_any_books_are_read_as_they_were_written_at_once_or_bit_by_bit(batches: list[list[tuple[object, ...]]]) -> None:
+    connection = sqlite3.connect(":memory:")
+    connection.executescript(table.TABLE)
+    before = ledger = Ledger()
+    for batch in batches:
+        for gpu, payer, method, amount, at in batch:
+            ledger = post_time(ledger, gpu, min(amount, 2**62), {(payer, method): 0.7}, at=at)  # type: ignore[arg-type,call-overload]
+            ledger = post_memory(ledger, gpu, {payer: amount}, at=at)  # type: ignore[arg-type,dict-item]
+        table.save(connection, before, ledger)
+        before = ledger
+    found, unreadable = table.load(connection)
+    connection.close()
+    assert unreadable == 0
+    assert found == without_what_is_of_one_run(ledger)
+
+
+def without_what_is_of_one_run(ledger: Ledger) -> Ledger:
+    books = {gpu: replace(book, unpowered={}, holdings={}, read_at=None) for gpu, book in ledger.books.items()}
+    return replace(ledger, books={gpu: book for gpu, book in books.items() if book != Book()})
+
+
+def test_only_what_has_changed_is_written(archive: Archive, tmp_path: Path) -> None:
+    first = ran(ran(Ledger(), 1), 1, HOSTILE_OWNER)
+    archive.write([], [], ledger=first)
+    spoil(tmp_path, "UPDATE pages SET page = 'untouched' WHERE kind = 'user'")
+    archive.write([], [], ledger=ran(first, 1, HOSTILE_OWNER))
+    with sqlite3.connect(tmp_path / FILE) as connection:
+        pages = dict(connection.execute("SELECT kind, page FROM pages"))
+    connection.close()
+    assert pages["user"] == "untouched"
+    assert '"sm_us": 2000000' in pages["pod"]
+
+
+HOSTILE_OWNER = Workload(kind=WorkloadKind.POD, name=HOSTILE)
+
+
+def test_a_page_that_was_closed_is_gone_and_what_stood_on_it_is_not(archive: Archive) -> None:
+    opened = ran(Ledger(), 3)
+    archive.write([], [], ledger=opened)
+    archive.write([], [], ledger=close_idle(opened, AT + 2 * CLOSED_SECONDS))
+    found = reopened(archive)
+    assert {payer for payer, _ in found.books[GPU].used} == {Purse.CLOSED}
+    assert seconds(found) == 3
+
+
+def test_who_pays_is_as_it_is_set_now(archive: Archive) -> None:
+    archive.write([], [], ledger=ran(Ledger(by=Accounting.POD), 3))
+    archive.close()
+    node = archive.open().into(Node(ledger=Ledger(by=Accounting.USER)))
+    assert node.ledger.by is Accounting.USER
+    assert seconds(node.ledger) == 3
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        "{",
+        b"\xff",
+        7,
+        '{"gpu": "g", "kind": "user", "name": "a", "paid_at": 1.0, "memory_byte_ms": "-5"}',
+        '{"gpu": "g", "kind": "user", "name": "a", "paid_at": 1.0, "memory_byte_ms": "٣"}',
+        '{"gpu": "g", "kind": "user", "name": "a", "paid_at": 1.0, "lines": [{"sm_us": -1}]}',
+        '{"gpu": "g", "kind": "user", "name": "a", "paid_at": 1.0, "lines": [{"method": "guess"}]}',
+        '{"gpu": "g", "kind": "king", "name": "a", "paid_at": 1.0}',
+        '{"gpu": "g", "kind": "king", "name": "", "paid_at": 1.0}',
+    ],
+)
+def test_a_row_that_cannot_be_read_is_passed_over_and_the_parts_are_the_whole(
+    page: object, archive: Archive, tmp_path: Path
+) -> None:
+    archive.write([], [], ledger=ran(ran(Ledger(), 1), 2, HOSTILE_OWNER))
+    archive.close()
+    spoil(tmp_path, "UPDATE pages SET page = ? WHERE kind = 'user'", page)
+    remembered = archive.open()
+    assert remembered.unreadable == 1
+    assert seconds(remembered.ledger) == 2
+    assert {payer for payer, _ in remembered.ledger.books[GPU].used} == {HOSTILE_OWNER}
+
+
+def test_a_file_of_the_version_before_is_read_and_gets_the_table(tmp_path: Path, clock: HandClock) -> None:
+    open_database(tmp_path / FILE, [incidents.TABLE + EVENTS, watches.TABLE]).close()
+    archive = Archive(tmp_path, Retention(), clock)
+    assert archive.open().ledger == Ledger()
+    archive.write([], [], ledger=ran(Ledger(), 1))
+    assert seconds(reopened(archive)) == 1
+    archive.close()
+
+
+def test_what_others_are_told_is_on_the_disk_itself(archive: Archive) -> None:
+    """A crash of the machine, too, must not take it back."""
+    connection = archive._connection
+    assert connection is not None
+    levels = []
+    connection.set_trace_callback(levels.append)
+    archive.write([], [], ledger=ran(Ledger(), 1))
+    archive.write([], [])
+    assert [each for each in levels if "synchronous" in each] == [
+        "PRAGMA synchronous = FULL",
+        "PRAGMA synchronous = NORMAL",
+    ]
+
+
+# -- what is shown ----------------------------------------------------------------------------------------------------
+
+
+def test_what_is_not_yet_written_is_not_shown() -> None:
+    books = Books()
+    books.begin(ran(Ledger(), 5))
+    books.fill(ran(Ledger(), 6))
+    assert seconds(books.shown()) == 5
+    books.keep(books.latest)
+    assert seconds(books.shown()) == 6
+
+
+def test_where_there_never_was_a_file_what_is_in_memory_is_shown() -> None:
+    books = Books()
+    books.fill(ran(Ledger(), 6))
+    assert seconds(books.shown()) == 6
+
+
+def test_what_was_shown_from_memory_stands_until_the_file_has_as_much() -> None:
+    books = Books()
+    books.fill(ran(Ledger(), 1))
+    written = books.latest
+    books.fill(ran(Ledger(), 2))
+    assert seconds(books.shown()) == 2
+    books.keep(written)
+    books.fill(ran(Ledger(), 3))
+    assert seconds(books.shown()) == 2
+    books.keep(books.latest)
+    assert seconds(books.shown()) == 3
+
+
+# -- the writer --------------------------------------------------------------------------------------------------------
+
+
+class Disk(Archive):
+    """An archive on a disk that may be full, or absent."""
+
+    full = absent = False
+    written = 0
+
+    def open(self):  # type: ignore[no-untyped-def]
+        """As ever, where it is there."""
+        if self.absent:
+            raise OSError(5, "no such disk")
+        return super().open()
+
+    def write(self, *given: object, **others: object) -> None:
+        """As ever, where there is room."""
+        if self.full:
+            raise OSError(28, "No space left on device")
+        super().write(*given, **others)  # type: ignore[arg-type]
+        self.written += 1
+
+
+def closed(directory: Path, clock: HandClock) -> Ledger:
+    """What the next start finds."""
+    archive = Archive(directory, Retention(), clock)
+    found = archive.open().ledger
+    archive.close()
+    return found
+
+
+def test_what_was_posted_is_written_every_few_seconds_and_at_the_end(tmp_path: Path, clock: HandClock) -> None:
+    disk = Disk(tmp_path, Retention(), clock)
+    writer = Writer(disk, clock)
+    writer.open()
+    writer.take(Node(ledger=ran(Ledger(), 1)), [])
+    assert not writer._books_due, "it waits"
+    clock.time += LEDGER_SECONDS
+    writer.take(Node(ledger=ran(Ledger(), 2)), [])
+    writer.take(Node(ledger=ran(Ledger(), 3)), [])
+    writer.close()
+    assert disk.written in (1, 2)
+    assert seconds(closed(tmp_path, clock)) == 3
+
+
+def test_what_has_not_changed_is_not_written_again(tmp_path: Path, clock: HandClock) -> None:
+    disk = Disk(tmp_path, Retention(), clock)
+    writer = Writer(disk, clock)
+    present = writer.open().into(Node())
+    for _ in range(3):
+        clock.time += LEDGER_SECONDS
+        writer.take(present, [])
+    writer.close()
+    assert disk.written == 0
+
+
+def test_while_the_disk_is_full_the_counters_stand_and_none_falls_at_the_next_start(
+    tmp_path: Path, clock: HandClock
+) -> None:
+    disk = Disk(tmp_path, Retention(), clock)
+    first = Writer(disk, clock)
+    first.open()
+    first.take(Node(ledger=ran(Ledger(), 1)), [])
+    first.close()
+    second = Writer(disk, clock)
+    present = second.open().into(Node())
+    disk.full = True
+    clock.time += LEDGER_SECONDS
+    with capture_logs() as logs:
+        second.take(Node(ledger=ran(present.ledger, 4)), [])
+        second.close()
+    assert seconds(second.ledger) == 1
+    assert "the accounts stand still" in logs[0]["consequence"]
+    disk.close()
+    assert seconds(closed(tmp_path, clock)) == 1
+
+
+def test_a_file_that_could_not_be_had_at_the_start_gives_nothing_back_later(tmp_path: Path, clock: HandClock) -> None:
+    """What is shown has begun at 0: what the file had, Prometheus knows, and would count again."""
+    archive = Archive(tmp_path, Retention(), clock)
+    archive.open()
+    archive.write([], [], ledger=ran(ran(Ledger(), 900), 900, gpu=OTHER_GPU))
+    archive.close()
+    disk = Disk(tmp_path, Retention(), clock)
+    disk.absent = True
+    writer = Writer(disk, clock)
+    present = writer.open().into(Node())
+    writer.take(Node(ledger=ran(present.ledger, 1)), [])
+    assert seconds(writer.ledger) == 1
+    disk.absent = False
+    clock.time += LEDGER_SECONDS
+    writer.take(Node(ledger=ran(present.ledger, 2)), [])
+    writer.close()
+    assert seconds(writer.ledger) in (1, 2)
+    found = closed(tmp_path, clock)
+    assert seconds(found) == 2
+    assert OTHER_GPU not in found.books
+
+
+def test_a_file_that_somebody_has_taken_away_is_written_anew_and_whole(tmp_path: Path, clock: HandClock) -> None:
+    disk = Disk(tmp_path, Retention(), clock)
+    writer = Writer(disk, clock, retry=0.01)
+    present = writer.open().into(Node())
+    writer.take(Node(ledger=(known := ran(ran(present.ledger, 1), 1, HOSTILE_OWNER))), [])
+    clock.time += LEDGER_SECONDS
+    writer.take(Node(ledger=known), [])
+    for file in tmp_path.glob("*.sqlite*"):
+        file.unlink()
+    clock.time += LEDGER_SECONDS
+    writer.take(Node(ledger=ran(known, 1)), [])
+    writer.close()
+    found = closed(tmp_path, clock)
+    assert seconds(found) in (0, 3)

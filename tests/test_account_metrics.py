@@ -1,0 +1,126 @@
+"""The families of the accounts: what the owners' say is together exactly what the GPU's say."""
+
+from collections import defaultdict
+from dataclasses import replace
+from fractions import Fraction
+
+import pytest
+
+from exporter.core.ledger.posting import post_memory, post_time
+from exporter.metrics.catalogue import CATALOGUE
+from exporter.model.ledger import Ledger, Purse
+from exporter.model.node import Node
+from exporter.model.split import Method
+from exporter.model.workload import Workload, WorkloadKind
+from exporter.view import View
+from tests.builders import AT, CLIENT, CONTEXT_BYTES, GPU, SERVER_BYTES, USER_ALICE, USER_BOB, accounted, exited, told
+
+Series = dict[tuple[str, ...], float]
+
+FAMILIES = {family.name: family for family in CATALOGUE}
+CLIENT_BYTES = (1 << 30) + CONTEXT_BYTES
+
+
+def series(name: str, view: View) -> Series:
+    return dict(FAMILIES[name].samples(view))
+
+
+def of(ledger: Ledger) -> View:
+    return View(Node(ledger=ledger))
+
+
+def test_each_owner_has_what_it_used_by_how_that_was_found_out() -> None:
+    assert series("cuda_mps_workload_sm_seconds_total", View(accounted())) == {
+        (GPU, "user", "alice", "flight"): 2.0,
+        (GPU, "user", "bob", "measured"): 1.0,
+        (GPU, "unattributed", "", ""): 1.0,
+    }
+
+
+def test_energy_is_in_proportion_to_sm_time() -> None:
+    assert series("cuda_mps_workload_energy_joules_total", View(accounted())) == {
+        (GPU, "user", "alice", "flight"): 4.0,
+        (GPU, "user", "bob", "measured"): 2.0,
+        (GPU, "unattributed", "", ""): 2.0,
+    }
+
+
+def test_memory_is_that_of_all_who_hold_it() -> None:
+    assert series("cuda_mps_workload_memory_byte_seconds_total", View(accounted())) == {
+        (GPU, "user", "alice"): 10.0 * CLIENT_BYTES,
+        (GPU, "user", "bob"): 10.0 * CLIENT_BYTES,
+        (GPU, "mps_server", ""): 10.0 * SERVER_BYTES,
+    }
+
+
+@pytest.mark.parametrize(
+    ("owners", "closed", "whole"),
+    [
+        ("workload_sm_seconds", "gpu_closed_sm_seconds", "gpu_sm_seconds"),
+        ("workload_energy_joules", "gpu_closed_energy_joules", "gpu_accounted_energy_joules"),
+    ],
+)
+def test_the_owners_and_the_closed_are_the_whole(owners: str, closed: str, whole: str) -> None:
+    parts: defaultdict[tuple[str, ...], Fraction] = defaultdict(Fraction)
+    for name in (owners, closed):
+        for labels, value in series(f"cuda_mps_{name}_total", View(accounted())).items():
+            parts[labels[:1]] += Fraction(value)
+    assert parts == {
+        labels: Fraction(value) for labels, value in series(f"cuda_mps_{whole}_total", View(accounted())).items()
+    }
+
+
+def test_who_is_nobody_known_has_a_kind_and_no_name() -> None:
+    ledger = post_time(Ledger(), GPU, 3, {(Purse.SERVER, Method.FLIGHT): 1 / 3, (Purse.OTHERS, None): 1 / 3}, at=AT)
+    kinds = {labels[1:] for labels in series("cuda_mps_workload_sm_seconds_total", of(ledger))}
+    assert kinds == {("mps_server", "", "flight"), ("others", "", ""), ("unattributed", "", "")}
+
+
+def test_closed_pages_are_told_apart_so_that_no_owner_seems_to_use_them() -> None:
+    ledger = post_time(Ledger(), GPU, 2_000_000, {(Purse.CLOSED, Method.FLIGHT): 0.5}, at=AT)
+    assert set(series("cuda_mps_workload_sm_seconds_total", of(ledger))) == {(GPU, "unattributed", "", "")}
+    assert series("cuda_mps_gpu_closed_sm_seconds_total", of(ledger)) == {(GPU,): 1.0}
+
+
+def test_names_that_look_the_same_are_one_owner() -> None:
+    """No two series may have the same labels."""
+    alike = [Workload(kind=WorkloadKind.USER, name=name) for name in ("a" * 5000, "a" * 5001)]
+    ledger = post_time(Ledger(), GPU, 2_000_000, dict.fromkeys(((each, None) for each in alike), 0.5), at=AT)
+    ledger = post_memory(ledger, GPU, dict.fromkeys(alike, 500), at=AT)
+    assert list(series("cuda_mps_workload_sm_seconds_total", of(ledger)).values()) == [2.0]
+    assert list(series("cuda_mps_workload_memory_byte_seconds_total", of(ledger)).values()) == [1.0]
+
+
+def test_what_is_shown_is_what_is_kept_where_it_is() -> None:
+    kept = post_time(Ledger(), GPU, 1_000_000, {}, at=AT)
+    view = View(accounted(), ledger=kept)
+    assert series("cuda_mps_gpu_sm_seconds_total", view) == {(GPU,): 1.0}
+
+
+def test_a_client_has_its_part_and_how_sure_that_is() -> None:
+    view = View(accounted())
+    ratios = series("cuda_mps_client_sm_utilization_ratio", view)
+    assert sorted((method, ratio) for (*_, method), ratio in ratios.items()) == [("flight", 0.2), ("measured", 0.1)]
+    errors = series("cuda_mps_client_sm_utilization_error_ratio", view)
+    assert {labels[:3] for labels in ratios} == set(errors)
+    assert series("cuda_mps_gpu_sm_unattributed_ratio", view) == {(GPU,): 0.1}
+
+
+def test_who_has_left_has_none() -> None:
+    left = told(exited(CLIENT, at=AT + 20), start=accounted()).node
+    assert len(series("cuda_mps_client_sm_utilization_ratio", View(left))) == 1
+
+
+def test_a_split_that_is_old_tells_nothing_of_now() -> None:
+    late = View(replace(accounted(), at=AT + 71))
+    assert series("cuda_mps_client_sm_utilization_ratio", late) == {}
+    assert series("cuda_mps_gpu_sm_unattributed_ratio", late) == {}
+
+
+def test_where_clients_have_no_series_the_accounts_stand() -> None:
+    view = View(accounted(), per_client=False)
+    assert series("cuda_mps_client_sm_utilization_ratio", view) == {}
+    assert {labels[2] for labels in series("cuda_mps_workload_sm_seconds_total", view)} >= {
+        USER_ALICE.name,
+        USER_BOB.name,
+    }
