@@ -38,7 +38,7 @@ def _begun(pid: int, at: float) -> ProcessWork:
 
 
 def _grown(work: ProcessWork, pid: int) -> ProcessWork:
-    """A second more: so many kernels of its width, in as many spans."""
+    """A second more: so many kernels of its width, each in a span, and in a burst, of its own."""
     flight, kernels = int(_duty(pid) * NS), 50 + pid % 400
     return replace(
         work,
@@ -47,6 +47,11 @@ def _grown(work: ProcessWork, pid: int) -> ProcessWork:
         spans=work.spans + kernels,
         flight_ns=work.flight_ns + flight,
         area=work.area + flight * _width(pid),
+        widths=work.widths + kernels * _width(pid),
+        syncs=work.syncs + kernels,
+        sure_area=work.sure_area + flight * _width(pid),
+        sure_widths=work.sure_widths + kernels * _width(pid),
+        sure_heights=work.sure_heights + kernels * _width(pid),
     )
 
 
