@@ -3,12 +3,13 @@
 import sys
 from pathlib import Path
 
+from dashboards.accounting import ACCOUNTING
 from dashboards.board import Board
 from dashboards.fleet import FLEET
 from dashboards.incident import INCIDENT
 from dashboards.node import NODE
 
-BOARDS = (FLEET, NODE, INCIDENT)
+BOARDS = (FLEET, NODE, INCIDENT, ACCOUNTING)
 HERE = Path(__file__).parent
 
 

@@ -8,6 +8,7 @@ from dashboards.query import Json
 BYTES, RATIO, SECONDS, NUMBER = "bytes", "percentunit", "s", "none"
 COUNT, WORD, MOMENT = "short", "string", "dateTimeAsIso"
 WATTS, CELSIUS, PER_SECOND, EVENTS = "watt", "celsius", "cps", "short"
+KILOWATT_HOURS = "kwatth"
 
 
 class Colour(StrEnum):

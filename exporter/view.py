@@ -15,13 +15,6 @@ Memory = Mapping[int, Mapping[str, int]]
 """Bytes that each process uses, by its PID and by GPU."""
 
 
-MOST_CLIENTS = 48
-"""Clients a server takes on Volta and later, up to CUDA 13.0 (measured on R580)."""
-
-MOST_CLIENTS_FROM_13_1 = 60
-"""Client contexts a device takes from CUDA 13.1 on (NVIDIA's MPS guide)."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigStatus:
     """Whether the configuration could be used when it was last read, and when it last could, since the epoch."""
@@ -120,14 +113,6 @@ def gpu_name(node: Node, uuid: str) -> str:
 def clients_of(daemon: Daemon, server: Server) -> Sequence[Client]:
     """The clients of one of a daemon's servers."""
     return [client for client in daemon.clients.values() if client.server == server.pid]
-
-
-def clients_limit(daemon: Daemon, server: Server) -> int | None:
-    """How many clients a server takes: as configured, as it said itself, or as its version does; None: not known."""
-    told = daemon.clients_limit or server.clients_limit
-    if told is not None or daemon.version is None:
-        return told
-    return MOST_CLIENTS_FROM_13_1 if int(daemon.version) >= 13010 else MOST_CLIENTS
 
 
 def directory_of(node: Node, name: DaemonName) -> str | None:

@@ -494,6 +494,20 @@ def limited() -> Node:
     ).node
 
 
+def flight(sm: float, error: float = 0.01) -> Share:
+    """What somebody used of a GPU's SMs, by how long work of his was in flight there."""
+    return Share(method=Method.FLIGHT, sm=sm, error=error)
+
+
+def split(
+    start: Node, shares: Mapping[int, Share], *, gpu: str = GPU, unattributed: float = 0.0, dram: float | None = 0.1
+) -> Node:
+    """The node, once it is known whose the SM time of the last minute was."""
+    whole = sum(share.sm for share in shares.values()) + unattributed
+    found = Split(at=start.at, seconds=60.0, sm=whole, shares=shares, unattributed=unattributed, dram=dram)
+    return replace(start, splits={**start.splits, gpu: found})
+
+
 def drifted() -> Node:
     """The same, where its present limits are to hold: its server's do, the next one's will not, and two slipped in."""
     present = limited()

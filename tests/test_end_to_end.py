@@ -558,12 +558,13 @@ def test_status_is_a_table(mps: MpsStandIn, nvml: NvmlStandIn, environment: dict
     done = run(environment, "status")
 
     assert (done.returncode, done.stderr) == (0, "")
-    rows = [line.split() for line in done.stdout.splitlines()[1:]]
+    rows = [line.split() for line in done.stdout.splitlines() if line.startswith(str(mps.pipe_directory))]
     user = psutil.Process().username()
     assert sorted(rows) == sorted(
         [str(mps.pipe_directory), str(mps.server_pid), "active", str(pid), user, "sleep", "0", f"{used}", "MiB", "A"]
         for pid, used in clients.items()
     )
+    assert "sharing of GPU 0: " in done.stdout
 
 
 def test_status_is_an_object_for_programs(

@@ -8,6 +8,8 @@ from exporter.config.mishap import Planned
 from exporter.demo import faults, gpus, life, throngs
 from exporter.demo.calendar import STORY, Calendar
 from exporter.demo.daemon import SimulatedDaemon
+from exporter.demo.doors import SimulatedDoors
+from exporter.demo.gpus import GPUS
 from exporter.demo.hands import SimulatedHands
 from exporter.demo.node import beginning
 from exporter.demo.questions import questions
@@ -40,6 +42,7 @@ class Simulation:
         Where it is `calm`, clients come and go, and nothing befalls the node but what it is to expect.
         """
         self._scene = opening(random.Random(seed))
+        self._doors = SimulatedDoors()
         self._clock = clock
         self.hands = SimulatedHands()
         begins = float(int(clock.now()))
@@ -73,6 +76,7 @@ class Simulation:
             yield from self._live(daemon, at)
         yield from throngs.leave(scene, at)
         yield from self._nvml(at)
+        yield from self._doors.readings(at, GPUS, (*scene.clients, *scene.strangers.values()))
         looked = QUICK if int(at) % SLOW_SECONDS else (*QUICK, *SLOW)
         yield from (SourceReading(at=at, name=source, seconds=0.002) for source in looked)
 

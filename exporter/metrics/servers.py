@@ -2,9 +2,10 @@
 
 from collections import Counter
 
+from exporter.core.client_slots import clients_limit
 from exporter.metrics.family import Samples, gauge
 from exporter.model.server import ServerState
-from exporter.view import View, clients_limit
+from exporter.view import View
 
 
 def _state(view: View) -> Samples:

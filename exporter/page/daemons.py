@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from exporter.core.client_slots import clients_limit
 from exporter.core.devices import by_its_ordinals
 from exporter.model.daemon import Daemon, DaemonState
 from exporter.model.node import Node
@@ -16,7 +17,7 @@ from exporter.telling.short import counted, mebibytes, short_name
 from exporter.telling.status_domains import lettered, letters
 from exporter.telling.watchdog_text import account
 from exporter.telling.who import Who, who
-from exporter.view import Memory, View, clients_limit, clients_of, gpu_name, memory
+from exporter.view import Memory, View, clients_of, gpu_name, memory
 
 Letters = Mapping[tuple[DaemonName, int], str]
 

@@ -4,13 +4,16 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
+from exporter.core.fitness.fitness import Fitness, fitness
 from exporter.core.identity import used_bytes
 from exporter.core.sharing import sharing_mode
 from exporter.model.gpu import Gpu, SharingMode
 from exporter.model.node import Node
+from exporter.model.split import Share
 from exporter.page.sight import Sight
 from exporter.parse.printable import LONGEST_PROBLEM, printable
 from exporter.telling.level import Level
+from exporter.telling.sharing_text import sentences, used_text
 from exporter.telling.short import counted, mebibytes, short_gpu, short_name
 from exporter.telling.who import Who, who
 from exporter.view import View, gpu_name
@@ -46,7 +49,10 @@ class Part(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Segment:
-    """A part of a bar, in percent of its length, and whose it is; `hue` tells neighbours apart."""
+    """A part of a bar, in percent of its length, and whose it is; `hue` tells neighbours apart.
+
+    `used` is what it used of the SMs lately, empty where that is not known.
+    """
 
     part: Part
     name: str
@@ -54,6 +60,7 @@ class Segment:
     amount: str
     begin: float
     width: float
+    used: str = ""
     hue: int = 0
 
     @property
@@ -69,7 +76,10 @@ class Segment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuCard:
-    """A GPU. Where its memory could not be read, it is not `known` what fills it; `problem` says why."""
+    """A GPU. Where its memory could not be read, it is not `known` what fills it; `problem` says why.
+
+    `shared` says in a few sentences how well it is shared.
+    """
 
     name: str
     model: str
@@ -82,6 +92,7 @@ class GpuCard:
     free: str
     known: bool
     segments: tuple[Segment, ...]
+    shared: tuple[str, ...]
 
 
 Shares = Iterable[tuple[Part, str, int | None, int]]
@@ -91,11 +102,14 @@ Shares = Iterable[tuple[Part, str, int | None, int]]
 def gpus(sight: Sight) -> tuple[GpuCard, ...]:
     """All of them; somebody who is on several has one colour."""
     hues: dict[int, int] = {}
-    roles = _roles(sight.node)
-    return tuple(_card(sight.node, uuid, gpu, roles, hues) for uuid, gpu in sight.node.gpus.items())
+    node, roles = sight.node, _roles(sight.node)
+    found = fitness(node)
+    return tuple(_card(node, uuid, gpu, roles, hues, found.get(uuid)) for uuid, gpu in node.gpus.items())
 
 
-def _card(node: Node, uuid: str, gpu: Gpu, roles: Mapping[int, Part], hues: dict[int, int]) -> GpuCard:
+def _card(
+    node: Node, uuid: str, gpu: Gpu, roles: Mapping[int, Part], hues: dict[int, int], found: Fitness | None
+) -> GpuCard:
     reading = gpu.reading
     sharing, level = _SHARING[sharing_mode(node, gpu)]
     used, total = reading.memory_used_bytes, reading.memory_total_bytes
@@ -111,8 +125,16 @@ def _card(node: Node, uuid: str, gpu: Gpu, roles: Mapping[int, Part], hues: dict
         filled=f"{mebibytes(used or 0)} of {mebibytes(total or 0)}" if known else "memory not known",
         free=f"{mebibytes(max(0, (total or 0) - (used or 0)))} free" if known else "",
         known=known,
-        segments=tuple(_segments(node, _shares(gpu, roles, used or 0), total or 1, hues)) if known else (),
+        segments=(
+            tuple(_segments(node, _shares(gpu, roles, used or 0), total or 1, hues, _used(found))) if known else ()
+        ),
+        shared=() if found is None else tuple(line.text for line in sentences(node, found)),
     )
+
+
+def _used(found: Fitness | None) -> Mapping[int, Share]:
+    """What clients, and those beside them, are known to have used of the SMs."""
+    return {} if found is None else found.use.shares
 
 
 def _roles(node: Node) -> Mapping[int, Part]:
@@ -138,7 +160,9 @@ def _shares(gpu: Gpu, roles: Mapping[int, Part], used: int) -> Shares:
     yield from ((part, name, None, amount) for part, name, amount in gathered if amount > 0)
 
 
-def _segments(node: Node, shares: Shares, total: int, hues: dict[int, int]) -> Iterable[Segment]:
+def _segments(
+    node: Node, shares: Shares, total: int, hues: dict[int, int], used: Mapping[int, Share]
+) -> Iterable[Segment]:
     begin = 0.0
     for part, name, pid, amount in shares:
         width = max(0.0, min(100.0 - begin, 100 * amount / total))
@@ -150,6 +174,7 @@ def _segments(node: Node, shares: Shares, total: int, hues: dict[int, int]) -> I
             amount=mebibytes(amount),
             begin=round(begin, 2),
             width=round(width, 2),
+            used="" if pid is None or pid not in used else used_text(used[pid]),
             hue=0 if pid is None else hues.setdefault(pid, len(hues) % HUES),
         )
         begin += width

@@ -9,8 +9,8 @@ from exporter.telling.line import Line
 class Sheet:
     """How the node is. `at` is when that was so, in seconds since the epoch.
 
-    `head` is that at a glance, `table` who is there and who falls with whom, `troubles` what is not well, with all that
-    is known of it, `past` the faults that are over.
+    `head` is that at a glance, `table` who is there and who falls with whom, `sharing` how well they share their GPUs,
+    `troubles` what is not well, with all that is known of it, `past` the faults that are over.
     """
 
     at: float
@@ -18,3 +18,4 @@ class Sheet:
     table: tuple[Line, ...]
     troubles: tuple[Line, ...]
     past: tuple[Line, ...]
+    sharing: tuple[Line, ...] = ()

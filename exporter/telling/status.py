@@ -18,6 +18,7 @@ from exporter.telling.line import Line, doubtful, faint, said, text_of
 from exporter.telling.sheet import Sheet
 from exporter.telling.status_domains import joined, lettered
 from exporter.telling.status_object import node_object
+from exporter.telling.status_sharing import sharing
 from exporter.telling.troubles import troubles
 from exporter.view import View, directory_of
 
@@ -38,13 +39,14 @@ def sheet(node: Node, orders: Orders | None = None, width: int | None = None) ->
         # What the watchdog says stands below what could not be seen: on that it is founded.
         troubles=(*_problems(node), *watchdog_text.lines(node), *_open(node)),
         past=tuple(_over(node)),
+        sharing=tuple(sharing(node, width)),
     )
 
 
 def table(node: Node) -> str:
     """One table of daemons, servers and clients, and of the processes beside them; what could not be seen; faults."""
     shown = sheet(node)
-    return text_of((*shown.table, *shown.troubles, *shown.past))
+    return text_of((*shown.table, *shown.sharing, *shown.troubles, *shown.past))
 
 
 def line(node: Node, orders: Orders | None = None) -> str:

@@ -5,6 +5,7 @@ from typing import Any
 
 from exporter.core.devices import by_its_ordinals
 from exporter.core.domains import Domain, domains
+from exporter.core.fitness.fitness import Fitness, fitness
 from exporter.core.identity import client_id
 from exporter.core.watchdog.orders import Orders
 from exporter.core.workloads import belonging_of, pod_of, workload_of
@@ -13,17 +14,18 @@ from exporter.model.node import Node
 from exporter.model.observation import ProcessReading
 from exporter.model.server import Client, Server
 from exporter.telling.incident_object import incident_object
+from exporter.telling.sharing_object import sharing_object
 from exporter.telling.watchdog_object import watchdog_object
 from exporter.view import Memory, View, clients_of, directory_of, memory
 
 
 def node_object(node: Node, orders: Orders | None = None) -> dict[str, Any]:
     """All that is known. Times are seconds since the epoch. `orders` are the watchdog's, None where there is none."""
-    used = memory(node)
+    used, shared = memory(node), fitness(node)
     return {
         "at": node.at,
         "daemons": [_daemon_object(node, daemon, used, orders) for daemon in View(node).daemons()],
-        "gpus": [_gpu_object(node, uuid) for uuid in node.gpus],
+        "gpus": [_gpu_object(node, uuid, shared.get(uuid)) for uuid in node.gpus],
         "incidents": [
             incident_object(each, now=node.at, pipe_directory=directory_of(node, each.daemon))
             for each in node.incidents.values()
@@ -97,7 +99,7 @@ def _owners_object(node: Node, process: ProcessReading | None) -> dict[str, Any]
     }
 
 
-def _gpu_object(node: Node, uuid: str) -> dict[str, Any]:
+def _gpu_object(node: Node, uuid: str, shared: Fitness | None) -> dict[str, Any]:
     gpu = node.gpus[uuid]
     return {
         "uuid": uuid,
@@ -107,4 +109,5 @@ def _gpu_object(node: Node, uuid: str) -> dict[str, Any]:
         "memory_used_bytes": gpu.reading.memory_used_bytes,
         "memory_total_bytes": gpu.reading.memory_total_bytes,
         "bypassing": list(gpu.bypassing),
+        "sharing": sharing_object(node, shared),
     }

@@ -48,7 +48,7 @@ def _pieces(line: Line, start: int, end: int) -> Iterable[Piece]:
 
 def bare(sheet: Sheet) -> Sequence[Line]:
     """A sheet without its head: the table comes first, as programs may expect it."""
-    return (*sheet.table, *sheet.troubles, *sheet.past)
+    return (*sheet.table, *sheet.sharing, *sheet.troubles, *sheet.past)
 
 
 def whole(sheet: Sheet) -> Sequence[Line]:
@@ -61,7 +61,8 @@ def fitted(title: Sequence[Line], sheet: Sheet, width: int, height: int) -> Sequ
     top = _all_broken((*title, *sheet.head, said()), width)
     troubles = _all_broken((*sheet.troubles, said()) if sheet.troubles else (), width)
     table, past = _all_broken(sheet.table, width), _all_broken(sheet.past, width)
-    everything = (*top, *troubles, *table, *past)
+    sharing = _all_broken(sheet.sharing, width)
+    everything = (*top, *troubles, *table, *sharing, *past)
     if _rows(everything, width) <= height:
         return everything
     room = height - _rows([_more(len(everything))], width)
@@ -70,8 +71,10 @@ def fitted(title: Sequence[Line], sheet: Sheet, width: int, height: int) -> Sequ
     troubles = _most_telling(troubles, width, max(room - _rows(table, width), room * 2 // 3))
     room -= _rows(troubles, width)
     table = _most_telling(table, width, room)
-    past = _most_telling(past, width, room - _rows(table, width))
-    shown = (*top, *troubles, *table, *past)
+    room -= _rows(table, width)
+    sharing = _most_telling(sharing, width, room)
+    past = _most_telling(past, width, room - _rows(sharing, width))
+    shown = (*top, *troubles, *table, *sharing, *past)
     more = _more(len(everything) - len(shown))
     return [*shown, more] if _rows([*shown, more], width) <= height else shown
 

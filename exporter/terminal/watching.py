@@ -80,7 +80,7 @@ class Watching:
 
     def _show_sheet(self, title: Sequence[Line], sheet: Sheet) -> None:
         if self._brief:
-            sheet = replace(sheet, table=(), troubles=(), past=())
+            sheet = replace(sheet, table=(), sharing=(), troubles=(), past=())
         if self._terminal.can_redraw:
             self._terminal.redraw(fitted(title, sheet, *self._terminal.size))
         else:

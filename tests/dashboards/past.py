@@ -16,6 +16,7 @@ from exporter.model.watch import WatchState
 from exporter.view import ConfigStatus, HistoryStatus, View
 from tests.builders import reply
 from tests.clocks import HandClock
+from tests.dashboards.accounts import Accounts
 from tests.simulated import ORDERS
 from tests.tools import needed
 
@@ -80,9 +81,10 @@ def _calm() -> Iterator[tuple[int, View]]:
 
 def _nodes(simulation: Simulation) -> Iterator[tuple[int, Node]]:
     """The node as each scrape finds it."""
+    accounts = Accounts()
     for node, _ in told(simulation.node(), simulation, ORDERS):
         if int(node.at) % EVERY == 0:
-            yield int(node.at), node
+            yield int(node.at), accounts.kept(node)
 
 
 def _unwell(node: Node) -> Node:

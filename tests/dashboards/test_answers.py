@@ -97,3 +97,30 @@ def test_an_incident_is_told_with_those_whom_it_hit(prometheus: Prometheus) -> N
     counted = prometheus.vector(f'sum(cuda_mps_fault_affected_clients_total{{instance="{past.CALM}"}})', time=past.LAST)
     assert value("Clients hit A") == counted[0][1] > 1
     assert value("Clients before it A") > value("Clients before it B")
+
+
+def test_what_owners_used_is_what_the_gpus_did(prometheus: Prometheus) -> None:
+    """But for what Prometheus cannot see: how much of it an owner used before its series' first sample."""
+    board = MODELS["cuda-mps-accounting"]
+    found = {each.where.removeprefix(f"{board['title']}: "): each.expression for each in asked(board)}
+
+    def values(where: str) -> list[float]:
+        query = filled(found[where], CHOSEN, range_seconds=RANGE)
+        return [value for _, value in prometheus.vector(query, time=past.LAST)]
+
+    whole = values("SM-hours A")[0]
+    assert 0.9 * whole < sum(values("SM time and energy by owner A")) <= 1.001 * whole
+    assert 0.9 < sum(values("SM time and energy by owner B")) <= 1.001
+    assert 0.05 < values("SM time without an owner A")[0] < 0.2
+
+
+def test_those_who_fit_are_as_many_as_the_least_bound_allows(prometheus: Prometheus) -> None:
+    board = MODELS["cuda-mps-accounting"]
+    least, *bounds = (each.expression for each in asked(board) if ": How many more fit " in each.where and each.instant)
+
+    def by_gpu(expression: str) -> dict[tuple[str, str], float]:
+        told = prometheus.vector(filled(expression, CHOSEN), time=past.LAST)
+        return {(labels["instance"], labels["gpu"]): value for labels, value in told}
+
+    of_each = [by_gpu(bound) for bound in bounds]
+    assert by_gpu(least) == {gpu: min(found[gpu] for found in of_each if gpu in found) for gpu in set().union(*of_each)}

@@ -18,13 +18,16 @@ from tests.builders import (
     CRASHED,
     DAEMON,
     GPU,
+    OTHER_GPU,
     at_work,
     circuit_open,
     daemon_dead,
     daemon_process,
     faulted,
+    flight,
     gpu_reading,
     incident,
+    limited,
     look,
     looks,
     node,
@@ -36,6 +39,7 @@ from tests.builders import (
     watched,
 )
 from tests.builders import idle as idle_node
+from tests.builders import split as split_of
 
 SLURM_JOB = Workload(kind=WorkloadKind.SLURM_JOB, name="42")
 TRAINER = Tenant(pid=700, client="700-1", user="alice", command="python3", workload=SLURM_JOB, memory_bytes={GPU: 1})
@@ -69,6 +73,12 @@ def idle() -> Sight:
 def busy() -> Sight:
     """Clients of several owners; one is on both GPUs, and joins them; one process runs beside MPS."""
     return sight(three_clients(), events=HAPPENINGS)
+
+
+def split() -> Sight:
+    """It is known who used the SMs of both GPUs; on one, somebody may starve the others of its bandwidth."""
+    first = split_of(limited(), {600: flight(0.48, 0.012), 601: flight(0.004, 0.002)}, unattributed=0.02, dram=0.91)
+    return sight(split_of(first, {602: flight(0.11), 801: flight(0.3)}, gpu=OTHER_GPU))
 
 
 def fault() -> Sight:
@@ -173,6 +183,7 @@ def hostile() -> Sight:
         blocking={600: Stay(since=AT + 4)},
     )
     happened = Event(at=AT, event=EventName.WATCHDOG_WAITS, daemon=names[0], reason=names[1])
+    present = split_of(present, {600: flight(0.5)}, dram=0.9)
     return sight(replace(present, incidents={open_one.id: open_one}), events=(happened,), host=names[0])
 
 
@@ -185,7 +196,7 @@ HAPPENINGS = (
 
 SCENES = {
     each.__name__: each
-    for each in (idle, busy, fault, dead, nothing, nobody, paused, given_up, standing_still, hostile)
+    for each in (idle, busy, split, fault, dead, nothing, nobody, paused, given_up, standing_still, hostile)
 }
 
 

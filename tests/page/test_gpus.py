@@ -5,7 +5,7 @@ from dataclasses import replace
 from exporter.model.observation import GpuReading
 from exporter.page.gpus import MOST_SEGMENTS, Part, gpus
 from tests.builders import AT, GPU, gpu_reading, idle, told
-from tests.page.scenes import busy, full, nobody, sight
+from tests.page.scenes import busy, full, nobody, sight, split
 
 
 def test_the_largest_come_first_and_who_bypasses_is_told_apart() -> None:
@@ -63,3 +63,16 @@ def test_what_could_not_be_read_has_no_bar_and_never_looks_idle() -> None:
 def test_without_processes_it_is_idle_and_empty() -> None:
     (card,) = gpus(sight(told(gpu_reading(server=None, at=AT + 1), start=nobody().node).node))
     assert (card.known, card.segments, card.sharing) == (True, (), "idle")
+
+
+def test_how_well_it_is_shared_is_told_in_sentences_and_beside_each_name() -> None:
+    first, second = gpus(split())
+    assert [each.used for each in first.segments] == ["0.4 ± 0.2 %", "48.0 ± 1.2 %", ""]
+    assert "1 more such client would fit by SM time" in first.shared[0]
+    assert "PID 600 (train.py) used most SM time" in first.shared[-1]
+    assert [each.used for each in second.segments if each.part is Part.BYPASSING] == ["30.0 ± 1.0 %"]
+
+
+def test_where_nobody_is_there_nothing_is_said_of_sharing() -> None:
+    (card,) = gpus(sight(idle()))
+    assert card.shared == ()

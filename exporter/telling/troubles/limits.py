@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
+from exporter.core.client_slots import clients_limit
 from exporter.core.watchdog.drift import Demand, Standing, demands
 from exporter.model.daemon import Daemon
 from exporter.model.node import Node
@@ -10,7 +11,7 @@ from exporter.telling.level import Level
 from exporter.telling.remedy import command_to_tell
 from exporter.telling.short import counted
 from exporter.telling.troubles.trouble import MOST_COMMANDS, Trouble
-from exporter.view import View, clients_limit, clients_of, directory_of
+from exporter.view import View, clients_of, directory_of
 
 
 def full_servers(node: Node) -> Iterable[Trouble]:

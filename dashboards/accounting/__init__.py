@@ -1,0 +1,14 @@
+"""Accounting: who has used how much of the GPUs, how sure that is, and whether they are well shared."""
+
+from dashboards.accounting import clients, owners, sharing
+from dashboards.board import Board
+from dashboards.node import GPUS
+
+ACCOUNTING = Board(
+    uid="cuda-mps-accounting",
+    title="CUDA MPS / Accounting",
+    description="Who has used how much of the GPUs, how sure that is, and whether they are well shared.",
+    variables=(GPUS,),
+    rows=(owners.WHOLE, owners.OWNERS, owners.OVER_TIME, sharing.SHARING, clients.CLIENTS),
+    since="now-24h",
+)

@@ -1,0 +1,77 @@
+"""Whether the GPUs are well shared: how many more clients would fit, and how much was promised to those there are."""
+
+from dashboards import looks
+from dashboards.board import Row
+from dashboards.panel import Column, lines, table
+from dashboards.query import GPU, WITH_INDEX, Query
+
+_EACH = "GPU {{index}} {{instance}}"
+_FIT = "cuda_mps_gpu_clients_fit"
+_THREADS = "cuda_mps_gpu_thread_percentage_committed_ratio"
+_PINNED = "cuda_mps_gpu_pinned_memory_committed_ratio"
+
+SHARING = Row(
+    "Is the sharing any good?",
+    (
+        table(
+            "How many more fit",
+            "How many more clients such as those on each GPU would fit: the least of what its memory, its SM time and "
+            "its server's places allow. Without a number for SM time, that is not known, and the least is of the "
+            "others.",
+            (
+                Query(f"min by ({GPU}) ({_FIT}{{gpus}})", instant=True),
+                *(
+                    Query(f'max by ({GPU}) ({_FIT}{{gpus, bound="{bound}"}})', instant=True)
+                    for bound in ("memory", "sm", "slots")
+                ),
+            ),
+            {
+                "instance": Column("Node"),
+                "gpu": Column("GPU"),
+                "Value #A": Column("More clients", looks.COUNT),
+                "Value #B": Column("by memory", looks.COUNT),
+                "Value #C": Column("by SM time", looks.COUNT),
+                "Value #D": Column("by places", looks.COUNT),
+            },
+            sort=("More clients", False),
+            width=12,
+        ),
+        lines(
+            "How many more fit over time",
+            "The least of the bounds that are known, of each GPU.",
+            Query(f"min by ({GPU}) ({_FIT}{{gpus}}) {WITH_INDEX}", _EACH),
+        ),
+        lines(
+            "What clients may use in all",
+            "The limits of each GPU's clients, added up: threads, and memory where each has a limit. Above 100 %, they "
+            "cannot all have it at once; threads are then shared, memory runs out.",
+            Query(f"{_THREADS}{{gpus}} {WITH_INDEX}", f"threads {_EACH}"),
+            Query(f"{_PINNED}{{gpus}} {WITH_INDEX}", f"memory {_EACH}"),
+            unit=looks.RATIO,
+            width=8,
+        ),
+        lines(
+            "SMs busy, and memory bandwidth in use",
+            "Where the bandwidth is near its peak, clients wait for each other whatever their threads; who has most SM "
+            "time is the likeliest to use it, and no more than that.",
+            Query(f"cuda_mps_gpu_sm_utilization_ratio{{gpus}} {WITH_INDEX}", f"SMs {_EACH}"),
+            Query(f"cuda_mps_gpu_dram_bandwidth_ratio{{gpus}} {WITH_INDEX}", f"bandwidth {_EACH}"),
+            unit=looks.RATIO,
+            ceiling=1,
+            width=8,
+        ),
+        lines(
+            "Memory held, and SMs busy",
+            "Part of each GPU's memory that is in use: where it is high while the SMs idle, memory is what limits "
+            "sharing.",
+            Query(
+                f"cuda_mps_gpu_memory_used_bytes{{gpus}} / cuda_mps_gpu_memory_total_bytes{{gpus}} {WITH_INDEX}",
+                f"memory {_EACH}",
+            ),
+            Query(f"rate(cuda_mps_gpu_sm_seconds_total{{gpus}}[$__rate_interval]) {WITH_INDEX}", f"SMs {_EACH}"),
+            unit=looks.RATIO,
+            ceiling=1,
+            width=8,
+        ),
+    ),
+)

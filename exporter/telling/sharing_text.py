@@ -1,0 +1,133 @@
+"""How well a GPU is shared, in a few sentences."""
+
+from collections.abc import Iterable, Sequence
+
+from exporter.core.fitness.fitness import Fitness
+from exporter.core.fitness.room import Bound
+from exporter.core.fitness.starving import Starving
+from exporter.model.node import Node
+from exporter.model.split import Method, Share
+from exporter.telling.line import Line, doubtful, said
+from exporter.telling.short import counted, listed, mebibytes, pid_text
+from exporter.telling.who import who
+
+MOST_NAMED = 4
+"""So many processes are named in one sentence."""
+
+LEAST_TOLD = 0.01
+"""A smaller part that is nobody's is not worth a word."""
+
+BOUNDS = {Bound.MEMORY: "memory", Bound.SM: "SM time", Bound.SLOTS: "places"}
+METHODS = {
+    Method.MEASURED: "measured",
+    Method.FLIGHT: "by time in flight",
+    Method.EQUAL: "in equal shares, by convention",
+}
+
+
+def sentences(node: Node, found: Fitness) -> Iterable[Line]:
+    """What there is, and how much more would fit; then what was promised, who idles, and who is in whose way."""
+    yield said(f"{_present(found)}; {_room(found)}")
+    for tell in (_limits, _beside, _unwatched, _idle, _at_limit):
+        yield from map(said, tell(node, found))
+    if found.starving is not None:
+        yield said(doubtful(_starving(node, found.starving)))
+
+
+def percent(part: float) -> str:
+    """A part of a whole, as one speaks of it."""
+    return "under 1 %" if 0 < part < 0.01 else f"{100 * part:.0f} %"
+
+
+def used_text(share: Share) -> str:
+    """What somebody used of the SMs, and one standard error of it where there is one."""
+    return f"{100 * share.sm:.1f} ± {100 * share.error:.1f} %" if share.error else f"{100 * share.sm:.1f} %"
+
+
+def _present(found: Fitness) -> str:
+    held, total = found.memory_held, found.memory_total_bytes
+    alone = len(found.holdings) == 1
+    holding = f" hold{'s' if alone else ''} {percent(held / total)} of its memory" if held and total else ""
+    using = f"{' and' if holding else ''} used {_used(found)}" if found.shares else f"; {_busy(found)}"
+    return f"{counted(len(found.holdings), 'client')}{holding}{using}"
+
+
+def _used(found: Fitness) -> str:
+    methods, nobodys = listed([METHODS[method] for method in found.methods]), found.use.unattributed
+    unknown = f"; another {percent(nobodys)} is unattributed" if nobodys >= LEAST_TOLD else ""
+    return f"{percent(found.sm_used or 0.0)} of its SMs {_lately(found)} ({methods}{unknown})"
+
+
+def _busy(found: Fitness) -> str:
+    if found.use.sm is None:
+        return "how busy its SMs are is not known"
+    return f"its SMs were {percent(found.use.sm)} busy {_lately(found)}"
+
+
+def _lately(found: Fitness) -> str:
+    seconds = found.use.seconds
+    return "lately" if seconds is None else f"in the last {seconds:.0f} s"
+
+
+def _room(found: Fitness) -> str:
+    by, fits, binds = found.room.by, found.room.fits, found.room.binds
+    if fits is None or binds is None:
+        return "how many more would fit is not known"
+    others = [f"{by.get(bound, 'not known')} by {BOUNDS[bound]}" for bound in Bound if bound is not binds]
+    return (
+        f"{fits or 'no'} more such client{'' if fits == 1 else 's'} would fit by {BOUNDS[binds]} ({', '.join(others)})"
+    )
+
+
+def _limits(_: Node, found: Fitness) -> Iterable[str]:
+    """Nothing is said where every client may use all the threads, and none has a limit on its memory."""
+    threads, memory = found.threads_committed, found.memory_committed
+    limited = threads is not None and threads < len(found.holdings)
+    told = [f"{percent(threads)} of its threads"] if limited and threads is not None else []
+    told += [] if memory is None else [f"{percent(memory)} of its memory"]
+    if told:
+        yield f"limits: its clients together may use {listed(told)}"
+
+
+def _beside(node: Node, found: Fitness) -> Iterable[str]:
+    if found.beside:
+        named = [f"{_person(node, pid)} used {used_text(share)}" for pid, share in found.beside.items()]
+        yield f"beside MPS: {_first(named)} of its SMs"
+
+
+def _unwatched(node: Node, found: Fitness) -> Iterable[str]:
+    if found.unwatched:
+        named = [_person(node, each.client.pid) for each in found.unwatched]
+        yield f"not watched: what {_first(named)} launched cannot be seen"
+
+
+def _idle(_: Node, found: Fitness) -> Iterable[str]:
+    if found.idle:
+        held = mebibytes(sum(each.memory or 0 for each in found.idle))
+        count = counted(len(found.idle), "client holds", "clients hold")
+        yield f"idle: {count} {held}, and used under 1 % of its SMs {_lately(found)}"
+
+
+def _at_limit(node: Node, found: Fitness) -> Iterable[str]:
+    if found.at_limit:
+        named = [_person(node, each.client.pid) for each in found.at_limit]
+        yield f"at the limit: {_first(named)} used about all the threads allowed"
+
+
+def _starving(node: Node, found: Starving) -> str:
+    """A hint, and how far it goes."""
+    full = f"memory bandwidth: {percent(found.dram)} is used, so clients are in each other's way"
+    if found.pid is None or found.share is None:
+        return f"{full}; in whose most cannot be told"
+    largest = f"{_person(node, found.pid)} used most SM time ({used_text(found.share)})"
+    return f"{full}; {largest}, so may use most of it: a hint, no measurement"
+
+
+def _first(named: Sequence[str]) -> str:
+    more = [f"{len(named) - MOST_NAMED} more"] if len(named) > MOST_NAMED else []
+    return listed([*named[:MOST_NAMED], *more])
+
+
+def _person(node: Node, pid: int) -> str:
+    command = who(node, pid).command
+    return f"{pid_text(pid)} ({command})" if command else pid_text(pid)

@@ -1,0 +1,165 @@
+"""How many more clients would fit: by memory, by SM time, by places; the least counts, and what is not known is not."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from exporter.core.fitness.fitness import fitness
+from exporter.core.fitness.room import Bound, Room
+from exporter.model.node import Node
+from exporter.model.observation import Observation
+from tests.builders import (
+    AT,
+    CLIENT,
+    DAEMON,
+    GPU,
+    GPU_BYTES,
+    MIB,
+    SERVER,
+    SERVER_BYTES,
+    at_work,
+    flight,
+    full,
+    gpu_reading,
+    reply,
+    split,
+    told,
+)
+
+A, B, C = range(CLIENT, CLIENT + 3)
+ALL_MIB = (GPU_BYTES - SERVER_BYTES) // MIB
+
+
+def shared(held: Mapping[int, int], *more: Observation, beside: Sequence[int] = (), **read: object) -> Node:
+    """Clients that hold so many MiB of a GPU; `read` is what else NVML tells of it."""
+    readings = (gpu_reading(held, beside=beside, at=at, **read) for at in (AT, AT + 2))
+    return told(*at_work(*held), *more, *readings).node
+
+
+def room(present: Node) -> Room:
+    return fitness(present)[GPU].room
+
+
+def test_alike_clients_fit_as_often_as_their_memory_does() -> None:
+    size = ALL_MIB // 10
+    assert room(shared({A: size, B: size, C: size})).by[Bound.MEMORY] == 7
+
+
+def test_one_more_is_expected_to_be_a_large_one() -> None:
+    """Memory that runs out is an error: the median would promise more than there is for every other client."""
+    free = ALL_MIB - 21_000
+    assert room(shared({A: 1_000, B: 20_000})).by[Bound.MEMORY] == free // 20_000
+
+
+def test_one_giant_of_many_is_no_measure() -> None:
+    """Nine of ten count."""
+    many = dict.fromkeys(range(CLIENT, CLIENT + 19), 1000)
+    free = ALL_MIB - 69_000
+    assert room(shared({**many, CLIENT + 19: 50_000})).by[Bound.MEMORY] == free // 1_000
+
+
+def test_memory_that_nobody_accounts_for_is_not_free() -> None:
+    present = shared({A: 10_000})
+    gpu = present.gpus[GPU]
+    fuller = replace(gpu, reading=replace(gpu.reading, memory_used_bytes=GPU_BYTES - 15_000 * MIB))
+    assert room(replace(present, gpus={GPU: fuller})).by[Bound.MEMORY] == 1
+
+
+def test_by_what_they_used_where_that_is_known() -> None:
+    present = split(shared({A: 100, B: 100}), {A: flight(0.3), B: flight(0.1)})
+    assert room(present).by[Bound.SM] == 3
+
+
+def test_it_needs_no_split_where_nobody_but_clients_is_there() -> None:
+    """The mean is that of all of it."""
+    assert room(shared({A: 100, B: 100}, sm_utilization=0.4, gpm_seconds=10.0)).by[Bound.SM] == 3
+
+
+def test_what_nobody_is_known_to_have_used_is_counted_as_theirs() -> None:
+    """Else the less were known, the more would be said to fit."""
+    present = split(shared({A: 100, B: 100}), {A: flight(0.1)}, unattributed=0.3)
+    assert room(present).by[Bound.SM] == 3
+
+
+def test_what_somebody_beside_them_used_is_not() -> None:
+    present = split(shared({A: 100, B: 100}, beside=[801]), {A: flight(0.1), B: flight(0.1), 801: flight(0.2)})
+    assert room(present).by[Bound.SM] == 6
+
+
+def test_it_is_not_known_while_it_is_open_how_much_somebody_else_used() -> None:
+    assert Bound.SM not in room(shared({A: 100}, beside=[801], sm_utilization=0.4)).by
+
+
+@pytest.mark.parametrize("busy", [None, 0.0, 5e-324, float("nan")])
+def test_nor_where_the_gpu_does_not_tell_or_nobody_ran(busy: float | None) -> None:
+    """Of clients that did nothing nothing follows."""
+    assert Bound.SM not in room(shared({A: 100, B: 100}, sm_utilization=busy)).by
+
+
+def test_an_old_split_tells_nothing() -> None:
+    present = split(shared({A: 100}), {A: flight(0.3)})
+    assert Bound.SM in room(present).by
+    assert Bound.SM not in room(replace(present, at=present.at + 61)).by
+
+
+def test_as_many_as_the_version_has_less_those_that_are_taken() -> None:
+    assert room(shared({A: 100, B: 100})).by[Bound.SLOTS] == 46
+
+
+def test_clients_on_other_gpus_take_places_too() -> None:
+    present = told(*at_work(A, B, C), gpu_reading({A: 100})).node
+    assert room(present).by[Bound.SLOTS] == 45
+
+
+def test_a_full_server_has_none() -> None:
+    found = room(full())
+    assert (found.fits, found.binds) == (0, Bound.SLOTS)
+
+
+def test_it_is_not_known_where_the_server_has_clients_that_nobody_can_name() -> None:
+    present = shared({A: 100})
+    daemon = present.daemons[DAEMON]
+    nameless = {SERVER: replace(daemon.servers[SERVER], nameless=True)}
+    present = replace(present, daemons={DAEMON: replace(daemon, servers=nameless)})
+    assert Bound.SLOTS not in room(present).by
+
+
+def test_the_least_counts_and_is_named() -> None:
+    found = room(split(shared({A: 1000, B: 1000}), {A: flight(0.3), B: flight(0.1)}))
+    assert (found.fits, found.binds) == (3, Bound.SM)
+
+
+def test_where_nothing_is_known_nothing_is_said() -> None:
+    found = Room(by={})
+    assert (found.fits, found.binds) == (None, None)
+
+
+def test_a_gpu_without_clients_and_one_that_is_divided_have_no_answer() -> None:
+    assert fitness(told(*at_work(), gpu_reading()).node) == {}
+    assert fitness(shared({A: 100}, mig_mode=True)) == {}
+
+
+@given(
+    held=st.lists(st.integers(1, 20_000), min_size=1, max_size=7),
+    used=st.lists(st.floats(0, 0.14), min_size=7, max_size=7),
+)
+def test_those_who_are_said_to_fit_do(held: list[int], used: list[float]) -> None:
+    """As many more of the mean use no more than all of the SMs, and as many of the median no more than all memory."""
+    pids = range(CLIENT, CLIENT + len(held))
+    shares = {pid: flight(sm) for pid, sm in zip(pids, used, strict=False)}
+    present = split(shared(dict(zip(pids, held, strict=True))), shares)
+    found = room(present).by
+    assert found[Bound.MEMORY] * sorted(held)[len(held) // 2] <= ALL_MIB - sum(held)
+    busy = sum(used[: len(held)])
+    if Bound.SM in found:
+        assert busy + found[Bound.SM] * busy / len(held) <= 1 + 1e-5
+
+
+def test_a_daemon_whose_limit_was_configured_takes_so_many() -> None:
+    present = shared({A: 100}, reply("-v", "CUDA MPS Control binary version: 13010\n"))
+    assert room(present).by[Bound.SLOTS] == 59
+    configured = replace(present.daemons[DAEMON], clients_limit=12)
+    assert room(replace(present, daemons={DAEMON: configured})).by[Bound.SLOTS] == 11

@@ -1,0 +1,219 @@
+"""How well GPUs are shared, in words, rows and keys."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from exporter.core.fitness.fitness import fitness
+from exporter.model.node import Node
+from exporter.model.split import Method, Share
+from exporter.model.work import WorkReading
+from exporter.telling import status
+from exporter.telling.line import Tone
+from exporter.telling.sharing_object import sharing_object
+from exporter.telling.status_sharing import MOST_ROWS, sharing
+from exporter.terminal.fitting import broken
+from tests.builders import GPU, OTHER_GPU, flight, full, idle, limited, owned, process, split, three_clients, told
+
+TRAIN, VLLM, EVAL, STRANGER = 600, 601, 602, 801
+BUSY = {TRAIN: flight(0.48, 0.012), VLLM: flight(0.004, 0.002)}
+
+
+def texts(present: Node, width: int | None = None) -> list[str]:
+    return [line.text for line in sharing(present, width)]
+
+
+WHOLE = """\
+sharing of GPU 0: 2 clients hold 3 % of its memory and used 48 % of its SMs in the last 60 s (by time in flight; \
+another 2 % is unattributed); 1 more such client would fit by SM time (54 by memory, 45 by places)
+  limits: its clients together may use 100 % of its threads
+  idle: 1 client holds 2564 MiB, and used under 1 % of its SMs in the last 60 s
+  at the limit: PID 600 (train.py) used about all the threads allowed
+  memory bandwidth: 91 % is used, so clients are in each other's way; PID 600 (train.py) used most SM time \
+(48.0 ± 1.2 %), so may use most of it: a hint, no measurement
+PID  USER   COMMAND   MAY USE          USED    MEMORY  SINCE
+600  alice  train.py     50 %  48.0 ± 1.2 %  1540 MiB  2.0 s
+601  bob    vllm         50 %   0.4 ± 0.2 %  2564 MiB  2.0 s
+sharing of GPU 1: 2 clients hold 4 % of its memory; how busy its SMs are is not known; 29 more such clients would fit \
+by memory (not known by SM time, 45 by places)
+  limits: its clients together may use 100 % of its threads and 3 % of its memory
+"""
+
+
+def test_a_gpu_whose_sm_time_is_split_to_the_character() -> None:
+    assert "".join(f"{text}\n" for text in texts(split(limited(), BUSY, unattributed=0.02, dram=0.91))) == WHOLE
+
+
+def test_where_it_is_not_it_is_said_how_it_could_be() -> None:
+    assert texts(three_clients())[-1] == "SM time by client is not known: start the exporter with --attribution=bpf"
+    looking = replace(three_clients(), work=WorkReading(at=1.0, boot_ns=1, seconds=1.0))
+    assert texts(looking)[-1] == "SM time by client is not known yet"
+
+
+def test_what_the_gpu_tells_of_itself_is_told_without_a_split() -> None:
+    present = three_clients()
+    gpu = present.gpus[GPU]
+    read = replace(gpu.reading, sm_utilization=0.5, gpm_seconds=10.0)
+    (first, *_) = texts(replace(present, gpus={**present.gpus, GPU: replace(gpu, reading=read)}))
+    assert "its SMs were 50 % busy in the last 10 s; 2 more such clients would fit by SM time" in first
+
+
+def test_a_convention_is_called_one() -> None:
+    shares = {pid: Share(method=Method.EQUAL, sm=0.2) for pid in (TRAIN, VLLM)}
+    assert (
+        "used 40 % of its SMs in the last 60 s (in equal shares, by convention)"
+        in texts(split(three_clients(), shares))[0]
+    )
+
+
+def test_who_runs_beside_mps_is_told_apart() -> None:
+    present = split(three_clients(), {EVAL: flight(0.2), STRANGER: flight(0.5)}, gpu=OTHER_GPU)
+    assert "  beside MPS: PID 801 (jupyter-lab) used 50.0 ± 1.0 % of its SMs" in texts(present)
+
+
+def test_whose_work_cannot_be_seen_though_it_is_looked_for_is_named() -> None:
+    present = split(three_clients(), {TRAIN: flight(0.2)})
+    looking = replace(present, work=WorkReading(at=present.at, boot_ns=1, seconds=1.0, watched=(TRAIN, EVAL)))
+    told_of = [text for text in texts(looking) if "not watched" in text]
+    assert told_of == ["  not watched: what PID 601 (vllm) launched cannot be seen"]
+    watched = {
+        each["pid"]: each["watched"] for each in (sharing_object(looking, fitness(looking)[GPU]) or {})["clients"]
+    }
+    assert watched == {TRAIN: True, VLLM: False}
+    assert not any("not watched" in text for text in texts(replace(looking, at=looking.at + 11)))
+
+
+def test_a_hint_that_cannot_name_anybody_says_so_and_stands_out() -> None:
+    present = split(three_clients(), {}, unattributed=0.5, dram=0.9)
+    (hint,) = [line for line in sharing(present) if "bandwidth" in line.text]
+    assert hint.text.endswith("in whose most cannot be told")
+    assert hint.has(Tone.DOUBTFUL)
+
+
+def test_a_full_server_takes_no_more() -> None:
+    assert "no more such clients would fit by places" in texts(full())[0]
+
+
+def test_where_there_are_no_clients_nothing_is_said() -> None:
+    assert texts(idle()) == []
+
+
+def test_those_that_used_most_have_one_and_of_the_others_the_sum_is_told() -> None:
+    shares = {pid: flight(0.01 + (pid - 1000) / 5000, 0.001) for pid in range(1000, 1048)}
+    shown = texts(split(full(), shares))
+    start = next(place for place, line in enumerate(shown) if line.lstrip().startswith("PID"))
+    rows = shown[start + 1 :]
+    assert [row.split()[0] for row in rows[:-1]] == [str(pid) for pid in range(1047, 1047 - MOST_ROWS, -1)]
+    assert rows[-1] == "and 40 more, who hold 61600 MiB and used 56 % together"
+
+
+def test_methods_have_a_column_where_there_are_several() -> None:
+    shares = {TRAIN: flight(0.2), VLLM: Share(method=Method.MEASURED, sm=0.1)}
+    shown = texts(split(three_clients(), shares))
+    assert "(measured and by time in flight)" in shown[0]
+    column = shown[1].index("METHOD")
+    assert [line[column : column + 8].rstrip() for line in shown[1:4]] == ["METHOD", "flight", "measured"]
+
+
+def test_whose_work_it_is_has_a_column_where_somebody_is_not_just_a_user() -> None:
+    assert any("job 42" in line for line in texts(split(owned(), {602: flight(0.2)})))
+    assert not any("WORKLOAD" in line for line in texts(split(three_clients(), BUSY)))
+
+
+@pytest.mark.parametrize("width", [40, 60, 80])
+def test_it_fits_a_narrow_terminal(width: int) -> None:
+    for present in (split(owned(), {602: flight(0.2)}), split(limited(), BUSY, dram=0.91)):
+        for line in sharing(present, width):
+            assert all(len(row.text) <= width for row in broken(line, width))
+
+
+@pytest.mark.parametrize("name", ["a\nb", "\x1b[31mred", "x" * 4000, "\u202egnp.exe", "\udcff"])
+def test_no_name_breaks_out_of_its_cell(name: str) -> None:
+    """Nor out of a sentence."""
+    hostile = told(process(TRAIN, user=name, command=name), start=limited()).node
+    shown = texts(split(hostile, BUSY, dram=0.91))
+    assert len(shown) == len(texts(split(limited(), BUSY, dram=0.91)))
+    assert all(line.isprintable() and len(line) < 300 for line in shown)
+
+
+def test_every_key_there_is() -> None:
+    present = split(limited(), BUSY, unattributed=0.02, dram=0.91)
+    found = sharing_object(present, fitness(present)[GPU])
+    assert json.loads(json.dumps(found)) == {
+        "seconds": 60.0,
+        "sm_utilization_ratio": pytest.approx(0.504),
+        "dram_bandwidth_ratio": 0.91,
+        "clients_sm_ratio": pytest.approx(0.484),
+        "clients_sm_error_ratio": pytest.approx(0.0121655, abs=1e-6),
+        "unattributed_ratio": 0.02,
+        "methods": ["flight"],
+        "clients_memory_bytes": 4104 << 20,
+        "memory_total_bytes": 141 << 30,
+        "threads_committed_ratio": 1.0,
+        "memory_committed_ratio": None,
+        "fit": {"clients": 1, "bound": "sm", "by": {"memory": 54, "sm": 1, "slots": 45}},
+        "idle": [VLLM],
+        "at_limit": [TRAIN],
+        "bandwidth": {"used_ratio": 0.91, "largest_user_of_sm_time": TRAIN},
+        "beside": [],
+        "clients": [
+            {
+                "client": "600-1aao",
+                "daemon": "/tmp/nvidia-mps",
+                "server": 513,
+                "pid": TRAIN,
+                "workload": {"kind": "user", "name": "alice"},
+                "active_thread_ratio": 0.5,
+                "memory_limit_bytes": None,
+                "memory_used_bytes": 1540 << 20,
+                "sm_ratio": 0.48,
+                "sm_error_ratio": 0.012,
+                "method": "flight",
+                "watched": None,
+                "connected_at": 1_000_000.0,
+            },
+            {
+                "client": "601-1adg",
+                "daemon": "/tmp/nvidia-mps",
+                "server": 513,
+                "pid": VLLM,
+                "workload": {"kind": "user", "name": "bob"},
+                "active_thread_ratio": 0.5,
+                "memory_limit_bytes": None,
+                "memory_used_bytes": 2564 << 20,
+                "sm_ratio": 0.004,
+                "sm_error_ratio": 0.002,
+                "method": "flight",
+                "watched": None,
+                "connected_at": 1_000_000.0,
+            },
+        ],
+    }
+
+
+def test_what_is_not_known_is_null() -> None:
+    present = three_clients()
+    found = sharing_object(present, fitness(present)[GPU])
+    assert found is not None
+    unknown = {key for key, value in found.items() if value is None}
+    assert unknown == {
+        "seconds",
+        "sm_utilization_ratio",
+        "dram_bandwidth_ratio",
+        "clients_sm_ratio",
+        "clients_sm_error_ratio",
+        "unattributed_ratio",
+        "threads_committed_ratio",
+        "memory_committed_ratio",
+        "bandwidth",
+    }
+    assert sharing_object(present, None) is None
+
+
+def test_it_stands_below_the_table_and_above_the_troubles() -> None:
+    lines = status.table(three_clients()).splitlines()
+    places = [
+        next(place for place, line in enumerate(lines) if begins in line) for begins in ("domain A", "sharing", "log:")
+    ]
+    assert places == sorted(places)

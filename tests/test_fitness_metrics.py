@@ -1,0 +1,26 @@
+"""What the families say of how well GPUs are shared."""
+
+from tests.builders import GPU, GPU_BYTES, OTHER_GPU, flight, idle, limited, split, three_clients
+from tests.test_metrics import families, samples, value
+
+FIT = "cuda_mps_gpu_clients_fit"
+THREADS, MEMORY = "cuda_mps_gpu_thread_percentage_committed_ratio", "cuda_mps_gpu_pinned_memory_committed_ratio"
+
+
+def test_how_many_more_fit_by_each_bound_that_is_known() -> None:
+    present = split(three_clients(), {600: flight(0.2), 601: flight(0.2)})
+    assert value(present, FIT, gpu=GPU, bound="memory") == 54
+    assert value(present, FIT, gpu=GPU, bound="sm") == 3
+    assert value(present, FIT, gpu=GPU, bound="slots") == 45
+    assert not samples(present, FIT, gpu=OTHER_GPU, bound="sm")
+
+
+def test_what_was_promised() -> None:
+    assert value(limited(), THREADS, gpu=OTHER_GPU) == 1.0
+    assert value(limited(), MEMORY, gpu=OTHER_GPU) == (4 << 30) / GPU_BYTES
+    assert not samples(limited(), MEMORY, gpu=GPU)
+
+
+def test_where_nobody_is_there_is_nothing() -> None:
+    """A gauge of 0 clients that fit would read as a full GPU."""
+    assert not {FIT, THREADS, MEMORY} & families(idle()).keys()
