@@ -11,7 +11,7 @@ import structlog
 from exporter.actions.evidence import Evidence
 from exporter.actions.hand import Hands
 from exporter.actions.steps import Tools
-from exporter.clock import Clock, boot_ns, wait
+from exporter.clock import Clock, boot_ns
 from exporter.config import Attribution, Config, Switch
 from exporter.core import agenda
 from exporter.core.attribution.presence import watched_at_the_doors
@@ -222,7 +222,6 @@ class Assembly:
             proc=proc,
             clock=self._clock,
             boot_ns=boot_ns,
-            wait=wait,
         )
 
     def _finder(self) -> Finder:

@@ -48,8 +48,3 @@ class SystemClock:
 def boot_ns() -> int:
     """Nanoseconds since boot, suspended time included: the clock of BPF programs, and of a process' start in /proc."""
     return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
-
-
-def wait(seconds: float) -> None:
-    """Let so many seconds pass."""
-    time.sleep(seconds)

@@ -68,18 +68,18 @@ def used(beliefs: Beliefs, efforts: Mapping[int, Effort]) -> dict[int, float]:
 
 def errors(beliefs: Beliefs, efforts: Mapping[int, Effort]) -> dict[int, float]:
     """One standard error of each client's part of all that they used, 0 to 1."""
-    time = used(beliefs, efforts)
-    whole = sum(time.values())
+    each_used = used(beliefs, efforts)
+    whole = sum(each_used.values())
     if whole <= 0:
-        return dict.fromkeys(time, 0.0)
-    known = [pid for pid in time if beliefs.length(pid) is not None]
+        return dict.fromkeys(each_used, 0.0)
+    known = [pid for pid in each_used if beliefs.length(pid) is not None]
     weights = {pid: float(efforts[pid].widths) for pid in known}
     together = {
         pid: weights[pid] * sum(weights[other] * beliefs.covariance(pid, other) for other in known) for pid in known
     }
     all_variance = sum(together.values())
     found = {}
-    for pid, each in time.items():
+    for pid, each in each_used.items():
         part = each / whole
         own = (weights[pid] * beliefs.deviation(pid)) ** 2 if pid in weights else (each / 2) ** 2
         variance = own - 2 * part * together.get(pid, 0.0) + part**2 * all_variance

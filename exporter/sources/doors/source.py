@@ -1,6 +1,7 @@
 """The eye on libcuda's doors: how busy each GPU was, and what every process had launched by then."""
 
 import platform
+import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
@@ -46,7 +47,7 @@ class Doors:
         proc: Proc,
         clock: Clock,
         boot_ns: Callable[[], int],
-        wait: Callable[[float], None],
+        wait: Callable[[float], None] = time.sleep,
         machine: str | None = None,
     ) -> None:
         self._uses = uses
