@@ -103,9 +103,9 @@ class Exporter:
 class Recorder:
     """`record FILE`, which runs until it is interrupted."""
 
-    def __init__(self, daemon: ControlDaemon, file: Path) -> None:
+    def __init__(self, daemon: ControlDaemon, file: Path, *arguments: str) -> None:
         self.file = file
-        command = _command("record", str(file), *_directories(daemon))
+        command = _command("record", str(file), *_directories(daemon), *arguments)
         output = daemon.directory / "recorder.log"
         self.child = Child(command, output=output, environment=_environment(), directory=SOURCE)
 
