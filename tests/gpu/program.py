@@ -61,6 +61,13 @@ class Exporter:
         assert done.returncode == 0, f"{words}: exit code {done.returncode}\n{done.stderr}"
         return done.stdout
 
+    def status(self, *words: str) -> str:
+        """How it says that the node is, well or not."""
+        done = subprocess.run(
+            _command("status", *words), env=self._environment, cwd=SOURCE, capture_output=True, text=True, timeout=60
+        )
+        return done.stdout + done.stderr
+
     @property
     def pid(self) -> int:
         """For those who measure it."""
