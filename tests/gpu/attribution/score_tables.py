@@ -6,7 +6,7 @@ from statistics import fmean
 from .verdict import Score, Stretch, errors, within
 
 ENOUGH = 0.9
-MIXES_HEAD = """| mix (truth) | clients | SM | 10 s: mean, worst | 1 min | coverage | equal | nvitop | within 1, 2 doubts |
+MIXES_HEAD = """| mix (truth) | clients | SM | 10 s: mean, worst | 1 min | told | equal | nvitop | within 1, 2 doubts |
 | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |"""
 CLIENTS_HEAD = """| mix (truth) | client | true | told | error | stated ± | equal | nvitop |
 | --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |"""
