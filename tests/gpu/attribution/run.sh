@@ -53,7 +53,7 @@ apart() {
 
 all() {
     if [ "$group" = spin ]; then
-        measure 575 collect --group spin --seconds 560 "$@"
+        measure 578 collect --group spin --seconds 565 "$@"
     else
         measure 345 collect --group pytorch --seconds 330 "$@"
         measure 165 cost
