@@ -13,6 +13,7 @@ from exporter.sources.doors.libraries import Libraries
 from exporter.sources.doors.library import Library
 from exporter.sources.doors.loader import BpfError, Kernel
 from exporter.sources.doors.narrowed import Narrowed
+from exporter.sources.doors.trial import try_out
 from exporter.sources.doors.watcher import Watcher
 from exporter.sources.nvml.driver import DriverError
 from exporter.sources.proc import Proc
@@ -35,7 +36,8 @@ class Doors:
     """Watches the doors while anybody may, and reads them together with the GPUs.
 
     `uses` reads how busy the GPUs were since it was last asked, `sms` how many SMs they have; both raise DriverError.
-    `boot_ns` reads CLOCK_BOOTTIME, and `wait` waits for so many seconds.
+    `boot_ns` reads CLOCK_BOOTTIME, and `wait` waits for so many seconds. `try_out` raises BpfError where clients would
+    come to harm: then nobody is watched.
     """
 
     def __init__(
@@ -49,6 +51,7 @@ class Doors:
         boot_ns: Callable[[], int],
         wait: Callable[[float], None] = time.sleep,
         machine: str | None = None,
+        try_out: Callable[[Watcher, str], None] = try_out,
     ) -> None:
         self._uses = uses
         self._sms = sms
@@ -58,6 +61,8 @@ class Doors:
         self._boot_ns = boot_ns
         self._wait = wait
         self._machine = machine or platform.machine()
+        self._try_out = try_out
+        self._harmful: BpfError | None = None
         self._watcher: Watcher | None = None
         self._attached: dict[str, Library] = {}
         self._pids: tuple[int, ...] = ()
@@ -101,9 +106,17 @@ class Doors:
         self._libraries.close()
 
     def _open(self) -> Watcher:
+        if self._harmful is not None:
+            raise self._harmful
         sms = self._sms() or USUAL_SMS
-        self._watcher = watcher = Watcher(Kernel(self._machine), self._boot_ns, sms)
-        self._narrowed = Narrowed(self._proc, sms)
+        watcher = Watcher(Kernel(self._machine), self._boot_ns, sms)
+        try:
+            self._try_out(watcher, self._machine)
+        except BpfError as error:
+            self._harmful = error  # the kernel will be no other while this process lives
+            watcher.close()
+            raise
+        self._watcher, self._narrowed = watcher, Narrowed(self._proc, sms)
         return watcher
 
     def _follow(self, watcher: Watcher) -> list[str]:
