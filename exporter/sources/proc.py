@@ -222,6 +222,13 @@ class Proc:
         except OSError:
             return None
 
+    def user_namespace(self, pid: int) -> int | None:
+        """The inode of a process's user namespace; None without the right to see it."""
+        try:
+            return os.stat(self._root / str(pid) / "ns" / "user").st_ino
+        except OSError:
+            return None
+
     def open_root(self, pid: int, start_ticks: int) -> int:
         """A descriptor of the root directory of this process, and of no other that has its PID by now.
 
