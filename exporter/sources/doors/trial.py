@@ -34,6 +34,7 @@ def try_out(watcher: Watcher, machine: str, function: bytes = _FUNCTION) -> None
             status = _status(file)
         finally:
             watcher.detach(path)
+            watcher.forget([work.pid for work in watcher.read()])
     finally:
         os.close(file)
     if status < 0:
