@@ -53,7 +53,6 @@ def _status(file: int) -> int:
         done = subprocess.run(  # noqa: S603 (our own words)
             command,
             pass_fds=(file,),
-            env={},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
