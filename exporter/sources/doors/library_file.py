@@ -37,7 +37,7 @@ class LibraryError(Exception):
 
 def open_of_process(mapper: Mapper, proc: Proc) -> int:
     """A descriptor of the file that a process has mapped. Raises LibraryError."""
-    if proc.user_namespace(mapper.pid) != proc.user_namespace(os.getpid()):
+    if proc.namespace(mapper.pid, "user") != proc.namespace(os.getpid(), "user"):
         raise LibraryError("its process has a user namespace of its own, and it is none that others use")
     path = Path(mapper.file.path)
     places = (Directory(path.parent, Root(proc, mapper.pid, mapper.start_ticks)), Directory(path.parent))
