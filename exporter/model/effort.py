@@ -4,6 +4,10 @@ from dataclasses import dataclass, fields
 
 from exporter.model.work import ProcessWork
 
+MOST = 1 << 53
+"""More than any process does in a window, and what a float has exactly. A client can say of a kernel, or of a graph of
+them, that it is as wide as it likes."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effort:
@@ -19,7 +23,12 @@ class Effort:
 
     def part(self, number: int) -> "Effort":
         """An equal part of it, of so many."""
-        return Effort(**{each.name: getattr(self, each.name) // number for each in fields(self)})
+        if number == 1:
+            return self
+        return Effort(**{name: getattr(self, name) // number for name in _NAMES})
+
+
+_NAMES = tuple(each.name for each in fields(Effort))
 
 
 def effort(before: ProcessWork | None, now: ProcessWork) -> Effort:
@@ -28,7 +37,7 @@ def effort(before: ProcessWork | None, now: ProcessWork) -> Effort:
         before = None
     return Effort(
         widths=_more(before, now, "widths"),
-        area=max(0, _area(now) - (0 if before is None else _area(before))),
+        area=_grown(0 if before is None else _area(before), _area(now)),
         sure_area=_more(before, now, "sure_area"),
         sure_widths=_more(before, now, "sure_widths"),
         sure_gaps=_more(before, now, "sure_gaps"),
@@ -42,4 +51,8 @@ def _area(work: ProcessWork) -> int:
 
 
 def _more(before: ProcessWork | None, now: ProcessWork, name: str) -> int:
-    return max(0, int(getattr(now, name)) - (0 if before is None else int(getattr(before, name))))
+    return _grown(0 if before is None else int(getattr(before, name)), int(getattr(now, name)))
+
+
+def _grown(before: int, now: int) -> int:
+    return min(MOST, max(0, now - before))
