@@ -88,7 +88,7 @@ class Beliefs:
         return Beliefs(pids=self.pids, lengths=self.lengths, covariances=rows, places=self.places)
 
     def shaken(self, weights: Mapping[int, float], value: float, deviation: float) -> "Beliefs":
-        """As before, but so unsure of all that this measurement of such a sum is no more than credible."""
+        """As before, but so unsure of all that this measurement of such a sum is just credible."""
         by_place = self._by_place(weights)
         surprise = value - sum(map(mul, self.lengths, by_place))
         believed = sum(own * sum(map(mul, row, by_place)) for own, row in zip(by_place, self.covariances, strict=True))

@@ -1,6 +1,7 @@
 """What a process did in a window, as far as the doors tell: the difference of two readings."""
 
 from dataclasses import dataclass, fields
+from operator import attrgetter
 
 from exporter.model.work import ProcessWork
 
@@ -29,30 +30,21 @@ class Effort:
 
 
 _NAMES = tuple(each.name for each in fields(Effort))
+_counts = attrgetter(*_NAMES, "open_area")
+_AREA = _NAMES.index("area")
+_NONE = (0,) * (len(_NAMES) + 1)
 
 
 def effort(before: ProcessWork | None, now: ProcessWork) -> Effort:
     """What was done since; all, of one that was not seen before. Nothing is ever undone."""
     if before is not None and before.first_ns != now.first_ns:
         before = None
-    return Effort(
-        widths=_more(before, now, "widths"),
-        area=_grown(0 if before is None else _area(before), _area(now)),
-        sure_area=_more(before, now, "sure_area"),
-        sure_widths=_more(before, now, "sure_widths"),
-        sure_gaps=_more(before, now, "sure_gaps"),
-        sure_heights=_more(before, now, "sure_heights"),
-        sure_event_heights=_more(before, now, "sure_event_heights"),
-    )
-
-
-def _area(work: ProcessWork) -> int:
-    return work.area + work.open_area
-
-
-def _more(before: ProcessWork | None, now: ProcessWork, name: str) -> int:
-    return _grown(0 if before is None else int(getattr(before, name)), int(getattr(now, name)))
+    *earlier, open_before = _NONE if before is None else _counts(before)
+    *later, open_now = _counts(now)
+    earlier[_AREA] += open_before
+    later[_AREA] += open_now
+    return Effort(**{name: _grown(*each) for name, *each in zip(_NAMES, earlier, later, strict=True)})
 
 
 def _grown(before: int, now: int) -> int:
-    return min(MOST, max(0, now - before))
+    return 0 if now <= before else min(MOST, now - before)

@@ -12,7 +12,7 @@ Figures are of an H200 (driver 580.159.04); docs/accounting.md has what the whol
 import math
 from collections.abc import Mapping
 
-from exporter.model.beliefs import CREDIBLE, Beliefs
+from exporter.model.beliefs import Beliefs
 from exporter.model.effort import Effort
 
 SYNC_NS, EVENT_NS, GAP_NS = 14_000, 90_000, 1_250
@@ -33,6 +33,10 @@ GUESSED, GUESS_DOUBT = 0.25, 0.5
 
 WORTH_LEARNING = 3.0
 """A length that is seen again teaches something only while the belief is at least a third as unsure."""
+
+CONTRADICTION = 3.0
+"""A length that is seen so many standard errors from what was believed shows that the client does something else now,
+or had hardly begun when it was seen first."""
 
 DEVICE_DOUBT, LEAST_DEVICE_DOUBT = 0.02, 0.001
 """How far the device's SM time may be wrong: by so much of itself, and by so much of all SMs."""
@@ -124,7 +128,7 @@ def _seen(beliefs: Beliefs, efforts: Mapping[int, Effort], slowness: Mapping[int
             continue
         length, doubt = seen
         surprise = abs(length - (beliefs.length(pid) or 0.0))
-        if surprise > CREDIBLE * math.hypot(doubt, beliefs.deviation(pid)):
+        if surprise > CONTRADICTION * math.hypot(doubt, beliefs.deviation(pid)):
             beliefs = beliefs.unsure(pid, surprise)
         if beliefs.deviation(pid) * WORTH_LEARNING > doubt:
             beliefs = beliefs.measured({pid: 1.0}, length, doubt)

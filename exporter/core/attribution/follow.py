@@ -106,7 +106,8 @@ def _others(node: Node, known: Splitting, everybody: frozenset[int]) -> set[int]
     """Of whom something is believed who are no clients here, or not who had their PIDs then."""
     works = () if known.work is None else known.work.processes
     believed = known.beliefs.places.keys()
-    return {work.pid for work in works if work.pid in believed and not is_its(node, work)} | (believed - everybody)
+    reused = {work.pid for work in works if work.pid in believed and not is_its(node, work)}
+    return reused | (believed - everybody)
 
 
 def _present(
@@ -153,9 +154,10 @@ def _efforts(
     if work is None or known.work is None or work.boot_ns <= known.work.boot_ns:
         return None
     if not work.seconds:
-        return {pid: each for pid, each in known.efforts.items() if pid in clients | left} or None
-    earlier = {each.pid: each for each in known.work.processes}
-    now = {each.pid: each for each in work.processes if each.pid in clients | left}
+        return {pid: each for pid, each in known.efforts.items() if pid in clients or pid in left} or None
+    everybody = clients | left
+    earlier = {each.pid: each for each in known.work.processes if each.pid in everybody}
+    now = {each.pid: each for each in work.processes if each.pid in everybody}
     watched = (clients & {*work.watched}) | (left & {*known.work.watched, *now})
     return {
         pid: effort(earlier.get(pid), now[pid]).part(gpus_of(node, pid)) if pid in now else Effort()

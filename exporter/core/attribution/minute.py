@@ -12,7 +12,7 @@ MOST_WINDOWS = 120
 
 
 class Splits(Mapping[GpuUuid, Split]):
-    """How each GPU's SM time was split: added up where somebody asks, which is far less often than there is a window."""
+    """How each GPU's SM time was split: added up only where somebody asks: windows are far more."""
 
     def __init__(self, windows: Mapping[GpuUuid, tuple[Window, ...]]) -> None:
         self._windows = windows

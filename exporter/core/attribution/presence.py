@@ -1,5 +1,7 @@
 """Who was on a GPU: the clients of MPS there, and the processes beside it."""
 
+from collections.abc import Collection, Mapping
+
 from exporter.core.work import is_of
 from exporter.model.attribution import Splitting
 from exporter.model.gpu import Gpu
@@ -13,7 +15,7 @@ def clients_on(node: Node, gpu: Gpu) -> frozenset[int]:
     """The clients that have a context there, as NVML lists them or the log told; on the only GPU, all of them."""
     listed = {process.pid for process in gpu.reading.mps_processes or () if process.used_bytes}
     servers = {pid for daemon in node.daemons.values() for pid in (*daemon.servers, *daemon.departed_servers)}
-    told = {pid for daemon in node.daemons.values() for pid, client in daemon.clients.items() if _on(node, gpu, client)}
+    told = {pid for daemon in node.daemons.values() for pid in _on(node, gpu, daemon.clients)}
     return frozenset((told | (listed & _connected(node))) - servers)
 
 
@@ -23,7 +25,7 @@ def left_since(node: Node, gpu: Gpu, last: Splitting, clients: frozenset[int]) -
     if last.windows:
         for daemon in node.daemons.values():
             lately = {pid for pid, at in daemon.departed.items() if at > last.windows[-1].at}
-            gone.update(pid for pid, client in daemon.parted.items() if pid in lately and _on(node, gpu, client))
+            gone.update(lately.intersection(_on(node, gpu, daemon.parted)))
     return frozenset(gone - clients)
 
 
@@ -37,8 +39,7 @@ def is_its(node: Node, work: ProcessWork) -> bool:
 
 def gpus_of(node: Node, pid: int) -> int:
     """On how many GPUs a client is; at least one."""
-    told = max((len(daemon.clients[pid].gpus) for daemon in node.daemons.values() if pid in daemon.clients), default=0)
-    return max(1, told)
+    return max((1, *(len(daemon.clients[pid].gpus) for daemon in node.daemons.values() if pid in daemon.clients)))
 
 
 def watched_at_the_doors(node: Node) -> tuple[dict[int, float], frozenset[int]]:
@@ -69,8 +70,10 @@ def beside(gpu: Gpu) -> tuple[dict[int, float], float]:
     return parts, max(0.0, 1 - sum(parts.values()))
 
 
-def _on(node: Node, gpu: Gpu, client: Client) -> bool:
-    return gpu.reading.gpu in client.gpus or len(node.gpus) == 1
+def _on(node: Node, gpu: Gpu, clients: Mapping[int, Client]) -> Collection[int]:
+    """Those of them that are there, as far as the log told."""
+    uuid = gpu.reading.gpu
+    return clients.keys() if len(node.gpus) == 1 else [pid for pid, client in clients.items() if uuid in client.gpus]
 
 
 def _connected(node: Node) -> set[int]:

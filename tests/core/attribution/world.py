@@ -1,12 +1,11 @@
-"""A GPU whose clients launch kernels of known length and width: what the doors and GPM would tell of it, and the truth.
+"""A GPU whose clients launch kernels of known length and width: what the doors and GPM tell, and the truth.
 
-Time goes on in slices. In each, clients launch by their rhythm, and the GPU works through what is queued: where all want
-more SMs than there are, each gets less. The doors see the queue as a process does, which learns that work is over when
-it synchronises and some microseconds late.
+Time goes on in slices, in which clients launch by their rhythm; where all want more SMs than there are, all are slow.
+The doors see what a process does, which learns that its work is over when it synchronises, and somewhat late.
 """
 
 import random
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from exporter.core.fold import fold
@@ -108,8 +107,8 @@ class World:
     seed: int = 1
     rests: tuple[int, ...] = ()
     second: int = 0
+    counted_from: int = 0
     node: Node = field(init=False)
-    whole: float = 0.0
     busy: float = 0.0
     last_busy: float = 0.0
     chance: random.Random = field(init=False)
@@ -154,12 +153,12 @@ class World:
         )
 
     def truths(self) -> dict[int, float]:
-        """What part of all SMs' time each used since the beginning."""
-        return {worker.pid: worker.used / (SMS * 1e9 * self.second) for worker in self.workers}
+        """What part of all SMs' time each used since it was last counted anew."""
+        return {worker.pid: worker.used / (SMS * 1e9 * (self.second - self.counted_from)) for worker in self.workers}
 
-    def forget_truth(self) -> None:
-        """Count from now on."""
-        self.whole = self.second
+    def count_anew(self) -> None:
+        """What was used until now is no part of the truth any more."""
+        self.counted_from = self.second
         for worker in self.workers:
             worker.used = 0.0
 
@@ -173,18 +172,12 @@ class World:
         self.busy += sum(worker.used for worker in self.workers) - before
 
 
-def errors_of(split: Split, truths: dict[int, float]) -> dict[int, float]:
+def wrong_by(split: Split, truths: Mapping[int, float]) -> dict[int, float]:
     """By how many percentage points of all SMs each share is wrong; who has none counts with all that it used."""
-    told_of = {pid: 0.0 if pid not in split.shares else split.shares[pid].sm for pid in truths}
+    told_of = {pid: split.shares[pid].sm if pid in split.shares else 0.0 for pid in truths}
     return {pid: 100 * (told_of[pid] - truth) for pid, truth in truths.items()}
 
 
-def worst(split: Split, truths: dict[int, float]) -> float:
+def worst(split: Split, truths: Mapping[int, float]) -> float:
     """The largest of them."""
-    return max(map(abs, errors_of(split, truths).values()))
-
-
-def mean(split: Split, truths: dict[int, float]) -> float:
-    """The mean of them."""
-    found: Iterable[float] = map(abs, errors_of(split, truths).values())
-    return sum(found) / len(truths)
+    return max(map(abs, wrong_by(split, truths).values()))
