@@ -14,6 +14,8 @@ from operator import mul
 FORGETTING = 0.002
 """By how much of its length a belief becomes unsure in a second: what a client does changes."""
 
+Rows = tuple[tuple[float, ...], ...]
+
 CREDIBLE = 3.0
 """What is measured is credible within so many standard errors; what is not shows that somebody does something else."""
 
@@ -28,7 +30,7 @@ class Beliefs:
 
     pids: tuple[int, ...] = ()
     lengths: tuple[float, ...] = ()
-    covariances: tuple[tuple[float, ...], ...] = ()
+    covariances: Rows = ()
     places: Mapping[int, int] = field(default_factory=dict)
 
     def length(self, pid: int) -> float | None:
@@ -109,10 +111,11 @@ class Beliefs:
         lengths = (length + each * surprise for length, each in zip(self.lengths, spread, strict=True))
         scale = math.sqrt(total)
         learnt = [each / scale for each in spread]
+        rows = tuple(_less(row, place, learnt) for place, row in enumerate(self.covariances))
         return Beliefs(
             pids=self.pids,
             lengths=tuple(max(0.0, length) for length in lengths),
-            covariances=tuple(_less(row, place, learnt) for place, row in enumerate(self.covariances)),
+            covariances=_told_apart(rows, self.covariances),
             places=self.places,
         )
 
@@ -128,3 +131,14 @@ def _less(row: tuple[float, ...], place: int, learnt: list[float]) -> tuple[floa
     rest = [old - own * each for old, each in zip(row, learnt, strict=True)]
     rest[place] = max(rest[place], LEAST_KEPT * row[place])
     return tuple(rest)
+
+
+def _told_apart(rows: Rows, before: Rows) -> Rows:
+    """Of whose variance hardly anything is left, it is lost in rounding how its error goes together with others'."""
+    lost = {place for place, row in enumerate(rows) if 0 < row[place] <= LEAST_KEPT * before[place][place]}
+    if not lost:
+        return rows
+    return tuple(
+        tuple(each if one == other or not lost & {one, other} else 0.0 for other, each in enumerate(row))
+        for one, row in enumerate(rows)
+    )
