@@ -42,7 +42,6 @@ class Worker:
     on: tuple[float, float] = (0.0, float("inf"))
     slower_from: float = float("inf")
     slower_by: float = 3.0
-    work: ProcessWork = field(init=False)
     used: float = 0.0
     counts: dict[str, float] = field(default_factory=dict)
 
