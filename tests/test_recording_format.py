@@ -197,10 +197,10 @@ class TestRoundTrip:
 def test_of_work_numbers_alone_are_recorded() -> None:
     """A recording is given away: who launched what stands in nothing but PIDs."""
     busy = ProcessWork(pid=600, first_ns=1, kernels=7)
-    seen = WorkReading(at=AT, boot_ns=1, seconds=1.0, processes=(busy,), watched=(600,))
+    seen = WorkReading(at=AT, boot_ns=1, seconds=1.0, narrowed={600: 32}, processes=(busy,), watched=(600,))
     line = json.loads(written(seen).splitlines()[-1])
     (told,) = line.pop("processes")
-    assert (line.pop("source"), line.pop("watched")) == ("work", [600])
+    assert (line.pop("source"), line.pop("watched"), line.pop("narrowed")) == ("work", [600], {"600": 32})
     assert {type(value) for value in line.values()} == {int, float}
     assert {type(value) for value in told.values()} == {int}
 

@@ -9,9 +9,19 @@ is a measurement. Lengths are in nanoseconds.
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from operator import mul
 
 FORGETTING = 0.002
 """By how much of its length a belief becomes unsure in a second: what a client does changes."""
+
+Rows = tuple[tuple[float, ...], ...]
+
+CREDIBLE = 3.0
+"""What is measured is credible within so many standard errors; what is not shows that somebody does something else."""
+
+LEAST_KEPT = 1e-9
+"""Of a variance, so much is left after any measurement: more than is lost in rounding, so that none is ever negative,
+and no two errors go together more than wholly."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,7 +30,7 @@ class Beliefs:
 
     pids: tuple[int, ...] = ()
     lengths: tuple[float, ...] = ()
-    covariances: tuple[tuple[float, ...], ...] = ()
+    covariances: Rows = ()
     places: Mapping[int, int] = field(default_factory=dict)
 
     def length(self, pid: int) -> float | None:
@@ -33,9 +43,10 @@ class Beliefs:
         place = self.places[pid]
         return math.sqrt(max(0.0, self.covariances[place][place]))
 
-    def covariance(self, one: int, other: int) -> float:
-        """How far the errors of two go together."""
-        return self.covariances[self.places[one]][self.places[other]]
+    def together(self, weights: Mapping[int, float]) -> dict[int, float]:
+        """How far the error of each goes together with that of the sum of the lengths with these weights."""
+        by_place = self._by_place(weights)
+        return {pid: sum(map(mul, row, by_place)) for pid, row in zip(self.pids, self.covariances, strict=True)}
 
     def with_new(self, pid: int, length: float, deviation: float) -> "Beliefs":
         """One more is believed in, independent of the others."""
@@ -70,23 +81,64 @@ class Beliefs:
         )
         return Beliefs(pids=self.pids, lengths=self.lengths, covariances=rows, places=self.places)
 
+    def unsure(self, pid: int, deviation: float) -> "Beliefs":
+        """As before, but at least so unsure of this one: what it does has changed."""
+        place, least = self.places[pid], deviation**2
+        row = self.covariances[place]
+        row = (*row[:place], max(row[place], least), *row[place + 1 :])
+        rows = (*self.covariances[:place], row, *self.covariances[place + 1 :])
+        return Beliefs(pids=self.pids, lengths=self.lengths, covariances=rows, places=self.places)
+
+    def shaken(self, weights: Mapping[int, float], value: float, deviation: float) -> "Beliefs":
+        """As before, but so unsure of all that this measurement of such a sum is just credible."""
+        by_place = self._by_place(weights)
+        surprise = value - sum(map(mul, self.lengths, by_place))
+        believed = sum(own * sum(map(mul, row, by_place)) for own, row in zip(by_place, self.covariances, strict=True))
+        credible = (surprise / CREDIBLE) ** 2 - deviation**2
+        if not 0 < believed < credible:
+            return self
+        rows = tuple(tuple(each * (credible / believed) for each in row) for row in self.covariances)
+        return Beliefs(pids=self.pids, lengths=self.lengths, covariances=rows, places=self.places)
+
     def measured(self, weights: Mapping[int, float], value: float, deviation: float) -> "Beliefs":
         """After measuring the sum of the lengths with these weights, with such an error."""
-        by_place = [(self.places[pid], weight) for pid, weight in weights.items() if weight and pid in self.places]
-        if not by_place:
+        by_place = self._by_place(weights)
+        spread = [sum(map(mul, row, by_place)) for row in self.covariances]
+        total = sum(map(mul, spread, by_place)) + deviation**2
+        if not any(by_place) or total <= 0:
             return self
-        spread = [sum(row[place] * weight for place, weight in by_place) for row in self.covariances]
-        total = sum(spread[place] * weight for place, weight in by_place) + deviation**2
-        if total <= 0:
-            return self
-        surprise = value - sum(self.lengths[place] * weight for place, weight in by_place)
-        gains = [each / total for each in spread]
+        surprise = (value - sum(map(mul, self.lengths, by_place))) / total
+        lengths = (length + each * surprise for length, each in zip(self.lengths, spread, strict=True))
+        scale = math.sqrt(total)
+        learnt = [each / scale for each in spread]
+        rows = tuple(_less(row, place, learnt) for place, row in enumerate(self.covariances))
         return Beliefs(
             pids=self.pids,
-            lengths=tuple(max(0.0, length + gain * surprise) for length, gain in zip(self.lengths, gains, strict=True)),
-            covariances=tuple(
-                tuple(old - gain * each for old, each in zip(row, spread, strict=True))
-                for row, gain in zip(self.covariances, gains, strict=True)
-            ),
+            lengths=tuple(max(0.0, length) for length in lengths),
+            covariances=_told_apart(rows, self.covariances),
             places=self.places,
         )
+
+    def _by_place(self, weights: Mapping[int, float]) -> list[float]:
+        return [weights.get(pid, 0.0) for pid in self.pids]
+
+
+def _less(row: tuple[float, ...], place: int, learnt: list[float]) -> tuple[float, ...]:
+    """A row of covariances after a measurement. The products are the same both ways, so that they stay symmetric."""
+    own = learnt[place]
+    if not own:
+        return row
+    rest = [old - own * each for old, each in zip(row, learnt, strict=True)]
+    rest[place] = max(rest[place], LEAST_KEPT * row[place])
+    return tuple(rest)
+
+
+def _told_apart(rows: Rows, before: Rows) -> Rows:
+    """Of whose variance hardly anything is left, it is lost in rounding how its error goes together with others'."""
+    lost = {place for place, row in enumerate(rows) if 0 < row[place] <= LEAST_KEPT * before[place][place]}
+    if not lost:
+        return rows
+    return tuple(
+        tuple(each if one == other or not lost & {one, other} else 0.0 for other, each in enumerate(row))
+        for one, row in enumerate(rows)
+    )

@@ -1,8 +1,13 @@
 """What a process did in a window, as far as the doors tell: the difference of two readings."""
 
 from dataclasses import dataclass, fields
+from operator import attrgetter
 
 from exporter.model.work import ProcessWork
+
+MOST = 1 << 53
+"""More than any process does in a window, and what a float has exactly. A client can say of a kernel, or of a graph of
+them, that it is as wide as it likes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,27 +24,27 @@ class Effort:
 
     def part(self, number: int) -> "Effort":
         """An equal part of it, of so many."""
-        return Effort(**{each.name: getattr(self, each.name) // number for each in fields(self)})
+        if number == 1:
+            return self
+        return Effort(**{name: getattr(self, name) // number for name in _NAMES})
+
+
+_NAMES = tuple(each.name for each in fields(Effort))
+_counts = attrgetter(*_NAMES, "open_area")
+_AREA = _NAMES.index("area")
+_NONE = (0,) * (len(_NAMES) + 1)
 
 
 def effort(before: ProcessWork | None, now: ProcessWork) -> Effort:
     """What was done since; all, of one that was not seen before. Nothing is ever undone."""
     if before is not None and before.first_ns != now.first_ns:
         before = None
-    return Effort(
-        widths=_more(before, now, "widths"),
-        area=max(0, _area(now) - (0 if before is None else _area(before))),
-        sure_area=_more(before, now, "sure_area"),
-        sure_widths=_more(before, now, "sure_widths"),
-        sure_gaps=_more(before, now, "sure_gaps"),
-        sure_heights=_more(before, now, "sure_heights"),
-        sure_event_heights=_more(before, now, "sure_event_heights"),
-    )
+    *earlier, open_before = _NONE if before is None else _counts(before)
+    *later, open_now = _counts(now)
+    earlier[_AREA] += open_before
+    later[_AREA] += open_now
+    return Effort(**{name: _grown(*each) for name, *each in zip(_NAMES, earlier, later, strict=True)})
 
 
-def _area(work: ProcessWork) -> int:
-    return work.area + work.open_area
-
-
-def _more(before: ProcessWork | None, now: ProcessWork, name: str) -> int:
-    return max(0, int(getattr(now, name)) - (0 if before is None else int(getattr(before, name))))
+def _grown(before: int, now: int) -> int:
+    return 0 if now <= before else min(MOST, now - before)

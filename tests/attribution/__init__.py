@@ -1,0 +1,1 @@
+"""Whose SM time it was on real GPUs, beside clients that counted it themselves."""

@@ -13,6 +13,7 @@ from exporter.parse.elf_symbols import Machine
 from exporter.sources.doors.guard import LONGEST_REST_SECONDS, MOST_CALLS, rest_seconds
 from exporter.sources.doors.libraries import Libraries
 from exporter.sources.doors.loader import Kernel
+from exporter.sources.doors.narrowed import sms_of
 from exporter.sources.doors.source import ALIVE_SECONDS, Doors
 from exporter.sources.nvml.driver import DriverError
 from exporter.sources.proc import Proc
@@ -45,7 +46,7 @@ class Watched:
         self.clock.time += seconds
         reading = self.doors.look()
         assert reading.problem is None
-        *uses, work = reading.observations
+        work, *uses = reading.observations
         assert uses == [USE]
         assert isinstance(work, WorkReading)
         return work
@@ -98,12 +99,13 @@ def test_a_library_that_a_client_alone_has_is_found_there(eye: Callable[..., Wat
     """As that of a container."""
     watched = eye(nodes_own=())
     with cuda.started(Work()) as target:
-        watched.doors.want([target.pid], {target.pid: 5})
+        watched.doors.want({target.pid: 5.0}, ())
         assert watched.after(0).watched == (target.pid,)
         _, (truth,) = target.end()
 
     work = of(watched.after(1), truth.pid)
-    assert (work.kernels, work.widths) == (truth.kernels, 5 * truth.kernels)
+    assert sms_of(5.0, SMS) == 6  # fewer than a kernel has blocks
+    assert (work.kernels, work.widths) == (truth.kernels, 6 * truth.kernels)
 
 
 def test_who_launches_little_is_watched_all_the_time(eye: Callable[..., Watched], cuda: StandInCuda) -> None:
@@ -120,7 +122,7 @@ def test_who_launches_little_is_watched_all_the_time(eye: Callable[..., Watched]
 def test_who_launches_too_much_is_let_alone_for_a_while(eye: Callable[..., Watched], cuda: StandInCuda) -> None:
     watched = eye()
     with cuda.started(MUCH) as target:
-        watched.doors.want([target.pid], {})
+        watched.doors.want({target.pid: 100.0}, ())
         watched.after(0)
         target.go()
         target.reach("turn")

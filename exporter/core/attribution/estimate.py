@@ -34,6 +34,10 @@ GUESSED, GUESS_DOUBT = 0.25, 0.5
 WORTH_LEARNING = 3.0
 """A length that is seen again teaches something only while the belief is at least a third as unsure."""
 
+CONTRADICTION = 3.0
+"""A length that is seen so many standard errors from what was believed shows that the client does something else now,
+or had hardly begun when it was seen first."""
+
 DEVICE_DOUBT, LEAST_DEVICE_DOUBT = 0.02, 0.001
 """How far the device's SM time may be wrong: by so much of itself, and by so much of all SMs."""
 
@@ -49,34 +53,48 @@ def learned(beliefs: Beliefs, efforts: Mapping[int, Effort], room: float, busy: 
 
     `efforts` are those of all clients: what others used is not in `busy`.
     """
+    area = sum(effort.area for effort in efforts.values())
+    slowness = {pid: _slowness(area - effort.area, room, busy) for pid, effort in efforts.items()}
     for pid, effort in efforts.items():
         if effort.widths and beliefs.length(pid) is None:
-            beliefs = beliefs.with_new(pid, *_first(effort, _slowness(efforts, pid, room, busy)))
-    expected = sum(used(beliefs, efforts).values())
+            beliefs = beliefs.with_new(pid, *_first(effort, slowness[pid]))
+    launched = {pid: effort for pid, effort in efforts.items() if effort.widths}
+    expected = sum(_used(beliefs, pid, effort) for pid, effort in launched.items())
     crowded = busy > FULL * room and expected > CROWDED * busy
     if not crowded:
-        beliefs = _seen(beliefs, efforts, room, busy)
+        beliefs = _seen(beliefs, launched, slowness)
+    lasting = min(busy, float(area - sum(effort.area for effort in launched.values())))
+    if lasting and expected < busy:
+        return beliefs
     doubt = DEVICE_DOUBT * busy + LEAST_DEVICE_DOUBT * room + (CROWDED_DOUBT * busy if crowded else 0.0)
-    weights = {pid: float(effort.widths) for pid, effort in efforts.items() if effort.widths}
-    return beliefs.measured(weights, busy - _lasting(efforts), doubt)
+    weights = {pid: float(effort.widths) for pid, effort in launched.items()}
+    measured = weights, busy, math.hypot(doubt, lasting / 2)
+    return (beliefs if crowded else beliefs.shaken(*measured)).measured(*measured)
 
 
-def used(beliefs: Beliefs, efforts: Mapping[int, Effort]) -> dict[int, float]:
-    """The SM time that each should have used, in nanoseconds of one SM; never more than it had work in flight."""
-    return {pid: _used(beliefs, pid, effort) for pid, effort in efforts.items()}
+def used(beliefs: Beliefs, efforts: Mapping[int, Effort], busy: float) -> dict[int, float]:
+    """The SM time that each should have used, in nanoseconds of one SM; never more than it had work in flight.
+
+    Who launched nothing, but has work in flight from before, may yet be at it, or may have finished long ago and never
+    asked: it has what the others leave of what was used.
+    """
+    each_used = {pid: _used(beliefs, pid, effort) for pid, effort in efforts.items()}
+    lasting = {pid: float(effort.area) for pid, effort in efforts.items() if effort.area and not effort.widths}
+    if lasting:
+        left = max(0.0, busy - sum(each_used.values()))
+        part = min(1.0, left / sum(lasting.values()))
+        each_used.update({pid: part * area for pid, area in lasting.items()})
+    return each_used
 
 
-def errors(beliefs: Beliefs, efforts: Mapping[int, Effort]) -> dict[int, float]:
+def errors(beliefs: Beliefs, efforts: Mapping[int, Effort], each_used: Mapping[int, float]) -> dict[int, float]:
     """One standard error of each client's part of all that they used, 0 to 1."""
-    each_used = used(beliefs, efforts)
     whole = sum(each_used.values())
     if whole <= 0:
         return dict.fromkeys(each_used, 0.0)
-    known = [pid for pid in each_used if beliefs.length(pid) is not None]
-    weights = {pid: float(efforts[pid].widths) for pid in known}
-    together = {
-        pid: weights[pid] * sum(weights[other] * beliefs.covariance(pid, other) for other in known) for pid in known
-    }
+    weights = {pid: float(effort.widths) for pid, effort in efforts.items() if beliefs.length(pid) is not None}
+    spread = beliefs.together(weights)
+    together = {pid: weight * spread[pid] for pid, weight in weights.items()}
     all_variance = sum(together.values())
     found = {}
     for pid, each in each_used.items():
@@ -88,36 +106,38 @@ def errors(beliefs: Beliefs, efforts: Mapping[int, Effort]) -> dict[int, float]:
 
 
 def _used(beliefs: Beliefs, pid: int, effort: Effort) -> float:
+    """By what it launched, and what is believed."""
     length = beliefs.length(pid)
-    if not effort.widths or length is None:
-        return float(effort.area)
-    return min(effort.widths * length, float(effort.area))
-
-
-def _lasting(efforts: Mapping[int, Effort]) -> float:
-    """What those used who have launched nothing in this window, but have work in flight from before."""
-    return float(sum(effort.area for effort in efforts.values() if not effort.widths))
+    if not effort.widths:
+        return 0.0
+    return float(effort.area) if length is None else min(effort.widths * length, float(effort.area))
 
 
 def _first(effort: Effort, slowness: float) -> tuple[float, float]:
     """A length and its doubt by one window alone."""
     longest = effort.area / effort.widths
     seen = _length_seen(effort, slowness)
-    return seen if seen is not None else (GUESSED * longest, GUESS_DOUBT * longest)
+    return seen if seen is not None else (GUESSED * longest, max(GUESS_DOUBT * longest, KERNEL_DOUBT_NS))
 
 
-def _seen(beliefs: Beliefs, efforts: Mapping[int, Effort], room: float, busy: float) -> Beliefs:
+def _seen(beliefs: Beliefs, efforts: Mapping[int, Effort], slowness: Mapping[int, float]) -> Beliefs:
     """Correct the beliefs by the lengths that were seen."""
     for pid, effort in efforts.items():
-        seen = _length_seen(effort, _slowness(efforts, pid, room, busy))
-        if seen is not None and beliefs.deviation(pid) * WORTH_LEARNING > seen[1]:
-            beliefs = beliefs.measured({pid: 1.0}, *seen)
+        seen = _length_seen(effort, slowness[pid])
+        if seen is None:
+            continue
+        length, doubt = seen
+        surprise = abs(length - (beliefs.length(pid) or 0.0))
+        if surprise > CONTRADICTION * math.hypot(doubt, beliefs.deviation(pid)):
+            beliefs = beliefs.unsure(pid, surprise)
+        if beliefs.deviation(pid) * WORTH_LEARNING > doubt:
+            beliefs = beliefs.measured({pid: 1.0}, length, doubt)
     return beliefs
 
 
-def _slowness(efforts: Mapping[int, Effort], pid: int, room: float, busy: float) -> float:
+def _slowness(others_area: int, room: float, busy: float) -> float:
     """By how much of itself a length that was seen may be too long, for what others had in flight meanwhile."""
-    others = min(1.0, sum(effort.area for other, effort in efforts.items() if other != pid) / room)
+    others = min(1.0, others_area / room)
     return OTHERS_DOUBT * others * busy / room if busy < FULL * room else FULL_DOUBT * min(1.0, 4 * others)
 
 

@@ -4,10 +4,12 @@ Where GPM is read for this alone, with the doors of libcuda, that tells of every
 tells of the time since the one before: by GPM, or by NVML's process utilisation where there is none.
 """
 
+import math
 from collections.abc import Mapping
 
 from exporter.core.attribution import estimate
-from exporter.core.attribution.presence import beside, clients_on, gpus_of
+from exporter.core.attribution.minute import Splits, kept
+from exporter.core.attribution.presence import beside, clients_on, gpus_of, is_its, left_since, mean_by_pid
 from exporter.core.attribution.window import Present, split
 from exporter.core.ledger.payers import payer_of
 from exporter.core.ledger.posting import post_time
@@ -18,12 +20,11 @@ from exporter.model.ledger import Entry
 from exporter.model.node import Node
 from exporter.model.observation import GpuReading, GpuUuid, Observation
 from exporter.model.replace import replace
-from exporter.model.split import Share, Split
+from exporter.model.split import Share
 from exporter.model.work import GpuUse, WorkReading
 
-SPLIT_SECONDS = 60.0
-MOST_WINDOWS = 120
-"""Over how long a split is told, and of how many windows."""
+LATE_SECONDS = 15.0
+"""What is older than the last window by no more than this is told late, or twice."""
 
 LONGEST_SECONDS = 120.0
 """A longer window is none: nobody knows who was there."""
@@ -51,7 +52,7 @@ def follow(before: Node, node: Node, seen: Observation) -> Node:
 
 def _followed(node: Node, seen: GpuReading) -> bool:
     followed_at = _of(node, seen.gpu).followed_at
-    return followed_at is not None and seen.at - followed_at < FOLLOWED_SECONDS
+    return followed_at is not None and abs(seen.at - followed_at) < FOLLOWED_SECONDS
 
 
 def _read(before: Node, node: Node, seen: GpuReading) -> Node:
@@ -60,37 +61,53 @@ def _read(before: Node, node: Node, seen: GpuReading) -> Node:
     known = before.gpus.get(seen.gpu)
     if known is None or seen.process_utilization is None:
         return node
-    by_pid = {each.pid: each.sm_percent for each in seen.process_utilization}
-    sm = min(1.0, sum(by_pid.values()) / 100)
+    sm = sum(mean_by_pid(seen.process_utilization).values()) / 100
     return _used(node, seen.gpu, seen.at, seen.at - known.reading.at, sm, None)
 
 
 def _used(node: Node, uuid: GpuUuid, at: float, seconds: float, sm: float, dram: float | None) -> Node:
     """So much of a GPU was busy for so long."""
     gpu, known = node.gpus.get(uuid), _of(node, uuid)
-    if gpu is None or not 0 < seconds <= LONGEST_SECONDS or (known.windows and at <= known.windows[-1].at):
+    if gpu is None or math.isnan(sm) or not 0 < seconds <= LONGEST_SECONDS or _is_late(known, at):
         return node
     sm = min(max(sm, 0.0), 1.0)
     clients = clients_on(node, gpu)
+    left = left_since(node, gpu, known, clients)
+    everybody = clients | left
     work = _work(node, at)
-    efforts = _efforts(node, gpu, known, work, clients)
-    present = _present(node, gpu, known, clients, efforts, seconds)
-    beliefs = known.beliefs.without(known.beliefs.places.keys() - clients)
-    if efforts is not None and clients <= efforts.keys() and _watched_all_along(known, work):
+    efforts = _efforts(node, known, work, clients, left)
+    present = _present(node, gpu, known, everybody, efforts, seconds)
+    beliefs = known.beliefs.without(_others(node, known, everybody))
+    teaches = present.room and present.mps and _watched_all_along(known, work)
+    if efforts is not None and teaches and everybody <= efforts.keys():
         beliefs = estimate.learned(beliefs.aged(seconds), efforts, present.room, sm * present.mps * present.room)
     shares = split(present, beliefs, sm)
     window = Window(at=at, seconds=seconds, sm=sm, shares=shares, unattributed=max(0.0, sm - _sum(shares)), dram=dram)
     known = replace(
         known,
-        windows=_kept(known.windows, window),
+        windows=kept(known.windows, window),
         beliefs=beliefs,
         clients=clients,
         work=work or known.work,
         efforts=known.efforts if efforts is None else efforts,
     )
     node = _with(node, uuid, known)
-    node = replace(node, splits={**node.splits, uuid: _summed(known.windows)})
+    windows = {gpu: each.windows for gpu, each in node.attribution.gpus.items() if each.windows}
+    node = replace(node, splits=Splits(windows))
     return replace(node, ledger=post_time(node.ledger, uuid, round(sm * seconds * 1e6), _parts(node, window), at=at))
+
+
+def _is_late(known: Splitting, at: float) -> bool:
+    """Whether it is told twice, or out of turn; where it seems to be from long ago, the clock was set."""
+    return bool(known.windows) and 0 <= known.windows[-1].at - at <= LATE_SECONDS
+
+
+def _others(node: Node, known: Splitting, everybody: frozenset[int]) -> set[int]:
+    """Of whom something is believed who are no clients here, or not who had their PIDs then."""
+    works = () if known.work is None else known.work.processes
+    believed = known.beliefs.places.keys()
+    reused = {work.pid for work in works if work.pid in believed and not is_its(node, work)}
+    return reused | (believed - everybody)
 
 
 def _present(
@@ -128,18 +145,24 @@ def _watched_all_along(known: Splitting, work: WorkReading | None) -> bool:
 
 
 def _efforts(
-    node: Node, gpu: Gpu, known: Splitting, work: WorkReading | None, clients: frozenset[int]
+    node: Node, known: Splitting, work: WorkReading | None, clients: frozenset[int], left: frozenset[int]
 ) -> Mapping[int, Effort] | None:
-    """What each client that is watched did since the last window; while nobody is watched, what it did before."""
+    """What each client that is watched did since the last window; while nobody is watched, what it did before.
+
+    Who has left is watched no more, but what it did last is told yet.
+    """
     if work is None or known.work is None or work.boot_ns <= known.work.boot_ns:
         return None
     if not work.seconds:
-        return {pid: each for pid, each in known.efforts.items() if pid in clients} or None
-    earlier = {each.pid: each for each in known.work.processes}
-    now = {each.pid: each for each in work.processes}
-    watched = clients & set(work.watched)
+        return {pid: each for pid, each in known.efforts.items() if pid in clients or pid in left} or None
+    everybody = clients | left
+    earlier = {each.pid: each for each in known.work.processes if each.pid in everybody}
+    now = {each.pid: each for each in work.processes if each.pid in everybody}
+    watched = (clients & {*work.watched}) | (left & {*known.work.watched, *now})
     return {
-        pid: effort(earlier.get(pid), now[pid]).part(gpus_of(node, pid)) if pid in now else Effort() for pid in watched
+        pid: effort(earlier.get(pid), now[pid]).part(gpus_of(node, pid)) if pid in now else Effort()
+        for pid in watched
+        if pid not in now or is_its(node, now[pid])
     }
 
 
@@ -150,38 +173,6 @@ def _parts(node: Node, window: Window) -> Mapping[Entry, float]:
             entry = payer_of(node, pid, at=window.at), share.method
             parts[entry] = parts.get(entry, 0.0) + share.sm / window.sm
     return parts
-
-
-def _kept(windows: tuple[Window, ...], window: Window) -> tuple[Window, ...]:
-    kept = (each for each in windows if window.at - each.at < SPLIT_SECONDS)
-    return (*kept, window)[-MOST_WINDOWS:]
-
-
-def _summed(windows: tuple[Window, ...]) -> Split:
-    """The windows together. Nobody's part is told by two methods at once: what was by another than now is left out."""
-    seconds = sum(window.seconds for window in windows)
-    measured = [window for window in windows if window.dram is not None]
-    lasted = sum(window.seconds for window in measured)
-    return Split(
-        at=windows[-1].at,
-        seconds=seconds,
-        sm=sum(window.sm * window.seconds for window in windows) / seconds,
-        shares={pid: _mean(windows, pid) for pid in dict.fromkeys(pid for each in windows for pid in each.shares)},
-        unattributed=sum(window.unattributed * window.seconds for window in windows) / seconds,
-        dram=sum((window.dram or 0.0) * window.seconds for window in measured) / lasted if lasted else None,
-    )
-
-
-def _mean(windows: tuple[Window, ...], pid: int) -> Share:
-    method = next(window.shares[pid].method for window in reversed(windows) if pid in window.shares)
-    alike = [window for window in windows if pid not in window.shares or window.shares[pid].method is method]
-    seconds = sum(window.seconds for window in alike)
-    parts = [(window.seconds / seconds, window.shares[pid]) for window in alike if pid in window.shares]
-    return Share(
-        method=method,
-        sm=sum(part * share.sm for part, share in parts),
-        error=sum(part * share.error for part, share in parts),
-    )
 
 
 def _sum(shares: Mapping[int, Share]) -> float:

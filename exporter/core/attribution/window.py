@@ -37,6 +37,8 @@ def split(present: Present, beliefs: Beliefs, sm: float) -> dict[int, Share]:
     """What each used of all SMs, where `sm` of them were busy. It is together no more than that."""
     shares = {pid: Share(method=Method.MEASURED, sm=sm * part) for pid, part in present.beside.items() if part > 0}
     pool = sm * present.mps
+    if not present.mps:
+        return shares
     if present.alone is not None:
         return {**shares, present.alone: Share(method=Method.MEASURED, sm=pool)}
     found = {} if present.efforts is None else _in_flight(present, present.efforts, beliefs, pool)
@@ -49,13 +51,13 @@ def split(present: Present, beliefs: Beliefs, sm: float) -> dict[int, Share]:
 
 def _in_flight(present: Present, efforts: Mapping[int, Effort], beliefs: Beliefs, pool: float) -> dict[int, Share]:
     """By what was seen at the doors. Only where all clients were watched is it known that all of the time is theirs."""
-    used = estimate.used(beliefs, efforts)
+    used = estimate.used(beliefs, efforts, pool * present.room)
     whole = sum(used.values())
     if whole <= 0 or present.room <= 0:
         return {}
     complete = present.clients <= efforts.keys()
     scale = min(pool / (whole / present.room), MOST_SCALED if complete else 1.0) / present.room
-    errors = estimate.errors(beliefs, efforts)
+    errors = estimate.errors(beliefs, efforts, used)
     return {
         pid: Share(method=Method.FLIGHT, sm=scale * each, error=errors[pid] * scale * whole)
         for pid, each in used.items()

@@ -1,0 +1,1 @@
+"""Whose a GPU's SM time was, in worlds where that is known."""
