@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 
 from exporter.clock import Clock
 from exporter.config.mishap import Planned
+from exporter.core.work import DOORS
 from exporter.demo import faults, gpus, life, throngs
 from exporter.demo.calendar import STORY, Calendar
 from exporter.demo.daemon import SimulatedDaemon
@@ -120,7 +121,7 @@ class Simulation:
         scene = self._scene
         there = (*scene.clients, *scene.strangers.values())
         yield from self._doors.readings(at, () if scene.blind else GPUS, there)
-        yield SourceReading(at=at, name="doors", seconds=0.1, problem=NVML_GONE if scene.blind else None)
+        yield SourceReading(at=at, name=DOORS, seconds=0.1, problem=NVML_GONE if scene.blind else None)
 
     def _nvml(self, at: float) -> Iterator[Observation]:
         scene = self._scene
