@@ -1,7 +1,7 @@
 """Who there is in the demo: owners, and the processes that chance lets them start."""
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from exporter.model.observation import PodFound, ProcessReading
 
@@ -62,6 +62,7 @@ SERVING = (
     Owner("carol", 1003, "rerank", (2, 6), "0::/system.slice/rerank.service", _SMALL),
 )
 NOTEBOOKS = (Owner("frank", 1006, "jupyter-lab", (2, 6), "0::/system.slice/jupyter.service", _IDLE),)
+BESIDE_MPS = replace(TRAINERS[2], pace=_NOW_AND_THEN)
 SERVICE = Owner(
     "root", 0, "nvidia-cuda-mps-server", (0, 0), "0::/system.slice/nvidia-cuda-mps.service", Pace(duty=0.0, sms=0)
 )

@@ -26,7 +26,7 @@ FAMILIES = (
     gauge(
         "cuda_mps_gpu_clients_fit",
         ("gpu", "bound"),
-        "How many more clients such as those on the GPU would fit by its memory, its SM time, and the places (slots) "
+        "How many more clients such as those on the GPU would fit by its memory, its SM time, and the client slots "
         "that their servers have left: the least of them counts. Absent where it is not known.",
         _fit,
     ),
