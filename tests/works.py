@@ -33,8 +33,8 @@ def work(pid: int, *, launched: float | None = None, since: float | None = None,
 
 
 def reading(
-    at: float, *works: ProcessWork, watched: Iterable[int] = (), seconds: float = 1.0, lost: int = 0
+    at: float, *works: ProcessWork, watched: Iterable[int] = (), seconds: float = 1.0, lost: int = 0, sms: int = 0
 ) -> WorkReading:
     """The doors were read, and watched for so long before that: those of whoever has worked, and of these."""
     pids = tuple(dict.fromkeys((*watched, *(each.pid for each in works))))
-    return WorkReading(at=at, boot_ns=boot_ns(at), seconds=seconds, lost=lost, processes=works, watched=pids)
+    return WorkReading(at=at, boot_ns=boot_ns(at), seconds=seconds, sms=sms, lost=lost, processes=works, watched=pids)

@@ -61,6 +61,13 @@ class Exporter:
         assert done.returncode == 0, f"{words}: exit code {done.returncode}\n{done.stderr}"
         return done.stdout
 
+    def status(self, *words: str) -> str:
+        """How it says that the node is, well or not."""
+        done = subprocess.run(
+            _command("status", *words), env=self._environment, cwd=SOURCE, capture_output=True, text=True, timeout=60
+        )
+        return done.stdout + done.stderr
+
     @property
     def pid(self) -> int:
         """For those who measure it."""
@@ -103,9 +110,9 @@ class Exporter:
 class Recorder:
     """`record FILE`, which runs until it is interrupted."""
 
-    def __init__(self, daemon: ControlDaemon, file: Path) -> None:
+    def __init__(self, daemon: ControlDaemon, file: Path, *arguments: str) -> None:
         self.file = file
-        command = _command("record", str(file), *_directories(daemon))
+        command = _command("record", str(file), *_directories(daemon), *arguments)
         output = daemon.directory / "recorder.log"
         self.child = Child(command, output=output, environment=_environment(), directory=SOURCE)
 

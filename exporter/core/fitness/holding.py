@@ -50,7 +50,7 @@ def holdings(node: Node) -> Mapping[GpuUuid, Sequence[Holding]]:
                         Holding(
                             daemon=daemon.name,
                             client=client,
-                            threads=_threads(daemon, client),
+                            threads=_threads(node, daemon, client),
                             memory_limit=limits.get((client.server, uuid)),
                             memory=held[uuid].get(pid),
                             used=None if split is None else split.shares.get(pid),
@@ -69,7 +69,10 @@ def _whole_gpus(node: Node) -> Sequence[GpuUuid]:
     return [uuid for uuid, gpu in node.gpus.items() if not gpu.reading.mig_mode]
 
 
-def _threads(daemon: Daemon, client: Client) -> float | None:
+def _threads(node: Node, daemon: Daemon, client: Client) -> float | None:
+    """What its server allows it, or less, where it was seen to allow itself no more."""
+    if node.work is not None and node.work.sms and client.pid in node.work.narrowed:
+        return node.work.narrowed[client.pid] / node.work.sms
     server = daemon.servers.get(client.server)
     percentage = None if server is None else server.active_thread_percentage
     return None if percentage is None else percentage / 100

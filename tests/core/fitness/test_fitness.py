@@ -7,6 +7,7 @@ import pytest
 from exporter.core.fitness.fitness import Fitness, fitness
 from exporter.model.node import Node
 from exporter.model.split import Method, Share
+from exporter.model.work import WorkReading
 from tests.builders import AT, CLIENT, DAEMON, GPU, GPU_BYTES, OTHER_GPU, flight, limited, split, three_clients
 
 TRAIN, VLLM, EVAL, STRANGER = 600, 601, 602, 801
@@ -140,3 +141,9 @@ def test_one_alone_starves_nobody() -> None:
 def test_the_split_of_a_moment_long_past_is_nobodys_present() -> None:
     old = split(three_clients(), {TRAIN: flight(0.5)}, dram=0.9)
     assert of(replace(old, at=AT + 3600)).shares == []
+
+
+def test_a_client_that_allows_itself_less_may_use_less() -> None:
+    work = WorkReading(at=AT, boot_ns=1, seconds=1.0, sms=132, narrowed={TRAIN: 33})
+    train, _ = of(replace(limited(), work=work)).holdings
+    assert train.threads == 0.25

@@ -2,11 +2,12 @@
 //
 //   known [--blocks N] [--us M] [--batch B] [--every-us P | --pause-us P] [--burst-ms M --rest-ms M] [--streams S]
 //         [--threads T] [--sync device|stream|event|query|never] [--shared-kib K] [--graph] [--seconds S]
+//         [--then-us M --then-every-us P]
 //
 // Each of its threads takes turns: in a turn it launches B kernels of N blocks, each of which spins for M microseconds,
 // on its S streams in rotation, and then synchronises. Turns begin every P microseconds, or that long after the last.
 // With --burst-ms it works for so long, and then rests. A block takes K KiB of an SM's memory. With --graph a turn's
-// launches are one graph's. SIGTERM ends it. Times are nanoseconds of CLOCK_BOOTTIME.
+// launches are one graph's. From SIGUSR1 on, kernels are as long and turns begin as --then-* says. SIGTERM ends it. Times are nanoseconds of CLOCK_BOOTTIME.
 
 #include <cuda_runtime.h>
 #include <getopt.h>
@@ -36,6 +37,8 @@ struct Options {
   int batch = 1;
   double every_us = 0;
   double pause_us = 0;
+  double then_us = 0;
+  double then_every_us = 0;
   double burst_ms = 0;
   double rest_ms = 0;
   int streams = 1;
@@ -51,12 +54,14 @@ constexpr Nanoseconds kTellEvery = 100'000'000;
 constexpr Nanoseconds kShortestSleep = 80'000;
 
 volatile sig_atomic_t stopping = 0;
+volatile sig_atomic_t changed = 0;
 std::atomic<long long> launches{0};
 std::atomic<long long> turns{0};
 residence::Tally* tally = nullptr;
 volatile residence::Totals* host = nullptr;
 
 void stop(int) { stopping = 1; }
+void change(int) { changed = 1; }
 
 Nanoseconds now() {
   timespec read;
@@ -106,8 +111,9 @@ class Worker {
       }
       turn();
       turns += 1;
-      if (options_.every_us > 0) {
-        due += static_cast<Nanoseconds>(options_.every_us * 1e3);
+      const double every_us = changed && options_.then_every_us > 0 ? options_.then_every_us : options_.every_us;
+      if (every_us > 0) {
+        due += static_cast<Nanoseconds>(every_us * 1e3);
         due = std::max(due, now() - 100'000'000);  // what is missed by more is not made up for
         wait_until(due);
       } else if (options_.pause_us > 0) {
@@ -143,7 +149,8 @@ class Worker {
   }
 
   void launch(int stream, bool publishes) {
-    const auto nanoseconds = static_cast<unsigned long long>(options_.us * 1e3);
+    const double us = changed && options_.then_us > 0 ? options_.then_us : options_.us;
+    const auto nanoseconds = static_cast<unsigned long long>(us * 1e3);
     residence::spin<<<options_.blocks, 1, static_cast<size_t>(options_.shared_kib) << 10, streams_[stream]>>>(
         tally, host, nanoseconds, first_lane_ + stream, publishes);
     check(cudaGetLastError(), "launch");
@@ -207,6 +214,7 @@ Options parse(int argc, char** argv) {
       {"rest-ms", required_argument, nullptr, 'R'},    {"streams", required_argument, nullptr, 's'},
       {"threads", required_argument, nullptr, 't'},    {"sync", required_argument, nullptr, 'y'},
       {"shared-kib", required_argument, nullptr, 'k'}, {"graph", no_argument, nullptr, 'g'},
+      {"then-us", required_argument, nullptr, 'U'},    {"then-every-us", required_argument, nullptr, 'E'},
       {"seconds", required_argument, nullptr, 'S'},    {nullptr, 0, nullptr, 0}};
   Options options;
   for (int key; (key = getopt_long(argc, argv, "", known, nullptr)) != -1;) {
@@ -223,6 +231,8 @@ Options parse(int argc, char** argv) {
       case 'y': options.sync = optarg; break;
       case 'k': options.shared_kib = atoi(optarg); break;
       case 'g': options.graph = true; break;
+      case 'U': options.then_us = atof(optarg); break;
+      case 'E': options.then_every_us = atof(optarg); break;
       case 'S': options.seconds = atof(optarg); break;
       default: exit(2);
     }
@@ -238,6 +248,7 @@ int main(int argc, char** argv) {
   const Options options = parse(argc, argv);
   signal(SIGTERM, stop);
   signal(SIGINT, stop);
+  signal(SIGUSR1, change);
   prepare(options);
   std::vector<Worker> workers;
   workers.reserve(options.threads);

@@ -21,7 +21,8 @@ from typing import Any
 import torch  # type: ignore[import-not-found,unused-ignore]
 from torch import nn  # type: ignore[import-not-found,unused-ignore]
 
-ALONE_SECONDS = 1.5
+# Long enough that the device's SM time is read twice within it.
+ALONE_SECONDS = 3.5
 PROFILED_SECONDS = 0.3
 PROFILED_IN_MIX_SECONDS = 1.5
 TELL_SECONDS = 0.1

@@ -6,26 +6,26 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tests.gpu.child import Child
+from tests.gpu.child import EVIDENCE_CHARACTERS, Child
 from tests.gpu.mps import ControlDaemon
 from tests.gpu.program import Recorder
 
 from .mixes import Mix, Part
-from .onlooker import Onlooker
-from .recording import merge
+from .rows import Rows
 
 SOURCE = Path(__file__).resolve().parents[3]
 READY_SECONDS = 15
 MODELS_READY_SECONDS = 50
 PROFILE_SECONDS = 15
 FAREWELL_SECONDS = 5
-# What a counted client says late, and the onlooker's last look.
-TAIL_SECONDS = 0.6
+WATCHED_SECONDS = 20
+# What a counted client says late, and the recorder's last reading.
+TAIL_SECONDS = 1.5
 
 
 class Play:
@@ -38,21 +38,23 @@ class Play:
         self._program = program
         self._started: list[tuple[Part, Child]] = []
         self._moments: dict[str, int] = {}
-        self._pids: tuple[int, ...] = ()
         directory.mkdir()
 
-    def run(self, onlooker: Onlooker, seconds: float) -> None:
+    def run(self, rows: Rows, seconds: float) -> None:
         """Play it, with so many seconds between the last client's joining and the end."""
-        recorder = Recorder(self._daemon, self.directory / "node.jsonl")
-        onlooker.watch(self.directory / "work.jsonl", self.directory / "rows.jsonl")
+        recorder = Recorder(self._daemon, self.directory / "recording.jsonl", "--attribution=bpf")
+        rows.watch(self.directory / "rows.jsonl")
         try:
-            self._act(onlooker, seconds)
+            _wait_watched(recorder)
+            self._act(seconds)
         finally:
+            time.sleep(TAIL_SECONDS)
             recorder.interrupt_later()
             self._leave()
-            onlooker.stop()
+            rows.stop()
             self._write_truth()
             recorder.end()
+            (self.directory / "recorder.txt").write_text(recorder.child.text()[-EVIDENCE_CHARACTERS:])
 
     def problems(self) -> list[str]:
         """What went wrong with clients."""
@@ -62,37 +64,47 @@ class Play:
         ]
 
     def pack(self) -> None:
-        """Make one recording, and compress what is plain."""
-        node, work = self.directory / "node.jsonl", self.directory / "work.jsonl"
-        with suppress(OSError, ValueError):
-            merge(node, work, self.directory / "recording.jsonl")
-            node.unlink()
-            work.unlink()
+        """Compress what is plain."""
         for plain in [*self.directory.glob("*.jsonl"), *self.directory.glob("*.json")]:
             with plain.open("rb") as source, gzip.open(f"{plain}.gz", "wb", compresslevel=6) as packed:
                 shutil.copyfileobj(source, packed)
             plain.unlink()
 
-    def _act(self, onlooker: Onlooker, seconds: float) -> None:
+    def _act(self, seconds: float) -> None:
         models = [part for part in self.mix.parts if part.learns]
         for part in models:
             self._start(part)
-        self._tell(onlooker)
         self._wait_ready(MODELS_READY_SECONDS)
         (self.directory / "go").touch()
         began = time.monotonic()
         self._note("go")
-        for part in sorted((part for part in self.mix.parts if not part.learns), key=lambda part: part.after):
-            time.sleep(max(0.0, began + part.after - time.monotonic()))
+        counted = (part for part in self.mix.parts if not part.learns and part.comes is None)
+        for place, part in enumerate(counted, start=bool(models)):
+            _sleep_until(began + place * self.mix.apart)
             self._start(part)
-            self._tell(onlooker)
         self._wait_ready(READY_SECONDS)
-        self._tell(onlooker)
         self._note("all_in")
-        time.sleep(seconds)
+        all_in = time.monotonic()
+        for after, happen in sorted(self._turns(), key=lambda turn: turn[0]):
+            if after < seconds:
+                _sleep_until(all_in + after)
+                happen()
+        _sleep_until(all_in + seconds)
         self._note("measured")
         if models:
             self._profile()
+
+    def _turns(self) -> list[tuple[float, Callable[[], None]]]:
+        """What happens to whom, and how long after all the others were in."""
+        started = {part.name: child for part, child in self._started}
+        comes = [(part.comes, partial(self._start, part)) for part in self.mix.parts if part.comes is not None]
+        changes = [
+            (part.changes, partial(started[part.name].send, signal.SIGUSR1))
+            for part in self.mix.parts
+            if part.changes is not None
+        ]
+        leaves = [(part.leaves, started[part.name].end_later) for part in self.mix.parts if part.leaves is not None]
+        return [*comes, *changes, *leaves]
 
     def _start(self, part: Part) -> None:
         options = [word for item in part.options.items() for word in item if word]
@@ -108,12 +120,6 @@ class Play:
             directory=SOURCE,
         )
         self._started.append((part, child))
-        self._pids = (*self._pids, child.pid)
-
-    def _tell(self, onlooker: Onlooker) -> None:
-        """Who is there, and of those who have said it, how many SMs they were given."""
-        ready = (event for _, child in self._started for event in _said(child) if event["event"] == "ready")
-        onlooker.know(self._pids, {event["pid"]: event["sms"] for event in ready if "sms" in event})
 
     def _wait_ready(self, within: float) -> None:
         """Whoever is not ready by then joins later."""
@@ -132,7 +138,6 @@ class Play:
         self._note("profiled")
 
     def _leave(self) -> None:
-        time.sleep(TAIL_SECONDS)
         for _, child in self._started:
             if child.exit_code is None:
                 child.end_later()
@@ -154,6 +159,19 @@ class Play:
             "problems": self.problems(),
         }
         (self.directory / "truth.json").write_text(json.dumps(truth) + "\n")
+
+
+def _sleep_until(moment: float) -> None:
+    time.sleep(max(0.0, moment - time.monotonic()))
+
+
+def _wait_watched(recorder: Recorder) -> None:
+    """Until it has read the doors for the first time: from then on it watches those of the node's own libcuda."""
+    deadline = time.monotonic() + WATCHED_SECONDS
+    while '"source": "work"' not in recorder.text():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"the doors are not read: {recorder.evidence()}")
+        time.sleep(0.1)
 
 
 def _truth_of(part: Part, child: Child) -> Mapping[str, Any]:

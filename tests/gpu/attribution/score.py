@@ -1,0 +1,137 @@
+"""How far from the truth the shipped program's shares are, and those that others would tell.
+
+    python3 -m tests.gpu.attribution.score [--clients] mixes.tar.gz...
+
+Replays each mix' recording, and compares each client's share of what all clients used, over 10 s and over 1 min.
+"""
+
+import argparse
+import sys
+import tarfile
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from exporter.core.fold import fold
+from exporter.model.attribution import Window
+from exporter.recording import Recording
+from exporter.recording_file import opened
+
+from .mix_truth import ALONE, PROFILER, MixTruth, read_truth
+from .nvitop import Nvitop, read_rows
+from .score_tables import report
+from .verdict import Score, Stretch, Verdict
+
+SHORT, LONG = 10.0, 60.0
+# A window that lies across the edge of the measured time is left out, so a minute may lack a little.
+SLACK_SECONDS = 0.6
+SMS = 132
+
+
+def replayed(recording: Path) -> tuple[list[Window], int]:
+    """Every window of the one GPU, as the program finds them while it runs; and how many SMs it takes that to have."""
+    windows: dict[float, Window] = {}
+    sms = 0
+    with opened(str(recording), "r") as file:
+        read = Recording(file)
+        node = read.header.node()
+        for seen in read.observations():
+            node, _ = fold(node, seen)
+            for splitting in node.attribution.gpus.values():
+                windows.update((window.at, window) for window in splitting.windows[-1:])
+            sms = sms if node.work is None else node.work.sms
+    return [windows[at] for at in sorted(windows)], sms or SMS
+
+
+def stretches(windows: Sequence[Window], truth: MixTruth, nvitop: Nvitop, seconds: float) -> Iterator[Stretch]:
+    """Those that follow one another in the measured time; what is left at its end is none."""
+    gathered: list[Window] = []
+    for window in windows:
+        until = truth.boot_ns(window.at)
+        if until - window.seconds * 1e9 < truth.begin or until > truth.end:
+            continue
+        gathered.append(window)
+        if sum(each.seconds for each in gathered) >= seconds - SLACK_SECONDS:
+            yield _stretch(gathered, truth, nvitop)
+            gathered = []
+
+
+def scored(directory: Path) -> Iterator[Score]:
+    """A mix' scores: one, or two where PyTorch is in it."""
+    windows, sms = replayed(directory / "recording.jsonl.gz")
+    nvitop = read_rows(directory / "rows.jsonl.gz")
+    learns = any(client.learns for client in read_truth(directory, windows, sms).clients)
+    for way in (PROFILER, ALONE) if learns else ("counted",):
+        truth = read_truth(directory, windows, sms, way)
+        yield Score(
+            mix=truth.mix,
+            group=f"PyTorch, {way}" if learns else "spin",
+            way=way,
+            clients=len(truth.clients),
+            short=tuple(stretches(windows, truth, nvitop, SHORT)),
+            long=tuple(stretches(windows, truth, nvitop, LONG)),
+        )
+
+
+def _stretch(windows: Sequence[Window], truth: MixTruth, nvitop: Nvitop) -> Stretch:
+    first, last = windows[0], windows[-1]
+    begin, end = truth.boot_ns(first.at) - first.seconds * 1e9, truth.boot_ns(last.at)
+    device = sum(window.sm * window.seconds for window in windows)
+    there = [client for client in truth.clients if client.present(begin, end) > 0]
+    pids = [client.pid for client in there]
+    used = _shares([client.used.between(begin, end) for client in there])
+    told = [_told(windows, pid) for pid in pids]
+    doubts = [_doubt(windows, pid) for pid in pids]
+    split = sum(told)
+    equal = _shares([client.present(begin, end) for client in there])
+    rows = _shares([nvitop.mean(pid, first.at - first.seconds, last.at) for pid in pids])
+    flight = _shares(told)
+    return Stretch(
+        seconds=sum(window.seconds for window in windows),
+        sm=device / sum(window.seconds for window in windows),
+        coverage=split / device if device else 0.0,
+        verdicts=tuple(
+            Verdict(client.name, used[at], flight[at], doubts[at] / split if split else 0.0, equal[at], rows[at])
+            for at, client in enumerate(there)
+        ),
+    )
+
+
+def _told(windows: Sequence[Window], pid: int) -> float:
+    return sum(window.shares[pid].sm * window.seconds for window in windows if pid in window.shares)
+
+
+def _doubt(windows: Sequence[Window], pid: int) -> float:
+    return sum(window.shares[pid].error * window.seconds for window in windows if pid in window.shares)
+
+
+def _shares(amounts: Sequence[float]) -> list[float]:
+    """Of all of them together; nobody has any where there is nothing."""
+    whole = sum(amounts)
+    return [amount / whole if whole else 0.0 for amount in amounts]
+
+
+def main() -> int:
+    """Score the mixes of all archives; one that cannot be scored is told of, and the others are."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("archives", nargs="+", type=Path)
+    parser.add_argument("--clients", action="store_true", help="each client too")
+    options = parser.parse_args()
+    scores: list[Score] = []
+    failed = 0
+    for archive in options.archives:
+        with tempfile.TemporaryDirectory() as directory:
+            with tarfile.open(archive) as tar:
+                tar.extractall(directory, filter="data")
+            for truth in sorted(Path(directory).glob("mixes/*/truth.json.gz")):
+                try:
+                    scores += scored(truth.parent)
+                except Exception as problem:
+                    failed += 1
+                    print(f"{truth.parent.name}: {problem!r}", file=sys.stderr)
+    print(report(scores, clients=options.clients), end="")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

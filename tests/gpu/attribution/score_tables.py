@@ -1,0 +1,81 @@
+"""Scores, as Markdown; errors in percentage points."""
+
+from collections.abc import Iterator, Sequence
+from statistics import fmean
+
+from .verdict import Score, Stretch, errors, within
+
+ENOUGH = 0.9
+MIXES_HEAD = """| mix (truth) | clients | SM | 10 s: mean, worst | 1 min | told | equal | nvitop | within 1, 2 doubts |
+| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |"""
+CLIENTS_HEAD = """| mix (truth) | client | true | told | error | stated ± | equal | nvitop |
+| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |"""
+SUMMARY_HEAD = """| 1 min, coverage 90 % or more | mixes | mean | worst | 10 s: mean | worst | within 1, 2 doubts |
+| --- | ---: | ---: | ---: | ---: | ---: | ---: |"""
+
+
+def mix_row(score: Score) -> str:
+    """A mix, in a line; errors in percentage points."""
+    long = score.long or score.short
+    cells = (
+        f"{score.mix} ({score.way})",
+        str(score.clients),
+        f"{100 * fmean(stretch.sm for stretch in long):.1f} %" if long else "-",
+        _mean_worst(errors(score.short)),
+        _mean_worst(errors(score.long)),
+        f"{100 * fmean(stretch.coverage for stretch in long):.0f} %" if long else "-",
+        _mean_worst(errors(long, "equal")),
+        _mean_worst(errors(long, "nvitop")),
+        _calibration(score.short),
+    )
+    return f"| {' | '.join(cells)} |"
+
+
+def client_rows(score: Score) -> Iterator[str]:
+    """Each client, over the last minute."""
+    for verdict in (score.long or score.short)[-1].verdicts if score.long or score.short else ():
+        shares = (verdict.true, verdict.flight)
+        cells = (
+            f"{score.mix} ({score.way})",
+            verdict.name,
+            *(f"{100 * share:.1f} %" for share in shares),
+            f"{verdict.error():+.2f}",
+            f"{100 * verdict.doubt:.2f}",
+            f"{100 * verdict.equal:.1f} %",
+            f"{100 * verdict.nvitop:.1f} %",
+        )
+        yield f"| {' | '.join(cells)} |"
+
+
+def summary_row(group: str, scores: Sequence[Score]) -> str:
+    """All mixes of a group, where enough was attributed."""
+    long = [stretch for score in scores for stretch in score.long if stretch.coverage >= ENOUGH]
+    short = [stretch for score in scores for stretch in score.short if stretch.coverage >= ENOUGH]
+    mixes = sum(any(stretch.coverage >= ENOUGH for stretch in score.long) for score in scores)
+    cells = (
+        group,
+        f"{mixes} of {len(scores)}",
+        *_mean_worst(errors(long)).split(" / "),
+        *_mean_worst(errors(short)).split(" / "),
+        _calibration(short),
+    )
+    return f"| {' | '.join(cells)} |"
+
+
+def report(scores: Sequence[Score], *, clients: bool) -> str:
+    """As Markdown."""
+    groups = {group: [score for score in scores if score.group == group] for group in (s.group for s in scores)}
+    lines = [MIXES_HEAD, *map(mix_row, scores), "", SUMMARY_HEAD]
+    lines += [summary_row(group, its) for group, its in groups.items()]
+    if clients:
+        lines += ["", CLIENTS_HEAD, *(row for score in scores for row in client_rows(score))]
+    return "\n".join(lines) + "\n"
+
+
+def _mean_worst(each: Sequence[float]) -> str:
+    return f"{fmean(each):.2f} / {max(each):.2f}" if each else "- / -"
+
+
+def _calibration(short: Sequence[Stretch]) -> str:
+    parts = [within(short, times) for times in (1, 2)]
+    return " / ".join("-" if part is None else f"{100 * part:.0f} %" for part in parts)
