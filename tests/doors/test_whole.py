@@ -147,7 +147,7 @@ def test_two_clients_pay_for_the_gpus_time_by_what_they_launch(
         assert grown(exporter, "cuda_mps_client_in_flight_seconds_total", 0, client=client) > 0
     on_the_gpu(nvml, mps, programs, joules=5000)
     grown(exporter, SM, 0.5, method="flight")
-    eventually(lambda: assert_all_of_it_is_theirs(exporter), every=0.2)
+    eventually(lambda: assert_all_of_it_is_theirs(exporter, "flight"), every=0.2)
 
     assert narrow < wide
     exporter.shows(4000, "cuda_mps_gpu_accounted_energy_joules_total")
@@ -184,11 +184,7 @@ def test_one_client_has_all_of_it_and_that_is_measured(kernel: Kernel, clients: 
     programs = clients(1)
     exporter = serve("bpf")
     shared_by(exporter, "measured", programs)
-    text = exporter.scrape()
-    known, unknown = "cuda_mps_client_sm_utilization_ratio", "cuda_mps_gpu_sm_unattributed_ratio"
-    assert sum(numbers(text, known)) > 0
-    assert sum(numbers(text, known)) + sum(numbers(text, unknown)) == pytest.approx(BUSY / 100)
-    exporter.shows(None, SM, method="flight")
+    eventually(lambda: assert_all_of_it_is_theirs(exporter, "measured"), every=0.2)
 
 
 def test_without_bpf_clients_have_equal_parts_where_that_is_asked_for(clients: Clients, serve: Serve) -> None:
@@ -238,20 +234,20 @@ def assert_nobodys(exporter: Exporter) -> None:
     assert exporter.value("cuda_mps_gpu_sm_unattributed_ratio") == pytest.approx(BUSY / 100)
 
 
-def assert_all_of_it_is_theirs(exporter: Exporter) -> None:
-    """From one scrape to the next, the clients pay exactly for what the GPU did."""
+def assert_all_of_it_is_theirs(exporter: Exporter, method: str) -> None:
+    """From one scrape to the next, the clients pay for what the GPU did."""
     before = exporter.scrape()
-    grown(exporter, SM, 0.3, method="flight")
+    grown(exporter, SM, 0.3, method=method)
     after = exporter.scrape()
     parts, whole = (sum(numbers(after, name)) - sum(numbers(before, name)) for name in (SM, WHOLES[SM][0]))
-    nobodys = unattributed(after) - unattributed(before)
+    theirs = paid(after, method) - paid(before, method)
     assert parts == pytest.approx(whole, abs=1e-5)
-    assert nobodys < 0.02 * whole
+    assert theirs > 0.98 * whole
 
 
-def unattributed(text: str) -> float:
-    of_nobody = [line for line in text.splitlines() if line.startswith(f"{SM}{{") and '"unattributed"' in line]
-    return sum(float(line.split()[-1]) for line in of_nobody)
+def paid(text: str, method: str) -> float:
+    found = [line for line in text.splitlines() if line.startswith(f"{SM}{{") and f'method="{method}"' in line]
+    return sum(float(line.split()[-1]) for line in found)
 
 
 def assert_gone(held: set[tuple[str, int]]) -> None:
