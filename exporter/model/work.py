@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 class ProcessWork:
     """What one process has launched since `first_ns`; all but the last five only grow.
 
-    `kernels` and `graphs` are launches of each, `syncs` synchronisations. `widths` is the sum of the widths of all
-    kernels, in SMs, those of a graph included. A span is the time from a launch on an idle stream until a
-    synchronisation with that stream has returned: `spans` are those that ended, `flight_ns` how long they were, and
-    `area` their length times the mean width of their kernels, in nanoseconds of one SM.
+    `kernels` and `graphs` are launches of each, `syncs` synchronisations, `records` events recorded. `widths` is the
+    sum of the widths of all kernels, in SMs, those of a graph included. A span is the time from a launch on an idle
+    stream until a synchronisation with that stream has returned: `spans` are those that ended, `flight_ns` how long
+    they were, and `area` their length times the mean width of their kernels, in nanoseconds of one SM.
 
     A burst is what was launched without a pause. Of those at whose end the GPU was behind, and which so were busy all
     along, `sure_area` is the area, and `sure_widths` the sum of their kernels' widths. `sure_gaps` is that sum in units
@@ -31,6 +31,7 @@ class ProcessWork:
     kernels: int = 0
     graphs: int = 0
     syncs: int = 0
+    records: int = 0
     spans: int = 0
     flight_ns: int = 0
     area: int = 0

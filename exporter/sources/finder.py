@@ -109,8 +109,8 @@ class Finder:
         """Whether root started it, and in no container."""
         if daemon.facts.uid != 0 or daemon.depth != 1:
             return False
-        mounts = self._proc.mount_namespace(daemon.pid)
-        host = self._proc.mount_namespace(INIT_PID) or self._proc.mount_namespace(os.getpid())
+        mounts = self._proc.namespace(daemon.pid, "mnt")
+        host = self._proc.namespace(INIT_PID, "mnt") or self._proc.namespace(os.getpid(), "mnt")
         return mounts is not None and mounts == host
 
     def _news(self) -> Iterator[DaemonFound]:
@@ -176,14 +176,14 @@ class Finder:
 
     def _is_ours(self, root: Root) -> bool:
         """Whether every path means the same to that process."""
-        mounts = self._proc.mount_namespace(root.pid)
+        mounts = self._proc.namespace(root.pid, "mnt")
         same_root = Directory(Path("/"), root).identity() == Directory(Path("/")).identity()
-        return same_root and mounts is not None and mounts == self._proc.mount_namespace(os.getpid())
+        return same_root and mounts is not None and mounts == self._proc.namespace(os.getpid(), "mnt")
 
     def _where(self, daemon: ControlDaemon) -> str:
         """What tells a place from the same path elsewhere, and outlives the daemon: its container, else namespace."""
         container = _CONTAINER.search(daemon.facts.cgroup or "")
-        return container[1] if container else str(self._proc.mount_namespace(daemon.pid) or daemon.pid)
+        return container[1] if container else str(self._proc.namespace(daemon.pid, "mnt") or daemon.pid)
 
     def _settled(self, place: Place, daemon: ControlDaemon) -> Place:
         """The place with its daemon; whose namespace is kept while it is the same, with all that it remembers."""

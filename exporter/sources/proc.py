@@ -215,10 +215,10 @@ class Proc:
         except OSError:
             return None
 
-    def mount_namespace(self, pid: int) -> int | None:
-        """The inode of a process's mount namespace; None without the right to see it."""
+    def namespace(self, pid: int, kind: str) -> int | None:
+        """The inode of a process's namespace, `mnt` or `user`; None without the right to see it."""
         try:
-            return os.stat(self._root / str(pid) / "ns" / "mnt").st_ino
+            return os.stat(self._root / str(pid) / "ns" / kind).st_ino
         except OSError:
             return None
 

@@ -1,7 +1,11 @@
-/* What no program does that means well. */
+/* What no program does that means well; and what a container's runtime does to those that do. */
 #define _GNU_SOURCE
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <unistd.h>
 
 #include "targets.h"
@@ -31,4 +35,19 @@ void by_absurd_grids(void)
         checked(launch(NULL, sizes[each][0], sizes[each][1], sizes[each][2], 1u, 1u, 1u, 0u, NULL, NULL, NULL));
         checked(synchronise());
     }
+}
+
+/* From here on, the kernel's own calls for probes are refused, or are the end. */
+void filtered(int deadly)
+{
+    struct sock_filter steps[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, 335, 1, 0), /* uretprobe */
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, 336, 0, 1), /* uprobe */
+        BPF_STMT(BPF_RET | BPF_K, deadly ? SECCOMP_RET_KILL_PROCESS : SECCOMP_RET_ERRNO | 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    struct sock_fprog program = {sizeof steps / sizeof *steps, steps};
+    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) != 0)
+        exit(6);
 }

@@ -264,9 +264,12 @@ static void go(const char *mode, unsigned long count)
             if (count > 1)
                 gate("turn");
         }
-    else
+    else {
+        if (begins(mode, "filtered"))
+            filtered(strcmp(mode, "filtered-deadly") == 0);
         for (gate("ready"); count; count--)
             worked(NULL);
+    }
     if (strcmp(mode, "exec") == 0) {
         tell();
         arguments[1] = "loop";

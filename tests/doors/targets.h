@@ -14,3 +14,4 @@ void checked(CUresult returned);
 
 void by_bad_configurations(void);
 void by_absurd_grids(void);
+void filtered(int deadly);

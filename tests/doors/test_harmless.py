@@ -25,6 +25,8 @@ PROGRAMS = {
     "never": Work(synchronise=NEVER, launches=20_000, nanoseconds=0),
     "bad configurations": Work(mode="bad-configurations"),
     "absurd grids": Work(mode="absurd-grids"),
+    "in a container that refuses calls": Work(mode="filtered", launches=200),
+    "in a container that kills for calls": Work(mode="filtered-deadly", launches=200),
 }
 
 

@@ -309,6 +309,30 @@ def test_there_is_room_for_so_many(node: Node, library: Path, tmp_path: Path) ->
     assert len(found.problems) < 10
 
 
+def test_what_a_program_serves_is_not_watched(
+    node: Node, library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It could have the kernel wait for a page for ever, and with it whoever forks."""
+    monkeypatch.setattr("exporter.sources.doors.library_file._file_system", lambda _: 0x65735546)
+    with mapping(copied(library, tmp_path / "served" / NAME)) as process:
+        assert "FUSE" in node.refused(process)
+
+
+@as_root
+def test_in_another_user_namespace_none_is_watched_but_those_that_others_use(
+    node: Node, library: Path, tmp_path: Path
+) -> None:
+    """There, whoever wants may mount what they serve themselves, below an overlay too."""
+    theirs, everybodys = copied(library, tmp_path / "theirs" / NAME), copied(library, tmp_path / "own" / NAME)
+    apart = [needed("unshare"), "--user", "--map-root-user", "--mount"]
+    with mapping(theirs, enter=apart) as hostile, mapping(everybodys, enter=apart) as rootless:
+        found = node.look(hostile, rootless)
+
+        assert [(each.path, each.pids) for each in found.libraries] == [(str(everybodys), (rootless.pid,))]
+        assert [problem for problem in found.problems if "a user namespace of its own" in problem] == [*found.problems]
+        assert len(found.problems) == 1
+
+
 def test_a_path_with_a_line_break_stays_on_its_line(node: Node, library: Path, tmp_path: Path) -> None:
     with mapping(copied(library, tmp_path / "a\nb" / NAME)) as process:
         (problem,) = node.look(process).problems

@@ -10,6 +10,7 @@ from exporter.sources.doors.doors import DOORS
 from exporter.sources.doors.libraries import Libraries
 from exporter.sources.doors.library import machine_called
 from exporter.sources.doors.loader import BpfError, Kernel
+from exporter.sources.doors.trial import try_out
 from exporter.sources.doors.watcher import Watcher
 from exporter.sources.proc import Proc
 
@@ -38,6 +39,7 @@ def kernel_refusal() -> str | None:
         watcher = Watcher(Kernel(), boot_ns=lambda: 0, sms=1)
         try:
             watcher.attach(f"/proc/self/fd/{file}", {DOORS[0].name: 0})
+            try_out(watcher, os.uname().machine)
         finally:
             watcher.close()
     except BpfError as error:

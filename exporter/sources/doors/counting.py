@@ -96,8 +96,8 @@ class Counting(Instructions):
         self.call(_BOOT_TIME)
         self.move(8, 0)
 
-    def process(self, *, make: bool) -> None:
-        """R6 has the process' numbers; there are none of one that has launched nothing, and then this is the end."""
+    def process(self, *, make: bool, launches: bool = False) -> None:
+        """R6 has the process' numbers. Where there are none, they are made, or this is the end, and a launch lost."""
         self.lookup(PROCESSES, PROCESS)
         self.jump_if_is_not(0, 0, "process known")
         if not make:
@@ -112,9 +112,10 @@ class Counting(Instructions):
             self.call(_UPDATE)
             self.lookup(PROCESSES, PROCESS)
             self.jump_if_is_not(0, 0, "process new")
-            self.in_array(WATCH, LOST)
-            self.set(1, 1)
-            self.add_in_memory(0, 0, 1)
+            if launches:
+                self.in_array(WATCH, LOST)
+                self.set(1, 1)
+                self.add_in_memory(0, 0, 1)
             self.jump("out")
             self.place("process new")
             self.move(6, 0)

@@ -43,7 +43,7 @@ def launch(code: Counting, kind: Kind) -> None:
     code.process_key()
     code.stream_key(9)
     code.now()
-    code.process(make=True)
+    code.process(make=True, launches=True)
     _narrowed(code, graph=kind is Kind.GRAPH)
     _captured(code, graph=kind is Kind.GRAPH)
     code.counted(AT["graphs" if kind is Kind.GRAPH else "kernels"])

@@ -3,6 +3,9 @@
 It is opened by a path that a process has, below that process' root, where by now there may be another file, a device or
 a pipe. Which file was opened is told by mapping it: the kernel gives it the same numbers in everybody's maps, which
 are not always those of stat(2) (overlayfs before Linux 6.8, btrfs).
+
+No file is opened that a workload serves itself, by FUSE, or by an overlay above that, which takes a user namespace of
+its own: while the kernel sets a probe it may have to read the file, and until it has, nobody on the node can fork.
 """
 
 import contextlib
@@ -18,7 +21,7 @@ from exporter.sources.directory import Directory, Root
 from exporter.sources.doors.mappers import Mapper
 from exporter.sources.proc import Proc
 
-OVERLAYFS = 0x794C7630
+OVERLAYFS, FUSE = 0x794C7630, 0x65735546
 """statfs(2)."""
 
 _FLAGS = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -34,6 +37,8 @@ class LibraryError(Exception):
 
 def open_of_process(mapper: Mapper, proc: Proc) -> int:
     """A descriptor of the file that a process has mapped. Raises LibraryError."""
+    if proc.namespace(mapper.pid, "user") != proc.namespace(os.getpid(), "user"):
+        raise LibraryError("its process has a user namespace of its own, and it is none that others use")
     path = Path(mapper.file.path)
     places = (Directory(path.parent, Root(proc, mapper.pid, mapper.start_ticks)), Directory(path.parent))
     why = "it is not there any more"
@@ -47,10 +52,13 @@ def open_of_process(mapper: Mapper, proc: Proc) -> int:
         except OSError as error:
             why = f"it cannot be opened: {error.strerror}"
             continue
-        if numbers(descriptor) == mapper.file.numbers:
+        if _file_system(descriptor) == FUSE:
+            why = "a program serves it (FUSE), which nobody shall wait for"
+        elif numbers(descriptor) == mapper.file.numbers:
             return descriptor
+        else:
+            why = "another file has its name by now"
         os.close(descriptor)
-        why = "another file has its name by now"
     raise LibraryError(why)
 
 
@@ -80,13 +88,16 @@ def numbers(descriptor: int) -> FileNumbers | None:
 
 def twin(descriptor: int) -> Twin | None:
     """What its twins have in common with it; None where it is of no overlay, and so has none."""
-    told = ctypes.create_string_buffer(_MOST_OF_STATFS)
-    if ctypes.CDLL(None).fstatfs(descriptor, told) != 0:
-        return None
-    if int.from_bytes(told.raw[:8], "little") != OVERLAYFS:
+    if _file_system(descriptor) != OVERLAYFS:
         return None
     file = os.fstat(descriptor)
     return file.st_ino, file.st_size, file.st_mtime_ns, file.st_ctime_ns
+
+
+def _file_system(descriptor: int) -> int | None:
+    told = ctypes.create_string_buffer(_MOST_OF_STATFS)
+    known = ctypes.CDLL(None).fstatfs(descriptor, told) == 0
+    return int.from_bytes(told.raw[:8], "little") if known else None
 
 
 def _opened(directory: int, name: str) -> int:

@@ -28,6 +28,8 @@ def record(code: Counting) -> None:
     code.now()
     code.lookup(PROCESSES, PROCESS)
     code.jump_if_is(0, 0, "out")
+    code.set(1, 1)
+    code.add_in_memory(0, AT["records"], 1)
     code.two_number_key(7)
     code.store(FRAME, RECORD, 9)
     code.store(FRAME, RECORD + 8, 8)

@@ -13,13 +13,17 @@ from exporter.sources.doors.libraries import Libraries
 from exporter.sources.doors.library import Library
 from exporter.sources.doors.loader import BpfError, Kernel
 from exporter.sources.doors.narrowed import Narrowed
-from exporter.sources.doors.watcher import Watcher
+from exporter.sources.doors.trial import try_out
+from exporter.sources.doors.watcher import MOST_PROCESSES, Watcher
 from exporter.sources.nvml.driver import DriverError
 from exporter.sources.proc import Proc
 from exporter.sources.reading import Reading
 
 ALIVE_SECONDS = 10.0
 """How often it is looked which of the processes that were counted are no more."""
+
+AGAIN_SECONDS = 60.0
+"""When a library is tried again that could not be watched: each try halts all forks on the node for a moment."""
 
 _TICK_NS = 10_000_000
 """Nanoseconds in a clock tick of /proc: USER_HZ is 100 on x86-64 and arm64."""
@@ -35,7 +39,8 @@ class Doors:
     """Watches the doors while anybody may, and reads them together with the GPUs.
 
     `uses` reads how busy the GPUs were since it was last asked, `sms` how many SMs they have; both raise DriverError.
-    `boot_ns` reads CLOCK_BOOTTIME, and `wait` waits for so many seconds.
+    `boot_ns` reads CLOCK_BOOTTIME, and `wait` waits for so many seconds. `try_out` raises BpfError where clients would
+    come to harm: then nobody is watched.
     """
 
     def __init__(
@@ -49,6 +54,7 @@ class Doors:
         boot_ns: Callable[[], int],
         wait: Callable[[float], None] = time.sleep,
         machine: str | None = None,
+        try_out: Callable[[Watcher, str], None] = try_out,
     ) -> None:
         self._uses = uses
         self._sms = sms
@@ -58,8 +64,11 @@ class Doors:
         self._boot_ns = boot_ns
         self._wait = wait
         self._machine = machine or platform.machine()
+        self._try_out = try_out
+        self._harmful: BpfError | None = None
         self._watcher: Watcher | None = None
         self._attached: dict[str, Library] = {}
+        self._failed: dict[str, tuple[str, float]] = {}
         self._pids: tuple[int, ...] = ()
         self._percentages: Mapping[int, float] = {}
         self._narrowed: Narrowed | None = None
@@ -101,9 +110,17 @@ class Doors:
         self._libraries.close()
 
     def _open(self) -> Watcher:
+        if self._harmful is not None:
+            raise self._harmful
         sms = self._sms() or USUAL_SMS
-        self._watcher = watcher = Watcher(Kernel(self._machine), self._boot_ns, sms)
-        self._narrowed = Narrowed(self._proc, sms)
+        watcher = Watcher(Kernel(self._machine), self._boot_ns, sms)
+        try:
+            self._try_out(watcher, self._machine)
+        except BpfError as error:
+            self._harmful = error  # the kernel will be no other while this process lives
+            watcher.close()
+            raise
+        self._watcher, self._narrowed = watcher, Narrowed(self._proc, sms)
         return watcher
 
     def _follow(self, watcher: Watcher) -> list[str]:
@@ -120,14 +137,21 @@ class Doors:
             del self._attached[path]
         if not self._watching:
             watcher.begin()
+        self._failed = {path: (why, until) for path, (why, until) in self._failed.items() if path in libraries}
         for path, library in libraries.items():
-            try:
-                if path not in self._attached:
-                    watcher.attach(path, library.doors)
-                self._attached[path] = library
-            except BpfError as error:
-                problems.append(str(error))
-        return problems
+            self._attach(watcher, path, library, now)
+        return [*problems, *(why for why, _ in self._failed.values())]
+
+    def _attach(self, watcher: Watcher, path: str, library: Library, now: float) -> None:
+        if path in self._failed and now < self._failed[path][1]:
+            return
+        try:
+            if path not in self._attached:
+                watcher.attach(path, library.doors)
+            self._attached[path] = library
+            self._failed.pop(path, None)
+        except BpfError as error:
+            self._failed[path] = f"{library.path}: {error}", now + AGAIN_SECONDS
 
     def _read(self, watcher: Watcher) -> WorkReading:
         now = self._clock.monotonic()
@@ -180,11 +204,13 @@ class Doors:
         return tuple(sorted(self._let_alone.union(*(library.pids for library in self._attached.values()))))
 
     def _forget_the_dead(self, watcher: Watcher, now: float) -> None:
-        """Make room, once all that they did has been told."""
-        if now - self._alive_at < ALIVE_SECONDS:
+        """Make room, once all that they did has been told; where it is scarce, whoever is no client has none either."""
+        crowded = len(self._last) > MOST_PROCESSES // 2
+        if now - self._alive_at < ALIVE_SECONDS and not crowded:
             return
         self._alive_at = now
-        dead = [pid for pid, work in self._last.items() if not self._lives(work)]
+        clients = frozenset(self._pids)
+        dead = [pid for pid, work in self._last.items() if (crowded and pid not in clients) or not self._lives(work)]
         watcher.forget(dead)
         for pid in dead:
             self._carried.pop(pid, None)

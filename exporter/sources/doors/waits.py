@@ -38,7 +38,7 @@ def wait(code: Counting, kind: Kind) -> None:
     if kind in (Kind.WAIT_STREAM, Kind.WAIT_DEFAULT):
         code.stream_key(9)
     code.now()
-    code.process(make=False)
+    code.process(make=True)  # who only waits pays for it too, and is to be spared
     code.counted(AT["syncs"])
     code.move(7, 8)
     if kind is Kind.WAIT_EVENT:
