@@ -2,7 +2,9 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
+from exporter.core.fitness.fitness import Fitness, fitness
 from exporter.core.identity import client_id, used_bytes
 from exporter.core.watchdog.orders import Orders
 from exporter.model.daemon import Daemon
@@ -31,7 +33,7 @@ class HistoryStatus:
     events_dropped: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class View:
     """The node at a moment, and how old a client must be to have series of its own, in seconds.
 
@@ -57,6 +59,11 @@ class View:
         """The book of each GPU."""
         ledger = self.node.ledger if self.ledger is None else self.ledger
         return ledger.books.items()
+
+    @cached_property
+    def fitness(self) -> Mapping[GpuUuid, Fitness]:
+        """How well each GPU is shared that has MPS clients: found out once, as several families ask."""
+        return fitness(self.node)
 
     def daemons(self) -> Iterable[Daemon]:
         """The daemons that there is something to tell of."""

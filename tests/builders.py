@@ -569,7 +569,7 @@ def suspended() -> Node:
 def at_its_doors() -> Node:
     """Of two clients of three it is seen what they launch; the third brings a libcuda of its own."""
     busy = work(600, kernels=12_000, graphs=40, flight_ns=90 * 10**9, open_ns=15 * 10**8, launched=AT + 2)
-    return told(reading(AT + 2, busy, watched=(601,)), start=three_clients()).node
+    return told(reading(AT + 1, watched=(601,)), reading(AT + 2, busy, watched=(601,)), start=three_clients()).node
 
 
 _ALL = (

@@ -8,6 +8,7 @@ from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from exporter.config import Mishap
+from exporter.core.fitness.fitness import fitness
 from exporter.demo import PAST_SECONDS, Simulation, told
 from exporter.demo.calendar import STORY
 from exporter.metrics.catalogue import CATALOGUE, NodeCollector
@@ -15,8 +16,10 @@ from exporter.model.action import ActionResult
 from exporter.model.diagnosis import Condition
 from exporter.model.event import Event, EventName
 from exporter.model.incident import Ending, FaultKind, Incident
+from exporter.model.ledger import Purse
 from exporter.model.node import Node
 from exporter.model.server import RefusalReason
+from exporter.model.split import Method
 from exporter.model.workload import WorkloadKind
 from exporter.view import View
 from tests.builders import AT, Story
@@ -146,6 +149,22 @@ class TestAnHour:
         closed = [event.at for event in events(seed) if event.event is EventName.CIRCUIT_CLOSED]
         assert AT < opened[0] < AT + MINUTE
         assert opened[0] < closed[0] < AT + 5 * MINUTE
+
+    def test_nearly_all_that_the_gpus_did_is_put_down_to_somebody(self, seed: int) -> None:
+        """And to the last microsecond, all of it is put down."""
+        books = hour(seed)[-1].node.ledger.books.values()
+        for book in books:
+            assert sum(used.sm_us for used in book.used.values()) == book.whole.sm_us
+            assert sum(used.energy_mj for used in book.used.values()) == book.whole.energy_mj
+        nobodys = sum(used.sm_us for book in books for (who, _), used in book.used.items() if who is Purse.UNATTRIBUTED)
+        assert 0 < nobodys < 0.05 * sum(book.whole.sm_us for book in books)
+
+    def test_sharing_has_an_idle_hoarder_and_a_noisy_neighbour(self, seed: int) -> None:
+        """At some time in the hour; and most of the time, both ways to find out who used what are needed."""
+        found = [each for minute in hour(seed) for each in fitness(minute.node).values()]
+        assert any(each.idle for each in found)
+        assert any(each.starving is not None and each.starving.pid is not None for each in found)
+        assert {method for each in found for method in each.methods} == {Method.MEASURED, Method.FLIGHT}
 
     def test_clients_belong_to_every_sort_of_owner(self, seed: int) -> None:
         """Slurm jobs, pods with their names, containers, units, and users."""

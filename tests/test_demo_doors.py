@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from exporter.demo.cast import TRAINERS, Process
-from exporter.demo.doors import SMS, SimulatedDoors
+from exporter.demo.cast import SMS, TRAINERS, Process
+from exporter.demo.doors import SimulatedDoors
 from exporter.demo.gpus import GPUS
 from exporter.model.observation import Observation
 from exporter.model.work import GpuUse, WorkReading
@@ -34,6 +34,6 @@ def test_second_by_second_whoever_is_on_one_gpu_or_on_two() -> None:
 def test_who_has_left_is_seen_no_more() -> None:
     doors = SimulatedDoors()
     tuple(doors.readings(AT, GPUS, THERE))
-    *_, last = doors.readings(AT + 1, GPUS, THERE[:1])
+    last, *_ = doors.readings(AT + 1, GPUS, THERE[:1])
     assert isinstance(last, WorkReading)
     assert (last.watched, [each.pid for each in last.processes]) == ((40_001,), [40_001])

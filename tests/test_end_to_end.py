@@ -10,7 +10,7 @@ import sys
 import textwrap
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,15 +39,18 @@ IMPATIENT = """
     import sys
     from pathlib import Path
     from exporter import cli, log
-    from exporter.config import Config, DaemonConfig, Discovery, parse_arguments
+    from exporter.config import Attribution, Config, DaemonConfig, Discovery, parse_arguments
     from exporter.core.agenda import Rhythm
     log.configure("info", "json", sys.stderr)
-    command, pipe, logs, runtime, state = sys.argv[1], *map(Path, sys.argv[2:])
+    command, pipe, logs, runtime, state = sys.argv[1], *map(Path, sys.argv[2:6])
     daemon = DaemonConfig(pipe_directory=pipe, log_directory=logs, expected=True)
     rhythm = Rhythm(liveness=1, lists=5, nvml=0.5, doubt=0.3, fault=0.5)
     settings = {"client_min_age": 0, "control_deadline": 0.5, "look_deadline": 0.5, "rhythm": rhythm}
     settings |= {"discovery": Discovery(enabled=False), "runtime_directory": runtime, "state_directory": state}
     settings |= {"daemons": (daemon,), "listen": (("127.0.0.1", 0),)}
+    if "bpf" in sys.argv[6:]:
+        settings["attribution"] = Attribution.BPF
+    settings["attribution_equal"] = "equal" in sys.argv[6:]
     told = parse_arguments([command, *(["--look"] if command == "status" else [])])
     sys.exit({"serve": cli.serve, "status": cli.show_status}[command](told, Config(**settings)))
 """
@@ -59,11 +62,12 @@ Labels = Mapping[str, str]
 class Exporter:
     """The program at work in a process of its own."""
 
-    def __init__(self, arguments: list[str], environment: Mapping[str, str], log: Path) -> None:
+    def __init__(self, arguments: list[str], environment: Mapping[str, str], log: Path, by: Sequence[str] = ()) -> None:
+        """It may be started `by` another program, which becomes it."""
         self._log = log
         with log.open("wb") as stream:
             self.process = subprocess.Popen(
-                [sys.executable, *arguments],
+                [*by, sys.executable, *arguments],
                 env=os.environ | environment,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
@@ -183,10 +187,11 @@ def children_of(mps: MpsStandIn) -> list[psutil.Process]:
     ]
 
 
-def impatient_command(command: str, environment: Mapping[str, str]) -> list[str]:
-    """A command of the impatient program, as Python's arguments."""
+def impatient_command(command: str, environment: Mapping[str, str], *attribution: str) -> list[str]:
+    """A command of the impatient program, as Python's arguments; SM time is split by `bpf`, or in `equal` parts."""
     names = ("CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY", "RUNTIME_DIRECTORY", "STATE_DIRECTORY")
-    return ["-c", textwrap.dedent(IMPATIENT), command, *(environment[name] for name in names)]
+    told = (environment[name] for name in names)
+    return ["-c", textwrap.dedent(IMPATIENT), command, *told, *attribution]
 
 
 def run(environment: Mapping[str, str], *arguments: str) -> "subprocess.CompletedProcess[str]":

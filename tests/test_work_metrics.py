@@ -10,6 +10,7 @@ from tests.works import boot_ns, reading, work
 LAUNCHES = "cuda_mps_client_kernel_launches_total"
 IN_FLIGHT = "cuda_mps_client_in_flight_seconds_total"
 LOST = "cuda_mps_exporter_launches_lost_total"
+WATCHED = "cuda_mps_exporter_attribution_watched_ratio"
 
 BUSY, IDLE = "600-1aao", "601-1adg"
 
@@ -61,3 +62,19 @@ def test_of_an_eye_that_has_failed_nothing_is_told_as_of_now(present: Node) -> N
 def test_lost_launches_are_counted_for_all(present: Node) -> None:
     assert value(present, LOST) == 0
     assert value(told(reading(AT + 3, lost=7), start=present).node, LOST) == 7
+
+
+def test_how_much_of_the_last_minute_is_watched() -> None:
+    """All of it; half of it, since a client launches too much; and what was before the last minute counts no more."""
+    resting = [reading(AT + second, seconds=float(second % 2)) for second in range(200, 301)]
+    whole = [reading(AT + second) for second in range(100, 200)]
+    assert value(told(*whole, start=three_clients()).node, WATCHED) == 1
+    assert value(told(*whole, *resting, start=three_clients()).node, WATCHED) == pytest.approx(0.5, abs=0.02)
+
+
+def test_of_one_reading_nothing_is_told_nor_of_an_old_one() -> None:
+    one = told(reading(AT + 1), start=three_clients()).node
+    two = told(reading(AT + 2), start=one).node
+    assert samples(one, WATCHED) == []
+    assert value(two, WATCHED) == 1
+    assert samples(told(look(at=AT + 60), start=two).node, WATCHED) == []

@@ -11,8 +11,8 @@ _SAME = f"{CLIENT}, gpu, method, {_WHO}"
 _NAMED = "{{command}} {{pid}} of {{user}} {{instance}}"
 
 _USED = "cuda_mps_client_sm_utilization_ratio"
-_BY_METHOD = f"* on ({CLIENT}, gpu) group_left (method) ({_USED}{{gpus}} >= bool 0)"
-"""Gives what is said of a client on a GPU the method by which that was found out."""
+_BY_METHOD = f"* on ({CLIENT}, gpu) group_left (method) topk by ({CLIENT}, gpu) (1, {_USED}{{gpus}} >= bool 0)"
+"""Gives what is said of a client on a GPU the method by which that was found out: one, where it has just changed."""
 
 _LAUNCHES = "cuda_mps_client_kernel_launches_total"
 _FLIGHT = "cuda_mps_client_in_flight_seconds_total"
@@ -88,6 +88,15 @@ CLIENTS = Row(
             Query("rate(cuda_mps_exporter_launches_lost_total{node}[$__rate_interval])", "{{instance}}"),
             unit=looks.PER_SECOND,
             width=6,
+        ),
+        lines(
+            "How much of the time libcuda is watched",
+            "Less than all of it where a client launches so much that watching all would slow it down: what it does "
+            "between is taken to be alike, and is less sure. 0: nobody uses CUDA.",
+            Query("cuda_mps_exporter_attribution_watched_ratio{node}", "{{instance}}"),
+            unit=looks.RATIO,
+            ceiling=1,
+            width=12,
         ),
     ),
 )

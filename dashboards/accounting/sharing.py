@@ -16,7 +16,7 @@ SHARING = Row(
         table(
             "How many more fit",
             "How many more clients such as those on each GPU would fit: the least of what its memory, its SM time and "
-            "its server's places allow. Without a number for SM time, that is not known, and the least is of the "
+            "its servers' client slots allow. Without a number for SM time, that is not known, and the least is of the "
             "others.",
             (
                 Query(f"min by ({GPU}) ({_FIT}{{gpus}})", instant=True),
@@ -31,7 +31,7 @@ SHARING = Row(
                 "Value #A": Column("More clients", looks.COUNT),
                 "Value #B": Column("by memory", looks.COUNT),
                 "Value #C": Column("by SM time", looks.COUNT),
-                "Value #D": Column("by places", looks.COUNT),
+                "Value #D": Column("by client slots", looks.COUNT),
             },
             sort=("More clients", False),
             width=12,

@@ -14,6 +14,12 @@ MOST_KEPT = 16
 STALE_SECONDS = 10.0
 """What was read longer ago tells nothing of now."""
 
+DOORS = "doors"
+"""The source that watches libcuda has this name."""
+
+WATCHED_NS = 60_000_000_000
+"""Over how long it is told how much of the time the doors were watched."""
+
 TICK_NS = 10_000_000
 """Nanoseconds in a clock tick of /proc: USER_HZ is 100 on x86-64 and arm64."""
 
@@ -28,6 +34,7 @@ def work_read(node: Node, seen: WorkReading) -> Node:
         readings=(*kept, seen)[-MOST_KEPT:],
         worked={**_living(node), **present},
         lost=node.doors.lost + _newly_lost(node.work, seen),
+        watched=_lately_watched(node.doors, seen),
     )
     return replace(node, work=seen, doors=doors)
 
@@ -41,6 +48,15 @@ def counts_of(node: Node, pid: int) -> Counts | None:
     if worked is None:
         return Counts()
     return worked.total if is_of(worked.began_ns, process) else None
+
+
+def watched_part(node: Node) -> float | None:
+    """How much of the last minute the doors were watched, 0 to 1; None where nobody watches, or only begins to."""
+    watched, work = node.doors.watched, node.work
+    if work is None or node.at - work.at > STALE_SECONDS or len(watched) < 2:
+        return None
+    lasted = watched[-1][0] - watched[0][0]
+    return min(1.0, 1e9 * sum(seconds for _, seconds in watched[1:]) / lasted)
 
 
 def is_of(first_ns: int, process: ProcessReading) -> bool:
@@ -80,6 +96,11 @@ def _grown(known: Counts, now: Counts) -> Counts:
         graphs=max(known.graphs, now.graphs),
         flight_ns=max(known.flight_ns, now.flight_ns),
     )
+
+
+def _lately_watched(doors: Doors, seen: WorkReading) -> tuple[tuple[int, float], ...]:
+    kept = (each for each in doors.watched if seen.boot_ns - each[0] <= WATCHED_NS)
+    return (*kept, (seen.boot_ns, seen.seconds))
 
 
 def _newly_lost(before: WorkReading | None, now: WorkReading) -> int:

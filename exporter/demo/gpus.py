@@ -2,10 +2,10 @@
 
 import random
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from exporter.demo.cast import CONTEXT_BYTES, GIBIBYTE, Process
-from exporter.model.observation import GpuProcess, GpuReading
+from exporter.model.observation import GpuProcess, GpuReading, ProcessUtilization
 
 GPUS = tuple(f"GPU-{number:08x}-0000-4000-8000-{number:012x}" for number in range(0xA0, 0xA5))
 NAME = "NVIDIA H200 (simulated)"
@@ -16,8 +16,9 @@ DRIVER_VERSION, CUDA_VERSION = "580.95.05", "13.0"
 GPU_IDLE, SW_POWER_CAP = 1 << 0, 1 << 2
 """Bits of NVML's clocks event reasons (nvml.h)."""
 
-LOAD_OF_A_CLIENT = 0.16
 POWER_CAPPED_FROM = 0.9
+MOST_DRAM = 0.92
+GPM_SECONDS = 5.0
 
 
 @dataclass(slots=True)
@@ -36,6 +37,16 @@ def bus_id(gpu: str) -> str:
     return f"0000:{GPUS.index(gpu) + 6:02x}:00"
 
 
+def busy(gpu: str, processes: Iterable[Process]) -> float:
+    """How much of a GPU's SMs these processes use."""
+    return min(1.0, sum(each.busy for each in processes if gpu in each.gpus))
+
+
+def dram(load: float) -> float:
+    """How much of its memory's bandwidth goes with that."""
+    return min(MOST_DRAM, 1.05 * load)
+
+
 def readings(
     at: float,
     chance: random.Random,
@@ -50,8 +61,13 @@ def readings(
         server = servers[gpu.uuid]
         mps, beside = _shown(gpu.uuid, clients), _shown(gpu.uuid, strangers)
         serving = () if server is None else (GpuProcess(pid=server, used_bytes=SERVER_BYTES),)
-        load = min(1.0, LOAD_OF_A_CLIENT * len((*mps, *beside)) * chance.uniform(0.8, 1.2))
-        yield _reading(at, gpu, load, mps, (*serving, *mps, *beside))
+        load = min(1.0, busy(gpu.uuid, (*clients, *strangers)) * chance.uniform(0.95, 1.05))
+        of_mps = {} if server is None else {server: busy(gpu.uuid, clients)}
+        by_process = of_mps | {each.pid: each.busy for each in strangers if gpu.uuid in each.gpus}
+        yield replace(
+            _reading(at, gpu, load, mps, (*serving, *mps, *beside)),
+            process_utilization=tuple(_sampled(at, pid, part) for pid, part in by_process.items()),
+        )
 
 
 def _reading(
@@ -85,9 +101,15 @@ def _reading(
         ecc_corrected=gpu.corrected,
         ecc_uncorrected=gpu.uncorrected,
         sm_utilization=load,
-        dram_bandwidth=0.55 * load,
+        dram_bandwidth=dram(load),
+        gpm_seconds=GPM_SECONDS,
     )
 
 
 def _shown(gpu: str, processes: Iterable[Process]) -> tuple[GpuProcess, ...]:
     return tuple(GpuProcess(pid=each.pid, used_bytes=each.used_bytes) for each in processes if gpu in each.gpus)
+
+
+def _sampled(at: float, pid: int, part: float) -> ProcessUtilization:
+    percent = round(100 * part)
+    return ProcessUtilization(pid=pid, timestamp_us=int(at * 1e6), sm_percent=percent, memory_percent=percent // 2)

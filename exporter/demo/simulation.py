@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 
 from exporter.clock import Clock
 from exporter.config.mishap import Planned
+from exporter.core.work import DOORS
 from exporter.demo import faults, gpus, life, throngs
 from exporter.demo.calendar import STORY, Calendar
 from exporter.demo.daemon import SimulatedDaemon
@@ -24,6 +25,8 @@ PAST_SECONDS, CALM_SECONDS = 900.0, 300.0
 QUICK, SLOW = ("log", "process"), ("control", "kernel", "nvml_events")
 SLOW_SECONDS = 5
 FRAIL_SECONDS = 3
+
+NVML_GONE = "NVML: Driver Not Loaded (simulated)"
 
 
 class Simulation:
@@ -76,7 +79,7 @@ class Simulation:
             yield from self._live(daemon, at)
         yield from throngs.leave(scene, at)
         yield from self._nvml(at)
-        yield from self._doors.readings(at, GPUS, (*scene.clients, *scene.strangers.values()))
+        yield from self._seen_at_the_doors(at)
         looked = QUICK if int(at) % SLOW_SECONDS else (*QUICK, *SLOW)
         yield from (SourceReading(at=at, name=source, seconds=0.002) for source in looked)
 
@@ -114,12 +117,18 @@ class Simulation:
         if all(client.used_bytes <= self._scene.free_bytes(gpu) for gpu in client.gpus):
             yield from life.connect(daemon, at, client, cast)
 
+    def _seen_at_the_doors(self, at: float) -> Iterator[Observation]:
+        scene = self._scene
+        there = (*scene.clients, *scene.strangers.values())
+        yield from self._doors.readings(at, () if scene.blind else GPUS, there)
+        yield SourceReading(at=at, name=DOORS, seconds=0.1, problem=NVML_GONE if scene.blind else None)
+
     def _nvml(self, at: float) -> Iterator[Observation]:
         scene = self._scene
         if int(at) % SLOW_SECONDS:
             return
         if scene.blind:
-            yield SourceReading(at=at, name="nvml", seconds=0.004, problem="NVML: Driver Not Loaded (simulated)")
+            yield SourceReading(at=at, name="nvml", seconds=0.004, problem=NVML_GONE)
             return
         servers = {gpu: daemon.server for daemon in scene.daemons for gpu in daemon.gpus}
         chance, strangers = scene.cast.chance, scene.strangers.values()

@@ -6,7 +6,7 @@ And what somebody else has done: limits that are no longer as they should be, an
 from collections.abc import Iterator
 
 from exporter.demo import life
-from exporter.demo.cast import CONTEXT_BYTES, GIBIBYTE, SERVING, TRAINERS, Process
+from exporter.demo.cast import BESIDE_MPS, CONTEXT_BYTES, GIBIBYTE, SERVING, TRAINERS, Process
 from exporter.demo.daemon import SimulatedDaemon
 from exporter.demo.questions import ask_for_threads
 from exporter.demo.scene import Scene
@@ -50,7 +50,7 @@ def wait(scene: Scene, at: float, seconds: float) -> Iterator[Observation]:
 def bypass(scene: Scene, at: float, seconds: float) -> Iterator[Observation]:
     """Somebody runs without MPS on a GPU that it serves."""
     gpu = scene.training.gpus[0]
-    stranger = scene.cast.process(TRAINERS[2], (gpu,), at + seconds)
+    stranger = scene.cast.process(BESIDE_MPS, (gpu,), at + seconds)
     if stranger.used_bytes <= scene.free_bytes(gpu):
         scene.strangers[stranger.pid] = stranger
         yield stranger.read(at)

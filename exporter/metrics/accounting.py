@@ -3,10 +3,11 @@
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 
+from exporter.core.fitness.lately import fresh_splits
 from exporter.metrics.family import Labels, Samples, counter, gauge
 from exporter.model.ledger import Book, Entry, Payer, Purse, Used
 from exporter.model.observation import GpuUuid
-from exporter.model.split import Share, Split
+from exporter.model.split import Share
 from exporter.parse.printable import printable
 from exporter.view import View
 
@@ -67,15 +68,10 @@ def _memory(view: View) -> Samples:
     return _summed(shown, BYTE_MILLISECONDS)
 
 
-def _splits(view: View) -> Iterable[tuple[GpuUuid, Split]]:
-    """Those that are fresh: one that is older than it is long tells of nothing that is now."""
-    return ((gpu, split) for gpu, split in view.node.splits.items() if 0 <= view.node.at - split.at <= split.seconds)
-
-
 def _shares(view: View) -> Iterable[tuple[str, str, GpuUuid, Share]]:
-    splits = tuple(_splits(view))
+    splits = fresh_splits(view.node)
     for daemon, client, client_id in view.clients():
-        for gpu, split in splits:
+        for gpu, split in splits.items():
             if client.pid in split.shares:
                 yield daemon.name, client_id, gpu, split.shares[client.pid]
 
@@ -142,6 +138,6 @@ FAMILIES = (
         "cuda_mps_gpu_sm_unattributed_ratio",
         ("gpu",),
         "Part of the GPU's SMs that were busy in the last minute for nobody knows whom.",
-        lambda view: (((gpu,), split.unattributed) for gpu, split in _splits(view)),
+        lambda view: (((gpu,), split.unattributed) for gpu, split in fresh_splits(view.node).items()),
     ),
 )

@@ -2,19 +2,19 @@
 
 from collections.abc import Callable
 
-from exporter.core.fitness.fitness import Fitness, fitness
+from exporter.core.fitness.fitness import Fitness
 from exporter.metrics.family import Samples, gauge
 from exporter.view import View
 
 
 def _fit(view: View) -> Samples:
-    for uuid, found in fitness(view.node).items():
+    for uuid, found in view.fitness.items():
         yield from (((uuid, bound), count) for bound, count in found.room.by.items())
 
 
 def _committed(of: Callable[[Fitness], float | None]) -> Callable[[View], Samples]:
     def samples(view: View) -> Samples:
-        for uuid, found in fitness(view.node).items():
+        for uuid, found in view.fitness.items():
             value = of(found)
             if value is not None:
                 yield (uuid,), value
@@ -26,7 +26,7 @@ FAMILIES = (
     gauge(
         "cuda_mps_gpu_clients_fit",
         ("gpu", "bound"),
-        "How many more clients such as those on the GPU would fit by its memory, its SM time, and the places (slots) "
+        "How many more clients such as those on the GPU would fit by its memory, its SM time, and the client slots "
         "that their servers have left: the least of them counts. Absent where it is not known.",
         _fit,
     ),

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable
 
-from exporter.core.work import counts_of
-from exporter.metrics.family import Labels, Samples, counter
+from exporter.core.work import counts_of, watched_part
+from exporter.metrics.family import Labels, Samples, counter, gauge
 from exporter.model.work import Counts
 from exporter.view import View
 
@@ -22,6 +22,11 @@ def _launches(view: View) -> Samples:
     for labels, counts in _counted(view):
         yield (*labels, "kernel"), counts.kernels
         yield (*labels, "graph"), counts.graphs
+
+
+def _watched(view: View) -> Samples:
+    part = watched_part(view.node)
+    return [] if part is None else [((), part)]
 
 
 FAMILIES = (
@@ -44,5 +49,13 @@ FAMILIES = (
         (),
         "Launches that were seen but could not be put down, for want of room; absent where no libcuda is watched.",
         lambda view: [] if view.node.work is None else [((), view.node.doors.lost)],
+    ),
+    gauge(
+        "cuda_mps_exporter_attribution_watched_ratio",
+        (),
+        "How much of the last minute clients' libcuda was watched: less than 1 where one launches so much that "
+        "watching all of it would slow it down, 0 where nobody uses CUDA; absent without --attribution=bpf, and where "
+        "that fails.",
+        _watched,
     ),
 )

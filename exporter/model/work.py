@@ -119,8 +119,12 @@ class Worked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Doors:
-    """What libcuda's doors have told so far: the last readings, the eldest first; each process' counts; all losses."""
+    """What libcuda's doors have told so far: the last readings, the eldest first; each process' counts; all losses.
+
+    `watched` has, of each reading of the last minute, its `boot_ns` and `seconds`.
+    """
 
     readings: tuple[WorkReading, ...] = ()
     worked: Mapping[int, Worked] = field(default_factory=dict)
     lost: int = 0
+    watched: tuple[tuple[int, float], ...] = ()

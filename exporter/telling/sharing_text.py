@@ -1,6 +1,7 @@
 """How well a GPU is shared, in a few sentences."""
 
 from collections.abc import Iterable, Sequence
+from math import ceil
 
 from exporter.core.fitness.fitness import Fitness
 from exporter.core.fitness.room import Bound
@@ -17,17 +18,18 @@ MOST_NAMED = 4
 LEAST_TOLD = 0.01
 """A smaller part that is nobody's is not worth a word."""
 
-BOUNDS = {Bound.MEMORY: "memory", Bound.SM: "SM time", Bound.SLOTS: "places"}
+BOUNDS = {Bound.MEMORY: "memory", Bound.SM: "SM time", Bound.SLOTS: "client slots"}
 METHODS = {
     Method.MEASURED: "measured",
-    Method.FLIGHT: "by time in flight",
+    Method.FLIGHT: "estimated by time in flight",
     Method.EQUAL: "in equal shares, by convention",
 }
 
 
 def sentences(node: Node, found: Fitness) -> Iterable[Line]:
     """What there is, and how much more would fit; then what was promised, who idles, and who is in whose way."""
-    yield said(f"{_present(found)}; {_room(found)}")
+    yield said(_present(found))
+    yield said(_room(found))
     for tell in (_limits, _beside, _unwatched, _idle, _at_limit):
         yield from map(said, tell(node, found))
     if found.starving is not None:
@@ -40,8 +42,8 @@ def percent(part: float) -> str:
 
 
 def used_text(share: Share) -> str:
-    """What somebody used of the SMs, and one standard error of it where there is one."""
-    return f"{100 * share.sm:.1f} ± {100 * share.error:.1f} %" if share.error else f"{100 * share.sm:.1f} %"
+    """What somebody used of the SMs, and one standard error of it where there is one: rounded up, it is never none."""
+    return f"{100 * share.sm:.1f} ± {ceil(1000 * share.error) / 10:.1f} %" if share.error else f"{100 * share.sm:.1f} %"
 
 
 def _present(found: Fitness) -> str:
@@ -70,13 +72,12 @@ def _lately(found: Fitness) -> str:
 
 
 def _room(found: Fitness) -> str:
-    by, fits, binds = found.room.by, found.room.fits, found.room.binds
-    if fits is None or binds is None:
+    by, fits = found.room.by, found.room.fits
+    if fits is None:
         return "how many more would fit is not known"
-    others = [f"{by.get(bound, 'not known')} by {BOUNDS[bound]}" for bound in Bound if bound is not binds]
-    return (
-        f"{fits or 'no'} more such client{'' if fits == 1 else 's'} would fit by {BOUNDS[binds]} ({', '.join(others)})"
-    )
+    known = [f"{by[bound]} by {BOUNDS[bound]}" for bound in sorted(by, key=lambda bound: by[bound])]
+    unknown = [f"not known by {BOUNDS[bound]}" for bound in Bound if bound not in by]
+    return f"room for {fits or 'no'} more such client{'' if fits == 1 else 's'}: {', '.join((*known, *unknown))}"
 
 
 def _limits(_: Node, found: Fitness) -> Iterable[str]:

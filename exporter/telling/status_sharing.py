@@ -4,8 +4,10 @@ from collections.abc import Iterable, Sequence
 
 from exporter.core.fitness.fitness import Fitness, fitness
 from exporter.core.fitness.holding import Holding
+from exporter.core.work import DOORS
 from exporter.model.node import Node
 from exporter.model.observation import GpuUuid
+from exporter.parse.printable import LONGEST_PROBLEM, printable
 from exporter.telling.columns import Column, Row, aligned, cell, without
 from exporter.telling.line import Line, faint, said
 from exporter.telling.moment import lasting
@@ -51,7 +53,11 @@ def _of_gpu(node: Node, uuid: GpuUuid, found: Fitness, width: int | None) -> Ite
 
 
 def _why_unknown(node: Node) -> str:
-    if node.work is not None:
+    """How to have it known is told only where nobody tries: else why that fails, or that it takes its time."""
+    doors = node.sources.get(DOORS)
+    if doors is not None and doors.last.problem is not None:
+        return f"SM time by client is not known: {printable(doors.last.problem, LONGEST_PROBLEM)}"
+    if doors is not None or node.work is not None:
         return "SM time by client is not known yet"
     return "SM time by client is not known: start the exporter with --attribution=bpf"
 

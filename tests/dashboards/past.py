@@ -16,7 +16,6 @@ from exporter.model.watch import WatchState
 from exporter.view import ConfigStatus, HistoryStatus, View
 from tests.builders import reply
 from tests.clocks import HandClock
-from tests.dashboards.accounts import Accounts
 from tests.simulated import ORDERS
 from tests.tools import needed
 
@@ -81,10 +80,9 @@ def _calm() -> Iterator[tuple[int, View]]:
 
 def _nodes(simulation: Simulation) -> Iterator[tuple[int, Node]]:
     """The node as each scrape finds it."""
-    accounts = Accounts()
     for node, _ in told(simulation.node(), simulation, ORDERS):
         if int(node.at) % EVERY == 0:
-            yield int(node.at), accounts.kept(node)
+            yield int(node.at), node
 
 
 def _unwell(node: Node) -> Node:

@@ -81,7 +81,7 @@ def take(folder: Path) -> None:
     """All of them."""
     with (
         staged() as (stage, server),
-        tempfile.TemporaryDirectory() as home,
+        tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as home,
         Browser(needed("chromium"), Path(home)) as browser,
     ):
         web = Web(server)

@@ -68,7 +68,7 @@ def test_without_processes_it_is_idle_and_empty() -> None:
 def test_how_well_it_is_shared_is_told_in_sentences_and_beside_each_name() -> None:
     first, second = gpus(split())
     assert [each.used for each in first.segments] == ["0.4 ± 0.2 %", "48.0 ± 1.2 %", ""]
-    assert "1 more such client would fit by SM time" in first.shared[0]
+    assert "room for 1 more such client: 1 by SM time" in first.shared[1]
     assert "PID 600 (train.py) used most SM time" in first.shared[-1]
     assert [each.used for each in second.segments if each.part is Part.BYPASSING] == ["30.0 ± 1.0 %"]
 

@@ -7,6 +7,7 @@ import pytest
 
 from exporter.core.fitness.fitness import fitness
 from exporter.model.node import Node
+from exporter.model.observation import SourceReading
 from exporter.model.split import Method, Share
 from exporter.model.work import WorkReading
 from exporter.telling import status
@@ -25,8 +26,9 @@ def texts(present: Node, width: int | None = None) -> list[str]:
 
 
 WHOLE = """\
-sharing of GPU 0: 2 clients hold 3 % of its memory and used 48 % of its SMs in the last 60 s (by time in flight; \
-another 2 % is unattributed); 1 more such client would fit by SM time (54 by memory, 45 by places)
+sharing of GPU 0: 2 clients hold 3 % of its memory and used 48 % of its SMs in the last 60 s (estimated by \
+time in flight; another 2 % is unattributed)
+  room for 1 more such client: 1 by SM time, 45 by client slots, 54 by memory
   limits: its clients together may use 100 % of its threads
   idle: 1 client holds 2564 MiB, and used under 1 % of its SMs in the last 60 s
   at the limit: PID 600 (train.py) used about all the threads allowed
@@ -35,8 +37,8 @@ another 2 % is unattributed); 1 more such client would fit by SM time (54 by mem
 PID  USER   COMMAND   MAY USE          USED    MEMORY  SINCE
 600  alice  train.py     50 %  48.0 ± 1.2 %  1540 MiB  2.0 s
 601  bob    vllm         50 %   0.4 ± 0.2 %  2564 MiB  2.0 s
-sharing of GPU 1: 2 clients hold 4 % of its memory; how busy its SMs are is not known; 29 more such clients would fit \
-by memory (not known by SM time, 45 by places)
+sharing of GPU 1: 2 clients hold 4 % of its memory; how busy its SMs are is not known
+  room for 29 more such clients: 29 by memory, 45 by client slots, not known by SM time
   limits: its clients together may use 100 % of its threads and 3 % of its memory
 """
 
@@ -51,12 +53,23 @@ def test_where_it_is_not_it_is_said_how_it_could_be() -> None:
     assert texts(looking)[-1] == "SM time by client is not known yet"
 
 
+def test_where_it_is_looked_for_in_vain_the_reason_is_told_and_no_advice_that_was_followed() -> None:
+    failing = told(SourceReading(at=2.0, name="doors", seconds=0.1, problem="bpf: \x1b[1mno"), start=three_clients())
+    assert texts(failing.node)[-1] == "SM time by client is not known: bpf: �[1mno"
+    assert "SM time by client is not known yet" in texts(told(well(), start=failing.node).node)
+
+
+def well() -> SourceReading:
+    return SourceReading(at=3.0, name="doors", seconds=0.1)
+
+
 def test_what_the_gpu_tells_of_itself_is_told_without_a_split() -> None:
     present = three_clients()
     gpu = present.gpus[GPU]
     read = replace(gpu.reading, sm_utilization=0.5, gpm_seconds=10.0)
-    (first, *_) = texts(replace(present, gpus={**present.gpus, GPU: replace(gpu, reading=read)}))
-    assert "its SMs were 50 % busy in the last 10 s; 2 more such clients would fit by SM time" in first
+    (first, second, *_) = texts(replace(present, gpus={**present.gpus, GPU: replace(gpu, reading=read)}))
+    assert "its SMs were 50 % busy in the last 10 s" in first
+    assert second.startswith("  room for 2 more such clients: 2 by SM time, ")
 
 
 def test_a_convention_is_called_one() -> None:
@@ -92,7 +105,7 @@ def test_a_hint_that_cannot_name_anybody_says_so_and_stands_out() -> None:
 
 
 def test_a_full_server_takes_no_more() -> None:
-    assert "no more such clients would fit by places" in texts(full())[0]
+    assert texts(full())[1].startswith("  room for no more such clients: 0 by client slots, ")
 
 
 def test_where_there_are_no_clients_nothing_is_said() -> None:
@@ -111,9 +124,9 @@ def test_those_that_used_most_have_one_and_of_the_others_the_sum_is_told() -> No
 def test_methods_have_a_column_where_there_are_several() -> None:
     shares = {TRAIN: flight(0.2), VLLM: Share(method=Method.MEASURED, sm=0.1)}
     shown = texts(split(three_clients(), shares))
-    assert "(measured and by time in flight)" in shown[0]
-    column = shown[1].index("METHOD")
-    assert [line[column : column + 8].rstrip() for line in shown[1:4]] == ["METHOD", "flight", "measured"]
+    assert "(measured and estimated by time in flight)" in shown[0]
+    column = shown[2].index("METHOD")
+    assert [line[column : column + 8].rstrip() for line in shown[2:5]] == ["METHOD", "flight", "measured"]
 
 
 def test_whose_work_it_is_has_a_column_where_somebody_is_not_just_a_user() -> None:

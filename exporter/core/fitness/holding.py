@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from exporter.core.devices import by_its_ordinals
 from exporter.core.domains import places
-from exporter.core.fitness.lately import fresh_split
+from exporter.core.fitness.lately import fresh_splits
 from exporter.core.identity import used_bytes
 from exporter.core.work import STALE_SECONDS
 from exporter.model.daemon import Daemon
@@ -37,14 +37,14 @@ def holdings(node: Node) -> Mapping[GpuUuid, Sequence[Holding]]:
     """Those on each GPU that has any, the eldest clients first. Under MIG, nobody tells on which instance one is."""
     found: dict[GpuUuid, list[Holding]] = {uuid: [] for uuid in _whole_gpus(node)}
     held = {uuid: used_bytes(node.gpus[uuid].reading) for uuid in found}
-    splits = {uuid: fresh_split(node, uuid) for uuid in found}
+    splits = fresh_splits(node)
     watched = _watched(node)
     for daemon in node.daemons.values():
         if daemon.told_of(node.at):
             limits = _memory_limits(node, daemon)
             for pid, gpus in places(node, daemon, daemon.clients).items():
                 for uuid in gpus & found.keys():
-                    split = splits[uuid]
+                    split = splits.get(uuid)
                     client = daemon.clients[pid]
                     found[uuid].append(
                         Holding(

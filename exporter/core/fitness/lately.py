@@ -24,7 +24,7 @@ class Lately:
 
 def lately(node: Node, gpu: GpuUuid) -> Lately:
     """By its last split, as long as that is fresh; else as NVML last read it, and then it is nobody's."""
-    split = fresh_split(node, gpu)
+    split = fresh_splits(node).get(gpu)
     if split is not None:
         return Lately(
             seconds=split.seconds,
@@ -37,7 +37,6 @@ def lately(node: Node, gpu: GpuUuid) -> Lately:
     return Lately(seconds=reading.gpm_seconds, sm=reading.sm_utilization, dram=reading.dram_bandwidth)
 
 
-def fresh_split(node: Node, gpu: GpuUuid) -> Split | None:
-    """How its SM time was split; one that is older than it is long tells of nothing that is now."""
-    split = node.splits.get(gpu)
-    return split if split is not None and 0 <= node.at - split.at <= split.seconds else None
+def fresh_splits(node: Node) -> Mapping[GpuUuid, Split]:
+    """How SM time was split; a split that is older than it is long tells of nothing that is now."""
+    return {gpu: split for gpu, split in node.splits.items() if 0 <= node.at - split.at <= split.seconds}
