@@ -27,7 +27,8 @@ class Splitting:
     """The last windows of a GPU, the eldest first, and what is believed of its clients.
 
     `clients` were there at the end of the last window. `work` is the reading up to which their work is accounted for;
-    `efforts` is what they did when they were last watched. `followed_at` is when GPM was last read for this alone.
+    `efforts` is what each does as a rule in a window in which it is watched. `followed_at` is when GPM was last read
+    for this alone.
     """
 
     windows: tuple[Window, ...] = ()

@@ -14,7 +14,7 @@ from exporter.core.attribution.window import Present, split
 from exporter.core.ledger.payers import payer_of
 from exporter.core.ledger.posting import post_time
 from exporter.model.attribution import Attribution, Splitting, Window
-from exporter.model.effort import Effort, effort
+from exporter.model.effort import Effort, blended, effort
 from exporter.model.gpu import Gpu
 from exporter.model.ledger import Entry
 from exporter.model.node import Node
@@ -35,8 +35,8 @@ FOLLOWED_SECONDS = 15.0
 FRESH_SECONDS = 2.0
 """Work that was read longer before a GPU's use does not explain it."""
 
-WATCHED_PART = 0.9
-"""Of a window, so much must have been watched to learn from it."""
+WATCHED_PART = 0.8
+"""Of a window, so much must have been watched to learn from it, as if the rest had been like it."""
 
 
 def follow(before: Node, node: Node, seen: Observation) -> Node:
@@ -78,9 +78,11 @@ def _used(node: Node, uuid: GpuUuid, at: float, seconds: float, sm: float, dram:
     efforts = _efforts(node, known, work, clients, left)
     present = _present(node, gpu, known, everybody, efforts, seconds)
     beliefs = known.beliefs.without(_others(node, known, everybody))
-    teaches = present.room and present.mps and _watched_all_along(known, work)
+    part = _part_watched(known, work)
+    teaches = present.room and present.mps and part >= WATCHED_PART
     if efforts is not None and teaches and everybody <= efforts.keys():
-        beliefs = estimate.learned(beliefs.aged(seconds), efforts, present.room, sm * present.mps * present.room)
+        room = present.room * part
+        beliefs = estimate.learned(beliefs.aged(seconds), efforts, room, sm * present.mps * room)
     shares = split(present, beliefs, sm)
     window = Window(at=at, seconds=seconds, sm=sm, shares=shares, unattributed=max(0.0, sm - _sum(shares)), dram=dram)
     known = replace(
@@ -89,7 +91,7 @@ def _used(node: Node, uuid: GpuUuid, at: float, seconds: float, sm: float, dram:
         beliefs=beliefs,
         clients=clients,
         work=work or known.work,
-        efforts=known.efforts if efforts is None else efforts,
+        efforts=_usual(known, efforts) if teaches else known.efforts,
     )
     node = _with(node, uuid, known)
     windows = {gpu: each.windows for gpu, each in node.attribution.gpus.items() if each.windows}
@@ -137,17 +139,24 @@ def _work(node: Node, at: float) -> WorkReading | None:
     return node.work if node.work is not None and -FRESH_SECONDS <= at - node.work.at <= FRESH_SECONDS else None
 
 
-def _watched_all_along(known: Splitting, work: WorkReading | None) -> bool:
-    """Whether nobody's work can have escaped since the last window."""
-    if work is None or known.work is None:
-        return False
-    return work.seconds * 1e9 >= WATCHED_PART * (work.boot_ns - known.work.boot_ns)
+def _usual(known: Splitting, efforts: Mapping[int, Effort] | None) -> Mapping[int, Effort]:
+    """What each does as a rule."""
+    if efforts is None:
+        return known.efforts
+    return {pid: blended(known.efforts.get(pid), each) for pid, each in efforts.items()}
+
+
+def _part_watched(known: Splitting, work: WorkReading | None) -> float:
+    """Of the time since the last window, the part in which everybody's work was seen."""
+    if work is None or known.work is None or work.boot_ns <= known.work.boot_ns:
+        return 0.0
+    return min(1.0, work.seconds * 1e9 / (work.boot_ns - known.work.boot_ns))
 
 
 def _efforts(
     node: Node, known: Splitting, work: WorkReading | None, clients: frozenset[int], left: frozenset[int]
 ) -> Mapping[int, Effort] | None:
-    """What each client that is watched did since the last window; while nobody is watched, what it did before.
+    """What each client that is watched did since the last window; while nobody is watched, what it does as a rule.
 
     Who has left is watched no more, but what it did last is told yet.
     """

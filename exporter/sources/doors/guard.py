@@ -14,6 +14,9 @@ MOST_CALLS = 12_000.0
 
 LEAST_PART = 0.02
 
+SHORTEST_REST_SECONDS = 1.0
+"""What is owed is rested together, once it is so long: to begin and to end a rest takes its time, too."""
+
 LONGEST_REST_SECONDS = 30.0
 
 
@@ -23,7 +26,7 @@ def calls(work: ProcessWork) -> int:
 
 
 def rest_seconds(before: Mapping[int, ProcessWork], now: Mapping[int, ProcessWork], seconds: float) -> float:
-    """For how long nobody should be watched, after so many seconds in which all were: 0 where that is not needed."""
+    """How long a rest is owed for so many seconds in which all were watched: none where nobody made so many calls."""
     made = [calls(work) - calls(before[pid]) if pid in before else calls(work) for pid, work in now.items()]
     rate = max(made, default=0) / seconds if seconds > 0 else 0.0
     if rate <= MOST_CALLS:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from exporter.clock import Clock
 from exporter.model.gpu import PAUSED
 from exporter.model.work import GpuUse, ProcessWork, WorkReading
-from exporter.sources.doors.guard import rest_seconds
+from exporter.sources.doors.guard import LONGEST_REST_SECONDS, SHORTEST_REST_SECONDS, rest_seconds
 from exporter.sources.doors.libraries import Libraries
 from exporter.sources.doors.library import Library
 from exporter.sources.doors.loader import BpfError, Kernel
@@ -74,6 +74,7 @@ class Doors:
         self._narrowed: Narrowed | None = None
         self._last: Mapping[int, ProcessWork] = {}
         self._carried: dict[int, tuple[int, int]] = {}
+        self._owed = 0.0
         self._rests_until: float | None = None
         self._read_at: float | None = None
         self._watching = False
@@ -85,21 +86,24 @@ class Doors:
         self._percentages, self._pids = percentages, (*percentages, *others)
 
     def look(self) -> Reading:
-        """One look at everything: at the work first, since what GPM tells of a GPU is so much older."""
+        """One look at everything: at the work first, since what GPM tells of a GPU is so much older.
+
+        Nobody is let alone before all has been read, which is to be of the same time.
+        """
         try:
             watcher = self._watcher or self._open()
             problems = self._follow(watcher)
-            work = self._read(watcher)
+            before, work = self._last, self._read(watcher)
+            self._wait(GPM_LAG_SECONDS)
+            uses, problem = self._used()
+            self._owed += rest_seconds(before, self._last, work.seconds)
+            if self._owed >= SHORTEST_REST_SECONDS:
+                self._rest(watcher, min(self._owed, LONGEST_REST_SECONDS))
         except DriverError as error:
             return Reading(problem=_in_words(error))
         except BpfError as error:
             return Reading(problem=str(error))
-        self._wait(GPM_LAG_SECONDS)
-        try:
-            uses = self._uses()
-        except DriverError as error:
-            return Reading((work,), "; ".join((*problems, _in_words(error))))
-        return Reading((work, *uses), "; ".join(problems) or None)
+        return Reading((work, *uses), "; ".join((*problems, *problem)) or None)
 
     def close(self) -> None:
         """Leave nothing behind."""
@@ -108,6 +112,13 @@ class Doors:
             self._watcher = None
         self._attached.clear()
         self._libraries.close()
+
+    def _used(self) -> tuple[tuple[GpuUse, ...], tuple[str, ...]]:
+        """How busy the GPUs were, and what kept them from being read."""
+        try:
+            return self._uses(), ()
+        except DriverError as error:
+            return (), (_in_words(error),)
 
     def _open(self) -> Watcher:
         if self._harmful is not None:
@@ -158,10 +169,6 @@ class Doors:
         watched = 0.0 if self._read_at is None or not self._watching else now - self._read_at
         self._read_at, self._watching = now, bool(self._attached)
         work = self._work(watcher)
-        rest = rest_seconds(self._last, work, watched)
-        if rest:
-            self._rest(watcher, rest)
-            work = self._work(watcher)
         self._last = work
         narrowed = {} if self._narrowed is None else self._narrowed.look(self._percentages)
         watcher.widths(narrowed)
@@ -196,7 +203,7 @@ class Doors:
             flight, area = self._carried.get(work.pid, (0, 0))
             self._carried[work.pid] = flight + work.open_ns, area + work.open_area
         watcher.begin()
-        self._watching = False
+        self._watching, self._owed = False, 0.0
         self._rests_until = self._clock.monotonic() + seconds
 
     def _whose(self) -> tuple[int, ...]:
