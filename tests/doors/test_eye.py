@@ -160,6 +160,23 @@ def test_of_the_time_at_most_so_much_is_watched_that_it_costs_a_hundredth() -> N
         assert rest == LONGEST_REST_SECONDS or rate / (1 + rest) <= MOST_CALLS * 1.001
 
 
+def test_what_is_owed_is_rested_together(eye: Callable[..., Watched], cuda: StandInCuda) -> None:
+    """Who makes half as many calls again as is allowed owes half a second for each."""
+    watched = eye()
+    calls = int(1.5 * MOST_CALLS)
+    turns = Work(mode="turns", count=4, launches=calls, each=calls, nanoseconds=0)
+    with cuda.started(turns) as target:
+        watched.after(0)
+        seconds = []
+        for _ in range(3):
+            target.go()
+            target.reach("turn")
+            seconds.append(watched.after(1).seconds)
+        target.end()
+
+    assert seconds == [1, 1, 0]
+
+
 def test_no_count_ever_shrinks(eye: Callable[..., Watched], cuda: StandInCuda) -> None:
     """Neither as watching ends in mid-flight, nor as it begins anew, nor as the flight ends after that."""
     watched = eye()
@@ -190,10 +207,11 @@ def test_what_was_in_flight_as_a_rest_began_was_in_flight_until_then(
         target.go()
         target.reach("flying")
         flown = boot_ns()
-        resting = of(watched.after(1), target.pid)
+        last, resting = (of(watched.after(1), target.pid) for _ in range(2))
         target.end()
     after = of(watched.after(1), target.pid)
 
+    assert last.open_ns > 0
     assert (resting.spans, resting.open_ns) == (0, 0)
     assert resting.flight_ns >= flown - resting.first_ns
     assert resting.area == 7 * resting.flight_ns
