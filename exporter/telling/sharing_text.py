@@ -119,7 +119,7 @@ def _starving(node: Node, found: Starving) -> str:
     """A hint, and how far it goes."""
     full = f"memory bandwidth: {percent(found.dram)} is used, so clients are in each other's way"
     if found.pid is None or found.share is None:
-        return f"{full}; in whose most cannot be told"
+        return f"{full}; who uses most of it cannot be told"
     largest = f"{_person(node, found.pid)} used most SM time ({used_text(found.share)})"
     return f"{full}; {largest}, so may use most of it: a hint, no measurement"
 

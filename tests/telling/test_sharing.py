@@ -100,7 +100,7 @@ def test_whose_work_cannot_be_seen_though_it_is_looked_for_is_named() -> None:
 def test_a_hint_that_cannot_name_anybody_says_so_and_stands_out() -> None:
     present = split(three_clients(), {}, unattributed=0.5, dram=0.9)
     (hint,) = [line for line in sharing(present) if "bandwidth" in line.text]
-    assert hint.text.endswith("in whose most cannot be told")
+    assert hint.text.endswith("who uses most of it cannot be told")
     assert hint.has(Tone.DOUBTFUL)
 
 
