@@ -16,7 +16,7 @@ MOST_NAMED = 4
 """So many processes are named in one sentence."""
 
 LEAST_TOLD = 0.01
-"""A smaller part that is nobody's is not worth a word."""
+"""A smaller part that is nobody's, or of those who are gone, is not worth a word."""
 
 BOUNDS = {Bound.MEMORY: "memory", Bound.SM: "SM time", Bound.SLOTS: "client slots"}
 METHODS = {
@@ -30,7 +30,7 @@ def sentences(node: Node, found: Fitness) -> Iterable[Line]:
     """What there is, and how much more would fit; then what was promised, who idles, and who is in whose way."""
     yield said(_present(found))
     yield said(_room(found))
-    for tell in (_limits, _beside, _unwatched, _idle, _at_limit):
+    for tell in (_limits, _beside, _gone, _unwatched, _idle, _at_limit):
         yield from map(said, tell(node, found))
     if found.starving is not None:
         yield said(doubtful(_starving(node, found.starving)))
@@ -94,6 +94,11 @@ def _beside(node: Node, found: Fitness) -> Iterable[str]:
     if found.beside:
         named = [f"{_person(node, pid)} used {used_text(share)}" for pid, share in found.beside.items()]
         yield f"beside MPS: {_first(named)} of its SMs"
+
+
+def _gone(_: Node, found: Fitness) -> Iterable[str]:
+    if found.gone >= LEAST_TOLD:
+        yield f"gone: processes that are there no more used another {percent(found.gone)} of its SMs {_lately(found)}"
 
 
 def _unwatched(node: Node, found: Fitness) -> Iterable[str]:
