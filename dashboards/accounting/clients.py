@@ -3,18 +3,20 @@
 from dashboards import looks
 from dashboards.board import Row
 from dashboards.panel import Column, lines, table
-from dashboards.query import CLIENT, Query
+from dashboards.query import CLIENT, WITH_INDEX, Query
 
 _WHO = "pid, user, command"
 _INFO = f"* on ({CLIENT}) group_left ({_WHO}) topk by ({CLIENT}) (1, cuda_mps_client_info{{node}})"
 _SAME = f"{CLIENT}, gpu, method, {_WHO}"
 _NAMED = "{{command}} {{pid}} of {{user}} {{instance}}"
+_ON_GPU = "{{command}} {{pid}} of {{user}} on GPU {{index}} {{instance}}"
 
 _USED = "cuda_mps_client_sm_utilization_ratio"
 _BY_METHOD = f"* on ({CLIENT}, gpu) group_left (method) topk by ({CLIENT}, gpu) (1, {_USED}{{gpus}} >= bool 0)"
 """Gives what is said of a client on a GPU the method by which that was found out: one, where it has just changed."""
 
 _LAUNCHES = "cuda_mps_client_kernel_launches_total"
+_ERROR = "cuda_mps_client_sm_utilization_error_ratio"
 _FLIGHT = "cuda_mps_client_in_flight_seconds_total"
 
 CLIENTS = Row(
@@ -28,7 +30,7 @@ CLIENTS = Row(
             (
                 Query(f"sum by ({_SAME}) ({_USED}{{gpus}} {_INFO})", instant=True),
                 Query(
-                    f"sum by ({_SAME}) (cuda_mps_client_sm_utilization_error_ratio{{gpus}} {_BY_METHOD} {_INFO})",
+                    f"sum by ({_SAME}) ({_ERROR}{{gpus}} {_BY_METHOD} {_INFO})",
                     instant=True,
                 ),
             ),
@@ -50,8 +52,8 @@ CLIENTS = Row(
             "SM time by client over time",
             "Part of a GPU's SMs that each client kept busy in the minute before, by method.",
             Query(
-                f"sum by ({_SAME}) ({_USED}{{gpus}} {_INFO})",
-                f"{_NAMED} {{{{method}}}}",
+                f"sum by ({_SAME}) ({_USED}{{gpus}} {_INFO}) {WITH_INDEX}",
+                f"{_ON_GPU} {{{{method}}}}",
             ),
             unit=looks.RATIO,
             stacked=True,
@@ -59,10 +61,10 @@ CLIENTS = Row(
         ),
         lines(
             "How sure that is",
-            "One standard error of each client's part.",
+            "One standard error of each client's part of a GPU.",
             Query(
-                f"sum by ({CLIENT}, {_WHO}) (cuda_mps_client_sm_utilization_error_ratio{{gpus}} {_INFO})",
-                _NAMED,
+                f"sum by ({CLIENT}, gpu, {_WHO}) ({_ERROR}{{gpus}} {_INFO}) {WITH_INDEX}",
+                _ON_GPU,
             ),
             unit=looks.RATIO,
             width=6,

@@ -30,6 +30,11 @@ def _in_units(expression: str, per: float | None) -> str:
     return expression if per is None else f"{expression} / {per:g}"
 
 
+def _briefly(expression: str) -> str:
+    """With containers by so much of their ids as one is used to."""
+    return f'label_replace({expression}, "workload", "$1", "workload", "([0-9a-f]{{12}})[0-9a-f]{{52}}")'
+
+
 def _unattributed(family: str, whole: str) -> str:
     """The part of it that is nobody's; 0 where there was no such time at all."""
     nobodys = _in_all(family, more=', workload_kind="unattributed"')
@@ -134,7 +139,7 @@ OVER_TIME = Row(
             "SM time by owner",
             "How many GPUs' SMs each owner kept busy, by method, upon one another; dashed, what the GPUs told: the sum "
             "is exactly that. A method is never mixed with another.",
-            Query(f"sum by ({_ENTRY}) (rate({_SM}{{gpus}}[$__rate_interval]))", _NAMED),
+            Query(_briefly(f"sum by ({_ENTRY}) (rate({_SM}{{gpus}}[$__rate_interval]))"), _NAMED),
             Query(f"sum(rate({_GPU_SM}{{gpus}}[$__rate_interval]))", "all of it"),
             stacked=True,
             limit="all of it",
@@ -144,7 +149,7 @@ OVER_TIME = Row(
             "Power by owner",
             "What is put down to each owner, in proportion to SM time, upon one another; dashed, what the GPUs drew. "
             "While nobody runs, it is nobody's.",
-            Query(f"sum by ({_ENTRY}) (rate({_ENERGY}{{gpus}}[$__rate_interval]))", _NAMED),
+            Query(_briefly(f"sum by ({_ENTRY}) (rate({_ENERGY}{{gpus}}[$__rate_interval]))"), _NAMED),
             Query(f"sum(rate({_GPU_ENERGY}{{gpus}}[$__rate_interval]))", "all of it"),
             unit=looks.WATTS,
             stacked=True,
@@ -154,7 +159,10 @@ OVER_TIME = Row(
         lines(
             "Memory by owner over time",
             "GPU memory that each owner held, on the average, upon one another.",
-            Query(f"sum by ({_OWNER}) (rate({_MEMORY}{{gpus}}[$__rate_interval]))", "{{workload_kind}} {{workload}}"),
+            Query(
+                _briefly(f"sum by ({_OWNER}) (rate({_MEMORY}{{gpus}}[$__rate_interval]))"),
+                "{{workload_kind}} {{workload}}",
+            ),
             unit=looks.BYTES,
             stacked=True,
             width=8,

@@ -6,7 +6,7 @@ from itertools import chain
 from exporter.config import Config, Switch
 from exporter.core.gpus import NVML, serving_daemon
 from exporter.doctor.facts import Area, DaemonFacts, DoorsFacts, ProcessFacts, Programs, Unseen
-from exporter.doctor.words import AS_ROOT
+from exporter.doctor.words import AS_ROOT, ATTRIBUTION_AS_ROOT
 from exporter.model.node import Node
 
 MOST_PROCESSES = 512
@@ -48,7 +48,8 @@ def unseen_of_node(config: Config, node: Node, programs: Programs) -> Iterator[U
 def unseen_of_doors(doors: DoorsFacts | None) -> Iterator[Unseen]:
     """Whether launches could be counted, where that is wanted: the kernel lets nobody but root try."""
     if doors is not None and not doors.tried:
-        yield Unseen(area=Area.DOORS, why="only root can try the kernel", mend="Look as root", commands=AS_ROOT)
+        why = "only root can try the kernel"
+        yield Unseen(area=Area.DOORS, why=why, mend="Look as root", commands=ATTRIBUTION_AS_ROOT)
 
 
 def unseen_of_processes(

@@ -10,6 +10,8 @@ from exporter.parse.printable import LONGEST_PROBLEM, printable
 from exporter.telling.short import process_text, short_gpu, short_name
 
 AS_ROOT = ("sudo cuda-mps-exporter doctor",)
+ATTRIBUTION_AS_ROOT = ("sudo cuda-mps-exporter doctor --attribution=bpf",)
+"""What the service was told by its unit, a command in a shell has to be told, too."""
 TAKES_UP_ITS_UNIT = "systemctl daemon-reload && systemctl restart cuda-mps-exporter"
 
 UNITS = "/opt/cuda-mps-exporter/share/cuda-mps-exporter/systemd"

@@ -22,6 +22,7 @@ def sharing_object(node: Node, found: Fitness | None) -> dict[str, Any] | None:
         "clients_sm_ratio": found.sm_used,
         "clients_sm_error_ratio": None if found.sm_used is None else found.sm_error,
         "unattributed_ratio": found.use.unattributed if found.use.shares else None,
+        "gone_ratio": found.gone if found.use.shares else None,
         "methods": list(found.methods),
         "clients_memory_bytes": found.memory_held,
         "memory_total_bytes": found.memory_total_bytes,

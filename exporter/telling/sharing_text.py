@@ -16,7 +16,7 @@ MOST_NAMED = 4
 """So many processes are named in one sentence."""
 
 LEAST_TOLD = 0.01
-"""A smaller part that is nobody's is not worth a word."""
+"""A smaller part that is nobody's, or of those who are gone, is not worth a word."""
 
 BOUNDS = {Bound.MEMORY: "memory", Bound.SM: "SM time", Bound.SLOTS: "client slots"}
 METHODS = {
@@ -30,7 +30,7 @@ def sentences(node: Node, found: Fitness) -> Iterable[Line]:
     """What there is, and how much more would fit; then what was promised, who idles, and who is in whose way."""
     yield said(_present(found))
     yield said(_room(found))
-    for tell in (_limits, _beside, _unwatched, _idle, _at_limit):
+    for tell in (_limits, _beside, _gone, _unwatched, _idle, _at_limit):
         yield from map(said, tell(node, found))
     if found.starving is not None:
         yield said(doubtful(_starving(node, found.starving)))
@@ -96,6 +96,11 @@ def _beside(node: Node, found: Fitness) -> Iterable[str]:
         yield f"beside MPS: {_first(named)} of its SMs"
 
 
+def _gone(_: Node, found: Fitness) -> Iterable[str]:
+    if found.gone >= LEAST_TOLD:
+        yield f"gone: processes that are there no more used another {percent(found.gone)} of its SMs {_lately(found)}"
+
+
 def _unwatched(node: Node, found: Fitness) -> Iterable[str]:
     if found.unwatched:
         named = [_person(node, each.client.pid) for each in found.unwatched]
@@ -119,7 +124,7 @@ def _starving(node: Node, found: Starving) -> str:
     """A hint, and how far it goes."""
     full = f"memory bandwidth: {percent(found.dram)} is used, so clients are in each other's way"
     if found.pid is None or found.share is None:
-        return f"{full}; in whose most cannot be told"
+        return f"{full}; who uses most of it cannot be told"
     largest = f"{_person(node, found.pid)} used most SM time ({used_text(found.share)})"
     return f"{full}; {largest}, so may use most of it: a hint, no measurement"
 

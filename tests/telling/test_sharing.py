@@ -17,7 +17,7 @@ from exporter.telling.status_sharing import MOST_ROWS, sharing
 from exporter.terminal.fitting import broken
 from tests.builders import GPU, OTHER_GPU, flight, full, idle, limited, owned, process, split, three_clients, told
 
-TRAIN, VLLM, EVAL, STRANGER = 600, 601, 602, 801
+TRAIN, VLLM, EVAL, GONE, STRANGER = 600, 601, 602, 700, 801
 BUSY = {TRAIN: flight(0.48, 0.012), VLLM: flight(0.004, 0.002)}
 
 
@@ -85,6 +85,12 @@ def test_who_runs_beside_mps_is_told_apart() -> None:
     assert "  beside MPS: PID 801 (jupyter-lab) used 50.0 ± 1.0 % of its SMs" in texts(present)
 
 
+def test_what_those_used_who_have_gone_since_is_told_apart() -> None:
+    """Else clients that used little could be told beside a GPU that is said to be full."""
+    present = split(three_clients(), {TRAIN: flight(0.2), GONE: flight(0.7)})
+    assert "  gone: processes that are there no more used another 70 % of its SMs in the last 60 s" in texts(present)
+
+
 def test_whose_work_cannot_be_seen_though_it_is_looked_for_is_named() -> None:
     present = split(three_clients(), {TRAIN: flight(0.2)})
     looking = replace(present, work=WorkReading(at=present.at, boot_ns=1, seconds=1.0, watched=(TRAIN, EVAL)))
@@ -100,7 +106,7 @@ def test_whose_work_cannot_be_seen_though_it_is_looked_for_is_named() -> None:
 def test_a_hint_that_cannot_name_anybody_says_so_and_stands_out() -> None:
     present = split(three_clients(), {}, unattributed=0.5, dram=0.9)
     (hint,) = [line for line in sharing(present) if "bandwidth" in line.text]
-    assert hint.text.endswith("in whose most cannot be told")
+    assert hint.text.endswith("who uses most of it cannot be told")
     assert hint.has(Tone.DOUBTFUL)
 
 
@@ -160,6 +166,7 @@ def test_every_key_there_is() -> None:
         "clients_sm_ratio": pytest.approx(0.484),
         "clients_sm_error_ratio": pytest.approx(0.0121655, abs=1e-6),
         "unattributed_ratio": 0.02,
+        "gone_ratio": 0,
         "methods": ["flight"],
         "clients_memory_bytes": 4104 << 20,
         "memory_total_bytes": 141 << 30,
@@ -217,6 +224,7 @@ def test_what_is_not_known_is_null() -> None:
         "clients_sm_ratio",
         "clients_sm_error_ratio",
         "unattributed_ratio",
+        "gone_ratio",
         "threads_committed_ratio",
         "memory_committed_ratio",
         "bandwidth",

@@ -180,6 +180,12 @@ def test_while_it_is_paused_that_is_all_that_is_said_of_the_gpus() -> None:
     assert found.commands == ("cuda-mps-exporter resume",)
 
 
+def test_what_keeps_work_from_being_counted_is_looked_for_as_the_service_was_told_to() -> None:
+    """Its unit tells it so in its environment, which a shell has not."""
+    (found,) = found_in(told(look(source="doors", problem="the kernel refuses", at=AT + 1), start=idle()).node)
+    assert found.commands == ("cuda-mps-exporter doctor --attribution=bpf",)
+
+
 def test_a_daemon_that_nobody_expects_pages_nobody_when_it_goes() -> None:
     gone = replace(idle().daemons[DAEMON], expected=False, state=DaemonState.ABSENT)
     (found,) = found_in(replace(idle(), daemons={DAEMON: gone}))

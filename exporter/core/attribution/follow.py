@@ -12,11 +12,11 @@ from exporter.core.attribution.minute import Splits, kept
 from exporter.core.attribution.presence import beside, clients_on, gpus_of, is_its, left_since, mean_by_pid
 from exporter.core.attribution.window import Present, split
 from exporter.core.ledger.payers import payer_of
-from exporter.core.ledger.posting import post_time
+from exporter.core.ledger.posting import NOBODY, post_time
 from exporter.model.attribution import Attribution, Splitting, Window
 from exporter.model.effort import Effort, blended, effort
 from exporter.model.gpu import Gpu
-from exporter.model.ledger import Entry
+from exporter.model.ledger import Entry, Purse
 from exporter.model.node import Node
 from exporter.model.observation import GpuReading, GpuUuid, Observation
 from exporter.model.replace import replace
@@ -179,7 +179,8 @@ def _parts(node: Node, window: Window) -> Mapping[Entry, float]:
     parts: dict[Entry, float] = {}
     if window.sm > 0:
         for pid, share in window.shares.items():
-            entry = payer_of(node, pid, at=window.at), share.method
+            payer = payer_of(node, pid, at=window.at)
+            entry = NOBODY if payer is Purse.UNATTRIBUTED else (payer, share.method)
             parts[entry] = parts.get(entry, 0.0) + share.sm / window.sm
     return parts
 

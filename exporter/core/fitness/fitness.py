@@ -7,7 +7,7 @@ from math import hypot
 from exporter.core.fitness.commitment import memory_committed, threads_committed
 from exporter.core.fitness.holding import Holding, holdings
 from exporter.core.fitness.lately import Lately, lately
-from exporter.core.fitness.room import Room, room
+from exporter.core.fitness.room import Room, gone, room
 from exporter.core.fitness.starving import Starving, starving
 from exporter.model.node import Node
 from exporter.model.observation import GpuUuid
@@ -25,7 +25,8 @@ class Fitness:
     """How a GPU is shared by MPS clients. None: not known.
 
     `threads_committed` and `memory_committed` are what the clients may use in all, as parts of what there is.
-    `beside` is what processes beside MPS are known to have used of the SMs, by PID.
+    `beside` is what processes beside MPS are known to have used of the SMs, by PID, and `gone` what those are known to
+    have used who are on the GPU no more.
     """
 
     holdings: Sequence[Holding]
@@ -36,6 +37,7 @@ class Fitness:
     memory_committed: float | None
     starving: Starving | None
     beside: Mapping[int, Share]
+    gone: float
 
     @property
     def memory_held(self) -> int | None:
@@ -100,6 +102,7 @@ def _of(node: Node, uuid: GpuUuid, here: Sequence[Holding]) -> Fitness:
         memory_committed=memory_committed(here, total),
         starving=starving(use, len(here) + len(gpu.bypassing)),
         beside={pid: use.shares[pid] for pid in gpu.bypassing if pid in use.shares},
+        gone=gone(node, gpu, here, use),
     )
 
 

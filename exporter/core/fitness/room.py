@@ -68,24 +68,38 @@ def _by_memory(gpu: Gpu, here: Sequence[Holding]) -> int | None:
 def _by_sm_time(node: Node, gpu: Gpu, here: Sequence[Holding], use: Lately) -> int | None:
     """What the clients use on the average needs no split, where nobody else is on the GPU.
 
-    What nobody is known to have used is counted as theirs.
+    What nobody is known to have used is counted as theirs; what those used who are gone by now is free.
     """
     others = _others(node, gpu, here)
     if use.sm is None or others is None or not others <= use.shares.keys():
         return None
-    theirs = use.sm - sum(use.shares[pid].sm for pid in others)
+    busy = use.sm - gone(node, gpu, here, use)
+    theirs = busy - sum(use.shares[pid].sm for pid in others)
     if not theirs >= LEAST_SM:
         return None
-    return int(round((1 - use.sm) / theirs * len(here), _DIGITS))
+    return int(round((1 - busy) / theirs * len(here), _DIGITS))
+
+
+def gone(node: Node, gpu: Gpu, here: Sequence[Holding], use: Lately) -> float:
+    """What those used who are on the GPU no more; nothing while it is not known who is."""
+    others = _others(node, gpu, here)
+    if others is None:
+        return 0.0
+    clients = {client.pid for daemon in node.daemons.values() for client in daemon.clients.values()}
+    present = {*others, *_servers(node), *clients}
+    return sum(share.sm for pid, share in use.shares.items() if pid not in present)
 
 
 def _others(node: Node, gpu: Gpu, here: Sequence[Holding]) -> set[int] | None:
     """Who is on the GPU and neither client nor server; None where it is not known who is there."""
     if gpu.reading.compute_processes is None:
         return None
-    servers = {pid for daemon in node.daemons.values() for pid in daemon.servers}
     clients = {each.client.pid for each in here}
-    return {process.pid for process in gpu.reading.compute_processes} - servers - clients
+    return {process.pid for process in gpu.reading.compute_processes} - _servers(node) - clients
+
+
+def _servers(node: Node) -> set[int]:
+    return {pid for daemon in node.daemons.values() for pid in daemon.servers}
 
 
 def _by_slots(node: Node, here: Sequence[Holding]) -> int | None:

@@ -7,7 +7,7 @@ from exporter.doctor.capability import Capability, names
 from exporter.doctor.checks.rights import DROP_INS
 from exporter.doctor.facts import Area, Facts, Watcher
 from exporter.doctor.finding import Check, Found, Severity
-from exporter.doctor.words import AS_ROOT, TAKES_UP_ITS_UNIT, shown
+from exporter.doctor.words import ATTRIBUTION_AS_ROOT, TAKES_UP_ITS_UNIT, shown
 
 _ELSE = "each client's SM time is not told then"
 
@@ -21,7 +21,7 @@ def launches_not_counted(facts: Facts) -> Iterator[Found]:
             what=f"attribution is bpf, and {facts.watcher.called} (UID {facts.watcher.uid}) lacks {names(missing)}: "
             f"launches cannot be counted, and {_ELSE}",
             mend="Install the drop-in that gives these rights; for one look, sudo",
-            commands=(f"{DROP_INS}/bpf.conf", TAKES_UP_ITS_UNIT) if facts.watcher.is_service else AS_ROOT,
+            commands=(f"{DROP_INS}/bpf.conf", TAKES_UP_ITS_UNIT) if facts.watcher.is_service else ATTRIBUTION_AS_ROOT,
         )
 
 

@@ -268,3 +268,8 @@ def test_nobodys_time_is_posted_as_such() -> None:
         Purse.UNATTRIBUTED,
         *(Workload(kind=WorkloadKind.USER, name=f"user-{pid}") for pid in (CLIENT, NEXT)),
     }
+
+
+def test_what_a_process_used_whose_owner_nobody_knows_is_nobodys_by_no_method() -> None:
+    node = after(replace(present(CLIENT, NEXT), processes={}), *BOTH)
+    assert {*node.ledger.books[GPU].used} == {(Purse.UNATTRIBUTED, None)}

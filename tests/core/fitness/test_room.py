@@ -89,6 +89,16 @@ def test_what_somebody_beside_them_used_is_not() -> None:
     assert room(present).by[Bound.SM] == 6
 
 
+def test_what_somebody_used_who_has_gone_since_is_free() -> None:
+    present = split(shared({A: 100, B: 100}), {A: flight(0.1), B: flight(0.1), C: flight(0.6)})
+    assert (fitness(present)[GPU].gone, room(present).by[Bound.SM]) == (pytest.approx(0.6), 8)
+
+
+def test_a_client_that_nvml_has_not_listed_yet_has_not_gone() -> None:
+    present = split(told(*at_work(A, B), gpu_reading({A: 100}, at=AT)).node, {A: flight(0.1), B: flight(0.1)})
+    assert fitness(present)[GPU].gone == 0
+
+
 def test_it_is_not_known_while_it_is_open_how_much_somebody_else_used() -> None:
     assert Bound.SM not in room(shared({A: 100}, beside=[801], sm_utilization=0.4)).by
 
