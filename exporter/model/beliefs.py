@@ -20,8 +20,8 @@ CREDIBLE = 3.0
 """What is measured is credible within so many standard errors; what is not shows that somebody does something else."""
 
 LEAST_DOUBT = 3e-5
-"""A measurement is taken to have at least this part of the deviations of the beliefs in it, added up. With less, what is
-left of a variance would be lost in rounding, and a correlation could be more than 1."""
+"""A measurement is taken to have at least this part of the deviations of the beliefs in it, added up. With less, what
+is left of a variance would be lost in rounding, and a correlation could be more than 1."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
