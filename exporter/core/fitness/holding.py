@@ -3,9 +3,9 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from exporter.core.attribution.minute import fresh_splits
 from exporter.core.devices import by_its_ordinals
 from exporter.core.domains import places
-from exporter.core.fitness.lately import fresh_splits
 from exporter.core.identity import used_bytes
 from exporter.core.work import work_now
 from exporter.model.daemon import Daemon
