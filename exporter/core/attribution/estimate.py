@@ -143,7 +143,7 @@ def _slowness(others_area: int, room: float, busy: float) -> float:
 
 
 def _length_seen(effort: Effort, slowness: float) -> tuple[float, float] | None:
-    """How long kernels lasted while the GPU was behind, and the standard deviation of that; None where it hardly was."""
+    """How long kernels lasted while the GPU was behind, and one standard deviation; None where it hardly was."""
     if not effort.widths or effort.sure_widths < SEEN_PART * effort.widths:
         return None
     waits, events = effort.sure_heights / effort.sure_widths, effort.sure_event_heights / effort.sure_widths
