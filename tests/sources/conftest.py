@@ -10,11 +10,12 @@ from tests.standin.nvml import NvmlStandIn
 
 @pytest.fixture
 def nvml_program() -> Iterator[Start]:
-    """Starts the program that looks at a driver."""
+    """Starts the program that looks at a driver, and waits until it listens: what hangs later does not hang there."""
     started: list[NvmlProgram] = []
 
     def start(standin: NvmlStandIn | None = None, **environment: str) -> NvmlProgram:
         started.append(NvmlProgram(environment if standin is None else standin.environment() | environment))
+        started[-1].call("mapped")
         return started[-1]
 
     yield start

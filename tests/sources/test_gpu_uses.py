@@ -1,6 +1,7 @@
 """How busy every GPU was, by GPM alone, from a driver that another opens."""
 
 import contextlib
+import threading
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -8,6 +9,7 @@ from typing import Any
 import pynvml
 import pytest
 
+from exporter.sources.nvml import gpm
 from exporter.sources.nvml.driver import Driver, DriverError
 from exporter.sources.nvml.use import GpuUses
 from tests.clocks import HandClock
@@ -95,7 +97,8 @@ class Looker:
     def __init__(self) -> None:
         self.clock = HandClock()
         self.driver = HandDriver()
-        self.uses = GpuUses(self.driver, self.clock)
+        self.gpm_lock = threading.Lock()
+        self.uses = GpuUses(self.driver, self.clock, self.gpm_lock)
 
     def after(self, seconds: float) -> dict[str, tuple[float, float]]:
         """How busy each was, and for how long."""
@@ -108,6 +111,25 @@ def test_each_is_told_of_since_the_look_before(nvml: Nvml) -> None:
     assert looker.after(0) == {}
     assert looker.after(1) == {"GPU-0": (0.5, 1.0), "GPU-1": (0.5, 1.0)}
     assert looker.after(2.5)["GPU-0"] == (0.5, 2.5)
+
+
+def test_two_are_never_in_gpm_at_once(nvml: Nvml, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would end the process. Whoever waits too long for the other goes without."""
+    monkeypatch.setattr(gpm, "PATIENCE_SECONDS", 0.01)
+    looker = Looker()
+    looker.after(0)
+    with looker.gpm_lock:
+        assert looker.after(1) == {}
+    assert looker.after(1)["GPU-0"] == (0.5, 2.0)
+    assert not looker.gpm_lock.locked()
+
+
+def test_the_lock_is_given_back_however_a_look_ends(nvml: Nvml) -> None:
+    looker = Looker()
+    looker.after(0)
+    nvml.failing = dict.fromkeys(GPUS, pynvml.NVML_ERROR_GPU_IS_LOST)
+    looker.after(1)
+    assert not looker.gpm_lock.locked()
 
 
 def test_one_without_gpm_is_left_out(nvml: Nvml) -> None:

@@ -21,7 +21,7 @@ event with blocking synchronisation tells late; and between kernels, in units of
 
 SYNC_DOUBT_NS, EVENT_DOUBT_NS, KERNEL_DOUBT_NS = 6_000, 45_000, 1_500
 OWN_DOUBT = 0.05
-OTHERS_DOUBT, FULL_DOUBT = 0.4, 1.0
+OTHERS_DOUBT, FULL_DOUBT = 0.25, 1.0
 """How far a length that was seen may be wrong. For SYNC_NS and EVENT_NS, by so much in each burst; for GAP_NS, in each
 kernel; by so much of itself; and because others slowed the client down: by so much of itself where they had all SMs in
 flight meanwhile, and where, besides, the GPU was full."""
@@ -34,6 +34,12 @@ GUESSED, GUESS_DOUBT = 0.25, 0.5
 
 WORTH_LEARNING = 3.0
 """A length that is seen again teaches something only while the belief is at least a third as unsure."""
+
+SURE = 2.0
+"""So many standard errors beyond what is believed, a kernel is over."""
+
+IMPOSSIBLE = 1.5
+"""A length, or a doubt of it, is impossible that is so many times the longest that it may be in a window."""
 
 CONTRADICTION = 3.0
 """A length that is seen so many standard errors from what was believed shows that the client does something else now,
@@ -54,33 +60,43 @@ def learned(beliefs: Beliefs, efforts: Mapping[int, Effort], room: float, busy: 
 
     `efforts` are those of all clients: what others used is not in `busy`.
     """
-    area = sum(effort.area for effort in efforts.values())
-    slowness = {pid: _slowness(area - effort.area, room, busy) for pid, effort in efforts.items()}
-    for pid, effort in efforts.items():
-        if effort.widths and beliefs.length(pid) is None:
-            beliefs = beliefs.with_new(pid, *_first(effort, slowness[pid]))
     launched = {pid: effort for pid, effort in efforts.items() if effort.widths}
+    lasting = sum(effort.area for pid, effort in efforts.items() if _lasts(beliefs, pid, effort))
+    area = lasting + sum(effort.area for effort in launched.values())
+    slowness = {pid: _slowness(area - effort.area, room, busy) for pid, effort in launched.items()}
+    beliefs = _possible(beliefs, launched, slowness)
     expected = sum(_used(beliefs, pid, effort) for pid, effort in launched.items())
     crowded = busy > FULL * room and expected > CROWDED * busy
     if not crowded:
         beliefs = _with_lengths_seen(beliefs, launched, slowness)
-    lasting = min(busy, float(area - sum(effort.area for effort in launched.values())))
     if lasting and expected < busy:
         return beliefs
     doubt = DEVICE_DOUBT * busy + LEAST_DEVICE_DOUBT * room + (CROWDED_DOUBT * busy if crowded else 0.0)
     weights = {pid: float(effort.widths) for pid, effort in launched.items()}
-    measured = weights, busy, math.hypot(doubt, lasting / 2)
+    measured = weights, busy, math.hypot(doubt, min(busy, float(lasting)) / 2)
     return (beliefs if crowded else beliefs.shaken(*measured)).measured(*measured)
+
+
+def _possible(beliefs: Beliefs, launched: Mapping[int, Effort], slowness: Mapping[int, float]) -> Beliefs:
+    """Kernels last no longer than there was work in flight: what is believed beyond that is believed no more."""
+    for pid, effort in launched.items():
+        longest = effort.area / effort.widths
+        known = beliefs.length(pid)
+        if known is None:
+            beliefs = beliefs.with_new(pid, *_first(effort, slowness[pid]))
+        elif known > IMPOSSIBLE * longest or beliefs.deviation(pid) > IMPOSSIBLE * longest:
+            beliefs = beliefs.without((pid,)).with_new(pid, *_first(effort, slowness[pid]))
+    return beliefs
 
 
 def used(beliefs: Beliefs, efforts: Mapping[int, Effort], busy: float) -> dict[int, float]:
     """The SM time that each should have used, in nanoseconds of one SM; never more than it had work in flight.
 
-    Who launched nothing, but has work in flight from before, may yet be at it, or may have finished long ago and never
-    asked: it has what the others leave of what was used.
+    Who launched nothing, but has work in flight from before that may last yet, has what the others leave of what was
+    used.
     """
     each_used = {pid: _used(beliefs, pid, effort) for pid, effort in efforts.items()}
-    lasting = {pid: float(effort.area) for pid, effort in efforts.items() if effort.area and not effort.widths}
+    lasting = {pid: float(effort.area) for pid, effort in efforts.items() if _lasts(beliefs, pid, effort)}
     if lasting:
         left = max(0.0, busy - sum(each_used.values()))
         part = min(1.0, left / sum(lasting.values()))
@@ -104,6 +120,14 @@ def errors(beliefs: Beliefs, efforts: Mapping[int, Effort], each_used: Mapping[i
         variance = own - 2 * part * together.get(pid, 0.0) + part**2 * all_variance
         found[pid] = math.sqrt(max(0.0, variance)) / whole
     return found
+
+
+def _lasts(beliefs: Beliefs, pid: int, effort: Effort) -> bool:
+    """Whether what it launched before may run yet. Else it has finished, and never asked."""
+    if effort.widths or not effort.area:
+        return False
+    length = beliefs.length(pid)
+    return length is None or effort.idle_ns <= length + SURE * beliefs.deviation(pid)
 
 
 def _used(beliefs: Beliefs, pid: int, effort: Effort) -> float:
@@ -139,7 +163,7 @@ def _with_lengths_seen(beliefs: Beliefs, efforts: Mapping[int, Effort], slowness
 def _slowness(others_area: int, room: float, busy: float) -> float:
     """By how much of itself a length that was seen may be too long, for what others had in flight meanwhile."""
     others = min(1.0, others_area / room)
-    return OTHERS_DOUBT * others * busy / room if busy < FULL * room else FULL_DOUBT * min(1.0, 4 * others)
+    return OTHERS_DOUBT * others if busy < FULL * room else FULL_DOUBT * min(1.0, 4 * others)
 
 
 def _length_seen(effort: Effort, slowness: float) -> tuple[float, float] | None:

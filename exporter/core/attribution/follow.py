@@ -169,7 +169,7 @@ def _efforts(
     now = {each.pid: each for each in work.processes if each.pid in everybody}
     watched = (clients & {*work.watched}) | (left & {*known.work.watched, *now})
     return {
-        pid: effort(earlier.get(pid), now[pid]).part(gpus_of(node, pid)) if pid in now else Effort()
+        pid: effort(earlier.get(pid), now[pid], work.boot_ns).part(gpus_of(node, pid)) if pid in now else Effort()
         for pid in watched
         if pid not in now or is_its(node, now[pid])
     }

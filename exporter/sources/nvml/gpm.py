@@ -5,6 +5,7 @@ For the whole device alone: there is none by process, and under MIG only by inst
 
 import contextlib
 import math
+import threading
 from typing import Any, NamedTuple
 
 import pynvml
@@ -14,6 +15,9 @@ from exporter.sources.nvml.answers import sensed
 
 SHORTEST_SECONDS = 0.1
 """Two samples must lie so far apart (nvml.h)."""
+
+PATIENCE_SECONDS = 0.5
+"""How long a look waits for another that is in GPM; a call takes 3 ms, and up to 400 ms while clients come or go."""
 
 
 class Busy(NamedTuple):
@@ -28,11 +32,16 @@ _NOTHING = Busy()
 
 
 class Gpm:
-    """The last sample of a GPU, and room for the next. Where there is no GPM, all of it is None."""
+    """The last sample of a GPU, and room for the next. Where there is no GPM, all of it is None.
 
-    def __init__(self, handle: Any, clock: Clock) -> None:
+    One at a time of those that share a lock calls GPM: two threads in nvmlGpmSampleGet at once end the process with
+    SIGSEGV (measured, R580). As a call may hang, nobody waits for long: a look that has to is one without GPM.
+    """
+
+    def __init__(self, handle: Any, clock: Clock, one_at_a_time: threading.Lock) -> None:
         self._handle = handle
         self._clock = clock
+        self._one_at_a_time = one_at_a_time
         self._last_at: float | None = None
         self._samples: list[Any] = []
         support = sensed(pynvml.nvmlGpmQueryDeviceSupport, handle)
@@ -43,6 +52,14 @@ class Gpm:
         """SM utilisation and DRAM bandwidth since the last look, each 0 to 1; nothing at the first."""
         if not self._supported:
             return _NOTHING
+        if not self._one_at_a_time.acquire(timeout=PATIENCE_SECONDS):
+            return _NOTHING
+        try:
+            return self._busy()
+        finally:
+            self._one_at_a_time.release()
+
+    def _busy(self) -> Busy:
         before = self._last_at
         if before is not None and self._clock.monotonic() - before < SHORTEST_SECONDS:
             return _NOTHING
@@ -54,11 +71,17 @@ class Gpm:
         return _NOTHING if before is None or ratios is None else Busy(*ratios, now - before)
 
     def let_go(self) -> None:
-        """Free the samples."""
+        """Free the samples; where another's call hangs, leave them."""
         self._last_at = None
-        while self._samples:
-            with contextlib.suppress(pynvml.NVMLError):
-                pynvml.nvmlGpmSampleFree(self._samples.pop())
+        if not self._one_at_a_time.acquire(timeout=PATIENCE_SECONDS):
+            self._samples.clear()
+            return
+        try:
+            while self._samples:
+                with contextlib.suppress(pynvml.NVMLError):
+                    pynvml.nvmlGpmSampleFree(self._samples.pop())
+        finally:
+            self._one_at_a_time.release()
 
     def _sample(self) -> bool:
         """Take one into the older of the two. Where that fails, the next one is a first again."""

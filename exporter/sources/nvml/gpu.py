@@ -1,5 +1,6 @@
 """One GPU, while the driver is open: what it is, which is read once, and how it is, which is read at every look."""
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -29,7 +30,7 @@ _clocks_event_reasons = first_there(
 class Gpu:
     """A GPU's handle, and all that is read with it. One that fails is let go of, and met anew."""
 
-    def __init__(self, index: int, clock: Clock) -> None:
+    def __init__(self, index: int, clock: Clock, gpm_lock: threading.Lock) -> None:
         self._clock = clock
         self._index = index
         self._handle = pynvml.nvmlDeviceGetHandleByIndex(index)
@@ -41,7 +42,7 @@ class Gpu:
         self._cuda_version = sensed(_cuda_version)
         capability = sensed(pynvml.nvmlDeviceGetCudaComputeCapability, self._handle)
         self._compute_capability = None if capability is None else "{}.{}".format(*capability)
-        self._gpm = Gpm(self._handle, clock)
+        self._gpm = Gpm(self._handle, clock, gpm_lock)
 
     def read(self, utilization: Utilization) -> GpuReading:
         """All that it tells now."""

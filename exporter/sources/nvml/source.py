@@ -3,6 +3,8 @@
 Calls cost 0.01 to 3 ms, and up to 400 ms while clients start or stop (measured, R580): hence never in a scrape.
 """
 
+import threading
+
 import pynvml
 
 from exporter.clock import Clock
@@ -27,7 +29,8 @@ class Nvml:
         self._driver = Driver()
         self._driver.before_closing(self._let_go)
         self._xids = XidEvents(self._driver, clock)
-        self.uses = GpuUses(self._driver, clock)
+        self._gpm_lock = threading.Lock()
+        self.uses = GpuUses(self._driver, clock, self._gpm_lock)
         self._count = 0
         self._gpus: dict[int, Gpu] = {}
         self._uuids: dict[int, str] = {}
@@ -95,7 +98,7 @@ class Nvml:
             return GpuReading(at=self._clock.now(), gpu=known, index=index, problem=str(error))
 
     def _meet(self, index: int) -> Gpu:
-        gpu = self._gpus[index] = Gpu(index, self._clock)
+        gpu = self._gpus[index] = Gpu(index, self._clock, self._gpm_lock)
         self._uuids[index] = gpu.uuid
         return gpu
 

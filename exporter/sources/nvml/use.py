@@ -1,5 +1,6 @@
 """How busy every GPU was since the last look, by GPM alone: far cheaper than reading all that NVML knows."""
 
+import threading
 from typing import Any
 
 import pynvml
@@ -21,10 +22,11 @@ _CAPABILITIES_WITH_FEW = ((6, 0), (7, 0), (7, 2), (7, 5), (8, 0))
 class GpuUses:
     """The GPUs that have GPM. It joins the driver that another opens, and opens none."""
 
-    def __init__(self, driver: Driver, clock: Clock) -> None:
+    def __init__(self, driver: Driver, clock: Clock, gpm_lock: threading.Lock) -> None:
         self._driver = driver
         self._driver.before_closing(self._let_go)
         self._clock = clock
+        self._gpm_lock = gpm_lock
         self._gpus: dict[str, tuple[Any, Gpm]] = {}
 
     def read(self) -> tuple[GpuUse, ...]:
@@ -46,7 +48,7 @@ class GpuUses:
             handle = sensed(pynvml.nvmlDeviceGetHandleByIndex, index)
             uuid = None if handle is None else sensed(pynvml.nvmlDeviceGetUUID, handle)
             if uuid is not None:
-                self._gpus[str(uuid)] = handle, Gpm(handle, self._clock)
+                self._gpus[str(uuid)] = handle, Gpm(handle, self._clock, self._gpm_lock)
 
     def _use(self, uuid: str) -> GpuUse | None:
         """None where this GPU has no GPM, or this is the first look."""

@@ -135,6 +135,6 @@ def test_any_measurements(
 @given(st.lists(works, min_size=2, max_size=6))
 def test_effort_is_never_less_than_nothing_nor_absurd(seen: list[ProcessWork]) -> None:
     for before, now in itertools.pairwise(seen):
-        done = effort(before, now)
+        done = effort(before, now, now.launched_ns)
         assert all(0 <= getattr(done, name) <= MOST for name in Effort.__slots__)
-        assert effort(now, now) == Effort()
+        assert effort(now, now, now.launched_ns) == Effort()
