@@ -8,12 +8,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from exporter.core.work import TICK_NS, is_of
+from exporter.core.work import is_of
 from exporter.model.clues import Flight
 from exporter.model.incident import Incident
 from exporter.model.node import Node
 from exporter.model.observation import ProcessReading
-from exporter.model.work import ProcessWork, WorkReading
+from exporter.model.work import ProcessWork, WorkReading, began_ns
 
 SECOND_NS = 1_000_000_000
 
@@ -48,7 +48,7 @@ class _Seen(NamedTuple):
 
 def known(node: Node, incident: Incident) -> tuple[Flight, ...]:
     """Of each affected client what can be told by now; what could be told before stays."""
-    readings, affected = node.doors.readings, set(incident.affected)
+    readings, affected = node.work_history.readings, set(incident.affected)
     before = {each.pid: each for each in incident.clues.flights if each.pid in affected}
     if not readings:
         return tuple(before.values())
@@ -62,9 +62,9 @@ def _processes(node: Node, incident: Incident, told_ns: int) -> Iterable[tuple[P
     """Those affected, and whether each lives still; a process that began later has but the PID of one."""
     for pid in incident.affected:
         death, process = node.deaths.get(pid), node.processes.get(pid)
-        if process is not None and process.start_ticks * TICK_NS < told_ns:
+        if process is not None and began_ns(process.start_ticks) < told_ns:
             yield process, True
-        elif death is not None and death.process is not None and death.process.start_ticks * TICK_NS < told_ns:
+        elif death is not None and death.process is not None and began_ns(death.process.start_ticks) < told_ns:
             yield death.process, False
 
 

@@ -3,7 +3,7 @@
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 
-from exporter.core.fitness.lately import fresh_splits
+from exporter.core.attribution.minute import fresh_splits
 from exporter.metrics.family import Labels, Samples, counter, gauge
 from exporter.model.ledger import Book, Entry, Payer, Purse, Used
 from exporter.model.observation import GpuUuid

@@ -48,7 +48,7 @@ FAMILIES = (
         "cuda_mps_exporter_launches_lost_total",
         (),
         "Launches that were seen but could not be put down, for want of room; absent where no libcuda is watched.",
-        lambda view: [] if view.node.work is None else [((), view.node.doors.lost)],
+        lambda view: [] if view.node.work is None else [((), view.node.work_history.lost)],
     ),
     gauge(
         "cuda_mps_exporter_attribution_watched_ratio",

@@ -7,21 +7,21 @@ is a measurement. Lengths are in nanoseconds.
 """
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import mul
 
 FORGETTING = 0.002
-"""By how much of its length a belief becomes unsure in a second: what a client does changes."""
+"""The process noise: by so much of its length a belief becomes unsure in a second, as what a client does changes."""
 
 Rows = tuple[tuple[float, ...], ...]
 
 CREDIBLE = 3.0
 """What is measured is credible within so many standard errors; what is not shows that somebody does something else."""
 
-LEAST_KEPT = 1e-9
-"""Of a variance, so much is left after any measurement: more than is lost in rounding, so that none is ever negative,
-and no two errors go together more than wholly."""
+LEAST_DOUBT = 3e-5
+"""A measurement is taken to have at least this part of the deviations of the beliefs in it, added up. With less, what
+is left of a variance would be lost in rounding, and a correlation could be more than 1."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +44,7 @@ class Beliefs:
         return math.sqrt(max(0.0, self.covariances[place][place]))
 
     def together(self, weights: Mapping[int, float]) -> dict[int, float]:
-        """How far the error of each goes together with that of the sum of the lengths with these weights."""
+        """The covariance of each length with the sum of all lengths, weighted so."""
         by_place = self._by_place(weights)
         return {pid: sum(map(mul, row, by_place)) for pid, row in zip(self.pids, self.covariances, strict=True)}
 
@@ -73,7 +73,7 @@ class Beliefs:
         )
 
     def aged(self, seconds: float) -> "Beliefs":
-        """Somewhat less sure than so long ago."""
+        """After so many seconds: each length may have changed by FORGETTING of itself, as in a random walk."""
         part = FORGETTING**2 * seconds
         rows = tuple(
             (*row[:place], row[place] + part * self.lengths[place] ** 2, *row[place + 1 :])
@@ -82,7 +82,7 @@ class Beliefs:
         return Beliefs(pids=self.pids, lengths=self.lengths, covariances=rows, places=self.places)
 
     def unsure(self, pid: int, deviation: float) -> "Beliefs":
-        """As before, but at least so unsure of this one: what it does has changed."""
+        """As before, but with at least this deviation of this one: what it does has changed."""
         place, least = self.places[pid], deviation**2
         row = self.covariances[place]
         row = (*row[:place], max(row[place], least), *row[place + 1 :])
@@ -90,7 +90,7 @@ class Beliefs:
         return Beliefs(pids=self.pids, lengths=self.lengths, covariances=rows, places=self.places)
 
     def shaken(self, weights: Mapping[int, float], value: float, deviation: float) -> "Beliefs":
-        """As before, but so unsure of all that this measurement of such a sum is just credible."""
+        """As before, but with all covariances so much larger that a measurement as in `measured` is just credible."""
         by_place = self._by_place(weights)
         surprise = value - sum(map(mul, self.lengths, by_place))
         believed = sum(own * sum(map(mul, row, by_place)) for own, row in zip(by_place, self.covariances, strict=True))
@@ -101,21 +101,22 @@ class Beliefs:
         return Beliefs(pids=self.pids, lengths=self.lengths, covariances=rows, places=self.places)
 
     def measured(self, weights: Mapping[int, float], value: float, deviation: float) -> "Beliefs":
-        """After measuring the sum of the lengths with these weights, with such an error."""
+        """After measuring the sum of all lengths, weighted so, with this deviation: the update of a Kalman filter."""
         by_place = self._by_place(weights)
         spread = [sum(map(mul, row, by_place)) for row in self.covariances]
-        total = sum(map(mul, spread, by_place)) + deviation**2
+        unsure = sum(weight * self.deviation(pid) for weight, pid in zip(by_place, self.pids, strict=True))
+        total = sum(map(mul, spread, by_place)) + max(deviation, LEAST_DOUBT * unsure) ** 2
         if not any(by_place) or total <= 0:
             return self
         surprise = (value - sum(map(mul, self.lengths, by_place))) / total
         lengths = (length + each * surprise for length, each in zip(self.lengths, spread, strict=True))
         scale = math.sqrt(total)
         learnt = [each / scale for each in spread]
-        rows = tuple(_less(row, place, learnt) for place, row in enumerate(self.covariances))
+        rows = tuple(_less(row, own, learnt) for row, own in zip(self.covariances, learnt, strict=True))
         return Beliefs(
             pids=self.pids,
             lengths=tuple(max(0.0, length) for length in lengths),
-            covariances=_told_apart(rows, self.covariances),
+            covariances=rows,
             places=self.places,
         )
 
@@ -123,22 +124,6 @@ class Beliefs:
         return [weights.get(pid, 0.0) for pid in self.pids]
 
 
-def _less(row: tuple[float, ...], place: int, learnt: list[float]) -> tuple[float, ...]:
+def _less(row: tuple[float, ...], own: float, learnt: Sequence[float]) -> tuple[float, ...]:
     """A row of covariances after a measurement. The products are the same both ways, so that they stay symmetric."""
-    own = learnt[place]
-    if not own:
-        return row
-    rest = [old - own * each for old, each in zip(row, learnt, strict=True)]
-    rest[place] = max(rest[place], LEAST_KEPT * row[place])
-    return tuple(rest)
-
-
-def _told_apart(rows: Rows, before: Rows) -> Rows:
-    """Of whose variance hardly anything is left, it is lost in rounding how its error goes together with others'."""
-    lost = {place for place, row in enumerate(rows) if 0 < row[place] <= LEAST_KEPT * before[place][place]}
-    if not lost:
-        return rows
-    return tuple(
-        tuple(each if one == other or not lost & {one, other} else 0.0 for other, each in enumerate(row))
-        for one, row in enumerate(rows)
-    )
+    return tuple(old - own * each for old, each in zip(row, learnt, strict=True)) if own else row

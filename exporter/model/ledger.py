@@ -46,6 +46,10 @@ class Used:
     sm_us: int = 0
     energy_mj: int = 0
 
+    def plus(self, other: "Used") -> "Used":
+        """Both together."""
+        return Used(sm_us=self.sm_us + other.sm_us, energy_mj=self.energy_mj + other.energy_mj)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holding:

@@ -13,7 +13,7 @@ from exporter.model.observation import DaemonName, GpuUuid, PodFound, ProcessRea
 from exporter.model.split import Split
 from exporter.model.watch import Watch
 from exporter.model.witnesses import ProcessState, UnitState
-from exporter.model.work import Doors, WorkReading
+from exporter.model.work import WorkHistory, WorkReading
 from exporter.model.workload import Account, Workload
 from exporter.model.xids import Xids
 
@@ -41,7 +41,7 @@ class Node:
 
     `unattributed` are the clients of whom it is not known yet who they are, so that no account has them.
 
-    `work` is what was last seen of the clients' work from outside, `doors` what of that is kept for longer;
+    `work` is what was last seen of the clients' work from outside, `work_history` what of that is kept for longer;
     `attribution` is what is remembered in order to split the SM time of each GPU, `splits` how it was split lately, and
     `ledger` what each owner has used so far.
     """
@@ -61,7 +61,7 @@ class Node:
     units: Mapping[str, UnitState] = field(default_factory=dict)
     watches: Mapping[DaemonName, Watch] = field(default_factory=dict)
     work: WorkReading | None = None
-    doors: Doors = field(default_factory=Doors)
+    work_history: WorkHistory = field(default_factory=WorkHistory)
     attribution: Attribution = field(default_factory=Attribution)
     splits: Mapping[GpuUuid, Split] = field(default_factory=dict)
     ledger: Ledger = field(default_factory=Ledger)

@@ -6,6 +6,14 @@ Times are in nanoseconds, of CLOCK_BOOTTIME where they are points in time: the c
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+_TICK_NS = 10_000_000
+"""Of a clock tick of /proc: USER_HZ is 100 on x86-64 and arm64."""
+
+
+def began_ns(start_ticks: int) -> int:
+    """When a process began that started so many clock ticks after boot."""
+    return start_ticks * _TICK_NS
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessWork:
@@ -118,8 +126,8 @@ class Worked:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Doors:
-    """What libcuda's doors have told so far: the last readings, the eldest first; each process' counts; all losses.
+class WorkHistory:
+    """What WorkReadings have told so far: the last of them, the eldest first; each process' counts; all that was lost.
 
     `watched` has, of each reading of the last minute, its `boot_ns` and `seconds`.
     """

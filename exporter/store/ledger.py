@@ -7,6 +7,7 @@ import sqlite3
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import reduce
 
 from exporter.model.ledger import Book, Entry, Ledger, Payer, Purse, Used
 from exporter.model.observation import GpuUuid
@@ -137,5 +138,4 @@ def _lines(page: _Page) -> dict[Method | None, Used]:
 
 
 def _whole(used: Iterable[Used]) -> Used:
-    parts = tuple(used)
-    return Used(sm_us=sum(each.sm_us for each in parts), energy_mj=sum(each.energy_mj for each in parts))
+    return reduce(Used.plus, used, Used())

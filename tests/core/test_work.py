@@ -94,7 +94,7 @@ class TestLosses:
     def test_they_go_on_where_the_doors_are_watched_anew(self) -> None:
         """A counter never falls."""
         seen = [reading(AT + 1 + number, lost=lost) for number, lost in enumerate((2, 5, 1, 1))]
-        sums = [told(*seen[: number + 1], start=UP).node.doors.lost for number in range(4)]
+        sums = [told(*seen[: number + 1], start=UP).node.work_history.lost for number in range(4)]
         assert sums == [2, 5, 6, 6]
 
 
@@ -106,18 +106,18 @@ class TestReadings:
         present = after(work(CLIENT, kernels=1), work(CLIENT, kernels=2))
         for each in (reading(AT + 2, work(CLIENT, kernels=9)), reading(AT + 1.5, work(CLIENT, kernels=9))):
             again = told(each, start=present).node
-            assert (again.work, again.doors) == (present.work, present.doors)
+            assert (again.work, again.work_history) == (present.work, present.work_history)
 
     def test_a_few_seconds_of_them_are_kept(self) -> None:
         """However often they come."""
-        assert 5 <= len(after(*[work(CLIENT)] * 100).doors.readings) <= 10
+        assert 5 <= len(after(*[work(CLIENT)] * 100).work_history.readings) <= 10
         often = told(*(reading(AT + number / 100) for number in range(100)), start=UP).node
-        assert len(often.doors.readings) == MOST_KEPT
+        assert len(often.work_history.readings) == MOST_KEPT
 
     def test_nobody_who_has_gone_is_remembered(self) -> None:
         """Their counts go with them."""
         left = told(reading(AT + 2), start=told(exited(CLIENT, at=AT + 1), start=after(work(CLIENT))).node).node
-        assert left.doors.worked == {}
+        assert left.work_history.worked == {}
 
 
 amounts = st.integers(min_value=0, max_value=2**62)
@@ -152,8 +152,8 @@ def test_whatever_is_read_no_count_falls_while_its_client_lives(
         at += gap
         present = told(reading(at, *works, watched=watched, lost=losses), start=present).node
         now = counts_of(present, CLIENT)
-        assert present.doors.lost >= lost
-        lost = present.doors.lost
+        assert present.work_history.lost >= lost
+        lost = present.work_history.lost
         if now is None:
             continue
         assert all(getattr(now, name) >= getattr(most, name) for name in ("kernels", "graphs", "flight_ns"))

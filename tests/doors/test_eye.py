@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from exporter.model.work import GpuUse, ProcessWork, WorkReading
+from exporter.model.work import GpuUse, ProcessWork, WorkReading, began_ns
 from exporter.parse.elf_symbols import Machine
 from exporter.sources.doors.guard import LONGEST_REST_SECONDS, MOST_CALLS, rest_seconds
 from exporter.sources.doors.libraries import Libraries
@@ -27,7 +27,6 @@ Uses = Callable[[], tuple[GpuUse, ...]]
 MACHINES = {"x86_64": Machine.X86_64, "aarch64": Machine.ARM64}
 USE = GpuUse(at=1.0, gpu="GPU-1", seconds=1.0, sm_utilization=0.5)
 MUCH = Work(mode="turns", count=2, launches=50_000, each=50_000, nanoseconds=0)
-TICK_NS = 10_000_000
 GROW = (
     *("kernels", "graphs", "syncs", "spans", "flight_ns", "area", "widths"),
     *("sure_area", "sure_widths", "sure_gaps", "sure_heights", "sure_event_heights"),
@@ -236,7 +235,7 @@ def test_a_process_that_has_the_pid_of_one_that_is_dead_begins_anew(
         program.go()
         program.reach("turn")
         began = boot_ns()
-        monkeypatch.setattr(Proc, "start_ticks", lambda *_: began // TICK_NS + 1)
+        monkeypatch.setattr(Proc, "start_ticks", lambda *_: began // began_ns(1) + 1)
         watched.after(ALIVE_SECONDS)
         _, (truth,) = program.end()
 

@@ -22,8 +22,9 @@ event with blocking synchronisation tells late; and between kernels, in units of
 SYNC_DOUBT_NS, EVENT_DOUBT_NS, KERNEL_DOUBT_NS = 6_000, 45_000, 1_500
 OWN_DOUBT = 0.05
 OTHERS_DOUBT, FULL_DOUBT = 0.25, 1.0
-"""How far a length that was seen may be wrong: by the above, for each burst and each kernel; by so much of itself; and
-for being slowed down, by so much where others had all SMs at the same time, and where the GPU was full."""
+"""How far a length that was seen may be wrong. For SYNC_NS and EVENT_NS, by so much in each burst; for GAP_NS, in each
+kernel; by so much of itself; and because others slowed the client down: by so much of itself where they had all SMs in
+flight meanwhile, and where, besides, the GPU was full."""
 
 SEEN_PART = 0.2
 """Of so many of its launches the length must have been seen."""
@@ -67,7 +68,7 @@ def learned(beliefs: Beliefs, efforts: Mapping[int, Effort], room: float, busy: 
     expected = sum(_used(beliefs, pid, effort) for pid, effort in launched.items())
     crowded = busy > FULL * room and expected > CROWDED * busy
     if not crowded:
-        beliefs = _seen(beliefs, launched, slowness)
+        beliefs = _with_lengths_seen(beliefs, launched, slowness)
     if lasting and expected < busy:
         return beliefs
     doubt = DEVICE_DOUBT * busy + LEAST_DEVICE_DOUBT * room + (CROWDED_DOUBT * busy if crowded else 0.0)
@@ -130,7 +131,7 @@ def _lasts(beliefs: Beliefs, pid: int, effort: Effort) -> bool:
 
 
 def _used(beliefs: Beliefs, pid: int, effort: Effort) -> float:
-    """By what it launched, and what is believed."""
+    """By what it launched and how long its kernels are believed to last; never more than it had in flight."""
     length = beliefs.length(pid)
     if not effort.widths:
         return 0.0
@@ -138,14 +139,14 @@ def _used(beliefs: Beliefs, pid: int, effort: Effort) -> float:
 
 
 def _first(effort: Effort, slowness: float) -> tuple[float, float]:
-    """A length and its doubt by one window alone."""
+    """What is believed of a new client: a length, and one standard deviation, by its first window alone."""
     longest = effort.area / effort.widths
     seen = _length_seen(effort, slowness)
     return seen if seen is not None else (GUESSED * longest, max(GUESS_DOUBT * longest, KERNEL_DOUBT_NS))
 
 
-def _seen(beliefs: Beliefs, efforts: Mapping[int, Effort], slowness: Mapping[int, float]) -> Beliefs:
-    """Correct the beliefs by the lengths that were seen."""
+def _with_lengths_seen(beliefs: Beliefs, efforts: Mapping[int, Effort], slowness: Mapping[int, float]) -> Beliefs:
+    """Measure the lengths that were seen, each by itself; one that contradicts its belief makes that unsure first."""
     for pid, effort in efforts.items():
         seen = _length_seen(effort, slowness[pid])
         if seen is None:
@@ -166,7 +167,7 @@ def _slowness(others_area: int, room: float, busy: float) -> float:
 
 
 def _length_seen(effort: Effort, slowness: float) -> tuple[float, float] | None:
-    """How long kernels lasted while the GPU was behind, and the doubt of it; None where it hardly was."""
+    """How long kernels lasted while the GPU was behind, and one standard deviation; None where it hardly was."""
     if not effort.widths or effort.sure_widths < SEEN_PART * effort.widths:
         return None
     waits, events = effort.sure_heights / effort.sure_widths, effort.sure_event_heights / effort.sure_widths

@@ -44,7 +44,7 @@ def follow(before: Node, node: Node, seen: Observation) -> Node:
     match seen:
         case GpuUse():
             node = _with(node, seen.gpu, replace(_of(node, seen.gpu), followed_at=seen.at))
-            return _used(node, seen.gpu, seen.at, seen.seconds, seen.sm_utilization, seen.dram_bandwidth)
+            return _window(node, seen.gpu, seen.at, seen.seconds, seen.sm_utilization, seen.dram_bandwidth)
         case GpuReading() if seen.problem is None and not _followed(node, seen):
             return _read(before, node, seen)
     return node
@@ -57,16 +57,16 @@ def _followed(node: Node, seen: GpuReading) -> bool:
 
 def _read(before: Node, node: Node, seen: GpuReading) -> Node:
     if seen.sm_utilization is not None and seen.gpm_seconds is not None:
-        return _used(node, seen.gpu, seen.at, seen.gpm_seconds, seen.sm_utilization, seen.dram_bandwidth)
+        return _window(node, seen.gpu, seen.at, seen.gpm_seconds, seen.sm_utilization, seen.dram_bandwidth)
     known = before.gpus.get(seen.gpu)
     if known is None or seen.process_utilization is None:
         return node
     sm = sum(mean_by_pid(seen.process_utilization).values()) / 100
-    return _used(node, seen.gpu, seen.at, seen.at - known.reading.at, sm, None)
+    return _window(node, seen.gpu, seen.at, seen.at - known.reading.at, sm, None)
 
 
-def _used(node: Node, uuid: GpuUuid, at: float, seconds: float, sm: float, dram: float | None) -> Node:
-    """So much of a GPU was busy for so long."""
+def _window(node: Node, uuid: GpuUuid, at: float, seconds: float, sm: float, dram: float | None) -> Node:
+    """Split a window of `seconds` in which `sm` of a GPU's SMs were busy; learn from it, tell of it, and post it."""
     gpu, known = node.gpus.get(uuid), _of(node, uuid)
     if gpu is None or math.isnan(sm) or not 0 < seconds <= LONGEST_SECONDS or _is_late(known, at):
         return node
@@ -77,7 +77,7 @@ def _used(node: Node, uuid: GpuUuid, at: float, seconds: float, sm: float, dram:
     work = _work(node, at)
     efforts = _efforts(node, known, work, clients, left)
     present = _present(node, gpu, known, everybody, efforts, seconds)
-    beliefs = known.beliefs.without(_others(node, known, everybody))
+    beliefs = known.beliefs.without(_no_longer(node, known, everybody))
     part = _part_watched(known, work)
     teaches = present.room and present.mps and part >= WATCHED_PART
     if efforts is not None and teaches and everybody <= efforts.keys():
@@ -104,8 +104,8 @@ def _is_late(known: Splitting, at: float) -> bool:
     return bool(known.windows) and 0 <= known.windows[-1].at - at <= LATE_SECONDS
 
 
-def _others(node: Node, known: Splitting, everybody: frozenset[int]) -> set[int]:
-    """Of whom something is believed who are no clients here, or not who had their PIDs then."""
+def _no_longer(node: Node, known: Splitting, everybody: frozenset[int]) -> set[int]:
+    """PIDs of which something is believed, but that are no clients here any more, or belong to other processes now."""
     works = () if known.work is None else known.work.processes
     believed = known.beliefs.places.keys()
     reused = {work.pid for work in works if work.pid in believed and not is_its(node, work)}
@@ -140,7 +140,7 @@ def _work(node: Node, at: float) -> WorkReading | None:
 
 
 def _usual(known: Splitting, efforts: Mapping[int, Effort] | None) -> Mapping[int, Effort]:
-    """What each does as a rule."""
+    """What each client does as a rule, with this window."""
     if efforts is None:
         return known.efforts
     return {pid: blended(known.efforts.get(pid), each) for pid, each in efforts.items()}
@@ -176,6 +176,7 @@ def _efforts(
 
 
 def _parts(node: Node, window: Window) -> Mapping[Entry, float]:
+    """Of the SM time of a window, the part that each payer pays."""
     parts: dict[Entry, float] = {}
     if window.sm > 0:
         for pid, share in window.shares.items():

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 
 from exporter.model.attribution import Window
+from exporter.model.node import Node
 from exporter.model.observation import GpuUuid
 from exporter.model.split import Share, Split
 
@@ -28,6 +29,11 @@ class Splits(Mapping[GpuUuid, Split]):
 
     def __len__(self) -> int:
         return len(self._windows)
+
+
+def fresh_splits(node: Node) -> Mapping[GpuUuid, Split]:
+    """How SM time was split; a split that is older than it is long tells of nothing that is now."""
+    return {gpu: split for gpu, split in node.splits.items() if 0 <= node.at - split.at <= split.seconds}
 
 
 def kept(windows: tuple[Window, ...], window: Window) -> tuple[Window, ...]:

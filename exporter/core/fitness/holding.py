@@ -3,11 +3,11 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from exporter.core.attribution.minute import fresh_splits
 from exporter.core.devices import by_its_ordinals
 from exporter.core.domains import places
-from exporter.core.fitness.lately import fresh_splits
 from exporter.core.identity import used_bytes
-from exporter.core.work import STALE_SECONDS
+from exporter.core.work import work_now
 from exporter.model.daemon import Daemon
 from exporter.model.node import Node
 from exporter.model.observation import DaemonName, GpuUuid
@@ -61,8 +61,8 @@ def holdings(node: Node) -> Mapping[GpuUuid, Sequence[Holding]]:
 
 
 def _watched(node: Node) -> frozenset[int] | None:
-    work = node.work
-    return None if work is None or node.at - work.at > STALE_SECONDS else frozenset(work.watched)
+    work = work_now(node)
+    return None if work is None else frozenset(work.watched)
 
 
 def _whole_gpus(node: Node) -> Sequence[GpuUuid]:

@@ -3,9 +3,10 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from exporter.core.attribution.minute import fresh_splits
 from exporter.model.node import Node
 from exporter.model.observation import GpuUuid
-from exporter.model.split import Share, Split
+from exporter.model.split import Share
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,8 +36,3 @@ def lately(node: Node, gpu: GpuUuid) -> Lately:
         )
     reading = node.gpus[gpu].reading
     return Lately(seconds=reading.gpm_seconds, sm=reading.sm_utilization, dram=reading.dram_bandwidth)
-
-
-def fresh_splits(node: Node) -> Mapping[GpuUuid, Split]:
-    """How SM time was split; a split that is older than it is long tells of nothing that is now."""
-    return {gpu: split for gpu, split in node.splits.items() if 0 <= node.at - split.at <= split.seconds}

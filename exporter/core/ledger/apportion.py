@@ -1,7 +1,7 @@
-"""A whole number divided into whole parts that are together exactly it: by the largest remainders."""
+"""Whole numbers, added up and divided: into whole parts that are together exactly it, by the largest remainders."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TypeVar
 
 Key = TypeVar("Key")
@@ -31,6 +31,14 @@ def fractions(parts: Mapping[Key, float], rest: Key) -> dict[Key, int]:
     weights = {key: _weight(part) for key, part in parts.items()}
     weights[rest] = weights.get(rest, 0) + max(0, ONE - sum(weights.values()))
     return weights
+
+
+def added(sums: Mapping[Key, int], amounts: Iterable[tuple[Key, int]]) -> Mapping[Key, int]:
+    """The sums with these amounts on top; a key may come several times."""
+    grown = dict(sums)
+    for key, amount in amounts:
+        grown[key] = grown.get(key, 0) + amount
+    return grown
 
 
 def _weight(part: float) -> int:

@@ -4,9 +4,9 @@ What is on a page that is closed moves to the closed ones, and an owner who come
 and the parts stay the whole. Whoever comes where there is no page left pays from the others' purse.
 """
 
-from collections.abc import Collection, Mapping
-from typing import TypeVar
+from collections.abc import Collection
 
+from exporter.core.ledger.apportion import added
 from exporter.model.ledger import Book, Entry, Ledger, Payer, Purse, Used
 from exporter.model.replace import replace
 
@@ -21,8 +21,6 @@ CLOSED_SECONDS = 86400.0
 
 NOTED_SECONDS = 60.0
 """How exactly it is noted when somebody last used something: each window brings many, and all is copied each time."""
-
-Key = TypeVar("Key")
 
 
 def admitted(ledger: Ledger, payer: Payer, at: float) -> tuple[Ledger, Payer]:
@@ -59,15 +57,7 @@ def _without(book: Book, idle: Collection[Payer]) -> Book:
     used: dict[Entry, Used] = {}
     for (payer, method), each in book.used.items():
         key = (Purse.CLOSED if payer in idle else payer, method)
-        so_far = used.get(key, Used())
-        used[key] = Used(sm_us=so_far.sm_us + each.sm_us, energy_mj=so_far.energy_mj + each.energy_mj)
+        used[key] = used.get(key, Used()).plus(each)
     unpowered = [((Purse.OTHERS if who in idle else who, method), us) for (who, method), us in book.unpowered.items()]
     memory = [(Purse.CLOSED if payer in idle else payer, held) for payer, held in book.memory_byte_ms.items()]
-    return replace(book, used=used, unpowered=_summed(unpowered), memory_byte_ms=_summed(memory))
-
-
-def _summed(amounts: list[tuple[Key, int]]) -> Mapping[Key, int]:
-    sums: dict[Key, int] = {}
-    for key, amount in amounts:
-        sums[key] = sums.get(key, 0) + amount
-    return sums
+    return replace(book, used=used, unpowered=added({}, unpowered), memory_byte_ms=added({}, memory))

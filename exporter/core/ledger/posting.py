@@ -1,9 +1,8 @@
 """Puts what a GPU did to those for whom it did it. What is posted is exactly what there was, whoever pays."""
 
-from collections.abc import Iterable, Mapping
-from typing import TypeVar
+from collections.abc import Mapping
 
-from exporter.core.ledger.apportion import apportioned, fractions
+from exporter.core.ledger.apportion import added, apportioned, fractions
 from exporter.core.ledger.pages import admitted
 from exporter.model.ledger import Book, Entry, Ledger, Payer, Purse, Used
 from exporter.model.observation import GpuUuid
@@ -11,23 +10,12 @@ from exporter.model.replace import replace
 
 NOBODY: Entry = (Purse.UNATTRIBUTED, None)
 
-Key = TypeVar("Key")
-
 
 def post_time(ledger: Ledger, gpu: GpuUuid, busy_us: int, parts: Mapping[Entry, float], *, at: float) -> Ledger:
     """SM time of a window, in microseconds of the whole GPU, to those who had these parts of it; the rest to nobody."""
     ledger, posted = _admitted(ledger, apportioned(busy_us, fractions(parts, NOBODY)), at)
-    book = ledger.books.get(gpu, Book())
-    return _with(
-        ledger,
-        gpu,
-        replace(
-            book,
-            whole=_more(book.whole, sm_us=sum(posted.values())),
-            used={**book.used, **{each: _more(_used(book, each), sm_us=us) for each, us in posted.items()}},
-            unpowered=_added(book.unpowered, posted.items()),
-        ),
-    )
+    book = _grown(ledger.books.get(gpu, Book()), {entry: Used(sm_us=us) for entry, us in posted.items()})
+    return _with(ledger, gpu, replace(book, unpowered=added(book.unpowered, posted.items())))
 
 
 def post_energy(ledger: Ledger, gpu: GpuUuid, millijoules: int, *, at: float, known: bool = True) -> Ledger:
@@ -38,17 +26,8 @@ def post_energy(ledger: Ledger, gpu: GpuUuid, millijoules: int, *, at: float, kn
     book = ledger.books.get(gpu, Book())
     weights = book.unpowered if known and any(book.unpowered.values()) else {NOBODY: 1}
     ledger, posted = _admitted(ledger, apportioned(millijoules, weights), at)
-    book = ledger.books.get(gpu, Book())
-    return _with(
-        ledger,
-        gpu,
-        replace(
-            book,
-            whole=_more(book.whole, energy_mj=sum(posted.values())),
-            used={**book.used, **{each: _more(_used(book, each), energy_mj=mj) for each, mj in posted.items()}},
-            unpowered={},
-        ),
-    )
+    book = _grown(ledger.books.get(gpu, Book()), {entry: Used(energy_mj=mj) for entry, mj in posted.items()})
+    return _with(ledger, gpu, replace(book, unpowered={}))
 
 
 def post_memory(ledger: Ledger, gpu: GpuUuid, held: Mapping[Payer, int], *, at: float) -> Ledger:
@@ -58,7 +37,7 @@ def post_memory(ledger: Ledger, gpu: GpuUuid, held: Mapping[Payer, int], *, at: 
         return ledger
     book = ledger.books.get(gpu, Book())
     by_payer = [(payer, each) for (payer, _), each in posted.items()]
-    return _with(ledger, gpu, replace(book, memory_byte_ms=_added(book.memory_byte_ms, by_payer)))
+    return _with(ledger, gpu, replace(book, memory_byte_ms=added(book.memory_byte_ms, by_payer)))
 
 
 def _admitted(ledger: Ledger, amounts: Mapping[Entry, int], at: float) -> tuple[Ledger, dict[Entry, int]]:
@@ -74,16 +53,10 @@ def _with(ledger: Ledger, gpu: GpuUuid, book: Book) -> Ledger:
     return replace(ledger, books={**ledger.books, gpu: book})
 
 
-def _used(book: Book, entry: Entry) -> Used:
-    return book.used.get(entry, Used())
-
-
-def _more(used: Used, *, sm_us: int = 0, energy_mj: int = 0) -> Used:
-    return Used(sm_us=used.sm_us + sm_us, energy_mj=used.energy_mj + energy_mj)
-
-
-def _added(sums: Mapping[Key, int], amounts: Iterable[tuple[Key, int]]) -> Mapping[Key, int]:
-    grown = dict(sums)
-    for key, amount in amounts:
-        grown[key] = grown.get(key, 0) + amount
-    return grown
+def _grown(book: Book, posted: Mapping[Entry, Used]) -> Book:
+    """With this on top, of each entry and so of the whole."""
+    used, whole = dict(book.used), book.whole
+    for entry, each in posted.items():
+        used[entry] = used.get(entry, Used()).plus(each)
+        whole = whole.plus(each)
+    return replace(book, used=used, whole=whole)

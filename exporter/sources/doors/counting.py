@@ -6,7 +6,7 @@ argument at an address that is none, counts as 0.
 
 from collections.abc import Mapping
 
-from exporter.sources.doors.instructions import BYTES_4, FRAME, Instructions
+from exporter.sources.doors.instructions import BYTES_4, BYTES_8, FRAME, Instructions
 from exporter.sources.doors.layout import AT
 from exporter.sources.doors.maps import BLANK, LOST, PROCESSES, WATCH, WATCHED_SINCE
 from exporter.sources.doors.registers import Registers
@@ -32,13 +32,9 @@ class Counting(Instructions):
         self._registers = registers
         self._per_thread = per_thread
 
-    def argument(self, target: int, place: int, size: int | None = None) -> None:
+    def argument(self, target: int, place: int, size: int = BYTES_8) -> None:
         """An argument that is in a register; the context is in R6."""
-        offset = self._registers.arguments[place]
-        if size is None:
-            self.load(target, 6, offset)
-        else:
-            self.load(target, 6, offset, size)
+        self.load(target, 6, self._registers.arguments[place], size)
 
     def result(self, target: int) -> None:
         """What a function returned; the context is in R1."""

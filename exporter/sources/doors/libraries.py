@@ -167,13 +167,9 @@ class Libraries:
             raise LibraryError(f"{MOST_LIBRARIES} others are watched already")
         if owner != 0 and sum(kept.owner == owner for kept in self._each()) >= MOST_OF_A_USER:
             raise LibraryError(f"{MOST_OF_A_USER} others of UID {owner} are watched already")
-        major, minor, inode = file
         library = Library(
             path_to_open=f"/proc/self/fd/{descriptor}",
             path=printable(path, LONGEST_PROBLEM),
-            device=os.makedev(major, minor),
-            inode=inode,
-            machine=self._machine,
             doors=read_doors(descriptor, self._machine),
         )
         return _Kept(library, descriptor, owner, twin(descriptor), file, now)

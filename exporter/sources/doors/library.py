@@ -22,9 +22,6 @@ class Library:
 
     path_to_open: str
     path: str
-    device: int
-    inode: int
-    machine: Machine
     doors: Mapping[str, int]
     pids: tuple[int, ...] = ()
 

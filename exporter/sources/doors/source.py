@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from exporter.clock import Clock
 from exporter.model.gpu import PAUSED
-from exporter.model.work import GpuUse, ProcessWork, WorkReading
+from exporter.model.work import GpuUse, ProcessWork, WorkReading, began_ns
 from exporter.sources.doors.guard import LONGEST_REST_SECONDS, SHORTEST_REST_SECONDS, rest_seconds
 from exporter.sources.doors.libraries import Libraries
 from exporter.sources.doors.library import Library
@@ -24,9 +24,6 @@ ALIVE_SECONDS = 10.0
 
 AGAIN_SECONDS = 60.0
 """When a library is tried again that could not be watched: each try halts all forks on the node for a moment."""
-
-_TICK_NS = 10_000_000
-"""Nanoseconds in a clock tick of /proc: USER_HZ is 100 on x86-64 and arm64."""
 
 GPM_LAG_SECONDS = 0.1
 """What GPM tells is so old: 0.08 to 0.13 s (measured, H200, driver 580.159.04)."""
@@ -225,7 +222,7 @@ class Doors:
     def _lives(self, work: ProcessWork) -> bool:
         """Whether it is there still, and no other that has its PID by now."""
         ticks = self._proc.start_ticks(work.pid)
-        return ticks is not None and ticks * _TICK_NS <= work.first_ns
+        return ticks is not None and began_ns(ticks) <= work.first_ns
 
 
 def _in_words(error: DriverError) -> str:

@@ -4,7 +4,7 @@ import itertools
 import math
 from dataclasses import replace
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from exporter.core.fold import fold
@@ -115,6 +115,10 @@ measurements = st.lists(
 
 
 @given(st.lists(st.tuples(lengths, lengths), min_size=3, max_size=3), measurements)
+@example(
+    first=[(0.0, 1.0), (0.0, 0.0), (1e15, 0.0)],
+    measured=[({1: 0.0}, 0.0, 1.0), ({3: 1e-3}, 0.0, 1.0), ({3: 1e4, 1: 1e9}, 0.0, 1.0), ({3: 1e-3}, 0.0, 1.0)],
+)
 @settings(max_examples=100, deadline=None)
 def test_any_measurements(
     first: list[tuple[float, float]], measured: list[tuple[dict[int, float], float, float]]
