@@ -75,10 +75,10 @@ def _window(node: Node, uuid: GpuUuid, at: float, seconds: float, sm: float, dra
     left = left_since(node, gpu, known, clients)
     everybody = clients | left
     work = _work(node, at)
-    efforts = _efforts(node, known, work, clients, left)
+    part = _part_watched(node, known, work)
+    efforts = _efforts(node, known, work, clients, left) if part else _rested(known, work, everybody)
     present = _present(node, gpu, known, everybody, efforts, seconds)
     beliefs = known.beliefs.without(_no_longer(node, known, everybody))
-    part = _part_watched(known, work)
     teaches = present.room and present.mps and part >= WATCHED_PART
     if efforts is not None and teaches and everybody <= efforts.keys():
         room = present.room * part
@@ -146,24 +146,30 @@ def _usual(known: Splitting, efforts: Mapping[int, Effort] | None) -> Mapping[in
     return {pid: blended(known.efforts.get(pid), each) for pid, each in efforts.items()}
 
 
-def _part_watched(known: Splitting, work: WorkReading | None) -> float:
+def _part_watched(node: Node, known: Splitting, work: WorkReading | None) -> float:
     """Of the time since the last window, the part in which everybody's work was seen."""
     if work is None or known.work is None or work.boot_ns <= known.work.boot_ns:
         return 0.0
-    return min(1.0, work.seconds * 1e9 / (work.boot_ns - known.work.boot_ns))
+    seconds = sum(each for at_ns, each in node.work_history.watched if known.work.boot_ns < at_ns <= work.boot_ns)
+    return min(1.0, seconds * 1e9 / (work.boot_ns - known.work.boot_ns))
+
+
+def _rested(known: Splitting, work: WorkReading | None, everybody: frozenset[int]) -> Mapping[int, Effort] | None:
+    """What each does as a rule, while nobody is watched for a while; None where nobody watches."""
+    if work is None or known.work is None or work.boot_ns <= known.work.boot_ns:
+        return None
+    return {pid: each for pid, each in known.efforts.items() if pid in everybody} or None
 
 
 def _efforts(
     node: Node, known: Splitting, work: WorkReading | None, clients: frozenset[int], left: frozenset[int]
 ) -> Mapping[int, Effort] | None:
-    """What each client that is watched did since the last window; while nobody is watched, what it does as a rule.
+    """What each client that is watched did since the last window.
 
     Who has left is watched no more, but what it did last is told yet.
     """
-    if work is None or known.work is None or work.boot_ns <= known.work.boot_ns:
+    if work is None or known.work is None:
         return None
-    if not work.seconds:
-        return {pid: each for pid, each in known.efforts.items() if pid in clients or pid in left} or None
     everybody = clients | left
     earlier = {each.pid: each for each in known.work.processes if each.pid in everybody}
     now = {each.pid: each for each in work.processes if each.pid in everybody}

@@ -178,6 +178,20 @@ class TestWithoutGpm:
         assert last(node) == {CLIENT: 40}
         assert paid(node)["user-600"] == 2000
 
+    def test_each_reading_tells_of_all_the_seconds_that_were_watched_since_the_last(self) -> None:
+        """Three times as much work, three times the part; and what was learned is known from then on."""
+        row = ProcessUtilization(pid=SERVER, timestamp_us=1, sm_percent=40, memory_percent=0)
+        node = present(CLIENT, NEXT)
+        for at in range(21):
+            works = second(AT + at, done(CLIENT, 900 * at), done(NEXT, 300 * at))[0]
+            node = after(node, works)
+            if at % 10 == 0:
+                node = after(node, gpu_reading([CLIENT, NEXT], at=AT + at, process_utilization=(row,)))
+        shares = node.attribution.gpus[GPU].windows[-1].shares
+        assert {share.method for share in shares.values()} == {Method.FLIGHT}
+        assert shares[CLIENT].sm == pytest.approx(3 * shares[NEXT].sm, rel=0.1)
+        assert set(node.attribution.gpus[GPU].beliefs.pids) == {CLIENT, NEXT}
+
     def test_while_gpm_is_followed_a_reading_tells_nothing_new(self) -> None:
         """Time is posted once."""
         row = ProcessUtilization(pid=SERVER, timestamp_us=1, sm_percent=40, memory_percent=0)
