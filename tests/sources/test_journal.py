@@ -161,10 +161,14 @@ def test_of_a_unit_that_never_spoke_everything_is_new(journalctl: Scripted, log:
 
 
 def test_a_journalctl_that_ends_is_followed_by_another_from_the_last_line_told(
-    journalctl: Scripted, log: Followed
+    journalctl: Scripted, log: Followed, tmp_path: Path
 ) -> None:
-    journalctl.says(end=entries("old"), follow=entries("old", "one", "two"), after="exit 1")
+    """It ends once it has been followed: one that had ended by the first look never was."""
+    heard = tmp_path / "heard"
+    after = f"until [ -e {heard} ]; do sleep 0.05; done; exit 1"
+    journalctl.says(end=entries("old"), follow=entries("old", "one", "two"), after=after)
     log.until("one", "two")
+    heard.touch()
     log.until_told(None, f"the journal of {UNIT} cannot be followed: journalctl ended with exit code 1")
 
     journalctl.says(
