@@ -1,12 +1,12 @@
 """When to ask what: as seldom as will do, sooner in doubt, and not for ever."""
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from itertools import pairwise
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from exporter.core import agenda
@@ -470,6 +470,14 @@ surprises = st.lists(
 ).map(timed)
 
 
+def others(asked: Mapping[str, list[float]]) -> Iterable[list[float]]:
+    """When each command was given but the one that is a sign of life."""
+    return (times for command, times in asked.items() if command != LIST)
+
+
+@example(
+    timed([(1.5, control_log("Starting control daemon using socket /tmp/nvidia-mps/control")[0])]), ["", no_daemon]
+)
 @given(surprises, st.lists(words | troubles, min_size=1, max_size=6))
 @settings(max_examples=60, deadline=None)
 def test_nothing_is_asked_more_often_than_in_doubt(
@@ -487,6 +495,8 @@ def test_nothing_is_asked_more_often_than_in_doubt(
         answered = reply(command, chosen, at=at) if isinstance(chosen, str) else chosen(at=at)
         return replace(answered, command=command)
 
+    begun = next((each.at - AT for each in seen if "Starting control daemon" in getattr(each, "line", "")), 0.0)
     _, asked = watch(40, seen=seen, answer=answer)
-    assert all(gap(times) >= RHYTHM.doubt for command, times in asked.items() if command != LIST)
+    lives = ([at for at in times if (at >= begun) is later] for times in others(asked) for later in (False, True))
+    assert all(gap(times) >= RHYTHM.doubt for times in lives)
     assert gap(asked[LIST]) >= RHYTHM.begin
