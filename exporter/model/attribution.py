@@ -6,20 +6,8 @@ from dataclasses import dataclass, field
 from exporter.model.beliefs import Beliefs
 from exporter.model.effort import Effort
 from exporter.model.observation import GpuUuid
-from exporter.model.split import Share
+from exporter.model.split import Split
 from exporter.model.work import WorkReading
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Window:
-    """How a GPU's SM time was split in the `seconds` until `at`, as in Split."""
-
-    at: float
-    seconds: float
-    sm: float
-    shares: Mapping[int, Share] = field(default_factory=dict)
-    unattributed: float = 0.0
-    dram: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +19,7 @@ class Splitting:
     for this alone.
     """
 
-    windows: tuple[Window, ...] = ()
+    windows: tuple[Split, ...] = ()
     beliefs: Beliefs = field(default_factory=Beliefs)
     clients: frozenset[int] = frozenset()
     work: WorkReading | None = None

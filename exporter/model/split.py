@@ -1,4 +1,4 @@
-"""How a GPU's SM time was split among those who used it, over the last minute."""
+"""How a GPU's SM time was split among those who used it, in a second or in a minute."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 
 from exporter.core.fold import fold
-from exporter.model.attribution import Window
+from exporter.model.split import Split
 from exporter.recording import Recording
 
 HERE = Path(__file__).parent
@@ -32,11 +32,11 @@ class Mix:
         return Truth(sms=told["sms"], began=told["from"], ended=told["to"], samples=samples)
 
     @cached_property
-    def windows(self) -> tuple[Window, ...]:
+    def windows(self) -> tuple[Split, ...]:
         """How the exporter split the GPU's SM time, window by window."""
         with gzip.open(HERE / f"{self.name}.jsonl.gz", "rt") as stream:
             recording = Recording(stream)
-            node, found = recording.header.node(), dict[float, Window]()
+            node, found = recording.header.node(), dict[float, Split]()
             for seen in recording.observations():
                 node, _ = fold(node, seen)
                 for known in node.attribution.gpus.values():
@@ -67,7 +67,7 @@ class Truth:
     ended: float
     samples: Mapping[int, list[tuple[float, float]]]
 
-    def share(self, pid: int, window: Window) -> float:
+    def share(self, pid: int, window: Split) -> float:
         """Of all SMs in this window, as GPM saw it: a tenth of a second before it was read."""
         until = window.at - 0.1
         return (self._used(pid, until) - self._used(pid, until - window.seconds)) / (self.sms * window.seconds)

@@ -13,14 +13,14 @@ from exporter.core.attribution.presence import beside, clients_on, gpus_of, is_i
 from exporter.core.attribution.window import Present, split
 from exporter.core.ledger.payers import payer_of
 from exporter.core.ledger.posting import NOBODY, post_time
-from exporter.model.attribution import Attribution, Splitting, Window
+from exporter.model.attribution import Attribution, Splitting
 from exporter.model.effort import Effort, blended, effort
 from exporter.model.gpu import Gpu
 from exporter.model.ledger import Entry, Purse
 from exporter.model.node import Node
 from exporter.model.observation import GpuReading, GpuUuid, Observation
 from exporter.model.replace import replace
-from exporter.model.split import Share
+from exporter.model.split import Share, Split
 from exporter.model.work import GpuUse, WorkReading
 
 LATE_SECONDS = 15.0
@@ -84,7 +84,7 @@ def _window(node: Node, uuid: GpuUuid, at: float, seconds: float, sm: float, dra
         room = present.room * part
         beliefs = estimate.learned(beliefs.aged(seconds), efforts, room, sm * present.mps * room)
     shares = split(present, beliefs, sm)
-    window = Window(at=at, seconds=seconds, sm=sm, shares=shares, unattributed=max(0.0, sm - _sum(shares)), dram=dram)
+    window = Split(at=at, seconds=seconds, sm=sm, shares=shares, unattributed=max(0.0, sm - _sum(shares)), dram=dram)
     known = replace(
         known,
         windows=kept(known.windows, window),
@@ -181,7 +181,7 @@ def _efforts(
     }
 
 
-def _parts(node: Node, window: Window) -> Mapping[Entry, float]:
+def _parts(node: Node, window: Split) -> Mapping[Entry, float]:
     """Of the SM time of a window, the part that each payer pays."""
     parts: dict[Entry, float] = {}
     if window.sm > 0:

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Mapping
 
-from exporter.model.attribution import Window
 from exporter.model.node import Node
 from exporter.model.observation import GpuUuid
 from exporter.model.split import Share, Split
@@ -15,7 +14,7 @@ MOST_WINDOWS = 120
 class Splits(Mapping[GpuUuid, Split]):
     """How each GPU's SM time was split: added up only where somebody asks: windows are far more."""
 
-    def __init__(self, windows: Mapping[GpuUuid, tuple[Window, ...]]) -> None:
+    def __init__(self, windows: Mapping[GpuUuid, tuple[Split, ...]]) -> None:
         self._windows = windows
         self._added: dict[GpuUuid, Split] = {}
 
@@ -36,13 +35,13 @@ def fresh_splits(node: Node) -> Mapping[GpuUuid, Split]:
     return {gpu: split for gpu, split in node.splits.items() if 0 <= node.at - split.at <= split.seconds}
 
 
-def kept(windows: tuple[Window, ...], window: Window) -> tuple[Window, ...]:
+def kept(windows: tuple[Split, ...], window: Split) -> tuple[Split, ...]:
     """With one more, without those that are too old; and without those of a time to come, once a clock was set back."""
     recent = (each for each in windows if 0 < window.at - each.at < SPLIT_SECONDS)
     return (*recent, window)[-MOST_WINDOWS:]
 
 
-def together(windows: tuple[Window, ...]) -> Split:
+def together(windows: tuple[Split, ...]) -> Split:
     """The windows as one. Nobody's part is told by two methods at once: what was by another than now is left out."""
     seconds = sum(window.seconds for window in windows)
     measured = [window for window in windows if window.dram is not None]
@@ -57,7 +56,7 @@ def together(windows: tuple[Window, ...]) -> Split:
     )
 
 
-def _shares(windows: tuple[Window, ...], seconds: float) -> Mapping[int, Share]:
+def _shares(windows: tuple[Split, ...], seconds: float) -> Mapping[int, Share]:
     methods = {pid: share.method for window in windows for pid, share in window.shares.items()}
     lasted = dict.fromkeys(methods, seconds)
     used, unsure = dict.fromkeys(methods, 0.0), dict.fromkeys(methods, 0.0)

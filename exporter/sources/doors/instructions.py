@@ -51,10 +51,6 @@ class Instructions:
         """A register takes another's value."""
         self._write(0xBF, target, source)
 
-    def add(self, target: int, source: int) -> None:
-        """Add a register."""
-        self._write(0x0F, target, source)
-
     def add_number(self, target: int, value: int) -> None:
         """Add a number, which may be negative."""
         self._write(0x07, target, 0, 0, value)

@@ -39,7 +39,11 @@ _PROBE_TYPE = Path("/sys/bus/event_source/devices/uprobe/type")
 
 
 class BpfError(Exception):
-    """The kernel does not let us: what was tried, why not, and what to do."""
+    """The kernel does not let us: what was tried, why not, and what to do; with its `errno`, where it gave one."""
+
+    def __init__(self, words: str, errno: int | None = None) -> None:
+        super().__init__(words)
+        self.errno = errno
 
 
 class Kernel:
@@ -65,14 +69,14 @@ class Kernel:
         try:
             return self._load(name, code, log=None)
         except BpfError as error:
-            if not isinstance(error.__cause__, OSError) or error.__cause__.errno not in (errno.EINVAL, errno.EACCES):
+            if error.errno not in (errno.EINVAL, errno.EACCES):
                 raise
             log = ctypes.create_string_buffer(_LOG_BYTES)
             try:
                 return self._load(name, code, log=log)
             except BpfError as again:
                 last = log.value.decode(errors="replace").strip().splitlines()[-3:]
-                raise BpfError(f"{again}: {'; '.join(last)}") from again.__cause__
+                raise BpfError(f"{again}: {'; '.join(last)}", again.errno) from again
 
     def _load(self, name: str, code: bytes, log: "ctypes.Array[ctypes.c_char] | None") -> int:
         instructions, license_text = ctypes.create_string_buffer(code, len(code)), ctypes.create_string_buffer(LICENSE)
@@ -102,7 +106,7 @@ class Kernel:
         try:
             return [self._link(path, offsets, program, on_return=on_return)]
         except BpfError as error:
-            if not isinstance(error.__cause__, OSError) or error.__cause__.errno != errno.EINVAL:
+            if error.errno != errno.EINVAL:
                 raise
         events: list[int] = []
         try:
@@ -147,13 +151,13 @@ class Kernel:
 
     def asked(self, number: int, buffer: "ctypes.Array[ctypes.c_char]", what: str, *, nothing: int) -> bool:
         """One bpf(2) that may find `nothing`, an errno: whether it found something. The kernel writes to the buffer."""
-        answer = self._libc.syscall(ctypes.c_long(self._bpf_number), number, ctypes.byref(buffer), len(buffer))
-        if answer == 0:
-            return True
-        if ctypes.get_errno() == nothing:
+        try:
+            self._called(what, self._bpf_number, number, ctypes.byref(buffer), len(buffer))
+        except BpfError as error:
+            if error.errno != nothing:
+                raise
             return False
-        error = OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
-        raise _refused(what, error) from error
+        return True
 
     def _bpf(self, number: int, attributes: bytes, what: str) -> int:
         buffer = ctypes.create_string_buffer(attributes, len(attributes))
@@ -254,4 +258,4 @@ def _refused(what: str, error: OSError) -> BpfError:
         errno.E2BIG: "; this kernel is too old",
         errno.ENOMEM: "; LimitMEMLOCK= may be too low for a kernel before 5.11",
     }.get(error.errno or 0, "")
-    return BpfError(f"cannot {what}: {error.strerror}{hint}")
+    return BpfError(f"cannot {what}: {error.strerror}{hint}", error.errno)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from exporter.model.attribution import Window
+from exporter.model.split import Split
 
 from .series import Series
 
@@ -48,7 +48,7 @@ class MixTruth:
         return (at - GPM_LAG_SECONDS) * 1e9 + self.boot_minus_epoch_ns
 
 
-def read_truth(directory: Path, windows: Sequence[Window], sms: int, way: str = PROFILER) -> MixTruth:
+def read_truth(directory: Path, windows: Sequence[Split], sms: int, way: str = PROFILER) -> MixTruth:
     """As a play wrote it. The windows tell what a PyTorch client used while it was alone."""
     with gzip.open(directory / "truth.json.gz", "rt") as stream:
         told = json.load(stream)
@@ -62,7 +62,7 @@ def read_truth(directory: Path, windows: Sequence[Window], sms: int, way: str = 
     )
 
 
-def _client(told: Mapping[str, Any], windows: Sequence[Window], offset: int, sms: int, way: str) -> Client:
+def _client(told: Mapping[str, Any], windows: Sequence[Split], offset: int, sms: int, way: str) -> Client:
     if told["learns"]:
         unit = _step_in_mix(told) if way == PROFILER else _step_alone(told, windows, offset)
         key = "steps"
@@ -79,7 +79,7 @@ def _step_in_mix(told: Mapping[str, Any]) -> float:
     return float(profiled["weighted_us"]) / 1e6 / float(profiled["steps"])
 
 
-def _step_alone(told: Mapping[str, Any], windows: Sequence[Window], offset: int) -> float:
+def _step_alone(told: Mapping[str, Any], windows: Sequence[Split], offset: int) -> float:
     """The same by the device, in the windows that lie within the time when it was alone and nobody looked."""
     worked = _said(told, "alone")["unobserved"]
     begin, end = float(worked["from_ns"]), float(worked["to_ns"])

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from exporter.core.fold import fold
-from exporter.model.attribution import Window
+from exporter.model.split import Split
 from exporter.recording import Recording
 from exporter.recording_file import opened
 
@@ -28,9 +28,9 @@ SLACK_SECONDS = 0.6
 SMS = 132
 
 
-def replayed(recording: Path) -> tuple[list[Window], int]:
+def replayed(recording: Path) -> tuple[list[Split], int]:
     """Every window of the one GPU, as the program finds them while it runs; and how many SMs it takes that to have."""
-    windows: dict[float, Window] = {}
+    windows: dict[float, Split] = {}
     sms = 0
     with opened(str(recording), "r") as file:
         read = Recording(file)
@@ -43,9 +43,9 @@ def replayed(recording: Path) -> tuple[list[Window], int]:
     return [windows[at] for at in sorted(windows)], sms or SMS
 
 
-def stretches(windows: Sequence[Window], truth: MixTruth, nvitop: Nvitop, seconds: float) -> Iterator[Stretch]:
+def stretches(windows: Sequence[Split], truth: MixTruth, nvitop: Nvitop, seconds: float) -> Iterator[Stretch]:
     """Those that follow one another in the measured time; what is left at its end is none."""
-    gathered: list[Window] = []
+    gathered: list[Split] = []
     for window in windows:
         until = truth.boot_ns(window.at)
         if until - window.seconds * 1e9 < truth.begin or until > truth.end:
@@ -73,7 +73,7 @@ def scored(directory: Path) -> Iterator[Score]:
         )
 
 
-def _stretch(windows: Sequence[Window], truth: MixTruth, nvitop: Nvitop) -> Stretch:
+def _stretch(windows: Sequence[Split], truth: MixTruth, nvitop: Nvitop) -> Stretch:
     first, last = windows[0], windows[-1]
     begin, end = truth.boot_ns(first.at) - first.seconds * 1e9, truth.boot_ns(last.at)
     device = sum(window.sm * window.seconds for window in windows)
@@ -97,11 +97,11 @@ def _stretch(windows: Sequence[Window], truth: MixTruth, nvitop: Nvitop) -> Stre
     )
 
 
-def _told(windows: Sequence[Window], pid: int) -> float:
+def _told(windows: Sequence[Split], pid: int) -> float:
     return sum(window.shares[pid].sm * window.seconds for window in windows if pid in window.shares)
 
 
-def _doubt(windows: Sequence[Window], pid: int) -> float:
+def _doubt(windows: Sequence[Split], pid: int) -> float:
     return sum(window.shares[pid].error * window.seconds for window in windows if pid in window.shares)
 
 
