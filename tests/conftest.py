@@ -49,6 +49,20 @@ def _logging_as_it_was() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session", autouse=True)
+def _default_signals() -> Iterator[None]:
+    """Handle signals as in a foreground process: a background job ignores SIGINT, `nohup` SIGHUP, as do children."""
+    defaults: dict[int, Any] = {signal.SIGINT: signal.default_int_handler} | dict.fromkeys(
+        (signal.SIGHUP, signal.SIGTERM, signal.SIGQUIT, signal.SIGWINCH), signal.SIG_DFL
+    )
+    before = {number: signal.signal(number, handler) for number, handler in defaults.items()}
+    blocked = signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    yield
+    signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.fixture(scope="session", autouse=True)
 def _colours_as_usual() -> Iterator[None]:
     """Whatever is asked of programs where the tests run."""
     with pytest.MonkeyPatch.context() as patch:

@@ -46,6 +46,7 @@ def run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Run:
     return to_its_end
 
 
+@pytest.mark.systems
 @pytest.mark.usefixtures("nothing_left_behind")
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_a_script_prints_its_table(script: str, run: Run) -> None:
@@ -76,6 +77,7 @@ http.server.HTTPServer(("127.0.0.1", int(sys.argv[2])), Handler).serve_forever()
 """What the script needs of nvitop-exporter, so that it runs where that is not installed."""
 
 
+@pytest.mark.systems
 @pytest.mark.usefixtures("nothing_left_behind")
 def test_the_one_against_nvitop_compares_each_figure(run: Run, tmp_path: Path) -> None:
     needed("gcc")

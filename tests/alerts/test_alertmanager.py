@@ -106,6 +106,7 @@ def test_each_planted_failure_is_here() -> None:
     assert {moment.failure for moment in moments()} == set(TOLD)
 
 
+@pytest.mark.systems
 @pytest.mark.parametrize("failure", TOLD)
 def test_one_message_is_made_of_a_failure(alertmanager: Alertmanager, failure: str) -> None:
     told: dict[str, None] = {}
@@ -123,6 +124,7 @@ def the_one_told(alertmanager: Alertmanager, moment: Moment) -> Labels:
     return told[0]
 
 
+@pytest.mark.systems
 def test_another_node_and_another_cluster_are_told_of_for_themselves(alertmanager: Alertmanager) -> None:
     (dead,) = next(moment.firing for moment in moments() if moment.failure == "6")
     died = {**dead, "alertname": "CudaMpsDaemonDied"}

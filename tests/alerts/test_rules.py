@@ -37,6 +37,7 @@ def test_the_configuration_to_begin_with_finds_them() -> None:
     promtool("check", "config", PROMETHEUS)
 
 
+@pytest.mark.systems
 @pytest.mark.parametrize("path", UNIT_TESTS, ids=lambda path: path.name)
 def test_alerts_fire_and_rest_as_their_tests_say(path: Path) -> None:
     promtool("test", "rules", path)

@@ -8,6 +8,8 @@ import pytest
 
 from tests.chaos.terms import TERMS
 
+pytestmark = pytest.mark.systems
+
 STEPS = int(os.environ.get("CHAOS_STEPS", "500"))
 SEED = int(os.environ.get("CHAOS_SEED", "1"))
 """The same steps each time, unless told otherwise; what comes of them is never quite the same."""

@@ -12,6 +12,8 @@ from tests.dashboards import past
 from tests.dashboards.asked import CHOSEN, LABEL_VALUES, MODELS, Model, asked, asked_by, filled, variables
 from tests.prometheus import Prometheus
 
+pytestmark = pytest.mark.systems
+
 RANGE = int(past.LAST - past.FIRST)
 
 Values = Mapping[str, str]

@@ -16,6 +16,8 @@ from tests.standin.nvml import Device, NvmlStandIn, Process
 from tests.test_end_to_end import Exporter
 from tests.tools import needed
 
+pytestmark = pytest.mark.systems
+
 NAME = "nvidia.com/gpu"
 ROOT = "/run/nvidia/mps"
 """On the node; the daemon's own container has it elsewhere."""

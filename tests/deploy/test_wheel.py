@@ -15,6 +15,8 @@ from exporter import __version__
 from tests.eventually import PATIENCE_SECONDS
 from tests.test_end_to_end import Exporter
 
+pytestmark = pytest.mark.systems
+
 ROOT = Path(__file__).parents[2]
 SHARED = ["alerts", "dashboards", "deploy/kubernetes", "systemd"]
 

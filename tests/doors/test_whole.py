@@ -19,6 +19,8 @@ from tests.tools import needed
 from .kept import is_there, kept
 from .standin import Program, StandInCuda, Work, code_at
 
+pytestmark = pytest.mark.systems
+
 BUSY = 40
 """Percent of the SMs."""
 

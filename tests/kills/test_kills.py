@@ -6,6 +6,8 @@ import sys
 
 import pytest
 
+pytestmark = pytest.mark.systems
+
 KILLS = int(os.environ.get("LEDGER_KILLS", "40"))
 SEED = int(os.environ.get("LEDGER_SEED", "1"))
 

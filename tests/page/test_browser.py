@@ -14,6 +14,8 @@ from tests.page.scenes import SCENES, busy, dead, fault, full, hostile, idle
 from tests.tools import needed
 from tests.web.serving import LOCALHOST, Stage, Web, staged
 
+pytestmark = pytest.mark.systems
+
 REFRESH_SECONDS = 0.25
 
 LEAST_CONTRAST = 4.5

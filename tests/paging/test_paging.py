@@ -13,7 +13,7 @@ from tests.eventually import eventually
 from tests.paging.night import JOB, Night, SimulatedNode
 from tests.paging.pager import Alert, Message
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.systems, pytest.mark.timeout(300)]
 
 PATIENCE_SECONDS = 120.0
 

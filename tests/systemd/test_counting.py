@@ -14,6 +14,8 @@ from tests.tools import not_here
 from .machine import ROOT
 from .node import EXPORTER, Node
 
+pytestmark = pytest.mark.systems
+
 TRIAL = "counting-trial.service"
 USER_OF_CUDA = "user-of-cuda.service"
 

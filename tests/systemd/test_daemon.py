@@ -14,7 +14,7 @@ from .node import CLIENT, DAEMON, EXPORTER, NAME, Node
 QUIT = "quit command issued with timeout of 20"
 """What the daemon says when its unit is stopped."""
 
-pytestmark = pytest.mark.usefixtures("at_work")
+pytestmark = [pytest.mark.systems, pytest.mark.usefixtures("at_work")]
 
 
 def test_what_is_enabled_is_expected_and_its_stdout_is_followed(node: Node) -> None:

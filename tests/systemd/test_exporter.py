@@ -11,7 +11,7 @@ from tests.eventually import eventually
 
 from .node import CLIENT, CONFIGURATION, EXPORTER, NAME, Node
 
-pytestmark = pytest.mark.usefixtures("at_work")
+pytestmark = [pytest.mark.systems, pytest.mark.usefixtures("at_work")]
 
 
 def test_systemd_shows_how_it_is(node: Node) -> None:

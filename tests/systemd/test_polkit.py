@@ -4,6 +4,8 @@ import pytest
 
 from .node import DAEMON, EXPORTER, RULES, USER, Node
 
+pytestmark = pytest.mark.systems
+
 REFUSED = ("Interactive authentication required", "Access denied")
 
 

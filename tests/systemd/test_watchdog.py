@@ -19,7 +19,7 @@ pinned_memory_limits = ["0=2G"]
 RULES = "[watchdog]\nhung_after_seconds = 5\nrestarts = 20\nlongest_backoff_seconds = 0.1\nbackoff_seconds = 0.1\n"
 DROP_IN = f"/etc/systemd/system/{DAEMON}.d/alone.conf"
 
-pytestmark = pytest.mark.usefixtures("at_work")
+pytestmark = [pytest.mark.systems, pytest.mark.usefixtures("at_work")]
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -24,6 +24,8 @@ from tests.prometheus import Prometheus
 from tests.web.certificates import Authority
 from tests.web.serving import LOCALHOST
 
+pytestmark = pytest.mark.systems
+
 PASSWORD = "wonderland"
 CLIENTS = "cuda_mps_client_info"
 MOST_MINUTES = 600
