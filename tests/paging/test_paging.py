@@ -3,8 +3,8 @@
 All of it is real but for the GPUs: nodes served by TLS with a password, scraped by Prometheus, told of by Alertmanager.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 import pytest
@@ -81,103 +81,112 @@ CASES = {
 DOWN = "an exporter that is down"
 ENDING = tuple(name for name, case in CASES.items() if case.ends)
 
-Nodes = dict[str, SimulatedNode]
+
+@dataclass(frozen=True, slots=True)
+class Paged:
+    """All messages of the night, once every case has been paged for and is over."""
+
+    night: Night
+    nodes: dict[str, SimulatedNode]
+    inhibited_while_down: bool = False
+
+    def firing(self, name: str) -> list[Message]:
+        """Return the messages about a case's node that say that an alert fires."""
+        return [message for message in self._messages(name) if message.firing]
+
+    def resolved(self, name: str) -> list[Message]:
+        """Return the messages about a case's node that say that an alert is over."""
+        return [message for message in self._messages(name) if not message.firing]
+
+    def alert(self, name: str) -> Alert:
+        """Return the only alert of the first message about a case's node."""
+        (alert,) = self.firing(name)[0].firing
+        return alert
+
+    def _messages(self, name: str) -> Sequence[Message]:
+        return self.night.pager.about(self.nodes[name].instance)
 
 
 @pytest.fixture(scope="module")
-def night(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Night, Nodes]]:
-    """All nodes at once, one for each case; one of them has crashed by the time when the first test begins."""
+def paged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Paged]:
+    """Run all cases at once, one node for each, until all have been paged for and are over."""
     with Night(tmp_path_factory.mktemp("night")) as night:
         nodes = {name: night.node(*filter(None, (case.plan,))) for name, case in CASES.items()}
         night.scrape(tuple(nodes.values()))
         nodes[DOWN].kill()
-        yield night, nodes
+        paged = Paged(night, nodes)
+        _wait_for_each(CASES, paged.firing)
+        inhibited = _inhibits_a_fault(night, nodes[DOWN])
+        nodes[DOWN].start()
+        _wait_for_each(ENDING, paged.resolved)
+        yield replace(paged, inhibited_while_down=inhibited)
 
 
-def told(night: tuple[Night, Nodes], name: str) -> list[Message]:
-    """The messages about a case's node that tell of something that fires."""
-    there, nodes = night
-    return [message for message in there.pager.about(nodes[name].instance) if message.firing]
+def _wait_for_each(names: Iterable[str], messages: Callable[[str], Sequence[Message]]) -> None:
+    def all_came() -> None:
+        assert [name for name in names if not messages(name)] == [], "no message about these"
+
+    eventually(all_came, within=PATIENCE_SECONDS, every=0.2)
 
 
-def page(night: tuple[Night, Nodes], name: str) -> Alert:
-    """The alert of the first message about a case's node, which is waited for."""
+def _inhibits_a_fault(night: Night, node: SimulatedNode) -> bool:
+    """Send Alertmanager an alert of that node, and then its end; return whether it was held back."""
+    fault = {"alertname": "CudaMpsFault", "job": JOB, "instance": node.instance, "severity": "warning"}
+    night.alertmanager.tell(fault)
 
-    def came() -> Message:
-        messages = told(night, name)
-        assert messages, f"nobody was told of {name}"
-        return messages[0]
+    def held_back() -> None:
+        assert night.alertmanager.inhibited(fault)
 
-    (alert,) = eventually(came, within=PATIENCE_SECONDS, every=0.2).firing
-    return alert
+    try:
+        eventually(held_back)
+    except AssertionError:
+        return False
+    finally:
+        night.alertmanager.tell(fault, ended=datetime.now(UTC))
+    return True
 
 
 @pytest.mark.parametrize("name", CASES)
 class TestAPage:
-    """The one that each case is told by."""
+    """The one message about each case."""
 
-    def test_tells_of_the_right_thing_to_the_right_people(self, night: tuple[Night, Nodes], name: str) -> None:
-        """By its alert, severity and receiver, and with the node and the daemon."""
-        _, nodes = night
-        case, alert = CASES[name], page(night, name)
+    def test_names_the_alert_the_receiver_the_node_and_the_daemon(self, paged: Paged, name: str) -> None:
+        """So that the right people know where to look."""
+        case, alert = CASES[name], paged.alert(name)
         assert (alert.name, alert.labels["severity"]) == (case.alert, case.severity)
-        assert alert.labels["instance"] == nodes[name].instance
+        assert alert.labels["instance"] == paged.nodes[name].instance
         assert alert.labels.get("daemon") == case.daemon
-        assert told(night, name)[0].receiver == case.receiver
+        assert paged.firing(name)[0].receiver == case.receiver
 
-    def test_can_be_read_by_a_person(self, night: tuple[Night, Nodes], name: str) -> None:
-        """Nothing of its template is left, nor did it come to nothing."""
-        annotations = page(night, name).annotations
+    def test_can_be_read_by_a_person(self, paged: Paged, name: str) -> None:
+        """Every template was expanded, and to something."""
+        annotations = paged.alert(name).annotations
         description = annotations["description"]
         assert annotations["summary"]
-        assert night[1][name].instance in description
+        assert paged.nodes[name].instance in description
         for words in CASES[name].says:
             assert words in description
         for text in annotations.values():
             assert not any(left in text for left in ("<no value>", "{{", "}}", "error expanding", "%!"))
 
-    def test_leads_to_its_runbook(self, night: tuple[Night, Nodes], name: str) -> None:
-        """Which the exporter itself serves; that of one that is down is served by another."""
-        _, nodes = night
-        alert = page(night, name)
-        reader = nodes[next(each for each in CASES if each != DOWN)]
+    def test_links_to_its_runbook(self, paged: Paged, name: str) -> None:
+        """The exporter itself serves it; another exporter serves that of one that is down."""
+        alert = paged.alert(name)
+        reader = next(node for each, node in paged.nodes.items() if each != DOWN)
         assert reader.get(alert.annotations["runbook_url"]).startswith(f"# {alert.name}")
 
-
-class TestAnExporterThatIsDown:
-    """It says nothing any more, so whatever was last known of its node is no news."""
-
-    def test_keeps_all_else_of_its_node_from_being_told(self, night: tuple[Night, Nodes]) -> None:
-        """Here an alert that Alertmanager is given by hand, and that is over when the exporter is back."""
-        there, nodes = night
-        page(night, DOWN)
-        fault = {"alertname": "CudaMpsFault", "job": JOB, "instance": nodes[DOWN].instance, "severity": "warning"}
-        there.alertmanager.tell(fault)
-
-        def kept_back() -> None:
-            assert there.alertmanager.inhibited(fault)
-
-        eventually(kept_back)
-        there.alertmanager.tell(fault, ended=datetime.now(UTC))
-        nodes[DOWN].start()
+    def test_is_the_only_one(self, paged: Paged, name: str) -> None:
+        """One message for each failure: what follows from it is not sent with it, nor again after its end."""
+        case = CASES[name]
+        sent = [(each.receiver, [alert.name for alert in each.firing]) for each in paged.firing(name)]
+        assert sent == [(case.receiver, [case.alert])]
 
 
 @pytest.mark.parametrize("name", ENDING)
-def test_it_is_told_to_be_over(night: tuple[Night, Nodes], name: str) -> None:
-    """To those who were told that it had begun."""
-    there, nodes = night
-    page(night, name)
-
-    def over() -> None:
-        ends = [each for each in there.pager.about(nodes[name].instance) if not each.firing]
-        assert [(each.receiver, each.alerts[0].name) for each in ends] == [(CASES[name].receiver, CASES[name].alert)]
-
-    eventually(over, within=PATIENCE_SECONDS, every=0.2)
+def test_its_end_is_sent_once_to_the_same_receiver(paged: Paged, name: str) -> None:
+    ends = [(each.receiver, each.alerts[0].name) for each in paged.resolved(name)]
+    assert ends == [(CASES[name].receiver, CASES[name].alert)]
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_nobody_was_told_of_anything_else(night: tuple[Night, Nodes], name: str) -> None:
-    """One message for each failure: what follows from it is not told beside it, nor again when it is over."""
-    assert [(each.receiver, [alert.name for alert in each.firing]) for each in told(night, name)] == [
-        (CASES[name].receiver, [CASES[name].alert])
-    ]
+def test_an_exporter_that_is_down_holds_back_all_other_alerts_of_its_node(paged: Paged) -> None:
+    assert paged.inhibited_while_down
