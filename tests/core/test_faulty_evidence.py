@@ -21,7 +21,10 @@ from exporter.parse import log_message as said
 from exporter.parse.log_line import parse_line
 from tests.builders import RECORDINGS, Recorded, Story, node, told
 
-FAULTS = [each for each in RECORDINGS if each.text.count("Server is handling a fatal GPU error.") == 1]
+ALL_FAULTS = [each for each in RECORDINGS if each.text.count("Server is handling a fatal GPU error.") == 1]
+FAULTS = list({re.sub(r"_\d(?=_|$)", "", repr(each)): each for each in ALL_FAULTS}.values())
+"""One recording of each kind of fault: trials of the same kind differ by the number in their name."""
+
 NEVER = 0.8
 """So sure nobody innocent is ever suspected."""
 
@@ -139,8 +142,8 @@ def test_one_incident_where_the_log_is_cut_in_the_midst_of_the_block(recorded: R
         number for number, each in enumerate(seen) if isinstance(each, LogLine) and "handling a fatal" in each.line
     )
     before, struck = told(*seen[:begin]), seen[begin:]
-    for cut in range(1, 24, 3):
-        for lost in (1, 5, 40):
+    for cut in range(1, 24, 6):
+        for lost in (1, 40):
             gone = range(cut, cut + lost)
             left = [each for number, each in enumerate(struck) if number not in gone or not isinstance(each, LogLine)]
             (incident,) = incidents(left, after=before)
@@ -149,7 +152,7 @@ def test_one_incident_where_the_log_is_cut_in_the_midst_of_the_block(recorded: R
 
 @every_fault
 @given(st.data())
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=4, deadline=None)
 def test_at_most_one_incident_from_any_moment_on(recorded: Recorded, data: st.DataObject) -> None:
     """The exporter may start before the fault, in its midst, or after it."""
     seen = observed(recorded)
@@ -162,7 +165,7 @@ def test_at_most_one_incident_from_any_moment_on(recorded: Recorded, data: st.Da
 
 @every_fault
 @given(st.integers(0, 1 << 32).map(random.Random), st.floats(0.0, 0.4))
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=4, deadline=None)
 def test_one_incident_of_evidence_that_comes_late_twice_or_never(
     recorded: Recorded, chance: random.Random, lossy: float
 ) -> None:
