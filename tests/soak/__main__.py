@@ -4,8 +4,8 @@
 that use a whole CPU each, and an exporter with its default discovery, a stand-in daemon and 50 clients. SIGINT is
 ignored in the test command, as in a background job of a shell.
 
-The log has one JSON object for each run: commit, seed, result, seconds, and what failed. An interrupted script
-continues where it stopped: runs of the same commit count, up to the last failure. The working tree must be clean.
+The log has one JSON object for each run: commit, seed, result, seconds, and what failed. A file beside it
+(soak.out) has what the tests of the last run printed. An interrupted script where it stopped: runs of the same commit count, up to the last failure. The working tree must be clean.
 Exit code: 0 if all runs passed, 1 at the first failure, 2 if the working tree has changes.
 """
 
@@ -93,29 +93,30 @@ def _end(process: "subprocess.Popen[bytes]") -> None:
     process.wait()
 
 
-def run_once(command: Sequence[str], seed: int) -> Mapping[str, Any]:
+def run_once(command: Sequence[str], seed: int, output: Path) -> Mapping[str, Any]:
     """Run the tests with SIGINT ignored; return the result and the names of the tests that failed."""
     began = time.monotonic()
     # What a process ignores, its children ignore: so does a shell with its background jobs.
     heeded = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    tests = subprocess.Popen(
-        [*command, f"--randomly-seed={seed}"],
-        cwd=ROOT,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    )
+    with output.open("w") as printed:
+        tests = subprocess.Popen(
+            [*command, f"--randomly-seed={seed}"],
+            cwd=ROOT,
+            stdin=subprocess.DEVNULL,
+            stdout=printed,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
     signal.signal(signal.SIGINT, heeded)
     try:
-        said, _ = tests.communicate(timeout=RUN_SECONDS)
+        code = tests.wait(RUN_SECONDS)
     except BaseException:
         os.killpg(tests.pid, signal.SIGKILL)
         tests.wait()
         raise
+    said = output.read_text()
     return {
-        "result": "passed" if tests.returncode == 0 else "failed",
+        "result": "passed" if code == 0 else "failed",
         "seconds": round(time.monotonic() - began),
         "failed": re.findall(r"^(?:FAILED|ERROR) (\S+)", said, re.MULTILINE),
         "summary": said.strip().splitlines()[-1] if said.strip() else "",
@@ -133,7 +134,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with load(options.log.resolve().parent):
         while passed < options.runs:
             seed = random.SystemRandom().randrange(2**32)
-            result = run_once(command, seed)
+            result = run_once(command, seed, options.log.with_suffix(".out"))
             with options.log.open("a") as log:
                 log.write(json.dumps({"commit": tested, "seed": seed, **result}) + "\n")
             print(
