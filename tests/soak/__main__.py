@@ -4,8 +4,9 @@
 that use a whole CPU each, and an exporter with its default discovery, a stand-in daemon and 50 clients. SIGINT is
 ignored in the test command, as in a background job of a shell.
 
-The log has one JSON object for each run: commit, seed, result, seconds, and what failed. A file beside it
-(soak.out) has what the tests of the last run printed. An interrupted script where it stopped: runs of the same commit count, up to the last failure. The working tree must be clean.
+The log has one JSON object for each run: commit, seed, result, seconds, and what failed. The file beside it with the
+ending .out has what the tests of the last run printed. An interrupted script continues where it stopped: the runs of
+the same commit since the last failure count. The working tree must be clean.
 Exit code: 0 if all runs passed, 1 at the first failure, 2 if the working tree has changes.
 """
 
