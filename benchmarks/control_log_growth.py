@@ -15,11 +15,11 @@ from pathlib import Path
 import structlog
 
 from benchmarks.sessions import bytes_by_command
-from exporter.core.agenda import Rhythm
 from exporter.cycle import TICK_SECONDS, Cycle
 from exporter.model.daemon import Daemon
 from exporter.model.node import Node
 from exporter.model.observation import GpuProcess, GpuReading
+from exporter.model.settings import Rhythm
 from exporter.sources.control import ControlClient
 from exporter.sources.eye import Eye, Inbox
 from exporter.sources.logs import DaemonLogs

@@ -1,19 +1,29 @@
-"""The command line: reads it, has its command do what it says, and returns the exit code."""
+"""The command line: reads it, has its command do what it says, and returns the exit code.
 
+Each command loads its own modules, so `status` does not wait for those that only the service needs.
+"""
+
+import importlib
 import os
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
 
-from exporter import log
-from exporter.commands.doctor import doctor
-from exporter.commands.incidents import show_incidents
-from exporter.commands.pause import pause, resume
-from exporter.commands.record import record, replay
-from exporter.commands.serve import demo, serve
-from exporter.commands.status import show_status
-from exporter.config import Config, build_config, parse_arguments
+from exporter.command_line import parse_arguments
 from exporter.errors import FULL, ConfigError, ExporterError
+
+_FUNCTIONS: Mapping[str, str] = {
+    "serve": "serve.serve",
+    "demo": "serve.demo",
+    "status": "status.show_status",
+    "incidents": "incidents.show_incidents",
+    "record": "record.record",
+    "replay": "replay.replay",
+    "doctor": "doctor.doctor",
+    "pause": "pause.pause",
+    "resume": "pause.resume",
+}
+"""The module in `commands` and the function of each command."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -42,26 +52,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(parsed: Namespace) -> int:
+    module, _, name = _FUNCTIONS[parsed.command].partition(".")
+    command: Callable[..., int] = getattr(importlib.import_module(f"exporter.commands.{module}"), name)
     if parsed.command == "doctor":
-        return doctor(parsed)
-    config = build_config(parsed, os.environ)
-    log.configure(config.log_level, config.log_format, sys.stderr)
-    return _COMMANDS[parsed.command](parsed, config)
+        return command(parsed)
+    # `--version` and `--help` end before this, and need no configuration.
+    from exporter.config import build_config
+
+    return command(parsed, build_config(parsed, os.environ))
 
 
 def _unheard() -> int:
     """The exit code where nobody reads on, or nothing more can be written."""
     sys.stdout = open(os.devnull, "w")  # noqa: SIM115 (the interpreter still flushes it, as it ends)
     return 1
-
-
-_COMMANDS: Mapping[str, Callable[[Namespace, Config], int]] = {
-    "serve": serve,
-    "demo": demo,
-    "status": show_status,
-    "incidents": show_incidents,
-    "record": record,
-    "replay": replay,
-    "pause": pause,
-    "resume": resume,
-}

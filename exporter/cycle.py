@@ -12,15 +12,15 @@ from dataclasses import replace
 import structlog
 
 from exporter.clock import Clock
+from exporter.config.settings import LEVELS
 from exporter.core import agenda
-from exporter.core.agenda import Rhythm
 from exporter.core.fold import fold
-from exporter.log import LEVELS
 from exporter.model.action import ActionResult
 from exporter.model.diagnosis import Condition
 from exporter.model.event import Event, EventName
 from exporter.model.node import Node
 from exporter.model.observation import Observation, SourceReading
+from exporter.model.settings import Rhythm
 from exporter.pace import Pace
 from exporter.sources.eye import Inbox
 from exporter.sources.lookout import Asker, Lookout

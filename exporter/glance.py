@@ -4,13 +4,13 @@ from collections.abc import Callable, Iterable
 
 from exporter.clock import Clock
 from exporter.core import agenda
-from exporter.core.agenda import Rhythm
 from exporter.core.fold import fold
 from exporter.core.gpus import BYPASSING_AFTER_SECONDS, NVML
 from exporter.core.life import HELD_AFTER_SECONDS, SECOND_PROBE_SECONDS
 from exporter.core.workloads import nameless_pods
 from exporter.model.node import Node
 from exporter.model.observation import SourceReading
+from exporter.model.settings import Rhythm
 from exporter.parse.control_reply import LIST_SERVERS
 from exporter.sources.control import ControlClient
 from exporter.sources.finder import Finder

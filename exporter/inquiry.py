@@ -2,17 +2,18 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from exporter.clock import Clock
 from exporter.errors import ServiceError
-from exporter.model.node import Node
-from exporter.model.observation import DaemonName
 from exporter.plain import build
-from exporter.telling import status
 from exporter.telling.line import Line, Lines
 from exporter.telling.moment import when
 from exporter.telling.sheet import Sheet
+
+if TYPE_CHECKING:
+    from exporter.model.node import Node
+    from exporter.model.observation import DaemonName
 
 LOOK_SECONDS = 10.0
 """Each look asks every daemon some questions, which stand in its log: so soon, and no sooner, there is another."""
@@ -38,11 +39,11 @@ class Inquiry:
     def __init__(
         self,
         service: AskService | None,
-        look: Callable[[], Node],
+        look: "Callable[[], Node]",
         clock: Clock,
         *,
         as_json: bool = False,
-        daemon: DaemonName | None = None,
+        daemon: "DaemonName | None" = None,
     ) -> None:
         """`service` is what asks it, None: it is not to be asked. One `daemon` alone is told of, or all."""
         self._service = service
@@ -60,13 +61,16 @@ class Inquiry:
             return _report("the service", told)
         if self._served:
             raise ServiceError("no service answers")
+        # The service's answer is text already. Only a look needs what makes it, which takes long to import.
+        from exporter.telling import status
+
         at, node = self._own_look()
         told = status.told(node, **self._asked, width=width)
         if "problem" in told:
             raise ServiceError(told["problem"])
         return _report(f"a look of its own at {when(at, self._clock.now())}", told)
 
-    def _own_look(self) -> tuple[float, Node]:
+    def _own_look(self) -> "tuple[float, Node]":
         now = self._clock.now()
         if self._looked is None or now - self._looked[0] >= LOOK_SECONDS:
             self._looked = now, self._look()

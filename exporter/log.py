@@ -7,10 +7,8 @@ from typing import TextIO, cast
 import structlog
 from structlog.typing import EventDict, ExcInfo, Processor
 
+from exporter.config.settings import LEVELS
 from exporter.parse.printable import harmless
-
-LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
-FORMATS = ("auto", "console", "json", "logfmt")
 
 
 def configure(level: str, log_format: str, stream: TextIO) -> None:

@@ -10,7 +10,7 @@ from typing import Any, TextIO
 
 from exporter.errors import RecordingError
 from exporter.model.action import ActionDone, Resumed
-from exporter.model.daemon import DEFAULT_LOG_DIRECTORY, DEFAULT_PIPE_DIRECTORY, Daemon
+from exporter.model.daemon import Daemon
 from exporter.model.node import Node
 from exporter.model.observation import (
     ControlReply,
@@ -28,6 +28,7 @@ from exporter.model.observation import (
     ProcessReading,
     SourceReading,
 )
+from exporter.model.variables import DEFAULT_LOG_DIRECTORY, DEFAULT_PIPE_DIRECTORY
 from exporter.model.witnesses import ControlSocket, ProcessState, SessionHolder, UnitState
 from exporter.model.work import GpuUse, WorkReading
 from exporter.plain import build, plain

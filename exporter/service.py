@@ -11,7 +11,9 @@ from prometheus_client import ProcessCollector
 
 from exporter import log
 from exporter.clock import Clock
-from exporter.config import Config, Reloader, orders_of
+from exporter.config import Config
+from exporter.config.orders import orders_of
+from exporter.config.reload import Reloader
 from exporter.cycle import Cycle
 from exporter.history import History, Keeper
 from exporter.metrics.catalogue import NodeCollector

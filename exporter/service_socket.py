@@ -15,20 +15,13 @@ from typing import Any
 
 import structlog
 
-from exporter.errors import ServiceError
-from exporter.parse.printable import harmless
+from exporter.service_client import NAME, read_line
 
-NAME = "service.sock"
 PATIENCE_SECONDS = 2.0
 """How long somebody who connects may take to say what they want."""
 
 MOST_BYTES = 4096
 """A request is one short line: a command, and its arguments by name where it takes any."""
-
-LONGEST_ANSWER = 1 << 26
-
-SERVICE_SECONDS = 30.0
-"""How long the running service may take to do as it is asked."""
 
 _CREDENTIALS = struct.Struct("3i")
 
@@ -99,7 +92,7 @@ class ServiceSocket:
         if _user(connection) not in (0, os.geteuid()):
             return {"problem": "only root and the service's own user are answered here"}
         try:
-            request = json.loads(_line(connection, MOST_BYTES))
+            request = json.loads(read_line(connection, MOST_BYTES))
             command, arguments = self._commands[request["command"]], dict(request.get("arguments", {}))
         except (ValueError, KeyError, TypeError, RecursionError):
             return {"problem": f"no such command; there are {', '.join(self._commands)}"}
@@ -108,36 +101,6 @@ class ServiceSocket:
         except Exception as error:  # noqa: BLE001 (a defect of ours must cost this one answer, not all later ones)
             structlog.get_logger().exception("command_raised")
             return {"problem": f"unexpected {type(error).__name__}: {error}"}
-
-
-def ask_service(directory: Path, command: str, timeout: float, **arguments: Any) -> Mapping[str, Any] | None:
-    """Give the running service a command: its answer, or None where no service answers.
-
-    ServiceError where it refuses, or does not answer within `timeout` seconds.
-    """
-    path = directory / NAME
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as connection:
-        connection.settimeout(timeout)
-        try:
-            connection.connect(str(path))
-        except PermissionError as error:
-            raise ServiceError(f"{path}: only root and the service's own user may ask it; try sudo") from error
-        except OSError:
-            return None
-        try:
-            request = {"command": command, "arguments": arguments} if arguments else {"command": command}
-            # Whoever is turned away may hear so before all is said.
-            with contextlib.suppress(BrokenPipeError):
-                connection.sendall(json.dumps(request).encode() + b"\n")
-            answer = json.loads(_line(connection, LONGEST_ANSWER))
-        except (OSError, ValueError, RecursionError) as error:
-            raise ServiceError(f"{path}: the service does not answer {command}: {error}") from error
-    if not isinstance(answer, dict):
-        raise ServiceError(f"{path}: the service's answer to {command} is not understood")
-    answer = {key: harmless(value) if isinstance(value, str) else value for key, value in answer.items()}
-    if "problem" in answer:
-        raise ServiceError(f"{path}: {answer['problem']}")
-    return answer
 
 
 def _answers(path: Path) -> bool:
@@ -150,13 +113,3 @@ def _user(connection: socket.socket) -> int:
     """Who has connected (SO_PEERCRED, unix(7)); the kernel says so, not they."""
     _, uid, _ = _CREDENTIALS.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
     return int(uid)
-
-
-def _line(connection: socket.socket, most: int) -> bytes:
-    said = b""
-    while not said.endswith(b"\n") and len(said) < most:
-        more = connection.recv(1 << 16)
-        if not more:
-            break
-        said += more
-    return said

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
-from exporter.config import orders_of
 from exporter.config.options import DEFAULTS
+from exporter.config.orders import orders_of
 from exporter.core.watchdog.orders import Orders
 from exporter.demo import Simulation, simulated, told
 from exporter.model.event import Event

@@ -26,6 +26,7 @@ SCRIPTS: dict[str, Sequence[str]] = {
     "memory": (*SMALL, "--churn=80"),
     "flood": (*SMALL, "--seconds=1", "--rate=2000", "--settle=1"),
     "wake_up": ("--lines=5",),
+    "start": ("--clients=2", AT_ONCE, "--times=1"),
     "page": ("--gpus=1", "--clients=2", "--times=2"),
     "throughput": ("--clients=2", AT_ONCE, "--pairs=2", "--seconds=0.2", "--settle=0"),
 }

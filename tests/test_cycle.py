@@ -10,7 +10,6 @@ import pytest
 from structlog.testing import capture_logs
 
 from exporter.clock import SystemClock
-from exporter.core.agenda import Rhythm
 from exporter.core.watchdog.orders import Orders
 from exporter.cycle import Cycle
 from exporter.metrics.catalogue import NodeCollector
@@ -21,6 +20,7 @@ from exporter.model.diagnosis import Condition
 from exporter.model.event import Event, EventName
 from exporter.model.node import Node
 from exporter.model.observation import ControlReply, LogLine, Observation, SourceReading
+from exporter.model.settings import Rhythm
 from exporter.sources.control import ControlClient
 from exporter.sources.eye import Eye, Inbox
 from exporter.sources.lookout import Asker, Lookout

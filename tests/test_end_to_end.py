@@ -38,9 +38,12 @@ SERVE = ("serve", "--web.listen-address", "127.0.0.1:0", "--client-min-age", "0"
 IMPATIENT = """
     import sys
     from pathlib import Path
-    from exporter import cli, log
-    from exporter.config import Attribution, Config, DaemonConfig, Discovery, parse_arguments
-    from exporter.core.agenda import Rhythm
+    from exporter import log
+    from exporter.commands.serve import serve
+    from exporter.commands.status import show_status
+    from exporter.config import Attribution, Config, DaemonConfig, Discovery
+    from exporter.command_line import parse_arguments
+    from exporter.model.settings import Rhythm
     log.configure("info", "json", sys.stderr)
     command, pipe, logs, runtime, state = sys.argv[1], *map(Path, sys.argv[2:6])
     daemon = DaemonConfig(pipe_directory=pipe, log_directory=logs, expected=True)
@@ -52,7 +55,7 @@ IMPATIENT = """
         settings["attribution"] = Attribution.BPF
     settings["attribution_equal"] = "equal" in sys.argv[6:]
     told = parse_arguments([command, *(["--look"] if command == "status" else [])])
-    sys.exit({"serve": cli.serve, "status": cli.show_status}[command](told, Config(**settings)))
+    sys.exit({"serve": serve, "status": show_status}[command](told, Config(**settings)))
 """
 """The same program, with a patience and a rhythm that no flag sets, so that what is rare can be waited for."""
 

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from exporter.cli import main
-from exporter.config import build_config, parse_arguments
+from exporter.command_line import parse_arguments
+from exporter.config import build_config
 from exporter.history import History
 from exporter.model.incident import Incident
 from exporter.service import HEALTHY_SECONDS, Service

@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from exporter.core import agenda
-from exporter.core.agenda import Rhythm
 from exporter.core.fold import fold
 from exporter.core.watchdog import limits
 from exporter.model.daemon import Daemon
@@ -15,7 +14,8 @@ from exporter.model.limits import Limits
 from exporter.model.node import Node
 from exporter.model.observation import ControlReply, DaemonProcess, LogFile, LogLine, Observation
 from exporter.model.replace import replace
-from exporter.model.watch import Mode, Watch
+from exporter.model.settings import Mode, Rhythm
+from exporter.model.watch import Watch
 from tests.builders import AT, DAEMON, node
 from tests.core.watchdog.enforced import given
 from tests.standin.mps import MpsStandIn, wait_until

@@ -15,7 +15,7 @@ from exporter.core.watchdog.orders import Orders
 from exporter.metrics.catalogue import CATALOGUE, NodeCollector
 from exporter.model.node import Node
 from exporter.model.observation import LogFile, LogGap
-from exporter.model.watch import Mode
+from exporter.model.settings import Mode
 from exporter.parse.printable import LONGEST_TEXT
 from exporter.view import ConfigStatus, HistoryStatus, View
 from tests.builders import (

@@ -4,10 +4,10 @@ from dataclasses import dataclass
 
 import pytest
 
-from exporter.core.agenda import Rhythm
 from exporter.cycle import Cycle
 from exporter.model.node import Node
 from exporter.model.observation import LogLine
+from exporter.model.settings import Rhythm
 from exporter.pace import GRAVE_SHARE, QUIET_SECONDS, SAVED_SECONDS, SHARE, SOON_SECONDS, Pace
 from exporter.sources.eye import Inbox
 from exporter.sources.lookout import Lookout

@@ -7,7 +7,8 @@ import pytest
 
 from exporter.actions.hand import Hands
 from exporter.actions.steps import Tools
-from exporter.config import Config, build_config, parse_arguments
+from exporter.command_line import parse_arguments
+from exporter.config import Config, build_config
 from exporter.config.settings import DaemonConfig
 from exporter.model.action import Action, ActionKind
 from exporter.model.named_by import NamedBy

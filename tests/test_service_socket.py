@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from exporter.errors import ServiceError
-from exporter.service_socket import NAME, Commands, ServiceSocket, ask_service
+from exporter.service_client import NAME, ask_service
+from exporter.service_socket import Commands, ServiceSocket
 
 PATIENCE = 5.0
 
@@ -59,7 +60,7 @@ def test_whoever_poses_as_the_service_does_not_rule_the_terminal(directory: Path
 
 def test_an_answer_that_is_too_deep_is_none(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is told, and nothing breaks."""
-    monkeypatch.setattr("exporter.service_socket._line", lambda *_: b"[" * 1_000_000)
+    monkeypatch.setattr("exporter.service_client.read_line", lambda *_: b"[" * 1_000_000)
     with pytest.raises(ServiceError):
         ask_service(directory, "status", PATIENCE)
 

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from exporter.cli import main
-from exporter.config import build_config, parse_arguments
+from exporter.command_line import parse_arguments
+from exporter.config import build_config
 from exporter.model.node import Node
 from exporter.service import Service
 from exporter.service_socket import ServiceSocket

@@ -6,7 +6,7 @@ from exporter.model.action import Action
 from exporter.model.event import EventName
 from exporter.model.node import Node
 from exporter.model.observation import Observation
-from exporter.model.watch import Mode
+from exporter.model.settings import Mode
 from exporter.watchdog import RESTS_SECONDS, Watchdog
 from tests.builders import DAEMON, look
 from tests.builders import node as fresh

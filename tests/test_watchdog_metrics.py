@@ -4,11 +4,12 @@ from dataclasses import replace
 
 import pytest
 
-from exporter.core.watchdog.orders import Mandate, Orders, Rules
+from exporter.core.watchdog.orders import Mandate, Orders
 from exporter.metrics.catalogue import NodeCollector
 from exporter.model.action import ActionKind, ActionResult
 from exporter.model.node import Node
-from exporter.model.watch import Mode, Tally, WatchState
+from exporter.model.settings import Mode, Rules
+from exporter.model.watch import Tally, WatchState
 from exporter.view import View
 from tests.builders import (
     AT,

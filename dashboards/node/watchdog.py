@@ -8,7 +8,8 @@ from dashboards.looks import Colour
 from dashboards.panel import Column, bars, lines, table, timeline
 from dashboards.query import DAEMON, Query, moment_if_any, which
 from exporter.model.diagnosis import Condition
-from exporter.model.watch import Mode, WatchState
+from exporter.model.settings import Mode
+from exporter.model.watch import WatchState
 
 WATCH_STATES: Mapping[str, Colour] = {
     WatchState.IDLE: Colour.WELL,

@@ -11,9 +11,7 @@ from exporter.clock import SystemClock
 from exporter.config import Config
 from exporter.errors import HistoryError, ServiceError
 from exporter.inquiry import told_lines, understood
-from exporter.service_socket import SERVICE_SECONDS, ask_service
-from exporter.store.archive import read_history
-from exporter.telling import incidents
+from exporter.service_client import SERVICE_SECONDS, ask_service
 from exporter.telling.wanted import Wanted
 from exporter.terminal.terminal import Terminal
 
@@ -39,6 +37,12 @@ def show_incidents(arguments: Namespace, config: Config) -> int:
 
 
 def _kept_incidents(config: Config, wanted: Wanted, **shape: Any) -> Mapping[str, Any]:
+    """Read the history that a service kept. Only this needs the store and the model, which take long to import."""
+    from exporter import log
+    from exporter.store.archive import read_history
+    from exporter.telling import incidents
+
+    log.configure(config.log_level, config.log_format, sys.stderr)
     try:
         kept, _ = read_history(config.state_directory)
     except HistoryError as error:

@@ -5,7 +5,7 @@ from argparse import Namespace
 from exporter.config import Config
 from exporter.errors import ServiceError
 from exporter.inquiry import understood
-from exporter.service_socket import SERVICE_SECONDS, ask_service
+from exporter.service_client import SERVICE_SECONDS, ask_service
 
 
 def pause(_arguments: Namespace, config: Config) -> int:

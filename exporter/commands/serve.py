@@ -7,9 +7,11 @@ import sys
 from argparse import Namespace
 from dataclasses import replace
 
+from exporter import log
 from exporter.assembly import Assembly
 from exporter.clock import SystemClock
-from exporter.config import Config, Reloader, as_toml, planned
+from exporter.config import Config, as_toml, planned
+from exporter.config.reload import Reloader
 from exporter.core.watchdog.results import taken_up
 from exporter.demo import CALM_SECONDS, PAST_SECONDS, Simulation, serve_simulated, simulated
 from exporter.history import History
@@ -33,6 +35,7 @@ def serve(arguments: Namespace, config: Config) -> int:
             WebSecurity.load(config.web_config_file)
         sys.stdout.write(as_toml(config))
         return 0
+    log.configure(config.log_level, config.log_format, sys.stderr)
     # systemd ends a service that hangs by SIGABRT: then each thread says what it was at.
     faulthandler.enable(STDERR)
     clock = SystemClock()
@@ -65,6 +68,7 @@ def serve(arguments: Namespace, config: Config) -> int:
 
 def demo(arguments: Namespace, config: Config) -> int:
     """Serve a simulated node, through the same core."""
+    log.configure(config.log_level, config.log_format, sys.stderr)
     clock = SystemClock()
     plan = tuple(map(planned, arguments.at))
     past = CALM_SECONDS if arguments.calm else PAST_SECONDS

@@ -5,15 +5,17 @@ import os
 import sys
 from argparse import Namespace
 from functools import partial
+from typing import TYPE_CHECKING
 
 from exporter.clock import SystemClock
 from exporter.config import Config
 from exporter.inquiry import Inquiry
-from exporter.look import look
-from exporter.service_socket import SERVICE_SECONDS, ask_service
+from exporter.service_client import SERVICE_SECONDS, ask_service
 from exporter.terminal.fitting import bare, whole
 from exporter.terminal.terminal import Terminal
-from exporter.terminal.watching import Watching
+
+if TYPE_CHECKING:
+    from exporter.model.node import Node
 
 
 def show_status(arguments: Namespace, config: Config) -> int:
@@ -23,12 +25,14 @@ def show_status(arguments: Namespace, config: Config) -> int:
         None
         if arguments.look or arguments.pipe_directory
         else partial(ask_service, config.runtime_directory, "status", SERVICE_SECONDS),
-        partial(look, config),
+        partial(_look, config),
         SystemClock(),
         as_json=arguments.json,
         daemon=arguments.daemon,
     )
     if arguments.watch is not None:
+        from exporter.terminal.watching import Watching
+
         return Watching(
             inquiry.report,
             terminal,
@@ -45,3 +49,12 @@ def show_status(arguments: Namespace, config: Config) -> int:
     else:
         terminal.show(whole(report.sheet) if terminal.width is not None else bare(report.sheet))
     return report.exit_code
+
+
+def _look(config: Config) -> "Node":
+    """Look at the node directly. Only this needs the sources and the core, which take long to import."""
+    from exporter import log
+    from exporter.look import look
+
+    log.configure(config.log_level, config.log_format, sys.stderr)
+    return look(config)

@@ -1,14 +1,12 @@
 """What can be set, by flags, environment and file, and what comes of it: one frozen Config.
 
-`options.py` is the table from which everything else comes, the documentation too (`reference.py`).
+`options.py` is the table from which everything else comes, the documentation too (`reference.py`). Every command
+imports this package. What only `serve` and `demo` need, they import from `orders.py` and `reload.py`.
 """
 
 from exporter.config.build import build_config, nearest_config
-from exporter.config.command_line import parse_arguments
 from exporter.config.daemon_keys import LONGEST_SOCKET_PATH
 from exporter.config.mishap import Mishap, Planned, planned
-from exporter.config.orders import orders_of
-from exporter.config.reload import Reloaded, Reloader
 from exporter.config.settings import DEFAULT_PORT, Attribution, Collect, Config, DaemonConfig, Discovery, Switch
 from exporter.config.values import parse_address, parse_duration
 from exporter.config.written import as_toml
@@ -23,15 +21,11 @@ __all__ = [
     "Discovery",
     "Mishap",
     "Planned",
-    "Reloaded",
-    "Reloader",
     "Switch",
     "as_toml",
     "build_config",
     "nearest_config",
-    "orders_of",
     "parse_address",
-    "parse_arguments",
     "parse_duration",
     "planned",
 ]

@@ -3,7 +3,7 @@
 from exporter.config.kinds import boolean, member
 from exporter.config.option import Option
 from exporter.config.settings import Attribution
-from exporter.model.ledger import Accounting
+from exporter.model.settings import Accounting
 
 ATTRIBUTION_OPTIONS = (
     Option(

@@ -8,9 +8,8 @@ from exporter.config.kinds import Kind, boolean, integer, member, percentage, se
 from exporter.config.memory_limits import memory_limits
 from exporter.config.values import parse_directory, parse_text, shown
 from exporter.errors import ConfigError
-from exporter.model.daemon import DEFAULT_LOG_DIRECTORY
-from exporter.model.variables import LOG_DIRECTORY, PIPE_DIRECTORY
-from exporter.model.watch import Mode
+from exporter.model.settings import Mode
+from exporter.model.variables import DEFAULT_LOG_DIRECTORY, LOG_DIRECTORY, PIPE_DIRECTORY
 from exporter.parse.unit_name import is_service
 
 LONGEST_SOCKET_PATH = 107

@@ -12,9 +12,8 @@ from exporter.config.document import DAEMONS, Document, unknown
 from exporter.config.settings import DaemonConfig
 from exporter.config.values import parse_directory
 from exporter.errors import ConfigError
-from exporter.model.daemon import DEFAULT_LOG_DIRECTORY, DEFAULT_PIPE_DIRECTORY
-from exporter.model.variables import LOG_DIRECTORY, PIPE_DIRECTORY
-from exporter.model.watch import Mode
+from exporter.model.settings import Mode
+from exporter.model.variables import DEFAULT_LOG_DIRECTORY, DEFAULT_PIPE_DIRECTORY, LOG_DIRECTORY, PIPE_DIRECTORY
 
 MOST_DAEMONS = 64
 

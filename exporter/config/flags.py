@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from exporter.config.document import DEFAULT_FILE, FILE_VARIABLE
 from exporter.config.option import Option
 from exporter.config.options import CONFIGURED, DEFAULTS, DEFAULTS_OF, OPTIONS, WATCHING
-from exporter.model.daemon import DEFAULT_LOG_DIRECTORY, DEFAULT_PIPE_DIRECTORY
+from exporter.model.variables import DEFAULT_LOG_DIRECTORY, DEFAULT_PIPE_DIRECTORY
 
 if TYPE_CHECKING:
     # argparse has no public name for a group of arguments.

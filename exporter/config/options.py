@@ -9,9 +9,8 @@ from exporter.config import values
 from exporter.config.attribution_options import ATTRIBUTION_OPTIONS
 from exporter.config.kinds import boolean, choice, duration, integer, several, switch, textual
 from exporter.config.option import Option
-from exporter.config.settings import Config
+from exporter.config.settings import FORMATS, LEVELS, Config
 from exporter.config.watchdog_options import WATCHDOG_OPTIONS
-from exporter.log import FORMATS, LEVELS
 
 WATCHING = ("serve", "status", "record", "doctor")
 """The commands that watch this node."""

@@ -4,14 +4,15 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
-from exporter.core.agenda import Rhythm
-from exporter.core.watchdog.orders import Rules
-from exporter.model.ledger import Accounting
 from exporter.model.limits import Limits
-from exporter.model.watch import Mode
+from exporter.model.settings import Accounting, Mode, Rhythm, Rules
 from exporter.store.retention import Retention
 
 DEFAULT_PORT = 10677
+
+LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
+FORMATS = ("auto", "console", "json", "logfmt")
+"""Of the log."""
 
 Address = tuple[str, int]
 

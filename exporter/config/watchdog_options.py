@@ -2,8 +2,7 @@
 
 from exporter.config.kinds import boolean, duration, integer, member
 from exporter.config.option import Option
-from exporter.core.watchdog.orders import FaultRemedy
-from exporter.model.watch import Mode
+from exporter.model.settings import FaultRemedy, Mode
 
 _JUDGING = ("serve", "replay")
 """The commands that judge; a replay is told on its command line whether it may act."""

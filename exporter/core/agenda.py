@@ -5,7 +5,6 @@ something is in doubt, the daemon is asked sooner, for a while.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from itertools import chain, islice
 
 from exporter.core import devices, limit_questions, process_states, users
@@ -16,6 +15,7 @@ from exporter.core.witnesses import is_held, is_silent
 from exporter.model.daemon import Daemon, DaemonState
 from exporter.model.node import Node
 from exporter.model.server import Server, ServerState
+from exporter.model.settings import Rhythm
 from exporter.model.witnesses import Wanted
 from exporter.parse.control_reply import LIST_CLIENTS, LIST_SERVERS, SERVER_STATUS, VERSION
 
@@ -30,28 +30,6 @@ BACK_SECONDS = 60.0
 
 LEAVING_SECONDS = 5.0
 """How long a client that has left is watched for the end of its process."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rhythm:
-    """How often to look, in seconds: at a daemon's liveness, lists and limits, and NVML; how often when in doubt.
-
-    `changed` is how soon again at limits that a command may have changed, where some are to hold.
-    """
-
-    liveness: float = 30.0
-    lists: float = 300.0
-    limits: float = 3600.0
-    nvml: float = 10.0
-    doubt: float = 2.0
-    changed: float = 0.25
-    begin: float = 0.5
-    fault: float = 5.0
-    doubted_for: float = 10.0
-
-    def fresh(self, at: float, doubted_since: float | None) -> bool:
-        """Whether a doubt is young enough to ask sooner; one that asking did not settle, it will not settle later."""
-        return doubted_since is not None and at - doubted_since <= self.doubted_for
 
 
 def commands(node: Node, name: str, rhythm: Rhythm) -> tuple[str, ...]:

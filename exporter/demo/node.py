@@ -11,7 +11,7 @@ from exporter.demo.daemon import SimulatedDaemon
 from exporter.demo.gpus import GPUS
 from exporter.model.daemon import Daemon
 from exporter.model.node import Node
-from exporter.model.watch import Mode
+from exporter.model.settings import Mode
 
 PLACES = 12
 """Clients that a server takes at most, so that one can be seen to be full."""

@@ -3,7 +3,9 @@
 from collections.abc import Sequence
 
 from exporter.clock import Clock
-from exporter.config import Config, Planned, Reloader, orders_of
+from exporter.config import Config, Planned
+from exporter.config.orders import orders_of
+from exporter.config.reload import Reloader
 from exporter.demo.disk import SimulatedDisk
 from exporter.demo.simulation import Simulation
 from exporter.demo.told import told

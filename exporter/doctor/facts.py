@@ -6,9 +6,9 @@ from enum import StrEnum
 
 from exporter.config import Config
 from exporter.doctor.capability import Capability
-from exporter.model.daemon import DEFAULT_PIPE_DIRECTORY, Daemon
+from exporter.model.daemon import Daemon
 from exporter.model.node import Node
-from exporter.model.variables import PIPE_DIRECTORY
+from exporter.model.variables import DEFAULT_PIPE_DIRECTORY, PIPE_DIRECTORY
 
 Identity = tuple[int, int]
 """Device and inode: one directory, however it is reached."""

@@ -11,7 +11,8 @@ from exporter.metrics.family import Samples, counter, gauge
 from exporter.model.action import AGAINST_FAULTS, ActionKind, ActionResult
 from exporter.model.daemon import Daemon
 from exporter.model.diagnosis import Condition
-from exporter.model.watch import Mode, Watch, WatchState
+from exporter.model.settings import Mode
+from exporter.model.watch import Watch, WatchState
 from exporter.view import View
 
 Counts = Mapping[tuple[ActionKind, str, ActionResult], int]

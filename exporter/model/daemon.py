@@ -9,10 +9,6 @@ from exporter.model.observation import DaemonName, DaemonProcess, GpuUuid
 from exporter.model.server import Client, DepartureReason, Leaving, RefusalReason, Server
 from exporter.model.witnesses import SessionHolder
 
-DEFAULT_PIPE_DIRECTORY = "/tmp/nvidia-mps"  # noqa: S108 (NVIDIA's choice, not ours)
-DEFAULT_LOG_DIRECTORY = "/var/log/nvidia-mps"
-"""Where a daemon is that was not told otherwise (NVIDIA's MPS guide)."""
-
 FORGOTTEN_SECONDS = 300.0
 """How long after its end a daemon that nobody expects is told of."""
 

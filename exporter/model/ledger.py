@@ -5,19 +5,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from exporter.model.observation import GpuUuid
+from exporter.model.settings import Accounting
 from exporter.model.split import Method
 from exporter.model.workload import Workload
-
-
-class Accounting(StrEnum):
-    """Who pays for a process: the most telling owner, or one of a kind; its user, where it has none of that kind."""
-
-    WORKLOAD = "workload"
-    USER = "user"
-    UNIT = "unit"
-    CONTAINER = "container"
-    POD = "pod"
-    SLURM_JOB = "slurm_job"
 
 
 class Purse(StrEnum):

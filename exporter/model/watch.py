@@ -12,13 +12,6 @@ from exporter.model.limits import Limits
 from exporter.model.observation import DaemonProcess
 
 
-class Mode(StrEnum):
-    """What the watchdog may do: tell what it would do, or do it."""
-
-    OBSERVE = "observe"
-    ACT = "act"
-
-
 class WatchState(StrEnum):
     """What the watchdog is at, for a daemon."""
 

@@ -7,7 +7,8 @@ from exporter.core.watchdog import budget
 from exporter.core.watchdog.orders import Orders
 from exporter.model.daemon import Daemon
 from exporter.model.event import Event, EventName
-from exporter.model.watch import Mode, Watch, WatchState
+from exporter.model.settings import Mode
+from exporter.model.watch import Watch, WatchState
 from exporter.page.sight import Sight
 from exporter.parse.printable import LONGEST_PROBLEM, printable
 from exporter.telling.level import Level

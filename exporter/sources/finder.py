@@ -10,10 +10,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from exporter.clock import Clock
-from exporter.model.daemon import DEFAULT_LOG_DIRECTORY, DEFAULT_PIPE_DIRECTORY, FORGOTTEN_SECONDS
+from exporter.model.daemon import FORGOTTEN_SECONDS
 from exporter.model.named_by import NamedBy
 from exporter.model.observation import DaemonFound
-from exporter.model.variables import LOG_DIRECTORY, PIPE_DIRECTORY
+from exporter.model.variables import DEFAULT_LOG_DIRECTORY, DEFAULT_PIPE_DIRECTORY, LOG_DIRECTORY, PIPE_DIRECTORY
 from exporter.sources.control_daemons import ControlDaemon, ControlDaemons
 from exporter.sources.directory import Directory, Identity, Root, others_can_be_reached
 from exporter.sources.pid_files import owned, pid_in

@@ -4,7 +4,7 @@ import itertools
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from exporter.model.daemon import DEFAULT_LOG_DIRECTORY
+from exporter.model.variables import DEFAULT_LOG_DIRECTORY
 from exporter.sources.place import Place, on_host
 
 MOST_OF_ONE_PATTERN = 256

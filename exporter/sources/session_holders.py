@@ -7,8 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from exporter.clock import Clock
-from exporter.model.daemon import DEFAULT_PIPE_DIRECTORY
-from exporter.model.variables import PIPE_DIRECTORY
+from exporter.model.variables import DEFAULT_PIPE_DIRECTORY, PIPE_DIRECTORY
 from exporter.model.witnesses import SessionHolder
 from exporter.sources.control_daemons import ControlDaemon, ControlDaemons
 from exporter.sources.directory import Directory, Identity, Root

@@ -5,10 +5,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from exporter.clock import Clock
-from exporter.model.daemon import DEFAULT_LOG_DIRECTORY, DEFAULT_PIPE_DIRECTORY
 from exporter.model.named_by import NamedBy
 from exporter.model.observation import DaemonFound
-from exporter.model.variables import LOG_DIRECTORY, PIPE_DIRECTORY, VISIBLE_DEVICES
+from exporter.model.variables import (
+    DEFAULT_LOG_DIRECTORY,
+    DEFAULT_PIPE_DIRECTORY,
+    LOG_DIRECTORY,
+    PIPE_DIRECTORY,
+    VISIBLE_DEVICES,
+)
 from exporter.parse.environment_file import parse_environment_file
 from exporter.parse.unit_properties import PROPERTIES, UnitProperties, parse_units
 from exporter.sources.reading import Reading

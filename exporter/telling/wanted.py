@@ -3,8 +3,11 @@
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
+from typing import TYPE_CHECKING
 
-from exporter.model.incident import Incident
+if TYPE_CHECKING:
+    # `incidents` asks the service with these words, and does not wait for the model.
+    from exporter.model.incident import Incident
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,11 +19,11 @@ class Wanted:
     open: bool = False
     limit: int
 
-    def of(self, incidents: Iterable[Incident]) -> list[Incident]:
+    def of(self, incidents: "Iterable[Incident]") -> "list[Incident]":
         """The incidents that are meant; they are given, and told, the newest first."""
         return list(islice(self._meant(incidents), self.limit))
 
-    def _meant(self, incidents: Iterable[Incident]) -> Iterator[Incident]:
+    def _meant(self, incidents: "Iterable[Incident]") -> "Iterator[Incident]":
         for each in incidents:
             if self.id is not None:
                 meant = each.id == self.id

@@ -3,7 +3,8 @@
 from typing import Any
 
 from exporter.model.diagnosis import Diagnosis
-from exporter.model.watch import Acting, Mode, Quarantine, Watch
+from exporter.model.settings import Mode
+from exporter.model.watch import Acting, Quarantine, Watch
 from exporter.parse.printable import LONGEST_PROBLEM, printable
 
 

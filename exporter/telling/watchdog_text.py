@@ -9,7 +9,8 @@ from exporter.model.daemon import Daemon
 from exporter.model.diagnosis import Condition, Diagnosis
 from exporter.model.identity import ProcessIdentity
 from exporter.model.node import Node
-from exporter.model.watch import Acting, Mode, Watch, WatchState
+from exporter.model.settings import Mode
+from exporter.model.watch import Acting, Watch, WatchState
 from exporter.parse.printable import LONGEST_PROBLEM, printable
 from exporter.telling.line import Line, bad, doubtful, faint, said
 from exporter.telling.moment import lasting

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from exporter.config import nearest_config, parse_arguments
+from exporter.command_line import parse_arguments
+from exporter.config import nearest_config
 from exporter.errors import ConfigError
 from tests.config.reading import written
 

@@ -6,14 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from exporter.config import Attribution, Config, Switch, build_config, parse_arguments
+from exporter.command_line import parse_arguments
+from exporter.config import Attribution, Config, Switch, build_config
 from exporter.config.flags import default_text
 from exporter.config.option import Option
 from exporter.config.options import DEFAULTS, OPTIONS
 from exporter.config.written import toml
-from exporter.core.watchdog.orders import FaultRemedy
-from exporter.model.ledger import Accounting
-from exporter.model.watch import Mode
+from exporter.model.settings import Accounting, FaultRemedy, Mode
 from tests.config.reading import config, written
 
 every_option = pytest.mark.parametrize("option", OPTIONS, ids=[option.key for option in OPTIONS])

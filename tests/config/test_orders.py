@@ -5,11 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from exporter.config import as_toml, orders_of
-from exporter.core.watchdog.orders import Mandate, Orders, Rules
+from exporter.config import as_toml
+from exporter.config.orders import orders_of
+from exporter.core.watchdog.orders import Mandate, Orders
 from exporter.errors import ConfigError
 from exporter.model.daemon import Daemon
-from exporter.model.watch import Mode
+from exporter.model.settings import Mode, Rules
 from tests.config.reading import config, written
 
 FILE = """

@@ -4,7 +4,9 @@ from pathlib import Path
 
 from prometheus_client import generate_latest
 
-from exporter.config import Reloader, build_config, parse_arguments
+from exporter.command_line import parse_arguments
+from exporter.config import build_config
+from exporter.config.reload import Reloader
 from exporter.metrics.catalogue import NodeCollector
 from exporter.model.node import Node
 from exporter.view import ConfigStatus, View

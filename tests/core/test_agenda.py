@@ -10,11 +10,11 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from exporter.core import agenda
-from exporter.core.agenda import Rhythm
 from exporter.core.fold import fold
 from exporter.model.limits import Limits
 from exporter.model.node import Node
 from exporter.model.observation import ControlReply, DaemonProcess, GpuReading, LogFile, Observation
+from exporter.model.settings import Rhythm
 from exporter.model.watch import Watch
 from tests.builders import (
     AT,

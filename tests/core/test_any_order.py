@@ -7,12 +7,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from exporter.core import agenda
-from exporter.core.agenda import Rhythm
 from exporter.core.fold import fold
 from exporter.metrics.catalogue import NodeCollector
 from exporter.model.event import Event
 from exporter.model.node import Node
 from exporter.model.observation import Observation
+from exporter.model.settings import Rhythm
 from exporter.view import View
 from tests.builders import RECORDINGS, Recorded, node
 from tests.core.invariants import assert_consistent, assert_only_grown, assert_told, counters

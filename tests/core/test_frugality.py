@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 
 from exporter.core import agenda
-from exporter.core.agenda import Rhythm
 from exporter.core.fold import fold
 from exporter.model.node import Node
+from exporter.model.settings import Rhythm
 from exporter.parse.control_reply import DEVICES, LIST_CLIENTS, LIST_SERVERS, SERVER_STATUS, VERSION
 from tests.builders import AT, CLIENT, DAEMON, SERVER, control_log, gpu_reading, reply, scenario, told
 from tests.core.log_cost import log_cost

@@ -1,12 +1,13 @@
 """A daemon that speaks a protocol which is not spoken here is known, said to be unsupported, and breaks nothing."""
 
-from exporter.core.agenda import Rhythm, commands
+from exporter.core.agenda import commands
 from exporter.core.fold import fold
 from exporter.metrics.catalogue import NodeCollector
 from exporter.model.daemon import Daemon, DaemonState
 from exporter.model.event import EventName
 from exporter.model.node import Node
 from exporter.model.observation import DaemonProcess, LogLine, Observation, ProcessExit
+from exporter.model.settings import Rhythm
 from exporter.telling.status import table
 from exporter.view import View
 

@@ -3,13 +3,13 @@
 import pytest
 
 from exporter.core import agenda
-from exporter.core.agenda import Rhythm
 from exporter.core.fold import fold
 from exporter.model.daemon import DaemonState
 from exporter.model.event import EventName
 from exporter.model.node import Node
 from exporter.model.observation import LogFile, Observation
 from exporter.model.replace import replace
+from exporter.model.settings import Rhythm
 from tests.builders import (
     AT,
     CLIENT,

@@ -1,10 +1,10 @@
 """Who else tells of a daemon: what is looked for when, what is remembered, and what is not asked because of it."""
 
 from exporter.core import agenda
-from exporter.core.agenda import Rhythm
 from exporter.model.node import Node
 from exporter.model.observation import ProcessExit
 from exporter.model.replace import replace
+from exporter.model.settings import Rhythm
 from exporter.model.witnesses import Wanted
 from tests.builders import (
     AT,

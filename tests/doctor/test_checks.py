@@ -14,6 +14,7 @@ from exporter.doctor.finding import Finding, Severity
 from exporter.doctor.registry import CHECKS, examine
 from exporter.model.daemon import DaemonState
 from exporter.model.named_by import NamedBy
+from exporter.model.settings import Mode
 from exporter.model.variables import (
     ACTIVE_THREAD_PERCENTAGE,
     LOG_DIRECTORY,
@@ -21,7 +22,6 @@ from exporter.model.variables import (
     PIPE_DIRECTORY,
     VISIBLE_DEVICES,
 )
-from exporter.model.watch import Mode
 from tests.builders import CLIENT, GPU, OTHER_GPU, UNIT
 from tests.doctor.healthy import (
     ALL_RIGHTS,

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from exporter.core.watchdog.orders import Orders
 from exporter.model.event import Event, EventName
-from exporter.model.watch import Mode
+from exporter.model.settings import Mode
 from exporter.page.watchdog import MOST_DEEDS, watchdog
 from exporter.telling.level import Level
 from tests.builders import AT, DAEMON

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from exporter.clock import SystemClock
-from exporter.model.daemon import DEFAULT_LOG_DIRECTORY, DEFAULT_PIPE_DIRECTORY
 from exporter.model.observation import DaemonFound
+from exporter.model.variables import DEFAULT_LOG_DIRECTORY, DEFAULT_PIPE_DIRECTORY
 from exporter.sources.reading import Reading
 from exporter.sources.units import Units
 from tests.parse.test_unit_properties import shown

@@ -12,8 +12,9 @@ from structlog.testing import capture_logs
 
 from exporter.core.ledger.pages import CLOSED_SECONDS, close_idle
 from exporter.core.ledger.posting import post_memory, post_time
-from exporter.model.ledger import Accounting, Book, Ledger, Payer, Purse
+from exporter.model.ledger import Book, Ledger, Payer, Purse
 from exporter.model.node import Node
+from exporter.model.settings import Accounting
 from exporter.model.split import Method
 from exporter.model.workload import Workload, WorkloadKind
 from exporter.store import incidents, watches

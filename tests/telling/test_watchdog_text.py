@@ -11,7 +11,8 @@ from exporter.model.action import ActionKind, ActionResult
 from exporter.model.diagnosis import Condition, Diagnosis
 from exporter.model.identity import ProcessIdentity
 from exporter.model.node import Node
-from exporter.model.watch import Acting, Mode, Quarantine, Tally, WatchState
+from exporter.model.settings import Mode
+from exporter.model.watch import Acting, Quarantine, Tally, WatchState
 from exporter.telling import status
 from exporter.telling.status_object import node_object
 from exporter.telling.watchdog_text import MOST_BRIEF, lines

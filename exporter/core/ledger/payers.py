@@ -1,9 +1,10 @@
 """Who pays for what a process does."""
 
 from exporter.core.workloads import owners_of
-from exporter.model.ledger import Accounting, Payer, Purse
+from exporter.model.ledger import Payer, Purse
 from exporter.model.node import Node
 from exporter.model.observation import ProcessReading
+from exporter.model.settings import Accounting
 from exporter.model.workload import WorkloadKind
 
 

@@ -1,9 +1,9 @@
 """How often a daemon may be restarted, how soon again, and the circuit breaker that says: no more."""
 
 from exporter.core.watchdog.matter import Told
-from exporter.core.watchdog.orders import Rules
 from exporter.model.event import Event, EventName
 from exporter.model.replace import replace
+from exporter.model.settings import Rules
 from exporter.model.watch import Watch
 
 FAILED_IN_A_ROW = 3

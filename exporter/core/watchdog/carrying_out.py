@@ -9,7 +9,8 @@ from exporter.model.diagnosis import Condition
 from exporter.model.event import Event, EventName
 from exporter.model.identity import identity_of
 from exporter.model.replace import replace, revised
-from exporter.model.watch import Acting, Mode, Watch, WatchState
+from exporter.model.settings import Mode
+from exporter.model.watch import Acting, Watch, WatchState
 
 Decided = tuple[Watch, tuple[Event, ...], Action | None]
 

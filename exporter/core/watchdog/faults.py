@@ -7,11 +7,11 @@ from exporter.core.identity import client_id
 from exporter.core.watchdog import restarting
 from exporter.core.watchdog.diagnosis import faults
 from exporter.core.watchdog.matter import Matter
-from exporter.core.watchdog.orders import FaultRemedy
 from exporter.core.watchdog.resolve import Deed, Resolve, Wait
 from exporter.model.action import ActionKind, ActionStep, EndProcess, GiveCommand, SaveEvidence
 from exporter.model.identity import ProcessIdentity, identity_of
 from exporter.model.incident import Incident
+from exporter.model.settings import FaultRemedy
 from exporter.model.watch import Rung
 
 _Place = tuple[ActionKind, bool]

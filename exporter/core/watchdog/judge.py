@@ -11,7 +11,8 @@ from exporter.model.action import Action
 from exporter.model.event import Event
 from exporter.model.node import Node
 from exporter.model.replace import replace, revised
-from exporter.model.watch import Mode, Watch
+from exporter.model.settings import Mode
+from exporter.model.watch import Watch
 
 Judged = tuple[Node, tuple[Event, ...], tuple[Action, ...]]
 

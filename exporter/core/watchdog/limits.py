@@ -16,7 +16,8 @@ from exporter.model.event import Event, EventName
 from exporter.model.limits import Limits
 from exporter.model.node import Node
 from exporter.model.replace import revised
-from exporter.model.watch import Mode, Watch
+from exporter.model.settings import Mode
+from exporter.model.watch import Watch
 
 Told = tuple[Watch, tuple[Event, ...]]
 

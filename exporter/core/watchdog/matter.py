@@ -2,12 +2,13 @@
 
 from dataclasses import dataclass
 
-from exporter.core.watchdog.orders import Mandate, Rules
+from exporter.core.watchdog.orders import Mandate
 from exporter.model.daemon import Daemon
 from exporter.model.diagnosis import Condition
 from exporter.model.event import Event
 from exporter.model.node import Node
-from exporter.model.watch import Mode, Watch
+from exporter.model.settings import Mode, Rules
+from exporter.model.watch import Watch
 from exporter.model.witnesses import UnitState
 
 Told = tuple[Watch, tuple[Event, ...]]

@@ -7,11 +7,11 @@ from collections.abc import Iterable, Iterator
 
 from exporter.core.fold import Told, fold, fold_all
 from exporter.core.watchdog.judge import judge
-from exporter.core.watchdog.orders import Mandate, Orders, Rules
+from exporter.core.watchdog.orders import Mandate, Orders
 from exporter.model.action import Action, ActionDone
 from exporter.model.node import Node
 from exporter.model.observation import Observation
-from exporter.model.watch import Mode
+from exporter.model.settings import Mode, Rules
 
 ACTION_SECONDS = 0.1
 """How long an action is taken to last."""

@@ -9,8 +9,9 @@ from exporter.core.watchdog.resolve import Deed, Resolve, Wait
 from exporter.model.action import ActionKind, ActionStep, EndProcess, GiveCommand, RestartUnit, RunCommand, SaveEvidence
 from exporter.model.daemon import DaemonState
 from exporter.model.identity import identity_of
+from exporter.model.settings import Mode
 from exporter.model.variables import ACTIVE_THREAD_PERCENTAGE, LOG_DIRECTORY, PIPE_DIRECTORY, VISIBLE_DEVICES
-from exporter.model.watch import Mode, WatchState
+from exporter.model.watch import WatchState
 
 PROGRAM = "nvidia-cuda-mps"
 """How the names of MPS' own programs begin; the kernel keeps no more of them (measured)."""

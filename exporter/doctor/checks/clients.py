@@ -6,8 +6,8 @@ from exporter.core.gpus import serving_daemon
 from exporter.doctor.facts import TEMPORARY, Area, DaemonFacts, Facts, ProcessFacts
 from exporter.doctor.finding import Check, Found, Severity
 from exporter.doctor.words import gpu_name, quoted, shown, who, with_everybodys_tmp
-from exporter.model.daemon import DEFAULT_PIPE_DIRECTORY, Daemon
-from exporter.model.variables import PIPE_DIRECTORY
+from exporter.model.daemon import Daemon
+from exporter.model.variables import DEFAULT_PIPE_DIRECTORY, PIPE_DIRECTORY
 
 
 def pipe_directory_differs(facts: Facts) -> Iterator[Found]:

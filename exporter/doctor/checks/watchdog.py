@@ -8,7 +8,7 @@ from exporter.doctor.checks.rights import DROP_INS
 from exporter.doctor.facts import Area, Facts
 from exporter.doctor.finding import Check, Found, Severity
 from exporter.doctor.words import TAKES_UP_ITS_UNIT, UNITS, shown
-from exporter.model.watch import Mode
+from exporter.model.settings import Mode
 
 
 def acts_without_restart(facts: Facts) -> Iterator[Found]:

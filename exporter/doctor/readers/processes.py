@@ -4,10 +4,10 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from exporter.doctor.facts import DaemonFacts, Identity, ProcessFacts
-from exporter.model.daemon import DEFAULT_PIPE_DIRECTORY
 from exporter.model.observation import ProcessReading
 from exporter.model.variables import (
     ACTIVE_THREAD_PERCENTAGE,
+    DEFAULT_PIPE_DIRECTORY,
     LOG_DIRECTORY,
     PINNED_MEMORY_LIMIT,
     PIPE_DIRECTORY,

@@ -14,7 +14,7 @@ from exporter.doctor.capability import Capability
 from exporter.doctor.facts import Watcher
 from exporter.doctor.readers.processes import pid_namespaces
 from exporter.parse.process_status import effective_capabilities, effective_user, groups
-from exporter.service_socket import NAME
+from exporter.service_client import NAME
 from exporter.sources.kernel import KernelLog
 from exporter.sources.proc import Proc
 

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from exporter.core.fold import fold
 from exporter.core.ledger import pages
 from exporter.core.ledger.posting import post_energy, post_memory, post_time
-from exporter.model.ledger import Accounting, Entry, Ledger, Payer, Purse
+from exporter.model.ledger import Entry, Ledger, Payer, Purse
 from exporter.model.node import Node
 from exporter.model.observation import Observation
+from exporter.model.settings import Accounting
 from exporter.model.split import Method
 from exporter.model.workload import Workload, WorkloadKind
 from exporter.store import ledger as table

@@ -5,8 +5,9 @@ from dataclasses import replace
 import pytest
 
 from exporter.core.ledger.payers import payer_of
-from exporter.model.ledger import Accounting, Ledger, Purse
+from exporter.model.ledger import Ledger, Purse
 from exporter.model.node import Node
+from exporter.model.settings import Accounting
 from exporter.model.workload import Workload, WorkloadKind
 from tests.builders import (
     AT,

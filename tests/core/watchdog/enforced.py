@@ -8,7 +8,8 @@ from exporter.model.event import Event, EventName
 from exporter.model.limits import Limits
 from exporter.model.node import Node
 from exporter.model.observation import Observation
-from exporter.model.watch import Mode, Watch
+from exporter.model.settings import Mode
+from exporter.model.watch import Watch
 from tests.builders import AT, DAEMON, daemon_process, node, reply, server_log, servers, told
 
 GIB = 1 << 30

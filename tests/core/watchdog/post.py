@@ -6,14 +6,15 @@ from typing import Any
 
 from exporter.core.fold import fold
 from exporter.core.watchdog.judge import judge
-from exporter.core.watchdog.orders import Mandate, Orders, Rules
+from exporter.core.watchdog.orders import Mandate, Orders
 from exporter.model.action import Action, ActionDone, Resumed
 from exporter.model.daemon import Daemon
 from exporter.model.diagnosis import Condition, Diagnosis
 from exporter.model.event import Event, EventName
 from exporter.model.node import Node
 from exporter.model.observation import DaemonProcess, LogFile, Observation
-from exporter.model.watch import Mode, Watch
+from exporter.model.settings import Mode, Rules
+from exporter.model.watch import Watch
 from exporter.model.witnesses import ControlSocket, ProcessState, SessionHolder, UnitState
 from exporter.plain import build, plain
 from tests.builders import (

@@ -8,13 +8,14 @@ import pytest
 
 from exporter.core.fold import fold
 from exporter.core.watchdog.judge import judge
-from exporter.core.watchdog.orders import FaultRemedy, Mandate, Orders, Rules
+from exporter.core.watchdog.orders import Mandate, Orders
 from exporter.model.action import Action, ActionDone, ActionKind, EndProcess, Resumed
 from exporter.model.event import Event, EventName
 from exporter.model.identity import ProcessIdentity
 from exporter.model.node import Node
 from exporter.model.observation import Observation
-from exporter.model.watch import Mode, Watch
+from exporter.model.settings import FaultRemedy, Mode, Rules
+from exporter.model.watch import Watch
 from exporter.plain import build, plain
 from tests.builders import CONTROL, DAEMON, SERVER, daemon_process, exited, look, no_daemon, node, process, refusal
 from tests.core.watchdog.post import (

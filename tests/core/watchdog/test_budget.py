@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 
 from exporter.core.watchdog import budget
-from exporter.core.watchdog.orders import Rules
 from exporter.model.diagnosis import Condition
 from exporter.model.event import EventName
-from exporter.model.watch import Mode, Watch, WatchState
+from exporter.model.settings import Mode, Rules
+from exporter.model.watch import Watch, WatchState
 from tests.builders import AT, DAEMON, daemon_process, no_daemon, refusal
 from tests.core.watchdog.post import DEATH, NEXT, Post, alive, dies, hangs, left, returns
 

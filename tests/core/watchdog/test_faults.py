@@ -6,12 +6,11 @@ from itertools import pairwise
 
 import pytest
 
-from exporter.core.watchdog.orders import FaultRemedy
 from exporter.model.action import ActionStep, EndProcess, GiveCommand, RunCommand, SaveEvidence
 from exporter.model.diagnosis import Condition
 from exporter.model.event import EventName
 from exporter.model.observation import ControlReply, LogLine, Observation
-from exporter.model.watch import Mode
+from exporter.model.settings import FaultRemedy, Mode
 from tests.builders import (
     FAULT_BLOCK,
     SERVER,

@@ -8,7 +8,8 @@ from exporter.core.watchdog.limit_commands import AGAIN_SECONDS, MANY, MOST_COMM
 from exporter.model.event import EventName
 from exporter.model.limits import Limits
 from exporter.model.observation import Observation
-from exporter.model.watch import Mode, Watch
+from exporter.model.settings import Mode
+from exporter.model.watch import Watch
 from exporter.model.witnesses import ProcessState
 from tests.builders import (
     AT,

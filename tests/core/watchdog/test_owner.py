@@ -3,12 +3,12 @@
 import pytest
 
 from exporter.core.watchdog import budget
-from exporter.core.watchdog.orders import Rules
 from exporter.model.action import RestartUnit
 from exporter.model.diagnosis import Condition
 from exporter.model.event import EventName
 from exporter.model.observation import Observation
-from exporter.model.watch import Mode, WatchState
+from exporter.model.settings import Mode, Rules
+from exporter.model.watch import WatchState
 from exporter.model.witnesses import UnitState
 from tests.core.watchdog.post import BY_UNIT, DEATH, NEXT, UNIT, Post, alive, dies, hangs, returns, unit
 

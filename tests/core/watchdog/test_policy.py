@@ -15,7 +15,8 @@ from exporter.model.identity import ProcessIdentity
 from exporter.model.limits import Limits
 from exporter.model.observation import Observation
 from exporter.model.server import Server
-from exporter.model.watch import Mode, WatchState
+from exporter.model.settings import Mode
+from exporter.model.watch import WatchState
 from tests.builders import (
     AT,
     CONTROL,

@@ -6,7 +6,8 @@ import pytest
 
 from exporter.model.event import EventName
 from exporter.model.observation import GpuEvent, KernelRecord, Observation
-from exporter.model.watch import Mode, WatchState
+from exporter.model.settings import Mode
+from exporter.model.watch import WatchState
 from tests.builders import DAEMON, GPU, OTHER_GPU, gpu_reading, look, reply
 from tests.core.watchdog.post import DEATH, Post, alive, dies, hangs
 

@@ -8,10 +8,10 @@ import pytest
 
 from exporter.core.fold import fold
 from exporter.core.watchdog.judge import judge
-from exporter.core.watchdog.orders import FaultRemedy, Mandate, Orders, Rules
+from exporter.core.watchdog.orders import Mandate, Orders
 from exporter.model.action import Action, ActionDone, ActionKind
 from exporter.model.event import Event, EventName
-from exporter.model.watch import Mode
+from exporter.model.settings import FaultRemedy, Mode, Rules
 from exporter.recording import Recording
 from tests.builders import RECORDINGS, Recorded, look
 

@@ -9,13 +9,13 @@ from exporter.cli import main
 from exporter.core.fold import fold
 from exporter.core.watchdog import rehearsal
 from exporter.core.watchdog.judge import Judged
-from exporter.core.watchdog.orders import Mandate, Orders, Rules
+from exporter.core.watchdog.orders import Mandate, Orders
 from exporter.core.watchdog.rehearsal import ACTION_SECONDS, START, orders_for, rehearse
 from exporter.model.action import Action, ActionDone, ActionKind, RunCommand
 from exporter.model.event import Event, EventName
 from exporter.model.node import Node
 from exporter.model.observation import Observation
-from exporter.model.watch import Mode
+from exporter.model.settings import Mode, Rules
 from exporter.recording import Header, RecordedDaemon
 from tests.builders import AT, DAEMON, Recorded, node, scenario, servers
 

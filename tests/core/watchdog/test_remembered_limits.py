@@ -9,7 +9,8 @@ from exporter.core.watchdog.remembered_limits import to_hold, wanted
 from exporter.model.enforcing import Enforcing
 from exporter.model.event import EventName
 from exporter.model.limits import Limits
-from exporter.model.watch import Mode, Watch
+from exporter.model.settings import Mode
+from exporter.model.watch import Watch
 from exporter.plain import build, plain
 from tests.builders import AT, CONTROL, SERVER, exited, reply
 from tests.core.watchdog.enforced import ALL, GIB, SET_MEMORY, Enforced, defaults, server, start_block, up

@@ -1,23 +1,15 @@
-"""The command line: argparse reads it, with the flags that the table of options gives each command."""
+"""The arguments of each command: its own, and the flags that the table of options gives it."""
 
 import argparse
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
 
-from exporter import __version__
+from exporter.command_line import PROGRAM
 from exporter.config.flags import add_flags
 from exporter.config.mishap import Mishap
 from exporter.config.values import parse_duration
 from exporter.errors import ConfigError
-from exporter.model.watch import Mode
+from exporter.model.settings import Mode
 from exporter.terminal.colours import CHOICES as COLOR_CHOICES
-
-if TYPE_CHECKING:
-    # argparse has no public name for what add_subparsers() returns.
-    Commands = argparse._SubParsersAction[argparse.ArgumentParser]  # noqa: SLF001
-
-
-PROGRAM = "cuda-mps-exporter"
 
 WATCH_SECONDS = 2.0
 """So often `status --watch` shows the node, unless told otherwise."""
@@ -28,38 +20,14 @@ MOST_LISTED = 20
 """Incidents that `incidents` lists, unless told otherwise."""
 
 
-def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
-    """Read the command line; argparse itself ends the program, with exit code 2, on words that it does not know.
-
-    An option that was given stands in the namespace by its flag, as text; one that was not does not.
-    """
-    parser = argparse.ArgumentParser(
-        prog=PROGRAM,
-        description="Prometheus exporter for NVIDIA CUDA MPS: daemons, servers, clients, and what goes wrong.",
-        epilog="COMMAND --help has the options of a command. To see it all without a GPU: demo.",
-        allow_abbrev=False,
-    )
-    parser.add_argument("--version", action="version", version=f"{PROGRAM} {__version__}")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    _add_serve(commands)
-    _add_status(commands)
-    _add_incidents(commands)
-    _add_record(commands)
-    _add_replay(commands)
-    _add_doctor(commands)
-    _add_demo(commands)
-    _command(commands, "pause", "have the running service close the driver, so that GPUs can be reset")
-    _add_resume(commands)
-    return parser.parse_args(arguments)
+def add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
+    """Add the arguments of a command to its parser; the command's own stand before the flags, as `options`."""
+    _OWN_ARGUMENTS[command](parser)
+    add_flags(parser, command)
 
 
-def _add_serve(commands: "Commands") -> None:
-    parser = _command(
-        commands,
-        "serve",
-        "watch this node and serve its metrics",
-        example="serve --web.listen-address=127.0.0.1:10677 --log.level=debug",
-    )
+def _add_serve(parser: argparse.ArgumentParser) -> None:
+    _describe(parser, example="serve --web.listen-address=127.0.0.1:10677 --log.level=debug")
     parser.add_argument(
         "--config.check",
         dest="config_check",
@@ -68,11 +36,9 @@ def _add_serve(commands: "Commands") -> None:
     )
 
 
-def _add_status(commands: "Commands") -> None:
-    parser = _command(
-        commands,
-        "status",
-        "say how the node is, as the running service knows it; where none runs, by one look",
+def _add_status(parser: argparse.ArgumentParser) -> None:
+    _describe(
+        parser,
         "Exit code: 0 if all is well; 1 where a daemon is not up or not well, a server is in FAULT, a GPU needs a"
         " reset, a limit has drifted, or something cannot be seen. Clients that wait, full servers, and processes that"
         " bypass MPS are shown, and leave it 0.",
@@ -97,11 +63,9 @@ def _add_status(commands: "Commands") -> None:
     _add_color(parser)
 
 
-def _add_incidents(commands: "Commands") -> None:
-    parser = _command(
-        commands,
-        "incidents",
-        "list the last faults: what broke, whom it hit, who may have done it, who holds up recovery",
+def _add_incidents(parser: argparse.ArgumentParser) -> None:
+    _describe(
+        parser,
         "Exit code: 1 where one that is shown is still open, or nothing can be told; else 0.",
         operands="[ID]",
         example="incidents --open",
@@ -126,14 +90,8 @@ def _add_color(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _add_record(commands: "Commands") -> None:
-    parser = _command(
-        commands,
-        "record",
-        "write what is seen to a file, until interrupted",
-        operands="FILE",
-        example="record --for 10m night.jsonl.gz",
-    )
+def _add_record(parser: argparse.ArgumentParser) -> None:
+    _describe(parser, operands="FILE", example="record --for 10m night.jsonl.gz")
     parser.add_argument(
         "file",
         metavar="FILE",
@@ -142,14 +100,8 @@ def _add_record(commands: "Commands") -> None:
     parser.add_argument("--for", dest="duration", metavar="DURATION", help="how long (default: until interrupted)")
 
 
-def _add_replay(commands: "Commands") -> None:
-    parser = _command(
-        commands,
-        "replay",
-        "tell what happened in a recording, or the metrics at its end",
-        operands="{--events|--metrics} FILE",
-        example="replay --events --watchdog act night.jsonl.gz",
-    )
+def _add_replay(parser: argparse.ArgumentParser) -> None:
+    _describe(parser, operands="{--events|--metrics} FILE", example="replay --events --watchdog act night.jsonl.gz")
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--events", action="store_true", help="print one JSON object for each event")
     what.add_argument("--metrics", action="store_true", help="print the metrics as they stand at the end")
@@ -162,11 +114,9 @@ def _add_replay(commands: "Commands") -> None:
     parser.add_argument("file", metavar="FILE", help="a recording; - is standard input")
 
 
-def _add_doctor(commands: "Commands") -> None:
-    parser = _command(
-        commands,
-        "doctor",
-        "find the classic mistakes with MPS and this exporter, and how to mend each",
+def _add_doctor(parser: argparse.ArgumentParser) -> None:
+    _describe(
+        parser,
         "Exit code: 0 if nothing is worse than advice, 1 for a warning, 2 for an error. It changes nothing.",
         example="doctor --verbose",
     )
@@ -174,8 +124,8 @@ def _add_doctor(commands: "Commands") -> None:
     parser.add_argument("--verbose", action="store_true", help="list the checks that found nothing wrong, too")
 
 
-def _add_demo(commands: "Commands") -> None:
-    parser = _command(commands, "demo", "serve a simulated node; needs no GPU", example="demo --at 30s:daemon-restarts")
+def _add_demo(parser: argparse.ArgumentParser) -> None:
+    _describe(parser, example="demo --at 30s:daemon-restarts")
     parser.add_argument("--seed", type=int, default=1, help="another number makes another story (default: 1)")
     parser.add_argument(
         "--at",
@@ -190,14 +140,12 @@ def _add_demo(commands: "Commands") -> None:
     )
 
 
-def _add_resume(commands: "Commands") -> None:
-    parser = _command(
-        commands,
-        "resume",
-        "have the running service take up the driver again, after pause; or, with DAEMON, restart that one again",
-        operands="[DAEMON]",
-        example="resume /tmp/nvidia-mps",
-    )
+def _add_pause(parser: argparse.ArgumentParser) -> None:
+    _describe(parser, example="pause")
+
+
+def _add_resume(parser: argparse.ArgumentParser) -> None:
+    _describe(parser, operands="[DAEMON]", example="resume /tmp/nvidia-mps")
     parser.add_argument(
         "daemon",
         metavar="DAEMON",
@@ -206,20 +154,11 @@ def _add_resume(commands: "Commands") -> None:
     )
 
 
-def _command(
-    commands: "Commands", name: str, meaning: str, more: str = "", *, operands: str = "", example: str = ""
-) -> argparse.ArgumentParser:
-    """A command, with all its flags of the table; its own stand before these, as `options`."""
-    parser = commands.add_parser(
-        name,
-        help=meaning,
-        description=f"{meaning[0].upper()}{meaning[1:]}. {more}",
-        usage=f"%(prog)s [OPTION ...] {operands}".rstrip(),
-        epilog=f"example: {PROGRAM} {example}" if example else None,
-        allow_abbrev=False,
-    )
-    add_flags(parser, name)
-    return parser
+def _describe(parser: argparse.ArgumentParser, more: str = "", *, operands: str = "", example: str) -> None:
+    """Complete the texts of a command's help; `operands` follow the options in its usage."""
+    parser.description = f"{parser.description} {more}"
+    parser.usage = f"%(prog)s [OPTION ...] {operands}".rstrip()
+    parser.epilog = f"example: {PROGRAM} {example}"
 
 
 def _count(text: str) -> int:
@@ -236,3 +175,16 @@ def _seconds(text: str) -> float:
     if not SOONEST_SECONDS <= seconds <= LATEST_SECONDS:
         raise argparse.ArgumentTypeError("write a duration from 500ms to 1h, such as 5 or 2m")
     return seconds
+
+
+_OWN_ARGUMENTS: Mapping[str, Callable[[argparse.ArgumentParser], None]] = {
+    "serve": _add_serve,
+    "status": _add_status,
+    "incidents": _add_incidents,
+    "record": _add_record,
+    "replay": _add_replay,
+    "doctor": _add_doctor,
+    "demo": _add_demo,
+    "pause": _add_pause,
+    "resume": _add_resume,
+}

@@ -1,0 +1,67 @@
+"""How long a command takes to start and to answer, beside an interpreter that does nothing: medians of one run."""
+
+import os
+import random
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from benchmarks import arguments
+from benchmarks.nodes import real_or_standin
+from benchmarks.programs import exporter
+from benchmarks.report import Figure, report
+
+PROGRAM = Path(sys.executable).with_name("cuda-mps-exporter")
+INTERPRETER = "python -c pass"
+RECORDING = Path(__file__).parents[1] / "tests" / "recordings" / "h200_three_clients.jsonl.gz"
+
+COMMANDS: Mapping[str, tuple[Sequence[str], float | None]] = {
+    "--version": (("--version",), 8.0),
+    "--help": (("--help",), 8.0),
+    "status": (("status",), 20.0),
+    "incidents": (("incidents",), 20.0),
+    "pause": (("pause",), 20.0),
+    "resume": (("resume",), 20.0),
+    "replay": (("replay", "--events", str(RECORDING)), None),
+}
+"""The commands, each with its arguments and its target: how many times as long as the interpreter it may take."""
+
+MILLISECONDS = 1000
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Measure, and tell."""
+    parser = arguments.parser("start", __doc__ or "", gpus=1, clients=4)
+    parser.add_argument("--times", type=int, default=20, help="of each, in a random order (default: %(default)s)")
+    parser.add_argument("--program", type=Path, default=PROGRAM, help="the exporter's command (default: %(default)s)")
+    told = parser.parse_args(words)
+    commands = {name: [str(told.program), *given] for name, (given, _) in COMMANDS.items()}
+    commands[INTERPRETER] = [sys.executable, "-c", "pass"]
+    times: dict[str, list[float]] = {name: [] for name in commands}
+    with real_or_standin(told) as node, exporter(node, told.flag):
+        environment = {**os.environ, **node.environment(), "RUNTIME_DIRECTORY": str(node.directory / "run")}
+        for _ in range(told.times):
+            for name in random.sample(list(commands), len(commands)):
+                times[name].append(_milliseconds(commands[name], environment))
+    alone = statistics.median(times.pop(INTERPRETER))
+    figures = [Figure(name=INTERPRETER, value=alone, unit="ms")]
+    for name, each in times.items():
+        median = statistics.median(each)
+        figures += [
+            Figure(name=name, value=median, unit="ms"),
+            Figure(name=f"{name} / {INTERPRETER}", value=median / alone, most=COMMANDS[name][1]),
+        ]
+    return report(f"Start-up: {node.title}", figures, told.json)
+
+
+def _milliseconds(command: Sequence[str], environment: Mapping[str, str]) -> float:
+    began = time.perf_counter()
+    subprocess.run(command, env=environment, stdout=subprocess.DEVNULL, check=False)
+    return (time.perf_counter() - began) * MILLISECONDS
+
+
+if __name__ == "__main__":
+    sys.exit(main())

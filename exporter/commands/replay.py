@@ -1,0 +1,39 @@
+"""`replay`: a recording is read again."""
+
+import json
+import sys
+from argparse import Namespace
+
+from prometheus_client import generate_latest
+
+from exporter import log
+from exporter.config import Config
+from exporter.core.fold import fold_all
+from exporter.core.watchdog.rehearsal import orders_for, rehearse
+from exporter.metrics.catalogue import NodeCollector
+from exporter.model.settings import Mode
+from exporter.recording import Recording
+from exporter.recording_file import opened
+from exporter.view import View
+
+
+def replay(arguments: Namespace, config: Config) -> int:
+    """Tell what a recording tells: its events as they happen, or the metrics as they stand at its end."""
+    log.configure(config.log_level, config.log_format, sys.stderr)
+    orders = None
+    with opened(arguments.file, "r") as file:
+        recording = Recording(file)
+        last = recording.header.node()
+        told = fold_all(last, recording.observations())
+        if arguments.watchdog is not None:
+            orders = orders_for(last, Mode(arguments.watchdog), config.rules)
+            told = rehearse(last, recording.observations(), orders)
+        for node, events in told:
+            last = node
+            for event in events if arguments.events else ():
+                print(json.dumps(event.as_json()), flush=True)
+    if arguments.metrics:
+        view = View(last, config.client_min_age, orders=orders)
+        sys.stdout.write(generate_latest(NodeCollector(view)).decode())
+    sys.stdout.flush()
+    return 0

@@ -1,0 +1,117 @@
+"""What a command imports before it answers: `status` is typed in an emergency, and must not wait for modules."""
+
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from exporter.cli import main
+from exporter.model.node import Node
+from exporter.service_socket import ServiceSocket
+from exporter.telling import incidents, status
+from exporter.telling.wanted import Wanted
+from tests.builders import DAEMON, held_up
+from tests.incidents import blocked
+
+REPORT = """
+import sys
+from exporter.cli import main
+try:
+    main(sys.argv[1:])
+finally:
+    print("\\0" + " ".join(sys.modules))
+"""
+
+SERVICE_ALONE = {"pynvml", "psutil", "prometheus_client", "jinja2", "sqlite3", "tenacity", "structlog", "http", "ssl"}
+"""The packages that the service needs."""
+
+OURS = {"exporter.core", "exporter.model.node", "exporter.sources", "exporter.store.archive", "exporter.web"}
+"""Our own packages that take long to import."""
+
+
+def imported(directory: Path, *arguments: str) -> tuple[str, set[str]]:
+    """Run a command in a process of its own: what it prints, and the modules that it had imported at its end."""
+    done = subprocess.run(
+        [sys.executable, "-c", REPORT, *arguments],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={"RUNTIME_DIRECTORY": str(directory), "CUDA_MPS_EXPORTER_CONFIG_FILE": ""},
+        cwd=Path(__file__).parents[1],
+        timeout=60,
+        check=False,
+    )
+    printed, _, modules = done.stdout.rpartition("\0")
+    return printed, set(modules.split())
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> Iterator[Path]:
+    """The runtime directory of a stand-in for the service, which answers every command that asks it."""
+    node: Node = held_up()
+    commands = {
+        "status": lambda **asked: status.told(node, **asked),
+        "incidents": lambda as_json, width, **wanted: incidents.told(
+            [blocked()],
+            Wanted(**wanted),
+            as_json=as_json,
+            now=node.at,
+            directory_of=lambda _: None,
+            width=width,
+        ),
+        "pause": lambda: {"said": "paused"},
+        "resume": lambda: {"said": "resumed"},
+    }
+    answering = ServiceSocket(tmp_path, commands)
+    answering.open()
+    yield tmp_path
+    answering.close()
+
+
+@pytest.mark.parametrize("arguments", [["--version"], ["--help"]], ids=" ".join)
+def test_the_version_and_the_list_of_commands_need_no_configuration(arguments: Sequence[str], tmp_path: Path) -> None:
+    printed, modules = imported(tmp_path, *arguments)
+
+    assert "cuda-mps-exporter" in printed
+    assert modules & (SERVICE_ALONE | OURS | {"exporter.config", "dataclasses", "json", "socket"}) == set()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["status"], DAEMON),
+        (["status", "--json"], '"daemons"'),
+        (["incidents"], DAEMON),
+        (["pause"], "paused"),
+        (["resume"], "resumed"),
+    ],
+    ids=lambda each: " ".join(each) if isinstance(each, list) else "",
+)
+def test_a_command_that_the_service_answers_imports_nothing_that_only_the_service_needs(
+    arguments: Sequence[str], expected: str, service: Path
+) -> None:
+    printed, modules = imported(service, *arguments)
+
+    assert expected in printed
+    assert modules & (SERVICE_ALONE | OURS) == set()
+
+
+def test_replay_imports_neither_the_page_nor_the_database_nor_nvml(tmp_path: Path) -> None:
+    recording = Path(__file__).parent / "recordings" / "h200_three_clients.jsonl.gz"
+
+    printed, modules = imported(tmp_path, "replay", "--events", str(recording))
+
+    assert '"event"' in printed
+    assert modules & {"pynvml", "jinja2", "sqlite3", "exporter.web", "exporter.demo", "exporter.doctor"} == set()
+
+
+@pytest.mark.parametrize(
+    "command", ["serve", "status", "incidents", "record", "replay", "doctor", "demo", "pause", "resume"]
+)
+def test_every_command_has_a_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([command, "--help"])
+
+    assert ended.value.code == 0
+    assert "[OPTION ...]" in capsys.readouterr().out
