@@ -7,7 +7,7 @@ ignored in the test command, as in a background job of a shell.
 The log has one JSON object for each run: commit, seed, result, seconds, and what failed. The file beside it with the
 ending .out has what the tests of the last run printed. An interrupted script continues where it stopped: the runs of
 the same commit since the last failure count. The working tree must be clean.
-Exit code: 0 if all runs passed, 1 at the first failure, 2 if the working tree has changes.
+Exit code: 0 if all runs passed, 1 at the first failure, 2 if the working tree has changes, 130 if interrupted.
 """
 
 import argparse
@@ -132,18 +132,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     tested, command = commit(), test_command()
     passed = passed_in_a_row(options.log, tested)
-    with load(options.log.resolve().parent):
-        while passed < options.runs:
-            seed = random.SystemRandom().randrange(2**32)
-            result = run_once(command, seed, options.log.with_suffix(".out"))
-            with options.log.open("a") as log:
-                log.write(json.dumps({"commit": tested, "seed": seed, **result}) + "\n")
-            print(
-                f"run {passed + 1} of {options.runs}: {result['result']} (seed {seed}): {result['summary']}", flush=True
-            )
-            if result["result"] == "failed":
-                return 1
-            passed += 1
+    # A signal ends the load too.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.default_int_handler)
+    try:
+        with load(options.log.resolve().parent):
+            while passed < options.runs:
+                seed = random.SystemRandom().randrange(2**32)
+                result = run_once(command, seed, options.log.with_suffix(".out"))
+                with options.log.open("a") as log:
+                    log.write(json.dumps({"commit": tested, "seed": seed, **result}) + "\n")
+                print(f"run {passed + 1}: {result['result']} (seed {seed}): {result['summary']}", flush=True)
+                if result["result"] == "failed":
+                    return 1
+                passed += 1
+    except KeyboardInterrupt:
+        print(f"interrupted after {passed} of {options.runs} runs; the same command continues")
+        return 130
     print(f"{passed} of {options.runs} runs passed in a row with commit {tested}")
     return 0
 
