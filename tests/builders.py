@@ -259,7 +259,7 @@ def gpu_reading(
         mps_processes=of_mps,
         memory_used_bytes=sum(each.used_bytes or 0 for each in compute),
         memory_total_bytes=GPU_BYTES,
-        **told,
+        **{"compute_capability": "9.0", **told},
     )
 
 

@@ -112,7 +112,7 @@ def _by_slots(node: Node, here: Sequence[Holding]) -> int | None:
 def _slots_left(node: Node, name: str, pid: int) -> int | None:
     daemon = node.daemons[name]
     server = daemon.servers.get(pid)
-    limit = None if server is None else clients_limit(daemon, server)
+    limit = None if server is None else clients_limit(node, daemon, server)
     if server is None or limit is None or server.nameless:
         return None
     return max(0, limit - sum(client.server == pid for client in daemon.clients.values()))
