@@ -161,7 +161,10 @@ class KernelRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessReading:
-    """What /proc says of a process. `start_ticks` (clock ticks since boot) and the PID together are its identity."""
+    """What /proc says of a process. `start_ticks` (clock ticks since boot) and the PID together are its identity.
+
+    `environment` holds those of the variables CLIENT_LIMITS that it was started with; None where it was not read.
+    """
 
     at: float
     pid: int
@@ -172,6 +175,7 @@ class ProcessReading:
     command: str | None = None
     executable: str | None = None
     cgroup: str | None = None
+    environment: Mapping[str, str] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
