@@ -22,9 +22,9 @@ SHARING = Row(
     (
         table(
             "How many more fit",
-            "How many more clients such as those on each GPU would fit: the smallest of what its memory, its SM time and "
-            "its servers' client slots allow. Without a number for memory or for client slots, it is not known. Without "
-            "a number for SM time, it is the smaller of the other two.",
+            "How many more clients such as those on each GPU would fit: the smallest of what its memory, its SM time "
+            "and its servers' client slots allow. Without a number for memory or for client slots, it is not known. "
+            "Without a number for SM time, it is the smaller of the other two.",
             (
                 Query(_LEAST, instant=True),
                 *(

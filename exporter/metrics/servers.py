@@ -57,8 +57,8 @@ FAMILIES = (
     gauge(
         "cuda_mps_server_clients_limit",
         ("daemon", "server"),
-        "Maximum number of clients of the server: as configured, else as its log states, else as NVIDIA documents for the "
-        "GPUs and the MPS version. Absent where none of these is known.",
+        "Maximum number of clients of the server: as configured, else as its log states, else as NVIDIA documents for "
+        "the GPUs and the MPS version. Absent where none of these is known.",
         _limit,
     ),
 )
