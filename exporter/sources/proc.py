@@ -94,12 +94,15 @@ class Proc:
         except (psutil.Error, OSError):
             return None
 
-    def variables(self, pid: int, names: Iterable[str]) -> Mapping[str, str] | None:
-        """Those of these variables that a process's environment has, and nothing else of it; None where unreadable."""
+    def variables(self, pid: int, names: Iterable[str], *, intact: bool = False) -> Mapping[str, str] | None:
+        """Those of these variables that a process's environment has, and nothing else of it; None where unreadable.
+
+        If `intact`, None too where the process has overwritten it, as setproctitle does with the process title.
+        """
         environment = self._bytes(pid, "environ", _MOST_BYTES)
         if environment is None:
             environment = self._environment_in_memory(pid)
-        if environment is None:
+        if environment is None or (intact and not _is_intact(environment)):
             return None
         wanted = {name.encode() for name in names}
         pairs = (variable.partition(b"=") for variable in environment.split(b"\0"))
@@ -277,6 +280,10 @@ def _parent(namespace: int) -> int:
         return fcntl.ioctl(namespace, NS_GET_PARENT)
     finally:
         os.close(namespace)
+
+
+def _is_intact(environment: bytes) -> bool:
+    return all(b"=" in variable for variable in environment.removesuffix(b"\0").split(b"\0")) or not environment
 
 
 def _text(data: bytes) -> str:

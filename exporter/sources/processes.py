@@ -126,7 +126,7 @@ class Processes:
             self._unseen[pid] = now + RECHECK_SECONDS
             return None
         self._known[pid] = reading.start_ticks
-        return replace(reading, environment=self._proc.variables(pid, CLIENT_LIMITS))
+        return replace(reading, environment=self._proc.variables(pid, CLIENT_LIMITS, intact=True))
 
     def _hold(self, pid: int) -> None:
         with contextlib.suppress(OSError, OverflowError):

@@ -100,10 +100,28 @@ def test_only_the_limits_of_a_client_leave_its_environment(watch: Watch, start: 
     assert facts.environment == limits
 
 
+@pytest.mark.parametrize(
+    ("environ", "read"),
+    [
+        (b"", {}),
+        (b"A=1\0B=2\0", {"A": "1"}),
+        (b"A=1\0B=2", {"A": "1"}),
+        (b"\0" * 40, None),
+        (b"ray::worker(A=1)\0\0\0\0", None),
+        (b"engine core\0A=1\0", None),
+    ],
+)
+def test_an_overwritten_environment_is_unknown(tmp_path: Path, environ: bytes, read: object) -> None:
+    """As by setproctitle, which many inference servers call."""
+    (tmp_path / "600").mkdir()
+    (tmp_path / "600" / "environ").write_bytes(environ)
+    assert Proc(tmp_path, SystemClock()).variables(600, ["A"], intact=True) == read
+
+
 def test_an_environment_that_may_not_be_read_is_unknown(
     watch: Watch, start: Starter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Proc, "variables", lambda *_: None)
+    monkeypatch.setattr(Proc, "variables", lambda *_, **__: None)
     (facts,) = seen(watch(start().pid), ProcessReading)
     assert isinstance(facts, ProcessReading)
     assert facts.environment is None
