@@ -97,7 +97,8 @@ class Proc:
     def variables(self, pid: int, names: Iterable[str], *, intact: bool = False) -> Mapping[str, str] | None:
         """Those of these variables that a process's environment has, and nothing else of it; None where unreadable.
 
-        If `intact`, None too where the process has overwritten it, as setproctitle does with the process title.
+        If `intact`, None too where the process has overwritten it, as setproctitle does with the process title, and
+        where it is empty, as in the middle of execve(2).
         """
         environment = self._bytes(pid, "environ", _MOST_BYTES)
         if environment is None:
@@ -283,7 +284,7 @@ def _parent(namespace: int) -> int:
 
 
 def _is_intact(environment: bytes) -> bool:
-    return all(b"=" in variable for variable in environment.removesuffix(b"\0").split(b"\0")) or not environment
+    return all(b"=" in variable for variable in environment.removesuffix(b"\0").split(b"\0"))
 
 
 def _text(data: bytes) -> str:

@@ -95,7 +95,9 @@ def test_only_the_limits_of_a_client_leave_its_environment(watch: Watch, start: 
         "CUDA_VISIBLE_DEVICES": "0",
     }
     secret = {"DATABASE_PASSWORD": "secret", "CUDA_MPS_PIPE_DIRECTORY": "/tmp"}
-    (facts,) = seen(watch(start(env={**os.environ, **limits, **secret}).pid), ProcessReading)
+    pid = start(env={**os.environ, **limits, **secret}).pid
+    wait_until(lambda: Path(f"/proc/{pid}/environ").read_bytes() != b"", "the end of execve")
+    (facts,) = seen(watch(pid), ProcessReading)
     assert isinstance(facts, ProcessReading)
     assert facts.environment == limits
 
@@ -103,7 +105,7 @@ def test_only_the_limits_of_a_client_leave_its_environment(watch: Watch, start: 
 @pytest.mark.parametrize(
     ("environ", "read"),
     [
-        (b"", {}),
+        (b"", None),
         (b"A=1\0B=2\0", {"A": "1"}),
         (b"A=1\0B=2", {"A": "1"}),
         (b"\0" * 40, None),
