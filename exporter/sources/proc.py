@@ -13,6 +13,7 @@ import psutil
 from exporter.clock import Clock
 from exporter.model.observation import ProcessReading
 from exporter.parse import process_stat, process_status
+from exporter.parse.process_environment import is_intact
 from exporter.sources.process_memory import read_memory
 
 NS_GET_PARENT = 0xB702
@@ -97,13 +98,12 @@ class Proc:
     def variables(self, pid: int, names: Iterable[str], *, intact: bool = False) -> Mapping[str, str] | None:
         """Those of these variables that a process's environment has, and nothing else of it; None where unreadable.
 
-        If `intact`, None too where the process has overwritten it, as setproctitle does with the process title, and
-        where it is empty, as in the middle of execve(2).
+        If `intact`, None too where it is empty or overwritten.
         """
         environment = self._bytes(pid, "environ", _MOST_BYTES)
         if environment is None:
             environment = self._environment_in_memory(pid)
-        if environment is None or (intact and not _is_intact(environment)):
+        if environment is None or (intact and not is_intact(environment)):
             return None
         wanted = {name.encode() for name in names}
         pairs = (variable.partition(b"=") for variable in environment.split(b"\0"))
@@ -281,10 +281,6 @@ def _parent(namespace: int) -> int:
         return fcntl.ioctl(namespace, NS_GET_PARENT)
     finally:
         os.close(namespace)
-
-
-def _is_intact(environment: bytes) -> bool:
-    return all(b"=" in variable for variable in environment.removesuffix(b"\0").split(b"\0"))
 
 
 def _text(data: bytes) -> str:
