@@ -259,13 +259,16 @@ def gpu_reading(
         mps_processes=of_mps,
         memory_used_bytes=sum(each.used_bytes or 0 for each in compute),
         memory_total_bytes=GPU_BYTES,
-        **told,
+        **{"compute_capability": "9.0", **told},
     )
 
 
 def look(source: str = "nvml", *, at: float = AT, problem: str | None = None) -> SourceReading:
     """A source has looked."""
     return SourceReading(at=at, name=source, seconds=0.01, problem=problem)
+
+
+NO_LIMITS: Mapping[str, str] = {}
 
 
 def process(
@@ -277,8 +280,9 @@ def process(
     user: str = "alice",
     command: str = "train.py",
     cgroup: str | None = None,
+    environment: Mapping[str, str] | None = NO_LIMITS,
 ) -> ProcessReading:
-    """/proc tells who a process is."""
+    """/proc tells who a process is; by default it does not limit itself."""
     return ProcessReading(
         at=at,
         pid=pid,
@@ -288,6 +292,7 @@ def process(
         user=user,
         command=command,
         cgroup=cgroup,
+        environment=environment,
     )
 
 

@@ -11,6 +11,7 @@ import textwrap
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -488,6 +489,32 @@ def test_limits_are_shown_and_an_operators_change_of_them_soon(
     exporter.shows(0.25, "cuda_mps_server_active_thread_ratio")
     exporter.shows(2 << 30, "cuda_mps_daemon_default_pinned_memory_limit_bytes", gpu=GPU)
     exporter.shows(3 << 30, "cuda_mps_server_pinned_memory_limit_bytes", gpu=GPU)
+
+
+def test_limits_in_the_environment_of_clients_are_their_limits(
+    mps: MpsStandIn, nvml: NvmlStandIn, serve: Serve, start: Starter
+) -> None:
+    """Four clients with a quarter of the threads and 20 GiB each."""
+    mps.start()
+    own = {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "25", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=20G"}
+    clients = {start(env=os.environ | own).pid: 516 for _ in range(4)}
+    for pid in clients:
+        mps.connect_and_wait(pid)
+    nvml.write([replace(on_the_gpu(clients, mps), memory_used_bytes=(4 * 516 + 66) * MEBIBYTE)])
+    exporter = serve()
+    exporter.shows(1.0, "cuda_mps_gpu_thread_percentage_committed_ratio", gpu=GPU)
+    exporter.shows(80 * (1 << 30) / Device().memory_total_bytes, "cuda_mps_gpu_pinned_memory_committed_ratio", gpu=GPU)
+    exporter.shows(3, "cuda_mps_gpu_clients_fit", gpu=GPU, bound="memory")
+    exporter.shows(44, "cuda_mps_gpu_clients_fit", gpu=GPU, bound="slots")
+
+
+def test_a_server_on_gpus_before_volta_accepts_16_clients(
+    mps: MpsStandIn, nvml: NvmlStandIn, serve: Serve, start: Starter
+) -> None:
+    mps.start()
+    mps.connect_and_wait(start().pid)
+    nvml.write([Device(compute_capability=(6, 1))])
+    serve().shows(16, "cuda_mps_server_clients_limit")
 
 
 def test_an_idle_daemon_is_hardly_asked(mps: MpsStandIn, nvml: NvmlStandIn, serve: Serve, start: Starter) -> None:

@@ -1,6 +1,6 @@
 """What the families say of how well GPUs are shared."""
 
-from tests.builders import GPU, GPU_BYTES, OTHER_GPU, flight, idle, limited, split, three_clients
+from tests.builders import GPU, GPU_BYTES, OTHER_GPU, flight, idle, limited, process, split, told
 from tests.test_metrics import families, samples, value
 
 FIT = "cuda_mps_gpu_clients_fit"
@@ -8,7 +8,7 @@ THREADS, MEMORY = "cuda_mps_gpu_thread_percentage_committed_ratio", "cuda_mps_gp
 
 
 def test_how_many_more_fit_by_each_bound_that_is_known() -> None:
-    present = split(three_clients(), {600: flight(0.2), 601: flight(0.2)})
+    present = split(limited(), {600: flight(0.2), 601: flight(0.2)})
     assert value(present, FIT, gpu=GPU, bound="memory") == 54
     assert value(present, FIT, gpu=GPU, bound="sm") == 3
     assert value(present, FIT, gpu=GPU, bound="slots") == 45
@@ -19,6 +19,20 @@ def test_what_was_promised() -> None:
     assert value(limited(), THREADS, gpu=OTHER_GPU) == 1.0
     assert value(limited(), MEMORY, gpu=OTHER_GPU) == (4 << 30) / GPU_BYTES
     assert not samples(limited(), MEMORY, gpu=GPU)
+
+
+def test_nothing_is_claimed_if_the_limits_of_a_client_are_unknown() -> None:
+    """Its environment cannot be read, as in recordings of earlier versions."""
+    present = told(process(600, environment=None), start=limited()).node
+    assert {each.labels["bound"] for each in samples(present, FIT, gpu=OTHER_GPU)} == {"slots"}
+    assert not {THREADS, MEMORY} & families(present).keys()
+
+
+def test_the_limits_in_the_environment_of_each_client_count() -> None:
+    own = {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "25", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=1G"}
+    present = told(process(600, environment=own), start=limited()).node
+    assert value(present, THREADS, gpu=OTHER_GPU) == 0.75
+    assert value(present, MEMORY, gpu=OTHER_GPU) == (3 << 30) / GPU_BYTES
 
 
 def test_where_nobody_is_there_is_nothing() -> None:

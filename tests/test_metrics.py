@@ -325,22 +325,19 @@ class TestFull:
         assert value(full(), "cuda_mps_clients_refused_total", reason="limit") == 16
         assert value(full(), "cuda_mps_clients_connected_total") == 48
 
-    @pytest.mark.parametrize(
-        ("version", "limit"), [("12040", 48), ("13000", 48), ("13010", 60), ("13030", 60), ("14000", 60)]
-    )
-    def test_how_many_fit_depends_on_the_version(self, version: str, limit: int) -> None:
-        """CUDA 13.1 raised it."""
-        present = told(*at_work(), *control_log(f"CUDA MPS Control binary version: {version}")).node
-        assert value(present, "cuda_mps_server_clients_limit") == limit
+    def test_the_limit_is_the_documented_one(self) -> None:
+        """For an H200 and CUDA 13.0."""
+        assert value(told(*at_work(), gpu_reading()).node, "cuda_mps_server_clients_limit") == 48
 
-    def test_what_the_server_says_of_its_limit_outweighs_the_version(self) -> None:
-        """It can be configured, and was less before Volta."""
+    def test_the_limit_in_the_server_log_outweighs_the_documented_one(self) -> None:
+        """The server knows best."""
         said = "Failed to accept new client. Maximum number of clients (16) reached."
-        assert value(told(*at_work(), *server_log(said)).node, "cuda_mps_server_clients_limit") == 16
+        present = told(*at_work(), gpu_reading(), *server_log(said)).node
+        assert value(present, "cuda_mps_server_clients_limit") == 16
 
-    def test_without_a_version_it_is_not_known(self) -> None:
+    def test_an_unknown_limit_has_no_series(self) -> None:
         """A guess would be worse than nothing."""
-        assert not samples(told(*at_work()[2:]).node, "cuda_mps_server_clients_limit")
+        assert not samples(told(*at_work()).node, "cuda_mps_server_clients_limit")
 
 
 class TestDaemonDead:

@@ -10,16 +10,23 @@ _FIT = "cuda_mps_gpu_clients_fit"
 _THREADS = "cuda_mps_gpu_thread_percentage_committed_ratio"
 _PINNED = "cuda_mps_gpu_pinned_memory_committed_ratio"
 
+_LEAST = (
+    f"min by ({GPU}) ({_FIT}{{gpus}})"
+    f' and max by ({GPU}) ({_FIT}{{gpus, bound="memory"}})'
+    f' and max by ({GPU}) ({_FIT}{{gpus, bound="slots"}})'
+)
+"""Without memory or slots, the smallest known bound may be too large."""
+
 SHARING = Row(
     "Is the sharing any good?",
     (
         table(
             "How many more fit",
-            "How many more clients such as those on each GPU would fit: the least of what its memory, its SM time and "
-            "its servers' client slots allow. Without a number for SM time, that is not known, and the least is of the "
-            "others.",
+            "How many more clients such as those on each GPU would fit: the smallest of what its memory, its SM time "
+            "and its servers' client slots allow. Without a number for memory or for client slots, it is not known. "
+            "Without a number for SM time, it is the smaller of the other two.",
             (
-                Query(f"min by ({GPU}) ({_FIT}{{gpus}})", instant=True),
+                Query(_LEAST, instant=True),
                 *(
                     Query(f'max by ({GPU}) ({_FIT}{{gpus, bound="{bound}"}})', instant=True)
                     for bound in ("memory", "sm", "slots")
@@ -38,13 +45,14 @@ SHARING = Row(
         ),
         lines(
             "How many more fit over time",
-            "The least of the bounds that are known, of each GPU.",
-            Query(f"min by ({GPU}) ({_FIT}{{gpus}}) {WITH_INDEX}", _EACH),
+            "The smallest bound of each GPU, if those of memory and of client slots are known.",
+            Query(f"({_LEAST}) {WITH_INDEX}", _EACH),
         ),
         lines(
             "What clients may use in all",
             "The limits of each GPU's clients, added up: threads, and memory where each has a limit. Above 100 %, they "
-            "cannot all have it at once; threads are then shared, memory runs out.",
+            "cannot all have it at once; threads are then shared, memory runs out. Not known if the environment of a "
+            "client cannot be read.",
             Query(f"{_THREADS}{{gpus}} {WITH_INDEX}", f"threads {_EACH}"),
             Query(f"{_PINNED}{{gpus}} {WITH_INDEX}", f"memory {_EACH}"),
             unit=looks.RATIO,

@@ -113,7 +113,7 @@ DAEMON_KEYS = (
         key="clients_limit",
         attribute="clients_limit",
         kind=integer(1, MOST_CLIENTS),
-        help="how many clients one of its servers takes (default: by the version of MPS)",
+        help="maximum number of clients of each of its servers (default: as the server or NVIDIA's MPS guide states)",
         example=48,
     ),
     DaemonKey(

@@ -131,7 +131,8 @@ OPTIONS = (
         flag="--discovery",
         attribute="discovery.enabled",
         kind=boolean(),
-        help="find daemons that the configuration does not name; these are not expected, so nobody misses them",
+        help="find daemons that the configuration does not name; they are expected only if an enabled unit or NVIDIA's "
+        "device plugin declares them",
         commands=WATCHING,
         reloadable=False,
     ),

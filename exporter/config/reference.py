@@ -49,9 +49,9 @@ Which control daemons to watch:
 4. Else, and only without `discovery`, there may be one where MPS has it by default, `/tmp/nvidia-mps` and
    `/var/log/nvidia-mps`; this one is not *expected*: nobody named it, so its absence is no outage.
 
-With `discovery`, others are found beside these: those that run are not expected, and those that an enabled systemd unit
-starts are. Names and pipe directories differ, and so do log directories, unless a
-`unit` is given.
+With `discovery`, the exporter finds other daemons too. It expects those that an enabled systemd unit starts, and those
+that NVIDIA's device plugin for Kubernetes declares. It does not expect any other daemon that it finds. Names and pipe
+directories differ, and so do log directories, unless a `unit` is given.
 """
 
 _RELOAD = """\

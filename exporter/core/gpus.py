@@ -96,7 +96,13 @@ def nvml_looked(node: Node, look: SourceReading) -> Node:
 
 def _unread(last: GpuReading, failed: GpuReading) -> GpuReading:
     """A failed reading, of a GPU that is still the one it was."""
-    return replace(failed, index=last.index, name=last.name, pci_bus_id=last.pci_bus_id)
+    return replace(
+        failed,
+        index=last.index,
+        name=last.name,
+        pci_bus_id=last.pci_bus_id,
+        compute_capability=last.compute_capability,
+    )
 
 
 def serving_daemon(node: Node, gpu: GpuReading) -> Daemon | None:

@@ -99,9 +99,9 @@ def _added(daemon: Daemon, seen: DaemonFound) -> Daemon:
 
 
 def _withdrawn(node: Node, seen: DaemonFound, by: NamedBy) -> Node:
-    """Nobody names it any more: it is one that is only there. A unit takes back no more than a unit said."""
+    """Its declaration ended, so the daemon is only discovered. A unit or a device plugin ends its own one only."""
     daemon = node.daemons.get(seen.daemon)
-    if daemon is None or (by is NamedBy.UNIT and daemon.named_by is not NamedBy.UNIT):
+    if daemon is None or (by is not NamedBy.DISCOVERED and by is not daemon.named_by):
         return node
     unit = None if daemon.process is None else daemon.process.unit
     only_there = replace(

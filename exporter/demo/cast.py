@@ -105,6 +105,7 @@ class Process:
             user=self.owner.user,
             command=self.owner.command,
             cgroup=f"{self.owner.cgroup}\n",
+            environment={},
         )
 
     def pod(self, at: float) -> tuple[PodFound, ...]:

@@ -27,20 +27,22 @@ FAMILIES = (
         "cuda_mps_gpu_clients_fit",
         ("gpu", "bound"),
         "How many more clients such as those on the GPU would fit by its memory, its SM time, and the client slots "
-        "that their servers have left: the least of them counts. Absent where it is not known.",
+        "that their servers have left. The smallest bound counts. If the bound of memory or slots is absent, it is not "
+        "known how many more fit.",
         _fit,
     ),
     gauge(
         "cuda_mps_gpu_thread_percentage_committed_ratio",
         ("gpu",),
-        "The parts of the GPU's threads that its clients may have by their servers' limits, added up; 1: all of them.",
+        "Sum of the parts of the GPU's threads that its clients may use, by their servers' limits and by their own "
+        "environment; 1: all of them. Absent where the limit of a client is not known.",
         _committed(lambda found: found.threads_committed),
     ),
     gauge(
         "cuda_mps_gpu_pinned_memory_committed_ratio",
         ("gpu",),
-        "The memory of the GPU that its clients may have by their servers' limits, added up, of all that it has. "
-        "Absent where a client has no limit.",
+        "Sum of the memory that the GPU's clients may have, by their servers' limits and by their own environment, "
+        "divided by the GPU's memory. Absent where a client has no limit, or its limit is not known.",
         _committed(lambda found: found.memory_committed),
     ),
 )

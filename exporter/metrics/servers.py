@@ -35,7 +35,7 @@ def _clients(view: View) -> Samples:
 
 def _limit(view: View) -> Samples:
     for daemon, server in view.servers():
-        limit = clients_limit(daemon, server)
+        limit = clients_limit(view.node, daemon, server)
         if limit is not None:
             yield (daemon.name, str(server.pid)), limit
 
@@ -57,7 +57,8 @@ FAMILIES = (
     gauge(
         "cuda_mps_server_clients_limit",
         ("daemon", "server"),
-        "Clients that the server takes at most: as configured, as it said itself, or as its version does.",
+        "Maximum number of clients of the server: as configured, else as its log states, else as NVIDIA documents for "
+        "the GPUs and the MPS version. Absent where none of these is known.",
         _limit,
     ),
 )

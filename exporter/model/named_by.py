@@ -7,6 +7,7 @@ class NamedBy(StrEnum):
     """Whose word a daemon's name is, the lightest first."""
 
     DISCOVERED = "discovered"
+    DEVICE_PLUGIN = "device_plugin"
     UNIT = "unit"
     CONFIGURATION = "configuration"
 

@@ -66,8 +66,9 @@ class LogGap:
 class DaemonFound:
     """A control daemon's place was found, or named.
 
-    It is `expected` where the configuration or an enabled unit names it; what these named and name no more is not. `by`
-    says who tells this: "configuration", "unit" or "discovered". Whatever is None, whoever found it does not know.
+    It is `expected` where the configuration, an enabled unit or the node's device plugin names it; what these named and
+    name no more is not. `by` says who tells this: "configuration", "unit", "device_plugin" or "discovered". Whatever is
+    None, whoever found it does not know.
     `clients_limit` is how many clients fit into one of its servers, as the configuration has it; `visible_devices` is
     CUDA_VISIBLE_DEVICES, as the unit has it; `foreground` and `stdout_kept` are as in `DaemonProcess`.
     """
@@ -161,7 +162,10 @@ class KernelRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessReading:
-    """What /proc says of a process. `start_ticks` (clock ticks since boot) and the PID together are its identity."""
+    """What /proc says of a process. `start_ticks` (clock ticks since boot) and the PID together are its identity.
+
+    `environment` holds those of the variables CLIENT_LIMITS that it was started with; None where it was not read.
+    """
 
     at: float
     pid: int
@@ -172,6 +176,7 @@ class ProcessReading:
     command: str | None = None
     executable: str | None = None
     cgroup: str | None = None
+    environment: Mapping[str, str] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -119,7 +119,8 @@ def _counts(daemon: Daemon) -> Iterable[str]:
 
 
 def _server(sight: Sight, daemon: Daemon, server: Server, used: Memory, falls_with: Letters) -> ServerCard:
-    node, clients, limit = sight.node, clients_of(daemon, server), clients_limit(daemon, server)
+    node, clients = sight.node, clients_of(daemon, server)
+    limit = clients_limit(node, daemon, server)
     process = node.processes.get(server.pid)
     since = server.started_at if process is None else process.started
     answering = daemon.state is DaemonState.UP

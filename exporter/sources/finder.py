@@ -18,7 +18,7 @@ from exporter.sources.control_daemons import ControlDaemon, ControlDaemons
 from exporter.sources.directory import Directory, Identity, Root, others_can_be_reached
 from exporter.sources.pid_files import owned, pid_in
 from exporter.sources.pid_namespace import PidNamespace
-from exporter.sources.pipe_directories import is_nameable, is_path, named_by
+from exporter.sources.pipe_directories import declared_by_device_plugin, is_nameable, is_path, named_by
 from exporter.sources.place import Place
 from exporter.sources.proc import Proc
 from exporter.sources.reading import Reading
@@ -66,6 +66,7 @@ class Finder:
         self._found: dict[str, _Finding] = {}
         self._met: set[tuple[int, int]] = set()
         self._told: Mapping[str, Place] = {}
+        self._declared: Mapping[str, DaemonFound] = {}
         self.places: Mapping[str, Place] = dict(self._given)
         """Where each daemon is, by its name: replaced as a whole, so that any thread may take it."""
 
@@ -90,7 +91,7 @@ class Finder:
                 problems.append(f"control daemon {daemon.pid} cannot be placed without openat2(2): {_NO_OPENAT2}")
         self._met = {daemon.identity for daemon in daemons}
         self.places = {**self._given, **{name: each.place for name, each in self._found.items()}}
-        return Reading(tuple(self._news()), "; ".join(problems) or None)
+        return Reading((*self._news(), *self._declarations()), "; ".join(problems) or None)
 
     def _still_stands(self, finding: _Finding, now: float) -> bool:
         """Whether it is not too long ago, and the name not given to another directory since."""
@@ -120,6 +121,14 @@ class Finder:
             known = before.get(name)
             if known is None or known.process != place.process or _told(known) != _told(place):
                 yield replace(_told(place), at=self._clock.now())
+
+    def _declarations(self) -> Iterator[DaemonFound]:
+        """Yield the daemons that the node's device plugin no longer declares, then all that it declares."""
+        declared = {place.name: _told(place) for place in declared_by_device_plugin(self._patterns)}
+        withdrawn = {name: found for name, found in self._declared.items() if name not in declared}
+        self._declared, now = declared, self._clock.now()
+        for expected, found in ((False, withdrawn), (True, declared)):
+            yield from (replace(each, at=now, expected=expected, by=NamedBy.DEVICE_PLUGIN) for each in found.values())
 
     def _known_directories(self) -> Mapping[Identity, Place]:
         """Those that were given, that were found on this host before, and that a pattern names, in this order."""

@@ -13,6 +13,7 @@ import psutil
 from exporter.clock import Clock
 from exporter.model.observation import ProcessReading
 from exporter.parse import process_stat, process_status
+from exporter.parse.process_environment import is_intact
 from exporter.sources.process_memory import read_memory
 
 NS_GET_PARENT = 0xB702
@@ -94,12 +95,15 @@ class Proc:
         except (psutil.Error, OSError):
             return None
 
-    def variables(self, pid: int, names: Iterable[str]) -> Mapping[str, str] | None:
-        """Those of these variables that a process's environment has, and nothing else of it; None where unreadable."""
+    def variables(self, pid: int, names: Iterable[str], *, intact: bool = False) -> Mapping[str, str] | None:
+        """Those of these variables that a process's environment has, and nothing else of it; None where unreadable.
+
+        If `intact`, None too where it is empty or overwritten.
+        """
         environment = self._bytes(pid, "environ", _MOST_BYTES)
         if environment is None:
             environment = self._environment_in_memory(pid)
-        if environment is None:
+        if environment is None or (intact and not is_intact(environment)):
             return None
         wanted = {name.encode() for name in names}
         pairs = (variable.partition(b"=") for variable in environment.split(b"\0"))

@@ -5,10 +5,12 @@ import os
 import resource
 import select
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from exporter.clock import Clock
 from exporter.model.observation import Observation, ProcessExit, ProcessReading
+from exporter.model.variables import CLIENT_LIMITS
 from exporter.sources.exit_status import wait_status
 from exporter.sources.pid_files import PidFiles
 from exporter.sources.place import Place, on_host
@@ -124,7 +126,7 @@ class Processes:
             self._unseen[pid] = now + RECHECK_SECONDS
             return None
         self._known[pid] = reading.start_ticks
-        return reading
+        return replace(reading, environment=self._proc.variables(pid, CLIENT_LIMITS, intact=True))
 
     def _hold(self, pid: int) -> None:
         with contextlib.suppress(OSError, OverflowError):

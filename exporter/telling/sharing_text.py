@@ -73,11 +73,12 @@ def _lately(found: Fitness) -> str:
 
 def _room(found: Fitness) -> str:
     by, fits = found.room.by, found.room.fits
-    if fits is None:
+    if not by:
         return "how many more would fit is not known"
     known = [f"{by[bound]} by {BOUNDS[bound]}" for bound in sorted(by, key=lambda bound: by[bound])]
     unknown = [f"not known by {BOUNDS[bound]}" for bound in Bound if bound not in by]
-    return f"room for {fits or 'no'} more such client{'' if fits == 1 else 's'}: {', '.join((*known, *unknown))}"
+    count = "" if fits is None else f"{fits or 'no'} "
+    return f"room for {count}more such client{'' if fits == 1 else 's'}: {', '.join((*known, *unknown))}"
 
 
 def _limits(_: Node, found: Fitness) -> Iterable[str]:

@@ -32,6 +32,10 @@ def found(
     )
 
 
+def declared(at: float = AT, *, expected: bool = True) -> DaemonFound:
+    return found(by=NamedBy.DEVICE_PLUGIN, expected=expected, at=at)
+
+
 def after(*seen: Observation) -> Story:
     return told(*seen, start=Node())
 
@@ -129,3 +133,20 @@ def test_a_daemon_of_which_a_late_word_is_all_there_is_is_forgotten_too() -> Non
 
     assert names(late) == [DAEMON]
     assert names(late, look("control", at=AT + 2 * FORGOTTEN_SECONDS + 1)) == []
+
+
+def test_a_daemon_of_the_device_plugin_is_expected_until_the_plugin_stops_it() -> None:
+    story = after(found(), declared(), found())
+    assert (story.daemon.expected, story.daemon.named_by) == (True, NamedBy.DEVICE_PLUGIN)
+    story = told(declared(AT + 10, expected=False), start=story.node)
+    assert (story.daemon.expected, story.daemon.discovered) == (False, True)
+
+
+def test_a_unit_and_the_device_plugin_do_not_withdraw_each_others_declaration() -> None:
+    assert after(found(by=UNIT), declared(), declared(expected=False)).daemon.expected
+    assert after(declared(), found(by=UNIT, expected=False)).daemon.expected
+
+
+def test_the_configuration_outweighs_the_device_plugin() -> None:
+    story = after(found("night", CONFIGURED, expected=False), declared())
+    assert (story.daemon.name, story.daemon.expected) == ("night", False)

@@ -95,9 +95,9 @@ def test_its_probes_ask_pages_that_it_has(variant: str) -> None:
         assert container(variant)[probe]["httpGet"] == {"path": page, "port": port["name"]}
 
 
-@every_variant
-def test_its_configuration_can_be_used_and_names_a_daemon_that_it_can_reach(
-    variant: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(("variant", "daemons"), [("device-plugin", 0), ("gke", 1), ("host", 1)])
+def test_its_configuration_can_be_used_and_names_only_a_daemon_that_the_label_of_its_nodes_declares(
+    variant: str, daemons: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (text,) = the("ConfigMap", variant)["data"].values()
     (tmp_path / "config.toml").write_text(text)
@@ -105,11 +105,17 @@ def test_its_configuration_can_be_used_and_names_a_daemon_that_it_can_reach(
     in_effect = tomllib.loads(capsys.readouterr().out)
 
     assert code == 0
-    (daemon,) = in_effect["daemons"]
+    named = in_effect.get("daemons", [])
+    assert len(named) == daemons
     mounted = [each["mountPath"] for each in container(variant)["volumeMounts"]]
-    for directory in (daemon["pipe_directory"], daemon["log_directory"]):
+    for directory in (each[key] for each in named for key in ("pipe_directory", "log_directory")):
         assert any(Path(directory).is_relative_to(each) for each in mounted)
     assert in_effect["collect"]["nvml"] in (True, Switch.AUTO)
+
+
+def test_the_host_variant_runs_only_on_nodes_that_are_labelled_for_it() -> None:
+    """It expects a daemon on each of its nodes, and not every GPU node runs one."""
+    assert pod("host")["nodeSelector"] == {"cuda-mps-exporter/mps": "host"}
 
 
 def configuration_of(found: Object) -> str:

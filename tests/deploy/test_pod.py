@@ -18,7 +18,6 @@ from tests.tools import needed
 
 pytestmark = pytest.mark.systems
 
-NAME = "nvidia.com/gpu"
 ROOT = "/run/nvidia/mps"
 """On the node; the daemon's own container has it elsewhere."""
 
@@ -39,9 +38,11 @@ WHOSE = {
 class DevicePlugin:
     """Its pod with the control daemon, in namespaces of its own, on a node."""
 
-    def __init__(self, node: Node, *, host_pid: bool) -> None:
-        self.mps = MpsStandIn(node.path(f"{ROOT}/{NAME}"))
-        inside = MpsStandIn(Path(INSIDE) / NAME)
+    def __init__(self, node: Node, resource: str, *, host_pid: bool) -> None:
+        self.mps = MpsStandIn(node.path(f"{ROOT}/{resource}"))
+        self.name = f"{ROOT}/{resource}/pipe"
+        self.started = self.mps.pipe_directory.with_name(".started")
+        inside = MpsStandIn(Path(INSIDE) / resource)
         for directory in (self.mps.pipe_directory, self.mps.log_directory):
             directory.mkdir(parents=True)
         own_pids = [] if host_pid else ["--pid", "--fork", "--mount-proc"]
@@ -51,11 +52,13 @@ class DevicePlugin:
             env=os.environ | inside.environment(),
         )
         wait_until(lambda: pid_file(self.mps).exists(), "the daemon")
+        self.started.touch()
 
     def end(self) -> None:
         """Its daemon and server end with it, whether or not it has a namespace that does so."""
-        self.mps.ask("quit -t 0")
-        wait_until(lambda: not pid_file(self.mps).exists(), "the daemon's end")
+        if self.started.exists():
+            self.mps.ask("quit -t 0")
+            wait_until(lambda: not pid_file(self.mps).exists(), "the daemon's end")
         self._process.kill()
         self._process.wait()
 
@@ -72,44 +75,75 @@ def node() -> Iterator[Node]:
         yield Node(Path(directory), "device-plugin")
 
 
+def started(node: Node, nvml: NvmlStandIn) -> Exporter:
+    """The exporter in its pod."""
+    environment = {"PATH": MpsStandIn(node.path(ROOT)).environment()["PATH"], **nvml.environment()}
+    arguments = ("--web.listen-address=127.0.0.1:0", "--client-min-age=0", "--log.format=json", "--rhythm.nvml=1s")
+    return node.exporter(environment, *arguments)
+
+
 @pytest.fixture
 def exporter(
     request: pytest.FixtureRequest, node: Node, nvml: NvmlStandIn, start: Starter
 ) -> Iterator[tuple[Exporter, DevicePlugin, int]]:
     """At work in its pod beside the device plugin's, with one client of another pod on the node."""
-    plugin = DevicePlugin(node, host_pid=request.param)
+    host_pid, resource = request.param
+    plugin = DevicePlugin(node, resource, host_pid=host_pid)
     node.path(f"/var/log/pods/team-a_trainer-0_{POD}").mkdir()
     client = start().pid
     node.places(client, CGROUP)
-    plugin.mps.connect_and_wait(client if request.param else 0)
+    plugin.mps.connect_and_wait(client if host_pid else 0)
     nvml.write([Device(processes=(Process(client),))])
-    environment = {"PATH": plugin.mps.environment()["PATH"], **nvml.environment()}
-    arguments = ("--web.listen-address=127.0.0.1:0", "--client-min-age=0", "--log.format=json", "--rhythm.nvml=1s")
-    program = node.exporter(environment, *arguments)
+    program = started(node, nvml)
     yield program, plugin, client
     program.stop()
     plugin.end()
 
 
-def _is_told(program: Exporter, client: int) -> None:
-    told = [labels for labels, _ in program.samples("cuda_mps_client_info", daemon=NAME)]
+def _is_told(program: Exporter, plugin: DevicePlugin, client: int) -> None:
+    told = [labels for labels, _ in program.samples("cuda_mps_client_info", daemon=plugin.name)]
     assert [each["pid"] for each in told] == [str(client)]
     assert {key: told[0][key] for key in WHOSE} == WHOSE
 
 
-@pytest.mark.parametrize("exporter", [True, False], ids=["hostPID", "own PIDs"], indirect=True)
-def test_a_client_has_its_pod_and_the_daemon_the_nodes_name(
+@pytest.mark.parametrize(
+    "exporter",
+    [(True, "nvidia.com/gpu"), (False, "nvidia.com/gpu.shared")],
+    ids=["hostPID", "own PIDs and a renamed resource"],
+    indirect=True,
+)
+def test_a_client_has_its_pod_and_the_daemon_is_expected(
     exporter: tuple[Exporter, DevicePlugin, int],
 ) -> None:
     program, plugin, client = exporter
 
-    program.shows(1, "cuda_mps_daemon_up", daemon=NAME)
-    eventually(lambda: _is_told(program, client))
+    program.shows(1, "cuda_mps_daemon_up", daemon=plugin.name)
+    program.shows(1, "cuda_mps_daemon_info", pipe_directory=plugin.name, expected="true")
+    eventually(lambda: _is_told(program, plugin, client))
 
-    ((labels, _),) = program.samples("cuda_mps_daemon_info", daemon=NAME)
-    assert (labels["pipe_directory"], labels["expected"]) == (f"{ROOT}/{NAME}/pipe", "true")
+    assert len(program.samples("cuda_mps_daemon_info", pipe_directory=plugin.name)) == 1
     assert program.value("cuda_mps_workload_memory_used_bytes", workload_kind="pod", workload=POD)
     assert program.value("cuda_mps_exporter_history_writable") == 1
     ill = [labels["source"] for labels, up in program.samples("cuda_mps_exporter_source_up") if not up]
     assert ill == []
     assert not list(plugin.mps.pipe_directory.glob("way-*"))
+
+
+def test_a_daemon_is_expected_only_while_the_device_plugin_declares_it(node: Node, nvml: NvmlStandIn) -> None:
+    """The exporter is there first, and nothing is expected before the plugin is installed, nor after it has stopped."""
+    program = started(node, nvml)
+    program.shows(1, "cuda_mps_exporter_source_up", source="finder")
+    expected = program.samples("cuda_mps_daemon_info", expected="true")
+    plugin = DevicePlugin(node, "nvidia.com/gpu.shared", host_pid=True)
+    program.shows(1, "cuda_mps_daemon_info", daemon=plugin.name, expected="true")
+    program.shows(1, "cuda_mps_daemon_up", daemon=plugin.name)
+
+    plugin.mps.kill()
+    program.shows(0, "cuda_mps_daemon_up", daemon=plugin.name)
+    assert program.value("cuda_mps_daemon_info", daemon=plugin.name, expected="true") == 1
+
+    plugin.started.unlink()
+    program.shows(1, "cuda_mps_daemon_info", daemon=plugin.name, expected="false")
+    program.stop()
+    plugin.end()
+    assert expected == []

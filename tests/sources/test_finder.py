@@ -4,12 +4,14 @@ import os
 import socket
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from exporter.clock import SystemClock
 from exporter.model.daemon import FORGOTTEN_SECONDS
+from exporter.model.named_by import NamedBy
 from exporter.model.observation import DaemonFound
 from exporter.sources import finder as finder_module
 from exporter.sources.control_daemons import ControlDaemons
@@ -231,6 +233,54 @@ def test_a_directory_that_a_pattern_names_is_known_by_that_path(make: Callable[.
         looking = make(patterns=[f"{tmp_path}/*/*/pipe"])
 
         assert [each.daemon for each in looking.look()] == [str(mps.pipe_directory)]
+
+
+@pytest.mark.parametrize("resource", ["gpu", "gpu.shared"])
+def test_a_daemon_of_the_device_plugin_is_expected_from_its_start_to_its_stop(
+    make: Callable[..., Looking], tmp_path: Path, resource: str
+) -> None:
+    """Whatever the resource is called, and whichever is installed first."""
+    looking = make(patterns=[f"{tmp_path}/*/*/pipe"])
+    assert looking.look() == []
+
+    with MpsStandIn(tmp_path / "nvidia.com" / resource) as mps:
+        mps.start()
+        started = mps.pipe_directory.with_name(".started")
+        started.touch()
+        assert replace(looking.look()[-1], at=0.0) == DaemonFound(
+            at=0.0,
+            daemon=str(mps.pipe_directory),
+            pipe_directory=str(mps.pipe_directory),
+            log_directory=str(mps.log_directory),
+            expected=True,
+            by=NamedBy.DEVICE_PLUGIN,
+        )
+
+        mps.kill()
+        assert [each.expected for each in looking.look()] == [True]
+
+        started.unlink()
+        assert [each.expected for each in looking.look()] == [False]
+        assert looking.look() == []
+
+
+def test_nothing_is_expected_in_a_directory_without_a_daemon_that_the_plugin_started(
+    make: Callable[..., Looking], tmp_path: Path
+) -> None:
+    (tmp_path / "nvidia.com" / "gpu" / "pipe").mkdir(parents=True)
+    assert make(patterns=[f"{tmp_path}/*/*/pipe"]).look() == []
+
+
+def test_another_user_cannot_declare_a_daemon(make: Callable[..., Looking], tmp_path: Path) -> None:
+    if os.geteuid() != 0:
+        not_here("this needs two users")
+    directory = tmp_path / "nvidia.com" / "gpu"
+    (directory / "pipe").mkdir(parents=True)
+    (directory / ".started").touch()
+    os.chown(directory / ".started", NOBODY, NOBODY)
+    (tmp_path / "nvidia.com" / "link" / "pipe").mkdir(parents=True)
+    (tmp_path / "nvidia.com" / "link" / ".started").symlink_to("/etc/passwd")
+    assert make(patterns=[f"{tmp_path}/*/*/pipe"]).look() == []
 
 
 def test_without_the_right_to_look_into_a_daemon_its_pid_file_says_where_it_is(

@@ -15,6 +15,7 @@ from exporter.clock import SystemClock
 from exporter.model.observation import DaemonProcess, Observation, ProcessExit, ProcessReading
 from exporter.sources import processes
 from exporter.sources.pid_files import PID_FILE
+from exporter.sources.proc import Proc
 from exporter.sources.processes import MISSING_SECONDS, MOST_HELD, Processes, affordable_pidfds
 from tests.clocks import HandClock
 from tests.conftest import Starter
@@ -84,6 +85,48 @@ def test_a_process_is_told_of_once_with_all_that_is_to_know(watch: Watch, start:
     assert facts.cgroup == Path(f"/proc/{pid}/cgroup").read_text()
     assert abs(facts.at - facts.started) < 3600
     assert looks(source, 3, ProcessReading) == []
+
+
+def test_only_the_limits_of_a_client_leave_its_environment(watch: Watch, start: Starter) -> None:
+    limits = {
+        "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "25",
+        "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=20G",
+        "CUDA_MPS_ENABLE_PER_CTX_DEVICE_MULTIPROCESSOR_PARTITIONING": "1",
+        "CUDA_VISIBLE_DEVICES": "0",
+    }
+    secret = {"DATABASE_PASSWORD": "secret", "CUDA_MPS_PIPE_DIRECTORY": "/tmp"}
+    pid = start(env={**os.environ, **limits, **secret}).pid
+    wait_until(lambda: Path(f"/proc/{pid}/environ").read_bytes() != b"", "the end of execve")
+    (facts,) = seen(watch(pid), ProcessReading)
+    assert isinstance(facts, ProcessReading)
+    assert facts.environment == limits
+
+
+@pytest.mark.parametrize(
+    ("environ", "read"),
+    [
+        (b"", None),
+        (b"A=1\0B=2\0", {"A": "1"}),
+        (b"A=1\0B=2", {"A": "1"}),
+        (b"\0" * 40, None),
+        (b"ray::worker(A=1)\0\0\0\0", None),
+        (b"engine core\0A=1\0", None),
+    ],
+)
+def test_an_overwritten_environment_is_unknown(tmp_path: Path, environ: bytes, read: object) -> None:
+    """As by setproctitle, which many inference servers call."""
+    (tmp_path / "600").mkdir()
+    (tmp_path / "600" / "environ").write_bytes(environ)
+    assert Proc(tmp_path, SystemClock()).variables(600, ["A"], intact=True) == read
+
+
+def test_an_environment_that_may_not_be_read_is_unknown(
+    watch: Watch, start: Starter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Proc, "variables", lambda *_, **__: None)
+    (facts,) = seen(watch(start().pid), ProcessReading)
+    assert isinstance(facts, ProcessReading)
+    assert facts.environment is None
 
 
 def test_a_pid_that_this_proc_does_not_have_is_neither_told_nor_gone(watch: Watch) -> None:

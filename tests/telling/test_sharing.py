@@ -69,7 +69,7 @@ def test_what_the_gpu_tells_of_itself_is_told_without_a_split() -> None:
     read = replace(gpu.reading, sm_utilization=0.5, gpm_seconds=10.0)
     (first, second, *_) = texts(replace(present, gpus={**present.gpus, GPU: replace(gpu, reading=read)}))
     assert "its SMs were 50 % busy in the last 10 s" in first
-    assert second.startswith("  room for 2 more such clients: 2 by SM time, ")
+    assert second == "  room for more such clients: 2 by SM time, 45 by client slots, not known by memory"
 
 
 def test_a_convention_is_called_one() -> None:

@@ -13,21 +13,25 @@ from exporter.model.node import Node
 from exporter.model.observation import DaemonName, GpuUuid
 from exporter.model.server import Client
 from exporter.model.split import Share
+from exporter.model.variables import VISIBLE_DEVICES
+from exporter.parse.client_limits import memory_limits, thread_percentage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holding:
-    """One client on one GPU. None: not known; of `memory_limit`, that there is none either.
+    """One client on one GPU. None: not known.
 
-    `threads` is which part of the SMs it may use, 0 to 1, as its server has it: a client may have asked for less, and
-    tells nobody. `memory_limit` is how much memory it may have, and `memory` how much it has, in bytes. `watched` is
-    whether its work can be seen from outside, None where nobody looks.
+    A limit is the smaller of its server's and the one in its own environment. `threads` is the part of the SMs that it
+    may use, 0 to 1. `memory_limit` is how much memory it may have, and `memory` how much it has, in bytes. A
+    `memory_limit` of None means no limit if `memory_limit_known`. `watched` is whether its work can be seen from
+    outside, None where nobody looks.
     """
 
     daemon: DaemonName
     client: Client
     threads: float | None = None
     memory_limit: int | None = None
+    memory_limit_known: bool = False
     memory: int | None = None
     used: Share | None = None
     watched: bool | None = None
@@ -41,17 +45,19 @@ def holdings(node: Node) -> Mapping[GpuUuid, Sequence[Holding]]:
     watched = _watched(node)
     for daemon in node.daemons.values():
         if daemon.told_of(node.at):
-            limits = _memory_limits(node, daemon)
+            ordinals = by_its_ordinals(node, daemon)
             for pid, gpus in places(node, daemon, daemon.clients).items():
                 for uuid in gpus & found.keys():
                     split = splits.get(uuid)
                     client = daemon.clients[pid]
+                    limit_known, limit = _memory_limit(node, daemon, client, uuid, ordinals)
                     found[uuid].append(
                         Holding(
                             daemon=daemon.name,
                             client=client,
                             threads=_threads(node, daemon, client),
-                            memory_limit=limits.get((client.server, uuid)),
+                            memory_limit=limit,
+                            memory_limit_known=limit_known,
                             memory=held[uuid].get(pid),
                             used=None if split is None else split.shares.get(pid),
                             watched=None if watched is None else pid in watched,
@@ -70,23 +76,35 @@ def _whole_gpus(node: Node) -> Sequence[GpuUuid]:
 
 
 def _threads(node: Node, daemon: Daemon, client: Client) -> float | None:
-    """What its server allows it, or less, where it was seen to allow itself no more."""
-    if node.work is not None and node.work.sms and client.pid in node.work.narrowed:
-        return node.work.narrowed[client.pid] / node.work.sms
+    """Return the part of the SMs that a client may use; None where its server's limit or its own is not known."""
     server = daemon.servers.get(client.server)
-    percentage = None if server is None else server.active_thread_percentage
-    return None if percentage is None else percentage / 100
+    allowed = None if server is None else server.active_thread_percentage
+    variables = _environment(node, client)
+    own = None if variables is None else thread_percentage(variables)
+    return None if allowed is None or own is None else min(allowed, own) / 100
 
 
-def _memory_limits(node: Node, daemon: Daemon) -> Mapping[tuple[int, GpuUuid], int]:
-    """The limit of each server's clients on each GPU."""
-    gpus = by_its_ordinals(node, daemon)
-    return {
-        (server.pid, gpus[device]): limit
-        for server in daemon.servers.values()
-        for device, limit in server.pinned_memory_limits.items()
-        if device in gpus
-    }
+def _memory_limit(
+    node: Node, daemon: Daemon, client: Client, uuid: GpuUuid, ordinals: Mapping[int, GpuUuid]
+) -> tuple[bool, int | None]:
+    """Return whether a client's memory limit on a GPU is known, and the limit."""
+    server, variables = daemon.servers.get(client.server), _environment(node, client)
+    own = None if variables is None else memory_limits(variables)
+    if server is None or server.active_thread_percentage is None or variables is None or own is None:
+        return False, None
+    limits = {str(device): limit for device, limit in server.pinned_memory_limits.items()}
+    # A client that chooses among several GPUs may count them in its own way.
+    reordered = own and VISIBLE_DEVICES in variables and len(ordinals) > 1
+    if reordered or ((limits or own) and not ordinals):
+        return False, None
+    devices = {str(ordinal): gpu for ordinal, gpu in ordinals.items()}
+    here = [limit for device, limit in (*limits.items(), *own.items()) if devices.get(device, device) == uuid]
+    return True, min(here, default=None)
+
+
+def _environment(node: Node, client: Client) -> Mapping[str, str] | None:
+    process = node.processes.get(client.pid)
+    return None if process is None else process.environment
 
 
 def _eldest_first(holding: Holding) -> tuple[float, int]:

@@ -30,6 +30,10 @@ class Bound(StrEnum):
     SLOTS = "slots"
 
 
+NEEDED = frozenset({Bound.MEMORY, Bound.SLOTS})
+"""Beyond these bounds a new client fails. Beyond that of SM time, all clients become slower."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Room:
     """How many more fit by each bound that is known."""
@@ -38,13 +42,15 @@ class Room:
 
     @property
     def fits(self) -> int | None:
-        """How many more fit, by all that is known; None where nothing is."""
-        return min(self.by.values(), default=None)
+        """Return how many more fit; None where it is not known."""
+        return None if self.binds is None else self.by[self.binds]
 
     @property
     def binds(self) -> Bound | None:
-        """What there will first be too little of."""
-        return min(self.by, key=lambda bound: self.by[bound], default=None)
+        """Return the smallest bound; None where a bound of NEEDED is not known, unless another one of them is 0."""
+        none_fits = any(self.by.get(bound) == 0 for bound in NEEDED)
+        known = none_fits or self.by.keys() >= NEEDED
+        return min(self.by, key=lambda bound: self.by[bound]) if known else None
 
 
 def room(node: Node, gpu: Gpu, here: Sequence[Holding], use: Lately) -> Room:
@@ -58,11 +64,13 @@ def room(node: Node, gpu: Gpu, here: Sequence[Holding], use: Lately) -> Room:
 
 
 def _by_memory(gpu: Gpu, here: Sequence[Holding]) -> int | None:
+    """Count a client with a memory limit as if it had all of that memory: it may allocate it at any time."""
     used, total = gpu.reading.memory_used_bytes, gpu.reading.memory_total_bytes
-    held = sorted(each.memory for each in here if each.memory)
-    if used is None or total is None or not held:
+    claims = sorted(claim for each in here if (claim := max(each.memory or 0, each.memory_limit or 0)))
+    if used is None or total is None or not claims or not all(each.memory_limit_known for each in here):
         return None
-    return (total - used) // held[ceil(LARGE_CLIENT * len(held)) - 1]
+    reserved = sum(max(0, (each.memory_limit or 0) - (each.memory or 0)) for each in here)
+    return (total - used - reserved) // claims[ceil(LARGE_CLIENT * len(claims)) - 1]
 
 
 def _by_sm_time(node: Node, gpu: Gpu, here: Sequence[Holding], use: Lately) -> int | None:
@@ -112,7 +120,7 @@ def _by_slots(node: Node, here: Sequence[Holding]) -> int | None:
 def _slots_left(node: Node, name: str, pid: int) -> int | None:
     daemon = node.daemons[name]
     server = daemon.servers.get(pid)
-    limit = None if server is None else clients_limit(daemon, server)
+    limit = None if server is None else clients_limit(node, daemon, server)
     if server is None or limit is None or server.nameless:
         return None
     return max(0, limit - sum(client.server == pid for client in daemon.clients.values()))

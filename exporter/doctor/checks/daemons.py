@@ -76,7 +76,7 @@ def daemon_held(facts: Facts) -> Iterator[Found]:
 
 
 def daemon_not_expected(facts: Facts) -> Iterator[Found]:
-    """A daemon runs that neither the configuration nor an enabled unit names: nobody misses it.
+    """A daemon runs that no configuration, enabled unit or device plugin declares: no alert fires for its absence.
 
     Those of containers are their makers' affair.
     """
@@ -85,8 +85,8 @@ def daemon_not_expected(facts: Facts) -> Iterator[Found]:
         if daemon.discovered and not daemon.expected and not elsewhere:
             yield Found(
                 severity=Severity.ADVICE,
-                what="a daemon runs that neither the configuration nor an enabled unit names: if it dies, that is "
-                "logged, and no alert asks for it",
+                what="a daemon runs that no configuration, enabled unit or device plugin declares: if it dies, that is "
+                "logged, and no alert fires",
                 where=(daemon_text(each),),
                 mend="Where it should always be there, enable its unit, or name it in "
                 "/etc/cuda-mps-exporter/config.toml; a job's own daemon needs nothing",

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from exporter.core import devices
+from exporter.core.client_slots import BEFORE_VOLTA, VOLTA
 from exporter.core.gpus import NVML, serving_daemon
 from exporter.doctor.facts import Area, Facts
 from exporter.doctor.finding import Check, Found, Severity
@@ -12,7 +13,6 @@ from exporter.model.variables import VISIBLE_DEVICES
 from exporter.parse.visible_devices import entries, is_visible
 
 _MISMATCH = "version mismatch"
-_VOLTA = 7
 
 
 def driver_mismatch(facts: Facts) -> Iterator[Found]:
@@ -123,11 +123,11 @@ def pre_volta(facts: Facts) -> Iterator[Found]:
     """A GPU with MPS is from before Volta: no isolation, no limits, 16 clients."""
     for gpu in _served(facts):
         major = (gpu.reading.compute_capability or "").partition(".")[0]
-        if major.isdecimal() and int(major) < _VOLTA:
+        if major.isdecimal() and int(major) < VOLTA:
             yield Found(
                 severity=Severity.WARNING,
-                what=f"a GPU from before Volta (compute capability {shown(gpu.reading.compute_capability or '')}): 16 "
-                "clients at most, no limits, one address space for all, and any fault ends the server",
+                what=f"a GPU from before Volta (compute capability {shown(gpu.reading.compute_capability or '')}): "
+                f"{BEFORE_VOLTA} clients at most, no limits, one address space for all, and any fault ends the server",
                 where=(gpu_name(gpu),),
                 mend="Use MPS there only for processes that trust each other",
             )

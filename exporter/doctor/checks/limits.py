@@ -9,7 +9,8 @@ from exporter.doctor.finding import Check, Found, Severity
 from exporter.doctor.words import daemon_text, shown, who
 from exporter.model.daemon import Daemon
 from exporter.model.variables import ACTIVE_THREAD_PERCENTAGE, PINNED_MEMORY_LIMIT, VISIBLE_DEVICES
-from exporter.parse.byte_size import byte_size
+from exporter.parse.client_limits import written_memory_limits
+from exporter.parse.control_reply import percentage
 from exporter.parse.visible_devices import entries
 from exporter.telling.short import mebibytes
 
@@ -17,7 +18,7 @@ from exporter.telling.short import mebibytes
 def thread_percentage_wrong(facts: Facts) -> Iterator[Found]:
     """A thread percentage is none, or not between 0 and 100."""
     for whose, text in _percentages(facts):
-        if not _is_percentage(text):
+        if percentage(text) is None:
             yield Found(
                 severity=Severity.ERROR,
                 what=f"{ACTIVE_THREAD_PERCENTAGE} is {shown(text) or 'empty'}, and not a number above 0 and up to "
@@ -126,13 +127,6 @@ def _percentages(facts: Facts) -> Iterator[tuple[str, str]]:
             yield who(process), text
 
 
-def _is_percentage(text: str) -> bool:
-    try:
-        return 0 < float(text) <= 100
-    except ValueError:
-        return False
-
-
 @dataclass(frozen=True, slots=True)
 class _MemoryLimits:
     """Limits in bytes, None where one is no size, by the daemon's ordinals, of which `devices` can be seen."""
@@ -161,7 +155,7 @@ def _memory_limits(facts: Facts) -> Iterator[_MemoryLimits]:
             variables = {} if process is None else process.variables or {}
             if process is not None and PINNED_MEMORY_LIMIT in variables:
                 whose = f"{PINNED_MEMORY_LIMIT} of {who(process)}"
-                limits_of_client = _written_limits(variables[PINNED_MEMORY_LIMIT])
+                limits_of_client = _by_ordinal(variables[PINNED_MEMORY_LIMIT])
                 yield _MemoryLimits(daemon, whose, limits_of_client, min(count, _visible(variables, count)))
 
 
@@ -171,12 +165,11 @@ def _visible(variables: Mapping[str, str], count: int) -> int:
     return count if visible is None else len(list(filter(None, entries(visible))))
 
 
-def _written_limits(text: str) -> Mapping[int, int | None]:
-    """`0=2G,1=512M`; what names no device is left out, since MPS passes over it too."""
-    pairs = (each.strip().partition("=") for each in text.split(","))
+def _by_ordinal(text: str) -> Mapping[int, int | None]:
+    """Return the limits by device ordinal; MPS ignores an entry that names no device."""
     return {
-        int(device): byte_size(size)
-        for device, _, size in pairs
+        int(device): limit
+        for device, limit in written_memory_limits(text).items()
         if device.isascii() and device.isdecimal() and len(device) < 4
     }
 

@@ -17,7 +17,7 @@ from exporter.view import View, clients_of, directory_of
 def full_servers(node: Node) -> Iterable[Trouble]:
     """Servers that take nobody more, all as one."""
     taken = (
-        (daemon, server, len(clients_of(daemon, server)), clients_limit(daemon, server))
+        (daemon, server, len(clients_of(daemon, server)), clients_limit(node, daemon, server))
         for daemon, server in View(node).servers()
     )
     found = [

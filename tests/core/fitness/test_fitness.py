@@ -1,14 +1,34 @@
 """What clients may use against what they do, what was promised twice, who idles, and who is in whose way."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
 
 from exporter.core.fitness.fitness import Fitness, fitness
+from exporter.core.fitness.holding import Holding
 from exporter.model.node import Node
 from exporter.model.split import Method, Share
-from exporter.model.work import WorkReading
-from tests.builders import AT, CLIENT, DAEMON, GPU, GPU_BYTES, OTHER_GPU, flight, limited, split, three_clients
+from exporter.model.variables import (
+    ACTIVE_THREAD_PERCENTAGE,
+    PER_CONTEXT_PARTITIONING,
+    PINNED_MEMORY_LIMIT,
+    VISIBLE_DEVICES,
+)
+from tests.builders import (
+    AT,
+    CLIENT,
+    DAEMON,
+    GPU,
+    GPU_BYTES,
+    OTHER_GPU,
+    flight,
+    limited,
+    process,
+    split,
+    three_clients,
+    told,
+)
 
 TRAIN, VLLM, EVAL, STRANGER = 600, 601, 602, 801
 
@@ -143,7 +163,62 @@ def test_the_split_of_a_moment_long_past_is_nobodys_present() -> None:
     assert of(replace(old, at=AT + 3600)).shares == []
 
 
-def test_a_client_that_allows_itself_less_may_use_less() -> None:
-    work = WorkReading(at=AT, boot_ns=1, seconds=1.0, sms=132, narrowed={TRAIN: 33})
-    train, _ = of(replace(limited(), work=work)).holdings
-    assert train.threads == 0.25
+def environment(present: Node, variables: Mapping[str, str] | None) -> Holding:
+    """The first client on the second GPU, started with these variables; its server allows 50 % and 2 GiB."""
+    return of(told(process(TRAIN, environment=variables), start=present).node, OTHER_GPU).holdings[0]
+
+
+@pytest.mark.parametrize(
+    ("variables", "threads"),
+    [
+        ({}, 0.5),
+        ({ACTIVE_THREAD_PERCENTAGE: "25"}, 0.25),
+        ({ACTIVE_THREAD_PERCENTAGE: "80"}, 0.5),
+        ({ACTIVE_THREAD_PERCENTAGE: "0"}, None),
+        ({ACTIVE_THREAD_PERCENTAGE: "nan"}, None),
+        ({ACTIVE_THREAD_PERCENTAGE: "a lot"}, None),
+        ({ACTIVE_THREAD_PERCENTAGE: "25", PER_CONTEXT_PARTITIONING: "0"}, 0.25),
+        ({ACTIVE_THREAD_PERCENTAGE: "25", PER_CONTEXT_PARTITIONING: "1"}, None),
+        (None, None),
+    ],
+)
+def test_a_client_may_use_the_smaller_of_its_servers_and_its_own_threads(
+    variables: Mapping[str, str] | None, threads: float | None
+) -> None:
+    assert environment(limited(), variables).threads == threads
+
+
+@pytest.mark.parametrize(
+    ("variables", "known", "limit"),
+    [
+        ({}, True, 2 << 30),
+        ({PINNED_MEMORY_LIMIT: "0=1G"}, True, 1 << 30),
+        ({PINNED_MEMORY_LIMIT: " 0 = 1G, 1=512M,"}, True, 1 << 30),
+        ({PINNED_MEMORY_LIMIT: f"{OTHER_GPU}=512M"}, True, 512 << 20),
+        ({PINNED_MEMORY_LIMIT: "0=20G"}, True, 2 << 30),
+        ({PINNED_MEMORY_LIMIT: "1=1G"}, True, 2 << 30),
+        ({PINNED_MEMORY_LIMIT: "0=a lot"}, False, None),
+        ({PINNED_MEMORY_LIMIT: "0=1G" + "," * 4000}, False, None),
+        ({PINNED_MEMORY_LIMIT: "0=1G", VISIBLE_DEVICES: "1,0"}, False, None),
+        ({VISIBLE_DEVICES: "1,0"}, True, 2 << 30),
+        (None, False, None),
+    ],
+)
+def test_a_client_may_have_the_smaller_of_its_servers_and_its_own_memory(
+    variables: Mapping[str, str] | None, known: bool, limit: int | None
+) -> None:
+    found = environment(limited(), variables)
+    assert (found.memory_limit_known, found.memory_limit) == (known, limit)
+
+
+def test_a_memory_limit_is_unknown_if_the_ordinals_are() -> None:
+    present = limited()
+    daemon = replace(present.daemons[DAEMON], devices={}, visible_devices=None)
+    present = replace(present, daemons={DAEMON: daemon})
+    assert not environment(present, {}).memory_limit_known
+    assert not environment(present, {PINNED_MEMORY_LIMIT: "0=1G"}).memory_limit_known
+
+
+def test_nothing_is_committed_if_the_limits_of_one_client_are_unknown() -> None:
+    found = of(told(process(TRAIN, environment=None), start=limited()).node, OTHER_GPU)
+    assert (found.threads_committed, found.memory_committed) == (None, None)

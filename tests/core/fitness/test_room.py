@@ -11,6 +11,7 @@ from exporter.core.fitness.fitness import fitness
 from exporter.core.fitness.room import Bound, Room
 from exporter.model.node import Node
 from exporter.model.observation import Observation
+from exporter.model.variables import PINNED_MEMORY_LIMIT
 from tests.builders import (
     AT,
     CLIENT,
@@ -24,7 +25,9 @@ from tests.builders import (
     flight,
     full,
     gpu_reading,
+    process,
     reply,
+    server_log,
     split,
     told,
 )
@@ -36,7 +39,8 @@ ALL_MIB = (GPU_BYTES - SERVER_BYTES) // MIB
 def shared(held: Mapping[int, int], *more: Observation, beside: Sequence[int] = (), **read: object) -> Node:
     """Clients that hold so many MiB of a GPU; `read` is what else NVML tells of it."""
     readings = (gpu_reading(held, beside=beside, at=at, **read) for at in (AT, AT + 2))
-    return told(*at_work(*held), *more, *readings).node
+    known = (*server_log("Active Threads Percentage set to 100.0"), *(process(pid) for pid in held))
+    return told(*at_work(*held), *known, *more, *readings).node
 
 
 def room(present: Node) -> Room:
@@ -142,9 +146,35 @@ def test_the_least_counts_and_is_named() -> None:
     assert (found.fits, found.binds) == (3, Bound.SM)
 
 
-def test_where_nothing_is_known_nothing_is_said() -> None:
-    found = Room(by={})
+@pytest.mark.parametrize("by", [{}, {Bound.MEMORY: 277}, {Bound.SLOTS: 44}, {Bound.MEMORY: 277, Bound.SM: 3}])
+def test_it_is_not_known_how_many_fit_without_both_memory_and_slots(by: dict[Bound, int]) -> None:
+    found = Room(by=by)
     assert (found.fits, found.binds) == (None, None)
+
+
+@pytest.mark.parametrize("by", [{Bound.MEMORY: 0}, {Bound.SLOTS: 0, Bound.SM: 2}])
+def test_none_fits_if_memory_or_slots_are_exhausted(by: dict[Bound, int]) -> None:
+    assert Room(by=by).fits == 0
+
+
+def test_room_by_memory_is_unknown_without_the_limits_of_each_client() -> None:
+    assert Bound.MEMORY not in room(shared({A: 100, B: 100}, process(B, environment=None))).by
+    unasked = told(*at_work(A), process(A), gpu_reading({A: 100}, at=AT)).node
+    assert Bound.MEMORY not in room(unasked).by
+
+
+def test_a_client_may_use_all_of_its_memory_limit() -> None:
+    """Four clients with 20 GiB each leave room for three more of 20 GiB, not for 277 of 516 MiB."""
+    own = {PINNED_MEMORY_LIMIT: "0=20G"}
+    held = dict.fromkeys(range(CLIENT, CLIENT + 4), 516)
+    present = shared(held, *(process(pid, environment=own) for pid in held))
+    assert room(present).by[Bound.MEMORY] == 3
+
+
+def test_a_client_that_holds_more_than_its_limit_counts_with_what_it_holds() -> None:
+    """Contexts are not part of the limit."""
+    present = shared({A: 1_000}, process(A, environment={PINNED_MEMORY_LIMIT: "0=100M"}))
+    assert room(present).by[Bound.MEMORY] == (ALL_MIB - 1_000) // 1_000
 
 
 def test_a_gpu_without_clients_and_one_that_is_divided_have_no_answer() -> None:

@@ -1,0 +1,100 @@
+"""The maximum number of clients of a server, by the GPUs and the version of MPS."""
+
+from dataclasses import replace
+
+import pytest
+
+from exporter.core.client_slots import clients_limit
+from exporter.model.node import Node
+from exporter.model.observation import Observation
+from tests.builders import (
+    AT,
+    DAEMON,
+    GPU,
+    OTHER_GPU,
+    SERVER,
+    at_work,
+    control_log,
+    gpu_reading,
+    look,
+    reply,
+    server_log,
+    told,
+)
+
+DEVICES = "Device Ordinal,PCI ID,UUID,Name\n"
+
+
+def limit(*seen: Observation) -> int | None:
+    return limit_of(told(*at_work(), *seen).node)
+
+
+def limit_of(present: Node) -> int | None:
+    daemon = present.daemons[DAEMON]
+    return clients_limit(present, daemon, daemon.servers[SERVER])
+
+
+@pytest.mark.parametrize(
+    ("capability", "version", "places"),
+    [
+        ("3.5", "9000", 16),
+        ("6.1", "12040", 16),
+        ("6.1", "13010", 16),
+        ("7.0", "12040", 48),
+        ("9.0", "13000", 48),
+        ("7.5", "13010", 60),
+        ("9.0", "13010", 60),
+        ("12.0", "13040", 60),
+        ("9.0", "13050", None),
+        ("9.0", "14000", None),
+        (None, "13000", None),
+        ("?", "13000", None),
+    ],
+)
+def test_limit_depends_on_compute_capability_and_version(
+    capability: str | None, version: str, places: int | None
+) -> None:
+    line = control_log(f"CUDA MPS Control binary version: {version}")
+    assert limit(*line, gpu_reading(compute_capability=capability)) == places
+
+
+@pytest.mark.parametrize(
+    ("cuda", "places"),
+    [("12.4", 48), ("13.0", 48), ("13.1", 60), ("13.4", 60), ("13.5", None), (None, None), ("13", None), ("²", None)],
+)
+def test_the_drivers_cuda_version_replaces_an_unknown_version_of_the_daemon(
+    cuda: str | None, places: int | None
+) -> None:
+    present = told(*at_work(), gpu_reading(cuda_version=cuda)).node
+    daemon = replace(present.daemons[DAEMON], version=None)
+    assert limit_of(replace(present, daemons={DAEMON: daemon})) == places
+
+
+def test_limit_is_unknown_without_a_gpu() -> None:
+    assert limit() is None
+
+
+def test_limit_is_unknown_if_the_gpus_differ() -> None:
+    assert limit(gpu_reading(), gpu_reading(gpu=OTHER_GPU, index=1, compute_capability="6.1")) is None
+    assert limit(gpu_reading(), gpu_reading(gpu=OTHER_GPU, index=1, compute_capability=None)) is None
+    assert limit(gpu_reading(), gpu_reading(gpu=OTHER_GPU, index=1, compute_capability="8.0")) == 48
+
+
+def test_only_the_gpus_of_the_daemon_matter() -> None:
+    answer = reply("device_query --csv", f"{DEVICES}0,00000000:00:06.0,{GPU},NVIDIA H200\n")
+    present = told(*at_work(), answer, gpu_reading(), gpu_reading(gpu=OTHER_GPU, index=1, compute_capability="6.1"))
+    assert present.daemon.devices == {0: GPU}
+    assert limit_of(present.node) == 48
+
+
+def test_the_server_and_the_configuration_outweigh_the_guide() -> None:
+    full = server_log("Failed to accept new client. Maximum number of clients (20) reached.")
+    assert limit(*full, gpu_reading(compute_capability=None)) == 20
+    present = told(*at_work(), *full, gpu_reading()).node
+    daemon = replace(present.daemons[DAEMON], clients_limit=12)
+    assert limit_of(replace(present, daemons={DAEMON: daemon})) == 12
+
+
+def test_a_failed_reading_leaves_the_limit_known() -> None:
+    """The compute capability of a GPU does not change."""
+    assert limit(gpu_reading(), look(at=AT + 60, problem="timeout")) == 48
