@@ -71,7 +71,7 @@ def test_resume_of_a_daemon_is_heard_and_one_that_is_not_watched_is_refused(
 
     done, refused = run(environment, "resume", name), run(environment, "resume", "another")
 
-    assert (done.returncode, done.stdout) == (0, f"resumed: {name} may be restarted again\n")
+    assert (done.returncode, done.stdout) == (0, f"restarts of {name} were not suspended; nothing has changed\n")
     (told,) = exporter.events("resumed")
     assert told["daemon"] == name
     assert (refused.returncode, refused.stderr.split("service.sock: ")[1]) == (

@@ -14,13 +14,14 @@ from exporter.plain import plain
 from exporter.telling import status_rows, watchdog_text
 from exporter.telling.headline import daemons_and_clients, headline
 from exporter.telling.incident_text import brief, details
-from exporter.telling.line import Line, doubtful, faint, said, text_of
+from exporter.telling.line import Line, doubtful, faint, said, shell, text_of
+from exporter.telling.remedy import address_of
 from exporter.telling.sheet import Sheet
 from exporter.telling.status_domains import joined, lettered
 from exporter.telling.status_object import node_object
 from exporter.telling.status_sharing import sharing
 from exporter.telling.troubles import troubles
-from exporter.view import View, directory_of
+from exporter.view import View
 
 MOST_BLOCKERS = 8
 """So many are named in one line."""
@@ -37,15 +38,15 @@ def sheet(node: Node, orders: Orders | None = None, width: int | None = None) ->
         head=tuple(headline(node, orders)),
         table=(*status_rows.lines(node, found, width), *joined(node, found)),
         # What the watchdog says stands below what could not be seen: on that it is founded.
-        troubles=(*_problems(node), *watchdog_text.lines(node), *_open(node)),
+        troubles=(*_problems(node), *watchdog_text.lines(node), *_steps(node, orders), *_open(node, orders)),
         past=tuple(_over(node)),
         sharing=tuple(sharing(node, width)),
     )
 
 
-def table(node: Node) -> str:
+def table(node: Node, orders: Orders | None = None) -> str:
     """One table of daemons, servers and clients, and of the processes beside them; what could not be seen; faults."""
-    shown = sheet(node)
+    shown = sheet(node, orders)
     return text_of((*shown.table, *shown.sharing, *shown.troubles, *shown.past))
 
 
@@ -101,11 +102,21 @@ def _only(node: Node, name: DaemonName) -> Node:
     )
 
 
-def _open(node: Node) -> Iterable[Line]:
+def _steps(node: Node, orders: Orders | None) -> Iterable[Line]:
+    """What takes several steps: each of them, in order, with its commands."""
+    for trouble in troubles(node, node.at, orders):
+        if trouble.steps:
+            yield from (said(), said(f"What to do: {trouble.what}"))
+        for number, step in enumerate(trouble.steps, start=1):
+            yield said(faint(f"  {number}. "), step.text, indent=5)
+            yield from (said(" " * 5, shell(command), indent=5) for command in step.commands)
+
+
+def _open(node: Node, orders: Orders | None) -> Iterable[Line]:
     """The faults that are not over, each after an empty line."""
     for incident in node.incidents.values():
         if incident.open:
-            yield from (said(), *details(incident, node.at, directory_of(node, incident.daemon)))
+            yield from (said(), *details(incident, node.at, address_of(node, incident.daemon, orders)))
 
 
 def _over(node: Node) -> Iterable[Line]:

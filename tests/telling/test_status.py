@@ -176,10 +176,12 @@ class TestJson:
         present = told(*at_work(CLIENT), daemon_process(), who, gpu_reading([CLIENT]), look()).node
         assert json.loads(json.dumps(node_object(present))) == {
             "at": AT,
+            "findings": [],
             "daemons": [
                 {
                     "name": DAEMON,
                     "state": "up",
+                    "level": "well",
                     "expected": True,
                     "pid": CONTROL,
                     "version": "13000",
