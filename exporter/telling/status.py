@@ -1,6 +1,6 @@
 """How the node is, for a person and for a program."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -33,12 +33,13 @@ def sheet(node: Node, orders: Orders | None = None, width: int | None = None) ->
     `orders` are the watchdog's, None where there is none.
     """
     found = lettered(node)
+    known = (*_problems(node), *watchdog_text.lines(node), *_open(node, orders))
     return Sheet(
         at=node.at,
         head=tuple(headline(node, orders)),
         table=(*status_rows.lines(node, found, width), *joined(node, found)),
         # What the watchdog says stands below what could not be seen: on that it is founded.
-        troubles=(*_problems(node), *watchdog_text.lines(node), *_steps(node, orders), *_open(node, orders)),
+        troubles=(*known, *_remedies(node, orders, known)),
         past=tuple(_over(node)),
         sharing=tuple(sharing(node, width)),
     )
@@ -102,11 +103,14 @@ def _only(node: Node, name: DaemonName) -> Node:
     )
 
 
-def _steps(node: Node, orders: Orders | None) -> Iterable[Line]:
-    """What takes several steps: each of them, in order, with its commands."""
+def _remedies(node: Node, orders: Orders | None, above: Sequence[Line]) -> Iterable[Line]:
+    """What helps a daemon or a GPU, with its commands, unless these stand `above` already."""
+    told = text_of(above)
     for trouble in troubles(node, node.at, orders):
-        if trouble.steps:
-            yield from (said(), said(f"What to do: {trouble.what}"))
+        new = [command for command in trouble.commands if command not in told] if trouble.daemon is not None else []
+        if new or trouble.steps:
+            yield from (said(), said(f"What to do: {trouble.what}"), said(f"  {trouble.next}"))
+        yield from (said("  ", shell(command)) for command in new)
         for number, step in enumerate(trouble.steps, start=1):
             yield said(faint(f"  {number}. "), step.text, indent=5)
             yield from (said(" " * 5, shell(command), indent=5) for command in step.commands)

@@ -11,7 +11,7 @@ from exporter.model.diagnosis import Condition, Diagnosis
 from exporter.model.limits import Limits
 from exporter.model.node import Node
 from exporter.model.observation import GpuReading
-from exporter.model.watch import Quarantine, Watch, WatchState
+from exporter.model.watch import Watch, WatchState
 from exporter.model.xids import XidDemand, Xids
 from exporter.telling import status
 from exporter.telling.level import Level
@@ -37,6 +37,7 @@ from tests.builders import (
     look,
     no_nvml,
     node,
+    quarantined,
     refusal,
     suspended,
     three_clients,
@@ -64,11 +65,6 @@ def waiting() -> Node:
         f"Server {SERVER} has 2 active worker threads. Server will not shutdown.",
     )
     return told(*at_work(600), *lines).node
-
-
-def quarantined() -> Node:
-    quarantine = Quarantine(at=AT, xid=79, gpu=GPU, action="RESTART_BM")
-    return watched(idle(), state=WatchState.QUARANTINED, quarantine=quarantine)
 
 
 def unasked() -> Node:
