@@ -59,7 +59,7 @@ def _obstacle(matter: Matter) -> Wait | None:
     if mandate.unit is None and daemon.elsewhere:
         return Wait(why="it ran in a container, where restart_command cannot start it")
     if matter.watch.opened_at is not None:
-        return _open(f"the circuit breaker is open: `resume {daemon.name}` closes it")
+        return _open("the circuit breaker is open until an operator resumes the daemon")
     return None
 
 
