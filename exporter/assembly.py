@@ -17,6 +17,7 @@ from exporter.core import agenda
 from exporter.core.attribution.presence import watched_at_the_doors
 from exporter.core.fold import LOGS
 from exporter.core.gpus import NVML
+from exporter.core.replies import CONTROL
 from exporter.core.work import DOORS
 from exporter.core.workloads import nameless_pods
 from exporter.core.xids import KERNEL, NVML_EVENTS
@@ -68,7 +69,7 @@ UNITS_DEADLINE = 10.0
 
 DOORS_PERIOD = 1.0
 
-CONTROL, PROCESS, FINDER, JOURNAL, PODS, UNITS = "control", "process", "finder", "journal", "pods", "units"
+PROCESS, FINDER, JOURNAL, PODS, UNITS = "process", "finder", "journal", "pods", "units"
 UNIT_STATES = "unit_states"
 """What the sources are called, beside those of which the core knows."""
 

@@ -7,6 +7,7 @@ from exporter.core import agenda
 from exporter.core.fold import fold
 from exporter.core.gpus import BYPASSING_AFTER_SECONDS, NVML
 from exporter.core.life import HELD_AFTER_SECONDS, SECOND_PROBE_SECONDS
+from exporter.core.replies import CONTROL
 from exporter.core.workloads import nameless_pods
 from exporter.model.node import Node
 from exporter.model.observation import SourceReading
@@ -82,7 +83,7 @@ class Glance:
 
     def _ask(self, client: ControlClient, commands: tuple[str, ...]) -> None:
         client.want(commands)
-        self.look("control", client.look, client.daemon)
+        self.look(CONTROL, client.look, client.daemon)
 
     def watch(self, processes: Processes, pods: Pods | None) -> None:
         """Read who everybody is, and what their pods are called."""

@@ -23,6 +23,7 @@ from exporter.model.event import Event
 from exporter.model.named_by import NamedBy
 from exporter.model.node import Node
 from exporter.model.observation import DaemonFound
+from exporter.model.watch import Watch
 from exporter.notify import Notifier
 from exporter.page import Sight
 from exporter.parse.printable import printable
@@ -32,9 +33,10 @@ from exporter.signals import Wishes, wishes
 from exporter.sources.eye import Inbox
 from exporter.sources.lookout import Lookout
 from exporter.sources.nvml import Nvml
-from exporter.telling import incidents, status
+from exporter.telling import incidents, resuming, status
+from exporter.telling.remedy import Address, address_of
 from exporter.telling.wanted import Wanted
-from exporter.view import View, directory_of
+from exporter.view import View
 from exporter.watchdog import Doer, Watchdog
 from exporter.web import Api, Runbooks, Site, WebSecurity, WebServer, activated_listeners
 
@@ -110,11 +112,11 @@ class Service:
 
     def _web(self) -> WebServer:
         config = self._config
-        api = Api(self._history, now=self._clock.now, directory_of=self._directory_of)
+        api = Api(self._history, now=self._clock.now, address_of=self._address_of)
         site = Site(
             self._exposition,
             healthy=lambda: self._still_for() < HEALTHY_SECONDS,
-            status=lambda: status.table(self._cycle.node),
+            status=lambda: status.table(self._cycle.node, self._orders),
             sight=self._sight,
             monotonic=self._clock.monotonic,
             telemetry_path=config.telemetry_path,
@@ -163,7 +165,7 @@ class Service:
             Wanted(**wanted),
             as_json=as_json,
             now=self._clock.now(),
-            directory_of=self._directory_of,
+            address_of=self._address_of,
             width=width,
         )
 
@@ -174,26 +176,27 @@ class Service:
             return None
         return {"problem": f"the cycle has stood still for {still_for:.0f} s: nothing that it knows is current"}
 
-    def _directory_of(self, daemon: str) -> str | None:
-        return directory_of(self._cycle.node, daemon)
+    def _address_of(self, daemon: str) -> Address | None:
+        return address_of(self._cycle.node, daemon, self._orders)
 
     def _pause(self) -> Mapping[str, Any]:
         """Let go of the driver, so that its modules can be unloaded and GPUs reset."""
-        self._paused = True
+        before, self._paused = self._paused, True
         self._log.info("paused")
         if self._driver is not None and not self._driver.pause(PAUSE_SECONDS):
             return {"problem": "a call into the driver hangs; its handles are let go of as soon as it returns"}
-        return {"said": "paused: no handle on the driver is open until you say resume"}
+        return resuming.paused(before=before)
 
     def _resume(self, daemon: object = None) -> Mapping[str, Any]:
         """Take up the driver again; or let a `daemon` be restarted again that was not to be any more."""
         if daemon is not None:
             return self._resume_daemon(daemon)
-        self._paused = False
-        self._log.info("resumed")
+        before, self._paused = self._paused, False
+        if before:
+            self._log.info("resumed")
         if self._driver is not None:
             self._driver.resume()
-        return {"said": "resumed"}
+        return resuming.resumed(self._cycle.node, before=before)
 
     def _resume_daemon(self, wanted: object) -> Mapping[str, Any]:
         watched = sorted(daemon.name for daemon in self._cycle.node.daemons.values() if daemon.expected)
@@ -201,9 +204,10 @@ class Service:
         if daemon is None:
             there = ", ".join(map(printable, watched)) or "none"
             return {"problem": f"no daemon {printable(str(wanted))} is watched here; there are: {there}"}
+        watch = self._cycle.node.watches.get(daemon, Watch())
         self._cycle.hear(Resumed(at=self._clock.now(), daemon=daemon))
         self._log.info("resumed", daemon=daemon)
-        return {"said": f"resumed: {printable(daemon)} may be restarted again"}
+        return resuming.resumed_daemon(daemon, watch)
 
     def _goes_on(self, told: Wishes) -> bool:
         if told.reload.is_set():

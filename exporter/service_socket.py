@@ -47,7 +47,7 @@ class ServiceSocket:
                 "no_service_socket",
                 path=str(self._path),
                 problem=error.strerror or str(error),
-                consequence="pause, resume and incidents are not to be had, and status looks for itself",
+                consequence=f"pause, resume, incidents and status do not reach this exporter (PID {os.getpid()})",
             )
             return
         self._thread.start()

@@ -10,7 +10,7 @@ from exporter.core.watchdog.orders import Orders
 from exporter.model.daemon import Daemon
 from exporter.model.ledger import Book, Ledger
 from exporter.model.node import Node
-from exporter.model.observation import DaemonName, GpuUuid
+from exporter.model.observation import GpuUuid
 from exporter.model.server import Client, Server
 
 Memory = Mapping[int, Mapping[str, int]]
@@ -120,9 +120,3 @@ def gpu_name(node: Node, uuid: str) -> str:
 def clients_of(daemon: Daemon, server: Server) -> Sequence[Client]:
     """The clients of one of a daemon's servers."""
     return [client for client in daemon.clients.values() if client.server == server.pid]
-
-
-def directory_of(node: Node, name: DaemonName) -> str | None:
-    """The pipe directory by which a daemon can be asked with this machine's PIDs; None where there is none."""
-    daemon = node.daemons.get(name)
-    return None if daemon is None or daemon.elsewhere else daemon.pipe_directory

@@ -36,7 +36,7 @@ from exporter.model.observation import (
     SourceReading,
 )
 from exporter.model.split import Method, Share, Split
-from exporter.model.watch import Tally, Watch, WatchState
+from exporter.model.watch import Quarantine, Tally, Watch, WatchState
 from exporter.model.witnesses import ControlSocket, ProcessState, SessionHolder, UnitState
 from exporter.model.workload import Workload, WorkloadKind
 from exporter.recording import Header, RecordedDaemon, Recording
@@ -559,6 +559,12 @@ def circuit_open() -> Node:
     )
 
 
+def quarantined() -> Node:
+    """A GPU of a daemon that answers needs a reboot of the machine."""
+    quarantine = Quarantine(at=AT, xid=79, gpu=GPU, action="RESTART_BM")
+    return watched(idle(), state=WatchState.QUARANTINED, quarantine=quarantine)
+
+
 def suspended() -> Node:
     """Somebody has stopped a server by a signal."""
     stopped = Diagnosis(
@@ -580,7 +586,7 @@ def at_its_doors() -> Node:
 _ALL = (
     *(idle, three_clients, full, daemon_dead, no_nvml, gpu_lost, faulted, held_up, limited, drifted, owned),
     accounted,
-    *(backing_off, circuit_open, suspended, at_its_doors),
+    *(backing_off, circuit_open, quarantined, suspended, at_its_doors),
 )
 SCENES = {each.__name__: each for each in _ALL}
 

@@ -43,8 +43,11 @@ def test_pause_lets_go_of_the_driver_until_resume(
     assert exporter.value("cuda_mps_gpu_memory_used_bytes") is None
     assert exporter.value("cuda_mps_daemon_up") == 1
 
-    assert run(environment, "resume").returncode == 0
+    assert run(environment, "pause").stdout.startswith("already paused: ")
+    assert run(environment, "resume").stdout == "resumed: the driver is in use again\n"
     exporter.shows(0, "cuda_mps_exporter_paused")
+    again = run(environment, "resume")
+    assert (again.returncode, again.stdout) == (0, "the driver was not paused\n")
     exporter.shows(1, "cuda_mps_gpu_up", gpu=GPU)
     assert _holds(exporter, device)
 
@@ -71,7 +74,7 @@ def test_resume_of_a_daemon_is_heard_and_one_that_is_not_watched_is_refused(
 
     done, refused = run(environment, "resume", name), run(environment, "resume", "another")
 
-    assert (done.returncode, done.stdout) == (0, f"resumed: {name} may be restarted again\n")
+    assert (done.returncode, done.stdout) == (0, f"restarts of {name} were not suspended; nothing has changed\n")
     (told,) = exporter.events("resumed")
     assert told["daemon"] == name
     assert (refused.returncode, refused.stderr.split("service.sock: ")[1]) == (

@@ -14,12 +14,14 @@ from exporter.view import View
 from tests.builders import (
     AT,
     DAEMON,
+    GPU,
     SERVER,
     at_work,
     backing_off,
     circuit_open,
     idle,
     node,
+    quarantined,
     suspended,
     three_clients,
     told,
@@ -121,3 +123,12 @@ def test_the_next_restart_is_told_only_while_it_is_waited_for() -> None:
 def test_the_last_restart_stands() -> None:
     assert shown(backing_off())["cuda_mps_watchdog_last_restart_timestamp_seconds",] == AT + 5
     assert ("cuda_mps_watchdog_last_restart_timestamp_seconds",) not in shown(idle())
+
+
+def test_a_quarantine_tells_since_when_and_for_which_gpu_and_xid() -> None:
+    key = ("cuda_mps_watchdog_quarantined_timestamp_seconds", GPU, "79", "RESTART_BM")
+    found = {name: value for name, value in shown(quarantined(), clock_step=60.0).items() if name[0] == key[0]}
+
+    assert found == {key: AT + 60}
+    assert ones(quarantined(), "cuda_mps_watchdog_state") == ["quarantined"]
+    assert not [name for name in shown(circuit_open()) if name[0] == key[0]]

@@ -112,5 +112,28 @@ WATCHDOG = Row(
             width=10,
             height=6,
         ),
+        table(
+            "Quarantined daemons",
+            "Daemons that the watchdog does not restart, because a GPU needs a reset or a reboot of its machine. "
+            "Empty: there is none.",
+            (
+                Query(
+                    "1000 * max by (instance, daemon, gpu, xid, action) "
+                    "(cuda_mps_watchdog_quarantined_timestamp_seconds{daemons})",
+                    instant=True,
+                ),
+            ),
+            {
+                "instance": Column("Node"),
+                "daemon": Column("Daemon"),
+                "gpu": Column("GPU"),
+                "xid": Column("Xid"),
+                "action": Column("NVIDIA advises"),
+                "Value": Column("Since", looks.MOMENT, painted=False),
+            },
+            sort=("Daemon", False),
+            width=24,
+            height=6,
+        ),
     ),
 )

@@ -49,7 +49,7 @@ def _kept_incidents(config: Config, wanted: Wanted, **shape: Any) -> Mapping[str
         raise ServiceError(
             f"no service answers in {config.runtime_directory}, and nothing that one has kept can be read: {error}"
         ) from error
-    told = incidents.told(kept, wanted, **shape, now=SystemClock().now(), directory_of=lambda _: None, watched=False)
+    told = incidents.told(kept, wanted, **shape, now=SystemClock().now(), address_of=lambda _: None, watched=False)
     if "problem" in told:
         raise ServiceError(told["problem"])
     return told

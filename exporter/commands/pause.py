@@ -23,4 +23,4 @@ def _command(config: Config, command: str, **arguments: str) -> int:
     if told is None:
         raise ServiceError(f"no service answers in {config.runtime_directory}; is it running?")
     print(understood(lambda: str(told["said"])))
-    return 0
+    return understood(lambda: int(told.get("exit_code", 0)))

@@ -10,6 +10,7 @@ def orders_of(config: Config) -> Orders:
         mode=config.watchdog,
         rules=config.rules,
         mandates={daemon.name: _mandate(daemon) for daemon in config.daemons},
+        program=config.control_executable,
     )
 
 

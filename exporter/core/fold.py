@@ -32,7 +32,7 @@ from exporter.core.ledger import follow as ledger
 from exporter.core.step import Step, chain, quiet
 from exporter.core.watchdog import results
 from exporter.model.action import ActionDone, Resumed
-from exporter.model.daemon import Daemon
+from exporter.model.daemon import Daemon, DaemonState
 from exporter.model.event import Event
 from exporter.model.named_by import NamedBy
 from exporter.model.node import Node, Source
@@ -93,13 +93,22 @@ def fold_all(node: Node, observations: Iterable[Observation]) -> Iterator[Told]:
 
 def _at(node: Node, at: float) -> Node:
     """The node as it is at this time; the lines of one look all have the same, and there may be thousands."""
-    return node if at <= node.at else replace(node, at=at)
+    began_at = at if node.began_at is None else node.began_at
+    return node if at <= node.at else replace(node, at=at, began_at=began_at)
 
 
 def _explained(node: Node) -> Told:
-    if all(daemon.gone_at is None for daemon in node.daemons.values()):
+    """Settle what only time can: why a daemon has gone, and that a start has taken too long."""
+    open_ends = (each.gone_at is not None or each.state is DaemonState.STARTING for each in node.daemons.values())
+    if not any(open_ends):
         return node, ()
-    return _every_daemon(node, lambda daemon: life.explain(daemon, node.at, unit=units.ran(node, daemon)))
+    return _every_daemon(
+        node,
+        lambda daemon: chain(
+            silence.start_overdue(daemon, node.at),
+            lambda daemon: life.explain(daemon, node.at, unit=units.ran(node, daemon)),
+        ),
+    )
 
 
 def _take(node: Node, seen: Observation) -> Told:

@@ -110,13 +110,19 @@ def refused(daemon: Daemon, at: float) -> Step:
 
 
 def unaskable(daemon: Daemon, at: float) -> Step:
-    """It cannot be asked at all: nothing is known of it, unless its process is."""
+    """Take in that the control program cannot be used: the daemon cannot be asked.
+
+    Without a process and without a pid file there is no daemon: NVIDIA's program would find none either. Otherwise the
+    state is unknown. A pid file without a visible process may name a process of another PID namespace.
+    """
     since = daemon.unanswered_since
     if since is None:
         return quiet(replace(daemon, unanswered_since=at))
-    if daemon.process is not None or at - since < SECOND_PROBE_SECONDS:
+    if daemon.gone or at - since < SECOND_PROBE_SECONDS:
         return quiet(daemon)
-    return quiet(replace(daemon, state=None, state_since=at))
+    if daemon.process is None and daemon.left_behind is False:
+        return gone(daemon, at)
+    return quiet(daemon if daemon.state is None else unasked(daemon, at))
 
 
 def not_found(daemon: Daemon, at: float) -> Step:
@@ -131,7 +137,7 @@ def not_found(daemon: Daemon, at: float) -> Step:
     if since is None:
         return quiet(replace(daemon, unanswered_since=at))
     spoilt = at - since >= SECOND_PROBE_SECONDS and daemon.state is not None
-    return quiet(_unasked(daemon, at) if spoilt else daemon)
+    return quiet(unasked(daemon, at) if spoilt else daemon)
 
 
 def process_read(daemon: Daemon, reading: DaemonProcess) -> Step:
@@ -182,17 +188,17 @@ def start_told(daemon: Daemon, at: float) -> Step:
 def protocol_told(daemon: Daemon, at: float, protocol: int) -> Daemon:
     """The daemon's log tells which of MPS' protocols it speaks."""
     daemon = replace(daemon, protocol=protocol)
-    return daemon if daemon.supported or daemon.gone else _unasked(daemon, at)
+    return daemon if daemon.supported or daemon.gone else unasked(daemon, at)
 
 
-def _unasked(daemon: Daemon, at: float) -> Daemon:
+def unasked(daemon: Daemon, at: float) -> Daemon:
     """A daemon that is there, and not asked how it is: it has no state that could be told."""
     return replace(daemon, state=None, state_since=at, seen=True)
 
 
 def _begin(daemon: Daemon, at: float) -> Step:
     if not daemon.supported:
-        return quiet(_unasked(daemon, at))
+        return quiet(unasked(daemon, at))
     return enter(daemon, at, DaemonState.STARTING) if daemon.state is None or daemon.gone else quiet(daemon)
 
 

@@ -18,6 +18,9 @@ from exporter.parse.control_reply import (
     Verdict,
 )
 
+CONTROL = "control"
+"""The source that asks the daemons has this name."""
+
 _ABOUT_A_SERVER = (SERVER_STATUS, LIST_CLIENTS, THREADS, PINNED_MEMORY)
 
 

@@ -14,6 +14,12 @@ PROBES_ALONE = 5
 ALONE_SECONDS = 30.0
 """Where nobody else could tell, this many commands in so many seconds are enough."""
 
+STARTING_SECONDS = 60.0
+"""A daemon answers within 0.1 s of its start (measured, R580), and is found to hang within half of this time.
+
+Whatever has neither answered nor been found to hang by then is not starting: its state is unknown.
+"""
+
 
 def settle(node: Node, daemon: Daemon, at: float) -> Step:
     """The daemon as it now is to be called."""
@@ -42,3 +48,11 @@ def _witnessed(node: Node, daemon: Daemon) -> bool:
 def _long_enough(daemon: Daemon, seconds: float) -> bool:
     """Whether silence alone must do: a log that can be read would have told."""
     return not daemon.log_followed and daemon.unanswered >= PROBES_ALONE and seconds >= ALONE_SECONDS
+
+
+def start_overdue(daemon: Daemon, at: float) -> Step:
+    """Make the state of a daemon unknown that has not answered for long after its start."""
+    since = daemon.state_since
+    if daemon.state is not DaemonState.STARTING or since is None or at - since <= STARTING_SECONDS:
+        return quiet(daemon)
+    return quiet(life.unasked(daemon, at))

@@ -2,11 +2,16 @@
 
 import json
 import shlex
+from collections.abc import Mapping
+from dataclasses import replace
 
-from exporter.doctor.facts import DaemonFacts, ProcessFacts
+from exporter.config.orders import orders_of
+from exporter.doctor.facts import DaemonFacts, Facts, ProcessFacts
 from exporter.model.daemon import Daemon
 from exporter.model.gpu import Gpu
 from exporter.parse.printable import LONGEST_PROBLEM, printable
+from exporter.parse.unit_name import is_service
+from exporter.telling.remedy import address_of, command_to_tell, commands_to_start, commands_to_stop, start_of
 from exporter.telling.short import process_text, short_gpu, short_name
 
 AS_ROOT = ("sudo cuda-mps-exporter doctor",)
@@ -50,11 +55,32 @@ def gpu_name(gpu: Gpu) -> str:
     return f"GPU ({told})" if gpu.reading.index is None else f"GPU {gpu.reading.index} ({told})"
 
 
-def start_of(daemon: Daemon) -> str:
-    """What starts a daemon, as a command: its unit, or NVIDIA's program."""
-    if daemon.named_unit is not None:
-        return f"systemctl start {quoted(daemon.named_unit)}"
-    return f"CUDA_MPS_PIPE_DIRECTORY={quoted(daemon.pipe_directory)} nvidia-cuda-mps-control -d"
+def start_commands(facts: Facts, daemon: Daemon) -> tuple[str, ...]:
+    """Return what starts a daemon: its unit, or NVIDIA's program."""
+    return start_of(facts.node, daemon, orders_of(facts.config))
+
+
+def command_to(facts: Facts, daemon: Daemon, command: str) -> tuple[str, ...]:
+    """Return what gives a daemon a command."""
+    told = command_to_tell(command, address_of(facts.node, daemon.name, orders_of(facts.config)))
+    return () if told is None else (told,)
+
+
+def restart_commands(
+    facts: Facts, daemon: Daemon, *, option: str = "", variables: Mapping[str, str] | None = None
+) -> tuple[str, ...]:
+    """Return what starts a daemon that runs again, with a further option or variable."""
+    orders = orders_of(facts.config)
+    mandate = orders.mandate_of(daemon)
+    unit = mandate.unit
+    if unit is not None and is_service(unit):
+        changed = [f"ExecStart= with {option}"] if option else []
+        changed += [f"Environment={name}={value}" for name, value in (variables or {}).items()]
+        return f"systemctl edit {quoted(unit)}  # [Service] {', '.join(changed)}", f"systemctl restart {quoted(unit)}"
+    command = (*(mandate.command or (orders.program, "-d")), *([option] if option else []))
+    changed_mandate = replace(mandate, command=command, environment={**mandate.environment, **(variables or {})})
+    stop = commands_to_stop(daemon, address=address_of(facts.node, daemon.name, orders))
+    return (*stop, *commands_to_start(daemon, mandate=changed_mandate))
 
 
 def with_everybodys_tmp(unit: str) -> str:

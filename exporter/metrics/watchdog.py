@@ -99,6 +99,13 @@ def _moment(of: Callable[[Watch], float | None]) -> Callable[[View], Samples]:
     return samples
 
 
+def _quarantined(view: View) -> Samples:
+    for daemon, watch, _ in _watched(view):
+        found = watch.quarantine
+        if found is not None:
+            yield (daemon.name, found.gpu, str(found.xid), found.action), found.at + view.clock_step
+
+
 FAMILIES = (
     gauge(
         "cuda_mps_watchdog_mode",
@@ -160,5 +167,12 @@ FAMILIES = (
         ("daemon",),
         "When the circuit breaker opened, in seconds since the epoch; there only while it is open.",
         _moment(lambda watch: watch.opened_at),
+    ),
+    gauge(
+        "cuda_mps_watchdog_quarantined_timestamp_seconds",
+        ("daemon", "gpu", "xid", "action"),
+        "Time since which the daemon has been in quarantine, in seconds since the epoch, by the GPU, the Xid and what "
+        "NVIDIA advises for it. There is a sample only during a quarantine.",
+        _quarantined,
     ),
 )

@@ -35,6 +35,8 @@ class Source:
 class Node:
     """Everything remembered between two observations.
 
+    `began_at` is the time of the first observation; None before it.
+
     `incidents` has the faults by id, in the order in which they were found: those that are open, and the last ones.
     `deaths` has, by PID, the processes that have exited in the last minute. `states` has, by PID, how the processes of
     MPS stand with the scheduler, `units` the systemd units that were looked at, `watches` what the watchdog knows.
@@ -47,6 +49,7 @@ class Node:
     """
 
     at: float = 0.0
+    began_at: float | None = None
     daemons: Mapping[DaemonName, Daemon] = field(default_factory=dict)
     gpus: Mapping[GpuUuid, Gpu] = field(default_factory=dict)
     processes: Mapping[int, ProcessReading] = field(default_factory=dict)

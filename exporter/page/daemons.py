@@ -1,6 +1,6 @@
 """The control daemons, their servers, and the clients of each."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from exporter.core.client_slots import clients_limit
@@ -11,10 +11,11 @@ from exporter.model.observation import DaemonName
 from exporter.model.server import Client, Server, ServerState
 from exporter.page.sight import Sight
 from exporter.parse.printable import printable
-from exporter.telling.level import Level, level_of, state_word
+from exporter.telling.level import Level
 from exporter.telling.moment import lasting
 from exporter.telling.short import counted, mebibytes, short_name
 from exporter.telling.status_domains import lettered, letters
+from exporter.telling.troubles import Trouble, standing, troubles
 from exporter.telling.watchdog_text import account
 from exporter.telling.who import Who, who
 from exporter.view import Memory, View, clients_of, gpu_name, memory
@@ -62,13 +63,13 @@ class ServerCard:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DaemonCard:
-    """A daemon. `facts` say which it is, `matter` what is wrong with it now, `counts` what has gone wrong so far."""
+    """A daemon. `facts` say which it is, `matters` what is wrong with it now, `counts` what has gone wrong so far."""
 
     name: str
     level: Level
     state: str
     facts: tuple[str, ...]
-    matter: str | None
+    matters: tuple[str, ...]
     counts: tuple[str, ...]
     waiting: tuple[Who, ...]
     servers: tuple[ServerCard, ...]
@@ -77,22 +78,33 @@ class DaemonCard:
 def daemons(sight: Sight) -> tuple[DaemonCard, ...]:
     """All that there is to tell of."""
     used, falls_with = memory(sight.node), letters(lettered(sight.node))
-    return tuple(_card(sight, daemon, used, falls_with) for daemon in View(sight.node).daemons())
+    found = troubles(sight.node, sight.at, sight.orders)
+    return tuple(_card(sight, daemon, used, falls_with, found) for daemon in View(sight.node).daemons())
 
 
-def _card(sight: Sight, daemon: Daemon, used: Memory, falls_with: Letters) -> DaemonCard:
+def _card(sight: Sight, daemon: Daemon, used: Memory, falls_with: Letters, found: Sequence[Trouble]) -> DaemonCard:
+    """Its tone and its text come from what was found, as the headline's do."""
     node = sight.node
-    found = account(node, daemon)
+    level, word = standing(daemon, found)
     return DaemonCard(
         name=printable(daemon.name),
-        level=level_of(daemon),
-        state=state_word(daemon),
+        level=level,
+        state=word,
         facts=tuple(_facts(sight, daemon)),
-        matter=None if found is None else found.told,
+        matters=tuple(_matters(node, daemon, found)),
         counts=tuple(_counts(daemon)),
         waiting=tuple(who(node, pid) for pid in sorted(daemon.waiting)),
         servers=tuple(_server(sight, daemon, each, used, falls_with) for each in daemon.servers.values()),
     )
+
+
+def _matters(node: Node, daemon: Daemon, found: Iterable[Trouble]) -> Iterable[str]:
+    """What was found of it, and by whose word."""
+    name = f"daemon {printable(daemon.name)}: "
+    yield from (each.what.removeprefix(name) for each in found if each.daemon == daemon.name)
+    known = account(node, daemon)
+    if known is not None and known.ill and known.witnesses:
+        yield f"Evidence: {known.witnesses}"
 
 
 def _facts(sight: Sight, daemon: Daemon) -> Iterable[str]:

@@ -9,11 +9,10 @@ from exporter.parse.printable import printable
 from exporter.telling.flight_text import flying
 from exporter.telling.incident_text import state, what, xid_text
 from exporter.telling.moment import lasting, local
-from exporter.telling.remedy import command_to_end, command_to_end_server
+from exporter.telling.remedy import address_of, command_to_end, command_to_end_server
 from exporter.telling.short import counted
 from exporter.telling.tenant_text import called
 from exporter.telling.verdict import verdict
-from exporter.view import directory_of
 
 MOST_PAST = 10
 MOST_NAMED = 8
@@ -127,4 +126,4 @@ def _blockers(sight: Sight, incident: Incident) -> Iterable[Blocker]:
 def _ends_stuck(sight: Sight, incident: Incident) -> str | None:
     if not (incident.open and incident.stuck):
         return None
-    return command_to_end_server(incident.server, directory_of(sight.node, incident.daemon))
+    return command_to_end_server(incident.server, address_of(sight.node, incident.daemon, sight.orders))

@@ -15,6 +15,7 @@ from exporter.parse.printable import LONGEST_PROBLEM, printable
 from exporter.telling.level import Level
 from exporter.telling.sharing_text import sentences, used_text
 from exporter.telling.short import counted, mebibytes, short_gpu, short_name
+from exporter.telling.troubles import Trouble, troubles
 from exporter.telling.who import Who, who
 from exporter.view import View, gpu_name
 
@@ -103,15 +104,21 @@ def gpus(sight: Sight) -> tuple[GpuCard, ...]:
     """All of them; somebody who is on several has one colour."""
     hues: dict[int, int] = {}
     node, roles = sight.node, _roles(sight.node)
-    found = fitness(node)
-    return tuple(_card(node, uuid, gpu, roles, hues, found.get(uuid)) for uuid, gpu in node.gpus.items())
+    found, ill = fitness(node), {each.gpu: each for each in troubles(node, sight.at, sight.orders)[::-1]}
+    return tuple(_card(node, uuid, gpu, roles, hues, found.get(uuid), ill.get(uuid)) for uuid, gpu in node.gpus.items())
 
 
 def _card(
-    node: Node, uuid: str, gpu: Gpu, roles: Mapping[int, Part], hues: dict[int, int], found: Fitness | None
+    node: Node,
+    uuid: str,
+    gpu: Gpu,
+    roles: Mapping[int, Part],
+    hues: dict[int, int],
+    found: Fitness | None,
+    ill: Trouble | None,
 ) -> GpuCard:
     reading = gpu.reading
-    sharing, level = _SHARING[sharing_mode(node, gpu)]
+    sharing, level = _SHARING[sharing_mode(node, gpu)] if ill is None else (ill.word, ill.level)
     used, total = reading.memory_used_bytes, reading.memory_total_bytes
     known = reading.problem is None and used is not None and total is not None and total > 0
     return GpuCard(

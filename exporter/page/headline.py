@@ -6,6 +6,7 @@ from exporter.page.sight import Sight
 from exporter.telling.headline import presence
 from exporter.telling.level import Level
 from exporter.telling.moment import lasting
+from exporter.telling.remedy import ManualStep
 from exporter.telling.troubles import Trouble, troubles
 from exporter.view import View
 
@@ -19,6 +20,7 @@ class Headline:
     sentence: str
     next: str
     commands: tuple[str, ...]
+    steps: tuple[ManualStep, ...]
     also: tuple[Trouble, ...]
 
 
@@ -32,6 +34,7 @@ def headline(sight: Sight) -> Headline:
         sentence=f"{_begun(first.what)}.",
         next=first.next,
         commands=first.commands,
+        steps=first.steps,
         also=tuple(others),
     )
 

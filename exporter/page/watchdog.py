@@ -1,6 +1,6 @@
 """The watchdog: what it may do for each daemon, what it is at, and what it did or would have done."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from exporter.core.watchdog import budget
@@ -14,6 +14,7 @@ from exporter.parse.printable import LONGEST_PROBLEM, printable
 from exporter.telling.level import Level
 from exporter.telling.moment import lasting, local
 from exporter.telling.short import counted, short_name
+from exporter.telling.troubles import Trouble, standing, troubles
 from exporter.telling.watchdog_text import STATES, account
 from exporter.view import View
 
@@ -83,19 +84,22 @@ def watchdog(sight: Sight) -> WatchdogView:
     """Of the daemons that are expected."""
     orders, node = sight.orders, sight.node
     watched = [daemon for daemon in View(node).daemons() if daemon.expected]
+    found = troubles(node, sight.at, orders)
     return WatchdogView(
         there=orders is not None,
-        rows=() if orders is None else tuple(_row(sight, daemon, orders) for daemon in watched),
+        rows=() if orders is None else tuple(_row(sight, daemon, orders, found) for daemon in watched),
         deeds=tuple(_deeds(sight)),
     )
 
 
-def _row(sight: Sight, daemon: Daemon, orders: Orders) -> WatchRow:
+def _row(sight: Sight, daemon: Daemon, orders: Orders, ill: Sequence[Trouble]) -> WatchRow:
+    """An idle watchdog is no good sign for a daemon that is not well."""
     watch, found = sight.node.watches.get(daemon.name, Watch()), account(sight.node, daemon)
+    well = standing(daemon, ill)[0] is Level.WELL
     return WatchRow(
         daemon=printable(daemon.name),
         mode="acts" if orders.mode_of(daemon) is Mode.ACT else "observes",
-        level=_LEVELS[watch.state],
+        level=Level.UNKNOWN if watch.state is WatchState.IDLE and not well else _LEVELS[watch.state],
         state=STATES[watch.state],
         next="" if found is None else found.says or "",
         failed="" if found is None else found.failed or "",

@@ -9,7 +9,7 @@ from exporter.parse.printable import printable
 from exporter.parse.xid_catalogue import meaning
 from exporter.telling.flight_text import in_flight
 from exporter.telling.moment import utc
-from exporter.telling.remedy import command_to_end, command_to_end_server
+from exporter.telling.remedy import Address, command_to_end, command_to_end_server
 from exporter.telling.verdict import likelihood, verdict
 
 MOST_LISTED = 512
@@ -17,12 +17,12 @@ MOST_LISTED = 512
 
 
 def incident_object(
-    incident: Incident, *, now: float | None = None, pipe_directory: str | None = None, watched: bool = True
+    incident: Incident, *, now: float | None = None, address: Address | None = None, watched: bool = True
 ) -> dict[str, Any]:
     """One incident. `..._at`, `since` and `until` are seconds since the epoch, `started` and the like are in ISO 8601.
 
-    Without `now` it is not told how long somebody has held up recovery who still does; without the daemon's
-    `pipe_directory`, not how MPS itself ends it; and nothing that ends anybody where it is not `watched` who has a PID.
+    Without `now`, the object lacks how long a client has held up recovery that still does. Without the daemon's
+    `address`, it lacks how MPS itself ends the server. If PIDs are not `watched`, it has no command at all.
     """
 
     def commands(pid: int) -> Sequence[str]:
@@ -54,7 +54,7 @@ def incident_object(
         "blocking_count": len(incident.blockers),
         "stuck": incident.stuck,
         "end_server_with": _list(
-            command_to_end_server(incident.server, pipe_directory) if incident.stuck and watched else None
+            command_to_end_server(incident.server, address) if incident.stuck and watched else None
         ),
     }
 

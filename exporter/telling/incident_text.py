@@ -10,7 +10,7 @@ from exporter.parse.xid_catalogue import meaning
 from exporter.telling.flight_text import flying
 from exporter.telling.line import Line, Piece, bad, faint, said, shell
 from exporter.telling.moment import lasting, local, utc
-from exporter.telling.remedy import command_to_end, command_to_end_server
+from exporter.telling.remedy import Address, command_to_end, command_to_end_server
 from exporter.telling.short import counted, mebibytes, pid_text, short_gpu, short_name
 from exporter.telling.tenant_text import called
 from exporter.telling.verdict import verdict
@@ -39,11 +39,10 @@ def brief(incident: Incident, now: float) -> str:
     return f"{_title(incident)}{when}: {state(incident, now)}; {hit} affected; suspected: {verdict(incident)}"
 
 
-def details(incident: Incident, now: float, pipe_directory: str | None, *, watched: bool = True) -> list[Line]:
+def details(incident: Incident, now: float, address: Address | None, *, watched: bool = True) -> list[Line]:
     """All that is known, a line each, with the commands that end who holds up recovery.
 
-    `pipe_directory` is None where the daemon cannot be told, in this machine's PIDs, to end anybody. Where it is not
-    `watched` who has a PID by now, there are no commands.
+    `address` is None if no command reaches the daemon. If PIDs are not `watched` any more, there are no commands.
     """
     how = state(incident, now)
     return [
@@ -55,7 +54,7 @@ def details(incident: Incident, now: float, pipe_directory: str | None, *, watch
         *_part("Affected", _affected(incident)),
         *_part("Suspected", _suspected(incident)),
         *_part("Refused", _refused(incident)),
-        *_part("Held up by", _held_up(incident, now, pipe_directory, watched=watched)),
+        *_part("Held up by", _held_up(incident, now, address, watched=watched)),
     ]
 
 
@@ -141,7 +140,7 @@ def _refused(incident: Incident) -> Sequence[str]:
     return [f"{counted(incident.refused_count, 'newcomer')}, since the server was in FAULT (error 807)", *pids]
 
 
-def _held_up(incident: Incident, now: float, pipe_directory: str | None, *, watched: bool) -> Iterable[Piece | str]:
+def _held_up(incident: Incident, now: float, address: Address | None, *, watched: bool) -> Iterable[Piece | str]:
     """Those who still do come first, each with the command that ends it."""
     standing, past = [], []
     for pid, stay in incident.blocking.items():
@@ -154,7 +153,7 @@ def _held_up(incident: Incident, now: float, pipe_directory: str | None, *, watc
         command = command_to_end(pid) if watched else None
         yield from (told,) if command is None else (f"{told}; this ends it:", shell(f"  {command}"))
     if incident.stuck:
-        command = command_to_end_server(incident.server, pipe_directory) if watched else None
+        command = command_to_end_server(incident.server, address) if watched else None
         yield "nobody: all of the affected have gone, and the server does not recover"
         if command is not None:
             yield from ("this ends it, with whoever is on it still; the daemon starts another:", shell(command))

@@ -1,7 +1,7 @@
 """What `incidents` tells, whoever is asked: the running service, or what it has kept."""
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from exporter.model.incident import Incident
@@ -12,13 +12,11 @@ from exporter.telling.incident_table import table
 from exporter.telling.incident_text import details
 from exporter.telling.json_list import fitting
 from exporter.telling.line import Lines
+from exporter.telling.remedy import AddressOf
 from exporter.telling.wanted import Wanted
 
 MOST_BYTES = 1 << 24
 """Of JSON; an incident with many clients has some 100 KB."""
-
-DirectoryOf = Callable[[str], str | None]
-"""The pipe directory of a daemon, by its name; None where it cannot be asked with this machine's PIDs."""
 
 
 def told(
@@ -27,7 +25,7 @@ def told(
     *,
     as_json: bool,
     now: float,
-    directory_of: DirectoryOf,
+    address_of: AddressOf,
     watched: bool = True,
     width: int | None = None,
 ) -> Mapping[str, Any]:
@@ -39,15 +37,13 @@ def told(
     shown = wanted.of(incidents)
     if wanted.id is not None and not shown:
         return {"problem": f"no incident {printable(wanted.id)} is remembered; `incidents` lists those that are"}
-    objects = (
-        incident_object(each, now=now, pipe_directory=directory_of(each.daemon), watched=watched) for each in shown
-    )
+    objects = (incident_object(each, now=now, address=address_of(each.daemon), watched=watched) for each in shown)
     exit_code = int(any(each.open for each in shown))
     if not as_json:
         lines = (
             table(shown, now, width)
             if wanted.id is None
-            else details(shown[0], now, directory_of(shown[0].daemon), watched=watched)
+            else details(shown[0], now, address_of(shown[0].daemon), watched=watched)
         )
         return {"page": plain(Lines(tuple(lines))), "exit_code": exit_code}
     if wanted.id is None:

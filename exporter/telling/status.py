@@ -1,6 +1,6 @@
 """How the node is, for a person and for a program."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,13 +14,14 @@ from exporter.plain import plain
 from exporter.telling import status_rows, watchdog_text
 from exporter.telling.headline import daemons_and_clients, headline
 from exporter.telling.incident_text import brief, details
-from exporter.telling.line import Line, doubtful, faint, said, text_of
+from exporter.telling.line import Line, doubtful, faint, said, shell, text_of
+from exporter.telling.remedy import address_of
 from exporter.telling.sheet import Sheet
 from exporter.telling.status_domains import joined, lettered
 from exporter.telling.status_object import node_object
 from exporter.telling.status_sharing import sharing
 from exporter.telling.troubles import troubles
-from exporter.view import View, directory_of
+from exporter.view import View
 
 MOST_BLOCKERS = 8
 """So many are named in one line."""
@@ -32,20 +33,21 @@ def sheet(node: Node, orders: Orders | None = None, width: int | None = None) ->
     `orders` are the watchdog's, None where there is none.
     """
     found = lettered(node)
+    known = (*_problems(node), *watchdog_text.lines(node), *_open(node, orders))
     return Sheet(
         at=node.at,
         head=tuple(headline(node, orders)),
         table=(*status_rows.lines(node, found, width), *joined(node, found)),
         # What the watchdog says stands below what could not be seen: on that it is founded.
-        troubles=(*_problems(node), *watchdog_text.lines(node), *_open(node)),
+        troubles=(*known, *_remedies(node, orders, known)),
         past=tuple(_over(node)),
         sharing=tuple(sharing(node, width)),
     )
 
 
-def table(node: Node) -> str:
+def table(node: Node, orders: Orders | None = None) -> str:
     """One table of daemons, servers and clients, and of the processes beside them; what could not be seen; faults."""
-    shown = sheet(node)
+    shown = sheet(node, orders)
     return text_of((*shown.table, *shown.sharing, *shown.troubles, *shown.past))
 
 
@@ -101,11 +103,24 @@ def _only(node: Node, name: DaemonName) -> Node:
     )
 
 
-def _open(node: Node) -> Iterable[Line]:
+def _remedies(node: Node, orders: Orders | None, above: Sequence[Line]) -> Iterable[Line]:
+    """What helps a daemon or a GPU, with its commands, unless these stand `above` already."""
+    told = text_of(above)
+    for trouble in troubles(node, node.at, orders):
+        new = [command for command in trouble.commands if command not in told] if trouble.daemon is not None else []
+        if new or trouble.steps:
+            yield from (said(), said(f"What to do: {trouble.what}"), said(f"  {trouble.next}"))
+        yield from (said("  ", shell(command)) for command in new)
+        for number, step in enumerate(trouble.steps, start=1):
+            yield said(faint(f"  {number}. "), step.text, indent=5)
+            yield from (said(" " * 5, shell(command), indent=5) for command in step.commands)
+
+
+def _open(node: Node, orders: Orders | None) -> Iterable[Line]:
     """The faults that are not over, each after an empty line."""
     for incident in node.incidents.values():
         if incident.open:
-            yield from (said(), *details(incident, node.at, directory_of(node, incident.daemon)))
+            yield from (said(), *details(incident, node.at, address_of(node, incident.daemon, orders)))
 
 
 def _over(node: Node) -> Iterable[Line]:

@@ -14,31 +14,52 @@ from exporter.model.node import Node
 from exporter.model.observation import ProcessReading
 from exporter.model.server import Client, Server
 from exporter.telling.incident_object import incident_object
+from exporter.telling.remedy import address_of
 from exporter.telling.sharing_object import sharing_object
+from exporter.telling.troubles import Trouble, standing, troubles
 from exporter.telling.watchdog_object import watchdog_object
-from exporter.view import Memory, View, clients_of, directory_of, memory
+from exporter.view import Memory, View, clients_of, memory
 
 
 def node_object(node: Node, orders: Orders | None = None) -> dict[str, Any]:
     """All that is known. Times are seconds since the epoch. `orders` are the watchdog's, None where there is none."""
-    used, shared = memory(node), fitness(node)
+    used, shared, found = memory(node), fitness(node), troubles(node, node.at, orders)
     return {
         "at": node.at,
-        "daemons": [_daemon_object(node, daemon, used, orders) for daemon in View(node).daemons()],
+        "findings": [_finding_object(each) for each in found],
+        "daemons": [_daemon_object(node, daemon, used, orders, found) for daemon in View(node).daemons()],
         "gpus": [_gpu_object(node, uuid, shared.get(uuid)) for uuid in node.gpus],
         "incidents": [
-            incident_object(each, now=node.at, pipe_directory=directory_of(node, each.daemon))
+            incident_object(each, now=node.at, address=address_of(node, each.daemon, orders))
             for each in node.incidents.values()
         ],
         "sources": {name: {"problem": source.last.problem} for name, source in node.sources.items()},
     }
 
 
-def _daemon_object(node: Node, daemon: Daemon, used: Memory, orders: Orders | None) -> dict[str, Any]:
+def _finding_object(found: Trouble) -> dict[str, Any]:
+    """What is the matter, gravest first, and what to do about it; `fails` says that `status` ends with exit code 1."""
+    return {
+        "level": found.level,
+        "daemon": found.daemon,
+        "gpu": found.gpu,
+        "text": found.what,
+        "next": found.next,
+        "commands": list(found.commands),
+        "steps": [{"text": each.text, "commands": list(each.commands)} for each in found.steps],
+        "fails": found.fails,
+    }
+
+
+def _daemon_object(
+    node: Node, daemon: Daemon, used: Memory, orders: Orders | None, found: Iterable[Trouble]
+) -> dict[str, Any]:
     here = domains(node, daemon)
+    level, _ = standing(daemon, found)
     return {
         "name": daemon.name,
         "state": daemon.state,
+        "level": level,
         "expected": daemon.expected,
         "pid": None if daemon.process is None else daemon.process.pid,
         "version": daemon.version,

@@ -10,12 +10,13 @@ from exporter.model.diagnosis import Condition, Diagnosis
 from exporter.model.identity import ProcessIdentity
 from exporter.model.node import Node
 from exporter.model.settings import Mode
-from exporter.model.watch import Acting, Watch, WatchState
+from exporter.model.watch import Acting, Quarantine, Watch, WatchState
 from exporter.parse.printable import LONGEST_PROBLEM, printable
 from exporter.telling.line import Line, bad, doubtful, faint, said
 from exporter.telling.moment import lasting
-from exporter.telling.remedy import command_to_resume
-from exporter.telling.short import counted, pid_text, process_text, short_gpu, short_name
+from exporter.telling.quarantine_text import cause, quarantined_for
+from exporter.telling.remedy import words_to_resume
+from exporter.telling.short import counted, pid_text, process_text, short_name
 from exporter.view import View
 
 MOST_WITNESSES = 8
@@ -67,7 +68,7 @@ class Account:
     """What the watchdog knows of a daemon: what is the matter, who says so, whom that names, what is done, what failed.
 
     `ill` where something is the matter, and `of_fault` where that is a fault, which is told by itself; `given_up` where
-    nothing is done until somebody says `resume`.
+    nothing is done until somebody says `resume`. `quarantine` is since when a GPU is in quarantine, and why.
     """
 
     ill: bool
@@ -75,6 +76,7 @@ class Account:
     given_up: bool
     matter: str
     witnesses: str
+    quarantine: str | None
     named: str | None
     says: str | None
     failed: str | None
@@ -130,7 +132,10 @@ def lines(node: Node) -> Iterable[Line]:
 
 def _of(daemon: Daemon, found: Account) -> Iterable[Line]:
     because = f": {found.witnesses}" if found.witnesses else ""
-    yield said(f"{printable(daemon.name)}: ", bad(found.matter) if found.ill else found.matter, because)
+    if found.quarantine is not None:
+        yield said(f"{printable(daemon.name)}: ", bad(found.quarantine))
+    if found.quarantine is None or found.ill:
+        yield said(f"{printable(daemon.name)}: ", bad(found.matter) if found.ill else found.matter, because)
     if found.named is not None:
         yield said(faint("  named: "), found.named)
     if found.says is not None:
@@ -149,15 +154,20 @@ def account(node: Node, daemon: Daemon) -> Account | None:
     if well and doing is None:
         return None
     return Account(
-        ill=found is not None and found.condition not in _NOTHING_THE_MATTER,
+        ill=not well,
         of_fault=found is not None and found.condition is Condition.FAULT,
         given_up=watch.state in GIVEN_UP,
         matter=_matter(found, node.at),
         witnesses="" if found is None else "; ".join(printable(each) for each in found.witnesses[:MOST_WITNESSES]),
+        quarantine=None if watch.quarantine is None else _quarantine(node, watch.quarantine),
         named=None if found is None or found.culprit is None else _process(node, found.culprit),
         says=doing if doing is not None or watch.said is None else printable(watch.said),
         failed=None if watch.problem is None else printable(watch.problem, LONGEST_PROBLEM),
     )
+
+
+def _quarantine(node: Node, quarantine: Quarantine) -> str:
+    return f"{quarantined_for(quarantine, node.at)}: {cause(node, quarantine)}"
 
 
 def _matter(found: Diagnosis | None, now: float) -> str:
@@ -177,7 +187,7 @@ def _process(node: Node, identity: ProcessIdentity) -> str:
 
 def _doing(node: Node, daemon: Daemon, watch: Watch) -> str | None:
     """What the watchdog is at; None where that is nothing."""
-    resume = f"`{command_to_resume(daemon.name)}`"
+    resume = words_to_resume(daemon.name)
     match watch.state:
         case WatchState.IDLE:
             return None
@@ -192,7 +202,7 @@ def _doing(node: Node, daemon: Daemon, watch: Watch) -> str | None:
             since = "" if watch.opened_at is None else f" for {lasting(node.at - watch.opened_at)}"
             return f"its circuit is open{since}: it is not restarted until {resume}"
         case WatchState.QUARANTINED:
-            return f"{_quarantined(watch)}: it is not restarted until {resume}"
+            return f"a GPU is quarantined: it is not restarted until {resume}"
 
 
 def _acting(acting: Acting, now: float) -> str:
@@ -204,10 +214,3 @@ def _acting(acting: Acting, now: float) -> str:
 
 def _next(seconds: float) -> str:
     return "again at once" if seconds <= 0 else f"again in {lasting(seconds)} at the earliest"
-
-
-def _quarantined(watch: Watch) -> str:
-    if watch.quarantine is None:
-        return "a GPU is quarantined"
-    gpu, xid, action = short_gpu(watch.quarantine.gpu), watch.quarantine.xid, printable(watch.quarantine.action)
-    return f"{gpu} is quarantined, since Xid {xid} asks for {action}"

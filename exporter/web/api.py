@@ -13,9 +13,9 @@ from exporter.model.event import Event, EventName
 from exporter.model.incident import Incident
 from exporter.parse.printable import printable
 from exporter.telling.incident_object import incident_object
-from exporter.telling.incidents import DirectoryOf
 from exporter.telling.json_list import fitting
 from exporter.telling.moment import utc
+from exporter.telling.remedy import AddressOf
 from exporter.telling.wanted import Wanted
 from exporter.web.answer import Answer, Request, Route
 from exporter.web.query import Query, QueryError
@@ -35,12 +35,12 @@ _Found = TypeVar("_Found")
 
 
 class Api:
-    """The pages of a history; `directory_of` knows the daemons' pipe directories, `now` the time."""
+    """The pages of a history; `address_of` finds how a command reaches a daemon, `now` the time."""
 
-    def __init__(self, history: History, *, now: Callable[[], float], directory_of: DirectoryOf) -> None:
+    def __init__(self, history: History, *, now: Callable[[], float], address_of: AddressOf) -> None:
         self._history = history
         self._now = now
-        self._directory_of = directory_of
+        self._address_of = address_of
 
     @property
     def routes(self) -> Mapping[str, Route]:
@@ -83,7 +83,7 @@ class Api:
         return _listed(list(islice(meant, limit)), _event)
 
     def _object(self, incident: Incident) -> Mapping[str, object]:
-        return incident_object(incident, now=self._now(), pipe_directory=self._directory_of(incident.daemon))
+        return incident_object(incident, now=self._now(), address=self._address_of(incident.daemon))
 
 
 _ERRORS = {

@@ -1,9 +1,32 @@
 """Daemons, servers, clients."""
 
+import pytest
+
+from exporter.core.watchdog.orders import Orders
 from exporter.model.daemon import DaemonState
+from exporter.model.node import Node
+from exporter.model.watch import WatchState
 from exporter.page.daemons import daemons
+from exporter.page.gpus import gpus
+from exporter.page.headline import headline
+from exporter.page.sight import Sight
+from exporter.page.watchdog import watchdog
 from exporter.telling.level import Level
-from tests.builders import AT, DAEMON, limited, silence, told
+from tests.builders import (
+    AT,
+    DAEMON,
+    circuit_open,
+    daemon_dead,
+    drifted,
+    faulted,
+    idle,
+    limited,
+    quarantined,
+    silence,
+    suspended,
+    told,
+    watched,
+)
 from tests.page.scenes import busy, dead, fault, sight
 
 
@@ -29,7 +52,10 @@ def test_the_limits_in_force_are_told_and_those_of_the_next_server() -> None:
 def test_one_that_crashed_says_who_tells_so() -> None:
     (card,) = daemons(dead())
     assert (card.level, card.state) == (Level.GRAVE, "absent")
-    assert card.matter == "crashed for 10 s: process 441 is gone; nvidia-cuda-mps-control finds no daemon"
+    assert card.matters == (
+        "crashed for 10 s",
+        "Evidence: process 441 is gone; nvidia-cuda-mps-control finds no daemon",
+    )
     assert card.counts == ("lost 1 time",)
 
 
@@ -44,3 +70,44 @@ def test_of_one_that_does_not_answer_the_servers_are_not_called_active() -> None
 def test_in_fault_it_says_so() -> None:
     (card,) = daemons(fault())
     assert [(server.level, server.state) for server in card.servers] == [(Level.GRAVE, "fault")]
+
+
+@pytest.mark.parametrize(
+    ("present", "level", "word", "matter"),
+    [
+        (idle(), Level.WELL, "up", ""),
+        (quarantined(), Level.GRAVE, "quarantined", "quarantined for 0 ms: Xid 79 (GPU fell off the bus): GPU 0"),
+        (
+            watched(idle(), state=WatchState.CIRCUIT_OPEN, opened_at=AT),
+            Level.GRAVE,
+            "circuit open",
+            "answers, but would",
+        ),
+        (suspended(), Level.GRAVE, "not well", "a server was stopped by a signal"),
+        (faulted(), Level.GRAVE, "server in FAULT", "has been in FAULT"),
+        (drifted(), Level.CARE, "limits drifted", "1 limit not in force"),
+        (circuit_open(), Level.GRAVE, "absent", "circuit open"),
+    ],
+    ids=["well", "quarantined", "circuit open", "suspended", "fault", "drifted", "dead, circuit open"],
+)
+def test_a_card_is_as_the_headline_has_it(present: Node, level: Level, word: str, matter: str) -> None:
+    seen = Sight(node=present, at=present.at, orders=Orders())
+    (card,) = daemons(seen)
+
+    assert (card.level, card.state) == (level, word)
+    assert matter in " ".join(card.matters)
+    assert "well" not in card.matters
+    assert level.rank <= headline(seen).level.rank
+
+
+def test_the_gpu_of_a_quarantine_is_not_well_either() -> None:
+    present = quarantined()
+    card, *_ = gpus(Sight(node=present, at=present.at))
+
+    assert (card.level, card.sharing) == (Level.GRAVE, "quarantined")
+
+
+def test_an_idle_watchdog_of_a_daemon_that_is_not_well_is_no_good_sign() -> None:
+    levels = [watchdog(Sight(node=each, at=each.at, orders=Orders())).rows[0].level for each in (idle(), daemon_dead())]
+
+    assert levels == [Level.WELL, Level.UNKNOWN]

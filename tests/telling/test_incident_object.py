@@ -7,6 +7,7 @@ import pytest
 from exporter.model.clues import Clues, Flight
 from exporter.model.incident import Ending, FaultKind
 from exporter.telling.incident_object import incident_object
+from exporter.telling.remedy import Address
 from tests.builders import AT, DAEMON, GPU, MIB
 from tests.incidents import HOSTILE, blocked, crowded, ended, hostile, incident
 
@@ -30,7 +31,7 @@ BOB |= {"slurm_job_id": None, "workload": None}
 
 
 def test_an_open_one() -> None:
-    told = json.loads(json.dumps(incident_object(blocked(), now=AT + 182, pipe_directory=DAEMON)))
+    told = json.loads(json.dumps(incident_object(blocked(), now=AT + 182, address=Address(pipe_directory=DAEMON))))
     suspects = told.pop("suspects")
 
     assert told == {

@@ -9,8 +9,11 @@ from exporter.telling.incident_table import table
 from exporter.telling.incident_text import brief, details
 from exporter.telling.line import Tone, text_of
 from exporter.telling.moment import local, when
+from exporter.telling.remedy import Address
 from tests.builders import AT, DAEMON, GPU, OTHER_GPU
 from tests.incidents import HOSTILE, blocked, crowded, ended, hostile, incident, suspect
+
+ADDRESS = Address(pipe_directory=DAEMON)
 
 NOW = AT + 182
 WHEN = local(AT)
@@ -47,19 +50,19 @@ class TestDetails:
 
     def test_of_an_open_one(self) -> None:
         """To the character."""
-        assert text_of(details(blocked(), NOW, DAEMON)) == f"{IN_WORDS}\n"
+        assert text_of(details(blocked(), NOW, ADDRESS)) == f"{IN_WORDS}\n"
 
     def test_what_stands_out_is_how_it_stands_and_what_to_do(self) -> None:
         """By their tones."""
-        told = details(blocked(), NOW, DAEMON)
+        told = details(blocked(), NOW, ADDRESS)
         assert [line.text for line in told if line.has(Tone.COMMAND)] == ["               kill -KILL 601"]
         assert [line for line in told if line.has(Tone.BAD)] == told[:1]
-        assert not any(line.has(Tone.BAD) for line in details(ended(), NOW, DAEMON))
+        assert not any(line.has(Tone.BAD) for line in details(ended(), NOW, ADDRESS))
 
     def test_of_one_that_is_over_there_is_nobody_to_end(self) -> None:
         """Who held it up is told all the same."""
         over = ended(blocking={601: Stay(since=AT, until=AT + 4)})
-        told = text_of(details(over, NOW, DAEMON))
+        told = text_of(details(over, NOW, ADDRESS))
         assert "  Held up by PID 601 (train.py of alice), for 4.0 s" in told
         assert "kill" not in told
 
@@ -92,7 +95,7 @@ class TestDetails:
 
     def test_a_client_of_whom_nothing_is_known_is_a_pid(self) -> None:
         """One in another PID namespace is not even that."""
-        told = text_of(details(incident(affected=(600, -7), tenants={}, blocking={-7: Stay(since=AT)}), NOW, DAEMON))
+        told = text_of(details(incident(affected=(600, -7), tenants={}, blocking={-7: Stay(since=AT)}), NOW, ADDRESS))
         assert "             PID 600\n             a PID not known here" in told
         assert "kill" not in told
 
@@ -102,7 +105,7 @@ class TestDetails:
 
     def test_a_crowd_is_counted_and_not_listed(self) -> None:
         """The page stays a page, with the commands for the first of them."""
-        told = [line.text for line in details(crowded(), NOW, DAEMON)]
+        told = [line.text for line in details(crowded(), NOW, ADDRESS)]
         assert "  Affected   400 clients, as the log told:" in told
         assert f"{'':13}and 384 more" in told
         assert "  Refused    9000 newcomers, since the server was in FAULT (error 807)" in told
@@ -111,7 +114,7 @@ class TestDetails:
     @pytest.mark.parametrize("name", HOSTILE)
     def test_no_name_breaks_out_of_its_line(self, name: str) -> None:
         """Nor speaks to the terminal."""
-        for line in (each.text for each in details(hostile(name), NOW, f"/tmp/{name}")):
+        for line in (each.text for each in details(hostile(name), NOW, Address(pipe_directory=f"/tmp/{name}"))):
             assert line.isprintable()
             assert len(line) < 20_000 if "CUDA_MPS_PIPE_DIRECTORY" in line else len(line) < 400
         assert len(details(hostile(name), NOW, None)) == len(details(hostile("train"), NOW, None))

@@ -1,10 +1,60 @@
-"""The commands that end who holds up recovery: for a shell, and safe to copy into one."""
+"""The commands that a person is shown: for a shell, for the daemon of which they speak, and safe to copy."""
 
+import re
 import shlex
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from exporter.telling.remedy import command_to_end, command_to_end_server
+from exporter.core.watchdog.orders import Mandate, Orders
+from exporter.model.daemon import Daemon
+from exporter.model.limits import Limits
+from exporter.model.named_by import NamedBy
+from exporter.model.node import Node
+from exporter.model.observation import DaemonProcess
+from exporter.model.watch import Quarantine, Watch, WatchState
+from exporter.model.witnesses import UnitState
+from exporter.telling.incident_text import details
+from exporter.telling.line import Tone
+from exporter.telling.remedy import (
+    Address,
+    address_of,
+    command_to_end,
+    command_to_end_server,
+    command_to_resume,
+    command_to_tell,
+    start_of,
+)
+from exporter.telling.troubles import troubles
+from tests.builders import AT, CONTROL, DAEMON, GPU, OTHER_GPU, circuit_open, daemon_dead, drifted, faulted, idle
+
+HOSTILE = ["/tmp/a b", "/tmp/$(reboot)", "/tmp/`reboot`", "/tmp/a'; reboot; '", "/tmp/a;b", "/tmp/-d", "/tmp/a|b>c&"]
+NOT_ONE_LINE = ["/tmp/a\nreboot", "/tmp/\x1b[2J", "/tmp/\u202ecod", "/tmp/\udcff"]
+PIPE, LOG = "/run/nvidia/mps/training/pipe", "/run/nvidia/mps/training/log"
+
+
+def at(directory: str) -> Address:
+    return Address(pipe_directory=directory)
+
+
+def moved(present: Node, pipe: str = PIPE, log: str = LOG, **changed: object) -> Node:
+    """The same node, whose daemon has other directories."""
+    daemon = replace(present.daemons[DAEMON], pipe_directory=pipe, log_directory=log, **changed)  # type: ignore[arg-type]
+    return replace(present, daemons={DAEMON: daemon})
+
+
+def of_user(present: Node, uid: int | None) -> Node:
+    """The same node, whose daemon was last a process of this user."""
+    known = DaemonProcess(at=AT, daemon=DAEMON, pid=CONTROL, start_ticks=1, uid=uid)
+    watch, daemon = replace(present.watches.get(DAEMON, Watch()), process=known), present.daemons[DAEMON]
+    daemon = replace(daemon, process=None if daemon.process is None else known)
+    return replace(present, daemons={DAEMON: daemon}, watches={DAEMON: watch})
+
+
+def started(present: Node, orders: Orders | None = None) -> tuple[str, ...]:
+    return start_of(present, present.daemons[DAEMON], orders)
 
 
 def test_a_client_is_ended_by_the_kernel_and_mps_is_not_asked_which_would_hang() -> None:
@@ -16,15 +66,204 @@ def test_who_has_no_pid_here_is_not_killed_nor_is_a_group_of_processes(pid: int)
     assert command_to_end(pid) is None
 
 
-@pytest.mark.parametrize("directory", ["/tmp/a b", "/tmp/$(reboot)", "/tmp/`reboot`", "/tmp/a'; reboot; '", "/tmp/a;b"])
+@pytest.mark.parametrize("directory", HOSTILE)
 def test_a_directory_s_name_is_one_word_to_the_shell(directory: str) -> None:
-    assert f"CUDA_MPS_PIPE_DIRECTORY={directory}" in shlex.split(command_to_end_server(513, directory) or "")
+    assert f"CUDA_MPS_PIPE_DIRECTORY={directory}" in shlex.split(command_to_end_server(513, at(directory)) or "")
 
 
-@pytest.mark.parametrize("directory", [None, "/tmp/a\nreboot", "/tmp/\x1b[2J", "/tmp/\u202ecod", "/tmp/\udcff"])
-def test_where_the_daemon_cannot_be_named_it_is_not_asked(directory: str | None) -> None:
-    assert command_to_end_server(513, directory) is None
+@pytest.mark.parametrize("directory", NOT_ONE_LINE)
+def test_where_the_daemon_cannot_be_named_it_is_not_asked(directory: str) -> None:
+    assert command_to_end_server(513, at(directory)) is None
+    assert started(moved(daemon_dead(), pipe=directory)) == ()
+    assert command_to_resume(directory) is None
+
+
+def test_without_an_address_there_is_no_command() -> None:
+    assert command_to_end_server(513, None) is None
+    assert command_to_tell("quit", None) is None
 
 
 def test_a_server_that_has_no_pid_here_cannot_be_named_to_its_daemon() -> None:
-    assert command_to_end_server(-513, "/tmp/nvidia-mps") is None
+    assert command_to_end_server(-513, at(DAEMON)) is None
+
+
+@pytest.mark.parametrize("directory", HOSTILE)
+def test_a_start_command_has_both_directories_as_one_word_each(directory: str) -> None:
+    (command,) = started(moved(daemon_dead(), pipe=directory, log=f"{directory}/log"))
+
+    words = shlex.split(command)
+    assert f"CUDA_MPS_PIPE_DIRECTORY={directory}" in words
+    assert f"CUDA_MPS_LOG_DIRECTORY={directory}/log" in words
+    assert words[-2:] == ["nvidia-cuda-mps-control", "-d"]
+
+
+@pytest.mark.parametrize("name", [*HOSTILE, "-daemon"])
+def test_a_resumed_daemon_is_one_operand(name: str) -> None:
+    words = shlex.split(command_to_resume(name) or "")
+
+    assert [word for word in words if word != "--"] == ["cuda-mps-exporter", "resume", name]
+    assert ("--" in words) is name.startswith("-")
+
+
+@pytest.mark.parametrize(("uid", "prefix"), [(None, ""), (0, ""), (1000, "sudo -u '#1000' env ")])
+def test_a_daemon_is_started_as_its_own_user(uid: int | None, prefix: str) -> None:
+    (command,) = started(of_user(moved(daemon_dead()), uid))
+
+    assert command == f"{prefix}CUDA_MPS_PIPE_DIRECTORY={PIPE} CUDA_MPS_LOG_DIRECTORY={LOG} nvidia-cuda-mps-control -d"
+
+
+def test_a_daemon_is_started_with_what_the_watchdog_would_give_it() -> None:
+    mandate = Mandate(environment={"A": "b c"}, limits=Limits(active_thread_percentage=40.0))
+    present = moved(daemon_dead(), visible_devices=f"{GPU},{OTHER_GPU}")
+
+    (command,) = started(present, Orders(mandates={DAEMON: mandate}, program="/opt/mps control"))
+
+    words = shlex.split(command)
+    assert words == [
+        f"CUDA_MPS_PIPE_DIRECTORY={PIPE}",
+        f"CUDA_MPS_LOG_DIRECTORY={LOG}",
+        f"CUDA_VISIBLE_DEVICES={GPU},{OTHER_GPU}",
+        "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=40",
+        "A=b c",
+        "/opt/mps control",
+        "-d",
+    ]
+
+
+@pytest.mark.parametrize("named", ["configuration", "daemon"])
+def test_a_daemon_of_a_unit_is_started_by_it(named: str) -> None:
+    unit = "nvidia-cuda-mps@0.service"
+    by_configuration = named == "configuration"
+    present = moved(daemon_dead(), named_unit=None if by_configuration else unit)
+    orders = Orders(mandates={DAEMON: Mandate(unit=unit if by_configuration else None)})
+
+    assert started(present, orders) == (f"systemctl restart {unit}",)
+
+
+def test_a_unit_that_hit_its_start_limit_is_reset_first() -> None:
+    unit = "mps.service"
+    state = UnitState(at=AT, unit=unit, load="loaded", active="failed", sub="failed", result="start-limit-hit")
+    present = replace(moved(daemon_dead()), units={unit: state})
+
+    commands = started(present, Orders(mandates={DAEMON: Mandate(unit=unit)}))
+
+    assert commands == (f"systemctl reset-failed {unit}", f"systemctl restart {unit}")
+
+
+def in_container(**changed: object) -> Node:
+    """A daemon of a container, as the finder names it."""
+    name = f"{DAEMON}@0123456789ab"
+    daemon = replace(idle().daemons[DAEMON], name=name, named_by=NamedBy.DISCOVERED, expected=False)
+    daemon = replace(daemon, **changed)  # type: ignore[arg-type]
+    return replace(idle(), daemons={name: daemon})
+
+
+def only(present: Node) -> Daemon:
+    (daemon,) = present.daemons.values()
+    return daemon
+
+
+def test_a_daemon_of_a_container_is_reached_through_its_process() -> None:
+    present = in_container()
+
+    command = command_to_end_server(513, address_of(present, only(present).name))
+
+    assert command == (
+        f'echo "shutdown_server 513 -f" | nsenter -t {CONTROL} -m -- env CUDA_MPS_PIPE_DIRECTORY={DAEMON}'
+        " nvidia-cuda-mps-control"
+    )
+
+
+def test_a_daemon_with_other_pids_is_told_none_of_ours() -> None:
+    present = in_container(elsewhere=True)
+
+    address = address_of(present, only(present).name)
+
+    assert command_to_end_server(513, address) is None
+    assert "nsenter" in (command_to_tell("get_server_list", address) or "")
+
+
+def test_a_daemon_of_a_container_that_has_ended_is_neither_started_nor_asked_from_here() -> None:
+    present = in_container(process=None)
+
+    assert start_of(present, only(present), None) == ()
+    assert address_of(present, only(present).name) is None
+
+
+def shown(present: Node, orders: Orders) -> Iterator[str]:
+    """All commands that are shown for a node."""
+    for each in troubles(present, AT + 20, orders):
+        yield from each.commands
+        yield from (command for step in each.steps for command in step.commands)
+    for incident in present.incidents.values():
+        address = address_of(present, incident.daemon, orders)
+        for line in details(replace(incident, stuck=True), AT + 20, address):
+            yield from (piece.text for piece in line.pieces if piece.tone is Tone.COMMAND)
+
+
+def quarantined(present: Node, action: str) -> Node:
+    watch = replace(present.watches.get(DAEMON, Watch()), state=WatchState.QUARANTINED)
+    watch = replace(watch, quarantine=Quarantine(at=AT, xid=95, gpu=GPU, action=action))
+    return replace(present, watches={DAEMON: watch})
+
+
+SCENES = {
+    "dead": daemon_dead(),
+    "circuit open": circuit_open(),
+    "limits drifted": drifted(),
+    "fault": faulted(),
+    "needs a reset": quarantined(idle(), "RESET_GPU"),
+    "needs a reboot": quarantined(idle(), "RESTART_BM"),
+    "dead and needs a reset": quarantined(daemon_dead(), "RESET_GPU"),
+}
+
+
+@pytest.mark.parametrize("uid", [0, 1000])
+@pytest.mark.parametrize("directory", [PIPE, *HOSTILE])
+@pytest.mark.parametrize("scene", SCENES)
+def test_every_command_to_a_daemon_names_its_directory_and_a_start_its_user(
+    scene: str, directory: str, uid: int
+) -> None:
+    commands = list(shown(of_user(moved(SCENES[scene], pipe=directory, log=LOG), uid), Orders()))
+
+    assert commands
+    for command in commands:
+        words = shlex.split(command)
+        if "nvidia-cuda-mps-control" in words:
+            assert f"CUDA_MPS_PIPE_DIRECTORY={directory}" in words
+        if words[-1] == "-d":
+            assert f"CUDA_MPS_LOG_DIRECTORY={LOG}" in words
+            assert ("#1000" in words) is (uid == 1000)
+
+
+@pytest.mark.parametrize("scene", SCENES)
+def test_a_daemon_of_a_unit_is_never_started_or_stopped_beside_it(scene: str) -> None:
+    unit = "mps.service"
+    for command in shown(moved(SCENES[scene], named_unit=unit), Orders()):
+        words = shlex.split(command)
+        assert words[-1] != "-d"
+        assert "quit" not in words
+        assert words[0] != "systemctl" or words[-1] in (unit, "reboot")
+
+
+ROOT = Path(__file__).parents[2]
+TEXTS = [*ROOT.glob("alerts/*.yml"), *ROOT.glob("alerts/runbooks/*.md"), *ROOT.glob("docs/*.md"), ROOT / "README.md"]
+
+
+@pytest.mark.parametrize("text", TEXTS, ids=lambda path: path.name)
+def test_no_written_command_asks_or_starts_the_daemon_of_the_default_directory(text: Path) -> None:
+    told = re.sub(r"\s+", " ", text.read_text())
+    for found in re.finditer(r"(\| *)(?:timeout \d+ )?nvidia-cuda-mps-control|nvidia-cuda-mps-control -d\b", told):
+        assert "CUDA_MPS_PIPE_DIRECTORY=" in told[: found.end()], found[0]
+
+
+def test_no_other_module_writes_commands_to_a_daemon() -> None:
+    made = re.compile(r"\| *nvidia-cuda-mps-control|nvidia-cuda-mps-control -d\b")
+    modules = {path.relative_to(ROOT).as_posix() for path in ROOT.glob("exporter/**/*.py") if _shows(path, made)}
+
+    assert modules <= {"exporter/doctor/checks/daemons.py"}, "where no daemon is known, NVIDIA's default one is started"
+
+
+def _shows(path: Path, made: re.Pattern[str]) -> bool:
+    """Whether a string, and no documentation, has such a command."""
+    return any(made.search(line) and '"""' not in line and "`" not in line for line in path.read_text().splitlines())

@@ -79,6 +79,10 @@ DEAD = """\
 DAEMON           SERVER  STATE      PID  USER   COMMAND      GPU    MEMORY
 /tmp/nvidia-mps       -  absent       -  -      -            -           -
 none                  -  bypassing  801  carol  jupyter-lab  1    1024 MiB
+
+What to do: daemon /tmp/nvidia-mps: absent for 10 s
+  start it again
+  CUDA_MPS_PIPE_DIRECTORY=/tmp/nvidia-mps CUDA_MPS_LOG_DIRECTORY=/tmp/nvidia-mps/log nvidia-cuda-mps-control -d
 """
 
 
@@ -176,10 +180,12 @@ class TestJson:
         present = told(*at_work(CLIENT), daemon_process(), who, gpu_reading([CLIENT]), look()).node
         assert json.loads(json.dumps(node_object(present))) == {
             "at": AT,
+            "findings": [],
             "daemons": [
                 {
                     "name": DAEMON,
                     "state": "up",
+                    "level": "well",
                     "expected": True,
                     "pid": CONTROL,
                     "version": "13000",

@@ -14,6 +14,7 @@ from exporter.telling import status
 from exporter.telling.incident_object import incident_object
 from exporter.telling.incident_text import brief, details
 from exporter.telling.line import text_of
+from exporter.telling.remedy import Address
 from exporter.telling.status_object import node_object
 from tests.builders import (
     AT,
@@ -32,6 +33,8 @@ from tests.builders import (
     three_clients,
     told,
 )
+
+ADDRESS = Address(pipe_directory=DAEMON)
 
 KILL = "kill -KILL 600"
 
@@ -178,11 +181,11 @@ class TestOpenFaults:
         others = replace(incident(), id="three", server=SERVER + 1)
         text = status.table(with_faults(incident(), others))
         for each in (incident(), others):
-            assert "\n\n" + text_of(details(each, AT, DAEMON)) in text
+            assert "\n\n" + text_of(details(each, AT, ADDRESS)) in text
 
     def test_who_is_hit_suspected_and_turned_away(self) -> None:
         """By PID; the suspect with its confidence as a number."""
-        text = text_of(details(incident(), AT, DAEMON))
+        text = text_of(details(incident(), AT, ADDRESS))
         for words in ("600", "601", "train.py", "vllm", "bob", "0.35", "the log named it", "777"):
             assert words in text
 
@@ -196,7 +199,7 @@ class TestOpenFaults:
     def test_a_directory_is_quoted_for_the_shell(self) -> None:
         """Whoever starts a daemon chooses it, and root may paste the command."""
         stuck = replace(incident(), stuck=True)
-        text = text_of(details(stuck, AT, "/tmp/$(reboot); x 'y"))
+        text = text_of(details(stuck, AT, Address(pipe_directory="/tmp/$(reboot); x 'y")))
         assert "CUDA_MPS_PIPE_DIRECTORY='/tmp/$(reboot); x '\"'\"'y' nvidia" in text
 
     def test_a_daemon_that_speaks_in_other_pids_is_not_told_these(self) -> None:
@@ -240,8 +243,8 @@ class TestElsewhere:
     def test_as_objects(self) -> None:
         """In the order in which they were found, with the commands that end who holds one up."""
         assert node_object(with_faults(OVER, incident()))["incidents"] == [
-            incident_object(OVER, now=AT, pipe_directory=DAEMON),
-            incident_object(incident(), now=AT, pipe_directory=DAEMON),
+            incident_object(OVER, now=AT, address=ADDRESS),
+            incident_object(incident(), now=AT, address=ADDRESS),
         ]
 
     @pytest.mark.parametrize(

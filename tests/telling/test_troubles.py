@@ -11,7 +11,7 @@ from exporter.model.diagnosis import Condition, Diagnosis
 from exporter.model.limits import Limits
 from exporter.model.node import Node
 from exporter.model.observation import GpuReading
-from exporter.model.watch import Quarantine, Watch, WatchState
+from exporter.model.watch import Watch, WatchState
 from exporter.model.xids import XidDemand, Xids
 from exporter.telling import status
 from exporter.telling.level import Level
@@ -37,6 +37,7 @@ from tests.builders import (
     look,
     no_nvml,
     node,
+    quarantined,
     refusal,
     suspended,
     three_clients,
@@ -46,6 +47,10 @@ from tests.builders import (
 
 BYPASSING = "1 process bypasses MPS on GPU 1: no limit holds there, and all others wait their turn"
 LOG = f"not all can be seen: log of {DAEMON}: server.log cannot be read: Permission denied"
+QUARANTINED = (
+    f"daemon {DAEMON}: quarantined for 0 ms: Xid 79 (GPU fell off the bus): GPU 0 (GPU-1efa3f60) needs a reboot of the "
+    "machine; the watchdog does not restart it"
+)
 GRAVE, CARE = Level.GRAVE, Level.CARE
 
 
@@ -60,11 +65,6 @@ def waiting() -> Node:
         f"Server {SERVER} has 2 active worker threads. Server will not shutdown.",
     )
     return told(*at_work(600), *lines).node
-
-
-def quarantined() -> Node:
-    quarantine = Quarantine(at=AT, xid=79, gpu=GPU, action="RESTART_BM")
-    return watched(idle(), state=WatchState.QUARANTINED, quarantine=quarantine)
 
 
 def unasked() -> Node:
@@ -96,7 +96,7 @@ def unasked() -> Node:
             circuit_open,
             [(f"daemon {DAEMON}: crashed for 10 s, restarted 4 times, circuit open", GRAVE), (BYPASSING, CARE)],
         ),
-        (quarantined, [(f"daemon {DAEMON} answers, but would not be restarted any more", GRAVE)]),
+        (quarantined, [(QUARANTINED, GRAVE)]),
         (
             suspended,
             [(f"daemon {DAEMON}: a server was stopped by a signal for 2.0 s", GRAVE), (BYPASSING, CARE), (LOG, CARE)],
@@ -166,7 +166,7 @@ def test_a_gpu_that_needs_a_reset_is_grave_and_no_matter_of_mps() -> None:
     demanding = replace(idle(), xids=Xids(demands={GPU: XidDemand(at=AT, action="RESET_GPU")}))
 
     (found,) = found_in(demanding)
-    assert (found.level, found.what) == (GRAVE, "GPU 0 needs RESET_GPU, as its last Xid says")
+    assert (found.level, found.what) == (GRAVE, "GPU 0 (GPU-1efa3f60) needs a reset, as its last Xid says")
 
 
 def test_a_gpu_that_cannot_be_read_is_never_told_as_well() -> None:
@@ -214,14 +214,17 @@ def test_a_daemon_that_answers_but_would_not_be_restarted_any_more_is_told() -> 
     assert found_in(present)[0].commands == (f"cuda-mps-exporter resume {DAEMON}",)
 
 
+WHERE = f"CUDA_MPS_PIPE_DIRECTORY={DAEMON} CUDA_MPS_LOG_DIRECTORY={DAEMON}/log"
+
+
 @pytest.mark.parametrize(
     ("command", "shown"),
     [
-        (("start-mps", "--now"), ("start-mps --now",)),
-        (("start", "a b"), ("start 'a b'",)),
-        (("x" * 600,), ()),
+        (("start-mps", "--now"), (f"{WHERE} start-mps --now",)),
+        (("start", "a b"), (f"{WHERE} start 'a b'",)),
+        (("x" * 5000,), ()),
         (("a\nb",), ()),
-        ((), ()),
+        ((), (f"{WHERE} nvidia-cuda-mps-control -d",)),
     ],
     ids=["plain", "quoted", "too long to be whole", "more than a line", "none"],
 )

@@ -112,8 +112,13 @@ def test_it_is_told_though_the_daemon_is_well() -> None:
 
 def test_a_quarantine_is_told_with_its_reason() -> None:
     quarantine = Quarantine(at=AT, xid=79, gpu=GPU, action="RESTART_BM")
-    told = said(crashed(state=WatchState.QUARANTINED, quarantine=quarantine))[1]
-    assert told.startswith("  watchdog: GPU-1efa3f60 is quarantined, since Xid 79 asks for RESTART_BM: it is not")
+    told = said(crashed(state=WatchState.QUARANTINED, quarantine=quarantine))
+    assert told[0] == (
+        f"{DAEMON}: quarantined for 15 s: Xid 79 (GPU fell off the bus): GPU 0 (GPU-1efa3f60) needs a reboot of the"
+        " machine"
+    )
+    assert told[1].startswith(f"{DAEMON}: crashed for 10 s: process 441 is gone")
+    assert told[2].endswith(f"a GPU is quarantined: it is not restarted until `cuda-mps-exporter resume {DAEMON}`")
 
 
 def test_what_is_under_way_is_told_and_what_is_yet_to_be_seen() -> None:
@@ -141,7 +146,8 @@ def test_whatever_somebody_calls_himself_keeps_to_its_line() -> None:
     known = replace(circuit_open().watches[DAEMON], diagnosis=found, said=hostile)
     for each in said(replace(present, watches={hostile: known})):
         assert each.isprintable()
-    assert "resume 'a" in "".join(said(replace(present, watches={hostile: known}))), "quoted for a shell"
+    words = "".join(said(replace(present, watches={hostile: known})))
+    assert "until an operator resumes it" in words, "a name that no line can have is in no command"
 
 
 # -- on one line, for the service manager -----------------------------------------------------------------------------

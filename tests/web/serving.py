@@ -14,6 +14,7 @@ from exporter.clock import SystemClock
 from exporter.history import History
 from exporter.metrics.exposition import Exposition
 from exporter.page import Sight
+from exporter.telling.remedy import Address
 from exporter.web import Answer as SiteAnswer
 from exporter.web import Api, Request, Runbooks, Site, WebServer
 from tests.builders import AT, DAEMON, three_clients
@@ -81,7 +82,11 @@ class Web:
 
     def site(self, telemetry_path: str = "/metrics") -> Site:
         """What it serves; each page is made anew, at once, and a minute after the last one."""
-        api = Api(self.history, now=lambda: AT + 182, directory_of=lambda name: DAEMON if name == DAEMON else None)
+        api = Api(
+            self.history,
+            now=lambda: AT + 182,
+            address_of=lambda name: Address(pipe_directory=DAEMON) if name == DAEMON else None,
+        )
         return Site(
             self.exposition,
             healthy=lambda: self.healthy,

@@ -63,7 +63,7 @@ def unblocked(matter: Matter) -> Deed | None:
 
 def _who_is_waited_for(incident: Incident) -> str:
     if incident.stuck:
-        return f"server {incident.server} does not recover: `shutdown_server {incident.server} -f` ends it"
+        return f"server {incident.server} does not recover and must be ended: `status` has the command"
     blockers = ", ".join(map(str, sorted(incident.blockers)))
     return f"server {incident.server} recovers when {blockers or 'those whom the fault hit'} let go"
 

@@ -24,11 +24,15 @@ class Mandate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Orders:
-    """All that the watchdog was told; `mandates` are by the name of the daemon."""
+    """All that the watchdog was told; `mandates` are by the name of the daemon.
+
+    `program` asks daemons, and starts those for which nothing else is configured.
+    """
 
     mode: Mode = Mode.OBSERVE
     rules: Rules = field(default_factory=Rules)
     mandates: Mapping[str, Mandate] = field(default_factory=dict)
+    program: str = "nvidia-cuda-mps-control"
 
     def mandate_of(self, daemon: Daemon) -> Mandate:
         """What may be done for a daemon. Where the configuration does not say how, the unit that names it does."""

@@ -23,14 +23,19 @@ def resolved(matter: Matter) -> Resolve:
         case Condition.SUSPENDED:
             return restarting.hung(matter, found.since)
         case Condition.SERVER_SUSPENDED:
-            return _server_hangs(matter, found, f"was stopped: `kill -CONT {found.server}` lets it go on")
+            return _server_hangs(matter, found, f"was stopped: {_kill('CONT', found.server)} lets it go on")
         case Condition.SERVER_UNRESPONSIVE:
-            why = f"does not answer its daemon: `kill -KILL {found.server}` ends it, and its clients"
+            why = f"does not answer its daemon: {_kill('KILL', found.server)} ends it, and its clients"
             return faults.unblocked(matter) or _server_hangs(matter, found, why)
         case Condition.FAULT:
             return faults.remedied(matter)
         case _:
             return _left_alone(found)
+
+
+def _kill(signal: str, pid: int | None) -> str:
+    """Name a signal, with its command if the PID is one of this namespace: `kill` takes another number for a group."""
+    return f"SIG{signal}" if pid is None or pid <= 1 else f"`kill -{signal} {pid}`"
 
 
 def _server_hangs(matter: Matter, found: Diagnosis, why: str) -> Resolve:

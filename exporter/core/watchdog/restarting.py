@@ -5,13 +5,14 @@ from collections.abc import Iterator, Mapping
 from exporter.core import process_states
 from exporter.core.watchdog import budget, drift, memory, owner, remembered_limits
 from exporter.core.watchdog.matter import Matter
+from exporter.core.watchdog.orders import Mandate
 from exporter.core.watchdog.resolve import Deed, Resolve, Wait
 from exporter.model.action import ActionKind, ActionStep, EndProcess, GiveCommand, RestartUnit, RunCommand, SaveEvidence
-from exporter.model.daemon import DaemonState
+from exporter.model.daemon import Daemon, DaemonState
 from exporter.model.identity import identity_of
 from exporter.model.settings import Mode
 from exporter.model.variables import ACTIVE_THREAD_PERCENTAGE, LOG_DIRECTORY, PIPE_DIRECTORY, VISIBLE_DEVICES
-from exporter.model.watch import WatchState
+from exporter.model.watch import Watch, WatchState
 
 PROGRAM = "nvidia-cuda-mps"
 """How the names of MPS' own programs begin; the kernel keeps no more of them (measured)."""
@@ -59,7 +60,7 @@ def _obstacle(matter: Matter) -> Wait | None:
     if mandate.unit is None and daemon.elsewhere:
         return Wait(why="it ran in a container, where restart_command cannot start it")
     if matter.watch.opened_at is not None:
-        return _open(f"the circuit breaker is open: `resume {daemon.name}` closes it")
+        return _open("the circuit breaker is open until an operator resumes the daemon")
     return None
 
 
@@ -144,13 +145,16 @@ def _limits(matter: Matter) -> Iterator[GiveCommand]:
 def _command(matter: Matter) -> RunCommand:
     process = matter.watch.process
     uid = None if process is None else process.uid
-    return RunCommand(arguments=matter.mandate.command, environment=_environment(matter), uid=uid)
+    environment = start_environment(matter.daemon, matter.watch, matter.mandate)
+    return RunCommand(arguments=matter.mandate.command, environment=environment, uid=uid)
 
 
-def _environment(matter: Matter) -> Mapping[str, str]:
-    """The daemon's own, then what the configuration has. A thread percentage given here holds from the first server."""
-    daemon, mandate = matter.daemon, matter.mandate
-    process = matter.watch.process
+def start_environment(daemon: Daemon, watch: Watch, mandate: Mandate) -> Mapping[str, str]:
+    """Return the environment in which a daemon is started: its own variables, then what the configuration has.
+
+    A thread percentage given here holds from the first server.
+    """
+    process = watch.process
     devices = daemon.visible_devices
     if devices is None and process is not None:
         devices = process.environment.get(VISIBLE_DEVICES)
@@ -158,7 +162,7 @@ def _environment(matter: Matter) -> Mapping[str, str]:
         PIPE_DIRECTORY: daemon.pipe_directory,
         LOG_DIRECTORY: daemon.log_directory,
         **({} if devices is None else {VISIBLE_DEVICES: devices}),
-        **_threads(remembered_limits.wanted(mandate.limits, matter.watch).active_thread_percentage),
+        **_threads(remembered_limits.wanted(mandate.limits, watch).active_thread_percentage),
         **mandate.environment,
         **_threads(mandate.limits.active_thread_percentage),
     }

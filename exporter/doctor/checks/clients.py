@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from exporter.core.gpus import serving_daemon
 from exporter.doctor.facts import TEMPORARY, Area, DaemonFacts, Facts, ProcessFacts
 from exporter.doctor.finding import Check, Found, Severity
-from exporter.doctor.words import gpu_name, quoted, shown, who, with_everybodys_tmp
+from exporter.doctor.words import gpu_name, quoted, restart_commands, shown, who, with_everybodys_tmp
 from exporter.model.daemon import Daemon
 from exporter.model.variables import DEFAULT_PIPE_DIRECTORY, PIPE_DIRECTORY
 
@@ -104,7 +104,7 @@ def users_wait(facts: Facts) -> Iterator[Found]:
             where=tuple(who(facts.processes[pid]) for pid in waiting),
             mend="Start the daemon with -multiuser-server, where users trust each other (a fault of one ends all); or "
             "give each user a daemon and a GPU",
-            commands=("nvidia-cuda-mps-control -d -multiuser-server",),
+            commands=restart_commands(facts, daemon, option="-multiuser-server"),
         )
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from exporter.doctor.facts import Area, Facts
 from exporter.doctor.finding import Check, Found, Severity
-from exporter.doctor.words import daemon_text, keyed, quoted, shown, start_of
+from exporter.doctor.words import daemon_text, keyed, quoted, restart_commands, shown, start_commands
 from exporter.model.daemon import SUPPORTED_PROTOCOL, DaemonState
 
 ENOUGH_OPEN_FILES = 16384
@@ -29,13 +29,14 @@ def daemon_absent(facts: Facts) -> Iterator[Found]:
         lives = facts.daemons_of(daemon.name) or daemon.answers or daemon.state is DaemonState.UNRESPONSIVE
         if daemon.expected and not lives and not facts.hidden(daemon.name):
             unit = daemon.named_unit
+            asks = () if unit is None else (f"systemctl status {quoted(unit)}",)
             yield Found(
                 severity=Severity.ERROR,
                 what="a daemon is expected, and does not run: new CUDA processes bypass MPS silently or, in "
                 "EXCLUSIVE_PROCESS, cannot share the GPU",
                 where=(shown(daemon.name),),
                 mend="See why it ended, and start it; or take it out of the configuration, or disable its unit",
-                commands=(*(() if unit is None else (f"systemctl status {quoted(unit)}",)), start_of(daemon)),
+                commands=(*asks, *start_commands(facts, daemon)),
             )
 
 
@@ -104,7 +105,7 @@ def protocol_not_supported(facts: Facts) -> Iterator[Found]:
                 "daemon, its process alone is watched",
                 where=(daemon_text(each),),
                 mend="Start it with the former protocol",
-                commands=("CUDA_MPS_PROTOCOL_VERSION=2 nvidia-cuda-mps-control -d",),
+                commands=restart_commands(facts, daemon, variables={"CUDA_MPS_PROTOCOL_VERSION": "2"}),
             )
 
 

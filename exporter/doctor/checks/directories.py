@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from exporter.config import LONGEST_SOCKET_PATH
 from exporter.doctor.facts import Area, Facts
 from exporter.doctor.finding import Check, Found, Severity
-from exporter.doctor.words import daemon_text, quoted, shown, start_of, who
+from exporter.doctor.words import daemon_text, quoted, shown, start_commands, who
 from exporter.model.variables import PIPE_DIRECTORY
 
 _SOCKET = "control_privileged"
@@ -88,7 +88,7 @@ def stale_pid_file(facts: Facts) -> Iterator[Found]:
                 "bypass MPS silently",
                 where=(shown(directory.pid_file),),
                 mend="Start the daemon again; nothing need be removed before",
-                commands=(start_of(daemon),),
+                commands=start_commands(facts, daemon),
             )
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from exporter.core import devices
 from exporter.doctor.facts import Area, Facts, ProcessFacts
 from exporter.doctor.finding import Check, Found, Severity
-from exporter.doctor.words import daemon_text, shown, who
+from exporter.doctor.words import command_to, daemon_text, shown, who
 from exporter.model.daemon import Daemon
 from exporter.model.variables import ACTIVE_THREAD_PERCENTAGE, PINNED_MEMORY_LIMIT, VISIBLE_DEVICES
 from exporter.parse.client_limits import written_memory_limits
@@ -31,7 +31,7 @@ def thread_percentage_wrong(facts: Facts) -> Iterator[Found]:
 
 def memory_limit_in_environment(facts: Facts) -> Iterator[Found]:
     """A memory limit is in a daemon's environment, where it does nothing."""
-    for _, each in facts.running():
+    for daemon, each in facts.running():
         if PINNED_MEMORY_LIMIT in (each.process.variables or {}):
             yield Found(
                 severity=Severity.WARNING,
@@ -40,7 +40,7 @@ def memory_limit_in_environment(facts: Facts) -> Iterator[Found]:
                 where=(daemon_text(each),),
                 mend="Set the limit by command after each start (ExecStartPost=), or have the exporter keep it "
                 "(pinned_memory_limits, watchdog.mode = act); in a client's environment it works",
-                commands=("echo set_default_device_pinned_mem_limit 0 2G | nvidia-cuda-mps-control",),
+                commands=command_to(facts, daemon, "set_default_device_pinned_mem_limit 0 2G"),
             )
 
 
@@ -57,7 +57,7 @@ def memory_limit_beyond_device(facts: Facts) -> Iterator[Found]:
                     f"{mebibytes(total)}: it limits nobody",
                     where=(each.whose,),
                     mend="Set it to each client's share",
-                    commands=(f"echo set_default_device_pinned_mem_limit {ordinal} 2G | nvidia-cuda-mps-control",),
+                    commands=command_to(facts, each.daemon, f"set_default_device_pinned_mem_limit {ordinal} 2G"),
                 )
             elif limit is None:
                 yield Found(
@@ -80,7 +80,7 @@ def memory_limit_without_device(facts: Facts) -> Iterator[Found]:
                 "counted from 0: MPS accepts it, and it limits nobody",
                 where=(each.whose,),
                 mend="Name devices by the daemon's own ordinals, which begin at 0 whatever its CUDA_VISIBLE_DEVICES is",
-                commands=("echo device_query | nvidia-cuda-mps-control",),
+                commands=command_to(facts, each.daemon, "device_query"),
             )
 
 

@@ -8,10 +8,10 @@ from exporter.telling.troubles.daemons import daemon_troubles
 from exporter.telling.troubles.faults import fault_troubles
 from exporter.telling.troubles.gpus import demanded_resets, processes_beside
 from exporter.telling.troubles.limits import drifted_limits, full_servers
-from exporter.telling.troubles.trouble import Trouble
+from exporter.telling.troubles.trouble import Trouble, standing
 from exporter.view import View
 
-__all__ = ["Trouble", "troubles"]
+__all__ = ["Trouble", "standing", "troubles"]
 
 
 def troubles(node: Node, at: float, orders: Orders | None = None) -> tuple[Trouble, ...]:
@@ -21,12 +21,12 @@ def troubles(node: Node, at: float, orders: Orders | None = None) -> tuple[Troub
         what, then = "nothing has been seen yet", "wait some seconds"
         return (Trouble(level=Level.UNKNOWN, what=what, next=then, fails=bool(daemons)),)
     found = (
-        *fault_troubles(node, at),
+        *fault_troubles(node, at, orders),
         *daemon_troubles(node, at, orders),
         *demanded_resets(node),
         *full_servers(node),
         *processes_beside(node),
-        *drifted_limits(node, at),
+        *drifted_limits(node, at, orders),
         *blind_spots(node),
     )
     return tuple(sorted(found, key=lambda each: -each.level.rank))

@@ -9,11 +9,12 @@ from exporter.model.gpu import PAUSED
 from exporter.model.node import Node
 from exporter.parse.printable import LONGEST_PROBLEM, printable
 from exporter.telling.level import Level
+from exporter.telling.remedy import DOCTOR
 from exporter.telling.troubles.trouble import Trouble
 from exporter.view import View, gpu_name
 
-_SEE_WHY, _DOCTOR = "this says what is missing", "cuda-mps-exporter doctor"
-_DOCTOR_FOR = {DOORS: f"{_DOCTOR} --attribution=bpf"}
+_SEE_WHY = "this says what is missing"
+_DOCTOR_FOR = {DOORS: f"{DOCTOR} --attribution=bpf"}
 """What the service was told by its unit, a command in a shell has to be told, too."""
 
 
@@ -29,7 +30,7 @@ def blind_spots(node: Node) -> Iterable[Trouble]:
         )
     for name, problem in problems.items():
         if problem not in (None, PAUSED):
-            yield _blind(printable(name), problem, doctor=_DOCTOR_FOR.get(name, _DOCTOR))
+            yield _blind(printable(name), problem, doctor=_DOCTOR_FOR.get(name, DOCTOR))
     for uuid, gpu in node.gpus.items():
         if gpu.reading.problem is not None and problems.get(NVML) is None:
             yield _blind(f"GPU {printable(gpu_name(node, uuid))}", gpu.reading.problem, fails=False)
@@ -39,6 +40,6 @@ def blind_spots(node: Node) -> Iterable[Trouble]:
                 yield _blind(f"log of {printable(daemon.name)}", problem or file, fails=False)
 
 
-def _blind(where: str, problem: str | None, *, fails: bool = True, doctor: str = _DOCTOR) -> Trouble:
+def _blind(where: str, problem: str | None, *, fails: bool = True, doctor: str = DOCTOR) -> Trouble:
     what = f"not all can be seen: {where}: {printable(problem or '', LONGEST_PROBLEM)}"
     return Trouble(level=Level.CARE, what=what, next=_SEE_WHY, commands=(doctor,), fails=fails)

@@ -1,110 +1,173 @@
 """Daemons that are not well, as troubles: what the watchdog makes of each, and what brings it back by hand."""
 
-import shlex
 from collections.abc import Iterable
 
+from exporter.core.replies import CONTROL
+from exporter.core.silence import STARTING_SECONDS
 from exporter.core.watchdog.orders import Orders
 from exporter.model.daemon import Daemon, DaemonState
 from exporter.model.node import Node
-from exporter.model.watch import Watch, WatchState
+from exporter.model.watch import Quarantine, Watch, WatchState
 from exporter.parse.printable import LONGEST_PROBLEM, printable
+from exporter.telling import quarantine_text
 from exporter.telling.level import Level, level_of
 from exporter.telling.moment import lasting
-from exporter.telling.remedy import command_to_resume
+from exporter.telling.remedy import DOCTOR, command_to_resume, start_of
 from exporter.telling.short import counted
 from exporter.telling.troubles.trouble import Trouble
-from exporter.telling.watchdog_text import GIVEN_UP, Account, account, history_of
+from exporter.telling.watchdog_text import STATES, Account, account, history_of
 from exporter.view import View
+
+_IN_ORDER = "take these steps, in this order"
 
 
 def daemon_troubles(node: Node, at: float, orders: Orders | None) -> Iterable[Trouble]:
     """Those that do not answer, whose servers do not, that would not be restarted, or at which somebody waits."""
     for daemon in View(node).daemons():
         watch, said = node.watches.get(daemon.name, Watch()), account(node, daemon)
-        level = level_of(daemon)
+        level = _level(node, daemon, at)
+        if watch.quarantine is not None:
+            yield _quarantined(node, at, daemon, watch.quarantine, orders)
         if level is not Level.WELL:
-            yield _not_up(daemon, watch, said, level, at, orders)
+            yield _not_up(node, at, daemon, watch, said, level, orders)
+        elif watch.quarantine is not None:
+            continue
         elif said is not None and said.ill and not said.of_fault:
             yield _unwell(daemon, watch, said)
-        elif watch.state in GIVEN_UP:
-            yield _left_alone(daemon, said)
+        elif watch.state is WatchState.CIRCUIT_OPEN:
+            yield _suspended(daemon, said)
         elif daemon.waiting:
             yield _waiting(daemon)
 
 
+def _level(node: Node, daemon: Daemon, at: float) -> Level:
+    """How grave its state is. What is still not known after a daemon's start needs a look."""
+    level = level_of(daemon)
+    if level is Level.UNKNOWN and (_not_asked(node, daemon) or _unknown_for(node, daemon, at)):
+        return Level.CARE
+    return level
+
+
+def _quarantined(node: Node, at: float, daemon: Daemon, quarantine: Quarantine, orders: Orders | None) -> Trouble:
+    since, why = quarantine_text.quarantined_for(quarantine, at), quarantine_text.cause(node, quarantine)
+    return Trouble(
+        level=Level.GRAVE,
+        what=f"daemon {printable(daemon.name)}: {since}: {why}; the watchdog does not restart it",
+        next=_IN_ORDER,
+        steps=quarantine_text.steps(node, quarantine.gpu, quarantine.action, daemon, orders),
+        daemon=daemon.name,
+        gpu=quarantine.gpu,
+        word=STATES[WatchState.QUARANTINED],
+    )
+
+
 def _not_up(
-    daemon: Daemon, watch: Watch, said: Account | None, level: Level, at: float, orders: Orders | None
+    node: Node, at: float, daemon: Daemon, watch: Watch, said: Account | None, level: Level, orders: Orders | None
 ) -> Trouble:
-    matter = _state(daemon, at) if said is None else said.matter
-    commands = _brings_back(daemon, watch, orders)
+    unasked = _not_asked(node, daemon)
+    matter = _state(node, daemon, at) if said is None or not said.ill else said.matter
+    commands = _brings_back(node, daemon, watch, orders)
+    if unasked is not None:
+        matter, commands = f"{matter}: it cannot be asked: {printable(unasked, LONGEST_PROBLEM)}", (DOCTOR,)
+        then = "correct what keeps the exporter from asking it; this says what is missing"
+    elif said is None or said.says is None:
+        then, commands = _unless_watched(node, daemon, at, commands)
+    else:
+        then = _speaking(said.says, commands)
     return Trouble(
         level=level,
-        what=_of(daemon, watch, matter),
-        next=_unless_watched(daemon) if said is None or said.says is None else _speaking(said.says, commands),
+        what=f"daemon {printable(daemon.name)}: {', '.join((matter, *history_of(watch)))}",
+        next=then,
         commands=commands,
+        daemon=daemon.name,
+        word="cannot be asked" if unasked is not None and not daemon.gone else "",
     )
 
 
 def _unwell(daemon: Daemon, watch: Watch, said: Account) -> Trouble:
     return Trouble(
         level=Level.GRAVE,
-        what=_of(daemon, watch, said.matter),
+        what=f"daemon {printable(daemon.name)}: {', '.join((said.matter, *history_of(watch)))}",
         next="see below which process it is" if said.says is None else _speaking(said.says, ()),
+        daemon=daemon.name,
+        word="not well",
     )
 
 
-def _of(daemon: Daemon, watch: Watch, matter: str) -> str:
-    return f"daemon {printable(daemon.name)}: {', '.join((matter, *history_of(watch)))}"
-
-
-def _state(daemon: Daemon, at: float) -> str:
+def _state(node: Node, daemon: Daemon, at: float) -> str:
     if daemon.pid_file_spoilt:
         return "its pid file does not name it, so that nobody can ask it"
     if daemon.state is None:
-        return "in a state not known" if daemon.supported else "of a protocol that is not supported"
+        since = _unknown_for(node, daemon, at)
+        known = "in a state not known" if since is None else f"in a state not known for {lasting(since)}"
+        return known if daemon.supported else "of a protocol that is not supported"
     return daemon.state if daemon.state_since is None else f"{daemon.state} for {lasting(at - daemon.state_since)}"
 
 
+def _not_asked(node: Node, daemon: Daemon) -> str | None:
+    """Return what keeps the exporter from asking a daemon that is gone, or whose state is unknown; None: nothing."""
+    source = node.sources.get(CONTROL)
+    if source is None or not daemon.supported or daemon.pid_file_spoilt:
+        return None
+    return source.problems.get(daemon.name) if daemon.gone or daemon.state is None else None
+
+
+def _unknown_for(node: Node, daemon: Daemon, at: float) -> float | None:
+    """Return how long its state has been unknown; None for as long as a daemon may take to start, or to be asked."""
+    if daemon.state is not None or not daemon.supported:
+        return None
+    since = (daemon.unanswered_since, daemon.state_since, node.began_at)
+    seconds = at - next((each for each in since if each is not None), at)
+    return seconds if seconds > STARTING_SECONDS else None
+
+
 def _speaking(says: str, commands: tuple[str, ...]) -> str:
+    by_hand = "; by hand, this does" if commands and commands[0] not in says else ""
     if not says.startswith("would "):
-        return f"the watchdog says: {says}"
-    by_hand = "; by hand, this does" if commands else ""
+        return f"the watchdog says: {says}{by_hand}"
     return f"the watchdog only observes; it {says}{by_hand}"
 
 
-def _unless_watched(daemon: Daemon) -> str:
+def _unless_watched(node: Node, daemon: Daemon, at: float, commands: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
     if daemon.pid_file_spoilt and daemon.process is not None:
-        return f"write its PID, {daemon.process.pid}, into the pid file"
+        return f"write its PID, {daemon.process.pid}, into the pid file", ()
     match daemon.state:
         case DaemonState.HELD:
-            return "whoever has nvidia-cuda-mps-control open there must close it"
+            return "whoever has nvidia-cuda-mps-control open there must close it", ()
+        case DaemonState.STARTING | None if not daemon.supported:
+            return "nothing: of this daemon, only its process is seen", ()
+        case None if _unknown_for(node, daemon, at) is not None:
+            return "find out why it does not answer; this may tell", (DOCTOR,)
         case DaemonState.STARTING | None:
-            return "wait some seconds" if daemon.supported else "nothing: of this daemon, only its process is seen"
+            return f"wait: within {STARTING_SECONDS:g} s more is known", ()
+        case _ if daemon.expected:
+            return "start it again", commands
         case _:
-            return "start it again" if daemon.expected else "nobody expects it: nothing, unless you miss it"
+            return "nobody expects it: nothing, unless you miss it", ()
 
 
-def _brings_back(daemon: Daemon, watch: Watch, orders: Orders | None) -> tuple[str, ...]:
+def _brings_back(node: Node, daemon: Daemon, watch: Watch, orders: Orders | None) -> tuple[str, ...]:
     """What starts one that is gone, as far as it is known how; while the watchdog is at it, nobody else need be."""
-    if orders is None or not daemon.expected or not daemon.gone:
+    if not daemon.expected or not daemon.gone or watch.quarantine is not None:
         return ()
-    if watch.state in GIVEN_UP:
-        return (command_to_resume(daemon.name),)
-    mandate = orders.mandate_of(daemon)
-    if watch.state is not WatchState.IDLE:
-        return ()
-    if mandate.unit is not None:
-        return (f"systemctl restart {shlex.quote(printable(mandate.unit))}",)
-    words = shlex.join(mandate.command)
-    return (words,) if words and words.isprintable() and len(words) <= LONGEST_PROBLEM else ()
+    if watch.state is WatchState.CIRCUIT_OPEN:
+        return _resume(daemon)
+    return start_of(node, daemon, orders) if watch.state is WatchState.IDLE else ()
 
 
-def _left_alone(daemon: Daemon, said: Account | None) -> Trouble:
+def _resume(daemon: Daemon) -> tuple[str, ...]:
+    command = command_to_resume(daemon.name)
+    return () if command is None else (command,)
+
+
+def _suspended(daemon: Daemon, said: Account | None) -> Trouble:
     return Trouble(
         level=Level.GRAVE,
         what=f"daemon {printable(daemon.name)} answers, but would not be restarted any more",
         next="find out why it needed that, then resume" if said is None or said.says is None else said.says,
-        commands=(command_to_resume(daemon.name),),
+        commands=_resume(daemon),
+        daemon=daemon.name,
+        word=STATES[WatchState.CIRCUIT_OPEN],
     )
 
 
@@ -115,4 +178,6 @@ def _waiting(daemon: Daemon) -> Trouble:
         what=f"{clients} of another user must wait at {printable(daemon.name)}",
         next="nothing, unless it lasts: the present user's last client has to leave first",
         fails=False,
+        daemon=daemon.name,
+        word="clients wait",
     )

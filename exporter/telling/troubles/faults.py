@@ -2,37 +2,46 @@
 
 from collections.abc import Iterable
 
+from exporter.core.watchdog.orders import Orders
 from exporter.model.incident import Incident
 from exporter.model.node import Node
 from exporter.model.server import ServerState
 from exporter.parse.printable import printable
 from exporter.telling.level import Level
 from exporter.telling.moment import lasting
-from exporter.telling.remedy import command_to_end, command_to_end_server
+from exporter.telling.remedy import address_of, command_to_end, command_to_end_server
 from exporter.telling.short import counted
 from exporter.telling.troubles.trouble import MOST_COMMANDS, Trouble
 from exporter.telling.verdict import verdict
-from exporter.view import View, directory_of
+from exporter.view import View
+
+_WORD = "server in FAULT"
 
 
-def fault_troubles(node: Node, at: float) -> Iterable[Trouble]:
+def fault_troubles(node: Node, at: float, orders: Orders | None) -> Iterable[Trouble]:
     """Those that somebody can end first."""
     open_ones = [each for each in node.incidents.values() if each.open]
     open_ones.sort(key=lambda each: not (each.blockers or each.stuck))
-    yield from (_fault(node, at, each) for each in open_ones)
+    yield from (_fault(node, at, each, orders) for each in open_ones)
     told = {(each.daemon, each.server) for each in open_ones}
     for daemon, server in View(node).servers():
         if server.state is ServerState.FAULT and (daemon.name, server.pid) not in told:
             where = f"server {server.pid} of {printable(daemon.name)}"
-            yield Trouble(level=Level.GRAVE, what=f"{where} is in FAULT", next="see below who is on it")
+            yield Trouble(
+                level=Level.GRAVE,
+                what=f"{where} is in FAULT",
+                next="see below who is on it",
+                daemon=daemon.name,
+                word=_WORD,
+            )
 
 
-def _fault(node: Node, at: float, incident: Incident) -> Trouble:
+def _fault(node: Node, at: float, incident: Incident, orders: Orders | None) -> Trouble:
     blockers = tuple(incident.blockers)
     commands = [command_to_end(pid) for pid in blockers]
     if incident.stuck:
         held = ", though all of its clients have gone"
-        commands = [command_to_end_server(incident.server, directory_of(node, incident.daemon))]
+        commands = [command_to_end_server(incident.server, address_of(node, incident.daemon, orders))]
     else:
         held = f", held up by {counted(len(blockers), 'client')}" if blockers else ""
     since = lasting(at - incident.started_at)
@@ -42,6 +51,8 @@ def _fault(node: Node, at: float, incident: Incident) -> Trouble:
         what=f"{where} has been in FAULT for {since}{held}; suspected: {verdict(incident)}",
         next=_next(incident),
         commands=tuple(each for each in commands if each is not None)[:MOST_COMMANDS],
+        daemon=incident.daemon,
+        word=_WORD,
     )
 
 

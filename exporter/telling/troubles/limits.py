@@ -4,14 +4,15 @@ from collections.abc import Iterable, Sequence
 
 from exporter.core.client_slots import clients_limit
 from exporter.core.watchdog.drift import Demand, Standing, demands
+from exporter.core.watchdog.orders import Orders
 from exporter.model.daemon import Daemon
 from exporter.model.node import Node
 from exporter.parse.printable import printable
 from exporter.telling.level import Level
-from exporter.telling.remedy import command_to_tell
+from exporter.telling.remedy import address_of, command_to_tell
 from exporter.telling.short import counted
 from exporter.telling.troubles.trouble import MOST_COMMANDS, Trouble
-from exporter.view import View, clients_of, directory_of
+from exporter.view import View, clients_of
 
 
 def full_servers(node: Node) -> Iterable[Trouble]:
@@ -36,7 +37,7 @@ def full_servers(node: Node) -> Iterable[Trouble]:
         )
 
 
-def drifted_limits(node: Node, at: float) -> Iterable[Trouble]:
+def drifted_limits(node: Node, at: float, orders: Orders | None) -> Iterable[Trouble]:
     """Limits that are not as they should be, by daemon."""
     for daemon in View(node).daemons():
         watch = node.watches.get(daemon.name)
@@ -44,18 +45,20 @@ def drifted_limits(node: Node, at: float) -> Iterable[Trouble]:
             continue
         drifted = [each for each in demands(daemon, watch.wanted, at) if each.standing is Standing.DRIFTED]
         if drifted:
-            yield _drifted(node, daemon, drifted)
+            yield _drifted(node, daemon, drifted, orders)
 
 
-def _drifted(node: Node, daemon: Daemon, drifted: Sequence[Demand]) -> Trouble:
-    directory = directory_of(node, daemon.name)
+def _drifted(node: Node, daemon: Daemon, drifted: Sequence[Demand], orders: Orders | None) -> Trouble:
+    address = address_of(node, daemon.name, orders)
     first = drifted[0]
     whose = "of servers to come" if first.server is None else f"of server {first.server}"
-    commands = (command_to_tell(each.command, directory) for each in drifted[:MOST_COMMANDS])
+    commands = (command_to_tell(each.command, address) for each in drifted[:MOST_COMMANDS])
     return Trouble(
         level=Level.CARE,
         what=f"{counted(len(drifted), 'limit')} not in force at {printable(daemon.name)}: "
         f"{printable(first.words)} {whose}",
         next="the watchdog sets it, where it may act; by hand, this does",
         commands=tuple(each for each in commands if each is not None),
+        daemon=daemon.name,
+        word="limits drifted",
     )

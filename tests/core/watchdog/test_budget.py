@@ -75,7 +75,7 @@ def test_the_breaker_stays_open_after_the_window_and_the_exporters_own_restart()
     post.see(no_daemon(at=post.at + 1), left(post.at + 1))
     post.until(opened_at + 5000, every=60.0)
     assert (len(post.actions), post.watch.opened_at) == (5, opened_at)
-    assert post.watch.said == "the circuit breaker is open: `resume /tmp/nvidia-mps` closes it"
+    assert post.watch.said == "the circuit breaker is open until an operator resumes the daemon"
 
 
 def test_resume_closes_it_and_gives_back_the_budget() -> None:

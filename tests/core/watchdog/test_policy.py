@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from exporter.core.watchdog import policy
 from exporter.core.watchdog.orders import Mandate
 from exporter.model.action import EndProcess, GiveCommand, RestartUnit, RunCommand, SaveEvidence
 from exporter.model.daemon import Daemon
@@ -359,3 +360,10 @@ def test_what_serves_another_daemon_is_no_leftover_whatever_the_log_has_told() -
     post.see(*dies())
     ended = [step.identity.pid for step in post.actions[0].steps if isinstance(step, EndProcess)]
     assert ended == [SERVER]
+
+
+@pytest.mark.parametrize(
+    ("pid", "words"), [(513, "`kill -KILL 513`"), (-513, "SIGKILL"), (1, "SIGKILL"), (0, "SIGKILL"), (None, "SIGKILL")]
+)
+def test_a_pid_of_another_namespace_is_in_no_kill_command(pid: int | None, words: str) -> None:
+    assert policy._kill("KILL", pid) == words

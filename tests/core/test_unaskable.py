@@ -1,0 +1,135 @@
+"""Daemons that cannot be asked, and starts that do not end: nothing waits for ever, and nothing is invented."""
+
+from dataclasses import replace
+
+import pytest
+
+from exporter.core.silence import STARTING_SECONDS
+from exporter.core.watchdog.judge import judge
+from exporter.core.watchdog.orders import Orders
+from exporter.model.daemon import Daemon, DaemonState
+from exporter.model.diagnosis import Condition
+from exporter.model.node import Node
+from exporter.model.observation import ControlReply, Observation, SourceReading
+from exporter.telling import status
+from exporter.telling.level import Level
+from exporter.telling.troubles import standing, troubles
+from tests.builders import AT, DAEMON, at_work, daemon_process, looks, reply, told
+
+MISSING = "nvidia-cuda-mps-control: No such file or directory"
+PROBLEM = f"nvidia-cuda-mps-control cannot be used (exit code 127): {MISSING}"
+
+
+def unusable(at: float) -> tuple[ControlReply, SourceReading]:
+    """The control program is not there."""
+    return (
+        reply("get_server_list", exit_code=127, stderr=MISSING, at=at),
+        SourceReading(at=at, name="control", seconds=0.01, problem=PROBLEM, daemon=DAEMON),
+    )
+
+
+def asked_twice(*before: Observation) -> Node:
+    return told(*before, *unusable(AT + 1), *unusable(AT + 3)).node
+
+
+def daemon_of(present: Node) -> Daemon:
+    return present.daemons[DAEMON]
+
+
+def judged(present: Node) -> Node:
+    return judge(present, Orders(), at=present.at, chance=0.0)[0]
+
+
+def test_without_process_and_pid_file_there_is_no_daemon() -> None:
+    assert daemon_of(asked_twice(daemon_process(None, left=False))).state is DaemonState.ABSENT
+
+
+@pytest.mark.parametrize("left", [True, None])
+def test_a_pid_file_may_name_a_process_that_is_not_visible_so_nothing_is_known(left: bool | None) -> None:
+    assert daemon_of(asked_twice(daemon_process(None, left=left))).state is None
+
+
+def test_one_failed_command_proves_nothing() -> None:
+    assert daemon_of(told(daemon_process(None, left=False), *unusable(AT + 1)).node).state is None
+
+
+@pytest.mark.parametrize("before", [(), tuple(at_work())], ids=["starting", "up"])
+def test_of_a_process_that_lives_the_state_becomes_unknown(before: tuple[Observation, ...]) -> None:
+    present = asked_twice(*before, daemon_process())
+
+    assert (daemon_of(present).state, daemon_of(present).process is not None) == (None, True)
+
+
+def test_an_absent_daemon_stays_absent() -> None:
+    gone = asked_twice(daemon_process(None, left=False))
+
+    later = told(*unusable(AT + 40), *unusable(AT + 80), start=gone).node
+
+    assert daemon_of(later).state_since == daemon_of(gone).state_since
+
+
+def test_it_answers_again_once_the_program_is_there() -> None:
+    assert daemon_of(told(*at_work(at=AT + 10), start=asked_twice(daemon_process())).node).state is DaemonState.UP
+
+
+@pytest.mark.parametrize(("after", "state"), [(STARTING_SECONDS, DaemonState.STARTING), (STARTING_SECONDS + 1, None)])
+def test_a_start_is_bounded(after: float, state: DaemonState | None) -> None:
+    present = told(daemon_process(), *looks(at=AT + after)).node
+
+    assert daemon_of(present).state is state
+
+
+def test_an_absent_daemon_is_reported_with_the_cause_at_once_and_status_fails() -> None:
+    present = judged(asked_twice(daemon_process(None, left=False)))
+
+    first = troubles(present, present.at, Orders())[0]
+
+    assert (first.level, first.commands) == (Level.GRAVE, ("cuda-mps-exporter doctor",))
+    assert f"it cannot be asked: {PROBLEM}" in first.what
+    assert "wait" not in first.next
+    assert present.watches[DAEMON].diagnosis is not None
+    assert present.watches[DAEMON].diagnosis.condition is Condition.NEVER_SEEN
+    assert status.exit_code(present) == 1
+
+
+def test_a_daemon_that_cannot_be_asked_is_reported_so_and_not_as_starting() -> None:
+    present = judged(asked_twice(daemon_process()))
+
+    first = troubles(present, present.at, Orders())[0]
+
+    assert (first.level, first.daemon) == (Level.CARE, DAEMON)
+    assert PROBLEM in first.what
+    assert "wait" not in first.next
+    assert standing(daemon_of(present), (first,)) == (Level.CARE, "cannot be asked")
+    assert status.exit_code(present) == 1
+
+
+@pytest.mark.parametrize(("after", "waits"), [(5.0, True), (STARTING_SECONDS + 1, False)])
+def test_the_reader_is_asked_to_wait_for_a_bounded_time(after: float, waits: bool) -> None:
+    present = told(*looks(at=AT), *looks(at=AT + after)).node
+
+    first = troubles(present, present.at, Orders())[0]
+
+    assert first.next.startswith("wait") is waits
+    assert first.level is (Level.UNKNOWN if waits else Level.CARE)
+    assert first.commands == (() if waits else ("cuda-mps-exporter doctor",))
+
+
+def test_a_daemon_that_does_not_run_is_started_in_directories_that_are_made_for_it() -> None:
+    present = judged(
+        told(
+            daemon_process(None, left=False),
+            reply("get_server_list", exit_code=1, at=AT + 1, stderr="Cannot find MPS control daemon process\n"),
+            *looks(at=AT + 2),
+        ).node
+    )
+
+    first = troubles(present, present.at, Orders())[0]
+
+    where = f"CUDA_MPS_PIPE_DIRECTORY={DAEMON} CUDA_MPS_LOG_DIRECTORY={DAEMON}/log"
+    assert first.commands == (f"mkdir -p {DAEMON} {DAEMON}/log && {where} nvidia-cuda-mps-control -d",)
+
+
+def test_the_exporters_own_start_is_remembered() -> None:
+    assert told(*looks(at=AT), *looks(at=AT + 7)).node.began_at == AT
+    assert replace(Node(), at=AT).began_at is None
