@@ -28,8 +28,8 @@ class Split:
 
     `shares` has the part of each process by PID, `unattributed` the rest. `withheld` has estimates that are too
     uncertain to be reported, and `unknown` the processes without any estimate; what both used is in `unattributed`.
-    `clients` are all clients of the GPU then. `assumed` is set if their probes were detached, so that each is assumed to
-    go on as before.
+    `clients` are all clients of the GPU then. `assumed` is set if no client was watched, so that each is assumed to go
+    on as before.
 
     `dram` is the part of the memory's bandwidth that was used, None where that cannot be told.
     """

@@ -1,7 +1,8 @@
 """The last windows of a GPU, and how its SM time was split in all of them together."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from exporter.model.node import Node
 from exporter.model.observation import GpuUuid
@@ -59,12 +60,11 @@ def together(windows: tuple[Split, ...]) -> Split:
     A client without a share in a window has used nothing in it, unless it is among the unknown ones: then it has used
     between nothing and all that is unattributed there. A share whose error is too large is not told.
     """
-    windows = tuple(_with_rests_checked(windows))
     seconds = sum(window.seconds for window in windows)
     sm = sum(window.sm * window.seconds for window in windows) / seconds
     measured = [window for window in windows if window.dram is not None]
     lasted = sum(window.seconds for window in measured)
-    shares = _shares(windows, seconds)
+    shares = _shares(_with_rests_checked(windows), seconds)
     return Split(
         at=windows[-1].at,
         seconds=seconds,
@@ -72,82 +72,86 @@ def together(windows: tuple[Split, ...]) -> Split:
         shares=shares,
         unattributed=max(0.0, sm - sum(share.sm for share in shares.values())),
         dram=sum((window.dram or 0.0) * window.seconds for window in measured) / lasted if lasted else None,
-        clients=windows[-1].clients,
     )
 
 
-def _shares(windows: tuple[Split, ...], seconds: float) -> Mapping[int, Share]:
-    """The shares over all windows, those apart that are too uncertain."""
-    methods = _methods(windows)
-    known, errors, unknown = _known(windows, methods)
-    means = {pid: known[pid] / (seconds - without) for pid, without in unknown.items() if without < seconds}
-    used = dict(known)
-    for window in windows:
-        pool, without = _without(window, methods)
-        likely = {pid: means.get(pid, 0.0) for pid in without}
-        scale = min(1.0, pool / sum(likely.values())) if any(likely.values()) else 0.0
-        for pid, mean in likely.items():
-            filled = scale * mean
-            used[pid] += window.seconds * filled
-            errors[pid] += window.seconds * max(filled, pool - filled) / 2
+@dataclass(slots=True)
+class _Sum:
+    """What is known of one client: SM time and its error in seconds of all SMs, and for how long nothing is known."""
+
+    method: Method
+    used: float = 0.0
+    error: float = 0.0
+    unknown: float = 0.0
+
+
+def _shares(windows: Sequence[Split], seconds: float) -> Mapping[int, Share]:
+    """The shares over all windows, the latest of which is the first."""
+    sums: dict[int, _Sum] = {}
+    gaps = [(window, _add(sums, window)) for window in windows]
+    for window, pids in gaps:
+        for pid in (window.unknown | pids) & sums.keys():
+            sums[pid].unknown += window.seconds
+    means = {pid: each.used / (seconds - each.unknown) for pid, each in sums.items() if each.unknown < seconds}
+    for window, pids in gaps:
+        if window.unknown or pids:
+            _fill(sums, window, pids, means)
     return {
-        pid: Share(method=method, sm=used[pid] / seconds, error=errors[pid] / seconds)
-        for pid, method in methods.items()
-        if unknown[pid] <= MOST_UNKNOWN * seconds
-        and errors[pid] <= max(MOST_ERROR * seconds, MOST_OF_SHARE * used[pid])
+        pid: Share(method=each.method, sm=each.used / seconds, error=each.error / seconds)
+        for pid, each in sums.items()
+        if each.unknown <= MOST_UNKNOWN * seconds and each.error <= max(MOST_ERROR * seconds, MOST_OF_SHARE * each.used)
     }
 
 
-def _known(
-    windows: tuple[Split, ...], methods: Mapping[int, Method]
-) -> tuple[dict[int, float], dict[int, float], dict[int, float]]:
-    """By PID: the SM time that is known by this method, its error, and the seconds in which nothing is known."""
-    known, errors, unknown = (dict.fromkeys(methods, 0.0) for _ in range(3))
-    for window in windows:
-        _, without = _without(window, methods)
-        for pid in without:
-            unknown[pid] += window.seconds
-        for pid, share in window.estimates.items():
-            if pid in methods and pid not in without:
-                known[pid] += window.seconds * share.sm
-                errors[pid] += window.seconds * share.error
-    return known, errors, unknown
+def _add(sums: dict[int, _Sum], window: Split) -> frozenset[int]:
+    """Add what is known in a window; return the clients whose share is by a method that cannot be mixed with theirs.
 
-
-def _methods(windows: tuple[Split, ...]) -> Mapping[int, Method]:
-    """By PID: the last method; but what was measured in some of the windows and estimated in others is an estimate."""
-    methods: dict[int, Method] = {}
-    for window in windows:
-        for pid, share in window.estimates.items():
-            estimated = methods.get(pid) is Method.FLIGHT and share.method is Method.MEASURED
-            methods[pid] = Method.FLIGHT if estimated else share.method
-    return methods
-
-
-def _without(window: Split, methods: Mapping[int, Method]) -> tuple[float, frozenset[int]]:
-    """What the clients without an estimate may have used in a window, and which of these have a share in others.
-
-    An equal part is a convention: it is none of an estimate, nor is an estimate part of a convention.
+    What was measured in some of the windows and estimated in others is an estimate. An equal part is a convention:
+    it is no part of an estimate, nor is an estimate part of a convention.
     """
-    estimates = window.estimates
-    mixed = {
-        pid
-        for pid, share in estimates.items()
-        if (share.method is Method.EQUAL) is not (methods[pid] is Method.EQUAL)
-    }
-    taken = sum(share.sm for pid, share in estimates.items() if pid not in mixed)
-    return max(0.0, window.sm - taken), (window.unknown & methods.keys()) | mixed
+    mixed = []
+    for shares in (window.shares, window.withheld):
+        for pid, share in shares.items():
+            known = sums.get(pid)
+            if known is None:
+                known = sums[pid] = _Sum(share.method)
+            if share.method is not known.method:
+                if Method.EQUAL in (share.method, known.method):
+                    mixed.append(pid)
+                    continue
+                known.method = Method.FLIGHT
+            known.used += window.seconds * share.sm
+            known.error += window.seconds * share.error
+    return frozenset(mixed)
+
+
+def _fill(sums: Mapping[int, _Sum], window: Split, mixed: frozenset[int], means: Mapping[int, float]) -> None:
+    """Add what the clients of which nothing is known in a window have used there on the average, if there was so much.
+
+    Two standard errors from that lie nothing and all that there was.
+    """
+    without = (window.unknown | mixed) & sums.keys()
+    pool = max(0.0, window.sm - sum(share.sm for pid, share in window.estimates.items() if pid not in mixed))
+    whole = sum(means.get(pid, 0.0) for pid in without)
+    scale = min(1.0, pool / whole) if whole else 0.0
+    for pid in without:
+        likely = scale * means.get(pid, 0.0)
+        sums[pid].used += window.seconds * likely
+        sums[pid].error += window.seconds * max(likely, pool - likely) / 2
 
 
 def _with_rests_checked(windows: tuple[Split, ...]) -> list[Split]:
-    """Check what was assumed while the probes were detached by the first window in which they were attached again."""
+    """Check what was assumed while the probes were detached by the first window in which they were attached again.
+
+    The latest window is the first.
+    """
     checked: list[Split] = []
     after: Split | None = None
     for window in reversed(windows):
         if not window.assumed:
             after = window
         checked.append(_checked(window, after) if window.assumed and after is not None else window)
-    return checked[::-1]
+    return checked
 
 
 def _checked(window: Split, after: Split) -> Split:

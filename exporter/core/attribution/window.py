@@ -64,7 +64,7 @@ def split(present: Present, beliefs: Beliefs, sm: float, watched: Sequence[Split
     if present.equal and unknown:
         left = max(0.0, pool - sum(share.sm for share in found.values()))
         shares.update(dict.fromkeys(unknown, Share(method=Method.EQUAL, sm=left / len(unknown))))
-        unknown = frozenset()
+        unknown = frozenset[int]()
     return Parts(shares={**beside, **shares}, withheld=withheld, unknown=unknown)
 
 
@@ -76,10 +76,10 @@ def _as_before(present: Present, pool: float, watched: Sequence[Split]) -> tuple
     """
     if not watched:
         return {}, present.clients
-    earlier, last = (None, *watched)[-2:]
+    earlier, last = (watched[-2] if len(watched) > 1 else None), watched[-1]
     shares = {pid: share for pid, share in last.estimates.items() if pid in present.clients and _is_found(share)}
     whole = sum(share.sm for share in shares.values())
-    unknown = present.clients & ((present.clients - last.clients) | last.unknown)
+    unknown = (present.clients - last.clients) | (present.clients & last.unknown)
     scale = min(1.0, pool / whole) if unknown and whole else pool / whole if whole else 0.0
     if not 1 / MOST_SCALED <= scale <= MOST_SCALED:
         return {}, present.clients
@@ -99,7 +99,7 @@ def _is_found(share: Share) -> bool:
 
 def _without_estimate(present: Present, found: Mapping[int, Share]) -> frozenset[int]:
     """Return the clients that were not watched; all of them, if no work of any client explains the busy SMs."""
-    unwatched = present.clients - (present.efforts or {}).keys()
+    unwatched = present.clients.difference(present.efforts or ())
     return unwatched if found or unwatched else present.clients
 
 
@@ -115,9 +115,11 @@ def _in_flight(present: Present, efforts: Mapping[int, Effort], beliefs: Beliefs
     complete = present.clients <= efforts.keys()
     scale = min(pool / (whole / present.room), MOST_SCALED if complete else 1.0) / present.room
     unexplained = max(0.0, pool - scale * whole) if complete else 0.0
-    errors = estimate.errors(beliefs, efforts, used)
+    errors = estimate.errors(beliefs, efforts, used, complete=complete)
     return {
-        pid: Share(method=Method.FLIGHT, sm=scale * each, error=math.hypot(errors[pid] * scale * whole, unexplained / 2))
+        pid: Share(
+            method=Method.FLIGHT, sm=scale * each, error=math.hypot(scale * whole * errors[pid], unexplained / 2)
+        )
         for pid, each in used.items()
         if each
     }
