@@ -56,11 +56,12 @@ def split(present: Present, beliefs: Beliefs, sm: float, watched: Sequence[Split
         return Parts(shares={**beside, present.alone: Share(method=Method.MEASURED, sm=pool)})
     if present.efforts is None:
         found, unknown = _as_before(present, pool, watched)
+        unsure = {pid for pid, share in found.items() if share.error > MOST_ERROR * pool}
     else:
-        found = _in_flight(present, present.efforts, beliefs, pool)
+        found, unsure = _in_flight(present, present.efforts, beliefs, pool)
         unknown = _without_estimate(present, found)
-    shares = {pid: share for pid, share in found.items() if share.error <= MOST_ERROR * pool}
-    withheld = {pid: share for pid, share in found.items() if pid not in shares}
+    shares = {pid: share for pid, share in found.items() if pid not in unsure}
+    withheld = {pid: share for pid, share in found.items() if pid in unsure}
     if present.equal and unknown:
         left = max(0.0, pool - sum(share.sm for share in found.values()))
         shares.update(dict.fromkeys(unknown, Share(method=Method.EQUAL, sm=left / len(unknown))))
@@ -103,23 +104,27 @@ def _without_estimate(present: Present, found: Mapping[int, Share]) -> frozenset
     return unwatched if found or unwatched else present.clients
 
 
-def _in_flight(present: Present, efforts: Mapping[int, Effort], beliefs: Beliefs, pool: float) -> dict[int, Share]:
-    """By what was seen at the doors. Only where all clients were watched is it known that all of the time is theirs.
+def _in_flight(
+    present: Present, efforts: Mapping[int, Effort], beliefs: Beliefs, pool: float
+) -> tuple[dict[int, Share], set[int]]:
+    """Estimate the shares from what the clients launched; return also whose estimate is too uncertain.
 
-    What their work does not explain then may be of each of them.
+    Only if all clients were watched, all of the time is known to be theirs. Any of them may have used what their work
+    does not explain then, so each error covers it.
     """
     used = estimate.used(beliefs, efforts, pool * present.room)
     whole = sum(used.values())
     if whole <= 0 or present.room <= 0:
-        return {}
+        return {}, set()
     complete = present.clients <= efforts.keys()
     scale = min(pool / (whole / present.room), MOST_SCALED if complete else 1.0) / present.room
     unexplained = max(0.0, pool - scale * whole) if complete else 0.0
     errors = estimate.errors(beliefs, efforts, used, complete=complete)
-    return {
+    found = {
         pid: Share(
             method=Method.FLIGHT, sm=scale * each, error=math.hypot(scale * whole * errors[pid], unexplained / 2)
         )
         for pid, each in used.items()
         if each
     }
+    return found, {pid for pid in found if errors[pid] > MOST_ERROR}
