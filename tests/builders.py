@@ -476,7 +476,8 @@ def accounted() -> Node:
     }
     split = Split(at=AT + 10, seconds=60.0, sm=0.4, shares=shares, unattributed=0.1)
     present = replace(present, ledger=ledger, splits={GPU: split})
-    return told(gpu_reading((CLIENT, CLIENT + 1), energy_millijoules=9000, at=AT + 10), start=present).node
+    after = gpu_reading((CLIENT, CLIENT + 1), energy_millijoules=9000, dram_bandwidth=0.1, at=AT + 10)
+    return told(after, start=present).node
 
 
 def limited() -> Node:

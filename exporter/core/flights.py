@@ -1,9 +1,12 @@
 """Who had work in flight when a fault struck, and who had not: a fault is a kernel's, and that was in flight.
 
 Once a fault has struck, every synchronisation fails, and no span ends any more: a client that has none open afterwards
-had none open then. The probes count every launch of a watched client, and what they counted outlives it until it has
-been read: so a client of which no launch was counted has launched nothing, whether it lives or not. Nothing is said of a
-client that was not watched all the time.
+had none open then.
+
+The probes count every launch of a watched client. The counts of a dead client are read once more. So a watched client
+without any counts has launched nothing, whether it is still alive or not.
+
+If a client was not watched all the time, its work is unknown.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

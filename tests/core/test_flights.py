@@ -120,7 +120,6 @@ class TestIdle:
         seen = (*WATCHED, reading(AT + 4.5, watched=(A, B), seconds=1.5), *block(A, B, at=TOLD), after, SETTLED)
         assert flights(only(told(*seen, start=UP))) == {B: False}
 
-
     def test_a_dead_one_without_counts_is_not_cleared_unless_all_was_seen(self) -> None:
         """Launches were lost; the probes were not read again; another process has the PID; it came a moment before."""
         dead = {"watched_after": (B,), "gone": (A,)}
