@@ -588,8 +588,8 @@ def looks(*, at: float = AT) -> tuple[SourceReading, ...]:
 
 def _two_gpus(at: float) -> tuple[GpuReading, ...]:
     return (
-        gpu_reading({600: 1540, 601: 2564}, at=at),
-        gpu_reading({600: 700, 602: 4612}, beside={801: 1024}, gpu=OTHER_GPU, index=1, at=at),
+        gpu_reading({600: 1540, 601: 2564}, at=at, gpm_supported=True),
+        gpu_reading({600: 700, 602: 4612}, beside={801: 1024}, gpu=OTHER_GPU, index=1, at=at, gpm_supported=True),
     )
 
 

@@ -2,6 +2,11 @@
 
 import pytest
 
+from exporter.core.fitness.fitness import fitness
+from exporter.core.fitness.room import Bound
+from exporter.metrics.catalogue import CATALOGUE
+from exporter.model.ledger import Purse
+from exporter.view import View
 from tests.attribution.truth import FRAMEWORKS, HERE, Mix
 
 MIXES = [Mix(file.name.removesuffix(".truth.json")) for file in sorted(HERE.glob("*.truth.json"))]
@@ -56,3 +61,18 @@ def test_most_minutes_are_told_with_a_small_error() -> None:
     assert len(told) >= TOLD * len(every)
     assert sum(abs(share.sm - true) for true, share in told) <= MEAN_OF_MINUTES / 100 * len(told)
     assert sum(share.error for _, share in told) <= 2 * MEAN_OF_MINUTES / 100 * len(told)
+
+
+@pytest.mark.parametrize("mix", [*MIXES, *IN_FRAMEWORKS], ids=repr)
+def test_without_gpm_no_sm_time_is_invented(mix: Mix) -> None:
+    """No window, no SM time, no share; energy is unattributed, and memory as ever."""
+    node = mix.node_without_gpm
+    assert not node.splits
+    for book in node.ledger.books.values():
+        assert book.whole.sm_us == 0
+        assert book.used.keys() <= {(Purse.UNATTRIBUTED, None)}
+        assert book.memory_byte_ms
+    shown = {family.name for family in CATALOGUE if any(True for _ in family.samples(View(node)))}
+    assert "cuda_mps_workload_memory_byte_seconds_total" in shown
+    assert not {name for name in shown if "_sm_" in name}
+    assert not any(Bound.SM in each.room.by or each.shares or each.idle for each in fitness(node).values())

@@ -3,13 +3,16 @@
 import gzip
 import json
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
 from exporter.core.fold import fold
+from exporter.model.node import Node
+from exporter.model.observation import GpuReading, Observation
 from exporter.model.split import Share, Split
+from exporter.model.work import GpuUse
 from exporter.recording import Recording
 
 HERE = Path(__file__).parent
@@ -20,6 +23,15 @@ mixes that the probes are detached most of the time."""
 
 EVERY_SECONDS = 5.0
 GPM_LAG_SECONDS = 0.1
+
+
+def without_gpm(seen: Iterable[Observation]) -> Iterator[Observation]:
+    """Return the same observations of GPUs that have no GPM, as those before Hopper."""
+    for each in seen:
+        if isinstance(each, GpuReading):
+            yield replace(each, sm_utilization=None, dram_bandwidth=None, gpm_seconds=None)
+        elif not isinstance(each, GpuUse):
+            yield each
 
 
 @dataclass(frozen=True)
@@ -58,6 +70,16 @@ class Mix:
     def windows(self) -> tuple[Split, ...]:
         """How the exporter split the GPU's SM time, window by window."""
         return tuple(last[-1] for last, _ in self._lives())
+
+    @cached_property
+    def node_without_gpm(self) -> Node:
+        """The node at the end, if its GPUs had no GPM."""
+        with gzip.open(self.directory / f"{self.name}.jsonl.gz", "rt") as stream:
+            recording = Recording(stream)
+            node = recording.header.node()
+            for seen in without_gpm(recording.observations()):
+                node, _ = fold(node, seen)
+        return node
 
     @cached_property
     def minutes(self) -> tuple[tuple[Split, tuple[Minute, ...]], ...]:

@@ -2,6 +2,7 @@
 
 import pytest
 
+from exporter.core.fitness.fitness import fitness
 from exporter.model.ledger import Purse, Used
 from exporter.model.node import Node
 from exporter.model.observation import GpuReading, ProcessUtilization
@@ -300,3 +301,16 @@ def test_nobodys_time_is_posted_as_such() -> None:
 def test_what_a_process_used_whose_owner_nobody_knows_is_nobodys_by_no_method() -> None:
     node = after(replace(present(CLIENT, NEXT), processes={}), *BOTH)
     assert {*node.ledger.books[GPU].used} == {(Purse.UNATTRIBUTED, None)}
+
+
+def test_a_client_whose_share_is_withheld_is_not_called_idle() -> None:
+    """It was seen doing nothing for a while, and then nothing is known of it."""
+    node = present(CLIENT, NEXT)
+    works = done(CLIENT, 0), done(NEXT, 0)
+    for at in range(1, 30):
+        node = after(node, *second(AT + at, *works, sm=0.0))
+    for at in range(30, 60):
+        node = after(node, *second(AT + at, *works, sm=0.5, watched=()))
+    found = fitness(node)[GPU]
+    assert found.idle == []
+    assert found.use.unattributed == pytest.approx(0.25, abs=0.01)
