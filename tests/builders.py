@@ -481,7 +481,8 @@ def accounted() -> Node:
     }
     split = Split(at=AT + 10, seconds=60.0, sm=0.4, shares=shares, unattributed=0.1)
     present = replace(present, ledger=ledger, splits={GPU: split})
-    return told(gpu_reading((CLIENT, CLIENT + 1), energy_millijoules=9000, at=AT + 10), start=present).node
+    after = gpu_reading((CLIENT, CLIENT + 1), energy_millijoules=9000, dram_bandwidth=0.1, at=AT + 10)
+    return told(after, start=present).node
 
 
 def limited() -> Node:
@@ -598,8 +599,8 @@ def looks(*, at: float = AT) -> tuple[SourceReading, ...]:
 
 def _two_gpus(at: float) -> tuple[GpuReading, ...]:
     return (
-        gpu_reading({600: 1540, 601: 2564}, at=at),
-        gpu_reading({600: 700, 602: 4612}, beside={801: 1024}, gpu=OTHER_GPU, index=1, at=at),
+        gpu_reading({600: 1540, 601: 2564}, at=at, gpm_supported=True),
+        gpu_reading({600: 700, 602: 4612}, beside={801: 1024}, gpu=OTHER_GPU, index=1, at=at, gpm_supported=True),
     )
 
 

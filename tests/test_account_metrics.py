@@ -13,7 +13,21 @@ from exporter.model.node import Node
 from exporter.model.split import Method
 from exporter.model.workload import Workload, WorkloadKind
 from exporter.view import View
-from tests.builders import AT, CLIENT, CONTEXT_BYTES, GPU, SERVER_BYTES, USER_ALICE, USER_BOB, accounted, exited, told
+from tests.builders import (
+    AT,
+    CLIENT,
+    CONTEXT_BYTES,
+    GPU,
+    SERVER_BYTES,
+    USER_ALICE,
+    USER_BOB,
+    accounted,
+    at_work,
+    exited,
+    gpu_reading,
+    process,
+    told,
+)
 
 Series = dict[tuple[str, ...], float]
 
@@ -124,3 +138,38 @@ def test_where_clients_have_no_series_the_accounts_stand() -> None:
         USER_ALICE.name,
         USER_BOB.name,
     }
+
+
+SM_FAMILIES = (
+    "cuda_mps_workload_sm_seconds_total",
+    "cuda_mps_gpu_sm_seconds_total",
+    "cuda_mps_gpu_closed_sm_seconds_total",
+    "cuda_mps_client_sm_utilization_ratio",
+    "cuda_mps_client_sm_utilization_error_ratio",
+    "cuda_mps_gpu_sm_unattributed_ratio",
+)
+
+
+@pytest.mark.parametrize("told_by_nvml", [False, None], ids=["NVML says so", "no reading has it"])
+def test_the_sm_time_of_a_gpu_without_gpm_is_absent(told_by_nvml: bool | None) -> None:
+    """What an earlier version has stored is time with any kernel running, and is not shown; energy is."""
+    readings = [
+        gpu_reading(
+            [CLIENT], at=AT + at, gpm_supported=told_by_nvml, gpu_percent=90, energy_millijoules=1000 * (1 + at)
+        )
+        for at in (0, 10, 20)
+    ]
+    node = told(*at_work(CLIENT), process(CLIENT), *readings).node
+    assert series("cuda_mps_gpu_reading_supported", View(node))[(GPU, "gpm")] == 0
+    stored = post_time(node.ledger, GPU, 4_000_000, {(USER_ALICE, Method.MEASURED): 1.0}, at=AT)
+    for ledger in (node.ledger, stored):
+        view = View(replace(node, ledger=ledger))
+        assert [name for name in SM_FAMILIES if series(name, view)] == []
+        assert series("cuda_mps_gpu_accounted_energy_joules_total", view) == {(GPU,): 20.0}
+    assert series("cuda_mps_workload_energy_joules_total", View(node)) == {(GPU, "unattributed", "", ""): 20.0}
+
+
+def test_the_sm_time_of_a_gpu_with_gpm_is_zero_until_something_runs() -> None:
+    readings = [gpu_reading([CLIENT], at=AT + at, sm_utilization=0.0, gpm_seconds=10.0) for at in (10, 20)]
+    view = View(told(*at_work(CLIENT), *readings).node)
+    assert series("cuda_mps_gpu_sm_seconds_total", view) == {(GPU,): 0.0}

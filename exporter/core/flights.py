@@ -1,7 +1,12 @@
 """Who had work in flight when a fault struck, and who had not: a fault is a kernel's, and that was in flight.
 
-Once a fault has struck, every synchronisation fails, and no span ends any more: whoever has none open afterwards had
-none open then. Of a client whose doors were not watched all the time, nothing is said.
+Once a fault has struck, every synchronisation fails, and no span ends any more: a client that has none open afterwards
+had none open then.
+
+The probes count every launch of a watched client. The counts of a dead client are read once more. So a watched client
+without any counts has launched nothing, whether it is still alive or not.
+
+If a client was not watched all the time, its work is unknown.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -33,7 +38,9 @@ RECENT_NS = 2 * SECOND_NS
 class _Seen(NamedTuple):
     """Who was watched for long before a fault, at last before it, and after it; what each had done then, and then.
 
-    Where launches were `lost`, a process of which there is nothing may have been the one that launched them.
+    If launches were `lost`, a process without counts may have been the one that launched them. `well` has what each had
+    done in the last reading in which none of its synchronisations had failed, `counted` the processes of which anything
+    was counted, and `complete` is set if there is a reading after the fault.
     """
 
     told_ns: int
@@ -44,6 +51,9 @@ class _Seen(NamedTuple):
     recent: bool
     watched_after: frozenset[int]
     after: Mapping[int, ProcessWork]
+    well: Mapping[int, ProcessWork]
+    counted: frozenset[int]
+    complete: bool
 
 
 def known(node: Node, incident: Incident) -> tuple[Flight, ...]:
@@ -87,11 +97,14 @@ def _seen(readings: Sequence[WorkReading], told_ns: int) -> _Seen | None:
         recent=told_ns - earlier[-1].boot_ns <= RECENT_NS,
         watched_after=frozenset(pid for each in later for pid in each.watched),
         after={each.pid: each for reading in later for each in reading.processes},
+        well={each.pid: each for reading in earlier[long:] for each in reading.processes if not each.failed_ns},
+        counted=frozenset(each.pid for reading in about for each in reading.processes),
+        complete=bool(later),
     )
 
 
 def _flight(seen: _Seen, process: ProcessReading, alive: bool) -> Flight | None:
-    """Whether a client that has gone had nothing in flight is not known: it may have launched since it was seen."""
+    """If a client has gone and its last counts were not read, it may have launched since it was read before."""
     pid = process.pid
     before, after = seen.before.get(pid), seen.after.get(pid)
     known = [each for each in (before, after) if each is not None]
@@ -100,8 +113,8 @@ def _flight(seen: _Seen, process: ProcessReading, alive: bool) -> Flight | None:
     if not all(is_of(each.first_ns, process) and not _failed_early(each, seen.told_ns) for each in known):
         return None
     if after is not None and after.first_ns < seen.told_ns:
-        return _seen_after(before, after, seen.told_ns)
-    if alive and not known and pid in seen.watched_after and not seen.lost:
+        return _seen_after(seen.well.get(pid), after, seen.told_ns)
+    if pid not in seen.counted and not seen.lost and seen.complete and alive is (pid in seen.watched_after):
         return Flight(pid=pid, in_flight=False)
     return _in_flight(before, seen.told_ns) if before is not None and before.open_ns and seen.recent else None
 
@@ -110,21 +123,24 @@ def _failed_early(work: ProcessWork, told_ns: int) -> bool:
     return 0 < work.failed_ns < told_ns - FAILED_NS
 
 
-def _seen_after(before: ProcessWork | None, after: ProcessWork, told_ns: int) -> Flight | None:
-    """By the first reading after the fault. Without an open span, one that failed may have given up its context."""
+def _seen_after(well: ProcessWork | None, after: ProcessWork, told_ns: int) -> Flight | None:
+    """By the first reading after the fault. Without an open span, one that failed may have given up its context.
+
+    The fault may have struck before the last reading that was before it was told of: `well` is from before it struck.
+    """
     if after.open_ns and after.open_since_ns <= told_ns:
         return _in_flight(after, told_ns)
-    if not after.open_ns and after.failed_ns and not (before and _slept(before, after)):
+    if not after.open_ns and after.failed_ns and after.launched_ns and not (well and _slept(well, after)):
         return None
     if not after.open_ns and after.launched_ns > told_ns:
         return None
     return Flight(pid=after.pid, in_flight=False, launched_before=_launched_before(after, told_ns))
 
 
-def _slept(before: ProcessWork, after: ProcessWork) -> bool:
+def _slept(well: ProcessWork, after: ProcessWork) -> bool:
     """Whether it had nothing in flight, and has launched nothing since."""
-    launched = (after.kernels, after.graphs) != (before.kernels, before.graphs)
-    return not (before.open_ns or before.failed_ns or launched)
+    launched = (after.kernels, after.graphs) != (well.kernels, well.graphs)
+    return not (well.open_ns or launched)
 
 
 def _in_flight(work: ProcessWork, told_ns: int) -> Flight:

@@ -72,7 +72,7 @@ def fold(node: Node, seen: Observation) -> Told:
     events = explained + told
     node, faults = incidents.follow(last, accounts.account(before, node, events), events)
     node, unclaimed = sightings.settle(node)
-    node = attribution.follow(last, node, seen)
+    node = attribution.follow(node, seen)
     return ledger.follow(last, node, seen, events), events + faults + unclaimed
 
 

@@ -39,11 +39,14 @@ def _memory_told(reading: GpuReading) -> bool:
 
 
 def _gpm(before: Gpu | None, reading: GpuReading) -> bool | None:
-    """It tells of the time between two looks: None at the first, and what it told once it can tell again."""
+    """GPM measures the time between two readings: None at the first, and what is known if a reading fails.
+
+    If NVML says that there is GPM, readings without values do not refute that.
+    """
     if reading.sm_utilization is not None or reading.dram_bandwidth is not None:
         return True
-    if reading.mig_mode:
+    if reading.mig_mode or reading.gpm_supported is False:
         return False
     if before is None:
         return None
-    return before.supported.get(GPM, None if before.reading.problem else False)
+    return before.supported.get(GPM, None if before.reading.problem or reading.gpm_supported else False)

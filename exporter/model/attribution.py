@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from exporter.model.beliefs import Beliefs
-from exporter.model.effort import Effort
 from exporter.model.observation import GpuUuid
 from exporter.model.split import Split
 from exporter.model.work import WorkReading
@@ -14,16 +13,16 @@ from exporter.model.work import WorkReading
 class Splitting:
     """The last windows of a GPU, the eldest first, and what is believed of its clients.
 
-    `clients` were there at the end of the last window. `work` is the reading up to which their work is accounted for;
-    `efforts` is what each does as a rule in a window in which it is watched. `followed_at` is when GPM was last read
-    for this alone.
+    `clients` were there at the end of the last window. `work` is the reading up to which their work is accounted for.
+    `watched` has the last two windows in which the probes were attached, the latest last. `followed_at` is when GPM was
+    last read for this alone.
     """
 
     windows: tuple[Split, ...] = ()
     beliefs: Beliefs = field(default_factory=Beliefs)
     clients: frozenset[int] = frozenset()
     work: WorkReading | None = None
-    efforts: Mapping[int, Effort] = field(default_factory=dict)
+    watched: tuple[Split, ...] = ()
     followed_at: float | None = None
 
 

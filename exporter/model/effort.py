@@ -31,16 +31,7 @@ class Effort:
         return replace(self, **{name: getattr(self, name) // number for name in _NAMES})
 
 
-def blended(before: Effort | None, now: Effort) -> Effort:
-    """What somebody does as a rule, after another window: the last few count, the latest most."""
-    if before is None:
-        return now
-    earlier, later = _numbers(before), _numbers(now)
-    return replace(now, **{name: (3 * old + new) // 4 for name, old, new in zip(_NAMES, earlier, later, strict=True)})
-
-
 _NAMES = tuple(each.name for each in fields(Effort) if each.name != "idle_ns")
-_numbers = attrgetter(*_NAMES)
 _counts = attrgetter(*_NAMES, "open_area")
 _AREA = _NAMES.index("area")
 _NONE = (0,) * (len(_NAMES) + 1)

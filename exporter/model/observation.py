@@ -109,7 +109,7 @@ class GpuReading:
     """NVML's word on one GPU, or the `problem` that kept it from one; None where this GPU or driver cannot tell.
 
     ECC errors are those of the board's life; SM utilisation and DRAM bandwidth, 0 to 1, those of the last
-    `gpm_seconds`, since the look before.
+    `gpm_seconds`, since the look before. `gpm_supported` is whether NVML says that this GPU has GPM.
     """
 
     at: float
@@ -140,6 +140,7 @@ class GpuReading:
     sm_utilization: float | None = None
     dram_bandwidth: float | None = None
     gpm_seconds: float | None = None
+    gpm_supported: bool | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,7 +24,12 @@ class Share:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Split:
-    """The `seconds` until `at`: of all SMs, `sm` were busy, 0 to 1; by PID, whose they were; and whose is not known.
+    """How the SM time of the `seconds` until `at` was split: `sm` is the part of all SMs that was busy, 0 to 1.
+
+    `shares` has the part of each process by PID, `unattributed` the rest. `withheld` has estimates that are too
+    uncertain to be reported, and `unknown` the processes without any estimate; what both used is in `unattributed`.
+    `clients` are all clients of the GPU then. `assumed` is set if no client was watched, so that each is assumed to go
+    on as before.
 
     `dram` is the part of the memory's bandwidth that was used, None where that cannot be told.
     """
@@ -35,3 +40,12 @@ class Split:
     shares: Mapping[int, Share] = field(default_factory=dict)
     unattributed: float = 0.0
     dram: float | None = None
+    withheld: Mapping[int, Share] = field(default_factory=dict)
+    unknown: frozenset[int] = frozenset()
+    clients: frozenset[int] = frozenset()
+    assumed: bool = False
+
+    @property
+    def estimates(self) -> Mapping[int, Share]:
+        """The shares, with those that are too uncertain to be reported."""
+        return {**self.withheld, **self.shares}

@@ -61,6 +61,8 @@ def _used(found: Fitness) -> str:
 
 
 def _busy(found: Fitness) -> str:
+    if found.use.sm is None and found.gpm is False:
+        return "its SM time is unknown: this GPU has no GPM"
     if found.use.sm is None:
         return "how busy its SMs are is not known"
     return f"its SMs were {percent(found.use.sm)} busy {_lately(found)}"

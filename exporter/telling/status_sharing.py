@@ -40,7 +40,8 @@ def sharing(node: Node, width: int | None = None) -> Iterable[Line]:
     found = fitness(node)
     for uuid in by_index(node, found):
         yield from _of_gpu(node, uuid, found[uuid], width)
-    if found and not any(each.shares for each in found.values()):
+    measured = [each for each in found.values() if each.gpm is not False]
+    if measured and not any(each.shares for each in measured):
         yield said(faint(_why_unknown(node)))
 
 

@@ -56,6 +56,25 @@ class TestIdle:
         """It is watched, and there is no work of it."""
         assert flights(fault(after=(work(B, launched=TOLD - 0.2, since=TOLD - 0.2),))) == {A: False, B: True}
 
+    def test_one_that_launched_nothing_and_died_at_once(self) -> None:
+        """The counts of a dead process are read once more, so without any it launched nothing."""
+        died = fault(after=(work(B, launched=TOLD - 0.2, since=TOLD - 0.2),), watched_after=(), gone=(A, B))
+        assert flights(died) == {A: False, B: True}
+        assert died.suspect is not None
+        assert (died.suspect.tenant.pid, died.suspect.confidence) == (B, calibration.SOLE_IN_FLIGHT)
+
+    def test_one_that_only_synchronised_until_that_failed(self) -> None:
+        """Whether it was read before the fault or not."""
+        asks = work(A, failed_ns=boot_ns(TOLD - 0.2))
+        assert flights(fault(after=(asks,), watched_after=(B,), gone=(A,))) == {A: False, B: False}
+        assert flights(fault(work(A), after=(asks,), watched_after=(B,), gone=(A,))) == {A: False, B: False}
+
+    def test_one_that_slept_where_the_probes_were_read_between_the_fault_and_the_log(self) -> None:
+        """The reading before that has what it had done when the fault struck."""
+        slept, failed = (work(A, launched=AT, failed_ns=at) for at in (0, boot_ns(AT + 4.4)))
+        history = (*WATCHED[:-1], reading(AT + 3.0, slept, watched=(A, B)))
+        assert flights(fault(failed, after=(failed,), history=history))[A] is False
+
     def test_one_whose_work_was_done(self) -> None:
         """It may have launched right up to the fault."""
         incident = fault(work(A, launched=AT + 4.4, since=AT + 4.3), after=(work(A, launched=TOLD - 0.5),))
@@ -100,6 +119,24 @@ class TestIdle:
         after = reading(TOLD + 0.5, work(B, launched=AT), watched=(A,), lost=1)
         seen = (*WATCHED, reading(AT + 4.5, watched=(A, B), seconds=1.5), *block(A, B, at=TOLD), after, SETTLED)
         assert flights(only(told(*seen, start=UP))) == {B: False}
+
+    def test_a_dead_one_without_counts_is_not_cleared_unless_all_was_seen(self) -> None:
+        """Launches were lost; the probes were not read again; another process has the PID; it came a moment before."""
+        dead = {"watched_after": (B,), "gone": (A,)}
+        assert A not in flights(fault(after=None, gone=(A,)))
+        assert A not in flights(fault(after=(), watched_after=(A, B), gone=(A,)))
+        late = tuple(reading(AT + at, watched=(B,)) for at in (-1.0, 0.0, 1.0, 2.0, 3.0))
+        assert flights(fault(after=(), history=late, **dead)) == {B: False}
+        lost = reading(TOLD + 0.5, watched=(B,), lost=1)
+        seen = (
+            *WATCHED,
+            reading(AT + 4.5, watched=(A, B), seconds=1.5),
+            *block(A, B, at=TOLD),
+            exited(A, at=TOLD + 0.1),
+            lost,
+            SETTLED,
+        )
+        assert flights(only(told(*seen, start=UP))) == {}
 
 
 class TestInFlight:

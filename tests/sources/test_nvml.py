@@ -87,6 +87,7 @@ def test_a_gpu_is_told_as_it_is(nvml: NvmlStandIn, nvml_program: Start) -> None:
         "sm_utilization": None,
         "dram_bandwidth": None,
         "gpm_seconds": None,
+        "gpm_supported": True,
     }
     assert {(sample["pid"], sample["sm_percent"]) for sample in samples} == {(SERVER, 60), (BYPASSING, 39)}
 

@@ -15,7 +15,21 @@ from exporter.telling.line import Tone
 from exporter.telling.sharing_object import sharing_object
 from exporter.telling.status_sharing import MOST_ROWS, sharing
 from exporter.terminal.fitting import broken
-from tests.builders import GPU, OTHER_GPU, flight, full, idle, limited, owned, process, split, three_clients, told
+from tests.builders import (
+    AT,
+    GPU,
+    OTHER_GPU,
+    flight,
+    full,
+    gpu_reading,
+    idle,
+    limited,
+    owned,
+    process,
+    split,
+    three_clients,
+    told,
+)
 
 TRAIN, VLLM, EVAL, GONE, STRANGER = 600, 601, 602, 700, 801
 BUSY = {TRAIN: flight(0.48, 0.012), VLLM: flight(0.004, 0.002)}
@@ -51,6 +65,24 @@ def test_where_it_is_not_it_is_said_how_it_could_be() -> None:
     assert texts(three_clients())[-1] == "SM time by client is not known: start the exporter with --attribution=bpf"
     looking = replace(three_clients(), work=WorkReading(at=1.0, boot_ns=1, seconds=1.0))
     assert texts(looking)[-1] == "SM time by client is not known yet"
+
+
+def test_without_gpm_the_sm_time_is_unknown_and_no_option_changes_that() -> None:
+    """NVML's utilisation is the time with any kernel running, and does not stand for it."""
+    readings = [
+        gpu_reading({TRAIN: 1540, VLLM: 2564}, gpu=gpu, index=index, at=AT + 4, gpm_supported=False, gpu_percent=90)
+        for index, gpu in enumerate((GPU, OTHER_GPU))
+    ]
+    present = told(*readings, start=three_clients()).node
+    lines = texts(present)
+    assert lines[0] == (
+        "sharing of GPU 0: 2 clients hold 3 % of its memory; its SM time is unknown: this GPU has no GPM"
+    )
+    assert "not known by SM time" in lines[1]
+    assert not [line for line in lines if "--attribution" in line or "90 %" in line]
+    found = sharing_object(present, fitness(present)[GPU])
+    assert found is not None
+    assert (found["sm_utilization_ratio"], found["clients_sm_ratio"], found["unattributed_ratio"]) == (None, None, None)
 
 
 def test_where_it_is_looked_for_in_vain_the_reason_is_told_and_no_advice_that_was_followed() -> None:

@@ -104,8 +104,13 @@ def used(beliefs: Beliefs, efforts: Mapping[int, Effort], busy: float) -> dict[i
     return each_used
 
 
-def errors(beliefs: Beliefs, efforts: Mapping[int, Effort], each_used: Mapping[int, float]) -> dict[int, float]:
-    """One standard error of each client's part of all that they used, 0 to 1."""
+def errors(
+    beliefs: Beliefs, efforts: Mapping[int, Effort], each_used: Mapping[int, float], *, complete: bool = True
+) -> dict[int, float]:
+    """One standard error of each client's part of all that they used, 0 to 1.
+
+    If the clients are not `complete`, what they used together is not known from the device: each has its own error.
+    """
     whole = sum(each_used.values())
     if whole <= 0:
         return dict.fromkeys(each_used, 0.0)
@@ -117,7 +122,7 @@ def errors(beliefs: Beliefs, efforts: Mapping[int, Effort], each_used: Mapping[i
     for pid, each in each_used.items():
         part = each / whole
         own = (weights[pid] * beliefs.deviation(pid)) ** 2 if pid in weights else (each / 2) ** 2
-        variance = own - 2 * part * together.get(pid, 0.0) + part**2 * all_variance
+        variance = own - 2 * part * together.get(pid, 0.0) + part**2 * all_variance if complete else own
         found[pid] = math.sqrt(max(0.0, variance)) / whole
     return found
 

@@ -1,7 +1,7 @@
 """Splits each GPU's SM time as it is read, and posts it to those who used it.
 
-Where GPM is read for this alone, with the doors of libcuda, that tells of every second; else every reading of a GPU
-tells of the time since the one before: by GPM, or by NVML's process utilisation where there is none.
+SM time is known from GPM alone: read each second with the libcuda probes, else with each reading of a GPU. NVML's
+utilisation is the time with any kernel running, which is up to several times more, and never counts as SM time.
 """
 
 import math
@@ -9,12 +9,12 @@ from collections.abc import Mapping
 
 from exporter.core.attribution import estimate
 from exporter.core.attribution.minute import Splits, kept
-from exporter.core.attribution.presence import beside, clients_on, gpus_of, is_its, left_since, mean_by_pid
+from exporter.core.attribution.presence import beside, clients_on, gpus_of, is_its, left_since
 from exporter.core.attribution.window import Present, split
 from exporter.core.ledger.payers import payer_of
 from exporter.core.ledger.posting import NOBODY, post_time
 from exporter.model.attribution import Attribution, Splitting
-from exporter.model.effort import Effort, blended, effort
+from exporter.model.effort import Effort, effort
 from exporter.model.gpu import Gpu
 from exporter.model.ledger import Entry, Purse
 from exporter.model.node import Node
@@ -39,30 +39,21 @@ WATCHED_PART = 0.8
 """Of a window, so much must have been watched to learn from it, as if the rest had been like it."""
 
 
-def follow(before: Node, node: Node, seen: Observation) -> Node:
+def follow(node: Node, seen: Observation) -> Node:
     """Split what an observation tells of a GPU's SM time."""
     match seen:
         case GpuUse():
             node = _with(node, seen.gpu, replace(_of(node, seen.gpu), followed_at=seen.at))
             return _window(node, seen.gpu, seen.at, seen.seconds, seen.sm_utilization, seen.dram_bandwidth)
-        case GpuReading() if seen.problem is None and not _followed(node, seen):
-            return _read(before, node, seen)
+        case GpuReading(sm_utilization=sm, gpm_seconds=seconds) if sm is not None and seconds is not None:
+            if seen.problem is None and not _followed(node, seen):
+                return _window(node, seen.gpu, seen.at, seconds, sm, seen.dram_bandwidth)
     return node
 
 
 def _followed(node: Node, seen: GpuReading) -> bool:
     followed_at = _of(node, seen.gpu).followed_at
     return followed_at is not None and abs(seen.at - followed_at) < FOLLOWED_SECONDS
-
-
-def _read(before: Node, node: Node, seen: GpuReading) -> Node:
-    if seen.sm_utilization is not None and seen.gpm_seconds is not None:
-        return _window(node, seen.gpu, seen.at, seen.gpm_seconds, seen.sm_utilization, seen.dram_bandwidth)
-    known = before.gpus.get(seen.gpu)
-    if known is None or seen.process_utilization is None:
-        return node
-    sm = sum(mean_by_pid(seen.process_utilization).values()) / 100
-    return _window(node, seen.gpu, seen.at, seen.at - known.reading.at, sm, None)
 
 
 def _window(node: Node, uuid: GpuUuid, at: float, seconds: float, sm: float, dram: float | None) -> Node:
@@ -76,22 +67,34 @@ def _window(node: Node, uuid: GpuUuid, at: float, seconds: float, sm: float, dra
     everybody = clients | left
     work = _work(node, at)
     part = _part_watched(node, known, work)
-    efforts = _efforts(node, known, work, clients, left) if part else _rested(known, work, everybody)
+    efforts = _efforts(node, known, work, clients, left) if part else None
+    rests = not part and _is_later(known, work)
     present = _present(node, gpu, known, everybody, efforts, seconds)
     beliefs = known.beliefs.without(_no_longer(node, known, everybody))
     teaches = present.room and present.mps and part >= WATCHED_PART
     if efforts is not None and teaches and everybody <= efforts.keys():
         room = present.room * part
         beliefs = estimate.learned(beliefs.aged(seconds), efforts, room, sm * present.mps * room)
-    shares = split(present, beliefs, sm)
-    window = Split(at=at, seconds=seconds, sm=sm, shares=shares, unattributed=max(0.0, sm - _sum(shares)), dram=dram)
+    parts = split(present, beliefs, sm, known.watched if rests else ())
+    window = Split(
+        at=at,
+        seconds=seconds,
+        sm=sm,
+        shares=parts.shares,
+        unattributed=max(0.0, sm - _sum(parts.shares)),
+        dram=dram,
+        withheld=parts.withheld,
+        unknown=parts.unknown,
+        clients=everybody,
+        assumed=rests and present.alone is None,
+    )
     known = replace(
         known,
         windows=kept(known.windows, window),
         beliefs=beliefs,
         clients=clients,
         work=work or known.work,
-        efforts=_usual(known, efforts) if teaches else known.efforts,
+        watched=(*known.watched, window)[-2:] if efforts is not None else known.watched,
     )
     node = _with(node, uuid, known)
     windows = {gpu: each.windows for gpu, each in node.attribution.gpus.items() if each.windows}
@@ -139,26 +142,17 @@ def _work(node: Node, at: float) -> WorkReading | None:
     return node.work if node.work is not None and -FRESH_SECONDS <= at - node.work.at <= FRESH_SECONDS else None
 
 
-def _usual(known: Splitting, efforts: Mapping[int, Effort] | None) -> Mapping[int, Effort]:
-    """What each client does as a rule, with this window."""
-    if efforts is None:
-        return known.efforts
-    return {pid: blended(known.efforts.get(pid), each) for pid, each in efforts.items()}
-
-
 def _part_watched(node: Node, known: Splitting, work: WorkReading | None) -> float:
     """Of the time since the last window, the part in which everybody's work was seen."""
-    if work is None or known.work is None or work.boot_ns <= known.work.boot_ns:
+    if work is None or known.work is None or not _is_later(known, work):
         return 0.0
     seconds = sum(each for at_ns, each in node.work_history.watched if known.work.boot_ns < at_ns <= work.boot_ns)
     return min(1.0, seconds * 1e9 / (work.boot_ns - known.work.boot_ns))
 
 
-def _rested(known: Splitting, work: WorkReading | None, everybody: frozenset[int]) -> Mapping[int, Effort] | None:
-    """What each does as a rule, while nobody is watched for a while; None where nobody watches."""
-    if work is None or known.work is None or work.boot_ns <= known.work.boot_ns:
-        return None
-    return {pid: each for pid, each in known.efforts.items() if pid in everybody} or None
+def _is_later(known: Splitting, work: WorkReading | None) -> bool:
+    """Whether the probes were read since the last window."""
+    return work is not None and known.work is not None and work.boot_ns > known.work.boot_ns
 
 
 def _efforts(

@@ -9,6 +9,7 @@ from exporter.core.fitness.holding import Holding, holdings
 from exporter.core.fitness.lately import Lately, lately
 from exporter.core.fitness.room import Room, gone, room
 from exporter.core.fitness.starving import Starving, starving
+from exporter.core.support import GPM
 from exporter.model.node import Node
 from exporter.model.observation import GpuUuid
 from exporter.model.split import Method, Share
@@ -26,7 +27,7 @@ class Fitness:
 
     `threads_committed` and `memory_committed` are what the clients may use in all, as parts of what there is.
     `beside` is what processes beside MPS are known to have used of the SMs, by PID, and `gone` what those are known to
-    have used who are on the GPU no more.
+    have used who are on the GPU no more. `gpm` is whether the GPU has GPM, which alone measures SM time.
     """
 
     holdings: Sequence[Holding]
@@ -38,6 +39,7 @@ class Fitness:
     starving: Starving | None
     beside: Mapping[int, Share]
     gone: float
+    gpm: bool | None = None
 
     @property
     def memory_held(self) -> int | None:
@@ -103,6 +105,7 @@ def _of(node: Node, uuid: GpuUuid, here: Sequence[Holding]) -> Fitness:
         starving=starving(use, len(here) + len(gpu.bypassing)),
         beside={pid: use.shares[pid] for pid in gpu.bypassing if pid in use.shares},
         gone=gone(node, gpu, here, use),
+        gpm=gpu.supported.get(GPM),
     )
 
 

@@ -32,7 +32,7 @@ _NOTHING = Busy()
 
 
 class Gpm:
-    """The last sample of a GPU, and room for the next. Where there is no GPM, all of it is None.
+    """The last sample of a GPU, and room for the next. If it is not `supported`, all values are None.
 
     One at a time of those that share a lock calls GPM: two threads in nvmlGpmSampleGet at once end the process with
     SIGSEGV (measured, R580). As a call may hang, nobody waits for long: a look that has to is one without GPM.
@@ -45,12 +45,12 @@ class Gpm:
         self._last_at: float | None = None
         self._samples: list[Any] = []
         support = sensed(pynvml.nvmlGpmQueryDeviceSupport, handle)
-        self._supported = support is not None and bool(support.isSupportedDevice)
-        self._question: Any = pynvml.c_nvmlGpmMetricsGet_t() if self._supported else None
+        self.supported = support is not None and bool(support.isSupportedDevice)
+        self._question: Any = pynvml.c_nvmlGpmMetricsGet_t() if self.supported else None
 
     def read(self) -> Busy:
         """SM utilisation and DRAM bandwidth since the last look, each 0 to 1; nothing at the first."""
-        if not self._supported:
+        if not self.supported:
             return _NOTHING
         if not self._one_at_a_time.acquire(timeout=PATIENCE_SECONDS):
             return _NOTHING

@@ -79,6 +79,7 @@ class Gpu:
             sm_utilization=busy.sm,
             dram_bandwidth=busy.dram,
             gpm_seconds=busy.seconds,
+            gpm_supported=self._gpm.supported,
             at=self._clock.now(),
         )
 

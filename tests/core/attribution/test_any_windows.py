@@ -76,8 +76,11 @@ def assert_split(present: Node) -> None:
             assert math.isclose(math.fsum((*shares, window.unattributed)), window.sm, rel_tol=1e-9, abs_tol=1e-9)
         assert_believable(known.beliefs)
     for split in present.splits.values():
-        assert sum(share.sm for share in split.shares.values()) <= split.sm + 1 + 1e-9
-        assert all(share.sm >= 0 for share in split.shares.values())
+        shares = [share.sm for share in split.shares.values()]
+        assert all(share >= 0 for share in shares)
+        assert all(0 <= share.error < math.inf for share in split.shares.values())
+        assert split.unattributed >= 0
+        assert math.isclose(math.fsum((*shares, split.unattributed)), split.sm, rel_tol=1e-9, abs_tol=1e-9)
 
 
 def assert_believable(beliefs: Beliefs) -> None:

@@ -2,9 +2,10 @@
 
 import pytest
 
-from exporter.model.ledger import Purse
+from exporter.core.fitness.fitness import fitness
+from exporter.model.ledger import Purse, Used
 from exporter.model.node import Node
-from exporter.model.observation import ProcessUtilization
+from exporter.model.observation import GpuReading, ProcessUtilization
 from exporter.model.replace import replace
 from exporter.model.split import Method
 from exporter.model.work import GpuUse
@@ -71,7 +72,8 @@ def test_only_what_those_leave_who_were_watched_is_parted_equally() -> None:
     )
     window = node.attribution.gpus[GPU].windows[-1]
     assert window.shares[NEXT].method is Method.EQUAL
-    assert sum(share.sm for share in window.shares.values()) == pytest.approx(0.26)
+    assert window.withheld[CLIENT].method is Method.FLIGHT
+    assert sum(share.sm for share in window.estimates.values()) == pytest.approx(0.26)
 
 
 class TestAlone:
@@ -166,31 +168,43 @@ class TestBeside:
         assert split(node).unattributed > 0
 
 
+def without_gpm(at: float, *, energy: int = 0) -> GpuReading:
+    """A reading by which some kernel of the server ran for 40 % of the time, and no GPM."""
+    row = ProcessUtilization(pid=SERVER, timestamp_us=1, sm_percent=40, memory_percent=0)
+    return gpu_reading([CLIENT], at=at, process_utilization=(row, row), gpu_percent=40, energy_millijoules=energy)
+
+
 class TestWithoutGpm:
-    """By NVML's process utilisation alone."""
+    """The time with any kernel running is not SM time, so SM time is unknown."""
 
-    def test_all_of_it_is_the_only_clients(self) -> None:
-        """Under MPS the server's PID has it all."""
-        row = ProcessUtilization(pid=SERVER, timestamp_us=1, sm_percent=40, memory_percent=0)
+    def test_no_sm_time_is_reported(self) -> None:
+        """Though one client is alone, and its launches are watched."""
         node = present(CLIENT)
-        for at in (AT + 5, AT + 10):
-            node = after(node, gpu_reading([CLIENT], at=at, process_utilization=(row, row)))
-        assert last(node) == {CLIENT: 40}
-        assert paid(node)["user-600"] == 2000
-
-    def test_each_reading_tells_of_all_the_seconds_that_were_watched_since_the_last(self) -> None:
-        """Three times as much work, three times the part; and what was learned is known from then on."""
-        row = ProcessUtilization(pid=SERVER, timestamp_us=1, sm_percent=40, memory_percent=0)
-        node = present(CLIENT, NEXT)
         for at in range(21):
-            works = second(AT + at, done(CLIENT, 900 * at), done(NEXT, 300 * at))[0]
-            node = after(node, works)
+            node = after(node, second(AT + at, done(CLIENT, 900 * at), watched=[CLIENT])[0])
             if at % 10 == 0:
-                node = after(node, gpu_reading([CLIENT, NEXT], at=AT + at, process_utilization=(row,)))
-        shares = node.attribution.gpus[GPU].windows[-1].shares
-        assert {share.method for share in shares.values()} == {Method.FLIGHT}
-        assert shares[CLIENT].sm == pytest.approx(3 * shares[NEXT].sm, rel=0.1)
-        assert set(node.attribution.gpus[GPU].beliefs.pids) == {CLIENT, NEXT}
+                node = after(node, without_gpm(AT + at))
+        assert node.splits == {}
+        assert node.ledger.books[GPU].whole.sm_us == 0
+
+    def test_energy_is_unattributed(self) -> None:
+        """Nothing tells how to split it; the parts are the whole still."""
+        node = after(present(CLIENT), *(without_gpm(AT + at, energy=1000 * at) for at in (10, 20, 30)))
+        book = node.ledger.books[GPU]
+        assert book.used == {(Purse.UNATTRIBUTED, None): Used(energy_mj=20_000)}
+        assert book.whole == Used(energy_mj=20_000)
+
+    def test_nothing_is_added_for_the_time_after_gpm_was_lost(self) -> None:
+        """What was measured before stays."""
+        node = after(present(CLIENT), gpu_reading([CLIENT], at=AT + 10, sm_utilization=0.4, gpm_seconds=10.0))
+        assert node.ledger.books[GPU].whole.sm_us == 4_000_000
+        node = after(node, *(without_gpm(AT + at) for at in (30, 40, 50)))
+        assert node.ledger.books[GPU].whole.sm_us == 4_000_000
+        assert len(node.attribution.gpus[GPU].windows) == 1
+
+
+class TestReadings:
+    """GPM, read with all else or by itself."""
 
     def test_while_gpm_is_followed_a_reading_tells_nothing_new(self) -> None:
         """Time is posted once."""
@@ -287,3 +301,16 @@ def test_nobodys_time_is_posted_as_such() -> None:
 def test_what_a_process_used_whose_owner_nobody_knows_is_nobodys_by_no_method() -> None:
     node = after(replace(present(CLIENT, NEXT), processes={}), *BOTH)
     assert {*node.ledger.books[GPU].used} == {(Purse.UNATTRIBUTED, None)}
+
+
+def test_a_client_whose_share_is_withheld_is_not_called_idle() -> None:
+    """It was seen doing nothing for a while, and then nothing is known of it."""
+    node = present(CLIENT, NEXT)
+    works = done(CLIENT, 0), done(NEXT, 0)
+    for at in range(1, 30):
+        node = after(node, *second(AT + at, *works, sm=0.0))
+    for at in range(30, 60):
+        node = after(node, *second(AT + at, *works, sm=0.5, watched=()))
+    found = fitness(node)[GPU]
+    assert found.idle == []
+    assert found.use.unattributed == pytest.approx(0.25, abs=0.01)
