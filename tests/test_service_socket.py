@@ -10,8 +10,9 @@ import pytest
 
 from exporter.errors import ServiceError
 from exporter.service_socket import NAME, Commands, ServiceSocket, ask_service
+from tests.eventually import PATIENCE_SECONDS
 
-PATIENCE = 5.0
+PATIENCE = PATIENCE_SECONDS
 
 
 def breaks() -> dict[str, object]:
