@@ -11,6 +11,7 @@ from typing import Any
 import psutil
 import pytest
 import structlog
+from hypothesis import HealthCheck, settings
 
 from tests.eventually import eventually
 from tests.standin.mps import MpsStandIn
@@ -20,6 +21,17 @@ from tests.tools import not_here
 NOTHING_SKIPPED = os.environ.get("CUDA_MPS_EXPORTER_NOTHING_SKIPPED") == "1"
 
 Starter = Callable[..., "subprocess.Popen[bytes]"]
+
+
+def pytest_configure() -> None:
+    """Let Hypothesis neither judge how fast the machine is nor remember what failed in another run."""
+    settings.register_profile(
+        "hermetic",
+        deadline=None,
+        database=None,
+        suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+    )
+    settings.load_profile("hermetic")
 
 
 @pytest.hookimpl(wrapper=True)

@@ -128,7 +128,7 @@ def test_a_name_tells_of_nothing_but_itself(name: str) -> None:
 
 
 @given(st.text(max_size=600))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_no_name_hides_the_xid_or_changes_it(name: str) -> None:
     read = xid(f"NVRM: Xid (PCI:0000:00:06): 31, pid=600, name={name}, channel 0x0000001d")
 
@@ -156,7 +156,7 @@ pieces = st.sampled_from(
 
 
 @given(st.text() | st.lists(pieces, max_size=12).map("".join))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_no_text_makes_it_raise(text: str) -> None:
     xid(text)
     gpu_at(text)

@@ -55,6 +55,8 @@ class Sessions:
         if self._asked_by is not None and not is_descendant(_peer(connection)[0], self._asked_by):
             connection.close()
             return
+        if self._current is not None and sockets.is_closed(self._current):
+            self._end(self._current)
         self._write_log("Accepting connection...")
         if sockets.is_closed(connection):
             self._write_log("Unable to accept connection")
