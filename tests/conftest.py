@@ -25,12 +25,8 @@ Starter = Callable[..., "subprocess.Popen[bytes]"]
 
 def pytest_configure() -> None:
     """Let Hypothesis neither judge how fast the machine is nor remember what failed in another run."""
-    settings.register_profile(
-        "hermetic",
-        deadline=None,
-        database=None,
-        suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-    )
+    unjudged = [HealthCheck.too_slow, HealthCheck.data_too_large]
+    settings.register_profile("hermetic", deadline=None, database=None, suppress_health_check=unjudged)
     settings.load_profile("hermetic")
 
 
@@ -46,12 +42,12 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Where several tests run at a time, those of a file do not: what they share is made once."""
-    from tests.scheduler import ByFile
+    """Give each file to one worker: its tests share what is made once."""
+    from xdist.scheduler import LoadFileScheduling
 
     # In their own order: the longest are alone in their files, and must not be left for the end.
     config.option.loadscopereorder = False
-    return ByFile(config, log)
+    return LoadFileScheduling(config, log)
 
 
 @pytest.fixture(autouse=True)

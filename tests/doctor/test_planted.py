@@ -48,6 +48,12 @@ def well(node: Preflight) -> Told:
         return node.told()
 
 
+@pytest.fixture(autouse=True)
+def _healthy_at_first(node: Preflight, well: Told) -> None:
+    """What another test has planted in the driver is gone."""
+    node.see()
+
+
 @contextlib.contextmanager
 def running(*words: str, **options: object) -> Iterator[int]:
     """A process."""
