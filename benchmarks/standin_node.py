@@ -75,8 +75,9 @@ class StandInNode:
         self._write()
 
     def environment(self) -> dict[str, str]:
-        """What to set in a process that is to find the stand-ins."""
-        return self._mps.environment() | self._nvml.environment()
+        """What to set in a process that is to find the stand-ins, and no other daemon of the machine."""
+        alone = {"CUDA_MPS_EXPORTER_DISCOVERY": "false"}
+        return self._mps.environment() | self._nvml.environment() | alone
 
     @contextlib.contextmanager
     def daemon_hangs(self) -> Iterator[None]:

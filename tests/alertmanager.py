@@ -10,7 +10,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Self
 
-from tests.ports import free_address
+from tests.ports import LOCALHOST, listening_address
 from tests.tools import needed
 
 
@@ -18,7 +18,6 @@ class Alertmanager:
     """Alertmanager with a configuration, alone, and its data in a directory; ended with its context."""
 
     def __init__(self, directory: Path, configuration: Mapping[str, Any]) -> None:
-        self.address = free_address()
         file = directory / "alertmanager.yml"
         file.write_text(json.dumps(configuration))  # YAML holds all of JSON
         self._log = directory / "alertmanager.log"
@@ -26,7 +25,7 @@ class Alertmanager:
             needed("prometheus-alertmanager"),
             f"--config.file={file}",
             f"--storage.path={directory / 'alertmanager'}",
-            f"--web.listen-address={self.address}",
+            f"--web.listen-address={LOCALHOST}:0",
             "--cluster.listen-address=",
         ]
 
@@ -34,6 +33,11 @@ class Alertmanager:
         with self._log.open("wb") as log:
             self.process = subprocess.Popen(self._command, stdout=log, stderr=log)
         return self
+
+    @property
+    def address(self) -> str:
+        """Where it serves; waits until it does."""
+        return listening_address(self._log)
 
     def __exit__(self, *_: object) -> None:
         self.process.kill()

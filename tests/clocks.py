@@ -1,5 +1,6 @@
 """Time that stands still until a test says otherwise."""
 
+import time
 from dataclasses import dataclass
 
 
@@ -19,4 +20,20 @@ class HandClock:
 
     def step(self) -> float:
         """Nobody sets it."""
+        return 0.0
+
+
+class FrozenClock:
+    """Nothing becomes due, however slow the machine is; deadlines run in real time."""
+
+    def now(self) -> float:
+        """Return the same seconds since the epoch, always."""
+        return 1_000_000.0
+
+    def monotonic(self) -> float:
+        """Return the machine's monotonic time."""
+        return time.monotonic()
+
+    def step(self) -> float:
+        """Return 0: the clock is not set."""
         return 0.0

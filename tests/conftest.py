@@ -11,14 +11,23 @@ from typing import Any
 import psutil
 import pytest
 import structlog
+from hypothesis import HealthCheck, settings
 
+from tests.eventually import eventually
 from tests.standin.mps import MpsStandIn
-from tests.standin.nvml import CompilerMissingError, NvmlStandIn
+from tests.standin.nvml import CompilerMissingError, NvmlStandIn, without_driver
 from tests.tools import not_here
 
 NOTHING_SKIPPED = os.environ.get("CUDA_MPS_EXPORTER_NOTHING_SKIPPED") == "1"
 
 Starter = Callable[..., "subprocess.Popen[bytes]"]
+
+
+def pytest_configure() -> None:
+    """Let Hypothesis neither judge how fast the machine is nor remember what failed in another run."""
+    unjudged = [HealthCheck.too_slow, HealthCheck.data_too_large]
+    settings.register_profile("hermetic", deadline=None, database=None, suppress_health_check=unjudged)
+    settings.load_profile("hermetic")
 
 
 @pytest.hookimpl(wrapper=True)
@@ -33,12 +42,12 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Where several tests run at a time, those of a file do not: what they share is made once."""
-    from tests.scheduler import ByFile
+    """Give each file to one worker: its tests share what is made once."""
+    from xdist.scheduler import LoadFileScheduling
 
     # In their own order: the longest are alone in their files, and must not be left for the end.
     config.option.loadscopereorder = False
-    return ByFile(config, log)
+    return LoadFileScheduling(config, log)
 
 
 @pytest.fixture(autouse=True)
@@ -68,6 +77,38 @@ def _colours_as_usual() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         for name in ("NO_COLOR", "FORCE_COLOR", "CLICOLOR_FORCE"):
             patch.delenv(name, raising=False)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _isolated_from_the_machine(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[None]:
+    """Keep the programs that tests start away from the machine's daemons, GPUs, logs, configuration and state.
+
+    A test that needs one of these sets it to its own. Tests of a GPU look at the real machine.
+    """
+    if any(item.get_closest_marker("gpu") for item in request.session.items):
+        yield
+        return
+    own = tmp_path_factory.mktemp("machine")
+    (own / "config.toml").touch()
+    with pytest.MonkeyPatch.context() as patch:
+        for name in list(os.environ):
+            if name.startswith(("CUDA_", "STANDIN_", "LISTEN_")) and name != "CUDA_MPS_EXPORTER_NOTHING_SKIPPED":
+                patch.delenv(name)
+        patch.delenv("NOTIFY_SOCKET", raising=False)
+        variables = {
+            "CUDA_MPS_EXPORTER_CONFIG_FILE": str(own / "config.toml"),
+            "CUDA_MPS_EXPORTER_DISCOVERY": "false",
+            "CUDA_MPS_EXPORTER_COLLECT_JOURNAL": "false",
+            "CUDA_MPS_EXPORTER_PATH_KMSG": str(own / "kmsg"),
+            "CUDA_MPS_EXPORTER_PATH_PODS": str(own / "pods"),
+            "RUNTIME_DIRECTORY": str(own / "run"),
+            "STATE_DIRECTORY": str(own / "state"),
+        }
+        for name, value in (variables | without_driver(own)).items():
+            patch.setenv(name, value)
         yield
 
 
@@ -126,8 +167,12 @@ def nothing_left_behind() -> Iterator[None]:
     """No child of the test's own process, running or zombie, outlives the test."""
     before = set(psutil.Process().children(recursive=True))
     yield
-    left = set(psutil.Process().children(recursive=True)) - before
-    assert not left, f"left behind: {left}"
+
+    def all_have_ended() -> None:
+        left = set(psutil.Process().children(recursive=True)) - before
+        assert not left, f"left behind: {left}"
+
+    eventually(all_have_ended)
 
 
 @pytest.fixture

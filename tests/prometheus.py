@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from tests.eventually import eventually
-from tests.ports import free_address
+from tests.ports import LOCALHOST, listening_address
 from tests.tools import needed
 
 
@@ -18,7 +18,6 @@ class Prometheus:
     """Prometheus with a configuration, and its data in a directory; ended with its context."""
 
     def __init__(self, directory: Path, configuration: Mapping[str, Any], *options: str) -> None:
-        self.address = free_address()
         file = directory / "prometheus.yml"
         file.write_text(json.dumps(configuration))  # YAML holds all of JSON
         self._log = directory / "prometheus.log"
@@ -26,7 +25,7 @@ class Prometheus:
             needed("prometheus"),
             f"--config.file={file}",
             f"--storage.tsdb.path={directory / 'data'}",
-            f"--web.listen-address={self.address}",
+            f"--web.listen-address={LOCALHOST}:0",
             *options,
         ]
 
@@ -34,6 +33,11 @@ class Prometheus:
         with self._log.open("wb") as log:
             self.process = subprocess.Popen(self._command, stderr=log)
         return self
+
+    @property
+    def address(self) -> str:
+        """Where it serves; waits until it does."""
+        return listening_address(self._log)
 
     def __exit__(self, *_: object) -> None:
         self.process.kill()

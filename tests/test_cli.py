@@ -1,10 +1,13 @@
 """What comes out of a command may have nowhere to go."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from tests.eventually import PATIENCE_SECONDS
 
 RECORDING = Path(__file__).parent / "recordings" / "h200_three_clients.jsonl.gz"
 COMMANDS = {"status": ["status"], "doctor": ["doctor"], "replay": ["replay", "--events", str(RECORDING)]}
@@ -18,9 +21,9 @@ def test_a_full_disk_is_told_in_one_line(command: list[str], tmp_path: Path) -> 
             stdout=full,
             stderr=subprocess.PIPE,
             text=True,
-            env={"STATE_DIRECTORY": str(tmp_path), "RUNTIME_DIRECTORY": str(tmp_path)},
+            env=os.environ | {"STATE_DIRECTORY": str(tmp_path), "RUNTIME_DIRECTORY": str(tmp_path)},
             cwd=Path(__file__).parents[1],
-            timeout=60,
+            timeout=PATIENCE_SECONDS,
             check=False,
         )
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from exporter.clock import SystemClock
+from exporter.clock import Clock, SystemClock
 from exporter.core.watchdog.orders import Orders
 from exporter.cycle import Cycle
 from exporter.metrics.catalogue import NodeCollector
@@ -30,6 +30,7 @@ from exporter.view import View
 from exporter.watchdog import Watchdog
 
 from .builders import FAULT_BLOCK, SERVER, active, server_log
+from .clocks import FrozenClock
 from .conftest import Starter
 from .eventually import PATIENCE_SECONDS, eventually
 from .standin.mps import MpsStandIn
@@ -51,6 +52,7 @@ class Turning:
     published: list[Node] = field(default_factory=list)
     recorded: list[Observation] = field(default_factory=list)
     turns: int = 0
+    clock: Clock = field(default_factory=FrozenClock)
     exposition: Exposition = field(default_factory=lambda: Exposition(SystemClock()))
     eyes: list[Eye] = field(default_factory=list)
     askers: dict[str, Asker] = field(default_factory=dict)
@@ -60,7 +62,7 @@ class Turning:
     def eye(self, name: str, look: Callable[[], Reading], **options: object) -> Eye:
         """One more eye; it looks when the cycle begins."""
         options = {"period": None, "deadline": PATIENCE_SECONDS, **options}
-        self.eyes.append(Eye(name, look, inbox=self.inbox, clock=SystemClock(), **options))  # type: ignore[arg-type]
+        self.eyes.append(Eye(name, look, inbox=self.inbox, clock=self.clock, **options))  # type: ignore[arg-type]
         return self.eyes[-1]
 
     def cycle(
@@ -82,7 +84,7 @@ class Turning:
             node,
             lookout,
             inbox=self.inbox,
-            clock=SystemClock(),
+            clock=self.clock,
             rhythm=Rhythm(),
             publish=self._publish,
             record=record or self.recorded.append,
@@ -286,7 +288,7 @@ def asking(turning: Turning, mps: MpsStandIn) -> Callable[[], Cycle]:
         mps.pipe_directory,
         executable="nvidia-cuda-mps-control",
         deadline=PATIENCE_SECONDS,
-        clock=SystemClock(),
+        clock=turning.clock,
         path=mps.environment()["PATH"],
     )
     turning.places[NAME] = on_host(NAME, mps.pipe_directory, mps.log_directory)

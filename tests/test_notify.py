@@ -7,13 +7,14 @@ from pathlib import Path
 import pytest
 
 from exporter.notify import Notifier
+from tests.eventually import PATIENCE_SECONDS
 
 
 @pytest.fixture
 def manager() -> Iterator[socket.socket]:
     """The service manager's end of a notify socket; the test binds it."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as channel:
-        channel.settimeout(30)
+        channel.settimeout(PATIENCE_SECONDS)
         yield channel
 
 
@@ -57,7 +58,6 @@ def test_without_a_manager_nothing_happens(environment: dict[str, str]) -> None:
     notifier.stopping()
 
 
-@pytest.mark.timeout(20)
 def test_a_manager_that_does_not_listen_holds_nobody_up(manager: socket.socket, tmp_path: Path) -> None:
     manager.bind(str(tmp_path / "notify"))
     notifier = Notifier({"NOTIFY_SOCKET": str(tmp_path / "notify")})

@@ -13,13 +13,13 @@ from tests.store.values import fault, rich, whole
 
 
 @given(whole(Incident))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_an_incident_comes_back_as_it_was(incident: Incident) -> None:
     assert build(Incident, json.loads(json.dumps(plain(incident)))) == incident
 
 
 @given(whole(Event))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_an_event_comes_back_as_it_was(event: Event) -> None:
     assert build(Event, json.loads(json.dumps(plain(event)))) == event
 

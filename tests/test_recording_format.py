@@ -136,7 +136,7 @@ class TestRoundTrip:
     """`record` writes what `replay` reads."""
 
     @given(st.lists(anything, max_size=5))
-    @settings(max_examples=100, deadline=None)
+    @settings(max_examples=100)
     def test_whatever_was_seen_is_read_as_it_was_written(self, seen: list[Observation]) -> None:
         """One ASCII line each, whatever text is in it."""
         text = written(*seen)

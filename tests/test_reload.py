@@ -19,6 +19,7 @@ from exporter.sources.eye import Inbox
 from exporter.sources.lookout import Lookout
 from exporter.sources.place import on_host
 from exporter.sources.proc import Proc
+from tests.eventually import PATIENCE_SECONDS
 from tests.sources.test_pid_namespace import HandClock
 
 
@@ -66,5 +67,5 @@ def test_who_is_told_to_stop_breaks_off_what_is_under_way_before_waiting_for_any
 
     assert not service._goes_on(wishes)
     hands.do(Action(daemon="a", kind=ActionKind.RESTART, reason="crashed", steps=()), Node())
-    (done,) = inbox.get(timeout=5)
+    (done,) = inbox.get(timeout=PATIENCE_SECONDS)
     assert done.problem == "the exporter was told to stop"

@@ -2,25 +2,42 @@
 
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from exporter.cli import main
 from exporter.store.archive import read_history
 
 from .conftest import Starter
 from .containers import Container
 from .eventually import PATIENCE_SECONDS, eventually
 from .standin.mps import MpsStandIn
-from .standin.nvml import Device, NvmlStandIn
+from .standin.nvml import Device, NvmlStandIn, without_driver
 from .test_end_to_end import GPU, MADE_UP, Exporter, environment, run, serve
 
 __all__ = ["environment", "serve"]
 """Fixtures."""
 
 Serve = Callable[..., Exporter]
+Command = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def command(
+    environment: dict[str, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Command:
+    """Runs a command in this process: its exit code, and what it writes to both streams."""
+
+    def run_here(*arguments: str, variables: Mapping[str, str] = environment) -> tuple[int, str, str]:
+        monkeypatch.setattr(os, "environ", dict(variables))
+        code = main(arguments)
+        written = capsys.readouterr()
+        return code, written.out, written.err
+
+    return run_here
 
 
 def test_pause_lets_go_of_the_driver_until_resume(
@@ -57,11 +74,11 @@ def _holds(exporter: Exporter, device: Path) -> bool:
     return any(each.exists() and each.samefile(device) for each in descriptors)
 
 
-@pytest.mark.parametrize("command", ["pause", "resume"])
-def test_where_no_service_runs_there_is_none_to_be_told(environment: dict[str, str], command: str) -> None:
-    done = run(environment, command)
+@pytest.mark.parametrize("name", ["pause", "resume"])
+def test_pause_and_resume_without_a_service_are_errors(command: Command, name: str) -> None:
+    code, _, problem = command(name)
 
-    assert (done.returncode, "no service answers" in done.stderr) == (1, True)
+    assert (code, "no service answers" in problem) == (1, True)
 
 
 def test_resume_of_a_daemon_is_heard_and_one_that_is_not_watched_is_refused(
@@ -223,6 +240,7 @@ def test_a_daemon_that_nobody_named_is_found_and_one_that_goes_is_no_outage_for_
     other.start()
     client = start().pid
     other.connect_and_wait(client)
+    exporter.process.send_signal(signal.SIGHUP)  # It looks for daemons at once, not within ten seconds.
     name = str(other.pipe_directory)
 
     exporter.shows(1, "cuda_mps_daemon_up", daemon=name)
@@ -236,22 +254,24 @@ def test_a_daemon_that_nobody_named_is_found_and_one_that_goes_is_no_outage_for_
     assert exporter.value("cuda_mps_daemon_losses_total", daemon=str(mps.pipe_directory)) == 0
 
 
-def test_the_configuration_in_effect_can_be_seen_and_used_again(environment: dict[str, str], tmp_path: Path) -> None:
-    done = run(environment, "serve", "--config.check")
-    (tmp_path / "again.toml").write_text(done.stdout)
+def test_the_configuration_in_effect_can_be_seen_and_used_again(
+    command: Command, environment: dict[str, str], tmp_path: Path
+) -> None:
+    code, shown, _ = command("serve", "--config.check")
+    (tmp_path / "again.toml").write_text(shown)
     plain = {key: value for key, value in environment.items() if not key.startswith("CUDA_MPS_")}
 
-    again = run(plain, "serve", "--config.check", f"--config.file={tmp_path / 'again.toml'}")
+    again = command("serve", "--config.check", f"--config.file={tmp_path / 'again.toml'}", variables=plain)
 
-    assert (done.returncode, again.returncode, again.stdout) == (0, 0, done.stdout)
+    assert (code, again[:2]) == (0, (0, shown))
 
 
-def test_a_web_configuration_that_is_wrong_is_found_by_the_check(environment: dict[str, str], tmp_path: Path) -> None:
+def test_a_web_configuration_that_is_wrong_is_found_by_the_check(command: Command, tmp_path: Path) -> None:
     (tmp_path / "web.yml").write_text("tls_server_confg: {}\n")
 
-    done = run(environment, "serve", "--config.check", f"--web.config.file={tmp_path / 'web.yml'}")
+    code, _, problem = command("serve", "--config.check", f"--web.config.file={tmp_path / 'web.yml'}")
 
-    assert (done.returncode, "tls_server_confg" in done.stderr) == (2, True)
+    assert (code, "tls_server_confg" in problem) == (2, True)
 
 
 def test_a_daemon_in_a_container_is_told_of_in_this_machines_pids(
@@ -297,11 +317,13 @@ def _assert_told(exporter: Exporter, event: str) -> None:
     assert exporter.events(event)
 
 
-def test_what_is_off_is_not_looked_at_by_status_either(mps: MpsStandIn, environment: dict[str, str]) -> None:
+def test_what_is_off_is_not_looked_at_by_status_either(
+    mps: MpsStandIn, environment: dict[str, str], tmp_path: Path
+) -> None:
     mps.start()
-    without_driver = environment | {"LD_LIBRARY_PATH": ""}
+    environment |= without_driver(tmp_path / "no driver")
 
-    assert run(without_driver, "status").returncode == 1
-    done = run(without_driver, "status", "--no-collect.nvml")
+    assert run(environment, "status").returncode == 1
+    done = run(environment, "status", "--no-collect.nvml")
 
     assert (done.returncode, "nvml" in done.stdout) == (0, False)

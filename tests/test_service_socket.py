@@ -11,8 +11,9 @@ import pytest
 from exporter.errors import ServiceError
 from exporter.service_client import NAME, ask_service
 from exporter.service_socket import Commands, ServiceSocket
+from tests.eventually import PATIENCE_SECONDS
 
-PATIENCE = 5.0
+PATIENCE = PATIENCE_SECONDS
 
 
 def breaks() -> dict[str, object]:

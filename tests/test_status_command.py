@@ -24,7 +24,7 @@ from exporter.sources.nvml import Nvml
 from exporter.telling import status
 from tests.builders import DAEMON, at_work, daemon_dead, held_up, idle, node, process, three_clients, told
 from tests.clocks import HandClock
-from tests.eventually import eventually
+from tests.eventually import PATIENCE_SECONDS, eventually
 from tests.incidents import HOSTILE
 from tests.terminal.pseudo import pseudo
 
@@ -183,6 +183,6 @@ def test_watched_it_follows_the_node_and_ends_as_the_node_is(running: Running, t
             running.knows(daemon_dead())
             eventually(lambda: shows("NOT WELL: 0 of 1 daemons up"))
             watching.send_signal(signal.SIGINT)
-            assert watching.wait(30) == 1
+            assert watching.wait(PATIENCE_SECONDS) == 1
         shows(LEFT)
     assert seen.endswith(LEFT)

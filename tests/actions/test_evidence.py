@@ -22,12 +22,12 @@ from exporter.model.observation import ControlReply
 from tests.actions.places import NAME, action, node_of, place_of
 from tests.builders import clients, servers
 from tests.clocks import HandClock
-from tests.eventually import eventually
+from tests.eventually import PATIENCE_SECONDS, eventually
 from tests.standin.mps import MpsStandIn
 
 CLIENT = 5_000_000
 SAVING = action(SaveEvidence())
-LONG = 30.0
+LONG = PATIENCE_SECONDS
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ import pytest
 from exporter.actions import hand, steps
 from exporter.actions.control_command import give
 from exporter.actions.evidence import Evidence
-from exporter.actions.hand import CLOSE_SECONDS, Hands
+from exporter.actions.hand import Hands
 from exporter.actions.steps import Tools
 from exporter.model.action import (
     ActionDone,
@@ -104,7 +104,7 @@ def worker(mps: MpsStandIn, tmp_path: Path, nothing_left_behind: None) -> Iterat
     inbox = Inbox()
     hands = Hands(tools, inbox=inbox, place=lambda name, _: place_of(mps, name))
     yield Worker(mps, hands, inbox, systemctl)
-    hands.close()
+    hands.close(PATIENCE_SECONDS)
 
 
 def starting(mps: MpsStandIn) -> RunCommand:
@@ -271,18 +271,12 @@ def test_a_daemon_that_is_nowhere_too(mps: MpsStandIn, tmp_path: Path) -> None:
 # -- the end ---------------------------------------------------------------------------------------------------------
 
 
-def closes_in_time(worker: Worker) -> None:
-    began = REAL.monotonic()
-    worker.hands.close()
-    assert REAL.monotonic() - began < CLOSE_SECONDS + 0.5
-
-
 def test_what_hangs_is_broken_off_and_leaves_no_process(worker: Worker) -> None:
     worker.systemctl.does("exec sleep 600")
     worker.do(RestartUnit(unit=UNIT), GiveCommand(command="get_server_list"))
     eventually(lambda: _true(worker.systemctl.was_started))
 
-    closes_in_time(worker)
+    worker.hands.close(PATIENCE_SECONDS)
 
     assert worker.next_done().problem is not None
     assert not any(isinstance(each, ControlReply) for each in worker.seen)
@@ -294,19 +288,22 @@ def test_a_question_that_hangs_too_and_is_not_taken_for_an_answer(mps: MpsStandI
     worker.do(GiveCommand(command="terminate_client 1 2"))
     eventually(lambda: _true(psutil.Process().children(recursive=True)))
 
-    closes_in_time(worker)
+    worker.hands.close(PATIENCE_SECONDS)
 
     assert worker.next_done().problem == "it was broken off: the exporter was told to stop"
     assert len(worker.seen) == 1
 
 
-def test_a_daemon_that_is_being_started_is_left_to_live(mps: MpsStandIn, worker: Worker, tmp_path: Path) -> None:
+def test_a_daemon_that_is_being_started_is_left_to_live(
+    mps: MpsStandIn, worker: Worker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("exporter.actions.run_command.GRACE_SECONDS", PATIENCE_SECONDS)
     slowly = Script(tmp_path / "slowly")
     slowly.does("sleep 0.3; exec nvidia-cuda-mps-control -d")
     worker.do(RunCommand(arguments=(str(slowly.path),), environment=mps.environment()))
     eventually(lambda: _true(slowly.was_started))
 
-    closes_in_time(worker)
+    worker.hands.close(PATIENCE_SECONDS)
 
     assert worker.next_done().problem is None
     assert mps.is_running()

@@ -113,9 +113,7 @@ def test_where_everything_is_broken_off_it_is_not_waited_for(systemctl: Script) 
     systemctl.does("exec sleep 600")
     threading.Timer(0.1, patience.end).start()
 
-    began = REAL.monotonic()
-    assert restart(systemctl, patience=patience) is not None
-    assert REAL.monotonic() - began < 10
+    assert restart(systemctl, seconds=600, patience=patience) is not None
 
 
 def test_a_host_without_it_is_told_so(systemctl: Script) -> None:

@@ -1,5 +1,6 @@
 """The configuration as a file: what --config.check prints says the same when it is read."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -29,7 +30,10 @@ def test_what_is_printed_gives_the_same_configuration(made: Config, tmp_path: Pa
     assert again == made
 
 
-def test_check_prints_what_is_in_effect_and_serves_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_prints_what_is_in_effect_and_serves_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "environ", {})
     path = written(tmp_path, TWO)
     assert main(["serve", "--config.file", path, "--config.check", "--log.level=error"]) == 0
     told = capsys.readouterr()

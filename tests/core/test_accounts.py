@@ -119,7 +119,7 @@ def test_faults_of_too_many_owners_leave_as_many_accounts_as_there_may_be(monkey
 
 
 @given(timelines)
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_accounts_never_hold_more_clients_than_connected(story: list[Observation]) -> None:
     present = told(*story).node
     everybody = sum(daemon.totals.connected for daemon in present.daemons.values())

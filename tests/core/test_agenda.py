@@ -479,7 +479,7 @@ def others(asked: Mapping[str, list[float]]) -> Iterable[list[float]]:
     timed([(1.5, control_log("Starting control daemon using socket /tmp/nvidia-mps/control")[0])]), ["", no_daemon]
 )
 @given(surprises, st.lists(words | troubles, min_size=1, max_size=6))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_nothing_is_asked_more_often_than_in_doubt(
     seen: list[Observation], answers: list[str | Callable[..., ControlReply]]
 ) -> None:

@@ -40,7 +40,7 @@ def live(present: Node, seen: list[Observation], every: int = 1) -> Node:
 
 
 @given(timelines)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100)
 def test_any_life(seen: list[Observation]) -> None:
     present = live(node(*DAEMONS), seen)
     list(NodeCollector(View(present)).collect())
@@ -51,13 +51,13 @@ def test_any_life(seen: list[Observation]) -> None:
 
 
 @given(untimely)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50)
 def test_any_life_under_a_clock_that_is_set_back(seen: list[Observation]) -> None:
     live(node(*DAEMONS), seen)
 
 
 @given(st.sampled_from([each for each in RECORDINGS if each.name != "many_clients"]), st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30)
 def test_a_shuffled_piece_of_a_real_life(recorded: Recorded, data: st.DataObject) -> None:
     seen = recorded.observations
     start = data.draw(st.integers(0, max(0, len(seen) - SLICE)))

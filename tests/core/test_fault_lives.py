@@ -19,13 +19,13 @@ ROUNDED = 0.005
 
 
 @given(fault_lives)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_any_faults(seen: list[Observation]) -> None:
     _live(seen)
 
 
 @given(untimely_fault_lives)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_any_faults_under_a_clock_that_is_set_back(seen: list[Observation]) -> None:
     _live(seen)
 

@@ -152,7 +152,7 @@ def test_one_incident_where_the_log_is_cut_in_the_midst_of_the_block(recorded: R
 
 @every_fault
 @given(st.data())
-@settings(max_examples=4, deadline=None)
+@settings(max_examples=4)
 def test_at_most_one_incident_from_any_moment_on(recorded: Recorded, data: st.DataObject) -> None:
     """The exporter may start before the fault, in its midst, or after it."""
     seen = observed(recorded)
@@ -165,7 +165,7 @@ def test_at_most_one_incident_from_any_moment_on(recorded: Recorded, data: st.Da
 
 @every_fault
 @given(st.integers(0, 1 << 32).map(random.Random), st.floats(0.0, 0.4))
-@settings(max_examples=4, deadline=None)
+@settings(max_examples=4)
 def test_one_incident_of_evidence_that_comes_late_twice_or_never(
     recorded: Recorded, chance: random.Random, lossy: float
 ) -> None:

@@ -13,8 +13,8 @@ from tests.builders import AT, CLIENT, DAEMON, SERVER, control_log, gpu_reading,
 from tests.core.log_cost import log_cost
 
 DAY = 86_400
-HOURS_WATCHED = 4
-TICK, ANSWER_SECONDS = 0.5, 0.002
+HOURS_WATCHED = 2
+TICK, ANSWER_SECONDS = 1.0, 0.002
 
 
 def stdout_of(command: str, clients: int, gpus: int) -> str:

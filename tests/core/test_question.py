@@ -56,7 +56,7 @@ def asked_in_turn(periods: Sequence[float], turns: int) -> dict[str, list[float]
 
 
 @given(st.lists(st.integers(10, 40), min_size=1, max_size=6))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_none_is_late_by_more_than_a_turn_and_none_comes_much_too_early(turns_each: list[int]) -> None:
     """As many as there are could be due at once."""
     periods = [turns * TURN for turns in turns_each]

@@ -205,7 +205,7 @@ tellings = st.builds(
 
 
 @given(st.lists(tellings | st.sampled_from(TWO_GPUS), max_size=30))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_in_any_order_as_many_are_told_as_are_counted(seen: list[Observation]) -> None:
     """Where no flood and no fault is."""
     present, events = node(), list[Event]()

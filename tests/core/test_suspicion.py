@@ -227,7 +227,7 @@ class TestInFlight:
         assert beside.kind is FaultKind.CLIENT_KILLED
 
     @given(st.data())
-    @settings(max_examples=100, deadline=None)
+    @settings(max_examples=100)
     def test_it_never_makes_an_idle_one_likelier_nor_the_blame_more(self, data: st.DataObject) -> None:
         """Whatever else is known; and where several may have done it, none of the blame is lost."""
         hit = data.draw(st.lists(st.integers(600, 611), min_size=1, max_size=12, unique=True))

@@ -142,7 +142,7 @@ any_reading = st.builds(
 
 
 @given(st.lists(any_reading, max_size=12))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_whatever_is_read_no_count_falls_while_its_client_lives(
     seen: list[tuple[float, list[ProcessWork], list[int], int]],
 ) -> None:

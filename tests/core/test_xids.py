@@ -192,7 +192,7 @@ tellings = st.builds(
 
 
 @given(st.lists(tellings | st.sampled_from(TWO_GPUS), max_size=30))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_in_any_order_counts_only_grow_and_no_xid_is_lost(seen: list[Observation]) -> None:
     present = told(*TWO_GPUS).node
     for each in (*seen, LATER):

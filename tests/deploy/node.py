@@ -51,7 +51,10 @@ class Node:
         become = "import os, sys; os.execvp(sys.argv[1], sys.argv[1:])"
         ours = {each["name"]: each["value"] for each in container(self._variant)["env"]}
         unshare = ("unshare", "--mount", "sh", "-e", str(script))
-        return Exporter(["-c", become, *unshare], {**ours, **environment}, self.directory / "exporter.log")
+        # A pod has the variables of its manifest only; one that is empty sets nothing.
+        unset = dict.fromkeys((name for name in os.environ if name.startswith("CUDA_MPS_EXPORTER_")), "")
+        unset |= {"RUNTIME_DIRECTORY": "", "STATE_DIRECTORY": ""}
+        return Exporter(["-c", become, *unshare], {**unset, **ours, **environment}, self.directory / "exporter.log")
 
     def _script(self, *arguments: str) -> Iterator[str]:
         root = self.directory / "container"

@@ -68,6 +68,7 @@ class Preflight:
             "RUNTIME_DIRECTORY": own["run"],
             "STATE_DIRECTORY": own["state"],
             "CUDA_MPS_EXPORTER_DISCOVERY": "false",
+            "CUDA_MPS_EXPORTER_COLLECT_KERNEL_LOG": "false",
             "CUDA_MPS_EXPORTER_WEB_LISTEN_ADDRESS": "127.0.0.1:0",
         }
 

@@ -77,7 +77,6 @@ class Night:
         self._nodes: list[SimulatedNode] = []
         receivers = {name: self.pager.url(name) for name in ("pager", "tickets")}
         self.alertmanager = Alertmanager(directory, shortened.alertmanager(receivers))
-        self._prometheus = Prometheus(directory, self._configuration())
         self._ending = contextlib.ExitStack()
 
     def __enter__(self) -> Self:
@@ -91,6 +90,7 @@ class Night:
         with contextlib.ExitStack() as beginning:
             beginning.enter_context(self.pager)
             beginning.enter_context(self.alertmanager)
+            self._prometheus = Prometheus(self._directory, self._configuration())
             self._ending = beginning.pop_all()
         return self
 

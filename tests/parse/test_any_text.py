@@ -33,7 +33,7 @@ texts = st.one_of(
     st.lists(st.sampled_from(PIECES), max_size=8).map("".join),
 )
 
-generous = settings(max_examples=100, deadline=None)
+generous = settings(max_examples=100)
 
 
 @given(texts)

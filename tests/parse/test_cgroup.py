@@ -1,7 +1,5 @@
 """What /proc/PID/cgroup tells: every runtime's shapes, and what a workload can write there about itself."""
 
-import time
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -318,7 +316,7 @@ lines = st.tuples(hierarchies, paths).map("".join)
 
 
 @given(st.text() | st.lists(lines).map("\n".join))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_any_text_tells_something_or_nothing(text: str) -> None:
     assert isinstance(belonging(text), Belonging)
 
@@ -326,7 +324,7 @@ def test_any_text_tells_something_or_nothing(text: str) -> None:
 @given(
     paths, st.sampled_from((f"{USERS}/", "/system.slice/web.service/", f"/docker/{ID}/", f"/kubepods/pod{UID}/{ID}/"))
 )
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_whatever_is_made_below_a_delegated_cgroup_tells_nothing_new(path: str, above: str) -> None:
     path = path.replace("\n", "")
     assert belonging(v2(above + path)) == belonging(v2(above))
@@ -346,6 +344,5 @@ def test_whatever_is_made_below_a_delegated_cgroup_tells_nothing_new(path: str, 
     ids=lambda text: text[:20],
 )
 def test_no_text_takes_long(text: str) -> None:
-    began = time.process_time()
+    """A search whose steps grow with the square of the length would outlast the time limit of a test by far."""
     belonging(text)
-    assert time.process_time() - began < 1

@@ -171,7 +171,7 @@ def test_a_chain_that_leads_in_a_circle_is_left(built: Callable[[str], Path]) ->
     assert 1000 < read.reads < MOST_READS
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.data())
 def test_no_spoilt_file_keeps_its_reader_busy_or_has_it_look_elsewhere(sound: bytes, data: st.DataObject) -> None:
     """What it reads is changed, and says that there is much, or that it is elsewhere; the file may end anywhere."""

@@ -111,7 +111,7 @@ lines = st.one_of(
 
 
 @given(lines)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_any_line_is_an_entry_or_none(line: bytes) -> None:
     found = parse_entry(line)
     assert found is None or (found.dropped >= 0 and found.lost_of(UNIT) >= 0 and found.said_by(UNIT) in (True, False))

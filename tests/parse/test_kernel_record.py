@@ -57,7 +57,7 @@ def test_what_is_no_record_is_none(text: str) -> None:
 
 
 @given(st.text() | st.builds("{},{},{},{};{}".format, *[st.integers() | st.text(max_size=5)] * 5))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_no_text_makes_it_raise(text: str) -> None:
     read = record(text)
 

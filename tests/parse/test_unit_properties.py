@@ -142,7 +142,7 @@ texts = st.text(st.characters(exclude_categories=())) | st.lists(st.sampled_from
 
 
 @given(texts)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_any_text_is_some_units_or_none(text: str) -> None:
     for each in (*parse_units(text), *parse_units(f"Id=x\nExecStart={{ path=x ; argv[]={text}")):
         assert each.name

@@ -1,7 +1,5 @@
 """What the driver says of its GPUs, in every form that is known; and no process' name says anything."""
 
-import time
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -130,7 +128,7 @@ def test_a_name_tells_of_nothing_but_itself(name: str) -> None:
 
 
 @given(st.text(max_size=600))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_no_name_hides_the_xid_or_changes_it(name: str) -> None:
     read = xid(f"NVRM: Xid (PCI:0000:00:06): 31, pid=600, name={name}, channel 0x0000001d")
 
@@ -158,21 +156,17 @@ pieces = st.sampled_from(
 
 
 @given(st.text() | st.lists(pieces, max_size=12).map("".join))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_no_text_makes_it_raise(text: str) -> None:
     xid(text)
     gpu_at(text)
     bus_id(text)
 
 
-def test_the_time_it_takes_grows_no_faster_than_the_message() -> None:
-    def took(length: int) -> float:
-        began = time.perf_counter()
-        for filler in (", ", ", name=", ", pid=1", "'", "0"):
-            xid(f"NVRM: Xid (PCI:0000:00:06): 31, pid=1, name={filler * length}\0")
-        return time.perf_counter() - began
-
-    assert min(took(20_000) for _ in range(3)) < 100 * min(took(2_000) for _ in range(3)) + 0.01
+@pytest.mark.parametrize("filler", [", ", ", name=", ", pid=1", "'", "0"])
+def test_no_message_takes_long(filler: str) -> None:
+    """A search whose steps grow with the square of the length would outlast the time limit of a test by far."""
+    xid(f"NVRM: Xid (PCI:0000:00:06): 31, pid=1, name={filler * 1_000_000}\0")
 
 
 def test_the_driver_says_which_gpu_is_where() -> None:

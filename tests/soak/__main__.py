@@ -81,7 +81,11 @@ def load(directory: Path) -> Iterator[None]:
             stack.callback(_end, busy)
         node = stack.enter_context(StandInNode(1, CLIENTS))
         port = free_port()
-        own = {"RUNTIME_DIRECTORY": str(node.directory / "run"), "STATE_DIRECTORY": str(node.directory / "state")}
+        own = {
+            "RUNTIME_DIRECTORY": str(node.directory / "run"),
+            "STATE_DIRECTORY": str(node.directory / "state"),
+            "CUDA_MPS_EXPORTER_DISCOVERY": "true",
+        }
         serve = [sys.executable, "-m", "exporter", "serve", f"--web.listen-address=127.0.0.1:{port}"]
         log = directory / "soak-exporter.log"
         program = stack.enter_context(running(serve, port, {**node.environment(), **own}, log))

@@ -22,9 +22,10 @@ PROGRAM = """
     import dataclasses, json, os, sys, threading
     from pathlib import Path
     from exporter.clock import SystemClock
-    from exporter.sources.nvml import Nvml
+    from exporter.sources.nvml import Nvml, xid_events
     from exporter.sources.reading import Reading
 
+    xid_events.WAIT_SECONDS = 0.1
     nvml, other = Nvml(SystemClock()), Nvml(SystemClock())
     device = os.environ.get("STANDIN_NVML_DEVICE")
 
@@ -36,6 +37,9 @@ PROGRAM = """
 
     def descriptors():
         return [target(each) for each in Path("/proc/self/fd").iterdir()].count(device)
+
+    def wait_for_xids(seconds):
+        xid_events.WAIT_SECONDS = seconds
 
     def other_look():
         return other.look()

@@ -8,7 +8,7 @@ import pytest
 
 from exporter.clock import SystemClock
 from exporter.model.observation import LogLine, Observation, SourceReading
-from exporter.sources.eye import FULL_INBOX, MORE_SECONDS, Eye, Inbox, close
+from exporter.sources.eye import DEFECT_SECONDS, FULL_INBOX, MORE_SECONDS, Eye, Inbox, close
 from exporter.sources.reading import Reading
 from tests.eventually import PATIENCE_SECONDS, eventually
 
@@ -163,11 +163,14 @@ def test_one_that_finds_more_and_more_does_not_spin(open_eye: Open, inbox: Inbox
         looks.append(1)
         return Reading(more=True)
 
+    clock = SystemClock()
+    began = clock.monotonic()
     open_eye(look, period=3600.0, told_every=3600.0)
     told(inbox)
     nothing_told(inbox, within=10 * MORE_SECONDS)
+    seen = len(looks)
 
-    assert len(looks) <= 12
+    assert seen <= (clock.monotonic() - began) / MORE_SECONDS + 2
 
 
 def test_while_nobody_takes_in_what_was_seen_it_looks_for_no_more(open_eye: Open, inbox: Inbox) -> None:
@@ -193,6 +196,7 @@ def test_who_waits_for_room_is_not_complained_of(open_eye: Open, inbox: Inbox) -
     """Nothing hangs: it is the cycle that has not come round to it."""
     eye = open_eye(lambda: Reading((LINE,)), period=0.001, deadline=0.01)
     eventually(lambda: _true(inbox.qsize() == FULL_INBOX))
+    eventually(lambda: _true(not eye.busy))
     eye._closing.wait(0.1)
 
     assert eye.complaint() is None
@@ -232,11 +236,13 @@ def test_a_source_that_always_raises_does_not_spin(open_eye: Open, inbox: Inbox)
         raised.append(1)
         raise ValueError("a defect")
 
+    clock = SystemClock()
+    began = clock.monotonic()
     open_eye(look, period=0.0, told_every=1.0)
     told(inbox)
-    nothing_told(inbox, within=0.5)
+    seen = len(raised)
 
-    assert len(raised) <= 10
+    assert seen <= (clock.monotonic() - began) / DEFECT_SECONDS + 2
 
 
 def test_a_look_that_hangs_is_complained_of_once_for_each_deadline(open_eye: Open, inbox: Inbox) -> None:
@@ -295,12 +301,9 @@ def test_many_that_hang_hold_up_no_longer_than_one(open_eye: Open) -> None:
         return Reading()
 
     eyes = [open_eye(look) for _ in range(50)]
-    clock = SystemClock()
-    began = clock.monotonic()
     close(eyes, 0.2)
 
-    assert clock.monotonic() - began < 50 * 0.2
-    assert all(eye.busy for eye in eyes)
+    assert all(eye.busy for eye in eyes), "they were not waited for one after the other, each to its end"
     let_go.set()
 
 

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from tests.sources.nvml_program import Start, assert_closed, built
+from tests.standin.mps import wait_until
 from tests.standin.nvml import (
     DRIVER,
     DRIVER_NOT_LOADED,
@@ -14,7 +15,6 @@ from tests.standin.nvml import (
 )
 
 GPU = Device(readings={"sm_utilization": 50})
-SOON = 0.5
 NEXT_DRIVER = "590.44.01"
 
 
@@ -85,7 +85,8 @@ def test_a_call_that_hangs_ends_when_the_driver_lets_it(nvml: NvmlStandIn, nvml_
     nvml.write([GPU], [hangs("nvmlDeviceGetMemoryInfo")])
     program = nvml_program(nvml)
     look = program.ask("look")
-    assert not program.has_answered(look, within=SOON)
+    wait_until(nvml.a_call_hangs)
+    assert not program.has_answered(look, within=0)
 
     nvml.write([GPU])
     assert program.answer(look)["problem"] is None
@@ -95,7 +96,8 @@ def test_a_driver_that_hangs_as_it_is_opened_keeps_nobody_waiting(nvml: NvmlStan
     nvml.write([GPU], [hangs("nvmlInit")])
     program = nvml_program(nvml)
     first = program.ask("look")
-    assert not program.has_answered(first, within=SOON)
+    wait_until(nvml.a_call_hangs)
+    assert not program.has_answered(first, within=0)
 
     assert "has not come back" in program.look()["problem"]
     assert "has not come back" in program.call("look_for_xids")["problem"]
@@ -108,7 +110,8 @@ def test_a_lost_driver_is_not_closed_under_a_call_that_hangs(nvml: NvmlStandIn, 
     nvml.write([GPU], [hung])
     program = nvml_program(nvml)
     first = program.ask("look")
-    assert not program.has_answered(first, within=SOON)
+    wait_until(nvml.a_call_hangs)
+    assert not program.has_answered(first, within=0)
     nvml.write([GPU], [hung, fails("nvmlDeviceGetCount", DRIVER_NOT_LOADED)])
 
     assert "Driver Not Loaded" in program.look()["problem"]

@@ -6,6 +6,7 @@ import pytest
 
 from tests.eventually import PATIENCE_SECONDS, eventually
 from tests.sources.nvml_program import NvmlProgram, Start, assert_closed, built
+from tests.standin.mps import wait_until
 from tests.standin.nvml import DRIVER, LIBRARY_NAME, UNKNOWN, Device, NvmlStandIn, fails, hangs, slow
 
 GPU = Device(readings={"sm_utilization": 50})
@@ -81,20 +82,22 @@ def test_a_pause_does_not_wait_for_a_call_that_hangs(nvml: NvmlStandIn, nvml_pro
     nvml.write([GPU, OTHER], [hangs("nvmlDeviceGetMemoryInfo")])
     program = nvml_program(nvml)
     look = program.ask("look")
-    assert not program.has_answered(look, within=SOON)
+    wait_until(nvml.a_call_hangs)
+    assert not program.has_answered(look, within=0)
 
     assert program.call("pause", SOON) is False
     nvml.write([GPU, OTHER])
     assert program.answer(look) == {"problem": "paused", "seen": []}
     eventually(lambda: assert_closed(program))
-    assert program.call("pause", SOON) is True
+    assert program.call("pause", PATIENCE_SECONDS) is True
 
 
 def test_a_pause_does_not_wait_for_a_driver_that_hangs_as_it_is_opened(nvml: NvmlStandIn, nvml_program: Start) -> None:
     nvml.write([GPU], [hangs("nvmlInit")])
     program = nvml_program(nvml)
     look = program.ask("look")
-    assert not program.has_answered(look, within=SOON)
+    wait_until(nvml.a_call_hangs)
+    assert not program.has_answered(look, within=0)
 
     assert program.call("pause", SOON) is False
     nvml.write([GPU])

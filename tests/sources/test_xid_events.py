@@ -34,6 +34,7 @@ def test_an_xid_is_told_with_its_gpu(nvml: NvmlStandIn, nvml_program: Start) -> 
 def test_a_look_that_waits_ends_with_the_xid(nvml: NvmlStandIn, nvml_program: Start) -> None:
     nvml.write([GPU])
     program = listening(nvml_program(nvml))
+    program.call("wait_for_xids", PATIENCE_SECONDS)
     look = program.ask("look_for_xids")
     nvml.raise_xid(0, MEMORY_FAULT)
 

@@ -200,6 +200,16 @@ static const struct behaviour_line *find_behaviour(const struct state *state, co
     return NULL;
 }
 
+/* Beside the state file, a file that says to the test: a call hangs. */
+static void say_that_it_hangs(void)
+{
+    char path[4096];
+    const char *state = getenv("STANDIN_NVML_STATE");
+    if (!state || snprintf(path, sizeof path, "%s.hangs", state) >= (int)sizeof path) return;
+    FILE *file = fopen(path, "w");
+    if (file) fclose(file);
+}
+
 /* What every call does first: read the state, then fail, dawdle or hang if the state says so. */
 static int enter(const char *function, int device, struct state *state)
 {
@@ -210,6 +220,7 @@ static int enter(const char *function, int device, struct state *state)
         if (problem) return problem;
         behaviour = find_behaviour(state, function, device);
         if (!behaviour || strcmp(behaviour->kind, "hang") != 0) break;
+        say_that_it_hangs();
         sleep_ms(HANG_POLL_MS);
     }
 #ifdef VERSION

@@ -184,6 +184,15 @@ class NvmlStandIn:
         unfinished = self.state_file.with_suffix(".new")
         unfinished.write_text("\n".join(state.lines()) + "\n")
         unfinished.replace(self.state_file)
+        self._hangs.unlink(missing_ok=True)
+
+    @property
+    def _hangs(self) -> Path:
+        return self.state_file.with_name(f"{self.state_file.name}.hangs")
+
+    def a_call_hangs(self) -> bool:
+        """Return whether a call hangs, or has hung since the state was last written."""
+        return self._hangs.exists()
 
     def environment(self) -> dict[str, str]:
         """What to set in a process that is to load this library; put it over ``os.environ``."""
@@ -193,6 +202,13 @@ class NvmlStandIn:
             "STANDIN_NVML_STATE": str(self.state_file),
             "STANDIN_NVML_DEVICE": str(self.device_file),
         }
+
+
+def without_driver(directory: Path) -> dict[str, str]:
+    """What to set in a process that is to find no NVML library, also on a machine that has one."""
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / LIBRARY_NAME).write_text("no library")
+    return {"LD_LIBRARY_PATH": str(directory)}
 
 
 def _device_line(device: Device) -> str:

@@ -74,7 +74,7 @@ def spoil(directory: Path, statement: str, *values: object) -> None:
 
 
 @given(st.lists(st.lists(postings, max_size=5), max_size=4))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_any_books_are_read_as_they_were_written_at_once_or_bit_by_bit(batches: list[list[tuple[object, ...]]]) -> None:
     connection = sqlite3.connect(":memory:")
     connection.executescript(table.TABLE)

@@ -4,7 +4,7 @@ import string
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from exporter.errors import ConfigError
@@ -20,9 +20,6 @@ YAML = st.lists(
 )
 
 
-generous = settings(deadline=None)
-
-
 @pytest.fixture(scope="module")
 def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A file to write to."""
@@ -30,7 +27,6 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @given(st.one_of(st.binary(), st.text().map(str.encode), YAML.map("".join).map(str.encode)))
-@generous
 def test_a_file_is_a_configuration_or_it_is_said_why_not(file: Path, content: bytes) -> None:
     file.write_bytes(content)
     try:
@@ -40,13 +36,11 @@ def test_a_file_is_a_configuration_or_it_is_said_why_not(file: Path, content: by
 
 
 @given(st.one_of(st.text(), st.text(string.printable).map(lambda text: f"Basic {text}")))
-@generous
 def test_no_other_header_admits(header: str) -> None:
     assert BasicAuth({"alice": ALICE}, lambda *_: False).verdict(header) is Verdict.REFUSED
 
 
 @given(peer=st.text(), host=st.text())
-@generous
 def test_no_other_peer_is_near(peer: str, host: str) -> None:
     assert may_see_private(Visitor(peer=peer, host=host)) in (True, False)
     assert not may_see_private(Visitor(peer=LOCALHOST, host=f"x{host}".replace(":", "")))

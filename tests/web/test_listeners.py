@@ -25,14 +25,20 @@ def test_a_taken_port_is_told_by_the_flag_that_names_it(taken: int) -> None:
         WebServer(Stage(), [(LOCALHOST, taken)])
 
 
-@pytest.mark.parametrize("command", ["serve", "demo"])
 @pytest.mark.parametrize(
-    "address", [lambda taken: f"{LOCALHOST}:{taken}", lambda taken: f":{taken}", lambda _: "no.such.host.invalid:1"]
+    ("command", "address"),
+    [
+        (["serve"], lambda taken: f"{LOCALHOST}:{taken}"),
+        (["serve"], lambda taken: f":{taken}"),
+        (["serve"], lambda _: "no.such.host.invalid:1"),
+        (["demo", "--calm"], lambda taken: f"{LOCALHOST}:{taken}"),
+    ],
+    ids=["one address", "all addresses", "a host without an address", "demo"],
 )
-def test_an_address_that_cannot_be_had_now_ends_it_with_exit_code_1(
-    command: str, address: Callable[[int], str], taken: int, capsys: pytest.CaptureFixture[str]
+def test_a_listen_address_that_cannot_be_used_now_ends_the_program_with_exit_code_1(
+    command: list[str], address: Callable[[int], str], taken: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main([command, "--web.listen-address", address(taken)]) == 1  # so that systemd tries again
+    assert main([*command, "--web.listen-address", address(taken)]) == 1  # so that systemd tries again
     assert "--web.listen-address: cannot listen on " in capsys.readouterr().err
 
 

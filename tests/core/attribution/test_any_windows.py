@@ -95,7 +95,7 @@ def assert_believable(beliefs: Beliefs) -> None:
 
 
 @given(steps)
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 def test_any_life(steps: list[tuple[float | Observation, ...]]) -> None:
     present = node(*DAEMONS)
     before = counters(present)
@@ -122,7 +122,7 @@ measurements = st.lists(
     first=[(0.0, 1.0), (0.0, 0.0), (1e15, 0.0)],
     measured=[({1: 0.0}, 0.0, 1.0), ({3: 1e-3}, 0.0, 1.0), ({3: 1e4, 1: 1e9}, 0.0, 1.0), ({3: 1e-3}, 0.0, 1.0)],
 )
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_any_measurements(
     first: list[tuple[float, float]], measured: list[tuple[dict[int, float], float, float]]
 ) -> None:

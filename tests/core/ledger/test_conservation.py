@@ -161,7 +161,7 @@ def few_pages(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @given(st.lists(st.tuples(times, steps), min_size=5, max_size=40), st.sampled_from(Accounting))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_whatever_happens_the_parts_are_the_whole(happens: list[tuple[float, Step]], by: Accounting) -> None:
     life = Life(replace(node(*DAEMONS), ledger=Ledger(by=by)))
     for gap, step in happens:

@@ -135,7 +135,7 @@ def waits(post: Post) -> list[str | None]:
 def test_what_is_done_and_when(row: Row) -> None:
     post = Post(**(row.rules or {}))
     post.see(*row.seen)
-    post.until(DEATH + min(row.after, 1000.0) - 0.5)
+    post.until(DEATH + min(row.after, 1000.0) - 0.5, every=5.0)
     before = [] if row.after > 1 else post.kinds
     assert post.kinds == before
     assert waits(post) == ([] if row.why is None else [row.why])
@@ -147,7 +147,7 @@ def test_what_is_done_and_when(row: Row) -> None:
 def test_who_only_observes_says_once_what_would_be_done_and_does_nothing(row: Row) -> None:
     post = Post(mode=Mode.OBSERVE, **(row.rules or {}))
     post.see(*row.seen)
-    post.until(DEATH + 1000)
+    post.until(DEATH + 1000, every=5.0)
     would = [each.action for each in post.events if each.event is EventName.WATCHDOG_WOULD_ACT]
     assert would == ([] if row.deed is None else [row.deed])
     assert sum(post.tallies.values()) == len(would)

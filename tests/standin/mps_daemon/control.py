@@ -23,9 +23,6 @@ FIRST_BACKOFF_MS = 200
 ERRORS = "standin.errors"
 """Where, in the pipe directory, a daemon in the background leaves its last words if the stand-in itself is broken."""
 
-LEAVING_SECONDS = 0.08
-"""From a server's `Exiting` to its end; asked in between, it says FAULT, once."""
-
 
 class ControlDaemon:
     """One control daemon, with at most one server: every user has his own, and they take turns."""
@@ -43,7 +40,7 @@ class ControlDaemon:
         self._shutting_down = False
         self._leaving_server_asked = False
         self._finish_quit: Callable[[], None] | None = None
-        self.sessions = Sessions(loop, self.write, Commands(self).execute)
+        self.sessions = Sessions(loop, self.write, Commands(self).execute, settings.asked_by)
 
     # -- beginning and end -----------------------------------------------------------------------------------------
 
@@ -155,7 +152,7 @@ class ControlDaemon:
         server.process.answers()
         self.write(f"Try shutting down server {server.pid}, backoff is {'disabled' if first else 'enabled'}")
         if server.may_leave():
-            self._loop.later(LEAVING_SECONDS, server.process.dismiss)
+            self._loop.later(self.settings.server_leaves_seconds, server.process.dismiss)
             return
         self.write(f"Server {server.pid} has {server.worker_threads} active worker threads. Server will not shutdown.")
         if force:

@@ -1,4 +1,8 @@
-"""The sockets on which commands come: one session at a time, everybody else refused at once."""
+"""The sockets on which commands come: one session at a time, everybody else refused at once.
+
+Any exporter of the machine finds this daemon in /proc, and asks it. If a test says which process may ask
+(`Settings.asked_by`), a connection from any other process is closed, and leaves no line in the log.
+"""
 
 import socket
 import struct
@@ -21,8 +25,15 @@ Execute = Callable[[str, int, Respond], None]
 class Sessions:
     """Accepts, refuses, and carries commands to ``execute``, which responds now or, for ``quit``, much later."""
 
-    def __init__(self, loop: Loop, write_log: Callable[[str], None], execute: Execute) -> None:
+    def __init__(
+        self,
+        loop: Loop,
+        write_log: Callable[[str], None],
+        execute: Execute,
+        asked_by: tuple[int, int] | None = None,
+    ) -> None:
         self._loop = loop
+        self._asked_by = asked_by
         self._write_log = write_log
         self._execute = execute
         self._current: socket.socket | None = None
@@ -41,6 +52,11 @@ class Sessions:
 
     def _accept(self, listener: socket.socket) -> None:
         connection, _ = listener.accept()
+        if self._asked_by is not None and not is_descendant(_peer(connection)[0], self._asked_by):
+            connection.close()
+            return
+        if self._current is not None and sockets.is_closed(self._current):
+            self._end(self._current)
         self._write_log("Accepting connection...")
         if sockets.is_closed(connection):
             self._write_log("Unable to accept connection")
@@ -84,6 +100,24 @@ class Sessions:
         connection.close()
         self._current = None
         self._write_log("UI closed")
+
+
+def is_descendant(pid: int, ancestor: tuple[int, int]) -> bool:
+    """Return whether the process is `ancestor` (PID and start time) or descends from it.
+
+    True also if that cannot be known: the process has ended, or is in another PID namespace.
+    """
+    while pid > 0:
+        try:
+            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            return True
+        if (pid, int(fields[19])) == ancestor:
+            return True
+        if pid == 1:
+            return False
+        pid = int(fields[1])
+    return True
 
 
 def _peer(connection: socket.socket) -> tuple[int, int]:

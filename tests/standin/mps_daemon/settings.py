@@ -17,7 +17,11 @@ class Settings:
     gpus: tuple[str, ...]
     max_clients: int
     server_start_seconds: float
+    server_leaves_seconds: float
+    """From a server's `Exiting` to its end; asked in between, it says FAULT, once."""
     active_thread_percentage: float
+    asked_by: tuple[int, int] | None
+    """The process, by its PID and start time, that alone may ask, with its descendants. None: every process may."""
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> "Settings":
@@ -29,5 +33,12 @@ class Settings:
             gpus=tuple(gpu.strip() for gpu in gpus.split(",") if gpu.strip()),
             max_clients=int(environment.get("STANDIN_MPS_MAX_CLIENTS", "48")),
             server_start_seconds=float(environment.get("STANDIN_MPS_SERVER_START_SECONDS", "0.1")),
+            server_leaves_seconds=float(environment.get("STANDIN_MPS_SERVER_LEAVES_SECONDS", "0.08")),
             active_thread_percentage=float(environment.get("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "100")),
+            asked_by=_process(environment.get("STANDIN_MPS_ASKED_BY", "")),
         )
+
+
+def _process(text: str) -> tuple[int, int] | None:
+    pid, _, start_ticks = text.partition(":")
+    return (int(pid), int(start_ticks)) if start_ticks else None
