@@ -1,14 +1,11 @@
 """In a pod as the manifests make it, the exporter finds the device plugin's daemon and knows whose its clients are."""
 
-import os
-import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import Starter
 from tests.deploy.node import Node
 from tests.eventually import eventually
 from tests.standin.mps import MpsStandIn, wait_until
@@ -46,40 +43,35 @@ class DevicePlugin:
             directory.mkdir(parents=True)
         own_pids = [] if host_pid else ["--pid", "--fork", "--mount-proc"]
         script = f"mount --bind {node.path(ROOT)} {INSIDE} && nvidia-cuda-mps-control -d && exec sleep 600"
-        self._process = subprocess.Popen(
-            [needed("unshare"), "--mount", *own_pids, "--kill-child", "sh", "-c", script],
-            env=os.environ | inside.environment(),
-        )
+        unshare = (needed("unshare"), "--mount", *own_pids, "--kill-child")
+        node.start(*unshare, "sh", "-c", script, environment=inside.environment())
         wait_until(lambda: pid_file(self.mps).exists(), "the daemon")
-
-    def end(self) -> None:
-        """Its daemon and server end with it, whether or not it has a namespace that does so."""
-        self.mps.ask("quit -t 0")
-        wait_until(lambda: not pid_file(self.mps).exists(), "the daemon's end")
-        self._process.kill()
-        self._process.wait()
 
 
 def pid_file(mps: MpsStandIn) -> Path:
-    """Which is there as long as the daemon."""
+    """Return the path of the file that the daemon writes when it starts."""
     return mps.pipe_directory / "nvidia-cuda-mps-control.pid"
 
 
 @pytest.fixture
 def node() -> Iterator[Node]:
     """With a name so short that its sockets' paths fit."""
-    with tempfile.TemporaryDirectory(prefix="node") as directory:
-        yield Node(Path(directory), "device-plugin")
+    with tempfile.TemporaryDirectory(prefix="node") as directory, Node(Path(directory), "device-plugin") as node:
+        yield node
 
 
 @pytest.fixture
 def exporter(
-    request: pytest.FixtureRequest, node: Node, nvml: NvmlStandIn, start: Starter
+    request: pytest.FixtureRequest, node: Node, nvml: NvmlStandIn, mps: MpsStandIn
 ) -> Iterator[tuple[Exporter, DevicePlugin, int]]:
-    """At work in its pod beside the device plugin's, with one client of another pod on the node."""
+    """At work in its pod beside the device plugin's, with one client of another pod on the node.
+
+    The machine of the test has a daemon too, which is not on the node.
+    """
+    mps.start()
     plugin = DevicePlugin(node, host_pid=request.param)
     node.path(f"/var/log/pods/team-a_trainer-0_{POD}").mkdir()
-    client = start().pid
+    client = node.client()
     node.places(client, CGROUP)
     plugin.mps.connect_and_wait(client if request.param else 0)
     nvml.write([Device(processes=(Process(client),))])
@@ -88,7 +80,6 @@ def exporter(
     program = node.exporter(environment, *arguments)
     yield program, plugin, client
     program.stop()
-    plugin.end()
 
 
 def _is_told(program: Exporter, client: int) -> None:
@@ -106,7 +97,7 @@ def test_a_client_has_its_pod_and_the_daemon_the_nodes_name(
     program.shows(1, "cuda_mps_daemon_up", daemon=NAME)
     eventually(lambda: _is_told(program, client))
 
-    ((labels, _),) = program.samples("cuda_mps_daemon_info", daemon=NAME)
+    ((labels, _),) = program.samples("cuda_mps_daemon_info")
     assert (labels["pipe_directory"], labels["expected"]) == (f"{ROOT}/{NAME}/pipe", "true")
     assert program.value("cuda_mps_workload_memory_used_bytes", workload_kind="pod", workload=POD)
     assert program.value("cuda_mps_exporter_history_writable") == 1
