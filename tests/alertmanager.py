@@ -10,7 +10,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Self
 
-from tests.ports import free_address
+from tests.eventually import eventually
+from tests.ports import LOCALHOST, logged_address
 from tests.tools import needed
 
 
@@ -18,7 +19,6 @@ class Alertmanager:
     """Alertmanager with a configuration, alone, and its data in a directory; ended with its context."""
 
     def __init__(self, directory: Path, configuration: Mapping[str, Any]) -> None:
-        self.address = free_address()
         file = directory / "alertmanager.yml"
         file.write_text(json.dumps(configuration))  # YAML holds all of JSON
         self._log = directory / "alertmanager.log"
@@ -26,18 +26,27 @@ class Alertmanager:
             needed("prometheus-alertmanager"),
             f"--config.file={file}",
             f"--storage.path={directory / 'alertmanager'}",
-            f"--web.listen-address={self.address}",
+            f"--web.listen-address={LOCALHOST}:0",
             "--cluster.listen-address=",
         ]
 
     def __enter__(self) -> Self:
         with self._log.open("wb") as log:
             self.process = subprocess.Popen(self._command, stdout=log, stderr=log)
+        try:
+            self.address = eventually(self._listens)
+        except BaseException:
+            self.__exit__()
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:
         self.process.kill()
         self.process.wait()
+
+    def _listens(self) -> str:
+        assert self.process.poll() is None, self._log.read_text()
+        return logged_address(self._log)
 
     def tell(self, labels: Mapping[str, str], *, ended: datetime | None = None) -> None:
         """Have it told of an alert, as Prometheus would; or that it is over."""
@@ -53,7 +62,6 @@ class Alertmanager:
         return bool(found[0]["status"]["inhibitedBy"])
 
     def _ask(self, path: str, body: bytes | None = None) -> str:
-        assert self.process.poll() is None, self._log.read_text()
         request = urllib.request.Request(
             f"http://{self.address}{path}", data=body, headers={"Content-Type": "application/json"}
         )

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from tests.eventually import eventually
-from tests.ports import free_address
+from tests.ports import LOCALHOST, logged_address
 from tests.tools import needed
 
 
@@ -18,7 +18,6 @@ class Prometheus:
     """Prometheus with a configuration, and its data in a directory; ended with its context."""
 
     def __init__(self, directory: Path, configuration: Mapping[str, Any], *options: str) -> None:
-        self.address = free_address()
         file = directory / "prometheus.yml"
         file.write_text(json.dumps(configuration))  # YAML holds all of JSON
         self._log = directory / "prometheus.log"
@@ -26,7 +25,7 @@ class Prometheus:
             needed("prometheus"),
             f"--config.file={file}",
             f"--storage.tsdb.path={directory / 'data'}",
-            f"--web.listen-address={self.address}",
+            f"--web.listen-address={LOCALHOST}:0",
             *options,
         ]
 
@@ -39,11 +38,16 @@ class Prometheus:
         self.process.kill()
         self.process.wait()
 
+    @property
+    def address(self) -> str:
+        """Where it listens; AssertionError until it does."""
+        assert self.process.poll() is None, self._log.read_text()
+        return logged_address(self._log)
+
     def get(self, path: str, **parameters: str | float) -> Any:
         """The data of an answer of its API; waits until it answers."""
 
         def answered() -> Any:
-            assert self.process.poll() is None, self._log.read_text()
             return json.loads(self._read(f"/api/v1/{path}?{urllib.parse.urlencode(parameters)}"))
 
         return eventually(answered)["data"]

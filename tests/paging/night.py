@@ -77,7 +77,6 @@ class Night:
         self._nodes: list[SimulatedNode] = []
         receivers = {name: self.pager.url(name) for name in ("pager", "tickets")}
         self.alertmanager = Alertmanager(directory, shortened.alertmanager(receivers))
-        self._prometheus = Prometheus(directory, self._configuration())
         self._ending = contextlib.ExitStack()
 
     def __enter__(self) -> Self:
@@ -127,7 +126,7 @@ class Night:
         written.write_text(json.dumps([{"targets": up}]))
         written.replace(self._targets)
         if len(up) == 1:
-            self._ending.enter_context(self._prometheus)
+            self._ending.enter_context(Prometheus(self._directory, self._configuration()))
         return None
 
     def _configuration(self) -> dict[str, Any]:
