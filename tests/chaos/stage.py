@@ -14,13 +14,14 @@ from typing import Self
 from tests.chaos.deeds import Deeds
 from tests.chaos.limits_watch import LimitsWatch
 from tests.chaos.onlooker import Life, Onlooker, Role
+from tests.chaos.slowness import Slowness
 from tests.chaos.tenant import How
 from tests.chaos.terms import DAEMON, MEMORY, PERCENTAGE, Terms
+from tests.eventually import PATIENCE_SECONDS
 from tests.standin.mps import MpsStandIn, wait_until
 from tests.test_end_to_end import Exporter
 
 TENANTS = 3
-READY_SECONDS = 20.0
 WRITTEN_SECONDS = 2.0
 SERVE = ("-m", "exporter", "serve", "--web.listen-address=127.0.0.1:0", "--log.format=json", "--client-min-age=0")
 OURS = ("CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY", "PATH")
@@ -52,7 +53,8 @@ class Stage:
         self.mps = MpsStandIn(directory)
         self.deeds = Deeds()
         self.onlooker = Onlooker(self.mps.pipe_directory)
-        self.limits = LimitsWatch(str(self.mps.pipe_directory), PERCENTAGE, MEMORY, self.may_act)
+        self.slowness = Slowness()
+        self.limits = LimitsWatch(str(self.mps.pipe_directory), PERCENTAGE, MEMORY, self.may_act, self.slowness)
         self.exporter: Exporter | None = None
         self.exporters = 0
         self.ready_at = 0.0
@@ -81,6 +83,7 @@ class Stage:
 
     def _open(self) -> None:
         self._write_files()
+        self.slowness.open()
         self.onlooker.open()
         self.mps.start()
         self.limits.open()
@@ -97,6 +100,7 @@ class Stage:
         self.limits.close()
         self.mps.close()
         self.onlooker.close()
+        self.slowness.close()
 
     def _be_known(self) -> None:
         """Until the exporter has seen the daemon, and has written that down: one that it never saw it leaves alone."""
@@ -138,7 +142,7 @@ class Stage:
         assert self.exporter is not None
         self.ready_at = 0.0
         self.exporter.process.send_signal(how)
-        code = self.exporter.process.wait(READY_SECONDS)
+        code = self.exporter.process.wait(PATIENCE_SECONDS)
         self.exporter = None
         return code
 
@@ -147,7 +151,7 @@ class Stage:
         self.deeds.add("resume")
         command = [sys.executable, "-m", "exporter", "resume", DAEMON]
         environment = os.environ | self._environment
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=READY_SECONDS)
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PATIENCE_SECONDS)
         return (done.stdout + done.stderr).strip() if done.returncode == 0 else f"failed: {done.stderr}"
 
     def may_act(self) -> bool:
@@ -195,7 +199,7 @@ class Stage:
     def command(self, words: str) -> None:
         """Give the daemon a command, as an operator does: again, if somebody else's session was open."""
         self.deeds.add(words)
-        deadline = time.monotonic() + READY_SECONDS
+        deadline = time.monotonic() + PATIENCE_SECONDS
         while self.mps.ask(words).returncode and self.limits.answers and time.monotonic() < deadline:
             time.sleep(0.05)
         self.limits.begin_anew()

@@ -10,7 +10,8 @@ from tests.chaos.terms import TERMS
 
 pytestmark = pytest.mark.systems
 
-STEPS = int(os.environ.get("CHAOS_STEPS", "500"))
+STEPS = int(os.environ.get("CHAOS_STEPS", "120"))
+"""Of both terms together; the long form is `python -m tests.chaos --steps 500 --terms …`."""
 SEED = int(os.environ.get("CHAOS_SEED", "1"))
 """The same steps each time, unless told otherwise; what comes of them is never quite the same."""
 
