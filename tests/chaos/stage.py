@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+import urllib.error
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -159,9 +160,12 @@ class Stage:
         return bool(self.ready_at) and not self._session_held
 
     def circuit_open(self) -> bool:
-        """Whether the exporter says that it has given the daemon up."""
+        """Whether the exporter says that it has given the daemon up; one that has just started says nothing yet."""
         assert self.exporter is not None
-        return self.exporter.value("cuda_mps_watchdog_state", daemon=DAEMON, state="circuit_open") == 1
+        try:
+            return self.exporter.value("cuda_mps_watchdog_state", daemon=DAEMON, state="circuit_open") == 1
+        except urllib.error.HTTPError:
+            return False
 
     # -- the daemon ------------------------------------------------------------------------------------------------
 
