@@ -10,8 +10,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Self
 
-from tests.eventually import eventually
-from tests.ports import LOCALHOST, logged_address
+from tests.ports import LOCALHOST, listening_address
 from tests.tools import needed
 
 
@@ -33,20 +32,16 @@ class Alertmanager:
     def __enter__(self) -> Self:
         with self._log.open("wb") as log:
             self.process = subprocess.Popen(self._command, stdout=log, stderr=log)
-        try:
-            self.address = eventually(self._listens)
-        except BaseException:
-            self.__exit__()
-            raise
         return self
+
+    @property
+    def address(self) -> str:
+        """Where it serves; waits until it does."""
+        return listening_address(self._log)
 
     def __exit__(self, *_: object) -> None:
         self.process.kill()
         self.process.wait()
-
-    def _listens(self) -> str:
-        assert self.process.poll() is None, self._log.read_text()
-        return logged_address(self._log)
 
     def tell(self, labels: Mapping[str, str], *, ended: datetime | None = None) -> None:
         """Have it told of an alert, as Prometheus would; or that it is over."""
@@ -62,6 +57,7 @@ class Alertmanager:
         return bool(found[0]["status"]["inhibitedBy"])
 
     def _ask(self, path: str, body: bytes | None = None) -> str:
+        assert self.process.poll() is None, self._log.read_text()
         request = urllib.request.Request(
             f"http://{self.address}{path}", data=body, headers={"Content-Type": "application/json"}
         )

@@ -12,6 +12,7 @@ import psutil
 import pytest
 import structlog
 
+from tests.eventually import eventually
 from tests.standin.mps import MpsStandIn
 from tests.standin.nvml import CompilerMissingError, NvmlStandIn
 from tests.tools import not_here
@@ -123,14 +124,15 @@ def start() -> Iterator[Starter]:
 
 @pytest.fixture
 def nothing_left_behind() -> Iterator[None]:
-    """No child that the test starts, running or zombie, outlives it.
-
-    Children of children are not counted: programs of session fixtures start and end some at any time.
-    """
-    before = set(psutil.Process().children())
+    """No child of the test's own process, running or zombie, outlives the test."""
+    before = set(psutil.Process().children(recursive=True))
     yield
-    left = set(psutil.Process().children()) - before
-    assert not left, f"left behind: {left}"
+
+    def all_have_ended() -> None:
+        left = set(psutil.Process().children(recursive=True)) - before
+        assert not left, f"left behind: {left}"
+
+    eventually(all_have_ended)
 
 
 @pytest.fixture

@@ -1,19 +1,19 @@
-"""Ports of the loopback device on which no process listens, and ports that a program chose by itself."""
+"""Addresses of the loopback device on which programs serve."""
 
 import random
 import re
 import socket
 from pathlib import Path
 
+from tests.eventually import eventually
+
 LOCALHOST = "127.0.0.1"
 FIXED_PORTS = range(20_000, 32_000)
-"""Linux gives outgoing connections none of these by default, so that one which was free stays free (ip(7))."""
-
-LISTENS = re.compile(r'msg="Listening on" address=(\S+)')
+"""Linux gives outgoing connections none of these by default, so that a port which was free stays free (ip(7))."""
 
 
 def free_address() -> str:
-    """Return an address for a program that cannot choose a port by itself, or must listen on it again."""
+    """Return an address whose port was free a moment ago, for a program that is started twice at one address."""
     for port in random.SystemRandom().sample(FIXED_PORTS, 100):
         try:
             with socket.create_server((LOCALHOST, port)):
@@ -23,8 +23,12 @@ def free_address() -> str:
     raise OSError("no free port")
 
 
-def logged_address(log: Path) -> str:
-    """Return the address on which Prometheus or Alertmanager says that it listens; AssertionError until then."""
-    found = LISTENS.search(log.read_text())
-    assert found is not None, f"does not listen yet: {log.read_text()}"
-    return found[1]
+def listening_address(log: Path) -> str:
+    """Wait until Prometheus or Alertmanager, started with port 0, serves; return the address that its log names."""
+
+    def found() -> str:
+        listening = re.search(r'msg="Listening on" address=(\S+)', log.read_text())
+        assert listening, log.read_text()
+        return listening[1]
+
+    return eventually(found)

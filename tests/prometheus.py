@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from tests.eventually import eventually
-from tests.ports import LOCALHOST, logged_address
+from tests.ports import LOCALHOST, listening_address
 from tests.tools import needed
 
 
@@ -34,20 +34,20 @@ class Prometheus:
             self.process = subprocess.Popen(self._command, stderr=log)
         return self
 
+    @property
+    def address(self) -> str:
+        """Where it serves; waits until it does."""
+        return listening_address(self._log)
+
     def __exit__(self, *_: object) -> None:
         self.process.kill()
         self.process.wait()
-
-    @property
-    def address(self) -> str:
-        """Where it listens; AssertionError until it does."""
-        assert self.process.poll() is None, self._log.read_text()
-        return logged_address(self._log)
 
     def get(self, path: str, **parameters: str | float) -> Any:
         """The data of an answer of its API; waits until it answers."""
 
         def answered() -> Any:
+            assert self.process.poll() is None, self._log.read_text()
             return json.loads(self._read(f"/api/v1/{path}?{urllib.parse.urlencode(parameters)}"))
 
         return eventually(answered)["data"]

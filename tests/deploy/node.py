@@ -78,7 +78,11 @@ class Node:
         become = "import os, sys; os.execvp(sys.argv[1], sys.argv[1:])"
         ours = {each["name"]: each["value"] for each in container(self._variant)["env"]}
         command = (*self._processes.enter(), "unshare", "--mount", "sh", "-e", str(script))
-        return PodExporter(["-c", become, *command], {**ours, **environment}, self.directory / "exporter.log")
+        # A pod has the variables of its manifest only; one that is empty sets nothing.
+        unset = dict.fromkeys((name for name in os.environ if name.startswith("CUDA_MPS_EXPORTER_")), "")
+        unset |= {"RUNTIME_DIRECTORY": "", "STATE_DIRECTORY": ""}
+        variables = {**unset, **ours, **environment}
+        return PodExporter(["-c", become, *command], variables, self.directory / "exporter.log")
 
     def _script(self, *arguments: str) -> Iterator[str]:
         root = self.directory / "container"

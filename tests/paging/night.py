@@ -92,6 +92,7 @@ class Night:
         with contextlib.ExitStack() as beginning:
             beginning.enter_context(self.pager)
             beginning.enter_context(self.alertmanager)
+            self._prometheus = Prometheus(self._directory, self._configuration())
             self._ending = beginning.pop_all()
         return self
 
@@ -117,8 +118,8 @@ class Night:
         eventually(all_up, within=PATIENCE_SECONDS, every=0.1)
         if not self._scraping:
             self._scraping = True
-            prometheus = self._ending.enter_context(Prometheus(self._directory, self._configuration()))
-            prometheus.shows("up", {1.0})
+            self._ending.enter_context(self._prometheus)
+            self._prometheus.shows("up", {1.0})
 
     def _joined(self, node: SimulatedNode) -> str | None:
         """Why a node is not scraped yet; None where it is, from now on, with those that are up."""
