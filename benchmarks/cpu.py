@@ -1,4 +1,4 @@
-"""What of a CPU core the exporter uses, with default settings, scraped as Prometheus scrapes by default."""
+"""What of a CPU core the exporter uses, scraped as Prometheus scrapes by default."""
 
 import sys
 import time

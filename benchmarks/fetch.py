@@ -14,7 +14,7 @@ HEADERS = {
 }
 """What Prometheus sends (scrape/scrape.go)."""
 
-PATIENCE_SECONDS = 30.0
+PATIENCE_SECONDS = 120.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ MOST_GROWTH = 1.05
 
 STEP_SECONDS = 0.01
 POLL_SECONDS = 0.02
-PATIENCE_SECONDS = 60.0
+PATIENCE_SECONDS = 120.0
 FAULT = 'cuda_mps_server_state{.*state="fault"} 1'
 READ, LOST = "cuda_mps_exporter_log_lines_total", "cuda_mps_exporter_log_lines_lost_total"
 

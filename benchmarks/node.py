@@ -15,6 +15,9 @@ class Node(Protocol):
     clients: Sequence[int]
     """The PIDs of those that are connected."""
 
+    flags: Sequence[str]
+    """What the exporter must be told so that it watches this node and nothing else."""
+
     @property
     def title(self) -> str:
         """What it is, for the heading of a table."""

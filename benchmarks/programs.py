@@ -56,12 +56,17 @@ def free_port() -> int:
         return port
 
 
+def _own() -> dict[str, str]:
+    """Return this process's environment without settings of MPS and of the exporter, which would be measured too."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("CUDA_MPS_")}
+
+
 @contextlib.contextmanager
 def running(command: Sequence[str], port: int, environment: Mapping[str, str], log: Path) -> Iterator[Program]:
     """A program at work; it is ended with the block."""
     with log.open("wb") as stream:
         process = subprocess.Popen(
-            command, env=os.environ | environment, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=stream, stderr=stream
+            command, env={**_own(), **environment}, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=stream, stderr=stream
         )
     try:
         yield Program(process, port, log)
@@ -76,14 +81,18 @@ def running(command: Sequence[str], port: int, environment: Mapping[str, str], l
 
 @contextlib.contextmanager
 def exporter(node: Node, flags: Sequence[str] = (), module: str = "exporter") -> Iterator[Program]:
-    """The exporter with default settings and these flags, once it shows all clients of the node and their memory."""
+    """The exporter with the node's flags and these, once it shows all clients of the node and their memory."""
     port = free_port()
-    run, state = node.directory / "run", node.directory / "state"
+    run, state, settings = (node.directory / name for name in ("run", "state", "config.toml"))
     for directory in (run, state):
         directory.mkdir(exist_ok=True)
-    environment = {**node.environment(), "RUNTIME_DIRECTORY": str(run), "STATE_DIRECTORY": str(state)}
-    command = [sys.executable, "-m", module, "serve", f"--web.listen-address=127.0.0.1:{port}", *flags]
+    settings.touch()
+    own = {"RUNTIME_DIRECTORY": str(run), "STATE_DIRECTORY": str(state), "CUDA_MPS_EXPORTER_CONFIG_FILE": str(settings)}
+    environment = {**node.environment(), **own}
+    address = f"--web.listen-address=127.0.0.1:{port}"
+    command = [sys.executable, "-m", module, "serve", address, *node.flags, *flags]
+    daemon = re.escape(environment["CUDA_MPS_PIPE_DIRECTORY"])
     with running(command, port, environment, node.directory / "exporter.log") as program:
         for family in ("cuda_mps_client_info", "cuda_mps_client_memory_used_bytes"):
-            program.wait_until(f"^{family}{{", times=len(node.clients))
+            program.wait_until(f'^{family}{{.*daemon="{daemon}"', times=len(node.clients))
         yield program

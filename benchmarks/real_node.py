@@ -19,6 +19,9 @@ LOAD = Path(__file__).parents[1] / "tests" / "gpu" / "load.cu"
 class RealNode:
     """One GPU with so many clients, each of which launches a short kernel five times a second."""
 
+    flags: Sequence[str] = ()
+    """None: it is measured with default settings, on a machine without other daemons."""
+
     def __init__(self, clients: int) -> None:
         self.directory = Path(tempfile.mkdtemp(prefix="mps", dir="/tmp"))
         self.directory.chmod(0o755)

@@ -22,7 +22,7 @@ TARGET = 3.0
 PAGES = ("/metrics", "/static")
 MILLISECONDS = 1000
 
-PATIENCE_SECONDS = 60.0
+PATIENCE_SECONDS = 120.0
 """The daemon is asked every 30 s whether it lives, with a deadline."""
 
 NOTHING = ""

@@ -19,6 +19,9 @@ ROOM = 64
 class StandInNode:
     """So many GPUs, which one daemon serves, with so many clients on each."""
 
+    flags: Sequence[str] = ("--no-discovery",)
+    """Other daemons of the machine would be measured too. The daemon's directory is in the environment."""
+
     def __init__(self, gpus: int, clients_each: int, command: Sequence[str] = CLIENT) -> None:
         """`command` is what a client runs."""
         self.directory = Path(tempfile.mkdtemp(prefix="mps-node-"))

@@ -4,7 +4,7 @@ import contextlib
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -43,7 +43,8 @@ class Container:
         self.init = _only_child(process.pid) if own_pids else process.pid
         return process
 
-    def _enter(self) -> list[str]:
+    def enter(self) -> list[str]:
+        """Return the words that run a command inside, when they stand before it."""
         return [needed("nsenter"), f"--target={self.init}", *self._kinds, "--"]
 
     def start(self) -> int:
@@ -52,17 +53,21 @@ class Container:
         for each in (self._inside.pipe_directory, self._inside.log_directory):
             self.run("mkdir", "-p", str(each))
         command = shutil.which("nvidia-cuda-mps-control", path=environment["PATH"]) or ""
-        subprocess.run([*self._enter(), command, "-d"], env=environment, check=True, timeout=PATIENCE_SECONDS)
+        subprocess.run([*self.enter(), command, "-d"], env=environment, check=True, timeout=PATIENCE_SECONDS)
         return self.outside(self.mps.pid)
 
     def run(self, *command: str) -> None:
         """Run a command inside."""
-        subprocess.run([*self._enter(), *command], check=True)
+        subprocess.run([*self.enter(), *command], check=True)
+
+    def start_program(self, *command: str, environment: Mapping[str, str]) -> None:
+        """Start a program inside, which ends with the container at the latest."""
+        self._clients.append(subprocess.Popen([*self.enter(), *command], env=os.environ | environment))
 
     def client(self) -> tuple[int, int]:
         """A process inside: its PID there, and here."""
         before = set(self._pids())
-        self._clients.append(subprocess.Popen([*self._enter(), "sleep", "600"]))
+        self._clients.append(subprocess.Popen([*self.enter(), "sleep", "600"]))
         wait_until(lambda: any(_name(pid) == "sleep" for pid in set(self._pids()) - before), "a process inside")
         (pid,) = [pid for pid in set(self._pids()) - before if _name(pid) == "sleep"]
         return pids(pid)[-1], pid
@@ -118,6 +123,6 @@ def _only_child(pid: int) -> int:
 
 def _name(pid: int) -> str:
     try:
-        return Path(f"/proc/{pid}/comm").read_text().strip()
+        return Path(f"/proc/{pid}/comm").read_text(errors="replace").strip()
     except OSError:
         return ""

@@ -2,8 +2,9 @@
 
 import importlib
 import json
+import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from benchmarks.report import Figure, report
 
 from .conftest import Starter
 from .eventually import eventually
+from .standin.mps import MpsStandIn
 from .tools import needed
 
 AT_ONCE = "--flag=--client-min-age=0"
@@ -47,8 +49,17 @@ def run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Run:
     return to_its_end
 
 
+@pytest.fixture(scope="module")
+def another_daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Another control daemon of the machine with a client, which no benchmark may measure."""
+    with MpsStandIn(tmp_path_factory.mktemp("another")) as daemon:
+        daemon.start()
+        daemon.connect_and_wait(os.getpid())
+        yield
+
+
 @pytest.mark.systems
-@pytest.mark.usefixtures("nothing_left_behind")
+@pytest.mark.usefixtures("another_daemon", "nothing_left_behind")
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_a_script_prints_its_table(script: str, run: Run) -> None:
     needed("gcc")
@@ -79,7 +90,7 @@ http.server.HTTPServer(("127.0.0.1", int(sys.argv[2])), Handler).serve_forever()
 
 
 @pytest.mark.systems
-@pytest.mark.usefixtures("nothing_left_behind")
+@pytest.mark.usefixtures("another_daemon", "nothing_left_behind")
 def test_the_one_against_nvitop_compares_each_figure(run: Run, tmp_path: Path) -> None:
     needed("gcc")
     theirs = tmp_path / "nvitop-exporter"

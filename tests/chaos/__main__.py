@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tests.chaos.deck import Step, deck
 from tests.chaos.order import await_order
-from tests.chaos.rules import broken
+from tests.chaos.rules import KNOWN_AFTER_SECONDS, broken
 from tests.chaos.stage import Stage
 from tests.chaos.terms import TERMS
 
@@ -64,7 +64,7 @@ def _run(stage: Stage, chance: random.Random, steps: list[Step]) -> list[str]:
         await_order(stage)
     except AssertionError as problem:
         return [str(problem)]
-    time.sleep(1.0)
+    time.sleep(KNOWN_AFTER_SECONDS)
     return broken(stage)
 
 

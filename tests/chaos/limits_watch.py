@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tests.chaos.slowness import slowness
+from tests.chaos.slowness import Slowness
 from tests.chaos.tenant import ServerNow, UnknownError, ask
 
 LOOK_SECONDS = 0.04
@@ -19,13 +19,14 @@ STALL_SECONDS = 0.2
 
 @dataclass(slots=True)
 class Lapse:
-    """A server without its limits: since when it counts, for how long, and what it had instead."""
+    """A server without its limits: for how long, and what it had instead. `began` is of the monotonic clock."""
 
     server: int
+    began: float
     seconds: float = 0.0
     had: str = ""
     slowness: float = 1.0
-    """How slow the machine was meanwhile."""
+    """How many times slower than at rest the machine was meanwhile."""
 
 
 class LimitsWatch:
@@ -35,10 +36,13 @@ class LimitsWatch:
     there to do it, and nobody keeps him from it.
     """
 
-    def __init__(self, directory: str, percentage: float, memory: str, may_act: Callable[[], bool]) -> None:
+    def __init__(
+        self, directory: str, percentage: float, memory: str, may_act: Callable[[], bool], slowness: Slowness
+    ) -> None:
         self._directory = directory
         self._percentage, self._memory = percentage, memory
         self._may_act = may_act
+        self._slowness = slowness
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="limits", daemon=True)
         self._lapse: Lapse | None = None
@@ -98,11 +102,11 @@ class LimitsWatch:
             self._lapse = None
             return
         if self._lapse is None or self._lapse.server != server.pid:
-            self._lapse = Lapse(server.pid)
+            self._lapse = Lapse(server.pid, time.monotonic())
             self.lapses.append(self._lapse)
             return
         self._lapse.had = f"{server.percentage:g} %, {server.memory or 'no limit on memory'}"
-        self._lapse.slowness = max(self._lapse.slowness, slowness())
+        self._lapse.slowness = self._slowness.since(self._lapse.began)
         if seconds < STALL_SECONDS:
             self._lapse.seconds += seconds
 

@@ -12,10 +12,11 @@ LOOK_SECONDS = 0.01
 YOUNG_SECONDS = 5.0
 """A process takes its names some time after its start: until this age it is looked at again."""
 
-COMM = "nvidia-cuda-mps\n"
+COMM = b"nvidia-cuda-mps\n"
 
-DYING_SECONDS = 0.2
-"""A process that was killed has gone within this time."""
+GOES_ON_SECONDS = 2.0
+"""The exporter looks at states twice a second, and on a busy machine less often: it may miss a shorter pause between
+two stops, and takes them for one. For a moment a stopped process that is killed is as if it went on, too."""
 
 PR_SET_CHILD_SUBREAPER = 36
 
@@ -157,10 +158,10 @@ class _Stat:
 
 
 def _note_stop(life: Life, stopped: bool, now: float) -> None:
-    """One that is killed is for a moment as if it went on."""
+    """Take two stops with a short pause between them for one."""
     if stopped:
         life.stopped_since, life.stopped_until = life.stopped_since or now, now
-    elif now - life.stopped_until > DYING_SECONDS:
+    elif now - life.stopped_until > GOES_ON_SECONDS:
         life.stopped_since = None
 
 
@@ -175,7 +176,7 @@ def _stat(pid: int) -> _Stat | None:
 def _role(pid: int, variable: bytes) -> Role | None:
     """By the names that it gave itself, as the real ones have; whoever only asks the daemon has others."""
     try:
-        if Path(f"/proc/{pid}/comm").read_text() != COMM:
+        if Path(f"/proc/{pid}/comm").read_bytes() != COMM:
             return None
         name = Path(f"/proc/{pid}/cmdline").read_bytes().partition(b"\0")[0].decode(errors="replace")
         if name not in tuple(Role) or variable not in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):

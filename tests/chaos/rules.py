@@ -8,17 +8,20 @@ from tests.chaos.onlooker import Life, Role
 from tests.chaos.stage import ClientEnd, Stage
 from tests.chaos.tenant import How
 
-LIMITS_SECONDS = 1.0
-"""For so long a server may be without its limits."""
+LIMITS_SECONDS = 2.0
+"""For so long a server may be without its limits, on a machine at rest."""
 
-TOGETHER_SECONDS = 0.5
-"""One daemon that finds another at work takes less to say so and go."""
+TOGETHER_SECONDS = 10.0
+"""A daemon that finds another at work says so and ends. One that stays is there for ever."""
 
 CLOCKS_SECONDS = 0.3
-"""How far the times of different witnesses may be apart."""
+"""How far the times of different witnesses may be apart, beside the longest pause of the onlooker."""
 
-KNOWN_AFTER_SECONDS = 0.6
-"""After this, all that can be known of somebody's end is known."""
+COMMAND_SECONDS = 2.0
+"""How much later than another a restart command may begin after it was decided on."""
+
+KNOWN_AFTER_SECONDS = 3.0
+"""After this, all that can be known of a process's end is known."""
 
 Rule = Callable[[Stage], Iterator[str]]
 
@@ -40,10 +43,11 @@ def one_daemon_at_a_time(stage: Stage) -> Iterator[str]:
 
 def none_is_started_beside_one_that_lives(stage: Stage) -> Iterator[str]:
     """Which would only find it there."""
+    apart, known = _apart(stage), time.time() - KNOWN_AFTER_SECONDS
     daemons = [life for life in stage.onlooker.ended() if life.role is Role.DAEMON]
-    for at in stage.starts():
+    for at in (at for at in stage.starts() if at < known):
         for life in (*daemons, *stage.onlooker.living(Role.DAEMON)):
-            if life.began < at - CLOCKS_SECONDS and at + CLOCKS_SECONDS < (life.ended or at + 1.0):
+            if life.began < at - apart and (life.ended is None or at + apart < life.ended):
                 yield f"a start at {at:.2f} beside daemon {life.pid}, which lives since {life.began:.2f}"
 
 
@@ -52,7 +56,7 @@ def no_start_over_budget(stage: Stage) -> Iterator[str]:
     released = [deed.at for deed in stage.deeds.all if deed.what == "resume"]
     starts = stage.starts()
     for last in starts:
-        begin = max([last - stage.terms.window + CLOCKS_SECONDS, *(at for at in released if at < last)])
+        begin = max([last - stage.terms.window + COMMAND_SECONDS, *(at for at in released if at < last)])
         spent = sum(begin < at <= last for at in starts)
         if spent > stage.terms.restarts:
             yield f"{spent} starts in {last - begin:.1f} s, the last at {last:.2f}"
@@ -91,24 +95,21 @@ def _was_orphan(stage: Stage, server: Life) -> bool:
     daemon = next((each for each in daemons if each.pid == server.parent), None)
     if daemon is None:
         return True
-    return daemon.ended is not None and daemon.ended < (server.ended or 0.0) + CLOCKS_SECONDS
+    return daemon.ended is not None and daemon.ended < (server.ended or 0.0) + _apart(stage)
 
 
 def no_healthy_client_is_ended(stage: Stage) -> Iterator[str]:
     """Only by chaos, with its server, or as a victim that stays too long, where such are to be ended."""
-    served = _served(stage)
     late = stage.terms.fault - CLOCKS_SECONDS
     for end in stage.client_ends():
         if end.at > time.time() - KNOWN_AFTER_SECONDS:
             break
         if stage.deeds.done_to(end.pid, "kill_client"):
             continue
-        if end.how is How.ENDED and not (stage.terms.ends and end.struck_for >= late):
-            yield f"client {end.pid} was ended at {end.at:.2f}, {end.struck_for:.2f} s after a fault"
-        if end.how is How.SIGNAL and not (stage.terms.ends and _struck_long_ago(stage, end, late)):
-            yield f"client {end.pid} was killed at {end.at:.2f}"
-        if end.how is How.LOST and end.server in served:
-            yield f"client {end.pid} lost server {end.server}, which lives, at {end.at:.2f}"
+        if end.how in (How.ENDED, How.SIGNAL) and not (stage.terms.ends and _struck_long_ago(stage, end, late)):
+            yield f"client {end.pid} was ended ({end.how}) at {end.at:.2f}, {end.struck_for:.2f} s after it saw a fault"
+        if end.how is How.LOST and _outlived(stage, end):
+            yield f"client {end.pid} lost server {end.server}, which lived on, at {end.at:.2f}"
 
 
 def _struck_long_ago(stage: Stage, end: ClientEnd, seconds: float) -> bool:
@@ -116,11 +117,18 @@ def _struck_long_ago(stage: Stage, end: ClientEnd, seconds: float) -> bool:
     return any(end.at - at >= seconds for at in faults[-1:])
 
 
-def _served(stage: Stage) -> set[int]:
-    """The servers that live, with a daemon that does."""
-    servers = stage.onlooker.living(Role.SERVER)
-    daemons = {life.pid for life in stage.onlooker.living(Role.DAEMON)}
-    return {life.pid for life in servers if life.parent in daemons}
+def _outlived(stage: Stage, end: ClientEnd) -> bool:
+    """Whether the client's server, and the daemon of that, lived on after the client's end."""
+    lives = [*stage.onlooker.living(Role.SERVER), *stage.onlooker.living(Role.DAEMON), *stage.onlooker.ended()]
+    until = end.at + _apart(stage)
+    lived_on = {life.pid: life for life in lives if life.began < end.at and (life.ended is None or life.ended > until)}
+    server = lived_on.get(end.server)
+    return server is not None and server.parent in lived_on
+
+
+def _apart(stage: Stage) -> float:
+    """How far a time of the onlooker may be from another witness's."""
+    return CLOCKS_SECONDS + stage.onlooker.longest_pause
 
 
 def _ended(stage: Stage, role: Role) -> Iterable[Life]:
@@ -129,7 +137,7 @@ def _ended(stage: Stage, role: Role) -> Iterable[Life]:
 
 
 def _hung(stage: Stage, life: Life) -> bool:
-    return life.stopped_for >= stage.terms.hung_after
+    return life.stopped_for + _apart(stage) >= stage.terms.hung_after
 
 
 RULES: tuple[Rule, ...] = (

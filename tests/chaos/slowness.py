@@ -1,8 +1,49 @@
-"""How slow this machine is just now, so that nobody is blamed for that."""
+"""How slow the machine is, measured by a program that does the same each time."""
 
-import os
+import subprocess
+import sys
+import threading
+import time
+
+REFERENCE = (sys.executable, "-I", "-S", "-c", "pass")
+"""A control command of the stand-in is a program of Python too."""
+
+EVERY_SECONDS = 0.5
+AT_REST = 5
+"""The quickest of so many runs is what the program takes on an idle machine."""
 
 
-def slowness() -> float:
-    """How much longer everything takes on a machine that has more to do than it can; 1 on one that has not."""
-    return max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
+class Slowness:
+    """A thread that runs the reference program twice a second."""
+
+    def __init__(self) -> None:
+        self._quickest = min(_run_once() for _ in range(AT_REST))
+        self._samples: list[tuple[float, float]] = []
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="slowness", daemon=True)
+
+    def open(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop measuring."""
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def since(self, began: float) -> float:
+        """Return how many times longer than the quickest run the slowest took since a time of the monotonic clock."""
+        return max((taken / self._quickest for at, taken in list(self._samples) if at >= began), default=1.0)
+
+    def _run(self) -> None:
+        while not self._stop.wait(EVERY_SECONDS):
+            taken = _run_once()
+            self._samples.append((time.monotonic(), taken))
+            self._quickest = min(self._quickest, taken)
+
+
+def _run_once() -> float:
+    began = time.monotonic()
+    subprocess.run(REFERENCE, check=True)
+    return time.monotonic() - began

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+import urllib.error
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,13 +15,14 @@ from typing import Self
 from tests.chaos.deeds import Deeds
 from tests.chaos.limits_watch import LimitsWatch
 from tests.chaos.onlooker import Life, Onlooker, Role
+from tests.chaos.slowness import Slowness
 from tests.chaos.tenant import How
 from tests.chaos.terms import DAEMON, MEMORY, PERCENTAGE, Terms
+from tests.eventually import PATIENCE_SECONDS
 from tests.standin.mps import MpsStandIn, wait_until
 from tests.test_end_to_end import Exporter
 
 TENANTS = 3
-READY_SECONDS = 20.0
 WRITTEN_SECONDS = 2.0
 SERVE = ("-m", "exporter", "serve", "--web.listen-address=127.0.0.1:0", "--log.format=json", "--client-min-age=0")
 OURS = ("CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY", "PATH")
@@ -52,7 +54,8 @@ class Stage:
         self.mps = MpsStandIn(directory)
         self.deeds = Deeds()
         self.onlooker = Onlooker(self.mps.pipe_directory)
-        self.limits = LimitsWatch(str(self.mps.pipe_directory), PERCENTAGE, MEMORY, self.may_act)
+        self.slowness = Slowness()
+        self.limits = LimitsWatch(str(self.mps.pipe_directory), PERCENTAGE, MEMORY, self.may_act, self.slowness)
         self.exporter: Exporter | None = None
         self.exporters = 0
         self.ready_at = 0.0
@@ -81,6 +84,7 @@ class Stage:
 
     def _open(self) -> None:
         self._write_files()
+        self.slowness.open()
         self.onlooker.open()
         self.mps.start()
         self.limits.open()
@@ -97,6 +101,7 @@ class Stage:
         self.limits.close()
         self.mps.close()
         self.onlooker.close()
+        self.slowness.close()
 
     def _be_known(self) -> None:
         """Until the exporter has seen the daemon, and has written that down: one that it never saw it leaves alone."""
@@ -138,7 +143,7 @@ class Stage:
         assert self.exporter is not None
         self.ready_at = 0.0
         self.exporter.process.send_signal(how)
-        code = self.exporter.process.wait(READY_SECONDS)
+        code = self.exporter.process.wait(PATIENCE_SECONDS)
         self.exporter = None
         return code
 
@@ -147,7 +152,7 @@ class Stage:
         self.deeds.add("resume")
         command = [sys.executable, "-m", "exporter", "resume", DAEMON]
         environment = os.environ | self._environment
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=READY_SECONDS)
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PATIENCE_SECONDS)
         return (done.stdout + done.stderr).strip() if done.returncode == 0 else f"failed: {done.stderr}"
 
     def may_act(self) -> bool:
@@ -155,9 +160,12 @@ class Stage:
         return bool(self.ready_at) and not self._session_held
 
     def circuit_open(self) -> bool:
-        """Whether the exporter says that it has given the daemon up."""
+        """Whether the exporter says that it has given the daemon up; one that has just started says nothing yet."""
         assert self.exporter is not None
-        return self.exporter.value("cuda_mps_watchdog_state", daemon=DAEMON, state="circuit_open") == 1
+        try:
+            return self.exporter.value("cuda_mps_watchdog_state", daemon=DAEMON, state="circuit_open") == 1
+        except urllib.error.HTTPError:
+            return False
 
     # -- the daemon ------------------------------------------------------------------------------------------------
 
@@ -195,7 +203,7 @@ class Stage:
     def command(self, words: str) -> None:
         """Give the daemon a command, as an operator does: again, if somebody else's session was open."""
         self.deeds.add(words)
-        deadline = time.monotonic() + READY_SECONDS
+        deadline = time.monotonic() + PATIENCE_SECONDS
         while self.mps.ask(words).returncode and self.limits.answers and time.monotonic() < deadline:
             time.sleep(0.05)
         self.limits.begin_anew()

@@ -1,15 +1,23 @@
-"""A pod's view of a node, as a runtime makes it of the manifests: their mounts, user, capabilities, PID namespace."""
+"""A pod's view of a node, as a runtime makes it of the manifests: their mounts, user, capabilities, PID namespace.
+
+The node has a PID namespace of its own, so that the pod does not see the processes of this machine.
+"""
 
 import os
 import shlex
-import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import TracebackType
+from typing import Self
 
+import psutil
+
+from tests.containers import Container
 from tests.deploy.manifests import container, pod, the
+from tests.eventually import PATIENCE_SECONDS
 from tests.test_end_to_end import Exporter
-from tests.tools import needed, not_here
+from tests.tools import needed
 
 OF_THE_NODE = ("proc", "sys", "dev", "run", "var", "etc", "mnt", "boot", "media", "lost+found")
 """Of these, a container has its own, or none; all else of this machine serves as the image."""
@@ -18,18 +26,41 @@ FROM_THE_IMAGE = ("ld.so.cache", "passwd", "group")
 
 
 class Node:
-    """A directory that stands for a node's file system, with one pod in it."""
+    """A directory that stands for a node's file system, with one pod in it; a context manager that ends all processes.
+
+    All PIDs that it takes and gives are those of the node's PID namespace.
+    """
 
     def __init__(self, directory: Path, variant: str) -> None:
         self.directory = directory
         self._variant = variant
         self._cgroups: dict[int, str] = {}
-        if subprocess.run([needed("unshare"), "--mount", "true"], capture_output=True).returncode != 0:
-            not_here("namespaces may not be made")
+        self._processes = Container(directory, own_files=False)
         for volume in pod(variant)["volumes"]:
             self.source(volume).mkdir(parents=True, exist_ok=True)
         for name, text in the("ConfigMap", variant)["data"].items():
             (directory / "config" / name).write_text(text)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._processes.__exit__(kind, problem, trace)
+
+    def client(self) -> int:
+        """Start a process on the node; return its PID there."""
+        inner, _ = self._processes.client()
+        return inner
+
+    def start(self, *command: str, environment: Mapping[str, str]) -> None:
+        """Start a program on the node."""
+        self._processes.start_program(*command, environment=environment)
+
+    def kill(self, pid: int) -> None:
+        """Send SIGKILL to a process of the node, by its PID there."""
+        self._processes.run("kill", "-KILL", str(pid))
 
     def path(self, path: str) -> Path:
         """One of the node's paths."""
@@ -41,20 +72,21 @@ class Node:
         return self.path(host["path"]) if isinstance(host, dict) else self.directory / str(volume["name"])
 
     def places(self, pid: int, cgroup: str) -> None:
-        """A process that runs already is in this cgroup, to the pod's eyes."""
+        """Show the pod that a process, which must run already, is in this cgroup."""
         self._cgroups[pid] = cgroup
 
-    def exporter(self, environment: Mapping[str, str], *arguments: str) -> Exporter:
-        """The pod's only process."""
+    def exporter(self, environment: Mapping[str, str], *arguments: str) -> "PodExporter":
+        """Start the pod's only process."""
         script = self.directory / "pod.sh"
         script.write_text("\n".join(self._script(*container(self._variant)["args"], *arguments)))
         become = "import os, sys; os.execvp(sys.argv[1], sys.argv[1:])"
         ours = {each["name"]: each["value"] for each in container(self._variant)["env"]}
-        unshare = ("unshare", "--mount", "sh", "-e", str(script))
+        command = (*self._processes.enter(), "unshare", "--mount", "sh", "-e", str(script))
         # A pod has the variables of its manifest only; one that is empty sets nothing.
         unset = dict.fromkeys((name for name in os.environ if name.startswith("CUDA_MPS_EXPORTER_")), "")
         unset |= {"RUNTIME_DIRECTORY": "", "STATE_DIRECTORY": ""}
-        return Exporter(["-c", become, *unshare], {**unset, **ours, **environment}, self.directory / "exporter.log")
+        variables = {**unset, **ours, **environment}
+        return PodExporter(["-c", become, *command], variables, self.directory / "exporter.log")
 
     def _script(self, *arguments: str) -> Iterator[str]:
         root = self.directory / "container"
@@ -94,3 +126,13 @@ class Node:
             yield f"mkdir -p {target} && mount --bind {volumes[mount['name']]} {target}"
             if mount.get("readOnly"):
                 yield f"mount -o remount,ro,bind {target}"
+
+
+class PodExporter(Exporter):
+    """The exporter in the node's PID namespace; `process` is the `nsenter` that waits for it there."""
+
+    def stop(self) -> int:
+        """Ask it to end; return its exit code."""
+        (exporter,) = psutil.Process(self.process.pid).children()
+        exporter.terminate()
+        return self.process.wait(PATIENCE_SECONDS)

@@ -58,9 +58,11 @@ def demo(installed: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     command = [str(installed / "bin" / "cuda-mps-exporter"), "demo", "--web.listen-address=127.0.0.1:0"]
     log = tmp_path_factory.mktemp("demo") / "log"
     program = Exporter(["-c", become, *command, "--log.format=json"], {"PYTHONSAFEPATH": "1"}, log)
-    program.shows(1, "cuda_mps_exporter_build_info")
-    yield program
-    program.stop()
+    try:
+        program.shows(1, "cuda_mps_exporter_build_info")
+        yield program
+    finally:
+        program.stop()
 
 
 def test_it_has_every_file_of_the_program(wheel: Path) -> None:

@@ -14,7 +14,7 @@ from typing import Any, Self
 import bcrypt
 
 from tests.alertmanager import Alertmanager
-from tests.eventually import eventually
+from tests.eventually import PATIENCE_SECONDS, eventually
 from tests.paging import shortened
 from tests.paging.pager import Pager
 from tests.ports import LOCALHOST, free_address
@@ -25,7 +25,6 @@ from tests.web.test_authentication import basic
 JOB = "cuda-mps-exporter"
 USER, PASSWORD = "prometheus", "wonderland"
 EVERY = "1s"
-STARTS_SECONDS = 60.0
 
 
 class SimulatedNode:
@@ -33,6 +32,7 @@ class SimulatedNode:
 
     def __init__(self, plan: Sequence[str], web_config: Path, authority: Authority) -> None:
         self.instance = free_address()
+        """Its address; the same after a crash, since Prometheus and the alerts name it so."""
         self._log = web_config.with_name(f"{self.instance}.log")
         self._trusting = ssl.create_default_context(cafile=str(authority.cert))
         planned = [word for each in plan for word in ("--at", each)]
@@ -75,6 +75,8 @@ class Night:
         self._targets = directory / "targets.json"
         self._web_config = directory / "web.yml"
         self._nodes: list[SimulatedNode] = []
+        self._up: list[str] = []
+        self._scraping = False
         receivers = {name: self.pager.url(name) for name in ("pager", "tickets")}
         self.alertmanager = Alertmanager(directory, shortened.alertmanager(receivers))
         self._ending = contextlib.ExitStack()
@@ -106,28 +108,31 @@ class Night:
         self._nodes.append(node)
         return node
 
-    def scrape(self, nodes: Sequence[SimulatedNode]) -> None:
-        """Scrape these, each as soon as it is up."""
-        up: list[str] = []
+    def scrape(self, *nodes: SimulatedNode) -> None:
+        """Scrape these too, each as soon as it is up; Prometheus starts with the first, and scrapes it on return."""
 
         def all_up() -> None:
-            problems = [problem for node in nodes if node.instance not in up and (problem := self._joined(node, up))]
+            problems = [problem for node in nodes if (problem := self._joined(node))]
             assert not problems, problems
 
-        eventually(all_up, within=STARTS_SECONDS, every=0.1)
+        eventually(all_up, within=PATIENCE_SECONDS, every=0.1)
+        if not self._scraping:
+            self._scraping = True
+            self._ending.enter_context(self._prometheus)
+            self._prometheus.shows("up", {1.0})
 
-    def _joined(self, node: SimulatedNode, up: list[str]) -> str | None:
+    def _joined(self, node: SimulatedNode) -> str | None:
         """Why a node is not scraped yet; None where it is, from now on, with those that are up."""
+        if node.instance in self._up:
+            return None
         try:
             node.is_up()
         except AssertionError as problem:
             return str(problem)
-        up.append(node.instance)
+        self._up.append(node.instance)
         written = self._targets.with_suffix(".new")
-        written.write_text(json.dumps([{"targets": up}]))
+        written.write_text(json.dumps([{"targets": self._up}]))
         written.replace(self._targets)
-        if len(up) == 1:
-            self._ending.enter_context(self._prometheus)
         return None
 
     def _configuration(self) -> dict[str, Any]:

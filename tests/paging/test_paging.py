@@ -13,7 +13,7 @@ from tests.eventually import eventually
 from tests.paging.night import JOB, Night, SimulatedNode
 from tests.paging.pager import Alert, Message
 
-pytestmark = [pytest.mark.systems, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.systems, pytest.mark.timeout(540)]
 
 PATIENCE_SECONDS = 120.0
 
@@ -109,10 +109,15 @@ class Paged:
 
 @pytest.fixture(scope="module")
 def paged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Paged]:
-    """Run all cases at once, one node for each, until all have been paged for and are over."""
+    """Run all cases at once, one node for each, until all have been paged for and are over.
+
+    Prometheus is at work before the nodes with a plan start, so that it scrapes each before something happens.
+    """
     with Night(tmp_path_factory.mktemp("night")) as night:
-        nodes = {name: night.node(*filter(None, (case.plan,))) for name, case in CASES.items()}
-        night.scrape(tuple(nodes.values()))
+        nodes = {DOWN: night.node()}
+        night.scrape(nodes[DOWN])
+        nodes |= {name: night.node(case.plan) for name, case in CASES.items() if case.plan is not None}
+        night.scrape(*nodes.values())
         nodes[DOWN].kill()
         paged = Paged(night, nodes)
         _wait_for_each(CASES, paged.firing)

@@ -1,13 +1,13 @@
-"""One machine for all of these tests and no longer, with daemon and exporter installed and at work."""
+"""One machine for all of these tests, with daemon and exporter installed and at work."""
 
 import os
-import socket
 import subprocess
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.ports import free_address
 from tests.tools import needed, not_here
 
 from .machine import NAMESPACES, Machine
@@ -18,9 +18,9 @@ SYSTEMD = Path("/lib/systemd/systemd")
 POLKIT = Path("/usr/lib/polkit-1/polkitd")
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="session")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
-    """A node as the guide makes it."""
+    """A node as the guide makes it; kept for the session, since the files of this directory run in any order."""
     for program in PROGRAMS:
         needed(program)
     for program in (SYSTEMD, POLKIT):
@@ -32,7 +32,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
     (directory / "root").mkdir()
     machine = Machine(directory / "root")
     try:
-        installed = Node(machine, _free_port(), directory)
+        installed = Node(machine, free_address(), directory)
         installed.follow(UNITS, "The daemon")
         installed.follow(START, "1. The node")
         yield installed
@@ -54,10 +54,3 @@ def pytest_runtest_makereport(item: pytest.Function) -> Generator[None, pytest.T
 def at_work(node: Node) -> None:
     """Both are, as the test begins."""
     node.settles()
-
-
-def _free_port() -> int:
-    """One that nobody has now; the machine has this one's network."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])

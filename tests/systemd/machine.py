@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 
-from tests.eventually import eventually
+from tests.eventually import PATIENCE_SECONDS, eventually
 
 ROOT = Path(__file__).parents[2]
 BOOT = Path(__file__).with_name("boot.sh")
@@ -63,7 +63,9 @@ class Machine:
 
     def run(self, *words: str, user: str | None = None) -> "subprocess.CompletedProcess[str]":
         """Run a command in there, as root or as a user."""
-        return subprocess.run(self._inside(words, user), capture_output=True, text=True, timeout=60, check=False)
+        return subprocess.run(
+            self._inside(words, user), capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False
+        )
 
     def start(self, *words: str) -> "subprocess.Popen[bytes]":
         """Start a command in there."""

@@ -7,7 +7,7 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
-from tests.eventually import eventually
+from tests.eventually import PATIENCE_SECONDS, eventually
 from tests.standin.mps import MpsStandIn
 from tests.test_end_to_end import Exporter
 
@@ -22,17 +22,17 @@ NAME = "/tmp/nvidia-mps"
 CLIENT = 5_000_000
 """A PID that nobody has."""
 CONFIGURATION = "/etc/cuda-mps-exporter/config.toml"
-SETTINGS = '[web]\nlisten_address = ["127.0.0.1:{port}"]\n[rhythm]\nliveness_seconds = 1\n[log]\nformat = "json"\n'
+SETTINGS = '[web]\nlisten_address = ["{address}"]\n[rhythm]\nliveness_seconds = 1\n[log]\nformat = "json"\n'
 
 
 class Node(Exporter):
     """A machine with a daemon and an exporter, each by its unit."""
 
-    def __init__(self, machine: Machine, port: int, directory: Path) -> None:
-        """`directory` is for what the stand-in needs on this side."""
+    def __init__(self, machine: Machine, address: str, directory: Path) -> None:
+        """`address` is where the exporter listens, `directory` is for what the stand-in needs on this side."""
         self.machine = machine
-        self.settings = SETTINGS.format(port=port)
-        self._address = f"http://127.0.0.1:{port}/metrics"
+        self.settings = SETTINGS.format(address=address)
+        self._address = f"http://{address}/metrics"
         self.mps = MpsStandIn(directory)
         self.mps.pipe_directory = machine.root / "tmp" / "nvidia-mps"
         self.mps.log_directory = machine.root / "var" / "log" / "nvidia-mps"
@@ -53,7 +53,7 @@ class Node(Exporter):
     def scrape(self) -> str:
         """The metrics as text."""
         try:
-            with urllib.request.urlopen(self._address, timeout=5) as response:
+            with urllib.request.urlopen(self._address, timeout=PATIENCE_SECONDS) as response:
                 return str(response.read().decode())
         except (urllib.error.URLError, ConnectionError, TimeoutError) as error:
             raise AssertionError(f"no metrics yet: {error}") from error
@@ -73,7 +73,11 @@ class Node(Exporter):
     def answers(self, before: int) -> None:
         """The daemon is another process than it was, and answers."""
         assert self.pid(DAEMON) not in (0, before)
-        assert self.machine.run("sh", "-c", "echo get_server_list | timeout 1 nvidia-cuda-mps-control").returncode == 0
+        assert self.machine.run("sh", "-c", "echo get_server_list | timeout 10 nvidia-cuda-mps-control").returncode == 0
+
+    def restarts(self, unit: str) -> int:
+        """How often systemd has restarted a unit by itself, since it was last started or reset."""
+        return int(self.machine.show(unit, "NRestarts"))
 
     def is_another(self, unit: str, before: int) -> None:
         """The unit's process is another than it was."""
@@ -82,6 +86,10 @@ class Node(Exporter):
     def has_failed(self, unit: str) -> None:
         """Systemd has given the unit up."""
         assert self.machine.show(unit, "ActiveState") == "failed"
+
+    def journal(self, unit: str) -> str:
+        """What the journal has of a unit, and of systemd about it."""
+        return self.machine.do("journalctl", "--no-pager", f"--unit={unit}", "--output=cat")
 
     def ask(self, command: str) -> str:
         """What the daemon answers, once nobody else's session keeps it from doing so."""

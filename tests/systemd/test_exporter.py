@@ -1,7 +1,6 @@
 """The exporter's unit under a real systemd: it comes back, knows what it knew, and goes when it is told."""
 
 import re
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,7 +14,7 @@ pytestmark = [pytest.mark.systems, pytest.mark.usefixtures("at_work")]
 
 
 def test_systemd_shows_how_it_is(node: Node) -> None:
-    assert re.search(r"watchdog observes; 1 of \d daemons up", node.machine.show(EXPORTER, "StatusText"))
+    assert re.search(r"watchdog observes; \d of \d daemons up", node.machine.show(EXPORTER, "StatusText"))
 
 
 def test_killed_with_a_fault_open_it_is_back_and_knows_of_it(node: Node) -> None:
@@ -23,13 +22,14 @@ def test_killed_with_a_fault_open_it_is_back_and_knows_of_it(node: Node) -> None
     node.shows(1, "cuda_mps_daemon_clients", daemon=NAME)
     node.mps.fault(CLIENT)
     (incident,) = eventually(lambda: _open_incidents(node))
-    before, began = node.pid(EXPORTER), time.monotonic()
+    before, restarts = node.pid(EXPORTER), node.restarts(EXPORTER)
 
     node.machine.signal(EXPORTER, "SIGKILL")
     eventually(lambda: node.is_another(EXPORTER, before))
     again = eventually(lambda: _open_incidents(node))
 
-    assert time.monotonic() - began < 15
+    assert node.restarts(EXPORTER) == restarts + 1
+    assert node.machine.show(EXPORTER, "RestartUSec") == "5s"
     assert [each["id"] for each in again] == [incident["id"]]
     node.mps.disconnect(CLIENT)
     eventually(lambda: _assert_over(node))
@@ -47,7 +47,8 @@ def _assert_over(node: Node) -> None:
 
 @pytest.fixture
 def impatient(node: Node) -> Iterator[None]:
-    """Systemd bites after 3 s, not after 30, and waits for 1 s, not for 5."""
+    """Systemd ends the exporter after 3 s without a sign of life, not after 30 s, and restarts it after 1 s."""
+    assert node.machine.show(EXPORTER, "WatchdogUSec") == "30s"
     file = f"/etc/systemd/system/{EXPORTER}.d/impatient.conf"
     node.machine.write(file, "[Service]\nWatchdogSec=3s\nRestartSec=1s\n")
     node.machine.do("systemctl", "daemon-reload")
@@ -60,12 +61,11 @@ def impatient(node: Node) -> Iterator[None]:
 @pytest.mark.usefixtures("impatient")
 def test_one_that_hangs_is_ended_says_what_it_was_at_and_is_back(node: Node) -> None:
     before = node.pid(EXPORTER)
-    began = time.monotonic()
 
     node.machine.signal(EXPORTER, "SIGSTOP")
     eventually(lambda: node.is_another(EXPORTER, before))
 
-    assert time.monotonic() - began < 3 + 10
+    assert "Failed with result 'watchdog'" in node.journal(EXPORTER)
     said = node.machine.do("journalctl", "--no-pager", f"--unit={EXPORTER}", f"_PID={before}", "--output=cat")
     assert "Fatal Python error: Aborted" in said
     assert "in run" in said
@@ -86,18 +86,16 @@ def test_it_reads_its_configuration_anew(node: Node) -> None:
     assert (node.pid(EXPORTER), node.machine.show(EXPORTER, "ActiveState")) == (before, "active")
 
 
-def test_it_stops_within_two_seconds_and_loses_nothing(node: Node) -> None:
+def test_it_stops_in_good_order_and_loses_nothing(node: Node) -> None:
     node.mps.connect_and_wait(CLIENT)
     node.shows(1, "cuda_mps_daemon_clients", daemon=NAME)
     node.mps.disconnect(CLIENT)
     node.shows(0, "cuda_mps_daemon_clients", daemon=NAME)
     before = [each["event"] for each in node.page("/api/v1/events")["data"]]
-    began = time.monotonic()
 
     node.machine.do("systemctl", "stop", EXPORTER)
 
-    assert time.monotonic() - began < 2
-    assert node.machine.show(EXPORTER, "Result") == "success"
+    assert node.machine.show(EXPORTER, "Result") == "success", "neither killed nor late"
     node.settles()
     after = [each["event"] for each in node.page("/api/v1/events")["data"]]
     assert after[-len(before) :] == before

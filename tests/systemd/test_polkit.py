@@ -1,19 +1,27 @@
 """What the exporter's user may do to units, where the rule is installed: as much as the watchdog needs."""
 
+from collections.abc import Iterator
+
 import pytest
 
 from .node import DAEMON, EXPORTER, RULES, USER, Node
 
 pytestmark = pytest.mark.systems
 
+OF_A_GPU = "nvidia-cuda-mps@0.service"
 REFUSED = ("Interactive authentication required", "Access denied")
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _ruled(node: Node) -> None:
+def _ruled(node: Node) -> Iterator[None]:
+    """The rule is installed, and what it lets these tests start is ended with them."""
     node.machine.do("install", "-Dm", "644", "-t", "/etc/polkit-1/rules.d", f"/root/systemd/{RULES}")
     node.machine.do("systemctl", "restart", "polkit")
     node.settles()
+    yield
+    node.machine.do("systemctl", "stop", OF_A_GPU)
+    node.machine.do("rm", f"/etc/polkit-1/rules.d/{RULES}")
+    node.machine.do("systemctl", "restart", "polkit")
 
 
 def _asks(node: Node, *words: str, user: str = USER) -> str:
@@ -22,7 +30,7 @@ def _asks(node: Node, *words: str, user: str = USER) -> str:
 
 
 @pytest.mark.parametrize("verb", ["restart", "start"])
-@pytest.mark.parametrize("unit", [DAEMON, "nvidia-cuda-mps@0.service"])
+@pytest.mark.parametrize("unit", [DAEMON, OF_A_GPU])
 def test_the_daemons_units_may_be_brought_back(node: Node, verb: str, unit: str) -> None:
     assert _asks(node, verb, unit) == ""
 
@@ -38,7 +46,7 @@ def test_the_daemons_units_may_be_brought_back(node: Node, verb: str, unit: str)
         ("restart", "nvidia-cuda-mps@x.target"),
         ("restart", "nvidia-cuda-mps@x.service.d.service"),
         ("restart", "not-nvidia-cuda-mps.service"),
-        ("enable", "nvidia-cuda-mps@0.service"),
+        ("enable", OF_A_GPU),
         ("set-property", DAEMON, "MemoryMax=1G"),
         ("daemon-reload",),
         ("reset-failed", DAEMON),
