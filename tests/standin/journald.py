@@ -2,13 +2,14 @@
 
 import contextlib
 import json
+import os
 import shutil
 import socket
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.eventually import eventually
+from tests.eventually import PATIENCE_SECONDS, eventually
 from tests.tools import needed, not_here
 
 JOURNALD = "/lib/systemd/systemd-journald"
@@ -90,7 +91,7 @@ class Journald:
 
     def rotate(self) -> None:
         """Have journald begin a new file."""
-        subprocess.run([self.journalctl, "--rotate"], check=True, timeout=30)
+        subprocess.run([self.journalctl, "--rotate"], check=True, timeout=PATIENCE_SECONDS)
 
     def writer(self, program: str = "nvidia-cuda-mps-control") -> Writer:
         """A process of the unit whose program has this name."""
@@ -109,7 +110,8 @@ class Journald:
         self._children.close()
 
     def _start(self, command: Sequence[str]) -> "subprocess.Popen[bytes]":
-        child = subprocess.Popen(command)
+        # Without the variables of this process: journald takes RUNTIME_DIRECTORY for its own.
+        child = subprocess.Popen(command, env={"PATH": os.environ["PATH"]})
         self._children.callback(child.wait)
         self._children.callback(child.kill)
         return child
@@ -118,7 +120,7 @@ class Journald:
         """Journald believes the cgroup more than it believes us, where this machine runs systemd itself."""
         self.writer().say("hello")
         shown = subprocess.run(
-            [self.journalctl, "--system", "--output=json"], capture_output=True, check=True, timeout=30
+            [self.journalctl, "--system", "--output=json"], capture_output=True, check=True, timeout=PATIENCE_SECONDS
         ).stdout.splitlines()
         units = [each.get("_SYSTEMD_UNIT") for each in map(json.loads, shown) if each.get("MESSAGE") == "hello"]
         told = [unit for unit in units if isinstance(unit, str)]

@@ -17,6 +17,7 @@ from typing import IO, Self
 from .mps_daemon import sockets
 from .mps_daemon.control import ERRORS
 from .mps_daemon.names import CONTROL_NAME, pid_file
+from .mps_daemon.settings import ASKED_BY
 from .mps_daemon.side_channel import NAME as SIDE_CHANNEL
 
 BIN = Path(__file__).resolve().parent / "bin"
@@ -41,8 +42,8 @@ def wait_until(condition: Callable[[], object], what: str = "the condition", sec
 class MpsStandIn:
     """One control daemon with its directories under ``directory``; a context manager that leaves no process behind.
 
-    The daemon answers only this process and its descendants. It ignores other exporters of the machine, which find it
-    in /proc: they cannot collide with a test's commands, or add lines to control.log.
+    The daemon answers only this process and those that it started. It ignores other exporters of the machine, which
+    find it in /proc: they cannot collide with a test's commands, or add lines to control.log.
 
     Args:
         directory: where the pipe and log directories are made.
@@ -69,7 +70,7 @@ class MpsStandIn:
             "STANDIN_MPS_GPUS": ",".join(gpus),
             "STANDIN_MPS_MAX_CLIENTS": str(max_clients),
             "STANDIN_MPS_SERVER_START_SECONDS": str(server_start_seconds),
-            "STANDIN_MPS_ASKED_BY": this_process(os.getpid()),
+            ASKED_BY: this_process(os.getpid()),
             **(variables or {}),
         }
         self._gpus = tuple(gpus)

@@ -19,7 +19,8 @@ from tests.tools import not_here
 
 from .mps import PATIENCE_SECONDS, MpsStandIn, is_alive, this_process, wait_until
 from .mps_daemon import sockets
-from .mps_daemon.sessions import is_descendant
+from .mps_daemon.sessions import may_ask
+from .mps_daemon.settings import ASKED_BY
 from .nvml import (
     DRIVER,
     DRIVER_NOT_LOADED,
@@ -138,24 +139,29 @@ def test_version_needs_no_daemon(tmp_path: Path) -> None:
 def test_a_foreign_process_is_neither_answered_nor_logged(tmp_path: Path) -> None:
     """As an exporter of the machine, which finds the daemons of tests in /proc."""
     with sleeping_process() as other:
-        variables = {"STANDIN_MPS_ASKED_BY": this_process(other.pid)}
+        variables = {ASKED_BY: this_process(other.pid)}
         with MpsStandIn(tmp_path, variables=variables) as mps:
             mps.start()
             before = mps.control_log
-            reply = mps.ask("get_server_list")
+            environment = os.environ | mps.environment()
+            del environment[ASKED_BY]
+            command = ["nvidia-cuda-mps-control", "get_server_list"]
+            reply = subprocess.run(command, env=environment, capture_output=True, text=True)
 
             assert (reply.returncode, reply.stderr) == (1, NOT_SENT)
             assert mps.control_log == before
+            assert mps.ask("get_server_list").returncode == 0, "this process has the environment that names the other"
 
 
-def test_only_the_test_and_its_descendants_may_ask(mps: MpsStandIn) -> None:
+def test_only_the_test_and_processes_that_it_started_may_ask(mps: MpsStandIn) -> None:
     pid, _, start_ticks = this_process(os.getpid()).partition(":")
     test = int(pid), int(start_ticks)
 
     with sleeping_process() as child:
-        assert is_descendant(child.pid, test)
-        assert not is_descendant(child.pid, (test[0], test[1] + 1))
-    assert not is_descendant(mps.pid, test)
+        assert may_ask(child.pid, test)
+        assert not may_ask(child.pid, (test[0], test[1] + 1))
+    assert may_ask(mps.pid, test), "the parent of a daemon in the background has ended"
+    assert not may_ask(1, test)
 
 
 def test_a_held_session_refuses_everybody_and_clients_still_come(mps: MpsStandIn) -> None:

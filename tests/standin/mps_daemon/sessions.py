@@ -11,6 +11,7 @@ from pathlib import Path
 
 from . import sockets
 from .loop import Loop
+from .settings import ASKED_BY
 
 USUAL_REPLY_SECONDS = 0.002
 """What the real daemon takes, and long enough that commands sent together collide now and then, as they do there."""
@@ -52,7 +53,7 @@ class Sessions:
 
     def _accept(self, listener: socket.socket) -> None:
         connection, _ = listener.accept()
-        if self._asked_by is not None and not is_descendant(_peer(connection)[0], self._asked_by):
+        if self._asked_by is not None and not may_ask(_peer(connection)[0], self._asked_by):
             connection.close()
             return
         if self._current is not None and sockets.is_closed(self._current):
@@ -102,11 +103,24 @@ class Sessions:
         self._write_log("UI closed")
 
 
-def is_descendant(pid: int, ancestor: tuple[int, int]) -> bool:
-    """Return whether the process is `ancestor` (PID and start time) or descends from it.
+def may_ask(pid: int, ancestor: tuple[int, int]) -> bool:
+    """Return whether the process is `ancestor` (PID and start time), descends from it, or names it in its environment.
 
     True also if that cannot be known: the process has ended, or is in another PID namespace.
     """
+    return _descends(pid, ancestor) or _names(pid, ancestor)
+
+
+def _names(pid: int, ancestor: tuple[int, int]) -> bool:
+    """A process whose parent has ended descends from init, but keeps the environment that the test gave it."""
+    try:
+        variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return False
+    return f"{ASKED_BY}={ancestor[0]}:{ancestor[1]}".encode() in variables
+
+
+def _descends(pid: int, ancestor: tuple[int, int]) -> bool:
     while pid > 0:
         try:
             fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()

@@ -7,6 +7,8 @@ from pathlib import Path
 
 from . import names
 
+ASKED_BY = "STANDIN_MPS_ASKED_BY"
+
 
 @dataclass(frozen=True, slots=True)
 class Settings:
@@ -21,7 +23,7 @@ class Settings:
     """From a server's `Exiting` to its end; asked in between, it says FAULT, once."""
     active_thread_percentage: float
     asked_by: tuple[int, int] | None
-    """The process, by its PID and start time, that alone may ask, with its descendants. None: every process may."""
+    """The only process that may ask, with those that it started: PID and start time. None: every process may."""
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> "Settings":
@@ -35,7 +37,7 @@ class Settings:
             server_start_seconds=float(environment.get("STANDIN_MPS_SERVER_START_SECONDS", "0.1")),
             server_leaves_seconds=float(environment.get("STANDIN_MPS_SERVER_LEAVES_SECONDS", "0.08")),
             active_thread_percentage=float(environment.get("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "100")),
-            asked_by=_process(environment.get("STANDIN_MPS_ASKED_BY", "")),
+            asked_by=_process(environment.get(ASKED_BY, "")),
         )
 
 
