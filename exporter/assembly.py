@@ -2,7 +2,7 @@
 
 import os
 import platform
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,6 +20,7 @@ from exporter.core.gpus import NVML
 from exporter.core.work import DOORS
 from exporter.core.workloads import nameless_pods
 from exporter.core.xids import KERNEL, NVML_EVENTS
+from exporter.model.daemon import Daemon
 from exporter.model.node import Node
 from exporter.parse.elf_symbols import Machine
 from exporter.sources.control import ATTEMPTS as CONTROL_ATTEMPTS
@@ -101,6 +102,7 @@ class Assembly:
         )
         self.kernel = KernelLog(config.kmsg, clock)
         self.journal = None if config.collect.journal is Switch.OFF else Journal(clock, path=self._path)
+        self._journal_eye = None if self.journal is None else self._follower_of(self.journal)
         self.finder = self._finder() if config.discovery.enabled else None
         self.locator = Locator(finder=self.finder, processes=self.processes, logs=self.logs, journal=self.journal)
 
@@ -111,7 +113,7 @@ class Assembly:
         nvml = None if collect.nvml is Switch.OFF else self._eye(NVML, gpus, period=None)
         return Lookout(
             (*([] if nvml is None else [nvml]), *self._eyes()),
-            locate=self.locator.locate,
+            locate=self._locate,
             asker=self._asker,
             direct=self._direct,
             nvml=nvml,
@@ -134,9 +136,8 @@ class Assembly:
             yield self._eye(FINDER, self.finder.look, period=FINDER_PERIOD)
             yield self._eye(UNITS, self.units.look, period=UNITS_PERIOD, deadline=UNITS_DEADLINE)
         yield self._unit_eye
-        if self.journal is not None:
-            journals = self.journal.look if collect.journal is Switch.ON else _without_complaint(self.journal.look)
-            yield self._eye(JOURNAL, journals, period=JOURNAL_PERIOD, told_every=TOLD_EVERY)
+        if self._journal_eye is not None:
+            yield self._journal_eye
         if collect.nvml is not Switch.OFF:
             yield self._eye(NVML_EVENTS, self.nvml.look_for_xids, period=AT_ONCE, told_every=TOLD_EVERY)
         if self.doors is not None:
@@ -146,6 +147,16 @@ class Assembly:
         if collect.pods is not Switch.OFF:
             names = self.pods.look if collect.pods is Switch.ON else _without_complaint(self.pods.look)
             yield self._eye(PODS, names, period=PODS_PERIOD)
+
+    def _follower_of(self, journal: Journal) -> Eye:
+        look = journal.look if self._config.collect.journal is Switch.ON else _without_complaint(journal.look)
+        return self._eye(JOURNAL, look, period=JOURNAL_PERIOD, told_every=TOLD_EVERY)
+
+    def _locate(self, daemons: Mapping[str, Daemon]) -> Mapping[str, Place]:
+        places = self.locator.locate(daemons)
+        if self.journal is not None and self._journal_eye is not None and self.journal.awaits_look:
+            self._journal_eye.nudge()
+        return places
 
     def _hears_the_kernel(self) -> bool:
         """Whether the kernel's log is to be read; where nobody said so, only if that may be."""

@@ -139,7 +139,7 @@ class TestCatalogue:
     def test_counters_and_only_they_end_in_total(self) -> None:
         """As Prometheus has it."""
         for family in CATALOGUE:
-            assert family.name.endswith("_total") == (family.metric(View(node())).type == "counter")
+            assert family.name.endswith("_total") == (family.metric(()).type == "counter")
 
     def test_each_says_what_it_means(self) -> None:
         """In a sentence, with each label once."""

@@ -73,6 +73,15 @@ class LogFollower:
         """Whether something was left unread by the last look."""
         return any(log.offset < log.size for log in self._logs)
 
+    @property
+    def still(self) -> bool:
+        """Whether a look would find nothing: all files are as they were, and it is not time to look for others."""
+        return (
+            bool(self._logs)
+            and self._clock.monotonic() < self._find_at
+            and all(os.fstat(log.descriptor).st_size == log.size == log.offset for log in self._logs)
+        )
+
     def look(self, most: int = MOST_LINES_A_LOOK) -> Reading:
         """The lines that are new, `most` of them at most.
 
@@ -209,23 +218,31 @@ class DaemonLogs:
         self._places: Mapping[str, Place] = {
             name: on_host(name, directory, directory) for name, directory in directories.items()
         }
+        self._attended: Mapping[str, Place] = {}
         self._followers: dict[str, tuple[LogFollower, ...]] = {}
+        self._problem: str | None = None
 
     def follow(self, places: Mapping[str, Place]) -> None:
         """Say which daemons there are, by name, from the next look on."""
         self._places = places
 
     def look(self) -> Reading:
-        """All new lines."""
-        left = self._attend(self._places)
+        """All new lines. Most looks find none, and many come each second, so that these cost a few system calls."""
+        places, left = self._places, list[LogFile]()
+        if places is not self._attended:
+            left = self._attend(places)
+            self._attended = places
+        elif all(follower.still for follower in chain.from_iterable(self._followers.values())):
+            return Reading(problem=self._problem)
         readings = list(self._shared(MOST_LINES_IN_ALL))
         seen = [*left, *(observation for reading in readings for observation in reading.observations)]
-        problem = "; ".join(each.problem for each in readings if each.problem is not None) or None
-        return Reading(tuple(seen), problem, more=any(each.more for each in readings))
+        self._problem = "; ".join(each.problem for each in readings if each.problem is not None) or None
+        return Reading(tuple(seen), self._problem, more=any(each.more for each in readings))
 
     def close(self) -> None:
         """Let go of all files."""
         self._attend({})
+        self._attended = {}
 
     def _shared(self, left: int) -> Iterator[Reading]:
         """Look with all. Those that are flooded come last, and have what the others leave of their shares."""
