@@ -5,6 +5,7 @@ import platform
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import structlog
 
@@ -25,9 +26,6 @@ from exporter.model.node import Node
 from exporter.parse.elf_symbols import Machine
 from exporter.sources.control import ATTEMPTS as CONTROL_ATTEMPTS
 from exporter.sources.control import ControlClient
-from exporter.sources.doors.libraries import Libraries
-from exporter.sources.doors.library import machine_called
-from exporter.sources.doors.source import Doors
 from exporter.sources.eye import Eye, Inbox
 from exporter.sources.finder import Finder
 from exporter.sources.journal import Journal
@@ -45,6 +43,9 @@ from exporter.sources.session_lock import SessionLock
 from exporter.sources.unit_states import UnitStates
 from exporter.sources.units import Units
 from exporter.sources.user import OURSELVES, User
+
+if TYPE_CHECKING:
+    from exporter.sources.doors.source import Doors
 
 LOG_PERIOD = 0.15
 """So that what is written into a log is known within 0.2 s, on a busy machine too."""
@@ -225,7 +226,12 @@ class Assembly:
         """How long one look at a daemon may take: it may be refused a few times, and then not answer."""
         return self._config.control_deadline * (CONTROL_ATTEMPTS + 1)
 
-    def _doors(self) -> Doors:
+    def _doors(self) -> "Doors":
+        """Make the source of launches. Its modules are loaded only where attribution is on."""
+        from exporter.sources.doors.libraries import Libraries
+        from exporter.sources.doors.library import machine_called
+        from exporter.sources.doors.source import Doors
+
         proc = Proc(self._config.proc, self._clock)
         return Doors(
             uses=self.nvml.uses.read,
