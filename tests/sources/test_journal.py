@@ -281,7 +281,7 @@ def test_who_is_followed_may_change(journalctl: Scripted, log: Followed) -> None
     log.look()
 
     assert log.files == [f"the journal of {UNIT} is followed no more"]
-    assert log.look() == Reading()
+    assert log.look() == Reading(idle=True)
     assert psutil.Process().children() == []
 
 
