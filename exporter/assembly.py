@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from exporter.sources.doors.source import Doors
 
 LOG_PERIOD = 0.15
-"""So that what is written into a log is known within 0.2 s, on a busy machine too."""
+"""So that what is written into a log is known within 0.2 s, on a busy machine too, where no change can be told of."""
 JOURNAL_PERIOD = 0.2
 PROCESS_WAIT = 0.5
 """An exit is seen at once; this is how soon a process that is newly wanted is met."""
@@ -61,7 +61,7 @@ UNIT_STATES_PERIOD = 0.5
 AT_ONCE = 0.0
 """The period of a source that waits by itself for something to happen."""
 
-LOG_TOLD_EVERY = 1.0
+LOG_TOLD_EVERY = 0.5
 TOLD_EVERY = 5.0
 """How often a source tells that it has seen nothing new. That the logs have nothing more settles what became of a
 daemon that has gone, so that one is told sooner."""
@@ -89,7 +89,7 @@ class Assembly:
         self.doors = self._doors() if config.attribution is Attribution.BPF else None
         held = affordable_pidfds()
         self.processes = Processes({}, proc=config.proc, clock=clock, wait=process_wait, most_held=held)
-        self.logs = DaemonLogs({}, clock)
+        self.logs = DaemonLogs({}, clock, changed=self._logs_changed)
         self.pods = Pods(config.pods, clock=clock)
         self.units = Units(clock, path=self._path)
         self.unit_states = UnitStates(clock, path=self._path)
@@ -155,6 +155,8 @@ class Assembly:
 
     def _locate(self, daemons: Mapping[str, Daemon]) -> Mapping[str, Place]:
         places = self.locator.locate(daemons)
+        if self.logs.awaits_look:
+            self._log_eye.nudge()
         if self.journal is not None and self._journal_eye is not None and self.journal.awaits_look:
             self._journal_eye.nudge()
         return places
@@ -168,6 +170,9 @@ class Assembly:
             structlog.get_logger().info("kernel_log_not_followed", reason=problem)
             return False
         return True
+
+    def _logs_changed(self) -> None:
+        self._log_eye.nudge()
 
     def _direct(self, node: Node) -> None:
         self.processes.watch(agenda.watched(node))

@@ -9,18 +9,17 @@ from pathlib import Path
 import pytest
 
 from exporter.model.observation import LogFile, LogGap, LogLine, Observation
-from exporter.sources.logs import (
+from exporter.sources.log_follower import (
     LONGEST_LINE,
     MOST_BYTES_A_LOOK,
     MOST_LINES_A_LOOK,
-    MOST_LINES_IN_ALL,
     MOST_OPEN,
     PLACE_SECONDS,
     SIZE_STEP,
     STILL_SECONDS,
-    DaemonLogs,
     LogFollower,
 )
+from exporter.sources.logs import MOST_LINES_IN_ALL, DaemonLogs
 from exporter.sources.place import on_host
 from exporter.sources.reading import Reading
 from tests.clocks import HandClock
