@@ -42,6 +42,7 @@ def acts_without_rights(facts: Facts) -> Iterator[Found]:
             commands=(
                 f"{DROP_INS}/act.conf",
                 f"install -Dm 644 -t /etc/polkit-1/rules.d {UNITS}/50-cuda-mps-exporter.rules",
+                "systemctl try-restart polkit",
                 TAKES_UP_ITS_UNIT,
             ),
         )
