@@ -127,7 +127,7 @@ def test_a_fault_is_told_of_by_page_and_by_command(
     client = start().pid
     mps.connect_and_wait(client)
     exporter = serve()
-    exporter.shows(1, "cuda_mps_server_clients")
+    exporter.shows(1, "cuda_mps_client_info", command="sleep")
     assert (run(environment, "incidents").returncode, exporter.page("/api/v1/incidents")["data"]) == (0, [])
 
     mps.fault(client)

@@ -57,7 +57,7 @@ def service(tmp_path: Path) -> Iterator[Path]:
             Wanted(**wanted),
             as_json=as_json,
             now=node.at,
-            directory_of=lambda _: None,
+            address_of=lambda _: None,
             width=width,
         ),
         "pause": lambda: {"said": "paused"},

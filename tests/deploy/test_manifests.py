@@ -97,8 +97,9 @@ def test_its_probes_ask_pages_that_it_has(variant: str) -> None:
 
 @pytest.mark.parametrize(("variant", "daemons"), [("device-plugin", 0), ("gke", 1), ("host", 1)])
 def test_its_configuration_can_be_used_and_names_only_a_daemon_that_the_label_of_its_nodes_declares(
-    variant: str, daemons: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    variant: str, daemons: int, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.delenv("CUDA_MPS_EXPORTER_DISCOVERY")
     (text,) = the("ConfigMap", variant)["data"].values()
     (tmp_path / "config.toml").write_text(text)
     code = main(["serve", "--config.check", f"--config.file={tmp_path / 'config.toml'}"])

@@ -126,9 +126,14 @@ def test_servers_that_cannot_start_are_told_of_and_not_fed(
     for number in range(2):
         clients.start(f"asks{number}", seconds=1, on_term="die")
     eventually(lambda: _was_diagnosed(watchdog, "crash_loop"))
-    assert watchdog.exporter.scrape().total("cuda_mps_server_crash_loops_total", daemon=NAME) >= 1
+    eventually(lambda: _has_counted_a_crash_loop(watchdog))
     stays(lambda: _is_still(daemon, living), for_seconds=WATCHED_SECONDS)
     assert watchdog.done() == []
+
+
+def _has_counted_a_crash_loop(watchdog: Watchdog) -> None:
+    """The log has an event before the metrics are published."""
+    assert watchdog.exporter.scrape().total("cuda_mps_server_crash_loops_total", daemon=NAME) >= 1
 
 
 def _is_gone(daemon: ControlDaemon, server: int) -> None:

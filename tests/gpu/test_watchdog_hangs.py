@@ -33,6 +33,8 @@ def test_a_dead_daemons_stopped_server_is_ended_before_the_next_daemon_serves(
     everything = all_processors(clients)
     watchdog = watchdogs.start(liveness_seconds=2)
     clients.start_ready("tenant", mib=64, seconds=600)
+    # The program sets a new server's limits and asks for them; a question that meets a stopped server hangs the daemon.
+    eventually(partial(_has_set_the_limits, watchdog))
     server = psutil.Process(daemon.server())
     os.kill(server.pid, signal.SIGSTOP)
     eventually(partial(_is_diagnosed, watchdog, "server_suspended", server.pid))
@@ -95,6 +97,10 @@ class TestHungDaemon:
 def _is_diagnosed(watchdog: Watchdog, diagnosis: str, pid: int) -> None:
     assert watchdog.diagnosis == diagnosis, watchdog.evidence()
     assert watchdog.said("daemon_diagnosed")[-1]["pid"] == pid
+
+
+def _has_set_the_limits(watchdog: Watchdog) -> None:
+    assert watchdog.said("limits_in_force")
 
 
 def _answers(daemon: ControlDaemon) -> None:
