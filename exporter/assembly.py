@@ -2,9 +2,10 @@
 
 import os
 import platform
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import structlog
 
@@ -20,13 +21,11 @@ from exporter.core.gpus import NVML
 from exporter.core.work import DOORS
 from exporter.core.workloads import nameless_pods
 from exporter.core.xids import KERNEL, NVML_EVENTS
+from exporter.model.daemon import Daemon
 from exporter.model.node import Node
 from exporter.parse.elf_symbols import Machine
 from exporter.sources.control import ATTEMPTS as CONTROL_ATTEMPTS
 from exporter.sources.control import ControlClient
-from exporter.sources.doors.libraries import Libraries
-from exporter.sources.doors.library import machine_called
-from exporter.sources.doors.source import Doors
 from exporter.sources.eye import Eye, Inbox
 from exporter.sources.finder import Finder
 from exporter.sources.journal import Journal
@@ -45,8 +44,11 @@ from exporter.sources.unit_states import UnitStates
 from exporter.sources.units import Units
 from exporter.sources.user import OURSELVES, User
 
+if TYPE_CHECKING:
+    from exporter.sources.doors.source import Doors
+
 LOG_PERIOD = 0.15
-"""So that what is written into a log is known within 0.2 s, on a busy machine too."""
+"""So that what is written into a log is known within 0.2 s, on a busy machine too, where no change can be told of."""
 JOURNAL_PERIOD = 0.2
 PROCESS_WAIT = 0.5
 """An exit is seen at once; this is how soon a process that is newly wanted is met."""
@@ -59,7 +61,7 @@ UNIT_STATES_PERIOD = 0.5
 AT_ONCE = 0.0
 """The period of a source that waits by itself for something to happen."""
 
-LOG_TOLD_EVERY = 1.0
+LOG_TOLD_EVERY = 0.5
 TOLD_EVERY = 5.0
 """How often a source tells that it has seen nothing new. That the logs have nothing more settles what became of a
 daemon that has gone, so that one is told sooner."""
@@ -87,7 +89,7 @@ class Assembly:
         self.doors = self._doors() if config.attribution is Attribution.BPF else None
         held = affordable_pidfds()
         self.processes = Processes({}, proc=config.proc, clock=clock, wait=process_wait, most_held=held)
-        self.logs = DaemonLogs({}, clock)
+        self.logs = DaemonLogs({}, clock, changed=self._logs_changed)
         self.pods = Pods(config.pods, clock=clock)
         self.units = Units(clock, path=self._path)
         self.unit_states = UnitStates(clock, path=self._path)
@@ -101,6 +103,7 @@ class Assembly:
         )
         self.kernel = KernelLog(config.kmsg, clock)
         self.journal = None if config.collect.journal is Switch.OFF else Journal(clock, path=self._path)
+        self._journal_eye = None if self.journal is None else self._follower_of(self.journal)
         self.finder = self._finder() if config.discovery.enabled else None
         self.locator = Locator(finder=self.finder, processes=self.processes, logs=self.logs, journal=self.journal)
 
@@ -111,7 +114,7 @@ class Assembly:
         nvml = None if collect.nvml is Switch.OFF else self._eye(NVML, gpus, period=None)
         return Lookout(
             (*([] if nvml is None else [nvml]), *self._eyes()),
-            locate=self.locator.locate,
+            locate=self._locate,
             asker=self._asker,
             direct=self._direct,
             nvml=nvml,
@@ -134,9 +137,8 @@ class Assembly:
             yield self._eye(FINDER, self.finder.look, period=FINDER_PERIOD)
             yield self._eye(UNITS, self.units.look, period=UNITS_PERIOD, deadline=UNITS_DEADLINE)
         yield self._unit_eye
-        if self.journal is not None:
-            journals = self.journal.look if collect.journal is Switch.ON else _without_complaint(self.journal.look)
-            yield self._eye(JOURNAL, journals, period=JOURNAL_PERIOD, told_every=TOLD_EVERY)
+        if self._journal_eye is not None:
+            yield self._journal_eye
         if collect.nvml is not Switch.OFF:
             yield self._eye(NVML_EVENTS, self.nvml.look_for_xids, period=AT_ONCE, told_every=TOLD_EVERY)
         if self.doors is not None:
@@ -147,6 +149,18 @@ class Assembly:
             names = self.pods.look if collect.pods is Switch.ON else _without_complaint(self.pods.look)
             yield self._eye(PODS, names, period=PODS_PERIOD)
 
+    def _follower_of(self, journal: Journal) -> Eye:
+        look = journal.look if self._config.collect.journal is Switch.ON else _without_complaint(journal.look)
+        return self._eye(JOURNAL, look, period=JOURNAL_PERIOD, told_every=TOLD_EVERY)
+
+    def _locate(self, daemons: Mapping[str, Daemon]) -> Mapping[str, Place]:
+        places = self.locator.locate(daemons)
+        if self.logs.awaits_look:
+            self._log_eye.nudge()
+        if self.journal is not None and self._journal_eye is not None and self.journal.awaits_look:
+            self._journal_eye.nudge()
+        return places
+
     def _hears_the_kernel(self) -> bool:
         """Whether the kernel's log is to be read; where nobody said so, only if that may be."""
         if self._config.collect.kernel_log is Switch.OFF:
@@ -156,6 +170,9 @@ class Assembly:
             structlog.get_logger().info("kernel_log_not_followed", reason=problem)
             return False
         return True
+
+    def _logs_changed(self) -> None:
+        self._log_eye.nudge()
 
     def _direct(self, node: Node) -> None:
         self.processes.watch(agenda.watched(node))
@@ -214,7 +231,12 @@ class Assembly:
         """How long one look at a daemon may take: it may be refused a few times, and then not answer."""
         return self._config.control_deadline * (CONTROL_ATTEMPTS + 1)
 
-    def _doors(self) -> Doors:
+    def _doors(self) -> "Doors":
+        """Make the source of launches. Its modules are loaded only where attribution is on."""
+        from exporter.sources.doors.libraries import Libraries
+        from exporter.sources.doors.library import machine_called
+        from exporter.sources.doors.source import Doors
+
         proc = Proc(self._config.proc, self._clock)
         return Doors(
             uses=self.nvml.uses.read,

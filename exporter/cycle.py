@@ -27,6 +27,9 @@ from exporter.sources.lookout import Asker, Lookout
 from exporter.watchdog import Watchdog
 
 TICK_SECONDS = 0.5
+REST_SECONDS = 1.0
+RESTS_AFTER_SECONDS = 5.0
+"""How often the cycle turns without news, and how often once nothing has been new for so long."""
 
 _LOUD = {
     EventName.FAULT: "error",
@@ -79,6 +82,7 @@ class Cycle:
         self._log = structlog.get_logger()
         self._pace = Pace(clock.monotonic())
         self._unpublished = self._grave = False
+        self._news_at = clock.monotonic()
         self._attended: Node | None = None
 
     def tell(self, seen: Sequence[Observation], rhythm: Rhythm) -> None:
@@ -89,6 +93,10 @@ class Cycle:
     def hear(self, said: Observation) -> None:
         """Take in what an operator has said. To be used by any thread."""
         self._inbox.put((said,))
+
+    def wake(self) -> None:
+        """End the wait for news, if there is one. A signal handler may call this."""
+        self._inbox.put(())
 
     def run(self, keep_on: Callable[[], bool]) -> None:
         """Cycle until told to stop."""
@@ -104,7 +112,7 @@ class Cycle:
         """One cycle, which waits up to `timeout` seconds for something to be seen."""
         # Asked before the inbox is emptied: whoever is idle by then has put all that it saw into it.
         idle = self._lookout.idle()
-        seen = [*self._seen(timeout), *self._lookout.complaints()]
+        seen = [*self._seen(timeout), *self._lookout.uneventful(), *self._lookout.complaints()]
         accounted = self._account(sorted(seen, key=lambda each: each.at))
         events = (*accounted, *self._judge(news=bool(accounted)))
         for event in events:
@@ -114,7 +122,8 @@ class Cycle:
         if self._watchdog is not None:
             self._watchdog.act(self.node)
         self._direct(idle)
-        self._unpublished = self._unpublished or bool(events) or any(_is_news(each) for each in seen)
+        if events or any(map(_is_news, seen)):
+            self._unpublished, self._news_at = True, self._clock.monotonic()
         self._grave = self._grave or any(event.grave for event in events)
         self._publish_if_due()
         if self._turned is not None:
@@ -165,7 +174,9 @@ class Cycle:
 
     def _patience(self) -> float:
         """How long the next cycle may wait: what is news already is not to wait for more."""
-        return min(TICK_SECONDS, self._to_wait(self._clock.monotonic()))
+        now = self._clock.monotonic()
+        rests = now - self._news_at >= RESTS_AFTER_SECONDS
+        return min(REST_SECONDS if rests else TICK_SECONDS, self._to_wait(now))
 
     def _to_wait(self, now: float) -> float:
         return self._pace.wait(now, news=self._unpublished, grave=self._grave)

@@ -2,7 +2,7 @@
 
 import contextlib
 import socket
-from collections.abc import MutableMapping
+from collections.abc import Callable, MutableMapping
 
 
 class Notifier:
@@ -21,9 +21,10 @@ class Notifier:
         """The configuration is read anew, from this time of CLOCK_MONOTONIC on; `ready` when that is done."""
         self._send("RELOADING=1", f"MONOTONIC_USEC={monotonic * 1e6:.0f}")
 
-    def alive(self, status: str) -> None:
-        """Another cycle is complete; `status` is for a person."""
-        self._send("WATCHDOG=1", f"STATUS={status}")
+    def alive(self, status: Callable[[], str]) -> None:
+        """Another cycle is complete; `status` makes a line for a person, if the service manager listens."""
+        if self._address:
+            self._send("WATCHDOG=1", f"STATUS={status()}")
 
     def stopping(self) -> None:
         """The service ends."""

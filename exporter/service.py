@@ -16,7 +16,7 @@ from exporter.config.orders import orders_of
 from exporter.config.reload import Reloader
 from exporter.cycle import Cycle
 from exporter.history import History, Keeper
-from exporter.metrics.catalogue import NodeCollector
+from exporter.metrics.catalogue import Made, NodeCollector
 from exporter.metrics.exposition import Exposition
 from exporter.model.action import Resumed
 from exporter.model.event import Event
@@ -39,7 +39,7 @@ from exporter.watchdog import Doer, Watchdog
 from exporter.web import Api, Runbooks, Site, WebSecurity, WebServer, activated_listeners
 
 HEALTHY_SECONDS = 30.0
-"""The cycle turns at least twice a second; after this long without a turn it has stopped."""
+"""The cycle turns at least once a second; after this long without a turn it has stopped."""
 
 PAUSE_SECONDS = 15.0
 """How long `pause` waits for a call into the driver that is under way."""
@@ -76,6 +76,7 @@ class Service:
         self._history = History() if history is None else history
         self._exposition = Exposition(clock)
         self._itself = ProcessCollector(registry=None)
+        self._made: Made = {}
         self._notifier = Notifier(os.environ)
         self._log = structlog.get_logger()
         self._paused = False
@@ -100,7 +101,7 @@ class Service:
         """Serve until SIGTERM or SIGINT. ConfigError and ListenError come at once."""
         keep_capabilities_from_children()
         web = self._web()
-        with wishes(reloads=self._reloader is not None) as told, self._answering():
+        with wishes(reloads=self._reloader is not None, heard=self._cycle.wake) as told, self._answering():
             web.open()
             for origin in web.origins:
                 self._log.info("serving", metrics=f"{origin}{self._config.telemetry_path}")
@@ -252,14 +253,14 @@ class Service:
             orders=self._orders,
             ledger=None if self._writer is None else self._writer.ledger,
         )
-        self._exposition.publish(NodeCollector(view, beside=self._itself))
+        self._exposition.publish(NodeCollector(view, beside=self._itself, made=self._made))
 
     def _turned(self) -> None:
         self._turned_at = self._clock.monotonic()
         if self._cycle.node.sources and not self._ready:
             self._ready = True
             self._notifier.ready()
-        self._notifier.alive(status.line(self._cycle.node, self._orders))
+        self._notifier.alive(lambda: status.line(self._cycle.node, self._orders))
 
 
 def _named(before: Config, after: Config, at: float) -> Sequence[DaemonFound]:

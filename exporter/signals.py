@@ -3,7 +3,7 @@
 import contextlib
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 
@@ -16,12 +16,20 @@ class Wishes:
 
 
 @contextlib.contextmanager
-def wishes(*, reloads: bool = False) -> Iterator[Wishes]:
-    """Hear signals, until they mean again what they meant before. Who does not reload ends with its terminal."""
+def wishes(*, reloads: bool = False, heard: Callable[[], object] = lambda: None) -> Iterator[Wishes]:
+    """Hear signals, until they mean again what they meant before. Who does not reload ends with its terminal.
+
+    `heard` is called after each signal, in the main thread, so that what waits there need not wait on.
+    """
     told = Wishes()
-    heard = {signal.SIGTERM: told.stop, signal.SIGINT: told.stop}
-    heard[signal.SIGHUP] = told.reload if reloads else told.stop
-    before = {each: signal.signal(each, lambda number, _frame: heard[signal.Signals(number)].set()) for each in heard}
+    meant = {signal.SIGTERM: told.stop, signal.SIGINT: told.stop}
+    meant[signal.SIGHUP] = told.reload if reloads else told.stop
+
+    def hear(number: int, _frame: object) -> None:
+        meant[signal.Signals(number)].set()
+        heard()
+
+    before = {each: signal.signal(each, hear) for each in meant}
     try:
         yield told
     finally:

@@ -79,8 +79,14 @@ class View:
 
     def clients(self) -> Iterable[tuple[Daemon, Client, str]]:
         """The clients that have series of their own, each with its daemon and its id."""
-        for daemon, client in self._shown():
-            yield daemon, client, client_id(client, self.node.processes.get(client.pid))
+        return self._named
+
+    @cached_property
+    def _named(self) -> Sequence[tuple[Daemon, Client, str]]:
+        """The same: found out once, as every family of clients asks."""
+        return [
+            (daemon, client, client_id(client, self.node.processes.get(client.pid))) for daemon, client in self._shown()
+        ]
 
     def omitted(self) -> int:
         """How many clients have none because there are too many."""

@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 
 from exporter.clock import SystemClock
 from exporter.core.watchdog.orders import Orders
-from exporter.cycle import Cycle
+from exporter.cycle import REST_SECONDS, RESTS_AFTER_SECONDS, TICK_SECONDS, Cycle
 from exporter.metrics.catalogue import NodeCollector
 from exporter.metrics.exposition import Exposition
 from exporter.model.action import ActionResult, Resumed
@@ -30,6 +30,7 @@ from exporter.view import View
 from exporter.watchdog import Watchdog
 
 from .builders import FAULT_BLOCK, SERVER, active, server_log
+from .clocks import HandClock
 from .conftest import Starter
 from .eventually import PATIENCE_SECONDS, eventually
 from .standin.mps import MpsStandIn
@@ -426,3 +427,32 @@ def test_what_an_operator_says_is_taken_in_like_what_is_seen(turning: Turning) -
     cycle.hear(Resumed(at=1.0, daemon=NAME))
     cycle.once(0)
     assert turning.recorded == [Resumed(at=1.0, daemon=NAME)]
+
+
+def test_a_cycle_that_waits_for_news_can_be_woken() -> None:
+    turning = Turning()
+    cycle = turning.cycle()
+    woken = threading.Thread(target=cycle.once, args=(PATIENCE_SECONDS * 100,), daemon=True)
+    woken.start()
+
+    cycle.wake()
+
+    woken.join(PATIENCE_SECONDS)
+    assert not woken.is_alive()
+
+
+def test_without_news_the_cycle_turns_less_often() -> None:
+    turning = Turning()
+    clock = HandClock()
+    cycle = Cycle(
+        Node(), Lookout(()), inbox=turning.inbox, clock=clock, rhythm=Rhythm(), publish=turning.published.append
+    )
+    cycle.once(0)
+    assert cycle._patience() == TICK_SECONDS
+    clock.time += RESTS_AFTER_SECONDS
+    assert cycle._patience() == REST_SECONDS
+
+    turning.inbox.put((line(clock.now(), "Start"),))
+    cycle.once(0)
+
+    assert cycle._patience() <= TICK_SECONDS

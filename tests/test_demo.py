@@ -227,7 +227,11 @@ def test_in_its_first_minute_every_family_has_had_data() -> None:
     seen: set[str] = set()
     for second, _ in told(present, simulation, ORDERS):
         view = View(second, client_min_age=15.0, orders=ORDERS)
-        seen.update(family.name for family in CATALOGUE if family.name not in seen and family.metric(view).samples)
+        seen.update(
+            family.name
+            for family in CATALOGUE
+            if family.name not in seen and family.metric(family.samples(view)).samples
+        )
     of_the_process = ("cuda_mps_exporter_history_", "cuda_mps_exporter_config_")
     assert {family.name for family in CATALOGUE if not family.name.startswith(of_the_process)} == seen
 

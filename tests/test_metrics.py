@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 from prometheus_client.samples import Sample
 
 from exporter.core.watchdog.orders import Orders
-from exporter.metrics.catalogue import CATALOGUE, NodeCollector
+from exporter.metrics.catalogue import CATALOGUE, Made, NodeCollector
 from exporter.model.node import Node
 from exporter.model.observation import LogFile, LogGap
 from exporter.model.settings import Mode
@@ -139,7 +139,20 @@ class TestCatalogue:
     def test_counters_and_only_they_end_in_total(self) -> None:
         """As Prometheus has it."""
         for family in CATALOGUE:
-            assert family.name.endswith("_total") == (family.metric(View(node())).type == "counter")
+            assert family.name.endswith("_total") == (family.metric(()).type == "counter")
+
+    def test_a_family_that_has_not_changed_is_not_made_again(self) -> None:
+        """Its metric is the one of the snapshot before."""
+        made: Made = {}
+        present = three_clients()
+        before = {each.name: each for each in NodeCollector(View(present), made=made).collect()}
+        older = replace(present, at=present.at + 1, sources={})
+
+        after = {each.name: each for each in NodeCollector(View(older), made=made).collect()}
+
+        assert after["cuda_mps_client_info"] is before["cuda_mps_client_info"]
+        fresh = NodeCollector(View(older)).collect()
+        assert list(after.values()) == list(fresh)
 
     def test_each_says_what_it_means(self) -> None:
         """In a sentence, with each label once."""

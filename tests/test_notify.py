@@ -22,7 +22,7 @@ def test_each_message_is_a_datagram(manager: socket.socket, tmp_path: Path) -> N
     notifier = Notifier({"NOTIFY_SOCKET": str(tmp_path / "notify")})
 
     notifier.ready()
-    notifier.alive("1 of 1 daemons up, 3 clients")
+    notifier.alive(lambda: "1 of 1 daemons up, 3 clients")
     notifier.reloading(12.5)
     notifier.stopping()
 
@@ -53,7 +53,7 @@ def test_without_a_manager_nothing_happens(environment: dict[str, str]) -> None:
     notifier = Notifier(environment)
 
     notifier.ready()
-    notifier.alive("well")
+    notifier.alive(lambda: "well")
     notifier.stopping()
 
 
@@ -63,4 +63,4 @@ def test_a_manager_that_does_not_listen_holds_nobody_up(manager: socket.socket, 
     notifier = Notifier({"NOTIFY_SOCKET": str(tmp_path / "notify")})
 
     for _ in range(2000):
-        notifier.alive("well")
+        notifier.alive(lambda: "well")

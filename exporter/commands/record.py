@@ -26,7 +26,7 @@ def record(arguments: Namespace, config: Config) -> int:
     header = header_with_gpus(config, clock)
     with (
         opened(arguments.file, "w") as file,
-        wishes() as told,
+        wishes(heard=lambda: inbox.put(())) as told,
         contextlib.closing(Assembly(config, clock, inbox)) as assembly,
     ):
         write_header(file, header)

@@ -30,10 +30,10 @@ class Family:
     help: str
     samples: Callable[[View], Iterable[tuple[Any, ...]]]
 
-    def metric(self, view: View) -> Metric:
-        """The family with its samples."""
+    def metric(self, samples: Iterable[tuple[Any, ...]]) -> Metric:
+        """Return the family with these samples."""
         metric = self.kind(self.name, self.help, labels=self.labels)
-        for labels, *value in self.samples(view):
+        for labels, *value in samples:
             metric.add_metric([printable(label) for label in labels], *value)
         return metric
 

@@ -31,7 +31,9 @@ class Writer:
 
     def _family(self, metric: Metric, before: dict[str, tuple[Metric, bytes]]) -> tuple[Metric, bytes]:
         known = before.get(metric.name)
-        return known if known is not None and known[0] == metric else (metric, self._text(metric))
+        if known is not None and (known[0] is metric or known[0] == metric):
+            return known
+        return metric, self._text(metric)
 
     def _text(self, metric: Metric) -> bytes:
         return self._write(_Only((metric,))).removesuffix(self._end)

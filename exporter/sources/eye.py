@@ -4,6 +4,7 @@ A look that hangs (an NVML call stuck in the driver cannot be cancelled) stops t
 """
 
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
 from queue import SimpleQueue
 
@@ -44,7 +45,8 @@ class Eye:
     ) -> None:
         """A `period` of None looks only when nudged; uneventful looks are told every `told_every` seconds.
 
-        `daemon` is the one that this eye is for, where each has its own.
+        A source that is idle is looked at as seldom, until it is nudged. `daemon` is the one that this eye is for,
+        where each has its own.
         """
         self.name = name
         self._daemon = daemon
@@ -56,6 +58,7 @@ class Eye:
         self._told_every = told_every
         self._told_at = float("-inf")
         self._told_problem: str | None = None
+        self._uneventful: deque[SourceReading] = deque(maxlen=1)
         self._began: float | None = None
         self._complained_at: float | None = None
         self._awaited = False
@@ -90,6 +93,10 @@ class Eye:
         problem = f"no answer for {waited:.0f} s"
         return self._told(waited, problem)
 
+    def uneventful(self) -> SourceReading | None:
+        """Return the last uneventful look, once. It does not go through the inbox, so it does not wake the cycle."""
+        return self._uneventful.popleft() if self._uneventful else None
+
     def stop(self) -> None:
         """Begin no further look."""
         self._closing.set()
@@ -109,15 +116,15 @@ class Eye:
         if self._period is None:
             self._rest()
         while not self._closing.is_set():
-            more = self._look_once()
-            self._rest(soon=more)
+            reading = self._look_once()
+            self._rest(soon=reading.more, idle=reading.idle)
 
-    def _rest(self, *, soon: bool = False) -> None:
+    def _rest(self, *, soon: bool = False, idle: bool = False) -> None:
         """Wait for the next look, and until the inbox has room: whoever is flooded with news does not fill the memory.
 
         Between the nudge and the look there is no moment in which this eye is not busy.
         """
-        self._nudged.wait(self._next_in(soon=soon))
+        self._nudged.wait(self._next_in(soon=soon, idle=idle))
         while self._inbox.qsize() >= FULL_INBOX and not self._closing.is_set():
             self._closing.wait(FULL_SECONDS)
         self._began = self._clock.monotonic()
@@ -125,21 +132,20 @@ class Eye:
             self._awaited, self._told_at = False, float("-inf")
         self._nudged.clear()
 
-    def _next_in(self, *, soon: bool) -> float | None:
+    def _next_in(self, *, soon: bool, idle: bool) -> float | None:
         if not soon:
-            return self._period
+            return max(self._period, self._told_every) if idle and self._period is not None else self._period
         return MORE_SECONDS if self._period is None else min(self._period, MORE_SECONDS)
 
-    def _look_once(self) -> bool:
-        """Look, and tell what was seen; whether something was left unread."""
+    def _look_once(self) -> Reading:
+        """Look, and tell what was seen."""
         self._began = began = self._clock.monotonic()
         reading = self._safely()
         seconds = self._clock.monotonic() - began
-        if self._worth_telling(reading):
-            self._inbox.put((*reading.observations, self._told(seconds, reading.problem, more=reading.more)))
+        self._tell(reading, seconds)
         # Told first, idle then: whoever finds this eye idle finds in the inbox all that it saw.
         self._began = self._complained_at = None
-        return reading.more
+        return reading
 
     def _safely(self) -> Reading:
         """Look. A source that raises is a defect of ours; it must cost this one reading, not the eye, nor a core."""
@@ -155,13 +161,19 @@ class Eye:
             at=self._clock.now(), name=self.name, seconds=seconds, problem=problem, daemon=self._daemon, more=more
         )
 
-    def _worth_telling(self, reading: Reading) -> bool:
+    def _tell(self, reading: Reading, seconds: float) -> None:
+        """Put news into the inbox. What is awaited is news, and so is each look of an eye that tells of all of them."""
         now = self._clock.monotonic()
-        news = bool(reading.observations) or reading.problem != self._told_problem
+        awaited = self._told_at == float("-inf") or not self._told_every
+        news = bool(reading.observations) or reading.problem != self._told_problem or awaited
         if not news and now - self._told_at < self._told_every:
-            return False
+            return
         self._told_at, self._told_problem = now, reading.problem
-        return True
+        told = self._told(seconds, reading.problem, more=reading.more)
+        if news:
+            self._inbox.put((*reading.observations, told))
+        else:
+            self._uneventful.append(told)
 
 
 def close(eyes: Sequence[Eye], timeout: float) -> None:

@@ -2,7 +2,7 @@
 
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from exporter.clock import Clock
 from exporter.model.observation import LogFile
@@ -27,6 +27,11 @@ class Journal:
         """Say which daemon's log is in which unit's journal, from the next look on; from any thread."""
         self._wanted = dict(units)
 
+    @property
+    def awaits_look(self) -> bool:
+        """Whether other journals are to be followed than are."""
+        return self._wanted.keys() != self._journals.keys()
+
     def look(self) -> Reading:
         """All new lines."""
         with self._lock:
@@ -35,7 +40,7 @@ class Journal:
             left = self._reconcile(self._wanted)
             readings = [journal.look() for journal in self._journals.values()]
         seen = [*left, *(observation for reading in readings for observation in reading.observations)]
-        return Reading(tuple(seen), "; ".join(each.problem for each in readings if each.problem is not None) or None)
+        return Reading(tuple(seen), _problem(readings), idle=not readings)
 
     def close(self) -> None:
         """Follow no more, and leave no child behind; from any thread."""
@@ -59,3 +64,7 @@ class Journal:
                     daemon, unit, self._clock, executable=self._executable, path=self._path
                 )
         return left
+
+
+def _problem(readings: Sequence[Reading]) -> str | None:
+    return "; ".join(each.problem for each in readings if each.problem is not None) or None

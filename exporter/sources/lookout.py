@@ -112,6 +112,10 @@ class Lookout:
         """Who has no question under way, by the daemon's name."""
         return [(name, asker) for name, asker in self._askers.items() if not asker.eye.busy]
 
+    def uneventful(self) -> Iterable[SourceReading]:
+        """Which looks since the last call have found nothing new, as far as they are told of."""
+        return [reading for eye in self._all() if (reading := eye.uneventful()) is not None]
+
     def complaints(self) -> Iterable[SourceReading]:
         """Which looks have outlasted their deadlines."""
         for eye in self._all():

@@ -12,12 +12,14 @@ from exporter.model.observation import Observation
 class Reading:
     """Observations, and the problem that kept the source from seeing all it should, in words for a person.
 
-    `more` says that it left something unread, so as not to bring too much at once.
+    `more` says that it left something unread, so as not to bring too much at once. `idle` says that the source has
+    nothing to look at until something is wanted of it.
     """
 
     observations: tuple[Observation, ...] = ()
     problem: str | None = None
     more: bool = False
+    idle: bool = False
 
 
 def within(deadline: float, look: Callable[[], Reading]) -> Reading:

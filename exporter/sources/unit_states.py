@@ -40,7 +40,7 @@ class UnitStates:
         """Look, if it is time. Where systemd does not run, nothing is seen; that is no failure."""
         now, units = self._clock.monotonic(), sorted(filter(is_service, self._wanted))
         if not units or now < self._due:
-            return Reading()
+            return Reading(idle=not units)
         self._due = now + (SOON_SECONDS if self._pressing else LOOK_SECONDS)
         at = self._clock.now()
         shown = self._systemctl.show(PROPERTIES, *units)

@@ -148,6 +148,32 @@ def test_uneventful_looks_are_told_of_now_and_then(open_eye: Open, inbox: Inbox)
     assert told(inbox)[0] == (LINE,)
 
 
+def test_an_uneventful_look_does_not_go_through_the_inbox(open_eye: Open, inbox: Inbox) -> None:
+    eye = open_eye(Reading, period=0.001, told_every=0.001)
+    told(inbox)
+
+    uneventful = eventually(lambda: _some(eye.uneventful()))
+
+    assert uneventful.problem is None
+    assert nothing_told(inbox, within=0)
+
+
+def test_an_idle_source_is_looked_at_again_when_nudged_and_else_as_seldom_as_it_is_told_of(open_eye: Open) -> None:
+    looks: list[Reading] = []
+
+    def look() -> Reading:
+        looks.append(Reading(idle=True))
+        return looks[-1]
+
+    eye = open_eye(look, period=0.0, told_every=3600.0)
+    eventually(lambda: _true(not eye.busy))
+    before = len(looks)
+
+    eye.nudge()
+
+    eventually(lambda: _true(len(looks) == before + 1))
+
+
 def test_a_look_that_left_something_unread_is_soon_followed_by_another(open_eye: Open, inbox: Inbox) -> None:
     readings = [Reading((LINE,), more=True), Reading((LINE,), more=True)]
     open_eye(lambda: readings.pop(0) if readings else Reading((LINE,)), period=3600.0)

@@ -212,7 +212,7 @@ def test_a_journal_that_cannot_be_read_says_what_to_do(
 
 def test_without_journalctl_there_is_a_problem_and_nothing_else() -> None:
     journal = Journal(HandClock(), executable="/nowhere/journalctl")
-    assert journal.look() == Reading()
+    assert journal.look() == Reading(idle=True)
     journal.follow({"node": UNIT})
     reading = journal.look()
 
@@ -281,7 +281,7 @@ def test_who_is_followed_may_change(journalctl: Scripted, log: Followed) -> None
     log.look()
 
     assert log.files == [f"the journal of {UNIT} is followed no more"]
-    assert log.look() == Reading()
+    assert log.look() == Reading(idle=True)
     assert psutil.Process().children() == []
 
 

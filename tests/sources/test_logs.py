@@ -9,19 +9,19 @@ from pathlib import Path
 import pytest
 
 from exporter.model.observation import LogFile, LogGap, LogLine, Observation
-from exporter.sources.logs import (
+from exporter.sources.log_follower import (
     LONGEST_LINE,
     MOST_BYTES_A_LOOK,
     MOST_LINES_A_LOOK,
-    MOST_LINES_IN_ALL,
     MOST_OPEN,
     PLACE_SECONDS,
     SIZE_STEP,
     STILL_SECONDS,
-    DaemonLogs,
     LogFollower,
 )
+from exporter.sources.logs import MOST_LINES_IN_ALL, DaemonLogs
 from exporter.sources.place import on_host
+from exporter.sources.reading import Reading
 from tests.clocks import HandClock
 
 NOBODY = 65534
@@ -537,3 +537,22 @@ def test_a_flooded_log_has_what_the_others_leave_of_their_shares(tmp_path: Path)
     read = [each.daemon for each in second.observations if isinstance(each, LogLine)]
     assert first.more
     assert (read[0], read.count("a flooded one")) == (names[-1], MOST_LINES_A_LOOK)
+
+
+def test_a_look_without_news_reads_sizes_alone_and_the_next_line_is_still_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = tmp_path / "control.log"
+    log.write_text("old\n")
+    (tmp_path / "server.log").write_text("")
+    logs = DaemonLogs({"node": tmp_path}, HandClock())
+    logs.look()
+    with monkeypatch.context() as patch:
+        patch.setattr(LogFollower, "look", lambda *_: pytest.fail("nothing is new"))
+        assert logs.look() == Reading()
+
+    with log.open("a") as stream:
+        stream.write("new\n")
+
+    assert [each.line for each in logs.look().observations if isinstance(each, LogLine)] == ["new"]
+    logs.close()

@@ -30,7 +30,7 @@ def judge(node: Node, orders: Orders, *, at: float, chance: float) -> Judged:
     """Diagnose every expected daemon, and decide what is to be done now.
 
     `at` is now, in seconds since the epoch; `chance`, 0 to 1, is for the jitter. To be called after each batch of
-    observations, and twice a second anyhow. The actions that it returns must be carried out; it counts on them.
+    observations, and every second anyhow. The actions that it returns must be carried out; it counts on them.
     """
     watches = dict(node.watches)
     events: list[Event] = []
