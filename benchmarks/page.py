@@ -10,7 +10,7 @@ from prometheus_client import generate_latest
 from benchmarks import arguments
 from benchmarks.report import Figure, report
 from exporter.metrics.catalogue import NodeCollector
-from exporter.page import Page
+from exporter.page.page import Page
 from exporter.view import View
 from tests.page.scenes import full
 

@@ -14,7 +14,7 @@ from exporter.errors import FULL, ConfigError, ExporterError
 
 _FUNCTIONS: Mapping[str, str] = {
     "serve": "serve.serve",
-    "demo": "serve.demo",
+    "demo": "demo.demo",
     "status": "status.show_status",
     "incidents": "incidents.show_incidents",
     "record": "record.record",

@@ -1,4 +1,4 @@
-"""`serve` and `demo`: a node is watched, real or simulated, and told of until the end."""
+"""`serve`: this node is watched, and told of until the end."""
 
 import contextlib
 import faulthandler
@@ -8,12 +8,12 @@ from argparse import Namespace
 from dataclasses import replace
 
 from exporter import log
+from exporter.arenas import use_few_arenas
 from exporter.assembly import Assembly
 from exporter.clock import SystemClock
-from exporter.config import Config, as_toml, planned
+from exporter.config import Config, as_toml
 from exporter.config.reload import Reloader
 from exporter.core.watchdog.results import taken_up
-from exporter.demo import CALM_SECONDS, PAST_SECONDS, Simulation, serve_simulated, simulated
 from exporter.history import History
 from exporter.model.attribution import Attribution
 from exporter.model.ledger import Ledger
@@ -35,6 +35,7 @@ def serve(arguments: Namespace, config: Config) -> int:
             WebSecurity.load(config.web_config_file)
         sys.stdout.write(as_toml(config))
         return 0
+    use_few_arenas()
     log.configure(config.log_level, config.log_format, sys.stderr)
     # systemd ends a service that hangs by SIGABRT: then each thread says what it was at.
     faulthandler.enable(STDERR)
@@ -63,17 +64,4 @@ def serve(arguments: Namespace, config: Config) -> int:
             writer=writer,
             hands=hands,
         ).run()
-    return 0
-
-
-def demo(arguments: Namespace, config: Config) -> int:
-    """Serve a simulated node, through the same core."""
-    log.configure(config.log_level, config.log_format, sys.stderr)
-    clock = SystemClock()
-    plan = tuple(map(planned, arguments.at))
-    past = CALM_SECONDS if arguments.calm else PAST_SECONDS
-    simulation = Simulation(arguments.seed, clock, calm=arguments.calm, past=past)
-    config = simulated(config)
-    reloader = Reloader(arguments, os.environ, config, clock, completed=simulated)
-    serve_simulated(config, simulation, plan, reloader, clock)
     return 0

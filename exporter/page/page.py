@@ -1,7 +1,6 @@
 """The page itself: values in, HTML out; all that is shown is escaped."""
 
 from collections.abc import Mapping
-from importlib.resources import files
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
@@ -55,16 +54,6 @@ class Page:
     def links(self) -> bytes:
         """Where else to look, and how to see the rest."""
         return _encoded(self._links.render())
-
-
-def style() -> bytes:
-    """The style sheet."""
-    return files("exporter.page").joinpath("style.css").read_bytes()
-
-
-def script() -> bytes:
-    """What keeps the page up to date."""
-    return files("exporter.page").joinpath("page.js").read_bytes()
 
 
 def _encoded(text: str) -> bytes:

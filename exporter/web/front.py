@@ -1,14 +1,19 @@
 """The page at `/`: the node at a glance for those who may read names, links alone for others; and nothing foreign."""
 
 from collections.abc import Callable, Mapping
+from functools import cached_property
 from http import HTTPStatus
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
-from exporter.page import Page, Sight
-from exporter.page.page import script, style
+from exporter.page import Sight
+from exporter.page.files import script, style
 from exporter.web.access import may_see_private
 from exporter.web.answer import Answer, Request, Route
 from exporter.web.lately import Lately
+
+if TYPE_CHECKING:
+    from exporter.page.page import Page
 
 SCRIPT, STYLE = "/page.js", "/page.css"
 
@@ -32,13 +37,19 @@ class Front:
 
     def __init__(self, sight: Callable[[], Sight], links: Mapping[str, str], monotonic: Callable[[], float]) -> None:
         """`sight` is what is to be seen of the node now, `links` are the other pages' paths by their titles."""
-        page = Page(links)
-        self._links = page.links()
-        self._node = Lately(lambda: page.node(sight()), monotonic)
+        self._titled = links
+        self._node = Lately(lambda: self._page.node(sight()), monotonic)
+
+    @cached_property
+    def _page(self) -> "Page":
+        """Load the templates. Most nodes are only scraped, and hold no memory for them."""
+        from exporter.page.page import Page
+
+        return Page(self._titled)
 
     def answer(self, request: Request) -> Answer:
         """What this visitor may see."""
-        shown = self._node.page() if may_see_private(request.visitor) else self._links
+        shown = self._node.page() if may_see_private(request.visitor) else self._page.links()
         return _answer(shown, "text/html")
 
 

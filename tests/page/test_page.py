@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from exporter.page import Page
+from exporter.page.page import Page
 from tests.page.scenes import SCENES, fault, full, hostile, nobody, overwhelmed
 from tests.page.text import Read
 

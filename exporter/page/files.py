@@ -1,0 +1,13 @@
+"""The files that the page needs."""
+
+from importlib.resources import files
+
+
+def style() -> bytes:
+    """The style sheet."""
+    return files("exporter.page").joinpath("style.css").read_bytes()
+
+
+def script() -> bytes:
+    """What keeps the page up to date."""
+    return files("exporter.page").joinpath("page.js").read_bytes()
