@@ -11,7 +11,7 @@ from pathlib import Path
 from benchmarks import arguments
 from benchmarks.fetch import PATIENCE_SECONDS
 from benchmarks.report import Figure, report
-from exporter.assembly import LOG_PERIOD
+from exporter.assembly import LOG_PERIOD, LOG_TOLD_EVERY
 from exporter.clock import SystemClock
 from exporter.model.observation import LogLine
 from exporter.sources.eye import Eye, Inbox
@@ -43,22 +43,32 @@ def main(words: Sequence[str] | None = None) -> int:
 def _seconds(directory: Path, daemons: int, lines: int) -> Iterator[float]:
     """For each line, written at any time into any log."""
     directories = {f"daemon{number}": directory / f"daemon{number}" for number in range(daemons)}
-    logs = [each / file for each in directories.values() for file in FILES]
-    for log in logs:
-        log.parent.mkdir(exist_ok=True)
-        log.touch()
+    files = [each / file for each in directories.values() for file in FILES]
+    for each in files:
+        each.parent.mkdir(exist_ok=True)
+        each.touch()
     inbox, clock = Inbox(), SystemClock()
-    eye = Eye("log", DaemonLogs(directories, clock).look, period=LOG_PERIOD, deadline=1.0, inbox=inbox, clock=clock)
+    logs = DaemonLogs(directories, clock, changed=lambda: eye.nudge())
+    eye = Eye(
+        "log",
+        logs.look,
+        period=LOG_PERIOD,
+        deadline=1.0,
+        inbox=inbox,
+        clock=clock,
+        told_every=LOG_TOLD_EVERY,
+    )
     eye.open()
     for _ in range(lines):
         time.sleep(random.uniform(LOG_PERIOD, 2 * LOG_PERIOD))
         began = time.monotonic()
-        with random.choice(logs).open("a") as file:
+        with random.choice(files).open("a") as file:
             file.write("line\n")
         while not any(isinstance(each, LogLine) for each in inbox.get(timeout=PATIENCE_SECONDS)):
             pass
         yield time.monotonic() - began
     eye.close(PATIENCE_SECONDS)
+    logs.close()
 
 
 if __name__ == "__main__":

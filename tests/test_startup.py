@@ -106,6 +106,22 @@ def test_replay_imports_neither_the_page_nor_the_database_nor_nvml(tmp_path: Pat
     assert modules & {"pynvml", "jinja2", "sqlite3", "exporter.web", "exporter.demo", "exporter.doctor"} == set()
 
 
+def test_the_service_imports_only_what_a_node_that_is_scraped_needs() -> None:
+    """The page's templates, the demo and the probes of launches take memory that most nodes would hold for nothing."""
+    done = subprocess.run(
+        [sys.executable, "-c", "import sys, exporter.commands.serve; print(*sys.modules)"],
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=Path(__file__).parents[1],
+        check=True,
+    )
+
+    modules = set(done.stdout.split())
+    unneeded = {"jinja2", "exporter.demo", "exporter.doctor", "exporter.page.page", "exporter.sources.doors.source"}
+    assert "exporter.service" in modules
+    assert modules & unneeded == set()
+
+
 @pytest.mark.parametrize(
     "command", ["serve", "status", "incidents", "record", "replay", "doctor", "demo", "pause", "resume"]
 )

@@ -7,11 +7,15 @@ from pathlib import Path
 
 import pytest
 
+from exporter.clock import SystemClock
+from exporter.model.observation import LogLine
+from exporter.sources.eye import Eye, Inbox
 from exporter.sources.file_changes import FileChanges
 from exporter.sources.log_follower import LogFollower
+from exporter.sources.logs import DaemonLogs
 from exporter.sources.place import on_host
 from tests.clocks import HandClock
-from tests.eventually import PATIENCE_SECONDS
+from tests.eventually import PATIENCE_SECONDS, eventually
 
 
 @pytest.fixture
@@ -100,3 +104,41 @@ def test_a_file_of_which_no_change_is_told_is_looked_at_often_again(log: Path) -
     assert not follower.watched
     follower.close()
     changes.close()
+
+
+def test_logs_that_are_watched_are_looked_at_when_they_change(log: Path) -> None:
+    inbox: Inbox = Inbox()
+    logs = DaemonLogs({"node": log.parent}, SystemClock(), changed=lambda: eye.nudge())
+    (log.parent / "server.log").touch()
+    eye = Eye(
+        "log",
+        logs.look,
+        period=0.001,
+        deadline=PATIENCE_SECONDS,
+        inbox=inbox,
+        clock=SystemClock(),
+        told_every=3600.0,
+    )
+    eye.open()
+    inbox.get(timeout=PATIENCE_SECONDS)
+    eventually(lambda: idle(eye))
+
+    append(log, "new\n")
+
+    seen = inbox.get(timeout=PATIENCE_SECONDS)
+    assert [each.line for each in seen if isinstance(each, LogLine)] == ["new"]
+    eye.close(PATIENCE_SECONDS)
+    logs.close()
+
+
+def idle(eye: Eye) -> None:
+    assert not eye.busy
+
+
+def test_logs_that_cannot_be_watched_are_looked_at_many_times_a_second(log: Path) -> None:
+    (log.parent / "server.log").touch()
+    logs = DaemonLogs({"node": log.parent}, HandClock())
+
+    assert not logs.look().idle
+
+    logs.close()
