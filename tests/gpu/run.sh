@@ -4,7 +4,10 @@
 #
 #   OUT=/tmp/out tests/gpu/run.sh [pytest's arguments]
 #
-# All of it takes about 8 minutes. Where that is too long at once: -k watchdog, and -k 'not watchdog'.
+# All of it takes about 9 minutes (H200), more than one run is allowed. Run it in two parts, each with an OUT of its own:
+#
+#   OUT=/tmp/out/watchdog tests/gpu/run.sh -k watchdog          # 3 minutes
+#   OUT=/tmp/out/rest     tests/gpu/run.sh -k 'not watchdog'    # 6 minutes
 set -u
 : "${OUT:?names the folder for what comes out}"
 mkdir -p "$OUT/captures" && OUT=$(cd "$OUT" && pwd) || exit 2
