@@ -173,3 +173,12 @@ def test_the_sm_time_of_a_gpu_with_gpm_is_zero_until_something_runs() -> None:
     readings = [gpu_reading([CLIENT], at=AT + at, sm_utilization=0.0, gpm_seconds=10.0) for at in (10, 20)]
     view = View(told(*at_work(CLIENT), *readings).node)
     assert series("cuda_mps_gpu_sm_seconds_total", view) == {(GPU,): 0.0}
+
+
+def test_the_sm_time_of_a_gpu_with_gpm_is_zero_before_gpm_has_measured_anything() -> None:
+    """GPM measures the time between two readings, and a counter exists before its first event."""
+    readings = [
+        gpu_reading([CLIENT], at=AT + at, gpm_supported=True, energy_millijoules=1000 * (1 + at)) for at in (0, 10)
+    ]
+    view = View(told(*at_work(CLIENT), *readings).node)
+    assert series("cuda_mps_gpu_sm_seconds_total", view) == {(GPU,): 0.0}

@@ -49,7 +49,7 @@ def _sm_books(view: View) -> Iterable[tuple[GpuUuid, Book]]:
     """
     for uuid, book in view.books():
         gpu = view.node.gpus.get(uuid)
-        measured = None if gpu is None else gpu.supported.get(GPM)
+        measured = None if gpu is None else gpu.supported.get(GPM, gpu.reading.gpm_supported)
         if measured or (measured is None and book.whole.sm_us):
             yield uuid, book
 

@@ -109,4 +109,5 @@ class World:
 
     def _read(self, second: int) -> Observation:
         there: Mapping[int, int] = {each.pid: each.mib for each in self.there(second)}
-        return gpu_reading(there, server=None, at=AT + second, energy_millijoules=self.counter(second))
+        told = {"energy_millijoules": self.counter(second), "gpm_supported": True}
+        return gpu_reading(there, server=None, at=AT + second, **told)
