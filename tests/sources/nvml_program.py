@@ -131,4 +131,5 @@ def built(directory: Path, without: Sequence[str] = (), version: str | None = No
 
 def assert_closed(program: NvmlProgram) -> None:
     """No descriptor on a device, and no library in memory."""
-    assert (program.descriptors(), program.call("mapped")) == (0, False)
+    found = program.descriptors(), program.call("mapped")
+    assert found == (0, False), found
