@@ -27,7 +27,7 @@ TOLD = {
     "dead": (
         "Not well",
         "Daemon /tmp/nvidia-mps: crashed for 10 s.",
-        "the watchdog only observes; it would restart: crashed; by hand, this does",
+        "the watchdog only observes; it would restart: crashed; to do this by hand, run",
         ("systemctl restart nvidia-cuda-mps.service",),
     ),
     "given_up": (

@@ -122,7 +122,7 @@ def _unknown_for(node: Node, daemon: Daemon, at: float) -> float | None:
 
 
 def _speaking(says: str, commands: tuple[str, ...]) -> str:
-    by_hand = "; by hand, this does" if commands and commands[0] not in says else ""
+    by_hand = "; to do this by hand, run" if commands and commands[0] not in says else ""
     if not says.startswith("would "):
         return f"the watchdog says: {says}{by_hand}"
     return f"the watchdog only observes; it {says}{by_hand}"

@@ -57,7 +57,7 @@ def _drifted(node: Node, daemon: Daemon, drifted: Sequence[Demand], orders: Orde
         level=Level.CARE,
         what=f"{counted(len(drifted), 'limit')} not in force at {printable(daemon.name)}: "
         f"{printable(first.words)} {whose}",
-        next="the watchdog sets it, where it may act; by hand, this does",
+        next="the watchdog sets it, where it may act; to do this by hand, run",
         commands=tuple(each for each in commands if each is not None),
         daemon=daemon.name,
         word="limits drifted",
