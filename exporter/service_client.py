@@ -53,10 +53,10 @@ def ask_service(directory: Path, command: str, timeout: float, **arguments: Any)
 
 def read_line(connection: socket.socket, most: int) -> bytes:
     """Read up to the end of a line, the end of the connection, or `most` bytes."""
-    said = b""
+    said = bytearray()
     while not said.endswith(b"\n") and len(said) < most:
         more = connection.recv(1 << 16)
         if not more:
             break
         said += more
-    return said
+    return bytes(said)

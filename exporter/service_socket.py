@@ -18,7 +18,7 @@ import structlog
 from exporter.service_client import NAME, read_line
 
 PATIENCE_SECONDS = 2.0
-"""How long somebody who connects may take to say what they want."""
+"""How long a client may take to send its request, and then to read the next part of the answer."""
 
 MOST_BYTES = 4096
 """A request is one short line: a command, and its arguments by name where it takes any."""
@@ -86,7 +86,7 @@ class ServiceSocket:
                 return
             with connection, contextlib.suppress(OSError):
                 connection.settimeout(PATIENCE_SECONDS)
-                connection.sendall(json.dumps(self._answer(connection)).encode() + b"\n")
+                _send(connection, json.dumps(self._answer(connection)).encode() + b"\n")
 
     def _answer(self, connection: socket.socket) -> Mapping[str, Any]:
         if _user(connection) not in (0, os.geteuid()):
@@ -101,6 +101,13 @@ class ServiceSocket:
         except Exception as error:  # noqa: BLE001 (a defect of ours must cost this one answer, not all later ones)
             structlog.get_logger().exception("command_raised")
             return {"problem": f"unexpected {type(error).__name__}: {error}"}
+
+
+def _send(connection: socket.socket, answer: bytes) -> None:
+    """Send all of an answer. The timeout holds for each part: sendall() would cut a long answer off on a busy node."""
+    left = memoryview(answer)
+    while left:
+        left = left[connection.send(left) :]
 
 
 def _answers(path: Path) -> bool:

@@ -5,12 +5,13 @@ import os
 import socket
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from exporter.errors import ServiceError
 from exporter.service_client import NAME, ask_service
-from exporter.service_socket import Commands, ServiceSocket
+from exporter.service_socket import Commands, ServiceSocket, _send
 from tests.eventually import PATIENCE_SECONDS
 
 PATIENCE = PATIENCE_SECONDS
@@ -130,6 +131,29 @@ def test_somebody_who_says_nothing_holds_others_up_for_a_moment_only(directory: 
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="NOT RUN: only root can be somebody else")
+class SlowReader(socket.socket):
+    """Takes a few bytes at a time, and all of a long answer never within one timeout."""
+
+    def __init__(self) -> None:
+        super().__init__(socket.AF_UNIX)
+        self.taken = b""
+
+    def send(self, data: Any, flags: int = 0, /) -> int:
+        """Take the first bytes."""
+        self.taken += bytes(data[:7])
+        return min(7, len(data))
+
+    def sendall(self, data: Any, flags: int = 0, /) -> None:
+        """Run into the timeout."""
+        raise TimeoutError
+
+
+def test_a_long_answer_reaches_a_client_that_reads_slowly() -> None:
+    with SlowReader() as reader:
+        _send(reader, b"x" * 1000)
+        assert reader.taken == b"x" * 1000
+
+
 def test_another_user_is_turned_away_though_the_socket_were_open_to_all(directory: Path) -> None:
     (directory / NAME).chmod(0o666)
     for parent in (directory, *directory.parents):
