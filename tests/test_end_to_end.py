@@ -1,5 +1,6 @@
 """The program as a user runs it, with stand-ins for MPS and NVML: what happens to them is what it tells."""
 
+import contextlib
 import json
 import os
 import re
@@ -177,7 +178,9 @@ def serve(mps: MpsStandIn, environment: dict[str, str], tmp_path: Path) -> Itera
         for exporter in started:
             exporter.process.kill()
         for child in children_of(mps):
-            child.kill()
+            # It may have ended since it was found.
+            with contextlib.suppress(psutil.NoSuchProcess):
+                child.kill()
 
 
 def children_of(mps: MpsStandIn) -> list[psutil.Process]:
