@@ -79,7 +79,8 @@ class QuietNode:
 
     def watch(self, hours: float) -> str:
         """All that was written into control.log in these hours, after a while to settle."""
-        logs = DaemonLogs({self._name: self.standin.log_directory}, self.clock)
+        place = on_host(self._name, self.standin.pipe_directory, self.standin.log_directory)
+        logs = DaemonLogs(place, self.clock)
         inbox: Inbox = Inbox()
         follower = self._eye("log", logs.look, inbox)
         cycle = self._cycle(follower, inbox)

@@ -22,7 +22,7 @@ class Program:
     def __init__(self, process: "subprocess.Popen[bytes]", port: int, log: Path) -> None:
         self.process = process
         self.port = port
-        self._log = log
+        self.log = log
 
     @property
     def pid(self) -> int:
@@ -45,7 +45,7 @@ class Program:
                 if found == times or (times is None and found):
                     return
             time.sleep(every)
-        raise RuntimeError(f"{said}: {found} times, not {times}; its log ends:\n{self._log.read_text()[-2000:]}")
+        raise RuntimeError(f"{said}: {found} times, not {times}; its log ends:\n{self.log.read_text()[-2000:]}")
 
 
 def free_port() -> int:

@@ -60,6 +60,7 @@ def _with_path(request: Any, path: str) -> Any:
 def main() -> int:
     """Serve."""
     renderings: list[float] = []
+    # The program is measured as it is: only here its methods are wrapped, so mypy must not object.
     Site.answer = with_more_pages(Site.answer, renderings)  # type: ignore[method-assign]
     Exposition.publish = timed(Exposition.publish, renderings)  # type: ignore[method-assign]
     return cli.main(sys.argv[1:])

@@ -11,12 +11,12 @@ from pathlib import Path
 from benchmarks import arguments
 from benchmarks.fetch import PATIENCE_SECONDS
 from benchmarks.report import Figure, report
-from exporter.assembly import LOG_PERIOD, LOG_TOLD_EVERY
 from exporter.clock import SystemClock
 from exporter.model.observation import LogLine
-from exporter.sources.eye import Eye, Inbox
-from exporter.sources.logs import DaemonLogs
-from exporter.sources.place import FILES
+from exporter.sources.eye import Inbox, close
+from exporter.sources.file_changes import FileChanges
+from exporter.sources.logs import PERIOD, log_collector
+from exporter.sources.place import FILES, on_host
 
 MOST_SECONDS = 0.2
 
@@ -47,28 +47,23 @@ def _seconds(directory: Path, daemons: int, lines: int) -> Iterator[float]:
     for each in files:
         each.parent.mkdir(exist_ok=True)
         each.touch()
-    inbox, clock = Inbox(), SystemClock()
-    logs = DaemonLogs(directories, clock, changed=lambda: eye.nudge())
-    eye = Eye(
-        "log",
-        logs.look,
-        period=LOG_PERIOD,
-        deadline=1.0,
-        inbox=inbox,
-        clock=clock,
-        told_every=LOG_TOLD_EVERY,
-    )
-    eye.open()
+    inbox, clock, changes = Inbox(), SystemClock(), FileChanges()
+    collectors = [
+        log_collector("log", on_host(name, each, each), inbox=inbox, clock=clock, changes=changes, deadline=1.0)
+        for name, each in directories.items()
+    ]
+    for collector in collectors:
+        collector.eye.open()
     for _ in range(lines):
-        time.sleep(random.uniform(LOG_PERIOD, 2 * LOG_PERIOD))
+        time.sleep(random.uniform(PERIOD, 2 * PERIOD))
         began = time.monotonic()
         with random.choice(files).open("a") as file:
             file.write("line\n")
         while not any(isinstance(each, LogLine) for each in inbox.get(timeout=PATIENCE_SECONDS)):
             pass
         yield time.monotonic() - began
-    eye.close(PATIENCE_SECONDS)
-    logs.close()
+    close([collector.eye for collector in collectors], PATIENCE_SECONDS)
+    changes.close()
 
 
 if __name__ == "__main__":

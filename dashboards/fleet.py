@@ -67,7 +67,7 @@ NOW = Row(
         stat(
             "Circuits open",
             "Daemons that the watchdog has given up: it restarts them no more until somebody says resume.",
-            Query('sum(cuda_mps_watchdog_state{node, state=~"circuit_open|quarantined"})', instant=True),
+            Query('sum(cuda_mps_watchdog_state{node, state=~"circuit_open|quarantined|state_lost"})', instant=True),
             thresholds=looks.NONE_IS_WELL,
         ),
         table(

@@ -28,11 +28,12 @@ from exporter.parse.elf_symbols import Machine
 from exporter.sources.control import ATTEMPTS as CONTROL_ATTEMPTS
 from exporter.sources.control import ControlClient
 from exporter.sources.eye import Eye, Inbox
+from exporter.sources.file_changes import FileChanges
 from exporter.sources.finder import Finder
 from exporter.sources.journal import Journal
 from exporter.sources.kernel import KernelLog
 from exporter.sources.locator import Locator
-from exporter.sources.logs import DaemonLogs
+from exporter.sources.logs import LogCollector, log_collector
 from exporter.sources.lookout import Asker, Lookout
 from exporter.sources.nvml import Nvml
 from exporter.sources.place import Place, on_host
@@ -48,8 +49,6 @@ from exporter.sources.user import OURSELVES, User
 if TYPE_CHECKING:
     from exporter.sources.doors.source import Doors
 
-LOG_PERIOD = 0.15
-"""So that what is written into a log is known within 0.2 s, on a busy machine too, where no change can be told of."""
 JOURNAL_PERIOD = 0.2
 PROCESS_WAIT = 0.5
 """An exit is seen at once; this is how soon a process that is newly wanted is met."""
@@ -62,10 +61,8 @@ UNIT_STATES_PERIOD = 0.5
 AT_ONCE = 0.0
 """The period of a source that waits by itself for something to happen."""
 
-LOG_TOLD_EVERY = 0.5
 TOLD_EVERY = 5.0
-"""How often a source tells that it has seen nothing new. That the logs have nothing more settles what became of a
-daemon that has gone, so that one is told sooner."""
+"""How often a source tells that it has seen nothing new."""
 
 UNITS_DEADLINE = 10.0
 
@@ -90,11 +87,10 @@ class Assembly:
         self.doors = self._doors() if config.attribution is Attribution.BPF else None
         held = affordable_pidfds()
         self.processes = Processes({}, proc=config.proc, clock=clock, wait=process_wait, most_held=held)
-        self.logs = DaemonLogs({}, clock, changed=self._logs_changed)
+        self._changes = FileChanges()
         self.pods = Pods(config.pods, clock=clock)
         self.units = Units(clock, path=self._path)
         self.unit_states = UnitStates(clock, path=self._path)
-        self._log_eye = self._eye(LOGS, self.logs.look, period=LOG_PERIOD, told_every=LOG_TOLD_EVERY)
         self._unit_eye = self._eye(
             UNIT_STATES,
             self.unit_states.look,
@@ -106,33 +102,34 @@ class Assembly:
         self.journal = None if config.collect.journal is Switch.OFF else Journal(clock, path=self._path)
         self._journal_eye = None if self.journal is None else self._follower_of(self.journal)
         self.finder = self._finder() if config.discovery.enabled else None
-        self.locator = Locator(finder=self.finder, processes=self.processes, logs=self.logs, journal=self.journal)
+        self.locator = Locator(finder=self.finder, processes=self.processes, journal=self.journal)
 
     def lookout(self) -> Lookout:
         """All eyes of the service."""
         collect = self._config.collect
         gpus = self.nvml.look if collect.nvml is Switch.ON else _without_complaint(self.nvml.look)
         nvml = None if collect.nvml is Switch.OFF else self._eye(NVML, gpus, period=None)
-        return Lookout(
+        lookout = Lookout(
             (*([] if nvml is None else [nvml]), *self._eyes()),
             locate=self._locate,
             asker=self._asker,
-            direct=self._direct,
+            collector=self._log_collector,
+            direct=lambda node: self._direct(node, lookout),
             nvml=nvml,
         )
+        return lookout
 
     def close(self) -> None:
         """Let go of all that is held."""
         if self.doors is not None:
             self.doors.close()
-        for close in (self.nvml.close, self.processes.close, self.logs.close, self.kernel.close):
+        for close in (self.nvml.close, self.processes.close, self._changes.close, self.kernel.close):
             close()
         if self.journal is not None:
             self.journal.close()
 
     def _eyes(self) -> Iterator[Eye]:
         collect = self._config.collect
-        yield self._log_eye
         yield self._eye(PROCESS, self.processes.look, period=AT_ONCE, told_every=TOLD_EVERY)
         if self.finder is not None:
             yield self._eye(FINDER, self.finder.look, period=FINDER_PERIOD)
@@ -156,8 +153,6 @@ class Assembly:
 
     def _locate(self, daemons: Mapping[str, Daemon]) -> Mapping[str, Place]:
         places = self.locator.locate(daemons)
-        if self.logs.awaits_look:
-            self._log_eye.nudge()
         if self.journal is not None and self._journal_eye is not None and self.journal.awaits_look:
             self._journal_eye.nudge()
         return places
@@ -172,20 +167,27 @@ class Assembly:
             return False
         return True
 
-    def _logs_changed(self) -> None:
-        self._log_eye.nudge()
-
-    def _direct(self, node: Node) -> None:
+    def _direct(self, node: Node, lookout: Lookout) -> None:
         self.processes.watch(agenda.watched(node))
         self.processes.witnesses.want(agenda.witnesses_wanted(node))
         self.pods.watch(nameless_pods(node))
         if self.doors is not None:
             self.doors.want(*watched_at_the_doors(node))
-        if agenda.last_words_awaited(node):
-            self._log_eye.nudge(told=True)
+        lookout.read_logs(agenda.last_words_awaited(node))
         at_once = self.unit_states.want(agenda.units_wanted(node), agenda.units_pressing(node))
         if at_once:
             self._unit_eye.nudge()
+
+    def _log_collector(self, place: Place) -> LogCollector:
+        """What follows the logs of the daemon in a place."""
+        return log_collector(
+            LOGS,
+            place,
+            inbox=self._inbox,
+            clock=self._clock,
+            changes=self._changes,
+            deadline=self._config.look_deadline,
+        )
 
     def _asker(self, place: Place) -> Asker:
         client = self.control_client(place)
@@ -223,6 +225,7 @@ class Assembly:
             lock=SessionLock(config.runtime_directory, self._clock),
             runtime_directory=config.runtime_directory,
             user=user,
+            proc=Proc(config.proc, self._clock),
         )
         client.move(place)
         return client
@@ -277,7 +280,8 @@ class Assembly:
 def _place(daemon: str, node: Node) -> Place:
     """Where a daemon is that is acted for: such a one was named, with directories of this host."""
     known = node.daemons[daemon]
-    return on_host(daemon, Path(known.pipe_directory), Path(known.log_directory))
+    place = on_host(daemon, Path(known.pipe_directory), Path(known.log_directory))
+    return replace(place, expected=known.expected, owner=known.owner)
 
 
 def _without_complaint(look: Look) -> Look:

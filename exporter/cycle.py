@@ -9,15 +9,11 @@ import queue
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
-import structlog
-
 from exporter.clock import Clock
-from exporter.config.settings import LEVELS
 from exporter.core import agenda
 from exporter.core.fold import fold
-from exporter.model.action import ActionResult
-from exporter.model.diagnosis import Condition
-from exporter.model.event import Event, EventName
+from exporter.event_log import EventLog
+from exporter.model.event import Event
 from exporter.model.node import Node
 from exporter.model.observation import Observation, SourceReading
 from exporter.model.settings import Rhythm
@@ -31,21 +27,8 @@ REST_SECONDS = 1.0
 RESTS_AFTER_SECONDS = 5.0
 """How often the cycle turns without news, and how often once nothing has been new for so long."""
 
-_LOUD = {
-    EventName.FAULT: "error",
-    EventName.DAEMON_LOST: "error",
-    EventName.FAULT_CHANGED: "warning",
-    EventName.FAULT_RECOVERED: "warning",
-    EventName.SERVER_CRASH_LOOP: "warning",
-    EventName.CLIENT_FAULT_CONTAINED: "warning",
-    EventName.CIRCUIT_OPENED: "error",
-    EventName.DAEMON_QUARANTINED: "error",
-    EventName.DAEMON_DIAGNOSED: "warning",
-    EventName.WATCHDOG_ACTS: "warning",
-    EventName.WATCHDOG_ACTED: "warning",
-    EventName.LIMITS_DRIFTED: "warning",
-    EventName.LIMITS_BYPASSED: "warning",
-}
+MOST_A_TURN = 1000
+"""How many observations are taken in before the watchdog acts and the metrics are published again."""
 
 
 class Cycle:
@@ -79,9 +62,9 @@ class Cycle:
         self._told = told
         self._turned = turned
         self._watchdog = watchdog
-        self._log = structlog.get_logger()
+        self._log = EventLog(clock)
         self._pace = Pace(clock.monotonic())
-        self._unpublished = self._grave = False
+        self._unpublished = self._grave = self._behind = False
         self._news_at = clock.monotonic()
         self._attended: Node | None = None
 
@@ -106,6 +89,7 @@ class Cycle:
             while keep_on():
                 self.once(self._patience())
         finally:
+            self._log.summarize(force=True)
             self._lookout.close(timeout=1.0)
 
     def once(self, timeout: float) -> tuple[Event, ...]:
@@ -116,12 +100,14 @@ class Cycle:
         accounted = self._account(sorted(seen, key=lambda each: each.at))
         events = (*accounted, *self._judge(news=bool(accounted)))
         for event in events:
-            self._say(event)
+            self._log.event(event)
+        self._log.summarize()
         if self._told is not None:
             self._told(self.node, events)
         if self._watchdog is not None:
             self._watchdog.act(self.node)
-        self._direct(idle)
+        # An answer may be among what is left.
+        self._direct(() if self._behind else idle)
         if events or any(map(_is_news, seen)):
             self._unpublished, self._news_at = True, self._clock.monotonic()
         self._grave = self._grave or any(event.grave for event in events)
@@ -132,17 +118,17 @@ class Cycle:
 
     def _seen(self, timeout: float) -> Iterable[Observation]:
         seen: list[Observation] = []
+        left = 0
         with contextlib.suppress(queue.Empty):
             seen.extend(self._inbox.get(timeout=timeout))
-            # As much as is there now: whoever goes on filling it must not hold up the cycle.
-            for _ in range(self._inbox.qsize()):
+            # As much as is there now: whoever goes on filling it must not hold up the cycle. What is then left waits
+            # for the next turn, which comes at once.
+            left = self._inbox.qsize()
+            while left and len(seen) < MOST_A_TURN:
                 seen.extend(self._inbox.get_nowait())
+                left -= 1
+        self._behind = left > 0
         return seen
-
-    def _say(self, event: Event) -> None:
-        """One record each, as loud as it should wake somebody."""
-        fields = {key: value for key, value in event.as_json().items() if key != "event"}
-        self._log.log(LEVELS[_loudness(event)], event.event.value, **fields)
 
     def _account(self, seen: list[Observation]) -> tuple[Event, ...]:
         events: list[Event] = []
@@ -153,7 +139,7 @@ class Cycle:
             self.node, told = fold(before, each)
             events.extend(told)
             if isinstance(each, SourceReading):
-                self._tell_of_source(each.name, before)
+                self._log.source(each, before, self.node)
         return tuple(events)
 
     def _judge(self, *, news: bool) -> tuple[Event, ...]:
@@ -161,16 +147,6 @@ class Cycle:
             return ()
         self.node, events = self._watchdog.judge(self.node, news=news)
         return events
-
-    def _tell_of_source(self, name: str, before: Node) -> None:
-        """Say when a source begins to see less than it should, and when it sees all again."""
-        known = before.sources.get(name)
-        was, problem = None if known is None else known.last.problem, self.node.sources[name].last.problem
-        if (problem is None) != (was is None):
-            if problem is None:
-                self._log.info("source_sees_again", source=name)
-            else:
-                self._log.warning("source_problem", source=name, problem=problem)
 
     def _patience(self) -> float:
         """How long the next cycle may wait: what is news already is not to wait for more."""
@@ -197,19 +173,10 @@ class Cycle:
         for name, asker in idle:
             commands = agenda.commands(now, name, self._rhythm) if name in now.daemons else ()
             if commands:
-                asker.ask(commands)
+                asker.ask(commands, now.daemons[name])
         nvml = self._lookout.nvml
         if nvml is not None and not nvml.busy and agenda.nvml_due(now, self._rhythm):
             nvml.nudge()
-
-
-def _loudness(event: Event) -> str:
-    """That nothing is the matter wakes nobody, nor that what was done has helped."""
-    fine = (Condition.WELL, Condition.STARTING, Condition.UNKNOWN)
-    recovered = event.event is EventName.DAEMON_DIAGNOSED and event.state in fine
-    failed = event.problem is not None or event.result == ActionResult.FAILED
-    helped = event.event is EventName.WATCHDOG_ACTED and not failed
-    return "info" if recovered or helped else _LOUD.get(event.event, "info")
 
 
 def _is_news(seen: Observation) -> bool:

@@ -1,6 +1,6 @@
 """One look at everything, for `status`: the same sources and the same core as the service, once."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from exporter.clock import Clock
 from exporter.core import agenda
@@ -9,6 +9,7 @@ from exporter.core.gpus import BYPASSING_AFTER_SECONDS, NVML
 from exporter.core.life import HELD_AFTER_SECONDS, SECOND_PROBE_SECONDS
 from exporter.core.replies import CONTROL
 from exporter.core.workloads import nameless_pods
+from exporter.model.identity import identity_of
 from exporter.model.node import Node
 from exporter.model.observation import SourceReading
 from exporter.model.settings import Rhythm
@@ -17,7 +18,7 @@ from exporter.sources.control import ControlClient
 from exporter.sources.finder import Finder
 from exporter.sources.pods import Pods
 from exporter.sources.processes import Processes
-from exporter.sources.reading import Reading, within
+from exporter.sources.reading import Reading, all_within, within
 from exporter.sources.units import Units
 
 MOST_ROUNDS = 4
@@ -41,7 +42,15 @@ class Glance:
     def look(self, name: str, look: Callable[[], Reading], daemon: str | None = None) -> None:
         """Look with one source; `daemon` is the one that it is for, where each has its own."""
         began = self._clock.monotonic()
-        reading = within(self._deadline, look)
+        self._take(name, within(self._deadline, look), began, daemon)
+
+    def look_at_each(self, name: str, looks: Mapping[str, Callable[[], Reading]]) -> None:
+        """Look at all these daemons at the same time, with a source that each has for itself."""
+        began = self._clock.monotonic()
+        for daemon, reading in all_within(self._deadline, looks, self._clock.monotonic).items():
+            self._take(name, reading, began, daemon)
+
+    def _take(self, name: str, reading: Reading, began: float, daemon: str | None) -> None:
         told = SourceReading(
             at=self._clock.now(),
             name=name,
@@ -82,7 +91,8 @@ class Glance:
         self.look("process", processes.look)
 
     def _ask(self, client: ControlClient, commands: tuple[str, ...]) -> None:
-        client.want(commands)
+        daemon = self.node.daemons[client.daemon]
+        client.want(commands, process=identity_of(daemon.process), servers=daemon.servers)
         self.look(CONTROL, client.look, client.daemon)
 
     def watch(self, processes: Processes, pods: Pods | None) -> None:

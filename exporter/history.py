@@ -1,16 +1,23 @@
-"""What has happened lately: the last faults and events, for those who ask."""
+"""What has happened lately: the last faults and events, for those who ask.
 
-from collections.abc import Iterable, Mapping, Sequence
+Each daemon has a share of them: whatever one daemon's log is flooded with displaces nothing of another daemon.
+"""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Protocol
 
 from exporter.model.event import Event
 from exporter.model.incident import Incident
 from exporter.model.ledger import Ledger
 from exporter.model.node import Node
+from exporter.model.shares import expected_daemons, keep_shares
+from exporter.model.watch import Regained
 from exporter.view import HistoryStatus
 
 MOST_INCIDENTS = 200
 MOST_EVENTS = 1000
+SPARE = 10
+"""Events may exceed their number by one in so many, so that not each new one has them all counted."""
 
 
 class Keeper(Protocol):
@@ -26,6 +33,13 @@ class Keeper(Protocol):
 
     def take(self, node: Node, events: Sequence[Event]) -> None:
         """Keep what a cycle has brought, and return at once."""
+
+    @property
+    def knows_watches(self) -> bool:
+        """Return whether all that the watchdog knew before could be read, and what happens can be written."""
+
+    def regained(self) -> Regained | None:
+        """Return the watches, once, if they could not be read and written at the start and can be now."""
 
 
 class History:
@@ -43,16 +57,23 @@ class History:
         self._most_events = most_events
         self._taken: Mapping[str, Incident] = {}
         self.incidents = self._newest({each.id: each for each in incidents})
-        self.events = tuple(sorted(events, key=lambda each: -each.at))[:most_events]
+        self.events = self._shares(sorted(events, key=lambda each: -each.at))
 
     def take(self, node: Node, events: Sequence[Event]) -> None:
         """Take in what a cycle has brought: an incident replaces what was known of it, an event comes on top."""
         if node.incidents is not self._taken:
             self._taken = node.incidents
-            self.incidents = self._newest({**{each.id: each for each in self.incidents}, **node.incidents})
+            known = {**{each.id: each for each in self.incidents}, **node.incidents}
+            self.incidents = self._newest(known, expected_daemons(node))
         if events:
-            self.events = (*reversed(events), *self.events)[: self._most_events]
+            self.events = (*reversed(events), *self.events)
+            if len(self.events) > self._most_events + self._most_events // SPARE:
+                self.events = self._shares(self.events, expected_daemons(node))
 
-    def _newest(self, known: Mapping[str, Incident]) -> tuple[Incident, ...]:
+    def _shares(self, events: Sequence[Event], expected: Collection[str] = ()) -> tuple[Event, ...]:
+        return keep_shares(events, self._most_events, lambda each: each.daemon, expected)
+
+    def _newest(self, known: Mapping[str, Incident], expected: Collection[str] = ()) -> tuple[Incident, ...]:
         ordered = sorted(known.values(), key=lambda each: -each.detected_at)
-        return tuple(each for place, each in enumerate(ordered) if place < self._most_incidents or each.open)
+        kept = {each.id for each in keep_shares(ordered, self._most_incidents, lambda each: each.daemon, expected)}
+        return tuple(each for each in ordered if each.id in kept or each.open)

@@ -12,6 +12,7 @@ from exporter.glance import Glance
 from exporter.model.node import Node
 from exporter.recording_header import header_of
 from exporter.sources.eye import Inbox
+from exporter.sources.logs import DaemonLogs
 
 
 def look(config: Config) -> Node:
@@ -23,7 +24,8 @@ def look(config: Config) -> Node:
         places = assembly.locator.locate(glance.node.daemons)
         control = [assembly.control_client(place) for place in places.values()]
         pods = None if config.collect.pods is Switch.OFF else assembly.pods
-        glance.look(LOGS, assembly.logs.look)
+        logs = {name: DaemonLogs(place, clock) for name, place in places.items() if place.logs}
+        glance.look_at_each(LOGS, {name: each.look for name, each in logs.items()})
         glance.watch(assembly.processes, pods)
         glance.ask(control, assembly.processes)
         if config.collect.nvml is not Switch.OFF:

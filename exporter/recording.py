@@ -22,6 +22,7 @@ from exporter.model.observation import (
     LogFile,
     LogGap,
     LogLine,
+    LogUnrecognized,
     Observation,
     PodFound,
     ProcessExit,
@@ -35,11 +36,18 @@ from exporter.plain import build, plain
 
 FORMAT = 1
 
+LONGEST_LINE = 1 << 24
+"""Characters of the longest line that is read.
+
+The longest that is written is a control daemon's reply: 1 MiB on each of stdout and stderr (`sources/talk.py`), where
+each byte can become 6 characters of JSON."""
+
 _KINDS: Mapping[str, type[Observation]] = {
     "control": ControlReply,
     "log": LogLine,
     "log_file": LogFile,
     "log_gap": LogGap,
+    "log_unrecognized": LogUnrecognized,
     "daemon_found": DaemonFound,
     "nvml": GpuReading,
     "gpu_use": GpuUse,
@@ -74,6 +82,7 @@ class RecordedDaemon:
     expected: bool = True
     unit: str | None = None
     clients_limit: int | None = None
+    owner: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,6 +115,7 @@ class Header:
                     unit=each.unit,
                     named_unit=each.unit,
                     clients_limit=each.clients_limit,
+                    owner=each.owner,
                 )
                 for each in self.daemons
             }
@@ -127,7 +137,7 @@ class Recording:
 
     def __init__(self, file: TextIO) -> None:
         self._file = file
-        self._lines = enumerate(file, start=1)
+        self._lines = enumerate(self._read(), start=1)
         self._first: tuple[int, dict[str, Any]] | None = self._next()
         self.header = Header(daemons=(_DEFAULT_DAEMON,))
         if self._first is not None and "recording" in self._first[1]:
@@ -144,6 +154,19 @@ class Recording:
             if kind is not None:
                 yield self._observation(kind, *line)
             line = self._next()
+
+    def _read(self) -> Iterator[str]:
+        """Yield the lines. A packed file of 1.5 MB can hold a line of 1.5 GB, which would take twice as much memory."""
+        number = 0
+        while line := self._file.readline(LONGEST_LINE + 1):
+            number += 1
+            if len(line) > LONGEST_LINE:
+                raise self._unreadable(
+                    number,
+                    f"is longer than {LONGEST_LINE} characters, so it is not an observation; remove the line,"
+                    " or record again",
+                )
+            yield line
 
     def _next(self) -> tuple[int, dict[str, Any]] | None:
         for number, text in self._lines:

@@ -2,6 +2,7 @@
 
 import contextlib
 import gzip
+import io
 import sys
 import zlib
 from collections.abc import Iterator
@@ -17,15 +18,21 @@ def opened(path: str, mode: Literal["r", "w"]) -> Iterator[TextIO]:
     RecordingError where it cannot be read or written, also while it is open. That standard output takes no more is not
     its fault.
     """
-    if path == "-":
-        yield sys.stdin if mode == "r" else sys.stdout
-        return
     try:
-        with cast("TextIO", (gzip.open if path.endswith(".gz") else open)(path, f"{mode}t", errors="replace")) as file:
+        with _file(path, mode) as file:
             yield file
     except BrokenPipeError:
         raise
     except (OSError, EOFError, zlib.error) as error:
-        if mode == "r" and isinstance(error, OSError) and error.errno in FULL:
+        writes_to_stdout = mode == "r" or path == "-"
+        if writes_to_stdout and isinstance(error, OSError) and error.errno in FULL:
             raise
         raise RecordingError(f"{path}: {getattr(error, 'strerror', None) or error}") from error
+
+
+def _file(path: str, mode: Literal["r", "w"]) -> contextlib.AbstractContextManager[TextIO]:
+    if path != "-":
+        return cast("TextIO", (gzip.open if path.endswith(".gz") else open)(path, f"{mode}t", errors="replace"))
+    if mode == "r" and isinstance(sys.stdin, io.TextIOWrapper):
+        sys.stdin.reconfigure(errors="replace")
+    return contextlib.nullcontext(sys.stdin if mode == "r" else sys.stdout)

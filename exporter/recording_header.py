@@ -20,6 +20,7 @@ def header_of(config: Config, gpus: tuple[RecordedGpu, ...] = (), driver: str | 
             expected=daemon.expected,
             unit=daemon.unit,
             clients_limit=daemon.clients_limit,
+            owner=daemon.owner,
         )
         for daemon in config.daemons
     )

@@ -10,9 +10,10 @@ import structlog
 from prometheus_client import ProcessCollector
 
 from exporter import log
+from exporter.accept_failures import AcceptFailures
+from exporter.authority import Authority
 from exporter.clock import Clock
 from exporter.config import Config
-from exporter.config.orders import orders_of
 from exporter.config.reload import Reloader
 from exporter.cycle import Cycle
 from exporter.history import History, Keeper
@@ -30,6 +31,7 @@ from exporter.parse.printable import printable
 from exporter.privilege import keep_capabilities_from_children
 from exporter.service_socket import Commands, ServiceSocket
 from exporter.signals import Wishes, wishes
+from exporter.sources.act_locks import ActLocks
 from exporter.sources.eye import Inbox
 from exporter.sources.lookout import Lookout
 from exporter.sources.nvml import Nvml
@@ -63,16 +65,20 @@ class Service:
         history: History | None = None,
         writer: Keeper | None = None,
         hands: Doer | None = None,
+        locks: ActLocks | None = None,
+        stderr: log.BackgroundStream | None = None,
     ) -> None:
         """`reloader` reads the configuration anew, `driver` is what can be paused, and `writer` keeps what happens.
 
-        `hands` do as the watchdog decides. A demo has no driver. `history` is what is known from before.
+        `hands` do as the watchdog decides, for daemons whose lock is held. A demo has no driver and needs no `locks`.
+        `history` is what is known from before. `stderr` takes the exporter's own log.
         """
         self._config = config
         self._clock = clock
         self._reloader = reloader
         self._driver = driver
         self._hands = hands
+        self._stderr = stderr
         self._writer = writer
         self._lookout = lookout
         self._history = History() if history is None else history
@@ -84,9 +90,10 @@ class Service:
         self._paused = False
         self._ready = False
         self._host = os.uname().nodename
+        self._accept_failures = {name: AcceptFailures(name) for name in ("web", "service_socket")}
         self._turned_at = clock.monotonic()
-        self._orders = orders_of(config)
-        self._watchdog = Watchdog(self._orders, clock, do=None if hands is None else hands.do)
+        self._authority = Authority(config, clock, locks=locks, keeper=writer)
+        self._watchdog = Watchdog(self._authority.orders, clock, do=None if hands is None else hands.do)
         self._cycle = Cycle(
             node,
             lookout,
@@ -103,6 +110,7 @@ class Service:
         """Serve until SIGTERM or SIGINT. ConfigError and ListenError come at once."""
         keep_capabilities_from_children()
         web = self._web()
+        self._watchdog.follow(self._authority.begin(self._cycle.node))
         with wishes(reloads=self._reloader is not None, heard=self._cycle.wake) as told, self._answering():
             web.open()
             for origin in web.origins:
@@ -117,7 +125,7 @@ class Service:
         site = Site(
             self._exposition,
             healthy=lambda: self._still_for() < HEALTHY_SECONDS,
-            status=lambda: status.table(self._cycle.node, self._orders),
+            status=lambda: status.table(self._cycle.node, self._authority.orders),
             sight=self._sight,
             monotonic=self._clock.monotonic,
             telemetry_path=config.telemetry_path,
@@ -125,7 +133,10 @@ class Service:
         )
         security = None if config.web_config_file is None else WebSecurity.load(config.web_config_file)
         listeners = activated_listeners(os.environ, os.getpid()) if config.systemd_socket else ()
-        return WebServer(site, () if listeners else config.listen, security, config.max_requests, listeners)
+        failures = self._accept_failures["web"]
+        return WebServer(
+            site, () if listeners else config.listen, security, config.max_requests, listeners, failures=failures
+        )
 
     def _sight(self) -> Sight:
         still_for = self._still_for()
@@ -135,7 +146,7 @@ class Service:
             host=self._host,
             incidents=self._history.incidents,
             events=self._history.events,
-            orders=self._orders,
+            orders=self._authority.orders,
             stood_still=None if still_for < HEALTHY_SECONDS else still_for,
         )
 
@@ -149,7 +160,7 @@ class Service:
             "pause": self._pause,
             "resume": self._resume,
         }
-        socket = ServiceSocket(self._config.runtime_directory, commands)
+        socket = ServiceSocket(self._config.runtime_directory, commands, self._accept_failures["service_socket"])
         socket.open()
         return contextlib.closing(socket)
 
@@ -158,7 +169,7 @@ class Service:
         return self._clock.monotonic() - self._turned_at
 
     def _status(self, **asked: Any) -> Mapping[str, Any]:
-        return self._stood_still() or status.told(self._cycle.node, self._orders, **asked)
+        return self._stood_still() or status.told(self._cycle.node, self._authority.orders, **asked)
 
     def _incidents(self, *, as_json: bool, width: int | None = None, **wanted: Any) -> Mapping[str, Any]:
         return self._stood_still() or incidents.told(
@@ -178,7 +189,7 @@ class Service:
         return {"problem": f"the cycle has stood still for {still_for:.0f} s: nothing that it knows is current"}
 
     def _address_of(self, daemon: str) -> Address | None:
-        return address_of(self._cycle.node, daemon, self._orders)
+        return address_of(self._cycle.node, daemon, self._authority.orders)
 
     def _pause(self) -> Mapping[str, Any]:
         """Let go of the driver, so that its modules can be unloaded and GPUs reset."""
@@ -233,8 +244,7 @@ class Service:
             self._log.info("reloaded", needs_restart=list(reloaded.kept))
         self._config = after = reloaded.config
         log.configure(after.log_level, after.log_format, sys.stderr)
-        self._orders = orders_of(after)
-        self._watchdog.follow(self._orders)
+        self._watchdog.follow(self._authority.configure(after))
         self._cycle.tell(_named(before, after, self._clock.now()), after.rhythm)
         self._lookout.look_anew()
 
@@ -254,17 +264,21 @@ class Service:
             configuration=None if self._reloader is None else self._reloader.status,
             paused=self._paused,
             history=None if self._writer is None else self._writer.status,
-            orders=self._orders,
+            log_records_dropped=None if self._stderr is None else self._stderr.dropped,
+            orders=self._authority.orders,
             ledger=None if self._writer is None else self._writer.ledger,
+            accept_failures={name: each.total for name, each in self._accept_failures.items()},
         )
         self._exposition.publish(NodeCollector(view, beside=self._itself, made=self._made))
 
     def _turned(self) -> None:
         self._turned_at = self._clock.monotonic()
+        self._cycle.node = self._authority.renewed(self._cycle.node)
+        self._watchdog.follow(self._authority.orders)
         if self._cycle.node.sources and not self._ready:
             self._ready = True
             self._notifier.ready()
-        self._notifier.alive(lambda: status.line(self._cycle.node, self._orders))
+        self._notifier.alive(lambda: status.line(self._cycle.node, self._authority.orders))
 
 
 def _named(before: Config, after: Config, at: float) -> Sequence[DaemonFound]:
@@ -286,6 +300,7 @@ def _named(before: Config, after: Config, at: float) -> Sequence[DaemonFound]:
             expected=is_expected,
             unit=daemon.unit,
             clients_limit=daemon.clients_limit,
+            owner=daemon.owner,
             by=by,
         )
         for daemon, is_expected, by in (*dropped, *named)

@@ -15,6 +15,7 @@ from typing import Any
 
 import structlog
 
+from exporter.accept_failures import AcceptFailures
 from exporter.service_client import NAME, read_line
 
 PATIENCE_SECONDS = 2.0
@@ -31,8 +32,10 @@ Commands = Mapping[str, Callable[..., Mapping[str, Any]]]
 class ServiceSocket:
     """Answers requests in a thread of its own, one at a time."""
 
-    def __init__(self, directory: Path, commands: Commands) -> None:
+    def __init__(self, directory: Path, commands: Commands, failures: AcceptFailures | None = None) -> None:
         """`commands` has what to do for each command; what it returns is the answer."""
+        self._failures = failures or AcceptFailures("service_socket")
+        self._closing = threading.Event()
         self._path = directory / NAME
         self._commands = commands
         self._socket: socket.socket | None = None
@@ -42,20 +45,23 @@ class ServiceSocket:
         """Begin to answer. Where the socket cannot be had, the service goes on without, and says so."""
         try:
             self._socket = self._listen()
-        except OSError as error:
+            self._thread.start()
+        except (OSError, RuntimeError) as error:
             structlog.get_logger().warning(
                 "no_service_socket",
                 path=str(self._path),
-                problem=error.strerror or str(error),
+                problem=getattr(error, "strerror", None) or str(error),
                 consequence=f"pause, resume, incidents and status do not reach this exporter (PID {os.getpid()})",
             )
-            return
-        self._thread.start()
+            if self._socket is not None:
+                self._socket.close()
+                self._socket = None
 
     def close(self) -> None:
         """Answer no more."""
         if self._socket is None:
             return
+        self._closing.set()
         with contextlib.suppress(OSError):
             self._path.unlink()
         with contextlib.suppress(OSError):
@@ -79,14 +85,25 @@ class ServiceSocket:
         return listening
 
     def _serve(self) -> None:
-        while self._socket is not None:
+        while self._socket is not None and not self._closing.is_set():
             try:
                 connection, _ = self._socket.accept()
-            except OSError:
-                return
-            with connection, contextlib.suppress(OSError):
-                connection.settimeout(PATIENCE_SECONDS)
-                _send(connection, json.dumps(self._answer(connection)).encode() + b"\n")
+            except OSError as error:
+                if not self._closing.is_set():
+                    self._failures.failed(error, self._closing.wait)
+                continue
+            self._failures.succeeded()
+            with connection:
+                self._serve_one(connection)
+
+    def _serve_one(self, connection: socket.socket) -> None:
+        try:
+            connection.settimeout(PATIENCE_SECONDS)
+            _send(connection, json.dumps(self._answer(connection)).encode() + b"\n")
+        except OSError:
+            pass  # the client has gone, or does not read
+        except Exception:  # noqa: BLE001 (a defect of ours costs this one answer, not all later ones)
+            structlog.get_logger().exception("answer_failed")
 
     def _answer(self, connection: socket.socket) -> Mapping[str, Any]:
         if _user(connection) not in (0, os.geteuid()):

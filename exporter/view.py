@@ -1,7 +1,7 @@
 """A view of the node for those who show it: what there is to tell of, and how it is named and written."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from exporter.core.fitness.fitness import Fitness, fitness
@@ -39,9 +39,10 @@ class View:
 
     `clock_step` is by how many seconds the wall clock has been set since the exporter started. At most `max_clients`
     have series of their own, and none where not `per_client`; they are counted all the same. `configuration` is None
-    where none was read, as in a replay, and `history` where none is kept. `paused` says that the driver was let go of.
+    where none was read, as in a replay, `history` where none is kept, and `log_records_dropped` if no thread writes the
+    exporter's own log. `paused` says that the driver was let go of.
     `orders` are the watchdog's, None where there is none. `ledger` are the books as they may be shown, None where that
-    is as the node has them.
+    is as the node has them. `accept_failures` are those of each server of the exporter, by its name.
     """
 
     node: Node
@@ -52,8 +53,10 @@ class View:
     configuration: ConfigStatus | None = None
     paused: bool = False
     history: HistoryStatus | None = None
+    log_records_dropped: int | None = None
     orders: Orders | None = None
     ledger: Ledger | None = None
+    accept_failures: Mapping[str, int] = field(default_factory=dict)
 
     def books(self) -> Iterable[tuple[GpuUuid, Book]]:
         """The book of each GPU."""

@@ -133,9 +133,9 @@ def refusal(*, at: float = AT, daemon: str = DAEMON) -> ControlReply:
     return reply("get_server_list", exit_code=1, stderr=stderr, at=at, daemon=daemon)
 
 
-def silence(*, at: float = AT, daemon: str = DAEMON) -> ControlReply:
+def silence(*, at: float = AT, daemon: str = DAEMON, command: str = "get_server_list") -> ControlReply:
     """The command gets no answer within its deadline."""
-    return reply("get_server_list", exit_code=None, seconds=5.0, at=at, daemon=daemon)
+    return reply(command, exit_code=None, seconds=5.0, at=at, daemon=daemon)
 
 
 def stamped(text: str, role: str = "Control", pid: int = CONTROL, at: float = AT) -> str:
@@ -190,6 +190,11 @@ FAULT_BLOCK = (
     str(CLIENT),
 )
 """What a server writes when a fatal fault strikes on device 0."""
+
+
+def fault(at: float = AT) -> tuple[Observation, ...]:
+    """A fatal fault strikes on device 0, and the daemon says so."""
+    return (*server_log(*FAULT_BLOCK, at=at), status("FAULT", at=at))
 
 
 def tenant(pid: int = CLIENT, name: str | None = "alice", *, kind: WorkloadKind = WorkloadKind.USER) -> Tenant:
@@ -281,6 +286,7 @@ def process(
     command: str = "train.py",
     cgroup: str | None = None,
     environment: Mapping[str, str] | None = NO_LIMITS,
+    parent: int | None = None,
 ) -> ProcessReading:
     """/proc tells who a process is; by default it does not limit itself."""
     return ProcessReading(
@@ -293,6 +299,7 @@ def process(
         command=command,
         cgroup=cgroup,
         environment=environment,
+        parent=None if parent is None else ProcessIdentity(pid=parent, start_ticks=parent * 100),
     )
 
 
@@ -323,6 +330,11 @@ def standing(state: str, pid: int = CONTROL, *, at: float = AT, ticks: int | Non
 def socket(listening: bool | None, *, at: float = AT, daemon: str = DAEMON) -> ControlSocket:
     """Whether anybody listens on the daemon's socket."""
     return ControlSocket(at=at, daemon=daemon, listening=listening)
+
+
+def probe(answers: bool | None, *, at: float = AT, daemon: str = DAEMON) -> ControlSocket:
+    """Whether the daemon answers a connection of the exporter's own; None: no connection could be made."""
+    return ControlSocket(at=at, daemon=daemon, listening=None if answers is None else True, answers=answers)
 
 
 def holder(pid: int | None = 4000, *, at: float = AT, daemon: str = DAEMON) -> SessionHolder:
@@ -359,9 +371,9 @@ def three_clients() -> Node:
         daemon_process(),
         *(process(pid, user=user, uid=uid, command=command) for pid, (user, uid, command) in owners.items()),
         process(SERVER, user="root", uid=0, command="nvidia-cuda-mps-server"),
-        LogFile(at=AT, daemon=DAEMON, file="control.log", size=3 * MIB),
+        LogFile(at=AT, daemon=DAEMON, file="control.log", size=3 * MIB, unread=0),
         LogFile(at=AT, daemon=DAEMON, file="server.log", problem="server.log cannot be read: Permission denied"),
-        *control_log("UI closed"),
+        *control_log("Cmd:get_server_list", "UI closed"),
         *_two_gpus(AT),
         *_two_gpus(AT + 2),
         process(801, user="carol", uid=1003, command="jupyter-lab"),

@@ -104,6 +104,7 @@ def _isolated_from_the_machine(
             "CUDA_MPS_EXPORTER_COLLECT_JOURNAL": "false",
             "CUDA_MPS_EXPORTER_PATH_KMSG": str(own / "kmsg"),
             "CUDA_MPS_EXPORTER_PATH_PODS": str(own / "pods"),
+            "CUDA_MPS_EXPORTER_PATH_LOCK_DIRECTORY": str(own / "locks"),
             "RUNTIME_DIRECTORY": str(own / "run"),
             "STATE_DIRECTORY": str(own / "state"),
         }

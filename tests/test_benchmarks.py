@@ -27,6 +27,7 @@ SCRIPTS: dict[str, Sequence[str]] = {
     "cpu": (*SMALL, "--seconds=1", "--settle=0"),
     "memory": (*SMALL, "--churn=80"),
     "flood": (*SMALL, "--seconds=1", "--rate=2000", "--settle=1"),
+    "isolation": ("--rounds=1", "--seconds=0.5", "--settle=0.2", "--burst=2000000"),
     "wake_up": ("--lines=5",),
     "start": ("--clients=2", AT_ONCE, "--times=1"),
     "page": ("--gpus=1", "--clients=2", "--times=2"),

@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 
 from exporter.clock import Clock, SystemClock
 from exporter.core.watchdog.orders import Orders
-from exporter.cycle import REST_SECONDS, RESTS_AFTER_SECONDS, TICK_SECONDS, Cycle
+from exporter.cycle import MOST_A_TURN, REST_SECONDS, RESTS_AFTER_SECONDS, TICK_SECONDS, Cycle
 from exporter.metrics.catalogue import NodeCollector
 from exporter.metrics.exposition import Exposition
 from exporter.model.action import ActionResult, Resumed
@@ -29,7 +29,7 @@ from exporter.sources.reading import Reading
 from exporter.view import View
 from exporter.watchdog import Watchdog
 
-from .builders import FAULT_BLOCK, SERVER, active, server_log
+from .builders import FAULT_BLOCK, SERVER, active, server_log, status
 from .clocks import FrozenClock, HandClock
 from .conftest import Starter
 from .eventually import PATIENCE_SECONDS, eventually
@@ -149,6 +149,19 @@ def test_every_observation_is_recorded_once(turning: Turning) -> None:
     assert any(isinstance(seen, SourceReading) and seen.name == "log" for seen in turning.recorded)
 
 
+def test_a_turn_takes_in_a_bounded_number_of_observations_and_leaves_the_others_to_the_next(turning: Turning) -> None:
+    cycle = turning.cycle()
+    parts = [[line(float(part * 400 + number), "ACTIVE") for number in range(400)] for part in range(5)]
+    for part in parts:
+        turning.inbox.put(tuple(part))
+
+    cycle.once(timeout=0)
+    assert len(turning.recorded) == 1200 >= MOST_A_TURN
+    cycle.once(timeout=0)
+
+    assert turning.recorded == [each for part in parts for each in part]
+
+
 def test_what_each_turn_comes_to_is_told_be_it_nothing(turning: Turning) -> None:
     told: list[tuple[Node, Sequence[Event]]] = []
     cycle = turning.cycle(told=lambda node, events: told.append((node, events)))
@@ -164,7 +177,8 @@ def test_a_fault_is_told_in_one_record_that_is_loud_enough_to_be_heard(turning: 
     cycle = turning.cycle()
     with capture_logs() as logs:
         for at, lines in enumerate(([active()], FAULT_BLOCK, ["Destroy server context on device 0 (NVIDIA H200)"])):
-            turning.inbox.put(server_log(*lines, at=float(at * 10), daemon=NAME))
+            confirmed = (status(("ACTIVE", "FAULT", "ACTIVE")[at], at=float(at * 10), daemon=NAME),)
+            turning.inbox.put((*server_log(*lines, at=float(at * 10), daemon=NAME), *confirmed))
             cycle.once(0)
 
     faults = [each for each in logs if "incident" in each]

@@ -69,9 +69,12 @@ class TestAnHour:
     """Whatever the seed."""
 
     def test_every_sort_of_event_happens(self, seed: int) -> None:
-        """But that an operator stops a daemon; and what is still open is told where a recording ends."""
+        """All but a stop by an operator, and logs that are blocked or forged; open faults are reported last."""
         assert {event.event for event in events(seed)} == set(EventName) - {
             EventName.DAEMON_STOPPED,
+            EventName.LOG_BLOCKED,
+            EventName.LOG_CONTRADICTED,
+            EventName.LOG_UNBLOCKED,
             EventName.FAULT_OPEN,
         }
 
@@ -233,6 +236,7 @@ def test_in_its_first_minute_every_family_has_had_data() -> None:
             if family.name not in seen and family.metric(family.samples(view)).samples
         )
     without = ("cuda_mps_exporter_history_", "cuda_mps_exporter_config_", "cuda_mps_watchdog_quarantined_")
+    without += ("cuda_mps_exporter_log_records_", "cuda_mps_exporter_accept_failures_")
     assert {family.name for family in CATALOGUE if not family.name.startswith(without)} == seen
 
 

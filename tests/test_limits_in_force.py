@@ -128,7 +128,7 @@ def test_once_in_force_the_daemon_is_left_alone(mps: MpsStandIn) -> None:
     """Its own commands in its log, too, raise no question without end."""
     life = Life(mps, WANTED)
     mps.connect_and_wait(FIRST)
-    life.live(12)
+    life.live(20)
     before = mps.control_log
     life.live(40)
     assert mps.control_log == before

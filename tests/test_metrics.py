@@ -14,7 +14,7 @@ from prometheus_client.samples import Sample
 from exporter.core.watchdog.orders import Orders
 from exporter.metrics.catalogue import CATALOGUE, Made, NodeCollector
 from exporter.model.node import Node
-from exporter.model.observation import LogFile, LogGap
+from exporter.model.observation import LogFile, LogGap, LogUnrecognized, SourceReading
 from exporter.model.settings import Mode
 from exporter.parse.printable import LONGEST_TEXT
 from exporter.view import ConfigStatus, HistoryStatus, View
@@ -23,7 +23,6 @@ from tests.builders import (
     CLIENT,
     CONTROL,
     DAEMON,
-    FAULT_BLOCK,
     GPU,
     GPU_BYTES,
     MIB,
@@ -35,6 +34,7 @@ from tests.builders import (
     control_log,
     daemon_dead,
     exited,
+    fault,
     full,
     gpu_lost,
     gpu_reading,
@@ -63,8 +63,8 @@ STATE_SETS = {
     "cuda_mps_daemon_state": 6,
     "cuda_mps_server_state": 3,
     "cuda_mps_watchdog_mode": 2,
-    "cuda_mps_watchdog_state": 6,
-    "cuda_mps_watchdog_diagnosis": 14,
+    "cuda_mps_watchdog_state": 7,
+    "cuda_mps_watchdog_diagnosis": 15,
 }
 
 HOSTILE = (
@@ -85,7 +85,16 @@ HOSTILE = (
 
 def view_of(present: Node, min_age: float = 0.0) -> View:
     """As the service has it."""
-    return View(present, min_age, configuration=CONFIGURED, history=KEPT, orders=ORDERS)
+    accepted = {"web": 0, "service_socket": 0}
+    return View(
+        present,
+        min_age,
+        configuration=CONFIGURED,
+        history=KEPT,
+        orders=ORDERS,
+        accept_failures=accepted,
+        log_records_dropped=0,
+    )
 
 
 def openmetrics_of(present: Node) -> list[Metric]:
@@ -345,7 +354,7 @@ class TestFull:
     def test_the_limit_in_the_server_log_outweighs_the_documented_one(self) -> None:
         """The server knows best."""
         said = "Failed to accept new client. Maximum number of clients (16) reached."
-        present = told(*at_work(), gpu_reading(), *server_log(said)).node
+        present = told(*at_work(*range(1000, 1016)), gpu_reading(), *server_log(said)).node
         assert value(present, "cuda_mps_server_clients_limit") == 16
 
     def test_an_unknown_limit_has_no_series(self) -> None:
@@ -485,7 +494,7 @@ def test_the_configuration_outweighs_what_a_server_says_of_its_places() -> None:
 
 
 def test_a_server_in_fault_says_so() -> None:
-    present = told(*at_work(CLIENT), *server_log(*FAULT_BLOCK)).node
+    present = told(*at_work(CLIENT), *fault()).node
     states = by(present, "cuda_mps_server_state", "state")
     assert states == {"initializing": 0, "active": 0, "fault": 1}
 
@@ -502,6 +511,26 @@ def test_a_log_has_its_size_as_far_as_somebody_looked() -> None:
     assert by(grown, sizes, "file", daemon=DAEMON) == {"control.log": 7 * MIB}
     gone = told(LogFile(at=AT, daemon=DAEMON, file="control.log", problem="does not exist"), start=grown).node
     assert not samples(gone, sizes)
+
+
+def test_a_log_has_its_unread_bytes_unless_it_hangs() -> None:
+    unread = "cuda_mps_daemon_log_unread_bytes"
+    flooded = told(LogFile(at=AT, daemon=DAEMON, file="control.log", unread=7 * MIB), start=three_clients()).node
+    assert by(flooded, unread, "file", daemon=DAEMON) == {"control.log": 7 * MIB}
+
+    hangs = SourceReading(at=AT, name="log", seconds=5.0, daemon=DAEMON, problem="no answer for 5 s")
+    stuck = told(hangs, start=flooded).node
+    assert not samples(stuck, unread)
+    assert by(stuck, "cuda_mps_exporter_log_followed", "file") == {"control.log": 0, "server.log": 0}
+
+
+def test_lines_that_were_only_counted_are_unrecognized_lines() -> None:
+    start = told(*control_log("what is this?"), start=three_clients()).node
+    seen = LogUnrecognized(at=AT, daemon=DAEMON, file="control.log", lines=1000)
+    before = value(start, "cuda_mps_exporter_log_lines_total", file="control.log")
+    counted = told(seen, start=start).node
+    assert value(counted, "cuda_mps_exporter_log_lines_unrecognized_total", file="control.log") == 1001
+    assert value(counted, "cuda_mps_exporter_log_lines_total", file="control.log") == before + 1000
 
 
 def test_a_snapshot_says_as_of_when_it_is() -> None:

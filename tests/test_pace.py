@@ -11,7 +11,7 @@ from exporter.model.settings import Rhythm
 from exporter.pace import GRAVE_SHARE, QUIET_SECONDS, SAVED_SECONDS, SHARE, SOON_SECONDS, Pace
 from exporter.sources.eye import Inbox
 from exporter.sources.lookout import Lookout
-from tests.builders import DAEMON, node, server_log
+from tests.builders import DAEMON, SERVER, node, server_log, servers, status
 
 LONG = 10_000.0
 
@@ -102,9 +102,11 @@ def test_a_fault_is_published_at_once_in_the_midst_of_other_news() -> None:
         inbox.put(tuple(server_log("news", at=clock.at)))
         cycle.once(0)
         clock.at += 0.1
+    inbox.put((servers(SERVER, at=clock.at),))
+    cycle.once(0)
     published.clear()
     for text in ("news", "Server is handling a fatal GPU error.", "news"):
-        inbox.put(tuple(server_log(text, at=clock.at)))
+        inbox.put((*server_log(text, at=clock.at), *([status("FAULT", at=clock.at)] if "fatal" in text else [])))
         cycle.once(0)
         clock.at += 0.1
 

@@ -42,10 +42,15 @@ EYES = Row(
         ),
         bars(
             "Failed looks",
-            "Looks of each source that did not see all they should.",
+            "Looks of each source that did not see all they should, and connections that could not be accepted.",
             Query(
                 f"sum by ({SOURCE}) (increase(cuda_mps_exporter_source_failures_total{{node}}[$__rate_interval]))",
                 "{{source}} {{instance}}",
+            ),
+            Query(
+                "sum by (job, instance, listener) "
+                "(increase(cuda_mps_exporter_accept_failures_total{node}[$__rate_interval]))",
+                "accept: {{listener}} {{instance}}",
             ),
             width=12,
         ),
@@ -66,11 +71,21 @@ EYES = Row(
                 f"max by ({FILE}) (cuda_mps_daemon_log_size_bytes{{daemons}})", "{{file}} of {{daemon}} {{instance}}"
             ),
             unit=looks.BYTES,
-            width=12,
+            width=6,
+        ),
+        lines(
+            "Unread bytes of the logs",
+            "Bytes of each log file that the exporter has not read yet. They grow in a flood.",
+            Query(
+                f"max by ({FILE}) (cuda_mps_daemon_log_unread_bytes{{daemons}})", "{{file}} of {{daemon}} {{instance}}"
+            ),
+            unit=looks.BYTES,
+            width=6,
         ),
         bars(
             "Log lines that tell nothing",
-            "Lines that no rule knows, and lines that were lost before they could be read.",
+            "Lines that no rule knows, lines that were lost before they could be read, and claims that no other source "
+            "confirms.",
             Query(
                 f"sum by ({FILE}) "
                 f"(increase(cuda_mps_exporter_log_lines_unrecognized_total{{daemons}}[$__rate_interval]))",
@@ -80,13 +95,18 @@ EYES = Row(
                 f"sum by ({FILE}) (increase(cuda_mps_exporter_log_lines_lost_total{{daemons}}[$__rate_interval]))",
                 "lost: {{file}} of {{daemon}} {{instance}}",
             ),
+            Query(
+                "sum by (daemon, instance) "
+                "(increase(cuda_mps_daemon_log_contradictions_total{daemons}[$__rate_interval]))",
+                "contradicted: {{daemon}} {{instance}}",
+            ),
             width=12,
         ),
         table(
             "The exporter",
             "Paused: it has let go of the driver, and knows nothing of GPUs. Configuration: whether it could be "
             "used when last read. History: whether incidents are kept on disk. Too many: clients without series of "
-            "their own.",
+            "their own. Records dropped: of the exporter's own log.",
             (
                 Query("max by (job, instance) (cuda_mps_exporter_paused{node})", instant=True),
                 Query("min by (job, instance) (cuda_mps_exporter_log_followed{node})", instant=True),
@@ -103,6 +123,11 @@ EYES = Row(
                     instant=True,
                 ),
                 Query("max by (job, instance) (cuda_mps_exporter_clients_omitted{node})", instant=True),
+                Query(
+                    "round(sum by (job, instance) "
+                    "(increase(cuda_mps_exporter_log_records_dropped_total{node}[$__range])))",
+                    instant=True,
+                ),
             ),
             {
                 "instance": Column("Node"),
@@ -113,6 +138,7 @@ EYES = Row(
                 "Value #E": Column("History kept", looks.NUMBER, mappings=looks.YES_IS_WELL),
                 "Value #F": Column("Events lost", looks.COUNT, looks.NONE_IS_WELL_SOME_ARE_ODD),
                 "Value #G": Column("Too many", looks.COUNT, looks.NONE_IS_WELL_SOME_ARE_ODD),
+                "Value #H": Column("Records dropped", looks.COUNT, looks.NONE_IS_WELL_SOME_ARE_ODD),
             },
             sort=("Node", False),
             width=18,

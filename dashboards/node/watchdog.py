@@ -26,6 +26,7 @@ HARMLESS: Mapping[str, Colour] = {
     Condition.STARTING: Colour.NEWS,
     Condition.UNKNOWN: Colour.QUIET,
     Condition.STOPPED: Colour.ODD,
+    Condition.PROGRAM_UNRESPONSIVE: Colour.WARNING,
     Condition.HELD: Colour.WARNING,
 }
 CONDITIONS: Mapping[str, Colour] = {condition: HARMLESS.get(condition, Colour.BAD) for condition in Condition}

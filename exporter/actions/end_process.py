@@ -2,21 +2,29 @@
 
 import os
 import signal
+from pathlib import Path
 
 from exporter.actions.patience import Patience
-from exporter.model.action import EndProcess
+from exporter.model.action import EndProcess, Role
+from exporter.model.variables import PIPE_DIRECTORY
+from exporter.parse.mps_program import MpsProgram, mps_program
+from exporter.sources.directory import Directory, Root
 from exporter.sources.proc import Proc
 
 _END_SECONDS = 5.0
 """A process that sleeps in the kernel ends when it wakes, which may be never."""
 
 _GRACE_SECONDS = 0.5
-_NAME_BYTES = 15
-"""How much of a program's name the kernel keeps."""
+
+_PROGRAMS = {Role.DAEMON: MpsProgram.CONTROL, Role.SERVER: MpsProgram.SERVER, Role.CLIENT: None}
 
 
-def end_process(step: EndProcess, *, proc: Proc, patience: Patience) -> str | None:
-    """SIGKILL, and wait for the end; the problem, where it does not come. Who has gone already is no problem."""
+def end_process(step: EndProcess, *, pipe: Directory, proc: Proc, patience: Patience) -> str | None:
+    """Send SIGKILL, and wait for the end. Return the problem if it does not come; None if the process had ended.
+
+    `pipe` is the pipe directory of the daemon for which this is done. A process that is another than the one that is
+    meant, or has another role by now, is left alone.
+    """
     pid = step.identity.pid
     if pid <= 0:
         return f"process {pid} is none of this PID namespace"
@@ -27,8 +35,8 @@ def end_process(step: EndProcess, *, proc: Proc, patience: Patience) -> str | No
     except OSError as error:
         return f"process {pid} cannot be held: {error.strerror}"
     try:
-        # Only now, since the PID cannot pass to anybody else unnoticed any more.
-        if not _is_meant(step, proc):
+        # Checked only now: while the descriptor is open, a signal through it cannot reach another process.
+        if not _is_meant(step, pipe, proc):
             return None
         signal.pidfd_send_signal(descriptor, signal.SIGKILL)
         if patience.until_end(descriptor, _END_SECONDS, grace=_GRACE_SECONDS):
@@ -42,9 +50,23 @@ def end_process(step: EndProcess, *, proc: Proc, patience: Patience) -> str | No
     return f"process {pid} was killed and has not ended: it may sleep in the kernel (state D in /proc/{pid}/stat)"
 
 
-def _is_meant(step: EndProcess, proc: Proc) -> bool:
+def _is_meant(step: EndProcess, pipe: Directory, proc: Proc) -> bool:
+    """Return whether it is the same process still, runs the program of its role, and names no other daemon."""
     pid = step.identity.pid
-    if proc.start_ticks(pid) != step.identity.start_ticks:
+    facts = proc.facts(pid)
+    if facts is None or facts.start_ticks != step.identity.start_ticks:
         return False
-    program = step.program.encode()[:_NAME_BYTES].decode(errors="ignore")
-    return (proc.name(pid) or "").startswith(program)
+    if mps_program(facts.executable, facts.command) is not _PROGRAMS[step.role]:
+        return False
+    # A client chooses its environment, and could exempt itself.
+    return step.role is Role.CLIENT or not _is_of_another_daemon(step, pipe, proc)
+
+
+def _is_of_another_daemon(step: EndProcess, pipe: Directory, proc: Proc) -> bool:
+    """Return whether its environment names another pipe directory, as far as both can be reached."""
+    path = (proc.variables(step.identity.pid, (PIPE_DIRECTORY,)) or {}).get(PIPE_DIRECTORY)
+    if path is None or not path.startswith("/"):
+        return False
+    root = Root(proc, step.identity.pid, step.identity.start_ticks)
+    there, here = Directory(Path(path), root).identity(), pipe.identity()
+    return there is not None and here is not None and there != here

@@ -22,6 +22,7 @@ from exporter.model.action import (
 from exporter.model.node import Node
 from exporter.model.observation import ControlReply
 from exporter.sources.control import ControlClient
+from exporter.sources.owners import foreign_user, may_run
 from exporter.sources.place import Place
 from exporter.sources.proc import Proc
 from exporter.sources.user import OURSELVES, User, user
@@ -85,16 +86,24 @@ class Steps:
                     self.evidence = tools.evidence.save(self._action, self._node, self._place)
                 return None
             case EndProcess():
-                return end_process(step, proc=tools.proc, patience=patience)
+                return end_process(step, pipe=self._place.pipe, proc=tools.proc, patience=patience)
             case RestartUnit():
                 self._appearing = True
                 return restart_unit(step, systemctl=tools.systemctl, path=tools.path, patience=patience)
             case RunCommand():
                 self._appearing = True
-                return run_command(step, path=tools.path, patience=patience)
+                refused = self._refused(step)
+                return refused or run_command(step, path=tools.path, patience=patience)
             case GiveCommand():
                 problem = self._give(step.command)
                 return problem if step.vital else None
+
+    def _refused(self, step: RunCommand) -> str | None:
+        """Return why no daemon may be started there: a daemon in another user's directory is at that user's mercy."""
+        if not may_run(self._place, step.uid):
+            return f"the daemon is not started as UID {step.uid}: the configuration does not name that user"
+        foreign = foreign_user(self._place)
+        return None if foreign is None else f"{self._place.pipe} belongs to UID {foreign}, who must not run this daemon"
 
     def _give(self, command: str) -> str | None:
         client = self._tools.client(self._place, deadline_of(command), self._asker())

@@ -12,13 +12,17 @@ from exporter.arenas import use_few_arenas
 from exporter.assembly import Assembly
 from exporter.clock import SystemClock
 from exporter.config import Config, as_toml
+from exporter.config.daemons import same_directories
 from exporter.config.reload import Reloader
 from exporter.core.watchdog.results import taken_up
+from exporter.core.watchdog.state_loss import lost
+from exporter.errors import ConfigError
 from exporter.history import History
 from exporter.model.attribution import Attribution
 from exporter.model.ledger import Ledger
 from exporter.recording_header import header_of
 from exporter.service import Service
+from exporter.sources.act_locks import ActLocks
 from exporter.sources.eye import Inbox
 from exporter.store.archive import Archive
 from exporter.store.writer import Writer
@@ -33,9 +37,17 @@ def serve(arguments: Namespace, config: Config) -> int:
     if arguments.config_check:
         if config.web_config_file is not None:
             WebSecurity.load(config.web_config_file)
+        problem = same_directories(config.daemons)
+        if problem is not None:
+            raise ConfigError(problem)
         sys.stdout.write(as_toml(config))
         return 0
     use_few_arenas()
+    with log.in_background() as stderr:
+        return _serve(arguments, config, stderr)
+
+
+def _serve(arguments: Namespace, config: Config, stderr: log.BackgroundStream) -> int:
     log.configure(config.log_level, config.log_format, sys.stderr)
     # systemd ends a service that hangs by SIGABRT: then each thread says what it was at.
     faulthandler.enable(STDERR)
@@ -45,16 +57,22 @@ def serve(arguments: Namespace, config: Config) -> int:
     reloader = Reloader(arguments, os.environ, config, clock)
     writer = Writer(Archive(config.state_directory, config.history, clock), clock)
     hands = assembly.hands()
-    with contextlib.closing(assembly), contextlib.closing(writer), contextlib.closing(hands):
+    locks = ActLocks((config.lock_directory, config.runtime_directory))
+    # The locks are released last: what is under way for a daemon ends before.
+    held = (locks, assembly, writer, hands)
+    with contextlib.ExitStack() as closing:
+        for each in held:
+            closing.callback(each.close)
         remembered = writer.open()
         node = replace(
             header_of(config).node(),
             ledger=Ledger(by=config.accounting),
             attribution=Attribution(equal=config.attribution_equal),
         )
+        node = taken_up(remembered.into(node), clock.now())
         Service(
             config,
-            taken_up(remembered.into(node), clock.now()),
+            node if writer.available else lost(node, clock.now()),
             assembly.lookout(),
             inbox,
             clock,
@@ -63,5 +81,7 @@ def serve(arguments: Namespace, config: Config) -> int:
             history=History(incidents=remembered.incidents, events=remembered.events),
             writer=writer,
             hands=hands,
+            locks=locks,
+            stderr=stderr,
         ).run()
     return 0

@@ -11,6 +11,7 @@ from exporter.config.environment import read_environment
 from exporter.config.option import Option
 from exporter.config.options import CONFIGURED, DEFAULTS, DEFAULTS_OF, OPTIONS
 from exporter.config.settings import Config
+from exporter.config.values import overlapping, written_address
 from exporter.errors import ConfigError
 
 _MADE_BY_SYSTEMD = {"runtime_directory": "RUNTIME_DIRECTORY", "state_directory": "STATE_DIRECTORY"}
@@ -94,6 +95,12 @@ def _of_flag(option: Option, given: bool | str | list[str]) -> object:
 
 def _check(config: Config) -> None:
     """Refuse what cannot be meant together."""
+    twice = overlapping(config.listen)
+    if twice is not None and not config.systemd_socket:
+        first, second = map(written_address, twice)
+        raise ConfigError(
+            f"web.listen_address: {first} and {second} overlap, so the exporter cannot listen on both; leave one out"
+        )
     if config.rhythm.lists < config.rhythm.liveness:
         raise ConfigError(
             f"rhythm.lists_seconds: {config.rhythm.lists:g} is less than rhythm.liveness_seconds,"

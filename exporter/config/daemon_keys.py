@@ -49,6 +49,16 @@ def _unit(where: str, text: str) -> str:
     return text
 
 
+def _user(where: str, text: str) -> int:
+    # Only if the key is set: `status` beside a running service loads none of the service's modules.
+    from exporter.sources.user import uid_of
+
+    uid = uid_of(text)
+    if uid is None:
+        raise ConfigError(f"{where}: there is no user {shown(text)}")
+    return uid
+
+
 def _variable(where: str, text: str) -> str:
     name, equals, _ = text.partition("=")
     if not equals or re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name) is None:
@@ -103,6 +113,15 @@ DAEMON_KEYS = (
         example="nvidia-cuda-mps@0.service",
     ),
     DaemonKey(
+        key="user",
+        attribute="owner",
+        kind=textual("USER", _user),
+        help="the user who runs it, by name or number; another user's daemon in its pipe directory is not this daemon"
+        " (default: its unit's user, else root, the exporter's user, or a user who alone beside root can write to the"
+        " directories above)",
+        example=0,
+    ),
+    DaemonKey(
         key="expected",
         attribute="expected",
         kind=boolean(),
@@ -148,7 +167,8 @@ DAEMON_KEYS = (
         key="restart_command",
         attribute="restart_command",
         kind=several(textual("WORD", parse_text), differing=None),
-        help="what starts it where no unit does, a list of words that no shell sees; it runs as the daemon's user",
+        help="what starts it where no unit does, a list of words that no shell sees; it runs as `user`, else"
+        " as the user that the daemon had",
         example=("nvidia-cuda-mps-control", "-d"),
         instead_of="unit",
     ),

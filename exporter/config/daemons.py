@@ -1,5 +1,6 @@
 """Which daemons to watch: the one that the flags name, or those of the file, or that of MPS' own variables."""
 
+import posixpath
 from argparse import Namespace
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -32,11 +33,15 @@ def watched_daemons(
         if log is not None:
             raise ConfigError(f"--log-directory: of which daemon? {document.path} names some; add --pipe-directory")
         return named
-    known = (each for each in named if each.pipe_directory == pipe)
+    known = (each for each in named if pipe is not None and _is_same(each.pipe_directory, pipe))
     daemon = next(known, None) or _of_variables(pipe, environment)
     if discovery and log is None and daemon == _of_variables(None, {}):
         return ()
     return (daemon if log is None else replace(daemon, log_directory=log),)
+
+
+def _is_same(one: Path, other: Path) -> bool:
+    return posixpath.normpath(one) == posixpath.normpath(other)
 
 
 def _directory(where: str, text: str | None, parse: Callable[[str, str], Path] = parse_directory) -> Path | None:
@@ -67,6 +72,26 @@ def _named(document: Document) -> tuple[DaemonConfig, ...]:
     return named
 
 
+def same_directories(daemons: Sequence[DaemonConfig]) -> str | None:
+    """Say which two daemons have one pipe directory under two paths, as by a link or a bind mount; None: no two.
+
+    A path that cannot be reached now is passed over. This looks at the file system, which may hang.
+    """
+    known: dict[tuple[int, int], DaemonConfig] = {}
+    for daemon in daemons:
+        try:
+            found = daemon.pipe_directory.stat()
+        except OSError:
+            continue
+        first = known.setdefault((found.st_dev, found.st_ino), daemon)
+        if first is not daemon:
+            return (
+                f"{DAEMONS}: {str(first.pipe_directory)!r} and {str(daemon.pipe_directory)!r} are one directory"
+                " (a link or a bind mount), and one directory has one daemon; remove one of the two"
+            )
+    return None
+
+
 def _daemon(where: str, table: Mapping[str, object]) -> DaemonConfig:
     keys = {each.key: each for each in DAEMON_KEYS}
     values: dict[str, Any] = {"log_directory": Path(DEFAULT_LOG_DIRECTORY), "expected": True}
@@ -86,8 +111,11 @@ def _daemon(where: str, table: Mapping[str, object]) -> DaemonConfig:
 
 
 def _differ(document: Document, key: str, values: Sequence[object]) -> None:
-    for value, count in Counter(values).items():
+    """Refuse what two daemons have in common; paths are compared without `..`, `.` and further slashes."""
+    alike = [posixpath.normpath(value) if isinstance(value, Path) else value for value in values]
+    for value, count in Counter(alike).items():
         if count > 1:
+            written = dict.fromkeys(repr(str(each)) for each, its in zip(values, alike, strict=True) if its == value)
             raise ConfigError(
-                f"{document.path}: {DAEMONS}: {count} of them have the {key} {str(value)!r}; each needs its own"
+                f"{document.path}: {DAEMONS}: {count} of them have the {key} {', '.join(written)}; each needs its own"
             )

@@ -278,6 +278,15 @@ OPTIONS = (
         reloadable=False,
     ),
     Option(
+        key="paths.lock_directory",
+        flag="--path.lock-directory",
+        attribute="lock_directory",
+        kind=_DIRECTORY,
+        help="for the locks by which one exporter at a time acts for a daemon: the same for all exporters of a machine",
+        commands=("serve",),
+        reloadable=False,
+    ),
+    Option(
         key="paths.state_directory",
         flag="--path.state-directory",
         attribute="state_directory",

@@ -36,10 +36,10 @@ class Attribution(StrEnum):
 class DaemonConfig:
     """A control daemon to watch. It is expected where the configuration names it: then its absence is an outage.
 
-    `label` is the name it was given, `clients_limit` how many clients fit into one of its servers. `watchdog` is None
-    where the general mode holds. `restart_command` is what starts it where no unit does, `environment` what that adds
-    to its environment, each as NAME=VALUE. Limits that are to hold: a percentage, bytes by the daemon's own ordinals,
-    and a priority.
+    `label` is the name it was given, `clients_limit` how many clients fit into one of its servers, `owner` the UID of
+    the user who runs it. `watchdog` is None where the general mode holds. `restart_command` is what starts it where no
+    unit does, `environment` what that adds to its environment, each as NAME=VALUE. Limits that are to hold: a
+    percentage, bytes by the daemon's own ordinals, and a priority.
     """
 
     pipe_directory: Path
@@ -48,6 +48,7 @@ class DaemonConfig:
     label: str | None = None
     unit: str | None = None
     clients_limit: int | None = None
+    owner: int | None = None
     watchdog: Mode | None = None
     restart_command: tuple[str, ...] = ()
     environment: tuple[str, ...] = ()
@@ -124,6 +125,7 @@ class Config:
     kmsg: Path = Path("/dev/kmsg")
     pods: Path = Path("/var/log/pods")
     runtime_directory: Path = Path("/run/cuda-mps-exporter")
+    lock_directory: Path = Path("/run/cuda-mps-exporter")
     state_directory: Path = Path("/var/lib/cuda-mps-exporter")
     history: Retention = field(default_factory=Retention)
     accounting: Accounting = Accounting.WORKLOAD

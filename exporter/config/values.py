@@ -1,6 +1,8 @@
 """The values of options: read from text, checked, refused with what would be right. `where` is what a refusal names."""
 
 import re
+import socket
+from collections.abc import Sequence
 from pathlib import Path
 
 from exporter.config.settings import Address, Switch
@@ -15,7 +17,12 @@ WORDS = {
 }
 
 _UNITS = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
-_OWN_PAGES = ("/healthz", "/readyz", "/status")
+
+OWN_PAGES = (
+    "/status", "/page.js", "/page.css", "/-/healthy", "/healthz", "/-/ready", "/readyz", "/runbooks", "/runbooks/*",
+    "/api/v1/incidents", "/api/v1/incidents/*", "/api/v1/events",
+)  # fmt: skip
+"""The other pages of the exporter. A path that ends in `/*` stands for all that are one step below it."""
 
 
 def parse_duration(where: str, text: str) -> float:
@@ -32,10 +39,45 @@ def parse_address(text: str, where: str = "--web.listen-address") -> Address:
     if not colon or not re.fullmatch(r"[0-9]{1,5}", port) or int(port) > 65535:
         raise ConfigError(f"{where}: {shown(text)} is no address; write HOST:PORT or :PORT")
     if host.startswith("[") and host.endswith("]"):
+        address, _, scope = host[1:-1].partition("%")
+        if not _is_address(address, socket.AF_INET6) or not (scope.isalnum() or "%" not in host):
+            raise ConfigError(f"{where}: {shown(host)} is no IPv6 address; write it as in [::1]:10677")
         return host[1:-1], int(port)
     if ":" in host:
         raise ConfigError(f"{where}: write the IPv6 address in {shown(text)} in brackets: [ADDRESS]:PORT")
+    if re.fullmatch(r"[0-9.]+", host) and not _is_address(host, socket.AF_INET):
+        raise ConfigError(f"{where}: {shown(host)} is no IPv4 address; write it as in 127.0.0.1:10677")
+    if re.fullmatch(r"[\w.-]{0,253}", host) is None:
+        raise ConfigError(f"{where}: {shown(host)} is no host name; write HOST:PORT or :PORT")
     return host, int(port)
+
+
+def overlapping(addresses: Sequence[Address]) -> tuple[Address, Address] | None:
+    """Return two addresses of which only one can be listened on; host names other than localhost are not resolved."""
+    for number, first in enumerate(addresses):
+        for second in addresses[:number]:
+            if first[1] == second[1] != 0 and _covers(first[0], second[0]):
+                return second, first
+    return None
+
+
+def _covers(first: str, second: str) -> bool:
+    """Whether two hosts of the same port name an address in common: no host, and ::, are all of both protocols."""
+    hosts = {"127.0.0.1" if host == "localhost" else host for host in (first, second)}
+    both_protocols, ipv4 = hosts & {"", "::"}, not any(":" in each for each in hosts)
+    return len(hosts) == 1 or bool(both_protocols) or (ipv4 and "0.0.0.0" in hosts)  # noqa: S104 (nothing is bound)
+
+
+def _is_address(text: str, family: socket.AddressFamily) -> bool:
+    """Whether bind() takes it for an address; of IPv4 it takes short ones too, as 127.1."""
+    try:
+        if family is socket.AF_INET:
+            socket.inet_aton(text)
+        else:
+            socket.inet_pton(family, text)
+    except (OSError, ValueError):
+        return False
+    return True
 
 
 def written_address(address: Address) -> str:
@@ -73,10 +115,10 @@ def parse_path(where: str, text: str) -> Path:
 
 
 def parse_directory(where: str, text: str) -> Path:
-    """An absolute path."""
+    """An absolute path. Two slashes at its beginning are one on Linux, but not to `pathlib`."""
     if not text.startswith("/") or "\0" in text or len(text) > LONGEST:
         raise ConfigError(f"{where}: {shown(text)} is no absolute path")
-    return Path(text)
+    return Path("/" + text.lstrip("/"))
 
 
 def parse_glob(where: str, text: str) -> str:
@@ -93,7 +135,8 @@ def parse_page(where: str, text: str) -> str:
     """The path of a page, that is none of the exporter's others."""
     if re.fullmatch(r"(/[A-Za-z0-9._~-]+)+", text) is None:
         raise ConfigError(f"{where}: {shown(text)} is no path of a page; write it as in /metrics")
-    if text in _OWN_PAGES or text.startswith("/-/"):
+    above = text.rpartition("/")[0]
+    if text in OWN_PAGES or f"{above}/*" in OWN_PAGES or above == "/-":
         raise ConfigError(f"{where}: {text} is another page already; choose one as /metrics")
     return text
 

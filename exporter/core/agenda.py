@@ -7,13 +7,22 @@ something is in doubt, the daemon is asked sooner, for a while.
 from collections.abc import Iterable
 from itertools import chain, islice
 
-from exporter.core import devices, limit_questions, process_states, users
-from exporter.core.doubt import clients_doubted_since, gpu_doubted_since, latest, servers_doubted_since
+from exporter.core import devices, limit_questions, logged_commands, process_states, users
+from exporter.core.doubt import (
+    claimed_since,
+    clients_doubted_since,
+    gpu_doubted_since,
+    latest,
+    servers_doubted_since,
+    struck_since,
+)
 from exporter.core.gpus import NVML
 from exporter.core.question import Question, overdue, pressing
 from exporter.core.witnesses import is_held, is_silent
+from exporter.model.claim import ClaimKind
 from exporter.model.daemon import Daemon, DaemonState
 from exporter.model.node import Node
+from exporter.model.observation import DaemonName
 from exporter.model.server import Server, ServerState
 from exporter.model.settings import Rhythm
 from exporter.model.witnesses import Wanted
@@ -39,7 +48,7 @@ def commands(node: Node, name: str, rhythm: Rhythm) -> tuple[str, ...]:
     that will be due soon take the place of the one that asks for nothing but life.
     """
     daemon = node.daemons[name]
-    if not daemon.supported:
+    if not daemon.supported or daemon.foreign is not None:
         return ()
     suspended_at = _suspended_at(node, daemon)
     doubted = daemon.unanswered_since is not None or daemon.refused_since is not None
@@ -48,6 +57,9 @@ def commands(node: Node, name: str, rhythm: Rhythm) -> tuple[str, ...]:
         period = rhythm.doubt if daemon.answers and suspended_at is not None else _probe_period(node.at, daemon, rhythm)
         due = node.at - asked >= period or (suspended_at is not None and asked < suspended_at)
         return (LIST_SERVERS,) if due else ()
+    missing_since = logged_commands.in_doubt_since(daemon)
+    if missing_since is not None and daemon.asked.get(LIST_SERVERS, 0.0) < missing_since:
+        return (LIST_SERVERS,)
     questions = tuple(_questions(node, daemon, rhythm))
     due_now = overdue(questions, node.at)
     if due_now or node.at - _heard_at(daemon) < rhythm.liveness:
@@ -63,6 +75,10 @@ def _probe_period(at: float, daemon: Daemon, rhythm: Rhythm) -> float:
     if daemon.gone:
         return rhythm.liveness / 3
     begins = daemon.state is DaemonState.STARTING and rhythm.fresh(at, daemon.state_since)
+    if daemon.discovered and daemon.process is not None and daemon.process.uid != 0:
+        # Any user can start a program that never answers, so asking it costs no more than asking a daemon that is well.
+        silent_since = daemon.unanswered_since or daemon.refused_since or at
+        return rhythm.doubt if begins else min(max(rhythm.fault, (at - silent_since) / 2), 2 * rhythm.liveness)
     return rhythm.begin if begins else rhythm.fault
 
 
@@ -81,7 +97,7 @@ def _questions(node: Node, daemon: Daemon, rhythm: Rhythm) -> Iterable[Question]
     if daemon.version is None and VERSION not in daemon.asked:
         yield Question(command=VERSION, known_at=None, period=rhythm.lists)
     yield _which_servers(node, daemon, rhythm)
-    for command, known_at in devices.questions(node, daemon):
+    for command, known_at in devices.questions(node, daemon) if _all_askable(node, daemon) else ():
         yield Question(command=command, known_at=known_at, period=rhythm.limits)
     for server in daemon.servers.values():
         if process_states.askable(node, server.pid):
@@ -91,6 +107,11 @@ def _questions(node: Node, daemon: Daemon, rhythm: Rhythm) -> Iterable[Question]
     for command, known_at in limit_questions.questions(node, daemon):
         period = doubted if command in daemon.limits_in_doubt else rhythm.limits
         yield Question(command=command, known_at=known_at, period=period)
+
+
+def _all_askable(node: Node, daemon: Daemon) -> bool:
+    """Whether a question that the daemon passes on to each of its servers would hang at none of them."""
+    return all(process_states.askable(node, pid) for pid in daemon.servers)
 
 
 def _which_servers(node: Node, daemon: Daemon, rhythm: Rhythm) -> Question:
@@ -103,7 +124,9 @@ def _which_servers(node: Node, daemon: Daemon, rhythm: Rhythm) -> Question:
 
 def _its_state(node: Node, daemon: Daemon, server: Server, rhythm: Rhythm) -> Question:
     period = rhythm.fault if server.state is ServerState.FAULT else rhythm.lists
-    if rhythm.fresh(node.at, server.started_at if server.state is None else server.fault_suspected_at):
+    suspected_at = server.started_at if server.state is None else server.fault_suspected_at
+    claimed = claimed_since(daemon, ClaimKind.FAULT, ClaimKind.RECOVERY)
+    if rhythm.fresh(node.at, latest((suspected_at, *claimed, *struck_since(node, daemon)))):
         period = rhythm.doubt
     return _about(daemon, server, SERVER_STATUS, period)
 
@@ -134,9 +157,9 @@ def nvml_due(node: Node, rhythm: Rhythm) -> bool:
     return source is None or node.at - source.last.at >= (rhythm.doubt if rhythm.fresh(node.at, doubt) else rhythm.nvml)
 
 
-def last_words_awaited(node: Node) -> bool:
-    """Whether a daemon has gone, and its log has yet to tell, or to be found not to, that it had been told to."""
-    return any(daemon.gone_at is not None for daemon in node.daemons.values())
+def last_words_awaited(node: Node) -> frozenset[DaemonName]:
+    """Return the daemons that have gone, and whose logs may yet tell that an operator ended them."""
+    return frozenset(name for name, daemon in node.daemons.items() if daemon.gone_at is not None)
 
 
 def watched(node: Node) -> frozenset[int]:

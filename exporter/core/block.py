@@ -82,16 +82,19 @@ def named(server: Server) -> frozenset[int]:
     """All processes of which a server's log told in connection with a fault."""
     pids = set() if server.encountered is None else {server.encountered[1]}
     if server.block is not None:
-        pids |= {*server.block.torn, *server.block.victims}
+        pids |= server.block.clients
         pids |= set() if server.block.named is None else {server.block.named}
     return frozenset(pids)
 
 
 def _goes_on(server: Server, at: float, stamp: str) -> bool:
     """Whether another block is of the same fault: a client that goes with kernels in flight on two GPUs faults both."""
-    if server.block is None or server.state is not ServerState.FAULT or not _is_current(server.block, at, stamp):
+    block = server.block
+    if block is None or not _is_current(block, at, stamp):
         return False
-    return 0 < seconds_between(server.block.stamp, stamp) <= TOGETHER_SECONDS
+    if server.state is not ServerState.FAULT and block.confirmed:
+        return False
+    return 0 < seconds_between(block.stamp, stamp) <= TOGETHER_SECONDS
 
 
 def _named_too(server: Server, stamp: str) -> Server:

@@ -43,6 +43,10 @@ KILLED_THEN, GONE_THEN, EXITED_THEN = 0.7, 0.6, 0.5
 """Of the only client that left in that time, where nobody tells what kind of access failed: ended by a signal, gone
 nobody knows how, exited with a code. Each may have left an idle GPU, by chance: planted, that looks the same."""
 
+AMONG_HIT = Measured(135, 135)
+"""Of a memory fault, the client that caused it was among those hit. They share this; less than all, since the log may
+lack some of them, or the client may have left unseen."""
+
 ALONE = 0.75
 """Of the only client that was hit: it may be the victim of one that was not seen to leave."""
 
@@ -53,3 +57,6 @@ without that. Inferred, and not yet measured: there may be doors that are not wa
 SOLE_IN_FLIGHT = 0.75
 """The most of the only client that may have had work in flight. Inferred, and not yet measured: it is no surer than
 of the only client that was hit, for the same reason."""
+
+LOG_IN_DOUBT = 0.45
+"""The most of any client while the log may be forged: the program names a client as the likely cause from 0.5 on."""

@@ -21,16 +21,17 @@ MOST_XIDS = 64
 
 
 def opened(node: Node, daemon: Daemon, server: Server) -> Incident:
-    """A fault of this server has just been found."""
+    """A fault of this server has just been found; its block may have been read before another source confirmed it."""
     process = node.processes.get(server.pid)
+    at = node.at if server.block is None else server.block.at
     return Incident(
         id=_new_id(node, server),
         daemon=daemon.name,
         server=server.pid,
         server_start_ticks=None if process is None else process.start_ticks,
         block_stamp=None if server.block is None else server.block.stamp,
-        started_at=node.at,
-        detected_at=node.at,
+        started_at=at,
+        detected_at=at,
     )
 
 

@@ -1,6 +1,7 @@
 """Clients: who is connected, who was turned away, who waits for a turn."""
 
 from exporter.core.step import Step, chain, counted, for_each, latest, quiet, without
+from exporter.model.claim import ClaimKind, key
 from exporter.model.daemon import Daemon
 from exporter.model.event import Event, EventName
 from exporter.model.observation import GpuUuid
@@ -53,10 +54,15 @@ def _admit(daemon: Daemon, at: float, server: int, pid: int) -> Step:
 
 
 def disconnect(daemon: Daemon, at: float, pid: int, reason: DepartureReason) -> Step:
-    """A client has left; nothing where it was none, or had left already."""
+    """A client has left; nothing where it was none, or had left already.
+
+    If its log said before that it had left by itself, the end of its server or daemon is not the reason.
+    """
     client = daemon.clients.get(pid)
     if client is None:
         return quiet(daemon)
+    if key(ClaimKind.CLIENT_DISCONNECT, pid) in daemon.claims:
+        reason = DepartureReason.EXIT
     totals = replace(daemon.totals, disconnected=counted(daemon.totals.disconnected, reason))
     daemon = replace(
         daemon,

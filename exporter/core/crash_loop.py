@@ -8,6 +8,7 @@ a second (users' reports, 2024 to 2026).
 from math import ceil
 
 from exporter.core.step import Step, quiet
+from exporter.model.claim import Claim, ClaimKind
 from exporter.model.daemon import Daemon, FailedStarts
 from exporter.model.event import Event, EventName
 from exporter.model.replace import replace
@@ -30,9 +31,19 @@ def exited(daemon: Daemon, at: float, server: Server) -> Step:
     if last.last_at is None or at - last.last_at > CEASED_SECONDS:
         last = FailedStarts()
     began = (*(each for each in last.began if at - each <= WITHIN_SECONDS), server.started_at)[-MANY:]
-    news = len(began) == MANY and not last.told
-    daemon = replace(daemon, failed_starts=FailedStarts(began=began, last_at=at, told=last.told or news))
-    return _told(daemon, at, at - began[0]) if news else quiet(daemon)
+    daemon = replace(daemon, failed_starts=FailedStarts(began=began, last_at=at, told=last.told))
+    is_new = len(began) == MANY and not last.told
+    claim = Claim(kind=ClaimKind.CRASH_LOOP, pid=0, at=at)
+    return quiet(replace(daemon, claims={claim.key: claim, **daemon.claims}) if is_new else daemon)
+
+
+def confirmed(daemon: Daemon) -> Step:
+    """Another source shows that servers have ended: an event, once for each loop."""
+    failed = daemon.failed_starts
+    if failed.told or not failed.began or failed.last_at is None:
+        return quiet(daemon)
+    daemon = replace(daemon, failed_starts=replace(failed, told=True))
+    return _told(daemon, failed.last_at, failed.last_at - failed.began[0])
 
 
 def got_ready(daemon: Daemon) -> Daemon:
@@ -43,7 +54,7 @@ def got_ready(daemon: Daemon) -> Daemon:
 def _failed(daemon: Daemon, server: Server) -> bool:
     """Whether the log saw it start, and never serve, though nobody wanted it to leave."""
     began = server.uid is not None and server.state in (None, ServerState.INITIALIZING)
-    wanted = server.told_to_leave or daemon.quit_at is not None
+    wanted = server.told_to_leave or daemon.quit_at is not None or daemon.quit_claimed_at is not None
     return began and not wanted
 
 

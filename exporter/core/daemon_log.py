@@ -1,10 +1,12 @@
 """What the control daemon says of itself, its servers and those who want one."""
 
-from exporter.core import clients, life, limits, servers
-from exporter.core.step import Step, quiet
+from exporter.core import claims, clients, life, limits, servers
+from exporter.core.server_log import seen_alive
+from exporter.core.step import Step, chain, quiet
+from exporter.model.claim import ClaimKind
 from exporter.model.daemon import Daemon
 from exporter.model.replace import replace
-from exporter.model.server import DepartureReason, ServerState
+from exporter.model.server import ServerState
 from exporter.parse import log_message as said
 from exporter.parse.log_line import LogEntry
 
@@ -13,11 +15,11 @@ def read(daemon: Daemon, at: float, entry: LogEntry) -> Step:
     """One more line of the daemon itself was written."""
     match entry.message:
         case said.SessionClosed():
-            return quiet(replace(life.quit_taken_back(daemon), echoing=False))
+            return quiet(replace(life.quit_claim_ended(daemon), echoing=False))
         case said.CommandDenied():
-            return quiet(life.quit_taken_back(daemon))
+            return quiet(life.quit_claim_ended(daemon))
         case said.CommandIssued(text) if _is_quit(text):
-            return quiet(life.quit_told(daemon, at))
+            return quiet(life.quit_claimed(daemon, at))
         case _ if daemon.echoing:
             return quiet(daemon)
         case said.CommandIssued(text):
@@ -26,18 +28,19 @@ def read(daemon: Daemon, at: float, entry: LogEntry) -> Step:
             return quiet(replace(daemon, version=version))
         case said.ProtocolTold(protocol):
             return quiet(life.protocol_told(daemon, at, protocol))
-        case said.DefaultMemoryLimitSet(device, limit):
-            return quiet(limits.default_memory_told(daemon, device, limit))
+        case said.DefaultMemoryLimitSet(device):
+            return quiet(limits.default_memory_claimed(daemon, device))
         case said.DaemonStarting():
-            return life.start_told(daemon, at)
+            return quiet(life.start_claimed(daemon))
         case said.DaemonExiting():
-            return life.exit_told(daemon, at, entry.pid)
+            return life.exit_claimed(daemon, at, entry.pid)
         case said.ServerStarting(server, uid):
-            return servers.start(daemon, at, server, uid, ServerState.INITIALIZING)
+            return _server_starting(daemon, at, server, uid)
         case said.ServerReady(int(server)):
-            return servers.ready(daemon, at, server)
+            return chain(seen_alive(daemon, at, server), lambda daemon: servers.ready(daemon, at, server))
         case said.ServerExited(server):
-            return servers.end(daemon, at, server, DepartureReason.SERVER_GONE)
+            known = server in daemon.servers
+            return quiet(claims.made(daemon, at, ClaimKind.SERVER_EXIT, server) if known else daemon)
         case said.ServerToldToLeave(server):
             return quiet(servers.told_to_leave(daemon, server))
         case said.ServerStays(server):
@@ -48,6 +51,14 @@ def read(daemon: Daemon, at: float, entry: LogEntry) -> Step:
             return quiet(clients.dequeue(daemon, pid))
         case _:
             return quiet(daemon)
+
+
+def _server_starting(daemon: Daemon, at: float, server: int, uid: int) -> Step:
+    if server in daemon.clients:
+        return quiet(daemon)
+    if server not in daemon.servers and not daemon.gone:
+        daemon = claims.made(daemon, at, ClaimKind.SERVER_START, server)
+    return servers.start(daemon, at, server, uid, ServerState.INITIALIZING)
 
 
 def _command_issued(daemon: Daemon, text: str) -> Daemon:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from exporter.core import (
     accounts,
+    claims,
     clients,
     deaths,
     gpus,
@@ -12,6 +13,7 @@ from exporter.core import (
     life,
     log,
     log_files,
+    logged_commands,
     nameless,
     naming,
     process_states,
@@ -46,6 +48,7 @@ from exporter.model.observation import (
     LogFile,
     LogGap,
     LogLine,
+    LogUnrecognized,
     Observation,
     PodFound,
     ProcessExit,
@@ -68,8 +71,10 @@ def fold(node: Node, seen: Observation) -> Told:
     last = node
     before = xids.settle(_at(node, seen.at))
     node, explained = _explained(before)
+    asked = node
     node, told = _take(node, seen)
-    events = explained + told
+    node, decided = _claims_decided(asked, node, seen)
+    events = explained + told + decided
     node, faults = incidents.follow(last, accounts.account(before, node, events), events)
     node, unclaimed = sightings.settle(node)
     node = attribution.follow(node, seen)
@@ -86,9 +91,22 @@ def fold_all(node: Node, observations: Iterable[Observation]) -> Iterator[Told]:
     node, explained = _every_daemon(
         node, lambda daemon: life.explain(daemon, node.at, unit=units.ran(node, daemon), force=True)
     )
+    node, decided = _every_daemon(node, lambda daemon: claims.settle(node, daemon, force=True))
+    explained += decided
     node, faults = incidents.follow(last, node, explained, force=True)
     node, unclaimed = sightings.settle(node, force=True)
     yield node, explained + faults + unclaimed + incident_events.still_open(node)
+
+
+def _claims_decided(before: Node, node: Node, seen: Observation) -> Told:
+    """Decide what the logs claim: what a line claims at once, and all of it after every other observation."""
+    if not any(daemon.claims for daemon in node.daemons.values()):
+        return node, ()
+    fresh = isinstance(seen, LogLine)
+    return _every_daemon(
+        node,
+        lambda daemon: claims.settle(node, daemon, before=before.daemons.get(daemon.name) if fresh else None),
+    )
 
 
 def _at(node: Node, at: float) -> Node:
@@ -114,7 +132,7 @@ def _explained(node: Node) -> Told:
 def _take(node: Node, seen: Observation) -> Told:
     match seen:
         case LogLine():
-            return _heard(node, seen, lambda daemon: log.line_read(daemon, seen))
+            return _heard(node, seen, lambda daemon: chain(logged_commands.line_read(daemon, seen), _with_line(seen)))
         case ControlReply():
             return _silence_settled(_reply_read(node, seen), seen.at)
         case LogFile():
@@ -122,11 +140,15 @@ def _take(node: Node, seen: Observation) -> Told:
                 return node, ()
             return _daemon(node, seen.daemon, lambda daemon: quiet(log_files.file_read(daemon, seen)))
         case LogGap():
-            return _daemon(node, seen.daemon, lambda daemon: quiet(log_files.gap_read(daemon, seen)))
+            return _daemon(node, seen.daemon, lambda daemon: quiet(_with_gap(daemon, seen)))
+        case LogUnrecognized():
+            return _daemon(node, seen.daemon, lambda daemon: quiet(log.lines_unrecognized(daemon, seen)))
         case DaemonFound():
             return naming.daemon_found(node, seen), ()
         case DaemonProcess():
-            return _daemon(node, seen.daemon, lambda daemon: life.process_read(daemon, seen))
+            if seen.same_as is not None:
+                return naming.doubled(node, seen.daemon, seen.same_as), ()
+            return _daemon(node, seen.daemon, lambda daemon: life.process_read(replace(daemon, same_as=None), seen))
         case GpuReading():
             node, events = gpus.gpu_read(node, seen)
             node, met = _clients_shown(node, seen)
@@ -156,7 +178,21 @@ def _take(node: Node, seen: Observation) -> Told:
 
 
 def _reply_read(node: Node, seen: ControlReply) -> Told:
-    return _heard(node, seen, lambda daemon: replies.reply_read(daemon, seen))
+    return _heard(
+        node,
+        seen,
+        lambda daemon: chain(
+            replies.reply_read(daemon, seen), lambda daemon: quiet(logged_commands.reply_read(daemon, seen))
+        ),
+    )
+
+
+def _with_line(seen: LogLine) -> Callable[[Daemon], Step]:
+    return lambda daemon: log.line_read(daemon, seen)
+
+
+def _with_gap(daemon: Daemon, seen: LogGap) -> Daemon:
+    return logged_commands.gap_read(log_files.gap_read(daemon, seen), seen)
 
 
 def _heard(node: Node, seen: LogLine | ControlReply, take: Callable[[Daemon], Step]) -> Told:
@@ -217,7 +253,8 @@ def _process_exited(node: Node, seen: ProcessExit) -> Told:
 def _member_exited(daemon: Daemon, seen: ProcessExit) -> Step:
     process = daemon.process
     if process is not None and (process.pid, process.start_ticks) == (seen.pid, seen.start_ticks):
-        return life.gone(daemon, seen.at)
+        killed = None if seen.wait_status is None else seen.wait_status & 0x7F != 0
+        return life.gone(daemon, seen.at, killed=killed)
     daemon = clients.dequeue(daemon, seen.pid)
     return chain(
         servers.end(daemon, seen.at, seen.pid),
@@ -226,13 +263,24 @@ def _member_exited(daemon: Daemon, seen: ProcessExit) -> Step:
 
 
 def _source_looked(node: Node, seen: SourceReading) -> Told:
-    """NVML tells of a GPU by reading it, or not; the logs have no last words that a whole look did not find."""
+    """NVML tells of a GPU by reading it, or not; a log has no last words that a whole read of it did not find."""
     if seen.name == NVML:
         return gpus.nvml_looked(node, seen), ()
-    if seen.name == LOGS and seen.problem is None and not seen.more:
-        began = seen.at - seen.seconds
-        return _every_daemon(node, lambda daemon: _last_words_read(node, daemon, seen.at, began))
+    if seen.name == LOGS:
+        return _every_daemon(node, lambda daemon: _logs_read(node, daemon, seen))
     return node, ()
+
+
+def _logs_read(node: Node, daemon: Daemon, seen: SourceReading) -> Step:
+    """Take in one read of a daemon's logs. Recordings of earlier versions have one read for all daemons."""
+    if seen.daemon not in (None, daemon.name):
+        return quiet(daemon)
+    if seen.daemon is not None:
+        daemon = log_files.looked(daemon, seen.problem)
+    step = logged_commands.looked(daemon, seen)
+    if seen.problem is not None or seen.more:
+        return step
+    return chain(step, lambda daemon: _last_words_read(node, daemon, seen.at, seen.at - seen.seconds))
 
 
 def _last_words_read(node: Node, daemon: Daemon, at: float, began: float) -> Step:

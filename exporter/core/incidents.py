@@ -72,7 +72,7 @@ def _found(before: Node, node: Node) -> Node:
         known = before.daemons.get(name)
         if known is None or daemon.servers is not known.servers:
             for server in daemon.servers.values():
-                node = _found_on(node, daemon, server)
+                node = _found_on(node, node.daemons[name], server)
     return node
 
 
@@ -84,7 +84,9 @@ def _found_on(node: Node, daemon: Daemon, server: Server) -> Node:
     """
     if server.state is not ServerState.FAULT:
         return node
-    block = server.block if server.block is not None and server.block.at >= (server.state_since or 0.0) else None
+    block = server.block
+    if block is not None and not (block.confirmed and block.at >= (server.state_since or 0.0)):
+        block = None
     of_server = [each for each in node.incidents.values() if (each.daemon, each.server) == (daemon.name, server.pid)]
     here = [each for each in of_server if each.open]
     if block is not None and not any(

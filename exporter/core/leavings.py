@@ -3,12 +3,12 @@
 Where a client goes while its kernel runs, a fault comes between the two (measured, R580).
 """
 
-from exporter.core.clients import disconnect
-from exporter.core.step import Step, latest, quiet
+from exporter.core import claims
+from exporter.core.step import latest
+from exporter.model.claim import ClaimKind
 from exporter.model.daemon import Daemon
-from exporter.model.event import Event, EventName
 from exporter.model.replace import replace
-from exporter.model.server import Client, DepartureReason, Leaving, Server, ServerState
+from exporter.model.server import Client, Leaving, Server, ServerState
 from exporter.parse.log_line import LogEntry
 from exporter.parse.log_message import ContextExited, ContextExiting
 
@@ -28,29 +28,25 @@ def exit_requested(daemon: Daemon, at: float, server: int, pid: int) -> Daemon:
     return _with_client(daemon, replace(client, exit_requested_at=at))
 
 
-def context_exiting(daemon: Daemon, at: float, entry: LogEntry, said: ContextExiting) -> Step:
-    """One of a client's contexts ends; an event, once, where that is because of an error of its own that it alone has.
+def context_exiting(daemon: Daemon, at: float, entry: LogEntry, said: ContextExiting) -> Daemon:
+    """One of a client's contexts ends; a claim, once, if that is because of an error that the client alone has.
 
-    A device-side assert is such a one (measured, R580). In a fault, all that says is how its client left.
+    A device-side assert is such an error (measured, R580). In a fault, the line says only how its client left.
     """
     server = daemon.servers[entry.pid]
     news = said.in_reset and not _was_in_reset(daemon, said.pid) and not _is_hit(daemon, server, said.pid)
     daemon = _context_ended(daemon, at, entry, said)
-    if not news or said.pid == 0:
-        return quiet(daemon)
-    totals = replace(daemon.totals, faults_contained=daemon.totals.faults_contained + 1)
-    name = EventName.CLIENT_FAULT_CONTAINED
-    event = Event(at=at, event=name, daemon=daemon.name, server=server.pid, pid=said.pid)
-    return replace(daemon, totals=totals), (event,)
+    known = _known(daemon, said.pid) is not None
+    return claims.made(daemon, at, ClaimKind.CONTAINED_FAULT, said.pid) if news and known else daemon
 
 
-def context_exited(daemon: Daemon, at: float, entry: LogEntry, said: ContextExited) -> Step:
+def context_exited(daemon: Daemon, at: float, entry: LogEntry, said: ContextExited) -> Daemon:
     """One of a client's contexts has ended, as up to R565: with the last one that is known, the client has left."""
     client = daemon.clients.get(said.pid)
     daemon = _context_ended(daemon, at, entry, ContextExiting(said.pid, said.context, in_reset=False))
     if client is None or client.server != entry.pid or daemon.clients[said.pid].contexts:
-        return quiet(daemon)
-    return disconnect(disconnected(daemon, at, entry, said.pid), at, said.pid, DepartureReason.EXIT)
+        return daemon
+    return claims.made(disconnected(daemon, at, entry, said.pid), at, ClaimKind.CLIENT_DISCONNECT, said.pid)
 
 
 def disconnected(daemon: Daemon, at: float, entry: LogEntry, pid: int) -> Daemon:
@@ -80,7 +76,8 @@ def _context_ended(daemon: Daemon, at: float, entry: LogEntry, said: ContextExit
     daemon = _with_client(daemon, client)
     if client.contexts:
         return daemon
-    return _with(daemon, _later(daemon.leavings.get(said.pid), _leaving(client, at, entry.stamp)))
+    leaving = replace(_leaving(client, at, entry.stamp), contexts=frozenset({said.context}))
+    return _with(daemon, _later(daemon.leavings.get(said.pid), leaving))
 
 
 def _leaving(client: Client, at: float, stamp: str) -> Leaving:
@@ -105,6 +102,8 @@ def _later(known: Leaving | None, leaving: Leaving) -> Leaving:
         gpus=known.gpus | leaving.gpus,
         in_reset=known.in_reset or leaving.in_reset,
         terminated=known.terminated or leaving.terminated,
+        contexts=known.contexts | leaving.contexts,
+        doubtful=known.doubtful or (bool(known.contexts & leaving.contexts) and known.stamp != leaving.stamp),
     )
 
 
@@ -119,7 +118,7 @@ def _is_hit(daemon: Daemon, server: Server, pid: int) -> bool:
         return server.state is ServerState.FAULT
     client, block = _known(daemon, pid), server.block
     came_later = client is not None and client.connected_at > block.at
-    return not came_later and (pid in block.torn or pid in block.victims)
+    return not came_later and pid in block.clients
 
 
 def _known(daemon: Daemon, pid: int) -> Client | None:

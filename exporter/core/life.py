@@ -1,7 +1,8 @@
 """The control daemon's own life: up, lost, stopped by an operator, unresponsive, held by somebody's session."""
 
-from exporter.core import log_files, servers, units
-from exporter.core.step import Step, chain, counted, quiet
+from exporter.core import claims, log_files, servers, units
+from exporter.core.step import Step, chain, counted, quiet, without
+from exporter.model.claim import ClaimKind
 from exporter.model.daemon import Daemon, DaemonState, LossReason
 from exporter.model.event import Event, EventName
 from exporter.model.observation import DaemonProcess
@@ -9,6 +10,7 @@ from exporter.model.replace import replace
 from exporter.model.server import DepartureReason
 from exporter.model.variables import VISIBLE_DEVICES
 from exporter.model.witnesses import UnitState
+from exporter.parse.control_reply import LIST_SERVERS
 
 SECOND_PROBE_SECONDS = 1.0
 """One command that got no answer says little; a second one, this much later, says more."""
@@ -24,9 +26,6 @@ SYSTEMD_SECONDS = 2.0
 
 LEAVING_SECONDS = 5.0
 """How long systemd has where it says that it is just stopping the unit: a moment later it says whether that is all."""
-
-SAME_START_SECONDS = 10.0
-"""A start that the log tells within this time of the daemon's first answer is that same start."""
 
 QUIT_REMEMBERED_SECONDS = 900.0
 """How long a daemon may take to end after it was told to quit. What ends it later is not that quit."""
@@ -61,8 +60,9 @@ def _reborn(daemon: Daemon) -> Daemon:
     """Where one had gone, this is another: it may be of another version, and nobody has told it to quit."""
     if not daemon.gone:
         return daemon
-    quit_at = daemon.quit_at if daemon.gone_at is not None else None
-    return replace(daemon, start_logged=False, quit_at=quit_at, version=None, protocol=None, devices={}, asked={})
+    if daemon.gone_at is None:
+        daemon = replace(daemon, quit_at=None, quit_claimed_at=None)
+    return replace(daemon, version=None, protocol=None, devices={}, asked={})
 
 
 def enter(daemon: Daemon, at: float, state: DaemonState) -> Step:
@@ -144,11 +144,15 @@ def process_read(daemon: Daemon, reading: DaemonProcess) -> Step:
     """The process behind the pid file was looked up."""
     at = reading.at
     known = daemon.process
-    daemon = replace(daemon, left_behind=reading.left)
+    daemon = replace(daemon, left_behind=reading.left, quit_traces=bool(reading.quit), foreign=reading.foreign)
+    if reading.pid is None and known is None and reading.foreign is None:
+        quit_shown = daemon.gone_at is not None and _was_quit(daemon, daemon.gone_at, waited=False)
+        return explain(daemon, at) if quit_shown else quiet(daemon)
     if reading.pid is None:
-        return quiet(daemon) if known is None else gone(daemon, at)
-    same = known is not None and (known.pid, known.start_ticks) == (reading.pid, reading.start_ticks)
-    replaced = quiet(daemon) if known is None or same else gone(daemon, at, LossReason.REPLACED)
+        return gone(daemon, at)
+    if known is not None and (known.pid, known.start_ticks) == (reading.pid, reading.start_ticks):
+        return quiet(_with_process(daemon, reading))
+    replaced = quiet(daemon) if known is None else gone(daemon, at, LossReason.REPLACED)
     return chain(
         replaced,
         lambda daemon: quiet(_with_process(daemon, reading)),
@@ -166,27 +170,18 @@ def _with_process(daemon: Daemon, reading: DaemonProcess) -> Daemon:
     )
 
 
-def start_told(daemon: Daemon, at: float) -> Step:
-    """The log tells of a control daemon's start: where one was up, it had died and is already back.
+def start_claimed(daemon: Daemon) -> Daemon:
+    """The log tells of a control daemon's start. The daemon is asked at once; its process or its answer shows it.
 
-    A daemon whose process is known to live has not: another one writes to the same log.
+    Several daemons may write to one log, and every user can write into it (measured, R580).
     """
-    if daemon.process is not None:
-        return quiet(replace(daemon, start_logged=True))
-    begun = daemon.state is None or daemon.gone or (daemon.state is DaemonState.STARTING and not daemon.start_logged)
-    early = daemon.state_since is None or at - daemon.state_since <= SAME_START_SECONDS
-    if daemon.state is DaemonState.UP and not daemon.start_logged and early:
-        return quiet(replace(daemon, start_logged=True))
-    return chain(
-        quiet(daemon) if begun else gone(daemon, at, LossReason.REPLACED),
-        lambda daemon: explain(daemon, at, force=True),
-        lambda daemon: quiet(replace(_reborn(daemon), start_logged=True, listed_at=at, quit_at=None)),
-        lambda daemon: _begin(daemon, at),
-    )
+    return replace(daemon, asked={}) if daemon.process is None else daemon
 
 
 def protocol_told(daemon: Daemon, at: float, protocol: int) -> Daemon:
-    """The daemon's log tells which of MPS' protocols it speaks."""
+    """The log tells which of MPS' protocols the daemon speaks. One that answers questions of protocol 2 speaks that."""
+    if daemon.answers:
+        return daemon
     daemon = replace(daemon, protocol=protocol)
     return daemon if daemon.supported or daemon.gone else unasked(daemon, at)
 
@@ -203,36 +198,48 @@ def _begin(daemon: Daemon, at: float) -> Step:
 
 
 def quit_told(daemon: Daemon, at: float) -> Daemon:
-    """An operator told the daemon to quit."""
+    """An operator's `quit` was obeyed, as its reply shows."""
     return replace(daemon, quit_at=at)
 
 
-def quit_taken_back(daemon: Daemon) -> Daemon:
-    """A quit was refused, as an ordinary user's is; or the session that gave it was closed (measured, R580).
+def quit_claimed(daemon: Daemon, at: float) -> Daemon:
+    """The log says that the daemon was given a `quit`, or that it ends."""
+    return replace(daemon, quit_claimed_at=at)
 
-    One that is obeyed leaves its session open until the daemon's end, and keeps all others out.
+
+def quit_claim_ended(daemon: Daemon) -> Daemon:
+    """The log says that a quit was refused, or that the session which gave it was closed (measured, R580).
+
+    A quit that is obeyed leaves its session open until the daemon's end.
     """
-    return replace(daemon, quit_at=None)
+    return replace(daemon, quit_claimed_at=None)
 
 
-def _told_to_quit(daemon: Daemon, gone_at: float) -> bool:
-    return daemon.quit_at is not None and gone_at - daemon.quit_at <= QUIT_REMEMBERED_SECONDS
+def _was_recent(quit_at: float | None, gone_at: float) -> bool:
+    return quit_at is not None and gone_at - quit_at <= QUIT_REMEMBERED_SECONDS
 
 
-def exit_told(daemon: Daemon, at: float, writer: int) -> Step:
-    """The daemon says that it ends, as it does only when it was told to; or its predecessor did, read late."""
+def exit_claimed(daemon: Daemon, at: float, writer: int) -> Step:
+    """The log says that the daemon ends because of a quit. Its process, or a command that finds none, shows its end."""
     if daemon.gone_at is not None:
-        return explain(quit_told(daemon, at), at)
+        return explain(quit_claimed(daemon, at), at)
     if daemon.gone or (daemon.process is not None and daemon.process.pid != writer):
         return quiet(daemon)
-    return gone(quit_told(daemon, at), at)
+    daemon = replace(quit_claimed(daemon, at), asked=without(daemon.asked, LIST_SERVERS))
+    return quiet(claims.made(daemon, at, ClaimKind.DAEMON_EXIT, 0))
 
 
-def gone(daemon: Daemon, at: float, how: LossReason = LossReason.DIED) -> Step:
-    """The daemon is no more, and so are its servers and clients (measured: they die with it)."""
+def gone(daemon: Daemon, at: float, how: LossReason = LossReason.DIED, *, killed: bool | None = None) -> Step:
+    """The daemon is no more, and so are its servers and clients (measured: they die with it).
+
+    `killed` is whether a signal ended its process; None: not known.
+    """
     if daemon.gone:
-        return quiet(replace(daemon, process=None))
-    return chain(explain(daemon, at, force=True), lambda daemon: _go(daemon, at, how))
+        return quiet(replace(daemon, process=None, killed=daemon.killed if killed is None else killed))
+    return chain(
+        explain(daemon, at, force=True),
+        lambda daemon: _go(replace(daemon, killed=killed, traces_expected=daemon.process is not None), at, how),
+    )
 
 
 def _go(daemon: Daemon, at: float, how: LossReason) -> Step:
@@ -242,9 +249,8 @@ def _go(daemon: Daemon, at: float, how: LossReason) -> Step:
         process=None,
         state=DaemonState.ABSENT,
         state_since=at,
-        gone_at=at if was_there or _told_to_quit(daemon, at) else None,
+        gone_at=at if was_there or _was_recent(daemon.quit_at, at) else None,
         gone_how=how,
-        spoke_at=None,
         at_command=None,
         pending={},
         waiting=frozenset(),
@@ -269,14 +275,30 @@ def explain(daemon: Daemon, at: float, *, unit: UnitState | None = None, force: 
     gone_at = daemon.gone_at
     if gone_at is None:
         return quiet(daemon)
-    if _told_to_quit(daemon, gone_at) or units.stopped(unit, gone_at):
+    waited = force or at - gone_at >= _patience(unit, gone_at)
+    meant = _was_recent(daemon.quit_at, gone_at) or units.stopped(unit, gone_at)
+    if meant or _was_quit(daemon, gone_at, waited=waited):
         if daemon.state is DaemonState.ABSENT:
             daemon = replace(daemon, state=DaemonState.STOPPED, state_since=gone_at)
-        daemon = replace(daemon, gone_at=None, quit_at=None)
+        daemon = replace(daemon, gone_at=None, quit_at=None, quit_claimed_at=None)
         return daemon, (Event(at=gone_at, event=EventName.DAEMON_STOPPED, daemon=daemon.name),)
-    if not force and at - gone_at < _patience(unit, gone_at):
+    if not waited:
         return quiet(daemon)
-    return _lose(replace(daemon, gone_at=None), gone_at)
+    return _lose(replace(daemon, gone_at=None, quit_claimed_at=None), gone_at)
+
+
+def _was_quit(daemon: Daemon, gone_at: float, *, waited: bool) -> bool:
+    """Return whether a daemon that has gone ended by a quit: by the traces of its end, or by its log.
+
+    A quit removes the pid file and the fifo; SIGKILL, SIGTERM and SIGINT leave them (measured, R580). The log, from
+    which any user can take lines away, need not say so. Without a view of the traces, its word has to do.
+    """
+    if daemon.killed or daemon.left_behind:
+        return False
+    if daemon.quit_traces:
+        return True
+    told = _was_recent(daemon.quit_claimed_at, gone_at)
+    return told and (daemon.left_behind is False or not daemon.traces_expected or waited)
 
 
 def _patience(unit: UnitState | None, gone_at: float) -> float:

@@ -61,6 +61,7 @@ def about_all(daemon: Daemon) -> Iterable[str]:
 
 def _starting(at: float, daemon: Daemon, server: Server) -> bool:
     """Whether it is about to tell its limits itself, where its log is followed."""
-    followed = daemon.log_problems.get("server.log") is None or daemon.in_journal
+    readable = daemon.log_problems.get("server.log") is None and daemon.logged.blocked_since is None
+    followed = readable or daemon.in_journal
     begins = server.uid is not None and server.limits_told_at is None and at - server.started_at < STARTING_SECONDS
     return followed and begins

@@ -52,10 +52,9 @@ def priority_told(daemon: Daemon, pid: int, priority: int) -> Daemon:
     return daemon if server is None else with_server(daemon, replace(server, client_priority=priority))
 
 
-def default_memory_told(daemon: Daemon, device: int | None, limit: int | None) -> Daemon:
-    """The daemon tells its default limit on a device's memory, in bytes."""
-    limits = _with(daemon.default_pinned_memory_limits, device, limit)
-    return replace(daemon, default_pinned_memory_limits=limits)
+def default_memory_claimed(daemon: Daemon, device: int | None) -> Daemon:
+    """Have the daemon asked for its default limit on a device's memory: the log says that it has changed."""
+    return daemon if device is None else _doubted(daemon, f"{DEFAULT_PINNED_MEMORY} {device}")
 
 
 def command_seen(daemon: Daemon, text: str) -> Daemon:
@@ -84,10 +83,12 @@ def answer_read(daemon: Daemon, reply: ControlReply) -> Daemon:
     daemon = replace(daemon, limits_in_doubt=daemon.limits_in_doubt - {reply.command})
     match question.split():
         case [verb] if verb == DEFAULT_THREADS:
-            told = control_reply.percentage(reply.stdout)
-            return replace(daemon, default_active_thread_percentage=told or daemon.default_active_thread_percentage)
+            percentage = control_reply.percentage(reply.stdout) or daemon.default_active_thread_percentage
+            return replace(daemon, default_active_thread_percentage=percentage)
         case [verb, device] if verb == DEFAULT_PINNED_MEMORY:
-            return default_memory_told(daemon, _number(device), control_reply.memory_limit(reply.stdout))
+            limit = control_reply.memory_limit(reply.stdout)
+            told = _with(daemon.default_pinned_memory_limits, _number(device), limit)
+            return replace(daemon, default_pinned_memory_limits=told)
         case [verb] if verb == DEFAULT_PRIORITY:
             priority = control_reply.priority(reply.stdout)
             return daemon if priority is None else replace(daemon, default_client_priority=priority)

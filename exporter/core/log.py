@@ -4,7 +4,7 @@ from exporter.core import daemon_log, server_log
 from exporter.core.step import Step, counted, quiet
 from exporter.core.translate import translated
 from exporter.model.daemon import Daemon
-from exporter.model.observation import LogLine
+from exporter.model.observation import LogLine, LogUnrecognized
 from exporter.model.replace import replace
 from exporter.parse import log_message as said
 from exporter.parse.log_line import LogEntry, parse_line
@@ -26,23 +26,27 @@ def line_read(daemon: Daemon, line: LogLine) -> Step:
         return quiet(daemon)
     entry = translated(entry, line.pids)
     if entry.by_daemon:
-        return daemon_log.read(_spoken(daemon, line.at, entry), line.at, entry)
+        return daemon_log.read(_spoken(daemon, entry), line.at, entry)
     if daemon.echoing and line.file not in _OTHERS_FILE:
         return quiet(daemon)
     return server_log.read(daemon, line.at, entry, line.pids)
 
 
-def _spoken(daemon: Daemon, at: float, entry: LogEntry) -> Daemon:
+def lines_unrecognized(daemon: Daemon, seen: LogUnrecognized) -> Daemon:
+    """Count lines that no rule knows, and that were not read one by one."""
+    return _count(daemon, seen.file, known=False, lines=seen.lines)
+
+
+def _spoken(daemon: Daemon, entry: LogEntry) -> Daemon:
     """A daemon writes a command down as it is given; its answer, or the session's end, is the next line."""
     command = entry.message.text[:LONGEST_COMMAND] if isinstance(entry.message, said.CommandIssued) else None
-    return replace(daemon, spoke_at=at, at_command=command)
+    return replace(daemon, at_command=command)
 
 
-def _count(daemon: Daemon, file: str, *, known: bool) -> Daemon:
+def _count(daemon: Daemon, file: str, *, known: bool, lines: int = 1) -> Daemon:
     totals = daemon.totals
     unrecognized = totals.log_lines_unrecognized
     if not known or file not in unrecognized:
-        unrecognized = counted(unrecognized, file, by=0 if known else 1)
-    lines = counted(totals.log_lines, file)
-    totals = replace(totals, log_lines=lines, log_lines_unrecognized=unrecognized)
+        unrecognized = counted(unrecognized, file, by=0 if known else lines)
+    totals = replace(totals, log_lines=counted(totals.log_lines, file, by=lines), log_lines_unrecognized=unrecognized)
     return replace(daemon, totals=totals)

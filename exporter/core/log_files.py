@@ -18,6 +18,7 @@ def told(daemon: Daemon, *, foreground: bool | None, stdout_kept: bool | None) -
         stdout_kept=kept,
         log_problems=daemon.log_problems if kept == daemon.stdout_kept else {},
         log_sizes=daemon.log_sizes if kept == daemon.stdout_kept else {},
+        log_unread=daemon.log_unread if kept == daemon.stdout_kept else {},
     )
 
 
@@ -28,6 +29,7 @@ def file_read(daemon: Daemon, seen: LogFile) -> Daemon:
             daemon,
             log_problems={file: problem for file, problem in daemon.log_problems.items() if file != seen.file},
             log_sizes={file: size for file, size in daemon.log_sizes.items() if file != seen.file},
+            log_unread={file: unread for file, unread in daemon.log_unread.items() if file != seen.file},
         )
     totals = replace(
         daemon.totals,
@@ -36,12 +38,28 @@ def file_read(daemon: Daemon, seen: LogFile) -> Daemon:
         log_lines_lost=counted(daemon.totals.log_lines_lost, seen.file, by=0),
     )
     sizes = {file: size for file, size in daemon.log_sizes.items() if file != seen.file}
+    unread = {file: count for file, count in daemon.log_unread.items() if file != seen.file}
     return replace(
         daemon,
         log_problems={**daemon.log_problems, seen.file: seen.problem},
         log_sizes=sizes if seen.size is None else {**sizes, seen.file: seen.size},
+        log_unread=unread if seen.unread is None else {**unread, seen.file: seen.unread},
         totals=totals,
     )
+
+
+def looked(daemon: Daemon, problem: str | None) -> Daemon:
+    """Take in the `problem` of one read of all logs of this daemon. If no file explains it, the read does not end.
+
+    Until it ends, no file is followed.
+    """
+    before = daemon.log_stuck
+    of_files = [each for each in daemon.log_problems.values() if each not in (None, before)]
+    stuck = None if problem is None or any(each in problem for each in of_files if each) else problem
+    if stuck == before:
+        return daemon
+    problems = {file: stuck if each in (None, before) else each for file, each in daemon.log_problems.items()}
+    return replace(daemon, log_problems=problems, log_stuck=stuck)
 
 
 def gap_read(daemon: Daemon, seen: LogGap) -> Daemon:

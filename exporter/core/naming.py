@@ -30,6 +30,27 @@ def daemon_found(node: Node, seen: DaemonFound) -> Node:
     return _with(node, replace(daemon, heard_at=node.at))
 
 
+def doubled(node: Node, name: str, same_as: str) -> Node:
+    """Note that a daemon's pipe directory is another daemon's: only what was told of it is kept, and its counters."""
+    daemon = node.daemons.get(name)
+    if daemon is None or same_as not in node.daemons:
+        return node
+    only_named = Daemon(
+        name=name,
+        pipe_directory=daemon.pipe_directory,
+        log_directory=daemon.log_directory,
+        expected=daemon.expected,
+        named_by=daemon.named_by,
+        heard_at=daemon.heard_at,
+        unit=daemon.unit,
+        named_unit=daemon.named_unit,
+        clients_limit=daemon.clients_limit,
+        same_as=same_as,
+        totals=daemon.totals,
+    )
+    return _with(node, only_named)
+
+
 def _without(node: Node, daemon: Daemon, name: str) -> Node:
     """The node without a daemon that gets another name; its faults are of that name from now on."""
     others = {known: each for known, each in node.daemons.items() if known != daemon.name}
@@ -56,14 +77,19 @@ def _at(node: Node, seen: DaemonFound) -> Daemon | None:
     """The daemon in the same directory of this host."""
     if _is_foreign(seen.daemon, seen.pipe_directory, _teller(seen)):
         return node.daemons.get(seen.daemon)
-    directory = posixpath.normpath(seen.pipe_directory)
+    directory = _normal(seen.pipe_directory)
     there = [
         daemon
         for daemon in node.daemons.values()
-        if posixpath.normpath(daemon.pipe_directory) == directory
+        if _normal(daemon.pipe_directory) == directory
         and not _is_foreign(daemon.name, daemon.pipe_directory, daemon.named_by)
     ]
     return next((daemon for daemon in there if daemon.name == seen.daemon), there[0] if there else None)
+
+
+def _normal(path: str) -> str:
+    """Two slashes at the beginning are one on Linux, but not to `posixpath`."""
+    return posixpath.normpath(path).replace("//", "/", 1)
 
 
 def _is_foreign(name: str, pipe_directory: str, by: NamedBy) -> bool:
@@ -84,7 +110,13 @@ def _told(daemon: Daemon, seen: DaemonFound, by: NamedBy) -> Daemon:
         named_unit = seen.unit if by is NamedBy.UNIT else daemon.named_unit
         return _added(replace(daemon, unit=seen.unit or daemon.unit, named_unit=named_unit), seen)
     runs_in = None if daemon.process is None else daemon.process.unit
-    daemon = replace(daemon, unit=seen.unit or runs_in, named_unit=seen.unit, clients_limit=seen.clients_limit)
+    daemon = replace(
+        daemon,
+        unit=seen.unit or runs_in,
+        named_unit=seen.unit,
+        clients_limit=seen.clients_limit,
+        owner=seen.owner if seen.owner is not None or seen.unit is None else daemon.owner,
+    )
     return _added(daemon, seen)
 
 
@@ -94,6 +126,7 @@ def _added(daemon: Daemon, seen: DaemonFound) -> Daemon:
         unit=daemon.unit or seen.unit,
         named_unit=daemon.named_unit or (seen.unit if _teller(seen) is NamedBy.UNIT else None),
         clients_limit=daemon.clients_limit or seen.clients_limit,
+        owner=seen.owner if daemon.owner is None else daemon.owner,
         visible_devices=seen.visible_devices if daemon.visible_devices is None else daemon.visible_devices,
     )
 
@@ -111,6 +144,8 @@ def _withdrawn(node: Node, seen: DaemonFound, by: NamedBy) -> Node:
         unit=unit,
         named_unit=None,
         clients_limit=None,
+        owner=None,
+        foreign=None,
         heard_at=node.at,
     )
     return _with(node, only_there)

@@ -16,16 +16,21 @@ from exporter.parse.control_reply import (
     THREADS,
     VERSION,
     Verdict,
+    servers_asked,
 )
 
 CONTROL = "control"
 """The source that asks the daemons has this name."""
+
+JUST_BEFORE_SECONDS = 1.0
+"""One command costs 3 ms at most (measured, R580), and those of one look follow each other."""
 
 _ABOUT_A_SERVER = (SERVER_STATUS, LIST_CLIENTS, THREADS, PINNED_MEMORY)
 
 
 def reply_read(daemon: Daemon, reply: ControlReply) -> Step:
     """A command was given to the daemon, by the exporter or, in a recording, by anybody."""
+    before = daemon
     daemon = replace(daemon, asked={**daemon.asked, reply.command: reply.at})
     verb = reply.command.partition(" ")[0]
     if verb == VERSION:
@@ -42,9 +47,24 @@ def reply_read(daemon: Daemon, reply: ControlReply) -> Step:
         case Verdict.REFUSED:
             return life.refused(limits.unanswered(daemon, reply.command), reply.at)
         case Verdict.TIMED_OUT:
+            daemon = replace(daemon, waits_for=_waits_for(before, reply))
             return quiet(life.unanswered(limits.unanswered(daemon, reply.command), reply.at, reply.asked_at))
         case Verdict.UNUSABLE:
             return life.unaskable(daemon, reply.at)
+
+
+def _waits_for(daemon: Daemon, reply: ControlReply) -> int | None:
+    """Return the server that a daemon waits for which gave no answer; None if that is not sure.
+
+    The first command that gets no answer asks this server, and the daemon had answered another one just before: what
+    happened in between is this command. The log could say the same of any other command, and anyone can write there.
+    """
+    if daemon.unanswered_since is not None:
+        return daemon.waits_for
+    asked = servers_asked(reply.command, daemon.servers)
+    heard_at = max((at for command, at in daemon.asked.items() if command != VERSION), default=float("-inf"))
+    alive = daemon.answers and reply.asked_at - heard_at <= JUST_BEFORE_SECONDS
+    return next(iter(asked)) if alive and len(asked) == 1 else None
 
 
 def _overtaken(daemon: Daemon, reply: ControlReply) -> bool:

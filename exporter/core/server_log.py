@@ -1,11 +1,12 @@
 """What a server says of itself and its clients."""
 
-from exporter.core import block, clients, contexts, leavings, limits, nameless, servers
+from exporter.core import block, claims, clients, contexts, leavings, limits, nameless, servers
 from exporter.core.step import Step, chain, quiet
 from exporter.core.translate import Pids
+from exporter.model.claim import Claim, ClaimKind
 from exporter.model.daemon import Daemon
 from exporter.model.replace import replace
-from exporter.model.server import DepartureReason, RefusalReason, Server, ServerState
+from exporter.model.server import RefusalReason, Server
 from exporter.parse import log_message as said
 from exporter.parse.log_line import LogEntry
 from exporter.parse.log_message import ClientConnecting
@@ -20,24 +21,35 @@ def read(daemon: Daemon, at: float, entry: LogEntry, pids: Pids) -> Step:
         case said.Version(version):
             return quiet(replace(daemon, version=version))
         case said.ServerReady():
-            return servers.ready(daemon, at, entry.pid)
+            return chain(seen_alive(daemon, at, entry.pid), lambda daemon: servers.ready(daemon, at, entry.pid))
         case said.ClientActive(pid, context) if pid != 0:
             return chain(
-                servers.seen_alive(daemon, at, entry.pid),
+                seen_alive(daemon, at, entry.pid),
                 lambda daemon: _client_active(daemon, at, entry.pid, pid, context),
             )
         case said.ClientDisconnected(pid):
             left = leavings.disconnected(_settled(daemon, entry.pid, pid), at, entry, pid)
-            return clients.disconnect(left, at, pid, DepartureReason.EXIT)
+            return quiet(claims.made(left, at, ClaimKind.CLIENT_DISCONNECT, pid) if pid in left.clients else left)
         case _ if entry.pid in daemon.servers:
             return _known_server_says(daemon, at, entry, pids)
         case said.ClientConnecting() | said.FaultHandled() | said.ClientToBeTornDown() | said.ThreadsTold():
             return chain(
-                servers.seen_alive(daemon, at, entry.pid),
+                seen_alive(daemon, at, entry.pid),
                 lambda daemon: _known_server_says(daemon, at, entry, pids),
             )
         case _:
             return quiet(daemon)
+
+
+def seen_alive(daemon: Daemon, at: float, pid: int) -> Step:
+    """A line of the log speaks of a server as only of one that lives; whether it lives, other sources tell."""
+    known = pid in daemon.servers
+    if pid in daemon.clients:
+        return quiet(daemon)
+    daemon, events = servers.seen_alive(daemon, at, pid)
+    if known or pid not in daemon.servers:
+        return daemon, events
+    return claims.made(daemon, at, ClaimKind.SERVER_START, pid), events
 
 
 def _client_active(daemon: Daemon, at: float, server: int, pid: int, context: int) -> Step:
@@ -46,6 +58,11 @@ def _client_active(daemon: Daemon, at: float, server: int, pid: int, context: in
         return quiet(daemon)
     gpu = contexts.place_of(here, pid, context)
     daemon = servers.with_server(daemon, contexts.accepted(here))
+    daemon = claims.dropped(daemon, ClaimKind.CLIENT_DISCONNECT, pid)
+    if pid not in daemon.clients:
+        if claims.are_many(daemon, ClaimKind.CLIENT_CONNECT):
+            return quiet(daemon)
+        daemon = claims.made(daemon, at, ClaimKind.CLIENT_CONNECT, pid)
     return chain(
         clients.connect(_settled(daemon, server, pid), at, server, pid),
         lambda daemon: quiet(clients.context_begun(daemon, pid, context, gpu)),
@@ -73,6 +90,8 @@ def _known_server_says(daemon: Daemon, at: float, entry: LogEntry, pids: Pids) -
             return quiet(servers.with_server(daemon, _connecting(contexts.begun(server, client, context), message)))
         case said.ClientActive(0):
             return quiet(nameless.told(daemon, pid, True))
+        case said.ClientLimitReached(limit) if not _may_be_full(daemon, pid, limit):
+            return claims.contradicted(daemon, at, Claim(kind=ClaimKind.CLIENT_REFUSED, pid=pid, at=at))
         case said.ClientLimitReached(limit):
             daemon = servers.with_server(daemon, replace(server, clients_limit=limit))
             (only,) = server.connecting if len(server.connecting) == 1 else (None,)
@@ -86,9 +105,9 @@ def _known_server_says(daemon: Daemon, at: float, entry: LogEntry, pids: Pids) -
             reason = RefusalReason.FAULT if status == NOT_READY else RefusalReason.OTHER
             return clients.refuse(daemon, at, pid, client, reason)
         case said.ContextExited():
-            return leavings.context_exited(daemon, at, entry, message)
+            return quiet(leavings.context_exited(daemon, at, entry, message))
         case said.ContextExiting():
-            return leavings.context_exiting(daemon, at, entry, message)
+            return quiet(leavings.context_exiting(daemon, at, entry, message))
         case said.ExitRequested(client):
             return quiet(leavings.exit_requested(daemon, at, pid, client))
         case said.DeviceAssociated(gpu):
@@ -100,14 +119,19 @@ def _known_server_says(daemon: Daemon, at: float, entry: LogEntry, pids: Pids) -
         case said.PriorityTold(priority):
             return quiet(limits.priority_told(daemon, pid, priority))
         case said.FaultHandled() | said.ClientToBeTornDown() if block.has_begun(known, server):
-            return servers.enter(daemon, at, pid, ServerState.FAULT)
+            return quiet(claims.made(daemon, at, ClaimKind.FAULT, pid))
         case said.ContextDestroyed(device) if server.devices_to_reset:
             return _device_reset(daemon, at, pid, server.devices_to_reset - {device})
         case said.ContextCreated() if server.devices_to_reset:
             # It makes new ones only after all have been destroyed (R515), or for a client that it lets in (R580).
-            return servers.enter(daemon, at, pid, ServerState.ACTIVE)
+            return quiet(claims.made(daemon, at, ClaimKind.RECOVERY, pid))
         case _:
             return quiet(daemon)
+
+
+def _may_be_full(daemon: Daemon, server: int, limit: int) -> bool:
+    """Return whether a server may have all its clients: half of them are known, as not all have been read of yet."""
+    return 2 * sum(client.server == server for client in daemon.clients.values()) >= limit
 
 
 def _connecting(server: Server, said: ClientConnecting) -> Server:
@@ -120,5 +144,5 @@ def _connecting(server: Server, said: ClientConnecting) -> Server:
 def _device_reset(daemon: Daemon, at: float, pid: int, left: frozenset[int]) -> Step:
     """The last victim on a device has left; when that is so on all of them, the server is well again."""
     if not left:
-        return servers.enter(daemon, at, pid, ServerState.ACTIVE)
+        return quiet(claims.made(daemon, at, ClaimKind.RECOVERY, pid))
     return quiet(servers.with_server(daemon, replace(daemon.servers[pid], devices_to_reset=left)))

@@ -69,12 +69,20 @@ def end_all(daemon: Daemon, at: float, reason: DepartureReason) -> Step:
 
 
 def ready(daemon: Daemon, at: float, pid: int) -> Step:
-    """A server says, or its daemon does, that it is ready: whoever was queued for its user goes on."""
+    """The log says that a server is ready: the clients that wait for its user go on.
+
+    A server becomes ready once, after its start. So this line does not end a FAULT.
+    """
     return chain(
         seen_alive(daemon, at, pid),
         lambda daemon: quiet(_served(daemon, pid)),
-        lambda daemon: enter(daemon, at, pid, ServerState.ACTIVE),
+        lambda daemon: quiet(daemon) if _in_fault(daemon, pid) else enter(daemon, at, pid, ServerState.ACTIVE),
     )
+
+
+def _in_fault(daemon: Daemon, pid: int) -> bool:
+    server = daemon.servers.get(pid)
+    return server is not None and server.state is ServerState.FAULT
 
 
 def _served(daemon: Daemon, pid: int) -> Daemon:
@@ -130,8 +138,9 @@ def _missing(daemon: Daemon, at: float, pid: int, *, alone: bool) -> Step:
 
 def _present(daemon: Daemon, pids: tuple[int, ...]) -> Daemon:
     for pid in pids:
-        if pid in daemon.servers and daemon.servers[pid].missing_since is not None:
-            daemon = with_server(daemon, replace(daemon.servers[pid], missing_since=None))
+        server = daemon.servers.get(pid)
+        if server is not None and not (server.listed and server.missing_since is None):
+            daemon = with_server(daemon, replace(server, listed=True, missing_since=None))
     return daemon
 
 

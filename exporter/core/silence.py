@@ -1,18 +1,25 @@
-"""Whether a control daemon that does not answer hangs: two commands in a row failed, and a second witness says so.
+"""Whether a control daemon that does not answer hangs, or the control program does.
 
-One slow answer is no diagnosis, nor are two: the machine may be busy.
+Two commands in a row got no answer, and a second witness says that the daemon hangs: the exporter's own connections,
+the state of a process, or a socket without a listener. One slow answer is no diagnosis, nor are two: the machine may be
+busy. The log is no witness: every user can write into it, and take lines away (measured, R580).
 """
 
 from exporter.core import life, process_states
 from exporter.core.step import Step, quiet
+from exporter.core.witnesses import probes
 from exporter.model.daemon import Daemon, DaemonState
 from exporter.model.node import Node
 
 PROBES = 2
+"""So many commands, and so many of the exporter's own connections, without an answer."""
 
 PROBES_ALONE = 5
 ALONE_SECONDS = 30.0
-"""Where nobody else could tell, this many commands in so many seconds are enough."""
+"""If there is no other witness, this many commands in so many seconds are enough."""
+
+SAME_MOMENT_SECONDS = 0.1
+"""A command that was given so soon before the first one failed was given after it."""
 
 STARTING_SECONDS = 60.0
 """A daemon answers within 0.1 s of its start (measured, R580), and is found to hang within half of this time.
@@ -22,32 +29,63 @@ Whatever has neither answered nor been found to hang by then is not starting: it
 
 
 def settle(node: Node, daemon: Daemon, at: float) -> Step:
-    """The daemon as it now is to be called."""
-    since = daemon.unanswered_since
-    if since is None or daemon.unanswered < PROBES or at - since < life.SECOND_PROBE_SECONDS:
+    """Return the daemon with its state: it hangs, or it responds although commands get no answer."""
+    if daemon.gone or not _unanswered(daemon, at):
         return quiet(daemon)
-    if daemon.gone or not (_witnessed(node, daemon) or _long_enough(daemon, at - since)):
-        return quiet(daemon)
-    return life.enter(daemon, at, DaemonState.UNRESPONSIVE)
+    if is_witnessed(node, daemon) or _long_enough(daemon, at) or _not_looked_at(daemon):
+        return life.enter(daemon, at, DaemonState.UNRESPONSIVE)
+    if program_hangs(daemon, at) and daemon.state is DaemonState.UNRESPONSIVE:
+        return life.enter(daemon, at, DaemonState.UP)
+    return quiet(daemon)
 
 
-def _witnessed(node: Node, daemon: Daemon) -> bool:
-    """Whether anything but the silence itself tells, and did so already when the last command was given.
+def is_established(node: Node, daemon: Daemon, at: float) -> bool:
+    """Whether so much says that it hangs that it may be ended for it."""
+    return _unanswered(daemon, at) and (is_witnessed(node, daemon) or _long_enough(daemon, at))
 
-    A daemon that is stopped writes nothing into its log, not even that somebody connects (measured, R580).
-    """
-    asked_at = daemon.unanswered_at
+
+def program_hangs(daemon: Daemon, at: float) -> bool:
+    """Whether commands get no answer, and the daemon answers connections: then the control program is at fault."""
+    known = probes(daemon)
+    return known is not None and known.answered and not daemon.gone and _unanswered(daemon, at)
+
+
+def is_witnessed(node: Node, daemon: Daemon) -> bool:
+    """Whether anything but the silence itself says so, and did so already when the last command was given."""
+    asked_at, known = daemon.unanswered_at, probes(daemon)
     if asked_at is None:
         return False
-    hangs = any(state.at <= asked_at for state in process_states.hung(node, daemon))
-    is_mute = daemon.log_followed and daemon.spoke_at is not None and daemon.spoke_at < asked_at
-    is_deaf = daemon.listening is False and daemon.process is not None
-    return hangs or is_mute or is_deaf
+    if daemon.listening is False and daemon.process is not None:
+        return True
+    if known is not None and known.unanswered >= PROBES:
+        return True
+    answered_at = known.answered_at if known is not None and known.answered else None
+    states = process_states.hung(node, daemon)
+    return any(state.at <= asked_at and (answered_at is None or answered_at < state.at) for state in states)
 
 
-def _long_enough(daemon: Daemon, seconds: float) -> bool:
-    """Whether silence alone must do: a log that can be read would have told."""
-    return not daemon.log_followed and daemon.unanswered >= PROBES_ALONE and seconds >= ALONE_SECONDS
+def _unanswered(daemon: Daemon, at: float) -> bool:
+    since = daemon.unanswered_since
+    return since is not None and daemon.unanswered >= PROBES and at - since >= life.SECOND_PROBE_SECONDS
+
+
+def _long_enough(daemon: Daemon, at: float) -> bool:
+    """Whether silence alone must do, as no connection could be made."""
+    known, since = probes(daemon), daemon.unanswered_since
+    if since is None or (known is not None and known.answered):
+        return False
+    return daemon.unanswered >= PROBES_ALONE and at - since >= ALONE_SECONDS
+
+
+def _not_looked_at(daemon: Daemon) -> bool:
+    """Whether nothing but commands is seen of the daemon, as in a recording by another program, and nothing answers.
+
+    The second command was given after the first had failed.
+    """
+    since, asked_at = daemon.unanswered_since, daemon.unanswered_at
+    if since is None or asked_at is None or probes(daemon) is not None:
+        return False
+    return asked_at >= since - SAME_MOMENT_SECONDS
 
 
 def start_overdue(daemon: Daemon, at: float) -> Step:

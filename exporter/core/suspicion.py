@@ -23,7 +23,9 @@ ILLEGAL_ADDRESS = 31
 
 NOBODY_ELSE = "of all others that were hit it is known that they had nothing in flight (inferred, not measured)"
 
-LEAST = 0.05
+LOG_IN_DOUBT = "the log contradicts other sources or lacks lines: a tenant may have forged it"
+
+LEAST = 0.04
 MOST_SUSPECTS = 16
 """A suspicion that is less is none; and of more suspects, the likeliest are told."""
 
@@ -43,7 +45,7 @@ def judged(incident: Incident) -> Incident:
     """The incident, with its kind and whom to suspect, the likeliest first."""
     if any(exonerates(xid.number) for xid in incident.xids):
         return replace(incident, kind=FaultKind.HARDWARE, suspects=())
-    gone, blame = _cut_off(incident), blamed(incident)
+    gone, blame = _cut_off(incident), _as_far_as_the_log_is_sound(incident, blamed(incident))
     ranked = sorted(blame, key=lambda pid: (-blame[pid].confidence, -len(blame[pid].evidence), pid))
     suspects = (
         Suspect(tenant=incident.tenants[pid], confidence=round(blame[pid].confidence, 2), evidence=blame[pid].evidence)
@@ -52,6 +54,18 @@ def judged(incident: Incident) -> Incident:
     )
     incident = replace(incident, suspects=tuple(suspects)[:MOST_SUSPECTS])
     return replace(incident, kind=_kind(incident, gone))
+
+
+def _as_far_as_the_log_is_sound(incident: Incident, blame: Blamed) -> Blamed:
+    """What the log says of a client does not make it likely while a tenant may have forged it."""
+    if not incident.clues.log_in_doubt:
+        return blame
+    return {
+        pid: Blame(calibration.LOG_IN_DOUBT, (*each.evidence, LOG_IN_DOUBT))
+        if each.confidence > calibration.LOG_IN_DOUBT
+        else each
+        for pid, each in blame.items()
+    }
 
 
 def _kind(incident: Incident, gone: Mapping[int, Vanished]) -> FaultKind:
@@ -94,7 +108,7 @@ def blamed(incident: Incident) -> Blamed:
         return {**_rest(incident, 1 - sure, in_reset), **{pid: Blame(sure / len(in_reset), (why,)) for pid in in_reset}}
     if gone and (_lost_its_instructions(incident) or not _accesses(incident)):
         return _gone_blamed(incident, gone)
-    return _rest(incident, 1.0, ())
+    return _rest(incident, calibration.AMONG_HIT.confidence, ())
 
 
 def _gone_blamed(incident: Incident, gone: Mapping[int, Vanished]) -> Blamed:

@@ -4,7 +4,7 @@ from exporter.core import process_states, units
 from exporter.model.daemon import Daemon, DaemonState
 from exporter.model.node import Node
 from exporter.model.replace import replace
-from exporter.model.witnesses import ControlSocket, ProcessState, SessionHolder, UnitState
+from exporter.model.witnesses import ControlSocket, ProcessState, SessionHolder, SocketProbes, UnitState
 
 Witness = ProcessState | UnitState | ControlSocket | SessionHolder
 
@@ -26,7 +26,30 @@ def witness_read(node: Node, seen: Witness) -> Node:
 
 def _with_listener(daemon: Daemon, seen: ControlSocket) -> Daemon:
     """What was seen of one that answers by now is out of date."""
-    return replace(daemon, listening=seen.listening if is_silent(daemon) else None)
+    if not is_silent(daemon):
+        return replace(daemon, listening=None, probes=None)
+    return replace(daemon, listening=seen.listening, probes=_counted(daemon, seen))
+
+
+def _counted(daemon: Daemon, seen: ControlSocket) -> SocketProbes | None:
+    """Count a connection of the exporter's own; one made before commands got no answer is out of date."""
+    since = daemon.unanswered_since
+    if since is None:
+        return None
+    before = daemon.probes if daemon.probes is not None and daemon.probes.since == since else SocketProbes(since=since)
+    match seen.answers:
+        case True:
+            return replace(before, unanswered=0, answered_at=seen.at, wait_channel=None)
+        case False:
+            return replace(before, unanswered=before.unanswered + 1, wait_channel=seen.wait_channel)
+        case None:
+            return before
+
+
+def probes(daemon: Daemon) -> SocketProbes | None:
+    """Return the exporter's own connections since commands get no answer; None if the socket was not looked at."""
+    known = daemon.probes
+    return known if known is not None and known.since == daemon.unanswered_since else None
 
 
 def _with_holder(daemon: Daemon, seen: SessionHolder) -> Daemon:

@@ -35,6 +35,12 @@ OTHER = "other"
 """Numbers on one GPU, GPUs, and tellings that wait for another are bounded; what is beyond is counted as `other`."""
 
 
+def are_read(node: Node) -> bool:
+    """Return whether NVML's events are read. An older recording does not say so: then it is False."""
+    source = node.sources.get(NVML_EVENTS)
+    return source is not None and not source.problems and source.last_success is not None
+
+
 def gpu_read(node: Node, seen: GpuReading) -> Node:
     """NVML says where a GPU is. It is remembered for when NVML no longer can: a GPU falls off the bus with an Xid."""
     address = None if seen.pci_bus_id is None else bus_id(seen.pci_bus_id)

@@ -60,7 +60,7 @@ class SimulatedDaemon:
     def logs(self, at: float) -> Iterator[LogFile]:
         """Its log files can be followed, and are so long."""
         for file, size in self.log_bytes.items():
-            yield LogFile(at=at, daemon=self.name, file=file, problem=None, size=size)
+            yield LogFile(at=at, daemon=self.name, file=file, problem=None, size=size, unread=0)
 
     def says(self, at: float, text: str) -> LogLine:
         """A line in its own log."""

@@ -12,6 +12,7 @@ class SimulatedDisk:
     """Takes what happens, and keeps nothing."""
 
     status = HistoryStatus(writable=True, events_dropped=0)
+    knows_watches = True
 
     def __init__(self) -> None:
         self.ledger = Ledger()
@@ -19,3 +20,6 @@ class SimulatedDisk:
     def take(self, node: Node, events: Sequence[Event]) -> None:
         """All of it is gone, but for the books as they are."""
         self.ledger = node.ledger
+
+    def regained(self) -> None:
+        """Return nothing: there is no state that could not be read."""

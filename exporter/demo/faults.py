@@ -9,6 +9,7 @@ from exporter.demo import life
 from exporter.demo.cast import Cast, Process
 from exporter.demo.daemon import Fault, SimulatedDaemon, context, contexts
 from exporter.demo.gpus import bus_id
+from exporter.demo.questions import ask
 from exporter.demo.scene import Scene
 from exporter.model.action import Resumed
 from exporter.model.observation import GpuEvent, KernelRecord, Observation, ProcessExit
@@ -39,7 +40,10 @@ def strike(scene: Scene, at: float, seconds: float) -> Iterator[Observation]:
 
 
 def go_on(cast: Cast, daemon: SimulatedDaemon, at: float) -> Iterator[Observation]:
-    """Newcomers are turned away until the last victim has gone; then the server is well again."""
+    """Newcomers are turned away until the last victim has gone; then the server is well again.
+
+    The daemon is asked then, as the exporter does when a log line tells of a recovery.
+    """
     fault = daemon.fault
     if fault is None:
         return
@@ -52,6 +56,7 @@ def go_on(cast: Cast, daemon: SimulatedDaemon, at: float) -> Iterator[Observatio
         daemon.fault = None
         for device in fault.devices:
             yield daemon.server_says(at, f"Destroy server context on device {device} (NVIDIA H200)")
+        yield from ask(daemon, at)
 
 
 def contain(scene: Scene, at: float, _seconds: float) -> Iterator[Observation]:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from exporter.demo.daemon import SimulatedDaemon
 from exporter.model.observation import ControlReply, Observation
-from exporter.model.witnesses import SessionHolder
+from exporter.model.witnesses import ControlSocket, SessionHolder
 
 ASKED_EVERY = 30
 IN_DOUBT_EVERY = 2
@@ -27,6 +27,7 @@ def ask(daemon: SimulatedDaemon, at: float) -> Iterator[Observation]:
     """It is asked for its server, that server's state and clients, and for all limits; its logs are measured."""
     yield from daemon.logs(at)
     server, share = daemon.server, daemon.limits.active_thread_percentage or 100.0
+    yield daemon.says(at, "Cmd:get_server_list")
     yield daemon.answers(at, "get_server_list", "" if server is None else f"{server}\n")
     yield daemon.answers(at, "get_default_active_thread_percentage", f"{share:.1f}\n")
     for device, limit in daemon.limits.pinned_memory.items():
@@ -46,6 +47,7 @@ def _in_vain(daemon: SimulatedDaemon, at: float) -> Iterator[Observation]:
     if daemon.holder is None:
         command = "get_server_list"
         yield ControlReply(at=at, daemon=daemon.name, command=command, exit_code=None, seconds=PATIENCE_SECONDS)
+        yield ControlSocket(at=at, daemon=daemon.name, listening=True, answers=False)
         return
     yield daemon.refuses(at, "get_server_list", NO_SESSION)
     holder = daemon.holder

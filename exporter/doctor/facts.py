@@ -117,7 +117,7 @@ class DirectoryFacts:
 
     `problem` says why it could not be looked at. `closed` is the first directory on the way that other users cannot
     pass, `writable` whether others may replace what is in it. `pid` is what the pid file says, `pid_file_mode` None
-    where there is none.
+    where there is none. `log_fifo_mode` is that of the fifo by which servers write logs, None where there is none.
     """
 
     path: str
@@ -126,11 +126,17 @@ class DirectoryFacts:
     writable: bool = False
     pid: int | None = None
     pid_file_mode: int | None = None
+    log_fifo_mode: int | None = None
 
     @property
     def pid_file(self) -> str:
         """Where the daemon says who it is."""
         return f"{self.path}/nvidia-cuda-mps-control.pid"
+
+    @property
+    def log_fifo(self) -> str:
+        """The path of the fifo by which servers write logs."""
+        return f"{self.path}/log"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,6 +23,11 @@ UNITS = "/opt/cuda-mps-exporter/share/cuda-mps-exporter/systemd"
 """Where the guide's installation has units and drop-ins: whoever mends need have no clone at hand."""
 
 
+def as_user(uid: int | None, command: str) -> str:
+    """Return a command that changes a user's own file. As root it would follow a link that the user puts there."""
+    return command if uid in (0, None) else f"sudo -u '#{uid}' {command}"
+
+
 def who(process: ProcessFacts) -> str:
     """A process in a few words: `PID 5120 (python3 of carol)`."""
     user = process.user or ("" if process.uid is None else f"UID {process.uid}")

@@ -83,6 +83,12 @@ FAMILIES = (
         _by_reason(lambda daemon: daemon.totals.losses),
     ),
     counter(
+        "cuda_mps_daemon_log_contradictions_total",
+        ("daemon", "claim"),
+        "Claims of the daemon's logs that another source refuted, or that none confirmed; any user can forge lines.",
+        _by_reason(lambda daemon: daemon.totals.log_contradictions),
+    ),
+    counter(
         "cuda_mps_clients_connected_total",
         ("daemon",),
         "Clients that connected, those present when the exporter started included.",

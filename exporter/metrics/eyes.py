@@ -22,8 +22,23 @@ def _last_success(view: View) -> Samples:
 
 def _log_followed(view: View) -> Samples:
     for daemon in view.daemons():
+        readable = daemon.logged.blocked_since is None
         for file, problem in sorted(daemon.log_problems.items()):
-            yield (daemon.name, file), problem is None
+            yield (daemon.name, file), readable and problem is None
+
+
+def _log_blocked(view: View) -> Samples:
+    for daemon in view.daemons():
+        blocked = daemon.logged.blocked_since is not None
+        if blocked or daemon.logged.read_at is not None:
+            yield (daemon.name,), blocked
+
+
+def _log_unread(view: View) -> Samples:
+    """What is unread of a log that hangs is not known."""
+    for daemon in view.daemons():
+        if daemon.log_stuck is None:
+            yield from (((daemon.name, file), unread) for file, unread in sorted(daemon.log_unread.items()))
 
 
 def _log_sizes(view: View) -> Samples:
@@ -85,8 +100,14 @@ FAMILIES = (
     gauge(
         "cuda_mps_exporter_log_followed",
         ("daemon", "file"),
-        "Whether the daemon's log file is there and can be read.",
+        "Whether the daemon's log file is there, can be read, and is not blocked.",
         _log_followed,
+    ),
+    gauge(
+        "cuda_mps_daemon_log_blocked",
+        ("daemon",),
+        "Whether commands of the exporter that the daemon answered no longer appear in its log. Absent while unknown.",
+        _log_blocked,
     ),
     gauge(
         "cuda_mps_daemon_log_size_bytes",
@@ -94,10 +115,16 @@ FAMILIES = (
         "Size of the daemon's log file, and of renamed ones that are still written to, as last told, to the MiB.",
         _log_sizes,
     ),
+    gauge(
+        "cuda_mps_daemon_log_unread_bytes",
+        ("daemon", "file"),
+        "Bytes of the daemon's log file that the exporter has not read yet. It grows in a flood of the log.",
+        _log_unread,
+    ),
     counter(
         "cuda_mps_exporter_log_lines_total",
         ("daemon", "file"),
-        "Lines read from the daemon's log.",
+        "Lines of the daemon's log that the exporter read or counted.",
         _by_file(lambda totals: totals.log_lines),
     ),
     counter(
@@ -109,8 +136,15 @@ FAMILIES = (
     counter(
         "cuda_mps_exporter_log_lines_lost_total",
         ("daemon", "file"),
-        "Lines of the daemon's log that were lost before they could be read, as far as that can be known.",
+        "Lines of the daemon's log that were not read: the file was truncated, or its flood exceeded the budget. "
+        "If their number cannot be known, it counts as 1.",
         _by_file(lambda totals: totals.log_lines_lost),
+    ),
+    counter(
+        "cuda_mps_exporter_accept_failures_total",
+        ("listener",),
+        "Failures of accept() on the exporter's web server (web) and on its service socket (service_socket).",
+        lambda view: (((listener,), count) for listener, count in view.accept_failures.items()),
     ),
     gauge(
         "cuda_mps_exporter_history_writable",
@@ -123,5 +157,11 @@ FAMILIES = (
         (),
         "Events that were not kept on disk, because it could not be written for too long.",
         lambda view: [] if view.history is None else [((), view.history.events_dropped)],
+    ),
+    counter(
+        "cuda_mps_exporter_log_records_dropped_total",
+        (),
+        "Records of the exporter's own log that were dropped because the reader of its standard error blocks.",
+        lambda view: [] if view.log_records_dropped is None else [((), view.log_records_dropped)],
     ),
 )

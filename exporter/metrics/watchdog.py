@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping
 from itertools import product
 
 from exporter.core.watchdog import budget
-from exporter.core.watchdog.orders import Orders
+from exporter.core.watchdog.orders import Orders, blocks
 from exporter.core.watchdog.owner import CRASHED
 from exporter.core.watchdog.restarting import FAULT, HUNG
 from exporter.metrics.family import Samples, counter, gauge
@@ -12,7 +12,7 @@ from exporter.model.action import AGAINST_FAULTS, ActionKind, ActionResult
 from exporter.model.daemon import Daemon
 from exporter.model.diagnosis import Condition
 from exporter.model.settings import Mode
-from exporter.model.watch import Watch, WatchState
+from exporter.model.watch import Block, Watch, WatchState
 from exporter.view import View
 
 Counts = Mapping[tuple[ActionKind, str, ActionResult], int]
@@ -99,6 +99,13 @@ def _moment(of: Callable[[Watch], float | None]) -> Callable[[View], Samples]:
     return samples
 
 
+def _blocked(view: View) -> Samples:
+    for daemon, watch, orders in _watched(view):
+        if orders.configured_mode_of(daemon) is Mode.ACT:
+            found = blocks(orders, daemon, watch)
+            yield from (((daemon.name, reason), reason in found) for reason in Block)
+
+
 def _quarantined(view: View) -> Samples:
     for daemon, watch, _ in _watched(view):
         found = watch.quarantine
@@ -112,6 +119,14 @@ FAMILIES = (
         ("daemon", "mode"),
         "Whether the watchdog only tells what it would do for the daemon, or does it; exactly one is 1.",
         _mode,
+    ),
+    gauge(
+        "cuda_mps_watchdog_blocked",
+        ("daemon", "reason"),
+        "Whether this keeps the watchdog from acting for the daemon, though the configuration says act: another "
+        "exporter of the machine acts for it, its lock cannot be taken, the watchdog's state could not be read or "
+        "written, or its pipe directory belongs to a user who must not run it.",
+        _blocked,
     ),
     gauge(
         "cuda_mps_watchdog_state",

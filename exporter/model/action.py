@@ -46,12 +46,20 @@ class SaveEvidence:
     """Write down what is known, before anything is destroyed. That it fails ends no action."""
 
 
+class Role(StrEnum):
+    """What a process is to MPS."""
+
+    DAEMON = "control daemon"
+    SERVER = "server"
+    CLIENT = "client"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndProcess:
-    """SIGKILL for this process and no other, if its program's name still begins with `program`. Gone is good."""
+    """Send SIGKILL to this process, if it still has this role. A process that has ended is no problem."""
 
     identity: ProcessIdentity
-    program: str = ""
+    role: Role
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -45,10 +45,13 @@ class Clues:
     """All evidence of one fault but its Xids.
 
     `named` is whom the server's log named with `encountered a fatal GPU error`; `in_reset` are those whose worker was
-    in reset when they left. `flights` has those of the affected of whom it is known whether they had work in flight.
+    in reset when they left. `log_in_doubt` is whether lines of the log are missing, or contradict other sources: a
+    tenant may have forged or removed some. `flights` has those of the affected of whom it is known whether they had
+    work in flight.
     """
 
     named: int | None = None
     in_reset: tuple[int, ...] = ()
     vanished: tuple[Vanished, ...] = ()
     flights: tuple[Flight, ...] = ()
+    log_in_doubt: bool = False

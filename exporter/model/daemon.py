@@ -4,10 +4,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from exporter.model.claim import Claim, ClaimKind
 from exporter.model.named_by import NamedBy
 from exporter.model.observation import DaemonName, DaemonProcess, GpuUuid
 from exporter.model.server import Client, DepartureReason, Leaving, RefusalReason, Server
-from exporter.model.witnesses import SessionHolder
+from exporter.model.witnesses import NOTHING_LOGGED, LoggedCommands, SessionHolder, SocketProbes
 
 FORGOTTEN_SECONDS = 300.0
 """How long after its end a daemon that nobody expects is told of."""
@@ -75,6 +76,7 @@ class Totals:
     log_lines: Mapping[str, int] = field(default_factory=dict)
     log_lines_unrecognized: Mapping[str, int] = field(default_factory=dict)
     log_lines_lost: Mapping[str, int] = field(default_factory=dict)
+    log_contradictions: Mapping[str, int] = field(default_factory=lambda: dict.fromkeys(ClaimKind, 0))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,16 +87,25 @@ class Daemon:
     be no more, as long as it is not yet told whether it was stopped or lost; another may be there by then.
     `heard_at` is when anything told of it, where it was discovered. `unit` is the systemd unit that it runs in,
     `named_unit` the one that the configuration names, or that names the daemon: that one is to be restarted.
+    `owner` is the UID of the user who is to run it, as the configuration or its unit names that user. `foreign` is the
+    user to whom its pipe directory belongs, or the daemon there, if they may not run it: it is not this daemon then.
     `clients_limit` is how many clients a server takes, as the configuration has it. `devices` has the GPUs that it
     told last, by its ordinals. `limits_in_doubt` are questions about limits to which somebody's command may have
     changed the answers. It is `elsewhere` where it speaks in the PIDs of another namespace. `leavings` has, by PID,
     the clients whose contexts have ended in the last seconds, `parted` those that have left, as they were: the log
     may yet tell that their contexts have ended. `unanswered` is how many commands in a row got no answer, since
-    `unanswered_since`; the last was given at `unanswered_at`. `spoke_at` is when the daemon itself last wrote into
-    its log, `at_command` the command with which that ended. `holder` has the session open that keeps others out.
+    `unanswered_since`; the last was given at `unanswered_at`. `at_command` is the command with which its
+    log ends, if it does. `holder` has the session open that keeps others out.
     `listening` is whether anybody listens on its socket, looked at while it does not answer, and `left_behind`
     whether a pid file is there though no daemon is; None: not known. `not_found_at` is when a command last found
-    none.
+    none. `same_as` is another daemon that is in the same pipe directory: then nothing more is known of this one.
+    `probes` are the exporter's own connections since commands get no answer. `waits_for` is the server that the
+    first of these commands asks, if the daemon had answered another one just before. `logged` is what the log shows of
+    the exporter's commands. `log_unread` is how many bytes of each log were not read yet. `log_stuck` is the problem
+    of a read of its logs that does not end; `log_problems` has it, too. `claims` are what its logs say and no other
+    source has confirmed; `contradicted_at` is when another source last refuted one. `quit_claimed_at` is when the log
+    told of a quit; `killed` is whether a signal ended its last process, and `traces_expected` whether that process was
+    known, so that the pid file shows how it ended. `quit_traces` is whether its directory looks as a quit leaves it.
     """
 
     name: DaemonName
@@ -109,6 +120,8 @@ class Daemon:
     foreground: bool = False
     stdout_kept: bool = False
     clients_limit: int | None = None
+    owner: int | None = None
+    foreign: int | None = None
     default_active_thread_percentage: float | None = None
     default_pinned_memory_limits: Mapping[int, int] = field(default_factory=dict)
     default_client_priority: int | None = None
@@ -132,25 +145,35 @@ class Daemon:
     parted: Mapping[int, Client] = field(default_factory=dict)
     failed_starts: FailedStarts = FailedStarts()
     quit_at: float | None = None
-    start_logged: bool = False
+    quit_claimed_at: float | None = None
+    killed: bool | None = None
+    traces_expected: bool = False
+    claims: Mapping[str, Claim] = field(default_factory=dict)
+    contradicted_at: float | None = None
     echoing: bool = False
     unanswered_since: float | None = None
     unanswered_at: float | None = None
     unanswered: int = 0
     refused_since: float | None = None
-    spoke_at: float | None = None
     at_command: str | None = None
     holder: SessionHolder | None = None
     listening: bool | None = None
+    probes: SocketProbes | None = None
+    waits_for: int | None = None
+    logged: LoggedCommands = NOTHING_LOGGED
     left_behind: bool | None = None
+    quit_traces: bool = False
     gone_at: float | None = None
     gone_how: LossReason = LossReason.DIED
     last_loss_at: float | None = None
     last_fault_at: float | None = None
     not_found_at: float | None = None
+    same_as: DaemonName | None = None
     asked: Mapping[str, float] = field(default_factory=dict)
     log_problems: Mapping[str, str | None] = field(default_factory=dict)
     log_sizes: Mapping[str, int] = field(default_factory=dict)
+    log_unread: Mapping[str, int] = field(default_factory=dict)
+    log_stuck: str | None = None
     totals: Totals = Totals()
 
     @property
@@ -165,12 +188,14 @@ class Daemon:
 
     def told_of(self, at: float) -> bool:
         """Whether it is still worth telling of: one that nobody expects is forgotten some time after its end."""
+        if self.same_as is not None:
+            return False
         return self.expected or (self.seen and not (self.gone and at - (self.state_since or 0.0) > FORGOTTEN_SECONDS))
 
     @property
     def supported(self) -> bool:
         """Whether it speaks a protocol that is spoken here. Of another, only its process is watched."""
-        return self.protocol in (None, SUPPORTED_PROTOCOL)
+        return self.same_as is None and self.protocol in (None, SUPPORTED_PROTOCOL)
 
     def forgettable(self, at: float) -> bool:
         """Whether nothing more will be heard of it, unless it is discovered anew."""
@@ -181,6 +206,8 @@ class Daemon:
     @property
     def log_followed(self) -> bool:
         """Whether the daemon's own log is read, so that a server's start is known at once."""
+        if self.logged.blocked_since is not None:
+            return False
         files = ("control.log", "stdout.log", "stdout")
         return any(self.log_problems.get(file) is None and self.totals.log_lines.get(file) for file in files)
 

@@ -29,6 +29,8 @@ class Condition(StrEnum):
     """One of its servers was stopped by a signal; the daemon is sound, and hangs as soon as it asks that server."""
     SERVER_UNRESPONSIVE = "server_unresponsive"
     """The daemon answers nobody, as it waits for one of its servers."""
+    PROGRAM_UNRESPONSIVE = "program_unresponsive"
+    """The control program gets no answer, but the daemon answers the exporter's own connections."""
     HELD = "held"
     """Somebody's open session keeps all others out."""
     FAULT = "fault"

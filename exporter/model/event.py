@@ -42,6 +42,9 @@ class EventName(StrEnum):
     LIMITS_DRIFTED = "limits_drifted"
     LIMITS_IN_FORCE = "limits_in_force"
     LIMITS_BYPASSED = "limits_bypassed"
+    LOG_CONTRADICTED = "log_contradicted"
+    LOG_BLOCKED = "daemon_log_blocked"
+    LOG_UNBLOCKED = "daemon_log_unblocked"
 
 
 GRAVE = frozenset(
@@ -51,9 +54,12 @@ GRAVE = frozenset(
         EventName.DAEMON_UNRESPONSIVE,
         EventName.SERVER_CRASH_LOOP,
         EventName.CIRCUIT_OPENED,
+        EventName.CIRCUIT_CLOSED,
         EventName.DAEMON_QUARANTINED,
+        EventName.DAEMON_RELEASED,
     }
 )
+"""What may page a person, and what an operator's `resume` changes: it is published at once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +92,7 @@ class Event:
 
     @property
     def grave(self) -> bool:
-        """Whether it is what a person may be woken for, who is to see it at once."""
+        """Return whether the event is published at once."""
         return self.event in GRAVE or self.state == ServerState.FAULT
 
     def as_json(self) -> dict[str, object]:

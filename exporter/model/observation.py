@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from exporter.model.action import ActionDone, Resumed
+from exporter.model.identity import ProcessIdentity
 from exporter.model.witnesses import ControlSocket, ProcessState, SessionHolder, UnitState
 from exporter.model.work import GpuUse, WorkReading
 
@@ -63,6 +64,16 @@ class LogGap:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LogUnrecognized:
+    """Lines of a daemon's log that no rule knows, and that were only counted because they were too many."""
+
+    at: float
+    daemon: DaemonName
+    file: str
+    lines: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DaemonFound:
     """A control daemon's place was found, or named.
 
@@ -70,7 +81,8 @@ class DaemonFound:
     name no more is not. `by` says who tells this: "configuration", "unit", "device_plugin" or "discovered". Whatever is
     None, whoever found it does not know.
     `clients_limit` is how many clients fit into one of its servers, as the configuration has it; `visible_devices` is
-    CUDA_VISIBLE_DEVICES, as the unit has it; `foreground` and `stdout_kept` are as in `DaemonProcess`.
+    CUDA_VISIBLE_DEVICES, as the unit has it; `foreground` and `stdout_kept` are as in `DaemonProcess`. `owner` is the
+    UID of the user who runs it, as the configuration or the unit has it.
     """
 
     at: float
@@ -84,6 +96,7 @@ class DaemonFound:
     clients_limit: int | None = None
     visible_devices: str | None = None
     by: str | None = None
+    owner: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,6 +179,7 @@ class ProcessReading:
     """What /proc says of a process. `start_ticks` (clock ticks since boot) and the PID together are its identity.
 
     `environment` holds those of the variables CLIENT_LIMITS that it was started with; None where it was not read.
+    `parent` is the process that was its parent then; None where that was not read, as in older recordings.
     """
 
     at: float
@@ -178,6 +192,7 @@ class ProcessReading:
     executable: str | None = None
     cgroup: str | None = None
     environment: Mapping[str, str] | None = None
+    parent: ProcessIdentity | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -208,6 +223,9 @@ class DaemonProcess:
     is MPS' own, 2 or 3 (R615); `foreground` is whether it writes its logs to stdout (`-f`), `stdout_kept` whether that
     is the file stdout.log of its log directory; `unit` is its systemd unit.
     `left` is whether a pid file is there though no daemon runs, as after SIGKILL and not after `quit` (measured, R580).
+    `quit` is whether the directory looks as after a quit: the pid file and the fifo are gone, the sockets are there
+    (measured, R580). `same_as` is another daemon whose pipe directory this one is, by its device and inode.
+    `foreign` is the user to whom the pipe directory, or what runs there, belongs, if they may not run this daemon.
     """
 
     at: float
@@ -222,6 +240,9 @@ class DaemonProcess:
     stdout_kept: bool | None = None
     unit: str | None = None
     left: bool | None = None
+    quit: bool | None = None
+    same_as: DaemonName | None = None
+    foreign: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -238,6 +259,7 @@ class LogFile:
     file: str
     problem: str | None = None
     size: int | None = None
+    unread: int | None = None
     followed: bool = True
 
 
@@ -260,6 +282,7 @@ Observation = (
     ControlReply
     | LogLine
     | LogGap
+    | LogUnrecognized
     | DaemonFound
     | GpuReading
     | GpuUse

@@ -56,7 +56,8 @@ class Leaving:
     """A client whose contexts have all ended, lately. The stamp is the log's own time, which orders its lines.
 
     `stamp` is when the last of them ended, `at` when that was read. `in_reset` says that the server called its worker
-    in reset, and `terminated` that an operator had the server end it.
+    in reset, and `terminated` that an operator had the server end it. `contexts` are those whose end was logged. It is
+    `doubtful` if the end of one was logged twice: a server writes each line once, so a tenant may have forged one.
     """
 
     pid: int
@@ -66,6 +67,8 @@ class Leaving:
     gpus: frozenset[GpuUuid] = frozenset()
     in_reset: bool = False
     terminated: bool = False
+    contexts: frozenset[int] = frozenset()
+    doubtful: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +94,8 @@ class FaultBlock:
 
     `named` is the client of whom it said `encountered a fatal GPU error`, for memory faults alone: not always the
     culprit. `torn` has the clients to be torn down, `victims` those with a sticky error set, `devices` the daemon's
-    ordinals of those to be reset; `listing` is the list that is being written.
+    ordinals of those to be reset; `listing` is the list that is being written. `confirmed` is whether another source
+    than the log shows that there was a fault.
     """
 
     at: float
@@ -101,11 +105,17 @@ class FaultBlock:
     devices: frozenset[int] = frozenset()
     victims: tuple[int, ...] = ()
     listing: Listing = Listing.NOTHING
+    confirmed: bool = False
 
     @property
     def begin(self) -> tuple[float, str]:
         """What tells it from another."""
         return self.at, self.stamp
+
+    @property
+    def clients(self) -> frozenset[int]:
+        """The clients that the fault hit, as far as the block names them."""
+        return self.torn.union(self.victims)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,7 +127,7 @@ class Server:
     own context on a device was last destroyed. `told_to_leave` says that its daemon has tried to shut it down.
     `pinned_memory_limits` are bytes by the daemon's device ordinals; `limits_told_at` is when its log told its limits,
     the priority of its clients last. `fault_told_at` is when its daemon last said that it is in FAULT. `nameless` says
-    that it has clients whom its daemon cannot name.
+    that it has clients whom its daemon cannot name. `listed` is whether its daemon has listed it.
     """
 
     pid: int
@@ -134,6 +144,7 @@ class Server:
     making: Making | None = None
     reset_stamp: str | None = None
     connecting: frozenset[int] = frozenset()
+    listed: bool = False
     nameless: bool = False
     refusing: int | None = None
     missing_since: float | None = None

@@ -1,5 +1,6 @@
 """What the watchdog knows of a control daemon: its diagnosis, what was done for it, and what may still be."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
@@ -21,6 +22,21 @@ class WatchState(StrEnum):
     QUARANTINED = "quarantined"
     CIRCUIT_OPEN = "circuit_open"
     DEFERRED_TO_SYSTEMD = "deferred_to_systemd"
+    STATE_LOST = "state_lost"
+    """What it knew of the daemon could not be read or written: it restarts nothing until an operator says `resume`."""
+
+
+class Block(StrEnum):
+    """Why the watchdog does not act for a daemon, though the configuration says that it may."""
+
+    ANOTHER_EXPORTER = "another_exporter"
+    """Another exporter of this machine acts for the daemon."""
+    NO_LOCK = "no_lock"
+    """The lock that keeps two exporters from acting for one daemon cannot be taken."""
+    STATE_LOST = "state_lost"
+    """As the state of this name."""
+    FOREIGN_DIRECTORY = "foreign_directory"
+    """The daemon's pipe directory belongs to a user who must not run it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,15 +95,18 @@ class Watch:
 
     `restarts` are when it was restarted, within the budget's window, by whomever; `failures` how many did not help
     since it was last well for a whole window; `not_before` is when the next may come, for the `need` that was told
-    last. `opened_at` is when the circuit breaker opened, None: closed. `released_at` is when an operator last said
-    `resume`. `stopped_at` is when an operator stopped the daemon, as long as it is. `well_since` is since when it has
-    been well. `limits` are those that held before, as last observed, `wanted` those that should hold now, `enforcing`
-    how they stand. `bypassed` counts the clients that were on a server before its limits were. `intention` is what was
-    last done, or said that would be, so that it is so once. `said` is the last of it in words, for a person; `problem`
-    is what kept the last action from success, until one succeeds or the daemon is well.
+    last. `opened_at` is when the circuit breaker opened, None: closed. `lost_at` is when the exporter found that what
+    was known of the daemon before cannot be read, or what happens cannot be written; None: it is known. `released_at`
+    is when an operator last said `resume`. `stopped_at` is when an operator stopped the daemon, as long as it is.
+    `well_since` is since when it has been well. `limits` are those that held before, as last observed, `wanted` those
+    that should hold now, `enforcing` how they stand. `bypassed` counts the clients that were on a server before its
+    limits were. `intention` is what was last done, or said that would be, so that it is so once. `said` is the last of
+    it in words, for a person; `problem` is what kept the last action from success, until one succeeds or the daemon is
+    well.
 
-    `process` is the one that the daemon last was, `servers` are those that it last had: who outlives it is in the way
-    of the next. `unit_restarts` is how often systemd had restarted its unit, as far as that is counted.
+    `process` is the process that the daemon last was. `children` are its servers, as far as /proc has shown that this
+    process was their parent: one that outlives it is in the way of the next daemon. `unit_restarts` is how often
+    systemd had restarted its unit, as far as that is counted.
     """
 
     state: WatchState = WatchState.IDLE
@@ -96,6 +115,7 @@ class Watch:
     failures: int = 0
     not_before: float | None = None
     opened_at: float | None = None
+    lost_at: float | None = None
     released_at: float | None = None
     quarantine: Quarantine | None = None
     acting: Acting | None = None
@@ -113,8 +133,16 @@ class Watch:
     said: str | None = None
     problem: str | None = None
     process: DaemonProcess | None = None
-    servers: tuple[ProcessIdentity, ...] = ()
+    children: tuple[ProcessIdentity, ...] = ()
     unit_restarts: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Regained:
+    """The watches of a state that could be read only some time after the start; `whole` is whether none is lost."""
+
+    watches: Mapping[str, Watch]
+    whole: bool
 
 
 def begun(daemon: Daemon, watch: Watch | None) -> Daemon:

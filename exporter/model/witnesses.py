@@ -10,22 +10,72 @@ from dataclasses import dataclass
 class ProcessState:
     """How a process of MPS stands with the scheduler: the letter of proc_pid_stat(5), T for one that was stopped.
 
-    Told where it changes; that one which is at ease runs or sleeps (R, S, I) is no change.
+    Told where it changes; that one which is at ease runs or sleeps (R, S, I) is no change. `wait_channel` is the kernel
+    function in which a process in state D sleeps (/proc/PID/wchan); None if it is not known. `children_ticks` is the
+    CPU time, in clock ticks, of its children that have ended; the core keeps in `child_ended_at` when that last grew.
     """
 
     at: float
     pid: int
     start_ticks: int
     state: str
+    wait_channel: str | None = None
+    children_ticks: int | None = None
+    child_ended_at: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControlSocket:
-    """Whether somebody listens on a daemon's control socket (/proc/net/unix); None where that cannot be seen."""
+    """Whether a process listens on a daemon's control socket, and whether it answers there; None: not known.
+
+    `listening` is what the kernel says. `answers` is the result of a connection of the exporter itself, without the
+    control program: True if the daemon answered or closed it, False if it did neither in time, or takes no connection.
+    `wait_channel` is the kernel function in which a daemon that does not answer sleeps.
+    """
 
     at: float
     daemon: str
     listening: bool | None
+    answers: bool | None = None
+    wait_channel: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SocketProbes:
+    """The exporter's own connections to a daemon's socket, since commands get no answer (`since`).
+
+    `unanswered` counts those in a row that got no answer; `answered_at` is when the last one got one. Without either,
+    no connection could be made.
+    """
+
+    since: float
+    unanswered: int = 0
+    answered_at: float | None = None
+    wait_channel: str | None = None
+
+    @property
+    def answered(self) -> bool:
+        """Whether the last connection got an answer."""
+        return self.answered_at is not None and not self.unanswered
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoggedCommands:
+    """What a daemon's log file shows of the commands that the exporter gives.
+
+    `read_at` is when one of them was last read there, None if none was, and `writer` the PID that wrote it. `awaited`
+    is when a command was given, and when it was answered, of which no line was read yet. `missing_since` is since when
+    a command is known not to have been logged; `blocked_since` since when a second one in a row was not.
+    """
+
+    read_at: float | None = None
+    writer: int | None = None
+    awaited: tuple[float, float] | None = None
+    missing_since: float | None = None
+    blocked_since: float | None = None
+
+
+NOTHING_LOGGED = LoggedCommands()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

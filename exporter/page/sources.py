@@ -10,6 +10,8 @@ from exporter.telling.level import Level
 from exporter.telling.moment import lasting
 from exporter.view import View
 
+_BLOCKED = "blocked: commands that the daemon answered do not appear in it"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceRow:
@@ -41,7 +43,8 @@ def _row(sight: Sight, name: str, source: Source) -> SourceRow:
 
 def _logs(sight: Sight) -> Iterable[SourceRow]:
     for daemon in View(sight.node).daemons():
-        for file, problem in sorted(daemon.log_problems.items()):
+        for file, known in sorted(daemon.log_problems.items()):
+            problem = _BLOCKED if known is None and daemon.logged.blocked_since is not None else known
             if problem is not None:
                 name, why = f"{printable(file)} of {printable(daemon.name)}", printable(problem, LONGEST_PROBLEM)
                 yield SourceRow(name=name, level=Level.CARE, state=why, age="", took="")

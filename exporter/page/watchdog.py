@@ -35,6 +35,8 @@ _TOLD = {
     EventName.LIMITS_DRIFTED: "limits have drifted",
     EventName.LIMITS_IN_FORCE: "limits are in force",
     EventName.LIMITS_BYPASSED: "clients came before their limits",
+    EventName.LOG_BLOCKED: "the daemon's log is blocked",
+    EventName.LOG_UNBLOCKED: "the daemon's log is no longer blocked",
 }
 
 _LEVELS = {
@@ -44,6 +46,7 @@ _LEVELS = {
     WatchState.QUARANTINED: Level.GRAVE,
     WatchState.CIRCUIT_OPEN: Level.GRAVE,
     WatchState.DEFERRED_TO_SYSTEMD: Level.CARE,
+    WatchState.STATE_LOST: Level.GRAVE,
 }
 
 

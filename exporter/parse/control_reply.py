@@ -4,7 +4,7 @@ The exit code says little: a wrong PID and an unknown command exit with 0.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from enum import Enum, auto
 from math import isfinite
 
@@ -20,9 +20,22 @@ DEFAULT_THREADS = "get_default_active_thread_percentage"
 DEFAULT_PINNED_MEMORY = "get_default_device_pinned_mem_limit"
 DEFAULT_PRIORITY = "get_default_client_priority"
 DEVICES = "device_query --csv"
+PROCESSES = "ps"
+LIST_DEVICE_CLIENTS = "get_device_client_list"
 QUIT = "quit"
 VERSION = "-v"
 """Not a command but a flag of the binary: it does not reach the daemon."""
+
+QUESTIONS = frozenset(
+    (
+        *(LIST_SERVERS, SERVER_STATUS, LIST_CLIENTS, THREADS, PINNED_MEMORY),
+        *(DEFAULT_THREADS, DEFAULT_PINNED_MEMORY, DEFAULT_PRIORITY, "device_query"),
+    )
+)
+"""The first words of the exporter's own questions."""
+
+_ASK_ONE = frozenset((SERVER_STATUS, LIST_CLIENTS, LIST_DEVICE_CLIENTS, THREADS, PINNED_MEMORY))
+_ASK_ALL = frozenset((PROCESSES, LIST_DEVICE_CLIENTS, "device_query"))
 
 MOST_LISTED = 1024
 """How many PIDs of one list are read; a server takes 60 clients at most (NVIDIA's MPS guide)."""
@@ -58,6 +71,14 @@ def verdict(exit_code: int | None, stderr: str) -> Verdict:
     if "Cannot send command to MPS control daemon process" in stderr:
         return Verdict.REFUSED
     return Verdict.UNUSABLE
+
+
+def servers_asked(command: str, servers: Collection[int]) -> frozenset[int]:
+    """Return those of a daemon's servers that it asks, and waits for, in order to answer a command (measured, R580)."""
+    verb, *words = command.split() or [""]
+    if verb in _ASK_ONE and words:
+        return frozenset(pid for pid in servers if str(pid) == words[0])
+    return frozenset(servers) if verb in _ASK_ALL else frozenset()
 
 
 def pids(stdout: str) -> tuple[int, ...] | None:

@@ -38,6 +38,7 @@ _OLD_PREFIX = re.compile(r"(?:Volta MPS Server|Volta MPS|MPS Server): ")
 _OF_A_SERVER = (*server_lines.RULES, *daemon_lines.RULES, *echoed_lines.RULES)
 _OF_A_DAEMON = (*daemon_lines.RULES, *echoed_lines.RULES, *server_lines.RULES)
 """All rules, for old lines are not always written by whom one would think; those that are likely to fit come first."""
+ALL_RULES = _OF_A_SERVER
 
 
 def parse_line(line: str) -> LogEntry | None:

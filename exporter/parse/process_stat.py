@@ -29,6 +29,12 @@ def parent(text: str) -> int | None:
     return _field(text, 4)
 
 
+def children_ticks(text: str) -> int | None:
+    """Fields 16 and 17: the CPU time, in clock ticks, of the children that have ended and for which it has waited."""
+    user, system = _field(text, 16), _field(text, 17)
+    return None if user is None or system is None else user + system
+
+
 def wait_status(text: str) -> int | None:
     """Field 52 of the remains of a process: how it ended, as from waitpid(2).
 

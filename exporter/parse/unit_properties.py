@@ -5,7 +5,7 @@ import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-PROPERTIES = ("Id", "UnitFileState", "ExecStart", "Environment", "EnvironmentFiles")
+PROPERTIES = ("Id", "UnitFileState", "ExecStart", "Environment", "EnvironmentFiles", "User")
 
 _ENABLED = ("enabled", "enabled-runtime")
 _COMMAND = re.compile(r"\{ path=[^;]* ; argv\[\]=(.*) ; ignore_errors=(?:yes|no) ; .*\}")
@@ -17,13 +17,17 @@ _ASSIGNED = r"(?:^|[\s'\";&|(]){}=(\"[^\"]*\"|'[^']*'|[^\s;&|'\")]*)"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnitProperties:
-    """One unit. `commands` are those of ExecStart=, their arguments joined by blanks, as systemd shows them."""
+    """One unit. `commands` are those of ExecStart=, their arguments joined by blanks, as systemd shows them.
+
+    `user` is its User=, by name or number; empty for root.
+    """
 
     name: str
     enabled: bool
     commands: tuple[str, ...]
     environment: Mapping[str, str]
     environment_files: tuple[str, ...]
+    user: str = ""
 
     @property
     def daemon_command(self) -> str | None:
@@ -68,6 +72,7 @@ def _unit(name: str, values: Mapping[str, list[str]]) -> UnitProperties:
         commands=tuple(each[1] for each in commands if each is not None),
         environment=_assignments(" ".join(values.get("Environment", ()))),
         environment_files=tuple(each[1] for each in files if each is not None),
+        user=values.get("User", [""])[0],
     )
 
 

@@ -1,7 +1,8 @@
 """Asks an MPS control daemon, through `nvidia-cuda-mps-control`.
 
 A session holds all others out, so each command is a child of its own that ends with its answer or its deadline.
-Commands that collide with somebody else's are refused at once (measured, R580), and asked again.
+Commands that collide with somebody else's are refused at once (measured, R580), and asked again. If a command gets no
+answer, either the daemon hangs or the program does: a connection without the program then shows which.
 """
 
 import contextlib
@@ -9,25 +10,48 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from tenacity import RetryCallState, Retrying, retry_if_result, stop_after_attempt, wait_exponential_jitter
 
 from exporter.clock import Clock
-from exporter.model.observation import ControlReply
+from exporter.model.identity import ProcessIdentity, identity_of
+from exporter.model.observation import ControlReply, Observation
 from exporter.model.variables import PIPE_DIRECTORY
-from exporter.parse.control_reply import VERSION, Verdict, verdict
+from exporter.model.witnesses import ControlSocket, ProcessState
+from exporter.parse.control_reply import VERSION, Verdict, servers_asked, verdict
 from exporter.parse.pid_fields import command_of, numbers
 from exporter.sources.approach import Approach, Way
+from exporter.sources.control_sockets import probe
+from exporter.sources.owners import foreign_listener
 from exporter.sources.pid_namespace import PidNamespace
 from exporter.sources.place import Place, on_host
+from exporter.sources.proc import Proc
+from exporter.sources.process_states import wait_channel
 from exporter.sources.reading import Reading
 from exporter.sources.session_lock import SessionLock
 from exporter.sources.talk import talk
 from exporter.sources.user import OURSELVES, User, disarming
 
 ATTEMPTS = 4
+
+PROBES_AT_ONCE = 2
+LATER_PROBE_SECONDS = 60.0
+"""After so many connections in a row without an answer, the next one follows this much later: each that a daemon does
+not accept takes one of 128 places in its queue (measured, R580)."""
+
+_STOPPED = "Tt"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    """Commands to give, and the processes that they concern: the daemon's own and its servers."""
+
+    commands: tuple[str, ...] = ()
+    process: ProcessIdentity | None = None
+    servers: frozenset[int] = field(default_factory=frozenset)
 
 
 class ControlClient:
@@ -46,8 +70,12 @@ class ControlClient:
         lock: SessionLock | None = None,
         runtime_directory: Path | None = None,
         user: User = OURSELVES,
+        proc: Proc | None = None,
     ) -> None:
-        """`user` is who asks: what changes anything is granted to the daemon's own user and to root alone (R580)."""
+        """`user` is who asks: what changes anything is granted to the daemon's own user and to root alone (R580).
+
+        `proc` shows whether a process is stopped; without it, every process is taken to run.
+        """
         self.daemon = daemon
         self._executable = executable
         self._deadline = deadline
@@ -58,7 +86,10 @@ class ControlClient:
         self._runtime_directory = runtime_directory
         self._user = user
         self._place = on_host(daemon, pipe_directory, pipe_directory)
-        self._wanted: tuple[str, ...] = ()
+        self._proc = proc
+        self._wish = Wish()
+        self._probes_unanswered = 0
+        self._next_probe = float("-inf")
         self._child: subprocess.Popen[bytes] | None = None
         self._closed = False
 
@@ -66,22 +97,80 @@ class ControlClient:
         """The daemon's place is now this, from the next command on."""
         self._place = place
 
-    def want(self, commands: tuple[str, ...]) -> None:
-        """Say what to ask at the next look."""
-        self._wanted = commands
+    def want(
+        self, commands: tuple[str, ...], *, process: ProcessIdentity | None = None, servers: Iterable[int] = ()
+    ) -> None:
+        """Say what to ask at the next look; `process` and `servers` are the daemon's, as far as they are known."""
+        self._wish = Wish(commands=commands, process=process, servers=frozenset(servers))
 
     def look(self) -> Reading:
-        """Ask what is wanted; after a command that got no answer, nothing more."""
-        commands, self._wanted = self._wanted, ()
-        replies: list[ControlReply] = []
-        for command in () if self._closed else commands:
-            replies.append(self.ask(command))
-            if verdict(replies[-1].exit_code, replies[-1].stderr) is not Verdict.ANSWERED:
+        """Ask what is wanted; after a command that got no answer, nothing more.
+
+        A question is not asked if it would make the daemon wait for a server that is stopped: the daemon would hang for
+        every other process too (measured, R580). The core knows states of half a second ago; this is the last look.
+        """
+        wish, self._wish = self._wish, Wish()
+        if foreign_listener(self._place) is not None:
+            return Reading()
+        seen: list[Observation] = []
+        problem = None
+        for command in () if self._closed else wish.commands:
+            stopped = self._stopped_server(command, wish.servers)
+            if stopped is not None:
+                seen.append(stopped)
+                problem = f"{self.daemon}: {command} was not asked: server {stopped.pid} is stopped"
+                continue
+            reply = self.ask(command)
+            seen.append(reply)
+            problem = self._problem(reply) or problem
+            found = verdict(reply.exit_code, reply.stderr)
+            if found is Verdict.TIMED_OUT:
+                seen.extend(self._probed(wish.process))
+            else:
+                self._probes_unanswered = 0
+            if found is not Verdict.ANSWERED:
                 break
-        return Reading(tuple(replies), self._problem(replies[-1]) if replies else None)
+        return Reading(tuple(seen), problem)
+
+    def _stopped_server(self, command: str, servers: frozenset[int]) -> ProcessState | None:
+        """Return the first server that this command asks and that is stopped."""
+        for pid in sorted(servers_asked(command, servers)):
+            state = self._state(pid)
+            if state is not None and state.state in _STOPPED:
+                return state
+        return None
+
+    def _probed(self, process: ProcessIdentity | None) -> Iterable[ControlSocket]:
+        """Connect to the daemon without the program, unless it is known to be stopped or was just tried in vain."""
+        state = None if process is None else self._state(process.pid)
+        stopped = state is not None and identity_of(state) == process and state.state in _STOPPED
+        now = self._clock.monotonic()
+        if self._closed or stopped or (self._probes_unanswered >= PROBES_AT_ONCE and now < self._next_probe):
+            return
+        listening, answers = probe(self._place.pipe)
+        self._probes_unanswered = self._probes_unanswered + 1 if answers is False else 0
+        self._next_probe = now + LATER_PROBE_SECONDS
+        channel = None
+        if answers is False and process is not None and self._proc is not None:
+            channel = wait_channel(self._proc, process.pid)
+        yield ControlSocket(
+            at=self._clock.now(), daemon=self.daemon, listening=listening, answers=answers, wait_channel=channel
+        )
+
+    def _state(self, pid: int) -> ProcessState | None:
+        standing = None if self._proc is None else self._proc.standing(pid)
+        if standing is None:
+            return None
+        return ProcessState(at=self._clock.now(), pid=pid, start_ticks=standing[0], state=standing[1])
 
     def ask(self, command: str) -> ControlReply:
-        """Give one command, again where it collides with another's; the answer of the last attempt."""
+        """Give one command, again where it collides with another's; the answer of the last attempt.
+
+        A daemon of a user who may not run the expected one is told nothing.
+        """
+        foreign = foreign_listener(self._place)
+        if foreign is not None:
+            return self._unasked(command, f"the control socket belongs to UID {foreign}, who must not run this daemon")
         retrying = Retrying(
             retry=retry_if_result(_refused),
             stop=stop_after_attempt(ATTEMPTS),
@@ -91,6 +180,9 @@ class ControlClient:
         )
         reply: ControlReply = retrying(self._ask_once, command)
         return reply
+
+    def _unasked(self, command: str, why: str) -> ControlReply:
+        return ControlReply(at=self._clock.now(), daemon=self.daemon, command=command, exit_code=127, stderr=why)
 
     def _ask_once(self, command: str) -> ControlReply:
         place = self._place

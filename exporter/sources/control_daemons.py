@@ -2,19 +2,19 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from exporter.model.observation import DaemonProcess, ProcessReading
-from exporter.model.variables import LOG_DIRECTORY, PIPE_DIRECTORY, VISIBLE_DEVICES
+from exporter.model.variables import DEFAULT_PIPE_DIRECTORY, LOG_DIRECTORY, PIPE_DIRECTORY, VISIBLE_DEVICES
 from exporter.parse.cgroup import belonging
+from exporter.parse.mps_program import PREFIX, MpsProgram, mps_program
+from exporter.sources.directory import Directory, Identity, Root
 from exporter.sources.place import STDOUT
 from exporter.sources.proc import Proc
 
 PROTOCOL_VERSION = "CUDA_MPS_PROTOCOL_VERSION"
 
 DEFAULT_PROTOCOL = 2
-
-_NAME = "nvidia-cuda-mps"
-"""Both MPS binaries have this name, cut to 15 characters (measured); path and arguments tell them apart."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,14 +101,14 @@ class ControlDaemons:
 
     def _programs(self) -> list[ControlDaemon]:
         """All that run NVIDIA's program, the eldest first. Of all other processes only the name is read."""
-        named = [pid for pid in self._proc.pids() if self._proc.name(pid) == _NAME]
+        named = [pid for pid in self._proc.pids() if self._proc.name(pid) == PREFIX]
         self._met = {pid: self._met[pid] for pid in named if pid in self._met}
         return sorted(filter(None, map(self._meet, named)), key=lambda each: (each.facts.started, each.pid))
 
     def at(self, pid: int) -> ControlDaemon | None:
         """The control daemon with this PID; None where it is something else."""
         facts = self._proc.facts(pid)
-        if facts is None or not _is_control_daemon(facts):
+        if facts is None or mps_program(facts.executable, facts.command) is not MpsProgram.CONTROL:
             return None
         pids = self._proc.namespaced_pids(pid) or (pid,)
         return ControlDaemon(
@@ -119,6 +119,13 @@ class ControlDaemons:
             own_pid=pids[-1],
             depth=len(pids),
         )
+
+    def pipe_of(self, program: ControlDaemon) -> Identity | None:
+        """Return the pipe directory that a program's environment names; None if it cannot be read or reached."""
+        if program.environment is None:
+            return None
+        path = Path(program.environment.get(PIPE_DIRECTORY) or DEFAULT_PIPE_DIRECTORY)
+        return Directory(path, Root(self._proc, *program.identity)).identity() if path.is_absolute() else None
 
     def _meet(self, pid: int) -> ControlDaemon | None:
         start_ticks = self._proc.start_ticks(pid)
@@ -142,8 +149,3 @@ def _option(arguments: tuple[str, ...], *names: str) -> str | None:
         if equals and name in names:
             return value
     return None
-
-
-def _is_control_daemon(facts: ProcessReading) -> bool:
-    names = [name.rpartition("/")[2] for name in (facts.executable, facts.command) if name]
-    return any(name.startswith(_NAME) for name in names) and not any(name.endswith("-server") for name in names)

@@ -17,8 +17,10 @@ from exporter.sources.reading import Reading
 DEFECT_SECONDS = 1.0
 """How long an eye rests after its source has raised."""
 
-FULL_INBOX = 4
+FULL_INBOX = 64
 """How many readings may wait to be taken in before nobody looks for more; ordinarily, each is taken in at once."""
+FLOODED_INBOX = 2
+"""The same for a source that has left something unread: its flood leaves the inbox to the other sources."""
 FULL_SECONDS = 0.02
 """How long an eye rests before it sees whether the inbox is still full."""
 
@@ -41,12 +43,16 @@ class Eye:
         inbox: Inbox,
         clock: Clock,
         told_every: float = 0.0,
+        idle_period: float | None = None,
+        pause: float = 0.0,
+        at_end: Callable[[], object] = lambda: None,
         daemon: str | None = None,
     ) -> None:
         """A `period` of None looks only when nudged; uneventful looks are told every `told_every` seconds.
 
-        A source that is idle is looked at as seldom, until it is nudged. `daemon` is the one that this eye is for,
-        where each has its own.
+        A source that is idle is looked at every `idle_period` seconds, by default as seldom as it is told of, until it
+        is nudged. Between two looks there are `pause` seconds, unless a look is awaited. `at_end` is called after the
+        last look, in the same thread. `daemon` is the one that this eye is for, where each has its own.
         """
         self.name = name
         self._daemon = daemon
@@ -56,12 +62,16 @@ class Eye:
         self._inbox = inbox
         self._clock = clock
         self._told_every = told_every
+        self._idle_period = told_every if idle_period is None else idle_period
+        self._pause = pause
+        self._at_end = at_end
+        self._left_unread = False
         self._told_at = float("-inf")
         self._told_problem: str | None = None
         self._uneventful: deque[SourceReading] = deque(maxlen=1)
         self._began: float | None = None
         self._complained_at: float | None = None
-        self._awaited = False
+        self._awaited = threading.Event()
         self._nudged = threading.Event()
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"eye-{name}", daemon=True)
@@ -72,7 +82,8 @@ class Eye:
 
     def nudge(self, *, told: bool = False) -> None:
         """Look as soon as the present look, if there is one, is over; it is `told` of even if nothing was seen."""
-        self._awaited = self._awaited or told
+        if told:
+            self._awaited.set()
         self._nudged.set()
 
     @property
@@ -90,7 +101,7 @@ class Eye:
         if waited < self._deadline or since < self._deadline:
             return None
         self._complained_at = self._clock.monotonic()
-        problem = f"no answer for {waited:.0f} s"
+        self._told_problem = problem = f"no answer for {waited:.0f} s"
         return self._told(waited, problem)
 
     def uneventful(self) -> SourceReading | None:
@@ -101,6 +112,12 @@ class Eye:
         """Begin no further look."""
         self._closing.set()
         self._nudged.set()
+        self._awaited.set()
+
+    @property
+    def alive(self) -> bool:
+        """Whether its thread runs; after `stop`, until the last look is over."""
+        return self._thread.is_alive()
 
     def wait(self, timeout: float | None = None) -> None:
         """Wait until the last look is over."""
@@ -117,24 +134,30 @@ class Eye:
             self._rest()
         while not self._closing.is_set():
             reading = self._look_once()
+            self._left_unread = reading.more
             self._rest(soon=reading.more, idle=reading.idle)
+        self._at_end()
 
     def _rest(self, *, soon: bool = False, idle: bool = False) -> None:
         """Wait for the next look, and until the inbox has room: whoever is flooded with news does not fill the memory.
 
         Between the nudge and the look there is no moment in which this eye is not busy.
         """
+        if self._pause:
+            self._awaited.wait(self._pause)
         self._nudged.wait(self._next_in(soon=soon, idle=idle))
-        while self._inbox.qsize() >= FULL_INBOX and not self._closing.is_set():
+        most = FLOODED_INBOX if self._left_unread else FULL_INBOX
+        while self._inbox.qsize() >= most and not self._closing.is_set():
             self._closing.wait(FULL_SECONDS)
         self._began = self._clock.monotonic()
-        if self._awaited:
-            self._awaited, self._told_at = False, float("-inf")
+        if self._awaited.is_set():
+            self._awaited.clear()
+            self._told_at = float("-inf")
         self._nudged.clear()
 
     def _next_in(self, *, soon: bool, idle: bool) -> float | None:
         if not soon:
-            return max(self._period, self._told_every) if idle and self._period is not None else self._period
+            return max(self._period, self._idle_period) if idle and self._period is not None else self._period
         return MORE_SECONDS if self._period is None else min(self._period, MORE_SECONDS)
 
     def _look_once(self) -> Reading:

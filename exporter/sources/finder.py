@@ -5,6 +5,7 @@
 
 import os
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,6 +15,7 @@ from exporter.model.daemon import FORGOTTEN_SECONDS
 from exporter.model.named_by import NamedBy
 from exporter.model.observation import DaemonFound
 from exporter.model.variables import DEFAULT_LOG_DIRECTORY, DEFAULT_PIPE_DIRECTORY, LOG_DIRECTORY, PIPE_DIRECTORY
+from exporter.parse.cgroup import belonging
 from exporter.sources.control_daemons import ControlDaemon, ControlDaemons
 from exporter.sources.directory import Directory, Identity, Root, others_can_be_reached
 from exporter.sources.pid_files import owned, pid_in
@@ -22,12 +24,19 @@ from exporter.sources.pipe_directories import declared_by_device_plugin, is_name
 from exporter.sources.place import Place
 from exporter.sources.proc import Proc
 from exporter.sources.reading import Reading
+from exporter.sources.shares import Claim, Shares
 
 MOST_DAEMONS = 64
-"""How many are found, whoever started them."""
+"""How many daemons of ordinary users and of containers are found in all."""
+
+MOST_OF_A_USER = 16
+"""How many of them are found for one user, or for one container or pod in which they run as root."""
 
 MOST_OF_THE_HOST = 64
 """How many more, where root started them on the host; anybody may be root in a container."""
+
+MOST_LOOKED_AT = 256
+"""Of how many daemons of one user or container the directory is looked at."""
 
 INIT_PID = 1
 
@@ -38,10 +47,11 @@ _CONTAINER = re.compile(r"(?<![0-9a-f])([0-9a-f]{12})[0-9a-f]{52}(?![0-9a-f])")
 
 @dataclass(frozen=True, slots=True)
 class _Finding:
-    """A place where a daemon was last seen to run at `at`, on the monotonic clock."""
+    """A place where a daemon was last seen to run at `at`, on the monotonic clock, and its claim to be followed."""
 
     place: Place
     at: float
+    claim: Claim
 
 
 class Finder:
@@ -81,14 +91,29 @@ class Finder:
         self._found = {name: each for name, each in self._found.items() if self._still_stands(each, now)}
         known = self._known_directories()
         daemons = self._daemons.all()
+        running: dict[str, tuple[Place, ControlDaemon, Claim]] = {}
+        looked_at: Counter[str] = Counter()
         for daemon in sorted(daemons, key=lambda each: each.facts.uid != 0):
+            owner = _owner(daemon)
+            looked_at[owner] += 1
+            if looked_at[owner] > MOST_LOOKED_AT:
+                continue
             place = self._place_of(daemon, known, daemons)
-            if place is not None and self._has_room_for(place, daemon, now):
-                self._found[place.name] = _Finding(self._settled(place, daemon), now)
-            elif place is None and daemon.environment is None:
+            if place is not None:
+                running.setdefault(place.name, (place, daemon, self._claim(place.name, owner, daemon, now)))
+            elif daemon.environment is None:
                 problems.append(f"control daemon {daemon.pid} cannot be placed without the right to see into it")
-            elif place is None and not others_can_be_reached():
+            elif not others_can_be_reached():
                 problems.append(f"control daemon {daemon.pid} cannot be placed without openat2(2): {_NO_OPENAT2}")
+        shares = Shares(of_one=MOST_OF_A_USER, of_all=MOST_DAEMONS, of_host=MOST_OF_THE_HOST)
+        gone = (each.claim for name, each in self._found.items() if name not in running)
+        admitted = shares.admitted((*gone, *(claim for _, _, claim in running.values())))
+        self._found = {name: each for name, each in self._found.items() if name in admitted}
+        for name, (place, daemon, claim) in running.items():
+            if name in admitted:
+                self._found[name] = _Finding(self._settled(place, daemon), now, claim)
+        ignored = shares.problem(claim for name, (_, _, claim) in running.items() if name not in admitted)
+        problems.extend([] if ignored is None else [ignored])
         self._met = {daemon.identity for daemon in daemons}
         self.places = {**self._given, **{name: each.place for name, each in self._found.items()}}
         return Reading((*self._news(), *self._declarations()), "; ".join(problems) or None)
@@ -98,13 +123,15 @@ class Finder:
         given = self._given.get(finding.place.name, finding.place)
         return now - finding.at <= FORGOTTEN_SECONDS and given.pipe.path == finding.place.pipe.path
 
-    def _has_room_for(self, place: Place, daemon: ControlDaemon, now: float) -> bool:
-        """Whether it can be told of beside the others: whatever ordinary users start, the host's own daemons can."""
-        there = self._found.get(place.name)
-        if there is not None:
-            return there.at < now
-        most = MOST_DAEMONS + (MOST_OF_THE_HOST if self._is_the_hosts(daemon) else 0)
-        return len(self._found) < most
+    def _claim(self, name: str, owner: str, daemon: ControlDaemon, now: float) -> Claim:
+        before = self._found.get(name)
+        return Claim(
+            name=name,
+            owner=owner,
+            since=now if before is None else before.claim.since,
+            expected=name in self._given,
+            host=self._is_the_hosts(daemon),
+        )
 
     def _is_the_hosts(self, daemon: ControlDaemon) -> bool:
         """Whether root started it, and in no container."""
@@ -157,7 +184,8 @@ class Finder:
             return _by_pid_file(daemon, known.values(), daemons)
         if not self._is_of(daemon, pipe):
             return None
-        log = self._nearest(Directory(Path(logs), root))
+        # Without a look at the directory: it may hang, and the finder looks for the daemons of everybody.
+        log = Directory(Path(logs), None if self._is_ours(root) else root)
         if identity in known:
             place = known[identity]
             return place if place.name in self._given else replace(place, log=log)
@@ -212,6 +240,15 @@ def _by_pid_file(daemon: ControlDaemon, places: Iterable[Place], daemons: Sequen
     alike = [each for each in daemons if each.own_pid == daemon.own_pid]
     mine = [place for place in named if owned(place.pipe, alike) == daemon]
     return mine[0] if len(mine) == 1 else None
+
+
+def _owner(daemon: ControlDaemon) -> str:
+    """Whose share a daemon takes. Root in a container is whoever started the container."""
+    uid = daemon.facts.uid
+    whose = belonging(daemon.facts.cgroup or "")
+    if uid == 0 and (whose.pod_uid or whose.container):
+        return f"pod {whose.pod_uid}" if whose.pod_uid else f"container {whose.container}"
+    return f"UID {uid}"
 
 
 def _told(place: Place) -> DaemonFound:

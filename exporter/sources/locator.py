@@ -1,4 +1,4 @@
-"""Where the daemons are, and the telling of it to all who follow them."""
+"""Where the daemons are; those who follow processes and journals are given these places."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -7,8 +7,7 @@ from pathlib import Path
 from exporter.model.daemon import Daemon
 from exporter.sources.finder import Finder
 from exporter.sources.journal import Journal
-from exporter.sources.logs import DaemonLogs
-from exporter.sources.place import STDOUT, Place, on_host
+from exporter.sources.place import FILES, STDOUT, Place, on_host
 from exporter.sources.processes import Processes
 
 Places = Mapping[str, Place]
@@ -17,17 +16,16 @@ Places = Mapping[str, Place]
 class Locator:
     """Knows the places of all daemons: of those that have been named, on this host, and of those that were found."""
 
-    def __init__(
-        self, *, finder: Finder | None, processes: Processes, logs: DaemonLogs, journal: Journal | None
-    ) -> None:
+    def __init__(self, *, finder: Finder | None, processes: Processes, journal: Journal | None) -> None:
         self._finder = finder
         self._processes = processes
-        self._logs = logs
         self._journal = journal
         self._places: Places = {}
 
     def locate(self, daemons: Mapping[str, Daemon]) -> Places:
-        """The places of these daemons; processes, logs and journals are followed there from now on.
+        """The places of these daemons; processes and journals are followed there from now on.
+
+        A daemon whose log is in the journal has no log files in its place.
 
         One that was discovered, and is no more to be found, is nowhere once its end has been explained.
         """
@@ -43,12 +41,13 @@ class Locator:
             found = {name: _as_named(place, named.get(name)) for name, place in found.items()}
         unfinished = {name: place for name, place in self._places.items() if _is_unfinished(daemons.get(name))}
         located = {**unfinished, **named, **found}
-        self._places = places = {name: _with_logs(place, daemons[name]) for name, place in located.items()}
-        self._processes.attend(places)
         units = {} if self._journal is None else _units(daemons)
+        # The first of two names of one directory has the daemon: the name that somebody gave it.
+        places = {name: _settled(located[name], daemons[name], name in units) for name in (*named, *located)}
+        self._processes.attend(places)
+        self._places = places = {name: place for name, place in places.items() if daemons[name].same_as is None}
         if self._journal is not None:
             self._journal.follow(units)
-        self._logs.follow({name: place for name, place in places.items() if name not in units})
         return places
 
 
@@ -62,8 +61,10 @@ def _is_unfinished(daemon: Daemon | None) -> bool:
     return daemon is not None and (daemon.process is not None or daemon.gone_at is not None)
 
 
-def _with_logs(place: Place, daemon: Daemon) -> Place:
-    return replace(place, logs=(STDOUT,)) if daemon.foreground and daemon.stdout_kept else place
+def _settled(place: Place, daemon: Daemon, in_journal: bool) -> Place:
+    """Return the place with the daemon's log files, and with the users who may run it."""
+    files = (STDOUT,) if daemon.foreground and daemon.stdout_kept else FILES
+    return replace(place, logs=() if in_journal else files, expected=daemon.expected, owner=daemon.owner)
 
 
 def _units(daemons: Mapping[str, Daemon]) -> Mapping[str, str]:

@@ -6,20 +6,38 @@ it appends from 0. So a file that was renamed is followed beside the new one, un
 
 import os
 import stat
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 from exporter.clock import Clock
-from exporter.model.observation import LogFile, LogGap, LogLine, Observation
+from exporter.model.observation import LogFile, LogGap, LogLine, LogUnrecognized, Observation
+from exporter.parse.log_sieve import sift, skim
 from exporter.parse.pid_fields import numbers_of_line, pids_of_line
 from exporter.sources.directory import open_file
 from exporter.sources.file_changes import FileChanges
+from exporter.sources.open_log import Budget, OpenLog, at_line_start
 from exporter.sources.place import Place
 from exporter.sources.reading import Reading
 
-MOST_LINES_A_LOOK = 1000
+MOST_LINES_A_LOOK = 250
 MOST_BYTES_A_LOOK = 1 << 17
-"""Of one log of one daemon, whatever it is full of; the rest is read at the next looks, which come soon."""
+"""Of one log. The rest is read by the next looks, which come soon."""
+
+LINES_A_SECOND = 500
+LEAST_LINES = 250
+"""How many lines that a rule may know are read from one log, and so many grave ones more. Both are for one daemon
+alone, and are shared by all daemons of its kind; however many they are, `LEAST_LINES` can be read at once."""
+
+UNKNOWN_A_SECOND = 20
+LEAST_UNKNOWN = 20
+"""How many other lines are read as they are, so that a recording has them. All others are counted only."""
+
+MOST_UNREAD = 1 << 20
+"""If more bytes are unread, only the last `MOST_BYTES_A_LOOK` are read, and of the others only grave lines."""
+
+SKIMMED_A_SECOND = 6 << 20
+LEAST_SKIMMED = 4 << 20
+"""How many bytes of one log are searched for grave lines. Those before them are not looked at."""
 
 PLACE_SECONDS = 0.5
 """How often it is seen whether another file has taken a log's place; what is open is read at every look."""
@@ -27,7 +45,6 @@ PLACE_SECONDS = 0.5
 SIZE_STEP = 1 << 20
 """By how much a log must grow, or shrink, before its size is told again."""
 
-LONGEST_LINE = 1 << 16
 STILL_SECONDS = 300.0
 MOST_OPEN = 4
 MOST_UNTOLD = 3
@@ -36,36 +53,48 @@ MOST_REMEMBERED = 16
 
 
 @dataclass(slots=True)
-class _OpenLog:
-    """A log file that is open, and how far it was read."""
+class _Taken:
+    """What one look takes from a log: lines, how many no rule knows, and how many are known to be lost."""
 
-    descriptor: int
-    identity: tuple[int, int]
-    offset: int
-    size: int
-    grew_at: float
-    torn: bytes = b""
-    skipping: bool = False
-    watch: int | None = None
-    untold: int = 0
+    lines: list[bytes] = field(default_factory=list)
+    grave: list[bytes] = field(default_factory=list)
+    unrecognized: int = 0
+    lost: int = 0
 
 
 class LogFollower:
     """Follows one log file by its place, through truncation, rename and absence."""
 
-    def __init__(self, place: Place, file: str, clock: Clock, changes: FileChanges | None = None) -> None:
-        """`changes` tells when an open file was written to."""
+    def __init__(
+        self,
+        place: Place,
+        file: str,
+        clock: Clock,
+        changes: FileChanges | None = None,
+        changed: Callable[[], object] = lambda: None,
+    ) -> None:
+        """`changes` calls `changed` when an open file was written to."""
         self._changes = changes
+        self._changed = changed
         self._place = place
         self.file = file
         self._clock = clock
-        self._logs: list[_OpenLog] = []
+        self._logs: list[OpenLog] = []
         self._absent = False
         self._was_absent = False
         self._left_off: dict[tuple[int, int], int] = {}
         self._problem: str | None = None
-        self._told: tuple[str | None, int] = ("not looked yet", 0)
+        self._told: tuple[str | None, int, int] = ("not looked yet", 0, 0)
         self._find_at = float("-inf")
+        self._known = Budget(clock, LINES_A_SECOND, LEAST_LINES)
+        self._grave = Budget(clock, LINES_A_SECOND, LEAST_LINES)
+        self._unknown = Budget(clock, UNKNOWN_A_SECOND, LEAST_UNKNOWN)
+        self._skimmed = Budget(clock, SKIMMED_A_SECOND, LEAST_SKIMMED)
+
+    def share(self, part: float) -> None:
+        """Read no more than this part of what may be read of the logs of all daemons of this kind."""
+        for budget in (self._known, self._grave, self._unknown, self._skimmed):
+            budget.share(part)
 
     def move(self, place: Place) -> None:
         """The daemon's place is now this. Files that are open stay so, even where their directory has gone."""
@@ -74,7 +103,7 @@ class LogFollower:
     @property
     def behind(self) -> bool:
         """Whether something was left unread by the last look."""
-        return any(log.offset < log.size for log in self._logs)
+        return any(log.unread for log in self._logs)
 
     @property
     def watched(self) -> bool:
@@ -90,29 +119,32 @@ class LogFollower:
             and all(os.fstat(log.descriptor).st_size == log.size == log.offset for log in self._logs)
         )
 
-    def look(self, most: int = MOST_LINES_A_LOOK) -> Reading:
-        """The lines that are new, `most` of them at most.
+    def look(self) -> Reading:
+        """The lines that are new, within the budget; in a flood, the newest and the grave ones.
 
         A file that is not there is no failure: a daemon may not have begun to write.
         """
         problem = self._find_if_due()
-        lost = sum(_cut_off(log) for log in self._logs)
-        lines: list[str] = []
+        taken = _Taken(lost=sum(log.measure() for log in self._logs))
         for log in self._logs:
-            lines.extend(self._read(log, most - len(lines)))
-        at = self._clock.now()
-        pids = self._pids(lines)
-        seen: list[Observation] = [
-            LogLine(at=at, daemon=self._place.name, file=self.file, line=line, pids=spoken)
-            for line, spoken in zip(lines, pids, strict=True)
-        ]
-        if lost:
-            seen.insert(0, LogGap(at=at, daemon=self._place.name, file=self.file, lines=lost))
-        size = sum(log.size for log in self._logs)
-        if (problem, size // SIZE_STEP) != self._told:
-            self._told = (problem, size // SIZE_STEP)
-            told = size if self._logs else None
-            seen.insert(0, LogFile(at=at, daemon=self._place.name, file=self.file, problem=problem, size=told))
+            self._read(log, taken)
+        at, daemon = self._clock.now(), self._place.name
+        seen: list[Observation] = []
+        size, unread = sum(log.size for log in self._logs), sum(log.unread for log in self._logs)
+        news = (problem, size // SIZE_STEP, unread.bit_length())
+        if news != self._told:
+            self._told = news
+            told = (size, unread) if self._logs else (None, None)
+            seen.append(LogFile(at=at, daemon=daemon, file=self.file, problem=problem, size=told[0], unread=told[1]))
+        lines = [line.decode(errors="replace") for line in self._within_budget(taken)]
+        if taken.lost:
+            seen.append(LogGap(at=at, daemon=daemon, file=self.file, lines=taken.lost))
+        if taken.unrecognized:
+            seen.append(LogUnrecognized(at=at, daemon=daemon, file=self.file, lines=taken.unrecognized))
+        seen += (
+            LogLine(at=at, daemon=daemon, file=self.file, line=line, pids=spoken)
+            for line, spoken in zip(lines, self._pids(lines), strict=True)
+        )
         return Reading(tuple(seen), None if problem is not None and self._absent else problem, more=self.behind)
 
     def close(self) -> None:
@@ -121,18 +153,18 @@ class LogFollower:
             self._close(log)
         self._logs.clear()
 
-    def _close(self, log: _OpenLog) -> None:
+    def _close(self, log: OpenLog) -> None:
         if self._changes is not None and log.watch is not None:
-            self._changes.forget(log.watch)
+            self._changes.forget(log.watch, self._changed)
         os.close(log.descriptor)
 
-    def _check_watch(self, log: _OpenLog) -> None:
+    def _check_watch(self, log: OpenLog) -> None:
         """A file has grown. If changes are never told of where it is (NFS, FUSE), look at it often again."""
         if self._changes is None or log.watch is None:
             return
-        log.untold = 0 if self._changes.was_told(log.watch) else log.untold + 1
+        log.untold = 0 if self._changes.was_told(log.watch, self._changed) else log.untold + 1
         if log.untold >= MOST_UNTOLD:
-            self._changes.forget(log.watch)
+            self._changes.forget(log.watch, self._changed)
             log.watch = None
 
     def _pids(self, lines: list[str]) -> list[Mapping[int, int] | None]:
@@ -175,9 +207,9 @@ class LogFollower:
             raise OSError(0, "it is no regular file")
         identity = (found.st_dev, found.st_ino)
         offset = found.st_size if from_end else self._left_off.pop(identity, 0)
-        log = _OpenLog(descriptor, identity, offset, offset, self._clock.monotonic())
-        log.watch = None if self._changes is None else self._changes.watch(descriptor)
-        log.skipping = from_end and not _at_line_start(descriptor, offset)
+        log = OpenLog(descriptor, identity, offset, offset, self._clock.monotonic())
+        log.watch = None if self._changes is None else self._changes.watch(descriptor, self._changed)
+        log.skipping = from_end and not at_line_start(descriptor, offset)
         self._logs.append(log)
 
     def _let_go_of_still_ones(self) -> None:
@@ -187,7 +219,7 @@ class LogFollower:
             if now - log.grew_at > STILL_SECONDS or len(self._logs) > MOST_OPEN:
                 self._let_go(log)
 
-    def _let_go(self, log: _OpenLog) -> None:
+    def _let_go(self, log: OpenLog) -> None:
         """Close a file, but remember how far it was read, should it be put back."""
         self._close(log)
         self._logs.remove(log)
@@ -195,39 +227,50 @@ class LogFollower:
         for oldest in list(self._left_off)[:-MOST_REMEMBERED]:
             del self._left_off[oldest]
 
-    def _read(self, log: _OpenLog, most: int) -> list[str]:
-        """The new lines of one file, `most` of them at most; those after them are still to be read."""
-        if log.size == log.offset or most <= 0:
-            return []
+    def _read(self, log: OpenLog, taken: _Taken) -> None:
+        """Take the new lines of one file, or the first of them; those after them are still to be read."""
+        if not log.unread:
+            return
         self._check_watch(log)
-        chunk = os.pread(log.descriptor, MOST_BYTES_A_LOOK, log.offset)
-        log.offset += len(chunk)
-        log.size = max(log.offset, log.size if chunk else 0)
         log.grew_at = self._clock.monotonic()
-        *whole, log.torn = (log.torn + chunk).split(b"\n", most)
-        if len(whole) == most:
-            log.offset, log.torn = log.offset - len(log.torn), b""
-        if whole and log.skipping:
-            log.skipping = False
-            del whole[0]
-        if len(log.torn) > LONGEST_LINE:
-            log.torn, log.skipping = b"", True
-        return [line.decode(errors="replace") for line in whole if len(line) <= LONGEST_LINE]
+        if log.unread > MOST_UNREAD:
+            self._skim(log, taken)
+        ends = log.offset + MOST_BYTES_A_LOOK
+        while log.unread and log.offset < ends and not self._is_enough(taken):
+            lines = log.next_lines()
+            if lines is not None:
+                sifted = sift(lines, self._unknown.left)
+                taken.lines += sifted.lines
+                taken.unrecognized += sifted.left
+                self._unknown.spend(sifted.unknown)
 
+    def _skim(self, log: OpenLog, taken: _Taken) -> None:
+        """Take the grave lines, the newest if they are too many, of all but the end of a file."""
+        ends = log.size - MOST_BYTES_A_LOOK
+        begins = max(log.offset, ends - self._skimmed.left)
+        if begins > log.offset:
+            log.jump(begins)
+            taken.lost += 1
+        self._skimmed.spend(ends - begins)
+        while log.offset < ends and log.unread:
+            lines = log.next_lines()
+            if lines is not None:
+                grave = [*taken.grave, *skim(lines, MOST_LINES_A_LOOK)]
+                taken.lost += 1 + lines.count(b"\n") + len(taken.grave)
+                taken.grave = grave[-MOST_LINES_A_LOOK:]
+                taken.lost -= len(taken.grave)
 
-def _cut_off(log: _OpenLog) -> int:
-    """See how long the file is now. Where it was truncated, it is read from its beginning.
+    def _is_enough(self, taken: _Taken) -> bool:
+        """Whether the rest can wait for the next look. If it is too much for the budget, it cannot: the end counts."""
+        return MOST_LINES_A_LOOK <= len(taken.lines) <= self._known.left
 
-    How many lines are lost thereby cannot be known: it is one at least where something is known to have been unread.
-    """
-    size, before = os.fstat(log.descriptor).st_size, log.size
-    unread = log.offset < before or (log.torn != b"" and not log.skipping)
-    log.size = size
-    if size >= before:
-        return 0
-    log.offset, log.torn, log.skipping = 0, b"", False
-    return int(unread)
-
-
-def _at_line_start(descriptor: int, offset: int) -> bool:
-    return offset == 0 or os.pread(descriptor, 1, offset - 1) == b"\n"
+    def _within_budget(self, taken: _Taken) -> list[bytes]:
+        """Return the lines that may be observed: all, or the newest, and before them the newest of the grave ones."""
+        lines = [*taken.grave, *taken.lines]
+        newest, most_grave = lines[max(0, len(lines) - self._known.left) :], self._grave.left
+        older = lines[: len(lines) - len(newest)]
+        grave = skim(b"\n".join(older), most_grave) if older else []
+        taken.lost += len(older) - len(grave)
+        self._known.spend(len(newest))
+        self._grave.spend(len(grave))
+        return [*grave, *newest]

@@ -1,100 +1,145 @@
-"""Follows the logs of all daemons."""
+"""Follows the logs of one daemon, in a thread of its own: a directory that hangs costs this daemon's logs alone."""
 
-from collections.abc import Callable, Iterator, Mapping
-from itertools import chain
-from pathlib import Path
+from collections.abc import Callable
+from dataclasses import dataclass
 
 from exporter.clock import Clock
 from exporter.model.observation import LogFile
+from exporter.sources.eye import Eye, Inbox
 from exporter.sources.file_changes import FileChanges
-from exporter.sources.log_follower import MOST_LINES_A_LOOK, LogFollower
-from exporter.sources.place import Place, on_host
+from exporter.sources.log_follower import LogFollower
+from exporter.sources.place import Place
 from exporter.sources.reading import Reading
 
-MOST_LINES_IN_ALL = 16_000
-"""Of all logs in one look, which has a share for each: a fake daemon's flood puts off no other's lines."""
+PERIOD = 0.15
+"""So that a line is known within 0.2 s, on a busy machine too, where no change can be told of."""
+
+IDLE_PERIOD = 0.5
+"""How often it is seen whether another file has taken the place of a log that is watched."""
+
+PAUSE = 0.08
+"""Between two looks at the logs of one daemon, however much is written."""
+
+TOLD_EVERY = 5.0
+"""How often it is told that nothing is new. If a daemon has gone, it is told at once."""
 
 
 class DaemonLogs:
-    """The logs of every daemon."""
+    """The logs of one daemon."""
 
     def __init__(
-        self, directories: Mapping[str, Path], clock: Clock, *, changed: Callable[[], object] | None = None
+        self,
+        place: Place,
+        clock: Clock,
+        changes: FileChanges | None = None,
+        changed: Callable[[], object] = lambda: None,
     ) -> None:
-        """`directories` has the log directory of each daemon, by its name.
-
-        `changed` is called, from another thread, when a look would find something in a file that is open.
-        """
-        self._changes = None if changed is None else FileChanges(changed)
+        """`changes` calls `changed`, from another thread, when a look would find something in a file that is open."""
+        self._changes = changes
+        self._changed = changed
         self._clock = clock
-        self._places: Mapping[str, Place] = {
-            name: on_host(name, directory, directory) for name, directory in directories.items()
-        }
-        self._attended: Mapping[str, Place] = {}
-        self._followers: dict[str, tuple[LogFollower, ...]] = {}
+        self._attended: Place | None = None
+        self._share = 1.0
+        self._shared: float | None = None
+        self._followers: tuple[LogFollower, ...] = ()
         self._problem: str | None = None
+        self.place = place
+        """Where the daemon is. Any thread may set it; it applies from the next look on."""
 
-    def follow(self, places: Mapping[str, Place]) -> None:
-        """Say which daemons there are, by name, from the next look on."""
-        self._places = places
-
-    @property
-    def awaits_look(self) -> bool:
-        """Whether other daemons' logs are to be followed than are."""
-        return self._places.keys() != self._followers.keys()
+    def share(self, part: float) -> None:
+        """Read no more than this part, from the next look on, of what may be read of the logs of all daemons."""
+        self._share = part
 
     def look(self) -> Reading:
         """All new lines. Most looks find none, and many come each second, so that these cost a few system calls."""
-        places, left = self._places, list[LogFile]()
-        if places is not self._attended:
-            left = self._attend(places)
-            self._attended = places
-        elif all(follower.still for follower in chain.from_iterable(self._followers.values())):
+        left: tuple[LogFile, ...] = ()
+        if self.place is not self._attended:
+            left = self._attend(self.place)
+        elif all(follower.still for follower in self._followers):
             return Reading(problem=self._problem, idle=self._idle)
-        readings = list(self._shared(MOST_LINES_IN_ALL))
+        if self._share != self._shared:
+            self._shared = self._share
+            for follower in self._followers:
+                follower.share(self._shared)
+        readings = [follower.look() for follower in self._followers]
         seen = [*left, *(observation for reading in readings for observation in reading.observations)]
         self._problem = "; ".join(each.problem for each in readings if each.problem is not None) or None
         return Reading(tuple(seen), self._problem, more=any(each.more for each in readings), idle=self._idle)
 
     def close(self) -> None:
-        """Let go of all files."""
-        self._attend({})
-        self._attended = {}
-        if self._changes is not None:
-            self._changes.close()
+        """Close all files. To be called in the thread that looks."""
+        for follower in self._followers:
+            follower.close()
+        self._followers = ()
 
     @property
     def _idle(self) -> bool:
         """Whether the next look can wait until a change is told of."""
-        return bool(self._followers) and all(
-            follower.watched for follower in chain.from_iterable(self._followers.values())
+        return bool(self._followers) and all(follower.watched for follower in self._followers)
+
+    def _attend(self, place: Place) -> tuple[LogFile, ...]:
+        """Follow the logs of this place; return those that are followed no more."""
+        known = {follower.file: follower for follower in self._followers}
+        self._followers = tuple(
+            known.pop(file) if file in known else LogFollower(place, file, self._clock, self._changes, self._changed)
+            for file in place.logs
         )
+        for follower in self._followers:
+            follower.move(place)
+        self._shared = None
+        for follower in known.values():
+            follower.close()
+        self._attended = place
+        return tuple(_not_followed(place.name, file, self._clock.now()) for file in known)
 
-    def _shared(self, left: int) -> Iterator[Reading]:
-        """Look with all. Those that are flooded come last, and have what the others leave of their shares."""
-        daemons = sorted(self._followers.values(), key=lambda logs: any(log.behind for log in logs))
-        followers = list(chain.from_iterable(daemons))
-        for count, follower in zip(range(len(followers), 0, -1), followers, strict=True):
-            reading = follower.look(max(1, min(MOST_LINES_A_LOOK, left // count)))
-            left -= len(reading.observations)
-            yield reading
 
-    def _attend(self, places: Mapping[str, Place]) -> list[LogFile]:
-        """Follow the logs of these places; which logs of theirs, or of others, are followed no more."""
-        left: list[LogFile] = []
-        for name in self._followers.keys() - places.keys():
-            left.extend(self._leave(name, follower) for follower in self._followers.pop(name))
-        for name, place in places.items():
-            known = {follower.file: follower for follower in self._followers.get(name, ())}
-            left.extend(self._leave(name, known.pop(file)) for file in known.keys() - set(place.logs))
-            self._followers[name] = tuple(
-                known[file] if file in known else LogFollower(place, file, self._clock, self._changes)
-                for file in place.logs
-            )
-            for follower in self._followers[name]:
-                follower.move(place)
-        return left
+@dataclass(frozen=True, slots=True)
+class LogCollector:
+    """What follows the logs of one daemon, and the eye in which it does."""
 
-    def _leave(self, daemon: str, follower: LogFollower) -> LogFile:
-        follower.close()
-        return LogFile(at=self._clock.now(), daemon=daemon, file=follower.file, followed=False)
+    logs: DaemonLogs
+    eye: Eye
+    inbox: Inbox
+    clock: Clock
+
+    def move(self, place: Place, part: float) -> None:
+        """The daemon is there now; its logs have this part of what may be read of all."""
+        self.logs.share(part)
+        if place != self.logs.place:
+            self.logs.place = place
+            self.eye.nudge()
+
+    def stop(self) -> None:
+        """Follow no more. A look that hangs is left to hang; its files are closed by its own thread, if ever."""
+        was_alive, place = self.eye.alive, self.logs.place
+        self.eye.stop()
+        if was_alive:
+            self.inbox.put(tuple(_not_followed(place.name, file, self.clock.now()) for file in place.logs))
+
+
+def _not_followed(daemon: str, file: str, at: float) -> LogFile:
+    return LogFile(at=at, daemon=daemon, file=file, followed=False)
+
+
+def log_collector(
+    name: str, place: Place, *, inbox: Inbox, clock: Clock, changes: FileChanges | None, deadline: float
+) -> LogCollector:
+    """What follows the logs of the daemon in a place, as a source of this name.
+
+    A look that takes longer than `deadline` seconds is told of.
+    """
+    logs = DaemonLogs(place, clock, changes, changed=lambda: eye.nudge())
+    eye = Eye(
+        name,
+        logs.look,
+        period=PERIOD,
+        deadline=deadline,
+        inbox=inbox,
+        clock=clock,
+        told_every=TOLD_EVERY,
+        idle_period=IDLE_PERIOD,
+        pause=PAUSE,
+        at_end=logs.close,
+        daemon=place.name,
+    )
+    return LogCollector(logs, eye, inbox, clock)

@@ -6,16 +6,23 @@ outweighs a daemon that is known to live.
 
 import os
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 from exporter.clock import Clock
 from exporter.model.observation import DaemonProcess
+from exporter.parse.printable import printable
 from exporter.sources.control_daemons import ControlDaemon, ControlDaemons
-from exporter.sources.directory import Directory, open_file
+from exporter.sources.directory import Directory, Identity, open_file
+from exporter.sources.owners import foreign_user, may_run
 from exporter.sources.place import Place
 from exporter.sources.proc import Proc
 
 PID_FILE = "nvidia-cuda-mps-control.pid"
 SOCKET = "control_privileged"
+FIFO = "log"
+
+REPEAT_SECONDS = 10.0
+"""How often a daemon that runs on is reported again. A reading can be lost: its collector may fail after this one."""
 
 
 class PidFiles:
@@ -26,18 +33,25 @@ class PidFiles:
         self._daemons = ControlDaemons(proc)
         self._clock = clock
         self._found: dict[str, DaemonProcess] = {}
+        self._identities: dict[str, Identity] = {}
+        self._repeat_due = 0.0
 
     def changed(self, places: Mapping[str, Place]) -> list[DaemonProcess]:
-        """The daemons that are others than at the last look, or not there any more."""
+        """Return the daemons that changed or ended since the last call, and from time to time each one that runs."""
+        repeat = self._clock.monotonic() >= self._repeat_due
+        if repeat:
+            self._repeat_due = self._clock.monotonic() + REPEAT_SECONDS
         for name in self._found.keys() - places.keys():
             del self._found[name]
+            self._identities.pop(name, None)
         changed: list[DaemonProcess] = []
         for name, place in places.items():
             before = self._found.get(name)
             if before is not None and before.pid is not None and self._lives(before.pid, before.start_ticks):
+                if repeat:
+                    changed.append(replace(before, at=self._clock.now()))
                 continue
-            daemon = self._daemon_of(place)
-            now = self._nobody(place) if daemon is None else daemon.told(name)
+            now = self._now(place)
             if before is None or _news_of(before) != _news_of(now):
                 self._found[name] = now
                 changed.append(now)
@@ -46,18 +60,41 @@ class PidFiles:
     @property
     def all_found(self) -> bool:
         """Whether every daemon was there at the last look."""
-        return all(each.pid is not None for each in self._found.values())
+        return all(each.pid is not None or each.same_as is not None for each in self._found.values())
+
+    @property
+    def problem(self) -> str | None:
+        """The daemons that are not followed because their directories are those of others."""
+        doubled = (each for each in self._found.values() if each.same_as is not None)
+        return "; ".join(map(_same, doubled)) or None
 
     def pid(self, name: str) -> int | None:
         """The PID of the daemon that a place had at the last look."""
         found = self._found.get(name)
         return None if found is None else found.pid
 
+    def _now(self, place: Place) -> DaemonProcess:
+        """Who is behind a place now. One directory is one daemon: the first of two names of it has the daemon."""
+        identity = place.pipe.identity()
+        self._identities.pop(place.name, None)
+        if identity is not None:
+            first = next((name for name, known in self._identities.items() if known == identity), None)
+            if first is not None:
+                return DaemonProcess(at=self._clock.now(), daemon=place.name, pid=None, same_as=first)
+            self._identities[place.name] = identity
+        daemon = self._daemon_of(place)
+        expected = daemon is not None and may_run(place, daemon.facts.uid)
+        return daemon.told(place.name) if daemon is not None and expected else self._nobody(place, daemon)
+
     def _lives(self, pid: int, start_ticks: int | None) -> bool:
         return self._proc.start_ticks(pid) == start_ticks
 
-    def _nobody(self, place: Place) -> DaemonProcess:
-        return DaemonProcess(at=self._clock.now(), daemon=place.name, pid=None, left=is_left_in(place.pipe))
+    def _nobody(self, place: Place, other: ControlDaemon | None) -> DaemonProcess:
+        """Return that the daemon does not run there. The pid file of another user's one says nothing of it."""
+        foreign = foreign_user(place) if other is None else other.facts.uid
+        left, quit_traces = (None, None) if foreign is not None else traces_in(place.pipe)
+        at = self._clock.now()
+        return DaemonProcess(at=at, daemon=place.name, pid=None, left=left, quit=quit_traces, foreign=foreign)
 
     def _daemon_of(self, place: Place) -> ControlDaemon | None:
         """Whom the pid file names, else who was found running there, if it still does."""
@@ -75,11 +112,22 @@ class PidFiles:
         daemon = None if pid is None else self._daemons.at(pid)
         if daemon is None or daemon.own_pid != number:
             return None
+        # Every user may write the PID of another daemon of the same user into the file.
+        elsewhere = self._daemons.pipe_of(daemon)
+        if elsewhere is not None and elsewhere != place.pipe.identity():
+            return None
         return owned(place.pipe, [daemon])
 
 
-def _news_of(found: DaemonProcess) -> tuple[int | None, int | None, bool | None]:
-    return found.pid, found.start_ticks, found.left
+def _news_of(found: DaemonProcess) -> tuple[int | bool | str | None, ...]:
+    return found.pid, found.start_ticks, found.left, found.quit, found.foreign, found.same_as
+
+
+def _same(found: DaemonProcess) -> str:
+    return (
+        f"daemon {printable(found.daemon)} is not followed: its pipe directory is that of daemon"
+        f" {printable(found.same_as or '')}; remove one of the two from the configuration"
+    )
 
 
 def owned(pipe: Directory, daemons: Iterable[ControlDaemon]) -> ControlDaemon | None:
@@ -89,15 +137,27 @@ def owned(pipe: Directory, daemons: Iterable[ControlDaemon]) -> ControlDaemon | 
     return mine[0] if len(mine) == 1 else None
 
 
-def is_left_in(pipe: Directory) -> bool | None:
-    """Whether there is a pid file; None where that cannot be seen, as below the root of a process that has gone."""
+def traces_in(pipe: Directory) -> tuple[bool | None, bool | None]:
+    """Return whether there is a pid file, and whether the directory looks as after a quit; None if it cannot be seen.
+
+    A quit removes the pid file and the fifo, and leaves the sockets (measured, R580). If the directory is gone too, as
+    a unit's RuntimeDirectory after a crash, that tells nothing. Nor does the root of a process that has gone.
+    """
     try:
         with pipe.opened() as directory:
-            os.stat(PID_FILE, dir_fd=directory, follow_symlinks=False)
+            pid_file, fifo, socket = (_is_in(directory, name) for name in (PID_FILE, FIFO, SOCKET))
     except FileNotFoundError:
-        return False if pipe.root is None else None
+        return (False, False) if pipe.root is None else (None, None)
     except OSError:
-        return None
+        return None, None
+    return pid_file, socket and not pid_file and not fifo
+
+
+def _is_in(directory: int, name: str) -> bool:
+    try:
+        os.stat(name, dir_fd=directory, follow_symlinks=False)
+    except FileNotFoundError:
+        return False
     return True
 
 

@@ -17,7 +17,8 @@ class Place:
     """A daemon's place.
 
     `process` is the PID and start time of the daemon that was last found there; `namespace` is given where it lives in
-    another PID namespace. `logs` are its log files, in the order in which they are read.
+    another PID namespace. `logs` are its log files, in the order in which they are read. A daemon that is `expected`
+    may be run by certain users alone (`owners.py`), of whom `owner` is the one that is named.
     """
 
     name: str
@@ -26,6 +27,8 @@ class Place:
     process: tuple[int, int] | None = None
     namespace: PidNamespace | None = None
     logs: tuple[str, ...] = FILES
+    expected: bool = False
+    owner: int | None = None
 
 
 def on_host(name: str, pipe_directory: Path, log_directory: Path) -> Place:

@@ -11,6 +11,7 @@ from pathlib import Path
 import psutil
 
 from exporter.clock import Clock
+from exporter.model.identity import ProcessIdentity
 from exporter.model.observation import ProcessReading
 from exporter.parse import process_stat, process_status
 from exporter.parse.process_environment import is_intact
@@ -55,8 +56,7 @@ class Proc:
             if pid == own:
                 return True
             line.append(pid)
-            text = self._text(pid, "stat")
-            pid = (process_stat.parent(text) if text is not None else None) or 0
+            pid = self._parent_pid(pid) or 0
         return False
 
     def unix_sockets(self, pid: int) -> str | None:
@@ -91,9 +91,20 @@ class Proc:
                     command=_encodable(process.name()),
                     executable=_executable(process),
                     cgroup=self._text(pid, "cgroup"),
+                    parent=self._parent(pid),
                 )
         except (psutil.Error, OSError):
             return None
+
+    def _parent(self, pid: int) -> ProcessIdentity | None:
+        """Return the parent of a process."""
+        parent = self._parent_pid(pid)
+        started = None if not parent else self.start_ticks(parent)
+        return None if not parent or started is None else ProcessIdentity(pid=parent, start_ticks=started)
+
+    def _parent_pid(self, pid: int) -> int | None:
+        text = self._text(pid, "stat")
+        return None if text is None else process_stat.parent(text)
 
     def variables(self, pid: int, names: Iterable[str], *, intact: bool = False) -> Mapping[str, str] | None:
         """Those of these variables that a process's environment has, and nothing else of it; None where unreadable.
@@ -168,22 +179,9 @@ class Proc:
         status = self._bytes(pid, "status", _MOST_BYTES)
         return None if status is None else _text(status)
 
-    def limits(self, pid: int) -> str | None:
-        """The text of its `limits`, which everybody may read."""
-        return self._text(pid, "limits")
-
-    def tcp_sockets(self) -> tuple[str, ...] | None:
-        """The tables of TCP sockets of this process's network namespace, those of IPv6 last; None: not to be read."""
-        tables: list[str] = []
-        for name in ("tcp", "tcp6"):
-            try:
-                with open(self._root / "self" / "net" / name, "rb") as file:
-                    tables.append(_text(file.read(_MOST_SOCKETS)))
-            except FileNotFoundError:
-                continue
-            except OSError:
-                return None
-        return tuple(tables) or None
+    def text(self, pid: int, name: str) -> str | None:
+        """Return the text of one of its files; None if it cannot be read."""
+        return self._text(pid, name)
 
     def driver(self) -> str | None:
         """What the kernel's module of NVIDIA's driver says of itself; None where there is none."""

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from exporter.clock import Clock
-from exporter.model.observation import Observation, ProcessExit, ProcessReading
+from exporter.model.observation import DaemonProcess, Observation, ProcessExit, ProcessReading
 from exporter.model.variables import CLIENT_LIMITS
 from exporter.sources.exit_status import wait_status
 from exporter.sources.pid_files import PidFiles
@@ -88,17 +88,22 @@ class Processes:
         places = self._places
         if now >= self._pid_files_due or places != self._looked_at:
             self._looked_at = places
-            seen.extend(self._pid_files.changed(places))
-            self._pid_files_due = now + self._pid_files_period
+            seen.extend(self._daemons_changed(places, now))
         seen.extend(self.witnesses.changed(places))
         if now >= self._recheck_due:
             self._recheck_due = now + RECHECK_SECONDS
             seen.extend(self._exits(self._replaced()))
-        ended = self._exits(self._ended(0.0 if seen else min(self._wait, self._pid_files_period)))
+        ended = self._ended(0.0 if seen else min(self._wait, self._pid_files_period))
         if ended:
-            self._pid_files_due = 0.0
-        seen.extend(ended)
-        return Reading(tuple(seen))
+            # Before the exit of a daemon is reported, its directory shows whether it was a quit.
+            seen.extend(self._daemons_changed(places, self._clock.monotonic()))
+            seen.extend(self._exits(ended))
+        return Reading(tuple(seen), self._pid_files.problem)
+
+    def _daemons_changed(self, places: Mapping[str, Place], now: float) -> list[DaemonProcess]:
+        changed = self._pid_files.changed(places)
+        self._pid_files_due = now + self._pid_files_period
+        return changed
 
     @property
     def _pid_files_period(self) -> float:

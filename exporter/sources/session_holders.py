@@ -4,13 +4,11 @@ It is a process of NVIDIA's program that was not started to serve; one whose com
 """
 
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 
 from exporter.clock import Clock
-from exporter.model.variables import DEFAULT_PIPE_DIRECTORY, PIPE_DIRECTORY
 from exporter.model.witnesses import SessionHolder
 from exporter.sources.control_daemons import ControlDaemon, ControlDaemons
-from exporter.sources.directory import Directory, Identity, Root
+from exporter.sources.directory import Identity
 from exporter.sources.place import Place
 from exporter.sources.proc import Proc
 
@@ -40,17 +38,10 @@ class SessionHolders:
         """The eldest session in each pipe directory that is not one of our own."""
         found: dict[Identity, ControlDaemon] = {}
         for each in self._programs.sessions()[:MOST_SESSIONS]:
-            pipe = self._pipe_of(each)
+            pipe = self._programs.pipe_of(each)
             if pipe is not None and pipe not in found and not self._proc.descends_from_us(each.pid):
                 found[pipe] = each
         return found
-
-    def _pipe_of(self, session: ControlDaemon) -> Identity | None:
-        """The directory in which it looks for its daemon; None where that may not be seen."""
-        if session.environment is None:
-            return None
-        path = Path(session.environment.get(PIPE_DIRECTORY) or DEFAULT_PIPE_DIRECTORY)
-        return Directory(path, Root(self._proc, *session.identity)).identity() if path.is_absolute() else None
 
     def _held_by(self, daemon: str, session: ControlDaemon | None) -> SessionHolder:
         at = self._clock.now()

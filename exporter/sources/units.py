@@ -18,6 +18,7 @@ from exporter.parse.environment_file import parse_environment_file
 from exporter.parse.unit_properties import PROPERTIES, UnitProperties, parse_units
 from exporter.sources.reading import Reading
 from exporter.sources.systemctl import Systemctl
+from exporter.sources.user import uid_of
 
 _MOST_BYTES = 1 << 16
 
@@ -66,6 +67,7 @@ class Units:
                     stdout_kept=unit.daemon_stdout_kept,
                     visible_devices=unit.assigned(VISIBLE_DEVICES) or environment.get(VISIBLE_DEVICES),
                     by=NamedBy.UNIT,
+                    owner=uid_of(unit.user or "0"),
                 )
 
 

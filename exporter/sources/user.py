@@ -16,6 +16,9 @@ CAP_SETGID, CAP_SETUID = 6, 7
 NOBODYS_GROUP = 65534
 """For a user whom the password database does not know: this process's own groups are not for him."""
 
+NO_UID = 2**32 - 1
+"""(uid_t) -1 is no user (setuid(2))."""
+
 PR_SET_NO_NEW_PRIVS = 38
 _CAPSET_VERSION = 0x20080522
 """capset(2): two masks of effective, permitted and inheritable capabilities each."""
@@ -49,6 +52,16 @@ def user(uid: int | None) -> User:
     except (KeyError, OverflowError):
         return User(uid, NOBODYS_GROUP, (NOBODYS_GROUP,))
     return User(uid, known.pw_gid, tuple(os.getgrouplist(known.pw_name, known.pw_gid)))
+
+
+def uid_of(name: str) -> int | None:
+    """Return the UID of a user by name or number; None if the password database does not know the name."""
+    if name.isascii() and name.isdecimal():
+        return int(name) if int(name) < NO_UID else None
+    try:
+        return pwd.getpwnam(name).pw_uid
+    except (KeyError, ValueError):
+        return None
 
 
 def disarming() -> Callable[[], None]:

@@ -4,7 +4,7 @@ import errno
 import fcntl
 import os
 import sqlite3
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -25,7 +25,7 @@ from exporter.store.retention import Retention
 
 FILE, LOCK = "history.sqlite", "history.lock"
 
-MIGRATIONS = (incident_table.TABLE + event_table.TABLE, watch_table.TABLE, ledger_table.TABLE)
+MIGRATIONS = (incident_table.TABLE + event_table.TABLE, watch_table.TABLE, ledger_table.TABLE, event_table.SHARES)
 """Each is what one version added; what was released is never changed."""
 
 LOADED_INCIDENTS, LOADED_EVENTS = 256, 1000
@@ -37,13 +37,17 @@ READ_INCIDENTS, READ_EVENTS = 10_000, 100_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Remembered:
-    """What a file has, the newest first, and how many of its rows could not be read."""
+    """What a file has, the newest first, and how many of its rows could not be read.
+
+    `whole` is whether it has all watches that were ever written there: a bad file was not set aside, no row is bad.
+    """
 
     incidents: tuple[Incident, ...] = ()
     events: tuple[Event, ...] = ()
     watches: Mapping[DaemonName, Watch] = field(default_factory=dict)
     ledger: Ledger = field(default_factory=Ledger)
     unreadable: int = 0
+    whole: bool = True
 
     def into(self, node: Node) -> Node:
         """A node that knows these incidents, in the order in which they began; the core forgets those that are old.
@@ -70,6 +74,8 @@ class Archive:
         self._lock: int | None = None
         self._identity: tuple[int, int] | None = None
         self._ledger = Ledger()
+        self.expected: Collection[str] = ()
+        """The daemons whose events are not displaced by those of any other daemons."""
 
     @property
     def is_open(self) -> bool:
@@ -81,16 +87,24 @@ class Archive:
         self._directory.mkdir(mode=0o700, exist_ok=True)
         try:
             self._lock = _locked(self._directory / LOCK)
+            before = _identity(self._file) if self._file.exists() else None
             self._connection = open_database(self._file, MIGRATIONS)
             self._identity = _identity(self._file)
             watches, unread = watch_table.load(self._connection)
             self._ledger, unread_too = ledger_table.load(self._connection)
-            found = _loaded(self._connection, LOADED_INCIDENTS, LOADED_EVENTS)
+            found = _loaded(self._connection, LOADED_INCIDENTS, LOADED_EVENTS, event_table.load_shares)
             unreadable = found.unreadable + unread + unread_too
-            return replace(found, watches=watches, ledger=self._ledger, unreadable=unreadable)
+            whole = before in (None, self._identity) and not unread
+            return replace(found, watches=watches, ledger=self._ledger, unreadable=unreadable, whole=whole)
         except BaseException:
             self.close()
             raise
+
+    def prove_writable(self) -> None:
+        """Write something that changes nothing; OSError or sqlite3.Error if that fails, as on a full disk."""
+        if self._connection is None:
+            raise OSError(errno.EBADF, "the file is not open")
+        self._connection.execute(f"PRAGMA user_version = {version_of(self._connection)}")
 
     def write(
         self,
@@ -113,7 +127,7 @@ class Archive:
             synchronous(self._connection, Sync.NORMAL if ledger is None else Sync.FULL)
             with self._connection as connection:
                 incident_table.save(connection, incidents)
-                event_table.add(connection, events)
+                event_table.add(connection, events, self.expected)
                 incident_table.trim(connection, oldest=oldest, most=self._retention.max_incidents)
                 event_table.trim(connection, oldest=oldest, most=self._retention.max_events)
                 if watches:
@@ -153,7 +167,8 @@ def read_history(path: Path) -> tuple[tuple[Incident, ...], tuple[Event, ...]]:
             version = version_of(connection)
             if version > len(MIGRATIONS):
                 raise HistoryError(f"{file}: a later version of this program wrote it; that one can read it")
-            remembered = _loaded(connection, READ_INCIDENTS, READ_EVENTS) if version else Remembered()
+            # A file of an earlier version knows no shares; all of it is read.
+            remembered = _loaded(connection, READ_INCIDENTS, READ_EVENTS, event_table.load) if version else Remembered()
         finally:
             connection.close()
     except OSError as error:
@@ -163,9 +178,14 @@ def read_history(path: Path) -> tuple[tuple[Incident, ...], tuple[Event, ...]]:
     return remembered.incidents, remembered.events
 
 
-def _loaded(connection: sqlite3.Connection, most_incidents: int, most_events: int) -> Remembered:
+def _loaded(
+    connection: sqlite3.Connection,
+    most_incidents: int,
+    most_events: int,
+    load_events: Callable[[sqlite3.Connection, int], tuple[tuple[Event, ...], int]],
+) -> Remembered:
     incidents, unread = incident_table.load(connection, most_incidents)
-    events, unread_too = event_table.load(connection, most_events)
+    events, unread_too = load_events(connection, most_events)
     return Remembered(incidents=incidents, events=events, unreadable=unread + unread_too)
 
 

@@ -1,14 +1,14 @@
 """Gives the archive what is new, in a thread of its own: a disk that is slow, full or hangs keeps nobody waiting.
 
-What waits is bounded. Events that are too many are dropped, the oldest first; of an incident, the last state waits,
-and so of what the watchdog knows, and of the books.
+What waits is bounded, and each daemon has a share of it. Events that are too many are dropped, the oldest first; of an
+incident, the last state waits, and so of what the watchdog knows, and of the books.
 """
 
 import queue
 import sqlite3
 import threading
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import structlog
 
@@ -18,12 +18,16 @@ from exporter.model.incident import Incident
 from exporter.model.ledger import Ledger
 from exporter.model.node import Node
 from exporter.model.observation import DaemonName
-from exporter.model.watch import Watch
+from exporter.model.shares import expected_daemons, keep_shares
+from exporter.model.watch import Regained, Watch
 from exporter.store.archive import Archive, Remembered
 from exporter.store.books import Books, Numbered
 from exporter.view import HistoryStatus
 
 MOST_WAITING = 1000
+TRIMMED = 900
+"""If more wait than `MOST_WAITING`, so many are kept, so that not each new one has them all counted."""
+
 RETRY_SECONDS = 5.0
 LOAD_SECONDS = 5.0
 """How long a start waits for what the file has."""
@@ -60,16 +64,19 @@ class Writer:
         self._watches_at = self._books_at = clock.monotonic()
         self._books = Books()
         self._books_due = False
+        self._expected: Collection[DaemonName] = ()
         self._dropped = 0
         self._problem: str | None = None
         self._began: float | None = None
         self._closing = False
         self._found: Remembered | None = None
+        self._proved = self._awaited = False
         self._remembered: queue.SimpleQueue[Remembered | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="history", daemon=True)
 
     def open(self) -> Remembered:
         """What was kept so far; nothing where that cannot be read, or not in time."""
+        self._awaited = True
         self._thread.start()
         try:
             remembered = self._remembered.get(timeout=LOAD_SECONDS)
@@ -78,12 +85,31 @@ class Writer:
             return Remembered()
         if remembered is None:
             return Remembered()
+        self._awaited = not self._proved
         if remembered.unreadable:
             self._log.warning("history_passed_over", rows=remembered.unreadable, problem="they cannot be read")
         self._known = remembered.into(Node()).incidents
         self._known_watches = self._last_watches = remembered.watches
         self._books.begin(remembered.ledger)
         return remembered
+
+    @property
+    def available(self) -> bool:
+        """Return whether the file could be read, and then written, at the start or since."""
+        return not self._awaited
+
+    @property
+    def knows_watches(self) -> bool:
+        """Return whether it also has all watches that were ever written there."""
+        return self.available and self._found is not None and self._found.whole
+
+    def regained(self) -> Regained | None:
+        """Return the watches, once, if they could not be read and written at the start and can be now."""
+        if not (self._awaited and self._proved and self._found is not None):
+            return None
+        self._awaited = False
+        self._known_watches = self._last_watches = self._found.watches
+        return Regained(self._found.watches, self._found.whole)
 
     def take(self, node: Node, events: Sequence[Event]) -> None:
         """Keep these events, and those of the node's incidents, and of its watches, that have changed."""
@@ -95,6 +121,7 @@ class Writer:
         books_due = self._are_books_due(node.ledger)
         if changed or events or watches or books_due:
             with self._news:
+                self._expected = expected_daemons(node)
                 self._books_due = self._books_due or books_due
                 self._incidents.update(changed)
                 self._events.extend(events)
@@ -103,7 +130,9 @@ class Writer:
                 self._news.notify()
 
     def _changed_watches(self, *, at_once: bool) -> dict[DaemonName, Watch]:
-        """None where they can wait for the next time."""
+        """None where they can wait for the next time, or would replace watches that could not be read yet."""
+        if self._awaited:
+            return {}
         before, after, now = self._known_watches, self._last_watches, self._clock.monotonic()
         if before is after or not (at_once or now - self._watches_at >= WATCHES_SECONDS):
             return {}
@@ -173,11 +202,16 @@ class Writer:
         self._began = self._clock.monotonic()
         try:
             if not self._archive.is_open:
-                self._found = self._archive.open()
+                found = self._archive.open()
+                self._found = self._found if self._proved else found
                 incidents = {**self._known, **incidents}
                 watches = {**self._known_watches, **watches}
                 books = self._books.latest if self._books.filled else None
+            if not self._proved:
+                self._archive.prove_writable()
+                self._proved = True
             if incidents or events or watches or books is not None:
+                self._archive.expected = self._expected
                 self._archive.write(incidents.values(), events, watches, None if books is None else books[1])
                 if books is not None:
                     self._books.keep(books)
@@ -216,12 +250,16 @@ class Writer:
             self._bound()
 
     def _bound(self) -> None:
-        while len(self._events) > MOST_WAITING:
-            self._events.popleft()
-            self._dropped += 1
-        for waiting in (self._incidents, self._watches):
-            while len(waiting) > MOST_WAITING:
-                del waiting[next(iter(waiting))]
+        if len(self._events) > MOST_WAITING:
+            before, newest = len(self._events), tuple(reversed(self._events))
+            self._events = deque(reversed(keep_shares(newest, TRIMMED, lambda each: each.daemon, self._expected)))
+            self._dropped += before - len(self._events)
+        if len(self._incidents) > MOST_WAITING:
+            last = tuple(reversed(self._incidents.values()))
+            kept = keep_shares(last, TRIMMED, lambda each: each.daemon, self._expected)
+            self._incidents = {each.id: each for each in reversed(kept)}
+        while len(self._watches) > MOST_WAITING:
+            del self._watches[next(iter(self._watches))]
 
     def _tell_if_it_hangs(self, *, after: float) -> None:
         began = self._began

@@ -86,11 +86,15 @@ def command_to_end_server(server: int, address: Address | None) -> str | None:
     return command_to_tell(f"shutdown_server {server} -f", address)
 
 
-def command_to_tell(command: str, address: Address | None) -> str | None:
-    """Return what gives a control daemon one of our own commands; None if no such line can be written."""
+def command_to_tell(command: str, address: Address | None, *, deadline: int | None = None) -> str | None:
+    """Return what gives a control daemon one of our own commands; None if no such line can be written.
+
+    With a `deadline`, in seconds, the command ends by then whatever the daemon does.
+    """
     if address is None:
         return None
-    words = [f"{PIPE_DIRECTORY}={quote(address.pipe_directory)}", quote(address.program)]
+    limited = [] if deadline is None else ["timeout", str(deadline)]
+    words = [f"{PIPE_DIRECTORY}={quote(address.pipe_directory)}", *limited, quote(address.program)]
     if address.process is not None:
         words = ["nsenter", "-t", str(address.process), "-m", "--", "env", *words]
     return _line(f'echo "{command}" | {" ".join(words)}')
@@ -146,6 +150,15 @@ def commands_to_stop(daemon: Daemon, mandate: Mandate | None = None, address: Ad
         return (f"systemctl stop {quote(name)}",) if is_service(name) else ()
     quits = command_to_tell("quit", address)
     return () if quits is None else (quits,)
+
+
+def commands_to_renew(node: Node, daemon: Daemon, orders: Orders | None) -> tuple[str, ...]:
+    """Return what ends a daemon that runs, with its clients, and starts another one in its place."""
+    start = start_of(node, daemon, orders)
+    if not start or start[-1].startswith("systemctl restart "):
+        return start
+    mandate = None if orders is None else orders.mandate_of(daemon)
+    return (*commands_to_stop(daemon, mandate, address_of(node, daemon.name, orders)), *start)
 
 
 def command_to_resume(daemon: str) -> str | None:

@@ -11,6 +11,7 @@ from exporter.telling.remedy import command_to_resume
 _WHY = {
     WatchState.CIRCUIT_OPEN: "its circuit is open",
     WatchState.QUARANTINED: "it is in quarantine",
+    WatchState.STATE_LOST: "the watchdog's state was lost",
 }
 
 

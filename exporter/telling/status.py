@@ -151,3 +151,5 @@ def _problems_in_words(node: Node) -> Iterable[str]:
         if daemon.state is DaemonState.UP:
             problems = (problem for problem in daemon.log_problems.values() if problem is not None)
             yield from (f"log: {printable(problem, LONGEST_PROBLEM)}" for problem in problems)
+        if daemon.logged.blocked_since is not None:
+            yield f"log of {printable(daemon.name)}: blocked: commands that the daemon answered do not appear in it"

@@ -62,6 +62,7 @@ def _daemon_object(
         "level": level,
         "expected": daemon.expected,
         "pid": None if daemon.process is None else daemon.process.pid,
+        "foreign_uid": daemon.foreign,
         "version": daemon.version,
         "waiting": sorted(daemon.waiting),
         "watchdog": watchdog_object(node.watches.get(daemon.name), None if orders is None else orders.mode_of(daemon)),

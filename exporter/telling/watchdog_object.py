@@ -22,6 +22,7 @@ def watchdog_object(watch: Watch | None, mode: Mode | None) -> dict[str, Any] | 
         "last_restart_at": watch.last_restart_at,
         "not_before": watch.not_before,
         "circuit_opened_at": watch.opened_at,
+        "state_lost_at": watch.lost_at,
         "quarantine": _quarantine(watch.quarantine),
         "stopped_at": watch.stopped_at,
         "counts": [

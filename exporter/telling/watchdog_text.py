@@ -25,7 +25,7 @@ MOST_BRIEF = 4
 
 _NOTHING_THE_MATTER = (Condition.WELL, Condition.STARTING, Condition.UNKNOWN)
 
-GIVEN_UP = (WatchState.CIRCUIT_OPEN, WatchState.QUARANTINED)
+GIVEN_UP = (WatchState.CIRCUIT_OPEN, WatchState.QUARANTINED, WatchState.STATE_LOST)
 """Until somebody says `resume`."""
 
 _CONDITIONS = {
@@ -40,6 +40,7 @@ _CONDITIONS = {
     Condition.STUCK_IN_DRIVER: "stuck in the driver",
     Condition.SERVER_SUSPENDED: "a server was stopped by a signal",
     Condition.SERVER_UNRESPONSIVE: "it waits for a server that does not answer",
+    Condition.PROGRAM_UNRESPONSIVE: "the control program does not answer, the daemon does",
     Condition.HELD: "held by an open session",
     Condition.FAULT: "a server is in FAULT",
     Condition.CRASH_LOOP: "its servers exit before they are ready",
@@ -52,6 +53,7 @@ STATES = {
     WatchState.QUARANTINED: "quarantined",
     WatchState.CIRCUIT_OPEN: "circuit open",
     WatchState.DEFERRED_TO_SYSTEMD: "left to systemd",
+    WatchState.STATE_LOST: "watchdog state lost",
 }
 
 _ACTIONS = {
@@ -203,6 +205,12 @@ def _doing(node: Node, daemon: Daemon, watch: Watch) -> str | None:
             return f"its circuit is open{since}: it is not restarted until {resume}"
         case WatchState.QUARANTINED:
             return f"a GPU is quarantined: it is not restarted until {resume}"
+        case WatchState.STATE_LOST:
+            since = "" if watch.lost_at is None else f" for {lasting(node.at - watch.lost_at)}"
+            return (
+                f"its state directory has not been readable and writable{since}, so that earlier restarts are unknown:"
+                f" the daemon is not restarted until {resume}"
+            )
 
 
 def _acting(acting: Acting, now: float) -> str:

@@ -4,12 +4,14 @@ import contextlib
 import socket
 import threading
 from collections.abc import Sequence
+from dataclasses import dataclass
 from http.client import HTTPException
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
 
 import structlog
 
+from exporter.accept_failures import AcceptFailures
 from exporter.errors import ConfigError
 from exporter.web.handler import SILENCE_SECONDS, Handler, Visit
 from exporter.web.listeners import listen
@@ -38,6 +40,7 @@ class WebServer:
         security: WebSecurity | None = None,
         max_requests: int = MOST_REQUESTS,
         listeners: Sequence[socket.socket] = (),
+        failures: AcceptFailures | None = None,
     ) -> None:
         """Listen at once, on the listeners too that are there already.
 
@@ -46,10 +49,12 @@ class WebServer:
         if max_requests < 1:
             raise ConfigError(f"--web.max-requests: {max_requests} would serve nobody; write 1 or more")
         self._security = security
+        self._closing = threading.Event()
+        accepting = _Accepting(failures=failures or AcceptFailures("web"), closing=self._closing)
         places = Places(max_requests)
         with contextlib.ExitStack() as closing:
             own = [closing.enter_context(contextlib.closing(listen(address))) for address in addresses]
-            self._servers = [_Server(site, listener, security, places) for listener in (*listeners, *own)]
+            self._servers = [_Server(site, listener, security, places, accepting) for listener in (*listeners, *own)]
             closing.pop_all()
         self._threads = [
             threading.Thread(
@@ -85,16 +90,32 @@ class WebServer:
 
     def close(self) -> None:
         """Serve no more."""
+        self._closing.set()
         for server, thread in zip(self._servers, self._threads, strict=True):
             if thread.is_alive():
                 server.shutdown()
             server.server_close()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Accepting:
+    """What all listeners share: the failures of accept(), and whether the server ends."""
+
+    failures: AcceptFailures
+    closing: threading.Event
+
+
 class _Server(HTTPServer):
     """Accepts connections on one listener. What takes time, or a client's goodwill, is done in its own thread."""
 
-    def __init__(self, site: Site, listener: socket.socket, security: WebSecurity | None, places: Places) -> None:
+    def __init__(
+        self,
+        site: Site,
+        listener: socket.socket,
+        security: WebSecurity | None,
+        places: Places,
+        accepting: _Accepting,
+    ) -> None:
         super().__init__(listener.getsockname(), BaseHTTPRequestHandler, bind_and_activate=False)
         self.socket.close()
         self.socket = listener
@@ -103,6 +124,17 @@ class _Server(HTTPServer):
         self._site = site
         self._security = security
         self._places = places
+        self._accepting = accepting
+
+    def get_request(self) -> tuple[Any, Any]:
+        """Accept a connection. After a failure, wait: the listener stays readable, and the loop would spin."""
+        try:
+            accepted = super().get_request()
+        except OSError as error:
+            self._accepting.failures.failed(error, self._accepting.closing.wait)
+            raise
+        self._accepting.failures.succeeded()
+        return accepted
 
     def process_request(self, request: Any, client_address: Any) -> None:
         """Give a connection a place; turn it away if the server is at work for all that have one."""

@@ -8,31 +8,55 @@ import sys
 import threading
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
+
+import pytest
 
 from exporter.actions.end_process import end_process
 from exporter.actions.patience import Patience
-from exporter.model.action import EndProcess
+from exporter.model.action import EndProcess, Role
 from exporter.model.identity import ProcessIdentity
+from exporter.sources.directory import Directory
 from tests.actions.places import PROC, REAL, identity
 from tests.conftest import Starter
 from tests.eventually import eventually
 from tests.standin.mps import is_alive, is_stopped
 from tests.tools import not_here
 
+CONTROL, SERVER = "nvidia-cuda-mps-control", "nvidia-cuda-mps-server"
 NOBODY = 65534
 SETRESUID = {"x86_64": 117, "aarch64": 147}
 """The system call's number."""
 PTRACE_SEIZE, PTRACE_INTERRUPT = 0x4206, 0x4207
 
 
-def end(step: EndProcess) -> str | None:
-    return end_process(step, proc=PROC, patience=Patience(REAL))
+NOWHERE = Directory(Path("/nonexistent"))
+
+
+def end(step: EndProcess, pipe: Directory = NOWHERE) -> str | None:
+    return end_process(step, pipe=pipe, proc=PROC, patience=Patience(REAL))
+
+
+def named(start: Starter, name: str, **variables: str) -> "subprocess.Popen[bytes]":
+    """Start a process whose argv[0] and comm are this program's, as /proc shows those of the stand-ins."""
+    script = f"open('/proc/self/comm', 'w').write({name!r}); print(flush=True); input()"
+    process = start(
+        [name, "-c", script],
+        executable=sys.executable,
+        env={**os.environ, "PYTHONHOME": f"{sys.base_prefix}:{sys.base_exec_prefix}", **variables},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    assert process.stdout is not None
+    process.stdout.readline()
+    process.stdout.close()
+    return process
 
 
 def test_the_process_that_is_meant_has_ended_when_it_returns(start: Starter) -> None:
     process = start()
 
-    assert end(EndProcess(identity=identity(process.pid), program="sleep")) is None
+    assert end(EndProcess(identity=identity(process.pid), role=Role.CLIENT)) is None
     assert process.poll() == -signal.SIGKILL
 
 
@@ -41,7 +65,7 @@ def test_one_that_was_stopped_ends_too(start: Starter) -> None:
     process.send_signal(signal.SIGSTOP)
     eventually(lambda: _true(is_stopped(process.pid)))
 
-    assert end(EndProcess(identity=identity(process.pid))) is None
+    assert end(EndProcess(identity=identity(process.pid), role=Role.CLIENT)) is None
     assert not is_alive(process.pid)
 
 
@@ -51,7 +75,7 @@ def test_one_that_is_traced_ends_too(start: Starter) -> None:
     assert libc.ptrace(PTRACE_SEIZE, process.pid, None, None) == 0
     assert libc.ptrace(PTRACE_INTERRUPT, process.pid, None, None) == 0
 
-    assert end(EndProcess(identity=identity(process.pid))) is None
+    assert end(EndProcess(identity=identity(process.pid), role=Role.CLIENT)) is None
     assert process.wait() == -signal.SIGKILL
 
 
@@ -59,26 +83,58 @@ def test_whoever_has_the_pid_by_now_is_left_alone(start: Starter) -> None:
     process = start()
     meant = identity(process.pid)
 
-    assert end(EndProcess(identity=replace(meant, start_ticks=meant.start_ticks - 1))) is None
+    assert end(EndProcess(identity=replace(meant, start_ticks=meant.start_ticks - 1), role=Role.CLIENT)) is None
     assert process.poll() is None
 
 
-def test_so_is_one_that_has_become_another_program(start: Starter) -> None:
-    process = start()
+@pytest.mark.parametrize(("program", "role"), [(SERVER, Role.SERVER), (CONTROL, Role.DAEMON)])
+def test_ends_a_process_that_runs_the_program_of_its_role(start: Starter, program: str, role: Role) -> None:
+    process = named(start, program)
 
-    assert end(EndProcess(identity=identity(process.pid), program="nvidia-cuda-mps")) is None
+    assert end(EndProcess(identity=identity(process.pid), role=role)) is None
+    assert process.poll() == -signal.SIGKILL
+
+
+@pytest.mark.parametrize(
+    ("program", "role"),
+    [
+        ("sleep", Role.SERVER),
+        ("sleep", Role.DAEMON),
+        (SERVER, Role.DAEMON),
+        (SERVER, Role.CLIENT),
+        (CONTROL, Role.SERVER),
+        (CONTROL, Role.CLIENT),
+    ],
+)
+def test_leaves_a_process_alone_that_runs_a_program_of_another_role(start: Starter, program: str, role: Role) -> None:
+    process = named(start, program)
+
+    assert end(EndProcess(identity=identity(process.pid), role=role)) is None
     assert process.poll() is None
 
 
-def test_a_program_is_known_by_as_much_of_its_name_as_the_kernel_keeps(start: Starter) -> None:
-    name = "nvidia-cuda-mps-server"
-    script = f"open('/proc/self/comm', 'w').write({name!r}); print(flush=True); input()"
-    process = start([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    assert process.stdout is not None
-    process.stdout.readline()
-    process.stdout.close()
+@pytest.mark.parametrize(("program", "role"), [(SERVER, Role.SERVER), (CONTROL, Role.DAEMON)])
+def test_leaves_a_process_alone_whose_environment_names_another_pipe_directory(
+    start: Starter, tmp_path: Path, program: str, role: Role
+) -> None:
+    """Another directory by its inode: the same one by another path is no reason."""
+    ours, others = tmp_path / "ours", tmp_path / "others"
+    ours.mkdir()
+    others.mkdir()
+    (tmp_path / "link").symlink_to(ours)
+    other = named(start, program, CUDA_MPS_PIPE_DIRECTORY=str(others))
+    own = named(start, program, CUDA_MPS_PIPE_DIRECTORY=str(tmp_path / "link"))
 
-    assert end(EndProcess(identity=identity(process.pid), program=name)) is None
+    for process in (other, own):
+        assert end(EndProcess(identity=identity(process.pid), role=role), Directory(ours)) is None
+
+    assert (other.poll(), own.poll()) == (None, -signal.SIGKILL)
+
+
+def test_a_client_cannot_exempt_itself_by_its_environment(start: Starter, tmp_path: Path) -> None:
+    process = start(env={**os.environ, "CUDA_MPS_PIPE_DIRECTORY": "/tmp"})
+
+    assert end(EndProcess(identity=identity(process.pid), role=Role.CLIENT), Directory(tmp_path)) is None
     assert process.poll() == -signal.SIGKILL
 
 
@@ -87,7 +143,7 @@ def test_one_that_has_gone_is_no_problem(start: Starter) -> None:
     gone = ProcessIdentity(pid=process.pid, start_ticks=1)
     process.wait()
 
-    assert end(EndProcess(identity=gone)) is None
+    assert end(EndProcess(identity=gone, role=Role.CLIENT)) is None
 
 
 def test_nor_is_one_that_only_waits_for_its_parent(start: Starter) -> None:
@@ -96,12 +152,12 @@ def test_nor_is_one_that_only_waits_for_its_parent(start: Starter) -> None:
     process.kill()
     eventually(lambda: _true(not is_alive(process.pid)))
 
-    assert end(EndProcess(identity=meant)) is None
+    assert end(EndProcess(identity=meant, role=Role.CLIENT)) is None
 
 
 def test_a_process_that_cannot_be_told_here_is_a_problem() -> None:
     """Negative numbers stand for those of another namespace; to the kernel they are whole groups."""
-    problem = end(EndProcess(identity=ProcessIdentity(pid=-os.getpid(), start_ticks=1)))
+    problem = end(EndProcess(identity=ProcessIdentity(pid=-os.getpid(), start_ticks=1), role=Role.SERVER))
 
     assert problem == f"process -{os.getpid()} is none of this PID namespace"
 
@@ -110,7 +166,7 @@ def test_who_may_not_is_told_what_it_takes(start: Starter) -> None:
     process = start()
     meant = identity(process.pid)
 
-    told = _as_nobody(lambda: end(EndProcess(identity=meant)))
+    told = _as_nobody(lambda: end(EndProcess(identity=meant, role=Role.CLIENT)))
 
     assert told == f"process {process.pid} may not be ended: it takes CAP_KILL (the unit's drop-in act.conf)"
     assert process.poll() is None

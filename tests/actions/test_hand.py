@@ -23,6 +23,7 @@ from exporter.model.action import (
     EndProcess,
     GiveCommand,
     RestartUnit,
+    Role,
     RunCommand,
     SaveEvidence,
 )
@@ -155,7 +156,7 @@ def test_a_server_that_outlived_its_daemon_goes_first(mps: MpsStandIn, worker: W
     left.suspend()
     mps.kill()
 
-    leftover = EndProcess(identity=identity(left.pid), program="nvidia-cuda-mps")
+    leftover = EndProcess(identity=identity(left.pid), role=Role.SERVER)
     assert worker.done(leftover, starting(mps)).problem is None
     assert not is_alive(left.pid)
     assert mps.is_running()
@@ -166,7 +167,7 @@ def test_a_daemon_that_hangs_is_ended_and_brought_back(mps: MpsStandIn, worker: 
     hung = mps.pid
     mps.stop_signal()
 
-    assert worker.done(EndProcess(identity=identity(hung), program="nvidia-cuda-mps"), starting(mps)).problem is None
+    assert worker.done(EndProcess(identity=identity(hung), role=Role.DAEMON), starting(mps)).problem is None
     assert mps.pid != hung
     assert mps.ask("get_server_list").returncode == 0
 

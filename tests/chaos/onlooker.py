@@ -12,6 +12,9 @@ LOOK_SECONDS = 0.01
 YOUNG_SECONDS = 5.0
 """A process takes its names some time after its start: until this age it is looked at again."""
 
+BRIEF_SECONDS = 2.0
+"""The program that starts a daemon ends sooner, and so does a server that has no daemon at its exec."""
+
 COMM = b"nvidia-cuda-mps\n"
 
 GOES_ON_SECONDS = 2.0
@@ -47,6 +50,11 @@ class Life:
     stopped_for: float = 0.0
     """How long it had been stopped when it ended."""
     status: int | None = None
+
+
+def is_brief(life: Life) -> bool:
+    """Return whether this may be no daemon: the program that starts one, or a server before its exec, has its name."""
+    return life.ended is not None and life.ended - life.began < BRIEF_SECONDS and life.status in (0, None)
 
 
 class Onlooker:

@@ -3,7 +3,6 @@
 import time
 
 from tests.chaos.stage import Stage
-from tests.eventually import PATIENCE_SECONDS
 
 LOOK_SECONDS = 0.05
 BREAKER_LOOK_SECONDS = 0.3
@@ -19,7 +18,7 @@ def await_order(stage: Stage) -> None:
             if stage.circuit_open():
                 close_breaker(stage)
                 since = time.time()
-        assert now < since + PATIENCE_SECONDS, f"no daemon answers {now - since:.1f} s after it was disturbed"
+        assert now < since + stage.patience, f"no daemon answers {now - since:.1f} s after it was disturbed"
         time.sleep(LOOK_SECONDS)
 
 

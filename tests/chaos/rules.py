@@ -4,9 +4,11 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from itertools import groupby
 
-from tests.chaos.onlooker import Life, Role
+from tests.chaos.claims import JUDGEMENTS, Judged
+from tests.chaos.onlooker import Life, Role, is_brief
 from tests.chaos.stage import ClientEnd, Stage
 from tests.chaos.tenant import How
+from tests.standin.mps import is_alive
 
 LIMITS_SECONDS = 2.0
 """For so long a server may be without its limits, on a machine at rest."""
@@ -28,7 +30,7 @@ Rule = Callable[[Stage], Iterator[str]]
 
 def those_who_look_are_well(stage: Stage) -> Iterator[str]:
     """A rule that nobody looks after holds of everything."""
-    for each in (stage.onlooker, stage.limits):
+    for each in (stage.onlooker, stage.limits, stage.driver):
         if each.problem is not None:
             yield f"{type(each).__name__}: {each.problem!r}"
 
@@ -71,7 +73,7 @@ def no_server_is_long_without_its_limits(stage: Stage) -> Iterator[str]:
 
 def no_daemon_ends_unexplained(stage: Stage) -> Iterator[str]:
     """It was killed by chaos, stopped by an operator, found another there, or hung for long enough."""
-    for life in _ended(stage, Role.DAEMON):
+    for life in (each for each in _ended(stage, Role.DAEMON) if not is_brief(each)):
         ours = stage.deeds.done_to(life.pid, "SIGKILL", "SIGTERM", "quit")
         if not ours and life.status != 1 and not _hung(stage, life):
             yield f"daemon {life.pid} ended at {life.ended:.2f} ({life.status}), stopped for {life.stopped_for:.2f} s"
@@ -79,10 +81,10 @@ def no_daemon_ends_unexplained(stage: Stage) -> Iterator[str]:
 
 def no_server_ends_unexplained(stage: Stage) -> Iterator[str]:
     """It was killed by chaos, left by itself, ended with its daemon, or hung for long where such are to be ended."""
-    server_log, control_log = stage.mps.server_log, stage.mps.control_log
+    truth = {(each.what, each.server) for each in stage.mps.truth}
     for life in _ended(stage, Role.SERVER):
-        left = f" {life.pid:5d}] Exiting\n" in server_log
-        told = f"Force shutting down server {life.pid}\n" in control_log and stage.deeds.done_to(life.parent, "quit")
+        left = ("left", life.pid) in truth
+        told = ("forced", life.pid) in truth and stage.deeds.done_to(life.parent, "quit")
         ours = stage.deeds.done_to(life.pid, "SIGKILL")
         hung = stage.terms.ends and _hung(stage, life)
         if not (ours or left or told or hung or _was_orphan(stage, life)):
@@ -110,6 +112,28 @@ def no_healthy_client_is_ended(stage: Stage) -> Iterator[str]:
             yield f"client {end.pid} was ended ({end.how}) at {end.at:.2f}, {end.struck_for:.2f} s after it saw a fault"
         if end.how is How.LOST and _outlived(stage, end):
             yield f"client {end.pid} lost server {end.server}, which lived on, at {end.at:.2f}"
+
+
+def nothing_happens_to_the_neighbour(stage: Stage) -> Iterator[str]:
+    """Its daemon, its server and their clients live through it all."""
+    for pid in stage.neighbours:
+        if not is_alive(pid):
+            yield f"process {pid} of the neighbour was ended"
+
+
+def what_is_claimed_is_true(stage: Stage) -> Iterator[str]:
+    """By what the onlooker and the stand-in know."""
+    judged = Judged(
+        claims=stage.read_claims(),
+        ended=stage.onlooker.ended(),
+        truth=stage.mps.truth,
+        watched=[*stage.watched, *([(stage.ready_at, time.time())] if stage.ready_at else [])],
+        apart=stage.onlooker.longest_pause,
+        slowness=stage.slowness.since(0.0),
+    )
+    for judgement in JUDGEMENTS:
+        for what in judgement(judged):
+            yield f"{judgement.__name__}: {what}"
 
 
 def _struck_long_ago(stage: Stage, end: ClientEnd, seconds: float) -> bool:
@@ -149,6 +173,8 @@ RULES: tuple[Rule, ...] = (
     no_daemon_ends_unexplained,
     no_server_ends_unexplained,
     no_healthy_client_is_ended,
+    nothing_happens_to_the_neighbour,
+    what_is_claimed_is_true,
 )
 
 

@@ -7,12 +7,14 @@ import subprocess
 import sys
 import time
 import urllib.error
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import IO, Self
 
+from tests.chaos.claims import Claims
 from tests.chaos.deeds import Deeds
+from tests.chaos.driver import SECOND_GPU, Driver
 from tests.chaos.limits_watch import LimitsWatch
 from tests.chaos.onlooker import Life, Onlooker, Role
 from tests.chaos.slowness import Slowness
@@ -23,6 +25,8 @@ from tests.standin.mps import MpsStandIn, wait_until
 from tests.test_end_to_end import Exporter
 
 TENANTS = 3
+HOSTILE_TENANT = TENANTS
+NEIGHBOURS_CLIENTS = 2
 WRITTEN_SECONDS = 2.0
 SERVE = ("-m", "exporter", "serve", "--web.listen-address=127.0.0.1:0", "--log.format=json", "--client-min-age=0")
 OURS = ("CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY", "PATH")
@@ -48,10 +52,20 @@ class ClientEnd:
 class Stage:
     """All that takes part; a context manager that leaves no process behind."""
 
-    def __init__(self, directory: Path, terms: Terms, seed: int) -> None:
+    def __init__(self, directory: Path, terms: Terms, seed: int, *, forger: bool = False) -> None:
         self.terms = terms
         self.directory = directory
+        self.forger = forger
+        """Whether a hostile user is there, who must be able to enter the directory."""
+        directory.chmod(0o711 if forger else 0o700)
         self.mps = MpsStandIn(directory)
+        self.neighbour = MpsStandIn(directory / "neighbour", gpus=(SECOND_GPU.uuid,))
+        self.neighbours: tuple[int, ...] = ()
+        """The PIDs of the neighbour's daemon, its server, and their clients."""
+        self.driver = Driver(directory, self.mps, lambda: self.neighbours[1:], self._server_now, self._daemon_pid)
+        self.claims = Claims()
+        self.watched: list[tuple[float, float]] = []
+        """From when to when each exporter ran, but the present one."""
         self.deeds = Deeds()
         self.onlooker = Onlooker(self.mps.pipe_directory)
         self.slowness = Slowness()
@@ -62,12 +76,15 @@ class Stage:
         """When the present exporter was ready."""
         self.wanted = True
         """Whether the daemon's operator wants it to run."""
+        self.patience = PATIENCE_SECONDS
+        """For so long at most a daemon may not answer after it was disturbed."""
         self._session_held = False
         self._seed = seed
-        self._tenants: list[subprocess.Popen[bytes]] = []
+        self._processes: list[subprocess.Popen[bytes]] = []
         own = {"RUNTIME_DIRECTORY": str(directory / "run"), "STATE_DIRECTORY": str(directory / "state")}
         self._environment = {"PATH": self.mps.environment()["PATH"]} | own
         self._environment |= {"CUDA_MPS_EXPORTER_CONFIG_FILE": str(directory / "config.toml")}
+        self._environment |= self.driver.environment()
         # It starts often, and need not compile itself each time.
         compiled = os.environ.get("PYTHONPYCACHEPREFIX", str(directory / "compiled"))
         self._environment |= {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": compiled}
@@ -88,18 +105,45 @@ class Stage:
         self.onlooker.open()
         self.mps.start()
         self.limits.open()
+        self._start_neighbour()
+        self.driver.open()
         self.start_exporter()
         self._be_known()
         for number in range(TENANTS):
-            arguments = [str(self.mps.pipe_directory), str(self._book(number)), f"{self._seed} {number}"]
-            self._tenants.append(subprocess.Popen([sys.executable, "-m", "tests.chaos.tenant", *arguments]))
+            self._start("tenant", str(self.mps.pipe_directory), str(self._book(number)), f"{self._seed} {number}")
+        if self.forger:
+            self._start_forger()
+
+    def _start_neighbour(self) -> None:
+        self.neighbour.start()
+        for _ in range(NEIGHBOURS_CLIENTS):
+            self._processes.append(subprocess.Popen(["sleep", "1000000"]))
+            self.neighbour.connect_and_wait(self._processes[-1].pid)
+        clients = (process.pid for process in self._processes)
+        self.neighbours = (self.neighbour.pid, self.neighbour.server_pid or 0, *clients)
+
+    def _start_forger(self) -> None:
+        """With a tenant whose clients have hostile names."""
+        directory, book = str(self.mps.pipe_directory), str(self._book(HOSTILE_TENANT))
+        self._start("tenant", directory, book, f"{self._seed} hostile", "hostile")
+        others = ",".join(map(str, self.neighbours))
+        own = ",".join(str(process.pid) for process in self._processes[NEIGHBOURS_CLIENTS:])
+        beside = str(self.neighbour.pipe_directory)
+        with self.forgers_book.open("wb") as output:
+            self._start("forger", str(self._seed), directory, others, beside, own, output=output)
+
+    def _start(self, module: str, *arguments: str, output: IO[bytes] | None = None) -> None:
+        command = [sys.executable, "-m", f"tests.chaos.{module}", *arguments]
+        self._processes.append(subprocess.Popen(command, stdout=output))
 
     def __exit__(self, *_: object) -> None:
-        for process in (*self._tenants, *([] if self.exporter is None else [self.exporter.process])):
+        for process in (*self._processes, *([] if self.exporter is None else [self.exporter.process])):
             process.kill()
             process.wait()
         self.limits.close()
+        self.driver.close()
         self.mps.close()
+        self.neighbour.close()
         self.onlooker.close()
         self.slowness.close()
 
@@ -115,12 +159,19 @@ class Stage:
         command.chmod(0o755)
         self._starts.touch()
         variables = {name: value for name, value in self.mps.environment().items() if name not in OURS}
-        written = self.terms.configuration(self.mps.pipe_directory, self.mps.log_directory, command, variables)
+        neighbour = self.neighbour.pipe_directory, self.neighbour.log_directory
+        own = self.mps.pipe_directory, self.mps.log_directory
+        written = self.terms.configuration(*own, neighbour, command, variables)
         (self.directory / "config.toml").write_text(written)
 
     @property
     def _starts(self) -> Path:
         return self.directory / "starts"
+
+    @property
+    def forgers_book(self) -> Path:
+        """What the forger has done, a line a deed."""
+        return self.directory / "forger"
 
     def _book(self, number: int) -> Path:
         return self.directory / f"tenant{number}"
@@ -141,6 +192,7 @@ class Stage:
     def end_exporter(self, how: signal.Signals) -> int:
         """Its exit code."""
         assert self.exporter is not None
+        self.watched.append((self.ready_at, time.time()))
         self.ready_at = 0.0
         self.exporter.process.send_signal(how)
         code = self.exporter.process.wait(PATIENCE_SECONDS)
@@ -157,17 +209,34 @@ class Stage:
 
     def may_act(self) -> bool:
         """Whether the exporter is there, and nobody keeps it from commanding the daemon."""
-        return bool(self.ready_at) and not self._session_held
+        return bool(self.ready_at) and not self._session_held and self.driver.pid_file_is_right()
 
     def circuit_open(self) -> bool:
-        """Whether the exporter says that it has given the daemon up; one that has just started says nothing yet."""
+        """Return whether the exporter shows a circuit that opened after the last `resume`.
+
+        A scrape right after `resume` may show the state before it. An exporter that has just started shows none.
+        """
         assert self.exporter is not None
         try:
-            return self.exporter.value("cuda_mps_watchdog_state", daemon=DAEMON, state="circuit_open") == 1
+            opened_at = self.exporter.value("cuda_mps_watchdog_circuit_opened_timestamp_seconds", daemon=DAEMON)
         except urllib.error.HTTPError:
             return False
+        return opened_at is not None and opened_at > self.deeds.last("resume")
+
+    def read_claims(self) -> Claims:
+        """Return what the exporters have said so far."""
+        for number in range(1, self.exporters + 1):
+            self.claims.read(number, self.exporter_log(number))
+        return self.claims
 
     # -- the daemon ------------------------------------------------------------------------------------------------
+
+    def _daemon_pid(self) -> int | None:
+        return None if self.daemon is None else self.daemon.pid
+
+    def _server_now(self) -> tuple[int, Iterable[int]] | None:
+        server = self.limits.server
+        return None if server is None else (server.pid, server.clients)
 
     @property
     def daemon(self) -> Life | None:
@@ -187,11 +256,13 @@ class Stage:
         os.kill(life.pid, how)
 
     def start_daemon(self) -> None:
-        """As its operator does."""
+        """As its operator does. Until the exporter has written down that it runs, it counts as stopped still."""
         self.deeds.add("start")
         self.wanted = True
         self.mps.start()
         wait_until(lambda: self.limits.answers, "the daemon's answer")
+        if self.exporter is not None:
+            self._be_known()
 
     @contextlib.contextmanager
     def holding_session(self) -> Iterator[None]:
@@ -237,7 +308,7 @@ class Stage:
 
     def client_ends(self) -> list[ClientEnd]:
         """How the tenants' clients ended, in order."""
-        return sorted((end for number in range(TENANTS) for end in self._read(number)), key=lambda each: each.at)
+        return sorted((end for number in range(TENANTS + 1) for end in self._read(number)), key=lambda each: each.at)
 
     def _read(self, number: int) -> list[ClientEnd]:
         book = self._book(number)

@@ -1,15 +1,17 @@
 """What is done to the stage: one step at a time, some of them while the last one is still being mended."""
 
+import contextlib
 import random
 import signal
 import time
 from collections.abc import Iterable
 
 from tests.chaos.onlooker import Life
+from tests.chaos.order import close_breaker
 from tests.chaos.stage import Stage
 from tests.chaos.tenant import LINGER
 from tests.eventually import PATIENCE_SECONDS
-from tests.standin.mps import wait_until
+from tests.standin.mps import NotInTimeError, wait_until
 
 SHORT_SECONDS = (0.05, 0.8)
 """Far below what any rule calls a hang."""
@@ -147,7 +149,16 @@ def stop_daemon_for_long(stage: Stage, _: random.Random) -> None:
     """It hangs, until it is replaced."""
     if (daemon := stage.daemon) is not None:
         stage.signal(daemon, signal.SIGSTOP)
-        wait_until(lambda: daemon.ended, "the end of a hung daemon", PATIENCE_SECONDS)
+        wait_until(lambda: daemon.ended or _breaker_closed(stage), "the end of a hung daemon", stage.patience)
+        wait_until(lambda: daemon.ended, "the end of a hung daemon", stage.patience)
+
+
+def _breaker_closed(stage: Stage) -> bool:
+    """Close the breaker if the restarts before have spent the budget; return whether that was so."""
+    if not stage.circuit_open():
+        return False
+    close_breaker(stage)
+    return True
 
 
 def stop_server_for_long(stage: Stage, _: random.Random) -> None:
@@ -155,17 +166,20 @@ def stop_server_for_long(stage: Stage, _: random.Random) -> None:
     if (server := _some_server(stage)) is None:
         return
     stage.signal(server, signal.SIGSTOP)
-    deadline = time.monotonic() + (
-        PATIENCE_SECONDS if stage.terms.ends else stage.terms.hung_after + LEFT_ALONE_SECONDS
-    )
+    deadline = time.monotonic() + (stage.patience if stage.terms.ends else stage.terms.hung_after + LEFT_ALONE_SECONDS)
     while time.monotonic() < deadline and server.ended is None:
         time.sleep(0.05)
-    assert (server.ended is not None) == stage.terms.ends, f"server {server.pid}, which hangs, was not left alone"
-    if server.ended is None:
+    ended = server.ended is not None
+    if not ended:
         stage.signal(server, signal.SIGCONT)
+    assert ended == stage.terms.ends, f"server {server.pid}, which hung, was {'' if ended else 'not '}ended"
 
 
 # -- operators -----------------------------------------------------------------------------------------------------
+
+
+QUIT_SECONDS = 10.0
+"""An operator looks after this time whether the daemon has ended."""
 
 
 def operator_quits_and_starts_again(stage: Stage, chance: random.Random) -> None:
@@ -175,13 +189,22 @@ def operator_quits_and_starts_again(stage: Stage, chance: random.Random) -> None
     stage.wanted = False
     stage.deeds.add("quit", stage.daemon.pid)
     with stage.holding_session():
-        stage.command("quit -t 1")
-        wait_until(lambda: stage.daemon is None, "the daemon's end")
+        _quit(stage)
     stopped = time.time()
     time.sleep(chance.uniform(0.3, 3.0))
     assert stage.daemon is None, f"daemon {stage.daemon.pid} runs, which an operator had stopped"
     assert not [at for at in stage.starts() if at > stopped], "a daemon was started that an operator had stopped"
     stage.start_daemon()
+
+
+def _quit(stage: Stage) -> None:
+    """Quit the daemon; again, if a forger kept the command from it."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while stage.daemon is not None:
+        assert time.monotonic() < deadline, "the daemon did not quit"
+        stage.command("quit -t 1")
+        with contextlib.suppress(NotInTimeError):
+            wait_until(lambda: stage.daemon is None, "the daemon's end", QUIT_SECONDS)
 
 
 SETTINGS = (
@@ -202,11 +225,11 @@ def operator_sets_a_limit(stage: Stage, chance: random.Random) -> None:
 
 
 def operator_holds_a_session(stage: Stage, chance: random.Random) -> None:
-    """Everybody else is refused."""
+    """Every other session is refused. If the daemon dies before the session is open, there is none to hold."""
     if not stage.limits.answers:
         return
     stage.deeds.add("hold")
-    with stage.holding_session(), stage.mps.held_session():
+    with contextlib.suppress(ConnectionRefusedError), stage.holding_session(), stage.mps.held_session():
         time.sleep(chance.uniform(*SHORT_SECONDS))
 
 

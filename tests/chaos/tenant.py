@@ -1,22 +1,28 @@
 """A tenant whose clients come, work and go in a tight loop, like a service's that is started again at once.
 
-python -m tests.chaos.tenant PIPE_DIRECTORY BOOK SEED
+python -m tests.chaos.tenant PIPE_DIRECTORY BOOK SEED [hostile]
 
-Each client is a process. In the book is a line for each: when it ended, its PID, its server, how it ended, and how long
-after a fault. While a file `linger` is in the pipe directory, victims of a fault stay.
+Each client is a process. The clients of a hostile tenant have names that look like lines of control.log. In the book is
+a line for each: when it ended, its PID, its server, how it ended, and how long after a fault. While a file `linger` is
+in the pipe directory, victims of a fault stay.
 """
 
 import ctypes
 import os
 import random
 import signal
+import subprocess
 import sys
 import time
 from dataclasses import dataclass
+from datetime import datetime
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 
+from tests.chaos.forgeries import hostile_name
 from tests.standin.mps_daemon import sockets
+from tests.standin.mps_daemon.names import pid_file
 from tests.standin.mps_daemon.side_channel import NAME as SIDE_CHANNEL
 
 PR_SET_PDEATHSIG = 1
@@ -142,24 +148,63 @@ class Client:
         return self._struck_at is not None and os.path.exists(os.path.join(self._directory, LINGER))
 
 
-def main(directory: str, book: Path, seed: str) -> None:
+def main(directory: str, book: Path, seed: str, hostile: str = "") -> None:
     """Start one client after the other."""
     _end_with_parent()
     chance = random.Random(seed)
     with book.open("a", buffering=1) as lines:
         while True:
+            _wait_for_daemon(directory)
             work = chance.uniform(0.02, LONGEST_WORK_SECONDS)
-            pid = os.fork()
-            if pid == 0:
-                _end_with_parent()
-                client = Client(directory, work)
-                how = client.live()
-                _write(lines.fileno(), os.getpid(), client.server, how, client.struck_for)
-                os._exit(0)
+            start = partial(_exec_client, _hostile_name(directory, chance)) if hostile else _fork_client
+            pid = start(directory, lines.fileno(), work)
             _, status = os.waitpid(pid, 0)
             if os.WIFSIGNALED(status):
                 _write(lines.fileno(), pid, 0, How.SIGNAL, 0.0)
             time.sleep(LOOK_SECONDS)
+
+
+def _wait_for_daemon(directory: str) -> None:
+    """Return when a client can connect, if only to a daemon that hangs."""
+    while True:
+        try:
+            ask(directory, "session")
+        except (ConnectionError, FileNotFoundError, BlockingIOError):
+            time.sleep(LOOK_SECONDS)
+        except (OSError, UnknownError):
+            return
+        else:
+            return
+
+
+def _fork_client(directory: str, book: int, work: float) -> int:
+    pid = os.fork()
+    if pid == 0:
+        be_client(directory, book, work)
+        os._exit(0)
+    return pid
+
+
+def _exec_client(name: str, directory: str, book: int, work: float) -> int:
+    """The same, with a name of its own."""
+    words = [name, "-m", "tests.chaos.tenant", "client", directory, str(book), str(work)]
+    return subprocess.Popen(words, executable=sys.executable, pass_fds=[book]).pid
+
+
+def _hostile_name(directory: str, chance: random.Random) -> str:
+    try:
+        daemon = int(Path(pid_file(directory)).read_text())
+    except (OSError, ValueError):
+        daemon = 1
+    return hostile_name(daemon, chance, datetime.now().astimezone().strftime("%Y-%m-%d %H:%M:%S.%f")[:-3])
+
+
+def be_client(directory: str, book: int, work: float) -> None:
+    """Be one client, and write down how it ended."""
+    _end_with_parent()
+    client = Client(directory, work)
+    how = client.live()
+    _write(book, os.getpid(), client.server, how, client.struck_for)
 
 
 def _write(descriptor: int, pid: int, server: int, how: How, struck_for: float) -> None:
@@ -172,4 +217,7 @@ def _end_with_parent() -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], Path(sys.argv[2]), sys.argv[3])
+    if sys.argv[1] == "client":
+        be_client(sys.argv[2], int(sys.argv[3]), float(sys.argv[4]))
+    else:
+        main(sys.argv[1], Path(sys.argv[2]), *sys.argv[3:])

@@ -7,6 +7,8 @@ from pathlib import Path
 PERCENTAGE = 40.0
 MEMORY = "0=2G"
 DAEMON = "main"
+NEIGHBOUR = "neighbour"
+"""Another daemon, to which nothing happens."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,15 +26,16 @@ class Terms:
     ends: bool = False
     """Whether it is to end a server that hangs, and clients that hold up the end of a fault."""
 
-    def configuration(self, pipe: Path, logs: Path, command: Path, environment: Mapping[str, str]) -> str:
-        """The configuration file of an exporter under these terms."""
+    def configuration(
+        self, pipe: Path, logs: Path, neighbour: tuple[Path, Path], command: Path, environment: Mapping[str, str]
+    ) -> str:
+        """Return the configuration file of an exporter under these terms; of the neighbour it gets both directories."""
         variables = ", ".join(f'"{name}={value}"' for name, value in environment.items())
         return f"""
             [discovery]
             enabled = false
 
             [collect]
-            nvml = false
             kernel_log = false
             journal = false
             pods = false
@@ -58,6 +61,11 @@ class Terms:
             environment = [{variables}]
             active_thread_percentage = {PERCENTAGE}
             pinned_memory_limits = ["{MEMORY}"]
+
+            [[daemons]]
+            name = "{NEIGHBOUR}"
+            pipe_directory = "{neighbour[0]}"
+            log_directory = "{neighbour[1]}"
         """
 
 

@@ -16,10 +16,11 @@ SEED = int(os.environ.get("CHAOS_SEED", "1"))
 """The same steps each time, unless told otherwise; what comes of them is never quite the same."""
 
 
+@pytest.mark.parametrize("beside", [(), ("--forger",)], ids=["alone", "beside a forger"])
 @pytest.mark.timeout(900)
-def test_nothing_that_chaos_does_breaks_a_rule() -> None:
+def test_nothing_that_chaos_does_breaks_a_rule(beside: tuple[str, ...]) -> None:
     """The steps are shared by both terms, which are tried at once."""
-    command = [sys.executable, "-m", "tests.chaos", f"--steps={STEPS // len(TERMS)}", f"--seed={SEED}"]
+    command = [sys.executable, "-m", "tests.chaos", f"--steps={STEPS // len(TERMS)}", f"--seed={SEED}", *beside]
     runs = [
         subprocess.Popen([*command, f"--terms={name}"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         for name in TERMS

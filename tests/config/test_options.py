@@ -61,6 +61,7 @@ OTHERS = {
     "paths.pods": ("/host/pods", '"/host/pods"', Path("/host/pods")),
     "paths.control_executable": ("/opt/mps", '"/opt/mps"', "/opt/mps"),
     "paths.runtime_directory": ("/run/other", '"/run/other"', Path("/run/other")),
+    "paths.lock_directory": ("/run/locks", '"/run/locks"', Path("/run/locks")),
     "paths.state_directory": ("/var/other", '"/var/other"', Path("/var/other")),
 }
 """For each option: another value than its default, as text, in a file, and as it is meant."""

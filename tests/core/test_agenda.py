@@ -11,10 +11,12 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from exporter.core import agenda
+from exporter.core.doubt import STRUCK_SECONDS
 from exporter.core.fold import fold
+from exporter.core.xids import XID_EVENT_TYPE
 from exporter.model.limits import Limits
 from exporter.model.node import Node
-from exporter.model.observation import ControlReply, DaemonProcess, GpuReading, LogFile, Observation
+from exporter.model.observation import ControlReply, DaemonProcess, GpuEvent, GpuReading, LogFile, Observation
 from exporter.model.settings import Rhythm
 from exporter.model.watch import Watch
 from tests.builders import (
@@ -154,8 +156,17 @@ class TestQuietLife:
         born = control_log("Starting new server 513 for user 0", "NEW SERVER 513: Ready", at=AT + 10)
         limits = server_log("Active Threads Percentage set to 40.0", "Server has started", at=AT + 10)
         _, asked = watch(120, start=start, seen=(*born, *limits, *server_log(active(), at=AT + 11)))
-        assert asked.keys() == {LIST}
-        assert gap(asked[LIST]) == RHYTHM.liveness
+        assert asked.keys() == {LIST, CLIENTS}
+        assert len(asked[CLIENTS]) == 1
+
+    def test_a_client_that_nvml_confirms_is_not_asked_for(self) -> None:
+        """Only one that the log alone shows is."""
+        start, _ = watch(2, answer=serverless)
+        born = control_log("Starting new server 513 for user 0", "NEW SERVER 513: Ready", at=AT + 10)
+        limits = server_log("Active Threads Percentage set to 40.0", "Server has started", at=AT + 10)
+        seen = (*born, *limits, *server_log(active(), at=AT + 11), gpu_reading([CLIENT], at=AT + 12))
+        _, asked = watch(120, start=start, seen=seen)
+        assert CLIENTS not in asked
 
     def test_an_answer_to_anybody_else_counts_too(self) -> None:
         """In a recording, say."""
@@ -338,7 +349,8 @@ class TestDoubt:
             return status("FAULT", at=at) if command == STATUS else healthy(command, at)
 
         _, asked = watch(60, start=self.settled(), seen=server_log(*FAULT_BLOCK, at=AT + 121), answer=faulted)
-        assert gap(asked[STATUS]) == RHYTHM.fault
+        assert asked[STATUS][0] <= RHYTHM.begin
+        assert gap(asked[STATUS][1:]) == RHYTHM.fault
 
     def test_a_suspected_fault_is_settled_soon(self) -> None:
         """A leaving server is called so once."""
@@ -347,8 +359,40 @@ class TestDoubt:
             return status("FAULT", at=at) if command == STATUS else healthy(command, at)
 
         present, asked = watch(10, start=self.settled(), seen=[status("FAULT", at=AT + 121)], answer=once)
-        assert asked[STATUS][0] == RHYTHM.doubt
+        assert asked[CLIENTS][0] <= RHYTHM.begin
         assert present.daemons[DAEMON].servers[SERVER].state == "fault"
+
+    def test_a_suspected_fault_of_a_server_that_has_left_is_none(self) -> None:
+        """Such a server is called so once (measured, R580)."""
+
+        def left(command: str, at: float) -> ControlReply:
+            return servers(at=at) if command == LIST else reply(command, f"Server {SERVER} not found\n", at=at)
+
+        present, _ = watch(10, start=self.settled(), seen=[status("FAULT", at=AT + 121)], answer=left)
+        assert not present.incidents
+
+    def test_an_xid_without_a_fault_in_the_log_has_the_daemon_asked(self) -> None:
+        """A tenant may have blocked the log, or taken the lines away."""
+
+        def faulted(command: str, at: float) -> ControlReply:
+            return status("FAULT", at=at) if command == STATUS else healthy(command, at)
+
+        start = self.settled()
+        at = start.at + 1
+        struck = GpuEvent(at=at, gpu=GPU, type=XID_EVENT_TYPE, xid=31)
+        present, asked = watch(4, start=start, seen=[struck], answer=faulted)
+        assert asked[STATUS][0] == pytest.approx(1 + STRUCK_SECONDS, abs=TICK)
+        assert len(present.incidents) == 1
+
+    def test_an_xid_of_a_gpu_that_the_daemon_does_not_serve_changes_nothing(self) -> None:
+        """It is another daemon's, or of a process beside MPS."""
+        start = self.settled()
+        daemon = replace(start.daemons[DAEMON], devices={0: GPU})
+        start = replace(start, daemons={DAEMON: daemon})
+        others = gpu_reading([], gpu=OTHER_GPU, at=start.at)
+        struck = GpuEvent(at=start.at + 1, gpu=OTHER_GPU, type=XID_EVENT_TYPE, xid=31)
+        _, asked = watch(4, start=start, seen=[others, struck])
+        assert not asked[STATUS]
 
     @pytest.mark.parametrize("puzzling", [LIST, STATUS])
     def test_an_answer_that_cannot_be_read_is_not_asked_for_for_ever(self, puzzling: str) -> None:

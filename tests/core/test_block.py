@@ -9,19 +9,22 @@ from exporter.core.clients import MOST_CLIENTS
 from exporter.core.devices import MOST_DEVICES
 from exporter.core.translate import Pids, translated
 from exporter.model.event import EventName
-from exporter.model.observation import LogLine
+from exporter.model.observation import GpuEvent, LogLine
 from exporter.model.server import FaultBlock, Listing, Server
 from exporter.parse.log_line import parse_line
 from tests.builders import (
     AT,
     CLIENT,
     DAEMON,
+    GPU,
     RECORDINGS,
     SERVER,
     Recorded,
     Story,
     at_work,
     clients,
+    exited,
+    look,
     scenario,
     server_log,
     stamped,
@@ -233,7 +236,7 @@ def test_who_was_named_belongs_to_the_fault_that_follows_at_once() -> None:
 
 
 def test_who_was_named_once_is_not_named_for_the_next_one_too() -> None:
-    assert block_of(after(BEGIN, at=AT + 0.2, start=after(*R580))).named is None
+    assert block_of(after(BEGIN, at=AT + 0.3, start=after(*R580))).named is None
 
 
 # -- bounds and strangers ------------------------------------------------------------------------------------------
@@ -263,8 +266,10 @@ def test_a_daemon_in_another_pid_namespace_speaks_of_its_own_pids_but_devices_ar
 
 
 def wrote(*texts: str, at: float = AT + 5, start: Story | None = None) -> Story:
+    """The server writes this; an Xid confirms the fault, and the victims' processes end with it."""
     present = told(*at_work(A, B, CLIENT)) if start is None else start
-    return told(*server_log(*texts, at=at), start=present.node)
+    xid = GpuEvent(at=at, type=8, xid=31, gpu=GPU)
+    return told(xid, *server_log(*texts, at=at), *(exited(pid, at=at) for pid in (A, B)), start=present.node)
 
 
 def states(stories: Iterable[Story]) -> list[str | None]:
@@ -299,8 +304,9 @@ def test_a_fault_whose_first_line_was_lost_is_one() -> None:
 
 
 def test_one_whose_devices_were_not_told_is_over_when_the_daemon_says_so() -> None:
-    faulted = wrote(BEGIN, RESET[0])
-    assert states([faulted]) == ["fault"]
+    begun = wrote(BEGIN, RESET[0])
+    faulted = told(look("log", at=AT + 7), start=begun.node)
+    assert states([begun, faulted]) == ["fault"]
     answered = told(status("ACTIVE", at=AT + 8), clients(CLIENT, at=AT + 8), start=faulted.node)
     assert states([answered]) == ["active"]
     assert answered.node.daemons[DAEMON].servers[SERVER].devices_to_reset is None

@@ -14,6 +14,7 @@ from tests.builders import (
     OTHER_GPU,
     SERVER,
     at_work,
+    clients,
     control_log,
     gpu_reading,
     look,
@@ -88,7 +89,8 @@ def test_only_the_gpus_of_the_daemon_matter() -> None:
 
 
 def test_the_server_and_the_configuration_outweigh_the_guide() -> None:
-    full = server_log("Failed to accept new client. Maximum number of clients (20) reached.")
+    line = server_log("Failed to accept new client. Maximum number of clients (20) reached.")
+    full = (clients(*range(1000, 1020)), *line)
     assert limit(*full, gpu_reading(compute_capability=None)) == 20
     present = told(*at_work(), *full, gpu_reading()).node
     daemon = replace(present.daemons[DAEMON], clients_limit=12)

@@ -8,15 +8,19 @@ from exporter.core.crash_loop import CEASED_SECONDS, MANY, WITHIN_SECONDS
 from exporter.model.event import Event, EventName
 from exporter.model.node import Node
 from exporter.model.observation import Observation
+from exporter.model.witnesses import ProcessState
 from tests.builders import (
     AT,
+    CONTROL,
     DAEMON,
     RECORDINGS,
     Recorded,
     active,
     at_work,
     control_log,
+    daemon_process,
     exited,
+    look,
     no_daemon,
     server_log,
     servers,
@@ -154,3 +158,22 @@ def test_a_recording_has_one_where_a_server_could_not_start(recorded: Recorded) 
     real = int(recorded.truth.get("fault_kind") == "crash-loop")
     assert len(recorded.story.of(EventName.SERVER_CRASH_LOOP)) == real
     assert recorded.story.daemon.totals.crash_loops == real
+
+
+def test_a_loop_that_only_the_log_shows_is_none() -> None:
+    """The daemon has waited for no child since: no server has ended."""
+    present = told(daemon_process(), reaped(3), start=UP).node
+    story = told(*failures(MANY), reaped(3, at=AT + 10), look("log", at=AT + 18), start=present)
+    assert story.of(EventName.SERVER_CRASH_LOOP) == []
+    assert story.daemon.totals.log_contradictions["crash_loop"] == 1
+
+
+def test_a_loop_is_shown_by_the_time_that_the_daemons_children_have_used() -> None:
+    present = told(daemon_process(), reaped(3), start=UP).node
+    story = told(*failures(MANY), reaped(5, at=AT + 6), start=present)
+    assert len(story.of(EventName.SERVER_CRASH_LOOP)) == 1
+
+
+def reaped(ticks: int, at: float = AT) -> ProcessState:
+    """The daemon's children that have ended have used so much."""
+    return ProcessState(at=at, pid=CONTROL, start_ticks=CONTROL * 100, state="S", children_ticks=ticks)

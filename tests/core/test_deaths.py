@@ -8,7 +8,20 @@ from exporter.core import agenda
 from exporter.core.deaths import DYING_SECONDS, MOST_DEATHS, REMEMBERED_SECONDS
 from exporter.model.death import Death
 from exporter.model.observation import KernelRecord, Observation
-from tests.builders import AT, CLIENT, active, at_work, clients, exited, look, process, server_log, servers, told
+from tests.builders import (
+    AT,
+    CLIENT,
+    active,
+    at_work,
+    clients,
+    exited,
+    gpu_reading,
+    look,
+    process,
+    server_log,
+    servers,
+    told,
+)
 
 KILLED, SEGMENTATION_FAULT, EXIT_7 = 9, 11, 7 << 8
 READING = process()
@@ -122,7 +135,8 @@ def test_and_no_more_than_so_many() -> None:
 def test_a_client_whose_last_context_has_ended_is_watched_until_its_process_has() -> None:
     """Its exit status tells whether it was killed; the log is quicker."""
     ending = server_log(f"Client {{PID: {CLIENT}, Context ID: 1}} exit", at=AT + 1)
-    left = told(*at_work(), *server_log(active()), READING, *ending).node
+    gone = gpu_reading((), at=AT + 1.2)
+    left = told(*at_work(), *server_log(active()), READING, *ending, gone).node
 
     assert CLIENT not in left.daemons["/tmp/nvidia-mps"].clients
     assert CLIENT in agenda.watched(left)

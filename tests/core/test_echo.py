@@ -22,10 +22,13 @@ from tests.builders import (
     at_work,
     connecting,
     control_log,
+    daemon_process,
+    look,
     no_daemon,
     reply,
     server_log,
     stamped,
+    status,
     told,
 )
 
@@ -174,18 +177,15 @@ def test_a_command_in_the_echo_of_ps_does_not_end_it() -> None:
 def test_after_the_echo_the_log_is_listened_to_again() -> None:
     """Its end is the session's end."""
     _, after = after_echo()
-    assert told(*control_log(f"Server {SERVER} exited with status 0"), start=after.node).names() == [
-        EventName.CLIENT_DISCONNECTED,
-        EventName.SERVER_EXITED,
-    ]
+    assert told(*control_log(f"Server {SERVER} exited with status 0"), start=after.node).daemon.claims
 
 
 def test_server_log_is_listened_to_during_the_echo() -> None:
     """It has no echoes; a fault does not wait for somebody's `ps`."""
     start = told(*at_work(CLIENT), *control_log("NEW UI", "Cmd:ps"))
-    assert told(*server_log("Server is handling a fatal GPU error."), start=start.node).names() == [
-        EventName.SERVER_STATE
-    ]
+    fault = server_log("Server is handling a fatal GPU error.")
+    story = told(*fault, status("FAULT"), look("log", at=AT + 1), start=start.node)
+    assert story.names() == [EventName.SERVER_STATE, EventName.FAULT]
 
 
 def test_the_echo_of_an_unknown_command_forges_nothing() -> None:
@@ -209,9 +209,9 @@ def test_a_reply_with_clients_own_words_ends_no_server(command: str) -> None:
 
 
 def test_an_echo_whose_end_is_never_read_ends_with_the_daemon() -> None:
-    """A new daemon's first lines count."""
+    """What a new daemon writes counts, once it is known that there is one."""
     present = told(*at_work(CLIENT), *control_log("Cmd:ps", HEADER)).node
     lines = ("Starting control daemon using socket /tmp/nvidia-mps/control", "Starting new server 700 for user 0")
     new = control_log(*lines, pid=CONTROL + 1, at=AT + 2)
-    after = told(no_daemon(at=AT + 1), *new, start=present)
+    after = told(no_daemon(at=AT + 1), daemon_process(CONTROL + 1, at=AT + 1.5), *new, start=present)
     assert EventName.SERVER_STARTED in after.names()

@@ -7,7 +7,7 @@ import pytest
 from exporter.model.daemon import DaemonState
 from exporter.model.event import EventName
 from exporter.model.node import Node
-from exporter.model.observation import GpuReading, Observation
+from exporter.model.observation import GpuEvent, GpuReading, Observation
 from tests.builders import (
     AT,
     CLIENT,
@@ -36,6 +36,9 @@ from tests.builders import (
     status,
     told,
 )
+
+XID = GpuEvent(at=AT, type=8, xid=31, gpu=GPU)
+"""NVML tells of an Xid."""
 
 UP = told(*at_work(CLIENT)).node
 """A daemon at work, with one server and one client, since AT."""
@@ -94,9 +97,15 @@ class TestClients:
 
     def test_a_client_that_returns_is_counted_again(self) -> None:
         """The same process may connect, leave and connect."""
-        after = told(*server_log(f"Client process {CLIENT} disconnected", active(CLIENT), at=AT + 5), start=UP)
+        seen = (clients(at=AT + 5), clients(at=AT + 7), *server_log(active(CLIENT), at=AT + 8))
+        after = told(*server_log(f"Client process {CLIENT} disconnected", at=AT + 4.9), *seen, start=UP)
         assert after.names() == [EventName.CLIENT_DISCONNECTED, EventName.CLIENT_CONNECTED]
         assert after.daemon.totals.connected == 2
+
+    def test_one_that_leaves_and_returns_before_any_look_is_the_same_client(self) -> None:
+        """Only the log says that it was away."""
+        after = told(*server_log(f"Client process {CLIENT} disconnected", active(CLIENT), at=AT + 5), start=UP)
+        assert (after.names(), after.daemon.claims) == ([], {})
 
 
 class TestRefusals:
@@ -105,10 +114,18 @@ class TestRefusals:
     def test_the_limits_line_is_about_the_client_that_reached_the_server_last(self) -> None:
         """It has no PID in it."""
         full = "Failed to accept new client. Maximum number of clients (48) reached."
-        after = told(*server_log(connecting(601), active(601), connecting(602), full), start=UP)
+        present = told(clients(*range(700, 730), at=AT + 1), start=UP).node
+        after = told(*server_log(connecting(601), active(601), connecting(602), full), start=present)
         (refused,) = after.of(EventName.CLIENT_REFUSED)
         assert (refused.pid, refused.reason) == (602, "limit")
         assert after.daemon.servers[SERVER].clients_limit == 48
+
+    def test_a_server_with_few_clients_does_not_refuse_one_because_it_is_full(self) -> None:
+        """Any user can write that line."""
+        full = "Failed to accept new client. Maximum number of clients (48) reached."
+        after = told(*server_log(connecting(602), full), start=UP)
+        assert after.of(EventName.CLIENT_REFUSED) == []
+        assert after.daemon.totals.log_contradictions["client_refused"] == 1
 
     def test_two_lines_about_one_refusal_are_one(self) -> None:
         """In FAULT the server says so twice, once with the status."""
@@ -181,22 +198,30 @@ class TestFault:
         after = told(status("FAULT", at=AT + 5), *witness, start=UP)
         assert [event.state for event in after.of(EventName.SERVER_STATE)] == ["fault"]
 
-    def test_the_log_alone_is_enough(self) -> None:
+    def test_its_block_and_an_xid_are_enough(self) -> None:
         """A poll may miss the whole of it, fault to recovery, within 0.1 s."""
-        after = told(*server_log(*FAULT_BLOCK, "Destroy server context on device 0"), start=UP)
+        seen = (*server_log(*FAULT_BLOCK, "Destroy server context on device 0"), XID, exited(at=AT + 0.1))
+        after = told(*seen, start=UP)
         assert [event.state for event in after.of(EventName.SERVER_STATE)] == ["fault", "active"]
+
+    def test_the_log_alone_shows_none(self) -> None:
+        """Every user can write into it. What no other source confirms is counted, and forgotten."""
+        after = told(*server_log(*FAULT_BLOCK), look("log", at=AT + 11), start=UP)
+        assert after.names() == [EventName.LOG_CONTRADICTED]
+        assert after.daemon.totals.log_contradictions["fault"] == 1
+        assert (after.node.incidents, after.daemon.servers[SERVER].block) == ({}, None)
 
     def test_it_lasts_until_the_contexts_on_all_its_devices_are_destroyed(self) -> None:
         """The last victim may be on another GPU."""
-        block = ("Server is handling a fatal GPU error.", "The following devices will be reset:", "0", "1")
-        start = told(*server_log(*block, "Destroy server context on device 0"), start=UP)
+        block = (*FAULT_BLOCK[:3], "1", *FAULT_BLOCK[3:])
+        start = told(*server_log(*block), XID, *server_log("Destroy server context on device 0"), start=UP)
         assert [event.state for event in start.of(EventName.SERVER_STATE)] == ["fault"]
-        after = told(*server_log("Destroy server context on device 1"), start=start.node)
+        after = told(*server_log("Destroy server context on device 1"), status("ACTIVE", at=AT + 1), start=start.node)
         assert [event.state for event in after.of(EventName.SERVER_STATE)] == ["active"]
 
     def test_an_answer_older_than_the_block_does_not_end_it(self) -> None:
         """It was asked for before the fault struck."""
-        start = told(*server_log(*FAULT_BLOCK, at=AT + 5), start=UP).node
+        start = told(*server_log(*FAULT_BLOCK, at=AT + 5), replace(XID, at=AT + 5), start=UP).node
         assert names(replace(status("ACTIVE", at=AT + 5.1), seconds=0.3), start=start) == []
         assert names(status("ACTIVE", at=AT + 9), start=start) == [EventName.SERVER_STATE]
 
@@ -221,7 +246,7 @@ class TestServers:
 
     def test_late_words_of_one_that_has_gone_bring_it_not_back(self) -> None:
         """Its log may be read after the daemon's."""
-        gone = told(*control_log(f"Server {SERVER} exited with status 0", at=AT + 5), start=UP).node
+        gone = told(*control_log(f"Server {SERVER} exited with status 0", at=AT + 4), servers(at=AT + 5), start=UP).node
         late = server_log("Server has started", active(601), *FAULT_BLOCK, at=AT + 5.1)
         assert names(*late, start=gone) == []
 
@@ -327,9 +352,9 @@ class TestDaemon:
         assert after.daemon.last_loss_at == AT + 5
 
     def test_a_death_that_is_mended_at_once_is_still_a_death(self) -> None:
-        """Systemd was quicker than any look; only the new daemon's first line tells."""
-        start = told(*control_log("Starting control daemon using socket /s"), start=UP).node
-        again = told(*control_log("Starting control daemon using socket /s", at=AT + 60), start=start)
+        """Systemd was quicker than any look: another process answers."""
+        start = told(daemon_process(), start=UP).node
+        again = told(daemon_process(442, at=AT + 60), look("log", at=AT + 62), start=start)
         (lost,) = again.of(EventName.DAEMON_LOST)
         assert lost.reason == "replaced"
         assert again.daemon.totals.losses == {"died": 0, "replaced": 1}

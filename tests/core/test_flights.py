@@ -9,8 +9,12 @@ from exporter.model.observation import Observation
 from exporter.model.work import ProcessWork, WorkReading
 from exporter.plain import build, plain
 from tests.builders import AT, exited, process, told
-from tests.core.test_incidents import UP, A, B, block, only, time_passes
+from tests.core.test_incidents import UP as THREE
+from tests.core.test_incidents import A, B, C, block, only, time_passes
 from tests.works import SECOND_NS, boot_ns, reading, work
+
+UP = told(exited(C, at=AT), start=THREE).node
+"""A server with two clients on the one GPU."""
 
 TOLD = AT + 5
 """When the log was seen to tell of the fault, which struck some 0.3 s before."""

@@ -1,6 +1,7 @@
 """A daemon may be anybody's: whatever it says, what is kept of it is bounded, and counters only grow."""
 
 from exporter.core import agenda
+from exporter.core.claims import MOST_OF_A_KIND
 from exporter.core.clients import MOST_CLIENTS
 from exporter.core.servers import MOST_DEPARTED, MOST_SERVERS
 from exporter.model.event import EventName
@@ -46,7 +47,7 @@ def test_of_clients_without_end_those_that_are_kept_are_counted() -> None:
 def test_of_clients_that_the_log_tells_of_few_are_kept_too() -> None:
     story = told(servers(SERVER), status("ACTIVE"), *server_log(*(active(pid) for pid in MANY)))
 
-    assert len(story.daemon.clients) == story.daemon.totals.connected == MOST_CLIENTS
+    assert len(story.daemon.clients) == story.daemon.totals.connected == MOST_OF_A_KIND
 
 
 def test_where_one_has_left_there_is_room_for_another() -> None:

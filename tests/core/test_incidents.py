@@ -46,7 +46,12 @@ UP = told(
 
 
 def block(*victims: int, at: float = AT + 5, devices: tuple[int, ...] = (0,)) -> tuple[Observation, ...]:
-    """What the server's log tells of a fault."""
+    """The server's log tells of a fault, and the daemon confirms it."""
+    return (*claimed(*victims, at=at, devices=devices), status("FAULT", at=at))
+
+
+def claimed(*victims: int, at: float = AT + 5, devices: tuple[int, ...] = (0,)) -> tuple[Observation, ...]:
+    """The server's log tells of a fault."""
     return server_log(
         "Server is handling a fatal GPU error.",
         *(f"Client {{PID: {pid}, Context ID: 1}} on device 0 to be torn down" for pid in victims),
@@ -59,14 +64,17 @@ def block(*victims: int, at: float = AT + 5, devices: tuple[int, ...] = (0,)) ->
 
 
 def leaves(*pids: int, at: float) -> tuple[Observation, ...]:
-    """Clients exit: first their contexts end, then they are disconnected."""
+    """Clients exit: first their contexts end, then they are disconnected, and their processes have ended."""
     return tuple(
-        line
+        seen
         for pid in pids
-        for line in server_log(
-            f"Client {{PID: {pid}, Context ID: 1}} exiting. Number of active client contexts is 2.",
-            f"Client process {pid} disconnected",
-            at=at,
+        for seen in (
+            *server_log(
+                f"Client {{PID: {pid}, Context ID: 1}} exiting. Number of active client contexts is 2.",
+                f"Client process {pid} disconnected",
+                at=at,
+            ),
+            exited(pid, at=at),
         )
     )
 
@@ -155,7 +163,13 @@ class TestOne:
 
     def test_two_in_a_row(self) -> None:
         """A newcomer that faults at once, 0.3 s later."""
-        again = (*server_log(active(LATE), at=AT + 5.3), *block(LATE, at=AT + 5.4), *reset(AT + 5.5))
+        again = (
+            *server_log(active(LATE), at=AT + 5.3),
+            *block(LATE, at=AT + 5.4),
+            xid(31, AT + 5.4, LATE),
+            *leaves(LATE, at=AT + 5.45),
+            *reset(AT + 5.5),
+        )
         story = over(*again)
         assert [each.affected for each in incidents(story)] == [(A, B, C), (LATE,)]
         assert story.daemon.totals.faults == len(story.of(EventName.FAULT_RECOVERED)) == 2
@@ -164,14 +178,15 @@ class TestOne:
     def test_two_that_are_read_in_one_look(self, devices: tuple[int, ...]) -> None:
         """One after the other, or of two GPUs at a time: each is one of its own."""
         first = (*block(A), *(leaves(A, at=AT + 5.1) + reset(AT + 5.1) if devices == (0,) else ()))
-        second = block(B, C, at=AT + 5.6, devices=devices)
+        second = (*block(B, C, at=AT + 5.6, devices=devices), xid(31, AT + 5.6, B))
         story = told(*(replace(each, at=AT + 5.7) for each in (*first, *second)), time_passes(AT + 6.3), start=UP)
         assert [each.affected for each in incidents(story)] == [(A,), (B, C)]
         assert story.daemon.totals.faults == len(story.of(EventName.FAULT)) == 2
 
     def test_one_client_that_faults_both_its_gpus_makes_one(self) -> None:
         """It went with a kernel in flight on each; nobody else is on both."""
-        story = told(*block(A), *block(B, at=AT + 5.037, devices=(1,)), *reset(AT + 5.1, 1), start=UP)
+        seen = (*block(A), *block(B, at=AT + 5.037, devices=(1,)), *leaves(A, B, at=AT + 5.08), *reset(AT + 5.1, 1))
+        story = told(*seen, start=UP)
         assert (only(story).affected, only(story).open) == ((A, B), True)
         assert only(told(*reset(AT + 5.2, 0), start=story.node)).ending is Ending.RECOVERED
 
@@ -185,8 +200,14 @@ class TestOne:
 
     def test_another_one_of_other_clients_while_the_first_holds_on(self) -> None:
         """On a GPU that the first did not reach."""
-        story = told(*block(A), *block(B, at=AT + 6, devices=(1,)), start=UP)
+        story = told(*block(A), *claimed(B, at=AT + 6, devices=(1,)), xid(31, AT + 6, B), start=UP)
         assert [each.affected for each in incidents(story)] == [(A,), (B,)]
+
+    def test_a_second_block_that_nothing_else_confirms_is_no_other_fault(self) -> None:
+        """The daemon's FAULT is explained by the first fault."""
+        story = told(*block(A), *block(B, at=AT + 6, devices=(1,)), time_passes(AT + 17), start=UP)
+        assert [each.affected for each in incidents(story)] == [(A,)]
+        assert story.daemon.totals.log_contradictions["fault"] == 1
 
     def test_a_second_telling_of_the_same_clients_is_the_same_fault(self) -> None:
         """Whoever has the error already cannot be hit again."""
@@ -198,9 +219,10 @@ class TestAffected:
 
     def test_they_are_who_was_told_in_whatever_part_of_the_block(self) -> None:
         """The log tells each of them two or three times."""
-        whole = block(A, B)
+        whole = claimed(A, B)
         for cut in range(2, len(whole) + 1):
-            incident = only(told(*whole[:cut], *reset(AT + 6), time_passes(AT + 8), start=UP))
+            seen = (*whole[:cut], status("FAULT", at=AT + 5), *reset(AT + 6), time_passes(AT + 8))
+            incident = only(told(*seen, start=UP))
             assert set(incident.affected) <= {A, B}
             assert A in incident.affected
 
@@ -230,7 +252,7 @@ class TestAffected:
         """A counter never falls; so it is the most that there were."""
         inferred = (status("FAULT", at=AT + 3.9), status("FAULT", at=AT + 4.9), time_passes(AT + 8))
         late = block(A, B, at=AT + 9)
-        first = told(*inferred, *late[:-1], time_passes(AT + 10), start=UP)
+        first = told(*inferred, *late[:-2], late[-1], time_passes(AT + 10), start=UP)
         whole = told(*inferred, *late, time_passes(AT + 12), start=UP)
         assert set(only(first).affected) <= set(only(whole).affected) == {A, B}
         assert first.daemon.totals.fault_affected == whole.daemon.totals.fault_affected == 3
@@ -312,7 +334,8 @@ class TestRecovery:
 
     def test_newcomers_are_refused_meanwhile(self) -> None:
         """They are told of with the fault."""
-        story = told(*refused(LATE, AT + 7), *reset(AT + 9), time_passes(AT + 9.5), start=self.HELD.node)
+        seen = (*refused(LATE, AT + 7), *leaves(B, C, at=AT + 9), *reset(AT + 9), time_passes(AT + 9.5))
+        story = told(*seen, start=self.HELD.node)
         assert [each.pid for each in only(story).refused] == [LATE]
         assert story.of(EventName.FAULT_RECOVERED)[0].as_json()["refused"] == [LATE]
 
@@ -411,7 +434,8 @@ class TestBounds:
     def fault(self, server: int, at: float) -> tuple[Observation, ...]:
         """A fault of one server of the other daemon."""
         lines = ("Server is handling a fatal GPU error.", "Client {PID: 5, Context ID: 1} on device 0 to be torn down")
-        return server_log(*lines, server=server, daemon=self.OTHER, at=at)
+        says_so = status("FAULT", server=server, daemon=self.OTHER, at=at)
+        return (*server_log(active(5), *lines, server=server, daemon=self.OTHER, at=at), says_so)
 
     def over(self, server: int, at: float) -> tuple[Observation, ...]:
         """It is well again, and that has settled."""

@@ -21,6 +21,7 @@ from tests.builders import (
     exited,
     look,
     server_log,
+    status,
     told,
 )
 
@@ -81,7 +82,13 @@ class TestLeft:
             at=AT + 5,
             stamp="2026-11-20 15:08:50.147",
             gpus=frozenset({GPU}),
+            contexts=frozenset({1}),
         )
+
+    def test_two_lines_that_end_one_context_put_both_in_doubt(self) -> None:
+        """A server writes such a line once."""
+        assert left(*ends(how=ASSERTED), *ends(at=AT + 5.1)).doubtful
+        assert not left(*begins(2), *ends(how=ASSERTED), *ends(2, at=AT + 5.1)).doubtful
 
     def test_it_stays_connected_until_its_process_has_left(self) -> None:
         """Between the two, a fault may strike: that is how a client leaves whose kernel was cut off."""
@@ -203,14 +210,21 @@ class TestContained:
     def test_it_is_told_of_whom(self) -> None:
         """At once; nothing else is."""
         assert self.contained(*ends(how=ASSERTED), *disconnects()) == [(SERVER, CLIENT)]
-        assert story(*ends(how=ASSERTED)).names()[-1] is EventName.CLIENT_FAULT_CONTAINED
+        assert story(*ends(how=ASSERTED), exited(at=AT + 5.02)).names()[-1] is EventName.CLIENT_FAULT_CONTAINED
         assert EventName.FAULT not in story(*ends(how=ASSERTED), look("log", at=AT + 9)).names()
 
     def test_once_however_many_contexts_it_had(self) -> None:
         """And however often it is read."""
-        assert self.contained(*begins(2), *ends(how=ASSERTED), *ends(2, how=ASSERTED)) == [(SERVER, CLIENT)]
-        assert self.contained(*ends(how=ASSERTED), *ends(how=ASSERTED)) == [(SERVER, CLIENT)]
-        assert self.contained(*ends(pid=UNKNOWN, how=ASSERTED), *ends(pid=UNKNOWN, how=ASSERTED)) == [(SERVER, UNKNOWN)]
+        gone = exited(at=AT + 5.02)
+        assert self.contained(*begins(2), *ends(how=ASSERTED), *ends(2, how=ASSERTED), gone) == [(SERVER, CLIENT)]
+        assert self.contained(*ends(how=ASSERTED), *ends(how=ASSERTED), gone) == [(SERVER, CLIENT)]
+
+    def test_not_of_a_client_that_is_still_there(self) -> None:
+        """A line that is forged does not end a client; it is counted."""
+        forged = story(*ends(how=ASSERTED), look("log", at=AT + 16))
+        assert forged.of(EventName.CLIENT_FAULT_CONTAINED) == []
+        assert forged.daemon.totals.log_contradictions["contained_fault"] == 1
+        assert self.contained(*ends(pid=UNKNOWN, how=ASSERTED)) == []
 
     def test_also_where_its_process_was_seen_to_go_before(self) -> None:
         """The log is read a moment later."""
@@ -220,22 +234,28 @@ class TestContained:
         """Most are."""
         assert self.contained(*ends(), *disconnects()) == []
 
-    FAULT = server_log(
+    BLOCK = (
         "Server is handling a fatal GPU error.",
         f"Client {{PID: {CLIENT}, Context ID: 1}} on device 0 to be torn down",
         "The following devices will be reset:",
         "0",
-        at=AT + 4,
     )
+    FAULT = (*server_log(*BLOCK, at=AT + 4), status("FAULT", at=AT + 4))
 
     def test_in_a_fault_it_is_evidence_and_no_event(self) -> None:
         """So leaves who trapped (measured)."""
-        assert self.contained(*self.FAULT, *ends(how=ASSERTED)) == []
+        assert self.contained(*self.FAULT, *ends(how=ASSERTED), exited(at=AT + 5.02)) == []
         assert left(*self.FAULT, *ends(how=ASSERTED)).in_reset
 
     def test_nor_of_one_whom_a_fault_has_hit_that_is_over(self) -> None:
         """Recovery may be told before its victim's exit; a newcomer of that PID is another process."""
         over = (*self.FAULT, *server_log("Destroy server context on device 0", at=AT + 4.5))
-        assert self.contained(*over, *ends(how=ASSERTED)) == []
-        again = (*disconnects(at=AT + 4.6), *begins(at=AT + 4.7), *ends(how=ASSERTED))
+        assert self.contained(*over, *ends(how=ASSERTED), exited(at=AT + 5.02)) == []
+        again = (
+            *disconnects(at=AT + 4.6),
+            exited(at=AT + 4.6),
+            *begins(at=AT + 4.7),
+            *ends(how=ASSERTED),
+            exited(at=AT + 5.02),
+        )
         assert self.contained(*over, *again) == [(SERVER, CLIENT)]

@@ -154,9 +154,10 @@ class TestDefaults:
         """The old value, where the new one is none (R580)."""
         assert defaults(reply("set_default_active_thread_percentage abc", "40.0\n")) == (40.0, {})
 
-    def test_the_daemons_own_word_that_it_has_taken_one_is_believed(self) -> None:
-        """It writes it in its log, beside the command."""
-        assert defaults(*control_log("set_default_device_pinned_mem_limit 0 100G.")) == (None, {0: 100 << 30})
+    def test_a_line_that_one_was_set_makes_the_daemon_be_asked(self) -> None:
+        """Any user can write such a line."""
+        daemon = told(*at_work(), *control_log("set_default_device_pinned_mem_limit 0 100G.")).daemon
+        assert (daemon.default_pinned_memory_limits, daemon.limits_in_doubt) == ({}, {DEFAULT_MEMORY})
 
     def test_not_in_the_echo_of_ps(self) -> None:
         """A client's command line may read like anything."""
@@ -215,7 +216,12 @@ class TestDoubt:
 
     def test_those_about_a_server_that_has_gone_go_too(self) -> None:
         """With the next doubt."""
-        gone = control_log(f"Cmd:set_active_thread_percentage {SERVER} 1", f"Server {SERVER} exited with status 0")
+        doubted = control_log(f"Cmd:set_active_thread_percentage {SERVER} 1")
+        gone = (
+            *doubted,
+            *control_log(f"Server {SERVER} exited with status 0"),
+            *(servers(at=AT + at) for at in (1, 3)),
+        )
         assert self.doubted(*gone, *control_log("Cmd:set_default_active_thread_percentage 1")) == {
             DEFAULT_MEMORY,
             "get_default_active_thread_percentage",

@@ -21,6 +21,7 @@ from tests.builders import (
     exited,
     look,
     server_log,
+    status,
     told,
 )
 
@@ -34,9 +35,11 @@ def states(story: Story) -> list[str | None]:
 
 @pytest.mark.parametrize("read", range(1, len(FAULT_BLOCK) + 1))
 def test_a_block_of_which_the_end_was_cut_off_is_one_fault(read: int) -> None:
-    cut = told(*server_log(*FAULT_BLOCK[:read]), GAP, start=UP)
+    cut = told(*server_log(*FAULT_BLOCK[:read]), status("FAULT"), GAP, start=UP)
     later = told(
-        *server_log("Destroy server context on device 0", f"Client process {CLIENT} disconnected"), start=cut.node
+        *server_log("Destroy server context on device 0", f"Client process {CLIENT} disconnected"),
+        exited(CLIENT),
+        start=cut.node,
     )
 
     assert states(cut) == ["fault"]
@@ -54,8 +57,9 @@ def test_a_block_of_which_the_beginning_was_cut_off_accuses_nobody(unread: int) 
 
 
 def test_the_next_fault_after_a_block_that_was_cut_off_is_another_one() -> None:
-    first = told(*server_log(*FAULT_BLOCK[:3]), GAP, *server_log("Destroy server context on device 0"), start=UP)
-    second = told(*server_log(*FAULT_BLOCK, at=AT + 60), start=first.node)
+    says_so = (status("FAULT"), GAP, *server_log("Destroy server context on device 0"), status("ACTIVE", at=AT + 0.5))
+    first = told(*server_log(*FAULT_BLOCK[:3]), *says_so, start=UP)
+    second = told(*server_log(*FAULT_BLOCK, at=AT + 60), status("FAULT", at=AT + 60), start=first.node)
 
     assert states(first) + states(second) == ["fault", "active", "fault"]
     assert second.daemon.totals.faults == 2
@@ -67,7 +71,8 @@ def test_what_is_still_unread_of_a_log_may_be_a_daemons_last_words() -> None:
     story = told(exited(CONTROL, at=ended), unread, start=UP)
     assert not story.of(EventName.DAEMON_LOST)
 
-    quit_told = told(*control_log("Exit with status 0", at=ended + 0.3), look("log", at=ended + 0.4), start=story.node)
+    traces = daemon_process(None, left=False, at=ended + 0.4)
+    quit_told = told(*control_log("Exit with status 0", at=ended + 0.3), traces, start=story.node)
     assert quit_told.names(EventName.SERVER_EXITED, EventName.CLIENT_DISCONNECTED) == [EventName.DAEMON_STOPPED]
 
 

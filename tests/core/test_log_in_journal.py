@@ -25,7 +25,7 @@ def test_a_quit_that_is_told_after_the_daemons_end_is_still_a_quit() -> None:
         look("log", at=ended + 0.2),
         line("Cmd:quit", at=ended + 0.3),
         line("Exit with status 0", at=ended + 0.3),
-        look("log", at=ended + 0.4),
+        daemon_process(None, left=False, at=ended + 0.4),
     )
     assert story.daemon.state is DaemonState.STOPPED
     assert not story.of(EventName.DAEMON_LOST)

@@ -7,7 +7,7 @@ from exporter.core.fold import fold
 from exporter.model.daemon import DaemonState
 from exporter.model.event import EventName
 from exporter.model.node import Node
-from exporter.model.observation import LogFile, Observation
+from exporter.model.observation import Observation
 from exporter.model.replace import replace
 from exporter.model.settings import Rhythm
 from tests.builders import (
@@ -22,9 +22,9 @@ from tests.builders import (
     daemon_process,
     exited,
     no_daemon,
+    probe,
     process,
     refusal,
-    server_log,
     servers,
     silence,
     socket,
@@ -33,8 +33,8 @@ from tests.builders import (
     told,
 )
 
-SILENT = (silence(at=AT + 10), silence(at=AT + 20))
-"""Two commands that got no answer; each took five seconds."""
+SILENT = (silence(at=AT + 10), socket(True, at=AT + 10.5), silence(at=AT + 20))
+"""Two commands that got no answer; each took five seconds. The socket is looked at after the first."""
 
 UNLOGGED = told(servers(SERVER), status("ACTIVE"), clients(CLIENT), daemon_process(), process(SERVER, uid=0)).node
 """A daemon at work, since AT, whose process is known and whose log is not read."""
@@ -48,8 +48,9 @@ def state(*seen: Observation, start: Node = UNLOGGED) -> DaemonState | None:
 
 
 def late(number: int) -> tuple[Observation, ...]:
-    """So many commands without an answer, ten seconds apart."""
-    return tuple(silence(at=AT + 10 * each) for each in range(1, number + 1))
+    """So many commands without an answer, ten seconds apart, and no connection could be made."""
+    first, *others = (silence(at=AT + 10 * each) for each in range(1, number + 1))
+    return first, probe(None, at=AT + 10.5), *others
 
 
 # -- who else may tell -------------------------------------------------------------------------------------------------
@@ -94,33 +95,62 @@ def test_whoever_listens_or_cannot_be_seen_says_nothing(listening: bool | None) 
     assert state(*SILENT, socket(listening, at=AT + 21)) is DaemonState.UP
 
 
-def test_its_log_has_no_line_since_the_last_command_was_given() -> None:
-    """A daemon that is stopped does not even write that somebody connects."""
-    assert state(*SILENT, start=LOGGED) is DaemonState.UNRESPONSIVE
+def test_a_log_without_a_line_says_nothing() -> None:
+    """If only the control program hangs, the daemon has nothing to write."""
+    assert state(*SILENT, start=LOGGED) is DaemonState.UP
 
 
-def test_a_log_that_goes_on_says_that_it_lives() -> None:
-    """However often it does not answer: it is busy."""
+def test_lines_in_the_log_say_nothing() -> None:
+    """Every user can write them."""
     lines = [line for second in range(8) for line in control_log("NEW UI", at=AT + 10 * second + 6)]
     seen = sorted([*lines, *late(7)], key=lambda each: each.at)
-    assert state(*seen, start=LOGGED) is DaemonState.UP
+    assert state(*seen, start=LOGGED) is DaemonState.UNRESPONSIVE
 
 
-def test_the_lines_of_its_servers_do_not() -> None:
-    """In the foreground they write into the same file."""
-    lines = (replace(line, file="stdout") for line in server_log("Server has started", at=AT + 18))
-    assert state(silence(at=AT + 10), *lines, silence(at=AT + 20), start=LOGGED) is DaemonState.UNRESPONSIVE
+def test_two_connections_of_the_exporter_that_get_no_answer_say_that_it_hangs() -> None:
+    one = (silence(at=AT + 10), probe(False, at=AT + 12), silence(at=AT + 20))
+    assert state(*one) is DaemonState.UP
+    assert state(*one, probe(False, at=AT + 22)) is DaemonState.UNRESPONSIVE
 
 
-def test_a_log_that_can_no_longer_be_read_says_nothing() -> None:
-    lost = LogFile(at=AT + 1, daemon=DAEMON, file="control.log", problem="Permission denied")
-    assert state(lost, *SILENT, start=LOGGED) is DaemonState.UP
+def test_an_answer_to_one_of_them_says_that_it_does_not() -> None:
+    answered = (silence(at=AT + 10), probe(False, at=AT + 12), silence(at=AT + 20), probe(True, at=AT + 20.1))
+    assert state(*answered) is DaemonState.UP
+    assert state(*answered, *(silence(at=AT + 30 + 10 * each) for each in range(9))) is DaemonState.UP
+    again = (silence(at=AT + 30), probe(False, at=AT + 32), silence(at=AT + 40), probe(False, at=AT + 42))
+    assert state(*answered, *again) is DaemonState.UNRESPONSIVE
+
+
+def test_connections_from_before_the_last_answer_do_not_count() -> None:
+    before = (silence(at=AT + 10), probe(False, at=AT + 12), servers(SERVER, at=AT + 20))
+    after = (silence(at=AT + 30), probe(False, at=AT + 32), silence(at=AT + 40))
+    assert state(*before, *after) is DaemonState.UP
+
+
+def test_a_process_that_was_stopped_after_the_last_answer_hangs() -> None:
+    """No connection is made then, which could say so."""
+    answered = (silence(at=AT + 10), probe(True, at=AT + 10.1))
+    assert state(*answered, standing("T", at=AT + 11), silence(at=AT + 20)) is DaemonState.UNRESPONSIVE
+    assert state(standing("D", SERVER, at=AT + 4), *answered, silence(at=AT + 20)) is DaemonState.UP
+
+
+def test_one_that_answers_connections_again_is_up() -> None:
+    hangs = (silence(at=AT + 10), probe(False, at=AT + 12), silence(at=AT + 20), probe(False, at=AT + 22))
+    story = told(*hangs, silence(at=AT + 30), probe(True, at=AT + 30.1), start=UNLOGGED)
+    assert story.names() == [EventName.DAEMON_UNRESPONSIVE, EventName.DAEMON_RESPONSIVE]
+
+
+def test_in_a_recording_without_witnesses_two_commands_do_if_the_second_was_given_after_the_first_failed() -> None:
+    """Those of other programs have commands and logs alone."""
+    assert state(silence(at=AT + 10), silence(at=AT + 15.5)) is DaemonState.UNRESPONSIVE
+    assert state(silence(at=AT + 10), silence(at=AT + 13)) is DaemonState.UP
 
 
 def test_where_nobody_else_could_tell_five_silences_in_half_a_minute_do() -> None:
     assert state(*late(4)) is DaemonState.UP
     assert state(*late(5)) is DaemonState.UNRESPONSIVE
-    assert state(*(silence(at=AT + 10 + each) for each in range(9))) is DaemonState.UP
+    quick = [silence(at=AT + 10 + each) for each in range(9)]
+    assert state(quick[0], probe(None, at=AT + 10), *quick[1:]) is DaemonState.UP
 
 
 def test_one_silence_is_none_whoever_else_tells() -> None:

@@ -17,6 +17,14 @@ def test_it_is_neither_dead_nor_hung_nor_said_to_be_well() -> None:
     assert exit_code(story.node) == 1
 
 
+def test_the_same_process_reported_again_changes_nothing() -> None:
+    """Its collector reports each daemon that runs on every 10 s."""
+    story = told(*LIVING, *SPOILT, daemon_process(at=AT + 40))
+
+    assert story.daemon.state is None
+    assert story.names() == [EventName.DAEMON_UP]
+
+
 def test_once_is_nothing() -> None:
     assert told(*LIVING, SPOILT[0]).daemon.state is DaemonState.UP
 

@@ -86,7 +86,7 @@ class TestCutOff:
     def test_an_access_of_another_kind_clears_whoever_left(self, access: FailedAccess) -> None:
         """A living client's wild pointer, or wild jump."""
         incident = fault(A, B, vanished=(gone(status=SIGKILL),), access=access)
-        assert confidences(incident) == {A: 0.5, B: 0.5}
+        assert confidences(incident) == {A: 0.49, B: 0.49}
         assert incident.kind is FaultKind.MEMORY
 
     @pytest.mark.parametrize("before", [0.0, 0.08, 0.2, 0.4])
@@ -144,7 +144,7 @@ class TestTrap:
 
     def test_in_a_memory_fault_it_says_nothing(self) -> None:
         """An assert of its own, by chance."""
-        assert confidences(fault(A, B, in_reset=(B,), access=DATA)) == {A: 0.5, B: 0.5}
+        assert confidences(fault(A, B, in_reset=(B,), access=DATA)) == {A: 0.49, B: 0.49}
 
     def test_before_anybody_has_left_nobody_stands_out(self) -> None:
         """The Xid names the server, and the log nobody."""
@@ -158,7 +158,7 @@ class TestUnknown:
         """Neither by the log nor by the Xid, nor by both; but it is said."""
         incident = fault(A, B, C, named=A, xid_pid=A, access=DATA)
         assert incident.suspect is None
-        assert set(confidences(incident).values()) == {0.33}
+        assert set(confidences(incident).values()) == {0.32}
         assert any("the log names it" in why for why in incident.suspects[0].evidence)
 
     def test_the_only_one_is_likely_and_no_more(self) -> None:
@@ -195,7 +195,7 @@ class TestInFlight:
     def test_those_who_had_share_what_the_idle_ones_lose(self) -> None:
         """In equal parts: nothing tells them apart."""
         sure = confidences(fault(A, B, C, flights=(busy(A), idle(B), busy(C)), access=DATA))
-        assert sure[A] == sure[C] == 0.48
+        assert sure[A] == sure[C] == 0.47
         assert sure.get(B, 0.0) < 0.05
 
     def test_one_of_whom_nothing_is_known_is_as_likely_as_one_that_had(self) -> None:
@@ -206,12 +206,12 @@ class TestInFlight:
     def test_where_all_were_busy_nobody_stands_out(self) -> None:
         """As without it; but it is said."""
         incident = fault(A, B, flights=(busy(A), busy(B)), access=DATA)
-        assert (incident.suspect, confidences(incident)) == (None, {A: 0.5, B: 0.5})
+        assert (incident.suspect, confidences(incident)) == (None, {A: 0.49, B: 0.49})
         assert all(any("work in flight" in why for why in each.evidence) for each in incident.suspects)
 
     def test_where_all_were_idle_nobody_is_told_apart(self) -> None:
         """It was none of them, or by a door that nobody watches."""
-        assert confidences(fault(A, B, flights=(idle(A), idle(B)), access=DATA)) == {A: 0.5, B: 0.5}
+        assert confidences(fault(A, B, flights=(idle(A), idle(B)), access=DATA)) == {A: 0.49, B: 0.49}
 
     def test_one_in_forty_eight_is_found(self) -> None:
         """However many were idle."""

@@ -24,6 +24,7 @@ from tests.builders import (
     process,
     server_log,
     servers,
+    status,
     told,
 )
 
@@ -103,7 +104,8 @@ def test_its_faults_are_on_nobody_elses_account(known: float) -> None:
     own = told(FAKE, *at_work(CLIENT), *OWN)
     whose = (replace(ROOTS, at=known),)
     says = (*server_log(EXITS, at=AT + 0.85), *server_log(NAMED, *FAULT_BLOCK, str(VICTIM), at=AT + 1))
-    seen = sorted((*says, *whose, look("log", at=AT + 4)), key=lambda each: each.at)
+    confirms = status("FAULT", at=AT + 1)
+    seen = sorted((*says, confirms, *whose, look("log", at=AT + 4)), key=lambda each: each.at)
     story = told(*seen, start=own.node)
     (incident,) = story.node.incidents.values()
     assert (incident.affected, set(incident.tenants)) == ((CLIENT,), {CLIENT})

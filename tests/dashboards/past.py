@@ -86,8 +86,11 @@ def _nodes(simulation: Simulation) -> Iterator[tuple[int, Node]]:
 
 
 def _unwell(node: Node) -> Node:
-    """The same with a log and a GPU that cannot be read, drifted default limits, a huge log and a quarantine."""
-    first, *_, last = node.daemons
+    """Return the same with a log and a GPU that cannot be read, drifted default limits, a huge log and a quarantine.
+
+    A log is blocked as well, and a watchdog does not act because its state could not be read.
+    """
+    first, second, last = node.daemons
     seen = (
         LogFile(at=node.at, daemon=first, file="server.log", problem="Permission denied"),
         GpuReading(at=node.at, gpu=next(iter(node.gpus)), problem="GPU is lost"),
@@ -96,8 +99,13 @@ def _unwell(node: Node) -> Node:
     )
     for each in seen:
         node, _ = fold(node, each)
-    quarantined = replace(node.watches[last], state=WatchState.QUARANTINED)
-    return replace(node, watches={**node.watches, last: quarantined})
+    logged = replace(node.daemons[first].logged, blocked_since=node.at)
+    blocked = replace(node.daemons[first], logged=logged)
+    watches = {
+        second: replace(node.watches[second], lost_at=node.at),
+        last: replace(node.watches[last], state=WatchState.QUARANTINED),
+    }
+    return replace(node, daemons={**node.daemons, first: blocked}, watches={**node.watches, **watches})
 
 
 def _view(node: Node) -> View:
@@ -106,6 +114,8 @@ def _view(node: Node) -> View:
         client_min_age=15.0,
         configuration=ConfigStatus(successful=True, last_success=FIRST),
         history=HistoryStatus(writable=True, events_dropped=0),
+        log_records_dropped=0,
+        accept_failures={"web": 0, "service_socket": 0},
         orders=ORDERS,
     )
 

@@ -167,6 +167,7 @@ PLANTED: tuple[Planted, ...] = (
     ("pid-file-spoilt", ERROR, "another's PID", lambda: healthy(directories={DAEMON: directory(pid=1)})),
     ("pid-file-spoilt", ERROR, "none", lambda: healthy(directories={DAEMON: directory(pid=None, pid_file_mode=None)})),
     ("pid-file-open", ADVICE, "", lambda: healthy(directories={DAEMON: directory(pid_file_mode=0o666)})),
+    ("log-fifo-open", WARNING, "", lambda: healthy(directories={DAEMON: directory(log_fifo_mode=0o777)})),
     ("unit-not-there", ERROR, "a typo", lambda: healthy(units={})),
     (
         "daemon-private-tmp",

@@ -1,6 +1,7 @@
 """A played trial as it lies on disk: the truth, what was recorded, and what an exporter beside it said."""
 
 import gzip
+import io
 import json
 import re
 from collections.abc import Mapping, Set
@@ -100,7 +101,7 @@ class TrialFiles:
     @cached_property
     def incidents(self) -> list[Incident]:
         """What becomes of the recording."""
-        recording = Recording(iter(self.text.splitlines(keepends=True)))  # type: ignore[arg-type]
+        recording = Recording(io.StringIO(self.text))
         present = recording.header.node()
         for after, _ in fold_all(present, recording.observations()):
             present = after

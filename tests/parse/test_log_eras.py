@@ -9,11 +9,11 @@ import pytest
 
 from exporter.model.event import EventName
 from exporter.model.node import Node
-from exporter.model.observation import LogLine
+from exporter.model.observation import GpuEvent, LogLine, Observation
 from exporter.parse import log_message as said
 from exporter.parse.log_line import parse_line
-from exporter.parse.log_message import Message, Noise
-from tests.builders import AT, DAEMON, Story, told
+from exporter.parse.log_message import FaultHandled, Message, Noise
+from tests.builders import AT, DAEMON, GPU, Story, exited, servers, told
 
 ERAS = {path.stem: tuple(path.read_text().splitlines()) for path in sorted((Path(__file__).parent / "eras").iterdir())}
 
@@ -111,13 +111,18 @@ def test_all_that_is_listed_was_written_in_some_era() -> None:
 
 
 def lived(era: str, start: Node | None = None, until: str = "") -> Story:
-    """What a daemon becomes by the lines of an era, in the files that they stand in, up to one that reads so."""
-    seen: list[LogLine] = []
+    """What a daemon becomes by the lines of an era, in the files that they stand in, up to one that reads so.
+
+    The daemon lists the server, and an Xid comes with a fault.
+    """
+    seen: list[Observation] = []
     for second, line in enumerate(ERAS[era]):
         entry = parse_line(line)
         assert entry is not None
         file = "control.log" if entry.by_daemon else "server.log"
         seen.append(LogLine(at=AT + second, daemon=DAEMON, file=file, line=line))
+        if isinstance(entry.message, FaultHandled):
+            seen += (servers(entry.pid, at=AT + second), GpuEvent(at=AT + second, type=8, xid=31, gpu=GPU))
         if until and until in line:
             break
     return told(*seen, start=start)
@@ -157,7 +162,9 @@ class TestSameMeaning:
     def test_a_server_that_makes_a_context_is_well_again_though_a_line_was_missed(self) -> None:
         """It makes new ones only after all have been destroyed (2022)."""
         faulted = lived("b_2022_fault", until="Destroy server context on device 0").node
-        story = told(_server_says("Volta MPS: Creating server context on device 0"), start=faulted)
+        victims = (11641, 11643)
+        gone = (exited(pid, at=faulted.at) for pid in victims)
+        story = told(_server_says("Volta MPS: Creating server context on device 0"), *gone, start=faulted)
         assert [event.state for event in story.of(EventName.SERVER_STATE)] == ["active"]
 
     def test_the_victims_pids_are_not_taken_for_devices(self) -> None:

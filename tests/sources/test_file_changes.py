@@ -25,9 +25,9 @@ def changed() -> threading.Event:
 
 
 @pytest.fixture
-def changes(changed: threading.Event) -> Iterator[FileChanges]:
+def changes() -> Iterator[FileChanges]:
     """Changes, told."""
-    changes = FileChanges(changed.set)
+    changes = FileChanges()
     yield changes
     changes.close()
 
@@ -47,19 +47,19 @@ def append(file: Path, text: str) -> None:
 
 def test_what_is_written_to_an_open_file_is_told(changes: FileChanges, changed: threading.Event, log: Path) -> None:
     with log.open() as stream:
-        watch = changes.watch(stream.fileno())
+        watch = changes.watch(stream.fileno(), changed.set)
     assert watch is not None
 
     append(log, "new\n")
 
     assert changed.wait(PATIENCE_SECONDS)
-    assert changes.was_told(watch)
-    assert not changes.was_told(watch)
+    assert changes.was_told(watch, changed.set)
+    assert not changes.was_told(watch, changed.set)
 
 
 def test_a_renamed_file_is_still_watched(changes: FileChanges, changed: threading.Event, log: Path) -> None:
     with log.open() as stream:
-        changes.watch(stream.fileno())
+        changes.watch(stream.fileno(), changed.set)
     renamed = log.rename(log.with_suffix(".1"))
 
     append(renamed, "new\n")
@@ -68,31 +68,76 @@ def test_a_renamed_file_is_still_watched(changes: FileChanges, changed: threadin
 
 
 def test_what_cannot_be_watched_is_not(changes: FileChanges) -> None:
-    assert changes.watch(1 << 20) is None
+    assert changes.watch(1 << 20, lambda: None) is None
+
+
+def test_two_that_watch_one_file_are_both_called_and_one_can_stop(changes: FileChanges, log: Path) -> None:
+    """Two daemons may share a log directory; a file has one watch for the whole process."""
+    first, second = threading.Event(), threading.Event()
+    with log.open() as stream:
+        watches = [changes.watch(stream.fileno(), each.set) for each in (first, second)]
+    assert watches[0] is not None
+    append(log, "to both\n")
+    assert first.wait(PATIENCE_SECONDS)
+    assert second.wait(PATIENCE_SECONDS)
+
+    changes.forget(watches[0], first.set)
+    first.clear()
+    second.clear()
+    append(log, "to one\n")
+
+    assert second.wait(PATIENCE_SECONDS)
+    assert not first.is_set()
+
+
+def test_a_file_that_is_written_to_all_the_time_does_not_delay_another(changes: FileChanges, tmp_path: Path) -> None:
+    """After a call for a file, the thread must not rest before it reads what happened to others."""
+    called: list[str] = []
+    flooded, other = tmp_path / "flooded", tmp_path / "other"
+    done = threading.Event()
+
+    def of_other() -> None:
+        called.append("other")
+        done.set()
+
+    def of_flooded() -> None:
+        called.append("flooded")
+        append(flooded, "again\n")
+        if len(called) == 5:
+            append(other, "once\n")
+
+    for file, changed in ((flooded, of_flooded), (other, of_other)):
+        file.touch()
+        with file.open() as stream:
+            assert changes.watch(stream.fileno(), changed) is not None
+    append(flooded, "first\n")
+
+    assert done.wait(PATIENCE_SECONDS)
+    assert called.index("other") <= 6
 
 
 def test_after_its_end_nothing_is_watched_and_no_descriptor_is_left(log: Path) -> None:
     before = os.listdir("/proc/self/fd")
-    changes = FileChanges(lambda: None)
+    changes = FileChanges()
     with log.open() as stream:
-        changes.watch(stream.fileno())
+        changes.watch(stream.fileno(), lambda: None)
 
     changes.close()
 
     assert os.listdir("/proc/self/fd") == before
-    assert changes.watch(0) is None
+    assert changes.watch(0, lambda: None) is None
 
 
 class Untold(FileChanges):
     """A file system of which no change is told."""
 
-    def was_told(self, watch: int) -> bool:
+    def was_told(self, _watch: int, _changed: object) -> bool:
         """Never."""
         return False
 
 
 def test_a_file_of_which_no_change_is_told_is_looked_at_often_again(log: Path) -> None:
-    changes = Untold(lambda: None)
+    changes = Untold()
     follower = LogFollower(on_host("node", log.parent, log.parent), log.name, HandClock(), changes)
     follower.look()
     assert follower.watched
@@ -106,10 +151,10 @@ def test_a_file_of_which_no_change_is_told_is_looked_at_often_again(log: Path) -
     changes.close()
 
 
-def test_logs_that_are_watched_are_looked_at_when_they_change(log: Path) -> None:
+def test_logs_that_are_watched_are_looked_at_when_they_change(log: Path, changes: FileChanges) -> None:
     inbox: Inbox = Inbox()
-    logs = DaemonLogs({"node": log.parent}, SystemClock(), changed=lambda: eye.nudge())
     (log.parent / "server.log").touch()
+    logs = DaemonLogs(on_host("node", log.parent, log.parent), SystemClock(), changes, changed=lambda: eye.nudge())
     eye = Eye(
         "log",
         logs.look,
@@ -118,6 +163,7 @@ def test_logs_that_are_watched_are_looked_at_when_they_change(log: Path) -> None
         inbox=inbox,
         clock=SystemClock(),
         told_every=3600.0,
+        at_end=logs.close,
     )
     eye.open()
     inbox.get(timeout=PATIENCE_SECONDS)
@@ -128,7 +174,6 @@ def test_logs_that_are_watched_are_looked_at_when_they_change(log: Path) -> None
     seen = inbox.get(timeout=PATIENCE_SECONDS)
     assert [each.line for each in seen if isinstance(each, LogLine)] == ["new"]
     eye.close(PATIENCE_SECONDS)
-    logs.close()
 
 
 def idle(eye: Eye) -> None:
@@ -137,7 +182,7 @@ def idle(eye: Eye) -> None:
 
 def test_logs_that_cannot_be_watched_are_looked_at_many_times_a_second(log: Path) -> None:
     (log.parent / "server.log").touch()
-    logs = DaemonLogs({"node": log.parent}, HandClock())
+    logs = DaemonLogs(on_host("node", log.parent, log.parent), HandClock())
 
     assert not logs.look().idle
 

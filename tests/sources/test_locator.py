@@ -14,25 +14,22 @@ from exporter.model.observation import DaemonProcess
 from exporter.sources.finder import Finder
 from exporter.sources.journal import Journal
 from exporter.sources.locator import Locator
-from exporter.sources.logs import DaemonLogs
 from exporter.sources.place import Place, on_host
 from exporter.sources.processes import Processes
 
 
 @dataclass(slots=True)
 class Followed:
-    """What the followers of logs were told."""
+    """What the follower of journals was told."""
 
     units: Mapping[str, str] = field(default_factory=dict)
-    places: Mapping[str, Place] = field(default_factory=dict)
 
 
 @pytest.fixture
 def followed(monkeypatch: pytest.MonkeyPatch) -> Followed:
-    """Of all journals and logs."""
+    """Of all journals."""
     told = Followed()
     monkeypatch.setattr(Journal, "follow", lambda _self, units: setattr(told, "units", units))
-    monkeypatch.setattr(DaemonLogs, "follow", lambda _self, places: setattr(told, "places", places))
     return told
 
 
@@ -44,46 +41,47 @@ def locator(finder: Finder | None = None) -> Locator:
     return Locator(
         finder=finder,
         processes=Processes({}, proc=Path("/proc"), clock=clock),
-        logs=DaemonLogs({}, clock),
         journal=Journal(clock),
     )
 
 
-def locate(unit: str | None, *, foreground: bool = True, stdout_kept: bool = False) -> None:
-    locator().locate({"one": replace(DAEMON, unit=unit, foreground=foreground, stdout_kept=stdout_kept)})
+def locate(unit: str | None, *, foreground: bool = True, stdout_kept: bool = False) -> Place:
+    """The place of a daemon of this unit."""
+    daemon = replace(DAEMON, unit=unit, foreground=foreground, stdout_kept=stdout_kept)
+    return locator().locate({"one": daemon})["one"]
 
 
 def test_the_log_of_a_foreground_service_is_in_its_journal(followed: Followed) -> None:
-    locate("mps.service")
+    place = locate("mps.service")
 
     assert followed.units == {"one": "mps.service"}
-    assert not followed.places
+    assert place.logs == ()
 
 
 @pytest.mark.parametrize("unit", ["user@1000.service", "session-3.scope", None])
 def test_where_its_unit_is_no_service_of_its_own_no_journal_is_followed(followed: Followed, unit: str | None) -> None:
     """A user's manager has all that the user runs: there may be as many as users, and their journals are theirs."""
-    locate(unit)
+    place = locate(unit)
 
     assert not followed.units
-    assert list(followed.places) == ["one"]
+    assert place.logs
 
 
 def test_the_log_of_one_in_the_background_is_in_its_files(followed: Followed) -> None:
-    locate("mps.service", foreground=False)
+    place = locate("mps.service", foreground=False)
 
     assert not followed.units
-    assert followed.places["one"].logs == ("server.log", "control.log")
+    assert place.logs == ("server.log", "control.log")
 
 
 def test_the_log_of_a_foreground_service_whose_stdout_is_a_file_is_in_that(followed: Followed) -> None:
-    locate("mps.service", stdout_kept=True)
+    place = locate("mps.service", stdout_kept=True)
 
     assert not followed.units
-    assert followed.places["one"].logs == ("stdout.log",)
+    assert place.logs == ("stdout.log",)
 
 
-def test_what_is_said_of_its_logs_outweighs_what_was_guessed(followed: Followed) -> None:
+def test_what_is_said_of_its_logs_outweighs_what_was_guessed() -> None:
     """Found by its pipe directory first: the log beside that, or in MPS' default place, may be another daemon's."""
     clock = SystemClock()
     finder = Finder(patterns=(), proc=Path("/proc"), clock=clock)
@@ -91,12 +89,12 @@ def test_what_is_said_of_its_logs_outweighs_what_was_guessed(followed: Followed)
     finder.places = {"one": found}
     follower = locator(finder)
 
-    follower.locate({"one": DAEMON})
-    assert followed.places["one"].log.path == Path("/log")
-    assert followed.places["one"].process == (4711, 1)
+    place = follower.locate({"one": DAEMON})["one"]
+    assert place.log.path == Path("/log")
+    assert place.process == (4711, 1)
 
-    follower.locate({"one": replace(DAEMON, named_by=NamedBy.DISCOVERED, log_directory="/elsewhere")})
-    assert followed.places["one"].log == found.log
+    daemon = replace(DAEMON, named_by=NamedBy.DISCOVERED, log_directory="/elsewhere")
+    assert follower.locate({"one": daemon})["one"].log == found.log
 
 
 RUNNING = DaemonProcess(at=1.0, daemon="one", pid=4711, start_ticks=1)
@@ -107,13 +105,11 @@ RUNNING = DaemonProcess(at=1.0, daemon="one", pid=4711, start_ticks=1)
     [{"process": RUNNING}, {"state": DaemonState.ABSENT, "gone_at": 1.0}],
     ids=["it runs", "its end is not explained"],
 )
-def test_one_that_is_named_no_more_is_followed_to_its_end(followed: Followed, unfinished: Mapping[str, Any]) -> None:
+def test_one_that_is_named_no_more_is_followed_to_its_end(unfinished: Mapping[str, Any]) -> None:
     """Its unit was disabled while it stopped, say: that it was told to quit is still to be read."""
     follower, nameless = locator(), replace(DAEMON, named_by=NamedBy.DISCOVERED)
     follower.locate({"one": DAEMON})
 
-    follower.locate({"one": replace(nameless, **unfinished)})
-    assert list(followed.places) == ["one"]
+    assert list(follower.locate({"one": replace(nameless, **unfinished)})) == ["one"]
 
-    follower.locate({"one": replace(nameless, state=DaemonState.STOPPED)})
-    assert not followed.places
+    assert not follower.locate({"one": replace(nameless, state=DaemonState.STOPPED)})

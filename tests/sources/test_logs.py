@@ -10,8 +10,6 @@ import pytest
 
 from exporter.model.observation import LogFile, LogGap, LogLine, Observation
 from exporter.sources.log_follower import (
-    LONGEST_LINE,
-    MOST_BYTES_A_LOOK,
     MOST_LINES_A_LOOK,
     MOST_OPEN,
     PLACE_SECONDS,
@@ -19,7 +17,8 @@ from exporter.sources.log_follower import (
     STILL_SECONDS,
     LogFollower,
 )
-from exporter.sources.logs import MOST_LINES_IN_ALL, DaemonLogs
+from exporter.sources.logs import DaemonLogs
+from exporter.sources.open_log import CHUNK, LONGEST_LINE
 from exporter.sources.place import on_host
 from exporter.sources.reading import Reading
 from tests.clocks import HandClock
@@ -186,43 +185,48 @@ def test_a_long_line_is_treated_alike_however_it_arrives(tmp_path: Path) -> None
         log.follower.close()
 
 
-def test_of_a_large_burst_nothing_is_lost(begun: Followed) -> None:
-    written = [f"line {n} {'.' * 90}" for n in range(4 * MOST_BYTES_A_LOOK // 100)]
-    begun.write("\n".join(written) + "\n")
+def known(number: int) -> str:
+    """A line that a rule knows."""
+    return f"[2026-11-20 15:08:45.147 Server   599] Client process {number} disconnected"
 
-    read: list[str] = []
+
+def lines_of(numbers: range) -> str:
+    """So many lines that a rule knows."""
+    return "".join(f"{known(number)}\n" for number in numbers)
+
+
+def test_a_burst_within_the_budget_is_read_whole_and_in_order_a_part_at_a_time(begun: Followed) -> None:
+    written = range(4 * MOST_LINES_A_LOOK)
+    begun.write(lines_of(written) + "torn")
+
+    looks = []
     while lines := begun.look():
-        assert sum(map(len, lines)) <= MOST_BYTES_A_LOOK
-        read += lines
+        looks.append(lines)
 
-    assert read == written
-
-
-def test_of_a_flood_of_short_lines_few_are_read_in_one_look_and_none_is_lost(begun: Followed) -> None:
-    written = [str(n) for n in range(3 * MOST_LINES_A_LOOK + 1)]
-    begun.write("\n".join(written) + "\ntorn")
-
-    looks = [begun.look() for _ in range(5)]
-
-    assert [len(lines) for lines in looks] == [MOST_LINES_A_LOOK] * 3 + [1, 0]
-    assert [line for lines in looks for line in lines] == written
+    assert max(map(len, looks)) <= MOST_LINES_A_LOOK + CHUNK // len(known(0))
+    assert [line for lines in looks for line in lines] == list(map(known, written))
     begun.write(" no more\n")
     assert begun.look() == ["torn no more"]
 
 
 def test_a_look_says_whether_it_left_something_unread(begun: Followed) -> None:
-    begun.write("line\n" * (MOST_LINES_A_LOOK + 1) + "torn")
+    begun.write(lines_of(range(MOST_LINES_A_LOOK + CHUNK // len(known(0)) + 1)) + "torn")
 
     assert [begun.follower.look().more for _ in range(3)] == [True, False, False]
 
 
 def test_a_renamed_log_does_not_double_what_one_look_reads(begun: Followed) -> None:
-    begun.write("old\n" * MOST_LINES_A_LOOK)
+    old, new = range(2 * MOST_LINES_A_LOOK), range(10_000, 10_000 + 2 * MOST_LINES_A_LOOK)
+    begun.write(lines_of(old))
     begun.path.rename(begun.path.with_suffix(".1"))
-    begun.write("new\n" * MOST_LINES_A_LOOK)
+    begun.write(lines_of(new))
 
-    assert begun.look() == ["old"] * MOST_LINES_A_LOOK
-    assert begun.look() == ["new"] * MOST_LINES_A_LOOK
+    looks = []
+    while lines := begun.look():
+        looks.append(lines)
+
+    assert max(map(len, looks)) <= MOST_LINES_A_LOOK + CHUNK // len(known(0))
+    assert [line for lines in looks for line in lines] == [known(number) for number in (*old, *new)]
 
 
 # -- truncation, rename, removal -----------------------------------------------------------------------------------
@@ -252,7 +256,7 @@ def test_how_much_was_lost_with_a_truncation_is_told_as_far_as_it_is_known(begun
     begun.look()
     os.truncate(begun.path, 0)
     assert begun.lost() == []
-    begun.write("read\n" * MOST_LINES_A_LOOK + "unread\n")
+    begun.write(lines_of(range(4 * MOST_LINES_A_LOOK)))
     begun.look()
     os.truncate(begun.path, 0)
     assert begun.lost() == [1]
@@ -266,12 +270,12 @@ def test_how_much_was_lost_with_a_truncation_is_told_as_far_as_it_is_known(begun
 
 
 def test_a_truncated_file_that_has_outgrown_what_was_read_of_it_goes_on_from_its_beginning(begun: Followed) -> None:
-    begun.write("a line of some length\n" * 2 * MOST_LINES_A_LOOK)
+    begun.write(lines_of(range(2 * MOST_LINES_A_LOOK)))
     begun.look()
     os.truncate(begun.path, 0)
-    begun.write("a line of some length\n" * (MOST_LINES_A_LOOK + 1))
+    begun.write(lines_of(range(MOST_LINES_A_LOOK)))
 
-    assert [len(begun.look()) for _ in range(3)] == [MOST_LINES_A_LOOK, 1, 0]
+    assert begun.look() == [known(number) for number in range(MOST_LINES_A_LOOK)]
 
 
 def test_the_rest_of_a_line_that_was_never_followed_is_not_lost(log: Followed) -> None:
@@ -429,7 +433,7 @@ def test_a_fifo_in_place_of_the_log_leaves_the_log_followed(begun: Followed) -> 
 
 
 def test_an_absent_log_is_no_failure_of_the_source_and_an_unreadable_one_is(tmp_path: Path) -> None:
-    logs = DaemonLogs({"node": tmp_path}, HandClock())
+    logs = DaemonLogs(on_host("node", tmp_path, tmp_path), HandClock())
     with contextlib.closing(logs):
         assert logs.look().problem is None
         (tmp_path / "server.log").mkdir()
@@ -442,11 +446,10 @@ def test_an_absent_log_is_no_failure_of_the_source_and_an_unreadable_one_is(tmp_
 
 def test_one_whose_logs_turn_out_to_be_others_is_followed_in_those(tmp_path: Path) -> None:
     place = on_host("node", tmp_path, tmp_path)
-    logs = DaemonLogs({}, HandClock())
+    logs = DaemonLogs(place, HandClock())
     with contextlib.closing(logs):
-        logs.follow({"node": place})
         logs.look()
-        logs.follow({"node": replace(place, logs=("stdout.log",))})
+        logs.place = replace(place, logs=("stdout.log",))
         told = [each for each in logs.look().observations if isinstance(each, LogFile)]
         for name in ("control.log", "stdout.log"):
             (tmp_path / name).write_text(f"line of {name}\n")
@@ -506,46 +509,13 @@ class TestSize:
         assert sizes(begun) == [4]
 
 
-def test_many_floods_leave_every_daemon_its_share_of_one_look(tmp_path: Path) -> None:
-    names = [f"fake{n}" for n in range(40)] + ["real"]
-    for name in names:
-        (tmp_path / name).mkdir()
-    logs = DaemonLogs({name: tmp_path / name for name in names}, HandClock())
-    with contextlib.closing(logs):
-        logs.look()
-        for name in names[:-1]:
-            (tmp_path / name / "server.log").write_text("\n" * 2 * MOST_LINES_A_LOOK)
-        (tmp_path / "real" / "control.log").write_text("line\n")
-        lines = [each for each in logs.look().observations if isinstance(each, LogLine)]
-
-    assert len(lines) <= MOST_LINES_IN_ALL
-    assert [each.line for each in lines if each.daemon == "real"] == ["line"]
-
-
-def test_a_flooded_log_has_what_the_others_leave_of_their_shares(tmp_path: Path) -> None:
-    names = [f"quiet{n}" for n in range(40)]
-    for name in ("a flooded one", *names):
-        (tmp_path / name).mkdir()
-    logs = DaemonLogs({name: tmp_path / name for name in ("a flooded one", *names)}, HandClock())
-    with contextlib.closing(logs):
-        logs.look()
-        (tmp_path / "a flooded one" / "server.log").write_text("line\n" * 2 * MOST_LINES_A_LOOK)
-        first = logs.look()
-        (tmp_path / names[-1] / "control.log").write_text("line\n")
-        second = logs.look()
-
-    read = [each.daemon for each in second.observations if isinstance(each, LogLine)]
-    assert first.more
-    assert (read[0], read.count("a flooded one")) == (names[-1], MOST_LINES_A_LOOK)
-
-
 def test_a_look_without_news_reads_sizes_alone_and_the_next_line_is_still_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = tmp_path / "control.log"
     log.write_text("old\n")
     (tmp_path / "server.log").write_text("")
-    logs = DaemonLogs({"node": tmp_path}, HandClock())
+    logs = DaemonLogs(on_host("node", tmp_path, tmp_path), HandClock())
     logs.look()
     with monkeypatch.context() as patch:
         patch.setattr(LogFollower, "look", lambda *_: pytest.fail("nothing is new"))

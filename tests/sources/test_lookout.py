@@ -40,7 +40,7 @@ class Client(ControlClient):
         """Remember it."""
         self.places.append(place)
 
-    def want(self, commands: tuple[str, ...]) -> None:
+    def want(self, commands: tuple[str, ...], **_known: object) -> None:
         """Remember it."""
         self.wanted = commands
 
@@ -91,7 +91,7 @@ def test_a_daemon_that_is_new_is_asked_from_then_on(lookout: Lookout, askers: As
 
     assert [name for name, _ in lookout.idle()] == ["one", "two"]
     for _, asker in lookout.idle():
-        asker.ask(("get_server_list",))
+        asker.ask(("get_server_list",), node("one").daemons["one"])
 
     def both_looked() -> None:
         assert askers.inbox.qsize() == 2

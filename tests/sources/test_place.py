@@ -106,8 +106,7 @@ def test_a_daemon_is_asked_in_its_own_numbers_and_understood_in_ours(contained: 
 @every_namespace
 def test_its_logs_are_read_and_say_who_is_meant(contained: Container) -> None:
     place = place_of(contained, contained.start())
-    logs = DaemonLogs({}, SystemClock())
-    logs.follow({place.name: place})
+    logs = DaemonLogs(place, SystemClock())
     assert [each.problem for each in logs.look().observations if isinstance(each, LogFile)][-1] is None
     inner, client = contained.client()
     contained.mps.connect_and_wait(inner)
@@ -135,8 +134,7 @@ def test_its_logs_are_read_and_say_who_is_meant(contained: Container) -> None:
 def test_its_last_words_are_read_when_its_files_cannot_be_reached_any_more(contained: Container) -> None:
     pid = contained.start()
     place = place_of(contained, pid)
-    logs = DaemonLogs({}, SystemClock())
-    logs.follow({place.name: place})
+    logs = DaemonLogs(place, SystemClock())
     logs.look()
     contained.mps.say("control", "Server 99 exited with status 0")
     os.kill(pid, 9)
@@ -182,8 +180,8 @@ def test_the_core_knows_all_of_it_by_the_pids_here(contained: Container, tmp_pat
     """Found, asked, read and watched: what is known in the end is as of a daemon on the host."""
     daemon_pid = contained.start()
     place = place_of(contained, daemon_pid)
-    logs, processes = DaemonLogs({}, SystemClock()), Processes({}, proc=Path("/proc"), clock=SystemClock(), wait=0.02)
-    logs.follow({place.name: place})
+    logs = DaemonLogs(place, SystemClock())
+    processes = Processes({}, proc=Path("/proc"), clock=SystemClock(), wait=0.02)
     processes.attend({place.name: place})
     asking = control(place, tmp_path)
     present = Node()
@@ -260,7 +258,6 @@ def test_another_users_root_is_a_problem_in_words(tmp_path: Path) -> None:
 
     root = Root(Closed(tmp_path, SystemClock()), 1, 1)
     place = Place(name="x", pipe=Directory(tmp_path, root), log=Directory(tmp_path, root))
-    logs = DaemonLogs({}, SystemClock())
-    logs.follow({"x": place})
+    logs = DaemonLogs(place, SystemClock())
 
     assert f"/proc/1/root{tmp_path}/control.log cannot be read: Permission denied" in str(logs.look().problem)

@@ -176,7 +176,8 @@ def test_no_name_confuses_it(watch: Watch, start: Starter, tmp_path: Path, name:
 # -- its end -------------------------------------------------------------------------------------------------------
 
 
-def test_an_exit_wakes_a_look_that_waits(watch: Watch, start: Starter) -> None:
+def test_an_exit_wakes_a_look_that_waits(watch: Watch, start: Starter, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "PID_FILES_SECONDS", 60.0)  # A look waits no longer than this.
     process = start()
     source = watch(process.pid, wait=60)
     source.look()

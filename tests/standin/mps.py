@@ -10,12 +10,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Self
 
 from .mps_daemon import sockets
-from .mps_daemon.control import ERRORS
+from .mps_daemon.control import ERRORS, TRUTH
 from .mps_daemon.names import CONTROL_NAME, pid_file
 from .mps_daemon.settings import ASKED_BY
 from .mps_daemon.side_channel import NAME as SIDE_CHANNEL
@@ -37,6 +38,25 @@ def wait_until(condition: Callable[[], object], what: str = "the condition", sec
         if time.monotonic() > deadline:
             raise NotInTimeError(f"{what} did not come about within {seconds:g} s")
         time.sleep(0.01)
+
+
+@dataclass(frozen=True, slots=True)
+class Truth:
+    """Something that really happened to a server: see ``mps_daemon.logs.TruthFile``."""
+
+    at: float
+    what: str
+    server: int
+    kind: str = ""
+    pid: int = 0
+    victims: tuple[int, ...] = ()
+
+    @classmethod
+    def parse(cls, line: str) -> "Truth":
+        """Read a line of the file."""
+        at, what, server, *details = line.split()
+        kind, pid, *victims = details or ("", "0")
+        return cls(float(at), what, int(server), kind, int(pid), tuple(map(int, victims)))
 
 
 class MpsStandIn:
@@ -274,18 +294,28 @@ class MpsStandIn:
         """All of server.log."""
         return _text(self.log_directory / "server.log")
 
+    @property
+    def truth(self) -> list[Truth]:
+        """What really happened, in order, over all daemons of these directories: no log proves anything."""
+        return [Truth.parse(line) for line in _text(self.pipe_directory / TRUTH).splitlines()]
+
+    def truth_size(self) -> int:
+        """Return a number that grows when something is added to it."""
+        return (self.pipe_directory / TRUTH).stat().st_size
+
     # -- what happens to its clients -------------------------------------------------------------------------------
 
-    def connect(self, pid: int, uid: int = 0, devices: Sequence[int] = (0,)) -> None:
+    def connect(self, pid: int, uid: int = 0, devices: Sequence[int] = (0,), command: str = "") -> None:
         """A process becomes a client on these devices (the daemon's ordinals), now or when a server is ready for it.
 
-        A real process is noticed when it ends; a PID that nobody has stays until it is disconnected.
+        A real process is noticed when it ends; a PID that nobody has stays until it is disconnected. `command` is the
+        argv[0] that `ps` shows of such a PID; of a real process it shows the process's own.
         """
-        self._tell(f"connect {pid} {uid} {','.join(map(str, devices))}")
+        self._tell(f"connect {pid} {uid} {','.join(map(str, devices))} {command}")
 
-    def connect_and_wait(self, pid: int, uid: int = 0, devices: Sequence[int] = (0,)) -> None:
+    def connect_and_wait(self, pid: int, uid: int = 0, devices: Sequence[int] = (0,), command: str = "") -> None:
         """The same, until it is accepted."""
-        self.connect(pid, uid, devices)
+        self.connect(pid, uid, devices, command)
         wait_until(lambda: self.outcome(pid) == "active", f"client {pid}")
 
     def outcome(self, pid: int) -> str:

@@ -23,6 +23,9 @@ UNKNOWN = 999
 MEBIBYTE = 1 << 20
 DRIVER = "580.159.04"
 
+LATEST_XIDS = 64
+"""So many are in the state, whose reader has room for 256. Older ones have long been delivered."""
+
 
 class CompilerMissingError(RuntimeError):
     """There is no gcc here, so the library cannot be built."""
@@ -102,7 +105,8 @@ class _State:
             lines.append(_device_line(device))
             lines.extend(f"reading {device.index} {name} {value}" for name, value in device.readings.items())
             lines.extend(_process_line(device.index, process) for process in device.processes)
-        lines.extend(f"xid {number} {device} {xid}" for number, (device, xid) in enumerate(self.xids, start=1))
+        xids = list(enumerate(self.xids, start=1))[-LATEST_XIDS:]
+        lines.extend(f"xid {number} {device} {xid}" for number, (device, xid) in xids)
         lines.extend(_behaviour_line(behaviour) for behaviour in self.behaviours)
         return lines
 

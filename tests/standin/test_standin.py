@@ -547,6 +547,10 @@ def test_a_client_killed_in_a_kernel_goes_first_and_the_log_names_an_innocent(mp
     wait_until(lambda: f"Client process {FIRST} disconnected" in mps.server_log)
     log = texts(mps.server_log)
 
+    assert [(each.what, each.server, each.pid, each.victims) for each in mps.truth] == [
+        ("gone", mps.server_pid, FIRST, ()),
+        ("fault", mps.server_pid, FIRST, (SECOND,)),
+    ]
     exiting = log.index(f"Client {{PID: {FIRST}, Context ID: 1}} exiting. Number of active client contexts is 1.")
     fault = log.index(f"Client {{PID: {SECOND}, Context: 1}} encountered a fatal GPU error.")
     disconnected = log.index(f"Client process {FIRST} disconnected")

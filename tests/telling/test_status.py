@@ -17,7 +17,6 @@ from tests.builders import (
     CONTEXT_BYTES,
     CONTROL,
     DAEMON,
-    FAULT_BLOCK,
     GPU,
     GPU_BYTES,
     MIB,
@@ -29,6 +28,7 @@ from tests.builders import (
     control_log,
     daemon_dead,
     daemon_process,
+    fault,
     full,
     gpu_lost,
     gpu_reading,
@@ -41,7 +41,6 @@ from tests.builders import (
     owned,
     process,
     refusal,
-    server_log,
     silence,
     three_clients,
     told,
@@ -137,7 +136,7 @@ class TestTable:
 
     def test_a_fault_and_an_unwell_daemon_show_as_the_state(self) -> None:
         """The worse of the two, where both have one."""
-        faulted = told(*at_work(CLIENT), *server_log(*FAULT_BLOCK)).node
+        faulted = told(*at_work(CLIENT), *fault()).node
         assert " fault " in status.table(faulted)
         hung = told(*at_work(CLIENT), silence(at=AT + 5), silence(at=AT + 10)).node
         assert " unresponsive " in status.table(hung)
@@ -188,6 +187,7 @@ class TestJson:
                     "level": "well",
                     "expected": True,
                     "pid": CONTROL,
+                    "foreign_uid": None,
                     "version": "13000",
                     "waiting": [],
                     "watchdog": None,
@@ -281,7 +281,7 @@ class TestExitCode:
             (told(no_daemon(), start=node(DAEMON, expected=False)).node, 0),
             (node(), 1),
             (daemon_dead(), 1),
-            (told(*at_work(CLIENT), *server_log(*FAULT_BLOCK)).node, 1),
+            (told(*at_work(CLIENT), *fault()).node, 1),
             (told(*at_work(CLIENT), silence(at=AT + 5), silence(at=AT + 10)).node, 1),
             (told(*at_work(CLIENT), refusal(at=AT + 5), refusal(at=AT + 10)).node, 1),
         ],

@@ -221,6 +221,7 @@ def test_all_that_is_known_is_there() -> None:
         "last_restart_at": AT + 5,
         "not_before": AT + 20,
         "circuit_opened_at": None,
+        "state_lost_at": None,
         "quarantine": None,
         "stopped_at": None,
         "counts": [{"action": "restart", "reason": "crashed", "result": "failed", "count": 1}],

@@ -1,10 +1,11 @@
 """What is the matter with a daemon: several witnesses say so, never one."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
-from exporter.core import crash_loop, process_states
+from exporter.core import crash_loop, process_states, silence
 from exporter.core.watchdog import gone
 from exporter.core.watchdog.matter import Matter, Told
+from exporter.core.witnesses import probes
 from exporter.model.daemon import Daemon, DaemonState
 from exporter.model.diagnosis import Condition, Diagnosis
 from exporter.model.event import Event, EventName
@@ -14,12 +15,10 @@ from exporter.model.replace import replace
 from exporter.model.server import ServerState
 from exporter.model.watch import Watch
 from exporter.model.witnesses import ProcessState
+from exporter.parse.control_reply import servers_asked
 
 _STANDING_SECONDS = 1.0
 """A server that was stopped for less than this may have been so by a debugger, or at one look."""
-
-_ASK_ALL = frozenset({"ps", "get_device_client_list", "device_query"})
-"""Commands that ask every server."""
 
 _HUNG = frozenset({Condition.UNRESPONSIVE, Condition.SUSPENDED})
 _WAITED_FOR = frozenset({Condition.SERVER_SUSPENDED, Condition.SERVER_UNRESPONSIVE, Condition.STUCK_IN_DRIVER})
@@ -43,16 +42,13 @@ def _continued(matter: Matter, found: Diagnosis, before: Diagnosis | None) -> Di
     """One that hangs may be found to be stopped, or the other way round: that is the same matter.
 
     One that only waited for another process hangs by itself from now on, if it does: it may not have been asked since.
-    Nor did it hang while it wrote into its log: one that wakes is heard there first.
+    Lines of its log change nothing: every user can write them (measured, R580).
     """
-    if found.condition not in _HUNG:
+    if found.condition not in _HUNG or before is None:
         return found
-    since = found.since
-    if before is not None and before.condition in _WAITED_FOR:
-        since = matter.at
-    elif before is not None and before.condition in _HUNG:
-        since = before.since
-    return replace(found, since=max(since, matter.daemon.spoke_at or since))
+    if before.condition in _WAITED_FOR:
+        return replace(found, since=matter.at)
+    return replace(found, since=before.since) if before.condition in _HUNG else found
 
 
 def _stopping(watch: Watch, found: Diagnosis, matter: Matter) -> Watch:
@@ -86,6 +82,7 @@ def _found(matter: Matter) -> Diagnosis:
         or _server_suspended(matter)
         or _server_unresponsive(matter)
         or _unresponsive(matter)
+        or _program_unresponsive(matter)
         or _held(matter)
         or _fault(matter)
         or _crash_loop(matter)
@@ -117,10 +114,17 @@ def _stuck(matter: Matter) -> Diagnosis | None:
     return Diagnosis(
         condition=Condition.STUCK_IN_DRIVER,
         since=asleep.at,
-        witnesses=(f"process {asleep.pid} sleeps in the kernel (state D)", "the daemon answers nobody"),
+        witnesses=(
+            f"process {asleep.pid} sleeps in the kernel (state D{_at_channel(asleep.wait_channel)})",
+            "the daemon answers nobody",
+        ),
         culprit=identity_of(asleep),
         server=asleep.pid if asleep.pid in daemon.servers else None,
     )
+
+
+def _at_channel(channel: str | None) -> str:
+    return "" if channel is None else f", {channel}"
 
 
 def _server_suspended(matter: Matter) -> Diagnosis | None:
@@ -139,44 +143,61 @@ def _server_suspended(matter: Matter) -> Diagnosis | None:
 
 
 def _server_unresponsive(matter: Matter) -> Diagnosis | None:
-    """A daemon that asks a server which does not answer hangs with it; its log ends with that command (measured, R580).
+    """A daemon that asks a server which does not answer hangs with it (measured, R580).
 
-    To restart it would end every other client, and that server is what hangs.
+    To restart it would end every other client, and that server is what hangs. Only a command of the exporter itself
+    shows which server that is (`Daemon.waits_for`): the log is written by every user.
     """
-    daemon = matter.daemon
-    server = None if daemon.state is not DaemonState.UNRESPONSIVE else waited_for(daemon)
-    if server is None:
+    daemon, server = matter.daemon, matter.daemon.waits_for
+    silent = daemon.state is DaemonState.UNRESPONSIVE and daemon.unanswered_since is not None
+    if not silent or server is None or server not in daemon.servers:
         return None
     process = matter.node.processes.get(server)
     return Diagnosis(
         condition=Condition.SERVER_UNRESPONSIVE,
         since=min(daemon.state_since or matter.at, daemon.unanswered_since or matter.at),
-        witnesses=("its commands get no answer", f"its log ends with a command that asks server {server}"),
+        witnesses=("its commands get no answer", f"the first of these asks server {server}"),
         culprit=None if process is None else identity_of(process),
         server=server,
     )
 
 
-def waited_for(daemon: Daemon) -> int | None:
-    """The server that the daemon was asking when it fell silent; None where its log does not say so."""
-    verb, *words = (daemon.at_command or "").split() or [""]
-    named = [int(word) for word in words if word.isdecimal() and int(word) in daemon.servers]
-    if named:
-        return named[0]
-    return next(iter(daemon.servers)) if verb in _ASK_ALL and len(daemon.servers) == 1 else None
-
-
 def _unresponsive(matter: Matter) -> Diagnosis | None:
-    """Two failed probes and a second witness have made it so (`core/life.py`)."""
+    """Two commands and a second witness have made it so (`core/silence.py`)."""
     daemon = matter.daemon
     if daemon.state is not DaemonState.UNRESPONSIVE:
         return None
-    lives = () if daemon.process is None else (f"process {daemon.process.pid} lives",)
-    deaf = ("nobody listens on its socket",) if daemon.listening is False else ()
     return Diagnosis(
         condition=Condition.UNRESPONSIVE,
         since=min(daemon.state_since or matter.at, daemon.unanswered_since or matter.at),
-        witnesses=("its commands get no answer", *lives, *deaf),
+        witnesses=("its commands get no answer", *_signs_of_a_hang(daemon)),
+    )
+
+
+def _signs_of_a_hang(daemon: Daemon) -> Iterator[str]:
+    """Yield what else was seen. What the log ends with is a hint, and no more."""
+    known = probes(daemon)
+    if daemon.process is not None:
+        yield f"process {daemon.process.pid} lives"
+    if known is not None and known.unanswered:
+        where = "" if known.wait_channel is None else f": it waits in {known.wait_channel}"
+        yield f"nor do the exporter's own connections{where}"
+    if daemon.listening is False:
+        yield "nobody listens on its socket"
+    hint = servers_asked(daemon.at_command or "", daemon.servers)
+    if len(hint) == 1:
+        yield f"its log, which every user can write, ends with a command that asks server {next(iter(hint))}"
+
+
+def _program_unresponsive(matter: Matter) -> Diagnosis | None:
+    """Commands go through the control program: if the daemon answers without it, the program is at fault."""
+    daemon = matter.daemon
+    if not silence.program_hangs(daemon, matter.at):
+        return None
+    return Diagnosis(
+        condition=Condition.PROGRAM_UNRESPONSIVE,
+        since=daemon.unanswered_since or matter.at,
+        witnesses=("commands through the control program get no answer", "the daemon answers connections without it"),
     )
 
 

@@ -1,6 +1,7 @@
 """The ladder of remedies for a fault that does not end: one rung at a time, and nobody who is well is harmed."""
 
 from collections.abc import Iterable, Iterator
+from itertools import chain
 
 from exporter.core import recovery
 from exporter.core.identity import client_id
@@ -8,11 +9,12 @@ from exporter.core.watchdog import restarting
 from exporter.core.watchdog.diagnosis import faults
 from exporter.core.watchdog.matter import Matter
 from exporter.core.watchdog.resolve import Deed, Resolve, Wait
-from exporter.model.action import ActionKind, ActionStep, EndProcess, GiveCommand, SaveEvidence
+from exporter.model.action import ActionKind, ActionStep, EndProcess, GiveCommand, Role, SaveEvidence
 from exporter.model.identity import ProcessIdentity, identity_of
 from exporter.model.incident import Incident
 from exporter.model.settings import FaultRemedy
 from exporter.model.watch import Rung
+from exporter.parse.mps_program import mps_program
 
 _Place = tuple[ActionKind, bool]
 """A rung, and whether it is forced."""
@@ -90,7 +92,8 @@ def _climbed(matter: Matter, incident: Incident, place: _Place) -> Resolve:
     match kind:
         case ActionKind.KILL_CLIENTS:
             doomed = (_victim(matter, incident, pid) for pid in _blockers(incident))
-            return _deed(matter, incident, place, (EndProcess(identity=each) for each in doomed if each is not None))
+            ends = (EndProcess(identity=each, role=Role.CLIENT) for each in doomed if each is not None)
+            return _deed(matter, incident, place, ends)
         case ActionKind.SHUT_DOWN_SERVER:
             command = f"shutdown_server {incident.server}{' -f' if forced else ''}"
             step = GiveCommand(command=command)
@@ -123,14 +126,24 @@ def _blockers(incident: Incident) -> list[int]:
 
 
 def _victim(matter: Matter, incident: Incident, pid: int) -> ProcessIdentity | None:
-    """The process that the fault hit, if that is surely the one which has its PID now, and the daemon names it too."""
+    """Return the process that the fault hit, if it still has its PID, and the daemon and NVML name it too."""
     process, client = matter.node.processes.get(pid), matter.daemon.clients.get(pid)
     tenant = incident.tenants.get(pid)
     if process is None or client is None or tenant is None or client.server != incident.server:
         return None
     same = process.uid is not None and tenant.client == client_id(client, process)
     named = client.listed_at is not None and client.listed_at >= incident.detected_at
-    return identity_of(process) if same and named else None
+    of_mps = mps_program(process.executable, process.command) is not None
+    return identity_of(process) if same and named and not of_mps and _is_on_gpu(matter, incident, pid) else None
+
+
+def _is_on_gpu(matter: Matter, incident: Incident, pid: int) -> bool:
+    """Return whether NVML shows the process on a GPU, if it has listed MPS clients since the fault; else True."""
+    readings = (each.reading for each in matter.node.gpus.values())
+    lists = [
+        each.mps_processes for each in readings if each.at >= incident.detected_at and each.mps_processes is not None
+    ]
+    return not lists or any(each.pid == pid for each in chain(*lists))
 
 
 def _spared(matter: Matter, server: int | None) -> Wait | None:

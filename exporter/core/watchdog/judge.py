@@ -36,12 +36,12 @@ def judge(node: Node, orders: Orders, *, at: float, chance: float) -> Judged:
     events: list[Event] = []
     actions: list[Action] = []
     for name, daemon in node.daemons.items():
-        if not daemon.expected:
+        if not daemon.expected or daemon.same_as is not None:
             continue
         matter = Matter(
             node=node,
             daemon=daemon,
-            watch=node.watches.get(name, Watch()),
+            watch=node.watches.get(name) or Watch(lost_at=at if orders.state_lost else None),
             mandate=orders.mandate_of(daemon),
             mode=orders.mode_of(daemon),
             rules=orders.rules,

@@ -1,13 +1,17 @@
-"""What the watchdog must know of a daemon when it is no more: which process it was, and which its servers were."""
-
-from itertools import chain
+"""What the watchdog must know of a daemon when it is no more: its process, and which processes were its servers."""
 
 from exporter.core.watchdog import budget
 from exporter.core.watchdog.matter import Matter, Told
 from exporter.model.diagnosis import Condition
 from exporter.model.identity import ProcessIdentity, identity_of
+from exporter.model.node import Node
+from exporter.model.observation import DaemonProcess, ProcessReading
 from exporter.model.replace import replace
 from exporter.model.watch import Watch
+from exporter.parse.mps_program import mps_program
+
+MOST_CHILDREN = 16
+"""How many servers of a daemon are remembered, the latest ones."""
 
 _ILL = frozenset(
     {
@@ -22,39 +26,52 @@ _ILL = frozenset(
 
 
 def remembered(matter: Matter) -> Watch:
-    """Its process and its servers, while it lives."""
+    """Return the watch with the daemon's process and its servers, as long as it lives."""
     watch, daemon = matter.watch, matter.daemon
     if daemon.gone:
         return watch
-    known = (identity_of(matter.node.processes.get(pid)) for pid in daemon.servers)
-    servers = tuple(each for each in known if each is not None)
     process = daemon.process or watch.process
-    if (process, servers) == (watch.process, watch.servers):
-        return watch
     another = watch.process is not None and identity_of(process) != identity_of(watch.process)
+    children = _children(matter, process, () if another else watch.children)
+    if (process, children) == (watch.process, watch.children):
+        return watch
     well_since = None if another else watch.well_since
-    return replace(watch, process=process, servers=servers, well_since=well_since)
+    return replace(watch, process=process, children=children, well_since=well_since)
+
+
+def _children(
+    matter: Matter, process: DaemonProcess | None, before: tuple[ProcessIdentity, ...]
+) -> tuple[ProcessIdentity, ...]:
+    """Return the servers that /proc has shown to be children of this process, without those that have ended.
+
+    The daemon's answers and its log only say at which PIDs to look: any user may write into that log (measured, R580).
+    """
+    read = (matter.node.processes.get(pid) for pid in matter.daemon.servers)
+    now = (identity_of(each) for each in read if each is not None and _is_child(each, process))
+    found = dict.fromkeys((*before, *(each for each in now if each is not None)))
+    return tuple(each for each in found if not _has_ended(matter.node, each))[-MOST_CHILDREN:]
+
+
+def _is_child(reading: ProcessReading, daemon: DaemonProcess | None) -> bool:
+    """Return whether a process was started by this daemon, and runs a program of MPS as a user that it can have."""
+    parent = identity_of(daemon)
+    if daemon is None or parent is None or reading.parent != parent or reading.start_ticks < parent.start_ticks:
+        return False
+    of_mps = mps_program(reading.executable, reading.command) is not None
+    return of_mps and daemon.uid is not None and daemon.uid in (0, reading.uid)
+
+
+def _has_ended(node: Node, process: ProcessIdentity) -> bool:
+    """Return whether its end was seen, or another process has its PID."""
+    death, reading = node.deaths.get(process.pid), node.processes.get(process.pid)
+    if reading is not None:
+        return reading.start_ticks != process.start_ticks
+    return death is not None and death.start_ticks == process.start_ticks
 
 
 def leftovers(matter: Matter) -> tuple[ProcessIdentity, ...]:
-    """The servers that may have outlived their daemon: one that was stopped does (measured, R580).
-
-    Which they were, its log told too, into which everybody may write (measured, R580): another daemon, and those who
-    serve for it, are none of them.
-    """
-    deaths, others = matter.node.deaths, _of_others(matter)
-    return tuple(
-        each
-        for each in matter.watch.servers
-        if each.pid not in others and (each.pid not in deaths or deaths[each.pid].start_ticks != each.start_ticks)
-    )
-
-
-def _of_others(matter: Matter) -> frozenset[int]:
-    """The other daemons, and their servers."""
-    others = [each for each in matter.node.daemons.values() if each.name != matter.daemon.name]
-    daemons = (each.process.pid for each in others if each.process is not None and each.process.pid is not None)
-    return frozenset(chain(daemons, *(each.servers for each in others)))
+    """Return the servers that may have outlived their daemon: one that was stopped does (measured, R580)."""
+    return tuple(each for each in matter.watch.children if not _has_ended(matter.node, each))
 
 
 def kept_well(matter: Matter) -> Told:

@@ -3,9 +3,12 @@
 from exporter.core.watchdog import faults, quarantine, restarting
 from exporter.core.watchdog.matter import Matter
 from exporter.core.watchdog.resolve import Deed, Resolve, Wait
-from exporter.model.action import ActionKind, EndProcess, SaveEvidence
+from exporter.model.action import ActionKind, EndProcess, Role, SaveEvidence
 from exporter.model.diagnosis import Condition, Diagnosis
+from exporter.model.settings import Mode
 from exporter.model.watch import WatchState
+
+_STATE_LOST = "the watchdog's state could not be read or written: how often the daemon was restarted is unknown"
 
 
 def resolved(matter: Matter) -> Resolve:
@@ -13,6 +16,8 @@ def resolved(matter: Matter) -> Resolve:
     found = matter.watch.diagnosis
     if matter.watch.quarantine is not None:
         return Wait(why=quarantine.why(matter.watch.quarantine), state=WatchState.QUARANTINED)
+    if matter.watch.lost_at is not None and matter.mode is Mode.ACT:
+        return Wait(why=_STATE_LOST, state=WatchState.STATE_LOST)
     if found is None:
         return None
     match found.condition:
@@ -39,13 +44,17 @@ def _kill(signal: str, pid: int | None) -> str:
 
 
 def _server_hangs(matter: Matter, found: Diagnosis, why: str) -> Resolve:
-    """The daemon is sound, and what keeps its server may pass."""
+    """End a server that hangs, if the configuration allows it and /proc has shown that it is the daemon's server."""
     after, culprit = matter.rules.hung_after, found.culprit
     if not matter.rules.end_hung_servers or culprit is None:
         return Wait(why=f"server {found.server} {why}")
     if matter.at - found.since < after:
         return Wait(why=f"server {found.server} hangs, which may pass: it is ended after {after:g} s")
-    end = EndProcess(identity=culprit, program=restarting.PROGRAM)
+    if culprit not in matter.watch.children:
+        return Wait(why=f"server {found.server} {why}; /proc has not shown that it is a child of this daemon")
+    if found.condition is Condition.SERVER_UNRESPONSIVE and len(matter.watch.children) > 1:
+        return Wait(why=f"server {found.server} {why}; of several servers, the log alone says that this one hangs")
+    end = EndProcess(identity=culprit, role=Role.SERVER)
     answers = f"server {culprit.pid} {culprit.start_ticks}"
     return Deed(kind=ActionKind.END_SERVER, reason=restarting.HUNG, steps=(SaveEvidence(), end), answers=answers)
 
@@ -55,6 +64,7 @@ def _left_alone(found: Diagnosis) -> Wait | None:
     why = {
         Condition.STOPPED: "an operator stopped it: it is left alone",
         Condition.NEVER_SEEN: "it was never seen to run: it is left to whoever starts it",
+        Condition.PROGRAM_UNRESPONSIVE: "the control program is at fault, not the daemon: a restart would not help",
         Condition.HELD: f"{who} has a session open: to close that is all it takes",
         Condition.STUCK_IN_DRIVER: f"{who} sleeps in the kernel, where no signal reaches it: it may take a reboot",
         Condition.CRASH_LOOP: "its servers cannot start, and a restart would feed that: server.log says why",

@@ -2,20 +2,26 @@
 
 from collections.abc import Iterator, Mapping
 
-from exporter.core import process_states
+from exporter.core import process_states, silence
 from exporter.core.watchdog import budget, drift, memory, owner, remembered_limits
 from exporter.core.watchdog.matter import Matter
 from exporter.core.watchdog.orders import Mandate
 from exporter.core.watchdog.resolve import Deed, Resolve, Wait
-from exporter.model.action import ActionKind, ActionStep, EndProcess, GiveCommand, RestartUnit, RunCommand, SaveEvidence
+from exporter.model.action import (
+    ActionKind,
+    ActionStep,
+    EndProcess,
+    GiveCommand,
+    RestartUnit,
+    Role,
+    RunCommand,
+    SaveEvidence,
+)
 from exporter.model.daemon import Daemon, DaemonState
 from exporter.model.identity import identity_of
 from exporter.model.settings import Mode
 from exporter.model.variables import ACTIVE_THREAD_PERCENTAGE, LOG_DIRECTORY, PIPE_DIRECTORY, VISIBLE_DEVICES
 from exporter.model.watch import Watch, WatchState
-
-PROGRAM = "nvidia-cuda-mps"
-"""How the names of MPS' own programs begin; the kernel keeps no more of them (measured)."""
 
 HUNG = "hung"
 FAULT = "fault"
@@ -28,14 +34,18 @@ def crashed(matter: Matter, since: float) -> Resolve:
 
 
 def hung(matter: Matter, since: float) -> Resolve:
-    """It has been known to hang since then; that may pass."""
+    """It has been known to hang since then; that may pass.
+
+    A quit in its log changes nothing: every user can write that line. A daemon that quits answers connections until its
+    end (measured, R580), and systemd knows of its own stops (`_irreplaceable`).
+    """
     after = matter.rules.hung_after
-    if matter.daemon.quit_at is not None:
-        return Wait(why="it was told to quit, and hangs: it is left to whoever told it")
     if matter.at - since < after or matter.daemon.state is not DaemonState.UNRESPONSIVE:
         return Wait(why=f"it hangs, which may pass: it is restarted no sooner than after {after:g} s")
     if _is_let_go_on(matter):
         return Wait(why="it was stopped, and is let go on: it is asked first whether it answers")
+    if not silence.is_established(matter.node, matter.daemon, matter.at):
+        return Wait(why="it does not answer, and no second witness says that it hangs")
     return replaced(matter, HUNG, since)
 
 
@@ -55,6 +65,8 @@ def replaced(matter: Matter, reason: str, since: float) -> Resolve:
 def _obstacle(matter: Matter) -> Wait | None:
     """What keeps it from being restarted whatever was the matter."""
     mandate, daemon = matter.mandate, matter.daemon
+    if daemon.foreign is not None:
+        return Wait(why=f"its pipe directory belongs to UID {daemon.foreign}, who must not run this daemon")
     if mandate.unit is None and not mandate.command:
         return Wait(why="nothing says how it is restarted: name its unit, or restart_command")
     if mandate.unit is None and daemon.elsewhere:
@@ -120,10 +132,10 @@ def _steps(matter: Matter) -> tuple[ActionStep, ...]:
     daemon, unit = identity_of(matter.daemon.process), matter.mandate.unit
     if unit is not None and daemon is not None and matter.daemon.unit == unit:
         return SaveEvidence(), RestartUnit(unit=unit), *_limits(matter)
-    doomed = (() if daemon is None else (daemon,)) + memory.leftovers(matter)
-    ends = (EndProcess(identity=each, program=PROGRAM) for each in doomed)
+    itself = () if daemon is None else (EndProcess(identity=daemon, role=Role.DAEMON),)
+    servers = (EndProcess(identity=each, role=Role.SERVER) for each in memory.leftovers(matter))
     start = _command(matter) if unit is None else RestartUnit(unit=unit, only_start=_has_ended(matter))
-    return (SaveEvidence(), *ends, start, *_limits(matter))
+    return (SaveEvidence(), *itself, *servers, start, *_limits(matter))
 
 
 def _has_ended(matter: Matter) -> bool:
@@ -143,8 +155,8 @@ def _limits(matter: Matter) -> Iterator[GiveCommand]:
 
 
 def _command(matter: Matter) -> RunCommand:
-    process = matter.watch.process
-    uid = None if process is None else process.uid
+    process, owner = matter.watch.process, matter.daemon.owner
+    uid = owner if owner is not None or process is None else process.uid
     environment = start_environment(matter.daemon, matter.watch, matter.mandate)
     return RunCommand(arguments=matter.mandate.command, environment=environment, uid=uid)
 
@@ -156,7 +168,7 @@ def start_environment(daemon: Daemon, watch: Watch, mandate: Mandate) -> Mapping
     """
     process = watch.process
     devices = daemon.visible_devices
-    if devices is None and process is not None:
+    if devices is None and process is not None and process.uid in (0, daemon.owner or process.uid):
         devices = process.environment.get(VISIBLE_DEVICES)
     return {
         PIPE_DIRECTORY: daemon.pipe_directory,

@@ -42,6 +42,7 @@ def resumed(node: Node, seen: Resumed) -> tuple[Node, tuple[Event, ...]]:
         watch,
         released_at=seen.at,
         quarantine=None,
+        lost_at=None,
         restarts=(),
         failures=0,
         not_before=None,

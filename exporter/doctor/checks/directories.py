@@ -5,11 +5,17 @@ from collections.abc import Iterator
 from exporter.config import LONGEST_SOCKET_PATH
 from exporter.doctor.facts import Area, Facts
 from exporter.doctor.finding import Check, Found, Severity
-from exporter.doctor.words import daemon_text, quoted, shown, start_commands, who
+from exporter.doctor.words import UNITS, as_user, daemon_text, quoted, shown, start_commands, who
 from exporter.model.variables import PIPE_DIRECTORY
+from exporter.parse.unit_name import is_service
 
 _SOCKET = "control_privileged"
 _WRITABLE_BY_OTHERS = 0o022
+_OPEN_TO_OTHERS = 0o066
+_OTHER_SERVERS_LOG_NOTHING = (
+    " Without -multiuser-server, the servers of other users than the daemon's then log almost nothing, so that their"
+    " clients are known by the daemon's lists and NVML alone (measured, R580)."
+)
 
 
 def socket_path_too_long(facts: Facts) -> Iterator[Found]:
@@ -118,8 +124,46 @@ def pid_file_open(facts: Facts) -> Iterator[Found]:
                 "that it knows",
                 where=(shown(directory.pid_file),),
                 mend="Where users are not to be trusted, after each start of the daemon (ExecStartPost=)",
-                commands=(f"chmod go-w {quoted(directory.pid_file)}",),
+                commands=(as_user(_owner(facts, name), f"chmod go-w {quoted(directory.pid_file)}"),),
             )
+
+
+def log_fifo_open(facts: Facts) -> Iterator[Found]:
+    """Any user may write to the fifo of a daemon's logs, as the daemon makes it."""
+    for name, directory in facts.directories.items():
+        mode = directory.log_fifo_mode
+        running = facts.daemons_of(name)
+        if mode is None or not mode & _OPEN_TO_OTHERS or directory.closed is not None or not running:
+            continue
+        shared = all(each.for_all_users for each in running)
+        lost = "" if shared else _OTHER_SERVERS_LOG_NOTHING
+        yield Found(
+            severity=Severity.WARNING,
+            what=f"any user may open the fifo of the logs (mode {mode:04o}; the daemon makes it so): a user can write"
+            " any line into control.log and server.log, take lines away, and stop both logs until the daemon is"
+            " restarted",
+            where=(shown(directory.log_fifo),),
+            mend="Restrict it to the daemon's user: all clients and servers still work."
+            f"{lost} The daemon makes a new fifo at each start, so install the drop-in too",
+            commands=(
+                as_user(_owner(facts, name), f"chmod 0600 {quoted(directory.log_fifo)}"),
+                *_restricting_drop_in(facts, name),
+            ),
+        )
+
+
+def _owner(facts: Facts, name: str) -> int | None:
+    return next((each.process.uid for each in facts.daemons_of(name)), None)
+
+
+def _restricting_drop_in(facts: Facts, name: str) -> tuple[str, ...]:
+    """What restricts the fifo after each start, where a system service runs the daemon."""
+    daemon = facts.node.daemons.get(name)
+    unit = None if daemon is None else daemon.unit or daemon.named_unit
+    if unit is None or not is_service(unit) or unit.startswith("user@"):
+        return ()
+    source = f"{UNITS}/nvidia-cuda-mps.service.d/restrict-log.conf"
+    return f"install -Dm 644 -t {quoted(f'/etc/systemd/system/{unit}.d')} {source}", "systemctl daemon-reload"
 
 
 CHECKS = (
@@ -158,5 +202,12 @@ CHECKS = (
         mend="`chmod go-w`, after each start",
         needs=(Area.DIRECTORIES,),
         doc="docs/rights.md",
+    ),
+    Check(
+        log_fifo_open,
+        fine="only a daemon's user can write to the fifo of its logs",
+        mend="`chmod 0600`, and the drop-in `restrict-log.conf`",
+        needs=(Area.DIRECTORIES, Area.DAEMONS),
+        doc="docs/security.md",
     ),
 )

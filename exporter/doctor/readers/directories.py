@@ -11,6 +11,8 @@ from exporter.sources.directory import Directory, Root
 from exporter.sources.pid_files import PID_FILE, pid_in
 from exporter.sources.proc import Proc
 
+LOG_FIFO = "log"
+
 
 def read_directory(daemon: Daemon, running: Sequence[DaemonFacts], proc: Proc) -> DirectoryFacts:
     """The directory of a daemon: from where one stands that runs there, else by its path here."""
@@ -37,12 +39,14 @@ def _facts(directory: Directory) -> DirectoryFacts:
     with directory.opened() as descriptor:
         mode = os.fstat(descriptor).st_mode
         pid_file_mode = _mode_of(PID_FILE, descriptor)
+        log_fifo_mode = _mode_of_fifo(LOG_FIFO, descriptor)
     return DirectoryFacts(
         path=reached(directory),
         closed=_closed(directory, mode),
         writable=bool(mode & stat.S_IWOTH) and not mode & stat.S_ISVTX,
         pid=pid_in(directory),
         pid_file_mode=pid_file_mode,
+        log_fifo_mode=log_fifo_mode,
     )
 
 
@@ -51,6 +55,15 @@ def _mode_of(name: str, directory: int) -> int | None:
         return stat.S_IMODE(os.stat(name, dir_fd=directory, follow_symlinks=False).st_mode)
     except OSError:
         return None
+
+
+def _mode_of_fifo(name: str, directory: int) -> int | None:
+    """Return a fifo's mode; None where there is none. OSError where that cannot be seen."""
+    try:
+        mode = os.stat(name, dir_fd=directory, follow_symlinks=False).st_mode
+    except FileNotFoundError:
+        return None
+    return stat.S_IMODE(mode) if stat.S_ISFIFO(mode) else None
 
 
 def _closed(directory: Directory, mode: int) -> str | None:

@@ -1,11 +1,14 @@
 """Reads who listens already where the exporter is to."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 from exporter.config import Config
 from exporter.doctor.facts import Holder, Watcher
 from exporter.parse.tcp_sockets import Listener, listeners
 from exporter.sources.proc import Proc
+
+_MOST_BYTES = 1 << 22
 
 
 def read_holders(config: Config, watcher: Watcher, proc: Proc) -> tuple[tuple[Holder, ...], str | None]:
@@ -13,7 +16,7 @@ def read_holders(config: Config, watcher: Watcher, proc: Proc) -> tuple[tuple[Ho
     wanted = [] if config.systemd_socket else [each for each in config.listen if each[1]]
     if not wanted:
         return (), None
-    tables = proc.tcp_sockets()
+    tables = _tables(config.proc)
     if tables is None:
         return (), "the table of sockets (/proc/net/tcp) cannot be read"
     there = [listener for table in tables for listener in listeners(table)]
@@ -21,6 +24,20 @@ def read_holders(config: Config, watcher: Watcher, proc: Proc) -> tuple[tuple[Ho
     if holders and watcher.unanswering is not None:
         return (), "a service seems to run, and cannot be asked whether it is that which listens there"
     return holders, None
+
+
+def _tables(proc: Path) -> tuple[str, ...] | None:
+    """Return the tables of TCP sockets of this process's network namespace; None if they cannot be read."""
+    tables: list[str] = []
+    for name in ("tcp", "tcp6"):
+        try:
+            with (proc / "self" / "net" / name).open("rb") as file:
+                tables.append(file.read(_MOST_BYTES).decode(errors="replace"))
+        except FileNotFoundError:
+            continue
+        except OSError:
+            return None
+    return tuple(tables) or None
 
 
 def _holders(

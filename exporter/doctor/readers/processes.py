@@ -82,7 +82,7 @@ def _daemon(name: str, daemon: ControlDaemon, process: ProcessFacts, proc: Proc)
         own_pid=daemon.own_pid,
         arguments=daemon.arguments,
         replaced=(proc.program(daemon.pid) or "").endswith(_DELETED),
-        open_files=open_files(proc.limits(daemon.pid) or ""),
+        open_files=open_files(proc.text(daemon.pid, "limits") or ""),
         logs=None if logs is None else _identity(logs, root),
     )
 

@@ -3,7 +3,7 @@
 from exporter.core.watchdog.orders import Orders
 from exporter.model.node import Node
 from exporter.telling.level import Level
-from exporter.telling.troubles.blind_spots import blind_spots
+from exporter.telling.troubles.blind_spots import blind_spots, contradicted_logs
 from exporter.telling.troubles.daemons import daemon_troubles
 from exporter.telling.troubles.faults import fault_troubles
 from exporter.telling.troubles.gpus import demanded_resets, processes_beside
@@ -28,5 +28,6 @@ def troubles(node: Node, at: float, orders: Orders | None = None) -> tuple[Troub
         *processes_beside(node),
         *drifted_limits(node, at, orders),
         *blind_spots(node),
+        *contradicted_logs(node, at),
     )
     return tuple(sorted(found, key=lambda each: -each.level.rank))

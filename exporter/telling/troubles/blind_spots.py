@@ -13,6 +13,9 @@ from exporter.telling.remedy import DOCTOR
 from exporter.telling.troubles.trouble import Trouble
 from exporter.view import View, gpu_name
 
+CONTRADICTED_SECONDS = 3600.0
+"""For how long a contradiction of a daemon's log is reported."""
+
 _SEE_WHY = "this says what is missing"
 _DOCTOR_FOR = {DOORS: f"{DOCTOR} --attribution=bpf"}
 """What the service was told by its unit, a command in a shell has to be told, too."""
@@ -38,6 +41,20 @@ def blind_spots(node: Node) -> Iterable[Trouble]:
         for file, problem in sorted(daemon.log_problems.items()):
             if problem is not None and daemon.state is DaemonState.UP:
                 yield _blind(f"log of {printable(daemon.name)}", problem or file, fails=False)
+
+
+def contradicted_logs(node: Node, at: float) -> Iterable[Trouble]:
+    """Daemons with a log that other sources contradicted lately."""
+    for daemon in View(node).daemons():
+        if daemon.contradicted_at is not None and at - daemon.contradicted_at <= CONTRADICTED_SECONDS:
+            yield Trouble(
+                level=Level.CARE,
+                what=f"log of daemon {printable(daemon.name)} contradicts other sources: a user may forge its lines",
+                next="no report follows from such lines; this says whether other users can write to the log",
+                commands=(DOCTOR,),
+                fails=False,
+                daemon=daemon.name,
+            )
 
 
 def _blind(where: str, problem: str | None, *, fails: bool = True, doctor: str = DOCTOR) -> Trouble:

@@ -6,17 +6,30 @@ from exporter.core.replies import CONTROL
 from exporter.core.silence import STARTING_SECONDS
 from exporter.core.watchdog.orders import Orders
 from exporter.model.daemon import Daemon, DaemonState
+from exporter.model.diagnosis import Condition
 from exporter.model.node import Node
-from exporter.model.watch import Quarantine, Watch, WatchState
+from exporter.model.settings import Mode
+from exporter.model.watch import Block, Quarantine, Watch, WatchState
+from exporter.parse.control_reply import LIST_SERVERS
 from exporter.parse.printable import LONGEST_PROBLEM, printable
 from exporter.telling import quarantine_text
 from exporter.telling.level import Level, level_of
 from exporter.telling.moment import lasting
-from exporter.telling.remedy import DOCTOR, command_to_resume, start_of
+from exporter.telling.remedy import (
+    DOCTOR,
+    address_of,
+    command_to_resume,
+    command_to_tell,
+    commands_to_renew,
+    start_of,
+)
 from exporter.telling.short import counted
 from exporter.telling.troubles.trouble import Trouble
 from exporter.telling.watchdog_text import STATES, Account, account, history_of
 from exporter.view import View
+
+_SUSPENDED = (WatchState.CIRCUIT_OPEN, WatchState.STATE_LOST)
+"""Nothing is restarted until an operator says `resume`."""
 
 _IN_ORDER = "take these steps, in this order"
 
@@ -28,16 +41,29 @@ def daemon_troubles(node: Node, at: float, orders: Orders | None) -> Iterable[Tr
         level = _level(node, daemon, at)
         if watch.quarantine is not None:
             yield _quarantined(node, at, daemon, watch.quarantine, orders)
-        if level is not Level.WELL:
+        held_by = None if orders is None or not daemon.expected else orders.block_of(daemon)
+        if orders is not None and held_by is not None and orders.configured_mode_of(daemon) is Mode.ACT:
+            yield _only_observed(daemon, held_by)
+        if daemon.foreign is not None:
+            yield _foreign(daemon, daemon.foreign, level)
+        elif level is not Level.WELL:
             yield _not_up(node, at, daemon, watch, said, level, orders)
         elif watch.quarantine is not None:
             continue
+        elif _condition(watch) is Condition.PROGRAM_UNRESPONSIVE:
+            yield _program_unresponsive(node, at, daemon, orders)
         elif said is not None and said.ill and not said.of_fault:
             yield _unwell(daemon, watch, said)
-        elif watch.state is WatchState.CIRCUIT_OPEN:
-            yield _suspended(daemon, said)
+        elif watch.state in _SUSPENDED:
+            yield _suspended(daemon, watch.state, said)
         elif daemon.waiting:
             yield _waiting(daemon)
+        if daemon.logged.blocked_since is not None:
+            yield _log_blocked(node, at, daemon, daemon.logged.blocked_since, orders)
+
+
+def _condition(watch: Watch) -> Condition | None:
+    return None if watch.diagnosis is None else watch.diagnosis.condition
 
 
 def _level(node: Node, daemon: Daemon, at: float) -> Level:
@@ -91,6 +117,34 @@ def _unwell(daemon: Daemon, watch: Watch, said: Account) -> Trouble:
         next="see below which process it is" if said.says is None else _speaking(said.says, ()),
         daemon=daemon.name,
         word="not well",
+    )
+
+
+def _program_unresponsive(node: Node, at: float, daemon: Daemon, orders: Orders | None) -> Trouble:
+    """Clients are well; lists of them, limits and servers' states are as old as the last answer."""
+    since = "" if daemon.unanswered_since is None else f" for {lasting(at - daemon.unanswered_since)}"
+    run = command_to_tell(LIST_SERVERS, address_of(node, daemon.name, orders), deadline=10)
+    return Trouble(
+        level=Level.CARE,
+        what=f"daemon {printable(daemon.name)}: its control program has not answered{since}, but the daemon answers "
+        "connections: nothing can be asked or set",
+        next="find out why the program hangs; do not restart the daemon. Run it by hand" if run else "run it by hand",
+        commands=() if run is None else (run,),
+        daemon=daemon.name,
+        word="cannot be asked",
+    )
+
+
+def _log_blocked(node: Node, at: float, daemon: Daemon, since: float, orders: Orders | None) -> Trouble:
+    return Trouble(
+        level=Level.CARE,
+        what=f"daemon {printable(daemon.name)}: its log has been blocked for {lasting(at - since)}: commands that it "
+        "answered do not appear there. Who a fault hit, and which clients were refused, is unknown",
+        next="when its clients may end, restart the daemon, which makes a new log fifo",
+        commands=commands_to_renew(node, daemon, orders),
+        fails=False,
+        daemon=daemon.name,
+        word="log blocked",
     )
 
 
@@ -150,7 +204,7 @@ def _brings_back(node: Node, daemon: Daemon, watch: Watch, orders: Orders | None
     """What starts one that is gone, as far as it is known how; while the watchdog is at it, nobody else need be."""
     if not daemon.expected or not daemon.gone or watch.quarantine is not None:
         return ()
-    if watch.state is WatchState.CIRCUIT_OPEN:
+    if watch.state in _SUSPENDED:
         return _resume(daemon)
     return start_of(node, daemon, orders) if watch.state is WatchState.IDLE else ()
 
@@ -160,14 +214,48 @@ def _resume(daemon: Daemon) -> tuple[str, ...]:
     return () if command is None else (command,)
 
 
-def _suspended(daemon: Daemon, said: Account | None) -> Trouble:
+def _suspended(daemon: Daemon, state: WatchState, said: Account | None) -> Trouble:
     return Trouble(
         level=Level.GRAVE,
         what=f"daemon {printable(daemon.name)} answers, but would not be restarted any more",
         next="find out why it needed that, then resume" if said is None or said.says is None else said.says,
         commands=_resume(daemon),
         daemon=daemon.name,
-        word=STATES[WatchState.CIRCUIT_OPEN],
+        word=STATES[state],
+    )
+
+
+def _foreign(daemon: Daemon, uid: int, level: Level) -> Trouble:
+    directory = printable(daemon.pipe_directory)
+    return Trouble(
+        level=level,
+        what=f"daemon {printable(daemon.name)}: {daemon.state or 'absent'}: its pipe directory {directory} belongs to"
+        f" UID {uid}, who must not run this daemon",
+        next="remove that directory, and start the daemon; or, if that user is to run it, set `user` in [[daemons]]",
+        daemon=daemon.name,
+        word="directory of another user",
+    )
+
+
+def _only_observed(daemon: Daemon, held_by: Block) -> Trouble:
+    what, then = {
+        Block.ANOTHER_EXPORTER: (
+            "another exporter of this machine acts for it, so that this one only observes",
+            "stop one of the two exporters, or set `watchdog.mode` of one to observe",
+        ),
+    }.get(
+        held_by,
+        (
+            "the watchdog cannot take its lock, so that it only observes",
+            "make `paths.lock_directory` a directory that the exporter, and no other user, can write to",
+        ),
+    )
+    return Trouble(
+        level=Level.CARE,
+        what=f"daemon {printable(daemon.name)}: {what}",
+        next=then,
+        daemon=daemon.name,
+        word="only observed",
     )
 
 

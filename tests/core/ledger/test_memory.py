@@ -18,6 +18,7 @@ from tests.builders import (
     USER_BOB,
     active,
     at_work,
+    clients,
     exited,
     gpu_reading,
     process,
@@ -60,7 +61,7 @@ def test_who_leaves_holds_it_until_that_was_seen() -> None:
 
 
 def test_who_disconnects_holds_none_though_the_process_lives() -> None:
-    leaves = server_log(f"Client process {CLIENT} disconnected", at=AT + 4)
+    leaves = (clients(at=AT + 3), clients(at=AT + 4))
     assert held(*alices(), reads(0), *leaves, exited(at=AT + 8)) == {USER_ALICE: 4 * BYTES}
 
 

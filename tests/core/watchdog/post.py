@@ -28,7 +28,9 @@ from tests.builders import (
     exited,
     look,
     node,
+    probe,
     process,
+    servers,
     silence,
 )
 
@@ -48,7 +50,7 @@ def alive(*clients: int, at: float = AT) -> tuple[Observation, ...]:
         daemon_process(at=at),
         LogFile(at=at, daemon=DAEMON, file="control.log"),
         *at_work(*clients, at=at),
-        process(SERVER, at=at, uid=0, user="root", command="nvidia-cuda-mps"),
+        process(SERVER, at=at, uid=0, user="root", command="nvidia-cuda-mps", parent=CONTROL),
         *(process(pid, at=at) for pid in clients),
     )
 
@@ -64,8 +66,8 @@ def returns(at: float, pid: int = NEXT) -> tuple[Observation, ...]:
 
 
 def quits(at: float = DEATH) -> tuple[Observation, ...]:
-    """An operator tells it to go, and it goes."""
-    return (*control_log("NEW UI", "Cmd:quit", at=at), exited(CONTROL, at=at))
+    """An operator's `quit` ends it, which removes the pid file."""
+    return (*control_log("NEW UI", "Cmd:quit", at=at), exited(CONTROL, at=at), daemon_process(None, left=False, at=at))
 
 
 def suspended(pid: int = CONTROL, *, at: float = DEATH, state: str = "T") -> ProcessState:
@@ -74,13 +76,13 @@ def suspended(pid: int = CONTROL, *, at: float = DEATH, state: str = "T") -> Pro
 
 
 def asks_a_server(command: str = f"get_server_status {SERVER}", at: float = DEATH) -> tuple[Observation, ...]:
-    """The daemon writes down a command for which it has to ask a server, and nothing after it."""
-    return control_log("NEW UI", f"Cmd:{command}", at=at)
+    """The daemon answers one command, and not the next one, for which it has to ask a server."""
+    return servers(SERVER, at=at - 1), silence(at=at + 4.5, command=command)
 
 
 def silences(at: float = DEATH) -> tuple[Observation, ...]:
-    """Two commands in a row get no answer, and the log nothing to write."""
-    return silence(at=at + 5), silence(at=at + 11)
+    """Two commands in a row get no answer, nor do two connections of the exporter's own."""
+    return silence(at=at + 5), probe(False, at=at + 7), probe(False, at=at + 9), silence(at=at + 11)
 
 
 def hangs(at: float = DEATH) -> tuple[Observation, ...]:

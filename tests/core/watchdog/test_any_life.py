@@ -106,7 +106,8 @@ class Onlooker:
             if process is not None and process.pid is not None and process.start_ticks is not None:
                 self._ours[name].add(ProcessIdentity(pid=process.pid, start_ticks=process.start_ticks))
             known = (node.processes[pid] for pid in daemon.servers if pid in node.processes)
-            self._ours[name].update(ProcessIdentity(pid=each.pid, start_ticks=each.start_ticks) for each in known)
+            children = (each for each in known if each.parent in self._ours[name])
+            self._ours[name].update(ProcessIdentity(pid=each.pid, start_ticks=each.start_ticks) for each in children)
         for watch in node.watches.values():
             assert build(Watch, plain(watch)) == watch
 

@@ -20,10 +20,13 @@ from tests.builders import (
     exited,
     look,
     no_daemon,
+    probe,
     process,
     refusal,
     server_log,
+    servers,
     silence,
+    status,
 )
 from tests.core.test_crash_loop import failures
 from tests.core.watchdog.post import (
@@ -48,6 +51,9 @@ UNREAD = (daemon_process(), *(each for each in at_work() if not hasattr(each, "l
 """A daemon whose log cannot be read."""
 
 
+UNCONNECTED = "nor do the exporter's own connections"
+
+
 class Case(NamedTuple):
     """What is seen of a daemon that was well, and what is the matter with it then."""
 
@@ -58,7 +64,7 @@ class Case(NamedTuple):
     start: tuple[Observation, ...] = ()
 
 
-FAULT = server_log(*FAULT_BLOCK, at=DEATH)
+FAULT = (*server_log(*FAULT_BLOCK, at=DEATH), status("FAULT", at=DEATH))
 CASES = {
     "nothing": Case((), Condition.WELL),
     "one command without an answer": Case((silence(at=DEATH),), Condition.WELL),
@@ -112,13 +118,13 @@ CASES = {
         CONTROL,
     ),
     "another process was stopped": Case((replace(suspended(), start_ticks=1), silence(at=DEATH + 5)), Condition.WELL),
-    "it does not answer, and writes nothing": Case(
-        silences(), Condition.UNRESPONSIVE, ("its commands get no answer", "process 441 lives")
+    "it does not answer": Case(
+        silences(), Condition.UNRESPONSIVE, ("its commands get no answer", "process 441 lives", UNCONNECTED)
     ),
     "nor does anybody listen": Case(
         (*silences(), deaf(DEATH + 11)),
         Condition.UNRESPONSIVE,
-        ("its commands get no answer", "process 441 lives", "nobody listens on its socket"),
+        ("its commands get no answer", "process 441 lives", UNCONNECTED, "nobody listens on its socket"),
     ),
     "it sleeps in the kernel": Case(
         (suspended(state="D"), *silences()),
@@ -149,24 +155,50 @@ CASES = {
     "it asks its server, which does not answer": Case(
         (*asks_a_server(), *silences()),
         Condition.SERVER_UNRESPONSIVE,
-        ("its commands get no answer", "its log ends with a command that asks server 513"),
+        ("its commands get no answer", "the first of these asks server 513"),
         SERVER,
     ),
     "it asks all its servers, and there is one": Case(
         (*asks_a_server("ps"), *silences()),
         Condition.SERVER_UNRESPONSIVE,
-        ("its commands get no answer", "its log ends with a command that asks server 513"),
+        ("its commands get no answer", "the first of these asks server 513"),
         SERVER,
     ),
     "it had asked its server, and got the answer": Case(
-        (*asks_a_server(), *control_log("ACTIVE", at=DEATH), *silences()),
+        (servers(SERVER, at=DEATH - 0.2), status("ACTIVE", at=DEATH - 0.1), *silences()),
         Condition.UNRESPONSIVE,
-        ("its commands get no answer", "process 441 lives"),
+        ("its commands get no answer", "process 441 lives", UNCONNECTED),
     ),
     "it was asked for a server that is not there": Case(
         (*asks_a_server("get_client_list 514"), *silences()),
         Condition.UNRESPONSIVE,
-        ("its commands get no answer", "process 441 lives"),
+        ("its commands get no answer", "process 441 lives", UNCONNECTED),
+    ),
+    "it is not known to have answered just before it asked its server": Case(
+        (silence(at=DEATH + 5, command=f"get_server_status {SERVER}"), *silences(DEATH + 1)),
+        Condition.UNRESPONSIVE,
+        ("its commands get no answer", "process 441 lives", UNCONNECTED),
+    ),
+    "only its log says that it asks its server": Case(
+        (*control_log("NEW UI", f"Cmd:get_server_status {SERVER}", at=DEATH), *silences()),
+        Condition.UNRESPONSIVE,
+        (
+            "its commands get no answer",
+            "process 441 lives",
+            UNCONNECTED,
+            "its log, which every user can write, ends with a command that asks server 513",
+        ),
+    ),
+    "the control program gets no answer, and the daemon answers": Case(
+        (silence(at=DEATH + 5), probe(True, at=DEATH + 5.1), silence(at=DEATH + 15), probe(True, at=DEATH + 15.1)),
+        Condition.PROGRAM_UNRESPONSIVE,
+        ("commands through the control program get no answer", "the daemon answers connections without it"),
+    ),
+    "it sleeps in the kernel, and is seen where": Case(
+        (replace(suspended(state="D"), wait_channel="nvidia_ioctl"), *silences()),
+        Condition.STUCK_IN_DRIVER,
+        ("process 441 sleeps in the kernel (state D, nvidia_ioctl)", "the daemon answers nobody"),
+        CONTROL,
     ),
     "both were stopped": Case(
         (suspended(SERVER), *hangs()),

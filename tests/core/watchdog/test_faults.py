@@ -9,10 +9,11 @@ import pytest
 from exporter.model.action import ActionStep, EndProcess, GiveCommand, RunCommand, SaveEvidence
 from exporter.model.diagnosis import Condition
 from exporter.model.event import EventName
-from exporter.model.observation import ControlReply, LogLine, Observation
+from exporter.model.observation import ControlReply, GpuEvent, LogLine, Observation
 from exporter.model.settings import FaultRemedy, Mode
 from tests.builders import (
     FAULT_BLOCK,
+    GPU,
     SERVER,
     active,
     clients,
@@ -31,8 +32,13 @@ VICTIM, OTHER = 600, 601
 STRUCK = DEATH
 
 
-def strikes(*victims: int, at: float = STRUCK) -> tuple[LogLine, ...]:
-    """A fault that hits these, and no others."""
+def strikes(*victims: int, at: float = STRUCK) -> tuple[Observation, ...]:
+    """A fault that hits these, and no others. An Xid confirms it."""
+    return (GpuEvent(at=at, type=8, xid=31, gpu=GPU), *claims(*victims, at=at))
+
+
+def claims(*victims: int, at: float = STRUCK) -> tuple[LogLine, ...]:
+    """The log tells of such a fault."""
     torn = (f"All clients belonging to error trigging process {pid} will be torn down" for pid in victims)
     return server_log(FAULT_BLOCK[0], *torn, *FAULT_BLOCK[1:4], *map(str, victims), at=at)
 
@@ -245,6 +251,14 @@ def test_nobody_without_a_pid_here_is_named_to_anybody() -> None:
 
 def test_a_fault_of_which_the_log_alone_tells_costs_nobody_anything() -> None:
     """Everybody may write into it, and by an open session keep us from asking the daemon (measured, R580)."""
+    post = Post(*alive(VICTIM), fault_remedy=FaultRemedy.RESTART_DAEMON)
+    post.see(*claims(VICTIM), *(refusal(at=STRUCK + each) for each in (1, 4, 59, 90)))
+    post.see(servers(SERVER, at=STRUCK + 91))
+    passes(post, 100)
+    assert (post.condition, post.actions, post.node.incidents) == (Condition.WELL, [], {})
+
+
+def test_a_fault_that_the_daemon_did_not_confirm_itself_costs_no_process() -> None:
     post = Post(*alive(VICTIM), fault_remedy=FaultRemedy.RESTART_DAEMON)
     post.see(*strikes(VICTIM), *(refusal(at=STRUCK + each) for each in (1, 4, 59, 90)))
     post.see(servers(SERVER, at=STRUCK + 91))

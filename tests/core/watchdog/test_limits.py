@@ -29,6 +29,7 @@ from tests.builders import (
     server_log,
     servers,
     silence,
+    status,
 )
 from tests.core.watchdog.enforced import (
     ALL,
@@ -290,9 +291,9 @@ class TestDrift:
     def test_one_in_fault_is_set_when_it_is_well_again(self) -> None:
         """Until then it takes no clients."""
         enforced = in_force(MEMORY)
-        faulted = server_log(*FAULT_BLOCK, at=AT + 1)
+        faulted = (*server_log(active(), *FAULT_BLOCK, at=AT + 1), status("FAULT", at=AT + 1))
         assert enforced.see(*faulted, replace(TELLS_MEMORY, stdout="3G\n")) == []
-        recovered = server_log("Destroy server context on device 0 (NVIDIA H200)", at=AT + 2)
+        recovered = (status("ACTIVE", at=AT + 2),)
         assert enforced.see(*recovered) == [OF_SERVER]
 
 

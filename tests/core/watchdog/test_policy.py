@@ -8,28 +8,25 @@ import pytest
 
 from exporter.core.watchdog import policy
 from exporter.core.watchdog.orders import Mandate
-from exporter.model.action import EndProcess, GiveCommand, RestartUnit, RunCommand, SaveEvidence
-from exporter.model.daemon import Daemon
+from exporter.model.action import EndProcess, GiveCommand, RestartUnit, Role, RunCommand, SaveEvidence
+from exporter.model.daemon import DaemonState
 from exporter.model.diagnosis import Condition
 from exporter.model.event import EventName
 from exporter.model.identity import ProcessIdentity
 from exporter.model.limits import Limits
 from exporter.model.observation import Observation
-from exporter.model.server import Server
 from exporter.model.settings import Mode
 from exporter.model.watch import WatchState
 from tests.builders import (
     AT,
     CONTROL,
     SERVER,
-    active,
     control_log,
     daemon_process,
     look,
     no_daemon,
-    process,
+    probe,
     refusal,
-    server_log,
     silence,
 )
 from tests.core.test_crash_loop import failures
@@ -37,7 +34,6 @@ from tests.core.watchdog.post import (
     BY_UNIT,
     COMMAND,
     DEATH,
-    NEXT,
     UNIT,
     Post,
     alive,
@@ -180,11 +176,12 @@ def test_the_time_counts_anew_when_it_hangs_again() -> None:
     assert post.kinds == [("restart", "hung")]
 
 
-def test_one_that_was_told_to_quit_and_hangs_is_left_to_whoever_told_it() -> None:
+def test_a_quit_in_the_log_of_a_hung_daemon_does_not_prevent_its_restart() -> None:
+    """Every user can write that line."""
     post = Post()
     post.see(*control_log("NEW UI", "Cmd:quit", at=DEATH), *hangs())
-    post.until(DEATH + 600)
-    assert (post.actions, waits(post)) == ([], ["it was told to quit, and hangs: it is left to whoever told it"])
+    post.until(DEATH + 100)
+    assert post.kinds == [("restart", "hung")]
 
 
 def test_evidence_first_then_whoever_hangs_with_its_servers_then_the_start() -> None:
@@ -195,8 +192,8 @@ def test_evidence_first_then_whoever_hangs_with_its_servers_then_the_start() -> 
     assert (action.reason, action.uid) == ("hung", 0)
     evidence, daemon, server, start = action.steps
     assert evidence == SaveEvidence()
-    assert daemon == EndProcess(identity=ProcessIdentity(pid=CONTROL, start_ticks=44100), program="nvidia-cuda-mps")
-    assert server == EndProcess(identity=ProcessIdentity(pid=SERVER, start_ticks=51300), program="nvidia-cuda-mps")
+    assert daemon == EndProcess(identity=ProcessIdentity(pid=CONTROL, start_ticks=44100), role=Role.DAEMON)
+    assert server == EndProcess(identity=ProcessIdentity(pid=SERVER, start_ticks=51300), role=Role.SERVER)
     assert isinstance(start, RunCommand)
 
 
@@ -226,15 +223,68 @@ def test_one_that_is_known_to_have_gone_does_not() -> None:
     assert [step for step in action.steps if isinstance(step, EndProcess)] == []
 
 
-def test_one_that_wakes_is_not_restarted_though_nobody_has_asked_it_again_yet() -> None:
-    """Its log tells so before any answer does."""
+def test_lines_in_the_log_do_not_put_off_the_restart_of_a_hung_daemon() -> None:
+    """Every user can write them, with the daemon's PID."""
     post = Post()
-    post.see(*asks_a_server(), *silences())
-    post.until(DEATH + 300)
-    post.see(*control_log("ACTIVE", at=DEATH + 300))
-    post.until(DEATH + 330)
+    post.see(*silences())
+    for second in range(12, 90):
+        post.see(*control_log("NEW UI", f"Cmd:get_server_status {SERVER}", at=DEATH + second))
+    post.until(DEATH + 95)
+    assert post.kinds == [("restart", "hung")]
     assert post.condition is Condition.UNRESPONSIVE
+
+
+def test_a_command_in_the_log_does_not_have_a_healthy_server_ended() -> None:
+    post = Post(end_hung_servers=True)
+    post.see(*silences(), *control_log("NEW UI", f"Cmd:get_server_status {SERVER}", at=DEATH + 12))
+    post.until(DEATH + 200)
+    assert post.kinds == [("restart", "hung")]
+
+
+def test_a_control_program_that_hangs_is_no_reason_to_restart_the_daemon() -> None:
+    post = Post()
+    post.see(
+        *(
+            seen
+            for round_ in range(30)
+            for seen in (silence(at=DEATH + 5 + 10 * round_), probe(True, at=DEATH + 5.1 + 10 * round_))
+        )
+    )
+    post.until(DEATH + 400)
+    assert (post.actions, post.daemon.state) == ([], DaemonState.UP)
+    assert waits(post) == ["the control program is at fault, not the daemon: a restart would not help"]
+
+
+def test_a_daemon_that_answers_connections_again_is_not_restarted() -> None:
+    """Though commands still get no answer."""
+    post = Post()
+    post.see(*silences())
+    assert post.condition is Condition.UNRESPONSIVE
+    post.see(silence(at=DEATH + 60), probe(True, at=DEATH + 60.1))
+    post.until(DEATH + 400)
+    assert (post.condition, post.daemon.state) == (Condition.PROGRAM_UNRESPONSIVE, DaemonState.UP)
     assert post.actions == []
+
+
+def test_two_unanswered_commands_alone_end_no_daemon() -> None:
+    """As a recording has them that looked at nothing else: the daemon does not answer, and may yet be well."""
+    post = Post()
+    post.see(silence(at=DEATH + 5), silence(at=DEATH + 11))
+    post.until(DEATH + 400)
+    assert (post.condition, post.actions) == (Condition.UNRESPONSIVE, [])
+    assert waits(post)[-1] == "it does not answer, and no second witness says that it hangs"
+
+
+def test_where_no_connection_can_be_made_silence_alone_ends_a_daemon() -> None:
+    post = Post()
+    post.see(
+        *(
+            seen
+            for round_ in range(12)
+            for seen in (silence(at=DEATH + 5 + 10 * round_), probe(None, at=DEATH + 5.1 + 10 * round_))
+        )
+    )
+    assert post.kinds == [("restart", "hung")]
 
 
 def test_it_is_started_as_it_was() -> None:
@@ -340,26 +390,6 @@ def test_nothing_new_is_nothing_changed() -> None:
     before = post.node
     post.judge(AT + 2)
     assert post.node is before
-
-
-def test_what_serves_another_daemon_is_no_leftover_whatever_the_log_has_told() -> None:
-    """Everybody may write into the server's log (measured, R580)."""
-    post = Post()
-    post.see(
-        *server_log("Server is ready", active(), server=NEXT, at=AT + 1),
-        process(NEXT, at=AT + 1, command="nvidia-cuda-mps"),
-    )
-    assert NEXT in {each.pid for each in post.watch.servers}
-    other = Daemon(
-        name="/run/other",
-        pipe_directory="/run/other",
-        log_directory="/run/other",
-        servers={NEXT: Server(pid=NEXT, started_at=AT)},
-    )
-    post.node = replace(post.node, daemons={**post.node.daemons, other.name: other})
-    post.see(*dies())
-    ended = [step.identity.pid for step in post.actions[0].steps if isinstance(step, EndProcess)]
-    assert ended == [SERVER]
 
 
 @pytest.mark.parametrize(

@@ -67,7 +67,7 @@ def test_a_restart_that_brought_it_back_is_told_as_one() -> None:
     assert [(each.event.value, each.state or each.result) for each in events] == [
         ("daemon_diagnosed", "crashed"),
         ("watchdog_acts", None),
-        ("daemon_diagnosed", "starting"),
+        ("daemon_diagnosed", "well"),
         ("watchdog_acted", "succeeded"),
     ]
     assert events[0].witnesses == ("nvidia-cuda-mps-control finds no daemon", "its log ends without a quit")

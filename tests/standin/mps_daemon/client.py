@@ -1,7 +1,8 @@
 """The client mode: send standard input to the daemon line by line, print what it answers.
 
 It connects before it reads, and stays connected until its input ends: whoever keeps the input open keeps everybody
-else out. Every connection that the daemon takes begins with a greeting; one that it refuses is closed without.
+else out. It sends its credentials at once: until then the daemon waits for them, and does nothing else. Every
+connection that the daemon takes is answered with a greeting; one that it refuses is closed without.
 """
 
 import os
@@ -53,19 +54,25 @@ def _daemon_lives(directory: str) -> bool:
 
 
 def _converse(connection: socket.socket, commands: Iterable[str]) -> None:
+    _send(connection, sockets.CREDENTIALS)
     greeting = _receive(connection)
     if greeting == sockets.DEAF:
         return
     for command in commands:
-        sys.stdout.write(_ask(connection, command.rstrip("\n")))
+        sys.stdout.buffer.write(_ask(connection, command.rstrip("\n")))
+        sys.stdout.buffer.flush()
 
 
-def _ask(connection: socket.socket, command: str) -> str:
+def _ask(connection: socket.socket, command: str) -> bytes:
+    _send(connection, command.encode() or b"\n")
+    return _receive(connection).removeprefix(sockets.REPLY)
+
+
+def _send(connection: socket.socket, message: bytes) -> None:
     try:
-        connection.send(command.encode() or b"\n")
+        connection.send(message)
     except OSError:
         raise SessionError(NOT_SENT) from None
-    return _receive(connection).removeprefix(sockets.REPLY).decode()
 
 
 def _receive(connection: socket.socket) -> bytes:

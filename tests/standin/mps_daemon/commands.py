@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from .model import Client, Limits, State
 from .names import GPU_NAME
 from .server import Server
-from .sessions import Respond
+from .sessions import LINE_BREAK, Respond
 
 if TYPE_CHECKING:
     from .control import ControlDaemon
@@ -142,7 +142,7 @@ class Commands:
 
     def _ps_row(self, server: Server, client: Client) -> str:
         gpu = self._daemon.settings.gpus[client.contexts[1]][:DEVICE_IN_PS]
-        return _ps_line(client.pid, client.number, server.pid, gpu, _namespace(client.pid), _command(client.pid))
+        return _ps_line(client.pid, client.number, server.pid, gpu, _namespace(client.pid), _command(client))
 
     def _terminate_client(self, arguments: list[str]) -> str:
         try:
@@ -269,8 +269,13 @@ def _namespace(pid: int) -> int:
         return INITIAL_PID_NAMESPACE
 
 
-def _command(pid: int) -> str:
+def _command(client: Client) -> str:
+    """Return argv[0] of the client with all that it holds, line breaks included."""
+    return (client.command or _first_argument(client.pid) or "client").replace("\n", LINE_BREAK)
+
+
+def _first_argument(pid: int) -> str:
     try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[0].decode(errors="replace") or "client"
+        return os.fsdecode(Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[0])
     except OSError:
-        return "client"
+        return ""

@@ -1,15 +1,14 @@
-"""The control daemon: its files, whose turn it is, and the life of the server. All of control.log is written here."""
+"""The control daemon: its files, whose turn it is, and the life of the server. It says all of control.log."""
 
 import fcntl
 import os
-import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 from . import launch
 from .commands import Commands
-from .logs import Log
+from .logs import Kind, LogFifo, LogFiles, TruthFile
 from .loop import Loop, ProcessWatch
 from .model import Arrival, Client, Limits, Outcome, State
 from .names import BINARY_VERSION, pid_file, take_comm
@@ -24,6 +23,9 @@ ERRORS = "standin.errors"
 """Where, in the pipe directory, a daemon in the background leaves its last words if the stand-in itself is broken."""
 
 
+TRUTH = "standin.truth"
+
+
 class ControlDaemon:
     """One control daemon, with at most one server: every user has his own, and they take turns."""
 
@@ -33,14 +35,14 @@ class ControlDaemon:
         self.server: Server | None = None
         self.outcomes: dict[int, Outcome] = {}
         self._loop = loop
-        self._foreground = foreground
-        self._log = self._open_log("control.log")
+        self.log = LogFifo(settings.pipe_directory / "log", LogFiles(None if foreground else settings.log_directory))
+        self._truth = TruthFile(settings.pipe_directory / TRUTH)
         self._pending: list[Arrival] = []
         self._processes = ProcessWatch(loop)
         self._shutting_down = False
         self._leaving_server_asked = False
         self._finish_quit: Callable[[], None] | None = None
-        self.sessions = Sessions(loop, self.write, Commands(self).execute, settings.asked_by)
+        self.sessions = Sessions(loop, self.write, self.log.flush, Commands(self).execute, settings.asked_by)
 
     # -- beginning and end -----------------------------------------------------------------------------------------
 
@@ -50,14 +52,11 @@ class ControlDaemon:
         for name in ("control", "control_privileged"):
             self.sessions.listen(directory, name)
         SideChannel(self, self._loop).listen(directory)
-        fifo = directory / "log"
-        fifo.unlink(missing_ok=True)
-        os.mkfifo(fifo)
         self.write(f"Starting control daemon using socket {directory}/control")
         self.write(f"To connect CUDA applications to this daemon, set env CUDA_MPS_PIPE_DIRECTORY={directory}")
         self.write(f"CUDA MPS Control binary version: {BINARY_VERSION}")
         Path(pid_file(directory)).write_text(f"{os.getpid()}\n")
-        self._open_to_all("control", "control_lock", "log", Path(pid_file(directory)).name)
+        self._open_to_all("control", "control_lock", Path(pid_file(directory)).name)
 
     def _open_to_all(self, *names: str) -> None:
         """As the real one's are; who is obeyed does not hang on them."""
@@ -82,28 +81,23 @@ class ControlDaemon:
     def _exit(self) -> None:
         self.write("Exit with status 0")
         directory = self.settings.pipe_directory
-        for path in (directory / "log", Path(pid_file(directory))):
-            path.unlink(missing_ok=True)
+        self.log.remove()
+        Path(pid_file(directory)).unlink(missing_ok=True)
         if self._finish_quit is not None:
             self._finish_quit()
         self._loop.later(self.sessions.reply_seconds, self._loop.stop)
 
     def write(self, text: str) -> None:
         """A line of control.log."""
-        self._log.write("Control", os.getpid(), text)
-
-    def _open_log(self, name: str) -> Log:
-        """In the foreground both logs go to standard output."""
-        return Log(sys.stdout.fileno()) if self._foreground else Log.append_to(self.settings.log_directory / name)
+        self.log.write(Kind.CONTROL, os.getpid(), text)
 
     # -- the server ------------------------------------------------------------------------------------------------
 
     def start_server(self, uid: int) -> None:
         """Start a server for a user; it takes a while to be ready."""
-        process = launch.ServerProcess()
-        self._log.write("Control", process.pid, f"Starting new server {process.pid} for user {uid}")
-        log = self._open_log("server.log")
-        server = Server(process, uid, self.limits.copy(), self.settings, log, self._loop)
+        process = launch.ServerProcess(self.log.fileno())
+        self.log.write(Kind.CONTROL, process.pid, f"Starting new server {process.pid} for user {uid}")
+        server = Server(process, uid, self.limits.copy(), self.settings, self.log, self._truth, self._loop)
         self.server = server
         self._processes.watch(process.pid, self._server_ended)
         self.write("Accepting connection...")
@@ -157,6 +151,7 @@ class ControlDaemon:
         self.write(f"Server {server.pid} has {server.worker_threads} active worker threads. Server will not shutdown.")
         if force:
             self.write(f"Force shutting down server {server.pid}")
+            self._truth.add("forced", server.pid)
             server.process.kill()
             return
         self.write(f"Control will try shutting down server {server.pid} again in at most {wait_ms}ms")
@@ -196,7 +191,7 @@ class ControlDaemon:
     def _admit(self, server: Server, arrival: Arrival) -> None:
         """Its connection, and one context a device, each of which comes to the daemon first."""
         server.process.answers()
-        client = server.connect(arrival.pid, arrival.devices)
+        client = server.connect(arrival)
         for device in arrival.devices if client is not None else ():
             self.write("Accepting connection...")
             self.write(f"NEW CLIENT {arrival.pid} from user {arrival.uid}: Server already exists")

@@ -61,15 +61,16 @@ def say_ready(errors: Path) -> None:
 
 
 class ServerProcess:
-    """A child that stands for the MPS server."""
+    """A child that stands for the MPS server, and has the fifo of the logs open, as the real one."""
 
-    def __init__(self) -> None:
-        self._channel, theirs = socket.socketpair()
+    def __init__(self, log: int) -> None:
+        self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             self._process = subprocess.Popen(
                 [SERVER_NAME, str(SERVER_SCRIPT)],
                 executable=os.environ[INTERPRETER],
                 stdin=theirs.fileno(),
+                pass_fds=[log],
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
             )
@@ -79,7 +80,7 @@ class ServerProcess:
         """Ask, and wait for as long as it takes: for ever if it is stopped. False if it has died."""
         try:
             self._channel.send(b"?")
-            return self._channel.recv(1) != b""
+            return self._channel.recvmsg(1)[0] != b""
         except OSError:
             return False
 

@@ -14,7 +14,7 @@ class Loop:
     """Runs actions when a descriptor is readable or a time has come, one after the other."""
 
     def __init__(self) -> None:
-        self._selector = selectors.DefaultSelector()
+        self._selector = selectors.PollSelector()  # A healthy daemon waits in poll, as the real one.
         self._timers: list[tuple[float, int, Action]] = []
         self._order = itertools.count()
         self._running = False

@@ -30,6 +30,8 @@ class Arrival:
     pid: int
     uid: int
     devices: tuple[int, ...]
+    command: str = ""
+    """argv[0] as `ps` shows it; empty: that of the process."""
 
 
 @dataclass(slots=True)
@@ -55,6 +57,7 @@ class Client:
     """The device of each CUDA context."""
     limits: Limits = field(default_factory=Limits)
     """Those that its server had when it connected: later ones are not its own."""
+    command: str = ""
 
     @property
     def devices(self) -> frozenset[int]:

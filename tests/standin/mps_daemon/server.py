@@ -4,9 +4,9 @@ import time
 from collections.abc import Iterable
 
 from .launch import ServerProcess
-from .logs import Log
+from .logs import Kind, LogFifo, TruthFile
 from .loop import Loop
-from .model import Client, Limits, State, bytes_of, failure_domain
+from .model import Arrival, Client, Limits, State, bytes_of, failure_domain
 from .names import BINARY_VERSION, DRIVER_VERSION, GPU_NAME
 from .settings import Settings
 
@@ -26,7 +26,16 @@ LATER_GARBAGE = "{PID: 4, Context ID: 669254896}"
 class Server:
     """One server process, the clients that it has accepted, and its log."""
 
-    def __init__(self, process: ServerProcess, uid: int, limits: Limits, settings: Settings, log: Log, loop: Loop):
+    def __init__(
+        self,
+        process: ServerProcess,
+        uid: int,
+        limits: Limits,
+        settings: Settings,
+        log: LogFifo,
+        truth: TruthFile,
+        loop: Loop,
+    ) -> None:
         self.process = process
         self.pid = process.pid
         self.uid = uid
@@ -38,17 +47,18 @@ class Server:
         self._leaving_clients = 0
         self._settings = settings
         self._log = log
+        self._truth = truth
         self._loop = loop
         self._stale_request = FIRST_GARBAGE
         self._device_contexts: set[int] = set()
         self._devices_in_reset: set[int] = set()
         self._last_number = 0
         for text in ("Startup", self._where_control_is(), "Initializing server process"):
-            log.write("Other", self.pid, text)
+            log.write(Kind.OTHER, self.pid, text)
 
     def write(self, text: str) -> None:
         """A line of server.log."""
-        self._log.write("Server", self.pid, text)
+        self._log.write(Kind.SERVER, self.pid, text)
 
     # -- coming and going ------------------------------------------------------------------------------------------
 
@@ -74,6 +84,7 @@ class Server:
             return False
         self.write("Waiting for current clients to finish")
         self.write("Exiting")
+        self._truth.add("left", self.pid)
         self.state = State.LEAVING
         return True
 
@@ -99,17 +110,17 @@ class Server:
 
     # -- clients ---------------------------------------------------------------------------------------------------
 
-    def connect(self, pid: int, devices: Iterable[int]) -> Client | None:
+    def connect(self, arrival: Arrival) -> Client | None:
         """A process connects; None if the server refuses it because it is being torn down."""
         self._last_number += 1
-        client = Client(pid, self._last_number, limits=self.limits.copy())
+        client = Client(arrival.pid, self._last_number, limits=self.limits.copy(), command=arrival.command)
         self.write(f"Received new client request for {self._stale_request}")
         if self.state is State.FAULT:
             self.write(f"Server teardown in progress. Refusing to accept new client {client.label(0)}")
             self.write(f"Failed to accept client {client.label(0)} with status 807")
             self._stale_request = client.label(0)
             return None
-        self._make_device_contexts(devices)
+        self._make_device_contexts(arrival.devices)
         self._serve(client, 0)
         return client
 
@@ -171,6 +182,7 @@ class Server:
 
     def _finish_contexts(self, client: Client, remark: str = "") -> None:
         del self.clients[client.pid]
+        self._truth.add("gone", self.pid, "client", client.pid)
         others = sum(len(other.contexts) for other in self.clients.values())
         for context in reversed(client.contexts):
             left = others + context - 1
@@ -200,20 +212,22 @@ class Server:
         devices = client.devices
         self._end_contexts(client)
         self._close_connection_later(client, FAULT_AFTER_KILL_SECONDS + DISCONNECT_AFTER_FAULT_SECONDS)
-        self._loop.later(FAULT_AFTER_KILL_SECONDS, lambda: self._fault_if_shared(devices))
+        self._loop.later(FAULT_AFTER_KILL_SECONDS, lambda: self._fault_if_shared(client.pid, devices))
 
-    def _fault_if_shared(self, devices: frozenset[int]) -> None:
+    def _fault_if_shared(self, culprit: int, devices: frozenset[int]) -> None:
         victims, _ = failure_domain(list(self.clients.values()), devices)
         if victims and self.state is not State.LEAVING:
-            self.fault(devices, victims[0])
+            self.fault(culprit, devices, victims[0])
 
-    def fault(self, devices: frozenset[int], named: Client | None) -> None:
+    def fault(self, culprit: int, devices: frozenset[int], named: Client | None) -> None:
         """A fatal error on ``devices``: write all that the real server writes, which never names the culprit.
 
         ``named`` is the client in the first line, some client with work on the GPU; None for a trap, which has no
         such line.
         """
         victims, reached = failure_domain(list(self.clients.values()), devices)
+        kind = "trap" if named is None else "memory"
+        self._truth.add("fault", self.pid, kind, culprit, *(victim.pid for victim in victims))
         if named is not None:
             self.write(f"Client {{PID: {named.pid}, Context: 1}} encountered a fatal GPU error.")
         self.write("Server is handling a fatal GPU error.")

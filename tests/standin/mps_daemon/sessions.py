@@ -1,5 +1,8 @@
 """The sockets on which commands come: one session at a time, everybody else refused at once.
 
+Measured on an H200 (driver 580.159.04): a connection that says nothing blocks the daemon until it is closed. One whose
+sending side is shut down at once is answered with `OUTBHELL` and closed, also while a session is held.
+
 Any exporter of the machine finds this daemon in /proc, and asks it. If a test says which process may ask
 (`Settings.asked_by`), a connection from any other process is closed, and leaves no line in the log.
 """
@@ -18,6 +21,9 @@ USUAL_REPLY_SECONDS = 0.002
 
 PEER_CREDENTIALS = struct.Struct("3i")
 
+LINE_BREAK = "\0"
+"""A line break within one row of a reply, as of `ps`: control.log gets the row as one message, with its break."""
+
 Respond = Callable[[str], None]
 Execute = Callable[[str, int, Respond], None]
 """Carries out a command for the user with this UID."""
@@ -30,12 +36,14 @@ class Sessions:
         self,
         loop: Loop,
         write_log: Callable[[str], None],
+        flush_log: Callable[[], None],
         execute: Execute,
         asked_by: tuple[int, int] | None = None,
     ) -> None:
         self._loop = loop
         self._asked_by = asked_by
         self._write_log = write_log
+        self._flush_log = flush_log
         self._execute = execute
         self._current: socket.socket | None = None
         self.reply_seconds = USUAL_REPLY_SECONDS
@@ -61,6 +69,9 @@ class Sessions:
         self._write_log("Accepting connection...")
         if sockets.is_closed(connection):
             self._write_log("Unable to accept connection")
+        elif not _has_credentials(connection):
+            self._write_log("User did not send valid credentials")
+            _send(connection, sockets.NO_CREDENTIALS)
         elif self.deaf and self._current is None:
             _send(connection, sockets.DEAF)
         elif self._current is None:
@@ -88,13 +99,14 @@ class Sessions:
         self._execute(command, uid, lambda reply: self._respond_later(connection, reply))
 
     def _respond_later(self, connection: socket.socket, reply: str) -> None:
-        for line in filter(None, reply.splitlines()):
-            self._write_log(line)
+        for row in filter(None, reply.split("\n")):
+            self._write_log(row.replace(LINE_BREAK, "\n"))
         self._loop.later(self.reply_seconds, lambda: self._respond(connection, reply))
 
     def _respond(self, connection: socket.socket, reply: str) -> None:
+        self._flush_log()  # A test that has an answer finds in the logs what was before it.
         if connection is self._current:
-            _send(connection, sockets.REPLY + reply.encode())
+            _send(connection, sockets.REPLY + reply.replace(LINE_BREAK, "\n").encode(errors="surrogateescape"))
 
     def _end(self, connection: socket.socket) -> None:
         self._loop.unwatch(connection.fileno())
@@ -139,6 +151,14 @@ def _peer(connection: socket.socket) -> tuple[int, int]:
     credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, PEER_CREDENTIALS.size)
     pid, uid, _ = PEER_CREDENTIALS.unpack(credentials)
     return int(pid), int(uid)
+
+
+def _has_credentials(connection: socket.socket) -> bool:
+    """Wait until the program says what it is. One that sends nothing keeps the whole daemon waiting, as measured."""
+    try:
+        return connection.recvmsg(sockets.LARGEST_MESSAGE)[0] == sockets.CREDENTIALS
+    except OSError:
+        return False
 
 
 def _send(connection: socket.socket, message: bytes) -> None:

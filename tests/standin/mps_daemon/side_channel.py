@@ -1,6 +1,8 @@
 """How a test says what happens: a socket `standin` in the pipe directory that takes one line and answers one.
 
-    connect PID UID DEVICES      a process becomes a client (DEVICES: the daemon's ordinals, separated by commas)
+    connect PID UID DEVICES ARGV0
+                                 a process becomes a client (DEVICES: the daemon's ordinals, separated by commas);
+                                 `ps` shows ARGV0, or that of the process if it is empty
     disconnect PID               it ends
     kill PID                     it dies while its kernel runs, which faults those it shared a GPU with
     assert PID                   a device-side assert: it alone ends
@@ -74,14 +76,16 @@ class SideChannel:
     def _grant(self, wish: str) -> str:
         verb, _, rest = wish.partition(" ")
         try:
-            return f"ok {self._verbs[verb](rest)}"
+            answer = self._verbs[verb](rest)
+            self._daemon.log.flush()
+            return f"ok {answer}"
         except (KeyError, ValueError, SideChannelError) as problem:
             return f"error: {wish!r}: {problem!r}"
 
     def _connect(self, rest: str) -> str:
         """Happens right after this is answered: a stopped server blocks the daemon, and must not block the test."""
-        pid, uid, devices = rest.split()
-        arrival = Arrival(int(pid), int(uid), tuple(int(device) for device in devices.split(",")))
+        pid, uid, devices, command = (*rest.split(" ", 3), "")[:4]
+        arrival = Arrival(int(pid), int(uid), tuple(int(device) for device in devices.split(",")), command)
         if not all(0 <= device < len(self._daemon.settings.gpus) for device in arrival.devices):
             raise SideChannelError("no such device")
         self._loop.later(0, lambda: self._daemon.arrive(arrival))
@@ -100,7 +104,7 @@ class SideChannel:
         if kind not in ("memory", "trap"):
             raise SideChannelError("a fault is of memory or a trap")
         named_client = self._client(int(named[0]))[1] if named else client
-        server.fault(client.devices, named_client if kind == "memory" else None)
+        server.fault(client.pid, client.devices, named_client if kind == "memory" else None)
         return ""
 
     def _client(self, pid: int) -> tuple[Server, Client]:

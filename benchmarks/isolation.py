@@ -1,0 +1,312 @@
+"""What a daemon suffers when the log of another daemon is flooded, or its log directory hangs.
+
+In each round, one client of daemon B faults, and then B is killed, in each of the conditions of daemon A.
+"""
+
+import contextlib
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import count, islice
+from pathlib import Path
+
+from benchmarks import arguments
+from benchmarks.flooded import SERVER, stories
+from benchmarks.measure import cpu
+from benchmarks.programs import Program, free_port, running
+from benchmarks.report import Figure, report
+from tests.hanging import hangs
+from tests.standin.mps import MpsStandIn, wait_until
+
+A, B = "a", "b"
+MOST_RATIO = 1.5
+MOST_PERCENT = 15.0
+MOST_BURST_SECONDS = 2.0
+
+BYTES_A_SECOND = 1_000_000
+STEP_SECONDS = 0.02
+POLL_SECONDS = 0.02
+SETTLE_SECONDS = 2.0
+WRITTEN_SECONDS = 1.5
+"""A daemon is left alone that the watchdog has not seen before."""
+
+WINDOW_SECONDS = 6.0
+"""After so long without a restart, the next restart comes at once."""
+
+FILL = "[2026-11-20 15:08:45.147 Server {server:5}] A line of which nobody has heard before, number {number}\n"
+REPLIES = "[2026-11-20 15:08:45.147 Server {server:5}] Client process {number} disconnected\n"
+
+CONFIGURATION = """
+[discovery]
+enabled = false
+[collect]
+nvml = false
+kernel_log = false
+journal = false
+pods = false
+[watchdog]
+mode = "act"
+restarts = 100
+window_seconds = 5
+"""
+DAEMON = """
+[[daemons]]
+name = "{name}"
+pipe_directory = "{pipe}"
+log_directory = "{logs}"
+restart_command = ["{command}"]
+environment = [{variables}]
+"""
+STARTER = """#!/bin/sh
+date +%s.%N >>{starts}
+exec nvidia-cuda-mps-control -d
+"""
+OURS = ("CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY", "PATH")
+
+
+class Node:
+    """Two daemons, each with a client, and what the exporter is told of them."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.daemons = {name: MpsStandIn(directory / name) for name in (A, B)}
+        self.clients: dict[str, subprocess.Popen[bytes]] = {}
+        self.starts = directory / "starts"
+
+    def open(self) -> None:
+        """Start everything."""
+        command = self.directory / "start"
+        command.write_text(STARTER.format(starts=self.starts))
+        command.chmod(0o755)
+        self.starts.touch()
+        written = CONFIGURATION
+        for name, mps in self.daemons.items():
+            (self.directory / name).mkdir()
+            mps.start()
+            self.connect(name)
+            variables = ", ".join(f'"{key}={value}"' for key, value in mps.environment().items() if key not in OURS)
+            written += DAEMON.format(
+                name=name, pipe=mps.pipe_directory, logs=mps.log_directory, command=command, variables=variables
+            )
+        (self.directory / "config.toml").write_text(written)
+
+    def connect(self, name: str) -> None:
+        """Give a daemon a client."""
+        self.clients[name] = subprocess.Popen(["sleep", "infinity"])
+        self.daemons[name].connect_and_wait(self.clients[name].pid)
+
+    def leave(self, name: str) -> None:
+        """End the daemon's client."""
+        client = self.clients.pop(name)
+        client.kill()
+        client.wait()
+
+    def started(self) -> float | None:
+        """When the last daemon was started by the exporter, on the wall clock."""
+        lines = self.starts.read_text().split()
+        return float(lines[-1]) if lines else None
+
+    def close(self) -> None:
+        """End everything."""
+        for name in list(self.clients):
+            self.leave(name)
+        for mps in self.daemons.values():
+            mps.close()
+
+    def environment(self) -> Mapping[str, str]:
+        """What makes the exporter see it."""
+        own = {"RUNTIME_DIRECTORY": str(self.directory / "run"), "STATE_DIRECTORY": str(self.directory / "state")}
+        path = {"PATH": self.daemons[A].environment()["PATH"]}
+        return {**path, **own, "CUDA_MPS_EXPORTER_CONFIG_FILE": str(self.directory / "config.toml")}
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Measure, and tell."""
+    parser = arguments.parser("isolation", __doc__ or "", gpus=1, clients=1)
+    parser.add_argument("--rounds", type=int, default=10, help="how often in each condition (default: %(default)s)")
+    parser.add_argument(
+        "--seconds", type=float, default=10.0, help="CPU is measured for so long (default: %(default)s)"
+    )
+    parser.add_argument("--burst", type=int, default=40_000_000, help="bytes in one write (default: %(default)s)")
+    parser.add_argument("--settle", type=float, default=SETTLE_SECONDS, help="between two steps (default: %(default)s)")
+    told = parser.parse_args(words)
+    if told.real:
+        parser.error("nobody can have a real daemon write so much; this is for stand-ins alone")
+    with tempfile.TemporaryDirectory(prefix="mps-isolation-") as directory:
+        node = Node(Path(directory))
+        try:
+            node.open()
+            with _exporter(node, told.flag) as program:
+                figures = list(_measured(node, program, told.rounds, told.seconds, told.burst, told.settle))
+        finally:
+            node.close()
+    return report("A daemon beside one whose log is flooded or hangs: stand-ins", figures, told.json)
+
+
+def _exporter(node: Node, flags: Sequence[str]) -> contextlib.AbstractContextManager[Program]:
+    port = free_port()
+    command = [sys.executable, "-m", "exporter", "serve", f"--web.listen-address=127.0.0.1:{port}", *flags]
+    return running(command, port, node.environment(), node.directory / "exporter.log")
+
+
+def _measured(node: Node, program: Program, rounds: int, seconds: float, burst: int, settle: float) -> Iterator[Figure]:
+    _up(program, A)
+    _up(program, B)
+    conditions: dict[str, Callable[[], contextlib.AbstractContextManager[object]]] = {
+        "quiet": contextlib.nullcontext,
+        "a flood of unknown lines": lambda: _flood(node, _lines(node, FILL)),
+        "a flood of known lines": lambda: _flood(node, _lines(node, REPLIES)),
+        "a flood of all kinds": lambda: _flood(node, _story(node)),
+    }
+    if _can_hang(node.directory):
+        conditions["a directory that hangs"] = lambda: hangs(node.daemons[A].log_directory)
+    for name, condition in conditions.items():
+        with condition():
+            time.sleep(settle)
+            yield from _cost(name, program, seconds)
+    yield from _ratios(node, program, conditions, rounds, settle)
+    for name, lines in (("unknown", _lines(node, FILL)), ("known", _lines(node, REPLIES))):
+        yield _burst(f"a fault after {burst / 1e6:g} MB of {name} lines", node, program, lines, burst, settle)
+
+
+def _cost(name: str, program: Program, seconds: float) -> Iterator[Figure]:
+    before, began = cpu(program.pid), time.monotonic()
+    size = _own_log(program)
+    time.sleep(seconds)
+    spent, passed = cpu(program.pid).since(before).own, time.monotonic() - began
+    yield Figure(name=f"CPU, {name}", value=100 * spent / passed, unit="% of a core", most=MOST_PERCENT)
+    written = (_own_log(program) - size) / passed
+    yield Figure(name=f"its own log, {name}", value=written, unit="bytes a second")
+
+
+def _own_log(program: Program) -> int:
+    return program.log.stat().st_size
+
+
+def _ratios(
+    node: Node,
+    program: Program,
+    conditions: Mapping[str, Callable[[], contextlib.AbstractContextManager[object]]],
+    rounds: int,
+    settle: float,
+) -> Iterator[Figure]:
+    """The conditions take turns, in a random order, so that a busy machine slows all of them."""
+    faults: dict[str, list[float]] = {name: [] for name in conditions}
+    restarts: dict[str, list[float]] = {name: [] for name in conditions}
+    for _ in range(rounds):
+        for name in random.sample(list(conditions), len(conditions)):
+            with conditions[name]():
+                time.sleep(settle)
+                faults[name].append(_fault(node, program, B))
+                node.leave(B)
+                program.wait_until(f'cuda_mps_server_state{{.*daemon="{B}".*state="fault"}} 0', every=POLL_SECONDS)
+                restarts[name].append(_restart(node, program, B))
+                node.connect(B)
+    for what, seconds in (("fault of B in the metrics", faults), ("restart of B", restarts)):
+        quiet = statistics.median(seconds.pop("quiet"))
+        yield Figure(name=f"{what}, quiet, median", value=quiet, unit="s")
+        for name, measured in seconds.items():
+            yield Figure(name=f"{what}, {name} / quiet", value=statistics.median(measured) / quiet, most=MOST_RATIO)
+
+
+def _up(program: Program, daemon: str) -> None:
+    program.wait_until(f'cuda_mps_daemon_up{{daemon="{daemon}"}} 1', every=POLL_SECONDS)
+
+
+def _fault(node: Node, program: Program, daemon: str) -> float:
+    """From a fault until the metrics tell of it, in seconds."""
+    fault = rf'cuda_mps_server_state{{.*daemon="{daemon}".*state="fault"}} 1'
+    began = time.monotonic()
+    node.daemons[daemon].fault(node.clients[daemon].pid)
+    program.wait_until(fault, every=POLL_SECONDS)
+    return time.monotonic() - began
+
+
+def _restart(node: Node, program: Program, daemon: str) -> float:
+    """From the death of a daemon until it is started again, in seconds."""
+    _up(program, daemon)
+    before = node.started()
+    time.sleep(max(WRITTEN_SECONDS, (before or 0.0) + WINDOW_SECONDS - time.time()))
+    began = time.time()
+    node.daemons[daemon].kill()
+    wait_until(lambda: node.started() != before, f"a start of {daemon}")
+    seconds = (node.started() or 0.0) - began
+    wait_until(lambda: _talks(node.daemons[daemon]), f"daemon {daemon}")
+    _up(program, daemon)
+    return seconds
+
+
+def _talks(daemon: MpsStandIn) -> bool:
+    try:
+        daemon.outcome(1)
+    except OSError:
+        return False
+    except RuntimeError:
+        return True
+    return True
+
+
+def _burst(what: str, node: Node, program: Program, lines: Iterator[str], size: int, settle: float) -> Figure:
+    """From a burst, in which a fault comes last, until the metrics tell of the fault."""
+    time.sleep(settle)
+    text = "".join(islice(lines, size // len(next(lines))))
+    with (node.daemons[A].log_directory / SERVER).open("a") as file:
+        file.write(text)
+    seconds = _fault(node, program, A)
+    node.leave(A)
+    program.wait_until(f'cuda_mps_server_state{{.*daemon="{A}".*state="fault"}} 0', every=POLL_SECONDS)
+    node.connect(A)
+    return Figure(name=what, value=seconds, unit="s", most=MOST_BURST_SECONDS)
+
+
+def _lines(node: Node, form: str) -> Iterator[str]:
+    server = node.daemons[A].server_pid or 0
+    return (form.format(server=server, number=4_200_000 + number % 100_000) for number in count())
+
+
+def _story(node: Node) -> Iterator[str]:
+    while True:
+        yield from (line for log, line in stories(node.daemons[A].server_pid or 0) if log == SERVER)
+
+
+@contextlib.contextmanager
+def _flood(node: Node, lines: Iterator[str]) -> Iterator[None]:
+    """For so long, `BYTES_A_SECOND` are written into A's server.log."""
+    ended = threading.Event()
+
+    def write() -> None:
+        began, written = time.monotonic(), 0
+        with (node.daemons[A].log_directory / SERVER).open("a") as file:
+            while not ended.wait(STEP_SECONDS):
+                while written < BYTES_A_SECOND * (time.monotonic() - began):
+                    text = "".join(islice(lines, 50))
+                    file.write(text)
+                    written += len(text)
+                file.flush()
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+def _can_hang(directory: Path) -> bool:
+    probe = directory / "hangs"
+    probe.mkdir()
+    try:
+        with hangs(probe):
+            return True
+    except OSError:
+        return False
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,196 @@
+"""Faults and recoveries that a server's log claims: which evidence of other sources confirms them, each once."""
+
+from collections.abc import Iterable, Sequence
+
+from exporter.core import devices, servers, xids
+from exporter.core.clients import FRESH_SECONDS
+from exporter.core.step import Step, quiet
+from exporter.model.claim import Claim, ClaimKind, Verdict, key
+from exporter.model.daemon import Daemon
+from exporter.model.incident import Incident
+from exporter.model.node import Node
+from exporter.model.replace import replace
+from exporter.model.server import FaultBlock, Server, ServerState
+from exporter.model.xids import XidSighting
+
+UNCONFIRMED_SECONDS = 10.0
+"""A fault that no other source has confirmed by then was none. All sources report one within 0.2 s (measured, R580)."""
+
+NAMED_SECONDS = 0.1
+"""How long a block may take to name the clients that the fault hit: a server does so within 1 ms (R580, 16 faults)."""
+
+ONE_FAULT_SECONDS = 0.2
+"""Xids of one fault follow each other within this time. A server recovers from a fault, and its next clients come, no
+sooner (measured, R580)."""
+
+XID_EARLY_SECONDS, XID_LATE_SECONDS = 1.0, 0.35
+"""How much earlier and later than a fault's log block its Xid may be read. On an idle node it was read 15 to 25 ms
+earlier (51 trials, H200, 580.159.04, 2026-11-22). A log that is flooded is read later."""
+
+SERVER_END_SECONDS = 0.5
+"""An Xid this close to the end of another server may be of that server."""
+
+ENDED_BEFORE_SECONDS, ENDED_AFTER_SECONDS = 1.0, 10.0
+"""How long before and after a fault's log block its victims may end: NVML is read every 10 s, and sooner in doubt."""
+
+
+def fault(node: Node, daemon: Daemon, claim: Claim) -> Verdict:
+    """Decide whether another source shows the fault of which a block tells."""
+    server = daemon.servers.get(claim.pid)
+    block = None if server is None else server.block
+    if server is None or block is None or block.confirmed:
+        return Verdict.SETTLED
+    others = _others(node, daemon, server, block)
+    confirmed = (
+        _said_by_daemon(server, block, others)
+        or _struck(node, daemon, server, block, others)
+        or (not xids.are_read(node) and _ended(node, block, others))
+    )
+    if confirmed and _is_plausible(node.at, daemon, server, block):
+        return Verdict.CONFIRMED
+    return Verdict.REFUTED if node.at - claim.at > UNCONFIRMED_SECONDS else Verdict.OPEN
+
+
+def _is_plausible(at: float, daemon: Daemon, server: Server, block: FaultBlock) -> bool:
+    """Return whether one of the clients that the block names is this server's.
+
+    If it names none in time, the daemon must have listed the server.
+    """
+    victims = block.clients
+    if not victims:
+        return server.listed and at - block.at >= NAMED_SECONDS
+    known = (daemon.clients.get(pid) or daemon.parted.get(pid) for pid in victims)
+    return any(each is not None and each.server == server.pid for each in known)
+
+
+def _others(node: Node, daemon: Daemon, server: Server, block: FaultBlock) -> list[Incident]:
+    """The daemon's other faults: what they explain confirms no further one, which a tenant may have forged."""
+    of_daemon = (each for each in node.incidents.values() if each.daemon == daemon.name)
+    return [each for each in of_daemon if (each.server, each.block_stamp) != (server.pid, block.stamp)]
+
+
+def _said_by_daemon(server: Server, block: FaultBlock, others: Sequence[Incident]) -> bool:
+    """Return whether the daemon says FAULT, and no other fault explains that."""
+    told_at = server.fault_told_at
+    if told_at is None or abs(told_at - block.at) > UNCONFIRMED_SECONDS:
+        return False
+    return not any(
+        each.server == server.pid
+        and each.block_stamp is not None
+        and each.detected_at <= told_at + FRESH_SECONDS
+        and (each.ended_at is None or told_at <= each.ended_at + FRESH_SECONDS)
+        for each in others
+    )
+
+
+def _struck(node: Node, daemon: Daemon, server: Server, block: FaultBlock, others: Sequence[Incident]) -> bool:
+    """Return whether an Xid of this time and of a GPU of the daemon is left that no other fault explains."""
+    started = node.processes.get(server.pid)
+    earliest = max(block.at - XID_EARLY_SECONDS, 0.0 if started is None else started.started - FRESH_SECONDS)
+    recent = (each for each in node.xids.recent if earliest <= each.at <= block.at + XID_LATE_SECONDS)
+    left = _as_of_one_fault(each for each in recent if _may_be_its(node, daemon, server, each))
+    for other in sorted(others, key=lambda each: each.detected_at):
+        near = (each for each in left if -XID_EARLY_SECONDS <= each.at - other.detected_at <= XID_LATE_SECONDS)
+        explained = [each for each in near if each.pid in other.affected or each.pid not in block.clients]
+        if explained:
+            left.remove(min(explained, key=lambda each: abs(each.at - other.detected_at)))
+    return bool(left)
+
+
+def _as_of_one_fault(xids: Iterable[XidSighting]) -> list[XidSighting]:
+    """Return the first of each group of Xids that follow each other at once: a fault may raise several.
+
+    Those that name different processes are of different faults.
+    """
+    groups: list[XidSighting] = []
+    last: XidSighting | None = None
+    for each in sorted(xids, key=lambda each: each.at):
+        same = last is not None and (each.pid is None or last.pid is None or each.pid == last.pid)
+        if last is None or not same or each.at - last.at > ONE_FAULT_SECONDS:
+            groups.append(each)
+        last = each
+    return groups
+
+
+def _may_be_its(node: Node, daemon: Daemon, server: Server, xid: XidSighting) -> bool:
+    """An Xid names a process of the server's, or none: NVML's events name none.
+
+    A process beside MPS has Xids of its own. While one is on that GPU, an Xid without a process proves nothing. At the
+    end of another server it proves nothing either: that server may have faulted.
+    """
+    gpu = None if xid.gpu is None else node.gpus.get(xid.gpu)
+    if gpu is not None and not devices.served(daemon, gpu.reading):
+        return False
+    if xid.pid is not None:
+        client = daemon.clients.get(xid.pid) or daemon.parted.get(xid.pid)
+        of_client = client is not None and client.server == server.pid
+        return of_client or xid.pid == server.pid or xid.pid in daemon.leavings
+    ends = (at for pid, at in daemon.departed_servers.items() if pid != server.pid)
+    if any(abs(xid.at - end) <= SERVER_END_SECONDS for end in ends):
+        return False
+    beside = node.gpus.values() if gpu is None else (gpu,)
+    return not any(each.strangers for each in beside)
+
+
+def _ended(node: Node, block: FaultBlock, others: Iterable[Incident]) -> bool:
+    """Return whether several victims are seen to have ended, and no victim is known to live on.
+
+    Where Xids are read this proves nothing. Each fault has one (51 of 51 trials, H200, 580.159.04), and a tenant may
+    name clients that end by themselves at that time.
+    """
+    victims = block.clients.difference(*(each.affected for each in others))
+    ended = {pid for pid in victims if any(_is_near(at, block.at) for at in _ends(node, pid))}
+    stay = (pid in node.processes or shown_at(node, pid) is not None for pid in victims - ended)
+    return len(ended) > 1 and not any(stay)
+
+
+def _ends(node: Node, pid: int) -> Iterable[float]:
+    """When the process ended, or left NVML's lists, as far as that was seen."""
+    if pid in node.deaths:
+        yield node.deaths[pid].at
+    yield from (gpu.mps_left[pid] for gpu in node.gpus.values() if pid in gpu.mps_left)
+
+
+def _is_near(end_at: float, block_at: float) -> bool:
+    return -ENDED_BEFORE_SECONDS <= end_at - block_at <= ENDED_AFTER_SECONDS
+
+
+def faulted(_node: Node, daemon: Daemon, claim: Claim) -> Step:
+    """Confirm the fault, and put its server into FAULT since the block."""
+    server = daemon.servers[claim.pid]
+    block = server.block
+    if block is None:
+        return quiet(daemon)
+    daemon = servers.with_server(daemon, replace(server, block=replace(block, confirmed=True)))
+    return servers.enter(daemon, block.at, claim.pid, ServerState.FAULT)
+
+
+def recovery(node: Node, daemon: Daemon, claim: Claim) -> Verdict:
+    """The daemon's answer decides; so does the end of all victims, since only they keep a server in FAULT (R580)."""
+    server = daemon.servers.get(claim.pid)
+    if server is None:
+        return Verdict.SETTLED
+    # A fault that is confirmed by this very observation must be known before it is over.
+    if key(ClaimKind.FAULT, claim.pid) in node.daemons[daemon.name].claims:
+        return Verdict.OPEN
+    if server.state is not ServerState.FAULT:
+        return Verdict.SETTLED
+    if server.fault_told_at is not None and server.fault_told_at > claim.at + FRESH_SECONDS:
+        return Verdict.REFUTED
+    block = server.block
+    victims = frozenset[int]() if block is None else block.clients
+    here = (daemon.clients.get(pid) for pid in victims)
+    stay = any(each is not None and each.server == claim.pid and each.connected_at <= claim.at for each in here)
+    return Verdict.CONFIRMED if victims and not stay else Verdict.OPEN
+
+
+def recovered(_node: Node, daemon: Daemon, claim: Claim) -> Step:
+    """Make the server active again."""
+    since = daemon.servers[claim.pid].state_since or 0.0
+    return servers.enter(daemon, max(claim.at, since), claim.pid, ServerState.ACTIVE)
+
+
+def shown_at(node: Node, pid: int) -> float | None:
+    """When NVML was last read, if it lists the process as a client then."""
+    times = (gpu.reading.at for gpu in node.gpus.values() if pid in gpu.mps_since and gpu.reading.problem is None)
+    return max(times, default=None)

@@ -1,0 +1,162 @@
+"""The forger does what it is said to do, and the judgements find what is false and pass what is true."""
+
+import random
+import subprocess
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.chaos.claims import (
+    Claim,
+    Claims,
+    Judged,
+    false_incidents,
+    false_losses,
+    false_news_of_the_neighbour,
+    innocents_suspected,
+    missed_losses,
+)
+from tests.chaos.forger import Forger, Target
+from tests.chaos.forgeries import LINES, Means, Scene, hostile_name
+from tests.chaos.onlooker import Life, Role
+from tests.chaos.terms import DAEMON, NEIGHBOUR
+from tests.standin.mps import MpsStandIn, Truth, is_alive
+from tests.standin.mps_daemon.logs import message, send
+
+SCENE = Scene("/pipe", daemon=10, servers=(20,), clients=(31, 32, 33), others=(40, 41), bystanders=(50,))
+SERVER = 20
+CULPRIT, INNOCENT = 31, 32
+
+
+@pytest.fixture
+def mps(tmp_path: Path) -> Iterator[MpsStandIn]:
+    """A running daemon without clients."""
+    with MpsStandIn(tmp_path) as standin:
+        standin.start()
+        yield standin
+
+
+@pytest.mark.parametrize("means", LINES)
+def test_a_seed_decides_what_is_forged(means: Means) -> None:
+    assert means(SCENE, random.Random(7)) == means(SCENE, random.Random(7))
+    assert hostile_name(10, random.Random(7), "now") == hostile_name(10, random.Random(7), "now")
+
+
+def test_every_forged_line_reaches_a_log(mps: MpsStandIn) -> None:
+    lines = [line for means in LINES for line in means(SCENE, random.Random(7))]
+    for kind, pid, text in lines:
+        send(mps.pipe_directory / "log", message(kind, pid, text))
+    mps.say("control", "the end")
+
+    logs = (mps.control_log + mps.server_log).splitlines()
+    for kind, pid, text in lines:
+        assert any(line.endswith(f" {kind.role} {pid:5d}] {text}") for line in logs), text
+
+
+def test_no_deed_of_the_forger_ends_a_process(mps: MpsStandIn, tmp_path: Path) -> None:
+    with MpsStandIn(tmp_path / "other") as other, subprocess.Popen(["sleep", "600"]) as client:
+        other.start()
+        mps.connect_and_wait(client.pid)
+        servants = (mps.pid, mps.server_pid or 0, other.pid, client.pid)
+        targets = [Target(str(each.pipe_directory), (other.pid,)) for each in (mps, other)]
+        forger = Forger(targets, "7")
+        deeds = {forger.act().partition(" ")[0] for _ in range(40)}
+
+        assert {"forge", "ask", "flood"} <= deeds
+        assert all(map(is_alive, servants))
+        assert (mps.pid, other.pid) == servants[0:3:2], "a PID file that was tampered with was not put right"
+        assert mps.ask("get_server_list").stdout == f"{servants[1]}\n"
+        client.kill()
+
+
+# -- judgements ----------------------------------------------------------------------------------------------------
+
+
+def judged(
+    *claims: Claim,
+    ended: Sequence[Life] = (),
+    truth: Sequence[Truth] = (),
+) -> Judged:
+    """Judge these claims by these truths, of an exporter that ran from 0 to 1000."""
+    return Judged(
+        claims=Claims(list(claims)),
+        ended=list(ended),
+        truth=list(truth),
+        watched=[(0.0, 1000.0)],
+        apart=0.1,
+        slowness=1.0,
+    )
+
+
+def claim(at: float, event: str, daemon: str = DAEMON, **fields: Any) -> Claim:
+    return Claim(1, at, event, daemon, {"server": SERVER, "incident": "i", **fields})
+
+
+def death(at: float, status: int = -9) -> Life:
+    return Life(pid=10, ticks=1, role=Role.DAEMON, parent=1, began=at - 60, ended=at, status=status)
+
+
+def a_fault(at: float, culprit: int = CULPRIT) -> Truth:
+    return Truth(at, "fault", SERVER, "memory", culprit)
+
+
+def test_a_loss_needs_an_end_of_the_daemon() -> None:
+    lost = claim(100.2, "daemon_lost")
+
+    assert list(false_losses(judged(lost)))
+    assert not list(false_losses(judged(lost, ended=[death(100.0)])))
+    assert list(false_losses(judged(lost, claim(103.0, "daemon_stopped"), ended=[death(100.0)])))
+    assert list(false_losses(judged(claim(50.0, "daemon_lost"), ended=[death(100.0)])))
+
+
+def test_a_daemon_that_found_another_one_there_is_no_loss() -> None:
+    assert list(false_losses(judged(claim(100.2, "daemon_lost"), ended=[death(100.0, status=1)])))
+    assert not list(missed_losses(judged(ended=[death(100.0, status=1)])))
+
+
+def test_an_end_without_a_loss_is_missed() -> None:
+    assert list(missed_losses(judged(ended=[death(100.0)])))
+    assert not list(missed_losses(judged(claim(100.2, "daemon_stopped"), ended=[death(100.0)])))
+    assert not list(missed_losses(judged(ended=[death(999.0)]))), "it may still be told"
+
+
+def test_an_incident_needs_a_fault_of_its_own() -> None:
+    first, second = claim(100.2, "fault"), claim(101.0, "fault", incident="j")
+
+    assert list(false_incidents(judged(first)))
+    assert not list(false_incidents(judged(first, truth=[a_fault(100.0)])))
+    assert list(false_incidents(judged(first, second, truth=[a_fault(100.0)])))
+    assert list(false_incidents(judged(claim(100.2, "fault", server=21), truth=[a_fault(100.0)])))
+
+
+@pytest.mark.parametrize(("pid", "confidence", "blamed"), [(INNOCENT, 0.5, 1), (INNOCENT, 0.4, 0), (CULPRIT, 0.9, 0)])
+def test_only_a_culprit_may_be_suspected_with_confidence(pid: int, confidence: float, blamed: int) -> None:
+    suspects = [{"pid": pid, "confidence": confidence, "evidence": []}]
+    told = [claim(100.2, "fault"), claim(100.5, "fault_changed", suspects=suspects)]
+
+    assert len(list(innocents_suspected(judged(*told, truth=[a_fault(100.0)])))) == blamed
+
+
+@pytest.mark.parametrize(("went", "blamed"), [(99.9, 0), (90.0, 1), (105.0, 1)])
+def test_who_really_went_just_before_a_fault_may_be_suspected(went: float, blamed: int) -> None:
+    suspects = [{"pid": INNOCENT, "confidence": 0.7, "evidence": []}]
+    gone = Truth(went, "gone", SERVER, "client", INNOCENT)
+    told = judged(claim(100.2, "fault", suspects=suspects), truth=[gone, a_fault(100.0)])
+
+    assert len(list(innocents_suspected(told))) == blamed
+
+
+@pytest.mark.parametrize(("victims", "blamed"), [((INNOCENT,), 0), ((INNOCENT, 33), 0), ((INNOCENT, 33, 34), 1)])
+def test_one_of_few_victims_may_be_suspected(victims: tuple[int, ...], blamed: int) -> None:
+    suspects = [{"pid": INNOCENT, "confidence": 0.5, "evidence": []}]
+    told = judged(claim(100.2, "fault", suspects=suspects), truth=[replace(a_fault(100.0), victims=victims)])
+
+    assert len(list(innocents_suspected(told))) == blamed
+
+
+def test_no_grave_news_of_the_neighbour_is_true() -> None:
+    assert list(false_news_of_the_neighbour(judged(claim(1.0, "daemon_lost", NEIGHBOUR))))
+    assert not list(false_news_of_the_neighbour(judged(claim(1.0, "client_connected", NEIGHBOUR))))

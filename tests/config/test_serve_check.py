@@ -1,0 +1,86 @@
+"""`--config.check` refuses what `serve` would refuse."""
+
+import errno
+from pathlib import Path
+
+import pytest
+
+from exporter.cli import main
+from exporter.config.values import OWN_PAGES
+from exporter.errors import ConfigError, ListenError
+from exporter.web.listeners import listen
+from tests.config.reading import config, written
+from tests.web.serving import Web, staged
+
+
+def test_own_pages_are_those_of_the_site() -> None:
+    """The configuration refuses each of them as the path of the metrics, so the site never has to."""
+    with staged() as (_stage, server):
+        site = Web(server=server).site("/telemetry")
+    assert set(site._routes) - {"/", "/telemetry"} == set(OWN_PAGES)
+
+
+@pytest.mark.parametrize("page", [each.replace("*", "x") for each in OWN_PAGES])
+def test_check_refuses_the_path_of_another_page(page: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="is another page already"):
+        config("serve", f"--web.telemetry-path={page}")
+    path = written(tmp_path, f'[web]\ntelemetry_path = "{page}"')
+    assert main(["serve", "--config.check", f"--config.file={path}"]) == 2
+
+
+@pytest.mark.parametrize("page", ["/api/v1/metrics", "/runbooks/a/b", "/metrics"])
+def test_check_accepts_the_path_of_no_other_page(page: str) -> None:
+    assert config("serve", f"--web.telemetry-path={page}").telemetry_path == page
+
+
+@pytest.mark.parametrize(
+    "address", ["[zzz]:1", "[1.2.3.4]:1", "[::1%]:1", "999.1.1.1:1", "a b:1", "http://a:1", "a/b:1"]
+)
+def test_check_refuses_a_host_that_can_never_be_listened_on(address: str) -> None:
+    with pytest.raises(ConfigError, match=r"^--web.listen-address: "):
+        config("serve", f"--web.listen-address={address}")
+
+
+@pytest.mark.parametrize(
+    "address", ["[fe80::1%eth0]:1", "127.0.0.1:1", "127.1:1", "node_1.example.org:1", "h\u00f6st:1", ":1"]
+)
+def test_check_accepts_a_host_that_may_be_there(address: str) -> None:
+    assert config("serve", f"--web.listen-address={address}").listen[0][1] == 1
+
+
+OVERLAPPING = [
+    (":PORT", "127.0.0.1:PORT"),
+    ("127.0.0.1:PORT", ":PORT"),
+    ("[::]:PORT", "0.0.0.0:PORT"),
+    ("0.0.0.0:PORT", "127.0.0.1:PORT"),
+    ("localhost:PORT", "127.0.0.1:PORT"),
+]
+
+
+@pytest.mark.parametrize("addresses", OVERLAPPING)
+def test_check_refuses_addresses_that_overlap(addresses: tuple[str, str]) -> None:
+    flags = [f"--web.listen-address={each.replace('PORT', '10677')}" for each in addresses]
+    with pytest.raises(ConfigError, match=r"^web.listen_address: .* overlap.*leave one out$"):
+        config("serve", *flags)
+
+
+@pytest.mark.parametrize("addresses", OVERLAPPING)
+def test_addresses_that_overlap_cannot_be_listened_on(addresses: tuple[str, str]) -> None:
+    """So the check is right to refuse them."""
+    hosts = [each.removesuffix(":PORT").strip("[]") for each in addresses]
+    with listen((hosts[0], 0)) as first, pytest.raises(ListenError) as refused:
+        listen((hosts[1], first.getsockname()[1]))
+    assert isinstance(refused.value.__cause__, OSError)
+    assert refused.value.__cause__.errno == errno.EADDRINUSE
+
+
+@pytest.mark.parametrize(
+    "addresses", [(":1", ":2"), ("127.0.0.1:1", "[::1]:1"), ("0.0.0.0:1", "[::1]:1"), (":0", "a:0")]
+)
+def test_check_accepts_addresses_that_do_not_overlap(addresses: tuple[str, str]) -> None:
+    assert len(config("serve", *(f"--web.listen-address={each}" for each in addresses)).listen) == 2
+
+
+def test_overlapping_addresses_do_not_matter_to_sockets_of_systemd() -> None:
+    flags = ["--web.listen-address=:1", "--web.listen-address=a:1", "--web.systemd-socket"]
+    assert config("serve", *flags).systemd_socket

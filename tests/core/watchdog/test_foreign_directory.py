@@ -1,0 +1,104 @@
+"""Another user's daemon in an expected directory is not the expected one: that is absent, not asked, not restarted."""
+
+from dataclasses import replace
+from typing import Any
+
+from exporter.core import agenda
+from exporter.core.watchdog.orders import blocks
+from exporter.model.action import RunCommand
+from exporter.model.daemon import DaemonState
+from exporter.model.node import Node
+from exporter.model.observation import DaemonFound, DaemonProcess
+from exporter.model.settings import Rhythm
+from exporter.model.variables import VISIBLE_DEVICES
+from exporter.model.watch import Block
+from exporter.telling.troubles import troubles
+from tests.builders import AT, DAEMON, node, told
+from tests.core.watchdog.post import COMMAND, DEATH, Post, dies, left
+
+TENANT = 65534
+
+
+def taken(at: float = AT) -> DaemonProcess:
+    """Another user's daemon is found in the directory."""
+    return DaemonProcess(at=at, daemon=DAEMON, pid=None, foreign=TENANT)
+
+
+def test_it_is_absent_and_no_loss_is_counted() -> None:
+    story = told(taken())
+
+    assert (story.daemon.state, story.daemon.foreign, story.events) == (DaemonState.ABSENT, TENANT, ())
+
+
+def test_it_is_not_asked() -> None:
+    daemon = told(taken()).daemon
+
+    assert agenda.commands(Node(daemons={DAEMON: daemon}, at=AT + 1000), DAEMON, Rhythm()) == ()
+
+
+def test_nothing_is_started_in_another_users_directory_as_long_as_it_is_there() -> None:
+    post = Post()
+    end, last_look = dies()
+    post.see(end, taken(DEATH + 0.1), last_look)
+    post.until(DEATH + 2000)
+    assert (post.actions, post.watch.said) == (
+        [],
+        f"its pipe directory belongs to UID {TENANT}, who must not run this daemon",
+    )
+    assert blocks(post.orders, post.daemon, post.watch) == (Block.FOREIGN_DIRECTORY,)
+
+    post.see(left(DEATH + 2001))
+    assert post.kinds == [("restart", "crashed")]
+    assert blocks(post.orders, post.daemon, post.watch) == ()
+
+
+def test_the_finding_names_the_directory_and_the_user_and_what_to_do() -> None:
+    (found,) = (each for each in troubles(told(taken()).node, AT) if each.daemon == DAEMON)
+
+    assert found.what == (
+        f"daemon {DAEMON}: absent: its pipe directory {DAEMON} belongs to UID {TENANT}, who must not run this daemon"
+    )
+    assert "set `user` in [[daemons]]" in found.next
+
+
+def restart(owner: int | None, **known: Any) -> RunCommand:
+    """Return how a daemon is started whose process was such a one."""
+    post = Post()
+    process = DaemonProcess(at=AT, daemon=DAEMON, pid=441, start_ticks=44100, **known)
+    daemon = replace(post.daemon, owner=owner, visible_devices=None)
+    post.node = replace(
+        post.node, daemons={DAEMON: daemon}, watches={DAEMON: replace(post.watch, process=process, children=())}
+    )
+    post.see(*dies())
+    (step,) = (each for each in post.actions[0].steps if isinstance(each, RunCommand))
+    return step
+
+
+def test_the_command_runs_as_the_user_that_is_named_and_not_in_another_users_environment() -> None:
+    step = restart(1001, uid=TENANT, environment={VISIBLE_DEVICES: "7"})
+    assert (step.arguments, step.uid, VISIBLE_DEVICES in step.environment) == (COMMAND, 1001, False)
+
+    step = restart(1001, uid=1001, environment={VISIBLE_DEVICES: "7"})
+    assert (step.uid, step.environment[VISIBLE_DEVICES]) == (1001, "7")
+
+
+def test_without_a_name_it_runs_as_the_user_that_the_daemon_had() -> None:
+    step = restart(None, uid=1001, environment={VISIBLE_DEVICES: "7"})
+    assert (step.uid, step.environment[VISIBLE_DEVICES]) == (1001, "7")
+
+
+def found(owner: int | None, by: str, unit: str | None = None) -> DaemonFound:
+    return DaemonFound(
+        at=AT, daemon=DAEMON, pipe_directory=DAEMON, log_directory="/l", expected=True, unit=unit, by=by, owner=owner
+    )
+
+
+def test_the_configuration_names_the_user_else_the_unit_does() -> None:
+    unit = found(1002, "unit", "mps.service")
+    assert told(unit, start=node("/other")).node.daemons[DAEMON].owner == 1002
+    both = told(found(None, "configuration", "mps.service"), unit, start=node("/other")).node
+    assert both.daemons[DAEMON].owner == 1002
+    assert told(found(1001, "configuration", "mps.service"), start=both).node.daemons[DAEMON].owner == 1001
+    assert told(found(None, "configuration", "mps.service"), start=both).node.daemons[DAEMON].owner == 1002
+    named = told(found(1001, "configuration"), start=node("/other")).node
+    assert told(found(None, "configuration"), start=named).node.daemons[DAEMON].owner is None

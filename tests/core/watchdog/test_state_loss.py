@@ -1,0 +1,168 @@
+"""If the watchdog's state could not be read or written at the start, nothing is restarted until an operator says so."""
+
+from dataclasses import replace
+
+from exporter.core.watchdog import state_loss
+from exporter.core.watchdog.orders import Mandate, Orders, blocks
+from exporter.model.action import ActionKind, ActionResult
+from exporter.model.event import EventName
+from exporter.model.node import Node
+from exporter.model.settings import Mode
+from exporter.model.watch import Block, Tally, Watch, WatchState
+from tests.builders import AT, DAEMON, node
+from tests.core.watchdog.post import DEATH, Post, alive, dies, returns
+
+OPEN = Watch(
+    state=WatchState.CIRCUIT_OPEN,
+    opened_at=AT - 60,
+    restarts=(AT - 70, AT - 65),
+    tallies=(Tally(kind=ActionKind.RESTART, reason="crashed", result=ActionResult.FAILED, count=2),),
+)
+
+
+def lost(mode: Mode = Mode.ACT) -> Post:
+    """Return a watchdog of which nobody knows what it knew before."""
+    post = Post(mode=mode)
+    post.orders = replace(post.orders, state_lost=True)
+    post.node = replace(post.node, watches={})
+    post.see(*alive())
+    return post
+
+
+def test_restarts_nothing_and_says_so_while_the_daemon_is_still_well() -> None:
+    post = lost()
+    assert post.watch.state is WatchState.STATE_LOST
+    assert blocks(post.orders, post.daemon, post.watch) == (Block.STATE_LOST,)
+
+    post.see(*dies())
+    post.until(DEATH + 2000)
+    assert (post.actions, post.watch.state) == ([], WatchState.STATE_LOST)
+    assert len(post.told(EventName.WATCHDOG_WAITS)) == 1
+
+
+def test_restarts_after_an_operators_resume() -> None:
+    post = lost()
+    post.see(*dies())
+    post.resume()
+
+    assert post.kinds == [("restart", "crashed")]
+    assert blocks(post.orders, post.daemon, post.watch) == ()
+
+
+def test_it_outlives_another_start_of_the_exporter_until_the_resume() -> None:
+    post = lost()
+    post.orders = replace(post.orders, state_lost=False)
+    post.restarted()
+    post.see(*alive(), *dies())
+    assert post.actions == []
+
+    post.resume()
+    assert post.kinds == [("restart", "crashed")]
+
+
+def test_a_watchdog_that_only_observes_is_not_affected() -> None:
+    post = lost(Mode.OBSERVE)
+    post.see(*dies())
+
+    assert post.told(EventName.WATCHDOG_WOULD_ACT) == [("watchdog_would_act", "crashed")]
+    assert blocks(post.orders, post.daemon, post.watch) == ()
+
+
+def test_a_first_start_with_an_empty_state_directory_acts() -> None:
+    post = Post()
+    post.see(*dies())
+
+    assert post.kinds == [("restart", "crashed")]
+
+
+def test_watches_that_could_be_read_and_not_written_are_lost_too() -> None:
+    present = state_loss.lost(replace(node(), watches={DAEMON: Watch(restarts=(AT,))}), AT)
+
+    assert present.watches == {DAEMON: Watch(restarts=(AT,), lost_at=AT)}
+
+
+def regained(post: Post, watches: dict[str, Watch], *, whole: bool = True) -> None:
+    """Let the state be read now."""
+    post.node = state_loss.regained(post.node, watches, post.at, whole=whole)
+    post.orders = replace(post.orders, state_lost=not whole)
+    post.judge(post.at)
+
+
+def test_a_circuit_that_was_open_is_open_again_once_the_state_can_be_read() -> None:
+    post = lost()
+    post.see(*dies())
+    regained(post, {DAEMON: OPEN})
+
+    assert (post.watch.opened_at, post.watch.lost_at) == (OPEN.opened_at, None)
+    assert (post.watch.state, post.actions) == (WatchState.CIRCUIT_OPEN, [])
+
+
+def test_a_daemon_that_the_state_does_not_have_is_restarted_once_the_state_can_be_read() -> None:
+    post = lost()
+    post.see(*dies())
+    regained(post, {})
+
+    assert post.kinds == [("restart", "crashed")]
+
+
+def test_a_daemon_that_a_spoilt_state_does_not_have_stays_as_it_is() -> None:
+    post = lost()
+    post.see(*dies())
+    regained(post, {"another": OPEN}, whole=False)
+
+    assert (post.watch.state, post.actions) == (WatchState.STATE_LOST, [])
+    assert post.node.watches["another"] == OPEN
+
+
+def test_an_operators_resume_outweighs_what_is_read_later() -> None:
+    post = lost()
+    post.see(*dies())
+    post.resume()
+    regained(post, {DAEMON: OPEN})
+
+    assert (post.watch.opened_at, post.kinds) == (None, [("restart", "crashed")])
+
+
+def test_counters_do_not_fall_when_the_state_is_read_late() -> None:
+    post = lost()
+    post.resume()
+    post.see(*dies())
+    post.did()
+    post.see(*returns(DEATH + 2))
+    post.node = state_loss.lost(post.node, post.at)
+    before = post.tallies
+    assert before
+
+    regained(post, {DAEMON: OPEN})
+    assert post.tallies == {**before, ("restart", "crashed", "failed"): 2}
+
+
+def orders(**known: object) -> Orders:
+    """Return orders to act by a command."""
+    return Orders(mode=Mode.ACT, mandates={DAEMON: Mandate(command=("start",))}, **known)  # type: ignore[arg-type]
+
+
+def test_without_the_daemons_lock_the_watchdog_only_observes() -> None:
+    daemon = node().daemons[DAEMON]
+
+    assert orders().mode_of(daemon) is Mode.ACT
+    assert orders(locks={DAEMON: None}).mode_of(daemon) is Mode.ACT
+    for locks, block in (({DAEMON: Block.ANOTHER_EXPORTER}, Block.ANOTHER_EXPORTER), ({}, Block.NO_LOCK)):
+        held_by_another = orders(locks=locks)
+        assert held_by_another.mode_of(daemon) is Mode.OBSERVE
+        assert blocks(held_by_another, daemon, Watch()) == (block,)
+
+
+def test_nothing_is_decided_before_the_lock_is_held_and_all_after_it_is() -> None:
+    post = Post()
+    post.orders = replace(post.orders, locks={DAEMON: Block.ANOTHER_EXPORTER})
+    post.see(*dies())
+    assert post.actions == []
+
+    post.orders = replace(post.orders, locks={DAEMON: None})
+    post.judge(post.at + 1)
+    assert post.kinds == [("restart", "crashed")]
+
+
+def test_a_node_without_watches_stays_as_it_is() -> None:
+    assert state_loss.regained(Node(), {}, AT, whole=True) == Node()

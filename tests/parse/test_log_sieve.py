@@ -1,0 +1,105 @@
+"""The sieve passes each line that a rule knows, and finds the grave ones in any of its two ways."""
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from exporter.parse.log_line import ALL_RULES, parse_line
+from exporter.parse.log_message import Unrecognized
+from exporter.parse.log_sieve import sift, skim
+
+HEADER = "[2026-11-20 15:08:45.147 Server   599] "
+FAULT = (
+    "Client {PID: 2045, Context: 1} encountered a fatal GPU error.",
+    "Server is handling a fatal GPU error.",
+    "Client {PID: 2046, Context ID: 1} on device 0 to be torn down",
+    "The following devices will be reset:",
+    "0",
+    "The following client process have a sticky error set:",
+    "2046",
+)
+DISCONNECTED = f"{HEADER}Client process 5 disconnected"
+UNKNOWN = f"{HEADER}Nobody knows this line"
+
+
+def encoded(*lines: str) -> bytes:
+    return "\n".join(lines).encode()
+
+
+texts = st.one_of(
+    [st.from_regex(re.compile(pattern.pattern, re.IGNORECASE | re.ASCII), fullmatch=True) for pattern, _ in ALL_RULES]
+).filter(lambda text: "\n" not in text and text.isascii())
+
+
+@given(texts, st.sampled_from(["Server", "Control", "A Role"]), st.sampled_from(["", "MPS Server: ", "Volta MPS: "]))
+def test_each_line_that_a_rule_knows_passes(text: str, role: str, prefix: str) -> None:
+    line = f"[2026-11-20 15:08:45.147 {role} {599:5}] {prefix}{text}"
+
+    assert sift(line.encode()).lines == [line.encode()]
+
+
+@given(st.lists(st.one_of(st.text(), st.text().map(lambda text: HEADER + text), texts.map(lambda text: HEADER + text))))
+def test_each_line_is_kept_or_counted_and_no_line_that_is_known_is_only_counted(lines: list[str]) -> None:
+    lines = [line.replace("\n", "") for line in lines] or [""]
+    sifted = sift(encoded(*lines))
+
+    assert len(sifted.lines) + sifted.left == len(lines)
+    assert sifted.unknown == 0
+    known = [line for line in lines if line.isascii() and _is_known(line)]
+    assert [line.decode() for line in sifted.lines if line.isascii()] == known
+
+
+def _is_known(line: str) -> bool:
+    entry = parse_line(line)
+    return entry is not None and not isinstance(entry.message, Unrecognized)
+
+
+def test_the_first_unknown_lines_are_kept_in_their_places() -> None:
+    lines = [UNKNOWN, DISCONNECTED, "no header", UNKNOWN, DISCONNECTED, ""]
+
+    for most in range(5):
+        sifted = sift(encoded(*lines), most)
+        assert (sifted.unknown, sifted.left) == (min(most, 4), max(0, 4 - most))
+        assert len(sifted.lines) == 2 + sifted.unknown
+        remaining = iter(encoded(*lines).split(b"\n"))
+        assert all(line in remaining for line in sifted.lines)
+
+
+@pytest.mark.parametrize("text", FAULT)
+def test_each_line_of_a_fault_is_grave(text: str) -> None:
+    line = (HEADER + text).encode()
+
+    assert skim(encoded(DISCONNECTED, HEADER + text, UNKNOWN), 9) == [line]
+
+
+@pytest.mark.parametrize(
+    "text", ["Cmd:quit", "Exit with status 0", "UI closed", "Server 599 exited with status 0", "NEW SERVER 599: Ready"]
+)
+def test_the_start_and_end_of_daemon_and_server_are_grave(text: str) -> None:
+    assert skim(f"[2026-11-20 15:08:45.147 Control   591] {text}".encode(), 9)
+
+
+def test_ordinary_lines_and_unknown_lines_with_grave_words_are_not_skimmed() -> None:
+    assert skim(encoded(DISCONNECTED, UNKNOWN, "fatal GPU error", f"{HEADER}a fatal GPU error, or so"), 9) == []
+
+
+@given(st.lists(st.sampled_from([DISCONNECTED, UNKNOWN, "", *(HEADER + text for text in FAULT)]), min_size=1))
+def test_the_last_grave_lines_are_found_in_their_order(lines: list[str]) -> None:
+    grave = [line.encode() for line in lines if line.removeprefix(HEADER) in FAULT]
+
+    assert skim(encoded(*lines), len(lines)) == grave
+    assert skim(encoded(*lines), 2) == grave[-2:]
+    assert skim(encoded(*lines), 0) == []
+
+
+@pytest.mark.parametrize(
+    "hostile",
+    [b"[\n" * 200_000, b"\n" * 400_000, HEADER.encode() + b"Device " + b"(uuid " * 60_000, b"[2026-" * 60_000],
+    ids=["brackets", "line breaks", "a nested line", "half headers"],
+)
+def test_a_hostile_text_is_searched_in_linear_time(hostile: bytes) -> None:
+    """It would take hours if it were not."""
+    assert sift(hostile).lines == []
+    assert skim(hostile, 9) == []

@@ -1,0 +1,170 @@
+"""One exporter at a time acts for a daemon: the lock, in whatever directories two exporters share."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from exporter.model.watch import Block
+from exporter.sources.act_locks import ActLocks
+from tests.conftest import Starter
+from tests.eventually import eventually
+from tests.tools import not_here
+
+WANTED = {"training": "/run/nvidia/mps/training/pipe"}
+HELD = {"training": None}
+TAKEN = {"training": Block.ANOTHER_EXPORTER}
+HOLDER = """
+import sys
+from pathlib import Path
+from exporter.sources.act_locks import ActLocks
+locks = ActLocks([Path(sys.argv[1])])
+locks.open({"training": sys.argv[2]})
+print(locks.found, flush=True)
+input()
+"""
+
+
+@pytest.fixture
+def made() -> Iterator[list[ActLocks]]:
+    """Locks that are released at the end."""
+    found: list[ActLocks] = []
+    yield found
+    for each in found:
+        each.close()
+
+
+def locks(made: list[ActLocks], *directories: Path, wanted: dict[str, str] | None = None) -> ActLocks:
+    """Return the locks of an exporter that has tried to take them."""
+    made.append(ActLocks(directories, retry=0.01))
+    made[-1].open(WANTED if wanted is None else wanted)
+    return made[-1]
+
+
+def comes_to(of: ActLocks, found: dict[str, Block | None]) -> None:
+    def it_does() -> None:
+        assert of.found == found
+
+    eventually(it_does)
+
+
+def test_the_second_exporter_does_not_get_the_lock(made: list[ActLocks], tmp_path: Path) -> None:
+    assert locks(made, tmp_path).found == HELD
+    assert locks(made, tmp_path).found == TAKEN
+
+
+def test_one_shared_directory_is_enough(made: list[ActLocks], tmp_path: Path) -> None:
+    """Be it the runtime directory or the lock directory."""
+    one, other, shared = (tmp_path / name for name in ("one", "other", "a-shared"))
+    assert locks(made, one, shared).found == HELD
+    assert locks(made, shared, other).found == TAKEN
+    assert locks(made, one, other).found == TAKEN
+    assert locks(made, other).found == HELD
+
+
+def test_the_second_exporter_takes_over_when_the_first_releases_the_lock(made: list[ActLocks], tmp_path: Path) -> None:
+    first, second = locks(made, tmp_path), locks(made, tmp_path)
+    first.close()
+    comes_to(second, {"training": None})
+
+
+def test_the_kernel_releases_the_lock_of_a_killed_exporter(
+    made: list[ActLocks], tmp_path: Path, start: Starter
+) -> None:
+    command = [sys.executable, "-c", HOLDER, str(tmp_path), WANTED["training"]]
+    first = start(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert first.stdout is not None
+    assert first.stdout.readline() == b"{'training': None}\n"
+    first.stdout.close()
+    second = locks(made, tmp_path)
+    assert second.found == TAKEN
+
+    first.kill()
+    comes_to(second, {"training": None})
+
+
+def test_exporters_of_different_daemons_do_not_exclude_each_other(made: list[ActLocks], tmp_path: Path) -> None:
+    assert locks(made, tmp_path).found == HELD
+    assert locks(made, tmp_path, wanted={"training": "/run/other"}).found == HELD
+
+
+def test_the_daemon_is_known_by_its_directory_and_not_by_its_name(made: list[ActLocks], tmp_path: Path) -> None:
+    pipe, link = tmp_path / "pipe", tmp_path / "link"
+    pipe.mkdir()
+    link.symlink_to(pipe)
+    assert locks(made, tmp_path / "locks", wanted={"a": str(pipe)}).found == {"a": None}
+    assert locks(made, tmp_path / "locks", wanted={"b": str(link)}).found == {"b": Block.ANOTHER_EXPORTER}
+
+
+def test_a_lock_that_is_no_longer_wanted_is_released(made: list[ActLocks], tmp_path: Path) -> None:
+    first, second = locks(made, tmp_path), locks(made, tmp_path)
+    first.want({})
+    comes_to(second, {"training": None})
+    comes_to(first, {})
+
+
+def test_a_lock_that_is_wanted_later_is_taken(made: list[ActLocks], tmp_path: Path) -> None:
+    late = locks(made, tmp_path, wanted={})
+    late.want(WANTED)
+    comes_to(late, {"training": None})
+
+
+def test_a_lock_file_that_was_removed_is_no_lock_any_more(made: list[ActLocks], tmp_path: Path) -> None:
+    """As when systemd removes the runtime directory of a service: one of the two holds the new file."""
+    first, second = locks(made, tmp_path), locks(made, tmp_path)
+    for _ in range(20):
+        for file in tmp_path.glob("*.lock"):
+            file.unlink()
+
+    def one_holds_it() -> None:
+        assert sorted(map(str, (first.found["training"], second.found["training"]))) == ["None", "another_exporter"]
+
+    eventually(one_holds_it)
+
+
+def test_without_a_usable_directory_there_is_no_lock(made: list[ActLocks], tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    assert locks(made, tmp_path / "file").found == {"training": Block.NO_LOCK}
+    assert locks(made, tmp_path / "missing" / "locks").found == {"training": Block.NO_LOCK}
+
+
+def test_one_usable_directory_of_two_is_enough(made: list[ActLocks], tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    assert locks(made, tmp_path / "file", tmp_path).found == HELD
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o1777, 0o775])
+def test_a_directory_that_other_users_can_write_to_is_not_used(made: list[ActLocks], tmp_path: Path, mode: int) -> None:
+    """They could make the file first, and hold it."""
+    tmp_path.chmod(mode)
+    assert locks(made, tmp_path).found == {"training": Block.NO_LOCK}
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_link_in_place_of_the_file_is_not_followed(made: list[ActLocks], tmp_path: Path) -> None:
+    first = locks(made, tmp_path)
+    (file,) = tmp_path.glob("*.lock")
+    first.close()
+    file.symlink_to(tmp_path / "target")
+
+    assert locks(made, tmp_path).found == {"training": Block.NO_LOCK}
+    assert not (tmp_path / "target").exists()
+
+
+def test_other_users_cannot_open_the_file(made: list[ActLocks], tmp_path: Path) -> None:
+    locks(made, tmp_path)
+    (file,) = tmp_path.glob("*.lock")
+    assert file.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_file_that_root_made_belongs_to_the_owner_of_the_directory(made: list[ActLocks], tmp_path: Path) -> None:
+    """The service's own user must be able to take the lock after root."""
+    if os.geteuid() != 0:
+        not_here("only root can give a file to another user")
+    os.chown(tmp_path, 65534, 65534)
+    locks(made, tmp_path)
+    (file,) = tmp_path.glob("*.lock")
+    assert (file.stat().st_uid, file.stat().st_gid) == (65534, 65534)

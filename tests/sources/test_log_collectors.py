@@ -1,0 +1,309 @@
+"""The logs of each daemon are read in a thread of their own: a directory that hangs costs its daemon's logs alone."""
+
+import contextlib
+import os
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pytest
+import structlog
+
+from exporter.clock import SystemClock
+from exporter.core.fold import LOGS, fold
+from exporter.model.daemon import Daemon
+from exporter.model.named_by import NamedBy
+from exporter.model.node import Node
+from exporter.model.observation import LogFile, LogLine, Observation, SourceReading
+from exporter.sources.directory import Directory
+from exporter.sources.eye import Inbox
+from exporter.sources.file_changes import FileChanges
+from exporter.sources.log_follower import LEAST_LINES
+from exporter.sources.logs import DaemonLogs, LogCollector, log_collector
+from exporter.sources.lookout import MOST_LINGERING, Lookout
+from exporter.sources.place import Place, on_host
+from tests.clocks import HandClock
+from tests.eventually import PATIENCE_SECONDS, eventually
+
+LINE = "[2026-11-20 15:08:45.147 Server   599] Server is handling a fatal GPU error."
+
+
+class Hanging(Directory):
+    """A directory that cannot be opened until it is released, as one of a dead NFS server."""
+
+    released = threading.Event()
+    reached = threading.Semaphore(0)
+
+    @contextlib.contextmanager
+    def opened(self) -> Iterator[int]:
+        """Hang."""
+        self.reached.release()
+        self.released.wait(PATIENCE_SECONDS)
+        with super().opened() as descriptor:
+            yield descriptor
+
+
+@dataclass
+class Followed:
+    """Daemons with their logs, and the lookout that follows these."""
+
+    root: Path
+    hang: set[str] = field(default_factory=set)
+    discovered: bool = False
+    deadline: float = 0.05
+
+    def __post_init__(self) -> None:
+        self.inbox = Inbox()
+        self.changes = FileChanges()
+        self.made: list[LogCollector] = []
+        self.lookout = Lookout((), locate=self.located, collector=self.collector)
+        self.lookout.open()
+        self.seen: list[Observation] = []
+
+    def collector(self, place: Place) -> LogCollector:
+        """As the service makes them."""
+        made = log_collector(
+            LOGS,
+            place,
+            inbox=self.inbox,
+            clock=SystemClock(),
+            changes=self.changes,
+            deadline=self.deadline,
+        )
+        self.made.append(made)
+        return made
+
+    def located(self, daemons: Mapping[str, Daemon]) -> Mapping[str, Place]:
+        """Where they are."""
+        places: dict[str, Place] = {}
+        for name, daemon in daemons.items():
+            place = on_host(name, Path(daemon.pipe_directory), Path(daemon.log_directory))
+            places[name] = replace(place, log=Hanging(place.log.path)) if name in self.hang else place
+        return places
+
+    def node(self, *names: str, shared: bool = False) -> Node:
+        """These daemons, which may share one log directory."""
+        daemons: dict[str, Daemon] = {}
+        for name in names:
+            log = self.root / ("shared" if shared else name)
+            log.mkdir(exist_ok=True)
+            (log / "server.log").touch()
+            daemons[name] = Daemon(
+                name=name,
+                pipe_directory=f"/{name}",
+                log_directory=str(log),
+                expected=not self.discovered,
+                named_by=NamedBy.DISCOVERED if self.discovered else NamedBy.CONFIGURATION,
+                seen=True,
+            )
+        return Node(daemons=daemons)
+
+    def until_read(self, daemon: str) -> None:
+        """Wait until the logs of a daemon were read once."""
+        eventually(lambda: self._has(lambda each: isinstance(each, SourceReading) and each.daemon == daemon))
+
+    def until_line(self, daemon: str) -> None:
+        """Wait until a line of a daemon was read."""
+        eventually(lambda: self._has(lambda each: isinstance(each, LogLine) and each.daemon == daemon))
+
+    def _has(self, wanted: object) -> None:
+        while self.inbox.qsize():
+            self.seen.extend(self.inbox.get())
+        assert any(map(wanted, self.seen))  # type: ignore[call-overload]
+
+    def close(self) -> None:
+        """End all."""
+        Hanging.released.set()
+        self.lookout.close(PATIENCE_SECONDS)
+        self.changes.close()
+
+
+@pytest.fixture
+def logs(tmp_path: Path) -> Iterator[Followed]:
+    Hanging.released.clear()
+    Hanging.reached = threading.Semaphore(0)  # Another test may have reached more of them than it waited for.
+    node = Followed(tmp_path)
+    yield node
+    node.close()
+
+
+@pytest.mark.parametrize("shared", [False, True], ids=["a directory each", "one directory"])
+def test_a_log_directory_that_hangs_does_not_stop_the_log_of_another_daemon(
+    logs: Followed, tmp_path: Path, shared: bool
+) -> None:
+    logs.hang = {"a"}
+    logs.lookout.attend(logs.node("a", "b", shared=shared))
+    assert Hanging.reached.acquire(timeout=PATIENCE_SECONDS)
+    logs.until_read("b")
+
+    with (tmp_path / ("shared" if shared else "b") / "server.log").open("a") as file:
+        file.write(LINE + "\n")
+
+    logs.until_line("b")
+    assert not any(isinstance(each, LogLine | SourceReading) and each.daemon == "a" for each in logs.seen)
+
+
+def test_a_log_directory_that_hangs_is_a_problem_of_its_daemon_alone(logs: Followed) -> None:
+    logs.hang = {"a"}
+    present = logs.node("a", "b")
+    logs.lookout.attend(present)
+    logs.until_read("b")
+
+    def complained() -> SourceReading:
+        complaints = list(logs.lookout.complaints())
+        assert len(complaints) == 1
+        return complaints[0]
+
+    complaint = eventually(complained)
+
+    assert (complaint.name, complaint.daemon) == (LOGS, "a")
+    assert "no answer" in str(complaint.problem)
+
+
+@pytest.mark.parametrize(("expected", "share"), [(True, 0.25), (False, 1.0)])
+def test_the_logs_of_all_expected_daemons_share_a_budget_and_those_of_all_others_another(
+    logs: Followed, expected: bool, share: float
+) -> None:
+    """Whatever daemons users start, they take nothing from the budget of an expected daemon."""
+    alone = logs.node("a")
+    logs.lookout.attend(alone)
+    assert logs.made[0].logs._share == 1.0
+
+    logs.discovered = not expected
+    more = logs.node("other1", "other2", "other3")
+    logs.lookout.attend(Node(daemons={**alone.daemons, **more.daemons}))
+
+    assert logs.made[0].logs._share == share
+
+
+def test_a_share_applies_from_the_next_look_on(tmp_path: Path) -> None:
+    log = tmp_path / "server.log"
+    log.touch()
+    logs = DaemonLogs(replace(on_host("a", tmp_path, tmp_path), logs=("server.log",)), HandClock())
+    logs.look()
+    logs.share(1 / 1000)
+    ordinary = "[2026-11-20 15:08:45.147 Server   599] Client process 5 disconnected\n"
+    log.write_text(ordinary * 1000)
+
+    seen = [logs.look().observations for _ in range(3)]
+
+    assert sum(isinstance(each, LogLine) for look in seen for each in look) == LEAST_LINES
+    logs.close()
+
+
+def test_a_daemon_that_is_gone_leaves_no_thread_and_no_open_file(logs: Followed) -> None:
+    logs.lookout.attend(logs.node("a", "b"))
+    logs.until_read("a")
+    logs.until_read("b")
+    assert opened(logs.root / "a") == 1
+
+    logs.lookout.attend(logs.node("b"))
+
+    eventually(lambda: _assert(not logs.made[0].eye.alive))
+    assert (opened(logs.root / "a"), opened(logs.root / "b")) == (0, 1)
+    eventually(
+        lambda: logs._has(lambda each: isinstance(each, LogFile) and (each.daemon, each.followed) == ("a", False))
+    )
+
+
+def opened(directory: Path) -> int:
+    """How many files in a directory this process has open."""
+    links = (Path("/proc/self/fd") / each for each in os.listdir("/proc/self/fd"))
+    return sum(directory in link.resolve().parents for link in links)
+
+
+def _assert(condition: object) -> None:
+    assert condition
+
+
+def test_a_daemon_with_its_log_in_the_journal_has_no_collector(logs: Followed) -> None:
+    present = logs.node("a")
+    logs.lookout.attend(present)
+    logs.lookout._locate = lambda daemons: {  # type: ignore[assignment]
+        name: replace(place, logs=()) for name, place in logs.located(daemons).items()
+    }
+
+    logs.lookout.attend(present)
+
+    eventually(lambda: _assert(not logs.made[0].eye.alive))
+    assert len(logs.made) == 1
+
+
+def test_daemons_of_ever_new_names_in_directories_that_hang_take_few_threads(logs: Followed, tmp_path: Path) -> None:
+    logs.discovered, logs.deadline = True, PATIENCE_SECONDS
+    with structlog.testing.capture_logs() as logged:
+        for number in range(MOST_LINGERING + 20):
+            logs.hang, made = {f"fake{number}"}, len(logs.made)
+            logs.lookout.attend(logs.node(f"fake{number}"))
+            assert len(logs.made) == made or Hanging.reached.acquire(timeout=PATIENCE_SECONDS)
+
+    assert sum(each.eye.alive for each in logs.made) == MOST_LINGERING
+    assert [each["event"] for each in logged] == ["daemon_log_not_followed"] * 20
+
+    logs.discovered, logs.hang = False, set()
+    logs.lookout.attend(logs.node("expected"))
+    logs.until_read("expected")
+
+
+GONE = 100.0
+
+
+def present() -> Node:
+    """Two daemons that have gone at the same time, with logs that could be followed."""
+    daemons = {
+        name: Daemon(
+            name=name,
+            pipe_directory=f"/{name}",
+            log_directory=f"/log/{name}",
+            expected=True,
+            seen=True,
+            gone_at=GONE,
+            log_problems={"server.log": None, "control.log": f"/log/{name}/control.log does not exist"},
+        )
+        for name in ("a", "b")
+    }
+    return Node(at=GONE, daemons=daemons)
+
+
+def test_a_whole_read_of_one_log_settles_what_became_of_that_daemon_alone() -> None:
+    node, events = fold(present(), SourceReading(at=GONE + 0.1, name=LOGS, seconds=0.01, daemon="a"))
+
+    assert [event.daemon for event in events] == ["a"]
+    assert [name for name, daemon in node.daemons.items() if daemon.gone_at is not None] == ["b"]
+
+
+def test_a_problem_with_the_log_of_one_does_not_keep_another_from_being_settled() -> None:
+    hangs = SourceReading(at=GONE + 0.1, name=LOGS, seconds=5.0, daemon="a", problem="no answer for 5 s")
+    node, first = fold(present(), hangs)
+    node, second = fold(node, SourceReading(at=GONE + 0.2, name=LOGS, seconds=0.01, daemon="b"))
+
+    assert [event.daemon for event in (*first, *second)] == ["b"]
+
+
+def test_a_recording_of_an_earlier_version_has_one_read_for_all() -> None:
+    _, events = fold(present(), SourceReading(at=GONE + 0.1, name=LOGS, seconds=0.01))
+
+    assert [event.daemon for event in events] == ["a", "b"]
+
+
+def test_a_log_that_hangs_is_not_followed_until_the_read_ends() -> None:
+    def read(at: float, problem: str | None) -> SourceReading:
+        return SourceReading(at=at, name=LOGS, seconds=1.0, daemon="a", problem=problem)
+
+    absent = "/log/a/control.log does not exist"
+    node, _ = fold(present(), read(101.0, "no answer for 5 s"))
+    assert node.daemons["a"].log_problems == {"server.log": "no answer for 5 s", "control.log": absent}
+    assert node.daemons["b"].log_problems["server.log"] is None
+    node, _ = fold(node, read(102.0, "no answer for 10 s"))
+    assert node.daemons["a"].log_problems == {"server.log": "no answer for 10 s", "control.log": absent}
+    node, _ = fold(node, read(103.0, None))
+    assert node.daemons["a"].log_problems == {"server.log": None, "control.log": absent}
+
+
+def test_a_file_that_cannot_be_read_leaves_the_other_file_followed() -> None:
+    denied = "/log/a/control.log cannot be read: Permission denied"
+    node, _ = fold(present(), LogFile(at=101.0, daemon="a", file="control.log", problem=denied))
+    node, _ = fold(node, SourceReading(at=101.0, name=LOGS, seconds=0.1, daemon="a", problem=denied))
+
+    assert node.daemons["a"].log_problems == {"server.log": None, "control.log": denied}

@@ -1,0 +1,98 @@
+"""Whose daemon an expected pipe directory may have: a directory in /tmp can be made by any user while it is missing."""
+
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from exporter.sources.owners import foreign_listener, foreign_user, may_run
+from exporter.sources.place import Place, on_host
+from tests.tools import not_here
+
+TENANT, OTHER = 65534, 1001
+
+
+@pytest.fixture
+def pipe(tmp_path: Path) -> Path:
+    """A pipe directory in a directory to which no user but root and the test can write."""
+    made = tmp_path / "pipe"
+    made.mkdir()
+    return made
+
+
+def place(pipe: Path, owner: int | None = None, *, expected: bool = True) -> Place:
+    return replace(on_host("training", pipe, pipe), expected=expected, owner=owner)
+
+
+def test_root_and_the_exporters_own_user_may_run_any_daemon(pipe: Path) -> None:
+    assert may_run(place(pipe, OTHER), 0)
+    assert may_run(place(pipe), os.geteuid())
+
+
+def test_the_user_that_is_named_may_run_it_and_no_other_may(pipe: Path) -> None:
+    assert may_run(place(pipe, TENANT), TENANT)
+    assert not may_run(place(pipe, OTHER), TENANT)
+    assert not may_run(place(pipe), TENANT)
+
+
+def test_any_user_may_run_a_daemon_that_is_not_expected(pipe: Path) -> None:
+    assert may_run(place(pipe, expected=False), TENANT)
+
+
+@pytest.fixture
+def home() -> Iterator[Path]:
+    """A path that root has made for one user, below directories of root's that no other user can write to."""
+    if os.geteuid() != 0:
+        not_here("only root can give a directory to another user")
+    made = Path(f"/root-made-for-a-test-{os.getpid()}")
+    made.mkdir()
+    try:
+        (made / "mps").mkdir()
+        os.chown(made, OTHER, OTHER)
+        yield made
+    finally:
+        (made / "mps").rmdir()
+        made.rmdir()
+
+
+def test_a_user_to_whom_root_gave_the_place_may_run_a_daemon_there(home: Path) -> None:
+    assert may_run(place(home / "mps"), OTHER)
+    assert not may_run(place(home / "mps"), TENANT)
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o1777, 0o775])
+def test_but_not_where_other_users_can_write_too(home: Path, mode: int) -> None:
+    home.chmod(mode)
+    assert not may_run(place(home / "mps"), OTHER)
+
+
+def test_nor_if_a_link_leads_to_a_place_where_others_can_write(home: Path, tmp_path: Path) -> None:
+    tmp_path.chmod(0o1777)
+    (tmp_path / "pipe").mkdir()
+    (home / "link").symlink_to(tmp_path / "pipe")
+    try:
+        assert not may_run(place(home / "link"), OTHER)
+    finally:
+        (home / "link").unlink()
+
+
+def test_the_owner_of_the_directory_or_of_a_socket_in_it_is_named_if_they_may_not_run_the_daemon(pipe: Path) -> None:
+    if os.geteuid() != 0:
+        not_here("only root can give a file to another user")
+    assert (foreign_user(place(pipe)), foreign_listener(place(pipe))) == (None, None)
+
+    (pipe / "control").touch()
+    os.chown(pipe / "control", TENANT, TENANT)
+    assert (foreign_user(place(pipe)), foreign_listener(place(pipe))) == (TENANT, TENANT)
+    assert foreign_listener(place(pipe, expected=False)) is None
+    assert foreign_listener(place(pipe, TENANT)) is None
+
+    (pipe / "control").unlink()
+    os.chown(pipe, TENANT, TENANT)
+    assert (foreign_user(place(pipe)), foreign_listener(place(pipe))) == (TENANT, None)
+
+
+def test_a_directory_that_is_missing_belongs_to_no_user(tmp_path: Path) -> None:
+    assert foreign_user(place(tmp_path / "missing")) is None

@@ -1,0 +1,133 @@
+"""PidFiles believes a pid file only for a control daemon of that very pipe directory."""
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from exporter.actions.patience import Patience
+from exporter.actions.steps import Steps, Tools
+from exporter.clock import SystemClock
+from exporter.model.action import Action, ActionKind, RunCommand
+from exporter.model.node import Node
+from exporter.model.observation import DaemonProcess
+from exporter.sources.control import ControlClient
+from exporter.sources.pid_files import PID_FILE, REPEAT_SECONDS, PidFiles
+from exporter.sources.place import Place, on_host
+from exporter.sources.proc import Proc
+from tests.clocks import HandClock
+from tests.standin.mps import MpsStandIn
+from tests.tools import not_here
+
+CLOCK = SystemClock()
+
+
+def place_of(mps: MpsStandIn) -> Place:
+    """Return where a stand-in daemon is."""
+    return on_host("node", mps.pipe_directory, mps.log_directory)
+
+
+def pid_behind(mps: MpsStandIn) -> int | None:
+    """Return the PID of the daemon that is found in its place."""
+    (found,) = PidFiles(Proc(Path("/proc"), CLOCK), CLOCK).changed({"node": place_of(mps)})
+    return found.pid
+
+
+def test_finds_the_daemon_that_the_pid_file_names(mps: MpsStandIn) -> None:
+    mps.start()
+
+    assert pid_behind(mps) == mps.pid
+
+
+def test_a_pid_file_does_not_lead_to_the_daemon_of_another_directory(mps: MpsStandIn, tmp_path: Path) -> None:
+    """Every user may write it (measured, R580), and both daemons may have the same user."""
+    with MpsStandIn(tmp_path / "other") as other:
+        other.start()
+        mps.start()
+        mps.kill()
+        (mps.pipe_directory / PID_FILE).write_text(f"{other.pid}\n")
+
+        assert pid_behind(mps) is None
+
+
+def test_reports_a_daemon_that_runs_on_again_after_a_while(mps: MpsStandIn) -> None:
+    """The first report may have been lost."""
+    mps.start()
+    clock = HandClock()
+    files, places = PidFiles(Proc(Path("/proc"), CLOCK), clock), {"node": place_of(mps)}
+    files.changed(places)
+    assert files.changed(places) == []
+    clock.time += REPEAT_SECONDS
+    (again,) = files.changed(places)
+    assert (again.pid, again.at) == (mps.pid, clock.time)
+    assert files.changed(places) == []
+
+
+TENANT = 65534
+
+
+@pytest.fixture
+def foreign(mps: MpsStandIn) -> Place:
+    """The place of an expected daemon, with a daemon there whose directory and sockets belong to another user."""
+    if os.geteuid() != 0:
+        not_here("only root can give a directory to another user")
+    mps.start()
+    for path in (mps.pipe_directory, *mps.pipe_directory.iterdir()):
+        os.chown(path, TENANT, TENANT)
+    return replace(place_of(mps), expected=True)
+
+
+def client_of(place: Place) -> ControlClient:
+    """Return what asks the daemon there."""
+    client = ControlClient(
+        "node",
+        place.pipe.path,
+        executable="nvidia-cuda-mps-control",
+        deadline=5.0,
+        clock=CLOCK,
+        path=MpsStandIn(place.pipe.path).environment()["PATH"],
+    )
+    client.move(place)
+    client.want(("get_server_list",))
+    return client
+
+
+def test_reports_the_user_who_has_an_expected_daemons_directory(foreign: Place) -> None:
+    (found,) = PidFiles(Proc(Path("/proc"), CLOCK), CLOCK).changed({"node": foreign})
+
+    assert found == DaemonProcess(at=found.at, daemon="node", pid=None, foreign=TENANT)
+
+
+def test_another_users_daemon_is_not_asked_in_place_of_the_expected_one(foreign: Place, mps: MpsStandIn) -> None:
+    before = mps.control_log
+    client = client_of(foreign)
+
+    assert client.look().observations == ()
+    reply = client.ask("shutdown_server 1")
+    assert (reply.exit_code, f"UID {TENANT}" in reply.stderr) == (127, True)
+    assert mps.control_log == before
+
+
+def test_the_user_that_the_configuration_names_is_asked(foreign: Place) -> None:
+    (reply,) = client_of(replace(foreign, owner=TENANT)).look().observations
+
+    assert getattr(reply, "exit_code", None) is not None
+
+
+def started(place: Place, uid: int | None) -> str | None:
+    """Return why a command that starts a daemon there as this user was not run, or has failed."""
+    tools = Tools(clock=CLOCK, proc=Proc(Path("/proc"), CLOCK), client=lambda *_: client_of(place), path=os.defpath)
+    step = RunCommand(arguments=("true",), uid=uid)
+    action = Action(daemon="node", kind=ActionKind.RESTART, reason="crashed", steps=(step,))
+    return Steps(action, Node(), place, tools=tools, patience=Patience(CLOCK), tell=lambda _: None).do()
+
+
+def test_nothing_is_started_in_another_users_directory_or_as_a_user_that_is_not_named(
+    foreign: Place, tmp_path: Path
+) -> None:
+    assert started(foreign, 0) == f"{foreign.pipe} belongs to UID {TENANT}, who must not run this daemon"
+    missing = replace(on_host("node", tmp_path / "missing", tmp_path), expected=True)
+    refused = f"the daemon is not started as UID {TENANT}: the configuration does not name that user"
+    assert (started(missing, TENANT), started(missing, 0)) == (refused, None)
+    assert started(replace(foreign, owner=TENANT), 0) is None

@@ -1,0 +1,153 @@
+"""However many daemons one user starts, every other user's daemon is followed, and what is ignored is reported."""
+
+import os
+import socket
+import subprocess
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from exporter.core import agenda
+from exporter.core.fold import fold
+from exporter.model.daemon import Daemon, DaemonState
+from exporter.model.named_by import NamedBy
+from exporter.model.node import Node
+from exporter.model.observation import DaemonProcess
+from exporter.model.replace import replace
+from exporter.model.settings import Rhythm
+from exporter.sources import finder as finder_module
+from exporter.sources.control_daemons import ControlDaemon, ControlDaemons
+from exporter.sources.finder import Finder
+from exporter.sources.place import on_host
+from exporter.sources.shares import Claim, Shares
+from tests.builders import AT, silence
+from tests.clocks import HandClock
+from tests.conftest import Starter
+from tests.sources.test_finder import SHELL, imitation
+from tests.standin.mps import wait_until
+from tests.tools import not_here
+
+SHARES = Shares(of_one=16, of_all=64, of_host=64)
+order = count()
+
+
+def claims(owner: str, number: int, *, host: bool = False, expected: bool = False) -> list[Claim]:
+    """So many claims of one owner, later than all before."""
+    return [
+        Claim(name=f"{owner}/{each}", owner=owner, since=float(next(order)), host=host, expected=expected)
+        for each in range(number)
+    ]
+
+
+def test_one_user_with_many_daemons_displaces_no_other_user() -> None:
+    admitted = SHARES.admitted([*claims("UID 1", 64), *claims("UID 2", 1), *claims("UID 3", 3)])
+    assert {"UID 2/0", "UID 3/0", "UID 3/1", "UID 3/2"} <= admitted
+    assert sum(name.startswith("UID 1/") for name in admitted) == 16
+
+
+def test_many_users_with_many_daemons_displace_no_first_daemon_of_another() -> None:
+    many = [claim for user in range(8) for claim in claims(f"UID {user}", 100)]
+    admitted = SHARES.admitted([*many, *claims("UID 99", 2)])
+    assert "UID 99/0" in admitted
+    assert "UID 99/1" in admitted
+    assert len(admitted) == 64
+
+
+def test_daemons_of_the_host_and_expected_ones_are_not_displaced() -> None:
+    crowd = [claim for user in range(100) for claim in claims(f"UID {user}", 100)]
+    mine = [*claims("UID 0", 64, host=True), *claims("UID 7", 3, expected=True)]
+    assert {each.name for each in mine} <= SHARES.admitted([*crowd, *mine])
+
+
+def test_a_daemon_keeps_its_room_when_its_owner_starts_more() -> None:
+    first = claims("UID 1", 16)
+    assert SHARES.admitted([*claims("UID 1", 100), *first]) == {each.name for each in first}
+
+
+def test_ignored_daemons_are_reported_by_owner_in_words_that_do_not_change() -> None:
+    assert SHARES.problem(()) is None
+    problem = SHARES.problem(claims("UID 1000", 3))
+    assert problem == SHARES.problem(claims("UID 1000", 48))
+    assert problem is not None
+    assert "some of UID 1000 are ignored (at most 16 of one user or container, and 64 of all)" in problem
+    assert "UID 1, UID 2, UID 3 and others" in str(
+        SHARES.problem([Claim(name="", owner=f"UID {n}", since=0.0) for n in range(1, 9)])
+    )
+
+
+def start_fake(start: Starter, directory: Path, uid: int) -> subprocess.Popen[bytes]:
+    """A process that looks like a user's control daemon, with a socket that it made."""
+    directory.mkdir(parents=True)
+    with socket.socket(socket.AF_UNIX) as made:
+        descriptor = os.open(directory, os.O_PATH)
+        made.bind(f"/proc/self/fd/{descriptor}/control_privileged")
+        os.close(descriptor)
+    os.chown(directory / "control_privileged", uid, uid)
+    return start(imitation(["-d"]), **SHELL, env={"CUDA_MPS_PIPE_DIRECTORY": str(directory)}, user=uid)
+
+
+def test_fake_daemons_of_one_user_do_not_hide_another_users_daemon(
+    start: Starter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if os.geteuid() != 0:
+        not_here("this needs two users")
+    monkeypatch.setattr(finder_module, "MOST_OF_A_USER", 2)
+    monkeypatch.setattr(finder_module, "MOST_DAEMONS", 3)
+    fakes = [start_fake(start, tmp_path / f"fake{number}", 65534) for number in range(4)]
+    everybody = ControlDaemons.all
+
+    def those_of_this_test(daemons: ControlDaemons) -> list[ControlDaemon]:
+        """Other tests may run daemons on this machine."""
+        mine = str(tmp_path)
+        return [
+            each for each in everybody(daemons) if mine in (each.environment or {}).get("CUDA_MPS_PIPE_DIRECTORY", "")
+        ]
+
+    monkeypatch.setattr(ControlDaemons, "all", those_of_this_test)
+    finder = Finder((), patterns=(), proc=Path("/proc"), clock=(clock := HandClock()))
+    wait_until(lambda: {each.pid for each in fakes} <= {each.pid for each in finder._daemons.all()}, "the fakes")
+    for _ in range(2):
+        clock.time += 10
+        finder.look()
+
+    other = start_fake(start, tmp_path / "other", 65533)
+    wait_until(lambda: other.pid in {each.pid for each in finder._daemons.all()}, "the other")
+    for _ in range(2):
+        clock.time += 10
+        reading = finder.look()
+
+    mine = [name for name in finder.places if name.startswith(str(tmp_path))]
+    assert str(tmp_path / "other") in mine
+    assert len(mine) == 3
+    assert "some of UID 65534 are ignored" in (reading.problem or "")
+
+    finder.give([on_host("named", tmp_path / "fake3", tmp_path)])
+    clock.time += 10
+    finder.look()
+    assert finder.places["named"].process is not None, "an expected daemon has room beside them"
+
+
+# -- how often such a daemon is asked ------------------------------------------------------------------------------
+
+
+def commands_given(uid: int, seconds: int, *, named_by: NamedBy = NamedBy.DISCOVERED) -> int:
+    """How many commands a daemon is given in so many seconds that never answers."""
+    node = Node(daemons={"x": Daemon(name="x", pipe_directory="/x", log_directory="/x", named_by=named_by)})
+    process = DaemonProcess(at=AT, daemon="x", pid=7, start_ticks=1, started=AT, uid=uid)
+    node, _ = fold(node, process)
+    assert node.daemons["x"].state is DaemonState.STARTING
+    given, busy_until = 0, 0
+    for second in range(seconds):
+        commands = agenda.commands(replace(node, at=AT + second), "x", Rhythm()) if second >= busy_until else ()
+        if commands:
+            given, busy_until = given + len(commands), second + 5
+            node, _ = fold(node, silence(at=AT + busy_until, daemon="x"))
+    return given
+
+
+def test_a_users_daemon_that_never_answers_is_asked_ever_less_often() -> None:
+    in_an_hour = commands_given(1000, 3600)
+    assert 50 <= in_an_hour <= 3600 / Rhythm().liveness
+    assert commands_given(0, 3600) > 5 * in_an_hour
+    assert commands_given(1000, 3600, named_by=NamedBy.CONFIGURATION) > 5 * in_an_hour

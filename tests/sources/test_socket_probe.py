@@ -1,0 +1,252 @@
+"""The exporter's own connections: to a daemon that does not answer commands, and only then."""
+
+import contextlib
+import os
+import signal
+import socket
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from exporter.clock import SystemClock
+from exporter.model.identity import ProcessIdentity
+from exporter.model.observation import ControlReply, Observation
+from exporter.model.witnesses import ControlSocket, ProcessState
+from exporter.sources.control import LATER_PROBE_SECONDS, PROBES_AT_ONCE, ControlClient
+from exporter.sources.control_sockets import probe
+from exporter.sources.directory import Directory
+from exporter.sources.proc import Proc
+from tests.clocks import HandClock
+from tests.conftest import Starter
+from tests.eventually import PATIENCE_SECONDS, eventually
+from tests.standin.mps import MpsStandIn, is_stopped
+
+SHORT = 0.3
+"""Long enough for what is not to come."""
+
+
+@pytest.fixture
+def short() -> Iterator[Path]:
+    """A directory whose path fits into the address of a socket."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as made:
+        yield Path(made)
+
+
+@contextlib.contextmanager
+def listening(directory: Path, backlog: int = 8, kind: int = socket.SOCK_SEQPACKET) -> Iterator[socket.socket]:
+    """A socket in a daemon's place, at which nothing accepts by itself."""
+    with socket.socket(socket.AF_UNIX, kind) as made:
+        made.bind(str(directory / "control"))
+        made.listen(backlog)
+        yield made
+
+
+def answering(listener: socket.socket, answer: bytes | None) -> threading.Thread:
+    """Read each connection to its end, as a daemon does, then answer with these bytes or close."""
+
+    def serve() -> None:
+        connection, _ = listener.accept()
+        with connection:
+            assert connection.recv(64) == b""
+            if answer is not None:
+                connection.send(answer)
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    return thread
+
+
+# -- one connection ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("answer", [b"OUTBHELL\0", None], ids=["it answers", "it closes"])
+def test_a_daemon_that_reads_the_end_and_answers_lives(short: Path, answer: bytes | None) -> None:
+    """It is at its end at once: a daemon waits for the first bytes of a connection, and serves no other one."""
+    with listening(short) as listener:
+        serving = answering(listener, answer)
+        assert probe(Directory(short), PATIENCE_SECONDS) == (True, True)
+        serving.join(PATIENCE_SECONDS)
+
+
+def test_one_that_does_not_accept_does_not_answer(short: Path) -> None:
+    with listening(short):
+        assert probe(Directory(short), SHORT) == (True, False)
+
+
+def test_one_whose_queue_is_full_does_not_answer_and_nothing_waits(short: Path) -> None:
+    with listening(short, backlog=0):
+        assert probe(Directory(short), SHORT) == (True, False)
+        assert probe(Directory(short), PATIENCE_SECONDS * 10) == (True, False)
+
+
+def test_a_socket_that_was_left_has_no_listener(short: Path) -> None:
+    with listening(short):
+        pass
+    assert probe(Directory(short), SHORT) == (False, None)
+
+
+def test_without_a_socket_nothing_is_known(short: Path) -> None:
+    assert probe(Directory(short), SHORT) == (None, None)
+    assert probe(Directory(short / "nowhere"), SHORT) == (None, None)
+    (short / "control").write_text("no socket")
+    assert probe(Directory(short), SHORT) == (None, None)
+
+
+def test_a_socket_of_another_kind_is_no_daemons(short: Path) -> None:
+    with listening(short, kind=socket.SOCK_STREAM):
+        assert probe(Directory(short), SHORT) == (None, None)
+
+
+def test_a_link_in_its_place_is_not_followed(short: Path) -> None:
+    (short / "elsewhere").mkdir()
+    (short / "control").symlink_to(short / "elsewhere" / "control")
+    with listening(short / "elsewhere") as listener:
+        listener.setblocking(False)
+        assert probe(Directory(short), SHORT) == (None, None)
+        with pytest.raises(BlockingIOError):
+            listener.accept()
+
+
+def test_a_path_that_no_address_can_hold_is_none(tmp_path: Path) -> None:
+    long = tmp_path / ("d" * 120)
+    long.mkdir()
+    descriptor = os.open(long, os.O_PATH)
+    try:
+        with listening(Path(f"/proc/self/fd/{descriptor}")) as listener:
+            serving = answering(listener, b"")
+            assert probe(Directory(long), PATIENCE_SECONDS) == (True, True)
+            serving.join(PATIENCE_SECONDS)
+    finally:
+        os.close(descriptor)
+
+
+# -- after a command without an answer -----------------------------------------------------------------------------
+
+
+Client = Callable[..., ControlClient]
+
+
+@pytest.fixture
+def client(mps: MpsStandIn) -> Client:
+    def make(executable: str = "nvidia-cuda-mps-control", deadline: float = SHORT, **more: object) -> ControlClient:
+        clock = SystemClock()
+        path, proc = mps.environment()["PATH"], Proc(Path("/proc"), clock)
+        more = {"clock": clock, "path": path, "proc": proc, **more}
+        return ControlClient("node", mps.pipe_directory, executable=executable, deadline=deadline, **more)  # type: ignore[arg-type]
+
+    return make
+
+
+@pytest.fixture
+def hangs(tmp_path: Path) -> str:
+    """A control program that does not get as far as to connect."""
+    path = tmp_path / "program"
+    path.write_text("#!/bin/sh\nexec sleep 600\n")
+    path.chmod(0o755)
+    return str(path)
+
+
+def identity(pid: int) -> ProcessIdentity:
+    ticks = Proc(Path("/proc"), SystemClock()).start_ticks(pid)
+    assert ticks is not None
+    return ProcessIdentity(pid=pid, start_ticks=ticks)
+
+
+def answers(seen: tuple[Observation, ...]) -> list[bool | None]:
+    return [each.answers for each in seen if isinstance(each, ControlSocket)]
+
+
+def test_a_program_that_hangs_is_told_from_the_daemon(mps: MpsStandIn, client: Client, hangs: str) -> None:
+    mps.start()
+    control = client(hangs)
+    control.want(("get_server_list",), process=identity(mps.pid))
+
+    reply, connection = control.look().observations
+
+    assert isinstance(reply, ControlReply)
+    assert reply.exit_code is None
+    assert isinstance(connection, ControlSocket)
+    assert (connection.daemon, connection.listening, connection.answers) == ("node", True, True)
+
+
+def test_a_daemon_that_answers_is_not_connected_to(mps: MpsStandIn, client: Client) -> None:
+    mps.start()
+    control = client(deadline=PATIENCE_SECONDS)
+    control.want(("get_server_list",), process=identity(mps.pid))
+    assert answers(control.look().observations) == []
+
+
+def test_one_that_is_known_to_be_stopped_is_not_either(mps: MpsStandIn, client: Client) -> None:
+    mps.start()
+    control, process = client(), identity(mps.pid)
+    mps.stop_signal()
+    eventually(lambda: _true(is_stopped(mps.pid)))
+    control.want(("get_server_list",), process=process)
+    assert answers(control.look().observations) == []
+    control.want(("get_server_list",))
+    assert answers(control.look().observations) == [False]
+
+
+def test_after_two_in_vain_there_is_one_a_minute(mps: MpsStandIn, client: Client) -> None:
+    """Each takes a place in the daemon's queue."""
+    clock = HandClock()
+
+    class Clock(SystemClock):
+        def monotonic(self) -> float:
+            return super().monotonic() + clock.time
+
+    mps.start()
+    control = client(clock=Clock())
+    mps.stop_signal()
+    found: list[bool | None] = []
+    for _ in range(PROBES_AT_ONCE + 2):
+        control.want(("get_server_list",))
+        found += answers(control.look().observations)
+    assert found == [False] * PROBES_AT_ONCE
+    clock.time += LATER_PROBE_SECONDS
+    control.want(("get_server_list",))
+    assert answers(control.look().observations) == [False]
+
+
+# -- before a question that a server must answer -------------------------------------------------------------------
+
+
+def test_a_question_that_a_stopped_server_must_answer_is_not_asked(
+    mps: MpsStandIn, client: Client, start: Starter
+) -> None:
+    """The daemon would hang for every other process too (measured, R580). The core may not know it yet."""
+    mps.start()
+    server = start().pid
+    os.kill(server, signal.SIGSTOP)
+    eventually(lambda: _true(is_stopped(server)))
+    control = client(deadline=PATIENCE_SECONDS)
+    question = f"get_active_thread_percentage {server}"
+    control.want((question, "get_server_list"), process=identity(mps.pid), servers=(server,))
+
+    reading = control.look()
+
+    stopped, reply = reading.observations
+    assert isinstance(stopped, ProcessState)
+    assert (stopped.pid, stopped.state) == (server, "T")
+    assert isinstance(reply, ControlReply)
+    assert (reply.command, reply.exit_code) == ("get_server_list", 0)
+    assert reading.problem == f"node: {question} was not asked: server {server} is stopped"
+    assert question not in mps.control_log
+
+
+def test_one_that_every_server_must_answer_is_not_asked_either(mps: MpsStandIn, client: Client, start: Starter) -> None:
+    mps.start()
+    server, other = start().pid, start().pid
+    os.kill(server, signal.SIGSTOP)
+    eventually(lambda: _true(is_stopped(server)))
+    control = client(deadline=PATIENCE_SECONDS)
+    control.want(("device_query --csv", f"get_server_status {other}"), servers=(server, other))
+
+    assert [type(each) for each in control.look().observations] == [ProcessState, ControlReply]
+
+
+def _true(found: bool) -> None:
+    assert found

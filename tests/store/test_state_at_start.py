@@ -1,0 +1,173 @@
+"""Whether a start knows all that the watchdog knew, and can write what happens: if not, nothing may be restarted."""
+
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from exporter.model.node import Node
+from exporter.model.watch import Regained, Watch
+from exporter.store import writer as under_test
+from exporter.store.archive import FILE, Archive
+from exporter.store.retention import Retention
+from exporter.store.writer import Writer
+from tests.builders import AT, DAEMON
+from tests.clocks import HandClock
+from tests.eventually import PATIENCE_SECONDS, eventually
+
+OPEN = Watch(opened_at=AT)
+CLOCK = HandClock(AT)
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wait for the disk of a busy machine."""
+    monkeypatch.setattr(under_test, "LOAD_SECONDS", PATIENCE_SECONDS)
+    monkeypatch.setattr(under_test, "CLOSE_SECONDS", PATIENCE_SECONDS)
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> Path:
+    """A state directory that has the watch of a daemon whose circuit is open."""
+    archive = archive_of(tmp_path)
+    archive.open()
+    archive.write([], [], {DAEMON: OPEN})
+    archive.close()
+    return tmp_path
+
+
+@pytest.fixture
+def writers() -> Iterator[list[Writer]]:
+    """Writers that are closed at the end."""
+    made: list[Writer] = []
+    yield made
+    for each in made:
+        each.close()
+
+
+def archive_of(directory: Path) -> Archive:
+    return Archive(directory, Retention(), CLOCK)
+
+
+def started(directory: Path, writers: list[Writer], archive: Archive | None = None) -> Writer:
+    """Start an exporter's writer."""
+    writers.append(Writer(archive or archive_of(directory), CLOCK, retry=0.01))
+    writers[-1].open()
+    return writers[-1]
+
+
+def kept(directory: Path) -> dict[str, Watch]:
+    """Return what the file has."""
+    archive = archive_of(directory)
+    try:
+        return dict(archive.open().watches)
+    finally:
+        archive.close()
+
+
+def test_a_new_directory_has_nothing_to_know(tmp_path: Path, writers: list[Writer]) -> None:
+    assert started(tmp_path / "state", writers).knows_watches
+
+
+def test_what_was_written_is_known(state: Path, writers: list[Writer]) -> None:
+    writer = started(state, writers)
+
+    assert (writer.knows_watches, writer.available, writer.regained()) == (True, True, None)
+
+
+def test_a_directory_that_cannot_be_made_is_not_available(tmp_path: Path, writers: list[Writer]) -> None:
+    (tmp_path / "file").touch()
+    writer = started(tmp_path / "file" / "state", writers)
+
+    assert (writer.knows_watches, writer.available) == (False, False)
+
+
+class ReadOnly(Archive):
+    """An archive whose disk cannot be written to until it is repaired."""
+
+    repaired = False
+
+    def prove_writable(self) -> None:
+        """Fail until then."""
+        if not self.repaired:
+            raise sqlite3.OperationalError("attempt to write a readonly database")
+        super().prove_writable()
+
+
+def test_a_file_that_can_be_read_and_not_written_is_not_available(state: Path, writers: list[Writer]) -> None:
+    archive = ReadOnly(state, Retention(), CLOCK)
+    writer = started(state, writers, archive)
+    assert not writer.available
+    writer.take(Node(watches={DAEMON: Watch(lost_at=AT)}), ())
+
+    archive.repaired = True
+    assert eventually_regained(writer) == Regained({DAEMON: OPEN}, whole=True)
+    assert (writer.knows_watches, writer.regained()) == (True, None)
+
+
+def test_writing_is_tried_at_the_start(state: Path) -> None:
+    """A full disk lets a file be opened and read."""
+    archive = archive_of(state)
+    archive.open()
+    archive.prove_writable()
+    assert archive._connection is not None
+    archive._connection.execute("PRAGMA query_only = ON")
+
+    with pytest.raises(sqlite3.OperationalError):
+        archive.prove_writable()
+    archive.close()
+
+
+def eventually_regained(writer: Writer) -> Regained:
+    def regained() -> Regained:
+        found = writer.regained()
+        assert found is not None
+        return found
+
+    return eventually(regained)
+
+
+def test_the_state_of_another_exporter_is_taken_over_when_that_ends(state: Path, writers: list[Writer]) -> None:
+    """What this one has observed meanwhile does not replace it."""
+    first = archive_of(state)
+    first.open()
+    second = started(state, writers)
+    assert not second.available
+    second.take(Node(watches={DAEMON: Watch(lost_at=AT)}), ())
+
+    first.write([], [], {DAEMON: Watch(opened_at=AT + 1)})
+    first.close()
+    assert eventually_regained(second) == Regained({DAEMON: Watch(opened_at=AT + 1)}, whole=True)
+    second.close()
+    assert kept(state) == {DAEMON: Watch(opened_at=AT + 1)}
+
+
+def test_what_is_known_after_that_is_written(state: Path, writers: list[Writer]) -> None:
+    first = archive_of(state)
+    first.open()
+    second = started(state, writers)
+    first.close()
+    eventually_regained(second)
+
+    second.take(Node(watches={DAEMON: Watch(failures=1)}), ())
+    second.close()
+    assert kept(state) == {DAEMON: Watch(failures=1)}
+
+
+def test_watches_in_a_file_that_was_set_aside_are_lost(state: Path, writers: list[Writer]) -> None:
+    for each in state.glob(f"{FILE}*"):
+        each.write_bytes(b"no database " * 1000)
+    writer = started(state, writers)
+
+    assert (writer.available, writer.knows_watches) == (True, False)
+
+
+def test_a_watch_that_cannot_be_read_is_lost(state: Path, writers: list[Writer]) -> None:
+    connection = sqlite3.connect(state / FILE)
+    with connection:
+        connection.execute("UPDATE watches SET watch = '{'")
+    connection.close()
+    writer = started(state, writers)
+
+    assert (writer.available, writer.knows_watches) == (True, False)

@@ -1,0 +1,59 @@
+"""What `status` says of a control program that hangs, and of a log that is blocked."""
+
+from exporter.core.watchdog.judge import judge
+from exporter.core.watchdog.orders import Mandate, Orders
+from exporter.model.node import Node
+from exporter.telling.level import Level
+from exporter.telling.troubles.daemons import daemon_troubles
+from exporter.telling.troubles.trouble import Trouble
+from tests.builders import AT, DAEMON, control_log, look, probe, servers, silence, three_clients, told
+
+UNIT = Orders(mandates={DAEMON: Mandate(unit="nvidia-cuda-mps.service")})
+COMMAND = Orders(mandates={DAEMON: Mandate(command=("nvidia-cuda-mps-control", "-d"))})
+
+
+def found(node: Node, orders: Orders) -> list[Trouble]:
+    judged, _, _ = judge(node, orders, at=node.at, chance=0.0)
+    return list(daemon_troubles(judged, judged.at, orders))
+
+
+def hung_program() -> Node:
+    seen = (silence(at=AT + 10), probe(True, at=AT + 10.1), silence(at=AT + 20), probe(True, at=AT + 20.1))
+    return told(*seen, start=three_clients()).node
+
+
+def blocked() -> Node:
+    seen = (servers(513, at=AT + 10), look("log", at=AT + 16), servers(513, at=AT + 20), look("log", at=AT + 26))
+    return told(*seen, start=three_clients()).node
+
+
+def test_a_control_program_that_hangs_is_named_with_a_command_that_ends() -> None:
+    (trouble,) = found(hung_program(), UNIT)
+    assert trouble.level is Level.CARE
+    assert trouble.what == (
+        "daemon /tmp/nvidia-mps: its control program has not answered for 10 s, but the daemon answers connections: "
+        "nothing can be asked or set"
+    )
+    assert trouble.next == "find out why the program hangs; do not restart the daemon. Run it by hand"
+    assert trouble.commands == (
+        'echo "get_server_list" | CUDA_MPS_PIPE_DIRECTORY=/tmp/nvidia-mps timeout 10 nvidia-cuda-mps-control',
+    )
+
+
+def test_a_blocked_log_is_repaired_by_the_daemons_unit() -> None:
+    (trouble,) = found(blocked(), UNIT)
+    assert (trouble.level, trouble.fails) == (Level.CARE, False)
+    assert trouble.what.startswith("daemon /tmp/nvidia-mps: its log has been blocked for ")
+    assert trouble.commands == ("systemctl restart nvidia-cuda-mps.service",)
+
+
+def test_or_by_a_quit_and_a_start() -> None:
+    (trouble,) = found(blocked(), COMMAND)
+    quits, start = trouble.commands
+    assert quits == 'echo "quit" | CUDA_MPS_PIPE_DIRECTORY=/tmp/nvidia-mps nvidia-cuda-mps-control'
+    assert start.endswith("nvidia-cuda-mps-control -d")
+
+
+def test_it_is_over_with_the_next_command_in_the_log() -> None:
+    logged = control_log("Cmd:get_server_list", at=AT + 40)
+    assert found(told(*logged, start=blocked()).node, UNIT) == []

@@ -1,0 +1,170 @@
+"""A failing accept() costs one attempt: the listener's thread goes on, waits, and logs the failure once."""
+
+import errno
+import http.client
+import os
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from structlog.testing import capture_logs
+
+from exporter.accept_failures import LOGGED_EVERY, WAIT_SECONDS, AcceptFailures
+from exporter.metrics.catalogue import NodeCollector
+from exporter.model.node import Node
+from exporter.service_client import ask_service
+from exporter.service_socket import ServiceSocket
+from exporter.view import View
+from tests.eventually import PATIENCE_SECONDS
+from tests.ports import LOCALHOST
+from tests.web.serving import staged
+
+
+def failing(times: int, code: int, succeed: Callable[..., object]) -> Callable[..., object]:
+    """Return an accept() that fails so many times, and then is the real one."""
+    left = iter(range(times))
+
+    def accept(*arguments: object) -> object:
+        if next(left, None) is not None:
+            raise OSError(code, os.strerror(code))
+        return succeed(*arguments)
+
+    return accept
+
+
+class FailingSocket:
+    """A listener whose accept() fails at first. A socket's own methods cannot be replaced."""
+
+    def __init__(self, real: object, times: int, code: int) -> None:
+        self._real = real
+        self.accept = failing(times, code, real.accept)  # type: ignore[attr-defined]
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._real, name)
+
+
+TRANSIENT = [errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ECONNABORTED, errno.EINTR]
+
+
+@pytest.mark.parametrize("code", TRANSIENT)
+def test_service_socket_answers_after_a_failed_accept(
+    tmp_path: Path, code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failures = AcceptFailures("service_socket")
+    service = ServiceSocket(tmp_path, {"status": lambda: {"table": "all well"}}, failures)
+    listen = service._listen
+    monkeypatch.setattr(service, "_listen", lambda: FailingSocket(listen(), 1, code))
+    service.open()
+    try:
+        assert ask_service(tmp_path, "status", PATIENCE_SECONDS) == {"table": "all well"}
+        assert failures.total == 1
+    finally:
+        service.close()
+
+
+def test_service_socket_answers_after_an_answer_that_is_no_json(tmp_path: Path) -> None:
+    service = ServiceSocket(tmp_path, {"broken": lambda: {"set": {1}}, "status": lambda: {"table": "all well"}})
+    service.open()
+    try:
+        with pytest.raises(Exception, match="does not answer"):
+            ask_service(tmp_path, "broken", PATIENCE_SECONDS)
+        assert ask_service(tmp_path, "status", PATIENCE_SECONDS) == {"table": "all well"}
+    finally:
+        service.close()
+
+
+def test_service_goes_on_without_a_thread_for_its_socket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    service = ServiceSocket(tmp_path, {})
+
+    def refuse() -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(service._thread, "start", refuse)
+    with capture_logs() as logs:
+        service.open()
+    service.close()
+
+    assert [each["event"] for each in logs] == ["no_service_socket"]
+
+
+@pytest.mark.parametrize("code", TRANSIENT)
+def test_web_server_waits_after_a_failed_accept_and_answers(code: int) -> None:
+    """Without the wait, the loop would spin: the listener stays readable."""
+    with staged() as (stage, server):
+        (listener,) = server._servers
+        listener.socket = FailingSocket(listener.socket, 3, code)  # type: ignore[assignment]
+        stage.answer = lambda _request: _said()  # type: ignore[method-assign]
+        connection = http.client.HTTPConnection(LOCALHOST, server.port, timeout=PATIENCE_SECONDS)
+        connection.request("GET", "/")
+        assert connection.getresponse().status == 200
+        connection.close()
+        assert listener._accepting.failures.total == 3
+
+
+def _said() -> object:
+    from exporter.web.answer import plain
+
+    return plain(http.HTTPStatus.OK, "well")
+
+
+def test_failures_that_persist_are_logged_seldom_and_waited_for() -> None:
+    failures, waited = AcceptFailures("web"), list[float]()
+    with capture_logs() as logs:
+        for _ in range(2 * LOGGED_EVERY):
+            failures.failed(OSError(errno.EMFILE, "Too many open files"), waited.append)
+
+    assert failures.total == 2 * LOGGED_EVERY
+    assert len(logs) == 2
+    assert waited == [WAIT_SECONDS] * 2 * LOGGED_EVERY
+
+
+def test_a_client_that_aborts_is_neither_waited_for_nor_logged() -> None:
+    failures, waited = AcceptFailures("web"), list[float]()
+    with capture_logs() as logs:
+        failures.failed(OSError(errno.ECONNABORTED, "aborted"), waited.append)
+
+    assert (failures.total, waited, logs) == (1, [], [])
+
+
+def test_accept_failures_are_a_counter_of_each_listener() -> None:
+    view = View(Node(), accept_failures={"web": 3, "service_socket": 0})
+    (family,) = [each for each in NodeCollector(view).collect() if each.name == "cuda_mps_exporter_accept_failures"]
+    assert {sample.labels["listener"]: sample.value for sample in family.samples} == {"web": 3, "service_socket": 0}
+
+
+EXHAUSTED = textwrap.dedent(
+    """
+    import sys, time
+    from pathlib import Path
+    from resource import RLIMIT_NOFILE, getrlimit, setrlimit
+    from exporter.service_client import ask_service
+    from exporter.service_socket import ServiceSocket
+
+    def exhaust():
+        setrlimit(RLIMIT_NOFILE, (3, hard))
+        return {}
+
+    soft, hard = getrlimit(RLIMIT_NOFILE)
+    directory = Path(sys.argv[1])
+    service = ServiceSocket(directory, {"exhaust": exhaust, "status": lambda: {"table": "all well"}})
+    service.open()
+    ask_service(directory, "exhaust", 60)
+    while not service._failures.total:
+        time.sleep(0.01)
+    setrlimit(RLIMIT_NOFILE, (soft, hard))
+    print(ask_service(directory, "status", 60))
+    service.close()
+    """
+)
+
+
+def test_service_socket_survives_a_real_lack_of_descriptors(tmp_path: Path) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", EXHAUSTED, str(tmp_path)], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert "{'table': 'all well'}" in ended.stdout
+    assert "accept_failed" in ended.stdout
+    assert "Too many open files" in ended.stdout

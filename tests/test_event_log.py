@@ -1,0 +1,124 @@
+"""The exporter's own log has each grave event, and of others a bounded number with a count of the rest."""
+
+from collections.abc import MutableMapping
+from typing import Any
+
+import structlog
+
+from exporter.core.fold import fold
+from exporter.event_log import MOST_RECORDS, PERIOD_SECONDS, EventLog
+from exporter.model.daemon import Daemon
+from exporter.model.event import Event, EventName
+from exporter.model.node import Node
+from exporter.model.observation import SourceReading
+from exporter.model.server import ServerState
+from tests.clocks import HandClock
+
+Records = list[MutableMapping[str, Any]]
+
+
+def told(events: list[Event], clock: HandClock | None = None) -> Records:
+    """The records of these events, and of what is left out of them."""
+    clock = clock or HandClock()
+    with structlog.testing.capture_logs() as records:
+        log = EventLog(clock)
+        for event in events:
+            log.event(event)
+        clock.time += PERIOD_SECONDS
+        log.summarize()
+        log.summarize(force=True)
+    return records
+
+
+def connected(daemon: str, pid: int) -> Event:
+    return Event(at=1.0, event=EventName.CLIENT_CONNECTED, daemon=daemon, pid=pid)
+
+
+def test_few_events_have_a_record_each() -> None:
+    records = told([connected("a", pid) for pid in range(MOST_RECORDS)])
+
+    assert [(each["event"], each["pid"]) for each in records] == [
+        ("client_connected", pid) for pid in range(MOST_RECORDS)
+    ]
+
+
+def test_many_events_have_a_bounded_number_of_records_and_a_count_of_the_rest() -> None:
+    records = told([connected("a", pid) for pid in range(10_000)])
+
+    assert len(records) == MOST_RECORDS + 1
+    assert records[-1] == {
+        "event": "records_left_out",
+        "log_level": "warning",
+        "daemon": "a",
+        "name": "client_connected",
+        "count": 10_000 - MOST_RECORDS,
+        "seconds": PERIOD_SECONDS,
+    }
+
+
+def test_a_flood_of_one_daemon_or_event_leaves_out_nothing_of_another() -> None:
+    gone = Event(at=1.0, event=EventName.SERVER_EXITED, daemon="a", server=599)
+    records = told([*(connected("a", pid) for pid in range(1000)), connected("b", 7), gone])
+
+    assert [(each["event"], each["daemon"]) for each in records[MOST_RECORDS:-1]] == [
+        ("client_connected", "b"),
+        ("server_exited", "a"),
+    ]
+
+
+def test_no_grave_event_is_left_out() -> None:
+    grave = [
+        Event(at=1.0, event=EventName.FAULT, daemon="a"),
+        Event(at=1.0, event=EventName.DAEMON_LOST, daemon="a", reason="died"),
+        Event(at=1.0, event=EventName.DAEMON_STOPPED, daemon="a"),
+        Event(at=1.0, event=EventName.WATCHDOG_ACTS, daemon="a", action="restart"),
+        Event(at=1.0, event=EventName.WATCHDOG_ACTED, daemon="a", action="restart"),
+        Event(at=1.0, event=EventName.CIRCUIT_OPENED, daemon="a"),
+        Event(at=1.0, event=EventName.SERVER_STATE, daemon="a", state=ServerState.FAULT),
+    ]
+
+    records = told([event for event in grave for _ in range(MOST_RECORDS + 5)])
+
+    assert len(records) == len(grave) * (MOST_RECORDS + 5)
+
+
+def test_after_a_period_there_is_room_again() -> None:
+    clock = HandClock()
+    with structlog.testing.capture_logs() as records:
+        log = EventLog(clock)
+        for _ in range(3):
+            for pid in range(2 * MOST_RECORDS):
+                log.event(connected("a", pid))
+            clock.time += PERIOD_SECONDS
+            log.summarize()
+
+    assert [each["event"] for each in records].count("client_connected") == 3 * MOST_RECORDS
+    assert [each["count"] for each in records if each["event"] == "records_left_out"] == [MOST_RECORDS] * 3
+
+
+def test_what_is_known_of_past_periods_does_not_grow() -> None:
+    clock = HandClock()
+    log = EventLog(clock)
+    for number in range(100):
+        log.event(connected(f"fake{number}", 1))
+    clock.time += PERIOD_SECONDS
+    log.summarize()
+
+    assert not log._periods
+
+
+def test_a_problem_of_one_daemon_does_not_hide_that_of_another() -> None:
+    daemons = {name: Daemon(name=name, pipe_directory=f"/{name}", log_directory="/log") for name in ("a", "b")}
+    node, log = Node(daemons=daemons), EventLog(HandClock())
+    with structlog.testing.capture_logs() as records:
+        for daemon, problem in (("a", "hangs"), ("b", "denied"), ("b", None), ("a", None), ("a", None)):
+            reading = SourceReading(at=1.0, name="log", seconds=0.1, daemon=daemon, problem=problem)
+            before, (node, _) = node, fold(node, reading)
+            log.source(reading, before, node)
+
+    assert [(each["event"], each["daemon"], each.get("problem")) for each in records] == [
+        ("source_problem", "a", "hangs"),
+        ("source_problem", "b", "denied"),
+        ("source_sees_again", "b", None),
+        ("source_sees_again", "a", None),
+    ]

@@ -1,0 +1,182 @@
+"""Whatever one daemon, or any number of fake daemons, brings into the history displaces no event of another daemon."""
+
+import threading
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from exporter.history import MOST_EVENTS, SPARE, History
+from exporter.model.daemon import Daemon
+from exporter.model.event import Event, EventName
+from exporter.model.node import Node
+from exporter.model.shares import keep_shares
+from exporter.store.archive import Archive, read_history
+from exporter.store.retention import Retention
+from exporter.store.writer import MOST_WAITING, Writer
+from tests.builders import AT
+from tests.clocks import HandClock
+from tests.eventually import PATIENCE_SECONDS
+from tests.incidents import ended
+
+FLOOD = 60_000
+TURN = 500
+"""How many events one turn of the cycle brings."""
+
+LOST = Event(at=AT, event=EventName.DAEMON_LOST, daemon="b", reason="died")
+XID = Event(at=AT, event=EventName.GPU_XID, gpu="GPU-1", xid=31)
+
+
+def node(*expected: str) -> Node:
+    return Node(
+        daemons={
+            name: Daemon(name=name, pipe_directory=f"/{name}", log_directory="/log", expected=True) for name in expected
+        }
+    )
+
+
+def flood(daemon: str, count: int = FLOOD) -> list[list[Event]]:
+    """The turns of a flood of one daemon's log."""
+    events = [Event(at=AT + n, event=EventName.CLIENT_CONNECTED, daemon=daemon, pid=n) for n in range(count)]
+    return [events[begin : begin + TURN] for begin in range(0, count, TURN)]
+
+
+def fakes(count: int) -> list[list[Event]]:
+    """The turns of daemons with ever new names."""
+    return [
+        [Event(at=AT + n, event=EventName.DAEMON_UP, daemon=f"/tmp/{n}-{each}") for each in range(20)]
+        for n in range(count // 20)
+    ]
+
+
+every_flood = pytest.mark.parametrize(
+    ("expected", "turns"),
+    [
+        (("a", "b"), flood("a")),
+        (("b",), flood("a")),
+        ((), flood("a")),
+        (("b",), fakes(20_000)),
+        (("b", *map(str, range(63))), [turn for n in range(63) for turn in flood(str(n), 1000)]),
+    ],
+    ids=["of an expected daemon", "of another daemon", "none is expected", "of fake daemons", "of 63 daemons"],
+)
+
+
+@every_flood
+def test_a_flood_displaces_no_event_of_another_daemon_in_memory(
+    expected: Sequence[str], turns: list[list[Event]]
+) -> None:
+    history, present = History(), node(*expected)
+    history.take(present, (LOST, XID))
+    for turn in turns:
+        history.take(present, turn)
+
+    assert LOST in history.events
+    assert len(history.events) <= MOST_EVENTS + MOST_EVENTS // SPARE
+    assert history.events[0].at == max(turn[-1].at for turn in turns[-1:])
+
+
+@every_flood
+def test_a_flood_displaces_no_event_of_another_daemon_in_the_file(
+    expected: Sequence[str], turns: list[list[Event]], tmp_path: Path
+) -> None:
+    archive = Archive(tmp_path / "state", Retention(max_age=1e9), HandClock(AT))
+    archive.open()
+    archive.expected = expected
+    archive.write([], [LOST, XID])
+    for begin in range(0, len(turns), 20):
+        archive.write([], [event for turn in turns[begin : begin + 20] for event in turn])
+    archive.close()
+
+    _, kept = read_history(tmp_path / "state")
+    assert LOST in kept
+    assert XID in kept
+    assert len(kept) <= Retention().max_events
+    # A start takes fewer of them.
+    loaded = archive.open().events
+    assert LOST in loaded
+    assert list(loaded) == [each for each in kept if each in set(loaded)]
+    archive.close()
+
+
+@every_flood
+def test_a_flood_displaces_no_event_of_another_daemon_while_the_disk_hangs(
+    expected: Sequence[str], turns: list[list[Event]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("exporter.store.writer.CLOSE_SECONDS", PATIENCE_SECONDS)
+    clock, present, answers = HandClock(AT), node(*expected), threading.Event()
+
+    class Slow(Archive):
+        def open(self) -> object:  # type: ignore[override]
+            """Hang until the flood is over."""
+            answers.wait(PATIENCE_SECONDS)
+            return super().open()
+
+    monkeypatch.setattr("exporter.store.writer.LOAD_SECONDS", 0.0)
+    writer = Writer(Slow(tmp_path / "state", Retention(max_age=1e9), clock), clock)
+    writer.open()
+    writer.take(present, (LOST, XID))
+    for turn in turns:
+        writer.take(present, turn)
+    answers.set()
+    writer.close()
+
+    _, kept = read_history(tmp_path / "state")
+    assert LOST in kept
+    assert len(kept) <= MOST_WAITING
+    assert len(kept) + writer.status.events_dropped == 2 + sum(map(len, turns))
+
+
+def test_many_incidents_of_one_daemon_displace_none_of_another() -> None:
+    history = History(most_incidents=10)
+    true = ended(id="true", daemon="b", detected_at=AT - 1)
+    forged = [ended(id=f"forged{n}", daemon="a", detected_at=AT + n) for n in range(50)]
+    history.take(replace(node("b"), incidents={each.id: each for each in (true, *forged)}), ())
+
+    assert [each.id for each in history.incidents] == [f"forged{n}" for n in range(49, 40, -1)] + ["true"]
+
+
+def test_a_share_that_is_not_needed_is_left_to_the_others() -> None:
+    things = [("a", n) for n in range(100)] + [("b", 0), ("c", 0)]
+
+    kept = keep_shares(things, 10, lambda each: each[0], {"a", "b"})
+
+    assert kept == (*(("a", n) for n in range(8)), ("b", 0), ("c", 0))
+
+
+def test_the_unexpected_daemons_together_have_no_more_than_half() -> None:
+    things = [(f"fake{n}", n) for n in range(100)] + [("a", n) for n in range(100)]
+
+    kept = keep_shares(things, 10, lambda each: each[0], {"a"})
+
+    assert kept == (*((f"fake{n}", n) for n in range(5)), *(("a", n) for n in range(5)))
+
+
+def test_a_file_of_the_version_before_is_read_and_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from exporter.store import archive as under_test
+    from exporter.store import events
+
+    with monkeypatch.context() as patch:
+        patch.setattr(under_test, "MIGRATIONS", under_test.MIGRATIONS[:-1])
+        patch.setattr(
+            events,
+            "add",
+            lambda connection, told, _expected: connection.executemany(
+                "INSERT INTO events (at, event) VALUES (?, ?)",
+                [(each.at, events.written(each)) for each in told],
+            ),
+        )
+        patch.setattr(events, "load_shares", events.load)
+        before = Archive(tmp_path / "state", Retention(max_age=1e9), HandClock(AT))
+        before.open()
+        before.write([], [LOST])
+        before.close()
+    assert read_history(tmp_path / "state")[1] == (LOST,)
+
+    after = Archive(tmp_path / "state", Retention(max_age=1e9), HandClock(AT))
+    assert after.open().events == (LOST,)
+    after.write([], [XID])
+    after.close()
+
+    assert read_history(tmp_path / "state")[1] == (XID, LOST)

@@ -1,0 +1,200 @@
+"""The service with a control program that hangs, and with a daemon whose log is blocked."""
+
+import json
+import os
+import textwrap
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .eventually import eventually
+from .standin.mps import BIN, MpsStandIn, is_alive, this_process
+from .standin.mps_daemon.settings import ASKED_BY
+from .test_end_to_end import Exporter, environment, run
+
+__all__ = ["environment"]
+"""A fixture."""
+
+CLIENT = 5_000_000
+
+SERVICE = """
+    import sys
+    from pathlib import Path
+    from exporter import log
+    from exporter.command_line import parse_arguments
+    from exporter.commands.serve import serve
+    from exporter.config import Config, DaemonConfig, Discovery
+    from exporter.model.settings import Mode, Rhythm, Rules
+    log.configure("info", "json", sys.stderr)
+    pipe, logs, runtime, state = map(Path, sys.argv[1:5])
+    daemon = DaemonConfig(
+        pipe_directory=pipe, log_directory=logs, expected=True, restart_command=("nvidia-cuda-mps-control", "-d")
+    )
+    sys.exit(serve(parse_arguments(["serve"]), Config(
+        daemons=(daemon,),
+        listen=(("127.0.0.1", 0),),
+        discovery=Discovery(enabled=False),
+        client_min_age=0,
+        control_deadline=1.0,
+        control_executable=sys.argv[5],
+        rhythm=Rhythm(liveness=1, lists=5, doubt=0.3, fault=0.5),
+        rules=Rules(hung_after=3.0),
+        watchdog=Mode.ACT,
+        runtime_directory=runtime,
+        state_directory=state,
+    )))
+"""
+"""The service with an acting watchdog, and with shorter deadlines than any flag sets."""
+
+Serve = Callable[..., Exporter]
+
+
+@pytest.fixture
+def hangs(tmp_path: Path) -> Path:
+    """While this file exists, the control program hangs before it connects."""
+    return tmp_path / "hangs"
+
+
+@pytest.fixture
+def serve(mps: MpsStandIn, environment: dict[str, str], tmp_path: Path, hangs: Path) -> Iterator[Serve]:
+    """Starts the service, which reads the logs in a directory."""
+    program = tmp_path / "program"
+    program.write_text(f'#!/bin/sh\n[ -e {hangs} ] && exec sleep 600\nexec {BIN}/nvidia-cuda-mps-control "$@"\n')
+    program.chmod(0o755)
+    started: list[Exporter] = []
+
+    def start(logs: Path) -> Exporter:
+        directories = (mps.pipe_directory, logs, tmp_path / "run", tmp_path / "state")
+        for directory in directories:
+            directory.mkdir(exist_ok=True)
+        arguments = ["-c", textwrap.dedent(SERVICE), *map(str, directories), str(program)]
+        own = environment | {ASKED_BY: this_process(os.getpid())}
+        started.append(Exporter(arguments, own, tmp_path / "exporter.log"))
+        started[-1].address()
+        return started[-1]
+
+    yield start
+    for exporter in started:
+        assert exporter.process.poll() is not None or exporter.stop() == 0
+        assert not exporter.events("source_raised")
+
+
+def test_a_control_program_that_hangs_has_no_daemon_restarted(
+    mps: MpsStandIn, serve: Serve, hangs: Path, environment: dict[str, str]
+) -> None:
+    mps.start()
+    mps.connect_and_wait(CLIENT)
+    exporter = serve(mps.log_directory)
+    exporter.shows(1, "cuda_mps_server_clients")
+    daemon = mps.pid
+
+    hangs.touch()
+    exporter.shows(1, "cuda_mps_watchdog_diagnosis", diagnosis="program_unresponsive")
+    exporter.shows(0, "cuda_mps_exporter_source_up", source="control")
+    assert exporter.value("cuda_mps_daemon_up") == 1
+
+    def has_waited() -> None:
+        told = exporter.events("watchdog_waits")
+        assert [each["reason"] for each in told] == [
+            "the control program is at fault, not the daemon: a restart would not help"
+        ]
+
+    eventually(has_waited)
+    # As many commands as a hung daemon would have been ended after.
+    for _ in range(4):
+        failures = exporter.value("cuda_mps_exporter_source_failures_total", source="control") or 0
+        eventually(lambda before=failures: _more(exporter, before))  # type: ignore[misc]
+    assert exporter.events("daemon_unresponsive", "watchdog_acts") == []
+    assert (mps.pid, is_alive(daemon)) == (daemon, True)
+    findings = findings_of(environment)
+    (command,) = [each for found in findings for each in found["commands"] if "timeout 10" in each]
+    assert command.startswith('echo "get_server_list" | CUDA_MPS_PIPE_DIRECTORY=')
+
+    hangs.unlink()
+    exporter.shows(1, "cuda_mps_watchdog_diagnosis", diagnosis="well")
+    exporter.shows(1, "cuda_mps_exporter_source_up", source="control")
+
+
+def findings_of(environment: Mapping[str, str]) -> list[dict[str, Any]]:
+    """What the running service finds."""
+    found: list[dict[str, Any]] = json.loads(run(environment, "status", "--json").stdout)["findings"]
+    return found
+
+
+def _more(exporter: Exporter, before: float) -> None:
+    assert (exporter.value("cuda_mps_exporter_source_failures_total", source="control") or 0) > before
+
+
+def test_a_daemon_that_hangs_is_still_restarted(mps: MpsStandIn, serve: Serve) -> None:
+    mps.start()
+    exporter = serve(mps.log_directory)
+    exporter.shows(1, "cuda_mps_daemon_up")
+    before = mps.pid
+    mps.stop_signal()
+
+    def restarted() -> None:
+        assert mps.is_running()
+        assert mps.pid != before
+
+    eventually(restarted)
+    exporter.is_in_state("up")
+
+
+class Relay:
+    """Copies the daemon's log into another directory, until it is blocked: stands for the fifo's reader."""
+
+    def __init__(self, source: Path, target: Path) -> None:
+        self._source, self._target = source / "control.log", target / "control.log"
+        self._ended, self.blocked = threading.Event(), threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        offset = 0
+        with self._target.open("ab", buffering=0) as target:
+            while not self._ended.wait(0.02):
+                with self._source.open("rb") as source:
+                    source.seek(offset)
+                    new = source.read()
+                if not self.blocked.is_set():
+                    target.write(new)
+                offset += len(new)
+
+    def end(self) -> None:
+        """Stop."""
+        self._ended.set()
+        self._thread.join()
+
+
+@pytest.fixture
+def relay(mps: MpsStandIn, tmp_path: Path) -> Iterator[Relay]:
+    """The daemon's log, as it is read."""
+    (tmp_path / "logs").mkdir()
+    mps.start()
+    made = Relay(mps.log_directory, tmp_path / "logs")
+    yield made
+    made.end()
+
+
+def test_a_blocked_log_is_reported_and_so_is_its_end(
+    mps: MpsStandIn, serve: Serve, relay: Relay, tmp_path: Path, environment: dict[str, str]
+) -> None:
+    exporter = serve(tmp_path / "logs")
+    exporter.shows(0, "cuda_mps_daemon_log_blocked")
+    exporter.shows(1, "cuda_mps_exporter_log_followed", file="control.log")
+
+    relay.blocked.set()
+    exporter.shows(1, "cuda_mps_daemon_log_blocked")
+    exporter.shows(0, "cuda_mps_exporter_log_followed", file="control.log")
+    assert exporter.value("cuda_mps_daemon_up") == 1
+    assert [each["event"] for each in exporter.events("daemon_log_blocked")] == ["daemon_log_blocked"]
+    findings = [found["text"] for found in findings_of(environment)]
+    assert any("its log has been blocked for" in what for what in findings)
+
+    relay.blocked.clear()
+    exporter.shows(0, "cuda_mps_daemon_log_blocked")
+    exporter.shows(1, "cuda_mps_exporter_log_followed", file="control.log")
+    assert len(exporter.events("daemon_log_unblocked")) == 1

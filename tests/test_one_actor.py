@@ -1,0 +1,137 @@
+"""Two exporters that may act for one daemon: one acts, the other observes, says so, and takes over."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from urllib.error import HTTPError
+
+import pytest
+
+from tests.eventually import eventually
+from tests.standin.mps import BIN, MpsStandIn, is_alive
+from tests.standin.mps import _processes_of as processes_of
+from tests.test_end_to_end import Exporter
+
+OURS = ("PATH", "CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY")
+SERVE = ("-m", "exporter", "serve", "--web.listen-address", "127.0.0.1:0", "--log.format=json")
+
+
+def configuration(mps: MpsStandIn) -> str:
+    """Return a configuration that restarts the stand-in at once."""
+    variables = [f"{name}={value}" for name, value in mps.environment().items() if name not in OURS]
+    return f"""
+        [collect]
+        nvml = false
+        kernel_log = false
+        pods = false
+
+        [watchdog]
+        mode = "act"
+        backoff_seconds = 0.1
+
+        [[daemons]]
+        name = "training"
+        pipe_directory = "{mps.pipe_directory}"
+        log_directory = "{mps.log_directory}"
+        restart_command = ["{BIN}/nvidia-cuda-mps-control", "-d"]
+        environment = {variables}
+    """
+
+
+@pytest.fixture
+def serve(mps: MpsStandIn, tmp_path: Path) -> Iterator[Callable[..., Exporter]]:
+    """Start exporters that share the lock directory and nothing else."""
+    (tmp_path / "config.toml").write_text(configuration(mps))
+    started: list[Exporter] = []
+
+    def start(state: str | None = None) -> Exporter:
+        number = len(started)
+        environment = mps.environment() | {
+            "CUDA_MPS_EXPORTER_CONFIG_FILE": str(tmp_path / "config.toml"),
+            "CUDA_MPS_EXPORTER_PATH_LOCK_DIRECTORY": str(tmp_path / "locks"),
+            "RUNTIME_DIRECTORY": str(tmp_path / f"run{number}"),
+            "STATE_DIRECTORY": str(tmp_path / (state or f"state{number}")),
+        }
+        del environment["CUDA_MPS_PIPE_DIRECTORY"], environment["CUDA_MPS_LOG_DIRECTORY"]
+        started.append(Exporter(list(SERVE), environment, tmp_path / f"exporter{number}.log"))
+        return started[-1]
+
+    yield start
+    for each in started:
+        each.process.kill()
+        each.process.wait()
+
+
+def daemons(mps: MpsStandIn) -> list[int]:
+    """Return the PIDs of the control daemons that run in the stand-in's directory."""
+    words = {pid: _words(pid) for pid in processes_of(mps.pipe_directory)}
+    return [pid for pid, said in words.items() if said[:1] == [b"nvidia-cuda-mps-control"] and b"-d" in said]
+
+
+def _words(pid: int) -> list[bytes]:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return []
+
+
+def comes_to(exporter: Exporter, name: str, value: float, **labels: str) -> None:
+    """Wait until a metric has this value."""
+
+    def it_does() -> None:
+        try:
+            found = [sample for _, sample in exporter.samples(name, **labels)]
+        except HTTPError as error:
+            raise AssertionError("nothing is published yet") from error
+        assert found == [value]
+
+    eventually(it_does)
+
+
+def restarted_by(exporter: Exporter, times: int) -> None:
+    """Wait until an exporter's restarts have helped so often."""
+    comes_to(exporter, "cuda_mps_watchdog_restarts_total", times, reason="crashed", result="succeeded")
+
+
+def test_one_exporter_acts_and_the_other_takes_over(mps: MpsStandIn, serve: Callable[..., Exporter]) -> None:
+    mps.start()
+    first = serve()
+    comes_to(first, "cuda_mps_watchdog_mode", 1, mode="act")
+    comes_to(first, "cuda_mps_daemon_up", 1)
+    second = serve()
+    comes_to(second, "cuda_mps_watchdog_blocked", 1, reason="another_exporter")
+    comes_to(second, "cuda_mps_watchdog_mode", 1, mode="observe")
+    comes_to(second, "cuda_mps_daemon_up", 1)
+
+    mps.kill()
+    restarted_by(first, 1)
+    assert len(daemons(mps)) == 1
+    assert second.events("watchdog_acts") == []
+    assert second.events("watchdog_may_not_act") == [
+        {"event": "watchdog_may_not_act", "daemon": "training", "reason": "another_exporter"}
+    ]
+
+    first.process.kill()
+    first.process.wait()
+    comes_to(second, "cuda_mps_watchdog_mode", 1, mode="act")
+    comes_to(second, "cuda_mps_watchdog_blocked", 0, reason="another_exporter")
+    comes_to(second, "cuda_mps_daemon_up", 1)
+    mps.kill()
+    restarted_by(second, 1)
+    assert len(daemons(mps)) == 1
+
+
+def test_an_exporter_whose_state_directory_cannot_be_used_restarts_nothing(
+    mps: MpsStandIn, serve: Callable[..., Exporter], tmp_path: Path
+) -> None:
+    (tmp_path / "file").touch()
+    mps.start()
+    exporter = serve("file")
+    comes_to(exporter, "cuda_mps_watchdog_state", 1, state="state_lost")
+    comes_to(exporter, "cuda_mps_watchdog_blocked", 1, reason="state_lost")
+    comes_to(exporter, "cuda_mps_daemon_up", 1)
+    pid = mps.pid
+
+    mps.kill()
+    comes_to(exporter, "cuda_mps_watchdog_diagnosis", 1, diagnosis="crashed")
+    comes_to(exporter, "cuda_mps_watchdog_state", 1, state="state_lost")
+    assert (exporter.events("watchdog_acts"), daemons(mps), is_alive(pid)) == ([], [], False)

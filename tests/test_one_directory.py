@@ -1,0 +1,163 @@
+"""One pipe directory is one daemon: a second name for it is refused, or reported as a duplicate and left alone."""
+
+from pathlib import Path
+
+import pytest
+
+from exporter.cli import main
+from exporter.clock import SystemClock
+from exporter.command_line import parse_arguments
+from exporter.config import build_config
+from exporter.config.reload import Reloader
+from exporter.core import agenda
+from exporter.core.fold import fold
+from exporter.core.watchdog.judge import judge
+from exporter.core.watchdog.orders import Orders
+from exporter.errors import ConfigError
+from exporter.metrics.catalogue import NodeCollector
+from exporter.model.daemon import Daemon
+from exporter.model.node import Node
+from exporter.model.observation import DaemonFound, DaemonProcess
+from exporter.model.settings import Mode, Rhythm
+from exporter.sources.pid_files import PidFiles
+from exporter.sources.place import on_host
+from exporter.sources.proc import Proc
+from exporter.sources.processes import Processes
+from exporter.view import View
+from tests.builders import AT
+from tests.config.reading import config, written
+from tests.standin.mps import MpsStandIn
+
+
+def check(path: str) -> int:
+    """The exit code of --config.check for a file."""
+    return main(["serve", "--config.check", f"--config.file={path}"])
+
+
+SPELLINGS = ["/run/a/../a/pipe", "/run/a/pipe/", "//run/a/pipe", "/run/./a//pipe", "/run/b/../a/./pipe/"]
+
+
+def two(first: str, second: str) -> str:
+    """A configuration of two daemons in these directories."""
+    return "".join(
+        f'[[daemons]]\nname = "{name}"\npipe_directory = "{path}"\nlog_directory = "/log/{name}"\n'
+        for name, path in (("a", first), ("b", second))
+    )
+
+
+@pytest.mark.parametrize("spelling", SPELLINGS)
+def test_configuration_refuses_one_directory_in_two_spellings(tmp_path: Path, spelling: str) -> None:
+    with pytest.raises(
+        ConfigError, match=r"daemons: 2 of them have the pipe_directory '/run/a/pipe'.*each needs its own"
+    ):
+        config("serve", "--config.file", written(tmp_path, two("/run/a/pipe", spelling)))
+
+
+def test_reload_refuses_one_directory_in_two_spellings(tmp_path: Path) -> None:
+    parsed = parse_arguments(("serve", "--config.file", written(tmp_path, two("/run/a", "/run/b"))))
+    reloader = Reloader(parsed, {}, build_config(parsed, {}), SystemClock())
+    written(tmp_path, two("/run/a", "/run/b/../a"))
+
+    reloaded = reloader.reload()
+
+    assert reloaded.problem is not None
+    assert [str(each.pipe_directory) for each in reloaded.config.daemons] == ["/run/a", "/run/b"]
+
+
+def test_a_flag_names_the_daemon_of_the_file_in_another_spelling(tmp_path: Path) -> None:
+    path = written(tmp_path, two("/run/a", "/run/b"))
+    (daemon,) = config("status", "--config.file", path, "--pipe-directory", "/run/b/../a").daemons
+    assert daemon.name == "a"
+
+
+def test_check_refuses_one_directory_behind_a_link(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "pipe").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "pipe")
+
+    assert check(written(tmp_path, two(f"{tmp_path}/pipe", f"{tmp_path}/link"))) == 2
+
+    error = capsys.readouterr().err
+    assert f"'{tmp_path}/pipe' and '{tmp_path}/link' are one directory" in error
+    assert "remove one of the two" in error
+
+
+def test_check_accepts_directories_that_are_not_there(tmp_path: Path) -> None:
+    assert check(written(tmp_path, two(f"{tmp_path}/a", f"{tmp_path}/b"))) == 0
+
+
+# -- at run time ---------------------------------------------------------------------------------------------------
+
+
+def test_pid_files_report_a_second_name_as_a_duplicate(mps: MpsStandIn, tmp_path: Path) -> None:
+    mps.start()
+    link = tmp_path / "link"
+    link.symlink_to(mps.pipe_directory)
+    places = {name: on_host(name, path, mps.log_directory) for name, path in (("a", mps.pipe_directory), ("b", link))}
+    files = PidFiles(Proc(Path("/proc"), SystemClock()), SystemClock())
+
+    seen = {each.daemon: each for each in files.changed(places)}
+
+    assert (seen["a"].pid, seen["a"].same_as) == (mps.pid, None)
+    assert (seen["b"].pid, seen["b"].same_as) == (None, "a")
+    assert files.all_found
+    assert files.problem is not None
+    assert files.problem.startswith("daemon b is not followed: its pipe directory is that of daemon a; remove one")
+    assert files.changed(places) == []
+
+    link.unlink()
+    link.mkdir()
+    (again,) = files.changed(places)
+    assert (again.daemon, again.pid, again.same_as) == ("b", None, None)
+    assert files.problem is None
+
+
+def test_processes_report_a_duplicate_as_their_problem(mps: MpsStandIn, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(mps.pipe_directory)
+    mps.pipe_directory.mkdir(parents=True, exist_ok=True)
+    directories = {"a": mps.pipe_directory, "b": tmp_path / "link"}
+    processes = Processes(directories, proc=Path("/proc"), clock=SystemClock(), wait=0.0)
+
+    assert "daemon b is not followed" in (processes.look().problem or "")
+
+
+def named(name: str, path: str) -> Daemon:
+    """A daemon that the configuration expects."""
+    return Daemon(name=name, pipe_directory=path, log_directory=f"/log/{name}", expected=True)
+
+
+def node() -> Node:
+    """Two expected daemons, of which the second is found to be the first."""
+    before = Node(daemons={"a": named("a", "/run/a"), "b": named("b", "/link")})
+    after, events = fold(before, DaemonProcess(at=AT, daemon="b", pid=None, same_as="a"))
+    assert events == ()
+    return after
+
+
+def test_a_duplicate_is_neither_down_nor_asked_nor_restarted() -> None:
+    doubled = node()
+    metrics = {
+        sample.labels["daemon"]
+        for family in NodeCollector(View(doubled)).collect()
+        for sample in family.samples
+        if "daemon" in sample.labels
+    }
+    assert metrics == {"a"}
+    assert agenda.commands(doubled, "b", Rhythm()) == ()
+    assert agenda.commands(doubled, "a", Rhythm()) != ()
+    for second in range(0, 600, 10):
+        doubled, _, actions = judge(doubled, Orders(mode=Mode.ACT), at=AT + second, chance=0.0)
+        assert {each.daemon for each in actions} <= {"a"}
+    assert "b" not in doubled.watches
+
+
+def test_a_duplicate_becomes_a_daemon_when_its_directory_is_its_own() -> None:
+    after, _ = fold(node(), DaemonProcess(at=AT + 1, daemon="b", pid=None))
+    assert after.daemons["b"].same_as is None
+    assert after.daemons["b"].told_of(AT + 1)
+
+
+@pytest.mark.parametrize("spelling", SPELLINGS)
+def test_a_found_daemon_is_the_one_that_has_its_directory_in_another_spelling(spelling: str) -> None:
+    before = Node(daemons={"a": named("a", "/run/a/pipe")})
+    after, _ = fold(before, DaemonFound(at=AT, daemon="found", pipe_directory=spelling, log_directory="/log"))
+    assert list(after.daemons) == ["a"]

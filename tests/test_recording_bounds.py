@@ -1,0 +1,92 @@
+"""A recording is a file from anywhere: no line of it, and no byte of it, costs more than an error message."""
+
+import gzip
+import io
+import sys
+from pathlib import Path
+
+import pytest
+
+from exporter.cli import main
+from exporter.errors import RecordingError
+from exporter.recording import LONGEST_LINE, Recording
+from exporter.sources.talk import MOST_BYTES
+
+HEADER = '{"recording": 1}\n'
+
+
+class Endless(io.RawIOBase):
+    """A header, and then one line that does not end."""
+
+    def __init__(self) -> None:
+        self.given = 0
+
+    def readable(self) -> bool:
+        """It is."""
+        return True
+
+    def readinto(self, buffer: bytearray) -> int:  # type: ignore[override]
+        """Fill the buffer."""
+        assert self.given < 2 * LONGEST_LINE, "read far beyond the longest line"
+        text = HEADER.encode() if not self.given else b"x" * len(buffer)
+        buffer[: len(text)] = text
+        self.given += len(text)
+        return len(text)
+
+
+def test_a_line_without_an_end_is_refused_at_the_bound() -> None:
+    recording = Recording(io.TextIOWrapper(io.BufferedReader(Endless())))
+    with pytest.raises(RecordingError, match=f"line 2 is longer than {LONGEST_LINE} characters.*remove the line"):
+        list(recording.observations())
+
+
+def test_a_first_line_without_an_end_is_refused_at_the_bound() -> None:
+    text = "x" * (LONGEST_LINE + 1)
+    with pytest.raises(RecordingError, match=f"line 1 is longer than {LONGEST_LINE} characters"):
+        Recording(io.StringIO(text))
+
+
+def test_the_longest_reply_of_a_daemon_can_be_read() -> None:
+    """Each byte that is no text becomes six characters."""
+    assert LONGEST_LINE > 2 * 6 * MOST_BYTES
+
+
+@pytest.mark.parametrize("packed", [True, False])
+def test_replay_reports_a_long_line_with_file_and_number(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], packed: bool
+) -> None:
+    path = tmp_path / ("long.jsonl.gz" if packed else "long.jsonl")
+    with (gzip.open if packed else open)(path, "wt") as file:
+        file.write(HEADER)
+        for _ in range(5):
+            file.write(" " * (LONGEST_LINE // 4))
+
+    assert main(["replay", "--events", str(path)]) == 1
+
+    error = capsys.readouterr().err
+    assert error.startswith(f"cuda-mps-exporter: {path}: line 2 is longer than")
+    assert "Traceback" not in error
+
+
+def test_replay_of_standard_input_that_is_no_text_reports_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"\xff\xfe\n"), encoding="utf-8"))
+
+    assert main(["replay", "--events", "-"]) == 1
+
+    assert "line 1 is not JSON" in capsys.readouterr().err
+
+
+def test_replay_of_standard_input_that_cannot_be_read_reports_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Directory(io.StringIO):
+        def readline(self, size: int | None = -1, /) -> str:
+            raise IsADirectoryError(21, "Is a directory")
+
+    monkeypatch.setattr(sys, "stdin", Directory())
+
+    assert main(["replay", "--events", "-"]) == 1
+
+    assert capsys.readouterr().err == "cuda-mps-exporter: -: Is a directory\n"

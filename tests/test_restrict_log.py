@@ -1,0 +1,169 @@
+"""The drop-in that restricts the fifo of a daemon's logs, as systemd would run it; and what `doctor` reports of it."""
+
+import os
+import re
+import stat
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from exporter.clock import SystemClock
+from exporter.doctor.finding import Severity
+from exporter.doctor.readers.directories import read_directory
+from exporter.doctor.registry import examine
+from exporter.model.daemon import Daemon
+from exporter.sources.proc import Proc
+from tests.builders import UNIT
+from tests.doctor.healthy import DAEMON, daemon, directory, healthy
+from tests.tools import needed
+
+SYSTEMD = Path(__file__).parents[1] / "systemd"
+DROP_IN = SYSTEMD / "nvidia-cuda-mps.service.d" / "restrict-log.conf"
+CONTROL = "/usr/bin/nvidia-cuda-mps-control"
+
+ANSWERS_AT_THE_THIRD = """#!/bin/sh
+cat >/dev/null
+echo >> "$0.asked"
+test "$(wc -l < "$0.asked")" -ge 3 || exit 1
+rm -f "$CUDA_MPS_PIPE_DIRECTORY/log"
+mkfifo -m 0777 "$CUDA_MPS_PIPE_DIRECTORY/log"
+"""
+"""A daemon that begins, beside the fifo of one that was killed."""
+
+NEVER_ANSWERS = "#!/bin/sh\necho >> $0.asked\nexit 1\n"
+
+
+def run_drop_in(directory: Path, program: str) -> int:
+    """The exit code of the drop-in's command, with a stand-in of the control program."""
+    control = directory / "control-program"
+    control.write_text(program)
+    control.chmod(0o755)
+    text = DROP_IN.read_text().replace("\\\n", "").replace("$$", "$").replace(CONTROL, str(control))
+    (command,) = re.findall(r"^ExecStartPost=-/bin/sh -c '(.*)'$", text, re.MULTILINE)
+    command = command.replace("sleep 0.1", "true")
+    variables = {"CUDA_MPS_PIPE_DIRECTORY": str(directory), "PATH": os.environ["PATH"]}
+    return subprocess.run(["/bin/sh", "-c", command], env=variables, check=False, timeout=120).returncode
+
+
+def fifo(directory: Path) -> Path:
+    """The fifo, open to all, as the daemon makes it."""
+    path = directory / "log"
+    os.mkfifo(path)
+    path.chmod(0o777)
+    return path
+
+
+def mode(path: Path) -> int:
+    """Who may do what."""
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def test_drop_in_restricts_the_fifo_of_the_new_daemon(tmp_path: Path) -> None:
+    left = fifo(tmp_path)
+    assert run_drop_in(tmp_path, ANSWERS_AT_THE_THIRD) == 0
+    assert mode(left) == 0o600
+
+
+def test_drop_in_restricts_the_fifo_of_a_daemon_that_does_not_answer(tmp_path: Path) -> None:
+    there = fifo(tmp_path)
+    assert run_drop_in(tmp_path, NEVER_ANSWERS) == 0
+    assert mode(there) == 0o600
+    assert len((tmp_path / "control-program.asked").read_text().splitlines()) == 20
+
+
+def test_drop_in_changes_nothing_that_is_no_fifo(tmp_path: Path) -> None:
+    (tmp_path / "log").write_text("")
+    (tmp_path / "log").chmod(0o644)
+    assert run_drop_in(tmp_path, "#!/bin/sh\n") != 0
+    assert mode(tmp_path / "log") == 0o644
+
+
+@pytest.mark.parametrize("name", ["nvidia-cuda-mps.service", "nvidia-cuda-mps@.service"])
+def test_systemd_finds_nothing_wrong_with_the_drop_in(tmp_path: Path, name: str) -> None:
+    unit = tmp_path / name.replace("@.", "@0.")
+    unit.write_text((SYSTEMD / name).read_text())
+    (tmp_path / f"{unit.name}.d").mkdir()
+    (tmp_path / f"{unit.name}.d" / DROP_IN.name).write_text(DROP_IN.read_text())
+    done = subprocess.run([needed("systemd-analyze"), "verify", unit], capture_output=True, text=True, check=False)
+    assert [line for line in (done.stdout + done.stderr).splitlines() if "nvidia-cuda-mps" in line] == []
+
+
+# -- doctor --------------------------------------------------------------------------------------------------------
+
+PROC = Proc(Path("/proc"), SystemClock())
+
+
+def read(path: Path, name: str = "d") -> object:
+    """The mode of the fifo that is read in a directory."""
+    return read_directory(Daemon(name=name, pipe_directory=str(path), log_directory=""), (), PROC)
+
+
+def test_mode_of_the_fifo_is_read(tmp_path: Path) -> None:
+    fifo(tmp_path)
+    assert read(tmp_path).log_fifo_mode == 0o777
+
+
+def test_what_is_no_fifo_is_none(tmp_path: Path) -> None:
+    (tmp_path / "log").symlink_to("/dev/null")
+    assert read(tmp_path).log_fifo_mode is None
+
+
+def test_a_fifo_that_cannot_be_looked_at_is_a_problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = os.stat
+
+    def refuse(path: object, **options: object) -> os.stat_result:
+        if path == "log":
+            raise PermissionError(13, "Permission denied")
+        return real(path, **options)  # type: ignore[call-overload,no-any-return]
+
+    monkeypatch.setattr(os, "stat", refuse)
+    assert "Permission denied" in (read(tmp_path).problem or "")
+
+
+def findings(**known: object) -> list[tuple[Severity, str, tuple[str, ...]]]:
+    """What is reported of the fifo."""
+    report = examine(healthy(**known))
+    return [(f.found.severity, f.found.mend, f.found.commands) for f in report.findings if f.id == "log-fifo-open"]
+
+
+OPEN = {DAEMON: directory(log_fifo_mode=0o777)}
+
+
+def test_doctor_names_the_commands_that_restrict_the_fifo() -> None:
+    ((severity, mend, commands),) = findings(directories=OPEN)
+    assert severity is Severity.WARNING
+    assert "servers of other users" in mend
+    now, install, reload = commands
+    assert (now, reload) == (f"chmod 0600 {DAEMON}/log", "systemctl daemon-reload")
+    assert install.startswith(f"install -Dm 644 -t /etc/systemd/system/{UNIT}.d /opt/cuda-mps-exporter/share/")
+    assert install.endswith(f"/systemd/{DROP_IN.relative_to(SYSTEMD)}")
+
+
+def test_doctor_has_the_command_run_as_the_user_of_the_daemon() -> None:
+    """The user could replace the fifo by a link to a file of root's."""
+    ((_, _, commands),) = findings(directories=OPEN, daemons=(daemon(uid=1000, user="alice"),))
+    assert commands[0] == f"sudo -u '#1000' chmod 0600 {DAEMON}/log"
+
+
+def test_doctor_quotes_the_path_of_the_fifo() -> None:
+    hostile = directory(path="/run/a b; reboot", log_fifo_mode=0o777)
+    ((_, _, commands),) = findings(directories={DAEMON: hostile})
+    assert commands[0] == "chmod 0600 '/run/a b; reboot/log'"
+
+
+def test_doctor_says_nothing_of_servers_that_log_where_one_serves_all_users() -> None:
+    ((_, mend, _),) = findings(directories=OPEN, daemons=(daemon(arguments=("-d", "-multiuser-server")),))
+    assert "log almost nothing" not in mend
+
+
+@pytest.mark.parametrize(
+    "known",
+    [
+        {"directories": {DAEMON: directory(log_fifo_mode=0o600)}},
+        {"directories": {DAEMON: directory(log_fifo_mode=0o777, closed="/run")}},
+        {"directories": {DAEMON: directory()}},
+    ],
+)
+def test_doctor_reports_no_fifo_that_others_cannot_open(known: dict[str, object]) -> None:
+    assert findings(**known) == []
