@@ -18,7 +18,7 @@ import pytest
 from tests.tools import not_here
 
 from .mps import PATIENCE_SECONDS, MpsStandIn, is_alive, this_process, wait_until
-from .mps_daemon import sockets
+from .mps_daemon import launch, sockets
 from .mps_daemon.sessions import may_ask
 from .mps_daemon.settings import ASKED_BY
 from .nvml import (
@@ -310,6 +310,18 @@ def test_both_processes_look_like_the_real_ones(mps: MpsStandIn) -> None:
     assert comms == ["nvidia-cuda-mps\n", "nvidia-cuda-mps\n"]
     assert [daemon.cmdline()[0], server.cmdline()[0]] == ["nvidia-cuda-mps-control", "nvidia-cuda-mps-server"]
     assert server.ppid() == daemon.pid
+
+
+def test_a_server_has_its_name_before_its_program_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Any user can name its PID in a log at once, and the exporter then reads who it is, once."""
+    monkeypatch.setenv(launch.INTERPRETER, "/bin/cat")
+    with (tmp_path / "log").open("wb") as log:
+        server = launch.ServerProcess(log.fileno(), tmp_path)
+        comm = Path(f"/proc/{server.pid}/comm").read_text()
+        server.kill()
+        server.reap()
+
+    assert comm == "nvidia-cuda-mps\n"
 
 
 def test_logs_follow_a_rename_and_start_anew_when_truncated(mps: MpsStandIn) -> None:

@@ -95,7 +95,7 @@ class ControlDaemon:
 
     def start_server(self, uid: int) -> None:
         """Start a server for a user; it takes a while to be ready."""
-        process = launch.ServerProcess(self.log.fileno())
+        process = launch.ServerProcess(self.log.fileno(), self.settings.pipe_directory)
         self.log.write(Kind.CONTROL, process.pid, f"Starting new server {process.pid} for user {uid}")
         server = Server(process, uid, self.limits.copy(), self.settings, self.log, self._truth, self._loop)
         self.server = server

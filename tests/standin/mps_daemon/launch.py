@@ -1,5 +1,6 @@
 """Starting processes that look, to whoever lists them, like NVIDIA's."""
 
+import contextlib
 import os
 import socket
 import subprocess
@@ -60,15 +61,27 @@ def say_ready(errors: Path) -> None:
         os.dup2(os.open(errors, os.O_WRONLY | os.O_APPEND | os.O_CREAT), 2)
 
 
+def _named_interpreter(directory: Path) -> Path:
+    link = directory / SERVER_NAME
+    with contextlib.suppress(FileExistsError):
+        link.symlink_to(os.environ[INTERPRETER])
+    return link
+
+
 class ServerProcess:
     """A child that stands for the MPS server, and has the fifo of the logs open, as the real one."""
 
-    def __init__(self, log: int) -> None:
+    def __init__(self, log: int, directory: Path) -> None:
+        """Start it; the directory takes a link to the interpreter, under the server's name.
+
+        The kernel names a process after the file that it executes. A process that renames itself has another name at
+        first, and whoever reads it then takes it for another program.
+        """
         self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             self._process = subprocess.Popen(
                 [SERVER_NAME, str(SERVER_SCRIPT)],
-                executable=os.environ[INTERPRETER],
+                executable=_named_interpreter(directory),
                 stdin=theirs.fileno(),
                 pass_fds=[log],
                 stdout=subprocess.DEVNULL,

@@ -7,12 +7,10 @@ it needs nothing of the rest. Its standard input is the daemon's socket.
 
 import contextlib
 import socket
-from pathlib import Path
 
 
 def main() -> None:
     """Answer until told to go, or until nobody is there to ask."""
-    Path("/proc/self/comm").write_text("nvidia-cuda-mps")
     channel = socket.socket(fileno=0)
     with contextlib.suppress(OSError):
         while channel.recv(1):
