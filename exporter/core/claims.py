@@ -166,20 +166,23 @@ def _server_ended(_node: Node, daemon: Daemon, claim: Claim) -> Step:
 
 
 def _crash_loop(node: Node, daemon: Daemon, claim: Claim) -> Verdict:
-    """The daemon waits for its servers, so their CPU time becomes its own children's (measured, R580).
+    """The daemon waits for its servers, so the kernel adds their page faults to those of its children (R580).
 
-    If the process cannot be seen, what the log says is accepted: a loop is a hint, and leads to no action.
+    If the process cannot be seen, what the log says is accepted: a loop is a hint, and leads to no action. If the
+    process was first seen after the loop began, it shows nothing. A loop that goes on makes another claim.
     """
     if daemon.gone or not daemon.failed_starts.began:
         return Verdict.SETTLED
     state = process_states.of_daemon(node, daemon)
-    if state is None or state.children_ticks is None:
+    if state is None or state.children_page_faults is None:
         # A recording without reports of its collectors has no process states at all.
         may_come = bool(node.sources) and node.at - claim.at < REFUTED_SECONDS
         return Verdict.OPEN if may_come else Verdict.CONFIRMED
     if state.child_ended_at is not None and state.child_ended_at >= daemon.failed_starts.began[0]:
         return Verdict.CONFIRMED
-    return Verdict.REFUTED if node.at - claim.at > UNCONFIRMED_SECONDS else Verdict.OPEN
+    if node.at - claim.at <= UNCONFIRMED_SECONDS:
+        return Verdict.OPEN
+    return Verdict.SETTLED if state.at > daemon.failed_starts.began[0] else Verdict.REFUTED
 
 
 def _looping(_node: Node, daemon: Daemon, _claim: Claim) -> Step:

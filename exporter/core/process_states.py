@@ -18,10 +18,10 @@ def state_read(node: Node, seen: ProcessState) -> Node:
     """A process was looked at. What has not changed is as old as it was: its time is since when."""
     known = node.states.get(seen.pid)
     if known is not None and known.start_ticks == seen.start_ticks:
-        ended = known.children_ticks is not None and known.children_ticks != seen.children_ticks
+        ended = known.children_page_faults is not None and known.children_page_faults != seen.children_page_faults
         ended_at = seen.at if ended else known.child_ended_at
         if known.state == seen.state:
-            seen = replace(known, children_ticks=seen.children_ticks, child_ended_at=ended_at)
+            seen = replace(known, children_page_faults=seen.children_page_faults, child_ended_at=ended_at)
         else:
             seen = replace(seen, child_ended_at=ended_at)
     return node if seen == known else replace(node, states={**node.states, seen.pid: seen})

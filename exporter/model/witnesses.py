@@ -11,8 +11,8 @@ class ProcessState:
     """How a process of MPS stands with the scheduler: the letter of proc_pid_stat(5), T for one that was stopped.
 
     Told where it changes; that one which is at ease runs or sleeps (R, S, I) is no change. `wait_channel` is the kernel
-    function in which a process in state D sleeps (/proc/PID/wchan); None if it is not known. `children_ticks` is the
-    CPU time, in clock ticks, of its children that have ended; the core keeps in `child_ended_at` when that last grew.
+    function in which a process in state D sleeps (/proc/PID/wchan); None if it is not known. `children_page_faults` is
+    the sum of the minor page faults of its ended children; the core keeps in `child_ended_at` when that last grew.
     """
 
     at: float
@@ -20,7 +20,7 @@ class ProcessState:
     start_ticks: int
     state: str
     wait_channel: str | None = None
-    children_ticks: int | None = None
+    children_page_faults: int | None = None
     child_ended_at: float | None = None
 
 

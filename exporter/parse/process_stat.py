@@ -29,10 +29,9 @@ def parent(text: str) -> int | None:
     return _field(text, 4)
 
 
-def children_ticks(text: str) -> int | None:
-    """Fields 16 and 17: the CPU time, in clock ticks, of the children that have ended and for which it has waited."""
-    user, system = _field(text, 16), _field(text, 17)
-    return None if user is None or system is None else user + system
+def children_page_faults(text: str) -> int | None:
+    """Field 11: the minor page faults of its ended children. Each child adds to it, even one that lives for 1 ms."""
+    return _field(text, 11)
 
 
 def wait_status(text: str) -> int | None:

@@ -24,7 +24,7 @@ class ProcessStates:
     def changed(self, pids: Iterable[int]) -> list[ProcessState]:
         """Those in another state than at the last look, or with children that have ended since."""
         now = {pid: standing for pid in pids if (standing := self._proc.standing(pid)) is not None}
-        children = {pid: process_stat.children_ticks(self._proc.text(pid, "stat") or "") for pid in now}
+        children = {pid: process_stat.children_page_faults(self._proc.text(pid, "stat") or "") for pid in now}
         news = [
             pid
             for pid, standing in now.items()
@@ -39,7 +39,7 @@ class ProcessStates:
                 start_ticks=ticks,
                 state=state,
                 wait_channel=wait_channel(self._proc, pid) if state == _STUCK else None,
-                children_ticks=children[pid],
+                children_page_faults=children[pid],
             )
             for pid, (ticks, state) in ((pid, now[pid]) for pid in news)
         ]

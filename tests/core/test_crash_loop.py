@@ -168,12 +168,20 @@ def test_a_loop_that_only_the_log_shows_is_none() -> None:
     assert story.daemon.totals.log_contradictions["crash_loop"] == 1
 
 
-def test_a_loop_is_shown_by_the_time_that_the_daemons_children_have_used() -> None:
+def test_a_loop_that_began_before_the_daemons_process_was_seen_contradicts_nothing() -> None:
+    """An exporter that has just started reads the process a moment later than the log (measured, R580)."""
+    present = told(daemon_process(), look("log", at=AT + 4), start=UP).node
+    story = told(*failures(MANY), reaped(3, at=AT + 6.5), look("log", at=AT + 18), start=present)
+    assert story.of(EventName.SERVER_CRASH_LOOP) == []
+    assert story.daemon.totals.log_contradictions["crash_loop"] == 0
+
+
+def test_a_loop_is_shown_by_the_page_faults_of_the_daemons_children() -> None:
     present = told(daemon_process(), reaped(3), start=UP).node
     story = told(*failures(MANY), reaped(5, at=AT + 6), start=present)
     assert len(story.of(EventName.SERVER_CRASH_LOOP)) == 1
 
 
-def reaped(ticks: int, at: float = AT) -> ProcessState:
-    """The daemon's children that have ended have used so much."""
-    return ProcessState(at=at, pid=CONTROL, start_ticks=CONTROL * 100, state="S", children_ticks=ticks)
+def reaped(page_faults: int, at: float = AT) -> ProcessState:
+    """The daemon's ended children had so many page faults."""
+    return ProcessState(at=at, pid=CONTROL, start_ticks=CONTROL * 100, state="S", children_page_faults=page_faults)

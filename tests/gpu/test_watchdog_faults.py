@@ -26,6 +26,7 @@ FAULTS = 5
 LINGERS_SECONDS = 1.5
 HELD_SECONDS = 20
 TO_BE_REFUSED_SECONDS = 0.5
+SEEN_SECONDS = 1.5
 WATCHED_SECONDS = 6
 BUSY = {"seconds": 600, "busy_ms": 1, "every_ms": 20}
 # No server of MPS can start in so little.
@@ -123,6 +124,8 @@ def test_servers_that_cannot_start_are_told_of_and_not_fed(
     living = daemon.process()
     assert living is not None
     resource.prlimit(living.pid, resource.RLIMIT_AS, (TOO_LITTLE_MEMORY, TOO_LITTLE_MEMORY))
+    # A client tries for 0.1 s only. Before that the exporter must have read the page faults of the daemon's children.
+    time.sleep(SEEN_SECONDS)
     for number in range(2):
         clients.start(f"asks{number}", seconds=1, on_term="die")
     eventually(lambda: _was_diagnosed(watchdog, "crash_loop"))

@@ -119,7 +119,8 @@ def _is_back(watchdog: Watchdog, daemon: ControlDaemon, former: int) -> None:
 def _behind(daemon: ControlDaemon) -> str:
     """Return the pid file's text, and what /proc shows of the processes that have the daemon's name."""
     text = (daemon.pipe_directory / "nvidia-cuda-mps-control.pid").read_text(errors="replace")
-    named = [each.as_dict(["pid", "ppid", "exe", "cmdline", "status"]) for each in psutil.process_iter()]
+    # Unlike `as_dict`, this leaves out a process that ends meanwhile.
+    named = [each.info for each in psutil.process_iter(["pid", "ppid", "exe", "cmdline", "status"])]
     return f"pid file {text!r}: {[each for each in named if 'nvidia-cuda-mps' in str(each)]}"
 
 
