@@ -18,6 +18,7 @@ from exporter.core.doubt import (
 )
 from exporter.core.gpus import NVML
 from exporter.core.question import Question, overdue, pressing
+from exporter.core.replies import heard_at
 from exporter.core.witnesses import is_held, is_silent
 from exporter.model.claim import ClaimKind
 from exporter.model.daemon import Daemon, DaemonState
@@ -62,7 +63,7 @@ def commands(node: Node, name: str, rhythm: Rhythm) -> tuple[str, ...]:
         return (LIST_SERVERS,)
     questions = tuple(_questions(node, daemon, rhythm))
     due_now = overdue(questions, node.at)
-    if due_now or node.at - _heard_at(daemon) < rhythm.liveness:
+    if due_now or node.at - heard_at(daemon) < rhythm.liveness:
         return due_now
     return (pressing(questions, node.at, rhythm.liveness) or LIST_SERVERS,)
 
@@ -86,11 +87,6 @@ def _suspended_at(node: Node, daemon: Daemon) -> float | None:
     """Since when the daemon's own process has been stopped: it is asked at once, and again soon, to make sure."""
     state = process_states.of_daemon(node, daemon)
     return state.at if state is not None and process_states.is_suspended(state) else None
-
-
-def _heard_at(daemon: Daemon) -> float:
-    """When the daemon last answered, whatever it was asked."""
-    return max((at for command, at in daemon.asked.items() if command != VERSION), default=float("-inf"))
 
 
 def _questions(node: Node, daemon: Daemon, rhythm: Rhythm) -> Iterable[Question]:

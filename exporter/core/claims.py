@@ -49,14 +49,9 @@ def made(daemon: Daemon, at: float, kind: ClaimKind, pid: int) -> Daemon:
 
 def dropped(daemon: Daemon, kind: ClaimKind, pid: int) -> Daemon:
     """Return the daemon without this claim."""
-    if not is_open(daemon, kind, pid):
+    if not daemon.claimed(kind, pid):
         return daemon
     return replace(daemon, claims=without(daemon.claims, key(kind, pid)))
-
-
-def is_open(daemon: Daemon, kind: ClaimKind, pid: int) -> bool:
-    """Return whether such a claim waits for another source."""
-    return key(kind, pid) in daemon.claims
 
 
 def are_many(daemon: Daemon, kind: ClaimKind) -> bool:

@@ -1,7 +1,7 @@
 """Clients: who is connected, who was turned away, who waits for a turn."""
 
 from exporter.core.step import Step, chain, counted, for_each, latest, quiet, without
-from exporter.model.claim import ClaimKind, key
+from exporter.model.claim import ClaimKind
 from exporter.model.daemon import Daemon
 from exporter.model.event import Event, EventName
 from exporter.model.observation import GpuUuid
@@ -61,7 +61,7 @@ def disconnect(daemon: Daemon, at: float, pid: int, reason: DepartureReason) -> 
     client = daemon.clients.get(pid)
     if client is None:
         return quiet(daemon)
-    if key(ClaimKind.CLIENT_DISCONNECT, pid) in daemon.claims:
+    if daemon.claimed(ClaimKind.CLIENT_DISCONNECT, pid):
         reason = DepartureReason.EXIT
     totals = replace(daemon.totals, disconnected=counted(daemon.totals.disconnected, reason))
     daemon = replace(

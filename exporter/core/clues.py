@@ -4,7 +4,7 @@ from collections.abc import Collection
 
 from exporter.core import flights
 from exporter.core.clients import MOST_CLIENTS
-from exporter.model.claim import ClaimKind, key
+from exporter.model.claim import ClaimKind
 from exporter.model.clues import Clues, Vanished
 from exporter.model.daemon import Daemon
 from exporter.model.incident import Incident
@@ -71,7 +71,7 @@ def _log_in_doubt(node: Node, daemon: Daemon, incident: Incident) -> bool:
 
     Any user can write lines into it, and take lines away from it (measured, R580).
     """
-    if _are_spared(node, daemon, incident) or key(ClaimKind.FAULT, incident.server) in daemon.claims:
+    if _are_spared(node, daemon, incident) or daemon.claimed(ClaimKind.FAULT, incident.server):
         # Another block, for which no evidence is left: one of the two may be forged.
         return True
     last = daemon.contradicted_at

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from exporter.core import devices, servers, xids
 from exporter.core.clients import FRESH_SECONDS
 from exporter.core.step import Step, quiet
-from exporter.model.claim import Claim, ClaimKind, Verdict, key
+from exporter.model.claim import Claim, ClaimKind, Verdict
 from exporter.model.daemon import Daemon
 from exporter.model.incident import Incident
 from exporter.model.node import Node
@@ -171,7 +171,7 @@ def recovery(node: Node, daemon: Daemon, claim: Claim) -> Verdict:
     if server is None:
         return Verdict.SETTLED
     # A fault that is confirmed by this very observation must be known before it is over.
-    if key(ClaimKind.FAULT, claim.pid) in node.daemons[daemon.name].claims:
+    if node.daemons[daemon.name].claimed(ClaimKind.FAULT, claim.pid):
         return Verdict.OPEN
     if server.state is not ServerState.FAULT:
         return Verdict.SETTLED

@@ -62,9 +62,13 @@ def _waits_for(daemon: Daemon, reply: ControlReply) -> int | None:
     if daemon.unanswered_since is not None:
         return daemon.waits_for
     asked = servers_asked(reply.command, daemon.servers)
-    heard_at = max((at for command, at in daemon.asked.items() if command != VERSION), default=float("-inf"))
-    alive = daemon.answers and reply.asked_at - heard_at <= JUST_BEFORE_SECONDS
+    alive = daemon.answers and reply.asked_at - heard_at(daemon) <= JUST_BEFORE_SECONDS
     return next(iter(asked)) if alive and len(asked) == 1 else None
+
+
+def heard_at(daemon: Daemon) -> float:
+    """When the daemon last answered, whatever it was asked."""
+    return max((at for command, at in daemon.asked.items() if command != VERSION), default=float("-inf"))
 
 
 def _overtaken(daemon: Daemon, reply: ControlReply) -> bool:

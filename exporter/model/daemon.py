@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from exporter.model.claim import Claim, ClaimKind
+from exporter.model.claim import Claim, ClaimKind, key
 from exporter.model.named_by import NamedBy
 from exporter.model.observation import DaemonName, DaemonProcess, GpuUuid
 from exporter.model.server import Client, DepartureReason, Leaving, RefusalReason, Server
@@ -185,6 +185,10 @@ class Daemon:
     def gone(self) -> bool:
         """Whether it was seen to be no more."""
         return self.state in (DaemonState.ABSENT, DaemonState.STOPPED)
+
+    def claimed(self, kind: ClaimKind, pid: int) -> bool:
+        """Whether its log says this of a process, and no other source has decided it yet."""
+        return key(kind, pid) in self.claims
 
     def told_of(self, at: float) -> bool:
         """Whether it is still worth telling of: one that nobody expects is forgotten some time after its end."""

@@ -8,9 +8,8 @@ from exporter.page.sight import Sight
 from exporter.parse.printable import LONGEST_PROBLEM, printable
 from exporter.telling.level import Level
 from exporter.telling.moment import lasting
+from exporter.telling.troubles.blind_spots import BLOCKED_LOG
 from exporter.view import View
-
-_BLOCKED = "blocked: commands that the daemon answered do not appear in it"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +43,7 @@ def _row(sight: Sight, name: str, source: Source) -> SourceRow:
 def _logs(sight: Sight) -> Iterable[SourceRow]:
     for daemon in View(sight.node).daemons():
         for file, known in sorted(daemon.log_problems.items()):
-            problem = _BLOCKED if known is None and daemon.logged.blocked_since is not None else known
+            problem = BLOCKED_LOG if known is None and daemon.logged.blocked_since is not None else known
             if problem is not None:
                 name, why = f"{printable(file)} of {printable(daemon.name)}", printable(problem, LONGEST_PROBLEM)
                 yield SourceRow(name=name, level=Level.CARE, state=why, age="", took="")

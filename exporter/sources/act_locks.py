@@ -44,12 +44,13 @@ class LockFile:
         for _ in range(_ATTEMPTS):
             try:
                 descriptor = self._open()
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                os.close(descriptor)
-                return Block.ANOTHER_EXPORTER
             except OSError:
                 return Block.NO_LOCK
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                os.close(descriptor)
+                return Block.ANOTHER_EXPORTER if isinstance(error, BlockingIOError) else Block.NO_LOCK
             if self._is_there(descriptor):
                 self._descriptor = descriptor
                 return None

@@ -24,7 +24,6 @@ from exporter.sources.pipe_directories import declared_by_device_plugin, is_name
 from exporter.sources.place import Place
 from exporter.sources.proc import Proc
 from exporter.sources.reading import Reading
-from exporter.sources.shares import Claim, Shares
 
 MOST_DAEMONS = 64
 """How many daemons of ordinary users and of containers are found in all."""
@@ -34,6 +33,9 @@ MOST_OF_A_USER = 16
 
 MOST_OF_THE_HOST = 64
 """How many more, where root started them on the host; anybody may be root in a container."""
+
+MOST_NAMED = 3
+"""How many owners a report names."""
 
 MOST_LOOKED_AT = 256
 """Of how many daemons of one user or container the directory is looked at."""
@@ -45,13 +47,69 @@ _NO_OPENAT2 = "it takes Linux 5.6, and no RestrictSUIDSGID= in the exporter's un
 _CONTAINER = re.compile(r"(?<![0-9a-f])([0-9a-f]{12})[0-9a-f]{52}(?![0-9a-f])")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """A daemon that is found, and is followed if there is room.
+
+    `owner` is who started it. `since` is when it was first found, on the monotonic clock. An `expected` daemon always
+    gets room. Daemons of `host` are those that root started outside of containers.
+    """
+
+    name: str
+    owner: str
+    since: float
+    expected: bool = False
+    host: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shares:
+    """How many daemons get room: of one owner, of all owners together, and of the host's root beside these."""
+
+    of_one: int
+    of_all: int
+    of_host: int
+
+    def admitted(self, candidates: Iterable[Candidate]) -> frozenset[str]:
+        """Return the names of the daemons that get room.
+
+        The first daemon of each owner comes before the second one of any, and so on. Of one owner, the daemon that was
+        found first comes first. So whoever starts more daemons displaces only daemons of their own.
+        """
+        candidates = sorted(candidates, key=lambda each: each.since)
+        host = [each.name for each in candidates if each.host and not each.expected]
+        ranked = sorted(_ranked(candidates), key=lambda each: each[0])
+        shared = [name for rank, name in ranked if rank < self.of_one]
+        expected = (each.name for each in candidates if each.expected)
+        return frozenset((*expected, *host[: self.of_host], *shared[: self.of_all]))
+
+    def problem(self, refused: Iterable[Candidate]) -> str | None:
+        """Say who started too many daemons; it changes with the owners, not with each daemon that comes or goes."""
+        owners = sorted({each.owner for each in refused})
+        if not owners:
+            return None
+        named = ", ".join(owners[:MOST_NAMED]) + (" and others" if len(owners) > MOST_NAMED else "")
+        return (
+            f"more control daemons run than are followed, and some of {named} are ignored (at most {self.of_one} of one"
+            f" user or container, and {self.of_all} of all); end those that are not needed"
+        )
+
+
+def _ranked(candidates: Iterable[Candidate]) -> Iterator[tuple[int, str]]:
+    before: Counter[str] = Counter()
+    for each in candidates:
+        if not each.expected and not each.host:
+            yield before[each.owner], each.name
+            before[each.owner] += 1
+
+
 @dataclass(frozen=True, slots=True)
 class _Finding:
-    """A place where a daemon was last seen to run at `at`, on the monotonic clock, and its claim to be followed."""
+    """A place where a daemon was last seen to run at `at`, on the monotonic clock."""
 
     place: Place
     at: float
-    claim: Claim
+    candidate: Candidate
 
 
 class Finder:
@@ -91,7 +149,7 @@ class Finder:
         self._found = {name: each for name, each in self._found.items() if self._still_stands(each, now)}
         known = self._known_directories()
         daemons = self._daemons.all()
-        running: dict[str, tuple[Place, ControlDaemon, Claim]] = {}
+        running: dict[str, tuple[Place, ControlDaemon, Candidate]] = {}
         looked_at: Counter[str] = Counter()
         for daemon in sorted(daemons, key=lambda each: each.facts.uid != 0):
             owner = _owner(daemon)
@@ -100,19 +158,19 @@ class Finder:
                 continue
             place = self._place_of(daemon, known, daemons)
             if place is not None:
-                running.setdefault(place.name, (place, daemon, self._claim(place.name, owner, daemon, now)))
+                running.setdefault(place.name, (place, daemon, self._candidate(place.name, owner, daemon, now)))
             elif daemon.environment is None:
                 problems.append(f"control daemon {daemon.pid} cannot be placed without the right to see into it")
             elif not others_can_be_reached():
                 problems.append(f"control daemon {daemon.pid} cannot be placed without openat2(2): {_NO_OPENAT2}")
         shares = Shares(of_one=MOST_OF_A_USER, of_all=MOST_DAEMONS, of_host=MOST_OF_THE_HOST)
-        gone = (each.claim for name, each in self._found.items() if name not in running)
-        admitted = shares.admitted((*gone, *(claim for _, _, claim in running.values())))
+        gone = (each.candidate for name, each in self._found.items() if name not in running)
+        admitted = shares.admitted((*gone, *(candidate for _, _, candidate in running.values())))
         self._found = {name: each for name, each in self._found.items() if name in admitted}
-        for name, (place, daemon, claim) in running.items():
+        for name, (place, daemon, candidate) in running.items():
             if name in admitted:
-                self._found[name] = _Finding(self._settled(place, daemon), now, claim)
-        ignored = shares.problem(claim for name, (_, _, claim) in running.items() if name not in admitted)
+                self._found[name] = _Finding(self._settled(place, daemon), now, candidate)
+        ignored = shares.problem(candidate for name, (_, _, candidate) in running.items() if name not in admitted)
         problems.extend([] if ignored is None else [ignored])
         self._met = {daemon.identity for daemon in daemons}
         self.places = {**self._given, **{name: each.place for name, each in self._found.items()}}
@@ -123,12 +181,12 @@ class Finder:
         given = self._given.get(finding.place.name, finding.place)
         return now - finding.at <= FORGOTTEN_SECONDS and given.pipe.path == finding.place.pipe.path
 
-    def _claim(self, name: str, owner: str, daemon: ControlDaemon, now: float) -> Claim:
+    def _candidate(self, name: str, owner: str, daemon: ControlDaemon, now: float) -> Candidate:
         before = self._found.get(name)
-        return Claim(
+        return Candidate(
             name=name,
             owner=owner,
-            since=now if before is None else before.claim.since,
+            since=now if before is None else before.candidate.since,
             expected=name in self._given,
             host=self._is_the_hosts(daemon),
         )

@@ -14,6 +14,7 @@ from exporter.model.daemon import Daemon
 from exporter.model.identity import identity_of
 from exporter.model.node import Node
 from exporter.model.observation import SourceReading
+from exporter.model.shares import expected_daemons
 from exporter.sources.control import ControlClient
 from exporter.sources.eye import Eye, close
 from exporter.sources.logs import LogCollector
@@ -181,7 +182,7 @@ class Lookout:
         if self._locate is None:
             return
         places = self._locate(node.daemons)
-        expected = frozenset(name for name, daemon in node.daemons.items() if daemon.expected)
+        expected = expected_daemons(node)
         if self._askers is not None:
             self._askers.attend(places, expected)
         if self._collectors is not None:

@@ -21,6 +21,7 @@ from exporter.telling.status_domains import joined, lettered
 from exporter.telling.status_object import node_object
 from exporter.telling.status_sharing import sharing
 from exporter.telling.troubles import troubles
+from exporter.telling.troubles.blind_spots import BLOCKED_LOG
 from exporter.view import View
 
 MOST_BLOCKERS = 8
@@ -152,4 +153,4 @@ def _problems_in_words(node: Node) -> Iterable[str]:
             problems = (problem for problem in daemon.log_problems.values() if problem is not None)
             yield from (f"log: {printable(problem, LONGEST_PROBLEM)}" for problem in problems)
         if daemon.logged.blocked_since is not None:
-            yield f"log of {printable(daemon.name)}: blocked: commands that the daemon answered do not appear in it"
+            yield f"log of {printable(daemon.name)}: {BLOCKED_LOG}"

@@ -1,5 +1,7 @@
 """One exporter at a time acts for a daemon: the lock, in whatever directories two exporters share."""
 
+import errno
+import fcntl
 import os
 import subprocess
 import sys
@@ -9,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from exporter.model.watch import Block
-from exporter.sources.act_locks import ActLocks
+from exporter.sources.act_locks import ActLocks, LockFile
 from tests.conftest import Starter
 from tests.eventually import eventually
 from tests.tools import not_here
@@ -129,6 +131,30 @@ def test_without_a_usable_directory_there_is_no_lock(made: list[ActLocks], tmp_p
     (tmp_path / "file").touch()
     assert locks(made, tmp_path / "file").found == {"training": Block.NO_LOCK}
     assert locks(made, tmp_path / "missing" / "locks").found == {"training": Block.NO_LOCK}
+
+
+def test_a_lock_that_the_kernel_refuses_leaves_no_descriptor_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """NFS without its lock daemon answers ENOLCK; the attempt is repeated every second."""
+
+    def refuse(_descriptor: int, _how: int) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    lock = LockFile(tmp_path / "act.lock")
+    assert [lock.take() for _ in range(3)] == [Block.NO_LOCK] * 3
+    assert not [each for each in Path("/proc/self/fd").iterdir() if os.path.realpath(each).startswith(str(tmp_path))]
+
+
+def test_a_lock_file_that_cannot_be_opened_now_is_no_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another process has a lease on the file (fcntl(2), F_SETLEASE)."""
+
+    def is_leased(*_: object) -> int:
+        raise BlockingIOError(errno.EWOULDBLOCK, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(os, "open", is_leased)
+    assert LockFile(tmp_path / "act.lock").take() is Block.NO_LOCK
 
 
 def test_one_usable_directory_of_two_is_enough(made: list[ActLocks], tmp_path: Path) -> None:

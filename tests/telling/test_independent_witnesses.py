@@ -3,6 +3,7 @@
 from exporter.core.watchdog.judge import judge
 from exporter.core.watchdog.orders import Mandate, Orders
 from exporter.model.node import Node
+from exporter.model.replace import replace
 from exporter.telling.level import Level
 from exporter.telling.troubles.daemons import daemon_troubles
 from exporter.telling.troubles.trouble import Trouble
@@ -38,6 +39,14 @@ def test_a_control_program_that_hangs_is_named_with_a_command_that_ends() -> Non
     assert trouble.commands == (
         'echo "get_server_list" | CUDA_MPS_PIPE_DIRECTORY=/tmp/nvidia-mps timeout 10 nvidia-cuda-mps-control',
     )
+
+
+def test_without_a_command_it_is_still_said_not_to_restart_the_daemon() -> None:
+    node = hung_program()
+    unwritable = replace(node.daemons[DAEMON], pipe_directory="/tmp/two\nlines")
+    (trouble,) = found(replace(node, daemons={DAEMON: unwritable}), UNIT)
+    assert trouble.next == "find out why the program hangs; do not restart the daemon"
+    assert trouble.commands == ()
 
 
 def test_a_blocked_log_is_repaired_by_the_daemons_unit() -> None:

@@ -8,10 +8,8 @@ from pathlib import Path
 from exporter.doctor.facts import DaemonFacts, DirectoryFacts
 from exporter.model.daemon import Daemon
 from exporter.sources.directory import Directory, Root
-from exporter.sources.pid_files import PID_FILE, pid_in
+from exporter.sources.pid_files import FIFO, PID_FILE, pid_in
 from exporter.sources.proc import Proc
-
-LOG_FIFO = "log"
 
 
 def read_directory(daemon: Daemon, running: Sequence[DaemonFacts], proc: Proc) -> DirectoryFacts:
@@ -39,7 +37,7 @@ def _facts(directory: Directory) -> DirectoryFacts:
     with directory.opened() as descriptor:
         mode = os.fstat(descriptor).st_mode
         pid_file_mode = _mode_of(PID_FILE, descriptor)
-        log_fifo_mode = _mode_of_fifo(LOG_FIFO, descriptor)
+        log_fifo_mode = _mode_of_fifo(FIFO, descriptor)
     return DirectoryFacts(
         path=reached(directory),
         closed=_closed(directory, mode),

@@ -13,6 +13,8 @@ from exporter.telling.remedy import DOCTOR
 from exporter.telling.troubles.trouble import Trouble
 from exporter.view import View, gpu_name
 
+BLOCKED_LOG = "blocked: commands that the daemon answered do not appear in it"
+
 CONTRADICTED_SECONDS = 3600.0
 """For how long a contradiction of a daemon's log is reported."""
 

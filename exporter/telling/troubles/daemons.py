@@ -128,7 +128,7 @@ def _program_unresponsive(node: Node, at: float, daemon: Daemon, orders: Orders 
         level=Level.CARE,
         what=f"daemon {printable(daemon.name)}: its control program has not answered{since}, but the daemon answers "
         "connections: nothing can be asked or set",
-        next="find out why the program hangs; do not restart the daemon. Run it by hand" if run else "run it by hand",
+        next=f"find out why the program hangs; do not restart the daemon{'' if run is None else '. Run it by hand'}",
         commands=() if run is None else (run,),
         daemon=daemon.name,
         word="cannot be asked",

@@ -18,9 +18,8 @@ from exporter.model.replace import replace
 from exporter.model.settings import Rhythm
 from exporter.sources import finder as finder_module
 from exporter.sources.control_daemons import ControlDaemon, ControlDaemons
-from exporter.sources.finder import Finder
+from exporter.sources.finder import Candidate, Finder, Shares
 from exporter.sources.place import on_host
-from exporter.sources.shares import Claim, Shares
 from tests.builders import AT, silence
 from tests.clocks import HandClock
 from tests.conftest import Starter
@@ -32,47 +31,47 @@ SHARES = Shares(of_one=16, of_all=64, of_host=64)
 order = count()
 
 
-def claims(owner: str, number: int, *, host: bool = False, expected: bool = False) -> list[Claim]:
-    """So many claims of one owner, later than all before."""
+def candidates(owner: str, number: int, *, host: bool = False, expected: bool = False) -> list[Candidate]:
+    """So many candidates of one owner, later than all before."""
     return [
-        Claim(name=f"{owner}/{each}", owner=owner, since=float(next(order)), host=host, expected=expected)
+        Candidate(name=f"{owner}/{each}", owner=owner, since=float(next(order)), host=host, expected=expected)
         for each in range(number)
     ]
 
 
 def test_one_user_with_many_daemons_displaces_no_other_user() -> None:
-    admitted = SHARES.admitted([*claims("UID 1", 64), *claims("UID 2", 1), *claims("UID 3", 3)])
+    admitted = SHARES.admitted([*candidates("UID 1", 64), *candidates("UID 2", 1), *candidates("UID 3", 3)])
     assert {"UID 2/0", "UID 3/0", "UID 3/1", "UID 3/2"} <= admitted
     assert sum(name.startswith("UID 1/") for name in admitted) == 16
 
 
 def test_many_users_with_many_daemons_displace_no_first_daemon_of_another() -> None:
-    many = [claim for user in range(8) for claim in claims(f"UID {user}", 100)]
-    admitted = SHARES.admitted([*many, *claims("UID 99", 2)])
+    many = [claim for user in range(8) for claim in candidates(f"UID {user}", 100)]
+    admitted = SHARES.admitted([*many, *candidates("UID 99", 2)])
     assert "UID 99/0" in admitted
     assert "UID 99/1" in admitted
     assert len(admitted) == 64
 
 
 def test_daemons_of_the_host_and_expected_ones_are_not_displaced() -> None:
-    crowd = [claim for user in range(100) for claim in claims(f"UID {user}", 100)]
-    mine = [*claims("UID 0", 64, host=True), *claims("UID 7", 3, expected=True)]
+    crowd = [claim for user in range(100) for claim in candidates(f"UID {user}", 100)]
+    mine = [*candidates("UID 0", 64, host=True), *candidates("UID 7", 3, expected=True)]
     assert {each.name for each in mine} <= SHARES.admitted([*crowd, *mine])
 
 
 def test_a_daemon_keeps_its_room_when_its_owner_starts_more() -> None:
-    first = claims("UID 1", 16)
-    assert SHARES.admitted([*claims("UID 1", 100), *first]) == {each.name for each in first}
+    first = candidates("UID 1", 16)
+    assert SHARES.admitted([*candidates("UID 1", 100), *first]) == {each.name for each in first}
 
 
 def test_ignored_daemons_are_reported_by_owner_in_words_that_do_not_change() -> None:
     assert SHARES.problem(()) is None
-    problem = SHARES.problem(claims("UID 1000", 3))
-    assert problem == SHARES.problem(claims("UID 1000", 48))
+    problem = SHARES.problem(candidates("UID 1000", 3))
+    assert problem == SHARES.problem(candidates("UID 1000", 48))
     assert problem is not None
     assert "some of UID 1000 are ignored (at most 16 of one user or container, and 64 of all)" in problem
     assert "UID 1, UID 2, UID 3 and others" in str(
-        SHARES.problem([Claim(name="", owner=f"UID {n}", since=0.0) for n in range(1, 9)])
+        SHARES.problem([Candidate(name="", owner=f"UID {n}", since=0.0) for n in range(1, 9)])
     )
 
 
