@@ -1,0 +1,82 @@
+"""Run `replay` on a recording in this process, and return its output as plain values."""
+
+import gzip
+import io
+import json
+from contextlib import redirect_stdout
+from pathlib import Path
+from typing import Any
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from exporter.cli import main
+
+HERE = Path(__file__).parent
+FOLDERS = (HERE.parent / "recordings", HERE.parent / "attribution", HERE / "recordings")
+RECORDINGS = sorted(path for folder in FOLDERS for path in folder.glob("*.jsonl.gz"))
+
+RUNS = {
+    "events": ("--events",),
+    "watchdog_events": ("--events", "--watchdog", "act"),
+    "metrics": ("--metrics",),
+    "watchdog_metrics": ("--metrics", "--watchdog", "act", "--attribution.equal"),
+}
+"""The runs of `replay` that are compared, by name."""
+
+
+def name_of(recording: Path) -> str:
+    """Return the name under which a recording's baseline is stored."""
+    return f"{recording.parent.name}-{recording.name.removesuffix('.jsonl.gz')}"
+
+
+def stored(recording: Path) -> Path:
+    """Return the path of a recording's baseline."""
+    return HERE / "expected" / f"{name_of(recording)}.json.gz"
+
+
+def run(recording: Path, name: str) -> str:
+    """Return the standard output of one of `RUNS`."""
+    output = io.StringIO()
+    with redirect_stdout(output):
+        assert main(["replay", *RUNS[name], str(recording)]) == 0
+    return output.getvalue()
+
+
+def replay(recording: Path) -> dict[str, Any]:
+    """Return what each of `RUNS` prints: events as objects, metrics as families by name."""
+    return {
+        name: events(text) if name.endswith("events") else families(text)
+        for name, text in ((name, run(recording, name)) for name in RUNS)
+    }
+
+
+def events(text: str) -> list[dict[str, Any]]:
+    """Return the events that `replay --events` printed."""
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def families(text: str) -> dict[str, Any]:
+    """Return the families that `replay --metrics` printed; a sample's key is its name with its sorted labels."""
+    return {
+        family.name: {
+            "type": family.type,
+            "samples": {
+                json.dumps([sample.name, sorted(sample.labels.items())]): repr(sample.value)
+                for sample in family.samples
+            },
+        }
+        for family in text_string_to_metric_families(text)
+    }
+
+
+def read(recording: Path) -> dict[str, Any]:
+    """Return a recording's baseline."""
+    with gzip.open(stored(recording), "rt") as file:
+        return dict(json.load(file))
+
+
+def write(recording: Path) -> None:
+    """Store what `replay` prints now as the recording's baseline. The bytes depend on nothing else."""
+    stored(recording).parent.mkdir(exist_ok=True)
+    text = json.dumps(replay(recording), sort_keys=True, separators=(",", ":"))
+    stored(recording).write_bytes(gzip.compress(text.encode(), mtime=0))

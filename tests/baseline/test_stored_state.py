@@ -1,0 +1,78 @@
+"""A state file of schema version 4 is read without loss: circuit, quarantine, stop, incident, events, totals."""
+
+import gzip
+from pathlib import Path
+
+import pytest
+
+from exporter.model.action import ActionKind, ActionResult
+from exporter.model.diagnosis import Condition
+from exporter.model.watch import WatchState
+from exporter.store.archive import FILE, Archive, Remembered
+from exporter.store.retention import Retention
+from tests.baseline.replayed import HERE
+from tests.clocks import HandClock
+
+SM_US_AND_MILLIJOULES = {
+    "GPU-000000a0-0000-4000-8000-0000000000a0": (15869568, 39711029),
+    "GPU-000000a1-0000-4000-8000-0000000000a1": (75971206, 75127397),
+    "GPU-000000a2-0000-4000-8000-0000000000a2": (81973365, 77205747),
+    "GPU-000000a3-0000-4000-8000-0000000000a3": (94623003, 84797727),
+    "GPU-000000a4-0000-4000-8000-0000000000a4": (651427, 31982380),
+}
+
+
+@pytest.fixture
+def remembered(tmp_path: Path) -> Remembered:
+    (tmp_path / FILE).write_bytes(gzip.decompress((HERE / "state_version_4.sqlite.gz").read_bytes()))
+    archive = Archive(tmp_path, Retention(max_age=1e9), HandClock(1795187400.0))
+    found = archive.open()
+    archive.close()
+    return found
+
+
+def test_no_row_is_lost(remembered: Remembered) -> None:
+    assert remembered.unreadable == 0
+    assert remembered.whole
+    assert len(remembered.events) == 126
+
+
+def test_an_open_circuit_stays_open(remembered: Remembered) -> None:
+    watch = remembered.watches["with-open-circuit"]
+    assert watch.state is WatchState.CIRCUIT_OPEN
+    assert watch.opened_at == 1795186926.0
+    assert watch.restarts == (1795186921.0,)
+    assert watch.limits is not None
+    assert watch.limits.pinned_memory == {0: 16 << 30}
+    assert watch.diagnosis is not None
+    assert watch.diagnosis.condition is Condition.CRASHED
+    assert [(each.kind, each.reason, each.result, each.count) for each in watch.tallies] == [
+        (ActionKind.RESTART, "crashed", ActionResult.SUCCEEDED, 1),
+        (ActionKind.SET_LIMITS, "limits_lost", ActionResult.SUCCEEDED, 1),
+    ]
+
+
+def test_a_quarantine_stays(remembered: Remembered) -> None:
+    watch = remembered.watches["in-quarantine"]
+    assert watch.state is WatchState.QUARANTINED
+    assert watch.quarantine is not None
+    assert (watch.quarantine.xid, watch.quarantine.action) == (95, "RESET_GPU")
+
+
+def test_a_daemon_that_an_operator_stopped_stays_stopped(remembered: Remembered) -> None:
+    assert remembered.watches["stopped"].stopped_at == 1795187000.0
+
+
+def test_an_open_incident_stays_open(remembered: Remembered) -> None:
+    (incident,) = remembered.incidents
+    assert incident.open
+    assert (incident.server, incident.affected) == (40225, (40209,))
+    assert [each.tenant.pid for each in incident.suspects] == [40300, 40209]
+    assert [each.confidence for each in incident.suspects] == [0.96, 0.04]
+
+
+def test_the_totals_are_the_same_to_the_last_unit(remembered: Remembered) -> None:
+    books = remembered.ledger.books
+    assert {gpu: (book.whole.sm_us, book.whole.energy_mj) for gpu, book in books.items()} == SM_US_AND_MILLIJOULES
+    assert sum(len(book.used) for book in books.values()) == 27
+    assert sum(sum(book.memory_byte_ms.values()) for book in books.values()) == 39176519024640000
