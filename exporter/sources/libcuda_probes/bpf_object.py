@@ -70,7 +70,7 @@ def object_path(machine: str) -> Path:
 
 
 def read_object(data: bytes) -> BpfObject:
-    """Return the parts of an object. Raise ValueError or struct.error if it is damaged."""
+    """Return the parts of an object. Raise ValueError, LookupError or struct.error if it is damaged."""
     sections = _sections(data)
     by_name = {name: section for name, section in sections if name}
     numbers = {name: number for number, (name, _) in enumerate(sections)}

@@ -1,12 +1,13 @@
 #!/bin/sh
-# Compile probes.bpf.c to probes.MACHINE.o, beside it or in the directory that is given.
-# It needs clang and the Linux headers (Debian: clang, linux-libc-dev). The instructions are those of Debian 12's clang.
+# Compile probes.bpf.c to probes.MACHINE.o beside it, or in the directory that is given. Run it after each change of the
+# C file, and check the objects in. It needs clang 14 (Debian 12: clang, linux-libc-dev): tests/doors/test_object.py
+# compares the instructions, and another version writes other ones.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 into=$(cd "${1:-$here}" && pwd)
 cd "$here"
-for machine in X86_64 AARCH64; do
-    ${CLANG:-clang} -target bpf -mcpu=v3 -O2 -g0 -Wall -Wextra -Werror -Wno-unused-parameter \
-        -idirafter "/usr/include/$(uname -m)-linux-gnu" "-DMACHINE_$machine" \
-        -c probes.bpf.c -o "$into/probes.$(echo "$machine" | tr A-Z a-z).o"
+for machine in x86_64 aarch64; do
+    ${CLANG:-clang} -target bpf -mcpu=v3 -O2 -g0 -fno-addrsig -Wall -Wextra -Werror -Wno-unused-parameter \
+        -idirafter "/usr/include/$(uname -m)-linux-gnu" "-DMACHINE_$(echo $machine | tr a-z A-Z)" \
+        -c probes.bpf.c -o "$into/probes.$machine.o"
 done

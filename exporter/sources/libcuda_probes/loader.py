@@ -58,6 +58,8 @@ class Kernel:
             return read_object(path.read_bytes())
         except OSError as error:
             raise BpfError(f"cannot read {path}: {error.strerror}", error.errno) from error
+        except (ValueError, LookupError, StopIteration, struct.error) as error:
+            raise BpfError(f"{path} is damaged: install the exporter again") from error
 
     def create_map(self, name: str, definition: MapDefinition) -> "Map":
         """Create a map."""
