@@ -407,6 +407,7 @@ INLINE int wait_returns(struct registers *regs)
 			WRITE_ONCE(process->failed, now);
 		return 0;
 	}
+#pragma unroll /* the verifier then needs a quarter of the steps */
 	for (i = 0; i < STREAMS; i++)
 		end_span(process, &process->streams[i], &call, now, *since);
 	return 0;
