@@ -16,8 +16,8 @@ from pathlib import Path
 
 from benchmarks.paired import STUDENT_95, upper_bound
 from benchmarks.report import Figure, report
-from exporter.sources.doors.loader import BpfError, Kernel
-from exporter.sources.doors.watcher import Watcher
+from exporter.sources.libcuda_probes.loader import BpfError, Kernel
+from exporter.sources.libcuda_probes.probes import LibcudaProbes
 from tests.doors.standin import StandInCuda, Work
 
 SMS = 132
@@ -63,7 +63,7 @@ class _Doors:
     def _spell(self, work: Work, *, watched: bool) -> float:
         if not watched:
             return self._nanoseconds(work)
-        watcher = Watcher(self._kernel, lambda: time.clock_gettime_ns(time.CLOCK_BOOTTIME), SMS)
+        watcher = LibcudaProbes(self._kernel, lambda: time.clock_gettime_ns(time.CLOCK_BOOTTIME), SMS)
         try:
             watcher.attach(str(self._cuda.library), self._offsets)
             watcher.begin()

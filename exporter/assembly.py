@@ -47,7 +47,7 @@ from exporter.sources.units import Units
 from exporter.sources.user import OURSELVES, User
 
 if TYPE_CHECKING:
-    from exporter.sources.doors.source import Doors
+    from exporter.sources.libcuda_probes.collector import LibcudaCollector
 
 JOURNAL_PERIOD = 0.2
 PROCESS_WAIT = 0.5
@@ -66,7 +66,7 @@ TOLD_EVERY = 5.0
 
 UNITS_DEADLINE = 10.0
 
-DOORS_PERIOD = 1.0
+LIBCUDA_PROBES_PERIOD = 1.0
 
 PROCESS, FINDER, JOURNAL, PODS, UNITS = "process", "finder", "journal", "pods", "units"
 UNIT_STATES = "unit_states"
@@ -84,7 +84,7 @@ class Assembly:
         self._inbox = inbox
         self._path = os.environ.get("PATH", os.defpath)
         self.nvml = Nvml(clock)
-        self.doors = self._doors() if config.attribution is Attribution.BPF else None
+        self.libcuda_probes = self._libcuda_probes() if config.attribution is Attribution.BPF else None
         held = affordable_pidfds()
         self.processes = Processes({}, proc=config.proc, clock=clock, wait=process_wait, most_held=held)
         self._changes = FileChanges()
@@ -121,8 +121,8 @@ class Assembly:
 
     def close(self) -> None:
         """Let go of all that is held."""
-        if self.doors is not None:
-            self.doors.close()
+        if self.libcuda_probes is not None:
+            self.libcuda_probes.close()
         for close in (self.nvml.close, self.processes.close, self._changes.close, self.kernel.close):
             close()
         if self.journal is not None:
@@ -139,8 +139,8 @@ class Assembly:
             yield self._journal_eye
         if collect.nvml is not Switch.OFF:
             yield self._eye(NVML_EVENTS, self.nvml.look_for_xids, period=AT_ONCE, told_every=TOLD_EVERY)
-        if self.doors is not None:
-            yield self._eye(DOORS, self.doors.look, period=DOORS_PERIOD)
+        if self.libcuda_probes is not None:
+            yield self._eye(DOORS, self.libcuda_probes.collect, period=LIBCUDA_PROBES_PERIOD)
         if self._hears_the_kernel():
             yield self._eye(KERNEL, self.kernel.look, period=AT_ONCE, told_every=TOLD_EVERY)
         if collect.pods is not Switch.OFF:
@@ -171,8 +171,8 @@ class Assembly:
         self.processes.watch(agenda.watched(node))
         self.processes.witnesses.want(agenda.witnesses_wanted(node))
         self.pods.watch(nameless_pods(node))
-        if self.doors is not None:
-            self.doors.want(*watched_at_the_doors(node))
+        if self.libcuda_probes is not None:
+            self.libcuda_probes.watch(*watched_at_the_doors(node))
         lookout.read_logs(agenda.last_words_awaited(node))
         at_once = self.unit_states.want(agenda.units_wanted(node), agenda.units_pressing(node))
         if at_once:
@@ -235,17 +235,16 @@ class Assembly:
         """How long one look at a daemon may take: it may be refused a few times, and then not answer."""
         return self._config.control_deadline * (CONTROL_ATTEMPTS + 1)
 
-    def _doors(self) -> "Doors":
-        """Make the source of launches. Its modules are loaded only where attribution is on."""
-        from exporter.sources.doors.libraries import Libraries
-        from exporter.sources.doors.library import machine_called
-        from exporter.sources.doors.source import Doors
+    def _libcuda_probes(self) -> "LibcudaCollector":
+        """Create the collector of launches. Its modules are imported only if attribution is on."""
+        from exporter.sources.libcuda_probes.collector import LibcudaCollector
+        from exporter.sources.libcuda_probes.libraries import Libraries, machine_named
 
         proc = Proc(self._config.proc, self._clock)
-        return Doors(
+        return LibcudaCollector(
             uses=self.nvml.uses.read,
             sms=self.nvml.uses.sms,
-            libraries=Libraries(proc, self._clock, machine_called(platform.machine()) or Machine.X86_64),
+            libraries=Libraries(proc, self._clock, machine_named(platform.machine()) or Machine.X86_64),
             proc=proc,
             clock=self._clock,
             boot_ns=boot_ns,

@@ -18,7 +18,7 @@ from exporter.model.diagnosis import Condition, Diagnosis
 from exporter.model.event import Event, EventName
 from exporter.model.identity import ProcessIdentity
 from exporter.model.incident import Ending, FaultKind, Incident, Stay, Suspect, Tenant
-from exporter.model.ledger import Purse
+from exporter.model.ledger import Payer, Purse
 from exporter.model.limits import Limits
 from exporter.model.node import Node
 from exporter.model.observation import (
@@ -485,7 +485,11 @@ def accounted() -> Node:
         *(process(pid, user=user) for pid, user in ((CLIENT, "alice"), (CLIENT + 1, "bob"))),
         gpu_reading((CLIENT, CLIENT + 1), energy_millijoules=1000),
     ).node
-    parts = {(USER_ALICE, Method.FLIGHT): 0.5, (USER_BOB, Method.MEASURED): 0.25, (Purse.SERVER, Method.FLIGHT): 0.0}
+    parts: dict[tuple[Payer, Method | None], float] = {
+        (USER_ALICE, Method.FLIGHT): 0.5,
+        (USER_BOB, Method.MEASURED): 0.25,
+        (Purse.SERVER, Method.FLIGHT): 0.0,
+    }
     ledger = post_time(present.ledger, GPU, 4_000_000, parts, at=AT + 5)
     shares = {
         CLIENT: Share(method=Method.FLIGHT, sm=0.2, error=0.01),

@@ -102,7 +102,7 @@ HOMES = {
     "pynvml": ("sources/nvml/",),
     "subprocess": (
         "actions/program.py",
-        *(f"sources/{name}.py" for name in ("child", "control", "doors/trial", "talk", "systemctl")),
+        *(f"sources/{name}.py" for name in ("child", "control", "libcuda_probes/seccomp_check", "talk", "systemctl")),
     ),
     "tenacity": ("sources/control.py",),
     "psutil": ("sources/proc.py",),
@@ -133,7 +133,7 @@ CLOCK_READERS = {
     "clock.py": {"time", "monotonic", "clock_gettime_ns", "CLOCK_BOOTTIME"},
     "telling/moment.py": {"gmtime", "localtime", "strftime", "struct_time"},
     "sources/control.py": {"sleep"},
-    "sources/doors/source.py": {"sleep"},
+    "sources/libcuda_probes/collector.py": {"sleep"},
     "sources/session_lock.py": {"sleep"},
 }
 

@@ -3,15 +3,15 @@
 import json
 import sys
 
-from exporter.sources.doors.loader import Kernel
-from exporter.sources.doors.watcher import Watcher
+from exporter.sources.libcuda_probes.loader import Kernel
+from exporter.sources.libcuda_probes.probes import LibcudaProbes
 
 from .watching import SMS, boot_ns
 
 
 def main() -> None:
     """Watch, and say so; then let go of it where stdin has a line, and say that, and wait."""
-    watcher = Watcher(Kernel(), boot_ns, SMS)
+    watcher = LibcudaProbes(Kernel(), boot_ns, SMS)
     watcher.attach(sys.argv[1], json.loads(sys.argv[2]))
     watcher.begin()
     for said in ("watching", "closed"):

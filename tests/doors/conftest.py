@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from exporter.sources.doors.loader import Kernel
-from exporter.sources.doors.watcher import Watcher
+from exporter.sources.libcuda_probes.loader import Kernel
+from exporter.sources.libcuda_probes.probes import LibcudaProbes
 from tests.tools import not_here
 
 from .permission import refusal
@@ -29,9 +29,9 @@ def kernel() -> Kernel:
 
 
 @pytest.fixture(scope="module")
-def watcher(kernel: Kernel, cuda: StandInCuda) -> Iterator[Watcher]:
+def watcher(kernel: Kernel, cuda: StandInCuda) -> Iterator[LibcudaProbes]:
     """Watches all doors of the library. It is kept for all tests of a file: to let go takes the kernel seconds."""
-    watcher = Watcher(kernel, boot_ns, SMS)
+    watcher = LibcudaProbes(kernel, boot_ns, SMS)
     try:
         watcher.attach(str(cuda.library), cuda.offsets())
         watcher.begin()

@@ -9,12 +9,15 @@ from pathlib import Path
 import pytest
 
 from exporter.model.work import ProcessWork, WorkReading
-from exporter.sources.doors.guard import MOST_CALLS, rest_seconds
-from exporter.sources.doors.libraries import Libraries
-from exporter.sources.doors.library import machine_called
-from exporter.sources.doors.loader import BpfError, Kernel
-from exporter.sources.doors.source import AGAIN_SECONDS, Doors
-from exporter.sources.doors.watcher import Watcher
+from exporter.sources.libcuda_probes.collector import (
+    MAX_HITS_PER_SECOND,
+    RETRY_SECONDS,
+    LibcudaCollector,
+    pause_seconds,
+)
+from exporter.sources.libcuda_probes.libraries import Libraries, machine_named
+from exporter.sources.libcuda_probes.loader import BpfError, Kernel
+from exporter.sources.libcuda_probes.probes import LibcudaProbes
 from exporter.sources.proc import Proc
 from tests.clocks import HandClock
 
@@ -26,24 +29,24 @@ from .watching import SMS, boot_ns, seen
 class Eye:
     """An eye on the node's own libcuda, and its clock."""
 
-    doors: Doors
+    doors: LibcudaCollector
     clock: HandClock
 
     def works(self) -> tuple[ProcessWork, ...]:
         """What it reads of all processes."""
-        (reading,) = self.doors.look().observations
+        (reading,) = self.doors.collect().observations
         assert isinstance(reading, WorkReading)
         return reading.processes
 
 
 @pytest.fixture
 def eye(kernel: Kernel, cuda: StandInCuda) -> Iterator[Eye]:
-    machine = machine_called(platform.machine())
+    machine = machine_named(platform.machine())
     assert kernel
     assert machine
     clock = HandClock()
     proc = Proc(Path("/proc"), clock)
-    doors = Doors(
+    doors = LibcudaCollector(
         uses=tuple,
         sms=lambda: SMS,
         libraries=Libraries(proc, clock, machine, (cuda.library,)),
@@ -51,7 +54,7 @@ def eye(kernel: Kernel, cuda: StandInCuda) -> Iterator[Eye]:
         clock=clock,
         boot_ns=boot_ns,
         wait=lambda _: None,
-        try_out=lambda *_: None,
+        check_seccomp=lambda *_: None,
     )
     yield Eye(doors, clock)
     doors.close()
@@ -61,7 +64,7 @@ def test_where_room_is_scarce_only_clients_keep_theirs(
     eye: Eye, cuda: StandInCuda, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Anybody can have as many processes launch as they may fork: that takes nobody's place for long."""
-    monkeypatch.setattr("exporter.sources.doors.source.MOST_PROCESSES", 4)
+    monkeypatch.setattr("exporter.sources.libcuda_probes.collector.MAX_PROCESSES", 4)
     eye.works()
     with contextlib.ExitStack() as running:
         targets = [running.enter_context(cuda.started(Work(mode="flight", launches=3))) for _ in range(4)]
@@ -69,7 +72,7 @@ def test_where_room_is_scarce_only_clients_keep_theirs(
             target.go()
             target.reach("flying")
         client = targets[0].pid
-        eye.doors.want({client: 100.0}, ())
+        eye.doors.watch({client: 100.0}, ())
         everybody, clients = ({work.pid for work in eye.works()} for _ in range(2))
 
     assert everybody >= {target.pid for target in targets}
@@ -80,16 +83,16 @@ def test_a_library_that_cannot_be_watched_is_not_tried_again_at_once(eye: Eye, m
     """Each try has the kernel halt all forks for a moment, and anybody can bring such libraries."""
     tries: list[str] = []
 
-    def refused(_: Watcher, path: str, __: object) -> None:
+    def refused(_: LibcudaProbes, path: str, __: object) -> None:
         tries.append(path)
         raise BpfError("no probe can be there")
 
-    monkeypatch.setattr(Watcher, "attach", refused)
+    monkeypatch.setattr(LibcudaProbes, "attach", refused)
     for tried in (1, 2):
         for _ in range(10):
-            assert "no probe can be there" in (eye.doors.look().problem or "")
+            assert "no probe can be there" in (eye.doors.collect().problem or "")
         assert len(tries) == tried
-        eye.clock.time += AGAIN_SECONDS
+        eye.clock.time += RETRY_SECONDS
 
 
 CALLS: dict[str, Callable[[int], ProcessWork]] = {
@@ -102,10 +105,10 @@ CALLS: dict[str, Callable[[int], ProcessWork]] = {
 
 @pytest.mark.parametrize("what", CALLS)
 def test_whoever_is_stopped_often_is_let_alone_whatever_they_call(what: str) -> None:
-    assert rest_seconds({}, {7: CALLS[what](int(2 * MOST_CALLS))}, 1.0) > 0
+    assert pause_seconds({}, {7: CALLS[what](int(2 * MAX_HITS_PER_SECOND))}, 1.0) > 0
 
 
-def test_all_calls_that_cost_something_are_counted(watcher: Watcher, cuda: StandInCuda) -> None:
+def test_all_calls_that_cost_something_are_counted(watcher: LibcudaProbes, cuda: StandInCuda) -> None:
     _, (by_events,) = cuda.run(Work(synchronise="cuEventSynchronize", launches=12, each=3))
     _, (waiting,) = cuda.run(Work(mode="flight", launches=0))
 

@@ -10,11 +10,16 @@ import pytest
 
 from exporter.model.work import GpuUse, ProcessWork, WorkReading, began_ns
 from exporter.parse.elf_symbols import Machine
-from exporter.sources.doors.guard import LONGEST_REST_SECONDS, MOST_CALLS, rest_seconds
-from exporter.sources.doors.libraries import Libraries
-from exporter.sources.doors.loader import Kernel
-from exporter.sources.doors.narrowed import sms_of
-from exporter.sources.doors.source import ALIVE_SECONDS, Doors
+from exporter.sources.libcuda_probes.collector import (
+    CLEANUP_SECONDS,
+    MAX_HITS_PER_SECOND,
+    MAX_PAUSE_SECONDS,
+    LibcudaCollector,
+    pause_seconds,
+    sms_of,
+)
+from exporter.sources.libcuda_probes.libraries import Libraries
+from exporter.sources.libcuda_probes.loader import Kernel
 from exporter.sources.nvml.driver import DriverError
 from exporter.sources.proc import Proc
 from tests.clocks import HandClock
@@ -37,13 +42,13 @@ GROW = (
 class Watched:
     """An eye, and its clock."""
 
-    doors: Doors
+    doors: LibcudaCollector
     clock: HandClock
 
     def after(self, seconds: float) -> WorkReading:
         """What it reads so much later; no problem is to be told."""
         self.clock.time += seconds
-        reading = self.doors.look()
+        reading = self.doors.collect()
         assert reading.problem is None
         work, *uses = reading.observations
         assert uses == [USE]
@@ -54,7 +59,7 @@ class Watched:
 @pytest.fixture
 def eye(kernel: Kernel, cuda: StandInCuda) -> Iterator[Callable[..., Watched]]:
     """Makes one, which knows the library as the node's own unless told otherwise."""
-    made: list[Doors] = []
+    made: list[LibcudaCollector] = []
 
     def eye(
         nodes_own: tuple[Path, ...] = (cuda.library,), uses: Callable[[], tuple[GpuUse, ...]] = lambda: (USE,)
@@ -62,7 +67,9 @@ def eye(kernel: Kernel, cuda: StandInCuda) -> Iterator[Callable[..., Watched]]:
         clock = HandClock()
         proc = Proc(Path("/proc"), clock)
         libraries = Libraries(proc, clock, MACHINES[platform.machine()], nodes_own)
-        made.append(Doors(uses=uses, sms=lambda: SMS, libraries=libraries, proc=proc, clock=clock, boot_ns=boot_ns))
+        made.append(
+            LibcudaCollector(uses=uses, sms=lambda: SMS, libraries=libraries, proc=proc, clock=clock, boot_ns=boot_ns)
+        )
         return Watched(made[-1], clock)
 
     assert kernel
@@ -98,7 +105,7 @@ def test_a_library_that_a_client_alone_has_is_found_there(eye: Callable[..., Wat
     """As that of a container."""
     watched = eye(nodes_own=())
     with cuda.started(Work()) as target:
-        watched.doors.want({target.pid: 5.0}, ())
+        watched.doors.watch({target.pid: 5.0}, ())
         assert watched.after(0).watched == (target.pid,)
         _, (truth,) = target.end()
 
@@ -121,7 +128,7 @@ def test_who_launches_little_is_watched_all_the_time(eye: Callable[..., Watched]
 def test_who_launches_too_much_is_let_alone_for_a_while(eye: Callable[..., Watched], cuda: StandInCuda) -> None:
     watched = eye()
     with cuda.started(MUCH) as target:
-        watched.doors.want({target.pid: 100.0}, ())
+        watched.doors.watch({target.pid: 100.0}, ())
         watched.after(0)
         target.go()
         target.reach("turn")
@@ -144,7 +151,7 @@ def test_after_the_rest_it_is_watched_anew(eye: Callable[..., Watched], cuda: St
         target.go()
         target.reach("turn")
         watched.after(1)
-        first = watched.after(50_000 / MOST_CALLS)
+        first = watched.after(50_000 / MAX_HITS_PER_SECOND)
         second = watched.after(1)
         target.end()
     third = watched.after(1)
@@ -154,15 +161,15 @@ def test_after_the_rest_it_is_watched_anew(eye: Callable[..., Watched], cuda: St
 
 
 def test_of_the_time_at_most_so_much_is_watched_that_it_costs_a_hundredth() -> None:
-    for rate in (MOST_CALLS, 2 * MOST_CALLS, 10 * MOST_CALLS, 1000 * MOST_CALLS):
-        rest = rest_seconds({}, {7: ProcessWork(pid=7, first_ns=1, kernels=int(rate))}, 1.0)
-        assert rest == LONGEST_REST_SECONDS or rate / (1 + rest) <= MOST_CALLS * 1.001
+    for rate in (MAX_HITS_PER_SECOND, 2 * MAX_HITS_PER_SECOND, 10 * MAX_HITS_PER_SECOND, 1000 * MAX_HITS_PER_SECOND):
+        rest = pause_seconds({}, {7: ProcessWork(pid=7, first_ns=1, kernels=int(rate))}, 1.0)
+        assert rest == MAX_PAUSE_SECONDS or rate / (1 + rest) <= MAX_HITS_PER_SECOND * 1.001
 
 
 def test_what_is_owed_is_rested_together(eye: Callable[..., Watched], cuda: StandInCuda) -> None:
     """Who makes half as many calls again as is allowed owes half a second for each."""
     watched = eye()
-    calls = int(1.5 * MOST_CALLS)
+    calls = int(1.5 * MAX_HITS_PER_SECOND)
     turns = Work(mode="turns", count=4, launches=calls, each=calls, nanoseconds=0)
     with cuda.started(turns) as target:
         watched.after(0)
@@ -222,7 +229,7 @@ def test_the_dead_are_forgotten_once_what_they_did_was_told(eye: Callable[..., W
     watched.after(0)
     _, (truth,) = cuda.run(Work())
 
-    assert of(watched.after(ALIVE_SECONDS), truth.pid).kernels == truth.kernels
+    assert of(watched.after(CLEANUP_SECONDS), truth.pid).kernels == truth.kernels
     assert of(watched.after(1), truth.pid).kernels == 0
 
 
@@ -236,7 +243,7 @@ def test_a_process_that_has_the_pid_of_one_that_is_dead_begins_anew(
         program.reach("turn")
         began = boot_ns()
         monkeypatch.setattr(Proc, "start_ticks", lambda *_: began // began_ns(1) + 1)
-        watched.after(ALIVE_SECONDS)
+        watched.after(CLEANUP_SECONDS)
         _, (truth,) = program.end()
 
     work = of(watched.after(1), truth.pid)
@@ -259,4 +266,4 @@ def test_a_driver_that_is_gone_is_a_problem_in_words(eye: Callable[..., Watched]
     def gone() -> tuple[GpuUse, ...]:
         raise DriverError("no driver")
 
-    assert "no driver" in (eye(uses=gone).doors.look().problem or "")
+    assert "no driver" in (eye(uses=gone).doors.collect().problem or "")

@@ -4,7 +4,7 @@ import signal
 
 import pytest
 
-from exporter.sources.doors.watcher import Watcher
+from exporter.sources.libcuda_probes.probes import LibcudaProbes
 from tests.eventually import eventually
 
 from .standin import StandInCuda, Truth, Work
@@ -19,7 +19,7 @@ def run(cuda: StandInCuda, work: Work, **environment: str) -> Truth:
     return truth
 
 
-def waits(watcher: Watcher, pid: int) -> None:
+def waits(watcher: LibcudaProbes, pid: int) -> None:
     """It has begun to synchronise."""
     assert seen(watcher, pid).syncs == 1
 
@@ -37,7 +37,7 @@ def waits(watcher: Watcher, pid: int) -> None:
     ids=["steady", "batches", "tiny", "events", "graphs", "threads"],
 )
 def test_a_span_is_from_the_first_launch_to_the_end_of_the_wait(
-    work: Work, watcher: Watcher, cuda: StandInCuda
+    work: Work, watcher: LibcudaProbes, cuda: StandInCuda
 ) -> None:
     truth = run(cuda, work)
 
@@ -45,7 +45,7 @@ def test_a_span_is_from_the_first_launch_to_the_end_of_the_wait(
     assert truth.busy_ns <= truth.flight_ns <= flight <= truth.outer_ns
 
 
-def test_no_time_is_in_flight_while_nothing_was_launched(watcher: Watcher, cuda: StandInCuda) -> None:
+def test_no_time_is_in_flight_while_nothing_was_launched(watcher: LibcudaProbes, cuda: StandInCuda) -> None:
     """Between its turns the program does nothing at all, for longer than in them."""
     with cuda.started(Work(mode="exec", launches=1, each=1, nanoseconds=MILLISECOND)) as program:
         program.go()
@@ -60,23 +60,23 @@ def test_no_time_is_in_flight_while_nothing_was_launched(watcher: Watcher, cuda:
     assert flight <= sum(truth.outer_ns for truth in truths)
 
 
-def test_the_area_is_the_flight_times_the_width(watcher: Watcher, cuda: StandInCuda) -> None:
+def test_the_area_is_the_flight_times_the_width(watcher: LibcudaProbes, cuda: StandInCuda) -> None:
     truth = run(cuda, Work(blocks=40))
 
     work = seen(watcher, truth.pid)
     assert work.area == 40 * work.flight_ns
 
 
-def test_nobody_is_wider_than_the_gpu(watcher: Watcher, cuda: StandInCuda) -> None:
+def test_nobody_is_wider_than_the_gpu(watcher: LibcudaProbes, cuda: StandInCuda) -> None:
     truth = run(cuda, Work(blocks=100_000))
 
     work = seen(watcher, truth.pid)
     assert work.area == SMS * work.flight_ns
 
 
-def test_who_may_use_fewer_sms_is_no_wider_than_those(watcher: Watcher, cuda: StandInCuda) -> None:
+def test_who_may_use_fewer_sms_is_no_wider_than_those(watcher: LibcudaProbes, cuda: StandInCuda) -> None:
     with cuda.started(Work(blocks=100_000)) as program:
-        watcher.widths({program.pid: 33})
+        watcher.limit_sms({program.pid: 33})
         program.go()
         program.end()
 
@@ -84,7 +84,7 @@ def test_who_may_use_fewer_sms_is_no_wider_than_those(watcher: Watcher, cuda: St
     assert work.area == 33 * work.flight_ns
 
 
-def test_streams_in_flight_at_once_add_up(watcher: Watcher, cuda: StandInCuda) -> None:
+def test_streams_in_flight_at_once_add_up(watcher: LibcudaProbes, cuda: StandInCuda) -> None:
     truth = run(cuda, Work(mode="streams", count=8, launches=2, nanoseconds=5 * MILLISECOND))
 
     work = seen(watcher, truth.pid)
@@ -95,7 +95,7 @@ def test_streams_in_flight_at_once_add_up(watcher: Watcher, cuda: StandInCuda) -
 @pytest.mark.parametrize(
     ("door", "spans"), [("cuStreamSynchronize", 2), ("cuEventSynchronize", 1)], ids=["stream", "event"]
 )
-def test_a_wait_ends_what_it_waits_for_alone(door: str, spans: int, watcher: Watcher, cuda: StandInCuda) -> None:
+def test_a_wait_ends_what_it_waits_for_alone(door: str, spans: int, watcher: LibcudaProbes, cuda: StandInCuda) -> None:
     """Not another stream's flight; an event's not even that of what was launched on its stream since."""
     with cuda.started(Work(mode="apart", synchronise=door)) as program:
         program.go()
@@ -118,7 +118,7 @@ def test_a_wait_ends_what_it_waits_for_alone(door: str, spans: int, watcher: Wat
     ("door", "by_event"), [("cuStreamSynchronize", False), ("cuEventSynchronize", True)], ids=["stream", "event"]
 )
 def test_a_burst_that_was_waited_for_long_is_sure(
-    door: str, by_event: bool, watcher: Watcher, cuda: StandInCuda
+    door: str, by_event: bool, watcher: LibcudaProbes, cuda: StandInCuda
 ) -> None:
     truth = run(cuda, Work(each=1, synchronise=door, nanoseconds=MILLISECOND))
 
@@ -129,7 +129,7 @@ def test_a_burst_that_was_waited_for_long_is_sure(
     assert (work.sure_heights, work.sure_event_heights) == heights
 
 
-def test_what_lasts_still_is_open(watcher: Watcher, cuda: StandInCuda) -> None:
+def test_what_lasts_still_is_open(watcher: LibcudaProbes, cuda: StandInCuda) -> None:
     with cuda.started(Work(mode="flight", launches=3, nanoseconds=MILLISECOND)) as program:
         before = boot_ns()
         program.go()
@@ -148,7 +148,7 @@ def test_what_lasts_still_is_open(watcher: Watcher, cuda: StandInCuda) -> None:
     assert done.flight_ns > second.open_ns
 
 
-def test_who_is_killed_in_mid_flight_stays_so(watcher: Watcher, cuda: StandInCuda) -> None:
+def test_who_is_killed_in_mid_flight_stays_so(watcher: LibcudaProbes, cuda: StandInCuda) -> None:
     """That is evidence, where a fault follows; whoever reads it knows that the process has ended."""
     with cuda.started(Work(mode="flight", launches=3, nanoseconds=60_000 * MILLISECOND)) as program:
         program.go()
@@ -161,7 +161,7 @@ def test_who_is_killed_in_mid_flight_stays_so(watcher: Watcher, cuda: StandInCud
     assert work.open_ns > 0
 
 
-def test_who_is_killed_while_it_waits_stays_in_flight(watcher: Watcher, cuda: StandInCuda) -> None:
+def test_who_is_killed_while_it_waits_stays_in_flight(watcher: LibcudaProbes, cuda: StandInCuda) -> None:
     with cuda.started(Work(mode="flight", launches=3, nanoseconds=60_000 * MILLISECOND)) as program:
         program.go()
         program.reach("flying")
@@ -173,7 +173,7 @@ def test_who_is_killed_while_it_waits_stays_in_flight(watcher: Watcher, cuda: St
     assert seen(watcher, program.pid).spans == 0
 
 
-def test_the_first_wait_that_fails_is_told_and_ends_no_span(watcher: Watcher, cuda: StandInCuda) -> None:
+def test_the_first_wait_that_fails_is_told_and_ends_no_span(watcher: LibcudaProbes, cuda: StandInCuda) -> None:
     before = boot_ns()
 
     status, (truth,) = cuda.run(Work(), STANDIN_CUDA_FAULTY_FROM="3")

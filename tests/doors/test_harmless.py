@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from exporter.sources.doors.watcher import Watcher
+from exporter.sources.libcuda_probes.probes import LibcudaProbes
 
 from .standin import NEVER, StandInCuda, Work
 
@@ -66,7 +66,7 @@ def test_a_program_that_fails_fails_alike(cuda: StandInCuda, unwatched: StandInC
     assert watched[0] == 70
 
 
-def test_the_unwatched_are_not_seen(watcher: Watcher, unwatched: StandInCuda) -> None:
+def test_the_unwatched_are_not_seen(watcher: LibcudaProbes, unwatched: StandInCuda) -> None:
     _, (truth,) = unwatched.run(Work())
 
     assert truth.kernels == 12
@@ -85,7 +85,7 @@ def test_a_program_dies_of_what_kills_it(number: signal.Signals, cuda: StandInCu
 
 
 def test_a_program_that_runs_is_watched_and_let_go_of_at_any_time(
-    watcher: Watcher, cuda: StandInCuda, tmp_path: Path
+    watcher: LibcudaProbes, cuda: StandInCuda, tmp_path: Path
 ) -> None:
     """While its threads are in a wait: a return that is watched for no more goes where it would have gone."""
     other = StandInCuda(tmp_path)

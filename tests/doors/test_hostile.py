@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from exporter.sources.doors.loader import Kernel
-from exporter.sources.doors.watcher import Watcher
+from exporter.sources.libcuda_probes.loader import Kernel
+from exporter.sources.libcuda_probes.probes import LibcudaProbes
 
 from .standin import LAUNCH, SYNCHRONISE, StandInCuda, Work
 from .watching import SMS, boot_ns, seen
@@ -14,10 +14,10 @@ ROOM = 4
 
 
 @pytest.fixture
-def small(kernel: Kernel, cuda: StandInCuda, monkeypatch: pytest.MonkeyPatch) -> Iterator[Watcher]:
+def small(kernel: Kernel, cuda: StandInCuda, monkeypatch: pytest.MonkeyPatch) -> Iterator[LibcudaProbes]:
     """One that has room for a few processes only."""
-    monkeypatch.setattr("exporter.sources.doors.watcher.MOST_PROCESSES", ROOM)
-    watcher = Watcher(kernel, boot_ns, SMS)
+    monkeypatch.setattr("exporter.sources.libcuda_probes.probes.MAX_PROCESSES", ROOM)
+    watcher = LibcudaProbes(kernel, boot_ns, SMS)
     watcher.attach(
         str(cuda.library), {name: at for name, at in cuda.offsets().items() if name in (LAUNCH, SYNCHRONISE)}
     )
@@ -26,7 +26,9 @@ def small(kernel: Kernel, cuda: StandInCuda, monkeypatch: pytest.MonkeyPatch) ->
     watcher.close()
 
 
-def test_a_configuration_that_cannot_be_read_is_a_launch_of_unknown_width(watcher: Watcher, cuda: StandInCuda) -> None:
+def test_a_configuration_that_cannot_be_read_is_a_launch_of_unknown_width(
+    watcher: LibcudaProbes, cuda: StandInCuda
+) -> None:
     status, (truth,) = cuda.run(Work(mode="bad-configurations"))
 
     work = seen(watcher, truth.pid)
@@ -35,7 +37,7 @@ def test_a_configuration_that_cannot_be_read_is_a_launch_of_unknown_width(watche
     assert work.widths == 0
 
 
-def test_grids_of_any_size_are_at_most_as_wide_as_the_gpu(watcher: Watcher, cuda: StandInCuda) -> None:
+def test_grids_of_any_size_are_at_most_as_wide_as_the_gpu(watcher: LibcudaProbes, cuda: StandInCuda) -> None:
     status, (truth,) = cuda.run(Work(mode="absurd-grids"))
 
     work = seen(watcher, truth.pid)
@@ -45,7 +47,9 @@ def test_grids_of_any_size_are_at_most_as_wide_as_the_gpu(watcher: Watcher, cuda
     assert work.area <= SMS * work.flight_ns
 
 
-def test_thousands_of_streams_are_counted_and_their_time_is_never_too_long(watcher: Watcher, cuda: StandInCuda) -> None:
+def test_thousands_of_streams_are_counted_and_their_time_is_never_too_long(
+    watcher: LibcudaProbes, cuda: StandInCuda
+) -> None:
     status, (truth,) = cuda.run(Work(mode="streams", count=5000, launches=2))
 
     work = seen(watcher, truth.pid)
@@ -56,7 +60,7 @@ def test_thousands_of_streams_are_counted_and_their_time_is_never_too_long(watch
     assert work.open_ns == 0
 
 
-def test_launches_of_processes_for_which_there_is_no_room_are_told(small: Watcher, cuda: StandInCuda) -> None:
+def test_launches_of_processes_for_which_there_is_no_room_are_told(small: LibcudaProbes, cuda: StandInCuda) -> None:
     status, truths = cuda.run(Work(mode="children", count=9))
 
     kept = {work.pid: work.kernels for work in small.read()}
@@ -66,7 +70,7 @@ def test_launches_of_processes_for_which_there_is_no_room_are_told(small: Watche
     assert small.lost + sum(kept.values()) == sum(truth.kernels for truth in truths)
 
 
-def test_who_is_forgotten_makes_room(small: Watcher, cuda: StandInCuda) -> None:
+def test_who_is_forgotten_makes_room(small: LibcudaProbes, cuda: StandInCuda) -> None:
     cuda.run(Work(mode="children", count=9))
     small.forget([work.pid for work in small.read()])
     assert not list(small.read())
@@ -78,8 +82,8 @@ def test_who_is_forgotten_makes_room(small: Watcher, cuda: StandInCuda) -> None:
     assert small.lost == lost
 
 
-def test_narrow_processes_that_come_and_go_take_no_room(small: Watcher) -> None:
+def test_narrow_processes_that_come_and_go_take_no_room(small: LibcudaProbes) -> None:
     for pid in range(1, 5 * ROOM):
-        small.widths({pid: 5, pid + 1: 7})
+        small.limit_sms({pid: 5, pid + 1: 7})
 
-    small.widths(dict.fromkeys(range(1, 5 * ROOM), 5))
+    small.limit_sms(dict.fromkeys(range(1, 5 * ROOM), 5))

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from exporter.sources.doors.loader import BpfError, Kernel
-from exporter.sources.doors.watcher import Watcher
+from exporter.sources.libcuda_probes.loader import BpfError, Kernel
+from exporter.sources.libcuda_probes.probes import LibcudaProbes
 from tests.eventually import eventually
 
 from .kept import is_there, kept
@@ -17,13 +17,13 @@ from .standin import Program, StandInCuda, Work, code_at
 from .watching import SMS, boot_ns
 
 ROOT = Path(__file__).parents[2]
-DOORS = ("cuLaunchKernel", "cuCtxSynchronize", "cuStreamSynchronize")
+FUNCTIONS = ("cuLaunchKernel", "cuCtxSynchronize", "cuStreamSynchronize")
 
 
 @pytest.fixture
 def offsets(cuda: StandInCuda) -> dict[str, int]:
     """Where a few doors are."""
-    return {name: cuda.offsets()[name] for name in DOORS}
+    return {name: cuda.offsets()[name] for name in FUNCTIONS}
 
 
 @pytest.fixture
@@ -102,7 +102,7 @@ def test_an_exporter_that_lets_go_leaves_no_probe(
 def test_a_library_that_is_watched_no_more_has_no_probe(
     kernel: Kernel, target: Program, cuda: StandInCuda, offsets: dict[str, int]
 ) -> None:
-    watcher = Watcher(kernel, boot_ns, SMS)
+    watcher = LibcudaProbes(kernel, boot_ns, SMS)
     try:
         watcher.attach(str(cuda.library), offsets)
         watcher.detach(str(cuda.library))
@@ -116,7 +116,7 @@ def test_where_one_door_cannot_be_watched_none_is(
     kernel: Kernel, target: Program, cuda: StandInCuda, offsets: dict[str, int]
 ) -> None:
     """All or nothing: who sees launches and no synchronisation would tell of flights without end."""
-    watcher = Watcher(kernel, boot_ns, SMS)
+    watcher = LibcudaProbes(kernel, boot_ns, SMS)
     try:
         with pytest.raises(BpfError, match=str(cuda.library)):
             watcher.attach(str(cuda.library), offsets | {"cuMemcpy": 1 << 40})

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from exporter.sources.doors.instructions import Instructions
-from exporter.sources.doors.loader import HASH, BpfError, Kernel
-from exporter.sources.doors.watcher import Watcher
+from exporter.sources.libcuda_probes.bpf_object import MapDefinition
+from exporter.sources.libcuda_probes.loader import BpfError, Kernel
+from exporter.sources.libcuda_probes.probes import LibcudaProbes
 
 from .standin import LAUNCH, SYNCHRONISE, StandInCuda, Work, code_at
 from .watching import SMS, boot_ns, seen
@@ -20,6 +20,9 @@ FLAGS_AT, INHERIT = 40, 1 << 1
 """Where struct perf_event_attr has its bits, and which of them kills targets (linux/perf_event.h)."""
 
 LINK_CREATE = 28
+
+HASH = 1
+"""BPF_MAP_TYPE_HASH."""
 
 
 class Overheard:
@@ -68,16 +71,16 @@ def few(cuda: StandInCuda) -> dict[str, int]:
 
 
 @pytest.fixture
-def by_events(old: tuple[Kernel, Overheard], cuda: StandInCuda, few: dict[str, int]) -> Iterator[Watcher]:
+def by_events(old: tuple[Kernel, Overheard], cuda: StandInCuda, few: dict[str, int]) -> Iterator[LibcudaProbes]:
     """A watcher on such a kernel."""
-    watcher = Watcher(old[0], boot_ns, SMS)
+    watcher = LibcudaProbes(old[0], boot_ns, SMS)
     watcher.attach(str(cuda.library), few)
     watcher.begin()
     yield watcher
     watcher.close()
 
 
-def test_an_older_kernel_counts_as_well(by_events: Watcher, cuda: StandInCuda) -> None:
+def test_an_older_kernel_counts_as_well(by_events: LibcudaProbes, cuda: StandInCuda) -> None:
     """Threads that begin while they are watched live: that is what `inherit` would end."""
     _, (truth,) = cuda.run(Work())
     status, (threads,) = cuda.run(Work(mode="late-threads", count=8))
@@ -101,7 +104,7 @@ def test_no_event_is_ever_inherited(old: tuple[Kernel, Overheard]) -> None:
 def test_an_older_kernel_that_refuses_one_door_has_none(
     old: tuple[Kernel, Overheard], cuda: StandInCuda, few: dict[str, int]
 ) -> None:
-    watcher = Watcher(old[0], boot_ns, SMS)
+    watcher = LibcudaProbes(old[0], boot_ns, SMS)
     try:
         with cuda.started(Work()) as target:
             with pytest.raises(BpfError, match=f"probe {cuda.library} at 0x10000000000: "):
@@ -117,7 +120,7 @@ def test_an_older_kernel_that_refuses_one_door_has_none(
 def test_no_descriptor_outlives_what_was_opened(cuda: StandInCuda, few: dict[str, int]) -> None:
     before = os.listdir("/proc/self/fd")
 
-    watcher = Watcher(Kernel(), boot_ns, SMS)
+    watcher = LibcudaProbes(Kernel(), boot_ns, SMS)
     watcher.attach(str(cuda.library), few)
     watcher.close()
     watcher.close()
@@ -128,7 +131,7 @@ def test_no_descriptor_outlives_what_was_opened(cuda: StandInCuda, few: dict[str
 @pytest.mark.parametrize(
     ("problem", "words"),
     [
-        (errno.EPERM, "Operation not permitted; it takes CAP_BPF and CAP_PERFMON"),
+        (errno.EPERM, "Operation not permitted; this needs CAP_BPF and CAP_PERFMON"),
         (errno.ENOSYS, "Function not implemented; this kernel was built without it"),
         (errno.ENOMEM, "LimitMEMLOCK= may be too low"),
         (errno.ENOSPC, "No space left on device"),
@@ -138,8 +141,8 @@ def test_a_refusal_says_what_was_refused_and_what_it_takes(problem: int, words: 
     kernel = Kernel("x86_64")
     kernel._libc = Refusing(problem)  # type: ignore[assignment]
 
-    with pytest.raises(BpfError, match=f"cannot make the BPF map processes: .*{words}"):
-        Watcher(kernel, boot_ns, SMS)
+    with pytest.raises(BpfError, match=rf"cannot create the BPF map \w+: .*{words}"):
+        LibcudaProbes(kernel, boot_ns, SMS)
 
 
 def test_a_machine_that_nobody_knows_is_told() -> None:
@@ -150,8 +153,8 @@ def test_a_machine_that_nobody_knows_is_told() -> None:
 def test_a_kernel_without_probes_is_told(
     old: tuple[Kernel, Overheard], cuda: StandInCuda, few: dict[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("exporter.sources.doors.loader._PROBE_TYPE", Path("/nonexistent"))
-    watcher = Watcher(old[0], boot_ns, SMS)
+    monkeypatch.setattr("exporter.sources.libcuda_probes.loader._PROBE_TYPE", Path("/nonexistent"))
+    watcher = LibcudaProbes(old[0], boot_ns, SMS)
     try:
         with pytest.raises(BpfError, match="this kernel has no uprobes"):
             watcher.attach(str(cuda.library), few)
@@ -160,17 +163,15 @@ def test_a_kernel_without_probes_is_told(
 
 
 def test_a_program_that_the_kernel_does_not_take_is_told_with_its_reason(kernel: Kernel) -> None:
-    code = Instructions({})
-    code.move(0, 5)
-    code.leave()
+    reads_r5, leaves = bytes.fromhex("bf50000000000000"), bytes.fromhex("9500000000000000")
 
     with pytest.raises(BpfError, match=r"cannot load the BPF program bad: .*R5 !read_ok"):
-        kernel.program("bad", code.code())
+        kernel.load_program("bad", reads_r5 + leaves, b"GPL")
 
 
 @pytest.mark.parametrize("entries", [0, 1, 255, 256, 257, 2000])
 def test_a_map_is_read_whole(entries: int, kernel: Kernel) -> None:
-    numbers = kernel.map(HASH, "numbers", 8, 8, 2000)
+    numbers = kernel.create_map("numbers", MapDefinition(HASH, 8, 8, 2000))
     try:
         for number in range(entries):
             numbers.put(struct.pack("<Q", number), struct.pack("<Q", number * 3))
@@ -183,12 +184,12 @@ def test_a_map_is_read_whole(entries: int, kernel: Kernel) -> None:
 
 def test_a_map_forgets(kernel: Kernel) -> None:
     key = struct.pack("<Q", 7)
-    numbers = kernel.map(HASH, "numbers", 8, 8, 4)
+    numbers = kernel.create_map("numbers", MapDefinition(HASH, 8, 8, 4))
     try:
         numbers.put(key, key)
         assert numbers.get(key) == key
-        numbers.drop(key)
-        numbers.drop(key)
+        numbers.delete(key)
+        numbers.delete(key)
         assert numbers.get(key) is None
     finally:
         os.close(numbers.descriptor)

@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 from exporter.model.work import ProcessWork
-from exporter.sources.doors.guard import calls, rest_seconds
-from exporter.sources.doors.narrowed import PERCENTAGE, Narrowed, sms_of
+from exporter.sources.libcuda_probes.collector import PERCENTAGE_VARIABLE, SmLimits, pause_seconds, probe_hits, sms_of
 from exporter.sources.proc import Proc
 from tests.clocks import HandClock
 
@@ -30,7 +29,7 @@ class HandProc(Proc):
     def variables(self, pid: int, names: object) -> dict[str, str] | None:
         """What it has set; None where it cannot be read."""
         self.reads += 1
-        return {PERCENTAGE: self.says[pid]} if pid in self.says else None
+        return {PERCENTAGE_VARIABLE: self.says[pid]} if pid in self.says else None
 
 
 @pytest.mark.parametrize(
@@ -60,7 +59,7 @@ def test_the_lesser_of_both_holds(servers: float, own: str | None, sms: int | No
     proc = HandProc()
     if own is not None:
         proc.says[PID] = own
-    assert Narrowed(proc, SMS).look({PID: servers}) == ({} if sms is None else {PID: sms})
+    assert SmLimits(proc, SMS).of({PID: servers}) == ({} if sms is None else {PID: sms})
 
 
 @pytest.mark.parametrize("nonsense", ["", "much", "nan", "inf", "-5", "0", "1e999", "2" * 5000, "\ud800"])
@@ -68,19 +67,19 @@ def test_what_is_no_percentage_narrows_nothing(nonsense: str) -> None:
     """A client's environment says what the client likes."""
     proc = HandProc()
     proc.says[PID] = nonsense
-    assert Narrowed(proc, SMS).look({PID: 100.0, OTHER: 50.0}) == {OTHER: 66}
+    assert SmLimits(proc, SMS).of({PID: 100.0, OTHER: 50.0}) == {OTHER: 66}
 
 
 def test_an_environment_is_read_once_for_each_process() -> None:
     """Of another that has the PID, anew."""
     proc = HandProc()
     proc.says[PID] = "25"
-    narrowed = Narrowed(proc, SMS)
+    limits = SmLimits(proc, SMS)
     for _ in range(3):
-        assert narrowed.look({PID: 100.0}) == {PID: 32}
+        assert limits.of({PID: 100.0}) == {PID: 32}
     assert proc.reads == 1
     proc.began[PID], proc.says[PID] = 2, "50"
-    assert narrowed.look({PID: 100.0}) == {PID: 66}
+    assert limits.of({PID: 100.0}) == {PID: 66}
     assert proc.reads == 2
 
 
@@ -88,20 +87,20 @@ def test_who_is_gone_is_forgotten() -> None:
     """And asked for nothing."""
     proc = HandProc()
     del proc.began[PID]
-    assert Narrowed(proc, SMS).look({PID: 50.0}) == {PID: 66}
+    assert SmLimits(proc, SMS).of({PID: 50.0}) == {PID: 66}
     assert proc.reads == 0
 
 
 def test_a_synchronisation_counts_as_two_calls() -> None:
     """Its return is probed too."""
-    assert calls(ProcessWork(pid=PID, first_ns=1, kernels=5, graphs=3, syncs=2)) == 12
+    assert probe_hits(ProcessWork(pid=PID, first_ns=1, kernels=5, graphs=3, syncs=2)) == 12
 
 
 def test_only_what_was_called_since_the_last_look_counts() -> None:
     """Who has launched much in a long life is not let alone for it."""
     before = {PID: ProcessWork(pid=PID, first_ns=1, kernels=10**9)}
     now = {PID: ProcessWork(pid=PID, first_ns=1, kernels=10**9 + 100)}
-    assert rest_seconds(before, now, 1.0) == 0.0
-    assert rest_seconds({}, now, 1.0) > 0.0
-    assert rest_seconds({}, now, 0.0) == 0.0
-    assert rest_seconds({}, {}, 1.0) == 0.0
+    assert pause_seconds(before, now, 1.0) == 0.0
+    assert pause_seconds({}, now, 1.0) > 0.0
+    assert pause_seconds({}, now, 0.0) == 0.0
+    assert pause_seconds({}, {}, 1.0) == 0.0

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from exporter.sources.doors.libraries import Libraries
-from exporter.sources.doors.loader import BpfError, Kernel
-from exporter.sources.doors.source import Doors
-from exporter.sources.doors.trial import try_out
-from exporter.sources.doors.watcher import Watcher
+from exporter.sources.libcuda_probes.collector import LibcudaCollector
+from exporter.sources.libcuda_probes.libraries import Libraries
+from exporter.sources.libcuda_probes.loader import BpfError, Kernel
+from exporter.sources.libcuda_probes.probes import LibcudaProbes
+from exporter.sources.libcuda_probes.seccomp_check import check_seccomp
 from exporter.sources.proc import Proc
 from tests.clocks import HandClock
 
@@ -27,9 +27,9 @@ x86_64 = pytest.mark.skipif(platform.machine() != "x86_64", reason="NOT RUN: onl
 
 
 def test_a_client_whose_calls_are_filtered_lives_on_here(kernel: Kernel) -> None:
-    watcher = Watcher(kernel, boot_ns, SMS)
+    watcher = LibcudaProbes(kernel, boot_ns, SMS)
     try:
-        try_out(watcher, platform.machine())
+        check_seccomp(watcher, platform.machine())
         assert not list(watcher.read())
     finally:
         watcher.close()
@@ -37,13 +37,13 @@ def test_a_client_whose_calls_are_filtered_lives_on_here(kernel: Kernel) -> None
 
 @x86_64
 @pytest.mark.parametrize(
-    ("function", "words"), [(DIES, "kills clients in containers"), (FAILS, "exit code is 5")], ids=["dies", "fails"]
+    ("function", "words"), [(DIES, "which kills clients in containers"), (FAILS, "exit code 5")], ids=["dies", "fails"]
 )
 def test_a_trial_that_ends_badly_is_told(kernel: Kernel, function: bytes, words: str) -> None:
-    watcher = Watcher(kernel, boot_ns, SMS)
+    watcher = LibcudaProbes(kernel, boot_ns, SMS)
     try:
         with pytest.raises(BpfError, match=words):
-            try_out(watcher, "x86_64", function)
+            check_seccomp(watcher, "x86_64", function)
     finally:
         watcher.close()
 
@@ -52,19 +52,25 @@ def test_a_trial_that_ends_badly_is_told(kernel: Kernel, function: bytes, words:
 def test_nobody_is_watched_then_and_it_is_tried_once(cuda: StandInCuda) -> None:
     tried: list[str] = []
 
-    def harmful(_: Watcher, machine: str) -> None:
+    def harmful(_: LibcudaProbes, machine: str) -> None:
         tried.append(machine)
         raise BpfError("this kernel kills clients")
 
     clock = HandClock()
     proc = Proc(Path("/proc"), clock)
     libraries = Libraries(proc, clock, MACHINES[platform.machine()], (cuda.library,))
-    doors = Doors(
-        uses=lambda: (), sms=lambda: SMS, libraries=libraries, proc=proc, clock=clock, boot_ns=boot_ns, try_out=harmful
+    doors = LibcudaCollector(
+        uses=lambda: (),
+        sms=lambda: SMS,
+        libraries=libraries,
+        proc=proc,
+        clock=clock,
+        boot_ns=boot_ns,
+        check_seccomp=harmful,
     )
     with cuda.started(Work()) as target:
         for _ in range(3):
-            reading = doors.look()
+            reading = doors.collect()
             assert (reading.observations, reading.problem) == ((), "this kernel kills clients")
         assert unprobed(target, cuda)
     doors.close()

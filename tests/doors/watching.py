@@ -3,7 +3,7 @@
 import time
 
 from exporter.model.work import ProcessWork
-from exporter.sources.doors.watcher import Watcher
+from exporter.sources.libcuda_probes.probes import LibcudaProbes
 
 SMS = 132
 """Those of an H200."""
@@ -14,7 +14,7 @@ def boot_ns() -> int:
     return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
 
 
-def seen(watcher: Watcher, pid: int) -> ProcessWork:
+def seen(watcher: LibcudaProbes, pid: int) -> ProcessWork:
     """A process' work; nothing where it was not seen at all."""
     found = [work for work in watcher.read() if work.pid == pid]
     assert len(found) <= 1

@@ -8,16 +8,16 @@ from pathlib import Path
 import pytest
 
 from exporter.parse.elf_symbols import Machine
-from exporter.sources.doors.libraries import (
-    AGAIN_SECONDS,
-    KEPT_SECONDS,
-    MOST_LIBRARIES,
-    MOST_OF_A_USER,
+from exporter.sources.libcuda_probes.libraries import (
+    MAX_LIBRARIES,
+    MAX_PER_USER,
+    RETENTION_SECONDS,
+    RETRY_SECONDS,
     Found,
     Libraries,
+    Library,
 )
-from exporter.sources.doors.library import Library
-from exporter.sources.doors.mappers import LATEST_SECONDS
+from exporter.sources.libcuda_probes.mapped_libraries import LAST_INTERVAL_SECONDS
 from exporter.sources.proc import Proc
 from tests.clocks import HandClock
 from tests.shared_objects import DOORS, shared_object
@@ -54,7 +54,7 @@ class Node:
     def look(self, *processes: MappingProcess, after: float = 0.0) -> Found:
         """What there is by now."""
         self.clock.time += after
-        return self.libraries.look([process.pid for process in processes])
+        return self.libraries.find([process.pid for process in processes])
 
     def told(self, *processes: MappingProcess, after: float = 0.0) -> dict[str, tuple[int, ...]]:
         """The processes of each library, by its path; there is no problem."""
@@ -110,14 +110,14 @@ def test_a_library_that_a_process_has_loaded_is_found_with_its_doors(
     (found,) = node.look(process).libraries
 
     assert (found.path, found.pids) == (str(library), (process.pid,))
-    assert set(found.doors) == set(DOORS)
+    assert set(found.offsets) == set(DOORS)
     assert os.path.samefile(found.path_to_open, library)
 
 
 def test_a_library_may_be_loaded_long_after_the_start(node: Node, library: Path, process: MappingProcess) -> None:
     assert node.told(process) == {}
     process.dlopen(library)
-    assert node.told(process, after=LATEST_SECONDS) == {str(library): (process.pid,)}
+    assert node.told(process, after=LAST_INTERVAL_SECONDS) == {str(library): (process.pid,)}
 
 
 def test_processes_with_the_same_file_share_one_library(node: Node, library: Path) -> None:
@@ -130,8 +130,8 @@ def test_the_nodes_own_is_there_before_anybody_uses_it(node: Node, library: Path
     assert node.told() == {}
     copied(library, own.with_name("libcuda.so.580"))
     own.symlink_to("libcuda.so.580")
-    assert node.told(after=AGAIN_SECONDS) == {str(own): ()}
-    assert node.told(after=10 * KEPT_SECONDS) == {str(own): ()}
+    assert node.told(after=RETRY_SECONDS) == {str(own): ()}
+    assert node.told(after=10 * RETENTION_SECONDS) == {str(own): ()}
 
 
 def test_after_an_upgrade_the_new_one_is_watched_and_the_old_one_as_long_as_it_is_used(
@@ -143,21 +143,21 @@ def test_after_an_upgrade_the_new_one_is_watched_and_the_old_one_as_long_as_it_i
         node.look(process)
         copied(library, own.with_name("new")).rename(own)
         for _ in range(3):
-            both = node.look(process, after=AGAIN_SECONDS + KEPT_SECONDS)
+            both = node.look(process, after=RETRY_SECONDS + RETENTION_SECONDS)
             assert both.problems == ()
             assert {inode_of(each): each.pids for each in both.libraries} == {
                 replaced: (process.pid,),
                 own.stat().st_ino: (),
             }
-    (new,) = node.look(after=2 * KEPT_SECONDS).libraries
+    (new,) = node.look(after=2 * RETENTION_SECONDS).libraries
     assert inode_of(new) == own.stat().st_ino
 
 
 def test_a_library_is_let_go_of_some_time_after_its_last_process(node: Node, library: Path) -> None:
     with mapping(library) as process:
         node.look(process)
-    assert node.told(process, after=KEPT_SECONDS / 2) == {str(library): ()}
-    assert node.told(after=KEPT_SECONDS) == {}
+    assert node.told(process, after=RETENTION_SECONDS / 2) == {str(library): ()}
+    assert node.told(after=RETENTION_SECONDS) == {}
 
 
 @as_root
@@ -244,7 +244,7 @@ def test_a_function_of_two_names_is_one_door(node: Node, tmp_path: Path) -> None
     """
     with mapping(shared_object(tmp_path / NAME, source=twice)) as process:
         (found,) = node.look(process).libraries
-    assert set(found.doors) == {"cuLaunchKernel", "cuCtxSynchronize"}
+    assert set(found.offsets) == {"cuLaunchKernel", "cuCtxSynchronize"}
 
 
 def test_another_machines_library_is_not_watched(node: Node, library: Path, tmp_path: Path) -> None:
@@ -265,7 +265,7 @@ def test_a_file_that_was_replaced_while_it_ran_is_told(node: Node, library: Path
     path = copied(library, tmp_path / NAME)
     with mapping(path) as process:
         path.unlink()
-        assert node.refused(process).startswith("its file was replaced while it ran")
+        assert node.refused(process).startswith("its file was replaced while the process ran")
 
 
 @as_root
@@ -277,40 +277,40 @@ def test_a_name_that_is_given_to_something_else_between_two_looks(node: Node, li
         node.proc.mappings = lambda pid, about: lines  # type: ignore[method-assign]
         path.rename(path.with_name("kept"))
         os.mkfifo(path)
-        assert node.refused(process) == "it is no regular file"
+        assert node.refused(process) == "it is not a regular file"
         path.unlink()
         os.mknod(path, 0o600 | 0o020000, os.makedev(1, 5))
-        assert node.refused(process, after=AGAIN_SECONDS) == "it is no regular file"
+        assert node.refused(process, after=RETRY_SECONDS) == "it is not a regular file"
         path.unlink()
         copied(library, path)
-        assert node.refused(process, after=AGAIN_SECONDS) == "another file has its name by now"
+        assert node.refused(process, after=RETRY_SECONDS) == "another file has its name now"
         path.unlink()
         path.symlink_to("kept")
-        assert node.refused(process, after=AGAIN_SECONDS) == "it is no regular file"
+        assert node.refused(process, after=RETRY_SECONDS) == "it is not a regular file"
         path.unlink()
-        assert node.refused(process, after=AGAIN_SECONDS) == "it is not there any more"
+        assert node.refused(process, after=RETRY_SECONDS) == "the file does not exist any more"
         path.with_name("kept").rename(path)
-        assert node.told(process, after=AGAIN_SECONDS) == {str(path): (process.pid,)}
+        assert node.told(process, after=RETRY_SECONDS) == {str(path): (process.pid,)}
 
 
 @as_root
 def test_no_user_takes_all_the_room(node: Node, library: Path, tmp_path: Path) -> None:
-    his = [copied(library, tmp_path / str(number) / NAME) for number in range(MOST_OF_A_USER + 2)]
+    his = [copied(library, tmp_path / str(number) / NAME) for number in range(MAX_PER_USER + 2)]
     for path in his:
         os.chown(path, OTHER_USER, OTHER_USER)
     with mapping(*his, copied(library, tmp_path / "root" / NAME)) as process:
         found = node.look(process)
-    assert len(found.libraries) == MOST_OF_A_USER + 1
+    assert len(found.libraries) == MAX_PER_USER + 1
     assert len(found.problems) == 2
-    assert found.problems[0].endswith(f"{MOST_OF_A_USER} others of UID {OTHER_USER} are watched already")
+    assert found.problems[0].endswith(f"{MAX_PER_USER} others of UID {OTHER_USER} are watched already")
 
 
 def test_there_is_room_for_so_many(node: Node, library: Path, tmp_path: Path) -> None:
-    with mapping(*(copied(library, tmp_path / str(number) / NAME) for number in range(MOST_LIBRARIES + 20))) as process:
+    with mapping(*(copied(library, tmp_path / str(number) / NAME) for number in range(MAX_LIBRARIES + 20))) as process:
         found = node.look(process)
     if os.geteuid() == 0:
-        assert len(found.libraries) == MOST_LIBRARIES
-    assert found.problems[-1].endswith("more libcudas are not watched")
+        assert len(found.libraries) == MAX_LIBRARIES
+    assert found.problems[-1].endswith("more libcuda files are not watched")
     assert len(found.problems) < 10
 
 
@@ -318,7 +318,7 @@ def test_what_a_program_serves_is_not_watched(
     node: Node, library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It could have the kernel wait for a page for ever, and with it whoever forks."""
-    monkeypatch.setattr("exporter.sources.doors.library_file._file_system", lambda _: 0x65735546)
+    monkeypatch.setattr("exporter.sources.libcuda_probes.mapped_libraries._file_system", lambda _: 0x65735546)
     with mapping(copied(library, tmp_path / "served" / NAME)) as process:
         assert "FUSE" in node.refused(process)
 
@@ -334,7 +334,7 @@ def test_in_another_user_namespace_none_is_watched_but_those_that_others_use(
         found = node.look(hostile, rootless)
 
         assert [(each.path, each.pids) for each in found.libraries] == [(str(everybodys), (rootless.pid,))]
-        assert [problem for problem in found.problems if "a user namespace of its own" in problem] == [*found.problems]
+        assert [problem for problem in found.problems if "its own user namespace" in problem] == [*found.problems]
         assert len(found.problems) == 1
 
 
@@ -347,7 +347,7 @@ def test_a_path_with_a_line_break_stays_on_its_line(node: Node, library: Path, t
 def test_where_mappings_may_not_be_read_that_is_said(node: Node, process: MappingProcess) -> None:
     node.proc.mappings = lambda pid, about: None  # type: ignore[method-assign]
     (problem,) = node.look(process).problems
-    assert problem == f"which libcuda PID {process.pid} use may not be seen; it takes CAP_SYS_PTRACE"
+    assert problem == f"cannot read the maps of PID {process.pid}: this needs CAP_SYS_PTRACE"
 
 
 def test_who_has_gone_is_no_problem(node: Node, library: Path) -> None:

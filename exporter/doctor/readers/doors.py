@@ -1,4 +1,4 @@
-"""Tries what `--attribution=bpf` needs: loads the programs, attaches one to a file that nobody runs, and lets go."""
+"""Check what `--attribution=bpf` needs: load the programs, and attach one to a file that no process executes."""
 
 import mmap
 import os
@@ -6,25 +6,24 @@ from collections.abc import Iterable
 
 from exporter.clock import Clock
 from exporter.doctor.facts import DoorsFacts
-from exporter.sources.doors.doors import DOORS
-from exporter.sources.doors.libraries import Libraries
-from exporter.sources.doors.library import machine_called
-from exporter.sources.doors.loader import BpfError, Kernel
-from exporter.sources.doors.trial import try_out
-from exporter.sources.doors.watcher import Watcher
+from exporter.sources.libcuda_probes.libraries import Libraries, machine_named
+from exporter.sources.libcuda_probes.loader import BpfError, Kernel
+from exporter.sources.libcuda_probes.probe_points import PROBE_POINTS
+from exporter.sources.libcuda_probes.probes import LibcudaProbes
+from exporter.sources.libcuda_probes.seccomp_check import check_seccomp
 from exporter.sources.proc import Proc
 
 
 def read_doors(pids: Iterable[int], proc: Proc, clock: Clock) -> DoorsFacts:
-    """What kernel and libraries are like, for these processes; nobody but root can try the kernel."""
-    machine = machine_called(os.uname().machine)
+    """Return the facts about the kernel and the libraries of these processes. Only root can test the kernel."""
+    machine = machine_named(os.uname().machine)
     tried = os.geteuid() == 0 or machine is None
     refused = kernel_refusal() if tried else None
     if machine is None:
         return DoorsFacts(refused=refused)
     libraries = Libraries(proc, clock, machine)
     try:
-        found = libraries.look(pids)
+        found = libraries.find(pids)
     finally:
         libraries.close()
     paths = tuple(each.path for each in found.libraries)
@@ -32,16 +31,16 @@ def read_doors(pids: Iterable[int], proc: Proc, clock: Clock) -> DoorsFacts:
 
 
 def kernel_refusal() -> str | None:
-    """Why the kernel does not take the programs."""
-    file = os.memfd_create("nobody-runs-this")
+    """Return why the kernel refuses the programs; None if it accepts them."""
+    file = os.memfd_create("probe-test")
     try:
         os.truncate(file, mmap.PAGESIZE)
-        watcher = Watcher(Kernel(), boot_ns=lambda: 0, sms=1)
+        probes = LibcudaProbes(Kernel(), boot_ns=lambda: 0, sms=1)
         try:
-            watcher.attach(f"/proc/self/fd/{file}", {DOORS[0].name: 0})
-            try_out(watcher, os.uname().machine)
+            probes.attach(f"/proc/self/fd/{file}", {PROBE_POINTS[0].name: 0})
+            check_seccomp(probes, os.uname().machine)
         finally:
-            watcher.close()
+            probes.close()
     except BpfError as error:
         return str(error)
     finally:

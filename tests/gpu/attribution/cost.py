@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from exporter.parse.elf_symbols import exported_functions
-from exporter.sources.doors.doors import DOORS
-from exporter.sources.doors.loader import Kernel
-from exporter.sources.doors.watcher import Watcher
+from exporter.sources.libcuda_probes.loader import Kernel
+from exporter.sources.libcuda_probes.probe_points import PROBE_POINTS
+from exporter.sources.libcuda_probes.probes import LibcudaProbes
 from tests.eventually import eventually
 from tests.gpu.child import Child
 from tests.gpu.clients import build
@@ -156,13 +156,13 @@ def library() -> tuple[str, dict[str, int]]:
     lines = Path("/proc/self/maps").read_text().splitlines()
     path = next(line.split()[-1] for line in lines if "libcuda.so" in line)
     with Path(path).open("rb") as file:
-        names = [door.name for door in DOORS]
+        names = [door.name for door in PROBE_POINTS]
         found = exported_functions(lambda at, size: os.pread(file.fileno(), size, at), names)
     return path, dict(found.offsets)
 
 
 @contextmanager
-def on(watcher: Watcher, path: str, doors: dict[str, int]) -> Iterator[None]:
+def on(watcher: LibcudaProbes, path: str, doors: dict[str, int]) -> Iterator[None]:
     """Watched."""
     watcher.begin()
     watcher.attach(path, doors)
@@ -223,7 +223,7 @@ def measure(directory: Path) -> Iterator[Cost]:
     path, doors = library()
     daemon = ControlDaemon(directory / "d")
     daemon.start()
-    watcher = Watcher(Kernel(), boot_ns, SMS)
+    watcher = LibcudaProbes(Kernel(), boot_ns, SMS)
     try:
         for pace, measured in [*((each, False) for each in PACES), *((each, True) for each in SHIPPED)]:
             paced = Paced(program, pace, daemon)

@@ -1,7 +1,7 @@
-"""A program of its own, which stands in for a client in a container: it may not call what no profile there knows.
+"""The process of the seccomp check: a program that runs a probed function under a filter like that of a container.
 
-It runs a function that is probed, the file's that it was given. If the kernel has probes return by a system call of
-their own, and asks the client's filter about it, this program dies of it, and no client has to.
+The function is in the file that it inherits. If the kernel applies the filter to the system calls of probes, this
+program dies instead of a client. It is started as a script in isolated mode, and imports nothing of this package.
 """
 
 import ctypes
@@ -12,18 +12,18 @@ import sys
 from collections.abc import Callable
 
 CALLS = (335, 336)
-"""uretprobe and uprobe, of x86-64."""
+"""uretprobe and uprobe on x86-64."""
 
-_TIMES = 3  # a probe that was met once may be met in another way the next time
+_TIMES = 3  # from the second hit on, the kernel may use another mechanism
 _NO_NEW_PRIVILEGES, _SECCOMP, _FILTER = 38, 22, 2
 _LOAD, _IF_EQUAL, _RETURN = 0x20, 0x15, 0x06
 _ALLOW, _NOT_PERMITTED = 0x7FFF0000, 0x00050001
 
 
 def main(descriptor: int) -> None:
-    """Run it, as often as it takes."""
+    """Call the function under the filter."""
     call = _function(descriptor)
-    _forbid()
+    _apply_filter()
     for _ in range(_TIMES):
         call()
 
@@ -40,8 +40,8 @@ def _function(descriptor: int) -> Callable[[], int]:
     return ctypes.CFUNCTYPE(ctypes.c_int)(address)
 
 
-def _forbid() -> None:
-    """As Docker's profile, and systemd's filters: whatever they do not know is not permitted."""
+def _apply_filter() -> None:
+    """Fail `CALLS` with EPERM, as the filters of Docker and systemd do with calls that they do not know."""
     steps = [(_LOAD, 0, 0, 0)]
     for left, call in zip(reversed(range(len(CALLS))), CALLS, strict=True):
         steps.append((_IF_EQUAL, left + 1, 0, call))

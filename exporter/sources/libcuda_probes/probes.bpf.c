@@ -1,0 +1,436 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+/*
+ * BPF programs for the uprobes on libcuda. They count kernel launches by process, and measure how long
+ * work is in flight on each CUDA stream: from its first launch until a synchronisation returns that
+ * waited for its last one. Such a time is a span.
+ *
+ * build.sh compiles this file to probes.MACHINE.o, which is checked in; a test compiles it again and
+ * compares. loader.py creates the maps and loads the programs; probe_points.py lists the functions that
+ * each is attached to. The programs read the saved registers of the probed function, of a fixed layout,
+ * and no other kernel data. So they need no vmlinux.h and no CO-RE, but Linux 5.12 (atomic exchange).
+ *
+ * A workload chooses all arguments. A failed read of its memory yields 0. Its threads run the programs
+ * concurrently: a shared number changes by one atomic operation, or by a store that may be lost.
+ */
+#include <linux/bpf.h>
+
+typedef __u32 u32;
+typedef __u64 u64;
+
+#define SEC(name) __attribute__((section(name), used))
+#define INLINE static inline __attribute__((always_inline))
+#define READ_ONCE(x) (*(const volatile typeof(x) *)&(x))
+#define WRITE_ONCE(x, value) (*(volatile typeof(x) *)&(x) = (value))
+#define ADD(x, value) ((void)__sync_fetch_and_add(&(x), (value)))
+#define EXCHANGE(x, value) __sync_lock_test_and_set(&(x), (value))
+#define COMPARE_EXCHANGE(x, old, new) __sync_val_compare_and_swap(&(x), (old), (new))
+
+#define HELPER(name, result, ...) static result (*const bpf_##name)(__VA_ARGS__) = (void *)BPF_FUNC_##name
+HELPER(map_lookup_elem, void *, void *map, const void *key);
+HELPER(map_update_elem, long, void *map, const void *key, const void *value, u64 flags);
+HELPER(map_delete_elem, long, void *map, const void *key);
+HELPER(get_current_pid_tgid, u64, void);
+HELPER(probe_read_user, long, void *to, u32 size, const void *from);
+HELPER(ktime_get_boot_ns, u64, void);
+
+/* bpf_probe_read_user() is for programs under a GPL-compatible license only. */
+char _license[] SEC("license") = "Dual BSD/GPL";
+
+/* -- registers of the probed function ---------------------------------------------------------- */
+
+#if defined(MACHINE_X86_64) /* struct pt_regs, arch/x86/include/asm/ptrace.h; System V ABI */
+struct registers {
+	u64 r15, r14, r13, r12, bp, bx, r11, r10, r9, r8, ax, cx, dx, si, di;
+	u64 orig_ax, ip, cs, flags, sp, ss;
+};
+#define ARGUMENT_0(regs) ((regs)->di)
+#define ARGUMENT_1(regs) ((regs)->si)
+#define ARGUMENT_2(regs) ((regs)->dx)
+#define ARGUMENT_3(regs) ((regs)->cx)
+#define ARGUMENT_8_ADDRESS(regs) ((regs)->sp + 8 + 8 * (8 - 6)) /* the return address, 6, 7, 8 */
+#define RESULT(regs) ((regs)->ax)
+#elif defined(MACHINE_AARCH64) /* struct user_pt_regs, arch/arm64/include/uapi/asm/ptrace.h; AAPCS64 */
+struct registers { u64 x[31], sp, pc, pstate; };
+#define ARGUMENT_0(regs) ((regs)->x[0])
+#define ARGUMENT_1(regs) ((regs)->x[1])
+#define ARGUMENT_2(regs) ((regs)->x[2])
+#define ARGUMENT_3(regs) ((regs)->x[3])
+#define ARGUMENT_8_ADDRESS(regs) ((regs)->sp)
+#define RESULT(regs) ((regs)->x[0])
+#else
+#error "define MACHINE_X86_64 or MACHINE_AARCH64"
+#endif
+
+/* -- what the exporter reads: probes.py has the same fields in the same order ------------------ */
+
+#define STREAMS 16
+#define FRACTION_BITS 4
+#define MEAN_WIDTH(width, launches) (((width) << FRACTION_BITS) / (launches)) /* in 16ths of an SM */
+
+/*
+ * The width of a kernel is the number of SMs that it occupies; fields named width are sums over
+ * kernels. A burst is the last part of a span without a pause between launches.
+ */
+struct stream {
+	u64 key; /* see stream_key(); 0: no stream has used this slot yet */
+	u64 since, last; /* the begin of the span (0: the stream is idle), and its last launch */
+	u64 launches, width;
+	u64 burst_since, burst_launches, burst_width;
+	u64 burst_gaps; /* the widths, each multiplied by the gap before its kernel: see launch() */
+};
+
+struct process {
+	u64 first; /* the time of its first call */
+	u64 kernels, graphs, syncs, records;
+	u64 spans, flight, area; /* ended spans: their number, length, and length times mean width */
+	u64 widths;
+	/* Bursts at whose end the client had to wait, so that the GPU was busy all along. */
+	u64 sure_area, sure_widths, sure_gaps, sure_heights, sure_event_heights;
+	u64 launched, failed; /* the last launch, and the first synchronisation that failed */
+	u64 capturing; /* since when a graph is captured; 0: none is */
+	u64 captures, captured, captured_width; /* captures, and the kernels in them */
+	struct stream streams[STREAMS];
+};
+
+/* -- maps: all are bounded; the LRU maps forget their oldest entries --------------------------- */
+
+struct call { /* the synchronisation that a thread is in */
+	u64 stream; /* its key, or EVERY_STREAM */
+	u64 before; /* launches until then are done when it returns */
+	u64 called, by_event;
+};
+
+struct event_key { u64 pid, event; };
+struct recording { u64 stream, at; };
+struct map_definition { u32 type, key_size, value_size, max_entries; };
+enum { WATCHED_SINCE, LOST, ALL_SMS, NUMBERS };
+
+#define MAP(name, type, key, value, entries) \
+	struct map_definition name SEC("maps") = { type, sizeof(key), sizeof(value), entries }
+
+MAP(processes, BPF_MAP_TYPE_HASH, u64, struct process, 2048); /* by PID */
+MAP(calls, BPF_MAP_TYPE_LRU_HASH, u64, struct call, 4096); /* by pid_tgid */
+MAP(events, BPF_MAP_TYPE_LRU_HASH, struct event_key, struct recording, 16384);
+/* How many SMs a process may use, by PID, if not all. The exporter writes it. */
+MAP(sm_limits, BPF_MAP_TYPE_HASH, u64, u64, 2048);
+/* Since when spans are complete, launches without room in `processes`, and the SMs of a GPU. */
+MAP(numbers, BPF_MAP_TYPE_ARRAY, u32, u64, NUMBERS);
+/* An empty process, which is too large for a program's stack. */
+MAP(blank, BPF_MAP_TYPE_ARRAY, u32, struct process, 1);
+
+/* -- parts of several programs ----------------------------------------------------------------- */
+
+#define LEGACY_STREAM 1 /* CU_STREAM_LEGACY and CU_STREAM_PER_THREAD in cuda.h; 0 is either */
+#define PER_THREAD_STREAM 2
+#define EVERY_STREAM 0
+
+INLINE u64 current_pid(void) { return bpf_get_current_pid_tgid() >> 32; }
+INLINE u64 *number(u32 index) { return bpf_map_lookup_elem(&numbers, &index); }
+INLINE struct process *find_process(u64 pid) { return bpf_map_lookup_elem(&processes, &pid); }
+
+/*
+ * What identifies a stream within its process; never 0. A handle is an address, a multiple of 8. To
+ * functions for per-thread default streams (their names end with _ptsz), 0 is the thread's stream.
+ */
+INLINE u64 stream_key(u64 handle, int ptsz)
+{
+	if (handle == 0)
+		handle = ptsz ? PER_THREAD_STREAM : LEGACY_STREAM;
+	if (handle == PER_THREAD_STREAM)
+		return (u64)(u32)bpf_get_current_pid_tgid() << 8 | PER_THREAD_STREAM;
+	return handle;
+}
+
+/* Return the process, created if it is new; NULL if there is no room. */
+INLINE struct process *get_process(u64 pid, u64 now)
+{
+	struct process *process = find_process(pid), *empty;
+	u32 zero = 0;
+
+	if (process)
+		return process;
+	empty = bpf_map_lookup_elem(&blank, &zero);
+	if (!empty)
+		return 0;
+	bpf_map_update_elem(&processes, &pid, empty, BPF_NOEXIST);
+	process = find_process(pid);
+	if (process)
+		COMPARE_EXCHANGE(process->first, 0, now);
+	return process;
+}
+
+/* -- launches ---------------------------------------------------------------------------------- */
+
+/* After such a pause a new burst begins: the GPU may have been idle in between. */
+#define PAUSE_NS 300000ULL
+
+/* A capture that fails has no end that a probe sees. After this time it counts as ended. */
+#define CAPTURE_NS 60000000000ULL
+
+/*
+ * Return the slot of a stream. Prefer a slot that no stream has used to one of an idle stream: a
+ * thread may be launching on that just now. Streams without a slot share the last one.
+ */
+INLINE struct stream *get_slot(struct process *process, u64 key)
+{
+	struct stream *stream = process->streams;
+	u64 owner;
+	int i;
+
+	for (i = 0; i < STREAMS; i++) {
+		stream = &process->streams[i];
+		owner = READ_ONCE(stream->key);
+		if (owner == 0)
+			owner = COMPARE_EXCHANGE(stream->key, 0, key) ?: key;
+		if (owner == key)
+			return stream;
+	}
+	for (i = 0; i < STREAMS; i++) {
+		stream = &process->streams[i];
+		if (READ_ONCE(stream->since))
+			continue;
+		owner = READ_ONCE(stream->key);
+		if (COMPARE_EXCHANGE(stream->key, owner, key) == owner)
+			return stream;
+	}
+	return stream;
+}
+
+/* Add kernels to the span of a stream, or begin one; `watched_since` makes older spans void. */
+INLINE void add_to_stream(struct stream *stream, u64 now, u64 watched_since, u64 kernels, u64 width,
+			  u64 gaps)
+{
+	u64 since = READ_ONCE(stream->since);
+	int begins = since == 0 || since < watched_since;
+
+	if (begins) {
+		if (since) {
+			WRITE_ONCE(stream->launches, 0);
+			WRITE_ONCE(stream->width, 0);
+		}
+		COMPARE_EXCHANGE(stream->since, since, now);
+	}
+	if (begins || now - READ_ONCE(stream->last) >= PAUSE_NS) {
+		WRITE_ONCE(stream->burst_since, now);
+		WRITE_ONCE(stream->burst_launches, 0);
+		WRITE_ONCE(stream->burst_width, 0);
+		WRITE_ONCE(stream->burst_gaps, 0);
+	}
+	ADD(stream->launches, kernels);
+	ADD(stream->burst_launches, kernels);
+	ADD(stream->width, width);
+	ADD(stream->burst_width, width);
+	ADD(stream->burst_gaps, width * gaps);
+	WRITE_ONCE(stream->last, now);
+}
+
+/* A launch of a kernel of so many blocks, or of a graph. */
+INLINE int launch(u64 blocks, u64 handle, int graph, int ptsz)
+{
+	u64 pid = current_pid(), key = stream_key(handle, ptsz), now = bpf_ktime_get_boot_ns();
+	u64 width = blocks, kernels = 1, captured, captures, capturing, *limit, *since, *lost;
+	struct process *process = get_process(pid, now);
+
+	if (!process) {
+		lost = number(LOST);
+		if (lost)
+			ADD(*lost, 1);
+		return 0;
+	}
+
+	/* A kernel is no wider than the SMs that its process may use. */
+	limit = bpf_map_lookup_elem(&sm_limits, &pid) ?: number(ALL_SMS);
+	if (!limit)
+		return 0;
+	if (graph || width > *limit)
+		width = *limit;
+
+	if (graph) { /* its kernels are the average of what was captured, if anything was */
+		captured = READ_ONCE(process->captured);
+		captures = READ_ONCE(process->captures);
+		if (captured && captures) {
+			width = READ_ONCE(process->captured_width) / captures;
+			kernels = captured / captures;
+		}
+		ADD(process->graphs, 1);
+	} else {
+		capturing = READ_ONCE(process->capturing);
+		if (capturing && now - capturing <= CAPTURE_NS) { /* it does not run */
+			ADD(process->captured, 1);
+			ADD(process->captured_width, width);
+			return 0;
+		}
+		ADD(process->kernels, 1);
+	}
+	WRITE_ONCE(process->launched, now);
+	ADD(process->widths, width);
+	since = number(WATCHED_SINCE);
+	if (since) /* within a graph, the gap before a kernel is 1 unit; before other kernels it is 2 */
+		add_to_stream(get_slot(process, key), now, *since, kernels, width, graph ? 1 : 2);
+	return 0;
+}
+
+/* cuLaunchKernel(function, grid x, y, z, block x, y, z, shared memory, stream, ...) */
+INLINE int launch_kernel(struct registers *regs, int ptsz)
+{
+	u64 blocks = (u64)(u32)ARGUMENT_1(regs) * (u32)ARGUMENT_2(regs) * (u32)ARGUMENT_3(regs);
+	u64 stream;
+
+	bpf_probe_read_user(&stream, sizeof(stream), (void *)ARGUMENT_8_ADDRESS(regs));
+	return launch(blocks, stream, 0, ptsz);
+}
+
+/* cuLaunchKernelEx(config, ...): struct CUlaunchConfig_st in cuda.h has the stream at byte 32 */
+INLINE int launch_kernel_ex(struct registers *regs, int ptsz)
+{
+	u64 config = ARGUMENT_0(regs), stream;
+	u32 grid[3];
+
+	bpf_probe_read_user(grid, sizeof(grid), (void *)config);
+	bpf_probe_read_user(&stream, sizeof(stream), (void *)(config + 32));
+	return launch((u64)grid[0] * grid[1] * grid[2], stream, 0, ptsz);
+}
+
+INLINE int capture(int begins)
+{
+	u64 pid = current_pid(), now = bpf_ktime_get_boot_ns();
+	struct process *process = begins ? get_process(pid, now) : find_process(pid);
+
+	if (!process)
+		return 0;
+	if (begins)
+		ADD(process->captures, 1);
+	WRITE_ONCE(process->capturing, begins ? now : 0);
+	return 0;
+}
+
+/* -- synchronisations -------------------------------------------------------------------------- */
+
+/* A wait of this length found the GPU busy since the burst began. Without work it takes 10 us (H200). */
+#define BEHIND_NS 40000ULL
+
+/* cuEventRecord(event, stream): a wait for the event waits for what the stream has now. */
+INLINE int record(struct registers *regs, int ptsz)
+{
+	struct event_key key = { current_pid(), ARGUMENT_0(regs) };
+	struct recording recording = { stream_key(ARGUMENT_1(regs), ptsz), bpf_ktime_get_boot_ns() };
+	struct process *process = find_process(key.pid);
+
+	if (process) {
+		ADD(process->records, 1);
+		bpf_map_update_elem(&events, &key, &recording, BPF_ANY);
+	}
+	return 0;
+}
+
+/* A wait begins. It creates the process too: waits have a cost, which the rate limit counts. */
+INLINE int wait(u64 stream, u64 event, int by_event)
+{
+	u64 pid = current_pid(), thread = bpf_get_current_pid_tgid(), now = bpf_ktime_get_boot_ns();
+	struct call call = { stream, now, now, by_event };
+	struct event_key key = { pid, event };
+	struct process *process = get_process(pid, now);
+	struct recording *recording;
+
+	if (!process)
+		return 0;
+	ADD(process->syncs, 1);
+	if (by_event) {
+		recording = bpf_map_lookup_elem(&events, &key);
+		if (!recording)
+			return 0;
+		call.stream = recording->stream;
+		call.before = recording->at;
+	}
+	bpf_map_update_elem(&calls, &thread, &call, BPF_ANY);
+	return 0;
+}
+
+/* Add a burst to what is sure, if the client waited for its end for long, or most of its time. */
+INLINE void add_sure(struct process *process, struct stream *stream, struct call *call, u64 now)
+{
+	u64 length = now - READ_ONCE(stream->burst_since), waited = now - call->called;
+	u64 width, launches, height;
+
+	if (waited < BEHIND_NS && length > 2 * waited)
+		return;
+	width = READ_ONCE(stream->burst_width);
+	launches = READ_ONCE(stream->burst_launches);
+	ADD(process->sure_gaps, READ_ONCE(stream->burst_gaps));
+	ADD(process->sure_widths, width);
+	if (!launches)
+		return;
+	height = MEAN_WIDTH(width, launches);
+	ADD(*(call->by_event ? &process->sure_event_heights : &process->sure_heights), height);
+	ADD(process->sure_area, length * height >> FRACTION_BITS);
+}
+
+/* End the span of a stream, if the call waited for all of it. */
+INLINE void end_span(struct process *process, struct stream *stream, struct call *call, u64 now,
+		     u64 watched_since)
+{
+	u64 since, launches, width, length;
+
+	if (!READ_ONCE(stream->since) || READ_ONCE(stream->last) > call->before)
+		return;
+	if (call->stream != EVERY_STREAM && READ_ONCE(stream->key) != call->stream)
+		return;
+	since = EXCHANGE(stream->since, 0);
+	launches = EXCHANGE(stream->launches, 0);
+	width = EXCHANGE(stream->width, 0);
+	if (since < watched_since || since > now)
+		return;
+	length = now - since;
+	ADD(process->spans, 1);
+	ADD(process->flight, length);
+	ADD(process->area, length * MEAN_WIDTH(width, launches ?: 1) >> FRACTION_BITS);
+	add_sure(process, stream, call, now);
+}
+
+/* A wait returns. After an error, the spans of its streams have no end. */
+INLINE int wait_returns(struct registers *regs)
+{
+	u64 thread = bpf_get_current_pid_tgid(), now = bpf_ktime_get_boot_ns(), *since;
+	struct call *found = bpf_map_lookup_elem(&calls, &thread), call;
+	struct process *process = find_process(current_pid());
+	int i;
+
+	if (!found)
+		return 0;
+	call = *found;
+	bpf_map_delete_elem(&calls, &thread);
+	since = number(WATCHED_SINCE);
+	if (!process || !since)
+		return 0;
+	if ((u32)RESULT(regs)) {
+		if (!READ_ONCE(process->failed))
+			WRITE_ONCE(process->failed, now);
+		return 0;
+	}
+#pragma unroll /* the verifier then needs a quarter of the steps */
+	for (i = 0; i < STREAMS; i++)
+		end_span(process, &process->streams[i], &call, now, *since);
+	return 0;
+}
+
+/* -- programs: the names are those in probe_points.py ------------------------------------------ */
+
+#define PROGRAM(name, call) SEC("uprobe/" #name) int on_##name(struct registers *regs) { return call; }
+
+PROGRAM(launch, launch_kernel(regs, 0))
+PROGRAM(launch_ptsz, launch_kernel(regs, 1))
+PROGRAM(launch_ex, launch_kernel_ex(regs, 0))
+PROGRAM(launch_ex_ptsz, launch_kernel_ex(regs, 1))
+PROGRAM(graph, launch(0, ARGUMENT_1(regs), 1, 0)) /* cuGraphLaunch(graph, stream) */
+PROGRAM(graph_ptsz, launch(0, ARGUMENT_1(regs), 1, 1))
+PROGRAM(begin_capture, capture(1))
+PROGRAM(end_capture, capture(0))
+PROGRAM(record, record(regs, 0))
+PROGRAM(record_ptsz, record(regs, 1))
+PROGRAM(wait_every, wait(EVERY_STREAM, 0, 0))
+PROGRAM(wait_stream, wait(stream_key(ARGUMENT_0(regs), 0), 0, 0))
+PROGRAM(wait_stream_ptsz, wait(stream_key(ARGUMENT_0(regs), 1), 0, 0))
+PROGRAM(wait_default, wait(stream_key(0, 0), 0, 0))
+PROGRAM(wait_default_ptsz, wait(stream_key(0, 1), 0, 0))
+PROGRAM(wait_event, wait(EVERY_STREAM, ARGUMENT_0(regs), 1))
+PROGRAM(return, wait_returns(regs))
