@@ -8,14 +8,6 @@ from exporter.web import WebServer
 from tests.web.serving import Counting, Stage, Web, staged
 
 
-@pytest.fixture(scope="session", autouse=True)
-def _closed_at_once() -> Iterator[None]:
-    """A server that is to close looks up from its waiting sooner than one in service needs to."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("exporter.web.server.POLL_SECONDS", 0.02)
-        yield
-
-
 @pytest.fixture(scope="session")
 def stage() -> Iterator[tuple[Stage, WebServer]]:
     """One server for all tests that need no other."""

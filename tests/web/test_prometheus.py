@@ -1,4 +1,4 @@
-"""A real Prometheus scrapes: what it stores is what was published, over plain HTTP and over TLS with a password."""
+"""A real Prometheus scrapes over HTTP and over TLS with a password."""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -85,7 +85,7 @@ def serve(exposition: Exposition) -> Iterator[Callable[..., dict[str, Any]]]:
                 exposition,
                 healthy=lambda: True,
                 status=str,
-                sight=lambda: Sight(node=Node(), at=AT),
+                page_data=lambda: Sight(node=Node(), at=AT),
                 monotonic=lambda: 0.0,
             )
             server = WebServer(site, [(LOCALHOST, 0)], security)
@@ -96,7 +96,7 @@ def serve(exposition: Exposition) -> Iterator[Callable[..., dict[str, Any]]]:
         yield start
 
 
-def test_what_is_published_is_stored_and_a_client_that_left_is_gone_with_the_next_scrape(
+def test_prometheus_stores_the_metrics_and_drops_a_disconnected_client_at_the_next_scrape(
     prometheus: Callable[..., Prometheus],
     serve: Callable[..., dict[str, Any]],
     exposition: Exposition,
@@ -120,7 +120,7 @@ def test_what_is_published_is_stored_and_a_client_that_left_is_gone_with_the_nex
         assert scraping.own(f"prometheus_target_scrapes_sample_{name}_total") == 0
 
 
-def test_it_comes_by_tls_with_a_password(
+def test_prometheus_scrapes_over_tls_with_a_password(
     prometheus: Callable[..., Prometheus],
     serve: Callable[..., dict[str, Any]],
     exposition: Exposition,
@@ -146,7 +146,7 @@ def test_it_comes_by_tls_with_a_password(
     assert set(scraping.query(CLIENTS)) == clients(before_and_after[0])
 
 
-def test_with_another_password_it_does_not(
+def test_prometheus_is_refused_with_a_wrong_password(
     prometheus: Callable[..., Prometheus], serve: Callable[..., dict[str, Any]], exposition: Exposition, tmp_path: Path
 ) -> None:
     configuration = tmp_path / "web.yml"

@@ -1,10 +1,10 @@
-"""A page that many look at costs no more than one that a single person looks at."""
+"""TTL cache of rendered pages."""
 
 import threading
 
 import pytest
 
-from exporter.web.lately import FRESH_SECONDS, SHARE, Lately
+from exporter.web.pages import MAX_RENDER_SHARE, MIN_TTL_SECONDS, TtlCache
 
 
 class Making:
@@ -26,26 +26,26 @@ class Making:
         return b"%d" % self.made
 
 
-def test_all_who_ask_within_a_second_get_the_same() -> None:
+def test_renders_once_within_a_second() -> None:
     making = Making()
-    lately = Lately(making.make, making.now)
-    assert {lately.page() for _ in range(20)} == {b"1"}
-    making.at += FRESH_SECONDS
-    assert {lately.page() for _ in range(20)} == {b"2"}
+    cache = TtlCache(making.make, making.now)
+    assert {cache.page() for _ in range(20)} == {b"1"}
+    making.at += MIN_TTL_SECONDS
+    assert {cache.page() for _ in range(20)} == {b"2"}
 
 
-def test_one_that_takes_long_is_made_the_more_seldom() -> None:
+def test_keeps_a_slow_page_longer() -> None:
     making = Making(seconds=2.0)
-    lately = Lately(making.make, making.now)
+    cache = TtlCache(making.make, making.now)
     began = making.at
-    lately.page()
-    making.at = began + 2.0 / SHARE - 0.1
-    assert lately.page() == b"1"
-    making.at = began + 2.0 / SHARE
-    assert lately.page() == b"2"
+    cache.page()
+    making.at = began + 2.0 / MAX_RENDER_SHARE - 0.1
+    assert cache.page() == b"1"
+    making.at = began + 2.0 / MAX_RENDER_SHARE
+    assert cache.page() == b"2"
 
 
-def test_while_it_is_made_for_one_the_others_wait_for_that() -> None:
+def test_other_threads_wait_for_the_rendering_thread() -> None:
     making, begun, done = Making(), threading.Event(), threading.Event()
 
     def make() -> bytes:
@@ -53,9 +53,9 @@ def test_while_it_is_made_for_one_the_others_wait_for_that() -> None:
         done.wait()
         return making.make()
 
-    lately = Lately(make, making.now)
+    cache = TtlCache(make, making.now)
     got: list[bytes] = []
-    viewers = [threading.Thread(target=lambda: got.append(lately.page())) for _ in range(8)]
+    viewers = [threading.Thread(target=lambda: got.append(cache.page())) for _ in range(8)]
     for each in viewers:
         each.start()
     begun.wait()
@@ -65,7 +65,7 @@ def test_while_it_is_made_for_one_the_others_wait_for_that() -> None:
     assert got == [b"1"] * 8
 
 
-def test_one_that_cannot_be_made_is_tried_again() -> None:
+def test_renders_again_after_a_failure() -> None:
     pages = iter([b"", b"well"])
 
     def make() -> bytes:
@@ -74,7 +74,7 @@ def test_one_that_cannot_be_made_is_tried_again() -> None:
             raise ValueError("not yet")
         return page
 
-    lately = Lately(make, lambda: 100.0)
+    cache = TtlCache(make, lambda: 100.0)
     with pytest.raises(ValueError, match="not yet"):
-        lately.page()
-    assert lately.page() == b"well"
+        cache.page()
+    assert cache.page() == b"well"
