@@ -169,26 +169,21 @@ class WebServer:
                 selector.register(listener, selectors.EVENT_READ, listener)
             while not self._closing.is_set():
                 for key, _ in selector.select():
-                    if key.data is not None:
+                    if key.data is None:
+                        continue
+                    try:
                         self._accept(key.data)
+                    except Exception:  # noqa: BLE001 (an error here must not end the accept loop)
+                        structlog.get_logger().exception("connection_failed")
 
     def _accept(self, listener: socket.socket) -> None:
         """Accept a connection. After a failure, wait: the listener stays readable, and the loop would spin."""
         try:
             connection, peer = listener.accept()
-        except BlockingIOError:
-            return  # the client has already closed the connection
         except OSError as error:
             self._failures.failed(error, self._closing.wait)
             return
         self._failures.succeeded()
-        try:
-            self._start(connection, peer)
-        except Exception:  # noqa: BLE001 (an error here must not end the accept loop)
-            connection.close()
-            structlog.get_logger().exception("connection_failed")
-
-    def _start(self, connection: socket.socket, peer: tuple[Any, ...]) -> None:
         slot = self._slots.take(connection)
         if slot is None:
             _close(connection)
