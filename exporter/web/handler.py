@@ -8,13 +8,11 @@ from http import HTTPStatus
 from http.client import LineTooLong
 from http.server import BaseHTTPRequestHandler
 from socket import socket
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from exporter import __version__
 from exporter.web.auth import Verdict, Visitor
-
-if TYPE_CHECKING:
-    from exporter.web.web_config import Protection
+from exporter.web.web_config import Protection
 
 IDLE_SECONDS = 5.0
 """Timeout for a client that sends nothing or reads nothing."""
@@ -85,28 +83,29 @@ _BUSY = Answer(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Connection:
-    """An accepted connection, and how to answer its request. `working` marks its slot as busy."""
-
-    socket: socket
-    peer: tuple[Any, ...]
-    protection: "Protection"
-    respond: Callable[[Request], Answer]
-    working: AbstractContextManager[None]
-
-
 class Handler(BaseHTTPRequestHandler):
-    """Answers the one request of a connection. Only GET and HEAD exist."""
+    """Answers the one request of a connection. Only GET and HEAD exist.
+
+    `respond` creates the answer while `working` marks the connection's slot as busy.
+    """
 
     timeout = IDLE_SECONDS
     rbufsize = 0
     server_version = f"cuda-mps-exporter/{__version__}"
     sys_version = ""
 
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-        super().__init__(connection.socket, connection.peer, cast("Any", None))
+    def __init__(
+        self,
+        connection: socket,
+        peer: tuple[Any, ...],
+        protection: Protection,
+        respond: Callable[[Request], Answer],
+        working: AbstractContextManager[None],
+    ) -> None:
+        self._protection = protection
+        self._respond = respond
+        self._working = working
+        super().__init__(connection, peer, cast("Any", None))
 
     def setup(self) -> None:
         """Limit the bytes that are read."""
@@ -123,7 +122,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def end_headers(self) -> None:
         """Add the headers that each answer has, error answers too."""
-        for name, value in ({"X-Content-Type-Options": "nosniff"} | dict(self._connection.protection.headers)).items():
+        for name, value in ({"X-Content-Type-Options": "nosniff"} | dict(self._protection.headers)).items():
             self.send_header(name, value)
         super().end_headers()
 
@@ -131,13 +130,13 @@ class Handler(BaseHTTPRequestHandler):
         """Log no requests."""
 
     def _send(self, *, with_body: bool) -> None:
-        with self._connection.working:
+        with self._working:
             answer = self._answer()
         self.send_response(answer.status)
         self.send_header("Content-Type", answer.content_type)
         self.send_header("Content-Length", str(len(answer.body)))
         for name, value in answer.headers.items():
-            if name not in self._connection.protection.headers:
+            if name not in self._protection.headers:
                 self.send_header(name, value)
         if answer.gzipped:
             self.send_header("Content-Encoding", "gzip")
@@ -146,16 +145,16 @@ class Handler(BaseHTTPRequestHandler):
             self.wfile.write(answer.body)
 
     def _answer(self) -> Answer:
-        protection = self._connection.protection
-        if protection.users is not None:
-            verdict = protection.users.verdict(self.headers.get("Authorization", ""))
+        users = self._protection.users
+        if users is not None:
+            verdict = users.verdict(self.headers.get("Authorization", ""))
             if verdict is not Verdict.ADMITTED:
                 return _BUSY if verdict is Verdict.BUSY else _UNAUTHORIZED
         visitor = Visitor(
-            peer=str(self._connection.peer[0]),
+            peer=str(self.client_address[0]),
             host=self.headers.get("Host", ""),
             proxied=any(name.lower().startswith(_PROXY_HEADERS) for name in self.headers),
-            authenticated=protection.users is not None or protection.authenticates_by_tls,
+            authenticated=users is not None or self._protection.authenticates_by_tls,
         )
         request = Request(
             path=self.path,
@@ -163,7 +162,7 @@ class Handler(BaseHTTPRequestHandler):
             accept_encoding=self.headers.get("Accept-Encoding", ""),
             visitor=visitor,
         )
-        return self._connection.respond(request)
+        return self._respond(request)
 
 
 class _BoundedReader(io.BufferedReader):

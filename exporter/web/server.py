@@ -13,7 +13,7 @@ import structlog
 
 from exporter.accept_failures import AcceptFailures
 from exporter.errors import ConfigError, ListenError
-from exporter.web.handler import IDLE_SECONDS, Connection, Handler
+from exporter.web.handler import IDLE_SECONDS, Handler
 from exporter.web.pages import Site
 from exporter.web.web_config import Protection, WebSecurity
 
@@ -201,15 +201,7 @@ class WebServer:
                 secured = protection.tls.wrap(slot.connection)
                 self._slots.replace_socket(slot, secured)
                 protection.tls.handshake(secured)
-            Handler(
-                Connection(
-                    socket=slot.connection,
-                    peer=peer,
-                    protection=protection,
-                    respond=self._site.answer,
-                    working=self._slots.working(slot),
-                )
-            )
+            Handler(slot.connection, peer, protection, self._site.answer, self._slots.working(slot))
         except (OSError, HTTPException):
             pass  # the client closed the connection or sent an invalid request
         except Exception:  # noqa: BLE001 (an internal error ends this request alone)

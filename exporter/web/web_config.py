@@ -105,19 +105,16 @@ class WebSecurity:
                     " (a file that is being written looks the same)"
                 )
         except ConfigError as error:
-            self._fail(str(error))
+            if str(error) != self._problem:
+                self._problem = str(error)
+                structlog.get_logger().error(
+                    "web_config_reload_failed", problem=str(error), now="the previous configuration stays in force"
+                )
+                self._on_reload(str(error))
             return
         self._protection, self._problem = protection, None
         structlog.get_logger().info("web_config_reloaded", file=str(self._path))
         self._on_reload(None)
-
-    def _fail(self, problem: str) -> None:
-        if problem != self._problem:
-            self._problem = problem
-            structlog.get_logger().error(
-                "web_config_reload_failed", problem=problem, now="the previous configuration stays in force"
-            )
-            self._on_reload(problem)
 
 
 def _read(path: Path) -> tuple[Protection, Mapping[Path, FileVersion]]:

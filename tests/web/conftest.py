@@ -1,4 +1,4 @@
-"""A server for the tests of this folder."""
+"""Fixtures with a web server."""
 
 from collections.abc import Iterator
 
@@ -17,7 +17,7 @@ def stage() -> Iterator[tuple[Stage, WebServer]]:
 
 @pytest.fixture
 def web(stage: tuple[Stage, WebServer]) -> Web:
-    """The server before the first cycle."""
+    """The server before the first collection."""
     on, server = stage
     web = Web(server)
     on.site = web.site()
@@ -26,7 +26,7 @@ def web(stage: tuple[Stage, WebServer]) -> Web:
 
 @pytest.fixture
 def collector(web: Web) -> Counting:
-    """A snapshot that has been published."""
+    """A published snapshot."""
     collector = Counting()
     web.exposition.publish(collector)
     return collector

@@ -25,13 +25,13 @@ OPENMETRICS = "application/openmetrics-text;version=1.0.0;q=0.6,text/plain;versi
 
 @dataclass(slots=True)
 class Counting(Collector):
-    """One gauge, and how often it was asked for."""
+    """A gauge that counts its collections."""
 
     value: int = 1
     renders: int = 0
 
     def collect(self) -> Iterable[Metric]:
-        """The gauge."""
+        """Return the gauge."""
         self.renders += 1
         return [GaugeMetricFamily("answer", "The answer.", value=self.value)]
 
@@ -98,7 +98,7 @@ class Web:
         )
 
     def get(self, path: str = "/metrics", method: str = "GET", **headers: str) -> Answer:
-        """One request; a header's underscores are hyphens."""
+        """Send one request; underscores in header names become hyphens."""
         with contextlib.closing(http.client.HTTPConnection(LOCALHOST, self.server.port, timeout=30)) as connection:
             return ask(connection, path, method, **headers)
 
@@ -116,7 +116,7 @@ class Web:
 
 
 def ask(connection: http.client.HTTPConnection, path: str, method: str = "GET", **headers: str) -> Answer:
-    """One request on a connection; a header's underscores are hyphens."""
+    """Send one request on a connection; underscores in header names become hyphens."""
     connection.request(method, path, headers={name.replace("_", "-"): text for name, text in headers.items()})
     response = connection.getresponse()
     return Answer(response.status, dict(response.getheaders()), response.read())

@@ -23,8 +23,8 @@ def happened(web: Web, *incidents: Incident, events: tuple[Event, ...] = ()) -> 
     web.history.take(Node(incidents={each.id: each for each in incidents}), events)
 
 
-def told(web: Web, page: str) -> Any:
-    """The data of an answer that is one."""
+def data(web: Web, page: str) -> Any:
+    """Return the data of a successful answer."""
     answer = web.get(page)
     envelope = json.loads(answer.body)
     assert (answer.status, envelope["status"]) == (200, "success")
@@ -32,19 +32,19 @@ def told(web: Web, page: str) -> Any:
 
 
 def of(web: Web, page: str) -> list[object]:
-    """The ids of the incidents, or the times of the events."""
-    return [each["id"] if "id" in each else each["at"] for each in told(web, page)]
+    """Return the IDs of the incidents, or the times of the events."""
+    return [each["id"] if "id" in each else each["at"] for each in data(web, page)]
 
 
 @pytest.mark.parametrize("page", [INCIDENTS, EVENTS])
 def test_returns_an_empty_list_before_the_first_incident(web: Web, page: str) -> None:
-    assert told(web, page) == []
+    assert data(web, page) == []
 
 
 def test_returns_incidents_newest_first_with_their_details(web: Web) -> None:
     happened(web, ended(id="old"), blocked(id="new", detected_at=AT + 9))
 
-    new, old = told(web, INCIDENTS)
+    new, old = data(web, INCIDENTS)
 
     assert (new["id"], old["id"]) == ("new", "old")
     assert new["blocking"][1]["seconds"] == 182.0
@@ -70,8 +70,8 @@ def test_filters_incidents(web: Web) -> None:
 def test_returns_one_incident_by_id(web: Web) -> None:
     happened(web, ended(id="513-1a"), incident(id="-7-1b"))
 
-    assert told(web, f"{INCIDENTS}/513-1a")["id"] == "513-1a"
-    assert told(web, f"{INCIDENTS}/%2d7-1b")["id"] == "-7-1b"
+    assert data(web, f"{INCIDENTS}/513-1a")["id"] == "513-1a"
+    assert data(web, f"{INCIDENTS}/%2d7-1b")["id"] == "-7-1b"
 
 
 @pytest.mark.parametrize("name", ["513", "", "*", "513-1a%00", "..", "%ff"])
@@ -105,7 +105,7 @@ def test_returns_events_newest_first_and_filters_them(web: Web) -> None:
 def test_returns_the_keys_of_replay_and_an_iso_time_for_an_event(web: Web) -> None:
     happened(web, events=(event(AT, EventName.FAULT, incident=incident(), server=None),))
 
-    assert told(web, EVENTS) == [
+    assert data(web, EVENTS) == [
         {
             "at": AT,
             "time": "1970-01-12T13:46:40.000Z",
@@ -172,7 +172,7 @@ def test_forbids_caching_and_answers_head_without_a_body(web: Web, page: str) ->
 def test_hostile_names_stay_printable_text_in_the_same_structure(web: Web, name: str) -> None:
     happened(web, hostile(name), events=(event(1, daemon=name, name=name, reason=name, witnesses=(name,)),))
 
-    (fault,), (one,) = told(web, INCIDENTS), told(web, EVENTS)
+    (fault,), (one,) = data(web, INCIDENTS), data(web, EVENTS)
 
     assert fault.keys() == incident_object(incident()).keys()
     assert one.keys() == {"at", "time", "event", "daemon", "server", "name", "reason", "witnesses"}

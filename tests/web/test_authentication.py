@@ -15,27 +15,27 @@ COSTLIER = "$2y$12$1DpfPeqF9HzHJt.EWswy1exHluGfbhnn3yXhR7Xes6m3WJqFg0Wby"
 
 
 def basic(name: str | bytes, password: str | bytes) -> str:
-    """The header that a client sends."""
+    """Return the Authorization header of a client."""
     parts = [part if isinstance(part, bytes) else part.encode() for part in (name, password)]
     return "Basic " + base64.b64encode(b":".join(parts)).decode()
 
 
 class Counting:
-    """A check that keeps a list of the hashes that it was asked about."""
+    """A password check that records the hashes."""
 
     def __init__(self, answer: Callable[[bytes, bytes], bool] = lambda password, _: password == b"right") -> None:
         self.hashes: list[bytes] = []
         self._answer = answer
 
     def __call__(self, password: bytes, hashed: bytes) -> bool:
-        """Whether it is the right password."""
+        """Return whether the password is right."""
         self.hashes.append(hashed)
         return self._answer(password, hashed)
 
 
 @pytest.fixture(scope="module")
 def alice() -> BasicAuth:
-    """One user, by the real bcrypt."""
+    """One user, checked with bcrypt."""
     return BasicAuth({"alice": ALICE}, bcrypt_check())
 
 
@@ -84,7 +84,7 @@ def test_checks_the_password_of_an_unknown_user_at_the_same_cost() -> None:
 
     assert [auth.verdict(basic(name, "wrong")) for name in ("alice", "bob")] == [Verdict.REFUSED] * 2
     assert [each[:7] for each in check.hashes] == [b"$2y$12$", b"$2b$12$"]
-    assert bcrypt.checkpw(b"any", check.hashes[1].replace(b"12", b"04", 1)) is False  # a hash, and nobody's
+    assert bcrypt.checkpw(b"any", check.hashes[1].replace(b"12", b"04", 1)) is False  # a valid hash of no user
 
 
 def test_refuses_an_unknown_user_even_if_the_check_succeeds() -> None:

@@ -15,7 +15,7 @@ from tests.web.serving import LOCALHOST, Stage, Web, ask, read_all
 
 @pytest.fixture
 def taken() -> Iterator[int]:
-    """A port that somebody else listens on."""
+    """A port in use."""
     with socket.create_server((LOCALHOST, 0)) as other:
         yield other.getsockname()[1]
 
@@ -38,7 +38,7 @@ def test_error_for_a_port_in_use_names_the_option(taken: int) -> None:
 def test_exits_with_1_if_a_listen_address_cannot_be_used_now(
     command: list[str], address: Callable[[int], str], taken: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main([*command, "--web.listen-address", address(taken)]) == 1  # so that systemd tries again
+    assert main([*command, "--web.listen-address", address(taken)]) == 1  # systemd then starts the service again
     assert "--web.listen-address: cannot listen on " in capsys.readouterr().err
 
 

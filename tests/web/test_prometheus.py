@@ -43,7 +43,7 @@ def clients(node: Node) -> set[str]:
 
 @pytest.fixture(scope="module")
 def before_and_after() -> tuple[Node, Node]:
-    """A simulated node, and the same a minute later, when one of its clients has left and another has not."""
+    """A simulated node, and the same node after one of several clients has disconnected."""
     clock = HandClock(AT)
     simulation = Simulation(1, clock)
     node = simulation.node()
@@ -54,7 +54,7 @@ def before_and_after() -> tuple[Node, Node]:
         if clients(before) - clients(node) and clients(before) & clients(node):
             return before, node
         clock.time += 60.0
-    raise AssertionError("nobody leaves")
+    raise AssertionError("no client disconnects")
 
 
 @pytest.fixture
@@ -71,13 +71,13 @@ def prometheus(tmp_path: Path) -> Iterator[Callable[..., Prometheus]]:
 
 @pytest.fixture
 def exposition() -> Exposition:
-    """What is published."""
+    """The published metrics."""
     return Exposition(SystemClock())
 
 
 @pytest.fixture
 def serve(exposition: Exposition) -> Iterator[Callable[..., dict[str, Any]]]:
-    """Starts the server; gives the targets of a scrape of it."""
+    """Start a server and return the targets of a scrape."""
     with contextlib.ExitStack() as closing:
 
         def start(security: WebSecurity | None = None) -> dict[str, Any]:
@@ -115,7 +115,7 @@ def test_prometheus_stores_the_metrics_and_drops_a_disconnected_client_at_the_ne
     def gone() -> None:
         assert set(scraping.query(CLIENTS)) == clients(after)
 
-    eventually(gone)  # long before the five minutes after which Prometheus forgets by itself
+    eventually(gone)  # Prometheus itself would need five minutes
     for name in ("duplicate_timestamp", "out_of_order", "out_of_bounds"):
         assert scraping.own(f"prometheus_target_scrapes_sample_{name}_total") == 0
 

@@ -52,8 +52,8 @@ def test_answers_404_for_an_unknown_runbook(web: Web, name: str) -> None:
 
 
 def test_lists_the_runbooks_for_an_unknown_name(web: Web) -> None:
-    told = web.get("/runbooks/CudaMpsNothing.md").body.decode().splitlines()
-    assert told == ["unknown runbook; the runbooks are:", *(f"/runbooks/{name}" for name in PAGES)]
+    lines = web.get("/runbooks/CudaMpsNothing.md").body.decode().splitlines()
+    assert lines == ["unknown runbook; the runbooks are:", *(f"/runbooks/{name}" for name in PAGES)]
 
 
 def test_serves_only_markdown_files_of_the_directory(tmp_path: Path) -> None:
@@ -65,7 +65,7 @@ def test_serves_only_markdown_files_of_the_directory(tmp_path: Path) -> None:
 
 
 def test_the_package_contains_the_runbooks() -> None:
-    """An editable install follows the link, which a source distribution does not have: so they are named."""
+    """An editable install uses the link. A source distribution lacks it, so the wheel includes the files by name."""
     wheel = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
     assert wheel["force-include"] == {"alerts/runbooks": "exporter/runbooks"}
     assert (ROOT / "exporter" / "runbooks").resolve() == ROOT / "alerts" / "runbooks"

@@ -18,7 +18,7 @@ from tests.web.serving import Web, read_all
 
 @contextlib.contextmanager
 def crowd(web: Web, size: int, say: bytes) -> Iterator[list[socket.socket]]:
-    """Connections that never finish a request."""
+    """Open connections that never complete a request."""
     with contextlib.ExitStack() as stack:
         connections = [stack.enter_context(web.connect()) for _ in range(size)]
         for connection in connections:
@@ -60,7 +60,7 @@ def _answered(web: Web) -> None:
     try:
         assert web.get().status == 200
     except ConnectionError as error:
-        raise AssertionError("turned away") from error
+        raise AssertionError("refused") from error
 
 
 @pytest.mark.usefixtures("collector")
@@ -97,17 +97,17 @@ def test_answers_many_concurrent_scrapes(web: Web) -> None:
     assert statuses == [200] * 30
 
 
-# -- the slots themselves -----------------------------------------------------------------------------------------
+# -- connection slots ---------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def connections() -> Iterator[list[socket.socket]]:
-    """The server's ends of some connections."""
+    """The server ends of four connections."""
     with contextlib.ExitStack() as stack:
         yield [stack.enter_context(end) for _ in range(4) for end in socket.socketpair()][::2]
 
 
-def hung_up(connection: socket.socket) -> bool:
+def is_closed(connection: socket.socket) -> bool:
     connection.setblocking(False)
     try:
         return connection.recv(1) == b""
@@ -125,7 +125,7 @@ def test_closes_the_connection_that_the_server_waits_for_longest(connections: li
         pass
 
     assert slots.take(third)
-    assert [hung_up(each) for each in connections[:3]] == [False, True, False]
+    assert [is_closed(each) for each in connections[:3]] == [False, True, False]
 
 
 def test_keeps_a_connection_while_the_server_works_on_its_request(connections: list[socket.socket]) -> None:
@@ -135,10 +135,10 @@ def test_keeps_a_connection_while_the_server_works_on_its_request(connections: l
     assert slot
     with slots.working(slot):
         assert slots.take(second) is None
-        assert not hung_up(first)
+        assert not is_closed(first)
 
     assert slots.take(second)
-    assert hung_up(first)
+    assert is_closed(first)
 
 
 def test_replace_socket_fails_if_the_slot_was_taken_away(connections: list[socket.socket]) -> None:
@@ -148,7 +148,7 @@ def test_replace_socket_fails_if_the_slot_was_taken_away(connections: list[socke
     assert slot
     slots.replace_socket(slot, other)
     assert slots.take(second)
-    assert [hung_up(first), hung_up(other)] == [False, True]
+    assert [is_closed(first), is_closed(other)] == [False, True]
 
     with pytest.raises(ConnectionAbortedError):
         slots.replace_socket(slot, first)
@@ -164,9 +164,9 @@ def test_a_closed_connection_takes_no_slot_again(connections: list[socket.socket
         pass
     assert slots.take(third)
 
-    assert hung_up(second)
+    assert is_closed(second)
     assert slots.take(fourth)
-    assert hung_up(third)
+    assert is_closed(third)
 
 
 def test_a_released_slot_is_free(connections: list[socket.socket]) -> None:
@@ -179,4 +179,4 @@ def test_a_released_slot_is_free(connections: list[socket.socket]) -> None:
     slots.release(slot)
 
     assert slots.take(second)
-    assert not hung_up(first)
+    assert not is_closed(first)

@@ -29,17 +29,17 @@ class Secured:
 
     def __init__(self, path: Path, authority: Authority) -> None:
         stage = Stage()
-        self.told: list[str | None] = []
+        self.reloads: list[str | None] = []
         self.path = path
         self.authority = authority
-        self.server = WebServer(stage, [(LOCALHOST, 0)], WebSecurity.load(path, self.told.append))
+        self.server = WebServer(stage, [(LOCALHOST, 0)], WebSecurity.load(path, self.reloads.append))
         web = Web(self.server)
         web.exposition.publish(Counting())
         stage.site = web.site()
         self.server.open()
 
     def trusting(self, client: Certificate | None = None, **versions: ssl.TLSVersion) -> ssl.SSLContext:
-        """A client's side, which trusts the server's authority, and may have a certificate of its own."""
+        """Return the TLS context of a client that trusts the authority and can have its own certificate."""
         context = ssl.create_default_context(cafile=str(self.authority.cert))
         if client is not None:
             context.load_cert_chain(client.cert, client.key)
@@ -48,7 +48,7 @@ class Secured:
         return context
 
     def get(self, path: str = "/metrics", context: ssl.SSLContext | None = None, **headers: str) -> Answer:
-        """One request by TLS."""
+        """Send one request over TLS."""
         connection = http.client.HTTPSConnection(
             LOCALHOST, self.server.port, timeout=30, context=context or self.trusting()
         )
@@ -56,12 +56,12 @@ class Secured:
             return ask(connection, path, **headers)
 
     def plain(self, path: str = "/metrics", **headers: str) -> Answer:
-        """One request without it."""
+        """Send one request without TLS."""
         with contextlib.closing(http.client.HTTPConnection(LOCALHOST, self.server.port, timeout=30)) as connection:
             return ask(connection, path, **headers)
 
     def refuses(self, context: ssl.SSLContext) -> bool:
-        """Whether a client gets no answer, in the handshake or (TLS 1.3) right after it."""
+        """Return whether a client gets no answer. TLS 1.3 reports the refusal after the handshake."""
         try:
             self.get(context=context)
         except (ssl.SSLError, ConnectionError, http.client.RemoteDisconnected):
@@ -184,7 +184,7 @@ def test_answers_a_scrape_beside_stalled_handshakes(
             connection.sendall(say)
 
         assert [secured.get().status for _ in range(3)] == [200] * 3
-        eventually(few_threads)  # whoever is sent away leaves before its time is up
+        eventually(few_threads)  # replaced connections end before their timeout
 
 
 def few_threads() -> None:
@@ -260,18 +260,18 @@ def test_each_answer_has_the_configured_headers_once(serve: Serve) -> None:
         assert read_all(connection).count(b"X-Frame-Options: deny\r\n") == 1
 
 
-# -- while it serves -----------------------------------------------------------------------------------------------
+# -- reload -------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def own(authority: Authority, tmp_path: Path) -> Certificate:
-    """A certificate that a test may replace."""
+    """A certificate that a test can replace."""
     issued = authority.issue("own", f"IP:{LOCALHOST}")
     return Certificate(issued.cert.rename(tmp_path / "own.pem"), issued.key.rename(tmp_path / "own.key"))
 
 
 def shown(secured: Secured) -> bytes:
-    """The certificate that the server shows."""
+    """Return the certificate of the server."""
     with (
         socket.create_connection((LOCALHOST, secured.server.port), timeout=30) as connection,
         secured.trusting().wrap_socket(connection, server_hostname=LOCALHOST) as wrapped,
@@ -289,12 +289,12 @@ def test_uses_a_new_certificate_after_its_key_is_replaced_too(
 
     new.cert.replace(own.cert)
     assert shown(secured) == before
-    assert len(secured.told) == 1
-    assert "own.key: is not the private key of the certificate" in str(secured.told[0])
+    assert len(secured.reloads) == 1
+    assert "own.key: is not the private key of the certificate" in str(secured.reloads[0])
 
     new.key.replace(own.key)
     assert shown(secured) == wanted != before
-    assert secured.told[1:] == [None]
+    assert secured.reloads[1:] == [None]
 
 
 def test_reloads_users_without_a_restart(serve: Serve) -> None:
@@ -305,7 +305,7 @@ def test_reloads_users_without_a_restart(serve: Serve) -> None:
 
     assert secured.plain(Authorization=basic("alice", PASSWORD)).status == 401
     assert secured.plain(Authorization=basic("carol", PASSWORD)).status == 200
-    assert secured.told == [None]
+    assert secured.reloads == [None]
 
 
 def test_adds_tls_and_users_without_a_restart(serve: Serve, tls: str) -> None:
@@ -329,8 +329,8 @@ def test_keeps_the_protection_if_the_file_is_invalid_or_protects_less(
 
     assert [secured.get(Authorization=basic("alice", PASSWORD)).status for _ in range(3)] == [200] * 3
     assert secured.get().status == 401
-    assert len(secured.told) == 1
-    assert str(secured.told[0]).startswith(f"--web.config.file: {secured.path}: ")
+    assert len(secured.reloads) == 1
+    assert str(secured.reloads[0]).startswith(f"--web.config.file: {secured.path}: ")
     assert "web_config_reload_failed" in capsys.readouterr().out
 
 
@@ -340,7 +340,7 @@ def test_keeps_required_client_certificates_without_a_restart(serve: Serve, tls:
     secured.path.write_text(tls)
 
     assert secured.refuses(secured.trusting())
-    assert "no longer requires client certificates; restart the exporter" in str(secured.told[0])
+    assert "no longer requires client certificates; restart the exporter" in str(secured.reloads[0])
     assert not secured.refuses(secured.trusting(authority.issue("client")))
 
 
@@ -349,4 +349,4 @@ def test_reads_unchanged_files_once(serve: Serve, tls: str) -> None:
     for _ in range(3):
         secured.get()
 
-    assert secured.told == []
+    assert secured.reloads == []

@@ -7,8 +7,8 @@ import pytest
 from exporter.web.pages import MAX_RENDER_SHARE, MIN_TTL_SECONDS, TtlCache
 
 
-class Making:
-    """Makes pages that are numbered, each of which takes so long."""
+class Renderer:
+    """Renders numbered pages; each takes `seconds`."""
 
     def __init__(self, seconds: float = 0.0) -> None:
         self.at = 100.0
@@ -16,44 +16,44 @@ class Making:
         self.seconds = seconds
 
     def now(self) -> float:
-        """What time it is."""
+        """Return the time."""
         return self.at
 
     def make(self) -> bytes:
-        """The next page."""
+        """Return the next page."""
         self.made += 1
         self.at += self.seconds
         return b"%d" % self.made
 
 
 def test_renders_once_within_a_second() -> None:
-    making = Making()
-    cache = TtlCache(making.make, making.now)
+    renderer = Renderer()
+    cache = TtlCache(renderer.make, renderer.now)
     assert {cache.page() for _ in range(20)} == {b"1"}
-    making.at += MIN_TTL_SECONDS
+    renderer.at += MIN_TTL_SECONDS
     assert {cache.page() for _ in range(20)} == {b"2"}
 
 
 def test_keeps_a_slow_page_longer() -> None:
-    making = Making(seconds=2.0)
-    cache = TtlCache(making.make, making.now)
-    began = making.at
+    renderer = Renderer(seconds=2.0)
+    cache = TtlCache(renderer.make, renderer.now)
+    began = renderer.at
     cache.page()
-    making.at = began + 2.0 / MAX_RENDER_SHARE - 0.1
+    renderer.at = began + 2.0 / MAX_RENDER_SHARE - 0.1
     assert cache.page() == b"1"
-    making.at = began + 2.0 / MAX_RENDER_SHARE
+    renderer.at = began + 2.0 / MAX_RENDER_SHARE
     assert cache.page() == b"2"
 
 
 def test_other_threads_wait_for_the_rendering_thread() -> None:
-    making, begun, done = Making(), threading.Event(), threading.Event()
+    renderer, begun, done = Renderer(), threading.Event(), threading.Event()
 
     def make() -> bytes:
         begun.set()
         done.wait()
-        return making.make()
+        return renderer.make()
 
-    cache = TtlCache(make, making.now)
+    cache = TtlCache(make, renderer.now)
     got: list[bytes] = []
     viewers = [threading.Thread(target=lambda: got.append(cache.page())) for _ in range(8)]
     for each in viewers:
