@@ -126,10 +126,10 @@ class Service:
             self._exposition,
             healthy=lambda: self._still_for() < HEALTHY_SECONDS,
             status=lambda: status.table(self._cycle.node, self._authority.orders),
-            sight=self._sight,
+            page_data=self._sight,
             monotonic=self._clock.monotonic,
             telemetry_path=config.telemetry_path,
-            beside={**api.routes, **Runbooks.installed().routes},
+            extra_routes={**api.routes, **Runbooks.installed().routes},
         )
         security = None if config.web_config_file is None else WebSecurity.load(config.web_config_file)
         listeners = activated_listeners(os.environ, os.getpid()) if config.systemd_socket else ()

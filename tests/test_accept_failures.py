@@ -18,9 +18,11 @@ from exporter.model.node import Node
 from exporter.service_client import ask_service
 from exporter.service_socket import ServiceSocket
 from exporter.view import View
+from exporter.web import WebServer
+from exporter.web.handler import plain
 from tests.eventually import PATIENCE_SECONDS
 from tests.ports import LOCALHOST
-from tests.web.serving import staged
+from tests.web.serving import Stage
 
 
 def failing(times: int, code: int, succeed: Callable[..., object]) -> Callable[..., object]:
@@ -93,21 +95,19 @@ def test_service_goes_on_without_a_thread_for_its_socket(tmp_path: Path, monkeyp
 @pytest.mark.parametrize("code", TRANSIENT)
 def test_web_server_waits_after_a_failed_accept_and_answers(code: int) -> None:
     """Without the wait, the loop would spin: the listener stays readable."""
-    with staged() as (stage, server):
-        (listener,) = server._servers
-        listener.socket = FailingSocket(listener.socket, 3, code)  # type: ignore[assignment]
-        stage.answer = lambda _request: _said()  # type: ignore[method-assign]
+    stage, failures = Stage(), AcceptFailures("web")
+    server = WebServer(stage, [(LOCALHOST, 0)], failures=failures)
+    server._listeners = [FailingSocket(each, 3, code) for each in server._listeners]  # type: ignore[misc]
+    stage.answer = lambda _request: plain(http.HTTPStatus.OK, "ok")  # type: ignore[method-assign]
+    server.open()
+    try:
         connection = http.client.HTTPConnection(LOCALHOST, server.port, timeout=PATIENCE_SECONDS)
         connection.request("GET", "/")
         assert connection.getresponse().status == 200
         connection.close()
-        assert listener._accepting.failures.total == 3
-
-
-def _said() -> object:
-    from exporter.web.answer import plain
-
-    return plain(http.HTTPStatus.OK, "well")
+        assert failures.total == 3
+    finally:
+        server.close()
 
 
 def test_failures_that_persist_are_logged_seldom_and_waited_for() -> None:

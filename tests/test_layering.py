@@ -111,12 +111,12 @@ HOMES = {
     "sqlite3": ("store/",),
     "jinja2": ("page/page.py",),
     "ssl": ("web/tls.py",),
-    "yaml": ("web/document.py",),
-    "bcrypt": ("web/authentication.py",),
+    "yaml": ("web/config_section.py",),
+    "bcrypt": ("web/auth.py",),
     "argparse": ("config/", "commands/", "cli.py", "command_line.py"),
     "exporter.cli": ("__main__.py",),
     "exporter.terminal": ("terminal/", "config/arguments.py", "commands/"),
-    "exporter.page": ("page/", "web/front.py", "web/site.py", "service.py"),
+    "exporter.page": ("page/", "web/pages.py", "service.py"),
     "exporter.actions": ("actions/", "assembly.py", "service.py"),
 }
 

@@ -1,19 +1,16 @@
-"""HTTP: the metrics, how the exporter and the node are, what has happened, and who may see what. Nothing here acts.
+"""HTTP server: metrics, health, landing page, runbooks and JSON API. No endpoint acts.
 
-`Site` answers by path, `Front` is the page at `/`, `Api` has pages for programs, `Runbooks` those for whoever was
-woken; `WebServer` serves a site, `WebSecurity` is the web config file: TLS and passwords.
+`WebServer` serves a `Site`, which selects a page by its path. `WebSecurity` applies the web config file.
 """
 
-from exporter.web.answer import Answer, Request
 from exporter.web.api import Api
-from exporter.web.listeners import activated_listeners
-from exporter.web.runbooks import Runbooks
-from exporter.web.security import WebSecurity
-from exporter.web.server import MOST_REQUESTS, WebServer
-from exporter.web.site import Site
+from exporter.web.handler import Answer, Request
+from exporter.web.pages import Runbooks, Site
+from exporter.web.server import DEFAULT_MAX_REQUESTS, WebServer, activated_listeners
+from exporter.web.web_config import WebSecurity
 
 __all__ = [
-    "MOST_REQUESTS",
+    "DEFAULT_MAX_REQUESTS",
     "Answer",
     "Api",
     "Request",

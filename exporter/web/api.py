@@ -1,12 +1,13 @@
-"""What has happened lately, as JSON, in an envelope like that of Prometheus' own API."""
+"""The JSON API under /api/v1: incidents and events, in the envelope of Prometheus' own API."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import wraps
 from http import HTTPStatus
 from itertools import islice
 from typing import TypeVar
-from urllib.parse import unquote
+from urllib.parse import parse_qsl, unquote
 
 from exporter.history import History
 from exporter.model.event import Event, EventName
@@ -17,25 +18,80 @@ from exporter.telling.json_list import fitting
 from exporter.telling.moment import utc
 from exporter.telling.remedy import AddressOf
 from exporter.telling.wanted import Wanted
-from exporter.web.answer import Answer, Request, Route
-from exporter.web.query import Query, QueryError
+from exporter.web.handler import Answer, Request, Route
 
 INCIDENTS, EVENTS = "/api/v1/incidents", "/api/v1/events"
 
-DEFAULT_ENTRIES = 100
-MOST_ENTRIES = 1000
-MOST_BYTES = 1 << 22
-"""Of a body: thousands of events, or dozens of incidents with many clients each."""
+DEFAULT_LIMIT = 100
+MAX_LIMIT = 1000
+MAX_BODY_BYTES = 1 << 22
+"""Enough for thousands of events, or dozens of incidents with many clients each."""
+MAX_PARAMETERS = 16
 
-_JSON = "application/json"
-_HEADERS = {"Cache-Control": "no-store"}
+_ERROR_TYPES = {
+    HTTPStatus.BAD_REQUEST: "bad_data",
+    HTTPStatus.FORBIDDEN: "forbidden",
+    HTTPStatus.NOT_FOUND: "not_found",
+}
+"""The names that Prometheus' API uses, where it has one."""
 
 _Respond = Callable[[Request], Answer]
 _Found = TypeVar("_Found")
 
 
+class QueryError(ValueError):
+    """An invalid query; the message says what is expected."""
+
+
+class Query:
+    """The parameters of a request, each at most once; QueryError for an unknown one or an invalid value."""
+
+    def __init__(self, text: str, known: Collection[str]) -> None:
+        names = f"the parameters are {', '.join(known)}" if known else "this page has no parameters"
+        try:
+            fields = parse_qsl(text, keep_blank_values=True, max_num_fields=MAX_PARAMETERS)
+        except ValueError as error:
+            raise QueryError(f"more than {MAX_PARAMETERS} parameters; {names}") from error
+        self._values = dict(fields)
+        if not self._values.keys() <= set(known):
+            raise QueryError(f"unknown parameter; {names}")
+        if len(self._values) < len(fields):
+            raise QueryError("duplicate parameter; remove one of them")
+
+    def text(self, name: str) -> str | None:
+        """Return any text; None if the parameter is absent."""
+        return self._values.get(name)
+
+    def word(self, name: str, words: Collection[str]) -> str | None:
+        """Return one of some words; None if the parameter is absent."""
+        word = self._values.get(name)
+        if word is not None and word not in words:
+            raise QueryError(f"{name}: expected one of {', '.join(words)}")
+        return word
+
+    def limit(self) -> int:
+        """Return the number of entries, from 1 to `MAX_LIMIT`."""
+        text = self._values.get("limit", str(DEFAULT_LIMIT))
+        if not (
+            text.isascii() and text.isdecimal() and len(text) <= len(str(MAX_LIMIT)) and 1 <= int(text) <= MAX_LIMIT
+        ):
+            raise QueryError(f"limit: expected an integer from 1 to {MAX_LIMIT}")
+        return int(text)
+
+    def time(self, name: str) -> float | None:
+        """Return seconds since the epoch; None if the parameter is absent."""
+        text = self._values.get(name)
+        try:
+            at = None if text is None else float(text)
+        except ValueError:
+            at = math.nan
+        if at is not None and not math.isfinite(at):
+            raise QueryError(f"{name}: expected seconds since the epoch, such as those of `date +%s`")
+        return at
+
+
 class Api:
-    """The pages of a history; `address_of` finds how a command reaches a daemon, `now` the time."""
+    """The pages of a history. `address_of` returns how commands reach a daemon, `now` the time."""
 
     def __init__(self, history: History, *, now: Callable[[], float], address_of: AddressOf) -> None:
         self._history = history
@@ -44,94 +100,80 @@ class Api:
 
     @property
     def routes(self) -> Mapping[str, Route]:
-        """The pages by path; all of them name users and workloads."""
-        pages = {
-            INCIDENTS: ("Incidents", self._incidents),
-            f"{INCIDENTS}/*": ("", self._incident),
-            EVENTS: ("Events", self._events),
-        }
+        """The pages by path. All are private, because they name users and workloads."""
         return {
-            path: Route(respond=_asked_well(respond), private=True, title=title, problem=problem)
-            for path, (title, respond) in pages.items()
+            INCIDENTS: _route(self._incidents, "Incidents"),
+            f"{INCIDENTS}/*": _route(self._incident),
+            EVENTS: _route(self._events, "Events"),
         }
 
     def _incidents(self, request: Request) -> Answer:
         query = Query(request.query, ("limit", "daemon", "open"))
         wanted = Wanted(
-            daemon=query.text("daemon"),
-            open=query.word("open", ("true", "false")) == "true",
-            limit=query.count("limit", DEFAULT_ENTRIES, MOST_ENTRIES),
+            daemon=query.text("daemon"), open=query.word("open", ("true", "false")) == "true", limit=query.limit()
         )
-        return _listed(wanted.of(self._history.incidents), self._object)
+        return _list(wanted.of(self._history.incidents), self._object)
 
     def _incident(self, request: Request) -> Answer:
         Query(request.query, ())
         name = unquote(request.page.rpartition("/")[2])
         for incident in Wanted(id=name, limit=1).of(self._history.incidents):
-            return _sent(HTTPStatus.OK, {"status": "success", "data": self._object(incident)})
-        return problem(HTTPStatus.NOT_FOUND, f"no such incident is remembered; {INCIDENTS} lists those that are")
+            return _answer(HTTPStatus.OK, {"status": "success", "data": self._object(incident)})
+        return error_answer(HTTPStatus.NOT_FOUND, f"unknown incident; {INCIDENTS} lists the known ones")
 
     def _events(self, request: Request) -> Answer:
         query = Query(request.query, ("limit", "event", "daemon", "since"))
-        name, daemon, since = query.word("event", tuple(EventName)), query.text("daemon"), query.moment("since")
-        meant = (
+        name, daemon, since = query.word("event", tuple(EventName)), query.text("daemon"), query.time("since")
+        found = (
             each
             for each in self._history.events
             if name in (None, each.event) and daemon in (None, each.daemon) and (since is None or each.at >= since)
         )
-        limit = query.count("limit", DEFAULT_ENTRIES, MOST_ENTRIES)
-        return _listed(list(islice(meant, limit)), _event)
+        return _list(list(islice(found, query.limit())), _event_object)
 
     def _object(self, incident: Incident) -> Mapping[str, object]:
         return incident_object(incident, now=self._now(), address=self._address_of(incident.daemon))
 
 
-_ERRORS = {
-    HTTPStatus.BAD_REQUEST: "bad_data",
-    HTTPStatus.FORBIDDEN: "forbidden",
-    HTTPStatus.NOT_FOUND: "not_found",
-}
-"""What Prometheus' API calls them, as far as it has a word."""
+def error_answer(status: HTTPStatus, text: str) -> Answer:
+    """Return an error in the envelope; the text says what to do."""
+    return _answer(status, {"status": "error", "errorType": _ERROR_TYPES[status], "error": text})
 
 
-def problem(status: HTTPStatus, text: str) -> Answer:
-    """What is wrong, and what to do."""
-    return _sent(status, {"status": "error", "errorType": _ERRORS[status], "error": text})
-
-
-def _asked_well(respond: _Respond) -> _Respond:
-    """The same, but that a query which cannot be answered is told what is wrong with it."""
-
+def _route(respond: _Respond, title: str = "") -> Route:
     @wraps(respond)
-    def answered(request: Request) -> Answer:
+    def checked(request: Request) -> Answer:
         try:
             return respond(request)
         except QueryError as error:
-            return problem(HTTPStatus.BAD_REQUEST, str(error))
+            return error_answer(HTTPStatus.BAD_REQUEST, str(error))
 
-    return answered
-
-
-def _event(event: Event) -> Mapping[str, object]:
-    told = {key: _shown(value) for key, value in event.as_json().items()}
-    return {"at": event.at, "time": utc(event.at), **told}
+    return Route(respond=checked, private=True, title=title, problem=error_answer)
 
 
-def _shown(value: object) -> object:
+def _event_object(event: Event) -> Mapping[str, object]:
+    values = {key: _printable(value) for key, value in event.as_json().items()}
+    return {"at": event.at, "time": utc(event.at), **values}
+
+
+def _printable(value: object) -> object:
     if isinstance(value, tuple):
-        return [_shown(each) for each in value]
+        return [_printable(each) for each in value]
     return printable(value) if isinstance(value, str) else value
 
 
-def _listed(found: Sequence[_Found], told: Callable[[_Found], Mapping[str, object]]) -> Answer:
-    """What was found, as far as it fits into one body; where it does not, that is said."""
-    encoded = fitting(map(told, found), MOST_BYTES)
-    left = len(found) - len(encoded)
-    warning = f"{left} older entries do not fit into {MOST_BYTES} bytes; ask for fewer, or for one by its id"
-    warnings = b',"warnings":' + json.dumps([warning]).encode() if left else b""
-    body = b'{"status":"success","data":[' + b",".join(encoded) + b"]" + warnings + b"}\n"
-    return Answer(HTTPStatus.OK, body, _JSON, headers=_HEADERS)
+def _list(found: Sequence[_Found], as_object: Callable[[_Found], Mapping[str, object]]) -> Answer:
+    """Return the entries that fit into one body, with a warning if some do not."""
+    encoded = fitting(map(as_object, found), MAX_BODY_BYTES)
+    omitted = len(found) - len(encoded)
+    warning = f"{omitted} older entries do not fit into {MAX_BODY_BYTES} bytes; use a lower limit, or one incident's ID"
+    warnings = b',"warnings":' + json.dumps([warning]).encode() if omitted else b""
+    return _json(HTTPStatus.OK, b'{"status":"success","data":[' + b",".join(encoded) + b"]" + warnings + b"}\n")
 
 
-def _sent(status: HTTPStatus, envelope: Mapping[str, object]) -> Answer:
-    return Answer(status, b"".join(fitting([envelope], MOST_BYTES)) + b"\n", _JSON, headers=_HEADERS)
+def _answer(status: HTTPStatus, envelope: Mapping[str, object]) -> Answer:
+    return _json(status, b"".join(fitting([envelope], MAX_BODY_BYTES)) + b"\n")
+
+
+def _json(status: HTTPStatus, body: bytes) -> Answer:
+    return Answer(status, body, "application/json", headers={"Cache-Control": "no-store"})

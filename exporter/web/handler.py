@@ -1,29 +1,77 @@
-"""One request of one connection: read within bounds, authenticated, answered. GET and HEAD, and nothing else."""
+"""Requests and answers: read one request of a connection within bounds, authenticate it, and send the answer."""
 
 import io
-import socketserver
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
 from http import HTTPStatus
 from http.client import LineTooLong
 from http.server import BaseHTTPRequestHandler
+from socket import socket
 from typing import Any, cast
 
 from exporter import __version__
-from exporter.web.access import Visitor
-from exporter.web.answer import Answer, Request
-from exporter.web.authentication import Verdict
-from exporter.web.places import Place, Places
-from exporter.web.security import Protection
-from exporter.web.site import Site
+from exporter.web.auth import Verdict, Visitor
+from exporter.web.web_config import Protection
 
-SILENCE_SECONDS = 5.0
-"""How long a client may say nothing, or read nothing."""
+IDLE_SECONDS = 5.0
+"""Timeout for a client that sends nothing or reads nothing."""
 
-MOST_REQUEST_BYTES = 1 << 17
-"""Of the request line and all headers. http.server itself bounds each line (64 KiB) and their number (100)."""
+MAX_REQUEST_BYTES = 1 << 17
+"""Limit of the request line and all headers. http.server limits each line (64 KiB) and their number (100)."""
 
 _PROXY_HEADERS = ("forwarded", "x-forwarded-", "x-real-ip", "via", "x-client-ip", "true-client-ip", "cf-connecting-ip")
-"""How they begin. That one is there at all is enough: what it says is never believed."""
+"""Prefixes of headers that a proxy adds. Only their presence counts, not their value."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """The parts of a GET request that pages use."""
+
+    path: str
+    accept: str = ""
+    accept_encoding: str = ""
+    visitor: Visitor = field(default_factory=Visitor)
+
+    @property
+    def page(self) -> str:
+        """The path without the query."""
+        return self.path.partition("?")[0]
+
+    @property
+    def query(self) -> str:
+        """The part after the question mark."""
+        return self.path.partition("?")[2]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Status, body and headers of a response."""
+
+    status: HTTPStatus
+    body: bytes
+    content_type: str = "text/plain; charset=utf-8"
+    gzipped: bool = False
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+def plain(status: HTTPStatus, text: str) -> Answer:
+    """Return an answer of one line of text."""
+    return Answer(status, f"{text}\n".encode())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Route:
+    """A page. A private page needs a local or authenticated visitor.
+
+    `title` is the text of its link on the landing page; without a title there is no link. `problem` formats errors.
+    """
+
+    respond: Callable[[Request], Answer]
+    private: bool = False
+    title: str = ""
+    problem: Callable[[HTTPStatus, str], Answer] = plain
+
 
 _UNAUTHORIZED = Answer(
     HTTPStatus.UNAUTHORIZED,
@@ -31,62 +79,64 @@ _UNAUTHORIZED = Answer(
     headers={"WWW-Authenticate": 'Basic realm="cuda-mps-exporter", charset="UTF-8"'},
 )
 _BUSY = Answer(
-    HTTPStatus.SERVICE_UNAVAILABLE, b"too many passwords to check at once; try again\n", headers={"Retry-After": "1"}
+    HTTPStatus.SERVICE_UNAVAILABLE, b"too many password checks are pending; try again\n", headers={"Retry-After": "1"}
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Visit:
-    """A connection that has a place, and what is in force for it."""
-
-    site: Site
-    places: Places
-    place: Place
-    peer: tuple[Any, ...]
-    protection: Protection
-
-
 class Handler(BaseHTTPRequestHandler):
-    """Answers the one request of a visit."""
+    """Answers the one request of a connection. Only GET and HEAD exist.
 
-    timeout = SILENCE_SECONDS
+    `respond` creates the answer while `working` marks the connection's slot as busy.
+    """
+
+    timeout = IDLE_SECONDS
+    rbufsize = 0
     server_version = f"cuda-mps-exporter/{__version__}"
     sys_version = ""
 
-    def __init__(self, visit: Visit, server: socketserver.BaseServer) -> None:
-        self._visit = visit
-        super().__init__(visit.place.connection, visit.peer, server)
+    def __init__(
+        self,
+        connection: socket,
+        peer: tuple[Any, ...],
+        protection: Protection,
+        respond: Callable[[Request], Answer],
+        working: AbstractContextManager[None],
+    ) -> None:
+        self._protection = protection
+        self._respond = respond
+        self._working = working
+        super().__init__(connection, peer, cast("Any", None))
 
     def setup(self) -> None:
-        """Read from the connection, so much and no more."""
+        """Limit the bytes that are read."""
         super().setup()
-        self.rfile = cast("io.BufferedReader", _Bounded(self.rfile, MOST_REQUEST_BYTES))
+        self.rfile = _BoundedReader(cast("io.RawIOBase", self.rfile))
 
     def do_GET(self) -> None:
         """Answer with headers and body."""
         self._send(with_body=True)
 
     def do_HEAD(self) -> None:
-        """Answer with the headers that GET would have."""
+        """Answer with the headers of GET."""
         self._send(with_body=False)
 
     def end_headers(self) -> None:
-        """End the headers of any answer, an error's too, with those that are on all."""
-        for name, value in ({"X-Content-Type-Options": "nosniff"} | dict(self._visit.protection.headers)).items():
+        """Add the headers that each answer has, error answers too."""
+        for name, value in ({"X-Content-Type-Options": "nosniff"} | dict(self._protection.headers)).items():
             self.send_header(name, value)
         super().end_headers()
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
-        """Scrapes are not news."""
+        """Log no requests."""
 
     def _send(self, *, with_body: bool) -> None:
-        with self._visit.places.at_work(self._visit.place):
+        with self._working:
             answer = self._answer()
         self.send_response(answer.status)
         self.send_header("Content-Type", answer.content_type)
         self.send_header("Content-Length", str(len(answer.body)))
         for name, value in answer.headers.items():
-            if name not in self._visit.protection.headers:
+            if name not in self._protection.headers:
                 self.send_header(name, value)
         if answer.gzipped:
             self.send_header("Content-Encoding", "gzip")
@@ -95,51 +145,37 @@ class Handler(BaseHTTPRequestHandler):
             self.wfile.write(answer.body)
 
     def _answer(self) -> Answer:
-        users = self._visit.protection.users
+        users = self._protection.users
         if users is not None:
-            match users.verdict(self.headers.get("Authorization", "")):
-                case Verdict.REFUSED:
-                    return _UNAUTHORIZED
-                case Verdict.BUSY:
-                    return _BUSY
-                case Verdict.ADMITTED:
-                    pass
+            verdict = users.verdict(self.headers.get("Authorization", ""))
+            if verdict is not Verdict.ADMITTED:
+                return _BUSY if verdict is Verdict.BUSY else _UNAUTHORIZED
         visitor = Visitor(
-            peer=str(self._visit.peer[0]),
+            peer=str(self.client_address[0]),
             host=self.headers.get("Host", ""),
             proxied=any(name.lower().startswith(_PROXY_HEADERS) for name in self.headers),
-            authenticated=users is not None or self._visit.protection.authenticates_by_tls,
+            authenticated=users is not None or self._protection.authenticates_by_tls,
         )
-        return self._visit.site.answer(
-            Request(
-                path=self.path,
-                accept=self.headers.get("Accept", ""),
-                accept_encoding=self.headers.get("Accept-Encoding", ""),
-                visitor=visitor,
-            )
+        request = Request(
+            path=self.path,
+            accept=self.headers.get("Accept", ""),
+            accept_encoding=self.headers.get("Accept-Encoding", ""),
+            visitor=visitor,
         )
+        return self._respond(request)
 
 
-class _Bounded:
-    """A stream that says that its line is too long once it has given so many bytes: http.server answers with 431."""
+class _BoundedReader(io.BufferedReader):
+    """A stream that reports its line as too long after a number of bytes; http.server then answers with 431."""
 
-    def __init__(self, stream: io.BufferedIOBase, most: int) -> None:
-        self._stream = stream
-        self._left = most
+    def __init__(self, raw: io.RawIOBase) -> None:
+        super().__init__(raw)
+        self._left = MAX_REQUEST_BYTES
 
-    def readline(self, size: int = -1) -> bytes:
-        """A line, as http.server reads them."""
-        line = self._stream.readline(size)
+    def readline(self, size: int | None = -1) -> bytes:
+        """Read a line."""
+        line = super().readline(size)
         self._left -= len(line)
         if self._left < 0:
             raise LineTooLong("request")
         return line
-
-    def close(self) -> None:
-        """Close the stream."""
-        self._stream.close()
-
-    @property
-    def closed(self) -> bool:
-        """Whether it is closed."""
-        return self._stream.closed

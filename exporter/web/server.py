@@ -1,182 +1,272 @@
-"""Serves a site at several addresses, each connection in a thread of its own, handshake included."""
+"""The web server: listeners, connection slots, and a thread for each connection, TLS handshake included."""
 
 import contextlib
+import os
+import selectors
 import socket
 import threading
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from http.client import HTTPException
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
 
 import structlog
 
 from exporter.accept_failures import AcceptFailures
-from exporter.errors import ConfigError
-from exporter.web.handler import SILENCE_SECONDS, Handler, Visit
-from exporter.web.listeners import listen
-from exporter.web.places import Place, Places
-from exporter.web.security import Protection, WebSecurity
-from exporter.web.site import Site
-from exporter.web.tls import Tls
+from exporter.errors import ConfigError, ListenError
+from exporter.web.handler import IDLE_SECONDS, Handler
+from exporter.web.pages import Site
+from exporter.web.web_config import Protection, WebSecurity
 
-MOST_REQUESTS = 40
-"""Requests served at once, unless told otherwise."""
+DEFAULT_MAX_REQUESTS = 40
+BACKLOG = 128
+FIRST_ACTIVATED = 3
+"""The first descriptor that systemd passes (sd_listen_fds(3))."""
 
-POLL_SECONDS = 0.5
-"""How soon the server notices that it is to end."""
+_ALL_ADDRESSES = ("::", "0.0.0.0")  # noqa: S104 (these are compared, not bound)
 
 
-_ALL_ADDRESSES = ("::", "0.0.0.0")  # noqa: S104 (nothing is bound to them here)
+class Slot:
+    """The slot of one connection."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self.connection = connection
+
+
+class ConnectionSlots:
+    """A fixed number of connection slots, so that clients cannot create threads without bound.
+
+    If all slots are in use, a new connection replaces the one for which the server has waited longest. The server
+    waits for a connection until the request is complete, and again while the client reads the answer.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._lock = threading.Lock()
+        self._used: set[Slot] = set()
+        self._waiting: dict[Slot, None] = {}
+        """The slots whose client the server waits for, longest first."""
+
+    def take(self, connection: socket.socket) -> Slot | None:
+        """Return a slot for a new connection; None if the server works on a request in each slot."""
+        with self._lock:
+            if len(self._used) >= self._limit and not self._close_longest_waiting():
+                return None
+            slot = Slot(connection)
+            self._used.add(slot)
+            self._waiting[slot] = None
+            return slot
+
+    def replace_socket(self, slot: Slot, connection: socket.socket) -> None:
+        """Use another socket for the connection, such as its TLS socket; OSError if the slot was taken away."""
+        with self._lock:
+            slot.connection = connection
+            if slot not in self._used:
+                raise ConnectionAbortedError("a newer connection took the slot")
+
+    def release(self, slot: Slot) -> None:
+        """Free the slot of a connection that has ended."""
+        with self._lock:
+            self._used.discard(slot)
+            self._waiting.pop(slot, None)
+
+    @contextlib.contextmanager
+    def working(self, slot: Slot) -> Iterator[None]:
+        """Protect a slot while the server itself works on the request."""
+        with self._lock:
+            self._waiting.pop(slot, None)
+        try:
+            yield
+        finally:
+            with self._lock:
+                if slot in self._used:
+                    self._waiting[slot] = None
+
+    def _close_longest_waiting(self) -> bool:
+        slot = next(iter(self._waiting), None)
+        if slot is None:
+            return False
+        del self._waiting[slot]
+        self._used.discard(slot)
+        with contextlib.suppress(OSError):
+            # SSLSocket.shutdown() would discard the TLS state that the connection's own thread still uses.
+            socket.socket.shutdown(slot.connection, socket.SHUT_RDWR)
+        return True
 
 
 class WebServer:
-    """Serves a site in threads of its own."""
+    """Serves a site at several addresses, in threads of its own."""
 
     def __init__(
         self,
         site: Site,
         addresses: Sequence[tuple[str, int]],
         security: WebSecurity | None = None,
-        max_requests: int = MOST_REQUESTS,
+        max_requests: int = DEFAULT_MAX_REQUESTS,
         listeners: Sequence[socket.socket] = (),
         failures: AcceptFailures | None = None,
     ) -> None:
-        """Listen at once, on the listeners too that are there already.
+        """Listen at the addresses and use the given listeners too.
 
-        ListenError if an address cannot be had, ConfigError if no request is to be served at all.
+        ListenError if an address cannot be used, ConfigError if `max_requests` is below 1.
         """
         if max_requests < 1:
-            raise ConfigError(f"--web.max-requests: {max_requests} would serve nobody; write 1 or more")
+            raise ConfigError(f"--web.max-requests: invalid value {max_requests}: expected 1 or more")
+        self._site = site
         self._security = security
+        self._slots = ConnectionSlots(max_requests)
+        self._failures = failures or AcceptFailures("web")
         self._closing = threading.Event()
-        accepting = _Accepting(failures=failures or AcceptFailures("web"), closing=self._closing)
-        places = Places(max_requests)
-        with contextlib.ExitStack() as closing:
-            own = [closing.enter_context(contextlib.closing(listen(address))) for address in addresses]
-            self._servers = [_Server(site, listener, security, places, accepting) for listener in (*listeners, *own)]
-            closing.pop_all()
-        self._threads = [
-            threading.Thread(
-                target=server.serve_forever, kwargs={"poll_interval": POLL_SECONDS}, name="web", daemon=True
-            )
-            for server in self._servers
-        ]
+        with contextlib.ExitStack() as stack:
+            own = [stack.enter_context(contextlib.closing(listen(address))) for address in addresses]
+            self._wakeup = os.eventfd(0)
+            stack.pop_all()
+        self._listeners = [*listeners, *own]
+        self._names = [each.getsockname() for each in self._listeners]
+        self._thread = threading.Thread(target=self._accept_connections, name="web", daemon=True)
 
     @property
     def addresses(self) -> Sequence[tuple[str, int]]:
-        """Where it listens: hosts as they are bound, with the ports that they have got."""
-        return [(str(server.server_address[0]), server.server_port) for server in self._servers]
+        """The addresses as they are bound, with their real ports."""
+        return [(str(host), port) for host, port, *_ in self._names]
 
     @property
     def origins(self) -> Sequence[str]:
-        """Where it is found, as a browser on this machine would write it."""
-        return [f"{self.scheme}://{_written(host)}:{port}" for host, port in self.addresses]
+        """The addresses as URLs for a browser on this machine."""
+        return [f"{self.scheme}://{_url_host(host)}:{port}" for host, port in self.addresses]
 
     @property
     def scheme(self) -> str:
-        """How it is spoken to: https or http."""
-        return "http" if self._security is None or self._security.current().tls is None else "https"
+        """Return https or http."""
+        return "http" if self._protection().tls is None else "https"
 
     @property
     def port(self) -> int:
-        """The first port that is listened on."""
+        """The port of the first listener."""
         return self.addresses[0][1]
 
     def open(self) -> None:
-        """Begin to serve."""
-        for thread in self._threads:
-            thread.start()
+        """Start to serve."""
+        self._thread.start()
 
     def close(self) -> None:
-        """Serve no more."""
+        """Accept no more connections."""
         self._closing.set()
-        for server, thread in zip(self._servers, self._threads, strict=True):
-            if thread.is_alive():
-                server.shutdown()
-            server.server_close()
+        os.eventfd_write(self._wakeup, 1)
+        if self._thread.is_alive():
+            self._thread.join()
+        os.close(self._wakeup)
+        for listener in self._listeners:
+            listener.close()
 
+    def _protection(self) -> Protection:
+        return Protection() if self._security is None else self._security.current()
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Accepting:
-    """What all listeners share: the failures of accept(), and whether the server ends."""
+    def _accept_connections(self) -> None:
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._wakeup, selectors.EVENT_READ)
+            for listener in self._listeners:
+                listener.setblocking(False)
+                selector.register(listener, selectors.EVENT_READ, listener)
+            while not self._closing.is_set():
+                for key, _ in selector.select():
+                    if key.data is None:
+                        continue
+                    try:
+                        self._accept(key.data)
+                    except Exception:  # noqa: BLE001 (an error here must not end the accept loop)
+                        structlog.get_logger().exception("connection_failed")
 
-    failures: AcceptFailures
-    closing: threading.Event
-
-
-class _Server(HTTPServer):
-    """Accepts connections on one listener. What takes time, or a client's goodwill, is done in its own thread."""
-
-    def __init__(
-        self,
-        site: Site,
-        listener: socket.socket,
-        security: WebSecurity | None,
-        places: Places,
-        accepting: _Accepting,
-    ) -> None:
-        super().__init__(listener.getsockname(), BaseHTTPRequestHandler, bind_and_activate=False)
-        self.socket.close()
-        self.socket = listener
-        self.server_address = listener.getsockname()
-        self.server_port = self.server_address[1]
-        self._site = site
-        self._security = security
-        self._places = places
-        self._accepting = accepting
-
-    def get_request(self) -> tuple[Any, Any]:
+    def _accept(self, listener: socket.socket) -> None:
         """Accept a connection. After a failure, wait: the listener stays readable, and the loop would spin."""
         try:
-            accepted = super().get_request()
+            connection, peer = listener.accept()
         except OSError as error:
-            self._accepting.failures.failed(error, self._accepting.closing.wait)
-            raise
-        self._accepting.failures.succeeded()
-        return accepted
-
-    def process_request(self, request: Any, client_address: Any) -> None:
-        """Give a connection a place; turn it away if the server is at work for all that have one."""
-        place = self._places.take(request)
-        if place is None:
-            self.shutdown_request(request)
+            self._failures.failed(error, self._closing.wait)
+            return
+        self._failures.succeeded()
+        slot = self._slots.take(connection)
+        if slot is None:
+            _close(connection)
             return
         try:
-            threading.Thread(target=self._serve, args=(place, client_address), name="request", daemon=True).start()
-        except RuntimeError:  # no more threads to be had
-            self._end(place)
+            threading.Thread(target=self._serve, args=(slot, peer), name="request", daemon=True).start()
+        except RuntimeError:  # the process cannot start another thread
+            self._end(slot)
 
-    def handle_error(self, _request: Any, _client_address: Any) -> None:
-        """Tell what went wrong before the connection had its thread."""
-        structlog.get_logger().exception("connection_failed")
-
-    def _serve(self, place: Place, client_address: Any) -> None:
+    def _serve(self, slot: Slot, peer: tuple[Any, ...]) -> None:
         try:
-            protection = Protection() if self._security is None else self._security.current()
+            protection = self._protection()
             if protection.tls is not None:
-                self._secure(place, protection.tls)
-            visit = Visit(site=self._site, places=self._places, place=place, peer=client_address, protection=protection)
-            Handler(visit, self)
+                slot.connection.settimeout(IDLE_SECONDS)
+                secured = protection.tls.wrap(slot.connection)
+                self._slots.replace_socket(slot, secured)
+                protection.tls.handshake(secured)
+            Handler(slot.connection, peer, protection, self._site.answer, self._slots.working(slot))
         except (OSError, HTTPException):
-            pass  # a client that goes away, or makes no sense, is its own affair
-        except Exception:  # noqa: BLE001 (an error of ours is told, and ends this request alone)
+            pass  # the client closed the connection or sent an invalid request
+        except Exception:  # noqa: BLE001 (an internal error ends this request alone)
             structlog.get_logger().exception("request_failed")
         finally:
-            self._end(place)
+            self._end(slot)
 
-    def _secure(self, place: Place, tls: Tls) -> None:
-        place.connection.settimeout(SILENCE_SECONDS)
-        secured = tls.wrap(place.connection)
-        self._places.exchange(place, secured)
-        tls.shake_hands(secured)
-
-    def _end(self, place: Place) -> None:
-        self.shutdown_request(place.connection)
-        self._places.give_back(place)
+    def _end(self, slot: Slot) -> None:
+        _close(slot.connection)
+        self._slots.release(slot)
 
 
-def _written(host: str) -> str:
+def _close(connection: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        connection.shutdown(socket.SHUT_WR)
+    connection.close()
+
+
+def _url_host(host: str) -> str:
     if host in _ALL_ADDRESSES:
         return "localhost"
     return f"[{host}]" if ":" in host else host
+
+
+def listen(address: tuple[str, int]) -> socket.socket:
+    """Listen at an address, for IPv6 and IPv4 if the host is empty; ListenError if the address cannot be used now."""
+    host, port = address
+    try:
+        if host:
+            return _listener(socket.AF_INET6 if ":" in host else socket.AF_INET, address)
+        try:
+            return _listener(socket.AF_INET6, address)
+        except OSError:
+            return _listener(socket.AF_INET, address)
+    except OSError as error:
+        shown = f"[{host}]" if ":" in host else host
+        problem = str(error.strerror).partition(" (while attempting")[0]  # the rest repeats the address
+        raise ListenError(f"--web.listen-address: cannot listen on {shown}:{port}: {problem}") from error
+
+
+def _listener(family: socket.AddressFamily, address: tuple[str, int]) -> socket.socket:
+    both = family == socket.AF_INET6 and socket.has_dualstack_ipv6()
+    return socket.create_server(address, family=family, backlog=BACKLOG, dualstack_ipv6=both)
+
+
+def activated_listeners(environment: Mapping[str, str], pid: int) -> Sequence[socket.socket]:
+    """Return the listeners that systemd passed to this process; ConfigError if there are none that can be used."""
+    count = environment.get("LISTEN_FDS", "")
+    if environment.get("LISTEN_PID") != str(pid) or not (count.isascii() and count.isdigit() and int(count) > 0):
+        raise ConfigError(
+            "--web.systemd-socket: systemd passed no socket; start the .socket unit of this service,"
+            " or use --web.listen-address"
+        )
+    return [_activated(FIRST_ACTIVATED + number) for number in range(int(count))]
+
+
+def _activated(descriptor: int) -> socket.socket:
+    try:
+        os.set_inheritable(descriptor, False)
+        listener = socket.socket(fileno=descriptor)
+        listens = listener.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
+    except OSError as error:
+        raise ConfigError(f"--web.systemd-socket: descriptor {descriptor} is not a socket: {error.strerror}") from error
+    if not listens or listener.family not in (socket.AF_INET, socket.AF_INET6):
+        raise ConfigError(
+            f"--web.systemd-socket: descriptor {descriptor} does not listen on TCP; use ListenStream=PORT"
+        )
+    return listener

@@ -1,93 +1,132 @@
-"""TLS by OpenSSL, from what the web config file says of it."""
+"""TLS with OpenSSL, from the section `tls_server_config` of the web config file."""
 
 import contextlib
 import os
 import re
 import socket
 import ssl
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from ipaddress import ip_address
+from types import MappingProxyType
 from typing import Any
 
-from exporter.web.web_config import ClientAuth, Pem, TlsConfig, TlsVersion
+from exporter.web.config_section import Pem, Section
 
+_KEYS = (
+    "cert", "key", "client_ca", "cert_file", "key_file", "client_ca_file", "client_auth_type", "client_allowed_sans",
+    "min_version", "max_version",
+)  # fmt: skip
+_UNSUPPORTED_KEYS = MappingProxyType(
+    {
+        "cipher_suites": "the names are those of Go's TLS; OpenSSL selects the ciphers, and min_version: TLS13 allows"
+        " the strongest only",
+        "prefer_server_cipher_suites": "OpenSSL selects the ciphers",
+        "curve_preferences": "the names are those of Go's TLS; OpenSSL selects the curves",
+    }
+)
+_UNVERIFIED = "the server verifies each certificate that it requests; use RequireAndVerifyClientCert"
+_BROKEN = "this version is insecure; use TLS12 or TLS13"
+_REFUSED_VALUES = MappingProxyType(
+    {"RequireAnyClientCert": _UNVERIFIED, "RequireClientCert": _UNVERIFIED, "TLS10": _BROKEN, "TLS11": _BROKEN}
+)
+_CLIENT_AUTH: Mapping[str, ssl.VerifyMode] = MappingProxyType(
+    {
+        "NoClientCert": ssl.CERT_NONE,
+        # An unverified certificate grants nothing, so the server does not request it.
+        "RequestClientCert": ssl.CERT_NONE,
+        "VerifyClientCertIfGiven": ssl.CERT_OPTIONAL,
+        "RequireAndVerifyClientCert": ssl.CERT_REQUIRED,
+    }
+)
+_VERSIONS: Mapping[str, ssl.TLSVersion] = MappingProxyType(
+    {"TLS12": ssl.TLSVersion.TLSv1_2, "TLS13": ssl.TLSVersion.TLSv1_3}
+)
 _CERTIFICATE = re.compile(r"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", re.DOTALL)
-_VERSIONS = {TlsVersion.TLS12: ssl.TLSVersion.TLSv1_2, TlsVersion.TLS13: ssl.TLSVersion.TLSv1_3}
-_VERIFYING = {
-    ClientAuth.NONE: ssl.CERT_NONE,
-    # A certificate that is not verified changes nothing, so it need not be asked for either.
-    ClientAuth.REQUESTED: ssl.CERT_NONE,
-    ClientAuth.VERIFIED_IF_GIVEN: ssl.CERT_OPTIONAL,
-    ClientAuth.REQUIRED_AND_VERIFIED: ssl.CERT_REQUIRED,
-}
 
 
 class Tls:
-    """The server's side of TLS; ConfigError where certificate, key and authorities do not make one."""
+    """The server side of TLS."""
 
-    def __init__(self, config: TlsConfig) -> None:
-        self._context = _context(config)
-        self._allowed = config.client_allowed_sans
-        self.authenticates = config.client_auth is ClientAuth.REQUIRED_AND_VERIFIED
+    def __init__(self, context: ssl.SSLContext, allowed_sans: frozenset[str] | None) -> None:
+        self._context = context
+        self._allowed_sans = allowed_sans
+        self.authenticates = context.verify_mode is ssl.CERT_REQUIRED
+        """Whether each client has shown a verified certificate."""
 
     def wrap(self, connection: socket.socket) -> ssl.SSLSocket:
-        """The socket to speak TLS by, before any handshake; the given one is used up."""
+        """Return the TLS socket before its handshake; the given socket cannot be used any more."""
         return self._context.wrap_socket(connection, server_side=True, do_handshake_on_connect=False)
 
-    def shake_hands(self, secured: ssl.SSLSocket) -> None:
-        """Shake hands, within the socket's timeout; OSError if it comes to nothing, or with the wrong one."""
+    def handshake(self, secured: ssl.SSLSocket) -> None:
+        """Do the handshake within the socket's timeout; OSError if it fails or the client is not allowed."""
         secured.do_handshake()
-        if self._allowed is not None and self._allowed.isdisjoint(_alternative_names(secured.getpeercert())):
+        if self._allowed_sans is not None and self._allowed_sans.isdisjoint(_alternative_names(secured.getpeercert())):
             raise ssl.SSLError("no name in the client's certificate is allowed")
 
 
-def _context(config: TlsConfig) -> ssl.SSLContext:
+def read_tls(section: Section) -> Tls | None:
+    """Read the section; None if it is empty, ConfigError if its values or files cannot be used."""
+    if not section.keys:
+        return None
+    section.refuse_unknown(_KEYS, _UNSUPPORTED_KEYS)
+    certificate, key, client_ca = section.pem("cert"), section.pem("key"), section.pem("client_ca")
+    if certificate is None:
+        raise section.error("cert_file", "missing; TLS needs a certificate (cert_file or cert)")
+    if key is None:
+        raise section.error("key_file", "missing; name the private key of the certificate (key_file or key)")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = _VERSIONS[config.minimum]
-    context.maximum_version = _VERSIONS[config.maximum]
-    context.verify_mode = _VERIFYING[config.client_auth]
-    _load_own(context, config.certificate, config.key)
-    if config.client_ca is not None:
-        context.load_verify_locations(cadata=_certificates(config.client_ca))
+    context.verify_mode = section.choice("client_auth_type", _CLIENT_AUTH, "NoClientCert", _REFUSED_VALUES)
+    if client_ca is not None and section.text("client_auth_type") in (None, "NoClientCert"):
+        raise section.error("client_auth_type", "missing, so client_ca has no effect; use RequireAndVerifyClientCert")
+    sans = section.texts("client_allowed_sans")
+    if sans is not None and context.verify_mode is not ssl.CERT_REQUIRED:
+        raise section.error("client_allowed_sans", "needs client_auth_type: RequireAndVerifyClientCert")
+    minimum = section.choice("min_version", _VERSIONS, "TLS12", _REFUSED_VALUES)
+    maximum = section.choice("max_version", _VERSIONS, "TLS13", _REFUSED_VALUES)
+    if minimum > maximum:
+        raise section.error("max_version", "is below min_version, so no client could connect; raise it")
+    context.minimum_version, context.maximum_version = minimum, maximum
+    _load_certificate(context, certificate, key)
+    if client_ca is not None:
+        context.load_verify_locations(cadata=_certificates(client_ca))
     elif context.verify_mode is not ssl.CERT_NONE:
-        context.load_default_certs(ssl.Purpose.CLIENT_AUTH)  # the system's authorities, as in Go
-    return context
+        context.load_default_certs(ssl.Purpose.CLIENT_AUTH)  # the system's authorities, as Go does
+    return Tls(context, None if sans is None else frozenset(sans))
 
 
 def _certificates(pem: Pem) -> bytes:
-    """The certificates in it, in DER."""
+    """Return the certificates in DER."""
     found = _CERTIFICATE.findall(pem.content.decode("ascii", "replace"))
     if not found:
-        raise pem.wrong("holds no PEM certificate")
+        raise pem.error("contains no PEM certificate")
     try:
         encoded = b"".join(ssl.PEM_cert_to_DER_cert(each) for each in found)
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_verify_locations(cadata=encoded)
     except (ssl.SSLError, ValueError) as error:
-        raise pem.wrong("holds a PEM certificate that cannot be read; copy it anew") from error
+        raise pem.error("contains a PEM certificate that cannot be read; copy it again") from error
     return encoded
 
 
-def _load_own(context: ssl.SSLContext, certificate: Pem, key: Pem) -> None:
+def _load_certificate(context: ssl.SSLContext, certificate: Pem, key: Pem) -> None:
+    def refuse_passphrase() -> str:
+        """Replace OpenSSL's prompt on the terminal."""
+        raise ValueError("no passphrase")
+
     _certificates(certificate)
-    with _shown(certificate.content) as certificate_path, _shown(key.content) as key_path:
+    with _as_file(certificate.content) as certificate_path, _as_file(key.content) as key_path:
         try:
-            context.load_cert_chain(certificate_path, key_path, password=_no_passphrase)
+            context.load_cert_chain(certificate_path, key_path, password=refuse_passphrase)
         except ssl.SSLError as error:
             if error.reason == "KEY_VALUES_MISMATCH":
-                raise key.wrong("is not the private key of the certificate; put both in place together") from error
-            raise key.wrong("holds no PEM private key for the certificate, or one too weak") from error
+                raise key.error("is not the private key of the certificate; replace both files together") from error
+            raise key.error("contains no PEM private key for the certificate, or a key that is too weak") from error
         except ValueError as error:
-            raise key.wrong("needs a passphrase; store it without one, readable by the exporter alone") from error
-
-
-def _no_passphrase() -> str:
-    """Instead of OpenSSL's question on the terminal."""
-    raise ValueError("no passphrase")
+            raise key.error("needs a passphrase; store the key without one, readable by the exporter only") from error
 
 
 @contextlib.contextmanager
-def _shown(content: bytes) -> Iterator[str]:
-    """Bytes under a path, for a library that reads files alone; they never reach a disk."""
+def _as_file(content: bytes) -> Iterator[str]:
+    """Provide bytes under a path without writing them to a disk, because OpenSSL reads keys from files only."""
     descriptor = os.memfd_create("cuda-mps-exporter")
     try:
         with open(descriptor, "wb", closefd=False) as file:
@@ -98,16 +137,16 @@ def _shown(content: bytes) -> Iterator[str]:
 
 
 def _alternative_names(certificate: Any) -> set[str]:
-    """The names in a verified certificate, addresses as Python writes them: only IPv6 has several spellings."""
+    """Return the names in a verified certificate. IP addresses are normalized, because IPv6 has several spellings."""
     return {
-        _address(value) if kind == "IP Address" else value
+        _normalized(value) if kind == "IP Address" else value
         for kind, value in (certificate or {}).get("subjectAltName", ())
         if kind in ("DNS", "email", "IP Address", "URI")
     }
 
 
-def _address(text: str) -> str:
+def _normalized(address: str) -> str:
     try:
-        return str(ip_address(text.strip()))
+        return str(ip_address(address.strip()))
     except ValueError:
-        return text
+        return address

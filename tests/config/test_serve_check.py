@@ -8,7 +8,7 @@ import pytest
 from exporter.cli import main
 from exporter.config.values import OWN_PAGES
 from exporter.errors import ConfigError, ListenError
-from exporter.web.listeners import listen
+from exporter.web.server import listen
 from tests.config.reading import config, written
 from tests.web.serving import Web, staged
 

@@ -1,1 +1,1 @@
-"""HTTP, TLS and passwords, as clients meet them."""
+"""Tests of the web server."""

@@ -1,4 +1,4 @@
-"""Certificates for tests, made by openssl: an authority, and whom it vouches for."""
+"""Certificates for tests, created with openssl."""
 
 import subprocess
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""A server for the tests of this folder."""
+"""Fixtures with a web server."""
 
 from collections.abc import Iterator
 
@@ -6,14 +6,6 @@ import pytest
 
 from exporter.web import WebServer
 from tests.web.serving import Counting, Stage, Web, staged
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _closed_at_once() -> Iterator[None]:
-    """A server that is to close looks up from its waiting sooner than one in service needs to."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("exporter.web.server.POLL_SECONDS", 0.02)
-        yield
 
 
 @pytest.fixture(scope="session")
@@ -25,7 +17,7 @@ def stage() -> Iterator[tuple[Stage, WebServer]]:
 
 @pytest.fixture
 def web(stage: tuple[Stage, WebServer]) -> Web:
-    """The server before the first cycle."""
+    """The server before the first collection."""
     on, server = stage
     web = Web(server)
     on.site = web.site()
@@ -34,7 +26,7 @@ def web(stage: tuple[Stage, WebServer]) -> Web:
 
 @pytest.fixture
 def collector(web: Web) -> Counting:
-    """A snapshot that has been published."""
+    """A published snapshot."""
     collector = Counting()
     web.exposition.publish(collector)
     return collector

@@ -1,4 +1,4 @@
-"""A server to ask, and what stands behind it."""
+"""A web server and its content for tests."""
 
 import contextlib
 import http.client
@@ -25,32 +25,32 @@ OPENMETRICS = "application/openmetrics-text;version=1.0.0;q=0.6,text/plain;versi
 
 @dataclass(slots=True)
 class Counting(Collector):
-    """One gauge, and how often it was asked for."""
+    """A gauge that counts its collections."""
 
     value: int = 1
     renders: int = 0
 
     def collect(self) -> Iterable[Metric]:
-        """The gauge."""
+        """Return the gauge."""
         self.renders += 1
         return [GaugeMetricFamily("answer", "The answer.", value=self.value)]
 
 
 class Stage(Site):
-    """Whatever site is on at present."""
+    """A site that a test can replace."""
 
     def __init__(self) -> None:
         self.site: Site | None = None
 
     def answer(self, request: Request) -> SiteAnswer:
-        """What that site answers."""
+        """Return the answer of that site."""
         assert self.site is not None
         return self.site.answer(request)
 
 
 @contextlib.contextmanager
 def staged() -> Iterator[tuple[Stage, WebServer]]:
-    """A server, and the stage on which a test puts its site."""
+    """Start a server whose site a test can replace."""
     stage = Stage()
     server = WebServer(stage, [(LOCALHOST, 0)])
     server.open()
@@ -62,7 +62,7 @@ def staged() -> Iterator[tuple[Stage, WebServer]]:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What came back."""
+    """The answer as a client receives it."""
 
     status: int
     headers: dict[str, str]
@@ -71,7 +71,7 @@ class Answer:
 
 @dataclass(slots=True)
 class Web:
-    """A server, and what stands behind it."""
+    """A server and its content."""
 
     server: WebServer
     exposition: Exposition = field(default_factory=lambda: Exposition(SystemClock()))
@@ -81,7 +81,7 @@ class Web:
     history: History = field(default_factory=History)
 
     def site(self, telemetry_path: str = "/metrics") -> Site:
-        """What it serves; each page is made anew, at once, and a minute after the last one."""
+        """Return a site. Its clock advances a minute for each page, so each request renders again."""
         api = Api(
             self.history,
             now=lambda: AT + 182,
@@ -91,23 +91,23 @@ class Web:
             self.exposition,
             healthy=lambda: self.healthy,
             status=lambda: self.status,
-            sight=lambda: self.sight,
+            page_data=lambda: self.sight,
             monotonic=chain.from_iterable((at, at) for at in count(step=60)).__next__,
             telemetry_path=telemetry_path,
-            beside={**api.routes, **Runbooks.installed().routes},
+            extra_routes={**api.routes, **Runbooks.installed().routes},
         )
 
     def get(self, path: str = "/metrics", method: str = "GET", **headers: str) -> Answer:
-        """One request; a header's underscores are hyphens."""
+        """Send one request; underscores in header names become hyphens."""
         with contextlib.closing(http.client.HTTPConnection(LOCALHOST, self.server.port, timeout=30)) as connection:
             return ask(connection, path, method, **headers)
 
     def connect(self) -> socket.socket:
-        """A connection that has said nothing yet."""
+        """Return a connection that has sent nothing."""
         return socket.create_connection((LOCALHOST, self.server.port), timeout=30)
 
     def raw(self, request: bytes) -> bytes:
-        """The answer to any bytes at all, until the server hangs up."""
+        """Send any bytes and return the answer until the server closes the connection."""
         with self.connect() as connection:
             with contextlib.suppress(OSError):
                 connection.sendall(request)
@@ -116,14 +116,14 @@ class Web:
 
 
 def ask(connection: http.client.HTTPConnection, path: str, method: str = "GET", **headers: str) -> Answer:
-    """One request on a connection; a header's underscores are hyphens."""
+    """Send one request on a connection; underscores in header names become hyphens."""
     connection.request(method, path, headers={name.replace("_", "-"): text for name, text in headers.items()})
     response = connection.getresponse()
     return Answer(response.status, dict(response.getheaders()), response.read())
 
 
 def read_all(connection: socket.socket) -> bytes:
-    """Everything that comes, until the other side hangs up."""
+    """Return all bytes until the other side closes the connection."""
     chunks: list[bytes] = []
     with contextlib.suppress(ConnectionError):
         while chunk := connection.recv(1 << 16):

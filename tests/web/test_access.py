@@ -1,20 +1,20 @@
-"""The private pages are for this machine's own, and for whoever is authenticated."""
+"""Private pages: who can see them."""
 
 import pytest
 
-from exporter.web.access import Visitor, is_loopback, may_see_private
+from exporter.web.auth import Visitor, is_loopback, may_see_private
 from tests.web.serving import Web
 
 
 @pytest.mark.parametrize("peer", ["127.0.0.1", "127.8.9.10", "::1", "::ffff:127.0.0.1"])
-def test_an_address_of_this_machine_alone_is_near(peer: str) -> None:
+def test_accepts_loopback_addresses(peer: str) -> None:
     assert is_loopback(peer)
 
 
 @pytest.mark.parametrize(
     "peer", ["10.0.0.1", "0.0.0.0", "::", "::ffff:10.0.0.1", "fe80::1%lo", "2001:db8::1", "localhost", "127.1", "", "x"]
 )
-def test_any_other_is_not(peer: str) -> None:
+def test_accepts_no_other_address_as_loopback(peer: str) -> None:
     assert not is_loopback(peer)
     assert not may_see_private(Visitor(peer=peer, host="localhost"))
 
@@ -22,7 +22,7 @@ def test_any_other_is_not(peer: str) -> None:
 @pytest.mark.parametrize(
     "host", ["localhost", "LOCALHOST:10677", "127.0.0.1:10677", "[::1]", "[::1]:10677", "[::ffff:127.0.0.1]:1"]
 )
-def test_a_near_one_asks_for_this_machine(host: str) -> None:
+def test_shows_private_pages_to_a_loopback_peer_that_names_this_machine(host: str) -> None:
     assert may_see_private(Visitor(peer="127.0.0.1", host=host))
 
 
@@ -30,20 +30,20 @@ def test_a_near_one_asks_for_this_machine(host: str) -> None:
     "host",
     ["", "evil.example", "evil.example:10677", "localhost.evil.example", "127.0.0.1.evil.example", "[::1", "::1"],
 )
-def test_a_page_of_another_name_that_points_here_does_not(host: str) -> None:
-    """DNS rebinding: the browser is near, the page that makes it ask is not."""
+def test_refuses_a_loopback_peer_that_names_another_host(host: str) -> None:
+    """DNS rebinding: the browser is local, but the page that sends the request is not."""
     assert may_see_private(Visitor(peer="::1", host=host)) is (host == "[::1")
 
 
-def test_a_proxy_that_is_near_says_nothing_of_who_stands_behind_it() -> None:
+def test_refuses_a_local_proxy() -> None:
     assert not may_see_private(Visitor(peer="127.0.0.1", host="localhost", proxied=True))
 
 
-def test_the_authenticated_may_come_from_anywhere_by_any_name() -> None:
+def test_shows_private_pages_to_authenticated_visitors_from_any_address() -> None:
     assert may_see_private(Visitor(peer="10.0.0.1", host="node1", proxied=True, authenticated=True))
 
 
-def test_the_status_is_shown_to_this_machine(web: Web) -> None:
+def test_shows_the_status_to_this_machine(web: Web) -> None:
     answer = web.get("/status")
 
     assert (answer.status, answer.body) == (200, b"DAEMON\n")
@@ -63,7 +63,7 @@ def test_the_status_is_shown_to_this_machine(web: Web) -> None:
     ],
     ids=lambda headers: next(iter(headers)),
 )
-def test_to_others_is_said_what_to_do_and_nothing_else(web: Web, headers: dict[str, str]) -> None:
+def test_tells_other_visitors_only_how_to_get_access(web: Web, headers: dict[str, str]) -> None:
     answer = web.get("/status", **headers)
 
     assert answer.status == 403
@@ -72,11 +72,11 @@ def test_to_others_is_said_what_to_do_and_nothing_else(web: Web, headers: dict[s
     assert web.get("/-/healthy", **headers).status == 200
 
 
-def test_without_a_host_nobody_is_known_to_be_near(web: Web) -> None:
+def test_refuses_a_request_without_a_host_header(web: Web) -> None:
     assert web.raw(b"GET /status HTTP/1.0\r\n\r\n").split()[1] == b"403"
 
 
-def test_a_name_that_cannot_be_encoded_breaks_no_page(web: Web) -> None:
+def test_replaces_characters_that_cannot_be_encoded(web: Web) -> None:
     web.status = "name \udcff\n"
 
     assert web.get("/status").body == b"name ?\n"

@@ -1,4 +1,4 @@
-"""Sockets that systemd hands over."""
+"""Systemd socket activation."""
 
 import os
 import socket
@@ -26,7 +26,7 @@ PROGRAM = """
 
 
 def handed(listener: socket.socket) -> str:
-    """What a process says to which a socket is handed over as descriptor 3."""
+    """Return the output of a process that inherits a socket as descriptor 3."""
     command = (sys.executable, "-W", "ignore::ResourceWarning", "-c", textwrap.dedent(PROGRAM), str(listener.fileno()))
     done = subprocess.run(
         command, pass_fds=[listener.fileno()], cwd=os.getcwd(), capture_output=True, text=True, check=True
@@ -34,12 +34,12 @@ def handed(listener: socket.socket) -> str:
     return done.stdout.strip()
 
 
-def test_a_listening_socket_is_served_and_passed_on_to_no_child() -> None:
+def test_uses_an_activated_socket_and_does_not_pass_it_to_children() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         assert handed(listener) == f"{listener.getsockname()[1]} False"
 
 
-def test_a_socket_that_does_not_listen_is_refused() -> None:
+def test_refuses_a_socket_that_does_not_listen() -> None:
     with socket.socket() as plain:
         assert handed(plain).startswith("--web.systemd-socket: descriptor 3 does not listen on TCP")
 
@@ -56,6 +56,6 @@ def test_a_socket_that_does_not_listen_is_refused() -> None:
         {"LISTEN_PID": "42", "LISTEN_FDS": "\u00b2"},
     ],
 )
-def test_where_none_is_handed_over_is_said_what_to_do(environment: dict[str, str]) -> None:
-    with pytest.raises(ConfigError, match=r"--web\.systemd-socket: systemd handed over no socket; start the \.socket"):
+def test_error_names_the_socket_unit_if_systemd_passed_no_socket(environment: dict[str, str]) -> None:
+    with pytest.raises(ConfigError, match=r"--web\.systemd-socket: systemd passed no socket; start the \.socket"):
         activated_listeners(environment, 42)

@@ -1,4 +1,4 @@
-"""Whatever a file or a header holds, there is an answer, and no exception but ConfigError."""
+"""Arbitrary files and headers cause no exception except ConfigError."""
 
 import string
 from pathlib import Path
@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from exporter.errors import ConfigError
 from exporter.web import WebSecurity
-from exporter.web.access import Visitor, may_see_private
-from exporter.web.authentication import BasicAuth, Verdict
+from exporter.web.auth import BasicAuth, Verdict, Visitor, may_see_private
 from tests.web.serving import LOCALHOST
 from tests.web.test_authentication import ALICE
 
@@ -27,7 +26,7 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @given(st.one_of(st.binary(), st.text().map(str.encode), YAML.map("".join).map(str.encode)))
-def test_a_file_is_a_configuration_or_it_is_said_why_not(file: Path, content: bytes) -> None:
+def test_any_file_is_accepted_or_refused_with_a_config_error(file: Path, content: bytes) -> None:
     file.write_bytes(content)
     try:
         WebSecurity.load(file)
@@ -36,11 +35,11 @@ def test_a_file_is_a_configuration_or_it_is_said_why_not(file: Path, content: by
 
 
 @given(st.one_of(st.text(), st.text(string.printable).map(lambda text: f"Basic {text}")))
-def test_no_other_header_admits(header: str) -> None:
+def test_refuses_any_other_authorization_header(header: str) -> None:
     assert BasicAuth({"alice": ALICE}, lambda *_: False).verdict(header) is Verdict.REFUSED
 
 
 @given(peer=st.text(), host=st.text())
-def test_no_other_peer_is_near(peer: str, host: str) -> None:
+def test_accepts_any_text_as_peer_and_host(peer: str, host: str) -> None:
     assert may_see_private(Visitor(peer=peer, host=host)) in (True, False)
     assert not may_see_private(Visitor(peer=LOCALHOST, host=f"x{host}".replace(":", "")))

@@ -1,4 +1,4 @@
-"""What has happened lately, as JSON: bounded, for those who may read names, and clear about what it cannot answer."""
+"""JSON API: filters, limits, access and errors."""
 
 import json
 from dataclasses import replace
@@ -11,7 +11,7 @@ from exporter.model.event import Event, EventName
 from exporter.model.incident import Incident
 from exporter.model.node import Node
 from exporter.telling.incident_object import incident_object
-from exporter.web.api import MOST_BYTES
+from exporter.web.api import MAX_BODY_BYTES
 from tests.builders import AT, DAEMON, SERVER
 from tests.incidents import HOSTILE, blocked, crowded, ended, hostile, incident
 from tests.web.serving import Web
@@ -23,8 +23,8 @@ def happened(web: Web, *incidents: Incident, events: tuple[Event, ...] = ()) -> 
     web.history.take(Node(incidents={each.id: each for each in incidents}), events)
 
 
-def told(web: Web, page: str) -> Any:
-    """The data of an answer that is one."""
+def data(web: Web, page: str) -> Any:
+    """Return the data of a successful answer."""
     answer = web.get(page)
     envelope = json.loads(answer.body)
     assert (answer.status, envelope["status"]) == (200, "success")
@@ -32,26 +32,26 @@ def told(web: Web, page: str) -> Any:
 
 
 def of(web: Web, page: str) -> list[object]:
-    """The ids of the incidents, or the times of the events."""
-    return [each["id"] if "id" in each else each["at"] for each in told(web, page)]
+    """Return the IDs of the incidents, or the times of the events."""
+    return [each["id"] if "id" in each else each["at"] for each in data(web, page)]
 
 
 @pytest.mark.parametrize("page", [INCIDENTS, EVENTS])
-def test_nothing_has_happened_is_an_empty_list(web: Web, page: str) -> None:
-    assert told(web, page) == []
+def test_returns_an_empty_list_before_the_first_incident(web: Web, page: str) -> None:
+    assert data(web, page) == []
 
 
-def test_incidents_come_newest_first_with_all_that_is_known(web: Web) -> None:
+def test_returns_incidents_newest_first_with_their_details(web: Web) -> None:
     happened(web, ended(id="old"), blocked(id="new", detected_at=AT + 9))
 
-    new, old = told(web, INCIDENTS)
+    new, old = data(web, INCIDENTS)
 
     assert (new["id"], old["id"]) == ("new", "old")
     assert new["blocking"][1]["seconds"] == 182.0
     assert new["blocking"][1]["end_it_with"] == ["kill -KILL 601"]
 
 
-def test_some_incidents_can_be_asked_for(web: Web) -> None:
+def test_filters_incidents(web: Web) -> None:
     happened(
         web,
         ended(id="a"),
@@ -67,15 +67,15 @@ def test_some_incidents_can_be_asked_for(web: Web) -> None:
     assert of(web, f"{INCIDENTS}?daemon=nowhere") == []
 
 
-def test_one_incident_can_be_asked_for(web: Web) -> None:
+def test_returns_one_incident_by_id(web: Web) -> None:
     happened(web, ended(id="513-1a"), incident(id="-7-1b"))
 
-    assert told(web, f"{INCIDENTS}/513-1a")["id"] == "513-1a"
-    assert told(web, f"{INCIDENTS}/%2d7-1b")["id"] == "-7-1b"
+    assert data(web, f"{INCIDENTS}/513-1a")["id"] == "513-1a"
+    assert data(web, f"{INCIDENTS}/%2d7-1b")["id"] == "-7-1b"
 
 
 @pytest.mark.parametrize("name", ["513", "", "*", "513-1a%00", "..", "%ff"])
-def test_one_that_is_not_remembered_is_not_found(web: Web, name: str) -> None:
+def test_answers_404_for_an_unknown_incident(web: Web, name: str) -> None:
     happened(web, ended(id="513-1a"))
 
     answer = web.get(f"{INCIDENTS}/{name}")
@@ -84,7 +84,7 @@ def test_one_that_is_not_remembered_is_not_found(web: Web, name: str) -> None:
     assert json.loads(answer.body) == {
         "status": "error",
         "errorType": "not_found",
-        "error": "no such incident is remembered; /api/v1/incidents lists those that are",
+        "error": "unknown incident; /api/v1/incidents lists the known ones",
     }
 
 
@@ -92,7 +92,7 @@ def event(at: float, kind: EventName = EventName.CLIENT_CONNECTED, **known: Any)
     return Event(at=at, event=kind, **{"daemon": DAEMON, "server": SERVER, **known})
 
 
-def test_events_come_newest_first_and_some_can_be_asked_for(web: Web) -> None:
+def test_returns_events_newest_first_and_filters_them(web: Web) -> None:
     happened(web, events=(event(1), event(2, EventName.DAEMON_LOST), event(3, daemon="other"), event(4)))
 
     assert of(web, EVENTS) == [4, 3, 2, 1]
@@ -102,10 +102,10 @@ def test_events_come_newest_first_and_some_can_be_asked_for(web: Web) -> None:
     assert of(web, f"{EVENTS}?since=2.5&daemon={DAEMON}") == [4]
 
 
-def test_an_event_is_as_a_replay_tells_it_with_its_time_in_words(web: Web) -> None:
+def test_returns_the_keys_of_replay_and_an_iso_time_for_an_event(web: Web) -> None:
     happened(web, events=(event(AT, EventName.FAULT, incident=incident(), server=None),))
 
-    assert told(web, EVENTS) == [
+    assert data(web, EVENTS) == [
         {
             "at": AT,
             "time": "1970-01-12T13:46:40.000Z",
@@ -121,25 +121,25 @@ def test_an_event_is_as_a_replay_tells_it_with_its_time_in_words(web: Web) -> No
 @pytest.mark.parametrize(
     ("page", "wrong"),
     [
-        (f"{INCIDENTS}?limit=0", "limit: write a whole number from 1 to 1000"),
-        (f"{INCIDENTS}?limit=1001", "limit: write a whole number from 1 to 1000"),
-        (f"{INCIDENTS}?limit=-1", "limit: write a whole number from 1 to 1000"),
-        (f"{INCIDENTS}?limit=", "limit: write a whole number from 1 to 1000"),
-        (f"{INCIDENTS}?limit=1e2", "limit: write a whole number from 1 to 1000"),
-        (f"{INCIDENTS}?limit=%D9%A1", "limit: write a whole number from 1 to 1000"),
-        (f"{INCIDENTS}?limit={'9' * 5000}", "limit: write a whole number from 1 to 1000"),
-        (f"{INCIDENTS}?limit=1&limit=2", "a parameter is there twice; keep one of them"),
-        (f"{INCIDENTS}?open=yes", "open: write one of true, false"),
-        (f"{INCIDENTS}?event=fault", "a parameter that there is not; there are limit, daemon, open"),
-        (f"{INCIDENTS}?a=1", "a parameter that there is not; there are limit, daemon, open"),
-        (f"{INCIDENTS}?{'daemon=a&' * 50}", "more than 16 parameters; there are limit, daemon, open"),
-        (f"{EVENTS}?event=%3Cscript%3E", f"event: write one of {', '.join(EventName)}"),
-        (f"{EVENTS}?since=yesterday", "since: write seconds since the epoch, as `date +%s` does"),
-        (f"{EVENTS}?since=nan", "since: write seconds since the epoch, as `date +%s` does"),
-        (f"{EVENTS}?since=1e999", "since: write seconds since the epoch, as `date +%s` does"),
+        (f"{INCIDENTS}?limit=0", "limit: expected an integer from 1 to 1000"),
+        (f"{INCIDENTS}?limit=1001", "limit: expected an integer from 1 to 1000"),
+        (f"{INCIDENTS}?limit=-1", "limit: expected an integer from 1 to 1000"),
+        (f"{INCIDENTS}?limit=", "limit: expected an integer from 1 to 1000"),
+        (f"{INCIDENTS}?limit=1e2", "limit: expected an integer from 1 to 1000"),
+        (f"{INCIDENTS}?limit=%D9%A1", "limit: expected an integer from 1 to 1000"),
+        (f"{INCIDENTS}?limit={'9' * 5000}", "limit: expected an integer from 1 to 1000"),
+        (f"{INCIDENTS}?limit=1&limit=2", "duplicate parameter; remove one of them"),
+        (f"{INCIDENTS}?open=yes", "open: expected one of true, false"),
+        (f"{INCIDENTS}?event=fault", "unknown parameter; the parameters are limit, daemon, open"),
+        (f"{INCIDENTS}?a=1", "unknown parameter; the parameters are limit, daemon, open"),
+        (f"{INCIDENTS}?{'daemon=a&' * 50}", "more than 16 parameters; the parameters are limit, daemon, open"),
+        (f"{EVENTS}?event=%3Cscript%3E", f"event: expected one of {', '.join(EventName)}"),
+        (f"{EVENTS}?since=yesterday", "since: expected seconds since the epoch, such as those of `date +%s`"),
+        (f"{EVENTS}?since=nan", "since: expected seconds since the epoch, such as those of `date +%s`"),
+        (f"{EVENTS}?since=1e999", "since: expected seconds since the epoch, such as those of `date +%s`"),
     ],
 )
-def test_what_cannot_be_answered_is_told_what_to_write_instead(web: Web, page: str, wrong: str) -> None:
+def test_names_the_expected_value_of_an_invalid_parameter(web: Web, page: str, wrong: str) -> None:
     answer = web.get(page)
 
     assert answer.status == 400
@@ -147,7 +147,7 @@ def test_what_cannot_be_answered_is_told_what_to_write_instead(web: Web, page: s
 
 
 @pytest.mark.parametrize("page", [INCIDENTS, f"{INCIDENTS}/513-1a", EVENTS])
-def test_they_are_for_those_who_may_read_names(web: Web, page: str) -> None:
+def test_refuses_visitors_who_may_not_see_names(web: Web, page: str) -> None:
     happened(web, incident(), events=(event(1),))
 
     answer = web.get(page, X_Forwarded_For="10.0.0.1")
@@ -159,7 +159,7 @@ def test_they_are_for_those_who_may_read_names(web: Web, page: str) -> None:
 
 
 @pytest.mark.parametrize("page", [INCIDENTS, f"{INCIDENTS}/513-1a", f"{INCIDENTS}/none", EVENTS, f"{EVENTS}?limit=0"])
-def test_nobody_keeps_them_and_head_is_get_without_the_body(web: Web, page: str) -> None:
+def test_forbids_caching_and_answers_head_without_a_body(web: Web, page: str) -> None:
     happened(web, incident(), events=(event(1),))
 
     get, head = web.get(page), web.get(page, method="HEAD")
@@ -169,10 +169,10 @@ def test_nobody_keeps_them_and_head_is_get_without_the_body(web: Web, page: str)
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_whatever_anybody_is_called_it_is_text_in_an_answer_of_the_same_form(web: Web, name: str) -> None:
+def test_hostile_names_stay_printable_text_in_the_same_structure(web: Web, name: str) -> None:
     happened(web, hostile(name), events=(event(1, daemon=name, name=name, reason=name, witnesses=(name,)),))
 
-    (fault,), (one,) = told(web, INCIDENTS), told(web, EVENTS)
+    (fault,), (one,) = data(web, INCIDENTS), data(web, EVENTS)
 
     assert fault.keys() == incident_object(incident()).keys()
     assert one.keys() == {"at", "time", "event", "daemon", "server", "name", "reason", "witnesses"}
@@ -180,14 +180,14 @@ def test_whatever_anybody_is_called_it_is_text_in_an_answer_of_the_same_form(web
     assert all(text.isprintable() and len(text) <= 128 for text in texts)
 
 
-def test_a_crowd_is_told_as_far_as_it_fits_and_what_is_left_is_said(web: Web) -> None:
+def test_limits_the_body_and_warns_about_omitted_entries(web: Web) -> None:
     crowd = crowded(400, "x" * 10_000)
     happened(web, *(replace(crowd, id=str(number)) for number in range(20)))
 
     answer = web.get(INCIDENTS)
     envelope = json.loads(answer.body)
 
-    assert len(answer.body) < MOST_BYTES + 1024
+    assert len(answer.body) < MAX_BODY_BYTES + 1024
     left = 20 - len(envelope["data"])
     assert 0 < left < 20
     assert envelope["warnings"][0].startswith(f"{left} older entries do not fit")

@@ -1,4 +1,4 @@
-"""Passwords: who is admitted, and what the work that it takes tells."""
+"""Basic authentication."""
 
 import base64
 import threading
@@ -7,7 +7,7 @@ from collections.abc import Callable
 import bcrypt
 import pytest
 
-from exporter.web.authentication import MOST_REMEMBERED, MOST_WAITING, BasicAuth, Verdict, bcrypt_check
+from exporter.web.auth import MAX_CACHED_LOGINS, MAX_PENDING_CHECKS, BasicAuth, Verdict, bcrypt_check
 from tests.eventually import PATIENCE_SECONDS, eventually
 
 ALICE = bcrypt.hashpw(b"wonderland", b"$2b$04$abcdefghijklmnopqrstuu").decode()
@@ -15,31 +15,31 @@ COSTLIER = "$2y$12$1DpfPeqF9HzHJt.EWswy1exHluGfbhnn3yXhR7Xes6m3WJqFg0Wby"
 
 
 def basic(name: str | bytes, password: str | bytes) -> str:
-    """The header that a client sends."""
+    """Return the Authorization header of a client."""
     parts = [part if isinstance(part, bytes) else part.encode() for part in (name, password)]
     return "Basic " + base64.b64encode(b":".join(parts)).decode()
 
 
 class Counting:
-    """A check that keeps a list of the hashes that it was asked about."""
+    """A password check that records the hashes."""
 
     def __init__(self, answer: Callable[[bytes, bytes], bool] = lambda password, _: password == b"right") -> None:
         self.hashes: list[bytes] = []
         self._answer = answer
 
     def __call__(self, password: bytes, hashed: bytes) -> bool:
-        """Whether it is the right password."""
+        """Return whether the password is right."""
         self.hashes.append(hashed)
         return self._answer(password, hashed)
 
 
 @pytest.fixture(scope="module")
 def alice() -> BasicAuth:
-    """One user, by the real bcrypt."""
+    """One user, checked with bcrypt."""
     return BasicAuth({"alice": ALICE}, bcrypt_check())
 
 
-def test_the_right_password_is_admitted(alice: BasicAuth) -> None:
+def test_admits_the_right_password(alice: BasicAuth) -> None:
     assert alice.verdict(basic("alice", "wonderland")) is Verdict.ADMITTED
     assert alice.verdict(basic("alice", "wonderland").replace("Basic ", "bAsIc  ")) is Verdict.ADMITTED
 
@@ -67,31 +67,31 @@ def test_the_right_password_is_admitted(alice: BasicAuth) -> None:
         basic("x" * 5000, "wonderland"),
     ],
 )
-def test_nothing_else_is(alice: BasicAuth, header: str) -> None:
+def test_refuses_all_other_credentials(alice: BasicAuth, header: str) -> None:
     assert alice.verdict(header) is Verdict.REFUSED
 
 
-def test_of_a_long_password_bcrypt_sees_the_beginning() -> None:
+def test_compares_the_first_72_bytes_of_a_long_password() -> None:
     long = b"x" * 72
     auth = BasicAuth({"a": bcrypt.hashpw(long, bcrypt.gensalt(4)).decode()}, bcrypt_check())
 
     assert auth.verdict(basic("a", long + b"more")) is Verdict.ADMITTED
 
 
-def test_an_unknown_user_takes_the_work_that_a_known_one_takes() -> None:
+def test_checks_the_password_of_an_unknown_user_at_the_same_cost() -> None:
     check = Counting()
     auth = BasicAuth({"alice": COSTLIER}, check)
 
     assert [auth.verdict(basic(name, "wrong")) for name in ("alice", "bob")] == [Verdict.REFUSED] * 2
     assert [each[:7] for each in check.hashes] == [b"$2y$12$", b"$2b$12$"]
-    assert bcrypt.checkpw(b"any", check.hashes[1].replace(b"12", b"04", 1)) is False  # a hash, and nobody's
+    assert bcrypt.checkpw(b"any", check.hashes[1].replace(b"12", b"04", 1)) is False  # a valid hash of no user
 
 
-def test_an_unknown_user_is_refused_whatever_the_check_says() -> None:
+def test_refuses_an_unknown_user_even_if_the_check_succeeds() -> None:
     assert BasicAuth({"alice": ALICE}, lambda *_: True).verdict(basic("bob", "any")) is Verdict.REFUSED
 
 
-def test_a_right_password_is_checked_once_a_wrong_one_always() -> None:
+def test_checks_a_right_password_once_and_a_wrong_one_each_time() -> None:
     check = Counting()
     auth = BasicAuth({"alice": ALICE}, check)
     for _ in range(3):
@@ -103,13 +103,13 @@ def test_a_right_password_is_checked_once_a_wrong_one_always() -> None:
     assert len(check.hashes) == 4
 
 
-def test_what_is_remembered_is_bounded() -> None:
+def test_limits_the_cached_logins() -> None:
     check = Counting(lambda *_: True)
-    users = {f"user{n}": ALICE for n in range(3 * MOST_REMEMBERED)}
+    users = {f"user{n}": ALICE for n in range(3 * MAX_CACHED_LOGINS)}
     auth = BasicAuth(users, check)
     for name in users:
         auth.verdict(basic(name, "right"))
-    for name in list(users)[-MOST_REMEMBERED:]:
+    for name in list(users)[-MAX_CACHED_LOGINS:]:
         auth.verdict(basic(name, "right"))
 
     assert len(check.hashes) == len(users)
@@ -117,7 +117,7 @@ def test_what_is_remembered_is_bounded() -> None:
     assert len(check.hashes) == len(users) + 1
 
 
-def test_one_password_is_checked_at_a_time_few_wait_and_who_is_known_does_not() -> None:
+def test_checks_one_password_at_a_time_with_few_waiting_and_cached_users_do_not_wait() -> None:
     enough, begun = threading.Event(), threading.Semaphore(0)
     at_once: list[int] = []
     running = 0
@@ -137,13 +137,13 @@ def test_one_password_is_checked_at_a_time_few_wait_and_who_is_known_does_not() 
     verdicts: list[Verdict] = []
     guessing = [
         threading.Thread(target=lambda n=n: verdicts.append(auth.verdict(basic("alice", f"guess{n}"))))
-        for n in range(3 * MOST_WAITING)
+        for n in range(3 * MAX_PENDING_CHECKS)
     ]
     for guess in guessing:
         guess.start()
     assert begun.acquire(timeout=PATIENCE_SECONDS)
     try:
-        eventually(lambda: _are_refused(verdicts, 2 * MOST_WAITING))
+        eventually(lambda: _are_refused(verdicts, 2 * MAX_PENDING_CHECKS))
         assert auth.verdict(basic("alice", "right")) is Verdict.ADMITTED
     finally:
         enough.set()
@@ -152,7 +152,7 @@ def test_one_password_is_checked_at_a_time_few_wait_and_who_is_known_does_not() 
 
     assert max(at_once) == 1
     assert set(verdicts) == {Verdict.REFUSED, Verdict.BUSY}
-    assert verdicts.count(Verdict.BUSY) == 2 * MOST_WAITING
+    assert verdicts.count(Verdict.BUSY) == 2 * MAX_PENDING_CHECKS
 
 
 def _are_refused(verdicts: list[Verdict], count: int) -> None:

@@ -1,4 +1,4 @@
-"""Where it listens, and what is said where it cannot."""
+"""Listeners and their errors."""
 
 import contextlib
 import http.client
@@ -15,12 +15,12 @@ from tests.web.serving import LOCALHOST, Stage, Web, ask, read_all
 
 @pytest.fixture
 def taken() -> Iterator[int]:
-    """A port that somebody else listens on."""
+    """A port in use."""
     with socket.create_server((LOCALHOST, 0)) as other:
         yield other.getsockname()[1]
 
 
-def test_a_taken_port_is_told_by_the_flag_that_names_it(taken: int) -> None:
+def test_error_for_a_port_in_use_names_the_option(taken: int) -> None:
     with pytest.raises(ListenError, match=rf"--web\.listen-address: cannot listen on {LOCALHOST}:{taken}: "):
         WebServer(Stage(), [(LOCALHOST, taken)])
 
@@ -35,10 +35,10 @@ def test_a_taken_port_is_told_by_the_flag_that_names_it(taken: int) -> None:
     ],
     ids=["one address", "all addresses", "a host without an address", "demo"],
 )
-def test_a_listen_address_that_cannot_be_used_now_ends_the_program_with_exit_code_1(
+def test_exits_with_1_if_a_listen_address_cannot_be_used_now(
     command: list[str], address: Callable[[int], str], taken: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main([*command, "--web.listen-address", address(taken)]) == 1  # so that systemd tries again
+    assert main([*command, "--web.listen-address", address(taken)]) == 1  # systemd then starts the service again
     assert "--web.listen-address: cannot listen on " in capsys.readouterr().err
 
 
@@ -67,44 +67,44 @@ def healthy(host: str, port: int) -> bool:
     ("address", "origin"),
     [(("", 0), "http://localhost:"), ((LOCALHOST, 0), f"http://{LOCALHOST}:"), (("::1", 0), "http://[::1]:")],
 )
-def test_it_says_where_a_browser_on_this_machine_finds_it(
+def test_origins_are_urls_for_a_browser_on_this_machine(
     serve: Callable[..., Web], address: tuple[str, int], origin: str
 ) -> None:
     server = serve(address).server
     assert [f"{origin}{port}" for _, port in server.addresses] == list(server.origins)
 
 
-def test_all_addresses_are_those_of_both_protocols(serve: Callable[..., Web]) -> None:
+def test_an_empty_host_listens_on_ipv4_and_ipv6(serve: Callable[..., Web]) -> None:
     web = serve(("", 0))
 
     for host in (LOCALHOST, "::1") if socket.has_dualstack_ipv6() else (LOCALHOST,):
         assert healthy(host, web.server.port)
 
 
-def test_one_site_is_served_at_several_addresses(serve: Callable[..., Web]) -> None:
+def test_serves_one_site_at_several_addresses(serve: Callable[..., Web]) -> None:
     web = serve((LOCALHOST, 0), ("127.0.0.2", 0))
 
     assert [host for host, _ in web.server.addresses] == [LOCALHOST, "127.0.0.2"]
     assert all(healthy(host, port) for host, port in web.server.addresses)
 
 
-def test_to_serve_nobody_is_no_limit() -> None:
-    with pytest.raises(ConfigError, match=r"--web\.max-requests: 0 would serve nobody; write 1 or more"):
+def test_refuses_a_limit_of_zero_requests() -> None:
+    with pytest.raises(ConfigError, match=r"--web\.max-requests: invalid value 0: expected 1 or more"):
         WebServer(Stage(), [(LOCALHOST, 0)], max_requests=0)
 
 
-def test_so_many_are_served_at_once_as_it_is_told(serve: Callable[..., Web]) -> None:
+def test_closes_a_silent_connection_if_the_limit_is_reached(serve: Callable[..., Web]) -> None:
     web = serve((LOCALHOST, 0), max_requests=1)
     with web.connect() as silent:
         assert healthy(LOCALHOST, web.server.port)
         assert read_all(silent) == b""
 
 
-def test_what_was_never_opened_can_be_closed() -> None:
+def test_closes_a_server_that_was_never_opened() -> None:
     WebServer(Stage(), [(LOCALHOST, 0)]).close()
 
 
-def test_where_one_address_is_taken_none_is_kept(taken: int) -> None:
+def test_releases_all_addresses_if_one_is_in_use(taken: int) -> None:
     with socket.create_server((LOCALHOST, 0)) as free:
         port = free.getsockname()[1]
     with pytest.raises(ListenError):

@@ -1,4 +1,4 @@
-"""A real Prometheus scrapes: what it stores is what was published, over plain HTTP and over TLS with a password."""
+"""A real Prometheus scrapes over HTTP and over TLS with a password."""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -43,7 +43,7 @@ def clients(node: Node) -> set[str]:
 
 @pytest.fixture(scope="module")
 def before_and_after() -> tuple[Node, Node]:
-    """A simulated node, and the same a minute later, when one of its clients has left and another has not."""
+    """A simulated node, and the same node after one of several clients has disconnected."""
     clock = HandClock(AT)
     simulation = Simulation(1, clock)
     node = simulation.node()
@@ -54,7 +54,7 @@ def before_and_after() -> tuple[Node, Node]:
         if clients(before) - clients(node) and clients(before) & clients(node):
             return before, node
         clock.time += 60.0
-    raise AssertionError("nobody leaves")
+    raise AssertionError("no client disconnects")
 
 
 @pytest.fixture
@@ -71,13 +71,13 @@ def prometheus(tmp_path: Path) -> Iterator[Callable[..., Prometheus]]:
 
 @pytest.fixture
 def exposition() -> Exposition:
-    """What is published."""
+    """The published metrics."""
     return Exposition(SystemClock())
 
 
 @pytest.fixture
 def serve(exposition: Exposition) -> Iterator[Callable[..., dict[str, Any]]]:
-    """Starts the server; gives the targets of a scrape of it."""
+    """Start a server and return the targets of a scrape."""
     with contextlib.ExitStack() as closing:
 
         def start(security: WebSecurity | None = None) -> dict[str, Any]:
@@ -85,7 +85,7 @@ def serve(exposition: Exposition) -> Iterator[Callable[..., dict[str, Any]]]:
                 exposition,
                 healthy=lambda: True,
                 status=str,
-                sight=lambda: Sight(node=Node(), at=AT),
+                page_data=lambda: Sight(node=Node(), at=AT),
                 monotonic=lambda: 0.0,
             )
             server = WebServer(site, [(LOCALHOST, 0)], security)
@@ -96,7 +96,7 @@ def serve(exposition: Exposition) -> Iterator[Callable[..., dict[str, Any]]]:
         yield start
 
 
-def test_what_is_published_is_stored_and_a_client_that_left_is_gone_with_the_next_scrape(
+def test_prometheus_stores_the_metrics_and_drops_a_disconnected_client_at_the_next_scrape(
     prometheus: Callable[..., Prometheus],
     serve: Callable[..., dict[str, Any]],
     exposition: Exposition,
@@ -115,12 +115,12 @@ def test_what_is_published_is_stored_and_a_client_that_left_is_gone_with_the_nex
     def gone() -> None:
         assert set(scraping.query(CLIENTS)) == clients(after)
 
-    eventually(gone)  # long before the five minutes after which Prometheus forgets by itself
+    eventually(gone)  # Prometheus itself would need five minutes
     for name in ("duplicate_timestamp", "out_of_order", "out_of_bounds"):
         assert scraping.own(f"prometheus_target_scrapes_sample_{name}_total") == 0
 
 
-def test_it_comes_by_tls_with_a_password(
+def test_prometheus_scrapes_over_tls_with_a_password(
     prometheus: Callable[..., Prometheus],
     serve: Callable[..., dict[str, Any]],
     exposition: Exposition,
@@ -146,7 +146,7 @@ def test_it_comes_by_tls_with_a_password(
     assert set(scraping.query(CLIENTS)) == clients(before_and_after[0])
 
 
-def test_with_another_password_it_does_not(
+def test_prometheus_is_refused_with_a_wrong_password(
     prometheus: Callable[..., Prometheus], serve: Callable[..., dict[str, Any]], exposition: Exposition, tmp_path: Path
 ) -> None:
     configuration = tmp_path / "web.yml"

@@ -1,4 +1,4 @@
-"""One rendering for each snapshot and encoding, however often it is asked for."""
+"""Each snapshot is rendered once per encoding."""
 
 import gzip
 
@@ -9,7 +9,7 @@ from tests.web.serving import OPENMETRICS, Counting, Web
 FORMATS = 3
 
 
-def test_a_snapshot_is_rendered_once_for_each_encoding(web: Web, collector: Counting) -> None:
+def test_renders_a_snapshot_once_for_each_encoding(web: Web, collector: Counting) -> None:
     for _ in range(5):
         web.get()
         web.get(Accept_Encoding="gzip")
@@ -19,7 +19,7 @@ def test_a_snapshot_is_rendered_once_for_each_encoding(web: Web, collector: Coun
     assert collector.renders <= 4
 
 
-def test_the_bytes_of_one_snapshot_never_change(web: Web, collector: Counting) -> None:
+def test_the_bytes_of_a_snapshot_do_not_change(web: Web, collector: Counting) -> None:
     encodings: list[dict[str, str]] = [{}, {"Accept_Encoding": "gzip"}, {"Accept": OPENMETRICS}]
     before = [web.get(**headers).body for headers in encodings]
     collector.value = 2
@@ -27,7 +27,7 @@ def test_the_bytes_of_one_snapshot_never_change(web: Web, collector: Counting) -
     assert [web.get(**headers).body for headers in encodings] == before
 
 
-def test_a_new_snapshot_is_rendered_by_who_publishes_it(web: Web, collector: Counting) -> None:
+def test_publishing_renders_a_new_snapshot_in_the_encodings_in_use(web: Web, collector: Counting) -> None:
     web.get(Accept_Encoding="gzip")
     new = Counting(value=2)
     web.exposition.publish(new)
@@ -37,14 +37,14 @@ def test_a_new_snapshot_is_rendered_by_who_publishes_it(web: Web, collector: Cou
     assert new.renders == published > 0
 
 
-def test_nobody_asks_and_nothing_is_rendered() -> None:
+def test_renders_nothing_before_the_first_scrape() -> None:
     collector = Counting()
     Exposition(SystemClock()).publish(collector)
 
     assert collector.renders == 0
 
 
-def test_no_headers_make_it_render_again_and_again() -> None:
+def test_accept_headers_cannot_cause_repeated_rendering() -> None:
     exposition, collector = Exposition(SystemClock()), Counting()
     exposition.publish(collector)
     for n in range(200):

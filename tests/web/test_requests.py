@@ -1,4 +1,4 @@
-"""Whatever is sent, the next request is answered."""
+"""Invalid requests, and limits of their size."""
 
 import contextlib
 
@@ -9,7 +9,7 @@ from tests.web.serving import Web
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS", "CONNECT", "TRACE", "QUIT", "get"])
 @pytest.mark.usefixtures("collector")
-def test_no_other_method_does_anything(web: Web, method: str) -> None:
+def test_refuses_all_other_methods(web: Web, method: str) -> None:
     assert web.raw(f"{method} /metrics HTTP/1.1\r\n\r\n".encode()).split()[1] in (b"405", b"501")
     assert web.get().status == 200
 
@@ -42,7 +42,7 @@ def test_no_other_method_does_anything(web: Web, method: str) -> None:
     ],
 )
 @pytest.mark.usefixtures("collector")
-def test_no_request_harms_the_next(web: Web, request_bytes: bytes, capfd: pytest.CaptureFixture[str]) -> None:
+def test_answers_after_an_invalid_request(web: Web, request_bytes: bytes, capfd: pytest.CaptureFixture[str]) -> None:
     web.raw(request_bytes)
 
     assert web.get().status == 200
@@ -60,7 +60,7 @@ def test_no_request_harms_the_next(web: Web, request_bytes: bytes, capfd: pytest
     ],
     ids=["line", "header", "headers", "all", "well"],
 )
-def test_a_request_is_of_bounded_size(web: Web, request_bytes: bytes, status: bytes) -> None:
+def test_limits_the_size_of_a_request(web: Web, request_bytes: bytes, status: bytes) -> None:
     with web.connect() as connection:
         with contextlib.suppress(OSError):
             connection.sendall(request_bytes)
@@ -81,7 +81,7 @@ def test_a_request_is_of_bounded_size(web: Web, request_bytes: bytes, status: by
     ],
 )
 @pytest.mark.usefixtures("collector")
-def test_whatever_is_accepted_there_is_an_answer_in_a_known_format(web: Web, accept: str) -> None:
+def test_answers_any_accept_header_in_a_known_format(web: Web, accept: str) -> None:
     head, _, body = web.raw(f"GET /metrics HTTP/1.1\r\nAccept: {accept}\r\n\r\n".encode()).partition(b"\r\n\r\n")
 
     assert head.startswith(b"HTTP/1.0 200")
@@ -90,7 +90,7 @@ def test_whatever_is_accepted_there_is_an_answer_in_a_known_format(web: Web, acc
 
 
 @pytest.mark.usefixtures("collector")
-def test_a_header_in_two_lines_puts_nothing_into_the_answer(web: Web) -> None:
+def test_a_folded_header_adds_no_header_to_the_answer(web: Web) -> None:
     accept = b"Accept: application/openmetrics-text;version=2.\r\n Set-Cookie: a=b"
 
     head, _, _ = web.raw(b"GET /metrics HTTP/1.1\r\n" + accept + b"\r\n\r\n").partition(b"\r\n\r\n")

@@ -1,4 +1,4 @@
-"""What there is to see, by path."""
+"""Pages by path."""
 
 import gzip
 import re
@@ -11,12 +11,12 @@ from tests.eventually import eventually
 from tests.web.serving import OPENMETRICS, Counting, Web
 
 
-def test_before_the_first_cycle_there_are_no_metrics(web: Web) -> None:
+def test_answers_503_before_the_first_collection(web: Web) -> None:
     assert (web.get().status, web.get("/-/ready").status, web.get("/-/healthy").status) == (503, 503, 200)
 
 
 @pytest.mark.usefixtures("collector")
-def test_after_it_there_are(web: Web) -> None:
+def test_serves_metrics_after_the_first_collection(web: Web) -> None:
     answer = web.get()
 
     assert (answer.status, answer.headers["Content-Type"]) == (200, "text/plain; version=0.0.4; charset=utf-8")
@@ -25,13 +25,13 @@ def test_after_it_there_are(web: Web) -> None:
     assert [web.get(path).status for path in ("/-/ready", "/readyz", "/-/healthy", "/healthz")] == [200] * 4
 
 
-def test_when_the_cycle_has_stopped_it_is_not_healthy(web: Web) -> None:
+def test_is_not_healthy_if_the_main_loop_has_stopped(web: Web) -> None:
     web.healthy = False
 
     assert web.get("/-/healthy").status == 503
 
 
-def test_the_landing_page_leads_to_the_others(web: Web) -> None:
+def test_the_landing_page_links_to_the_other_pages(web: Web) -> None:
     answer = web.get("/")
 
     assert (answer.status, answer.headers["Content-Type"]) == (200, "text/html; charset=utf-8")
@@ -45,7 +45,7 @@ def test_the_landing_page_leads_to_the_others(web: Web) -> None:
     ]
 
 
-def test_the_metrics_can_be_at_another_path(web: Web, collector: Counting) -> None:
+def test_serves_the_metrics_at_another_path(web: Web, collector: Counting) -> None:
     site = web.site("/mps<metrics>")
 
     assert site.answer(Request(path="/mps<metrics>")).status == 200
@@ -54,18 +54,18 @@ def test_the_metrics_can_be_at_another_path(web: Web, collector: Counting) -> No
     assert collector.renders == 1
 
 
-def test_or_be_all_there_is_to_land_on(web: Web, collector: Counting) -> None:
+def test_serves_the_metrics_at_the_root(web: Web, collector: Counting) -> None:
     assert web.site("/").answer(Request(path="/")).body.endswith(b"answer 1.0\n")
     assert collector.renders == 1
 
 
 @pytest.mark.parametrize("path", ["metrics", "", "/status", "/-/healthy", "/metrics?x", "/api/v1/incidents/x"])
-def test_but_at_no_other_page_s_place(web: Web, path: str) -> None:
+def test_refuses_a_telemetry_path_of_another_page(web: Web, path: str) -> None:
     with pytest.raises(ConfigError, match=r"--web\.telemetry-path: "):
         web.site(path)
 
 
-def test_an_error_of_ours_is_told_and_harms_no_other_request(web: Web, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_internal_error_is_logged_and_ends_its_request_only(web: Web, capsys: pytest.CaptureFixture[str]) -> None:
     web.status = None  # type: ignore[assignment]
 
     assert web.raw(b"GET /status HTTP/1.1\r\nHost: localhost\r\n\r\n") == b""
@@ -78,7 +78,7 @@ def _told(event: str, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize("path", ["/nowhere", "/metrics/", "/-/reload", "/-/quit", "/../etc/passwd", "*"])
-def test_nothing_else_is_there(web: Web, path: str) -> None:
+def test_answers_404_for_an_unknown_path(web: Web, path: str) -> None:
     answer = web.get(path)
 
     assert answer.status == 404
@@ -86,12 +86,12 @@ def test_nothing_else_is_there(web: Web, path: str) -> None:
 
 
 @pytest.mark.usefixtures("collector")
-def test_a_query_is_disregarded(web: Web) -> None:
+def test_ignores_the_query_of_a_scrape(web: Web) -> None:
     assert web.get("/metrics?name[]=answer").status == 200
 
 
 @pytest.mark.usefixtures("collector")
-def test_openmetrics_for_those_who_accept_it(web: Web) -> None:
+def test_serves_openmetrics_if_accepted(web: Web) -> None:
     answer = web.get(Accept=OPENMETRICS)
 
     assert answer.headers["Content-Type"].startswith("application/openmetrics-text; version=1.0.0; charset=utf-8")
@@ -114,7 +114,7 @@ def test_openmetrics_for_those_who_accept_it(web: Web) -> None:
     ],
 )
 @pytest.mark.usefixtures("collector")
-def test_gzip_for_those_who_accept_it(web: Web, header: str, gzipped: bool) -> None:
+def test_compresses_if_gzip_is_accepted(web: Web, header: str, gzipped: bool) -> None:
     plain = web.get().body
     answer = web.get(Accept_Encoding=header)
 
@@ -124,7 +124,7 @@ def test_gzip_for_those_who_accept_it(web: Web, header: str, gzipped: bool) -> N
 
 
 @pytest.mark.usefixtures("collector")
-def test_head_is_get_without_the_body(web: Web) -> None:
+def test_answers_head_without_a_body(web: Web) -> None:
     get, head = web.get(), web.get(method="HEAD")
 
     assert (head.status, head.body, head.headers["Content-Length"]) == (200, b"", get.headers["Content-Length"])

@@ -1,4 +1,4 @@
-"""TLS and passwords, as clients meet them: who gets in, and who cannot keep others out."""
+"""TLS, passwords and reload of the web config file, over real connections."""
 
 import contextlib
 import http.client
@@ -11,7 +11,7 @@ from pathlib import Path
 import bcrypt
 import pytest
 
-from exporter.web import MOST_REQUESTS, WebSecurity, WebServer
+from exporter.web import DEFAULT_MAX_REQUESTS, WebSecurity, WebServer
 from tests.eventually import eventually
 from tests.web.certificates import Authority, Certificate
 from tests.web.serving import LOCALHOST, Answer, Counting, Stage, Web, ask, read_all
@@ -29,17 +29,17 @@ class Secured:
 
     def __init__(self, path: Path, authority: Authority) -> None:
         stage = Stage()
-        self.told: list[str | None] = []
+        self.reloads: list[str | None] = []
         self.path = path
         self.authority = authority
-        self.server = WebServer(stage, [(LOCALHOST, 0)], WebSecurity.load(path, self.told.append))
+        self.server = WebServer(stage, [(LOCALHOST, 0)], WebSecurity.load(path, self.reloads.append))
         web = Web(self.server)
         web.exposition.publish(Counting())
         stage.site = web.site()
         self.server.open()
 
     def trusting(self, client: Certificate | None = None, **versions: ssl.TLSVersion) -> ssl.SSLContext:
-        """A client's side, which trusts the server's authority, and may have a certificate of its own."""
+        """Return the TLS context of a client that trusts the authority and can have its own certificate."""
         context = ssl.create_default_context(cafile=str(self.authority.cert))
         if client is not None:
             context.load_cert_chain(client.cert, client.key)
@@ -48,7 +48,7 @@ class Secured:
         return context
 
     def get(self, path: str = "/metrics", context: ssl.SSLContext | None = None, **headers: str) -> Answer:
-        """One request by TLS."""
+        """Send one request over TLS."""
         connection = http.client.HTTPSConnection(
             LOCALHOST, self.server.port, timeout=30, context=context or self.trusting()
         )
@@ -56,12 +56,12 @@ class Secured:
             return ask(connection, path, **headers)
 
     def plain(self, path: str = "/metrics", **headers: str) -> Answer:
-        """One request without it."""
+        """Send one request without TLS."""
         with contextlib.closing(http.client.HTTPConnection(LOCALHOST, self.server.port, timeout=30)) as connection:
             return ask(connection, path, **headers)
 
     def refuses(self, context: ssl.SSLContext) -> bool:
-        """Whether a client gets no answer, in the handshake or (TLS 1.3) right after it."""
+        """Return whether a client gets no answer. TLS 1.3 reports the refusal after the handshake."""
         try:
             self.get(context=context)
         except (ssl.SSLError, ConnectionError, http.client.RemoteDisconnected):
@@ -71,7 +71,7 @@ class Secured:
 
 @pytest.fixture(scope="module")
 def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    """Whom the clients trust."""
+    """The authority that the clients trust."""
     return Authority(tmp_path_factory.mktemp("authority"))
 
 
@@ -98,14 +98,14 @@ def serve(authority: Authority, certificate: Certificate, tmp_path: Path) -> Ite
 
 @pytest.fixture(scope="module")
 def tls(certificate: Certificate) -> str:
-    """A file that asks for TLS."""
+    """A web config file with TLS."""
     return f"tls_server_config:\n  cert_file: {certificate.cert}\n  key_file: {certificate.key}\n"
 
 
 # -- TLS -----------------------------------------------------------------------------------------------------------
 
 
-def test_metrics_come_by_tls_and_by_nothing_else(serve: Serve, tls: str) -> None:
+def test_serves_metrics_over_tls_only(serve: Serve, tls: str) -> None:
     secured = serve(tls)
 
     assert secured.server.scheme == "https"
@@ -122,7 +122,7 @@ def test_metrics_come_by_tls_and_by_nothing_else(serve: Serve, tls: str) -> None
         ("  max_version: TLS12\n", {"TLSv1.2"}),
     ],
 )
-def test_the_versions_that_are_written_are_spoken(serve: Serve, tls: str, written: str, spoken: set[str]) -> None:
+def test_accepts_the_configured_tls_versions_only(serve: Serve, tls: str, written: str, spoken: set[str]) -> None:
     secured = serve(tls + written)
     only = {
         "TLSv1.2": secured.trusting(maximum_version=ssl.TLSVersion.TLSv1_2),
@@ -132,20 +132,20 @@ def test_the_versions_that_are_written_are_spoken(serve: Serve, tls: str, writte
     assert {name for name, context in only.items() if not secured.refuses(context)} == spoken
 
 
-def test_who_has_a_certificate_of_the_authority_gets_in(serve: Serve, tls: str, authority: Authority) -> None:
+def test_admits_a_client_certificate_of_the_authority(serve: Serve, tls: str, authority: Authority) -> None:
     secured = serve(tls + MUTUAL)
 
     assert secured.get(context=secured.trusting(authority.issue("client"))).status == 200
 
 
-def test_who_has_none_or_another_authority_s_does_not(serve: Serve, tls: str, tmp_path: Path) -> None:
+def test_refuses_no_certificate_and_one_of_another_authority(serve: Serve, tls: str, tmp_path: Path) -> None:
     secured = serve(tls + MUTUAL)
 
     assert secured.refuses(secured.trusting())
     assert secured.refuses(secured.trusting(Authority(tmp_path, "other").issue("client")))
 
 
-def test_an_optional_certificate_is_verified_if_it_is_given(serve: Serve, tls: str, tmp_path: Path) -> None:
+def test_verifies_an_optional_certificate(serve: Serve, tls: str, tmp_path: Path) -> None:
     secured = serve(tls + MUTUAL.replace("RequireAndVerifyClientCert", "VerifyClientCertIfGiven"))
 
     assert not secured.refuses(secured.trusting())
@@ -163,7 +163,7 @@ def test_an_optional_certificate_is_verified_if_it_is_given(serve: Serve, tls: s
         (["URI:spiffe://node/prometheus"], True),
     ],
 )
-def test_of_those_only_the_allowed(
+def test_admits_only_the_allowed_names_of_a_client_certificate(
     serve: Serve, tls: str, authority: Authority, names: list[str], admitted: bool
 ) -> None:
     allowed = "prometheus.example, '2001:db8::1', a@b.example, 'spiffe://node/prometheus'"
@@ -173,10 +173,10 @@ def test_of_those_only_the_allowed(
 
 
 @pytest.mark.parametrize("say", [b"", b"\x16\x03\x01\x02\x00\x01", b"GET / HTTP/1.1\r\n\r\n"], ids=repr)
-def test_those_who_never_shake_hands_do_not_keep_a_scrape_out(
+def test_answers_a_scrape_beside_stalled_handshakes(
     serve: Serve, tls: str, say: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("exporter.web.server.SILENCE_SECONDS", 600.0)
+    monkeypatch.setattr("exporter.web.server.IDLE_SECONDS", 600.0)
     secured = serve(tls)
     with contextlib.ExitStack() as stack:
         for _ in range(60):
@@ -184,25 +184,27 @@ def test_those_who_never_shake_hands_do_not_keep_a_scrape_out(
             connection.sendall(say)
 
         assert [secured.get().status for _ in range(3)] == [200] * 3
-        eventually(few_threads)  # whoever is sent away leaves before its time is up
+        eventually(few_threads)  # replaced connections end before their timeout
 
 
 def few_threads() -> None:
-    assert sum(thread.name == "request" for thread in threading.enumerate()) <= MOST_REQUESTS
+    assert sum(thread.name == "request" for thread in threading.enumerate()) <= DEFAULT_MAX_REQUESTS
 
 
-def test_those_who_shake_hands_and_say_no_more_do_not_either(serve: Serve, tls: str) -> None:
+def test_answers_a_scrape_beside_clients_silent_after_the_handshake(serve: Serve, tls: str) -> None:
     secured = serve(tls)
     with contextlib.ExitStack() as stack:
-        for _ in range(MOST_REQUESTS + 20):
+        for _ in range(DEFAULT_MAX_REQUESTS + 20):
             connection = socket.create_connection((LOCALHOST, secured.server.port), timeout=30)
             stack.enter_context(secured.trusting().wrap_socket(connection, server_hostname=LOCALHOST))
 
         assert secured.get().status == 200
 
 
-def test_who_does_not_shake_hands_is_hung_up_on(serve: Serve, tls: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("exporter.web.server.SILENCE_SECONDS", 0.1)
+def test_closes_a_connection_without_a_handshake_after_the_timeout(
+    serve: Serve, tls: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("exporter.web.server.IDLE_SECONDS", 0.1)
     with socket.create_connection((LOCALHOST, serve(tls).server.port), timeout=30) as connection:
         assert read_all(connection) == b""
 
@@ -211,7 +213,7 @@ def test_who_does_not_shake_hands_is_hung_up_on(serve: Serve, tls: str, monkeypa
 
 
 @pytest.mark.parametrize("path", ["/metrics", "/", "/-/healthy", "/-/ready", "/healthz", "/status", "/nowhere"])
-def test_every_path_asks_for_the_password(serve: Serve, path: str) -> None:
+def test_each_path_requires_the_password(serve: Serve, path: str) -> None:
     secured = serve(USERS)
     answer = secured.plain(path)
 
@@ -222,14 +224,14 @@ def test_every_path_asks_for_the_password(serve: Serve, path: str) -> None:
     assert secured.plain(path, Authorization=basic("alice", PASSWORD)).status == (404 if path == "/nowhere" else 200)
 
 
-def test_who_has_the_password_may_see_private_pages_by_any_name(serve: Serve) -> None:
+def test_shows_private_pages_to_users_with_a_password_under_any_host_name(serve: Serve) -> None:
     answer = serve(USERS).plain("/status", Host="node1", Authorization=basic("alice", PASSWORD))
 
     assert (answer.status, answer.body) == (200, b"DAEMON\n")
 
 
 @pytest.mark.parametrize(("policy", "status"), [(MUTUAL, 200), ("", 403)])
-def test_so_may_who_must_have_a_certificate(
+def test_shows_private_pages_to_clients_with_a_required_certificate(
     serve: Serve, tls: str, authority: Authority, policy: str, status: int
 ) -> None:
     secured = serve(tls + policy)
@@ -237,7 +239,7 @@ def test_so_may_who_must_have_a_certificate(
     assert secured.get("/status", secured.trusting(authority.issue("client")), Host="node1").status == status
 
 
-def test_a_certificate_does_not_stand_for_a_password(serve: Serve, tls: str, authority: Authority) -> None:
+def test_a_certificate_does_not_replace_a_password(serve: Serve, tls: str, authority: Authority) -> None:
     secured = serve(tls + MUTUAL + USERS)
     known = secured.trusting(authority.issue("client"))
 
@@ -248,7 +250,7 @@ def test_a_certificate_does_not_stand_for_a_password(serve: Serve, tls: str, aut
 # -- headers -------------------------------------------------------------------------------------------------------
 
 
-def test_headers_are_on_every_answer_once(serve: Serve) -> None:
+def test_each_answer_has_the_configured_headers_once(serve: Serve) -> None:
     secured = serve("http_server_config: {headers: {X-Frame-Options: deny, X-Content-Type-Options: nosniff}}\n")
     for path in ("/metrics", "/nowhere", "/"):
         headers = secured.plain(path).headers
@@ -258,18 +260,18 @@ def test_headers_are_on_every_answer_once(serve: Serve) -> None:
         assert read_all(connection).count(b"X-Frame-Options: deny\r\n") == 1
 
 
-# -- while it serves -----------------------------------------------------------------------------------------------
+# -- reload -------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def own(authority: Authority, tmp_path: Path) -> Certificate:
-    """A certificate that a test may replace."""
+    """A certificate that a test can replace."""
     issued = authority.issue("own", f"IP:{LOCALHOST}")
     return Certificate(issued.cert.rename(tmp_path / "own.pem"), issued.key.rename(tmp_path / "own.key"))
 
 
 def shown(secured: Secured) -> bytes:
-    """The certificate that the server shows."""
+    """Return the certificate of the server."""
     with (
         socket.create_connection((LOCALHOST, secured.server.port), timeout=30) as connection,
         secured.trusting().wrap_socket(connection, server_hostname=LOCALHOST) as wrapped,
@@ -277,7 +279,7 @@ def shown(secured: Secured) -> bytes:
         return wrapped.getpeercert(binary_form=True) or b""
 
 
-def test_a_new_certificate_is_shown_once_its_key_is_there_too(
+def test_uses_a_new_certificate_after_its_key_is_replaced_too(
     serve: Serve, own: Certificate, authority: Authority
 ) -> None:
     secured = serve("tls_server_config: {cert_file: own.pem, key_file: own.key}\n")
@@ -287,15 +289,15 @@ def test_a_new_certificate_is_shown_once_its_key_is_there_too(
 
     new.cert.replace(own.cert)
     assert shown(secured) == before
-    assert len(secured.told) == 1
-    assert "own.key: is not the private key of the certificate" in str(secured.told[0])
+    assert len(secured.reloads) == 1
+    assert "own.key: is not the private key of the certificate" in str(secured.reloads[0])
 
     new.key.replace(own.key)
     assert shown(secured) == wanted != before
-    assert secured.told[1:] == [None]
+    assert secured.reloads[1:] == [None]
 
 
-def test_users_change_without_a_restart(serve: Serve) -> None:
+def test_reloads_users_without_a_restart(serve: Serve) -> None:
     secured = serve(USERS)
     assert secured.plain(Authorization=basic("alice", PASSWORD)).status == 200
 
@@ -303,10 +305,10 @@ def test_users_change_without_a_restart(serve: Serve) -> None:
 
     assert secured.plain(Authorization=basic("alice", PASSWORD)).status == 401
     assert secured.plain(Authorization=basic("carol", PASSWORD)).status == 200
-    assert secured.told == [None]
+    assert secured.reloads == [None]
 
 
-def test_protection_can_be_added_without_a_restart(serve: Serve, tls: str) -> None:
+def test_adds_tls_and_users_without_a_restart(serve: Serve, tls: str) -> None:
     secured = serve("")
     assert secured.plain().status == 200
 
@@ -316,7 +318,7 @@ def test_protection_can_be_added_without_a_restart(serve: Serve, tls: str) -> No
 
 
 @pytest.mark.parametrize("text", ["basic_auth_users: {a: b}", "{", "", "# later\n", None])
-def test_a_file_that_makes_no_sense_or_protects_no_more_leaves_what_was_in_force(
+def test_keeps_the_protection_if_the_file_is_invalid_or_protects_less(
     serve: Serve, tls: str, text: str | None, capsys: pytest.CaptureFixture[str]
 ) -> None:
     secured = serve(tls + USERS)
@@ -327,24 +329,24 @@ def test_a_file_that_makes_no_sense_or_protects_no_more_leaves_what_was_in_force
 
     assert [secured.get(Authorization=basic("alice", PASSWORD)).status for _ in range(3)] == [200] * 3
     assert secured.get().status == 401
-    assert len(secured.told) == 1
-    assert str(secured.told[0]).startswith(f"--web.config.file: {secured.path}: ")
+    assert len(secured.reloads) == 1
+    assert str(secured.reloads[0]).startswith(f"--web.config.file: {secured.path}: ")
     assert "web_config_reload_failed" in capsys.readouterr().out
 
 
-def test_client_certificates_are_not_let_go_without_a_restart(serve: Serve, tls: str, authority: Authority) -> None:
+def test_keeps_required_client_certificates_without_a_restart(serve: Serve, tls: str, authority: Authority) -> None:
     secured = serve(tls + MUTUAL)
 
     secured.path.write_text(tls)
 
     assert secured.refuses(secured.trusting())
-    assert "no longer asks for client certificates; a restart is needed" in str(secured.told[0])
+    assert "no longer requires client certificates; restart the exporter" in str(secured.reloads[0])
     assert not secured.refuses(secured.trusting(authority.issue("client")))
 
 
-def test_nothing_is_read_again_while_nothing_changes(serve: Serve, tls: str) -> None:
+def test_reads_unchanged_files_once(serve: Serve, tls: str) -> None:
     secured = serve(tls)
     for _ in range(3):
         secured.get()
 
-    assert secured.told == []
+    assert secured.reloads == []

@@ -1,29 +1,29 @@
-"""The page at `/`: for whom it is, and what guards it."""
+"""Landing page: access and headers."""
 
 import pytest
 
 from exporter.web import Request
-from exporter.web.access import Visitor
+from exporter.web.auth import Visitor
 from tests.web.serving import Web
 
 STRANGER = Visitor(peer="192.0.2.7", host="node1:10677")
 NAMES = (b"alice", b"train.py", b"node1")
 
 
-def test_this_machine_sees_the_node(web: Web) -> None:
+def test_shows_the_node_to_this_machine(web: Web) -> None:
     answer = web.get("/")
 
     assert (answer.status, answer.headers["Content-Type"]) == (200, "text/html; charset=utf-8")
     assert all(name in answer.body for name in NAMES)
 
 
-def test_so_does_whoever_is_authenticated(web: Web) -> None:
+def test_shows_the_node_to_authenticated_visitors(web: Web) -> None:
     known = Visitor(peer="192.0.2.7", host="node1", authenticated=True)
 
     assert b"alice" in web.site().answer(Request(path="/", visitor=known)).body
 
 
-def test_a_stranger_sees_links_and_no_name(web: Web) -> None:
+def test_shows_only_links_to_other_visitors(web: Web) -> None:
     answer = web.site().answer(Request(path="/", visitor=STRANGER))
 
     assert answer.status == 200
@@ -31,12 +31,12 @@ def test_a_stranger_sees_links_and_no_name(web: Web) -> None:
     assert not any(name in answer.body for name in NAMES)
 
 
-def test_one_behind_a_proxy_is_a_stranger(web: Web) -> None:
+def test_shows_no_names_through_a_proxy(web: Web) -> None:
     assert b"alice" not in web.get("/", X_Forwarded_For="127.0.0.1").body
 
 
 @pytest.mark.parametrize("path", ["/", "/page.js", "/page.css"])
-def test_nothing_foreign_runs_or_frames_it_and_nobody_keeps_it(web: Web, path: str) -> None:
+def test_headers_forbid_foreign_content_framing_and_caching(web: Web, path: str) -> None:
     headers = web.get(path).headers
     policy = dict(each.strip().partition(" ")[::2] for each in headers["Content-Security-Policy"].split(";"))
 
@@ -55,7 +55,7 @@ def test_nothing_foreign_runs_or_frames_it_and_nobody_keeps_it(web: Web, path: s
 
 
 @pytest.mark.parametrize(("path", "kind"), [("/page.js", "text/javascript"), ("/page.css", "text/css")])
-def test_its_files_are_for_all_and_name_nobody(web: Web, path: str, kind: str) -> None:
+def test_serves_script_and_style_to_all_visitors(web: Web, path: str, kind: str) -> None:
     answer = web.site().answer(Request(path=path, visitor=STRANGER))
 
     assert (answer.status, answer.content_type) == (200, f"{kind}; charset=utf-8")

@@ -1,4 +1,4 @@
-"""Clients that say nothing, or little, or do not read, keep nobody else out."""
+"""Silent and slow clients do not block other clients."""
 
 import contextlib
 import socket
@@ -9,16 +9,16 @@ import pytest
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from exporter.web import MOST_REQUESTS
-from exporter.web.handler import SILENCE_SECONDS, Handler
-from exporter.web.places import Places
+from exporter.web import DEFAULT_MAX_REQUESTS
+from exporter.web.handler import IDLE_SECONDS, Handler
+from exporter.web.server import ConnectionSlots
 from tests.eventually import eventually
 from tests.web.serving import Web, read_all
 
 
 @contextlib.contextmanager
 def crowd(web: Web, size: int, say: bytes) -> Iterator[list[socket.socket]]:
-    """Connections that never finish a request."""
+    """Open connections that never complete a request."""
     with contextlib.ExitStack() as stack:
         connections = [stack.enter_context(web.connect()) for _ in range(size)]
         for connection in connections:
@@ -28,16 +28,16 @@ def crowd(web: Web, size: int, say: bytes) -> Iterator[list[socket.socket]]:
 
 
 @pytest.mark.parametrize("say", [b"", b"G", b"GET /metrics HTTP/1.1\r\nX: "], ids=["nothing", "a_letter", "a_header"])
-@pytest.mark.parametrize("size", [MOST_REQUESTS // 2, MOST_REQUESTS, 3 * MOST_REQUESTS])
+@pytest.mark.parametrize("size", [DEFAULT_MAX_REQUESTS // 2, DEFAULT_MAX_REQUESTS, 3 * DEFAULT_MAX_REQUESTS])
 @pytest.mark.usefixtures("collector")
-def test_the_silent_do_not_keep_a_scrape_out(web: Web, size: int, say: bytes) -> None:
+def test_answers_a_scrape_beside_silent_clients(web: Web, size: int, say: bytes) -> None:
     with crowd(web, size, say):
         assert [web.get().status for _ in range(3)] == [200] * 3
 
 
 @pytest.mark.usefixtures("collector")
-def test_the_slow_do_not_keep_a_scrape_out(web: Web) -> None:
-    """A byte now and then is no silence, and never the end of a request either."""
+def test_answers_a_scrape_beside_slow_clients(web: Web) -> None:
+    """The client sends bytes, but never a complete request."""
     enough = threading.Event()
 
     def drip(connections: list[socket.socket]) -> None:
@@ -46,7 +46,7 @@ def test_the_slow_do_not_keep_a_scrape_out(web: Web) -> None:
                 with contextlib.suppress(OSError):
                     connection.send(b"x")
 
-    with crowd(web, MOST_REQUESTS, b"GET /metrics HTTP/1.1\r\nX: ") as connections:
+    with crowd(web, DEFAULT_MAX_REQUESTS, b"GET /metrics HTTP/1.1\r\nX: ") as connections:
         dripping = threading.Thread(target=drip, args=(connections,))
         dripping.start()
         try:
@@ -60,17 +60,17 @@ def _answered(web: Web) -> None:
     try:
         assert web.get().status == 200
     except ConnectionError as error:
-        raise AssertionError("turned away") from error
+        raise AssertionError("refused") from error
 
 
 @pytest.mark.usefixtures("collector")
-def test_the_silent_are_hung_up_on(web: Web, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Handler, "timeout", SILENCE_SECONDS / 10)
+def test_closes_a_silent_connection_after_the_timeout(web: Web, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Handler, "timeout", IDLE_SECONDS / 10)
     with web.connect() as connection:
         assert read_all(connection) == b""
 
 
-def test_who_does_not_read_the_answer_holds_nobody_up(web: Web) -> None:
+def test_answers_beside_clients_that_do_not_read(web: Web) -> None:
     class Large(Collector):
         def collect(self) -> Iterable[Metric]:
             family = GaugeMetricFamily("answer", "The answer.", labels=["n"])
@@ -80,13 +80,13 @@ def test_who_does_not_read_the_answer_holds_nobody_up(web: Web) -> None:
 
     web.exposition.publish(Large())
     assert len(web.get().body) > 5_000_000
-    with crowd(web, 3 * MOST_REQUESTS, b"GET /metrics HTTP/1.1\r\n\r\n"):
+    with crowd(web, 3 * DEFAULT_MAX_REQUESTS, b"GET /metrics HTTP/1.1\r\n\r\n"):
         for _ in range(3):
             eventually(lambda: _answered(web))
 
 
 @pytest.mark.usefixtures("collector")
-def test_many_scrapes_at_once_are_all_answered(web: Web) -> None:
+def test_answers_many_concurrent_scrapes(web: Web) -> None:
     statuses: list[int] = []
     scrapers = [threading.Thread(target=lambda: statuses.append(web.get().status)) for _ in range(30)]
     for scraper in scrapers:
@@ -97,17 +97,17 @@ def test_many_scrapes_at_once_are_all_answered(web: Web) -> None:
     assert statuses == [200] * 30
 
 
-# -- the places themselves -----------------------------------------------------------------------------------------
+# -- connection slots ---------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def connections() -> Iterator[list[socket.socket]]:
-    """The server's ends of some connections."""
+    """The server ends of four connections."""
     with contextlib.ExitStack() as stack:
         yield [stack.enter_context(end) for _ in range(4) for end in socket.socketpair()][::2]
 
 
-def hung_up(connection: socket.socket) -> bool:
+def is_closed(connection: socket.socket) -> bool:
     connection.setblocking(False)
     try:
         return connection.recv(1) == b""
@@ -115,68 +115,68 @@ def hung_up(connection: socket.socket) -> bool:
         return False
 
 
-def test_whoever_has_kept_the_server_waiting_the_longest_leaves(connections: list[socket.socket]) -> None:
+def test_closes_the_connection_that_the_server_waits_for_longest(connections: list[socket.socket]) -> None:
     first, second, third, _ = connections
-    places = Places(2)
-    one, two = places.take(first), places.take(second)
+    slots = ConnectionSlots(2)
+    one, two = slots.take(first), slots.take(second)
     assert one
     assert two
-    with places.at_work(one):
+    with slots.working(one):
         pass
 
-    assert places.take(third)
-    assert [hung_up(each) for each in connections[:3]] == [False, True, False]
+    assert slots.take(third)
+    assert [is_closed(each) for each in connections[:3]] == [False, True, False]
 
 
-def test_nobody_is_sent_away_while_the_server_is_at_work_for_him(connections: list[socket.socket]) -> None:
+def test_keeps_a_connection_while_the_server_works_on_its_request(connections: list[socket.socket]) -> None:
     first, second, *_ = connections
-    places = Places(1)
-    place = places.take(first)
-    assert place
-    with places.at_work(place):
-        assert places.take(second) is None
-        assert not hung_up(first)
+    slots = ConnectionSlots(1)
+    slot = slots.take(first)
+    assert slot
+    with slots.working(slot):
+        assert slots.take(second) is None
+        assert not is_closed(first)
 
-    assert places.take(second)
-    assert hung_up(first)
+    assert slots.take(second)
+    assert is_closed(first)
 
 
-def test_who_is_sent_away_between_two_sockets_is_told_with_the_second(connections: list[socket.socket]) -> None:
+def test_replace_socket_fails_if_the_slot_was_taken_away(connections: list[socket.socket]) -> None:
     first, second, other, _ = connections
-    places = Places(1)
-    place = places.take(first)
-    assert place
-    places.exchange(place, other)
-    assert places.take(second)
-    assert [hung_up(first), hung_up(other)] == [False, True]
+    slots = ConnectionSlots(1)
+    slot = slots.take(first)
+    assert slot
+    slots.replace_socket(slot, other)
+    assert slots.take(second)
+    assert [is_closed(first), is_closed(other)] == [False, True]
 
     with pytest.raises(ConnectionAbortedError):
-        places.exchange(place, first)
+        slots.replace_socket(slot, first)
 
 
-def test_who_was_sent_away_takes_no_place_again(connections: list[socket.socket]) -> None:
+def test_a_closed_connection_takes_no_slot_again(connections: list[socket.socket]) -> None:
     first, second, third, fourth = connections
-    places = Places(1)
-    place, newcomer = places.take(first), places.take(second)
-    assert place
+    slots = ConnectionSlots(1)
+    slot, newcomer = slots.take(first), slots.take(second)
+    assert slot
     assert newcomer
-    with places.at_work(place), places.at_work(newcomer):
+    with slots.working(slot), slots.working(newcomer):
         pass
-    assert places.take(third)
+    assert slots.take(third)
 
-    assert hung_up(second)
-    assert places.take(fourth)
-    assert hung_up(third)
+    assert is_closed(second)
+    assert slots.take(fourth)
+    assert is_closed(third)
 
 
-def test_a_place_that_is_given_back_is_free(connections: list[socket.socket]) -> None:
+def test_a_released_slot_is_free(connections: list[socket.socket]) -> None:
     first, second, *_ = connections
-    places = Places(1)
-    place = places.take(first)
-    assert place
-    with places.at_work(place):
+    slots = ConnectionSlots(1)
+    slot = slots.take(first)
+    assert slot
+    with slots.working(slot):
         pass
-    places.give_back(place)
+    slots.release(slot)
 
-    assert places.take(second)
-    assert not hung_up(first)
+    assert slots.take(second)
+    assert not is_closed(first)

@@ -1,0 +1,219 @@
+"""The site: a page for each path. The metrics, health, landing page and runbooks are defined here."""
+
+import threading
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from http import HTTPStatus
+from importlib import resources
+from importlib.resources.abc import Traversable
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Self
+
+from exporter.errors import ConfigError
+from exporter.metrics.exposition import Exposition
+from exporter.page import Sight
+from exporter.page.files import script, style
+from exporter.web.auth import may_see_private
+from exporter.web.handler import Answer, Request, Route, plain
+
+if TYPE_CHECKING:
+    from exporter.page.page import Page
+
+DEFAULT_TELEMETRY_PATH = "/metrics"
+RUNBOOKS_PATH = "/runbooks"
+
+MIN_TTL_SECONDS = 1.0
+MAX_RENDER_SHARE = 0.1
+"""The largest part of the time that is spent on rendering one page. If a page takes long, its TTL is longer."""
+
+_NO_ROUTES: Mapping[str, Route] = MappingProxyType({})
+_NOT_READY = plain(HTTPStatus.SERVICE_UNAVAILABLE, "the first collection is not complete")
+_FORBIDDEN = (
+    "this page names users and workloads, so it is shown to local or authenticated visitors only: open it on this"
+    " machine, at http://localhost, or set up passwords or client certificates (--web.config.file)"
+)
+_LANDING_PAGE_HEADERS = MappingProxyType(
+    {
+        "Cache-Control": "no-store",
+        "Content-Security-Policy": (
+            "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:;"
+            " base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+        ),
+        "Cross-Origin-Opener-Policy": "same-origin",
+        "Cross-Origin-Resource-Policy": "same-origin",
+        "Referrer-Policy": "no-referrer",
+        "X-Frame-Options": "DENY",
+    }
+)
+
+
+class TtlCache:
+    """A rendered page that is rendered again after its time to live. Safe to use from several threads.
+
+    While one thread renders the page, the others wait for the result.
+    """
+
+    def __init__(self, render: Callable[[], bytes], monotonic: Callable[[], float]) -> None:
+        self._render = render
+        self._monotonic = monotonic
+        self._lock = threading.Lock()
+        self._page = b""
+        self._expires = float("-inf")
+
+    def page(self) -> bytes:
+        """Return the page, at most its time to live old."""
+        with self._lock:
+            started = self._monotonic()
+            if started >= self._expires:
+                self._page = self._render()
+                seconds = self._monotonic() - started
+                self._expires = started + max(MIN_TTL_SECONDS, seconds / MAX_RENDER_SHARE)
+            return self._page
+
+
+class Site:
+    """Answers requests by their path.
+
+    `healthy` returns whether the main loop is running, `status` the table of the command `status`, and `page_data` the
+    content of the landing page. A path of `extra_routes` that ends in `/*` stands for all paths one level below it.
+    """
+
+    def __init__(
+        self,
+        exposition: Exposition,
+        *,
+        healthy: Callable[[], bool],
+        status: Callable[[], str],
+        page_data: Callable[[], Sight],
+        monotonic: Callable[[], float],
+        telemetry_path: str = DEFAULT_TELEMETRY_PATH,
+        extra_routes: Mapping[str, Route] = _NO_ROUTES,
+    ) -> None:
+        """ConfigError if the telemetry path is invalid or the path of another page."""
+        self._exposition = exposition
+        self._healthy = healthy
+        self._telemetry_path = telemetry_path
+        status_page = TtlCache(lambda: status().encode(errors="replace"), monotonic)
+        self._routes = {
+            "/status": Route(
+                respond=lambda _: Answer(HTTPStatus.OK, status_page.page(), headers={"Cache-Control": "no-store"}),
+                private=True,
+                title="Status",
+            ),
+            **extra_routes,
+            "/page.js": _static(script(), "text/javascript"),
+            "/page.css": _static(style(), "text/css"),
+            "/-/healthy": Route(respond=self._health, title="Healthy"),
+            "/healthz": Route(respond=self._health),
+            "/-/ready": Route(respond=self._readiness, title="Ready"),
+            "/readyz": Route(respond=self._readiness),
+        }
+        if self._route(telemetry_path) or not telemetry_path.startswith("/") or "?" in telemetry_path:
+            raise ConfigError(
+                f"--web.telemetry-path: invalid value {telemetry_path!r}: expected a path that begins with / and is"
+                f" none of {', '.join(self._routes)}"
+            )
+        links = {each.title: path for path, each in self._routes.items() if each.title}
+        landing_page = LandingPage(page_data, {"Metrics": telemetry_path, **links}, monotonic)
+        self._routes["/"] = Route(respond=landing_page.answer)
+        self._routes[telemetry_path] = Route(respond=self._metrics)
+
+    def answer(self, request: Request) -> Answer:
+        """Answer a GET request."""
+        route = self._route(request.page)
+        if route is None:
+            return plain(HTTPStatus.NOT_FOUND, f"not found; the metrics are at {self._telemetry_path}")
+        if route.private and not may_see_private(request.visitor):
+            return route.problem(HTTPStatus.FORBIDDEN, _FORBIDDEN)
+        return route.respond(request)
+
+    def _route(self, path: str) -> Route | None:
+        return self._routes.get(path) or self._routes.get(f"{path.rpartition('/')[0]}/*")
+
+    def _metrics(self, request: Request) -> Answer:
+        encoded = self._exposition.get(request.accept, gzipped=_accepts_gzip(request.accept_encoding))
+        if encoded is None:
+            return _NOT_READY
+        return Answer(HTTPStatus.OK, encoded.body, encoded.content_type, encoded.gzipped)
+
+    def _health(self, _request: Request) -> Answer:
+        if self._healthy():
+            return plain(HTTPStatus.OK, "healthy")
+        return plain(HTTPStatus.SERVICE_UNAVAILABLE, "the main loop has stopped")
+
+    def _readiness(self, _request: Request) -> Answer:
+        return plain(HTTPStatus.OK, "ready") if self._exposition.ready else _NOT_READY
+
+
+def _accepts_gzip(header: str) -> bool:
+    for offered in header.split(","):
+        coding, _, quality = offered.partition(";")
+        if coding.strip().lower() in ("gzip", "*"):
+            return quality.replace(" ", "").lower() not in ("q=0", "q=0.0", "q=0.00", "q=0.000")
+    return False
+
+
+class LandingPage:
+    """The page at `/`: the node for visitors who can see names, links for all others."""
+
+    def __init__(
+        self, page_data: Callable[[], Sight], links: Mapping[str, str], monotonic: Callable[[], float]
+    ) -> None:
+        """`links` are the paths of the other pages by their titles."""
+        self._links = links
+        self._node = TtlCache(lambda: self._page.node(page_data()), monotonic)
+
+    @cached_property
+    def _page(self) -> "Page":
+        """The templates, loaded at the first request. Most nodes are only scraped, and save this memory."""
+        from exporter.page.page import Page
+
+        return Page(self._links)
+
+    def answer(self, request: Request) -> Answer:
+        """Return what the visitor can see."""
+        body = self._node.page() if may_see_private(request.visitor) else self._page.links()
+        return _landing_page_answer(body, "text/html")
+
+
+def _static(body: bytes, content_type: str) -> Route:
+    answer = _landing_page_answer(body, content_type)
+    return Route(respond=lambda _: answer)
+
+
+def _landing_page_answer(body: bytes, content_type: str) -> Answer:
+    return Answer(HTTPStatus.OK, body, f"{content_type}; charset=utf-8", headers=_LANDING_PAGE_HEADERS)
+
+
+class Runbooks:
+    """The runbooks of the alerts, so that `runbook_url` leads to those of the running version.
+
+    The files are read once, so a request selects a name and never opens a path. If the directory does not exist, there
+    are no runbooks.
+    """
+
+    def __init__(self, directory: Traversable) -> None:
+        files = sorted(directory.iterdir() if directory.is_dir() else (), key=lambda file: file.name)
+        self._pages = {file.name: file.read_bytes() for file in files if file.name.endswith(".md")}
+
+    @classmethod
+    def installed(cls) -> Self:
+        """Return the runbooks of this package."""
+        return cls(resources.files("exporter") / "runbooks")
+
+    @property
+    def routes(self) -> Mapping[str, Route]:
+        """The pages by path. They are public, because they contain no names."""
+        return {
+            RUNBOOKS_PATH: Route(respond=lambda _: plain(HTTPStatus.OK, self._list())),
+            f"{RUNBOOKS_PATH}/*": Route(respond=self._page),
+        }
+
+    def _page(self, request: Request) -> Answer:
+        page = self._pages.get(request.page.rpartition("/")[2])
+        if page is None:
+            return plain(HTTPStatus.NOT_FOUND, f"unknown runbook; the runbooks are:\n{self._list()}")
+        return Answer(HTTPStatus.OK, page)
+
+    def _list(self) -> str:
+        return "\n".join(f"{RUNBOOKS_PATH}/{name}" for name in self._pages)
