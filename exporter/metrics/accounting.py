@@ -81,6 +81,7 @@ def _shares(view: View) -> Items[Share]:
                 yield (daemon.name, client_id, gpu), split.shares[client.pid]
 
 
+_SHARE: Scope[Share] = Scope(("daemon", "client", "gpu"), _shares)
 _WORKLOAD = (Choice("workload_kind", (*WorkloadKind, *PURSES.values())), "workload")
 
 USAGE = group(
@@ -92,56 +93,46 @@ USAGE = group(
         ("gpu", *_WORKLOAD, Choice("method", ("", *Method))),
         _used(lambda used: used.sm_us, SM_PARTS, _SM_BOOK),
     ),
-    "SM time of the workload, in seconds of all SMs of the GPU. The series ends a day after the last use. Absent "
-    "if the GPU has no GPM.",
+    "SM time of the workload, in seconds of the whole GPU. The series ends a day after the last use. Absent "
+    "without GPM.",
     family(
         "cuda_mps_workload_energy_joules_total",
         ("gpu", *_WORKLOAD, Choice("method", ("", *Method))),
         _used(lambda used: used.energy_mj, ENERGY_PARTS, _BOOK),
     ),
-    "Energy of the GPU, divided among workloads in proportion to SM time. It is unattributed if no process ran, or "
-    "if the GPU has no GPM.",
+    "Energy of the GPU, divided among workloads in proportion to SM time. Unattributed without GPM or processes.",
     family("cuda_mps_workload_memory_byte_seconds_total", ("gpu", *_WORKLOAD), _memory),
     "GPU memory of the workload's processes, multiplied by time: 3.6e12 is a gigabyte for an hour.",
     _SM_BOOK.value("cuda_mps_gpu_sm_seconds_total", lambda each: each.whole.sm_us / SM_PARTS),
-    "SM time of the GPU, in seconds of all its SMs: the sum over workloads and ended series. Absent if the GPU has "
-    "no GPM.",
+    "SM time of the GPU: the sum over workloads and ended series. Absent without GPM.",
     _BOOK.value("cuda_mps_gpu_accounted_energy_joules_total", lambda each: each.whole.energy_mj / ENERGY_PARTS),
     "Energy of the GPU while the exporter ran: the sum over workloads and ended series.",
     _SM_BOOK.value("cuda_mps_gpu_closed_sm_seconds_total", _closed(lambda used: used.sm_us, SM_PARTS)),
-    "SM time of workloads whose series have ended. Absent if the GPU has no GPM.",
+    "SM time of workloads whose series have ended. Absent without GPM.",
     _BOOK.value("cuda_mps_gpu_closed_energy_joules_total", _closed(lambda used: used.energy_mj, ENERGY_PARTS)),
     "Energy of workloads whose series have ended.",
-    family(
-        "cuda_mps_client_sm_utilization_ratio",
-        ("daemon", "client", "gpu", Choice("method", Method)),
-        lambda view: (((*labels, share.method), share.sm) for labels, share in _shares(view)),
+    _SHARE.values(
+        "cuda_mps_client_sm_utilization_ratio", Choice("method", Method), lambda each: {each.method: each.sm}
     ),
     "Fraction of the GPU's SM capacity that the client used in the last minute. Absent if unknown.",
-    family(
-        "cuda_mps_client_sm_utilization_error_ratio",
-        ("daemon", "client", "gpu"),
-        lambda view: ((labels, share.error) for labels, share in _shares(view)),
-    ),
-    "Standard error of the client's SM utilization. It covers the time for which the utilization is unknown.",
+    _SHARE.value("cuda_mps_client_sm_utilization_error_ratio", lambda each: each.error),
+    "Standard error of the client's SM utilization, including the time for which it is unknown.",
     family(
         "cuda_mps_gpu_sm_unattributed_ratio",
         ("gpu",),
         lambda view: (((gpu,), split.unattributed) for gpu, split in fresh_splits(view.node).items()),
     ),
-    "Fraction of SM capacity used in the last minute that could not be attributed to a process. Absent if the GPU "
-    "has no GPM.",
+    "Fraction of SM capacity used in the last minute that could not be attributed to a process. Absent without GPM.",
 )
 
 _CAPACITY: Scope[Fitness] = Scope(("gpu",), lambda view: (((gpu,), found) for gpu, found in view.fitness.items()))
 
 CAPACITY = group(
     "Capacity",
-    "how many more clients fit on each GPU",
-    'min by (gpu) (cuda_mps_gpu_clients_fit) and on (gpu) cuda_mps_gpu_clients_fit{bound="memory"}',
+    "how many more clients fit on each GPU at most",
+    "min by (gpu) (cuda_mps_gpu_clients_fit)",
     _CAPACITY.values("cuda_mps_gpu_clients_fit", Choice("bound", Bound), lambda each: each.room.by),
-    "Number of further clients, similar to those on the GPU, that fit by GPU memory, SM time, and client slots. "
-    "The smallest counts. A bound is absent if unknown.",
+    "Number of further clients, similar to those on the GPU, that fit by this bound. Absent if unknown.",
     _CAPACITY.value("cuda_mps_gpu_thread_percentage_committed_ratio", lambda each: each.threads_committed),
     "Sum of the fractions of the GPU's threads that its clients may use. Absent if the limit of a client is unknown.",
     _CAPACITY.value("cuda_mps_gpu_pinned_memory_committed_ratio", lambda each: each.memory_committed),

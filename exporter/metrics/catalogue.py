@@ -11,18 +11,12 @@ from exporter.metrics.family import Family, Group
 from exporter.view import View
 
 GROUPS: tuple[Group, ...] = (
-    daemons.DAEMONS,
-    daemons.SERVERS,
-    daemons.LIMITS,
-    clients.CLIENTS,
-    clients.LAUNCHES,
-    clients.WORKLOADS,
-    accounting.USAGE,
-    accounting.CAPACITY,
+    *(daemons.DAEMONS, daemons.SERVERS, daemons.LIMITS),
+    *(clients.CLIENTS, clients.LAUNCHES, clients.WORKLOADS),
+    *(accounting.USAGE, accounting.CAPACITY),
     faults.FAULTS,
     watchdog.WATCHDOG,
-    gpus.GPUS,
-    gpus.XIDS,
+    *(gpus.GPUS, gpus.XIDS),
     exporter.EXPORTER,
 )
 CATALOGUE: tuple[Family, ...] = tuple(family for group in GROUPS for family in group.families)

@@ -18,8 +18,6 @@ from exporter.model.workload import Account, WorkloadKind
 from exporter.parse.printable import printable
 from exporter.view import View
 
-SECOND_NS = 1e9
-
 
 def _identities(view: View) -> Rows:
     for daemon, client, client_id in view.clients():
@@ -69,10 +67,10 @@ CLIENTS = group(
     ),
     "Identity of a connected client, always 1. It appears when the client has the age --client-min-age.",
     family("cuda_mps_client_memory_used_bytes", ("daemon", "client", "gpu"), _client_memory),
-    "GPU memory that the client uses, including its context, in bytes, from NVML.",
+    "GPU memory that the client uses, including its context, from NVML.",
     family("cuda_mps_client_failure_domain_clients", ("daemon", "client"), _failure_domain),
-    "Other clients that a fatal fault of this client would end: those that share GPUs of its server with it, "
-    "directly or through other clients. Absent if its GPUs are unknown.",
+    "Other clients that a fatal fault of this client would end, because they share GPUs with it, directly or "
+    "through others. Absent if unknown.",
     NODE.value("cuda_mps_exporter_clients_omitted", lambda view: view.omitted()),
     "Clients without their own series because there are too many. The workload families count them.",
 )
@@ -97,10 +95,9 @@ LAUNCHES = group(
         Choice("kind", ("graph", "kernel")),
         lambda each: {"graph": each.graphs, "kernel": each.kernels},
     ),
-    "Kernels and graphs launched by the client while its libcuda is watched. A graph contains many kernels. "
-    "Absent if libcuda is not watched.",
-    _PROBED.value("cuda_mps_client_in_flight_seconds_total", lambda each: each.flight_ns / SECOND_NS),
-    "Seconds with work in flight, summed over the client's streams: from a launch on an idle stream until a "
+    "Kernels and graphs (many kernels each) that the client launched. Absent if its libcuda is not watched.",
+    _PROBED.value("cuda_mps_client_in_flight_seconds_total", lambda each: each.flight_ns / 1e9),
+    "Seconds with work in flight, summed over streams: from a launch on an idle stream until a "
     "synchronization returns. Absent if libcuda is not watched.",
     NODE.value(
         "cuda_mps_exporter_launches_lost_total",
@@ -157,11 +154,11 @@ WORKLOADS = group(
     family("cuda_mps_workload_clients", ("daemon", *_WORKLOAD), _workload_clients),
     "Connected clients of the workload: a Slurm job, pod (by UID), container, unit or user, the first that is known.",
     family("cuda_mps_workload_memory_used_bytes", (*_WORKLOAD, "gpu"), _workload_memory),
-    "GPU memory that the workload's clients use, including their contexts, in bytes, from NVML.",
+    "GPU memory that the workload's clients use, including their contexts, from NVML.",
     family("cuda_mps_workload_clients_connected_total", _WORKLOAD, _account(lambda each: each.connected)),
     "Clients of the workload that connected. The series ends one hour after the workload's last client.",
     family("cuda_mps_workload_faults_affected_total", _WORKLOAD, _account(lambda each: each.faults_affected)),
-    "Faults that affected clients of the workload, regardless of their cause.",
+    "Faults that affected clients of the workload.",
     family("cuda_mps_workload_faults_suspected_total", _WORKLOAD, _account(lambda each: each.faults_suspected)),
     "Faults whose likeliest cause was a client of the workload, with a confidence of at least 0.5.",
 )

@@ -44,13 +44,13 @@ DAEMONS = group(
     ),
     "The control daemon, always 1. version is that of its program, such as 13000 for CUDA 13.0.",
     DAEMON.value("cuda_mps_daemon_supported", lambda each: each.supported),
-    "Whether the exporter supports the daemon's protocol. If not (3, R615), it watches only the process.",
+    "Whether the exporter supports the daemon's protocol. If not (protocol 3 of R615), it watches only the process.",
     DAEMON.value(
         "cuda_mps_daemon_start_time_seconds", lambda each: None if each.process is None else each.process.started
     ),
-    "Start time of the control daemon's process, in seconds since the epoch.",
+    "Unix time at which the control daemon's process started.",
     DAEMON.time("cuda_mps_daemon_last_loss_timestamp_seconds", lambda each: each.last_loss_at),
-    "Time of the last loss of the control daemon, in seconds since the epoch. It remains after a restart.",
+    "Unix time of the last loss of the control daemon. It remains after a restart.",
     DAEMON.values("cuda_mps_daemon_losses_total", Choice("reason", LossReason), lambda each: each.totals.losses),
     "Ends of the control daemon that no operator requested: it died, or another daemon replaced it.",
     DAEMON.values(
@@ -58,7 +58,7 @@ DAEMONS = group(
         Choice("claim", ClaimKind),
         lambda each: each.totals.log_contradictions,
     ),
-    "Claims in the daemon's logs that another source refuted or none confirmed. Any user can forge log lines.",
+    "Claims in the daemon's logs that another source refuted or none confirmed.",
     DAEMON.value("cuda_mps_clients_connected_total", lambda each: each.totals.connected),
     "Clients that connected, including those that were connected when the exporter started.",
     DAEMON.values(
@@ -66,7 +66,7 @@ DAEMONS = group(
     ),
     "Clients that disconnected: they exited, or their server or daemon ended.",
     DAEMON.values("cuda_mps_clients_refused_total", Choice("reason", RefusalReason), lambda each: each.totals.refused),
-    "New clients that were refused: client limit reached, server in FAULT, or another reason.",
+    "New clients that the daemon or its servers refused.",
     DAEMON.value("cuda_mps_daemon_clients", lambda each: len(each.clients)),
     "Clients connected to the daemon's servers; 0 if it has no server.",
     DAEMON.value("cuda_mps_clients_waiting", lambda each: len(each.waiting)),
@@ -168,17 +168,17 @@ LIMITS = group(
     _SERVER.value("cuda_mps_server_active_thread_ratio", lambda each: _as_ratio(each.active_thread_percentage)),
     "Fraction of a GPU's threads that each client of the server may use. A client may have requested less.",
     family("cuda_mps_server_pinned_memory_limit_bytes", ("daemon", "server", "gpu"), _server_memory),
-    "GPU memory that each client of the server may allocate, in bytes. Absent without a limit.",
+    "GPU memory that each client of the server may allocate. Absent without a limit.",
     DAEMON.value(
         "cuda_mps_daemon_default_active_thread_ratio", lambda each: _as_ratio(each.default_active_thread_percentage)
     ),
-    "Fraction of a GPU's threads that each client of the next server may use. Running servers differ.",
+    "Fraction of a GPU's threads that each client of the next server may use.",
     family("cuda_mps_daemon_default_pinned_memory_limit_bytes", ("daemon", "gpu"), _default_memory),
-    "GPU memory that each client of the next server may allocate, in bytes. Absent without a limit.",
+    "GPU memory that each client of the next server may allocate. Absent without a limit.",
     Scope(_SERVER.labels, _server_demands).value("cuda_mps_server_limits_drifted", _drifted),
-    "Whether a limit of the server differs from the configured one, or from the one before the last restart.",
+    "Whether a limit of the server differs from the configured or remembered one.",
     Scope(DAEMON.labels, _default_demands).value("cuda_mps_daemon_limits_drifted", _drifted),
-    "Whether a limit of the next server differs from the configured one, or from the one before the last restart.",
+    "Whether a limit of the next server differs from the configured or remembered one.",
     family("cuda_mps_clients_before_limits_total", ("daemon",), _before_limits),
     "Clients that connected before the limits of their server were in force. The limits do not apply to them.",
 )

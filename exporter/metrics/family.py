@@ -128,7 +128,8 @@ class Scope(Generic[T]):
 
         def samples(view: View) -> Samples:
             for labels, item in self.items(view):
-                yield from (((*labels, key), value) for key, value in sorted(values(item).items()))
+                for key, value in sorted(values(item).items()):
+                    yield (*labels, key), value
 
         return family(name, (*self.labels, label), samples)
 

@@ -66,9 +66,9 @@ FAULTS = group(
     "faults of each daemon in the last day",
     "increase(cuda_mps_faults_total[1d]) > 0",
     DAEMON.value("cuda_mps_faults_total", lambda each: each.totals.faults),
-    "Times that a server of the daemon entered FAULT, however briefly: a fatal GPU error affected its clients.",
+    "Times that a server of the daemon entered FAULT after a fatal GPU error, however briefly.",
     DAEMON.time("cuda_mps_fault_last_timestamp_seconds", lambda each: each.last_fault_at),
-    "Time at which a server of the daemon last entered FAULT, in seconds since the epoch.",
+    "Unix time at which a server of the daemon last entered FAULT.",
     DAEMON.value("cuda_mps_fault_affected_clients_total", lambda each: each.totals.fault_affected),
     "Clients affected by faults: those that share a GPU with the cause, directly or through other clients.",
     info(
@@ -76,8 +76,8 @@ FAULTS = group(
         ("daemon", "incident", Choice("kind", FaultKind), "suspect_workload", "confidence"),
         _infos,
     ),
-    "Last fault of the daemon, until one hour after its end. suspect_workload is kind/name, or pid/N if the "
-    "workload is unknown, with a confidence from 0 to 1. Both are empty without a suspect.",
+    "Last fault of the daemon, until one hour after its end. suspect_workload is kind/name or pid/N, with a "
+    "confidence from 0 to 1. Both are empty without a suspect.",
     _LAST.value("cuda_mps_fault_last_affected_clients", lambda each: len(each.affected)),
     "Clients affected by the daemon's last fault, until one hour after its end.",
     family(
@@ -89,7 +89,7 @@ FAULTS = group(
     family("cuda_mps_fault_blocking_clients", ("daemon", "server"), _blocking),
     "Clients that a fault affected and that still run. Until they exit, the server refuses all new clients.",
     family("cuda_mps_fault_recovery_seconds", ("daemon",), _recoveries, histogram=True),
-    "Duration of faults, in seconds: from the first sign until all contexts were destroyed.",
+    "Histogram of the duration of faults: from the first sign until all contexts were destroyed.",
     DAEMON.value("cuda_mps_client_faults_contained_total", lambda each: each.totals.faults_contained),
     "Faults that affected only the client that caused them, such as a device-side assert.",
     DAEMON.value("cuda_mps_server_crash_loops_total", lambda each: each.totals.crash_loops),

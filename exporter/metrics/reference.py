@@ -11,9 +11,9 @@ _INTRODUCTION = """\
 <!-- Written by `python -m exporter.metrics.reference > docs/METRICS.md`. Edit the families' help instead. -->
 # Metrics
 
-All families, apart from the `process_…` families of the exporter's own process. A value that is unknown or could not
-be read is absent, and never 0. Each section ends with all values of the labels that have a fixed set of values, and
-with an example query.
+All families, apart from the `process_…` families of the exporter's own process. Names of counters end in `_total`, and
+the others are gauges, except one histogram. Values that are unknown or could not be read are absent, never 0.
+Each section ends with the values of labels with a fixed set of values, and an example query.
 """
 
 
@@ -24,11 +24,10 @@ def reference() -> str:
 
 def _section(group: Group) -> Iterator[str]:
     yield f"## {group.title}\n"
-    yield "| family | type | labels | meaning |"
-    yield "|---|---|---|---|"
+    yield "| family | labels | meaning |"
+    yield "|---|---|---|"
     for family in group.families:
-        kind = family.kind(family.name, family.help).type
-        yield f"| `{family.name}` | {kind} | {_code(family.labels)} | {family.help} |"
+        yield f"| `{family.name}` | {_code(family.labels)} | {family.help} |"
     yield from ("", *_choices(group.families))
     yield f"Example: {group.purpose}.\n\n```promql\n{group.query}\n```\n"
 

@@ -17,7 +17,8 @@ from exporter.model.watch import Block, Watch, WatchState
 from exporter.parse.xid_catalogue import REBOOT, RESET
 from exporter.view import View
 
-REASONS = (CRASHED, HUNG, FAULT, "limits_lost", "limits_drifted")
+_REASONS = (CRASHED, HUNG, FAULT, "limits_lost", "limits_drifted")
+_OUTCOME = (Choice("reason", _REASONS), Choice("result", ActionResult))
 
 _BY_WATCHDOG = (ActionResult.SUCCEEDED, ActionResult.FAILED, ActionResult.OBSERVED)
 
@@ -94,10 +95,10 @@ WATCHDOG = group(
     _WATCHED.state("cuda_mps_watchdog_mode", Choice("mode", Mode), lambda each: each.orders.mode_of(each.daemon)),
     "Watchdog mode of the daemon; exactly one mode is 1. In observe, it only reports what it would do.",
     _WATCHED.values("cuda_mps_watchdog_blocked", Choice("reason", Block), _blocked),
-    "Whether this reason prevents the watchdog from acting for the daemon. Present if the configured mode is act.",
+    "Whether this reason prevents the watchdog from acting, although the configured mode is act.",
     _WATCH.state("cuda_mps_watchdog_state", Choice("state", WatchState), lambda each: each.state),
-    "Watchdog state of the daemon; exactly one state is 1. An operator's resume ends circuit_open, quarantined "
-    "and state_lost; circuit_open also ends when the daemon was healthy for long.",
+    "Watchdog state of the daemon; exactly one state is 1. An operator's resume ends quarantined, state_lost and "
+    "circuit_open, which also ends if the daemon is healthy for long.",
     _WATCH.state(
         "cuda_mps_watchdog_diagnosis",
         Choice("diagnosis", Condition),
@@ -108,18 +109,13 @@ WATCHDOG = group(
     "Process that the diagnosis names, always 1: it has the control session open, is suspended, or hangs.",
     family(
         "cuda_mps_watchdog_restarts_total",
-        ("daemon", Choice("reason", REASONS[:3]), Choice("result", ActionResult)),
+        ("daemon", *_OUTCOME),
         _actions(lambda kind: () if kind is ActionKind.RESTART else None),
     ),
     "Restarts of the daemon: by the watchdog, by systemd, or observed (the watchdog would have restarted it).",
     family(
         "cuda_mps_watchdog_actions_total",
-        (
-            "daemon",
-            Choice("action", (each for each in ActionKind if each is not ActionKind.RESTART)),
-            Choice("reason", REASONS[1:]),
-            Choice("result", _BY_WATCHDOG),
-        ),
+        ("daemon", Choice("action", (*AGAINST_FAULTS, ActionKind.END_SERVER, ActionKind.SET_LIMITS)), *_OUTCOME),
         _actions(lambda kind: None if kind is ActionKind.RESTART else (kind,)),
     ),
     "Other actions of the watchdog for the daemon, or observed ones (the watchdog would have acted).",
@@ -129,16 +125,15 @@ WATCHDOG = group(
         "cuda_mps_watchdog_next_restart_timestamp_seconds",
         lambda each: each.not_before if each.state is WatchState.BACKOFF else None,
     ),
-    "Earliest time of the next restart, in seconds since the epoch. Present only during a backoff.",
+    "Earliest Unix time of the next restart. Present only during a backoff.",
     _WATCH.time("cuda_mps_watchdog_last_restart_timestamp_seconds", lambda each: each.last_restart_at),
-    "Time of the daemon's last restart, in seconds since the epoch.",
+    "Unix time of the daemon's last restart.",
     _WATCH.time("cuda_mps_watchdog_circuit_opened_timestamp_seconds", lambda each: each.opened_at),
-    "Time at which the circuit breaker opened, in seconds since the epoch. Present only while it is open.",
+    "Unix time at which the circuit breaker opened. Present only while it is open.",
     family(
         "cuda_mps_watchdog_quarantined_timestamp_seconds",
         ("daemon", "gpu", "xid", Choice("action", (RESET, REBOOT))),
         _quarantined,
     ),
-    "Start of the daemon's quarantine, in seconds since the epoch, with the GPU, the Xid, and the action that "
-    "NVIDIA advises. Present only during a quarantine.",
+    "Unix time at which the quarantine began, with the action that NVIDIA advises. Present only during a quarantine.",
 )
