@@ -22,11 +22,7 @@ SM_PARTS, ENERGY_PARTS, MEMORY_PARTS = 1_000_000, 1000, 1000
 
 
 def _sm_books(view: View) -> Items[Book]:
-    """Return the books of the GPUs whose SM time is known.
-
-    Only GPM measures SM time. An earlier version counted the time with any kernel running on a GPU without GPM: that is
-    not reported.
-    """
+    """Return the books of GPUs with GPM. On others, earlier versions counted the time with any kernel running."""
     for uuid, book in view.books():
         gpu = view.node.gpus.get(uuid)
         measured = None if gpu is None else gpu.supported.get(GPM, gpu.reading.gpm_supported)

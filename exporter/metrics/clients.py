@@ -10,7 +10,7 @@ from exporter.core.domains import domains
 from exporter.core.identity import used_bytes
 from exporter.core.work import counts_of, watched_part
 from exporter.core.workloads import belonging_of, pod_of, workload_of
-from exporter.metrics.family import NODE, Choice, Items, Labels, Rows, Samples, Scope, family, group, info
+from exporter.metrics.family import NODE, Choice, Items, Labels, Samples, Scope, family, group
 from exporter.model.daemon import Daemon
 from exporter.model.server import Client
 from exporter.model.work import Counts
@@ -19,14 +19,18 @@ from exporter.parse.printable import printable
 from exporter.view import View
 
 
-def _identities(view: View) -> Rows:
+def _identities(view: View) -> Samples:
+    """Read what is known of each client. Without `info`, whose conversions take time: there are many clients."""
     for daemon, client, client_id in view.clients():
         process = view.node.processes.get(client.pid)
-        user = (None, None, None) if process is None else (process.uid, process.user, process.command)
+        uid = "" if process is None or process.uid is None else str(process.uid)
+        user, command = ("", "") if process is None else (process.user or "", process.command or "")
         known, pod = belonging_of(process), pod_of(view.node, process)
-        names = (None, None) if pod is None else (pod.name, pod.namespace)
-        groups = (known.unit, known.container, known.pod_uid, *names, known.slurm_job_id, known.slurm_job_sluid)
-        yield (daemon.name, client.server, client_id, client.pid, *user, *groups)
+        groups = (known.unit or "", known.container or "", known.pod_uid or "")
+        names = ("", "") if pod is None else (pod.name, pod.namespace)
+        job = (known.slurm_job_id or "", known.slurm_job_sluid or "")
+        labels = (daemon.name, str(client.server), client_id, str(client.pid), uid, user, command)
+        yield (*labels, *groups, *names, *job), 1
 
 
 def _client_memory(view: View) -> Samples:
@@ -57,7 +61,7 @@ CLIENTS = group(
     "GPU memory by user",
     "sum by (user) (cuda_mps_client_memory_used_bytes\n"
     "  * on (job, instance, daemon, client) group_left (user) cuda_mps_client_info)",
-    info(
+    family(
         "cuda_mps_client_info",
         (
             *("daemon", "server", "client", "pid", "uid", "user", "command", "unit", "client_container"),

@@ -70,7 +70,7 @@ DAEMONS = group(
     DAEMON.value("cuda_mps_daemon_clients", lambda each: len(each.clients)),
     "Clients connected to the daemon's servers; 0 if it has no server.",
     DAEMON.value("cuda_mps_clients_waiting", lambda each: len(each.waiting)),
-    "Clients that wait until the clients of another user have disconnected.",
+    "Clients that wait for another user's clients to disconnect.",
 )
 
 

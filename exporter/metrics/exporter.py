@@ -11,9 +11,7 @@ from exporter.view import ConfigStatus, HistoryStatus
 
 _SOURCE: Scope[Source] = Scope(("source",), lambda view: (((name,), each) for name, each in view.node.sources.items()))
 _HISTORY: Scope[HistoryStatus] = Scope((), lambda view: [] if view.history is None else [((), view.history)])
-_CONFIGURATION: Scope[ConfigStatus] = Scope(
-    (), lambda view: [] if view.configuration is None else [((), view.configuration)]
-)
+_CONFIG: Scope[ConfigStatus] = Scope((), lambda view: [] if view.configuration is None else [((), view.configuration)])
 
 
 def _log_blocked(daemon: Daemon) -> bool | None:
@@ -78,10 +76,8 @@ EXPORTER = group(
     "Events that were not stored because the disk could not be written for too long.",
     NODE.value("cuda_mps_exporter_log_records_dropped_total", lambda view: view.log_records_dropped),
     "Records of the exporter's own log that were dropped because the reader of its standard error blocks.",
-    _CONFIGURATION.value("cuda_mps_exporter_config_last_reload_successful", lambda each: each.successful),
+    _CONFIG.value("cuda_mps_exporter_config_last_reload_successful", lambda each: each.successful),
     "Whether the configuration was valid when it was last read. If not, the previous one is in effect.",
-    _CONFIGURATION.time(
-        "cuda_mps_exporter_config_last_reload_success_timestamp_seconds", lambda each: each.last_success
-    ),
+    _CONFIG.time("cuda_mps_exporter_config_last_reload_success_timestamp_seconds", lambda each: each.last_success),
     "Unix time at which a valid configuration was last read.",
 )

@@ -89,7 +89,7 @@ def info(name: str, labels: Iterable[str | Choice], rows: Callable[[View], Rows]
     """Return a family that has 1 for each row of label values. None is an empty value."""
 
     def samples(view: View) -> Samples:
-        return ((tuple("" if each is None else str(each) for each in row), 1) for row in rows(view))
+        return ((tuple(["" if each is None else str(each) for each in row]), 1) for row in rows(view))
 
     return family(name, labels, samples)
 
