@@ -59,7 +59,7 @@ def _used(of: Callable[[Used], int], parts: int, books: Scope[Book]) -> Callable
 
 
 def _closed(of: Callable[[Used], int], parts: int) -> Callable[[Book], float]:
-    """Read the usage of workloads whose series have ended."""
+    """Read the usage of workloads with ended series."""
     return lambda book: sum(of(used) for (payer, _), used in book.used.items() if payer is Purse.CLOSED) / parts
 
 
@@ -104,9 +104,9 @@ USAGE = group(
     _BOOK.value("cuda_mps_gpu_accounted_energy_joules_total", lambda each: each.whole.energy_mj / ENERGY_PARTS),
     "Energy of the GPU while the exporter ran: the sum over workloads and ended series.",
     _SM_BOOK.value("cuda_mps_gpu_closed_sm_seconds_total", _closed(lambda used: used.sm_us, SM_PARTS)),
-    "SM time of workloads whose series have ended. Absent without GPM.",
+    "SM time of workloads with ended series. Absent without GPM.",
     _BOOK.value("cuda_mps_gpu_closed_energy_joules_total", _closed(lambda used: used.energy_mj, ENERGY_PARTS)),
-    "Energy of workloads whose series have ended.",
+    "Energy of workloads with ended series.",
     _SHARE.values(
         "cuda_mps_client_sm_utilization_ratio", Choice("method", Method), lambda each: {each.method: each.sm}
     ),

@@ -29,7 +29,7 @@ class NodeCollector(Collector):
     """The metrics of one view of the node. A family without samples is left out.
 
     The metrics of the collector `beside` follow: those of the exporter's own process. Successive collectors share
-    `made`: a family whose samples have not changed is not made again.
+    `made`: a family with unchanged samples is not made again.
     """
 
     def __init__(self, view: View, beside: Collector | None = None, made: Made | None = None) -> None:

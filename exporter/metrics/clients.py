@@ -20,7 +20,7 @@ from exporter.view import View
 
 
 def _identities(view: View) -> Samples:
-    """Read what is known of each client. Without `info`, whose conversions take time: there are many clients."""
+    """Read what is known of each client. `info` would be slower, and there can be many clients."""
     for daemon, client, client_id in view.clients():
         process = view.node.processes.get(client.pid)
         uid = "" if process is None or process.uid is None else str(process.uid)
@@ -115,9 +115,9 @@ LAUNCHES = group(
 
 
 def _members(view: View) -> Iterable[tuple[Daemon, Client, Labels]]:
-    """Return the clients whose workload is known, with their daemons and their workloads' labels.
+    """Return the clients of known workloads, with their daemons and the labels of the workloads.
 
-    Workloads whose printable names are equal are one, because no two series may have the same labels.
+    Workloads with equal printable names are one, because no two series may have the same labels.
     """
     for daemon, client in view.connected():
         workload = workload_of(view.node.processes.get(client.pid))
@@ -164,5 +164,5 @@ WORKLOADS = group(
     family("cuda_mps_workload_faults_affected_total", _WORKLOAD, _account(lambda each: each.faults_affected)),
     "Faults that affected clients of the workload.",
     family("cuda_mps_workload_faults_suspected_total", _WORKLOAD, _account(lambda each: each.faults_suspected)),
-    "Faults whose likeliest cause was a client of the workload, with a confidence of at least 0.5.",
+    "Faults that a client of the workload most likely caused, with a confidence of at least 0.5.",
 )

@@ -90,7 +90,7 @@ def _quarantined(view: View) -> Samples:
 
 WATCHDOG = group(
     "The watchdog",
-    "daemons whose restarts are suspended",
+    "daemons with suspended restarts",
     'cuda_mps_watchdog_state{state=~"circuit_open|quarantined|state_lost"} == 1',
     _WATCHED.state("cuda_mps_watchdog_mode", Choice("mode", Mode), lambda each: each.orders.mode_of(each.daemon)),
     "Watchdog mode of the daemon; exactly one mode is 1. In observe, it only reports what it would do.",
