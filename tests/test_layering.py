@@ -45,7 +45,10 @@ LAYERS = (
     ("model/", ("model.",)),
     ("parse/", ("model.", "parse.")),
     ("core/", ("model.", "parse.", "core.")),
-    ("metrics/", ("__version__", "model.", "core.", "metrics.", "view.", "clock.", "parse.printable")),
+    (
+        "metrics/",
+        ("__version__", "model.", "core.", "metrics.", "view.", "clock.", "parse.printable", "parse.xid_catalogue"),
+    ),
     ("telling/", ("model.", "parse.", "core.", "telling.", "plain.", "view.")),
     ("terminal/", ("telling.", "terminal.", "parse.printable", "inquiry.", "clock.", "errors.")),
     ("store/", ("model.", "store.", "plain.", "clock.", "errors.", "view.")),

@@ -7,8 +7,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
-from exporter.metrics.exposition import OPENMETRICS, TEXT, TEXT_1
-from exporter.metrics.writer import Writer
+from exporter.metrics.exposition import OPENMETRICS, TEXT, TEXT_1, Writer
 
 every_format = pytest.mark.parametrize("accept", [TEXT, TEXT_1, OPENMETRICS])
 

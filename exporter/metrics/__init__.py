@@ -1,1 +1,1 @@
-"""What is known of the node, said as Prometheus metrics. Metric names stand here and nowhere else."""
+"""The state of the node as Prometheus metrics. No other package contains names of metrics."""

@@ -1,166 +1,137 @@
-"""Families of the accounts: who has used how much of each GPU, for good, and who uses it now."""
+"""Families of usage totals, of the SM time in the last minute, and of capacity."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 
 from exporter.core.attribution.minute import fresh_splits
+from exporter.core.fitness.fitness import Fitness
+from exporter.core.fitness.room import Bound
 from exporter.core.support import GPM
-from exporter.metrics.family import Labels, Samples, counter, gauge
-from exporter.model.ledger import Book, Entry, Payer, Purse, Used
-from exporter.model.observation import GpuUuid
-from exporter.model.split import Share
+from exporter.metrics.family import Choice, Items, Labels, Samples, Scope, family, group
+from exporter.model.ledger import Book, Payer, Purse, Used
+from exporter.model.split import Method, Share
+from exporter.model.workload import WorkloadKind
 from exporter.parse.printable import printable
 from exporter.view import View
 
 PURSES = {Purse.SERVER: "mps_server", Purse.OTHERS: "others", Purse.UNATTRIBUTED: "unattributed"}
-"""What stands for the kind of owner where there is none."""
+"""The label workload_kind of usage without a workload."""
 
-PARTS_OF_A_SECOND, PARTS_OF_A_JOULE = 1_000_000, 1000
-BYTE_MILLISECONDS = 1000
-
-
-def _payer(payer: Payer) -> Labels:
-    """Names that look the same once they can be shown are one owner, since no two series may."""
-    return (PURSES[payer], "") if isinstance(payer, Purse) else (payer.kind, printable(payer.name))
+SM_PARTS, ENERGY_PARTS, MEMORY_PARTS = 1_000_000, 1000, 1000
+"""Microseconds in a second, millijoules in a joule, milliseconds in a second: totals are integers."""
 
 
-def _method(entry: Entry) -> str:
-    _, method = entry
-    return "" if method is None else method.value
-
-
-def _summed(amounts: Iterable[tuple[Labels, int]], per: int) -> Samples:
-    """Added up while they are whole numbers."""
-    totals: defaultdict[Labels, int] = defaultdict(int)
-    for labels, amount in amounts:
-        totals[labels] += amount
-    return ((labels, amount / per) for labels, amount in totals.items())
-
-
-def _all_books(view: View) -> Iterable[tuple[GpuUuid, Book]]:
-    return view.books()
-
-
-def _sm_books(view: View) -> Iterable[tuple[GpuUuid, Book]]:
-    """Return the books of the GPUs whose SM time is known.
-
-    GPM alone measures SM time. What an earlier version counted on a GPU without GPM was the time with any kernel
-    running, so it is not reported.
-    """
+def _sm_books(view: View) -> Items[Book]:
+    """Return the books of GPUs with GPM. On others, earlier versions counted the time with any kernel running."""
     for uuid, book in view.books():
         gpu = view.node.gpus.get(uuid)
         measured = None if gpu is None else gpu.supported.get(GPM, gpu.reading.gpm_supported)
         if measured or (measured is None and book.whole.sm_us):
-            yield uuid, book
+            yield (uuid,), book
 
 
-Books = Callable[[View], Iterable[tuple[GpuUuid, Book]]]
+_BOOK: Scope[Book] = Scope(("gpu",), lambda view: (((gpu,), book) for gpu, book in view.books()))
+_SM_BOOK: Scope[Book] = Scope(("gpu",), _sm_books)
 
 
-def _used(of: Callable[[Used], int], per: int, books: Books = _all_books) -> Callable[[View], Samples]:
-    """What each owner that has a page in the books has used, by method."""
-
-    def samples(view: View) -> Samples:
-        lines = ((gpu, entry, of(used)) for gpu, book in books(view) for entry, used in book.used.items())
-        shown = (each for each in lines if each[1][0] is not Purse.CLOSED)
-        return _summed((((gpu, *_payer(entry[0]), _method(entry)), amount) for gpu, entry, amount in shown), per)
-
-    return samples
+def _workload(payer: Payer) -> Labels:
+    return (PURSES[payer], "") if isinstance(payer, Purse) else (payer.kind, printable(payer.name))
 
 
-def _closed(of: Callable[[Used], int], per: int, books: Books = _all_books) -> Callable[[View], Samples]:
-    """What stands on pages that were closed."""
-
-    def samples(view: View) -> Samples:
-        for gpu, book in books(view):
-            closed = (of(used) for (payer, _), used in book.used.items() if payer is Purse.CLOSED)
-            yield (gpu,), sum(closed) / per
-
-    return samples
+def _summed(amounts: Iterable[tuple[Labels, int]], parts: int) -> Samples:
+    """Add up amounts with equal labels: names can be equal once they are printable. Integers keep the sum exact."""
+    totals: defaultdict[Labels, int] = defaultdict(int)
+    for labels, amount in amounts:
+        totals[labels] += amount
+    return ((labels, amount / parts) for labels, amount in totals.items())
 
 
-def _whole(of: Callable[[Book], int], per: int, books: Books = _all_books) -> Callable[[View], Samples]:
-    return lambda view: (((gpu,), of(book) / per) for gpu, book in books(view))
+def _used(of: Callable[[Used], int], parts: int, books: Scope[Book]) -> Callable[[View], Samples]:
+    """Read the usage of each workload, by method."""
+
+    def amounts(view: View) -> Iterable[tuple[Labels, int]]:
+        for labels, book in books.items(view):
+            for (payer, method), used in book.used.items():
+                if payer is not Purse.CLOSED:
+                    yield (*labels, *_workload(payer), "" if method is None else method.value), of(used)
+
+    return lambda each: _summed(amounts(each), parts)
+
+
+def _closed(of: Callable[[Used], int], parts: int) -> Callable[[Book], float]:
+    """Read the usage of workloads with ended series."""
+    return lambda book: sum(of(used) for (payer, _), used in book.used.items() if payer is Purse.CLOSED) / parts
 
 
 def _memory(view: View) -> Samples:
     held = ((gpu, *line) for gpu, book in view.books() for line in book.memory_byte_ms.items())
-    shown = (((gpu, *_payer(payer)), amount) for gpu, payer, amount in held if payer is not Purse.CLOSED)
-    return _summed(shown, BYTE_MILLISECONDS)
+    shown = (((gpu, *_workload(payer)), amount) for gpu, payer, amount in held if payer is not Purse.CLOSED)
+    return _summed(shown, MEMORY_PARTS)
 
 
-def _shares(view: View) -> Iterable[tuple[str, str, GpuUuid, Share]]:
+def _shares(view: View) -> Items[Share]:
     splits = fresh_splits(view.node)
     for daemon, client, client_id in view.clients():
         for gpu, split in splits.items():
             if client.pid in split.shares:
-                yield daemon.name, client_id, gpu, split.shares[client.pid]
+                yield (daemon.name, client_id, gpu), split.shares[client.pid]
 
 
-FAMILIES = (
-    counter(
+_SHARE: Scope[Share] = Scope(("daemon", "client", "gpu"), _shares)
+_WORKLOAD = (Choice("workload_kind", (*WorkloadKind, *PURSES.values())), "workload")
+
+USAGE = group(
+    "Usage totals and SM time",
+    "SM time of each workload in the last day, in hours of a whole GPU",
+    "sum by (workload_kind, workload) (increase(cuda_mps_workload_sm_seconds_total[1d])) / 3600",
+    family(
         "cuda_mps_workload_sm_seconds_total",
-        ("gpu", "workload_kind", "workload", "method"),
-        "SM time of the owner's processes, in seconds of the whole GPU: 1 is all of its SMs busy for a second. By "
-        "method. The kinds mps_server, others and unattributed have no owner. An owner's series ends a day after its "
-        "last use. Absent if the GPU has no GPM.",
-        _used(lambda used: used.sm_us, PARTS_OF_A_SECOND, _sm_books),
+        ("gpu", *_WORKLOAD, Choice("method", ("", *Method))),
+        _used(lambda used: used.sm_us, SM_PARTS, _SM_BOOK),
     ),
-    counter(
+    "SM time of the workload, in seconds of the whole GPU. The series ends a day after the last use. Absent "
+    "without GPM.",
+    family(
         "cuda_mps_workload_energy_joules_total",
-        ("gpu", "workload_kind", "workload", "method"),
-        "Energy of an owner's processes: the GPU's own, between two readings in proportion to the SM time; "
-        "unattributed if no process ran, or if the GPU has no GPM.",
-        _used(lambda used: used.energy_mj, PARTS_OF_A_JOULE),
+        ("gpu", *_WORKLOAD, Choice("method", ("", *Method))),
+        _used(lambda used: used.energy_mj, ENERGY_PARTS, _BOOK),
     ),
-    counter(
-        "cuda_mps_workload_memory_byte_seconds_total",
-        ("gpu", "workload_kind", "workload"),
-        "GPU memory that an owner's processes have held, times how long: 3.6e12 is a gigabyte for an hour.",
-        _memory,
+    "Energy of the GPU, divided among workloads in proportion to SM time. Unattributed without GPM or processes.",
+    family("cuda_mps_workload_memory_byte_seconds_total", ("gpu", *_WORKLOAD), _memory),
+    "GPU memory of the workload's processes, multiplied by time: 3.6e12 is a gigabyte for an hour.",
+    _SM_BOOK.value("cuda_mps_gpu_sm_seconds_total", lambda each: each.whole.sm_us / SM_PARTS),
+    "SM time of the GPU: the sum over workloads and ended series. Absent without GPM.",
+    _BOOK.value("cuda_mps_gpu_accounted_energy_joules_total", lambda each: each.whole.energy_mj / ENERGY_PARTS),
+    "Energy of the GPU while the exporter ran: the sum over workloads and ended series.",
+    _SM_BOOK.value("cuda_mps_gpu_closed_sm_seconds_total", _closed(lambda used: used.sm_us, SM_PARTS)),
+    "SM time of workloads with ended series. Absent without GPM.",
+    _BOOK.value("cuda_mps_gpu_closed_energy_joules_total", _closed(lambda used: used.energy_mj, ENERGY_PARTS)),
+    "Energy of workloads with ended series.",
+    _SHARE.values(
+        "cuda_mps_client_sm_utilization_ratio", Choice("method", Method), lambda each: {each.method: each.sm}
     ),
-    counter(
-        "cuda_mps_gpu_sm_seconds_total",
-        ("gpu",),
-        "SM time of the GPU, in seconds of all its SMs: the sum of the owners' and of the closed series. Absent if the "
-        "GPU has no GPM.",
-        _whole(lambda book: book.whole.sm_us, PARTS_OF_A_SECOND, _sm_books),
-    ),
-    counter(
-        "cuda_mps_gpu_accounted_energy_joules_total",
-        ("gpu",),
-        "Energy of the GPU while it was watched: what the owners' and what the closed series say, together.",
-        _whole(lambda book: book.whole.energy_mj, PARTS_OF_A_JOULE),
-    ),
-    counter(
-        "cuda_mps_gpu_closed_sm_seconds_total",
-        ("gpu",),
-        "SM time of owners whose series have ended. Absent if the GPU has no GPM.",
-        _closed(lambda used: used.sm_us, PARTS_OF_A_SECOND, _sm_books),
-    ),
-    counter(
-        "cuda_mps_gpu_closed_energy_joules_total",
-        ("gpu",),
-        "Energy of owners whose series have ended; it was told by these before.",
-        _closed(lambda used: used.energy_mj, PARTS_OF_A_JOULE),
-    ),
-    gauge(
-        "cuda_mps_client_sm_utilization_ratio",
-        ("daemon", "client", "gpu", "method"),
-        "Part of the GPU's SMs that the client kept busy in the last minute, by method. Absent if it is unknown.",
-        lambda view: (((*who, share.method), share.sm) for *who, share in _shares(view)),
-    ),
-    gauge(
-        "cuda_mps_client_sm_utilization_error_ratio",
-        ("daemon", "client", "gpu"),
-        "One standard error of that part; it covers the time for which the client's part is unknown.",
-        lambda view: ((tuple(who), share.error) for *who, share in _shares(view)),
-    ),
-    gauge(
+    "Fraction of the GPU's SM capacity that the client used in the last minute. Absent if unknown.",
+    _SHARE.value("cuda_mps_client_sm_utilization_error_ratio", lambda each: each.error),
+    "Standard error of the client's SM utilization, including the time for which it is unknown.",
+    family(
         "cuda_mps_gpu_sm_unattributed_ratio",
         ("gpu",),
-        "Part of the GPU's SMs that was busy in the last minute and could not be attributed to a process. Absent if "
-        "the GPU has no GPM.",
         lambda view: (((gpu,), split.unattributed) for gpu, split in fresh_splits(view.node).items()),
     ),
+    "Fraction of SM capacity used in the last minute that could not be attributed to a process. Absent without GPM.",
+)
+
+_CAPACITY: Scope[Fitness] = Scope(("gpu",), lambda view: (((gpu,), found) for gpu, found in view.fitness.items()))
+
+CAPACITY = group(
+    "Capacity",
+    "how many more clients fit on each GPU at most",
+    "min by (gpu) (cuda_mps_gpu_clients_fit)",
+    _CAPACITY.values("cuda_mps_gpu_clients_fit", Choice("bound", Bound), lambda each: each.room.by),
+    "Number of further clients, similar to those on the GPU, that fit by this bound. Absent if unknown.",
+    _CAPACITY.value("cuda_mps_gpu_thread_percentage_committed_ratio", lambda each: each.threads_committed),
+    "Sum of the fractions of the GPU's threads that its clients may use. Absent if the limit of a client is unknown.",
+    _CAPACITY.value("cuda_mps_gpu_pinned_memory_committed_ratio", lambda each: each.memory_committed),
+    "Sum of the memory limits of the GPU's clients, divided by its memory. Absent if a client's limit is unknown or "
+    "not set.",
 )

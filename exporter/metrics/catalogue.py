@@ -1,4 +1,4 @@
-"""The one catalogue: every family there is."""
+"""The catalogue: all metric families, and the collector that reads them from a view of the node."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -6,54 +6,30 @@ from typing import Any
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
-from exporter.metrics import (
-    accounting,
-    clients,
-    configuration,
-    daemons,
-    eyes,
-    faults,
-    fitness,
-    gpus,
-    limit_drift,
-    limits,
-    servers,
-    watchdog,
-    work,
-    workloads,
-    xids,
-)
-from exporter.metrics.family import Family
+from exporter.metrics import accounting, clients, daemons, exporter, faults, gpus, watchdog
+from exporter.metrics.family import Family, Group
 from exporter.view import View
 
-CATALOGUE: tuple[Family, ...] = (
-    *daemons.FAMILIES,
-    *servers.FAMILIES,
-    *limits.FAMILIES,
-    *limit_drift.FAMILIES,
-    *clients.FAMILIES,
-    *work.FAMILIES,
-    *faults.FAMILIES,
-    *watchdog.FAMILIES,
-    *workloads.FAMILIES,
-    *accounting.FAMILIES,
-    *gpus.FAMILIES,
-    *fitness.FAMILIES,
-    *xids.FAMILIES,
-    *eyes.FAMILIES,
-    *configuration.FAMILIES,
+GROUPS: tuple[Group, ...] = (
+    *(daemons.DAEMONS, daemons.SERVERS, daemons.LIMITS),
+    *(clients.CLIENTS, clients.LAUNCHES, clients.WORKLOADS),
+    *(accounting.USAGE, accounting.CAPACITY),
+    faults.FAULTS,
+    watchdog.WATCHDOG,
+    *(gpus.GPUS, gpus.XIDS),
+    exporter.EXPORTER,
 )
-
+CATALOGUE: tuple[Family, ...] = tuple(family for group in GROUPS for family in group.families)
 
 Made = dict[str, tuple[tuple[Any, ...], Metric]]
-"""The families that were made last, by name: the samples of each, and the metric that was made of them."""
+"""The families of the last snapshot by name: the samples of each, and the metric that was made of them."""
 
 
 class NodeCollector(Collector):
-    """One view of the node, for prometheus_client to write out. A family without samples is left out.
+    """The metrics of one view of the node. A family without samples is left out.
 
-    `beside` is another collector, whose metrics follow: those of the exporter's own process. `made` is given by
-    collectors that follow one another: a family whose samples are those of the collector before is not made again.
+    The metrics of the collector `beside` follow: those of the exporter's own process. Successive collectors share
+    `made`: a family with unchanged samples is not made again.
     """
 
     def __init__(self, view: View, beside: Collector | None = None, made: Made | None = None) -> None:
@@ -62,7 +38,7 @@ class NodeCollector(Collector):
         self._made: Made = {} if made is None else made
 
     def collect(self) -> Iterable[Metric]:
-        """The families that have samples."""
+        """Return the families that have samples."""
         metrics = map(self._metric, CATALOGUE)
         others = () if self._beside is None else self._beside.collect()
         return [*(metric for metric in metrics if metric.samples), *others]

@@ -1,50 +1,39 @@
-"""Families about clients. Who a client is stands on its info alone; the others join it on `client`."""
+"""Families of clients, of their kernel launches, and of the workloads that they belong to.
+
+Only `cuda_mps_client_info` has a client's identity. The other families join it on `client`.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable
 
 from exporter.core.domains import domains
 from exporter.core.identity import used_bytes
-from exporter.core.workloads import belonging_of, pod_of
-from exporter.metrics.family import Labels, Samples, gauge
-from exporter.model.observation import ProcessReading
+from exporter.core.work import counts_of, watched_part
+from exporter.core.workloads import belonging_of, pod_of, workload_of
+from exporter.metrics.family import NODE, Choice, Items, Labels, Samples, Scope, family, group
+from exporter.model.daemon import Daemon
+from exporter.model.server import Client
+from exporter.model.work import Counts
+from exporter.model.workload import Account, WorkloadKind
+from exporter.parse.printable import printable
 from exporter.view import View
 
-OWNERS = (
-    "unit",
-    "client_container",
-    "client_pod_uid",
-    "client_pod",
-    "client_namespace",
-    "slurm_job_id",
-    "slurm_job_sluid",
-)
-"""To whom a client belongs, as far as it is known; with a prefix where Prometheus may put labels of its own."""
 
-
-def _info(view: View) -> Samples:
+def _identities(view: View) -> Samples:
+    """Read what is known of each client. `info` would be slower, and there can be many clients."""
     for daemon, client, client_id in view.clients():
         process = view.node.processes.get(client.pid)
-        yield (daemon.name, str(client.server), client_id, str(client.pid), *_who(process), *_owners(view, process)), 1
+        uid = "" if process is None or process.uid is None else str(process.uid)
+        user, command = ("", "") if process is None else (process.user or "", process.command or "")
+        known, pod = belonging_of(process), pod_of(view.node, process)
+        groups = (known.unit or "", known.container or "", known.pod_uid or "")
+        names = ("", "") if pod is None else (pod.name, pod.namespace)
+        job = (known.slurm_job_id or "", known.slurm_job_sluid or "")
+        labels = (daemon.name, str(client.server), client_id, str(client.pid), uid, user, command)
+        yield (*labels, *groups, *names, *job), 1
 
 
-def _who(process: ProcessReading | None) -> Labels:
-    if process is None:
-        return "", "", ""
-    return "" if process.uid is None else str(process.uid), process.user or "", process.command or ""
-
-
-def _owners(view: View, process: ProcessReading | None) -> Labels:
-    owners, pod = belonging_of(process), pod_of(view.node, process)
-    return (
-        owners.unit or "",
-        owners.container or "",
-        owners.pod_uid or "",
-        "" if pod is None else pod.name,
-        "" if pod is None else pod.namespace,
-        owners.slurm_job_id or "",
-        owners.slurm_job_sluid or "",
-    )
-
-
-def _memory(view: View) -> Samples:
+def _client_memory(view: View) -> Samples:
     used = [(gpu.reading.gpu, used_bytes(gpu.reading)) for gpu in view.node.gpus.values()]
     for daemon, client, client_id in view.clients():
         for gpu, by_pid in used:
@@ -53,7 +42,7 @@ def _memory(view: View) -> Samples:
 
 
 def _failure_domain(view: View) -> Samples:
-    """The domains are worked out once for a daemon, and not for each client."""
+    """Count the other clients in each client's failure domain, which is found once for each daemon."""
     shown = tuple(view.clients())
     others = {
         (name, pid): len(domain.clients) - 1
@@ -67,30 +56,113 @@ def _failure_domain(view: View) -> Samples:
             yield (daemon.name, client_id), others[daemon.name, client.pid]
 
 
-FAMILIES = (
-    gauge(
+CLIENTS = group(
+    "Clients",
+    "GPU memory by user",
+    "sum by (user) (cuda_mps_client_memory_used_bytes\n"
+    "  * on (job, instance, daemon, client) group_left (user) cuda_mps_client_info)",
+    family(
         "cuda_mps_client_info",
-        ("daemon", "server", "client", "pid", "uid", "user", "command", *OWNERS),
-        "Who a connected client is, once it is of the age that --client-min-age sets; join on client.",
-        _info,
+        (
+            *("daemon", "server", "client", "pid", "uid", "user", "command", "unit", "client_container"),
+            *("client_pod_uid", "client_pod", "client_namespace", "slurm_job_id", "slurm_job_sluid"),
+        ),
+        _identities,
     ),
-    gauge(
-        "cuda_mps_client_memory_used_bytes",
-        ("daemon", "client", "gpu"),
-        "GPU memory that the client uses, its context included, as NVML last read it.",
-        _memory,
+    "Identity of a connected client, always 1. It appears when the client has the age --client-min-age.",
+    family("cuda_mps_client_memory_used_bytes", ("daemon", "client", "gpu"), _client_memory),
+    "GPU memory that the client uses, including its context, from NVML.",
+    family("cuda_mps_client_failure_domain_clients", ("daemon", "client"), _failure_domain),
+    "Other clients that a fatal fault of this client would end, because they share GPUs with it, directly or "
+    "through others. Absent if unknown.",
+    NODE.value("cuda_mps_exporter_clients_omitted", lambda view: view.omitted()),
+    "Clients without their own series because there are too many. The workload families count them.",
+)
+
+
+def _probed(view: View) -> Items[Counts]:
+    """Return the counts of each client that the libcuda probes watch."""
+    for daemon, client, client_id in view.clients():
+        found = counts_of(view.node, client.pid)
+        if found is not None:
+            yield (daemon.name, client_id), found
+
+
+_PROBED: Scope[Counts] = Scope(("daemon", "client"), _probed)
+
+LAUNCHES = group(
+    "Kernel launches (`--attribution=bpf`)",
+    "kernel launches per second of each client",
+    'rate(cuda_mps_client_kernel_launches_total{kind="kernel"}[5m])',
+    _PROBED.values(
+        "cuda_mps_client_kernel_launches_total",
+        Choice("kind", ("graph", "kernel")),
+        lambda each: {"graph": each.graphs, "kernel": each.kernels},
     ),
-    gauge(
-        "cuda_mps_client_failure_domain_clients",
-        ("daemon", "client"),
-        "How many other clients a fatal fault of this one would end: those that share a GPU with it on its server, and "
-        "those that share one with them. Absent where it cannot be told on which GPUs it is.",
-        _failure_domain,
+    "Kernels and graphs (many kernels each) that the client launched. Absent if its libcuda is not watched.",
+    _PROBED.value("cuda_mps_client_in_flight_seconds_total", lambda each: each.flight_ns / 1e9),
+    "Seconds with work in flight, summed over streams: from a launch on an idle stream until a "
+    "synchronization returns. Absent if libcuda is not watched.",
+    NODE.value(
+        "cuda_mps_exporter_launches_lost_total",
+        lambda view: None if view.node.work is None else view.node.work_history.lost,
     ),
-    gauge(
-        "cuda_mps_exporter_clients_omitted",
-        (),
-        "Clients without series of their own because there are too many; the families by workload count them too.",
-        lambda view: (((), view.omitted()),),
-    ),
+    "Kernel launches that were not counted because a BPF map was full. Absent if no libcuda is watched.",
+    NODE.value("cuda_mps_exporter_attribution_watched_ratio", lambda view: watched_part(view.node)),
+    "Fraction of the last minute in which the clients' libcuda was watched. Less than 1 if the probes rested "
+    "to limit their cost, 0 if no process uses CUDA. Absent without working probes.",
+)
+
+
+def _members(view: View) -> Iterable[tuple[Daemon, Client, Labels]]:
+    """Return the clients of known workloads, with their daemons and the labels of the workloads.
+
+    Workloads with equal printable names are one, because no two series may have the same labels.
+    """
+    for daemon, client in view.connected():
+        workload = workload_of(view.node.processes.get(client.pid))
+        if workload is not None:
+            yield daemon, client, (workload.kind, printable(workload.name))
+
+
+def _workload_clients(view: View) -> Samples:
+    return Counter((daemon.name, *workload) for daemon, _, workload in _members(view)).items()
+
+
+def _workload_memory(view: View) -> Samples:
+    totals: defaultdict[Labels, int] = defaultdict(int)
+    workloads = {client.pid: workload for _, client, workload in _members(view)}
+    for gpu in view.node.gpus.values():
+        by_pid = used_bytes(gpu.reading)
+        for pid in workloads.keys() & by_pid:
+            totals[(*workloads[pid], gpu.reading.gpu)] += by_pid[pid]
+    return totals.items()
+
+
+def _account(count: Callable[[Account], int]) -> Callable[[View], Samples]:
+    def samples(view: View) -> Samples:
+        totals: Counter[Labels] = Counter()
+        for workload, account in view.node.accounts.items():
+            totals[workload.kind, printable(workload.name)] += count(account)
+        return totals.items()
+
+    return samples
+
+
+_WORKLOAD = (Choice("workload_kind", WorkloadKind), "workload")
+
+WORKLOADS = group(
+    "Workloads",
+    "workloads that were the likely cause of a fault in the last day",
+    "increase(cuda_mps_workload_faults_suspected_total[1d]) > 0",
+    family("cuda_mps_workload_clients", ("daemon", *_WORKLOAD), _workload_clients),
+    "Connected clients of the workload: a Slurm job, pod (by UID), container, unit or user, the first that is known.",
+    family("cuda_mps_workload_memory_used_bytes", (*_WORKLOAD, "gpu"), _workload_memory),
+    "GPU memory that the workload's clients use, including their contexts, from NVML.",
+    family("cuda_mps_workload_clients_connected_total", _WORKLOAD, _account(lambda each: each.connected)),
+    "Clients of the workload that connected. The series ends one hour after the workload's last client.",
+    family("cuda_mps_workload_faults_affected_total", _WORKLOAD, _account(lambda each: each.faults_affected)),
+    "Faults that affected clients of the workload.",
+    family("cuda_mps_workload_faults_suspected_total", _WORKLOAD, _account(lambda each: each.faults_suspected)),
+    "Faults that a client of the workload most likely caused, with a confidence of at least 0.5.",
 )

@@ -1,121 +1,184 @@
-"""Families about control daemons."""
+"""Families of control daemons, of their servers and of limits."""
 
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 
-from exporter.metrics.family import Samples, counter, gauge
-from exporter.model.daemon import Daemon, DaemonState
+from exporter.core.client_slots import clients_limit
+from exporter.core.devices import by_its_ordinals
+from exporter.core.watchdog.drift import Demand, Standing, demands
+from exporter.metrics.family import Choice, Items, Labels, Rows, Samples, Scope, family, group, info
+from exporter.model.claim import ClaimKind
+from exporter.model.daemon import Daemon, DaemonState, LossReason
+from exporter.model.server import DepartureReason, RefusalReason, Server, ServerState
 from exporter.view import View
 
-
-def _up(view: View) -> Samples:
-    return (((each.name,), each.answers) for each in view.daemons() if each.state is not None)
+DAEMON: Scope[Daemon] = Scope(("daemon",), lambda view: (((each.name,), each) for each in view.daemons()))
 
 
-def _state(view: View) -> Samples:
-    for daemon in view.daemons():
-        if daemon.state is not None:
-            yield from (((daemon.name, state), daemon.state is state) for state in DaemonState)
+def _servers(view: View) -> Items[Server]:
+    return (((daemon.name, str(server.pid)), server) for daemon, server in view.servers())
 
 
-def _info(view: View) -> Samples:
-    for daemon in view.daemons():
-        uid = "" if daemon.process is None or daemon.process.uid is None else str(daemon.process.uid)
-        expected = "true" if daemon.expected else "false"
-        protocol = "" if daemon.protocol is None else str(daemon.protocol)
-        labels = (daemon.name, daemon.pipe_directory, daemon.unit or "", uid, daemon.version or "", protocol, expected)
-        yield labels, 1
+_SERVER: Scope[Server] = Scope(("daemon", "server"), _servers)
 
 
-def _started(view: View) -> Samples:
-    for daemon in view.daemons():
-        if daemon.process is not None and daemon.process.started is not None:
-            yield (daemon.name,), daemon.process.started
+def _daemon_infos(view: View) -> Rows:
+    for each in view.daemons():
+        uid = None if each.process is None else each.process.uid
+        expected = "true" if each.expected else "false"
+        yield each.name, each.pipe_directory, each.unit, uid, each.version, each.protocol, expected
 
 
-def _last_loss(view: View) -> Samples:
-    for daemon in view.daemons():
-        if daemon.last_loss_at is not None:
-            yield (daemon.name,), daemon.last_loss_at + view.clock_step
-
-
-def _by_reason(counts: Callable[[Daemon], Mapping[str, int]]) -> Callable[[View], Samples]:
-    return lambda view: (
-        ((daemon.name, reason), count) for daemon in view.daemons() for reason, count in sorted(counts(daemon).items())
-    )
-
-
-FAMILIES = (
-    gauge(
-        "cuda_mps_daemon_up",
-        ("daemon",),
-        "Whether the control daemon responds; refusing because somebody else's session is open is a response.",
-        _up,
-    ),
-    gauge("cuda_mps_daemon_state", ("daemon", "state"), "State of the control daemon; exactly one is 1.", _state),
-    gauge(
+DAEMONS = group(
+    "Control daemons",
+    "expected daemons that do not respond",
+    'cuda_mps_daemon_up == 0 and on (job, instance, daemon) cuda_mps_daemon_info{expected="true"}',
+    DAEMON.value("cuda_mps_daemon_up", lambda each: None if each.state is None else each.answers),
+    "Whether the control daemon responds. A refusal because another control session is open is a response.",
+    DAEMON.state("cuda_mps_daemon_state", Choice("state", DaemonState), lambda each: each.state),
+    "State of the control daemon; exactly one state is 1.",
+    info(
         "cuda_mps_daemon_info",
-        ("daemon", "pipe_directory", "unit", "uid", "version", "protocol", "expected"),
-        "The control daemon; version is its binary's, 13000 for CUDA 13.0; protocol 3 (R615) is not spoken here yet.",
-        _info,
+        ("daemon", "pipe_directory", "unit", "uid", "version", "protocol", Choice("expected", ("true", "false"))),
+        _daemon_infos,
     ),
-    gauge(
-        "cuda_mps_daemon_supported",
-        ("daemon",),
-        "Whether the daemon speaks a protocol known here; where not (R615's third), only its process is watched.",
-        lambda view: (((each.name,), each.supported) for each in view.daemons()),
+    "The control daemon, always 1. version is that of its program, such as 13000 for CUDA 13.0.",
+    DAEMON.value("cuda_mps_daemon_supported", lambda each: each.supported),
+    "Whether the exporter supports the daemon's protocol. If not (protocol 3 of R615), it watches only the process.",
+    DAEMON.value(
+        "cuda_mps_daemon_start_time_seconds", lambda each: None if each.process is None else each.process.started
     ),
-    gauge(
-        "cuda_mps_daemon_start_time_seconds",
-        ("daemon",),
-        "Start time of the control daemon's process, in seconds since the epoch.",
-        _started,
-    ),
-    gauge(
-        "cuda_mps_daemon_last_loss_timestamp_seconds",
-        ("daemon",),
-        "When the control daemon was last lost, in seconds since the epoch; stands after it is back.",
-        _last_loss,
-    ),
-    counter(
-        "cuda_mps_daemon_losses_total",
-        ("daemon", "reason"),
-        "Ends of the control daemon that nobody had asked for: it died, or was found replaced by another.",
-        _by_reason(lambda daemon: daemon.totals.losses),
-    ),
-    counter(
+    "Unix time at which the control daemon's process started.",
+    DAEMON.time("cuda_mps_daemon_last_loss_timestamp_seconds", lambda each: each.last_loss_at),
+    "Unix time of the last loss of the control daemon. It remains after a restart.",
+    DAEMON.values("cuda_mps_daemon_losses_total", Choice("reason", LossReason), lambda each: each.totals.losses),
+    "Ends of the control daemon that no operator requested: it died, or another daemon replaced it.",
+    DAEMON.values(
         "cuda_mps_daemon_log_contradictions_total",
-        ("daemon", "claim"),
-        "Claims of the daemon's logs that another source refuted, or that none confirmed; any user can forge lines.",
-        _by_reason(lambda daemon: daemon.totals.log_contradictions),
+        Choice("claim", ClaimKind),
+        lambda each: each.totals.log_contradictions,
     ),
-    counter(
-        "cuda_mps_clients_connected_total",
-        ("daemon",),
-        "Clients that connected, those present when the exporter started included.",
-        lambda view: (((each.name,), each.totals.connected) for each in view.daemons()),
+    "Claims in the daemon's logs that another source refuted or none confirmed.",
+    DAEMON.value("cuda_mps_clients_connected_total", lambda each: each.totals.connected),
+    "Clients that connected, including those that were connected when the exporter started.",
+    DAEMON.values(
+        "cuda_mps_clients_disconnected_total", Choice("reason", DepartureReason), lambda each: each.totals.disconnected
     ),
-    counter(
-        "cuda_mps_clients_disconnected_total",
-        ("daemon", "reason"),
-        "Clients that left: by their own exit, or because their server or daemon had gone.",
-        _by_reason(lambda daemon: daemon.totals.disconnected),
+    "Clients that disconnected: they exited, or their server or daemon ended.",
+    DAEMON.values("cuda_mps_clients_refused_total", Choice("reason", RefusalReason), lambda each: each.totals.refused),
+    "New clients that the daemon or its servers refused.",
+    DAEMON.value("cuda_mps_daemon_clients", lambda each: len(each.clients)),
+    "Clients connected to the daemon's servers; 0 if it has no server.",
+    DAEMON.value("cuda_mps_clients_waiting", lambda each: len(each.waiting)),
+    "Clients that wait for another user's clients to disconnect.",
+)
+
+
+def _server_infos(view: View) -> Rows:
+    for daemon, server in view.servers():
+        process = view.node.processes.get(server.pid)
+        uid = server.uid if server.uid is not None or process is None else process.uid
+        yield daemon.name, server.pid, uid, process.user if process is not None and process.uid == uid else None
+
+
+def _server_clients(view: View) -> Samples:
+    """Count clients. If the daemon and all other sources hide their PIDs, their number is unknown."""
+    for daemon in view.daemons():
+        connected = Counter(client.server for client in daemon.clients.values())
+        for server in daemon.servers.values():
+            if connected[server.pid] or not server.nameless:
+                yield (daemon.name, str(server.pid)), connected[server.pid]
+
+
+_CLIENTS_LIMIT: Scope[int | None] = Scope(
+    _SERVER.labels,
+    lambda view: (
+        ((each.name, str(server.pid)), clients_limit(view.node, each, server)) for each, server in view.servers()
     ),
-    counter(
-        "cuda_mps_clients_refused_total",
-        ("daemon", "reason"),
-        "New clients that were turned away: all places taken, the server in FAULT, or another reason.",
-        _by_reason(lambda daemon: daemon.totals.refused),
+)
+
+SERVERS = group(
+    "MPS servers",
+    "servers that use more than 90 % of their client slots",
+    "cuda_mps_server_clients / cuda_mps_server_clients_limit > 0.9",
+    _SERVER.state("cuda_mps_server_state", Choice("state", ServerState), lambda each: each.state),
+    "State of the MPS server; exactly one state is 1. In fault, it refuses all new clients.",
+    info("cuda_mps_server_info", ("daemon", "server", "uid", "user"), _server_infos),
+    "The MPS server, always 1. uid and user are those of its clients.",
+    family("cuda_mps_server_clients", ("daemon", "server"), _server_clients),
+    "Clients connected to the server. Absent if unknown.",
+    _CLIENTS_LIMIT.value("cuda_mps_server_clients_limit", lambda limit: limit),
+    "Maximum number of clients: as configured, else from the server's log, else as NVIDIA documents it. "
+    "Absent if unknown.",
+)
+
+
+def _memory_by_gpu(view: View, daemon: Daemon, labels: Labels, limits: Mapping[int, int]) -> Samples:
+    """Read memory limits. A device that cannot be mapped to a GPU has no sample."""
+    gpus = by_its_ordinals(view.node, daemon)
+    return (((*labels, gpus[device]), limit) for device, limit in sorted(limits.items()) if device in gpus)
+
+
+def _server_memory(view: View) -> Samples:
+    for daemon, server in view.servers():
+        yield from _memory_by_gpu(view, daemon, (daemon.name, str(server.pid)), server.pinned_memory_limits)
+
+
+def _default_memory(view: View) -> Samples:
+    for labels, daemon in DAEMON.items(view):
+        yield from _memory_by_gpu(view, daemon, labels, daemon.default_pinned_memory_limits)
+
+
+def _as_ratio(percentage: float | None) -> float | None:
+    return None if percentage is None else percentage / 100
+
+
+def _demands(view: View) -> Iterable[tuple[Daemon, tuple[Demand, ...]]]:
+    for daemon in view.daemons():
+        watch = view.node.watches.get(daemon.name)
+        if watch is not None and watch.wanted is not None and daemon.answers:
+            yield daemon, demands(daemon, watch.wanted, view.node.at)
+
+
+def _server_demands(view: View) -> Items[list[Demand]]:
+    for daemon, found in _demands(view):
+        for server in daemon.servers:
+            yield (daemon.name, str(server)), [each for each in found if each.server == server]
+
+
+def _default_demands(view: View) -> Items[list[Demand]]:
+    return (((daemon.name,), [each for each in found if each.server is None]) for daemon, found in _demands(view))
+
+
+def _drifted(found: list[Demand]) -> bool | None:
+    """Return whether a limit has drifted; None if none has for certain, and not all are known."""
+    worst = max((each.standing for each in found), default=Standing.UNKNOWN)
+    return None if worst is Standing.UNKNOWN else worst is Standing.DRIFTED
+
+
+def _before_limits(view: View) -> Samples:
+    watches = ((labels, view.node.watches.get(daemon.name)) for labels, daemon in DAEMON.items(view))
+    return ((labels, watch.bypassed) for labels, watch in watches if watch is not None)
+
+
+LIMITS = group(
+    "Limits",
+    "servers with a limit that is not in force",
+    "cuda_mps_server_limits_drifted == 1",
+    _SERVER.value("cuda_mps_server_active_thread_ratio", lambda each: _as_ratio(each.active_thread_percentage)),
+    "Fraction of a GPU's threads that each client of the server may use. A client may have requested less.",
+    family("cuda_mps_server_pinned_memory_limit_bytes", ("daemon", "server", "gpu"), _server_memory),
+    "GPU memory that each client of the server may allocate. Absent without a limit.",
+    DAEMON.value(
+        "cuda_mps_daemon_default_active_thread_ratio", lambda each: _as_ratio(each.default_active_thread_percentage)
     ),
-    gauge(
-        "cuda_mps_daemon_clients",
-        ("daemon",),
-        "Clients connected to the daemon's servers; 0 also where it has no server.",
-        lambda view: (((each.name,), len(each.clients)) for each in view.daemons()),
-    ),
-    gauge(
-        "cuda_mps_clients_waiting",
-        ("daemon",),
-        "Clients queued until another user's clients have left.",
-        lambda view: (((each.name,), len(each.waiting)) for each in view.daemons()),
-    ),
+    "Fraction of a GPU's threads that each client of the next server may use.",
+    family("cuda_mps_daemon_default_pinned_memory_limit_bytes", ("daemon", "gpu"), _default_memory),
+    "GPU memory that each client of the next server may allocate. Absent without a limit.",
+    Scope(_SERVER.labels, _server_demands).value("cuda_mps_server_limits_drifted", _drifted),
+    "Whether a limit of the server differs from the configured or remembered one.",
+    Scope(DAEMON.labels, _default_demands).value("cuda_mps_daemon_limits_drifted", _drifted),
+    "Whether a limit of the next server differs from the configured or remembered one.",
+    family("cuda_mps_clients_before_limits_total", ("daemon",), _before_limits),
+    "Clients that connected before the limits of their server were in force. The limits do not apply to them.",
 )

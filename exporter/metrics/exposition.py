@@ -1,39 +1,77 @@
-"""The exposition as bytes: written once for each snapshot and encoding, so that a scrape only sends them.
+"""The exposition: the metrics as bytes, written once for each snapshot and encoding. A scrape only sends the bytes.
 
-An encoding that was asked for lately is written as soon as there is a new snapshot, by whoever publishes it.
+Whoever publishes a snapshot writes the encodings that were requested recently. Writing a sample costs more than making
+it, and most families do not change between two snapshots: an unchanged family is not written again.
 """
 
 import gzip
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from prometheus_client.core import Metric
+from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from exporter.clock import Clock
-from exporter.metrics.writer import Writer
 
 WANTED_SECONDS = 300.0
 
 TEXT, TEXT_1, OPENMETRICS = "", "text/plain; version=1.0.0", "application/openmetrics-text; version=1.0.0"
-"""The formats that are served, each as the Accept header that asks for it and nothing else."""
+"""The formats, each as the Accept header that requests nothing else."""
+
+UNESCAPED = "; escaping=allow-utf-8"
+"""No name here needs escaping, and prometheus_client is faster if it does not check names."""
+
+Encoding = tuple[str, bool]
+
+
+@dataclass(frozen=True, slots=True)
+class _Fixed(Collector):
+    """A collector of metrics that exist."""
+
+    metrics: tuple[Metric, ...]
+
+    def collect(self) -> Iterable[Metric]:
+        return self.metrics
+
+
+class Writer:
+    """Writes snapshots in the format that an Accept header requests, best in the order of their time."""
+
+    def __init__(self, accept: str) -> None:
+        _, self.content_type = choose_encoder(accept)
+        self._write, _ = choose_encoder(accept + UNESCAPED if accept else accept)
+        self._end = self._write(_Fixed(()))
+        self._written: dict[str, tuple[Metric, bytes]] = {}
+
+    def write(self, metrics: Iterable[Metric]) -> bytes:
+        """Return the whole exposition. Several threads may call this; each leaves its families for the next."""
+        before = self._written
+        self._written = after = {metric.name: self._family(metric, before) for metric in metrics}
+        return b"".join(text for _, text in after.values()) + self._end
+
+    def _family(self, metric: Metric, before: dict[str, tuple[Metric, bytes]]) -> tuple[Metric, bytes]:
+        known = before.get(metric.name)
+        if known is not None and (known[0] is metric or known[0] == metric):
+            return known
+        return metric, self._text(metric)
+
+    def _text(self, metric: Metric) -> bytes:
+        return self._write(_Fixed((metric,))).removesuffix(self._end)
 
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """A body, and what a client must be told of it."""
+    """A response body, its content type and its encoding."""
 
     body: bytes
     content_type: str
     gzipped: bool
 
 
-Encoding = tuple[str, bool]
-
-
 class Exposition:
-    """The current snapshot in every encoding that somebody wants. Safe to use from several threads."""
+    """The current snapshot in all requested encodings. Several threads may use it."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -50,7 +88,7 @@ class Exposition:
         return self._collector is not None
 
     def publish(self, collector: Collector) -> None:
-        """Take a new snapshot, and write it in the encodings that were asked for lately."""
+        """Set the current snapshot, and write it in the encodings that were requested recently."""
         since = self._clock.monotonic() - WANTED_SECONDS
         with self._lock:
             self._wanted = {encoding: at for encoding, at in self._wanted.items() if at >= since}
@@ -61,7 +99,7 @@ class Exposition:
             self._collector, self._metrics, self._encoded = collector, metrics, encoded
 
     def get(self, accept: str, *, gzipped: bool) -> Encoded | None:
-        """The snapshot in the encoding of an Accept header; None before there is one."""
+        """Return the snapshot in the encoding of an Accept header; None before the first snapshot."""
         encoding = (_format(accept), gzipped)
         with self._lock:
             if self._collector is None:
@@ -81,7 +119,7 @@ class Exposition:
 
 
 def _format(accept: str) -> str:
-    """The first format in an Accept header that is served here. No name here needs any escaping."""
+    """Return the first format in an Accept header that is available."""
     for offered in accept.lower().split(","):
         media, *parameters = (part.strip() for part in offered.split(";"))
         if media == "application/openmetrics-text":

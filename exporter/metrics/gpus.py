@@ -1,12 +1,19 @@
-"""Families about GPUs. A GPU that NVML could not read has no values, only that it is not up."""
+"""Families of GPUs and of Xids. A GPU that NVML could not read has no values; it is only reported as not up.
 
-from collections.abc import Callable, Iterable
+An Xid that never occurred has a 0 as long as the kernel log or NVML's events can be read. A count stays, also when
+both sources fail or the GPU is gone.
+"""
+
+from collections.abc import Mapping
 
 from exporter.core.meters import ECC_CORRECTED, ECC_UNCORRECTED, ENERGY
 from exporter.core.sharing import sharing_mode
-from exporter.metrics.family import Samples, counter, gauge
+from exporter.core.xids import KERNEL, NVML_EVENTS, WELL_KNOWN
+from exporter.metrics.family import Choice, Items, Rows, Samples, Scope, family, group, info
 from exporter.model.gpu import Gpu, SharingMode
+from exporter.model.node import Node
 from exporter.model.observation import GpuReading
+from exporter.model.xids import XidCount
 from exporter.view import View
 
 COMPUTE_MODES = ("default", "exclusive_thread", "prohibited", "exclusive_process")
@@ -25,191 +32,121 @@ CLOCKS_EVENT_REASONS = (
 """In the order of their bits, from 1 (nvml.h, nvmlClocksEventReason...)."""
 
 
-def _read(view: View) -> Iterable[Gpu]:
-    return (gpu for gpu in view.node.gpus.values() if gpu.reading.problem is None)
+def _gpus(view: View) -> Items[Gpu]:
+    """Return the GPUs that could be read."""
+    return (((gpu.reading.gpu,), gpu) for gpu in view.node.gpus.values() if gpu.reading.problem is None)
 
 
-def _value(of: Callable[[GpuReading], float | None], per: float = 1) -> Callable[[View], Samples]:
-    """One value of each GPU, where it is told, in `per` parts of the base unit."""
-
-    def samples(view: View) -> Samples:
-        for gpu in _read(view):
-            value = of(gpu.reading)
-            if value is not None:
-                yield (gpu.reading.gpu,), value / per
-
-    return samples
+_GPU: Scope[Gpu] = Scope(("gpu",), _gpus)
+_READING: Scope[GpuReading] = Scope(("gpu",), lambda view: ((gpu, each.reading) for gpu, each in _gpus(view)))
+_SHARING: Scope[SharingMode | None] = Scope(
+    ("gpu",), lambda view: ((gpu, sharing_mode(view.node, each)) for gpu, each in _gpus(view))
+)
+_XID: Scope[XidCount] = Scope(("gpu", "xid"), lambda view: view.node.xids.counts.items())
 
 
-def _info(view: View) -> Samples:
-    for gpu in view.node.gpus.values():
-        reading = gpu.reading
-        index = "" if reading.index is None else str(reading.index)
-        yield (reading.gpu, index, reading.name or "", reading.pci_bus_id or ""), 1
+def _infos(view: View) -> Rows:
+    readings = (gpu.reading for gpu in view.node.gpus.values())
+    return ((each.gpu, each.index, each.name, each.pci_bus_id) for each in readings)
 
 
-def _driver(view: View) -> Samples:
-    """One driver serves all GPUs; right after an upgrade, the last reading knows best which."""
-    readings = [gpu.reading for gpu in _read(view) if gpu.reading.driver_version is not None]
-    if readings:
-        last = max(readings, key=lambda reading: reading.at)
-        yield (last.driver_version or "", last.cuda_version or ""), 1
+def _driver(view: View) -> Rows:
+    """Read the driver's version. All GPUs have one driver; after an upgrade, the last reading has its version."""
+    readings = [each for _, each in _READING.items(view) if each.driver_version is not None]
+    last = max(readings, key=lambda reading: reading.at, default=None)
+    return [] if last is None else [(last.driver_version, last.cuda_version)]
 
 
-def _bypassing(view: View) -> Samples:
-    for gpu in _read(view):
-        if gpu.judged:
-            yield (gpu.reading.gpu,), len(gpu.bypassing)
+def _clocks_event_reasons(reading: GpuReading) -> Mapping[str, int]:
+    bits = reading.clocks_event_reasons
+    return {} if bits is None else {reason: bits >> bit & 1 for bit, reason in enumerate(CLOCKS_EVENT_REASONS)}
 
 
-def _sharing_mode(view: View) -> Samples:
-    for gpu in _read(view):
-        mode = sharing_mode(view.node, gpu)
-        if mode is not None:
-            yield from (((gpu.reading.gpu, each), each is mode) for each in SharingMode)
+def _ecc_errors(gpu: Gpu) -> Mapping[str, int]:
+    reading = gpu.reading
+    read = (
+        ("corrected", reading.ecc_corrected, ECC_CORRECTED),
+        ("uncorrected", reading.ecc_uncorrected, ECC_UNCORRECTED),
+    )
+    return {kind: gpu.meters[meter].total for kind, errors, meter in read if errors is not None}
 
 
-def _compute_mode(view: View) -> Samples:
-    for gpu in _read(view):
-        mode = gpu.reading.compute_mode
-        if mode is not None:
-            yield from (((gpu.reading.gpu, each), each == mode) for each in COMPUTE_MODES)
+def _energy(gpu: Gpu) -> float | None:
+    return None if gpu.reading.energy_millijoules is None else gpu.meters[ENERGY].total / 1000
 
 
-def _clocks_event_reasons(view: View) -> Samples:
-    for gpu in _read(view):
-        reasons = gpu.reading.clocks_event_reasons
-        if reasons is not None:
-            for bit, reason in enumerate(CLOCKS_EVENT_REASONS):
-                yield (gpu.reading.gpu, reason), reasons >> bit & 1
+def _power(reading: GpuReading) -> float | None:
+    return None if reading.power_milliwatts is None else reading.power_milliwatts / 1000
 
 
-def _energy(view: View) -> Samples:
-    for gpu in _read(view):
-        if gpu.reading.energy_millijoules is not None:
-            yield (gpu.reading.gpu,), gpu.meters[ENERGY].total / 1000
-
-
-def _ecc_errors(view: View) -> Samples:
-    for gpu in _read(view):
-        if gpu.reading.ecc_corrected is not None:
-            yield (gpu.reading.gpu, "corrected"), gpu.meters[ECC_CORRECTED].total
-        if gpu.reading.ecc_uncorrected is not None:
-            yield (gpu.reading.gpu, "uncorrected"), gpu.meters[ECC_UNCORRECTED].total
-
-
-def _supported(view: View) -> Samples:
-    for gpu in _read(view):
-        yield from (((gpu.reading.gpu, reading), given) for reading, given in gpu.supported.items())
-
-
-FAMILIES = (
-    gauge(
+GPUS = group(
+    "GPUs",
+    "GPUs with CUDA processes that bypass MPS",
+    "cuda_mps_bypassing_processes > 0",
+    family(
         "cuda_mps_gpu_up",
         ("gpu",),
-        "Whether NVML could read the GPU.",
         lambda view: (((gpu.reading.gpu,), gpu.reading.problem is None) for gpu in view.node.gpus.values()),
     ),
-    gauge(
-        "cuda_mps_gpu_info",
-        ("gpu", "index", "name", "pci_bus_id"),
-        "The GPU; index is NVML's.",
-        _info,
-    ),
-    gauge(
-        "cuda_mps_driver_info",
-        ("driver", "cuda"),
-        "The version of the driver, and of the newest CUDA that it serves.",
-        _driver,
-    ),
-    gauge(
-        "cuda_mps_gpu_reading_supported",
-        ("gpu", "reading"),
-        "Whether this GPU, in its present mode, and this driver give such readings; where not, they are absent, not 0.",
-        _supported,
-    ),
-    gauge(
-        "cuda_mps_gpu_sharing_mode",
-        ("gpu", "mode"),
-        "How processes share the GPU; absent where that cannot be judged.",
-        _sharing_mode,
-    ),
-    gauge(
-        "cuda_mps_gpu_compute_mode",
-        ("gpu", "mode"),
-        "Who may use the GPU: NVML's compute mode.",
-        _compute_mode,
-    ),
-    gauge(
-        "cuda_mps_gpu_mig_mode",
-        ("gpu",),
-        "Whether the GPU is divided by MIG.",
-        _value(lambda reading: reading.mig_mode),
-    ),
-    gauge(
-        "cuda_mps_gpu_persistence_mode",
-        ("gpu",),
-        "Whether the driver stays loaded while nobody uses the GPU.",
-        _value(lambda reading: reading.persistence_mode),
-    ),
-    gauge(
-        "cuda_mps_gpu_memory_used_bytes",
-        ("gpu",),
-        "Memory in use on the GPU; more than its processes' sum.",
-        _value(lambda reading: reading.memory_used_bytes),
-    ),
-    gauge(
-        "cuda_mps_gpu_memory_total_bytes",
-        ("gpu",),
-        "Memory of the GPU.",
-        _value(lambda reading: reading.memory_total_bytes),
-    ),
-    gauge(
-        "cuda_mps_gpu_sm_utilization_ratio",
-        ("gpu",),
-        "Part of the SMs that were busy between the last two readings (GPM).",
-        _value(lambda reading: reading.sm_utilization),
-    ),
-    gauge(
-        "cuda_mps_gpu_dram_bandwidth_ratio",
-        ("gpu",),
-        "Part of the memory bandwidth that was used between the last two readings (GPM).",
-        _value(lambda reading: reading.dram_bandwidth),
-    ),
-    gauge(
-        "cuda_mps_gpu_temperature_celsius",
-        ("gpu",),
-        "Temperature of the GPU's die.",
-        _value(lambda reading: reading.temperature_celsius),
-    ),
-    gauge(
-        "cuda_mps_gpu_power_watts",
-        ("gpu",),
-        "Power that the board draws.",
-        _value(lambda reading: reading.power_milliwatts, per=1000),
-    ),
-    counter(
-        "cuda_mps_gpu_energy_joules_total",
-        ("gpu",),
-        "Energy that the GPU has used, since its driver was loaded or for longer.",
-        _energy,
-    ),
-    gauge(
-        "cuda_mps_gpu_clocks_event_reason",
-        ("gpu", "reason"),
-        "Whether this keeps the GPU's clocks from being as high as they could.",
-        _clocks_event_reasons,
-    ),
-    counter(
-        "cuda_mps_gpu_ecc_errors_total",
-        ("gpu", "type"),
-        "Memory errors over the board's life, corrected and not.",
-        _ecc_errors,
-    ),
-    gauge(
-        "cuda_mps_bypassing_processes",
-        ("gpu",),
-        "CUDA processes that run beside MPS on a GPU that a known daemon serves, or should serve.",
-        _bypassing,
-    ),
+    "Whether NVML could read the GPU.",
+    info("cuda_mps_gpu_info", ("gpu", "index", "name", "pci_bus_id"), _infos),
+    "The GPU, always 1. index is NVML's.",
+    info("cuda_mps_driver_info", ("driver", "cuda"), _driver),
+    "Version of the NVIDIA driver, and of the newest CUDA that it supports; always 1.",
+    _GPU.values("cuda_mps_gpu_reading_supported", "reading", lambda each: each.supported),
+    "Whether the GPU, in its present mode, and the driver give this reading.",
+    _SHARING.state("cuda_mps_gpu_sharing_mode", Choice("mode", SharingMode), lambda mode: mode),
+    "How processes share the GPU; exactly one mode is 1. Absent if unknown.",
+    _READING.state("cuda_mps_gpu_compute_mode", Choice("mode", COMPUTE_MODES), lambda each: each.compute_mode),
+    "NVML's compute mode of the GPU; exactly one mode is 1.",
+    _READING.value("cuda_mps_gpu_mig_mode", lambda each: each.mig_mode),
+    "Whether MIG divides the GPU into instances.",
+    _READING.value("cuda_mps_gpu_persistence_mode", lambda each: each.persistence_mode),
+    "Whether the driver stays loaded while no process uses the GPU.",
+    _READING.value("cuda_mps_gpu_memory_used_bytes", lambda each: each.memory_used_bytes),
+    "GPU memory in use. It exceeds the sum over the processes.",
+    _READING.value("cuda_mps_gpu_memory_total_bytes", lambda each: each.memory_total_bytes),
+    "GPU memory.",
+    _READING.value("cuda_mps_gpu_sm_utilization_ratio", lambda each: each.sm_utilization),
+    "Fraction of SM capacity used between the last two readings, from GPM.",
+    _READING.value("cuda_mps_gpu_dram_bandwidth_ratio", lambda each: each.dram_bandwidth),
+    "Fraction of memory bandwidth used between the last two readings, from GPM.",
+    _READING.value("cuda_mps_gpu_temperature_celsius", lambda each: each.temperature_celsius),
+    "Temperature of the GPU's die.",
+    _READING.value("cuda_mps_gpu_power_watts", _power),
+    "Power draw of the board.",
+    _GPU.value("cuda_mps_gpu_energy_joules_total", _energy),
+    "Energy that the GPU has used at least since the driver was loaded.",
+    _READING.values("cuda_mps_gpu_clocks_event_reason", Choice("reason", CLOCKS_EVENT_REASONS), _clocks_event_reasons),
+    "Whether this reason lowers the GPU's clocks.",
+    _GPU.values("cuda_mps_gpu_ecc_errors_total", Choice("type", ("corrected", "uncorrected")), _ecc_errors),
+    "ECC memory errors over the lifetime of the board.",
+    _GPU.value("cuda_mps_bypassing_processes", lambda each: len(each.bypassing) if each.judged else None),
+    "CUDA processes that bypass MPS on a GPU that a known daemon serves or should serve.",
+)
+
+
+def _xids(view: View) -> Samples:
+    zeros = ((gpu, str(number)) for gpu in view.node.gpus for number in WELL_KNOWN)
+    found = dict.fromkeys(zeros, 0) if _can_be_read(view.node) else {}
+    found.update({key: count.total for key, count in view.node.xids.counts.items()})
+    return found.items()
+
+
+def _can_be_read(node: Node) -> bool:
+    """Return whether Xids can be read. A recording may lack the sources: then a counted Xid shows it."""
+    sources = [node.sources[name] for name in (KERNEL, NVML_EVENTS) if name in node.sources]
+    if not sources:
+        return bool(node.xids.counts)
+    return any(source.last.problem is None for source in sources)
+
+
+XIDS = group(
+    "Xids (errors of the NVIDIA driver)",
+    "Xids of the last hour",
+    "increase(cuda_mps_xid_errors_total[1h]) > 0",
+    family("cuda_mps_xid_errors_total", ("gpu", "xid"), _xids),
+    "Xids from the kernel log or NVML, each counted once. gpu is the PCI address if the UUID is unknown.",
+    _XID.time("cuda_mps_xid_last_timestamp_seconds", lambda count: count.last_at),
+    "Unix time at which the Xid was last reported.",
 )

@@ -1,45 +1,52 @@
 """docs/METRICS.md, from the catalogue: `python -m exporter.metrics.reference > docs/METRICS.md`."""
 
 import sys
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from types import ModuleType
 
-from exporter.metrics import catalogue
-from exporter.metrics.family import Family
+from exporter.metrics.catalogue import GROUPS
+from exporter.metrics.family import Family, Group
 
-_ABOUT = """\
+_INTRODUCTION = """\
 <!-- Written by `python -m exporter.metrics.reference > docs/METRICS.md`. Edit the families' help instead. -->
 # Metrics
 
-Every family there is, beside the `process_…` ones of the exporter's own process. One that has nothing to tell is not
-there; what could not be read is absent, and never 0.
+All families except the `process_…` families of the exporter's own process. Names of counters end in `_total`, and
+the others are gauges, except one histogram. Values that are unknown or could not be read are absent, never 0.
+Each section ends with the values of labels with a fixed set of values, and an example query.
 """
 
 
 def reference() -> str:
-    """The page."""
-    return "\n".join([_ABOUT, *(line for module in _modules() for line in _section(module))])
+    """Return the page."""
+    return "\n".join([_INTRODUCTION, *(line for group in GROUPS for line in _section(group))])
 
 
-def _modules() -> list[ModuleType]:
-    """The modules that the catalogue is made of, in its order."""
-    modules = [each for each in vars(catalogue).values() if isinstance(each, ModuleType) and hasattr(each, "FAMILIES")]
-    return sorted(modules, key=lambda module: catalogue.CATALOGUE.index(module.FAMILIES[0]))
+def _section(group: Group) -> Iterator[str]:
+    yield f"## {group.title}\n"
+    yield "| family | labels | meaning |"
+    yield "|---|---|---|"
+    for family in group.families:
+        yield f"| `{family.name}` | {_code(family.labels)} | {family.help} |"
+    yield from ("", *_choices(group.families))
+    yield f"Example: {group.purpose}.\n\n```promql\n{group.query}\n```\n"
 
 
-def _section(module: ModuleType) -> Iterator[str]:
-    subject = (module.__doc__ or "").partition(".")[0].removeprefix("Families about ")
-    yield f"## {subject[:1].upper()}{subject[1:]}\n"
-    yield from _table(module.FAMILIES)
-    yield ""
-
-
-def _table(families: Iterable[Family]) -> Iterator[str]:
-    yield "| family | type | labels | meaning |"
-    yield "|---|---|---|---|"
+def _choices(families: Iterable[Family]) -> Iterator[str]:
+    """List all values of labels. Families are named if a label has other values in another family."""
+    found: defaultdict[str, defaultdict[tuple[str, ...], list[str]]] = defaultdict(lambda: defaultdict(list))
     for family in families:
-        labels = ", ".join(f"`{label}`" for label in family.labels)
-        yield f"| `{family.name}` | {family.kind(family.name, family.help).type} | {labels} | {family.help} |"
+        for label, values in family.choices.items():
+            found[label][values].append(family.name)
+    for label, sets in found.items():
+        for values, names in sets.items():
+            yield f"- `{label}`{f' of {_code(names)}' if len(sets) > 1 else ''}: {_code(values)}"
+    if found:
+        yield ""
+
+
+def _code(names: Iterable[str]) -> str:
+    return ", ".join(f"`{name}`" if name else "empty" for name in names)
 
 
 if __name__ == "__main__":

@@ -1,193 +1,139 @@
-"""Families about the watchdog. They are of daemons that are expected, and there only where it runs."""
+"""Families of the watchdog: of expected daemons only, and absent if no watchdog runs."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from itertools import product
+from typing import NamedTuple
 
 from exporter.core.watchdog import budget
 from exporter.core.watchdog.orders import Orders, blocks
 from exporter.core.watchdog.owner import CRASHED
 from exporter.core.watchdog.restarting import FAULT, HUNG
-from exporter.metrics.family import Samples, counter, gauge
+from exporter.metrics.family import Choice, Items, Labels, Rows, Samples, Scope, family, group, info
 from exporter.model.action import AGAINST_FAULTS, ActionKind, ActionResult
 from exporter.model.daemon import Daemon
 from exporter.model.diagnosis import Condition
 from exporter.model.settings import Mode
 from exporter.model.watch import Block, Watch, WatchState
+from exporter.parse.xid_catalogue import REBOOT, RESET
 from exporter.view import View
 
-Counts = Mapping[tuple[ActionKind, str, ActionResult], int]
+_REASONS = (CRASHED, HUNG, FAULT, "limits_lost", "limits_drifted")
+_OUTCOME = (Choice("reason", _REASONS), Choice("result", ActionResult))
 
-_OURS = (ActionResult.SUCCEEDED, ActionResult.FAILED, ActionResult.OBSERVED)
+_BY_WATCHDOG = (ActionResult.SUCCEEDED, ActionResult.FAILED, ActionResult.OBSERVED)
 
-_KNOWN: Counts = dict.fromkeys(
-    (
-        *product((ActionKind.RESTART,), (CRASHED, HUNG), ActionResult),
-        *product((ActionKind.RESTART, *AGAINST_FAULTS), (FAULT,), _OURS),
-        *product((ActionKind.END_SERVER,), (HUNG,), _OURS),
-        *product((ActionKind.SET_LIMITS,), ("limits_lost", "limits_drifted"), _OURS[:2]),
-    ),
-    0,
+_COUNTED_FROM_ZERO = (
+    *product((ActionKind.RESTART,), (CRASHED, HUNG), ActionResult),
+    *product((ActionKind.RESTART, *AGAINST_FAULTS), (FAULT,), _BY_WATCHDOG),
+    *product((ActionKind.END_SERVER,), (HUNG,), _BY_WATCHDOG),
+    *product((ActionKind.SET_LIMITS,), ("limits_lost", "limits_drifted"), _BY_WATCHDOG[:2]),
 )
-"""What is counted from 0 on, before it first happens: an increase from nothing is none."""
+"""What has a 0 before it first happens, because the first increase would be missed otherwise."""
 
 
-def _watched(view: View) -> Iterable[tuple[Daemon, Watch, Orders]]:
+class _Watched(NamedTuple):
+    """An expected daemon, the watchdog's state of it, and the watchdog's configuration."""
+
+    daemon: Daemon
+    watch: Watch
+    orders: Orders
+    at: float
+
+
+def _watched(view: View) -> Items[_Watched]:
     if view.orders is not None:
         for daemon in view.daemons():
             if daemon.expected:
-                yield daemon, view.node.watches.get(daemon.name, Watch()), view.orders
+                watch = view.node.watches.get(daemon.name, Watch())
+                yield (daemon.name,), _Watched(daemon, watch, view.orders, view.node.at)
 
 
-def _mode(view: View) -> Samples:
-    for daemon, _, orders in _watched(view):
-        yield from (((daemon.name, mode), orders.mode_of(daemon) is mode) for mode in Mode)
+_WATCHED: Scope[_Watched] = Scope(("daemon",), _watched)
+_WATCH: Scope[Watch] = Scope(("daemon",), lambda view: ((labels, each.watch) for labels, each in _watched(view)))
 
 
-def _state(view: View) -> Samples:
-    for daemon, watch, _ in _watched(view):
-        yield from (((daemon.name, state), watch.state is state) for state in WatchState)
+def _blocked(each: _Watched) -> Mapping[str, bool]:
+    if each.orders.configured_mode_of(each.daemon) is not Mode.ACT:
+        return {}
+    found = blocks(each.orders, each.daemon, each.watch)
+    return {reason: reason in found for reason in Block}
 
 
-def _diagnosis(view: View) -> Samples:
-    for daemon, watch, _ in _watched(view):
-        found = Condition.UNKNOWN if watch.diagnosis is None else watch.diagnosis.condition
-        yield from (((daemon.name, condition), found is condition) for condition in Condition)
+def _culprits(view: View) -> Rows:
+    found = ((labels, watch.diagnosis) for labels, watch in _WATCH.items(view))
+    return ((*labels, each.condition, each.culprit.pid) for labels, each in found if each and each.culprit)
 
 
-def _culprit(view: View) -> Samples:
-    for daemon, watch, _ in _watched(view):
-        if watch.diagnosis is not None and watch.diagnosis.culprit is not None:
-            yield (daemon.name, watch.diagnosis.condition, str(watch.diagnosis.culprit.pid)), 1
+def _actions(shown: Callable[[ActionKind], Labels | None]) -> Callable[[View], Samples]:
+    """Count actions by reason and result. `shown` returns the labels of a kind of action, None if it is not shown."""
 
-
-def _restarts(view: View) -> Samples:
-    for daemon, watch, _ in _watched(view):
-        counts = _counts(watch)
-        yield from (
-            ((daemon.name, reason, result), counts[kind, reason, result])
-            for kind, reason, result in sorted(counts)
-            if kind is ActionKind.RESTART
-        )
-
-
-def _actions(view: View) -> Samples:
-    for daemon, watch, _ in _watched(view):
-        counts = _counts(watch)
-        yield from (
-            ((daemon.name, kind, reason, result), counts[kind, reason, result])
-            for kind, reason, result in sorted(counts)
-            if kind is not ActionKind.RESTART
-        )
-
-
-def _counts(watch: Watch) -> Counts:
-    return {**_KNOWN, **{(each.kind, each.reason, each.result): each.count for each in watch.tallies}}
-
-
-def _restarts_left(view: View) -> Samples:
-    for daemon, watch, orders in _watched(view):
-        yield (daemon.name,), budget.left(watch, orders.rules, view.node.at)
-
-
-def _moment(of: Callable[[Watch], float | None]) -> Callable[[View], Samples]:
     def samples(view: View) -> Samples:
-        for daemon, watch, _ in _watched(view):
-            at = of(watch)
-            if at is not None:
-                yield (daemon.name,), at + view.clock_step
+        for labels, watch in _WATCH.items(view):
+            tallies: Mapping[tuple[ActionKind, str, ActionResult], int] = {
+                **dict.fromkeys(_COUNTED_FROM_ZERO, 0),
+                **{(each.kind, each.reason, each.result): each.count for each in watch.tallies},
+            }
+            for (kind, reason, result), count in sorted(tallies.items()):
+                by_kind = shown(kind)
+                if by_kind is not None:
+                    yield (*labels, *by_kind, reason, result), count
 
     return samples
 
 
-def _blocked(view: View) -> Samples:
-    for daemon, watch, orders in _watched(view):
-        if orders.configured_mode_of(daemon) is Mode.ACT:
-            found = blocks(orders, daemon, watch)
-            yield from (((daemon.name, reason), reason in found) for reason in Block)
-
-
 def _quarantined(view: View) -> Samples:
-    for daemon, watch, _ in _watched(view):
+    for labels, watch in _WATCH.items(view):
         found = watch.quarantine
         if found is not None:
-            yield (daemon.name, found.gpu, str(found.xid), found.action), found.at + view.clock_step
+            yield (*labels, found.gpu, str(found.xid), found.action), found.at + view.clock_step
 
 
-FAMILIES = (
-    gauge(
-        "cuda_mps_watchdog_mode",
-        ("daemon", "mode"),
-        "Whether the watchdog only tells what it would do for the daemon, or does it; exactly one is 1.",
-        _mode,
-    ),
-    gauge(
-        "cuda_mps_watchdog_blocked",
-        ("daemon", "reason"),
-        "Whether this keeps the watchdog from acting for the daemon, though the configuration says act: another "
-        "exporter of the machine acts for it, its lock cannot be taken, the watchdog's state could not be read or "
-        "written, or its pipe directory belongs to a user who must not run it.",
-        _blocked,
-    ),
-    gauge(
-        "cuda_mps_watchdog_state",
-        ("daemon", "state"),
-        "What the watchdog is at, for the daemon; exactly one is 1. With the circuit open nothing is restarted until "
-        "somebody says resume, or the daemon has been well for long; a quarantine lasts until somebody says resume.",
-        _state,
-    ),
-    gauge(
+WATCHDOG = group(
+    "The watchdog",
+    "daemons with suspended restarts",
+    'cuda_mps_watchdog_state{state=~"circuit_open|quarantined|state_lost"} == 1',
+    _WATCHED.state("cuda_mps_watchdog_mode", Choice("mode", Mode), lambda each: each.orders.mode_of(each.daemon)),
+    "Watchdog mode of the daemon; exactly one mode is 1. In observe, it only reports what it would do.",
+    _WATCHED.values("cuda_mps_watchdog_blocked", Choice("reason", Block), _blocked),
+    "Whether this reason prevents the watchdog from acting, although the configured mode is act.",
+    _WATCH.state("cuda_mps_watchdog_state", Choice("state", WatchState), lambda each: each.state),
+    "Watchdog state of the daemon; exactly one state is 1. An operator's resume ends quarantined, state_lost and "
+    "circuit_open, which also ends if the daemon is healthy for long.",
+    _WATCH.state(
         "cuda_mps_watchdog_diagnosis",
-        ("daemon", "diagnosis"),
-        "What is the matter with the daemon, as several witnesses tell; exactly one is 1.",
-        _diagnosis,
+        Choice("diagnosis", Condition),
+        lambda each: Condition.UNKNOWN if each.diagnosis is None else each.diagnosis.condition,
     ),
-    gauge(
-        "cuda_mps_watchdog_culprit_info",
-        ("daemon", "diagnosis", "pid"),
-        "The process that the diagnosis names: who holds the session, or was stopped, hangs, or cannot be woken.",
-        _culprit,
-    ),
-    counter(
+    "Diagnosis of the daemon from several sources; exactly one diagnosis is 1.",
+    info("cuda_mps_watchdog_culprit_info", ("daemon", Choice("diagnosis", Condition), "pid"), _culprits),
+    "Process that the diagnosis names, always 1: it has the control session open, is suspended, or hangs.",
+    family(
         "cuda_mps_watchdog_restarts_total",
-        ("daemon", "reason", "result"),
-        "Restarts of the daemon: by the watchdog, by systemd, or observed: those that there would have been.",
-        _restarts,
+        ("daemon", *_OUTCOME),
+        _actions(lambda kind: () if kind is ActionKind.RESTART else None),
     ),
-    counter(
+    "Restarts of the daemon: by the watchdog, by systemd, or observed (the watchdog would have restarted it).",
+    family(
         "cuda_mps_watchdog_actions_total",
-        ("daemon", "action", "reason", "result"),
-        "What else the watchdog has done for the daemon, or would have done (observed).",
-        _actions,
+        ("daemon", Choice("action", (*AGAINST_FAULTS, ActionKind.END_SERVER, ActionKind.SET_LIMITS)), *_OUTCOME),
+        _actions(lambda kind: None if kind is ActionKind.RESTART else (kind,)),
     ),
-    gauge(
-        "cuda_mps_watchdog_restarts_left",
-        ("daemon",),
-        "Restarts of the daemon that the budget has left; none while the circuit is open.",
-        _restarts_left,
-    ),
-    gauge(
+    "Other actions of the watchdog for the daemon, or observed ones (the watchdog would have acted).",
+    _WATCHED.value("cuda_mps_watchdog_restarts_left", lambda each: budget.left(each.watch, each.orders.rules, each.at)),
+    "Restarts of the daemon that the budget still allows; 0 while the circuit is open.",
+    _WATCH.time(
         "cuda_mps_watchdog_next_restart_timestamp_seconds",
-        ("daemon",),
-        "When the daemon may be restarted next, in seconds since the epoch; there only while that is waited for.",
-        _moment(lambda watch: watch.not_before if watch.state is WatchState.BACKOFF else None),
+        lambda each: each.not_before if each.state is WatchState.BACKOFF else None,
     ),
-    gauge(
-        "cuda_mps_watchdog_last_restart_timestamp_seconds",
-        ("daemon",),
-        "When the daemon was last restarted, in seconds since the epoch.",
-        _moment(lambda watch: watch.last_restart_at),
-    ),
-    gauge(
-        "cuda_mps_watchdog_circuit_opened_timestamp_seconds",
-        ("daemon",),
-        "When the circuit breaker opened, in seconds since the epoch; there only while it is open.",
-        _moment(lambda watch: watch.opened_at),
-    ),
-    gauge(
+    "Earliest Unix time of the next restart. Present only during a backoff.",
+    _WATCH.time("cuda_mps_watchdog_last_restart_timestamp_seconds", lambda each: each.last_restart_at),
+    "Unix time of the daemon's last restart.",
+    _WATCH.time("cuda_mps_watchdog_circuit_opened_timestamp_seconds", lambda each: each.opened_at),
+    "Unix time at which the circuit breaker opened. Present only while it is open.",
+    family(
         "cuda_mps_watchdog_quarantined_timestamp_seconds",
-        ("daemon", "gpu", "xid", "action"),
-        "Time since which the daemon has been in quarantine, in seconds since the epoch, by the GPU, the Xid and what "
-        "NVIDIA advises for it. There is a sample only during a quarantine.",
+        ("daemon", "gpu", "xid", Choice("action", (RESET, REBOOT))),
         _quarantined,
     ),
+    "Unix time at which the quarantine began, with the action that NVIDIA advises. Present only during a quarantine.",
 )

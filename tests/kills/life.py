@@ -15,7 +15,7 @@ from typing import Any
 from exporter.core.fold import fold
 from exporter.core.ledger.payers import payer_of
 from exporter.core.ledger.posting import post_time
-from exporter.metrics.accounting import FAMILIES
+from exporter.metrics.accounting import USAGE
 from exporter.model.event import Event
 from exporter.model.incident import Incident
 from exporter.model.ledger import Ledger, Payer, Purse
@@ -108,7 +108,7 @@ def sums(ledger: Ledger) -> Mapping[str, int]:
 def shown(present: Node, writer: Writer) -> Mapping[str, float]:
     """What a scrape sees."""
     view = View(present, ledger=writer.ledger)
-    counters = [family for family in FAMILIES if family.name.endswith("_total")]
+    counters = [family for family in USAGE.families if family.name.endswith("_total")]
     return {" ".join((each.name, *labels)): value for each in counters for labels, value in each.samples(view)}
 
 

@@ -1,0 +1,83 @@
+"""Families of the exporter itself: its sources, the logs that it reads, its history and its configuration."""
+
+import platform
+
+from exporter import __version__
+from exporter.metrics.daemons import DAEMON
+from exporter.metrics.family import NODE, Choice, Scope, family, group
+from exporter.model.daemon import Daemon
+from exporter.model.node import Source
+from exporter.view import ConfigStatus, HistoryStatus
+
+_SOURCE: Scope[Source] = Scope(("source",), lambda view: (((name,), each) for name, each in view.node.sources.items()))
+_HISTORY: Scope[HistoryStatus] = Scope((), lambda view: [] if view.history is None else [((), view.history)])
+_CONFIG: Scope[ConfigStatus] = Scope((), lambda view: [] if view.configuration is None else [((), view.configuration)])
+
+
+def _log_blocked(daemon: Daemon) -> bool | None:
+    """Return whether the log is blocked; None before a command was found in it, or missed."""
+    blocked = daemon.logged.blocked_since is not None
+    return blocked if blocked or daemon.logged.read_at is not None else None
+
+
+def _logs_followed(daemon: Daemon) -> dict[str, bool]:
+    readable = daemon.logged.blocked_since is None
+    return {file: readable and problem is None for file, problem in daemon.log_problems.items()}
+
+
+EXPORTER = group(
+    "The exporter",
+    "sources that the exporter cannot collect",
+    "cuda_mps_exporter_source_up == 0",
+    family(
+        "cuda_mps_exporter_build_info", ("version", "python"), lambda _: [((__version__, platform.python_version()), 1)]
+    ),
+    "Versions of the exporter and of Python, always 1.",
+    NODE.time("cuda_mps_exporter_snapshot_timestamp_seconds", lambda view: view.node.at or None),
+    "Unix time of this snapshot's latest observation.",
+    NODE.value("cuda_mps_exporter_paused", lambda view: view.paused),
+    "Whether `pause` released the NVIDIA driver, so that GPUs are not read until `resume`.",
+    _SOURCE.value("cuda_mps_exporter_source_up", lambda each: each.last.problem is None),
+    "Whether the most recent collection succeeded (1) or not (0).",
+    _SOURCE.value("cuda_mps_exporter_source_duration_seconds", lambda each: each.last.seconds),
+    "Duration of the most recent collection. If it hangs, its duration so far.",
+    _SOURCE.time("cuda_mps_exporter_source_last_success_timestamp_seconds", lambda each: each.last_success),
+    "Unix time of the last successful collection.",
+    _SOURCE.value("cuda_mps_exporter_source_failures_total", lambda each: each.failures),
+    "Collections that failed or were incomplete.",
+    DAEMON.values("cuda_mps_exporter_log_followed", "file", _logs_followed),
+    "Whether the daemon's log file exists, can be read, and is not blocked.",
+    DAEMON.value("cuda_mps_daemon_log_blocked", _log_blocked),
+    "Whether commands of the exporter that the daemon answered no longer appear in its log. Absent if unknown.",
+    DAEMON.values("cuda_mps_daemon_log_size_bytes", "file", lambda each: each.log_sizes),
+    "Size of the daemon's log file, or of a renamed one that is still written, rounded to MiB.",
+    DAEMON.values(
+        "cuda_mps_daemon_log_unread_bytes", "file", lambda each: each.log_unread if each.log_stuck is None else {}
+    ),
+    "Bytes of the daemon's log file that the exporter has not read yet. Absent if a read hangs.",
+    DAEMON.values("cuda_mps_exporter_log_lines_total", "file", lambda each: each.totals.log_lines),
+    "Lines of the daemon's log that the exporter read or counted.",
+    DAEMON.values(
+        "cuda_mps_exporter_log_lines_unrecognized_total", "file", lambda each: each.totals.log_lines_unrecognized
+    ),
+    "Lines of the daemon's log that no parser rule matches.",
+    DAEMON.values("cuda_mps_exporter_log_lines_lost_total", "file", lambda each: each.totals.log_lines_lost),
+    "Lines of the daemon's log that were not read: the file was truncated, or a flood exceeded the budget. An "
+    "unknown number counts as 1.",
+    NODE.values(
+        "cuda_mps_exporter_accept_failures_total",
+        Choice("listener", ("service_socket", "web")),
+        lambda view: view.accept_failures,
+    ),
+    "Failures of accept() on the exporter's web server or its service socket.",
+    _HISTORY.value("cuda_mps_exporter_history_writable", lambda each: each.writable),
+    "Whether incidents and events are stored on disk. If not, a restart loses them.",
+    _HISTORY.value("cuda_mps_exporter_history_events_dropped_total", lambda each: each.events_dropped),
+    "Events that were not stored because the disk could not be written for too long.",
+    NODE.value("cuda_mps_exporter_log_records_dropped_total", lambda view: view.log_records_dropped),
+    "Records of the exporter's own log that were dropped because the reader of its standard error blocks.",
+    _CONFIG.value("cuda_mps_exporter_config_last_reload_successful", lambda each: each.successful),
+    "Whether the configuration was valid when it was last read. If not, the previous one is in effect.",
+    _CONFIG.time("cuda_mps_exporter_config_last_reload_success_timestamp_seconds", lambda each: each.last_success),
+    "Unix time at which a valid configuration was last read.",
+)

@@ -1,0 +1,109 @@
+"""docs/METRICS.md lists all values of all labels with a closed set of values, and a valid example for each group."""
+
+import re
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import pytest
+
+from exporter.core.fitness.room import Bound
+from exporter.metrics.catalogue import CATALOGUE, GROUPS
+from exporter.metrics.family import Group, Scope, group
+from exporter.model.action import ActionResult
+from exporter.model.claim import ClaimKind
+from exporter.model.daemon import DaemonState, LossReason
+from exporter.model.diagnosis import Condition
+from exporter.model.gpu import SharingMode
+from exporter.model.incident import FaultKind
+from exporter.model.node import Node
+from exporter.model.server import DepartureReason, RefusalReason, ServerState
+from exporter.model.settings import Mode
+from exporter.model.split import Method
+from exporter.model.watch import Block, WatchState
+from exporter.model.workload import WorkloadKind
+from tests.builders import SCENES
+from tests.promql import problems, selectors, unrated
+from tests.test_metrics import families
+
+PAGE = (Path(__file__).parents[1] / "docs" / "METRICS.md").read_text()
+BY_NAME = {family.name: family for family in CATALOGUE}
+
+FREE = {
+    "client", "client_container", "client_namespace", "client_pod", "client_pod_uid", "command", "confidence", "cuda",
+    "daemon", "driver", "file", "gpu", "incident", "index", "name", "pci_bus_id", "pid", "pipe_directory", "protocol",
+    "python", "reading", "server", "slurm_job_id", "slurm_job_sluid", "source", "suspect_workload", "uid", "unit",
+    "user", "version", "workload", "xid",
+}  # fmt: skip
+"""Labels that can have any value."""
+
+ENUMS: dict[tuple[str, str], Iterable[str]] = {
+    ("cuda_mps_daemon_state", "state"): DaemonState,
+    ("cuda_mps_daemon_losses_total", "reason"): LossReason,
+    ("cuda_mps_daemon_log_contradictions_total", "claim"): ClaimKind,
+    ("cuda_mps_clients_disconnected_total", "reason"): DepartureReason,
+    ("cuda_mps_clients_refused_total", "reason"): RefusalReason,
+    ("cuda_mps_server_state", "state"): ServerState,
+    ("cuda_mps_workload_clients", "workload_kind"): WorkloadKind,
+    ("cuda_mps_client_sm_utilization_ratio", "method"): Method,
+    ("cuda_mps_gpu_clients_fit", "bound"): Bound,
+    ("cuda_mps_fault_info", "kind"): FaultKind,
+    ("cuda_mps_watchdog_mode", "mode"): Mode,
+    ("cuda_mps_watchdog_blocked", "reason"): Block,
+    ("cuda_mps_watchdog_state", "state"): WatchState,
+    ("cuda_mps_watchdog_diagnosis", "diagnosis"): Condition,
+    ("cuda_mps_watchdog_restarts_total", "result"): ActionResult,
+    ("cuda_mps_gpu_sharing_mode", "mode"): SharingMode,
+}
+
+
+def section(group: Group) -> str:
+    """Return a group's section of the page."""
+    return PAGE.partition(f"## {group.title}\n")[2].partition("\n## ")[0]
+
+
+def listed(group: Group, family: str, label: str) -> list[str]:
+    """Return the values that the page lists for a family's label."""
+    lines = re.findall(rf"^- `{label}`(?: of (.*))?: (.*)$", section(group), re.MULTILINE)
+    (values,) = (values for families, values in lines if not families or f"`{family}`" in families)
+    return [value.strip("`") for value in values.replace("empty", "").split(", ")]
+
+
+def test_every_label_is_free_or_has_its_values_listed() -> None:
+    for family in CATALOGUE:
+        assert set(family.labels) - FREE == set(family.choices), family.name
+
+
+def test_the_page_lists_every_value_of_each_label_with_a_closed_set() -> None:
+    for each in GROUPS:
+        for family in each.families:
+            for label, values in family.choices.items():
+                assert listed(each, family.name, label) == list(values), (family.name, label)
+
+
+@pytest.mark.parametrize(("family", "label"), ENUMS)
+def test_listed_values_are_those_of_the_enum(family: str, label: str) -> None:
+    assert BY_NAME[family].choices[label] == tuple(ENUMS[family, label])
+
+
+@pytest.mark.parametrize("scene", SCENES.values(), ids=SCENES)
+def test_samples_have_listed_values_only(scene: Callable[[], Node]) -> None:
+    for name, family in families(scene()).items():
+        for sample in family.samples:
+            for label, values in BY_NAME[name].choices.items():
+                assert sample.labels[label] in values, (name, label)
+
+
+@pytest.mark.parametrize("each", GROUPS, ids=lambda each: each.title)
+def test_each_group_has_a_valid_example_about_its_families(each: Group) -> None:
+    assert f"```promql\n{each.query}\n```" in section(each)
+    assert problems(each.query) == []
+    assert unrated(each.query) == []
+    assert {selector.name for selector in selectors(each.query)} & {family.name for family in each.families}
+
+
+def test_a_family_without_a_help_is_refused() -> None:
+    family = Scope((), lambda _: []).value("cuda_mps_x", lambda _: 1)
+    with pytest.raises(TypeError, match="expected a family and its help"):
+        group("Title", "purpose", "query", "Help first.", family)
+    with pytest.raises(ValueError, match="zip"):
+        group("Title", "purpose", "query", family)
