@@ -7,9 +7,8 @@ from itertools import islice
 import pytest
 
 from exporter.cli import main
-from exporter.config import Mishap, Planned, planned
-from exporter.config.mishap import LASTING
 from exporter.demo import Simulation
+from exporter.demo.mishap import LASTING, Mishap, Planned, planned
 from exporter.errors import ConfigError
 from exporter.model.diagnosis import Condition
 from exporter.model.event import EventName

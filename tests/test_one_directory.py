@@ -18,7 +18,7 @@ from exporter.metrics.catalogue import NodeCollector
 from exporter.model.daemon import Daemon
 from exporter.model.node import Node
 from exporter.model.observation import DaemonFound, DaemonProcess
-from exporter.model.settings import Mode, Rhythm
+from exporter.model.settings import Mode, PollIntervals
 from exporter.sources.pid_files import PidFiles
 from exporter.sources.place import on_host
 from exporter.sources.proc import Proc
@@ -142,8 +142,8 @@ def test_a_duplicate_is_neither_down_nor_asked_nor_restarted() -> None:
         if "daemon" in sample.labels
     }
     assert metrics == {"a"}
-    assert agenda.commands(doubled, "b", Rhythm()) == ()
-    assert agenda.commands(doubled, "a", Rhythm()) != ()
+    assert agenda.commands(doubled, "b", PollIntervals()) == ()
+    assert agenda.commands(doubled, "a", PollIntervals()) != ()
     for second in range(0, 600, 10):
         doubled, _, actions = judge(doubled, Orders(mode=Mode.ACT), at=AT + second, chance=0.0)
         assert {each.daemon for each in actions} <= {"a"}

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from exporter.cli import main
 from exporter.store.archive import read_history
+from tests.program import command as program_command
+from tests.program import main
 
 from .conftest import Starter
 from .containers import Container
@@ -47,7 +48,7 @@ def test_pause_lets_go_of_the_driver_until_resume(
     device.touch()
     mps.start()
     nvml.write([Device()])
-    exporter = serve(STANDIN_NVML_DEVICE=str(device), CUDA_MPS_EXPORTER_RHYTHM_NVML="1s")
+    exporter = serve(overrides={"intervals": {"nvml": 1}}, STANDIN_NVML_DEVICE=str(device))
     exporter.shows(1, "cuda_mps_gpu_up", gpu=GPU)
     assert _holds(exporter, device)
 
@@ -236,7 +237,7 @@ def test_a_daemon_that_nobody_named_is_found_and_one_that_goes_is_no_outage_for_
     serve: Serve, mps: MpsStandIn, other: MpsStandIn, start: Starter
 ) -> None:
     mps.start()
-    exporter = serve(CUDA_MPS_EXPORTER_DISCOVERY="true")
+    exporter = serve(overrides={"discovery": True})
     other.start()
     client = start().pid
     other.connect_and_wait(client)
@@ -277,7 +278,7 @@ def test_a_web_configuration_that_is_wrong_is_found_by_the_check(command: Comman
 def test_a_daemon_in_a_container_is_told_of_in_this_machines_pids(
     serve: Serve, environment: dict[str, str], tmp_path: Path
 ) -> None:
-    exporter = serve(CUDA_MPS_EXPORTER_DISCOVERY="true")
+    exporter = serve(overrides={"discovery": True})
     with Container(tmp_path / "container") as container:
         daemon = container.start()
         inner, outer = container.client()
@@ -304,7 +305,306 @@ def test_whoever_has_nothing_to_read_anew_ends_with_its_terminal(
     environment: dict[str, str], mps: MpsStandIn, tmp_path: Path
 ) -> None:
     mps.start()
-    arguments = ["-m", "exporter", "record", str(tmp_path / "recording.jsonl"), "--log.format=json"]
+    arguments = program_command("record", str(tmp_path / "recording.jsonl"), "--log.format=json")
+    recorder = Exporter(arguments, environment, tmp_path / "record.log")
+    eventually(lambda: _assert_told(recorder, "daemon_up"))
+
+    recorder.process.send_signal(signal.SIGHUP)
+
+    assert recorder.process.wait(PATIENCE_SECONDS) == 0
+
+
+def _assert_told(exporter: Exporter, event: str) -> None:
+    assert exporter.events(event)
+
+
+__all__ = ["environment", "serve"]
+"""Fixtures."""
+
+Serve = Callable[..., Exporter]
+Command = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def command(
+    environment: dict[str, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Command:
+    """Runs a command in this process: its exit code, and what it writes to both streams."""
+
+    def run_here(*arguments: str, variables: Mapping[str, str] = environment) -> tuple[int, str, str]:
+        monkeypatch.setattr(os, "environ", dict(variables))
+        code = main(arguments)
+        written = capsys.readouterr()
+        return code, written.out, written.err
+
+    return run_here
+
+
+def test_pause_lets_go_of_the_driver_until_resume(
+    serve: Serve, mps: MpsStandIn, nvml: NvmlStandIn, environment: dict[str, str], tmp_path: Path
+) -> None:
+    device = tmp_path / "nvidiactl"
+    device.touch()
+    mps.start()
+    nvml.write([Device()])
+    exporter = serve(overrides={"intervals": {"nvml": 1}}, STANDIN_NVML_DEVICE=str(device))
+    exporter.shows(1, "cuda_mps_gpu_up", gpu=GPU)
+    assert _holds(exporter, device)
+
+    done = run(environment, "pause")
+
+    assert (done.returncode, done.stdout) == (0, "paused: no handle on the driver is open until you say resume\n")
+    assert not _holds(exporter, device)
+    exporter.shows(1, "cuda_mps_exporter_paused")
+    exporter.shows(0, "cuda_mps_gpu_up", gpu=GPU)
+    assert exporter.value("cuda_mps_gpu_memory_used_bytes") is None
+    assert exporter.value("cuda_mps_daemon_up") == 1
+
+    assert run(environment, "pause").stdout.startswith("already paused: ")
+    assert run(environment, "resume").stdout == "resumed: the driver is in use again\n"
+    exporter.shows(0, "cuda_mps_exporter_paused")
+    again = run(environment, "resume")
+    assert (again.returncode, again.stdout) == (0, "the driver was not paused\n")
+    exporter.shows(1, "cuda_mps_gpu_up", gpu=GPU)
+    assert _holds(exporter, device)
+
+
+def _holds(exporter: Exporter, device: Path) -> bool:
+    descriptors = Path(f"/proc/{exporter.process.pid}/fd").iterdir()
+    return any(each.exists() and each.samefile(device) for each in descriptors)
+
+
+@pytest.mark.parametrize("name", ["pause", "resume"])
+def test_pause_and_resume_without_a_service_are_errors(command: Command, name: str) -> None:
+    code, _, problem = command(name)
+
+    assert (code, "no service answers" in problem) == (1, True)
+
+
+def test_resume_of_a_daemon_is_heard_and_one_that_is_not_watched_is_refused(
+    serve: Serve, mps: MpsStandIn, environment: dict[str, str]
+) -> None:
+    mps.start()
+    exporter = serve()
+    exporter.shows(1, "cuda_mps_daemon_up")
+    name = str(mps.pipe_directory)
+
+    done, refused = run(environment, "resume", name), run(environment, "resume", "another")
+
+    assert (done.returncode, done.stdout) == (0, f"restarts of {name} were not suspended; nothing has changed\n")
+    (told,) = exporter.events("resumed")
+    assert told["daemon"] == name
+    assert (refused.returncode, refused.stderr.split("service.sock: ")[1]) == (
+        1,
+        f"no daemon another is watched here; there are: {name}\n",
+    )
+
+
+def test_status_is_what_the_service_knows(
+    serve: Serve, mps: MpsStandIn, nvml: NvmlStandIn, environment: dict[str, str], start: Starter
+) -> None:
+    mps.start()
+    nvml.write([Device()])
+    mps.connect_and_wait(start().pid)
+    exporter = serve()
+    exporter.shows(1, "cuda_mps_server_clients")
+    asked = _questions(mps)
+
+    done = run(environment, "status")
+
+    assert (done.returncode, "active" in done.stdout) == (0, True)
+    assert _questions(mps) == asked, "the daemon is not asked again"
+
+    assert run(environment, "status", "--look").stdout.splitlines()[0] == done.stdout.splitlines()[0]
+    assert _questions(mps) > asked
+
+
+def test_a_fault_is_told_of_by_page_and_by_command(
+    serve: Serve, mps: MpsStandIn, nvml: NvmlStandIn, environment: dict[str, str], start: Starter
+) -> None:
+    mps.start()
+    nvml.write([Device()])
+    client = start().pid
+    mps.connect_and_wait(client)
+    exporter = serve()
+    exporter.shows(1, "cuda_mps_client_info", command="sleep")
+    assert (run(environment, "incidents").returncode, exporter.page("/api/v1/incidents")["data"]) == (0, [])
+
+    mps.fault(client)
+
+    (told,) = eventually(lambda: _the_fault(exporter))
+    assert (told["server"], [each["pid"] for each in told["affected"]]) == (mps.server_pid, [client])
+    listed, in_words = run(environment, "incidents"), run(environment, "incidents", told["id"])
+    assert (listed.returncode, told["id"] in listed.stdout) == (1, True)
+    assert (in_words.returncode, f"PID {client} (" in in_words.stdout) == (1, True)
+    (event,) = exporter.page("/api/v1/events?event=fault")["data"]
+    assert event["incident"] == told["id"]
+
+
+def _the_fault(exporter: Exporter) -> list[dict[str, Any]]:
+    """The incident, once it is told whom it hit."""
+    found: list[dict[str, Any]] = exporter.page("/api/v1/incidents")["data"]
+    assert [each for each in found if each["affected"]]
+    assert exporter.page("/api/v1/events?event=fault")["data"]
+    return found
+
+
+def _questions(mps: MpsStandIn) -> int:
+    return (mps.log_directory / "control.log").read_text().count("Cmd:")
+
+
+def test_a_fault_outlives_the_exporter_that_saw_it(serve: Serve, mps: MpsStandIn, environment: dict[str, str]) -> None:
+    """It was killed, and whoever comes after it sees the end."""
+    mps.start()
+    mps.connect_and_wait(MADE_UP)
+    first = serve()
+    first.shows(1, "cuda_mps_server_clients")
+    mps.fault(MADE_UP)
+    (opening,) = eventually(lambda: _told(first, "fault"))
+    state = Path(environment["STATE_DIRECTORY"])
+    eventually(lambda: _kept(state))
+    first.process.kill()
+    first.process.wait()
+
+    second = serve()
+    second.shows(1, "cuda_mps_exporter_history_writable")
+    mps.disconnect(MADE_UP)
+    (end,) = eventually(lambda: _told(second, "fault_recovered"))
+
+    assert end["incident"] == opening["incident"]
+    assert second.events("fault") == []
+    assert second.stop() == 0
+    (incident,), events = read_history(state)
+    assert (incident.id, incident.open) == (opening["incident"], False)
+    assert [each.event for each in events if each.event in ("fault", "fault_recovered")] == ["fault_recovered", "fault"]
+
+
+def _told(exporter: Exporter, name: str) -> list[dict[str, Any]]:
+    found = exporter.events(name)
+    assert found
+    return found
+
+
+def _kept(state: Path) -> None:
+    assert any(each.announced for each in read_history(state)[0])
+
+
+@pytest.fixture
+def other(tmp_path: Path) -> Iterator[MpsStandIn]:
+    """Another daemon on the same node."""
+    (tmp_path / "other").mkdir()
+    with MpsStandIn(tmp_path / "other") as standin:
+        yield standin
+
+
+def configuration(*daemons: MpsStandIn, age: str = "0") -> str:
+    return f"[clients]\nmin_age_seconds = {age}\n" + "".join(
+        f'[[daemons]]\nname = "{number}"\npipe_directory = "{mps.pipe_directory}"\n'
+        f'log_directory = "{mps.log_directory}"\n'
+        for number, mps in enumerate(daemons)
+    )
+
+
+def test_a_new_configuration_is_taken_up_and_a_bad_one_keeps_the_old(
+    serve: Serve, mps: MpsStandIn, other: MpsStandIn, tmp_path: Path
+) -> None:
+    file = tmp_path / "config.toml"
+    file.write_text(configuration(mps))
+    mps.start()
+    other.start()
+    exporter = serve(CUDA_MPS_EXPORTER_CONFIG_FILE=str(file))
+    exporter.shows(1, "cuda_mps_daemon_up", daemon="0")
+    exporter.shows(1, "cuda_mps_exporter_config_last_reload_successful")
+
+    file.write_text(configuration(mps, other))
+    exporter.process.send_signal(signal.SIGHUP)
+    exporter.shows(1, "cuda_mps_daemon_up", daemon="1")
+
+    file.write_text("[clients]\nmni_age_seconds = 3\n")
+    exporter.process.send_signal(signal.SIGHUP)
+    exporter.shows(0, "cuda_mps_exporter_config_last_reload_successful")
+    (told,) = exporter.events("reload_failed")
+    assert "mni_age_seconds" in told["problem"]
+    assert exporter.value("cuda_mps_daemon_up") == 2
+
+    file.write_text(configuration(other, age="3"))
+    exporter.process.send_signal(signal.SIGHUP)
+    exporter.shows(1, "cuda_mps_exporter_config_last_reload_successful")
+
+
+def test_a_daemon_that_nobody_named_is_found_and_one_that_goes_is_no_outage_for_ever(
+    serve: Serve, mps: MpsStandIn, other: MpsStandIn, start: Starter
+) -> None:
+    mps.start()
+    exporter = serve(overrides={"discovery": True})
+    other.start()
+    client = start().pid
+    other.connect_and_wait(client)
+    exporter.process.send_signal(signal.SIGHUP)  # It looks for daemons at once, not within ten seconds.
+    name = str(other.pipe_directory)
+
+    exporter.shows(1, "cuda_mps_daemon_up", daemon=name)
+    exporter.shows(1, "cuda_mps_client_info", daemon=name, pid=str(client))
+    assert exporter.value("cuda_mps_daemon_info", daemon=name, expected="false") == 1
+    assert exporter.value("cuda_mps_daemon_info", daemon=str(mps.pipe_directory), expected="true") == 1
+
+    other.kill()
+    exporter.shows(0, "cuda_mps_daemon_up", daemon=name)
+    exporter.shows(1, "cuda_mps_daemon_losses_total", daemon=name)
+    assert exporter.value("cuda_mps_daemon_losses_total", daemon=str(mps.pipe_directory)) == 0
+
+
+def test_the_configuration_in_effect_can_be_seen_and_used_again(
+    command: Command, environment: dict[str, str], tmp_path: Path
+) -> None:
+    code, shown, _ = command("serve", "--config.check")
+    (tmp_path / "again.toml").write_text(shown)
+    plain = {key: value for key, value in environment.items() if not key.startswith("CUDA_MPS_")}
+
+    again = command("serve", "--config.check", f"--config.file={tmp_path / 'again.toml'}", variables=plain)
+
+    assert (code, again[:2]) == (0, (0, shown))
+
+
+def test_a_web_configuration_that_is_wrong_is_found_by_the_check(command: Command, tmp_path: Path) -> None:
+    (tmp_path / "web.yml").write_text("tls_server_confg: {}\n")
+
+    code, _, problem = command("serve", "--config.check", f"--web.config.file={tmp_path / 'web.yml'}")
+
+    assert (code, "tls_server_confg" in problem) == (2, True)
+
+
+def test_a_daemon_in_a_container_is_told_of_in_this_machines_pids(
+    serve: Serve, environment: dict[str, str], tmp_path: Path
+) -> None:
+    exporter = serve(overrides={"discovery": True})
+    with Container(tmp_path / "container") as container:
+        daemon = container.start()
+        inner, outer = container.client()
+        container.mps.connect_and_wait(inner)
+        exporter.process.send_signal(signal.SIGHUP)  # It looks for daemons at once, not within ten seconds.
+
+        exporter.shows(1, "cuda_mps_client_info", pid=str(outer))
+        ((labels, _),) = exporter.samples("cuda_mps_client_info", pid=str(outer))
+        assert labels["daemon"].startswith(f"{container.directory}/pipe@")
+        assert exporter.value("cuda_mps_daemon_up", daemon=labels["daemon"]) == 1
+        eventually(lambda: _assert_known(exporter, labels["daemon"]))
+
+        os.kill(daemon, signal.SIGKILL)
+        exporter.shows(1, "cuda_mps_daemon_losses_total", daemon=labels["daemon"])
+        exporter.shows(None, "cuda_mps_client_info", pid=str(outer))
+
+
+def _assert_known(exporter: Exporter, daemon: str) -> None:
+    """Its process is, whose end is then seen at once."""
+    assert exporter.value("cuda_mps_daemon_start_time_seconds", daemon=daemon) is not None
+
+
+def test_whoever_has_nothing_to_read_anew_ends_with_its_terminal(
+    environment: dict[str, str], mps: MpsStandIn, tmp_path: Path
+) -> None:
+    mps.start()
+    arguments = program_command("record", str(tmp_path / "recording.jsonl"), "--log.format=json")
     recorder = Exporter(arguments, environment, tmp_path / "record.log")
     eventually(lambda: _assert_told(recorder, "daemon_up"))
 

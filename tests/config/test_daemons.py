@@ -3,10 +3,10 @@
 from pathlib import Path
 
 import pytest
-
-from exporter.config import DaemonConfig
 from exporter.config.daemon_keys import LONGEST_NAME
 from exporter.config.daemons import MOST_DAEMONS
+
+from exporter.config import DaemonConfig
 from exporter.errors import ConfigError
 from exporter.model.limits import Limits
 from tests.config.reading import config, written

@@ -4,11 +4,11 @@ import os
 from pathlib import Path
 
 import pytest
+from exporter.config.document import MOST_BYTES
 from hypothesis import given
 from hypothesis import strategies as st
 
 from exporter.cli import main
-from exporter.config.document import MOST_BYTES
 from exporter.errors import ConfigError
 from tests.config.reading import config, document, written
 

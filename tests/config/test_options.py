@@ -5,13 +5,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from exporter.config.flags import default_text
+from exporter.config.option import Option
+from exporter.config.written import toml
 
 from exporter.command_line import parse_arguments
 from exporter.config import Attribution, Config, Switch, build_config
-from exporter.config.flags import default_text
-from exporter.config.option import Option
 from exporter.config.options import DEFAULTS, OPTIONS
-from exporter.config.written import toml
 from exporter.model.settings import Accounting, FaultRemedy, Mode
 from tests.config.reading import config, written
 

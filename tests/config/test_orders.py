@@ -4,9 +4,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from exporter.config.orders import orders_of
 
 from exporter.config import as_toml
-from exporter.config.orders import orders_of
 from exporter.core.watchdog.orders import Mandate, Orders
 from exporter.errors import ConfigError
 from exporter.model.daemon import Daemon

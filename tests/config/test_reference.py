@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from exporter.config.daemon_keys import DAEMON_KEYS
+
 from exporter.config.options import OPTIONS
 from exporter.config.reference import example, reference
 from tests.config.reading import config, document, written

@@ -4,13 +4,13 @@ import os
 from pathlib import Path
 
 import pytest
+from exporter.config.written import toml
 from hypothesis import given
 from hypothesis import strategies as st
 
 from exporter.cli import main
 from exporter.config import Config, DaemonConfig, as_toml
 from exporter.config.options import OPTIONS
-from exporter.config.written import toml
 from tests.config.reading import config, document, written
 from tests.config.test_daemons import TWO
 from tests.config.test_options import meant

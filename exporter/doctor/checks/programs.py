@@ -15,7 +15,7 @@ def control_program_missing(facts: Facts) -> Iterator[Found]:
     if facts.programs.control is None:
         yield Found(
             severity=Severity.ERROR,
-            what=f"{shown(facts.config.control_executable)} is not there: no daemon can be asked anything",
+            what=f"{shown(facts.config.constants.control_executable)} is not there: no daemon can be asked anything",
             mend="Install the driver's programs, or say where they are: in a container, "
             "NVIDIA_DRIVER_CAPABILITIES=compute,utility has them brought in; else name the program's path",
             commands=("cuda-mps-exporter doctor --path.control-executable=/usr/bin/nvidia-cuda-mps-control",),

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
-from exporter.config.values import parse_duration, shown
+from exporter.config.values import DURATION, shown
 from exporter.errors import ConfigError
 
 FLAG = "--at"
@@ -70,7 +70,7 @@ def planned(text: str) -> Planned:
     if colon and mishap not in LASTING:
         raise ConfigError(f"{FLAG}: {shown(text)} cannot last: {mishap} is over at once")
     return Planned(
-        after=parse_duration(FLAG, when),
+        after=DURATION.of_text(FLAG, when),
         mishap=mishap,
-        seconds=parse_duration(FLAG, how_long) if colon else LASTING.get(mishap, 0.0),
+        seconds=DURATION.of_text(FLAG, how_long) if colon else LASTING.get(mishap, 0.0),
     )
