@@ -11,8 +11,9 @@ from exporter import log
 from exporter.arenas import use_few_arenas
 from exporter.assembly import Assembly
 from exporter.clock import SystemClock
-from exporter.config import Config, as_toml
+from exporter.config import Config
 from exporter.config.load import same_directories
+from exporter.config.reference import as_toml
 from exporter.config.reload import Reloader
 from exporter.core.watchdog.results import taken_up
 from exporter.core.watchdog.state_loss import lost

@@ -6,7 +6,6 @@ Every command imports this package, so it imports nothing that takes long. `serv
 
 from exporter.config.load import build_config, nearest_config
 from exporter.config.options import LONGEST_SOCKET_PATH
-from exporter.config.reference import as_toml
 from exporter.config.settings import DEFAULT_PORT, Attribution, Config, Constants, DaemonConfig
 from exporter.config.values import DURATION
 
@@ -18,7 +17,6 @@ __all__ = [
     "Config",
     "Constants",
     "DaemonConfig",
-    "as_toml",
     "build_config",
     "nearest_config",
 ]

@@ -1,4 +1,4 @@
-"""The program under test as a user runs it: `python3 -m exporter ...` but for its constants, in a process of its own."""
+"""The program under test as a user runs it: `python3 -m exporter ...`, in a process of its own."""
 
 import json
 import os

@@ -291,7 +291,6 @@ def test_where_no_connection_can_be_made_silence_alone_ends_a_daemon() -> None:
 def test_it_is_started_as_it_was() -> None:
     mandate = Mandate(
         command=COMMAND,
-        environment={"CUDA_VISIBLE_DEVICES": "1", "LD_LIBRARY_PATH": "/opt"},
         limits=Limits(active_thread_percentage=40.0, pinned_memory={0: 1 << 31}),
     )
     seen = replace(daemon_process(), uid=1001, environment={"CUDA_VISIBLE_DEVICES": "0"})
@@ -309,8 +308,7 @@ def test_it_is_started_as_it_was() -> None:
     assert start.environment == {
         "CUDA_MPS_PIPE_DIRECTORY": "/tmp/nvidia-mps",
         "CUDA_MPS_LOG_DIRECTORY": "/tmp/nvidia-mps/log",
-        "CUDA_VISIBLE_DEVICES": "1",
-        "LD_LIBRARY_PATH": "/opt",
+        "CUDA_VISIBLE_DEVICES": "0",
         "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "40",
     }
 
