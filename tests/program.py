@@ -23,7 +23,8 @@ Overrides = Mapping[str, Any]
 
 def constants(overrides: Overrides | None = None) -> Constants:
     """Return the constants, with those of the variable and with these."""
-    return _replaced(_replaced(Constants(), json.loads(os.environ.get(VARIABLE, "{}"))), overrides or {})
+    made: Constants = _replaced(_replaced(Constants(), json.loads(os.environ.get(VARIABLE, "{}"))), overrides or {})
+    return made
 
 
 def main(arguments: Sequence[str] | None = None, **overrides: Any) -> int:

@@ -48,7 +48,7 @@ def two(first: str, second: str) -> str:
 @pytest.mark.parametrize("spelling", SPELLINGS)
 def test_configuration_refuses_one_directory_in_two_spellings(tmp_path: Path, spelling: str) -> None:
     with pytest.raises(
-        ConfigError, match=r"daemons: 2 of them have the pipe_directory '/run/a/pipe'.*each needs its own"
+        ConfigError, match=r"daemons: 2 daemons have the pipe_directory '/run/a/pipe'.*each needs its own"
     ):
         config("serve", "--config.file", written(tmp_path, two("/run/a/pipe", spelling)))
 
@@ -77,7 +77,7 @@ def test_check_refuses_one_directory_behind_a_link(tmp_path: Path, capsys: pytes
     assert check(written(tmp_path, two(f"{tmp_path}/pipe", f"{tmp_path}/link"))) == 2
 
     error = capsys.readouterr().err
-    assert f"'{tmp_path}/pipe' and '{tmp_path}/link' are one directory" in error
+    assert f"'{tmp_path}/pipe' and '{tmp_path}/link' are the same directory" in error
     assert "remove one of the two" in error
 
 

@@ -362,8 +362,7 @@ def test_the_watchdog_is_to_act_and_cannot(node: Preflight, well: Told) -> None:
 
 def test_the_kernel_log_cannot_be_opened(node: Preflight, well: Told) -> None:
     node.see()
-    told = found(node, well, **program.variable(kmsg="/nowhere"))
-    assert told == {"kernel-log-closed": "advice"}
+    assert by_id(well)["kernel-log-closed"][0]["severity"] == "advice", "the tests keep it closed"
 
 
 def test_the_history_cannot_be_written(node: Preflight, well: Told) -> None:
