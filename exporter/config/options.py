@@ -47,10 +47,7 @@ DEFAULTS_OF: Mapping[str, Mapping[str, object]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
-    """An option of some commands. `attribute` is the field of `Config` that it sets, `key` its key in the file.
-
-    SIGHUP does not change an option that is not `reloadable`.
-    """
+    """An option of some commands. `attribute` is the field of `Config` that it sets, `key` its key in the file."""
 
     key: str
     attribute: str
@@ -58,7 +55,6 @@ class Option:
     help: str
     flag: str = ""
     commands: tuple[str, ...]
-    reloadable: bool = True
 
     @property
     def name(self) -> str:
@@ -74,6 +70,11 @@ class Option:
     def section(self) -> str:
         """The section of the file."""
         return self.key.partition(".")[0]
+
+    @property
+    def reloadable(self) -> bool:
+        """Whether a reload changes it."""
+        return self.section in ("clients", "log", "watchdog")
 
     @property
     def key_in_section(self) -> str:
@@ -106,7 +107,6 @@ OPTIONS = (
         kind=list_of(values.ADDRESS),
         help="Address to listen on; can be repeated. Without a host: all addresses.",
         commands=_LISTENING,
-        reloadable=False,
     ),
     Option(
         key="web.telemetry_path",
@@ -114,7 +114,6 @@ OPTIONS = (
         kind=values.PAGE,
         help="Path of the metrics.",
         commands=_SERVING,
-        reloadable=False,
     ),
     Option(
         key="web.max_requests",
@@ -122,7 +121,6 @@ OPTIONS = (
         kind=values.integer(1, 1000),
         help="Maximum number of parallel requests.",
         commands=_SERVING,
-        reloadable=False,
     ),
     Option(
         key="web.config_file",
@@ -131,7 +129,6 @@ OPTIONS = (
         kind=values.FILE,
         help="Web configuration file of Prometheus' exporter-toolkit, for TLS and passwords.",
         commands=_LISTENING,
-        reloadable=False,
     ),
     Option(
         key="web.systemd_socket",
@@ -139,7 +136,6 @@ OPTIONS = (
         kind=values.BOOLEAN,
         help="Use systemd socket activation instead of the listen addresses.",
         commands=("serve", "doctor"),
-        reloadable=False,
     ),
     Option(
         key="log.level",
@@ -171,7 +167,6 @@ OPTIONS = (
         help="Divide SM time among clients: bpf counts kernel launches (needs CAP_BPF, CAP_PERFMON); equal uses equal"
         " parts where nothing better is known, which is a convention.",
         commands=("serve", "record", "doctor"),
-        reloadable=False,
     ),
     Option(
         key="watchdog.mode",
@@ -194,7 +189,6 @@ OPTIONS = (
         kind=values.DIRECTORY,
         help="Directory of the service socket and of locks. $RUNTIME_DIRECTORY, set by systemd, replaces the default.",
         commands=CONFIGURED,
-        reloadable=False,
     ),
     Option(
         key="paths.state_directory",
@@ -204,7 +198,6 @@ OPTIONS = (
         help="Directory of incidents, events, totals and evidence. $STATE_DIRECTORY, set by systemd, replaces the"
         " default.",
         commands=("serve", "incidents", "doctor"),
-        reloadable=False,
     ),
 )
 
@@ -256,6 +249,11 @@ class DaemonKey:
     help: str
     example: object
     instead_of: str | None = None
+
+    @property
+    def key_in_section(self) -> str:
+        """The key within the daemon's table."""
+        return self.key
 
 
 DAEMON_KEYS = (
@@ -310,15 +308,16 @@ DAEMON_KEYS = (
         key="active_thread_percentage",
         attribute="active_thread_percentage",
         kind=values.PERCENTAGE,
-        help="Percentage of a GPU's threads that each client may use. The watchdog enforces it.",
+        help="Percentage of a GPU's threads that each client may use. In mode `act` the watchdog enforces it."
+        " Set CUDA_MPS_ACTIVE_THREAD_PERCENTAGE in its unit too.",
         example=40.0,
     ),
     DaemonKey(
         key="pinned_memory_limits",
         attribute="pinned_memory_limits",
         kind=values.MEMORY_LIMITS,
-        help="GPU memory that each client may use, by the daemon's own device ordinals, in G or M. The watchdog"
-        " enforces it.",
+        help="GPU memory that each client may use, by the daemon's own device ordinals, in G or M. In mode"
+        " `act` the watchdog enforces it.",
         example=((0, 2 << 30), (1, 512 << 20)),
     ),
     DaemonKey(

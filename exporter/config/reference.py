@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 
 from exporter.config.load import DEFAULT_FILE, FILE_VARIABLE
-from exporter.config.options import DAEMON_KEYS, DAEMONS, DEFAULTS, DEFAULTS_OF, OPTIONS, Option
-from exporter.config.settings import Config, DaemonConfig
+from exporter.config.options import DAEMON_KEYS, DAEMONS, DEFAULTS, DEFAULTS_OF, OPTIONS, DaemonKey, Option
+from exporter.config.settings import Config
 from exporter.config.values import Toml
 
 WIDTH = 120
@@ -67,24 +67,41 @@ A file with all defaults, and one daemon:
 
 def as_toml(config: Config) -> str:
     """Return a configuration as a file, with its defaults. Reading that file gives the same configuration."""
-    lines: list[str] = []
-    for section, options in groupby(OPTIONS, key=lambda option: option.section):
-        written = ((each.key_in_section, each.kind.write(each.of(config))) for each in options if _is_set(each, config))
-        lines += [f"[{section}]", *(f"{key} = {toml(value)}" for key, value in written), ""]
+    lines = list(_options(config, commented=False))
     for daemon in config.daemons:
-        lines += [f"[[{DAEMONS}]]", *_daemon(daemon), ""]
+        values = ((each, getattr(daemon, each.attribute)) for each in DAEMON_KEYS)
+        lines += [f"[[{DAEMONS}]]", *(_line(each, value) for each, value in values if value not in (None, ())), ""]
     return "\n".join(lines)
 
 
-def _is_set(option: Option, config: Config) -> bool:
-    return option.of(config) is not None
-
-
-def _daemon(daemon: DaemonConfig) -> Iterator[str]:
+def example() -> str:
+    """Return a file with every key and its meaning."""
+    lines = [*_options(DEFAULTS, commented=True), f"[[{DAEMONS}]]"]
     for each in DAEMON_KEYS:
-        value = getattr(daemon, each.attribute)
-        if value is not None and value != ():
-            yield f"{each.key} = {toml(each.kind.write(value))}"
+        optional = "" if each.instead_of is None else "# "
+        lines += [*_comment(each), f"{optional}{_line(each, each.example)}"]
+    return "\n".join(lines) + "\n"
+
+
+def _options(config: Config, *, commented: bool) -> Iterator[str]:
+    for section, options in groupby(OPTIONS, key=lambda option: option.section):
+        yield f"[{section}]"
+        for each in options:
+            value = each.of(config)
+            yield from _comment(each) if commented else ()
+            if value is not None:
+                yield _line(each, value)
+            elif commented:
+                yield f'# {each.key_in_section} = "…"'
+        yield ""
+
+
+def _line(each: Option | DaemonKey, value: object) -> str:
+    return f"{each.key_in_section} = {toml(each.kind.write(value))}"
+
+
+def _comment(each: Option | DaemonKey) -> list[str]:
+    return textwrap.wrap(f"# {each.help}", WIDTH, subsequent_indent="# ")
 
 
 def toml(value: Toml) -> str:
@@ -141,33 +158,10 @@ def reference() -> str:
     )
 
 
-def example() -> str:
-    """Return a file with every key."""
-    lines: list[str] = []
-    for section, options in groupby(OPTIONS, key=lambda option: option.section):
-        lines += [f"[{section}]"]
-        for each in options:
-            written = toml(each.kind.write(each.of(DEFAULTS))) if _is_set(each, DEFAULTS) else None
-            lines += [*_comment(each.help), f"{each.key_in_section} = {written}" if written else _unset(each)]
-        lines += [""]
-    lines += [f"[[{DAEMONS}]]"]
-    for key in DAEMON_KEYS:
-        line = f"{key.key} = {toml(key.kind.write(key.example))}"
-        lines += [*_comment(key.help), line if key.instead_of is None else f"# {line}"]
-    return "\n".join(lines) + "\n"
-
-
-def _comment(text: str) -> list[str]:
-    return textwrap.wrap(f"# {text}", WIDTH, subsequent_indent="# ")
-
-
-def _unset(option: Option) -> str:
-    return f'# {option.key_in_section} = "…"'
-
-
 def _row(option: Option) -> tuple[str, ...]:
     names = (option.name, option.variable, option.key, default_text(option, option.commands[0]))
-    return *(f"`{name}`" for name in names), option.help.replace("|", "\\|")
+    choices = ", ".join(f"`{each}`" for each in option.kind.choices)
+    return *(f"`{name}`" for name in names), option.help + (f" One of {choices}." if choices else "")
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:

@@ -175,10 +175,6 @@ def _check_percentage(raw: object) -> float:
     return float(raw)  # type: ignore[arg-type]
 
 
-def _parse_percentage(text: str) -> float:
-    return _check_percentage(float(text) if re.fullmatch(r"[0-9]{1,3}(?:\.[0-9]{1,9})?", text) else text)
-
-
 def _parse_duration(text: str) -> float:
     found = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)(ms|s|m|h|)", text)
     if found is None or float(found[1]) * _UNITS[found[2]] > MAX_SECONDS:
@@ -294,7 +290,7 @@ DURATION = Kind(metavar="DURATION", parse=_parse_duration, check=_check_seconds,
 """A duration: with a unit in flags and variables, a number of seconds in files."""
 
 BOOLEAN = Kind(metavar="BOOL", parse=_parse_boolean, check=_check_boolean, write=bool, boolean=True)
-PERCENTAGE = Kind(metavar="PERCENT", parse=_parse_percentage, check=_check_percentage, write=float)
+PERCENTAGE = Kind(metavar="PERCENT", parse=_check_percentage, check=_check_percentage, write=float)
 ADDRESS = text_kind("HOST:PORT", _parse_address, write_address)
 FILE = text_kind("FILE", lambda text: Path(parse_text(text)))
 DIRECTORY = text_kind("DIR", parse_directory)

@@ -20,7 +20,7 @@ rm -rf $home
 mkdir -p root/opt/python $home/bin $home/lib/tests
 mount --bind "$python" root/opt/python
 cp -rL "$repository/exporter" $home/lib
-cp -r "$repository/tests/standin" "$repository/tests/program.py" $home/lib/tests
+cp -r "$repository/tests/__init__.py" "$repository/tests/standin" "$repository/tests/program.py" $home/lib/tests
 packages=/opt/cuda-mps-exporter/lib
 for package in "$@"; do
     packages=$packages:/opt/cuda-mps-exporter/packages/$#
