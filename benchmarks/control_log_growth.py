@@ -19,7 +19,7 @@ from exporter.cycle import TICK_SECONDS, Cycle
 from exporter.model.daemon import Daemon
 from exporter.model.node import Node
 from exporter.model.observation import GpuProcess, GpuReading
-from exporter.model.settings import Rhythm
+from exporter.model.settings import PollIntervals
 from exporter.sources.control import ControlClient
 from exporter.sources.eye import Eye, Inbox
 from exporter.sources.logs import DaemonLogs
@@ -129,7 +129,7 @@ class QuietNode:
             ),
             inbox=inbox,
             clock=self.clock,
-            rhythm=Rhythm(),
+            rhythm=PollIntervals(),
             publish=lambda _node: None,
         )
 

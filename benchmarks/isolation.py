@@ -20,6 +20,7 @@ from benchmarks.flooded import SERVER, stories
 from benchmarks.measure import cpu
 from benchmarks.programs import Program, free_port, running
 from benchmarks.report import Figure, report
+from tests import program as tested
 from tests.hanging import hangs
 from tests.standin.mps import MpsStandIn, wait_until
 
@@ -42,25 +43,22 @@ FILL = "[2026-11-20 15:08:45.147 Server {server:5}] A line of which nobody has h
 REPLIES = "[2026-11-20 15:08:45.147 Server {server:5}] Client process {number} disconnected\n"
 
 CONFIGURATION = """
-[discovery]
-enabled = false
-[collect]
-nvml = false
-kernel_log = false
-journal = false
-pods = false
 [watchdog]
 mode = "act"
-restarts = 100
-window_seconds = 5
 """
+CONSTANTS = {
+    "discovery": False,
+    "journal": False,
+    "kmsg": "/nowhere",
+    "pods": "/nowhere",
+    "rules": {"restarts": 100, "window": 5.0},
+}
 DAEMON = """
 [[daemons]]
 name = "{name}"
 pipe_directory = "{pipe}"
 log_directory = "{logs}"
-restart_command = ["{command}"]
-environment = [{variables}]
+restart_command = {command}
 """
 STARTER = """#!/bin/sh
 date +%s.%N >>{starts}
@@ -89,9 +87,12 @@ class Node:
             (self.directory / name).mkdir()
             mps.start()
             self.connect(name)
-            variables = ", ".join(f'"{key}={value}"' for key, value in mps.environment().items() if key not in OURS)
+            variables = [f"{key}={value}" for key, value in mps.environment().items() if key not in OURS]
             written += DAEMON.format(
-                name=name, pipe=mps.pipe_directory, logs=mps.log_directory, command=command, variables=variables
+                name=name,
+                pipe=mps.pipe_directory,
+                logs=mps.log_directory,
+                command=["env", *variables, str(command)],
             )
         (self.directory / "config.toml").write_text(written)
 
@@ -150,7 +151,7 @@ def main(words: Sequence[str] | None = None) -> int:
 
 def _exporter(node: Node, flags: Sequence[str]) -> contextlib.AbstractContextManager[Program]:
     port = free_port()
-    command = [sys.executable, "-m", "exporter", "serve", f"--web.listen-address=127.0.0.1:{port}", *flags]
+    command = [sys.executable, *tested.command("serve", f"--web.listen-address=127.0.0.1:{port}", *flags, **CONSTANTS)]
     return running(command, port, node.environment(), node.directory / "exporter.log")
 
 

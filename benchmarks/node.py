@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 
 class Node(Protocol):
@@ -15,8 +15,8 @@ class Node(Protocol):
     clients: Sequence[int]
     """The PIDs of those that are connected."""
 
-    flags: Sequence[str]
-    """What the exporter must be told so that it watches this node and nothing else."""
+    constants: Mapping[str, Any]
+    """Constants of the exporter with which it watches this node and nothing else."""
 
     @property
     def title(self) -> str:

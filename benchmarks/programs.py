@@ -1,6 +1,7 @@
 """The programs that are measured, each in a process of its own."""
 
 import contextlib
+import json
 import os
 import re
 import socket
@@ -80,7 +81,7 @@ def running(command: Sequence[str], port: int, environment: Mapping[str, str], l
 
 
 @contextlib.contextmanager
-def exporter(node: Node, flags: Sequence[str] = (), module: str = "exporter") -> Iterator[Program]:
+def exporter(node: Node, flags: Sequence[str] = (), module: str = "tests.program") -> Iterator[Program]:
     """The exporter with the node's flags and these, once it shows all clients of the node and their memory."""
     port = free_port()
     run, state, settings = (node.directory / name for name in ("run", "state", "config.toml"))
@@ -90,7 +91,7 @@ def exporter(node: Node, flags: Sequence[str] = (), module: str = "exporter") ->
     own = {"RUNTIME_DIRECTORY": str(run), "STATE_DIRECTORY": str(state), "CUDA_MPS_EXPORTER_CONFIG_FILE": str(settings)}
     environment = {**node.environment(), **own}
     address = f"--web.listen-address=127.0.0.1:{port}"
-    command = [sys.executable, "-m", module, "serve", address, *node.flags, *flags]
+    command = [sys.executable, "-m", module, json.dumps(dict(node.constants)), "serve", address, *flags]
     daemon = re.escape(environment["CUDA_MPS_PIPE_DIRECTORY"])
     with running(command, port, environment, node.directory / "exporter.log") as program:
         for family in ("cuda_mps_client_info", "cuda_mps_client_memory_used_bytes"):

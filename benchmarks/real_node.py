@@ -6,8 +6,10 @@ import shutil
 import signal
 import subprocess
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
 from tests.gpu import clients as load
 from tests.gpu.clients import Clients
@@ -19,7 +21,7 @@ LOAD = Path(__file__).parents[1] / "tests" / "gpu" / "load.cu"
 class RealNode:
     """One GPU with so many clients, each of which launches a short kernel five times a second."""
 
-    flags: Sequence[str] = ()
+    constants: Mapping[str, Any] = MappingProxyType({})
     """None: it is measured with default settings, on a machine without other daemons."""
 
     def __init__(self, clients: int) -> None:

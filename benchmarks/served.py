@@ -1,7 +1,7 @@
 """The exporter, with two more pages: `/static`, the metrics of when it was first asked for, and `/renderings`.
 
 The first is a body of the same size from the same server, to compare a scrape with; the second has the CPU seconds of
-each publication, as JSON. Everything else is as in `python -m exporter`, and so are the arguments.
+each publication, as JSON. Everything else is as in `python -m tests.program`, and so are the arguments.
 """
 
 import json
@@ -11,9 +11,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from exporter import cli
 from exporter.metrics.exposition import Exposition
 from exporter.web import Answer, Site
+from tests import program
 
 Respond = Callable[..., Answer]
 
@@ -63,7 +63,7 @@ def main() -> int:
     # The program is measured as it is: only here its methods are wrapped, so mypy must not object.
     Site.answer = with_more_pages(Site.answer, renderings)  # type: ignore[method-assign]
     Exposition.publish = timed(Exposition.publish, renderings)  # type: ignore[method-assign]
-    return cli.main(sys.argv[1:])
+    return program.main(sys.argv[2:], **json.loads(sys.argv[1]))
 
 
 if __name__ == "__main__":

@@ -4,9 +4,11 @@ import contextlib
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
 from tests.standin.mps import MpsStandIn
 from tests.standin.nvml import MEBIBYTE, Behaviour, Device, NvmlStandIn, Process, hangs
@@ -19,7 +21,7 @@ ROOM = 64
 class StandInNode:
     """So many GPUs, which one daemon serves, with so many clients on each."""
 
-    flags: Sequence[str] = ("--no-discovery",)
+    constants: Mapping[str, Any] = MappingProxyType({"discovery": False})
     """Other daemons of the machine would be measured too. The daemon's directory is in the environment."""
 
     def __init__(self, gpus: int, clients_each: int, command: Sequence[str] = CLIENT) -> None:
@@ -79,8 +81,7 @@ class StandInNode:
 
     def environment(self) -> dict[str, str]:
         """What to set in a process that is to find the stand-ins, and no other daemon of the machine."""
-        alone = {"CUDA_MPS_EXPORTER_DISCOVERY": "false"}
-        return self._mps.environment() | self._nvml.environment() | alone
+        return self._mps.environment() | self._nvml.environment()
 
     @contextlib.contextmanager
     def daemon_hangs(self) -> Iterator[None]:

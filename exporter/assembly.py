@@ -13,7 +13,7 @@ from exporter.actions.evidence import Evidence
 from exporter.actions.hand import Hands
 from exporter.actions.steps import Tools
 from exporter.clock import Clock, boot_ns
-from exporter.config import Attribution, Config, Switch
+from exporter.config import Config
 from exporter.core import agenda
 from exporter.core.attribution.presence import watched_at_the_doors
 from exporter.core.fold import LOGS
@@ -72,6 +72,18 @@ PROCESS, FINDER, JOURNAL, PODS, UNITS = "process", "finder", "journal", "pods", 
 UNIT_STATES = "unit_states"
 """What the sources are called, beside those of which the core knows."""
 
+PIPE_DIRECTORIES = (
+    "/tmp/nvidia-mps*",  # noqa: S108 (chosen by NVIDIA)
+    "/run/nvidia-mps",
+    "/run/nvidia-mps/*",
+    "/run/nvidia/mps/*/pipe",
+    "/run/nvidia/mps/*/*/pipe",
+)
+"""Where discovery looks for pipe directories."""
+
+NVIDIA_DEVICE = Path("/dev/nvidiactl")
+"""The driver makes it on a machine with GPUs. NVIDIA's container runtime gives it to containers that use GPUs."""
+
 Look = Callable[[], Reading]
 
 
@@ -84,11 +96,11 @@ class Assembly:
         self._inbox = inbox
         self._path = os.environ.get("PATH", os.defpath)
         self.nvml = Nvml(clock)
-        self.libcuda_probes = self._libcuda_probes() if config.attribution is Attribution.BPF else None
+        self.libcuda_probes = self._libcuda_probes() if config.attribution.counts_launches else None
         held = affordable_pidfds()
-        self.processes = Processes({}, proc=config.proc, clock=clock, wait=process_wait, most_held=held)
+        self.processes = Processes({}, proc=config.constants.procfs, clock=clock, wait=process_wait, most_held=held)
         self._changes = FileChanges()
-        self.pods = Pods(config.pods, clock=clock)
+        self.pods = Pods(config.constants.pods, clock=clock)
         self.units = Units(clock, path=self._path)
         self.unit_states = UnitStates(clock, path=self._path)
         self._unit_eye = self._eye(
@@ -98,19 +110,17 @@ class Assembly:
             deadline=UNITS_DEADLINE,
             told_every=TOLD_EVERY,
         )
-        self.kernel = KernelLog(config.kmsg, clock)
-        self.journal = None if config.collect.journal is Switch.OFF else Journal(clock, path=self._path)
+        self.kernel = KernelLog(config.constants.kmsg, clock)
+        self.journal = Journal(clock, path=self._path) if config.constants.journal else None
         self._journal_eye = None if self.journal is None else self._follower_of(self.journal)
-        self.finder = self._finder() if config.discovery.enabled else None
+        self.finder = self._finder() if config.constants.discovery else None
         self.locator = Locator(finder=self.finder, processes=self.processes, journal=self.journal)
 
     def lookout(self) -> Lookout:
         """All eyes of the service."""
-        collect = self._config.collect
-        gpus = self.nvml.look if collect.nvml is Switch.ON else _without_complaint(self.nvml.look)
-        nvml = None if collect.nvml is Switch.OFF else self._eye(NVML, gpus, period=None)
+        nvml = self._eye(NVML, self.look_at_gpus, period=None)
         lookout = Lookout(
-            (*([] if nvml is None else [nvml]), *self._eyes()),
+            (nvml, *self._eyes()),
             locate=self._locate,
             asker=self._asker,
             collector=self._log_collector,
@@ -129,7 +139,6 @@ class Assembly:
             self.journal.close()
 
     def _eyes(self) -> Iterator[Eye]:
-        collect = self._config.collect
         yield self._eye(PROCESS, self.processes.look, period=AT_ONCE, told_every=TOLD_EVERY)
         if self.finder is not None:
             yield self._eye(FINDER, self.finder.look, period=FINDER_PERIOD)
@@ -137,19 +146,15 @@ class Assembly:
         yield self._unit_eye
         if self._journal_eye is not None:
             yield self._journal_eye
-        if collect.nvml is not Switch.OFF:
-            yield self._eye(NVML_EVENTS, self.nvml.look_for_xids, period=AT_ONCE, told_every=TOLD_EVERY)
+        yield self._eye(NVML_EVENTS, self.nvml.look_for_xids, period=AT_ONCE, told_every=TOLD_EVERY)
         if self.libcuda_probes is not None:
             yield self._eye(DOORS, self.libcuda_probes.collect, period=LIBCUDA_PROBES_PERIOD)
         if self._hears_the_kernel():
             yield self._eye(KERNEL, self.kernel.look, period=AT_ONCE, told_every=TOLD_EVERY)
-        if collect.pods is not Switch.OFF:
-            names = self.pods.look if collect.pods is Switch.ON else _without_complaint(self.pods.look)
-            yield self._eye(PODS, names, period=PODS_PERIOD)
+        yield self._eye(PODS, _without_complaint(self.pods.look), period=PODS_PERIOD)
 
     def _follower_of(self, journal: Journal) -> Eye:
-        look = journal.look if self._config.collect.journal is Switch.ON else _without_complaint(journal.look)
-        return self._eye(JOURNAL, look, period=JOURNAL_PERIOD, told_every=TOLD_EVERY)
+        return self._eye(JOURNAL, _without_complaint(journal.look), period=JOURNAL_PERIOD, told_every=TOLD_EVERY)
 
     def _locate(self, daemons: Mapping[str, Daemon]) -> Mapping[str, Place]:
         places = self.locator.locate(daemons)
@@ -158,14 +163,20 @@ class Assembly:
         return places
 
     def _hears_the_kernel(self) -> bool:
-        """Whether the kernel's log is to be read; where nobody said so, only if that may be."""
-        if self._config.collect.kernel_log is Switch.OFF:
-            return False
+        """Return whether the kernel log can be read."""
         problem = self.kernel.open()
-        if problem is not None and self._config.collect.kernel_log is Switch.AUTO:
+        if problem is not None:
             structlog.get_logger().info("kernel_log_not_followed", reason=problem)
             return False
         return True
+
+    def look_at_gpus(self) -> Reading:
+        """Read NVML. If the machine has GPUs, and the exporter's container got none, their absence is no problem."""
+        reading = self.nvml.look()
+        if reading.problem is None or NVIDIA_DEVICE.exists():
+            return reading
+        init = self._config.constants.procfs / "1" / "root"
+        return replace(reading, problem=None) if _exists(init / NVIDIA_DEVICE.relative_to("/")) else reading
 
     def _direct(self, node: Node, lookout: Lookout) -> None:
         self.processes.watch(agenda.watched(node))
@@ -186,7 +197,7 @@ class Assembly:
             inbox=self._inbox,
             clock=self._clock,
             changes=self._changes,
-            deadline=self._config.look_deadline,
+            deadline=self._config.constants.collect_deadline,
         )
 
     def _asker(self, place: Place) -> Asker:
@@ -196,16 +207,16 @@ class Assembly:
 
     def hands(self) -> Hands:
         """What does as the watchdog has decided."""
-        config = self._config
+        constants = self._config.constants
         evidence = Evidence(
-            config.state_directory / "evidence",
-            proc=config.proc,
-            kmsg=None if config.collect.kernel_log is Switch.OFF else config.kmsg,
+            self._config.state_directory / "evidence",
+            proc=constants.procfs,
+            kmsg=constants.kmsg,
             clock=self._clock,
         )
         tools = Tools(
             clock=self._clock,
-            proc=Proc(config.proc, self._clock),
+            proc=Proc(constants.procfs, self._clock),
             client=self.control_client,
             path=self._path,
             evidence=evidence,
@@ -214,18 +225,18 @@ class Assembly:
 
     def control_client(self, place: Place, deadline: float | None = None, user: User = OURSELVES) -> ControlClient:
         """What asks the daemon in a place; as whom, and within how many seconds an answer must come."""
-        config = self._config
+        runtime_directory, constants = self._config.runtime_directory, self._config.constants
         client = ControlClient(
             place.name,
             place.pipe.path,
-            executable=config.control_executable,
-            deadline=config.control_deadline if deadline is None else deadline,
+            executable=constants.control_executable,
+            deadline=constants.control_deadline if deadline is None else deadline,
             clock=self._clock,
             path=self._path,
-            lock=SessionLock(config.runtime_directory, self._clock),
-            runtime_directory=config.runtime_directory,
+            lock=SessionLock(runtime_directory, self._clock),
+            runtime_directory=runtime_directory,
             user=user,
-            proc=Proc(config.proc, self._clock),
+            proc=Proc(constants.procfs, self._clock),
         )
         client.move(place)
         return client
@@ -233,14 +244,14 @@ class Assembly:
     @property
     def ask_deadline(self) -> float:
         """How long one look at a daemon may take: it may be refused a few times, and then not answer."""
-        return self._config.control_deadline * (CONTROL_ATTEMPTS + 1)
+        return self._config.constants.control_deadline * (CONTROL_ATTEMPTS + 1)
 
     def _libcuda_probes(self) -> "LibcudaCollector":
         """Create the collector of launches. Its modules are imported only if attribution is on."""
         from exporter.sources.libcuda_probes.collector import LibcudaCollector
         from exporter.sources.libcuda_probes.libraries import Libraries, machine_named
 
-        proc = Proc(self._config.proc, self._clock)
+        proc = Proc(self._config.constants.procfs, self._clock)
         return LibcudaCollector(
             uses=self.nvml.uses.read,
             sms=self.nvml.uses.sms,
@@ -251,8 +262,7 @@ class Assembly:
         )
 
     def _finder(self) -> Finder:
-        discovery = self._config.discovery
-        return Finder(patterns=discovery.globs, anywhere=discovery.processes, proc=self._config.proc, clock=self._clock)
+        return Finder(patterns=PIPE_DIRECTORIES, anywhere=True, proc=self._config.constants.procfs, clock=self._clock)
 
     def _eye(
         self,
@@ -268,7 +278,7 @@ class Assembly:
             name,
             look,
             period=period,
-            deadline=self._config.look_deadline if deadline is None else deadline,
+            deadline=self._config.constants.collect_deadline if deadline is None else deadline,
             inbox=self._inbox,
             clock=self._clock,
             told_every=told_every,
@@ -281,6 +291,13 @@ def _place(daemon: str, node: Node) -> Place:
     known = node.daemons[daemon]
     place = on_host(daemon, Path(known.pipe_directory), Path(known.log_directory))
     return replace(place, expected=known.expected, owner=known.owner)
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError:
+        return False
 
 
 def _without_complaint(look: Look) -> Look:

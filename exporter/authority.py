@@ -7,7 +7,7 @@ import structlog
 
 from exporter.clock import Clock
 from exporter.config import Config
-from exporter.config.orders import orders_of
+from exporter.config.reload import orders_of
 from exporter.core.watchdog import state_loss
 from exporter.core.watchdog.orders import Orders
 from exporter.history import Keeper

@@ -8,9 +8,13 @@ import os
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from exporter.command_line import parse_arguments
 from exporter.errors import FULL, ConfigError, ExporterError
+
+if TYPE_CHECKING:
+    from exporter.config import Constants
 
 _FUNCTIONS: Mapping[str, str] = {
     "serve": "serve.serve",
@@ -26,14 +30,14 @@ _FUNCTIONS: Mapping[str, str] = {
 """The module in `commands` and the function of each command."""
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command. 0: well; 1: it failed, or what it shows is not well; 2: it was asked wrongly.
+def main(arguments: Sequence[str] | None = None, *, constants: "Constants | None" = None) -> int:
+    """Run a command and return its exit code. Only tests pass `constants`.
 
-    Of `doctor`, 1 is that something is worth a warning, 2 that something is an error.
+    0: success. 1: failure, or the node is not healthy. 2: wrong usage. For `doctor`, 1 is a warning and 2 an error.
     """
     parsed = parse_arguments(sys.argv[1:] if arguments is None else arguments)
     try:
-        exit_code = _run(parsed)
+        exit_code = _run(parsed, constants)
         print(end="", flush=True)
         return exit_code
     except ConfigError as error:
@@ -51,15 +55,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _unheard()
 
 
-def _run(parsed: Namespace) -> int:
+def _run(parsed: Namespace, constants: "Constants | None") -> int:
     module, _, name = _FUNCTIONS[parsed.command].partition(".")
     command: Callable[..., int] = getattr(importlib.import_module(f"exporter.commands.{module}"), name)
     if parsed.command == "doctor":
-        return command(parsed)
+        return command(parsed, constants)
     # `--version` and `--help` end before this, and need no configuration.
     from exporter.config import build_config
 
-    return command(parsed, build_config(parsed, os.environ))
+    return command(parsed, build_config(parsed, os.environ, constants=constants))
 
 
 def _unheard() -> int:

@@ -1,4 +1,4 @@
-"""The command line: argparse reads it.
+"""The command line, read by argparse.
 
 A command's arguments, and the modules that they need, are loaded only if that command was given.
 """
@@ -11,28 +11,28 @@ from exporter import __version__
 PROGRAM = "cuda-mps-exporter"
 
 COMMANDS: Mapping[str, str] = {
-    "serve": "watch this node and serve its metrics",
-    "status": "say how the node is, as the running service knows it; where none runs, by one look",
-    "incidents": "list the last faults: what broke, whom it hit, who may have done it, who holds up recovery",
-    "record": "write what is seen to a file, until interrupted",
-    "replay": "tell what happened in a recording, or the metrics at its end",
-    "doctor": "find the classic mistakes with MPS and this exporter, and how to mend each",
-    "demo": "serve a simulated node; needs no GPU",
-    "pause": "have the running service close the driver, so that GPUs can be reset",
-    "resume": "have the running service take up the driver again, after pause; or, with DAEMON, restart that one again",
+    "serve": "serve the metrics of this node",
+    "status": "show the state of the node, from the service or else by collecting once",
+    "incidents": "list the last faults: affected clients, suspects, and what blocks recovery",
+    "record": "write observations to a file until interrupted",
+    "replay": "print the events of a recording, or the metrics at its end",
+    "doctor": "check for common mistakes with MPS and this exporter, and show how to fix them",
+    "demo": "serve a simulated node without a GPU",
+    "pause": "make the service close the GPU driver, so that GPUs can be reset",
+    "resume": "make the service open the driver again after pause, or restart DAEMON again",
 }
 """The commands, each with its line in the help."""
 
 
 def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
-    """Read the command line; argparse itself ends the program, with exit code 2, on words that it does not know.
+    """Parse the command line; exit with code 2 on unknown words.
 
-    An option that was given stands in the namespace by its flag, as text; one that was not does not.
+    The namespace has the text of each option that was given, by its flag.
     """
     parser = argparse.ArgumentParser(
         prog=PROGRAM,
-        description="Prometheus exporter for NVIDIA CUDA MPS: daemons, servers, clients, and what goes wrong.",
-        epilog="COMMAND --help has the options of a command. To see it all without a GPU: demo.",
+        description="Prometheus exporter and fault watchdog for NVIDIA CUDA MPS.",
+        epilog="COMMAND --help shows the options of a command. `demo` needs no GPU.",
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"{PROGRAM} {__version__}")
@@ -44,7 +44,18 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
         of_command = commands.add_parser(name, help=meaning, description=description, allow_abbrev=False)
         if name == given:
             # The table of options takes longer to import than Python takes to start.
-            from exporter.config.arguments import add_arguments
+            from exporter.commands.arguments import add_arguments
 
             add_arguments(of_command, name)
-    return parser.parse_args(arguments)
+    parsed, unknown = parser.parse_known_args(arguments)
+    if unknown:
+        parser.error(_about_unknown(unknown))
+    return parsed
+
+
+def _about_unknown(words: Sequence[str]) -> str:
+    """Return what is wrong: an option that was removed, or the words that are unknown."""
+    from exporter.config.options import removed
+
+    problems = (removed(word.partition("=")[0]) for word in words if word.startswith("--"))
+    return next(filter(None, problems), f"unrecognized arguments: {' '.join(words)}")

@@ -16,7 +16,7 @@ from exporter.event_log import EventLog
 from exporter.model.event import Event
 from exporter.model.node import Node
 from exporter.model.observation import Observation, SourceReading
-from exporter.model.settings import Rhythm
+from exporter.model.settings import PollIntervals
 from exporter.pace import Pace
 from exporter.sources.eye import Inbox
 from exporter.sources.lookout import Asker, Lookout
@@ -41,7 +41,7 @@ class Cycle:
         *,
         inbox: Inbox,
         clock: Clock,
-        rhythm: Rhythm,
+        rhythm: PollIntervals,
         publish: Callable[[Node], None],
         record: Callable[[Observation], None] | None = None,
         told: Callable[[Node, Sequence[Event]], None] | None = None,
@@ -68,7 +68,7 @@ class Cycle:
         self._news_at = clock.monotonic()
         self._attended: Node | None = None
 
-    def tell(self, seen: Sequence[Observation], rhythm: Rhythm) -> None:
+    def tell(self, seen: Sequence[Observation], rhythm: PollIntervals) -> None:
         """Take in what was not seen but said: a new configuration, and with it a new rhythm."""
         self._rhythm = rhythm
         self._inbox.put(tuple(seen))

@@ -12,7 +12,7 @@ from exporter.core.workloads import nameless_pods
 from exporter.model.identity import identity_of
 from exporter.model.node import Node
 from exporter.model.observation import SourceReading
-from exporter.model.settings import Rhythm
+from exporter.model.settings import PollIntervals
 from exporter.parse.control_reply import LIST_SERVERS
 from exporter.sources.control import ControlClient
 from exporter.sources.finder import Finder
@@ -73,7 +73,7 @@ class Glance:
         for client in clients:
             for _ in range(MOST_ROUNDS):
                 self._hear_witnesses(processes)
-                commands = agenda.commands(self.node, client.daemon, Rhythm())
+                commands = agenda.commands(self.node, client.daemon, PollIntervals())
                 if commands:
                     self._ask(client, commands)
             self._make_sure(client, processes)

@@ -5,7 +5,7 @@ import threading
 
 from exporter.assembly import Assembly
 from exporter.clock import SystemClock
-from exporter.config import Config, Switch
+from exporter.config import Config
 from exporter.core.fold import LOGS
 from exporter.core.gpus import NVML
 from exporter.glance import Glance
@@ -23,15 +23,13 @@ def look(config: Config) -> Node:
         glance.find(assembly.finder, assembly.units)
         places = assembly.locator.locate(glance.node.daemons)
         control = [assembly.control_client(place) for place in places.values()]
-        pods = None if config.collect.pods is Switch.OFF else assembly.pods
         logs = {name: DaemonLogs(place, clock) for name, place in places.items() if place.logs}
         glance.look_at_each(LOGS, {name: each.look for name, each in logs.items()})
-        glance.watch(assembly.processes, pods)
+        glance.watch(assembly.processes, assembly.pods)
         glance.ask(control, assembly.processes)
-        if config.collect.nvml is not Switch.OFF:
-            glance.look(NVML, assembly.nvml.look)
-            # Of whose limits to ask is known only when the GPUs are.
-            glance.ask(control, assembly.processes)
-            glance.watch(assembly.processes, pods)
-            glance.look_at_strangers(assembly.nvml.look, control)
+        glance.look(NVML, assembly.look_at_gpus)
+        # Of whose limits to ask is known only when the GPUs are.
+        glance.ask(control, assembly.processes)
+        glance.watch(assembly.processes, assembly.pods)
+        glance.look_at_strangers(assembly.look_at_gpus, control)
         return glance.node

@@ -3,7 +3,7 @@
 import contextlib
 
 from exporter.clock import Clock
-from exporter.config import Config, Switch
+from exporter.config import Config
 from exporter.model.observation import GpuReading
 from exporter.recording import Header, RecordedDaemon, RecordedGpu
 from exporter.sources.nvml import Nvml
@@ -17,9 +17,8 @@ def header_of(config: Config, gpus: tuple[RecordedGpu, ...] = (), driver: str | 
             name=daemon.name,
             pipe_directory=str(daemon.pipe_directory),
             log_directory=str(daemon.log_directory),
-            expected=daemon.expected,
+            expected=True,
             unit=daemon.unit,
-            clients_limit=daemon.clients_limit,
             owner=daemon.owner,
         )
         for daemon in config.daemons
@@ -29,10 +28,8 @@ def header_of(config: Config, gpus: tuple[RecordedGpu, ...] = (), driver: str | 
 
 def header_with_gpus(config: Config, clock: Clock) -> Header:
     """The same, with the GPUs and the driver, as far as NVML may be asked and tells of them in time."""
-    if config.collect.nvml is Switch.OFF:
-        return header_of(config)
     with contextlib.closing(Nvml(clock)) as nvml:
-        look = within(config.look_deadline, nvml.look)
+        look = within(config.constants.collect_deadline, nvml.look)
         readings = [seen for seen in look.observations if isinstance(seen, GpuReading) and seen.index is not None]
         gpus = tuple(
             RecordedGpu(index=each.index or 0, uuid=each.gpu, name=each.name or "", pci_bus_id=each.pci_bus_id)

@@ -99,7 +99,7 @@ class Service:
             lookout,
             inbox=inbox,
             clock=clock,
-            rhythm=config.rhythm,
+            rhythm=config.constants.intervals,
             publish=self._publish,
             told=self._keep,
             turned=self._turned,
@@ -241,11 +241,11 @@ class Service:
         if reloaded.problem is not None:
             self._log.error("reload_failed", problem=reloaded.problem, now="what was in force stays so")
         else:
-            self._log.info("reloaded", needs_restart=list(reloaded.kept))
+            self._log.info("reloaded", needs_restart=list(reloaded.unchanged))
         self._config = after = reloaded.config
         log.configure(after.log_level, after.log_format, sys.stderr)
         self._watchdog.follow(self._authority.configure(after))
-        self._cycle.tell(_named(before, after, self._clock.now()), after.rhythm)
+        self._cycle.tell(_named(before, after, self._clock.now()), after.constants.intervals)
         self._lookout.look_anew()
 
     def _keep(self, node: Node, events: Sequence[Event]) -> None:
@@ -259,8 +259,6 @@ class Service:
             node,
             config.client_min_age,
             self._clock.step(),
-            max_clients=config.max_clients,
-            per_client=config.client_series == "client",
             configuration=None if self._reloader is None else self._reloader.status,
             paused=self._paused,
             history=None if self._writer is None else self._writer.status,
@@ -283,7 +281,7 @@ class Service:
 
 def _named(before: Config, after: Config, at: float) -> Sequence[DaemonFound]:
     """The daemons that the configuration names, and those that it names no more, under whatever name."""
-    named = [(daemon, daemon.expected, NamedBy.CONFIGURATION) for daemon in after.daemons]
+    named = [(daemon, True, NamedBy.CONFIGURATION) for daemon in after.daemons]
     names = {daemon.name for daemon in after.daemons}
     directories = {daemon.pipe_directory for daemon in after.daemons}
     dropped = [
@@ -299,7 +297,6 @@ def _named(before: Config, after: Config, at: float) -> Sequence[DaemonFound]:
             log_directory=str(daemon.log_directory),
             expected=is_expected,
             unit=daemon.unit,
-            clients_limit=daemon.clients_limit,
             owner=daemon.owner,
             by=by,
         )

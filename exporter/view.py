@@ -38,7 +38,7 @@ class View:
     """The node at a moment, and how old a client must be to have series of its own, in seconds.
 
     `clock_step` is by how many seconds the wall clock has been set since the exporter started. At most `max_clients`
-    have series of their own, and none where not `per_client`; they are counted all the same. `configuration` is None
+    have series of their own; they are counted all the same. `configuration` is None
     where none was read, as in a replay, `history` where none is kept, and `log_records_dropped` if no thread writes the
     exporter's own log. `paused` says that the driver was let go of.
     `orders` are the watchdog's, None where there is none. `ledger` are the books as they may be shown, None where that
@@ -49,7 +49,6 @@ class View:
     client_min_age: float = 0.0
     clock_step: float = 0.0
     max_clients: int = 512
-    per_client: bool = True
     configuration: ConfigStatus | None = None
     paused: bool = False
     history: HistoryStatus | None = None
@@ -93,11 +92,11 @@ class View:
 
     def omitted(self) -> int:
         """How many clients have none because there are too many."""
-        return max(0, len(self._grown()) - self.max_clients) if self.per_client else 0
+        return max(0, len(self._grown()) - self.max_clients)
 
     def _shown(self) -> Iterable[tuple[Daemon, Client]]:
         """Those that have been connected longest, so that nobody who comes puts out another."""
-        grown = self._grown() if self.per_client else ()
+        grown = self._grown()
         if len(grown) <= self.max_clients:
             return grown
         return sorted(grown, key=lambda each: (each[1].connected_at, each[1].pid))[: self.max_clients]

@@ -13,6 +13,7 @@ import pytest
 import structlog
 from hypothesis import HealthCheck, settings
 
+from tests import program
 from tests.eventually import eventually
 from tests.standin.mps import MpsStandIn
 from tests.standin.nvml import CompilerMissingError, NvmlStandIn, without_driver
@@ -100,11 +101,13 @@ def _isolated_from_the_machine(
         patch.delenv("NOTIFY_SOCKET", raising=False)
         variables = {
             "CUDA_MPS_EXPORTER_CONFIG_FILE": str(own / "config.toml"),
-            "CUDA_MPS_EXPORTER_DISCOVERY": "false",
-            "CUDA_MPS_EXPORTER_COLLECT_JOURNAL": "false",
-            "CUDA_MPS_EXPORTER_PATH_KMSG": str(own / "kmsg"),
-            "CUDA_MPS_EXPORTER_PATH_PODS": str(own / "pods"),
-            "CUDA_MPS_EXPORTER_PATH_LOCK_DIRECTORY": str(own / "locks"),
+            **program.variable(
+                discovery=False,
+                journal=False,
+                kmsg=own / "kmsg",
+                pods=own / "pods",
+                lock_directory=own / "locks",
+            ),
             "RUNTIME_DIRECTORY": str(own / "run"),
             "STATE_DIRECTORY": str(own / "state"),
         }

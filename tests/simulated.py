@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from exporter.config.options import DEFAULTS
-from exporter.config.orders import orders_of
+from exporter.config.reload import orders_of
 from exporter.core.watchdog.orders import Orders
 from exporter.demo import Simulation, simulated, told
 from exporter.model.event import Event

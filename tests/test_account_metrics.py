@@ -132,7 +132,7 @@ def test_a_split_that_is_old_tells_nothing_of_now() -> None:
 
 
 def test_where_clients_have_no_series_the_accounts_stand() -> None:
-    view = View(accounted(), per_client=False)
+    view = View(accounted(), client_min_age=1e9)
     assert series("cuda_mps_client_sm_utilization_ratio", view) == {}
     assert {labels[2] for labels in series("cuda_mps_workload_sm_seconds_total", view)} >= {
         USER_ALICE.name,

@@ -20,7 +20,7 @@ from exporter.model.diagnosis import Condition
 from exporter.model.event import Event, EventName
 from exporter.model.node import Node
 from exporter.model.observation import ControlReply, LogLine, Observation, SourceReading
-from exporter.model.settings import Rhythm
+from exporter.model.settings import PollIntervals
 from exporter.sources.control import ControlClient
 from exporter.sources.eye import Eye, Inbox
 from exporter.sources.lookout import Asker, Lookout
@@ -85,7 +85,7 @@ class Turning:
             lookout,
             inbox=self.inbox,
             clock=self.clock,
-            rhythm=Rhythm(),
+            rhythm=PollIntervals(),
             publish=self._publish,
             record=record or self.recorded.append,
             told=told,
@@ -385,7 +385,7 @@ def test_it_runs_until_it_is_told_to_stop(turning: Turning) -> None:
         Lookout(turning.eyes),
         inbox=turning.inbox,
         clock=SystemClock(),
-        rhythm=Rhythm(),
+        rhythm=PollIntervals(),
         publish=turning.published.append,
     )
 
@@ -460,7 +460,7 @@ def test_without_news_the_cycle_turns_less_often() -> None:
     turning = Turning()
     clock = HandClock()
     cycle = Cycle(
-        Node(), Lookout(()), inbox=turning.inbox, clock=clock, rhythm=Rhythm(), publish=turning.published.append
+        Node(), Lookout(()), inbox=turning.inbox, clock=clock, rhythm=PollIntervals(), publish=turning.published.append
     )
     cycle.once(0)
     assert cycle._patience() == TICK_SECONDS

@@ -7,10 +7,10 @@ import pytest
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from exporter.config import Mishap
 from exporter.core.fitness.fitness import fitness
 from exporter.demo import PAST_SECONDS, Simulation, told
 from exporter.demo.calendar import STORY
+from exporter.demo.mishap import Mishap
 from exporter.metrics.catalogue import CATALOGUE, NodeCollector
 from exporter.model.action import ActionResult
 from exporter.model.diagnosis import Condition

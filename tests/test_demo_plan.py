@@ -7,9 +7,8 @@ from itertools import islice
 import pytest
 
 from exporter.cli import main
-from exporter.config import Mishap, Planned, planned
-from exporter.config.mishap import LASTING
 from exporter.demo import Simulation
+from exporter.demo.mishap import LASTING, Mishap, Planned, planned
 from exporter.errors import ConfigError
 from exporter.model.diagnosis import Condition
 from exporter.model.event import EventName
@@ -130,16 +129,16 @@ def test_a_plan_says_when_what_and_how_long(text: str, plan: Planned) -> None:
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("", "is not WHEN:WHAT"),
-        ("30s", "is not WHEN:WHAT"),
-        ("30s:earthquake", "is not WHEN:WHAT"),
-        ("fault:30s", "is not WHEN:WHAT"),
-        (":fault", "is no duration"),
-        ("soon:fault", "is no duration"),
-        ("-1s:fault", "is no duration"),
-        ("30s:daemon-dies:", "is no duration"),
-        ("30s:daemon-dies:long", "is no duration"),
-        ("30s:fault:10s", "cannot last"),
+        ("", "expected WHEN:WHAT"),
+        ("30s", "expected WHEN:WHAT"),
+        ("30s:earthquake", "expected WHEN:WHAT"),
+        ("fault:30s", "expected WHEN:WHAT"),
+        (":fault", "expected a duration"),
+        ("soon:fault", "expected a duration"),
+        ("-1s:fault", "expected a duration"),
+        ("30s:daemon-dies:", "expected a duration"),
+        ("30s:daemon-dies:long", "expected a duration"),
+        ("30s:fault:10s", "has no duration"),
     ],
 )
 def test_a_plan_that_cannot_be_read_says_why(text: str, problem: str) -> None:

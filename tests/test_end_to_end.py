@@ -8,7 +8,6 @@ import signal
 import socket
 import subprocess
 import sys
-import textwrap
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,6 +19,7 @@ import psutil
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from . import program
 from .builders import UNIT
 from .conftest import Starter
 from .eventually import PATIENCE_SECONDS, eventually
@@ -32,34 +32,14 @@ GPU = Device().uuid
 MADE_UP = 5_000_000
 """Above every PID that Linux gives out."""
 
-ALONE = {"CUDA_MPS_EXPORTER_DISCOVERY": "false"}
-"""Other tests may run daemons of their own on this machine."""
-
 SERVE = ("serve", "--web.listen-address", "127.0.0.1:0", "--client-min-age", "0", "--log.format=json")
 
-IMPATIENT = """
-    import sys
-    from pathlib import Path
-    from exporter import log
-    from exporter.commands.serve import serve
-    from exporter.commands.status import show_status
-    from exporter.config import Attribution, Config, DaemonConfig, Discovery
-    from exporter.command_line import parse_arguments
-    from exporter.model.settings import Rhythm
-    log.configure("info", "json", sys.stderr)
-    command, pipe, logs, runtime, state = sys.argv[1], *map(Path, sys.argv[2:6])
-    daemon = DaemonConfig(pipe_directory=pipe, log_directory=logs, expected=True)
-    rhythm = Rhythm(liveness=1, lists=5, nvml=0.5, doubt=0.3, fault=0.5)
-    settings = {"client_min_age": 0, "control_deadline": 2.0, "look_deadline": 2.0, "rhythm": rhythm}
-    settings |= {"discovery": Discovery(enabled=False), "runtime_directory": runtime, "state_directory": state}
-    settings |= {"daemons": (daemon,), "listen": (("127.0.0.1", 0),)}
-    if "bpf" in sys.argv[6:]:
-        settings["attribution"] = Attribution.BPF
-    settings["attribution_equal"] = "equal" in sys.argv[6:]
-    told = parse_arguments([command, *(["--look"] if command == "status" else [])])
-    sys.exit({"serve": serve, "status": show_status}[command](told, Config(**settings)))
-"""
-"""The same program, with shorter deadlines and intervals than any flag sets, so that tests need not wait long."""
+IMPATIENT = {
+    "control_deadline": 2.0,
+    "collect_deadline": 2.0,
+    "intervals": {"liveness": 1, "lists": 5, "nvml": 0.5, "doubt": 0.3, "fault": 0.5},
+}
+"""Shorter deadlines and intervals, so that tests need not wait long."""
 
 Labels = Mapping[str, str]
 
@@ -152,7 +132,7 @@ Serve = Callable[..., Exporter]
 def environment(mps: MpsStandIn, nvml: NvmlStandIn, tmp_path: Path) -> dict[str, str]:
     """What makes the program find the stand-ins."""
     own = {"RUNTIME_DIRECTORY": str(tmp_path / "run"), "STATE_DIRECTORY": str(tmp_path / "state")}
-    return mps.environment() | nvml.environment() | ALONE | own
+    return mps.environment() | nvml.environment() | own
 
 
 @pytest.fixture
@@ -160,10 +140,8 @@ def serve(mps: MpsStandIn, environment: dict[str, str], tmp_path: Path) -> Itera
     """Starts the program; it must end well, and leave no process behind, though it be in the middle of something."""
     started: list[Exporter] = []
 
-    def start(*, impatient: bool = False, **variables: str) -> Exporter:
-        arguments = ["-m", "exporter", *SERVE]
-        if impatient:
-            arguments = impatient_command("serve", environment)
+    def start(*, overrides: Mapping[str, Any] | None = None, impatient: bool = False, **variables: str) -> Exporter:
+        arguments = impatient_command("serve") if impatient else program.command(*SERVE, **(overrides or {}))
         started.append(Exporter(arguments, environment | variables, tmp_path / f"exporter{len(started)}.log"))
         started[-1].address()
         return started[-1]
@@ -194,16 +172,15 @@ def children_of(mps: MpsStandIn) -> list[psutil.Process]:
     ]
 
 
-def impatient_command(command: str, environment: Mapping[str, str], *attribution: str) -> list[str]:
+def impatient_command(command: str, *attribution: str) -> list[str]:
     """A command of the impatient program, as Python's arguments; SM time is split by `bpf`, or in `equal` parts."""
-    names = ("CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY", "RUNTIME_DIRECTORY", "STATE_DIRECTORY")
-    told = (environment[name] for name in names)
-    return ["-c", textwrap.dedent(IMPATIENT), command, *told, *attribution]
+    flags = [*SERVE[1:], f"--attribution={'+'.join(attribution) or 'off'}"] if command == "serve" else ["--look"]
+    return program.command(command, *flags, **IMPATIENT)
 
 
 def run(environment: Mapping[str, str], *arguments: str) -> "subprocess.CompletedProcess[str]":
     """A command of the program, to its end."""
-    return run_python(environment, "-m", "exporter", *arguments)
+    return run_python(environment, *program.command(*arguments))
 
 
 def run_python(environment: Mapping[str, str], *arguments: str) -> "subprocess.CompletedProcess[str]":
@@ -633,7 +610,7 @@ def test_status_shows_who_is_beside_mps(
 
 
 def test_status_says_what_a_hung_or_held_daemon_is(mps: MpsStandIn, environment: dict[str, str]) -> None:
-    status = impatient_command("status", environment)
+    status = impatient_command("status")
     mps.start()
     with mps.held_session():
         held = run_python(environment, *status)
@@ -665,7 +642,7 @@ def test_a_recording_tells_what_happened_again(
     file, log = tmp_path / "recording.jsonl", tmp_path / "record.log"
     mps.start()
     clients = three_clients(mps, nvml, start)
-    recorder = Exporter(["-m", "exporter", "record", str(file), "--log.format=json"], environment, log)
+    recorder = Exporter(program.command("record", str(file), "--log.format=json"), environment, log)
 
     def told(name: str, times: int) -> None:
         assert len(recorder.events(name)) == times

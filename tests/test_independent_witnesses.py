@@ -2,7 +2,6 @@
 
 import json
 import os
-import textwrap
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -10,44 +9,31 @@ from typing import Any
 
 import pytest
 
+from . import program
 from .eventually import eventually
 from .standin.mps import BIN, MpsStandIn, is_alive, this_process
 from .standin.mps_daemon.settings import ASKED_BY
-from .test_end_to_end import Exporter, environment, run
+from .test_end_to_end import SERVE, Exporter, environment, run
 
 __all__ = ["environment"]
 """A fixture."""
 
 CLIENT = 5_000_000
 
-SERVICE = """
-    import sys
-    from pathlib import Path
-    from exporter import log
-    from exporter.command_line import parse_arguments
-    from exporter.commands.serve import serve
-    from exporter.config import Config, DaemonConfig, Discovery
-    from exporter.model.settings import Mode, Rhythm, Rules
-    log.configure("info", "json", sys.stderr)
-    pipe, logs, runtime, state = map(Path, sys.argv[1:5])
-    daemon = DaemonConfig(
-        pipe_directory=pipe, log_directory=logs, expected=True, restart_command=("nvidia-cuda-mps-control", "-d")
-    )
-    sys.exit(serve(parse_arguments(["serve"]), Config(
-        daemons=(daemon,),
-        listen=(("127.0.0.1", 0),),
-        discovery=Discovery(enabled=False),
-        client_min_age=0,
-        control_deadline=1.0,
-        control_executable=sys.argv[5],
-        rhythm=Rhythm(liveness=1, lists=5, doubt=0.3, fault=0.5),
-        rules=Rules(hung_after=3.0),
-        watchdog=Mode.ACT,
-        runtime_directory=runtime,
-        state_directory=state,
-    )))
+CONFIGURATION = """
+[watchdog]
+mode = "act"
+[[daemons]]
+pipe_directory = "{pipe}"
+log_directory = "{logs}"
+restart_command = ["nvidia-cuda-mps-control", "-d"]
 """
-"""The service with an acting watchdog, and with shorter deadlines than any flag sets."""
+IMPATIENT = {
+    "control_deadline": 1.0,
+    "intervals": {"liveness": 1, "lists": 5, "doubt": 0.3, "fault": 0.5},
+    "rules": {"hung_after": 3.0},
+}
+"""Shorter deadlines and intervals, so that tests need not wait long."""
 
 Serve = Callable[..., Exporter]
 
@@ -61,16 +47,17 @@ def hangs(tmp_path: Path) -> Path:
 @pytest.fixture
 def serve(mps: MpsStandIn, environment: dict[str, str], tmp_path: Path, hangs: Path) -> Iterator[Serve]:
     """Starts the service, which reads the logs in a directory."""
-    program = tmp_path / "program"
-    program.write_text(f'#!/bin/sh\n[ -e {hangs} ] && exec sleep 600\nexec {BIN}/nvidia-cuda-mps-control "$@"\n')
-    program.chmod(0o755)
+    control = tmp_path / "program"
+    control.write_text(f'#!/bin/sh\n[ -e {hangs} ] && exec sleep 600\nexec {BIN}/nvidia-cuda-mps-control "$@"\n')
+    control.chmod(0o755)
     started: list[Exporter] = []
 
     def start(logs: Path) -> Exporter:
-        directories = (mps.pipe_directory, logs, tmp_path / "run", tmp_path / "state")
-        for directory in directories:
-            directory.mkdir(exist_ok=True)
-        arguments = ["-c", textwrap.dedent(SERVICE), *map(str, directories), str(program)]
+        file = tmp_path / "config.toml"
+        file.write_text(CONFIGURATION.format(pipe=mps.pipe_directory, logs=logs))
+        logs.mkdir(exist_ok=True)
+        flags = (*SERVE, f"--config.file={file}")
+        arguments = program.command(*flags, **IMPATIENT, control_executable=control)
         own = environment | {ASKED_BY: this_process(os.getpid())}
         started.append(Exporter(arguments, own, tmp_path / "exporter.log"))
         started[-1].address()

@@ -118,7 +118,7 @@ HOMES = {
     "bcrypt": ("web/auth.py",),
     "argparse": ("config/", "commands/", "cli.py", "command_line.py"),
     "exporter.cli": ("__main__.py",),
-    "exporter.terminal": ("terminal/", "config/arguments.py", "commands/"),
+    "exporter.terminal": ("terminal/", "commands/"),
     "exporter.page": ("page/", "web/pages.py", "service.py"),
     "exporter.actions": ("actions/", "assembly.py", "service.py"),
 }

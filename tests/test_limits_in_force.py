@@ -14,7 +14,7 @@ from exporter.model.limits import Limits
 from exporter.model.node import Node
 from exporter.model.observation import ControlReply, DaemonProcess, LogFile, LogLine, Observation
 from exporter.model.replace import replace
-from exporter.model.settings import Mode, Rhythm
+from exporter.model.settings import Mode, PollIntervals
 from exporter.model.watch import Watch
 from tests.builders import AT, DAEMON, node
 from tests.core.watchdog.enforced import given
@@ -48,7 +48,7 @@ class Life:
             process = DaemonProcess(at=at, daemon=DAEMON, pid=self._mps.pid, start_ticks=self._mps.pid, uid=0)
             for seen in (process, *self._logs(at)):
                 self.node, _ = fold(self.node, seen)
-            for command in agenda.commands(self.node, DAEMON, Rhythm()):
+            for command in agenda.commands(self.node, DAEMON, PollIntervals()):
                 self._ask(command, at)
             watch, events, action = limits.enforce(self.node, self.daemon, self.watch, self._configured, Mode.ACT, at)
             self.watch, self.node = watch, replace(self.node, watches={DAEMON: watch})

@@ -17,6 +17,7 @@ import structlog
 
 from exporter import log
 from exporter.log import MOST_WAITING, BackgroundStream
+from tests import program
 from tests.eventually import PATIENCE_SECONDS, eventually
 from tests.ports import free_address
 
@@ -152,9 +153,12 @@ def test_a_reader_that_blocks_does_not_hold_up_the_end(pipe: Pipe, end: str) -> 
 def test_the_service_goes_on_and_ends_while_the_reader_of_its_log_blocks(pipe: Pipe, tmp_path: Path) -> None:
     pipe.fill()
     address = free_address()
-    arguments = ["serve", f"--web.listen-address={address}", "--no-discovery"]
+    arguments = [
+        "serve",
+        f"--web.listen-address={address}",
+    ]
     arguments += [f"--path.runtime-directory={tmp_path}/run", f"--path.state-directory={tmp_path}/state"]
-    service = subprocess.Popen([sys.executable, "-m", "exporter", *arguments], stderr=pipe.writer)
+    service = subprocess.Popen([sys.executable, *program.command(*arguments)], stderr=pipe.writer)
 
     def snapshot() -> str:
         assert service.poll() is None

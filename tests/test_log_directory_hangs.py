@@ -12,6 +12,7 @@ import pytest
 
 from exporter.clock import SystemClock
 from exporter.sources.finder import Finder
+from tests import program
 from tests.eventually import PATIENCE_SECONDS, eventually
 from tests.hanging import hangs
 from tests.ports import free_address
@@ -19,13 +20,6 @@ from tests.standin.mps import MpsStandIn
 from tests.tools import not_here
 
 CONFIGURATION = """
-[discovery]
-enabled = false
-[collect]
-nvml = false
-kernel_log = false
-journal = false
-pods = false
 [[daemons]]
 name = "a"
 pipe_directory = "{a.pipe_directory}"
@@ -62,7 +56,7 @@ def test_a_fault_and_the_end_of_another_daemon_are_reported(
     own = {"RUNTIME_DIRECTORY": str(tmp_path / "run"), "STATE_DIRECTORY": str(tmp_path / "state")}
     own |= {"CUDA_MPS_EXPORTER_CONFIG_FILE": str(config), "PATH": a.environment()["PATH"]}
     service = subprocess.Popen(
-        [sys.executable, "-m", "exporter", "serve", f"--web.listen-address={address}"], env=os.environ | own
+        [sys.executable, *program.command("serve", f"--web.listen-address={address}")], env=os.environ | own
     )
 
     def shows(*lines: str) -> None:

@@ -6,34 +6,28 @@ from urllib.error import HTTPError
 
 import pytest
 
+from tests import program
 from tests.eventually import eventually
 from tests.standin.mps import BIN, MpsStandIn, is_alive
 from tests.standin.mps import _processes_of as processes_of
 from tests.test_end_to_end import Exporter
 
 OURS = ("PATH", "CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY")
-SERVE = ("-m", "exporter", "serve", "--web.listen-address", "127.0.0.1:0", "--log.format=json")
+SERVE = ("serve", "--web.listen-address", "127.0.0.1:0", "--log.format=json")
 
 
 def configuration(mps: MpsStandIn) -> str:
     """Return a configuration that restarts the stand-in at once."""
     variables = [f"{name}={value}" for name, value in mps.environment().items() if name not in OURS]
     return f"""
-        [collect]
-        nvml = false
-        kernel_log = false
-        pods = false
-
         [watchdog]
         mode = "act"
-        backoff_seconds = 0.1
 
         [[daemons]]
         name = "training"
         pipe_directory = "{mps.pipe_directory}"
         log_directory = "{mps.log_directory}"
-        restart_command = ["{BIN}/nvidia-cuda-mps-control", "-d"]
-        environment = {variables}
+        restart_command = {["env", *variables, f"{BIN}/nvidia-cuda-mps-control", "-d"]}
     """
 
 
@@ -47,12 +41,12 @@ def serve(mps: MpsStandIn, tmp_path: Path) -> Iterator[Callable[..., Exporter]]:
         number = len(started)
         environment = mps.environment() | {
             "CUDA_MPS_EXPORTER_CONFIG_FILE": str(tmp_path / "config.toml"),
-            "CUDA_MPS_EXPORTER_PATH_LOCK_DIRECTORY": str(tmp_path / "locks"),
             "RUNTIME_DIRECTORY": str(tmp_path / f"run{number}"),
             "STATE_DIRECTORY": str(tmp_path / (state or f"state{number}")),
         }
+        command = program.command(*SERVE, lock_directory=tmp_path / "locks", rules={"backoff": 0.1})
         del environment["CUDA_MPS_PIPE_DIRECTORY"], environment["CUDA_MPS_LOG_DIRECTORY"]
-        started.append(Exporter(list(SERVE), environment, tmp_path / f"exporter{number}.log"))
+        started.append(Exporter(command, environment, tmp_path / f"exporter{number}.log"))
         return started[-1]
 
     yield start

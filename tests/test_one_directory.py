@@ -18,7 +18,7 @@ from exporter.metrics.catalogue import NodeCollector
 from exporter.model.daemon import Daemon
 from exporter.model.node import Node
 from exporter.model.observation import DaemonFound, DaemonProcess
-from exporter.model.settings import Mode, Rhythm
+from exporter.model.settings import Mode, PollIntervals
 from exporter.sources.pid_files import PidFiles
 from exporter.sources.place import on_host
 from exporter.sources.proc import Proc
@@ -48,7 +48,7 @@ def two(first: str, second: str) -> str:
 @pytest.mark.parametrize("spelling", SPELLINGS)
 def test_configuration_refuses_one_directory_in_two_spellings(tmp_path: Path, spelling: str) -> None:
     with pytest.raises(
-        ConfigError, match=r"daemons: 2 of them have the pipe_directory '/run/a/pipe'.*each needs its own"
+        ConfigError, match=r"daemons: 2 daemons have the pipe_directory '/run/a/pipe'.*each needs its own"
     ):
         config("serve", "--config.file", written(tmp_path, two("/run/a/pipe", spelling)))
 
@@ -77,7 +77,7 @@ def test_check_refuses_one_directory_behind_a_link(tmp_path: Path, capsys: pytes
     assert check(written(tmp_path, two(f"{tmp_path}/pipe", f"{tmp_path}/link"))) == 2
 
     error = capsys.readouterr().err
-    assert f"'{tmp_path}/pipe' and '{tmp_path}/link' are one directory" in error
+    assert f"'{tmp_path}/pipe' and '{tmp_path}/link' are the same directory" in error
     assert "remove one of the two" in error
 
 
@@ -142,8 +142,8 @@ def test_a_duplicate_is_neither_down_nor_asked_nor_restarted() -> None:
         if "daemon" in sample.labels
     }
     assert metrics == {"a"}
-    assert agenda.commands(doubled, "b", Rhythm()) == ()
-    assert agenda.commands(doubled, "a", Rhythm()) != ()
+    assert agenda.commands(doubled, "b", PollIntervals()) == ()
+    assert agenda.commands(doubled, "a", PollIntervals()) != ()
     for second in range(0, 600, 10):
         doubled, _, actions = judge(doubled, Orders(mode=Mode.ACT), at=AT + second, chance=0.0)
         assert {each.daemon for each in actions} <= {"a"}

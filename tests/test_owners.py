@@ -200,8 +200,8 @@ def test_a_client_that_is_too_young_is_not_omitted() -> None:
     assert series(view, "cuda_mps_exporter_clients_omitted") == {(): 0}
 
 
-def test_by_workload_no_client_has_series_of_its_own() -> None:
-    view = View(owned(), per_client=False, max_clients=3)
+def test_workloads_have_series_if_no_client_is_old_enough_for_its_own() -> None:
+    view = View(owned(), client_min_age=1e9, max_clients=3)
     assert not series(view, "cuda_mps_client_info", "pid")
     assert not series(view, "cuda_mps_client_memory_used_bytes", "client")
     assert series(view, "cuda_mps_exporter_clients_omitted") == {(): 0}

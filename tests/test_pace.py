@@ -7,7 +7,7 @@ import pytest
 from exporter.cycle import Cycle
 from exporter.model.node import Node
 from exporter.model.observation import LogLine
-from exporter.model.settings import Rhythm
+from exporter.model.settings import PollIntervals
 from exporter.pace import GRAVE_SHARE, QUIET_SECONDS, SAVED_SECONDS, SHARE, SOON_SECONDS, Pace
 from exporter.sources.eye import Inbox
 from exporter.sources.lookout import Lookout
@@ -97,7 +97,7 @@ def test_a_fault_is_published_at_once_in_the_midst_of_other_news() -> None:
         published.append(node)
         clock.at += 0.04
 
-    cycle = Cycle(node(), Lookout(()), inbox=inbox, clock=clock, rhythm=Rhythm(), publish=publish)
+    cycle = Cycle(node(), Lookout(()), inbox=inbox, clock=clock, rhythm=PollIntervals(), publish=publish)
     while clock.at < 60:
         inbox.put(tuple(server_log("news", at=clock.at)))
         cycle.once(0)
@@ -140,7 +140,7 @@ def test_the_cycle_publishes_a_large_node_less_often_than_a_small_one() -> None:
             published.append(node)
             clock.at += cost
 
-        cycle = Cycle(Node(), Lookout(()), inbox=inbox, clock=clock, rhythm=Rhythm(), publish=publish)
+        cycle = Cycle(Node(), Lookout(()), inbox=inbox, clock=clock, rhythm=PollIntervals(), publish=publish)
         while clock.at < 60:
             inbox.put((LogLine(at=clock.at, daemon="node", file="control.log", line="news"),))
             cycle.once(0)

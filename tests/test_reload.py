@@ -25,7 +25,7 @@ from tests.sources.test_pid_namespace import HandClock
 
 def config(*daemons: tuple[str, str]) -> Config:
     named = (
-        DaemonConfig(label=name, pipe_directory=Path(directory), log_directory=Path("/log"), expected=True)
+        DaemonConfig(label=name, pipe_directory=Path(directory), log_directory=Path("/log"))
         for name, directory in daemons
     )
     return replace(build_config(parse_arguments(["serve"]), {}, None), daemons=tuple(named))

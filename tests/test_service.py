@@ -8,14 +8,15 @@ from typing import Any
 
 import pytest
 
-from exporter.cli import main
 from exporter.store.archive import read_history
+from tests import program
+from tests.program import main
 
 from .conftest import Starter
 from .containers import Container
 from .eventually import PATIENCE_SECONDS, eventually
 from .standin.mps import MpsStandIn
-from .standin.nvml import Device, NvmlStandIn, without_driver
+from .standin.nvml import Device, NvmlStandIn
 from .test_end_to_end import GPU, MADE_UP, Exporter, environment, run, serve
 
 __all__ = ["environment", "serve"]
@@ -47,7 +48,7 @@ def test_pause_lets_go_of_the_driver_until_resume(
     device.touch()
     mps.start()
     nvml.write([Device()])
-    exporter = serve(STANDIN_NVML_DEVICE=str(device), CUDA_MPS_EXPORTER_RHYTHM_NVML="1s")
+    exporter = serve(overrides={"intervals": {"nvml": 1}}, STANDIN_NVML_DEVICE=str(device))
     exporter.shows(1, "cuda_mps_gpu_up", gpu=GPU)
     assert _holds(exporter, device)
 
@@ -236,7 +237,7 @@ def test_a_daemon_that_nobody_named_is_found_and_one_that_goes_is_no_outage_for_
     serve: Serve, mps: MpsStandIn, other: MpsStandIn, start: Starter
 ) -> None:
     mps.start()
-    exporter = serve(CUDA_MPS_EXPORTER_DISCOVERY="true")
+    exporter = serve(overrides={"discovery": True})
     other.start()
     client = start().pid
     other.connect_and_wait(client)
@@ -277,7 +278,7 @@ def test_a_web_configuration_that_is_wrong_is_found_by_the_check(command: Comman
 def test_a_daemon_in_a_container_is_told_of_in_this_machines_pids(
     serve: Serve, environment: dict[str, str], tmp_path: Path
 ) -> None:
-    exporter = serve(CUDA_MPS_EXPORTER_DISCOVERY="true")
+    exporter = serve(overrides={"discovery": True})
     with Container(tmp_path / "container") as container:
         daemon = container.start()
         inner, outer = container.client()
@@ -304,7 +305,7 @@ def test_whoever_has_nothing_to_read_anew_ends_with_its_terminal(
     environment: dict[str, str], mps: MpsStandIn, tmp_path: Path
 ) -> None:
     mps.start()
-    arguments = ["-m", "exporter", "record", str(tmp_path / "recording.jsonl"), "--log.format=json"]
+    arguments = program.command("record", str(tmp_path / "recording.jsonl"), "--log.format=json")
     recorder = Exporter(arguments, environment, tmp_path / "record.log")
     eventually(lambda: _assert_told(recorder, "daemon_up"))
 
@@ -315,15 +316,3 @@ def test_whoever_has_nothing_to_read_anew_ends_with_its_terminal(
 
 def _assert_told(exporter: Exporter, event: str) -> None:
     assert exporter.events(event)
-
-
-def test_what_is_off_is_not_looked_at_by_status_either(
-    mps: MpsStandIn, environment: dict[str, str], tmp_path: Path
-) -> None:
-    mps.start()
-    environment |= without_driver(tmp_path / "no driver")
-
-    assert run(environment, "status").returncode == 1
-    done = run(environment, "status", "--no-collect.nvml")
-
-    assert (done.returncode, "nvml" in done.stdout) == (0, False)

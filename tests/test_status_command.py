@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from exporter.cli import main
 from exporter.command_line import parse_arguments
 from exporter.config import build_config
 from exporter.model.node import Node
@@ -26,6 +25,7 @@ from tests.builders import DAEMON, at_work, daemon_dead, held_up, idle, node, pr
 from tests.clocks import HandClock
 from tests.eventually import PATIENCE_SECONDS, eventually
 from tests.incidents import HOSTILE
+from tests.program import main
 from tests.terminal.pseudo import pseudo
 
 Ask = Callable[..., tuple[int, str, str]]

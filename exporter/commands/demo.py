@@ -6,9 +6,10 @@ from argparse import Namespace
 
 from exporter import log
 from exporter.clock import SystemClock
-from exporter.config import Config, planned
+from exporter.config import Config
 from exporter.config.reload import Reloader
 from exporter.demo import CALM_SECONDS, PAST_SECONDS, Simulation, serve_simulated, simulated
+from exporter.demo.mishap import planned
 
 
 def demo(arguments: Namespace, config: Config) -> int:

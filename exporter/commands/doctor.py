@@ -7,14 +7,14 @@ from argparse import Namespace
 
 from exporter import log
 from exporter.clock import SystemClock
-from exporter.config import nearest_config
+from exporter.config import Constants, nearest_config
 from exporter.doctor import Surroundings, examine, gather, report_object, report_text
 from exporter.look import look
 
 
-def doctor(arguments: Namespace) -> int:
+def doctor(arguments: Namespace, constants: Constants | None = None) -> int:
     """Find the classic mistakes, and say how to mend each. A configuration that cannot be used is one of them."""
-    config, problem = nearest_config(arguments, os.environ)
+    config, problem = nearest_config(arguments, os.environ, constants=constants)
     log.configure(config.log_level, config.log_format, sys.stderr)
     surroundings = Surroundings(path=os.environ.get("PATH", os.defpath))
     facts = gather(config, surroundings, SystemClock(), look=look, problem=problem)

@@ -7,7 +7,7 @@ from argparse import Namespace
 from exporter import log
 from exporter.assembly import Assembly
 from exporter.clock import SystemClock
-from exporter.config import Config, parse_duration
+from exporter.config import DURATION, Config
 from exporter.cycle import Cycle
 from exporter.recording import write_header, write_observation
 from exporter.recording_file import opened
@@ -21,7 +21,7 @@ def record(arguments: Namespace, config: Config) -> int:
     log.configure(config.log_level, config.log_format, sys.stderr)
     clock = SystemClock()
     inbox: Inbox = Inbox()
-    seconds = None if arguments.duration is None else parse_duration("--for", arguments.duration)
+    seconds = None if arguments.duration is None else DURATION.of_text("--for", arguments.duration)
     ends = None if seconds is None else clock.monotonic() + seconds
     header = header_with_gpus(config, clock)
     with (
@@ -35,7 +35,7 @@ def record(arguments: Namespace, config: Config) -> int:
             assembly.lookout(),
             inbox=inbox,
             clock=clock,
-            rhythm=config.rhythm,
+            rhythm=config.constants.intervals,
             publish=lambda _node: file.flush(),
             record=lambda seen: write_observation(file, seen),
         )

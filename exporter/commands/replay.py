@@ -3,6 +3,7 @@
 import json
 import sys
 from argparse import Namespace
+from dataclasses import replace
 
 from prometheus_client import generate_latest
 
@@ -11,6 +12,7 @@ from exporter.config import Config
 from exporter.core.fold import fold_all
 from exporter.core.watchdog.rehearsal import orders_for, rehearse
 from exporter.metrics.catalogue import NodeCollector
+from exporter.model.attribution import Attribution
 from exporter.model.settings import Mode
 from exporter.recording import Recording
 from exporter.recording_file import opened
@@ -23,10 +25,11 @@ def replay(arguments: Namespace, config: Config) -> int:
     orders = None
     with opened(arguments.file, "r") as file:
         recording = Recording(file)
-        last = recording.header.node()
+        last = replace(recording.header.node(), attribution=Attribution(equal=arguments.attribution == "equal"))
         told = fold_all(last, recording.observations())
         if arguments.watchdog is not None:
-            orders = orders_for(last, Mode(arguments.watchdog), config.rules)
+            rules = replace(config.constants.rules, allow=config.watchdog_allow)
+            orders = orders_for(last, Mode(arguments.watchdog), rules)
             told = rehearse(last, recording.observations(), orders)
         for node, events in told:
             last = node

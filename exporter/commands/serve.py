@@ -11,15 +11,15 @@ from exporter import log
 from exporter.arenas import use_few_arenas
 from exporter.assembly import Assembly
 from exporter.clock import SystemClock
-from exporter.config import Config, as_toml
-from exporter.config.daemons import same_directories
+from exporter.config import Config
+from exporter.config.load import same_directories
+from exporter.config.reference import as_toml
 from exporter.config.reload import Reloader
 from exporter.core.watchdog.results import taken_up
 from exporter.core.watchdog.state_loss import lost
 from exporter.errors import ConfigError
 from exporter.history import History
 from exporter.model.attribution import Attribution
-from exporter.model.ledger import Ledger
 from exporter.recording_header import header_of
 from exporter.service import Service
 from exporter.sources.act_locks import ActLocks
@@ -55,9 +55,9 @@ def _serve(arguments: Namespace, config: Config, stderr: log.BackgroundStream) -
     inbox: Inbox = Inbox()
     assembly = Assembly(config, clock, inbox)
     reloader = Reloader(arguments, os.environ, config, clock)
-    writer = Writer(Archive(config.state_directory, config.history, clock), clock)
+    writer = Writer(Archive(config.state_directory, config.constants.retention, clock), clock)
     hands = assembly.hands()
-    locks = ActLocks((config.lock_directory, config.runtime_directory))
+    locks = ActLocks((config.constants.lock_directory, config.runtime_directory))
     # The locks are released last: what is under way for a daemon ends before.
     held = (locks, assembly, writer, hands)
     with contextlib.ExitStack() as closing:
@@ -66,8 +66,7 @@ def _serve(arguments: Namespace, config: Config, stderr: log.BackgroundStream) -
         remembered = writer.open()
         node = replace(
             header_of(config).node(),
-            ledger=Ledger(by=config.accounting),
-            attribution=Attribution(equal=config.attribution_equal),
+            attribution=Attribution(equal=config.attribution.equal_parts),
         )
         node = taken_up(remembered.into(node), clock.now())
         Service(

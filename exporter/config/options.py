@@ -1,299 +1,391 @@
-"""The table of options: flags, variables, the file's keys, their checks, help and documentation all come from it.
+"""Tables of all options and daemon keys, and of those that were removed.
 
-The defaults stand in Config. The daemons are not here: which there are is for `daemons.py`.
+Flags, variables, keys of the file, checks, help and documentation come from these tables. `Config` has the defaults.
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
 
 from exporter.config import values
-from exporter.config.attribution_options import ATTRIBUTION_OPTIONS
-from exporter.config.kinds import boolean, choice, duration, integer, several, switch, textual
-from exporter.config.option import Option
-from exporter.config.settings import FORMATS, LEVELS, Config
-from exporter.config.watchdog_options import WATCHDOG_OPTIONS
+from exporter.config.settings import FORMATS, LEVELS, Attribution, Config
+from exporter.config.values import InvalidError, Kind, list_of, one_of, text_kind
+from exporter.model.settings import AllowedAction, Mode
+from exporter.model.variables import DEFAULT_LOG_DIRECTORY
+from exporter.parse.unit_name import is_service
 
-WATCHING = ("serve", "status", "record", "doctor")
-"""The commands that watch this node."""
+PREFIX = "CUDA_MPS_EXPORTER_"
+DAEMONS = "daemons"
+"""Section of the file in which each table is a daemon."""
 
-CONFIGURED = (*WATCHING, "incidents", "pause", "resume")
-"""Those that read the configuration file."""
+COLLECTING = ("serve", "status", "record", "doctor")
+"""Commands that collect from this node."""
 
-HISTORICAL = ("serve",)
-"""Those that know the history of this node."""
+CONFIGURED = (*COLLECTING, "incidents", "pause", "resume")
+"""Commands that read the configuration file."""
 
 _SERVING = ("serve", "demo")
 _LISTENING = (*_SERVING, "doctor")
-_ALL = (*CONFIGURED, "replay", "demo")
 
-_MOST_REQUESTS = 1000
-_MOST_CLIENTS = 10_000
-_MOST_INCIDENTS = 10_000
-_MOST_EVENTS = 100_000
+LONGEST_SOCKET_PATH = 107
+"""Maximum length of a unix socket's path in bytes (unix(7)). A control daemon with a longer one cannot start."""
 
-_ADDRESSES = several(
-    textual("HOST:PORT", lambda where, text: values.parse_address(text, where), values.written_address)
-)
-_FILE = textual("FILE", values.parse_path)
-_PATH = textual("PATH", values.parse_directory)
-_DIRECTORY = textual("DIR", values.parse_directory)
+MAX_NAME = 128
 
-DEFAULTS = Config(daemons=())
+DEFAULTS = Config()
 
 DEFAULTS_OF: Mapping[str, Mapping[str, object]] = {
     "status": {"log_level": "warning"},
     "incidents": {"log_level": "warning"},
     "doctor": {"log_level": "warning"},
-    # A recording has only what it has, so there nobody is too young.
+    # A recording has no more than it has, so no client in it is too young.
     "replay": {"log_level": "warning", "client_min_age": 0.0},
 }
-"""What a command does otherwise, where nobody says how."""
+"""Other defaults of single commands, by attribute."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Option:
+    """An option of some commands. `attribute` is the field of `Config` that it sets, `key` its key in the file."""
+
+    key: str
+    attribute: str
+    kind: Kind
+    help: str
+    flag: str = ""
+    commands: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        """The flag."""
+        return self.flag or flag_of(self.key)
+
+    @property
+    def variable(self) -> str:
+        """The environment variable."""
+        return variable_of(self.name)
+
+    @property
+    def section(self) -> str:
+        """The section of the file."""
+        return self.key.partition(".")[0]
+
+    @property
+    def reloadable(self) -> bool:
+        """Whether a reload changes it."""
+        return self.section in ("clients", "log", "watchdog")
+
+    @property
+    def key_in_section(self) -> str:
+        """The key within its section."""
+        return self.key.partition(".")[2]
+
+    def of(self, config: Config) -> Any:
+        """Return its value in a configuration."""
+        return getattr(config, self.attribute)
+
+    def set(self, config: Config, value: Any) -> Config:
+        """Return the configuration with another value of it."""
+        return replace(config, **{self.attribute: value})
+
+
+def flag_of(key: str) -> str:
+    """Return the flag of a key that has no flag of its own."""
+    return "--" + key.removesuffix("_seconds").replace("_", "-")
+
+
+def variable_of(flag: str) -> str:
+    """Return the environment variable of a flag."""
+    return PREFIX + flag.lstrip("-").replace("-", "_").replace(".", "_").upper()
+
 
 OPTIONS = (
     Option(
         key="web.listen_address",
         attribute="listen",
-        kind=_ADDRESSES,
-        help="where to serve; without a host, on all addresses",
+        kind=list_of(values.ADDRESS),
+        help="Address to listen on; can be repeated. Without a host: all addresses.",
         commands=_LISTENING,
-        reloadable=False,
     ),
     Option(
         key="web.telemetry_path",
         attribute="telemetry_path",
-        kind=textual("PATH", values.parse_page),
-        help="the page of the metrics",
+        kind=values.PAGE,
+        help="Path of the metrics.",
         commands=_SERVING,
-        reloadable=False,
     ),
     Option(
         key="web.max_requests",
         attribute="max_requests",
-        kind=integer(1, _MOST_REQUESTS),
-        help="how many requests are served at once",
+        kind=values.integer(1, 1000),
+        help="Maximum number of parallel requests.",
         commands=_SERVING,
-        reloadable=False,
     ),
     Option(
         key="web.config_file",
         flag="--web.config.file",
         attribute="web_config_file",
-        kind=_FILE,
-        help="TLS and passwords, in a file of the format of Prometheus' exporter-toolkit",
+        kind=values.FILE,
+        help="Web configuration file of Prometheus' exporter-toolkit, for TLS and passwords.",
         commands=_LISTENING,
-        reloadable=False,
     ),
     Option(
         key="web.systemd_socket",
         attribute="systemd_socket",
-        kind=boolean(),
-        help="serve on the sockets that systemd hands over, and not on the listen addresses",
+        kind=values.BOOLEAN,
+        help="Use systemd socket activation instead of the listen addresses.",
         commands=("serve", "doctor"),
-        reloadable=False,
     ),
     Option(
         key="log.level",
         attribute="log_level",
-        kind=choice(*LEVELS),
-        help="what to log",
-        commands=_ALL,
+        kind=one_of(LEVELS),
+        help="Lowest level of the messages to log.",
+        commands=(*CONFIGURED, "replay", "demo"),
     ),
     Option(
         key="log.format",
         attribute="log_format",
-        kind=choice(*FORMATS),
-        help="how to log; auto is for a person on a terminal, and JSON elsewhere",
-        commands=_ALL,
+        kind=one_of(FORMATS),
+        help="Format of the log; auto: console on a terminal, else json.",
+        commands=(*CONFIGURED, "replay", "demo"),
     ),
     Option(
         key="clients.min_age_seconds",
         flag="--client-min-age",
         attribute="client_min_age",
-        kind=duration(),
-        help="age from which a client has series of its own; it is counted at once",
+        kind=values.DURATION,
+        help="Minimum age of a client to get series of its own. All clients are counted.",
         commands=(*_SERVING, "replay"),
     ),
     Option(
-        key="clients.max",
-        attribute="max_clients",
-        kind=integer(0, _MOST_CLIENTS),
-        help="how many clients of a node have series of their own; all are counted",
-        commands=_SERVING,
+        key="attribution.method",
+        flag="--attribution",
+        attribute="attribution",
+        kind=one_of(Attribution),
+        help="Divide SM time among clients: bpf counts kernel launches (needs CAP_BPF, CAP_PERFMON); equal uses equal"
+        " parts where nothing better is known, which is a convention.",
+        commands=("serve", "record", "doctor"),
     ),
     Option(
-        key="clients.series",
-        attribute="client_series",
-        kind=choice("client", "workload"),
-        help="whether each client has series of its own, or only the workload it belongs to",
-        commands=_SERVING,
+        key="watchdog.mode",
+        attribute="watchdog",
+        kind=one_of(Mode),
+        help="observe reports what the watchdog would do; act does it, for expected daemons.",
+        commands=("serve", "doctor"),
     ),
     Option(
-        key="discovery.enabled",
-        flag="--discovery",
-        attribute="discovery.enabled",
-        kind=boolean(),
-        help="find daemons that the configuration does not name; they are expected only if an enabled unit or NVIDIA's "
-        "device plugin declares them",
-        commands=WATCHING,
-        reloadable=False,
-    ),
-    Option(
-        key="discovery.globs",
-        attribute="discovery.globs",
-        kind=several(textual("GLOB", values.parse_glob)),
-        help="the pipe directories to look for a control socket in",
-        commands=WATCHING,
-        reloadable=False,
-    ),
-    Option(
-        key="discovery.processes",
-        attribute="discovery.processes",
-        kind=boolean(),
-        help="find control daemons among the running processes, too",
-        commands=WATCHING,
-        reloadable=False,
-    ),
-    Option(
-        key="collect.nvml",
-        attribute="collect.nvml",
-        kind=switch(),
-        help="read NVML: the GPUs, their memory, and who uses it",
-        commands=WATCHING,
-        reloadable=False,
-    ),
-    Option(
-        key="collect.kernel_log",
-        attribute="collect.kernel_log",
-        kind=switch(),
-        help="read Xid errors from the kernel log, which needs CAP_SYSLOG",
-        commands=WATCHING,
-        reloadable=False,
-    ),
-    Option(
-        key="collect.journal",
-        attribute="collect.journal",
-        kind=switch(),
-        help="read foreground daemons' logs from the journal, which needs the group systemd-journal",
-        commands=WATCHING,
-        reloadable=False,
-    ),
-    Option(
-        key="collect.pods",
-        attribute="collect.pods",
-        kind=switch(),
-        help="look up the names of Kubernetes pods",
-        commands=WATCHING,
-        reloadable=False,
-    ),
-    Option(
-        key="rhythm.liveness_seconds",
-        attribute="rhythm.liveness",
-        kind=duration(1, 300),
-        help="how often to ask a daemon whether it lives; each time costs five lines in its log",
-        commands=WATCHING,
-    ),
-    Option(
-        key="rhythm.lists_seconds",
-        attribute="rhythm.lists",
-        kind=duration(5, 3600),
-        help="how often to ask a daemon for all its clients, where nothing else gives reason to",
-        commands=WATCHING,
-    ),
-    Option(
-        key="rhythm.nvml_seconds",
-        attribute="rhythm.nvml",
-        kind=duration(0.5, 300),
-        help="how often to read NVML",
-        commands=WATCHING,
-    ),
-    *ATTRIBUTION_OPTIONS,
-    *WATCHDOG_OPTIONS,
-    Option(
-        key="history.max_age_seconds",
-        attribute="history.max_age",
-        kind=duration(60),
-        help="how long incidents and events are kept, across restarts too; an incident that is open is kept anyhow",
-        commands=HISTORICAL,
-        reloadable=False,
-    ),
-    Option(
-        key="history.max_incidents",
-        attribute="history.max_incidents",
-        kind=integer(1, _MOST_INCIDENTS),
-        help="how many incidents are kept; the oldest go first",
-        commands=HISTORICAL,
-        reloadable=False,
-    ),
-    Option(
-        key="history.max_events",
-        attribute="history.max_events",
-        kind=integer(1, _MOST_EVENTS),
-        help="how many events are kept; the oldest go first",
-        commands=HISTORICAL,
-        reloadable=False,
-    ),
-    Option(
-        key="paths.procfs",
-        flag="--path.procfs",
-        attribute="proc",
-        kind=_PATH,
-        help="where proc is mounted",
-        commands=WATCHING,
-        reloadable=False,
-    ),
-    Option(
-        key="paths.kmsg",
-        flag="--path.kmsg",
-        attribute="kmsg",
-        kind=_PATH,
-        help="the kernel log",
-        commands=WATCHING,
-        reloadable=False,
-    ),
-    Option(
-        key="paths.pods",
-        flag="--path.pods",
-        attribute="pods",
-        kind=_DIRECTORY,
-        help="where the kubelet keeps the pods' logs; the names of its directories tell the pods' names",
-        commands=WATCHING,
-        reloadable=False,
-    ),
-    Option(
-        key="paths.control_executable",
-        flag="--path.control-executable",
-        attribute="control_executable",
-        kind=textual("PROGRAM", values.parse_program),
-        help="the program that asks a daemon; without a slash, it is looked for in PATH",
-        commands=WATCHING,
-        reloadable=False,
+        key="watchdog.allow",
+        attribute="watchdog_allow",
+        kind=list_of(one_of(AllowedAction), least=0, make=frozenset),
+        help=f"Actions that end clients and that the watchdog may take: {', '.join(AllowedAction)}.",
+        commands=("serve", "replay"),
     ),
     Option(
         key="paths.runtime_directory",
         flag="--path.runtime-directory",
         attribute="runtime_directory",
-        kind=_DIRECTORY,
-        help="for the socket by which status and its like reach the service, and for locks;"
-        " RUNTIME_DIRECTORY, which systemd sets, is the default where it is there",
+        kind=values.DIRECTORY,
+        help="Directory of the service socket and of locks. $RUNTIME_DIRECTORY, set by systemd, replaces the default.",
         commands=CONFIGURED,
-        reloadable=False,
-    ),
-    Option(
-        key="paths.lock_directory",
-        flag="--path.lock-directory",
-        attribute="lock_directory",
-        kind=_DIRECTORY,
-        help="for the locks by which one exporter at a time acts for a daemon: the same for all exporters of a machine",
-        commands=("serve",),
-        reloadable=False,
     ),
     Option(
         key="paths.state_directory",
         flag="--path.state-directory",
         attribute="state_directory",
-        kind=_DIRECTORY,
-        help="for what outlives a restart: incidents, events, evidence;"
-        " STATE_DIRECTORY, which systemd sets, is the default where it is there",
-        commands=(*HISTORICAL, "incidents", "doctor"),
-        reloadable=False,
+        kind=values.DIRECTORY,
+        help="Directory of incidents, events, totals and evidence. $STATE_DIRECTORY, set by systemd, replaces the"
+        " default.",
+        commands=("serve", "incidents", "doctor"),
     ),
 )
+
+
+def parse_pipe_directory(text: str) -> Path:
+    """Return a path that is short enough for a daemon's sockets; else InvalidError."""
+    directory = values.parse_directory(text)
+    socket = directory / "control_privileged"
+    if len(str(socket).encode(errors="surrogateescape")) > LONGEST_SOCKET_PATH:
+        raise InvalidError(
+            f"the path of a unix socket has at most {LONGEST_SOCKET_PATH} bytes, so no MPS daemon can run there;"
+            " use a shorter directory"
+        )
+    return directory
+
+
+def _parse_name(text: str) -> str:
+    if len(text) > MAX_NAME:
+        raise InvalidError(f"expected at most {MAX_NAME} characters")
+    return values.parse_text(text)
+
+
+def _parse_unit(text: str) -> str:
+    if not is_service(text):
+        raise InvalidError("expected a service such as nvidia-cuda-mps.service")
+    return text
+
+
+def _parse_user(text: str) -> int:
+    # Imported only if the key is set: `status` beside a running service loads no module of the service.
+    from exporter.sources.user import uid_of
+
+    uid = uid_of(text)
+    if uid is None:
+        raise InvalidError("there is no such user")
+    return uid
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DaemonKey:
+    """A key of [[daemons]]: the field of `DaemonConfig` that it sets, and an example for the documentation.
+
+    A daemon cannot have the key and the one that it is `instead_of`.
+    """
+
+    key: str
+    attribute: str
+    kind: Kind
+    help: str
+    example: object
+    instead_of: str | None = None
+
+    @property
+    def key_in_section(self) -> str:
+        """The key within the daemon's table."""
+        return self.key
+
+
+DAEMON_KEYS = (
+    DaemonKey(
+        key="name",
+        attribute="label",
+        kind=text_kind("TEXT", _parse_name),
+        help="Label `daemon` of its metrics (default: its pipe directory).",
+        example="training",
+    ),
+    DaemonKey(
+        key="pipe_directory",
+        attribute="pipe_directory",
+        kind=text_kind("DIR", parse_pipe_directory),
+        help="Its CUDA_MPS_PIPE_DIRECTORY (required).",
+        example=Path("/run/nvidia/mps/training/pipe"),
+    ),
+    DaemonKey(
+        key="log_directory",
+        attribute="log_directory",
+        kind=values.DIRECTORY,
+        help=f"Its CUDA_MPS_LOG_DIRECTORY (default: {DEFAULT_LOG_DIRECTORY}).",
+        example=Path("/run/nvidia/mps/training/log"),
+    ),
+    DaemonKey(
+        key="unit",
+        attribute="unit",
+        kind=text_kind("UNIT", _parse_unit),
+        help="The systemd unit that runs it.",
+        example="nvidia-cuda-mps@0.service",
+    ),
+    DaemonKey(
+        key="user",
+        attribute="owner",
+        kind=text_kind("USER", _parse_user),
+        help="The user that runs it, by name or number. The exporter does not take another user's daemon in the pipe"
+        " directory for this one. Default: the unit's user, else root, the exporter's user, or the only user"
+        " other than root who can write to the directories above.",
+        example=0,
+    ),
+    DaemonKey(
+        key="restart_command",
+        attribute="restart_command",
+        kind=values.WORDS,
+        help="Command that starts it if it has no unit: a list of words, run without a shell as `user`, else as the"
+        " user that the daemon had. The watchdog sets the daemon's directories and limits. Set other variables by"
+        ' `["env", "NAME=VALUE", ...]`.',
+        example=("env", "CUDA_VISIBLE_DEVICES=0,1", "nvidia-cuda-mps-control", "-d"),
+        instead_of="unit",
+    ),
+    DaemonKey(
+        key="active_thread_percentage",
+        attribute="active_thread_percentage",
+        kind=values.PERCENTAGE,
+        help="Percentage of a GPU's threads that each client may use. In mode `act` the watchdog enforces it."
+        " Set CUDA_MPS_ACTIVE_THREAD_PERCENTAGE in its unit too.",
+        example=40.0,
+    ),
+    DaemonKey(
+        key="pinned_memory_limits",
+        attribute="pinned_memory_limits",
+        kind=values.MEMORY_LIMITS,
+        help="GPU memory that each client may use, by the daemon's own device ordinals, in G or M. In mode"
+        " `act` the watchdog enforces it.",
+        example=((0, 2 << 30), (1, 512 << 20)),
+    ),
+    DaemonKey(
+        key="watchdog",
+        attribute="watchdog",
+        kind=one_of(Mode),
+        help="Mode of the watchdog for it (default: `watchdog.mode`).",
+        example=Mode.OBSERVE,
+    ),
+)
+
+_REMOVED_OPTIONS = {
+    "accounting.by": "usage is always counted for the most specific owner",
+    "attribution.equal": "use attribution.method = equal, or bpf+equal",
+    "clients.max": "at most 512 clients get series of their own",
+    "clients.series": "to have no series of single clients, set clients.min_age_seconds to a long time",
+    "collect.journal": "the exporter reads the journal if it may",
+    "collect.kernel_log": "the exporter reads the kernel log if it may",
+    "collect.nvml": "the exporter always reads NVML",
+    "collect.pods": "the exporter reads the names of pods where there are any",
+    "discovery.enabled": "the exporter always finds daemons that the configuration does not name",
+    "discovery.globs": "the pipe directories are fixed; name a daemon elsewhere in [[daemons]]",
+    "discovery.processes": "the exporter always finds daemons by their processes",
+    "history.max_age_seconds": "incidents and events are kept for 30 days",
+    "history.max_events": "the newest 10000 events are kept",
+    "history.max_incidents": "the newest 1000 incidents are kept",
+    "paths.control_executable": "nvidia-cuda-mps-control is looked up in PATH; add its directory to PATH",
+    "paths.kmsg": "the exporter reads /dev/kmsg",
+    "paths.lock_directory": "locks are in /run/cuda-mps-exporter and in paths.runtime_directory",
+    "paths.pods": "the exporter reads /var/log/pods",
+    "paths.procfs": "the exporter reads /proc; in a container, share the PID namespace of the host",
+    "rhythm.liveness_seconds": "the interval is always 30 s",
+    "rhythm.lists_seconds": "the interval is always 5 min",
+    "rhythm.nvml_seconds": "the interval is always 10 s",
+    "watchdog.backoff_seconds": "the first wait is always 2 s",
+    "watchdog.end_hung_servers": "use watchdog.allow with end_hung_server",
+    "watchdog.fault_remedy": "use watchdog.allow with kill_clients, shut_down_server and restart_daemon",
+    "watchdog.fault_seconds": "a fault may always last 60 s",
+    "watchdog.hung_after_seconds": "a daemon is always restarted after hanging for 90 s",
+    "watchdog.longest_backoff_seconds": "the longest wait is always 5 min",
+    "watchdog.restarts": "the limit is always 5 restarts in 15 min",
+    "watchdog.step_seconds": "steps are always 10 s apart",
+    "watchdog.systemd_seconds": "systemd always has 30 s",
+    "watchdog.verify_seconds": "a restarted daemon always has 30 s to answer",
+    "watchdog.window_seconds": "the limit is always 5 restarts in 15 min",
+}
+_REMOVED_FLAGS = {"discovery.enabled": "--discovery"} | {
+    key: f"--path.{key.removeprefix('paths.').replace('_', '-')}"
+    for key in _REMOVED_OPTIONS
+    if key.startswith("paths.")
+}
+_REMOVED_DAEMON_KEYS = {
+    "client_priority": "set it by `set_default_client_priority`; the watchdog restores it after a restart",
+    "clients_limit": "the exporter reads the limit from the server's log",
+    "environment": 'begin restart_command with "env", "NAME=VALUE"',
+    "expected": "a configured daemon is always expected; delete the daemon if it is not, and the exporter finds it",
+}
+
+REMOVED: Mapping[str, str] = {
+    name: advice
+    for key, advice in _REMOVED_OPTIONS.items()
+    for flag in [_REMOVED_FLAGS.get(key, flag_of(key))]
+    for name in (key, flag, flag.replace("--", "--no-", 1), variable_of(flag))
+} | {f"{DAEMONS}.{key}": advice for key, advice in _REMOVED_DAEMON_KEYS.items()}
+"""What to do instead of each key, flag and variable that was removed."""
+
+
+def removed(name: str) -> str | None:
+    """Return what to say of a key, flag or variable that was removed; None if there never was one."""
+    advice = REMOVED.get(name)
+    return None if advice is None else f"{name} was removed: {advice}; remove it"

@@ -1,84 +1,151 @@
-"""docs/configuration.md, from the table of options: `python -m exporter.config.reference > docs/configuration.md`."""
+"""The configuration as text: the file that has the same effect, and docs/configuration.md.
 
+`python -m exporter.config.reference > docs/configuration.md` writes the page.
+"""
+
+import json
 import sys
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 
-from exporter.config.daemon_keys import DAEMON_KEYS, DaemonKey
-from exporter.config.document import DAEMONS, DEFAULT_FILE, FILE_VARIABLE
-from exporter.config.flags import default_text
-from exporter.config.option import Option
-from exporter.config.options import DEFAULTS, OPTIONS
-from exporter.config.written import toml
+from exporter.config.load import DEFAULT_FILE, FILE_VARIABLE
+from exporter.config.options import DAEMON_KEYS, DAEMONS, DEFAULTS, DEFAULTS_OF, OPTIONS, DaemonKey, Option
+from exporter.config.settings import Config
+from exporter.config.values import Toml
 
 WIDTH = 120
 
 _ABOUT = f"""\
-<!-- Written by `python -m exporter.config.reference > docs/configuration.md`. Edit the table of options instead. -->
+<!-- Written by `python -m exporter.config.reference > docs/configuration.md`. Edit the tables of options instead. -->
 # Configuration
 
-Everything has a default. What can be set has a flag, an environment variable, and a key in a
-[TOML](https://toml.io) file; **a flag outweighs the variable, the variable the file, the file the default**. A name
-that is not known, or a value that cannot be used, ends the exporter at its start, with exit code 2 and a message that
-says where it stands. A variable that is empty sets nothing.
+Every option has a flag, an environment variable, a key in a [TOML](https://toml.io) file, and a default. **A flag
+outweighs the variable, the variable outweighs the file, and the file outweighs the default.** The exporter ends with
+exit code 2 if it does not know a name or cannot use a value. The message names the place. An empty variable sets
+nothing.
 
-The file is `--config.file`, else the variable `{FILE_VARIABLE}`, else
-`{DEFAULT_FILE}` where there is one. `serve`, `status`, `record` and `doctor` read it, so
-that all look at the same daemons; `--config.file=` (nothing) reads none. `serve --config.check` prints what is in
-effect, written as a configuration file, and ends.
+The file is `--config.file`, else `${FILE_VARIABLE}`, else `{DEFAULT_FILE}` if it exists.
+`--config.file=` reads no file. `serve --config.check` prints the configuration in effect as a file, and exits.
 
 ## Options
 
-In flags and variables a time has its unit (`500ms`, `15s`, `2m`, `1h`); in the file it is a number of seconds. A list
-is a flag given again, a variable with commas, or a list in the file. What is on or off is `true` or `false`, and as a
-flag `--discovery` or `--no-discovery`; `auto`, where that is the default, does it where this machine can, without
-complaint where it cannot. `COMMAND --help` says which of them a command takes.
+In flags and variables a duration has a unit (`500ms`, `15s`, `2m`, `1h`); in the file it is a number of seconds. For a
+list, repeat the flag, separate the variable by commas, or write a list in the file. `COMMAND --help` shows the options
+of a command.
 """
 
 _DAEMONS = """\
 ## Daemons
 
-Which control daemons to watch:
+The exporter finds all control daemons of the node. It *expects* those that are declared: by the configuration, by an
+enabled systemd unit, or by NVIDIA's device plugin for Kubernetes. If an expected daemon is absent, an alert fires. The
+configuration declares daemons in one of these ways; the first that applies counts:
 
-1. `--pipe-directory` names one, and `--log-directory` its logs, for a look at it alone. What the file says about the
-   daemon of that pipe directory counts.
-2. Else the file does, in `[[daemons]]`. It outweighs the variables below: those are MPS' own, and say which daemon a
-   CUDA process would use.
-3. Else `CUDA_MPS_PIPE_DIRECTORY` and `CUDA_MPS_LOG_DIRECTORY`, as everywhere in MPS.
-4. Else, and only without `discovery`, there may be one where MPS has it by default, `/tmp/nvidia-mps` and
-   `/var/log/nvidia-mps`; this one is not *expected*: nobody named it, so its absence is no outage.
+1. `--pipe-directory` and `--log-directory` name one daemon. If the file has a daemon with that pipe directory, its keys
+   apply.
+2. `[[daemons]]` in the file.
+3. `CUDA_MPS_PIPE_DIRECTORY` and `CUDA_MPS_LOG_DIRECTORY`, the variables of MPS.
 
-With `discovery`, the exporter finds other daemons too. It expects those that an enabled systemd unit starts, and those
-that NVIDIA's device plugin for Kubernetes declares. It does not expect any other daemon that it finds. Names and pipe
-directories differ, and so do log directories, unless a `unit` is given.
+Two daemons cannot have the same name, pipe directory or, without a `unit`, log directory.
 """
 
 _RELOAD = """\
 ## Reload
 
-On SIGHUP the file is read anew. If it cannot be used, all stays as it was, the log says why, and
-`cuda_mps_exporter_config_last_reload_successful` is 0. These stay as they are until the exporter starts anew, and the
-log names those that have changed in the file:
+On SIGHUP the exporter reads the file again. If the file cannot be used, the old configuration stays in effect, the log
+names the problem, and `cuda_mps_exporter_config_last_reload_successful` is 0. A change of these options takes effect at
+the next start, and the log names them:
 """
 
 _EXAMPLE = """\
-## A whole file
+## Example
 
-With the defaults, and one daemon:
+A file with all defaults, and one daemon:
 """
 
 
+def as_toml(config: Config) -> str:
+    """Return a configuration as a file, with its defaults. Reading that file gives the same configuration."""
+    lines = list(_options(config, commented=False))
+    for daemon in config.daemons:
+        values = ((each, getattr(daemon, each.attribute)) for each in DAEMON_KEYS)
+        lines += [f"[[{DAEMONS}]]", *(_line(each, value) for each, value in values if value not in (None, ())), ""]
+    return "\n".join(lines)
+
+
+def example() -> str:
+    """Return a file with every key and its meaning."""
+    lines = [*_options(DEFAULTS, commented=True), f"[[{DAEMONS}]]"]
+    for each in DAEMON_KEYS:
+        optional = "" if each.instead_of is None else "# "
+        lines += [*_comment(each), f"{optional}{_line(each, each.example)}"]
+    return "\n".join(lines) + "\n"
+
+
+def _options(config: Config, *, commented: bool) -> Iterator[str]:
+    for section, options in groupby(OPTIONS, key=lambda option: option.section):
+        yield f"[{section}]"
+        for each in options:
+            value = each.of(config)
+            yield from _comment(each) if commented else ()
+            if value is not None:
+                yield _line(each, value)
+            elif commented:
+                yield f'# {each.key_in_section} = "…"'
+        yield ""
+
+
+def _line(each: Option | DaemonKey, value: object) -> str:
+    return f"{each.key_in_section} = {toml(each.kind.write(value))}"
+
+
+def _comment(each: Option | DaemonKey) -> list[str]:
+    return textwrap.wrap(f"# {each.help}", WIDTH, subsequent_indent="# ")
+
+
+def toml(value: Toml) -> str:
+    """Return a value in TOML. Strings are escaped as in JSON, and DEL too.
+
+    TOML has no form for bytes of a path that are not UTF-8: they become question marks.
+    """
+    match value:
+        case bool():
+            return "true" if value else "false"
+        case str():
+            text = value.encode(errors="replace").decode()
+            return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
+        case list():
+            return f"[{', '.join(toml(each) for each in value)}]"
+        case _:
+            return str(value)
+
+
+def default_text(option: Option, command: str) -> str:
+    """Return the default of a command's option, as its flag has it."""
+    value = DEFAULTS_OF.get(command, {}).get(option.attribute, option.of(DEFAULTS))
+    written = None if value is None else option.kind.write(value)
+    match written:
+        case None | []:
+            return "none"
+        case list():
+            return ", ".join(written)
+        case bool():
+            return str(written).lower()
+        case _:
+            return f"{written}s" if option.key.endswith("_seconds") else str(written)
+
+
 def reference() -> str:
-    """The page."""
+    """Return docs/configuration.md."""
     fixed = ", ".join(f"`{option.key}`" for option in OPTIONS if not option.reloadable)
     return "\n".join(
         (
             _ABOUT,
-            *_table(("flag", "variable", "in the file", "default", "meaning"), map(_row, OPTIONS)),
+            *_table(("flag", "variable", "key", "default", "meaning"), map(_row, OPTIONS)),
             "",
             _DAEMONS,
-            *_table((f"in `[[{DAEMONS}]]`", "meaning"), ((f"`{each.key}`", each.help) for each in DAEMON_KEYS)),
+            *_table((f"key of `[[{DAEMONS}]]`", "meaning"), ((f"`{each.key}`", each.help) for each in DAEMON_KEYS)),
             "",
             _RELOAD,
             *textwrap.wrap(f"{fixed}.", WIDTH, break_on_hyphens=False),
@@ -91,40 +158,10 @@ def reference() -> str:
     )
 
 
-def example() -> str:
-    """A file that says everything, with what it means."""
-    lines: list[str] = []
-    for section, options in groupby(OPTIONS, key=lambda option: option.section):
-        lines += [f"[{section}]"]
-        for option in options:
-            lines += _set(option)
-        lines += [""]
-    lines += [f"[[{DAEMONS}]]"]
-    for each in DAEMON_KEYS:
-        lines += textwrap.wrap(f"# {each.help}", WIDTH, subsequent_indent="# ")
-        if each.instead_of is None:
-            lines += [f"{each.key} = {_written(each, each.example)}"]
-        else:
-            lines += [f"# {each.key} = {toml(each.kind.to_toml(each.example))}"]
-    return "\n".join(lines) + "\n"
-
-
-def _set(option: Option) -> Iterator[str]:
-    yield from textwrap.wrap(f"# {option.help}", WIDTH, subsequent_indent="# ")
-    value, key = option.of(DEFAULTS), option.key_in_section
-    yield f'# {key} = "…"' if value is None else f"{key} = {_written(option, value)}"
-
-
-def _written(each: Option | DaemonKey, value: object) -> str:
-    written = each.kind.to_toml(value)
-    if isinstance(written, list) and len(written) > 1:
-        return "\n".join(("[", *(f"  {toml(one)}," for one in written), "]"))
-    return toml(written)
-
-
 def _row(option: Option) -> tuple[str, ...]:
     names = (option.name, option.variable, option.key, default_text(option, option.commands[0]))
-    return *(f"`{name}`" for name in names), option.help
+    choices = ", ".join(f"`{each}`" for each in option.kind.choices)
+    return *(f"`{name}`" for name in names), option.help + (f" One of {choices}." if choices else "")
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:

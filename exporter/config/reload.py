@@ -1,33 +1,49 @@
-"""The configuration read anew, while the exporter runs."""
+"""The configuration of a running service: the watchdog's policy that follows from it, and its reload."""
 
 from argparse import Namespace
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from exporter.clock import Clock
-from exporter.config.build import build_config
-from exporter.config.document import DEFAULT_FILE
+from exporter.config.load import DEFAULT_FILE, build_config
 from exporter.config.options import OPTIONS
 from exporter.config.settings import Config
+from exporter.core.watchdog.orders import Mandate, Orders
 from exporter.errors import ConfigError
 from exporter.view import ConfigStatus
 
 
+def orders_of(config: Config) -> Orders:
+    """Return the policy of the watchdog. The general mode applies to a daemon that is not configured."""
+    mandates = {
+        daemon.name: Mandate(
+            mode=daemon.watchdog, unit=daemon.unit, command=daemon.restart_command, limits=daemon.limits
+        )
+        for daemon in config.daemons
+    }
+    return Orders(
+        mode=config.watchdog,
+        rules=replace(config.constants.rules, allow=config.watchdog_allow),
+        mandates=mandates,
+        program=config.constants.control_executable,
+    )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reloaded:
-    """What came of a reload: the configuration from now on, which is the old one where there is a `problem`.
+    """Result of a reload: the configuration now in effect, which is the old one if there is a `problem`.
 
-    `kept` are the keys of what has changed in the file, and stays as it is until the exporter starts anew.
+    `unchanged` has the keys that the file changes and that take effect only at the next start.
     """
 
     config: Config
     problem: str | None = None
-    kept: tuple[str, ...] = ()
+    unchanged: tuple[str, ...] = ()
 
 
 class Reloader:
-    """Reads the configuration anew, with the command line and the environment that the exporter was started with."""
+    """Reads the configuration again, with the command line and the environment of the start."""
 
     def __init__(
         self,
@@ -38,7 +54,7 @@ class Reloader:
         default_file: Path | None = DEFAULT_FILE,
         completed: Callable[[Config], Config] = lambda config: config,
     ) -> None:
-        """`config` is the one in effect, that has just been read; `completed` adds what nobody can set."""
+        """`config` is the one in effect, just read; `completed` adds what is not an option."""
         self._arguments = arguments
         self._environment = dict(environment)
         self._config = config
@@ -48,15 +64,17 @@ class Reloader:
         self.status = ConfigStatus(successful=True, last_success=clock.now())
 
     def reload(self) -> Reloaded:
-        """Read the configuration anew; where it cannot be used, the old one stays in effect."""
+        """Read the configuration again. If it cannot be used, the old one stays in effect."""
         try:
-            read = self._completed(build_config(self._arguments, self._environment, self._default_file))
+            constants = self._config.constants
+            read = build_config(self._arguments, self._environment, self._default_file, constants)
         except ConfigError as error:
             self.status = ConfigStatus(successful=False, last_success=self.status.last_success)
             return Reloaded(config=self._config, problem=str(error))
-        kept = [each for each in OPTIONS if not each.reloadable and each.of(read) != each.of(self._config)]
-        for option in kept:
+        read = self._completed(read)
+        unchanged = [each for each in OPTIONS if not each.reloadable and each.of(read) != each.of(self._config)]
+        for option in unchanged:
             read = option.set(read, option.of(self._config))
         self._config = read
         self.status = ConfigStatus(successful=True, last_success=self._clock.now())
-        return Reloaded(config=read, kept=tuple(option.key for option in kept))
+        return Reloaded(config=read, unchanged=tuple(option.key for option in unchanged))

@@ -25,7 +25,7 @@ from exporter.model.daemon import Daemon, DaemonState
 from exporter.model.node import Node
 from exporter.model.observation import DaemonName
 from exporter.model.server import Server, ServerState
-from exporter.model.settings import Rhythm
+from exporter.model.settings import PollIntervals
 from exporter.model.witnesses import Wanted
 from exporter.parse.control_reply import LIST_CLIENTS, LIST_SERVERS, SERVER_STATUS, VERSION
 
@@ -42,7 +42,7 @@ LEAVING_SECONDS = 5.0
 """How long a client that has left is watched for the end of its process."""
 
 
-def commands(node: Node, name: str, rhythm: Rhythm) -> tuple[str, ...]:
+def commands(node: Node, name: str, rhythm: PollIntervals) -> tuple[str, ...]:
     """The commands to give one daemon now, most telling first.
 
     Any answer is a sign of life. So where nothing is overdue, one question in `liveness` seconds is enough, and those
@@ -68,7 +68,7 @@ def commands(node: Node, name: str, rhythm: Rhythm) -> tuple[str, ...]:
     return (pressing(questions, node.at, rhythm.liveness) or LIST_SERVERS,)
 
 
-def _probe_period(at: float, daemon: Daemon, rhythm: Rhythm) -> float:
+def _probe_period(at: float, daemon: Daemon, rhythm: PollIntervals) -> float:
     """A daemon that begins is asked at once, one that does not answer soon, and one that has gone at ease.
 
     Its return is told by its log and its pid file; where neither can be read, by this.
@@ -89,7 +89,7 @@ def _suspended_at(node: Node, daemon: Daemon) -> float | None:
     return state.at if state is not None and process_states.is_suspended(state) else None
 
 
-def _questions(node: Node, daemon: Daemon, rhythm: Rhythm) -> Iterable[Question]:
+def _questions(node: Node, daemon: Daemon, rhythm: PollIntervals) -> Iterable[Question]:
     if daemon.version is None and VERSION not in daemon.asked:
         yield Question(command=VERSION, known_at=None, period=rhythm.lists)
     yield _which_servers(node, daemon, rhythm)
@@ -110,7 +110,7 @@ def _all_askable(node: Node, daemon: Daemon) -> bool:
     return all(process_states.askable(node, pid) for pid in daemon.servers)
 
 
-def _which_servers(node: Node, daemon: Daemon, rhythm: Rhythm) -> Question:
+def _which_servers(node: Node, daemon: Daemon, rhythm: PollIntervals) -> Question:
     """Where the log does not tell of a server's start, this alone does."""
     period = rhythm.lists if daemon.log_followed else 2 * rhythm.liveness
     if rhythm.fresh(node.at, latest(servers_doubted_since(node, daemon))):
@@ -118,7 +118,7 @@ def _which_servers(node: Node, daemon: Daemon, rhythm: Rhythm) -> Question:
     return Question(command=LIST_SERVERS, known_at=daemon.asked.get(LIST_SERVERS), period=period)
 
 
-def _its_state(node: Node, daemon: Daemon, server: Server, rhythm: Rhythm) -> Question:
+def _its_state(node: Node, daemon: Daemon, server: Server, rhythm: PollIntervals) -> Question:
     period = rhythm.fault if server.state is ServerState.FAULT else rhythm.lists
     suspected_at = server.started_at if server.state is None else server.fault_suspected_at
     claimed = claimed_since(daemon, ClaimKind.FAULT, ClaimKind.RECOVERY)
@@ -127,7 +127,7 @@ def _its_state(node: Node, daemon: Daemon, server: Server, rhythm: Rhythm) -> Qu
     return _about(daemon, server, SERVER_STATUS, period)
 
 
-def _its_clients(node: Node, daemon: Daemon, server: Server, rhythm: Rhythm) -> Question:
+def _its_clients(node: Node, daemon: Daemon, server: Server, rhythm: PollIntervals) -> Question:
     doubted = rhythm.fresh(node.at, latest(clients_doubted_since(node, daemon, server)))
     # Of a fault, the log alone has told: whom it has to do with is to be known by the daemon's word too.
     told = server.state is not ServerState.FAULT or _is_asked_since(daemon, server)
@@ -146,7 +146,7 @@ def _about(daemon: Daemon, server: Server, verb: str, period: float) -> Question
     return Question(command=command, known_at=daemon.asked.get(command, began), period=period)
 
 
-def nvml_due(node: Node, rhythm: Rhythm) -> bool:
+def nvml_due(node: Node, rhythm: PollIntervals) -> bool:
     """Whether to read NVML now: sooner than usual where clients came or went since, or a process may bypass MPS."""
     source = node.sources.get(NVML)
     doubt = latest(since for gpu in node.gpus.values() for since in gpu_doubted_since(node, gpu))

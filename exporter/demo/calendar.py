@@ -3,8 +3,8 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from exporter.config.mishap import Mishap, Planned
 from exporter.demo import faults, outages, throngs
+from exporter.demo.mishap import Mishap, Planned
 from exporter.demo.scene import Scene
 from exporter.model.observation import Observation
 

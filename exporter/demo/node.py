@@ -20,8 +20,6 @@ TRAINING, INFERENCE, NOTEBOOK = (
     DaemonConfig(
         pipe_directory=Path(f"/run/nvidia/mps/{name}/pipe"),
         log_directory=Path(f"/run/nvidia/mps/{name}/log"),
-        expected=True,
-        clients_limit=PLACES,
         watchdog=mode,
         restart_command=START,
         active_thread_percentage=percentage,
@@ -50,7 +48,7 @@ def beginning() -> Node:
                 pipe_directory=str(each.pipe_directory),
                 log_directory=str(each.log_directory),
                 expected=True,
-                clients_limit=each.clients_limit,
+                clients_limit=PLACES,
             )
             for each in DAEMONS
         }

@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 
 from exporter.clock import Clock
-from exporter.config import Config, Planned
-from exporter.config.orders import orders_of
-from exporter.config.reload import Reloader
+from exporter.config import Config
+from exporter.config.reload import Reloader, orders_of
 from exporter.demo.disk import SimulatedDisk
+from exporter.demo.mishap import Planned
 from exporter.demo.simulation import Simulation
 from exporter.demo.told import told
 from exporter.history import MOST_EVENTS, History

@@ -4,7 +4,6 @@ import random
 from collections.abc import Iterator, Sequence
 
 from exporter.clock import Clock
-from exporter.config.mishap import Planned
 from exporter.core.work import DOORS
 from exporter.demo import faults, gpus, life, throngs
 from exporter.demo.calendar import STORY, Calendar
@@ -12,6 +11,7 @@ from exporter.demo.daemon import SimulatedDaemon
 from exporter.demo.doors import SimulatedDoors
 from exporter.demo.gpus import GPUS
 from exporter.demo.hands import SimulatedHands
+from exporter.demo.mishap import Planned
 from exporter.demo.node import beginning
 from exporter.demo.questions import questions
 from exporter.demo.scene import opening

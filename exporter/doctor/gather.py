@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from exporter.clock import Clock
-from exporter.config import Attribution, Config
+from exporter.config import Config
 from exporter.doctor.checks.units import EXPORTER
 from exporter.doctor.facts import (
     INITIAL_PID_NAMESPACE,
@@ -60,7 +60,7 @@ def gather(
     config: Config, surroundings: Surroundings, clock: Clock, *, look: Callable[[Config], Node], problem: str | None
 ) -> Facts:
     """Everything, read once; `look` is the one look at the node, `problem` what is wrong with the configuration."""
-    proc = Proc(config.proc, clock)
+    proc = Proc(config.constants.procfs, clock)
     programs = read_programs(config, surroundings.path, clock)
     node = look(config)
     patience = Patience()
@@ -86,7 +86,7 @@ def gather(
     watcher = read_watcher(config, proc, clock)
     holders, port_problem = read_holders(config, watcher, proc)
     doors = None
-    if config.attribution is Attribution.BPF:
+    if config.attribution.counts_launches:
         doors = patience.read(Area.DOORS, lambda: read_doors((*pids, *_servers(node)), proc, clock))
     problems = {
         Area.ROTATION: rotation_problem,

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 
-from exporter.config import Config, Switch
+from exporter.config import Config
 from exporter.core.gpus import NVML, serving_daemon
 from exporter.doctor.facts import Area, DaemonFacts, DoorsFacts, ProcessFacts, Programs, Unseen
 from exporter.doctor.words import AS_ROOT, ATTRIBUTION_AS_ROOT
@@ -12,7 +12,6 @@ from exporter.model.node import Node
 MOST_PROCESSES = 512
 """How many CUDA processes are looked into."""
 
-_WITH_NVML = ("cuda-mps-exporter doctor --collect.nvml",)
 _WHO_HANGS = ("ps -eo pid,stat,wchan:32,comm | awk '$2 ~ /D/'",)
 _HUNG = "it did not answer in time: a process is stuck in the driver, or a file server is gone"
 
@@ -35,9 +34,7 @@ def unseen_of_node(config: Config, node: Node, programs: Programs) -> Iterator[U
             why="daemons cannot be asked without nvidia-cuda-mps-control",
             told=True,
         )
-    if config.collect.nvml is Switch.OFF:
-        yield Unseen(area=Area.GPUS, why="collect.nvml is off", mend="Turn it on for this look", commands=_WITH_NVML)
-    elif not node.gpus and (NVML not in node.sources or node.sources[NVML].last.problem is not None):
+    if not node.gpus and (NVML not in node.sources or node.sources[NVML].last.problem is not None):
         yield Unseen(area=Area.GPUS, why="NVML cannot be used", told=True)
     for name, area in (("finder", Area.DAEMONS), ("units", Area.UNITS)):
         source = node.sources.get(name)

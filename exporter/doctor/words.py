@@ -5,7 +5,7 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import replace
 
-from exporter.config.orders import orders_of
+from exporter.config.reload import orders_of
 from exporter.doctor.facts import DaemonFacts, Facts, ProcessFacts
 from exporter.model.daemon import Daemon
 from exporter.model.gpu import Gpu
@@ -83,9 +83,10 @@ def restart_commands(
         changed += [f"Environment={name}={value}" for name, value in (variables or {}).items()]
         return f"systemctl edit {quoted(unit)}  # [Service] {', '.join(changed)}", f"systemctl restart {quoted(unit)}"
     command = (*(mandate.command or (orders.program, "-d")), *([option] if option else []))
-    changed_mandate = replace(mandate, command=command, environment={**mandate.environment, **(variables or {})})
+    if variables:
+        command = ("env", *(f"{name}={value}" for name, value in variables.items()), *command)
     stop = commands_to_stop(daemon, address=address_of(facts.node, daemon.name, orders))
-    return (*stop, *commands_to_start(daemon, mandate=changed_mandate))
+    return (*stop, *commands_to_start(daemon, mandate=replace(mandate, command=command)))
 
 
 def with_everybodys_tmp(unit: str) -> str:

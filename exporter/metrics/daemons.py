@@ -108,8 +108,7 @@ SERVERS = group(
     family("cuda_mps_server_clients", ("daemon", "server"), _server_clients),
     "Clients connected to the server. Absent if unknown.",
     _CLIENTS_LIMIT.value("cuda_mps_server_clients_limit", lambda limit: limit),
-    "Maximum number of clients: as configured, else from the server's log, else as NVIDIA documents it. "
-    "Absent if unknown.",
+    "Maximum number of clients: from the server's log, else as NVIDIA documents it. Absent if unknown.",
 )
 
 

@@ -89,7 +89,7 @@ class Daemon:
     `named_unit` the one that the configuration names, or that names the daemon: that one is to be restarted.
     `owner` is the UID of the user who is to run it, as the configuration or its unit names that user. `foreign` is the
     user to whom its pipe directory belongs, or the daemon there, if they may not run it: it is not this daemon then.
-    `clients_limit` is how many clients a server takes, as the configuration has it. `devices` has the GPUs that it
+    `clients_limit` is how many clients a server takes, as a recording has it. `devices` has the GPUs that it
     told last, by its ordinals. `limits_in_doubt` are questions about limits to which somebody's command may have
     changed the answers. It is `elsewhere` where it speaks in the PIDs of another namespace. `leavings` has, by PID,
     the clients whose contexts have ended in the last seconds, `parted` those that have left, as they were: the log

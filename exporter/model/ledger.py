@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from exporter.model.observation import GpuUuid
-from exporter.model.settings import Accounting
 from exporter.model.split import Method
 from exporter.model.workload import Workload
 
@@ -74,8 +73,7 @@ class Book:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ledger:
-    """The books of all GPUs; who pays in them; and when each owner that has a page last did."""
+    """The books of all GPUs, and when each owner that has a page last paid."""
 
-    by: Accounting = Accounting.WORKLOAD
     books: Mapping[GpuUuid, Book] = field(default_factory=dict)
     paid_at: Mapping[Workload, float] = field(default_factory=dict)

@@ -80,7 +80,7 @@ class DaemonFound:
     It is `expected` where the configuration, an enabled unit or the node's device plugin names it; what these named and
     name no more is not. `by` says who tells this: "configuration", "unit", "device_plugin" or "discovered". Whatever is
     None, whoever found it does not know.
-    `clients_limit` is how many clients fit into one of its servers, as the configuration has it; `visible_devices` is
+    `clients_limit` is how many clients fit into one of its servers, as a recording has it; `visible_devices` is
     CUDA_VISIBLE_DEVICES, as the unit has it; `foreground` and `stdout_kept` are as in `DaemonProcess`. `owner` is the
     UID of the user who runs it, as the configuration or the unit has it.
     """

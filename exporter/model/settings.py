@@ -1,4 +1,4 @@
-"""What the configuration tells the core: how often to look, when the watchdog acts, and who pays.
+"""Settings that the core reads: poll intervals, and when the watchdog acts.
 
 Every command reads the configuration. So this module imports nothing that takes long to import.
 """
@@ -8,37 +8,30 @@ from enum import StrEnum
 
 
 class Mode(StrEnum):
-    """What the watchdog may do: tell what it would do, or do it."""
+    """Mode of the watchdog: report what it would do, or do it."""
 
     OBSERVE = "observe"
     ACT = "act"
 
 
-class FaultRemedy(StrEnum):
-    """How far to go against a fault that does not end, each with all before it."""
+class AllowedAction(StrEnum):
+    """An action that ends processes of clients. The watchdog takes it only if the configuration lists it.
 
-    NONE = "none"
+    The first three are the steps against a fault that does not end, in this order.
+    """
+
     KILL_CLIENTS = "kill_clients"
     SHUT_DOWN_SERVER = "shut_down_server"
     RESTART_DAEMON = "restart_daemon"
-
-
-class Accounting(StrEnum):
-    """Who pays for a process: the most telling owner, or one of a kind; its user, where it has none of that kind."""
-
-    WORKLOAD = "workload"
-    USER = "user"
-    UNIT = "unit"
-    CONTAINER = "container"
-    POD = "pod"
-    SLURM_JOB = "slurm_job"
+    END_HUNG_SERVER = "end_hung_server"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rhythm:
-    """How often to look, in seconds: at a daemon's liveness, lists and limits, and NVML; how often when in doubt.
+class PollIntervals:
+    """Intervals in seconds at which the exporter polls a daemon and NVML.
 
-    `changed` is how soon again at limits that a command may have changed, where some are to hold.
+    The later ones apply for a while after a change or a contradiction. `changed` applies to enforced limits that a
+    command may have changed.
     """
 
     liveness: float = 30.0
@@ -52,20 +45,19 @@ class Rhythm:
     doubted_for: float = 10.0
 
     def fresh(self, at: float, doubted_since: float | None) -> bool:
-        """Whether a doubt is young enough to ask sooner; one that asking did not settle, it will not settle later."""
+        """Return whether a doubt is recent enough to poll sooner. If polling did not resolve it, it never will."""
         return doubted_since is not None and at - doubted_since <= self.doubted_for
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """When to act, in seconds, and how often.
+    """When the watchdog acts, in seconds, how often, and which actions that end clients it may take.
 
-    A daemon that hangs is restarted no sooner than `hung_after`. At most `restarts` in a `window`, then the breaker
-    opens. The first restart comes at once; after one that did not last, `backoff` is waited for, twice as long after
-    each further one, up to `longest_backoff`, with up to a quarter more by chance. A restart has helped where the
-    daemon answers within `verify`. systemd has `systemd` to restart a unit by itself. A fault may last `fault`; then
-    `fault_remedy` says how far to go, and `step` how long to wait for each step's effect. A server that hangs is ended
-    only where `end_hung_servers` says so.
+    The watchdog restarts a daemon that hangs for `hung_after`. After `restarts` within `window`, the circuit breaker
+    opens. The first restart comes at once. After one that did not last, the watchdog waits `backoff`, then twice as
+    long each time, up to `longest_backoff`, plus up to a quarter by chance. A restart succeeds if the daemon answers
+    within `verify`. systemd has `systemd` to restart a unit itself. A fault may last `fault`; then the watchdog takes
+    the listed steps, `step` apart.
     """
 
     hung_after: float = 90.0
@@ -76,6 +68,5 @@ class Rules:
     verify: float = 30.0
     systemd: float = 30.0
     fault: float = 60.0
-    fault_remedy: FaultRemedy = FaultRemedy.NONE
     step: float = 10.0
-    end_hung_servers: bool = False
+    allow: frozenset[AllowedAction] = frozenset()

@@ -59,7 +59,7 @@ class Remembered:
             daemons={name: begun(daemon, self.watches.get(name)) for name, daemon in node.daemons.items()},
             incidents={each.id: each for each in reversed(self.incidents)},
             watches={**node.watches, **self.watches},
-            ledger=replace(self.ledger, by=node.ledger.by),
+            ledger=self.ledger,
         )
 
 

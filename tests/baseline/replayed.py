@@ -19,7 +19,7 @@ RUNS = {
     "events": ("--events",),
     "watchdog_events": ("--events", "--watchdog", "act"),
     "metrics": ("--metrics",),
-    "watchdog_metrics": ("--metrics", "--watchdog", "act", "--attribution.equal"),
+    "watchdog_metrics": ("--metrics", "--watchdog", "act"),
 }
 """The runs of `replay` that are compared, by name."""
 

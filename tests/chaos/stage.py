@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Self
 
+from tests import program
 from tests.chaos.claims import Claims
 from tests.chaos.deeds import Deeds
 from tests.chaos.driver import SECOND_GPU, Driver
@@ -28,7 +29,7 @@ TENANTS = 3
 HOSTILE_TENANT = TENANTS
 NEIGHBOURS_CLIENTS = 2
 WRITTEN_SECONDS = 2.0
-SERVE = ("-m", "exporter", "serve", "--web.listen-address=127.0.0.1:0", "--log.format=json", "--client-min-age=0")
+SERVE = ("serve", "--web.listen-address=127.0.0.1:0", "--log.format=json", "--client-min-age=0")
 OURS = ("CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY", "PATH")
 """Of the daemon's environment, what the watchdog gives it anyhow."""
 
@@ -181,7 +182,8 @@ class Stage:
     def start_exporter(self) -> None:
         """Start it; returns when it serves."""
         self.exporters += 1
-        self.exporter = Exporter(list(SERVE), self._environment, self.exporter_log(self.exporters))
+        command = program.command(*SERVE, **self.terms.constants())
+        self.exporter = Exporter(command, self._environment, self.exporter_log(self.exporters))
         self.exporter.address()
         self.ready_at = time.time()
 

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 PERCENTAGE = 40.0
 MEMORY = "0=2G"
@@ -30,35 +31,17 @@ class Terms:
         self, pipe: Path, logs: Path, neighbour: tuple[Path, Path], command: Path, environment: Mapping[str, str]
     ) -> str:
         """Return the configuration file of an exporter under these terms; of the neighbour it gets both directories."""
-        variables = ", ".join(f'"{name}={value}"' for name, value in environment.items())
+        starts = ["env", *(f"{name}={value}" for name, value in environment.items()), str(command)]
         return f"""
-            [discovery]
-            enabled = false
-
-            [collect]
-            kernel_log = false
-            journal = false
-            pods = false
-
             [watchdog]
             mode = "act"
-            hung_after_seconds = {self.hung_after}
-            restarts = {self.restarts}
-            window_seconds = {self.window}
-            backoff_seconds = {self.backoff}
-            longest_backoff_seconds = {self.longest_backoff}
-            verify_seconds = {self.verify}
-            fault_seconds = {self.fault}
-            fault_remedy = "{"kill_clients" if self.ends else "none"}"
-            step_seconds = {self.step}
-            end_hung_servers = {str(self.ends).lower()}
+            allow = {["kill_clients", "end_hung_server"] if self.ends else []}
 
             [[daemons]]
             name = "{DAEMON}"
             pipe_directory = "{pipe}"
             log_directory = "{logs}"
-            restart_command = ["{command}"]
-            environment = [{variables}]
+            restart_command = {starts}
             active_thread_percentage = {PERCENTAGE}
             pinned_memory_limits = ["{MEMORY}"]
 
@@ -67,6 +50,21 @@ class Terms:
             pipe_directory = "{neighbour[0]}"
             log_directory = "{neighbour[1]}"
         """
+
+    def constants(self) -> Mapping[str, Any]:
+        """Return the constants of the exporter: the watchdog's times, and none of the machine's daemons and logs."""
+        rules = {
+            "hung_after": self.hung_after,
+            "restarts": self.restarts,
+            "window": self.window,
+            "backoff": self.backoff,
+            "longest_backoff": self.longest_backoff,
+            "verify": self.verify,
+            "fault": self.fault,
+            "step": self.step,
+        }
+        nowhere = {"kmsg": "/nowhere", "pods": "/nowhere"}
+        return {"discovery": False, "journal": False, **nowhere, "rules": rules}
 
 
 TERMS: Mapping[str, Terms] = {"leaves-alone": Terms(), "ends": Terms(ends=True)}

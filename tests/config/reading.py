@@ -4,7 +4,7 @@ from pathlib import Path
 
 from exporter.command_line import parse_arguments
 from exporter.config import Config, build_config
-from exporter.config.document import Document, parse_document
+from exporter.config.load import Document, parse_document
 
 PLACE = Path("config.toml")
 

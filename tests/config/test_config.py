@@ -7,10 +7,10 @@ import pytest
 from exporter.cli import main
 from exporter.config import (
     DEFAULT_PORT,
+    DURATION,
     LONGEST_SOCKET_PATH,
-    parse_address,
-    parse_duration,
 )
+from exporter.config.values import ADDRESS
 from exporter.errors import ConfigError
 from tests.config.reading import config
 
@@ -22,27 +22,27 @@ class TestDefaults:
         """Those that there are will be found."""
         assert config("serve").daemons == ()
 
-    def test_where_none_is_to_be_found_it_is_the_default_one_and_not_expected(self) -> None:
-        """A node without MPS is no outage."""
-        (daemon,) = config("serve", "--no-discovery").daemons
-        assert (str(daemon.pipe_directory), str(daemon.log_directory)) == ("/tmp/nvidia-mps", "/var/log/nvidia-mps")
-        assert not daemon.expected
-
     def test_address_and_age(self) -> None:
         """A recording has only what it has, so there nobody is too young."""
         assert config("serve").listen == (("", DEFAULT_PORT),) == (("", 10677),)
         assert config("serve").client_min_age == 15.0
         assert config("replay", "--events", "-").client_min_age == 0.0
 
-    def test_a_daemon_that_is_named_is_expected(self) -> None:
+    def test_flags_name_a_daemon(self) -> None:
         """Its absence is an outage."""
         (daemon,) = config("serve", "--pipe-directory", "/run/mps", "--log-directory", "/log").daemons
-        assert (daemon.name, daemon.log_directory, daemon.expected) == ("/run/mps", Path("/log"), True)
+        assert (daemon.name, daemon.log_directory) == ("/run/mps", Path("/log"))
 
     def test_the_environment_that_mps_itself_reads_names_one_too(self) -> None:
         """As for every other tool of MPS."""
         (daemon,) = config("serve", CUDA_MPS_PIPE_DIRECTORY="/run/e", CUDA_MPS_LOG_DIRECTORY="/log/e").daemons
-        assert (daemon.name, daemon.log_directory, daemon.expected) == ("/run/e", Path("/log/e"), True)
+        assert (daemon.name, daemon.log_directory) == ("/run/e", Path("/log/e"))
+
+    def test_a_log_directory_alone_is_that_of_the_default_daemon_if_a_flag_names_it(self) -> None:
+        """The variable alone declares no daemon."""
+        (daemon,) = config("serve", "--log-directory=/log").daemons
+        assert (daemon.name, daemon.log_directory) == ("/tmp/nvidia-mps", Path("/log"))
+        assert config("serve", CUDA_MPS_LOG_DIRECTORY="/log").daemons == ()
 
     def test_a_flag_outweighs_the_environment(self) -> None:
         """What was said last counts."""
@@ -55,15 +55,15 @@ class TestDefaults:
     [("0", 0.0), ("15", 15.0), ("15s", 15.0), ("500ms", 0.5), ("2m", 120.0), ("1.5h", 5400.0), ("0.25", 0.25)],
 )
 def test_a_duration_is_a_number_and_a_unit(text: str, seconds: float) -> None:
-    assert parse_duration("--flag", text) == seconds
+    assert DURATION.of_text("--flag", text) == seconds
 
 
 @pytest.mark.parametrize(
     "text", ["", "s", "fast", "-1s", "+1s", "1d", "1 s", "1e3", "1_000", "nan", "inf", ".5s", "5.s", "9" * 5000, "1s\n"]
 )
 def test_another_duration_is_refused_by_its_flag(text: str) -> None:
-    with pytest.raises(ConfigError, match=r"^--flag: .* is no duration"):
-        parse_duration("--flag", text)
+    with pytest.raises(ConfigError, match=r"^--flag: invalid value .*: expected a duration"):
+        DURATION.of_text("--flag", text)
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_another_duration_is_refused_by_its_flag(text: str) -> None:
     ],
 )
 def test_an_address_is_a_host_and_a_port(text: str, address: tuple[str, int]) -> None:
-    assert parse_address(text) == address
+    assert ADDRESS.of_text("--web.listen-address", text) == address
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def test_an_address_is_a_host_and_a_port(text: str, address: tuple[str, int]) ->
 )
 def test_another_address_is_refused_by_its_flag(text: str) -> None:
     with pytest.raises(ConfigError, match=r"^--web.listen-address: "):
-        parse_address(text)
+        ADDRESS.of_text("--web.listen-address", text)
 
 
 LONG = "/" + "x" * (LONGEST_SOCKET_PATH - len("//control_privileged"))

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from exporter.config import DaemonConfig
-from exporter.config.daemon_keys import LONGEST_NAME
-from exporter.config.daemons import MOST_DAEMONS
+from exporter.config.load import MAX_DAEMONS
+from exporter.config.options import MAX_NAME
 from exporter.errors import ConfigError
 from exporter.model.limits import Limits
 from tests.config.reading import config, written
@@ -17,11 +17,8 @@ name = "training"
 pipe_directory = "/run/nvidia/mps/training/pipe"
 log_directory = "/run/nvidia/mps/training/log"
 unit = "nvidia-mps@training.service"
-expected = false
-clients_limit = 48
 active_thread_percentage = 40
 pinned_memory_limits = ["0=2G", "1=512M"]
-client_priority = 1
 
 [[daemons]]
 pipe_directory = "/run/other"
@@ -29,13 +26,10 @@ pipe_directory = "/run/other"
 TRAINING = DaemonConfig(
     pipe_directory=Path("/run/nvidia/mps/training/pipe"),
     log_directory=Path("/run/nvidia/mps/training/log"),
-    expected=False,
     label="training",
     unit="nvidia-mps@training.service",
-    clients_limit=48,
     active_thread_percentage=40.0,
     pinned_memory_limits=((0, 2 << 30), (1, 512 << 20)),
-    client_priority=1,
 )
 
 
@@ -46,14 +40,14 @@ def daemons(directory: Path, text: str, *arguments: str, **environment: str) -> 
 def test_the_file_names_several(tmp_path: Path) -> None:
     training, other = daemons(tmp_path, TWO)
     assert (training, training.name) == (TRAINING, "training")
-    assert (other.name, other.log_directory, other.expected) == ("/run/other", Path("/var/log/nvidia-mps"), True)
+    assert (other.name, other.log_directory) == ("/run/other", Path("/var/log/nvidia-mps"))
 
 
 def test_the_limits_that_are_to_hold_are_named_each_for_itself(tmp_path: Path) -> None:
     """Where none is named, none is wanted."""
     training, other = daemons(tmp_path, TWO)
     memory = {0: 2 << 30, 1: 512 << 20}
-    assert training.limits == Limits(active_thread_percentage=40.0, pinned_memory=memory, client_priority=1)
+    assert training.limits == Limits(active_thread_percentage=40.0, pinned_memory=memory)
     assert not other.limits
 
 
@@ -66,7 +60,7 @@ def test_the_file_outweighs_the_variables_of_mps_itself(tmp_path: Path) -> None:
 
 def test_a_flag_names_one_to_be_watched_alone(tmp_path: Path) -> None:
     (one,) = daemons(tmp_path, TWO, "--pipe-directory", "/run/f", CUDA_MPS_LOG_DIRECTORY="/log/e")
-    assert (one.name, one.log_directory, one.expected) == ("/run/f", Path("/log/e"), True)
+    assert (one.name, one.log_directory) == ("/run/f", Path("/log/e"))
 
 
 def test_what_the_file_says_of_the_one_that_a_flag_names_counts(tmp_path: Path) -> None:
@@ -78,97 +72,85 @@ def test_what_the_file_says_of_the_one_that_a_flag_names_counts(tmp_path: Path) 
 
 
 def test_a_log_directory_alone_is_ambiguous_where_the_file_names_daemons(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"^--log-directory: of which daemon\? .*add --pipe-directory$"):
+    with pytest.raises(ConfigError, match=r"^--log-directory: .* names daemons; add --pipe-directory$"):
         daemons(tmp_path, TWO, "--log-directory", "/log/f")
 
 
 def test_a_relative_variable_is_refused_by_its_name() -> None:
-    with pytest.raises(ConfigError, match=r"^CUDA_MPS_LOG_DIRECTORY: 'log' is no absolute path"):
+    with pytest.raises(ConfigError, match=r"^CUDA_MPS_LOG_DIRECTORY: invalid value 'log': expected an absolute path"):
         config("serve", CUDA_MPS_LOG_DIRECTORY="log")
 
 
 ONE = 'pipe_directory = "/a"\nlog_directory = "/log"\n'
+HEAD = "[[daemons]]\n" + ONE
+NO_PERCENTAGE = "expected a number above 0, at most 100"
+NO_LIMIT = "expected a device and a size, such as 0=2G"
 WRONG = (
     ("[daemons]\n" + ONE, ": daemons: begin each daemon with a line"),
     ("daemons = ['/a']", ": daemons: begin each daemon with a line"),
-    ("[[daemons]]\nname = 'a'", ": daemons[1]: it has no pipe_directory"),
-    ("[[daemons]]\npipe_dir = '/a'", ": daemons[1] 'pipe_dir': unknown key; did you mean pipe_directory?"),
-    ("[[daemons]]\npipe_directory = 'a'", ": daemons[1].pipe_directory: 'a' is no absolute path"),
-    (f"[[daemons]]\npipe_directory = '/{'x' * 90}'", f": daemons[1].pipe_directory: /{'x' * 90}/control_privileged is"),
-    ("[[daemons]]\n" + ONE + "name = ''", ": daemons[1].name: '' is empty"),
-    ("[[daemons]]\n" + ONE + 'name = "a\\nb"', ": daemons[1].name: 'a\\nb' is empty, too long, or has characters"),
-    ("[[daemons]]\n" + ONE + f"name = '{'n' * (LONGEST_NAME + 1)}'", ": daemons[1].name: 'nnn"),
-    ("[[daemons]]\n" + ONE + "unit = 'mps'", ": daemons[1].unit: 'mps' is no service"),
-    ("[[daemons]]\n" + ONE + "unit = '-mps.service'", ": daemons[1].unit: '-mps.service' is no service"),
-    ("[[daemons]]\n" + ONE + "expected = 1", ": daemons[1].expected: 1 is neither true nor false"),
-    ("[[daemons]]\n" + ONE + "clients_limit = 0", ": daemons[1].clients_limit: 0 is not from 1 to 10000"),
+    ("[[daemons]]\nname = 'a'", ": daemons[1]: pipe_directory is missing; add it"),
+    ("[[daemons]]\npipe_dir = '/a'", ": daemons[1]: unknown key 'pipe_dir'; did you mean pipe_directory?"),
+    ("[[daemons]]\npipe_directory = 'a'", ": daemons[1].pipe_directory: invalid value 'a': expected an absolute path"),
+    (f"[[daemons]]\npipe_directory = '/{'x' * 90}'", f": daemons[1].pipe_directory: invalid value '/{'x' * 90}': the"),
+    (HEAD + "name = ''", ": daemons[1].name: invalid value '': expected 1 to 4096 printable characters"),
+    (HEAD + 'name = "a\\nb"', ": daemons[1].name: invalid value 'a\\nb': expected 1 to 4096 printable characters"),
+    (HEAD + f"name = '{'n' * (MAX_NAME + 1)}'", ": daemons[1].name: invalid value 'nnn"),
+    (HEAD + "unit = 'mps'", ": daemons[1].unit: invalid value 'mps': expected a service such as"),
+    (HEAD + "unit = '-mps.service'", ": daemons[1].unit: invalid value '-mps.service': expected a service"),
     *(
         (
-            "[[daemons]]\n" + ONE + f"active_thread_percentage = {wrong}",
-            f": daemons[1].active_thread_percentage: {told}",
+            HEAD + f"active_thread_percentage = {wrong}",
+            f": daemons[1].active_thread_percentage: invalid value {shown}: {NO_PERCENTAGE}",
         )
-        for wrong, told in (
-            ("0", "0 is not more than 0, and at most 100"),
-            ("100.1", "100.1 is not more than 0"),
-            ("nan", "nan is not more than 0"),
-            ("true", "True is no number"),
-            ("'40'", "'40' is no number"),
-        )
+        for wrong, shown in (("0", "0"), ("100.1", "100.1"), ("nan", "nan"), ("true", "True"), ("'40'", "'40'"))
     ),
     *(
         (
-            "[[daemons]]\n" + ONE + f"pinned_memory_limits = [{', '.join(map(repr, wrong))}]",
-            f": daemons[1].pinned_memory_limits: {told}",
+            HEAD + f"pinned_memory_limits = [{', '.join(map(repr, wrong))}]",
+            f": daemons[1].pinned_memory_limits: invalid value {told}",
         )
         for wrong, told in (
-            (["2G"], "'2G' is no limit"),
-            (["0=2"], "'0=2' is no limit"),
-            (["0=2K"], "'0=2K' is no limit"),
-            (["0=0G"], "'0=0G' is no limit"),
-            (["64=2G"], "'64=2G' is no limit"),
-            (["0=999999999999G"], "'0=999999999999G' is no limit"),
-            (["0=2G "], "'0=2G ' is no limit"),
-            (["0=2G", "0=2G"], "'0=2G' stands there twice"),
-            (["0=2G", "1=2G", "0=3G"], "'0=2G' stands there twice"),
-            ([], "0 of them"),
+            (["2G"], f"'2G': {NO_LIMIT}"),
+            (["0=2"], f"'0=2': {NO_LIMIT}"),
+            (["0=2K"], f"'0=2K': {NO_LIMIT}"),
+            (["0=0G"], f"'0=0G': {NO_LIMIT}"),
+            (["64=2G"], f"'64=2G': {NO_LIMIT}"),
+            (["0=999999999999G"], f"'0=999999999999G': {NO_LIMIT}"),
+            (["0=2G "], f"'0=2G ': {NO_LIMIT}"),
+            (["0=2G", "0=2G"], "'0=2G': duplicate entry"),
+            (["0=2G", "1=2G", "0=3G"], "'0=3G': duplicate entry"),
+            ([], "[]: expected 1 to 64 entries"),
         )
     ),
-    ("[[daemons]]\n" + ONE + "client_priority = 2", ": daemons[1].client_priority: 2 is not from 0 to 1"),
-    ("[[daemons]]\n" + ONE + "watchdog = 'on'", ": daemons[1].watchdog: 'on' is none of observe, act"),
-    ("[[daemons]]\n" + ONE + "restart_command = 'mps'", ": daemons[1].restart_command: 'mps' is no list"),
-    ("[[daemons]]\n" + ONE + "restart_command = []", ": daemons[1].restart_command: 0 of them; name 1 to 64"),
-    ("[[daemons]]\n" + ONE + "restart_command = ['']", ": daemons[1].restart_command: '' is empty"),
-    ("[[daemons]]\n" + ONE + "environment = ['A']", ": daemons[1].environment: 'A' is no variable; write it as in"),
-    ("[[daemons]]\n" + ONE + "environment = ['A B=1']", ": daemons[1].environment: 'A B=1' is no variable"),
-    ("[[daemons]]\n" + ONE + 'environment = ["A=\\n"]', ": daemons[1].environment: 'A=\\n' is empty, too long, or"),
-    ("[[daemons]]\n" + ONE + "environment = ['A=1', 'A=2']", ": daemons[1].environment: 'A=1' stands there twice"),
+    (HEAD + "watchdog = 'on'", ": daemons[1].watchdog: invalid value 'on': expected one of observe, act"),
     (
-        "[[daemons]]\n" + ONE + "environment = ['CUDA_MPS_PIPE_DIRECTORY=/b']",
-        ": daemons[1].environment: CUDA_MPS_PIPE_DIRECTORY is set by pipe_directory; leave it out",
+        HEAD + "restart_command = 'mps'",
+        ": daemons[1].restart_command: invalid value 'mps': expected a list",
+    ),
+    (HEAD + "restart_command = []", ": daemons[1].restart_command: invalid value []: expected 1 to 64 entries"),
+    (HEAD + "restart_command = ['']", ": daemons[1].restart_command: invalid value '': expected 1 to 4096 printable"),
+    (
+        HEAD + "restart_command = ['env', 'A=1', 'CUDA_MPS_PIPE_DIRECTORY=/b', 'mps']",
+        ": daemons[1].restart_command: CUDA_MPS_PIPE_DIRECTORY is set by pipe_directory; remove it",
     ),
     (
-        "[[daemons]]\n" + ONE + "unit = 'a.service'\nrestart_command = ['a']",
-        ": daemons[1]: it has unit and restart_command; who restarts it? leave one out",
+        HEAD + "unit = 'a.service'\nrestart_command = ['a']",
+        ": daemons[1]: unit and restart_command exclude each other; remove one",
     ),
-    (
-        "[[daemons]]\n" + ONE + "expected = false\nwatchdog = 'act'",
-        ": daemons[1]: nothing is ever done for a daemon that is not expected; leave expected out",
-    ),
-    ("[[daemons]]\n" + ONE + "expected = false\nrestart_command = ['a']", ": daemons[1]: nothing is ever done for"),
-    (("[[daemons]]\n" + ONE) * 2, ": daemons: 2 of them have the name '/a'; each needs its own"),
+    (HEAD * 2, ": daemons: 2 daemons have the name '/a'; each needs its own"),
     (
         "[[daemons]]\nname = '/b'\n" + ONE + "[[daemons]]\npipe_directory = '/b'",
-        ": daemons: 2 of them have the name '/b'; each needs its own",
+        ": daemons: 2 daemons have the name '/b'; each needs its own",
     ),
     (
         "[[daemons]]\nname = 'a'\n" + ONE + "[[daemons]]\nname = 'b'\n" + ONE,
-        ": daemons: 2 of them have the pipe_directory '/a'; each needs its own",
+        ": daemons: 2 daemons have the pipe_directory '/a'; each needs its own",
     ),
     (
-        "[[daemons]]\n" + ONE + "[[daemons]]\npipe_directory = '/b'\nlog_directory = '/log'",
-        ": daemons: 2 of them have the log_directory '/log'; each needs its own",
+        HEAD + "[[daemons]]\npipe_directory = '/b'\nlog_directory = '/log'",
+        ": daemons: 2 daemons have the log_directory '/log'; each needs its own",
     ),
-    ("[[daemons]]\n" * (MOST_DAEMONS + 1), f": daemons: {MOST_DAEMONS + 1} of them; at most {MOST_DAEMONS}"),
+    ("[[daemons]]\n" * (MAX_DAEMONS + 1), f": daemons: {MAX_DAEMONS + 1} daemons; at most {MAX_DAEMONS}"),
 )
 
 

@@ -20,9 +20,9 @@ def test_what_can_be_used_has_no_problem(tmp_path: Path) -> None:
 
 def test_a_file_that_cannot_be_used_is_left_out(tmp_path: Path) -> None:
     file = written(tmp_path, "[log]\nlevl = 'debug'\n")
-    arguments = parse_arguments(["doctor", "--config.file", file, "--path.procfs=/host/proc"])
+    arguments = parse_arguments(["doctor", "--config.file", file, "--path.state-directory=/host/state"])
     config, problem = nearest_config(arguments, {"RUNTIME_DIRECTORY": "/run/own"})
-    assert (config.proc, config.runtime_directory) == (Path("/host/proc"), Path("/run/own"))
+    assert (config.state_directory, config.runtime_directory) == (Path("/host/state"), Path("/run/own"))
     assert problem is not None
     assert "levl" in problem
 
@@ -36,5 +36,5 @@ def test_so_are_variables(tmp_path: Path) -> None:
 
 
 def test_of_a_flag_whoever_gave_it_is_told() -> None:
-    with pytest.raises(ConfigError, match="procfs"):
-        nearest_config(parse_arguments(["doctor", "--path.procfs=proc"]), {})
+    with pytest.raises(ConfigError, match="state-directory"):
+        nearest_config(parse_arguments(["doctor", "--path.state-directory=state"]), {})

@@ -1,18 +1,15 @@
 """The table of options: every option can be set in three ways, of which the nearest to the command counts."""
 
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from exporter.command_line import parse_arguments
-from exporter.config import Attribution, Config, Switch, build_config
-from exporter.config.flags import default_text
-from exporter.config.option import Option
-from exporter.config.options import DEFAULTS, OPTIONS
-from exporter.config.written import toml
-from exporter.model.settings import Accounting, FaultRemedy, Mode
+from exporter.config import Attribution, Config, build_config
+from exporter.config.options import DAEMON_KEYS, DEFAULTS, OPTIONS, Option
+from exporter.config.reference import default_text, toml
+from exporter.model.settings import AllowedAction, Mode
 from tests.config.reading import config, written
 
 every_option = pytest.mark.parametrize("option", OPTIONS, ids=[option.key for option in OPTIONS])
@@ -26,42 +23,14 @@ OTHERS = {
     "log.level": ("debug", '"debug"', "debug"),
     "log.format": ("logfmt", '"logfmt"', "logfmt"),
     "clients.min_age_seconds": ("1500ms", "1.5", 1.5),
-    "clients.max": ("9", "9", 9),
-    "clients.series": ("workload", '"workload"', "workload"),
-    "discovery.enabled": ("no", "false", False),
-    "discovery.globs": ("/a/*,/b", '["/a/*", "/b"]', ("/a/*", "/b")),
-    "discovery.processes": ("0", "false", False),
-    "collect.nvml": ("auto", '"auto"', Switch.AUTO),
-    "collect.kernel_log": ("Yes", "true", Switch.ON),
-    "collect.journal": ("false", "false", Switch.OFF),
-    "collect.pods": ("off", "false", Switch.OFF),
-    "rhythm.liveness_seconds": ("1m", "60", 60.0),
-    "rhythm.lists_seconds": ("10m", "600", 600.0),
-    "rhythm.nvml_seconds": ("0.5s", "0.5", 0.5),
-    "attribution.method": ("bpf", '"bpf"', Attribution.BPF),
-    "accounting.by": ("slurm_job", '"slurm_job"', Accounting.SLURM_JOB),
-    "attribution.equal": ("yes", "true", True),
+    "attribution.method": ("bpf+equal", '"bpf+equal"', Attribution.BPF_EQUAL),
     "watchdog.mode": ("act", '"act"', Mode.ACT),
-    "watchdog.hung_after_seconds": ("2m", "120", 120.0),
-    "watchdog.restarts": ("3", "3", 3),
-    "watchdog.window_seconds": ("1h", "3600", 3600.0),
-    "watchdog.backoff_seconds": ("500ms", "0.5", 0.5),
-    "watchdog.longest_backoff_seconds": ("1m", "60", 60.0),
-    "watchdog.verify_seconds": ("10s", "10", 10.0),
-    "watchdog.systemd_seconds": ("15s", "15", 15.0),
-    "watchdog.fault_seconds": ("5m", "300", 300.0),
-    "watchdog.fault_remedy": ("kill_clients", '"kill_clients"', FaultRemedy.KILL_CLIENTS),
-    "watchdog.step_seconds": ("5s", "5", 5.0),
-    "watchdog.end_hung_servers": ("true", "true", True),
-    "history.max_age_seconds": ("24h", "86400", 86400.0),
-    "history.max_incidents": ("8", "8", 8),
-    "history.max_events": ("80", "80", 80),
-    "paths.procfs": ("/host/proc", '"/host/proc"', Path("/host/proc")),
-    "paths.kmsg": ("/host/kmsg", '"/host/kmsg"', Path("/host/kmsg")),
-    "paths.pods": ("/host/pods", '"/host/pods"', Path("/host/pods")),
-    "paths.control_executable": ("/opt/mps", '"/opt/mps"', "/opt/mps"),
+    "watchdog.allow": (
+        "kill_clients,end_hung_server",
+        '["kill_clients", "end_hung_server"]',
+        frozenset({AllowedAction.KILL_CLIENTS, AllowedAction.END_HUNG_SERVER}),
+    ),
     "paths.runtime_directory": ("/run/other", '"/run/other"', Path("/run/other")),
-    "paths.lock_directory": ("/run/locks", '"/run/locks"', Path("/run/locks")),
     "paths.state_directory": ("/var/other", '"/var/other"', Path("/var/other")),
 }
 """For each option: another value than its default, as text, in a file, and as it is meant."""
@@ -76,11 +45,12 @@ def in_file(option: Option) -> str:
 
 
 def default_in_file(option: Option) -> str:
-    return toml(option.kind.to_toml(option.of(DEFAULTS)))
+    return toml(option.kind.write(option.of(DEFAULTS)))
 
 
 def valid_default(option: Option) -> str:
-    return "/else" if option.of(DEFAULTS) is None else default_text(option, "serve").replace(", ", ",")
+    default = default_text(option, "serve").replace(", ", ",")
+    return {"web.config_file": "/else", "watchdog.allow": "restart_daemon"}.get(option.key, default)
 
 
 @every_option
@@ -92,8 +62,7 @@ def test_its_default_is_the_one_of_the_configuration(option: Option) -> None:
 @every_option
 def test_a_file_sets_it(option: Option, tmp_path: Path) -> None:
     read = config("serve", "--config.file", written(tmp_path, in_file(option)))
-    daemons = read.daemons if option.key == "discovery.enabled" else ()
-    assert read == option.set(replace(config("serve"), daemons=daemons), meant(option)), "and nothing else"
+    assert read == option.set(config("serve"), meant(option)), "and nothing else"
 
 
 @every_option
@@ -108,7 +77,7 @@ def test_a_variable_sets_it_and_outweighs_the_file(option: Option, tmp_path: Pat
 def test_a_flag_sets_it_and_outweighs_the_variable(option: Option) -> None:
     if option.kind.boolean:
         flags: tuple[str, ...] = ("--no-" + option.name[2:],)
-        expected: object = Switch.OFF if isinstance(option.of(DEFAULTS), Switch) else False
+        expected: object = False
         variable = "true"
     else:
         flags, expected, variable = (f"{option.name}={OTHERS[option.key][0]}",), meant(option), valid_default(option)
@@ -118,6 +87,12 @@ def test_a_flag_sets_it_and_outweighs_the_variable(option: Option) -> None:
 @every_option
 def test_an_empty_variable_sets_nothing(option: Option) -> None:
     assert config("serve", **{option.variable: ""}) == config("serve")
+
+
+def test_there_are_25_options_and_daemon_keys() -> None:
+    """The daemon's two directories and the file have flags of their own."""
+    flags = {option.name for option in OPTIONS} | {"--config.file", "--pipe-directory", "--log-directory"}
+    assert len(flags) + len(DAEMON_KEYS) == 25
 
 
 def test_no_two_options_share_a_name() -> None:
@@ -174,3 +149,18 @@ def test_a_directory_is_the_one_that_systemd_made(kind: str) -> None:
     option = next(each for each in OPTIONS if each.attribute == f"{kind}_directory")
     assert option.of(config("serve", **made)) == Path("/made/a")
     assert option.of(config("serve", f"{option.name}=/else", **made)) == Path("/else")
+
+
+def test_a_list_can_be_emptied_by_the_flag(tmp_path: Path) -> None:
+    path = written(tmp_path, '[watchdog]\nallow = ["restart_daemon"]')
+    assert config("serve", "--config.file", path).watchdog_allow == {AllowedAction.RESTART_DAEMON}
+    assert config("serve", "--config.file", path, "--watchdog.allow=").watchdog_allow == frozenset()
+
+
+@pytest.mark.parametrize(
+    ("attribution", "counts", "equal"),
+    [("off", False, False), ("equal", False, True), ("bpf", True, False), ("bpf+equal", True, True)],
+)
+def test_attribution_counts_launches_and_divides_equally_apart(attribution: str, counts: bool, equal: bool) -> None:
+    read = config("serve", f"--attribution={attribution}").attribution
+    assert (read.counts_launches, read.equal_parts) == (counts, equal)

@@ -2,8 +2,7 @@
 
 from pathlib import Path
 
-from exporter.config.daemon_keys import DAEMON_KEYS
-from exporter.config.options import OPTIONS
+from exporter.config.options import DAEMON_KEYS, OPTIONS
 from exporter.config.reference import example, reference
 from tests.config.reading import config, document, written
 
@@ -27,5 +26,5 @@ def test_the_example_is_on_the_page_and_says_everything(tmp_path: Path) -> None:
 def test_the_example_is_the_defaults_and_one_daemon(tmp_path: Path) -> None:
     read = config("serve", "--config.file", written(tmp_path, example()))
     (daemon,) = read.daemons
-    assert (daemon.name, daemon.expected) == ("training", True)
+    assert daemon.name == "training"
     assert all(option.of(read) == option.of(config("serve")) for option in OPTIONS)

@@ -40,11 +40,11 @@ def reloader(directory: Path, text: str, *arguments: str, clock: SetClock | None
 
 
 def test_a_changed_file_is_read(tmp_path: Path) -> None:
-    reads = reloader(tmp_path, "[clients]\nmax = 1")
-    written(tmp_path, TWO + "[clients]\nmax = 2")
+    reads = reloader(tmp_path, "[clients]\nmin_age_seconds = 1")
+    written(tmp_path, TWO + "[clients]\nmin_age_seconds = 2")
     reloaded = reads.reload()
-    assert (reloaded.problem, reloaded.kept) == (None, ())
-    assert reloaded.config.max_clients == 2
+    assert (reloaded.problem, reloaded.unchanged) == (None, ())
+    assert reloaded.config.client_min_age == 2
     assert [each.name for each in reloaded.config.daemons] == ["training", "/run/other"]
 
 
@@ -56,22 +56,25 @@ def test_flags_and_environment_outweigh_it_still(tmp_path: Path) -> None:
 
 
 def test_a_file_that_cannot_be_used_leaves_the_old_configuration(tmp_path: Path) -> None:
-    reads = reloader(tmp_path, "[clients]\nmax = 1")
-    path = written(tmp_path, "[clients]\nmax = 'many'")
-    reloaded = reads.reload()
-    assert reloaded.problem == f"{path}: clients.max: 'many' is no whole number"
-    assert reloaded.config.max_clients == 1
+    reads = reloader(tmp_path, "[clients]\nmin_age_seconds = 1")
+    path = written(tmp_path, "[clients]\nmin_age_seconds = 'many'")
+    reloaded, expected = reads.reload(), "expected a number of seconds from 0 to 1000000000"
+    assert reloaded.problem == f"{path}: clients.min_age_seconds: invalid value 'many': {expected}"
+    assert reloaded.config.client_min_age == 1
 
 
 def test_what_cannot_be_changed_while_running_is_named_and_kept(tmp_path: Path) -> None:
     reads = reloader(tmp_path, "")
-    written(tmp_path, "[web]\nlisten_address = [':1']\n[paths]\nruntime_directory = '/run/x'\n[clients]\nmax = 2")
+    written(
+        tmp_path,
+        "[web]\nlisten_address = [':1']\n[paths]\nruntime_directory = '/run/x'\n[clients]\nmin_age_seconds = 2",
+    )
     reloaded = reads.reload()
-    assert reloaded.kept == ("web.listen_address", "paths.runtime_directory")
+    assert reloaded.unchanged == ("web.listen_address", "paths.runtime_directory")
     assert reloaded.config.listen == (("", 10677),)
     assert reloaded.config.runtime_directory == Path("/run/cuda-mps-exporter")
-    assert reloaded.config.max_clients == 2, "what can be changed, is"
-    assert reads.reload().kept == reloaded.kept, "and is told at every reload until the next start"
+    assert reloaded.config.client_min_age == 2, "what can be changed, is"
+    assert reads.reload().unchanged == reloaded.unchanged, "and is told at every reload until the next start"
 
 
 def test_the_status_says_whether_and_when(tmp_path: Path) -> None:

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from exporter.cli import main
-from exporter.config import Config, DaemonConfig, as_toml
+from exporter.config import Config, DaemonConfig
 from exporter.config.options import OPTIONS
-from exporter.config.written import toml
+from exporter.config.reference import as_toml, toml
 from tests.config.reading import config, document, written
 from tests.config.test_daemons import TWO
 from tests.config.test_options import meant
@@ -47,7 +47,7 @@ def test_check_of_what_cannot_be_used_ends_with_exit_code_2(tmp_path: Path) -> N
 
 
 def test_a_path_that_is_no_utf8_is_printed_all_the_same(tmp_path: Path) -> None:
-    daemon = DaemonConfig(pipe_directory=Path("/caf\udce9"), log_directory=tmp_path, expected=True)
+    daemon = DaemonConfig(pipe_directory=Path("/caf\udce9"), log_directory=tmp_path)
     assert 'pipe_directory = "/caf?"' in as_toml(Config(daemons=(daemon,)))
 
 

@@ -17,7 +17,7 @@ from exporter.core.xids import XID_EVENT_TYPE
 from exporter.model.limits import Limits
 from exporter.model.node import Node
 from exporter.model.observation import ControlReply, DaemonProcess, GpuEvent, GpuReading, LogFile, Observation
-from exporter.model.settings import Rhythm
+from exporter.model.settings import PollIntervals
 from exporter.model.watch import Watch
 from tests.builders import (
     AT,
@@ -46,7 +46,7 @@ from tests.builders import (
 )
 from tests.core.strategies import lives, log_lines, readings, timed
 
-RHYTHM = Rhythm()
+RHYTHM = PollIntervals()
 TICK = 0.5
 LIST, STATUS, CLIENTS, VERSION = "get_server_list", f"get_server_status {SERVER}", f"get_client_list {SERVER}", "-v"
 

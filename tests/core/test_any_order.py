@@ -12,7 +12,7 @@ from exporter.metrics.catalogue import NodeCollector
 from exporter.model.event import Event
 from exporter.model.node import Node
 from exporter.model.observation import Observation
-from exporter.model.settings import Rhythm
+from exporter.model.settings import PollIntervals
 from exporter.view import View
 from tests.builders import RECORDINGS, Recorded, node
 from tests.core.invariants import assert_consistent, assert_only_grown, assert_told, counters
@@ -45,8 +45,8 @@ def test_any_life(seen: list[Observation]) -> None:
     present = live(node(*DAEMONS), seen)
     list(NodeCollector(View(present)).collect())
     for name in present.daemons:
-        agenda.commands(present, name, Rhythm())
-    agenda.nvml_due(present, Rhythm())
+        agenda.commands(present, name, PollIntervals())
+    agenda.nvml_due(present, PollIntervals())
     assert all(pid > 0 for pid in agenda.watched(present))
 
 

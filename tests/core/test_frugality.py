@@ -7,7 +7,7 @@ import pytest
 from exporter.core import agenda
 from exporter.core.fold import fold
 from exporter.model.node import Node
-from exporter.model.settings import Rhythm
+from exporter.model.settings import PollIntervals
 from exporter.parse.control_reply import DEVICES, LIST_CLIENTS, LIST_SERVERS, SERVER_STATUS, VERSION
 from tests.builders import AT, CLIENT, DAEMON, SERVER, control_log, gpu_reading, reply, scenario, told
 from tests.core.log_cost import log_cost
@@ -59,7 +59,7 @@ def _watched(present: Node, seconds: int, clients: int, gpus: int) -> tuple[Node
     began = max(present.at, AT)
     for tick in range(int(seconds / TICK)):
         at = began + tick * TICK
-        for command in agenda.commands(replace(present, at=at), DAEMON, Rhythm()):
+        for command in agenda.commands(replace(present, at=at), DAEMON, PollIntervals()):
             stdout = stdout_of(command, clients, gpus)
             written += log_cost(command, stdout)
             present, _ = fold(present, reply(command, stdout, at=at + ANSWER_SECONDS))

@@ -8,7 +8,7 @@ from exporter.model.event import EventName
 from exporter.model.node import Node
 from exporter.model.observation import LogFile, LogGap, LogLine, Observation, SourceReading
 from exporter.model.replace import replace
-from exporter.model.settings import Rhythm
+from exporter.model.settings import PollIntervals
 from tests.builders import (
     AT,
     CLIENT,
@@ -190,7 +190,7 @@ def seconds_to_blocked(answer: str) -> float:
     while present.daemons[DAEMON].logged.blocked_since is None:
         at += 0.5
         present = replace(present, at=at)
-        for command in agenda.commands(present, DAEMON, Rhythm()):
+        for command in agenda.commands(present, DAEMON, PollIntervals()):
             present, _ = fold(present, replace(healthy(command, at), stdout=answer or healthy(command, at).stdout))
         present, _ = fold(present, look("log", at=at))
         assert at < AT + 300
@@ -203,11 +203,11 @@ def test_a_blocked_log_is_reported_within_60_seconds() -> None:
 
 def test_a_missing_line_is_asked_about_at_once() -> None:
     after = told(*missing(AT + 10), start=START).node
-    assert agenda.commands(after, DAEMON, Rhythm()) == (LIST,)
+    assert agenda.commands(after, DAEMON, PollIntervals()) == (LIST,)
     again = told(servers(SERVER, at=AT + 16.5), start=after).node
-    assert LIST not in agenda.commands(again, DAEMON, Rhythm())
+    assert LIST not in agenda.commands(again, DAEMON, PollIntervals())
 
 
 def test_a_daemon_whose_log_is_blocked_is_asked_as_one_whose_log_is_not_followed() -> None:
     blocked = told(*BLOCKED, status("ACTIVE", at=AT + 80), clients(CLIENT, at=AT + 80), start=START).node
-    assert LIST in agenda.commands(replace(blocked, at=AT + 81), DAEMON, Rhythm())
+    assert LIST in agenda.commands(replace(blocked, at=AT + 81), DAEMON, PollIntervals())

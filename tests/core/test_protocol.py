@@ -7,7 +7,7 @@ from exporter.model.daemon import Daemon, DaemonState
 from exporter.model.event import EventName
 from exporter.model.node import Node
 from exporter.model.observation import DaemonProcess, LogLine, Observation, ProcessExit
-from exporter.model.settings import Rhythm
+from exporter.model.settings import PollIntervals
 from exporter.telling.status import table
 from exporter.view import View
 
@@ -48,7 +48,7 @@ def test_it_is_not_asked_and_has_no_state() -> None:
     ):
         node, _ = after(*told)
 
-        assert commands(node, NAME, Rhythm()) == ()
+        assert commands(node, NAME, PollIntervals()) == ()
         assert node.daemons[NAME].state is None
         assert samples(node, "cuda_mps_daemon_up") == []
         assert samples(node, "cuda_mps_daemon_supported") == [0]
@@ -72,11 +72,11 @@ def test_one_that_is_back_with_a_protocol_that_is_known_is_asked() -> None:
     node, _ = after(process(), ProcessExit(at=5.0, pid=77, start_ticks=5), process(at=20.0, protocol=2, pid=78))
 
     assert node.daemons[NAME].supported
-    assert commands(node, NAME, Rhythm())
+    assert commands(node, NAME, PollIntervals())
 
 
 def test_the_log_of_the_known_protocol_changes_nothing() -> None:
     node, _ = after(process(protocol=None), log(OF_PROTOCOL_2))
 
     assert samples(node, "cuda_mps_daemon_supported") == [1]
-    assert commands(node, NAME, Rhythm())
+    assert commands(node, NAME, PollIntervals())

@@ -9,7 +9,7 @@ from exporter.model.event import EventName
 from exporter.model.node import Node
 from exporter.model.observation import Observation
 from exporter.model.replace import replace
-from exporter.model.settings import Rhythm
+from exporter.model.settings import PollIntervals
 from tests.builders import (
     AT,
     CLIENT,
@@ -187,7 +187,7 @@ def seconds_to_unresponsive(start: Node) -> float:
     present, _ = fold(replace(start, at=AT + 100), standing("T", at=AT + 100.5))
     at = AT + 100.5
     while present.daemons[DAEMON].state is not DaemonState.UNRESPONSIVE:
-        if agenda.commands(replace(present, at=at), DAEMON, Rhythm()):
+        if agenda.commands(replace(present, at=at), DAEMON, PollIntervals()):
             at += 5
             present, _ = fold(present, silence(at=at))
         else:
@@ -203,7 +203,7 @@ def test_a_stopped_daemon_is_unresponsive_within_15_seconds(start: Node) -> None
 
 def test_one_that_goes_on_and_answers_is_not_asked_at_once_any_more() -> None:
     went_on = told(standing("T", at=AT + 5), standing("S", at=AT + 12), servers(SERVER, at=AT + 13), start=LOGGED).node
-    assert "get_server_list" not in agenda.commands(replace(went_on, at=AT + 20), DAEMON, Rhythm())
+    assert "get_server_list" not in agenda.commands(replace(went_on, at=AT + 20), DAEMON, PollIntervals())
 
 
 # -- how processes stand -----------------------------------------------------------------------------------------------

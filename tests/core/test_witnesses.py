@@ -4,7 +4,7 @@ from exporter.core import agenda
 from exporter.model.node import Node
 from exporter.model.observation import ProcessExit
 from exporter.model.replace import replace
-from exporter.model.settings import Rhythm
+from exporter.model.settings import PollIntervals
 from exporter.model.witnesses import Wanted
 from tests.builders import (
     AT,
@@ -34,7 +34,7 @@ LATER = 20_000
 
 
 def asked(node: Node, after: float = LATER) -> tuple[str, ...]:
-    return agenda.commands(replace(node, at=AT + after), DAEMON, Rhythm())
+    return agenda.commands(replace(node, at=AT + after), DAEMON, PollIntervals())
 
 
 def wanted(node: Node) -> Wanted:

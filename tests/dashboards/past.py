@@ -5,10 +5,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from exporter.config import Planned
-from exporter.config.mishap import Mishap
 from exporter.core.fold import fold
 from exporter.demo import PAST_SECONDS, Simulation, told
+from exporter.demo.mishap import Mishap, Planned
 from exporter.metrics.catalogue import NodeCollector
 from exporter.model.node import Node
 from exporter.model.observation import GpuReading, LogFile

@@ -13,6 +13,7 @@ from typing import Self
 
 import psutil
 
+from tests import program
 from tests.containers import Container
 from tests.deploy.manifests import container, pod, the
 from tests.eventually import PATIENCE_SECONDS
@@ -82,9 +83,9 @@ class Node:
         become = "import os, sys; os.execvp(sys.argv[1], sys.argv[1:])"
         ours = {each["name"]: each["value"] for each in container(self._variant)["env"]}
         command = (*self._processes.enter(), "unshare", "--mount", "sh", "-e", str(script))
-        # A pod has the variables of its manifest only; one that is empty sets nothing.
+        # A pod has the variables of its manifest only; one that is empty sets nothing. Its paths are its own.
         unset = dict.fromkeys((name for name in os.environ if name.startswith("CUDA_MPS_EXPORTER_")), "")
-        unset |= {"RUNTIME_DIRECTORY": "", "STATE_DIRECTORY": ""}
+        unset |= {"RUNTIME_DIRECTORY": "", "STATE_DIRECTORY": "", program.VARIABLE: "{}"}
         variables = {**unset, **ours, **environment}
         return PodExporter(["-c", become, *command], variables, self.directory / "exporter.log")
 
@@ -101,7 +102,7 @@ class Node:
         yield f"mount -o remount,ro,bind {root}"
         rights = container(self._variant)["securityContext"]["capabilities"]["add"]
         bounds = ",".join(["-all", *(f"+{each.lower()}" for each in rights)])
-        command = [sys.executable, "-m", "exporter", *arguments]
+        command = [sys.executable, *program.command(*arguments, intervals={"nvml": 1})]
         yield f"cd {root}"
         yield (
             f"exec chroot {root} {needed('setpriv')} --bounding-set={bounds} --inh-caps=-all --no-new-privs "

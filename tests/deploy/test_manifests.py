@@ -8,7 +8,6 @@ import pytest
 
 from exporter import __version__
 from exporter.cli import main
-from exporter.config import Switch
 from tests.deploy.kustomize import built
 from tests.deploy.manifests import KUBERNETES, VARIANTS, Object, container, host_paths, objects, pod, the
 from tests.deploy.schemas import complaints
@@ -97,9 +96,8 @@ def test_its_probes_ask_pages_that_it_has(variant: str) -> None:
 
 @pytest.mark.parametrize(("variant", "daemons"), [("device-plugin", 0), ("gke", 1), ("host", 1)])
 def test_its_configuration_can_be_used_and_names_only_a_daemon_that_the_label_of_its_nodes_declares(
-    variant: str, daemons: int, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    variant: str, daemons: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.delenv("CUDA_MPS_EXPORTER_DISCOVERY")
     (text,) = the("ConfigMap", variant)["data"].values()
     (tmp_path / "config.toml").write_text(text)
     code = main(["serve", "--config.check", f"--config.file={tmp_path / 'config.toml'}"])
@@ -111,7 +109,6 @@ def test_its_configuration_can_be_used_and_names_only_a_daemon_that_the_label_of
     mounted = [each["mountPath"] for each in container(variant)["volumeMounts"]]
     for directory in (each[key] for each in named for key in ("pipe_directory", "log_directory")):
         assert any(Path(directory).is_relative_to(each) for each in mounted)
-    assert in_effect["collect"]["nvml"] in (True, Switch.AUTO)
 
 
 def test_the_host_variant_runs_only_on_nodes_that_are_labelled_for_it() -> None:

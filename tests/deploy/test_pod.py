@@ -65,7 +65,7 @@ def node() -> Iterator[Node]:
 def started(node: Node, nvml: NvmlStandIn) -> Exporter:
     """The exporter in its pod."""
     environment = {"PATH": MpsStandIn(node.path(ROOT)).environment()["PATH"], **nvml.environment()}
-    arguments = ("--web.listen-address=127.0.0.1:0", "--client-min-age=0", "--log.format=json", "--rhythm.nvml=1s")
+    arguments = ("--web.listen-address=127.0.0.1:0", "--client-min-age=0", "--log.format=json")
     return node.exporter(environment, *arguments)
 
 

@@ -97,9 +97,7 @@ def watcher(**known: Any) -> Watcher:
 def configured(**known: Any) -> Config:
     """The configuration, which names the daemon."""
     of_daemon = {name: known.pop(name) for name in ("unit", "pinned_memory_limits") if name in known}
-    named = DaemonConfig(
-        **{"pipe_directory": Path(DAEMON), "log_directory": Path(LOGS), "expected": True, "unit": UNIT} | of_daemon
-    )
+    named = DaemonConfig(**{"pipe_directory": Path(DAEMON), "log_directory": Path(LOGS), "unit": UNIT} | of_daemon)
     return Config(daemons=(named,), **known)
 
 

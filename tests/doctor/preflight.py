@@ -17,7 +17,7 @@ from tests.standin.nvml import MEBIBYTE, Behaviour, Device, NvmlStandIn, Process
 
 PROGRAM = """
     import contextlib, io, json, os, sys
-    from exporter.cli import main
+    from tests.program import main
 
     begun = dict(os.environ)
     for line in sys.stdin:
@@ -67,8 +67,6 @@ class Preflight:
             "PATH": f"{self.bin}{os.pathsep}{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
             "RUNTIME_DIRECTORY": own["run"],
             "STATE_DIRECTORY": own["state"],
-            "CUDA_MPS_EXPORTER_DISCOVERY": "false",
-            "CUDA_MPS_EXPORTER_COLLECT_KERNEL_LOG": "false",
             "CUDA_MPS_EXPORTER_WEB_LISTEN_ADDRESS": "127.0.0.1:0",
         }
 

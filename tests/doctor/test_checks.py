@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from exporter.config import Attribution, Collect, Switch
+from exporter.config import Attribution
 from exporter.doctor.capability import Capability
 from exporter.doctor.facts import Area, DoorsFacts, Facts, Holder, Programs, Rotation, UnitFacts, Unseen, Watcher
 from exporter.doctor.finding import Finding, Severity
@@ -320,12 +320,6 @@ PLANTED: tuple[Planted, ...] = (
     ),
     ("kernel-log-closed", ADVICE, "", lambda: healthy(watcher=watcher(kernel_log="it lacks CAP_SYSLOG"))),
     (
-        "kernel-log-closed",
-        WARNING,
-        "and demanded",
-        lambda: healthy(watcher=watcher(kernel_log="no"), config=configured(collect=Collect(kernel_log=Switch.ON))),
-    ),
-    (
         "journal-closed",
         WARNING,
         "",
@@ -439,9 +433,6 @@ def test_in_default_it_is_worse_where_somebody_is_beside_mps() -> None:
         lambda: healthy(holders=(Holder(address=":10677", uid=990, is_service=True),)),
         lambda: healthy(watcher=watcher(uid=0, capabilities=ALL_RIGHTS)),
         lambda: healthy(config=configured(watchdog=Mode.ACT)),
-        lambda: healthy(
-            config=configured(collect=Collect(kernel_log=Switch.OFF)), watcher=watcher(kernel_log="closed")
-        ),
         lambda: healthy(processes={CLIENT: process(shared_memory=OTHER_SHARED)}),
         lambda: healthy(processes={CLIENT: process(pid_namespaces=(CONTAINERS, NODES))}),
         lambda: healthy(units=None),
@@ -464,7 +455,6 @@ def test_in_default_it_is_worse_where_somebody_is_beside_mps() -> None:
         "the service's own port",
         "root",
         "a watchdog that has what it needs",
-        "a kernel's log that nobody wants",
         "a client that has connected all the same",
         "a client in a container, a daemon on the host",
         "no systemd",

@@ -13,7 +13,7 @@ from tests.conftest import Starter
 from tests.eventually import eventually
 from tests.standin.mps import MpsStandIn
 from tests.standin.nvml import MEBIBYTE, Device, NvmlStandIn, Process
-from tests.test_end_to_end import ALONE, GPU, Exporter, impatient_command, run_python
+from tests.test_end_to_end import GPU, Exporter, impatient_command, run
 from tests.tools import needed
 
 from .kept import is_there, kept
@@ -39,7 +39,7 @@ Serve = Callable[..., Exporter]
 def environment(mps: MpsStandIn, nvml: NvmlStandIn, tmp_path: Path) -> dict[str, str]:
     """What makes the program find the stand-ins."""
     own = {"RUNTIME_DIRECTORY": str(tmp_path / "run"), "STATE_DIRECTORY": str(tmp_path / "state")}
-    return mps.environment() | nvml.environment() | ALONE | own
+    return mps.environment() | nvml.environment() | own
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ def serve(environment: dict[str, str], tmp_path: Path) -> Iterator[Serve]:
     started: list[Exporter] = []
 
     def start(*attribution: str, by: Sequence[str] = ()) -> Exporter:
-        command = impatient_command("serve", environment, *attribution)
+        command = impatient_command("serve", *attribution)
         started.append(Exporter(command, environment, tmp_path / f"exporter{len(started)}.log", by=by))
         started[-1].shows(None, "nothing_of_the_kind")
         return started[-1]
@@ -220,7 +220,7 @@ def test_where_bpf_is_refused_that_is_said_and_all_else_is_well(
 
     (told,) = [each for each in exporter.events("source_problem") if each.get("source") == "doors"]
     assert "BPF" in told["problem"] or "bpf" in told["problem"]
-    shown = run_python(environment, "-m", "exporter", "status").stdout
+    shown = run(environment, "status").stdout
     assert "SM time by client is not known: " in shown
     assert "--attribution=bpf" not in shown
     assert f"doors: {told['problem']}" in shown

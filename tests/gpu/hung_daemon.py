@@ -76,7 +76,7 @@ class HungDaemon:
     def _play(self) -> Hang:
         self._daemon.start()
         everything = all_processors(self._clients)
-        self._watchdog = watchdog = Watchdog(self._daemon, hung_after_seconds=HUNG_AFTER_SECONDS)
+        self._watchdog = watchdog = Watchdog(self._daemon, hung_after=HUNG_AFTER_SECONDS)
         for number in range(TENANTS):
             self._clients.start_ready(f"tenant{number}", mib=64, seconds=600, busy_ms=2, every_ms=20)
         eventually(watchdog.is_well)

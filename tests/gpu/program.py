@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from tests import program
 from tests.eventually import eventually
 
 from .child import Child
@@ -41,10 +42,12 @@ def doctor(daemon: ControlDaemon) -> dict[str, Any]:
 class Exporter:
     """`serve`, on a free port of this machine's loopback."""
 
-    def __init__(self, daemon: ControlDaemon, *arguments: str) -> None:
+    def __init__(self, daemon: ControlDaemon, *arguments: str, **constants: Any) -> None:
         self.address = f"127.0.0.1:{_free_port()}"
         self.url = f"http://{self.address}/metrics"
-        command = _command("serve", *_directories(daemon), f"--web.listen-address={self.address}", *arguments)
+        command = _command(
+            "serve", *_directories(daemon), f"--web.listen-address={self.address}", *arguments, **constants
+        )
         output = daemon.directory / "exporter.log"
         self._environment = {
             **_environment(),
@@ -140,8 +143,8 @@ class Recorder:
         return self.child.evidence()
 
 
-def _command(*arguments: str) -> list[str]:
-    return [sys.executable, "-m", "exporter", *arguments]
+def _command(*arguments: str, **constants: Any) -> list[str]:
+    return [sys.executable, *program.command(*arguments, **constants)]
 
 
 def _directories(daemon: ControlDaemon) -> tuple[str, str]:

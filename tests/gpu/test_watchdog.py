@@ -33,7 +33,7 @@ def test_a_killed_daemon_is_soon_back_with_its_limits(
 ) -> None:
     """Twenty times, under load: clients that start anew as soon as they have ended, alive or killed."""
     everything = all_processors(clients)
-    watchdog = watchdogs.start(backoff_seconds=1)
+    watchdog = watchdogs.start(backoff=1)
     tenants = [
         clients.start(f"tenant{number}", again=True, mib=64, seconds=1, busy_ms=2, every_ms=5, greed=TOO_MUCH_MIB)
         for number in range(TENANTS)

@@ -20,6 +20,7 @@ from .watchdog import NAME, Watchdog, Watchdogs
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("hung_daemon")]
 
+LADDER = ("kill_clients", "shut_down_server", "restart_daemon")
 FAULT_SECONDS = 5
 STEP_SECONDS = 5
 FAULTS = 5
@@ -37,7 +38,7 @@ def test_a_lingering_victim_is_helped_out_step_by_step(
     daemon: ControlDaemon, clients: Clients, watchdogs: Watchdogs
 ) -> None:
     """By SIGKILL, once it has had its time. Who has no part in the fault notices nothing."""
-    watchdog = watchdogs.start(fault_seconds=FAULT_SECONDS, fault_remedy="kill_clients", step_seconds=STEP_SECONDS)
+    watchdog = watchdogs.start(allow=["kill_clients"], fault=FAULT_SECONDS, step=STEP_SECONDS)
     bypasser = clients.start_ready("bypasser", environment=NO_DAEMON, **BUSY)
     victim = clients.start_ready("victim", hold=600, **BUSY)
     server = daemon.server()
@@ -67,9 +68,7 @@ def test_a_lingering_victim_is_helped_out_step_by_step(
 @pytest.fixture(scope="class")
 def eager(watchdogs: Watchdogs) -> Watchdog:
     """One that may do whatever there is, and soon."""
-    return watchdogs.start(
-        liveness_seconds=2, fault_seconds=FAULT_SECONDS, fault_remedy="restart_daemon", step_seconds=STEP_SECONDS
-    )
+    return watchdogs.start(liveness=2, allow=LADDER, fault=FAULT_SECONDS, step=STEP_SECONDS)
 
 
 class TestLeftAlone:
@@ -120,7 +119,7 @@ def test_servers_that_cannot_start_are_told_of_and_not_fed(
     daemon: ControlDaemon, clients: Clients, watchdogs: Watchdogs
 ) -> None:
     """A restart would mend nothing."""
-    watchdog = watchdogs.start(liveness_seconds=2)
+    watchdog = watchdogs.start(liveness=2)
     living = daemon.process()
     assert living is not None
     resource.prlimit(living.pid, resource.RLIMIT_AS, (TOO_LITTLE_MEMORY, TOO_LITTLE_MEMORY))

@@ -31,7 +31,7 @@ def test_a_dead_daemons_stopped_server_is_ended_before_the_next_daemon_serves(
 ) -> None:
     """While the daemon lives, the server is named and no more; nobody asks about it, which would hang the daemon."""
     everything = all_processors(clients)
-    watchdog = watchdogs.start(liveness_seconds=2)
+    watchdog = watchdogs.start(liveness=2)
     clients.start_ready("tenant", mib=64, seconds=600)
     # The program sets a new server's limits and asks for them; a question that meets a stopped server hangs the daemon.
     eventually(partial(_has_set_the_limits, watchdog))

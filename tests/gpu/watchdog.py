@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +24,14 @@ Said = Mapping[str, Any]
 class Watchdog:
     """It looks after one daemon, and knows of no other."""
 
-    def __init__(self, daemon: ControlDaemon, *, liveness_seconds: float = 30, **rules: object) -> None:
+    def __init__(
+        self, daemon: ControlDaemon, *, liveness: float = 30, allow: Sequence[str] = (), **rules: float
+    ) -> None:
+        """Start it; `rules` are its times, and what it may do in them."""
         self._daemon = daemon
         self._file = daemon.directory / "config.toml"
-        self._file.write_text(_configuration(daemon, liveness_seconds, {"mode": "act", **rules}))
+        self._file.write_text(_configuration(daemon, {"mode": "act", "allow": list(allow)}))
+        self._constants = {"discovery": False, "intervals": {"liveness": liveness}, "rules": rules}
         self.exporter = self._start()
 
     def start_anew(self) -> None:
@@ -90,7 +94,7 @@ class Watchdog:
         assert (self.diagnosis, self.state) == ("well", "idle"), self.evidence()
 
     def _start(self) -> Exporter:
-        exporter = Exporter(self._daemon, f"--config.file={self._file}", "--no-discovery", "--client-min-age=0s")
+        exporter = Exporter(self._daemon, f"--config.file={self._file}", "--client-min-age=0s", **self._constants)
         exporter.wait()
         return exporter
 
@@ -118,18 +122,16 @@ class Watchdogs:
         return "" if self._last is None else self._last.evidence()
 
 
-def _configuration(daemon: ControlDaemon, liveness: float, rules: Mapping[str, object]) -> str:
+def _configuration(daemon: ControlDaemon, watchdog: Mapping[str, object]) -> str:
     """Strings, numbers and lists are written alike in JSON and TOML."""
     inherited = [f"{name}={os.environ[name]}" for name in _INHERITED if os.environ.get(name)]
     tables = {
-        "[rhythm]": {"liveness_seconds": liveness},
-        "[watchdog]": rules,
+        "[watchdog]": watchdog,
         "[[daemons]]": {
             "name": NAME,
             "pipe_directory": str(daemon.pipe_directory),
             "log_directory": str(daemon.log_directory),
-            "restart_command": ["nvidia-cuda-mps-control", "-d"],
-            "environment": inherited,
+            "restart_command": ["env", *inherited, "nvidia-cuda-mps-control", "-d"],
             "active_thread_percentage": PERCENTAGE,
             "pinned_memory_limits": [f"0={PINNED_MEMORY}"],
         },

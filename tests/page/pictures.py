@@ -9,10 +9,9 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
 
-from exporter.config import Planned
-from exporter.config.mishap import LASTING, Mishap
 from exporter.core.watchdog.orders import Mandate, Orders
 from exporter.demo import CALM_SECONDS, Simulation
+from exporter.demo.mishap import LASTING, Mishap, Planned
 from exporter.demo.told import told
 from exporter.history import History
 from exporter.page import Sight

@@ -84,7 +84,6 @@ def load(directory: Path) -> Iterator[None]:
         own = {
             "RUNTIME_DIRECTORY": str(node.directory / "run"),
             "STATE_DIRECTORY": str(node.directory / "state"),
-            "CUDA_MPS_EXPORTER_DISCOVERY": "true",
         }
         serve = [sys.executable, "-m", "exporter", "serve", f"--web.listen-address=127.0.0.1:{port}"]
         log = directory / "soak-exporter.log"

@@ -15,7 +15,7 @@ from exporter.model.named_by import NamedBy
 from exporter.model.node import Node
 from exporter.model.observation import DaemonProcess
 from exporter.model.replace import replace
-from exporter.model.settings import Rhythm
+from exporter.model.settings import PollIntervals
 from exporter.sources import finder as finder_module
 from exporter.sources.control_daemons import ControlDaemon, ControlDaemons
 from exporter.sources.finder import Candidate, Finder, Shares
@@ -138,7 +138,7 @@ def commands_given(uid: int, seconds: int, *, named_by: NamedBy = NamedBy.DISCOV
     assert node.daemons["x"].state is DaemonState.STARTING
     given, busy_until = 0, 0
     for second in range(seconds):
-        commands = agenda.commands(replace(node, at=AT + second), "x", Rhythm()) if second >= busy_until else ()
+        commands = agenda.commands(replace(node, at=AT + second), "x", PollIntervals()) if second >= busy_until else ()
         if commands:
             given, busy_until = given + len(commands), second + 5
             node, _ = fold(node, silence(at=AT + busy_until, daemon="x"))
@@ -147,6 +147,6 @@ def commands_given(uid: int, seconds: int, *, named_by: NamedBy = NamedBy.DISCOV
 
 def test_a_users_daemon_that_never_answers_is_asked_ever_less_often() -> None:
     in_an_hour = commands_given(1000, 3600)
-    assert 50 <= in_an_hour <= 3600 / Rhythm().liveness
+    assert 50 <= in_an_hour <= 3600 / PollIntervals().liveness
     assert commands_given(0, 3600) > 5 * in_an_hour
     assert commands_given(1000, 3600, named_by=NamedBy.CONFIGURATION) > 5 * in_an_hour

@@ -14,7 +14,6 @@ from exporter.core.ledger.pages import CLOSED_SECONDS, close_idle
 from exporter.core.ledger.posting import post_memory, post_time
 from exporter.model.ledger import Book, Ledger, Payer, Purse
 from exporter.model.node import Node
-from exporter.model.settings import Accounting
 from exporter.model.split import Method
 from exporter.model.workload import Workload, WorkloadKind
 from exporter.store import incidents, watches
@@ -118,14 +117,6 @@ def test_a_page_that_was_closed_is_gone_and_what_stood_on_it_is_not(archive: Arc
     found = reopened(archive)
     assert {payer for payer, _ in found.books[GPU].used} == {Purse.CLOSED}
     assert seconds(found) == 3
-
-
-def test_who_pays_is_as_it_is_set_now(archive: Archive) -> None:
-    archive.write([], [], ledger=ran(Ledger(by=Accounting.POD), 3))
-    archive.close()
-    node = archive.open().into(Node(ledger=Ledger(by=Accounting.USER)))
-    assert node.ledger.by is Accounting.USER
-    assert seconds(node.ledger) == 3
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ rm -rf $home
 mkdir -p root/opt/python $home/bin $home/lib/tests
 mount --bind "$python" root/opt/python
 cp -rL "$repository/exporter" $home/lib
-cp -r "$repository/tests/standin" $home/lib/tests
+cp -r "$repository/tests/__init__.py" "$repository/tests/standin" "$repository/tests/program.py" $home/lib/tests
 packages=/opt/cuda-mps-exporter/lib
 for package in "$@"; do
     packages=$packages:/opt/cuda-mps-exporter/packages/$#
@@ -37,7 +37,10 @@ program() {
     chmod 755 "$1"
 }
 program $home/bin/python ""
-program $home/bin/cuda-mps-exporter "-m exporter"
+# Shorter intervals than a node has, so that tests need not wait long.
+rules='{"hung_after": 5, "restarts": 20, "backoff": 0.1, "longest_backoff": 0.1}'
+constants="{\"intervals\": {\"liveness\": 1}, \"rules\": $rules}"
+program $home/bin/cuda-mps-exporter "-m tests.program '$constants'"
 program root/usr/bin/nvidia-cuda-mps-control "/opt/cuda-mps-exporter/lib/tests/standin/bin/nvidia-cuda-mps-control"
 
 # A systemd without anything of this machine's: no timers, no services, no settings of the kernel.

@@ -22,7 +22,7 @@ NAME = "/tmp/nvidia-mps"
 CLIENT = 5_000_000
 """A PID that nobody has."""
 CONFIGURATION = "/etc/cuda-mps-exporter/config.toml"
-SETTINGS = '[web]\nlisten_address = ["{address}"]\n[rhythm]\nliveness_seconds = 1\n[log]\nformat = "json"\n'
+SETTINGS = '[web]\nlisten_address = ["{address}"]\n[log]\nformat = "json"\n'
 
 
 class Node(Exporter):

@@ -17,7 +17,6 @@ log_directory = "/var/log/nvidia-mps"
 unit = "{DAEMON}"
 pinned_memory_limits = ["0=2G"]
 '''
-RULES = "[watchdog]\nhung_after_seconds = 5\nrestarts = 20\nlongest_backoff_seconds = 0.1\nbackoff_seconds = 0.1\n"
 DROP_IN = f"/etc/systemd/system/{DAEMON}.d/alone.conf"
 
 pytestmark = [pytest.mark.systems, pytest.mark.usefixtures("at_work")]
@@ -26,7 +25,7 @@ pytestmark = [pytest.mark.systems, pytest.mark.usefixtures("at_work")]
 @pytest.fixture(scope="module", autouse=True)
 def _acting(node: Node) -> Iterator[None]:
     """It may act, and has all other rights that it can be given, too; until the end of this file."""
-    node.machine.write(CONFIGURATION, node.settings + RULES + LIMITS)
+    node.machine.write(CONFIGURATION, node.settings + LIMITS)
     node.machine.do(
         "sh", "-c", f"install -Dm 644 -t /etc/systemd/system/{EXPORTER}.d /root/systemd/{EXPORTER}.d/*.conf"
     )

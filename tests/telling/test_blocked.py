@@ -23,7 +23,7 @@ def findings(block: Block | None, mode: Mode = Mode.ACT, watch: Watch | None = N
     ("block", "what", "then"),
     [
         (Block.ANOTHER_EXPORTER, "another exporter of this machine acts for it", "stop one of the two exporters"),
-        (Block.NO_LOCK, "the watchdog cannot take its lock", "`paths.lock_directory`"),
+        (Block.NO_LOCK, "the watchdog cannot take its lock", "/run/cuda-mps-exporter"),
     ],
 )
 def test_names_the_reason_and_the_remedy(block: Block, what: str, then: str) -> None:

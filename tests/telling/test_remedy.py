@@ -113,10 +113,10 @@ def test_a_daemon_is_started_as_its_own_user(uid: int | None, prefix: str) -> No
 
 
 def test_a_daemon_is_started_with_what_the_watchdog_would_give_it() -> None:
-    mandate = Mandate(environment={"A": "b c"}, limits=Limits(active_thread_percentage=40.0))
+    mandate = Mandate(command=("env", "A=b c", "/opt/mps control", "-d"), limits=Limits(active_thread_percentage=40.0))
     present = moved(daemon_dead(), visible_devices=f"{GPU},{OTHER_GPU}")
 
-    (command,) = started(present, Orders(mandates={DAEMON: mandate}, program="/opt/mps control"))
+    (command,) = started(present, Orders(mandates={DAEMON: mandate}, program="/opt/other"))
 
     words = shlex.split(command)
     assert words == [
@@ -124,6 +124,7 @@ def test_a_daemon_is_started_with_what_the_watchdog_would_give_it() -> None:
         f"CUDA_MPS_LOG_DIRECTORY={LOG}",
         f"CUDA_VISIBLE_DEVICES={GPU},{OTHER_GPU}",
         "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=40",
+        "env",
         "A=b c",
         "/opt/mps control",
         "-d",

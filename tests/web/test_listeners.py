@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from exporter.cli import main
 from exporter.errors import ConfigError, ListenError
 from exporter.web import WebServer
+from tests.program import main
 from tests.web.serving import LOCALHOST, Stage, Web, ask, read_all
 
 

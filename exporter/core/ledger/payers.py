@@ -4,8 +4,6 @@ from exporter.core.workloads import owners_of
 from exporter.model.ledger import Payer, Purse
 from exporter.model.node import Node
 from exporter.model.observation import ProcessReading
-from exporter.model.settings import Accounting
-from exporter.model.workload import WorkloadKind
 
 
 def payer_of(node: Node, pid: int, *, at: float | None = None) -> Payer:
@@ -16,9 +14,6 @@ def payer_of(node: Node, pid: int, *, at: float | None = None) -> Payer:
     if any(pid in daemon.servers for daemon in node.daemons.values()):
         return Purse.SERVER
     owners = owners_of(_process(node, pid, node.at if at is None else at))
-    if node.ledger.by is not Accounting.WORKLOAD:
-        kinds = (WorkloadKind(node.ledger.by.value), WorkloadKind.USER)
-        return next((owners[kind] for kind in kinds if kind in owners), Purse.UNATTRIBUTED)
     return next(iter(owners.values()), Purse.UNATTRIBUTED)
 
 

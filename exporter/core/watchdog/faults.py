@@ -12,20 +12,19 @@ from exporter.core.watchdog.resolve import Deed, Resolve, Wait
 from exporter.model.action import ActionKind, ActionStep, EndProcess, GiveCommand, Role, SaveEvidence
 from exporter.model.identity import ProcessIdentity, identity_of
 from exporter.model.incident import Incident
-from exporter.model.settings import FaultRemedy
+from exporter.model.settings import AllowedAction
 from exporter.model.watch import Rung
 from exporter.parse.mps_program import mps_program
 
 _Place = tuple[ActionKind, bool]
 """A rung, and whether it is forced."""
 
-_LADDER: tuple[tuple[FaultRemedy, _Place], ...] = (
-    (FaultRemedy.KILL_CLIENTS, (ActionKind.KILL_CLIENTS, False)),
-    (FaultRemedy.SHUT_DOWN_SERVER, (ActionKind.SHUT_DOWN_SERVER, False)),
-    (FaultRemedy.SHUT_DOWN_SERVER, (ActionKind.SHUT_DOWN_SERVER, True)),
-    (FaultRemedy.RESTART_DAEMON, (ActionKind.RESTART, False)),
+_LADDER: tuple[tuple[AllowedAction, _Place], ...] = (
+    (AllowedAction.KILL_CLIENTS, (ActionKind.KILL_CLIENTS, False)),
+    (AllowedAction.SHUT_DOWN_SERVER, (ActionKind.SHUT_DOWN_SERVER, False)),
+    (AllowedAction.SHUT_DOWN_SERVER, (ActionKind.SHUT_DOWN_SERVER, True)),
+    (AllowedAction.RESTART_DAEMON, (ActionKind.RESTART, False)),
 )
-_REMEDIES = tuple(FaultRemedy)
 
 
 def remedied(matter: Matter) -> Resolve:
@@ -76,9 +75,8 @@ def _last(matter: Matter, incident: Incident) -> Rung | None:
 
 
 def _places(matter: Matter, incident: Incident, last: Rung | None) -> Iterator[_Place]:
-    """The rungs that are left, as far up as the configuration lets us; a server that is stuck must be forced."""
-    most = _REMEDIES.index(matter.rules.fault_remedy)
-    allowed = [place for remedy, place in _LADDER if _REMEDIES.index(remedy) <= most]
+    """Return the steps that are left and that the configuration lists. A server that is stuck must be forced."""
+    allowed = [place for action, place in _LADDER if action in matter.rules.allow]
     if incident.stuck:
         allowed = [(kind, forced) for kind, forced in allowed if forced or kind is ActionKind.RESTART]
     places = [place for _, place in _LADDER]

@@ -13,13 +13,12 @@ from exporter.model.watch import Block, Watch
 class Mandate:
     """What the configuration says of one daemon: how it is restarted, and which limits are to hold there.
 
-    `unit` is restarted, or else `command` is run, with `environment`. `mode` is None where it is the general one.
+    `unit` is restarted, or else `command` is run. `mode` is None where it is the general one.
     """
 
     mode: Mode | None = None
     unit: str | None = None
     command: tuple[str, ...] = ()
-    environment: Mapping[str, str] = field(default_factory=dict)
     limits: Limits = field(default_factory=Limits)
 
 

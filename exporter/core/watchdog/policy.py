@@ -5,7 +5,7 @@ from exporter.core.watchdog.matter import Matter
 from exporter.core.watchdog.resolve import Deed, Resolve, Wait
 from exporter.model.action import ActionKind, EndProcess, Role, SaveEvidence
 from exporter.model.diagnosis import Condition, Diagnosis
-from exporter.model.settings import Mode
+from exporter.model.settings import AllowedAction, Mode
 from exporter.model.watch import WatchState
 
 _STATE_LOST = "the watchdog's state could not be read or written: how often the daemon was restarted is unknown"
@@ -46,7 +46,7 @@ def _kill(signal: str, pid: int | None) -> str:
 def _server_hangs(matter: Matter, found: Diagnosis, why: str) -> Resolve:
     """End a server that hangs, if the configuration allows it and /proc has shown that it is the daemon's server."""
     after, culprit = matter.rules.hung_after, found.culprit
-    if not matter.rules.end_hung_servers or culprit is None:
+    if AllowedAction.END_HUNG_SERVER not in matter.rules.allow or culprit is None:
         return Wait(why=f"server {found.server} {why}")
     if matter.at - found.since < after:
         return Wait(why=f"server {found.server} hangs, which may pass: it is ended after {after:g} s")

@@ -162,7 +162,7 @@ def _command(matter: Matter) -> RunCommand:
 
 
 def start_environment(daemon: Daemon, watch: Watch, mandate: Mandate) -> Mapping[str, str]:
-    """Return the environment in which a daemon is started: its own variables, then what the configuration has.
+    """Return the environment in which a daemon is started: its own variables, then the limits.
 
     A thread percentage given here holds from the first server.
     """
@@ -175,8 +175,6 @@ def start_environment(daemon: Daemon, watch: Watch, mandate: Mandate) -> Mapping
         LOG_DIRECTORY: daemon.log_directory,
         **({} if devices is None else {VISIBLE_DEVICES: devices}),
         **_threads(remembered_limits.wanted(mandate.limits, watch).active_thread_percentage),
-        **mandate.environment,
-        **_threads(mandate.limits.active_thread_percentage),
     }
 
 

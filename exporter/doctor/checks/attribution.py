@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 
-from exporter.config import Attribution
 from exporter.doctor.capability import Capability, names
 from exporter.doctor.checks.rights import DROP_INS
 from exporter.doctor.facts import Area, Facts, Watcher
@@ -15,7 +14,7 @@ _ELSE = "each client's SM time is not told then"
 def launches_not_counted(facts: Facts) -> Iterator[Found]:
     """With `attribution=bpf`: the rights to count launches are missing."""
     missing = _missing(facts.watcher)
-    if facts.config.attribution is Attribution.BPF and missing:
+    if facts.config.attribution.counts_launches and missing:
         yield Found(
             severity=Severity.WARNING,
             what=f"attribution is bpf, and {facts.watcher.called} (UID {facts.watcher.uid}) lacks {names(missing)}: "

@@ -15,10 +15,10 @@ def control_program_missing(facts: Facts) -> Iterator[Found]:
     if facts.programs.control is None:
         yield Found(
             severity=Severity.ERROR,
-            what=f"{shown(facts.config.control_executable)} is not there: no daemon can be asked anything",
+            what=f"{shown(facts.config.constants.control_executable)} is not there: no daemon can be asked anything",
             mend="Install the driver's programs, or say where they are: in a container, "
-            "NVIDIA_DRIVER_CAPABILITIES=compute,utility has them brought in; else name the program's path",
-            commands=("cuda-mps-exporter doctor --path.control-executable=/usr/bin/nvidia-cuda-mps-control",),
+            "NVIDIA_DRIVER_CAPABILITIES=compute,utility has them brought in; else add their directory to PATH",
+            commands=("PATH=$PATH:/opt/nvidia/bin cuda-mps-exporter doctor",),
         )
 
 
@@ -62,7 +62,7 @@ def version_mismatch(facts: Facts) -> Iterator[Found]:
             what=f"the control program is that of CUDA {program}, the driver that of CUDA {shown(driver)}: an older "
             "installation is in the way, or the driver was upgraded without it",
             where=(shown(facts.programs.control or ""),),
-            mend="Remove the programs that are not the driver's, or name the right one (--path.control-executable)",
+            mend="Remove the programs that are not the driver's, or put the right directory first in PATH",
             commands=("type -a nvidia-cuda-mps-control", "nvidia-smi"),
         )
 

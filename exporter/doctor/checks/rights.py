@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 
-from exporter.config import Switch
 from exporter.doctor.capability import Capability
 from exporter.doctor.facts import Area, Facts
 from exporter.doctor.finding import Check, Found, Severity
@@ -30,11 +29,10 @@ def right_to_look_missing(facts: Facts) -> Iterator[Found]:
 
 def kernel_log_closed(facts: Facts) -> Iterator[Found]:
     """The kernel's log may not be read: some Xids are missed, and who caused a fault is less certain."""
-    if facts.config.collect.kernel_log is Switch.OFF or facts.watcher.kernel_log is None:
+    if facts.watcher.kernel_log is None:
         return
-    demanded = facts.config.collect.kernel_log is Switch.ON
     yield Found(
-        severity=Severity.WARNING if demanded else Severity.ADVICE,
+        severity=Severity.ADVICE,
         what=f"{facts.watcher.called} may not read the kernel's log ({shown(facts.watcher.kernel_log)}): Xids that "
         "NVML does not report are missed, and who caused a fault is less certain",
         mend="Install the drop-in that opens it (CAP_SYSLOG)",

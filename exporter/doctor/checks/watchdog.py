@@ -49,7 +49,7 @@ def acts_without_rights(facts: Facts) -> Iterator[Found]:
 
 
 def _acts(configured: DaemonConfig, facts: Facts) -> bool:
-    return configured.expected and (configured.watchdog or facts.config.watchdog) is Mode.ACT
+    return (configured.watchdog or facts.config.watchdog) is Mode.ACT
 
 
 CHECKS = (

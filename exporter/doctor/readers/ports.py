@@ -16,7 +16,7 @@ def read_holders(config: Config, watcher: Watcher, proc: Proc) -> tuple[tuple[Ho
     wanted = [] if config.systemd_socket else [each for each in config.listen if each[1]]
     if not wanted:
         return (), None
-    tables = _tables(config.proc)
+    tables = _tables(config.constants.procfs)
     if tables is None:
         return (), "the table of sockets (/proc/net/tcp) cannot be read"
     there = [listener for table in tables for listener in listeners(table)]

@@ -17,11 +17,13 @@ _SAID = re.compile(r"binary version: ([0-9]{1,10})")
 
 def read_programs(config: Config, path: str, clock: Clock) -> Programs:
     """The programs by the PATH of whoever looks. That for the version does not reach a daemon."""
-    control = shutil.which(config.control_executable, path=path)
+    control = shutil.which(config.constants.control_executable, path=path)
     if control is None:
         return Programs()
     server = shutil.which(_SERVER, path=os.pathsep.join((str(Path(control).parent), path)))
-    client = ControlClient("", Path("/"), executable=control, deadline=config.control_deadline, clock=clock, path=path)
+    client = ControlClient(
+        "", Path("/"), executable=control, deadline=config.constants.control_deadline, clock=clock, path=path
+    )
     reply = client.ask(VERSION)
     if reply.exit_code == 0:
         said = _SAID.search(reply.stdout)

@@ -80,7 +80,7 @@ def _group(name: str) -> int | None:
 
 
 def _kernel_log(config: Config, clock: Clock) -> str | None:
-    log = KernelLog(config.kmsg, clock)
+    log = KernelLog(config.constants.kmsg, clock)
     try:
         return log.open()
     finally:

@@ -247,7 +247,7 @@ def _only_observed(daemon: Daemon, held_by: Block) -> Trouble:
         held_by,
         (
             "the watchdog cannot take its lock, so that it only observes",
-            "make `paths.lock_directory` a directory that the exporter, and no other user, can write to",
+            "make /run/cuda-mps-exporter a directory that the exporter, and no other user, can write to",
         ),
     )
     return Trouble(

@@ -15,7 +15,6 @@ from exporter.core.ledger.posting import post_energy, post_memory, post_time
 from exporter.model.ledger import Entry, Ledger, Payer, Purse
 from exporter.model.node import Node
 from exporter.model.observation import Observation
-from exporter.model.settings import Accounting
 from exporter.model.split import Method
 from exporter.model.workload import Workload, WorkloadKind
 from exporter.store import ledger as table
@@ -160,10 +159,10 @@ def few_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pages, "MOST_PAGES", FEW_PAGES)
 
 
-@given(st.lists(st.tuples(times, steps), min_size=5, max_size=40), st.sampled_from(Accounting))
+@given(st.lists(st.tuples(times, steps), min_size=5, max_size=40))
 @settings(max_examples=150)
-def test_whatever_happens_the_parts_are_the_whole(happens: list[tuple[float, Step]], by: Accounting) -> None:
-    life = Life(replace(node(*DAEMONS), ledger=Ledger(by=by)))
+def test_whatever_happens_the_parts_are_the_whole(happens: list[tuple[float, Step]]) -> None:
+    life = Life(node(*DAEMONS))
     for gap, step in happens:
         life.goes_on(gap, step)
         life.assert_all_is_there()

@@ -1,18 +1,15 @@
-"""Who pays for a process: as it was set, and its user where it has no owner of that kind."""
+"""Who pays for a process."""
 
 from dataclasses import replace
 
 import pytest
 
 from exporter.core.ledger.payers import payer_of
-from exporter.model.ledger import Ledger, Purse
-from exporter.model.node import Node
-from exporter.model.settings import Accounting
+from exporter.model.ledger import Purse
 from exporter.model.workload import Workload, WorkloadKind
 from tests.builders import (
     AT,
     CLIENT,
-    CONTAINER,
     POD,
     SERVER,
     USER_ALICE,
@@ -27,34 +24,21 @@ from tests.builders import (
 IN_POD, IN_JOB, IN_UNIT = 600, 602, 605
 
 
-def paying(by: Accounting) -> Node:
-    return replace(owned(), ledger=Ledger(by=by))
-
-
 @pytest.mark.parametrize(
-    ("by", "pid", "kind", "name"),
+    ("pid", "kind", "name"),
     [
-        (Accounting.WORKLOAD, IN_POD, WorkloadKind.POD, POD),
-        (Accounting.WORKLOAD, IN_JOB, WorkloadKind.SLURM_JOB, "42"),
-        (Accounting.USER, IN_POD, WorkloadKind.USER, "alice"),
-        (Accounting.USER, IN_JOB, WorkloadKind.USER, "alice"),
-        (Accounting.POD, IN_POD, WorkloadKind.POD, POD),
-        (Accounting.POD, IN_JOB, WorkloadKind.USER, "alice"),
-        (Accounting.CONTAINER, IN_POD, WorkloadKind.CONTAINER, CONTAINER),
-        (Accounting.CONTAINER, IN_UNIT, WorkloadKind.USER, "alice"),
-        (Accounting.UNIT, IN_UNIT, WorkloadKind.UNIT, "vllm@llama\\x2d70b.service"),
-        (Accounting.SLURM_JOB, IN_JOB, WorkloadKind.SLURM_JOB, "42"),
-        (Accounting.SLURM_JOB, IN_UNIT, WorkloadKind.USER, "alice"),
+        (IN_POD, WorkloadKind.POD, POD),
+        (IN_JOB, WorkloadKind.SLURM_JOB, "42"),
+        (IN_UNIT, WorkloadKind.UNIT, "vllm@llama\\x2d70b.service"),
     ],
 )
-def test_who_pays_is_as_it_was_set(by: Accounting, pid: int, kind: WorkloadKind, name: str) -> None:
-    assert payer_of(paying(by), pid) == Workload(kind=kind, name=name)
+def test_the_most_specific_owner_pays(pid: int, kind: WorkloadKind, name: str) -> None:
+    assert payer_of(owned(), pid) == Workload(kind=kind, name=name)
 
 
-@pytest.mark.parametrize("by", Accounting)
-def test_a_server_is_nobodys_and_who_is_unknown_nobody(by: Accounting) -> None:
-    assert payer_of(paying(by), SERVER) is Purse.SERVER
-    assert payer_of(paying(by), 99) is Purse.UNATTRIBUTED
+def test_a_server_is_nobodys_and_who_is_unknown_nobody() -> None:
+    assert payer_of(owned(), SERVER) is Purse.SERVER
+    assert payer_of(owned(), 99) is Purse.UNATTRIBUTED
 
 
 def test_one_who_has_just_left_still_pays() -> None:

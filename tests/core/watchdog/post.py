@@ -13,7 +13,7 @@ from exporter.model.diagnosis import Condition, Diagnosis
 from exporter.model.event import Event, EventName
 from exporter.model.node import Node
 from exporter.model.observation import DaemonProcess, LogFile, Observation
-from exporter.model.settings import Mode, Rules
+from exporter.model.settings import AllowedAction, Mode, Rules
 from exporter.model.watch import Watch
 from exporter.model.witnesses import ControlSocket, ProcessState, SessionHolder, UnitState
 from exporter.plain import build, plain
@@ -42,6 +42,13 @@ NEXT = 900
 """The PID of the daemon that comes after."""
 
 DEATH = AT + 10
+
+NOTHING: frozenset[AllowedAction] = frozenset()
+KILL = frozenset({AllowedAction.KILL_CLIENTS})
+SHUT_DOWN = KILL | {AllowedAction.SHUT_DOWN_SERVER}
+LADDER = SHUT_DOWN | {AllowedAction.RESTART_DAEMON}
+HUNG = frozenset({AllowedAction.END_HUNG_SERVER})
+"""What the watchdog may be allowed to do."""
 
 
 def alive(*clients: int, at: float = AT) -> tuple[Observation, ...]:

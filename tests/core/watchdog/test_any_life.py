@@ -14,7 +14,7 @@ from exporter.model.event import Event, EventName
 from exporter.model.identity import ProcessIdentity
 from exporter.model.node import Node
 from exporter.model.observation import Observation
-from exporter.model.settings import FaultRemedy, Mode, Rules
+from exporter.model.settings import AllowedAction, Mode, Rules
 from exporter.model.watch import Watch
 from exporter.plain import build, plain
 from tests.builders import CONTROL, DAEMON, SERVER, daemon_process, exited, look, no_daemon, node, process, refusal
@@ -78,6 +78,13 @@ def life(chance: Random) -> list[Observation]:
     return seen
 
 
+AGAINST_FAULTS = {
+    ActionKind.KILL_CLIENTS: AllowedAction.KILL_CLIENTS,
+    ActionKind.SHUT_DOWN_SERVER: AllowedAction.SHUT_DOWN_SERVER,
+    ActionKind.RESTART: AllowedAction.RESTART_DAEMON,
+}
+
+
 def rules(chance: Random) -> Rules:
     """Some that are strict, some that are hasty."""
     return Rules(
@@ -86,8 +93,7 @@ def rules(chance: Random) -> Rules:
         window=chance.choice((60.0, 900.0)),
         fault=chance.choice((0.0, 5.0)),
         step=chance.choice((0.0, 5.0)),
-        fault_remedy=chance.choice(tuple(FaultRemedy)),
-        end_hung_servers=chance.random() < 0.5,
+        allow=frozenset(each for each in AllowedAction if chance.random() < 0.5),
     )
 
 
@@ -128,14 +134,14 @@ class Onlooker:
                 assert not daemon.answers or action.reason == "fault"
                 self._ends(action, self._ours[action.daemon])
             case ActionKind.END_SERVER:
-                assert self._rules.end_hung_servers
+                assert AllowedAction.END_HUNG_SERVER in self._rules.allow
                 self._ends(action, self._ours[action.daemon])
             case ActionKind.KILL_CLIENTS:
                 hit = {pid for each in before.incidents.values() if each.open for pid in each.affected}
                 here = (before.processes[pid] for pid in hit if pid in before.processes)
                 self._ends(action, {ProcessIdentity(pid=each.pid, start_ticks=each.start_ticks) for each in here})
         if action.reason == "fault":
-            assert self._rules.fault_remedy is not FaultRemedy.NONE
+            assert AGAINST_FAULTS[action.kind] in self._rules.allow
 
     def _ends(self, action: Action, allowed: Iterable[ProcessIdentity]) -> None:
         assert {step.identity for step in action.steps if isinstance(step, EndProcess)} <= set(allowed)

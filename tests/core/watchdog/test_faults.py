@@ -10,7 +10,7 @@ from exporter.model.action import ActionStep, EndProcess, GiveCommand, RunComman
 from exporter.model.diagnosis import Condition
 from exporter.model.event import EventName
 from exporter.model.observation import ControlReply, GpuEvent, LogLine, Observation
-from exporter.model.settings import FaultRemedy, Mode
+from exporter.model.settings import AllowedAction, Mode
 from tests.builders import (
     FAULT_BLOCK,
     GPU,
@@ -26,7 +26,7 @@ from tests.builders import (
     servers,
     status,
 )
-from tests.core.watchdog.post import DEATH, Post, alive, silences
+from tests.core.watchdog.post import DEATH, KILL, LADDER, NOTHING, SHUT_DOWN, Post, alive, silences
 
 VICTIM, OTHER = 600, 601
 STRUCK = DEATH
@@ -49,10 +49,10 @@ def confirms(*served: int, at: float = STRUCK + 0.5) -> tuple[Observation, ...]:
 
 
 def faulted(
-    *victims: int, served: Iterable[int] = (), remedy: FaultRemedy = FaultRemedy.RESTART_DAEMON, mode: Mode = Mode.ACT
+    *victims: int, served: Iterable[int] = (), allow: frozenset[AllowedAction] = LADDER, mode: Mode = Mode.ACT
 ) -> Post:
     """A server with these victims, who linger, and those whom it serves besides."""
-    post = Post(*alive(*victims, *served), mode=mode, fault_remedy=remedy)
+    post = Post(*alive(*victims, *served), mode=mode, allow=allow)
     post.see(*strikes(*victims), *confirms(*victims, *served))
     return post
 
@@ -103,20 +103,27 @@ WHOLE = [
 
 
 @pytest.mark.parametrize(
-    ("remedy", "rungs"),
+    ("allow", "rungs"),
     [
-        (FaultRemedy.NONE, 0),
-        (FaultRemedy.KILL_CLIENTS, 1),
-        (FaultRemedy.SHUT_DOWN_SERVER, 3),
-        (FaultRemedy.RESTART_DAEMON, 4),
+        (NOTHING, 0),
+        (KILL, 1),
+        (SHUT_DOWN, 3),
+        (LADDER, 4),
     ],
+    ids=["nothing", "kill_clients", "and shut_down_server", "and restart_daemon"],
 )
-def test_it_is_climbed_as_far_as_is_configured_and_no_further(remedy: FaultRemedy, rungs: int) -> None:
-    post = faulted(VICTIM, remedy=remedy)
+def test_it_is_climbed_as_far_as_is_configured_and_no_further(allow: frozenset[AllowedAction], rungs: int) -> None:
+    post = faulted(VICTIM, allow=allow)
     passes(post, 59)
     assert post.actions == []
     passes(post, 45)
     assert [named(action.steps) for action in post.actions] == WHOLE[:rungs]
+
+
+def test_takes_only_the_steps_that_are_listed() -> None:
+    post = faulted(VICTIM, allow=frozenset({AllowedAction.SHUT_DOWN_SERVER}))
+    passes(post, 120)
+    assert [named(action.steps) for action in post.actions] == WHOLE[1:3]
 
 
 def test_each_has_its_time_to_help() -> None:
@@ -129,7 +136,7 @@ def test_each_has_its_time_to_help() -> None:
 
 
 def test_while_it_is_waited_for_somebody_it_is_said_for_whom() -> None:
-    post = faulted(VICTIM, OTHER, remedy=FaultRemedy.NONE)
+    post = faulted(VICTIM, OTHER, allow=NOTHING)
     post.until(STRUCK + 300)
     assert post.watch.said == "server 513 recovers when 600, 601 let go"
 
@@ -151,14 +158,14 @@ def test_nothing_is_done_once_it_has_recovered() -> None:
 
 
 def test_who_has_a_victims_pid_by_now_is_not_the_victim() -> None:
-    post = faulted(VICTIM, remedy=FaultRemedy.KILL_CLIENTS)
+    post = faulted(VICTIM, allow=KILL)
     post.see(process(VICTIM, at=STRUCK + 20, ticks=77))
     passes(post, 100)
     assert not [step for action in post.actions for step in action.steps if isinstance(step, EndProcess)]
 
 
 def test_of_whom_it_is_not_known_who_that_is_nobody_is_killed() -> None:
-    post = Post(*(each for each in alive(VICTIM) if each != process(VICTIM)), fault_remedy=FaultRemedy.KILL_CLIENTS)
+    post = Post(*(each for each in alive(VICTIM) if each != process(VICTIM)), allow=KILL)
     post.see(*strikes(VICTIM), *confirms(VICTIM))
     passes(post, 100)
     assert post.actions == []
@@ -181,14 +188,14 @@ def test_a_server_with_somebody_who_is_well_is_not_shut_down() -> None:
 
 
 def test_nor_one_of_which_it_is_not_known_whom_it_serves() -> None:
-    post = faulted(VICTIM, remedy=FaultRemedy.SHUT_DOWN_SERVER)
+    post = faulted(VICTIM, allow=SHUT_DOWN)
     meets_again(post, *(each for each in alive() if "get_client_list" not in str(each)))
     passes(post, 200)
     assert not [action for action in post.actions if action.kind.value == "shut_down_server"]
 
 
 def test_the_daemon_is_not_restarted_while_another_server_serves() -> None:
-    post = Post(*alive(VICTIM), fault_remedy=FaultRemedy.RESTART_DAEMON)
+    post = Post(*alive(VICTIM), allow=LADDER)
     post.see(*control_log("Starting new server 514 for user 1002", at=STRUCK - 1))
     post.see(*control_log("NEW SERVER 514: Ready", at=STRUCK - 1), *strikes(VICTIM), *confirms(VICTIM))
     post.see(*server_log("Status of client {PID: 601, Context ID: 1} is ACTIVE", server=514, at=STRUCK + 1))
@@ -199,7 +206,7 @@ def test_the_daemon_is_not_restarted_while_another_server_serves() -> None:
 
 def test_a_server_that_does_not_recover_though_all_have_gone_is_ended_at_once() -> None:
     """Nothing gentler did (measured, R580)."""
-    post = faulted(VICTIM, OTHER, remedy=FaultRemedy.SHUT_DOWN_SERVER)
+    post = faulted(VICTIM, OTHER, allow=SHUT_DOWN)
     post.see(exited(VICTIM, at=STRUCK + 2), exited(OTHER, at=STRUCK + 2), clients(at=STRUCK + 3))
     passes(post, 120)
     assert [named(action.steps) for action in post.actions] == [["evidence", "shutdown_server 513 -f"]]
@@ -214,7 +221,7 @@ def test_one_that_is_about_to_recover_is_left_to_do_so() -> None:
 
 
 def test_the_restart_of_the_daemon_has_its_budget_too() -> None:
-    post = Post(*alive(VICTIM), fault_remedy=FaultRemedy.RESTART_DAEMON, restarts=0)
+    post = Post(*alive(VICTIM), allow=LADDER, restarts=0)
     post.see(*strikes(VICTIM), *confirms(VICTIM))
     passes(post, 300)
     assert [action.kind.value for action in post.actions][-1] == "shut_down_server"
@@ -222,7 +229,7 @@ def test_the_restart_of_the_daemon_has_its_budget_too() -> None:
 
 
 def test_how_far_it_was_climbed_outlives_the_exporter() -> None:
-    post = faulted(VICTIM, remedy=FaultRemedy.KILL_CLIENTS)
+    post = faulted(VICTIM, allow=KILL)
     passes(post, 62)
     meets_again(post, *alive(VICTIM))
     passes(post, 60)
@@ -243,7 +250,7 @@ def test_nobody_without_a_pid_here_is_named_to_anybody() -> None:
     def inside(*seen: Observation) -> Iterator[Observation]:
         return (replace(each, pids=there) if isinstance(each, LogLine | ControlReply) else each for each in seen)
 
-    post = Post(*inside(*alive(VICTIM)), fault_remedy=FaultRemedy.KILL_CLIENTS)
+    post = Post(*inside(*alive(VICTIM)), allow=KILL)
     post.see(*inside(*strikes(VICTIM), status("FAULT", at=STRUCK + 1), clients(VICTIM, at=STRUCK + 1)))
     passes(post, 120)
     assert (post.diagnosis.witnesses[1], post.actions) == ("it waits for -600 to let go", [])
@@ -251,7 +258,7 @@ def test_nobody_without_a_pid_here_is_named_to_anybody() -> None:
 
 def test_a_fault_of_which_the_log_alone_tells_costs_nobody_anything() -> None:
     """Everybody may write into it, and by an open session keep us from asking the daemon (measured, R580)."""
-    post = Post(*alive(VICTIM), fault_remedy=FaultRemedy.RESTART_DAEMON)
+    post = Post(*alive(VICTIM), allow=LADDER)
     post.see(*claims(VICTIM), *(refusal(at=STRUCK + each) for each in (1, 4, 59, 90)))
     post.see(servers(SERVER, at=STRUCK + 91))
     passes(post, 100)
@@ -259,7 +266,7 @@ def test_a_fault_of_which_the_log_alone_tells_costs_nobody_anything() -> None:
 
 
 def test_a_fault_that_the_daemon_did_not_confirm_itself_costs_no_process() -> None:
-    post = Post(*alive(VICTIM), fault_remedy=FaultRemedy.RESTART_DAEMON)
+    post = Post(*alive(VICTIM), allow=LADDER)
     post.see(*strikes(VICTIM), *(refusal(at=STRUCK + each) for each in (1, 4, 59, 90)))
     post.see(servers(SERVER, at=STRUCK + 91))
     passes(post, 100)
@@ -267,7 +274,7 @@ def test_a_fault_that_the_daemon_did_not_confirm_itself_costs_no_process() -> No
 
 
 def test_nor_does_a_true_one_cost_those_whom_the_log_alone_names() -> None:
-    post = faulted(VICTIM, remedy=FaultRemedy.KILL_CLIENTS)
+    post = faulted(VICTIM, allow=KILL)
     post.see(*server_log(active(OTHER), at=STRUCK - 5), process(OTHER, at=STRUCK + 2), *strikes(VICTIM, OTHER))
     passes(post, 100)
     assert [named(action.steps) for action in post.actions] == [["evidence", "kill 600 60000"]]

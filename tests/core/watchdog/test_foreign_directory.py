@@ -9,7 +9,7 @@ from exporter.model.action import RunCommand
 from exporter.model.daemon import DaemonState
 from exporter.model.node import Node
 from exporter.model.observation import DaemonFound, DaemonProcess
-from exporter.model.settings import Rhythm
+from exporter.model.settings import PollIntervals
 from exporter.model.variables import VISIBLE_DEVICES
 from exporter.model.watch import Block
 from exporter.telling.troubles import troubles
@@ -33,7 +33,7 @@ def test_it_is_absent_and_no_loss_is_counted() -> None:
 def test_it_is_not_asked() -> None:
     daemon = told(taken()).daemon
 
-    assert agenda.commands(Node(daemons={DAEMON: daemon}, at=AT + 1000), DAEMON, Rhythm()) == ()
+    assert agenda.commands(Node(daemons={DAEMON: daemon}, at=AT + 1000), DAEMON, PollIntervals()) == ()
 
 
 def test_nothing_is_started_in_another_users_directory_as_long_as_it_is_there() -> None:

@@ -34,6 +34,7 @@ from tests.core.watchdog.post import (
     BY_UNIT,
     COMMAND,
     DEATH,
+    HUNG,
     UNIT,
     Post,
     alive,
@@ -64,7 +65,7 @@ class Row(NamedTuple):
 
 
 HANGS = "it hangs, which may pass: it is restarted no sooner than after 90 s"
-ENDS = {"end_hung_servers": True}
+ENDS = {"allow": HUNG}
 ROWS = {
     "well": Row((look("log", at=DEATH),)),
     "one command without an answer": Row((silence(at=DEATH),)),
@@ -235,7 +236,7 @@ def test_lines_in_the_log_do_not_put_off_the_restart_of_a_hung_daemon() -> None:
 
 
 def test_a_command_in_the_log_does_not_have_a_healthy_server_ended() -> None:
-    post = Post(end_hung_servers=True)
+    post = Post(allow=HUNG)
     post.see(*silences(), *control_log("NEW UI", f"Cmd:get_server_status {SERVER}", at=DEATH + 12))
     post.until(DEATH + 200)
     assert post.kinds == [("restart", "hung")]
@@ -290,7 +291,6 @@ def test_where_no_connection_can_be_made_silence_alone_ends_a_daemon() -> None:
 def test_it_is_started_as_it_was() -> None:
     mandate = Mandate(
         command=COMMAND,
-        environment={"CUDA_VISIBLE_DEVICES": "1", "LD_LIBRARY_PATH": "/opt"},
         limits=Limits(active_thread_percentage=40.0, pinned_memory={0: 1 << 31}),
     )
     seen = replace(daemon_process(), uid=1001, environment={"CUDA_VISIBLE_DEVICES": "0"})
@@ -308,8 +308,7 @@ def test_it_is_started_as_it_was() -> None:
     assert start.environment == {
         "CUDA_MPS_PIPE_DIRECTORY": "/tmp/nvidia-mps",
         "CUDA_MPS_LOG_DIRECTORY": "/tmp/nvidia-mps/log",
-        "CUDA_VISIBLE_DEVICES": "1",
-        "LD_LIBRARY_PATH": "/opt",
+        "CUDA_VISIBLE_DEVICES": "0",
         "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "40",
     }
 
@@ -362,7 +361,7 @@ def test_nobody_is_ended_whom_nothing_would_bring_back() -> None:
 
 
 def test_a_server_is_ended_once() -> None:
-    post = Post(end_hung_servers=True)
+    post = Post(allow=HUNG)
     post.see(suspended(SERVER))
     post.until(DEATH + 100)
     post.did()

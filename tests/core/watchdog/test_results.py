@@ -12,7 +12,7 @@ from exporter.model.event import EventName
 from exporter.model.observation import Observation
 from exporter.model.watch import Watch, WatchState
 from tests.builders import AT, CONTROL, DAEMON, SERVER, daemon_process, no_daemon, servers
-from tests.core.watchdog.post import DEATH, NEXT, Post, alive, deaf, dies, hangs, left, quits, returns, suspended
+from tests.core.watchdog.post import DEATH, HUNG, NEXT, Post, alive, deaf, dies, hangs, left, quits, returns, suspended
 
 ACTED = EventName.WATCHDOG_ACTED
 
@@ -132,7 +132,7 @@ def test_if_nothing_comes_of_it_it_is_done_again() -> None:
 
 
 def test_of_what_cannot_be_seen_nobody_says_that_it_succeeded() -> None:
-    post = Post(end_hung_servers=True)
+    post = Post(allow=HUNG)
     post.see(suspended(SERVER))
     post.until(DEATH + 91)
     watch = results.interrupted(post.watch, post.at)

@@ -7,7 +7,6 @@ import pytest
 from exporter.model.action import Action, EndProcess
 from exporter.model.identity import ProcessIdentity
 from exporter.model.observation import DaemonProcess, Observation
-from exporter.model.settings import FaultRemedy
 from exporter.parse.mps_program import MpsProgram, mps_program
 from tests.builders import (
     AT,
@@ -27,7 +26,19 @@ from tests.builders import (
     server_log,
     status,
 )
-from tests.core.watchdog.post import DEATH, NEXT, Post, alive, asks_a_server, dies, hangs, silences, suspended
+from tests.core.watchdog.post import (
+    DEATH,
+    HUNG,
+    KILL,
+    NEXT,
+    Post,
+    alive,
+    asks_a_server,
+    dies,
+    hangs,
+    silences,
+    suspended,
+)
 
 FORGED = 4711
 OTHER_SERVER = 514
@@ -116,7 +127,7 @@ def test_no_more_servers_are_remembered_than_a_daemon_can_have() -> None:
 
 
 def test_a_hung_server_is_not_ended_if_proc_has_not_shown_that_it_is_the_daemons() -> None:
-    post = Post(end_hung_servers=True)
+    post = Post(allow=HUNG)
     post.see(*forged(), child(FORGED, parent=CONTROL + 1), suspended(FORGED))
     post.until(DEATH + 200)
 
@@ -125,7 +136,7 @@ def test_a_hung_server_is_not_ended_if_proc_has_not_shown_that_it_is_the_daemons
 
 
 def test_of_several_servers_a_log_line_does_not_choose_the_one_that_is_ended() -> None:
-    post = Post(end_hung_servers=True)
+    post = Post(allow=HUNG)
     post.see(*forged(OTHER_SERVER), child(OTHER_SERVER))
     post.see(*asks_a_server(f"get_server_status {OTHER_SERVER}"), *silences())
     post.until(DEATH + 200)
@@ -147,7 +158,7 @@ STRUCK = AT + 10
 def faulted(*seen: Observation, reading: Observation | None = None) -> Post:
     """Return a watchdog some time after a fault that CLIENT holds up, as the daemon confirms."""
     start = [*alive(CLIENT), *([] if reading is None else [reading])]
-    post = Post(*start, fault_remedy=FaultRemedy.KILL_CLIENTS)
+    post = Post(*start, allow=KILL)
     post.see(*server_log(*FAULT_BLOCK, at=STRUCK), status("FAULT", at=STRUCK + 1), clients(CLIENT, at=STRUCK + 1))
     post.see(*seen)
     post.until(STRUCK + 200)

@@ -1,9 +1,9 @@
-"""What can befall the simulated node of `demo`, and when it is to."""
+"""Failures of the simulated node that `demo --at` injects."""
 
 from dataclasses import dataclass
 from enum import StrEnum
 
-from exporter.config.values import parse_duration, shown
+from exporter.config.values import DURATION, shown
 from exporter.errors import ConfigError
 
 FLAG = "--at"
@@ -11,7 +11,7 @@ MINUTES = 60.0
 
 
 class Mishap(StrEnum):
-    """What can befall it, by the words of `--at`."""
+    """A failure, by its name in `--at`."""
 
     FAULT = "fault"
     FAULT_HELD = "fault-held"
@@ -47,12 +47,12 @@ LASTING = {
     Mishap.MEMORY_FULL: 10 * MINUTES,
     Mishap.NVML_FAILS: 10 * MINUTES,
 }
-"""What lasts, and how long where nobody says so; everything else is over at once."""
+"""Default durations of the failures that last. All others are over at once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Planned:
-    """One of them, so many seconds after the demo begins, and how long it lasts."""
+    """A failure, its time after the start of the demo, and its duration; both in seconds."""
 
     after: float
     mishap: Mishap
@@ -60,17 +60,17 @@ class Planned:
 
 
 def planned(text: str) -> Planned:
-    """What `--at` says: WHEN:WHAT, or WHEN:WHAT:HOW_LONG."""
+    """Parse the value of `--at`: WHEN:WHAT, or WHEN:WHAT:DURATION."""
     when, _, what = text.partition(":")
     name, colon, how_long = what.partition(":")
     if name not in set(Mishap):
         example, known = f"30s:{Mishap.DAEMON_DIES}", ", ".join(Mishap)
-        raise ConfigError(f"{FLAG}: {shown(text)} is not WHEN:WHAT, as in {example}; WHAT is one of {known}")
+        raise ConfigError(f"{FLAG}: invalid value {shown(text)}: expected WHEN:WHAT, such as {example}; WHAT: {known}")
     mishap = Mishap(name)
     if colon and mishap not in LASTING:
-        raise ConfigError(f"{FLAG}: {shown(text)} cannot last: {mishap} is over at once")
+        raise ConfigError(f"{FLAG}: invalid value {shown(text)}: {mishap} is over at once and has no duration")
     return Planned(
-        after=parse_duration(FLAG, when),
+        after=DURATION.of_text(FLAG, when),
         mishap=mishap,
-        seconds=parse_duration(FLAG, how_long) if colon else LASTING.get(mishap, 0.0),
+        seconds=DURATION.of_text(FLAG, how_long) if colon else LASTING.get(mishap, 0.0),
     )

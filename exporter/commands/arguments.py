@@ -1,0 +1,274 @@
+"""The arguments of each command: its own, and flags from the table of options."""
+
+import argparse
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from exporter.command_line import PROGRAM
+from exporter.config.load import DEFAULT_FILE, FILE_VARIABLE
+from exporter.config.options import COLLECTING, CONFIGURED, OPTIONS, Option
+from exporter.config.reference import default_text
+from exporter.config.values import DURATION
+from exporter.errors import ConfigError
+from exporter.model.settings import Mode
+from exporter.model.variables import DEFAULT_LOG_DIRECTORY, DEFAULT_PIPE_DIRECTORY
+from exporter.terminal.colours import CHOICES as COLOR_CHOICES
+
+if TYPE_CHECKING:
+    # argparse has no public name for a group of arguments.
+    Group = argparse._ArgumentGroup  # noqa: SLF001
+
+WATCH_SECONDS = 2.0
+"""Default interval of `status --watch`."""
+
+MIN_WATCH_SECONDS, MAX_WATCH_SECONDS = 0.5, 3600.0
+
+DEFAULT_INCIDENTS = 20
+"""Default number of incidents that `incidents` lists."""
+
+_GENERAL = "configuration"
+_TITLES = {
+    "paths": _GENERAL,
+    "web": "web server",
+    "log": "log",
+    "clients": "metrics",
+    "attribution": "metrics",
+    "watchdog": "watchdog",
+}
+"""Title of the flags of each section in a command's help, in this order."""
+
+
+def add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
+    """Add the arguments of a command: its own ones, then the flags of its options."""
+    _OWN_ARGUMENTS[command](parser)
+    of_command = [option for option in OPTIONS if command in option.commands]
+    present = {_TITLES[option.section] for option in of_command} | ({_GENERAL} if command in CONFIGURED else set())
+    groups = {title: parser.add_argument_group(title) for title in dict.fromkeys(_TITLES.values()) if title in present}
+    if command in CONFIGURED:
+        _add_config_file(groups[_GENERAL])
+    if command in COLLECTING:
+        _add_directories(groups[_GENERAL])
+    for option in of_command:
+        _add_flag(groups[_TITLES[option.section]], option, default_text(option, command))
+
+
+def _add_config_file(group: "Group") -> None:
+    group.add_argument(
+        "--config.file",
+        dest="config_file",
+        metavar="FILE",
+        help=f"Configuration file; '' for none. (default: ${FILE_VARIABLE}, else {DEFAULT_FILE} if it exists)",
+    )
+
+
+def _add_directories(group: "Group") -> None:
+    group.add_argument(
+        "--pipe-directory",
+        metavar="DIR",
+        help="CUDA_MPS_PIPE_DIRECTORY of the only configured daemon. (default: the daemons of the file, else"
+        f" that variable; {DEFAULT_PIPE_DIRECTORY} with --log-directory)",
+    )
+    group.add_argument(
+        "--log-directory",
+        metavar="DIR",
+        help=f"CUDA_MPS_LOG_DIRECTORY of that daemon. (default: that variable, else {DEFAULT_LOG_DIRECTORY})",
+    )
+
+
+def _add_flag(group: "Group", option: Option, default: str) -> None:
+    meaning = f"{option.help} (default: {default})".replace("%", "%%")
+    if option.kind.boolean:
+        group.add_argument(
+            option.name,
+            dest=option.name,
+            action=argparse.BooleanOptionalAction,
+            default=argparse.SUPPRESS,
+            help=meaning,
+        )
+        return
+    group.add_argument(
+        option.name,
+        dest=option.name,
+        action="append" if option.kind.repeatable else "store",
+        default=argparse.SUPPRESS,
+        choices=option.kind.choices or None,
+        metavar=None if option.kind.choices else option.kind.metavar,
+        help=meaning,
+    )
+
+
+def _add_serve(parser: argparse.ArgumentParser) -> None:
+    _describe(parser, example="serve --web.listen-address=127.0.0.1:10677 --log.level=debug")
+    parser.add_argument(
+        "--config.check",
+        dest="config_check",
+        action="store_true",
+        help="Print the configuration in effect as a configuration file, and exit.",
+    )
+
+
+def _add_status(parser: argparse.ArgumentParser) -> None:
+    _describe(
+        parser,
+        "Exit code 1 if a daemon is not up or not healthy, a server is in FAULT, a GPU needs a reset, a limit has"
+        " drifted, or something cannot be collected; else 0. Waiting clients, full servers and processes that bypass"
+        " MPS do not change it.",
+        example="status --watch",
+    )
+    parser.add_argument("--json", action="store_true", help="Print JSON; with --watch, one object per line.")
+    parser.add_argument("--brief", action="store_true", help="Print an overview and the problems only.")
+    parser.add_argument("--daemon", metavar="NAME", help="Show one daemon, by its name in metrics.")
+    parser.add_argument(
+        "--watch",
+        type=_seconds,
+        nargs="?",
+        const=WATCH_SECONDS,
+        metavar="SECONDS",
+        help=f"Repeat until interrupted. (default: every {WATCH_SECONDS:g} s)",
+    )
+    parser.add_argument(
+        "--look",
+        action="store_true",
+        help="Collect directly, as with --pipe-directory. (default: ask the service if it runs)",
+    )
+    _add_color(parser)
+
+
+def _add_incidents(parser: argparse.ArgumentParser) -> None:
+    _describe(
+        parser,
+        "Exit code 1 if a shown incident is open, or incidents cannot be read; else 0.",
+        operands="[ID]",
+        example="incidents --open",
+    )
+    parser.add_argument("id", metavar="ID", nargs="?", help="Show one incident in detail.")
+    parser.add_argument("--json", action="store_true", help="Print JSON.")
+    parser.add_argument("--open", action="store_true", help="List only incidents whose server has not recovered.")
+    parser.add_argument("--daemon", metavar="NAME", help="List only incidents of one daemon, by its name in metrics.")
+    parser.add_argument(
+        "--limit",
+        type=_count,
+        default=DEFAULT_INCIDENTS,
+        metavar="N",
+        help=f"List the newest N incidents. (default: {DEFAULT_INCIDENTS})",
+    )
+    _add_color(parser)
+
+
+def _add_color(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--color",
+        choices=COLOR_CHOICES,
+        default="auto",
+        help="Use colours; auto follows NO_COLOR, FORCE_COLOR and CLICOLOR_FORCE, else uses them on a terminal."
+        " (default: auto)",
+    )
+
+
+def _add_record(parser: argparse.ArgumentParser) -> None:
+    _describe(parser, operands="FILE", example="record --for 10m night.jsonl.gz")
+    parser.add_argument(
+        "file",
+        metavar="FILE",
+        help="Recording to write (JSON Lines; compressed if it ends in .gz); - for standard output.",
+    )
+    parser.add_argument("--for", dest="duration", metavar="DURATION", help="Duration. (default: until interrupted)")
+
+
+def _add_replay(parser: argparse.ArgumentParser) -> None:
+    _describe(parser, operands="{--events|--metrics} FILE", example="replay --events --watchdog act night.jsonl.gz")
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--events", action="store_true", help="Print one JSON object for each event.")
+    what.add_argument("--metrics", action="store_true", help="Print the metrics at the end of the recording.")
+    parser.add_argument(
+        "--watchdog",
+        choices=tuple(Mode),
+        help="Run the watchdog too. Each action counts as done at once; what follows is as recorded."
+        " (default: no watchdog)",
+    )
+    parser.add_argument(
+        "--attribution",
+        choices=("off", "equal"),
+        default="off",
+        help="equal: divide SM time in equal parts where nothing better is known. (default: off)",
+    )
+    parser.add_argument("file", metavar="FILE", help="Recording to read; -: standard input.")
+
+
+def _add_doctor(parser: argparse.ArgumentParser) -> None:
+    _describe(
+        parser,
+        "Exit code 0 for advice at most, 1 for a warning, 2 for an error. It changes nothing.",
+        example="doctor --verbose",
+    )
+    parser.add_argument("--json", action="store_true", help="Print JSON.")
+    parser.add_argument("--verbose", action="store_true", help="List the checks that passed too.")
+
+
+def _add_demo(parser: argparse.ArgumentParser) -> None:
+    # The simulation takes long to import, and only this command needs it.
+    from exporter.demo.mishap import Mishap
+
+    _describe(parser, example="demo --at 30s:daemon-restarts")
+    parser.add_argument("--seed", type=int, default=1, help="Seed of the scenario. (default: 1)")
+    parser.add_argument(
+        "--at",
+        action="append",
+        default=[],
+        metavar="WHEN:WHAT",
+        help="Inject a failure after this time, such as 30s:daemon-restarts; a third part sets its duration, such as"
+        f" 30s:daemon-dies:2m. Can be repeated. WHAT is one of {', '.join(Mishap)}.",
+    )
+    parser.add_argument(
+        "--calm", action="store_true", help="Let clients come and go, with no failures but those of --at."
+    )
+
+
+def _add_pause(parser: argparse.ArgumentParser) -> None:
+    _describe(parser, example="pause")
+
+
+def _add_resume(parser: argparse.ArgumentParser) -> None:
+    _describe(parser, operands="[DAEMON]", example="resume /tmp/nvidia-mps")
+    parser.add_argument(
+        "daemon",
+        metavar="DAEMON",
+        nargs="?",
+        help="A daemon whose circuit is open or that is in quarantine, by its name in metrics.",
+    )
+
+
+def _describe(parser: argparse.ArgumentParser, more: str = "", *, operands: str = "", example: str) -> None:
+    """Complete the texts of a command's help; in its usage, `operands` follow the options."""
+    parser.description = f"{parser.description} {more}"
+    parser.usage = f"%(prog)s [OPTION ...] {operands}".rstrip()
+    parser.epilog = f"Example: {PROGRAM} {example}"
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError("expected an integer of 1 or more")
+    return int(text)
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds: float = DURATION.of_text("", text)
+    except ConfigError:
+        seconds = 0.0
+    if not MIN_WATCH_SECONDS <= seconds <= MAX_WATCH_SECONDS:
+        raise argparse.ArgumentTypeError("expected a duration from 500ms to 1h, such as 5 or 2m")
+    return seconds
+
+
+_OWN_ARGUMENTS: Mapping[str, Callable[[argparse.ArgumentParser], None]] = {
+    "serve": _add_serve,
+    "status": _add_status,
+    "incidents": _add_incidents,
+    "record": _add_record,
+    "replay": _add_replay,
+    "doctor": _add_doctor,
+    "demo": _add_demo,
+    "pause": _add_pause,
+    "resume": _add_resume,
+}

@@ -1,0 +1,70 @@
+"""The policy of the watchdog that follows from the configuration."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from exporter.config.reference import as_toml
+from exporter.config.reload import orders_of
+from exporter.core.watchdog.orders import Mandate, Orders
+from exporter.model.daemon import Daemon
+from exporter.model.settings import AllowedAction, Mode, Rules
+from tests.config.reading import config, written
+from tests.program import constants
+
+FILE = """
+[watchdog]
+mode = "act"
+allow = ["kill_clients", "end_hung_server"]
+
+[[daemons]]
+name = "training"
+pipe_directory = "/run/a"
+log_directory = "/log/a"
+restart_command = ["env", "CUDA_VISIBLE_DEVICES=0,1", "EMPTY=", "/opt/wait", "1", "1"]
+
+[[daemons]]
+name = "inference"
+pipe_directory = "/run/b"
+unit = "nvidia-mps@b.service"
+watchdog = "observe"
+"""
+
+
+def orders(directory: Path, text: str, *arguments: str) -> Orders:
+    return orders_of(config("serve", "--config.file", written(directory, text), *arguments))
+
+
+def daemon(name: str, *, expected: bool = True) -> Daemon:
+    return Daemon(name=name, pipe_directory="/run/a", log_directory="/log/a", expected=expected)
+
+
+def test_the_watchdog_observes_by_default_and_ends_no_client() -> None:
+    given = orders_of(config("serve", "--pipe-directory=/run/a"))
+    assert (given.mode, given.rules, given.rules.allow) == (Mode.OBSERVE, Rules(), frozenset())
+    assert list(given.mandates.values()) == [Mandate()]
+
+
+def test_the_policy_is_that_of_the_file(tmp_path: Path) -> None:
+    given = orders(tmp_path, FILE)
+    assert given.rules == Rules(allow=frozenset({AllowedAction.KILL_CLIENTS, AllowedAction.END_HUNG_SERVER}))
+    assert given.mandates == {
+        "training": Mandate(command=("env", "CUDA_VISIBLE_DEVICES=0,1", "EMPTY=", "/opt/wait", "1", "1")),
+        "inference": Mandate(mode=Mode.OBSERVE, unit="nvidia-mps@b.service"),
+    }
+
+
+def test_other_times_leave_what_is_allowed(tmp_path: Path) -> None:
+    read = config("serve", "--config.file", written(tmp_path, FILE))
+    given = orders_of(replace(read, constants=constants({"rules": {"restarts": 2}})))
+    assert (given.rules.restarts, given.rules.allow) == (2, read.watchdog_allow)
+
+
+def test_the_mode_of_a_daemon_outweighs_the_general_one(tmp_path: Path) -> None:
+    given = orders(tmp_path, FILE)
+    assert [given.mode_of(daemon(name)) for name in ("training", "inference", "another")] == ["act", "observe", "act"]
+    assert given.mode_of(daemon("another", expected=False)) is Mode.OBSERVE
+
+
+def test_the_configuration_of_daemons_is_printed_as_it_is_read(tmp_path: Path) -> None:
+    read = config("serve", "--config.file", written(tmp_path, FILE))
+    assert config("serve", "--config.file", written(tmp_path, as_toml(read), "again.toml")) == read

@@ -1,0 +1,71 @@
+"""NVML cannot be read: a problem, unless the machine has GPUs that the exporter's container was not given (GKE)."""
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from exporter import assembly
+from exporter.assembly import Assembly
+from exporter.clock import SystemClock
+from exporter.config import Config
+from exporter.sources.eye import Inbox
+from exporter.sources.reading import Reading
+from tests import program
+
+PROBLEM = "NVML cannot be used"
+
+
+class Nvml:
+    """One that cannot be read, or can."""
+
+    def __init__(self, problem: str | None) -> None:
+        self._problem = problem
+
+    def look(self) -> Reading:
+        """Say so."""
+        return Reading(problem=self._problem)
+
+
+@pytest.fixture
+def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Assembly]:
+    """The collectors of a machine whose root is below `tmp_path`, in a container that has no device files."""
+    monkeypatch.setattr(assembly, "NVIDIA_DEVICE", tmp_path / "dev" / "nvidiactl")
+    constants = program.constants({"procfs": tmp_path / "proc"})
+    with contextlib.closing(Assembly(Config(constants=constants), SystemClock(), Inbox())) as collectors:
+        yield collectors
+
+
+def on_the_node(tmp_path: Path) -> Path:
+    """The device file as the first process of the node has it."""
+    device = assembly.NVIDIA_DEVICE.relative_to("/")
+    path = tmp_path / "proc" / "1" / "root" / device
+    path.parent.mkdir(parents=True)
+    return path
+
+
+def problem_of(made: Assembly, problem: str | None = PROBLEM) -> str | None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(made, "nvml", Nvml(problem))
+        return made.look_at_gpus().problem
+
+
+def test_it_is_a_problem_on_a_machine_without_the_driver(made: Assembly) -> None:
+    assert problem_of(made) == PROBLEM
+
+
+def test_it_is_none_if_the_node_has_gpus_and_the_container_has_none(made: Assembly, tmp_path: Path) -> None:
+    on_the_node(tmp_path).touch()
+    assert problem_of(made) is None
+
+
+def test_it_is_one_if_the_container_has_the_device(made: Assembly, tmp_path: Path) -> None:
+    on_the_node(tmp_path).touch()
+    assembly.NVIDIA_DEVICE.parent.mkdir()
+    assembly.NVIDIA_DEVICE.touch()
+    assert problem_of(made) == PROBLEM
+
+
+def test_what_can_be_read_is_read(made: Assembly) -> None:
+    assert problem_of(made, None) is None
