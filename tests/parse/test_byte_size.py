@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from exporter.parse.byte_size import byte_size, size_for_mps
+from exporter.parse.mps_variables import format_byte_size, parse_byte_size
 
 
 @pytest.mark.parametrize(
@@ -13,9 +13,9 @@ from exporter.parse.byte_size import byte_size, size_for_mps
 )
 def test_a_size_is_given_in_whole_gigabytes_or_megabytes(size: int, written: str) -> None:
     """Never as nothing, which could lift the limit."""
-    assert size_for_mps(size) == written
+    assert format_byte_size(size) == written
 
 
 @given(st.integers(min_value=1, max_value=1 << 24))
 def test_what_is_given_is_what_is_read_back(megabytes: int) -> None:
-    assert byte_size(size_for_mps(megabytes << 20)) == megabytes << 20
+    assert parse_byte_size(format_byte_size(megabytes << 20)) == megabytes << 20

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from exporter.model.variables import ACTIVE_THREAD_PERCENTAGE, PER_CONTEXT_PARTITIONING, PINNED_MEMORY_LIMIT
-from exporter.parse.client_limits import memory_limits, thread_percentage
+from exporter.parse.mps_variables import client_memory_limits, client_thread_percentage
 
 
 @pytest.mark.parametrize(
@@ -23,7 +23,7 @@ from exporter.parse.client_limits import memory_limits, thread_percentage
     ],
 )
 def test_thread_percentage(variables: Mapping[str, str], percent: float | None) -> None:
-    assert thread_percentage(variables) == percent
+    assert client_thread_percentage(variables) == percent
 
 
 @pytest.mark.parametrize(
@@ -39,16 +39,16 @@ def test_thread_percentage(variables: Mapping[str, str], percent: float | None) 
     ],
 )
 def test_memory_limits(text: str, limits: Mapping[str, int] | None) -> None:
-    assert memory_limits({PINNED_MEMORY_LIMIT: text}) == limits
+    assert client_memory_limits({PINNED_MEMORY_LIMIT: text}) == limits
 
 
 def test_no_variable_is_no_memory_limit() -> None:
-    assert memory_limits({}) == {}
+    assert client_memory_limits({}) == {}
 
 
 @given(st.text(max_size=5000))
 def test_no_text_breaks_parsing(text: str) -> None:
-    percent = thread_percentage({ACTIVE_THREAD_PERCENTAGE: text})
+    percent = client_thread_percentage({ACTIVE_THREAD_PERCENTAGE: text})
     assert percent is None or 0 < percent <= 100
-    limits = memory_limits({PINNED_MEMORY_LIMIT: text})
+    limits = client_memory_limits({PINNED_MEMORY_LIMIT: text})
     assert limits is None or all(limit > 0 for limit in limits.values())

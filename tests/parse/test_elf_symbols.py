@@ -11,17 +11,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from exporter.parse.elf_file import ElfError
-from exporter.parse.elf_symbols import Functions, Machine, exported_functions
+from exporter.parse.elf import ElfError, ExportedFunctions, Machine, exported_functions
 from tests.shared_objects import DOORS, shared_object
 from tests.tools import needed
 
 NAMES = (*DOORS, "cuStreamSynchronize", "cuEventRecord", "cuMemcpy", "cuLaunchKernelEx", "")
 MOST_READS = 5000
 
-NO_LIBRARY = "it is no shared object of 64 bits, least significant byte first"
-OTHER_MACHINE = "it is for another machine than x86-64 and arm64 (ELF's number 3)"
-CUT_SHORT = "it is cut short, or points beyond its end"
+NO_LIBRARY = "it is not a 64-bit little-endian shared object"
+OTHER_MACHINE = "it is for a machine other than x86-64 and arm64 (ELF machine 3)"
+CUT_SHORT = "it is truncated, or points beyond its end"
 
 VERSIONS = """
     __asm__(".symver old, cuGraphLaunch@LIB_1");
@@ -50,7 +49,7 @@ class Counted:
         return self.data[offset : offset + size]
 
 
-def functions(data: bytes) -> Functions:
+def functions(data: bytes) -> ExportedFunctions:
     return exported_functions(Counted(data), NAMES)
 
 
@@ -134,14 +133,14 @@ def test_the_machine_is_told(number: int, machine: Machine, sound: bytes) -> Non
 @pytest.mark.parametrize(
     ("spoil", "why"),
     [
-        (lambda data: b"", "it is no ELF file"),
-        (lambda data: b"#!/bin/sh\n" * 99, "it is no ELF file"),
+        (lambda data: b"", "it is not an ELF file"),
+        (lambda data: b"#!/bin/sh\n" * 99, "it is not an ELF file"),
         (lambda data: data[:4], CUT_SHORT),
         (lambda data: data[:4] + b"\1" + data[5:], NO_LIBRARY),
         (lambda data: data[:5] + b"\2" + data[6:], NO_LIBRARY),
         (lambda data: data[:16] + b"\2" + data[17:], NO_LIBRARY),
         (lambda data: data[:18] + b"\3" + data[19:], OTHER_MACHINE),
-        (lambda data: data[:56] + b"\xff\xff" + data[58:], "its table of segments is none"),
+        (lambda data: data[:56] + b"\xff\xff" + data[58:], "its segment table is invalid"),
         (lambda data: data[:56] + b"\1\0" + data[58:], "it has no dynamic section"),
         (lambda data: data[:32] + b"\xff" * 8 + data[40:], CUT_SHORT),
         (lambda data: data[:200], CUT_SHORT),

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from exporter.parse.journal_entry import FIELDS, SUPPRESSED, JournalEntry, parse_entry
+from exporter.parse.systemd import JOURNAL_FIELDS, SUPPRESSED_MESSAGE_ID, JournalEntry, parse_journal_entry
 
 UNIT = "nvidia-mps.service"
 SAID = {
@@ -24,21 +24,21 @@ DROPPED = {
     "__CURSOR": "s=95e;i=6",
     "_TRANSPORT": "driver",
     "_SYSTEMD_UNIT": "systemd-journald.service",
-    "MESSAGE_ID": SUPPRESSED,
+    "MESSAGE_ID": SUPPRESSED_MESSAGE_ID,
     "MESSAGE": f"Suppressed 71 messages from {UNIT}",
     "N_DROPPED": "71",
 }
 
 
 def entry(fields: Mapping[str, object], **changed: object) -> JournalEntry:
-    found = parse_entry(json.dumps({**fields, **changed}).encode())
+    found = parse_journal_entry(json.dumps({**fields, **changed}).encode())
     assert found is not None
     return found
 
 
 def test_a_line_of_the_daemon_is_its_own() -> None:
     assert entry(SAID).message == SAID["MESSAGE"]
-    assert entry(SAID).said_by(UNIT)
+    assert entry(SAID).is_mps_output_of(UNIT)
 
 
 @pytest.mark.parametrize(
@@ -55,20 +55,20 @@ def test_a_line_of_the_daemon_is_its_own() -> None:
 )
 def test_what_another_wrote_is_not(changed: dict[str, object]) -> None:
     """Also where it says the same, to journald itself, in the daemon's own unit."""
-    assert not entry(SAID, **changed).said_by(UNIT)
+    assert not entry(SAID, **changed).is_mps_output_of(UNIT)
 
 
 def test_a_client_that_takes_the_daemons_name_keeps_its_program() -> None:
-    assert not entry(SAID, _COMM="nvidia-cuda-mps", _EXE="/home/mallory/train").said_by(UNIT)
+    assert not entry(SAID, _COMM="nvidia-cuda-mps", _EXE="/home/mallory/train").is_mps_output_of(UNIT)
 
 
 def test_the_server_writes_there_too() -> None:
-    assert entry(SAID, _EXE="/usr/bin/nvidia-cuda-mps-server").said_by(UNIT)
+    assert entry(SAID, _EXE="/usr/bin/nvidia-cuda-mps-server").is_mps_output_of(UNIT)
 
 
 def test_of_a_writer_that_has_gone_journald_knows_the_unit_alone() -> None:
     """A daemon's last words."""
-    assert entry({name: SAID[name] for name in SAID if name not in ("_EXE", "_COMM")}).said_by(UNIT)
+    assert entry({name: SAID[name] for name in SAID if name not in ("_EXE", "_COMM")}).is_mps_output_of(UNIT)
 
 
 def test_bytes_that_are_no_text_are_read_as_such() -> None:
@@ -88,13 +88,13 @@ def test_a_line_that_journald_cut_is_unfinished(line_break: str, unfinished: boo
 
 
 def test_journald_tells_how_many_lines_it_let_fall_and_whose() -> None:
-    assert entry(DROPPED).lost_of(UNIT) == 71
-    assert entry(DROPPED).lost_of("mps.service") == 0
+    assert entry(DROPPED).lines_dropped_of(UNIT) == 71
+    assert entry(DROPPED).lines_dropped_of("mps.service") == 0
 
 
 def test_nobody_else_can_tell_of_lines_let_fall() -> None:
-    assert entry(DROPPED, _TRANSPORT="journal", _SYSTEMD_UNIT=UNIT).lost_of(UNIT) == 0
-    assert entry(SAID, MESSAGE=DROPPED["MESSAGE"], N_DROPPED="71").lost_of(UNIT) == 0
+    assert entry(DROPPED, _TRANSPORT="journal", _SYSTEMD_UNIT=UNIT).lines_dropped_of(UNIT) == 0
+    assert entry(SAID, MESSAGE=DROPPED["MESSAGE"], N_DROPPED="71").lines_dropped_of(UNIT) == 0
 
 
 values = st.recursive(
@@ -105,7 +105,9 @@ values = st.recursive(
 lines = st.one_of(
     st.binary(),
     values.map(lambda value: json.dumps(value).encode()),
-    st.dictionaries(st.sampled_from([*FIELDS, "__CURSOR"]), values).map(lambda value: json.dumps(value).encode()),
+    st.dictionaries(st.sampled_from([*JOURNAL_FIELDS, "__CURSOR"]), values).map(
+        lambda value: json.dumps(value).encode()
+    ),
     st.sampled_from([b"[" * 100_000, b'{"a":' * 100_000, b"9" * 5000, b'{"__CURSOR":"c","N_DROPPED":"\xd9\xa3"}']),
 )
 
@@ -113,5 +115,7 @@ lines = st.one_of(
 @given(lines)
 @settings(max_examples=200)
 def test_any_line_is_an_entry_or_none(line: bytes) -> None:
-    found = parse_entry(line)
-    assert found is None or (found.dropped >= 0 and found.lost_of(UNIT) >= 0 and found.said_by(UNIT) in (True, False))
+    found = parse_journal_entry(line)
+    assert found is None or (
+        found.dropped >= 0 and found.lines_dropped_of(UNIT) >= 0 and found.is_mps_output_of(UNIT) in (True, False)
+    )

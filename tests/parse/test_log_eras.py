@@ -10,9 +10,9 @@ import pytest
 from exporter.model.event import EventName
 from exporter.model.node import Node
 from exporter.model.observation import GpuEvent, LogLine, Observation
-from exporter.parse import log_message as said
-from exporter.parse.log_line import parse_line
-from exporter.parse.log_message import FaultHandled, Message, Noise
+from exporter.parse import log_message
+from exporter.parse.log_line import parse_log_line
+from exporter.parse.log_message import HandlingFatalError, Message, Noise
 from tests.builders import AT, DAEMON, GPU, Story, exited, servers, told
 
 ERAS = {path.stem: tuple(path.read_text().splitlines()) for path in sorted((Path(__file__).parent / "eras").iterdir())}
@@ -21,71 +21,73 @@ PIPE = "To connect CUDA applications to this daemon, set"
 
 MEANING: dict[str, Message] = {
     # A daemon.
-    "Start": said.DaemonStarting(),
-    "Starting control daemon using socket /tmp/nvidia-mps/control": said.DaemonStarting(),
-    "CUDA MPS Control binary version: 13000": said.Version("13000"),
-    "CUDA MPS Control binary version: 13030": said.Version("13030"),
-    f"{PIPE} env CUDA_MPS_PIPE_DIRECTORY=/tmp/nvidia-mps": said.ProtocolTold(2),
-    f"{PIPE} CUDA_MPS_PIPE_DIRECTORY=/run/nvidia-mps": said.ProtocolTold(3),
-    "Cmd:get_server_list": said.CommandIssued("get_server_list"),
-    "17": said.Number(17),
-    "UI closed": said.SessionClosed(),
-    "Exit with status 0": said.DaemonExiting(),
+    "Start": log_message.DaemonStarting(),
+    "Starting control daemon using socket /tmp/nvidia-mps/control": log_message.DaemonStarting(),
+    "CUDA MPS Control binary version: 13000": log_message.VersionReported("13000"),
+    "CUDA MPS Control binary version: 13030": log_message.VersionReported("13030"),
+    f"{PIPE} env CUDA_MPS_PIPE_DIRECTORY=/tmp/nvidia-mps": log_message.ProtocolReported(2),
+    f"{PIPE} CUDA_MPS_PIPE_DIRECTORY=/run/nvidia-mps": log_message.ProtocolReported(3),
+    "Cmd:get_server_list": log_message.CommandReceived("get_server_list"),
+    "17": log_message.BareNumber(17),
+    "UI closed": log_message.SessionClosed(),
+    "Exit with status 0": log_message.DaemonExiting(),
     # Its servers.
-    "Starting new server 13929 for user 500": said.ServerStarting(13929, 500),
-    "Starting new server 17 for user 0": said.ServerStarting(17, 0),
-    "Starting new server 95 for user 1001": said.ServerStarting(95, 1001),
-    "Starting new server 337 for user 0": said.ServerStarting(337, 0),
-    "Starting new server 11803 for user 1000": said.ServerStarting(11803, 1000),
-    "NEW SERVER 13929: Ready": said.ServerReady(13929),
-    "NEW SERVER 17: Ready": said.ServerReady(17),
-    "NEW SERVER 11803: Ready": said.ServerReady(11803),
-    "MPS Server is started": said.ServerReady(None),
-    "Server has started": said.ServerReady(None),
-    "Server 13929 exited with status 0": said.ServerExited(13929),
-    "Server 95 exited with status 1": said.ServerExited(95),
-    "Server 92 exited with status 1": said.ServerExited(92),
-    "CUDA MPS Server for Linux/Unix. Binary version: 13000": said.Version("13000"),
+    "Starting new server 13929 for user 500": log_message.ServerStarting(13929, 500),
+    "Starting new server 17 for user 0": log_message.ServerStarting(17, 0),
+    "Starting new server 95 for user 1001": log_message.ServerStarting(95, 1001),
+    "Starting new server 337 for user 0": log_message.ServerStarting(337, 0),
+    "Starting new server 11803 for user 1000": log_message.ServerStarting(11803, 1000),
+    "NEW SERVER 13929: Ready": log_message.ServerReady(13929),
+    "NEW SERVER 17: Ready": log_message.ServerReady(17),
+    "NEW SERVER 11803: Ready": log_message.ServerReady(11803),
+    "MPS Server is started": log_message.ServerReady(None),
+    "Server has started": log_message.ServerReady(None),
+    "Server 13929 exited with status 0": log_message.ServerExited(13929),
+    "Server 95 exited with status 1": log_message.ServerExited(95),
+    "Server 92 exited with status 1": log_message.ServerExited(92),
+    "CUDA MPS Server for Linux/Unix. Binary version: 13000": log_message.VersionReported("13000"),
     # What a server grants each client.
-    "activeThreadsPercentage set to 33.000000": said.ThreadsTold(33.0),
-    "Server Priority set to 0": said.PriorityTold(0),
-    "Active Threads Percentage set to 100.0": said.ThreadsTold(100.0),
-    "Active Threads Percentage set to 12.0": said.ThreadsTold(12.0),
-    "Active Threads Percentage set to 33.0": said.ThreadsTold(33.0),
-    "Device pinned memory limit for device 0 set to 0x77f00000 bytes": said.PinnedMemoryLimitTold(0, 0x77F00000),
-    "Device pinned memory limit for device 0 set to 0x140000000 bytes": said.PinnedMemoryLimitTold(0, 5 << 30),
+    "activeThreadsPercentage set to 33.000000": log_message.ThreadPercentageSet(33.0),
+    "Server Priority set to 0": log_message.PrioritySet(0),
+    "Active Threads Percentage set to 100.0": log_message.ThreadPercentageSet(100.0),
+    "Active Threads Percentage set to 12.0": log_message.ThreadPercentageSet(12.0),
+    "Active Threads Percentage set to 33.0": log_message.ThreadPercentageSet(33.0),
+    "Device pinned memory limit for device 0 set to 0x77f00000 bytes": log_message.PinnedMemoryLimitSet(0, 0x77F00000),
+    "Device pinned memory limit for device 0 set to 0x140000000 bytes": log_message.PinnedMemoryLimitSet(0, 5 << 30),
     # Clients.
-    "NEW CLIENT 19276 from user 500: Server already exists": said.ClientForwarded(19276),
-    "NEW CLIENT 0 from user 0: Server already exists": said.ClientForwarded(0),
-    "NEW CLIENT 0 from user 1000: Server is not ready, push client to pending list": said.ClientQueued(0, 1000),
-    "NEW CLIENT 11801 from user 1000: Server is not ready, push client to pending list": said.ClientQueued(11801, 1000),
-    "Client {PID: 4267, Context ID: 0} connected": said.ClientConnecting(4267, 0),
-    "New client 14781 connected": said.ClientActive(14781),
-    "Volta MPS: status of client {11661, 1} is ACTIVE": said.ClientActive(11661, 1),
-    "Volta MPS: status of client {11663, 1} is ACTIVE": said.ClientActive(11663, 1),
-    "Volta MPS: status of client {11643, 2} is ACTIVE": said.ClientActive(11643, 2),
-    "Status of client {4267, 1} is ACTIVE": said.ClientActive(4267, 1),
-    "Client 14777 disconnected": said.ClientDisconnected(14777),
-    "Client {11641, 1} exit": said.ContextExited(11641, 1),
-    "Client {11643, 1} exit": said.ContextExited(11643, 1),
-    "Client {11643, 2} exit": said.ContextExited(11643, 2),
-    "Device NVIDIA A16 (uuid GPU-077f7bb7-c8e8-46db-77e3-e2c1e5665c78) is associated": said.DeviceAssociated(
+    "NEW CLIENT 19276 from user 500: Server already exists": log_message.ClientForwarded(19276),
+    "NEW CLIENT 0 from user 0: Server already exists": log_message.ClientForwarded(0),
+    "NEW CLIENT 0 from user 1000: Server is not ready, push client to pending list": log_message.ClientQueued(0, 1000),
+    "NEW CLIENT 11801 from user 1000: Server is not ready, push client to pending list": log_message.ClientQueued(
+        11801, 1000
+    ),
+    "Client {PID: 4267, Context ID: 0} connected": log_message.ClientConnecting(4267, 0),
+    "New client 14781 connected": log_message.ClientActive(14781),
+    "Volta MPS: status of client {11661, 1} is ACTIVE": log_message.ClientActive(11661, 1),
+    "Volta MPS: status of client {11663, 1} is ACTIVE": log_message.ClientActive(11663, 1),
+    "Volta MPS: status of client {11643, 2} is ACTIVE": log_message.ClientActive(11643, 2),
+    "Status of client {4267, 1} is ACTIVE": log_message.ClientActive(4267, 1),
+    "Client 14777 disconnected": log_message.ClientDisconnected(14777),
+    "Client {11641, 1} exit": log_message.ContextExited(11641, 1),
+    "Client {11643, 1} exit": log_message.ContextExited(11643, 1),
+    "Client {11643, 2} exit": log_message.ContextExited(11643, 2),
+    "Device NVIDIA A16 (uuid GPU-077f7bb7-c8e8-46db-77e3-e2c1e5665c78) is associated": log_message.DeviceAssociated(
         "GPU-077f7bb7-c8e8-46db-77e3-e2c1e5665c78"
     ),
     # A fault.
-    "Volta MPS: Server is handling a fatal GPU error.": said.FaultHandled(),
-    "Volta MPS: The following devices": said.DevicesFollow(),
-    "0": said.Number(0),
-    "1": said.Number(1),
-    "Volta MPS: The following clients have a sticky error set:": said.VictimsFollow(),
-    "11641": said.Number(11641),
-    "11643": said.Number(11643),
-    "Volta MPS: Destroy server context on device 0": said.ContextDestroyed(0),
-    "Volta MPS: Destroy server context on device 1": said.ContextDestroyed(1),
-    "Volta MPS: Creating server context on device 0": said.ContextCreated(0),
-    "Volta MPS: Creating server context on device 1": said.ContextCreated(1),
-    "Creating server context on device 0 (NVIDIA A16)": said.ContextCreated(0),
-    "Creating server context on device 0 (Tesla T4)": said.ContextCreated(0),
+    "Volta MPS: Server is handling a fatal GPU error.": log_message.HandlingFatalError(),
+    "Volta MPS: The following devices": log_message.ResetDevicesFollow(),
+    "0": log_message.BareNumber(0),
+    "1": log_message.BareNumber(1),
+    "Volta MPS: The following clients have a sticky error set:": log_message.StickyErrorClientsFollow(),
+    "11641": log_message.BareNumber(11641),
+    "11643": log_message.BareNumber(11643),
+    "Volta MPS: Destroy server context on device 0": log_message.ServerContextDestroyed(0),
+    "Volta MPS: Destroy server context on device 1": log_message.ServerContextDestroyed(1),
+    "Volta MPS: Creating server context on device 0": log_message.ServerContextCreated(0),
+    "Volta MPS: Creating server context on device 1": log_message.ServerContextCreated(1),
+    "Creating server context on device 0 (NVIDIA A16)": log_message.ServerContextCreated(0),
+    "Creating server context on device 0 (Tesla T4)": log_message.ServerContextCreated(0),
 }
 """What is listed says this; any other line of these logs is known and says nothing that is needed."""
 
@@ -101,7 +103,7 @@ def text_of(line: str) -> str:
 
 @every_line
 def test_every_line_of_every_era_says_what_is_listed(line: str) -> None:
-    entry = parse_line(line)
+    entry = parse_log_line(line)
     assert entry is not None
     assert entry.message == MEANING.get(text_of(line), Noise())
 
@@ -117,11 +119,11 @@ def lived(era: str, start: Node | None = None, until: str = "") -> Story:
     """
     seen: list[Observation] = []
     for second, line in enumerate(ERAS[era]):
-        entry = parse_line(line)
+        entry = parse_log_line(line)
         assert entry is not None
         file = "control.log" if entry.by_daemon else "server.log"
         seen.append(LogLine(at=AT + second, daemon=DAEMON, file=file, line=line))
-        if isinstance(entry.message, FaultHandled):
+        if isinstance(entry.message, HandlingFatalError):
             seen += (servers(entry.pid, at=AT + second), GpuEvent(at=AT + second, type=8, xid=31, gpu=GPU))
         if until and until in line:
             break

@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from exporter.parse.log_line import ALL_RULES, parse_line
+from exporter.parse.log_line import ALL_RULES, filter_lines, last_critical_lines, parse_log_line
 from exporter.parse.log_message import Unrecognized
-from exporter.parse.log_sieve import sift, skim
 
 HEADER = "[2026-11-20 15:08:45.147 Server   599] "
 FAULT = (
@@ -37,13 +36,13 @@ texts = st.one_of(
 def test_each_line_that_a_rule_knows_passes(text: str, role: str, prefix: str) -> None:
     line = f"[2026-11-20 15:08:45.147 {role} {599:5}] {prefix}{text}"
 
-    assert sift(line.encode()).lines == [line.encode()]
+    assert filter_lines(line.encode()).lines == [line.encode()]
 
 
 @given(st.lists(st.one_of(st.text(), st.text().map(lambda text: HEADER + text), texts.map(lambda text: HEADER + text))))
 def test_each_line_is_kept_or_counted_and_no_line_that_is_known_is_only_counted(lines: list[str]) -> None:
     lines = [line.replace("\n", "") for line in lines] or [""]
-    sifted = sift(encoded(*lines))
+    sifted = filter_lines(encoded(*lines))
 
     assert len(sifted.lines) + sifted.left == len(lines)
     assert sifted.unknown == 0
@@ -52,7 +51,7 @@ def test_each_line_is_kept_or_counted_and_no_line_that_is_known_is_only_counted(
 
 
 def _is_known(line: str) -> bool:
-    entry = parse_line(line)
+    entry = parse_log_line(line)
     return entry is not None and not isinstance(entry.message, Unrecognized)
 
 
@@ -60,7 +59,7 @@ def test_the_first_unknown_lines_are_kept_in_their_places() -> None:
     lines = [UNKNOWN, DISCONNECTED, "no header", UNKNOWN, DISCONNECTED, ""]
 
     for most in range(5):
-        sifted = sift(encoded(*lines), most)
+        sifted = filter_lines(encoded(*lines), most)
         assert (sifted.unknown, sifted.left) == (min(most, 4), max(0, 4 - most))
         assert len(sifted.lines) == 2 + sifted.unknown
         remaining = iter(encoded(*lines).split(b"\n"))
@@ -71,27 +70,30 @@ def test_the_first_unknown_lines_are_kept_in_their_places() -> None:
 def test_each_line_of_a_fault_is_grave(text: str) -> None:
     line = (HEADER + text).encode()
 
-    assert skim(encoded(DISCONNECTED, HEADER + text, UNKNOWN), 9) == [line]
+    assert last_critical_lines(encoded(DISCONNECTED, HEADER + text, UNKNOWN), 9) == [line]
 
 
 @pytest.mark.parametrize(
     "text", ["Cmd:quit", "Exit with status 0", "UI closed", "Server 599 exited with status 0", "NEW SERVER 599: Ready"]
 )
 def test_the_start_and_end_of_daemon_and_server_are_grave(text: str) -> None:
-    assert skim(f"[2026-11-20 15:08:45.147 Control   591] {text}".encode(), 9)
+    assert last_critical_lines(f"[2026-11-20 15:08:45.147 Control   591] {text}".encode(), 9)
 
 
 def test_ordinary_lines_and_unknown_lines_with_grave_words_are_not_skimmed() -> None:
-    assert skim(encoded(DISCONNECTED, UNKNOWN, "fatal GPU error", f"{HEADER}a fatal GPU error, or so"), 9) == []
+    assert (
+        last_critical_lines(encoded(DISCONNECTED, UNKNOWN, "fatal GPU error", f"{HEADER}a fatal GPU error, or so"), 9)
+        == []
+    )
 
 
 @given(st.lists(st.sampled_from([DISCONNECTED, UNKNOWN, "", *(HEADER + text for text in FAULT)]), min_size=1))
 def test_the_last_grave_lines_are_found_in_their_order(lines: list[str]) -> None:
     grave = [line.encode() for line in lines if line.removeprefix(HEADER) in FAULT]
 
-    assert skim(encoded(*lines), len(lines)) == grave
-    assert skim(encoded(*lines), 2) == grave[-2:]
-    assert skim(encoded(*lines), 0) == []
+    assert last_critical_lines(encoded(*lines), len(lines)) == grave
+    assert last_critical_lines(encoded(*lines), 2) == grave[-2:]
+    assert last_critical_lines(encoded(*lines), 0) == []
 
 
 @pytest.mark.parametrize(
@@ -101,5 +103,5 @@ def test_the_last_grave_lines_are_found_in_their_order(lines: list[str]) -> None
 )
 def test_a_hostile_text_is_searched_in_linear_time(hostile: bytes) -> None:
     """It would take hours if it were not."""
-    assert sift(hostile).lines == []
-    assert skim(hostile, 9) == []
+    assert filter_lines(hostile).lines == []
+    assert last_critical_lines(hostile, 9) == []

@@ -2,7 +2,7 @@
 
 import pytest
 
-from exporter.parse.memory_map import MappedFile, mapped_file
+from exporter.parse.proc import MappedFile, parse_mapped_file
 
 HEAD = b"7f5c28d21000-7f5c28d22000 r-xp 00000000 "
 
@@ -18,11 +18,11 @@ HEAD = b"7f5c28d21000-7f5c28d22000 r-xp 00000000 "
     ids=["a library", "data", "deleted", "an odd name"],
 )
 def test_a_file(line: bytes, path: str, numbers: tuple[int, int, int], executable: bool, deleted: bool) -> None:
-    assert mapped_file(line) == MappedFile(path, numbers, executable, deleted)
+    assert parse_mapped_file(line) == MappedFile(path, numbers, executable, deleted)
 
 
 @pytest.mark.parametrize(
     "line", [b"", b"\n", HEAD + b"00:00 0 \n", HEAD + b"00:00 0                  [vdso]\n", b"/usr/lib/libcuda.so.1\n"]
 )
 def test_no_file(line: bytes) -> None:
-    assert mapped_file(line) is None
+    assert parse_mapped_file(line) is None

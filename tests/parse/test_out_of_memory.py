@@ -2,7 +2,7 @@
 
 import pytest
 
-from exporter.parse.out_of_memory import killed
+from exporter.parse.kernel_log import parse_oom_kill
 
 MEMORY = "total-vm:17300kB, anon-rss:8192kB, file-rss:4kB, shmem-rss:0kB, UID:1000 pgtables:72kB oom_score_adj:0"
 CAUSES = ("Out of memory", "Memory cgroup out of memory", "Out of memory (oom_kill_allocating_task)")
@@ -10,12 +10,12 @@ CAUSES = ("Out of memory", "Memory cgroup out of memory", "Out of memory (oom_ki
 
 @pytest.mark.parametrize("cause", CAUSES)
 def test_whichever_memory_was_short(cause: str) -> None:
-    assert killed(f"{cause}: Killed process 4711 (train) {MEMORY}") == 4711
+    assert parse_oom_kill(f"{cause}: Killed process 4711 (train) {MEMORY}") == 4711
 
 
 @pytest.mark.parametrize("name", ["", ") total-vm", "a b", "Killed process ", "x): Killed process 1 (", "\\x0a", "\n"])
 def test_no_name_changes_whom(name: str) -> None:
-    assert killed(f"Out of memory: Killed process 4711 ({name}) {MEMORY}") == 4711
+    assert parse_oom_kill(f"Out of memory: Killed process 4711 ({name}) {MEMORY}") == 4711
 
 
 @pytest.mark.parametrize(
@@ -34,11 +34,13 @@ def test_no_name_changes_whom(name: str) -> None:
     ],
 )
 def test_what_says_nothing_of_a_kill_is_none(message: str) -> None:
-    assert killed(message) is None
+    assert parse_oom_kill(message) is None
 
 
 def test_a_crash_of_a_process_that_is_named_like_one_is_none() -> None:
     """The kernel begins the message of a crash with the name, of which it keeps 15 characters: they do not suffice."""
     for cause in CAUSES:
         name = f"{cause}: Killed process 4711 ("[:15]
-        assert killed(f"{name}[1234]: segfault at 0 ip 0000000000000000 sp 00007ffd error 14 in python3") is None
+        assert (
+            parse_oom_kill(f"{name}[1234]: segfault at 0 ip 0000000000000000 sp 00007ffd error 14 in python3") is None
+        )

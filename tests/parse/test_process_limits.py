@@ -1,6 +1,6 @@
 """How many files a process may have open."""
 
-from exporter.parse.process_limits import open_files
+from exporter.parse.proc import max_open_files
 
 LIMITS = """\
 Limit                     Soft Limit           Hard Limit           Units
@@ -10,6 +10,6 @@ Max open files            {}                1048576              files
 
 
 def test_the_soft_limit_counts() -> None:
-    assert open_files(LIMITS.format(16384)) == 16384
-    assert open_files(LIMITS.format("unlimited")) is None
-    assert open_files("") is None
+    assert max_open_files(LIMITS.format(16384)) == 16384
+    assert max_open_files(LIMITS.format("unlimited")) is None
+    assert max_open_files("") is None

@@ -2,7 +2,7 @@
 
 import pytest
 
-from exporter.parse import process_stat
+from exporter.parse import proc
 
 FIELDS = "S 1 513 513 0 -1 4194560 1234 0 0 0 7 3 0 0 20 0 4 0 88123456 1073741824 2048 18446744073709551615"
 
@@ -13,8 +13,8 @@ FIELDS = "S 1 513 513 0 -1 4194560 1234 0 0 0 7 3 0 0 20 0 4 0 88123456 10737418
 )
 def test_the_start_time_is_found_past_any_name(name: str) -> None:
     text = f"513 ({name}) {FIELDS}\n"
-    assert process_stat.start_ticks(text) == 88123456
-    assert not process_stat.is_zombie(text)
+    assert proc.start_ticks(text) == 88123456
+    assert not proc.is_zombie(text)
 
 
 @pytest.mark.parametrize(
@@ -30,23 +30,23 @@ def test_the_start_time_is_found_past_any_name(name: str) -> None:
     ],
 )
 def test_text_of_another_form_has_none(text: str) -> None:
-    assert process_stat.start_ticks(text) is None
+    assert proc.start_ticks(text) is None
 
 
 @pytest.mark.parametrize(("state", "zombie"), [("Z", True), ("X", True), ("S", False), ("R", False), ("D", False)])
 def test_a_process_that_only_waits_for_its_parent_is_a_zombie(state: str, zombie: bool) -> None:
-    assert process_stat.is_zombie(f"513 (Z) {state}{FIELDS[1:]}") is zombie
+    assert proc.is_zombie(f"513 (Z) {state}{FIELDS[1:]}") is zombie
 
 
 @pytest.mark.parametrize("name", ["train.py", "", ") Z 1 (", "a) T 2 (b"])
 def test_its_state_and_parent_are_found_past_any_name(name: str) -> None:
     text = f"513 ({name}) {FIELDS}\n"
-    assert (process_stat.state(text), process_stat.parent(text)) == ("S", 1)
+    assert (proc.process_state(text), proc.parent_pid(text)) == ("S", 1)
 
 
 @pytest.mark.parametrize("text", ["", "513", "513 (train.py)", f"513 train.py {FIELDS}", "513 (train.py) 12 1"])
 def test_text_of_another_form_has_no_state(text: str) -> None:
-    assert process_stat.state(text) is None
+    assert proc.process_state(text) is None
 
 
 def remains(status: int, *, flags: int = 0x40800C, state: str = "Z", name: str = "train.py") -> str:
@@ -63,18 +63,18 @@ SIGNALED = 0x40840C
 def test_how_it_ended_is_found_past_any_name(status: int, flags: int, name: str) -> None:
     text = remains(status, flags=flags, name=name)
 
-    assert process_stat.wait_status(text) == status
-    assert process_stat.start_ticks(text) == 88123456
+    assert proc.wait_status(text) == status
+    assert proc.start_ticks(text) == 88123456
 
 
 def test_what_a_signal_ended_did_not_end_with_0() -> None:
     """That is what it says to those who may not know."""
-    assert process_stat.wait_status(remains(0, flags=SIGNALED)) is None
+    assert proc.wait_status(remains(0, flags=SIGNALED)) is None
 
 
 @pytest.mark.parametrize("text", ["", remains(9, state="S"), remains(-1), f"513 (x) Z {FIELDS[1:]}"])
 def test_what_has_not_ended_or_is_of_another_form_tells_nothing(text: str) -> None:
-    assert process_stat.wait_status(text) is None
+    assert proc.wait_status(text) is None
 
 
 @pytest.mark.parametrize(
@@ -83,4 +83,4 @@ def test_what_has_not_ended_or_is_of_another_form_tells_nothing(text: str) -> No
 )
 def test_where_the_environment_lies_is_told_to_who_may_know(span: str, found: tuple[int, int] | None) -> None:
     text = f"513 (a) b) {FIELDS} " + "0 " * 24 + span + "\n"
-    assert process_stat.environment(text) == found
+    assert proc.environment_addresses(text) == found

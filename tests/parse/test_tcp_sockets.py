@@ -4,7 +4,7 @@ from ipaddress import ip_address
 
 import pytest
 
-from exporter.parse.tcp_sockets import Listener, listeners
+from exporter.parse.proc import TcpListener, tcp_listeners
 
 IPV4 = """\
   sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode
@@ -21,12 +21,12 @@ IPV6 = """\
 
 
 def test_those_that_listen_are_told_with_their_user_and_inode() -> None:
-    assert list(listeners(IPV4)) == [Listener(ip_address("127.0.0.1"), 10677, 990, 3884137)]
-    assert list(listeners(IPV6)) == [
-        Listener(ip_address("::"), 10677, 33, 77),
-        Listener(ip_address("::1"), 8080, 0, 78),
+    assert list(tcp_listeners(IPV4)) == [TcpListener(ip_address("127.0.0.1"), 10677, 990, 3884137)]
+    assert list(tcp_listeners(IPV6)) == [
+        TcpListener(ip_address("::"), 10677, 33, 77),
+        TcpListener(ip_address("::1"), 8080, 0, 78),
     ]
-    assert list(listeners("nothing of the kind\n" * 3)) == []
+    assert list(tcp_listeners("nothing of the kind\n" * 3)) == []
 
 
 @pytest.mark.parametrize(
@@ -41,7 +41,7 @@ def test_those_that_listen_are_told_with_their_user_and_inode() -> None:
         ("::1", "::1", True),
     ],
 )
-def test_one_is_in_the_way_of_who_would_listen_there_too(where: str, host: str, in_the_way: bool) -> None:
-    listener = Listener(ip_address(where), 10677, 0, 1)
-    assert listener.is_in_the_way_of(host, 10677) is in_the_way
-    assert not listener.is_in_the_way_of(host, 10678)
+def test_one_conflicts_with_who_would_listen_there_too(where: str, host: str, in_the_way: bool) -> None:
+    listener = TcpListener(ip_address(where), 10677, 0, 1)
+    assert listener.conflicts_with(host, 10677) is in_the_way
+    assert not listener.conflicts_with(host, 10678)

@@ -2,12 +2,12 @@
 
 import pytest
 
-from exporter.parse.unit_name import is_service
+from exporter.parse.systemd import is_service_name
 
 
 @pytest.mark.parametrize("name", ["mps.service", "nvidia-cuda-mps@0.service", r"a\x2db.service"])
 def test_a_name(name: str) -> None:
-    assert is_service(name)
+    assert is_service_name(name)
 
 
 @pytest.mark.parametrize(
@@ -15,4 +15,4 @@ def test_a_name(name: str) -> None:
 )
 def test_no_name(name: str) -> None:
     """A pattern would show them all, and an option would do something else."""
-    assert not is_service(name)
+    assert not is_service_name(name)

@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from exporter.parse.environment_file import parse_environment_file
-from exporter.parse.unit_properties import UnitProperties, parse_units
+from exporter.parse.systemd import UnitProperties, parse_environment_file, parse_unit_properties
 
 TIMES = "start_time=[Sat 2026-11-21 03:05:01 UTC] ; stop_time=[n/a] ; pid=58 ; code=(null) ; status=0/0"
 
@@ -19,7 +18,7 @@ def shown(*commands: str, name: str = "nvidia-mps.service", state: str = "enable
 
 
 def unit(*commands: str, state: str = "enabled", more: str = "") -> UnitProperties:
-    (only,) = parse_units(shown(*commands, state=state, more=more))
+    (only,) = parse_unit_properties(shown(*commands, state=state, more=more))
     return only
 
 
@@ -81,7 +80,7 @@ def test_a_unit_that_nobody_enabled_is_not_expected(state: str, enabled: bool) -
 )
 def test_a_foreground_daemon_keeps_its_stdout_in_a_file_or_not(command: str, kept: bool) -> None:
     found = unit(command)
-    assert (found.daemon_in_foreground, found.daemon_stdout_kept) == (True, kept)
+    assert (found.daemon_in_foreground, found.daemon_stdout_in_file) == (True, kept)
 
 
 def test_the_environment_is_quoted_by_whole_assignments() -> None:
@@ -110,7 +109,7 @@ def test_what_the_command_itself_assigns_is_known(command: str) -> None:
 
 def test_several_units_are_told_apart() -> None:
     text = f"{shown('/bin/a', name='a.service')}\n{shown(name='b.service', state='')}\n{shown('/c', name='c.service')}"
-    assert [(each.name, each.commands) for each in parse_units(text)] == [
+    assert [(each.name, each.commands) for each in parse_unit_properties(text)] == [
         ("a.service", ("/bin/a",)),
         ("b.service", ()),
         ("c.service", ("/c",)),
@@ -144,7 +143,7 @@ texts = st.text(st.characters(exclude_categories=())) | st.lists(st.sampled_from
 @given(texts)
 @settings(max_examples=200)
 def test_any_text_is_some_units_or_none(text: str) -> None:
-    for each in (*parse_units(text), *parse_units(f"Id=x\nExecStart={{ path=x ; argv[]={text}")):
+    for each in (*parse_unit_properties(text), *parse_unit_properties(f"Id=x\nExecStart={{ path=x ; argv[]={text}")):
         assert each.name
         each.assigned("A")
     assert parse_environment_file(text) is not None

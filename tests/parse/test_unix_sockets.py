@@ -2,7 +2,7 @@
 
 import pytest
 
-from exporter.parse.unix_sockets import listening
+from exporter.parse.proc import listening_unix_sockets
 
 HEAD = "Num       RefCount Protocol Flags    Type St Inode Path\n"
 
@@ -20,21 +20,21 @@ def test_those_that_take_connections_are_told() -> None:
         + row("/run/mps/control", flags="00000000", state="03")
         + row("", state="03", flags="00000000")
     )
-    assert list(listening(table)) == ["/run/mps/control_privileged", "/run/mps/control"]
+    assert list(listening_unix_sockets(table)) == ["/run/mps/control_privileged", "/run/mps/control"]
 
 
 def test_a_path_may_have_blanks() -> None:
-    assert list(listening(HEAD + row("/run/a  b/control"))) == ["/run/a  b/control"]
+    assert list(listening_unix_sockets(HEAD + row("/run/a  b/control"))) == ["/run/a  b/control"]
 
 
 def test_an_abstract_name_is_no_path() -> None:
-    assert list(listening(row("@/run/mps/control"))) == ["@/run/mps/control"]
+    assert list(listening_unix_sockets(row("@/run/mps/control"))) == ["@/run/mps/control"]
 
 
 @pytest.mark.parametrize("text", ["", HEAD, "00010000", "00010000 00010000 00010000 00010000\n", row(""), "\n\n", "\0"])
 def test_what_is_no_row_is_passed_over(text: str) -> None:
-    assert list(listening(text)) == []
+    assert list(listening_unix_sockets(text)) == []
 
 
 def test_flags_elsewhere_are_not_the_flags() -> None:
-    assert list(listening(row("/run/00010000/control", flags="00000000"))) == []
+    assert list(listening_unix_sockets(row("/run/00010000/control", flags="00000000"))) == []

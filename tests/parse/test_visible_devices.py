@@ -2,7 +2,7 @@
 
 import pytest
 
-from exporter.parse.visible_devices import is_visible
+from exporter.parse.mps_variables import is_device_visible
 from tests.builders import GPU, OTHER_GPU
 
 
@@ -28,9 +28,9 @@ from tests.builders import GPU, OTHER_GPU
 )
 def test_a_gpu_is_visible_by_index_by_uuid_or_where_nothing_is_set(text: str | None, visible: bool) -> None:
     """As CUDA reads it: -1 ends the list, a UUID may be cut short, an empty list hides all."""
-    assert is_visible(text, 0, GPU) is visible
+    assert is_device_visible(text, 0, GPU) is visible
 
 
 def test_a_gpu_without_an_index_is_found_by_its_uuid_alone() -> None:
-    assert not is_visible("0", None, GPU)
-    assert is_visible(GPU, None, GPU)
+    assert not is_device_visible("0", None, GPU)
+    assert is_device_visible(GPU, None, GPU)

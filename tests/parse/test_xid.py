@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from exporter.parse.kernel_log import Xid, parse_bus_id, parse_gpu_address, parse_xid
 from exporter.parse.printable import LONGEST_TEXT, printable
-from exporter.parse.xid import Xid, bus_id, gpu_at, xid
-from exporter.parse.xid_catalogue import XIDS, XidClass, exonerates, meaning
+from exporter.parse.xid_catalogue import XIDS, XidClass, exonerates, xid_meaning
 from tests.builders import RECORDINGS, Recorded
 
 MMU_FAULT = "intr 00000000. MMU Fault: ENGINE GRAPHICS GPC1 GPCCLIENT_T1_0 faulted @ 0x7f00_00000000."
@@ -67,14 +67,14 @@ FORMS = {
 
 @pytest.mark.parametrize("message", FORMS)
 def test_every_form(message: str) -> None:
-    assert xid(message) == FORMS[message]
+    assert parse_xid(message) == FORMS[message]
 
 
 @pytest.mark.parametrize("recorded", RECORDINGS, ids=repr)
 def test_every_xid_in_a_recording_is_read(recorded: Recorded) -> None:
     told = [seen["record"].partition(";")[2] for seen in recorded.raw if seen["source"] == "kernel"]
 
-    assert [message for message in told if ("Xid" in message) != (xid(message) is not None)] == []
+    assert [message for message in told if ("Xid" in message) != (parse_xid(message) is not None)] == []
 
 
 @pytest.mark.parametrize(
@@ -93,14 +93,14 @@ def test_every_xid_in_a_recording_is_read(recorded: Recorded) -> None:
     ],
 )
 def test_what_is_no_xid_is_none(message: str) -> None:
-    assert xid(message) is None
+    assert parse_xid(message) is None
 
 
 def test_a_crash_of_a_process_that_is_named_like_an_xid_is_none() -> None:
     """The kernel begins the message of a crash with the name, of which it keeps 15 characters: they do not suffice."""
     name = "NVRM: Xid (PCI:0000:00:06): 79"[:15]
 
-    assert xid(f"{name}[1234]: segfault at 0 ip 0000000000000000 sp 00007ffd error 14 in python3") is None
+    assert parse_xid(f"{name}[1234]: segfault at 0 ip 0000000000000000 sp 00007ffd error 14 in python3") is None
 
 
 @pytest.mark.parametrize(
@@ -119,7 +119,7 @@ def test_a_crash_of_a_process_that_is_named_like_an_xid_is_none() -> None:
     ],
 )
 def test_a_name_tells_of_nothing_but_itself(name: str) -> None:
-    read = xid(f"NVRM: Xid (PCI:0000:00:06): 31, pid=600, name={name}, channel 0x0000001d, {MMU_FAULT}")
+    read = parse_xid(f"NVRM: Xid (PCI:0000:00:06): 31, pid=600, name={name}, channel 0x0000001d, {MMU_FAULT}")
 
     assert read is not None
     assert (read.number, read.bus_id, read.pid) == (31, "0000:00:06", 600)
@@ -130,7 +130,7 @@ def test_a_name_tells_of_nothing_but_itself(name: str) -> None:
 @given(st.text(max_size=600))
 @settings(max_examples=200)
 def test_no_name_hides_the_xid_or_changes_it(name: str) -> None:
-    read = xid(f"NVRM: Xid (PCI:0000:00:06): 31, pid=600, name={name}, channel 0x0000001d")
+    read = parse_xid(f"NVRM: Xid (PCI:0000:00:06): 31, pid=600, name={name}, channel 0x0000001d")
 
     assert read is not None
     assert (read.number, read.bus_id, read.pid) == (31, "0000:00:06", 600)
@@ -158,40 +158,40 @@ pieces = st.sampled_from(
 @given(st.text() | st.lists(pieces, max_size=12).map("".join))
 @settings(max_examples=200)
 def test_no_text_makes_it_raise(text: str) -> None:
-    xid(text)
-    gpu_at(text)
-    bus_id(text)
+    parse_xid(text)
+    parse_gpu_address(text)
+    parse_bus_id(text)
 
 
 @pytest.mark.parametrize("filler", [", ", ", name=", ", pid=1", "'", "0"])
 def test_no_message_takes_long(filler: str) -> None:
     """A search whose steps grow with the square of the length would outlast the time limit of a test by far."""
-    xid(f"NVRM: Xid (PCI:0000:00:06): 31, pid=1, name={filler * 1_000_000}\0")
+    parse_xid(f"NVRM: Xid (PCI:0000:00:06): 31, pid=1, name={filler * 1_000_000}\0")
 
 
 def test_the_driver_says_which_gpu_is_where() -> None:
     uuid = "GPU-22cc6aea-2c9e-48a9-4c41-c6bac08fa8c1"
 
-    assert gpu_at(f"NVRM: GPU at PCI:0000:00:06: {uuid}") == ("0000:00:06", uuid)
-    assert gpu_at(f"NVRM: GPU at 0000:00:06: {uuid}") == ("0000:00:06", uuid)
-    assert gpu_at("NVRM: GPU at PCI:0000:00:06: GPU-1") is None
-    assert gpu_at(f"NVRM: GPU at PCI:0000:00:06: {uuid}, and more") is None
+    assert parse_gpu_address(f"NVRM: GPU at PCI:0000:00:06: {uuid}") == ("0000:00:06", uuid)
+    assert parse_gpu_address(f"NVRM: GPU at 0000:00:06: {uuid}") == ("0000:00:06", uuid)
+    assert parse_gpu_address("NVRM: GPU at PCI:0000:00:06: GPU-1") is None
+    assert parse_gpu_address(f"NVRM: GPU at PCI:0000:00:06: {uuid}, and more") is None
 
 
 def test_bus_ids_of_all_origins_are_comparable() -> None:
     forms = ("PCI:0000:0A:06", "0000:0a:06", "0000:0A:06.0", "00000000:0A:06.0", "PCI:0000:0a:06.0")
 
-    assert {bus_id(form) for form in forms} == {"0000:0a:06"}
-    assert bus_id("00010000:e1:00.0") == "10000:e1:00"
-    assert {bus_id(none) for none in ("", "N/A", "0a:06.0", "0000:0a:06.0 ", "0000:0a")} == {None}
+    assert {parse_bus_id(form) for form in forms} == {"0000:0a:06"}
+    assert parse_bus_id("00010000:e1:00.0") == "10000:e1:00"
+    assert {parse_bus_id(none) for none in ("", "N/A", "0a:06.0", "0000:0a:06.0 ", "0000:0a")} == {None}
 
 
 def test_the_catalogue_knows_what_an_operator_asks_for_first() -> None:
     assert {13, 31, 43, 45, 48, 63, 64, 74, 79, 94, 95, 119, 154} <= set(XIDS)
-    fallen = meaning(79)
+    fallen = xid_meaning(79)
     assert fallen is not None
     assert (fallen.action, fallen.kind) == ("RESTART_BM", XidClass.HARDWARE)
-    assert meaning(999) is None
+    assert xid_meaning(999) is None
     assert all(each.mnemonic and each.meaning for each in XIDS.values())
 
 
