@@ -1,4 +1,4 @@
-"""No text that a driver, a workload or a broken disk may produce makes a parser raise."""
+"""No parser raises for any text of a driver, a workload or a broken disk."""
 
 import contextlib
 import io
@@ -38,7 +38,7 @@ generous = settings(max_examples=100)
 
 @given(texts)
 @generous
-def test_log_lines(text: str) -> None:
+def test_any_text_parses_as_a_log_line(text: str) -> None:
     assert isinstance(parse_log_message(text), Message)
     for line in (text, stamped(text)):
         assert parse_log_line(line) is None or isinstance(parse_log_line(line), LogEntry)
@@ -46,7 +46,7 @@ def test_log_lines(text: str) -> None:
 
 @given(texts, st.none() | st.integers())
 @generous
-def test_control_replies(text: str, exit_code: int | None) -> None:
+def test_any_text_parses_as_a_control_reply(text: str, exit_code: int | None) -> None:
     assert isinstance(control_reply.query_outcome(exit_code, text), control_reply.QueryOutcome)
     listed = control_reply.parse_pid_list(text)
     assert listed is None or all(pid >= 0 for pid in listed)
@@ -63,7 +63,7 @@ def test_control_replies(text: str, exit_code: int | None) -> None:
 
 @given(texts)
 @generous
-def test_process_stat(text: str) -> None:
+def test_any_text_parses_as_process_stat(text: str) -> None:
     for whole in (text, f"1 ({text}) S 1 2 3", ") " + f"{text} " * 20):
         started = proc.start_ticks(whole)
         assert started is None or started >= 0
@@ -73,27 +73,27 @@ def test_process_stat(text: str) -> None:
 
 
 @pytest.mark.parametrize("number", ["9" * 5000, "²", "٣", "-1", "1e9", "nan"])
-def test_process_stat_with_a_strange_number(number: str) -> None:
-    """Python itself refuses to read a number of more than 4,300 digits."""
+def test_any_number_parses_in_process_stat(number: str) -> None:
+    """Python refuses to parse a number of more than 4,300 digits."""
     assert proc.start_ticks("1 (x) " + f"{number} " * 20) in (None, 3)
 
 
 @given(texts, st.sampled_from(("", "Out of memory: Killed process ", "Memory cgroup out of memory: Killed process ")))
 @generous
-def test_kernel_messages_of_killed_processes(text: str, beginning: str) -> None:
+def test_any_text_parses_as_an_oom_kill(text: str, beginning: str) -> None:
     pid = kernel_log.parse_oom_kill(beginning + text)
     assert pid is None or pid >= 0
 
 
 @given(st.none() | texts, st.none() | st.integers(), texts)
 @generous
-def test_visible_devices(text: str | None, index: int | None, uuid: str) -> None:
+def test_any_text_parses_as_visible_devices(text: str | None, index: int | None, uuid: str) -> None:
     assert is_device_visible(text, index, uuid) in (True, False)
     assert set(visible_gpu_uuids(text or "", {uuid: index})) <= {uuid}
 
 
 def read(text: str) -> None:
-    """All of a recording; only RecordingError is for the person who asked."""
+    """Read a whole recording. RecordingError is the only error that a user may get."""
     with contextlib.suppress(RecordingError):
         for _ in Recording(io.StringIO(text)).observations():
             pass
@@ -127,20 +127,20 @@ headers = st.builds(lambda rest: {**rest, "recording": 1}, observations)
 
 @given(texts)
 @generous
-def test_a_recording_of_any_text(text: str) -> None:
+def test_any_text_parses_as_a_recording(text: str) -> None:
     read(text)
 
 
 @given(st.lists(values | observations | plausible | headers, max_size=4), texts, st.booleans())
 @generous
-def test_a_recording_of_any_json(lines: list[Any], tail: str, headed: bool) -> None:
+def test_any_json_parses_as_a_recording(lines: list[Any], tail: str, headed: bool) -> None:
     header = '{"recording": 1}\n' if headed else ""
     read(header + "".join(json.dumps(line) + "\n" for line in lines) + tail)
 
 
 @given(headers)
 @generous
-def test_a_recording_with_any_header(header: dict[str, Any]) -> None:
+def test_any_header_parses_in_a_recording(header: dict[str, Any]) -> None:
     read(json.dumps(header) + "\n")
 
 
@@ -164,8 +164,8 @@ DEEP, LONG = "[" * 100_000, "9" * 400
     ],
     ids=lambda value: value[:60] if isinstance(value, str) else None,
 )
-def test_a_hostile_recording_is_refused_by_its_line(text: str, line: int) -> None:
-    """A nesting that no stack holds, numbers that are none, a time that is no time."""
+def test_refuses_a_hostile_recording_and_names_its_line(text: str, line: int) -> None:
+    """Deep nesting, invalid numbers, and an invalid time."""
     with pytest.raises(RecordingError, match=re.escape(f"line {line} ")):
         for _ in Recording(io.StringIO(text)).observations():
             pass

@@ -1,4 +1,4 @@
-"""What /proc/PID/cgroup tells: every runtime's shapes, and what a workload can write there about itself."""
+"""Contents of /proc/PID/cgroup: the paths of every runtime, and names that a workload can forge."""
 
 import pytest
 from hypothesis import given, settings
@@ -25,7 +25,7 @@ def v1(path: str, systemd: str | None = None) -> str:
     return "\n".join([*reversed(lines), f"1:name=systemd:{path if systemd is None else systemd}"]) + "\n"
 
 
-NOBODY = CgroupMembership()
+NOTHING = CgroupMembership()
 
 SYSTEMD = {
     "a service": (v2("/system.slice/ssh.service"), CgroupMembership(unit="ssh.service")),
@@ -48,10 +48,10 @@ SYSTEMD = {
     ),
     "PID 1": (v2("/init.scope"), CgroupMembership(unit="init.scope")),
     "a stopped one": (v2("/system.slice/a.service (deleted)"), CgroupMembership(unit="a.service")),
-    "a slice alone": (v2("/system.slice"), NOBODY),
-    "the root": (v2("/"), NOBODY),
-    "its own cgroup namespace's root": (v2("/"), NOBODY),
-    "the parent of its cgroup namespace": (v2("/.."), NOBODY),
+    "a slice alone": (v2("/system.slice"), NOTHING),
+    "the root": (v2("/"), NOTHING),
+    "its own cgroup namespace's root": (v2("/"), NOTHING),
+    "the parent of its cgroup namespace": (v2("/.."), NOTHING),
     "a neighbour of its cgroup namespace": (v2("/../ssh.service"), CgroupMembership(unit="ssh.service")),
 }
 
@@ -262,20 +262,20 @@ FORGED = {
         v2(f"/docker/{ID}/system.slice/containerd.service/docker/{OTHER_ID}"),
         CgroupMembership(container=ID),
     ),
-    "a directory below a user's slice": (v2(f"/user.slice/user-1000.slice/docker/{ID}"), NOBODY),
-    "the tail of a pod's path at the root": (v2(f"/pod{UID}/{ID}"), NOBODY),
-    "a path that climbs": (v2(f"/user/alice/../../docker/{ID}"), NOBODY),
-    "a directory of a user's at the root": (v1(f"/user/alice/docker/{ID}"), NOBODY),
+    "a directory below a user's slice": (v2(f"/user.slice/user-1000.slice/docker/{ID}"), NOTHING),
+    "the tail of a pod's path at the root": (v2(f"/pod{UID}/{ID}"), NOTHING),
+    "a path that climbs": (v2(f"/user/alice/../../docker/{ID}"), NOTHING),
+    "a directory of a user's at the root": (v1(f"/user/alice/docker/{ID}"), NOTHING),
 }
 
 MALFORMED = {
-    "nothing": ("", NOBODY),
-    "no path": ("0::\n", NOBODY),
-    "no controllers": ("0\n", NOBODY),
+    "nothing": ("", NOTHING),
+    "no path": ("0::\n", NOTHING),
+    "no controllers": ("0\n", NOTHING),
     "no newline": ("0::/system.slice/a.service", CgroupMembership(unit="a.service")),
-    "a short ID": (v2("/docker/99f3a16ea25b"), NOBODY),
-    "a long ID": (v2(f"/docker/{ID}0"), NOBODY),
-    "capitals": (v2(f"/docker/{ID.upper()}"), NOBODY),
+    "a short ID": (v2("/docker/99f3a16ea25b"), NOTHING),
+    "a long ID": (v2(f"/docker/{ID}0"), NOTHING),
+    "capitals": (v2(f"/docker/{ID.upper()}"), NOTHING),
     "no job's number": (v2("/system.slice/slurmstepd.scope/job_x"), CgroupMembership(unit="slurmstepd.scope")),
     "other digits": (v2("/system.slice/slurmstepd.scope/job_٤٢"), CgroupMembership(unit="slurmstepd.scope")),
     "no job's number 0": (v2("/system.slice/slurmstepd.scope/job_0"), CgroupMembership(unit="slurmstepd.scope")),
@@ -284,14 +284,14 @@ MALFORMED = {
         v2(f"/system.slice/slurmstepd.scope/{SLUID[:-1]}U"),
         CgroupMembership(unit="slurmstepd.scope"),
     ),
-    "no pod's UID": (v2("/kubepods/burstable/podabc"), NOBODY),
+    "no pod's UID": (v2("/kubepods/burstable/podabc"), NOTHING),
     "a container's monitor": (
         v2(f"/system.slice/crio-conmon-{ID}.scope"),
         CgroupMembership(unit=f"crio-conmon-{ID}.scope"),
     ),
-    "a unit of no kind": (v2("/system.slice/a.thing"), NOBODY),
-    "a unit with a name that none may have": (v2('/system.slice/a"b\x1b.service'), NOBODY),
-    "a unit with too long a name": (v2(f"/system.slice/{'a' * 300}.service"), NOBODY),
+    "a unit of no kind": (v2("/system.slice/a.thing"), NOTHING),
+    "a unit with a name that none may have": (v2('/system.slice/a"b\x1b.service'), NOTHING),
+    "a unit with too long a name": (v2(f"/system.slice/{'a' * 300}.service"), NOTHING),
 }
 
 
@@ -310,7 +310,7 @@ MALFORMED = {
         for name, each in texts.items()
     ],
 )
-def test_who_a_process_belongs_to(text: str, expected: CgroupMembership) -> None:
+def test_returns_the_membership_of_each_form_of_path(text: str, expected: CgroupMembership) -> None:
     assert parse_cgroup(text) == expected
 
 
@@ -329,7 +329,7 @@ lines = st.tuples(hierarchies, paths).map("".join)
 
 @given(st.text() | st.lists(lines).map("\n".join))
 @settings(max_examples=200)
-def test_any_text_tells_something_or_nothing(text: str) -> None:
+def test_any_text_parses_as_a_cgroup_file(text: str) -> None:
     assert isinstance(parse_cgroup(text), CgroupMembership)
 
 
@@ -337,7 +337,7 @@ def test_any_text_tells_something_or_nothing(text: str) -> None:
     paths, st.sampled_from((f"{USERS}/", "/system.slice/web.service/", f"/docker/{ID}/", f"/kubepods/pod{UID}/{ID}/"))
 )
 @settings(max_examples=300)
-def test_whatever_is_made_below_a_delegated_cgroup_tells_nothing_new(path: str, above: str) -> None:
+def test_ignores_names_below_a_delegated_cgroup(path: str, above: str) -> None:
     path = path.replace("\n", "")
     assert parse_cgroup(v2(above + path)) == parse_cgroup(v2(above))
 
@@ -355,6 +355,6 @@ def test_whatever_is_made_below_a_delegated_cgroup_tells_nothing_new(path: str, 
     ],
     ids=lambda text: text[:20],
 )
-def test_no_text_takes_long(text: str) -> None:
-    """A search whose steps grow with the square of the length would outlast the time limit of a test by far."""
+def test_parses_hostile_text_in_linear_time(text: str) -> None:
+    """A search in quadratic time exceeds the time limit of a test by far."""
     parse_cgroup(text)

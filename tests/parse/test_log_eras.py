@@ -1,4 +1,4 @@
-"""Logs of every wording since 2013, line by line: what each says, and that the same is meant by all.
+"""Logs of every wording since 2013: the message of each line, and equal results for all wordings.
 
 Lines as in NVIDIA's guide and in users' reports; one that was reported without its stamp has been given one.
 """
@@ -89,7 +89,7 @@ MEANING: dict[str, Message] = {
     "Creating server context on device 0 (NVIDIA A16)": log_message.ServerContextCreated(0),
     "Creating server context on device 0 (Tesla T4)": log_message.ServerContextCreated(0),
 }
-"""What is listed says this; any other line of these logs is known and says nothing that is needed."""
+"""The expected messages. All other lines of these logs are noise."""
 
 every_line = pytest.mark.parametrize(
     "line", [pytest.param(line, id=f"{era}: {line}") for era, lines in ERAS.items() for line in lines]
@@ -97,18 +97,18 @@ every_line = pytest.mark.parametrize(
 
 
 def text_of(line: str) -> str:
-    """What stands behind the stamp."""
+    """Return the text after timestamp, role and PID."""
     return line.partition("] ")[2]
 
 
 @every_line
-def test_every_line_of_every_era_says_what_is_listed(line: str) -> None:
+def test_parses_every_line_of_every_era(line: str) -> None:
     entry = parse_log_line(line)
     assert entry is not None
     assert entry.message == MEANING.get(text_of(line), Noise())
 
 
-def test_all_that_is_listed_was_written_in_some_era() -> None:
+def test_every_expected_message_occurs_in_some_era() -> None:
     assert MEANING.keys() <= {text_of(line) for lines in ERAS.values() for line in lines}
 
 
@@ -130,10 +130,10 @@ def lived(era: str, start: Node | None = None, until: str = "") -> Story:
     return told(*seen, start=start)
 
 
-class TestSameMeaning:
-    """Other words, the same life."""
+class TestEquivalentLogs:
+    """Different wordings, equal results."""
 
-    def test_in_2013_a_client_comes_and_goes_with_its_server(self) -> None:
+    def test_a_client_of_2013_connects_and_disconnects(self) -> None:
         """One that was never seen to come has not left."""
         story = lived("a_2013")
         assert [(event.event, event.pid) for event in story.events if event.pid is not None] == [
@@ -142,15 +142,15 @@ class TestSameMeaning:
         ]
         assert not story.daemon.servers
 
-    def test_in_2022_a_client_has_left_when_its_last_context_has_ended(self) -> None:
-        """It had one on each of two devices; no line tells of the process itself."""
+    def test_a_client_of_2022_disconnects_with_its_last_context(self) -> None:
+        """It had one on each of two devices. No line reports the process itself."""
         before = lived("b_2022_fault", until="{11643, 2} is ACTIVE").node
         once = told(_server_says("Volta MPS: status of client {11643, 1} is ACTIVE"), start=before)
         one_left = told(_server_says("Client {11643, 1} exit"), start=once.node)
         assert 11643 in one_left.daemon.clients
         assert 11643 not in told(_server_says("Client {11643, 2} exit"), start=one_left.node).daemon.clients
 
-    def test_in_2022_a_fault_lasts_until_the_last_device_is_free_of_contexts(self) -> None:
+    def test_a_fault_of_2022_ends_when_no_device_has_contexts(self) -> None:
         """Its block is in other words, and the lists in it are bare numbers."""
         story = lived("b_2022_fault")
         states = [(event.state, event.at - AT) for event in story.of(EventName.SERVER_STATE)]
@@ -161,7 +161,7 @@ class TestSameMeaning:
         ]
         assert story.daemon.clients.keys() == {11661, 11663}
 
-    def test_a_server_that_makes_a_context_is_well_again_though_a_line_was_missed(self) -> None:
+    def test_a_new_server_context_ends_a_fault_after_a_missed_line(self) -> None:
         """It makes new ones only after all have been destroyed (2022)."""
         faulted = lived("b_2022_fault", until="Destroy server context on device 0").node
         victims = (11641, 11643)
@@ -169,14 +169,14 @@ class TestSameMeaning:
         story = told(_server_says("Volta MPS: Creating server context on device 0"), *gone, start=faulted)
         assert [event.state for event in story.of(EventName.SERVER_STATE)] == ["active"]
 
-    def test_the_victims_pids_are_not_taken_for_devices(self) -> None:
+    def test_pids_of_affected_clients_are_no_devices(self) -> None:
         """Both lists are bare numbers."""
         faulted = lived("b_2022_fault", until="11643").node
         assert lived("b_2022_fault", until="] 11643").daemon.servers[11570].devices_to_reset == {0, 1}
         assert faulted.daemons[DAEMON].servers.keys() == {11570}
 
     @pytest.mark.parametrize(("era", "protocol"), [("b_2021", 2), ("d_2026", 3)])
-    def test_the_protocol_is_told_by_one_word(self, era: str, protocol: int) -> None:
+    def test_one_word_distinguishes_the_protocols(self, era: str, protocol: int) -> None:
         """`set env` or `set` alone."""
         assert lived(era).daemon.protocol == protocol
 
@@ -188,7 +188,7 @@ class TestSameMeaning:
             ("d_2026", 4428, 33.0, {0: 5 << 30}),
         ],
     )
-    def test_a_servers_start_tells_its_limits(
+    def test_the_start_of_a_server_reports_its_limits(
         self, era: str, server: int, percentage: float, limits: dict[int, int]
     ) -> None:
         """In force for each client that connects to it."""
@@ -197,7 +197,7 @@ class TestSameMeaning:
         assert started.servers[server].pinned_memory_limits == limits
 
     @pytest.mark.parametrize("era", ERAS)
-    def test_no_line_is_unrecognised(self, era: str) -> None:
+    def test_recognizes_every_line_of_an_era(self, era: str) -> None:
         """None is counted as such."""
         assert not sum(lived(era).daemon.totals.log_lines_unrecognized.values())
 

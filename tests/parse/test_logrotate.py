@@ -1,4 +1,4 @@
-"""What logrotate is told of a log."""
+"""Configuration of logrotate."""
 
 from exporter.parse.logrotate import parse_logrotate
 
@@ -20,7 +20,7 @@ weekly
 """
 
 
-def test_a_stanza_holds_for_the_logs_that_its_patterns_name() -> None:
+def test_a_stanza_matches_the_logs_of_its_patterns() -> None:
     mps, syslog = parse_logrotate(TEXT)
     assert mps.matches("/var/log/nvidia-mps/control.log")
     assert mps.matches("/srv/mps/control.log")
@@ -29,11 +29,11 @@ def test_a_stanza_holds_for_the_logs_that_its_patterns_name() -> None:
     assert syslog.matches("/var/log/syslog")
 
 
-def test_it_truncates_where_that_is_said_and_nowhere_else() -> None:
+def test_truncates_only_with_copytruncate() -> None:
     assert [each.truncates for each in parse_logrotate(TEXT)] == [True, False]
     assert [each.truncates for each in parse_logrotate("/a { # copytruncate\n nocopytruncate\n}")] == [False]
 
 
-def test_what_is_no_configuration_has_none() -> None:
+def test_a_text_of_another_form_has_no_stanza() -> None:
     for text in ("", "{", "}", "{}{", "\0" * 100):
         assert all(not each.matches("/a") for each in parse_logrotate(text))
