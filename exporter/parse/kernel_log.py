@@ -29,7 +29,7 @@ _RECOVERY = re.compile(r"GPU recovery action changed from 0x[0-9a-f]{1,8} \([^)]
 _OOM_KILL = re.compile(
     r"(?:Out of memory(?: \(oom_kill_allocating_task\))?|Memory cgroup out of memory): Killed process ([0-9]{1,10}) \("
 )
-_RECORD = re.compile(r"([0-9]{1,10}),([0-9]{1,20}),([0-9]{1,20}),[^;\n]{0,200};([^\n]*)")
+_RECORD = re.compile(r"([0-9]{1,10}),[0-9]{1,20},[0-9]{1,20},[^;\n]{0,200};([^\n]*)")
 
 RECOVERY_XID = 154
 """Its text names the recovery action."""
@@ -37,18 +37,10 @@ RECOVERY_XID = 154
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelMessage:
-    """One record. Use `microseconds` only for order: its clock stops while the machine sleeps."""
+    """The text of one record. The kernel wrote it, or another writer, which gets another facility than 0."""
 
-    priority: int
-    facility: int
-    sequence: int
-    microseconds: int
     message: str
-
-    @property
-    def by_kernel(self) -> bool:
-        """Whether the kernel wrote it. Other writers to /dev/kmsg get another facility than 0."""
-        return self.facility == 0
+    by_kernel: bool
 
 
 def parse_kernel_record(text: str) -> KernelMessage | None:
@@ -58,12 +50,7 @@ def parse_kernel_record(text: str) -> KernelMessage | None:
     text. Further lines, which begin with a space, are the record's dictionary.
     """
     found = _RECORD.match(text)
-    if found is None:
-        return None
-    prefix, sequence, microseconds = map(int, found.groups()[:3])
-    return KernelMessage(
-        priority=prefix & 7, facility=prefix >> 3, sequence=sequence, microseconds=microseconds, message=found[4]
-    )
+    return None if found is None else KernelMessage(message=found[2], by_kernel=int(found[1]) >> 3 == 0)
 
 
 def parse_oom_kill(message: str) -> int | None:

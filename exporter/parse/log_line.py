@@ -22,10 +22,7 @@ _LINE = re.compile(
 )
 _STAMP = re.compile(r"\[\S{10} \S{12} ")
 _OLD_PREFIX = re.compile(r"(?:Volta MPS Server|Volta MPS|MPS Server): ")
-_RULES_BY_ROLE = {
-    False: (*SERVER_RULES, *DAEMON_RULES, *ECHO_RULES),
-    True: (*DAEMON_RULES, *ECHO_RULES, *SERVER_RULES),
-}
+_RULES_BY_ROLE = {False: (*SERVER_RULES, *DAEMON_RULES, *ECHO_RULES), True: (*DAEMON_RULES, *ECHO_RULES, *SERVER_RULES)}
 """All rules apply to both roles: old versions wrote some lines under the other role. The likely ones are first."""
 
 ALL_RULES = _RULES_BY_ROLE[False]

@@ -14,8 +14,7 @@ from pathlib import Path
 
 from exporter.clock import Clock
 from exporter.model.observation import KernelRecord
-from exporter.parse import kernel_log
-from exporter.parse.kernel_log import parse_kernel_record
+from exporter.parse.kernel_log import parse_kernel_record, parse_oom_kill
 from exporter.sources.reading import Reading
 
 MOST_RECORDS_A_LOOK = 1000
@@ -151,7 +150,7 @@ def _wanted(text: str) -> bool:
     read = parse_kernel_record(text)
     if read is None or not read.by_kernel:
         return False
-    return _of_gpus(read.message) or kernel_log.parse_oom_kill(read.message) is not None
+    return _of_gpus(read.message) or parse_oom_kill(read.message) is not None
 
 
 def _of_gpus(message: str) -> bool:

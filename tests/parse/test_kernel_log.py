@@ -21,9 +21,7 @@ XID = "NVRM: Xid (PCI:0000:00:06): 43, pid=456, name=nvidia-cuda-mps, channel 0x
 
 
 def test_parses_a_record_of_the_kernel() -> None:
-    assert parse_kernel_record(f"4,360,27859548,c;{XID}") == KernelMessage(
-        priority=4, facility=0, sequence=360, microseconds=27859548, message=XID
-    )
+    assert parse_kernel_record(f"4,360,27859548,c;{XID}") == KernelMessage(message=XID, by_kernel=True)
 
 
 @pytest.mark.parametrize("flags", ["-", "c", "+", "-,caller=T1234", "c,caller=C3"])
@@ -109,7 +107,7 @@ def test_other_messages_are_no_oom_kill(message: str) -> None:
 
 
 def test_a_crash_of_a_process_named_like_an_oom_kill_is_none() -> None:
-    """The message of a crash begins with the process name. The kernel truncates it to 15 characters: too few to forge."""
+    """The message of a crash begins with the process name, truncated to 15 characters: too few to forge a message."""
     for cause in CAUSES:
         name = f"{cause}: Killed process 4711 ("[:15]
         assert (
@@ -205,7 +203,7 @@ def test_other_messages_are_no_xid(message: str) -> None:
 
 
 def test_a_crash_of_a_process_named_like_an_xid_is_none() -> None:
-    """The message of a crash begins with the process name. The kernel truncates it to 15 characters: too few to forge."""
+    """The message of a crash begins with the process name, truncated to 15 characters: too few to forge a message."""
     name = "NVRM: Xid (PCI:0000:00:06): 79"[:15]
 
     assert parse_xid(f"{name}[1234]: segfault at 0 ip 0000000000000000 sp 00007ffd error 14 in python3") is None

@@ -145,10 +145,10 @@ class TestEquivalentLogs:
     def test_a_client_of_2022_disconnects_with_its_last_context(self) -> None:
         """It had one on each of two devices. No line reports the process itself."""
         before = lived("b_2022_fault", until="{11643, 2} is ACTIVE").node
-        once = told(_server_says("Volta MPS: status of client {11643, 1} is ACTIVE"), start=before)
-        one_left = told(_server_says("Client {11643, 1} exit"), start=once.node)
+        once = told(_server_line("Volta MPS: status of client {11643, 1} is ACTIVE"), start=before)
+        one_left = told(_server_line("Client {11643, 1} exit"), start=once.node)
         assert 11643 in one_left.daemon.clients
-        assert 11643 not in told(_server_says("Client {11643, 2} exit"), start=one_left.node).daemon.clients
+        assert 11643 not in told(_server_line("Client {11643, 2} exit"), start=one_left.node).daemon.clients
 
     def test_a_fault_of_2022_ends_when_no_device_has_contexts(self) -> None:
         """Its block is in other words, and the lists in it are bare numbers."""
@@ -166,7 +166,7 @@ class TestEquivalentLogs:
         faulted = lived("b_2022_fault", until="Destroy server context on device 0").node
         victims = (11641, 11643)
         gone = (exited(pid, at=faulted.at) for pid in victims)
-        story = told(_server_says("Volta MPS: Creating server context on device 0"), *gone, start=faulted)
+        story = told(_server_line("Volta MPS: Creating server context on device 0"), *gone, start=faulted)
         assert [event.state for event in story.of(EventName.SERVER_STATE)] == ["active"]
 
     def test_pids_of_affected_clients_are_no_devices(self) -> None:
@@ -202,5 +202,5 @@ class TestEquivalentLogs:
         assert not sum(lived(era).daemon.totals.log_lines_unrecognized.values())
 
 
-def _server_says(text: str) -> LogLine:
+def _server_line(text: str) -> LogLine:
     return LogLine(at=AT + 100, daemon=DAEMON, file="server.log", line=f"[2022-04-28 15:56:09.000 Other 11570] {text}")

@@ -30,7 +30,7 @@ def test_accepts_the_name_of_a_service(name: str) -> None:
     "name", ["", "*.service", "--all.service", "-H.service", "a b.service", "mps", "a/b.service", "a\n.service"]
 )
 def test_refuses_patterns_and_options(name: str) -> None:
-    """systemctl would show all units for a pattern, and act differently for an option."""
+    """Systemctl would show all units for a pattern, and act differently for an option."""
     assert not is_service_name(name)
 
 
