@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from exporter.config.daemon_keys import LONGEST_SOCKET_PATH
+from exporter.config import LONGEST_SOCKET_PATH
 from exporter.doctor.facts import Area, Facts
 from exporter.doctor.finding import Check, Found, Severity
 from exporter.doctor.words import UNITS, as_user, daemon_text, quoted, shown, start_commands, who

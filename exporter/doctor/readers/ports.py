@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from exporter.config.settings import Config
+from exporter.config import Config
 from exporter.doctor.facts import Holder, Watcher
 from exporter.parse.proc import TcpListener, tcp_listeners
 from exporter.sources.proc import Proc

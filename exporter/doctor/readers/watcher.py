@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from exporter.clock import Clock
-from exporter.config.settings import Config
+from exporter.config import Config
 from exporter.doctor.capability import Capability
 from exporter.doctor.facts import Watcher
 from exporter.doctor.readers.processes import pid_namespaces
