@@ -1,11 +1,11 @@
 """Units, containers, pods and Slurm jobs of processes, from /proc/PID/cgroup (cgroups(7); v1, hybrid and v2).
 
-A cgroup path is trusted from the root on, and only as far as root or a service of root chose its names: slices, then
-the first unit (as in systemd's cg_path_get_unit), or the directory of a container runtime, of the kubelet or of Slurm
-where these create it. A workload can create the names below a unit or a container, because either can be delegated to
-it. Examples are a `docker-ID.scope` below `user@1000.service`, a `job_1` in a container, or a pod in a container (kind,
-seen from its host). These are ignored, so that no user can pass for another's container, pod or job. Names below the
-service of a container runtime are that runtime's own, and are read as if they were at the root.
+A cgroup path is trusted from the root on, and only as far as root or a service of root chose its names. These are
+slices, and then the first unit (as in systemd's cg_path_get_unit), or a directory of a container runtime, of the
+kubelet or of Slurm, where it creates one. A workload can create the names below a unit or a container, because either
+can be delegated to it. Examples are a `docker-ID.scope` below `user@1000.service`, a `job_1` in a container, or a pod
+in a container (kind, seen from its host). These are ignored, so that no user can pass for another's container, pod or
+job. Names below the service of a container runtime are that runtime's own, and are read as if they were at the root.
 
 A path that begins with `/..` is outside the reader's cgroup namespace. Its upper part is hidden, so the tail of a pod's
 path is accepted too.

@@ -79,9 +79,8 @@ def query_outcome(exit_code: int | None, stderr: str) -> QueryOutcome:
         return QueryOutcome.ANSWERED
     if "Cannot find MPS control daemon process" in stderr:
         return QueryOutcome.NO_DAEMON
-    if "Cannot send command to MPS control daemon process" in stderr:
-        return QueryOutcome.REFUSED
-    return QueryOutcome.UNUSABLE
+    refused = "Cannot send command to MPS control daemon process" in stderr
+    return QueryOutcome.REFUSED if refused else QueryOutcome.UNUSABLE
 
 
 class CommandRefusal(Enum):
