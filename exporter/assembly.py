@@ -24,7 +24,7 @@ from exporter.core.workloads import nameless_pods
 from exporter.core.xids import KERNEL, NVML_EVENTS
 from exporter.model.daemon import Daemon
 from exporter.model.node import Node
-from exporter.parse.elf_symbols import Machine
+from exporter.parse.elf import Machine
 from exporter.sources.control import ATTEMPTS as CONTROL_ATTEMPTS
 from exporter.sources.control import ControlClient
 from exporter.sources.eye import Eye, Inbox

@@ -17,7 +17,7 @@ import structlog
 from structlog.typing import EventDict, ExcInfo, Processor
 
 from exporter.config.settings import LEVELS
-from exporter.parse.printable import harmless
+from exporter.parse.printable import printable_lines
 
 MOST_WAITING = 1 << 20
 """How many characters may wait to be written. A record that would be too much is dropped, and counted."""
@@ -174,7 +174,7 @@ def _traceback(stream: TextIO, problem: ExcInfo) -> None:
     """Without local variables: these might hold what a workload's /proc entry held."""
     text = io.StringIO()
     structlog.dev.plain_traceback(text, problem)
-    stream.write(harmless(text.getvalue()))
+    stream.write(printable_lines(text.getvalue()))
 
 
 def _in_words(_logger: object, _method: str, record: EventDict) -> EventDict:
@@ -184,7 +184,7 @@ def _in_words(_logger: object, _method: str, record: EventDict) -> EventDict:
 
 def _words(value: object) -> object:
     if isinstance(value, str):
-        return harmless(value)
+        return printable_lines(value)
     if isinstance(value, list | tuple):
         return "; ".join(str(_words(each)) for each in value)
     return value

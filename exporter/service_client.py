@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from exporter.errors import ServiceError
-from exporter.parse.printable import harmless
+from exporter.parse.printable import printable_lines
 
 NAME = "service.sock"
 
@@ -45,7 +45,7 @@ def ask_service(directory: Path, command: str, timeout: float, **arguments: Any)
             raise ServiceError(f"{path}: the service does not answer {command}: {error}") from error
     if not isinstance(answer, dict):
         raise ServiceError(f"{path}: the service's answer to {command} is not understood")
-    answer = {key: harmless(value) if isinstance(value, str) else value for key, value in answer.items()}
+    answer = {key: printable_lines(value) if isinstance(value, str) else value for key, value in answer.items()}
     if "problem" in answer:
         raise ServiceError(f"{path}: {answer['problem']}")
     return answer

@@ -3,8 +3,7 @@
 from exporter.actions.patience import Patience
 from exporter.clock import Clock
 from exporter.model.observation import ControlReply
-from exporter.parse.control_reply import Verdict, verdict
-from exporter.parse.denial import Denial, denial
+from exporter.parse.control_reply import CommandRefusal, QueryOutcome, parse_refusal, query_outcome
 from exporter.parse.printable import printable
 from exporter.sources.control import ControlClient
 
@@ -18,10 +17,10 @@ APPEARS_SECONDS = 1.0
 _AGAIN_SECONDS = 0.02
 
 _WORDS = {
-    Denial.NOT_ALLOWED: "the daemon obeys the user who started it, and root: the exporter needs CAP_SETUID and"
+    CommandRefusal.NOT_ALLOWED: "the daemon obeys the user who started it, and root: the exporter needs CAP_SETUID and"
     " CAP_SETGID to ask as that user (the unit's drop-in act.conf)",
-    Denial.NO_SUCH_SERVER: "the daemon has no such server any more",
-    Denial.UNKNOWN_COMMAND: "the daemon does not know this command: its version is not supported",
+    CommandRefusal.NO_SUCH_SERVER: "the daemon has no such server any more",
+    CommandRefusal.UNKNOWN_COMMAND: "the daemon does not know this command: its version is not supported",
 }
 
 
@@ -36,7 +35,7 @@ def give(client: ControlClient, command: str, *, clock: Clock, patience: Patienc
     ends = clock.monotonic() + APPEARS_SECONDS
     while True:
         reply = client.ask(command)
-        absent = verdict(reply.exit_code, reply.stderr) is Verdict.NO_DAEMON
+        absent = query_outcome(reply.exit_code, reply.stderr) is QueryOutcome.NO_DAEMON
         if not (appearing and absent) or patience.over or clock.monotonic() >= ends:
             return reply
         patience.rest(_AGAIN_SECONDS)
@@ -44,17 +43,17 @@ def give(client: ControlClient, command: str, *, clock: Clock, patience: Patienc
 
 def problem_of(reply: ControlReply) -> str | None:
     """Why a command was not obeyed, for who must act; None where nothing says that it was not."""
-    match verdict(reply.exit_code, reply.stderr):
-        case Verdict.TIMED_OUT:
+    match query_outcome(reply.exit_code, reply.stderr):
+        case QueryOutcome.TIMED_OUT:
             problem = f"no answer within {deadline_of(reply.command):g} s"
-        case Verdict.NO_DAEMON:
+        case QueryOutcome.NO_DAEMON:
             problem = "there is no daemon"
-        case Verdict.REFUSED:
+        case QueryOutcome.REFUSED:
             problem = "somebody's open session keeps all others out"
-        case Verdict.UNUSABLE:
+        case QueryOutcome.UNUSABLE:
             problem = f"it cannot be asked: {_said(reply)}"
-        case Verdict.ANSWERED:
-            denied = denial(reply.stdout)
+        case QueryOutcome.ANSWERED:
+            denied = parse_refusal(reply.stdout)
             if denied is None:
                 return None
             problem = _WORDS[denied]

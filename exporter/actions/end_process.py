@@ -7,7 +7,7 @@ from pathlib import Path
 from exporter.actions.patience import Patience
 from exporter.model.action import EndProcess, Role
 from exporter.model.variables import PIPE_DIRECTORY
-from exporter.parse.mps_program import MpsProgram, mps_program
+from exporter.parse.proc import MpsProgram, mps_program
 from exporter.sources.directory import Directory, Root
 from exporter.sources.proc import Proc
 

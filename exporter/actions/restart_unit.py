@@ -7,7 +7,7 @@ from exporter.actions.patience import Patience
 from exporter.actions.program import Ended, run
 from exporter.model.action import RestartUnit
 from exporter.parse.printable import printable
-from exporter.parse.unit_name import is_service
+from exporter.parse.systemd import is_service_name
 
 DEADLINE_SECONDS = 75.0
 """A daemon that hangs is given its TimeoutStopSec= by systemd before it is killed."""
@@ -23,7 +23,7 @@ def restart_unit(
     step: RestartUnit, *, systemctl: str, path: str, patience: Patience, seconds: float = DEADLINE_SECONDS
 ) -> str | None:
     """Restart it, and wait until systemd has; the problem, where it has not. `path` is where programs are found."""
-    if not is_service(step.unit):
+    if not is_service_name(step.unit):
         return f"{printable(step.unit)!r} is no name of a service"
     verb = "start" if step.only_start else "restart"
     arguments = (systemctl, "--no-ask-password", verb, "--", step.unit)

@@ -13,7 +13,7 @@ from exporter.config.settings import FORMATS, LEVELS, Attribution, Config
 from exporter.config.values import InvalidError, Kind, list_of, one_of, text_kind
 from exporter.model.settings import AllowedAction, Mode
 from exporter.model.variables import DEFAULT_LOG_DIRECTORY
-from exporter.parse.unit_name import is_service
+from exporter.parse.systemd import is_service_name
 
 PREFIX = "CUDA_MPS_EXPORTER_"
 DAEMONS = "daemons"
@@ -221,7 +221,7 @@ def _parse_name(text: str) -> str:
 
 
 def _parse_unit(text: str) -> str:
-    if not is_service(text):
+    if not is_service_name(text):
         raise InvalidError("expected a service such as nvidia-cuda-mps.service")
     return text
 

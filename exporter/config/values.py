@@ -13,7 +13,7 @@ from typing import Any
 
 from exporter.config.settings import Address
 from exporter.errors import ConfigError
-from exporter.parse.byte_size import byte_size, size_for_mps
+from exporter.parse.mps_variables import format_byte_size, parse_byte_size
 
 MAX_TEXT = 4096
 """Maximum length of a text, in characters; a path may not be longer either (PATH_MAX)."""
@@ -280,7 +280,7 @@ def _covers(first: str, second: str) -> bool:
 def _parse_memory_limit(text: str) -> tuple[int, int]:
     """`nvidia-cuda-mps-control` accepts the units G and M only (its manual page)."""
     found = re.fullmatch(r"([0-9]|[1-5][0-9]|6[0-3])=([0-9]{1,12}[GM])", text)
-    size = None if found is None else byte_size(found[2])
+    size = None if found is None else parse_byte_size(found[2])
     if found is None or size is None or size > MAX_MEMORY_BYTES:
         raise InvalidError("expected a device and a size, such as 0=2G or 1=512M")
     return int(found[1]), size
@@ -297,6 +297,6 @@ DIRECTORY = text_kind("DIR", parse_directory)
 PAGE = text_kind("PATH", _parse_page)
 WORDS = list_of(text_kind("WORD", parse_text), distinct=None)
 MEMORY_LIMITS = list_of(
-    text_kind("DEVICE=SIZE", _parse_memory_limit, lambda limit: f"{limit[0]}={size_for_mps(limit[1])}"),
+    text_kind("DEVICE=SIZE", _parse_memory_limit, lambda limit: f"{limit[0]}={format_byte_size(limit[1])}"),
     distinct=lambda limit: limit[0],
 )

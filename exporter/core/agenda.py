@@ -27,7 +27,7 @@ from exporter.model.observation import DaemonName
 from exporter.model.server import Server, ServerState
 from exporter.model.settings import PollIntervals
 from exporter.model.witnesses import Wanted
-from exporter.parse.control_reply import LIST_CLIENTS, LIST_SERVERS, SERVER_STATUS, VERSION
+from exporter.parse.control_reply import LIST_CLIENTS, LIST_SERVERS, SERVER_STATUS, VERSION_FLAG
 
 MOST_WATCHED = 4096
 """How many processes are watched in all."""
@@ -90,8 +90,8 @@ def _suspended_at(node: Node, daemon: Daemon) -> float | None:
 
 
 def _questions(node: Node, daemon: Daemon, rhythm: PollIntervals) -> Iterable[Question]:
-    if daemon.version is None and VERSION not in daemon.asked:
-        yield Question(command=VERSION, known_at=None, period=rhythm.lists)
+    if daemon.version is None and VERSION_FLAG not in daemon.asked:
+        yield Question(command=VERSION_FLAG, known_at=None, period=rhythm.lists)
     yield _which_servers(node, daemon, rhythm)
     for command, known_at in devices.questions(node, daemon) if _all_askable(node, daemon) else ():
         yield Question(command=command, known_at=known_at, period=rhythm.limits)

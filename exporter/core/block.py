@@ -9,7 +9,7 @@ from exporter.core.devices import MOST_DEVICES
 from exporter.core.translate import Pids, outer
 from exporter.model.replace import replace
 from exporter.model.server import FaultBlock, Listing, Server, ServerState
-from exporter.parse import log_message as said
+from exporter.parse import log_message
 from exporter.parse.log_line import LogEntry, seconds_between
 from exporter.parse.log_message import Message
 
@@ -33,15 +33,15 @@ def read(server: Server, at: float, entry: LogEntry, pids: Pids = None) -> Serve
     """
     stamp, message = entry.stamp, entry.message
     match message:
-        case said.ClientEncountered(pid) if pid != 0:
+        case log_message.ClientFatalError(pid) if pid != 0:
             return replace(server, encountered=(stamp, pid))
-        case said.FaultHandled() if _goes_on(server, at, stamp):
+        case log_message.HandlingFatalError() if _goes_on(server, at, stamp):
             return _named_too(server, stamp)
-        case said.FaultHandled() if server.block is None or not is_same(server.block, at, stamp):
+        case log_message.HandlingFatalError() if server.block is None or not is_same(server.block, at, stamp):
             return _begun(server, at, stamp)
-        case said.ClientToBeTornDown(pid) if pid != 0 and not _is_current(server.block, at, stamp):
+        case log_message.ClientToBeTornDown(pid) if pid != 0 and not _is_current(server.block, at, stamp):
             server = _begun(server, at, stamp)
-        case said.ContextDestroyed():
+        case log_message.ServerContextDestroyed():
             server = replace(server, reset_stamp=stamp)
     if server.block is None or not _is_current(server.block, at, stamp):
         return server
@@ -127,17 +127,17 @@ def _named_before(server: Server, stamp: str) -> int | None:
 
 def _extended(block: FaultBlock, message: Message, pids: Pids) -> FaultBlock:
     match message:
-        case said.ClientToBeTornDown(pid) if pid != 0 and len(block.torn) < MOST_CLIENTS:
+        case log_message.ClientToBeTornDown(pid) if pid != 0 and len(block.torn) < MOST_CLIENTS:
             return replace(block, torn=block.torn | {pid}, listing=Listing.NOTHING)
-        case said.DevicesFollow():
+        case log_message.ResetDevicesFollow():
             return replace(block, listing=Listing.DEVICES)
-        case said.VictimsFollow():
+        case log_message.StickyErrorClientsFollow():
             return replace(block, listing=Listing.VICTIMS)
-        case said.Number(device) if block.listing is Listing.DEVICES and device < MOST_DEVICES:
+        case log_message.BareNumber(device) if block.listing is Listing.DEVICES and device < MOST_DEVICES:
             return replace(block, devices=block.devices | {device})
-        case said.Number(number) if block.listing is Listing.VICTIMS:
+        case log_message.BareNumber(number) if block.listing is Listing.VICTIMS:
             return _with_victim(block, outer(number, pids))
-        case said.Number() | said.Noise():
+        case log_message.BareNumber() | log_message.Noise():
             return block
         case _ if block.listing is Listing.NOTHING:
             return block

@@ -7,47 +7,47 @@ from exporter.model.claim import ClaimKind
 from exporter.model.daemon import Daemon
 from exporter.model.replace import replace
 from exporter.model.server import ServerState
-from exporter.parse import log_message as said
+from exporter.parse import log_message
 from exporter.parse.log_line import LogEntry
 
 
 def read(daemon: Daemon, at: float, entry: LogEntry) -> Step:
     """One more line of the daemon itself was written."""
     match entry.message:
-        case said.SessionClosed():
+        case log_message.SessionClosed():
             return quiet(replace(life.quit_claim_ended(daemon), echoing=False))
-        case said.CommandDenied():
+        case log_message.CommandDenied():
             return quiet(life.quit_claim_ended(daemon))
-        case said.CommandIssued(text) if _is_quit(text):
+        case log_message.CommandReceived(text) if _is_quit(text):
             return quiet(life.quit_claimed(daemon, at))
         case _ if daemon.echoing:
             return quiet(daemon)
-        case said.CommandIssued(text):
+        case log_message.CommandReceived(text):
             return quiet(_command_issued(limits.command_seen(daemon, text), text))
-        case said.Version(version):
+        case log_message.VersionReported(version):
             return quiet(replace(daemon, version=version))
-        case said.ProtocolTold(protocol):
+        case log_message.ProtocolReported(protocol):
             return quiet(life.protocol_told(daemon, at, protocol))
-        case said.DefaultMemoryLimitSet(device):
+        case log_message.DefaultMemoryLimitSet(device):
             return quiet(limits.default_memory_claimed(daemon, device))
-        case said.DaemonStarting():
+        case log_message.DaemonStarting():
             return quiet(life.start_claimed(daemon))
-        case said.DaemonExiting():
+        case log_message.DaemonExiting():
             return life.exit_claimed(daemon, at, entry.pid)
-        case said.ServerStarting(server, uid):
+        case log_message.ServerStarting(server, uid):
             return _server_starting(daemon, at, server, uid)
-        case said.ServerReady(int(server)):
+        case log_message.ServerReady(int(server)):
             return chain(seen_alive(daemon, at, server), lambda daemon: servers.ready(daemon, at, server))
-        case said.ServerExited(server):
+        case log_message.ServerExited(server):
             known = server in daemon.servers
             return quiet(claims.made(daemon, at, ClaimKind.SERVER_EXIT, server) if known else daemon)
-        case said.ServerToldToLeave(server):
+        case log_message.ServerShutdownRequested(server):
             return quiet(servers.told_to_leave(daemon, server))
-        case said.ServerStays(server):
+        case log_message.ServerWillNotShutDown(server):
             return clients.wait_for_turn(daemon, at, server)
-        case said.ClientQueued(pid, uid):
+        case log_message.ClientQueued(pid, uid):
             return quiet(clients.queue(daemon, pid, uid))
-        case said.ClientForwarded(pid):
+        case log_message.ClientForwarded(pid):
             return quiet(clients.dequeue(daemon, pid))
         case _:
             return quiet(daemon)

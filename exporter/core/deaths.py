@@ -5,8 +5,7 @@ from exporter.model.death import Death
 from exporter.model.node import Node
 from exporter.model.observation import KernelRecord, ProcessExit
 from exporter.model.replace import replace
-from exporter.parse import out_of_memory
-from exporter.parse.kernel_record import record
+from exporter.parse.kernel_log import parse_kernel_record, parse_oom_kill
 
 REMEMBERED_SECONDS = 60.0
 MOST_DEATHS = 4096
@@ -31,8 +30,8 @@ def exited(node: Node, seen: ProcessExit) -> Node:
 
 def record_read(node: Node, seen: KernelRecord) -> Node:
     """The kernel tells whom it killed for want of memory; what others wrote into its log is not heard."""
-    read = record(seen.record)
-    pid = out_of_memory.killed(read.message) if read is not None and read.by_kernel else None
+    read = parse_kernel_record(seen.record)
+    pid = parse_oom_kill(read.message) if read is not None and read.by_kernel else None
     if pid is None:
         return node
     process = node.processes.get(pid)

@@ -5,8 +5,8 @@ from collections.abc import Iterable, Mapping
 from exporter.model.daemon import Daemon
 from exporter.model.node import Node
 from exporter.model.observation import GpuReading, GpuUuid
-from exporter.parse.control_reply import DEVICES
-from exporter.parse.visible_devices import by_ordinal, is_visible
+from exporter.parse.control_reply import DEVICE_QUERY
+from exporter.parse.mps_variables import is_device_visible, visible_gpu_uuids
 
 MOST_DEVICES = 64
 """More than any machine has: what speaks of a device beyond is not listened to."""
@@ -15,7 +15,7 @@ MOST_DEVICES = 64
 def questions(node: Node, daemon: Daemon) -> Iterable[tuple[str, float | None]]:
     """What may be asked about devices, and since when it has been asked in vain."""
     if not daemon.devices and len(node.gpus) > 1:
-        yield DEVICES, daemon.asked.get(DEVICES)
+        yield DEVICE_QUERY, daemon.asked.get(DEVICE_QUERY)
 
 
 def served(daemon: Daemon, gpu: GpuReading) -> bool:
@@ -26,14 +26,14 @@ def served(daemon: Daemon, gpu: GpuReading) -> bool:
     """
     if daemon.devices:
         return gpu.gpu in daemon.devices.values()
-    return is_visible(daemon.visible_devices, gpu.index, gpu.gpu)
+    return is_device_visible(daemon.visible_devices, gpu.index, gpu.gpu)
 
 
 def count(node: Node, daemon: Daemon) -> int:
     """How many devices the daemon has, as far as can be told."""
     if daemon.devices:
         return min(max(daemon.devices) + 1, MOST_DEVICES)
-    visible = (is_visible(daemon.visible_devices, gpu.reading.index, uuid) for uuid, gpu in node.gpus.items())
+    visible = (is_device_visible(daemon.visible_devices, gpu.reading.index, uuid) for uuid, gpu in node.gpus.items())
     return min(sum(visible), MOST_DEVICES)
 
 
@@ -46,5 +46,5 @@ def by_its_ordinals(node: Node, daemon: Daemon) -> Mapping[int, GpuUuid]:
         return daemon.devices
     if daemon.visible_devices is not None:
         indices = {uuid: gpu.reading.index for uuid, gpu in node.gpus.items()}
-        return dict(enumerate(by_ordinal(daemon.visible_devices, indices)))
+        return dict(enumerate(visible_gpu_uuids(daemon.visible_devices, indices)))
     return dict(enumerate(node.gpus)) if len(node.gpus) == 1 else {}

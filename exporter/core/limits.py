@@ -18,10 +18,11 @@ from exporter.parse.control_reply import (
     DEFAULT_PINNED_MEMORY,
     DEFAULT_PRIORITY,
     DEFAULT_THREADS,
-    DEVICES,
+    DEVICE_QUERY,
     PINNED_MEMORY,
     THREADS,
 )
+from exporter.parse.mps_variables import parse_byte_size, parse_percentage
 
 Limits = Mapping[int, int]
 
@@ -59,7 +60,7 @@ def default_memory_claimed(daemon: Daemon, device: int | None) -> Daemon:
 
 def command_seen(daemon: Daemon, text: str) -> Daemon:
     """Somebody gave a command. One that sets a limit is not believed, since it may be refused: it makes for a doubt."""
-    question = control_reply.question_changed_by(text)
+    question = control_reply.query_changed_by(text)
     if question is None:
         return daemon
     return _doubted(daemon, question)
@@ -79,23 +80,23 @@ def answer_read(daemon: Daemon, reply: ControlReply) -> Daemon:
 
     An empty answer may be none at all (R580), and takes nothing back.
     """
-    question = control_reply.question_changed_by(reply.command) or reply.command
+    question = control_reply.query_changed_by(reply.command) or reply.command
     daemon = replace(daemon, limits_in_doubt=daemon.limits_in_doubt - {reply.command})
     match question.split():
         case [verb] if verb == DEFAULT_THREADS:
-            percentage = control_reply.percentage(reply.stdout) or daemon.default_active_thread_percentage
+            percentage = parse_percentage(reply.stdout) or daemon.default_active_thread_percentage
             return replace(daemon, default_active_thread_percentage=percentage)
         case [verb, device] if verb == DEFAULT_PINNED_MEMORY:
-            limit = control_reply.memory_limit(reply.stdout)
+            limit = parse_byte_size(reply.stdout)
             told = _with(daemon.default_pinned_memory_limits, _number(device), limit)
             return replace(daemon, default_pinned_memory_limits=told)
         case [verb] if verb == DEFAULT_PRIORITY:
-            priority = control_reply.priority(reply.stdout)
+            priority = control_reply.parse_priority(reply.stdout)
             return daemon if priority is None else replace(daemon, default_client_priority=priority)
         case [verb, pid, *rest] if verb in (THREADS, PINNED_MEMORY) and (server := _server(daemon, pid)) is not None:
             return with_server(daemon, _answer_of_server(server, rest, reply.stdout))
-        case _ if question == DEVICES:
-            return replace(daemon, devices=control_reply.devices(reply.stdout) or daemon.devices)
+        case _ if question == DEVICE_QUERY:
+            return replace(daemon, devices=control_reply.parse_devices(reply.stdout) or daemon.devices)
         case _:
             return daemon
 
@@ -103,10 +104,10 @@ def answer_read(daemon: Daemon, reply: ControlReply) -> Daemon:
 def _answer_of_server(server: Server, device: list[str], stdout: str) -> Server:
     match device:
         case []:
-            told = control_reply.percentage(stdout)
+            told = parse_percentage(stdout)
             return replace(server, active_thread_percentage=told or server.active_thread_percentage)
         case [ordinal]:
-            limits = _with(server.pinned_memory_limits, _number(ordinal), control_reply.memory_limit(stdout))
+            limits = _with(server.pinned_memory_limits, _number(ordinal), parse_byte_size(stdout))
             return replace(server, pinned_memory_limits=limits)
         case _:
             return server

@@ -6,8 +6,8 @@ from exporter.core.translate import translated
 from exporter.model.daemon import Daemon
 from exporter.model.observation import LogLine, LogUnrecognized
 from exporter.model.replace import replace
-from exporter.parse import log_message as said
-from exporter.parse.log_line import LogEntry, parse_line
+from exporter.parse import log_message
+from exporter.parse.log_line import LogEntry, parse_log_line
 
 _OTHERS_FILE = {"control.log": False, "server.log": True}
 """Who does not write to a file: a line of a server in control.log, or of the daemon in server.log, is a forgery."""
@@ -18,8 +18,8 @@ LONGEST_COMMAND = 80
 
 def line_read(daemon: Daemon, line: LogLine) -> Step:
     """One more line was written."""
-    entry = parse_line(line.line)
-    known = entry is not None and not isinstance(entry.message, said.Unrecognized)
+    entry = parse_log_line(line.line)
+    known = entry is not None and not isinstance(entry.message, log_message.Unrecognized)
     forged = entry is None or entry.by_daemon is _OTHERS_FILE.get(line.file)
     daemon = _count(daemon, line.file, known=known)
     if entry is None or forged:
@@ -39,7 +39,7 @@ def lines_unrecognized(daemon: Daemon, seen: LogUnrecognized) -> Daemon:
 
 def _spoken(daemon: Daemon, entry: LogEntry) -> Daemon:
     """A daemon writes a command down as it is given; its answer, or the session's end, is the next line."""
-    command = entry.message.text[:LONGEST_COMMAND] if isinstance(entry.message, said.CommandIssued) else None
+    command = entry.message.text[:LONGEST_COMMAND] if isinstance(entry.message, log_message.CommandReceived) else None
     return replace(daemon, at_command=command)
 
 

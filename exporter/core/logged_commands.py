@@ -13,9 +13,9 @@ from exporter.model.event import Event, EventName
 from exporter.model.observation import ControlReply, LogGap, LogLine, SourceReading
 from exporter.model.replace import replace
 from exporter.model.witnesses import LoggedCommands
-from exporter.parse import log_message as said
-from exporter.parse.control_reply import LIST_SERVERS, QUESTIONS
-from exporter.parse.log_line import parse_line
+from exporter.parse import log_message
+from exporter.parse.control_reply import EXPORTER_QUERIES, LIST_SERVERS
+from exporter.parse.log_line import parse_log_line
 
 LATE_SECONDS = 5.0
 """A line is read 0.02 s after it was written, 0.5 s later at most; a busy machine has ten times as long."""
@@ -43,11 +43,11 @@ def line_read(daemon: Daemon, line: LogLine) -> Step:
 
 def _writer(line: LogLine) -> int | None:
     """Return the PID of the daemon that was asked one of the exporter's questions; None if the line tells of none."""
-    entry = parse_line(line.line)
-    if entry is None or not entry.by_daemon or not isinstance(entry.message, said.CommandIssued):
+    entry = parse_log_line(line.line)
+    if entry is None or not entry.by_daemon or not isinstance(entry.message, log_message.CommandReceived):
         return None
     words = entry.message.text.split(maxsplit=1)
-    return outer(entry.pid, line.pids) if words and words[0] in QUESTIONS else None
+    return outer(entry.pid, line.pids) if words and words[0] in EXPORTER_QUERIES else None
 
 
 def reply_read(daemon: Daemon, reply: ControlReply) -> Daemon:
@@ -56,7 +56,7 @@ def reply_read(daemon: Daemon, reply: ControlReply) -> Daemon:
     A command may come back with exit code 0 and nothing at all although it was refused (measured, R580).
     """
     known, verb = daemon.logged, reply.command.partition(" ")[0]
-    if reply.exit_code != 0 or verb not in QUESTIONS or known.awaited is not None or not _has_shown_any(daemon):
+    if reply.exit_code != 0 or verb not in EXPORTER_QUERIES or known.awaited is not None or not _has_shown_any(daemon):
         return daemon
     answered = reply.stdout.strip() or (reply.command == LIST_SERVERS and not daemon.servers)
     if not answered or (known.read_at is not None and known.read_at >= reply.asked_at):

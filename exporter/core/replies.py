@@ -14,9 +14,9 @@ from exporter.parse.control_reply import (
     QUIT,
     SERVER_STATUS,
     THREADS,
-    VERSION,
-    Verdict,
-    servers_asked,
+    VERSION_FLAG,
+    QueryOutcome,
+    servers_queried,
 )
 
 CONTROL = "control"
@@ -33,23 +33,23 @@ def reply_read(daemon: Daemon, reply: ControlReply) -> Step:
     before = daemon
     daemon = replace(daemon, asked={**daemon.asked, reply.command: reply.at})
     verb = reply.command.partition(" ")[0]
-    if verb == VERSION:
-        return quiet(replace(daemon, version=control_reply.version(reply.stdout) or daemon.version))
-    match control_reply.verdict(reply.exit_code, reply.stderr):
-        case Verdict.ANSWERED if verb == QUIT:
+    if verb == VERSION_FLAG:
+        return quiet(replace(daemon, version=control_reply.parse_version(reply.stdout) or daemon.version))
+    match control_reply.query_outcome(reply.exit_code, reply.stderr):
+        case QueryOutcome.ANSWERED if verb == QUIT:
             return quiet(daemon if reply.stdout.strip() else life.quit_told(daemon, reply.at))
-        case Verdict.ANSWERED if _overtaken(daemon, reply):
+        case QueryOutcome.ANSWERED if _overtaken(daemon, reply):
             return quiet(daemon)
-        case Verdict.ANSWERED:
+        case QueryOutcome.ANSWERED:
             return chain(life.answered(daemon, reply.at), lambda daemon: _answer_read(daemon, reply))
-        case Verdict.NO_DAEMON:
+        case QueryOutcome.NO_DAEMON:
             return life.not_found(daemon, reply.at)
-        case Verdict.REFUSED:
+        case QueryOutcome.REFUSED:
             return life.refused(limits.unanswered(daemon, reply.command), reply.at)
-        case Verdict.TIMED_OUT:
+        case QueryOutcome.TIMED_OUT:
             daemon = replace(daemon, waits_for=_waits_for(before, reply))
             return quiet(life.unanswered(limits.unanswered(daemon, reply.command), reply.at, reply.asked_at))
-        case Verdict.UNUSABLE:
+        case QueryOutcome.UNUSABLE:
             return life.unaskable(daemon, reply.at)
 
 
@@ -61,14 +61,14 @@ def _waits_for(daemon: Daemon, reply: ControlReply) -> int | None:
     """
     if daemon.unanswered_since is not None:
         return daemon.waits_for
-    asked = servers_asked(reply.command, daemon.servers)
+    asked = servers_queried(reply.command, daemon.servers)
     alive = daemon.answers and reply.asked_at - heard_at(daemon) <= JUST_BEFORE_SECONDS
     return next(iter(asked)) if alive and len(asked) == 1 else None
 
 
 def heard_at(daemon: Daemon) -> float:
     """When the daemon last answered, whatever it was asked."""
-    return max((at for command, at in daemon.asked.items() if command != VERSION), default=float("-inf"))
+    return max((at for command, at in daemon.asked.items() if command != VERSION_FLAG), default=float("-inf"))
 
 
 def _overtaken(daemon: Daemon, reply: ControlReply) -> bool:
@@ -83,7 +83,7 @@ def _answer_read(daemon: Daemon, reply: ControlReply) -> Step:
         case [verb] if verb == LIST_SERVERS:
             return _servers_listed(daemon, reply)
         case [verb, server] if verb == SERVER_STATUS and _is_number(server):
-            state = control_reply.server_state(reply.stdout)
+            state = control_reply.parse_server_state(reply.stdout)
             return (
                 quiet(daemon)
                 if state is None
@@ -97,7 +97,7 @@ def _answer_read(daemon: Daemon, reply: ControlReply) -> Step:
 
 def _denied(reply: ControlReply, server: str) -> bool:
     """Whether the daemon says that it does not have the server that it was asked about."""
-    missing = control_reply.missing_server(reply.stdout)
+    missing = control_reply.parse_missing_server(reply.stdout)
     return missing is not None and server == str(outer(missing, reply.pids))
 
 
@@ -106,7 +106,7 @@ def _is_number(text: str) -> bool:
 
 
 def _pids(reply: ControlReply) -> tuple[int, ...] | None:
-    listed = control_reply.pids(reply.stdout)
+    listed = control_reply.parse_pid_list(reply.stdout)
     return None if listed is None else tuple(outer(pid, reply.pids) for pid in listed)
 
 

@@ -7,7 +7,7 @@ from exporter.model.claim import Claim, ClaimKind
 from exporter.model.daemon import Daemon
 from exporter.model.replace import replace
 from exporter.model.server import RefusalReason, Server
-from exporter.parse import log_message as said
+from exporter.parse import log_message
 from exporter.parse.log_line import LogEntry
 from exporter.parse.log_message import ClientConnecting
 
@@ -18,21 +18,26 @@ NOT_READY = 807
 def read(daemon: Daemon, at: float, entry: LogEntry, pids: Pids) -> Step:
     """One more line of a server was written. `pids` has whom a bare number means, where that is another namespace's."""
     match entry.message:
-        case said.Version(version):
+        case log_message.VersionReported(version):
             return quiet(replace(daemon, version=version))
-        case said.ServerReady():
+        case log_message.ServerReady():
             return chain(seen_alive(daemon, at, entry.pid), lambda daemon: servers.ready(daemon, at, entry.pid))
-        case said.ClientActive(pid, context) if pid != 0:
+        case log_message.ClientActive(pid, context) if pid != 0:
             return chain(
                 seen_alive(daemon, at, entry.pid),
                 lambda daemon: _client_active(daemon, at, entry.pid, pid, context),
             )
-        case said.ClientDisconnected(pid):
+        case log_message.ClientDisconnected(pid):
             left = leavings.disconnected(_settled(daemon, entry.pid, pid), at, entry, pid)
             return quiet(claims.made(left, at, ClaimKind.CLIENT_DISCONNECT, pid) if pid in left.clients else left)
         case _ if entry.pid in daemon.servers:
             return _known_server_says(daemon, at, entry, pids)
-        case said.ClientConnecting() | said.FaultHandled() | said.ClientToBeTornDown() | said.ThreadsTold():
+        case (
+            log_message.ClientConnecting()
+            | log_message.HandlingFatalError()
+            | log_message.ClientToBeTornDown()
+            | log_message.ThreadPercentageSet()
+        ):
             return chain(
                 seen_alive(daemon, at, entry.pid),
                 lambda daemon: _known_server_says(daemon, at, entry, pids),
@@ -85,44 +90,44 @@ def _known_server_says(daemon: Daemon, at: float, entry: LogEntry, pids: Pids) -
     server = block.read(known, at, entry, pids)
     daemon = daemon if server is known else servers.with_server(daemon, server)
     match message:
-        case said.ClientConnecting(client, context):
+        case log_message.ClientConnecting(client, context):
             daemon = clients.dequeue(daemon, client)
             return quiet(servers.with_server(daemon, _connecting(contexts.begun(server, client, context), message)))
-        case said.ClientActive(0):
+        case log_message.ClientActive(0):
             return quiet(nameless.told(daemon, pid, True))
-        case said.ClientLimitReached(limit) if not _may_be_full(daemon, pid, limit):
+        case log_message.ClientLimitReached(limit) if not _may_be_full(daemon, pid, limit):
             return claims.contradicted(daemon, at, Claim(kind=ClaimKind.CLIENT_REFUSED, pid=pid, at=at))
-        case said.ClientLimitReached(limit):
+        case log_message.ClientLimitReached(limit):
             daemon = servers.with_server(daemon, replace(server, clients_limit=limit))
             (only,) = server.connecting if len(server.connecting) == 1 else (None,)
             return clients.refuse(daemon, at, pid, only, RefusalReason.LIMIT)
-        case said.ClientTurnedAway(client):
+        case log_message.ClientRefusedInTeardown(client):
             daemon = servers.with_server(daemon, replace(server, refusing=client))
             return clients.refuse(daemon, at, pid, client, RefusalReason.FAULT)
-        case said.ClientRejected(client, _) if server.refusing == client:
+        case log_message.ClientNotAccepted(client, _) if server.refusing == client:
             return quiet(servers.with_server(daemon, replace(server, refusing=None)))
-        case said.ClientRejected(client, status):
+        case log_message.ClientNotAccepted(client, status):
             reason = RefusalReason.FAULT if status == NOT_READY else RefusalReason.OTHER
             return clients.refuse(daemon, at, pid, client, reason)
-        case said.ContextExited():
+        case log_message.ContextExited():
             return quiet(leavings.context_exited(daemon, at, entry, message))
-        case said.ContextExiting():
+        case log_message.ContextExiting():
             return quiet(leavings.context_exiting(daemon, at, entry, message))
-        case said.ExitRequested(client):
+        case log_message.ClientExitRequested(client):
             return quiet(leavings.exit_requested(daemon, at, pid, client))
-        case said.DeviceAssociated(gpu):
+        case log_message.DeviceAssociated(gpu):
             return quiet(servers.with_server(daemon, contexts.placed(server, gpu)))
-        case said.ThreadsTold(percentage):
+        case log_message.ThreadPercentageSet(percentage):
             return quiet(limits.threads_told(daemon, at, pid, percentage))
-        case said.PinnedMemoryLimitTold(device, limit):
+        case log_message.PinnedMemoryLimitSet(device, limit):
             return quiet(limits.memory_told(daemon, pid, device, limit))
-        case said.PriorityTold(priority):
+        case log_message.PrioritySet(priority):
             return quiet(limits.priority_told(daemon, pid, priority))
-        case said.FaultHandled() | said.ClientToBeTornDown() if block.has_begun(known, server):
+        case log_message.HandlingFatalError() | log_message.ClientToBeTornDown() if block.has_begun(known, server):
             return quiet(claims.made(daemon, at, ClaimKind.FAULT, pid))
-        case said.ContextDestroyed(device) if server.devices_to_reset:
+        case log_message.ServerContextDestroyed(device) if server.devices_to_reset:
             return _device_reset(daemon, at, pid, server.devices_to_reset - {device})
-        case said.ContextCreated() if server.devices_to_reset:
+        case log_message.ServerContextCreated() if server.devices_to_reset:
             # It makes new ones only after all have been destroyed (R515), or for a client that it lets in (R580).
             return quiet(claims.made(daemon, at, ClaimKind.RECOVERY, pid))
         case _:

@@ -8,8 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from exporter.model.replace import replace
-from exporter.parse.log_line import LogEntry
-from exporter.parse.pid_fields import PID_FIELDS
+from exporter.parse.log_line import PID_FIELDS, LogEntry
 
 Pids = Mapping[int, int] | None
 """PIDs here by PIDs there; None where there is here."""

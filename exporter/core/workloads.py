@@ -7,15 +7,15 @@ from functools import lru_cache
 from exporter.model.node import Node
 from exporter.model.observation import PodFound, ProcessReading
 from exporter.model.workload import Workload, WorkloadKind
-from exporter.parse.cgroup import REMEMBERED_TEXTS, Belonging, belonging
+from exporter.parse.cgroup import CGROUP_CACHE_SIZE, CgroupMembership, parse_cgroup
 
 _NOBODYS_UNIT = re.compile(r"session-.+\.scope|user@.+\.service|init\.scope|(?:.+_)?slurmstepd\.scope")
 """Units that hold whatever a user, or Slurm, puts there: they tell less than the user's name."""
 
 
-def belonging_of(process: ProcessReading | None) -> Belonging:
+def belonging_of(process: ProcessReading | None) -> CgroupMembership:
     """Who a process belongs to; to nobody known where it is not known itself."""
-    return belonging("" if process is None else process.cgroup or "")
+    return parse_cgroup("" if process is None else process.cgroup or "")
 
 
 def workload_of(process: ProcessReading | None) -> Workload | None:
@@ -34,9 +34,9 @@ def owners_of(process: ProcessReading | None) -> Mapping[WorkloadKind, Workload]
     return _owners(process.cgroup or "", user)
 
 
-@lru_cache(maxsize=REMEMBERED_TEXTS)
+@lru_cache(maxsize=CGROUP_CACHE_SIZE)
 def _owners(cgroup: str, user: str | None) -> Mapping[WorkloadKind, Workload]:
-    owners = belonging(cgroup)
+    owners = parse_cgroup(cgroup)
     unit = None if owners.unit is None or _NOBODYS_UNIT.fullmatch(owners.unit) else owners.unit
     told = (
         (WorkloadKind.SLURM_JOB, owners.slurm_job_id or owners.slurm_job_sluid),

@@ -12,8 +12,15 @@ from exporter.model.node import Node
 from exporter.model.observation import GpuEvent, GpuReading, GpuUuid, KernelRecord
 from exporter.model.replace import replace
 from exporter.model.xids import Witness, XidCount, XidDemand, Xids, XidTelling
-from exporter.parse.kernel_record import record
-from exporter.parse.xid import RECOVERY_XID, bus_id, failed_access, gpu_at, needed, xid
+from exporter.parse.kernel_log import (
+    RECOVERY_XID,
+    parse_bus_id,
+    parse_failed_access,
+    parse_gpu_address,
+    parse_kernel_record,
+    parse_recovery_action,
+    parse_xid,
+)
 
 KERNEL = "kernel"
 NVML_EVENTS = "nvml_events"
@@ -43,7 +50,7 @@ def are_read(node: Node) -> bool:
 
 def gpu_read(node: Node, seen: GpuReading) -> Node:
     """NVML says where a GPU is. It is remembered for when NVML no longer can: a GPU falls off the bus with an Xid."""
-    address = None if seen.pci_bus_id is None else bus_id(seen.pci_bus_id)
+    address = None if seen.pci_bus_id is None else parse_bus_id(seen.pci_bus_id)
     return node if address is None else _located(node, address, seen.gpu)
 
 
@@ -58,13 +65,13 @@ def event_read(node: Node, seen: GpuEvent) -> Node:
 
 def record_read(node: Node, seen: KernelRecord) -> Node:
     """The kernel's log tells something; what others wrote into it is not heard."""
-    read = record(seen.record)
+    read = parse_kernel_record(seen.record)
     if read is None or not read.by_kernel:
         return node
-    located = gpu_at(read.message)
+    located = parse_gpu_address(read.message)
     if located is not None:
         return _located(node, *located)
-    error = xid(read.message)
+    error = parse_xid(read.message)
     if error is None:
         return node
     gpu = node.xids.addresses.get(error.bus_id)
@@ -76,9 +83,11 @@ def record_read(node: Node, seen: KernelRecord) -> Node:
         place=error.bus_id,
         pid=error.pid,
         name=error.name,
-        access=failed_access(error.text),
+        access=parse_failed_access(error.text),
     )
-    xids = _demanded(node.xids, telling, needed(error.text)) if error.number == RECOVERY_XID else node.xids
+    xids = (
+        _demanded(node.xids, telling, parse_recovery_action(error.text)) if error.number == RECOVERY_XID else node.xids
+    )
     return replace(node, xids=_told(xids, telling))
 
 

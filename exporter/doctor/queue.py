@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 
-from exporter.parse.log_line import parse_line
+from exporter.parse.log_line import parse_log_line
 from exporter.parse.log_message import ClientForwarded, ClientQueued, DaemonStarting, ServerReady, ServerStarting
 
 
@@ -11,7 +11,7 @@ def queued(lines: Iterable[str]) -> Mapping[int, int]:
     waiting: dict[int, int] = {}
     users: dict[int, int] = {}
     for line in lines:
-        entry = parse_line(line)
+        entry = parse_log_line(line)
         if entry is None or not entry.by_daemon:
             continue
         match entry.message:

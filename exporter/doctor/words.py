@@ -10,7 +10,7 @@ from exporter.doctor.facts import DaemonFacts, Facts, ProcessFacts
 from exporter.model.daemon import Daemon
 from exporter.model.gpu import Gpu
 from exporter.parse.printable import LONGEST_PROBLEM, printable
-from exporter.parse.unit_name import is_service
+from exporter.parse.systemd import is_service_name
 from exporter.telling.remedy import address_of, command_to_tell, commands_to_start, commands_to_stop, start_of
 from exporter.telling.short import process_text, short_gpu, short_name
 
@@ -78,7 +78,7 @@ def restart_commands(
     orders = orders_of(facts.config)
     mandate = orders.mandate_of(daemon)
     unit = mandate.unit
-    if unit is not None and is_service(unit):
+    if unit is not None and is_service_name(unit):
         changed = [f"ExecStart= with {option}"] if option else []
         changed += [f"Environment={name}={value}" for name, value in (variables or {}).items()]
         return f"systemctl edit {quoted(unit)}  # [Service] {', '.join(changed)}", f"systemctl restart {quoted(unit)}"

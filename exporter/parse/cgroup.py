@@ -1,28 +1,26 @@
-"""Who a process belongs to, by the text of its /proc/PID/cgroup (cgroups(7)), in its v1, hybrid and v2 forms.
+"""Units, containers, pods and Slurm jobs of processes, from /proc/PID/cgroup (cgroups(7); v1, hybrid and v2).
 
-A cgroup's path is believed from the outside in, and only as far as root or a service of root's chose its names: slices,
-then the first unit (as systemd's own cg_path_get_unit does), or the directory of a container runtime, of the kubelet or
-of Slurm that stands where these put it. Whatever lies below a unit or a container may have been made by the workload
-itself, since either can be delegated to it: a `docker-ID.scope` below `user@1000.service`, a `job_1` in a container, a
-pod in a container (kind, seen from its host) are hearsay, and left out. So no user can pass for another's container,
-pod or job. What lies below the service of a container runtime is that runtime's own, and read as if it stood at the
-root.
+A cgroup path is trusted from the root on, and only as far as root or a service of root chose its names. These are
+slices, and then the first unit (as in systemd's cg_path_get_unit), or a directory of a container runtime, of the
+kubelet or of Slurm, where it creates one. A workload can create the names below a unit or a container, because either
+can be delegated to it. Examples are a `docker-ID.scope` below `user@1000.service`, a `job_1` in a container, or a pod
+in a container (kind, seen from its host). These are ignored, so that no user can pass for another's container, pod or
+job. Names below the service of a container runtime are that runtime's own, and are read as if they were at the root.
 
-A path that begins with `/..` lies beside the reader's own cgroup namespace; what is above is not shown then, so the
-tail of a pod's path is taken for one too.
+A path that begins with `/..` is outside the reader's cgroup namespace. Its upper part is hidden, so the tail of a pod's
+path is accepted too.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
-REMEMBERED_TEXTS = 1024
-"""How many texts are kept parsed: more than there are clients on a node, since each is told of again and again."""
+CGROUP_CACHE_SIZE = 1024
+"""How many texts stay parsed: more than a node has clients, because each client is read again and again."""
 
-_LONGEST_TEXT = 1 << 14
-_LONGEST_UNIT = 255
-_DELETED = " (deleted)"
+_MAX_TEXT = 1 << 14
+_MAX_UNIT = 255
 
 _RUNTIME_SERVICES = frozenset(
     {"containerd.service", "crio.service", "docker.service", "k3s.service", "k3s-agent.service", "rke2-agent.service"}
@@ -31,7 +29,7 @@ _RUNTIME_SERVICES = frozenset(
 _ID = r"(?P<container>[0-9a-f]{64})"
 _UUID = r"[0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}"
 _POD = rf"pod(?P<pod_uid>{_UUID}|[0-9a-f]{{32}})"
-"""A pod's UID, which systemd has with `_` for `-`; a static pod's is a hash without either."""
+"""A pod's UID. systemd replaces `-` by `_`; the UID of a static pod is a hash without either."""
 
 _POD_SLICE = rf"(?:[^-/:]+-){{0,8}}kubepods(?:-burstable|-besteffort)?-{_POD}\.slice"
 _POD_DIRECTORY = rf"(?:(?:burstable|besteffort)/)?{_POD}(?:/(?:crio-|cri-containerd-)?{_ID})?"
@@ -41,48 +39,48 @@ _JOB_SLUID = r"(?P<slurm_job_sluid>s[0-9A-HJKMNP-TV-Z]{13})"
 """An `s` and 13 digits of Crockford's base 32 (Slurm's src/common/sluid.c)."""
 
 
-def _shapes(*shapes: str) -> tuple[re.Pattern[str], ...]:
-    """Shapes of the beginning of a path; each ends where a name does."""
-    return tuple(re.compile(rf"(?:{shape})(?=/|\Z)") for shape in shapes)
+def _patterns(*patterns: str) -> tuple[re.Pattern[str], ...]:
+    """Compile patterns of the beginning of a path. Each ends where a name ends."""
+    return tuple(re.compile(rf"(?:{pattern})(?=/|\Z)") for pattern in patterns)
 
 
-_UNITS = _shapes(
+_UNITS = _patterns(
     # systemd's cgroup driver of Docker, containerd, CRI-O, Podman and nerdctl.
     rf"(?:docker|cri-containerd|containerd|crio|libpod|nerdctl)-{_ID}\.scope",
-    # Slurm's cgroup/v2; job directories are named by SLUID from 26.05 on, unless CgroupJobIdPaths=yes (cgroup.conf(5)).
+    # Slurm's cgroup/v2. From 26.05 on, SLUIDs name job directories, unless CgroupJobIdPaths=yes (cgroup.conf(5)).
     rf"(?:{_NODE}_)?slurmstepd\.scope/(?:{_JOB_ID}|{_JOB_SLUID})",
 )
-"""Below any slices, or none."""
+"""Below any number of slices."""
 
-_DIRECTORIES = _shapes(
+_DIRECTORIES = _patterns(
     # The kubelet's cgroupfs driver; kind has it below /kubelet.
     rf"(?:kubelet/)?kubepods/{_POD_DIRECTORY}",
-    # containerd's cgroupfs driver, given a path that was meant for systemd's.
+    # containerd's cgroupfs driver with a path in systemd's form.
     rf"{_POD_SLICE}:cri-containerd:{_ID}",
     # The cgroupfs drivers of Docker and Podman, Docker's for Amazon ECS, and LXC's before and from 4.0.
     rf"docker/{_ID}",
     rf"libpod_parent/libpod-{_ID}",
     rf"ecs/(?:[A-Za-z0-9_-]{{1,255}}/){{1,2}}{_ID}",
     r"lxc(?:/|\.payload/|\.payload\.)(?P<container>[A-Za-z0-9][A-Za-z0-9_.-]{0,63})",
-    # Slurm's cgroup/v1, with its node's name where a host has several.
+    # Slurm's cgroup/v1, with its node's name if a host has several.
     rf"slurm(?:_{_NODE})?/uid_[0-9]{{1,10}}/{_JOB_ID}",
 )
-"""At the root only, or below the service of a container runtime."""
+"""Only at the root, or below the service of a container runtime."""
 
-_TAILS = _shapes(_POD_DIRECTORY, _ID)
-"""Outside the reader's own cgroup namespace only."""
+_TAILS = _patterns(_POD_DIRECTORY, _ID)
+"""Only outside the reader's cgroup namespace."""
 
 _SLICE_OF_POD = re.compile(_POD_SLICE)
 _UNIT = re.compile(r"[A-Za-z0-9:_.\\@-]+\.(?:service|scope|socket|mount|swap)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Belonging:
-    """Who a process belongs to; None where it belongs to none, or that cannot be told.
+class CgroupMembership:
+    """What a process belongs to; None if it belongs to none, or if that is not known.
 
-    `unit` is the system unit that `systemctl status PID` names, escaped as there: for a user's own units that is
-    `user@UID.service`, since their names are the user's word alone. `container` is the whole ID, by which other
-    exporters' families can be joined (LXC: the name); the outermost, where containers are nested.
+    `unit` is the system unit that `systemctl status PID` names, escaped as there. For a user's own units it is
+    `user@UID.service`, because a user can choose their names. `container` is the whole ID, a join key for other
+    exporters' families (LXC: the name); the outermost if containers are nested.
     """
 
     unit: str | None = None
@@ -92,69 +90,78 @@ class Belonging:
     slurm_job_sluid: str | None = None
 
 
-@lru_cache(maxsize=REMEMBERED_TEXTS)
-def belonging(text: str) -> Belonging:
-    """Who a process belongs to. On v1 each controller has a path of its own, and each tells what it can.
+@lru_cache(maxsize=CGROUP_CACHE_SIZE)
+def parse_cgroup(text: str) -> CgroupMembership:
+    """Return what a process belongs to. On v1 each controller has its own path, and the first with a value counts.
 
-    Slurm, for one, places its jobs in some controllers only.
+    Slurm, for example, puts its jobs into some controllers only.
     """
-    paths = dict(_hierarchies(text))
-    found = [_found_in(path) for path in paths.values()]
-    pod_uid = _first(found, "pod_uid")
-    return Belonging(
+    paths: dict[str, str] = {}
+    # A line is `ID:CONTROLLERS:PATH`. Only a newline ends a line: a cgroup's name cannot contain one.
+    for _, controllers, path in ((*line.split(":", 2), "", "")[:3] for line in text[:_MAX_TEXT].split("\n")):
+        if path.startswith("/"):
+            paths[controllers] = path.removesuffix(" (deleted)")
+    found: dict[str, str] = {}
+    for path in paths.values():
+        found = {**_names_in(path), **found}
+    pod_uid = found.get("pod_uid")
+    return CgroupMembership(
         unit=_unit_of(paths.get("name=systemd") or paths.get("") or ""),
-        container=_first(found, "container"),
+        container=found.get("container"),
         pod_uid=None if pod_uid is None else pod_uid.replace("_", "-"),
-        slurm_job_id=_first(found, "slurm_job_id"),
-        slurm_job_sluid=_first(found, "slurm_job_sluid"),
+        slurm_job_id=found.get("slurm_job_id"),
+        slurm_job_sluid=found.get("slurm_job_sluid"),
     )
 
 
-def _hierarchies(text: str) -> Iterator[tuple[str, str]]:
-    """Controllers and path of each line, `ID:CONTROLLERS:PATH`. Only a newline ends one, which no cgroup's name has."""
-    for line in text[:_LONGEST_TEXT].split("\n"):
-        _, _, rest = line.partition(":")
-        controllers, _, path = rest.partition(":")
-        if path.startswith("/"):
-            yield controllers, path.removesuffix(_DELETED)
-
-
-def _first(found: Iterable[Mapping[str, str]], key: str) -> str | None:
-    return next((each[key] for each in found if key in each), None)
-
-
-def _found_in(path: str) -> Mapping[str, str]:
-    """What one path tells, by the names of the shapes' groups."""
+def _names_in(path: str) -> Mapping[str, str]:
+    """Return what one path contains, by the names of the patterns' groups."""
     outside, slices, rest = _parts(path)
-    shapes = _UNITS if slices else (*_UNITS, *_DIRECTORIES)
-    if outside and not slices:
-        shapes = (*shapes, *_TAILS)
+    patterns = _UNITS if slices else (*_UNITS, *_DIRECTORIES, *(_TAILS if outside else ()))
     service, _, below = rest.partition("/")
     if service in _RUNTIME_SERVICES:
-        shapes, rest = _DIRECTORIES, below
-    pods = (_SLICE_OF_POD.fullmatch(name) for name in slices)
-    matches = (*pods, *(shape.match(rest) for shape in shapes))
-    return {
-        key: value
-        for match in matches
-        if match is not None
-        for key, value in match.groupdict().items()
-        if value is not None
-    }
+        patterns, rest = _DIRECTORIES, below
+    matches = (*map(_SLICE_OF_POD.fullmatch, slices), *(pattern.match(rest) for pattern in patterns))
+    groups = (each.groupdict().items() for each in matches if each is not None)
+    return {key: value for items in groups for key, value in items if value is not None}
 
 
 def _unit_of(path: str) -> str | None:
-    """The first name that is no slice, if it is a unit's; systemd puts a `_` before one like the kernel's own."""
+    """Return the first name that is not a slice, if it is a unit's. systemd escapes a kernel-like name with `_`."""
     _, _, rest = _parts(path)
     name = rest.partition("/")[0].removeprefix("_")
-    return name if len(name) <= _LONGEST_UNIT and _UNIT.fullmatch(name) else None
+    return name if len(name) <= _MAX_UNIT and _UNIT.fullmatch(name) else None
 
 
 def _parts(path: str) -> tuple[bool, tuple[str, ...], str]:
-    """Whether a path leads out of the reader's cgroup namespace, its slices, and the rest of it."""
+    """Return whether a path leads out of the reader's cgroup namespace, its slices, and the rest of it."""
     names = path.strip("/").split("/")
     outside = names[0] == ".."
     while names and names[0] == "..":
         names.pop(0)
     first = next((index for index, name in enumerate(names) if not name.endswith(".slice")), len(names))
     return outside, tuple(names[:first]), "/".join(names[first:])
+
+
+# -- The kubelet's directories of pod logs, `NAMESPACE_NAME_UID` (Kubernetes, pkg/kubelet/kuberuntime/helpers.go) ----
+
+_LABEL = r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?"
+_POD_LOGS = re.compile(
+    rf"({_LABEL})_(?=[^_]{{1,253}}_)({_LABEL}(?:\.{_LABEL})*)_([0-9a-f]{{8}}(?:-[0-9a-f]{{4}}){{3}}-[0-9a-f]{{12}}|[0-9a-f]{{32}})"
+)
+"""RFC 1123 names have no `_`, so there is only one way to split them. A pod's name has at most 253 characters."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pod:
+    """The names of a pod."""
+
+    uid: str
+    name: str
+    namespace: str
+
+
+def parse_pod_directory(directory: str) -> Pod | None:
+    """Return the pod of a log directory, by its name; None for other directories."""
+    found = _POD_LOGS.fullmatch(directory)
+    return None if found is None else Pod(namespace=found[1], name=found[2], uid=found[3])

@@ -1,15 +1,13 @@
-"""Replies of `nvidia-cuda-mps-control`, measured on R580 (protocol 2).
+"""Commands and replies of `nvidia-cuda-mps-control`, measured on R580 (protocol 2).
 
-The exit code says little: a wrong PID and an unknown command exit with 0.
+The exit code is 0 for a wrong PID and an unknown command too. Parsers return None if a reply is of another form.
 """
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from enum import Enum, auto
-from math import isfinite
 
 from exporter.model.server import ServerState
-from exporter.parse.byte_size import byte_size
 
 LIST_SERVERS = "get_server_list"
 SERVER_STATUS = "get_server_status"
@@ -19,137 +17,100 @@ PINNED_MEMORY = "get_device_pinned_mem_limit"
 DEFAULT_THREADS = "get_default_active_thread_percentage"
 DEFAULT_PINNED_MEMORY = "get_default_device_pinned_mem_limit"
 DEFAULT_PRIORITY = "get_default_client_priority"
-DEVICES = "device_query --csv"
-PROCESSES = "ps"
+DEVICE_QUERY = "device_query --csv"
+LIST_PROCESSES = "ps"
 LIST_DEVICE_CLIENTS = "get_device_client_list"
 QUIT = "quit"
-VERSION = "-v"
-"""Not a command but a flag of the binary: it does not reach the daemon."""
+VERSION_FLAG = "-v"
+"""Not a command but a flag of the program: it does not reach the daemon."""
 
-QUESTIONS = frozenset(
+EXPORTER_QUERIES = frozenset(
     (
         *(LIST_SERVERS, SERVER_STATUS, LIST_CLIENTS, THREADS, PINNED_MEMORY),
         *(DEFAULT_THREADS, DEFAULT_PINNED_MEMORY, DEFAULT_PRIORITY, "device_query"),
     )
 )
-"""The first words of the exporter's own questions."""
+"""The first words of the commands that the exporter sends to read values."""
 
-_ASK_ONE = frozenset((SERVER_STATUS, LIST_CLIENTS, LIST_DEVICE_CLIENTS, THREADS, PINNED_MEMORY))
-_ASK_ALL = frozenset((PROCESSES, LIST_DEVICE_CLIENTS, "device_query"))
+_QUERY_ONE_SERVER = frozenset((SERVER_STATUS, LIST_CLIENTS, LIST_DEVICE_CLIENTS, THREADS, PINNED_MEMORY))
+_QUERY_ALL_SERVERS = frozenset((LIST_PROCESSES, LIST_DEVICE_CLIENTS, "device_query"))
 
-MOST_LISTED = 1024
-"""How many PIDs of one list are read; a server takes 60 clients at most (NVIDIA's MPS guide)."""
+PID_ARGUMENTS: Mapping[str, int] = {
+    SERVER_STATUS: 1,
+    LIST_CLIENTS: 1,
+    THREADS: 1,
+    PINNED_MEMORY: 1,
+    "set_active_thread_percentage": 1,
+    "set_device_pinned_mem_limit": 1,
+    "shutdown_server": 1,
+    "terminate_client": 2,
+}
+"""How many of a command's first arguments are PIDs."""
 
-_NOT_FOUND = re.compile(r"Server (\d{1,10}) not found!?")
+MAX_LISTED_PIDS = 1024
+"""How many PIDs of one list are read. A server has at most 60 clients (NVIDIA's MPS guide)."""
+
+_MISSING_SERVER = re.compile(r"Server (\d{1,10}) not found!?")
 _SERVER = re.compile(r"Server \d{1,10}")
 _PID = re.compile(r"[1-9][0-9]{0,8}")
-_LISTED = re.compile(rf"{_PID.pattern}|0")
+_LISTED_PID = re.compile(rf"{_PID.pattern}|0")
+_NUMBER = re.compile(r"[0-9]{1,10}")
 _DEVICE = re.compile(r"[0-9]{1,3}")
 _UUID = re.compile(r"GPU-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
-_PRIORITIES = {"0": 0, "1": 1}
-_STATES = {"ACTIVE": ServerState.ACTIVE, "INITIALIZING": ServerState.INITIALIZING, "FAULT": ServerState.FAULT}
+_STATES = {state.name: state for state in ServerState}
 
 
-class Verdict(Enum):
-    """What an attempt to ask the control daemon says about the daemon itself."""
+class QueryOutcome(Enum):
+    """What a query of the control daemon shows about the daemon itself."""
 
     ANSWERED = auto()
     NO_DAEMON = auto()
     REFUSED = auto()
     TIMED_OUT = auto()
     UNUSABLE = auto()
+    """The client program cannot be used at all."""
 
 
-def verdict(exit_code: int | None, stderr: str) -> Verdict:
-    """Tell an answer from a refusal, silence, a missing daemon, and a client binary that cannot be used at all."""
+def query_outcome(exit_code: int | None, stderr: str) -> QueryOutcome:
+    """Return the outcome of a query. `exit_code` is None after a timeout."""
     if exit_code is None:
-        return Verdict.TIMED_OUT
+        return QueryOutcome.TIMED_OUT
     if exit_code == 0:
-        return Verdict.ANSWERED
+        return QueryOutcome.ANSWERED
     if "Cannot find MPS control daemon process" in stderr:
-        return Verdict.NO_DAEMON
-    if "Cannot send command to MPS control daemon process" in stderr:
-        return Verdict.REFUSED
-    return Verdict.UNUSABLE
+        return QueryOutcome.NO_DAEMON
+    refused = "Cannot send command to MPS control daemon process" in stderr
+    return QueryOutcome.REFUSED if refused else QueryOutcome.UNUSABLE
 
 
-def servers_asked(command: str, servers: Collection[int]) -> frozenset[int]:
-    """Return those of a daemon's servers that it asks, and waits for, in order to answer a command (measured, R580)."""
+class CommandRefusal(Enum):
+    """Why the daemon did not carry out a command. The exit code is 0 (measured, R580)."""
+
+    NOT_ALLOWED = auto()
+    """The daemon obeys only root and the user who started it."""
+    NO_SUCH_SERVER = auto()
+    UNKNOWN_COMMAND = auto()
+
+
+def parse_refusal(stdout: str) -> CommandRefusal | None:
+    """Return why the daemon did not carry out a command; None if the reply is not a refusal."""
+    if "Insufficient privileges" in stdout or "Not enough privilege" in stdout:
+        return CommandRefusal.NOT_ALLOWED
+    if parse_missing_server(stdout) is not None:
+        return CommandRefusal.NO_SUCH_SERVER
+    return CommandRefusal.UNKNOWN_COMMAND if stdout.startswith("Unknown command") else None
+
+
+def servers_queried(command: str, servers: Collection[int]) -> frozenset[int]:
+    """Return the servers that the daemon queries, and waits for, to answer a command (measured, R580)."""
     verb, *words = command.split() or [""]
-    if verb in _ASK_ONE and words:
+    if verb in _QUERY_ONE_SERVER and words:
         return frozenset(pid for pid in servers if str(pid) == words[0])
-    return frozenset(servers) if verb in _ASK_ALL else frozenset()
+    return frozenset(servers) if verb in _QUERY_ALL_SERVERS else frozenset()
 
 
-def pids(stdout: str) -> tuple[int, ...] | None:
-    """The PIDs of a list, one a line, the first `MOST_LISTED` of them; None where the reply is something else.
-
-    0 is whoever lives where the daemon does not see him (measured, R580).
-    """
-    words = stdout.split(maxsplit=MOST_LISTED)[:MOST_LISTED]
-    if not all(_LISTED.fullmatch(word) for word in words):
-        return None
-    return tuple(dict.fromkeys(map(int, words)))
-
-
-def server_state(stdout: str) -> ServerState | None:
-    """The state in a reply to `get_server_status`; None where the word is not known."""
-    return _STATES.get(stdout.strip().upper())
-
-
-def missing_server(stdout: str) -> int | None:
-    """The PID of the server that the daemon says it does not have; None where it says no such thing."""
-    for line in stdout.splitlines():
-        found = _NOT_FOUND.fullmatch(line.strip())
-        if found is not None:
-            return int(found[1])
-    return None
-
-
-def version(stdout: str) -> str | None:
-    """The number in the reply to `nvidia-cuda-mps-control -v`, 13000 for CUDA 13.0."""
-    found = re.search(r"version:? +(\d{4,6})\b", stdout)
-    return found[1] if found else None
-
-
-def percentage(stdout: str) -> float | None:
-    """A share of a GPU's threads, in percent; None where the reply is something else."""
-    try:
-        share = float(stdout)
-    except ValueError:
-        return None
-    return share if isfinite(share) and 0 < share <= 100 else None
-
-
-def memory_limit(stdout: str) -> int | None:
-    """A limit in bytes; None where none is set, or the reply is something else."""
-    return byte_size(stdout)
-
-
-def priority(stdout: str) -> int | None:
-    """The priority of clients: 0, normal, or 1, below it; None where the reply is something else."""
-    return _PRIORITIES.get(stdout.strip())
-
-
-def devices(stdout: str) -> Mapping[int, str]:
-    """The GPUs' UUIDs by the daemon's ordinals; empty where the reply is something else.
-
-    A row begins with the ordinal and has the whole UUID in one of its cells; the others are left alone. The daemon's
-    own come first, under `Default`, then those of each server (measured, R580).
-    """
-    found: dict[int, str] = {}
-    for line in stdout.splitlines():
-        if _SERVER.fullmatch(line.strip()):
-            break
-        ordinal, *cells = (cell.strip() for cell in line.split(","))
-        uuids = [cell for cell in cells if _UUID.fullmatch(cell)]
-        if _DEVICE.fullmatch(ordinal) and len(uuids) == 1 and uuids[0] not in found.values():
-            found.setdefault(int(ordinal), uuids[0])
-    return found
-
-
-def question_changed_by(command: str) -> str | None:
-    """The question whose answer a command may change: that about the limit which it sets; None for all others."""
+def query_changed_by(command: str) -> str | None:
+    """Return the query of the limit that a command sets; None if the command sets no limit."""
     match command.split():
         case ["set_default_active_thread_percentage", *_]:
             return DEFAULT_THREADS
@@ -163,3 +124,66 @@ def question_changed_by(command: str) -> str | None:
             return DEFAULT_PRIORITY
         case _:
             return None
+
+
+def translate_command(command: str, inner: Callable[[int], int | None]) -> str:
+    """Return a command with the PIDs of another PID namespace. A PID that does not exist there becomes 0."""
+    verb, *words = command.split()
+    count = PID_ARGUMENTS.get(verb, 0)
+    pids = (str(inner(int(word)) or 0) if word.removeprefix("-").isdecimal() else word for word in words[:count])
+    return " ".join((verb, *pids, *words[count:]))
+
+
+def numbers_in_text(text: str) -> tuple[int, ...]:
+    """Return the distinct integers of a text, in order. Each may be a PID."""
+    return tuple(dict.fromkeys(map(int, _NUMBER.findall(text))))
+
+
+def parse_pid_list(stdout: str) -> tuple[int, ...] | None:
+    """Return the first `MAX_LISTED_PIDS` PIDs of a list.
+
+    0 is a process of a PID namespace that the daemon cannot see (measured, R580).
+    """
+    words = stdout.split(maxsplit=MAX_LISTED_PIDS)[:MAX_LISTED_PIDS]
+    if not all(_LISTED_PID.fullmatch(word) for word in words):
+        return None
+    return tuple(dict.fromkeys(map(int, words)))
+
+
+def parse_server_state(stdout: str) -> ServerState | None:
+    """Return the state in a reply to `get_server_status`."""
+    return _STATES.get(stdout.strip().upper())
+
+
+def parse_missing_server(stdout: str) -> int | None:
+    """Return the PID of the server that the daemon does not have."""
+    found = (_MISSING_SERVER.fullmatch(line.strip()) for line in stdout.splitlines())
+    return next((int(each[1]) for each in found if each is not None), None)
+
+
+def parse_version(stdout: str) -> str | None:
+    """Return the version in the reply to `nvidia-cuda-mps-control -v`, 13000 for CUDA 13.0."""
+    found = re.search(r"version:? +(\d{4,6})\b", stdout)
+    return found[1] if found else None
+
+
+def parse_priority(stdout: str) -> int | None:
+    """Return the priority of clients: 0 is normal, 1 is below normal."""
+    return {"0": 0, "1": 1}.get(stdout.strip())
+
+
+def parse_devices(stdout: str) -> Mapping[int, str]:
+    """Return the UUIDs of the GPUs by the daemon's ordinals; empty if the reply is of another form.
+
+    A row begins with the ordinal, and has the whole UUID in one of its cells. The other cells are ignored. The daemon's
+    devices come first, under `Default`; the devices of each server follow (measured, R580).
+    """
+    found: dict[int, str] = {}
+    for line in stdout.splitlines():
+        if _SERVER.fullmatch(line.strip()):
+            break
+        ordinal, *cells = (cell.strip() for cell in line.split(","))
+        uuids = [cell for cell in cells if _UUID.fullmatch(cell)]
+        if _DEVICE.fullmatch(ordinal) and len(uuids) == 1 and uuids[0] not in found.values():
+            found.setdefault(int(ordinal), uuids[0])
+    return found

@@ -1,23 +1,38 @@
-"""Lines of control.log and server.log, of every wording since 2013.
+"""Lines of control.log and server.log: the parser, and a fast filter for floods of lines.
 
-A line that no rule knows is `Unrecognized`, which is counted and never a fault. Every rule must match the whole
-message, so that text quoted inside another line cannot pass for a line of its own.
+A line that matches no rule is `Unrecognized`. It is counted, and is never a fault.
 """
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import chain, islice
+from typing import NamedTuple
 
-from exporter.parse import daemon_lines, echoed_lines, server_lines
-from exporter.parse.log_message import Message, Unrecognized
+from exporter.parse.control_reply import numbers_in_text
+from exporter.parse.log_message import DAEMON_RULES, ECHO_RULES, SERVER_RULES, Message, Unrecognized
 
 DAEMON_ROLE = "Control"
+
+PID_FIELDS = ("pid", "server")
+"""The fields of messages that are PIDs. All other numbers count or name something else."""
+
+_LINE = re.compile(
+    r"\[(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}) ([A-Za-z][A-Za-z ]{0,30}?) +(\d{1,10})\] ?(.*)", re.DOTALL
+)
+_STAMP = re.compile(r"\[\S{10} \S{12} ")
+_OLD_PREFIX = re.compile(r"(?:Volta MPS Server|Volta MPS|MPS Server): ")
+_RULES_BY_ROLE = {False: (*SERVER_RULES, *DAEMON_RULES, *ECHO_RULES), True: (*DAEMON_RULES, *ECHO_RULES, *SERVER_RULES)}
+"""All rules apply to both roles: old versions wrote some lines under the other role. The likely ones are first."""
+
+ALL_RULES = _RULES_BY_ROLE[False]
 
 
 @dataclass(frozen=True, slots=True)
 class LogEntry:
-    """A line: who wrote it (role and PID), and what it says.
+    """A line: role and PID of its writer, and its message.
 
-    The stamp, local time without a zone, is good for the order of lines in a file and for the time between them.
+    `stamp` is local time without a zone. Use it only for the order of lines in a file, and for the time between them.
     """
 
     role: str
@@ -27,44 +42,127 @@ class LogEntry:
 
     @property
     def by_daemon(self) -> bool:
-        """Whether the control daemon wrote it, not a server."""
+        """Whether the control daemon wrote the line, not a server."""
         return self.role == DAEMON_ROLE
 
 
-_LINE = re.compile(
-    r"\[(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}) ([A-Za-z][A-Za-z ]{0,30}?) +(\d{1,10})\] ?(.*)", re.DOTALL
-)
-_OLD_PREFIX = re.compile(r"(?:Volta MPS Server|Volta MPS|MPS Server): ")
-_OF_A_SERVER = (*server_lines.RULES, *daemon_lines.RULES, *echoed_lines.RULES)
-_OF_A_DAEMON = (*daemon_lines.RULES, *echoed_lines.RULES, *server_lines.RULES)
-"""All rules, for old lines are not always written by whom one would think; those that are likely to fit come first."""
-ALL_RULES = _OF_A_SERVER
-
-
-def parse_line(line: str) -> LogEntry | None:
-    """Read one line; None where it has not even the form of a log line."""
+def parse_log_line(line: str) -> LogEntry | None:
+    """Parse one line; None if it does not have the form of a log line."""
     found = _LINE.fullmatch(line)
     if found is None:
         return None
     stamp, role, pid, text = found.groups()
-    return LogEntry(role, int(pid), parse_message(text, by_daemon=role == DAEMON_ROLE), stamp)
+    return LogEntry(role, int(pid), parse_log_message(text, by_daemon=role == DAEMON_ROLE), stamp)
 
 
-def seconds_between(earlier: str, later: str) -> float:
-    """The time between two stamps, in seconds; a change of the date counts as one midnight."""
-    midnight = 0 if earlier[:10] == later[:10] else 86400
-    return round(_seconds_of_day(later) - _seconds_of_day(earlier) + midnight, 3)
-
-
-def _seconds_of_day(stamp: str) -> float:
-    return int(stamp[11:13]) * 3600 + int(stamp[14:16]) * 60 + float(stamp[17:23])
-
-
-def parse_message(text: str, *, by_daemon: bool = False) -> Message:
-    """Read what stands behind a line's stamp."""
+def parse_log_message(text: str, *, by_daemon: bool = False) -> Message:
+    """Parse the text that follows the timestamp, role and PID of a line."""
     text = _OLD_PREFIX.sub("", text, count=1) if ": " in text[:20] else text
-    for pattern, build in _OF_A_DAEMON if by_daemon else _OF_A_SERVER:
+    for pattern, build in _RULES_BY_ROLE[by_daemon]:
         found = pattern.fullmatch(text)
         if found is not None:
             return build(found.groups())
     return Unrecognized()
+
+
+def seconds_between(earlier: str, later: str) -> float:
+    """Return the time between two stamps. A change of the date counts as one midnight."""
+    first, second = (int(each[11:13]) * 3600 + int(each[14:16]) * 60 + float(each[17:23]) for each in (earlier, later))
+    return round(second - first + (0 if earlier[:10] == later[:10] else 86400), 3)
+
+
+def pids_in_line(line: str) -> tuple[int, ...]:
+    """Return the PIDs that a line certainly has: its writer's, and those of its message."""
+    entry = parse_log_line(line)
+    if entry is None:
+        return ()
+    named = (getattr(entry.message, name, None) for name in PID_FIELDS)
+    return entry.pid, *(number for number in named if number is not None and number > 0)
+
+
+def numbers_in_line(line: str) -> tuple[int, ...]:
+    """Return all numbers of a line except those of its timestamp. Each may be a PID."""
+    return numbers_in_text(_STAMP.sub("", line, count=1))
+
+
+# -- Filter over bytes ---------------------------------------------------------------------------------------------
+
+_HEADER = re.compile(
+    rb"\n\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3} [A-Za-z][A-Za-z ]{0,61}+(?<= )\d{1,10}\] ?"
+    rb"(?:Volta MPS Server: |Volta MPS: |MPS Server: )?([^\n]*)"
+)
+_CRITICAL_WORDS = (
+    b"fatal gpu error", b"torn down", b"the following", b"exiting", b"server context", b"starting", b"ready",
+    b"started", b"shut", b"teardown", b"exited with", b"exit with", b"quit", b"ui closed", b"privilege",
+)  # fmt: skip
+"""Words of lines that report a fault, or the start or end of a daemon or server, in lower case."""
+
+_LIST_ITEM = re.compile(rb"\n\[.{23} (?!Control )[A-Za-z][A-Za-z ]{0,61}+\d+\] ?\d{1,10}(?=\n|\Z)")
+"""An item of a server's list: a device or a client of a fault."""
+
+
+def _byte_pattern(patterns: Iterable[str]) -> re.Pattern[bytes]:
+    """Return one pattern over bytes for all `patterns`. A character may have 4 bytes, so upper bounds are 4 times."""
+    wider = (
+        re.sub(r"\{(\d+),(\d+)\}", lambda bound: f"{{{bound[1]},{4 * int(bound[2])}}}", pattern)
+        for pattern in dict.fromkeys(patterns)
+    )
+    return re.compile("|".join(f"(?:{pattern})" for pattern in wider).encode(), re.IGNORECASE)
+
+
+_ANY_RULE = _byte_pattern(pattern.pattern for pattern, _ in ALL_RULES)
+
+
+class FilteredLines(NamedTuple):
+    """The selected lines, how many of them match no rule, and how many more such lines there are."""
+
+    lines: list[bytes]
+    unknown: int
+    left: int
+
+
+def filter_lines(lines: bytes, unknown: int = 0) -> FilteredLines:
+    """Select the lines that a rule may match, and the first `unknown` others, in their order. The rest is only counted.
+
+    `lines` are whole lines, without the end of the last one. The filter does not decode them. It selects every line
+    that `parse_log_line` recognizes, if its fields are ASCII as in all measured logs. It may select others too.
+    """
+    text = b"\n" + lines
+    selected: list[bytes] = []
+    known = begin = left = 0
+    for found in _HEADER.finditer(text):
+        if _ANY_RULE.fullmatch(found[1]):
+            others = _first_lines(text[begin : found.start()], unknown - (len(selected) - known))
+            selected += (*others, text[found.start() + 1 : found.end()])
+            left += text.count(b"\n", begin, found.start()) - len(others)
+            known, begin = known + 1, found.end()
+    others = _first_lines(text[begin:], unknown - (len(selected) - known))
+    selected += others
+    return FilteredLines(selected, len(selected) - known, left + text.count(b"\n", begin) - len(others))
+
+
+def last_critical_lines(lines: bytes, limit: int) -> list[bytes]:
+    """Return the last `limit` critical lines in order: those of a fault, or of the start or end of a daemon or server.
+
+    A line that is not critical costs less here than in `filter_lines`.
+    """
+    text = b"\n" + lines
+    lower = text.lower()
+    begins = {found.start() for found in _LIST_ITEM.finditer(text)}
+    for word in _CRITICAL_WORDS:
+        found = lower.find(word)
+        while found >= 0:
+            begins.add(lower.rfind(b"\n", 0, found))
+            found = lower.find(word, _line_end(lower, found))
+    last_first = (filter_lines(text[at + 1 : _line_end(text, at + 1)]).lines for at in sorted(begins, reverse=True))
+    return list(islice(chain.from_iterable(last_first), limit))[::-1]
+
+
+def _line_end(text: bytes, begin: int) -> int:
+    end = text.find(b"\n", begin)
+    return len(text) if end < 0 else end
+
+
+def _first_lines(text: bytes, limit: int) -> list[bytes]:
+    """Return the first `limit` lines. A line break precedes each."""
+    return text.split(b"\n", limit + 1)[1 : limit + 1] if text and limit > 0 else []

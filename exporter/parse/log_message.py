@@ -1,278 +1,395 @@
-"""What lines of control.log and server.log can say."""
+"""Messages of control.log and server.log, each with the wordings that report it, since 2013.
 
+Sources: measured on R580 (CUDA 13.0); NVIDIA's MPS guide (2013, 2022, R615); users' reports (2021 to 2026). A pattern
+matches a whole message, so that text quoted in another message cannot pass for a message of its own.
+
+The fields `pid` and `server` are PIDs; `context` is the number of a client's CUDA context; `device` is an ordinal.
+"""
+
+import re
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeVar
 
-from exporter.parse.limit_message import DefaultMemoryLimitSet as DefaultMemoryLimitSet
-from exporter.parse.limit_message import PinnedMemoryLimitTold as PinnedMemoryLimitTold
-from exporter.parse.limit_message import PriorityTold as PriorityTold
-from exporter.parse.limit_message import ThreadsTold as ThreadsTold
-
-
-@dataclass(frozen=True, slots=True)
-class DaemonStarting:
-    """A control daemon begins its life."""
+from exporter.parse.mps_variables import parse_byte_size
 
 
 @dataclass(frozen=True, slots=True)
-class Version:
-    """The daemon or a server names its version, 13000 for CUDA 13.0."""
+class Message:
+    """What one line reports."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServerMessage(Message):
+    """A message about a server."""
+
+    server: int
+
+
+@dataclass(frozen=True, slots=True)
+class ClientMessage(Message):
+    """A message about a client process."""
+
+    pid: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceMessage(Message):
+    """A message about a device."""
+
+    device: int
+
+
+class Unrecognized(Message):
+    """A line that no rule matches."""
+
+
+Rule = tuple[re.Pattern[str], Callable[[tuple[str, ...]], Message]]
+DAEMON_RULES: list[Rule] = []
+SERVER_RULES: list[Rule] = []
+ECHO_RULES: list[Rule] = []
+"""Replies, which the daemon echoes into its log line by line (measured, R580), and items of lists."""
+
+_M = TypeVar("_M", bound=type[Message])
+
+
+def _line(rules: list[Rule], pattern: str, *converters: Callable[[str], Any], **fields: Any) -> Callable[[_M], _M]:
+    """Decorate a message with a rule: `pattern`, converters of its groups (int by default), and constant fields."""
+    compiled = re.compile(pattern, re.IGNORECASE)
+
+    def add(message: _M) -> _M:
+        build = partial(message, **fields) if fields else message
+
+        def convert(groups: tuple[str, ...]) -> Message:
+            return build(*(to(group) for to, group in zip(converters, groups, strict=True)))
+
+        rules.append((compiled, convert if converters else lambda groups: build(*map(int, groups))))
+        return message
+
+    return add
+
+
+_daemon_line = partial(_line, DAEMON_RULES)
+_server_line = partial(_line, SERVER_RULES)
+
+_CONTEXT = r"\{(?:PID: )?(-?\d{1,10}), (?:Context(?: ID)?: )?(-?\d{1,10})\}"
+"""PID and context of a client: `{PID: 508, Context ID: 1}`, up to R565 `{508, 1}`."""
+
+_CLIENT = r"\{(?:PID: )?(-?\d{1,10}), (?:Context(?: ID)?: )?-?\d{1,10}\}"
+_NUMBER = r"(\d{1,10})"
+_UUID = r"GPU-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
+
+# -- Clients of a server. The rules of the most frequent lines are first. ------------------------------------------
+
+
+@_server_line(rf"Status of client {_CONTEXT} is ACTIVE")
+@_server_line(rf"New client {_NUMBER} connected")
+@dataclass(frozen=True, slots=True)
+class ClientActive(ClientMessage):
+    """The server accepted a client's context: the client is connected."""
+
+    context: int = 1
+
+
+@_server_line(rf"Client {_CONTEXT} connected")
+@dataclass(frozen=True, slots=True)
+class ClientConnecting(ClientMessage):
+    """A client reached the server. The server has not accepted it yet: refused clients have this line too."""
+
+    context: int
+
+
+@_server_line(rf"Client (?:process )?{_NUMBER} disconnected")
+class ClientDisconnected(ClientMessage):
+    """A client process has disconnected."""
+
+
+@_server_line(rf"Client {_CONTEXT} exit")
+@dataclass(frozen=True, slots=True)
+class ContextExited(ClientMessage):
+    """A client's context has ended. Up to R515 the PID is unusable if the process has already exited."""
+
+    context: int
+
+
+@_server_line(rf"Client {_CONTEXT} exiting\.( Worker is in reset\.)?.{{0,200}}", int, int, bool)
+@dataclass(frozen=True, slots=True)
+class ContextExiting(ClientMessage):
+    """A client's context ends. `in_reset`: its worker is in reset, as after the client's own assert or trap (R580)."""
+
+    context: int
+    in_reset: bool
+
+
+@_server_line(rf"Failed to accept new client\. Maximum number of clients \({_NUMBER}\) reached\.")
+@dataclass(frozen=True, slots=True)
+class ClientLimitReached(Message):
+    """The server refused a client because it has the maximum number of clients. The line does not name the client."""
+
+    limit: int
+
+
+@_server_line(rf"Server teardown in progress\. Refusing to accept new client {_CLIENT}")
+class ClientRefusedInTeardown(ClientMessage):
+    """The server refused a client because it is in FAULT. `ClientNotAccepted` follows with the status."""
+
+
+@_server_line(rf"Failed to accept client {_CLIENT} with status {_NUMBER}")
+@dataclass(frozen=True, slots=True)
+class ClientNotAccepted(ClientMessage):
+    """The server refused a client with a CUDA error: 807 if the server is in FAULT."""
+
+    status: int
+
+
+@_server_line(rf"MPS server requesting client {_CLIENT} to exit")
+class ClientExitRequested(ClientMessage):
+    """The server ends a client because an operator ran `terminate_client`."""
+
+
+@_server_line(rf"Device .{{0,200}} \(uuid ({_UUID})\) is associated", str)
+@dataclass(frozen=True, slots=True)
+class DeviceAssociated(Message):
+    """The UUID of the GPU of the context that the server creates."""
+
+    gpu: str
+
+
+# -- Faults of a server --------------------------------------------------------------------------------------------
+
+
+@_server_line(r"Server is handling a fatal GPU error\.")
+class HandlingFatalError(Message):
+    """The server handles a fatal GPU error: it is in FAULT."""
+
+
+@_server_line(rf"Client {_CLIENT} encountered a fatal GPU error\.")
+class ClientFatalError(ClientMessage):
+    """A client encountered a fatal GPU error, just before a memory fault. Not always the cause (measured, R580)."""
+
+
+@_server_line(rf"Client {_CLIENT} on .{{0,200}} to be torn down")
+class ClientToBeTornDown(ClientMessage):
+    """The server ends a client's context because of a fault."""
+
+
+@_server_line(r"The following devices(?: will be reset:)?")
+class ResetDevicesFollow(Message):
+    """The ordinals of the devices that the server resets follow, one in a line."""
+
+
+@_server_line(r"The following clients?(?: process)? have a sticky error set:")
+class StickyErrorClientsFollow(Message):
+    """The PIDs of the clients with a sticky error follow, one in a line."""
+
+
+@_server_line(rf"Destroy server context on device {_NUMBER}(?: \(.{{0,200}}\))?")
+class ServerContextDestroyed(DeviceMessage):
+    """The server destroyed its own context on a device: the last affected client on it has exited."""
+
+
+@_server_line(rf"Creating server context on device {_NUMBER}(?: \(.{{0,200}}\))?")
+class ServerContextCreated(DeviceMessage):
+    """The server creates its own context on a device."""
+
+
+# -- Limits of each client of a server -----------------------------------------------------------------------------
+
+
+@_server_line(r"Active ?Threads ?Percentage set to (\d{1,3}(?:\.\d{1,12})?)", float)
+@dataclass(frozen=True, slots=True)
+class ThreadPercentageSet(Message):
+    """The active thread percentage."""
+
+    percentage: float
+
+
+@_server_line(
+    r"Device pinned memory limit for device (\d{1,4}) set to 0x([0-9a-f]{1,16}) bytes", int, partial(int, base=16)
+)
+@dataclass(frozen=True, slots=True)
+class PinnedMemoryLimitSet(DeviceMessage):
+    """The device memory limit, in bytes. `device` is the daemon's ordinal."""
+
+    limit: int
+
+
+@_server_line(rf"(?:Server|Client) Priority set to {_NUMBER}")
+@dataclass(frozen=True, slots=True)
+class PrioritySet(Message):
+    """The priority: 0 is normal, 1 is below normal."""
+
+    priority: int
+
+
+# -- Control daemon ------------------------------------------------------------------------------------------------
+
+
+@_daemon_line(rf"NEW CLIENT {_NUMBER} from user \d{{1,10}}: Server already exists")
+class ClientForwarded(ClientMessage):
+    """The daemon forwards a client to its server."""
+
+
+@_daemon_line(rf"NEW CLIENT {_NUMBER} from user {_NUMBER}: Server is not ready, push client to pending list")
+@dataclass(frozen=True, slots=True)
+class ClientQueued(ClientMessage):
+    """A client waits for a server to start, or for its user's turn."""
+
+    uid: int
+
+
+@_daemon_line(rf"Starting new server {_NUMBER} for user {_NUMBER}")
+@dataclass(frozen=True, slots=True)
+class ServerStarting(ServerMessage):
+    """The daemon starts a server for a user."""
+
+    uid: int
+
+
+@_daemon_line(rf"NEW SERVER {_NUMBER}: Ready")
+@_server_line(r"(?:Server has started|MPS Server is started)", server=None)
+@dataclass(frozen=True, slots=True)
+class ServerReady(Message):
+    """A server accepts clients; `server` is None if the server itself wrote the line."""
+
+    server: int | None
+
+
+@_daemon_line(rf"Server {_NUMBER} exited with status \d+")
+class ServerExited(ServerMessage):
+    """A server has exited."""
+
+
+@_daemon_line(rf"Server {_NUMBER} has \d+ active worker threads\. Server will not shutdown\.")
+class ServerWillNotShutDown(ServerMessage):
+    """A server does not shut down for another user's client, because it still has clients."""
+
+
+@_daemon_line(rf"Try shutting down server {_NUMBER}, backoff is (?:en|dis)abled")
+@_daemon_line(rf"Force shutting down server {_NUMBER}")
+class ServerShutdownRequested(ServerMessage):
+    """The daemon shuts a server down: for a `quit` or another command, or for another user's client."""
+
+
+@_daemon_line(r"Cmd:((?s:.*))", str)
+@dataclass(frozen=True, slots=True)
+class CommandReceived(Message):
+    """The daemon received a control command. Any user can send one."""
+
+    text: str
+
+
+@_daemon_line(r"Not enough privilege to execute .{1,80} command")
+class CommandDenied(Message):
+    """The daemon refused a command because its sender has insufficient privileges."""
+
+
+@_daemon_line(r"UI closed")
+class SessionClosed(Message):
+    """The control session that sent commands has ended."""
+
+
+@_daemon_line(r"(?:Starting control daemon using socket .{1,4096}|Start)")
+class DaemonStarting(Message):
+    """A control daemon starts."""
+
+
+@_daemon_line(r"Exit with status \d+")
+class DaemonExiting(Message):
+    """The daemon exits after a `quit`."""
+
+
+@_daemon_line(r"CUDA MPS Control binary version: (\d{1,10})", str)
+@_server_line(r"CUDA MPS Server for .{1,80} Binary version: (\d{1,10})", str)
+@dataclass(frozen=True, slots=True)
+class VersionReported(Message):
+    """The version of the daemon or of a server, 13000 for CUDA 13.0."""
 
     version: str
 
 
+_SET = r"To connect CUDA applications to this daemon, set {}CUDA_MPS_PIPE_DIRECTORY=.{{0,4096}}"
+
+
+@_daemon_line(_SET.format("env "), protocol=2)
+@_daemon_line(_SET.format(""), protocol=3)
 @dataclass(frozen=True, slots=True)
-class ProtocolTold:
+class ProtocolReported(Message):
     """The daemon's MPS protocol: 2, or 3 (from R615 on)."""
 
     protocol: int
 
 
+@_daemon_line(
+    r"set_default_device_pinned_mem_limit ([0-9]{1,4}) (?!0+[KMG]?\.)([0-9]{1,12}[KMG]?)\.", int, parse_byte_size
+)
 @dataclass(frozen=True, slots=True)
-class DaemonExiting:
-    """The daemon ends because it was told to."""
-
-
-@dataclass(frozen=True, slots=True)
-class CommandIssued:
-    """Somebody gave the daemon a command."""
-
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class CommandDenied:
-    """A command was not obeyed: whoever gave it may not give it."""
-
-
-@dataclass(frozen=True, slots=True)
-class SessionClosed:
-    """The session that gave commands has ended."""
-
-
-@dataclass(frozen=True, slots=True)
-class ServerStarting:
-    """The daemon starts a server for a user."""
-
-    server: int
-    uid: int
-
-
-@dataclass(frozen=True, slots=True)
-class ServerReady:
-    """A server accepts clients; `server` is None where the line's writer is the server."""
-
-    server: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class ServerExited:
-    """A server has exited."""
-
-    server: int
-
-
-@dataclass(frozen=True, slots=True)
-class ServerStays:
-    """A server that should leave for another user cannot: it has clients."""
-
-    server: int
-
-
-@dataclass(frozen=True, slots=True)
-class ServerToldToLeave:
-    """The daemon tries to shut a server down: for a quit, by an operator's wish, or for another user's turn."""
-
-    server: int
-
-
-@dataclass(frozen=True, slots=True)
-class ClientQueued:
-    """A client is told to wait, for a server's start or for its turn."""
-
-    pid: int
-    uid: int
-
-
-@dataclass(frozen=True, slots=True)
-class ClientForwarded:
-    """A client is sent on to the server."""
-
-    pid: int
-
-
-@dataclass(frozen=True, slots=True)
-class ClientConnecting:
-    """A client has reached the server. It is not yet accepted: refused clients get this line too."""
-
-    pid: int
-    context: int
-
-
-@dataclass(frozen=True, slots=True)
-class ClientActive:
-    """A client's context is accepted: it is connected."""
-
-    pid: int
-    context: int = 1
-
-
-@dataclass(frozen=True, slots=True)
-class ContextExited:
-    """A client's context has ended (up to R515, which then does not tell the PID of a process that has left)."""
-
-    pid: int
-    context: int
-
-
-@dataclass(frozen=True, slots=True)
-class ClientDisconnected:
-    """A client's process has left."""
-
-    pid: int
-
-
-@dataclass(frozen=True, slots=True)
-class ClientLimitReached:
-    """A client was turned away because all places are taken; the line does not name it."""
+class DefaultMemoryLimitSet(DeviceMessage):
+    """The daemon accepted a new default pinned memory limit, in bytes, for future servers."""
 
     limit: int
 
 
+# -- Other lines: last, because some of these patterns also match messages above -----------------------------------
+
+
+@partial(_line, ECHO_RULES)(_NUMBER)
 @dataclass(frozen=True, slots=True)
-class ClientTurnedAway:
-    """A client was turned away because the server is in FAULT; `ClientRejected` follows with the status."""
-
-    pid: int
-
-
-@dataclass(frozen=True, slots=True)
-class ClientRejected:
-    """A client was turned away with a CUDA error: 807 while the server is in FAULT."""
-
-    pid: int
-    status: int
-
-
-@dataclass(frozen=True, slots=True)
-class FaultHandled:
-    """The server handles a fatal GPU error: it is in FAULT."""
-
-
-@dataclass(frozen=True, slots=True)
-class ClientEncountered:
-    """A client is named with a fatal GPU error, just before a memory fault: not always the culprit (measured, R580)."""
-
-    pid: int
-
-
-@dataclass(frozen=True, slots=True)
-class ClientToBeTornDown:
-    """A client's context is to be torn down because of a fault."""
-
-    pid: int
-
-
-@dataclass(frozen=True, slots=True)
-class ContextExiting:
-    """A client's context ends; `in_reset`: its worker is in reset, as after an assert or a trap of its own (R580)."""
-
-    pid: int
-    context: int
-    in_reset: bool
-
-
-@dataclass(frozen=True, slots=True)
-class ExitRequested:
-    """The server has a client end, because an operator wanted it (`terminate_client`)."""
-
-    pid: int
-
-
-@dataclass(frozen=True, slots=True)
-class DeviceAssociated:
-    """The context that is being made is on this GPU."""
-
-    gpu: str
-
-
-@dataclass(frozen=True, slots=True)
-class DevicesFollow:
-    """The ordinals of the devices to be reset follow, one a line."""
-
-
-@dataclass(frozen=True, slots=True)
-class VictimsFollow:
-    """The PIDs of the clients with a sticky error follow, one a line."""
-
-
-@dataclass(frozen=True, slots=True)
-class Number:
-    """A bare number: an item of a list, or an echo of a reply."""
+class BareNumber(Message):
+    """A line with nothing but a number: an item of a list, or an echo of a reply."""
 
     value: int
 
 
-@dataclass(frozen=True, slots=True)
-class ContextDestroyed:
-    """The server's own context on a device is gone: the last victim there has left."""
-
-    device: int
+class Noise(Message):
+    """A known line without a value for the exporter."""
 
 
-@dataclass(frozen=True, slots=True)
-class ContextCreated:
-    """The server makes its own context on a device."""
-
-    device: int
+def _noise(*patterns: str) -> Rule:
+    pattern = "|".join(f"(?:{pattern})" for pattern in patterns)
+    return re.compile(pattern, re.IGNORECASE), lambda _groups: Noise()
 
 
-@dataclass(frozen=True, slots=True)
-class Noise:
-    """A line that is known and says nothing that is needed."""
-
-
-@dataclass(frozen=True, slots=True)
-class Unrecognized:
-    """A line that no rule knows."""
-
-
-Message = (
-    DaemonStarting
-    | Version
-    | ProtocolTold
-    | DaemonExiting
-    | CommandIssued
-    | CommandDenied
-    | SessionClosed
-    | ServerStarting
-    | ServerReady
-    | ServerExited
-    | ServerStays
-    | ServerToldToLeave
-    | ClientQueued
-    | ClientForwarded
-    | ClientConnecting
-    | ClientActive
-    | ContextExited
-    | ClientDisconnected
-    | ClientLimitReached
-    | ClientTurnedAway
-    | ClientRejected
-    | FaultHandled
-    | ClientEncountered
-    | ClientToBeTornDown
-    | ContextExiting
-    | ExitRequested
-    | DeviceAssociated
-    | DevicesFollow
-    | VictimsFollow
-    | Number
-    | ContextDestroyed
-    | ContextCreated
-    | ThreadsTold
-    | PinnedMemoryLimitTold
-    | PriorityTold
-    | DefaultMemoryLimitSet
-    | Noise
-    | Unrecognized
+DAEMON_RULES.append(
+    _noise(
+        r"Accepting connection\.\.\.|Unable to accept connection|Unable to read new connection type information|NEW UI",
+        r"User did not send valid credentials|Insufficient privileges for UID .{1,200}",
+        r"Using log directory: .{1,4096}|quit command issued with timeout of \d+",
+        r"Control will try shutting down server \d+ again in at most \d+ms",
+        # A server failed to start. The next line reports its exit (2024).
+        r"Server encountered a fatal exception\. Shutting down",
+    )
+)
+SERVER_RULES.append(
+    _noise(
+        rf"Received new client request(?: for {_CONTEXT})?|Creating worker thread(?: for client {_CONTEXT})?",
+        r"Worker created|Device .{0,200} \(uuid .{0,80}\) is associated",
+        rf"Server failed to rece\w+ command with status \d+, assuming client {_CONTEXT} exit",
+        r"Receive command failed, assuming client exit",
+        r"Client (?:process )?disconnected(?:\. Number of active client contexts is \d+)?",
+        rf"Status of client {_CONTEXT} is INACTIVE|Priority level of client \{{{_NUMBER}\}} is: \d+ ?",
+        r"All clients belonging to error trigging process \d+ will be torn down|Client termination succeeded\.",
+        rf"Server failed to send reply with status \d+, for client {_CONTEXT}",
+        r"Received device query command\. There are \d+ devices|Display Driver version: .{1,80}",
+        r"(?:MPS Server )?connecting to control daemon on socket: .{1,4096}|(?:Server|Client) Priority set to -\d+",
+        r"Startup|Initializing server process|Exiting|Waiting for current clients to finish",
+        r"Server has been notified to shutdown|Server was unable to shutdown due to \d+ active clients",
+        r"Created (?:anonymous|named) shared memory region .{1,400}",
+        # A server failed to start, or has no free file descriptor. The daemon reports its exit (2013 to 2026).
+        r"(?:MPS server )?failed to start(?: : .{1,200})?|(?:MPS Server )?failed to create/open SHM segment\.",
+        r"Driver initialization failed with: .{1,200}|MPS is only supported on .{1,200}",
+        r"Invalid CUDA_VISIBLE_DEVICES.{0,400}",
+    )
+)
+ECHO_RULES.append(
+    _noise(
+        r"ACTIVE|FAULT|INITIALIZING|\d+\.\d+|\d+[KMG]|",
+        r'Server (?:\d+ )?not found!?|Unknown command ".*"|Invalid percentage, expected between .{1,40}',
+        r"PID +ID +SERVER +DEVICE +NAMESPACE +COMMAND *|\d+ +\d+ +\d+ +GPU-\S+ +\d+ +.*|\[\d+\] [0-9a-f:.]+, .{1,200}",
+        # device_query --csv. Later versions may add columns.
+        rf"\d{{1,4}} *,(?:[^,]{{0,80}},){{0,4}} *{_UUID} *(?:,[^,]{{0,80}}){{0,8}}",
+        r"Device Ordinal *,[A-Za-z ,]{0,200}|Default|Server \d{1,10}",
+        r"set_default_device_pinned_mem_limit .{1,80}|No default pinned memory limit set for the device!",
+    )
 )

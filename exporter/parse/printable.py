@@ -1,22 +1,22 @@
-"""Text that somebody else chose, so that it can be shown: a workload's name, say, which may hold anything."""
+"""Safe display of text that another user chose: a workload's name, for example, may contain anything."""
 
 LONGEST_TEXT = 128
 LONGEST_PROBLEM = 512
-"""For a sentence of ours that tells a person what to do."""
+"""For a sentence of the exporter with advice for an operator."""
 
 
 def printable(text: str, longest: int = LONGEST_TEXT) -> str:
-    """Text that can be shown and encoded: whatever a workload calls itself, it is short and keeps to its line."""
-    return on_its_line(text[:longest])
+    """Return the text truncated, without unprintable characters and line breaks."""
+    return printable_line(text[:longest])
 
 
-def harmless(text: str) -> str:
-    """Text of some lines, as it may go to a terminal, perhaps root's, whoever wrote it."""
-    return "\n".join(map(on_its_line, text.split("\n")))
+def printable_lines(text: str) -> str:
+    """Return a text of several lines without unprintable characters, safe for a terminal."""
+    return "\n".join(map(printable_line, text.split("\n")))
 
 
-def on_its_line(text: str) -> str:
-    """Text without anything that could not be shown, or would begin another line."""
+def printable_line(text: str) -> str:
+    """Return the text with each unprintable character, and each line break, replaced."""
     if text.isprintable():
         return text
     return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text)

@@ -1,8 +1,8 @@
-"""What an Xid's number means, and what NVIDIA has one do at once.
+"""NVIDIA's catalogue of Xids: what a number means, and the immediate action.
 
 From NVIDIA's catalogue for Ampere and newer (docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html, column
-"Immediate Action") and its mnemonics (nverror.h, open-gpu-kernel-modules). It has more numbers; these are those that a
-node which runs CUDA may see.
+"Immediate Action") and its mnemonics (nverror.h, open-gpu-kernel-modules). Only the numbers that a node which runs CUDA
+may have.
 """
 
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ from enum import StrEnum
 
 
 class XidClass(StrEnum):
-    """Where the cause of an Xid lies, as a rule."""
+    """The usual cause of an Xid."""
 
     APPLICATION = "application"
     CONSEQUENCE = "consequence"
@@ -23,7 +23,7 @@ class XidClass(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class XidMeaning:
-    """One entry: `action` is NVIDIA's immediate one, in the catalogue's own word, None where it has none."""
+    """One entry. `action` is the immediate action as the catalogue names it; None if it has none."""
 
     mnemonic: str
     meaning: str
@@ -31,34 +31,33 @@ class XidMeaning:
     kind: XidClass
 
 
-def meaning(number: int) -> XidMeaning | None:
-    """What the catalogue says of a number, where it is in it."""
+def xid_meaning(number: int) -> XidMeaning | None:
+    """Return the catalogue's entry for a number."""
     return XIDS.get(number)
 
 
 def exonerates(number: int) -> bool:
-    """Whether an Xid explains a fault beside it by hardware, a link or the driver, so that no process is suspected.
+    """Return whether an Xid explains a fault by hardware, a link or the driver, so that no process is suspected.
 
     A number that is not in the catalogue explains nothing.
     """
-    known = meaning(number)
-    return known is not None and known.kind in _NOBODYS and number not in _MAYBE_SOMEBODYS | _HARMLESS
+    known = XIDS.get(number)
+    system = known is not None and known.kind in (_HARDWARE, _LINK, _DRIVER)
+    return system and number not in _MAYBE_BY_PROGRAM | _HARMLESS
 
 
 _APP, _AFTER, _HARDWARE = XidClass.APPLICATION, XidClass.CONSEQUENCE, XidClass.HARDWARE
 _LINK, _DRIVER, _NOTICE = XidClass.LINK, XidClass.DRIVER, XidClass.NOTICE
 
-_NOBODYS = (_HARDWARE, _LINK, _DRIVER)
-
-_MAYBE_SOMEBODYS = frozenset({8, 32, 44, 66, 109})
-"""A program may have caused these too: NVIDIA sends one to it (8, 32: restart it, check it), leaves the GPU as it is
-(44, 66: IGNORE), or has its Kubernetes device plugin pass over them as a program's own (109, a kernel without end)."""
+_MAYBE_BY_PROGRAM = frozenset({8, 32, 44, 66, 109})
+"""A program may also cause these: NVIDIA advises to restart or check it (8, 32), leaves the GPU as it is (44, 66:
+IGNORE), or ignores them in its Kubernetes device plugin (109, an endless kernel)."""
 
 _HARMLESS = frozenset({78, 92, 121, 155})
-"""These end nobody's work: errors that were corrected (92, 121), a link that was put to sleep (155), a vGPU (78)."""
+"""These end no process: corrected errors (92, 121), a link in sleep mode (155), a vGPU (78)."""
 
 RESET, REBOOT = "RESET_GPU", "RESTART_BM"
-"""Actions that nothing replaces which is done to programs: to reset the GPU, or reboot the machine."""
+"""Actions on the GPU or the machine. No action on a program replaces them."""
 
 XIDS: Mapping[int, XidMeaning] = {
     8: XidMeaning("FIFO_ERROR_IDLE_TIMEOUT", "GPU stopped processing", "RESTART_APP", _DRIVER),
@@ -101,7 +100,7 @@ XIDS: Mapping[int, XidMeaning] = {
     148: XidMeaning("NVLINK_NVLPW_CTRL_ERROR", "NVLink error (NVLPW)", "WORKFLOW_NVLINK5_ERR", _LINK),
     149: XidMeaning("NVLINK_NETIR_ERROR", "NVLink error (NETIR)", "WORKFLOW_NVLINK5_ERR", _LINK),
     150: XidMeaning("NVLINK_MSE_ERROR", "NVLink error (MSE)", "WORKFLOW_NVLINK5_ERR", _LINK),
-    154: XidMeaning("GPU_RECOVERY_ACTION_CHANGED", "what the GPU needs is told in the text", "XID_154", _NOTICE),
+    154: XidMeaning("GPU_RECOVERY_ACTION_CHANGED", "the text names the required recovery action", "XID_154", _NOTICE),
     155: XidMeaning("NVLINK_SW_DEFINED_ERROR", "NVLink error", "RESET_GPU", _LINK),
     156: XidMeaning("RESOURCE_RETIREMENT_EVENT", "part of the GPU retired", "RESET_GPU", _HARDWARE),
     157: XidMeaning("RESOURCE_RETIREMENT_FAILURE", "part of the GPU could not be retired", "IGNORE", _HARDWARE),

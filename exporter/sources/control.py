@@ -21,8 +21,14 @@ from exporter.model.identity import ProcessIdentity, identity_of
 from exporter.model.observation import ControlReply, Observation
 from exporter.model.variables import PIPE_DIRECTORY
 from exporter.model.witnesses import ControlSocket, ProcessState
-from exporter.parse.control_reply import VERSION, Verdict, servers_asked, verdict
-from exporter.parse.pid_fields import command_of, numbers
+from exporter.parse.control_reply import (
+    VERSION_FLAG,
+    QueryOutcome,
+    numbers_in_text,
+    query_outcome,
+    servers_queried,
+    translate_command,
+)
 from exporter.sources.approach import Approach, Way
 from exporter.sources.control_sockets import probe
 from exporter.sources.owners import foreign_listener
@@ -123,18 +129,18 @@ class ControlClient:
             reply = self.ask(command)
             seen.append(reply)
             problem = self._problem(reply) or problem
-            found = verdict(reply.exit_code, reply.stderr)
-            if found is Verdict.TIMED_OUT:
+            found = query_outcome(reply.exit_code, reply.stderr)
+            if found is QueryOutcome.TIMED_OUT:
                 seen.extend(self._probed(wish.process))
             else:
                 self._probes_unanswered = 0
-            if found is not Verdict.ANSWERED:
+            if found is not QueryOutcome.ANSWERED:
                 break
         return Reading(tuple(seen), problem)
 
     def _stopped_server(self, command: str, servers: frozenset[int]) -> ProcessState | None:
         """Return the first server that this command asks and that is stopped."""
-        for pid in sorted(servers_asked(command, servers)):
+        for pid in sorted(servers_queried(command, servers)):
             state = self._state(pid)
             if state is not None and state.state in _STOPPED:
                 return state
@@ -211,7 +217,7 @@ class ControlClient:
             _end(child)
 
     def _run(self, command: str, way: Way) -> tuple[int | None, str, str]:
-        arguments = [self._executable, command] if command == VERSION else [self._executable]
+        arguments = [self._executable, command] if command == VERSION_FLAG else [self._executable]
         try:
             child = subprocess.Popen(
                 arguments,
@@ -240,10 +246,10 @@ class ControlClient:
 
     def _problem(self, reply: ControlReply) -> str | None:
         """What kept the daemon from being heard. That there is none, or that it refuses, has been heard."""
-        match verdict(reply.exit_code, reply.stderr):
-            case Verdict.TIMED_OUT:
+        match query_outcome(reply.exit_code, reply.stderr):
+            case QueryOutcome.TIMED_OUT:
                 return f"{self.daemon}: no answer to {reply.command} within {self._deadline:g} s"
-            case Verdict.UNUSABLE:
+            case QueryOutcome.UNUSABLE:
                 said = (reply.stderr.strip() or reply.stdout.strip() or "nothing")[:200]
                 return f"{self._executable} cannot be used (exit code {reply.exit_code}): {said}"
             case _:
@@ -257,20 +263,20 @@ def _end(child: "subprocess.Popen[bytes]") -> None:
 
 
 def _spoken(command: str, namespace: PidNamespace | None) -> str:
-    return command if namespace is None else command_of(command, namespace.inner)
+    return command if namespace is None else translate_command(command, namespace.inner)
 
 
 def _pids(stdout: str, namespace: PidNamespace | None) -> Mapping[int, int] | None:
     """Whom an answer speaks of, in this namespace's PIDs, where its daemon's are others."""
     if namespace is None:
         return None
-    spoken = numbers(stdout)
+    spoken = numbers_in_text(stdout)
     namespace.meet(spoken)
     return namespace.outer(spoken)
 
 
 def _refused(reply: ControlReply) -> bool:
-    return verdict(reply.exit_code, reply.stderr) is Verdict.REFUSED
+    return query_outcome(reply.exit_code, reply.stderr) is QueryOutcome.REFUSED
 
 
 def _last_result(state: RetryCallState) -> object:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from exporter.model.observation import DaemonProcess, ProcessReading
 from exporter.model.variables import DEFAULT_PIPE_DIRECTORY, LOG_DIRECTORY, PIPE_DIRECTORY, VISIBLE_DEVICES
-from exporter.parse.cgroup import belonging
-from exporter.parse.mps_program import PREFIX, MpsProgram, mps_program
+from exporter.parse.cgroup import parse_cgroup
+from exporter.parse.proc import MPS_PROGRAM_PREFIX, MpsProgram, mps_program
 from exporter.sources.directory import Directory, Identity, Root
 from exporter.sources.place import STDOUT
 from exporter.sources.proc import Proc
@@ -79,7 +79,7 @@ class ControlDaemon:
             protocol=self.protocol,
             foreground=self.foreground,
             stdout_kept=self.stdout_kept,
-            unit=belonging(self.facts.cgroup or "").unit,
+            unit=parse_cgroup(self.facts.cgroup or "").unit,
         )
 
 
@@ -101,7 +101,7 @@ class ControlDaemons:
 
     def _programs(self) -> list[ControlDaemon]:
         """All that run NVIDIA's program, the eldest first. Of all other processes only the name is read."""
-        named = [pid for pid in self._proc.pids() if self._proc.name(pid) == PREFIX]
+        named = [pid for pid in self._proc.pids() if self._proc.name(pid) == MPS_PROGRAM_PREFIX]
         self._met = {pid: self._met[pid] for pid in named if pid in self._met}
         return sorted(filter(None, map(self._meet, named)), key=lambda each: (each.facts.started, each.pid))
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from exporter.clock import Clock
 from exporter.model.witnesses import ControlSocket
-from exporter.parse import unix_sockets
+from exporter.parse.proc import listening_unix_sockets
 from exporter.sources.directory import Directory
 from exporter.sources.place import Place
 from exporter.sources.proc import Proc
@@ -90,7 +90,7 @@ class ControlSockets:
         table = self._proc.unix_sockets(INIT_PID if pid is None else pid)
         if table is None:
             return None
-        paths = [path for path in unix_sockets.listening(table) if path.endswith(f"/{SOCKET}")]
+        paths = [path for path in listening_unix_sockets(table) if path.endswith(f"/{SOCKET}")]
         if str(place.pipe.path / SOCKET) in paths or _is_among(paths, place.pipe):
             return True
         return None if pid is None and place.pipe.root is not None else False

@@ -15,7 +15,7 @@ from exporter.model.daemon import FORGOTTEN_SECONDS
 from exporter.model.named_by import NamedBy
 from exporter.model.observation import DaemonFound
 from exporter.model.variables import DEFAULT_LOG_DIRECTORY, DEFAULT_PIPE_DIRECTORY, LOG_DIRECTORY, PIPE_DIRECTORY
-from exporter.parse.cgroup import belonging
+from exporter.parse.cgroup import parse_cgroup
 from exporter.sources.control_daemons import ControlDaemon, ControlDaemons
 from exporter.sources.directory import Directory, Identity, Root, others_can_be_reached
 from exporter.sources.pid_files import owned, pid_in
@@ -303,7 +303,7 @@ def _by_pid_file(daemon: ControlDaemon, places: Iterable[Place], daemons: Sequen
 def _owner(daemon: ControlDaemon) -> str:
     """Whose share a daemon takes. Root in a container is whoever started the container."""
     uid = daemon.facts.uid
-    whose = belonging(daemon.facts.cgroup or "")
+    whose = parse_cgroup(daemon.facts.cgroup or "")
     if uid == 0 and (whose.pod_uid or whose.container):
         return f"pod {whose.pod_uid}" if whose.pod_uid else f"container {whose.container}"
     return f"UID {uid}"

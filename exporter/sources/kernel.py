@@ -14,8 +14,7 @@ from pathlib import Path
 
 from exporter.clock import Clock
 from exporter.model.observation import KernelRecord
-from exporter.parse import out_of_memory
-from exporter.parse.kernel_record import record
+from exporter.parse.kernel_log import parse_kernel_record, parse_oom_kill
 from exporter.sources.reading import Reading
 
 MOST_RECORDS_A_LOOK = 1000
@@ -148,10 +147,10 @@ class KernelLog:
 
 
 def _wanted(text: str) -> bool:
-    read = record(text)
+    read = parse_kernel_record(text)
     if read is None or not read.by_kernel:
         return False
-    return _of_gpus(read.message) or out_of_memory.killed(read.message) is not None
+    return _of_gpus(read.message) or parse_oom_kill(read.message) is not None
 
 
 def _of_gpus(message: str) -> bool:

@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 
 from exporter.clock import Clock
 from exporter.model.observation import LogFile, LogGap, LogLine, LogUnrecognized, Observation
-from exporter.parse.log_sieve import sift, skim
-from exporter.parse.pid_fields import numbers_of_line, pids_of_line
+from exporter.parse.log_line import filter_lines, last_critical_lines, numbers_in_line, pids_in_line
 from exporter.sources.directory import open_file
 from exporter.sources.file_changes import FileChanges
 from exporter.sources.open_log import Budget, OpenLog, at_line_start
@@ -172,8 +171,8 @@ class LogFollower:
         namespace = self._place.namespace
         if namespace is None or not lines:
             return [None] * len(lines)
-        namespace.meet({number for line in lines for number in pids_of_line(line)})
-        return [namespace.outer(numbers_of_line(line)) for line in lines]
+        namespace.meet({number for line in lines for number in pids_in_line(line)})
+        return [namespace.outer(numbers_in_line(line)) for line in lines]
 
     def _find_if_due(self) -> str | None:
         now = self._clock.monotonic()
@@ -239,7 +238,7 @@ class LogFollower:
         while log.unread and log.offset < ends and not self._is_enough(taken):
             lines = log.next_lines()
             if lines is not None:
-                sifted = sift(lines, self._unknown.left)
+                sifted = filter_lines(lines, self._unknown.left)
                 taken.lines += sifted.lines
                 taken.unrecognized += sifted.left
                 self._unknown.spend(sifted.unknown)
@@ -255,7 +254,7 @@ class LogFollower:
         while log.offset < ends and log.unread:
             lines = log.next_lines()
             if lines is not None:
-                grave = [*taken.grave, *skim(lines, MOST_LINES_A_LOOK)]
+                grave = [*taken.grave, *last_critical_lines(lines, MOST_LINES_A_LOOK)]
                 taken.lost += 1 + lines.count(b"\n") + len(taken.grave)
                 taken.grave = grave[-MOST_LINES_A_LOOK:]
                 taken.lost -= len(taken.grave)
@@ -269,7 +268,7 @@ class LogFollower:
         lines = [*taken.grave, *taken.lines]
         newest, most_grave = lines[max(0, len(lines) - self._known.left) :], self._grave.left
         older = lines[: len(lines) - len(newest)]
-        grave = skim(b"\n".join(older), most_grave) if older else []
+        grave = last_critical_lines(b"\n".join(older), most_grave) if older else []
         taken.lost += len(older) - len(grave)
         self._known.spend(len(newest))
         self._grave.spend(len(grave))

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from exporter.clock import Clock
 from exporter.model.observation import PodFound
-from exporter.parse.pod_directory import pod
+from exporter.parse.cgroup import parse_pod_directory
 from exporter.sources.reading import Reading
 
 MOST_DIRECTORIES = 4096
@@ -46,6 +46,6 @@ class Pods:
         return Reading(tuple(self._named(names, wanted)))
 
     def _named(self, directories: Iterable[str], wanted: frozenset[str]) -> Iterable[PodFound]:
-        for found in map(pod, sorted(directories)):
+        for found in map(parse_pod_directory, sorted(directories)):
             if found is not None and found.uid in wanted:
                 yield PodFound(at=self._clock.now(), uid=found.uid, name=found.name, namespace=found.namespace)

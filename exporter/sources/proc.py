@@ -13,8 +13,8 @@ import psutil
 from exporter.clock import Clock
 from exporter.model.identity import ProcessIdentity
 from exporter.model.observation import ProcessReading
-from exporter.parse import process_stat, process_status
-from exporter.parse.process_environment import is_intact
+from exporter.parse import proc
+from exporter.parse.proc import is_environment_intact
 from exporter.sources.process_memory import read_memory
 
 NS_GET_PARENT = 0xB702
@@ -39,14 +39,14 @@ class Proc:
     def start_ticks(self, pid: int) -> int | None:
         """When a process that lives started, in clock ticks since boot; None too for the remains of one (a zombie)."""
         text = self._text(pid, "stat")
-        return None if text is None or process_stat.is_zombie(text) else process_stat.start_ticks(text)
+        return None if text is None or proc.is_zombie(text) else proc.start_ticks(text)
 
     def standing(self, pid: int) -> tuple[int, str] | None:
         """When a process that lives started, as `start_ticks`, and how it stands with the scheduler."""
         stat = self._bare(pid, "stat", _MOST_TEXT)
         text = "" if stat is None else _text(stat)
-        state, ticks = process_stat.state(text), process_stat.start_ticks(text)
-        return None if state is None or ticks is None or process_stat.is_zombie(text) else (ticks, state)
+        state, ticks = proc.process_state(text), proc.start_ticks(text)
+        return None if state is None or ticks is None or proc.is_zombie(text) else (ticks, state)
 
     def descends_from_us(self, pid: int) -> bool:
         """Whether this process, or one that it comes from, was started by the present one."""
@@ -67,9 +67,9 @@ class Proc:
     def wait_status(self, pid: int, start_ticks: int) -> int | None:
         """How this process ended, as from waitpid(2), where it waits for its parent and the right to know is there."""
         text = self._text(pid, "stat")
-        if text is None or process_stat.start_ticks(text) != start_ticks:
+        if text is None or proc.start_ticks(text) != start_ticks:
             return None
-        status = process_stat.wait_status(text)
+        status = proc.wait_status(text)
         # Whoever lacks the right is told 0; the namespace is shown by the same right (ptrace's, to read).
         return status if status or self.pid_namespace(pid) is not None else None
 
@@ -104,7 +104,7 @@ class Proc:
 
     def _parent_pid(self, pid: int) -> int | None:
         text = self._text(pid, "stat")
-        return None if text is None else process_stat.parent(text)
+        return None if text is None else proc.parent_pid(text)
 
     def variables(self, pid: int, names: Iterable[str], *, intact: bool = False) -> Mapping[str, str] | None:
         """Those of these variables that a process's environment has, and nothing else of it; None where unreadable.
@@ -114,7 +114,7 @@ class Proc:
         environment = self._bytes(pid, "environ", _MOST_BYTES)
         if environment is None:
             environment = self._environment_in_memory(pid)
-        if environment is None or (intact and not is_intact(environment)):
+        if environment is None or (intact and not is_environment_intact(environment)):
             return None
         wanted = {name.encode() for name in names}
         pairs = (variable.partition(b"=") for variable in environment.split(b"\0"))
@@ -123,14 +123,14 @@ class Proc:
     def _environment_in_memory(self, pid: int) -> bytes | None:
         """The environment of another user's process, for whoever may look into it but not open its files."""
         stat = self._text(pid, "stat")
-        span = None if stat is None else process_stat.environment(stat)
+        span = None if stat is None else proc.environment_addresses(stat)
         if stat is None or span is None or self._own_pid() != os.getpid():
             return None
         try:
             found = read_memory(pid, span[0], min(span[1] - span[0], _MOST_BYTES))
         except OSError:
             return None
-        return found if self.start_ticks(pid) == process_stat.start_ticks(stat) else None
+        return found if self.start_ticks(pid) == proc.start_ticks(stat) else None
 
     def _own_pid(self) -> int | None:
         """The PID of this process in this /proc, which may be another PID namespace's."""
@@ -193,7 +193,7 @@ class Proc:
     def namespaced_pids(self, pid: int) -> tuple[int, ...]:
         """The PID of a process in this /proc's namespace, then in each that lies between, last in its own."""
         status = self.status(pid)
-        return () if status is None else process_status.pids(status)
+        return () if status is None else proc.namespace_pids(status)
 
     def mappings(self, pid: int, about: bytes) -> list[bytes] | None:
         """Those lines of its `maps` that have this in them; None without the right to see them (ptrace's, to read)."""

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from exporter.clock import Clock
 from exporter.model.witnesses import ProcessState
-from exporter.parse import process_stat
+from exporter.parse.proc import children_page_faults
 from exporter.sources.proc import Proc
 
 _STUCK = "D"
@@ -24,7 +24,7 @@ class ProcessStates:
     def changed(self, pids: Iterable[int]) -> list[ProcessState]:
         """Those in another state than at the last look, or with children that have ended since."""
         now = {pid: standing for pid in pids if (standing := self._proc.standing(pid)) is not None}
-        children = {pid: process_stat.children_page_faults(self._proc.text(pid, "stat") or "") for pid in now}
+        children = {pid: children_page_faults(self._proc.text(pid, "stat") or "") for pid in now}
         news = [
             pid
             for pid, standing in now.items()

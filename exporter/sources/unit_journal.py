@@ -8,7 +8,7 @@ its readers know no sooner.
 
 from exporter.clock import Clock
 from exporter.model.observation import LogFile, LogGap, LogLine, Observation
-from exporter.parse.journal_entry import FIELDS, SUPPRESSED, JournalEntry, parse_entry
+from exporter.parse.systemd import JOURNAL_FIELDS, SUPPRESSED_MESSAGE_ID, JournalEntry, parse_journal_entry
 from exporter.sources.child import Child
 from exporter.sources.reading import Reading
 
@@ -18,8 +18,8 @@ RETRY_SECONDS = 5.0
 DEADLINE_SECONDS = 10.0
 """How long it may take to find the journal's end."""
 
-_FORMAT = ("--system", "--no-pager", "--output=json", f"--output-fields={','.join(FIELDS)}")
-_DROPS = ("_TRANSPORT=driver", f"MESSAGE_ID={SUPPRESSED}")
+_FORMAT = ("--system", "--no-pager", "--output=json", f"--output-fields={','.join(JOURNAL_FIELDS)}")
+_DROPS = ("_TRANSPORT=driver", f"MESSAGE_ID={SUPPRESSED_MESSAGE_ID}")
 _NO_JOURNAL = "No journal files"
 
 
@@ -87,7 +87,7 @@ class UnitJournal:
         """Where to begin; and, after something went wrong, whether the journal can be read again."""
         ended = child.ended
         lines, _ = child.lines()
-        entries = [entry for line in lines if (entry := parse_entry(line)) is not None]
+        entries = [entry for line in lines if (entry := parse_journal_entry(line)) is not None]
         if entries and not self._end_found:
             self._cursor = entries[-1].cursor
         if ended is None:
@@ -106,13 +106,13 @@ class UnitJournal:
         ended = child.ended
         lines, lost = child.lines()
         seen: list[Observation] = []
-        for entry in map(parse_entry, lines):
+        for entry in map(parse_journal_entry, lines):
             if entry is None:
                 lost += 1
             elif entry.cursor != self._cursor:
                 self._cursor = entry.cursor
                 whole, parts = self._whole(entry)
-                lost += parts + entry.lost_of(self.unit)
+                lost += parts + entry.lines_dropped_of(self.unit)
                 seen.extend(LogLine(at=self._clock.now(), daemon=self._daemon, file=FILE, line=line) for line in whole)
         if lost:
             seen.append(LogGap(at=self._clock.now(), daemon=self._daemon, file=FILE, lines=lost))
@@ -122,7 +122,7 @@ class UnitJournal:
 
     def _whole(self, entry: JournalEntry) -> tuple[list[str], int]:
         """The line in an entry, or how many are lost with it. What follows in a line that was cut is no other line."""
-        if not entry.said_by(self.unit):
+        if not entry.is_mps_output_of(self.unit):
             return [], 0
         goes_on = entry.stream is not None and entry.stream == self._unfinished
         if entry.unfinished:

@@ -4,8 +4,7 @@ import os
 
 from exporter.clock import Clock
 from exporter.model.witnesses import UnitState
-from exporter.parse.unit_name import is_service
-from exporter.parse.unit_states import PROPERTIES, unit_states
+from exporter.parse.systemd import UNIT_STATE_PROPERTIES, is_service_name, parse_unit_states
 from exporter.sources.reading import Reading
 from exporter.sources.systemctl import Systemctl
 
@@ -38,14 +37,14 @@ class UnitStates:
 
     def look(self) -> Reading:
         """Look, if it is time. Where systemd does not run, nothing is seen; that is no failure."""
-        now, units = self._clock.monotonic(), sorted(filter(is_service, self._wanted))
+        now, units = self._clock.monotonic(), sorted(filter(is_service_name, self._wanted))
         if not units or now < self._due:
             return Reading(idle=not units)
         self._due = now + (SOON_SECONDS if self._pressing else LOOK_SECONDS)
         at = self._clock.now()
-        shown = self._systemctl.show(PROPERTIES, *units)
+        shown = self._systemctl.show(UNIT_STATE_PROPERTIES, *units)
         if shown.text is not None:
-            return Reading(unit_states(shown.text, units, at))
+            return Reading(parse_unit_states(shown.text, units, at))
         if shown.problem is not None:
             return Reading(tuple(UnitState(at=at, unit=unit, problem=shown.problem) for unit in units), shown.problem)
         self._due = now + WITHOUT_SYSTEMD_SECONDS

@@ -14,8 +14,7 @@ from exporter.model.variables import (
     PIPE_DIRECTORY,
     VISIBLE_DEVICES,
 )
-from exporter.parse.environment_file import parse_environment_file
-from exporter.parse.unit_properties import PROPERTIES, UnitProperties, parse_units
+from exporter.parse.systemd import UNIT_PROPERTIES, UnitProperties, parse_environment_file, parse_unit_properties
 from exporter.sources.reading import Reading
 from exporter.sources.systemctl import Systemctl
 from exporter.sources.user import uid_of
@@ -36,7 +35,7 @@ class Units:
 
     def look(self) -> Reading:
         """The daemons to expect, and those to expect no more. Where systemd does not run, none; that is no failure."""
-        shown = self._systemctl.show(PROPERTIES, "*.service")
+        shown = self._systemctl.show(UNIT_PROPERTIES, "*.service")
         if shown.text is None:
             return Reading(problem=shown.problem)
         return Reading(self._news({found.daemon: found for found in self._expected(shown.text)}))
@@ -49,7 +48,7 @@ class Units:
         return (*(replace(found, at=now, expected=False) for found in dropped), *expected.values())
 
     def _expected(self, shown: str) -> Iterator[DaemonFound]:
-        for unit in parse_units(shown):
+        for unit in parse_unit_properties(shown):
             if not unit.enabled or unit.daemon_command is None:
                 continue
             environment = _environment(unit)
@@ -64,7 +63,7 @@ class Units:
                     expected=True,
                     unit=unit.name,
                     foreground=unit.daemon_in_foreground,
-                    stdout_kept=unit.daemon_stdout_kept,
+                    stdout_kept=unit.daemon_stdout_in_file,
                     visible_devices=unit.assigned(VISIBLE_DEVICES) or environment.get(VISIBLE_DEVICES),
                     by=NamedBy.UNIT,
                     owner=uid_of(unit.user or "0"),

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from exporter.parse.process_status import effective_capabilities
+from exporter.parse.proc import effective_capabilities
 
 CAP_SETGID, CAP_SETUID = 6, 7
 """Their numbers (linux/capability.h)."""

@@ -6,7 +6,7 @@ from typing import Any
 from exporter.model.incident import FaultKind, Incident, Suspect, Tenant
 from exporter.model.xids import XidSighting
 from exporter.parse.printable import printable
-from exporter.parse.xid_catalogue import meaning
+from exporter.parse.xid_catalogue import xid_meaning
 from exporter.telling.flight_text import in_flight
 from exporter.telling.moment import utc
 from exporter.telling.remedy import Address, command_to_end, command_to_end_server
@@ -68,7 +68,7 @@ def _moment(name: str, at: float | None) -> Mapping[str, Any]:
 
 
 def _xid(xid: XidSighting) -> Mapping[str, Any]:
-    known = meaning(xid.number)
+    known = xid_meaning(xid.number)
     return {
         "xid": xid.number,
         "mnemonic": None if known is None else known.mnemonic,

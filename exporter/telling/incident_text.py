@@ -6,7 +6,7 @@ from itertools import groupby
 from exporter.model.incident import Ending, FaultKind, Incident, Stay, Suspect, Tenant
 from exporter.model.xids import XidSighting
 from exporter.parse.printable import printable
-from exporter.parse.xid_catalogue import meaning
+from exporter.parse.xid_catalogue import xid_meaning
 from exporter.telling.flight_text import flying
 from exporter.telling.line import Line, Piece, bad, faint, said, shell
 from exporter.telling.moment import lasting, local, utc
@@ -89,7 +89,7 @@ def _moment(at: float, now: float) -> str:
 
 def xid_text(xid: XidSighting) -> str:
     """An Xid: what it means, where it was, whom it names, and what NVIDIA advises."""
-    known = meaning(xid.number)
+    known = xid_meaning(xid.number)
     meant = "" if known is None else f": {known.meaning} ({known.mnemonic})"
     where = "" if xid.gpu is None else f", on {short_gpu(xid.gpu)}"
     name = "" if xid.name is None else f" ({short_name(xid.name)})"

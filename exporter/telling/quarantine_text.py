@@ -9,7 +9,7 @@ from exporter.model.node import Node
 from exporter.model.observation import GpuUuid
 from exporter.model.watch import Quarantine
 from exporter.parse.printable import printable
-from exporter.parse.xid_catalogue import RESET, meaning
+from exporter.parse.xid_catalogue import RESET, xid_meaning
 from exporter.telling.moment import lasting
 from exporter.telling.remedy import ManualStep, address_of, command_to_resume, commands_to_stop, start_of
 from exporter.telling.short import short_gpu
@@ -31,7 +31,7 @@ def needed(action: str) -> str:
 
 def cause(node: Node, quarantine: Quarantine) -> str:
     """Return which Xid asks for what."""
-    known = meaning(quarantine.xid)
+    known = xid_meaning(quarantine.xid)
     told = f"Xid {quarantine.xid}" if known is None else f"Xid {quarantine.xid} ({known.meaning})"
     return f"{told}: {gpu_text(node, quarantine.gpu)} needs {needed(quarantine.action)}"
 

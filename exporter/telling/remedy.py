@@ -15,7 +15,7 @@ from exporter.model.node import Node
 from exporter.model.variables import PIPE_DIRECTORY
 from exporter.model.watch import Watch
 from exporter.model.witnesses import UnitState
-from exporter.parse.unit_name import is_service
+from exporter.parse.systemd import is_service_name
 
 PROGRAM = "nvidia-cuda-mps-control"
 
@@ -147,7 +147,7 @@ def commands_to_stop(daemon: Daemon, mandate: Mandate | None = None, address: Ad
     """Return what stops a daemon, and with it its servers and clients."""
     name = (None if mandate is None else mandate.unit) or daemon.named_unit
     if name is not None:
-        return (f"systemctl stop {quote(name)}",) if is_service(name) else ()
+        return (f"systemctl stop {quote(name)}",) if is_service_name(name) else ()
     quits = command_to_tell("quit", address)
     return () if quits is None else (quits,)
 
@@ -174,7 +174,7 @@ def words_to_resume(daemon: str) -> str:
 
 def _unit_commands(name: str, unit: UnitState | None) -> tuple[str, ...]:
     """`restart` also starts a unit that has ended, and one that systemd takes to run. A start limit comes first."""
-    if not is_service(name):
+    if not is_service_name(name):
         return ()
     limited = unit is not None and unit.result == _START_LIMIT
     first = (f"systemctl reset-failed {quote(name)}",) if limited else ()

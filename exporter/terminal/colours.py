@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from exporter.parse.printable import on_its_line
+from exporter.parse.printable import printable_line
 from exporter.telling.line import Line, Piece, Tone
 
 CHOICES = ("auto", "always", "never")
@@ -32,9 +32,9 @@ def knows_sequences(environment: Mapping[str, str]) -> bool:
 
 def painted(line: Line, *, colours: bool) -> str:
     """A line as it is written. No piece of it can bring a sequence of its own, whoever chose its text."""
-    return "".join(_painted(piece) if colours else on_its_line(piece.text) for piece in line.pieces)
+    return "".join(_painted(piece) if colours else printable_line(piece.text) for piece in line.pieces)
 
 
 def _painted(piece: Piece) -> str:
-    sequence, text = _SELECTED.get(piece.tone), on_its_line(piece.text)
+    sequence, text = _SELECTED.get(piece.tone), printable_line(piece.text)
     return text if sequence is None else f"\x1b[{sequence}m{text}\x1b[0m"

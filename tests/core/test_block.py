@@ -11,7 +11,7 @@ from exporter.core.translate import Pids, translated
 from exporter.model.event import EventName
 from exporter.model.observation import GpuEvent, LogLine
 from exporter.model.server import FaultBlock, Listing, Server
-from exporter.parse.log_line import parse_line
+from exporter.parse.log_line import parse_log_line
 from tests.builders import (
     AT,
     CLIENT,
@@ -71,7 +71,7 @@ def after(*texts: str, at: float = AT, start: Server | None = None, pids: Pids =
     """A server that has written these lines."""
     server = Server(pid=SERVER, started_at=AT - 60) if start is None else start
     for text in texts:
-        entry = parse_line(stamped(text, "Server", SERVER, at))
+        entry = parse_log_line(stamped(text, "Server", SERVER, at))
         assert entry is not None
         server = read(server, at, translated(entry, pids), pids)
     return server
@@ -108,7 +108,7 @@ def faults(recorded: Recorded) -> list[FaultBlock]:
     last: dict[tuple[float, str], FaultBlock] = {}
     servers: dict[int, Server] = {}
     for seen in recorded.observations:
-        entry = parse_line(seen.line) if isinstance(seen, LogLine) else None
+        entry = parse_log_line(seen.line) if isinstance(seen, LogLine) else None
         if entry is None or entry.by_daemon:
             continue
         known = servers.get(entry.pid, Server(pid=entry.pid, started_at=seen.at))

@@ -26,8 +26,8 @@ from exporter.model.observation import (
     Observation,
     SourceReading,
 )
-from exporter.parse import log_message as said
-from exporter.parse.log_line import parse_line
+from exporter.parse import log_message
+from exporter.parse.log_line import parse_log_line
 from tests.builders import RECORDINGS, Recorded, Story, node, told
 
 ALL_FAULTS = [each for each in RECORDINGS if each.text.count("Server is handling a fatal GPU error.") == 1]
@@ -49,8 +49,8 @@ def observed(recorded: Recorded) -> Seen:
 
 
 def _is_of_a_question(line: LogLine) -> bool:
-    entry = parse_line(line.line)
-    of_a_question = said.Noise | said.Number | said.CommandIssued | said.SessionClosed
+    entry = parse_log_line(line.line)
+    of_a_question = log_message.Noise | log_message.BareNumber | log_message.CommandReceived | log_message.SessionClosed
     return line.file == "control.log" and entry is not None and isinstance(entry.message, of_a_question)
 
 

@@ -8,7 +8,7 @@ from exporter.core import agenda
 from exporter.core.fold import fold
 from exporter.model.node import Node
 from exporter.model.settings import PollIntervals
-from exporter.parse.control_reply import DEVICES, LIST_CLIENTS, LIST_SERVERS, SERVER_STATUS, VERSION
+from exporter.parse.control_reply import DEVICE_QUERY, LIST_CLIENTS, LIST_SERVERS, SERVER_STATUS, VERSION_FLAG
 from tests.builders import AT, CLIENT, DAEMON, SERVER, control_log, gpu_reading, reply, scenario, told
 from tests.core.log_cost import log_cost
 
@@ -26,11 +26,11 @@ def stdout_of(command: str, clients: int, gpus: int) -> str:
             return "ACTIVE\n"
         case verb if verb == LIST_CLIENTS:
             return "".join(f"{CLIENT + number}\n" for number in range(clients))
-        case verb if verb == VERSION:
+        case verb if verb == VERSION_FLAG:
             return "CUDA MPS Control binary version: 13000\n"
         case verb if verb.endswith("percentage"):
             return "100.0\n"
-        case _ if command == DEVICES:
+        case _ if command == DEVICE_QUERY:
             rows = "".join(f"{gpu},0000:00.{gpu:02}.00,{gpu_uuid(gpu)},NVIDIA H200,N/A\n" for gpu in range(gpus))
             table = f"Device Ordinal,PCI IDs,UUID,Name,Attributes\n{rows}"
             return f"Default\n{table}\nServer {SERVER}\n{table}"

@@ -8,9 +8,9 @@ import pytest
 from exporter.core.translate import outer, translated
 from exporter.model.event import EventName
 from exporter.model.observation import ControlReply, LogLine, Observation
-from exporter.parse import log_message as said
-from exporter.parse.log_line import LogEntry
-from exporter.parse.pid_fields import PID_FIELDS, command_of, numbers_of_line, pids_of_line
+from exporter.parse import log_message
+from exporter.parse.control_reply import translate_command
+from exporter.parse.log_line import PID_FIELDS, LogEntry, numbers_in_line, pids_in_line
 from tests.builders import AT, DAEMON, clients, servers, status, told
 
 INNER = {7: 70_007, 20: 70_020, 31: 70_031}
@@ -18,7 +18,7 @@ NO_PIDS = {"uid", "context", "limit", "priority", "status", "value", "device", "
 """Numbers in messages that name no process."""
 
 
-def entry(message: said.Message, pid: int = 7) -> LogEntry:
+def entry(message: log_message.Message, pid: int = 7) -> LogEntry:
     return LogEntry("Control", pid, message)
 
 
@@ -38,39 +38,49 @@ def line(text: str, role: str = "Server", pid: int = 20) -> LogLine:
 
 
 def test_a_line_speaks_of_this_namespaces_processes() -> None:
-    assert translated(entry(said.ServerStarting(20, 1000)), INNER) == entry(said.ServerStarting(70_020, 1000), 70_007)
-    assert translated(entry(said.ClientActive(31)), INNER) == entry(said.ClientActive(70_031), 70_007)
-    assert translated(entry(said.ServerReady(None)), INNER) == entry(said.ServerReady(None), 70_007)
+    assert translated(entry(log_message.ServerStarting(20, 1000)), INNER) == entry(
+        log_message.ServerStarting(70_020, 1000), 70_007
+    )
+    assert translated(entry(log_message.ClientActive(31)), INNER) == entry(log_message.ClientActive(70_031), 70_007)
+    assert translated(entry(log_message.ServerReady(None)), INNER) == entry(log_message.ServerReady(None), 70_007)
 
 
 def test_what_is_no_pid_stays() -> None:
-    assert translated(entry(said.ClientRejected(31, 7)), INNER).message == said.ClientRejected(70_031, 7)
-    assert translated(entry(said.ClientLimitReached(20)), INNER).message == said.ClientLimitReached(20)
-    assert translated(entry(said.ContextDestroyed(7)), INNER).message == said.ContextDestroyed(7)
-    assert translated(entry(said.Number(7)), INNER).message == said.Number(7)
+    assert translated(entry(log_message.ClientNotAccepted(31, 7)), INNER).message == log_message.ClientNotAccepted(
+        70_031, 7
+    )
+    assert translated(entry(log_message.ClientLimitReached(20)), INNER).message == log_message.ClientLimitReached(20)
+    assert translated(
+        entry(log_message.ServerContextDestroyed(7)), INNER
+    ).message == log_message.ServerContextDestroyed(7)
+    assert translated(entry(log_message.BareNumber(7)), INNER).message == log_message.BareNumber(7)
 
 
 def test_who_is_not_known_is_nobody_of_this_namespace() -> None:
-    assert translated(entry(said.ClientActive(99), pid=98), INNER) == entry(said.ClientActive(-99), -98)
+    assert translated(entry(log_message.ClientActive(99), pid=98), INNER) == entry(log_message.ClientActive(-99), -98)
 
 
 @pytest.mark.parametrize("pid", [0, -1_333_654_781])
 @pytest.mark.parametrize("pids", [None, INNER, {}])
 def test_what_is_no_pid_anywhere_is_no_stand_in_for_one(pid: int, pids: dict[int, int] | None) -> None:
-    assert translated(entry(said.ClientActive(pid)), pids).message == said.ClientActive(0)
+    assert translated(entry(log_message.ClientActive(pid)), pids).message == log_message.ClientActive(0)
 
 
 def test_in_this_namespace_nothing_changes() -> None:
-    here = entry(said.ServerStarting(20, 1000))
+    here = entry(log_message.ServerStarting(20, 1000))
 
     assert translated(here, None) is here
+
+
+def message_classes(base: type[log_message.Message]) -> list[type[log_message.Message]]:
+    return [base, *(each for kind in base.__subclasses__() for each in message_classes(kind))]
 
 
 def test_every_number_in_a_message_is_known_to_be_a_pid_or_not() -> None:
     """A message that is new must say which of its numbers are PIDs, by their names."""
     unknown = {
         (kind.__name__, part.name)
-        for kind in get_args(said.Message)
+        for kind in message_classes(log_message.Message)
         for part in fields(kind)
         if int in (get_type_hints(kind)[part.name], *get_args(get_type_hints(kind)[part.name]))
         and part.name not in {*PID_FIELDS, *NO_PIDS}
@@ -82,15 +92,15 @@ def test_every_number_in_a_message_is_known_to_be_a_pid_or_not() -> None:
 
 
 def test_the_pids_of_a_line_are_its_writers_and_those_it_names() -> None:
-    assert pids_of_line(line("Client {PID: 31, Context ID: 1} connected").line) == (20, 31)
-    assert pids_of_line(line("NEW CLIENT 31 from user 1000: Server already exists", "Control", 7).line) == (7, 31)
-    assert pids_of_line(line("Status of client {PID: -5, Context ID: 1} is ACTIVE").line) == (20,)
-    assert pids_of_line("no line of a log 31") == ()
+    assert pids_in_line(line("Client {PID: 31, Context ID: 1} connected").line) == (20, 31)
+    assert pids_in_line(line("NEW CLIENT 31 from user 1000: Server already exists", "Control", 7).line) == (7, 31)
+    assert pids_in_line(line("Status of client {PID: -5, Context ID: 1} is ACTIVE").line) == (20,)
+    assert pids_in_line("no line of a log 31") == ()
 
 
 def test_every_number_of_a_line_but_its_times_may_be_a_pid() -> None:
-    assert numbers_of_line(line("peculiar 31 of 4").line) == (20, 31, 4)
-    assert numbers_of_line("31") == (31,)
+    assert numbers_in_line(line("peculiar 31 of 4").line) == (20, 31, 4)
+    assert numbers_in_line("31") == (31,)
 
 
 @pytest.mark.parametrize(
@@ -110,7 +120,7 @@ def test_every_number_of_a_line_but_its_times_may_be_a_pid() -> None:
 def test_a_command_speaks_the_daemons_pids(command: str, spoken: str) -> None:
     inner = {70_020: 20, 70_031: 31, -44: 44}
 
-    assert command_of(command, inner.get) == spoken
+    assert translate_command(command, inner.get) == spoken
 
 
 # -- the core ------------------------------------------------------------------------------------------------------

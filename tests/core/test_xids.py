@@ -12,7 +12,7 @@ from exporter.core.xids import MOST_GPUS, MOST_NUMBERS, MOST_UNPAIRED, OTHER, PA
 from exporter.metrics.catalogue import NodeCollector
 from exporter.model.node import Node
 from exporter.model.observation import GpuEvent, GpuReading, KernelRecord, Observation
-from exporter.parse.xid import xid
+from exporter.parse.kernel_log import parse_xid
 from exporter.view import View
 from tests.builders import AT, GPU, OTHER_GPU, RECORDINGS, Recorded, gpu_reading, look, told
 from tests.core.xid_tellings import ADDRESS, OTHER_ADDRESS, TWO_GPUS, at_address, event, kernel
@@ -214,7 +214,7 @@ def test_a_recording_has_as_many_as_its_kernel_wrote_each_on_its_gpu(recorded: R
     """NVML's events tell of the same ones."""
     written = [seen["record"].partition(";")[2] for seen in recorded.raw if seen["source"] == "kernel"]
     expected: dict[tuple[str, str], int] = {}
-    for error in (xid(message) for message in written):
+    for error in (parse_xid(message) for message in written):
         if error is not None:
             key = (gpu_of(recorded, error.bus_id), str(error.number))
             expected[key] = expected.get(key, 0) + 1

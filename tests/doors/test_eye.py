@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from exporter.model.work import GpuUse, ProcessWork, WorkReading, began_ns
-from exporter.parse.elf_symbols import Machine
+from exporter.parse.elf import Machine
 from exporter.sources.libcuda_probes.collector import (
     CLEANUP_SECONDS,
     MAX_HITS_PER_SECOND,

@@ -1,4 +1,4 @@
-"""No text that a driver, a workload or a broken disk may produce makes a parser raise."""
+"""No parser raises for any text of a driver, a workload or a broken disk."""
 
 import contextlib
 import io
@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from exporter.errors import RecordingError
-from exporter.parse import control_reply, out_of_memory, process_stat
-from exporter.parse.log_line import LogEntry, parse_line, parse_message
+from exporter.parse import control_reply, kernel_log, proc
+from exporter.parse.log_line import LogEntry, parse_log_line, parse_log_message
 from exporter.parse.log_message import Message
-from exporter.parse.visible_devices import by_ordinal, is_visible
+from exporter.parse.mps_variables import is_device_visible, parse_byte_size, parse_percentage, visible_gpu_uuids
 from exporter.recording import Recording
 from tests.builders import stamped
 
@@ -38,62 +38,62 @@ generous = settings(max_examples=100)
 
 @given(texts)
 @generous
-def test_log_lines(text: str) -> None:
-    assert isinstance(parse_message(text), Message)
+def test_any_text_parses_as_a_log_line(text: str) -> None:
+    assert isinstance(parse_log_message(text), Message)
     for line in (text, stamped(text)):
-        assert parse_line(line) is None or isinstance(parse_line(line), LogEntry)
+        assert parse_log_line(line) is None or isinstance(parse_log_line(line), LogEntry)
 
 
 @given(texts, st.none() | st.integers())
 @generous
-def test_control_replies(text: str, exit_code: int | None) -> None:
-    assert isinstance(control_reply.verdict(exit_code, text), control_reply.Verdict)
-    listed = control_reply.pids(text)
+def test_any_text_parses_as_a_control_reply(text: str, exit_code: int | None) -> None:
+    assert isinstance(control_reply.query_outcome(exit_code, text), control_reply.QueryOutcome)
+    listed = control_reply.parse_pid_list(text)
     assert listed is None or all(pid >= 0 for pid in listed)
-    control_reply.server_state(text)
-    control_reply.missing_server(text)
-    control_reply.version(text)
-    share, size = control_reply.percentage(text), control_reply.memory_limit(text)
+    control_reply.parse_server_state(text)
+    control_reply.parse_missing_server(text)
+    control_reply.parse_version(text)
+    share, size = parse_percentage(text), parse_byte_size(text)
     assert share is None or 0 < share <= 100
     assert size is None or size > 0
-    assert all(ordinal >= 0 and uuid.startswith("GPU-") for ordinal, uuid in control_reply.devices(text).items())
+    assert all(ordinal >= 0 and uuid.startswith("GPU-") for ordinal, uuid in control_reply.parse_devices(text).items())
     for command in (text, f"set_device_pinned_mem_limit {text}", f"set_active_thread_percentage {text} 1"):
-        assert (control_reply.question_changed_by(command) or "get_").startswith("get_")
+        assert (control_reply.query_changed_by(command) or "get_").startswith("get_")
 
 
 @given(texts)
 @generous
-def test_process_stat(text: str) -> None:
+def test_any_text_parses_as_process_stat(text: str) -> None:
     for whole in (text, f"1 ({text}) S 1 2 3", ") " + f"{text} " * 20):
-        started = process_stat.start_ticks(whole)
+        started = proc.start_ticks(whole)
         assert started is None or started >= 0
-        assert process_stat.is_zombie(whole) in (True, False)
-        status = process_stat.wait_status(whole)
+        assert proc.is_zombie(whole) in (True, False)
+        status = proc.wait_status(whole)
         assert status is None or status >= 0
 
 
 @pytest.mark.parametrize("number", ["9" * 5000, "²", "٣", "-1", "1e9", "nan"])
-def test_process_stat_with_a_strange_number(number: str) -> None:
-    """Python itself refuses to read a number of more than 4,300 digits."""
-    assert process_stat.start_ticks("1 (x) " + f"{number} " * 20) in (None, 3)
+def test_any_number_parses_in_process_stat(number: str) -> None:
+    """Python refuses to parse a number of more than 4,300 digits."""
+    assert proc.start_ticks("1 (x) " + f"{number} " * 20) in (None, 3)
 
 
 @given(texts, st.sampled_from(("", "Out of memory: Killed process ", "Memory cgroup out of memory: Killed process ")))
 @generous
-def test_kernel_messages_of_killed_processes(text: str, beginning: str) -> None:
-    pid = out_of_memory.killed(beginning + text)
+def test_any_text_parses_as_an_oom_kill(text: str, beginning: str) -> None:
+    pid = kernel_log.parse_oom_kill(beginning + text)
     assert pid is None or pid >= 0
 
 
 @given(st.none() | texts, st.none() | st.integers(), texts)
 @generous
-def test_visible_devices(text: str | None, index: int | None, uuid: str) -> None:
-    assert is_visible(text, index, uuid) in (True, False)
-    assert set(by_ordinal(text or "", {uuid: index})) <= {uuid}
+def test_any_text_parses_as_visible_devices(text: str | None, index: int | None, uuid: str) -> None:
+    assert is_device_visible(text, index, uuid) in (True, False)
+    assert set(visible_gpu_uuids(text or "", {uuid: index})) <= {uuid}
 
 
 def read(text: str) -> None:
-    """All of a recording; only RecordingError is for the person who asked."""
+    """Read a whole recording. RecordingError is the only error that a user may get."""
     with contextlib.suppress(RecordingError):
         for _ in Recording(io.StringIO(text)).observations():
             pass
@@ -127,20 +127,20 @@ headers = st.builds(lambda rest: {**rest, "recording": 1}, observations)
 
 @given(texts)
 @generous
-def test_a_recording_of_any_text(text: str) -> None:
+def test_any_text_parses_as_a_recording(text: str) -> None:
     read(text)
 
 
 @given(st.lists(values | observations | plausible | headers, max_size=4), texts, st.booleans())
 @generous
-def test_a_recording_of_any_json(lines: list[Any], tail: str, headed: bool) -> None:
+def test_any_json_parses_as_a_recording(lines: list[Any], tail: str, headed: bool) -> None:
     header = '{"recording": 1}\n' if headed else ""
     read(header + "".join(json.dumps(line) + "\n" for line in lines) + tail)
 
 
 @given(headers)
 @generous
-def test_a_recording_with_any_header(header: dict[str, Any]) -> None:
+def test_any_header_parses_in_a_recording(header: dict[str, Any]) -> None:
     read(json.dumps(header) + "\n")
 
 
@@ -164,8 +164,8 @@ DEEP, LONG = "[" * 100_000, "9" * 400
     ],
     ids=lambda value: value[:60] if isinstance(value, str) else None,
 )
-def test_a_hostile_recording_is_refused_by_its_line(text: str, line: int) -> None:
-    """A nesting that no stack holds, numbers that are none, a time that is no time."""
+def test_refuses_a_hostile_recording_and_names_its_line(text: str, line: int) -> None:
+    """Deep nesting, invalid numbers, and an invalid time."""
     with pytest.raises(RecordingError, match=re.escape(f"line {line} ")):
         for _ in Recording(io.StringIO(text)).observations():
             pass

@@ -1,10 +1,10 @@
-"""What /proc/PID/cgroup tells: every runtime's shapes, and what a workload can write there about itself."""
+"""Contents of /proc/PID/cgroup: the paths of every runtime, and names that a workload can forge."""
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from exporter.parse.cgroup import Belonging, belonging
+from exporter.parse.cgroup import CgroupMembership, parse_cgroup
 
 ID, OTHER_ID = "99f3a16ea25b7724cb56a4f0c0df1113ad9474fbf5545bead97fd5c7f61c13f4", "fd9d0ea0" * 8
 UID = "eab5a334-93fe-48a8-b139-9e8079c1f163"
@@ -25,41 +25,41 @@ def v1(path: str, systemd: str | None = None) -> str:
     return "\n".join([*reversed(lines), f"1:name=systemd:{path if systemd is None else systemd}"]) + "\n"
 
 
-NOBODY = Belonging()
+NOTHING = CgroupMembership()
 
 SYSTEMD = {
-    "a service": (v2("/system.slice/ssh.service"), Belonging(unit="ssh.service")),
-    "a service, v1": (v1("/", "/system.slice/ssh.service"), Belonging(unit="ssh.service")),
+    "a service": (v2("/system.slice/ssh.service"), CgroupMembership(unit="ssh.service")),
+    "a service, v1": (v1("/", "/system.slice/ssh.service"), CgroupMembership(unit="ssh.service")),
     "a service, hybrid": (
         "3:devices:/system.slice\n1:name=systemd:/system.slice/a.service\n0::/system.slice/a.service\n",
-        Belonging(unit="a.service"),
+        CgroupMembership(unit="a.service"),
     ),
-    "a cgroup that the service made": (v2("/system.slice/a.service/worker"), Belonging(unit="a.service")),
+    "a cgroup that the service made": (v2("/system.slice/a.service/worker"), CgroupMembership(unit="a.service")),
     "an instance in a slice": (
         v2("/system.slice/system-vllm.slice/vllm@llama\\x2d70b.service"),
-        Belonging(unit="vllm@llama\\x2d70b.service"),
+        CgroupMembership(unit="vllm@llama\\x2d70b.service"),
     ),
-    "a name like a controller's": (v2("/system.slice/_memory.service"), Belonging(unit="memory.service")),
-    "a session": (v2("/user.slice/user-1000.slice/session-3.scope"), Belonging(unit="session-3.scope")),
-    "a user's unit": (v2(f"{USERS}/app.slice/app-train.service"), Belonging(unit="user@1000.service")),
+    "a name like a controller's": (v2("/system.slice/_memory.service"), CgroupMembership(unit="memory.service")),
+    "a session": (v2("/user.slice/user-1000.slice/session-3.scope"), CgroupMembership(unit="session-3.scope")),
+    "a user's unit": (v2(f"{USERS}/app.slice/app-train.service"), CgroupMembership(unit="user@1000.service")),
     "a machine": (
         v2("/machine.slice/systemd-nspawn@dev.service/payload"),
-        Belonging(unit="systemd-nspawn@dev.service"),
+        CgroupMembership(unit="systemd-nspawn@dev.service"),
     ),
-    "PID 1": (v2("/init.scope"), Belonging(unit="init.scope")),
-    "a stopped one": (v2("/system.slice/a.service (deleted)"), Belonging(unit="a.service")),
-    "a slice alone": (v2("/system.slice"), NOBODY),
-    "the root": (v2("/"), NOBODY),
-    "its own cgroup namespace's root": (v2("/"), NOBODY),
-    "the parent of its cgroup namespace": (v2("/.."), NOBODY),
-    "a neighbour of its cgroup namespace": (v2("/../ssh.service"), Belonging(unit="ssh.service")),
+    "PID 1": (v2("/init.scope"), CgroupMembership(unit="init.scope")),
+    "a stopped one": (v2("/system.slice/a.service (deleted)"), CgroupMembership(unit="a.service")),
+    "a slice alone": (v2("/system.slice"), NOTHING),
+    "the root": (v2("/"), NOTHING),
+    "its own cgroup namespace's root": (v2("/"), NOTHING),
+    "the parent of its cgroup namespace": (v2("/.."), NOTHING),
+    "a neighbour of its cgroup namespace": (v2("/../ssh.service"), CgroupMembership(unit="ssh.service")),
 }
 
 CONTAINERS = {
     **{
         f"{runtime}, systemd": (
             v2(f"/{parent}/{runtime}-{ID}.scope"),
-            Belonging(unit=f"{runtime}-{ID}.scope", container=ID),
+            CgroupMembership(unit=f"{runtime}-{ID}.scope", container=ID),
         )
         for runtime, parent in {
             "docker": "system.slice",
@@ -68,60 +68,60 @@ CONTAINERS = {
             "crio": "system.slice",
         }.items()
     },
-    "Docker, cgroupfs": (v2(f"/docker/{ID}"), Belonging(container=ID)),
-    "Docker, cgroupfs, v1": (v1(f"/docker/{ID}"), Belonging(container=ID)),
+    "Docker, cgroupfs": (v2(f"/docker/{ID}"), CgroupMembership(container=ID)),
+    "Docker, cgroupfs, v1": (v1(f"/docker/{ID}"), CgroupMembership(container=ID)),
     "Docker, systemd, v1": (
         v1(f"/system.slice/docker-{ID}.scope"),
-        Belonging(unit=f"docker-{ID}.scope", container=ID),
+        CgroupMembership(unit=f"docker-{ID}.scope", container=ID),
     ),
     "Docker with init inside": (
         v2(f"/system.slice/docker-{ID}.scope/init.scope"),
-        Belonging(unit=f"docker-{ID}.scope", container=ID),
+        CgroupMembership(unit=f"docker-{ID}.scope", container=ID),
     ),
     "Docker below its service": (
         v2(f"/system.slice/docker.service/docker/{ID}"),
-        Belonging(unit="docker.service", container=ID),
+        CgroupMembership(unit="docker.service", container=ID),
     ),
     "Docker below a slice of the administrator's": (
         v2(f"/gpu.slice/gpu-train.slice/docker-{ID}.scope"),
-        Belonging(unit=f"docker-{ID}.scope", container=ID),
+        CgroupMembership(unit=f"docker-{ID}.scope", container=ID),
     ),
     "Podman's container cgroup": (
         v2(f"/machine.slice/libpod-{ID}.scope/container"),
-        Belonging(unit=f"libpod-{ID}.scope", container=ID),
+        CgroupMembership(unit=f"libpod-{ID}.scope", container=ID),
     ),
     "a Podman pod": (
         v2(f"/machine.slice/machine-libpod_pod_{OTHER_ID}.slice/libpod-{ID}.scope"),
-        Belonging(unit=f"libpod-{ID}.scope", container=ID),
+        CgroupMembership(unit=f"libpod-{ID}.scope", container=ID),
     ),
-    "Podman, cgroupfs": (v2(f"/libpod_parent/libpod-{ID}"), Belonging(container=ID)),
-    "Amazon ECS, v1": (v1(f"/ecs/529630467358463ab6bbba4e73afe704/{ID}"), Belonging(container=ID)),
+    "Podman, cgroupfs": (v2(f"/libpod_parent/libpod-{ID}"), CgroupMembership(container=ID)),
+    "Amazon ECS, v1": (v1(f"/ecs/529630467358463ab6bbba4e73afe704/{ID}"), CgroupMembership(container=ID)),
     "Amazon ECS, v2": (
         v2(f"/ecstasks.slice/ecstasks-529630467358463ab6bbba4e73afe704.slice/docker-{ID}.scope"),
-        Belonging(unit=f"docker-{ID}.scope", container=ID),
+        CgroupMembership(unit=f"docker-{ID}.scope", container=ID),
     ),
-    "LXC": (v2("/lxc.payload.web-1/system.slice/nginx.service"), Belonging(container="web-1")),
-    "LXC, v1": (v1("/lxc/web-1"), Belonging(container="web-1")),
-    "a container that was removed": (v2(f"/docker/{ID} (deleted)"), Belonging(container=ID)),
+    "LXC": (v2("/lxc.payload.web-1/system.slice/nginx.service"), CgroupMembership(container="web-1")),
+    "LXC, v1": (v1("/lxc/web-1"), CgroupMembership(container="web-1")),
+    "a container that was removed": (v2(f"/docker/{ID} (deleted)"), CgroupMembership(container=ID)),
     "a neighbour": (
         v2(f"/../docker-{ID}.scope"),
-        Belonging(unit=f"docker-{ID}.scope", container=ID),
+        CgroupMembership(unit=f"docker-{ID}.scope", container=ID),
     ),
-    "a neighbour, cgroupfs": (v2(f"/../{ID}"), Belonging(container=ID)),
-    "Docker in Docker": (v2(f"/docker/{ID}/docker/{OTHER_ID}"), Belonging(container=ID)),
+    "a neighbour, cgroupfs": (v2(f"/../{ID}"), CgroupMembership(container=ID)),
+    "Docker in Docker": (v2(f"/docker/{ID}/docker/{OTHER_ID}"), CgroupMembership(container=ID)),
     "kind, from its host": (
         v2(
             f"/system.slice/docker-{ID}.scope/kubelet.slice/kubelet-kubepods.slice/"
             f"kubelet-kubepods-pod{UID_}.slice/cri-containerd-{OTHER_ID}.scope"
         ),
-        Belonging(unit=f"docker-{ID}.scope", container=ID),
+        CgroupMembership(unit=f"docker-{ID}.scope", container=ID),
     ),
-    "k3d, from its host": (v2(f"/docker/{ID}/kubepods/besteffort/pod{UID}/{OTHER_ID}"), Belonging(container=ID)),
+    "k3d, from its host": (v2(f"/docker/{ID}/kubepods/besteffort/pod{UID}/{OTHER_ID}"), CgroupMembership(container=ID)),
 }
 
 
-def in_pod(scope: str) -> Belonging:
-    return Belonging(unit=f"{scope}-{ID}.scope", container=ID, pod_uid=UID)
+def in_pod(scope: str) -> CgroupMembership:
+    return CgroupMembership(unit=f"{scope}-{ID}.scope", container=ID, pod_uid=UID)
 
 
 PODS = {
@@ -139,7 +139,7 @@ PODS = {
     **{
         f"cgroupfs, {level}": (
             v2(f"/kubepods/{f'{level}/' if level else ''}pod{UID}/{ID}"),
-            Belonging(container=ID, pod_uid=UID),
+            CgroupMembership(container=ID, pod_uid=UID),
         )
         for level in ("", "burstable", "besteffort")
     },
@@ -147,14 +147,17 @@ PODS = {
         v1(f"/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{UID_}.slice/docker-{ID}.scope"),
         in_pod("docker"),
     ),
-    "cgroupfs, v1": (v1(f"/kubepods/burstable/pod{UID}/{ID}"), Belonging(container=ID, pod_uid=UID)),
+    "cgroupfs, v1": (v1(f"/kubepods/burstable/pod{UID}/{ID}"), CgroupMembership(container=ID, pod_uid=UID)),
     "cgroupfs, hybrid": (
         v1(f"/kubepods/burstable/pod{UID}/{ID}") + "0::/system.slice/containerd.service\n",
-        Belonging(container=ID, pod_uid=UID),
+        CgroupMembership(container=ID, pod_uid=UID),
     ),
-    "a static pod": (v2(f"/kubepods/burstable/pod{STATIC_UID}/{ID}"), Belonging(container=ID, pod_uid=STATIC_UID)),
-    "CRI-O, cgroupfs": (v2(f"/kubepods/burstable/pod{UID}/crio-{ID}"), Belonging(container=ID, pod_uid=UID)),
-    "the pod itself": (v2(f"/kubepods/burstable/pod{UID}"), Belonging(pod_uid=UID)),
+    "a static pod": (
+        v2(f"/kubepods/burstable/pod{STATIC_UID}/{ID}"),
+        CgroupMembership(container=ID, pod_uid=STATIC_UID),
+    ),
+    "CRI-O, cgroupfs": (v2(f"/kubepods/burstable/pod{UID}/crio-{ID}"), CgroupMembership(container=ID, pod_uid=UID)),
+    "the pod itself": (v2(f"/kubepods/burstable/pod{UID}"), CgroupMembership(pod_uid=UID)),
     "kind, from its node": (
         v2(
             "/kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-besteffort.slice/"
@@ -162,18 +165,18 @@ PODS = {
         ),
         in_pod("cri-containerd"),
     ),
-    "kind, cgroupfs": (v1(f"/kubelet/kubepods/burstable/pod{UID}/{ID}"), Belonging(container=ID, pod_uid=UID)),
+    "kind, cgroupfs": (v1(f"/kubelet/kubepods/burstable/pod{UID}/{ID}"), CgroupMembership(container=ID, pod_uid=UID)),
     "containerd's cgroupfs driver with systemd's paths": (
         v1(f"/system.slice/containerd.service/kubepods-burstable-pod{UID_}.slice:cri-containerd:{ID}"),
-        Belonging(unit="containerd.service", container=ID, pod_uid=UID),
+        CgroupMembership(unit="containerd.service", container=ID, pod_uid=UID),
     ),
     "Docker in a pod": (
         v2(f"/kubepods/burstable/pod{UID}/{ID}/docker/{OTHER_ID}"),
-        Belonging(container=ID, pod_uid=UID),
+        CgroupMembership(container=ID, pod_uid=UID),
     ),
     "a pod that another one pretends to be": (
         v2(f"/kubepods/pod{UID}/{ID}/kubepods/pod{STATIC_UID}/{OTHER_ID}"),
-        Belonging(container=ID, pod_uid=UID),
+        CgroupMembership(container=ID, pod_uid=UID),
     ),
     "Slurm in a pod": (
         v2(f"/kubepods.slice/kubepods-pod{UID_}.slice/crio-{ID}.scope/system.slice/n1_slurmstepd.scope/job_1/step_0"),
@@ -183,38 +186,38 @@ PODS = {
         v2(f"/../../kubepods-besteffort-pod{UID_}.slice/docker-{ID}.scope"),
         in_pod("docker"),
     ),
-    "a neighbour, cgroupfs": (v2(f"/../../pod{UID}/{ID}"), Belonging(container=ID, pod_uid=UID)),
+    "a neighbour, cgroupfs": (v2(f"/../../pod{UID}/{ID}"), CgroupMembership(container=ID, pod_uid=UID)),
     "a neighbour of another class": (
         v2(f"/../../../besteffort/pod{UID}/{ID}"),
-        Belonging(container=ID, pod_uid=UID),
+        CgroupMembership(container=ID, pod_uid=UID),
     ),
 }
 
-JOB = Belonging(unit="slurmstepd.scope", slurm_job_id="42")
+JOB = CgroupMembership(unit="slurmstepd.scope", slurm_job_id="42")
 
 SLURM = {
     "v2": (v2("/system.slice/slurmstepd.scope/job_42/step_0/user/task_0"), JOB),
     "v2, batch": (v2("/system.slice/slurmstepd.scope/job_42/step_batch/user/task_special"), JOB),
     "v2, with the node's name": (
         v2("/system.slice/gpu-node1.example.org_slurmstepd.scope/job_42/step_0/user/task_0"),
-        Belonging(unit="gpu-node1.example.org_slurmstepd.scope", slurm_job_id="42"),
+        CgroupMembership(unit="gpu-node1.example.org_slurmstepd.scope", slurm_job_id="42"),
     ),
     "v2, another slice": (v2("/jobs.slice/slurmstepd.scope/job_42/step_extern/user/task_0"), JOB),
     "v2, by SLUID": (
         v2(f"/system.slice/slurmstepd.scope/{SLUID}/step_0/user/task_0"),
-        Belonging(unit="slurmstepd.scope", slurm_job_sluid=SLUID),
+        CgroupMembership(unit="slurmstepd.scope", slurm_job_sluid=SLUID),
     ),
-    "v2, Slurm's own": (v2("/system.slice/slurmstepd.scope/system"), Belonging(unit="slurmstepd.scope")),
+    "v2, Slurm's own": (v2("/system.slice/slurmstepd.scope/system"), CgroupMembership(unit="slurmstepd.scope")),
     "v1": (
         (
             "9:memory:/slurm/uid_1000/job_42/step_0/task_0\n8:pids:/system.slice/slurmd.service\n"
             "7:devices:/slurm/uid_1000/job_42/step_0\n1:name=systemd:/system.slice/slurmd.service\n"
         ),
-        Belonging(unit="slurmd.service", slurm_job_id="42"),
+        CgroupMembership(unit="slurmd.service", slurm_job_id="42"),
     ),
     "v1, with the node's name": (
         "7:freezer:/slurm_node1/uid_1000/job_42/step_batch\n1:name=systemd:/system.slice/slurmd.service\n",
-        Belonging(unit="slurmd.service", slurm_job_id="42"),
+        CgroupMembership(unit="slurmd.service", slurm_job_id="42"),
     ),
     "a container in a job": (
         v2(f"/system.slice/slurmstepd.scope/job_42/step_0/user/docker-{ID}.scope"),
@@ -223,63 +226,72 @@ SLURM = {
 }
 
 FORGED = {
-    "a user's own container": (v2(f"{USERS}/app.slice/docker-{ID}.scope"), Belonging(unit="user@1000.service")),
-    "a user's rootless Podman": (v2(f"{USERS}/user.slice/libpod-{ID}.scope"), Belonging(unit="user@1000.service")),
-    "a user's rootless Docker": (v1("/", f"{USERS}/docker.service/docker/{ID}"), Belonging(unit="user@1000.service")),
-    "a user's job": (v2(f"{USERS}/job_1/step_0"), Belonging(unit="user@1000.service")),
+    "a user's own container": (v2(f"{USERS}/app.slice/docker-{ID}.scope"), CgroupMembership(unit="user@1000.service")),
+    "a user's rootless Podman": (
+        v2(f"{USERS}/user.slice/libpod-{ID}.scope"),
+        CgroupMembership(unit="user@1000.service"),
+    ),
+    "a user's rootless Docker": (
+        v1("/", f"{USERS}/docker.service/docker/{ID}"),
+        CgroupMembership(unit="user@1000.service"),
+    ),
+    "a user's job": (v2(f"{USERS}/job_1/step_0"), CgroupMembership(unit="user@1000.service")),
     "a user's slurmstepd": (
         v2(f"{USERS}/system.slice/slurmstepd.scope/job_1/step_0"),
-        Belonging(unit="user@1000.service"),
+        CgroupMembership(unit="user@1000.service"),
     ),
-    "a user's Slurm, v1": (v1("/", f"{USERS}/slurm/uid_0/job_1"), Belonging(unit="user@1000.service")),
+    "a user's Slurm, v1": (v1("/", f"{USERS}/slurm/uid_0/job_1"), CgroupMembership(unit="user@1000.service")),
     "a user's pod": (
         v2(f"{USERS}/kubepods.slice/kubepods-pod{UID_}.slice/cri-containerd-{ID}.scope"),
-        Belonging(unit="user@1000.service"),
+        CgroupMembership(unit="user@1000.service"),
     ),
     "a user's line break": (
         v2(f"{USERS}/x\u2028" + v1(f"/docker/{ID}").strip("\n").replace("\n", "\u2028")),
-        Belonging(unit="user@1000.service"),
+        CgroupMembership(unit="user@1000.service"),
     ),
     "a delegated service's container": (
         v2(f"/system.slice/web.service/libpod-payload-{ID}"),
-        Belonging(unit="web.service"),
+        CgroupMembership(unit="web.service"),
     ),
     "a delegated service's pod": (
         v2(f"/system.slice/web.service/kubepods-pod{UID_}.slice:cri-containerd:{ID}"),
-        Belonging(unit="web.service"),
+        CgroupMembership(unit="web.service"),
     ),
-    "a job in a container": (v2(f"/docker/{ID}/slurm/uid_0/job_1"), Belonging(container=ID)),
+    "a job in a container": (v2(f"/docker/{ID}/slurm/uid_0/job_1"), CgroupMembership(container=ID)),
     "a runtime's service in a container": (
         v2(f"/docker/{ID}/system.slice/containerd.service/docker/{OTHER_ID}"),
-        Belonging(container=ID),
+        CgroupMembership(container=ID),
     ),
-    "a directory below a user's slice": (v2(f"/user.slice/user-1000.slice/docker/{ID}"), NOBODY),
-    "the tail of a pod's path at the root": (v2(f"/pod{UID}/{ID}"), NOBODY),
-    "a path that climbs": (v2(f"/user/alice/../../docker/{ID}"), NOBODY),
-    "a directory of a user's at the root": (v1(f"/user/alice/docker/{ID}"), NOBODY),
+    "a directory below a user's slice": (v2(f"/user.slice/user-1000.slice/docker/{ID}"), NOTHING),
+    "the tail of a pod's path at the root": (v2(f"/pod{UID}/{ID}"), NOTHING),
+    "a path that climbs": (v2(f"/user/alice/../../docker/{ID}"), NOTHING),
+    "a directory of a user's at the root": (v1(f"/user/alice/docker/{ID}"), NOTHING),
 }
 
 MALFORMED = {
-    "nothing": ("", NOBODY),
-    "no path": ("0::\n", NOBODY),
-    "no controllers": ("0\n", NOBODY),
-    "no newline": ("0::/system.slice/a.service", Belonging(unit="a.service")),
-    "a short ID": (v2("/docker/99f3a16ea25b"), NOBODY),
-    "a long ID": (v2(f"/docker/{ID}0"), NOBODY),
-    "capitals": (v2(f"/docker/{ID.upper()}"), NOBODY),
-    "no job's number": (v2("/system.slice/slurmstepd.scope/job_x"), Belonging(unit="slurmstepd.scope")),
-    "other digits": (v2("/system.slice/slurmstepd.scope/job_٤٢"), Belonging(unit="slurmstepd.scope")),
-    "no job's number 0": (v2("/system.slice/slurmstepd.scope/job_0"), Belonging(unit="slurmstepd.scope")),
-    "a short SLUID": (v2(f"/system.slice/slurmstepd.scope/{SLUID[:-1]}"), Belonging(unit="slurmstepd.scope")),
+    "nothing": ("", NOTHING),
+    "no path": ("0::\n", NOTHING),
+    "no controllers": ("0\n", NOTHING),
+    "no newline": ("0::/system.slice/a.service", CgroupMembership(unit="a.service")),
+    "a short ID": (v2("/docker/99f3a16ea25b"), NOTHING),
+    "a long ID": (v2(f"/docker/{ID}0"), NOTHING),
+    "capitals": (v2(f"/docker/{ID.upper()}"), NOTHING),
+    "no job's number": (v2("/system.slice/slurmstepd.scope/job_x"), CgroupMembership(unit="slurmstepd.scope")),
+    "other digits": (v2("/system.slice/slurmstepd.scope/job_٤٢"), CgroupMembership(unit="slurmstepd.scope")),
+    "no job's number 0": (v2("/system.slice/slurmstepd.scope/job_0"), CgroupMembership(unit="slurmstepd.scope")),
+    "a short SLUID": (v2(f"/system.slice/slurmstepd.scope/{SLUID[:-1]}"), CgroupMembership(unit="slurmstepd.scope")),
     "a letter that no SLUID has": (
         v2(f"/system.slice/slurmstepd.scope/{SLUID[:-1]}U"),
-        Belonging(unit="slurmstepd.scope"),
+        CgroupMembership(unit="slurmstepd.scope"),
     ),
-    "no pod's UID": (v2("/kubepods/burstable/podabc"), NOBODY),
-    "a container's monitor": (v2(f"/system.slice/crio-conmon-{ID}.scope"), Belonging(unit=f"crio-conmon-{ID}.scope")),
-    "a unit of no kind": (v2("/system.slice/a.thing"), NOBODY),
-    "a unit with a name that none may have": (v2('/system.slice/a"b\x1b.service'), NOBODY),
-    "a unit with too long a name": (v2(f"/system.slice/{'a' * 300}.service"), NOBODY),
+    "no pod's UID": (v2("/kubepods/burstable/podabc"), NOTHING),
+    "a container's monitor": (
+        v2(f"/system.slice/crio-conmon-{ID}.scope"),
+        CgroupMembership(unit=f"crio-conmon-{ID}.scope"),
+    ),
+    "a unit of no kind": (v2("/system.slice/a.thing"), NOTHING),
+    "a unit with a name that none may have": (v2('/system.slice/a"b\x1b.service'), NOTHING),
+    "a unit with too long a name": (v2(f"/system.slice/{'a' * 300}.service"), NOTHING),
 }
 
 
@@ -298,8 +310,8 @@ MALFORMED = {
         for name, each in texts.items()
     ],
 )
-def test_who_a_process_belongs_to(text: str, expected: Belonging) -> None:
-    assert belonging(text) == expected
+def test_returns_the_membership_of_each_form_of_path(text: str, expected: CgroupMembership) -> None:
+    assert parse_cgroup(text) == expected
 
 
 NAMES = (
@@ -317,17 +329,17 @@ lines = st.tuples(hierarchies, paths).map("".join)
 
 @given(st.text() | st.lists(lines).map("\n".join))
 @settings(max_examples=200)
-def test_any_text_tells_something_or_nothing(text: str) -> None:
-    assert isinstance(belonging(text), Belonging)
+def test_any_text_parses_as_a_cgroup_file(text: str) -> None:
+    assert isinstance(parse_cgroup(text), CgroupMembership)
 
 
 @given(
     paths, st.sampled_from((f"{USERS}/", "/system.slice/web.service/", f"/docker/{ID}/", f"/kubepods/pod{UID}/{ID}/"))
 )
 @settings(max_examples=300)
-def test_whatever_is_made_below_a_delegated_cgroup_tells_nothing_new(path: str, above: str) -> None:
+def test_ignores_names_below_a_delegated_cgroup(path: str, above: str) -> None:
     path = path.replace("\n", "")
-    assert belonging(v2(above + path)) == belonging(v2(above))
+    assert parse_cgroup(v2(above + path)) == parse_cgroup(v2(above))
 
 
 @pytest.mark.parametrize(
@@ -343,6 +355,6 @@ def test_whatever_is_made_below_a_delegated_cgroup_tells_nothing_new(path: str, 
     ],
     ids=lambda text: text[:20],
 )
-def test_no_text_takes_long(text: str) -> None:
-    """A search whose steps grow with the square of the length would outlast the time limit of a test by far."""
-    belonging(text)
+def test_parses_hostile_text_in_linear_time(text: str) -> None:
+    """A search in quadratic time exceeds the time limit of a test by far."""
+    parse_cgroup(text)

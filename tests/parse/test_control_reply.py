@@ -1,32 +1,30 @@
-"""Replies of nvidia-cuda-mps-control, whose exit code says little."""
+"""Replies of nvidia-cuda-mps-control. The exit code is 0 for refusals too."""
 
 import pytest
 
 from exporter.model.server import ServerState
 from exporter.parse import control_reply
-from exporter.parse.control_reply import Verdict
+from exporter.parse.control_reply import CommandRefusal, QueryOutcome, parse_refusal
 
 
 @pytest.mark.parametrize(
     ("exit_code", "stderr", "verdict"),
     [
-        (0, "", Verdict.ANSWERED),
-        (None, "", Verdict.TIMED_OUT),
-        (1, "Cannot find MPS control daemon process\n", Verdict.NO_DAEMON),
-        (1, "Cannot send command to MPS control daemon process\n", Verdict.REFUSED),
+        (0, "", QueryOutcome.ANSWERED),
+        (None, "", QueryOutcome.TIMED_OUT),
+        (1, "Cannot find MPS control daemon process\n", QueryOutcome.NO_DAEMON),
+        (1, "Cannot send command to MPS control daemon process\n", QueryOutcome.REFUSED),
         (
             1,
             "CUDA_MPS_PIPE_DIRECTORY must be set to start or to communicate with MPS control daemon\n",
-            Verdict.UNUSABLE,
+            QueryOutcome.UNUSABLE,
         ),
-        (127, "nvidia-cuda-mps-control: No such file or directory", Verdict.UNUSABLE),
-        (-9, "", Verdict.UNUSABLE),
+        (127, "nvidia-cuda-mps-control: No such file or directory", QueryOutcome.UNUSABLE),
+        (-9, "", QueryOutcome.UNUSABLE),
     ],
 )
-def test_an_answer_is_told_from_refusal_silence_absence_and_no_use(
-    exit_code: int | None, stderr: str, verdict: Verdict
-) -> None:
-    assert control_reply.verdict(exit_code, stderr) is verdict
+def test_distinguishes_the_outcomes_of_a_query(exit_code: int | None, stderr: str, verdict: QueryOutcome) -> None:
+    assert control_reply.query_outcome(exit_code, stderr) is verdict
 
 
 @pytest.mark.parametrize(
@@ -45,14 +43,14 @@ def test_an_answer_is_told_from_refusal_silence_absence_and_no_use(
         ("513\nError: 7\n", None),
     ],
 )
-def test_a_list_is_pids_or_nothing_that_can_be_read(stdout: str, pids: tuple[int, ...] | None) -> None:
-    assert control_reply.pids(stdout) == pids
+def test_returns_the_pids_of_a_list_or_none(stdout: str, pids: tuple[int, ...] | None) -> None:
+    assert control_reply.parse_pid_list(stdout) == pids
 
 
-def test_of_a_list_without_end_the_beginning_is_read() -> None:
+def test_reads_only_the_beginning_of_an_endless_list() -> None:
     endless = "".join(f"{pid}\n" for pid in range(1, 200_000))
 
-    assert control_reply.pids(endless) == tuple(range(1, control_reply.MOST_LISTED + 1))
+    assert control_reply.parse_pid_list(endless) == tuple(range(1, control_reply.MAX_LISTED_PIDS + 1))
 
 
 @pytest.mark.parametrize(
@@ -67,8 +65,8 @@ def test_of_a_list_without_end_the_beginning_is_read() -> None:
         ("SOMETHING_NEW\n", None),
     ],
 )
-def test_a_state_is_one_of_three_words(stdout: str, state: ServerState | None) -> None:
-    assert control_reply.server_state(stdout) is state
+def test_returns_one_of_three_server_states(stdout: str, state: ServerState | None) -> None:
+    assert control_reply.parse_server_state(stdout) is state
 
 
 @pytest.mark.parametrize(
@@ -83,8 +81,8 @@ def test_a_state_is_one_of_three_words(stdout: str, state: ServerState | None) -
         ("", None),
     ],
 )
-def test_a_missing_server_is_named_though_the_exit_code_is_0(stdout: str, pid: int | None) -> None:
-    assert control_reply.missing_server(stdout) == pid
+def test_returns_the_pid_of_a_missing_server(stdout: str, pid: int | None) -> None:
+    assert control_reply.parse_missing_server(stdout) == pid
 
 
 @pytest.mark.parametrize(
@@ -96,14 +94,38 @@ def test_a_missing_server_is_named_though_the_exit_code_is_0(stdout: str, pid: i
         ("version: none", None),
     ],
 )
-def test_the_version_is_a_number(stdout: str, version: str | None) -> None:
-    assert control_reply.version(stdout) == version
+def test_returns_the_version_number(stdout: str, version: str | None) -> None:
+    assert control_reply.parse_version(stdout) == version
 
 
-def test_a_daemon_tells_its_gpus_before_those_of_its_servers() -> None:
-    """As R580 does."""
+def test_returns_the_gpus_of_the_daemon_and_not_of_its_servers() -> None:
+    """Measured on R580."""
     header, name = "Device Ordinal,PCI IDs,UUID,Name,Attributes\n", "NVIDIA H200,N/A\n"
     first, second = "GPU-d35d017b-5422-1fb0-4407-ceb46bb07fbd", "GPU-055a5b27-613d-8c97-6fb4-99d75c28b520"
     default = f"Default\n{header}0,0000:00.06.00,{first},{name}"
-    assert control_reply.devices(f"{default}\nServer 428\n{header}0,0000:00.06.00,{first},{name}") == {0: first}
-    assert control_reply.devices(f"{default}\nServer 428\n{header}1,0000:00.07.00,{second},{name}") == {0: first}
+    assert control_reply.parse_devices(f"{default}\nServer 428\n{header}0,0000:00.06.00,{first},{name}") == {0: first}
+    assert control_reply.parse_devices(f"{default}\nServer 428\n{header}1,0000:00.07.00,{second},{name}") == {0: first}
+
+
+NOT_ALLOWED = (
+    "Insufficient privileges for UID 65534. Control deamon settings can only be modified by the user who started it or "
+    "by the root user."
+)
+
+
+@pytest.mark.parametrize(
+    ("stdout", "why"),
+    [
+        (NOT_ALLOWED, CommandRefusal.NOT_ALLOWED),
+        ("Not enough privilege to execute quit command", CommandRefusal.NOT_ALLOWED),
+        ("Server 7 not found\n", CommandRefusal.NO_SUCH_SERVER),
+        ('Unknown command "set_client_priority"', CommandRefusal.UNKNOWN_COMMAND),
+    ],
+)
+def test_returns_why_a_command_was_refused(stdout: str, why: CommandRefusal) -> None:
+    assert parse_refusal(stdout) is why
+
+
+@pytest.mark.parametrize("stdout", ["50.0\n", ""])
+def test_an_empty_reply_and_a_value_are_no_refusal(stdout: str) -> None:
+    assert parse_refusal(stdout) is None

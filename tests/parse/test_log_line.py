@@ -1,104 +1,111 @@
-"""Log lines: what each says, and what says nothing. Whole logs of each era are in `test_log_eras`."""
+"""Messages of log lines. Whole logs of each era are in `test_log_eras`."""
 
 import pytest
 
-from exporter.parse import log_message as said
-from exporter.parse.log_line import LogEntry, parse_line, parse_message, seconds_between
+from exporter.parse import log_message
+from exporter.parse.log_line import LogEntry, parse_log_line, parse_log_message, seconds_between
 from exporter.parse.log_message import Message, Noise, Unrecognized
 from tests.builders import stamped
 
 NOISE, UNRECOGNIZED = Noise(), Unrecognized()
 
-TELLING: tuple[tuple[str, Message], ...] = (
+MESSAGES: tuple[tuple[str, Message], ...] = (
     # A daemon's life: 2021, 2024, R580.
-    ("Start", said.DaemonStarting()),
-    ("Starting control daemon using socket /tmp/nvidia-mps/control", said.DaemonStarting()),
-    ("CUDA MPS Control binary version: 13000", said.Version("13000")),
-    ("CUDA MPS Server for Linux/Unix. Binary version: 13000", said.Version("13000")),
-    ("Exit with status 0", said.DaemonExiting()),
+    ("Start", log_message.DaemonStarting()),
+    ("Starting control daemon using socket /tmp/nvidia-mps/control", log_message.DaemonStarting()),
+    ("CUDA MPS Control binary version: 13000", log_message.VersionReported("13000")),
+    ("CUDA MPS Server for Linux/Unix. Binary version: 13000", log_message.VersionReported("13000")),
+    ("Exit with status 0", log_message.DaemonExiting()),
     # Servers: the same words from 2013 to R580.
-    ("Starting new server 13929 for user 500", said.ServerStarting(13929, 500)),
-    ("NEW SERVER 13929: Ready", said.ServerReady(13929)),
-    ("Server has started", said.ServerReady(None)),
-    ("MPS Server is started", said.ServerReady(None)),
-    ("Server 7068 exited with status 0", said.ServerExited(7068)),
-    ("Server 95 exited with status 1", said.ServerExited(95)),
-    ("Server 513 has 2 active worker threads. Server will not shutdown.", said.ServerStays(513)),
+    ("Starting new server 13929 for user 500", log_message.ServerStarting(13929, 500)),
+    ("NEW SERVER 13929: Ready", log_message.ServerReady(13929)),
+    ("Server has started", log_message.ServerReady(None)),
+    ("MPS Server is started", log_message.ServerReady(None)),
+    ("Server 7068 exited with status 0", log_message.ServerExited(7068)),
+    ("Server 95 exited with status 1", log_message.ServerExited(95)),
+    ("Server 513 has 2 active worker threads. Server will not shutdown.", log_message.ServerWillNotShutDown(513)),
     # Clients: 2013, R450 to R515, R580.
-    ("New client 14781 connected", said.ClientActive(14781)),
-    ("Client {11641, 1} exit", said.ContextExited(11641, 1)),
+    ("New client 14781 connected", log_message.ClientActive(14781)),
+    ("Client {11641, 1} exit", log_message.ContextExited(11641, 1)),
     (
         "Client {PID: 2046, Context ID: 1} exiting. Number of active client contexts is 2.",
-        said.ContextExiting(2046, 1, in_reset=False),
+        log_message.ContextExiting(2046, 1, in_reset=False),
     ),
     (
         "Client {PID: 1649, Context ID: 2} exiting. Worker is in reset. Number of active client contexts is 2.",
-        said.ContextExiting(1649, 2, in_reset=True),
+        log_message.ContextExiting(1649, 2, in_reset=True),
     ),
     (
         "Device NVIDIA A16 (uuid GPU-077f7bb7-c8e8-46db-77e3-e2c1e5665c78) is associated",
-        said.DeviceAssociated("GPU-077f7bb7-c8e8-46db-77e3-e2c1e5665c78"),
+        log_message.DeviceAssociated("GPU-077f7bb7-c8e8-46db-77e3-e2c1e5665c78"),
     ),
-    ("Client 14777 disconnected", said.ClientDisconnected(14777)),
-    ("Volta MPS: status of client {11661, 1} is ACTIVE", said.ClientActive(11661)),
-    ("Status of client {2046, 1} is ACTIVE", said.ClientActive(2046)),
-    ("Status of client {PID: 508, Context ID: 1} is ACTIVE", said.ClientActive(508)),
-    ("Client {PID: 4267, Context ID: 0} connected", said.ClientConnecting(4267, 0)),
-    ("Client {PID: 4267, Context ID: 2} connected", said.ClientConnecting(4267, 2)),
-    ("Client process 1260 disconnected", said.ClientDisconnected(1260)),
-    ("NEW CLIENT 509 from user 0: Server already exists", said.ClientForwarded(509)),
+    ("Client 14777 disconnected", log_message.ClientDisconnected(14777)),
+    ("Volta MPS: status of client {11661, 1} is ACTIVE", log_message.ClientActive(11661)),
+    ("Status of client {2046, 1} is ACTIVE", log_message.ClientActive(2046)),
+    ("Status of client {PID: 508, Context ID: 1} is ACTIVE", log_message.ClientActive(508)),
+    ("Client {PID: 4267, Context ID: 0} connected", log_message.ClientConnecting(4267, 0)),
+    ("Client {PID: 4267, Context ID: 2} connected", log_message.ClientConnecting(4267, 2)),
+    ("Client process 1260 disconnected", log_message.ClientDisconnected(1260)),
+    ("NEW CLIENT 509 from user 0: Server already exists", log_message.ClientForwarded(509)),
     (
         "NEW CLIENT 11801 from user 1000: Server is not ready, push client to pending list",
-        said.ClientQueued(11801, 1000),
+        log_message.ClientQueued(11801, 1000),
     ),
     # Those who are turned away.
-    ("Failed to accept new client. Maximum number of clients (48) reached.", said.ClientLimitReached(48)),
-    ("Failed to accept new client. Maximum number of clients (60) reached.", said.ClientLimitReached(60)),
+    ("Failed to accept new client. Maximum number of clients (48) reached.", log_message.ClientLimitReached(48)),
+    ("Failed to accept new client. Maximum number of clients (60) reached.", log_message.ClientLimitReached(60)),
     (
         "Server teardown in progress. Refusing to accept new client {PID: 2458, Context ID: 0}",
-        said.ClientTurnedAway(2458),
+        log_message.ClientRefusedInTeardown(2458),
     ),
-    ("Failed to accept client {PID: 2458, Context ID: 0} with status 807", said.ClientRejected(2458, 807)),
-    # An operator at work.
-    ("MPS server requesting client {PID: 668, Context ID: 1} to exit", said.ExitRequested(668)),
-    ("Try shutting down server 513, backoff is enabled", said.ServerToldToLeave(513)),
-    ("Try shutting down server 513, backoff is disabled", said.ServerToldToLeave(513)),
-    ("Force shutting down server 451", said.ServerToldToLeave(451)),
+    ("Failed to accept client {PID: 2458, Context ID: 0} with status 807", log_message.ClientNotAccepted(2458, 807)),
+    # Commands of an operator.
+    ("MPS server requesting client {PID: 668, Context ID: 1} to exit", log_message.ClientExitRequested(668)),
+    ("Try shutting down server 513, backoff is enabled", log_message.ServerShutdownRequested(513)),
+    ("Try shutting down server 513, backoff is disabled", log_message.ServerShutdownRequested(513)),
+    ("Force shutting down server 451", log_message.ServerShutdownRequested(451)),
     # A fault: R450 to R515, then R580.
-    ("Volta MPS: Server is handling a fatal GPU error.", said.FaultHandled()),
-    ("Volta MPS: The following devices", said.DevicesFollow()),
-    ("Volta MPS: The following clients have a sticky error set:", said.VictimsFollow()),
-    ("Volta MPS: Destroy server context on device 0", said.ContextDestroyed(0)),
-    ("Client {PID: 2045, Context: 1} encountered a fatal GPU error.", said.ClientEncountered(2045)),
-    ("Server is handling a fatal GPU error.", said.FaultHandled()),
-    ("Client {PID: 2046, Context ID: 1} on device 0 to be torn down", said.ClientToBeTornDown(2046)),
+    ("Volta MPS: Server is handling a fatal GPU error.", log_message.HandlingFatalError()),
+    ("Volta MPS: The following devices", log_message.ResetDevicesFollow()),
+    ("Volta MPS: The following clients have a sticky error set:", log_message.StickyErrorClientsFollow()),
+    ("Volta MPS: Destroy server context on device 0", log_message.ServerContextDestroyed(0)),
+    ("Client {PID: 2045, Context: 1} encountered a fatal GPU error.", log_message.ClientFatalError(2045)),
+    ("Server is handling a fatal GPU error.", log_message.HandlingFatalError()),
+    ("Client {PID: 2046, Context ID: 1} on device 0 to be torn down", log_message.ClientToBeTornDown(2046)),
     (
         "Client {PID: 2046, Context ID: 2} on the error-trigging process 2046 to be torn down",
-        said.ClientToBeTornDown(2046),
+        log_message.ClientToBeTornDown(2046),
     ),
-    ("The following devices will be reset:", said.DevicesFollow()),
-    ("The following client process have a sticky error set:", said.VictimsFollow()),
-    ("Destroy server context on device 1 (NVIDIA H200)", said.ContextDestroyed(1)),
-    ("11641", said.Number(11641)),
-    ("Creating server context on device 0 (NVIDIA A16)", said.ContextCreated(0)),
-    # What a server grants, and what protocol its daemon speaks.
-    ("activeThreadsPercentage set to 33.000000", said.ThreadsTold(33.0)),
-    ("Active Threads Percentage set to 12.0", said.ThreadsTold(12.0)),
-    ("Server Priority set to 0", said.PriorityTold(0)),
-    ("Client Priority set to 1", said.PriorityTold(1)),
-    ("Device pinned memory limit for device 0 set to 0x77f00000 bytes", said.PinnedMemoryLimitTold(0, 0x77F00000)),
+    ("The following devices will be reset:", log_message.ResetDevicesFollow()),
+    ("The following client process have a sticky error set:", log_message.StickyErrorClientsFollow()),
+    ("Destroy server context on device 1 (NVIDIA H200)", log_message.ServerContextDestroyed(1)),
+    ("11641", log_message.BareNumber(11641)),
+    ("Creating server context on device 0 (NVIDIA A16)", log_message.ServerContextCreated(0)),
+    # Limits of a server, and the protocol of its daemon.
+    ("activeThreadsPercentage set to 33.000000", log_message.ThreadPercentageSet(33.0)),
+    ("Active Threads Percentage set to 12.0", log_message.ThreadPercentageSet(12.0)),
+    ("Server Priority set to 0", log_message.PrioritySet(0)),
+    ("Client Priority set to 1", log_message.PrioritySet(1)),
+    (
+        "Device pinned memory limit for device 0 set to 0x77f00000 bytes",
+        log_message.PinnedMemoryLimitSet(0, 0x77F00000),
+    ),
     (
         "To connect CUDA applications to this daemon, set env CUDA_MPS_PIPE_DIRECTORY=/tmp/nvidia-mps",
-        said.ProtocolTold(2),
+        log_message.ProtocolReported(2),
     ),
-    ("To connect CUDA applications to this daemon, set CUDA_MPS_PIPE_DIRECTORY=/run/nvidia-mps", said.ProtocolTold(3)),
-    # Somebody's session with the daemon.
-    ("Cmd:get_server_status 513", said.CommandIssued("get_server_status 513")),
-    ("UI closed", said.SessionClosed()),
+    (
+        "To connect CUDA applications to this daemon, set CUDA_MPS_PIPE_DIRECTORY=/run/nvidia-mps",
+        log_message.ProtocolReported(3),
+    ),
+    ("set_default_device_pinned_mem_limit 0 2G.", log_message.DefaultMemoryLimitSet(0, 2 << 30)),
+    # An operator's session with the daemon.
+    ("Cmd:get_server_status 513", log_message.CommandReceived("get_server_status 513")),
+    ("UI closed", log_message.SessionClosed()),
 )
 
-UNTELLING = (
-    # An ordinary start, of each era.
+NOISE_LINES = (
+    # A normal start, of each era.
     "MPS Server connecting to control daemon on socket: /tmp/nvidia-mps/control",
     "Connecting to control daemon on socket: /run/nvidia/mps/nvidia.com/gpu.shared/pipe/control",
     "Startup",
@@ -107,7 +114,7 @@ UNTELLING = (
     "Created anonymous shared memory region mps.shm.1000.4428",
     "Display Driver version: 580",
     "Server Priority set to -1",
-    # An ordinary client's coming and going.
+    # A normal client connects and disconnects.
     "Accepting connection...",
     "Volta MPS Server: Received new client request",
     "MPS Server: worker created",
@@ -117,11 +124,11 @@ UNTELLING = (
     "Priority level of client {4267} is: 0 ",
     "Volta MPS: Client disconnected. Number of active client contexts is 2",
     "Volta MPS: Client process disconnected",
-    # An operator at work.
+    # Commands of an operator.
     "Server has been notified to shutdown",
     "Exiting",
     "Client termination succeeded.",
-    # A server that could not start, or serve; its exit is told besides.
+    # A server failed to start or to serve. Another line reports its exit.
     "MPS server failed to start",
     "MPS is only supported on 64-bit Linux platforms, with an SM 3.5 or higher GPU.",
     "Failed to start : operation not supported",
@@ -151,23 +158,24 @@ HARMLESS = (
     "Server 428",
     'Unknown command "bogus"',
     "No default pinned memory limit set for the device!",
+    "set_default_device_pinned_mem_limit 0 0G.",
 )
 
 
-@pytest.mark.parametrize(("text", "message"), TELLING, ids=[text for text, _ in TELLING])
-def test_a_line_says_what_it_says(text: str, message: Message) -> None:
-    assert parse_message(text) == message
+@pytest.mark.parametrize(("text", "message"), MESSAGES, ids=[text for text, _ in MESSAGES])
+def test_returns_the_message_of_a_line(text: str, message: Message) -> None:
+    assert parse_log_message(text) == message
 
 
-@pytest.mark.parametrize("text", UNTELLING)
-def test_a_known_line_that_says_nothing_needed_is_noise(text: str) -> None:
-    assert parse_message(text) == NOISE
+@pytest.mark.parametrize("text", NOISE_LINES)
+def test_a_known_line_without_a_value_is_noise(text: str) -> None:
+    assert parse_log_message(text) == NOISE
 
 
 @pytest.mark.parametrize("text", HARMLESS)
-def test_a_line_that_looks_like_trouble_and_is_none_is_noise(text: str) -> None:
-    """Measured on R580: these come with ordinary connects and exits, with replies, or beside the lines that tell."""
-    assert parse_message(text) == NOISE
+def test_a_line_that_only_resembles_a_fault_is_noise(text: str) -> None:
+    """Measured on R580: these occur with normal connects and exits, with replies, or next to the lines of a fault."""
+    assert parse_log_message(text) == NOISE
 
 
 @pytest.mark.parametrize(
@@ -175,25 +183,25 @@ def test_a_line_that_looks_like_trouble_and_is_none_is_noise(text: str) -> None:
     [
         "Active Threads Percentage set to -1",
         "Device pinned memory limit for device 0 set to 2G bytes",
-        "Something that tomorrow's driver says of server 513",
+        "A message of a future driver about server 513",
         "server.log was rotated",
     ],
 )
-def test_a_line_that_no_rule_knows_is_unrecognised_and_never_a_fault(text: str) -> None:
-    assert parse_message(text) == UNRECOGNIZED
+def test_a_line_that_matches_no_rule_is_unrecognized(text: str) -> None:
+    assert parse_log_message(text) == UNRECOGNIZED
 
 
-@pytest.mark.parametrize("text", [text for text, _ in TELLING])
-@pytest.mark.parametrize("around", ["he said {}", " {}", '"{}"', "{}\n{}"])
-def test_a_line_that_only_quotes_another_is_not_that_other(text: str, around: str) -> None:
-    """Every rule matches the whole message; only a command is any text, up to its end."""
-    quoting = parse_message(around.replace("{}", text))
-    assert quoting in (UNRECOGNIZED, NOISE) or isinstance(quoting, said.CommandIssued)
+@pytest.mark.parametrize("text", [text for text, _ in MESSAGES])
+@pytest.mark.parametrize("around", ["he wrote {}", " {}", '"{}"', "{}\n{}"])
+def test_a_line_that_quotes_a_message_is_another_message(text: str, around: str) -> None:
+    """Every rule matches the whole message. Only a command contains arbitrary text."""
+    quoting = parse_log_message(around.replace("{}", text))
+    assert quoting in (UNRECOGNIZED, NOISE) or isinstance(quoting, log_message.CommandReceived)
 
 
-def test_an_unknown_command_that_reads_like_a_line_is_a_reply() -> None:
-    """Anybody who may speak to the daemon may send it such a command; it echoes what it does not know."""
-    assert parse_message('Unknown command "Server 513 exited with status 0"') == NOISE
+def test_an_unknown_command_that_resembles_a_message_is_noise() -> None:
+    """Any user of the daemon can send such a command. The daemon echoes unknown commands."""
+    assert parse_log_message('Unknown command "Server 513 exited with status 0"') == NOISE
 
 
 @pytest.mark.parametrize(
@@ -209,13 +217,13 @@ def test_an_unknown_command_that_reads_like_a_line_is_a_reply() -> None:
         'a"b\\c\td',
     ],
 )
-def test_a_row_of_ps_is_noise_whatever_the_client_is_called(command: str) -> None:
+def test_a_row_of_ps_is_noise_for_any_client_name(command: str) -> None:
     row = f"9620      22        9523           GPU-1efa3f60-b0ba-115c    4026531836     {command}"
-    assert parse_message(row) == NOISE
+    assert parse_log_message(row) == NOISE
 
 
 class TestForm:
-    """A stamp, who writes, and what."""
+    """Timestamp, role, PID and message."""
 
     @pytest.mark.parametrize(
         ("line", "role", "pid"),
@@ -228,9 +236,9 @@ class TestForm:
             ("[2024-04-29 11:22:10.446 Legacy Server   425] UI closed", "Legacy Server", 425),
         ],
     )
-    def test_the_writer_is_told_by_role_and_pid(self, line: str, role: str, pid: int) -> None:
+    def test_returns_role_and_pid_of_the_writer(self, line: str, role: str, pid: int) -> None:
         """The PID is padded to five places; the role has changed its name over the years."""
-        assert parse_line(line) == LogEntry(role, pid, said.SessionClosed(), line[1:24])
+        assert parse_log_line(line) == LogEntry(role, pid, log_message.SessionClosed(), line[1:24])
 
     @pytest.mark.parametrize(
         ("later", "seconds"),
@@ -242,20 +250,20 @@ class TestForm:
             ("2026-11-21 00:00:00.147", 31875.0),
         ],
     )
-    def test_the_stamps_tell_the_time_between_two_lines(self, later: str, seconds: float) -> None:
+    def test_returns_the_time_between_two_stamps(self, later: str, seconds: float) -> None:
         """To the millisecond, and over midnight."""
         assert seconds_between("2026-11-20 15:08:45.147", later) == seconds
 
     @pytest.mark.parametrize(("role", "by_daemon"), [("Control", True), ("Server", False), ("Other", False)])
-    def test_the_control_daemon_is_told_from_servers(self, role: str, by_daemon: bool) -> None:
+    def test_distinguishes_the_control_daemon_from_servers(self, role: str, by_daemon: bool) -> None:
         """In the foreground both write to one stream."""
-        entry = parse_line(stamped("UI closed", role))
+        entry = parse_log_line(stamped("UI closed", role))
         assert entry is not None
         assert entry.by_daemon is by_daemon
 
-    def test_an_empty_message_is_an_empty_reply(self) -> None:
+    def test_an_empty_message_is_noise(self) -> None:
         """The daemon echoes those too."""
-        assert parse_line("[2026-11-20 15:08:45.147 Control   441] ") == LogEntry(
+        assert parse_log_line("[2026-11-20 15:08:45.147 Control   441] ") == LogEntry(
             "Control", 441, NOISE, "2026-11-20 15:08:45.147"
         )
 
@@ -272,6 +280,6 @@ class TestForm:
             "[2026-11-20 15:08:45.147 Control 99999999999] Exit with status 0",
         ],
     )
-    def test_what_has_not_the_form_of_a_line_is_none(self, line: str) -> None:
+    def test_a_text_of_another_form_is_no_line(self, line: str) -> None:
         """Torn lines, and text of other programs in the same journal."""
-        assert parse_line(line) is None
+        assert parse_log_line(line) is None

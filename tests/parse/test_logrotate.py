@@ -1,6 +1,6 @@
-"""What logrotate is told of a log."""
+"""Configuration of logrotate."""
 
-from exporter.parse.logrotate import stanzas
+from exporter.parse.logrotate import parse_logrotate
 
 TEXT = """\
 # MPS
@@ -20,20 +20,20 @@ weekly
 """
 
 
-def test_a_stanza_holds_for_the_logs_that_its_patterns_name() -> None:
-    mps, syslog = stanzas(TEXT)
-    assert mps.fits("/var/log/nvidia-mps/control.log")
-    assert mps.fits("/srv/mps/control.log")
-    assert not mps.fits("/var/log/nvidia-mps/0/control.log")
-    assert not mps.fits("/var/log/syslog")
-    assert syslog.fits("/var/log/syslog")
+def test_a_stanza_matches_the_logs_of_its_patterns() -> None:
+    mps, syslog = parse_logrotate(TEXT)
+    assert mps.matches("/var/log/nvidia-mps/control.log")
+    assert mps.matches("/srv/mps/control.log")
+    assert not mps.matches("/var/log/nvidia-mps/0/control.log")
+    assert not mps.matches("/var/log/syslog")
+    assert syslog.matches("/var/log/syslog")
 
 
-def test_it_truncates_where_that_is_said_and_nowhere_else() -> None:
-    assert [each.truncates for each in stanzas(TEXT)] == [True, False]
-    assert [each.truncates for each in stanzas("/a { # copytruncate\n nocopytruncate\n}")] == [False]
+def test_truncates_only_with_copytruncate() -> None:
+    assert [each.truncates for each in parse_logrotate(TEXT)] == [True, False]
+    assert [each.truncates for each in parse_logrotate("/a { # copytruncate\n nocopytruncate\n}")] == [False]
 
 
-def test_what_is_no_configuration_has_none() -> None:
+def test_a_text_of_another_form_has_no_stanza() -> None:
     for text in ("", "{", "}", "{}{", "\0" * 100):
-        assert all(not each.fits("/a") for each in stanzas(text))
+        assert all(not each.matches("/a") for each in parse_logrotate(text))

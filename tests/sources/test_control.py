@@ -11,7 +11,7 @@ import pytest
 
 from exporter.clock import SystemClock
 from exporter.model.observation import ControlReply
-from exporter.parse.control_reply import VERSION, Verdict, verdict
+from exporter.parse.control_reply import VERSION_FLAG, QueryOutcome, query_outcome
 from exporter.sources.control import ATTEMPTS, ControlClient
 from exporter.sources.reading import Reading
 from exporter.sources.session_lock import SessionLock
@@ -74,12 +74,12 @@ def test_a_look_asks_what_is_wanted_once(mps: MpsStandIn, client: Client) -> Non
     mps.start()
     mps.connect_and_wait(CLIENT)
     control = client()
-    control.want((VERSION, "get_server_list", f"get_client_list {mps.server_pid}"))
+    control.want((VERSION_FLAG, "get_server_list", f"get_client_list {mps.server_pid}"))
 
     first, second = control.look(), control.look()
 
     assert [(seen.command, seen.exit_code, seen.stdout, seen.stderr) for seen in replies(first)] == [
-        (VERSION, 0, "CUDA MPS Control binary version: 13000\n", ""),
+        (VERSION_FLAG, 0, "CUDA MPS Control binary version: 13000\n", ""),
         ("get_server_list", 0, f"{mps.server_pid}\n", ""),
         (f"get_client_list {mps.server_pid}", 0, f"{CLIENT}\n", ""),
     ]
@@ -95,7 +95,7 @@ def test_no_daemon_is_an_observation_and_not_the_sources_failure(client: Client)
 
     reading = control.look()
 
-    assert [verdict(seen.exit_code, seen.stderr) for seen in replies(reading)] == [Verdict.NO_DAEMON]
+    assert [query_outcome(seen.exit_code, seen.stderr) for seen in replies(reading)] == [QueryOutcome.NO_DAEMON]
     assert reading.problem is None
 
 
@@ -105,7 +105,7 @@ def test_a_killed_daemons_stale_files_are_no_daemon(mps: MpsStandIn, client: Cli
 
     reply = client().ask("get_server_list")
 
-    assert verdict(reply.exit_code, reply.stderr) is Verdict.NO_DAEMON
+    assert query_outcome(reply.exit_code, reply.stderr) is QueryOutcome.NO_DAEMON
 
 
 @pytest.mark.parametrize(
@@ -142,7 +142,7 @@ def test_a_held_session_is_told_as_refused_after_a_few_attempts(mps: MpsStandIn,
         control.want(("get_server_list", "get_server_status 1"))
         reading = control.look()
 
-    assert [verdict(seen.exit_code, seen.stderr) for seen in replies(reading)] == [Verdict.REFUSED]
+    assert [query_outcome(seen.exit_code, seen.stderr) for seen in replies(reading)] == [QueryOutcome.REFUSED]
     assert len(pauses) == ATTEMPTS - 1
     assert all(0 < pause <= 1 for pause in pauses)
     assert reading.problem is None

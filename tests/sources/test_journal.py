@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from exporter.model.observation import LogFile, LogGap, LogLine
-from exporter.parse.journal_entry import SUPPRESSED
+from exporter.parse.systemd import SUPPRESSED_MESSAGE_ID
 from exporter.sources.child import LONGEST_LINE
 from exporter.sources.journal import Journal
 from exporter.sources.reading import Reading
@@ -150,7 +150,7 @@ def test_what_was_there_first_is_not_told(journalctl: Scripted, log: Followed) -
     assert "--lines=1" in find
     assert "--cursor=c1" in follow
     assert "--follow" in follow
-    assert f"_SYSTEMD_UNIT={UNIT} _TRANSPORT=stdout + _TRANSPORT=driver MESSAGE_ID={SUPPRESSED}" in follow
+    assert f"_SYSTEMD_UNIT={UNIT} _TRANSPORT=stdout + _TRANSPORT=driver MESSAGE_ID={SUPPRESSED_MESSAGE_ID}" in follow
 
 
 def test_of_a_unit_that_never_spoke_everything_is_new(journalctl: Scripted, log: Followed) -> None:
@@ -252,7 +252,7 @@ def test_the_rest_of_a_line_that_journald_cut_is_no_line(journalctl: Scripted, l
 
 
 def test_what_was_lost_is_counted(journalctl: Scripted, log: Followed) -> None:
-    told = {"_TRANSPORT": "driver", "MESSAGE_ID": SUPPRESSED, "_SYSTEMD_UNIT": "systemd-journald.service"}
+    told = {"_TRANSPORT": "driver", "MESSAGE_ID": SUPPRESSED_MESSAGE_ID, "_SYSTEMD_UNIT": "systemd-journald.service"}
     suppressed = entries(f"Suppressed 71 messages from {UNIT}", start=2, N_DROPPED="71", **told)
     others = entries("Suppressed 5 messages from cron.service", start=3, N_DROPPED="5", **told)
     journalctl.says(follow=entries("one") + suppressed + others + entries(None, "two", start=4) + "no entry\n")

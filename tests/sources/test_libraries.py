@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from exporter.parse.elf_symbols import Machine
+from exporter.parse.elf import Machine
 from exporter.sources.libcuda_probes.libraries import (
     MAX_LIBRARIES,
     MAX_PER_USER,

@@ -13,7 +13,7 @@ from exporter.model.daemon import Daemon, DaemonState
 from exporter.model.node import Node
 from exporter.model.observation import ControlReply, DaemonProcess, LogFile, LogLine, Observation
 from exporter.model.server import ServerState
-from exporter.parse.control_reply import Verdict, verdict
+from exporter.parse.control_reply import QueryOutcome, query_outcome
 from exporter.sources.control import ControlClient
 from exporter.sources.directory import Directory, Root
 from exporter.sources.finder import Finder
@@ -69,7 +69,7 @@ def spoken(place: Place, runtime_directory: Path, command: str) -> ControlReply:
 
     def answered() -> ControlReply:
         reply = control(place, runtime_directory).ask(command)
-        assert verdict(reply.exit_code, reply.stderr) is Verdict.ANSWERED
+        assert query_outcome(reply.exit_code, reply.stderr) is QueryOutcome.ANSWERED
         return reply
 
     return eventually(answered)

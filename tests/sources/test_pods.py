@@ -9,7 +9,7 @@ import pytest
 
 from exporter.clock import SystemClock
 from exporter.model.observation import PodFound
-from exporter.parse.pod_directory import Pod, pod
+from exporter.parse.cgroup import Pod, parse_pod_directory
 from exporter.sources.pods import MOST_DIRECTORIES, Pods
 from tests.builders import AT, POD
 
@@ -94,8 +94,8 @@ def test_a_directory_of_too_many_is_not_read_to_its_end(tmp_path: Path, monkeypa
     ],
 )
 def test_a_directory_of_another_name_is_no_pods(directory: str) -> None:
-    assert pod(directory) is None
+    assert parse_pod_directory(directory) is None
 
 
 def test_the_parts_of_a_directorys_name_are_namespace_name_and_uid() -> None:
-    assert pod(f"team-a_train-0_{POD}") == Pod(uid=POD, name="train-0", namespace="team-a")
+    assert parse_pod_directory(f"team-a_train-0_{POD}") == Pod(uid=POD, name="train-0", namespace="team-a")

@@ -9,7 +9,7 @@ from exporter.model.observation import DaemonFound
 from exporter.model.variables import DEFAULT_LOG_DIRECTORY, DEFAULT_PIPE_DIRECTORY
 from exporter.sources.reading import Reading
 from exporter.sources.units import Units
-from tests.parse.test_unit_properties import shown
+from tests.parse.test_systemd import shown
 
 pytestmark = pytest.mark.usefixtures("nothing_left_behind")
 

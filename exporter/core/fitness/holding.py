@@ -14,7 +14,7 @@ from exporter.model.observation import DaemonName, GpuUuid
 from exporter.model.server import Client
 from exporter.model.split import Share
 from exporter.model.variables import VISIBLE_DEVICES
-from exporter.parse.client_limits import memory_limits, thread_percentage
+from exporter.parse.mps_variables import client_memory_limits, client_thread_percentage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +80,7 @@ def _threads(node: Node, daemon: Daemon, client: Client) -> float | None:
     server = daemon.servers.get(client.server)
     allowed = None if server is None else server.active_thread_percentage
     variables = _environment(node, client)
-    own = None if variables is None else thread_percentage(variables)
+    own = None if variables is None else client_thread_percentage(variables)
     return None if allowed is None or own is None else min(allowed, own) / 100
 
 
@@ -89,7 +89,7 @@ def _memory_limit(
 ) -> tuple[bool, int | None]:
     """Return whether a client's memory limit on a GPU is known, and the limit."""
     server, variables = daemon.servers.get(client.server), _environment(node, client)
-    own = None if variables is None else memory_limits(variables)
+    own = None if variables is None else client_memory_limits(variables)
     if server is None or server.active_thread_percentage is None or variables is None or own is None:
         return False, None
     limits = {str(device): limit for device, limit in server.pinned_memory_limits.items()}

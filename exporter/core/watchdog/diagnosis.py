@@ -15,7 +15,7 @@ from exporter.model.replace import replace
 from exporter.model.server import ServerState
 from exporter.model.watch import Watch
 from exporter.model.witnesses import ProcessState
-from exporter.parse.control_reply import servers_asked
+from exporter.parse.control_reply import servers_queried
 
 _STANDING_SECONDS = 1.0
 """A server that was stopped for less than this may have been so by a debugger, or at one look."""
@@ -184,7 +184,7 @@ def _signs_of_a_hang(daemon: Daemon) -> Iterator[str]:
         yield f"nor do the exporter's own connections{where}"
     if daemon.listening is False:
         yield "nobody listens on its socket"
-    hint = servers_asked(daemon.at_command or "", daemon.servers)
+    hint = servers_queried(daemon.at_command or "", daemon.servers)
     if len(hint) == 1:
         yield f"its log, which every user can write, ends with a command that asks server {next(iter(hint))}"
 

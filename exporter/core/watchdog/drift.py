@@ -13,8 +13,8 @@ from functools import lru_cache
 from exporter.model.daemon import Daemon
 from exporter.model.limits import Limits
 from exporter.model.server import Server
-from exporter.parse.byte_size import size_for_mps
-from exporter.parse.control_reply import question_changed_by
+from exporter.parse.control_reply import query_changed_by
+from exporter.parse.mps_variables import format_byte_size
 
 BLOCK_SECONDS = 0.3
 """A server tells its limits line by line, the priority last, in some milliseconds; older ones do not tell that."""
@@ -88,7 +88,7 @@ def _of_memory(
 ) -> Iterable[Demand]:
     """An empty answer says that there is none; `told`: so does silence."""
     for device, limit in sorted(wanted.pinned_memory.items()):
-        command = f"{verb} {device} {size_for_mps(limit)}"
+        command = f"{verb} {device} {format_byte_size(limit)}"
         known = told or device in limits or _question(command) in daemon.asked
         there = limits.get(device)
         words = "" if there == limit else f"memory on device {device} is {_size(there)}, not {_size(limit)}"
@@ -110,7 +110,7 @@ def _priority(daemon: Daemon, server: int | None, there: int | None, priority: i
 @lru_cache(maxsize=1024)
 def _question(command: str) -> str | None:
     """That about what one of our own commands sets: of these there are few, and each is looked at twice a second."""
-    return question_changed_by(command)
+    return query_changed_by(command)
 
 
 def _demand(daemon: Daemon, server: int | None, command: str, words: str, *, known: bool, holds: bool) -> Demand:

@@ -14,7 +14,7 @@ from exporter.model.identity import ProcessIdentity, identity_of
 from exporter.model.incident import Incident
 from exporter.model.settings import AllowedAction
 from exporter.model.watch import Rung
-from exporter.parse.mps_program import mps_program
+from exporter.parse.proc import mps_program
 
 _Place = tuple[ActionKind, bool]
 """A rung, and whether it is forced."""

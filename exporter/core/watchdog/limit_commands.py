@@ -12,7 +12,7 @@ from exporter.model.node import Node
 from exporter.model.replace import revised
 from exporter.model.server import ServerState
 from exporter.model.watch import Watch
-from exporter.parse.control_reply import question_changed_by
+from exporter.parse.control_reply import query_changed_by
 
 AGAIN_SECONDS = 5.0
 """A command that did not help is not given again within this time."""
@@ -92,7 +92,7 @@ def _hopeless(daemon: Daemon, demand: Demand, at: float) -> Event:
 def _action(daemon: Daemon, due: list[Demand], uid: int | None, *, restoring: bool) -> Action:
     """All is set before anything is asked: clients do not wait for answers."""
     commands = [each.command for each in due]
-    questions = [question for command in commands if (question := question_changed_by(command)) is not None]
+    questions = [question for command in commands if (question := query_changed_by(command)) is not None]
     return Action(
         daemon=daemon.name,
         kind=ActionKind.SET_LIMITS,

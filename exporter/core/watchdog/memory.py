@@ -8,7 +8,7 @@ from exporter.model.node import Node
 from exporter.model.observation import DaemonProcess, ProcessReading
 from exporter.model.replace import replace
 from exporter.model.watch import Watch
-from exporter.parse.mps_program import mps_program
+from exporter.parse.proc import mps_program
 
 MOST_CHILDREN = 16
 """How many servers of a daemon are remembered, the latest ones."""

@@ -7,8 +7,8 @@ from exporter.core.watchdog.matter import Matter, Told
 from exporter.model.event import Event, EventName
 from exporter.model.replace import replace
 from exporter.model.watch import Quarantine
-from exporter.parse.xid import RECOVERY_XID
-from exporter.parse.xid_catalogue import REBOOT, RESET, exonerates, meaning
+from exporter.parse.kernel_log import RECOVERY_XID
+from exporter.parse.xid_catalogue import REBOOT, RESET, exonerates, xid_meaning
 
 
 def quarantined(matter: Matter) -> Told:
@@ -33,7 +33,7 @@ def quarantined(matter: Matter) -> Told:
 
 def why(quarantine: Quarantine) -> str:
     """What the GPU needs, for a person."""
-    known = meaning(quarantine.xid)
+    known = xid_meaning(quarantine.xid)
     told = f"Xid {quarantine.xid}" if known is None else f"Xid {quarantine.xid} ({known.meaning})"
     needs = "a reset" if quarantine.action == RESET else "a reboot of the machine"
     return f"{told}: {quarantine.gpu} needs {needs}"
@@ -52,7 +52,7 @@ def _demands(matter: Matter) -> Iterator[Quarantine]:
 
 
 def _action(number: str) -> str | None:
-    known = meaning(int(number)) if number.isdecimal() else None
+    known = xid_meaning(int(number)) if number.isdecimal() else None
     if known is None or not exonerates(int(number)):
         return None
     return known.action if known.action in (RESET, REBOOT) else None

@@ -7,7 +7,7 @@ from exporter.doctor.facts import Area, Facts
 from exporter.doctor.finding import Check, Found, Severity
 from exporter.doctor.words import UNITS, as_user, daemon_text, quoted, shown, start_commands, who
 from exporter.model.variables import PIPE_DIRECTORY
-from exporter.parse.unit_name import is_service
+from exporter.parse.systemd import is_service_name
 
 _SOCKET = "control_privileged"
 _WRITABLE_BY_OTHERS = 0o022
@@ -160,7 +160,7 @@ def _restricting_drop_in(facts: Facts, name: str) -> tuple[str, ...]:
     """What restricts the fifo after each start, where a system service runs the daemon."""
     daemon = facts.node.daemons.get(name)
     unit = None if daemon is None else daemon.unit or daemon.named_unit
-    if unit is None or not is_service(unit) or unit.startswith("user@"):
+    if unit is None or not is_service_name(unit) or unit.startswith("user@"):
         return ()
     source = f"{UNITS}/nvidia-cuda-mps.service.d/restrict-log.conf"
     return f"install -Dm 644 -t {quoted(f'/etc/systemd/system/{unit}.d')} {source}", "systemctl daemon-reload"

@@ -10,7 +10,7 @@ from exporter.doctor.finding import Check, Found, Severity
 from exporter.doctor.words import daemon_text, gpu_name, shown
 from exporter.model.gpu import Gpu
 from exporter.model.variables import VISIBLE_DEVICES
-from exporter.parse.visible_devices import entries, is_visible
+from exporter.parse.mps_variables import is_device_visible, visible_device_entries
 
 _MISMATCH = "version mismatch"
 
@@ -153,9 +153,9 @@ def gpu_not_there(facts: Facts) -> Iterator[Found]:
         return
     for _, each in facts.running():
         visible = (each.process.variables or {}).get(VISIBLE_DEVICES)
-        for entry in () if visible is None else entries(visible):
+        for entry in () if visible is None else visible_device_entries(visible):
             if entry.startswith("MIG") or any(
-                is_visible(entry, gpu.reading.index, uuid) for uuid, gpu in facts.node.gpus.items()
+                is_device_visible(entry, gpu.reading.index, uuid) for uuid, gpu in facts.node.gpus.items()
             ):
                 continue
             yield Found(

@@ -9,16 +9,14 @@ from exporter.doctor.finding import Check, Found, Severity
 from exporter.doctor.words import command_to, daemon_text, shown, who
 from exporter.model.daemon import Daemon
 from exporter.model.variables import ACTIVE_THREAD_PERCENTAGE, PINNED_MEMORY_LIMIT, VISIBLE_DEVICES
-from exporter.parse.client_limits import written_memory_limits
-from exporter.parse.control_reply import percentage
-from exporter.parse.visible_devices import entries
+from exporter.parse.mps_variables import parse_memory_limits, parse_percentage, visible_device_entries
 from exporter.telling.short import mebibytes
 
 
 def thread_percentage_wrong(facts: Facts) -> Iterator[Found]:
     """A thread percentage is none, or not between 0 and 100."""
     for whose, text in _percentages(facts):
-        if percentage(text) is None:
+        if parse_percentage(text) is None:
             yield Found(
                 severity=Severity.ERROR,
                 what=f"{ACTIVE_THREAD_PERCENTAGE} is {shown(text) or 'empty'}, and not a number above 0 and up to "
@@ -106,7 +104,7 @@ def gpu_not_visible(facts: Facts) -> Iterator[Found]:
 def _first_stray(process: ProcessFacts, gpus: Mapping[int, str]) -> str | None:
     """The first entry that is none of the daemon's GPUs. A UUID may be cut short; -1 ends the list on purpose."""
     visible = (process.variables or {}).get(VISIBLE_DEVICES)
-    for entry in () if not visible else entries(visible):
+    for entry in () if not visible else visible_device_entries(visible):
         if entry == "-1" or entry.startswith("MIG"):
             return None
         ordinal = int(entry) if entry.isascii() and entry.isdecimal() and len(entry) < 4 else None
@@ -162,14 +160,14 @@ def _memory_limits(facts: Facts) -> Iterator[_MemoryLimits]:
 def _visible(variables: Mapping[str, str], count: int) -> int:
     """How many GPUs a client leaves itself."""
     visible = variables.get(VISIBLE_DEVICES)
-    return count if visible is None else len(list(filter(None, entries(visible))))
+    return count if visible is None else len(list(filter(None, visible_device_entries(visible))))
 
 
 def _by_ordinal(text: str) -> Mapping[int, int | None]:
     """Return the limits by device ordinal; MPS ignores an entry that names no device."""
     return {
         int(device): limit
-        for device, limit in written_memory_limits(text).items()
+        for device, limit in parse_memory_limits(text).items()
         if device.isascii() and device.isdecimal() and len(device) < 4
     }
 

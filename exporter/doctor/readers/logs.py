@@ -9,7 +9,7 @@ from exporter.doctor.facts import DaemonFacts, LogFacts, Rotation
 from exporter.doctor.queue import queued
 from exporter.doctor.readers.directories import reached
 from exporter.model.daemon import Daemon
-from exporter.parse.logrotate import stanzas
+from exporter.parse.logrotate import parse_logrotate
 from exporter.sources.directory import Directory, Root, open_file
 from exporter.sources.place import FILES, STDOUT
 from exporter.sources.proc import Proc
@@ -76,9 +76,9 @@ def read_rotations(logs: Sequence[LogFacts], configuration: Path) -> tuple[tuple
 
 
 def _told(text: str, logs: Sequence[LogFacts]) -> Iterator[tuple[str, bool]]:
-    for stanza in stanzas(text):
+    for stanza in parse_logrotate(text):
         for log in logs:
-            if stanza.fits(log.path):
+            if stanza.matches(log.path):
                 yield log.path, stanza.truncates
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from exporter.config import Config
 from exporter.doctor.facts import Holder, Watcher
-from exporter.parse.tcp_sockets import Listener, listeners
+from exporter.parse.proc import TcpListener, tcp_listeners
 from exporter.sources.proc import Proc
 
 _MOST_BYTES = 1 << 22
@@ -19,7 +19,7 @@ def read_holders(config: Config, watcher: Watcher, proc: Proc) -> tuple[tuple[Ho
     tables = _tables(config.constants.procfs)
     if tables is None:
         return (), "the table of sockets (/proc/net/tcp) cannot be read"
-    there = [listener for table in tables for listener in listeners(table)]
+    there = [listener for table in tables for listener in tcp_listeners(table)]
     holders = tuple(_holders(wanted, there, watcher, _inodes(watcher, proc)))
     if holders and watcher.unanswering is not None:
         return (), "a service seems to run, and cannot be asked whether it is that which listens there"
@@ -41,10 +41,10 @@ def _tables(proc: Path) -> tuple[str, ...] | None:
 
 
 def _holders(
-    wanted: list[tuple[str, int]], there: list[Listener], watcher: Watcher, ours: frozenset[int] | None
+    wanted: list[tuple[str, int]], there: list[TcpListener], watcher: Watcher, ours: frozenset[int] | None
 ) -> Iterator[Holder]:
     for host, port in wanted:
-        holder = next((each for each in there if each.is_in_the_way_of(host, port)), None)
+        holder = next((each for each in there if each.conflicts_with(host, port)), None)
         if holder is not None:
             address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
             mine = holder.uid == watcher.uid if ours is None else holder.inode in ours

@@ -13,8 +13,8 @@ from exporter.model.variables import (
     PIPE_DIRECTORY,
     VISIBLE_DEVICES,
 )
-from exporter.parse.cgroup import belonging
-from exporter.parse.process_limits import open_files
+from exporter.parse.cgroup import parse_cgroup
+from exporter.parse.proc import max_open_files
 from exporter.sources.control_daemons import ControlDaemon, ControlDaemons
 from exporter.sources.directory import Directory, Root
 from exporter.sources.proc import Proc
@@ -35,7 +35,7 @@ def read_process(reading: ProcessReading, proc: Proc) -> ProcessFacts:
     """Who a process is, and what it has to do with MPS; nothing else of its environment is kept."""
     pid, root = reading.pid, Root(proc, reading.pid, reading.start_ticks)
     variables = proc.variables(pid, _VARIABLES)
-    owner = belonging(reading.cgroup or "")
+    owner = parse_cgroup(reading.cgroup or "")
     pipe = (variables or {}).get(PIPE_DIRECTORY) or DEFAULT_PIPE_DIRECTORY
     return ProcessFacts(
         pid=pid,
@@ -82,7 +82,7 @@ def _daemon(name: str, daemon: ControlDaemon, process: ProcessFacts, proc: Proc)
         own_pid=daemon.own_pid,
         arguments=daemon.arguments,
         replaced=(proc.program(daemon.pid) or "").endswith(_DELETED),
-        open_files=open_files(proc.text(daemon.pid, "limits") or ""),
+        open_files=max_open_files(proc.text(daemon.pid, "limits") or ""),
         logs=None if logs is None else _identity(logs, root),
     )
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from exporter.clock import Clock
 from exporter.config import Config
 from exporter.doctor.facts import Programs
-from exporter.parse.control_reply import VERSION
+from exporter.parse.control_reply import VERSION_FLAG
 from exporter.sources.control import ControlClient
 
 _SERVER = "nvidia-cuda-mps-server"
@@ -24,7 +24,7 @@ def read_programs(config: Config, path: str, clock: Clock) -> Programs:
     client = ControlClient(
         "", Path("/"), executable=control, deadline=config.constants.control_deadline, clock=clock, path=path
     )
-    reply = client.ask(VERSION)
+    reply = client.ask(VERSION_FLAG)
     if reply.exit_code == 0:
         said = _SAID.search(reply.stdout)
         return Programs(control=control, server=server, version=None if said is None else said[1])

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 
 from exporter.doctor.facts import UnitFacts
-from exporter.parse.unit_name import is_service
+from exporter.parse.systemd import is_service_name
 from exporter.sources.systemctl import Systemctl
 
 _PROPERTIES = ("Id", "LoadState", "PrivateTmp")
@@ -16,7 +16,7 @@ def read_units(names: Iterable[str], systemctl: Systemctl) -> tuple[Mapping[str,
 
     Where systemd does not run nobody tells; that is no problem.
     """
-    wanted = [name for name in dict.fromkeys(names) if is_service(name)][:_MOST_UNITS]
+    wanted = [name for name in dict.fromkeys(names) if is_service_name(name)][:_MOST_UNITS]
     shown = systemctl.show(_PROPERTIES, *wanted)
     if shown.text is None:
         return None, shown.problem

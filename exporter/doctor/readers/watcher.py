@@ -13,7 +13,7 @@ from exporter.config import Config
 from exporter.doctor.capability import Capability
 from exporter.doctor.facts import Watcher
 from exporter.doctor.readers.processes import pid_namespaces
-from exporter.parse.process_status import effective_capabilities, effective_user, groups
+from exporter.parse.proc import effective_capabilities, effective_user, group_ids
 from exporter.service_client import NAME
 from exporter.sources.kernel import KernelLog
 from exporter.sources.proc import Proc
@@ -41,7 +41,7 @@ def read_watcher(config: Config, proc: Proc, clock: Clock) -> Watcher:
     uid = effective_user(told)
     uid = os.geteuid() if uid is None else uid
     capabilities = effective_capabilities(told)
-    member_of = groups(told)
+    member_of = group_ids(told)
     return Watcher(
         pid=pid,
         uid=uid,

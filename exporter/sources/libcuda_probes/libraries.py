@@ -13,10 +13,9 @@ from itertools import islice
 from pathlib import Path
 
 from exporter.clock import Clock
-from exporter.parse.elf_file import ElfError
-from exporter.parse.elf_symbols import Machine, exported_functions
-from exporter.parse.memory_map import FileNumbers
+from exporter.parse.elf import ElfError, Machine, exported_functions
 from exporter.parse.printable import LONGEST_PROBLEM, printable
+from exporter.parse.proc import FileNumbers
 from exporter.sources.libcuda_probes.mapped_libraries import (
     LibraryError,
     LibraryMapping,

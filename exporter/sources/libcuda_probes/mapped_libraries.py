@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from exporter.clock import Clock
-from exporter.parse.memory_map import FileNumbers, MappedFile, mapped_file
+from exporter.parse.proc import FileNumbers, MappedFile, parse_mapped_file
 from exporter.sources.directory import Directory, Root
 from exporter.sources.proc import Proc
 
@@ -121,7 +121,9 @@ class MappedLibraries:
     def _read(self, pid: int, process: _Process, now: float) -> None:
         lines = self._proc.mappings(pid, b"libcuda.so")
         process.unreadable = lines is None
-        files = dict.fromkeys(file for file in map(mapped_file, lines or ()) if file is not None and _is_libcuda(file))
+        files = dict.fromkeys(
+            file for file in map(parse_mapped_file, lines or ()) if file is not None and _is_libcuda(file)
+        )
         process.mapped = [LibraryMapping(pid, process.start_ticks, file) for file in files]
         process.due = now + (MAPPED_INTERVAL_SECONDS if process.mapped else process.interval)
         process.interval = min(process.interval * 2, LAST_INTERVAL_SECONDS)
@@ -176,7 +178,7 @@ def file_numbers(descriptor: int) -> FileNumbers | None:
             start = f"{ctypes.addressof(first):08x}-".encode()
             del first
             with open("/proc/self/maps", "rb") as lines:
-                file = next((mapped_file(line) for line in lines if line.startswith(start)), None)
+                file = next((parse_mapped_file(line) for line in lines if line.startswith(start)), None)
             return None if file is None else file.numbers
     except (OSError, ValueError):
         return None

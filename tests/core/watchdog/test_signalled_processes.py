@@ -7,7 +7,7 @@ import pytest
 from exporter.model.action import Action, EndProcess
 from exporter.model.identity import ProcessIdentity
 from exporter.model.observation import DaemonProcess, Observation
-from exporter.parse.mps_program import MpsProgram, mps_program
+from exporter.parse.proc import MpsProgram, mps_program
 from tests.builders import (
     AT,
     CLIENT,

@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from exporter.parse.elf_symbols import exported_functions
+from exporter.parse.elf import exported_functions
 from exporter.sources.libcuda_probes.loader import Kernel
 from exporter.sources.libcuda_probes.probe_points import PROBE_POINTS
 from exporter.sources.libcuda_probes.probes import LibcudaProbes

@@ -1,4 +1,4 @@
-"""Functions are found where the dynamic linker finds them; a file that is spoilt is told, and costs little."""
+"""Function offsets in shared objects, and bounded reads of corrupted files."""
 
 import ctypes
 import re
@@ -11,17 +11,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from exporter.parse.elf_file import ElfError
-from exporter.parse.elf_symbols import Functions, Machine, exported_functions
+from exporter.parse.elf import ElfError, ExportedFunctions, Machine, exported_functions
 from tests.shared_objects import DOORS, shared_object
 from tests.tools import needed
 
 NAMES = (*DOORS, "cuStreamSynchronize", "cuEventRecord", "cuMemcpy", "cuLaunchKernelEx", "")
 MOST_READS = 5000
 
-NO_LIBRARY = "it is no shared object of 64 bits, least significant byte first"
-OTHER_MACHINE = "it is for another machine than x86-64 and arm64 (ELF's number 3)"
-CUT_SHORT = "it is cut short, or points beyond its end"
+NO_LIBRARY = "it is not a 64-bit little-endian shared object"
+OTHER_MACHINE = "it is for a machine other than x86-64 and arm64 (ELF machine 3)"
+CUT_SHORT = "it is truncated, or points beyond its end"
 
 VERSIONS = """
     __asm__(".symver old, cuGraphLaunch@LIB_1");
@@ -34,7 +33,7 @@ VERSIONS = """
 
 
 class Counted:
-    """The bytes of a file, and how often they were asked for."""
+    """The bytes of a file, with a count of reads."""
 
     def __init__(self, data: bytes) -> None:
         self.data = data
@@ -50,7 +49,7 @@ class Counted:
         return self.data[offset : offset + size]
 
 
-def functions(data: bytes) -> Functions:
+def functions(data: bytes) -> ExportedFunctions:
     return exported_functions(Counted(data), NAMES)
 
 
@@ -59,7 +58,7 @@ def without_section_headers(data: bytes) -> bytes:
 
 
 def loaded_offset(path: Path, name: str) -> int:
-    """Where in the file the function is that the dynamic linker finds."""
+    """Return the file offset of the function that the dynamic linker finds."""
     address = ctypes.cast(getattr(ctypes.CDLL(str(path)), name), ctypes.c_void_p).value or 0
     for line in Path("/proc/self/maps").read_text().splitlines():
         start, end, offset = (int(each, 16) for each in (*re.split("[- ]", line)[:2], line.split()[2]))
@@ -95,7 +94,7 @@ def sound(built: Callable[[str], Path]) -> bytes:
 
 
 @pytest.mark.parametrize("how", BUILDS)
-def test_functions_are_where_the_dynamic_linker_finds_them(how: str, built: Callable[[str], Path]) -> None:
+def test_finds_the_functions_that_the_dynamic_linker_finds(how: str, built: Callable[[str], Path]) -> None:
     path = built(how)
     expected = {name: loaded_offset(path, name) for name in DOORS}
 
@@ -103,7 +102,7 @@ def test_functions_are_where_the_dynamic_linker_finds_them(how: str, built: Call
     assert functions(without_section_headers(path.read_bytes())).offsets == expected
 
 
-def test_of_several_versions_the_default_counts(tmp_path: Path) -> None:
+def test_finds_the_default_version_of_a_symbol(tmp_path: Path) -> None:
     script = tmp_path / "versions"
     script.write_text("LIB_1 { cuCtxSynchronize; }; LIB_2 { global: cuGraphLaunch; local: *; };")
     path = shared_object(tmp_path / "lib.so", f"-Wl,--version-script={script}", source=VERSIONS)
@@ -113,13 +112,13 @@ def test_of_several_versions_the_default_counts(tmp_path: Path) -> None:
     }
 
 
-def test_it_agrees_with_readelf(tmp_path: Path) -> None:
-    """On a library with thousands of symbols, made by others."""
+def test_agrees_with_readelf(tmp_path: Path) -> None:
+    """Uses a system library with thousands of symbols."""
     (path,) = {line.split()[-1] for line in Path("/proc/self/maps").read_text().splitlines() if "/libc.so.6" in line}
-    told = subprocess.run([needed("readelf"), "-lW", "--dyn-syms", path], capture_output=True, text=True, check=True)
-    segments = re.findall(r"LOAD +0x(\w+) 0x(\w+) 0x\w+ 0x(\w+) 0x\w+ R E", told.stdout)
+    readelf = subprocess.run([needed("readelf"), "-lW", "--dyn-syms", path], capture_output=True, text=True, check=True)
+    segments = re.findall(r"LOAD +0x(\w+) 0x(\w+) 0x\w+ 0x(\w+) 0x\w+ R E", readelf.stdout)
     ((offset, address, _),) = [[int(each, 16) for each in segment] for segment in segments]
-    symbols = re.findall(r": ([0-9a-f]{16}) +\d+ FUNC +\w+ +\w+ +\d+ (\w+)@@", told.stdout)
+    symbols = re.findall(r": ([0-9a-f]{16}) +\d+ FUNC +\w+ +\w+ +\d+ (\w+)@@", readelf.stdout)
     expected = {name: int(value, 16) - address + offset for value, name in symbols}
 
     assert len(expected) > 1000
@@ -127,21 +126,21 @@ def test_it_agrees_with_readelf(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("number", "machine"), [(62, Machine.X86_64), (183, Machine.ARM64)])
-def test_the_machine_is_told(number: int, machine: Machine, sound: bytes) -> None:
+def test_returns_the_machine(number: int, machine: Machine, sound: bytes) -> None:
     assert functions(sound[:18] + struct.pack("<H", number) + sound[20:]).machine is machine
 
 
 @pytest.mark.parametrize(
     ("spoil", "why"),
     [
-        (lambda data: b"", "it is no ELF file"),
-        (lambda data: b"#!/bin/sh\n" * 99, "it is no ELF file"),
+        (lambda data: b"", "it is not an ELF file"),
+        (lambda data: b"#!/bin/sh\n" * 99, "it is not an ELF file"),
         (lambda data: data[:4], CUT_SHORT),
         (lambda data: data[:4] + b"\1" + data[5:], NO_LIBRARY),
         (lambda data: data[:5] + b"\2" + data[6:], NO_LIBRARY),
         (lambda data: data[:16] + b"\2" + data[17:], NO_LIBRARY),
         (lambda data: data[:18] + b"\3" + data[19:], OTHER_MACHINE),
-        (lambda data: data[:56] + b"\xff\xff" + data[58:], "its table of segments is none"),
+        (lambda data: data[:56] + b"\xff\xff" + data[58:], "its segment table is invalid"),
         (lambda data: data[:56] + b"\1\0" + data[58:], "it has no dynamic section"),
         (lambda data: data[:32] + b"\xff" * 8 + data[40:], CUT_SHORT),
         (lambda data: data[:200], CUT_SHORT),
@@ -149,17 +148,17 @@ def test_the_machine_is_told(number: int, machine: Machine, sound: bytes) -> Non
     ids=["empty", "a script", "four bytes", "32 bits", "big-endian", "a program", "i386", "65535 segments",
          "one segment", "segments nowhere", "cut short"],
 )  # fmt: skip
-def test_what_is_no_library_is_told(spoil: Callable[[bytes], bytes], why: str, sound: bytes) -> None:
+def test_refuses_a_file_that_is_not_a_library(spoil: Callable[[bytes], bytes], why: str, sound: bytes) -> None:
     with pytest.raises(ElfError, match=f"^{re.escape(why)}$"):
         functions(spoil(sound))
 
 
-def test_a_chain_that_leads_in_a_circle_is_left(built: Callable[[str], Path]) -> None:
-    """Each symbol's follower is the symbol itself; as many as there may be are said to be there."""
+def test_stops_in_a_circular_chain(built: Callable[[str], Path]) -> None:
+    """Each chain entry refers to itself, and the table claims the maximum number of symbols."""
     path = built("system v's alone")
     data = bytearray(path.read_bytes())
-    told = subprocess.run([needed("readelf"), "-dW", path], capture_output=True, text=True, check=True)
-    (address,) = [int(each, 16) for each in re.findall(r"\(HASH\) +0x(\w+)", told.stdout)]
+    readelf = subprocess.run([needed("readelf"), "-dW", path], capture_output=True, text=True, check=True)
+    (address,) = [int(each, 16) for each in re.findall(r"\(HASH\) +0x(\w+)", readelf.stdout)]
     buckets, symbols = struct.unpack_from("<II", data, address)
     for number in range(buckets):
         struct.pack_into("<I", data, address + 8 + 4 * number, 1)
@@ -173,8 +172,8 @@ def test_a_chain_that_leads_in_a_circle_is_left(built: Callable[[str], Path]) ->
 
 @settings(max_examples=200)
 @given(st.data())
-def test_no_spoilt_file_keeps_its_reader_busy_or_has_it_look_elsewhere(sound: bytes, data: st.DataObject) -> None:
-    """What it reads is changed, and says that there is much, or that it is elsewhere; the file may end anywhere."""
+def test_a_corrupted_file_causes_bounded_reads_inside_the_file(sound: bytes, data: st.DataObject) -> None:
+    """Some of the bytes that the reader uses are changed to large sizes or other offsets. The file may end anywhere."""
     spoilt = bytearray(sound)
     read = Counted(sound)
     exported_functions(read, NAMES)

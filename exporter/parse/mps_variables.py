@@ -1,0 +1,93 @@
+"""Values of CUDA's and MPS's environment variables, and sizes as MPS writes them.
+
+CUDA reads the variables when a process first uses it (NVIDIA's MPS guide, "Environment Variables"). A workload can set
+them to any text.
+"""
+
+import re
+from collections.abc import Mapping
+from math import isfinite
+
+from exporter.model.variables import ACTIVE_THREAD_PERCENTAGE, PER_CONTEXT_PARTITIONING, PINNED_MEMORY_LIMIT
+
+_SIZE = re.compile(r"([0-9]{1,15})([KMGT]?)B?", re.IGNORECASE | re.ASCII)
+_SHIFT = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
+_MAX_VALUE = 2048
+"""A longer value may be truncated, and is not used."""
+
+
+def parse_byte_size(text: str) -> int | None:
+    """Return a size such as `3G`, `3000M` or `512` in bytes, 3G as 3 * 2^30 (R580); None if it is 0 or not a size."""
+    found = _SIZE.fullmatch(text.strip())
+    return None if found is None else int(found[1]) << _SHIFT[found[2].upper()] or None
+
+
+def format_byte_size(size: int) -> str:
+    """Return a size as `nvidia-cuda-mps-control` accepts it: in whole G or M (its manual page), at least 1M."""
+    gigabytes, rest = divmod(size, 1 << 30)
+    return f"{max(size >> 20, 1)}M" if rest else f"{gigabytes}G"
+
+
+def parse_percentage(text: str) -> float | None:
+    """Return an active thread percentage; None if the text is not one."""
+    try:
+        share = float(text)
+    except ValueError:
+        return None
+    return share if isfinite(share) and 0 < share <= 100 else None
+
+
+def client_thread_percentage(variables: Mapping[str, str]) -> float | None:
+    """Return the active thread percentage that a client sets for itself, 100 if none; None if it is not known."""
+    if variables.get(PER_CONTEXT_PARTITIONING, "0") not in ("", "0"):
+        return None
+    return parse_percentage(variables.get(ACTIVE_THREAD_PERCENTAGE, "100"))
+
+
+def client_memory_limits(variables: Mapping[str, str]) -> Mapping[str, int] | None:
+    """Return the limits in bytes that a client sets for itself, by device ordinal or UUID; None if not known."""
+    text = variables.get(PINNED_MEMORY_LIMIT, "")
+    parsed = parse_memory_limits(text)
+    limits = {device: limit for device, limit in parsed.items() if limit is not None}
+    return limits if len(limits) == len(parsed) and len(text) <= _MAX_VALUE else None
+
+
+def parse_memory_limits(text: str) -> Mapping[str, int | None]:
+    """Return the sizes in a text such as `0=2G,1=512M`, by device; None for a value that is not a size."""
+    pairs = (each.strip().partition("=") for each in text.split(","))
+    return {device.strip(): parse_byte_size(size) for device, _, size in pairs if device.strip()}
+
+
+def visible_device_entries(text: str) -> tuple[str, ...]:
+    """Return the entries of CUDA_VISIBLE_DEVICES in order: ordinals, or UUIDs."""
+    return tuple(entry.strip() for entry in text.split(","))
+
+
+def is_device_visible(text: str | None, index: int | None, uuid: str) -> bool:
+    """Return whether CUDA_VISIBLE_DEVICES leaves a GPU visible; if it is not set, all GPUs are visible.
+
+    Ordinals are taken as NVML's indices. This holds if all GPUs are alike, or CUDA_DEVICE_ORDER is PCI_BUS_ID.
+    As in CUDA, -1 ends the list, and a UUID may be abbreviated.
+    """
+    if text is None:
+        return True
+    for entry in visible_device_entries(text):
+        if entry == "-1":
+            return False
+        if (index is not None and entry == str(index)) or (entry.startswith("GPU-") and uuid.startswith(entry)):
+            return True
+    return False
+
+
+def visible_gpu_uuids(text: str, gpus: Mapping[str, int | None]) -> tuple[str, ...]:
+    """Return the UUIDs of the GPUs that CUDA_VISIBLE_DEVICES leaves visible, in the order of their new ordinals.
+
+    `gpus` has NVML's indices by UUID. As in CUDA, an entry that names no GPU, or a GPU a second time, ends the list.
+    """
+    found: list[str] = []
+    for entry in visible_device_entries(text):
+        named = [uuid for uuid, index in gpus.items() if is_device_visible(entry, index, uuid)]
+        if len(named) != 1 or named[0] in found:
+            break
+        found.append(named[0])
+    return tuple(found)

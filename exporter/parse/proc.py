@@ -1,0 +1,225 @@
+"""Files of /proc (proc(5)). Parsers return None, or nothing, if a value is missing or has another form."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from ipaddress import IPv4Address, IPv6Address
+
+_DELETED = " (deleted)"
+
+# -- Programs, environment and limits ------------------------------------------------------------------------------
+
+MPS_PROGRAM_PREFIX = "nvidia-cuda-mps"
+"""The kernel stores only these 15 characters of both programs' names (measured, R580)."""
+
+
+class MpsProgram(StrEnum):
+    """A program of MPS."""
+
+    CONTROL = "nvidia-cuda-mps-control"
+    SERVER = "nvidia-cuda-mps-server"
+
+
+def mps_program(executable: str | None, command: str | None) -> MpsProgram | None:
+    """Return the program of MPS that a process runs; None if it runs another program.
+
+    The executable's name decides if it is one of NVIDIA's. A process can choose its command, the name with argv[0].
+    """
+    names = (name.rpartition("/")[2] for name in (executable, command) if name)
+    name = next((name for name in names if name.startswith(MPS_PROGRAM_PREFIX)), None)
+    if name is None:
+        return None
+    return MpsProgram.SERVER if name.removesuffix(_DELETED).endswith("-server") else MpsProgram.CONTROL
+
+
+def is_environment_intact(environment: bytes) -> bool:
+    """Return whether all of /proc/PID/environ is assignments.
+
+    It is empty during execve(2). A process may overwrite it, as setproctitle does with the process title and zeros.
+    """
+    return all(b"=" in variable for variable in environment.removesuffix(b"\0").split(b"\0"))
+
+
+def max_open_files(text: str) -> int | None:
+    """Return the soft limit of open files in /proc/PID/limits; None if there is none."""
+    found = re.search(r"^Max open files +([0-9]{1,10}) ", text, re.MULTILINE)
+    return int(found[1]) if found else None
+
+
+# -- /proc/PID/maps ------------------------------------------------------------------------------------------------
+
+_MAPPING = re.compile(
+    rb"[0-9a-f]{1,16}-[0-9a-f]{1,16} ..(x|-). [0-9a-f]{1,16} ([0-9a-f]{2,3}):([0-9a-f]{2,5}) ([0-9]{1,20}) +(/.*)",
+    re.DOTALL,
+)
+
+FileNumbers = tuple[int, int, int]
+"""Device major and minor number, and inode: they identify a file, also across processes."""
+
+
+@dataclass(frozen=True, slots=True)
+class MappedFile:
+    """A mapped file. Undecodable bytes of its path are surrogates. `deleted`: the file has no name any more."""
+
+    path: str
+    numbers: FileNumbers
+    executable: bool
+    deleted: bool
+
+
+def parse_mapped_file(line: bytes) -> MappedFile | None:
+    """Parse one line of /proc/PID/maps. The process chooses the path; the kernel escapes line breaks in it."""
+    found = _MAPPING.fullmatch(line.rstrip(b"\n"))
+    if found is None:
+        return None
+    executable, major, minor, inode, path = found.groups()
+    text = path.decode(errors="surrogateescape")
+    return MappedFile(
+        path=text.removesuffix(_DELETED),
+        numbers=(int(major, 16), int(minor, 16), int(inode)),
+        executable=executable == b"x",
+        deleted=text.endswith(_DELETED),
+    )
+
+
+# -- /proc/PID/stat: its second field, the name, may contain anything, also parentheses ----------------------------
+
+_NUMBER = re.compile(r"[0-9]{1,20}")
+_SIGNALED = 0x400
+"""PF_SIGNALED (include/linux/sched.h): a signal ended the process."""
+
+
+def _field(text: str, number: int) -> int | None:
+    """Return a field after the name. Fields have the numbers of proc(5)."""
+    _, closing, rest = text.rpartition(")")
+    fields = rest.split()
+    if not closing or len(fields) <= number - 3 or not _NUMBER.fullmatch(fields[number - 3]):
+        return None
+    return int(fields[number - 3])
+
+
+def process_state(text: str) -> str | None:
+    """Return the scheduler state, one letter."""
+    _, closing, rest = text.rpartition(") ")
+    return rest[0] if closing and rest[:1].isalpha() and rest[1:2] == " " else None
+
+
+def is_zombie(text: str) -> bool:
+    """Return whether the process has ended, and its parent has not yet waited for it."""
+    return process_state(text) in ("Z", "X")
+
+
+def parent_pid(text: str) -> int | None:
+    """Return the parent's PID, 0 if the parent is in another PID namespace."""
+    return _field(text, 4)
+
+
+def children_page_faults(text: str) -> int | None:
+    """Return the minor page faults of all ended children. Each child adds to it, even one that lives for 1 ms."""
+    return _field(text, 11)
+
+
+def start_ticks(text: str) -> int | None:
+    """Return the start time of the process, in clock ticks since boot."""
+    return _field(text, 22)
+
+
+def environment_addresses(text: str) -> tuple[int, int] | None:
+    """Return start and end address of the environment; None also if the reader has no permission."""
+    start, end = _field(text, 50), _field(text, 51)
+    return (start, end) if start and end and start < end else None
+
+
+def wait_status(text: str) -> int | None:
+    """Return how a zombie ended, as from waitpid(2).
+
+    The field is 0 if the reader has no permission. If a signal ended the process (field 9), 0 is not its status.
+    """
+    status, flags = _field(text, 52), _field(text, 9)
+    if status is None or flags is None or not is_zombie(text):
+        return None
+    return status if status or not flags & _SIGNALED else None
+
+
+# -- /proc/PID/status: the kernel escapes the name in it, so that no line can be forged -----------------------------
+
+
+def _status(text: str, key: str, value: str) -> str:
+    """Return the group of `value` in the line of `key`; empty if there is none."""
+    found = re.search(rf"^{key}:{value}$", text, re.MULTILINE)
+    return found[1] if found else ""
+
+
+def namespace_pids(text: str) -> tuple[int, ...]:
+    """Return the PID of the process in each of its PID namespaces: the reader's first, its own last."""
+    return tuple(map(int, _status(text, "NSpid", r"((?:\t[0-9]{1,10})+)").split()))
+
+
+def effective_capabilities(text: str) -> int:
+    """Return the effective capabilities as a bit mask (capabilities(7)); 0 if they are missing."""
+    return int(_status(text, "CapEff", r"\t([0-9a-f]{1,32})") or "0", 16)
+
+
+def effective_user(text: str) -> int | None:
+    """Return the effective UID."""
+    found = _status(text, "Uid", r"\t[0-9]+\t([0-9]{1,10})\t.*")
+    return int(found) if found else None
+
+
+def group_ids(text: str) -> frozenset[int]:
+    """Return the effective and the supplementary groups."""
+    effective = _status(text, "Gid", r"\t[0-9]+\t([0-9]{1,10})\t.*")
+    return frozenset(map(int, (effective + " " + _status(text, "Groups", r"\t((?:[0-9]{1,10} )*)")).split()))
+
+
+# -- /proc/net -----------------------------------------------------------------------------------------------------
+
+_LISTENING = re.compile(
+    r"^ *[0-9]+: ([0-9A-F]{8}|[0-9A-F]{32}):([0-9A-F]{4}) [0-9A-F]+:[0-9A-F]{4} 0A [0-9A-F:]+ [0-9A-F:]+ [0-9A-F]+"
+    r" +([0-9]+) +[0-9]+ ([0-9]+) ",
+    re.MULTILINE,
+)
+_ACCEPTS_CONNECTIONS = "00010000"
+"""SO_ACCEPTCON."""
+
+Address = IPv4Address | IPv6Address
+
+
+@dataclass(frozen=True, slots=True)
+class TcpListener:
+    """A listening socket: its address, its user, and its inode, which identifies its process."""
+
+    address: Address
+    port: int
+    uid: int
+    inode: int
+
+    def conflicts_with(self, host: str, port: int) -> bool:
+        """Return whether another process cannot listen there. An empty host means all addresses."""
+        own = str(self.address)
+        names = (own, "localhost") if own in ("127.0.0.1", "::1") else (own,)
+        return port == self.port and (not host or self.address.is_unspecified or host in names)
+
+
+def tcp_listeners(text: str) -> Iterator[TcpListener]:
+    """Yield the listening sockets of /proc/net/tcp or tcp6.
+
+    An address is a row of 32-bit words, each with its last byte first, as on all machines that run CUDA.
+    """
+    for digits, port, uid, inode in _LISTENING.findall(text):
+        packed = b"".join(bytes.fromhex(digits[start : start + 8])[::-1] for start in range(0, len(digits), 8))
+        address = IPv4Address(packed) if len(packed) == 4 else IPv6Address(packed)
+        yield TcpListener(address, int(port, 16), int(uid), int(inode))
+
+
+def listening_unix_sockets(text: str) -> Iterator[str]:
+    """Yield the paths of the listening sockets of /proc/net/unix. The path of an abstract socket begins with @.
+
+    A line is `Num: RefCount Protocol Flags Type St Inode Path`. A path may contain anything, also line breaks: the user
+    who binds it can add a line, but cannot remove one.
+    """
+    for line in text.split("\n"):
+        fields = line.split(maxsplit=7) if _ACCEPTS_CONNECTIONS in line else ()
+        if len(fields) == 8 and fields[3] == _ACCEPTS_CONNECTIONS:
+            yield fields[7]

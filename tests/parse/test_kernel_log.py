@@ -1,0 +1,337 @@
+"""Records of the kernel log. Only the kernel's own records count, and no process name changes them."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from exporter.parse.kernel_log import (
+    KernelMessage,
+    Xid,
+    parse_bus_id,
+    parse_gpu_address,
+    parse_kernel_record,
+    parse_oom_kill,
+    parse_xid,
+)
+from exporter.parse.printable import LONGEST_TEXT, printable
+from exporter.parse.xid_catalogue import XIDS, XidClass, exonerates, xid_meaning
+from tests.builders import RECORDINGS, Recorded
+
+XID = "NVRM: Xid (PCI:0000:00:06): 43, pid=456, name=nvidia-cuda-mps, channel 0x0000000a"
+
+
+def test_parses_a_record_of_the_kernel() -> None:
+    assert parse_kernel_record(f"4,360,27859548,c;{XID}") == KernelMessage(message=XID, by_kernel=True)
+
+
+@pytest.mark.parametrize("flags", ["-", "c", "+", "-,caller=T1234", "c,caller=C3"])
+def test_ignores_flags_and_later_fields(flags: str) -> None:
+    read = parse_kernel_record(f"3,7,9,{flags};text; with, separators")
+
+    assert read is not None
+    assert read.message == "text; with, separators"
+
+
+def test_ignores_the_dictionary_after_the_text() -> None:
+    read = parse_kernel_record("6,1,2,-;text\n SUBSYSTEM=pci\n DEVICE=+pci:0000:00:06.0\n")
+
+    assert read is not None
+    assert read.message == "text"
+
+
+def test_only_facility_0_is_by_the_kernel() -> None:
+    """A process that writes to /dev/kmsg gets facility 1, or the facility of its prefix, but never 0."""
+    by = {prefix: parse_kernel_record(f"{prefix},1,2,-;{XID}") for prefix in (0, 4, 7, 8, 12, 30, 8 * 23 + 4)}
+
+    assert [prefix for prefix, read in by.items() if read is not None and read.by_kernel] == [0, 4, 7]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        ";",
+        XID,
+        f"4;{XID}",
+        "4,5,6,-",
+        "four,5,6,-;text",
+        "4,5,6;text",
+        "٤,5,6,-;text",
+        " SUBSYSTEM=pci",
+        "\n4,5,6,-;x",
+    ],
+)
+def test_a_text_of_another_form_is_no_record(text: str) -> None:
+    assert parse_kernel_record(text) is None
+
+
+@given(st.text() | st.builds("{},{},{},{};{}".format, *[st.integers() | st.text(max_size=5)] * 5))
+@settings(max_examples=200)
+def test_any_text_parses_as_a_kernel_record(text: str) -> None:
+    read = parse_kernel_record(text)
+
+    assert read is None or "\n" not in read.message
+
+
+MEMORY = "total-vm:17300kB, anon-rss:8192kB, file-rss:4kB, shmem-rss:0kB, UID:1000 pgtables:72kB oom_score_adj:0"
+CAUSES = ("Out of memory", "Memory cgroup out of memory", "Out of memory (oom_kill_allocating_task)")
+
+
+@pytest.mark.parametrize("cause", CAUSES)
+def test_returns_the_killed_process_for_each_cause(cause: str) -> None:
+    assert parse_oom_kill(f"{cause}: Killed process 4711 (train) {MEMORY}") == 4711
+
+
+@pytest.mark.parametrize("name", ["", ") total-vm", "a b", "Killed process ", "x): Killed process 1 (", "\\x0a", "\n"])
+def test_a_process_name_cannot_change_the_killed_pid(name: str) -> None:
+    assert parse_oom_kill(f"Out of memory: Killed process 4711 ({name}) {MEMORY}") == 4711
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "",
+        "Out of memory: Killed process -1 (x)",
+        "Out of memory: Killed process ٤ (x)",
+        "Out of memory: Killed process 99999999999 (x)",
+        "Out of memory: Kill process 4711 (train) score 900 or sacrifice child",
+        "Memory cgroup out of memory: OOM victim 4711 (train) is already exiting. Skip killing the task",
+        "oom_reaper: reaped process 4711 (train), now anon-rss:0kB, file-rss:0kB, shmem-rss:0kB",
+        "oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),task=train,pid=4711,uid=1000",
+        "python3: Out of memory: Killed process 4711 (train)",
+        " Out of memory: Killed process 4711 (train)",
+    ],
+)
+def test_other_messages_are_no_oom_kill(message: str) -> None:
+    assert parse_oom_kill(message) is None
+
+
+def test_a_crash_of_a_process_named_like_an_oom_kill_is_none() -> None:
+    """The message of a crash begins with the process name, truncated to 15 characters: too few to forge a message."""
+    for cause in CAUSES:
+        name = f"{cause}: Killed process 4711 ("[:15]
+        assert (
+            parse_oom_kill(f"{name}[1234]: segfault at 0 ip 0000000000000000 sp 00007ffd error 14 in python3") is None
+        )
+
+
+MMU_FAULT = "intr 00000000. MMU Fault: ENGINE GRAPHICS GPC1 GPCCLIENT_T1_0 faulted @ 0x7f00_00000000."
+
+FORMS = {
+    f"NVRM: Xid (PCI:0000:00:06): 31, pid=471, name=c_two, channel 0x0000001d, {MMU_FAULT}": Xid(
+        number=31, bus_id="0000:00:06", pid=471, name="c_two", text=f"channel 0x0000001d, {MMU_FAULT}"
+    ),
+    "NVRM: Xid (PCI:0000:00:06): 43, pid=456, name=nvidia-cuda-mps, channel 0x0000000a": Xid(
+        number=43, bus_id="0000:00:06", pid=456, name="nvidia-cuda-mps", text="channel 0x0000000a"
+    ),
+    "NVRM: Xid (PCI:0000:2a:00): 13, Graphics SM Warp Exception on (GPC 0, TPC 0, SM 0): Out Of Range Address": Xid(
+        number=13,
+        bus_id="0000:2a:00",
+        text="Graphics SM Warp Exception on (GPC 0, TPC 0, SM 0): Out Of Range Address",
+    ),
+    "NVRM: Xid (PCI:0000:0a:00): 45, pid='<unknown>', name=<unknown>, Ch 00000008": Xid(
+        number=45, bus_id="0000:0a:00", text="Ch 00000008"
+    ),
+    "NVRM: Xid (PCI:0000:dc:00): 45, pid=1818990, name=python3, Ch 00000001 caused by previous Xid 149": Xid(
+        number=45, bus_id="0000:dc:00", pid=1818990, name="python3", text="Ch 00000001 caused by previous Xid 149"
+    ),
+    "NVRM: Xid (PCI:0000:05:00): 32, pid=1234, Ch 00000010 intr 00040000": Xid(
+        number=32, bus_id="0000:05:00", pid=1234, text="Ch 00000010 intr 00040000"
+    ),
+    "NVRM: Xid (PCI:0000:01:00): 94, pid=7062, Contained: CE User Channel (0x9). RST: No, D-RST: No": Xid(
+        number=94, bus_id="0000:01:00", pid=7062, text="Contained: CE User Channel (0x9). RST: No, D-RST: No"
+    ),
+    "NVRM: Xid (PCI:0000:01:00): 95, pid=7062, Uncontained: LTC TAG (0x2, 0x1). RST: Yes, D-RST: No": Xid(
+        number=95, bus_id="0000:01:00", pid=7062, text="Uncontained: LTC TAG (0x2, 0x1). RST: Yes, D-RST: No"
+    ),
+    "NVRM: Xid (PCI:0000:65:00): 64, pid='N/A', Row Remapper: Failed to remap row": Xid(
+        number=64, bus_id="0000:65:00", text="Row Remapper: Failed to remap row"
+    ),
+    "NVRM: Xid (PCI:0000:07:00 GPU-I:05): 43, pid=9, name=train, channel 0x00000002": Xid(
+        number=43, bus_id="0000:07:00", pid=9, name="train", gpu_instance=5, text="channel 0x00000002"
+    ),
+    "NVRM: Xid (PCI:0000:07:00 GPU-I:05 GPU-CI:00): 13, Graphics Exception: ESR 0x504730=0x20": Xid(
+        number=13,
+        bus_id="0000:07:00",
+        gpu_instance=5,
+        compute_instance=0,
+        text="Graphics Exception: ESR 0x504730=0x20",
+    ),
+    "NVRM: Xid (0000:03:00): 14, Channel 00000001": Xid(number=14, bus_id="0000:03:00", text="Channel 00000001"),
+    "NVRM: Xid (PCI:10000:E1:00): 79, GPU has fallen off the bus.": Xid(
+        number=79, bus_id="10000:e1:00", text="GPU has fallen off the bus."
+    ),
+    "NVRM: Xid (PCI:0000:00:06): 79, ": Xid(number=79, bus_id="0000:00:06"),
+    "NVRM: Xid (PCI:0000:00:06): 79": Xid(number=79, bus_id="0000:00:06"),
+    "NVRM: Xid (PCI:0000:00:06): 154, GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)": Xid(
+        number=154,
+        bus_id="0000:00:06",
+        text="GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)",
+    ),
+}
+
+
+@pytest.mark.parametrize("message", FORMS)
+def test_parses_every_form_of_an_xid(message: str) -> None:
+    assert parse_xid(message) == FORMS[message]
+
+
+@pytest.mark.parametrize("recorded", RECORDINGS, ids=repr)
+def test_parses_every_xid_of_a_recording(recorded: Recorded) -> None:
+    messages = [seen["record"].partition(";")[2] for seen in recorded.raw if seen["source"] == "kernel"]
+
+    assert [message for message in messages if ("Xid" in message) != (parse_xid(message) is not None)] == []
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "",
+        "NVRM: GPU Board Serial Number: 0",
+        "NVRM: The NVIDIA GPU 0000:01:00.0 has fallen off the bus.",
+        " NVRM: Xid (PCI:0000:00:06): 79",
+        "python3: NVRM: Xid (PCI:0000:00:06): 79",
+        "NVRM: Xid (PCI:0000:00:06: 79, x",
+        "NVRM: Xid (PCI:0000:00:06): 7x, y",
+        "NVRM: Xid (PCI:0000:00:06): 123456, y",
+        "NVRM: Xid (PCI:0000:00:٠٦): 79, x",
+        "nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 28006, Non-fatal, Link 46 MC TS crumbstore MCTO",
+    ],
+)
+def test_other_messages_are_no_xid(message: str) -> None:
+    assert parse_xid(message) is None
+
+
+def test_a_crash_of_a_process_named_like_an_xid_is_none() -> None:
+    """The message of a crash begins with the process name, truncated to 15 characters: too few to forge a message."""
+    name = "NVRM: Xid (PCI:0000:00:06): 79"[:15]
+
+    assert parse_xid(f"{name}[1234]: segfault at 0 ip 0000000000000000 sp 00007ffd error 14 in python3") is None
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        ", pid=1, name=x",
+        ", Ch 00000001",
+        "): 79, pid=1",
+        "a, b, c",
+        "NVRM: Xid (PCI:",
+        "\\x0aNVRM: Xid (PCI:0000:00:07): 79, pid=1, name=x",
+        "\nNVRM: Xid (PCI:0000:00:07): 79",
+        "'<unknown>'",
+        "",
+        "ü" * 15,
+    ],
+)
+def test_a_process_name_cannot_forge_other_fields(name: str) -> None:
+    read = parse_xid(f"NVRM: Xid (PCI:0000:00:06): 31, pid=600, name={name}, channel 0x0000001d, {MMU_FAULT}")
+
+    assert read is not None
+    assert (read.number, read.bus_id, read.pid) == (31, "0000:00:06", 600)
+    assert read.name is not None
+    assert printable(name).startswith(read.name)
+
+
+@given(st.text(max_size=600))
+@settings(max_examples=200)
+def test_a_process_name_cannot_hide_or_change_an_xid(name: str) -> None:
+    read = parse_xid(f"NVRM: Xid (PCI:0000:00:06): 31, pid=600, name={name}, channel 0x0000001d")
+
+    assert read is not None
+    assert (read.number, read.bus_id, read.pid) == (31, "0000:00:06", 600)
+    assert read.name is None or (read.name.isprintable() and len(read.name) <= LONGEST_TEXT)
+
+
+pieces = st.sampled_from(
+    (
+        "NVRM: Xid (",
+        "NVRM: GPU at ",
+        "PCI:",
+        "0000:00:06",
+        " GPU-I:1",
+        "): ",
+        "31",
+        ", ",
+        "pid=",
+        "name=",
+        "'",
+        "9" * 50,
+    )
+)
+
+
+@given(st.text() | st.lists(pieces, max_size=12).map("".join))
+@settings(max_examples=200)
+def test_any_text_parses_as_a_kernel_message(text: str) -> None:
+    parse_xid(text)
+    parse_gpu_address(text)
+    parse_bus_id(text)
+
+
+@pytest.mark.parametrize("filler", [", ", ", name=", ", pid=1", "'", "0"])
+def test_parses_hostile_messages_in_linear_time(filler: str) -> None:
+    """A search in quadratic time exceeds the time limit of a test by far."""
+    parse_xid(f"NVRM: Xid (PCI:0000:00:06): 31, pid=1, name={filler * 1_000_000}\0")
+
+
+def test_returns_the_address_of_a_gpu() -> None:
+    uuid = "GPU-22cc6aea-2c9e-48a9-4c41-c6bac08fa8c1"
+
+    assert parse_gpu_address(f"NVRM: GPU at PCI:0000:00:06: {uuid}") == ("0000:00:06", uuid)
+    assert parse_gpu_address(f"NVRM: GPU at 0000:00:06: {uuid}") == ("0000:00:06", uuid)
+    assert parse_gpu_address("NVRM: GPU at PCI:0000:00:06: GPU-1") is None
+    assert parse_gpu_address(f"NVRM: GPU at PCI:0000:00:06: {uuid}, and more") is None
+
+
+def test_bus_ids_of_all_sources_are_comparable() -> None:
+    forms = ("PCI:0000:0A:06", "0000:0a:06", "0000:0A:06.0", "00000000:0A:06.0", "PCI:0000:0a:06.0")
+
+    assert {parse_bus_id(form) for form in forms} == {"0000:0a:06"}
+    assert parse_bus_id("00010000:e1:00.0") == "10000:e1:00"
+    assert {parse_bus_id(none) for none in ("", "N/A", "0a:06.0", "0000:0a:06.0 ", "0000:0a")} == {None}
+
+
+def test_the_catalogue_has_an_entry_for_79() -> None:
+    assert {13, 31, 43, 45, 48, 63, 64, 74, 79, 94, 95, 119, 154} <= set(XIDS)
+    fallen = xid_meaning(79)
+    assert fallen is not None
+    assert (fallen.action, fallen.kind) == ("RESTART_BM", XidClass.HARDWARE)
+    assert xid_meaning(999) is None
+    assert all(each.mnemonic and each.meaning for each in XIDS.values())
+
+
+@pytest.mark.parametrize(
+    "number",
+    [46, 48, 62, 63, 64, 74, 79, 94, 95, 110, 119, 120, 136, 140, 143, 144, 149, 150, 156, 158, 171, 172],
+)
+def test_hardware_links_and_driver_exonerate(number: int) -> None:
+    assert exonerates(number)
+
+
+@pytest.mark.parametrize("number", [11, 13, 25, 31, 39, 43, 45, 68, 69, 137])
+def test_errors_of_programs_do_not_exonerate(number: int) -> None:
+    """An illegal address, an exception, a channel reset after one, a peer's memory."""
+    assert not exonerates(number)
+
+
+@pytest.mark.parametrize("number", [8, 32, 44, 66, 109])
+def test_ambiguous_errors_do_not_exonerate(number: int) -> None:
+    """A corrupted push buffer: the bus or a program. A context switch timeout: hardware or an endless kernel."""
+    assert not exonerates(number)
+
+
+@pytest.mark.parametrize("number", [78, 92, 121, 154, 155])
+def test_harmless_errors_do_not_exonerate(number: int) -> None:
+    assert not exonerates(number)
+
+
+@pytest.mark.parametrize("number", [0, 14, 174, 999, 99999, -1])
+def test_an_unknown_number_does_not_exonerate(number: int) -> None:
+    assert not exonerates(number)
+
+
+def test_only_system_classes_exonerate() -> None:
+    kinds = {XIDS[number].kind for number in XIDS if exonerates(number)}
+
+    assert kinds == {XidClass.HARDWARE, XidClass.LINK, XidClass.DRIVER}

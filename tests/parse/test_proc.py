@@ -1,0 +1,230 @@
+"""Files of /proc, with any name or path that a process can choose."""
+
+from ipaddress import ip_address
+
+import pytest
+
+from exporter.parse import proc
+from exporter.parse.proc import (
+    MappedFile,
+    TcpListener,
+    effective_user,
+    group_ids,
+    listening_unix_sockets,
+    max_open_files,
+    parse_mapped_file,
+    tcp_listeners,
+)
+
+HEAD = b"7f5c28d21000-7f5c28d22000 r-xp 00000000 "
+
+
+@pytest.mark.parametrize(
+    ("line", "path", "numbers", "executable", "deleted"),
+    [
+        (HEAD + b"08:01 173521      /usr/lib/libcuda.so.1\n", "/usr/lib/libcuda.so.1", (8, 1, 173521), True, False),
+        (HEAD.replace(b"x", b"-") + b"103:1a3 7 /a b\n", "/a b", (0x103, 0x1A3, 7), False, False),
+        (HEAD + b"00:27 9 /tmp/libcuda.so.1 (deleted)\n", "/tmp/libcuda.so.1", (0, 0x27, 9), True, True),
+        (HEAD + b"00:27 9 /a\\012b\r\xff\n", "/a\\012b\r\udcff", (0, 0x27, 9), True, False),
+    ],
+    ids=["a library", "data", "deleted", "an odd name"],
+)
+def test_parses_a_mapped_file(
+    line: bytes, path: str, numbers: tuple[int, int, int], executable: bool, deleted: bool
+) -> None:
+    assert parse_mapped_file(line) == MappedFile(path, numbers, executable, deleted)
+
+
+@pytest.mark.parametrize(
+    "line", [b"", b"\n", HEAD + b"00:00 0 \n", HEAD + b"00:00 0                  [vdso]\n", b"/usr/lib/libcuda.so.1\n"]
+)
+def test_a_mapping_without_a_file_is_none(line: bytes) -> None:
+    assert parse_mapped_file(line) is None
+
+
+LIMITS = """\
+Limit                     Soft Limit           Hard Limit           Units
+Max processes             515072               515072               processes
+Max open files            {}                1048576              files
+"""
+
+
+def test_returns_the_soft_limit_of_open_files() -> None:
+    assert max_open_files(LIMITS.format(16384)) == 16384
+    assert max_open_files(LIMITS.format("unlimited")) is None
+    assert max_open_files("") is None
+
+
+STATUS = "Name:\tUid:\\t1\nUid:\t1001\t990\t1001\t990\nGid:\t100\t991\t100\t991\nGroups:\t4 101 \nNSpid:\t7\n"
+
+
+def test_returns_effective_user_and_groups() -> None:
+    assert effective_user(STATUS) == 990
+    assert group_ids(STATUS) == {991, 4, 101}
+
+
+def test_missing_user_and_groups_are_none() -> None:
+    assert effective_user("") is None
+    assert group_ids("Gid:\t0\t0\t0\t0\nGroups:\t\n") == {0}
+    assert group_ids("") == frozenset()
+
+
+FIELDS = "S 1 513 513 0 -1 4194560 1234 0 0 0 7 3 0 0 20 0 4 0 88123456 1073741824 2048 18446744073709551615"
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["train.py", "", "a b", "a) b", ") Z 1 (", "(((", ")))", "line\nbreak", "\udcff", "1 2 3 4 5 6 7 8 9 10 11 12 13"],
+)
+def test_returns_the_start_time_for_any_name(name: str) -> None:
+    text = f"513 ({name}) {FIELDS}\n"
+    assert proc.start_ticks(text) == 88123456
+    assert not proc.is_zombie(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "513",
+        "513 (train.py)",
+        "513 (train.py) S 1 513",
+        f"513 train.py {FIELDS}",
+        ") " + "x " * 30,
+        ") " + "² " * 30,
+    ],
+)
+def test_text_of_another_form_has_no_start_time(text: str) -> None:
+    assert proc.start_ticks(text) is None
+
+
+@pytest.mark.parametrize(("state", "zombie"), [("Z", True), ("X", True), ("S", False), ("R", False), ("D", False)])
+def test_an_ended_process_is_a_zombie(state: str, zombie: bool) -> None:
+    assert proc.is_zombie(f"513 (Z) {state}{FIELDS[1:]}") is zombie
+
+
+@pytest.mark.parametrize("name", ["train.py", "", ") Z 1 (", "a) T 2 (b"])
+def test_returns_state_and_parent_for_any_name(name: str) -> None:
+    text = f"513 ({name}) {FIELDS}\n"
+    assert (proc.process_state(text), proc.parent_pid(text)) == ("S", 1)
+
+
+@pytest.mark.parametrize("text", ["", "513", "513 (train.py)", f"513 train.py {FIELDS}", "513 (train.py) 12 1"])
+def test_text_of_another_form_has_no_state(text: str) -> None:
+    assert proc.process_state(text) is None
+
+
+def remains(status: int, *, flags: int = 0x40800C, state: str = "Z", name: str = "train.py") -> str:
+    """Return the stat line of a zombie, as measured on Linux 6.18."""
+    behind = "0 0 0 20 0 1 0 88123456 " + "0 " * 29
+    return f"513 ({name}) {state} 1 513 513 0 -1 {flags} 0 0 0 0 0 {behind}{status}\n"
+
+
+SIGNALED = 0x40840C
+
+
+@pytest.mark.parametrize("name", ["train.py", "", ") Z 1 (", "1 2 3 4 5 6 7 8 9 10 11 12 13"])
+@pytest.mark.parametrize(("status", "flags"), [(0, 0x40800C), (1792, 0x40800C), (9, SIGNALED), (11, SIGNALED)])
+def test_returns_the_wait_status_for_any_name(status: int, flags: int, name: str) -> None:
+    text = remains(status, flags=flags, name=name)
+
+    assert proc.wait_status(text) == status
+    assert proc.start_ticks(text) == 88123456
+
+
+def test_wait_status_of_a_signalled_process_is_never_0() -> None:
+    """The kernel reports 0 to a reader without permission."""
+    assert proc.wait_status(remains(0, flags=SIGNALED)) is None
+
+
+@pytest.mark.parametrize("text", ["", remains(9, state="S"), remains(-1), f"513 (x) Z {FIELDS[1:]}"])
+def test_a_running_process_has_no_wait_status(text: str) -> None:
+    assert proc.wait_status(text) is None
+
+
+@pytest.mark.parametrize(
+    ("span", "found"),
+    [("4096 8192", (4096, 8192)), ("0 0", None), ("8192 4096", None), ("4096", None), ("4096 -1", None)],
+)
+def test_returns_the_addresses_of_the_environment(span: str, found: tuple[int, int] | None) -> None:
+    text = f"513 (a) b) {FIELDS} " + "0 " * 24 + span + "\n"
+    assert proc.environment_addresses(text) == found
+
+
+IPV4 = """\
+  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode
+   0: 0100007F:29B5 00000000:0000 0A 00000000:00000000 00:00000000 00000000  990        0 3884137 1 0000000000000000 100
+   1: 0100007F:0050 0100007F:D431 01 00000000:00000000 00:00000000 00000000    0        0 41 1 0000000000000000 20 4 30
+"""
+IPV6 = """\
+  sl  local_address                         remote_address                        st tx_queue rx_queue tr tm->when
+   0: 00000000000000000000000000000000:29B5 00000000000000000000000000000000:0000 0A 00000000:00000000 00:00000000 \
+00000000    33        0 77 1 0000000000000000 100 0 0 10 0
+   1: 00000000000000000000000001000000:1F90 00000000000000000000000000000000:0000 0A 00000000:00000000 00:00000000 \
+00000000     0        0 78 1 0000000000000000 100 0 0 10 0
+"""
+
+
+def test_returns_listening_tcp_sockets_with_user_and_inode() -> None:
+    assert list(tcp_listeners(IPV4)) == [TcpListener(ip_address("127.0.0.1"), 10677, 990, 3884137)]
+    assert list(tcp_listeners(IPV6)) == [
+        TcpListener(ip_address("::"), 10677, 33, 77),
+        TcpListener(ip_address("::1"), 8080, 0, 78),
+    ]
+    assert list(tcp_listeners("nothing of the kind\n" * 3)) == []
+
+
+@pytest.mark.parametrize(
+    ("where", "host", "conflicts"),
+    [
+        ("127.0.0.1", "127.0.0.1", True),
+        ("127.0.0.1", "localhost", True),
+        ("127.0.0.1", "", True),
+        ("127.0.0.1", "192.0.2.1", False),
+        ("0.0.0.0", "192.0.2.1", True),
+        ("::", "127.0.0.1", True),
+        ("::1", "::1", True),
+    ],
+)
+def test_a_listener_conflicts_with_the_same_address_and_port(where: str, host: str, conflicts: bool) -> None:
+    listener = TcpListener(ip_address(where), 10677, 0, 1)
+    assert listener.conflicts_with(host, 10677) is conflicts
+    assert not listener.conflicts_with(host, 10678)
+
+
+SOCKETS_HEAD = "Num       RefCount Protocol Flags    Type St Inode Path\n"
+
+
+def row(path: str, flags: str = "00010000", state: str = "01") -> str:
+    return f"00000000a907fcd5: 00000002 00000000 {flags} 0005 {state} 5325 {path}".rstrip() + "\n"
+
+
+def test_returns_listening_unix_sockets() -> None:
+    """The sockets of an R580 daemon with one client."""
+    table = (
+        SOCKETS_HEAD
+        + row("/run/mps/control_privileged")
+        + row("/run/mps/control")
+        + row("/run/mps/control", flags="00000000", state="03")
+        + row("", state="03", flags="00000000")
+    )
+    assert list(listening_unix_sockets(table)) == ["/run/mps/control_privileged", "/run/mps/control"]
+
+
+def test_a_socket_path_may_contain_spaces() -> None:
+    assert list(listening_unix_sockets(SOCKETS_HEAD + row("/run/a  b/control"))) == ["/run/a  b/control"]
+
+
+def test_the_name_of_an_abstract_socket_begins_with_at() -> None:
+    assert list(listening_unix_sockets(row("@/run/mps/control"))) == ["@/run/mps/control"]
+
+
+@pytest.mark.parametrize(
+    "text", ["", SOCKETS_HEAD, "00010000", "00010000 00010000 00010000 00010000\n", row(""), "\n\n", "\0"]
+)
+def test_ignores_lines_of_another_form(text: str) -> None:
+    assert list(listening_unix_sockets(text)) == []
+
+
+def test_flags_in_another_column_do_not_count() -> None:
+    assert list(listening_unix_sockets(row("/run/00010000/control", flags="00000000"))) == []
