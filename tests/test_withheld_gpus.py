@@ -5,13 +5,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from exporter.sources.reading import Reading
 
 from exporter import assembly
 from exporter.assembly import Assembly
 from exporter.clock import SystemClock
 from exporter.config import Config
 from exporter.sources.eye import Inbox
-from exporter.sources.reading import Reading
 from tests import program
 
 PROBLEM = "NVML cannot be used"
