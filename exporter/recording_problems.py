@@ -1,4 +1,4 @@
-"""Problems in recordings of FORMAT 1, where they are sentences: reads the code and the fields from a sentence.
+"""Problems in recordings of FORMAT 1, where they are sentences: read the code and the fields from a sentence.
 
 A sentence that no pattern fits becomes `unspecified`, with the sentence as its detail.
 """
@@ -13,15 +13,47 @@ from exporter.model.witnesses import UnitState
 from exporter.plain import plain
 
 KINDS: frozenset[type[Observation]] = frozenset((GpuReading, LogFile, SourceReading, UnitState))
-"""The observations with a `problem` of a collector. That of `ActionDone` is still a sentence."""
+"""The observations whose `problem` is that of a collector. In `ActionDone` it is a sentence."""
 
 SEPARATOR = "; "
-"""Stood between the problems of one collection, and also within some sentences."""
+"""Text between the problems of one collection. Some sentences contain it too."""
 
 LONGEST_SENTENCE = 4096
-"""Characters; a longer one is cut, and no pattern is tried."""
+"""Characters. A longer sentence is cut, and no pattern is tried."""
 
-_PERMISSION = ("Permission denied", "Operation not permitted")
+_SECONDS = r"(?P<seconds>\d{1,9}(?:\.\d{1,9})?) s"
+_SUBJECT = r"(?P<subject>[^;]*)"
+_DETAIL = r"(?P<detail>[^;]*)"
+_NVML = r"NVML(?: events)?: "
+_ADVICE = r"(?:; (?:is the driver loaded\? \(nvidia-smi\)|where .*))?"
+
+_PATTERNS: tuple[tuple[str, ProblemCode], ...] = (
+    (r"paused", ProblemCode.PAUSED),
+    (rf"no answer for {_SECONDS}", ProblemCode.STILL_RUNNING),
+    (rf".*: no answer to {_SUBJECT} within {_SECONDS}", ProblemCode.TIMEOUT),
+    (rf".*: {_SUBJECT} was not asked: server (?P<pid>\d{{1,10}}) is stopped", ProblemCode.SERVER_STOPPED),
+    (
+        rf"{_SUBJECT} cannot be used \(exit code (?P<exit_code>-?\d+)\): (?P<detail>.*)",
+        ProblemCode.COMMAND_FAILED,
+    ),
+    (rf"{_SUBJECT} does not exist", ProblemCode.NOT_FOUND),
+    (
+        rf"{_SUBJECT} cannot be read: (?P<detail>Permission denied|Operation not permitted){_ADVICE}",
+        ProblemCode.PERMISSION_DENIED,
+    ),
+    (rf"{_SUBJECT} cannot be read: {_DETAIL}{_ADVICE}", ProblemCode.NOT_READABLE),
+    (rf"{_NVML}(?P<detail>Driver Not Loaded[^;]*){_ADVICE}", ProblemCode.DRIVER_NOT_LOADED),
+    (rf"{_NVML}(?P<detail>[^;]*version mismatch){_ADVICE}", ProblemCode.DRIVER_MISMATCH),
+    (rf"{_NVML}(?P<detail>[^;]*Shared Library Not Found){_ADVICE}", ProblemCode.LIBRARY_MISSING),
+    (rf"{_NVML}the driver is not open", ProblemCode.DRIVER_NOT_OPEN),
+    (rf"{_NVML}a call that has not come back [^;]*{_ADVICE}", ProblemCode.DRIVER_HANGS),
+    (rf"{_NVML}{_DETAIL}{_ADVICE}", ProblemCode.DRIVER_ERROR),
+    (r"unexpected (?P<detail>[A-Za-z]+: .*)", ProblemCode.UNEXPECTED_ERROR),
+)
+"""The sentences that versions with FORMAT 1 wrote. The named groups are fields of `Problem`."""
+
+_COMPILED = tuple((re.compile(pattern), code) for pattern, code in _PATTERNS)
+_READ: Mapping[str, Callable[[str], Any]] = {"pid": int, "exit_code": int, "seconds": float}
 
 
 def with_problem(kind: type[Observation], values: Mapping[str, Any]) -> dict[str, Any]:
@@ -33,88 +65,18 @@ def with_problem(kind: type[Observation], values: Mapping[str, Any]) -> dict[str
 
 
 def problem_of(sentence: str) -> Problem:
-    """Return the problem that a sentence states."""
+    """Return the problem that a sentence states, or several if the sentence joins known ones."""
+    unknown = Problem(code=ProblemCode.UNSPECIFIED, detail=sentence[:LONGEST_SENTENCE])
     if len(sentence) > LONGEST_SENTENCE:
-        return Problem(code=ProblemCode.UNSPECIFIED, detail=sentence[:LONGEST_SENTENCE])
-    known = _known(sentence)
-    if known is not None:
-        return known
+        return unknown
     each = [_known(part) for part in sentence.split(SEPARATOR)]
-    whole = None if None in each else joined(each)
-    return whole or Problem(code=ProblemCode.UNSPECIFIED, detail=sentence)
+    return _known(sentence) or (None if None in each else joined(each)) or unknown
 
 
 def _known(sentence: str) -> Problem | None:
-    for pattern, read in _PATTERNS:
+    for pattern, code in _COMPILED:
         found = pattern.fullmatch(sentence)
         if found is not None:
-            return read(found)
+            groups = found.groupdict(default="")
+            return Problem(code=code, **{name: _READ.get(name, str)(text) for name, text in groups.items()})
     return None
-
-
-def _unreadable(found: re.Match[str]) -> Problem:
-    denied = found["detail"] in _PERMISSION
-    code = ProblemCode.PERMISSION_DENIED if denied else ProblemCode.NOT_READABLE
-    return Problem(code=code, subject=found["subject"], detail=found["detail"])
-
-
-def _driver(found: re.Match[str]) -> Problem:
-    detail = found["detail"]
-    code = next((code for text, code in _OF_DRIVER.items() if text in detail), ProblemCode.DRIVER_ERROR)
-    return Problem(code=code, detail=detail if code in _WITH_DETAIL else "")
-
-
-_OF_DRIVER = {
-    "Driver Not Loaded": ProblemCode.DRIVER_NOT_LOADED,
-    "version mismatch": ProblemCode.DRIVER_MISMATCH,
-    "Shared Library Not Found": ProblemCode.LIBRARY_MISSING,
-    "the driver is not open": ProblemCode.DRIVER_NOT_OPEN,
-    "a call that has not come back": ProblemCode.DRIVER_HANGS,
-}
-_WITH_DETAIL = frozenset(
-    (
-        ProblemCode.DRIVER_NOT_LOADED,
-        ProblemCode.DRIVER_MISMATCH,
-        ProblemCode.LIBRARY_MISSING,
-        ProblemCode.DRIVER_ERROR,
-    )
-)
-
-
-def _simple(code: ProblemCode) -> Callable[[re.Match[str]], Problem]:
-    """Return what reads a problem whose fields are the named groups of its pattern."""
-
-    def read(found: re.Match[str]) -> Problem:
-        groups = found.groupdict(default="")
-        return Problem(
-            code=code,
-            subject=groups.get("subject", ""),
-            detail=groups.get("detail", ""),
-            pid=int(groups["pid"]) if "pid" in groups else None,
-            seconds=float(groups["seconds"]) if "seconds" in groups else None,
-            exit_code=int(groups["exit_code"]) if "exit_code" in groups else None,
-        )
-
-    return read
-
-
-_SECONDS = r"(?P<seconds>\d{1,9}(?:\.\d{1,9})?)"
-_PID = r"(?P<pid>\d{1,10})"
-
-_PATTERNS: tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], Problem]], ...] = tuple(
-    (re.compile(pattern), read)
-    for pattern, read in (
-        (r"paused", _simple(ProblemCode.PAUSED)),
-        (rf"no answer for {_SECONDS} s", _simple(ProblemCode.STILL_RUNNING)),
-        (rf".*: no answer to (?P<subject>[^:]*) within {_SECONDS} s", _simple(ProblemCode.TIMEOUT)),
-        (rf".*: (?P<subject>[^:]*) was not asked: server {_PID} is stopped", _simple(ProblemCode.SERVER_STOPPED)),
-        (
-            r"(?P<subject>.*) cannot be used \(exit code (?P<exit_code>-?\d{1,9})\): (?P<detail>.*)",
-            _simple(ProblemCode.COMMAND_FAILED),
-        ),
-        (r"(?P<subject>[^;]*) does not exist", _simple(ProblemCode.NOT_FOUND)),
-        (r"(?P<subject>[^;]*) cannot be read: (?P<detail>[^;]*)(?:; where .*)?", _unreadable),
-        (r"NVML(?: events)?: (?P<detail>[^;]*)(?:; is the driver loaded\? \(nvidia-smi\))?", _driver),
-        (r"unexpected (?P<detail>[A-Za-z]+: .*)", _simple(ProblemCode.UNEXPECTED_ERROR)),
-    )
-)

@@ -1,9 +1,9 @@
 """Follow the journals of the systemd units whose daemons run in the foreground (`-f`).
 
-Such a daemon writes both logs to its stdout (measured, R580), which journald keeps as the unit's. `journalctl --follow`
-sleeps until there is something to tell, through rotation and journald's own restarts (tried with systemd 252); where
-one ends all the same, the next goes on from the last entry told. Lines come 0.3 to 0.4 s late (measured): journald lets
-its readers know no sooner.
+Such a daemon writes both logs to its stdout (measured, R580), which journald stores for the unit. `journalctl --follow`
+sleeps until there is a new entry, also through rotation and restarts of journald (tried with systemd 252). If it ends,
+the next `journalctl` continues after the last entry read. Lines arrive 0.3 to 0.4 s late (measured): journald notifies
+its readers no sooner.
 """
 
 import os
@@ -18,10 +18,10 @@ from exporter.sources.child import Child
 from exporter.sources.eye import Reading
 
 FILE = "stdout"
-"""What such a log is called, since it is no file."""
+"""The name of such a log, which is not a file."""
 RETRY_SECONDS = 5.0
 DEADLINE_SECONDS = 10.0
-"""How long it may take to find the journal's end."""
+"""How long `journalctl` may take to find the end of the journal."""
 
 _FORMAT = ("--system", "--no-pager", "--output=json", f"--output-fields={','.join(JOURNAL_FIELDS)}")
 _DROPS = ("_TRANSPORT=driver", f"MESSAGE_ID={SUPPRESSED_MESSAGE_ID}")
@@ -29,7 +29,7 @@ _NO_JOURNAL = "No journal files"
 
 
 class UnitJournal:
-    """Follows one unit's journal for one daemon, from the end that it has when it is first looked at."""
+    """The journal of one unit and daemon, read from its end at the first collection."""
 
     def __init__(self, daemon: str, unit: str, clock: Clock, *, executable: str, path: str) -> None:
         self.unit = unit
@@ -49,7 +49,7 @@ class UnitJournal:
         self._told: tuple[Problem | None] | None = None
 
     def look(self) -> Reading:
-        """The lines that are new. Never waits."""
+        """Return the new lines, without waiting."""
         seen: list[Observation] = []
         if self._child is None and self._clock.monotonic() >= self._due:
             self._start(*self._matches_from_end())
@@ -63,7 +63,7 @@ class UnitJournal:
         return Reading(tuple(seen), self._problem)
 
     def close(self) -> None:
-        """Follow no more."""
+        """Stop following."""
         if self._child is not None:
             self._child.close()
             self._child = None
@@ -73,7 +73,7 @@ class UnitJournal:
         return ("--lines=1", *self._matches)
 
     def _matches_from_cursor(self) -> tuple[str, ...]:
-        """The last entry that was told comes once more: what follows one that is there cannot be passed over."""
+        """Start at the last entry that was read: it comes again, so no entry after it can be missed."""
         start = () if self._cursor is None else (f"--cursor={self._cursor}",)
         return ("--follow", "--no-tail", *start, *self._matches)
 
@@ -90,7 +90,7 @@ class UnitJournal:
         self._problem = problem
 
     def _find_end(self, child: Child) -> None:
-        """Where to begin; and, after something went wrong, whether the journal can be read again."""
+        """Find where to begin. After a failure, this also shows whether the journal can be read again."""
         ended = child.ended
         lines, _ = child.lines()
         entries = [entry for line in lines if (entry := parse_journal_entry(line)) is not None]
@@ -127,7 +127,7 @@ class UnitJournal:
         return seen
 
     def _whole(self, entry: JournalEntry) -> tuple[list[str], int]:
-        """The line in an entry, or how many are lost with it. What follows in a line that was cut is no other line."""
+        """Return the line of an entry, or how many lines are lost. The rest of a cut line is not a new line."""
         if not entry.is_mps_output_of(self.unit):
             return [], 0
         goes_on = entry.stream is not None and entry.stream == self._unfinished
@@ -161,16 +161,16 @@ class Journal:
         self._closed = False
 
     def follow(self, units: Mapping[str, str]) -> None:
-        """Say which daemon's log is in which unit's journal, from the next look on; from any thread."""
+        """Set which daemon's log is in which unit's journal, from the next collection on. Any thread may call this."""
         self._wanted = dict(units)
 
     @property
     def awaits_look(self) -> bool:
-        """Whether other journals are to be followed than are."""
+        """Whether journals must be added or removed."""
         return self._wanted.keys() != self._journals.keys()
 
     def look(self) -> Reading:
-        """All new lines."""
+        """Return all new lines."""
         with self._lock:
             if self._closed:
                 return Reading()
@@ -180,7 +180,7 @@ class Journal:
         return Reading(tuple(seen), joined(each.problem for each in readings), idle=not readings)
 
     def close(self) -> None:
-        """Follow no more, and leave no child behind; from any thread."""
+        """Stop following, and end all children. Any thread may call this."""
         with self._lock:
             self._closed = True
             for journal in self._journals.values():

@@ -82,7 +82,7 @@ def test_all_problems_of_a_collection_are_shown() -> None:
 def test_a_source_names_the_daemon_of_each_problem() -> None:
     source = Source(last=look("log"), problems={"a": HANGS, "b": denied("x")})
     assert source_text("process", source) == "a: no result for 5 s; b: x cannot be read: Permission denied"
-    assert source_text(NVML, replace(source, problems={"": PAUSED})) == "paused: the NVIDIA driver is closed"
+    assert source_text(NVML, replace(source, problems={"": PAUSED})).startswith("paused: ")
 
 
 def test_a_log_in_the_journal_has_the_advice_for_the_journal() -> None:

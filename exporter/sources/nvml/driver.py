@@ -20,7 +20,7 @@ from exporter.model.problem import Problem, ProblemCode
 Value = TypeVar("Value")
 
 PATIENCE_SECONDS = 1.0
-"""How long a look waits for others to be done with a driver that is to be closed first."""
+"""How long a collection waits for a driver that other threads still use and that must be closed first."""
 
 CANNOT_TELL = (
     pynvml.NVML_ERROR_NOT_SUPPORTED,
@@ -28,17 +28,17 @@ CANNOT_TELL = (
     pynvml.NVML_ERROR_NO_PERMISSION,
     pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH,
 )
-"""This GPU, driver or user has no such value; the rest of the reading stands."""
+"""The value is not available for this GPU, driver or user. The rest of the reading is valid."""
 
 DRIVER_LOST = (
     pynvml.NVML_ERROR_UNINITIALIZED,
     pynvml.NVML_ERROR_DRIVER_NOT_LOADED,
     pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH,
 )
-"""NVML must be opened anew: the driver was unloaded or upgraded."""
+"""The driver was unloaded or upgraded: NVML must be opened again."""
 
 GPU_LOST = (pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_RESET_REQUIRED)
-"""Nothing that this GPU tells counts any more."""
+"""No reading of this GPU is valid any more."""
 
 _CODES = {
     pynvml.NVML_ERROR_DRIVER_NOT_LOADED: ProblemCode.DRIVER_NOT_LOADED,
@@ -61,7 +61,7 @@ def nvml_problem(error: pynvml.NVMLError, gpu: str = "") -> Problem:
 
 
 def told(function: Callable[..., Value], *arguments: Any) -> Value | None:
-    """A value, or None where it cannot be told; any other error is the GPU's."""
+    """Return a value, or None if it is not available. Raise any other error."""
     try:
         return function(*arguments)
     except pynvml.NVMLError as error:
@@ -71,7 +71,7 @@ def told(function: Callable[..., Value], *arguments: Any) -> Value | None:
 
 
 def sensed(function: Callable[..., Value], *arguments: Any) -> Value | None:
-    """A value that others do without: None where it could not be read, unless GPU or driver are lost."""
+    """Return an optional value, or None after any error, unless the GPU or the driver is lost."""
     try:
         return function(*arguments)
     except pynvml.NVMLError as error:
@@ -81,7 +81,7 @@ def sensed(function: Callable[..., Value], *arguments: Any) -> Value | None:
 
 
 def first_there(*names: str) -> Callable[..., Any]:
-    """The first of these functions that nvidia-ml-py and the driver both have, found anew at each call."""
+    """Return a call of the first of these functions that both nvidia-ml-py and the driver have."""
 
     def call(*arguments: Any) -> Any:
         for name in names:
@@ -97,10 +97,10 @@ def first_there(*names: str) -> Callable[..., Any]:
 
 
 class Driver:
-    """Opens for who may open it, lets others join, and closes when it was lost or paused and nobody is in a call.
+    """The driver, which one collector opens and others join. It is closed after it was lost or paused.
 
-    A driver call can hang for minutes and cannot be cancelled: no lock is held during one, and nothing is closed under
-    the feet of who is in one.
+    A driver call can hang for minutes and cannot be cancelled. So no lock is held during a call, and the driver is
+    closed only when no thread is in a call.
     """
 
     def __init__(self) -> None:
@@ -113,14 +113,14 @@ class Driver:
         self._paused = False
 
     def before_closing(self, give_back: Callable[[], None]) -> None:
-        """Have this called, while nobody uses the driver, before it is closed."""
+        """Call this function before the driver is closed, while no thread uses it."""
         self._before_closing.append(give_back)
 
     @contextlib.contextmanager
     def opened(self) -> Iterator[None]:
-        """Use the driver, opening it if need be. An NVML error that leaves the block closes it.
+        """Use the driver; open it if necessary. An NVML error that leaves the block closes it.
 
-        Raises DriverError where it cannot be opened, is paused, or failed within the block.
+        Raises DriverError if the driver cannot be opened, is paused, or failed within the block.
         """
         with self._changed:
             self._changed.wait_for(lambda: self._paused or not (self._moving or self._lost), PATIENCE_SECONDS)
@@ -137,7 +137,7 @@ class Driver:
 
     @contextlib.contextmanager
     def joined(self, within: float) -> Iterator[None]:
-        """Use the driver that another has opened, or opens within so many seconds."""
+        """Use the driver that another collector has opened, or opens within so many seconds."""
         with self._changed:
             self._changed.wait_for(self._usable, within)
             self._check()
@@ -151,19 +151,19 @@ class Driver:
             self._leave()
 
     def rest(self, seconds: float) -> None:
-        """Wait so long, or until the driver is opened, closed or paused."""
+        """Wait for so many seconds, or until the driver is opened, closed or paused."""
         with self._changed:
             self._changed.wait(seconds)
 
     def go_on(self) -> None:
-        """Raise DriverError where a pause was asked for meanwhile."""
+        """Raise DriverError if the driver was paused meanwhile."""
         if self._paused:
             raise DriverError(Problem(code=ProblemCode.PAUSED))
 
     def pause(self, timeout: float) -> bool:
-        """Close it and keep it closed; whether that was done within `timeout` seconds. Else it is done when it can be.
+        """Close the driver and keep it closed. Return whether that was done within `timeout` seconds.
 
-        False where a call hangs in the driver.
+        If a call hangs in the driver, return False; the driver is closed when the call returns.
         """
         with self._changed:
             self._paused = True
@@ -173,7 +173,7 @@ class Driver:
             return self._changed.wait_for(lambda: not self._open and not self._moving, timeout)
 
     def resume(self) -> None:
-        """Let it be opened again."""
+        """Allow the driver to be opened again."""
         with self._changed:
             self._paused = False
             self._changed.notify_all()
