@@ -21,11 +21,10 @@ from exporter.model.node import Node
 from exporter.model.observation import GpuProcess, GpuReading
 from exporter.model.settings import PollIntervals
 from exporter.sources.control import ControlClient
-from exporter.sources.eye import Eye, Inbox
+from exporter.sources.eye import Eye, Inbox, Reading
 from exporter.sources.logs import DaemonLogs
 from exporter.sources.lookout import Asker, Lookout
 from exporter.sources.place import on_host
-from exporter.sources.reading import Reading
 from tests.standin.mps import MpsStandIn
 
 DAY_SECONDS = 86_400

@@ -27,7 +27,7 @@ from exporter.model.node import Node
 from exporter.parse.elf import Machine
 from exporter.sources.control import ATTEMPTS as CONTROL_ATTEMPTS
 from exporter.sources.control import ControlClient
-from exporter.sources.eye import Eye, Inbox
+from exporter.sources.eye import Eye, Inbox, Reading
 from exporter.sources.file_changes import FileChanges
 from exporter.sources.finder import Finder
 from exporter.sources.journal import Journal
@@ -40,11 +40,11 @@ from exporter.sources.place import Place, on_host
 from exporter.sources.pods import Pods
 from exporter.sources.proc import Proc
 from exporter.sources.processes import Processes, affordable_pidfds
-from exporter.sources.reading import Reading
 from exporter.sources.session_lock import SessionLock
 from exporter.sources.unit_states import UnitStates
 from exporter.sources.units import Units
 from exporter.sources.user import OURSELVES, User
+from exporter.telling.problem_text import problem_text
 
 if TYPE_CHECKING:
     from exporter.sources.libcuda_probes.collector import LibcudaCollector
@@ -166,7 +166,9 @@ class Assembly:
         """Return whether the kernel log can be read."""
         problem = self.kernel.open()
         if problem is not None:
-            structlog.get_logger().info("kernel_log_not_followed", reason=problem)
+            structlog.get_logger().info(
+                "kernel_log_not_followed", problem=problem.code.value, text=problem_text(problem, KERNEL)
+            )
             return False
         return True
 

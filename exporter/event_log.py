@@ -11,6 +11,7 @@ from exporter.model.diagnosis import Condition
 from exporter.model.event import Event, EventName
 from exporter.model.node import Node
 from exporter.model.observation import SourceReading
+from exporter.telling.problem_text import problem_text
 
 MOST_RECORDS = 60
 PERIOD_SECONDS = 60.0
@@ -89,7 +90,9 @@ class EventLog:
         if problem is None:
             self._log.info(name, source=reading.name, **of_daemon)
         else:
-            self._log.warning(name, source=reading.name, problem=problem, **of_daemon)
+            codes = ",".join(dict.fromkeys(each.code for each in problem.each))
+            text = problem_text(problem, reading.name)
+            self._log.warning(name, source=reading.name, problem=codes, text=text, **of_daemon)
 
     def summarize(self, *, force: bool = False) -> None:
         """Write how many records were left out in each period that is over; in all of them at the end (`force`)."""

@@ -15,10 +15,10 @@ from exporter.model.observation import SourceReading
 from exporter.model.settings import PollIntervals
 from exporter.parse.control_reply import LIST_SERVERS
 from exporter.sources.control import ControlClient
+from exporter.sources.eye import Reading, all_within, within
 from exporter.sources.finder import Finder
 from exporter.sources.pods import Pods
 from exporter.sources.processes import Processes
-from exporter.sources.reading import Reading, all_within, within
 from exporter.sources.units import Units
 
 MOST_ROUNDS = 4

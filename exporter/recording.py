@@ -33,6 +33,7 @@ from exporter.model.variables import DEFAULT_LOG_DIRECTORY, DEFAULT_PIPE_DIRECTO
 from exporter.model.witnesses import ControlSocket, ProcessState, SessionHolder, UnitState
 from exporter.model.work import GpuUse, WorkReading
 from exporter.plain import build, plain
+from exporter.recording_problems import with_problem
 
 FORMAT = 1
 
@@ -192,7 +193,7 @@ class Recording:
             raise self._unreadable(1, f"is a header with a missing or malformed part: {error!r}") from error
 
     def _observation(self, kind: type[Observation], number: int, values: dict[str, Any]) -> Observation:
-        values = dict(values)
+        values = with_problem(kind, values)
         if kind is GpuReading:
             gpu = next((gpu for gpu in self.header.gpus if gpu.uuid == values.get("gpu")), None)
             values = {"index": gpu.index, "name": gpu.name, "pci_bus_id": gpu.pci_bus_id, **values} if gpu else values

@@ -6,8 +6,8 @@ from exporter.clock import Clock
 from exporter.config import Config
 from exporter.model.observation import GpuReading
 from exporter.recording import Header, RecordedDaemon, RecordedGpu
+from exporter.sources.eye import within
 from exporter.sources.nvml import Nvml
-from exporter.sources.reading import within
 
 
 def header_of(config: Config, gpus: tuple[RecordedGpu, ...] = (), driver: str | None = None) -> Header:

@@ -35,6 +35,7 @@ from exporter.model.observation import (
     ProcessReading,
     SourceReading,
 )
+from exporter.model.problem import Problem, ProblemCode
 from exporter.model.split import Method, Share, Split
 from exporter.model.watch import Quarantine, Tally, Watch, WatchState
 from exporter.model.witnesses import ControlSocket, ProcessState, SessionHolder, UnitState
@@ -268,10 +269,34 @@ def gpu_reading(
     )
 
 
-def look(source: str = "nvml", *, at: float = AT, problem: str | None = None) -> SourceReading:
+def failure(detail: str, code: ProblemCode = ProblemCode.DRIVER_ERROR, **fields: Any) -> Problem:
+    """A problem with this text from outside."""
+    return Problem(code=code, detail=detail, **fields)
+
+
+def look(source: str = "nvml", *, at: float = AT, problem: Problem | None = None) -> SourceReading:
     """A source has looked."""
     return SourceReading(at=at, name=source, seconds=0.01, problem=problem)
 
+
+def denied(path: object) -> Problem:
+    """A file that may not be read."""
+    return failure("Permission denied", ProblemCode.PERMISSION_DENIED, subject=str(path))
+
+
+def absent(path: object) -> Problem:
+    """A file that does not exist."""
+    return failure("No such file or directory", ProblemCode.NOT_FOUND, subject=str(path))
+
+
+def not_a_file(path: object) -> Problem:
+    """Something else is in place of a file."""
+    return failure("", ProblemCode.WRONG_FILE_TYPE, subject=str(path))
+
+
+PAUSED = Problem(code=ProblemCode.PAUSED)
+HANGS = Problem(code=ProblemCode.STILL_RUNNING, seconds=5.0)
+UNREADABLE = denied("server.log")
 
 NO_LIMITS: Mapping[str, str] = {}
 
@@ -372,7 +397,7 @@ def three_clients() -> Node:
         *(process(pid, user=user, uid=uid, command=command) for pid, (user, uid, command) in owners.items()),
         process(SERVER, user="root", uid=0, command="nvidia-cuda-mps-server"),
         LogFile(at=AT, daemon=DAEMON, file="control.log", size=3 * MIB, unread=0),
-        LogFile(at=AT, daemon=DAEMON, file="server.log", problem="server.log cannot be read: Permission denied"),
+        LogFile(at=AT, daemon=DAEMON, file="server.log", problem=UNREADABLE),
         *control_log("Cmd:get_server_list", "UI closed"),
         *_two_gpus(AT),
         *_two_gpus(AT + 2),
@@ -409,7 +434,7 @@ def daemon_dead() -> Node:
 
 def no_nvml() -> Node:
     """NVML has read two GPUs, and now fails."""
-    return told(look(at=AT + 12, problem="NVML is not there"), start=three_clients()).node
+    return told(look(at=AT + 12, problem=failure("NVML is not there")), start=three_clients()).node
 
 
 def gpu_lost() -> Node:

@@ -20,12 +20,12 @@ from exporter.model.diagnosis import Condition
 from exporter.model.event import Event, EventName
 from exporter.model.node import Node
 from exporter.model.observation import ControlReply, LogLine, Observation, SourceReading
+from exporter.model.problem import Problem, ProblemCode
 from exporter.model.settings import PollIntervals
 from exporter.sources.control import ControlClient
-from exporter.sources.eye import Eye, Inbox
+from exporter.sources.eye import Eye, Inbox, Reading
 from exporter.sources.lookout import Asker, Lookout
 from exporter.sources.place import Place, on_host
-from exporter.sources.reading import Reading
 from exporter.view import View
 from exporter.watchdog import Watchdog
 
@@ -255,7 +255,7 @@ def test_a_source_that_raises_costs_one_reading(turning: Turning) -> None:
     eye = turning.eye("log", look)
     cycle = turning.cycle()
 
-    def told(problem: str | None) -> None:
+    def told(problem: Problem | None) -> None:
         cycle.once(0.01)
         assert cycle.node.sources["log"].last.problem == problem
 
@@ -264,7 +264,7 @@ def test_a_source_that_raises_costs_one_reading(turning: Turning) -> None:
         assert "log" in cycle.node.sources
 
     eventually(exists)
-    told("unexpected ValueError: a defect")
+    told(Problem(code=ProblemCode.UNEXPECTED_ERROR, detail="ValueError: a defect"))
     eye.nudge()
     eventually(lambda: told(None))
     assert cycle.node.sources["log"].failures == 1

@@ -619,7 +619,7 @@ def test_status_says_what_a_hung_or_held_daemon_is(mps: MpsStandIn, environment:
     mps.cont()
 
     assert (held.returncode, "held" in held.stdout) == (1, True)
-    assert (hung.returncode, "unresponsive" in hung.stdout, "no answer to get_server_list" in hung.stdout) == (
+    assert (hung.returncode, "unresponsive" in hung.stdout, "get_server_list: no answer" in hung.stdout) == (
         1,
         True,
         True,

@@ -12,6 +12,7 @@ from exporter.model.event import Event, EventName
 from exporter.model.node import Node
 from exporter.model.observation import SourceReading
 from exporter.model.server import ServerState
+from tests.builders import HANGS, UNREADABLE
 from tests.clocks import HandClock
 
 Records = list[MutableMapping[str, Any]]
@@ -111,14 +112,15 @@ def test_a_problem_of_one_daemon_does_not_hide_that_of_another() -> None:
     daemons = {name: Daemon(name=name, pipe_directory=f"/{name}", log_directory="/log") for name in ("a", "b")}
     node, log = Node(daemons=daemons), EventLog(HandClock())
     with structlog.testing.capture_logs() as records:
-        for daemon, problem in (("a", "hangs"), ("b", "denied"), ("b", None), ("a", None), ("a", None)):
+        for daemon, problem in (("a", HANGS), ("b", UNREADABLE), ("b", None), ("a", None), ("a", None)):
             reading = SourceReading(at=1.0, name="log", seconds=0.1, daemon=daemon, problem=problem)
             before, (node, _) = node, fold(node, reading)
             log.source(reading, before, node)
 
     assert [(each["event"], each["daemon"], each.get("problem")) for each in records] == [
-        ("source_problem", "a", "hangs"),
-        ("source_problem", "b", "denied"),
+        ("source_problem", "a", "still_running"),
+        ("source_problem", "b", "permission_denied"),
         ("source_sees_again", "b", None),
         ("source_sees_again", "a", None),
     ]
+    assert records[1]["text"] == "server.log cannot be read: Permission denied"

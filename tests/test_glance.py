@@ -2,14 +2,14 @@
 
 from exporter.clock import SystemClock
 from exporter.glance import Glance
-from exporter.sources.reading import Reading
-from tests.builders import node
+from exporter.sources.eye import Reading
+from tests.builders import HANGS, node
 
 
 def test_what_is_well_with_one_daemon_does_not_hide_what_is_wrong_with_another() -> None:
     glance = Glance(node("/one", "/other"), SystemClock(), deadline=5.0, wait=lambda _: None)
 
-    glance.look("control", lambda: Reading(problem="no answer"), "/one")
+    glance.look("control", lambda: Reading(problem=HANGS), "/one")
     glance.look("control", Reading, "/other")
 
-    assert glance.node.sources["control"].last.problem == "no answer"
+    assert glance.node.sources["control"].last.problem == HANGS

@@ -4,11 +4,11 @@ from dataclasses import replace
 
 from exporter.model.node import Node
 from exporter.model.observation import GpuReading
-from tests.builders import AT, CLIENT, GPU, OTHER_GPU, SENSORS, at_work, gpu_reading, look, node, told
+from tests.builders import AT, CLIENT, GPU, OTHER_GPU, SENSORS, at_work, failure, gpu_reading, look, node, told
 from tests.test_metrics import by, families, samples, value
 
 ALL = gpu_reading([CLIENT], **SENSORS)
-FAILED = GpuReading(at=AT, gpu=GPU, problem="GPU is lost")
+FAILED = GpuReading(at=AT, gpu=GPU, problem=failure("GPU is lost"))
 SENSOR_FAMILIES = {
     "cuda_mps_gpu_compute_mode",
     "cuda_mps_gpu_mig_mode",

@@ -25,6 +25,7 @@ from tests.builders import (
     DAEMON,
     GPU,
     GPU_BYTES,
+    HANGS,
     MIB,
     OTHER_GPU,
     SCENES,
@@ -34,6 +35,7 @@ from tests.builders import (
     control_log,
     daemon_dead,
     exited,
+    failure,
     fault,
     full,
     gpu_lost,
@@ -438,7 +440,7 @@ class TestBlind:
 
     def test_one_that_never_saw_has_no_last_success(self) -> None:
         """Zero would be 1970."""
-        present = told(look(problem="NVML is not there")).node
+        present = told(look(problem=failure("NVML is not there"))).node
         assert not samples(present, "cuda_mps_exporter_source_last_success_timestamp_seconds")
 
     def test_read_again_the_values_are_back(self) -> None:
@@ -509,7 +511,7 @@ def test_a_log_has_its_size_as_far_as_somebody_looked() -> None:
     assert by(three_clients(), sizes, "file", daemon=DAEMON) == {"control.log": 3 * MIB}
     grown = told(LogFile(at=AT, daemon=DAEMON, file="control.log", size=7 * MIB), start=three_clients()).node
     assert by(grown, sizes, "file", daemon=DAEMON) == {"control.log": 7 * MIB}
-    gone = told(LogFile(at=AT, daemon=DAEMON, file="control.log", problem="does not exist"), start=grown).node
+    gone = told(LogFile(at=AT, daemon=DAEMON, file="control.log", problem=failure("does not exist")), start=grown).node
     assert not samples(gone, sizes)
 
 
@@ -518,7 +520,7 @@ def test_a_log_has_its_unread_bytes_unless_it_hangs() -> None:
     flooded = told(LogFile(at=AT, daemon=DAEMON, file="control.log", unread=7 * MIB), start=three_clients()).node
     assert by(flooded, unread, "file", daemon=DAEMON) == {"control.log": 7 * MIB}
 
-    hangs = SourceReading(at=AT, name="log", seconds=5.0, daemon=DAEMON, problem="no answer for 5 s")
+    hangs = SourceReading(at=AT, name="log", seconds=5.0, daemon=DAEMON, problem=HANGS)
     stuck = told(hangs, start=flooded).node
     assert not samples(stuck, unread)
     assert by(stuck, "cuda_mps_exporter_log_followed", "file") == {"control.log": 0, "server.log": 0}

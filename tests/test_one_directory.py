@@ -18,6 +18,7 @@ from exporter.metrics.catalogue import NodeCollector
 from exporter.model.daemon import Daemon
 from exporter.model.node import Node
 from exporter.model.observation import DaemonFound, DaemonProcess
+from exporter.model.problem import Problem, ProblemCode
 from exporter.model.settings import Mode, PollIntervals
 from exporter.sources.pid_files import PidFiles
 from exporter.sources.place import on_host
@@ -100,8 +101,7 @@ def test_pid_files_report_a_second_name_as_a_duplicate(mps: MpsStandIn, tmp_path
     assert (seen["a"].pid, seen["a"].same_as) == (mps.pid, None)
     assert (seen["b"].pid, seen["b"].same_as) == (None, "a")
     assert files.all_found
-    assert files.problem is not None
-    assert files.problem.startswith("daemon b is not followed: its pipe directory is that of daemon a; remove one")
+    assert files.problem == SHARED
     assert files.changed(places) == []
 
     link.unlink()
@@ -111,13 +111,16 @@ def test_pid_files_report_a_second_name_as_a_duplicate(mps: MpsStandIn, tmp_path
     assert files.problem is None
 
 
+SHARED = Problem(code=ProblemCode.DIRECTORY_SHARED, subject="b", detail="a")
+
+
 def test_processes_report_a_duplicate_as_their_problem(mps: MpsStandIn, tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(mps.pipe_directory)
     mps.pipe_directory.mkdir(parents=True, exist_ok=True)
     directories = {"a": mps.pipe_directory, "b": tmp_path / "link"}
     processes = Processes(directories, proc=Path("/proc"), clock=SystemClock(), wait=0.0)
 
-    assert "daemon b is not followed" in (processes.look().problem or "")
+    assert processes.look().problem == SHARED
 
 
 def named(name: str, path: str) -> Daemon:

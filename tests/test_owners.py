@@ -22,6 +22,7 @@ from tests.builders import (
     SLUID,
     at_work,
     exited,
+    failure,
     full,
     gpu_reading,
     look,
@@ -138,7 +139,7 @@ def test_those_beside_mps_and_the_server_are_no_clients() -> None:
 
 
 def test_a_gpu_that_was_not_read_has_no_memory_of_anybody() -> None:
-    blind = told(look(at=AT + 12, problem="NVML is not there"), start=owned()).node
+    blind = told(look(at=AT + 12, problem=failure("NVML is not there")), start=owned()).node
     assert not series(View(blind), "cuda_mps_workload_memory_used_bytes", "workload")
     assert series(View(blind), "cuda_mps_workload_clients", "workload")
 

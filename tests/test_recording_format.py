@@ -2,6 +2,7 @@
 
 import io
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,7 @@ from exporter.model.observation import (
     ProcessUtilization,
     SourceReading,
 )
+from exporter.model.problem import Problem, ProblemCode
 from exporter.model.witnesses import ControlSocket, ProcessState, SessionHolder, UnitState
 from exporter.model.work import GpuUse, ProcessWork, WorkReading
 from exporter.recording import Header, RecordedDaemon, RecordedGpu, Recording, write_header, write_observation
@@ -49,6 +51,16 @@ samples = st.builds(ProcessUtilization, pid=counts, timestamp_us=counts, sm_perc
 works = st.builds(
     ProcessWork, pid=counts, first_ns=counts, kernels=counts, flight_ns=counts, open_ns=counts, failed_ns=counts
 )
+single = st.builds(
+    Problem,
+    code=st.sampled_from(ProblemCode),
+    subject=texts,
+    detail=texts,
+    pid=maybe,
+    seconds=st.none() | times,
+    limits=st.lists(counts, max_size=2).map(tuple),
+)
+problems = st.builds(replace, single, others=st.lists(single, max_size=2).map(tuple))
 anything = st.one_of(
     st.builds(
         ControlReply,
@@ -62,12 +74,12 @@ anything = st.one_of(
         pids=pids,
     ),
     st.builds(LogLine, at=times, daemon=texts, file=texts, line=texts, pids=pids),
-    st.builds(LogFile, at=times, daemon=texts, file=texts, problem=st.none() | texts, size=maybe),
+    st.builds(LogFile, at=times, daemon=texts, file=texts, problem=st.none() | problems, size=maybe),
     st.builds(
         GpuReading,
         at=times,
         gpu=texts,
-        problem=st.none() | texts,
+        problem=st.none() | problems,
         index=maybe,
         name=st.none() | texts,
         compute_processes=gpu_processes,
@@ -106,7 +118,7 @@ anything = st.one_of(
     st.builds(ProcessState, at=times, pid=counts, start_ticks=counts, state=texts),
     st.builds(ControlSocket, at=times, daemon=texts, listening=st.none() | st.booleans()),
     st.builds(SessionHolder, at=times, daemon=texts, pid=maybe, start_ticks=maybe, uid=maybe, user=st.none() | texts),
-    st.builds(UnitState, at=times, unit=texts, problem=st.none() | texts, active=texts, restarts=counts),
+    st.builds(UnitState, at=times, unit=texts, problem=st.none() | problems, active=texts, restarts=counts),
     st.builds(GpuUse, at=times, gpu=texts, seconds=times, sm_utilization=times, dram_bandwidth=st.none() | times),
     st.builds(
         WorkReading,
@@ -116,7 +128,7 @@ anything = st.one_of(
         processes=st.lists(works, max_size=3).map(tuple),
         watched=st.lists(counts, max_size=3).map(tuple),
     ),
-    st.builds(SourceReading, at=times, name=texts, seconds=times, problem=st.none() | texts),
+    st.builds(SourceReading, at=times, name=texts, seconds=times, problem=st.none() | problems),
 )
 
 

@@ -10,17 +10,17 @@ from exporter import assembly
 from exporter.assembly import Assembly
 from exporter.clock import SystemClock
 from exporter.config import Config
-from exporter.sources.eye import Inbox
-from exporter.sources.reading import Reading
+from exporter.model.problem import Problem, ProblemCode
+from exporter.sources.eye import Inbox, Reading
 from tests import program
 
-PROBLEM = "NVML cannot be used"
+PROBLEM = Problem(code=ProblemCode.DRIVER_NOT_LOADED, detail="Driver Not Loaded")
 
 
 class Nvml:
     """One that cannot be read, or can."""
 
-    def __init__(self, problem: str | None) -> None:
+    def __init__(self, problem: Problem | None) -> None:
         self._problem = problem
 
     def look(self) -> Reading:
@@ -45,7 +45,7 @@ def on_the_node(tmp_path: Path) -> Path:
     return path
 
 
-def problem_of(made: Assembly, problem: str | None = PROBLEM) -> str | None:
+def problem_of(made: Assembly, problem: Problem | None = PROBLEM) -> Problem | None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(made, "nvml", Nvml(problem))
         return made.look_at_gpus().problem

@@ -55,6 +55,7 @@ from exporter.model.observation import (
     ProcessReading,
     SourceReading,
 )
+from exporter.model.problem import joined
 from exporter.model.replace import replace
 from exporter.model.server import DepartureReason
 from exporter.model.witnesses import ControlSocket, ProcessState, SessionHolder, UnitState
@@ -299,7 +300,7 @@ def _source_read(node: Node, seen: SourceReading) -> Node:
     if seen.problem is not None:
         problems[seen.daemon or ""] = seen.problem
     source = Source(
-        last=replace(seen, daemon=None, problem="; ".join(problems.values()) or None),
+        last=replace(seen, daemon=None, problem=joined(problems.values())),
         problems=problems,
         last_success=known.last_success if problems else seen.at,
         failures=known.failures + failed,

@@ -13,6 +13,7 @@ from exporter.model.event import Event, EventName
 from exporter.model.gpu import Gpu, Stranger
 from exporter.model.node import Node
 from exporter.model.observation import GpuReading, SourceReading
+from exporter.model.problem import Problem, ProblemCode
 from exporter.model.replace import replace
 
 NVML = "nvml"
@@ -86,7 +87,7 @@ def nvml_looked(node: Node, look: SourceReading) -> Node:
     missed = {uuid: gpu for uuid, gpu in node.gpus.items() if gpu.reading.at < began}
     if not missed:
         return node
-    problem = look.problem or "NVML does not list it any more, or took too long over the others"
+    problem = look.problem or Problem(code=ProblemCode.GPU_NOT_REPORTED)
     unread = {
         uuid: replace(gpu, reading=_unread(gpu.reading, GpuReading(at=look.at, gpu=uuid, problem=problem)))
         for uuid, gpu in missed.items()

@@ -3,6 +3,7 @@
 from exporter.core.step import counted
 from exporter.model.daemon import Daemon
 from exporter.model.observation import LogFile, LogGap
+from exporter.model.problem import Problem
 from exporter.model.replace import replace
 
 
@@ -48,14 +49,14 @@ def file_read(daemon: Daemon, seen: LogFile) -> Daemon:
     )
 
 
-def looked(daemon: Daemon, problem: str | None) -> Daemon:
-    """Take in the `problem` of one read of all logs of this daemon. If no file explains it, the read does not end.
+def looked(daemon: Daemon, problem: Problem | None) -> Daemon:
+    """Take in the `problem` of one read of all logs of this daemon.
 
-    Until it ends, no file is followed.
+    If it is the problem of none of the files, the read as a whole hangs or failed. Until one ends, no file is followed.
     """
     before = daemon.log_stuck
     of_files = [each for each in daemon.log_problems.values() if each not in (None, before)]
-    stuck = None if problem is None or any(each in problem for each in of_files if each) else problem
+    stuck = None if problem is None or any(each in of_files for each in problem.each) else problem
     if stuck == before:
         return daemon
     problems = {file: stuck if each in (None, before) else each for file, each in daemon.log_problems.items()}

@@ -97,7 +97,7 @@ def looked(daemon: Daemon, reading: SourceReading) -> Step:
 
 
 def _is_followed(daemon: Daemon) -> bool:
-    return any(daemon.log_problems.get(file, "not followed") is None for file in FILES)
+    return any(map(daemon.follows_log, FILES))
 
 
 def in_doubt_since(daemon: Daemon) -> float | None:

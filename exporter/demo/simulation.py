@@ -17,7 +17,8 @@ from exporter.demo.questions import questions
 from exporter.demo.scene import opening
 from exporter.model.node import Node
 from exporter.model.observation import Observation, SourceReading
-from exporter.sources.reading import Reading
+from exporter.model.problem import Problem, ProblemCode
+from exporter.sources.eye import Reading
 
 PAST_SECONDS, CALM_SECONDS = 900.0, 300.0
 """How much of the story has been told when the demo begins; of a calm one there is less to tell."""
@@ -26,7 +27,7 @@ QUICK, SLOW = ("log", "process"), ("control", "kernel", "nvml_events")
 SLOW_SECONDS = 5
 FRAIL_SECONDS = 3
 
-NVML_GONE = "NVML: Driver Not Loaded (simulated)"
+NVML_GONE = Problem(code=ProblemCode.DRIVER_NOT_LOADED, detail="Driver Not Loaded (simulated)")
 
 
 class Simulation:

@@ -41,6 +41,7 @@ from exporter.model.node import Node
 from exporter.sources.directory import Directory
 from exporter.sources.proc import Proc
 from exporter.sources.systemctl import Systemctl
+from exporter.telling.problem_text import problem_text
 from exporter.web import WebSecurity
 
 LOGROTATE = Path("/etc/logrotate.d")
@@ -90,7 +91,7 @@ def gather(
         doors = patience.read(Area.DOORS, lambda: read_doors((*pids, *_servers(node)), proc, clock))
     problems = {
         Area.ROTATION: rotation_problem,
-        Area.UNITS: unit_problem,
+        Area.UNITS: None if unit_problem is None else problem_text(unit_problem, "units"),
         Area.PORTS: port_problem,
         Area.DIRECTORIES: "; ".join(each.problem for each in directories.values() if each.problem) or None,
     }

@@ -8,6 +8,7 @@ from exporter.core.gpus import NVML, serving_daemon
 from exporter.doctor.facts import Area, DaemonFacts, DoorsFacts, ProcessFacts, Programs, Unseen
 from exporter.doctor.words import AS_ROOT, ATTRIBUTION_AS_ROOT
 from exporter.model.node import Node
+from exporter.telling.problem_text import source_text
 
 MOST_PROCESSES = 512
 """How many CUDA processes are looked into."""
@@ -39,7 +40,7 @@ def unseen_of_node(config: Config, node: Node, programs: Programs) -> Iterator[U
     for name, area in (("finder", Area.DAEMONS), ("units", Area.UNITS)):
         source = node.sources.get(name)
         if source is not None and source.last.problem is not None:
-            yield Unseen(area=area, why=source.last.problem, mend="Look as root", commands=AS_ROOT)
+            yield Unseen(area=area, why=source_text(name, source), mend="Look as root", commands=AS_ROOT)
 
 
 def unseen_of_doors(doors: DoorsFacts | None) -> Iterator[Unseen]:

@@ -7,6 +7,7 @@ from enum import StrEnum
 from exporter.model.claim import Claim, ClaimKind, key
 from exporter.model.named_by import NamedBy
 from exporter.model.observation import DaemonName, DaemonProcess, GpuUuid
+from exporter.model.problem import Problem
 from exporter.model.server import Client, DepartureReason, Leaving, RefusalReason, Server
 from exporter.model.witnesses import NOTHING_LOGGED, LoggedCommands, SessionHolder, SocketProbes
 
@@ -170,10 +171,10 @@ class Daemon:
     not_found_at: float | None = None
     same_as: DaemonName | None = None
     asked: Mapping[str, float] = field(default_factory=dict)
-    log_problems: Mapping[str, str | None] = field(default_factory=dict)
+    log_problems: Mapping[str, Problem | None] = field(default_factory=dict)
     log_sizes: Mapping[str, int] = field(default_factory=dict)
     log_unread: Mapping[str, int] = field(default_factory=dict)
-    log_stuck: str | None = None
+    log_stuck: Problem | None = None
     totals: Totals = Totals()
 
     @property
@@ -218,7 +219,11 @@ class Daemon:
     @property
     def in_journal(self) -> bool:
         """Whether its log is followed in the systemd journal, which tells of it a little late."""
-        return self.log_problems.get("stdout", "not followed") is None
+        return self.follows_log("stdout")
+
+    def follows_log(self, file: str) -> bool:
+        """Whether this log file of the daemon is followed without a problem."""
+        return file in self.log_problems and self.log_problems[file] is None
 
     @property
     def pid_file_spoilt(self) -> bool:

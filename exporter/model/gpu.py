@@ -6,9 +6,6 @@ from enum import StrEnum
 
 from exporter.model.observation import GpuReading
 
-PAUSED = "paused"
-"""The problem of a source that was told to let go of the driver."""
-
 
 class SharingMode(StrEnum):
     """How the processes on a GPU share it."""

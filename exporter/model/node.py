@@ -10,6 +10,7 @@ from exporter.model.gpu import Gpu
 from exporter.model.incident import Incident
 from exporter.model.ledger import Ledger
 from exporter.model.observation import DaemonName, GpuUuid, PodFound, ProcessReading, SourceReading
+from exporter.model.problem import Problem
 from exporter.model.split import Split
 from exporter.model.watch import Watch
 from exporter.model.witnesses import ProcessState, UnitState
@@ -26,7 +27,7 @@ class Source:
     """
 
     last: SourceReading
-    problems: Mapping[DaemonName, str] = field(default_factory=dict)
+    problems: Mapping[DaemonName, Problem] = field(default_factory=dict)
     last_success: float | None = None
     failures: int = 0
 

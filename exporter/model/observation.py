@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from exporter.model.action import ActionDone, Resumed
 from exporter.model.identity import ProcessIdentity
+from exporter.model.problem import Problem
 from exporter.model.witnesses import ControlSocket, ProcessState, SessionHolder, UnitState
 from exporter.model.work import GpuUse, WorkReading
 
@@ -127,7 +128,7 @@ class GpuReading:
 
     at: float
     gpu: GpuUuid
-    problem: str | None = None
+    problem: Problem | None = None
     index: int | None = None
     name: str | None = None
     compute_processes: tuple[GpuProcess, ...] | None = None
@@ -257,7 +258,7 @@ class LogFile:
     at: float
     daemon: DaemonName
     file: str
-    problem: str | None = None
+    problem: Problem | None = None
     size: int | None = None
     unread: int | None = None
     followed: bool = True
@@ -273,7 +274,7 @@ class SourceReading:
     at: float
     name: str
     seconds: float
-    problem: str | None = None
+    problem: Problem | None = None
     daemon: DaemonName | None = None
     more: bool = False
 

@@ -5,6 +5,8 @@ Observations like those of `observation.py`.
 
 from dataclasses import dataclass
 
+from exporter.model.problem import Problem
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessState:
@@ -101,7 +103,7 @@ class UnitState:
 
     at: float
     unit: str
-    problem: str | None = None
+    problem: Problem | None = None
     load: str = ""
     active: str = ""
     sub: str = ""

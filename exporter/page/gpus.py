@@ -5,14 +5,16 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from exporter.core.fitness.fitness import Fitness, fitness
+from exporter.core.gpus import NVML
 from exporter.core.identity import used_bytes
 from exporter.core.sharing import sharing_mode
 from exporter.model.gpu import Gpu, SharingMode
 from exporter.model.node import Node
 from exporter.model.split import Share
 from exporter.page.sight import Sight
-from exporter.parse.printable import LONGEST_PROBLEM, printable
+from exporter.parse.printable import printable
 from exporter.telling.level import Level
+from exporter.telling.problem_text import problem_text
 from exporter.telling.sharing_text import sentences, used_text
 from exporter.telling.short import counted, mebibytes, short_gpu, short_name
 from exporter.telling.troubles import Trouble, troubles
@@ -128,7 +130,7 @@ def _card(
         level=Level.CARE if reading.problem is not None else level,
         sharing="cannot be read" if reading.problem is not None else sharing,
         busy="" if reading.gpu_percent is None else f"{reading.gpu_percent} % of the time busy",
-        problem=None if reading.problem is None else printable(reading.problem, LONGEST_PROBLEM),
+        problem=None if reading.problem is None else problem_text(reading.problem, NVML),
         filled=f"{mebibytes(used or 0)} of {mebibytes(total or 0)}" if known else "memory not known",
         free=f"{mebibytes(max(0, (total or 0) - (used or 0)))} free" if known else "",
         known=known,

@@ -4,11 +4,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from exporter.model.node import Source
+from exporter.model.problem import LOG_BLOCKED
 from exporter.page.sight import Sight
-from exporter.parse.printable import LONGEST_PROBLEM, printable
+from exporter.parse.printable import printable
 from exporter.telling.level import Level
 from exporter.telling.moment import lasting
-from exporter.telling.troubles.blind_spots import BLOCKED_LOG
+from exporter.telling.problem_text import log_text, source_text
 from exporter.view import View
 
 
@@ -30,11 +31,11 @@ def sources(sight: Sight) -> tuple[SourceRow, ...]:
 
 
 def _row(sight: Sight, name: str, source: Source) -> SourceRow:
-    problem, seen_at = source.last.problem, source.last_success
+    seen_at = source.last_success
     return SourceRow(
         name=printable(name),
-        level=Level.WELL if problem is None else Level.CARE,
-        state="sees" if problem is None else printable(problem, LONGEST_PROBLEM),
+        level=Level.CARE if source.problems else Level.WELL,
+        state=source_text(name, source) if source.problems else "sees",
         age="never" if seen_at is None else f"{lasting(sight.at - seen_at)} ago",
         took=lasting(source.last.seconds),
     )
@@ -43,7 +44,7 @@ def _row(sight: Sight, name: str, source: Source) -> SourceRow:
 def _logs(sight: Sight) -> Iterable[SourceRow]:
     for daemon in View(sight.node).daemons():
         for file, known in sorted(daemon.log_problems.items()):
-            problem = BLOCKED_LOG if known is None and daemon.logged.blocked_since is not None else known
+            problem = LOG_BLOCKED if known is None and daemon.logged.blocked_since is not None else known
             if problem is not None:
-                name, why = f"{printable(file)} of {printable(daemon.name)}", printable(problem, LONGEST_PROBLEM)
-                yield SourceRow(name=name, level=Level.CARE, state=why, age="", took="")
+                name = f"{printable(file)} of {printable(daemon.name)}"
+                yield SourceRow(name=name, level=Level.CARE, state=log_text(file, problem), age="", took="")

@@ -19,6 +19,7 @@ from tenacity import RetryCallState, Retrying, retry_if_result, stop_after_attem
 from exporter.clock import Clock
 from exporter.model.identity import ProcessIdentity, identity_of
 from exporter.model.observation import ControlReply, Observation
+from exporter.model.problem import Problem, ProblemCode, command_failed, timed_out
 from exporter.model.variables import PIPE_DIRECTORY
 from exporter.model.witnesses import ControlSocket, ProcessState
 from exporter.parse.control_reply import (
@@ -31,12 +32,12 @@ from exporter.parse.control_reply import (
 )
 from exporter.sources.approach import Approach, Way
 from exporter.sources.control_sockets import probe
+from exporter.sources.eye import Reading
 from exporter.sources.owners import foreign_listener
 from exporter.sources.pid_namespace import PidNamespace
 from exporter.sources.place import Place, on_host
 from exporter.sources.proc import Proc
 from exporter.sources.process_states import wait_channel
-from exporter.sources.reading import Reading
 from exporter.sources.session_lock import SessionLock
 from exporter.sources.talk import talk
 from exporter.sources.user import OURSELVES, User, disarming
@@ -119,12 +120,12 @@ class ControlClient:
         if foreign_listener(self._place) is not None:
             return Reading()
         seen: list[Observation] = []
-        problem = None
+        problem: Problem | None = None
         for command in () if self._closed else wish.commands:
             stopped = self._stopped_server(command, wish.servers)
             if stopped is not None:
                 seen.append(stopped)
-                problem = f"{self.daemon}: {command} was not asked: server {stopped.pid} is stopped"
+                problem = Problem(code=ProblemCode.SERVER_STOPPED, subject=command, pid=stopped.pid)
                 continue
             reply = self.ask(command)
             seen.append(reply)
@@ -244,14 +245,14 @@ class ControlClient:
                 return None, "", ""
         return child.returncode, _text(output[0]), _text(output[1])
 
-    def _problem(self, reply: ControlReply) -> str | None:
-        """What kept the daemon from being heard. That there is none, or that it refuses, has been heard."""
+    def _problem(self, reply: ControlReply) -> Problem | None:
+        """Return why there is no reply of the daemon. That no daemon runs, or that it refuses, is a reply."""
         match query_outcome(reply.exit_code, reply.stderr):
             case QueryOutcome.TIMED_OUT:
-                return f"{self.daemon}: no answer to {reply.command} within {self._deadline:g} s"
+                return timed_out(reply.command, self._deadline)
             case QueryOutcome.UNUSABLE:
-                said = (reply.stderr.strip() or reply.stdout.strip() or "nothing")[:200]
-                return f"{self._executable} cannot be used (exit code {reply.exit_code}): {said}"
+                output = (reply.stderr.strip() or reply.stdout.strip())[:200]
+                return command_failed(self._executable, reply.exit_code, output)
             case _:
                 return None
 

@@ -3,16 +3,19 @@
 A look that hangs (an NVML call stuck in the driver cannot be cancelled) stops this eye alone.
 """
 
+import contextlib
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
-from queue import SimpleQueue
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from queue import Empty, SimpleQueue
 
 import structlog
 
 from exporter.clock import Clock
 from exporter.model.observation import Observation, SourceReading
-from exporter.sources.reading import Reading
+from exporter.model.problem import Problem, ProblemCode
 
 DEFECT_SECONDS = 1.0
 """How long an eye rests after its source has raised."""
@@ -28,6 +31,18 @@ MORE_SECONDS = 0.05
 """How soon an eye looks again that left something unread: a flood of one source leaves the others their time."""
 
 Inbox = SimpleQueue[tuple[Observation, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What one collection returns: observations, and the problem that made it incomplete."""
+
+    observations: tuple[Observation, ...] = ()
+    problem: Problem | None = None
+    more: bool = False
+    """Whether the collector left something unread, so as not to return too much at once."""
+    idle: bool = False
+    """Whether there is nothing to collect until something is requested."""
 
 
 class Eye:
@@ -67,7 +82,7 @@ class Eye:
         self._at_end = at_end
         self._left_unread = False
         self._told_at = float("-inf")
-        self._told_problem: str | None = None
+        self._told_problem: Problem | None = None
         self._uneventful: deque[SourceReading] = deque(maxlen=1)
         self._began: float | None = None
         self._complained_at: float | None = None
@@ -101,7 +116,7 @@ class Eye:
         if waited < self._deadline or since < self._deadline:
             return None
         self._complained_at = self._clock.monotonic()
-        self._told_problem = problem = f"no answer for {waited:.0f} s"
+        self._told_problem = problem = _still_running(waited)
         return self._told(waited, problem)
 
     def uneventful(self) -> SourceReading | None:
@@ -177,9 +192,10 @@ class Eye:
         except Exception as error:
             structlog.get_logger().exception("source_raised", source=self.name)
             self._closing.wait(DEFECT_SECONDS)
-            return Reading(problem=f"unexpected {type(error).__name__}: {error}")
+            detail = f"{type(error).__name__}: {error}"
+            return Reading(problem=Problem(code=ProblemCode.UNEXPECTED_ERROR, detail=detail))
 
-    def _told(self, seconds: float, problem: str | None, *, more: bool = False) -> SourceReading:
+    def _told(self, seconds: float, problem: Problem | None, *, more: bool = False) -> SourceReading:
         return SourceReading(
             at=self._clock.now(), name=self.name, seconds=seconds, problem=problem, daemon=self._daemon, more=more
         )
@@ -211,3 +227,37 @@ def close(eyes: Sequence[Eye], timeout: float) -> None:
 def _wait_for(eyes: Sequence[Eye]) -> None:
     for eye in eyes:
         eye.wait()
+
+
+def all_within(
+    deadline: float, looks: Mapping[str, Callable[[], Reading]], monotonic: Callable[[], float]
+) -> Mapping[str, Reading]:
+    """Collect once with each of these at the same time, for at most `deadline` seconds in all, as `within` does."""
+    brought: SimpleQueue[tuple[str, Reading]] = SimpleQueue()
+    for name, look in looks.items():
+        threading.Thread(target=partial(_put, brought, name, look), name="look", daemon=True).start()
+    readings = {name: Reading(problem=_still_running(deadline)) for name in looks}
+    ends = monotonic() + deadline
+    with contextlib.suppress(Empty):
+        for _ in looks:
+            name, reading = brought.get(timeout=max(0.0, ends - monotonic()))
+            readings[name] = reading
+    return readings
+
+
+def _put(brought: SimpleQueue[tuple[str, Reading]], name: str, look: Callable[[], Reading]) -> None:
+    brought.put((name, look()))
+
+
+def within(deadline: float, look: Callable[[], Reading]) -> Reading:
+    """Collect once, for at most `deadline` seconds. A collection that hangs goes on in a daemon thread."""
+    brought: SimpleQueue[Reading] = SimpleQueue()
+    threading.Thread(target=lambda: brought.put(look()), name="look", daemon=True).start()
+    try:
+        return brought.get(timeout=deadline)
+    except Empty:
+        return Reading(problem=_still_running(deadline))
+
+
+def _still_running(seconds: float) -> Problem:
+    return Problem(code=ProblemCode.STILL_RUNNING, seconds=round(seconds, 1))

@@ -14,16 +14,17 @@ from exporter.clock import Clock
 from exporter.model.daemon import FORGOTTEN_SECONDS
 from exporter.model.named_by import NamedBy
 from exporter.model.observation import DaemonFound
+from exporter.model.problem import Problem, ProblemCode, joined
 from exporter.model.variables import DEFAULT_LOG_DIRECTORY, DEFAULT_PIPE_DIRECTORY, LOG_DIRECTORY, PIPE_DIRECTORY
 from exporter.parse.cgroup import parse_cgroup
 from exporter.sources.control_daemons import ControlDaemon, ControlDaemons
 from exporter.sources.directory import Directory, Identity, Root, others_can_be_reached
+from exporter.sources.eye import Reading
 from exporter.sources.pid_files import owned, pid_in
 from exporter.sources.pid_namespace import PidNamespace
 from exporter.sources.pipe_directories import declared_by_device_plugin, is_nameable, is_path, named_by
 from exporter.sources.place import Place
 from exporter.sources.proc import Proc
-from exporter.sources.reading import Reading
 
 MOST_DAEMONS = 64
 """How many daemons of ordinary users and of containers are found in all."""
@@ -41,8 +42,6 @@ MOST_LOOKED_AT = 256
 """Of how many daemons of one user or container the directory is looked at."""
 
 INIT_PID = 1
-
-_NO_OPENAT2 = "it takes Linux 5.6, and no RestrictSUIDSGID= in the exporter's unit"
 
 _CONTAINER = re.compile(r"(?<![0-9a-f])([0-9a-f]{12})[0-9a-f]{52}(?![0-9a-f])")
 
@@ -83,16 +82,13 @@ class Shares:
         expected = (each.name for each in candidates if each.expected)
         return frozenset((*expected, *host[: self.of_host], *shared[: self.of_all]))
 
-    def problem(self, refused: Iterable[Candidate]) -> str | None:
-        """Say who started too many daemons; it changes with the owners, not with each daemon that comes or goes."""
+    def problem(self, refused: Iterable[Candidate]) -> Problem | None:
+        """Return who started too many daemons. It changes with the owners, not with each daemon."""
         owners = sorted({each.owner for each in refused})
         if not owners:
             return None
-        named = ", ".join(owners[:MOST_NAMED]) + (" and others" if len(owners) > MOST_NAMED else "")
-        return (
-            f"more control daemons run than are followed, and some of {named} are ignored (at most {self.of_one} of one"
-            f" user or container, and {self.of_all} of all); end those that are not needed"
-        )
+        named = ", ".join(owners[:MOST_NAMED]) + (", ..." if len(owners) > MOST_NAMED else "")
+        return Problem(code=ProblemCode.TOO_MANY_DAEMONS, detail=named, limits=(self.of_one, self.of_all))
 
 
 def _ranked(candidates: Iterable[Candidate]) -> Iterator[tuple[int, str]]:
@@ -144,7 +140,7 @@ class Finder:
 
     def look(self) -> Reading:
         """The places that are new, or others than they were."""
-        problems: list[str] = []
+        problems: list[Problem | None] = []
         now = self._clock.monotonic()
         self._found = {name: each for name, each in self._found.items() if self._still_stands(each, now)}
         known = self._known_directories()
@@ -160,9 +156,9 @@ class Finder:
             if place is not None:
                 running.setdefault(place.name, (place, daemon, self._candidate(place.name, owner, daemon, now)))
             elif daemon.environment is None:
-                problems.append(f"control daemon {daemon.pid} cannot be placed without the right to see into it")
+                problems.append(Problem(code=ProblemCode.PROCESS_NOT_READABLE, pid=daemon.pid))
             elif not others_can_be_reached():
-                problems.append(f"control daemon {daemon.pid} cannot be placed without openat2(2): {_NO_OPENAT2}")
+                problems.append(Problem(code=ProblemCode.NOT_SUPPORTED, subject="openat2(2)", pid=daemon.pid))
         shares = Shares(of_one=MOST_OF_A_USER, of_all=MOST_DAEMONS, of_host=MOST_OF_THE_HOST)
         gone = (each.candidate for name, each in self._found.items() if name not in running)
         admitted = shares.admitted((*gone, *(candidate for _, _, candidate in running.values())))
@@ -170,11 +166,12 @@ class Finder:
         for name, (place, daemon, candidate) in running.items():
             if name in admitted:
                 self._found[name] = _Finding(self._settled(place, daemon), now, candidate)
-        ignored = shares.problem(candidate for name, (_, _, candidate) in running.items() if name not in admitted)
-        problems.extend([] if ignored is None else [ignored])
+        problems.append(
+            shares.problem(candidate for name, (_, _, candidate) in running.items() if name not in admitted)
+        )
         self._met = {daemon.identity for daemon in daemons}
         self.places = {**self._given, **{name: each.place for name, each in self._found.items()}}
-        return Reading((*self._news(), *self._declarations()), "; ".join(problems) or None)
+        return Reading((*self._news(), *self._declarations()), joined(problems))
 
     def _still_stands(self, finding: _Finding, now: float) -> bool:
         """Whether it is not too long ago, and the name not given to another directory since."""

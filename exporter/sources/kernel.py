@@ -14,16 +14,15 @@ from pathlib import Path
 
 from exporter.clock import Clock
 from exporter.model.observation import KernelRecord
+from exporter.model.problem import Problem, ProblemCode, of_error
 from exporter.parse.kernel_log import parse_kernel_record, parse_oom_kill
-from exporter.sources.reading import Reading
+from exporter.sources.eye import Reading
 
 MOST_RECORDS_A_LOOK = 1000
 MOST_RECORDS_HELD = 100_000
 """Its memory has room for no more: some MiB at most, of records of some dozen bytes at least."""
 LONGEST_RECORD = 16384
 """Bytes; the kernel's own records have up to 8192, and one that does not fit is lost."""
-
-LOST = "the kernel's log was overwritten before it could be read: Xids may have been missed"
 
 _KMSG = os.makedev(1, 11)
 """The device that is the kernel's log (Linux, Documentation/admin-guide/devices.txt)."""
@@ -71,7 +70,7 @@ def _opened(path: Path, whence: int) -> int:
     try:
         found = os.fstat(descriptor)
         if not stat.S_ISCHR(found.st_mode) or found.st_rdev != _KMSG:
-            raise OSError(errno.ENODEV, "it is not the kernel's log")
+            raise OSError(errno.EMEDIUMTYPE, "it is not the kernel's log")
         os.lseek(descriptor, 0, whence)
     except OSError:
         os.close(descriptor)
@@ -97,13 +96,13 @@ class KernelLog:
         self._opener = opener
         self._descriptor: int | None = None
 
-    def open(self) -> str | None:
-        """Begin to follow; the problem, where that cannot be."""
+    def open(self) -> Problem | None:
+        """Begin to follow the log; return the problem if that fails."""
         if self._descriptor is None:
             try:
                 self._descriptor = self._opener(self._path)
             except OSError as error:
-                return _advice(self._path, error)
+                return of_error(self._path, error)
         return None
 
     def look(self) -> Reading:
@@ -123,22 +122,22 @@ class KernelLog:
 
     def _new(self, descriptor: int) -> Reading:
         seen: list[KernelRecord] = []
-        problem = None
+        problem: Problem | None = None
         for _ in range(MOST_RECORDS_A_LOOK):
             try:
                 raw = os.read(descriptor, LONGEST_RECORD)
             except BlockingIOError:
                 break
             except BrokenPipeError:
-                problem = LOST
+                problem = Problem(code=ProblemCode.RECORDS_LOST, subject=str(self._path))
                 continue
             except OSError as error:
                 self.close()
-                problem = f"{self._path} cannot be read: {error.strerror}"
+                problem = of_error(self._path, error)
                 break
             if not raw:
                 self.close()
-                problem = f"{self._path} has ended"
+                problem = Problem(code=ProblemCode.NOT_READABLE, subject=str(self._path))
                 break
             text = raw.decode(errors="replace").rstrip("\n")
             if _wanted(text):
@@ -155,14 +154,3 @@ def _wanted(text: str) -> bool:
 
 def _of_gpus(message: str) -> bool:
     return message.startswith(_OF_GPUS) or (message.startswith("NVRM: ") and _LOST_GPU in message)
-
-
-def _advice(path: Path, error: OSError) -> str:
-    problem = f"{path} cannot be read: {error.strerror}"
-    if error.errno in (errno.EPERM, errno.EACCES):
-        return (
-            f"{problem}; where kernel.dmesg_restrict is 1, it takes CAP_SYSLOG: see the unit's drop-in kernel-log.conf"
-        )
-    if error.errno == errno.ENOENT:
-        return f"{problem}; where the unit hides it, see its drop-in kernel-log.conf; a container must be given it"
-    return problem

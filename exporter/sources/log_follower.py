@@ -4,6 +4,7 @@ The daemon never reopens them (measured, R580): after a rename it writes on into
 it appends from 0. So a file that was renamed is followed beside the new one, until it has been still for a while.
 """
 
+import errno
 import os
 import stat
 from collections.abc import Callable, Mapping
@@ -11,12 +12,13 @@ from dataclasses import dataclass, field
 
 from exporter.clock import Clock
 from exporter.model.observation import LogFile, LogGap, LogLine, LogUnrecognized, Observation
+from exporter.model.problem import Problem, of_error
 from exporter.parse.log_line import filter_lines, last_critical_lines, numbers_in_line, pids_in_line
 from exporter.sources.directory import open_file
+from exporter.sources.eye import Reading
 from exporter.sources.file_changes import FileChanges
 from exporter.sources.open_log import Budget, OpenLog, at_line_start
 from exporter.sources.place import Place
-from exporter.sources.reading import Reading
 
 MOST_LINES_A_LOOK = 250
 MOST_BYTES_A_LOOK = 1 << 17
@@ -82,8 +84,8 @@ class LogFollower:
         self._absent = False
         self._was_absent = False
         self._left_off: dict[tuple[int, int], int] = {}
-        self._problem: str | None = None
-        self._told: tuple[str | None, int, int] = ("not looked yet", 0, 0)
+        self._problem: Problem | None = None
+        self._told: tuple[Problem | None, int, int] | None = None
         self._find_at = float("-inf")
         self._known = Budget(clock, LINES_A_SECOND, LEAST_LINES)
         self._grave = Budget(clock, LINES_A_SECOND, LEAST_LINES)
@@ -174,14 +176,14 @@ class LogFollower:
         namespace.meet({number for line in lines for number in pids_in_line(line)})
         return [namespace.outer(numbers_in_line(line)) for line in lines]
 
-    def _find_if_due(self) -> str | None:
+    def _find_if_due(self) -> Problem | None:
         now = self._clock.monotonic()
         if now >= self._find_at or not self._logs:
             self._find_at = now + PLACE_SECONDS
             self._problem = self._find()
         return self._problem
 
-    def _find(self) -> str | None:
+    def _find(self) -> Problem | None:
         """Open the file in its place unless it is open. One that was there from the first is read from its end."""
         self._absent = False
         try:
@@ -189,11 +191,10 @@ class LogFollower:
                 found = os.stat(self.file, dir_fd=directory, follow_symlinks=False)
                 if (found.st_dev, found.st_ino) not in [log.identity for log in self._logs]:
                     self._open(directory, from_end=not self._logs and not self._was_absent)
-        except FileNotFoundError:
-            self._absent = self._was_absent = True
-            return f"{self._place.log}/{self.file} does not exist"
         except OSError as error:
-            return f"{self._place.log}/{self.file} cannot be read: {error.strerror}"
+            if isinstance(error, FileNotFoundError):
+                self._absent = self._was_absent = True
+            return of_error(f"{self._place.log}/{self.file}", error)
         finally:
             self._let_go_of_still_ones()
         return None
@@ -203,7 +204,7 @@ class LogFollower:
         found = os.fstat(descriptor)
         if not stat.S_ISREG(found.st_mode):
             os.close(descriptor)
-            raise OSError(0, "it is no regular file")
+            raise OSError(errno.EMEDIUMTYPE, "not a regular file")
         identity = (found.st_dev, found.st_ino)
         offset = found.st_size if from_end else self._left_off.pop(identity, 0)
         log = OpenLog(descriptor, identity, offset, offset, self._clock.monotonic())

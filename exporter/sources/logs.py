@@ -5,11 +5,11 @@ from dataclasses import dataclass
 
 from exporter.clock import Clock
 from exporter.model.observation import LogFile
-from exporter.sources.eye import Eye, Inbox
+from exporter.model.problem import Problem, joined
+from exporter.sources.eye import Eye, Inbox, Reading
 from exporter.sources.file_changes import FileChanges
 from exporter.sources.log_follower import LogFollower
 from exporter.sources.place import Place
-from exporter.sources.reading import Reading
 
 PERIOD = 0.15
 """So that a line is known within 0.2 s, on a busy machine too, where no change can be told of."""
@@ -42,7 +42,7 @@ class DaemonLogs:
         self._share = 1.0
         self._shared: float | None = None
         self._followers: tuple[LogFollower, ...] = ()
-        self._problem: str | None = None
+        self._problem: Problem | None = None
         self.place = place
         """Where the daemon is. Any thread may set it; it applies from the next look on."""
 
@@ -63,7 +63,7 @@ class DaemonLogs:
                 follower.share(self._shared)
         readings = [follower.look() for follower in self._followers]
         seen = [*left, *(observation for reading in readings for observation in reading.observations)]
-        self._problem = "; ".join(each.problem for each in readings if each.problem is not None) or None
+        self._problem = joined(each.problem for each in readings)
         return Reading(tuple(seen), self._problem, more=any(each.more for each in readings), idle=self._idle)
 
     def close(self) -> None:

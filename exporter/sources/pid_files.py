@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from exporter.clock import Clock
 from exporter.model.observation import DaemonProcess
-from exporter.parse.printable import printable
+from exporter.model.problem import Problem, ProblemCode, joined
 from exporter.sources.control_daemons import ControlDaemon, ControlDaemons
 from exporter.sources.directory import Directory, Identity, open_file
 from exporter.sources.owners import foreign_user, may_run
@@ -63,10 +63,13 @@ class PidFiles:
         return all(each.pid is not None or each.same_as is not None for each in self._found.values())
 
     @property
-    def problem(self) -> str | None:
+    def problem(self) -> Problem | None:
         """The daemons that are not followed because their directories are those of others."""
-        doubled = (each for each in self._found.values() if each.same_as is not None)
-        return "; ".join(map(_same, doubled)) or None
+        return joined(
+            Problem(code=ProblemCode.DIRECTORY_SHARED, subject=each.daemon, detail=each.same_as)
+            for each in self._found.values()
+            if each.same_as is not None
+        )
 
     def pid(self, name: str) -> int | None:
         """The PID of the daemon that a place had at the last look."""
@@ -121,13 +124,6 @@ class PidFiles:
 
 def _news_of(found: DaemonProcess) -> tuple[int | bool | str | None, ...]:
     return found.pid, found.start_ticks, found.left, found.quit, found.foreign, found.same_as
-
-
-def _same(found: DaemonProcess) -> str:
-    return (
-        f"daemon {printable(found.daemon)} is not followed: its pipe directory is that of daemon"
-        f" {printable(found.same_as or '')}; remove one of the two from the configuration"
-    )
 
 
 def owned(pipe: Directory, daemons: Iterable[ControlDaemon]) -> ControlDaemon | None:

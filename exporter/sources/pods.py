@@ -12,8 +12,9 @@ from pathlib import Path
 
 from exporter.clock import Clock
 from exporter.model.observation import PodFound
+from exporter.model.problem import of_error
 from exporter.parse.cgroup import parse_pod_directory
-from exporter.sources.reading import Reading
+from exporter.sources.eye import Reading
 
 MOST_DIRECTORIES = 4096
 """How many are looked through. The kubelet runs 110 pods by default, and removes the directories of dead ones."""
@@ -42,7 +43,7 @@ class Pods:
         except (FileNotFoundError, NotADirectoryError):
             return Reading()
         except OSError as error:
-            return Reading(problem=f"{self._directory} cannot be read: {error.strerror}")
+            return Reading(problem=of_error(self._directory, error))
         return Reading(tuple(self._named(names, wanted)))
 
     def _named(self, directories: Iterable[str], wanted: frozenset[str]) -> Iterable[PodFound]:

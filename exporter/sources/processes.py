@@ -12,10 +12,10 @@ from exporter.clock import Clock
 from exporter.model.observation import DaemonProcess, Observation, ProcessExit, ProcessReading
 from exporter.model.variables import CLIENT_LIMITS
 from exporter.sources.exit_status import wait_status
+from exporter.sources.eye import Reading
 from exporter.sources.pid_files import PidFiles
 from exporter.sources.place import Place, on_host
 from exporter.sources.proc import Proc
-from exporter.sources.reading import Reading
 from exporter.sources.witnesses import Witnesses
 
 PID_FILES_SECONDS = 1.0

@@ -7,6 +7,7 @@ import subprocess
 from dataclasses import dataclass
 
 from exporter.clock import Clock
+from exporter.model.problem import Problem, command_failed, not_started, timed_out
 from exporter.sources.talk import talk
 
 _SHOW = ("show", "--all", "--no-pager", "--no-ask-password")
@@ -17,10 +18,10 @@ _NO_SYSTEMD = ("not been booted with systemd", "bus: No such file or directory",
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """What was shown, or the `problem` that kept it from being; neither where systemd does not run."""
+    """The output of `systemctl show`, or the problem that prevented it; neither if systemd does not run."""
 
     text: str | None = None
-    problem: str | None = None
+    problem: Problem | None = None
 
 
 class Systemctl:
@@ -50,17 +51,17 @@ class Systemctl:
         except FileNotFoundError:
             return Shown()
         except OSError as error:
-            return Shown(problem=f"{self._executable} cannot be started: {error.strerror}")
+            return Shown(problem=not_started(self._executable, error))
         with child:
             told = talk(child, b"", self._deadline, self._clock)
             if told is None:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(child.pid, signal.SIGKILL)
-                return Shown(problem=f"systemctl did not list the units within {self._deadline:g} s")
+                return Shown(problem=timed_out(self._executable, self._deadline))
         stdout, stderr = (each.decode(errors="replace") for each in told)
         if child.returncode == 0:
             return Shown(stdout)
         if any(each in stderr for each in _NO_SYSTEMD):
             return Shown()
-        said = (stderr.strip().splitlines() or [f"exit code {child.returncode}"])[-1][:200]
-        return Shown(problem=f"systemctl cannot list the units: {said}")
+        last_line = (stderr.strip().splitlines() or [""])[-1][:200]
+        return Shown(problem=command_failed(self._executable, child.returncode, last_line))

@@ -5,7 +5,7 @@ import os
 from exporter.clock import Clock
 from exporter.model.witnesses import UnitState
 from exporter.parse.systemd import UNIT_STATE_PROPERTIES, is_service_name, parse_unit_states
-from exporter.sources.reading import Reading
+from exporter.sources.eye import Reading
 from exporter.sources.systemctl import Systemctl
 
 SOON_SECONDS = 0.3

@@ -15,7 +15,7 @@ from exporter.model.variables import (
     VISIBLE_DEVICES,
 )
 from exporter.parse.systemd import UNIT_PROPERTIES, UnitProperties, parse_environment_file, parse_unit_properties
-from exporter.sources.reading import Reading
+from exporter.sources.eye import Reading
 from exporter.sources.systemctl import Systemctl
 from exporter.sources.user import uid_of
 

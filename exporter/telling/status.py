@@ -8,20 +8,21 @@ from exporter.core.watchdog.orders import Orders
 from exporter.model.daemon import Daemon, DaemonState
 from exporter.model.node import Node
 from exporter.model.observation import DaemonName
+from exporter.model.problem import LOG_BLOCKED
 from exporter.model.server import Server, ServerState
-from exporter.parse.printable import LONGEST_PROBLEM, printable
+from exporter.parse.printable import printable
 from exporter.plain import plain
 from exporter.telling import status_rows, watchdog_text
 from exporter.telling.headline import daemons_and_clients, headline
 from exporter.telling.incident_text import brief, details
 from exporter.telling.line import Line, doubtful, faint, said, shell, text_of
+from exporter.telling.problem_text import log_text, problem_text, source_text
 from exporter.telling.remedy import address_of
 from exporter.telling.sheet import Sheet
 from exporter.telling.status_domains import joined, lettered
 from exporter.telling.status_object import node_object
 from exporter.telling.status_sharing import sharing
 from exporter.telling.troubles import troubles
-from exporter.telling.troubles.blind_spots import BLOCKED_LOG
 from exporter.view import View
 
 MOST_BLOCKERS = 8
@@ -141,7 +142,7 @@ def _problems(node: Node) -> Iterable[Line]:
 def _problems_in_words(node: Node) -> Iterable[str]:
     for name, source in sorted(node.sources.items()):
         if source.last.problem is not None:
-            yield f"{name}: {printable(source.last.problem, LONGEST_PROBLEM)}"
+            yield f"{name}: {source_text(name, source)}"
     for daemon in View(node).daemons():
         if not daemon.supported:
             name = printable(daemon.name)
@@ -150,7 +151,7 @@ def _problems_in_words(node: Node) -> Iterable[str]:
             name, pid = printable(daemon.name), daemon.process.pid
             yield f"{name}: its pid file was spoilt, so that nobody can ask it: write {pid} into it"
         if daemon.state is DaemonState.UP:
-            problems = (problem for problem in daemon.log_problems.values() if problem is not None)
-            yield from (f"log: {printable(problem, LONGEST_PROBLEM)}" for problem in problems)
+            files = daemon.log_problems.items()
+            yield from (f"log: {log_text(file, problem)}" for file, problem in files if problem is not None)
         if daemon.logged.blocked_since is not None:
-            yield f"log of {printable(daemon.name)}: {BLOCKED_LOG}"
+            yield f"log of {printable(daemon.name)}: {problem_text(LOG_BLOCKED)}"

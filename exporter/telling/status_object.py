@@ -6,6 +6,7 @@ from typing import Any
 from exporter.core.devices import by_its_ordinals
 from exporter.core.domains import Domain, domains
 from exporter.core.fitness.fitness import Fitness, fitness
+from exporter.core.gpus import NVML
 from exporter.core.identity import client_id
 from exporter.core.watchdog.orders import Orders
 from exporter.core.workloads import belonging_of, pod_of, workload_of
@@ -14,6 +15,7 @@ from exporter.model.node import Node
 from exporter.model.observation import ProcessReading
 from exporter.model.server import Client, Server
 from exporter.telling.incident_object import incident_object
+from exporter.telling.problem_text import problem_object, problem_text, source_text
 from exporter.telling.remedy import address_of
 from exporter.telling.sharing_object import sharing_object
 from exporter.telling.troubles import Trouble, standing, troubles
@@ -33,7 +35,10 @@ def node_object(node: Node, orders: Orders | None = None) -> dict[str, Any]:
             incident_object(each, now=node.at, address=address_of(node, each.daemon, orders))
             for each in node.incidents.values()
         ],
-        "sources": {name: {"problem": source.last.problem} for name, source in node.sources.items()},
+        "sources": {
+            name: {"problem": problem_object(source.last.problem, source_text(name, source))}
+            for name, source in node.sources.items()
+        },
     }
 
 
@@ -123,11 +128,12 @@ def _owners_object(node: Node, process: ProcessReading | None) -> dict[str, Any]
 
 def _gpu_object(node: Node, uuid: str, shared: Fitness | None) -> dict[str, Any]:
     gpu = node.gpus[uuid]
+    problem = gpu.reading.problem
     return {
         "uuid": uuid,
         "index": gpu.reading.index,
         "name": gpu.reading.name,
-        "problem": gpu.reading.problem,
+        "problem": None if problem is None else problem_object(problem, problem_text(problem, NVML)),
         "memory_used_bytes": gpu.reading.memory_used_bytes,
         "memory_total_bytes": gpu.reading.memory_total_bytes,
         "bypassing": list(gpu.bypassing),

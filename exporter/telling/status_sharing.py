@@ -7,10 +7,10 @@ from exporter.core.fitness.holding import Holding
 from exporter.core.work import DOORS
 from exporter.model.node import Node
 from exporter.model.observation import GpuUuid
-from exporter.parse.printable import LONGEST_PROBLEM, printable
 from exporter.telling.columns import Column, Row, aligned, cell, without
 from exporter.telling.line import Line, faint, said
 from exporter.telling.moment import lasting
+from exporter.telling.problem_text import source_text
 from exporter.telling.sharing_text import percent, sentences, used_text
 from exporter.telling.short import cut, mebibytes
 from exporter.telling.status_domains import by_index, gpus_text
@@ -57,7 +57,7 @@ def _why_unknown(node: Node) -> str:
     """How to have it known is told only where nobody tries: else why that fails, or that it takes its time."""
     doors = node.sources.get(DOORS)
     if doors is not None and doors.last.problem is not None:
-        return f"SM time by client is not known: {printable(doors.last.problem, LONGEST_PROBLEM)}"
+        return f"SM time by client is not known: {source_text(DOORS, doors)}"
     if doors is not None or node.work is not None:
         return "SM time by client is not known yet"
     return "SM time by client is not known: start the exporter with --attribution=bpf"

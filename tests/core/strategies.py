@@ -13,6 +13,7 @@ from tests.builders import (
     DAEMON,
     FAULT_BLOCK,
     GPU,
+    HANGS,
     OTHER_GPU,
     SERVER,
     UNIT,
@@ -22,6 +23,7 @@ from tests.builders import (
     control_log,
     daemon_process,
     exited,
+    failure,
     gpu_reading,
     holder,
     look,
@@ -139,8 +141,12 @@ readings = st.one_of(
         st.none() | st.integers(0, 1000),
         st.sampled_from((None, False, False, True)),
     ),
-    st.builds(lambda gpu: GpuReading(at=AT, gpu=gpu, problem="lost"), st.sampled_from((GPU, OTHER_GPU))),
-    st.builds(look, st.sampled_from(("nvml", "log", "control")), problem=st.sampled_from((None, None, "blind"))),
+    st.builds(lambda gpu: GpuReading(at=AT, gpu=gpu, problem=failure("lost")), st.sampled_from((GPU, OTHER_GPU))),
+    st.builds(
+        look,
+        st.sampled_from(("nvml", "log", "control")),
+        problem=st.sampled_from((None, None, failure("blind"), HANGS)),
+    ),
 )
 lives = st.one_of(
     st.builds(lambda pid, ticks: process(pid, ticks=ticks), everybody, ticks),

@@ -32,6 +32,7 @@ from tests.builders import (
     clients,
     control_log,
     daemon_process,
+    failure,
     gpu_reading,
     look,
     no_daemon,
@@ -247,7 +248,7 @@ class TestLimits:
     def test_a_new_server_whose_log_cannot_be_read_is_asked_at_once(self) -> None:
         """It cannot be waited for to tell them itself."""
         start, _ = watch(
-            2, answer=serverless, seen=[LogFile(at=AT, daemon=DAEMON, file="server.log", problem="denied")]
+            2, answer=serverless, seen=[LogFile(at=AT, daemon=DAEMON, file="server.log", problem=failure("denied"))]
         )
         born = control_log("Starting new server 513 for user 0", "NEW SERVER 513: Ready", at=AT + 10)
         _, asked = watch(30, start=start, seen=born)
@@ -310,7 +311,7 @@ class TestDoubt:
         shown: list[Observation] = []
         for second in range(0, 3600, 20):
             shown.append(gpu_reading([CLIENT, 601], at=AT + 121 + second))
-            shown.append(GpuReading(at=AT + 131 + second, gpu=GPU, problem="busy"))
+            shown.append(GpuReading(at=AT + 131 + second, gpu=GPU, problem=failure("busy")))
         _, asked = watch(3600, start=self.settled(), seen=shown)
         assert len(asked[CLIENTS]) <= 3600 / RHYTHM.lists + RHYTHM.doubted_for / RHYTHM.doubt + 2
 
@@ -481,12 +482,12 @@ class TestNvml:
         """NVML has failed since."""
         present = self.read(gpu_reading([CLIENT], beside=[801]))
         for second in range(2, 120, 2):
-            present = told(look(at=AT + second, problem="lost"), start=present).node
+            present = told(look(at=AT + second, problem=failure("lost")), start=present).node
         assert not self.due(present, 120 + RHYTHM.doubt)
 
     def test_a_failing_nvml_is_asked_no_more_often(self) -> None:
         """It fails as often as it would have been read."""
-        present = self.read(look(at=AT + 10, problem="lost"))
+        present = self.read(look(at=AT + 10, problem=failure("lost")))
         assert not self.due(present, 15)
         assert self.due(present, 20)
 

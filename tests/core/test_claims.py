@@ -30,6 +30,7 @@ from tests.builders import (
     control_log,
     daemon_process,
     exited,
+    failure,
     gpu_reading,
     look,
     node,
@@ -230,7 +231,7 @@ CONFIRMED = {
     "the daemon": (status("FAULT", at=LATER + 0.1),),
     "the end of several victims": (exited(A, at=LATER + 0.1), exited(B, at=LATER + 0.1)),
     "the end of several victims, where Xids cannot be read": (
-        look(NVML_EVENTS, at=LATER - 1, problem="Not Supported"),
+        look(NVML_EVENTS, at=LATER - 1, problem=failure("Not Supported")),
         exited(A, at=LATER + 0.1),
         exited(B, at=LATER + 0.1),
     ),

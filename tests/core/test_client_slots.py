@@ -16,6 +16,7 @@ from tests.builders import (
     at_work,
     clients,
     control_log,
+    failure,
     gpu_reading,
     look,
     reply,
@@ -99,4 +100,4 @@ def test_the_server_and_the_configuration_outweigh_the_guide() -> None:
 
 def test_a_failed_reading_leaves_the_limit_known() -> None:
     """The compute capability of a GPU does not change."""
-    assert limit(gpu_reading(), look(at=AT + 60, problem="timeout")) == 48
+    assert limit(gpu_reading(), look(at=AT + 60, problem=failure("timeout"))) == 48

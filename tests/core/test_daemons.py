@@ -7,7 +7,9 @@ from exporter.core.fold import fold
 from exporter.model.daemon import FORGOTTEN_SECONDS, Daemon
 from exporter.model.node import Node
 from exporter.model.observation import DaemonFound, DaemonProcess, Observation, ProcessExit, SourceReading
+from exporter.model.problem import Problem
 from exporter.view import View
+from tests.builders import HANGS
 
 FOUND = "/run/nvidia/mps/nvidia.com/gpu/pipe"
 NAMED = "training"
@@ -32,7 +34,7 @@ def alive_then_gone(at: float = 2.0) -> Iterable[Observation]:
     yield ProcessExit(at=at + 1, pid=77, start_ticks=5)
 
 
-def looked(at: float, problem: str | None = None, daemon: str | None = None) -> SourceReading:
+def looked(at: float, problem: Problem | None = None, daemon: str | None = None) -> SourceReading:
     return SourceReading(at=at, name="control", seconds=0.1, problem=problem, daemon=daemon)
 
 
@@ -83,8 +85,8 @@ def test_an_expected_daemon_is_never_forgotten() -> None:
 
 
 def test_a_source_is_well_where_it_is_well_for_every_daemon() -> None:
-    node = after(found(), looked(1, "no answer", NAMED), looked(2, None, FOUND))
-    assert node.sources["control"].last.problem == "no answer"
+    node = after(found(), looked(1, HANGS, NAMED), looked(2, None, FOUND))
+    assert node.sources["control"].last.problem == HANGS
     assert node.sources["control"].last_success is None
 
     node = after(looked(3, None, NAMED), node=node)
@@ -93,7 +95,7 @@ def test_a_source_is_well_where_it_is_well_for_every_daemon() -> None:
 
 
 def test_a_daemon_that_was_forgotten_takes_its_problem_with_it() -> None:
-    node = after(found(), *alive_then_gone(), looked(4, "no answer", FOUND), looked(1000, None, NAMED))
+    node = after(found(), *alive_then_gone(), looked(4, HANGS, FOUND), looked(1000, None, NAMED))
     node = after(looked(1001, None, NAMED), node=node)
 
     assert node.sources["control"].last.problem is None

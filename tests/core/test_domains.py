@@ -23,6 +23,7 @@ from tests.builders import (
     SERVER,
     Recorded,
     at_work,
+    failure,
     gpu_lost,
     gpu_reading,
     look,
@@ -151,7 +152,7 @@ class TestWhereAClientIs:
 
     def test_on_the_only_gpu_everybody_is_together_though_it_could_not_be_read(self) -> None:
         """There is no other."""
-        failed = GpuReading(at=AT + 9, gpu=GPU, problem="GPU is lost")
+        failed = GpuReading(at=AT + 9, gpu=GPU, problem=failure("GPU is lost"))
         present = told(gpu_reading([A]), *at_work(A, B), failed).node
         assert together(present) == {frozenset({A, B})}
 

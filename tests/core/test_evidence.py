@@ -23,6 +23,7 @@ from tests.builders import (
     control_log,
     daemon_process,
     exited,
+    failure,
     gpu_reading,
     look,
     no_daemon,
@@ -419,7 +420,7 @@ class TestBypassing:
             gpu_reading([CLIENT]),
             gpu_reading(beside=[CLIENT]),
             replace(gpu_reading(beside=[801]), mps_processes=None),
-            GpuReading(at=AT, gpu=GPU, problem="lost"),
+            GpuReading(at=AT, gpu=GPU, problem=failure("lost")),
         ],
         ids=("the server", "a known client", "no MPS list to compare with", "no reading"),
     )
@@ -465,7 +466,7 @@ class TestMemory:
             present = told(
                 process(pid, at=at),
                 *server_log(active(pid), f"Client process {pid} disconnected", at=at),
-                look(source, at=at + 1, problem="blind" if source == "nvml" else None),
+                look(source, at=at + 1, problem=failure("blind") if source == "nvml" else None),
                 start=present,
             ).node
         (daemon,) = present.daemons.values()

@@ -28,7 +28,7 @@ from exporter.model.observation import (
 )
 from exporter.parse import log_message
 from exporter.parse.log_line import parse_log_line
-from tests.builders import RECORDINGS, Recorded, Story, node, told
+from tests.builders import RECORDINGS, Recorded, Story, failure, node, told
 
 ALL_FAULTS = [each for each in RECORDINGS if each.text.count("Server is handling a fatal GPU error.") == 1]
 FAULTS = list({re.sub(r"_\d(?=_|$)", "", repr(each)): each for each in ALL_FAULTS}.values())
@@ -110,7 +110,9 @@ def without_nvml_events(seen: Seen) -> Seen:
     """The driver has none, and the source says so."""
     told = (each for each in seen if not isinstance(each, GpuEvent))
     return [
-        replace(each, problem="Not Supported") if isinstance(each, SourceReading) and each.name == NVML_EVENTS else each
+        replace(each, problem=failure("Not Supported"))
+        if isinstance(each, SourceReading) and each.name == NVML_EVENTS
+        else each
         for each in told
     ]
 

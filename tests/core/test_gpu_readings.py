@@ -8,11 +8,11 @@ from exporter.core.meters import ENERGY
 from exporter.model.event import EventName
 from exporter.model.gpu import Gpu
 from exporter.model.observation import GpuProcess, GpuReading
-from tests.builders import AT, CLIENT, GPU, SENSORS, Story, at_work, gpu_reading, look, told
+from tests.builders import AT, CLIENT, GPU, SENSORS, Story, at_work, failure, gpu_reading, look, told
 
 STRANGER = 801
 ALL = gpu_reading([CLIENT], **SENSORS)
-FAILED = GpuReading(at=AT, gpu=GPU, problem="GPU is lost")
+FAILED = GpuReading(at=AT, gpu=GPU, problem=failure("GPU is lost"))
 
 
 def gpu(story: Story) -> Gpu:

@@ -5,7 +5,7 @@ from exporter.model.daemon import DaemonState
 from exporter.model.event import EventName
 from exporter.model.observation import LogFile, LogGap, LogLine
 from exporter.model.replace import replace
-from tests.builders import AT, CONTROL, DAEMON, at_work, daemon_process, exited, look, stamped, told
+from tests.builders import AT, CONTROL, DAEMON, at_work, daemon_process, exited, failure, look, stamped, told
 
 BY_JOURNAL = LogFile(at=AT, daemon=DAEMON, file="stdout")
 
@@ -40,13 +40,13 @@ def test_without_last_words_it_is_lost_after_its_moment() -> None:
 
 
 def test_it_is_followed_though_it_has_no_files() -> None:
-    absent = LogFile(at=AT, daemon=DAEMON, file="control.log", problem="control.log does not exist")
+    absent = LogFile(at=AT, daemon=DAEMON, file="control.log", problem=failure("control.log does not exist"))
     assert not told(absent, BY_JOURNAL).daemon.log_followed
     assert told(absent, BY_JOURNAL, line("UI closed")).daemon.log_followed
 
 
 def test_a_journal_that_cannot_be_read_is_not_followed() -> None:
-    refused = LogFile(at=AT + 1, daemon=DAEMON, file="stdout", problem="no permission")
+    refused = LogFile(at=AT + 1, daemon=DAEMON, file="stdout", problem=failure("no permission"))
     daemon = told(BY_JOURNAL, line("UI closed"), refused).daemon
     assert not daemon.log_followed
     assert not daemon.in_journal
@@ -59,7 +59,7 @@ def test_lines_let_fall_are_counted_from_0_on() -> None:
 
 
 def test_where_its_stdout_is_a_file_nothing_is_said_of_those_that_are_not_there() -> None:
-    absent = LogFile(at=AT, daemon=DAEMON, file="control.log", problem="control.log does not exist")
+    absent = LogFile(at=AT, daemon=DAEMON, file="control.log", problem=failure("control.log does not exist"))
     process = replace(daemon_process(), foreground=True, stdout_kept=True)
     daemon = told(absent, process, LogFile(at=AT, daemon=DAEMON, file="stdout.log"), process).daemon
 
@@ -69,7 +69,7 @@ def test_where_its_stdout_is_a_file_nothing_is_said_of_those_that_are_not_there(
 
 def test_files_that_turned_out_to_be_none_of_its_logs_are_no_longer_told_of() -> None:
     """Also where they had been looked at once more by then."""
-    absent = LogFile(at=AT, daemon=DAEMON, file="control.log", problem="control.log does not exist")
+    absent = LogFile(at=AT, daemon=DAEMON, file="control.log", problem=failure("control.log does not exist"))
     left = replace(absent, problem=None, followed=False)
 
     assert told(BY_JOURNAL, absent, left).daemon.log_problems == {"stdout": None}

@@ -7,6 +7,7 @@ from exporter.core.fold import fold
 from exporter.model.event import EventName
 from exporter.model.node import Node
 from exporter.model.observation import LogFile, LogGap, LogLine, Observation, SourceReading
+from exporter.model.problem import Problem
 from exporter.model.replace import replace
 from exporter.model.settings import PollIntervals
 from tests.builders import (
@@ -14,7 +15,9 @@ from tests.builders import (
     CLIENT,
     CONTROL,
     DAEMON,
+    HANGS,
     SERVER,
+    UNREADABLE,
     at_work,
     clients,
     control_log,
@@ -150,7 +153,7 @@ def test_behind_with_the_logs_of_another_daemon_is_not_behind_with_these() -> No
 
 def test_while_no_look_comes_to_an_end_no_line_is_missing() -> None:
     """The log directory may hang: a look that began before is reported, and has read nothing."""
-    hangs = SourceReading(at=AT + 40, name="log", seconds=19.0, problem="no answer for 19 s")
+    hangs = SourceReading(at=AT + 40, name="log", seconds=19.0, problem=HANGS)
     assert not is_blocked(*missing(AT + 10), servers(SERVER, at=AT + 20), hangs)
 
 
@@ -161,8 +164,8 @@ def test_among_lines_that_were_lost_a_command_may_be() -> None:
     )
 
 
-@pytest.mark.parametrize("problem", ["Permission denied", None])
-def test_a_log_that_cannot_be_read_is_not_called_blocked(problem: str | None) -> None:
+@pytest.mark.parametrize("problem", [UNREADABLE, None])
+def test_a_log_that_cannot_be_read_is_not_called_blocked(problem: Problem | None) -> None:
     gone = LogFile(at=AT + 1, daemon=DAEMON, file="control.log", problem=problem, followed=problem is not None)
     assert not is_blocked(gone, *BLOCKED)
 

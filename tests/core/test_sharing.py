@@ -8,7 +8,7 @@ from exporter.core.sharing import sharing_mode
 from exporter.model.gpu import SharingMode
 from exporter.model.node import Node
 from exporter.model.observation import GpuReading, Observation
-from tests.builders import AT, CLIENT, GPU, SERVER, Story, at_work, gpu_reading, look, node, servers, told
+from tests.builders import AT, CLIENT, GPU, SERVER, Story, at_work, failure, gpu_reading, look, node, servers, told
 
 STRANGER, ANOTHER = 801, 802
 NO_DAEMON = Node()
@@ -61,10 +61,10 @@ UNJUDGED: dict[str, tuple[Node, tuple[Observation, ...]]] = {
     "a stranger seen but once": (node(), (*DAEMON_AT_WORK, gpu_reading([CLIENT], beside=[STRANGER]))),
     "a daemon that has not told its servers": (node(), twice(gpu_reading([CLIENT]))),
     "clients of a daemon that nobody knows, and maybe its server": (NO_DAEMON, twice(gpu_reading([CLIENT]))),
-    "a GPU that failed": (node(), (*DAEMON_AT_WORK, GpuReading(at=AT, gpu=GPU, problem="GPU is lost"))),
+    "a GPU that failed": (node(), (*DAEMON_AT_WORK, GpuReading(at=AT, gpu=GPU, problem=failure("GPU is lost")))),
     "a GPU that was not read again": (
         node(),
-        (*DAEMON_AT_WORK, *twice(gpu_reading()), look(at=AT + 60, problem="NVML is gone")),
+        (*DAEMON_AT_WORK, *twice(gpu_reading()), look(at=AT + 60, problem=failure("NVML is gone"))),
     ),
     "no list of processes": (node(), (*DAEMON_AT_WORK, GpuReading(at=AT, gpu=GPU, mps_processes=()))),
     "no list of MPS clients": (node(), (*DAEMON_AT_WORK, GpuReading(at=AT, gpu=GPU, compute_processes=()))),

@@ -11,13 +11,15 @@ from exporter.model.daemon import Daemon, DaemonState
 from exporter.model.diagnosis import Condition
 from exporter.model.node import Node
 from exporter.model.observation import ControlReply, Observation, SourceReading
+from exporter.model.problem import command_failed
 from exporter.telling import status
 from exporter.telling.level import Level
 from exporter.telling.troubles import standing, troubles
 from tests.builders import AT, DAEMON, at_work, daemon_process, looks, reply, told
 
 MISSING = "nvidia-cuda-mps-control: No such file or directory"
-PROBLEM = f"nvidia-cuda-mps-control cannot be used (exit code 127): {MISSING}"
+PROBLEM = command_failed("nvidia-cuda-mps-control", 127, MISSING)
+TEXT = f"nvidia-cuda-mps-control failed with exit code 127: {MISSING}"
 
 
 def unusable(at: float) -> tuple[ControlReply, SourceReading]:
@@ -85,7 +87,7 @@ def test_an_absent_daemon_is_reported_with_the_cause_at_once_and_status_fails() 
     first = troubles(present, present.at, Orders())[0]
 
     assert (first.level, first.commands) == (Level.GRAVE, ("cuda-mps-exporter doctor",))
-    assert f"it cannot be asked: {PROBLEM}" in first.what
+    assert f"it cannot be asked: {TEXT}" in first.what
     assert "wait" not in first.next
     assert present.watches[DAEMON].diagnosis is not None
     assert present.watches[DAEMON].diagnosis.condition is Condition.NEVER_SEEN
@@ -98,7 +100,7 @@ def test_a_daemon_that_cannot_be_asked_is_reported_so_and_not_as_starting() -> N
     first = troubles(present, present.at, Orders())[0]
 
     assert (first.level, first.daemon) == (Level.CARE, DAEMON)
-    assert PROBLEM in first.what
+    assert TEXT in first.what
     assert "wait" not in first.next
     assert standing(daemon_of(present), (first,)) == (Level.CARE, "cannot be asked")
     assert status.exit_code(present) == 1

@@ -17,6 +17,7 @@ from tests.builders import (
     control_log,
     daemon_process,
     exited,
+    failure,
     look,
     process,
     servers,
@@ -109,7 +110,7 @@ def test_what_was_so_before_the_end_says_nothing_of_it() -> None:
     "seen",
     [
         unit_state("inactive", at=ENDS + 0.1, load="not-found"),
-        unit_state("inactive", at=ENDS + 0.1, problem="systemctl cannot list the units"),
+        unit_state("inactive", at=ENDS + 0.1, problem=failure("systemctl cannot list the units")),
         unit_state("inactive", at=ENDS + 0.1, unit="other.service"),
     ],
     ids=("not known to systemd", "not to be seen", "another"),

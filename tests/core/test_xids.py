@@ -14,7 +14,7 @@ from exporter.model.node import Node
 from exporter.model.observation import GpuEvent, GpuReading, KernelRecord, Observation
 from exporter.parse.kernel_log import parse_xid
 from exporter.view import View
-from tests.builders import AT, GPU, OTHER_GPU, RECORDINGS, Recorded, gpu_reading, look, told
+from tests.builders import AT, GPU, OTHER_GPU, RECORDINGS, Recorded, failure, gpu_reading, look, told
 from tests.core.xid_tellings import ADDRESS, OTHER_ADDRESS, TWO_GPUS, at_address, event, kernel
 
 LATER = look(at=AT + 60)
@@ -93,7 +93,7 @@ def test_so_does_the_driver_before_a_gpus_first_xid() -> None:
 
 def test_a_gpu_that_nvml_can_no_longer_read_is_still_where_it_was() -> None:
     """It fell off the bus, and then comes the Xid that says so."""
-    lost = GpuReading(at=AT + 1, gpu=GPU, index=0, problem="GPU is lost")
+    lost = GpuReading(at=AT + 1, gpu=GPU, index=0, problem=failure("GPU is lost"))
 
     assert counts(lost, look(at=AT + 20), kernel(79, at=AT + 21)) == {(GPU, "79"): 1}
 
@@ -256,15 +256,15 @@ def test_a_gpu_has_a_zero_for_each_well_known_number_while_somebody_would_tell(s
 def test_there_is_no_zero_where_nobody_would_tell() -> None:
     """Failure is not idleness."""
     assert errors(*TWO_GPUS, look("nvml")) == {}
-    blind = (look("kernel", problem="may not"), look("nvml_events", problem="no NVML"))
+    blind = (look("kernel", problem=failure("may not")), look("nvml_events", problem=failure("no NVML")))
     assert errors(*TWO_GPUS, *blind) == {}
     assert errors(*TWO_GPUS, blind[0], look("nvml_events")) != {}
 
 
 def test_what_was_counted_stays_when_its_witnesses_have_gone_blind_and_its_gpu_has_gone() -> None:
-    gone = GpuReading(at=AT + 5, gpu=GPU, problem="GPU is lost")
+    gone = GpuReading(at=AT + 5, gpu=GPU, problem=failure("GPU is lost"))
 
-    assert errors(*TWO_GPUS, look("kernel"), kernel(79), gone, look("kernel", problem="x", at=AT + 9)) == {
+    assert errors(*TWO_GPUS, look("kernel"), kernel(79), gone, look("kernel", problem=failure("x"), at=AT + 9)) == {
         (GPU, "79"): 1
     }
 

@@ -13,7 +13,7 @@ from exporter.model.node import Node
 from exporter.model.observation import GpuReading, LogFile
 from exporter.model.watch import WatchState
 from exporter.view import ConfigStatus, HistoryStatus, View
-from tests.builders import reply
+from tests.builders import failure, reply
 from tests.clocks import HandClock
 from tests.simulated import ORDERS
 from tests.tools import needed
@@ -91,8 +91,8 @@ def _unwell(node: Node) -> Node:
     """
     first, second, last = node.daemons
     seen = (
-        LogFile(at=node.at, daemon=first, file="server.log", problem="Permission denied"),
-        GpuReading(at=node.at, gpu=next(iter(node.gpus)), problem="GPU is lost"),
+        LogFile(at=node.at, daemon=first, file="server.log", problem=failure("Permission denied")),
+        GpuReading(at=node.at, gpu=next(iter(node.gpus)), problem=failure("GPU is lost")),
         LogFile(at=node.at, daemon=first, file="control.log", size=2 << 30),
         reply("get_default_active_thread_percentage", "100.0\n", at=node.at, daemon=first),
     )

@@ -19,6 +19,7 @@ from exporter.doctor.facts import (
 )
 from exporter.model.gpu import Gpu, Stranger
 from exporter.model.node import Node
+from exporter.model.problem import Problem
 from exporter.model.variables import LOG_DIRECTORY, PIPE_DIRECTORY
 from tests.builders import AT, CLIENT, CONTROL, GPU, UNIT, at_work, daemon_process, gpu_reading, look, told
 from tests.builders import node as unseen_node
@@ -138,7 +139,7 @@ def with_beside(facts: Facts, *beside: ProcessFacts) -> Facts:
     return replace(facts, processes={**facts.processes, **{each.pid: each for each in beside}})
 
 
-def with_problem(facts: Facts, problem: str) -> Facts:
+def with_problem(facts: Facts, problem: Problem) -> Facts:
     """NVML has not answered."""
     blind = told(look(problem=problem), start=unseen_node(DAEMON)).node
     return replace(facts, node=replace(facts.node, gpus={}, sources=blind.sources))

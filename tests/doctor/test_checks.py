@@ -14,6 +14,7 @@ from exporter.doctor.finding import Finding, Severity
 from exporter.doctor.registry import CHECKS, examine
 from exporter.model.daemon import DaemonState
 from exporter.model.named_by import NamedBy
+from exporter.model.problem import ProblemCode
 from exporter.model.settings import Mode
 from exporter.model.variables import (
     ACTIVE_THREAD_PERCENTAGE,
@@ -22,7 +23,7 @@ from exporter.model.variables import (
     PIPE_DIRECTORY,
     VISIBLE_DEVICES,
 )
-from tests.builders import CLIENT, GPU, OTHER_GPU, UNIT
+from tests.builders import CLIENT, GPU, OTHER_GPU, UNIT, failure
 from tests.doctor.healthy import (
     ALL_RIGHTS,
     BESIDE,
@@ -121,16 +122,21 @@ PLANTED: tuple[Planted, ...] = (
         "driver-mismatch",
         ERROR,
         "upgraded, not rebooted",
-        lambda: with_problem(healthy(), "NVML: Driver/library version mismatch"),
+        lambda: with_problem(healthy(), failure("Driver/library version mismatch", ProblemCode.DRIVER_MISMATCH)),
     ),
-    ("driver-unreadable", ERROR, "no library", lambda: with_problem(healthy(), "NVML: Shared Library Not Found")),
+    (
+        "driver-unreadable",
+        ERROR,
+        "no library",
+        lambda: with_problem(healthy(), failure("Shared Library Not Found", ProblemCode.LIBRARY_MISSING)),
+    ),
     (
         "no-gpu",
         WARNING,
         "none in the container",
         lambda: replace(healthy(), node=replace(healthy().node, gpus={})),
     ),
-    ("gpu-unreadable", ERROR, "lost", lambda: with_gpu(healthy(), problem="GPU is lost")),
+    ("gpu-unreadable", ERROR, "lost", lambda: with_gpu(healthy(), problem=failure("GPU is lost"))),
     ("compute-mode-prohibited", ERROR, "", lambda: with_gpu(healthy(), compute_mode="prohibited")),
     ("compute-mode-default", ADVICE, "nobody beside", lambda: with_gpu(healthy(), compute_mode="default")),
     ("mig", WARNING, "on", lambda: with_gpu(healthy(), mig_mode=True)),

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from exporter.model.problem import ProblemCode
 from exporter.model.work import ProcessWork, WorkReading
 from exporter.sources.libcuda_probes.collector import (
     MAX_HITS_PER_SECOND,
@@ -90,7 +91,10 @@ def test_a_library_that_cannot_be_watched_is_not_tried_again_at_once(eye: Eye, m
     monkeypatch.setattr(LibcudaProbes, "attach", refused)
     for tried in (1, 2):
         for _ in range(10):
-            assert "no probe can be there" in (eye.doors.collect().problem or "")
+            problem = eye.doors.collect().problem
+            assert problem is not None
+            assert problem.code is ProblemCode.LIBRARY_NOT_WATCHED
+            assert "no probe can be there" in problem.detail
         assert len(tries) == tried
         eye.clock.time += RETRY_SECONDS
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from exporter.model.problem import Problem, ProblemCode
 from exporter.model.work import GpuUse, ProcessWork, WorkReading, began_ns
 from exporter.parse.elf import Machine
 from exporter.sources.libcuda_probes.collector import (
@@ -262,8 +263,11 @@ def test_an_eye_that_is_closed_watches_no_more_and_can_be_opened_again(
         assert not probed(target, cuda)
 
 
+NO_DRIVER = Problem(code=ProblemCode.DRIVER_NOT_OPEN)
+
+
 def test_a_driver_that_is_gone_is_a_problem_in_words(eye: Callable[..., Watched]) -> None:
     def gone() -> tuple[GpuUse, ...]:
-        raise DriverError("no driver")
+        raise DriverError(NO_DRIVER)
 
-    assert "no driver" in (eye(uses=gone).doors.collect().problem or "")
+    assert eye(uses=gone).doors.collect().problem == NO_DRIVER

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from exporter.model.problem import Problem, ProblemCode
 from exporter.sources.libcuda_probes.collector import LibcudaCollector
 from exporter.sources.libcuda_probes.libraries import Libraries
 from exporter.sources.libcuda_probes.loader import BpfError, Kernel
@@ -68,10 +69,11 @@ def test_nobody_is_watched_then_and_it_is_tried_once(cuda: StandInCuda) -> None:
         boot_ns=boot_ns,
         check_seccomp=harmful,
     )
+    refused = Problem(code=ProblemCode.PROBES_REFUSED, detail="this kernel kills clients")
     with cuda.started(Work()) as target:
         for _ in range(3):
             reading = doors.collect()
-            assert (reading.observations, reading.problem) == ((), "this kernel kills clients")
+            assert (reading.observations, reading.problem) == ((), refused)
         assert unprobed(target, cuda)
     doors.close()
     assert tried == [platform.machine()]

@@ -219,11 +219,12 @@ def test_where_bpf_is_refused_that_is_said_and_all_else_is_well(
     eventually(lambda: assert_nobodys(exporter), every=0.2)
 
     (told,) = [each for each in exporter.events("source_problem") if each.get("source") == "doors"]
-    assert "BPF" in told["problem"] or "bpf" in told["problem"]
+    assert told["problem"] == "probes_refused"
+    assert "BPF" in told["text"] or "bpf" in told["text"]
     shown = run(environment, "status").stdout
     assert "SM time by client is not known: " in shown
     assert "--attribution=bpf" not in shown
-    assert f"doors: {told['problem']}" in shown
+    assert f"doors: {told['text']}" in shown
     assert all(program.process.poll() is None for program in programs)
 
 

@@ -19,6 +19,7 @@ from tests.builders import (
     DAEMON,
     GPU,
     OTHER_GPU,
+    PAUSED,
     at_work,
     circuit_open,
     daemon_dead,
@@ -120,7 +121,7 @@ def nobody() -> Sight:
 
 def paused() -> Sight:
     """The driver was let go of."""
-    return sight(told(look(problem="paused", at=AT + 1), start=idle_node()).node)
+    return sight(told(look(problem=PAUSED, at=AT + 1), start=idle_node()).node)
 
 
 def given_up() -> Sight:

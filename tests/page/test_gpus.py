@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from exporter.model.observation import GpuReading
 from exporter.page.gpus import MOST_SEGMENTS, Part, gpus
-from tests.builders import AT, GPU, gpu_reading, idle, told
+from tests.builders import AT, GPU, failure, gpu_reading, idle, told
 from tests.page.scenes import busy, full, nobody, sight, split
 
 
@@ -54,9 +54,14 @@ def test_memory_that_no_process_accounts_for_is_told() -> None:
 
 
 def test_what_could_not_be_read_has_no_bar_and_never_looks_idle() -> None:
-    lost = told(GpuReading(at=AT + 1, gpu=GPU, problem="GPU is lost"), start=idle()).node
+    lost = told(GpuReading(at=AT + 1, gpu=GPU, problem=failure("GPU is lost")), start=idle()).node
     (card,) = gpus(sight(lost))
-    assert (card.known, card.segments, card.sharing, card.problem) == (False, (), "cannot be read", "GPU is lost")
+    assert (card.known, card.segments, card.sharing, card.problem) == (
+        False,
+        (),
+        "cannot be read",
+        "NVML: GPU is lost. Check the driver with nvidia-smi",
+    )
     assert card.filled == "memory not known"
 
 

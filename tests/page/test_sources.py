@@ -2,7 +2,7 @@
 
 from exporter.page.sources import sources
 from exporter.telling.level import Level
-from tests.builders import AT, idle, look, told
+from tests.builders import AT, failure, idle, look, told
 from tests.page.scenes import busy, nothing, sight
 
 
@@ -13,9 +13,13 @@ def test_each_eye_has_its_age() -> None:
 
 
 def test_one_that_fails_says_why_and_its_age_grows() -> None:
-    blind = sight(told(look(problem="NVML: no driver", at=AT + 60), start=idle()).node)
+    blind = sight(told(look(problem=failure("no driver"), at=AT + 60), start=idle()).node)
     row = next(row for row in sources(blind) if row.name == "nvml")
-    assert (row.level, row.state, row.age) == (Level.CARE, "NVML: no driver", "1 min 1 s ago")
+    assert (row.level, row.state, row.age) == (
+        Level.CARE,
+        "NVML: no driver. Check the driver with nvidia-smi",
+        "1 min 1 s ago",
+    )
 
 
 def test_a_log_that_cannot_be_followed_is_a_blind_eye_too() -> None:

@@ -23,7 +23,7 @@ PROGRAM = """
     from pathlib import Path
     from exporter.clock import SystemClock
     from exporter.sources.nvml import Nvml, xid_events
-    from exporter.sources.reading import Reading
+    from exporter.sources.eye import Reading
 
     xid_events.WAIT_SECONDS = 0.1
     nvml, other = Nvml(SystemClock()), Nvml(SystemClock())
@@ -50,7 +50,12 @@ PROGRAM = """
     def plain(told):
         if not isinstance(told, Reading):
             return told
-        return {"problem": told.problem, "seen": [dataclasses.asdict(each) for each in told.observations]}
+        return {"problem": brief(told), "seen": [{**dataclasses.asdict(each), "problem": brief(each)}
+                                                 for each in told.observations]}
+
+    def brief(one):
+        problem = getattr(one, "problem", None)
+        return problem and "; ".join(": ".join(filter(None, (p.code, p.subject, p.detail))) for p in problem.each)
 
     def do(number, name, arguments):
         told = (globals().get(name) or getattr(nvml, name))(*arguments)

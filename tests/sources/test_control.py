@@ -11,9 +11,10 @@ import pytest
 
 from exporter.clock import SystemClock
 from exporter.model.observation import ControlReply
+from exporter.model.problem import command_failed
 from exporter.parse.control_reply import VERSION_FLAG, QueryOutcome, query_outcome
 from exporter.sources.control import ATTEMPTS, ControlClient
-from exporter.sources.reading import Reading
+from exporter.sources.eye import Reading
 from exporter.sources.session_lock import SessionLock
 from tests.eventually import PATIENCE_SECONDS, eventually
 from tests.standin.mps import MpsStandIn, is_alive
@@ -255,8 +256,7 @@ def test_a_missing_program_is_the_sources_problem(client: Client, tmp_path: Path
     reading = control.look()
 
     assert len(reading.observations) == 1
-    assert missing in str(reading.problem)
-    assert "No such file or directory" in str(reading.problem)
+    assert reading.problem == command_failed(missing, 127, f"{missing}: No such file or directory")
 
 
 @pytest.mark.parametrize(("mode", "complaint"), [(0o644, "Permission denied"), (0o755, "Exec format error")])
@@ -269,27 +269,28 @@ def test_a_program_that_cannot_be_run_is_the_sources_problem(
     control = client(executable=str(program))
     control.want(("get_server_list",))
 
-    assert complaint in str(control.look().problem)
+    assert control.look().problem == command_failed(str(program), 127, f"{program}: {complaint}")
 
 
 def test_a_program_that_breaks_is_the_sources_problem_in_its_own_words(
     client: Client, program: Callable[[str], str]
 ) -> None:
-    control = client(executable=program("echo 'libcuda.so.1: cannot open shared object file' >&2; exit 127"))
+    executable = program("echo 'libcuda.so.1: cannot open shared object file' >&2; exit 127")
+    control = client(executable=executable)
     control.want(("get_server_list", "get_server_status 1"))
 
     reading = control.look()
 
     assert len(reading.observations) == 1
-    assert "libcuda.so.1: cannot open" in str(reading.problem)
-    assert "exit code 127" in str(reading.problem)
+    assert reading.problem == command_failed(executable, 127, "libcuda.so.1: cannot open shared object file")
 
 
 def test_a_program_killed_by_a_signal_is_the_sources_problem(client: Client, program: Callable[[str], str]) -> None:
-    control = client(executable=program(f"kill -{signal.SIGSEGV:d} $$"))
+    executable = program(f"kill -{signal.SIGSEGV:d} $$")
+    control = client(executable=executable)
     control.want(("get_server_list",))
 
-    assert "exit code -11" in str(control.look().problem)
+    assert control.look().problem == command_failed(executable, -11, "")
 
 
 # -- what the child gets -------------------------------------------------------------------------------------------

@@ -8,8 +8,9 @@ import pytest
 
 from exporter.clock import SystemClock
 from exporter.model.observation import LogLine, Observation, SourceReading
-from exporter.sources.eye import DEFECT_SECONDS, FULL_INBOX, MORE_SECONDS, Eye, Inbox, close
-from exporter.sources.reading import Reading
+from exporter.model.problem import Problem, ProblemCode
+from exporter.sources.eye import DEFECT_SECONDS, FULL_INBOX, MORE_SECONDS, Eye, Inbox, Reading, close
+from tests.builders import UNREADABLE
 from tests.eventually import PATIENCE_SECONDS, eventually
 
 LINE = LogLine(at=1.0, daemon="node", file="control.log", line="line")
@@ -229,14 +230,18 @@ def test_who_waits_for_room_is_not_complained_of(open_eye: Open, inbox: Inbox) -
 
 
 def test_a_problem_is_news_and_so_is_its_end(open_eye: Open, inbox: Inbox) -> None:
-    problems: list[str | None] = ["broken", None]
+    problems: list[Problem | None] = [UNREADABLE, None]
     eye = open_eye(lambda: Reading(problem=problems.pop(0) if problems else None), told_every=3600.0)
 
-    assert told(inbox)[1].problem == "broken"
+    assert told(inbox)[1].problem == UNREADABLE
     eye.nudge()
     assert told(inbox)[1].problem is None
     eye.nudge()
     assert nothing_told(inbox)
+
+
+def defect(detail: str) -> Problem:
+    return Problem(code=ProblemCode.UNEXPECTED_ERROR, detail=detail)
 
 
 def test_a_source_that_raises_costs_one_reading(open_eye: Open, inbox: Inbox) -> None:
@@ -248,9 +253,9 @@ def test_a_source_that_raises_costs_one_reading(open_eye: Open, inbox: Inbox) ->
         return Reading((LINE,))
 
     eye = open_eye(look)
-    assert told(inbox)[1].problem == "unexpected ValueError: a defect"
+    assert told(inbox)[1].problem == defect("ValueError: a defect")
     eye.nudge()
-    assert told(inbox)[1].problem == "unexpected KeyError: 'another'"
+    assert told(inbox)[1].problem == defect("KeyError: 'another'")
     eye.nudge()
     assert told(inbox)[0] == (LINE,)
 
@@ -288,7 +293,7 @@ def test_a_look_that_hangs_is_complained_of_once_for_each_deadline(open_eye: Ope
         let_go.set()
 
     assert first.problem is not None
-    assert "no answer for" in first.problem
+    assert first.problem.code is ProblemCode.STILL_RUNNING
     assert 0.2 <= first.seconds < second.seconds
     assert told(inbox)[1].problem is None
     eventually(lambda: _true(not eye.busy))

@@ -13,6 +13,7 @@ from exporter.clock import SystemClock
 from exporter.model.daemon import FORGOTTEN_SECONDS
 from exporter.model.named_by import NamedBy
 from exporter.model.observation import DaemonFound
+from exporter.model.problem import Problem, ProblemCode
 from exporter.sources import finder as finder_module
 from exporter.sources.control_daemons import ControlDaemons
 from exporter.sources.finder import Finder
@@ -299,7 +300,14 @@ def test_without_the_right_to_look_into_a_daemon_its_pid_file_says_where_it_is(
     unseen = ControlDaemons(Proc(Path("/proc"), SystemClock())).at(place.process[0])
     assert unseen is not None
     assert (unseen.protocol, unseen.foreground) == (None, False)
-    assert "cannot be placed" in str(Finder((), patterns=(), proc=Path("/proc"), clock=HandClock()).look().problem)
+    problem = Finder((), patterns=(), proc=Path("/proc"), clock=HandClock()).look().problem
+    assert problem is not None
+    assert problem.code is ProblemCode.PROCESS_NOT_READABLE
+
+
+def pids_of(problem: Problem | None) -> list[int | None]:
+    """The processes of which a problem speaks."""
+    return [] if problem is None else [each.pid for each in problem.each]
 
 
 def test_where_the_kernel_has_no_way_below_another_root_it_is_said(
@@ -312,11 +320,12 @@ def test_where_the_kernel_has_no_way_below_another_root_it_is_said(
     reading = Finder((), patterns=(), proc=Path("/proc"), clock=HandClock()).look()
 
     assert reading.observations == ()
-    assert f"control daemon {mps.pid} cannot be placed without openat2(2)" in str(reading.problem)
+    assert reading.problem is not None
+    assert Problem(code=ProblemCode.NOT_SUPPORTED, subject="openat2(2)", pid=mps.pid) in reading.problem.each
 
     beside = Finder((), patterns=[f"{mps.pipe_directory.parent}/*"], proc=Path("/proc"), clock=HandClock())
     assert [each.daemon for each in beside.look().observations] == [str(mps.pipe_directory)]
-    assert f"control daemon {mps.pid} " not in str(beside.look().problem)
+    assert mps.pid not in pids_of(beside.look().problem)
 
 
 def test_a_directory_without_a_daemon_is_no_daemon(make: Callable[..., Looking], tmp_path: Path) -> None:
@@ -360,7 +369,7 @@ def test_a_users_process_does_not_pass_for_roots_daemon(
 
     assert place.process is not None
     assert place.process[0] == mps.pid
-    assert f"control daemon {mine.pid} " not in str(looking.finder.look().problem)
+    assert mine.pid not in pids_of(looking.finder.look().problem)
 
 
 @pytest.mark.parametrize("path", ["relative", "/new\nline", "/" + "x" * 300, "/nowhere", "", "/\x1b[31m"])
@@ -375,7 +384,7 @@ def test_a_daemon_that_says_anything_of_itself_is_passed_over(
     reading = looking.finder.look()
 
     assert [each for each in looking.finder.places.values() if each.process and each.process[0] == pid] == []
-    assert f"control daemon {pid} " not in str(reading.problem)
+    assert pid not in pids_of(reading.problem)
 
 
 def test_however_many_users_have_daemons_roots_are_found(

@@ -14,6 +14,7 @@ from exporter.model.daemon import Daemon, DaemonState
 from exporter.model.named_by import NamedBy
 from exporter.model.node import Node
 from exporter.model.observation import DaemonProcess
+from exporter.model.problem import Problem, ProblemCode
 from exporter.model.replace import replace
 from exporter.model.settings import PollIntervals
 from exporter.sources import finder as finder_module
@@ -68,11 +69,9 @@ def test_ignored_daemons_are_reported_by_owner_in_words_that_do_not_change() -> 
     assert SHARES.problem(()) is None
     problem = SHARES.problem(candidates("UID 1000", 3))
     assert problem == SHARES.problem(candidates("UID 1000", 48))
-    assert problem is not None
-    assert "some of UID 1000 are ignored (at most 16 of one user or container, and 64 of all)" in problem
-    assert "UID 1, UID 2, UID 3 and others" in str(
-        SHARES.problem([Candidate(name="", owner=f"UID {n}", since=0.0) for n in range(1, 9)])
-    )
+    assert problem == Problem(code=ProblemCode.TOO_MANY_DAEMONS, detail="UID 1000", limits=(16, 64))
+    many = SHARES.problem([Candidate(name="", owner=f"UID {n}", since=0.0) for n in range(1, 9)])
+    assert many == replace(problem, detail="UID 1, UID 2, UID 3, ...")
 
 
 def start_fake(start: Starter, directory: Path, uid: int) -> subprocess.Popen[bytes]:
@@ -119,7 +118,8 @@ def test_fake_daemons_of_one_user_do_not_hide_another_users_daemon(
     mine = [name for name in finder.places if name.startswith(str(tmp_path))]
     assert str(tmp_path / "other") in mine
     assert len(mine) == 3
-    assert "some of UID 65534 are ignored" in (reading.problem or "")
+    assert reading.problem is not None
+    assert (ProblemCode.TOO_MANY_DAEMONS, "UID 65534") in [(each.code, each.detail) for each in reading.problem.each]
 
     finder.give([on_host("named", tmp_path / "fake3", tmp_path)])
     clock.time += 10

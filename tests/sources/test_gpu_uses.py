@@ -9,6 +9,7 @@ from typing import Any
 import pynvml
 import pytest
 
+from exporter.model.problem import Problem, ProblemCode
 from exporter.sources.nvml import gpm
 from exporter.sources.nvml.driver import Driver, DriverError
 from exporter.sources.nvml.use import GpuUses
@@ -34,7 +35,7 @@ class HandDriver(Driver):
     def joined(self, within: float) -> Iterator[None]:
         """As long as it is open."""
         if not self.open:
-            raise DriverError("not open")
+            raise DriverError(Problem(code=ProblemCode.DRIVER_NOT_OPEN))
         yield
 
 

@@ -11,11 +11,12 @@ import psutil
 import pytest
 
 from exporter.model.observation import LogFile, LogGap, LogLine
+from exporter.model.problem import Problem, ProblemCode, command_failed, timed_out
 from exporter.parse.systemd import SUPPRESSED_MESSAGE_ID
 from exporter.sources.child import LONGEST_LINE
-from exporter.sources.journal import Journal
-from exporter.sources.reading import Reading
-from exporter.sources.unit_journal import DEADLINE_SECONDS, RETRY_SECONDS
+from exporter.sources.eye import Reading
+from exporter.sources.journal import DEADLINE_SECONDS, RETRY_SECONDS, Journal
+from exporter.telling.problem_text import JOURNAL, problem_text
 from tests.clocks import HandClock
 from tests.eventually import eventually
 from tests.standin.journald import BURST, Journald
@@ -33,7 +34,7 @@ class Followed:
     journal: Journal
     clock: HandClock
     lines: list[str] = field(default_factory=list)
-    files: list[str | None] = field(default_factory=list)
+    files: list[Problem | None] = field(default_factory=list)
     lost: int = 0
 
     def look(self) -> Reading:
@@ -61,7 +62,7 @@ class Followed:
         self.lines.clear()
         self.lost = 0
 
-    def until_told(self, *files: str | None) -> None:
+    def until_told(self, *files: Problem | None) -> None:
         """Look until this has been told of the journal itself."""
 
         def told() -> None:
@@ -169,7 +170,7 @@ def test_a_journalctl_that_ends_is_followed_by_another_from_the_last_line_told(
     journalctl.says(end=entries("old"), follow=entries("old", "one", "two"), after=after)
     log.until("one", "two")
     heard.touch()
-    log.until_told(None, f"the journal of {UNIT} cannot be followed: journalctl ended with exit code 1")
+    log.until_told(None, command_failed(f"{journalctl.path} --unit={UNIT}", 1, ""))
 
     journalctl.says(
         end=entries("four", start=4), follow=entries("two", "three", "four", start=3), after="exec sleep 600"
@@ -182,7 +183,7 @@ def test_a_journalctl_that_ends_is_followed_by_another_from_the_last_line_told(
 
 def test_it_is_not_tried_again_at_every_look(journalctl: Scripted, log: Followed) -> None:
     journalctl.says(find="exit 1")
-    log.until_told(f"the journal of {UNIT} cannot be followed: journalctl ended with exit code 1")
+    log.until_told(command_failed(f"{journalctl.path} --unit={UNIT}", 1, ""))
     for _ in range(20):
         assert log.look().problem is not None
 
@@ -203,9 +204,10 @@ def test_a_journal_that_cannot_be_read_says_what_to_do(
     journalctl.says(find=f"echo '{said}' >&2; exit {code}")
 
     def told() -> None:
-        problem = log.look().problem or ""
-        assert said in problem
-        assert advice in problem
+        problem = log.look().problem
+        assert problem is not None
+        assert problem.detail == said
+        assert advice in problem_text(problem, JOURNAL)
 
     eventually(told)
 
@@ -216,8 +218,8 @@ def test_without_journalctl_there_is_a_problem_and_nothing_else() -> None:
     journal.follow({"node": UNIT})
     reading = journal.look()
 
-    problem = (
-        f"the journal of {UNIT} cannot be followed: /nowhere/journalctl cannot be started: No such file or directory"
+    problem = Problem(
+        code=ProblemCode.COMMAND_NOT_STARTED, subject="/nowhere/journalctl", detail="No such file or directory"
     )
     assert reading == Reading((LogFile(at=1000.0, daemon="node", file="stdout", problem=problem),), problem)
     assert journal.look() == Reading((), problem)
@@ -228,7 +230,7 @@ def test_a_journalctl_that_does_not_answer_is_a_problem(journalctl: Scripted, lo
     assert log.look() == Reading()
     log.clock.time += DEADLINE_SECONDS + 1
 
-    assert "has not answered" in str(log.look().problem)
+    assert log.look().problem == timed_out(f"{journalctl.path} --unit={UNIT}", DEADLINE_SECONDS)
 
 
 def test_another_writer_in_the_unit_is_not_heard(journalctl: Scripted, log: Followed) -> None:
@@ -280,7 +282,7 @@ def test_who_is_followed_may_change(journalctl: Scripted, log: Followed) -> None
     log.files.clear()
     log.look()
 
-    assert log.files == [f"the journal of {UNIT} is followed no more"]
+    assert log.files == [Problem(code=ProblemCode.NOT_FOLLOWED, subject=UNIT)]
     assert log.look() == Reading(idle=True)
     assert psutil.Process().children() == []
 
@@ -292,7 +294,7 @@ def test_another_unit_is_followed_instead_and_from_its_end(journalctl: Scripted,
     journalctl.says(end=entries("old", start=8), follow=entries("old", "new", start=8, _SYSTEMD_UNIT="other.service"))
 
     log.until("new")
-    assert log.files == [f"the journal of {UNIT} is followed no more", None]
+    assert log.files == [Problem(code=ProblemCode.NOT_FOLLOWED, subject=UNIT), None]
 
 
 def test_the_child_gets_nothing_of_our_environment(
@@ -397,6 +399,8 @@ def test_a_journal_that_another_user_may_not_read_is_a_problem(journald: Journal
         journal.follow({"node": journald.unit})
 
         def told() -> None:
-            assert "group systemd-journal" in str(journal.look().problem)
+            problem = journal.look().problem
+            assert problem is not None
+            assert problem.code is ProblemCode.PERMISSION_DENIED
 
         eventually(told)

@@ -9,9 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from exporter.core.xids import KERNEL
 from exporter.model.observation import KernelRecord
-from exporter.sources.kernel import LOST, MOST_RECORDS_A_LOOK, KernelLog, last_records
-from exporter.sources.reading import Reading
+from exporter.model.problem import Problem, ProblemCode, of_error
+from exporter.sources.eye import Reading
+from exporter.sources.kernel import MOST_RECORDS_A_LOOK, KernelLog, last_records
+from exporter.telling.problem_text import problem_text
+from tests.builders import denied
 from tests.clocks import HandClock
 
 XID = "NVRM: Xid (PCI:0000:00:06): 31, pid=471, name=c_two, channel 0x0000001d, intr 00000000. MMU Fault"
@@ -131,7 +135,7 @@ def test_overwritten_records_are_a_failure_of_that_look_which_tells_the_rest(
     monkeypatch.setattr("exporter.sources.kernel.os.read", overwritten)
 
     first = log.look()
-    assert (told(first), first.problem) == ([XID], LOST)
+    assert (told(first), first.problem) == ([XID], Problem(code=ProblemCode.RECORDS_LOST, subject="/dev/kmsg"))
     assert log.look() == Reading()
 
 
@@ -141,7 +145,7 @@ def test_a_log_that_ends_is_opened_anew(kernel: Kernel, log: KernelLog) -> None:
 
     reading = log.look()
     assert told(reading) == [XID]
-    assert reading.problem == "/dev/kmsg has ended"
+    assert reading.problem == Problem(code=ProblemCode.NOT_READABLE, subject="/dev/kmsg")
     assert log.look() == Reading()
     kernel.write(GPU_AT)
     assert told(log.look()) == [GPU_AT]
@@ -162,9 +166,9 @@ def test_text_that_is_no_text_is_no_obstacle(kernel: Kernel, log: KernelLog) -> 
 @pytest.mark.parametrize(
     ("number", "advice"),
     [
-        (errno.EPERM, "it takes CAP_SYSLOG"),
+        (errno.EPERM, "needs CAP_SYSLOG"),
         (errno.EACCES, "kernel-log.conf"),
-        (errno.ENOENT, "a container must be given it"),
+        (errno.ENOENT, "container needs the device"),
     ],
 )
 def test_the_problem_says_what_to_do(number: int, advice: str) -> None:
@@ -174,10 +178,8 @@ def test_the_problem_says_what_to_do(number: int, advice: str) -> None:
     log = KernelLog(KMSG, HandClock(), wait=0.0, opener=refuse)
 
     problem = log.look().problem
-    assert problem == log.open()
-    assert problem is not None
-    assert problem.startswith(f"/dev/kmsg cannot be read: {os.strerror(number)}")
-    assert advice in problem
+    assert problem == log.open() == of_error(KMSG, OSError(number, os.strerror(number)))
+    assert advice in problem_text(problem, KERNEL)
 
 
 def test_it_is_tried_again(kernel: Kernel) -> None:
@@ -200,7 +202,9 @@ def test_it_is_tried_again(kernel: Kernel) -> None:
 def test_one_that_is_not_there(tmp_path: Path) -> None:
     log = KernelLog(tmp_path / "kmsg", HandClock(), wait=0.0)
 
-    assert "No such file" in str(log.look().problem)
+    problem = log.look().problem
+    assert problem is not None
+    assert problem.code is ProblemCode.NOT_FOUND
 
 
 def test_one_that_may_not_be_read(tmp_path: Path) -> None:
@@ -214,7 +218,7 @@ def test_one_that_may_not_be_read(tmp_path: Path) -> None:
     finally:
         os.seteuid(user)
 
-    assert str(problem).startswith(f"{path} cannot be read: Permission denied; ")
+    assert problem == denied(path)
 
 
 @pytest.mark.parametrize("kind", ["file", "fifo", "device", "directory", "link to a device"])
@@ -233,7 +237,8 @@ def test_what_is_not_the_kernels_log_is_not_taken_for_it(tmp_path: Path, kind: s
 
     reading = KernelLog(Path("/dev/null") if kind == "device" else path, HandClock(), wait=0.0).look()
 
-    assert "it is not the kernel's log" in str(reading.problem)
+    assert reading.problem is not None
+    assert reading.problem.code is ProblemCode.WRONG_FILE_TYPE
     assert reading.observations == ()
     assert len(os.listdir("/proc/self/fd")) == before
 
@@ -243,7 +248,7 @@ def test_the_real_log_can_be_read_or_says_why_not() -> None:
 
     for _ in range(2):
         problem = log.look().problem
-        assert problem is None or problem.startswith("/dev/kmsg cannot be read: ")
+        assert problem is None or problem.subject == "/dev/kmsg"
         assert log.open() == problem
         log.close()
 

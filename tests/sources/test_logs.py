@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from exporter.model.observation import LogFile, LogGap, LogLine, Observation
+from exporter.model.problem import Problem, ProblemCode
+from exporter.sources.eye import Reading
 from exporter.sources.log_follower import (
     MOST_LINES_A_LOOK,
     MOST_OPEN,
@@ -20,7 +22,7 @@ from exporter.sources.log_follower import (
 from exporter.sources.logs import DaemonLogs
 from exporter.sources.open_log import CHUNK, LONGEST_LINE
 from exporter.sources.place import on_host
-from exporter.sources.reading import Reading
+from tests.builders import absent, denied, not_a_file
 from tests.clocks import HandClock
 
 NOBODY = 65534
@@ -32,7 +34,7 @@ class Followed:
 
     path: Path
     clock: HandClock = field(default_factory=HandClock)
-    problem: str | None = None
+    problem: Problem | None = None
 
     def __post_init__(self) -> None:
         self.follower = LogFollower(on_host("node", self.path.parent, self.path.parent), self.path.name, self.clock)
@@ -49,7 +51,7 @@ class Followed:
             self.problem = each.problem if isinstance(each, LogFile) else self.problem
         return [each.line for each in seen if isinstance(each, LogLine)]
 
-    def told(self) -> list[str | None]:
+    def told(self) -> list[Problem | None]:
         """What one look says of the file itself."""
         return [each.problem for each in self.seen() if isinstance(each, LogFile)]
 
@@ -123,7 +125,7 @@ def test_a_file_that_could_not_be_read_at_first_is_read_from_its_end_too(log: Fo
     log.write("old\n")
     with unreadable(log.path):
         log.look()
-        assert "cannot be read" in str(log.problem)
+        assert log.problem == denied(log.path)
 
     assert log.look() == []
     log.write("new\n")
@@ -308,7 +310,7 @@ def test_a_renamed_file_and_the_new_one_are_both_followed(begun: Followed) -> No
         of_the_daemon.write("into the renamed one\n")
         of_the_daemon.flush()
         assert begun.look() == ["into the renamed one"]
-        assert "does not exist" in str(begun.problem)
+        assert begun.problem == absent(begun.path)
 
         begun.write("into the new one\n")
         assert begun.look() == ["into the new one"]
@@ -324,7 +326,7 @@ def test_a_removed_file_returns(begun: Followed) -> None:
     begun.write("one\n")
     begun.look()
     begun.path.unlink()
-    assert begun.told() == [f"{begun.path} does not exist"]
+    assert begun.told() == [absent(begun.path)]
     begun.write("two\n")
 
     assert begun.look() == ["two"]
@@ -334,7 +336,7 @@ def test_a_removed_file_returns(begun: Followed) -> None:
 def test_the_directory_may_come_and_go(tmp_path: Path) -> None:
     log = Followed(tmp_path / "log" / "control.log")
     log.look()
-    assert "does not exist" in str(log.problem)
+    assert log.problem == absent(log.path)
     log.path.parent.mkdir()
     log.write("one\n")
     assert log.look() == ["one"]
@@ -342,7 +344,7 @@ def test_the_directory_may_come_and_go(tmp_path: Path) -> None:
 
 
 def test_what_is_wrong_is_told_when_it_changes(log: Followed) -> None:
-    assert log.told() == [f"{log.path} does not exist"]
+    assert log.told() == [absent(log.path)]
     assert log.told() == []
     log.write("")
     assert log.told() == [None]
@@ -392,7 +394,7 @@ def test_an_unreadable_file_is_a_problem_until_it_can_be_read(log: Followed) -> 
     log.write("")
     with unreadable(log.path):
         assert log.look() == []
-        assert log.problem == f"{log.path} cannot be read: Permission denied"
+        assert log.problem == denied(log.path)
 
     assert log.look() == []
     assert log.problem is None
@@ -404,7 +406,8 @@ def test_a_symbolic_link_is_not_followed(log: Followed, tmp_path: Path) -> None:
     log.path.symlink_to(tmp_path / "secret")
 
     assert log.look() == []
-    assert "cannot be read" in str(log.problem)
+    assert log.problem is not None
+    assert log.problem.code is ProblemCode.NOT_READABLE
 
 
 @pytest.mark.parametrize("make", [os.mkfifo, os.mkdir], ids=["fifo", "directory"])
@@ -414,7 +417,7 @@ def test_what_is_no_regular_file_is_a_problem_and_hangs_nobody(log: Followed, ma
 
     assert log.look() == []
     assert log.look() == []
-    assert log.problem == f"{log.path} cannot be read: it is no regular file"
+    assert log.problem == not_a_file(log.path)
     assert descriptors() == before
 
 
@@ -426,7 +429,7 @@ def test_a_fifo_in_place_of_the_log_leaves_the_log_followed(begun: Followed) -> 
         of_the_daemon.flush()
 
         assert begun.look() == ["on and on"]
-    assert "no regular file" in str(begun.problem)
+    assert begun.problem == not_a_file(begun.path)
 
 
 # -- both logs of a daemon -----------------------------------------------------------------------------------------
@@ -441,7 +444,7 @@ def test_an_absent_log_is_no_failure_of_the_source_and_an_unreadable_one_is(tmp_
         reading = logs.look()
 
     assert [each.line for each in reading.observations if isinstance(each, LogLine)] == ["line"]
-    assert reading.problem == f"{tmp_path}/server.log cannot be read: it is no regular file"
+    assert reading.problem == not_a_file(tmp_path / "server.log")
 
 
 def test_one_whose_logs_turn_out_to_be_others_is_followed_in_those(tmp_path: Path) -> None:
@@ -468,9 +471,7 @@ def test_a_log_that_is_not_there_is_no_failure_of_the_source(log: Followed) -> N
     reading = log.follower.look()
 
     assert reading.problem is None
-    assert [each.problem for each in reading.observations if isinstance(each, LogFile)] == [
-        f"{log.path} does not exist"
-    ]
+    assert [each.problem for each in reading.observations if isinstance(each, LogFile)] == [absent(log.path)]
 
 
 def sizes(log: Followed) -> list[int | None]:

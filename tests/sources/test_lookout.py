@@ -10,10 +10,9 @@ from exporter.clock import SystemClock
 from exporter.model.daemon import Daemon
 from exporter.model.node import Node
 from exporter.sources.control import ControlClient
-from exporter.sources.eye import Eye, Inbox
+from exporter.sources.eye import Eye, Inbox, Reading
 from exporter.sources.lookout import Asker, Lookout
 from exporter.sources.place import Place, on_host
-from exporter.sources.reading import Reading
 from tests.eventually import PATIENCE_SECONDS, eventually
 
 

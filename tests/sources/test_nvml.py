@@ -132,9 +132,9 @@ def test_a_lost_gpu_leaves_the_others(nvml: NvmlStandIn, nvml_program: Start) ->
 
     assert [(gpu["gpu"], gpu["problem"], gpu["index"]) for gpu in reading["seen"]] == [
         (GPU.uuid, None, 0),
-        (OTHER.uuid, "GPU is lost", 1),
+        (OTHER.uuid, "driver_error: GPU is lost", 1),
     ]
-    assert reading["problem"] == f"{OTHER.uuid}: GPU is lost"
+    assert reading["problem"] == f"driver_error: {OTHER.uuid}: GPU is lost"
     nvml.write([GPU, OTHER])
     assert one.look()["problem"] is None
 
@@ -145,7 +145,7 @@ def test_a_gpu_that_was_never_seen_alive_is_told_as_a_problem(nvml: NvmlStandIn,
     reading = nvml_program(nvml).look()
 
     assert [gpu["gpu"] for gpu in reading["seen"]] == [GPU.uuid]
-    assert "GPU is lost" in str(reading["problem"])
+    assert reading["problem"] == "driver_error: 1: GPU is lost"
 
 
 @pytest.mark.parametrize(
@@ -221,7 +221,7 @@ def test_a_gpus_own_error_is_told_with_the_gpu(nvml: NvmlStandIn, nvml_program: 
     reading = one.look()
 
     assert [(gpu["gpu"], gpu["problem"]) for gpu in reading["seen"]] == [
-        (GPU.uuid, "Unknown Error"),
+        (GPU.uuid, "driver_error: Unknown Error"),
         (OTHER.uuid, None),
     ]
 

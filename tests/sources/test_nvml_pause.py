@@ -113,7 +113,7 @@ def test_a_pause_does_not_wait_for_a_driver_that_hangs_as_it_is_closed(nvml: Nvm
 
     assert program.call("pause", SOON) is False
     program.call("resume")
-    assert "has not come back" in program.look()["problem"]
+    assert program.look()["problem"] == "driver_hangs"
     nvml.write([GPU])
     eventually(lambda: assert_sees(program))
 

@@ -21,6 +21,7 @@ from exporter.sources.logs import DaemonLogs
 from exporter.sources.place import Place
 from exporter.sources.proc import Proc
 from exporter.sources.processes import Processes
+from tests.builders import denied
 from tests.containers import Container
 from tests.eventually import eventually
 from tests.standin.mps import MpsStandIn
@@ -260,4 +261,6 @@ def test_another_users_root_is_a_problem_in_words(tmp_path: Path) -> None:
     place = Place(name="x", pipe=Directory(tmp_path, root), log=Directory(tmp_path, root))
     logs = DaemonLogs(place, SystemClock())
 
-    assert f"/proc/1/root{tmp_path}/control.log cannot be read: Permission denied" in str(logs.look().problem)
+    problem = logs.look().problem
+    assert problem is not None
+    assert denied(f"/proc/1/root{tmp_path}/control.log") in problem.each

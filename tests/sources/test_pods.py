@@ -11,7 +11,7 @@ from exporter.clock import SystemClock
 from exporter.model.observation import PodFound
 from exporter.parse.cgroup import Pod, parse_pod_directory
 from exporter.sources.pods import MOST_DIRECTORIES, Pods
-from tests.builders import AT, POD
+from tests.builders import AT, POD, denied
 
 STATIC = "712b37831be464ccc2fb1553ef89aa91"
 
@@ -50,7 +50,7 @@ def test_a_directory_that_may_not_be_listed_is_one(tmp_path: Path, monkeypatch: 
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
 
     monkeypatch.setattr(os, "scandir", refuse)
-    assert pods(tmp_path, POD).look().problem == f"{tmp_path} cannot be read: Permission denied"
+    assert pods(tmp_path, POD).look().problem == denied(tmp_path)
 
 
 def test_where_no_name_is_wanted_nothing_is_looked_at(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ import pytest
 from exporter.clock import SystemClock
 from exporter.model.identity import ProcessIdentity
 from exporter.model.observation import ControlReply, Observation
+from exporter.model.problem import Problem, ProblemCode
 from exporter.model.witnesses import ControlSocket, ProcessState
 from exporter.sources.control import LATER_PROBE_SECONDS, PROBES_AT_ONCE, ControlClient
 from exporter.sources.control_sockets import probe
@@ -233,7 +234,7 @@ def test_a_question_that_a_stopped_server_must_answer_is_not_asked(
     assert (stopped.pid, stopped.state) == (server, "T")
     assert isinstance(reply, ControlReply)
     assert (reply.command, reply.exit_code) == ("get_server_list", 0)
-    assert reading.problem == f"node: {question} was not asked: server {server} is stopped"
+    assert reading.problem == Problem(code=ProblemCode.SERVER_STOPPED, subject=question, pid=server)
     assert question not in mps.control_log
 
 

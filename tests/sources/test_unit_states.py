@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 
 from exporter.model.observation import Observation
+from exporter.model.problem import command_failed
 from exporter.model.witnesses import UnitState
-from exporter.sources.reading import Reading
+from exporter.sources.eye import Reading
 from exporter.sources.unit_states import LOOK_SECONDS, SOON_SECONDS, WITHOUT_SYSTEMD_SECONDS, UnitStates
 from tests.clocks import HandClock
 from tests.sources.test_units import Systemctl
@@ -115,4 +116,4 @@ def test_what_else_goes_wrong_is_told_of_the_unit_and_of_the_source(units: UnitS
     reading = units.look()
     (state,) = reading.observations
     assert isinstance(state, UnitState)
-    assert state.problem == reading.problem == "systemctl cannot list the units: Access denied"
+    assert state.problem == reading.problem == command_failed(str(systemctl.path), 1, "Access denied")

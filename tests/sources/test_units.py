@@ -6,8 +6,9 @@ import pytest
 
 from exporter.clock import SystemClock
 from exporter.model.observation import DaemonFound
+from exporter.model.problem import Problem, ProblemCode, command_failed, timed_out
 from exporter.model.variables import DEFAULT_LOG_DIRECTORY, DEFAULT_PIPE_DIRECTORY
-from exporter.sources.reading import Reading
+from exporter.sources.eye import Reading
 from exporter.sources.units import Units
 from tests.parse.test_systemd import shown
 
@@ -128,14 +129,16 @@ def test_where_systemctl_is_missing_too() -> None:
 
 def test_what_else_goes_wrong_is_a_problem(systemctl: Systemctl) -> None:
     systemctl.says(then="echo 'Failed to list units: Access denied' >&2; exit 1")
-    assert systemctl.look().problem == "systemctl cannot list the units: Failed to list units: Access denied"
+    assert systemctl.look().problem == command_failed(str(systemctl.path), 1, "Failed to list units: Access denied")
     systemctl.path.chmod(0o644)
-    assert systemctl.look().problem == f"{systemctl.path} cannot be started: Permission denied"
+    assert systemctl.look().problem == Problem(
+        code=ProblemCode.COMMAND_NOT_STARTED, subject=str(systemctl.path), detail="Permission denied"
+    )
 
 
 def test_one_that_hangs_is_given_up(systemctl: Systemctl) -> None:
     systemctl.says(shown(FOREGROUND), then="exec sleep 600")
-    assert systemctl.look(deadline=0.5) == Reading(problem="systemctl did not list the units within 0.5 s")
+    assert systemctl.look(deadline=0.5) == Reading(problem=timed_out(str(systemctl.path), 0.5))
 
 
 def test_it_gets_nothing_of_our_environment(systemctl: Systemctl, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -75,7 +75,7 @@ def test_where_no_gpu_tells_of_xids_that_is_a_problem_and_no_calm(nvml: NvmlStan
     program.look()
     before = program.descriptors()
 
-    assert [program.call("look_for_xids")["problem"] for _ in range(2)] == ["NVML events: no GPU tells of its Xids"] * 2
+    assert [program.call("look_for_xids")["problem"] for _ in range(2)] == ["not_supported: Xid events"] * 2
     assert program.descriptors() == before
 
 
@@ -92,7 +92,7 @@ def test_a_driver_without_events_is_a_problem_that_leaves_the_lists(nvml: NvmlSt
     program = nvml_program(nvml)
     program.look()
 
-    assert program.call("look_for_xids") == {"problem": "NVML events: Not Supported", "seen": []}
+    assert program.call("look_for_xids") == {"problem": "driver_error: Not Supported", "seen": []}
     assert program.look()["problem"] is None
 
 
@@ -100,7 +100,7 @@ def test_waiting_that_failed_is_begun_anew(nvml: NvmlStandIn, nvml_program: Star
     nvml.write([GPU])
     program = listening(nvml_program(nvml))
     nvml.write([GPU], [fails("nvmlEventSetWait", UNKNOWN)])
-    assert program.call("look_for_xids")["problem"] == "NVML events: Unknown Error"
+    assert program.call("look_for_xids")["problem"] == "driver_error: Unknown Error"
 
     nvml.write([GPU])
     assert program.call("look_for_xids")["problem"] is None
@@ -112,7 +112,7 @@ def test_the_driver_is_opened_by_the_look_at_gpus_alone(nvml: NvmlStandIn, nvml_
     nvml.write([GPU])
     program = nvml_program(nvml)
 
-    assert program.call("look_for_xids") == {"problem": "NVML events: the driver is not open", "seen": []}
+    assert program.call("look_for_xids") == {"problem": "driver_not_open", "seen": []}
     assert program.descriptors() == 0
 
 
@@ -120,7 +120,7 @@ def test_after_the_driver_was_reloaded_xids_are_told_again(nvml: NvmlStandIn, nv
     nvml.write([GPU])
     program = listening(nvml_program(nvml))
     nvml.write([GPU], [fails("*", DRIVER_NOT_LOADED)])
-    assert "Driver Not Loaded" in program.call("look_for_xids")["problem"]
+    assert program.call("look_for_xids")["problem"] == "driver_not_loaded: Driver Not Loaded"
     assert program.descriptors() == 0
 
     nvml.write([GPU])

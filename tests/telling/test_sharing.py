@@ -8,6 +8,7 @@ import pytest
 from exporter.core.fitness.fitness import fitness
 from exporter.model.node import Node
 from exporter.model.observation import SourceReading
+from exporter.model.problem import ProblemCode
 from exporter.model.split import Method, Share
 from exporter.model.work import WorkReading
 from exporter.telling import status
@@ -19,6 +20,7 @@ from tests.builders import (
     AT,
     GPU,
     OTHER_GPU,
+    failure,
     flight,
     full,
     gpu_reading,
@@ -86,8 +88,11 @@ def test_without_gpm_the_sm_time_is_unknown_and_no_option_changes_that() -> None
 
 
 def test_where_it_is_looked_for_in_vain_the_reason_is_told_and_no_advice_that_was_followed() -> None:
-    failing = told(SourceReading(at=2.0, name="doors", seconds=0.1, problem="bpf: \x1b[1mno"), start=three_clients())
-    assert texts(failing.node)[-1] == "SM time by client is not known: bpf: �[1mno"
+    failing = told(
+        SourceReading(at=2.0, name="doors", seconds=0.1, problem=failure("bpf: \x1b[1mno", ProblemCode.PROBES_REFUSED)),
+        start=three_clients(),
+    )
+    assert texts(failing.node)[-1] == "SM time by client is not known: launches cannot be counted: bpf: �[1mno"
     assert "SM time by client is not known yet" in texts(told(well(), start=failing.node).node)
 
 

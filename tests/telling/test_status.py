@@ -144,7 +144,7 @@ class TestTable:
     def test_what_could_not_be_seen_is_said_and_not_shown(self) -> None:
         """No old number poses as a present one."""
         table = status.table(no_nvml())
-        assert "nvml: NVML is not there\n" in table
+        assert "nvml: NVML: NVML is not there. Check the driver with nvidia-smi\n" in table
         assert "MiB" not in table
 
     def test_a_gpu_that_was_lost_shows_no_memory_and_no_process_beside_mps(self) -> None:
@@ -254,11 +254,10 @@ class TestJson:
     def test_what_could_not_be_seen(self) -> None:
         """Null, with the reason."""
         told_of = node_object(no_nvml())
-        assert [(gpu["problem"], gpu["memory_used_bytes"]) for gpu in told_of["gpus"]] == [
-            ("NVML is not there", None),
-            ("NVML is not there", None),
-        ]
-        assert told_of["sources"]["nvml"] == {"problem": "NVML is not there"}
+        problem = told_of["sources"]["nvml"]["problem"]
+        assert (problem["code"], problem["detail"]) == ("driver_error", "NVML is not there")
+        assert problem["text"] == "NVML: NVML is not there. Check the driver with nvidia-smi"
+        assert [(gpu["problem"], gpu["memory_used_bytes"]) for gpu in told_of["gpus"]] == [(problem, None)] * 2
         clients = told_of["daemons"][0]["servers"][0]["clients"]
         assert [client["memory_used_bytes"] for client in clients] == [{}, {}, {}]
 

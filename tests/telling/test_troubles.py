@@ -21,6 +21,7 @@ from tests.builders import (
     CONTROL,
     DAEMON,
     GPU,
+    PAUSED,
     SERVER,
     at_work,
     backing_off,
@@ -28,6 +29,7 @@ from tests.builders import (
     control_log,
     daemon_dead,
     drifted,
+    failure,
     faulted,
     full,
     gpu_lost,
@@ -73,6 +75,10 @@ def unasked() -> Node:
     return replace(daemon_dead(), watches=present.watches)
 
 
+NO_NVML = "NVML: NVML is not there. Check the driver with nvidia-smi"
+GPU_MISSING = "NVML no longer reports the GPU, or reading the other GPUs took too long"
+
+
 @pytest.mark.parametrize(
     ("scene", "matter"),
     [
@@ -109,11 +115,17 @@ def unasked() -> Node:
                 (LOG, CARE),
             ],
         ),
-        (no_nvml, [("not all can be seen: nvml: NVML is not there", CARE), (LOG, CARE)]),
+        (
+            no_nvml,
+            [
+                ("not all can be seen: nvml: NVML: NVML is not there. Check the driver with nvidia-smi", CARE),
+                (LOG, CARE),
+            ],
+        ),
         (
             gpu_lost,
             [
-                ("not all can be seen: GPU 1: NVML does not list it any more, or took too long over the others", CARE),
+                (f"not all can be seen: GPU 1: {GPU_MISSING}", CARE),
                 (LOG, CARE),
             ],
         ),
@@ -170,19 +182,19 @@ def test_a_gpu_that_needs_a_reset_is_grave_and_no_matter_of_mps() -> None:
 
 
 def test_a_gpu_that_cannot_be_read_is_never_told_as_well() -> None:
-    (found,) = found_in(told(GpuReading(at=AT + 1, gpu=GPU, problem="GPU is lost"), start=idle()).node)
+    (found,) = found_in(told(GpuReading(at=AT + 1, gpu=GPU, problem=failure("GPU is lost")), start=idle()).node)
     assert "GPU is lost" in found.what
 
 
 def test_while_it_is_paused_that_is_all_that_is_said_of_the_gpus() -> None:
-    present = told(look(problem="paused", at=AT + 1), start=idle()).node
-    (found,) = found_in(replace(present, gpus=told(GpuReading(at=AT + 1, gpu=GPU, problem="lost")).node.gpus))
+    present = told(look(problem=PAUSED, at=AT + 1), start=idle()).node
+    (found,) = found_in(replace(present, gpus=told(GpuReading(at=AT + 1, gpu=GPU, problem=failure("lost"))).node.gpus))
     assert found.commands == ("cuda-mps-exporter resume",)
 
 
 def test_what_keeps_work_from_being_counted_is_looked_for_as_the_service_was_told_to() -> None:
     """Its unit tells it so in its environment, which a shell has not."""
-    (found,) = found_in(told(look(source="doors", problem="the kernel refuses", at=AT + 1), start=idle()).node)
+    (found,) = found_in(told(look(source="doors", problem=failure("the kernel refuses"), at=AT + 1), start=idle()).node)
     assert found.commands == ("cuda-mps-exporter doctor --attribution=bpf",)
 
 

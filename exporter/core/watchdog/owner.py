@@ -42,7 +42,7 @@ def left_to_systemd(matter: Matter, since: float) -> Wait | None:
 def unusable_because(unit: UnitState) -> str | None:
     """Why a unit cannot be restarted at all, whoever tried."""
     if unit.problem is not None:
-        return f"{unit.unit} cannot be looked at: {unit.problem}"
+        return f"{unit.unit} cannot be looked at: {unit.problem.detail or unit.problem.code}"
     if unit.load != "loaded":
         return f"{unit.unit} is {unit.load or 'not known'} to systemd: name the daemon's unit, or restart_command"
     return None

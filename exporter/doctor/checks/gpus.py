@@ -9,16 +9,16 @@ from exporter.doctor.facts import Area, Facts
 from exporter.doctor.finding import Check, Found, Severity
 from exporter.doctor.words import daemon_text, gpu_name, shown
 from exporter.model.gpu import Gpu
+from exporter.model.problem import Problem, ProblemCode
 from exporter.model.variables import VISIBLE_DEVICES
 from exporter.parse.mps_variables import is_device_visible, visible_device_entries
-
-_MISMATCH = "version mismatch"
+from exporter.telling.problem_text import problem_text
 
 
 def driver_mismatch(facts: Facts) -> Iterator[Found]:
     """The driver's libraries and kernel module are of different versions."""
     problem = _nvml_problem(facts)
-    if _MISMATCH in problem.lower():
+    if problem is not None and problem.code is ProblemCode.DRIVER_MISMATCH:
         module = "" if facts.kernel_module is None else f" (the module is {shown(facts.kernel_module)})"
         yield Found(
             severity=Severity.ERROR,
@@ -33,7 +33,7 @@ def driver_mismatch(facts: Facts) -> Iterator[Found]:
 def driver_unreadable(facts: Facts) -> Iterator[Found]:
     """NVML cannot be used."""
     problem = _nvml_problem(facts)
-    if problem and _MISMATCH not in problem.lower() and not facts.node.gpus:
+    if problem is not None and problem.code is not ProblemCode.DRIVER_MISMATCH and not facts.node.gpus:
         loaded = facts.kernel_module is not None
         mend = (
             "The driver's module is loaded, but its library is not found or may not open the GPUs: in a container, "
@@ -43,7 +43,7 @@ def driver_unreadable(facts: Facts) -> Iterator[Found]:
         )
         yield Found(
             severity=Severity.ERROR,
-            what=f"the GPUs cannot be read: {shown(problem)}",
+            what=f"the GPUs cannot be read: {problem_text(problem, NVML)}",
             mend=mend,
             commands=("nvidia-smi", "ldconfig -p | grep libnvidia-ml") if loaded else ("modprobe nvidia", "nvidia-smi"),
         )
@@ -67,7 +67,7 @@ def gpu_unreadable(facts: Facts) -> Iterator[Found]:
         if gpu.reading.problem is not None:
             yield Found(
                 severity=Severity.ERROR,
-                what=f"a GPU cannot be read: {shown(gpu.reading.problem)}",
+                what=f"a GPU cannot be read: {problem_text(gpu.reading.problem, NVML)}",
                 where=(gpu_name(gpu),),
                 mend="See what the driver and the kernel say of it; it may have to be reset",
                 commands=("nvidia-smi -q", "dmesg | grep -i -e NVRM -e Xid"),
@@ -195,9 +195,9 @@ def _served(facts: Facts) -> Iterator[Gpu]:
             yield gpu
 
 
-def _nvml_problem(facts: Facts) -> str:
+def _nvml_problem(facts: Facts) -> Problem | None:
     source = facts.node.sources.get(NVML)
-    return "" if source is None else source.last.problem or ""
+    return None if source is None else source.last.problem
 
 
 CHECKS = (

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping
 
 from exporter.doctor.facts import UnitFacts
+from exporter.model.problem import Problem
 from exporter.parse.systemd import is_service_name
 from exporter.sources.systemctl import Systemctl
 
@@ -11,7 +12,7 @@ _MOST_UNITS = 64
 _NO = ("", "no")
 
 
-def read_units(names: Iterable[str], systemctl: Systemctl) -> tuple[Mapping[str, UnitFacts] | None, str | None]:
+def read_units(names: Iterable[str], systemctl: Systemctl) -> tuple[Mapping[str, UnitFacts] | None, Problem | None]:
     """Those of these services that are loaded, and the problem that kept them from being shown.
 
     Where systemd does not run nobody tells; that is no problem.

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from exporter.clock import Clock
 from exporter.config import Config
+from exporter.core.xids import KERNEL
 from exporter.doctor.capability import Capability
 from exporter.doctor.facts import Watcher
 from exporter.doctor.readers.processes import pid_namespaces
@@ -17,6 +18,7 @@ from exporter.parse.proc import effective_capabilities, effective_user, group_id
 from exporter.service_client import NAME
 from exporter.sources.kernel import KernelLog
 from exporter.sources.proc import Proc
+from exporter.telling.problem_text import problem_text
 
 _CREDENTIALS = struct.Struct("3i")
 _PATIENCE_SECONDS = 2.0
@@ -82,7 +84,8 @@ def _group(name: str) -> int | None:
 def _kernel_log(config: Config, clock: Clock) -> str | None:
     log = KernelLog(config.constants.kmsg, clock)
     try:
-        return log.open()
+        problem = log.open()
+        return None if problem is None else problem_text(problem, KERNEL)
     finally:
         log.close()
 

@@ -6,15 +6,15 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 from exporter.clock import Clock
-from exporter.model.gpu import PAUSED
+from exporter.model.problem import Problem, ProblemCode, joined
 from exporter.model.work import GpuUse, ProcessWork, WorkReading, began_ns
+from exporter.sources.eye import Reading
 from exporter.sources.libcuda_probes.libraries import Libraries, Library
 from exporter.sources.libcuda_probes.loader import BpfError, Kernel
 from exporter.sources.libcuda_probes.probes import MAX_PROCESSES, LibcudaProbes
 from exporter.sources.libcuda_probes.seccomp_check import check_seccomp
 from exporter.sources.nvml.driver import DriverError
 from exporter.sources.proc import Proc
-from exporter.sources.reading import Reading
 
 CLEANUP_SECONDS = 10.0
 """How often the counts of processes that have ended are deleted."""
@@ -178,14 +178,15 @@ class LibcudaCollector:
             before, work = self._last, self._read(probes)
             self._wait(GPM_LAG_SECONDS)
             uses, problem = self._gpu_uses()
+            problems.append(problem)
             self._pause_due += pause_seconds(before, self._last, work.seconds)
             if self._pause_due >= MIN_PAUSE_SECONDS:
                 self._pause(probes, min(self._pause_due, MAX_PAUSE_SECONDS))
         except DriverError as error:
-            return Reading(problem=_driver_problem(error))
+            return Reading(problem=error.problem)
         except BpfError as error:
-            return Reading(problem=str(error))
-        return Reading((work, *uses), "; ".join((*problems, *problem)) or None)
+            return Reading(problem=Problem(code=ProblemCode.PROBES_REFUSED, detail=str(error)))
+        return Reading((work, *uses), joined(problems))
 
     def close(self) -> None:
         """Remove all probes, and close all files."""
@@ -195,12 +196,12 @@ class LibcudaCollector:
         self._attached.clear()
         self._libraries.close()
 
-    def _gpu_uses(self) -> tuple[tuple[GpuUse, ...], tuple[str, ...]]:
+    def _gpu_uses(self) -> tuple[tuple[GpuUse, ...], Problem | None]:
         """Return how busy the GPUs were, and why they could not be read."""
         try:
-            return self._uses(), ()
+            return self._uses(), None
         except DriverError as error:
-            return (), (_driver_problem(error),)
+            return (), error.problem
 
     def _open(self) -> LibcudaProbes:
         if self._check_failure is not None:
@@ -216,10 +217,10 @@ class LibcudaCollector:
         self._probes, self._sm_limits = probes, SmLimits(self._proc, sms)
         return probes
 
-    def _attach_all(self, probes: LibcudaProbes) -> list[str]:
+    def _attach_all(self, probes: LibcudaProbes) -> list[Problem | None]:
         """Attach to the libraries that processes use now, except during a pause. Return the problems."""
         found = self._libraries.find(self._pids)
-        problems = list(found.problems)
+        problems: list[Problem | None] = [_not_watched(why) for why in found.problems]
         now = self._clock.monotonic()
         if self._paused_until is not None and now < self._paused_until:
             return problems
@@ -233,7 +234,7 @@ class LibcudaCollector:
         self._failed = {path: (why, until) for path, (why, until) in self._failed.items() if path in libraries}
         for path, library in libraries.items():
             self._attach(probes, path, library, now)
-        return [*problems, *(why for why, _ in self._failed.values())]
+        return [*problems, *(_not_watched(why) for why, _ in self._failed.values())]
 
     def _attach(self, probes: LibcudaProbes, path: str, library: Library, now: float) -> None:
         if path in self._failed and now < self._failed[path][1]:
@@ -312,6 +313,5 @@ class LibcudaCollector:
         return ticks is not None and began_ns(ticks) <= work.first_ns
 
 
-def _driver_problem(error: DriverError) -> str:
-    text = str(error)
-    return text if text == PAUSED else f"NVML: {text}"
+def _not_watched(why: str) -> Problem:
+    return Problem(code=ProblemCode.LIBRARY_NOT_WATCHED, detail=why)

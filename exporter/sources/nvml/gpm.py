@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import pynvml
 
 from exporter.clock import Clock
-from exporter.sources.nvml.answers import sensed
+from exporter.sources.nvml.driver import sensed
 
 SHORTEST_SECONDS = 0.1
 """Two samples must lie so far apart (nvml.h)."""

@@ -7,10 +7,9 @@ from typing import Any
 import pynvml
 
 from exporter.clock import Clock
-from exporter.model.observation import GpuProcess, GpuReading
-from exporter.sources.nvml.answers import first_there, sensed, told
+from exporter.model.observation import GpuProcess, GpuReading, ProcessUtilization
+from exporter.sources.nvml.driver import CANNOT_TELL, first_there, sensed, told
 from exporter.sources.nvml.gpm import Gpm
-from exporter.sources.nvml.utilization import Utilization
 
 COMPUTE_MODES = {
     pynvml.NVML_COMPUTEMODE_DEFAULT: "default",
@@ -25,6 +24,36 @@ _temperature = first_there("nvmlDeviceGetTemperatureV", "nvmlDeviceGetTemperatur
 _clocks_event_reasons = first_there(
     "nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons"
 )
+
+
+class Utilization:
+    """NVML's samples of what each process used of one GPU's time, each returned once."""
+
+    def __init__(self) -> None:
+        self._since_us = 0
+
+    def read(self, handle: Any) -> tuple[ProcessUtilization, ...] | None:
+        """Return the new samples; None if NVML has none here. It returns NotFound if none is new."""
+        since = self._since_us
+        try:
+            samples = pynvml.nvmlDeviceGetProcessUtilization(handle, since)
+        except pynvml.NVMLError as error:
+            if error.value == pynvml.NVML_ERROR_NOT_FOUND:
+                return ()
+            if error.value in CANNOT_TELL:
+                return None
+            raise
+        fresh = [sample for sample in samples if sample.timeStamp > since]
+        self._since_us = max((int(sample.timeStamp) for sample in fresh), default=since)
+        return tuple(
+            ProcessUtilization(
+                pid=int(sample.pid),
+                timestamp_us=int(sample.timeStamp),
+                sm_percent=int(sample.smUtil),
+                memory_percent=int(sample.memUtil),
+            )
+            for sample in fresh
+        )
 
 
 class Gpu:

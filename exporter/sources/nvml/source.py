@@ -4,19 +4,18 @@ Calls cost 0.01 to 3 ms, and up to 400 ms while clients start or stop (measured,
 """
 
 import threading
+from dataclasses import replace
 
 import pynvml
 
 from exporter.clock import Clock
-from exporter.model.gpu import PAUSED
 from exporter.model.observation import GpuReading
-from exporter.sources.nvml.answers import DRIVER_LOST
-from exporter.sources.nvml.driver import Driver, DriverError
-from exporter.sources.nvml.gpu import Gpu
+from exporter.model.problem import Problem, joined
+from exporter.sources.eye import Reading
+from exporter.sources.nvml.driver import DRIVER_LOST, Driver, DriverError, nvml_problem
+from exporter.sources.nvml.gpu import Gpu, Utilization
 from exporter.sources.nvml.use import GpuUses
-from exporter.sources.nvml.utilization import Utilization
 from exporter.sources.nvml.xid_events import XidEvents
-from exporter.sources.reading import Reading
 
 CLOSING_SECONDS = 1.0
 
@@ -42,8 +41,7 @@ class Nvml:
             with self._driver.opened():
                 return self._read()
         except DriverError as error:
-            words = str(error)
-            return Reading(problem=words if words == PAUSED else f"NVML: {words}; is the driver loaded? (nvidia-smi)")
+            return Reading(problem=error.problem)
 
     def look_for_xids(self) -> Reading:
         """Wait up to half a second for an Xid, where the other eye has opened the driver."""
@@ -79,11 +77,10 @@ class Nvml:
             self._count = count
         looks = [self._look_at(index) for index in range(count)]
         readings = tuple(look for look in looks if isinstance(look, GpuReading))
-        problems = [look if isinstance(look, str) else f"{look.gpu}: {look.problem}" for look in looks if _failed(look)]
-        return Reading(readings, "; ".join(problems) or None)
+        return Reading(readings, joined(map(_problem, looks)))
 
-    def _look_at(self, index: int) -> GpuReading | str:
-        """One GPU; only the problem of one that failed and was never seen alive, so that nobody knows its UUID."""
+    def _look_at(self, index: int) -> GpuReading | Problem:
+        """Read one GPU. If it fails and its UUID was never read, return the problem alone."""
         self._driver.go_on()
         try:
             gpu = self._gpus.get(index) or self._meet(index)
@@ -94,8 +91,8 @@ class Nvml:
             self._part(index)
             known = self._uuids.get(index)
             if known is None:
-                return f"GPU {index}: {error}"
-            return GpuReading(at=self._clock.now(), gpu=known, index=index, problem=str(error))
+                return nvml_problem(error, str(index))
+            return GpuReading(at=self._clock.now(), gpu=known, index=index, problem=nvml_problem(error))
 
     def _meet(self, index: int) -> Gpu:
         gpu = self._gpus[index] = Gpu(index, self._clock, self._gpm_lock)
@@ -114,5 +111,7 @@ class Nvml:
         self._uuids.clear()
 
 
-def _failed(look: GpuReading | str) -> bool:
-    return isinstance(look, str) or look.problem is not None
+def _problem(look: GpuReading | Problem) -> Problem | None:
+    if isinstance(look, Problem) or look.problem is None:
+        return look if isinstance(look, Problem) else None
+    return replace(look.problem, subject=look.gpu)

@@ -7,8 +7,7 @@ import pynvml
 
 from exporter.clock import Clock
 from exporter.model.work import GpuUse
-from exporter.sources.nvml.answers import DRIVER_LOST, sensed
-from exporter.sources.nvml.driver import Driver
+from exporter.sources.nvml.driver import DRIVER_LOST, Driver, sensed
 from exporter.sources.nvml.gpm import Gpm
 
 WAIT_SECONDS = 0.5

@@ -11,11 +11,10 @@ from typing import Any
 import pynvml
 
 from exporter.clock import Clock
-from exporter.model.gpu import PAUSED
 from exporter.model.observation import GpuEvent
-from exporter.sources.nvml.answers import DRIVER_LOST
-from exporter.sources.nvml.driver import Driver, DriverError
-from exporter.sources.reading import Reading
+from exporter.model.problem import Problem, ProblemCode
+from exporter.sources.eye import Reading
+from exporter.sources.nvml.driver import DRIVER_LOST, Driver, DriverError, nvml_problem
 
 WAIT_SECONDS = 0.5
 """How long one look waits for an event, and at most keeps a driver from being closed."""
@@ -43,9 +42,9 @@ class XidEvents:
             with self._driver.joined(WAIT_SECONDS):
                 return Reading(self._next())
         except DriverError as error:
-            words = str(error)
+            problem = error.problem
         self._driver.rest(WAIT_SECONDS)
-        return Reading(problem=words if words == PAUSED else f"NVML events: {words}")
+        return Reading(problem=problem)
 
     def _next(self) -> tuple[GpuEvent, ...]:
         try:
@@ -57,7 +56,7 @@ class XidEvents:
             if error.value in DRIVER_LOST:
                 raise
             self._let_go()
-            raise DriverError(str(error)) from error
+            raise DriverError(nvml_problem(error)) from error
         gpu = self._uuids.get(_address(event.device))
         return (GpuEvent(at=self._clock.now(), type=int(event.eventType), xid=int(event.eventData), gpu=gpu),)
 
@@ -72,7 +71,7 @@ class XidEvents:
             self._try_to_register(index)
         if not self._uuids:
             self._let_go()
-            raise DriverError("no GPU tells of its Xids")
+            raise DriverError(Problem(code=ProblemCode.NOT_SUPPORTED, subject="Xid events"))
 
     def _try_to_register(self, index: int) -> None:
         with contextlib.suppress(pynvml.NVMLError):

@@ -5,15 +5,14 @@ from collections.abc import Iterable
 from exporter.core.gpus import NVML
 from exporter.core.work import DOORS
 from exporter.model.daemon import DaemonState
-from exporter.model.gpu import PAUSED
-from exporter.model.node import Node
-from exporter.parse.printable import LONGEST_PROBLEM, printable
+from exporter.model.node import Node, Source
+from exporter.model.problem import ProblemCode
+from exporter.parse.printable import printable
 from exporter.telling.level import Level
+from exporter.telling.problem_text import log_text, problem_text, source_text
 from exporter.telling.remedy import DOCTOR
 from exporter.telling.troubles.trouble import Trouble
 from exporter.view import View, gpu_name
-
-BLOCKED_LOG = "blocked: commands that the daemon answered do not appear in it"
 
 CONTRADICTED_SECONDS = 3600.0
 """For how long a contradiction of a daemon's log is reported."""
@@ -25,24 +24,26 @@ _DOCTOR_FOR = {DOORS: f"{DOCTOR} --attribution=bpf"}
 
 def blind_spots(node: Node) -> Iterable[Trouble]:
     """Sources that see nothing, GPUs that cannot be read, logs that cannot be followed; or the driver, closed."""
-    problems = {name: source.last.problem for name, source in sorted(node.sources.items())}
-    if PAUSED in problems.values():
+    failing = {name: source for name, source in sorted(node.sources.items()) if source.problems}
+    paused = {name for name, source in failing.items() if _is_paused(source)}
+    if paused:
         yield Trouble(
             level=Level.CARE,
             what="paused: the driver is closed, so that nothing is known of the GPUs",
             next="when the work on them is done, resume",
             commands=("cuda-mps-exporter resume",),
         )
-    for name, problem in problems.items():
-        if problem not in (None, PAUSED):
-            yield _blind(printable(name), problem, doctor=_DOCTOR_FOR.get(name, DOCTOR))
+    for name, source in failing.items():
+        if name not in paused:
+            yield _blind(printable(name), source_text(name, source), doctor=_DOCTOR_FOR.get(name, DOCTOR))
     for uuid, gpu in node.gpus.items():
-        if gpu.reading.problem is not None and problems.get(NVML) is None:
-            yield _blind(f"GPU {printable(gpu_name(node, uuid))}", gpu.reading.problem, fails=False)
+        if gpu.reading.problem is not None and NVML not in failing:
+            text = problem_text(gpu.reading.problem, NVML)
+            yield _blind(f"GPU {printable(gpu_name(node, uuid))}", text, fails=False)
     for daemon in View(node).daemons():
         for file, problem in sorted(daemon.log_problems.items()):
             if problem is not None and daemon.state is DaemonState.UP:
-                yield _blind(f"log of {printable(daemon.name)}", problem or file, fails=False)
+                yield _blind(f"log of {printable(daemon.name)}", log_text(file, problem), fails=False)
 
 
 def contradicted_logs(node: Node, at: float) -> Iterable[Trouble]:
@@ -59,6 +60,10 @@ def contradicted_logs(node: Node, at: float) -> Iterable[Trouble]:
             )
 
 
-def _blind(where: str, problem: str | None, *, fails: bool = True, doctor: str = DOCTOR) -> Trouble:
-    what = f"not all can be seen: {where}: {printable(problem or '', LONGEST_PROBLEM)}"
+def _is_paused(source: Source) -> bool:
+    return all(each.code is ProblemCode.PAUSED for problem in source.problems.values() for each in problem.each)
+
+
+def _blind(where: str, text: str, *, fails: bool = True, doctor: str = DOCTOR) -> Trouble:
+    what = f"not all can be seen: {where}: {text}"
     return Trouble(level=Level.CARE, what=what, next=_SEE_WHY, commands=(doctor,), fails=fails)

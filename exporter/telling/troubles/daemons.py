@@ -11,10 +11,11 @@ from exporter.model.node import Node
 from exporter.model.settings import Mode
 from exporter.model.watch import Block, Quarantine, Watch, WatchState
 from exporter.parse.control_reply import LIST_SERVERS
-from exporter.parse.printable import LONGEST_PROBLEM, printable
+from exporter.parse.printable import printable
 from exporter.telling import quarantine_text
 from exporter.telling.level import Level, level_of
 from exporter.telling.moment import lasting
+from exporter.telling.problem_text import problem_text
 from exporter.telling.remedy import (
     DOCTOR,
     address_of,
@@ -94,7 +95,7 @@ def _not_up(
     matter = _state(node, daemon, at) if said is None or not said.ill else said.matter
     commands = _brings_back(node, daemon, watch, orders)
     if unasked is not None:
-        matter, commands = f"{matter}: it cannot be asked: {printable(unasked, LONGEST_PROBLEM)}", (DOCTOR,)
+        matter, commands = f"{matter}: it cannot be asked: {unasked}", (DOCTOR,)
         then = "correct what keeps the exporter from asking it; this says what is missing"
     elif said is None or said.says is None:
         then, commands = _unless_watched(node, daemon, at, commands)
@@ -163,7 +164,8 @@ def _not_asked(node: Node, daemon: Daemon) -> str | None:
     source = node.sources.get(CONTROL)
     if source is None or not daemon.supported or daemon.pid_file_spoilt:
         return None
-    return source.problems.get(daemon.name) if daemon.gone or daemon.state is None else None
+    problem = source.problems.get(daemon.name)
+    return problem_text(problem, CONTROL) if problem is not None and (daemon.gone or daemon.state is None) else None
 
 
 def _unknown_for(node: Node, daemon: Daemon, at: float) -> float | None:

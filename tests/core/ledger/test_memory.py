@@ -20,6 +20,7 @@ from tests.builders import (
     at_work,
     clients,
     exited,
+    failure,
     gpu_reading,
     process,
     server_log,
@@ -115,7 +116,7 @@ def test_what_was_read_twice_or_late_is_held_once(again: GpuReading) -> None:
 
 
 def test_a_failed_reading_says_nothing() -> None:
-    failed = GpuReading(at=AT + 5, gpu=GPU, problem="lost")
+    failed = GpuReading(at=AT + 5, gpu=GPU, problem=failure("lost"))
     assert held(*alices(), reads(0), failed, reads(10)) == {USER_ALICE: 10 * BYTES}
 
 

@@ -18,6 +18,7 @@ from tests.builders import (
     control_log,
     daemon_process,
     exited,
+    failure,
     look,
     no_daemon,
     probe,
@@ -263,7 +264,7 @@ def test_one_that_never_was_is_not_dead() -> None:
         (unit("inactive", result="signal"), Condition.CRASHED),
         (unit("inactive", at=DEATH - 1), Condition.CRASHED),
         (unit("failed", result="signal"), Condition.CRASHED),
-        (unit("inactive", problem="Permission denied"), Condition.CRASHED),
+        (unit("inactive", problem=failure("Permission denied")), Condition.CRASHED),
     ],
     ids=["inactive", "not in success", "told before its end", "failed", "not to be seen"],
 )

@@ -10,6 +10,7 @@ from exporter.model.observation import Observation
 from exporter.model.settings import Mode, Rules
 from exporter.model.watch import WatchState
 from exporter.model.witnesses import UnitState
+from tests.builders import failure
 from tests.core.watchdog.post import BY_UNIT, DEATH, NEXT, UNIT, Post, alive, dies, hangs, returns, unit
 
 DEFERRED = WatchState.DEFERRED_TO_SYSTEMD
@@ -48,7 +49,7 @@ def died(*then: Observation, mode: Mode = Mode.ACT, before: UnitState | None = N
             WatchState.IDLE,
             f"{UNIT} is not-found to systemd: name the daemon's unit, or restart_command",
         ),
-        (unit("", problem="Access denied"), WatchState.IDLE, f"{UNIT} cannot be looked at: Access denied"),
+        (unit("", problem=failure("Access denied")), WatchState.IDLE, f"{UNIT} cannot be looked at: Access denied"),
     ],
     ids=lambda each: (
         " ".join(filter(None, (each.active, each.sub, each.result, each.restart)))

@@ -1,0 +1,104 @@
+"""Every problem of a collector has an English text, made in one place, without control characters."""
+
+from dataclasses import replace
+
+import pytest
+
+from exporter.core.fold import LOGS
+from exporter.core.gpus import NVML
+from exporter.model.node import Source
+from exporter.model.problem import LOG_BLOCKED, Problem, ProblemCode, command_failed, joined, timed_out
+from exporter.parse.printable import LONGEST_PROBLEM
+from exporter.telling.problem_text import ADVICE, JOURNAL, TEXTS, log_text, problem_object, problem_text, source_text
+from tests.builders import HANGS, PAUSED, absent, denied, failure, look
+
+HOSTILE = "\x1b[31m{pid}{subject}%s\nline"
+
+
+def test_every_code_has_a_text() -> None:
+    assert set(TEXTS) == set(ProblemCode)
+
+
+@pytest.mark.parametrize("source", ["", *dict.fromkeys(source for source, _ in ADVICE)])
+@pytest.mark.parametrize("code", ProblemCode)
+def test_every_code_can_be_shown_with_any_fields(code: ProblemCode, source: str) -> None:
+    """A recording may hold a problem without the fields that its code usually has."""
+    for problem in (Problem(code=code), Problem(code=code, subject=HOSTILE, detail=HOSTILE * 100, limits=(1,))):
+        text = problem_text(problem, source)
+        assert text.isprintable()
+        assert len(text) <= LONGEST_PROBLEM
+
+
+@pytest.mark.parametrize(
+    ("problem", "source", "text"),
+    [
+        (HANGS, "process", "no result for 5 s"),
+        (HANGS, NVML, "no result for 5 s. A call into the NVIDIA driver may hang"),
+        (timed_out("get_server_list", 5.0), "control", "get_server_list: no answer within 5 s"),
+        (command_failed("systemctl", 1, "Access denied"), "units", "systemctl failed with exit code 1: Access denied"),
+        (command_failed("systemctl", -9, ""), "units", "systemctl failed with exit code -9"),
+        (denied("/x/server.log"), LOGS, "/x/server.log cannot be read: Permission denied"),
+        (failure("GPU is lost", subject="1"), NVML, "GPU 1: NVML: GPU is lost. Check the driver with nvidia-smi"),
+        (failure("lost", subject="GPU-7"), NVML, "GPU-7: NVML: lost. Check the driver with nvidia-smi"),
+        (
+            Problem(code=ProblemCode.TOO_MANY_DAEMONS, detail="UID 7", limits=(16, 64)),
+            "finder",
+            (
+                "more control daemons run than are followed, and some of UID 7 are ignored (at most 16 of one user or"
+                " container, and 64 of all). End those that are not needed"
+            ),
+        ),
+        (
+            Problem(code=ProblemCode.DIRECTORY_SHARED, subject="b", detail="a"),
+            "process",
+            (
+                "daemon b is not followed: its pipe directory is that of daemon a. Remove one of the two from the"
+                " configuration"
+            ),
+        ),
+        (
+            Problem(code=ProblemCode.NOT_SUPPORTED, subject="openat2(2)", pid=7),
+            "finder",
+            (
+                "this node does not support openat2(2). Control daemon 7 cannot be located: this needs Linux 5.6, and"
+                " no RestrictSUIDSGID= in the exporter's unit"
+            ),
+        ),
+    ],
+)
+def test_a_text_says_what_happened_and_what_to_do(problem: Problem, source: str, text: str) -> None:
+    assert problem_text(problem, source) == text
+
+
+def test_all_problems_of_a_collection_are_shown() -> None:
+    both = joined([denied("a"), None, absent("b"), denied("a")])
+    assert both is not None
+    assert problem_text(both) == "a cannot be read: Permission denied; b does not exist"
+    assert both.each == (denied("a"), absent("b"))
+    assert joined([both, None]) == both
+    assert joined([None]) is None
+
+
+def test_a_source_names_the_daemon_of_each_problem() -> None:
+    source = Source(last=look("log"), problems={"a": HANGS, "b": denied("x")})
+    assert source_text("process", source) == "a: no result for 5 s; b: x cannot be read: Permission denied"
+    assert source_text(NVML, replace(source, problems={"": PAUSED})).startswith("paused: ")
+
+
+def test_a_log_in_the_journal_has_the_advice_for_the_journal() -> None:
+    assert "systemd-journal" in log_text("stdout", denied("journal:x.service"))
+    assert "systemd-journal" in problem_text(denied("journal:x.service"), JOURNAL)
+    assert "systemd-journal" not in log_text("server.log", denied("x"))
+    assert log_text("control.log", LOG_BLOCKED).startswith("blocked: ")
+
+
+def test_a_program_gets_the_code_and_the_text() -> None:
+    told = problem_object(denied("x"), "text")
+    assert told is not None
+    assert (told["code"], told["subject"], told["detail"], told["text"]) == (
+        "permission_denied",
+        "x",
+        "Permission denied",
+        "text",
+    )
+    assert problem_object(None, "") is None
