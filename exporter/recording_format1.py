@@ -7,6 +7,10 @@ already is returned as it is.
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from exporter.model.action import ActionReason
+from exporter.parse.old_sentences import reason_or_unknown
+from exporter.plain import plain
+
 Values = Mapping[str, Any]
 Translate = Callable[[Any], Any]
 
@@ -19,7 +23,12 @@ KINDS: Mapping[str, str] = {}
 KEYS: Mapping[str, Mapping[str, str]] = {}
 """Keys that have another name today, by the kind's name of today: old name, new name."""
 
-VALUES: Mapping[str, Mapping[str, Translate]] = {}
+VALUES: Mapping[str, Mapping[str, Translate]] = {
+    "action_done": {
+        "reason": lambda value: value if value in tuple(ActionReason) else ActionReason.UNKNOWN.value,
+        "problem": lambda value: plain(reason_or_unknown(value)) if isinstance(value, str) else value,
+    },
+}
 """Functions that translate values, by the kind's name of today and the key's name of today."""
 
 

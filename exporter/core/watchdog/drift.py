@@ -36,13 +36,13 @@ class Standing(IntEnum):
 class Demand:
     """A limit that is to hold: of a server, or of future servers (None). `command` sets it.
 
-    `reason` says how the actual limit differs; None if it does not.
+    `reason` says how the actual limit differs, if it has drifted.
     """
 
     server: int | None
     command: str
     standing: Standing
-    reason: Reason | None
+    reason: Reason
 
 
 def demands(daemon: Daemon, wanted: Limits, at: float) -> tuple[Demand, ...]:
@@ -124,4 +124,4 @@ def _demand(daemon: Daemon, server: int | None, command: str, reason: Reason, *,
         standing = Standing.UNKNOWN
     else:
         standing = Standing.IN_FORCE if holds else Standing.DRIFTED
-    return Demand(server=server, command=command, standing=standing, reason=None if holds else reason)
+    return Demand(server=server, command=command, standing=standing, reason=reason)
