@@ -22,12 +22,16 @@ def run_command(step: RunCommand, *, path: str, patience: Patience, seconds: flo
     if not program:
         return Reason(ReasonCode.NO_PROGRAM)
     try:
+        as_user = user(step.uid)
+    except PermissionError:
+        return Reason(ReasonCode.USER_NOT_PERMITTED, command=program, uid=step.uid)
+    try:
         ended = run(
             step.arguments,
             environment={"PATH": path, **step.environment},
             seconds=seconds,
             patience=patience,
-            user=user(step.uid),
+            user=as_user,
             grace=GRACE_SECONDS,
         )
     except OSError as error:

@@ -163,6 +163,7 @@ class ReasonCode(StrEnum):
     PROGRAM_NOT_STARTED = "program_not_started"
     PROGRAM_NOT_ENDED = "program_not_ended"
     PROGRAM_FAILED = "program_failed"
+    USER_NOT_PERMITTED = "user_not_permitted"
     USER_NOT_CONFIGURED = "user_not_configured"
     DIRECTORY_OF_OTHER_USER = "directory_of_other_user"
 

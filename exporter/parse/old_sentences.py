@@ -235,6 +235,10 @@ _PATTERNS: tuple[tuple[ReasonCode, str], ...] = (
     (ReasonCode.UNIT_DID_NOT_START, r"(?P<unit>\S+) did not start: see journalctl .*"),
     (ReasonCode.UNIT_NOT_RESTARTED, r"systemctl could not restart (?P<unit>\S+): (?P<text>.*)"),
     (ReasonCode.NO_PROGRAM, r"there is no command to run"),
+    (
+        ReasonCode.USER_NOT_PERMITTED,
+        r"(?P<command>.+) cannot be started: it takes CAP_SETUID and CAP_SETGID to start a process as UID (?P<uid>\d+)",
+    ),
     (ReasonCode.PROGRAM_NOT_STARTED, r"'?(?P<command>[^']+?)'? cannot be started: (?P<text>.*)"),
     (ReasonCode.PROGRAM_NOT_ENDED, rf"(?P<command>.+) did not end within {_SECONDS}: .*"),
     (ReasonCode.PROGRAM_FAILED, r"(?P<command>.+) failed \(exit code (?P<exit_code>-?\d+)\): (?P<text>.*)"),

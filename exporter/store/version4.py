@@ -7,7 +7,7 @@ sentence as its text: no row is lost because of it. What has another form than e
 import json
 import sqlite3
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from exporter.model.action import ActionKind, ActionReason
 from exporter.model.reason import Reason, ReasonCode
@@ -16,6 +16,7 @@ from exporter.plain import plain
 from exporter.store.row import Translate
 
 Values = dict[str, Any]
+Kind = TypeVar("Kind")
 
 LONGEST_ROW = 16 << 20
 """Bytes of the longest row that is translated."""
@@ -36,14 +37,12 @@ def event(values: Values) -> Values:
     values = _renamed(values, "witnesses", "indications", _reasons)
     values = _renamed(values, "problem", "problem", _reason)
     values = _renamed(values, "reason", "reason", _reason_or_word)
-    values = _renamed(values, "incident", "incident", incident)
-    return values
+    return _renamed(values, "incident", "incident", incident)
 
 
 def kept_watch(values: Values) -> Values:
     """Return a row of the table of watches as it is today."""
-    values = _renamed(values, "watch", "watch", _watch)
-    return values
+    return _renamed(values, "watch", "watch", _watch)
 
 
 def migrate(connection: sqlite3.Connection) -> None:
@@ -111,11 +110,12 @@ def _said(said: str) -> Mapping[str, object]:
     return {"last_action": {"kind": kind.value, "reason": _action_reason(reason), "begun": begun}}
 
 
-def _renamed(values: Any, old: str, new: str, translate: Callable[[Any], Any]) -> Any:
+def _renamed(values: Kind, old: str, new: str, translate: Callable[[Any], Any]) -> Kind:
     """Return an object with a value translated, under its new name; a value that is missing stays so."""
     if not isinstance(values, dict) or old not in values or values[old] is None:
         return values
-    return {**{key: value for key, value in values.items() if key != old}, new: translate(values[old])}
+    others = {key: value for key, value in values.items() if key != old}
+    return cast("Kind", {**others, new: translate(values[old])})
 
 
 def _reasons(values: object) -> object:

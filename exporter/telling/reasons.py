@@ -138,6 +138,8 @@ _FIXED: Mapping[ReasonCode, str] = {
     ReasonCode.PROGRAM_NOT_ENDED: "{command} did not end within {seconds} s: it must start the daemon in the"
     " background (-d)",
     ReasonCode.PROGRAM_FAILED: "{command} failed (exit code {exit_code}): {text}",
+    ReasonCode.USER_NOT_PERMITTED: "{command} cannot be started: the exporter needs CAP_SETUID and CAP_SETGID to start"
+    " a process as UID {uid} (drop-in act.conf of its unit)",
     ReasonCode.USER_NOT_CONFIGURED: "the daemon is not started as UID {uid}: the configuration does not name that user",
     ReasonCode.DIRECTORY_OF_OTHER_USER: "{path} belongs to UID {uid}, who must not run this daemon",
     # Problems of saved evidence

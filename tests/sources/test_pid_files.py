@@ -9,7 +9,7 @@ import pytest
 from exporter.actions.patience import Patience
 from exporter.actions.steps import Steps, Tools
 from exporter.clock import SystemClock
-from exporter.model.action import Action, ActionKind, RunCommand
+from exporter.model.action import Action, ActionKind, ActionReason, RunCommand
 from exporter.model.node import Node
 from exporter.model.observation import DaemonProcess
 from exporter.sources.control import ControlClient
@@ -119,7 +119,7 @@ def started(place: Place, uid: int | None) -> str | None:
     """Return why a command that starts a daemon there as this user was not run, or has failed."""
     tools = Tools(clock=CLOCK, proc=Proc(Path("/proc"), CLOCK), client=lambda *_: client_of(place), path=os.defpath)
     step = RunCommand(arguments=("true",), uid=uid)
-    action = Action(daemon="node", kind=ActionKind.RESTART, reason="crashed", steps=(step,))
+    action = Action(daemon="node", kind=ActionKind.RESTART, reason=ActionReason.CRASHED, steps=(step,))
     return Steps(action, Node(), place, tools=tools, patience=Patience(CLOCK), tell=lambda _: None).do()
 
 

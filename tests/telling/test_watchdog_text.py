@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from exporter.core.watchdog.orders import Mandate, Orders
-from exporter.model.action import ActionKind, ActionResult
+from exporter.model.action import ActionKind, ActionReason, ActionResult
 from exporter.model.diagnosis import Condition, Diagnosis
 from exporter.model.identity import ProcessIdentity
 from exporter.model.node import Node
@@ -122,7 +122,7 @@ def test_a_quarantine_is_told_with_its_reason() -> None:
 
 
 def test_what_is_under_way_is_told_and_what_is_yet_to_be_seen() -> None:
-    acting = Acting(kind=ActionKind.RESTART, reason="crashed", began_at=AT + 14)
+    acting = Acting(kind=ActionKind.RESTART, reason=ActionReason.CRASHED, began_at=AT + 14)
     under_way = crashed(state=WatchState.ACTING, acting=acting)
     assert said(under_way)[1] == "  watchdog: restarts it (crashed), for 1.0 s now"
     done = crashed(state=WatchState.ACTING, acting=replace(acting, done_at=AT + 14.5))
@@ -142,7 +142,7 @@ def test_where_it_is_at_nothing_it_says_what_it_said_last() -> None:
 def test_whatever_somebody_calls_himself_keeps_to_its_line() -> None:
     hostile = "a\n\x1b[2J\N{RIGHT-TO-LEFT OVERRIDE}'$(reboot)`"
     present = told(*at_work(daemon=hostile), start=node(hostile)).node
-    found = replace(CRASHED, witnesses=(hostile,))
+    found = replace(CRASHED, indications=(hostile,))
     known = replace(circuit_open().watches[DAEMON], diagnosis=found, said=hostile)
     for each in said(replace(present, watches={hostile: known})):
         assert each.isprintable()
@@ -231,7 +231,7 @@ def test_all_that_is_known_is_there() -> None:
 
 
 def test_what_is_named_and_under_way_is_there() -> None:
-    acting = Acting(kind=ActionKind.KILL_CLIENTS, reason="fault", began_at=AT)
+    acting = Acting(kind=ActionKind.KILL_CLIENTS, reason=ActionReason.FAULT, began_at=AT)
     quarantine = Quarantine(at=AT, xid=79, gpu=GPU, action="RESTART_BM")
     found = object_of(watched(faulted(), diagnosis=CRASHED, acting=acting, quarantine=quarantine))
     assert found["acting"] == {"action": "kill_clients", "reason": "fault", "began_at": AT, "done_at": None}
