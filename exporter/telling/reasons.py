@@ -262,9 +262,10 @@ def _nothing_in_flight(reason: Reason) -> str:
 
 
 def _hang_too_recent(reason: Reason) -> str:
+    after = f"{reason.seconds or 0.0:g} s"
     if reason.server is None:
-        return f"it hangs, which may pass: it is restarted after {reason.seconds:g} s at the earliest"
-    return f"server {reason.server} hangs, which may pass: it is ended after {reason.seconds:g} s"
+        return f"it hangs, which may pass: it is restarted after {after} at the earliest"
+    return f"server {reason.server} hangs, which may pass: it is ended after {after}"
 
 
 def _served(reason: Reason) -> str:

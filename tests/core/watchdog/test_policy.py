@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from exporter.core.watchdog import policy
 from exporter.core.watchdog.orders import Mandate
 from exporter.model.action import (
     ActionKind,
@@ -398,10 +397,3 @@ def test_nothing_new_is_nothing_changed() -> None:
     before = post.node
     post.judge(AT + 2)
     assert post.node is before
-
-
-@pytest.mark.parametrize(
-    ("pid", "words"), [(513, "`kill -KILL 513`"), (-513, "SIGKILL"), (1, "SIGKILL"), (0, "SIGKILL"), (None, "SIGKILL")]
-)
-def test_a_pid_of_another_namespace_is_in_no_kill_command(pid: int | None, words: str) -> None:
-    assert policy._kill("KILL", pid) == words
