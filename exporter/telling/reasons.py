@@ -159,8 +159,8 @@ def text_of(reason: Reason) -> str:
 
 
 def texts_of(reasons: Iterable[Reason]) -> str:
-    """Return several reasons in English, on one line."""
-    return "; ".join(map(text_of, reasons))
+    """Return several reasons in English, on one line, each of at most `LONGEST_TEXT` characters."""
+    return "; ".join(text_of(each)[:LONGEST_TEXT] for each in reasons)
 
 
 def reason_object(reason: Reason) -> dict[str, object]:
