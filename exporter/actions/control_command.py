@@ -52,12 +52,13 @@ def problem_of(reply: ControlReply) -> Reason | None:
         case QueryOutcome.REFUSED:
             return Reason(ReasonCode.COMMAND_BLOCKED_BY_SESSION, command=command)
         case QueryOutcome.UNUSABLE:
-            return Reason(ReasonCode.COMMAND_NOT_SENT, command=command, text=_last_line(reply))
+            code, text = reply.exit_code, _last_line(reply)
+            return Reason(ReasonCode.COMMAND_NOT_SENT, command=command, exit_code=code, text=text)
         case QueryOutcome.ANSWERED:
             denied = parse_refusal(reply.stdout)
             return None if denied is None else Reason(_DENIALS[denied], command=command)
 
 
-def _last_line(reply: ControlReply) -> str:
-    lines = (reply.stderr.strip() or reply.stdout.strip() or f"exit code {reply.exit_code}").splitlines()
-    return printable(lines[-1])
+def _last_line(reply: ControlReply) -> str | None:
+    lines = (reply.stderr.strip() or reply.stdout.strip()).splitlines()
+    return printable(lines[-1]) if lines else None

@@ -54,4 +54,4 @@ def _problem(unit: str, ended: Ended) -> Reason:
     for words, code in _PROBLEMS:
         if any(each in ended.said for each in words):
             return Reason(code, unit=unit)
-    return Reason(ReasonCode.UNIT_NOT_RESTARTED, unit=unit, text=ended.last_words)
+    return Reason(ReasonCode.UNIT_NOT_RESTARTED, unit=unit, exit_code=ended.exit_code, text=ended.last_line)

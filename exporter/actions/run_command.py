@@ -42,4 +42,4 @@ def run_command(step: RunCommand, *, path: str, patience: Patience, seconds: flo
         return Reason(ReasonCode.PROGRAM_NOT_ENDED, command=program, seconds=seconds)
     if ended.exit_code == 0:
         return None
-    return Reason(ReasonCode.PROGRAM_FAILED, command=program, exit_code=ended.exit_code, text=ended.last_words)
+    return Reason(ReasonCode.PROGRAM_FAILED, command=program, exit_code=ended.exit_code, text=ended.last_line)

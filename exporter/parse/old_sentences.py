@@ -21,6 +21,7 @@ _TRIALS = r"\((?P<hits>\d+) of (?P<trials>\d+) trials\)"
 _SUSPENDED = r"server (?P<server>-?\d+|None) was stopped: .+ lets it go on"
 _UNRESPONSIVE = r"server (?P<server>-?\d+|None) does not answer its daemon: .+ ends it, and its clients"
 _NOT_A_CHILD = r"; /proc has not shown that it is a child of this daemon"
+_OUTPUT = r"(?:exit code (?P<exit_code>-?\d+)|(?P<text>.*))"
 _SECONDS = r"(?P<seconds>[\d.e+-]+) s"
 _PID = r"process (?P<pid>-?\d+)"
 _SIZE = r"(?:unlimited|(?P<{}_gib>[\d.e+-]+) GiB)"
@@ -211,7 +212,7 @@ _PATTERNS: tuple[tuple[ReasonCode, str], ...] = (
     (ReasonCode.COMMAND_TIMED_OUT, rf"(?P<command>[^:]+): no answer within {_SECONDS}"),
     (ReasonCode.COMMAND_WITHOUT_DAEMON, r"(?P<command>[^:]+): there is no daemon"),
     (ReasonCode.COMMAND_BLOCKED_BY_SESSION, r"(?P<command>[^:]+): somebody's open session keeps all others out"),
-    (ReasonCode.COMMAND_NOT_SENT, r"(?P<command>[^:]+): it cannot be asked: (?P<text>.*)"),
+    (ReasonCode.COMMAND_NOT_SENT, rf"(?P<command>[^:]+): it cannot be asked: {_OUTPUT}"),
     (
         ReasonCode.COMMAND_NOT_PERMITTED,
         r"(?P<command>[^:]+): the daemon obeys the user who started it, and root: .*",
@@ -233,7 +234,7 @@ _PATTERNS: tuple[tuple[ReasonCode, str], ...] = (
         r"systemd does not run, or cannot be reached: configure a command in place of (?P<unit>\S+)",
     ),
     (ReasonCode.UNIT_DID_NOT_START, r"(?P<unit>\S+) did not start: see journalctl .*"),
-    (ReasonCode.UNIT_NOT_RESTARTED, r"systemctl could not restart (?P<unit>\S+): (?P<text>.*)"),
+    (ReasonCode.UNIT_NOT_RESTARTED, rf"systemctl could not restart (?P<unit>\S+): {_OUTPUT}"),
     (ReasonCode.NO_PROGRAM, r"there is no command to run"),
     (
         ReasonCode.USER_NOT_PERMITTED,
@@ -241,7 +242,10 @@ _PATTERNS: tuple[tuple[ReasonCode, str], ...] = (
     ),
     (ReasonCode.PROGRAM_NOT_STARTED, r"'?(?P<command>[^']+?)'? cannot be started: (?P<text>.*)"),
     (ReasonCode.PROGRAM_NOT_ENDED, rf"(?P<command>.+) did not end within {_SECONDS}: .*"),
-    (ReasonCode.PROGRAM_FAILED, r"(?P<command>.+) failed \(exit code (?P<exit_code>-?\d+)\): (?P<text>.*)"),
+    (
+        ReasonCode.PROGRAM_FAILED,
+        r"(?P<command>.+) failed \(exit code (?P<exit_code>-?\d+)\): (?:exit code -?\d+|(?P<text>.*))",
+    ),
     (
         ReasonCode.USER_NOT_CONFIGURED,
         r"the daemon is not started as UID (?P<uid>\d+|None): the configuration does not name that user",

@@ -110,7 +110,7 @@ _FIXED: Mapping[ReasonCode, str] = {
     ReasonCode.COMMAND_TIMED_OUT: "{command}: no answer within {seconds} s",
     ReasonCode.COMMAND_WITHOUT_DAEMON: "{command}: there is no daemon",
     ReasonCode.COMMAND_BLOCKED_BY_SESSION: "{command}: the daemon refuses it while another session is open",
-    ReasonCode.COMMAND_NOT_SENT: "{command}: it cannot be sent: {text}",
+    ReasonCode.COMMAND_NOT_SENT: "{command}: it cannot be sent{output}",
     ReasonCode.COMMAND_NOT_PERMITTED: "{command}: the daemon obeys root and the user who started it: " + _UNPERMITTED,
     ReasonCode.COMMAND_WITHOUT_SERVER: "{command}: the daemon no longer has that server",
     ReasonCode.COMMAND_UNKNOWN: "{command}: the daemon does not know this command: its version is not supported",
@@ -132,12 +132,12 @@ _FIXED: Mapping[ReasonCode, str] = {
     ReasonCode.UNIT_WITHOUT_SYSTEMD: "systemd does not run or cannot be reached: configure `restart_command`"
     " instead of {unit}",
     ReasonCode.UNIT_DID_NOT_START: "{unit} did not start: see `journalctl -u {unit}`",
-    ReasonCode.UNIT_NOT_RESTARTED: "systemctl could not restart {unit}: {text}",
+    ReasonCode.UNIT_NOT_RESTARTED: "systemctl could not restart {unit}{output}",
     ReasonCode.NO_PROGRAM: "`restart_command` is empty",
     ReasonCode.PROGRAM_NOT_STARTED: "{command} cannot be started: {text}",
     ReasonCode.PROGRAM_NOT_ENDED: "{command} did not end within {seconds} s: it must start the daemon in the"
     " background (-d)",
-    ReasonCode.PROGRAM_FAILED: "{command} failed (exit code {exit_code}): {text}",
+    ReasonCode.PROGRAM_FAILED: "{command} failed{output}",
     ReasonCode.USER_NOT_PERMITTED: "{command} cannot be started: the exporter needs CAP_SETUID and CAP_SETGID to start"
     " a process as UID {uid} (drop-in act.conf of its unit)",
     ReasonCode.USER_NOT_CONFIGURED: "the daemon is not started as UID {uid}: the configuration does not name that user",
@@ -176,6 +176,7 @@ def _parameters(reason: Reason) -> Mapping[str, str]:
         **known,
         "trials": f"{reason.hits} of {reason.trials} trials",
         "restarts": counted(reason.count or 0, "restart"),
+        "output": _output(reason),
         "found_bytes": _size(reason.found),
         "wanted_bytes": _size(reason.wanted),
     }
@@ -187,6 +188,12 @@ def _shown(name: str, value: object) -> str:
     if isinstance(value, float):
         return f"{value:g}"
     return printable(str(value), LONGEST_PROBLEM if name == "text" else LONGEST_TEXT)
+
+
+def _output(reason: Reason) -> str:
+    """Return how a program ended: its exit code and the last line of its output, as far as these are known."""
+    exit_code = "" if reason.exit_code is None else f" (exit code {reason.exit_code})"
+    return exit_code if reason.text is None else f"{exit_code}: {printable(reason.text)}"
 
 
 def _size(limit: float | None) -> str:

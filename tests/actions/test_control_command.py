@@ -121,7 +121,7 @@ def test_what_waits_for_an_answer_can_be_broken_off(mps: MpsStandIn) -> None:
         (refusal(), Reason(ReasonCode.COMMAND_BLOCKED_BY_SESSION, command="get_server_list")),
         (
             reply("get_server_list", exit_code=127, stderr="x: not found"),
-            Reason(ReasonCode.COMMAND_NOT_SENT, command="get_server_list", text="x: not found"),
+            Reason(ReasonCode.COMMAND_NOT_SENT, command="get_server_list", exit_code=127, text="x: not found"),
         ),
     ],
 )

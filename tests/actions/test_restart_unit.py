@@ -90,8 +90,8 @@ def test_what_is_no_name_of_a_service_is_not_even_tried(systemctl: Script, unit:
         ),
         (EXITED, Reason(ReasonCode.UNIT_DID_NOT_START, unit=UNIT)),
         (NO_SYSTEMD, Reason(ReasonCode.UNIT_WITHOUT_SYSTEMD, unit=UNIT)),
-        ("what\na mess", Reason(ReasonCode.UNIT_NOT_RESTARTED, unit=UNIT, text="a mess")),
-        ("", Reason(ReasonCode.UNIT_NOT_RESTARTED, unit=UNIT, text="exit code 1")),
+        ("what\na mess", Reason(ReasonCode.UNIT_NOT_RESTARTED, unit=UNIT, exit_code=1, text="a mess")),
+        ("", Reason(ReasonCode.UNIT_NOT_RESTARTED, unit=UNIT, exit_code=1)),
     ],
 )
 def test_who_must_act_is_told_how(systemctl: Script, said: str, problem: Reason) -> None:

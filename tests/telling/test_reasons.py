@@ -57,6 +57,18 @@ def test_a_text_from_outside_is_shown_as_printable_text() -> None:
     assert "\n" not in text_of(reason)
 
 
+@pytest.mark.parametrize(
+    ("known", "text"),
+    [
+        ({"exit_code": 3, "text": "no GPU"}, "start failed (exit code 3): no GPU"),
+        ({"exit_code": 3}, "start failed (exit code 3)"),
+        ({"text": "no GPU"}, "start failed: no GPU"),
+    ],
+)
+def test_how_a_program_ended_is_shown_as_far_as_it_is_known(known: dict[str, Any], text: str) -> None:
+    assert text_of(Reason(ReasonCode.PROGRAM_FAILED, command="start", **known)) == text
+
+
 def test_several_reasons_are_separated_by_semicolons() -> None:
     known = (Reason(ReasonCode.PROCESS_GONE, pid=441), Reason(ReasonCode.NO_DAEMON_FOUND))
     assert texts_of(known) == "process 441 has exited; nvidia-cuda-mps-control finds no daemon"
@@ -96,6 +108,12 @@ def test_an_object_has_the_code_and_the_parameters_that_apply() -> None:
             "x cannot be started: it takes CAP_SETUID and CAP_SETGID to start a process as UID 5",
             Reason(ReasonCode.USER_NOT_PERMITTED, command="x", uid=5),
         ),
+        (
+            "systemctl could not restart a.service: exit code 1",
+            Reason(ReasonCode.UNIT_NOT_RESTARTED, unit="a.service", exit_code=1),
+        ),
+        ("a failed (exit code 3): exit code 3", Reason(ReasonCode.PROGRAM_FAILED, command="a", exit_code=3)),
+        ("a failed (exit code 3): b", Reason(ReasonCode.PROGRAM_FAILED, command="a", exit_code=3, text="b")),
         ("quit: there is no daemon", Reason(ReasonCode.COMMAND_WITHOUT_DAEMON, command="quit")),
         ("it was broken off: the exporter was told to stop", Reason(ReasonCode.EXPORTER_STOPPING)),
     ],
