@@ -105,8 +105,8 @@ def test_the_problem_of_an_action_is_a_reason_and_not_a_problem_of_a_collector()
         "seconds": 1,
         "problem": "paused",
     }
-    (done,) = Recording(io.StringIO(f'{{"recording": 1}}\n{json.dumps(line)}\n')).observations()
-    assert getattr(done, "problem", None) == Reason(ReasonCode.UNKNOWN, text="paused")
+    (read_back,) = Recording(io.StringIO(f'{{"recording": 1}}\n{json.dumps(line)}\n')).observations()
+    assert getattr(read_back, "problem", None) == Reason(ReasonCode.UNKNOWN, text="paused")
 
 
 def test_a_code_of_a_later_version_is_unspecified() -> None:
