@@ -110,7 +110,7 @@ class Cycle:
         self._direct(() if self._behind else idle)
         if events or any(map(_is_news, seen)):
             self._unpublished, self._news_at = True, self._clock.monotonic()
-        self._grave = self._grave or any(event.grave for event in events)
+        self._grave = self._grave or any(event.urgent for event in events)
         self._publish_if_due()
         if self._turned is not None:
             self._turned()

@@ -1,4 +1,4 @@
-"""What the cycle writes to the exporter's own log: events and problems of sources, some of them in a bounded number."""
+"""Records that the cycle writes to the exporter's own log: events and problems of sources, in a bounded number."""
 
 from dataclasses import dataclass
 
@@ -6,9 +6,7 @@ import structlog
 
 from exporter.clock import Clock
 from exporter.config.settings import LEVELS
-from exporter.model.action import ActionResult
-from exporter.model.diagnosis import Condition
-from exporter.model.event import Event, EventName
+from exporter.model.event import Event
 from exporter.model.node import Node
 from exporter.model.observation import SourceReading
 from exporter.telling.problem_text import problem_text
@@ -16,40 +14,6 @@ from exporter.telling.problem_text import problem_text
 MOST_RECORDS = 60
 PERIOD_SECONDS = 60.0
 """How many records of one kind and daemon are written in so many seconds. The others are counted in one record."""
-
-_LOUD = {
-    EventName.FAULT: "error",
-    EventName.DAEMON_LOST: "error",
-    EventName.FAULT_CHANGED: "warning",
-    EventName.FAULT_RECOVERED: "warning",
-    EventName.SERVER_CRASH_LOOP: "warning",
-    EventName.CLIENT_FAULT_CONTAINED: "warning",
-    EventName.CIRCUIT_OPENED: "error",
-    EventName.DAEMON_QUARANTINED: "error",
-    EventName.DAEMON_DIAGNOSED: "warning",
-    EventName.WATCHDOG_ACTS: "warning",
-    EventName.WATCHDOG_ACTED: "warning",
-    EventName.LIMITS_DRIFTED: "warning",
-    EventName.LIMITS_BYPASSED: "warning",
-    EventName.LOG_CONTRADICTED: "warning",
-    EventName.LOG_BLOCKED: "warning",
-}
-
-_MANY = frozenset(
-    {
-        EventName.SERVER_STARTED,
-        EventName.SERVER_EXITED,
-        EventName.SERVER_STATE,
-        EventName.CLIENT_CONNECTED,
-        EventName.CLIENT_DISCONNECTED,
-        EventName.CLIENT_REFUSED,
-        EventName.CLIENT_WAITING,
-        EventName.CLIENT_FAULT_CONTAINED,
-        EventName.PROCESS_BYPASSING,
-        EventName.GPU_XID,
-    }
-)
-"""Events that lines of a log can cause in any number. A grave one is written all the same."""
 
 
 @dataclass(slots=True)
@@ -61,7 +25,7 @@ class _Period:
 
 
 class EventLog:
-    """Writes events and problems of sources, each as loud as it should wake somebody."""
+    """Writes events, each with its severity and its codes, and problems of sources."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -71,10 +35,10 @@ class EventLog:
     def event(self, event: Event) -> None:
         """Write one record, unless there are too many like it."""
         name = event.event.value
-        if event.event in _MANY and not event.grave and not self._has_room(event.daemon, name):
+        if event.event.traits.frequent and not event.urgent and not self._has_room(event.daemon, name):
             return
         fields = {key: value for key, value in event.as_json().items() if key != "event"}
-        self._log.log(LEVELS[_loudness(event)], name, **fields)
+        self._log.log(LEVELS[event.severity], name, **fields)
 
     def source(self, reading: SourceReading, before: Node, after: Node) -> None:
         """Write when a source begins to see less than it should, for one daemon or at all, and when it sees all."""
@@ -107,12 +71,3 @@ class EventLog:
         period = self._periods.setdefault((daemon, name), _Period(self._clock.monotonic()))
         period.count += 1
         return period.count <= MOST_RECORDS
-
-
-def _loudness(event: Event) -> str:
-    """That nothing is the matter wakes nobody, nor that what was done has helped."""
-    fine = (Condition.WELL, Condition.STARTING, Condition.UNKNOWN)
-    recovered = event.event is EventName.DAEMON_DIAGNOSED and event.state in fine
-    failed = event.problem is not None or event.result == ActionResult.FAILED
-    helped = event.event is EventName.WATCHDOG_ACTED and not failed
-    return "info" if recovered or helped else _LOUD.get(event.event, "info")

@@ -178,7 +178,7 @@ def _traceback(stream: TextIO, problem: ExcInfo) -> None:
 
 
 def _in_words(_logger: object, _method: str, record: EventDict) -> EventDict:
-    """Values for a person: lists as words, and no text that could speak to a terminal, whoever chose it."""
+    """Return a record with lists and objects as words, and without text that could control a terminal."""
     return {key: _words(value) for key, value in record.items()}
 
 
@@ -187,4 +187,12 @@ def _words(value: object) -> object:
         return printable_lines(value)
     if isinstance(value, list | tuple):
         return "; ".join(str(_words(each)) for each in value)
+    if isinstance(value, dict):
+        return " ".join(_pair(key, each) for key, each in value.items())
     return value
+
+
+def _pair(key: object, value: object) -> str:
+    """Return a part of an object as words; a reason begins with its code."""
+    words = str(_words(value))
+    return words if key == "code" else f"{_words(key)}={words}"

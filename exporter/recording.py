@@ -1,13 +1,15 @@
 """Recordings: observations on disk, as JSON Lines. The first line is the header, every further one an observation.
 
-Keys and kinds that are not known are passed over, so that a recording of a later version can still be read.
+A reader skips unknown keys and kinds. A recording of FORMAT 1 is translated while it is read (`recording_format1.py`).
 """
 
 import json
+import reprlib
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from typing import Any, TextIO
 
+from exporter import recording_format1
 from exporter.errors import RecordingError
 from exporter.model.action import ActionDone, Resumed
 from exporter.model.daemon import Daemon
@@ -35,7 +37,8 @@ from exporter.model.work import GpuUse, WorkReading
 from exporter.plain import build, plain
 from exporter.recording_problems import with_problem
 
-FORMAT = 1
+FORMAT = 2
+"""The format that is written. A file without a header is read as FORMAT 1."""
 
 LONGEST_LINE = 1 << 24
 """Characters of the longest line that is read.
@@ -140,6 +143,7 @@ class Recording:
         self._file = file
         self._lines = enumerate(self._read(), start=1)
         self._first: tuple[int, dict[str, Any]] | None = self._next()
+        self._format = 1
         self.header = Header(daemons=(_DEFAULT_DAEMON,))
         if self._first is not None and "recording" in self._first[1]:
             self.header = self._header(self._first[1])
@@ -151,9 +155,12 @@ class Recording:
         """The observations, in the order in which they were written."""
         line = self._first or self._next()
         while line is not None:
-            kind = _KINDS.get(str(line[1].get("source")))
+            number, values = line
+            if self._format == 1:
+                values = recording_format1.observation(values)
+            kind = _KINDS.get(str(values.get("source")))
             if kind is not None:
-                yield self._observation(kind, *line)
+                yield self._observation(kind, number, values)
             line = self._next()
 
     def _read(self) -> Iterator[str]:
@@ -185,8 +192,15 @@ class Recording:
         return None
 
     def _header(self, values: dict[str, Any]) -> Header:
-        if values["recording"] != FORMAT:
-            raise self._unreadable(1, f"says format {values['recording']!r}; this version reads format {FORMAT}")
+        self._format = values["recording"]
+        if self._format not in (1, FORMAT):
+            raise self._unreadable(
+                1,
+                f"says format {reprlib.repr(self._format)}; this version reads formats 1 to {FORMAT}: read the file"
+                " with the version that wrote it, or with a later one",
+            )
+        if self._format == 1:
+            values = recording_format1.header(values)
         try:
             return _read_header(values)
         except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:

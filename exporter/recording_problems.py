@@ -13,7 +13,7 @@ from exporter.model.witnesses import UnitState
 from exporter.plain import plain
 
 KINDS: frozenset[type[Observation]] = frozenset((GpuReading, LogFile, SourceReading, UnitState))
-"""The observations whose `problem` is that of a collector. In `ActionDone` it is a sentence."""
+"""The observations whose `problem` is that of a collector. In `ActionDone` it is a `Reason`."""
 
 SEPARATOR = "; "
 """Text between the problems of one collection. Some sentences contain it too."""

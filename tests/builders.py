@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from exporter.core.fold import fold, fold_all
 from exporter.core.ledger.posting import post_time
-from exporter.model.action import ActionKind, ActionResult
+from exporter.model.action import ActionKind, ActionReason, ActionResult
 from exporter.model.daemon import RECOVERY_SECONDS, Daemon, Recoveries
 from exporter.model.diagnosis import Condition, Diagnosis
 from exporter.model.event import Event, EventName
@@ -36,6 +36,7 @@ from exporter.model.observation import (
     SourceReading,
 )
 from exporter.model.problem import Problem, ProblemCode
+from exporter.model.reason import Reason, ReasonCode
 from exporter.model.split import Method, Share, Split
 from exporter.model.watch import Quarantine, Tally, Watch, WatchState
 from exporter.model.witnesses import ControlSocket, ProcessState, SessionHolder, UnitState
@@ -206,7 +207,7 @@ def tenant(pid: int = CLIENT, name: str | None = "alice", *, kind: WorkloadKind 
 
 def suspect(pid: int = CLIENT, confidence: float = 0.62, name: str | None = "alice") -> Suspect:
     """One who may have done it."""
-    return Suspect(tenant=tenant(pid, name), confidence=confidence, evidence=("It was named.",))
+    return Suspect(tenant=tenant(pid, name), confidence=confidence, indications=(Reason(ReasonCode.NAMED_BY_LOG),))
 
 
 def incident(
@@ -565,7 +566,7 @@ def drifted() -> Node:
 CRASHED = Diagnosis(
     condition=Condition.CRASHED,
     since=AT + 5,
-    witnesses=(f"process {CONTROL} is gone", "nvidia-cuda-mps-control finds no daemon"),
+    indications=(Reason(ReasonCode.PROCESS_GONE, pid=CONTROL), Reason(ReasonCode.NO_DAEMON_FOUND)),
 )
 
 
@@ -576,7 +577,7 @@ def watched(present: Node, **known: Any) -> Node:
 
 def backing_off() -> Node:
     """The daemon died, and a restart did not help."""
-    failed = Tally(kind=ActionKind.RESTART, reason="crashed", result=ActionResult.FAILED, count=1)
+    failed = Tally(kind=ActionKind.RESTART, reason=ActionReason.CRASHED, result=ActionResult.FAILED, count=1)
     return watched(
         daemon_dead(),
         state=WatchState.BACKOFF,
@@ -612,7 +613,7 @@ def suspended() -> Node:
     stopped = Diagnosis(
         condition=Condition.SERVER_SUSPENDED,
         since=AT,
-        witnesses=(f"server {SERVER} was stopped by a signal (state T)",),
+        indications=(Reason(ReasonCode.SERVER_SUSPENDED, server=SERVER, state="T"),),
         culprit=ProcessIdentity(pid=SERVER, start_ticks=SERVER * 100),
         server=SERVER,
     )

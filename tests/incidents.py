@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from exporter.model.incident import Ending, FaultKind, Incident, Refusal, Stay, Suspect, Tenant
+from exporter.model.reason import Reason, ReasonCode
 from exporter.model.workload import Workload, WorkloadKind
 from exporter.model.xids import XidSighting
 from tests.builders import AT, DAEMON, GPU, MIB, SERVER
@@ -22,15 +23,19 @@ HOSTILE = (
 """What a workload may call itself."""
 
 
+CUT_OFF = Reason(ReasonCode.CONTEXTS_ENDED_BEFORE_FAULT, seconds=0.12)
+
+
 def tenant(pid: int = 600, **known: Any) -> Tenant:
     """A client of whom the usual is known."""
     usual: Mapping[str, Any] = {"user": "alice", "uid": 1001, "command": "train.py", "memory_bytes": {GPU: 1540 * MIB}}
     return Tenant(pid=pid, client=f"{pid}-10", **{**usual, **known})
 
 
-def suspect(pid: int, confidence: float, *evidence: str) -> Suspect:
-    """Somebody who may have done it."""
-    return Suspect(tenant=tenant(pid), confidence=confidence, evidence=evidence or ("it was there",))
+def suspect(pid: int, confidence: float, *indications: Reason) -> Suspect:
+    """A client that may have caused the fault."""
+    named = (Reason(ReasonCode.NAMED_BY_LOG),)
+    return Suspect(tenant=tenant(pid), confidence=confidence, indications=indications or named)
 
 
 def incident(**known: Any) -> Incident:
@@ -63,7 +68,7 @@ def blocked(**known: Any) -> Incident:
             601: tenant(601, user="bob", uid=1002, command="vllm"),
         },
         "xids": (XidSighting(at=AT, number=31, gpu=GPU, pid=600, name="train.py"),),
-        "suspects": (suspect(600, 0.85, "its contexts ended 120 ms before the fault"), suspect(601, 0.15)),
+        "suspects": (suspect(600, 0.85, CUT_OFF), suspect(601, 0.15)),
         "refused": (Refusal(at=AT + 1, pid=700), Refusal(at=AT + 2, pid=None)),
         "refused_count": 2,
         "blocking": {600: Stay(since=AT, until=AT + 2), 601: Stay(since=AT)},
@@ -78,7 +83,10 @@ def crowded(clients: int = 400, name: str = "train.py") -> Incident:
     return incident(
         affected=tuple(pids),
         tenants=tenants,
-        suspects=tuple(Suspect(tenant=each, confidence=0.01, evidence=("it was there",)) for each in tenants.values()),
+        suspects=tuple(
+            Suspect(tenant=each, confidence=0.01, indications=(Reason(ReasonCode.NAMED_BY_LOG),))
+            for each in tenants.values()
+        ),
         blocking={pid: Stay(since=AT) for pid in pids},
         refused=tuple(Refusal(at=AT, pid=pid) for pid in range(5000, 5256)),
         refused_count=9000,
@@ -95,5 +103,5 @@ def hostile(name: str) -> Incident:
         gpus=(name,),
         xids=(XidSighting(at=AT, number=31, gpu=name, pid=600, name=name),),
         tenants={600: bad, 601: bad},
-        suspects=(replace(suspect(600, 0.9, name), tenant=bad),),
+        suspects=(replace(suspect(600, 0.9, Reason(ReasonCode.UNKNOWN, text=name)), tenant=bad),),
     )

@@ -3,14 +3,18 @@
 from collections.abc import MutableMapping
 from typing import Any
 
+import pytest
 import structlog
 
 from exporter.core.fold import fold
 from exporter.event_log import MOST_RECORDS, PERIOD_SECONDS, EventLog
+from exporter.model.action import ActionResult
 from exporter.model.daemon import Daemon
+from exporter.model.diagnosis import Condition
 from exporter.model.event import Event, EventName
 from exporter.model.node import Node
 from exporter.model.observation import SourceReading
+from exporter.model.reason import Reason, ReasonCode
 from exporter.model.server import ServerState
 from tests.builders import HANGS, UNREADABLE
 from tests.clocks import HandClock
@@ -124,3 +128,45 @@ def test_a_problem_of_one_daemon_does_not_hide_that_of_another() -> None:
         ("source_sees_again", "a", None),
     ]
     assert records[1]["text"] == "server.log cannot be read: Permission denied"
+
+
+@pytest.mark.parametrize(
+    ("event", "level"),
+    [
+        (Event(at=1.0, event=EventName.FAULT), "error"),
+        (Event(at=1.0, event=EventName.DAEMON_UP), "info"),
+        (Event(at=1.0, event=EventName.CIRCUIT_OPENED), "error"),
+        (Event(at=1.0, event=EventName.CIRCUIT_CLOSED), "info"),
+        (Event(at=1.0, event=EventName.CLIENT_FAULT_CONTAINED), "warning"),
+        (Event(at=1.0, event=EventName.DAEMON_DIAGNOSED, state=Condition.CRASHED), "warning"),
+        (Event(at=1.0, event=EventName.DAEMON_DIAGNOSED, state=Condition.WELL), "info"),
+        (Event(at=1.0, event=EventName.WATCHDOG_ACTED, result=ActionResult.SUCCEEDED), "info"),
+        (Event(at=1.0, event=EventName.WATCHDOG_ACTED, result=ActionResult.FAILED), "warning"),
+        (Event(at=1.0, event=EventName.WATCHDOG_ACTED, problem=Reason(ReasonCode.NO_RESULT)), "warning"),
+    ],
+)
+def test_the_level_of_a_record_is_the_severity_of_its_event(event: Event, level: str) -> None:
+    (record,) = told([event])
+
+    assert record["log_level"] == level
+
+
+def test_a_record_has_codes_and_parameters() -> None:
+    gone = Reason(ReasonCode.PROCESS_GONE, pid=441)
+    event = Event(
+        at=1.0,
+        event=EventName.DAEMON_DIAGNOSED,
+        state=Condition.CRASHED,
+        reason=gone,
+        indications=(gone, Reason(ReasonCode.PID_FILE_LEFT)),
+    )
+    (record,) = told([event])
+
+    assert (record["reason"], record["reason_detail"]) == ("process_gone", {"pid": 441})
+    assert record["indications"] == [{"code": "process_gone", "pid": 441}, {"code": "pid_file_left"}]
+
+
+def test_what_is_urgent_is_never_frequent() -> None:
+    """The log leaves out frequent events, and every urgent one is to be there."""
+    assert not [name for name in EventName if name.traits.urgent and name.traits.frequent]
+    assert all(name == name.value for name in EventName)

@@ -51,7 +51,7 @@ LAYERS = (
     ),
     ("telling/", ("model.", "parse.", "core.", "telling.", "plain.", "view.")),
     ("terminal/", ("telling.", "terminal.", "parse.printable", "inquiry.", "clock.", "errors.")),
-    ("store/", ("model.", "store.", "plain.", "clock.", "errors.", "view.")),
+    ("store/", ("model.", "parse.", "store.", "plain.", "clock.", "errors.", "view.")),
     ("sources/", ("model.", "parse.", "sources.", "clock.")),
     ("page/", ("__version__", "model.", "parse.", "core.", "telling.", "view.", "page.")),
     ("actions/", ("model.", "parse.", "sources.", "actions.", "clock.", "plain.", "privilege.")),

@@ -13,6 +13,7 @@ from exporter.model.event import Event, EventName
 from exporter.model.limits import Limits
 from exporter.model.node import Node
 from exporter.model.observation import ControlReply, DaemonProcess, LogFile, LogLine, Observation
+from exporter.model.reason import Reason, ReasonCode
 from exporter.model.replace import replace
 from exporter.model.settings import Mode, PollIntervals
 from exporter.model.watch import Watch
@@ -120,7 +121,9 @@ def test_what_an_operator_sets_on_a_server_is_set_back_within_a_second(mps: MpsS
     life.live(4)
     assert mps.ask(f"get_device_pinned_mem_limit {mps.server_pid} 0").stdout == "2G\n"
     assert life.events[-2].event is EventName.LIMITS_DRIFTED
-    assert life.events[-2].reason == "memory on device 0 is 9 GiB, not 2 GiB"
+    assert life.events[-2].reason == Reason(
+        ReasonCode.MEMORY_LIMIT_DIFFERS, device=0, found=float(9 << 30), wanted=float(2 << 30)
+    )
     assert life.events[-1].event is EventName.LIMITS_IN_FORCE
 
 

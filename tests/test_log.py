@@ -57,10 +57,15 @@ def test_several_values_are_words(log_format: str) -> None:
     stream = io.StringIO()
     log.configure("info", log_format, stream)
     structlog.get_logger().info(
-        "daemon_lost", witnesses=("process 7951 is gone", "nobody listens"), pids=[7, 8], none=()
+        "daemon_lost",
+        indications=[{"code": "process_gone", "pid": 7951}, {"code": "no_listener"}],
+        detail={"seconds": 90.0},
+        pids=[7, 8],
+        none=(),
     )
 
-    assert "process 7951 is gone; nobody listens" in stream.getvalue()
+    assert "process_gone pid=7951; no_listener" in stream.getvalue()
+    assert "seconds=90.0" in stream.getvalue()
     assert "7; 8" in stream.getvalue()
     assert "(" not in stream.getvalue()
 

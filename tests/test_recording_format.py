@@ -9,7 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from exporter import recording_format1
 from exporter.cli import main
+from exporter.errors import RecordingError
+from exporter.model.action import ActionDone, ActionKind, ActionReason
 from exporter.model.observation import (
     ControlReply,
     DaemonProcess,
@@ -27,11 +30,14 @@ from exporter.model.observation import (
     SourceReading,
 )
 from exporter.model.problem import Problem, ProblemCode
+from exporter.model.reason import Reason, ReasonCode
 from exporter.model.witnesses import ControlSocket, ProcessState, SessionHolder, UnitState
 from exporter.model.work import GpuUse, ProcessWork, WorkReading
-from exporter.recording import Header, RecordedDaemon, RecordedGpu, Recording, write_header, write_observation
+from exporter.recording import FORMAT, Header, RecordedDaemon, RecordedGpu, Recording, write_header, write_observation
 from tests.builders import AT, DAEMON, GPU, OTHER_GPU, scenario
 
+HEADER_LINE = '{"recording": 1}\n'
+NOT_STARTED = Reason(ReasonCode.PROGRAM_NOT_STARTED, command="/bin/mps", text="No such file or directory")
 HEADER = Header(
     daemons=(
         RecordedDaemon(name="training", pipe_directory="/run/a", log_directory="/log/a"),
@@ -246,8 +252,65 @@ class TestOtherVersions:
         assert read('{"at": 2, "source": "kernel", "record": "x"}\n') == [KernelRecord(at=2.0, record="x")]
 
 
-HEADER_LINE = '{"recording": 1}\n'
 GOOD_LINE = '{"at": 1, "source": "kernel", "record": "x"}\n'
+
+
+DONE = ActionDone(
+    at=AT, daemon=DAEMON, kind=ActionKind.RESTART, reason=ActionReason.HUNG, seconds=0.5, problem=NOT_STARTED
+)
+OLD: dict[str, object] = {
+    "at": AT,
+    "source": "action_done",
+    "daemon": DAEMON,
+    "kind": "restart",
+    "reason": "hung",
+    "seconds": 0.5,
+    "problem": "/bin/mps cannot be started: No such file or directory",
+}
+
+
+def test_today_writes_format_2_and_reads_it() -> None:
+    text = written(DONE)
+    assert json.loads(text.splitlines()[0])["recording"] == FORMAT == 2
+    assert read(text) == [DONE]
+
+
+@pytest.mark.parametrize("header", [HEADER_LINE, ""], ids=["with its header", "without a header"])
+def test_an_action_of_format_1_has_a_code_for_its_problem(header: str) -> None:
+    assert read(f"{header}{json.dumps(OLD)}\n") == [DONE]
+
+
+@pytest.mark.parametrize(
+    ("changed", "reason", "problem"),
+    [
+        ({"reason": "boredom"}, ActionReason.UNKNOWN, NOT_STARTED),
+        ({"problem": "it rained"}, ActionReason.HUNG, Reason(ReasonCode.UNKNOWN, text="it rained")),
+        ({"problem": None}, ActionReason.HUNG, None),
+    ],
+)
+def test_what_is_not_known_is_kept(changed: dict[str, object], reason: ActionReason, problem: Reason | None) -> None:
+    (done,) = read(f"{HEADER_LINE}{json.dumps({**OLD, **changed})}\n")
+    assert done == replace(DONE, reason=reason, problem=problem)
+
+
+def test_format_2_is_not_translated() -> None:
+    header = '{"recording": 2}\n'
+    with pytest.raises(RecordingError, match="'problem' is "):
+        read(f"{header}{json.dumps(OLD)}\n")
+
+
+@pytest.mark.parametrize("values", [{"source": ["x"]}, {"source": None}, {}, {"source": "action_done"}])
+def test_a_translation_raises_nothing(values: dict[str, object]) -> None:
+    assert recording_format1.observation(values) == values
+
+
+def test_a_renamed_kind_key_and_value_are_entries_of_tables(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recording_format1, "KINDS", {"look": "source"})
+    monkeypatch.setattr(recording_format1, "KEYS", {"source": {"took": "seconds"}})
+    values = {"source": {"name": recording_format1.renamed({"doors": "libcuda_probes"})}}
+    monkeypatch.setattr(recording_format1, "VALUES", values)
+    line = '{"at": 1, "source": "look", "name": "doors", "took": 0.5}\n'
+    assert read(HEADER_LINE + line) == [SourceReading(at=1.0, name="libcuda_probes", seconds=0.5)]
 
 
 class TestRefusals:
@@ -280,7 +343,7 @@ class TestRefusals:
                 2,
                 "'pid' is missing",
             ),
-            ('{"recording": 2}\n', 1, "says format 2; this version reads format 1"),
+            ('{"recording": 3}\n', 1, "says format 3; this version reads formats 1 to 2: read the file"),
             ('{"recording": "one"}\n', 1, "says format 'one'"),
             ('{"recording": 1, "daemons": [{"name": "x"}]}\n', 1, "missing or malformed part"),
         ],

@@ -9,6 +9,7 @@ import pytest
 
 from exporter.model.observation import LogFile, SourceReading
 from exporter.model.problem import Problem, ProblemCode, command_failed, timed_out
+from exporter.model.reason import Reason, ReasonCode
 from exporter.recording import Recording, write_header, write_observation
 from exporter.recording_problems import LONGEST_SENTENCE, problem_of
 from tests.builders import AT, HANGS, PAUSED, denied, failure
@@ -95,11 +96,17 @@ def test_a_sentence_in_a_recording_is_read_as_a_code() -> None:
     assert unit.problem == failure("Access denied", Code.UNSPECIFIED)
 
 
-def test_the_problem_of_an_action_stays_a_sentence() -> None:
-    (done,) = read(
-        {"source": "action_done", "kind": "restart", "reason": "crashed", "seconds": 1.0, "problem": "paused"}
-    )
-    assert done.problem == "paused"
+def test_the_problem_of_an_action_is_a_reason_and_not_a_problem_of_a_collector() -> None:
+    line = {
+        "at": AT,
+        "source": "action_done",
+        "kind": "restart",
+        "reason": "crashed",
+        "seconds": 1,
+        "problem": "paused",
+    }
+    (read_back,) = Recording(io.StringIO(f'{{"recording": 1}}\n{json.dumps(line)}\n')).observations()
+    assert getattr(read_back, "problem", None) == Reason(ReasonCode.UNKNOWN, text="paused")
 
 
 def test_a_code_of_a_later_version_is_unspecified() -> None:

@@ -10,9 +10,10 @@ from exporter.actions.steps import Tools
 from exporter.command_line import parse_arguments
 from exporter.config import Config, build_config
 from exporter.config.settings import DaemonConfig
-from exporter.model.action import Action, ActionKind
+from exporter.model.action import Action, ActionKind, ActionReason
 from exporter.model.named_by import NamedBy
 from exporter.model.node import Node
+from exporter.model.reason import Reason, ReasonCode
 from exporter.service import HEALTHY_SECONDS, Service, _named
 from exporter.signals import Wishes
 from exporter.sources.eye import Inbox
@@ -66,6 +67,6 @@ def test_who_is_told_to_stop_breaks_off_what_is_under_way_before_waiting_for_any
     wishes.stop.set()
 
     assert not service._goes_on(wishes)
-    hands.do(Action(daemon="a", kind=ActionKind.RESTART, reason="crashed", steps=()), Node())
+    hands.do(Action(daemon="a", kind=ActionKind.RESTART, reason=ActionReason.CRASHED, steps=()), Node())
     (done,) = inbox.get(timeout=PATIENCE_SECONDS)
-    assert done.problem == "the exporter was told to stop"
+    assert done.problem == Reason(ReasonCode.EXPORTER_STOPPING)

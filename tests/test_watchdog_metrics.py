@@ -6,7 +6,7 @@ import pytest
 
 from exporter.core.watchdog.orders import Mandate, Orders
 from exporter.metrics.catalogue import NodeCollector
-from exporter.model.action import ActionKind, ActionResult
+from exporter.model.action import ActionKind, ActionReason, ActionResult
 from exporter.model.node import Node
 from exporter.model.settings import Mode, Rules
 from exporter.model.watch import Tally, WatchState
@@ -88,8 +88,8 @@ def test_restarts_are_there_at_0_before_the_first(reason: str, result: str) -> N
 
 def test_what_was_done_is_counted_each_in_its_family() -> None:
     tallies = (
-        Tally(kind=ActionKind.RESTART, reason="crashed", result=ActionResult.BY_SYSTEMD, count=3),
-        Tally(kind=ActionKind.KILL_CLIENTS, reason="fault", result=ActionResult.OBSERVED, count=2),
+        Tally(kind=ActionKind.RESTART, reason=ActionReason.CRASHED, result=ActionResult.BY_SYSTEMD, count=3),
+        Tally(kind=ActionKind.KILL_CLIENTS, reason=ActionReason.FAULT, result=ActionResult.OBSERVED, count=2),
         Tally(kind=ActionKind.SET_LIMITS, reason="new", result=ActionResult.FAILED, count=1),
     )
     found = shown(watched(three_clients(), tallies=tallies))

@@ -1,8 +1,9 @@
-"""Gives a control daemon a command, and says whether it was obeyed."""
+"""Commands to a control daemon, and why one was not obeyed."""
 
 from exporter.actions.patience import Patience
 from exporter.clock import Clock
 from exporter.model.observation import ControlReply
+from exporter.model.reason import Reason, ReasonCode
 from exporter.parse.control_reply import CommandRefusal, QueryOutcome, parse_refusal, query_outcome
 from exporter.parse.printable import printable
 from exporter.sources.control import ControlClient
@@ -16,11 +17,10 @@ APPEARS_SECONDS = 1.0
 """How long a daemon that was just started may take until it listens."""
 _AGAIN_SECONDS = 0.02
 
-_WORDS = {
-    CommandRefusal.NOT_ALLOWED: "the daemon obeys the user who started it, and root: the exporter needs CAP_SETUID and"
-    " CAP_SETGID to ask as that user (the unit's drop-in act.conf)",
-    CommandRefusal.NO_SUCH_SERVER: "the daemon has no such server any more",
-    CommandRefusal.UNKNOWN_COMMAND: "the daemon does not know this command: its version is not supported",
+_DENIALS = {
+    CommandRefusal.NOT_ALLOWED: ReasonCode.COMMAND_NOT_PERMITTED,
+    CommandRefusal.NO_SUCH_SERVER: ReasonCode.COMMAND_WITHOUT_SERVER,
+    CommandRefusal.UNKNOWN_COMMAND: ReasonCode.COMMAND_UNKNOWN,
 }
 
 
@@ -41,25 +41,24 @@ def give(client: ControlClient, command: str, *, clock: Clock, patience: Patienc
         patience.rest(_AGAIN_SECONDS)
 
 
-def problem_of(reply: ControlReply) -> str | None:
-    """Why a command was not obeyed, for who must act; None where nothing says that it was not."""
+def problem_of(reply: ControlReply) -> Reason | None:
+    """Return why a command was not obeyed; None if nothing indicates that it was not."""
+    command = printable(reply.command)
     match query_outcome(reply.exit_code, reply.stderr):
         case QueryOutcome.TIMED_OUT:
-            problem = f"no answer within {deadline_of(reply.command):g} s"
+            return Reason(ReasonCode.COMMAND_TIMED_OUT, command=command, seconds=deadline_of(reply.command))
         case QueryOutcome.NO_DAEMON:
-            problem = "there is no daemon"
+            return Reason(ReasonCode.COMMAND_WITHOUT_DAEMON, command=command)
         case QueryOutcome.REFUSED:
-            problem = "somebody's open session keeps all others out"
+            return Reason(ReasonCode.COMMAND_BLOCKED_BY_SESSION, command=command)
         case QueryOutcome.UNUSABLE:
-            problem = f"it cannot be asked: {_said(reply)}"
+            code, text = reply.exit_code, _last_line(reply)
+            return Reason(ReasonCode.COMMAND_NOT_SENT, command=command, exit_code=code, text=text)
         case QueryOutcome.ANSWERED:
             denied = parse_refusal(reply.stdout)
-            if denied is None:
-                return None
-            problem = _WORDS[denied]
-    return f"{printable(reply.command)}: {problem}"
+            return None if denied is None else Reason(_DENIALS[denied], command=command)
 
 
-def _said(reply: ControlReply) -> str:
-    lines = (reply.stderr.strip() or reply.stdout.strip() or f"exit code {reply.exit_code}").splitlines()
-    return printable(lines[-1])
+def _last_line(reply: ControlReply) -> str | None:
+    lines = (reply.stderr.strip() or reply.stdout.strip()).splitlines()
+    return printable(lines[-1]) if lines else None

@@ -1,4 +1,4 @@
-"""Ends a process, and no other that has its PID by then."""
+"""The end of a process, and of no other that has its PID by then."""
 
 import os
 import signal
@@ -6,6 +6,7 @@ from pathlib import Path
 
 from exporter.actions.patience import Patience
 from exporter.model.action import EndProcess, Role
+from exporter.model.reason import Reason, ReasonCode
 from exporter.model.variables import PIPE_DIRECTORY
 from exporter.parse.proc import MpsProgram, mps_program
 from exporter.sources.directory import Directory, Root
@@ -19,7 +20,7 @@ _GRACE_SECONDS = 0.5
 _PROGRAMS = {Role.DAEMON: MpsProgram.CONTROL, Role.SERVER: MpsProgram.SERVER, Role.CLIENT: None}
 
 
-def end_process(step: EndProcess, *, pipe: Directory, proc: Proc, patience: Patience) -> str | None:
+def end_process(step: EndProcess, *, pipe: Directory, proc: Proc, patience: Patience) -> Reason | None:
     """Send SIGKILL, and wait for the end. Return the problem if it does not come; None if the process had ended.
 
     `pipe` is the pipe directory of the daemon for which this is done. A process that is another than the one that is
@@ -27,13 +28,13 @@ def end_process(step: EndProcess, *, pipe: Directory, proc: Proc, patience: Pati
     """
     pid = step.identity.pid
     if pid <= 0:
-        return f"process {pid} is none of this PID namespace"
+        return Reason(ReasonCode.PROCESS_NOT_IN_NAMESPACE, pid=pid)
     try:
         descriptor = os.pidfd_open(pid)
     except ProcessLookupError:
         return None
     except OSError as error:
-        return f"process {pid} cannot be held: {error.strerror}"
+        return Reason(ReasonCode.PROCESS_NOT_OPENED, pid=pid, text=error.strerror)
     try:
         # Checked only now: while the descriptor is open, a signal through it cannot reach another process.
         if not _is_meant(step, pipe, proc):
@@ -44,10 +45,10 @@ def end_process(step: EndProcess, *, pipe: Directory, proc: Proc, patience: Pati
     except ProcessLookupError:
         return None
     except PermissionError:
-        return f"process {pid} may not be ended: it takes CAP_KILL (the unit's drop-in act.conf)"
+        return Reason(ReasonCode.PROCESS_NOT_KILLABLE, pid=pid)
     finally:
         os.close(descriptor)
-    return f"process {pid} was killed and has not ended: it may sleep in the kernel (state D in /proc/{pid}/stat)"
+    return Reason(ReasonCode.PROCESS_NOT_ENDED, pid=pid)
 
 
 def _is_meant(step: EndProcess, pipe: Directory, proc: Proc) -> bool:

@@ -19,6 +19,7 @@ from exporter.actions.testimony import File, testimony
 from exporter.clock import Clock
 from exporter.model.action import Action
 from exporter.model.node import Node
+from exporter.model.reason import Reason, ReasonCode
 from exporter.sources.place import Place
 
 SAVE_SECONDS = 0.3
@@ -51,7 +52,7 @@ class Evidence:
         """Save what is known now, and say where; None where that failed, or takes too long. It is logged then."""
         path = self._directory / f"{_safe(action.daemon)}-{_stamp(self._clock.now())}"
         if not self._room.acquire(blocking=False):
-            self._complain(action, path, "earlier ones are still being saved: the disk does not answer")
+            self._complain(action, path, Reason(ReasonCode.EVIDENCE_BUSY))
             return None
         saved: SimpleQueue[str | None] = SimpleQueue()
         thread = threading.Thread(
@@ -62,9 +63,9 @@ class Evidence:
             return saved.get(timeout=self._seconds)
         except RuntimeError as error:
             self._room.release()
-            self._complain(action, path, str(error))
+            self._complain(action, path, Reason(ReasonCode.EVIDENCE_NOT_WRITTEN, text=str(error)))
         except Empty:
-            self._complain(action, path, f"it takes longer than {self._seconds:g} s")
+            self._complain(action, path, Reason(ReasonCode.EVIDENCE_TIMED_OUT, seconds=self._seconds))
         return None
 
     def _save(self, action: Action, node: Node, place: Place, path: Path, saved: SimpleQueue[str | None]) -> None:
@@ -74,13 +75,13 @@ class Evidence:
             with self._thinning:
                 _thin_out(self._directory)
         except Exception as error:  # noqa: BLE001 (whatever it is, what is to be done is done without evidence)
-            self._complain(action, path, _said(error))
+            self._complain(action, path, Reason(ReasonCode.EVIDENCE_NOT_WRITTEN, text=_said(error)))
             saved.put(None)
         finally:
             self._room.release()
 
-    def _complain(self, action: Action, path: Path, problem: str) -> None:
-        self._log.warning("evidence_not_saved", daemon=action.daemon, path=str(path), problem=problem)
+    def _complain(self, action: Action, path: Path, problem: Reason) -> None:
+        self._log.warning("evidence_not_saved", daemon=action.daemon, path=str(path), problem=problem.as_json())
 
 
 def _said(error: Exception) -> str:

@@ -10,6 +10,7 @@ from exporter.actions.steps import Steps, Tools
 from exporter.model.action import Action, ActionDone
 from exporter.model.node import Node
 from exporter.model.observation import Observation
+from exporter.model.reason import Reason, ReasonCode
 from exporter.privilege import keep_capabilities_from_children
 from exporter.sources.eye import Inbox
 from exporter.sources.place import Place
@@ -56,20 +57,20 @@ class Hands:
         for thread in threads:
             thread.join(max(0.0, ends - clock.monotonic()))
 
-    def _begin(self, action: Action, node: Node, place: Place) -> str | None:
-        """Why an action could not be begun; None where it was."""
+    def _begin(self, action: Action, node: Node, place: Place) -> Reason | None:
+        """Begin an action. Return why that is not possible."""
         thread = threading.Thread(target=self._run, args=(action, node, place), name="hand", daemon=True)
         with self._lock:
             if self._patience.over:
-                return "the exporter was told to stop"
+                return Reason(ReasonCode.EXPORTER_STOPPING)
             if action.daemon in self._under_way:
-                return "something else is being done for this daemon"
+                return Reason(ReasonCode.ACTION_UNDER_WAY)
             if len(self._under_way) >= MOST_AT_ONCE:
-                return f"something is being done for {MOST_AT_ONCE} other daemons"
+                return Reason(ReasonCode.TOO_MANY_ACTIONS, count=MOST_AT_ONCE)
             try:
                 thread.start()
             except RuntimeError as error:
-                return f"there is no thread for it: {error}"
+                return Reason(ReasonCode.NO_THREAD, text=str(error))
             self._under_way[action.daemon] = thread
         return None
 
@@ -87,7 +88,7 @@ class Hands:
             del self._under_way[action.daemon]
         self._tell_done(action, began=began, problem=problem, evidence=steps.evidence)
 
-    def _tell_done(self, action: Action, *, began: float, problem: str | None, evidence: str | None = None) -> None:
+    def _tell_done(self, action: Action, *, began: float, problem: Reason | None, evidence: str | None = None) -> None:
         clock = self._tools.clock
         done = ActionDone(
             at=clock.now(),
@@ -104,5 +105,5 @@ class Hands:
         self._inbox.put((seen,))
 
 
-def _unexpected(error: Exception) -> str:
-    return f"unexpected {type(error).__name__}: {error}"
+def _unexpected(error: Exception) -> Reason:
+    return Reason(ReasonCode.UNEXPECTED_ERROR, text=f"{type(error).__name__}: {error}")

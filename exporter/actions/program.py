@@ -31,10 +31,10 @@ class Ended:
     said: str
 
     @property
-    def last_words(self) -> str:
-        """Its last line, or else its exit code, for a person."""
+    def last_line(self) -> str | None:
+        """The last line of its output; None if it has no output."""
         lines = [line for line in self.said.splitlines() if line.strip()]
-        return printable(lines[-1].strip()) if lines else f"exit code {self.exit_code}"
+        return printable(lines[-1].strip()) if lines else None
 
 
 def run(

@@ -1,4 +1,4 @@
-"""Does the steps of one action, one after the other."""
+"""The steps of one action, one after the other."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,6 +21,7 @@ from exporter.model.action import (
 )
 from exporter.model.node import Node
 from exporter.model.observation import ControlReply
+from exporter.model.reason import Reason, ReasonCode
 from exporter.sources.control import ControlClient
 from exporter.sources.owners import foreign_user, may_run
 from exporter.sources.place import Place
@@ -30,7 +31,7 @@ from exporter.sources.user import OURSELVES, User, user
 MakeClient = Callable[[Place, float, User], ControlClient]
 """Makes what gives a command to the daemon in a place, with this deadline in seconds, as this user."""
 
-_BROKEN_OFF = "it was broken off: the exporter was told to stop"
+_BROKEN_OFF = Reason(ReasonCode.EXPORTER_STOPPING)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,8 +69,8 @@ class Steps:
         self._tell = tell
         self._appearing = False
 
-    def do(self) -> str | None:
-        """Do them all; the problem of the one that failed, with which it ends."""
+    def do(self) -> Reason | None:
+        """Do all steps. Return the problem of the first that fails: it is the last one."""
         for step in self._action.steps:
             if self._patience.over:
                 return _BROKEN_OFF
@@ -78,7 +79,7 @@ class Steps:
                 return problem
         return None
 
-    def _do(self, step: ActionStep) -> str | None:
+    def _do(self, step: ActionStep) -> Reason | None:
         tools, patience = self._tools, self._patience
         match step:
             case SaveEvidence():
@@ -98,14 +99,16 @@ class Steps:
                 problem = self._give(step.command)
                 return problem if step.vital else None
 
-    def _refused(self, step: RunCommand) -> str | None:
-        """Return why no daemon may be started there: a daemon in another user's directory is at that user's mercy."""
+    def _refused(self, step: RunCommand) -> Reason | None:
+        """Return why no daemon may be started there: that user controls a daemon in a directory of another user."""
         if not may_run(self._place, step.uid):
-            return f"the daemon is not started as UID {step.uid}: the configuration does not name that user"
+            return Reason(ReasonCode.USER_NOT_CONFIGURED, uid=step.uid)
         foreign = foreign_user(self._place)
-        return None if foreign is None else f"{self._place.pipe} belongs to UID {foreign}, who must not run this daemon"
+        if foreign is None:
+            return None
+        return Reason(ReasonCode.DIRECTORY_OF_OTHER_USER, path=str(self._place.pipe), uid=foreign)
 
-    def _give(self, command: str) -> str | None:
+    def _give(self, command: str) -> Reason | None:
         client = self._tools.client(self._place, deadline_of(command), self._asker())
         with self._patience.ended_by(client.close):
             reply = give(client, command, clock=self._tools.clock, patience=self._patience, appearing=self._appearing)

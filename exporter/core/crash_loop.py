@@ -11,6 +11,7 @@ from exporter.core.step import Step, quiet
 from exporter.model.claim import Claim, ClaimKind
 from exporter.model.daemon import Daemon, FailedStarts
 from exporter.model.event import Event, EventName
+from exporter.model.reason import Reason, ReasonCode
 from exporter.model.replace import replace
 from exporter.model.server import Server, ServerState
 
@@ -60,6 +61,6 @@ def _failed(daemon: Daemon, server: Server) -> bool:
 
 def _told(daemon: Daemon, at: float, seconds: float) -> Step:
     totals = replace(daemon.totals, crash_loops=daemon.totals.crash_loops + 1)
-    reason = f"{MANY} starts in {max(1, ceil(seconds))} s"
+    reason = Reason(ReasonCode.SERVERS_EXITED_EARLY, count=MANY, seconds=float(max(1, ceil(seconds))))
     event = Event(at=at, event=EventName.SERVER_CRASH_LOOP, daemon=daemon.name, reason=reason)
     return replace(daemon, totals=totals), (event,)

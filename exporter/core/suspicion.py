@@ -1,4 +1,4 @@
-"""Who may have done it. The log calls every victim error-triggering, so that the answer is often: unknown.
+"""Which client may have caused a fault. The log calls every victim error-triggering: often the answer is "unknown".
 
 Of a memory fault among clients that all have work, neither the PID in the Xid nor the client that the log says has
 encountered a fatal GPU error tells more than chance (measured, R580): they name someone who had work on the GPU.
@@ -10,6 +10,7 @@ from typing import NamedTuple
 from exporter.core import calibration
 from exporter.model.clues import Flight, Vanished
 from exporter.model.incident import FaultKind, Incident, Suspect
+from exporter.model.reason import Reason, ReasonCode
 from exporter.model.replace import replace
 from exporter.model.xids import FailedAccess
 from exporter.parse.xid_catalogue import exonerates
@@ -21,9 +22,7 @@ cannot fetch its own instructions; a wild pointer fails elsewhere, and a wild ju
 
 ILLEGAL_ADDRESS = 31
 
-NOBODY_ELSE = "of all others that were hit it is known that they had nothing in flight (inferred, not measured)"
-
-LOG_IN_DOUBT = "the log contradicts other sources or lacks lines: a tenant may have forged it"
+LOG_IN_DOUBT = Reason(ReasonCode.LOG_IN_DOUBT)
 
 LEAST = 0.04
 MOST_SUSPECTS = 16
@@ -31,10 +30,10 @@ MOST_SUSPECTS = 16
 
 
 class Blame(NamedTuple):
-    """How sure it is that somebody did it, 0 to 1, and why, in words."""
+    """The confidence that a client caused the fault, 0 to 1, and what indicates it."""
 
     confidence: float
-    evidence: tuple[str, ...]
+    indications: tuple[Reason, ...]
 
 
 Blamed = Mapping[int, Blame]
@@ -46,9 +45,13 @@ def judged(incident: Incident) -> Incident:
     if any(exonerates(xid.number) for xid in incident.xids):
         return replace(incident, kind=FaultKind.HARDWARE, suspects=())
     gone, blame = _cut_off(incident), _as_far_as_the_log_is_sound(incident, blamed(incident))
-    ranked = sorted(blame, key=lambda pid: (-blame[pid].confidence, -len(blame[pid].evidence), pid))
+    ranked = sorted(blame, key=lambda pid: (-blame[pid].confidence, -len(blame[pid].indications), pid))
     suspects = (
-        Suspect(tenant=incident.tenants[pid], confidence=round(blame[pid].confidence, 2), evidence=blame[pid].evidence)
+        Suspect(
+            tenant=incident.tenants[pid],
+            confidence=round(blame[pid].confidence, 2),
+            indications=blame[pid].indications,
+        )
         for pid in ranked
         if pid in incident.tenants and blame[pid].confidence >= LEAST
     )
@@ -61,7 +64,7 @@ def _as_far_as_the_log_is_sound(incident: Incident, blame: Blamed) -> Blamed:
     if not incident.clues.log_in_doubt:
         return blame
     return {
-        pid: Blame(calibration.LOG_IN_DOUBT, (*each.evidence, LOG_IN_DOUBT))
+        pid: Blame(calibration.LOG_IN_DOUBT, (*each.indications, LOG_IN_DOUBT))
         if each.confidence > calibration.LOG_IN_DOUBT
         else each
         for pid, each in blame.items()
@@ -104,7 +107,7 @@ def blamed(incident: Incident) -> Blamed:
     in_reset = [pid for pid in incident.clues.in_reset if pid in incident.affected]
     if in_reset and incident.clues.named is None and ILLEGAL_ADDRESS not in _numbers(incident):
         sure = calibration.IN_RESET.confidence
-        why = f"its worker was in reset when it left, as of one that trapped ({_in_trials(calibration.IN_RESET)})"
+        why = _measured(ReasonCode.WORKER_IN_RESET, calibration.IN_RESET)
         return {**_rest(incident, 1 - sure, in_reset), **{pid: Blame(sure / len(in_reset), (why,)) for pid in in_reset}}
     if gone and (_lost_its_instructions(incident) or not _accesses(incident)):
         return _gone_blamed(incident, gone)
@@ -141,19 +144,18 @@ def _alone_by_chance(vanished: Vanished) -> float:
     return calibration.GONE_THEN if vanished.wait_status is None else calibration.EXITED_THEN
 
 
-def _why_gone(vanished: Vanished, *, lost: bool, among: int) -> Iterable[str]:
-    before = round(vanished.seconds_before * 1000)
-    yield f"its contexts ended {before} ms before the fault, as those of a client that goes with a kernel in flight"
+def _why_gone(vanished: Vanished, *, lost: bool, among: int) -> Iterable[Reason]:
+    yield Reason(ReasonCode.CONTEXTS_ENDED_BEFORE_FAULT, seconds=round(vanished.seconds_before, 3))
     if lost:
-        yield f"instructions could not be fetched, as of such a kernel ({_in_trials(calibration.CUT_OFF)})"
+        yield _measured(ReasonCode.INSTRUCTION_FETCH_FAILED, calibration.CUT_OFF)
     if among > 1:
-        yield f"it is one of {among} that left then"
+        yield Reason(ReasonCode.ONE_OF_DISCONNECTED, count=among)
     if vanished.out_of_memory:
-        yield "the kernel killed it for want of memory"
+        yield Reason(ReasonCode.OUT_OF_MEMORY_KILLED)
     elif vanished.signal is not None:
-        yield f"it was ended by signal {vanished.signal}"
+        yield Reason(ReasonCode.KILLED_BY_SIGNAL, signal=vanished.signal)
     elif vanished.exit_code is not None:
-        yield f"it exited with code {vanished.exit_code}"
+        yield Reason(ReasonCode.EXITED_WITH_CODE, exit_code=vanished.exit_code)
 
 
 def _rest(incident: Incident, left: float, others: Collection[int]) -> Blamed:
@@ -169,7 +171,7 @@ def _rest(incident: Incident, left: float, others: Collection[int]) -> Blamed:
     share = (left - len(idle) * part * calibration.IDLE_KEEPS) / busy
     most = calibration.SOLE_IN_FLIGHT if idle else calibration.ALONE
     flights = {each.pid: (_flown(each),) for each in incident.clues.flights}
-    sole = (NOBODY_ELSE,) if idle and busy == 1 else ()
+    sole = (Reason(ReasonCode.ONLY_WORK_IN_FLIGHT),) if idle and busy == 1 else ()
     return {
         pid: Blame(part * calibration.IDLE_KEEPS, (*_why_anybody(incident, pid), *flights[pid]))
         if pid in idle
@@ -185,24 +187,22 @@ def _idle(incident: Incident, anybody: Collection[int]) -> frozenset[int]:
     return idle if len(idle) < len(anybody) else frozenset()
 
 
-def _why_anybody(incident: Incident, pid: int) -> Iterable[str]:
+def _why_anybody(incident: Incident, pid: int) -> Iterable[Reason]:
     if len(incident.affected) == 1:
-        yield "it is the only client that was hit"
+        yield Reason(ReasonCode.ONLY_AFFECTED_CLIENT)
     else:
-        yield f"it is one of {len(incident.affected)} that were hit"
+        yield Reason(ReasonCode.ONE_OF_AFFECTED, count=len(incident.affected))
     if pid == incident.clues.named:
-        yield "the log names it, which says no more than chance"
+        yield Reason(ReasonCode.NAMED_BY_LOG)
     if pid in {xid.pid for xid in incident.xids}:
-        yield "the Xid names it, which says no more than chance"
+        yield Reason(ReasonCode.NAMED_BY_XID)
 
 
-def _flown(flight: Flight) -> str:
-    """Whether a client had work in flight, in words."""
-    ago = "" if flight.launched_before is None else f"{flight.launched_before:.1f} s before"
-    if flight.in_flight:
-        return f"it had work in flight, last launched {ago}" if ago else "it had work in flight"
-    return "it had nothing in flight when the fault struck" + (f": its last launch was {ago}" if ago else "")
+def _flown(flight: Flight) -> Reason:
+    """Return whether a client had work in flight, and how many seconds before the fault it launched last."""
+    code = ReasonCode.WORK_IN_FLIGHT if flight.in_flight else ReasonCode.NO_WORK_IN_FLIGHT
+    return Reason(code, seconds=None if flight.launched_before is None else round(flight.launched_before, 1))
 
 
-def _in_trials(measured: calibration.Measured) -> str:
-    return f"{measured.hits} of {measured.trials} trials"
+def _measured(code: ReasonCode, measured: calibration.Measured) -> Reason:
+    return Reason(code, hits=measured.hits, trials=measured.trials)

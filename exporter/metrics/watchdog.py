@@ -6,10 +6,8 @@ from typing import NamedTuple
 
 from exporter.core.watchdog import budget
 from exporter.core.watchdog.orders import Orders, blocks
-from exporter.core.watchdog.owner import CRASHED
-from exporter.core.watchdog.restarting import FAULT, HUNG
 from exporter.metrics.family import Choice, Items, Labels, Rows, Samples, Scope, family, group, info
-from exporter.model.action import AGAINST_FAULTS, ActionKind, ActionResult
+from exporter.model.action import AGAINST_FAULTS, ActionKind, ActionReason, ActionResult
 from exporter.model.daemon import Daemon
 from exporter.model.diagnosis import Condition
 from exporter.model.settings import Mode
@@ -17,16 +15,15 @@ from exporter.model.watch import Block, Watch, WatchState
 from exporter.parse.xid_catalogue import REBOOT, RESET
 from exporter.view import View
 
-_REASONS = (CRASHED, HUNG, FAULT, "limits_lost", "limits_drifted")
-_OUTCOME = (Choice("reason", _REASONS), Choice("result", ActionResult))
+_OUTCOME = (Choice("reason", ActionReason), Choice("result", ActionResult))
 
 _BY_WATCHDOG = (ActionResult.SUCCEEDED, ActionResult.FAILED, ActionResult.OBSERVED)
 
 _COUNTED_FROM_ZERO = (
-    *product((ActionKind.RESTART,), (CRASHED, HUNG), ActionResult),
-    *product((ActionKind.RESTART, *AGAINST_FAULTS), (FAULT,), _BY_WATCHDOG),
-    *product((ActionKind.END_SERVER,), (HUNG,), _BY_WATCHDOG),
-    *product((ActionKind.SET_LIMITS,), ("limits_lost", "limits_drifted"), _BY_WATCHDOG[:2]),
+    *product((ActionKind.RESTART,), (ActionReason.CRASHED, ActionReason.HUNG), ActionResult),
+    *product((ActionKind.RESTART, *AGAINST_FAULTS), (ActionReason.FAULT,), _BY_WATCHDOG),
+    *product((ActionKind.END_SERVER,), (ActionReason.HUNG,), _BY_WATCHDOG),
+    *product((ActionKind.SET_LIMITS,), (ActionReason.LIMITS_LOST, ActionReason.LIMITS_DRIFTED), _BY_WATCHDOG[:2]),
 )
 """What has a 0 before it first happens, because the first increase would be missed otherwise."""
 

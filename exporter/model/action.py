@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from exporter.model.identity import ProcessIdentity
+from exporter.model.reason import Reason
 
 
 class ActionKind(StrEnum):
@@ -28,6 +29,19 @@ class ActionKind(StrEnum):
 
 AGAINST_FAULTS = (ActionKind.KILL_CLIENTS, ActionKind.SHUT_DOWN_SERVER)
 """What is done against a fault alone."""
+
+
+class ActionReason(StrEnum):
+    """Why an action is taken."""
+
+    CRASHED = "crashed"
+    HUNG = "hung"
+    FAULT = "fault"
+    LIMITS_LOST = "limits_lost"
+    """The daemon was restarted, and its limits are not in force yet."""
+    LIMITS_DRIFTED = "limits_drifted"
+    UNKNOWN = "unknown"
+    """A reason that another version wrote."""
 
 
 class ActionResult(StrEnum):
@@ -99,21 +113,24 @@ class Action:
 
     daemon: str
     kind: ActionKind
-    reason: str
+    reason: ActionReason
     steps: tuple[ActionStep, ...]
     uid: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActionDone:
-    """An action has ended: an observation. `problem` is which step failed, and why; `evidence` where it was saved."""
+    """An action has ended: an observation.
+
+    `problem` is why a step failed, and `evidence` the directory of files that were saved before.
+    """
 
     at: float
     daemon: str
     kind: ActionKind
-    reason: str
+    reason: ActionReason
     seconds: float
-    problem: str | None = None
+    problem: Reason | None = None
     evidence: str | None = None
 
 

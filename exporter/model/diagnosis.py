@@ -1,9 +1,10 @@
-"""What is the matter with a control daemon, and who says so."""
+"""The diagnosis of a control daemon: its condition, and the indications for it."""
 
 from dataclasses import dataclass
 from enum import StrEnum
 
 from exporter.model.identity import ProcessIdentity
+from exporter.model.reason import Reason
 
 
 class Condition(StrEnum):
@@ -39,17 +40,21 @@ class Condition(StrEnum):
     """Its servers exit before they are ready."""
 
 
+HARMLESS = (Condition.WELL, Condition.STARTING, Condition.UNKNOWN)
+"""Conditions that call for nothing."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosis:
-    """What is the matter since when, and the `witnesses` in words, each a sentence without its full stop.
+    """A daemon's condition, since when it lasts, and what indicates it.
 
-    `culprit` is the process that it names: the holder of the session, or the one that was stopped, hangs or sleeps.
-    `server` and `incident` are those of a fault, or of a server that hangs.
+    `culprit` is the process that the diagnosis names: the one with the open session, or the one that is suspended,
+    hangs or sleeps. `server` and `incident` belong to a fault, or to a server that hangs.
     """
 
     condition: Condition
     since: float
-    witnesses: tuple[str, ...] = ()
+    indications: tuple[Reason, ...] = ()
     culprit: ProcessIdentity | None = None
     server: int | None = None
     incident: str | None = None

@@ -1,75 +1,103 @@
-"""What happened, as the core tells it."""
+"""Events: what happened, as the core reports it."""
 
 from dataclasses import dataclass, fields
 from enum import StrEnum
+from typing import Self
 
+from exporter.model.action import ActionResult
+from exporter.model.diagnosis import HARMLESS
 from exporter.model.incident import Incident
+from exporter.model.reason import Reason
 from exporter.model.server import ServerState
 
 
+class Severity(StrEnum):
+    """The level at which the exporter's own log has an event."""
+
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+@dataclass(frozen=True, slots=True)
+class _Traits:
+    """What holds for all events of one name.
+
+    An `urgent` event may page a person, or follows an operator's `resume`: it is published at once. A `frequent` event
+    can be caused by lines of a log in any number: the exporter's own log has a limited number of them.
+    """
+
+    severity: Severity = Severity.INFO
+    urgent: bool = False
+    frequent: bool = False
+
+
+_INFO = _Traits()
+_WARNING = _Traits(Severity.WARNING)
+_URGENT = _Traits(urgent=True)
+_URGENT_WARNING = _Traits(Severity.WARNING, urgent=True)
+_URGENT_ERROR = _Traits(Severity.ERROR, urgent=True)
+_FREQUENT = _Traits(frequent=True)
+_FREQUENT_WARNING = _Traits(Severity.WARNING, frequent=True)
+
+
 class EventName(StrEnum):
-    """Every kind of event there is."""
+    """Every kind of event there is, with its severity."""
 
-    DAEMON_UP = "daemon_up"
-    DAEMON_LOST = "daemon_lost"
-    DAEMON_STOPPED = "daemon_stopped"
-    DAEMON_UNRESPONSIVE = "daemon_unresponsive"
-    DAEMON_RESPONSIVE = "daemon_responsive"
-    SERVER_STARTED = "server_started"
-    SERVER_EXITED = "server_exited"
-    SERVER_STATE = "server_state"
-    CLIENT_CONNECTED = "client_connected"
-    CLIENT_DISCONNECTED = "client_disconnected"
-    CLIENT_REFUSED = "client_refused"
-    CLIENT_WAITING = "client_waiting"
-    PROCESS_BYPASSING = "process_bypassing"
-    CLIENT_FAULT_CONTAINED = "client_fault_contained"
-    SERVER_CRASH_LOOP = "server_crash_loop"
-    GPU_XID = "gpu_xid"
-    FAULT = "fault"
-    FAULT_CHANGED = "fault_changed"
-    FAULT_RECOVERED = "fault_recovered"
-    FAULT_OPEN = "fault_open"
-    DAEMON_DIAGNOSED = "daemon_diagnosed"
-    WATCHDOG_WOULD_ACT = "watchdog_would_act"
-    WATCHDOG_ACTS = "watchdog_acts"
-    WATCHDOG_ACTED = "watchdog_acted"
-    WATCHDOG_WAITS = "watchdog_waits"
-    CIRCUIT_OPENED = "circuit_opened"
-    CIRCUIT_CLOSED = "circuit_closed"
-    DAEMON_QUARANTINED = "daemon_quarantined"
-    DAEMON_RELEASED = "daemon_released"
-    LIMITS_DRIFTED = "limits_drifted"
-    LIMITS_IN_FORCE = "limits_in_force"
-    LIMITS_BYPASSED = "limits_bypassed"
-    LOG_CONTRADICTED = "log_contradicted"
-    LOG_BLOCKED = "daemon_log_blocked"
-    LOG_UNBLOCKED = "daemon_log_unblocked"
+    DAEMON_UP = "daemon_up", _INFO
+    DAEMON_LOST = "daemon_lost", _URGENT_ERROR
+    DAEMON_STOPPED = "daemon_stopped", _INFO
+    DAEMON_UNRESPONSIVE = "daemon_unresponsive", _URGENT
+    DAEMON_RESPONSIVE = "daemon_responsive", _INFO
+    SERVER_STARTED = "server_started", _FREQUENT
+    SERVER_EXITED = "server_exited", _FREQUENT
+    SERVER_STATE = "server_state", _FREQUENT
+    CLIENT_CONNECTED = "client_connected", _FREQUENT
+    CLIENT_DISCONNECTED = "client_disconnected", _FREQUENT
+    CLIENT_REFUSED = "client_refused", _FREQUENT
+    CLIENT_WAITING = "client_waiting", _FREQUENT
+    PROCESS_BYPASSING = "process_bypassing", _FREQUENT
+    CLIENT_FAULT_CONTAINED = "client_fault_contained", _FREQUENT_WARNING
+    SERVER_CRASH_LOOP = "server_crash_loop", _URGENT_WARNING
+    GPU_XID = "gpu_xid", _FREQUENT
+    FAULT = "fault", _URGENT_ERROR
+    FAULT_CHANGED = "fault_changed", _WARNING
+    FAULT_RECOVERED = "fault_recovered", _WARNING
+    FAULT_OPEN = "fault_open", _INFO
+    DAEMON_DIAGNOSED = "daemon_diagnosed", _WARNING
+    WATCHDOG_WOULD_ACT = "watchdog_would_act", _INFO
+    WATCHDOG_ACTS = "watchdog_acts", _WARNING
+    WATCHDOG_ACTED = "watchdog_acted", _WARNING
+    WATCHDOG_WAITS = "watchdog_waits", _INFO
+    CIRCUIT_OPENED = "circuit_opened", _URGENT_ERROR
+    CIRCUIT_CLOSED = "circuit_closed", _URGENT
+    DAEMON_QUARANTINED = "daemon_quarantined", _URGENT_ERROR
+    DAEMON_RELEASED = "daemon_released", _URGENT
+    LIMITS_DRIFTED = "limits_drifted", _WARNING
+    LIMITS_IN_FORCE = "limits_in_force", _INFO
+    LIMITS_BYPASSED = "limits_bypassed", _WARNING
+    LOG_CONTRADICTED = "log_contradicted", _WARNING
+    LOG_BLOCKED = "daemon_log_blocked", _WARNING
+    LOG_UNBLOCKED = "daemon_log_unblocked", _INFO
 
+    _value_: str
+    traits: _Traits
 
-GRAVE = frozenset(
-    {
-        EventName.FAULT,
-        EventName.DAEMON_LOST,
-        EventName.DAEMON_UNRESPONSIVE,
-        EventName.SERVER_CRASH_LOOP,
-        EventName.CIRCUIT_OPENED,
-        EventName.CIRCUIT_CLOSED,
-        EventName.DAEMON_QUARANTINED,
-        EventName.DAEMON_RELEASED,
-    }
-)
-"""What may page a person, and what an operator's `resume` changes: it is published at once."""
+    def __new__(cls, name: str, traits: _Traits) -> Self:
+        """Make a member whose value is `name`."""
+        member = str.__new__(cls, name)
+        member._value_, member.traits = name, traits
+        return member
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
     """One thing that happened at `at` (seconds since the epoch); fields that do not apply are None.
 
-    `daemon` is None for what happened to a GPU; `incident` is the fault, as it was then, of which the event tells.
-    `action` is what the watchdog does or would do, `result` what came of it, `problem` what kept it from success,
-    `evidence` the directory of what was saved before, and `witnesses` who tells of its diagnosis. `count` is how many
-    clients it is about.
+    `daemon` is None if it happened to a GPU. `incident` is the fault of the event, as it was then. `reason` is a code:
+    a word, or a `Reason` if the code has parameters. `action` is what the watchdog does or would do, `result` its
+    outcome, `problem` why it failed, and `evidence` the directory of files that were saved before. `indications` are
+    those of the diagnosis. `count` is the number of clients that the event is about.
     """
 
     at: float
@@ -78,36 +106,58 @@ class Event:
     server: int | None = None
     pid: int | None = None
     gpu: str | None = None
-    reason: str | None = None
+    reason: Reason | str | None = None
     state: str | None = None
     xid: int | None = None
     name: str | None = None
     action: str | None = None
     result: str | None = None
-    problem: str | None = None
+    problem: Reason | None = None
     evidence: str | None = None
-    witnesses: tuple[str, ...] | None = None
+    indications: tuple[Reason, ...] | None = None
     count: int | None = None
     incident: Incident | None = None
 
     @property
-    def grave(self) -> bool:
+    def urgent(self) -> bool:
         """Return whether the event is published at once."""
-        return self.event in GRAVE or self.state == ServerState.FAULT
+        return self.event.traits.urgent or self.state == ServerState.FAULT
+
+    @property
+    def severity(self) -> Severity:
+        """Return the event's severity. A harmless diagnosis and an action that succeeded are information."""
+        harmless = self.event is EventName.DAEMON_DIAGNOSED and self.state in HARMLESS
+        failed = self.problem is not None or self.result == ActionResult.FAILED
+        succeeded = self.event is EventName.WATCHDOG_ACTED and not failed
+        return Severity.INFO if harmless or succeeded else self.event.traits.severity
 
     def as_json(self) -> dict[str, object]:
-        """The event as an object for JSON, without what does not apply."""
-        known = ((each.name, getattr(self, each.name)) for each in fields(self) if each.name != "incident")
-        told: dict[str, object] = {name: value for name, value in known if value is not None}
-        return (
-            told
-            if self.incident is None
-            else {**told, **_told_of(self.incident, briefly=self.event is EventName.FAULT)}
-        )
+        """Return the event as an object for JSON, without what does not apply.
+
+        `reason` is the code; its parameters, if it has any, are in `reason_detail`.
+        """
+        known: dict[str, object] = {}
+        for name in _KEYS:
+            value = getattr(self, name)
+            if isinstance(value, Reason) and name == "reason":
+                known[name] = value.code
+                known.update({"reason_detail": parameters} if (parameters := value.parameters()) else {})
+            elif isinstance(value, Reason):
+                known[name] = value.as_json()
+            elif isinstance(value, tuple):
+                known[name] = [each.as_json() for each in value]
+            elif value is not None:
+                known[name] = value
+        if self.incident is None:
+            return known
+        return {**known, **_incident_as_json(self.incident, briefly=self.event is EventName.FAULT)}
 
 
-def _told_of(incident: Incident, *, briefly: bool) -> dict[str, object]:
-    """What an event tells of its fault; at its opening little is known yet."""
+_KEYS = tuple(each.name for each in fields(Event) if each.name != "incident")
+
+
+def _incident_as_json(incident: Incident, *, briefly: bool) -> dict[str, object]:
+    """Return what an event says about its fault; when a fault begins, little is known yet."""
     opening: dict[str, object] = {"incident": incident.id, "server": incident.server, "gpus": list(incident.gpus)}
     if briefly:
         return opening
@@ -118,7 +168,11 @@ def _told_of(incident: Incident, *, briefly: bool) -> dict[str, object]:
         "xids": [xid.number for xid in incident.xids],
         "affected": sorted(incident.affected),
         "suspects": [
-            {"pid": each.tenant.pid, "confidence": each.confidence, "evidence": list(each.evidence)}
+            {
+                "pid": each.tenant.pid,
+                "confidence": each.confidence,
+                "indications": [indication.as_json() for indication in each.indications],
+            }
             for each in incident.suspects
         ],
         "refused": sorted({each.pid for each in incident.refused if each.pid is not None}),

@@ -6,6 +6,7 @@ from enum import StrEnum
 
 from exporter.model.clues import Clues
 from exporter.model.observation import DaemonName, GpuUuid
+from exporter.model.reason import Reason
 from exporter.model.workload import Workload
 from exporter.model.xids import XidSighting
 
@@ -49,11 +50,11 @@ class Tenant:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Suspect:
-    """Who may have done it: how sure that is, 0 to 1, and why, in words."""
+    """A client that may have caused the fault, with the confidence, 0 to 1, and what indicates it."""
 
     tenant: Tenant
     confidence: float
-    evidence: tuple[str, ...]
+    indications: tuple[Reason, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

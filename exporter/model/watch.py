@@ -4,13 +4,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from exporter.model.action import ActionKind, ActionResult
+from exporter.model.action import ActionKind, ActionReason, ActionResult
 from exporter.model.daemon import Daemon, DaemonState
 from exporter.model.diagnosis import Diagnosis
 from exporter.model.enforcing import Enforcing
 from exporter.model.identity import ProcessIdentity
 from exporter.model.limits import Limits
 from exporter.model.observation import DaemonProcess
+from exporter.model.reason import Reason
 
 
 class WatchState(StrEnum):
@@ -44,7 +45,7 @@ class Tally:
     """How often an action was taken, for this reason and with this result."""
 
     kind: ActionKind
-    reason: str
+    reason: ActionReason
     result: ActionResult
     count: int
 
@@ -53,17 +54,26 @@ class Tally:
 class Acting:
     """An action that is under way, or whose effect is yet to be seen (`done_at` is not None).
 
-    `before` is the process that the control daemon was: the one that answers afterwards must be another. `problem` is
-    which step failed, and why; `evidence` is where that was saved which there was.
+    `before` is the daemon's process before the action: the one that answers afterwards must be another. `problem` is
+    why a step failed, and `evidence` the directory of files that were saved before.
     """
 
     kind: ActionKind
-    reason: str
+    reason: ActionReason
     began_at: float
     done_at: float | None = None
     before: ProcessIdentity | None = None
-    problem: str | None = None
+    problem: Reason | None = None
     evidence: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LastAction:
+    """The last action that the watchdog began. In `observe` it would have, and the action is not `begun`."""
+
+    kind: ActionKind
+    reason: ActionReason
+    begun: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,9 +110,9 @@ class Watch:
     is when an operator last said `resume`. `stopped_at` is when an operator stopped the daemon, as long as it is.
     `well_since` is since when it has been well. `limits` are those that held before, as last observed, `wanted` those
     that should hold now, `enforcing` how they stand. `bypassed` counts the clients that were on a server before its
-    limits were. `intention` is what was last done, or said that would be, so that it is so once. `said` is the last of
-    it in words, for a person; `problem` is what kept the last action from success, until one succeeds or the daemon is
-    well.
+    limits were. `intention` identifies what was last done, or would have been, so that it is done once; like `need`, it
+    is compared and never read. `reason` is why the watchdog waits, and `last_action` what it last did: the one that is
+    older is None. `problem` is why the last action failed, until one succeeds or the daemon is well.
 
     `process` is the process that the daemon last was. `children` are its servers, as far as /proc has shown that this
     process was their parent: one that outlives it is in the way of the next daemon. `unit_restarts` is how often
@@ -130,8 +140,9 @@ class Watch:
     tallies: tuple[Tally, ...] = ()
     need: str | None = None
     intention: str | None = None
-    said: str | None = None
-    problem: str | None = None
+    reason: Reason | None = None
+    last_action: LastAction | None = None
+    problem: Reason | None = None
     process: DaemonProcess | None = None
     children: tuple[ProcessIdentity, ...] = ()
     unit_restarts: int | None = None

@@ -103,8 +103,8 @@ def _matters(node: Node, daemon: Daemon, found: Iterable[Trouble]) -> Iterable[s
     name = f"daemon {printable(daemon.name)}: "
     yield from (each.what.removeprefix(name) for each in found if each.daemon == daemon.name)
     known = account(node, daemon)
-    if known is not None and known.ill and known.witnesses:
-        yield f"Evidence: {known.witnesses}"
+    if known is not None and known.ill and known.indications:
+        yield f"Indications: {known.indications}"
 
 
 def _facts(sight: Sight, daemon: Daemon) -> Iterable[str]:

@@ -9,6 +9,7 @@ from exporter.parse.printable import printable
 from exporter.telling.flight_text import flying
 from exporter.telling.incident_text import state, what, xid_text
 from exporter.telling.moment import lasting, local
+from exporter.telling.reasons import texts_of
 from exporter.telling.remedy import address_of, command_to_end, command_to_end_server
 from exporter.telling.short import counted
 from exporter.telling.tenant_text import called
@@ -25,7 +26,7 @@ class Suspicion:
 
     who: str
     confidence: str
-    evidence: str
+    indications: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,7 +111,7 @@ def _suspicions(incident: Incident) -> Iterable[Suspicion]:
         yield Suspicion(
             who=called(each.tenant),
             confidence=f"{each.confidence:.2f}",
-            evidence="; ".join(map(printable, each.evidence)),
+            indications=texts_of(each.indications),
         )
 
 

@@ -7,12 +7,14 @@ from exporter.core.watchdog import budget
 from exporter.core.watchdog.orders import Orders
 from exporter.model.daemon import Daemon
 from exporter.model.event import Event, EventName
+from exporter.model.reason import Reason
 from exporter.model.settings import Mode
 from exporter.model.watch import Watch, WatchState
 from exporter.page.sight import Sight
-from exporter.parse.printable import LONGEST_PROBLEM, printable
+from exporter.parse.printable import printable
 from exporter.telling.level import Level
 from exporter.telling.moment import lasting, local
+from exporter.telling.reasons import text_of
 from exporter.telling.short import counted, short_name
 from exporter.telling.troubles import Trouble, standing, troubles
 from exporter.telling.watchdog_text import STATES, account
@@ -108,7 +110,7 @@ def _row(sight: Sight, daemon: Daemon, orders: Orders, ill: Sequence[Trouble]) -
         failed="" if found is None else found.failed or "",
         restarts=f"{counted(budget.left(watch, orders.rules, sight.at), 'restart')} left",
         counts=tuple(
-            f"{each.kind.replace('_', ' ')} ({printable(each.reason)}): {each.count} {each.result.replace('_', ' ')}"
+            f"{each.kind.replace('_', ' ')} ({each.reason}): {each.count} {each.result.replace('_', ' ')}"
             for each in watch.tallies
         ),
     )
@@ -129,4 +131,8 @@ def _words(event: Event) -> str:
     action = (event.action or "").replace("_", " ")
     head = " ".join(each for each in (_TOLD[event.event], action) if each)
     rest = (event.result, event.reason, event.problem)
-    return "; ".join([head, *(printable(each, LONGEST_PROBLEM) for each in rest if each)])
+    return "; ".join([head, *(_text(each) for each in rest if each)])
+
+
+def _text(each: Reason | str) -> str:
+    return text_of(each) if isinstance(each, Reason) else printable(each)

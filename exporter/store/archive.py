@@ -4,7 +4,7 @@ import errno
 import fcntl
 import os
 import sqlite3
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -19,14 +19,24 @@ from exporter.model.watch import Watch, begun
 from exporter.store import events as event_table
 from exporter.store import incidents as incident_table
 from exporter.store import ledger as ledger_table
+from exporter.store import version4
 from exporter.store import watches as watch_table
-from exporter.store.database import Sync, is_spoilt, open_database, read_database, synchronous, version_of
+from exporter.store.database import Migration, Sync, is_spoilt, open_database, read_database, synchronous, version_of
 from exporter.store.retention import Retention
 
 FILE, LOCK = "history.sqlite", "history.lock"
 
-MIGRATIONS = (incident_table.TABLE + event_table.TABLE, watch_table.TABLE, ledger_table.TABLE, event_table.SHARES)
-"""Each is what one version added; what was released is never changed."""
+MIGRATIONS: tuple[Migration, ...] = (
+    incident_table.TABLE + event_table.TABLE,
+    watch_table.TABLE,
+    ledger_table.TABLE,
+    event_table.SHARES,
+    version4.migrate,
+)
+"""What each version added or changed. A migration that was released is never changed."""
+
+CODES_VERSION = 5
+"""The first version whose rows have codes for reasons."""
 
 LOADED_INCIDENTS, LOADED_EVENTS = 256, 1000
 """How many of each a start takes into memory; the file may have more. A start waits for them."""
@@ -39,7 +49,7 @@ READ_INCIDENTS, READ_EVENTS = 10_000, 100_000
 class Remembered:
     """What a file has, the newest first, and how many of its rows could not be read.
 
-    `whole` is whether it has all watches that were ever written there: a bad file was not set aside, no row is bad.
+    `whole` says that it has all watches that were ever written there: no file was set aside and no row is bad.
     """
 
     incidents: tuple[Incident, ...] = ()
@@ -92,8 +102,10 @@ class Archive:
             self._identity = _identity(self._file)
             watches, unread = watch_table.load(self._connection)
             self._ledger, unread_too = ledger_table.load(self._connection)
-            found = _loaded(self._connection, LOADED_INCIDENTS, LOADED_EVENTS, event_table.load_shares)
-            unreadable = found.unreadable + unread + unread_too
+            incidents, unread_incidents = incident_table.load(self._connection, LOADED_INCIDENTS)
+            events, unread_events = event_table.load_shares(self._connection, LOADED_EVENTS)
+            found = Remembered(incidents=incidents, events=events)
+            unreadable = unread_incidents + unread_events + unread + unread_too
             whole = before in (None, self._identity) and not unread
             return replace(found, watches=watches, ledger=self._ledger, unreadable=unreadable, whole=whole)
         except BaseException:
@@ -166,9 +178,8 @@ def read_history(path: Path) -> tuple[tuple[Incident, ...], tuple[Event, ...]]:
         try:
             version = version_of(connection)
             if version > len(MIGRATIONS):
-                raise HistoryError(f"{file}: a later version of this program wrote it; that one can read it")
-            # A file of an earlier version knows no shares; all of it is read.
-            remembered = _loaded(connection, READ_INCIDENTS, READ_EVENTS, event_table.load) if version else Remembered()
+                raise HistoryError(f"{file}: a later version of this program wrote it: read it with that version")
+            remembered = _read(connection, version) if version > 0 else Remembered()
         finally:
             connection.close()
     except OSError as error:
@@ -178,14 +189,14 @@ def read_history(path: Path) -> tuple[tuple[Incident, ...], tuple[Event, ...]]:
     return remembered.incidents, remembered.events
 
 
-def _loaded(
-    connection: sqlite3.Connection,
-    most_incidents: int,
-    most_events: int,
-    load_events: Callable[[sqlite3.Connection, int], tuple[tuple[Event, ...], int]],
-) -> Remembered:
-    incidents, unread = incident_table.load(connection, most_incidents)
-    events, unread_too = load_events(connection, most_events)
+def _read(connection: sqlite3.Connection, version: int) -> Remembered:
+    """Read a file that is not to be changed: rows of an earlier version are translated in memory.
+
+    An earlier version has no shares of events: all events are read.
+    """
+    old = version < CODES_VERSION
+    incidents, unread = incident_table.load(connection, READ_INCIDENTS, version4.incident if old else None)
+    events, unread_too = event_table.load(connection, READ_EVENTS, version4.event if old else None)
     return Remembered(incidents=incidents, events=events, unreadable=unread + unread_too)
 
 

@@ -1,13 +1,13 @@
-"""One SQLite file: opened, and brought to the form that this version knows.
+"""One SQLite file: opened, and migrated to the version that this program writes.
 
-A file that cannot be read, or that a later version wrote, is set aside by a new name and kept: somebody may want it.
+A file that is damaged is set aside under a new name and kept. A file of a later version is refused and stays in place.
 """
 
 import errno
 import os
 import sqlite3
 import stat
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import StrEnum
 from pathlib import Path
 
@@ -29,6 +29,10 @@ _BESIDE = ("-wal", "-shm", "")
 _SPOILT = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
 
+Migration = str | Callable[[sqlite3.Connection], None]
+"""One step to the next version: SQL, or a function that runs in a transaction."""
+
+
 class Sync(StrEnum):
     """Whether what was written outlives a crash of the machine, too, or of this process alone, which is quicker."""
 
@@ -36,19 +40,21 @@ class Sync(StrEnum):
     NORMAL = "NORMAL"
 
 
-def open_database(path: Path, migrations: Sequence[str]) -> sqlite3.Connection:
-    """The file, open for writing, made where there is none; OSError or sqlite3.Error where it cannot be had.
+def open_database(path: Path, migrations: Sequence[Migration]) -> sqlite3.Connection:
+    """Open the file for writing, and create it if there is none.
 
-    A file of version n has been through the first n of the `migrations`. Several may read it meanwhile, but one alone
-    should open it so: it may be set aside.
+    A file of version n has been through the first n of the `migrations`. Other processes may read it meanwhile, but
+    only one should open it here: the file may be set aside. Raises OSError or sqlite3.Error if it cannot be opened, and
+    OSError if a later version of this program wrote it.
     """
     connection = _connect(path)
     try:
-        problem = _problem(connection, len(migrations))
+        problem = _problem(connection)
         if problem is not None:
             connection.close()
             _set_aside(path, problem)
             connection = _connect(path)
+        _refuse_later(path, version_of(connection), len(migrations))
         _migrate(connection, migrations)
     except BaseException:
         connection.close()
@@ -96,18 +102,27 @@ def _connect(path: Path) -> sqlite3.Connection:
     return sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level="IMMEDIATE")
 
 
-def _problem(connection: sqlite3.Connection, newest: int) -> str | None:
-    """Why the file is of no use; None if it is."""
+def _problem(connection: sqlite3.Connection) -> str | None:
+    """Return why the file is damaged; None if it is not."""
     try:
         version = version_of(connection)
-        if version > newest:
-            return f"it is of version {version}, and this exporter knows {newest}"
+        if version < 0:
+            return f"it has version {version}"
         (found,) = connection.execute("PRAGMA quick_check(1)").fetchone()
     except sqlite3.DatabaseError as error:
         if is_spoilt(error):
             return str(error)
         raise
     return None if found == "ok" else str(found)
+
+
+def _refuse_later(path: Path, version: int, newest: int) -> None:
+    if version > newest:
+        problem = (
+            f"a later version of this program wrote it (schema version {version}; this one knows {newest}):"
+            " install that version again, or move the file away"
+        )
+        raise OSError(errno.ENOTSUP, problem, str(path))
 
 
 def _set_aside(path: Path, problem: str) -> None:
@@ -122,8 +137,14 @@ def _set_aside(path: Path, problem: str) -> None:
     structlog.get_logger().warning("file_set_aside", path=str(path), problem=problem, kept_as=str(aside))
 
 
-def _migrate(connection: sqlite3.Connection, migrations: Sequence[str]) -> None:
+def _migrate(connection: sqlite3.Connection, migrations: Sequence[Migration]) -> None:
     connection.execute("PRAGMA journal_mode = WAL")
     synchronous(connection, Sync.NORMAL)
     for number, migration in enumerate(migrations[version_of(connection) :], start=version_of(connection) + 1):
-        connection.executescript(f"BEGIN IMMEDIATE; {migration} PRAGMA user_version = {number}; COMMIT;")
+        if isinstance(migration, str):
+            connection.executescript(f"BEGIN IMMEDIATE; {migration} PRAGMA user_version = {number}; COMMIT;")
+            continue
+        with connection:
+            connection.execute("BEGIN IMMEDIATE")
+            migration(connection)
+            connection.execute(f"PRAGMA user_version = {number}")

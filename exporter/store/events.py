@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import replace
 
 from exporter.model.event import Event
-from exporter.store.row import key, read, written
+from exporter.store.row import Translate, key, read, written
 
 TABLE = """
 CREATE TABLE events (number INTEGER PRIMARY KEY, at REAL NOT NULL, event TEXT NOT NULL);
@@ -61,10 +61,12 @@ def load_shares(connection: sqlite3.Connection, most: int) -> tuple[tuple[Event,
     return read(Event, rows)
 
 
-def load(connection: sqlite3.Connection, most: int) -> tuple[tuple[Event, ...], int]:
+def load(
+    connection: sqlite3.Connection, most: int, translate: Translate | None = None
+) -> tuple[tuple[Event, ...], int]:
     """The last `most`, the newest first, and how many rows could not be read."""
     rows = connection.execute("SELECT CAST(event AS BLOB) FROM events ORDER BY number DESC LIMIT ?", (most,))
-    return read(Event, rows)
+    return read(Event, rows, translate)
 
 
 def _briefly(event: Event) -> Event:

@@ -4,7 +4,7 @@ import sqlite3
 from collections.abc import Iterable
 
 from exporter.model.incident import Incident
-from exporter.store.row import key, read, written
+from exporter.store.row import Translate, key, read, written
 
 TABLE = """
 CREATE TABLE incidents (
@@ -35,7 +35,9 @@ def trim(connection: sqlite3.Connection, *, oldest: float, most: int) -> None:
     )
 
 
-def load(connection: sqlite3.Connection, most: int) -> tuple[tuple[Incident, ...], int]:
+def load(
+    connection: sqlite3.Connection, most: int, translate: Translate | None = None
+) -> tuple[tuple[Incident, ...], int]:
     """`most` of them, the newest first, and how many rows could not be read. Those that are open are left out last."""
     rows = connection.execute(
         "SELECT incident FROM (SELECT CAST(incident AS BLOB) AS incident, open, started_at, rowid AS number"
@@ -43,4 +45,4 @@ def load(connection: sqlite3.Connection, most: int) -> tuple[tuple[Incident, ...
         " ORDER BY started_at DESC, number DESC",
         (most,),
     )
-    return read(Incident, rows)
+    return read(Incident, rows, translate)

@@ -9,6 +9,7 @@ from exporter.parse.printable import printable
 from exporter.parse.xid_catalogue import xid_meaning
 from exporter.telling.flight_text import in_flight
 from exporter.telling.moment import utc
+from exporter.telling.reasons import reason_object
 from exporter.telling.remedy import Address, command_to_end, command_to_end_server
 from exporter.telling.verdict import likelihood, verdict
 
@@ -112,7 +113,7 @@ def _suspect(suspect: Suspect) -> Mapping[str, Any]:
         **_tenant_object(suspect.tenant),
         "confidence": suspect.confidence,
         "likelihood": likelihood(suspect.confidence),
-        "evidence": [printable(each) for each in suspect.evidence],
+        "indications": [reason_object(each) for each in suspect.indications],
     }
 
 

@@ -10,6 +10,7 @@ from exporter.parse.xid_catalogue import xid_meaning
 from exporter.telling.flight_text import flying
 from exporter.telling.line import Line, Piece, bad, faint, said, shell
 from exporter.telling.moment import lasting, local, utc
+from exporter.telling.reasons import texts_of
 from exporter.telling.remedy import Address, command_to_end, command_to_end_server
 from exporter.telling.short import counted, mebibytes, pid_text, short_gpu, short_name
 from exporter.telling.tenant_text import called
@@ -115,22 +116,21 @@ def _with_memory(tenant: Tenant) -> str:
 def _suspected(incident: Incident) -> Sequence[str]:
     if incident.kind is FaultKind.HARDWARE:
         return [verdict(incident)]
-    return [verdict(incident), *_first(_each_evidence(incident.suspects))]
+    return [verdict(incident), *_first(_each_suspect(incident.suspects))]
 
 
-def _each_evidence(suspects: Sequence[Suspect]) -> Iterable[str]:
-    """Why each is suspected; those of whom the same is to be said are one line, if they are many."""
-    for evidence, alike in groupby(suspects, key=lambda each: (each.confidence, each.evidence)):
+def _each_suspect(suspects: Sequence[Suspect]) -> Iterable[str]:
+    """Yield a line for each suspect, and one line for many suspects with the same indications."""
+    for (confidence, indications), alike in groupby(suspects, key=lambda each: (each.confidence, each.indications)):
         who = list(alike)
         if len(who) <= MOST_ALIKE:
-            yield from map(_evidence, who)
+            yield from map(_suspect, who)
         else:
-            yield f"{evidence[0]:.2f} each of {len(who)} others: {'; '.join(map(printable, evidence[1]))}"
+            yield f"{confidence:.2f} each of {len(who)} others: {texts_of(indications)}"
 
 
-def _evidence(suspect: Suspect) -> str:
-    told = "; ".join(map(printable, suspect.evidence))
-    return f"{suspect.confidence:.2f} {called(suspect.tenant)}: {told}"
+def _suspect(suspect: Suspect) -> str:
+    return f"{suspect.confidence:.2f} {called(suspect.tenant)}: {texts_of(suspect.indications)}"
 
 
 def _refused(incident: Incident) -> Sequence[str]:

@@ -1,15 +1,16 @@
-"""What the watchdog knows of a daemon, as an object for a program."""
+"""The watchdog's state of a daemon, as an object for a program."""
 
 from typing import Any
 
 from exporter.model.diagnosis import Diagnosis
 from exporter.model.settings import Mode
-from exporter.model.watch import Acting, Quarantine, Watch
-from exporter.parse.printable import LONGEST_PROBLEM, printable
+from exporter.model.watch import Acting, LastAction, Quarantine, Watch
+from exporter.parse.printable import printable
+from exporter.telling.reasons import reason_object
 
 
 def watchdog_object(watch: Watch | None, mode: Mode | None) -> dict[str, Any] | None:
-    """All that is told of it. Times are seconds since the epoch; None where nobody watches the daemon."""
+    """Return the object; None if the watchdog does not watch the daemon. Times are seconds since the epoch."""
     if watch is None:
         return None
     return {
@@ -26,11 +27,12 @@ def watchdog_object(watch: Watch | None, mode: Mode | None) -> dict[str, Any] | 
         "quarantine": _quarantine(watch.quarantine),
         "stopped_at": watch.stopped_at,
         "counts": [
-            {"action": each.kind, "reason": printable(each.reason), "result": each.result, "count": each.count}
+            {"action": each.kind, "reason": each.reason, "result": each.result, "count": each.count}
             for each in watch.tallies
         ],
-        "said": None if watch.said is None else printable(watch.said),
-        "problem": None if watch.problem is None else printable(watch.problem, LONGEST_PROBLEM),
+        "reason": None if watch.reason is None else reason_object(watch.reason),
+        "last_action": _last_action(watch.last_action),
+        "problem": None if watch.problem is None else reason_object(watch.problem),
     }
 
 
@@ -40,11 +42,15 @@ def _diagnosis(found: Diagnosis | None) -> dict[str, Any] | None:
     return {
         "condition": found.condition,
         "since": found.since,
-        "witnesses": [printable(each) for each in found.witnesses],
+        "indications": [reason_object(each) for each in found.indications],
         "culprit": None if found.culprit is None else found.culprit.pid,
         "server": found.server,
         "incident": found.incident,
     }
+
+
+def _last_action(action: LastAction | None) -> dict[str, Any] | None:
+    return None if action is None else {"action": action.kind, "reason": action.reason, "begun": action.begun}
 
 
 def _acting(acting: Acting | None) -> dict[str, Any] | None:
@@ -52,7 +58,7 @@ def _acting(acting: Acting | None) -> dict[str, Any] | None:
         return None
     return {
         "action": acting.kind,
-        "reason": printable(acting.reason),
+        "reason": acting.reason,
         "began_at": acting.began_at,
         "done_at": acting.done_at,
     }

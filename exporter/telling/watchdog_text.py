@@ -1,4 +1,4 @@
-"""What the watchdog says, in words, for a person: what is the matter, who tells so, and what is done about it."""
+"""The watchdog's state of a daemon in words: the diagnosis, its indications, and what the watchdog does."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -6,24 +6,23 @@ from dataclasses import dataclass
 from exporter.core.watchdog.orders import Orders
 from exporter.model.action import ActionKind
 from exporter.model.daemon import Daemon
-from exporter.model.diagnosis import Condition, Diagnosis
+from exporter.model.diagnosis import HARMLESS, Condition, Diagnosis
 from exporter.model.identity import ProcessIdentity
 from exporter.model.node import Node
 from exporter.model.settings import Mode
-from exporter.model.watch import Acting, Quarantine, Watch, WatchState
-from exporter.parse.printable import LONGEST_PROBLEM, printable
+from exporter.model.watch import Acting, LastAction, Quarantine, Watch, WatchState
+from exporter.parse.printable import printable
 from exporter.telling.line import Line, bad, doubtful, faint, said
 from exporter.telling.moment import lasting
 from exporter.telling.quarantine_text import cause, quarantined_for
+from exporter.telling.reasons import text_of, texts_of
 from exporter.telling.remedy import words_to_resume
 from exporter.telling.short import counted, pid_text, process_text, short_name
 from exporter.view import View
 
-MOST_WITNESSES = 8
+MOST_INDICATIONS = 8
 MOST_BRIEF = 4
 """So many daemons are named in one line."""
-
-_NOTHING_THE_MATTER = (Condition.WELL, Condition.STARTING, Condition.UNKNOWN)
 
 GIVEN_UP = (WatchState.CIRCUIT_OPEN, WatchState.QUARANTINED, WatchState.STATE_LOST)
 """Until somebody says `resume`."""
@@ -67,26 +66,28 @@ _ACTIONS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Account:
-    """What the watchdog knows of a daemon: what is the matter, who says so, whom that names, what is done, what failed.
+    """The watchdog's state of a daemon in words: the diagnosis, its indications, the process it names, what is done.
 
-    `ill` where something is the matter, and `of_fault` where that is a fault, which is told by itself; `given_up` where
-    nothing is done until somebody says `resume`. `quarantine` is since when a GPU is in quarantine, and why.
+    `ill` says that the diagnosis calls for something, and `of_fault` that it is a fault, which is shown separately.
+    If `given_up`, nothing is done until an operator resumes the daemon. `quarantine` is since when, and why, a GPU is
+    in quarantine. `planned` says that `says` is what the watchdog would do if it did not only observe.
     """
 
     ill: bool
     of_fault: bool
     given_up: bool
     matter: str
-    witnesses: str
+    indications: str
     quarantine: str | None
     named: str | None
     says: str | None
+    planned: bool
     failed: str | None
 
     @property
     def told(self) -> str:
-        """What is the matter, and who says so."""
-        return f"{self.matter}: {self.witnesses}" if self.witnesses else self.matter
+        """The diagnosis with its indications."""
+        return f"{self.matter}: {self.indications}" if self.indications else self.matter
 
 
 def modes(node: Node, orders: Orders) -> str:
@@ -112,7 +113,7 @@ def in_few_words(node: Node, daemon: Daemon) -> str | None:
     if watch is None:
         return None
     found = None if watch.diagnosis is None else watch.diagnosis.condition
-    told = [] if found in (None, *_NOTHING_THE_MATTER, Condition.FAULT) else [_CONDITIONS[found]]
+    told = [] if found in (None, *HARMLESS, Condition.FAULT) else [_CONDITIONS[found]]
     if told or watch.state is not WatchState.IDLE:
         told += history_of(watch)
     return ", ".join(told) or None
@@ -133,7 +134,7 @@ def lines(node: Node) -> Iterable[Line]:
 
 
 def _of(daemon: Daemon, found: Account) -> Iterable[Line]:
-    because = f": {found.witnesses}" if found.witnesses else ""
+    because = f": {found.indications}" if found.indications else ""
     if found.quarantine is not None:
         yield said(f"{printable(daemon.name)}: ", bad(found.quarantine))
     if found.quarantine is None or found.ill:
@@ -151,8 +152,8 @@ def account(node: Node, daemon: Daemon) -> Account | None:
     watch = node.watches.get(daemon.name)
     if watch is None:
         return None
-    found, doing = watch.diagnosis, _doing(node, daemon, watch)
-    well = found is None or found.condition in _NOTHING_THE_MATTER
+    found, doing, last = watch.diagnosis, _doing(node, daemon, watch), watch.last_action
+    well = found is None or found.condition in HARMLESS
     if well and doing is None:
         return None
     return Account(
@@ -160,12 +161,25 @@ def account(node: Node, daemon: Daemon) -> Account | None:
         of_fault=found is not None and found.condition is Condition.FAULT,
         given_up=watch.state in GIVEN_UP,
         matter=_matter(found, node.at),
-        witnesses="" if found is None else "; ".join(printable(each) for each in found.witnesses[:MOST_WITNESSES]),
+        indications="" if found is None else texts_of(found.indications[:MOST_INDICATIONS]),
         quarantine=None if watch.quarantine is None else _quarantine(node, watch.quarantine),
         named=None if found is None or found.culprit is None else _process(node, found.culprit),
-        says=doing if doing is not None or watch.said is None else printable(watch.said),
-        failed=None if watch.problem is None else printable(watch.problem, LONGEST_PROBLEM),
+        says=doing or _latest(watch),
+        planned=doing is None and last is not None and not last.begun,
+        failed=None if watch.problem is None else text_of(watch.problem),
     )
+
+
+def _latest(watch: Watch) -> str | None:
+    """Return why the watchdog waits, or what it did last, or would do."""
+    if watch.last_action is not None:
+        return _last_action(watch.last_action)
+    return None if watch.reason is None else text_of(watch.reason)
+
+
+def _last_action(action: LastAction) -> str:
+    what = f"{action.kind.replace('_', ' ')}: {action.reason.replace('_', ' ')}"
+    return what if action.begun else f"would {what}"
 
 
 def _quarantine(node: Node, quarantine: Quarantine) -> str:
@@ -175,7 +189,7 @@ def _quarantine(node: Node, quarantine: Quarantine) -> str:
 def _matter(found: Diagnosis | None, now: float) -> str:
     if found is None:
         return _CONDITIONS[Condition.UNKNOWN]
-    since = "" if found.condition in _NOTHING_THE_MATTER else f" for {lasting(now - found.since)}"
+    since = "" if found.condition in HARMLESS else f" for {lasting(now - found.since)}"
     return f"{_CONDITIONS[found.condition]}{since}"
 
 
@@ -214,7 +228,7 @@ def _doing(node: Node, daemon: Daemon, watch: Watch) -> str | None:
 
 
 def _acting(acting: Acting, now: float) -> str:
-    what = f"{_ACTIONS[acting.kind]} ({printable(acting.reason)})"
+    what = f"{_ACTIONS[acting.kind]} ({acting.reason})"
     if acting.done_at is None:
         return f"{what}, for {lasting(now - acting.began_at)} now"
     return f"{what}: done, and waits for {lasting(now - acting.done_at)} now to see that it helps"

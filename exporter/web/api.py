@@ -157,8 +157,10 @@ def _event_object(event: Event) -> Mapping[str, object]:
 
 
 def _printable(value: object) -> object:
-    if isinstance(value, tuple):
+    if isinstance(value, tuple | list):
         return [_printable(each) for each in value]
+    if isinstance(value, dict):
+        return {key: _printable(each) for key, each in value.items()}
     return printable(value) if isinstance(value, str) else value
 
 

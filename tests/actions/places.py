@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from exporter.clock import SystemClock
-from exporter.model.action import Action, ActionKind, ActionStep
+from exporter.model.action import Action, ActionKind, ActionReason, ActionStep
 from exporter.model.identity import ProcessIdentity
 from exporter.model.node import Node
 from exporter.recording import Header, RecordedDaemon
@@ -31,7 +31,7 @@ def node_of(mps: MpsStandIn, name: str = NAME) -> Node:
 
 def action(*steps: ActionStep, daemon: str = NAME, uid: int | None = None) -> Action:
     """Something to be done."""
-    return Action(daemon=daemon, kind=ActionKind.RESTART, reason="crashed", steps=steps, uid=uid)
+    return Action(daemon=daemon, kind=ActionKind.RESTART, reason=ActionReason.CRASHED, steps=steps, uid=uid)
 
 
 def identity(pid: int) -> ProcessIdentity:

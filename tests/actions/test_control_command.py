@@ -12,6 +12,7 @@ import pytest
 from exporter.actions.control_command import deadline_of, give, problem_of
 from exporter.actions.patience import Patience
 from exporter.model.observation import ControlReply
+from exporter.model.reason import Reason, ReasonCode
 from exporter.sources.control import ControlClient
 from exporter.sources.user import OURSELVES, User, user
 from tests.actions.places import NAME, REAL
@@ -61,7 +62,9 @@ def test_what_is_obeyed_is_no_problem(mps: MpsStandIn) -> None:
 def test_a_command_about_a_server_that_has_gone_is_one(mps: MpsStandIn) -> None:
     mps.start()
 
-    assert told(mps, "shutdown_server 1 -f") == "shutdown_server 1 -f: the daemon has no such server any more"
+    assert told(mps, "shutdown_server 1 -f") == Reason(
+        ReasonCode.COMMAND_WITHOUT_SERVER, command="shutdown_server 1 -f"
+    )
 
 
 def test_another_user_is_not_obeyed_and_is_told_who_would_be(shared: MpsStandIn) -> None:
@@ -69,10 +72,7 @@ def test_another_user_is_not_obeyed_and_is_told_who_would_be(shared: MpsStandIn)
 
     assert told(shared, "get_default_active_thread_percentage", nobody) is None
     for command in ("set_default_active_thread_percentage 40", "terminate_client 1 2", "quit"):
-        assert told(shared, command, nobody) == (
-            f"{command}: the daemon obeys the user who started it, and root: the exporter needs CAP_SETUID and"
-            " CAP_SETGID to ask as that user (the unit's drop-in act.conf)"
-        )
+        assert told(shared, command, nobody) == Reason(ReasonCode.COMMAND_NOT_PERMITTED, command=command)
     assert shared.ask("get_default_active_thread_percentage").stdout == "100.0\n"
 
 
@@ -85,7 +85,7 @@ def test_the_program_runs_as_the_user_who_asks(everybodys: Path) -> None:
 
 
 def test_a_daemon_that_was_just_started_is_waited_for(mps: MpsStandIn) -> None:
-    assert told(mps, "get_server_list") == "get_server_list: there is no daemon"
+    assert told(mps, "get_server_list") == Reason(ReasonCode.COMMAND_WITHOUT_DAEMON, command="get_server_list")
 
     starting = threading.Timer(0.2, mps.start)
     starting.start()
@@ -99,7 +99,7 @@ def test_but_not_where_everything_is_broken_off(mps: MpsStandIn) -> None:
 
     given = give(client_of(mps), "get_server_list", clock=REAL, patience=patience, appearing=True)
 
-    assert problem_of(given) == "get_server_list: there is no daemon"
+    assert problem_of(given) == Reason(ReasonCode.COMMAND_WITHOUT_DAEMON, command="get_server_list")
 
 
 def test_what_waits_for_an_answer_can_be_broken_off(mps: MpsStandIn) -> None:
@@ -117,11 +117,11 @@ def test_what_waits_for_an_answer_can_be_broken_off(mps: MpsStandIn) -> None:
 @pytest.mark.parametrize(
     ("heard", "problem"),
     [
-        (silence(), "get_server_list: no answer within 5 s"),
-        (refusal(), "get_server_list: somebody's open session keeps all others out"),
+        (silence(), Reason(ReasonCode.COMMAND_TIMED_OUT, seconds=5.0, command="get_server_list")),
+        (refusal(), Reason(ReasonCode.COMMAND_BLOCKED_BY_SESSION, command="get_server_list")),
         (
             reply("get_server_list", exit_code=127, stderr="x: not found"),
-            "get_server_list: it cannot be asked: x: not found",
+            Reason(ReasonCode.COMMAND_NOT_SENT, command="get_server_list", exit_code=127, text="x: not found"),
         ),
     ],
 )

@@ -16,6 +16,7 @@ from exporter.actions.end_process import end_process
 from exporter.actions.patience import Patience
 from exporter.model.action import EndProcess, Role
 from exporter.model.identity import ProcessIdentity
+from exporter.model.reason import Reason, ReasonCode
 from exporter.sources.directory import Directory
 from tests.actions.places import PROC, REAL, identity
 from tests.conftest import Starter
@@ -159,7 +160,7 @@ def test_a_process_that_cannot_be_told_here_is_a_problem() -> None:
     """Negative numbers stand for those of another namespace; to the kernel they are whole groups."""
     problem = end(EndProcess(identity=ProcessIdentity(pid=-os.getpid(), start_ticks=1), role=Role.SERVER))
 
-    assert problem == f"process -{os.getpid()} is none of this PID namespace"
+    assert problem == Reason(ReasonCode.PROCESS_NOT_IN_NAMESPACE, pid=-os.getpid())
 
 
 def test_who_may_not_is_told_what_it_takes(start: Starter) -> None:
@@ -168,15 +169,15 @@ def test_who_may_not_is_told_what_it_takes(start: Starter) -> None:
 
     told = _as_nobody(lambda: end(EndProcess(identity=meant, role=Role.CLIENT)))
 
-    assert told == f"process {process.pid} may not be ended: it takes CAP_KILL (the unit's drop-in act.conf)"
+    assert told == Reason(ReasonCode.PROCESS_NOT_KILLABLE, pid=process.pid)
     assert process.poll() is None
 
 
-def _as_nobody(ask: Callable[[], str | None]) -> str | None:
+def _as_nobody(ask: Callable[[], Reason | None]) -> Reason | None:
     """Only a thread becomes nobody: the kernel keeps a UID for each."""
     if os.geteuid() != 0:
         not_here("only root can become nobody")
-    told: list[str | None] = []
+    told: list[Reason | None] = []
 
     def run() -> None:
         assert ctypes.CDLL(None).syscall(SETRESUID[os.uname().machine], NOBODY, NOBODY, NOBODY) == 0

@@ -194,7 +194,10 @@ def test_where_it_cannot_be_written_that_is_logged_and_no_more(
 
     (log,) = logs
     assert (log["event"], log["log_level"], log["daemon"]) == ("evidence_not_saved", "warning", NAME)
-    assert log["problem"] == f"{tmp_path / 'evidence'}: File exists"
+    assert log["problem"] == {
+        "code": "evidence_not_written",
+        "text": f"{tmp_path / 'evidence'}: File exists",
+    }
 
 
 def test_a_full_disk_leaves_nothing_half(
@@ -229,8 +232,8 @@ def test_a_disk_that_hangs_is_not_waited_for_and_is_not_given_more_and_more(
     with capture_logs() as logs:
         assert [save() for _ in range(MOST_AT_ONCE + 1)] == [None] * (MOST_AT_ONCE + 1)
     assert [log["problem"] for log in logs] == [
-        *["it takes longer than 0.01 s"] * MOST_AT_ONCE,
-        "earlier ones are still being saved: the disk does not answer",
+        *[{"code": "evidence_timed_out", "seconds": 0.01}] * MOST_AT_ONCE,
+        {"code": "evidence_busy"},
     ]
 
     let_go.set()

@@ -29,6 +29,7 @@ from exporter.model.action import (
 )
 from exporter.model.node import Node
 from exporter.model.observation import ControlReply, Observation
+from exporter.model.reason import Reason, ReasonCode
 from exporter.sources.control import ControlClient
 from exporter.sources.eye import Inbox
 from exporter.sources.place import Place
@@ -177,7 +178,7 @@ def test_the_step_that_fails_is_the_last_and_says_why(mps: MpsStandIn, worker: W
 
     done = worker.done(GiveCommand(command="bogus"), RestartUnit(unit=UNIT))
 
-    assert done.problem == "bogus: the daemon does not know this command: its version is not supported"
+    assert done.problem == Reason(ReasonCode.COMMAND_UNKNOWN, command="bogus")
     assert not worker.systemctl.was_started
 
 
@@ -220,7 +221,7 @@ def test_nothing_is_done_twice_at_a_time_for_one_daemon(worker: Worker) -> None:
 
     done = worker.done(RestartUnit(unit=UNIT))
 
-    assert (done.daemon, done.problem) == (NAME, "something else is being done for this daemon")
+    assert (done.daemon, done.problem) == (NAME, Reason(ReasonCode.ACTION_UNDER_WAY))
 
 
 def test_one_action_may_follow_another_at_once(worker: Worker) -> None:
@@ -236,7 +237,7 @@ def test_there_is_a_bound_to_what_is_done_at_a_time(worker: Worker, monkeypatch:
 
     done = worker.next_done()
 
-    assert (done.daemon, done.problem) == (OTHER, "something is being done for 1 other daemons")
+    assert (done.daemon, done.problem) == (OTHER, Reason(ReasonCode.TOO_MANY_ACTIONS, count=1))
 
 
 # -- whatever happens ------------------------------------------------------------------------------------------------
@@ -253,7 +254,7 @@ def test_a_defect_costs_the_action_and_not_its_telling(mps: MpsStandIn, tmp_path
         hands.do(action(GiveCommand(command="get_server_list")), node_of(mps))
         (done,) = inbox.get(timeout=PATIENCE_SECONDS)
         assert isinstance(done, ActionDone)
-        assert done.problem == "unexpected ZeroDivisionError: oh"
+        assert done.problem == Reason(ReasonCode.UNEXPECTED_ERROR, text="ZeroDivisionError: oh")
 
 
 def test_a_daemon_that_is_nowhere_too(mps: MpsStandIn, tmp_path: Path) -> None:
@@ -266,7 +267,7 @@ def test_a_daemon_that_is_nowhere_too(mps: MpsStandIn, tmp_path: Path) -> None:
 
     (done,) = inbox.get(timeout=PATIENCE_SECONDS)
     assert isinstance(done, ActionDone)
-    assert done.problem == "unexpected KeyError: 'node'"
+    assert done.problem == Reason(ReasonCode.UNEXPECTED_ERROR, text="KeyError: 'node'")
 
 
 # -- the end ---------------------------------------------------------------------------------------------------------
@@ -291,7 +292,7 @@ def test_a_question_that_hangs_too_and_is_not_taken_for_an_answer(mps: MpsStandI
 
     worker.hands.close(PATIENCE_SECONDS)
 
-    assert worker.next_done().problem == "it was broken off: the exporter was told to stop"
+    assert worker.next_done().problem == Reason(ReasonCode.EXPORTER_STOPPING)
     assert len(worker.seen) == 1
 
 
@@ -315,7 +316,7 @@ def test_nothing_is_begun_any_more(worker: Worker) -> None:
 
     done = worker.done(RestartUnit(unit=UNIT))
 
-    assert done.problem == "the exporter was told to stop"
+    assert done.problem == Reason(ReasonCode.EXPORTER_STOPPING)
     assert not worker.systemctl.was_started
 
 

@@ -9,13 +9,13 @@ import pytest
 from exporter.actions.patience import Patience
 from exporter.actions.restart_unit import restart_unit
 from exporter.model.action import RestartUnit
+from exporter.model.reason import Reason, ReasonCode
+from exporter.parse.printable import printable
 from tests.actions.places import REAL
 from tests.actions.scripts import Script
 
 UNIT = "nvidia-cuda-mps.service"
-NOT_GRANTED = (
-    f"systemd may not restart {UNIT} for the exporter: its polkit rule (50-cuda-mps-exporter.rules) must name this unit"
-)
+NOT_GRANTED = Reason(ReasonCode.UNIT_NOT_PERMITTED, unit=UNIT)
 TOO_OFTEN = f"""Job for {UNIT} failed because start of the service was attempted too often.
 See "systemctl status {UNIT}" and "journalctl -xeu {UNIT}" for details.
 To force a start use "systemctl reset-failed {UNIT}" followed by "systemctl start {UNIT}" again."""
@@ -67,7 +67,7 @@ def test_every_name_that_a_service_can_have_will_do(systemctl: Script, unit: str
     ["", "--force", "-H.service", "a.socket", "a b.service", "*.service", "a.service\n", "a/b.service", "ä.service"],
 )
 def test_what_is_no_name_of_a_service_is_not_even_tried(systemctl: Script, unit: str) -> None:
-    assert "is no name of a service" in (restart(systemctl, unit) or "")
+    assert restart(systemctl, unit) == Reason(ReasonCode.UNIT_NAME_INVALID, unit=printable(unit))
     assert not systemctl.was_started
 
 
@@ -78,32 +78,30 @@ def test_what_is_no_name_of_a_service_is_not_even_tried(systemctl: Script, unit:
         (f"Failed to restart {UNIT}: Access denied", NOT_GRANTED),
         (
             f"Failed to restart {UNIT}: Unit {UNIT} not found.",
-            f"systemd knows no {UNIT}: correct the daemon's unit in the configuration",
+            Reason(ReasonCode.UNIT_NOT_FOUND, unit=UNIT),
         ),
         (
             f"Failed to restart {UNIT}: Unit {UNIT} is masked.",
-            f"{UNIT} is masked: systemctl unmask {UNIT}, if it is to run",
+            Reason(ReasonCode.UNIT_MASKED, unit=UNIT),
         ),
         (
             TOO_OFTEN,
-            f"{UNIT} was started too often (its StartLimitBurst=): when it can start, systemctl reset-failed {UNIT}",
+            Reason(ReasonCode.UNIT_STARTED_TOO_OFTEN, unit=UNIT),
         ),
-        (EXITED, f"{UNIT} did not start: see journalctl -u {UNIT}"),
-        (NO_SYSTEMD, f"systemd does not run, or cannot be reached: configure a command in place of {UNIT}"),
-        ("what\na mess", f"systemctl could not restart {UNIT}: a mess"),
-        ("", f"systemctl could not restart {UNIT}: exit code 1"),
+        (EXITED, Reason(ReasonCode.UNIT_DID_NOT_START, unit=UNIT)),
+        (NO_SYSTEMD, Reason(ReasonCode.UNIT_WITHOUT_SYSTEMD, unit=UNIT)),
+        ("what\na mess", Reason(ReasonCode.UNIT_NOT_RESTARTED, unit=UNIT, exit_code=1, text="a mess")),
+        ("", Reason(ReasonCode.UNIT_NOT_RESTARTED, unit=UNIT, exit_code=1)),
     ],
 )
-def test_who_must_act_is_told_how(systemctl: Script, said: str, problem: str) -> None:
+def test_who_must_act_is_told_how(systemctl: Script, said: str, problem: Reason) -> None:
     systemctl.does(f"cat >&2 <<'said'\n{said}\nsaid\nexit 1")
     assert restart(systemctl) == problem
 
 
 def test_one_that_takes_too_long_is_given_up(systemctl: Script) -> None:
     systemctl.does("exec sleep 600")
-    assert restart(systemctl, seconds=0.3) == (
-        f"systemd did not restart {UNIT} within 0.3 s: see systemctl status {UNIT}"
-    )
+    assert restart(systemctl, seconds=0.3) == (Reason(ReasonCode.UNIT_TIMED_OUT, unit=UNIT, seconds=0.3))
 
 
 @pytest.mark.usefixtures("nothing_left_behind")
@@ -118,4 +116,6 @@ def test_where_everything_is_broken_off_it_is_not_waited_for(systemctl: Script) 
 
 def test_a_host_without_it_is_told_so(systemctl: Script) -> None:
     systemctl.path.unlink()
-    assert restart(systemctl) == f"{systemctl.path} cannot be started: No such file or directory"
+    assert restart(systemctl) == Reason(
+        ReasonCode.PROGRAM_NOT_STARTED, command=str(systemctl.path), text="No such file or directory"
+    )

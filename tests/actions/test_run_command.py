@@ -10,6 +10,7 @@ from exporter.actions.patience import Patience
 from exporter.actions.program import MOST_BYTES
 from exporter.actions.run_command import run_command
 from exporter.model.action import RunCommand
+from exporter.model.reason import Reason, ReasonCode
 from exporter.sources import user as users
 from tests.actions.places import REAL
 from tests.actions.scripts import Script
@@ -62,24 +63,27 @@ def test_the_stand_in_is_started_and_answers(mps: MpsStandIn) -> None:
     assert run_command(step, path=os.defpath, patience=Patience(REAL)) is None
     assert mps.ask("get_server_list").returncode == 0
     assert run_command(step, path=os.defpath, patience=Patience(REAL)) == (
-        "nvidia-cuda-mps-control failed (exit code 1): An instance of this daemon is already running"
+        Reason(
+            ReasonCode.PROGRAM_FAILED,
+            exit_code=1,
+            command="nvidia-cuda-mps-control",
+            text="An instance of this daemon is already running",
+        )
     )
 
 
 def test_what_it_says_is_bounded_and_shown_as_text(script: Script) -> None:
     script.does(f"head -c {MOST_BYTES * 4} /dev/zero | tr '\\0' 'x'; printf 'lost'; exit 3")
-    assert (run(script) or "").removeprefix(f"{script.path} failed (exit code 3): ") == "x" * 128
+    assert failed(script, "x" * 128)
 
     script.does(r"printf 'no GPU\n\033[31m: \377\n' >&2; exit 3")
-    assert run(script) == f"{script.path} failed (exit code 3): \ufffd[31m: \ufffd"
+    assert failed(script, "\ufffd[31m: \ufffd")
 
 
 def test_a_command_that_does_not_end_is_killed_at_its_deadline(script: Script) -> None:
     script.does("exec sleep 600")
 
-    assert run(script, seconds=0.5) == (
-        f"{script.path} did not end within 0.5 s: it must start the daemon in the background (-d)"
-    )
+    assert run(script, seconds=0.5) == Reason(ReasonCode.PROGRAM_NOT_ENDED, command=str(script.path), seconds=0.5)
 
 
 def test_a_command_that_is_killed_is_killed_with_all_that_it_started(script: Script, tmp_path: Path) -> None:
@@ -115,19 +119,24 @@ def test_but_not_for_long(script: Script) -> None:
     patience.end()
     script.does("exec sleep 600")
 
-    assert "did not end within" in str(run(script, patience=patience))
+    problem = run(script, patience=patience)
+    assert problem is not None
+    assert problem.code is ReasonCode.PROGRAM_NOT_ENDED
 
 
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
-        ((), "there is no command to run"),
-        (("/nowhere/daemon",), "/nowhere/daemon cannot be started: No such file or directory"),
-        (("/etc/passwd",), "/etc/passwd cannot be started: Permission denied"),
-        (("a\0b",), "'a\\x00b' cannot be started: embedded null byte"),
+        ((), Reason(ReasonCode.NO_PROGRAM)),
+        (
+            ("/nowhere/daemon",),
+            Reason(ReasonCode.PROGRAM_NOT_STARTED, command="/nowhere/daemon", text="No such file or directory"),
+        ),
+        (("/etc/passwd",), Reason(ReasonCode.PROGRAM_NOT_STARTED, command="/etc/passwd", text="Permission denied")),
+        (("a\0b",), Reason(ReasonCode.PROGRAM_NOT_STARTED, command="a\x00b", text="embedded null byte")),
     ],
 )
-def test_one_that_cannot_be_started_is_a_problem(arguments: tuple[str, ...], problem: str) -> None:
+def test_one_that_cannot_be_started_is_a_problem(arguments: tuple[str, ...], problem: Reason) -> None:
     step = RunCommand(arguments=arguments)
     assert run_command(step, path=os.defpath, patience=Patience(REAL)) == problem
 
@@ -148,10 +157,14 @@ def test_who_may_not_start_it_as_its_user_is_told_what_it_takes(
 ) -> None:
     monkeypatch.setattr(users, "may_be_others", lambda: False)
 
-    assert run(script, uid=NOBODY) == (
-        f"{script.path} cannot be started: it takes CAP_SETUID and CAP_SETGID to start a process as UID {NOBODY}"
-    )
+    assert run(script, uid=NOBODY) == Reason(ReasonCode.USER_NOT_PERMITTED, command=str(script.path), uid=NOBODY)
     assert not script.was_started
+
+
+def failed(script: Script, text: str) -> bool:
+    """Whether the script ends with exit code 3 and this as its last line."""
+    expected = Reason(ReasonCode.PROGRAM_FAILED, command=str(script.path), exit_code=3, text=text)
+    return run(script) == expected
 
 
 def _gone(pid: int) -> None:

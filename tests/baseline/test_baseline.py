@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from exporter.parse.old_sentences import reason_of
 from tests.baseline import replayed
 
 RENAMED: dict[str, dict[str, str]] = tomllib.loads((replayed.HERE / "renamed.toml").read_text())
@@ -25,8 +26,36 @@ def in_new_values(value: Any) -> Any:
     return renamed("value", value) if isinstance(value, str) else value
 
 
+def in_code(sentence: str) -> dict[str, Any]:
+    """A sentence of the baseline as the code and the parameters that say the same."""
+    reason = reason_of(sentence)
+    assert reason is not None, sentence
+    return reason.as_json()
+
+
+def in_codes(event: dict[str, Any]) -> dict[str, Any]:
+    """A baseline's event with codes where it has sentences. A reason that is one word is a code already."""
+    event = dict(event)
+    if " " in event.get("reason", ""):
+        event["reason_detail"] = in_code(event["reason"])
+        event["reason"] = event["reason_detail"].pop("code")
+        event = {key: value for key, value in event.items() if value != {}}
+    if "problem" in event:
+        event["problem"] = in_code(event["problem"])
+    if "witnesses" in event:
+        event["indications"] = list(map(in_code, event.pop("witnesses")))
+    if "suspects" in event:
+        event["suspects"] = list(map(suspect_in_codes, event["suspects"]))
+    return event
+
+
+def suspect_in_codes(suspect: dict[str, Any]) -> dict[str, Any]:
+    others = {key: value for key, value in suspect.items() if key != "evidence"}
+    return {**others, "indications": list(map(in_code, suspect["evidence"]))}
+
+
 def in_new_event(event: dict[str, Any]) -> dict[str, Any]:
-    return {**in_new_values(event), "event": renamed("event", event["event"])}
+    return {**in_new_values(in_codes(event)), "event": renamed("event", event["event"])}
 
 
 def in_new_labels(sample: str) -> str:

@@ -5,8 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from exporter.model.action import ActionKind, ActionResult
+from exporter.model.action import ActionKind, ActionReason, ActionResult
 from exporter.model.diagnosis import Condition
+from exporter.model.event import EventName
+from exporter.model.reason import Reason, ReasonCode
 from exporter.model.watch import WatchState
 from exporter.store.archive import FILE, Archive, Remembered
 from exporter.store.retention import Retention
@@ -46,9 +48,16 @@ def test_an_open_circuit_stays_open(remembered: Remembered) -> None:
     assert watch.limits.pinned_memory == {0: 16 << 30}
     assert watch.diagnosis is not None
     assert watch.diagnosis.condition is Condition.CRASHED
+    assert watch.diagnosis.indications == (
+        Reason(ReasonCode.PROCESS_GONE, pid=40938),
+        Reason(ReasonCode.NO_DAEMON_FOUND),
+        Reason(ReasonCode.LOG_ENDS_WITHOUT_QUIT),
+        Reason(ReasonCode.PID_FILE_LEFT),
+    )
+    assert watch.reason == Reason(ReasonCode.RESTARTS_DID_NOT_HELP, count=1, seconds=900.0)
     assert [(each.kind, each.reason, each.result, each.count) for each in watch.tallies] == [
-        (ActionKind.RESTART, "crashed", ActionResult.SUCCEEDED, 1),
-        (ActionKind.SET_LIMITS, "limits_lost", ActionResult.SUCCEEDED, 1),
+        (ActionKind.RESTART, ActionReason.CRASHED, ActionResult.SUCCEEDED, 1),
+        (ActionKind.SET_LIMITS, ActionReason.LIMITS_LOST, ActionResult.SUCCEEDED, 1),
     ]
 
 
@@ -57,6 +66,8 @@ def test_a_quarantine_stays(remembered: Remembered) -> None:
     assert watch.state is WatchState.QUARANTINED
     assert watch.quarantine is not None
     assert (watch.quarantine.xid, watch.quarantine.action) == (95, "RESET_GPU")
+    assert watch.reason is not None
+    assert (watch.reason.code, watch.reason.xid) == (ReasonCode.GPU_NEEDS_RESET, 95)
 
 
 def test_a_daemon_that_an_operator_stopped_stays_stopped(remembered: Remembered) -> None:
@@ -69,6 +80,20 @@ def test_an_open_incident_stays_open(remembered: Remembered) -> None:
     assert (incident.server, incident.affected) == (40225, (40209,))
     assert [each.tenant.pid for each in incident.suspects] == [40300, 40209]
     assert [each.confidence for each in incident.suspects] == [0.96, 0.04]
+    assert incident.suspects[0].indications[:2] == (
+        Reason(ReasonCode.CONTEXTS_ENDED_BEFORE_FAULT, seconds=0.12),
+        Reason(ReasonCode.INSTRUCTION_FETCH_FAILED, hits=85, trials=85),
+    )
+
+
+def test_events_have_codes(remembered: Remembered) -> None:
+    reasons = [each.reason for each in remembered.events if isinstance(each.reason, Reason)]
+    assert Reason(ReasonCode.RESTARTS_DID_NOT_HELP, count=1, seconds=900.0) in reasons
+    diagnosed = [each for each in remembered.events if each.event is EventName.DAEMON_DIAGNOSED and each.reason]
+    assert all(each.indications is not None and each.indications[0] == each.reason for each in diagnosed)
+    of_suspects = (suspect for each in remembered.events if each.incident for suspect in each.incident.suspects)
+    known = [*reasons, *(reason for suspect in of_suspects for reason in suspect.indications)]
+    assert ReasonCode.UNKNOWN not in {each.code for each in known}
 
 
 def test_the_totals_are_the_same_to_the_last_unit(remembered: Remembered) -> None:

@@ -140,7 +140,7 @@ def innocents_suspected(judged: Judged) -> Iterator[str]:
             if confidence >= SURE and not any(_may_suspect(pid, confidence, each, judged) for each in faults):
                 yield (
                     f"incident {incident}: {pid} is suspected at {confidence:.2f} "
-                    f"for {suspect['evidence']}; it was {[each.pid for each in faults]}"
+                    f"for {suspect['indications']}; it was {[each.pid for each in faults]}"
                 )
 
 

@@ -134,7 +134,7 @@ def test_an_incident_needs_a_fault_of_its_own() -> None:
 
 @pytest.mark.parametrize(("pid", "confidence", "blamed"), [(INNOCENT, 0.5, 1), (INNOCENT, 0.4, 0), (CULPRIT, 0.9, 0)])
 def test_only_a_culprit_may_be_suspected_with_confidence(pid: int, confidence: float, blamed: int) -> None:
-    suspects = [{"pid": pid, "confidence": confidence, "evidence": []}]
+    suspects = [{"pid": pid, "confidence": confidence, "indications": []}]
     told = [claim(100.2, "fault"), claim(100.5, "fault_changed", suspects=suspects)]
 
     assert len(list(innocents_suspected(judged(*told, truth=[a_fault(100.0)])))) == blamed
@@ -142,7 +142,7 @@ def test_only_a_culprit_may_be_suspected_with_confidence(pid: int, confidence: f
 
 @pytest.mark.parametrize(("went", "blamed"), [(99.9, 0), (90.0, 1), (105.0, 1)])
 def test_who_really_went_just_before_a_fault_may_be_suspected(went: float, blamed: int) -> None:
-    suspects = [{"pid": INNOCENT, "confidence": 0.7, "evidence": []}]
+    suspects = [{"pid": INNOCENT, "confidence": 0.7, "indications": []}]
     gone = Truth(went, "gone", SERVER, "client", INNOCENT)
     told = judged(claim(100.2, "fault", suspects=suspects), truth=[gone, a_fault(100.0)])
 
@@ -151,7 +151,7 @@ def test_who_really_went_just_before_a_fault_may_be_suspected(went: float, blame
 
 @pytest.mark.parametrize(("victims", "blamed"), [((INNOCENT,), 0), ((INNOCENT, 33), 0), ((INNOCENT, 33, 34), 1)])
 def test_one_of_few_victims_may_be_suspected(victims: tuple[int, ...], blamed: int) -> None:
-    suspects = [{"pid": INNOCENT, "confidence": 0.5, "evidence": []}]
+    suspects = [{"pid": INNOCENT, "confidence": 0.5, "indications": []}]
     told = judged(claim(100.2, "fault", suspects=suspects), truth=[replace(a_fault(100.0), victims=victims)])
 
     assert len(list(innocents_suspected(told))) == blamed

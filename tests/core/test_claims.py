@@ -344,7 +344,7 @@ def test_after_a_contradiction_no_client_is_likely() -> None:
     story = trapped(start=doubted.node)
     assert max(confidence(story).values()) < 0.5
     (incident,) = story.node.incidents.values()
-    assert any(LOG_IN_DOUBT in each.evidence for each in incident.suspects)
+    assert any(LOG_IN_DOUBT in each.indications for each in incident.suspects)
 
 
 def test_a_doubt_of_an_earlier_run_remains_after_a_restart_of_the_exporter() -> None:

@@ -8,6 +8,7 @@ from exporter.core.crash_loop import CEASED_SECONDS, MANY, WITHIN_SECONDS
 from exporter.model.event import Event, EventName
 from exporter.model.node import Node
 from exporter.model.observation import Observation
+from exporter.model.reason import Reason, ReasonCode
 from exporter.model.witnesses import ProcessState
 from tests.builders import (
     AT,
@@ -72,13 +73,13 @@ def test_it_is_told_with_the_third_start_that_fails() -> None:
     assert loops(*failures(MANY - 1)) == []
     (loop,) = loops(*failures(MANY))
     assert (loop.daemon, loop.server, loop.pid) == (DAEMON, None, None)
-    assert loop.reason == "3 starts in 1 s"
+    assert loop.reason == Reason(ReasonCode.SERVERS_EXITED_EARLY, seconds=1.0, count=3)
     assert loop.at == pytest.approx(AT + 5.36)
 
 
 def test_that_may_all_be_read_at_one_look() -> None:
     (loop,) = loops(*(replace(each, at=AT + 6) for each in failures(6, every=0.02)))
-    assert (loop.at, loop.reason) == (AT + 6, "3 starts in 1 s")
+    assert (loop.at, loop.reason) == (AT + 6, Reason(ReasonCode.SERVERS_EXITED_EARLY, seconds=1.0, count=3))
 
 
 def test_none_of_its_lines_is_unrecognised() -> None:

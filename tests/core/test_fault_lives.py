@@ -10,6 +10,7 @@ from exporter.model.event import Event, EventName
 from exporter.model.incident import Ending, Incident
 from exporter.model.node import Node
 from exporter.model.observation import Observation
+from exporter.model.reason import ReasonCode
 from tests.core.fault_lives import START, fault_lives, untimely_fault_lives
 
 SURE = 0.8
@@ -58,8 +59,9 @@ def _assert_sound(incident: Incident) -> None:
     assert affected <= incident.tenants.keys()
     assert sum(each.confidence for each in incident.suspects) <= 1 + ROUNDED * len(incident.suspects)
     for suspect in incident.suspects:
-        signs = " ".join(suspect.evidence)
-        assert suspect.confidence < SURE or "in reset" in signs or "instructions" in signs
+        codes = {each.code for each in suspect.indications}
+        strong = {ReasonCode.WORKER_IN_RESET, ReasonCode.INSTRUCTION_FETCH_FAILED}
+        assert suspect.confidence < SURE or codes & strong
     assert not incident.told or (incident.settled and not incident.open)
 
 

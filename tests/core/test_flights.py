@@ -6,6 +6,7 @@ from exporter.core import calibration
 from exporter.model.clues import Flight
 from exporter.model.incident import Incident
 from exporter.model.observation import Observation
+from exporter.model.reason import Reason, ReasonCode
 from exporter.model.work import ProcessWork, WorkReading
 from exporter.plain import build, plain
 from tests.builders import AT, exited, process, told
@@ -249,7 +250,7 @@ class TestWhatComesOfIt:
         assert incident.suspect is not None
         assert incident.suspect.tenant.pid == B
         assert incident.suspect.confidence == calibration.SOLE_IN_FLIGHT
-        assert "it had work in flight, last launched 0.3 s before" in " ".join(incident.suspect.evidence)
+        assert Reason(ReasonCode.WORK_IN_FLIGHT, seconds=0.3) in incident.suspect.indications
 
     def test_it_stays_when_the_readings_are_forgotten(self) -> None:
         """A minute later."""

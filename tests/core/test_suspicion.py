@@ -11,6 +11,7 @@ from exporter.core import calibration
 from exporter.core.suspicion import blamed, judged
 from exporter.model.clues import Clues, Flight, Vanished
 from exporter.model.incident import FaultKind, Incident, Tenant
+from exporter.model.reason import Reason, ReasonCode
 from exporter.model.xids import FailedAccess, XidSighting
 from tests.builders import AT, DAEMON, GPU, SERVER
 
@@ -130,7 +131,7 @@ class TestByChance:
     def test_the_kernels_word_that_it_killed_it_counts_as_a_signal(self) -> None:
         """For want of memory."""
         incident = fault(A, B, vanished=(gone(out_of_memory=True),))
-        assert "the kernel killed it for want of memory" in incident.suspects[0].evidence
+        assert Reason(ReasonCode.OUT_OF_MEMORY_KILLED) in incident.suspects[0].indications
 
 
 class TestTrap:
@@ -159,13 +160,16 @@ class TestUnknown:
         incident = fault(A, B, C, named=A, xid_pid=A, access=DATA)
         assert incident.suspect is None
         assert set(confidences(incident).values()) == {0.32}
-        assert any("the log names it" in why for why in incident.suspects[0].evidence)
+        assert Reason(ReasonCode.NAMED_BY_LOG) in incident.suspects[0].indications
 
     def test_the_only_one_is_likely_and_no_more(self) -> None:
         """It may be the victim of one that was not seen to leave."""
         incident = fault(A)
         assert confidences(incident) == {A: calibration.ALONE}
-        assert not any("in flight" in why for why in incident.suspects[0].evidence)
+        assert {each.code for each in incident.suspects[0].indications} <= {
+            ReasonCode.ONLY_AFFECTED_CLIENT,
+            ReasonCode.NAMED_BY_LOG,
+        }
 
     def test_one_of_very_many_is_not_worth_naming(self) -> None:
         """Of 48, each is as likely as the others."""
@@ -182,15 +186,13 @@ class TestInFlight:
         assert incident.suspect is not None
         assert (incident.suspect.tenant.pid, sure[B]) == (B, calibration.SOLE_IN_FLIGHT)
         assert 0.5 < sure[B] < 0.8
-        assert "had nothing in flight (inferred, not measured)" in incident.suspect.evidence[-1]
+        assert incident.suspect.indications[-1] == Reason(ReasonCode.ONLY_WORK_IN_FLIGHT)
 
     def test_the_idle_ones_keep_little_and_it_is_said_why(self) -> None:
         """They may have done it by a door that is not watched."""
         incident = fault(A, B, flights=(idle(A, 12), busy(B)), access=DATA)
         assert confidences(incident)[A] == 0.05
-        assert "nothing in flight when the fault struck: its last launch was 12.0 s before" in " ".join(
-            incident.suspects[-1].evidence
-        )
+        assert Reason(ReasonCode.NO_WORK_IN_FLIGHT, seconds=12.0) in incident.suspects[-1].indications
 
     def test_those_who_had_share_what_the_idle_ones_lose(self) -> None:
         """In equal parts: nothing tells them apart."""
@@ -207,7 +209,7 @@ class TestInFlight:
         """As without it; but it is said."""
         incident = fault(A, B, flights=(busy(A), busy(B)), access=DATA)
         assert (incident.suspect, confidences(incident)) == (None, {A: 0.49, B: 0.49})
-        assert all(any("work in flight" in why for why in each.evidence) for each in incident.suspects)
+        assert all(any(why.code is ReasonCode.WORK_IN_FLIGHT for why in each.indications) for each in incident.suspects)
 
     def test_where_all_were_idle_nobody_is_told_apart(self) -> None:
         """It was none of them, or by a door that nobody watches."""

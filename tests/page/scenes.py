@@ -4,12 +4,13 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from exporter.core.watchdog.orders import Mandate, Orders
-from exporter.model.action import ActionKind, ActionResult
+from exporter.model.action import ActionKind, ActionReason, ActionResult
 from exporter.model.event import Event, EventName
 from exporter.model.incident import Ending, FaultKind, Stay, Suspect, Tenant
 from exporter.model.node import Node
 from exporter.model.observation import Observation
-from exporter.model.watch import Tally
+from exporter.model.reason import Reason, ReasonCode
+from exporter.model.watch import LastAction, Tally
 from exporter.model.workload import Workload, WorkloadKind
 from exporter.model.xids import XidSighting
 from exporter.page import Sight
@@ -48,8 +49,9 @@ VLLM = Tenant(pid=601, client="601-1", user="bob", command="vllm")
 CUT_OFF = Suspect(
     tenant=TRAINER,
     confidence=0.96,
-    evidence=("its contexts ended 120 ms before the fault, as those of a client that goes with a kernel in flight",),
+    indications=(Reason(ReasonCode.CONTEXTS_ENDED_BEFORE_FAULT, seconds=0.12),),
 )
+WOULD_RESTART = LastAction(kind=ActionKind.RESTART, reason=ActionReason.CRASHED, begun=False)
 UNIT = "nvidia-cuda-mps.service"
 ORDERS = Orders(mandates={DAEMON: Mandate(unit=UNIT)})
 
@@ -87,7 +89,7 @@ def fault() -> Sight:
     lasting = incident(
         "513-2",
         CUT_OFF,
-        Suspect(tenant=VLLM, confidence=0.02, evidence=("Xid 31 names it, which proves little",)),
+        Suspect(tenant=VLLM, confidence=0.02, indications=(Reason(ReasonCode.NAMED_BY_XID),)),
         kind=FaultKind.CLIENT_KILLED,
         gpus=(GPU,),
         xids=(XidSighting(at=AT + 3, number=31, gpu=GPU, pid=601, name="vllm"),),
@@ -104,8 +106,8 @@ def fault() -> Sight:
 
 def dead() -> Sight:
     """The daemon has died, and the watchdog only observes."""
-    observed = Tally(kind=ActionKind.RESTART, reason="crashed", result=ActionResult.OBSERVED, count=1)
-    present = watched(daemon_dead(), diagnosis=CRASHED, said="would restart: crashed", tallies=(observed,))
+    observed = Tally(kind=ActionKind.RESTART, reason=ActionReason.CRASHED, result=ActionResult.OBSERVED, count=1)
+    present = watched(daemon_dead(), diagnosis=CRASHED, last_action=WOULD_RESTART, tallies=(observed,))
     return sight(present, events=HAPPENINGS)
 
 
@@ -178,12 +180,14 @@ def hostile() -> Sight:
     guilty = Tenant(pid=600, client="600-1", command=names[0], user=names[1])
     open_one = incident(
         names[1],
-        Suspect(tenant=guilty, confidence=0.9, evidence=(names[0],)),
+        Suspect(tenant=guilty, confidence=0.9, indications=(Reason(ReasonCode.UNKNOWN, text=names[0]),)),
         affected=tuple(pids),
         tenants={600: guilty},
         blocking={600: Stay(since=AT + 4)},
     )
-    happened = Event(at=AT, event=EventName.WATCHDOG_WAITS, daemon=names[0], reason=names[1])
+    happened = Event(
+        at=AT, event=EventName.WATCHDOG_WAITS, daemon=names[0], reason=Reason(ReasonCode.UNKNOWN, text=names[1])
+    )
     present = split_of(present, {600: flight(0.5)}, dram=0.9)
     return sight(replace(present, incidents={open_one.id: open_one}), events=(happened,), host=names[0])
 

@@ -54,7 +54,7 @@ def test_one_that_crashed_says_who_tells_so() -> None:
     assert (card.level, card.state) == (Level.GRAVE, "absent")
     assert card.matters == (
         "crashed for 10 s",
-        "Evidence: process 441 is gone; nvidia-cuda-mps-control finds no daemon",
+        "Indications: process 441 has exited; nvidia-cuda-mps-control finds no daemon",
     )
     assert card.counts == ("lost 1 time",)
 

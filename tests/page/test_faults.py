@@ -14,7 +14,7 @@ def test_an_open_one_has_suspects_with_number_and_reason_and_the_command_that_en
         ("0.96", "PID 700 (python3 of alice, job 42)"),
         ("0.02", "PID 601 (vllm of bob)"),
     ]
-    assert "kernel in flight" in found.suspects[0].evidence
+    assert "a kernel runs" in found.suspects[0].indications
     assert [(each.who, each.lasts, each.command) for each in found.blockers] == [
         ("PID 601 (vllm of bob)", "44 s", "kill -KILL 601")
     ]

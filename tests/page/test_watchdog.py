@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from exporter.core.watchdog.orders import Orders
 from exporter.model.event import Event, EventName
+from exporter.model.reason import Reason, ReasonCode
 from exporter.model.settings import Mode
 from exporter.page.watchdog import MOST_DEEDS, watchdog
 from exporter.telling.level import Level
@@ -50,10 +51,10 @@ def test_what_was_done_says_what_came_of_it() -> None:
         action="restart",
         reason="crashed",
         result="failed",
-        problem="systemctl: no",
+        problem=Reason(ReasonCode.UNIT_NOT_RESTARTED, unit="a.service", text="no"),
     )
     (deed,) = watchdog(replace(busy(), events=(done,))).deeds
-    assert deed.words == "has done: restart; failed; crashed; systemctl: no"
+    assert deed.words == "has done: restart; failed; crashed; systemctl could not restart a.service: no"
 
 
 def test_where_none_runs_or_none_is_watched_it_says_so() -> None:

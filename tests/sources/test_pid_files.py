@@ -9,9 +9,10 @@ import pytest
 from exporter.actions.patience import Patience
 from exporter.actions.steps import Steps, Tools
 from exporter.clock import SystemClock
-from exporter.model.action import Action, ActionKind, RunCommand
+from exporter.model.action import Action, ActionKind, ActionReason, RunCommand
 from exporter.model.node import Node
 from exporter.model.observation import DaemonProcess
+from exporter.model.reason import Reason, ReasonCode
 from exporter.sources.control import ControlClient
 from exporter.sources.pid_files import PID_FILE, REPEAT_SECONDS, PidFiles
 from exporter.sources.place import Place, on_host
@@ -115,19 +116,19 @@ def test_the_user_that_the_configuration_names_is_asked(foreign: Place) -> None:
     assert getattr(reply, "exit_code", None) is not None
 
 
-def started(place: Place, uid: int | None) -> str | None:
+def started(place: Place, uid: int | None) -> Reason | None:
     """Return why a command that starts a daemon there as this user was not run, or has failed."""
     tools = Tools(clock=CLOCK, proc=Proc(Path("/proc"), CLOCK), client=lambda *_: client_of(place), path=os.defpath)
     step = RunCommand(arguments=("true",), uid=uid)
-    action = Action(daemon="node", kind=ActionKind.RESTART, reason="crashed", steps=(step,))
+    action = Action(daemon="node", kind=ActionKind.RESTART, reason=ActionReason.CRASHED, steps=(step,))
     return Steps(action, Node(), place, tools=tools, patience=Patience(CLOCK), tell=lambda _: None).do()
 
 
 def test_nothing_is_started_in_another_users_directory_or_as_a_user_that_is_not_named(
     foreign: Place, tmp_path: Path
 ) -> None:
-    assert started(foreign, 0) == f"{foreign.pipe} belongs to UID {TENANT}, who must not run this daemon"
+    assert started(foreign, 0) == Reason(ReasonCode.DIRECTORY_OF_OTHER_USER, path=str(foreign.pipe), uid=TENANT)
     missing = replace(on_host("node", tmp_path / "missing", tmp_path), expected=True)
-    refused = f"the daemon is not started as UID {TENANT}: the configuration does not name that user"
+    refused = Reason(ReasonCode.USER_NOT_CONFIGURED, uid=TENANT)
     assert (started(missing, TENANT), started(missing, 0)) == (refused, None)
     assert started(replace(foreign, owner=TENANT), 0) is None

@@ -1,4 +1,4 @@
-"""A file that is bad, full or gone: it is kept, and a new one takes its place."""
+"""A file that is damaged, full or gone is kept, and a new one takes its place. A later version's file is refused."""
 
 import os
 import sqlite3
@@ -40,7 +40,7 @@ def cut_short(file: Path) -> None:
     os.truncate(file, 5000)
 
 
-@pytest.mark.parametrize("spoilt", [garbage, of_a_later_version, with_a_page_overwritten, cut_short])
+@pytest.mark.parametrize("spoilt", [garbage, with_a_page_overwritten, cut_short])
 def test_it_is_set_aside_and_kept_and_a_new_one_begun(
     spoilt: Callable[[Path], None],
     archive: Archive,
@@ -60,6 +60,22 @@ def test_it_is_set_aside_and_kept_and_a_new_one_begun(
     found.write([fault("two")], [])
     assert read_history(file)[0] == (fault("two"),)
     found.close()
+
+
+def test_a_file_of_a_later_version_is_refused_and_stays_in_place(
+    archive: Archive, tmp_path: Path, clock: HandClock
+) -> None:
+    archive.write([fault("one")], [event()])
+    archive.close()
+    file = tmp_path / "state" / FILE
+    of_a_later_version(file)
+    before = file.read_bytes()
+    found = again(tmp_path, clock)
+    with pytest.raises(OSError, match="a later version of this program wrote it"):
+        found.open()
+    assert not found.is_open
+    assert file.read_bytes() == before
+    assert list(file.parent.glob("*.aside-*")) == []
 
 
 def test_a_disk_that_spoils_every_file_is_not_filled_with_them(tmp_path: Path, clock: HandClock) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from exporter.model.node import Node
 from exporter.model.watch import Regained, Watch
@@ -161,6 +162,27 @@ def test_watches_in_a_file_that_was_set_aside_are_lost(state: Path, writers: lis
     writer = started(state, writers)
 
     assert (writer.available, writer.knows_watches) == (True, False)
+
+
+def test_a_file_of_a_later_version_is_kept_and_its_watches_count_as_lost(state: Path, writers: list[Writer]) -> None:
+    """The exporter runs without it, and names the file and the remedy."""
+    connection = sqlite3.connect(state / FILE)
+    with connection:
+        connection.execute("PRAGMA user_version = 99")
+    connection.close()
+    before = (state / FILE).read_bytes()
+    with capture_logs() as logs:
+        writer = started(state, writers)
+        writer.take(Node(watches={DAEMON: Watch(failures=1)}), ())
+
+    assert (writer.knows_watches, writer.available, writer.regained()) == (False, False, None)
+    assert not writer.status.writable
+    (log,) = [each for each in logs if each["event"] == "history_not_kept"]
+    assert str(state / FILE) in log["problem"]
+    assert "install that version again, or move the file away" in log["problem"]
+    writer.close()
+    assert (state / FILE).read_bytes() == before
+    assert list(state.glob("*.aside-*")) == []
 
 
 def test_a_watch_that_cannot_be_read_is_lost(state: Path, writers: list[Writer]) -> None:

@@ -8,13 +8,14 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 
-from exporter.model.action import ActionKind, ActionResult
+from exporter.model.action import ActionKind, ActionReason, ActionResult
 from exporter.model.daemon import DaemonState
 from exporter.model.diagnosis import Condition, Diagnosis
 from exporter.model.event import EventName
 from exporter.model.limits import Limits
 from exporter.model.node import Node
 from exporter.model.observation import DaemonFound
+from exporter.model.reason import Reason, ReasonCode
 from exporter.model.watch import Acting, Tally, Watch, WatchState
 from exporter.plain import build, plain
 from exporter.store import watches
@@ -29,13 +30,15 @@ from tests.store.values import HOSTILE, event, fault, whole
 
 BROKEN = Watch(
     state=WatchState.CIRCUIT_OPEN,
-    diagnosis=Diagnosis(condition=Condition.CRASHED, since=AT - 1, witnesses=(HOSTILE,)),
+    diagnosis=Diagnosis(
+        condition=Condition.CRASHED, since=AT - 1, indications=(Reason(ReasonCode.UNKNOWN, text=HOSTILE),)
+    ),
     restarts=(AT - 9, AT - 5),
     failures=2,
     opened_at=AT,
-    acting=Acting(kind=ActionKind.RESTART, reason="crashed", began_at=AT - 1),
+    acting=Acting(kind=ActionKind.RESTART, reason=ActionReason.CRASHED, began_at=AT - 1),
     limits=Limits(active_thread_percentage=40.0, pinned_memory={0: 1 << 31}),
-    tallies=(Tally(kind=ActionKind.RESTART, reason="crashed", result=ActionResult.FAILED, count=2),),
+    tallies=(Tally(kind=ActionKind.RESTART, reason=ActionReason.CRASHED, result=ActionResult.FAILED, count=2),),
 )
 STOPPED = Watch(stopped_at=AT - 3)
 

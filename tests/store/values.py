@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from exporter.model.event import Event, EventName
 from exporter.model.incident import Ending, Incident, Suspect, Tenant
+from exporter.model.reason import Reason, ReasonCode
 from tests.builders import AT, DAEMON, SERVER
 
 texts = st.text(max_size=8) | st.binary(max_size=8).map(lambda raw: raw.decode(errors="surrogateescape"))
@@ -55,7 +56,7 @@ def fault(name: str = "one", *, at: float = AT, ended: float | None = None, **kn
 def rich(name: str = "one") -> Incident:
     """An incident of which much is known, all of it said by somebody hostile."""
     tenant = Tenant(pid=600, client="600-a", user=HOSTILE, command=HOSTILE, memory_bytes={HOSTILE: 1})
-    suspect = Suspect(tenant=tenant, confidence=0.5, evidence=(HOSTILE,))
+    suspect = Suspect(tenant=tenant, confidence=0.5, indications=(Reason(ReasonCode.UNKNOWN, text=HOSTILE),))
     return fault(name, daemon=HOSTILE, affected=(600,), tenants={600: tenant}, suspects=(suspect,))
 
 

@@ -78,9 +78,9 @@ def test_an_open_one() -> None:
         "stuck": False,
         "end_server_with": [],
     }
-    assert [(each["pid"], each["confidence"], each["likelihood"], each["evidence"]) for each in suspects] == [
-        (600, 0.85, "very likely", ["its contexts ended 120 ms before the fault"]),
-        (601, 0.15, "unlikely", ["it was there"]),
+    assert [(each["pid"], each["confidence"], each["likelihood"], each["indications"]) for each in suspects] == [
+        (600, 0.85, "very likely", [{"code": "contexts_ended_before_fault", "seconds": 0.12}]),
+        (601, 0.15, "unlikely", [{"code": "named_by_log"}]),
     ]
 
 

@@ -28,8 +28,9 @@ IN_WORDS = f"""\
              PID 600 (train.py of alice, job 42), 1540 MiB on GPU-1efa3f60
              PID 601 (vllm of bob), 1540 MiB on GPU-1efa3f60
   Suspected  very likely PID 600 (train.py of alice)
-             0.85 PID 600 (train.py of alice): its contexts ended 120 ms before the fault
-             0.15 PID 601 (train.py of alice): it was there
+             0.85 PID 600 (train.py of alice): its contexts ended 120 ms before the fault,\
+ as when a client ends while a kernel runs
+             0.15 PID 601 (train.py of alice): the log names it, which is no better than chance
   Refused    2 newcomers, since the server was in FAULT (error 807)
              PID 700
   Held up by PID 601 (vllm of bob), for 3 min 2 s now; this ends it:

@@ -9,6 +9,7 @@ import pytest
 from exporter.core.domains import domains
 from exporter.model.incident import Ending, FaultKind, Incident, Refusal, Stay, Suspect, Tenant
 from exporter.model.node import Node
+from exporter.model.reason import Reason, ReasonCode
 from exporter.model.server import ServerState
 from exporter.telling import status
 from exporter.telling.incident_object import incident_object
@@ -150,7 +151,7 @@ def incident(**changes: Any) -> Incident:
         affected=(600, 601),
         affected_told=True,
         tenants={600: tenant(), 601: tenant(601, user="bob", command="vllm")},
-        suspects=(Suspect(tenant=tenant(601), confidence=0.35, evidence=("the log named it",)),),
+        suspects=(Suspect(tenant=tenant(601), confidence=0.35, indications=(Reason(ReasonCode.NAMED_BY_LOG),)),),
         refused=(Refusal(at=AT - 30, pid=777),),
         refused_count=1,
         blocking={600: Stay(since=AT - 60), 601: Stay(since=AT - 60, until=AT - 50)},
@@ -186,7 +187,7 @@ class TestOpenFaults:
     def test_who_is_hit_suspected_and_turned_away(self) -> None:
         """By PID; the suspect with its confidence as a number."""
         text = text_of(details(incident(), AT, ADDRESS))
-        for words in ("600", "601", "train.py", "vllm", "bob", "0.35", "the log named it", "777"):
+        for words in ("600", "601", "train.py", "vllm", "bob", "0.35", "the log names it", "777"):
             assert words in text
 
     def test_the_command_that_ends_who_holds_it_up(self) -> None:
@@ -214,7 +215,7 @@ class TestOpenFaults:
     def test_no_name_breaks_out_of_its_line(self, name: str) -> None:
         """A daemon's, a user's or a command's."""
         known: Mapping[int, Tenant] = {pid: tenant(pid, user=name, command=name) for pid in (600, 601)}
-        suspects = (Suspect(tenant=known[600], confidence=0.5, evidence=(name,)),)
+        suspects = (Suspect(tenant=known[600], confidence=0.5, indications=(Reason(ReasonCode.UNKNOWN, text=name),)),)
         hostile = incident(daemon=name, tenants=known, suspects=suspects)
         lines = status.table(with_faults(hostile, replace(hostile, id="two", ending=Ending.RECOVERED))).splitlines()
         harmless = with_faults(incident(daemon="gone"), OVER)

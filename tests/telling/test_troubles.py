@@ -111,7 +111,10 @@ GPU_MISSING = "NVML no longer reports the GPU, or reading the other GPUs took to
             drifted,
             [
                 (BYPASSING, CARE),
-                (f"1 limit not in force at {DAEMON}: active threads are 25 %, not 50 % of servers to come", CARE),
+                (
+                    f"1 limit not in force at {DAEMON}: active thread percentage is 25 %, not 50 % of servers to come",
+                    CARE,
+                ),
                 (LOG, CARE),
             ],
         ),

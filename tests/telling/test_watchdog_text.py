@@ -7,13 +7,15 @@ from typing import Any
 import pytest
 
 from exporter.core.watchdog.orders import Mandate, Orders
-from exporter.model.action import ActionKind, ActionResult
+from exporter.model.action import ActionKind, ActionReason, ActionResult
 from exporter.model.diagnosis import Condition, Diagnosis
 from exporter.model.identity import ProcessIdentity
 from exporter.model.node import Node
+from exporter.model.reason import Reason, ReasonCode
 from exporter.model.settings import Mode
-from exporter.model.watch import Acting, Quarantine, Tally, WatchState
+from exporter.model.watch import Acting, LastAction, Quarantine, Tally, WatchState
 from exporter.telling import status
+from exporter.telling.reasons import text_of
 from exporter.telling.status_object import node_object
 from exporter.telling.watchdog_text import MOST_BRIEF, lines
 from tests.builders import (
@@ -37,7 +39,7 @@ from tests.builders import (
 )
 
 ACTING = Orders(mode=Mode.ACT)
-HEAD = f"{DAEMON}: crashed for 10 s: process 441 is gone; nvidia-cuda-mps-control finds no daemon"
+HEAD = f"{DAEMON}: crashed for 10 s: process 441 has exited; nvidia-cuda-mps-control finds no daemon"
 
 
 def said(present: Node) -> list[str]:
@@ -92,10 +94,10 @@ def test_what_is_waited_for_is_told_with_when() -> None:
 
 
 def test_why_the_last_action_failed_is_told() -> None:
-    refused = "systemd may not restart it\n"
+    refused = Reason(ReasonCode.UNIT_NOT_RESTARTED, unit="a.service", text="no\n")
     known = replace(circuit_open().watches[DAEMON], problem=refused)
     shown = replace(circuit_open(), watches={DAEMON: known})
-    assert said(shown)[2] == "  failed: systemd may not restart it\N{REPLACEMENT CHARACTER}"
+    assert said(shown)[2] == "  failed: systemctl could not restart a.service: no\N{REPLACEMENT CHARACTER}"
 
 
 def test_an_open_circuit_is_told_with_the_command_that_closes_it() -> None:
@@ -117,12 +119,12 @@ def test_a_quarantine_is_told_with_its_reason() -> None:
         f"{DAEMON}: quarantined for 15 s: Xid 79 (GPU fell off the bus): GPU 0 (GPU-1efa3f60) needs a reboot of the"
         " machine"
     )
-    assert told[1].startswith(f"{DAEMON}: crashed for 10 s: process 441 is gone")
+    assert told[1].startswith(f"{DAEMON}: crashed for 10 s: process 441 has exited")
     assert told[2].endswith(f"a GPU is quarantined: it is not restarted until `cuda-mps-exporter resume {DAEMON}`")
 
 
 def test_what_is_under_way_is_told_and_what_is_yet_to_be_seen() -> None:
-    acting = Acting(kind=ActionKind.RESTART, reason="crashed", began_at=AT + 14)
+    acting = Acting(kind=ActionKind.RESTART, reason=ActionReason.CRASHED, began_at=AT + 14)
     under_way = crashed(state=WatchState.ACTING, acting=acting)
     assert said(under_way)[1] == "  watchdog: restarts it (crashed), for 1.0 s now"
     done = crashed(state=WatchState.ACTING, acting=replace(acting, done_at=AT + 14.5))
@@ -134,16 +136,21 @@ def test_whose_the_restart_is_is_told() -> None:
 
 
 def test_where_it_is_at_nothing_it_says_what_it_said_last() -> None:
-    assert said(crashed(said="would restart: crashed")) == [HEAD, "  watchdog: would restart: crashed"]
-    assert said(replace(circuit_open(), watches=crashed(said="once").watches)) == [HEAD, "  watchdog: once"]
-    assert len(said(crashed(state=WatchState.BACKOFF, said="it has to wait"))) == 2, "and nothing twice"
+    would = LastAction(kind=ActionKind.RESTART, reason=ActionReason.CRASHED, begun=False)
+    assert said(crashed(last_action=would)) == [HEAD, "  watchdog: would restart: crashed"]
+    did = replace(would, kind=ActionKind.KILL_CLIENTS, begun=True)
+    assert said(crashed(last_action=did)) == [HEAD, "  watchdog: kill clients: crashed"]
+    waits = Reason(ReasonCode.SERVERS_CANNOT_START)
+    assert said(crashed(reason=waits)) == [HEAD, f"  watchdog: {text_of(waits)}"]
+    assert len(said(crashed(state=WatchState.BACKOFF, reason=waits))) == 2, "and nothing twice"
 
 
 def test_whatever_somebody_calls_himself_keeps_to_its_line() -> None:
     hostile = "a\n\x1b[2J\N{RIGHT-TO-LEFT OVERRIDE}'$(reboot)`"
     present = told(*at_work(daemon=hostile), start=node(hostile)).node
-    found = replace(CRASHED, witnesses=(hostile,))
-    known = replace(circuit_open().watches[DAEMON], diagnosis=found, said=hostile)
+    foreign = Reason(ReasonCode.UNKNOWN, text=hostile)
+    found = replace(CRASHED, indications=(foreign,))
+    known = replace(circuit_open().watches[DAEMON], diagnosis=found, reason=foreign)
     for each in said(replace(present, watches={hostile: known})):
         assert each.isprintable()
     words = "".join(said(replace(present, watches={hostile: known})))
@@ -210,7 +217,7 @@ def test_all_that_is_known_is_there() -> None:
         "diagnosis": {
             "condition": "crashed",
             "since": AT + 5,
-            "witnesses": list(CRASHED.witnesses),
+            "indications": [{"code": "process_gone", "pid": 441}, {"code": "no_daemon_found"}],
             "culprit": None,
             "server": None,
             "incident": None,
@@ -225,13 +232,14 @@ def test_all_that_is_known_is_there() -> None:
         "quarantine": None,
         "stopped_at": None,
         "counts": [{"action": "restart", "reason": "crashed", "result": "failed", "count": 1}],
-        "said": None,
+        "reason": None,
+        "last_action": None,
         "problem": None,
     }
 
 
 def test_what_is_named_and_under_way_is_there() -> None:
-    acting = Acting(kind=ActionKind.KILL_CLIENTS, reason="fault", began_at=AT)
+    acting = Acting(kind=ActionKind.KILL_CLIENTS, reason=ActionReason.FAULT, began_at=AT)
     quarantine = Quarantine(at=AT, xid=79, gpu=GPU, action="RESTART_BM")
     found = object_of(watched(faulted(), diagnosis=CRASHED, acting=acting, quarantine=quarantine))
     assert found["acting"] == {"action": "kill_clients", "reason": "fault", "began_at": AT, "done_at": None}
@@ -244,6 +252,17 @@ def test_who_has_no_orders_knows_no_mode() -> None:
 
 
 def test_counts_are_those_of_the_metrics() -> None:
-    tallies = (Tally(kind=ActionKind.SET_LIMITS, reason="a\n", result=ActionResult.OBSERVED, count=7),)
+    tallies = (
+        Tally(kind=ActionKind.SET_LIMITS, reason=ActionReason.LIMITS_DRIFTED, result=ActionResult.OBSERVED, count=7),
+    )
     (count,) = object_of(watched(idle(), tallies=tallies))["counts"]
-    assert (count["reason"].isprintable(), count["count"]) == (True, 7)
+    assert (count["reason"], count["count"]) == ("limits_drifted", 7)
+
+
+def test_why_it_waits_and_what_failed_are_codes() -> None:
+    waits = Reason(ReasonCode.HANG_TOO_RECENT, seconds=90.0)
+    would = LastAction(kind=ActionKind.RESTART, reason=ActionReason.HUNG, begun=False)
+    found = object_of(watched(idle(), reason=waits, problem=Reason(ReasonCode.NO_RESULT), last_action=would))
+    assert found["reason"] == {"code": "hang_too_recent", "seconds": 90.0}
+    assert found["problem"] == {"code": "no_result"}
+    assert found["last_action"] == {"action": "restart", "reason": "hung", "begun": False}

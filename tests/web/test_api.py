@@ -10,6 +10,7 @@ import pytest
 from exporter.model.event import Event, EventName
 from exporter.model.incident import Incident
 from exporter.model.node import Node
+from exporter.model.reason import Reason, ReasonCode
 from exporter.telling.incident_object import incident_object
 from exporter.web.api import MAX_BODY_BYTES
 from tests.builders import AT, DAEMON, SERVER
@@ -170,13 +171,20 @@ def test_forbids_caching_and_answers_head_without_a_body(web: Web, page: str) ->
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_hostile_names_stay_printable_text_in_the_same_structure(web: Web, name: str) -> None:
-    happened(web, hostile(name), events=(event(1, daemon=name, name=name, reason=name, witnesses=(name,)),))
+    known = Reason(ReasonCode.UNKNOWN, text=name)
+    happened(web, hostile(name), events=(event(1, daemon=name, name=name, reason=known, indications=(known,)),))
 
     (fault,), (one,) = data(web, INCIDENTS), data(web, EVENTS)
 
     assert fault.keys() == incident_object(incident()).keys()
-    assert one.keys() == {"at", "time", "event", "daemon", "server", "name", "reason", "witnesses"}
-    texts = [fault["affected"][0]["command"], fault["daemon"], one["name"], one["reason"], *one["witnesses"]]
+    assert one.keys() == {"at", "time", "event", "daemon", "server", "name", "reason", "reason_detail", "indications"}
+    texts = [
+        fault["affected"][0]["command"],
+        fault["daemon"],
+        one["name"],
+        one["reason_detail"]["text"],
+        one["indications"][0]["text"],
+    ]
     assert all(text.isprintable() and len(text) <= 128 for text in texts)
 
 

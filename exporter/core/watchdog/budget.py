@@ -2,6 +2,7 @@
 
 from exporter.core.watchdog.matter import Told
 from exporter.model.event import Event, EventName
+from exporter.model.reason import Reason
 from exporter.model.replace import replace
 from exporter.model.settings import Rules
 from exporter.model.watch import Watch
@@ -39,15 +40,15 @@ def pruned(watch: Watch, rules: Rules, at: float) -> Watch:
     return watch if len(kept) == len(watch.restarts) else replace(watch, restarts=kept)
 
 
-def opened(watch: Watch, daemon: str, at: float, why: str) -> Told:
-    """The breaker is open: nothing is restarted until somebody says `resume`, or has mended it."""
+def opened(watch: Watch, daemon: str, at: float, reason: Reason) -> Told:
+    """Open the breaker: the daemon is not restarted until an operator resumes it, or it was well for a whole window."""
     if watch.opened_at is not None:
         return watch, ()
-    return replace(watch, opened_at=at), (Event(at=at, event=EventName.CIRCUIT_OPENED, daemon=daemon, reason=why),)
+    return replace(watch, opened_at=at), (Event(at=at, event=EventName.CIRCUIT_OPENED, daemon=daemon, reason=reason),)
 
 
-def closed(watch: Watch, daemon: str, at: float, why: str) -> Told:
-    """The breaker is closed."""
+def closed(watch: Watch, daemon: str, at: float, reason: Reason) -> Told:
+    """Close the breaker."""
     if watch.opened_at is None:
         return watch, ()
-    return replace(watch, opened_at=None), (Event(at=at, event=EventName.CIRCUIT_CLOSED, daemon=daemon, reason=why),)
+    return replace(watch, opened_at=None), (Event(at=at, event=EventName.CIRCUIT_CLOSED, daemon=daemon, reason=reason),)

@@ -1,16 +1,16 @@
-"""How a resolve is carried out: said and counted first; in `observe` that is all."""
+"""The effect of a decision on the watch: an event and a count first; in `observe`, nothing else."""
 
 from exporter.core.watchdog import budget
 from exporter.core.watchdog.matter import Matter
 from exporter.core.watchdog.resolve import Deed, Resolve, Wait
 from exporter.core.watchdog.tallies import counted
-from exporter.model.action import Action, ActionKind, ActionResult
+from exporter.model.action import Action, ActionKind, ActionReason, ActionResult
 from exporter.model.diagnosis import Condition
 from exporter.model.event import Event, EventName
 from exporter.model.identity import identity_of
 from exporter.model.replace import replace, revised
 from exporter.model.settings import Mode
-from exporter.model.watch import Acting, Watch, WatchState
+from exporter.model.watch import Acting, LastAction, Watch, WatchState
 
 Decided = tuple[Watch, tuple[Event, ...], Action | None]
 
@@ -42,8 +42,8 @@ def _is_done(matter: Matter, deed: Deed) -> bool:
 
 def _observed(matter: Matter, deed: Deed) -> Decided:
     watch = counted(matter.watch, deed.kind, deed.reason, ActionResult.OBSERVED)
-    said = f"would {_words(deed.kind)}: {deed.reason}"
-    watch = replace(watch, state=WatchState.IDLE, intention=_key(matter, deed), said=said)
+    last = LastAction(kind=deed.kind, reason=deed.reason, begun=False)
+    watch = replace(watch, state=WatchState.IDLE, intention=_key(matter, deed), last_action=last, reason=None)
     return watch, (_event(matter, EventName.WATCHDOG_WOULD_ACT, deed.kind, deed.reason),), None
 
 
@@ -63,29 +63,29 @@ def _begun(matter: Matter, deed: Deed) -> Decided:
 
 
 def begun(matter: Matter, action: Action) -> Decided:
-    """An action is under way from now on."""
+    """Return the watch with an action that is under way from now on."""
     before = identity_of(matter.watch.process)
     acting = Acting(kind=action.kind, reason=action.reason, began_at=matter.at, before=before)
-    said = f"{_words(action.kind)}: {action.reason}"
-    watch = replace(matter.watch, state=WatchState.ACTING, acting=acting, said=said)
+    last = LastAction(kind=action.kind, reason=action.reason, begun=True)
+    watch = replace(matter.watch, state=WatchState.ACTING, acting=acting, last_action=last, reason=None)
     return watch, (_event(matter, EventName.WATCHDOG_ACTS, action.kind, action.reason),), action
 
 
 def _waiting(matter: Matter, wait: Wait) -> Decided:
-    """Why nothing is done is said once, however long that lasts."""
+    """Report the reason once, however long it lasts."""
     watch = replace(matter.watch, state=wait.state, need=wait.need, not_before=wait.until)
-    if wait.why is None or wait.why == watch.said:
+    if wait.reason is None or wait.reason == watch.reason:
         return watch, (), None
-    watch = replace(watch, said=wait.why)
+    watch = replace(watch, reason=wait.reason, last_action=None)
     if wait.state is WatchState.CIRCUIT_OPEN and watch.opened_at is None:
-        return *budget.opened(watch, matter.daemon.name, matter.at, wait.why), None
+        return *budget.opened(watch, matter.daemon.name, matter.at, wait.reason), None
     found = watch.diagnosis
     waits = Event(
         at=matter.at,
         event=EventName.WATCHDOG_WAITS,
         daemon=matter.daemon.name,
         server=None if found is None else found.server,
-        reason=wait.why,
+        reason=wait.reason,
         state=None if found is None else found.condition,
     )
     return watch, (waits,), None
@@ -95,11 +95,11 @@ def _content(matter: Matter) -> Watch:
     """Nothing is to be done; where it is well, whatever comes next is new."""
     watch = matter.watch
     if matter.condition is Condition.WELL:
-        watch = revised(watch, intention=None, said=None, problem=None, need=None, not_before=None)
+        watch = revised(watch, intention=None, reason=None, last_action=None, problem=None, need=None, not_before=None)
     return revised(watch, state=WatchState.IDLE if watch.opened_at is None else WatchState.CIRCUIT_OPEN)
 
 
-def _event(matter: Matter, name: EventName, kind: ActionKind, reason: str) -> Event:
+def _event(matter: Matter, name: EventName, kind: ActionKind, reason: ActionReason) -> Event:
     found = matter.watch.diagnosis
     return Event(
         at=matter.at,
@@ -109,9 +109,5 @@ def _event(matter: Matter, name: EventName, kind: ActionKind, reason: str) -> Ev
         reason=reason,
         server=None if found is None else found.server,
         pid=None if found is None or found.culprit is None else found.culprit.pid,
-        witnesses=None if found is None else found.witnesses or None,
+        indications=None if found is None else found.indications or None,
     )
-
-
-def _words(kind: ActionKind) -> str:
-    return kind.value.replace("_", " ")

@@ -1,4 +1,4 @@
-"""What is the matter with a daemon: several witnesses say so, never one."""
+"""The diagnosis of a daemon: it needs several indications, never one."""
 
 from collections.abc import Iterable, Iterator
 
@@ -7,10 +7,11 @@ from exporter.core.watchdog import gone
 from exporter.core.watchdog.matter import Matter, Told
 from exporter.core.witnesses import probes
 from exporter.model.daemon import Daemon, DaemonState
-from exporter.model.diagnosis import Condition, Diagnosis
+from exporter.model.diagnosis import HARMLESS, Condition, Diagnosis
 from exporter.model.event import Event, EventName
 from exporter.model.identity import identity_of
 from exporter.model.incident import Incident
+from exporter.model.reason import Reason, ReasonCode
 from exporter.model.replace import replace
 from exporter.model.server import ServerState
 from exporter.model.watch import Watch
@@ -22,7 +23,7 @@ _STANDING_SECONDS = 1.0
 
 _HUNG = frozenset({Condition.UNRESPONSIVE, Condition.SUSPENDED})
 _WAITED_FOR = frozenset({Condition.SERVER_SUSPENDED, Condition.SERVER_UNRESPONSIVE, Condition.STUCK_IN_DRIVER})
-_TRIFLES = frozenset({None, Condition.WELL, Condition.STARTING, Condition.UNKNOWN})
+_TRIFLES = frozenset({None, *HARMLESS})
 
 
 def diagnosed(matter: Matter) -> Told:
@@ -67,8 +68,8 @@ def _told(matter: Matter, found: Diagnosis) -> Event:
         server=found.server,
         pid=None if found.culprit is None else found.culprit.pid,
         state=found.condition,
-        reason=found.witnesses[0] if found.witnesses else None,
-        witnesses=found.witnesses or None,
+        reason=found.indications[0] if found.indications else None,
+        indications=found.indications or None,
     )
 
 
@@ -97,7 +98,10 @@ def _suspended(matter: Matter) -> Diagnosis | None:
     return Diagnosis(
         condition=Condition.SUSPENDED,
         since=min(state.at, daemon.unanswered_since or state.at),
-        witnesses=(f"process {state.pid} was stopped (state {state.state})", "it answers nobody"),
+        indications=(
+            Reason(ReasonCode.PROCESS_SUSPENDED, pid=state.pid, state=state.state),
+            Reason(ReasonCode.DAEMON_UNANSWERING),
+        ),
         culprit=identity_of(state),
     )
 
@@ -114,17 +118,13 @@ def _stuck(matter: Matter) -> Diagnosis | None:
     return Diagnosis(
         condition=Condition.STUCK_IN_DRIVER,
         since=asleep.at,
-        witnesses=(
-            f"process {asleep.pid} sleeps in the kernel (state D{_at_channel(asleep.wait_channel)})",
-            "the daemon answers nobody",
+        indications=(
+            Reason(ReasonCode.PROCESS_STUCK_IN_KERNEL, pid=asleep.pid, wait_channel=asleep.wait_channel),
+            Reason(ReasonCode.DAEMON_UNANSWERING),
         ),
         culprit=identity_of(asleep),
         server=asleep.pid if asleep.pid in daemon.servers else None,
     )
-
-
-def _at_channel(channel: str | None) -> str:
-    return "" if channel is None else f", {channel}"
 
 
 def _server_suspended(matter: Matter) -> Diagnosis | None:
@@ -132,11 +132,14 @@ def _server_suspended(matter: Matter) -> Diagnosis | None:
     state = min(stopped, key=lambda each: each.at, default=None)
     if state is None or matter.at - state.at < _STANDING_SECONDS:
         return None
-    daemon = "its daemon answers nobody" if _silent(matter.daemon) else "its daemon is sound, and asks it nothing"
+    daemon = ReasonCode.DAEMON_UNANSWERING if _silent(matter.daemon) else ReasonCode.DAEMON_NOT_WAITING
     return Diagnosis(
         condition=Condition.SERVER_SUSPENDED,
         since=state.at,
-        witnesses=(f"server {state.pid} was stopped (state {state.state})", daemon),
+        indications=(
+            Reason(ReasonCode.SERVER_SUSPENDED, server=state.pid, state=state.state),
+            Reason(daemon),
+        ),
         culprit=identity_of(state),
         server=state.pid,
     )
@@ -156,37 +159,39 @@ def _server_unresponsive(matter: Matter) -> Diagnosis | None:
     return Diagnosis(
         condition=Condition.SERVER_UNRESPONSIVE,
         since=min(daemon.state_since or matter.at, daemon.unanswered_since or matter.at),
-        witnesses=("its commands get no answer", f"the first of these asks server {server}"),
+        indications=(
+            Reason(ReasonCode.COMMANDS_UNANSWERED),
+            Reason(ReasonCode.SERVER_QUERIED, server=server),
+        ),
         culprit=None if process is None else identity_of(process),
         server=server,
     )
 
 
 def _unresponsive(matter: Matter) -> Diagnosis | None:
-    """Two commands and a second witness have made it so (`core/silence.py`)."""
+    """Two commands and a second indication have made it so (`core/silence.py`)."""
     daemon = matter.daemon
     if daemon.state is not DaemonState.UNRESPONSIVE:
         return None
     return Diagnosis(
         condition=Condition.UNRESPONSIVE,
         since=min(daemon.state_since or matter.at, daemon.unanswered_since or matter.at),
-        witnesses=("its commands get no answer", *_signs_of_a_hang(daemon)),
+        indications=(Reason(ReasonCode.COMMANDS_UNANSWERED), *_signs_of_a_hang(daemon)),
     )
 
 
-def _signs_of_a_hang(daemon: Daemon) -> Iterator[str]:
-    """Yield what else was seen. What the log ends with is a hint, and no more."""
+def _signs_of_a_hang(daemon: Daemon) -> Iterator[Reason]:
+    """Yield further indications. What the log ends with is a hint, and no more."""
     known = probes(daemon)
     if daemon.process is not None:
-        yield f"process {daemon.process.pid} lives"
+        yield Reason(ReasonCode.PROCESS_ALIVE, pid=daemon.process.pid)
     if known is not None and known.unanswered:
-        where = "" if known.wait_channel is None else f": it waits in {known.wait_channel}"
-        yield f"nor do the exporter's own connections{where}"
+        yield Reason(ReasonCode.CONNECTIONS_UNANSWERED, wait_channel=known.wait_channel)
     if daemon.listening is False:
-        yield "nobody listens on its socket"
+        yield Reason(ReasonCode.NO_LISTENER)
     hint = servers_queried(daemon.at_command or "", daemon.servers)
     if len(hint) == 1:
-        yield f"its log, which every user can write, ends with a command that asks server {next(iter(hint))}"
+        yield Reason(ReasonCode.LOG_ENDS_WITH_QUERY, server=next(iter(hint)))
 
 
 def _program_unresponsive(matter: Matter) -> Diagnosis | None:
@@ -197,7 +202,7 @@ def _program_unresponsive(matter: Matter) -> Diagnosis | None:
     return Diagnosis(
         condition=Condition.PROGRAM_UNRESPONSIVE,
         since=daemon.unanswered_since or matter.at,
-        witnesses=("commands through the control program get no answer", "the daemon answers connections without it"),
+        indications=(Reason(ReasonCode.PROGRAM_UNANSWERED), Reason(ReasonCode.CONNECTIONS_ANSWERED)),
     )
 
 
@@ -205,13 +210,13 @@ def _held(matter: Matter) -> Diagnosis | None:
     daemon, holder = matter.daemon, matter.daemon.holder
     if daemon.state is not DaemonState.HELD:
         return None
-    refused = "its commands are refused, as long as somebody's session is open"
-    found = Diagnosis(condition=Condition.HELD, since=daemon.state_since or matter.at, witnesses=(refused,))
+    refused = Reason(ReasonCode.COMMANDS_REFUSED)
+    found = Diagnosis(condition=Condition.HELD, since=daemon.state_since or matter.at, indications=(refused,))
     culprit = identity_of(holder)
     if holder is None or culprit is None:
         return found
-    who = f"process {holder.pid} ({holder.user or holder.uid}) has a session open"
-    return replace(found, witnesses=(who, refused), culprit=culprit)
+    who = Reason(ReasonCode.SESSION_OPEN, pid=holder.pid, user=holder.user, uid=None if holder.user else holder.uid)
+    return replace(found, indications=(who, refused), culprit=culprit)
 
 
 def _fault(matter: Matter) -> Diagnosis | None:
@@ -219,15 +224,13 @@ def _fault(matter: Matter) -> Diagnosis | None:
     if incident is None:
         return None
     if incident.stuck:
-        second = "all whom it hit have let go, and it does not recover"
-    elif incident.blockers:
-        second = f"it waits for {', '.join(map(str, sorted(incident.blockers)))} to let go"
+        second = Reason(ReasonCode.FAULT_PERSISTS)
     else:
-        second = "it waits for those whom it hit to let go"
+        second = Reason(ReasonCode.AFFECTED_CLIENTS_CONNECTED, pids=tuple(sorted(incident.blockers)) or None)
     return Diagnosis(
         condition=Condition.FAULT,
         since=incident.started_at,
-        witnesses=(f"server {incident.server} is in FAULT", second),
+        indications=(Reason(ReasonCode.SERVER_IN_FAULT, server=incident.server), second),
         server=incident.server,
         incident=incident.id,
     )
@@ -249,9 +252,9 @@ def _crash_loop(matter: Matter) -> Diagnosis | None:
     return Diagnosis(
         condition=Condition.CRASH_LOOP,
         since=starts.began[0],
-        witnesses=(
-            f"its last {len(starts.began)} servers exited before they were ready",
-            "no server has started since",
+        indications=(
+            Reason(ReasonCode.SERVERS_EXITED_EARLY, count=len(starts.began)),
+            Reason(ReasonCode.NO_SERVER_STARTED),
         ),
     )
 

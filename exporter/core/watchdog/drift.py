@@ -12,6 +12,7 @@ from functools import lru_cache
 
 from exporter.model.daemon import Daemon
 from exporter.model.limits import Limits
+from exporter.model.reason import Reason, ReasonCode
 from exporter.model.server import Server
 from exporter.parse.control_reply import query_changed_by
 from exporter.parse.mps_variables import format_byte_size
@@ -33,12 +34,15 @@ class Standing(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demand:
-    """A limit that is to hold: of a server, or of those to come (None). `command` sets it, `words` say how it is."""
+    """A limit that is to hold: of a server, or of future servers (None). `command` sets it.
+
+    `reason` says how the actual limit differs, if it has drifted.
+    """
 
     server: int | None
     command: str
     standing: Standing
-    words: str
+    reason: Reason
 
 
 def demands(daemon: Daemon, wanted: Limits, at: float) -> tuple[Demand, ...]:
@@ -91,20 +95,21 @@ def _of_memory(
         command = f"{verb} {device} {format_byte_size(limit)}"
         known = told or device in limits or _question(command) in daemon.asked
         there = limits.get(device)
-        words = "" if there == limit else f"memory on device {device} is {_size(there)}, not {_size(limit)}"
-        yield _demand(daemon, server, command, words, known=known, holds=there == limit)
+        reason = Reason(ReasonCode.MEMORY_LIMIT_DIFFERS, device=device, found=there, wanted=limit)
+        yield _demand(daemon, server, command, reason, known=known, holds=there == limit)
 
 
 def _threads(daemon: Daemon, server: int | None, command: str, there: float | None, share: float) -> Demand:
     known = there is not None
     holds = there is not None and abs(there - share) <= PERCENTAGE_ERROR
-    words = f"active threads are {there or 0:g} %, not {share:g} %"
-    return _demand(daemon, server, command, words, known=known, holds=holds)
+    reason = Reason(ReasonCode.THREAD_PERCENTAGE_DIFFERS, found=there, wanted=share)
+    return _demand(daemon, server, command, reason, known=known, holds=holds)
 
 
 def _priority(daemon: Daemon, server: int | None, there: int | None, priority: int) -> Demand:
-    command, words = f"set_default_client_priority {priority}", f"client priority is {there}, not {priority}"
-    return _demand(daemon, server, command, words, known=there is not None, holds=there == priority)
+    command = f"set_default_client_priority {priority}"
+    reason = Reason(ReasonCode.PRIORITY_DIFFERS, found=there, wanted=priority)
+    return _demand(daemon, server, command, reason, known=there is not None, holds=there == priority)
 
 
 @lru_cache(maxsize=1024)
@@ -113,14 +118,10 @@ def _question(command: str) -> str | None:
     return query_changed_by(command)
 
 
-def _demand(daemon: Daemon, server: int | None, command: str, words: str, *, known: bool, holds: bool) -> Demand:
+def _demand(daemon: Daemon, server: int | None, command: str, reason: Reason, *, known: bool, holds: bool) -> Demand:
     """What a command may have changed just now is not known, until it has been asked again."""
     if not known or _question(command) in daemon.limits_in_doubt:
         standing = Standing.UNKNOWN
     else:
         standing = Standing.IN_FORCE if holds else Standing.DRIFTED
-    return Demand(server=server, command=command, standing=standing, words=words)
-
-
-def _size(limit: int | None) -> str:
-    return "unlimited" if limit is None else f"{limit / 2**30:.4g} GiB"
+    return Demand(server=server, command=command, standing=standing, reason=reason)

@@ -1,4 +1,4 @@
-"""The ladder of remedies for a fault that does not end: one rung at a time, and nobody who is well is harmed."""
+"""The escalation steps for a fault that does not end: one at a time, and no client is harmed that the fault spared."""
 
 from collections.abc import Iterable, Iterator
 from itertools import chain
@@ -9,9 +9,10 @@ from exporter.core.watchdog import restarting
 from exporter.core.watchdog.diagnosis import faults
 from exporter.core.watchdog.matter import Matter
 from exporter.core.watchdog.resolve import Deed, Resolve, Wait
-from exporter.model.action import ActionKind, ActionStep, EndProcess, GiveCommand, Role, SaveEvidence
+from exporter.model.action import ActionKind, ActionReason, ActionStep, EndProcess, GiveCommand, Role, SaveEvidence
 from exporter.model.identity import ProcessIdentity, identity_of
 from exporter.model.incident import Incident
+from exporter.model.reason import Reason, ReasonCode
 from exporter.model.settings import AllowedAction
 from exporter.model.watch import Rung
 from exporter.parse.proc import mps_program
@@ -32,12 +33,12 @@ def remedied(matter: Matter) -> Resolve:
     incident = next(iter(faults(matter)), None)
     if incident is None:
         return None
-    waits = Wait(why=_who_is_waited_for(incident))
+    waits = Wait(reason=_who_is_waited_for(incident))
     if matter.at - incident.started_at < matter.rules.fault or not _is_confirmed(matter, incident):
         return waits
     last = _last(matter, incident)
     if last is not None and matter.at - last.at < matter.rules.step:
-        return Wait(why=f"{last.kind.value} has its time to help")
+        return Wait(reason=Reason(ReasonCode.REMEDY_TAKES_EFFECT, action=last.kind))
     if recovery.is_let_go(incident) and not incident.stuck:
         return waits
     for place in _places(matter, incident, last):
@@ -62,11 +63,11 @@ def unblocked(matter: Matter) -> Deed | None:
     return resolve if isinstance(resolve, Deed) and resolve.kind is ActionKind.KILL_CLIENTS else None
 
 
-def _who_is_waited_for(incident: Incident) -> str:
+def _who_is_waited_for(incident: Incident) -> Reason:
     if incident.stuck:
-        return f"server {incident.server} does not recover and must be ended: `status` has the command"
-    blockers = ", ".join(map(str, sorted(incident.blockers)))
-    return f"server {incident.server} recovers when {blockers or 'those whom the fault hit'} let go"
+        return Reason(ReasonCode.FAULT_NEEDS_SERVER_END, server=incident.server)
+    pids = tuple(sorted(incident.blockers)) or None
+    return Reason(ReasonCode.FAULT_WAITS_FOR_CLIENTS, server=incident.server, pids=pids)
 
 
 def _last(matter: Matter, incident: Incident) -> Rung | None:
@@ -107,7 +108,7 @@ def _deed(matter: Matter, incident: Incident, place: _Place, steps: Iterable[Act
         return None
     return Deed(
         kind=kind,
-        reason=restarting.FAULT,
+        reason=ActionReason.FAULT,
         steps=(SaveEvidence(), *done),
         answers=f"{kind.value} {incident.id}{' -f' if forced else ''}",
         rung=Rung(incident=incident.id, kind=kind, at=matter.at, forced=forced),
@@ -115,7 +116,7 @@ def _deed(matter: Matter, incident: Incident, place: _Place, steps: Iterable[Act
 
 
 def _restarted(matter: Matter, incident: Incident) -> Resolve:
-    return restarting.replaced(matter, restarting.FAULT, incident.started_at)
+    return restarting.replaced(matter, ActionReason.FAULT, incident.started_at)
 
 
 def _blockers(incident: Incident) -> list[int]:
@@ -154,11 +155,10 @@ def _spared(matter: Matter, server: int | None) -> Wait | None:
         for client in daemon.clients.values()
         if server in (None, client.server) and (client.server, client.pid) not in hit
     )
-    what = "the daemon" if server is None else f"server {server}"
     if well:
-        return Wait(why=f"{what} serves {', '.join(map(str, well))}, whom no fault hit: it is left alone")
+        return Wait(reason=Reason(ReasonCode.CLIENTS_UNAFFECTED, server=server, pids=tuple(well)))
     if not all(_clients_known(matter, each) for each in open_faults if server in (None, each.server)):
-        return Wait(why=f"it is not known yet whom {what} serves: it is left alone")
+        return Wait(reason=Reason(ReasonCode.CLIENTS_UNKNOWN, server=server))
     return None
 
 

@@ -1,4 +1,4 @@
-"""A daemon that is no more: whether it crashed, was stopped, or never was."""
+"""The diagnosis of a daemon that does not run: it crashed, was stopped, or was never seen."""
 
 from collections.abc import Iterator
 
@@ -6,47 +6,46 @@ from exporter.core import units
 from exporter.core.watchdog.matter import Matter
 from exporter.model.daemon import Daemon, DaemonState
 from exporter.model.diagnosis import Condition, Diagnosis
+from exporter.model.reason import Reason, ReasonCode
 from exporter.model.witnesses import UnitState
 
-_NOT_FOUND = "nvidia-cuda-mps-control finds no daemon"
-_LEFT_BEHIND = "its pid file was left behind"
+_NOT_FOUND = Reason(ReasonCode.NO_DAEMON_FOUND)
+_LEFT_BEHIND = Reason(ReasonCode.PID_FILE_LEFT)
 _OF_THE_PID_FILE = (_NOT_FOUND, _LEFT_BEHIND)
 
 _ENOUGH = 2
-"""So many witnesses make a crash."""
+"""This many independent indications establish a crash."""
 
 
 def what_became_of(matter: Matter) -> Diagnosis:
-    """The word for its end, and who says so."""
+    """Return the diagnosis of a daemon that is gone."""
     daemon, since = matter.daemon, matter.daemon.state_since or matter.at
     stopped = _stopped(matter)
     if stopped is not None:
-        return Diagnosis(condition=Condition.STOPPED, since=matter.watch.stopped_at or since, witnesses=(stopped,))
+        return Diagnosis(condition=Condition.STOPPED, since=matter.watch.stopped_at or since, indications=(stopped,))
     if not _ever_lived(matter):
-        no_trace = "there is no trace that it ever ran"
-        return Diagnosis(condition=Condition.NEVER_SEEN, since=since, witnesses=(no_trace,))
-    witnesses = tuple(_witnesses(matter))
-    # NVIDIA's program goes by the pid file, and everybody may write into that (measured, R580): both are one witness.
-    independent = len(witnesses) - all(each in witnesses for each in _OF_THE_PID_FILE)
+        never_ran = Reason(ReasonCode.NEVER_RAN)
+        return Diagnosis(condition=Condition.NEVER_SEEN, since=since, indications=(never_ran,))
+    indications = tuple(_indications(matter))
+    # NVIDIA's program reads the pid file, which any user may write (measured, R580): both are one indication.
+    independent = len(indications) - all(each in indications for each in _OF_THE_PID_FILE)
     sure = daemon.gone_at is None and _no_quit(matter) and independent >= _ENOUGH
-    return Diagnosis(condition=Condition.CRASHED if sure else Condition.UNKNOWN, since=since, witnesses=witnesses)
+    return Diagnosis(condition=Condition.CRASHED if sure else Condition.UNKNOWN, since=since, indications=indications)
 
 
-def _stopped(matter: Matter) -> str | None:
-    """Who says that an operator stopped it; None: nobody does."""
+def _stopped(matter: Matter) -> Reason | None:
+    """Return what indicates that an operator stopped the daemon; None if nothing does."""
     daemon, unit = matter.daemon, _of_its_end(matter)
     if unit is not None and units.stays_away(unit):
-        at_once = unit.result == "success"
-        return (
-            f"{unit.unit} {'is inactive, and ended in success' if at_once else 'was stopped, and did not end in time'}"
-        )
+        ended = unit.result == "success"
+        return Reason(ReasonCode.UNIT_ENDED if ended else ReasonCode.UNIT_STOP_TIMED_OUT, unit=unit.unit)
     if daemon.state is DaemonState.STOPPED:
-        return "it was told to go"
+        return Reason(ReasonCode.QUIT_RECEIVED)
     # After a quit the pid file goes, after SIGKILL it stays (measured, R580); the log, where it was read, knows better.
     if daemon.left_behind is False and daemon.gone_at is None and not _log_tells(matter) and _ever_lived(matter):
-        return "it left no pid file behind, as after a quit"
+        return Reason(ReasonCode.NO_PID_FILE_LEFT)
     if matter.watch.stopped_at is not None:
-        return "it was stopped, and has not been started since"
+        return Reason(ReasonCode.NOT_STARTED_SINCE_STOP)
     return None
 
 
@@ -55,23 +54,23 @@ def _ever_lived(matter: Matter) -> bool:
     return matter.daemon.seen or watch.process is not None or watch.well_since is not None
 
 
-def _witnesses(matter: Matter) -> Iterator[str]:
+def _indications(matter: Matter) -> Iterator[Reason]:
     daemon, process = matter.daemon, matter.watch.process
     if daemon.seen and process is not None:
-        yield f"process {process.pid} is gone"
+        yield Reason(ReasonCode.PROCESS_GONE, pid=process.pid)
     if daemon.not_found_at is not None and daemon.not_found_at >= (daemon.state_since or 0.0):
         yield _NOT_FOUND
     if _log_tells(matter):
-        yield "its log ends without a quit"
+        yield Reason(ReasonCode.LOG_ENDS_WITHOUT_QUIT)
     if daemon.listening is False:
-        yield "nobody listens on its socket"
+        yield Reason(ReasonCode.NO_LISTENER)
     if daemon.left_behind:
         yield _LEFT_BEHIND
     unit = _of_its_end(matter)
     if unit is not None and unit.active == "failed":
-        yield f"{unit.unit} has failed ({unit.result})"
+        yield Reason(ReasonCode.UNIT_FAILED, unit=unit.unit, text=unit.result)
     if unit is not None and unit.sub == "auto-restart":
-        yield f"{unit.unit} is to be restarted by systemd"
+        yield Reason(ReasonCode.UNIT_RESTARTING, unit=unit.unit)
 
 
 def _log_tells(matter: Matter) -> bool:

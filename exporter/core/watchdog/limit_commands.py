@@ -4,11 +4,12 @@ from collections.abc import Mapping
 
 from exporter.core import process_states
 from exporter.core.watchdog.drift import Demand, Standing
-from exporter.model.action import Action, ActionKind, GiveCommand
+from exporter.model.action import Action, ActionKind, ActionReason, GiveCommand
 from exporter.model.daemon import Daemon
 from exporter.model.enforcing import Drifting
 from exporter.model.event import Event, EventName
 from exporter.model.node import Node
+from exporter.model.reason import Reason, ReasonCode
 from exporter.model.replace import revised
 from exporter.model.server import ServerState
 from exporter.model.watch import Watch
@@ -78,13 +79,13 @@ def _in_vain(known: Drifting | None, demand: Demand, at: float) -> bool:
 
 
 def _hopeless(daemon: Daemon, demand: Demand, at: float) -> Event:
-    problem = f"{demand.command!r} was given {MANY} times and does not help; it is given once in {SELDOM_SECONDS:g} s"
+    problem = Reason(ReasonCode.LIMIT_COMMAND_INEFFECTIVE, command=demand.command, count=MANY, seconds=SELDOM_SECONDS)
     return Event(
         at=at,
         event=EventName.LIMITS_DRIFTED,
         daemon=daemon.name,
         server=demand.server,
-        reason=demand.words,
+        reason=demand.reason,
         problem=problem,
     )
 
@@ -96,7 +97,7 @@ def _action(daemon: Daemon, due: list[Demand], uid: int | None, *, restoring: bo
     return Action(
         daemon=daemon.name,
         kind=ActionKind.SET_LIMITS,
-        reason="limits_lost" if restoring else "limits_drifted",
+        reason=ActionReason.LIMITS_LOST if restoring else ActionReason.LIMITS_DRIFTED,
         steps=tuple(GiveCommand(command=command) for command in (*commands, *questions)),
         uid=uid,
     )

@@ -15,6 +15,7 @@ from exporter.model.enforcing import Drifting
 from exporter.model.event import Event, EventName
 from exporter.model.limits import Limits
 from exporter.model.node import Node
+from exporter.model.reason import Reason, ReasonCode
 from exporter.model.replace import revised
 from exporter.model.settings import Mode
 from exporter.model.watch import Watch
@@ -70,7 +71,7 @@ def _drifted(daemon: Daemon, watch: Watch, found: Mapping[str, Demand], at: floa
                     event=EventName.LIMITS_DRIFTED,
                     daemon=daemon.name,
                     server=demand.server,
-                    reason=demand.words,
+                    reason=demand.reason,
                 )
             )
         if demand.standing is not Standing.IN_FORCE and known is not None:
@@ -116,7 +117,7 @@ def _slipped_in(daemon: Daemon, server: int, since: float, at: float) -> Iterabl
             daemon=daemon.name,
             server=server,
             count=len(clients),
-            reason="connected before its limits were in force, and not held to them",
+            reason=Reason(ReasonCode.CONNECTED_BEFORE_LIMITS),
         )
 
 

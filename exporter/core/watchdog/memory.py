@@ -6,6 +6,7 @@ from exporter.model.diagnosis import Condition
 from exporter.model.identity import ProcessIdentity, identity_of
 from exporter.model.node import Node
 from exporter.model.observation import DaemonProcess, ProcessReading
+from exporter.model.reason import Reason, ReasonCode
 from exporter.model.replace import replace
 from exporter.model.watch import Watch
 from exporter.parse.proc import mps_program
@@ -83,7 +84,7 @@ def kept_well(matter: Matter) -> Told:
         return watch, ()
     if watch.failures:
         watch = replace(watch, failures=0)
-    return budget.closed(watch, matter.daemon.name, at, f"it has been well for {matter.rules.window:g} s")
+    return budget.closed(watch, matter.daemon.name, at, Reason(ReasonCode.WELL_FOR_WINDOW, seconds=matter.rules.window))
 
 
 def _since(watch: Watch, condition: Condition, at: float) -> Watch:

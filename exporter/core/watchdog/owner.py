@@ -1,15 +1,14 @@
-"""One owner for each failure: where systemd restarts a unit by itself, it does, and the watchdog counts."""
+"""One owner for each failure: if systemd restarts a unit by itself, the watchdog only counts."""
 
 from exporter.core.watchdog.matter import Matter, Told
 from exporter.core.watchdog.resolve import Wait
 from exporter.core.watchdog.tallies import counted
-from exporter.model.action import ActionKind, ActionResult
+from exporter.model.action import ActionKind, ActionReason, ActionResult
 from exporter.model.event import Event, EventName
+from exporter.model.reason import Reason, ReasonCode
 from exporter.model.replace import replace
 from exporter.model.watch import WatchState
 from exporter.model.witnesses import UnitState
-
-CRASHED = "crashed"
 
 _TELLING_SECONDS = 5.0
 """How long it may take until systemd's word of a unit is known."""
@@ -25,26 +24,28 @@ def left_to_systemd(matter: Matter, since: float) -> Wait | None:
     name, unit, waited = matter.mandate.unit, matter.unit, matter.at - since
     if unit is None or unit.at < since:
         if waited <= _TELLING_SECONDS:
-            return Wait(why=None)
+            return Wait(reason=None)
         if unit is None:
-            return Wait(why=f"nobody tells how {name} is: there is no systemd that could be asked")
+            return Wait(reason=Reason(ReasonCode.SYSTEMD_UNREACHABLE, unit=name))
     unusable = unusable_because(unit)
     if unusable is not None:
-        return Wait(why=unusable)
+        return Wait(reason=unusable)
     if unit.active == "failed" and unit.result == "start-limit-hit":
-        why = f"systemd has given up on {name} (start-limit-hit): `systemctl reset-failed {name}`, then start it"
-        return Wait(why=why, state=WatchState.DEFERRED_TO_SYSTEMD)
+        given_up = Reason(ReasonCode.START_LIMIT_HIT, unit=name)
+        return Wait(reason=given_up, state=WatchState.DEFERRED_TO_SYSTEMD)
     if _at_it(unit) and waited <= matter.rules.systemd:
-        return Wait(why=f"systemd restarts {name} by itself", state=WatchState.DEFERRED_TO_SYSTEMD)
+        restarts = Reason(ReasonCode.RESTARTED_BY_SYSTEMD, unit=name)
+        return Wait(reason=restarts, state=WatchState.DEFERRED_TO_SYSTEMD)
     return None
 
 
-def unusable_because(unit: UnitState) -> str | None:
-    """Why a unit cannot be restarted at all, whoever tried."""
+def unusable_because(unit: UnitState) -> Reason | None:
+    """Return why a unit cannot be restarted at all; None if it can be."""
     if unit.problem is not None:
-        return f"{unit.unit} cannot be looked at: {unit.problem.detail or unit.problem.code}"
+        problem = unit.problem
+        return Reason(ReasonCode.UNIT_UNREADABLE, unit=unit.unit, state=problem.code, text=problem.detail or None)
     if unit.load != "loaded":
-        return f"{unit.unit} is {unit.load or 'not known'} to systemd: name the daemon's unit, or restart_command"
+        return Reason(ReasonCode.UNIT_NOT_LOADED, unit=unit.unit, state=unit.load or None)
     return None
 
 
@@ -64,7 +65,7 @@ def by_systemd(matter: Matter) -> Told:
     new = unit.restarts - before
     if not new or not matter.lives:
         return watch, ()
-    watch = counted(watch, ActionKind.RESTART, CRASHED, ActionResult.BY_SYSTEMD, by=new)
+    watch = counted(watch, ActionKind.RESTART, ActionReason.CRASHED, ActionResult.BY_SYSTEMD, by=new)
     restarts = (*watch.restarts, *(matter.at,) * new)[-matter.rules.restarts :]
     watch = replace(watch, unit_restarts=unit.restarts, restarts=restarts, last_restart_at=matter.at)
     event = Event(
@@ -72,7 +73,7 @@ def by_systemd(matter: Matter) -> Told:
         event=EventName.WATCHDOG_ACTED,
         daemon=matter.daemon.name,
         action=ActionKind.RESTART,
-        reason=CRASHED,
+        reason=ActionReason.CRASHED,
         result=ActionResult.BY_SYSTEMD,
     )
     return watch, (event,)

@@ -1,10 +1,11 @@
-"""A GPU that must be reset, or its machine rebooted: restarting MPS on it would mend nothing, and may do harm."""
+"""Quarantine: if a GPU needs a reset or a reboot, a restart of MPS would not help, and may do harm."""
 
 from collections.abc import Iterator
 
 from exporter.core import devices
 from exporter.core.watchdog.matter import Matter, Told
 from exporter.model.event import Event, EventName
+from exporter.model.reason import Reason, ReasonCode
 from exporter.model.replace import replace
 from exporter.model.watch import Quarantine
 from exporter.parse.kernel_log import RECOVERY_XID
@@ -26,17 +27,15 @@ def quarantined(matter: Matter) -> Told:
         daemon=matter.daemon.name,
         gpu=found.gpu,
         xid=found.xid,
-        reason=why(found),
+        reason=reason(found),
     )
     return replace(matter.watch, quarantine=found), (event,)
 
 
-def why(quarantine: Quarantine) -> str:
-    """What the GPU needs, for a person."""
-    known = xid_meaning(quarantine.xid)
-    told = f"Xid {quarantine.xid}" if known is None else f"Xid {quarantine.xid} ({known.meaning})"
-    needs = "a reset" if quarantine.action == RESET else "a reboot of the machine"
-    return f"{told}: {quarantine.gpu} needs {needs}"
+def reason(quarantine: Quarantine) -> Reason:
+    """Return what the GPU needs."""
+    code = ReasonCode.GPU_NEEDS_RESET if quarantine.action == RESET else ReasonCode.GPU_NEEDS_REBOOT
+    return Reason(code, xid=quarantine.xid, gpu=quarantine.gpu)
 
 
 def _demands(matter: Matter) -> Iterator[Quarantine]:

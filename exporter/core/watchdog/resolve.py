@@ -1,8 +1,9 @@
-"""What the watchdog resolves to do for a daemon: a deed, or to wait, and why."""
+"""What the watchdog decides for a daemon: an action, or to wait, with the reason."""
 
 from dataclasses import dataclass
 
-from exporter.model.action import ActionKind, ActionStep
+from exporter.model.action import ActionKind, ActionReason, ActionStep
+from exporter.model.reason import Reason
 from exporter.model.watch import Rung, WatchState
 
 
@@ -14,7 +15,7 @@ class Deed:
     """
 
     kind: ActionKind
-    reason: str
+    reason: ActionReason
     steps: tuple[ActionStep, ...]
     answers: str
     rung: Rung | None = None
@@ -22,12 +23,12 @@ class Deed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wait:
-    """Nothing is to be done, or not yet, or not by us: `why` is for a person; None says it of nothing worth a word.
+    """Nothing is to be done, not yet, or not by the watchdog. Without a `reason` there is nothing to report.
 
-    `until` is when the time has come for what `need` names.
+    `until` is when the action may come that `need` identifies.
     """
 
-    why: str | None
+    reason: Reason | None
     state: WatchState = WatchState.IDLE
     need: str | None = None
     until: float | None = None

@@ -9,6 +9,7 @@ from exporter.core.watchdog.orders import Mandate
 from exporter.core.watchdog.resolve import Deed, Resolve, Wait
 from exporter.model.action import (
     ActionKind,
+    ActionReason,
     ActionStep,
     EndProcess,
     GiveCommand,
@@ -19,18 +20,16 @@ from exporter.model.action import (
 )
 from exporter.model.daemon import Daemon, DaemonState
 from exporter.model.identity import identity_of
+from exporter.model.reason import Reason, ReasonCode
 from exporter.model.settings import Mode
 from exporter.model.variables import ACTIVE_THREAD_PERCENTAGE, LOG_DIRECTORY, PIPE_DIRECTORY, VISIBLE_DEVICES
 from exporter.model.watch import Watch, WatchState
-
-HUNG = "hung"
-FAULT = "fault"
 
 
 def crashed(matter: Matter, since: float) -> Resolve:
     """It died at this time."""
     obstacle = _obstacle(matter) or _systemds(matter, since)
-    return obstacle or _restart(matter, owner.CRASHED, since)
+    return obstacle or _restart(matter, ActionReason.CRASHED, since)
 
 
 def hung(matter: Matter, since: float) -> Resolve:
@@ -41,12 +40,12 @@ def hung(matter: Matter, since: float) -> Resolve:
     """
     after = matter.rules.hung_after
     if matter.at - since < after or matter.daemon.state is not DaemonState.UNRESPONSIVE:
-        return Wait(why=f"it hangs, which may pass: it is restarted no sooner than after {after:g} s")
+        return Wait(reason=Reason(ReasonCode.HANG_TOO_RECENT, seconds=after))
     if _is_let_go_on(matter):
-        return Wait(why="it was stopped, and is let go on: it is asked first whether it answers")
+        return Wait(reason=Reason(ReasonCode.PROCESS_CONTINUED))
     if not silence.is_established(matter.node, matter.daemon, matter.at):
-        return Wait(why="it does not answer, and no second witness says that it hangs")
-    return replaced(matter, HUNG, since)
+        return Wait(reason=Reason(ReasonCode.HANG_UNCONFIRMED))
+    return replaced(matter, ActionReason.HUNG, since)
 
 
 def _is_let_go_on(matter: Matter) -> bool:
@@ -57,7 +56,7 @@ def _is_let_go_on(matter: Matter) -> bool:
     return state.at > asked_at
 
 
-def replaced(matter: Matter, reason: str, since: float) -> Resolve:
+def replaced(matter: Matter, reason: ActionReason, since: float) -> Resolve:
     """It is there, and has to go first."""
     return _obstacle(matter) or _irreplaceable(matter) or _restart(matter, reason, since)
 
@@ -66,13 +65,13 @@ def _obstacle(matter: Matter) -> Wait | None:
     """What keeps it from being restarted whatever was the matter."""
     mandate, daemon = matter.mandate, matter.daemon
     if daemon.foreign is not None:
-        return Wait(why=f"its pipe directory belongs to UID {daemon.foreign}, who must not run this daemon")
+        return Wait(reason=Reason(ReasonCode.FOREIGN_DIRECTORY, uid=daemon.foreign))
     if mandate.unit is None and not mandate.command:
-        return Wait(why="nothing says how it is restarted: name its unit, or restart_command")
+        return Wait(reason=Reason(ReasonCode.NO_RESTART_METHOD))
     if mandate.unit is None and daemon.elsewhere:
-        return Wait(why="it ran in a container, where restart_command cannot start it")
+        return Wait(reason=Reason(ReasonCode.DAEMON_IN_CONTAINER))
     if matter.watch.opened_at is not None:
-        return _open("the circuit breaker is open until an operator resumes the daemon")
+        return _open(Reason(ReasonCode.CIRCUIT_OPEN))
     return None
 
 
@@ -84,17 +83,17 @@ def _irreplaceable(matter: Matter) -> Wait | None:
     """Nobody is ended whom nothing is known to bring back, or of whom it is not known who that is."""
     if matter.mandate.unit is None:
         known = identity_of(matter.daemon.process) is not None
-        return None if known else Wait(why="it is not known which process it is, so that it cannot be ended")
+        return None if known else Wait(reason=Reason(ReasonCode.PROCESS_UNKNOWN))
     if matter.unit is None:
-        return Wait(why=f"nobody tells how {matter.mandate.unit} is: it might not come back")
+        return Wait(reason=Reason(ReasonCode.UNIT_STATE_UNKNOWN, unit=matter.mandate.unit))
     unusable = owner.unusable_because(matter.unit)
     if unusable is None and matter.unit.active == "deactivating":
         # A restart would take the place of that stop, and so undo what somebody wants.
-        unusable = f"systemd is stopping {matter.unit.unit}: it is left to whoever wants that"
-    return None if unusable is None else Wait(why=unusable)
+        unusable = Reason(ReasonCode.UNIT_STOPPING, unit=matter.unit.unit)
+    return None if unusable is None else Wait(reason=unusable)
 
 
-def _restart(matter: Matter, reason: str, since: float) -> Resolve:
+def _restart(matter: Matter, reason: ActionReason, since: float) -> Resolve:
     """Now, or when the time has come, or not at all any more."""
     rules, watch = matter.rules, matter.watch
     times = budget.spent(watch, rules, matter.at)
@@ -104,23 +103,18 @@ def _restart(matter: Matter, reason: str, since: float) -> Resolve:
     if matter.mode is Mode.OBSERVE:
         return deed
     if times >= rules.restarts:
-        return _open(_in_vain(times, matter))
+        return _open(Reason(ReasonCode.RESTARTS_DID_NOT_HELP, count=times, seconds=rules.window))
     until = watch.not_before if watch.need == need else None
     if until is None:
         until = matter.at + budget.backoff(times, rules, matter.chance)
     if matter.at < until:
-        why = f"{_in_vain(times, matter)}: the next one has to wait"
-        return Wait(why=why, state=WatchState.BACKOFF, need=need, until=until)
+        waits = Reason(ReasonCode.BACKOFF, count=times, seconds=rules.window)
+        return Wait(reason=waits, state=WatchState.BACKOFF, need=need, until=until)
     return deed
 
 
-def _in_vain(times: int, matter: Matter) -> str:
-    restarts = "1 restart" if times == 1 else f"{times} restarts"
-    return f"{restarts} within {matter.rules.window:g} s did not help for long"
-
-
-def _open(why: str) -> Wait:
-    return Wait(why=why, state=WatchState.CIRCUIT_OPEN)
+def _open(reason: Reason) -> Wait:
+    return Wait(reason=reason, state=WatchState.CIRCUIT_OPEN)
 
 
 def _steps(matter: Matter) -> tuple[ActionStep, ...]:

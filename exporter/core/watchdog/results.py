@@ -1,14 +1,14 @@
-"""What became of an action: told by who did it, judged by what followed."""
+"""The result of an action: what carried it out reports its end, and what follows shows whether it helped."""
 
 from exporter.core.watchdog import budget
 from exporter.core.watchdog.matter import Matter, Told
-from exporter.core.watchdog.owner import CRASHED
 from exporter.core.watchdog.tallies import counted
-from exporter.model.action import AGAINST_FAULTS, ActionDone, ActionKind, ActionResult, Resumed
+from exporter.model.action import AGAINST_FAULTS, ActionDone, ActionKind, ActionReason, ActionResult, Resumed
 from exporter.model.diagnosis import Condition
 from exporter.model.event import Event, EventName
 from exporter.model.identity import identity_of
 from exporter.model.node import Node
+from exporter.model.reason import Reason, ReasonCode
 from exporter.model.replace import replace
 from exporter.model.watch import Acting, Watch
 
@@ -34,7 +34,7 @@ def resumed(node: Node, seen: Resumed) -> tuple[Node, tuple[Event, ...]]:
     if seen.daemon not in node.daemons:
         return node, ()
     before = node.watches.get(seen.daemon, Watch())
-    watch, events = budget.closed(before, seen.daemon, seen.at, "an operator said resume")
+    watch, events = budget.closed(before, seen.daemon, seen.at, Reason(ReasonCode.OPERATOR_RESUMED))
     if before.quarantine is not None:
         released = EventName.DAEMON_RELEASED
         events += (Event(at=seen.at, event=released, daemon=seen.daemon, xid=before.quarantine.xid),)
@@ -48,7 +48,8 @@ def resumed(node: Node, seen: Resumed) -> tuple[Node, tuple[Event, ...]]:
         not_before=None,
         need=None,
         intention=None,
-        said=None,
+        reason=None,
+        last_action=None,
         problem=None,
     )
     return replace(node, watches={**node.watches, seen.daemon: watch}), events
@@ -59,7 +60,7 @@ def interrupted(watch: Watch, at: float) -> Watch:
     acting = watch.acting
     if acting is None or acting.done_at is not None:
         return watch
-    lost = None if acting.kind is ActionKind.RESTART else "the exporter ended before it was told of"
+    lost = None if acting.kind is ActionKind.RESTART else Reason(ReasonCode.EXPORTER_RESTARTED)
     return replace(watch, acting=replace(acting, done_at=at, problem=lost))
 
 
@@ -75,13 +76,13 @@ def settled(matter: Matter) -> Told:
         return matter.watch, ()
     if acting.done_at is None:
         unheard = matter.at - acting.began_at > UNHEARD_SECONDS
-        return _ended(matter, acting, "nothing was heard of it any more") if unheard else (matter.watch, ())
+        return _ended(matter, acting, Reason(ReasonCode.NO_RESULT)) if unheard else (matter.watch, ())
     if acting.problem is not None or acting.kind is not ActionKind.RESTART:
         return _ended(matter, acting, acting.problem)
     if _died_again(matter, acting, acting.done_at):
-        return _ended(matter, acting, "it came, and was gone again")
+        return _ended(matter, acting, Reason(ReasonCode.DAEMON_ENDED_AGAIN))
     if _never_came(matter, acting.done_at):
-        return _ended(matter, acting, "the exporter ended before it was told of, and there is no daemon")
+        return _ended(matter, acting, Reason(ReasonCode.DAEMON_MISSING))
     missing = _missing(matter, acting)
     if missing is not None and matter.at - acting.done_at <= matter.rules.verify:
         return matter.watch, ()
@@ -97,7 +98,7 @@ def _died_again(matter: Matter, acting: Acting, done_at: float) -> bool:
     if found is None or found.condition is not Condition.CRASHED or lost_at is None or lost_at <= acting.began_at:
         return False
     another = identity_of(matter.watch.process) != acting.before
-    return acting.reason == CRASHED or lost_at > done_at or another
+    return acting.reason is ActionReason.CRASHED or lost_at > done_at or another
 
 
 def _never_came(matter: Matter, since: float) -> bool:
@@ -107,18 +108,20 @@ def _never_came(matter: Matter, since: float) -> bool:
     return crashed and not matter.daemon.seen and matter.at - since > COMES_SECONDS
 
 
-def _missing(matter: Matter, acting: Acting) -> str | None:
-    """What is to be seen yet of a daemon that was restarted; None where it answers, and is another than before."""
+def _missing(matter: Matter, acting: Acting) -> Reason | None:
+    """Return what is missing of a restarted daemon; None if it answers and its process is another than before."""
     daemon = matter.daemon
     if not matter.lives or (daemon.state_since or 0.0) < acting.began_at:
-        return f"it has not answered within {matter.rules.verify:g} s"
+        return Reason(ReasonCode.DAEMON_NOT_ANSWERING, seconds=matter.rules.verify)
     now = identity_of(daemon.process)
     if acting.before is not None and now is None:
-        return "it is not known which process answers"
-    return f"process {acting.before.pid} is still there" if acting.before and now == acting.before else None
+        return Reason(ReasonCode.ANSWERING_PROCESS_UNKNOWN)
+    if acting.before is None or now != acting.before:
+        return None
+    return Reason(ReasonCode.OLD_PROCESS_PRESENT, pid=acting.before.pid)
 
 
-def _ended(matter: Matter, acting: Acting, problem: str | None) -> Told:
+def _ended(matter: Matter, acting: Acting, problem: Reason | None) -> Told:
     watch, name, at = matter.watch, matter.daemon.name, matter.at
     result = ActionResult.SUCCEEDED if problem is None else ActionResult.FAILED
     watch = replace(counted(watch, acting.kind, acting.reason, result), acting=None, problem=problem)
@@ -139,5 +142,6 @@ def _ended(matter: Matter, acting: Acting, problem: str | None) -> Told:
     watch = replace(watch, failures=watch.failures + 1)
     if watch.failures < budget.FAILED_IN_A_ROW:
         return watch, (event,)
-    watch, opened = budget.opened(watch, name, at, f"{watch.failures} restarts did not bring it back")
+    failed = Reason(ReasonCode.RESTARTS_FAILED, count=watch.failures)
+    watch, opened = budget.opened(watch, name, at, failed)
     return watch, (event, *opened)

@@ -1,11 +1,11 @@
-"""How often what was done, for which reason, and with which result."""
+"""Counts of actions by kind, reason and result."""
 
-from exporter.model.action import ActionKind, ActionResult
+from exporter.model.action import ActionKind, ActionReason, ActionResult
 from exporter.model.replace import replace
 from exporter.model.watch import Tally, Watch
 
 
-def counted(watch: Watch, kind: ActionKind, reason: str, result: ActionResult, by: int = 1) -> Watch:
+def counted(watch: Watch, kind: ActionKind, reason: ActionReason, result: ActionResult, by: int = 1) -> Watch:
     """One more of its kind."""
     new = Tally(kind=kind, reason=reason, result=result, count=by)
     if not any(_alike(each, new) for each in watch.tallies):

@@ -100,7 +100,7 @@ def _not_up(
     elif said is None or said.says is None:
         then, commands = _unless_watched(node, daemon, at, commands)
     else:
-        then = _speaking(said.says, commands)
+        then = _speaking(said.says, commands, planned=said.planned)
     return Trouble(
         level=level,
         what=f"daemon {printable(daemon.name)}: {', '.join((matter, *history_of(watch)))}",
@@ -115,7 +115,7 @@ def _unwell(daemon: Daemon, watch: Watch, said: Account) -> Trouble:
     return Trouble(
         level=Level.GRAVE,
         what=f"daemon {printable(daemon.name)}: {', '.join((said.matter, *history_of(watch)))}",
-        next="see below which process it is" if said.says is None else _speaking(said.says, ()),
+        next="see below which process it is" if said.says is None else _speaking(said.says, (), planned=said.planned),
         daemon=daemon.name,
         word="not well",
     )
@@ -177,11 +177,9 @@ def _unknown_for(node: Node, daemon: Daemon, at: float) -> float | None:
     return seconds if seconds > STARTING_SECONDS else None
 
 
-def _speaking(says: str, commands: tuple[str, ...]) -> str:
+def _speaking(says: str, commands: tuple[str, ...], *, planned: bool) -> str:
     by_hand = "; to do this by hand, run" if commands and commands[0] not in says else ""
-    if not says.startswith("would "):
-        return f"the watchdog says: {says}{by_hand}"
-    return f"the watchdog only observes; it {says}{by_hand}"
+    return f"the watchdog only observes; it {says}{by_hand}" if planned else f"the watchdog says: {says}{by_hand}"
 
 
 def _unless_watched(node: Node, daemon: Daemon, at: float, commands: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:

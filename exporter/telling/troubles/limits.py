@@ -9,6 +9,7 @@ from exporter.model.daemon import Daemon
 from exporter.model.node import Node
 from exporter.parse.printable import printable
 from exporter.telling.level import Level
+from exporter.telling.reasons import text_of
 from exporter.telling.remedy import address_of, command_to_tell
 from exporter.telling.short import counted
 from exporter.telling.troubles.trouble import MOST_COMMANDS, Trouble
@@ -56,7 +57,7 @@ def _drifted(node: Node, daemon: Daemon, drifted: Sequence[Demand], orders: Orde
     return Trouble(
         level=Level.CARE,
         what=f"{counted(len(drifted), 'limit')} not in force at {printable(daemon.name)}: "
-        f"{printable(first.words)} {whose}",
+        f"{text_of(first.reason)} {whose}",
         next="the watchdog sets it, where it may act; to do this by hand, run",
         commands=tuple(each for each in commands if each is not None),
         daemon=daemon.name,

@@ -13,6 +13,7 @@ from exporter.model.diagnosis import Condition, Diagnosis
 from exporter.model.event import Event, EventName
 from exporter.model.node import Node
 from exporter.model.observation import DaemonProcess, LogFile, Observation
+from exporter.model.reason import Reason
 from exporter.model.settings import AllowedAction, Mode, Rules
 from exporter.model.watch import Watch
 from exporter.model.witnesses import ControlSocket, ProcessState, SessionHolder, UnitState
@@ -182,7 +183,7 @@ class Post:
         while self.at < at:
             self.see(look("log", at=min(at, self.at + every)))
 
-    def did(self, problem: str | None = None, after: float = 0.1, evidence: str | None = None) -> None:
+    def did(self, problem: Reason | None = None, after: float = 0.1, evidence: str | None = None) -> None:
         """The last action has been carried out, or could not be."""
         last = self.actions[-1]
         done = ActionDone(

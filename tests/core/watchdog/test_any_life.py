@@ -14,6 +14,7 @@ from exporter.model.event import Event, EventName
 from exporter.model.identity import ProcessIdentity
 from exporter.model.node import Node
 from exporter.model.observation import Observation
+from exporter.model.reason import Reason, ReasonCode
 from exporter.model.settings import AllowedAction, Mode, Rules
 from exporter.model.watch import Watch
 from exporter.plain import build, plain
@@ -64,8 +65,8 @@ PHRASES: tuple[Callable[[float], Iterable[Observation]], ...] = (
 GAPS = (0.0, 0.6, 3.0, 12.0, 70.0, 95.0, 1000.0)
 MANDATES = (BY_COMMAND, BY_COMMAND, BY_UNIT, Mandate())
 MODES = (Mode.ACT, Mode.ACT, Mode.ACT, Mode.OBSERVE)
-UNHEARD = "unheard"
-OUTCOMES = (None, None, None, "it failed", UNHEARD)
+UNHEARD = Reason(ReasonCode.NO_RESULT)
+OUTCOMES = (None, None, None, Reason(ReasonCode.PROGRAM_FAILED, exit_code=1), UNHEARD)
 LIVES, PHRASES_EACH = 100, 30
 
 
@@ -147,7 +148,7 @@ class Onlooker:
         assert {step.identity for step in action.steps if isinstance(step, EndProcess)} <= set(allowed)
 
 
-def said(events: Iterable[Event]) -> list[tuple[str | None, str | None, str | None]]:
+def said(events: Iterable[Event]) -> list[tuple[str | None, str | None, Reason | str | None]]:
     """What was said to be done."""
     return [(each.daemon, each.action, each.reason) for each in events if each.event is EventName.WATCHDOG_ACTS]
 

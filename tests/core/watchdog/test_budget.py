@@ -7,11 +7,13 @@ import pytest
 from exporter.core.watchdog import budget
 from exporter.model.diagnosis import Condition
 from exporter.model.event import EventName
+from exporter.model.reason import Reason, ReasonCode
 from exporter.model.settings import Mode, Rules
 from exporter.model.watch import Watch, WatchState
 from tests.builders import AT, DAEMON, daemon_process, no_daemon, refusal
 from tests.core.watchdog.post import DEATH, NEXT, Post, alive, dies, hangs, left, returns
 
+FAILED = Reason(ReasonCode.PROGRAM_FAILED, exit_code=1)
 BREAKER = (EventName.CIRCUIT_OPENED, EventName.CIRCUIT_CLOSED)
 
 
@@ -59,9 +61,9 @@ def test_a_daemon_that_does_not_last_is_brought_back_ever_later_and_then_no_more
     assert took == pytest.approx([0.5, 2.5, 4.5, 8.5, 16.5], abs=0.5)
     assert post.told(EventName.WATCHDOG_WAITS)[0] == (
         "watchdog_waits",
-        "1 restart within 900 s did not help for long: the next one has to wait",
+        Reason(ReasonCode.BACKOFF, seconds=900.0, count=1),
     )
-    assert post.told(*BREAKER) == [("circuit_opened", "5 restarts within 900 s did not help for long")]
+    assert post.told(*BREAKER) == [("circuit_opened", Reason(ReasonCode.RESTARTS_DID_NOT_HELP, seconds=900.0, count=5))]
     assert (post.watch.state, len(post.watch.restarts)) == (WatchState.CIRCUIT_OPEN, 5)
     assert post.tallies == {("restart", "crashed", "succeeded"): 5}
 
@@ -75,14 +77,14 @@ def test_the_breaker_stays_open_after_the_window_and_the_exporters_own_restart()
     post.see(no_daemon(at=post.at + 1), left(post.at + 1))
     post.until(opened_at + 5000, every=60.0)
     assert (len(post.actions), post.watch.opened_at) == (5, opened_at)
-    assert post.watch.said == "the circuit breaker is open until an operator resumes the daemon"
+    assert post.watch.reason == Reason(ReasonCode.CIRCUIT_OPEN)
 
 
 def test_resume_closes_it_and_gives_back_the_budget() -> None:
     post = Post()
     crash(post, 6)
     post.resume()
-    assert post.told(*BREAKER)[-1] == ("circuit_closed", "an operator said resume")
+    assert post.told(*BREAKER)[-1] == ("circuit_closed", Reason(ReasonCode.OPERATOR_RESUMED))
     assert len(post.actions) == 6
     assert budget.left(post.watch, Rules(), post.at) == 4
 
@@ -95,7 +97,7 @@ def test_it_closes_by_itself_when_somebody_has_mended_it() -> None:
     post.until(back + 899, every=10.0)
     assert post.watch.state is WatchState.CIRCUIT_OPEN
     post.until(back + 901)
-    assert post.told(*BREAKER)[-1] == ("circuit_closed", "it has been well for 900 s")
+    assert post.told(*BREAKER)[-1] == ("circuit_closed", Reason(ReasonCode.WELL_FOR_WINDOW, seconds=900.0))
     assert (post.watch.state, post.watch.failures) == (WatchState.IDLE, 0)
 
 
@@ -110,10 +112,10 @@ def test_three_that_did_not_bring_it_back_open_it() -> None:
     post.see(*dies())
     for _ in range(3):
         post.until(post.at + 20)
-        post.did(problem="RunCommand: exit code 1")
+        post.did(problem=FAILED)
     post.until(post.at + 600)
     assert len(post.actions) == 3
-    assert post.told(*BREAKER) == [("circuit_opened", "3 restarts did not bring it back")]
+    assert post.told(*BREAKER) == [("circuit_opened", Reason(ReasonCode.RESTARTS_FAILED, count=3))]
     assert post.tallies == {("restart", "crashed", "failed"): 3}
 
 
@@ -157,7 +159,7 @@ def test_that_one_which_hung_has_gone_says_nothing_of_the_next() -> None:
 def test_until_the_next_may_come_it_is_said_when() -> None:
     post = Post()
     post.see(*dies())
-    post.did(problem="RunCommand: exit code 1")
+    post.did(problem=FAILED)
     assert (post.watch.state, post.watch.not_before) == (WatchState.BACKOFF, pytest.approx(post.at + 2.0))
     post.restarted()
     assert post.watch.not_before is not None
@@ -169,7 +171,7 @@ def test_chance_is_drawn_once_for_each() -> None:
     """Or else the least that is ever drawn would win."""
     post = Post()
     post.see(*dies())
-    post.did(problem="RunCommand: exit code 1")
+    post.did(problem=FAILED)
     waited_for = post.watch.not_before
     post.until(post.at + 1)
     assert post.watch.not_before == waited_for

@@ -8,6 +8,7 @@ import pytest
 from exporter.model.diagnosis import Condition
 from exporter.model.event import EventName
 from exporter.model.observation import Observation
+from exporter.model.reason import Reason, ReasonCode
 from tests.builders import (
     AT,
     CLIENT,
@@ -52,7 +53,7 @@ UNREAD = (daemon_process(), *(each for each in at_work() if not hasattr(each, "l
 """A daemon whose log cannot be read."""
 
 
-UNCONNECTED = "nor do the exporter's own connections"
+UNCONNECTED = Reason(ReasonCode.CONNECTIONS_UNANSWERED)
 
 
 class Case(NamedTuple):
@@ -60,7 +61,7 @@ class Case(NamedTuple):
 
     seen: tuple[Observation, ...]
     condition: Condition
-    witnesses: tuple[str, ...] = ()
+    indications: tuple[Reason, ...] = ()
     culprit: int | None = None
     start: tuple[Observation, ...] = ()
 
@@ -71,169 +72,183 @@ CASES = {
     "one command without an answer": Case((silence(at=DEATH),), Condition.WELL),
     "a collision": Case((refusal(at=DEATH),), Condition.WELL),
     "its process ends, and its log has no quit": Case(
-        dies(), Condition.CRASHED, ("process 441 is gone", "its log ends without a quit")
+        dies(),
+        Condition.CRASHED,
+        (Reason(ReasonCode.PROCESS_GONE, pid=CONTROL), Reason(ReasonCode.LOG_ENDS_WITHOUT_QUIT)),
     ),
-    "its process ends": Case((exited(CONTROL, at=DEATH),), Condition.UNKNOWN, ("process 441 is gone",)),
+    "its process ends": Case(
+        (exited(CONTROL, at=DEATH),), Condition.UNKNOWN, (Reason(ReasonCode.PROCESS_GONE, pid=CONTROL),)
+    ),
     "its process ends, and nobody can read its log": Case(
         (exited(CONTROL, at=DEATH), look("log", at=DEATH + 2)),
         Condition.UNKNOWN,
-        ("process 441 is gone",),
+        (Reason(ReasonCode.PROCESS_GONE, pid=CONTROL),),
         start=UNREAD,
     ),
     "and a command finds none": Case(
         (exited(CONTROL, at=DEATH), no_daemon(at=DEATH + 2)),
         Condition.CRASHED,
-        ("process 441 is gone", "nvidia-cuda-mps-control finds no daemon"),
+        (Reason(ReasonCode.PROCESS_GONE, pid=CONTROL), Reason(ReasonCode.NO_DAEMON_FOUND)),
         start=UNREAD,
     ),
     "and its pid file stays": Case(
         (exited(CONTROL, at=DEATH), left(DEATH + 2)),
         Condition.CRASHED,
-        ("process 441 is gone", "its pid file was left behind"),
+        (Reason(ReasonCode.PROCESS_GONE, pid=CONTROL), Reason(ReasonCode.PID_FILE_LEFT)),
         start=UNREAD,
     ),
     "and nobody listens": Case(
         (exited(CONTROL, at=DEATH), deaf(DEATH + 2)),
         Condition.CRASHED,
-        ("process 441 is gone", "nobody listens on its socket"),
+        (Reason(ReasonCode.PROCESS_GONE, pid=CONTROL), Reason(ReasonCode.NO_LISTENER)),
         start=UNREAD,
     ),
     "and its pid file is gone": Case(
         (exited(CONTROL, at=DEATH), left(DEATH + 2, behind=False), no_daemon(at=DEATH + 3)),
         Condition.STOPPED,
-        ("it left no pid file behind, as after a quit",),
+        (Reason(ReasonCode.NO_PID_FILE_LEFT),),
         start=UNREAD,
     ),
-    "an operator quits it": Case(quits(), Condition.STOPPED, ("it was told to go",)),
+    "an operator quits it": Case(quits(), Condition.STOPPED, (Reason(ReasonCode.QUIT_RECEIVED),)),
     "signals stop it, and it answers": Case((suspended(),), Condition.WELL),
     "signals stop it, and it does not answer": Case(
         (suspended(), silence(at=DEATH + 5)),
         Condition.SUSPENDED,
-        ("process 441 was stopped (state T)", "it answers nobody"),
+        (Reason(ReasonCode.PROCESS_SUSPENDED, pid=CONTROL, state="T"), Reason(ReasonCode.DAEMON_UNANSWERING)),
         CONTROL,
     ),
     "a debugger stops it": Case(
         (suspended(state="t"), *silences()),
         Condition.SUSPENDED,
-        ("process 441 was stopped (state t)", "it answers nobody"),
+        (Reason(ReasonCode.PROCESS_SUSPENDED, pid=CONTROL, state="t"), Reason(ReasonCode.DAEMON_UNANSWERING)),
         CONTROL,
     ),
     "another process was stopped": Case((replace(suspended(), start_ticks=1), silence(at=DEATH + 5)), Condition.WELL),
     "it does not answer": Case(
-        silences(), Condition.UNRESPONSIVE, ("its commands get no answer", "process 441 lives", UNCONNECTED)
+        silences(),
+        Condition.UNRESPONSIVE,
+        (Reason(ReasonCode.COMMANDS_UNANSWERED), Reason(ReasonCode.PROCESS_ALIVE, pid=CONTROL), UNCONNECTED),
     ),
     "nor does anybody listen": Case(
         (*silences(), deaf(DEATH + 11)),
         Condition.UNRESPONSIVE,
-        ("its commands get no answer", "process 441 lives", UNCONNECTED, "nobody listens on its socket"),
+        (
+            Reason(ReasonCode.COMMANDS_UNANSWERED),
+            Reason(ReasonCode.PROCESS_ALIVE, pid=CONTROL),
+            UNCONNECTED,
+            Reason(ReasonCode.NO_LISTENER),
+        ),
     ),
     "it sleeps in the kernel": Case(
         (suspended(state="D"), *silences()),
         Condition.STUCK_IN_DRIVER,
-        ("process 441 sleeps in the kernel (state D)", "the daemon answers nobody"),
+        (Reason(ReasonCode.PROCESS_STUCK_IN_KERNEL, pid=CONTROL), Reason(ReasonCode.DAEMON_UNANSWERING)),
         CONTROL,
     ),
     "its server sleeps in the kernel": Case(
         (suspended(SERVER, state="D"), *silences()),
         Condition.STUCK_IN_DRIVER,
-        ("process 513 sleeps in the kernel (state D)", "the daemon answers nobody"),
+        (Reason(ReasonCode.PROCESS_STUCK_IN_KERNEL, pid=SERVER), Reason(ReasonCode.DAEMON_UNANSWERING)),
         SERVER,
     ),
     "its server sleeps for a moment": Case((suspended(SERVER, state="D"),), Condition.WELL),
     "its server was stopped": Case(
         (suspended(SERVER), look("log", at=DEATH + 2)),
         Condition.SERVER_SUSPENDED,
-        ("server 513 was stopped (state T)", "its daemon is sound, and asks it nothing"),
+        (Reason(ReasonCode.SERVER_SUSPENDED, server=SERVER, state="T"), Reason(ReasonCode.DAEMON_NOT_WAITING)),
         SERVER,
     ),
     "its server was stopped for a moment": Case((suspended(SERVER),), Condition.WELL),
     "its server was stopped, and it hangs": Case(
         (suspended(SERVER), *silences()),
         Condition.SERVER_SUSPENDED,
-        ("server 513 was stopped (state T)", "its daemon answers nobody"),
+        (Reason(ReasonCode.SERVER_SUSPENDED, server=SERVER, state="T"), Reason(ReasonCode.DAEMON_UNANSWERING)),
         SERVER,
     ),
     "it asks its server, which does not answer": Case(
         (*asks_a_server(), *silences()),
         Condition.SERVER_UNRESPONSIVE,
-        ("its commands get no answer", "the first of these asks server 513"),
+        (Reason(ReasonCode.COMMANDS_UNANSWERED), Reason(ReasonCode.SERVER_QUERIED, server=SERVER)),
         SERVER,
     ),
     "it asks all its servers, and there is one": Case(
         (*asks_a_server("ps"), *silences()),
         Condition.SERVER_UNRESPONSIVE,
-        ("its commands get no answer", "the first of these asks server 513"),
+        (Reason(ReasonCode.COMMANDS_UNANSWERED), Reason(ReasonCode.SERVER_QUERIED, server=SERVER)),
         SERVER,
     ),
     "it had asked its server, and got the answer": Case(
         (servers(SERVER, at=DEATH - 0.2), status("ACTIVE", at=DEATH - 0.1), *silences()),
         Condition.UNRESPONSIVE,
-        ("its commands get no answer", "process 441 lives", UNCONNECTED),
+        (Reason(ReasonCode.COMMANDS_UNANSWERED), Reason(ReasonCode.PROCESS_ALIVE, pid=CONTROL), UNCONNECTED),
     ),
     "it was asked for a server that is not there": Case(
         (*asks_a_server("get_client_list 514"), *silences()),
         Condition.UNRESPONSIVE,
-        ("its commands get no answer", "process 441 lives", UNCONNECTED),
+        (Reason(ReasonCode.COMMANDS_UNANSWERED), Reason(ReasonCode.PROCESS_ALIVE, pid=CONTROL), UNCONNECTED),
     ),
     "it is not known to have answered just before it asked its server": Case(
         (silence(at=DEATH + 5, command=f"get_server_status {SERVER}"), *silences(DEATH + 1)),
         Condition.UNRESPONSIVE,
-        ("its commands get no answer", "process 441 lives", UNCONNECTED),
+        (Reason(ReasonCode.COMMANDS_UNANSWERED), Reason(ReasonCode.PROCESS_ALIVE, pid=CONTROL), UNCONNECTED),
     ),
     "only its log says that it asks its server": Case(
         (*control_log("NEW UI", f"Cmd:get_server_status {SERVER}", at=DEATH), *silences()),
         Condition.UNRESPONSIVE,
         (
-            "its commands get no answer",
-            "process 441 lives",
+            Reason(ReasonCode.COMMANDS_UNANSWERED),
+            Reason(ReasonCode.PROCESS_ALIVE, pid=CONTROL),
             UNCONNECTED,
-            "its log, which every user can write, ends with a command that asks server 513",
+            Reason(ReasonCode.LOG_ENDS_WITH_QUERY, server=SERVER),
         ),
     ),
     "the control program gets no answer, and the daemon answers": Case(
         (silence(at=DEATH + 5), probe(True, at=DEATH + 5.1), silence(at=DEATH + 15), probe(True, at=DEATH + 15.1)),
         Condition.PROGRAM_UNRESPONSIVE,
-        ("commands through the control program get no answer", "the daemon answers connections without it"),
+        (Reason(ReasonCode.PROGRAM_UNANSWERED), Reason(ReasonCode.CONNECTIONS_ANSWERED)),
     ),
     "it sleeps in the kernel, and is seen where": Case(
         (replace(suspended(state="D"), wait_channel="nvidia_ioctl"), *silences()),
         Condition.STUCK_IN_DRIVER,
-        ("process 441 sleeps in the kernel (state D, nvidia_ioctl)", "the daemon answers nobody"),
+        (
+            Reason(ReasonCode.PROCESS_STUCK_IN_KERNEL, pid=CONTROL, wait_channel="nvidia_ioctl"),
+            Reason(ReasonCode.DAEMON_UNANSWERING),
+        ),
         CONTROL,
     ),
     "both were stopped": Case(
         (suspended(SERVER), *hangs()),
         Condition.SUSPENDED,
-        ("process 441 was stopped (state T)", "it answers nobody"),
+        (Reason(ReasonCode.PROCESS_SUSPENDED, pid=CONTROL, state="T"), Reason(ReasonCode.DAEMON_UNANSWERING)),
         CONTROL,
     ),
     "somebody's session is open": Case(
         (refusal(at=DEATH), refusal(at=DEATH + 3)),
         Condition.HELD,
-        ("its commands are refused, as long as somebody's session is open",),
+        (Reason(ReasonCode.COMMANDS_REFUSED),),
     ),
     "and it is seen whose": Case(
         (refusal(at=DEATH), holder(DEATH + 1), refusal(at=DEATH + 3)),
         Condition.HELD,
-        ("process 700 (alice) has a session open", "its commands are refused, as long as somebody's session is open"),
+        (Reason(ReasonCode.SESSION_OPEN, pid=700, user="alice"), Reason(ReasonCode.COMMANDS_REFUSED)),
         700,
     ),
     "a fault": Case(
         FAULT,
         Condition.FAULT,
-        ("server 513 is in FAULT", "it waits for those whom it hit to let go"),
+        (Reason(ReasonCode.SERVER_IN_FAULT, server=SERVER), Reason(ReasonCode.AFFECTED_CLIENTS_CONNECTED)),
         start=alive(CLIENT),
     ),
     "a fault that a client holds up": Case(
         (*FAULT, look("log", at=DEATH + 2)),
         Condition.FAULT,
-        ("server 513 is in FAULT", "it waits for 600 to let go"),
+        (Reason(ReasonCode.SERVER_IN_FAULT, server=SERVER), Reason(ReasonCode.AFFECTED_CLIENTS_CONNECTED, pids=(600,))),
         start=alive(CLIENT),
     ),
     "servers that cannot start": Case(
         failures(3, at=DEATH),
         Condition.CRASH_LOOP,
-        ("its last 3 servers exited before they were ready", "no server has started since"),
+        (Reason(ReasonCode.SERVERS_EXITED_EARLY, count=3), Reason(ReasonCode.NO_SERVER_STARTED)),
     ),
     "they could not, long ago": Case((*failures(3, at=DEATH), look("log", at=DEATH + 400)), Condition.WELL),
 }
@@ -244,7 +259,7 @@ def test_what_is_the_matter(case: Case) -> None:
     post = Post(*(case.start or alive()))
     post.see(*case.seen)
     found = post.diagnosis
-    assert (found.condition, found.witnesses) == (case.condition, case.witnesses)
+    assert (found.condition, found.indications) == (case.condition, case.indications)
     assert (None if found.culprit is None else found.culprit.pid) == case.culprit
 
 
@@ -322,10 +337,10 @@ def test_a_death_that_nobody_saw_is_told_by_what_it_left() -> None:
     post.restarted()
     post.see(no_daemon(at=DEATH), left(DEATH), deaf(DEATH + 1))
     assert post.condition is Condition.CRASHED
-    assert post.diagnosis.witnesses == (
-        "nvidia-cuda-mps-control finds no daemon",
-        "nobody listens on its socket",
-        "its pid file was left behind",
+    assert post.diagnosis.indications == (
+        Reason(ReasonCode.NO_DAEMON_FOUND),
+        Reason(ReasonCode.NO_LISTENER),
+        Reason(ReasonCode.PID_FILE_LEFT),
     )
 
 

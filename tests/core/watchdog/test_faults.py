@@ -10,6 +10,7 @@ from exporter.model.action import ActionStep, EndProcess, GiveCommand, RunComman
 from exporter.model.diagnosis import Condition
 from exporter.model.event import EventName
 from exporter.model.observation import ControlReply, GpuEvent, LogLine, Observation
+from exporter.model.reason import Reason, ReasonCode
 from exporter.model.settings import AllowedAction, Mode
 from tests.builders import (
     FAULT_BLOCK,
@@ -138,7 +139,7 @@ def test_each_has_its_time_to_help() -> None:
 def test_while_it_is_waited_for_somebody_it_is_said_for_whom() -> None:
     post = faulted(VICTIM, OTHER, allow=NOTHING)
     post.until(STRUCK + 300)
-    assert post.watch.said == "server 513 recovers when 600, 601 let go"
+    assert post.watch.reason == Reason(ReasonCode.FAULT_WAITS_FOR_CLIENTS, pids=(600, 601), server=SERVER)
 
 
 def test_whoever_has_left_meanwhile_is_left_alone() -> None:
@@ -184,7 +185,7 @@ def test_a_server_with_somebody_who_is_well_is_not_shut_down() -> None:
     post = faulted(VICTIM, served=(OTHER,))
     passes(post, 300)
     assert [action.kind.value for action in post.actions] == ["kill_clients"]
-    assert post.watch.said == "server 513 serves 601, whom no fault hit: it is left alone"
+    assert post.watch.reason == Reason(ReasonCode.CLIENTS_UNAFFECTED, pids=(601,), server=SERVER)
 
 
 def test_nor_one_of_which_it_is_not_known_whom_it_serves() -> None:
@@ -201,7 +202,7 @@ def test_the_daemon_is_not_restarted_while_another_server_serves() -> None:
     post.see(*server_log("Status of client {PID: 601, Context ID: 1} is ACTIVE", server=514, at=STRUCK + 1))
     passes(post, 300)
     assert [action.kind.value for action in post.actions][-1] == "shut_down_server"
-    assert post.watch.said == "the daemon serves 601, whom no fault hit: it is left alone"
+    assert post.watch.reason == Reason(ReasonCode.CLIENTS_UNAFFECTED, pids=(601,))
 
 
 def test_a_server_that_does_not_recover_though_all_have_gone_is_ended_at_once() -> None:
@@ -253,7 +254,10 @@ def test_nobody_without_a_pid_here_is_named_to_anybody() -> None:
     post = Post(*inside(*alive(VICTIM)), allow=KILL)
     post.see(*inside(*strikes(VICTIM), status("FAULT", at=STRUCK + 1), clients(VICTIM, at=STRUCK + 1)))
     passes(post, 120)
-    assert (post.diagnosis.witnesses[1], post.actions) == ("it waits for -600 to let go", [])
+    assert (post.diagnosis.indications[1], post.actions) == (
+        Reason(ReasonCode.AFFECTED_CLIENTS_CONNECTED, pids=(-600,)),
+        [],
+    )
 
 
 def test_a_fault_of_which_the_log_alone_tells_costs_nobody_anything() -> None:

@@ -9,6 +9,7 @@ from exporter.model.action import RunCommand
 from exporter.model.daemon import DaemonState
 from exporter.model.node import Node
 from exporter.model.observation import DaemonFound, DaemonProcess
+from exporter.model.reason import Reason, ReasonCode
 from exporter.model.settings import PollIntervals
 from exporter.model.variables import VISIBLE_DEVICES
 from exporter.model.watch import Block
@@ -41,9 +42,9 @@ def test_nothing_is_started_in_another_users_directory_as_long_as_it_is_there() 
     end, last_look = dies()
     post.see(end, taken(DEATH + 0.1), last_look)
     post.until(DEATH + 2000)
-    assert (post.actions, post.watch.said) == (
+    assert (post.actions, post.watch.reason) == (
         [],
-        f"its pipe directory belongs to UID {TENANT}, who must not run this daemon",
+        Reason(ReasonCode.FOREIGN_DIRECTORY, uid=TENANT),
     )
     assert blocks(post.orders, post.daemon, post.watch) == (Block.FOREIGN_DIRECTORY,)
 

@@ -8,6 +8,7 @@ from exporter.core.watchdog.limit_commands import AGAIN_SECONDS, MANY, MOST_COMM
 from exporter.model.event import EventName
 from exporter.model.limits import Limits
 from exporter.model.observation import Observation
+from exporter.model.reason import Reason, ReasonCode
 from exporter.model.settings import Mode
 from exporter.model.watch import Watch
 from exporter.model.witnesses import ProcessState
@@ -185,7 +186,7 @@ class TestNewDaemon:
         enforced.see(*defaults(memory="", at=AT + 12))
         enforced.judge(AT + 100)
         assert [event.reason for event in enforced.of(EventName.LIMITS_DRIFTED)] == [
-            "memory on device 0 is unlimited, not 2 GiB"
+            Reason(ReasonCode.MEMORY_LIMIT_DIFFERS, device=0, wanted=2147483648.0)
         ]
         assert not enforced.actions
 
@@ -196,9 +197,21 @@ class TestDrift:
     @pytest.mark.parametrize(
         ("told", "command", "words"),
         [
-            (start_block(60.0), f"set_active_thread_percentage {SERVER} 40", "active threads are 60 %, not 40 %"),
-            (start_block(memory=3 * GIB), OF_SERVER, "memory on device 0 is 3 GiB, not 2 GiB"),
-            (start_block(memory=None), OF_SERVER, "memory on device 0 is unlimited, not 2 GiB"),
+            (
+                start_block(60.0),
+                f"set_active_thread_percentage {SERVER} 40",
+                Reason(ReasonCode.THREAD_PERCENTAGE_DIFFERS, found=60.0, wanted=40.0),
+            ),
+            (
+                start_block(memory=3 * GIB),
+                OF_SERVER,
+                Reason(ReasonCode.MEMORY_LIMIT_DIFFERS, device=0, found=3221225472.0, wanted=2147483648.0),
+            ),
+            (
+                start_block(memory=None),
+                OF_SERVER,
+                Reason(ReasonCode.MEMORY_LIMIT_DIFFERS, device=0, wanted=2147483648.0),
+            ),
         ],
     )
     def test_of_a_server_it_is_mended_there(self, told: tuple[str, ...], command: str, words: str) -> None:
@@ -330,7 +343,9 @@ class TestFrugality:
         self.times(enforced, 200)
         (_, hopeless) = enforced.of(EventName.LIMITS_DRIFTED)
         assert hopeless.at == AT + MANY * AGAIN_SECONDS
-        assert hopeless.problem == f"'{SET_MEMORY}' was given 3 times and does not help; it is given once in 60 s"
+        assert hopeless.problem == Reason(
+            ReasonCode.LIMIT_COMMAND_INEFFECTIVE, seconds=60.0, count=3, command=SET_MEMORY
+        )
 
     def test_one_that_helped_may_be_given_again_at_once(self) -> None:
         """An operator's next command is another matter."""
@@ -371,7 +386,7 @@ class TestSlippedIn:
         enforced.see(TELLS_MEMORY, *server_log(active(CLIENT + 2), at=AT + 1))
         (event,) = enforced.of(EventName.LIMITS_BYPASSED)
         assert (event.server, event.count) == (SERVER, 3)
-        assert event.reason == "connected before its limits were in force, and not held to them"
+        assert event.reason == Reason(ReasonCode.CONNECTED_BEFORE_LIMITS)
         assert enforced.watch.bypassed == 3
 
     def test_those_who_came_under_it_are_held_to_it_whatever_comes_later(self) -> None:

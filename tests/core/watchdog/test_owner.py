@@ -7,6 +7,7 @@ from exporter.model.action import RestartUnit
 from exporter.model.diagnosis import Condition
 from exporter.model.event import EventName
 from exporter.model.observation import Observation
+from exporter.model.reason import Reason, ReasonCode
 from exporter.model.settings import Mode, Rules
 from exporter.model.watch import WatchState
 from exporter.model.witnesses import UnitState
@@ -26,30 +27,38 @@ def died(*then: Observation, mode: Mode = Mode.ACT, before: UnitState | None = N
 
 
 @pytest.mark.parametrize(
-    ("told", "state", "said"),
+    ("told", "state", "reason"),
     [
-        (unit("activating", sub="auto-restart"), DEFERRED, f"systemd restarts {UNIT} by itself"),
-        (unit("activating", sub="start"), DEFERRED, f"systemd restarts {UNIT} by itself"),
-        (unit("deactivating", sub="stop-sigterm", result="signal"), DEFERRED, f"systemd restarts {UNIT} by itself"),
-        (unit("active", restart="always"), DEFERRED, f"systemd restarts {UNIT} by itself"),
-        (unit("active", restart="on-success"), WatchState.ACTING, "restart: crashed"),
-        (unit("active", restart="no", sub="exited"), WatchState.ACTING, "restart: crashed"),
-        (unit("failed", result="signal"), WatchState.ACTING, "restart: crashed"),
-        (unit("inactive", result="signal"), WatchState.ACTING, "restart: crashed"),
-        (unit("inactive"), WatchState.IDLE, "an operator stopped it: it is left alone"),
-        (unit("failed", sub="failed", result="timeout"), WatchState.IDLE, "an operator stopped it: it is left alone"),
-        (unit("failed", sub="failed", result="timeout", restart="no"), WatchState.ACTING, "restart: crashed"),
+        (unit("activating", sub="auto-restart"), DEFERRED, Reason(ReasonCode.RESTARTED_BY_SYSTEMD, unit=UNIT)),
+        (unit("activating", sub="start"), DEFERRED, Reason(ReasonCode.RESTARTED_BY_SYSTEMD, unit=UNIT)),
+        (
+            unit("deactivating", sub="stop-sigterm", result="signal"),
+            DEFERRED,
+            Reason(ReasonCode.RESTARTED_BY_SYSTEMD, unit=UNIT),
+        ),
+        (unit("active", restart="always"), DEFERRED, Reason(ReasonCode.RESTARTED_BY_SYSTEMD, unit=UNIT)),
+        (unit("active", restart="on-success"), WatchState.ACTING, None),
+        (unit("active", restart="no", sub="exited"), WatchState.ACTING, None),
+        (unit("failed", result="signal"), WatchState.ACTING, None),
+        (unit("inactive", result="signal"), WatchState.ACTING, None),
+        (unit("inactive"), WatchState.IDLE, Reason(ReasonCode.STOPPED_BY_OPERATOR)),
+        (unit("failed", sub="failed", result="timeout"), WatchState.IDLE, Reason(ReasonCode.STOPPED_BY_OPERATOR)),
+        (unit("failed", sub="failed", result="timeout", restart="no"), WatchState.ACTING, None),
         (
             unit("failed", result="start-limit-hit"),
             DEFERRED,
-            f"systemd has given up on {UNIT} (start-limit-hit): `systemctl reset-failed {UNIT}`, then start it",
+            Reason(ReasonCode.START_LIMIT_HIT, unit=UNIT),
         ),
         (
             unit("inactive", load="not-found", result=""),
             WatchState.IDLE,
-            f"{UNIT} is not-found to systemd: name the daemon's unit, or restart_command",
+            Reason(ReasonCode.UNIT_NOT_LOADED, unit=UNIT, state="not-found"),
         ),
-        (unit("", problem=failure("Access denied")), WatchState.IDLE, f"{UNIT} cannot be looked at: Access denied"),
+        (
+            unit("", problem=failure("Access denied")),
+            WatchState.IDLE,
+            Reason(ReasonCode.UNIT_UNREADABLE, unit=UNIT, state=failure("").code, text="Access denied"),
+        ),
     ],
     ids=lambda each: (
         " ".join(filter(None, (each.active, each.sub, each.result, each.restart)))
@@ -57,9 +66,9 @@ def died(*then: Observation, mode: Mode = Mode.ACT, before: UnitState | None = N
         else ""
     ),
 )
-def test_who_restarts_it(told: UnitState, state: WatchState, said: str) -> None:
+def test_who_restarts_it(told: UnitState, state: WatchState, reason: Reason | None) -> None:
     post = died(told)
-    assert (post.watch.state, post.watch.said) == (state, said)
+    assert (post.watch.state, post.watch.reason) == (state, reason)
     assert bool(post.actions) == (state is WatchState.ACTING)
 
 
@@ -84,7 +93,7 @@ def test_an_operators_stop_of_one_that_hangs_is_not_undone_while_it_lasts() -> N
     post.until(DEATH + 80)
     post.see(unit("deactivating", at=DEATH + 80, sub="stop-sigterm"))
     post.until(DEATH + 110)
-    assert (post.actions, post.watch.said) == ([], f"systemd is stopping {UNIT}: it is left to whoever wants that")
+    assert (post.actions, post.watch.reason) == ([], Reason(ReasonCode.UNIT_STOPPING, unit=UNIT))
 
 
 @pytest.mark.parametrize(("restart", "condition"), [("on-failure", Condition.STOPPED), ("no", Condition.CRASHED)])
@@ -96,7 +105,7 @@ def test_nor_when_it_had_to_be_killed_for_it(restart: str, condition: Condition)
 def test_nothing_is_done_before_systemd_was_asked_about_this_death() -> None:
     post = died()
     post.until(DEATH + 4.5)
-    assert (post.actions, post.watch.said) == ([], None)
+    assert (post.actions, post.watch.reason) == ([], None)
     post.see(unit("failed", at=DEATH + 4.7, result="signal"))
     assert post.kinds == [("restart", "crashed")]
 
@@ -107,7 +116,7 @@ def test_where_no_systemd_tells_anything_nothing_is_done_and_it_is_said() -> Non
     post.until(DEATH + 600)
     assert post.actions == []
     assert post.told(EventName.WATCHDOG_WAITS) == [
-        ("watchdog_waits", f"nobody tells how {UNIT} is: there is no systemd that could be asked")
+        ("watchdog_waits", Reason(ReasonCode.SYSTEMD_UNREACHABLE, unit=UNIT))
     ]
 
 

@@ -6,17 +6,26 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from exporter.core.watchdog import policy
 from exporter.core.watchdog.orders import Mandate
-from exporter.model.action import EndProcess, GiveCommand, RestartUnit, Role, RunCommand, SaveEvidence
+from exporter.model.action import (
+    ActionKind,
+    ActionReason,
+    EndProcess,
+    GiveCommand,
+    RestartUnit,
+    Role,
+    RunCommand,
+    SaveEvidence,
+)
 from exporter.model.daemon import DaemonState
 from exporter.model.diagnosis import Condition
 from exporter.model.event import EventName
 from exporter.model.identity import ProcessIdentity
 from exporter.model.limits import Limits
 from exporter.model.observation import Observation
+from exporter.model.reason import Reason, ReasonCode
 from exporter.model.settings import Mode
-from exporter.model.watch import WatchState
+from exporter.model.watch import LastAction, WatchState
 from tests.builders import (
     AT,
     CONTROL,
@@ -60,64 +69,62 @@ class Row(NamedTuple):
     seen: tuple[Observation, ...]
     after: float = NEVER
     deed: str | None = None
-    why: str | None = None
+    why: Reason | None = None
     rules: Mapping[str, Any] | None = None
 
 
-HANGS = "it hangs, which may pass: it is restarted no sooner than after 90 s"
+HANGS = Reason(ReasonCode.HANG_TOO_RECENT, seconds=90.0)
 ENDS = {"allow": HUNG}
 ROWS = {
     "well": Row((look("log", at=DEATH),)),
     "one command without an answer": Row((silence(at=DEATH),)),
     "crashed": Row(dies(), 0.5, "restart"),
-    "stopped": Row(quits(), why="an operator stopped it: it is left alone"),
+    "stopped": Row(quits(), why=Reason(ReasonCode.STOPPED_BY_OPERATOR)),
     "suspended": Row(hangs(), 90, "restart", HANGS),
     "suspended, with more patience": Row(
-        hangs(), 300, "restart", HANGS.replace("90", "300"), rules={"hung_after": 300.0}
+        hangs(), 300, "restart", replace(HANGS, seconds=300.0), rules={"hung_after": 300.0}
     ),
     "unresponsive": Row(silences(), 90, "restart", HANGS),
     "in the driver": Row(
         (suspended(state="D"), *silences()),
-        why="process 441 sleeps in the kernel, where no signal reaches it: it may take a reboot",
+        why=Reason(ReasonCode.STUCK_IN_KERNEL, pid=CONTROL),
     ),
     "its server in the driver": Row(
         (suspended(SERVER, state="D"), *silences()),
-        why="process 513 sleeps in the kernel, where no signal reaches it: it may take a reboot",
+        why=Reason(ReasonCode.STUCK_IN_KERNEL, pid=SERVER),
         rules=ENDS,
     ),
-    "server suspended": Row((suspended(SERVER),), why="server 513 was stopped: `kill -CONT 513` lets it go on"),
+    "server suspended": Row((suspended(SERVER),), why=Reason(ReasonCode.SERVER_MUST_CONTINUE, server=SERVER)),
     "server suspended, which hangs the daemon": Row(
-        (suspended(SERVER), *silences()), why="server 513 was stopped: `kill -CONT 513` lets it go on"
+        (suspended(SERVER), *silences()), why=Reason(ReasonCode.SERVER_MUST_CONTINUE, server=SERVER)
     ),
     "server suspended, and it may be ended": Row(
         (suspended(SERVER),),
         90,
         "end_server",
-        "server 513 hangs, which may pass: it is ended after 90 s",
+        Reason(ReasonCode.HANG_TOO_RECENT, server=SERVER, seconds=90.0),
         rules=ENDS,
     ),
     "server unresponsive": Row(
         (*asks_a_server(), *silences()),
-        why="server 513 does not answer its daemon: `kill -KILL 513` ends it, and its clients",
+        why=Reason(ReasonCode.SERVER_MUST_END, server=SERVER),
     ),
     "server unresponsive, and it may be ended": Row(
         (*asks_a_server(), *silences()),
         90,
         "end_server",
-        "server 513 hangs, which may pass: it is ended after 90 s",
+        Reason(ReasonCode.HANG_TOO_RECENT, server=SERVER, seconds=90.0),
         rules=ENDS,
     ),
     "held": Row(
         (refusal(at=DEATH), holder(DEATH + 1), refusal(at=DEATH + 3)),
-        why="process 700 has a session open: to close that is all it takes",
+        why=Reason(ReasonCode.SESSION_HELD, pid=700),
     ),
     "held by nobody who is seen": Row(
         (refusal(at=DEATH), refusal(at=DEATH + 3)),
-        why="nobody is seen who has a session open: to close that is all it takes",
+        why=Reason(ReasonCode.SESSION_HELD),
     ),
-    "servers that cannot start": Row(
-        failures(3, at=DEATH), why="its servers cannot start, and a restart would feed that: server.log says why"
-    ),
+    "servers that cannot start": Row(failures(3, at=DEATH), why=Reason(ReasonCode.SERVERS_CANNOT_START)),
     "its server has gone": Row(control_log("Server 513 exited with status 0", at=DEATH)),
 }
 
@@ -156,7 +163,7 @@ def test_who_only_observes_says_once_what_would_be_done_and_does_nothing(row: Ro
 def test_one_that_never_was_is_left_to_whoever_starts_it() -> None:
     post = Post(no_daemon(), no_daemon(at=AT + 20))
     post.until(AT + 1000)
-    assert (post.actions, waits(post)) == ([], ["it was never seen to run: it is left to whoever starts it"])
+    assert (post.actions, waits(post)) == ([], [Reason(ReasonCode.NEVER_SEEN)])
 
 
 def test_what_heals_in_time_is_not_restarted() -> None:
@@ -253,7 +260,7 @@ def test_a_control_program_that_hangs_is_no_reason_to_restart_the_daemon() -> No
     )
     post.until(DEATH + 400)
     assert (post.actions, post.daemon.state) == ([], DaemonState.UP)
-    assert waits(post) == ["the control program is at fault, not the daemon: a restart would not help"]
+    assert waits(post) == [Reason(ReasonCode.PROGRAM_AT_FAULT)]
 
 
 def test_a_daemon_that_answers_connections_again_is_not_restarted() -> None:
@@ -273,7 +280,7 @@ def test_two_unanswered_commands_alone_end_no_daemon() -> None:
     post.see(silence(at=DEATH + 5), silence(at=DEATH + 11))
     post.until(DEATH + 400)
     assert (post.condition, post.actions) == (Condition.UNRESPONSIVE, [])
-    assert waits(post)[-1] == "it does not answer, and no second witness says that it hangs"
+    assert waits(post)[-1] == Reason(ReasonCode.HANG_UNCONFIRMED)
 
 
 def test_where_no_connection_can_be_made_silence_alone_ends_a_daemon() -> None:
@@ -335,7 +342,7 @@ def test_where_nothing_says_how_nothing_is_done(seen: tuple[Observation, ...]) -
     post.see(*seen)
     post.until(DEATH + 200)
     assert post.actions == []
-    assert "nothing says how it is restarted: name its unit, or restart_command" in waits(post)
+    assert Reason(ReasonCode.NO_RESTART_METHOD) in waits(post)
     assert post.tallies == {}
 
 
@@ -344,18 +351,18 @@ def test_one_of_a_container_is_not_started_outside_of_it() -> None:
     daemon = replace(post.daemon, elsewhere=True)
     post.node = replace(post.node, daemons={daemon.name: daemon})
     post.see(*dies())
-    assert (post.actions, waits(post)) == ([], ["it ran in a container, where restart_command cannot start it"])
+    assert (post.actions, waits(post)) == ([], [Reason(ReasonCode.DAEMON_IN_CONTAINER)])
 
 
 def test_nobody_is_ended_whom_nothing_would_bring_back() -> None:
     post = Post(mandate=BY_UNIT)
     post.see(*hangs())
     post.until(DEATH + 200)
-    assert waits(post)[-1] == f"nobody tells how {UNIT} is: it might not come back"
+    assert waits(post)[-1] == Reason(ReasonCode.UNIT_STATE_UNKNOWN, unit=UNIT)
     post.see(unit("inactive", at=DEATH + 200, load="not-found"))
     post.until(DEATH + 300)
     assert post.actions == []
-    assert waits(post)[-1] == f"{UNIT} is not-found to systemd: name the daemon's unit, or restart_command"
+    assert waits(post)[-1] == Reason(ReasonCode.UNIT_NOT_LOADED, unit=UNIT, state="not-found")
     post.see(unit("active", at=DEATH + 300))
     assert post.kinds == [("restart", "hung")]
 
@@ -374,12 +381,13 @@ def test_what_is_done_is_said_before() -> None:
     post = Post()
     post.see(*dies())
     (acts,) = (each for each in post.events if each.event is EventName.WATCHDOG_ACTS)
-    assert (acts.action, acts.reason, acts.witnesses) == (
+    assert (acts.action, acts.reason, acts.indications) == (
         "restart",
         "crashed",
-        ("process 441 is gone", "its log ends without a quit"),
+        (Reason(ReasonCode.PROCESS_GONE, pid=CONTROL), Reason(ReasonCode.LOG_ENDS_WITHOUT_QUIT)),
     )
-    assert (post.watch.state, post.watch.said) == (WatchState.ACTING, "restart: crashed")
+    assert (post.watch.state, post.watch.reason) == (WatchState.ACTING, None)
+    assert post.watch.last_action == LastAction(kind=ActionKind.RESTART, reason=ActionReason.CRASHED, begun=True)
 
 
 def test_nothing_new_is_nothing_changed() -> None:
@@ -389,10 +397,3 @@ def test_nothing_new_is_nothing_changed() -> None:
     before = post.node
     post.judge(AT + 2)
     assert post.node is before
-
-
-@pytest.mark.parametrize(
-    ("pid", "words"), [(513, "`kill -KILL 513`"), (-513, "SIGKILL"), (1, "SIGKILL"), (0, "SIGKILL"), (None, "SIGKILL")]
-)
-def test_a_pid_of_another_namespace_is_in_no_kill_command(pid: int | None, words: str) -> None:
-    assert policy._kill("KILL", pid) == words

@@ -6,6 +6,7 @@ import pytest
 
 from exporter.model.event import EventName
 from exporter.model.observation import GpuEvent, KernelRecord, Observation
+from exporter.model.reason import Reason, ReasonCode
 from exporter.model.settings import Mode
 from exporter.model.watch import WatchState
 from tests.builders import DAEMON, GPU, OTHER_GPU, gpu_reading, look, reply
@@ -75,8 +76,8 @@ def test_it_is_told_why() -> None:
     post = on(xid(79))
     (event,) = (each for each in post.events if each.event is EventName.DAEMON_QUARANTINED)
     assert (event.xid, event.gpu) == (79, GPU)
-    assert event.reason == f"Xid 79 (GPU fell off the bus): {GPU} needs a reboot of the machine"
-    assert post.watch.said == event.reason
+    assert event.reason == Reason(ReasonCode.GPU_NEEDS_REBOOT, xid=79, gpu=GPU)
+    assert post.watch.reason == event.reason
 
 
 def test_whoever_hangs_there_is_not_ended_either() -> None:

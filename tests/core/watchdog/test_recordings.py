@@ -11,6 +11,7 @@ from exporter.core.watchdog.judge import judge
 from exporter.core.watchdog.orders import Mandate, Orders
 from exporter.model.action import Action, ActionDone, ActionKind
 from exporter.model.event import Event, EventName
+from exporter.model.reason import Reason, ReasonCode
 from exporter.model.settings import AllowedAction, Mode, Rules
 from exporter.recording import Recording
 from tests.builders import RECORDINGS, Recorded, look
@@ -70,4 +71,4 @@ def test_a_restart_that_brought_it_back_is_told_as_one() -> None:
         ("daemon_diagnosed", "well"),
         ("watchdog_acted", "succeeded"),
     ]
-    assert events[0].witnesses == ("nvidia-cuda-mps-control finds no daemon", "its log ends without a quit")
+    assert events[0].indications == (Reason(ReasonCode.NO_DAEMON_FOUND), Reason(ReasonCode.LOG_ENDS_WITHOUT_QUIT))

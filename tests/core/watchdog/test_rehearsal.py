@@ -11,7 +11,7 @@ from exporter.core.watchdog import rehearsal
 from exporter.core.watchdog.judge import Judged
 from exporter.core.watchdog.orders import Mandate, Orders
 from exporter.core.watchdog.rehearsal import ACTION_SECONDS, START, orders_for, rehearse
-from exporter.model.action import Action, ActionDone, ActionKind, RunCommand
+from exporter.model.action import Action, ActionDone, ActionKind, ActionReason, RunCommand
 from exporter.model.event import Event, EventName
 from exporter.model.node import Node
 from exporter.model.observation import Observation
@@ -37,7 +37,7 @@ class Judge:
             return node, (), ()
         self.acted = True
         steps = (RunCommand(arguments=orders.mandates[DAEMON].command),)
-        action = Action(daemon=DAEMON, kind=ActionKind.RESTART, reason="crashed", steps=steps)
+        action = Action(daemon=DAEMON, kind=ActionKind.RESTART, reason=ActionReason.CRASHED, steps=steps)
         return node, (Event(at=at, event=EventName.WATCHDOG_ACTS, daemon=DAEMON, action=action.kind),), (action,)
 
 
@@ -70,7 +70,11 @@ def test_an_action_is_done_a_moment_later(monkeypatch: pytest.MonkeyPatch, folde
     at_once, then = servers(at=AT + ACTION_SECONDS / 2), servers(at=AT + 5)
     judged_by(Judge(), monkeypatch, servers(), at_once, then)
     done = ActionDone(
-        at=AT + ACTION_SECONDS, daemon=DAEMON, kind=ActionKind.RESTART, reason="crashed", seconds=ACTION_SECONDS
+        at=AT + ACTION_SECONDS,
+        daemon=DAEMON,
+        kind=ActionKind.RESTART,
+        reason=ActionReason.CRASHED,
+        seconds=ACTION_SECONDS,
     )
     assert folded == [servers(), at_once, done, then]
 

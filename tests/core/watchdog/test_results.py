@@ -6,15 +6,17 @@ import pytest
 
 from exporter.core.fold import fold
 from exporter.core.watchdog import results
-from exporter.model.action import ActionDone, ActionKind, Resumed
+from exporter.model.action import ActionDone, ActionKind, ActionReason, Resumed
 from exporter.model.diagnosis import Condition
 from exporter.model.event import EventName
 from exporter.model.observation import Observation
+from exporter.model.reason import Reason, ReasonCode
 from exporter.model.watch import Watch, WatchState
 from tests.builders import AT, CONTROL, DAEMON, SERVER, daemon_process, no_daemon, servers
 from tests.core.watchdog.post import DEATH, HUNG, NEXT, Post, alive, deaf, dies, hangs, left, quits, returns, suspended
 
 ACTED = EventName.WATCHDOG_ACTED
+DENIED = Reason(ReasonCode.UNIT_NOT_PERMITTED, unit="nvidia-cuda-mps.service")
 
 
 def acting() -> Post:
@@ -50,10 +52,13 @@ def test_it_may_answer_before_it_is_told_that_it_was_started() -> None:
 @pytest.mark.parametrize(
     ("seen", "problem"),
     [
-        ((), "it has not answered within 30 s"),
-        ((daemon_process(NEXT, at=DEATH + 1),), "it has not answered within 30 s"),
-        ((servers(at=DEATH + 1),), "it is not known which process answers"),
-        ((daemon_process(CONTROL, at=DEATH + 1), servers(at=DEATH + 2)), "process 441 is still there"),
+        ((), Reason(ReasonCode.DAEMON_NOT_ANSWERING, seconds=30.0)),
+        ((daemon_process(NEXT, at=DEATH + 1),), Reason(ReasonCode.DAEMON_NOT_ANSWERING, seconds=30.0)),
+        ((servers(at=DEATH + 1),), Reason(ReasonCode.ANSWERING_PROCESS_UNKNOWN)),
+        (
+            (daemon_process(CONTROL, at=DEATH + 1), servers(at=DEATH + 2)),
+            Reason(ReasonCode.OLD_PROCESS_PRESENT, pid=CONTROL),
+        ),
     ],
     ids=["nobody answers", "it runs and does not answer", "nobody knows who answers", "the old one answers"],
 )
@@ -79,15 +84,15 @@ def test_where_the_evidence_was_saved_is_told_with_what_came_of_it() -> None:
 
 def test_a_step_that_failed_is_told_at_once_with_its_reason() -> None:
     post = acting()
-    post.did(problem="RestartUnit: Access denied")
-    assert outcome(post) == [("failed", "RestartUnit: Access denied")]
+    post.did(problem=DENIED)
+    assert outcome(post) == [("failed", DENIED)]
 
 
 def test_why_it_failed_is_remembered_until_it_is_well() -> None:
     post = acting()
-    post.did(problem="RestartUnit: Access denied")
+    post.did(problem=DENIED)
     post.until(DEATH + 2)
-    assert post.watch.problem == "RestartUnit: Access denied"
+    assert post.watch.problem == DENIED
     post.see(*returns(DEATH + 3))
     assert (post.condition, post.watch.problem) == (Condition.WELL, None)
 
@@ -103,7 +108,7 @@ def test_an_action_of_which_nothing_is_heard_has_failed_in_the_end() -> None:
     post.until(DEATH + 179)
     assert outcome(post) == []
     post.until(DEATH + 182)
-    assert outcome(post) == [("failed", "nothing was heard of it any more")]
+    assert outcome(post) == [("failed", Reason(ReasonCode.NO_RESULT))]
 
 
 def test_one_that_was_under_way_when_the_exporter_ended_is_judged_by_what_is_seen() -> None:
@@ -127,7 +132,7 @@ def test_if_nothing_comes_of_it_it_is_done_again() -> None:
     post.node = replace(post.node, watches={DAEMON: results.interrupted(post.watch, DEATH + 5)})
     post.see(no_daemon(at=DEATH + 6), left(DEATH + 6), deaf(DEATH + 6))
     post.until(DEATH + 13)
-    assert outcome(post) == [("failed", "the exporter ended before it was told of, and there is no daemon")]
+    assert outcome(post) == [("failed", Reason(ReasonCode.DAEMON_MISSING))]
     assert len(post.actions) == 2
 
 
@@ -138,7 +143,7 @@ def test_of_what_cannot_be_seen_nobody_says_that_it_succeeded() -> None:
     watch = results.interrupted(post.watch, post.at)
     post.node = replace(post.node, watches={DAEMON: watch})
     post.judge(post.at + 1)
-    assert outcome(post) == [("failed", "the exporter ended before it was told of")]
+    assert outcome(post) == [("failed", Reason(ReasonCode.EXPORTER_RESTARTED))]
 
 
 def test_what_is_not_under_way_is_not_interrupted() -> None:
@@ -159,9 +164,9 @@ def test_who_hung_has_gone_and_another_one_answers() -> None:
 @pytest.mark.parametrize(
     "stray",
     [
-        ActionDone(at=AT + 20, daemon=DAEMON, kind=ActionKind.END_SERVER, reason="hung", seconds=0.1),
-        ActionDone(at=AT + 20, daemon=DAEMON, kind=ActionKind.RESTART, reason="hung", seconds=0.1),
-        ActionDone(at=AT + 20, daemon="another", kind=ActionKind.RESTART, reason="crashed", seconds=0.1),
+        ActionDone(at=AT + 20, daemon=DAEMON, kind=ActionKind.END_SERVER, reason=ActionReason.HUNG, seconds=0.1),
+        ActionDone(at=AT + 20, daemon=DAEMON, kind=ActionKind.RESTART, reason=ActionReason.HUNG, seconds=0.1),
+        ActionDone(at=AT + 20, daemon="another", kind=ActionKind.RESTART, reason=ActionReason.CRASHED, seconds=0.1),
         Resumed(at=AT + 20, daemon="another"),
     ],
     ids=["another kind", "another reason", "another daemon's", "another daemon is resumed"],
@@ -194,7 +199,7 @@ def test_one_that_died_again_before_the_action_had_ended_is_not_waited_for() -> 
     post.see(*returns(post.at + 0.2), *dies(post.at + 1, NEXT))
     post.until(post.at + 5)
     post.did()
-    assert outcome(post) == [("failed", "it came, and was gone again")]
+    assert outcome(post) == [("failed", Reason(ReasonCode.DAEMON_ENDED_AGAIN))]
 
 
 def test_one_that_hung_and_was_ended_for_its_restart_has_not_died_again() -> None:

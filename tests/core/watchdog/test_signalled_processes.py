@@ -7,6 +7,7 @@ import pytest
 from exporter.model.action import Action, EndProcess
 from exporter.model.identity import ProcessIdentity
 from exporter.model.observation import DaemonProcess, Observation
+from exporter.model.reason import ReasonCode
 from exporter.parse.proc import MpsProgram, mps_program
 from tests.builders import (
     AT,
@@ -132,7 +133,8 @@ def test_a_hung_server_is_not_ended_if_proc_has_not_shown_that_it_is_the_daemons
     post.until(DEATH + 200)
 
     assert post.actions == []
-    assert "/proc has not shown that it is a child of this daemon" in (post.watch.said or "")
+    assert post.watch.reason is not None
+    assert post.watch.reason.code is ReasonCode.SERVER_PARENT_UNKNOWN
 
 
 def test_of_several_servers_a_log_line_does_not_choose_the_one_that_is_ended() -> None:

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from exporter.core.watchdog import state_loss
 from exporter.core.watchdog.orders import Mandate, Orders, blocks
-from exporter.model.action import ActionKind, ActionResult
+from exporter.model.action import ActionKind, ActionReason, ActionResult
 from exporter.model.event import EventName
 from exporter.model.node import Node
 from exporter.model.settings import Mode
@@ -16,7 +16,7 @@ OPEN = Watch(
     state=WatchState.CIRCUIT_OPEN,
     opened_at=AT - 60,
     restarts=(AT - 70, AT - 65),
-    tallies=(Tally(kind=ActionKind.RESTART, reason="crashed", result=ActionResult.FAILED, count=2),),
+    tallies=(Tally(kind=ActionKind.RESTART, reason=ActionReason.CRASHED, result=ActionResult.FAILED, count=2),),
 )
 
 

@@ -1,0 +1,137 @@
+"""Rows that versions 1 to 4 of the file have: they are translated into those of version 5.
+
+Version 5 has codes where earlier ones had sentences. A sentence that is not known becomes the code `unknown` with the
+sentence as its text: no row is lost because of it. What has another form than expected stays as it is.
+"""
+
+import json
+import sqlite3
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar, cast
+
+from exporter.model.action import ActionKind, ActionReason
+from exporter.model.reason import Reason, ReasonCode
+from exporter.parse.old_sentences import reason_of, reason_or_unknown
+from exporter.plain import plain
+from exporter.store.row import Translate
+
+Values = dict[str, Any]
+Kind = TypeVar("Kind")
+
+LONGEST_ROW = 16 << 20
+"""Bytes of the longest row that is translated."""
+
+_ACTIONS = {kind.value.replace("_", " "): kind for kind in ActionKind}
+
+
+def incident(values: Values) -> Values:
+    """Return an incident of today, with codes for what indicates each suspect."""
+    suspects = values.get("suspects") if isinstance(values, dict) else None
+    if not isinstance(suspects, list):
+        return values
+    return {**values, "suspects": [_renamed(each, "evidence", "indications", _reasons) for each in suspects]}
+
+
+def event(values: Values) -> Values:
+    """Return an event of today. A reason that is one word is a code already."""
+    values = _renamed(values, "witnesses", "indications", _reasons)
+    values = _renamed(values, "problem", "problem", _reason)
+    values = _renamed(values, "reason", "reason", _reason_or_word)
+    return _renamed(values, "incident", "incident", incident)
+
+
+def kept_watch(values: Values) -> Values:
+    """Return a row of the table of watches as it is today."""
+    return _renamed(values, "watch", "watch", _watch)
+
+
+def migrate(connection: sqlite3.Connection) -> None:
+    """Translate all rows. It is to be called in a transaction."""
+    for table, column, translate in _TABLES:
+        for (row,) in connection.execute(f"SELECT rowid FROM {table}").fetchall():  # noqa: S608 (of constants)
+            select = f"SELECT CAST({column} AS BLOB) FROM {table} WHERE rowid = ?"  # noqa: S608 (of constants)
+            (text,) = connection.execute(select, (row,)).fetchone()
+            new = _translated(text, translate)
+            if new is not None:
+                update = f"UPDATE {table} SET {column} = ? WHERE rowid = ?"  # noqa: S608 (of constants)
+                connection.execute(update, (new, row))
+
+
+_TABLES = (("incidents", "incident", incident), ("events", "event", event), ("watches", "watch", kept_watch))
+
+
+def _translated(text: object, translate: Translate) -> str | None:
+    """Return a row's new text; None if it stays as it is."""
+    if not isinstance(text, bytes) or len(text) > LONGEST_ROW:
+        return None
+    try:
+        values = json.loads(text)
+        new = translate(values) if isinstance(values, dict) else values
+        return None if new == values else json.dumps(new)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _watch(values: Any) -> Any:
+    if not isinstance(values, dict):
+        return values
+    values = _renamed(values, "diagnosis", "diagnosis", _diagnosis)
+    values = _renamed(values, "problem", "problem", _reason)
+    values = _renamed(values, "acting", "acting", _acting)
+    values = _renamed(values, "tallies", "tallies", _tallies)
+    said = values.get("said")
+    others = {key: value for key, value in values.items() if key != "said"}
+    return {**others, **_said(said)} if isinstance(said, str) else values
+
+
+def _diagnosis(values: object) -> object:
+    return _renamed(values, "witnesses", "indications", _reasons) if isinstance(values, dict) else values
+
+
+def _acting(values: object) -> object:
+    if not isinstance(values, dict):
+        return values
+    return _renamed(_renamed(values, "problem", "problem", _reason), "reason", "reason", _action_reason)
+
+
+def _tallies(values: object) -> object:
+    if not isinstance(values, list):
+        return values
+    return [_renamed(each, "reason", "reason", _action_reason) if isinstance(each, dict) else each for each in values]
+
+
+def _said(said: str) -> Mapping[str, object]:
+    """Return what the watchdog did last, or would have done, or why it waits."""
+    words, _, reason = said.removeprefix("would ").partition(": ")
+    kind = _ACTIONS.get(words)
+    if kind is None:
+        return {"reason": _reason(said)}
+    begun = not said.startswith("would ")
+    return {"last_action": {"kind": kind.value, "reason": _action_reason(reason), "begun": begun}}
+
+
+def _renamed(values: Kind, old: str, new: str, translate: Callable[[Any], Any]) -> Kind:
+    """Return an object with a value translated, under its new name; a value that is missing stays so."""
+    if not isinstance(values, dict) or old not in values or values[old] is None:
+        return values
+    others = {key: value for key, value in values.items() if key != old}
+    return cast("Kind", {**others, new: translate(values[old])})
+
+
+def _reasons(values: object) -> object:
+    return list(map(_reason, values)) if isinstance(values, list) else values
+
+
+def _reason(value: object) -> object:
+    return plain(reason_or_unknown(value)) if isinstance(value, str) else value
+
+
+def _reason_or_word(value: object) -> object:
+    if not isinstance(value, str):
+        return value
+    known = reason_of(value) or (Reason(ReasonCode.UNKNOWN, text=value) if " " in value else None)
+    return value if known is None else plain(known)
+
+
+def _action_reason(value: object) -> object:
+    return value if value in tuple(ActionReason) else ActionReason.UNKNOWN.value

@@ -1,0 +1,167 @@
+"""Rows of version 4 become rows of version 5: sentences become codes, and no row is lost."""
+
+import json
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from exporter.model.action import ActionKind, ActionReason
+from exporter.model.reason import Reason, ReasonCode
+from exporter.model.watch import LastAction
+from exporter.store import version4
+from exporter.store.archive import CODES_VERSION, FILE, MIGRATIONS, Archive, Remembered, read_history
+from exporter.store.database import open_database
+from exporter.store.retention import Retention
+from tests.builders import AT, DAEMON, SERVER
+from tests.clocks import HandClock
+
+TENANT = {"pid": 600, "client": "600-a", "memory_bytes": {}}
+INCIDENT = {
+    "id": "one",
+    "daemon": DAEMON,
+    "server": SERVER,
+    "started_at": AT,
+    "detected_at": AT,
+    "suspects": [{"tenant": TENANT, "confidence": 0.5, "evidence": ["it was ended by signal 9", "the moon was full"]}],
+}
+EVENT = {
+    "at": AT,
+    "event": "daemon_diagnosed",
+    "daemon": DAEMON,
+    "reason": "process 441 is gone",
+    "witnesses": ["process 441 is gone", "its log ends without a quit"],
+}
+FAULT = {"at": AT, "event": "fault_changed", "daemon": DAEMON, "reason": "suspects", "incident": INCIDENT}
+WATCH = {
+    "diagnosis": {"condition": "crashed", "since": AT, "witnesses": ["nobody listens on its socket", "a dream"]},
+    "acting": {"kind": "restart", "reason": "a new one", "began_at": AT, "problem": "there is no command to run"},
+    "tallies": [{"kind": "restart", "reason": "boredom", "result": "failed", "count": 2}],
+    "said": "would restart: crashed",
+    "problem": "the cat sat on it",
+}
+INDICATIONS = (Reason(ReasonCode.KILLED_BY_SIGNAL, signal=9), Reason(ReasonCode.UNKNOWN, text="the moon was full"))
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """A file of version 4 with an incident, events and a watch."""
+    path = tmp_path / FILE
+    open_database(path, MIGRATIONS[: CODES_VERSION - 1]).close()
+    connection = sqlite3.connect(path)
+    with connection:
+        connection.execute("INSERT INTO incidents VALUES ('one', ?, 1, ?, ?)", (DAEMON, AT, json.dumps(INCIDENT)))
+        for each in (EVENT, FAULT):
+            connection.execute("INSERT INTO events (at, event) VALUES (?, ?)", (AT, json.dumps(each)))
+        row = json.dumps({"daemon": DAEMON, "watch": WATCH})
+        connection.execute("INSERT INTO watches VALUES (?, ?, ?)", (DAEMON, AT, row))
+    connection.close()
+    return path
+
+
+def spoil(file: Path, statement: str, *values: object) -> None:
+    connection = sqlite3.connect(file)
+    with connection:
+        connection.execute(statement, values)
+    connection.close()
+
+
+def opened(file: Path) -> Remembered:
+    archive = Archive(file.parent, Retention(max_age=1e9), HandClock(AT))
+    try:
+        return archive.open()
+    finally:
+        archive.close()
+
+
+def test_every_row_is_there_with_codes(file: Path) -> None:
+    found = opened(file)
+    (incident,), (fault, diagnosed) = found.incidents, found.events
+    assert (found.unreadable, found.whole) == (0, True)
+    assert incident.suspects[0].indications == INDICATIONS
+    assert fault.reason == "suspects", "a word is a code already"
+    assert fault.incident is not None
+    assert fault.incident.suspects[0].indications == INDICATIONS
+    gone = Reason(ReasonCode.PROCESS_GONE, pid=441)
+    assert (diagnosed.reason, diagnosed.indications) == (gone, (gone, Reason(ReasonCode.LOG_ENDS_WITHOUT_QUIT)))
+    watch = found.watches[DAEMON]
+    assert watch.diagnosis is not None
+    assert watch.diagnosis.indications == (
+        Reason(ReasonCode.NO_LISTENER),
+        Reason(ReasonCode.UNKNOWN, text="a dream"),
+    )
+    assert watch.acting is not None
+    assert (watch.acting.reason, watch.acting.problem) == (ActionReason.UNKNOWN, Reason(ReasonCode.NO_PROGRAM))
+    assert [(each.reason, each.count) for each in watch.tallies] == [(ActionReason.UNKNOWN, 2)]
+    would = LastAction(kind=ActionKind.RESTART, reason=ActionReason.CRASHED, begun=False)
+    assert (watch.last_action, watch.reason) == (would, None)
+    assert watch.problem == Reason(ReasonCode.UNKNOWN, text="the cat sat on it")
+
+
+def test_the_second_start_reads_the_same(file: Path) -> None:
+    assert opened(file) == opened(file)
+
+
+def test_a_file_that_is_only_read_is_translated_and_not_changed(file: Path) -> None:
+    before = file.read_bytes()
+    incidents, events = read_history(file)
+    assert file.read_bytes() == before
+    found = opened(file)
+    assert (incidents, events) == (found.incidents, found.events)
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        ("kill clients: fault", LastAction(kind=ActionKind.KILL_CLIENTS, reason=ActionReason.FAULT, begun=True)),
+        ("would set limits: new", LastAction(kind=ActionKind.SET_LIMITS, reason=ActionReason.UNKNOWN, begun=False)),
+        ("it hangs, which may pass: it is restarted no sooner than after 90 s", ReasonCode.HANG_TOO_RECENT),
+        ("would rather not: dance", ReasonCode.UNKNOWN),
+    ],
+)
+def test_what_the_watchdog_said_last_is_an_action_or_a_reason(
+    file: Path, said: str, expected: LastAction | ReasonCode
+) -> None:
+    spoil(file, "UPDATE watches SET watch = ?", json.dumps({"daemon": DAEMON, "watch": {"said": said}}))
+    watch = opened(file).watches[DAEMON]
+    assert expected in (watch.last_action, None if watch.reason is None else watch.reason.code)
+
+
+@pytest.mark.parametrize("row", ["{", "[]", "7", "", b"\xff\xfe\x00", "[" * 100_000])
+def test_a_row_that_cannot_be_read_stays_and_costs_no_other(file: Path, row: object) -> None:
+    spoil(file, "UPDATE incidents SET incident = ?", row)
+    found = opened(file)
+    assert (found.incidents, found.unreadable, len(found.events)) == ((), 1, 2)
+    connection = sqlite3.connect(file)
+    assert connection.execute("SELECT incident FROM incidents").fetchone() == (row,)
+    connection.close()
+
+
+def test_a_migration_that_fails_leaves_the_file_as_it_was(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(_connection: sqlite3.Connection) -> None:
+        _connection.execute("DELETE FROM watches")
+        raise sqlite3.OperationalError("disk I/O error")
+
+    with pytest.raises(sqlite3.OperationalError):
+        open_database(file, (*MIGRATIONS[: CODES_VERSION - 1], fails))
+    assert opened(file).watches
+
+
+anything: st.SearchStrategy[Any] = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(sorted({*INCIDENT, *EVENT, *WATCH, "watch", "evidence"})), inner, max_size=4)
+    ),
+    max_leaves=12,
+)
+
+
+@given(anything)
+@pytest.mark.parametrize("translate", [version4.incident, version4.event, version4.kept_watch])
+def test_no_form_of_a_row_makes_it_raise(translate: Callable[[Any], Any], values: Any) -> None:
+    translate(values)
