@@ -10,14 +10,14 @@ _BEFORE_SECONDS, _AFTER_SECONDS = 900, 1800
 
 
 def began(which: str = "") -> str:
-    """When each incident of the time shown began: while it is the last of its daemon, as that tells of its last."""
+    """Return when each incident of the selected time range began, for as long as it is the last of its daemon."""
     return _of_each("min_over_time", "cuda_mps_fault_last_timestamp_seconds", which)
 
 
-def _of_each(kept: str, family: str, which: str = "") -> str:
-    """What a daemon tells of its last fault, of every one that was the last for a while."""
+def _of_each(function: str, family: str, which: str = "") -> str:
+    """Return a value of each fault that was the last of its daemon for some time."""
     return (
-        f"{kept}(({family}{{node}} * on ({DAEMON}) group_right () "
+        f"{function}(({family}{{node}} * on ({DAEMON}) group_right () "
         f"max by ({INCIDENT}) (cuda_mps_fault_info{{node{which}}}))[$__range:30s])"
     )
 
@@ -26,8 +26,9 @@ def faults() -> Panel:
     """All faults of the time shown, the newest first."""
     return table(
         "Faults",
-        "Each fatal GPU error that hit a server's clients, even if it healed at once. Click one for whom it hit, "
-        "who is suspected, and how it was before and after. Empty: there was none in the time shown.",
+        "Each fatal GPU error that hit a server's clients, even if the server recovered at once. Click a fault for "
+        "its clients, its suspect, and the state before and after. Empty: there was none in the selected time "
+        "range.",
         (
             Query(f"1000 * {began()}", instant=True),
             Query(f"1000 * ({began()} - {_BEFORE_SECONDS})", instant=True),

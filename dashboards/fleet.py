@@ -17,22 +17,22 @@ MEMORY_IN_USE = (
 )
 
 NOW = Row(
-    "Which nodes are unwell",
+    "Nodes with problems",
     (
         stat(
             "Nodes",
-            "Nodes whose exporter can be scraped.",
+            "Nodes whose exporter Prometheus can scrape.",
             Query("sum(up{node})", instant=True),
         ),
         stat(
             "Exporters down",
-            "Nodes where nobody watches MPS: what else is shown of them is old, or missing.",
+            "Nodes whose exporter is down. Other data of these nodes is old or missing.",
             Query("count(up{node}) - sum(up{node})", instant=True),
             thresholds=looks.NONE_IS_WELL,
         ),
         stat(
             "Daemons not up",
-            "Expected control daemons that do not respond, those included that an operator has stopped.",
+            "Expected control daemons that do not respond, including those that an operator has stopped.",
             Query(
                 f"sum((1 - cuda_mps_daemon_up{{node}}) * on ({DAEMON}) "
                 f'max by ({DAEMON}) (cuda_mps_daemon_info{{node, expected="true"}}))',
@@ -42,38 +42,38 @@ NOW = Row(
         ),
         stat(
             "Servers in FAULT",
-            "Servers that turn all new clients away, until all clients that a fatal GPU error hit have ended.",
+            "Servers that refuse new clients until all clients that a fatal GPU error hit have exited.",
             Query('sum(cuda_mps_server_state{node, state="fault"}) or 0 * sum(cuda_mps_daemon_up{node})', instant=True),
             thresholds=looks.NONE_IS_WELL,
         ),
         stat(
             "Faults",
-            "Fatal GPU errors that hit a server's clients, in the time shown.",
+            "Fatal GPU errors that hit a server's clients, in the selected time range.",
             Query("round(sum(increase(cuda_mps_faults_total{node}[$__range])))", instant=True),
             thresholds=looks.NONE_IS_WELL_SOME_ARE_ODD,
         ),
         stat(
             "Daemon deaths",
-            "Control daemons that died or were replaced in the time shown, whoever brought them back.",
+            "Control daemons that died or were replaced in the selected time range.",
             Query("round(sum(increase(cuda_mps_daemon_losses_total{node}[$__range])))", instant=True),
             thresholds=looks.NONE_IS_WELL_SOME_ARE_ODD,
         ),
         stat(
             "Bypassing MPS",
-            "CUDA processes that run beside MPS on GPUs that a known daemon serves, or should.",
+            "CUDA processes that run without MPS on GPUs that a known daemon serves or should serve.",
             Query("sum(cuda_mps_bypassing_processes{node})", instant=True),
             thresholds=looks.NONE_IS_WELL_SOME_ARE_ODD,
         ),
         stat(
-            "Circuits open",
-            "Daemons that the watchdog has given up: it restarts them no more until somebody says resume.",
+            "Restarts suspended",
+            "Daemons that the watchdog does not restart until an operator runs `cuda-mps-exporter resume`.",
             Query('sum(cuda_mps_watchdog_state{node, state=~"circuit_open|quarantined|state_lost"})', instant=True),
             thresholds=looks.NONE_IS_WELL,
         ),
         table(
-            "What is the matter",
-            "One row for each problem that there is now. ACT needs a person, look can wait for the day. Empty: "
-            "nothing is the matter, if Nodes above is as it should be.",
+            "Current problems",
+            "One row for each current problem. CRITICAL needs a person now; warning can wait for the day. Empty: "
+            "there is no problem, if Nodes above is correct.",
             (Query(EVERY_PROBLEM, instant=True),),
             {
                 "Value": Column("How", looks.NUMBER, mappings=HEALTH),
@@ -87,7 +87,7 @@ NOW = Row(
         ),
         timeline(
             "Nodes over time",
-            "How each node was: well, to be looked at, or in need of a person. A gap: nobody scraped it.",
+            "The most severe problem of each node. A gap: the node was not scraped.",
             Query(WORST, "{{instance}}"),
             HEALTH,
             height=10,
@@ -100,8 +100,8 @@ NODES = Row(
     (
         table(
             "Nodes",
-            "One row for each node; click its name for all of it. A cell without a value is not known: of an exporter "
-            "that is down nothing is.",
+            "One row for each node; click its name for details. A cell without a value is unknown. For an exporter "
+            "that is down, all values are unknown.",
             (
                 Query(WORST, instant=True),
                 Query(f"sum by ({NODE}) (cuda_mps_daemon_up{{node}})", instant=True),
@@ -125,7 +125,7 @@ NODES = Row(
                 "Value #F": Column("Bypassing", looks.COUNT, looks.NONE_IS_WELL_SOME_ARE_ODD),
                 "Value #G": Column("Faults", looks.COUNT, looks.NONE_IS_WELL_SOME_ARE_ODD),
                 "Value #H": Column("Deaths", looks.COUNT, looks.NONE_IS_WELL_SOME_ARE_ODD),
-                "Value #I": Column("Blind eyes", looks.COUNT, looks.NONE_IS_WELL_SOME_ARE_ODD),
+                "Value #I": Column("Failed collectors", looks.COUNT, looks.NONE_IS_WELL_SOME_ARE_ODD),
             },
             sort=("Now", True),
             height=9,
@@ -139,7 +139,7 @@ OVER_TIME = Row(
         faults(),
         lines(
             "Clients",
-            "Connected clients of each node; an explicit 0 where there are none.",
+            "Connected clients of each node; 0 if there are none.",
             Query(CLIENTS, "{{instance}}"),
         ),
         bars(
@@ -155,14 +155,14 @@ OVER_TIME = Row(
         ),
         lines(
             "GPU memory in use",
-            "Part of the memory of each node's GPUs that is in use.",
+            "Fraction of the memory of each node's GPUs that is used.",
             Query(MEMORY_IN_USE, "{{instance}}"),
             unit=looks.RATIO,
             ceiling=1,
         ),
         bars(
-            "Turned away",
-            "New clients that were refused, by reason: no place left, the server in FAULT, or another.",
+            "Refused clients",
+            "New clients that were refused, by reason: no free slot, the server in FAULT, or another reason.",
             Query(
                 "sum by (job, instance, reason) (increase(cuda_mps_clients_refused_total{node}[$__rate_interval]))",
                 "{{reason}} {{instance}}",
@@ -170,8 +170,8 @@ OVER_TIME = Row(
         ),
         lines(
             "Bypassing MPS",
-            "CUDA processes beside MPS, by node: as a rule they came while no daemon was there, and nothing limits "
-            "them.",
+            "CUDA processes that run without MPS, by node. Usually they started while no daemon ran. No limit "
+            "applies to them.",
             Query(BYPASSING, "{{instance}}"),
         ),
     ),
@@ -180,6 +180,6 @@ OVER_TIME = Row(
 FLEET = Board(
     uid="cuda-mps-fleet",
     title="CUDA MPS / Fleet",
-    description="Which nodes are unwell, and with what.",
+    description="Nodes with problems, and what the problems are.",
     rows=(NOW, NODES, OVER_TIME),
 )

@@ -1,4 +1,4 @@
-"""Incident: one fault, chosen by its id; whom it hit, who is suspected, who holds up recovery, before and after."""
+"""Incident: one fault, chosen by its id; affected clients, suspect, blocking clients, before and after."""
 
 from dashboards import looks
 from dashboards.board import Annotation, Board, Row, Variable
@@ -58,17 +58,16 @@ WHAT = Row(
     (
         stat(
             "Clients hit",
-            "Clients that had the error: all that shared a GPU with whoever did it, and all that shared one with "
-            "those.",
+            "Clients that had the error: all that shared a GPU with its cause, directly or through other clients.",
             Query(f"cuda_mps_fault_last_affected_clients{{incident}} {AFTER}", instant=True),
             thresholds=looks.NONE_IS_WELL_SOME_ARE_ODD,
             width=4,
             height=5,
         ),
         stat(
-            "Still hold it up",
-            "Clients that it hit and that live on now: until they end, the server turns all new ones away. "
-            "`cuda-mps-exporter incidents` on the node has the commands that end them.",
+            "Blocking recovery",
+            "Clients that the fault hit and that still run. Until they exit, the server refuses new clients. "
+            "`cuda-mps-exporter incidents` on the node shows the commands that end them.",
             Query(
                 f"sum by ({DAEMON}) (cuda_mps_fault_blocking_clients{{incident}}) or 0 * cuda_mps_daemon_up{{incident}}"
             ),
@@ -77,9 +76,9 @@ WHAT = Row(
             height=5,
         ),
         table(
-            "Kind, and who is suspected",
-            "As the evidence stood, the newest judgement first. Confidence is how often such evidence was right; "
-            "empty: nobody is suspected. It is told while the fault lasts and for an hour, or until the daemon's next.",
+            "Kind and suspect",
+            "Results in the order of the evidence, the newest first. Confidence: how often such evidence was right. "
+            "Empty: there is no suspect. Shown during the fault and for an hour, or until the daemon's next fault.",
             (
                 Query(
                     f"1000 * min_over_time(timestamp(cuda_mps_fault_info{{node, {_THIS}}})[$__range:30s])", instant=True
@@ -102,8 +101,8 @@ WHAT = Row(
             height=5,
         ),
         table(
-            "Owners hit",
-            "Whose clients it hit, and how many of each, whoever did it.",
+            "Affected workloads",
+            "Workloads whose clients were hit, and how many clients of each.",
             (
                 Query(
                     "sum by (job, instance, daemon, workload_kind, workload) "
@@ -113,16 +112,16 @@ WHAT = Row(
             ),
             {
                 "workload_kind": Column("Kind"),
-                "workload": Column("Owner"),
+                "workload": Column("Workload"),
                 "Value": Column("Clients", looks.COUNT),
             },
             sort=("Clients", True),
             width=8,
         ),
         table(
-            "Owners suspected",
-            "How often, in the time shown, a client of an owner was the likeliest cause of a fault on this node: "
-            "once is bad luck, often is a pattern.",
+            "Suspected workloads",
+            "How often a client of each workload was the likeliest cause of a fault on this node, in the selected "
+            "time range. Once may be chance; several times is a pattern.",
             (
                 Query(
                     "round(sum by (job, instance, workload_kind, workload) (increase("
@@ -132,15 +131,16 @@ WHAT = Row(
             ),
             {
                 "workload_kind": Column("Kind"),
-                "workload": Column("Owner"),
+                "workload": Column("Workload"),
                 "Value": Column("Faults", looks.COUNT),
             },
             sort=("Faults", True),
             width=8,
         ),
         table(
-            "Xids of that moment",
-            "Xids that the driver told of within a minute of it, on this node; whom they name is a hint, and no proof.",
+            "Xids at that time",
+            "Xids that the driver reported within a minute of the fault, on this node. The process that an Xid "
+            "names is an indication, not a proof.",
             (
                 Query(
                     f'1000 * (cuda_mps_xid_last_timestamp_seconds{{node, instance="$node"}} {AFTER} > $began - 60)',
@@ -150,9 +150,9 @@ WHAT = Row(
             {
                 "xid": Column("Xid"),
                 "gpu": Column("GPU"),
-                "Value": Column("Told", looks.MOMENT),
+                "Value": Column("Reported", looks.MOMENT),
             },
-            sort=("Told", False),
+            sort=("Reported", False),
             width=8,
         ),
     ),
@@ -162,9 +162,10 @@ BEFORE_AND_AFTER = Row(
     "Before and after",
     (
         table(
-            "Clients before it",
-            "Who was on the daemon half a minute before it, with what memory then, and a minute and a half after it. "
-            "Nothing after: gone, and its work lost. Who is still there holds up recovery, or was not hit.",
+            "Clients before the fault",
+            "Clients of the daemon half a minute before the fault with their memory, and their memory a minute and "
+            "a half after it. No value after: the client has exited and its work is lost. A client that still runs "
+            "blocks recovery, or was not hit.",
             (
                 Query(
                     f"sum by (job, instance, daemon, client, {_WHO}) "
@@ -191,26 +192,26 @@ BEFORE_AND_AFTER = Row(
                 "unit": Column("Unit"),
                 "Value #A": Column("Memory before", looks.BYTES),
                 "Value #B": Column("Memory after", looks.BYTES),
-                "Value #C": Column("Others in its domain", looks.COUNT),
+                "Value #C": Column("Others in its failure domain", looks.COUNT),
             },
             sort=("Memory before", True),
             height=9,
         ),
         timeline(
             "Servers over time",
-            "How long the server was in FAULT: short where all whom it hit ended at once.",
+            "How long the server was in FAULT. It is short if all affected clients exited at once.",
             Query(which("cuda_mps_server_state", "state", SERVER_STATES, SERVER, of="incident"), "{{server}}"),
             looks.states(SERVER_STATES),
         ),
         lines(
-            "Who held it up",
-            "Clients that it hit and that lived on, by server.",
+            "Blocking clients",
+            "Clients that the fault hit and that continued to run, by server.",
             Query(f"max by ({SERVER}) (cuda_mps_fault_blocking_clients{{incident}})", "server {{server}}"),
             height=6,
         ),
         lines(
             "GPU memory by client",
-            "What each client of the daemon used, upon one another.",
+            "Memory that each client of the daemon used, stacked.",
             Query(
                 f"sum by ({CLIENT}, pid, user, command) (cuda_mps_client_memory_used_bytes{{incident}} "
                 f"* on ({CLIENT}) group_left (pid, user, command) topk by ({CLIENT}) (1, "
@@ -227,8 +228,8 @@ BEFORE_AND_AFTER = Row(
             Query(f"sum by ({DAEMON}) (cuda_mps_clients_waiting{{incident}})", "waiting"),
         ),
         bars(
-            "Turned away",
-            "New clients that were refused, by reason: while the server was in FAULT, it was for that.",
+            "Refused clients",
+            "New clients that were refused, by reason. While the server was in FAULT, that was the reason.",
             Query(
                 f"sum by ({DAEMON}, reason) (increase(cuda_mps_clients_refused_total{{incident}}[$__rate_interval]))",
                 "{{reason}}",
@@ -236,7 +237,7 @@ BEFORE_AND_AFTER = Row(
         ),
         bars(
             "Xids",
-            "The driver's own errors on this node, by number and GPU. Empty: there was none.",
+            "Errors that the driver reported on this node, by number and GPU. Empty: there was none.",
             Query(
                 "sum by (job, instance, gpu, xid) "
                 '(increase(cuda_mps_xid_errors_total{node, instance="$node"}[$__rate_interval])) > 0',
@@ -249,7 +250,7 @@ BEFORE_AND_AFTER = Row(
 INCIDENT = Board(
     uid="cuda-mps-incident",
     title="CUDA MPS / Incident",
-    description="One fault: whom it hit, who is suspected, who holds up recovery, and how it was before and after.",
+    description="One fault: affected clients, suspect, clients that block recovery, and the state before and after.",
     variables=VARIABLES,
     annotations=(
         Annotation(

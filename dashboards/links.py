@@ -1,4 +1,4 @@
-"""Where a click leads: from a row of a table to the dashboard of what it tells of."""
+"""Links from a row of a table to the dashboard of its node or incident."""
 
 from dashboards.query import Json
 

@@ -39,21 +39,21 @@ FILLING = steps(Colour.WELL, (0.8, Colour.WARNING), (0.95, Colour.BAD))
 PLAIN = steps(Colour.QUIET)
 
 
-def words(said: Mapping[float, tuple[str, Colour]]) -> list[Json]:
-    """What is shown instead of each value."""
+def words(texts: Mapping[float, tuple[str, Colour]]) -> list[Json]:
+    """Return what is shown instead of each value."""
     return [
         {
             "type": "value",
             "options": {
                 f"{value:g}": {"text": text, "color": colour, "index": index}
-                for index, (value, (text, colour)) in enumerate(said.items())
+                for index, (value, (text, colour)) in enumerate(texts.items())
             },
         }
     ]
 
 
 def states(colours: Mapping[str, Colour]) -> list[Json]:
-    """The words for a state that `which` tells by its number."""
+    """Return the words for the states that `which` numbers."""
     return words({number: (state, colour) for number, (state, colour) in enumerate(colours.items(), start=1)})
 
 

@@ -1,7 +1,7 @@
 """A query of Prometheus, in its own words, and what many of them have in common.
 
-In an expression `{node`, `{daemons`, `{gpus` and `{incident` begin a selector of those whom the dashboard's variables
-name.
+In an expression `{node`, `{daemons`, `{gpus` and `{incident` begin a selector of what the dashboard's variables
+choose.
 """
 
 from collections.abc import Iterable, Mapping
@@ -26,7 +26,7 @@ CLIENT = f"{DAEMON}, client"
 GPU = "job, instance, gpu"
 
 WITH_INDEX = f"* on ({GPU}) group_left (index) topk by ({GPU}) (1, cuda_mps_gpu_info{{node}})"
-"""Gives what is said of a GPU its index. Of several series at once the join takes one, and so does not fail."""
+"""Adds the index of a GPU. Of several series at once the join takes one, so it does not fail."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from exporter.clock import Clock
 from exporter.errors import ServiceError
 from exporter.plain import build
-from exporter.telling.line import Line, Lines
+from exporter.telling.line import Line, Lines, Sheet
 from exporter.telling.moment import when
-from exporter.telling.sheet import Sheet
 
 if TYPE_CHECKING:
     from exporter.model.node import Node

@@ -26,9 +26,9 @@ from exporter.model.node import Node
 from exporter.model.observation import DaemonFound
 from exporter.model.watch import Watch
 from exporter.notify import Notifier
-from exporter.page import Sight
 from exporter.parse.printable import printable
 from exporter.privilege import keep_capabilities_from_children
+from exporter.report.status_view import StatusInput
 from exporter.service_socket import Commands, ServiceSocket
 from exporter.signals import Wishes, wishes
 from exporter.sources.act_locks import ActLocks
@@ -138,16 +138,16 @@ class Service:
             site, () if listeners else config.listen, security, config.max_requests, listeners, failures=failures
         )
 
-    def _sight(self) -> Sight:
+    def _sight(self) -> StatusInput:
         still_for = self._still_for()
-        return Sight(
+        return StatusInput(
             node=self._cycle.node,
             at=self._clock.now(),
             host=self._host,
             incidents=self._history.incidents,
             events=self._history.events,
             orders=self._authority.orders,
-            stood_still=None if still_for < HEALTHY_SECONDS else still_for,
+            stalled_seconds=None if still_for < HEALTHY_SECONDS else still_for,
         )
 
     def _answering(self) -> contextlib.AbstractContextManager[object]:

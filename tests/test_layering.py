@@ -49,11 +49,12 @@ LAYERS = (
         "metrics/",
         ("__version__", "model.", "core.", "metrics.", "view.", "clock.", "parse.printable", "parse.xid_catalogue"),
     ),
-    ("telling/", ("model.", "parse.", "core.", "telling.", "plain.", "view.")),
+    ("telling/", ("model.", "parse.", "core.", "report.", "telling.", "plain.", "view.")),
+    ("report/", ("model.", "parse.", "core.", "report.", "telling.", "view.")),
     ("terminal/", ("telling.", "terminal.", "parse.printable", "inquiry.", "clock.", "errors.")),
     ("store/", ("model.", "parse.", "store.", "plain.", "clock.", "errors.", "view.")),
     ("sources/", ("model.", "parse.", "sources.", "clock.")),
-    ("page/", ("__version__", "model.", "parse.", "core.", "telling.", "view.", "page.")),
+    ("page/", ("__version__", "model.", "parse.", "core.", "report.", "telling.", "view.", "page.")),
     ("actions/", ("model.", "parse.", "sources.", "actions.", "clock.", "plain.", "privilege.")),
 )
 
@@ -72,7 +73,7 @@ def test_a_layer_knows_only_what_lies_below_it() -> None:
 
 
 PURE = (
-    "model/", "parse/", "core/", "telling/", "page/", "history.py", "plain.py", "view.py",
+    "model/", "parse/", "core/", "report/", "telling/", "page/", "history.py", "plain.py", "view.py",
     "doctor/checks/",
     *(f"doctor/{name}.py" for name in ("facts", "finding", "object", "queue", "registry", "text", "unseen", "words")),
 )  # fmt: skip
@@ -119,7 +120,7 @@ HOMES = {
     "argparse": ("config/", "commands/", "cli.py", "command_line.py"),
     "exporter.cli": ("__main__.py",),
     "exporter.terminal": ("terminal/", "commands/"),
-    "exporter.page": ("page/", "web/pages.py", "service.py"),
+    "exporter.page": ("page/", "web/pages.py"),
     "exporter.actions": ("actions/", "assembly.py", "service.py"),
 }
 

@@ -99,9 +99,9 @@ def test_at_a_terminal_the_head_comes_first_and_the_table_fits(
     code, said = at_a_terminal(monkeypatch, ask)
 
     lines = SEQUENCE.sub("", said).splitlines()
-    assert (code, lines[0][:8], "\x1b[1;31mNOT WELL\x1b[0m" in said) == (1, "NOT WELL", True)
-    fault = f"  server 513 of {DAEMON} has been in FAULT for 0 ms, held up by 1 client;"
-    assert lines[2:4] == [fault, "    suspected: likely PID 600"]
+    assert (code, lines[0][:8], "\x1b[1;31mCRITICAL\x1b[0m" in said) == (1, "CRITICAL", True)
+    fault = f"  MPS server 513 of {DAEMON} has been in FAULT for 0 ms; 1 client blocks"
+    assert lines[2:4] == [fault, "    recovery; suspect: likely PID 600"]
     assert max(map(len, lines)) <= 80
 
 
@@ -109,10 +109,10 @@ def test_at_a_glance(running: Running, ask: Ask) -> None:
     running.knows(three_clients())
 
     code, said, _ = ask("--brief")
-    assert (code, said.splitlines()[0]) == (0, "needs a look: 1 of 1 daemons up, 3 clients, 2 GPUs; watchdog observes")
+    assert (code, said.splitlines()[0]) == (0, "warning: 1 of 1 daemons up, 3 clients, 2 GPUs; watchdog observes")
     assert [line.partition(":")[0] for line in said.splitlines()[1:]] == [
-        "  1 process bypasses MPS on GPU 1",
-        "  not all can be seen",
+        "  CUDA processes bypass MPS on GPU 1",
+        f"  Exporter cannot read a log of MPS daemon {DAEMON}",
     ]
 
 
@@ -181,7 +181,7 @@ def test_watched_it_follows_the_node_and_ends_as_the_node_is(running: Running, t
         ) as watching:
             eventually(lambda: shows("well: 1 of 1 daemons up"))
             running.knows(daemon_dead())
-            eventually(lambda: shows("NOT WELL: 0 of 1 daemons up"))
+            eventually(lambda: shows("CRITICAL: 0 of 1 daemons up"))
             watching.send_signal(signal.SIGINT)
             assert watching.wait(PATIENCE_SECONDS) == 1
         shows(LEFT)

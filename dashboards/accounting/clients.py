@@ -13,7 +13,7 @@ _ON_GPU = "{{command}} {{pid}} of {{user}} on GPU {{index}} {{instance}}"
 
 _USED = "cuda_mps_client_sm_utilization_ratio"
 _BY_METHOD = f"* on ({CLIENT}, gpu) group_left (method) topk by ({CLIENT}, gpu) (1, {_USED}{{gpus}} >= bool 0)"
-"""Gives what is said of a client on a GPU the method by which that was found out: one, where it has just changed."""
+"""Adds the method of attribution to a series of a client on a GPU: one method, if it has just changed."""
 
 _LAUNCHES = "cuda_mps_client_kernel_launches_total"
 _ERROR = "cuda_mps_client_sm_utilization_error_ratio"
@@ -24,9 +24,8 @@ CLIENTS = Row(
     (
         table(
             "SM time by client",
-            "Part of each GPU's SMs that each client kept busy in the last minute, one standard error of that, and how "
-            "it was found out. A client that is not here is not known to have used any, or too young for series of "
-            "its own.",
+            "Fraction of each GPU's SMs that each client used in the last minute, one standard error of it, and the "
+            "method. A client that is not listed has no known use, or is too young for its own series.",
             (
                 Query(f"sum by ({_SAME}) ({_USED}{{gpus}} {_INFO})", instant=True),
                 Query(
@@ -50,7 +49,7 @@ CLIENTS = Row(
         ),
         lines(
             "SM time by client over time",
-            "Part of a GPU's SMs that each client kept busy in the minute before, by method.",
+            "Fraction of a GPU's SMs that each client used in the minute before, by method.",
             Query(
                 f"sum by ({_SAME}) ({_USED}{{gpus}} {_INFO}) {WITH_INDEX}",
                 f"{_ON_GPU} {{{{method}}}}",
@@ -60,8 +59,8 @@ CLIENTS = Row(
             height=10,
         ),
         lines(
-            "How sure that is",
-            "One standard error of each client's part of a GPU.",
+            "Standard error",
+            "One standard error of each client's fraction of a GPU.",
             Query(
                 f"sum by ({CLIENT}, gpu, {_WHO}) ({_ERROR}{{gpus}} {_INFO}) {WITH_INDEX}",
                 _ON_GPU,
@@ -71,30 +70,31 @@ CLIENTS = Row(
         ),
         lines(
             "Launches",
-            "Kernels and graphs that each client launches; absent where its libcuda is not watched (--attribution=bpf "
-            "watches it).",
+            "Kernels and graphs that each client launches; absent if its libcuda is not probed (--attribution=bpf "
+            "probes it).",
             Query(f"rate({_LAUNCHES}{{node}}[$__rate_interval]) {_INFO}", f"{{{{kind}}}} {_NAMED}"),
             unit=looks.PER_SECOND,
             width=6,
         ),
         lines(
             "Streams with work in flight",
-            "How many streams of each client had work in flight, on the average: 1 is one that never rested.",
+            "Average number of streams of each client that had work in flight: 1 is a stream that was never idle.",
             Query(f"rate({_FLIGHT}{{node}}[$__rate_interval]) {_INFO}", _NAMED),
             unit=looks.NUMBER,
             width=6,
         ),
         lines(
-            "Launches that could not be put down",
-            "For want of room: where there are any, time in flight is too small.",
+            "Launches not counted",
+            "Kernel launches that were not counted because a BPF map was full. If there are any, time in flight is "
+            "too small.",
             Query("rate(cuda_mps_exporter_launches_lost_total{node}[$__rate_interval])", "{{instance}}"),
             unit=looks.PER_SECOND,
             width=6,
         ),
         lines(
-            "How much of the time libcuda is watched",
-            "Less than all of it where a client launches so much that watching all would slow it down: what it does "
-            "between is taken to be alike, and is less sure. 0: nobody uses CUDA.",
+            "Fraction of time with probes",
+            "Below 1 if a client launches so much that continuous probing would slow it down. The exporter then "
+            "extrapolates, with a larger error. 0: no process uses CUDA.",
             Query("cuda_mps_exporter_attribution_watched_ratio{node}", "{{instance}}"),
             unit=looks.RATIO,
             ceiling=1,

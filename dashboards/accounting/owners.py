@@ -1,4 +1,4 @@
-"""The accounts of owners: what each has used of the GPUs, by method, and what is nobody's."""
+"""Use of the GPUs by workload and method, and what is unattributed."""
 
 from dashboards import looks
 from dashboards.board import Row
@@ -17,7 +17,7 @@ _GPU_SM, _GPU_ENERGY = "cuda_mps_gpu_sm_seconds_total", "cuda_mps_gpu_accounted_
 
 
 def _in_all(family: str, per: float | None = None, more: str = "") -> str:
-    """What was used in the time shown, by everybody."""
+    """Return the total use in the selected time range."""
     return _in_units(f"sum(increase({family}{{gpus{more}}}[$__range]))", per)
 
 
@@ -36,54 +36,54 @@ def _briefly(expression: str) -> str:
 
 
 def _unattributed(family: str, whole: str) -> str:
-    """The part of it that is nobody's; 0 where there was no such time at all."""
+    """Return the unattributed fraction; 0 if there was no use at all."""
     nobodys = _in_all(family, more=', workload_kind="unattributed"')
     return f"({nobodys} or 0 * {_in_all(whole)}) / ({_in_all(whole)} > 0)"
 
 
 WHOLE = Row(
-    "In the time shown",
+    "In the selected time range",
     (
         stat(
             "SM-hours",
-            "SM time of the chosen GPUs: an hour of all the SMs of a GPU is 1. It is what the GPUs told, whoever used "
-            "them.",
+            "SM time of the chosen GPUs: all SMs of a GPU for one hour are 1. The GPUs measure it, independent of "
+            "the workloads.",
             Query(_in_all(_GPU_SM, HOUR), instant=True),
             width=4,
         ),
         stat(
             "Energy",
-            "What the chosen GPUs drew while they were watched, by their own meters.",
+            "Energy that the chosen GPUs used while they were monitored, from their own counters.",
             Query(_in_all(_GPU_ENERGY, KILOWATT_HOUR), instant=True),
             unit=looks.KILOWATT_HOURS,
             width=4,
         ),
         stat(
             "GB-hours",
-            "GPU memory held times how long; a gigabyte (10^9 bytes) for an hour is 1.",
+            "GPU memory held, multiplied by the time; a gigabyte (10^9 bytes) for an hour is 1.",
             Query(_in_all(_MEMORY, GIGABYTE_HOUR), instant=True),
             width=4,
         ),
         stat(
-            "SM time without an owner",
-            "Part of the SM time of which it is not known whose it was. Above 10 %, the shares below are of too little "
-            "to be trusted.",
+            "SM time without a workload",
+            "Fraction of the SM time that could not be attributed to a workload. Above 10 %, do not rely on the "
+            "shares below.",
             Query(_unattributed(_SM, _GPU_SM), instant=True),
             unit=looks.RATIO,
             thresholds=looks.steps(looks.Colour.WELL, (0.1, looks.Colour.WARNING)),
             width=4,
         ),
         stat(
-            "Energy without an owner",
-            "Part of the energy that no owner pays: what the GPUs drew while nobody ran, and while it is not known "
-            "who did.",
+            "Energy without a workload",
+            "Fraction of the energy that is not attributed to a workload: the GPUs were idle, or the workload is "
+            "unknown.",
             Query(_unattributed(_ENERGY, _GPU_ENERGY), instant=True),
             unit=looks.RATIO,
             width=4,
         ),
         stat(
             "SMs busy",
-            "Part of the SMs of the chosen GPUs that were busy, on the average.",
+            "Average fraction of the SMs of the chosen GPUs that were busy.",
             Query("avg(rate(cuda_mps_gpu_sm_seconds_total{gpus}[$__range]))", instant=True),
             unit=looks.RATIO,
             width=4,
@@ -92,13 +92,13 @@ WHOLE = Row(
 )
 
 OWNERS = Row(
-    "Who used how much",
+    "Use by workload",
     (
         table(
-            "SM time and energy by owner",
-            "What each owner used in the time shown, by how that was found out (measured; flight: by time in flight; "
-            "equal: a convention). Part: of all SM time. No method: nobody's work, or the MPS server's own. Energy is "
-            "shared out in proportion to SM time.",
+            "SM time and energy by workload",
+            "Use of each workload in the selected time range, by method (measured; flight: by time in flight; "
+            "equal: a convention). Part: of all SM time. No method: unattributed, or used by the MPS server itself. "
+            "Energy is divided in proportion to SM time.",
             (
                 Query(_by(_ENTRY, _SM, HOUR), instant=True),
                 Query(f"{_by(_ENTRY, _SM)} / on () group_left () ({_in_all(_GPU_SM)} > 0)", instant=True),
@@ -106,7 +106,7 @@ OWNERS = Row(
             ),
             {
                 "workload_kind": Column("Kind"),
-                "workload": Column("Owner"),
+                "workload": Column("Workload"),
                 "method": Column("Method"),
                 "Value #A": Column("SM-hours", looks.COUNT),
                 "Value #B": Column("Part", looks.RATIO),
@@ -117,12 +117,12 @@ OWNERS = Row(
             height=10,
         ),
         table(
-            "Memory by owner",
-            "GPU memory that each owner held in the time shown, times how long. This is read, and needs no method.",
+            "Memory by workload",
+            "GPU memory of each workload in the selected time range, multiplied by the time. It is measured.",
             (Query(_by(_OWNER, _MEMORY, GIGABYTE_HOUR), instant=True),),
             {
                 "workload_kind": Column("Kind"),
-                "workload": Column("Owner"),
+                "workload": Column("Workload"),
                 "Value": Column("GB-hours", looks.COUNT),
             },
             sort=("GB-hours", True),
@@ -136,9 +136,9 @@ OVER_TIME = Row(
     "Over time",
     (
         lines(
-            "SM time by owner",
-            "How many GPUs' SMs each owner kept busy, by method, upon one another; dashed, what the GPUs told: the sum "
-            "is exactly that. A method is never mixed with another.",
+            "SM time by workload",
+            "How many GPUs' SMs each workload used, by method, stacked. Dashed: the total that the GPUs measured, "
+            "which is exactly the sum. Methods are never mixed.",
             Query(_briefly(f"sum by ({_ENTRY}) (rate({_SM}{{gpus}}[$__rate_interval]))"), _NAMED),
             Query(f"sum(rate({_GPU_SM}{{gpus}}[$__rate_interval]))", "all of it"),
             stacked=True,
@@ -146,9 +146,9 @@ OVER_TIME = Row(
             height=10,
         ),
         lines(
-            "Power by owner",
-            "What is put down to each owner, in proportion to SM time, upon one another; dashed, what the GPUs drew. "
-            "While nobody runs, it is nobody's.",
+            "Power by workload",
+            "Power attributed to each workload, in proportion to SM time, stacked. Dashed: power of the GPUs. The "
+            "power of idle GPUs is unattributed.",
             Query(_briefly(f"sum by ({_ENTRY}) (rate({_ENERGY}{{gpus}}[$__rate_interval]))"), _NAMED),
             Query(f"sum(rate({_GPU_ENERGY}{{gpus}}[$__rate_interval]))", "all of it"),
             unit=looks.WATTS,
@@ -157,8 +157,8 @@ OVER_TIME = Row(
             height=10,
         ),
         lines(
-            "Memory by owner over time",
-            "GPU memory that each owner held, on the average, upon one another.",
+            "Memory by workload over time",
+            "Average GPU memory of each workload, stacked.",
             Query(
                 _briefly(f"sum by ({_OWNER}) (rate({_MEMORY}{{gpus}}[$__rate_interval]))"),
                 "{{workload_kind}} {{workload}}",
@@ -169,7 +169,7 @@ OVER_TIME = Row(
         ),
         lines(
             "SM time by method",
-            "How it was found out whose it was; what nobody is known to have used stands apart.",
+            "Method by which SM time was attributed; unattributed SM time is separate.",
             Query(f'sum by (method) (rate({_SM}{{gpus, method!=""}}[$__rate_interval]))', "{{method}}"),
             Query(
                 f'sum by (workload_kind) (rate({_SM}{{gpus, method=""}}[$__rate_interval]))', "none: {{workload_kind}}"
@@ -178,16 +178,16 @@ OVER_TIME = Row(
             width=8,
         ),
         lines(
-            "Nobody's SM time",
-            "Part of each GPU's SMs that was busy in the last minute for nobody knows whom.",
+            "Unattributed SM time",
+            "Fraction of each GPU's SM capacity used in the last minute that could not be attributed to a client.",
             Query(f"cuda_mps_gpu_sm_unattributed_ratio{{gpus}} {WITH_INDEX}", "GPU {{index}} {{instance}}"),
             unit=looks.RATIO,
             width=8,
         ),
         table(
-            "The books of each GPU",
-            "What each GPU told in the time shown. Ended: of that, and of earlier, what owners had used whose series "
-            "ended in that time. They were told of before, and are not lost.",
+            "Totals of each GPU",
+            "Totals of each GPU in the selected time range. Ended: use of workloads whose series ended in that "
+            "time. It was reported before, and is not lost.",
             (
                 Query(_by(GPU, _GPU_SM, HOUR), instant=True),
                 Query(_by(GPU, "cuda_mps_gpu_closed_sm_seconds_total", HOUR), instant=True),

@@ -18,13 +18,13 @@ _LEAST = (
 """Without memory or slots, the smallest known bound may be too large."""
 
 SHARING = Row(
-    "Is the sharing any good?",
+    "Quality of sharing",
     (
         table(
             "How many more fit",
-            "How many more clients such as those on each GPU would fit: the smallest of what its memory, its SM time "
-            "and its servers' client slots allow. Without a number for memory or for client slots, it is not known. "
-            "Without a number for SM time, it is the smaller of the other two.",
+            "How many more clients like the present ones would fit on each GPU: the smallest of the bounds by "
+            "memory, SM time and client slots. Without a bound for memory or for client slots, it is unknown. "
+            "Without a bound for SM time, it is the smaller of the other two.",
             (
                 Query(_LEAST, instant=True),
                 *(
@@ -49,10 +49,10 @@ SHARING = Row(
             Query(f"({_LEAST}) {WITH_INDEX}", _EACH),
         ),
         lines(
-            "What clients may use in all",
-            "The limits of each GPU's clients, added up: threads, and memory where each has a limit. Above 100 %, they "
-            "cannot all have it at once; threads are then shared, memory runs out. Not known if the environment of a "
-            "client cannot be read.",
+            "Committed limits",
+            "Sum of the limits of each GPU's clients: threads, and memory if each client has a limit. Above 100 %, "
+            "they cannot all use their limit at once: threads are shared, memory runs out. Unknown if the "
+            "environment of a client cannot be read.",
             Query(f"{_THREADS}{{gpus}} {WITH_INDEX}", f"threads {_EACH}"),
             Query(f"{_PINNED}{{gpus}} {WITH_INDEX}", f"memory {_EACH}"),
             unit=looks.RATIO,
@@ -60,8 +60,8 @@ SHARING = Row(
         ),
         lines(
             "SMs busy, and memory bandwidth in use",
-            "Where the bandwidth is near its peak, clients wait for each other whatever their threads; who has most SM "
-            "time is the likeliest to use it, and no more than that.",
+            "Near the peak of the bandwidth, clients wait for each other, independent of their threads. The client "
+            "with most SM time is only the likeliest to use it.",
             Query(f"cuda_mps_gpu_sm_utilization_ratio{{gpus}} {WITH_INDEX}", f"SMs {_EACH}"),
             Query(f"cuda_mps_gpu_dram_bandwidth_ratio{{gpus}} {WITH_INDEX}", f"bandwidth {_EACH}"),
             unit=looks.RATIO,
@@ -69,8 +69,8 @@ SHARING = Row(
             width=8,
         ),
         lines(
-            "Memory held, and SMs busy",
-            "Part of each GPU's memory that is in use: where it is high while the SMs idle, memory is what limits "
+            "Memory used, and SMs busy",
+            "Fraction of each GPU's memory that is used. If it is high while the SMs are idle, memory limits the "
             "sharing.",
             Query(
                 f"cuda_mps_gpu_memory_used_bytes{{gpus}} / cuda_mps_gpu_memory_total_bytes{{gpus}} {WITH_INDEX}",

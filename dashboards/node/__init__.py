@@ -1,8 +1,8 @@
-"""Node: all of one node, from its daemons to the exporter's own eyes."""
+"""Node: all of one node, from its daemons to the exporter's collectors."""
 
 from dashboards.board import Annotation, Board, Variable
 from dashboards.looks import Colour
-from dashboards.node import clients, daemons, eyes, gpus, limits, trouble, watchdog
+from dashboards.node import clients, collectors, daemons, gpus, limits, problems, watchdog
 
 DAEMONS = Variable(
     name="daemon", label="Daemon", query="label_values(cuda_mps_daemon_info{node}, daemon)", several=True
@@ -35,7 +35,7 @@ ANNOTATIONS = (
         name="Watchdog's restarts",
         colour=Colour.NEWS,
         moments="cuda_mps_watchdog_last_restart_timestamp_seconds{daemons}",
-        title="Watchdog restarted it",
+        title="Watchdog restarted the daemon",
         text="The watchdog restarted {{daemon}} on {{instance}}.",
     ),
     Annotation(
@@ -43,25 +43,25 @@ ANNOTATIONS = (
         colour=Colour.ODD,
         moments="cuda_mps_xid_last_timestamp_seconds{node}",
         title="Xid {{xid}}",
-        text="The driver told of Xid {{xid}} on {{gpu}} of {{instance}}.",
+        text="The driver reported Xid {{xid}} for {{gpu}} of {{instance}}.",
     ),
 )
 
 NODE = Board(
     uid="cuda-mps-node",
     title="CUDA MPS / Node",
-    description="All of a node: daemons, servers, clients, GPUs, the watchdog, and the exporter's own eyes.",
+    description="All data of a node: daemons, servers, clients, GPUs, the watchdog, and the exporter's collectors.",
     variables=(DAEMONS, GPUS),
     annotations=ANNOTATIONS,
     rows=(
         daemons.NOW,
         daemons.STATES,
-        trouble.TROUBLE,
+        problems.PROBLEMS,
         clients.CLIENTS,
         clients.MEMORY,
         watchdog.WATCHDOG,
         limits.LIMITS,
         gpus.GPUS,
-        eyes.EYES,
+        collectors.COLLECTORS,
     ),
 )

@@ -1,4 +1,4 @@
-"""Who is on the node, what they have of its memory, and with whom they fall."""
+"""The clients of the node, their memory, and their failure domains."""
 
 from dashboards import looks
 from dashboards.board import Row
@@ -14,8 +14,8 @@ CLIENTS = Row(
     (
         table(
             "Clients now",
-            "Everybody with series of their own, and the owner as far as it is known. Others: how many would fall "
-            "with this client in a fatal fault. Without memory: NVML has not told yet.",
+            "All clients with their own series, and their workload if it is known. Others: how many clients would "
+            "end with this one in a fatal fault. No memory: NVML has not reported it yet.",
             (
                 Query(
                     f'sum by ({_SAME}) (cuda_mps_client_memory_used_bytes{{daemons, gpu=~"$gpu"}} '
@@ -36,7 +36,7 @@ CLIENTS = Row(
                 "user": Column("User"),
                 "command": Column("Command"),
                 "Value #A": Column("GPU memory", looks.BYTES),
-                "Value #B": Column("Others that fall too", looks.COUNT),
+                "Value #B": Column("Others in its failure domain", looks.COUNT),
                 "slurm_job_id": Column("Slurm job"),
                 "client_namespace": Column("Namespace"),
                 "client_pod": Column("Pod"),
@@ -48,8 +48,8 @@ CLIENTS = Row(
             height=10,
         ),
         lines(
-            "Clients of each owner",
-            "Connected clients by owner: a Slurm job, pod, container, unit or user, the first that is known.",
+            "Clients of each workload",
+            "Connected clients by workload: a Slurm job, pod, container, unit or user, the first that is known.",
             Query(
                 "sum by (job, instance, workload_kind, workload) (cuda_mps_workload_clients{daemons})",
                 "{{workload_kind}} {{workload}} {{instance}}",
@@ -58,16 +58,17 @@ CLIENTS = Row(
             width=8,
         ),
         lines(
-            "How many fall together",
-            "The largest failure domain of each daemon: that many clients end with one fatal fault of any of them.",
+            "Largest failure domain",
+            "The largest failure domain of each daemon: the number of clients that end with one fatal fault of any "
+            "of them.",
             Query(
                 f"1 + max by ({DAEMON}) (cuda_mps_client_failure_domain_clients{{daemons}})", "{{daemon}} {{instance}}"
             ),
             width=8,
         ),
         lines(
-            "Owners that come again and again",
-            "Clients of each owner that connect: one that crashes in a loop stands out.",
+            "Reconnecting workloads",
+            "New connections of each workload. A workload that crashes in a loop has a high rate.",
             Query(
                 "sum by (job, instance, workload_kind, workload) "
                 "(rate(cuda_mps_workload_clients_connected_total{node}[$__rate_interval]))",
@@ -86,8 +87,8 @@ MEMORY = Row(
     (
         lines(
             "GPU memory by client",
-            "What each client uses of the chosen GPUs, its context included, upon one another; dashed, all that "
-            "they have.",
+            "Memory that each client uses on the chosen GPUs, including its context, stacked. Dashed: the memory of "
+            "the GPUs.",
             Query(
                 f'sum by ({CLIENT}, pid, user, command) (cuda_mps_client_memory_used_bytes{{daemons, gpu=~"$gpu"}} '
                 f"* on ({CLIENT}) group_left (pid, user, command) {_INFO})",
@@ -100,9 +101,9 @@ MEMORY = Row(
             height=10,
         ),
         lines(
-            "GPU memory by owner",
-            "What each owner's clients use of the chosen GPUs, upon one another; dashed, all that they have. This "
-            "one stays whole where clients are too many, or come and go too fast, for series of their own.",
+            "GPU memory by workload",
+            "Memory that each workload's clients use on the chosen GPUs, stacked. Dashed: the memory of the GPUs. "
+            "This panel is complete even if too many clients, or very short ones, have no series of their own.",
             Query(
                 "sum by (job, instance, workload_kind, workload) (cuda_mps_workload_memory_used_bytes{gpus})",
                 "{{workload_kind}} {{workload}} {{instance}}",

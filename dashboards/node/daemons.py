@@ -32,7 +32,7 @@ NOW = Row(
     (
         stat(
             "Daemons",
-            "State of each control daemon. Held: somebody's open session keeps all others out.",
+            "State of each control daemon. Held: an open session blocks all other commands.",
             Query(_DAEMON_STATE, "{{daemon}}"),
             unit=looks.NUMBER,
             mappings=looks.states(DAEMON_STATES),
@@ -40,7 +40,7 @@ NOW = Row(
         ),
         stat(
             "Servers",
-            "State of each MPS server, by its PID. In FAULT it turns all new clients away.",
+            "State of each MPS server, by its PID. In FAULT it refuses new clients.",
             Query(_SERVER_STATE, "{{server}}"),
             unit=looks.NUMBER,
             mappings=looks.states(SERVER_STATES),
@@ -48,40 +48,40 @@ NOW = Row(
         ),
         stat(
             "Clients",
-            "Clients connected to these daemons' servers.",
+            "Clients connected to the servers of these daemons.",
             Query("sum(cuda_mps_daemon_clients{daemons})"),
             width=2,
         ),
         stat(
-            "Fall together",
-            "The most clients that one fatal fault would end: the largest failure domain.",
+            "Largest failure domain",
+            "The largest number of clients that one fatal fault would end.",
             Query("1 + max(cuda_mps_client_failure_domain_clients{daemons}) or 0 * sum(cuda_mps_daemon_up{daemons})"),
             width=2,
         ),
         stat(
             "Bypassing",
-            "CUDA processes beside MPS on GPUs that a known daemon serves, or should.",
+            "CUDA processes that run without MPS on GPUs that a known daemon serves or should serve.",
             Query("sum(cuda_mps_bypassing_processes{gpus})"),
             thresholds=looks.NONE_IS_WELL_SOME_ARE_ODD,
             width=2,
         ),
         stat(
             "Waiting",
-            "Clients that wait until another user's clients have left.",
+            "Clients that wait until another user's clients have exited.",
             Query("sum(cuda_mps_clients_waiting{daemons})"),
             thresholds=looks.NONE_IS_WELL_SOME_ARE_ODD,
             width=2,
         ),
         stat(
             "Faults",
-            "Faults in the time shown.",
+            "Faults in the selected time range.",
             Query("round(sum(increase(cuda_mps_faults_total{daemons}[$__range])))", instant=True),
             thresholds=looks.NONE_IS_WELL_SOME_ARE_ODD,
             width=2,
         ),
         stat(
             "Deaths",
-            "Control daemons that died or were replaced, in the time shown.",
+            "Control daemons that died or were replaced, in the selected time range.",
             Query("round(sum(increase(cuda_mps_daemon_losses_total{daemons}[$__range])))", instant=True),
             thresholds=looks.NONE_IS_WELL_SOME_ARE_ODD,
             width=2,
@@ -94,20 +94,19 @@ STATES = Row(
     (
         timeline(
             "Daemons over time",
-            "The state of each control daemon. A gap: nobody looked.",
+            "State of each control daemon. A gap: no data was collected.",
             Query(_DAEMON_STATE, "{{daemon}} {{instance}}"),
             looks.states(DAEMON_STATES),
         ),
         timeline(
             "Servers over time",
-            "The state of each MPS server. A row that ends: the server has ended; an idle one is ended by its daemon.",
+            "State of each MPS server. A row that ends: the server has exited. A daemon ends an idle server.",
             Query(_SERVER_STATE, "{{server}} of {{daemon}} {{instance}}"),
             looks.states(SERVER_STATES),
         ),
         table(
             "Daemons",
-            "Each control daemon. Up: whether it responds. Supported: whether it speaks a protocol known to the "
-            "exporter.",
+            "Each control daemon. Up: whether it responds. Supported: whether the exporter supports its protocol.",
             (
                 Query(f"max by ({DAEMON}) (cuda_mps_daemon_up{{daemons}})", instant=True),
                 Query(moment("cuda_mps_daemon_start_time_seconds"), instant=True),
@@ -127,8 +126,8 @@ STATES = Row(
             height=6,
         ),
         table(
-            "What they are",
-            "Version is that of the daemon's binary; the unit is where it runs. An expected daemon's absence is an "
+            "Daemon details",
+            "Version of the daemon's binary, and the unit that it runs in. The absence of an expected daemon is an "
             "outage.",
             (Query("cuda_mps_daemon_info{daemons}", instant=True),),
             {
@@ -147,7 +146,7 @@ STATES = Row(
         ),
         lines(
             "Clients of each server",
-            "Clients connected to each server, and how many it takes at most. A server serves one user.",
+            "Clients connected to each server, and its limit of clients. A server serves one user.",
             Query(
                 f"max by ({SERVER}) (cuda_mps_server_clients{{daemons}}) "
                 f"* on ({SERVER}) group_left (user) topk by ({SERVER}) (1, cuda_mps_server_info{{daemons}})",
@@ -160,8 +159,9 @@ STATES = Row(
             limit="most that",
         ),
         lines(
-            "Clients that come and go",
-            "Clients that connect, and that leave: by their own exit, or because their server or daemon has gone.",
+            "Connections and disconnections",
+            "Clients that connect, and clients that disconnect: by their own exit, or because their server or "
+            "daemon ended.",
             Query(
                 f"sum by ({DAEMON}) (rate(cuda_mps_clients_connected_total{{daemons}}[$__rate_interval]))",
                 "come {{daemon}} {{instance}}",

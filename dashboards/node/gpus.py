@@ -1,4 +1,4 @@
-"""The node's GPUs: how busy they are, who starves whom, and how they are shared."""
+"""The node's GPUs: utilization, bandwidth and sharing."""
 
 from collections.abc import Mapping
 
@@ -36,38 +36,38 @@ GPUS = Row(
     "GPUs",
     (
         timeline(
-            "How they are shared",
-            "Mixed: somebody runs beside MPS. Time slicing: several processes without MPS.",
+            "Sharing mode",
+            "Mixed: a process bypasses MPS. Time slicing: several processes without MPS.",
             Query(f"({_SHARING}) {WITH_INDEX}", "GPU {{index}} {{instance}}"),
             looks.states(SHARING_MODES),
             width=8,
             height=8,
         ),
         _of_each(
-            "SMs that are busy",
-            "Part of the SMs that were busy between two readings (GPM); absent where the GPU does not tell.",
+            "SM utilization",
+            "Fraction of the SMs that were busy between two readings (GPM); absent if the GPU does not report it.",
             "cuda_mps_gpu_sm_utilization_ratio",
             looks.RATIO,
             1,
         ),
         _of_each(
             "Memory bandwidth in use",
-            "Part of the DRAM's bandwidth that was used between two readings (GPM): a client that has all of it "
-            "starves the others, whatever its share of threads.",
+            "Fraction of the DRAM bandwidth that was used between two readings (GPM). A client that uses all of it "
+            "slows down the others, independent of its share of threads.",
             "cuda_mps_gpu_dram_bandwidth_ratio",
             looks.RATIO,
             1,
         ),
         _of_each(
             "Memory in use",
-            "Memory in use on each GPU; more than its clients' sum.",
+            "Memory in use on each GPU. It is more than the sum of its clients.",
             "cuda_mps_gpu_memory_used_bytes",
             looks.BYTES,
         ),
-        _of_each("Temperature", "Of the GPU's die.", "cuda_mps_gpu_temperature_celsius", looks.CELSIUS),
+        _of_each("Temperature", "Temperature of the GPU's die.", "cuda_mps_gpu_temperature_celsius", looks.CELSIUS),
         lines(
             "Power",
-            "What each board draws; and, by its meter, what it has drawn on average.",
+            "Power that each board draws, and the average power from its energy counter.",
             Query(f"cuda_mps_gpu_power_watts{{gpus}} {WITH_INDEX}", "GPU {{index}} {{instance}}"),
             Query(
                 f"rate(cuda_mps_gpu_energy_joules_total{{gpus}}[$__rate_interval]) {WITH_INDEX}",
@@ -78,7 +78,7 @@ GPUS = Row(
         ),
         bars(
             "Memory errors",
-            "ECC errors, corrected and not: an uncorrected one ends who uses that memory.",
+            "Corrected and uncorrected ECC errors. An uncorrected error ends the processes that use that memory.",
             Query(
                 f"increase(cuda_mps_gpu_ecc_errors_total{{gpus}}[$__rate_interval]) {WITH_INDEX}",
                 "{{type}} GPU {{index}} {{instance}}",
@@ -86,8 +86,8 @@ GPUS = Row(
             width=12,
         ),
         lines(
-            "What holds its clocks down",
-            "Reasons for which a GPU's clocks are not as high as they could be. 1: it applies.",
+            "Clock limits",
+            "Reasons for which a GPU's clocks are lower than they could be. 1: the reason applies.",
             Query(
                 f"(cuda_mps_gpu_clocks_event_reason{{gpus}} == 1) {WITH_INDEX}", "{{reason}} GPU {{index}} {{instance}}"
             ),
@@ -95,7 +95,7 @@ GPUS = Row(
         ),
         table(
             "GPUs",
-            "What each GPU is, whether NVML can read it, and its modes. With MIG on, MPS is by instance.",
+            "Each GPU, whether NVML can read it, and its modes. With MIG on, MPS works by instance.",
             (
                 Query(f"max by ({GPU}) (cuda_mps_gpu_up{{gpus}})", instant=True),
                 Query(f"max by ({GPU}) (cuda_mps_gpu_mig_mode{{gpus}})", instant=True),
@@ -116,7 +116,7 @@ GPUS = Row(
         ),
         table(
             "Models and modes",
-            "Index, model and address of each GPU, and who may use it.",
+            "Index, model, address and compute mode of each GPU.",
             (
                 Query(
                     f"topk by ({GPU}) (1, cuda_mps_gpu_compute_mode{{gpus}} == 1) "
@@ -137,9 +137,9 @@ GPUS = Row(
             height=7,
         ),
         table(
-            "What they can tell",
-            "Whether a GPU in its present mode, with this driver, gives each reading; one that it does not give is "
-            "absent above, and not 0.",
+            "Available readings",
+            "Whether a GPU reports each reading in its present mode with this driver. A missing reading is absent "
+            "above, not 0.",
             (Query(f"max by ({GPU}, reading) (cuda_mps_gpu_reading_supported{{gpus}})", instant=True),),
             {
                 "instance": Column("Node"),
@@ -153,7 +153,7 @@ GPUS = Row(
         ),
         table(
             "Driver",
-            "The driver's version, and the newest CUDA that it serves.",
+            "Version of the driver, and the newest CUDA version that it supports.",
             (Query("cuda_mps_driver_info{node}", instant=True),),
             {"instance": Column("Node"), "driver": Column("Driver"), "cuda": Column("CUDA")},
             sort=("Node", False),

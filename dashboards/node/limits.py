@@ -12,9 +12,9 @@ LIMITS = Row(
     "Limits",
     (
         lines(
-            "Share of a GPU's threads",
-            "What each client of a server may have; and, of servers to come, the daemon's default. A client may "
-            "have asked for less.",
+            "Active thread percentage",
+            "Limit of each client of a server, and the daemon's default for new servers. A client may have "
+            "requested less.",
             Query(
                 f"max by ({SERVER}) (cuda_mps_server_active_thread_ratio{{daemons}})",
                 "server {{server}} of {{daemon}} {{instance}}",
@@ -27,9 +27,9 @@ LIMITS = Row(
             ceiling=1,
         ),
         lines(
-            "GPU memory that a client may have",
-            "On each GPU, of each client of a server; and, of servers to come, the daemon's default. Where there is "
-            "no limit, there is no line.",
+            "GPU memory limit",
+            "Limit on each GPU for each client of a server, and the daemon's default for new servers. No line: "
+            "there is no limit.",
             Query(
                 'cuda_mps_server_pinned_memory_limit_bytes{daemons, gpu=~"$gpu"} ' + WITH_INDEX,
                 "server {{server}} on GPU {{index}} of {{daemon}} {{instance}}",
@@ -42,7 +42,7 @@ LIMITS = Row(
         ),
         timeline(
             "Limits of servers",
-            "Whether they are as configured, or as they were before the daemon was started again.",
+            "Whether the limits are as configured, or as they were before the daemon was restarted.",
             Query(
                 f"max by ({SERVER}) (cuda_mps_server_limits_drifted{{daemons}})",
                 "{{server}} of {{daemon}} {{instance}}",
@@ -52,15 +52,14 @@ LIMITS = Row(
         ),
         timeline(
             "Default limits of daemons",
-            "Whether those that the next server will have are as configured, or as they were before the daemon's "
-            "start.",
+            "Whether the limits of the next server are as configured, or as they were before the daemon was restarted.",
             Query(f"max by ({DAEMON}) (cuda_mps_daemon_limits_drifted{{daemons}})", "{{daemon}} {{instance}}"),
             DRIFTED,
             width=8,
         ),
         bars(
-            "Clients that came before the limits",
-            "Clients that were on a server before its limits were, and are not held to them.",
+            "Clients without the limits",
+            "Clients that connected to a server before its limits were set. The limits do not apply to them.",
             Query(
                 f"sum by ({DAEMON}) (increase(cuda_mps_clients_before_limits_total{{daemons}}[$__rate_interval]))",
                 "{{daemon}} {{instance}}",

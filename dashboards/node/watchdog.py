@@ -35,21 +35,21 @@ WATCHDOG = Row(
     "Watchdog",
     (
         timeline(
-            "What the watchdog is doing",
-            "Circuit open: it restarts the daemon no more until somebody says resume. Deferred: systemd restarts "
-            "the unit.",
+            "Watchdog state",
+            "Circuit open: it does not restart the daemon until an operator runs `cuda-mps-exporter resume`. "
+            "Deferred: systemd restarts the unit.",
             Query(which("cuda_mps_watchdog_state", "state", WATCH_STATES, DAEMON), "{{daemon}} {{instance}}"),
             looks.states(WATCH_STATES),
         ),
         timeline(
-            "What is the matter",
-            "Its diagnosis of each daemon, as several witnesses tell.",
+            "Diagnosis",
+            "Diagnosis of each daemon, from several indications.",
             Query(which("cuda_mps_watchdog_diagnosis", "diagnosis", CONDITIONS, DAEMON), "{{daemon}} {{instance}}"),
             looks.states(CONDITIONS),
         ),
         bars(
             "Restarts",
-            "Restarts by reason and result: those by systemd too, and the observed ones, that would have been. "
+            "Restarts by reason and result, including those by systemd and those that the watchdog only observed. "
             "Empty: there was none.",
             Query(
                 f"sum by ({DAEMON}, reason, result) "
@@ -60,7 +60,7 @@ WATCHDOG = Row(
         ),
         bars(
             "Other actions",
-            "What else was done for a daemon, or would have been (observed), by reason and result. "
+            "Other actions for a daemon, including those that the watchdog only observed, by reason and result. "
             "Empty: there was none.",
             Query(
                 f"sum by ({DAEMON}, action, reason, result) "
@@ -71,13 +71,14 @@ WATCHDOG = Row(
         ),
         lines(
             "Restarts left",
-            "Restarts that the budget has left. At 0 the circuit opens, and a person is needed.",
+            "Restarts that remain in the budget. At 0 the circuit opens, and an operator is needed.",
             Query(f"max by ({DAEMON}) (cuda_mps_watchdog_restarts_left{{daemons}})", "{{daemon}} {{instance}}"),
             width=8,
         ),
         table(
-            "The watchdog of each daemon",
-            "Whether it may act, what it has left, and when it did what. Next restart: there while it waits for that.",
+            "Watchdog of each daemon",
+            "Whether the watchdog may act, the remaining restarts, and the times of its actions. Next restart: set "
+            "while it waits for that time.",
             (
                 Query(which("cuda_mps_watchdog_mode", "mode", MODES, DAEMON), instant=True),
                 Query(f"max by ({DAEMON}) (cuda_mps_watchdog_restarts_left{{daemons}})", instant=True),
@@ -99,9 +100,9 @@ WATCHDOG = Row(
             height=6,
         ),
         table(
-            "Whom it names",
-            "The processes that held the session, were stopped, hung, or could not be woken, in the time shown. "
-            "Empty: nobody was named.",
+            "Processes at fault",
+            "Processes that had the session open, were stopped, hung, or could not be woken, in the selected time "
+            "range. Empty: there was none.",
             (Query("last_over_time(cuda_mps_watchdog_culprit_info{daemons}[$__range])", instant=True),),
             {
                 "instance": Column("Node"),
@@ -115,7 +116,7 @@ WATCHDOG = Row(
         ),
         table(
             "Quarantined daemons",
-            "Daemons that the watchdog does not restart, because a GPU needs a reset or a reboot of its machine. "
+            "Daemons that the watchdog does not restart, because a GPU needs a reset or the machine a reboot. "
             "Empty: there is none.",
             (
                 Query(

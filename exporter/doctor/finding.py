@@ -5,6 +5,9 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from exporter.doctor.facts import Area, Facts
+from exporter.report.problem import FindingCode
+from exporter.report.problem import Severity as ProblemSeverity
+from exporter.report.problems import PROBLEMS
 
 PAGE = "docs/doctor.md"
 """Has each finding in a line; where there is more to read, a check names another."""
@@ -37,19 +40,38 @@ class Found:
     commands: tuple[str, ...] = ()
 
 
+_SEVERITIES = {ProblemSeverity.WARNING: Severity.WARNING, ProblemSeverity.CRITICAL: Severity.ERROR}
+
+
+def found(
+    code: FindingCode, *, where: tuple[str, ...], detail: str = "", fix: str = "", commands: tuple[str, ...] = ()
+) -> Found:
+    """Return a problem of the catalogue as a mistake; `detail` and `fix` are sentences that are added to its texts."""
+    problem = PROBLEMS[code]
+    return Found(
+        severity=_SEVERITIES[problem.severity],
+        what=" ".join(each for each in (problem.meaning, detail) if each),
+        where=where,
+        mend=" ".join(each for each in (problem.remedy, fix) if each),
+        commands=commands,
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Check:
     """Something that is looked for: one kind of mistake, which `find` finds and whose docstring says what it is.
 
-    `fine` is said where the mistake is not there, unless one of the areas that it `needs` could not be looked at;
-    `mend` is for the page of all of them.
+    `fine` is shown if the mistake is not there, unless one of the areas that it `needs` could not be looked at. `mend`
+    is for the page of all checks. If the mistake is a problem of the catalogue, `code` names it, and the catalogue has
+    its meaning and remedy.
     """
 
     find: Callable[[Facts], Iterator[Found]]
     fine: str
-    mend: str
+    mend: str = ""
     needs: tuple[Area, ...] = ()
     doc: str = PAGE
+    code: FindingCode | None = None
 
     @property
     def id(self) -> str:
@@ -59,7 +81,12 @@ class Check:
     @property
     def meaning(self) -> str:
         """What the mistake is, in a sentence."""
-        return (self.find.__doc__ or "").partition("\n")[0]
+        return (self.find.__doc__ or "").partition("\n")[0] if self.code is None else PROBLEMS[self.code].meaning
+
+    @property
+    def remedy(self) -> str:
+        """What to do, in a sentence."""
+        return self.mend if self.code is None else PROBLEMS[self.code].remedy
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,9 +26,10 @@ def _finding(finding: Finding) -> dict[str, Any]:
     return {
         "severity": found.severity.word,
         "id": finding.id,
+        "code": finding.check.code,
         "what": found.what,
         "where": list(found.where),
-        "mend": found.mend,
+        "fix": found.mend,
         "commands": list(found.commands),
         "doc": finding.check.doc,
     }

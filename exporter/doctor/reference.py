@@ -22,9 +22,9 @@ is wrong, worst first, where, and what to type. It mends nothing itself.
 | 1 | a warning: something costs performance, safety, or sight |
 | 2 | an error: something keeps MPS from working, or the exporter from it; or it was asked wrongly |
 
-`--json` has the same for programs: `exit_code`, `counts`, `findings` (each with `severity`, `id`, `what`, `where`,
-`mend`, `commands`, `doc`), the ids of the checks that found nothing (`ok`) and of those that could not be made in
-full (`unknown`), and what was `not_looked_at`. `--verbose` tells of those checks, too. It takes the same options as
+`--json` prints the same for programs: `exit_code`, `counts`, `findings` (each with `severity`, `id`, `code`, `what`,
+`where`, `fix`, `commands`, `doc`), the ids of the checks that found nothing (`ok`) and of those that could not be made
+in full (`unknown`), and what was `not_looked_at`. `--verbose` lists those checks, too. It takes the same options as
 `status`, and those of `serve` that it judges (`--web.listen-address`, `--watchdog.mode` and the like): give it what the
 service is given.
 
@@ -46,12 +46,12 @@ def reference() -> str:
 
 
 def _table() -> Iterator[str]:
-    yield "| id | what it means | to mend it | more |"
+    yield "| id | what it means | what to do | more |"
     yield "|---|---|---|---|"
     for check in CHECKS:
         page = check.doc.removeprefix("docs/")
         more = "" if check.doc == PAGE else f"[{page}]({page})"
-        yield f"| `{check.id}` | {check.meaning} | {check.mend} | {more} |"
+        yield f"| `{check.id}` | {check.meaning} | {check.remedy} | {more} |"
 
 
 if __name__ == "__main__":

@@ -29,7 +29,7 @@ def _finding(finding: Finding) -> Iterator[str]:
     yield from _wrapped(f"  {_sentence(found.what)}", 2)
     for label, place in zip(["where", *[""] * MOST_PLACES], _places(found.where), strict=False):
         yield from _wrapped(f"  {label:<{_LABEL}}{place}", _LABEL + 2)
-    yield from _wrapped(f"  {'mend':<{_LABEL}}{_sentence(found.mend)}", _LABEL + 2)
+    yield from _wrapped(f"  {'fix':<{_LABEL}}{_sentence(found.mend)}", _LABEL + 2)
     for command in found.commands:
         yield f"{' ' * (_LABEL + 4)}{command}"
     if doc != PAGE:

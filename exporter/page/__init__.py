@@ -1,9 +1,4 @@
-"""The page at `/`: the node at a glance, for a person.
+"""The page at `/`: texts for each section, made from the status of the node, and templates that show them.
 
-A file makes the values of each section from a sight of the node; `page.py` has the templates show them. It is imported
-when somebody asks for the page, as the templates take some MiB.
+It is imported when the page is first requested, because the templates take some MiB.
 """
-
-from exporter.page.sight import Sight
-
-__all__ = ["Sight"]

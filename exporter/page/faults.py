@@ -1,19 +1,18 @@
-"""Faults, those that are open and the last ones: whom each hit, who is suspected and how surely, who holds it up."""
+"""The texts of the page's sections on open and past faults: clients hit, suspects, blocking clients."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 from exporter.model.incident import Incident
-from exporter.page.sight import Sight
 from exporter.parse.printable import printable
-from exporter.telling.flight_text import flying
+from exporter.report.status_view import StatusView
 from exporter.telling.incident_text import state, what, xid_text
 from exporter.telling.moment import lasting, local
 from exporter.telling.reasons import texts_of
 from exporter.telling.remedy import address_of, command_to_end, command_to_end_server
 from exporter.telling.short import counted
-from exporter.telling.tenant_text import called
 from exporter.telling.verdict import verdict
+from exporter.telling.who import called, flying
 
 MOST_PAST = 10
 MOST_NAMED = 8
@@ -21,8 +20,8 @@ MOST_SUSPECTS = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Suspicion:
-    """One who may have done it: how sure that is, and why."""
+class SuspectRow:
+    """A suspect: the confidence, and the evidence."""
 
     who: str
     confidence: str
@@ -31,7 +30,7 @@ class Suspicion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Blocker:
-    """One who holds up recovery, for how long, and the command that ends it; None where there is none to give."""
+    """A client that blocks recovery, for how long, and the command that ends it, if there is one."""
 
     who: str
     lasts: str
@@ -40,7 +39,7 @@ class Blocker:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """One fault. `stuck` is the command that ends a server which nobody holds up, and which does not recover."""
+    """One fault. `stuck` is the command that ends a server that no client blocks and that does not recover."""
 
     id: str
     open: bool
@@ -51,7 +50,7 @@ class Fault:
     affected: str
     named: tuple[str, ...]
     verdict: str
-    suspects: tuple[Suspicion, ...]
+    suspects: tuple[SuspectRow, ...]
     blockers: tuple[Blocker, ...]
     stuck: str | None
     refused: str
@@ -61,39 +60,41 @@ class Fault:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Faults:
-    """Those that are open, and the last ones that are over, the newest first; `older` ones are not shown."""
+    """Open faults, and the last past ones, the newest first; `older` ones are not shown."""
 
     open: tuple[Fault, ...]
     past: tuple[Fault, ...]
     older: int
 
 
-def faults(sight: Sight) -> Faults:
+def faults(view: StatusView) -> Faults:
     """Of all daemons."""
-    past = [each for each in sight.incidents if not each.open]
+    past = [each for each in view.incidents if not each.open]
     return Faults(
-        open=tuple(_fault(sight, each) for each in sight.incidents if each.open),
-        past=tuple(_fault(sight, each) for each in past[:MOST_PAST]),
+        open=tuple(_fault(view, each) for each in view.incidents if each.open),
+        past=tuple(_fault(view, each) for each in past[:MOST_PAST]),
         older=max(0, len(past) - MOST_PAST),
     )
 
 
-def _fault(sight: Sight, incident: Incident) -> Fault:
-    blockers, flies = tuple(_blockers(sight, incident)), flying(incident)
+def _fault(view: StatusView, incident: Incident) -> Fault:
+    blockers, flies = tuple(_blockers(view, incident)), flying(incident)
     return Fault(
         id=printable(incident.id),
         open=incident.open,
         what=what(incident),
-        state=state(incident, sight.at),
+        state=state(incident, view.at),
         began=local(incident.started_at),
-        ago=f"{lasting(sight.at - incident.started_at)} ago",
+        ago=f"{lasting(view.at - incident.started_at)} ago",
         affected=_affected(incident),
         named=tuple(f"{called(incident.tenant(pid))}{flies.get(pid, '')}" for pid in incident.affected[:MOST_NAMED]),
         verdict=verdict(incident),
         suspects=tuple(_suspicions(incident)),
         blockers=blockers[:MOST_NAMED],
-        stuck=_ends_stuck(sight, incident),
-        refused=f"{counted(incident.refused_count, 'newcomer')} refused meanwhile" if incident.refused_count else "",
+        stuck=_ends_stuck(view, incident),
+        refused=f"{counted(incident.refused_count, 'new client')} refused in the meantime"
+        if incident.refused_count
+        else "",
         xids=tuple(xid_text(xid) for xid in incident.xids[:MOST_NAMED]),
         left_out=max(0, len(blockers) - MOST_NAMED),
     )
@@ -101,30 +102,30 @@ def _fault(sight: Sight, incident: Incident) -> Fault:
 
 def _affected(incident: Incident) -> str:
     if not incident.affected:
-        return "nobody that is known"
-    told = "" if incident.affected_told else ", as far as can be told from who shares the GPUs"
-    return f"{counted(len(incident.affected), 'client')}{told}"
+        return "no client known"
+    inferred = "" if incident.affected_told else ", inferred from the GPUs that clients share"
+    return f"{counted(len(incident.affected), 'client')}{inferred}"
 
 
-def _suspicions(incident: Incident) -> Iterable[Suspicion]:
+def _suspicions(incident: Incident) -> Iterable[SuspectRow]:
     for each in incident.suspects[:MOST_SUSPECTS]:
-        yield Suspicion(
+        yield SuspectRow(
             who=called(each.tenant),
             confidence=f"{each.confidence:.2f}",
             indications=texts_of(each.indications),
         )
 
 
-def _blockers(sight: Sight, incident: Incident) -> Iterable[Blocker]:
+def _blockers(view: StatusView, incident: Incident) -> Iterable[Blocker]:
     for pid, stay in incident.blockers.items():
         yield Blocker(
             who=called(incident.tenant(pid)),
-            lasts=lasting(sight.at - stay.since),
+            lasts=lasting(view.at - stay.since),
             command=command_to_end(pid),
         )
 
 
-def _ends_stuck(sight: Sight, incident: Incident) -> str | None:
+def _ends_stuck(view: StatusView, incident: Incident) -> str | None:
     if not (incident.open and incident.stuck):
         return None
-    return command_to_end_server(incident.server, address_of(sight.node, incident.daemon, sight.orders))
+    return command_to_end_server(incident.server, address_of(view.node, incident.daemon, view.orders))

@@ -9,5 +9,5 @@ def style() -> bytes:
 
 
 def script() -> bytes:
-    """What keeps the page up to date."""
+    """Return the script that refreshes the page."""
     return files("exporter.page").joinpath("page.js").read_bytes()

@@ -1,41 +1,134 @@
-"""The GPUs: how each is shared, and by whom its memory is filled."""
+"""The texts of the page's sections on GPUs: how each is shared, its memory by process, and the failure domains."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from exporter.core.fitness.fitness import Fitness, fitness
+from exporter.core.domains import places
+from exporter.core.fitness.fitness import Fitness
 from exporter.core.gpus import NVML
 from exporter.core.identity import used_bytes
-from exporter.core.sharing import sharing_mode
 from exporter.model.gpu import Gpu, SharingMode
 from exporter.model.node import Node
 from exporter.model.split import Share
-from exporter.page.sight import Sight
 from exporter.parse.printable import printable
-from exporter.telling.level import Level
+from exporter.report.problem import FindingCode, Severity
+from exporter.report.problems import PROBLEMS
+from exporter.report.status_view import GpuView, StatusView
 from exporter.telling.problem_text import problem_text
 from exporter.telling.sharing_text import sentences, used_text
 from exporter.telling.short import counted, mebibytes, short_gpu, short_name
-from exporter.telling.troubles import Trouble, troubles
+from exporter.telling.status_domains import Lettered, by_index, gpus_text
 from exporter.telling.who import Who, who
 from exporter.view import View, gpu_name
 
+MOST_CHIPS = 6
+MOST_BRIDGES = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """A GPU of a domain: the clients that are on it alone, the first few by name."""
+
+    name: str
+    chips: tuple[Who, ...]
+    more: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bridge:
+    """A client on several GPUs, which joins them: how many columns lie before it, beneath it, and after it."""
+
+    who: Who
+    before: int
+    beneath: int
+    after: int
+    gpus: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DomainBox:
+    """Clients that end together."""
+
+    letter: str
+    daemon: str
+    clients: str
+    gpus: str
+    columns: tuple[Column, ...]
+    bridges: tuple[Bridge, ...]
+    more_bridges: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailureDomains:
+    """The domains of several clients, each as a box; how many clients would end alone, or in an unknown domain."""
+
+    boxes: tuple[DomainBox, ...]
+    alone: int
+    unknown: int
+
+
+def failure_domains(view: StatusView) -> FailureDomains:
+    """Return the failure domains of all daemons."""
+    node, found = view.node, view.domains
+    connected = sum(1 for _ in View(node).connected())
+    return FailureDomains(
+        boxes=tuple(_box(node, each) for each in found if len(each.domain.clients) > 1),
+        alone=sum(len(each.domain.clients) == 1 for each in found),
+        unknown=connected - sum(len(each.domain.clients) for each in found),
+    )
+
+
+def _box(node: Node, named: Lettered) -> DomainBox:
+    on = places(node, named.daemon, sorted(named.domain.clients))
+    order = by_index(node, named.domain.gpus)
+    joining = [(pid, sorted(order.index(gpu) for gpu in gpus)) for pid, gpus in on.items() if len(gpus) > 1]
+    return DomainBox(
+        letter=named.letter,
+        daemon=short_name(named.daemon.name),
+        clients=counted(len(named.domain.clients), "client"),
+        gpus=gpus_text(node, order),
+        columns=tuple(_column(node, uuid, [pid for pid, gpus in on.items() if gpus == {uuid}]) for uuid in order),
+        bridges=tuple(_bridges(node, order, joining[:MOST_BRIDGES])),
+        more_bridges=max(0, len(joining) - MOST_BRIDGES),
+    )
+
+
+def _column(node: Node, uuid: str, pids: Sequence[int]) -> Column:
+    return Column(
+        name=f"GPU {printable(gpu_name(node, uuid))}",
+        chips=tuple(who(node, pid) for pid in pids[:MOST_CHIPS]),
+        more=max(0, len(pids) - MOST_CHIPS),
+    )
+
+
+def _bridges(node: Node, order: Sequence[str], joining: Sequence[tuple[int, Sequence[int]]]) -> Iterable[Bridge]:
+    for pid, columns in joining:
+        first, last = columns[0], columns[-1]
+        yield Bridge(
+            who=who(node, pid),
+            before=first,
+            beneath=last - first + 1,
+            after=len(order) - last - 1,
+            gpus=gpus_text(node, [order[column] for column in columns]),
+        )
+
+
 MOST_SEGMENTS = 6
-"""So many processes have a segment each, those with most memory; the others have one together."""
+"""How many processes have a segment each, those with most memory; the others share one."""
 
 HUES = 8
 LEAST_LABELLED_PERCENT = 16.0
-"""Of a narrow screen, this is as wide as a PID."""
+"""On a narrow screen, this is as wide as a PID."""
 
 _SHARING = {
-    SharingMode.IDLE: ("idle", Level.UNKNOWN),
-    SharingMode.EXCLUSIVE: ("one process, without MPS", Level.UNKNOWN),
-    SharingMode.TIME_SLICING: ("time slicing, without MPS", Level.UNKNOWN),
-    SharingMode.MPS: ("shared by MPS", Level.WELL),
-    SharingMode.MIG: ("MIG", Level.UNKNOWN),
-    SharingMode.MIXED: ("MPS, and processes beside it", Level.CARE),
-    None: ("sharing not known", Level.UNKNOWN),
+    SharingMode.IDLE: ("idle", Severity.UNKNOWN),
+    SharingMode.EXCLUSIVE: ("one process, without MPS", Severity.UNKNOWN),
+    SharingMode.TIME_SLICING: ("time slicing, without MPS", Severity.UNKNOWN),
+    SharingMode.MPS: ("shared by MPS", Severity.WELL),
+    SharingMode.MIG: ("MIG", Severity.UNKNOWN),
+    SharingMode.MIXED: ("MPS, and processes beside it", Severity.WARNING),
+    None: ("sharing not known", Severity.UNKNOWN),
 }
 
 
@@ -52,7 +145,7 @@ class Part(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Segment:
-    """A part of a bar, in percent of its length, and whose it is; `hue` tells neighbours apart.
+    """A part of a bar, in percent of its length, and its process; `hue` distinguishes neighbours.
 
     `used` is what it used of the SMs lately, empty where that is not known.
     """
@@ -79,15 +172,15 @@ class Segment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuCard:
-    """A GPU. Where its memory could not be read, it is not `known` what fills it; `problem` says why.
+    """A GPU. `known` is whether its memory could be read; otherwise `problem` is the error.
 
-    `shared` says in a few sentences how well it is shared.
+    `shared` describes how well it is shared, in a few sentences.
     """
 
     name: str
     model: str
     uuid: str
-    level: Level
+    severity: Severity
     sharing: str
     busy: str
     problem: str | None
@@ -99,35 +192,29 @@ class GpuCard:
 
 
 Shares = Iterable[tuple[Part, str, int | None, int]]
-"""Of what, its name where it is nobody's, whose (a PID), and how many bytes."""
+"""Kind, name if it has no process, PID, and bytes of each part."""
 
 
-def gpus(sight: Sight) -> tuple[GpuCard, ...]:
-    """All of them; somebody who is on several has one colour."""
+def gpus(view: StatusView) -> tuple[GpuCard, ...]:
+    """Return a card for each GPU. A process that is on several GPUs has one colour."""
     hues: dict[int, int] = {}
-    node, roles = sight.node, _roles(sight.node)
-    found, ill = fitness(node), {each.gpu: each for each in troubles(node, sight.at, sight.orders)[::-1]}
-    return tuple(_card(node, uuid, gpu, roles, hues, found.get(uuid), ill.get(uuid)) for uuid, gpu in node.gpus.items())
+    roles = _roles(view.node)
+    return tuple(_card(view.node, each, roles, hues) for each in view.gpus)
 
 
-def _card(
-    node: Node,
-    uuid: str,
-    gpu: Gpu,
-    roles: Mapping[int, Part],
-    hues: dict[int, int],
-    found: Fitness | None,
-    ill: Trouble | None,
-) -> GpuCard:
+def _card(node: Node, shown: GpuView, roles: Mapping[int, Part], hues: dict[int, int]) -> GpuCard:
+    uuid, gpu, found = shown.uuid, shown.gpu, shown.fitness
     reading = gpu.reading
-    sharing, level = _SHARING[sharing_mode(node, gpu)] if ill is None else (ill.word, ill.level)
+    sharing, severity = _SHARING[shown.mode]
+    if shown.finding is not None:
+        sharing, severity = shown.finding.definition.label, shown.finding.severity
     used, total = reading.memory_used_bytes, reading.memory_total_bytes
     known = reading.problem is None and used is not None and total is not None and total > 0
     return GpuCard(
         name=f"GPU {printable(gpu_name(node, uuid))}",
         model=short_name(reading.name),
         uuid=short_gpu(uuid),
-        level=Level.CARE if reading.problem is not None else level,
+        severity=PROBLEMS[FindingCode.GPU_UNREADABLE].severity if reading.problem is not None else severity,
         sharing="cannot be read" if reading.problem is not None else sharing,
         busy="" if reading.gpu_percent is None else f"{reading.gpu_percent} % of the time busy",
         problem=None if reading.problem is None else problem_text(reading.problem, NVML),

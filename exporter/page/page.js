@@ -95,7 +95,7 @@ function tell() {
   document.body.classList.toggle("stale", isStale);
   stale.hidden = !isStale;
   if (isStale) {
-    const words = `NOT CURRENT: the exporter has not answered since; what stands here is of ${main.dataset.now}.`;
+    const words = `NOT CURRENT: the exporter has not answered since; the data is of ${main.dataset.now}.`;
     const why = problem === "" ? "" : ` (${problem})`;
     if (stale.textContent !== words + why) stale.textContent = words + why;
   }

@@ -5,14 +5,10 @@ from collections.abc import Mapping
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from exporter import __version__
-from exporter.page.daemons import daemons
-from exporter.page.failure_domains import failure_domains
+from exporter.page.cards import collectors, daemons, headline, watchdog
 from exporter.page.faults import faults
-from exporter.page.gpus import gpus
-from exporter.page.headline import headline
-from exporter.page.sight import Sight
-from exporter.page.sources import sources
-from exporter.page.watchdog import watchdog
+from exporter.page.gpus import failure_domains, gpus
+from exporter.report.status_view import StatusInput, status_view
 from exporter.telling.moment import local
 
 REFRESH_SECONDS = 5
@@ -35,19 +31,20 @@ class Page:
         self._node = environment.get_template("node.html")
         self._links = environment.get_template("links.html")
 
-    def node(self, sight: Sight) -> bytes:
-        """The node at a glance."""
+    def node(self, data: StatusInput) -> bytes:
+        """Return the page of a node."""
+        view = status_view(data)
         return _encoded(
             self._node.render(
-                host=sight.host,
-                now=local(sight.at),
-                headline=headline(sight),
-                gpus=gpus(sight),
-                daemons=daemons(sight),
-                domains=failure_domains(sight),
-                faults=faults(sight),
-                watchdog=watchdog(sight),
-                sources=sources(sight),
+                host=view.host,
+                now=local(view.at),
+                headline=headline(view),
+                gpus=gpus(view),
+                daemons=daemons(view),
+                domains=failure_domains(view),
+                faults=faults(view),
+                watchdog=watchdog(view),
+                collectors=collectors(view),
             )
         )
 

@@ -2,30 +2,34 @@
 
 from collections.abc import Sequence
 
-from exporter.core.watchdog.orders import Orders
 from exporter.model.daemon import DaemonState
 from exporter.model.node import Node
-from exporter.telling.level import Level
+from exporter.report.finding import Finding
+from exporter.report.problem import Severity
+from exporter.report.status_view import StatusView
 from exporter.telling.line import Line, Piece, Tone, faint, said
 from exporter.telling.short import counted
-from exporter.telling.troubles import Trouble, troubles
 from exporter.telling.watchdog_text import modes
 from exporter.view import View
 
-MOST_TROUBLES = 8
+MOST_FINDINGS = 8
 
-_TONES = {Level.WELL: Tone.WELL, Level.UNKNOWN: Tone.DOUBTFUL, Level.CARE: Tone.DOUBTFUL, Level.GRAVE: Tone.BAD}
+_TONES = {
+    Severity.WELL: Tone.WELL,
+    Severity.UNKNOWN: Tone.DOUBTFUL,
+    Severity.WARNING: Tone.DOUBTFUL,
+    Severity.CRITICAL: Tone.BAD,
+}
 
 
-def headline(node: Node, orders: Orders | None = None) -> Sequence[Line]:
-    """One line, and one for each trouble below it; `orders` are the watchdog's, None where there is none."""
-    found = troubles(node, node.at, orders)
-    worst = found[0].level if found else Level.WELL
-    watchdog = [] if orders is None else [modes(node, orders)]
+def headline(view: StatusView) -> Sequence[Line]:
+    """Return one line on the node, and one for each problem below it."""
+    node, found = view.node, view.findings
+    watchdog = [] if view.orders is None else [modes(node, view.orders)]
     present = "; ".join((presence(node), *_past(node), *watchdog))
-    first = said(Piece(_word(worst), _TONES[worst]), f": {present}", indent=2)
-    more = len(found) - MOST_TROUBLES
-    return [first, *map(_line, found[:MOST_TROUBLES]), *([said(faint(f"  and {more} more"))] if more > 0 else [])]
+    first = said(Piece(_word(view.severity), _TONES[view.severity]), f": {present}", indent=2)
+    more = len(found) - MOST_FINDINGS
+    return [first, *map(_line, found[:MOST_FINDINGS]), *([said(faint(f"  and {more} more"))] if more > 0 else [])]
 
 
 def presence(node: Node) -> str:
@@ -41,9 +45,9 @@ def daemons_and_clients(node: Node) -> str:
     return f"{up} of {len(daemons)} daemons up, {counted(sum(len(each.clients) for each in daemons), 'client')}"
 
 
-def _word(worst: Level) -> str:
+def _word(worst: Severity) -> str:
     """Loud where it must be, also for who sees no colours."""
-    return worst.words.upper() if worst is Level.GRAVE else worst.words
+    return worst.words.upper() if worst is Severity.CRITICAL else worst.words
 
 
 def _past(node: Node) -> Sequence[str]:
@@ -51,5 +55,5 @@ def _past(node: Node) -> Sequence[str]:
     return [f"{counted(over, 'fault')} in the last hour"] if over else []
 
 
-def _line(trouble: Trouble) -> Line:
-    return said("  ", Piece(trouble.what, _TONES[trouble.level]))
+def _line(finding: Finding) -> Line:
+    return said("  ", Piece(finding.text, _TONES[finding.severity]))

@@ -1,17 +1,32 @@
 """A fault as an object, for programs: all that is known of it."""
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from exporter.model.incident import FaultKind, Incident, Suspect, Tenant
 from exporter.model.xids import XidSighting
 from exporter.parse.printable import printable
 from exporter.parse.xid_catalogue import xid_meaning
-from exporter.telling.flight_text import in_flight
 from exporter.telling.moment import utc
 from exporter.telling.reasons import reason_object
 from exporter.telling.remedy import Address, command_to_end, command_to_end_server
 from exporter.telling.verdict import likelihood, verdict
+from exporter.telling.who import in_flight
+
+
+def fitting(objects: Iterable[object], most_bytes: int) -> list[bytes]:
+    """As many of the objects as fit, from the first on, each encoded; the first one in any case."""
+    encoded: list[bytes] = []
+    size = 0
+    for each in objects:
+        text = json.dumps(each, ensure_ascii=False).encode(errors="replace")
+        size += len(text)
+        if encoded and size > most_bytes:
+            break
+        encoded.append(text)
+    return encoded
+
 
 MOST_LISTED = 512
 """So many clients of a kind are listed; how many there are is told beside them."""
@@ -45,16 +60,16 @@ def incident_object(
         "seconds": None if incident.seconds is None else round(incident.seconds, 3),
         "affected": _affected(incident),
         "affected_count": len(incident.affected),
-        "affected_told": incident.affected_told,
+        "affected_confirmed": incident.affected_told,
         "verdict": verdict(incident),
-        "no_tenant_to_blame": incident.kind is FaultKind.HARDWARE,
+        "hardware_fault": incident.kind is FaultKind.HARDWARE,
         "suspects": [_suspect(each) for each in incident.suspects[:MOST_LISTED]],
         "refused": [{"at": each.at, "pid": each.pid} for each in incident.refused[:MOST_LISTED]],
         "refused_count": incident.refused_count,
         "blocking": [_blocking(incident, pid, now, commands(pid)) for pid in list(incident.blocking)[:MOST_LISTED]],
         "blocking_count": len(incident.blockers),
         "stuck": incident.stuck,
-        "end_server_with": _list(
+        "end_server_command": _list(
             command_to_end_server(incident.server, address) if incident.stuck and watched else None
         ),
     }
@@ -125,7 +140,7 @@ def _blocking(incident: Incident, pid: int, now: float | None, commands: Sequenc
         "since": stay.since,
         "until": stay.until,
         "seconds": None if end is None else round(max(0.0, end - stay.since), 3),
-        "end_it_with": list(commands) if incident.open and stay.until is None else [],
+        "kill_command": list(commands) if incident.open and stay.until is None else [],
     }
 
 

@@ -10,8 +10,8 @@ from exporter.telling.incident_text import state
 from exporter.telling.line import Line, Tone, faint, said, shell
 from exporter.telling.moment import lasting, local, when
 from exporter.telling.short import cut, short_gpu, short_name
-from exporter.telling.tenant_text import called
 from exporter.telling.verdict import leading, likelihood
+from exporter.telling.who import called
 
 _COLUMNS = (
     Column(name="ID"),

@@ -7,14 +7,13 @@ from exporter.model.incident import Ending, FaultKind, Incident, Stay, Suspect, 
 from exporter.model.xids import XidSighting
 from exporter.parse.printable import printable
 from exporter.parse.xid_catalogue import xid_meaning
-from exporter.telling.flight_text import flying
 from exporter.telling.line import Line, Piece, bad, faint, said, shell
 from exporter.telling.moment import lasting, local, utc
 from exporter.telling.reasons import texts_of
 from exporter.telling.remedy import Address, command_to_end, command_to_end_server
 from exporter.telling.short import counted, mebibytes, pid_text, short_gpu, short_name
-from exporter.telling.tenant_text import called
 from exporter.telling.verdict import verdict
+from exporter.telling.who import called, flying
 
 MOST_LISTED = 16
 """So many clients, Xids or GPUs are named; of the others it is said how many they are."""

@@ -7,10 +7,9 @@ from typing import Any
 from exporter.model.incident import Incident
 from exporter.parse.printable import printable
 from exporter.plain import plain
-from exporter.telling.incident_object import incident_object
+from exporter.telling.incident_object import fitting, incident_object
 from exporter.telling.incident_table import table
 from exporter.telling.incident_text import details
-from exporter.telling.json_list import fitting
 from exporter.telling.line import Lines
 from exporter.telling.remedy import AddressOf
 from exporter.telling.wanted import Wanted

@@ -49,6 +49,22 @@ class Lines:
     lines: tuple[Line, ...]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sheet:
+    """How the node is. `at` is when that was so, in seconds since the epoch.
+
+    `head` is that at a glance, `table` who is there and who falls with whom, `sharing` how well they share their GPUs,
+    `troubles` what is not well, with all that is known of it, `past` the faults that are over.
+    """
+
+    at: float
+    head: tuple[Line, ...]
+    table: tuple[Line, ...]
+    troubles: tuple[Line, ...]
+    past: tuple[Line, ...]
+    sharing: tuple[Line, ...] = ()
+
+
 def said(*pieces: Piece | str, indent: int = 4) -> Line:
     """A line of these pieces; those that stand beside each other in one tone become one."""
     joined: list[Piece] = []

@@ -10,7 +10,6 @@ from exporter.model.observation import GpuUuid
 from exporter.model.watch import Quarantine
 from exporter.parse.printable import printable
 from exporter.parse.xid_catalogue import RESET, xid_meaning
-from exporter.telling.moment import lasting
 from exporter.telling.remedy import ManualStep, address_of, command_to_resume, commands_to_stop, start_of
 from exporter.telling.short import short_gpu
 from exporter.view import gpu_name
@@ -34,11 +33,6 @@ def cause(node: Node, quarantine: Quarantine) -> str:
     known = xid_meaning(quarantine.xid)
     told = f"Xid {quarantine.xid}" if known is None else f"Xid {quarantine.xid} ({known.meaning})"
     return f"{told}: {gpu_text(node, quarantine.gpu)} needs {needed(quarantine.action)}"
-
-
-def quarantined_for(quarantine: Quarantine, now: float) -> str:
-    """Return since when it is in quarantine."""
-    return f"quarantined for {lasting(now - quarantine.at)}"
 
 
 def steps(

@@ -6,13 +6,10 @@ from typing import Any
 from exporter.model.node import Node
 from exporter.model.watch import Watch, WatchState
 from exporter.parse.printable import printable
+from exporter.report.problems import of_watch_state
 from exporter.telling.remedy import command_to_resume
 
-_WHY = {
-    WatchState.CIRCUIT_OPEN: "its circuit is open",
-    WatchState.QUARANTINED: "it is in quarantine",
-    WatchState.STATE_LOST: "the watchdog's state was lost",
-}
+_SUSPENDED = (WatchState.CIRCUIT_OPEN, WatchState.QUARANTINED, WatchState.STATE_LOST)
 
 
 def paused(*, before: bool) -> Mapping[str, Any]:
@@ -33,16 +30,16 @@ def resumed(node: Node, *, before: bool) -> Mapping[str, Any]:
 
 def _suspended(node: Node) -> Iterable[str]:
     for name, watch in sorted(node.watches.items()):
-        if watch.state in _WHY and name in node.daemons:
+        if watch.state in _SUSPENDED and name in node.daemons:
             command = command_to_resume(name)
             how = "" if command is None else f": {command}"
-            yield f"  {printable(name)} ({_WHY[watch.state]}){how}"
+            yield f"  {printable(name)} ({of_watch_state(watch.state).label}){how}"
 
 
 def resumed_daemon(name: str, watch: Watch) -> Mapping[str, Any]:
     """Return what `resume NAME` has done, where the watchdog knew this of the daemon."""
     shown = printable(name)
-    if watch.state in _WHY:
+    if watch.state in _SUSPENDED:
         return {"said": f"resumed: {shown} may be restarted again"}
     if watch.restarts or watch.failures:
         return {"said": f"restarts of {shown} were not suspended; its restarts are counted from 0 again"}

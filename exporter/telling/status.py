@@ -12,17 +12,16 @@ from exporter.model.problem import LOG_BLOCKED
 from exporter.model.server import Server, ServerState
 from exporter.parse.printable import printable
 from exporter.plain import plain
+from exporter.report.status_view import StatusView, view_of
 from exporter.telling import status_rows, watchdog_text
 from exporter.telling.headline import daemons_and_clients, headline
 from exporter.telling.incident_text import brief, details
-from exporter.telling.line import Line, doubtful, faint, said, shell, text_of
-from exporter.telling.problem_text import log_text, problem_text, source_text
+from exporter.telling.line import Line, Sheet, doubtful, faint, said, shell, text_of
+from exporter.telling.problem_text import log_text, problem_text
 from exporter.telling.remedy import address_of
-from exporter.telling.sheet import Sheet
-from exporter.telling.status_domains import joined, lettered
+from exporter.telling.status_domains import joined
 from exporter.telling.status_object import node_object
 from exporter.telling.status_sharing import sharing
-from exporter.telling.troubles import troubles
 from exporter.view import View
 
 MOST_BLOCKERS = 8
@@ -30,36 +29,39 @@ MOST_BLOCKERS = 8
 
 
 def sheet(node: Node, orders: Orders | None = None, width: int | None = None) -> Sheet:
-    """All that a person is shown; the table is no wider than `width`, None: as wide as it becomes.
+    """Return all that a person is shown; the table is no wider than `width`, None: as wide as it becomes.
 
-    `orders` are the watchdog's, None where there is none.
+    `orders` are the watchdog's, None if there is no watchdog.
     """
-    found = lettered(node)
-    known = (*_problems(node), *watchdog_text.lines(node), *_open(node, orders))
+    return _sheet(view_of(node, orders), width)
+
+
+def _sheet(view: StatusView, width: int | None) -> Sheet:
+    # What the watchdog reports stands below what could not be collected, since it depends on that.
+    known = (*_problems(view), *watchdog_text.lines(view.node), *_open(view))
     return Sheet(
-        at=node.at,
-        head=tuple(headline(node, orders)),
-        table=(*status_rows.lines(node, found, width), *joined(node, found)),
-        # What the watchdog says stands below what could not be seen: on that it is founded.
-        troubles=(*known, *_remedies(node, orders, known)),
-        past=tuple(_over(node)),
-        sharing=tuple(sharing(node, width)),
+        at=view.at,
+        head=tuple(headline(view)),
+        table=(*status_rows.lines(view, width), *joined(view.node, view.domains)),
+        troubles=(*known, *_remedies(view, known)),
+        past=tuple(_over(view)),
+        sharing=tuple(sharing(view, width)),
     )
 
 
 def table(node: Node, orders: Orders | None = None) -> str:
-    """One table of daemons, servers and clients, and of the processes beside them; what could not be seen; faults."""
+    """Return the sheet without its head: daemons, servers and clients, sharing, problems, faults."""
     shown = sheet(node, orders)
     return text_of((*shown.table, *shown.sharing, *shown.troubles, *shown.past))
 
 
 def line(node: Node, orders: Orders | None = None) -> str:
-    """One line for the service manager; `orders` are the watchdog's, None where there is none."""
+    """Return one line for the service manager; `orders` are the watchdog's, None if there is no watchdog."""
     faults = (_fault(node, *each) for each in View(node).servers() if each[1].state is ServerState.FAULT)
-    blind = [name for name, source in node.sources.items() if source.last.problem is not None]
-    unseen = [f"blind: {', '.join(blind)}"] if blind else []
+    failed = [name for name, source in node.sources.items() if source.last.problem is not None]
+    missing = [f"cannot collect: {', '.join(failed)}"] if failed else []
     watchdog = [] if orders is None else [watchdog_text.modes(node, orders)]
-    return "; ".join([*watchdog, daemons_and_clients(node), *faults, *watchdog_text.briefly(node), *unseen])
+    return "; ".join([*watchdog, daemons_and_clients(node), *faults, *watchdog_text.briefly(node), *missing])
 
 
 def told(
@@ -70,20 +72,21 @@ def told(
     daemon: DaemonName | None = None,
     width: int | None = None,
 ) -> Mapping[str, Any]:
-    """What is told to whoever asks: an object or a sheet, of one `daemon` or of all, and the exit code."""
+    """Return an object or a sheet, of one `daemon` or of all, and the exit code."""
     if daemon is not None:
         there = [each.name for each in View(node).daemons()]
         if daemon not in there:
             others = ", ".join(map(printable, there)) or "none"
             return {"problem": f"no daemon {printable(daemon)} is here; there are: {others}"}
         node = _only(node, daemon)
-    shown = {"node": node_object(node, orders)} if as_json else {"sheet": plain(sheet(node, orders, width))}
-    return {**shown, "exit_code": exit_code(node)}
+    view = view_of(node, orders)
+    shown = {"node": node_object(view)} if as_json else {"sheet": plain(_sheet(view, width))}
+    return {**shown, "exit_code": int(view.fails)}
 
 
-def exit_code(node: Node) -> int:
-    """0 where daemons and servers are well, limits in force and all eyes open; else 1."""
-    return int(any(each.fails for each in troubles(node, node.at)))
+def exit_code(node: Node, orders: Orders | None = None) -> int:
+    """Return 0 if daemons and servers are well, limits in force and all collectors work; otherwise 1."""
+    return int(view_of(node, orders).fails)
 
 
 def _fault(node: Node, daemon: Daemon, server: Server) -> str:
@@ -105,53 +108,50 @@ def _only(node: Node, name: DaemonName) -> Node:
     )
 
 
-def _remedies(node: Node, orders: Orders | None, above: Sequence[Line]) -> Iterable[Line]:
-    """What helps a daemon or a GPU, with its commands, unless these stand `above` already."""
-    told = text_of(above)
-    for trouble in troubles(node, node.at, orders):
-        new = [command for command in trouble.commands if command not in told] if trouble.daemon is not None else []
-        if new or trouble.steps:
-            yield from (said(), said(f"What to do: {trouble.what}"), said(f"  {trouble.next}"))
+def _remedies(view: StatusView, above: Sequence[Line]) -> Iterable[Line]:
+    """Return what helps a daemon or a GPU, with its commands, unless these stand `above` already."""
+    shown = text_of(above)
+    for finding in view.findings:
+        new = [command for command in finding.commands if command not in shown] if finding.daemon is not None else []
+        if new or finding.steps:
+            yield from (said(), said(f"What to do: {finding.text}"), said(f"  {finding.definition.meaning}"))
+            yield said(f"  {finding.remedy}")
         yield from (said("  ", shell(command)) for command in new)
-        for number, step in enumerate(trouble.steps, start=1):
+        for number, step in enumerate(finding.steps, start=1):
             yield said(faint(f"  {number}. "), step.text, indent=5)
             yield from (said(" " * 5, shell(command), indent=5) for command in step.commands)
 
 
-def _open(node: Node, orders: Orders | None) -> Iterable[Line]:
-    """The faults that are not over, each after an empty line."""
-    for incident in node.incidents.values():
+def _open(view: StatusView) -> Iterable[Line]:
+    """Return the faults that are not over, each after an empty line."""
+    for incident in view.incidents:
         if incident.open:
-            yield from (said(), *details(incident, node.at, address_of(node, incident.daemon, orders)))
+            yield from (said(), *details(incident, view.at, address_of(view.node, incident.daemon, view.orders)))
 
 
-def _over(node: Node) -> Iterable[Line]:
-    """The last ones that are, the latest first."""
-    over = [incident for incident in node.incidents.values() if not incident.open][::-1]
-    return (
-        (said(), said("Faults of the last hour:"), *(said(faint(brief(each, node.at))) for each in over))
-        if over
-        else ()
-    )
+def _over(view: StatusView) -> Iterable[Line]:
+    """Return the last faults that are over, the latest first."""
+    over = [incident for incident in view.incidents if not incident.open][::-1]
+    if over:
+        yield from (said(), said("Faults of the last hour:"), *(said(faint(brief(each, view.at))) for each in over))
 
 
-def _problems(node: Node) -> Iterable[Line]:
-    return (said(doubtful(words)) for words in _problems_in_words(node))
+def _problems(view: StatusView) -> Iterable[Line]:
+    return (said(doubtful(words)) for words in _problems_in_words(view))
 
 
-def _problems_in_words(node: Node) -> Iterable[str]:
-    for name, source in sorted(node.sources.items()):
-        if source.last.problem is not None:
-            yield f"{name}: {source_text(name, source)}"
-    for daemon in View(node).daemons():
+def _problems_in_words(view: StatusView) -> Iterable[str]:
+    for collector in view.collectors:
+        if collector.problem is not None:
+            yield f"{collector.name}: {collector.text}"
+    for shown in view.daemons:
+        daemon, name = shown.daemon, printable(shown.daemon.name)
         if not daemon.supported:
-            name = printable(daemon.name)
             yield f"{name}: MPS protocol {daemon.protocol} is not supported yet: only its process is seen"
         if daemon.pid_file_spoilt and daemon.process is not None:
-            name, pid = printable(daemon.name), daemon.process.pid
-            yield f"{name}: its pid file was spoilt, so that nobody can ask it: write {pid} into it"
+            yield f"{name}: its PID file is wrong, so no command reaches it: write {daemon.process.pid} into it"
         if daemon.state is DaemonState.UP:
             files = daemon.log_problems.items()
             yield from (f"log: {log_text(file, problem)}" for file, problem in files if problem is not None)
         if daemon.logged.blocked_since is not None:
-            yield f"log of {printable(daemon.name)}: {problem_text(LOG_BLOCKED)}"
+            yield f"log of {name}: {problem_text(LOG_BLOCKED)}"

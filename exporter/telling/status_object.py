@@ -1,107 +1,155 @@
-"""The node as `status` shows it, as one object for a program."""
+"""The status of a node as one object for a program."""
 
-from collections.abc import Iterable
 from typing import Any
 
-from exporter.core.devices import by_its_ordinals
-from exporter.core.domains import Domain, domains
-from exporter.core.fitness.fitness import Fitness, fitness
+from exporter.core.domains import Domain
+from exporter.core.fitness.fitness import Fitness
+from exporter.core.fitness.holding import Holding
+from exporter.core.fitness.starving import Starving
 from exporter.core.gpus import NVML
 from exporter.core.identity import client_id
-from exporter.core.watchdog.orders import Orders
 from exporter.core.workloads import belonging_of, pod_of, workload_of
-from exporter.model.daemon import Daemon
 from exporter.model.node import Node
 from exporter.model.observation import ProcessReading
-from exporter.model.server import Client, Server
+from exporter.model.server import Client
+from exporter.model.split import Share
+from exporter.report.finding import Finding
+from exporter.report.status_view import ClientView, DaemonView, GpuView, ServerView, StatusView
 from exporter.telling.incident_object import incident_object
-from exporter.telling.problem_text import problem_object, problem_text, source_text
+from exporter.telling.problem_text import problem_object, problem_text
 from exporter.telling.remedy import address_of
-from exporter.telling.sharing_object import sharing_object
-from exporter.telling.troubles import Trouble, standing, troubles
 from exporter.telling.watchdog_object import watchdog_object
-from exporter.view import Memory, View, clients_of, memory
 
 
-def node_object(node: Node, orders: Orders | None = None) -> dict[str, Any]:
-    """All that is known. Times are seconds since the epoch. `orders` are the watchdog's, None where there is none."""
-    used, shared, found = memory(node), fitness(node), troubles(node, node.at, orders)
+def sharing_object(node: Node, found: Fitness | None) -> dict[str, Any] | None:
+    """All that is known; null where the GPU has no MPS clients. Parts of the whole are 0 to 1."""
+    if found is None:
+        return None
     return {
-        "at": node.at,
-        "findings": [_finding_object(each) for each in found],
-        "daemons": [_daemon_object(node, daemon, used, orders, found) for daemon in View(node).daemons()],
-        "gpus": [_gpu_object(node, uuid, shared.get(uuid)) for uuid in node.gpus],
-        "incidents": [
-            incident_object(each, now=node.at, address=address_of(node, each.daemon, orders))
-            for each in node.incidents.values()
-        ],
-        "sources": {
-            name: {"problem": problem_object(source.last.problem, source_text(name, source))}
-            for name, source in node.sources.items()
-        },
+        "seconds": found.use.seconds,
+        "sm_utilization_ratio": found.use.sm,
+        "dram_bandwidth_ratio": found.use.dram,
+        "clients_sm_ratio": found.sm_used,
+        "clients_sm_error_ratio": None if found.sm_used is None else found.sm_error,
+        "unattributed_ratio": found.use.unattributed if found.use.shares else None,
+        "gone_ratio": found.gone if found.use.shares else None,
+        "methods": list(found.methods),
+        "clients_memory_bytes": found.memory_held,
+        "memory_total_bytes": found.memory_total_bytes,
+        "threads_committed_ratio": found.threads_committed,
+        "memory_committed_ratio": found.memory_committed,
+        "fit": {"clients": found.room.fits, "bound": found.room.binds, "by": dict(found.room.by)},
+        "idle": [each.client.pid for each in found.idle],
+        "at_limit": [each.client.pid for each in found.at_limit],
+        "bandwidth": _starving_object(found.starving),
+        "beside": [{"pid": pid, **_share_object(share)} for pid, share in found.beside.items()],
+        "clients": [_holding_object(node, each) for each in found.holdings],
     }
 
 
-def _finding_object(found: Trouble) -> dict[str, Any]:
-    """What is the matter, gravest first, and what to do about it; `fails` says that `status` ends with exit code 1."""
+def _starving_object(found: Starving | None) -> dict[str, Any] | None:
+    """Null where the bandwidth is not used up; without a PID where nobody stands out."""
+    return None if found is None else {"used_ratio": found.dram, "largest_user_of_sm_time": found.pid}
+
+
+def _holding_object(node: Node, holding: Holding) -> dict[str, Any]:
+    process = node.processes.get(holding.client.pid)
+    workload = workload_of(process)
     return {
-        "level": found.level,
+        "client": client_id(holding.client, process),
+        "daemon": holding.daemon,
+        "server": holding.client.server,
+        "pid": holding.client.pid,
+        "workload": None if workload is None else {"kind": workload.kind, "name": workload.name},
+        "active_thread_ratio": holding.threads,
+        "memory_limit_bytes": holding.memory_limit,
+        "memory_used_bytes": holding.memory,
+        **_share_object(holding.used),
+        "watched": holding.watched,
+        "connected_at": holding.client.connected_at,
+    }
+
+
+def _share_object(share: Share | None) -> dict[str, Any]:
+    if share is None:
+        return {"sm_ratio": None, "sm_error_ratio": None, "method": None}
+    return {"sm_ratio": share.sm, "sm_error_ratio": share.error, "method": share.method}
+
+
+def node_object(view: StatusView) -> dict[str, Any]:
+    """Return all that is known. Times are seconds since the epoch."""
+    node = view.node
+    return {
+        "at": node.at,
+        "findings": [_finding_object(each) for each in view.findings],
+        "daemons": [_daemon_object(node, each) for each in view.daemons],
+        "gpus": [_gpu_object(node, each) for each in view.gpus],
+        "incidents": [
+            incident_object(each, now=node.at, address=address_of(node, each.daemon, view.orders))
+            for each in view.incidents
+        ],
+        "sources": {each.name: {"problem": problem_object(each.problem, each.text)} for each in view.collectors},
+    }
+
+
+def _finding_object(found: Finding) -> dict[str, Any]:
+    """Return a problem and what to do about it; `fails` says that `status` exits with code 1."""
+    return {
+        "code": found.code,
+        "severity": found.severity,
         "daemon": found.daemon,
+        "server": found.server,
         "gpu": found.gpu,
-        "text": found.what,
-        "next": found.next,
+        "client": found.client,
+        "since": found.since,
+        "text": found.text,
+        "meaning": found.definition.meaning,
+        "remedy": found.remedy,
+        "runbook": found.definition.page,
         "commands": list(found.commands),
         "steps": [{"text": each.text, "commands": list(each.commands)} for each in found.steps],
         "fails": found.fails,
     }
 
 
-def _daemon_object(
-    node: Node, daemon: Daemon, used: Memory, orders: Orders | None, found: Iterable[Trouble]
-) -> dict[str, Any]:
-    here = domains(node, daemon)
-    level, _ = standing(daemon, found)
+def _daemon_object(node: Node, shown: DaemonView) -> dict[str, Any]:
+    daemon = shown.daemon
     return {
         "name": daemon.name,
         "state": daemon.state,
-        "level": level,
+        "severity": shown.severity,
         "expected": daemon.expected,
         "pid": None if daemon.process is None else daemon.process.pid,
         "foreign_uid": daemon.foreign,
         "version": daemon.version,
-        "waiting": sorted(daemon.waiting),
-        "watchdog": watchdog_object(node.watches.get(daemon.name), None if orders is None else orders.mode_of(daemon)),
-        "servers": [
-            _server_object(node, daemon, server, used, here.get(server.pid, ())) for server in daemon.servers.values()
-        ],
+        "waiting": list(shown.waiting),
+        "watchdog": watchdog_object(shown.watch, shown.mode),
+        "servers": [_server_object(node, each) for each in shown.servers],
     }
 
 
-def _server_object(node: Node, daemon: Daemon, server: Server, used: Memory, here: Iterable[Domain]) -> dict[str, Any]:
-    falls_with = {pid: domain for domain in here for pid in domain.clients}
-    share, limits, gpus = server.active_thread_percentage, server.pinned_memory_limits, by_its_ordinals(node, daemon)
+def _server_object(node: Node, shown: ServerView) -> dict[str, Any]:
+    share = shown.server.active_thread_percentage
     return {
-        "pid": server.pid,
-        "uid": server.uid,
-        "state": server.state,
+        "pid": shown.server.pid,
+        "uid": shown.server.uid,
+        "state": shown.server.state,
         "active_thread_ratio": None if share is None else share / 100,
-        "pinned_memory_limit_bytes": {gpus[device]: limit for device, limit in limits.items() if device in gpus},
-        "clients": [
-            _client_object(node, client, used, falls_with.get(client.pid)) for client in clients_of(daemon, server)
-        ],
+        "pinned_memory_limit_bytes": dict(shown.memory_limits.values()),
+        "clients": [_client_object(node, each) for each in shown.clients],
     }
 
 
-def _client_object(node: Node, client: Client, used: Memory, domain: Domain | None) -> dict[str, Any]:
-    process = node.processes.get(client.pid)
+def _client_object(node: Node, shown: ClientView) -> dict[str, Any]:
+    process = shown.process
     return {
-        "client": client_id(client, process),
-        "pid": client.pid,
+        "client": shown.id,
+        "pid": shown.client.pid,
         "user": None if process is None else process.user,
         "command": None if process is None else process.command,
         **_owners_object(node, process),
-        "memory_used_bytes": dict(used.get(client.pid, {})),
-        "failure_domain": _domain_object(client, domain),
+        "memory_used_bytes": dict(shown.memory),
+        "failure_domain": _domain_object(shown.client, shown.domain),
     }
 
 
@@ -126,16 +174,15 @@ def _owners_object(node: Node, process: ProcessReading | None) -> dict[str, Any]
     }
 
 
-def _gpu_object(node: Node, uuid: str, shared: Fitness | None) -> dict[str, Any]:
-    gpu = node.gpus[uuid]
-    problem = gpu.reading.problem
+def _gpu_object(node: Node, shown: GpuView) -> dict[str, Any]:
+    reading, problem = shown.gpu.reading, shown.gpu.reading.problem
     return {
-        "uuid": uuid,
-        "index": gpu.reading.index,
-        "name": gpu.reading.name,
+        "uuid": shown.uuid,
+        "index": reading.index,
+        "name": reading.name,
         "problem": None if problem is None else problem_object(problem, problem_text(problem, NVML)),
-        "memory_used_bytes": gpu.reading.memory_used_bytes,
-        "memory_total_bytes": gpu.reading.memory_total_bytes,
-        "bypassing": list(gpu.bypassing),
-        "sharing": sharing_object(node, shared),
+        "memory_used_bytes": reading.memory_used_bytes,
+        "memory_total_bytes": reading.memory_total_bytes,
+        "bypassing": list(shown.gpu.bypassing),
+        "sharing": sharing_object(node, shown.fitness),
     }

@@ -1,19 +1,18 @@
 """The table of `status`: a row for each client and GPU, and for whoever is beside MPS."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
-from exporter.model.daemon import Daemon, DaemonState
+from exporter.model.daemon import DaemonState
 from exporter.model.node import Node
-from exporter.model.observation import DaemonName
-from exporter.model.server import Client, Server, ServerState
+from exporter.model.server import ServerState
 from exporter.parse.printable import printable
+from exporter.report.finding import state_word
+from exporter.report.status_view import ClientView, DaemonView, StatusView
 from exporter.telling.columns import Column, Row, aligned, cell, without
-from exporter.telling.level import state_word
 from exporter.telling.line import Line, Tone, said
 from exporter.telling.short import cut, mebibytes
-from exporter.telling.status_domains import Lettered, letters
-from exporter.telling.who import who
-from exporter.view import Memory, View, clients_of, gpu_name, memory
+from exporter.telling.who import Who, who
+from exporter.view import gpu_name
 
 _COLUMNS = (
     Column(name="DAEMON", least=12, keep_end=True),
@@ -43,61 +42,48 @@ _TONES = {
 }
 """Whatever else a state is, it is bad."""
 
-Letters = Mapping[tuple[DaemonName, int], str]
 
-
-def lines(node: Node, found: Sequence[Lettered], width: int | None = None) -> Sequence[Line]:
-    """The table, its columns aligned; a sentence where there is nothing to show."""
-    used, falls_with = memory(node), letters(found)
-    rows = [row for daemon in View(node).daemons() for row in _daemon_rows(node, daemon, used, falls_with)]
-    rows.extend(_bypassing_rows(node, used))
+def lines(view: StatusView, width: int | None = None) -> Sequence[Line]:
+    """Return the table, its columns aligned; a sentence if there is nothing to show."""
+    rows = [row for daemon in view.daemons for row in _daemon_rows(view.node, daemon)]
+    rows.extend(_bypassing_rows(view))
     if not rows:
         return [said("No MPS control daemon, and none expected.")]
     columns, told = without(_COLUMNS, list(_toned(rows)), _nothing_to_tell(rows))
     return aligned(columns, told, width, _DISPENSABLE)
 
 
-def _daemon_rows(node: Node, daemon: Daemon, used: Memory, falls_with: Letters) -> Iterable[Sequence[str]]:
-    state = state_word(daemon)
-    servers = list(daemon.servers.values())
-    if not servers:
-        yield (printable(daemon.name), "-", state, "-", "-", "-", "-", "-", "-", "-")
-    for server in servers:
-        shown = state if daemon.state is not DaemonState.UP else server.state or "unknown"
-        here = (printable(daemon.name), str(server.pid), shown)
-        clients = clients_of(daemon, server)
-        if not clients:
-            yield (*here, "-", _user_of(node, server), "-", "-", "-", "-", "-")
-        for client in clients:
-            letter = falls_with.get((daemon.name, client.pid), "-")
-            yield from ((*here, *row, letter) for row in _client_rows(node, client, used))
-    for pid in sorted(daemon.waiting):
-        yield (printable(daemon.name), "-", "waiting", str(pid), *_who(node, pid), "-", "-", "-")
+def _daemon_rows(node: Node, shown: DaemonView) -> Iterable[Sequence[str]]:
+    name, state = printable(shown.daemon.name), state_word(shown.daemon)
+    if not shown.servers:
+        yield (name, "-", state, "-", "-", "-", "-", "-", "-", "-")
+    for server in shown.servers:
+        here = (name, str(server.server.pid), (server.server.state or "unknown") if server.answering else state)
+        if not server.clients:
+            yield (*here, "-", server.user or "-", "-", "-", "-", "-", "-")
+        for client in server.clients:
+            yield from ((*here, *row, client.letter or "-") for row in _client_rows(node, client))
+    for pid, waiting in shown.waiting.items():
+        yield (name, "-", "waiting", str(pid), *_words(waiting), "-", "-", "-")
 
 
-def _user_of(node: Node, server: Server) -> str:
-    return who(node, server.pid).user or ("-" if server.uid is None else str(server.uid))
+def _client_rows(node: Node, shown: ClientView) -> Iterable[Sequence[str]]:
+    cells = (str(shown.client.pid), *_words(shown.who))
+    if not shown.memory:
+        yield (*cells, "-", "-")
+    for gpu, amount in shown.memory.items():
+        yield (*cells, gpu_name(node, gpu), mebibytes(amount))
 
 
-def _client_rows(node: Node, client: Client, used: Memory) -> Iterable[Sequence[str]]:
-    client_cells = (str(client.pid), *_who(node, client.pid))
-    by_gpu = used.get(client.pid, {})
-    if not by_gpu:
-        yield (*client_cells, "-", "-")
-    for gpu, amount in by_gpu.items():
-        yield (*client_cells, gpu_name(node, gpu), mebibytes(amount))
+def _bypassing_rows(view: StatusView) -> Iterable[Sequence[str]]:
+    for gpu in view.gpus:
+        for pid, amount in gpu.bypassing.items():
+            memory = "-" if amount is None else mebibytes(amount)
+            words = _words(who(view.node, pid))
+            yield ("none", "-", "bypassing", str(pid), *words, gpu_name(view.node, gpu.uuid), memory, "-")
 
 
-def _bypassing_rows(node: Node, used: Memory) -> Iterable[Sequence[str]]:
-    for uuid, gpu in node.gpus.items():
-        for pid in gpu.bypassing:
-            amount = used.get(pid, {}).get(uuid)
-            shown = "-" if amount is None else mebibytes(amount)
-            yield ("none", "-", "bypassing", str(pid), *_who(node, pid), gpu_name(node, uuid), shown, "-")
-
-
-def _who(node: Node, pid: int) -> tuple[str, str, str]:
-    known = who(node, pid)
+def _words(known: Who) -> tuple[str, str, str]:
     return known.user or "-", known.command or "-", cut(known.owner, _LONGEST_WORKLOAD) or "-"
 
 

@@ -2,11 +2,12 @@
 
 from collections.abc import Iterable, Sequence
 
-from exporter.core.fitness.fitness import Fitness, fitness
+from exporter.core.fitness.fitness import Fitness
 from exporter.core.fitness.holding import Holding
 from exporter.core.work import DOORS
 from exporter.model.node import Node
 from exporter.model.observation import GpuUuid
+from exporter.report.status_view import StatusView
 from exporter.telling.columns import Column, Row, aligned, cell, without
 from exporter.telling.line import Line, faint, said
 from exporter.telling.moment import lasting
@@ -35,9 +36,10 @@ _WORKLOAD = [column.name for column in _COLUMNS].index("WORKLOAD")
 _LONGEST_WORKLOAD = 22
 
 
-def sharing(node: Node, width: int | None = None) -> Iterable[Line]:
-    """Of all GPUs that have MPS clients; nothing where none has."""
-    found = fitness(node)
+def sharing(view: StatusView, width: int | None = None) -> Iterable[Line]:
+    """Describe the sharing of each GPU that has MPS clients."""
+    node = view.node
+    found = {each.uuid: each.fitness for each in view.gpus if each.fitness is not None}
     for uuid in by_index(node, found):
         yield from _of_gpu(node, uuid, found[uuid], width)
     measured = [each for each in found.values() if each.gpm is not False]

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from itertools import takewhile
 
 from exporter.model.incident import FaultKind, Incident, Suspect
-from exporter.telling.tenant_text import called
+from exporter.telling.who import called
 
 LIKELIHOODS = ((0.8, "very likely"), (0.5, "likely"), (0.2, "possibly"))
 """From which confidence on which word may be used of a suspect."""

@@ -12,9 +12,12 @@ from exporter.model.node import Node
 from exporter.model.settings import Mode
 from exporter.model.watch import Acting, LastAction, Quarantine, Watch, WatchState
 from exporter.parse.printable import printable
+from exporter.report.finding import Finding
+from exporter.report.problem import FindingCode
+from exporter.report.problems import OF_CONDITION, of_condition, of_watch_state
 from exporter.telling.line import Line, bad, doubtful, faint, said
 from exporter.telling.moment import lasting
-from exporter.telling.quarantine_text import cause, quarantined_for
+from exporter.telling.quarantine_text import cause
 from exporter.telling.reasons import text_of, texts_of
 from exporter.telling.remedy import words_to_resume
 from exporter.telling.short import counted, pid_text, process_text, short_name
@@ -27,40 +30,12 @@ MOST_BRIEF = 4
 GIVEN_UP = (WatchState.CIRCUIT_OPEN, WatchState.QUARANTINED, WatchState.STATE_LOST)
 """Until somebody says `resume`."""
 
-_CONDITIONS = {
-    Condition.WELL: "well",
-    Condition.STARTING: "starting",
-    Condition.UNKNOWN: "not known",
-    Condition.CRASHED: "crashed",
-    Condition.STOPPED: "stopped by an operator",
-    Condition.NEVER_SEEN: "never seen",
-    Condition.UNRESPONSIVE: "hangs",
-    Condition.SUSPENDED: "stopped by a signal",
-    Condition.STUCK_IN_DRIVER: "stuck in the driver",
-    Condition.SERVER_SUSPENDED: "a server was stopped by a signal",
-    Condition.SERVER_UNRESPONSIVE: "it waits for a server that does not answer",
-    Condition.PROGRAM_UNRESPONSIVE: "the control program does not answer, the daemon does",
-    Condition.HELD: "held by an open session",
-    Condition.FAULT: "a server is in FAULT",
-    Condition.CRASH_LOOP: "its servers exit before they are ready",
-}
-
-STATES = {
-    WatchState.IDLE: "idle",
-    WatchState.ACTING: "acting",
-    WatchState.BACKOFF: "waiting to restart it",
-    WatchState.QUARANTINED: "quarantined",
-    WatchState.CIRCUIT_OPEN: "circuit open",
-    WatchState.DEFERRED_TO_SYSTEMD: "left to systemd",
-    WatchState.STATE_LOST: "watchdog state lost",
-}
-
 _ACTIONS = {
-    ActionKind.RESTART: "restarts it",
-    ActionKind.END_SERVER: "ends a server that hangs",
-    ActionKind.KILL_CLIENTS: "kills the clients that hold up recovery",
-    ActionKind.SHUT_DOWN_SERVER: "shuts down the server that is in FAULT",
-    ActionKind.SET_LIMITS: "sets its limits",
+    ActionKind.RESTART: "restart of the daemon",
+    ActionKind.END_SERVER: "end of a hung server",
+    ActionKind.KILL_CLIENTS: "kill of the clients that block recovery",
+    ActionKind.SHUT_DOWN_SERVER: "shutdown of the server in FAULT",
+    ActionKind.SET_LIMITS: "setting of limits",
 }
 
 
@@ -113,7 +88,7 @@ def in_few_words(node: Node, daemon: Daemon) -> str | None:
     if watch is None:
         return None
     found = None if watch.diagnosis is None else watch.diagnosis.condition
-    told = [] if found in (None, *HARMLESS, Condition.FAULT) else [_CONDITIONS[found]]
+    told = [] if found in (None, *HARMLESS, Condition.FAULT) else [of_condition(found).label]
     if told or watch.state is not WatchState.IDLE:
         told += history_of(watch)
     return ", ".join(told) or None
@@ -122,7 +97,7 @@ def in_few_words(node: Node, daemon: Daemon) -> str | None:
 def history_of(watch: Watch) -> Sequence[str]:
     """How often a daemon was restarted lately, and what the watchdog is at, in a few words each."""
     restarted = [f"restarted {counted(len(watch.restarts), 'time')}"] if watch.restarts else []
-    return restarted if watch.state is WatchState.IDLE else [*restarted, STATES[watch.state]]
+    return restarted if watch.state is WatchState.IDLE else [*restarted, of_watch_state(watch.state).label]
 
 
 def lines(node: Node) -> Iterable[Line]:
@@ -136,11 +111,11 @@ def lines(node: Node) -> Iterable[Line]:
 def _of(daemon: Daemon, found: Account) -> Iterable[Line]:
     because = f": {found.indications}" if found.indications else ""
     if found.quarantine is not None:
-        yield said(f"{printable(daemon.name)}: ", bad(found.quarantine))
+        yield said(bad(found.quarantine))
     if found.quarantine is None or found.ill:
-        yield said(f"{printable(daemon.name)}: ", bad(found.matter) if found.ill else found.matter, because)
+        yield said(bad(found.matter) if found.ill else found.matter, because)
     if found.named is not None:
-        yield said(faint("  named: "), found.named)
+        yield said(faint("  process: "), found.named)
     if found.says is not None:
         yield said(faint("  watchdog: "), bad(found.says) if found.given_up else found.says)
     if found.failed is not None:
@@ -160,9 +135,9 @@ def account(node: Node, daemon: Daemon) -> Account | None:
         ill=not well,
         of_fault=found is not None and found.condition is Condition.FAULT,
         given_up=watch.state in GIVEN_UP,
-        matter=_matter(found, node.at),
+        matter=_matter(daemon, found, node.at),
         indications="" if found is None else texts_of(found.indications[:MOST_INDICATIONS]),
-        quarantine=None if watch.quarantine is None else _quarantine(node, watch.quarantine),
+        quarantine=None if watch.quarantine is None else _quarantine(node, daemon, watch.quarantine),
         named=None if found is None or found.culprit is None else _process(node, found.culprit),
         says=doing or _latest(watch),
         planned=doing is None and last is not None and not last.begun,
@@ -182,15 +157,19 @@ def _last_action(action: LastAction) -> str:
     return what if action.begun else f"would {what}"
 
 
-def _quarantine(node: Node, quarantine: Quarantine) -> str:
-    return f"{quarantined_for(quarantine, node.at)}: {cause(node, quarantine)}"
+def _quarantine(node: Node, daemon: Daemon, quarantine: Quarantine) -> str:
+    values = {"cause": cause(node, quarantine)}
+    code = FindingCode.QUARANTINED
+    return Finding(code=code, at=node.at, since=quarantine.at, daemon=daemon.name, values=values).text
 
 
-def _matter(found: Diagnosis | None, now: float) -> str:
-    if found is None:
-        return _CONDITIONS[Condition.UNKNOWN]
-    since = "" if found.condition in HARMLESS else f" for {lasting(now - found.since)}"
-    return f"{_CONDITIONS[found.condition]}{since}"
+def _matter(daemon: Daemon, found: Diagnosis | None, now: float) -> str:
+    code = OF_CONDITION[Condition.UNKNOWN if found is None else found.condition]
+    if code is FindingCode.WELL:
+        return f"MPS daemon {printable(daemon.name)} is well"
+    since = None if found is None or found.condition in HARMLESS else found.since
+    server = None if found is None else found.server
+    return Finding(code=code, at=now, since=since, daemon=daemon.name, server=server).text
 
 
 def _process(node: Node, identity: ProcessIdentity) -> str:
@@ -210,29 +189,29 @@ def _doing(node: Node, daemon: Daemon, watch: Watch) -> str | None:
         case WatchState.ACTING:
             return "acts" if watch.acting is None else _acting(watch.acting, node.at)
         case WatchState.BACKOFF:
-            tried = f"restarted {counted(len(watch.restarts), 'time')}, in vain"
+            tried = f"restarted {counted(len(watch.restarts), 'time')} without success"
             return tried if watch.not_before is None else f"{tried}; {_next(watch.not_before - node.at)}"
         case WatchState.DEFERRED_TO_SYSTEMD:
-            return "leaves the restart to systemd, whose unit has a Restart= that applies"
+            return "leaves the restart to systemd: the unit has a Restart= that applies"
         case WatchState.CIRCUIT_OPEN:
             since = "" if watch.opened_at is None else f" for {lasting(node.at - watch.opened_at)}"
-            return f"its circuit is open{since}: it is not restarted until {resume}"
+            return f"restarts suspended{since} (circuit open), until {resume}"
         case WatchState.QUARANTINED:
-            return f"a GPU is quarantined: it is not restarted until {resume}"
+            return f"restarts suspended (GPU quarantined), until {resume}"
         case WatchState.STATE_LOST:
             since = "" if watch.lost_at is None else f" for {lasting(node.at - watch.lost_at)}"
             return (
-                f"its state directory has not been readable and writable{since}, so that earlier restarts are unknown:"
-                f" the daemon is not restarted until {resume}"
+                f"the state directory has not been readable and writable{since}, so earlier restarts are unknown;"
+                f" restarts suspended until {resume}"
             )
 
 
 def _acting(acting: Acting, now: float) -> str:
     what = f"{_ACTIONS[acting.kind]} ({acting.reason})"
     if acting.done_at is None:
-        return f"{what}, for {lasting(now - acting.began_at)} now"
-    return f"{what}: done, and waits for {lasting(now - acting.done_at)} now to see that it helps"
+        return f"{what}: in progress for {lasting(now - acting.began_at)}"
+    return f"{what}: done {lasting(now - acting.done_at)} ago, effect not verified yet"
 
 
 def _next(seconds: float) -> str:
-    return "again at once" if seconds <= 0 else f"again in {lasting(seconds)} at the earliest"
+    return "next restart now" if seconds <= 0 else f"next restart in {lasting(seconds)} or later"

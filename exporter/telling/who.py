@@ -1,10 +1,28 @@
 """Who a process is, in a few words that are safe to show."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from exporter.core.workloads import pod_of, workload_of
+from exporter.model.incident import Incident, Tenant
 from exporter.model.node import Node
-from exporter.telling.short import short_name, short_owner
+from exporter.telling.short import process_text, short_name, short_owner
+
+
+def called(tenant: Tenant) -> str:
+    """A client in a few words: `PID 600 (train.py of alice, job 42)`."""
+    return process_text(tenant.pid, tenant.command, tenant.user, short_owner(tenant.workload, tenant.pod))
+
+
+def in_flight(incident: Incident) -> Mapping[int, bool]:
+    """Of whom it is known, by PID."""
+    return {each.pid: each.in_flight for each in incident.clues.flights}
+
+
+def flying(incident: Incident) -> Mapping[int, str]:
+    """What to say of each of whom it is known, after who it is."""
+    words = {True: ", with work in flight", False: ", with nothing in flight"}
+    return {pid: words[flies] for pid, flies in in_flight(incident).items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,9 +3,8 @@
 import re
 from collections.abc import Iterable, Sequence
 
-from exporter.telling.breadth import breadth
-from exporter.telling.line import Line, Piece, Tone, faint, said
-from exporter.telling.sheet import Sheet
+from exporter.telling.columns import breadth
+from exporter.telling.line import Line, Piece, Sheet, Tone, faint, said
 
 _LEAST_ROOM = 20
 """No line that was broken goes on so far to the right that less is left of it."""

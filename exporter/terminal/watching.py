@@ -9,9 +9,8 @@ from dataclasses import replace
 from exporter.clock import Clock
 from exporter.errors import ServiceError
 from exporter.inquiry import Report
-from exporter.telling.line import Line, bad, faint, said
+from exporter.telling.line import Line, Sheet, bad, faint, said
 from exporter.telling.moment import local, when
-from exporter.telling.sheet import Sheet
 from exporter.terminal.fitting import fitted, whole
 from exporter.terminal.terminal import Terminal, heeding_signals
 

@@ -13,8 +13,7 @@ from exporter.history import History
 from exporter.model.event import Event, EventName
 from exporter.model.incident import Incident
 from exporter.parse.printable import printable
-from exporter.telling.incident_object import incident_object
-from exporter.telling.json_list import fitting
+from exporter.telling.incident_object import fitting, incident_object
 from exporter.telling.moment import utc
 from exporter.telling.remedy import AddressOf
 from exporter.telling.wanted import Wanted

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Self
 
 from exporter.errors import ConfigError
 from exporter.metrics.exposition import Exposition
-from exporter.page import Sight
 from exporter.page.files import script, style
+from exporter.report.status_view import StatusInput
 from exporter.web.auth import may_see_private
 from exporter.web.handler import Answer, Request, Route, plain
 
@@ -84,7 +84,7 @@ class Site:
         *,
         healthy: Callable[[], bool],
         status: Callable[[], str],
-        page_data: Callable[[], Sight],
+        page_data: Callable[[], StatusInput],
         monotonic: Callable[[], float],
         telemetry_path: str = DEFAULT_TELEMETRY_PATH,
         extra_routes: Mapping[str, Route] = _NO_ROUTES,
@@ -157,7 +157,7 @@ class LandingPage:
     """The page at `/`: the node for visitors who can see names, links for all others."""
 
     def __init__(
-        self, page_data: Callable[[], Sight], links: Mapping[str, str], monotonic: Callable[[], float]
+        self, page_data: Callable[[], StatusInput], links: Mapping[str, str], monotonic: Callable[[], float]
     ) -> None:
         """`links` are the paths of the other pages by their titles."""
         self._links = links

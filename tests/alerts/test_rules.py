@@ -10,6 +10,8 @@ import pytest
 
 from exporter.metrics.catalogue import CATALOGUE
 from exporter.parse.xid_catalogue import REBOOT, RESET, XIDS, exonerates
+from exporter.report.problem import Definition
+from exporter.report.problems import PROBLEMS
 from tests.alerts.files import PROMETHEUS, RULES, RUNBOOKS, UNIT_TESTS, Check, Rule, checks, read, rules, seconds
 from tests.tools import needed
 
@@ -63,13 +65,26 @@ class TestAlert:
         if rule.severity == "critical" and not about_itself:
             assert seconds(rule.keeps_firing_for) >= 180
 
-    def test_its_summary_is_one_constant_sentence(self, rule: Rule) -> None:
-        """It is the title of a ticket."""
-        assert re.fullmatch(r"[A-Z][^{}\n]+\.", rule.annotations["summary"])
+    def test_its_summary_is_one_line_that_names_the_node(self, rule: Rule) -> None:
+        """The line is the title of a ticket. If the target has a label `node`, that is the name."""
+        assert re.search(r"\{\{ or \$labels\.node \$labels\.instance .*?\}\}", rule.annotations["summary"])
+        assert re.fullmatch(r"[A-Z][^\n]+[^.\n]", rule.annotations["summary"])
 
-    def test_its_description_names_the_node(self, rule: Rule) -> None:
-        """By the name that Kubernetes has for it, where there is one."""
-        assert re.search(r"\{\{ or \$labels\.node \$labels\.instance .*?\}\}", rule.annotations["description"])
+    def test_its_texts_and_severity_are_those_of_the_catalogue(self, rule: Rule) -> None:
+        """The description may add values of the moment between the meaning and the remedy."""
+        problem = definition(rule)
+        assert rule.annotations["summary"].replace(' "any node"', "") == templated(problem.summary)
+        description = rule.annotations["description"]
+        assert description.startswith(problem.meaning)
+        position = len(problem.meaning)
+        for sentence in re.split(r"(?<=\.) (?=[A-Z])", problem.remedy):
+            position = description.index(sentence, position) + len(sentence)
+
+    def test_its_runbook_begins_with_the_meaning_that_the_catalogue_has(self, rule: Rule) -> None:
+        """In its own paragraph, if alerts of two severities share the page."""
+        meaning, _ = re.split(r"^## Impact$", (RUNBOOKS / f"{rule.alert}.md").read_text(), flags=re.MULTILINE)
+        paragraphs = [" ".join(each.split()) for each in meaning.split("\n\n")]
+        assert any(each.startswith(definition(rule).meaning) for each in paragraphs[2:4])
 
     def test_it_keeps_the_labels_of_its_target(self, rule: Rule) -> None:
         """Whatever they are: nothing is aggregated, or matched, by a list of labels that are to stay."""
@@ -107,6 +122,23 @@ class TestAlert:
             )
 
 
+LABELS = {
+    "node": "{{ or $labels.node $labels.instance }}",
+    "workload": "{{ $labels.workload_kind }}/{{ $labels.workload }}",
+}
+
+
+def templated(summary: str) -> str:
+    """Return a summary of the catalogue with an alert's labels in place of its placeholders."""
+    return re.sub(r"\{(\w+)\}", lambda found: LABELS.get(found[1], f"{{{{ $labels.{found[1]} }}}}"), summary)
+
+
+def definition(rule: Rule) -> Definition:
+    """Return what the catalogue of problems has of an alert and its severity."""
+    (found,) = (each for each in PROBLEMS.values() if (each.alert, each.severity) == (rule.alert, rule.severity))
+    return found
+
+
 def severities(check: Check) -> set[str]:
     return {each["exp_labels"]["severity"] for each in check.expected}
 
@@ -136,6 +168,11 @@ def test_where_there_is_no_exporter_at_all_that_is_told() -> None:
     """Of all alerts, this one fires for series that are absent."""
     down = [each for each in checks() if each.alert == "CudaMpsExporterDown" and each.expected]
     assert any("instance" not in one["exp_labels"] for each in down for one in each.expected)
+
+
+def test_each_alert_of_the_catalogue_is_a_rule() -> None:
+    defined = sorted((each.alert, each.severity.value) for each in PROBLEMS.values() if each.alert is not None)
+    assert defined == sorted((rule.alert, rule.severity) for rule in rules())
 
 
 def test_each_runbook_is_an_alerts() -> None:

@@ -32,7 +32,7 @@ def test_once_is_nothing() -> None:
 def test_status_says_what_to_do() -> None:
     spoilt = told(*LIVING, *SPOILT).node
 
-    assert f"{DAEMON}: its pid file was spoilt, so that nobody can ask it: write {CONTROL} into it" in table(spoilt)
+    assert f"{DAEMON}: its PID file is wrong, so no command reaches it: write {CONTROL} into it" in table(spoilt)
     assert "pid file" not in table(told(*LIVING).node)
 
 

@@ -12,9 +12,10 @@ from exporter.model.diagnosis import Condition
 from exporter.model.node import Node
 from exporter.model.observation import ControlReply, Observation, SourceReading
 from exporter.model.problem import command_failed
+from exporter.report.finding import standing
+from exporter.report.findings import findings
+from exporter.report.problem import Severity
 from exporter.telling import status
-from exporter.telling.level import Level
-from exporter.telling.troubles import standing, troubles
 from tests.builders import AT, DAEMON, at_work, daemon_process, looks, reply, told
 
 MISSING = "nvidia-cuda-mps-control: No such file or directory"
@@ -84,11 +85,11 @@ def test_a_start_is_bounded(after: float, state: DaemonState | None) -> None:
 def test_an_absent_daemon_is_reported_with_the_cause_at_once_and_status_fails() -> None:
     present = judged(asked_twice(daemon_process(None, left=False)))
 
-    first = troubles(present, present.at, Orders())[0]
+    first = findings(present, present.at, Orders())[0]
 
-    assert (first.level, first.commands) == (Level.GRAVE, ("cuda-mps-exporter doctor",))
-    assert f"it cannot be asked: {TEXT}" in first.what
-    assert "wait" not in first.next
+    assert (first.severity, first.commands) == (Severity.CRITICAL, ("cuda-mps-exporter doctor",))
+    assert f"it cannot be queried: {TEXT}" in first.text
+    assert "Wait" not in first.remedy
     assert present.watches[DAEMON].diagnosis is not None
     assert present.watches[DAEMON].diagnosis.condition is Condition.NEVER_SEEN
     assert status.exit_code(present) == 1
@@ -97,12 +98,12 @@ def test_an_absent_daemon_is_reported_with_the_cause_at_once_and_status_fails() 
 def test_a_daemon_that_cannot_be_asked_is_reported_so_and_not_as_starting() -> None:
     present = judged(asked_twice(daemon_process()))
 
-    first = troubles(present, present.at, Orders())[0]
+    first = findings(present, present.at, Orders())[0]
 
-    assert (first.level, first.daemon) == (Level.CARE, DAEMON)
-    assert TEXT in first.what
-    assert "wait" not in first.next
-    assert standing(daemon_of(present), (first,)) == (Level.CARE, "cannot be asked")
+    assert (first.severity, first.daemon) == (Severity.WARNING, DAEMON)
+    assert TEXT in first.text
+    assert "Wait" not in first.remedy
+    assert standing(daemon_of(present), (first,)) == (Severity.WARNING, "not queried")
     assert status.exit_code(present) == 1
 
 
@@ -110,10 +111,10 @@ def test_a_daemon_that_cannot_be_asked_is_reported_so_and_not_as_starting() -> N
 def test_the_reader_is_asked_to_wait_for_a_bounded_time(after: float, waits: bool) -> None:
     present = told(*looks(at=AT), *looks(at=AT + after)).node
 
-    first = troubles(present, present.at, Orders())[0]
+    first = findings(present, present.at, Orders())[0]
 
-    assert first.next.startswith("wait") is waits
-    assert first.level is (Level.UNKNOWN if waits else Level.CARE)
+    assert first.remedy.startswith("Wait") is waits
+    assert first.severity is (Severity.UNKNOWN if waits else Severity.WARNING)
     assert first.commands == (() if waits else ("cuda-mps-exporter doctor",))
 
 
@@ -126,7 +127,7 @@ def test_a_daemon_that_does_not_run_is_started_in_directories_that_are_made_for_
         ).node
     )
 
-    first = troubles(present, present.at, Orders())[0]
+    first = findings(present, present.at, Orders())[0]
 
     where = f"CUDA_MPS_PIPE_DIRECTORY={DAEMON} CUDA_MPS_LOG_DIRECTORY={DAEMON}/log"
     assert first.commands == (f"mkdir -p {DAEMON} {DAEMON}/log && {where} nvidia-cuda-mps-control -d",)

@@ -6,14 +6,16 @@ from typing import Any
 
 import pytest
 
-from dashboards.problems import ACT, PROBLEMS, WORST
+from dashboards.problems import NUMBERS, SHOWN_PROBLEMS, WORST
 from dashboards.query import selected
+from exporter.report.problem import Severity
 from tests.dashboards import past
 from tests.dashboards.asked import CHOSEN, LABEL_VALUES, MODELS, Model, asked, asked_by, filled, variables
 from tests.prometheus import Prometheus
 
 pytestmark = pytest.mark.systems
 
+CRITICAL = NUMBERS[Severity.CRITICAL]
 RANGE = int(past.LAST - past.FIRST)
 
 Values = Mapping[str, str]
@@ -74,14 +76,14 @@ def test_no_query_comes_back_empty(prometheus: Prometheus, model: Model) -> None
 
 
 def test_each_problem_is_told_of_whom_it_has(prometheus: Prometheus) -> None:
-    assert [each.said for each in PROBLEMS if not over_time(prometheus, selected(each.query()))] == []
+    assert [each.label for each in SHOWN_PROBLEMS if not over_time(prometheus, selected(each.query()))] == []
 
 
 def test_a_node_is_as_unwell_as_the_worst_of_it(prometheus: Prometheus) -> None:
     found = {each["metric"]["instance"]: each["values"] for each in over_time(prometheus, selected(WORST))}
     worst = {node: {int(value) for _, value in values} for node, values in found.items()}
-    assert worst[past.DOWN] == {ACT}
-    assert ACT in worst[past.STORMY]
+    assert worst[past.DOWN] == {CRITICAL}
+    assert CRITICAL in worst[past.STORMY]
     assert 0 in worst[past.CALM]
 
 
@@ -98,7 +100,7 @@ def test_an_incident_is_told_with_those_whom_it_hit(prometheus: Prometheus) -> N
 
     counted = prometheus.vector(f'sum(cuda_mps_fault_affected_clients_total{{instance="{past.CALM}"}})', time=past.LAST)
     assert value("Clients hit A") == counted[0][1] > 1
-    assert value("Clients before it A") > value("Clients before it B")
+    assert value("Clients before the fault A") > value("Clients before the fault B")
 
 
 def test_what_owners_used_is_what_the_gpus_did(prometheus: Prometheus) -> None:
@@ -111,9 +113,9 @@ def test_what_owners_used_is_what_the_gpus_did(prometheus: Prometheus) -> None:
         return [value for _, value in prometheus.vector(query, time=past.LAST)]
 
     whole = values("SM-hours A")[0]
-    assert 0.9 * whole < sum(values("SM time and energy by owner A")) <= 1.001 * whole
-    assert 0.9 < sum(values("SM time and energy by owner B")) <= 1.001
-    assert 0 < values("SM time without an owner A")[0] < 0.05
+    assert 0.9 * whole < sum(values("SM time and energy by workload A")) <= 1.001 * whole
+    assert 0.9 < sum(values("SM time and energy by workload B")) <= 1.001
+    assert 0 < values("SM time without a workload A")[0] < 0.05
 
 
 def test_those_who_fit_are_as_many_as_the_least_bound_allows(prometheus: Prometheus) -> None:

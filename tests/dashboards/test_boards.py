@@ -10,6 +10,7 @@ from promql_parser import MatchOp
 from dashboards import looks
 from dashboards.__main__ import BOARDS, path
 from dashboards.board import COLUMNS, TAG, Board
+from dashboards.problems import NUMBERS, SHOWN_PROBLEMS
 from exporter.metrics.catalogue import CATALOGUE
 from tests.dashboards.asked import ALL_ASKED, EXPRESSIONS, MODELS, Model, annotations, panels, variables
 from tests.promql import problems, selectors, unrated
@@ -198,3 +199,10 @@ def test_a_counter_whose_rate_is_not_taken_is_found(expression: str, found: list
 @pytest.mark.parametrize("family", [family.name for family in CATALOGUE])
 def test_a_family_is_on_a_dashboard(family: str) -> None:
     assert any(re.search(rf"\b{family}(_sum)?\b", each.expression) for each in ALL_ASKED.values())
+
+
+def test_each_problem_shown_is_one_of_the_catalogue_and_named_once() -> None:
+    """The table has the catalogue's label and severity: no second wording."""
+    labels = [each.label for each in SHOWN_PROBLEMS]
+    assert len(set(labels)) == len(labels)
+    assert {each.number for each in SHOWN_PROBLEMS} <= set(NUMBERS.values())

@@ -4,6 +4,7 @@ from pathlib import Path
 
 from exporter.doctor.reference import reference
 from exporter.doctor.registry import CHECKS
+from exporter.report.problems import PROBLEMS
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -16,6 +17,14 @@ def test_the_page_is_as_the_registry_has_it() -> None:
 def test_each_check_says_what_it_is_and_where_to_read_on() -> None:
     for check in CHECKS:
         assert check.meaning.endswith(".")
-        assert check.mend
+        assert check.remedy
         assert check.fine
         assert (DOCS.parent / check.doc).exists()
+
+
+def test_a_check_of_a_problem_of_the_catalogue_has_its_texts() -> None:
+    known = [check for check in CHECKS if check.code is not None]
+    assert len(known) >= 9
+    for check in known:
+        problem = PROBLEMS[check.code]
+        assert (check.meaning, check.remedy, check.mend) == (problem.meaning, problem.remedy, "")

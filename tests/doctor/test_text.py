@@ -32,7 +32,7 @@ def test_a_finding_says_what_it_is_where_how_to_mend_it_and_what_to_read() -> No
         "  /run lets only its owner pass: other users' processes find no daemon, and",
         "  silently bypass MPS.",
         "  where  /run/nvidia-mps",
-        "  mend   Let others pass (not write); in the daemon's unit,",
+        "  fix    Let others pass (not write); in the daemon's unit,",
         "         RuntimeDirectoryMode=0755.",
         "           chmod o+x /run",
     ]
@@ -94,7 +94,8 @@ def test_the_object_has_all_of_it() -> None:
     assert told["counts"] == {"error": 1, "warning": 0, "advice": 1}
     assert [finding["id"] for finding in told["findings"]] == ["control-program-missing", "kernel-log-closed"]
     assert all(
-        set(finding) == {"severity", "id", "what", "where", "mend", "commands", "doc"} for finding in told["findings"]
+        set(finding) == {"severity", "id", "code", "what", "where", "fix", "commands", "doc"}
+        for finding in told["findings"]
     )
     assert "daemon-silent" in told["unknown"]
     assert told["not_looked_at"][0]["why"].isprintable()

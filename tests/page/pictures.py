@@ -14,8 +14,8 @@ from exporter.demo import CALM_SECONDS, Simulation
 from exporter.demo.mishap import LASTING, Mishap, Planned
 from exporter.demo.told import told
 from exporter.history import History
-from exporter.page import Sight
-from exporter.page.headline import headline
+from exporter.page.cards import headline
+from exporter.report.status_view import StatusInput, status_view
 from tests.clocks import HandClock
 from tests.page.browser import DESKTOP, PHONE, Browser
 from tests.tools import needed
@@ -31,7 +31,7 @@ MOST_SIGHTS = 200
 """What has not shown itself by then never will."""
 
 
-def sights(mishap: Mishap) -> Iterator[Sight]:
+def sights(mishap: Mishap) -> Iterator[StatusInput]:
     """The demo's node, every few seconds, as the service would show it: calm, until this befalls it."""
     clock, history = HandClock(BEGINS), History()
     simulation = Simulation(1, clock, calm=True, past=CALM_SECONDS)
@@ -45,7 +45,7 @@ def sights(mishap: Mishap) -> Iterator[Sight]:
         for second in told(node, simulation, orders):
             node, events = second
             history.take(node, events)
-        yield Sight(
+        yield StatusInput(
             node=node,
             at=clock.time + 0.4,
             host="gpu-17",
@@ -56,19 +56,19 @@ def sights(mishap: Mishap) -> Iterator[Sight]:
         clock.time += 3
 
 
-def _busy(sight: Sight) -> bool:
-    return "MPS on GPU" in headline(sight).sentence
+def _busy(sight: StatusInput) -> bool:
+    return "MPS on GPU" in headline(status_view(sight)).sentence
 
 
-def _faulted(sight: Sight) -> bool:
-    return "held up by 1 client; suspected: very likely" in headline(sight).sentence
+def _faulted(sight: StatusInput) -> bool:
+    return "1 client blocks recovery; suspect: very likely" in headline(status_view(sight)).sentence
 
 
-def _dead(sight: Sight) -> bool:
-    return "would restart" in headline(sight).next
+def _dead(sight: StatusInput) -> bool:
+    return "would restart" in headline(status_view(sight)).remedy
 
 
-PICTURES: tuple[tuple[str, Mishap, Callable[[Sight], bool], int, str], ...] = (
+PICTURES: tuple[tuple[str, Mishap, Callable[[StatusInput], bool], int, str], ...] = (
     ("busy", Mishap.BYPASS, _busy, DESKTOP, "light"),
     ("fault", Mishap.FAULT_HELD, _faulted, DESKTOP, "dark"),
     ("fault-phone", Mishap.FAULT_HELD, _faulted, PHONE, "light"),

@@ -13,7 +13,7 @@ from exporter.model.reason import Reason, ReasonCode
 from exporter.model.watch import LastAction, Tally
 from exporter.model.workload import Workload, WorkloadKind
 from exporter.model.xids import XidSighting
-from exporter.page import Sight
+from exporter.report.status_view import StatusInput
 from tests.builders import (
     AT,
     CRASHED,
@@ -56,9 +56,9 @@ UNIT = "nvidia-cuda-mps.service"
 ORDERS = Orders(mandates={DAEMON: Mandate(unit=UNIT)})
 
 
-def sight(present: Node, *, after: float = 1.0, **known: object) -> Sight:
+def sight(present: Node, *, after: float = 1.0, **known: object) -> StatusInput:
     """A node, a moment after the last that was seen of it."""
-    shown = Sight(
+    shown = StatusInput(
         node=present,
         at=present.at + after,
         host="node1",
@@ -68,23 +68,23 @@ def sight(present: Node, *, after: float = 1.0, **known: object) -> Sight:
     return replace(shown, **known)  # type: ignore[arg-type]
 
 
-def idle() -> Sight:
+def idle() -> StatusInput:
     """Well, and nobody there."""
     return sight(idle_node())
 
 
-def busy() -> Sight:
+def busy() -> StatusInput:
     """Clients of several owners; one is on both GPUs, and joins them; one process runs beside MPS."""
     return sight(three_clients(), events=HAPPENINGS)
 
 
-def split() -> Sight:
+def split() -> StatusInput:
     """It is known who used the SMs of both GPUs; on one, somebody may starve the others of its bandwidth."""
     first = split_of(limited(), {600: flight(0.48, 0.012), 601: flight(0.004, 0.002)}, unattributed=0.02, dram=0.91)
     return sight(split_of(first, {602: flight(0.11), 801: flight(0.3)}, gpu=OTHER_GPU))
 
 
-def fault() -> Sight:
+def fault() -> StatusInput:
     """A server is in FAULT, one client holds it up, and there were others before."""
     lasting = incident(
         "513-2",
@@ -104,46 +104,46 @@ def fault() -> Sight:
     return sight(present, after=45, events=HAPPENINGS)
 
 
-def dead() -> Sight:
+def dead() -> StatusInput:
     """The daemon has died, and the watchdog only observes."""
     observed = Tally(kind=ActionKind.RESTART, reason=ActionReason.CRASHED, result=ActionResult.OBSERVED, count=1)
     present = watched(daemon_dead(), diagnosis=CRASHED, last_action=WOULD_RESTART, tallies=(observed,))
     return sight(present, events=HAPPENINGS)
 
 
-def nothing() -> Sight:
+def nothing() -> StatusInput:
     """Nothing has been seen yet."""
     return sight(node())
 
 
-def nobody() -> Sight:
+def nobody() -> StatusInput:
     """No daemon runs, and none is expected."""
     return sight(replace(idle_node(), daemons={}))
 
 
-def paused() -> Sight:
+def paused() -> StatusInput:
     """The driver was let go of."""
     return sight(told(look(problem=PAUSED, at=AT + 1), start=idle_node()).node)
 
 
-def given_up() -> Sight:
+def given_up() -> StatusInput:
     """The circuit is open."""
     return sight(circuit_open())
 
 
-def standing_still() -> Sight:
+def standing_still() -> StatusInput:
     """The cycle turns no more."""
-    return sight(idle_node(), stood_still=95.0)
+    return sight(idle_node(), stalled_seconds=95.0)
 
 
-def full(gpus: int = 8, clients: int = 48) -> Sight:
+def full(gpus: int = 8, clients: int = 48) -> StatusInput:
     """A server on each GPU, each with all the clients that fit."""
     seen = [each for number in range(gpus) for each in _server_of(number, clients)]
 
     return sight(told(*seen, *looks(), start=node(*(f"/run/mps/{number}" for number in range(gpus)))).node)
 
 
-def overwhelmed() -> Sight:
+def overwhelmed() -> StatusInput:
     """The same, with many faults that hit many, of which many are suspected, and which many hold up."""
     lasting = fault().incidents[0]
     tenants = {
@@ -162,7 +162,7 @@ def overwhelmed() -> Sight:
     return replace(full(), incidents=(*open_ones, *past), events=HAPPENINGS * 20)
 
 
-def hostile() -> Sight:
+def hostile() -> StatusInput:
     """Names that would do harm, were they not shown as text."""
     names = (
         "<script>document.title='owned';alert(1)</script>",

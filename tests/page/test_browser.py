@@ -96,7 +96,7 @@ def test_a_name_is_text_and_runs_nothing(at: Shown) -> None:
     at.browser.open(at.url)
     at.browser.run(NOW)
 
-    assert at.browser.run("document.title") == "Not well: <script>document.title='owned';alert(1)</script>"
+    assert at.browser.run("document.title") == "Critical: <script>document.title='owned';alert(1)</script>"
     assert at.browser.run("document.scripts.length") == 1
     assert at.browser.run("document.images.length") == 0
     _all_is_well(at)
@@ -154,8 +154,8 @@ def test_what_changes_is_shown_by_itself(at: Shown) -> None:
     assert "Well" in _headline(at)
     at.web.sight = dead()
 
-    eventually(lambda: _has(at, "Not well"))
-    assert at.browser.run("document.title") == "Not well: node1"
+    eventually(lambda: _has(at, "Critical"))
+    assert at.browser.run("document.title") == "Critical: node1"
 
 
 def test_a_refresh_keeps_what_is_unfolded_focused_and_selected(at: Shown) -> None:

@@ -3,12 +3,13 @@
 from dataclasses import replace
 
 from exporter.page.faults import MOST_PAST, faults
+from exporter.report.status_view import status_view
 from tests.builders import incident
 from tests.page.scenes import fault, nobody
 
 
 def test_an_open_one_has_suspects_with_number_and_reason_and_the_command_that_ends_it() -> None:
-    (found,) = faults(fault()).open
+    (found,) = faults(status_view(fault())).open
     assert found.what == "fault by a client cut off in mid-kernel on server 513 of /tmp/nvidia-mps"
     assert [(each.confidence, each.who) for each in found.suspects] == [
         ("0.96", "PID 700 (python3 of alice, job 42)"),
@@ -18,11 +19,11 @@ def test_an_open_one_has_suspects_with_number_and_reason_and_the_command_that_en
     assert [(each.who, each.lasts, each.command) for each in found.blockers] == [
         ("PID 601 (vllm of bob)", "44 s", "kill -KILL 601")
     ]
-    assert (found.affected, found.refused) == ("3 clients", "1 newcomer refused meanwhile")
+    assert (found.affected, found.refused) == ("3 clients", "1 new client refused in the meantime")
 
 
 def test_one_that_is_over_gives_no_command() -> None:
-    (found,) = faults(fault()).past
+    (found,) = faults(status_view(fault())).past
     assert (found.state, found.blockers, found.stuck) == ("recovered in 1.0 s", (), None)
     assert found.verdict == "unknown: nothing points at anybody"
 
@@ -30,18 +31,18 @@ def test_one_that_is_over_gives_no_command() -> None:
 def test_of_many_the_last_are_shown_and_the_rest_is_counted() -> None:
     (over,) = (each for each in fault().incidents if not each.open)
     many = tuple(replace(over, id=f"513-{number}") for number in range(MOST_PAST + 3))
-    found = faults(replace(fault(), incidents=many))
+    found = faults(status_view(replace(fault(), incidents=many)))
     assert (len(found.past), found.older) == (MOST_PAST, 3)
 
 
 def test_who_has_no_pid_here_cannot_be_ended_from_here() -> None:
     (lasting,) = (each for each in fault().incidents if each.open)
     stay = next(iter(lasting.blocking.values()))
-    found = faults(replace(fault(), incidents=(replace(lasting, blocking={-3: stay}),)))
+    found = faults(status_view(replace(fault(), incidents=(replace(lasting, blocking={-3: stay}),))))
     assert [(each.who, each.command) for each in found.open[0].blockers] == [("a PID not known here", None)]
 
 
 def test_an_incident_of_a_daemon_that_is_not_known_is_shown_all_the_same() -> None:
     stray = incident("9-1", daemon="/gone", stuck=True)
-    (found,) = faults(replace(nobody(), incidents=(stray,))).open
+    (found,) = faults(status_view(replace(nobody(), incidents=(stray,)))).open
     assert found.stuck is None

@@ -4,12 +4,13 @@ from dataclasses import replace
 
 from exporter.model.observation import GpuReading
 from exporter.page.gpus import MOST_SEGMENTS, Part, gpus
+from exporter.report.status_view import status_view
 from tests.builders import AT, GPU, failure, gpu_reading, idle, told
 from tests.page.scenes import busy, full, nobody, sight, split
 
 
 def test_the_largest_come_first_and_who_bypasses_is_told_apart() -> None:
-    _, second = gpus(busy())
+    _, second = gpus(status_view(busy()))
     assert (second.sharing, second.filled, second.free) == (
         "MPS, and processes beside it",
         "6402 MiB of 144384 MiB",
@@ -24,14 +25,14 @@ def test_the_largest_come_first_and_who_bypasses_is_told_apart() -> None:
 
 
 def test_the_segments_lie_side_by_side_and_are_as_long_as_their_memory() -> None:
-    for card in gpus(full(gpus=1, clients=20)):
+    for card in gpus(status_view(full(gpus=1, clients=20))):
         ends = [each.begin + each.width for each in card.segments]
         assert all(abs(end - nxt.begin) < 0.02 for end, nxt in zip(ends, card.segments[1:], strict=False))
         assert abs(card.segments[0].width - 100 * 1500 / 144384) < 0.01
 
 
 def test_of_many_all_but_the_largest_are_one() -> None:
-    (card,) = gpus(full(gpus=1))
+    (card,) = gpus(status_view(full(gpus=1)))
     assert len(card.segments) == MOST_SEGMENTS + 2
     assert [each.name for each in card.segments[-2:]] == ["42 more", "1 MPS server"]
 
@@ -39,7 +40,7 @@ def test_of_many_all_but_the_largest_are_one() -> None:
 def test_somebody_on_two_gpus_has_one_colour() -> None:
     hues = {
         (each.who.pid, each.hue)
-        for card in gpus(busy())
+        for card in gpus(status_view(busy()))
         for each in card.segments
         if each.who is not None and each.part is Part.CLIENT
     }
@@ -48,14 +49,14 @@ def test_somebody_on_two_gpus_has_one_colour() -> None:
 
 def test_memory_that_no_process_accounts_for_is_told() -> None:
     reading = replace(gpu_reading({600: 100}, at=AT + 1), memory_used_bytes=1000 << 20)
-    (card,) = gpus(sight(told(reading, start=idle()).node))
+    (card,) = gpus(status_view(sight(told(reading, start=idle()).node)))
     assert card.segments[-1].name == "the driver's own"
     assert card.segments[-1].amount == "834 MiB"
 
 
 def test_what_could_not_be_read_has_no_bar_and_never_looks_idle() -> None:
     lost = told(GpuReading(at=AT + 1, gpu=GPU, problem=failure("GPU is lost")), start=idle()).node
-    (card,) = gpus(sight(lost))
+    (card,) = gpus(status_view(sight(lost)))
     assert (card.known, card.segments, card.sharing, card.problem) == (
         False,
         (),
@@ -66,12 +67,12 @@ def test_what_could_not_be_read_has_no_bar_and_never_looks_idle() -> None:
 
 
 def test_without_processes_it_is_idle_and_empty() -> None:
-    (card,) = gpus(sight(told(gpu_reading(server=None, at=AT + 1), start=nobody().node).node))
+    (card,) = gpus(status_view(sight(told(gpu_reading(server=None, at=AT + 1), start=nobody().node).node)))
     assert (card.known, card.segments, card.sharing) == (True, (), "idle")
 
 
 def test_how_well_it_is_shared_is_told_in_sentences_and_beside_each_name() -> None:
-    first, second = gpus(split())
+    first, second = gpus(status_view(split()))
     assert [each.used for each in first.segments] == ["0.4 ± 0.2 %", "48.0 ± 1.2 %", ""]
     assert "room for 1 more such client: 1 by SM time" in first.shared[1]
     assert "PID 600 (train.py) used most SM time" in first.shared[-1]
@@ -79,5 +80,5 @@ def test_how_well_it_is_shared_is_told_in_sentences_and_beside_each_name() -> No
 
 
 def test_where_nobody_is_there_nothing_is_said_of_sharing() -> None:
-    (card,) = gpus(sight(idle()))
+    (card,) = gpus(status_view(sight(idle())))
     assert card.shared == ()

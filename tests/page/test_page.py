@@ -9,7 +9,7 @@ from tests.page.scenes import SCENES, fault, full, hostile, nobody, overwhelmed
 from tests.page.text import Read
 
 LINKS = {"Metrics": "/metrics", "Status": "/status"}
-SECTIONS = ("Daemons", "GPUs", "Who falls together", "Recent faults", "Watchdog", "What is seen")
+SECTIONS = ("Daemons", "GPUs", "Failure domains", "Recent faults", "Watchdog", "Collectors")
 MOST_BYTES = 150_000
 
 

@@ -6,14 +6,15 @@ from exporter.core.watchdog.orders import Orders
 from exporter.model.event import Event, EventName
 from exporter.model.reason import Reason, ReasonCode
 from exporter.model.settings import Mode
-from exporter.page.watchdog import MOST_DEEDS, watchdog
-from exporter.telling.level import Level
+from exporter.page.cards import MOST_ACTIONS, watchdog
+from exporter.report.problem import Severity
+from exporter.report.status_view import status_view
 from tests.builders import AT, DAEMON
 from tests.page.scenes import HAPPENINGS, busy, dead, given_up, nobody
 
 
 def test_it_says_what_it_would_do_where_it_observes() -> None:
-    (row,) = watchdog(dead()).rows
+    (row,) = watchdog(status_view(dead())).rows
     assert (row.mode, row.state, row.next, row.restarts) == (
         "observes",
         "idle",
@@ -24,23 +25,23 @@ def test_it_says_what_it_would_do_where_it_observes() -> None:
 
 
 def test_it_says_that_it_acts_where_it_does() -> None:
-    (row,) = watchdog(replace(given_up(), orders=Orders(mode=Mode.ACT))).rows
-    assert (row.mode, row.state, row.level, row.restarts) == (
+    (row,) = watchdog(status_view(replace(given_up(), orders=Orders(mode=Mode.ACT)))).rows
+    assert (row.mode, row.state, row.severity, row.restarts) == (
         "acts",
         "circuit open",
-        Level.GRAVE,
+        Severity.CRITICAL,
         "0 restarts left",
     )
 
 
 def test_the_last_happenings_are_those_that_concern_it() -> None:
-    assert [each.words for each in watchdog(busy()).deeds] == [
+    assert [each.words for each in watchdog(status_view(busy())).actions] == [
         "would restart; crashed",
-        "the daemon was lost; died",
+        "the daemon died; died",
         "the daemon answers",
     ]
-    many = tuple(replace(HAPPENINGS[0], at=AT - number) for number in range(MOST_DEEDS + 5))
-    assert len(watchdog(replace(busy(), events=many)).deeds) == MOST_DEEDS
+    many = tuple(replace(HAPPENINGS[0], at=AT - number) for number in range(MOST_ACTIONS + 5))
+    assert len(watchdog(status_view(replace(busy(), events=many))).actions) == MOST_ACTIONS
 
 
 def test_what_was_done_says_what_came_of_it() -> None:
@@ -53,10 +54,10 @@ def test_what_was_done_says_what_came_of_it() -> None:
         result="failed",
         problem=Reason(ReasonCode.UNIT_NOT_RESTARTED, unit="a.service", text="no"),
     )
-    (deed,) = watchdog(replace(busy(), events=(done,))).deeds
-    assert deed.words == "has done: restart; failed; crashed; systemctl could not restart a.service: no"
+    (deed,) = watchdog(status_view(replace(busy(), events=(done,)))).actions
+    assert deed.words == "finished: restart; failed; crashed; systemctl could not restart a.service: no"
 
 
 def test_where_none_runs_or_none_is_watched_it_says_so() -> None:
-    assert not watchdog(replace(busy(), orders=None)).there
-    assert watchdog(nobody()).rows == ()
+    assert not watchdog(status_view(replace(busy(), orders=None))).there
+    assert watchdog(status_view(nobody())).rows == ()

@@ -7,43 +7,50 @@ import pytest
 from exporter.core.watchdog.orders import Orders
 from exporter.model.settings import Mode
 from exporter.model.watch import Block, Watch, WatchState
-from exporter.telling import resuming
-from exporter.telling.troubles import Trouble, troubles
+from exporter.report.finding import Finding
+from exporter.report.findings import findings
+from exporter.telling import resuming, status
 from exporter.telling.watchdog_text import account
 from tests.builders import AT, DAEMON, idle
 
 
-def findings(block: Block | None, mode: Mode = Mode.ACT, watch: Watch | None = None) -> tuple[Trouble, ...]:
+def found(block: Block | None, mode: Mode = Mode.ACT, watch: Watch | None = None) -> tuple[Finding, ...]:
     """Return what is found if this keeps the exporter from having the daemon's lock."""
     present = replace(idle(), watches={DAEMON: watch or Watch()})
-    return tuple(troubles(present, AT, Orders(mode=mode, locks={DAEMON: block})))
+    return tuple(findings(present, AT, Orders(mode=mode, locks={DAEMON: block})))
 
 
 @pytest.mark.parametrize(
     ("block", "what", "then"),
     [
-        (Block.ANOTHER_EXPORTER, "another exporter of this machine acts for it", "stop one of the two exporters"),
-        (Block.NO_LOCK, "the watchdog cannot take its lock", "/run/cuda-mps-exporter"),
+        (Block.ANOTHER_EXPORTER, "Another exporter acts for MPS daemon", "Stop one of the two exporters"),
+        (Block.NO_LOCK, "cannot lock MPS daemon", "/run/cuda-mps-exporter"),
     ],
 )
 def test_names_the_reason_and_the_remedy(block: Block, what: str, then: str) -> None:
-    (found,) = findings(block)
-    assert (what in found.what, then in found.next, found.fails, found.daemon) == (True, True, True, DAEMON)
+    (one,) = found(block)
+    assert (what in one.text, then in one.remedy, one.fails, one.daemon) == (True, True, True, DAEMON)
+
+
+def test_status_fails_while_the_watchdog_is_blocked() -> None:
+    blocked = Orders(mode=Mode.ACT, locks={DAEMON: Block.NO_LOCK})
+    assert status.told(idle(), blocked)["exit_code"] == 1
+    assert status.told(idle(), Orders(mode=Mode.ACT, locks={DAEMON: None}))["exit_code"] == 0
 
 
 def test_says_nothing_if_the_lock_is_held_or_the_watchdog_is_to_observe() -> None:
-    assert findings(None) == ()
-    assert findings(Block.ANOTHER_EXPORTER, Mode.OBSERVE) == ()
+    assert found(None) == ()
+    assert found(Block.ANOTHER_EXPORTER, Mode.OBSERVE) == ()
 
 
 LOST = Watch(state=WatchState.STATE_LOST, lost_at=AT - 60)
 
 
 def test_a_lost_state_is_a_finding_although_the_daemon_answers() -> None:
-    (found,) = findings(None, watch=LOST)
+    (one,) = found(None, watch=LOST)
 
-    assert found.what == f"daemon {DAEMON} answers, but would not be restarted any more"
-    assert found.commands == (f"cuda-mps-exporter resume {DAEMON}",)
+    assert one.text == f"The watchdog's state of MPS daemon {DAEMON} has been lost for 1 min 0 s"
+    assert one.commands == (f"cuda-mps-exporter resume {DAEMON}",)
     said = account(replace(idle(), watches={DAEMON: LOST}), idle().daemons[DAEMON])
     assert said is not None
     assert said.given_up
@@ -53,5 +60,5 @@ def test_a_lost_state_is_a_finding_although_the_daemon_answers() -> None:
 def test_resume_lists_it_and_ends_it() -> None:
     present = replace(idle(), watches={DAEMON: LOST})
 
-    assert f"{DAEMON} (the watchdog's state was lost)" in resuming.resumed(present, before=False)["said"]
+    assert f"{DAEMON} (watchdog state lost)" in resuming.resumed(present, before=False)["said"]
     assert resuming.resumed_daemon(DAEMON, LOST) == {"said": f"resumed: {DAEMON} may be restarted again"}

@@ -5,8 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from exporter.model.node import Node
-from exporter.telling.breadth import breadth, shortened
-from exporter.telling.columns import Column, aligned, cell
+from exporter.telling.columns import Column, aligned, breadth, cell, shortened
 from exporter.telling.line import Tone, text_of
 from exporter.telling.status import sheet
 from tests.builders import circuit_open, daemon_dead, full, held_up, idle, owned, process, three_clients, told

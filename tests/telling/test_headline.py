@@ -7,7 +7,8 @@ import pytest
 from exporter.core.watchdog.orders import Orders
 from exporter.model.watch import WatchState
 from exporter.parse.printable import LONGEST_TEXT
-from exporter.telling.headline import MOST_TROUBLES, headline
+from exporter.report.status_view import view_of
+from exporter.telling.headline import MOST_FINDINGS, headline
 from exporter.telling.line import Line, Tone
 from tests.builders import DAEMON, at_work, daemon_dead, held_up, idle, look, node, three_clients, told, watched
 
@@ -17,35 +18,37 @@ def words(lines: list[Line]) -> list[str]:
 
 
 def test_the_head_says_whether_all_is_well_and_who_is_there() -> None:
-    assert words(list(headline(idle(), Orders()))) == ["well: 1 of 1 daemons up, 0 clients, 1 GPU; watchdog observes"]
-    assert words(list(headline(three_clients()))) == [
-        "needs a look: 1 of 1 daemons up, 3 clients, 2 GPUs",
-        "  1 process bypasses MPS on GPU 1: no limit holds there, and all others wait their turn",
-        f"  not all can be seen: log of {DAEMON}: server.log cannot be read: Permission denied",
+    assert words(list(headline(view_of(idle(), Orders())))) == [
+        "well: 1 of 1 daemons up, 0 clients, 1 GPU; watchdog observes"
     ]
-    assert words(list(headline(held_up())))[:2] == [
-        "NOT WELL: 1 of 1 daemons up, 3 clients, 2 GPUs; 1 fault in the last hour",
-        f"  server 513 of {DAEMON} has been in FAULT for 0 ms, held up by 1 client; suspected: likely PID 600",
+    assert words(list(headline(view_of(three_clients())))) == [
+        "warning: 1 of 1 daemons up, 3 clients, 2 GPUs",
+        "  CUDA processes bypass MPS on GPU 1: 1 process",
+        f"  Exporter cannot read a log of MPS daemon {DAEMON}: server.log cannot be read: Permission denied",
+    ]
+    assert words(list(headline(view_of(held_up()))))[:2] == [
+        "CRITICAL: 1 of 1 daemons up, 3 clients, 2 GPUs; 1 fault in the last hour",
+        f"  MPS server 513 of {DAEMON} has been in FAULT for 0 ms; 1 client blocks recovery; suspect: likely PID 600",
     ]
 
 
 def test_by_word_and_tone_both() -> None:
-    first, grave, doubtful = headline(daemon_dead())
-    assert (first.pieces[0].text, first.pieces[0].tone) == ("NOT WELL", Tone.BAD)
+    first, grave, doubtful = headline(view_of(daemon_dead()))
+    assert (first.pieces[0].text, first.pieces[0].tone) == ("CRITICAL", Tone.BAD)
     assert (grave.has(Tone.BAD), doubtful.has(Tone.DOUBTFUL)) == (True, True)
-    assert headline(idle())[0].pieces[0].tone is Tone.WELL
+    assert headline(view_of(idle()))[0].pieces[0].tone is Tone.WELL
 
 
 def test_of_many_some_are_told() -> None:
     names = [f"/run/{number}" for number in range(20)]
-    lines = words(list(headline(told(look(), start=node(*names)).node)))
-    assert (len(lines), lines[-1]) == (1 + MOST_TROUBLES + 1, f"  and {20 - MOST_TROUBLES} more")
+    lines = words(list(headline(view_of(told(look(), start=node(*names)).node))))
+    assert (len(lines), lines[-1]) == (1 + MOST_FINDINGS + 1, f"  and {20 - MOST_FINDINGS} more")
 
 
 @pytest.mark.parametrize("name", ["a\nb", "\x1b[31mred", "x" * 4000, "\u202egnp.exe", "tab\tbed"])
 def test_no_name_breaks_out_of_its_line(name: str) -> None:
     present = told(*at_work(daemon=name), start=node(name)).node
     known = watched(idle(), state=WatchState.CIRCUIT_OPEN).watches[DAEMON]
-    for line in headline(replace(present, watches={name: known})):
+    for line in headline(view_of(replace(present, watches={name: known}))):
         assert line.text.isprintable()
         assert len(line.text) < 2 * LONGEST_TEXT

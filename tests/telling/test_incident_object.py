@@ -65,18 +65,18 @@ def test_an_open_one() -> None:
         "seconds": None,
         "affected": [{**ALICE, "in_flight": None}, {**BOB, "in_flight": None}],
         "affected_count": 2,
-        "affected_told": True,
+        "affected_confirmed": True,
         "verdict": "very likely PID 600 (train.py of alice)",
-        "no_tenant_to_blame": False,
+        "hardware_fault": False,
         "refused": [{"at": AT + 1, "pid": 700}, {"at": AT + 2, "pid": None}],
         "refused_count": 2,
         "blocking": [
-            {**ALICE, "since": AT, "until": AT + 2, "seconds": 2.0, "end_it_with": []},
-            {**BOB, "since": AT, "until": None, "seconds": 182.0, "end_it_with": ["kill -KILL 601"]},
+            {**ALICE, "since": AT, "until": AT + 2, "seconds": 2.0, "kill_command": []},
+            {**BOB, "since": AT, "until": None, "seconds": 182.0, "kill_command": ["kill -KILL 601"]},
         ],
         "blocking_count": 1,
         "stuck": False,
-        "end_server_with": [],
+        "end_server_command": [],
     }
     assert [(each["pid"], each["confidence"], each["likelihood"], each["indications"]) for each in suspects] == [
         (600, 0.85, "very likely", [{"code": "contexts_ended_before_fault", "seconds": 0.12}]),
@@ -92,7 +92,7 @@ def test_one_that_is_over() -> None:
 
 
 def test_hardware_says_that_no_tenant_is_to_blame() -> None:
-    assert incident_object(incident(kind=FaultKind.HARDWARE))["no_tenant_to_blame"] is True
+    assert incident_object(incident(kind=FaultKind.HARDWARE))["hardware_fault"] is True
 
 
 def test_of_each_that_was_hit_it_is_told_whether_it_had_work_in_flight_where_that_is_known() -> None:
@@ -106,7 +106,7 @@ def test_without_the_time_it_is_not_told_how_long_somebody_has_blocked() -> None
     told = incident_object(blocked())["blocking"]
 
     assert [each["seconds"] for each in told] == [2.0, None]
-    assert told[1]["end_it_with"] == ["kill -KILL 601"]
+    assert told[1]["kill_command"] == ["kill -KILL 601"]
 
 
 def test_of_whom_nothing_is_known_the_pid_is_told() -> None:

@@ -4,18 +4,18 @@ from exporter.core.watchdog.judge import judge
 from exporter.core.watchdog.orders import Mandate, Orders
 from exporter.model.node import Node
 from exporter.model.replace import replace
-from exporter.telling.level import Level
-from exporter.telling.troubles.daemons import daemon_troubles
-from exporter.telling.troubles.trouble import Trouble
+from exporter.report.daemon_findings import daemon_findings
+from exporter.report.finding import Finding
+from exporter.report.problem import Severity
 from tests.builders import AT, DAEMON, control_log, look, probe, servers, silence, three_clients, told
 
 UNIT = Orders(mandates={DAEMON: Mandate(unit="nvidia-cuda-mps.service")})
 COMMAND = Orders(mandates={DAEMON: Mandate(command=("nvidia-cuda-mps-control", "-d"))})
 
 
-def found(node: Node, orders: Orders) -> list[Trouble]:
+def found(node: Node, orders: Orders) -> list[Finding]:
     judged, _, _ = judge(node, orders, at=node.at, chance=0.0)
-    return list(daemon_troubles(judged, judged.at, orders))
+    return list(daemon_findings(judged, judged.at, orders))
 
 
 def hung_program() -> Node:
@@ -28,14 +28,17 @@ def blocked() -> Node:
     return told(*seen, start=three_clients()).node
 
 
+HUNG_PROGRAM = "Find out why nvidia-cuda-mps-control hangs: run it by hand. Do not restart the daemon."
+
+
 def test_a_control_program_that_hangs_is_named_with_a_command_that_ends() -> None:
     (trouble,) = found(hung_program(), UNIT)
-    assert trouble.level is Level.CARE
-    assert trouble.what == (
-        "daemon /tmp/nvidia-mps: its control program has not answered for 10 s, but the daemon answers connections: "
-        "nothing can be asked or set"
+    assert trouble.severity is Severity.WARNING
+    assert trouble.text == (
+        "The control program has not answered for MPS daemon /tmp/nvidia-mps for 10 s, but the daemon accepts "
+        "connections"
     )
-    assert trouble.next == "find out why the program hangs; do not restart the daemon. Run it by hand"
+    assert trouble.remedy == HUNG_PROGRAM
     assert trouble.commands == (
         'echo "get_server_list" | CUDA_MPS_PIPE_DIRECTORY=/tmp/nvidia-mps timeout 10 nvidia-cuda-mps-control',
     )
@@ -45,14 +48,14 @@ def test_without_a_command_it_is_still_said_not_to_restart_the_daemon() -> None:
     node = hung_program()
     unwritable = replace(node.daemons[DAEMON], pipe_directory="/tmp/two\nlines")
     (trouble,) = found(replace(node, daemons={DAEMON: unwritable}), UNIT)
-    assert trouble.next == "find out why the program hangs; do not restart the daemon"
+    assert trouble.remedy == HUNG_PROGRAM
     assert trouble.commands == ()
 
 
 def test_a_blocked_log_is_repaired_by_the_daemons_unit() -> None:
     (trouble,) = found(blocked(), UNIT)
-    assert (trouble.level, trouble.fails) == (Level.CARE, False)
-    assert trouble.what.startswith("daemon /tmp/nvidia-mps: its log has been blocked for ")
+    assert (trouble.severity, trouble.fails) == (Severity.WARNING, False)
+    assert trouble.text.startswith("MPS daemon /tmp/nvidia-mps has not written its logs for ")
     assert trouble.commands == ("systemctl restart nvidia-cuda-mps.service",)
 
 

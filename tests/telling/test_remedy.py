@@ -16,6 +16,7 @@ from exporter.model.node import Node
 from exporter.model.observation import DaemonProcess
 from exporter.model.watch import Quarantine, Watch, WatchState
 from exporter.model.witnesses import UnitState
+from exporter.report.findings import findings
 from exporter.telling.incident_text import details
 from exporter.telling.line import Tone
 from exporter.telling.remedy import (
@@ -27,7 +28,6 @@ from exporter.telling.remedy import (
     command_to_tell,
     start_of,
 )
-from exporter.telling.troubles import troubles
 from tests.builders import AT, CONTROL, DAEMON, GPU, OTHER_GPU, circuit_open, daemon_dead, drifted, faulted, idle
 
 HOSTILE = ["/tmp/a b", "/tmp/$(reboot)", "/tmp/`reboot`", "/tmp/a'; reboot; '", "/tmp/a;b", "/tmp/-d", "/tmp/a|b>c&"]
@@ -193,7 +193,7 @@ def test_a_daemon_of_a_container_that_has_ended_is_neither_started_nor_asked_fro
 
 def shown(present: Node, orders: Orders) -> Iterator[str]:
     """All commands that are shown for a node."""
-    for each in troubles(present, AT + 20, orders):
+    for each in findings(present, AT + 20, orders):
         yield from each.commands
         yield from (command for step in each.steps for command in step.commands)
     for incident in present.incidents.values():

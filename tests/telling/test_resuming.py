@@ -27,7 +27,7 @@ def test_resume_of_a_paused_driver_says_so() -> None:
 
 @pytest.mark.parametrize(
     ("present", "why"),
-    [(circuit_open(), "its circuit is open"), (replace(idle(), watches={DAEMON: QUARANTINED}), "it is in quarantine")],
+    [(circuit_open(), "circuit open"), (replace(idle(), watches={DAEMON: QUARANTINED}), "quarantined")],
     ids=["circuit open", "quarantine"],
 )
 def test_resume_without_a_name_lists_suspended_daemons_with_their_command_and_fails(present: Node, why: str) -> None:

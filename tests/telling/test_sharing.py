@@ -11,9 +11,10 @@ from exporter.model.observation import SourceReading
 from exporter.model.problem import ProblemCode
 from exporter.model.split import Method, Share
 from exporter.model.work import WorkReading
+from exporter.report.status_view import view_of
 from exporter.telling import status
 from exporter.telling.line import Tone
-from exporter.telling.sharing_object import sharing_object
+from exporter.telling.status_object import sharing_object
 from exporter.telling.status_sharing import MOST_ROWS, sharing
 from exporter.terminal.fitting import broken
 from tests.builders import (
@@ -38,7 +39,7 @@ BUSY = {TRAIN: flight(0.48, 0.012), VLLM: flight(0.004, 0.002)}
 
 
 def texts(present: Node, width: int | None = None) -> list[str]:
-    return [line.text for line in sharing(present, width)]
+    return [line.text for line in sharing(view_of(present), width)]
 
 
 WHOLE = """\
@@ -142,7 +143,7 @@ def test_whose_work_cannot_be_seen_though_it_is_looked_for_is_named() -> None:
 
 def test_a_hint_that_cannot_name_anybody_says_so_and_stands_out() -> None:
     present = split(three_clients(), {}, unattributed=0.5, dram=0.9)
-    (hint,) = [line for line in sharing(present) if "bandwidth" in line.text]
+    (hint,) = [line for line in sharing(view_of(present)) if "bandwidth" in line.text]
     assert hint.text.endswith("who uses most of it cannot be told")
     assert hint.has(Tone.DOUBTFUL)
 
@@ -180,7 +181,7 @@ def test_whose_work_it_is_has_a_column_where_somebody_is_not_just_a_user() -> No
 @pytest.mark.parametrize("width", [40, 60, 80])
 def test_it_fits_a_narrow_terminal(width: int) -> None:
     for present in (split(owned(), {602: flight(0.2)}), split(limited(), BUSY, dram=0.91)):
-        for line in sharing(present, width):
+        for line in sharing(view_of(present), width):
             assert all(len(row.text) <= width for row in broken(line, width))
 
 

@@ -7,9 +7,9 @@ import pytest
 
 from exporter.core.fitness.fitness import fitness
 from exporter.model.node import Node
+from exporter.report.status_view import view_of
 from exporter.telling import status
-from exporter.telling.sharing_object import sharing_object
-from exporter.telling.status_object import node_object
+from exporter.telling.status_object import node_object, sharing_object
 from tests.builders import (
     AT,
     CLIENT,
@@ -79,8 +79,10 @@ DAEMON           SERVER  STATE      PID  USER   COMMAND      GPU    MEMORY
 /tmp/nvidia-mps       -  absent       -  -      -            -           -
 none                  -  bypassing  801  carol  jupyter-lab  1    1024 MiB
 
-What to do: daemon /tmp/nvidia-mps: absent for 10 s
-  start it again
+What to do: MPS daemon /tmp/nvidia-mps has been down for 10 s
+  The control daemon does not run, and no operator stopped it. Any clients ended with it. New CUDA processes run \
+without MPS and without limits, and get no error.
+  Start the daemon. Then restart the processes that bypass MPS.
   CUDA_MPS_PIPE_DIRECTORY=/tmp/nvidia-mps CUDA_MPS_LOG_DIRECTORY=/tmp/nvidia-mps/log nvidia-cuda-mps-control -d
 """
 
@@ -168,7 +170,7 @@ class TestJson:
 
     def test_a_servers_limits(self) -> None:
         """What each of its clients may have of a GPU."""
-        (server,) = node_object(limited())["daemons"][0]["servers"]
+        (server,) = node_object(view_of(limited()))["daemons"][0]["servers"]
         assert server["active_thread_ratio"] == 0.5
         assert server["pinned_memory_limit_bytes"] == {OTHER_GPU: 2 << 30}
 
@@ -177,14 +179,14 @@ class TestJson:
         used = (1 << 30) + CONTEXT_BYTES
         who = process(ticks=36, cgroup="0::/system.slice/train.service\n")
         present = told(*at_work(CLIENT), daemon_process(), who, gpu_reading([CLIENT]), look()).node
-        assert json.loads(json.dumps(node_object(present))) == {
+        assert json.loads(json.dumps(node_object(view_of(present)))) == {
             "at": AT,
             "findings": [],
             "daemons": [
                 {
                     "name": DAEMON,
                     "state": "up",
-                    "level": "well",
+                    "severity": "well",
                     "expected": True,
                     "pid": CONTROL,
                     "foreign_uid": None,
@@ -238,7 +240,7 @@ class TestJson:
 
     def test_to_whom_clients_belong(self) -> None:
         """As the labels of their info have it."""
-        (server,) = node_object(owned())["daemons"][0]["servers"]
+        (server,) = node_object(view_of(owned()))["daemons"][0]["servers"]
         by_pid = {client["pid"]: client for client in server["clients"]}
         assert (by_pid[600]["pod_uid"], by_pid[600]["pod"], by_pid[600]["namespace"]) == (POD, "train-0", "team-a")
         assert (by_pid[600]["container"], by_pid[604]["container"]) == (CONTAINER, CONTAINER)
@@ -248,12 +250,12 @@ class TestJson:
 
     def test_who_waits_and_who_bypasses(self) -> None:
         """By their PIDs."""
-        assert node_object(waiting())["daemons"][0]["waiting"] == [601]
-        assert [gpu["bypassing"] for gpu in node_object(three_clients())["gpus"]] == [[], [801]]
+        assert node_object(view_of(waiting()))["daemons"][0]["waiting"] == [601]
+        assert [gpu["bypassing"] for gpu in node_object(view_of(three_clients()))["gpus"]] == [[], [801]]
 
     def test_what_could_not_be_seen(self) -> None:
         """Null, with the reason."""
-        told_of = node_object(no_nvml())
+        told_of = node_object(view_of(no_nvml()))
         problem = told_of["sources"]["nvml"]["problem"]
         assert (problem["code"], problem["detail"]) == ("driver_error", "NVML is not there")
         assert problem["text"] == "NVML: NVML is not there. Check the driver with nvidia-smi"
@@ -263,7 +265,7 @@ class TestJson:
 
     def test_a_lost_gpu_is_named_with_its_problem(self) -> None:
         """The other one has none."""
-        gpus = {gpu["uuid"]: gpu["problem"] for gpu in node_object(gpu_lost())["gpus"]}
+        gpus = {gpu["uuid"]: gpu["problem"] for gpu in node_object(view_of(gpu_lost()))["gpus"]}
         assert gpus[GPU] is None
         assert gpus[OTHER_GPU]
 
@@ -309,7 +311,7 @@ class TestLine:
         [
             (three_clients(), "1 of 1 daemons up, 3 clients"),
             (daemon_dead(), "0 of 1 daemons up, 0 clients"),
-            (no_nvml(), "1 of 1 daemons up, 3 clients; blind: nvml"),
+            (no_nvml(), "1 of 1 daemons up, 3 clients; cannot collect: nvml"),
         ],
         ids=("three clients", "dead", "blind"),
     )

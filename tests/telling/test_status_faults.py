@@ -11,6 +11,7 @@ from exporter.model.incident import Ending, FaultKind, Incident, Refusal, Stay, 
 from exporter.model.node import Node
 from exporter.model.reason import Reason, ReasonCode
 from exporter.model.server import ServerState
+from exporter.report.status_view import view_of
 from exporter.telling import status
 from exporter.telling.incident_object import incident_object
 from exporter.telling.incident_text import brief, details
@@ -114,7 +115,7 @@ class TestDomains:
         """Whom each would take along; null where that cannot be told."""
 
         def of(present: Node) -> list[Any]:
-            (server,) = node_object(present)["daemons"][0]["servers"]
+            (server,) = node_object(view_of(present))["daemons"][0]["servers"]
             return [client["failure_domain"] for client in server["clients"]]
 
         both = sorted((GPU, OTHER_GPU))
@@ -243,7 +244,7 @@ class TestElsewhere:
 
     def test_as_objects(self) -> None:
         """In the order in which they were found, with the commands that end who holds one up."""
-        assert node_object(with_faults(OVER, incident()))["incidents"] == [
+        assert node_object(view_of(with_faults(OVER, incident())))["incidents"] == [
             incident_object(OVER, now=AT, address=ADDRESS),
             incident_object(incident(), now=AT, address=ADDRESS),
         ]
@@ -281,6 +282,5 @@ def test_domains_are_worked_out_a_few_times_however_many_clients_there_are(monke
         return domains(present, daemon)
 
     monkeypatch.setattr("exporter.telling.status_domains.domains", counted)
-    monkeypatch.setattr("exporter.telling.status_object.domains", counted)
     status.told(present)
     assert 0 < len(asked) <= 3

@@ -14,6 +14,7 @@ from exporter.model.node import Node
 from exporter.model.reason import Reason, ReasonCode
 from exporter.model.settings import Mode
 from exporter.model.watch import Acting, LastAction, Quarantine, Tally, WatchState
+from exporter.report.status_view import view_of
 from exporter.telling import status
 from exporter.telling.reasons import text_of
 from exporter.telling.status_object import node_object
@@ -39,7 +40,7 @@ from tests.builders import (
 )
 
 ACTING = Orders(mode=Mode.ACT)
-HEAD = f"{DAEMON}: crashed for 10 s: process 441 has exited; nvidia-cuda-mps-control finds no daemon"
+HEAD = f"MPS daemon {DAEMON} has been down for 10 s: process 441 has exited; nvidia-cuda-mps-control finds no daemon"
 
 
 def said(present: Node) -> list[str]:
@@ -77,20 +78,20 @@ def test_each_condition_has_words_of_its_own() -> None:
 
 
 def test_the_process_that_is_to_blame_is_named() -> None:
-    assert said(suspended())[1] == f"  named: PID {SERVER} (nvidia-cuda-mps-server of root)"
+    assert said(suspended())[1] == f"  process: PID {SERVER} (nvidia-cuda-mps-server of root)"
 
 
 @pytest.mark.parametrize("pid", [SERVER, 4711])
 def test_whoever_has_its_pid_by_now_is_not(pid: int) -> None:
     culprit = ProcessIdentity(pid=pid, start_ticks=1)
-    assert said(diagnosed(Condition.HELD, culprit=culprit))[1] == f"  named: PID {pid}"
+    assert said(diagnosed(Condition.HELD, culprit=culprit))[1] == f"  process: PID {pid}"
 
 
 def test_what_is_waited_for_is_told_with_when() -> None:
-    waits = "  watchdog: restarted 1 time, in vain; again in 5.0 s at the earliest"
+    waits = "  watchdog: restarted 1 time without success; next restart in 5.0 s or later"
     assert said(backing_off()) == [HEAD, waits]
     due = replace(backing_off(), at=AT + 21)
-    assert said(due)[1].endswith("again at once")
+    assert said(due)[1].endswith("next restart now")
 
 
 def test_why_the_last_action_failed_is_told() -> None:
@@ -102,33 +103,33 @@ def test_why_the_last_action_failed_is_told() -> None:
 
 def test_an_open_circuit_is_told_with_the_command_that_closes_it() -> None:
     closes = f"`cuda-mps-exporter resume {DAEMON}`"
-    assert said(circuit_open())[1] == f"  watchdog: its circuit is open for 9.0 s: it is not restarted until {closes}"
+    assert said(circuit_open())[1] == f"  watchdog: restarts suspended for 9.0 s (circuit open), until {closes}"
 
 
 def test_it_is_told_though_the_daemon_is_well() -> None:
     """Else nobody would know that the next crash will not be mended."""
     well = Diagnosis(condition=Condition.WELL, since=AT)
     headline, circuit = said(watched(idle(), state=WatchState.CIRCUIT_OPEN, diagnosis=well))
-    assert (headline, "circuit is open" in circuit) == (f"{DAEMON}: well", True)
+    assert (headline, "circuit open" in circuit) == (f"MPS daemon {DAEMON} is well", True)
 
 
 def test_a_quarantine_is_told_with_its_reason() -> None:
     quarantine = Quarantine(at=AT, xid=79, gpu=GPU, action="RESTART_BM")
     told = said(crashed(state=WatchState.QUARANTINED, quarantine=quarantine))
     assert told[0] == (
-        f"{DAEMON}: quarantined for 15 s: Xid 79 (GPU fell off the bus): GPU 0 (GPU-1efa3f60) needs a reboot of the"
-        " machine"
+        f"MPS daemon {DAEMON} has been quarantined for 15 s: Xid 79 (GPU fell off the bus): GPU 0 (GPU-1efa3f60) needs "
+        "a reboot of the machine"
     )
-    assert told[1].startswith(f"{DAEMON}: crashed for 10 s: process 441 has exited")
-    assert told[2].endswith(f"a GPU is quarantined: it is not restarted until `cuda-mps-exporter resume {DAEMON}`")
+    assert told[1].startswith(f"MPS daemon {DAEMON} has been down for 10 s: process 441 has exited")
+    assert told[2].endswith(f"restarts suspended (GPU quarantined), until `cuda-mps-exporter resume {DAEMON}`")
 
 
 def test_what_is_under_way_is_told_and_what_is_yet_to_be_seen() -> None:
     acting = Acting(kind=ActionKind.RESTART, reason=ActionReason.CRASHED, began_at=AT + 14)
     under_way = crashed(state=WatchState.ACTING, acting=acting)
-    assert said(under_way)[1] == "  watchdog: restarts it (crashed), for 1.0 s now"
+    assert said(under_way)[1] == "  watchdog: restart of the daemon (crashed): in progress for 1.0 s"
     done = crashed(state=WatchState.ACTING, acting=replace(acting, done_at=AT + 14.5))
-    assert said(done)[1].startswith("  watchdog: restarts it (crashed): done, and waits for 0.5 s now")
+    assert said(done)[1].startswith("  watchdog: restart of the daemon (crashed): done 0.5 s ago")
 
 
 def test_whose_the_restart_is_is_told() -> None:
@@ -182,9 +183,9 @@ def test_where_it_may_not_act_for_all_it_is_told_for_how_many() -> None:
 
 def test_a_daemons_plight_is_told_in_a_few_words() -> None:
     assert line(circuit_open()) == (
-        f"watchdog acts; 0 of 1 daemons up, 0 clients; {DAEMON}: crashed, restarted 4 times, circuit open"
+        f"watchdog acts; 0 of 1 daemons up, 0 clients; {DAEMON}: daemon down, restarted 4 times, circuit open"
     )
-    assert line(crashed()).endswith(f"{DAEMON}: crashed")
+    assert line(crashed()).endswith(f"{DAEMON}: daemon down")
 
 
 def test_a_fault_is_told_once() -> None:
@@ -195,14 +196,14 @@ def test_a_fault_is_told_once() -> None:
 def test_of_many_some_are_named() -> None:
     names = [f"/run/{number}" for number in range(MOST_BRIEF + 2)]
     present = replace(node(*names), watches={name: crashed().watches[DAEMON] for name in names})
-    assert line(present).endswith("/run/3: crashed; 2 more daemons are not well")
+    assert line(present).endswith("/run/3: daemon down; 2 more daemons are not well")
 
 
 # -- as an object, for a program --------------------------------------------------------------------------------------
 
 
 def object_of(present: Node, orders: Orders | None = ACTING) -> Any:
-    (daemon,) = json.loads(json.dumps(node_object(present, orders)["daemons"]))
+    (daemon,) = json.loads(json.dumps(node_object(view_of(present, orders))["daemons"]))
     return daemon["watchdog"]
 
 

@@ -2,9 +2,8 @@
 
 import pytest
 
-from exporter.telling.breadth import breadth
-from exporter.telling.line import Line, Tone, bad, doubtful, faint, said, shell
-from exporter.telling.sheet import Sheet
+from exporter.telling.columns import breadth
+from exporter.telling.line import Line, Sheet, Tone, bad, doubtful, faint, said, shell
 from exporter.telling.status import sheet
 from exporter.terminal.fitting import bare, broken, fitted, whole
 from tests.builders import full, held_up

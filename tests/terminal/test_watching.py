@@ -11,6 +11,7 @@ import pytest
 from exporter.errors import ServiceError
 from exporter.inquiry import Report
 from exporter.model.node import Node
+from exporter.report.status_view import view_of
 from exporter.telling.moment import local, when
 from exporter.telling.status import exit_code, sheet
 from exporter.telling.status_object import node_object
@@ -44,7 +45,7 @@ class Watched:
         if isinstance(told, ServiceError):
             raise told
         if self._as_json:
-            return Report(by="the service", exit_code=exit_code(told), node=node_object(told))
+            return Report(by="the service", exit_code=exit_code(told), node=node_object(view_of(told)))
         return Report(by="the service", exit_code=exit_code(told), sheet=sheet(told, width=width))
 
     def wait(self, seconds: float) -> None:
@@ -87,7 +88,7 @@ def test_each_turn_is_drawn_in_place_and_the_last_one_is_the_exit_code(pty: Pseu
     assert first[:2] == [f"{local(AT)}, by the service", "well: 1 of 1 daemons up, 0 clients, 1 GPU"]
     assert second[:2] == [
         f"{local(AT + 2)}, by the service",
-        "NOT WELL: 0 of 1 daemons up, 0 clients, 2 GPUs",
+        "CRITICAL: 0 of 1 daemons up, 0 clients, 2 GPUs",
     ]
     assert watched.waited == [2.0, 2.0]
 
@@ -137,7 +138,7 @@ def test_piped_one_comes_after_the_other(tmp_path: Path) -> None:
     assert said.isprintable() is False
     assert all(line.isprintable() for line in said.split("\n"))
     first, second = said.split(f"{local(AT + 2)}  no service")
-    assert first.startswith(f"{local(AT)}, by the service\nneeds a look: 1 of 1 daemons up, 48 clients")
+    assert first.startswith(f"{local(AT)}, by the service\nwarning: 1 of 1 daemons up, 48 clients")
     assert first.count(" active ") == second.count(" active ") == 48
     assert first.endswith("\n\n")
 
@@ -145,8 +146,8 @@ def test_piped_one_comes_after_the_other(tmp_path: Path) -> None:
 def test_at_a_glance(tmp_path: Path) -> None:
     _, said = piped(tmp_path, Watched([full()]), brief=True)
     assert said.split("\n")[1:] == [
-        "needs a look: 1 of 1 daemons up, 48 clients, 1 GPU",
-        f"  server 513 of {DAEMON} has 48 of 48 clients: whoever comes next is turned away",
+        "warning: 1 of 1 daemons up, 48 clients, 1 GPU",
+        f"  MPS server 513 of {DAEMON} has no free client slot (48 of 48)",
         "",
         "",
         "",
@@ -158,7 +159,7 @@ def test_for_programs_it_is_an_object_a_line(pty: Pseudo) -> None:
     assert Watched([idle(), GONE, idle()], as_json=True).run(Terminal(pty.program, XTERM)) == 0
 
     first, gone, last = (json.loads(line) for line in pty.seen().splitlines())
-    assert first == last == json.loads(json.dumps(node_object(idle())))
+    assert first == last == json.loads(json.dumps(node_object(view_of(idle()))))
     assert gone == {"at": AT + 2, "problem": "no service answers"}
 
 

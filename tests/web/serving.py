@@ -13,7 +13,7 @@ from prometheus_client.registry import Collector
 from exporter.clock import SystemClock
 from exporter.history import History
 from exporter.metrics.exposition import Exposition
-from exporter.page import Sight
+from exporter.report.status_view import StatusInput
 from exporter.telling.remedy import Address
 from exporter.web import Answer as SiteAnswer
 from exporter.web import Api, Request, Runbooks, Site, WebServer
@@ -77,7 +77,7 @@ class Web:
     exposition: Exposition = field(default_factory=lambda: Exposition(SystemClock()))
     healthy: bool = True
     status: str = "DAEMON\n"
-    sight: Sight = field(default_factory=lambda: Sight(node=three_clients(), at=AT + 3, host="node1"))
+    sight: StatusInput = field(default_factory=lambda: StatusInput(node=three_clients(), at=AT + 3, host="node1"))
     history: History = field(default_factory=History)
 
     def site(self, telemetry_path: str = "/metrics") -> Site:

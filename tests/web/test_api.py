@@ -49,7 +49,7 @@ def test_returns_incidents_newest_first_with_their_details(web: Web) -> None:
 
     assert (new["id"], old["id"]) == ("new", "old")
     assert new["blocking"][1]["seconds"] == 182.0
-    assert new["blocking"][1]["end_it_with"] == ["kill -KILL 601"]
+    assert new["blocking"][1]["kill_command"] == ["kill -KILL 601"]
 
 
 def test_filters_incidents(web: Web) -> None:

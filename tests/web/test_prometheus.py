@@ -14,7 +14,7 @@ from exporter.demo import Simulation
 from exporter.metrics.catalogue import NodeCollector
 from exporter.metrics.exposition import Exposition
 from exporter.model.node import Node
-from exporter.page import Sight
+from exporter.report.status_view import StatusInput
 from exporter.view import View
 from exporter.web import Site, WebSecurity, WebServer
 from tests.builders import AT
@@ -85,7 +85,7 @@ def serve(exposition: Exposition) -> Iterator[Callable[..., dict[str, Any]]]:
                 exposition,
                 healthy=lambda: True,
                 status=str,
-                page_data=lambda: Sight(node=Node(), at=AT),
+                page_data=lambda: StatusInput(node=Node(), at=AT),
                 monotonic=lambda: 0.0,
             )
             server = WebServer(site, [(LOCALHOST, 0)], security)

@@ -4,10 +4,11 @@ from collections.abc import Iterator
 
 from exporter.core.gpus import serving_daemon
 from exporter.doctor.facts import TEMPORARY, Area, DaemonFacts, Facts, ProcessFacts
-from exporter.doctor.finding import Check, Found, Severity
+from exporter.doctor.finding import Check, Found, Severity, found
 from exporter.doctor.words import gpu_name, quoted, restart_commands, shown, who, with_everybodys_tmp
 from exporter.model.daemon import Daemon
 from exporter.model.variables import DEFAULT_PIPE_DIRECTORY, PIPE_DIRECTORY
+from exporter.report.problem import FindingCode
 
 
 def pipe_directory_differs(facts: Facts) -> Iterator[Found]:
@@ -66,13 +67,11 @@ def process_beside_mps(facts: Facts) -> Iterator[Found]:
     """A CUDA process would find the daemon, and bypasses it all the same."""
     for daemon, each, process, gpu in beside_mps(facts):
         if process.pipe is not None and process.pipe == each.process.pipe and not _of_another(daemon, process):
-            yield Found(
-                severity=Severity.WARNING,
-                what=f"a process bypasses MPS on {gpu}, though it would find the daemon: it began while there was "
-                "none, or before it was told of it",
+            yield found(
+                FindingCode.PROCESS_BYPASSING,
+                detail=f"On {gpu}, a process has the daemon's directory: it started while no daemon ran.",
                 where=(who(process),),
-                mend="Start it again; and so that this cannot happen unnoticed, set the compute mode to "
-                "EXCLUSIVE_PROCESS",
+                fix="To make such a process fail instead, set the compute mode to EXCLUSIVE_PROCESS.",
             )
 
 
@@ -97,13 +96,9 @@ def users_wait(facts: Facts) -> Iterator[Found]:
         waiting = [pid for pid in facts.waiting.get(daemon.name, ()) if pid not in daemon.clients]
         if not waiting or each.for_all_users or not daemon.clients:
             continue
-        yield Found(
-            severity=Severity.WARNING,
-            what="clients wait until another user's have all left: without -multiuser-server, a daemon serves one user "
-            "at a time",
+        yield found(
+            FindingCode.CLIENTS_WAITING,
             where=tuple(who(facts.processes[pid]) for pid in waiting),
-            mend="Start the daemon with -multiuser-server, where users trust each other (a fault of one ends all); or "
-            "give each user a daemon and a GPU",
             commands=restart_commands(facts, daemon, option="-multiuser-server"),
         )
 
@@ -160,7 +155,10 @@ CHECKS = (
         needs=_NEEDS,
     ),
     Check(
-        process_beside_mps, fine="nobody bypasses MPS who would find the daemon", mend="start it again", needs=_NEEDS
+        process_beside_mps,
+        fine="no process that would find the daemon bypasses MPS",
+        code=FindingCode.PROCESS_BYPASSING,
+        needs=_NEEDS,
     ),
     Check(
         daemon_of_another_user,
@@ -171,7 +169,7 @@ CHECKS = (
     Check(
         users_wait,
         fine="no user waits for another",
-        mend="`-multiuser-server`, or a daemon and a GPU for each",
+        code=FindingCode.CLIENTS_WAITING,
         needs=(Area.DAEMONS,),
     ),
 )

@@ -3,9 +3,10 @@
 from collections.abc import Iterator
 
 from exporter.doctor.facts import Area, Facts
-from exporter.doctor.finding import Check, Found, Severity
+from exporter.doctor.finding import Check, Found, Severity, found
 from exporter.doctor.words import daemon_text, keyed, quoted, restart_commands, shown, start_commands
 from exporter.model.daemon import SUPPORTED_PROTOCOL, DaemonState
+from exporter.report.problem import FindingCode
 
 ENOUGH_OPEN_FILES = 16384
 """What NVIDIA recommends for servers with many clients (MPS guide, known issues)."""
@@ -30,12 +31,10 @@ def daemon_absent(facts: Facts) -> Iterator[Found]:
         if daemon.expected and not lives and not facts.hidden(daemon.name):
             unit = daemon.named_unit
             asks = () if unit is None else (f"systemctl status {quoted(unit)}",)
-            yield Found(
-                severity=Severity.ERROR,
-                what="a daemon is expected, and does not run: new CUDA processes bypass MPS silently or, in "
-                "EXCLUSIVE_PROCESS, cannot share the GPU",
+            yield found(
+                FindingCode.DAEMON_DEAD,
                 where=(shown(daemon.name),),
-                mend="See why it ended, and start it; or take it out of the configuration, or disable its unit",
+                fix="If it is no longer needed, remove it from the configuration, or disable its unit.",
                 commands=(*asks, *start_commands(facts, daemon)),
             )
 
@@ -47,12 +46,9 @@ def daemon_silent(facts: Facts) -> Iterator[Found]:
         running = facts.daemons_of(daemon.name)
         if daemon.state is DaemonState.UNRESPONSIVE or (running and daemon.unanswered):
             name = shown(daemon.name)
-            yield Found(
-                severity=Severity.ERROR,
-                what="a daemon runs, and does not answer: it or one of its servers was stopped, or hangs; no new "
-                "client can connect",
+            yield found(
+                FindingCode.DAEMON_HUNG,
                 where=tuple(daemon_text(each) for each in running[:1]) or (name,),
-                mend="See which process it is; SIGCONT resumes one that was stopped",
                 commands=(
                     "cuda-mps-exporter status --look",
                     *(f"kill -CONT {each.process.pid}" for each in running[:1]),
@@ -66,12 +62,10 @@ def daemon_held(facts: Facts) -> Iterator[Found]:
         if daemon.state is DaemonState.HELD or daemon.refused_since is not None:
             holder = daemon.holder
             known = holder is not None and holder.pid is not None
-            yield Found(
-                severity=Severity.WARNING,
-                what="somebody has nvidia-cuda-mps-control open: until it is closed, the daemon refuses all other "
-                "commands",
+            yield found(
+                FindingCode.DAEMON_HELD,
                 where=(f"{shown(daemon.name)}: held by PID {holder.pid}" if holder and known else shown(daemon.name),),
-                mend="Close that prompt; give commands one at a time, as in echo ps | …",
+                fix="Send commands one at a time, as in echo ps | ….",
                 commands=("pgrep -a -f nvidia-cuda-mps-control",),
             )
 
@@ -99,12 +93,10 @@ def protocol_not_supported(facts: Facts) -> Iterator[Found]:
     """A daemon speaks MPS' protocol 3, which the exporter does not."""
     for daemon, each in facts.running():
         if not daemon.supported:
-            yield Found(
-                severity=Severity.WARNING,
-                what=f"a daemon speaks MPS' protocol {daemon.protocol}, and the exporter {SUPPORTED_PROTOCOL}: of this "
-                "daemon, its process alone is watched",
+            yield found(
+                FindingCode.DAEMON_UNSUPPORTED,
+                detail=f"The daemon uses protocol {daemon.protocol}; the exporter supports {SUPPORTED_PROTOCOL}.",
                 where=(daemon_text(each),),
-                mend="Start it with the former protocol",
                 commands=restart_commands(facts, daemon, variables={"CUDA_MPS_PROTOCOL_VERSION": "2"}),
             )
 
@@ -125,15 +117,15 @@ def few_open_files(facts: Facts) -> Iterator[Found]:
 
 CHECKS = (
     Check(no_daemon, fine="there is a daemon to watch", mend="start one, and enable its unit"),
-    Check(daemon_absent, fine="each daemon that is expected runs", mend="see why it ended, and start it"),
+    Check(daemon_absent, fine="each daemon that is expected runs", code=FindingCode.DAEMON_DEAD),
     Check(
         daemon_silent,
         fine="each daemon answers",
-        mend="`status --look` names the process that hangs",
+        code=FindingCode.DAEMON_HUNG,
         needs=(Area.PROGRAMS,),
         doc="docs/watchdog.md",
     ),
-    Check(daemon_held, fine="nobody keeps others from a daemon", mend="close that prompt", needs=(Area.PROGRAMS,)),
+    Check(daemon_held, fine="no open session blocks a daemon", code=FindingCode.DAEMON_HELD, needs=(Area.PROGRAMS,)),
     Check(
         daemon_not_expected,
         fine="each daemon is expected",
@@ -144,8 +136,8 @@ CHECKS = (
     Check(
         protocol_not_supported,
         fine="each daemon speaks a protocol that is understood",
-        mend="`CUDA_MPS_PROTOCOL_VERSION=2`",
         needs=(Area.DAEMONS,),
+        code=FindingCode.DAEMON_UNSUPPORTED,
     ),
     Check(few_open_files, fine="daemons may have enough files open", mend="`LimitNOFILE=16384`"),
 )

@@ -4,10 +4,11 @@ from collections.abc import Iterator
 
 from exporter.config import LONGEST_SOCKET_PATH
 from exporter.doctor.facts import Area, Facts
-from exporter.doctor.finding import Check, Found, Severity
+from exporter.doctor.finding import Check, Found, Severity, found
 from exporter.doctor.words import UNITS, as_user, daemon_text, quoted, shown, start_commands, who
 from exporter.model.variables import PIPE_DIRECTORY
 from exporter.parse.systemd import is_service_name
+from exporter.report.problem import FindingCode
 
 _SOCKET = "control_privileged"
 _WRITABLE_BY_OTHERS = 0o022
@@ -103,11 +104,9 @@ def pid_file_spoilt(facts: Facts) -> Iterator[Found]:
     for name, directory in facts.directories.items():
         running = facts.daemons_of(name)
         if len(running) == 1 and not directory.problem and directory.pid != running[0].own_pid:
-            yield Found(
-                severity=Severity.ERROR,
-                what="the daemon runs, and its pid file does not name it: nvidia-cuda-mps-control finds no daemon",
+            yield found(
+                FindingCode.PID_FILE_WRONG,
                 where=(shown(directory.pid_file),),
-                mend="Write the daemon's PID into it again",
                 commands=(f"echo {running[0].own_pid} > {quoted(directory.pid_file)}",),
             )
 
@@ -192,7 +191,7 @@ CHECKS = (
     Check(
         pid_file_spoilt,
         fine="pid files name their daemons",
-        mend="write the daemon's PID into it",
+        code=FindingCode.PID_FILE_WRONG,
         needs=(Area.DIRECTORIES,),
         doc="docs/rights.md",
     ),

@@ -6,12 +6,13 @@ from exporter.core import devices
 from exporter.core.client_slots import BEFORE_VOLTA, VOLTA
 from exporter.core.gpus import NVML, serving_daemon
 from exporter.doctor.facts import Area, Facts
-from exporter.doctor.finding import Check, Found, Severity
+from exporter.doctor.finding import Check, Found, Severity, found
 from exporter.doctor.words import daemon_text, gpu_name, shown
 from exporter.model.gpu import Gpu
 from exporter.model.problem import Problem, ProblemCode
 from exporter.model.variables import VISIBLE_DEVICES
 from exporter.parse.mps_variables import is_device_visible, visible_device_entries
+from exporter.report.problem import FindingCode
 from exporter.telling.problem_text import problem_text
 
 
@@ -65,11 +66,10 @@ def gpu_unreadable(facts: Facts) -> Iterator[Found]:
     """A GPU cannot be read."""
     for gpu in facts.node.gpus.values():
         if gpu.reading.problem is not None:
-            yield Found(
-                severity=Severity.ERROR,
-                what=f"a GPU cannot be read: {problem_text(gpu.reading.problem, NVML)}",
+            yield found(
+                FindingCode.GPU_UNREADABLE,
+                detail=f"The error is: {problem_text(gpu.reading.problem, NVML)}.",
                 where=(gpu_name(gpu),),
-                mend="See what the driver and the kernel say of it; it may have to be reset",
                 commands=("nvidia-smi -q", "dmesg | grep -i -e NVRM -e Xid"),
             )
 
@@ -213,7 +213,7 @@ CHECKS = (
         mend="bring them into the container; see what the kernel says",
         needs=(Area.GPUS,),
     ),
-    Check(gpu_unreadable, fine="each GPU can be read", mend="see what driver and kernel say of it", needs=(Area.GPUS,)),
+    Check(gpu_unreadable, fine="each GPU can be read", code=FindingCode.GPU_UNREADABLE, needs=(Area.GPUS,)),
     Check(
         compute_mode_prohibited,
         fine="no GPU is PROHIBITED",

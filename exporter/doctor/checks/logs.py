@@ -3,9 +3,10 @@
 from collections.abc import Iterator
 
 from exporter.doctor.facts import Area, Facts
-from exporter.doctor.finding import Check, Found, Severity
+from exporter.doctor.finding import Check, Found, Severity, found
 from exporter.doctor.words import UNITS, keyed, quoted, shown
 from exporter.model.variables import LOG_DIRECTORY
+from exporter.report.problem import FindingCode
 
 LARGE_BYTES = 256 << 20
 
@@ -18,13 +19,10 @@ def log_unreadable(facts: Facts) -> Iterator[Found]:
     for daemon, _ in facts.running():
         for log in facts.logs.get(daemon.name, ()):
             if log.problem is not None:
-                yield Found(
-                    severity=Severity.WARNING,
-                    what=f"a daemon's log cannot be read: {shown(log.problem)}; short faults, whom they hit, and who "
-                    "was turned away are not seen",
+                yield found(
+                    FindingCode.LOG_NOT_FOLLOWED,
+                    detail=f"The error is: {shown(log.problem)}.",
                     where=(shown(log.path),),
-                    mend="Make its directory one that everybody may pass (0755), and see that log_directory, or the "
-                    "daemon's CUDA_MPS_LOG_DIRECTORY, is the right one",
                     commands=(f"ls -ld {quoted(log.path.rpartition('/')[0])} {quoted(log.path)}",),
                 )
 
@@ -100,7 +98,7 @@ CHECKS = (
     Check(
         log_unreadable,
         fine="daemons' logs can be read",
-        mend="`log_directory`; directories of mode 0755",
+        code=FindingCode.LOG_NOT_FOLLOWED,
         needs=(Area.LOGS,),
         doc="docs/rights.md",
     ),

@@ -13,7 +13,7 @@ from exporter.model.reason import Reason, ReasonCode
 from exporter.model.settings import PollIntervals
 from exporter.model.variables import VISIBLE_DEVICES
 from exporter.model.watch import Block
-from exporter.telling.troubles import troubles
+from exporter.report.findings import findings
 from tests.builders import AT, DAEMON, node, told
 from tests.core.watchdog.post import COMMAND, DEATH, Post, dies, left
 
@@ -54,12 +54,13 @@ def test_nothing_is_started_in_another_users_directory_as_long_as_it_is_there() 
 
 
 def test_the_finding_names_the_directory_and_the_user_and_what_to_do() -> None:
-    (found,) = (each for each in troubles(told(taken()).node, AT) if each.daemon == DAEMON)
+    (found,) = (each for each in findings(told(taken()).node, AT) if each.daemon == DAEMON)
 
-    assert found.what == (
-        f"daemon {DAEMON}: absent: its pipe directory {DAEMON} belongs to UID {TENANT}, who must not run this daemon"
+    assert found.text == (
+        f"The pipe directory of MPS daemon {DAEMON} belongs to a user who must not run this daemon "
+        f"(UID {TENANT}, {DAEMON})"
     )
-    assert "set `user` in [[daemons]]" in found.next
+    assert "set `user` in [[daemons]]" in found.remedy
 
 
 def restart(owner: int | None, **known: Any) -> RunCommand:

@@ -8,23 +8,24 @@ from dashboards.query import Query
 SOURCE = "job, instance, source"
 FILE = "job, instance, daemon, file"
 
-EYES = Row(
-    "The exporter's own eyes",
+COLLECTORS = Row(
+    "Collectors and logs",
     (
         timeline(
-            "What it sees",
-            "Whether each source saw all it should. What a blind one would tell is missing elsewhere, and not 0.",
+            "Collectors",
+            "Whether the most recent collection succeeded. Data of a failed collector is missing in other panels, "
+            "not 0.",
             Query(f"max by ({SOURCE}) (cuda_mps_exporter_source_up{{node}})", "{{source}} {{instance}}"),
             looks.YES_IS_WELL,
             width=8,
             height=8,
         ),
         lines(
-            "Age of what each source saw",
-            "How long ago each source last saw all it should; and how old all of it was, when it was scraped.",
+            "Age of collected data",
+            "Time since the last successful collection of each collector, and the age of all data when it was scraped.",
             Query(
                 "time() - max by (job, instance) (cuda_mps_exporter_snapshot_timestamp_seconds{node})",
-                "all that is told {{instance}}",
+                "snapshot {{instance}}",
             ),
             Query(
                 f"time() - max by ({SOURCE}) (cuda_mps_exporter_source_last_success_timestamp_seconds{{node}})",
@@ -34,15 +35,15 @@ EYES = Row(
             width=8,
         ),
         lines(
-            "How long a look takes",
-            "How long each source's last look took, or has taken so far where it hangs.",
+            "Collection duration",
+            "Duration of the most recent collection of each collector, or the time so far if it hangs.",
             Query(f"max by ({SOURCE}) (cuda_mps_exporter_source_duration_seconds{{node}})", "{{source}} {{instance}}"),
             unit=looks.SECONDS,
             width=8,
         ),
         bars(
-            "Failed looks",
-            "Looks of each source that did not see all they should, and connections that could not be accepted.",
+            "Failed collections",
+            "Collections that failed, completely or in part, and connections that could not be accepted.",
             Query(
                 f"sum by ({SOURCE}) (increase(cuda_mps_exporter_source_failures_total{{node}}[$__rate_interval]))",
                 "{{source}} {{instance}}",
@@ -56,7 +57,7 @@ EYES = Row(
         ),
         lines(
             "Log lines",
-            "Lines read from the daemons' logs.",
+            "Lines read from the logs of the daemons.",
             Query(
                 f"sum by ({FILE}) (rate(cuda_mps_exporter_log_lines_total{{daemons}}[$__rate_interval]))",
                 "{{file}} of {{daemon}} {{instance}}",
@@ -66,7 +67,7 @@ EYES = Row(
         ),
         lines(
             "Size of the logs",
-            "Each log file of a daemon; they grow until somebody rotates them.",
+            "Size of each log file of a daemon. It grows until the file is rotated.",
             Query(
                 f"max by ({FILE}) (cuda_mps_daemon_log_size_bytes{{daemons}})", "{{file}} of {{daemon}} {{instance}}"
             ),
@@ -75,7 +76,7 @@ EYES = Row(
         ),
         lines(
             "Unread bytes of the logs",
-            "Bytes of each log file that the exporter has not read yet. They grow in a flood.",
+            "Bytes of each log file that the exporter has not read yet. They grow when a log is flooded.",
             Query(
                 f"max by ({FILE}) (cuda_mps_daemon_log_unread_bytes{{daemons}})", "{{file}} of {{daemon}} {{instance}}"
             ),
@@ -83,9 +84,9 @@ EYES = Row(
             width=6,
         ),
         bars(
-            "Log lines that tell nothing",
-            "Lines that no rule knows, lines that were lost before they could be read, and claims that no other source "
-            "confirms.",
+            "Unusable log lines",
+            "Lines that no rule matches, lines that were lost before they could be read, and claims that no other "
+            "source confirms.",
             Query(
                 f"sum by ({FILE}) "
                 f"(increase(cuda_mps_exporter_log_lines_unrecognized_total{{daemons}}[$__rate_interval]))",
@@ -104,9 +105,9 @@ EYES = Row(
         ),
         table(
             "The exporter",
-            "Paused: it has let go of the driver, and knows nothing of GPUs. Configuration: whether it could be "
-            "used when last read. History: whether incidents are kept on disk. Too many: clients without series of "
-            "their own. Records dropped: of the exporter's own log.",
+            "Paused: it has closed the driver and collects nothing from GPUs. Configuration: whether the last "
+            "reload succeeded. History: whether incidents are written to disk. Too many: clients without their own "
+            "series. Records dropped: records of the exporter's own log.",
             (
                 Query("max by (job, instance) (cuda_mps_exporter_paused{node})", instant=True),
                 Query("min by (job, instance) (cuda_mps_exporter_log_followed{node})", instant=True),
@@ -135,7 +136,7 @@ EYES = Row(
                 "Value #B": Column("All logs followed", looks.NUMBER, mappings=looks.YES_IS_WELL),
                 "Value #C": Column("Configuration in use", looks.NUMBER, mappings=looks.YES_IS_WELL),
                 "Value #D": Column("Since", looks.MOMENT),
-                "Value #E": Column("History kept", looks.NUMBER, mappings=looks.YES_IS_WELL),
+                "Value #E": Column("History written", looks.NUMBER, mappings=looks.YES_IS_WELL),
                 "Value #F": Column("Events lost", looks.COUNT, looks.NONE_IS_WELL_SOME_ARE_ODD),
                 "Value #G": Column("Too many", looks.COUNT, looks.NONE_IS_WELL_SOME_ARE_ODD),
                 "Value #H": Column("Records dropped", looks.COUNT, looks.NONE_IS_WELL_SOME_ARE_ODD),
@@ -145,8 +146,8 @@ EYES = Row(
             height=5,
         ),
         table(
-            "Its version",
-            "The exporter's version, and its Python's.",
+            "Version",
+            "Versions of the exporter and of Python.",
             (Query("cuda_mps_exporter_build_info{node}", instant=True),),
             {"instance": Column("Node"), "version": Column("Version"), "python": Column("Python")},
             sort=("Node", False),

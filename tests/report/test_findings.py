@@ -13,9 +13,11 @@ from exporter.model.node import Node
 from exporter.model.observation import GpuReading
 from exporter.model.watch import Watch, WatchState
 from exporter.model.xids import XidDemand, Xids
+from exporter.report.finding import Finding
+from exporter.report.findings import findings
+from exporter.report.problem import FindingCode, Severity
+from exporter.report.problems import PROBLEMS
 from exporter.telling import status
-from exporter.telling.level import Level
-from exporter.telling.troubles import Trouble, troubles
 from tests.builders import (
     AT,
     CONTROL,
@@ -47,17 +49,22 @@ from tests.builders import (
     watched,
 )
 
-BYPASSING = "1 process bypasses MPS on GPU 1: no limit holds there, and all others wait their turn"
-LOG = f"not all can be seen: log of {DAEMON}: server.log cannot be read: Permission denied"
+BYPASSING = "CUDA processes bypass MPS on GPU 1: 1 process"
+LOG = f"Exporter cannot read a log of MPS daemon {DAEMON}: server.log cannot be read: Permission denied"
 QUARANTINED = (
-    f"daemon {DAEMON}: quarantined for 0 ms: Xid 79 (GPU fell off the bus): GPU 0 (GPU-1efa3f60) needs a reboot of the "
-    "machine; the watchdog does not restart it"
+    f"MPS daemon {DAEMON} has been quarantined for 0 ms: Xid 79 (GPU fell off the bus): GPU 0 (GPU-1efa3f60) needs a "
+    "reboot of the machine"
 )
-GRAVE, CARE = Level.GRAVE, Level.CARE
+NO_NVML = "CUDA MPS exporter cannot collect nvml: NVML: NVML is not there. Check the driver with nvidia-smi"
+GPU_MISSING = "Exporter cannot read GPU 1: NVML no longer reports the GPU, or reading the other GPUs took too long"
+DRIFTED = (
+    f"Limits of MPS daemon {DAEMON} differ from the configured ones: active thread percentage is 25 %, not 50 % for new servers"
+)
+CRITICAL, WARNING = Severity.CRITICAL, Severity.WARNING
 
 
-def found_in(present: Node, orders: Orders | None = None) -> tuple[Trouble, ...]:
-    return troubles(present, present.at, orders)
+def found_in(present: Node, orders: Orders | None = None) -> tuple[Finding, ...]:
+    return findings(present, present.at, orders)
 
 
 def waiting() -> Node:
@@ -75,67 +82,73 @@ def unasked() -> Node:
     return replace(daemon_dead(), watches=present.watches)
 
 
-NO_NVML = "NVML: NVML is not there. Check the driver with nvidia-smi"
-GPU_MISSING = "NVML no longer reports the GPU, or reading the other GPUs took too long"
-
-
 @pytest.mark.parametrize(
     ("scene", "matter"),
     [
         (idle, []),
-        (Node, [("nothing has been seen yet", Level.UNKNOWN)]),
-        (node, [("nothing has been seen yet", Level.UNKNOWN)]),
-        (three_clients, [(BYPASSING, CARE), (LOG, CARE)]),
-        (limited, [(BYPASSING, CARE), (LOG, CARE)]),
-        (waiting, [(f"1 client of another user must wait at {DAEMON}", CARE)]),
-        (full, [(f"server 513 of {DAEMON} has 48 of 48 clients: whoever comes next is turned away", CARE)]),
-        (daemon_dead, [(f"daemon {DAEMON}: absent for 10 s", GRAVE), (BYPASSING, CARE)]),
-        (unasked, [(f"daemon {DAEMON}: absent for 10 s", GRAVE), (BYPASSING, CARE)]),
+        (Node, [("The exporter has not collected anything yet", Severity.UNKNOWN)]),
+        (node, [("The exporter has not collected anything yet", Severity.UNKNOWN)]),
+        (three_clients, [(BYPASSING, WARNING), (LOG, WARNING)]),
+        (limited, [(BYPASSING, WARNING), (LOG, WARNING)]),
+        (waiting, [(f"Clients of MPS daemon {DAEMON} wait for another user's clients to exit: 1 client", WARNING)]),
+        (full, [(f"MPS server 513 of {DAEMON} has no free client slot (48 of 48)", WARNING)]),
+        (daemon_dead, [(f"MPS daemon {DAEMON} has been down for 10 s", CRITICAL), (BYPASSING, WARNING)]),
+        (unasked, [(f"MPS daemon {DAEMON} has been down for 10 s", CRITICAL), (BYPASSING, WARNING)]),
         (
             backing_off,
             [
-                (f"daemon {DAEMON}: crashed for 10 s, restarted 1 time, waiting to restart it", GRAVE),
-                (BYPASSING, CARE),
+                (f"MPS daemon {DAEMON} has been down for 10 s, restarted 1 time, waiting to restart", CRITICAL),
+                (BYPASSING, WARNING),
             ],
         ),
         (
             circuit_open,
-            [(f"daemon {DAEMON}: crashed for 10 s, restarted 4 times, circuit open", GRAVE), (BYPASSING, CARE)],
+            [
+                (f"MPS daemon {DAEMON} has been down for 10 s, restarted 4 times, circuit open", CRITICAL),
+                (BYPASSING, WARNING),
+            ],
         ),
-        (quarantined, [(QUARANTINED, GRAVE)]),
+        (quarantined, [(QUARANTINED, CRITICAL)]),
         (
             suspended,
-            [(f"daemon {DAEMON}: a server was stopped by a signal for 2.0 s", GRAVE), (BYPASSING, CARE), (LOG, CARE)],
+            [
+                (f"A server of MPS daemon {DAEMON} has been stopped by a signal or a debugger for 2.0 s", CRITICAL),
+                (BYPASSING, WARNING),
+                (LOG, WARNING),
+            ],
         ),
         (
             drifted,
             [
-                (BYPASSING, CARE),
-                (
-                    f"1 limit not in force at {DAEMON}: active thread percentage is 25 %, not 50 % of servers to come",
-                    CARE,
-                ),
-                (LOG, CARE),
+                (BYPASSING, WARNING),
+                (DRIFTED, WARNING),
+                (LOG, WARNING),
             ],
         ),
         (
             no_nvml,
             [
-                ("not all can be seen: nvml: NVML: NVML is not there. Check the driver with nvidia-smi", CARE),
-                (LOG, CARE),
+                (
+                    NO_NVML,
+                    WARNING,
+                ),
+                (LOG, WARNING),
             ],
         ),
         (
             gpu_lost,
             [
-                (f"not all can be seen: GPU 1: {GPU_MISSING}", CARE),
-                (LOG, CARE),
+                (
+                    GPU_MISSING,
+                    CRITICAL,
+                ),
+                (LOG, WARNING),
             ],
         ),
     ],
 )
-def test_each_is_told_the_gravest_first(scene: Callable[[], Node], matter: list[tuple[str, Level]]) -> None:
-    assert [(each.what, each.level) for each in found_in(scene())] == matter
+def test_each_is_told_the_gravest_first(scene: Callable[[], Node], matter: list[tuple[str, Severity]]) -> None:
+    assert [(each.text, each.severity) for each in found_in(scene())] == matter
 
 
 @pytest.mark.parametrize("scene", [idle, three_clients, limited, waiting, full, gpu_lost])
@@ -151,8 +164,8 @@ def test_for_what_does_not_do_as_it_should_status_fails(scene: Callable[[], Node
 def test_a_fault_that_the_watchdog_tells_of_too_is_told_once() -> None:
     known = Diagnosis(condition=Condition.FAULT, since=AT)
     present = replace(faulted(), watches=watched(idle(), diagnosis=known).watches)
-    grave = [each.what for each in found_in(present) if each.level is GRAVE]
-    assert [each.partition(" has been")[0] for each in grave] == [f"server {SERVER} of {DAEMON}"]
+    grave = [each.text for each in found_in(present) if each.severity is CRITICAL]
+    assert [each.partition(" has been")[0] for each in grave] == [f"MPS server {SERVER} of {DAEMON}"]
 
 
 def test_of_two_faults_the_one_that_somebody_can_end_comes_first() -> None:
@@ -181,12 +194,12 @@ def test_a_gpu_that_needs_a_reset_is_grave_and_no_matter_of_mps() -> None:
     demanding = replace(idle(), xids=Xids(demands={GPU: XidDemand(at=AT, action="RESET_GPU")}))
 
     (found,) = found_in(demanding)
-    assert (found.level, found.what) == (GRAVE, "GPU 0 (GPU-1efa3f60) needs a reset, as its last Xid says")
+    assert (found.severity, found.text) == (CRITICAL, "GPU 0 (GPU-1efa3f60) needs a reset")
 
 
 def test_a_gpu_that_cannot_be_read_is_never_told_as_well() -> None:
     (found,) = found_in(told(GpuReading(at=AT + 1, gpu=GPU, problem=failure("GPU is lost")), start=idle()).node)
-    assert "GPU is lost" in found.what
+    assert "GPU is lost" in found.text
 
 
 def test_while_it_is_paused_that_is_all_that_is_said_of_the_gpus() -> None:
@@ -205,22 +218,22 @@ def test_a_daemon_that_nobody_expects_pages_nobody_when_it_goes() -> None:
     gone = replace(idle().daemons[DAEMON], expected=False, state=DaemonState.ABSENT)
     (found,) = found_in(replace(idle(), daemons={DAEMON: gone}))
 
-    assert (found.level, found.next) == (CARE, "nobody expects it: nothing, unless you miss it")
+    assert (found.severity, found.remedy) == (WARNING, "Nothing, unless you need this daemon.")
 
 
 def test_a_daemon_whose_pid_file_is_spoilt_comes_with_what_belongs_there() -> None:
     lost = replace(idle().daemons[DAEMON], state=None, not_found_at=AT)
     (found,) = found_in(replace(told(look(), start=idle()).node, daemons={DAEMON: lost}))
 
-    assert found.what == f"daemon {DAEMON}: its pid file does not name it, so that nobody can ask it"
-    assert found.next == f"write its PID, {CONTROL}, into the pid file"
+    assert found.text == f"The PID file of MPS daemon {DAEMON} does not contain the daemon's PID ({CONTROL})"
+    assert found.remedy == "Write the PID of the daemon into the PID file."
 
 
 def test_a_session_that_somebody_holds_open_is_his_to_close() -> None:
     held = told(refusal(at=AT + 1), refusal(at=AT + 10), start=idle()).node
     assert held.daemons[DAEMON].state is DaemonState.HELD
 
-    assert found_in(held)[0].next == "whoever has nvidia-cuda-mps-control open there must close it"
+    assert found_in(held)[0].remedy == PROBLEMS[FindingCode.DAEMON_HELD].remedy
 
 
 def test_a_daemon_that_answers_but_would_not_be_restarted_any_more_is_told() -> None:

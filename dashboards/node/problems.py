@@ -6,14 +6,14 @@ from dashboards.faults import faults
 from dashboards.panel import bars, lines, stat
 from dashboards.query import DAEMON, SERVER, WITH_INDEX, Query
 
-TROUBLE = Row(
-    "Trouble",
+PROBLEMS = Row(
+    "Problems",
     (
         faults(),
         bars(
             "Faults and deaths",
-            "Fatal GPU errors that hit all who shared a GPU, those that hit their own client alone, deaths of control "
-            "daemons, and servers that exit again and again before they are ready.",
+            "Fatal GPU errors that hit all clients on a GPU, those that hit one client alone, deaths of control "
+            "daemons, and servers that repeatedly exit before they are ready.",
             Query(
                 f"sum by ({DAEMON}) (increase(cuda_mps_faults_total{{daemons}}[$__rate_interval]))",
                 "fault {{daemon}} {{instance}}",
@@ -32,8 +32,8 @@ TROUBLE = Row(
             ),
         ),
         bars(
-            "Turned away",
-            "New clients that were refused: all places taken (limit), the server in FAULT, or another reason.",
+            "Refused clients",
+            "New clients that were refused: no free slot (limit), the server in FAULT, or another reason.",
             Query(
                 f"sum by ({DAEMON}, reason) (increase(cuda_mps_clients_refused_total{{daemons}}[$__rate_interval]))",
                 "{{reason}} {{daemon}} {{instance}}",
@@ -41,26 +41,26 @@ TROUBLE = Row(
             width=8,
         ),
         lines(
-            "Waiting, and holding up",
-            "Clients that wait until another user's have left, and clients that a fault hit and that live on: until "
-            "these end, their server turns all new ones away.",
+            "Waiting and blocking",
+            "Clients that wait until another user's clients have exited, and clients that a fault hit and that "
+            "still run. Until the latter exit, their server refuses new clients.",
             Query(f"max by ({DAEMON}) (cuda_mps_clients_waiting{{daemons}})", "waiting {{daemon}} {{instance}}"),
             Query(
                 f"max by ({SERVER}) (cuda_mps_fault_blocking_clients{{daemons}})",
-                "holding up server {{server}} of {{daemon}} {{instance}}",
+                "blocking server {{server}} of {{daemon}} {{instance}}",
             ),
             width=8,
         ),
         lines(
             "Bypassing MPS",
-            "CUDA processes beside MPS on each GPU: as a rule they came while no daemon was there, and nothing "
-            "limits them.",
+            "CUDA processes that run without MPS on each GPU. Usually they started while no daemon ran. No limit "
+            "applies to them.",
             Query(f"cuda_mps_bypassing_processes{{gpus}} {WITH_INDEX}", "GPU {{index}} {{instance}}"),
             width=8,
         ),
         bars(
             "Xids",
-            "The driver's own errors, by number and GPU, each once. Empty: there was none.",
+            "Errors that the driver reported, by number and GPU, each counted once. Empty: there was none.",
             Query(
                 "sum by (job, instance, gpu, xid) (increase(cuda_mps_xid_errors_total{node}[$__rate_interval])) > 0",
                 "Xid {{xid}} {{gpu}} {{instance}}",
@@ -68,8 +68,8 @@ TROUBLE = Row(
             width=8,
         ),
         bars(
-            "Owners hit, and suspected",
-            "Faults that hit clients of an owner, and faults of which one of its clients was the likeliest cause. "
+            "Affected and suspected workloads",
+            "Faults that hit clients of a workload, and faults of which one of its clients was the likeliest cause. "
             "Empty: there was none.",
             Query(
                 "sum by (job, instance, workload_kind, workload) "
@@ -84,9 +84,9 @@ TROUBLE = Row(
             width=8,
         ),
         stat(
-            "Faults lasted",
-            "On average, those that ended in the time shown; long ones were held up by a client that lived on. "
-            "Without a value none has ended.",
+            "Recovery time",
+            "Average duration of the faults that ended in the selected time range. A client that does not exit "
+            "makes it long. No value: none has ended.",
             Query(
                 "sum(increase(cuda_mps_fault_recovery_seconds_sum{daemons}[$__range]))"
                 " / sum(increase(cuda_mps_fault_recovery_seconds_count{daemons}[$__range]))",
@@ -97,8 +97,8 @@ TROUBLE = Row(
             height=8,
         ),
         stat(
-            "Clients that faults hit",
-            "Clients that had the error in the time shown, whoever did it.",
+            "Clients hit by faults",
+            "Clients that had the error in the selected time range.",
             Query("round(sum(increase(cuda_mps_fault_affected_clients_total{daemons}[$__range])))", instant=True),
             width=4,
             height=8,

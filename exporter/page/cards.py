@@ -1,0 +1,357 @@
+"""The texts of the page's sections on the node as a whole: headline, daemons, watchdog and collectors."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from exporter.core.watchdog import budget
+from exporter.model.daemon import Daemon
+from exporter.model.event import Event, EventName
+from exporter.model.node import Node
+from exporter.model.observation import GpuUuid
+from exporter.model.problem import LOG_BLOCKED
+from exporter.model.reason import Reason
+from exporter.model.server import ServerState
+from exporter.model.settings import Mode
+from exporter.model.watch import Watch, WatchState
+from exporter.parse.printable import printable
+from exporter.report.finding import Finding
+from exporter.report.problem import Severity
+from exporter.report.problems import of_watch_state
+from exporter.report.status_view import ClientView, DaemonView, ServerView, StatusView
+from exporter.telling.headline import presence
+from exporter.telling.moment import lasting, local
+from exporter.telling.problem_text import log_text
+from exporter.telling.reasons import text_of
+from exporter.telling.remedy import ManualStep
+from exporter.telling.short import counted, mebibytes, short_name
+from exporter.telling.who import Who
+from exporter.view import gpu_name
+
+MOST_ACTIONS = 12
+
+_SERVER_SEVERITIES = {
+    ServerState.ACTIVE: Severity.WELL,
+    ServerState.FAULT: Severity.CRITICAL,
+    None: Severity.UNKNOWN,
+}
+
+_HAPPENED = {
+    EventName.DAEMON_LOST: "the daemon died",
+    EventName.DAEMON_UP: "the daemon answers",
+    EventName.DAEMON_STOPPED: "an operator stopped the daemon",
+    EventName.WATCHDOG_WOULD_ACT: "would",
+    EventName.WATCHDOG_ACTS: "starts to",
+    EventName.WATCHDOG_ACTED: "finished:",
+    EventName.WATCHDOG_WAITS: "waits",
+    EventName.CIRCUIT_OPENED: "circuit opened",
+    EventName.CIRCUIT_CLOSED: "circuit closed",
+    EventName.DAEMON_QUARANTINED: "quarantined",
+    EventName.DAEMON_RELEASED: "released from quarantine",
+    EventName.LIMITS_DRIFTED: "limits have drifted",
+    EventName.LIMITS_IN_FORCE: "limits are in force",
+    EventName.LIMITS_BYPASSED: "clients connected before their limits were set",
+    EventName.LOG_BLOCKED: "the daemon's log is blocked",
+    EventName.LOG_UNBLOCKED: "the daemon's log is no longer blocked",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Headline:
+    """The most urgent problem and what to do about it; `also` are the others."""
+
+    severity: Severity
+    word: str
+    sentence: str
+    meaning: str = ""
+    remedy: str = ""
+    commands: tuple[str, ...] = ()
+    steps: tuple[ManualStep, ...] = ()
+    also: tuple[Finding, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientRow:
+    """A client: its identity, memory, GPUs and failure domain, and for how long it has been connected."""
+
+    who: Who
+    memory: str
+    gpus: str
+    letter: str
+    connected: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerCard:
+    """A server. `share` is how much of its client slots is taken, 0 to 100; None if the limit is unknown."""
+
+    pid: int
+    severity: Severity
+    state: str
+    user: str
+    clients: str
+    share: float | None
+    limits: tuple[str, ...]
+    up_for: str
+    rows: tuple[ClientRow, ...]
+
+    @property
+    def owned(self) -> bool:
+        """Whether any client has a workload other than its user."""
+        return any(row.who.owner for row in self.rows)
+
+    @property
+    def lettered(self) -> bool:
+        """Whether any client is in a failure domain with others."""
+        return any(row.letter for row in self.rows)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DaemonCard:
+    """A daemon. `facts` identify it, `matters` are its problems, `counts` what has gone wrong so far."""
+
+    name: str
+    severity: Severity
+    state: str
+    facts: tuple[str, ...]
+    matters: tuple[str, ...]
+    counts: tuple[str, ...]
+    waiting: tuple[Who, ...]
+    servers: tuple[ServerCard, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WatchRow:
+    """What the watchdog does for one daemon. `next` is its next action, or the one that it would take."""
+
+    daemon: str
+    mode: str
+    severity: Severity
+    state: str
+    next: str
+    failed: str
+    restarts: str
+    counts: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PastAction:
+    """An action, or an event of a daemon."""
+
+    when: str
+    ago: str
+    daemon: str
+    words: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WatchdogCards:
+    """The watchdog: `there` is False if none runs; `rows` is empty if no daemon is expected."""
+
+    there: bool
+    rows: tuple[WatchRow, ...]
+    actions: tuple[PastAction, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectorRow:
+    """A collector, or a log file that is to be followed. `age` is the age of its data."""
+
+    name: str
+    severity: Severity
+    state: str
+    age: str
+    took: str
+
+
+def headline(view: StatusView) -> Headline:
+    """Return what a person reads first. If the exporter itself is stalled, nothing else that it knows is current."""
+    found = view.findings[:1] if view.stalled else view.findings
+    if not found:
+        return Headline(severity=Severity.WELL, word=_begun(Severity.WELL.words), sentence=f"{_begun(_well(view))}.")
+    first, *others = found
+    return Headline(
+        severity=first.severity,
+        word=_begun(first.severity.words),
+        sentence=f"{_begun(first.text)}.",
+        meaning=first.definition.meaning,
+        remedy=first.remedy,
+        commands=first.commands,
+        steps=first.steps,
+        also=tuple(others),
+    )
+
+
+def daemons(view: StatusView) -> tuple[DaemonCard, ...]:
+    """Return a card for each daemon."""
+    return tuple(_daemon(view, each) for each in view.daemons)
+
+
+def watchdog(view: StatusView) -> WatchdogCards:
+    """Return what the watchdog does for each expected daemon, and its last actions."""
+    there = view.orders is not None
+    return WatchdogCards(
+        there=there,
+        rows=tuple(_watch(view, each) for each in view.daemons if each.daemon.expected) if there else (),
+        actions=tuple(_actions(view)),
+    )
+
+
+def collectors(view: StatusView) -> tuple[CollectorRow, ...]:
+    """Return the collectors by name, then the log files that are not followed."""
+    rows = (
+        CollectorRow(
+            name=printable(each.name),
+            severity=Severity.WARNING if each.text else Severity.WELL,
+            state=each.text or "works",
+            age="never" if each.last_success is None else f"{lasting(view.at - each.last_success)} ago",
+            took=lasting(each.seconds),
+        )
+        for each in view.collectors
+    )
+    return (*rows, *_logs(view))
+
+
+def _well(view: StatusView) -> str:
+    return presence(view.node) if view.daemons else "no MPS control daemon runs here, and none is expected"
+
+
+def _begun(text: str) -> str:
+    return text[0].upper() + text[1:]
+
+
+def _daemon(view: StatusView, shown: DaemonView) -> DaemonCard:
+    return DaemonCard(
+        name=printable(shown.daemon.name),
+        severity=shown.severity,
+        state=shown.label,
+        facts=tuple(_facts(view, shown)),
+        matters=tuple(_matters(shown)),
+        counts=tuple(_counts(shown.daemon)),
+        waiting=tuple(shown.waiting.values()),
+        servers=tuple(_server(view, each) for each in shown.servers),
+    )
+
+
+def _matters(shown: DaemonView) -> Iterable[str]:
+    """Its problems, and the evidence for them."""
+    yield from (each.text for each in shown.findings)
+    if shown.account is not None and shown.account.ill and shown.account.indications:
+        yield f"Indications: {shown.account.indications}"
+
+
+def _facts(view: StatusView, shown: DaemonView) -> Iterable[str]:
+    daemon = shown.daemon
+    if daemon.process is not None and daemon.process.pid is not None:
+        yield f"PID {daemon.process.pid}"
+    if daemon.state is not None and daemon.state_since is not None:
+        yield f"{daemon.state} for {lasting(view.at - daemon.state_since)}"
+    unit = daemon.unit or daemon.named_unit
+    if unit is not None:
+        yield short_name(unit)
+    yield "expected" if daemon.expected else "discovered, not expected"
+    share = daemon.default_active_thread_percentage
+    if share is not None and share != 100:
+        yield f"next server: {share:g} % of threads"
+    yield from (f"next server: {limit}" for limit in _memory_limits(view.node, shown.memory_limits))
+
+
+def _counts(daemon: Daemon) -> Iterable[str]:
+    losses, refused = sum(daemon.totals.losses.values()), daemon.totals.refused
+    if losses:
+        yield f"died {counted(losses, 'time')}"
+    if daemon.totals.faults:
+        yield f"{counted(daemon.totals.faults, 'fault')}, which hit {counted(daemon.totals.fault_affected, 'client')}"
+    for reason, count in refused.items():
+        if count:
+            yield f"{counted(count, 'client')} refused ({reason})"
+
+
+def _server(view: StatusView, shown: ServerView) -> ServerCard:
+    server, limit, clients = shown.server, shown.clients_limit, len(shown.clients)
+    state = server.state or "unknown"
+    severity = _SERVER_SEVERITIES.get(server.state, Severity.WARNING)
+    return ServerCard(
+        pid=server.pid,
+        severity=severity if shown.answering else Severity.UNKNOWN,
+        state=state if shown.answering else f"unknown; last {state}",
+        user=shown.user,
+        clients=counted(clients, "client") if limit is None else f"{clients} of {limit} clients",
+        share=None if not limit else min(100.0, round(100 * clients / limit, 1)),
+        limits=tuple(_limits(view.node, shown)),
+        up_for=lasting(view.at - shown.started_at),
+        rows=tuple(_row(view, each) for each in shown.clients),
+    )
+
+
+def _limits(node: Node, shown: ServerView) -> Iterable[str]:
+    if shown.server.active_thread_percentage is not None:
+        yield f"{shown.server.active_thread_percentage:g} % of threads"
+    yield from _memory_limits(node, shown.memory_limits)
+    if shown.server.client_priority:
+        yield "priority below normal"
+
+
+def _memory_limits(node: Node, limits: Mapping[int, tuple[GpuUuid, int]]) -> Iterable[str]:
+    return (f"{mebibytes(limit)} on GPU {printable(gpu_name(node, gpu))}" for gpu, limit in limits.values())
+
+
+def _row(view: StatusView, shown: ClientView) -> ClientRow:
+    return ClientRow(
+        who=shown.who,
+        memory=mebibytes(sum(shown.memory.values())) if shown.memory else "",
+        gpus=", ".join(printable(gpu_name(view.node, gpu)) for gpu in shown.memory),
+        letter=shown.letter,
+        connected=lasting(view.at - shown.client.connected_at),
+    )
+
+
+def _watch(view: StatusView, shown: DaemonView) -> WatchRow:
+    """Return the row; an idle watchdog is not a good sign for a daemon that is not well."""
+    watch, account = shown.watch or Watch(), shown.account
+    state, idle = of_watch_state(watch.state), watch.state is WatchState.IDLE
+    left = 0 if view.orders is None else budget.left(watch, view.orders.rules, view.at)
+    return WatchRow(
+        daemon=printable(shown.daemon.name),
+        mode="acts" if shown.mode is Mode.ACT else "observes",
+        severity=Severity.UNKNOWN if idle and shown.severity is not Severity.WELL else state.severity,
+        state="idle" if idle else state.label,
+        next="" if account is None else account.says or "",
+        failed="" if account is None else account.failed or "",
+        restarts=f"{counted(left, 'restart')} left",
+        counts=tuple(
+            f"{each.kind.replace('_', ' ')} ({each.reason}): {each.count} {each.result.replace('_', ' ')}"
+            for each in watch.tallies
+        ),
+    )
+
+
+def _actions(view: StatusView) -> Iterable[PastAction]:
+    happened = (event for event in view.events if event.event in _HAPPENED)
+    for _, event in zip(range(MOST_ACTIONS), happened, strict=False):
+        yield PastAction(
+            when=local(event.at),
+            ago=f"{lasting(view.at - event.at)} ago",
+            daemon=short_name(event.daemon),
+            words=_words(event),
+        )
+
+
+def _words(event: Event) -> str:
+    action = (event.action or "").replace("_", " ")
+    head = " ".join(each for each in (_HAPPENED[event.event], action) if each)
+    rest = (event.result, event.reason, event.problem)
+    return "; ".join([head, *(_text(each) for each in rest if each)])
+
+
+def _text(each: Reason | str) -> str:
+    return text_of(each) if isinstance(each, Reason) else printable(each)
+
+
+def _logs(view: StatusView) -> Iterable[CollectorRow]:
+    for shown in view.daemons:
+        for file, known in sorted(shown.daemon.log_problems.items()):
+            blocked = known is None and shown.daemon.logged.blocked_since is not None
+            problem = LOG_BLOCKED if blocked else known
+            if problem is not None:
+                name = f"{printable(file)} of {printable(shown.daemon.name)}"
+                yield CollectorRow(name=name, severity=Severity.WARNING, state=log_text(file, problem), age="", took="")

@@ -1,0 +1,218 @@
+"""What is wrong with the node: every problem that it has now, the most urgent first."""
+
+from collections.abc import Iterable, Sequence
+
+from exporter.core.client_slots import clients_limit
+from exporter.core.devices import served
+from exporter.core.gpus import NVML
+from exporter.core.watchdog.drift import Demand, Standing, demands
+from exporter.core.watchdog.orders import Orders
+from exporter.core.work import DOORS
+from exporter.model.daemon import Daemon, DaemonState
+from exporter.model.incident import Incident
+from exporter.model.node import Node, Source
+from exporter.model.problem import ProblemCode
+from exporter.model.server import ServerState
+from exporter.parse.printable import printable
+from exporter.report.daemon_findings import daemon_findings
+from exporter.report.finding import MOST_COMMANDS, Finding
+from exporter.report.problem import FindingCode
+from exporter.report.problems import Situation
+from exporter.telling.problem_text import log_text, problem_text, source_text
+from exporter.telling.quarantine_text import gpu_text, needed, steps
+from exporter.telling.reasons import text_of
+from exporter.telling.remedy import DOCTOR, address_of, command_to_end, command_to_end_server, command_to_tell
+from exporter.telling.short import counted
+from exporter.telling.verdict import verdict
+from exporter.view import View, clients_of, gpu_name
+
+CONTRADICTED_SECONDS = 3600.0
+"""For how long a contradiction of a daemon's log is reported."""
+
+_DOCTOR_FOR = {DOORS: f"{DOCTOR} --attribution=bpf"}
+"""The service has this option from its unit; a command in a shell needs it too."""
+
+
+def findings(node: Node, at: float, orders: Orders | None = None) -> tuple[Finding, ...]:
+    """Return all problems at a time; `orders` are the watchdog's, None if there is no watchdog."""
+    daemons = list(View(node).daemons())
+    if not node.sources and all(daemon.state is None for daemon in daemons):
+        return (Finding(code=FindingCode.NOTHING_COLLECTED, at=at, harmless=not daemons),)
+    found = (
+        *_faults(node, at, orders),
+        *daemon_findings(node, at, orders),
+        *_resets_needed(node, at),
+        *_full_servers(node, at),
+        *_bypassing(node, at),
+        *_drifted_limits(node, at, orders),
+        *_not_collected(node, at),
+        *_contradicted_logs(node, at),
+    )
+    return tuple(sorted(found, key=lambda each: -each.severity.rank))
+
+
+def _faults(node: Node, at: float, orders: Orders | None) -> Iterable[Finding]:
+    """Those that a command can end come first."""
+    open_ones = [each for each in node.incidents.values() if each.open]
+    open_ones.sort(key=lambda each: not (each.blockers or each.stuck))
+    yield from (_fault(node, at, each, orders) for each in open_ones)
+    known = {(each.daemon, each.server) for each in open_ones}
+    for daemon, server in View(node).servers():
+        if server.state is ServerState.FAULT and (daemon.name, server.pid) not in known:
+            yield Finding(
+                code=FindingCode.SERVER_FAULT,
+                at=at,
+                daemon=daemon.name,
+                server=server.pid,
+                situation=Situation.FAULT_WITHOUT_INCIDENT,
+            )
+
+
+def _fault(node: Node, at: float, incident: Incident, orders: Orders | None) -> Finding:
+    blockers = tuple(incident.blockers)
+    commands, situation = [command_to_end(pid) for pid in blockers], None
+    if incident.stuck:
+        situation = Situation.SERVER_STUCK
+        commands = [command_to_end_server(incident.server, address_of(node, incident.daemon, orders))]
+    elif not blockers:
+        situation = Situation.CLIENTS_ENDING
+    recovery = f"; {counted(len(blockers), 'client blocks', 'clients block')} recovery" if blockers else ""
+    return Finding(
+        code=FindingCode.SERVER_FAULT,
+        at=at,
+        since=incident.started_at,
+        daemon=incident.daemon,
+        server=incident.server,
+        client=blockers[0] if blockers else None,
+        values={"suspect": verdict(incident), "recovery": recovery},
+        situation=situation,
+        commands=tuple(each for each in commands if each is not None)[:MOST_COMMANDS],
+    )
+
+
+def _resets_needed(node: Node, at: float) -> Iterable[Finding]:
+    """GPUs whose last Xid needs a reset or a reboot, except those of a quarantine, or of one that has ended."""
+    for gpu, demand in node.xids.demands.items():
+        if any(_handles(node, daemon, gpu, demand.at) for daemon in node.daemons.values()):
+            continue
+        yield Finding(
+            code=FindingCode.GPU_RESET_NEEDED,
+            at=at,
+            since=demand.at,
+            gpu=gpu,
+            values={"which": gpu_text(node, gpu), "needed": needed(demand.action)},
+            steps=steps(node, gpu, demand.action),
+        )
+
+
+def _handles(node: Node, daemon: Daemon, gpu: str, at: float) -> bool:
+    """Whether a daemon is in quarantine for this GPU, or an operator has ended that since."""
+    watch, known = node.watches.get(daemon.name), node.gpus.get(gpu)
+    if watch is None:
+        return False
+    serves = gpu in daemon.devices.values() if known is None else served(daemon, known.reading)
+    released = watch.released_at is not None and watch.released_at >= at
+    return (watch.quarantine is not None and watch.quarantine.gpu == gpu) or (serves and released)
+
+
+def _full_servers(node: Node, at: float) -> Iterable[Finding]:
+    """Servers without a free client slot, all as one."""
+    taken = [
+        (daemon, server, clients, limit)
+        for daemon, server in View(node).servers()
+        for clients, limit in [(len(clients_of(daemon, server)), clients_limit(node, daemon, server))]
+        if limit is not None and clients >= limit
+    ]
+    for daemon, server, clients, limit in taken[:1]:
+        others = counted(len(taken) - 1, "more server is full", "more servers are full")
+        yield Finding(
+            code=FindingCode.CLIENT_SLOTS_FULL,
+            at=at,
+            values={
+                "daemon": printable(daemon.name),
+                "server": str(server.pid),
+                "clients": str(clients),
+                "limit": str(limit),
+            },
+            notes=(others,) if len(taken) > 1 else (),
+        )
+
+
+def _bypassing(node: Node, at: float) -> Iterable[Finding]:
+    """Processes that bypass MPS, all as one."""
+    on = {uuid: gpu.bypassing for uuid, gpu in node.gpus.items() if gpu.bypassing}
+    if on:
+        processes = {pid for pids in on.values() for pid in pids}
+        yield Finding(
+            code=FindingCode.PROCESS_BYPASSING,
+            at=at,
+            client=min(processes) if len(processes) == 1 else None,
+            values={
+                "gpu": ", ".join(printable(gpu_name(node, uuid)) for uuid in on),
+                "processes": counted(len(processes), "process", "processes"),
+            },
+        )
+
+
+def _drifted_limits(node: Node, at: float, orders: Orders | None) -> Iterable[Finding]:
+    for daemon in View(node).daemons():
+        watch = node.watches.get(daemon.name)
+        if watch is None or watch.wanted is None or not daemon.answers:
+            continue
+        drifted = [each for each in demands(daemon, watch.wanted, at) if each.standing is Standing.DRIFTED]
+        if drifted:
+            yield _drifted(node, daemon, at, drifted, orders)
+
+
+def _drifted(node: Node, daemon: Daemon, at: float, drifted: Sequence[Demand], orders: Orders | None) -> Finding:
+    address, first = address_of(node, daemon.name, orders), drifted[0]
+    where = "for new servers" if first.server is None else f"on server {first.server}"
+    more = f", and {len(drifted) - 1} more" if len(drifted) > 1 else ""
+    commands = (command_to_tell(each.command, address) for each in drifted[:MOST_COMMANDS])
+    return Finding(
+        code=FindingCode.LIMITS_DRIFTED,
+        at=at,
+        daemon=daemon.name,
+        server=first.server,
+        values={"limits": f"{text_of(first.reason)} {where}{more}"},
+        commands=tuple(each for each in commands if each is not None),
+    )
+
+
+def _not_collected(node: Node, at: float) -> Iterable[Finding]:
+    """Collectors that fail, GPUs that cannot be read, logs that are not followed; or the driver is closed."""
+    failing = {name: source for name, source in sorted(node.sources.items()) if source.problems}
+    paused = {name for name, source in failing.items() if _is_paused(source)}
+    if paused:
+        yield Finding(code=FindingCode.EXPORTER_PAUSED, at=at, commands=("cuda-mps-exporter resume",))
+    for name, source in failing.items():
+        if name not in paused:
+            values = {"source": printable(name), "problem": source_text(name, source)}
+            command = _DOCTOR_FOR.get(name, DOCTOR)
+            yield Finding(code=FindingCode.EXPORTER_CANNOT_COLLECT, at=at, values=values, commands=(command,))
+    for uuid, gpu in node.gpus.items():
+        if gpu.reading.problem is not None and NVML not in failing:
+            values = {"gpu": printable(gpu_name(node, uuid)), "problem": problem_text(gpu.reading.problem, NVML)}
+            yield Finding(code=FindingCode.GPU_UNREADABLE, at=at, values=values, commands=(DOCTOR,))
+    for daemon in View(node).daemons():
+        for file, problem in sorted(daemon.log_problems.items()):
+            if problem is not None and daemon.state is DaemonState.UP:
+                values = {"daemon": printable(daemon.name), "problem": log_text(file, problem)}
+                yield Finding(code=FindingCode.LOG_NOT_FOLLOWED, at=at, values=values, commands=(DOCTOR,))
+
+
+def _is_paused(source: Source) -> bool:
+    return all(each.code is ProblemCode.PAUSED for problem in source.problems.values() for each in problem.each)
+
+
+def _contradicted_logs(node: Node, at: float) -> Iterable[Finding]:
+    """Daemons with a log that other sources contradicted recently."""
+    for daemon in View(node).daemons():
+        if daemon.contradicted_at is not None and at - daemon.contradicted_at <= CONTRADICTED_SECONDS:
+            yield Finding(
+                code=FindingCode.LOG_CONTRADICTED,
+                at=at,
+                since=daemon.contradicted_at,
+                daemon=daemon.name,
+                commands=(DOCTOR,),
+            )

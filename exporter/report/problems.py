@@ -1,0 +1,91 @@
+"""The catalogue of problems: each problem that a node can have is defined here, and nowhere else.
+
+Alerts, runbooks, dashboards, `status`, the page, the JSON and `doctor` take their texts and severities from this table,
+or tests compare them with it. Conditions of daemons, states of the watchdog and reasons why it is blocked map to it.
+"""
+
+from collections.abc import Mapping
+from enum import StrEnum
+
+from exporter.model.diagnosis import Condition
+from exporter.model.watch import Block, WatchState
+from exporter.report.daemon_problems import DAEMON_PROBLEMS
+from exporter.report.node_problems import NODE_PROBLEMS
+from exporter.report.problem import Definition, FindingCode
+
+PROBLEMS: Mapping[FindingCode, Definition] = {**DAEMON_PROBLEMS, **NODE_PROBLEMS}
+
+OF_CONDITION: Mapping[Condition, FindingCode] = {
+    Condition.WELL: FindingCode.WELL,
+    Condition.STARTING: FindingCode.DAEMON_STARTING,
+    Condition.UNKNOWN: FindingCode.DAEMON_UNKNOWN,
+    Condition.CRASHED: FindingCode.DAEMON_DEAD,
+    Condition.STOPPED: FindingCode.DAEMON_STOPPED,
+    Condition.NEVER_SEEN: FindingCode.DAEMON_NEVER_STARTED,
+    Condition.UNRESPONSIVE: FindingCode.DAEMON_HUNG,
+    Condition.SUSPENDED: FindingCode.DAEMON_SUSPENDED,
+    Condition.STUCK_IN_DRIVER: FindingCode.DAEMON_STUCK_IN_DRIVER,
+    Condition.SERVER_SUSPENDED: FindingCode.SERVER_SUSPENDED,
+    Condition.SERVER_UNRESPONSIVE: FindingCode.SERVER_HUNG,
+    Condition.PROGRAM_UNRESPONSIVE: FindingCode.CONTROL_PROGRAM_HUNG,
+    Condition.HELD: FindingCode.DAEMON_HELD,
+    Condition.FAULT: FindingCode.SERVER_FAULT,
+    Condition.CRASH_LOOP: FindingCode.SERVER_CRASH_LOOP,
+}
+
+OF_WATCH_STATE: Mapping[WatchState, FindingCode] = {
+    WatchState.IDLE: FindingCode.WELL,
+    WatchState.ACTING: FindingCode.WATCHDOG_ACTING,
+    WatchState.BACKOFF: FindingCode.RESTART_DELAYED,
+    WatchState.QUARANTINED: FindingCode.QUARANTINED,
+    WatchState.CIRCUIT_OPEN: FindingCode.CIRCUIT_OPEN,
+    WatchState.DEFERRED_TO_SYSTEMD: FindingCode.RESTART_LEFT_TO_SYSTEMD,
+    WatchState.STATE_LOST: FindingCode.WATCHDOG_STATE_LOST,
+}
+
+OF_BLOCK: Mapping[Block, FindingCode] = {
+    Block.ANOTHER_EXPORTER: FindingCode.ANOTHER_EXPORTER,
+    Block.NO_LOCK: FindingCode.NO_LOCK,
+    Block.STATE_LOST: FindingCode.WATCHDOG_STATE_LOST,
+    Block.FOREIGN_DIRECTORY: FindingCode.FOREIGN_DIRECTORY,
+}
+
+
+class Situation(StrEnum):
+    """What changes the remedy of a problem: the watchdog acts already, or something prevents the general remedy."""
+
+    WATCHDOG_ACTS = "watchdog_acts"
+    WATCHDOG_REPORTS = "watchdog_reports"
+    WATCHDOG_OBSERVES = "watchdog_observes"
+    CANNOT_QUERY = "cannot_query"
+    SERVER_STUCK = "server_stuck"
+    CLIENTS_ENDING = "clients_ending"
+    FAULT_WITHOUT_INCIDENT = "fault_without_incident"
+    UNSUPPORTED = "unsupported"
+
+
+ADDED = (Situation.WATCHDOG_REPORTS, Situation.WATCHDOG_OBSERVES)
+"""Situations in which nothing is done: the general remedy follows their text."""
+
+REMEDIES: Mapping[Situation, str] = {
+    Situation.WATCHDOG_ACTS: "The watchdog: {watchdog}.",
+    Situation.WATCHDOG_REPORTS: "The watchdog: {watchdog}.",
+    Situation.WATCHDOG_OBSERVES: "The watchdog only observes: {watchdog}.",
+    Situation.CANNOT_QUERY: "Fix what prevents the exporter from querying the daemon: `cuda-mps-exporter doctor` "
+    "reports what is missing.",
+    Situation.SERVER_STUCK: "All of its clients have exited, and it does not recover. End the server: the daemon "
+    "starts another one.",
+    Situation.CLIENTS_ENDING: "Wait: the clients that the fault hit are exiting.",
+    Situation.FAULT_WITHOUT_INCIDENT: "Look in the table for the clients of that server.",
+    Situation.UNSUPPORTED: "Nothing: of this daemon, the exporter sees only the process.",
+}
+
+
+def of_condition(condition: Condition) -> Definition:
+    """Return the definition of a daemon's condition."""
+    return PROBLEMS[OF_CONDITION[condition]]
+
+
+def of_watch_state(state: WatchState) -> Definition:
+    """Return the definition of a state of the watchdog."""
+    return PROBLEMS[OF_WATCH_STATE[state]]
