@@ -58,7 +58,8 @@ QUARANTINED = (
 NO_NVML = "CUDA MPS exporter cannot collect nvml: NVML: NVML is not there. Check the driver with nvidia-smi"
 GPU_MISSING = "Exporter cannot read GPU 1: NVML no longer reports the GPU, or reading the other GPUs took too long"
 DRIFTED = (
-    f"Limits of MPS daemon {DAEMON} differ from the configured ones: active thread percentage is 25 %, not 50 % for new servers"
+    f"Limits of MPS daemon {DAEMON} differ from the configured ones:"
+    " active thread percentage is 25 %, not 50 % for new servers"
 )
 CRITICAL, WARNING = Severity.CRITICAL, Severity.WARNING
 
