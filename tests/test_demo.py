@@ -8,9 +8,8 @@ from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from exporter.core.fitness.fitness import fitness
-from exporter.demo import PAST_SECONDS, Simulation, told
-from exporter.demo.calendar import STORY
-from exporter.demo.mishap import Mishap
+from exporter.demo import PAST_SECONDS, Simulation, advance
+from exporter.demo.schedule import RECURRING, Failure
 from exporter.metrics.catalogue import CATALOGUE, NodeCollector
 from exporter.model.action import ActionResult
 from exporter.model.diagnosis import Condition
@@ -210,7 +209,7 @@ class TestAnHour:
         """Every line is one that the parser knows, but for those that are meant to be new."""
         daemons = hour(seed)[-1].node.daemons
         unknown = {name: sum(each.totals.log_lines_unrecognized.values()) for name, each in daemons.items()}
-        (new,) = (each for each in STORY if each.mishap is Mishap.UNKNOWN_LINE)
+        (new,) = (each for each in RECURRING if each.failure is Failure.UNKNOWN_LINE)
         assert unknown == {TRAINING: 1 + (END - AT - new.first) // new.every, INFERENCE: 0, NOTEBOOKS: 0}
 
 
@@ -228,7 +227,7 @@ def test_in_its_first_minute_every_family_has_had_data() -> None:
     present = next(minutes(clock, simulation)).node
     clock.time = AT + MINUTE
     seen: set[str] = set()
-    for second, _ in told(present, simulation, ORDERS):
+    for second, _ in advance(present, simulation, ORDERS):
         view = View(second, client_min_age=15.0, orders=ORDERS)
         seen.update(
             family.name
