@@ -5,7 +5,8 @@ from collections.abc import Iterator
 from exporter.config.options import DEFAULTS
 from exporter.config.reload import orders_of
 from exporter.core.watchdog.orders import Orders
-from exporter.demo import Simulation, advance, initial_node, simulated_config
+from exporter.demo.scenario import initial_node, simulated_config
+from exporter.demo.simulation import Simulation, advance
 from exporter.model.event import Event
 from exporter.model.node import Node
 from tests.builders import Story

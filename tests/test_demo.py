@@ -8,8 +8,8 @@ from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from exporter.core.fitness.fitness import fitness
-from exporter.demo import PAST_SECONDS, Simulation, advance
-from exporter.demo.schedule import RECURRING, Failure
+from exporter.demo.failures import FAILURES
+from exporter.demo.simulation import PAST_SECONDS, Simulation, advance
 from exporter.metrics.catalogue import CATALOGUE, NodeCollector
 from exporter.model.action import ActionResult
 from exporter.model.diagnosis import Condition
@@ -209,7 +209,8 @@ class TestAnHour:
         """Every line is one that the parser knows, but for those that are meant to be new."""
         daemons = hour(seed)[-1].node.daemons
         unknown = {name: sum(each.totals.log_lines_unrecognized.values()) for name, each in daemons.items()}
-        (new,) = (each for each in RECURRING if each.failure is Failure.UNKNOWN_LINE)
+        new = FAILURES["unknown-line"]
+        assert new.every is not None
         assert unknown == {TRAINING: 1 + (END - AT - new.first) // new.every, INFERENCE: 0, NOTEBOOKS: 0}
 
 

@@ -7,8 +7,8 @@ from itertools import islice
 import pytest
 
 from exporter.cli import main
-from exporter.demo import Simulation
-from exporter.demo.schedule import LASTING, Failure, PlannedFailure, parse_planned
+from exporter.demo.failures import FAILURES, PlannedFailure, parse_planned
+from exporter.demo.simulation import Simulation
 from exporter.errors import ConfigError
 from exporter.model.diagnosis import Condition
 from exporter.model.event import EventName
@@ -23,14 +23,14 @@ DURING, OVER = (1, 2), 3
 
 
 @cache
-def calm_minutes(failure: Failure | None) -> tuple[Story, ...]:
+def calm_minutes(failure: str | None) -> tuple[Story, ...]:
     """Some minutes of a calm node, with or without a failure."""
     clock = HandClock(AT)
     simulation = Simulation(1, clock, calm=True, past=PAST)
     story = minutes(clock, simulation)
     past = next(story)
     if failure is not None:
-        seconds = SECONDS if failure in LASTING else 0.0
+        seconds = SECONDS if FAILURES[failure].lasts else 0.0
         simulation.plan([PlannedFailure(after=AFTER, failure=failure, seconds=seconds)])
     return (past, *islice(story, OVER))
 
@@ -59,41 +59,41 @@ def has_little_memory(story: Story) -> bool:
     return any((each.memory_used_bytes or 0) > 0.95 * (each.memory_total_bytes or 0) for each in readings)
 
 
-SHOWN: Mapping[Failure, Callable[[Story], bool]] = {
-    Failure.FAULT: has(EventName.FAULT, EventName.FAULT_RECOVERED),
-    Failure.FAULT_HELD: is_held_up,
-    Failure.CONTAINED_FAULT: has(EventName.CLIENT_FAULT_CONTAINED),
-    Failure.HARDWARE_XID: has(EventName.GPU_XID, EventName.DAEMON_QUARANTINED),
-    Failure.DAEMON_RESTARTS: has(EventName.DAEMON_LOST, EventName.DAEMON_UP),
-    Failure.DAEMON_DIES: is_diagnosed(Condition.CRASHED),
-    Failure.DAEMON_KEEPS_DYING: has(EventName.CIRCUIT_OPENED),
-    Failure.DAEMON_HANGS: is_diagnosed(Condition.UNRESPONSIVE),
-    Failure.SESSION_HELD: is_diagnosed(Condition.HELD),
-    Failure.SERVERS_CRASH: is_diagnosed(Condition.CRASH_LOOP),
-    Failure.SERVER_FULL: is_full,
-    Failure.USER_WAITS: lambda story: any(daemon.waiting for daemon in story.node.daemons.values()),
-    Failure.LIMITS_DRIFT: has(EventName.LIMITS_DRIFTED),
-    Failure.BYPASS: has(EventName.PROCESS_BYPASSING),
-    Failure.MEMORY_FULL: has_little_memory,
-    Failure.UNKNOWN_LINE: lambda story: sum(story.daemon.totals.log_lines_unrecognized.values()) == 1,
-    Failure.NVML_FAILS: lambda story: story.node.sources["nvml"].last.problem is not None,
+SHOWN: Mapping[str, Callable[[Story], bool]] = {
+    "fault": has(EventName.FAULT, EventName.FAULT_RECOVERED),
+    "fault-held": is_held_up,
+    "contained-fault": has(EventName.CLIENT_FAULT_CONTAINED),
+    "hardware-xid": has(EventName.GPU_XID, EventName.DAEMON_QUARANTINED),
+    "daemon-restarts": has(EventName.DAEMON_LOST, EventName.DAEMON_UP),
+    "daemon-dies": is_diagnosed(Condition.CRASHED),
+    "daemon-keeps-dying": has(EventName.CIRCUIT_OPENED),
+    "daemon-hangs": is_diagnosed(Condition.UNRESPONSIVE),
+    "session-held": is_diagnosed(Condition.HELD),
+    "servers-crash": is_diagnosed(Condition.CRASH_LOOP),
+    "server-full": is_full,
+    "user-waits": lambda story: any(daemon.waiting for daemon in story.node.daemons.values()),
+    "limits-drift": has(EventName.LIMITS_DRIFTED),
+    "bypass": has(EventName.PROCESS_BYPASSING),
+    "memory-full": has_little_memory,
+    "unknown-line": lambda story: sum(story.daemon.totals.log_lines_unrecognized.values()) == 1,
+    "nvml-fails": lambda story: story.node.sources["nvml"].last.problem is not None,
 }
 
 
-@pytest.mark.parametrize("failure", list(Failure))
+@pytest.mark.parametrize("failure", list(FAILURES))
 class TestAFailure:
     """Each of them."""
 
-    def test_is_shown(self, failure: Failure) -> None:
+    def test_is_shown(self, failure: str) -> None:
         """By what the core tells of it, as of a real node."""
         assert any(SHOWN[failure](calm_minutes(failure)[minute]) for minute in DURING)
 
-    def test_is_not_there_where_it_was_not_planned(self, failure: Failure) -> None:
+    def test_is_not_there_where_it_was_not_planned(self, failure: str) -> None:
         """Nor does a fault that heals by itself last."""
-        others = calm_minutes(Failure.FAULT if failure is Failure.FAULT_HELD else None)
+        others = calm_minutes("fault" if failure == "fault-held" else None)
         assert not any(SHOWN[failure](others[minute]) for minute in DURING)
 
-    def test_is_over_when_its_time_is(self, failure: Failure) -> None:
+    def test_is_over_when_its_time_is(self, failure: str) -> None:
         """Every daemon is well, and NVML can be read."""
         last = calm_minutes(failure)[OVER].node
         found = [watch.diagnosis for watch in last.watches.values()]
@@ -117,9 +117,9 @@ def test_where_it_is_calm_clients_come_and_go_and_that_is_all() -> None:
 @pytest.mark.parametrize(
     ("text", "plan"),
     [
-        ("30s:daemon-restarts", PlannedFailure(after=30, failure=Failure.DAEMON_RESTARTS)),
-        ("2m:fault-held:90s", PlannedFailure(after=120, failure=Failure.FAULT_HELD, seconds=90)),
-        ("0:bypass", PlannedFailure(after=0, failure=Failure.BYPASS, seconds=LASTING[Failure.BYPASS])),
+        ("30s:daemon-restarts", PlannedFailure(after=30, failure="daemon-restarts")),
+        ("2m:fault-held:90s", PlannedFailure(after=120, failure="fault-held", seconds=90)),
+        ("0:bypass", PlannedFailure(after=0, failure="bypass", seconds=FAILURES["bypass"].lasts)),
     ],
 )
 def test_a_plan_says_when_what_and_how_long(text: str, plan: PlannedFailure) -> None:
@@ -151,7 +151,7 @@ def test_a_bad_plan_ends_the_demo_before_it_begins(capsys: pytest.CaptureFixture
     assert main(("demo", "--at", "30s:\x1b[31m")) == 2
     told = capsys.readouterr().err
     assert "\x1b" not in told
-    assert all(failure in told for failure in Failure)
+    assert all(failure in told for failure in FAILURES)
 
 
 assert MINUTE < AFTER + SECONDS < 2 * MINUTE < OVER * MINUTE

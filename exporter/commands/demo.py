@@ -8,8 +8,10 @@ from exporter import log
 from exporter.clock import SystemClock
 from exporter.config import Config
 from exporter.config.reload import Reloader
-from exporter.demo import CALM_SECONDS, PAST_SECONDS, Simulation, serve_simulated, simulated_config
-from exporter.demo.schedule import parse_planned
+from exporter.demo.failures import parse_planned
+from exporter.demo.scenario import simulated_config
+from exporter.demo.serve import serve_simulated
+from exporter.demo.simulation import CALM_SECONDS, PAST_SECONDS, Simulation
 
 
 def demo(arguments: Namespace, config: Config) -> int:

@@ -32,15 +32,6 @@ NO_SESSION = "Cannot send command to MPS control daemon process\n"
 
 
 @dataclass(slots=True)
-class ServerFault:
-    """The fault that a server handles: the devices to reset, the affected clients, the number of refused clients."""
-
-    devices: tuple[int, ...]
-    affected: frozenset[int]
-    refused: int = 0
-
-
-@dataclass(slots=True)
 class SimulatedDaemon:
     """A control daemon and its server. A client uses one GPU, or all GPUs of a group."""
 
@@ -58,7 +49,10 @@ class SimulatedDaemon:
     """PID of the server, None if there is none."""
     active_threads: float | None = None
     """Active thread percentage of the server."""
-    fault: ServerFault | None = None
+    fault: frozenset[int] | None = None
+    """PIDs of the clients affected by the fault that the server handles."""
+    refused: int = 0
+    """Clients that the server has refused while it handles the fault."""
     hangs: bool = False
     holder: SimulatedProcess | None = None
     """The process with an open session, which excludes all others."""
@@ -71,6 +65,11 @@ class SimulatedDaemon:
     def gpus(self) -> tuple[str, ...]:
         """Return its GPUs in the order of their ordinals."""
         return tuple(gpu for group in self.groups for gpu in group)
+
+    @property
+    def shared_devices(self) -> range:
+        """Return the ordinals of the first group of GPUs, which a fault affects."""
+        return range(len(self.groups[0]))
 
     @property
     def answers(self) -> bool:
@@ -97,7 +96,7 @@ class SimulatedDaemon:
         for device, limit in self.limits.pinned_memory.items():
             yield self._reply(at, f"get_default_device_pinned_mem_limit {device}", f"{limit >> 30}G\n")
         if self.server is not None:
-            yield self._reply(at, f"get_server_status {self.server}", "FAULT\n" if self.fault else "ACTIVE\n")
+            yield self._reply(at, f"get_server_status {self.server}", "ACTIVE\n" if self.fault is None else "FAULT\n")
             yield self._reply(at, f"get_client_list {self.server}", "".join(f"{pid}\n" for pid in self.clients))
             yield self._threads_reply(at)
 
@@ -112,10 +111,11 @@ class SimulatedDaemon:
     def _failed_query(self, at: float) -> Iterator[Observation]:
         holder = self.holder
         if holder is None:
-            yield self._reply(at, "get_server_list", exit_code=None, seconds=TIMEOUT_SECONDS)
+            command = "get_server_list"
+            yield ControlReply(at=at, daemon=self.name, command=command, exit_code=None, seconds=TIMEOUT_SECONDS)
             yield ControlSocket(at=at, daemon=self.name, listening=True, answers=False)
             return
-        yield self._reply(at, "get_server_list", stderr=NO_SESSION, exit_code=1)
+        yield self._refusal(at, NO_SESSION)
         yield SessionHolder(
             at=at,
             daemon=self.name,
@@ -151,7 +151,7 @@ class SimulatedDaemon:
         self.pid = self.server = self.fault = self.holder = None
         self.hangs = False
         self.clients.clear()
-        yield self._reply(at, "get_server_list", stderr=NO_DAEMON, exit_code=1)
+        yield self._refusal(at, NO_DAEMON)
         yield DaemonProcess(at=at, daemon=self.name, pid=None, left=True)
 
     def answer_again(self, at: float) -> Iterator[Observation]:
@@ -185,17 +185,14 @@ class SimulatedDaemon:
 
     def handle_fault(self, at: float) -> Iterator[Observation]:
         """Refuse new clients until the last affected client has exited. Then recover, and answer the queries."""
-        fault = self.fault
-        if fault is None:
-            return
-        if fault.refused < MOST_REFUSED and self.factory.happens(10):
-            fault.refused += 1
+        if self.refused < MOST_REFUSED and self.factory.happens(10):
+            self.refused += 1
             client = context(self.factory.new_pid(), 0)
             yield self.server_log(at, f"Server teardown in progress. Refusing to accept new client {client}")
             yield self.server_log(at, f"Failed to accept client {client} with status 807")
-        if not fault.affected & self.clients.keys():
+        if not (self.fault or frozenset()) & self.clients.keys():
             self.fault = None
-            for device in fault.devices:
+            for device in self.shared_devices:
                 yield self.server_log(at, f"Destroy server context on device {device} (NVIDIA H200)")
             yield from self.query(at)
 
@@ -255,25 +252,12 @@ class SimulatedDaemon:
     def _threads_reply(self, at: float) -> ControlReply:
         return self._reply(at, f"get_active_thread_percentage {self.server}", f"{self.active_threads:.1f}\n")
 
-    def _reply(
-        self,
-        at: float,
-        command: str,
-        stdout: str = "",
-        *,
-        stderr: str = "",
-        exit_code: int | None = 0,
-        seconds: float = 0.002,
-    ) -> ControlReply:
-        return ControlReply(
-            at=at,
-            daemon=self.name,
-            command=command,
-            exit_code=exit_code,
-            stdout=stdout,
-            stderr=stderr,
-            seconds=seconds,
-        )
+    def _reply(self, at: float, command: str, stdout: str) -> ControlReply:
+        return ControlReply(at=at, daemon=self.name, command=command, exit_code=0, stdout=stdout, seconds=0.002)
+
+    def _refusal(self, at: float, stderr: str) -> ControlReply:
+        command = "get_server_list"
+        return ControlReply(at=at, daemon=self.name, command=command, exit_code=1, stderr=stderr, seconds=0.002)
 
     def _line(self, at: float, file: str, writer: str, text: str) -> LogLine:
         stamp = utc(at).removesuffix("Z").replace("T", " ")

@@ -4,27 +4,22 @@ Log lines, Xids and their order are as measured on R580. The log and the Xid nam
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
-from exporter.demo.daemon import ServerFault, SimulatedDaemon, context
+from exporter.config.values import DURATION, shown
+from exporter.demo.daemon import SimulatedDaemon, context
 from exporter.demo.gpus import pci_address
 from exporter.demo.scenario import Scenario
-from exporter.demo.schedule import Failure
 from exporter.demo.workloads import BYPASSING, CONTEXT_BYTES, GIBIBYTE, SERVING, TRAINERS, SimulatedProcess
+from exporter.errors import ConfigError
 from exporter.model.action import Resumed
 from exporter.model.observation import GpuEvent, KernelRecord, Observation
 
-AFFECTED = 4
-"""Fewest clients that share the GPUs of a fault, the culprit included."""
-
-STAY_SECONDS = 600.0
-"""How long the clients stay that connect for a fault."""
+FLAG = "--at"
 
 CRITICAL_XID, ILLEGAL_ADDRESS, UNCONTAINED = 8, 31, 95
 WILD_POINTER = "GPCCLIENT_T1_0 faulted @ 0x7f00_00000000. Fault is of type FAULT_PDE ACCESS_TYPE_VIRT_WRITE"
 LOST_INSTRUCTIONS = "GPCCLIENT_GCC faulted @ 0x7f18_7b754000. Fault is of type FAULT_PDE ACCESS_TYPE_VIRT_READ"
-
-WAITING = 2
-FREE_BYTES = 3 * GIBIBYTE
 
 
 # Faults
@@ -67,7 +62,6 @@ def _fault_block(
     at: float, daemon: SimulatedDaemon, affected: Sequence[SimulatedProcess], blamed: SimulatedProcess, seconds: float
 ) -> Iterator[Observation]:
     """Log the fault. All affected clients but the first exit at once."""
-    devices = tuple(map(daemon.gpus.index, daemon.groups[0]))
     lines = [
         f"Client {{PID: {blamed.pid}, Context: 1}} encountered a fatal GPU error.",
         "Server is handling a fatal GPU error.",
@@ -79,10 +73,10 @@ def _fault_block(
     for each in affected:
         lines.append(f"All clients belonging to error trigging process {each.pid} will be torn down")
         lines.append(f"Client {context(each.pid, 1)} on the error-trigging process {each.pid} to be torn down")
-    lines += ["The following devices will be reset:", *map(str, devices)]
+    lines += ["The following devices will be reset:", *map(str, daemon.shared_devices)]
     lines += ["The following client process have a sticky error set:", *(str(each.pid) for each in affected)]
     yield from (daemon.server_log(at, line) for line in lines)
-    daemon.fault = ServerFault(devices, frozenset(each.pid for each in affected))
+    daemon.fault, daemon.refused = frozenset(each.pid for each in affected), 0
     first, *others = affected
     first.ends_at = at + seconds
     for each in others:
@@ -123,13 +117,13 @@ def _xid(at: float, gpu: str, number: int, text: str) -> Iterator[Observation]:
 
 
 def _connect_enough(scenario: Scenario, daemon: SimulatedDaemon, at: float) -> Iterator[Observation]:
-    """Connect clients until enough share the first group of GPUs, one of them on all of its GPUs."""
+    """Connect clients until four share the first group of GPUs, one of them on all of its GPUs."""
     chance, group = scenario.factory.random, daemon.groups[0]
     shared = any(client.gpus == group for client in daemon.clients.values())
-    while not shared or len(_sharing(daemon)) < AFFECTED:
+    while not shared or len(_sharing(daemon)) < 4:
         gpus = (chance.choice(group),) if shared else group
         shared = True
-        client = scenario.factory.new_process(chance.choice(daemon.workloads), gpus, at + STAY_SECONDS)
+        client = scenario.factory.new_process(chance.choice(daemon.workloads), gpus, at + 600)
         yield from daemon.connect(at - 1, client)
 
 
@@ -219,7 +213,7 @@ def _user_waits(scenario: Scenario, at: float, seconds: float) -> Iterator[Obser
     if not daemon.answers:
         return
     yield from _connect_one(scenario, daemon, at, seconds)
-    queued = [scenario.factory.new_process(TRAINERS[2], (), at + seconds) for _ in range(WAITING)]
+    queued = [scenario.factory.new_process(TRAINERS[2], (), at + seconds) for _ in range(2)]
     for each in queued:
         yield each.reading(at)
         user = f"NEW CLIENT {each.pid} from user {each.workload.uid}"
@@ -241,7 +235,7 @@ def _bypass(scenario: Scenario, at: float, seconds: float) -> Iterator[Observati
 def _memory_full(scenario: Scenario, at: float, seconds: float) -> Iterator[Observation]:
     """Let one client allocate nearly all free memory of a GPU."""
     daemon, gpu = scenario.training, scenario.training.gpus[-1]
-    used = scenario.free_bytes(gpu) - FREE_BYTES
+    used = scenario.free_bytes(gpu) - 3 * GIBIBYTE
     client = SimulatedProcess(scenario.factory.new_pid(), TRAINERS[0], (gpu,), used, at + seconds)
     if daemon.answers and daemon.fault is None and used > CONTEXT_BYTES:
         yield from daemon.connect(at, client)
@@ -249,13 +243,12 @@ def _memory_full(scenario: Scenario, at: float, seconds: float) -> Iterator[Obse
 
 def _limits_drift(scenario: Scenario, at: float, seconds: float) -> Iterator[Observation]:
     """Give clients the whole GPU, until an operator reverts it, or the watchdog if it may act."""
-    for daemon in (scenario.training, scenario.inference):
-        if daemon.answers and daemon.fault is None:
-            yield from _connect_one(scenario, daemon, at, seconds)
-            yield from daemon.set_active_threads(at, 100.0)
-    training = scenario.training
-    configured = training.limits.active_thread_percentage
-    scenario.later(at + seconds, lambda at: training.set_active_threads(at, configured))
+    for each in (scenario.training, scenario.inference):
+        if each.answers and each.fault is None:
+            yield from _connect_one(scenario, each, at, seconds)
+            yield from each.set_active_threads(at, 100.0)
+    daemon = scenario.training
+    scenario.later(at + seconds, lambda at: daemon.set_active_threads(at, daemon.limits.active_thread_percentage))
 
 
 def _unknown_line(scenario: Scenario, at: float, _seconds: float) -> Iterator[Observation]:
@@ -271,23 +264,71 @@ def _connect_one(scenario: Scenario, daemon: SimulatedDaemon, at: float, seconds
         yield from daemon.connect(at, client)
 
 
-INJECT: Mapping[Failure, Callable[[Scenario, float, float], Iterator[Observation]]] = {
-    Failure.FAULT: _fault,
-    Failure.FAULT_HELD: _fault,
-    Failure.CONTAINED_FAULT: _contained_fault,
-    Failure.HARDWARE_XID: _hardware_xid,
-    Failure.DAEMON_RESTARTS: _daemon_restarts,
-    Failure.DAEMON_DIES: _daemon_dies,
-    Failure.DAEMON_KEEPS_DYING: _daemon_keeps_dying,
-    Failure.DAEMON_HANGS: _daemon_hangs,
-    Failure.SESSION_HELD: _session_held,
-    Failure.SERVERS_CRASH: _servers_crash,
-    Failure.SERVER_FULL: _server_full,
-    Failure.USER_WAITS: _user_waits,
-    Failure.LIMITS_DRIFT: _limits_drift,
-    Failure.BYPASS: _bypass,
-    Failure.MEMORY_FULL: _memory_full,
-    Failure.UNKNOWN_LINE: _unknown_line,
-    Failure.NVML_FAILS: _nvml_fails,
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """A failure, its default duration in `--at` (0: it is over at once), and when the scenario has it.
+
+    The scenario injects it `first` seconds after the start, and then `every` so many seconds, for `seconds`.
+    """
+
+    inject: Callable[[Scenario, float, float], Iterator[Observation]]
+    lasts: float = 0.0
+    first: float = 0.0
+    every: float | None = None
+    seconds: float = 0.0
+
+
+FAILURES: Mapping[str, Failure] = {
+    "fault": Failure(inject=_fault, first=-270, every=1200),
+    "fault-held": Failure(inject=_fault, lasts=300, first=-570, every=600, seconds=60),
+    "contained-fault": Failure(inject=_contained_fault, first=-400, every=700),
+    "hardware-xid": Failure(inject=_hardware_xid, lasts=600, first=-870, every=3000, seconds=90),
+    "daemon-restarts": Failure(inject=_daemon_restarts, first=-450, every=1660),
+    "daemon-dies": Failure(inject=_daemon_dies, lasts=300, first=-150, every=1500, seconds=45),
+    "daemon-keeps-dying": Failure(inject=_daemon_keeps_dying, lasts=300, first=-30, every=2400, seconds=180),
+    "daemon-hangs": Failure(inject=_daemon_hangs, lasts=300, first=520, every=1700, seconds=60),
+    "session-held": Failure(inject=_session_held, lasts=300, first=12, every=400, seconds=40),
+    "servers-crash": Failure(inject=_servers_crash, lasts=300, first=-620, every=2600, seconds=30),
+    "server-full": Failure(inject=_server_full, lasts=600, first=-330, every=1300, seconds=120),
+    "user-waits": Failure(inject=_user_waits, lasts=600, first=2, every=800, seconds=90),
+    "limits-drift": Failure(inject=_limits_drift, lasts=600, first=-20, every=900, seconds=120),
+    "bypass": Failure(inject=_bypass, lasts=600, first=-10, every=300, seconds=90),
+    "memory-full": Failure(inject=_memory_full, lasts=600, first=-800, every=2000, seconds=120),
+    "unknown-line": Failure(inject=_unknown_line, first=-650, every=950),
+    "nvml-fails": Failure(inject=_nvml_fails, lasts=600),
 }
-"""Injects each failure at a time, for a number of seconds if it lasts."""
+"""By their names in `--at`. An hour has all but the last, and the first minute has most."""
+
+
+def recurring(scenario: Scenario, at: float, after: float) -> Iterator[Observation]:
+    """Inject the scenario's failures that are due `after` so many seconds."""
+    for each in FAILURES.values():
+        if each.every is not None and after >= each.first and (after - each.first) % each.every < 1:
+            yield from each.inject(scenario, at, each.seconds)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedFailure:
+    """A failure, its time after the start of the demo, and its duration; both in seconds."""
+
+    after: float
+    failure: str
+    seconds: float = 0.0
+
+    def inject(self, scenario: Scenario, at: float) -> Iterator[Observation]:
+        """Inject it."""
+        return FAILURES[self.failure].inject(scenario, at, self.seconds)
+
+
+def parse_planned(text: str) -> PlannedFailure:
+    """Parse the value of `--at`: WHEN:WHAT, or WHEN:WHAT:DURATION. Raise ConfigError if it is invalid."""
+    when, _, what = text.partition(":")
+    name, colon, duration = what.partition(":")
+    if name not in FAILURES:
+        example, known = "30s:daemon-dies", ", ".join(FAILURES)
+        raise ConfigError(f"{FLAG}: invalid value {shown(text)}: expected WHEN:WHAT, such as {example}; WHAT: {known}")
+    lasts = FAILURES[name].lasts
+    if colon and not lasts:
+        raise ConfigError(f"{FLAG}: invalid value {shown(text)}: {name} is over at once and has no duration")
+    after = DURATION.of_text(FLAG, when)
+    return PlannedFailure(after=after, failure=name, seconds=DURATION.of_text(FLAG, duration) if colon else lasts)

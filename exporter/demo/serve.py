@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from exporter.clock import Clock
 from exporter.config import Config
 from exporter.config.reload import Reloader, orders_of
+from exporter.demo.failures import PlannedFailure
 from exporter.demo.scenario import initial_node
-from exporter.demo.schedule import PlannedFailure
 from exporter.demo.simulation import Simulation, advance
 from exporter.history import MOST_EVENTS, History
 from exporter.model.event import Event
@@ -55,5 +55,5 @@ def serve_simulated(
         reloader=reloader,
         history=History(incidents=node.incidents.values(), events=events[-MOST_EVENTS:]),
         writer=SimulatedStore(),
-        hands=simulation.actions,
+        hands=simulation,
     ).run()

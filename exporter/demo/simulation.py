@@ -2,6 +2,7 @@
 
 import queue
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 from exporter.clock import Clock
 from exporter.core.fold import fold
@@ -10,10 +11,9 @@ from exporter.core.watchdog.orders import Orders
 from exporter.core.watchdog.rehearsal import CHANCE
 from exporter.core.work import DOORS
 from exporter.demo.daemon import SimulatedDaemon
-from exporter.demo.failures import INJECT
+from exporter.demo.failures import PlannedFailure, recurring
 from exporter.demo.gpus import GPUS, SimulatedProbes
 from exporter.demo.scenario import Scenario
-from exporter.demo.schedule import RECURRING, FailureSchedule, PlannedFailure
 from exporter.model.action import Action, ActionDone, ActionKind
 from exporter.model.event import Event
 from exporter.model.node import Node
@@ -40,17 +40,25 @@ class Simulation:
 
     def __init__(self, seed: int, clock: Clock, *, calm: bool = False, past: float = PAST_SECONDS) -> None:
         """Start `past` seconds ago. If it is `calm`, only planned failures are injected."""
-        self.actions = SimulatedActions()
         self._scenario = Scenario(seed)
         self._probes = SimulatedProbes()
         self._clock = clock
-        starts_at = float(int(clock.now()))
-        self._at = starts_at - past
-        self._schedule = FailureSchedule(starts_at, () if calm else RECURRING)
+        self._starts_at = float(int(clock.now()))
+        self._at = self._starts_at - past
+        self._calm = calm
+        self._started: queue.SimpleQueue[Action] = queue.SimpleQueue()
 
     def plan(self, failures: Sequence[PlannedFailure]) -> None:
         """Inject these failures. Their times count from the last simulated second."""
-        self._schedule.add(self._at, failures)
+        for each in failures:
+            self._scenario.later(self._at + each.after, partial(each.inject, self._scenario))
+
+    def do(self, action: Action, _node: Node) -> None:
+        """Accept an action of the watchdog, from its thread."""
+        self._started.put(action)
+
+    def break_off(self) -> None:
+        """Do nothing: no action outlives the simulation."""
 
     def collect(self) -> Reading:
         """Return all observations since the last collection."""
@@ -64,10 +72,10 @@ class Simulation:
 
     def _second(self, at: float) -> Iterator[Observation]:
         scenario, slow = self._scenario, int(at) % SLOW_SECONDS == 0
-        yield from self.actions.run(scenario, at)
+        yield from self._act(at)
         yield from scenario.due(at)
-        for failure, seconds in self._schedule.due(at):
-            yield from INJECT[failure](scenario, at, seconds)
+        if not self._calm:
+            yield from recurring(scenario, at, after=at - self._starts_at)
         for daemon in scenario.daemons:
             yield from self._daemon(daemon, at)
         for process in [each for each in scenario.bypassing.values() if at >= each.ends_at]:
@@ -82,6 +90,20 @@ class Simulation:
         yield SourceReading(at=at, name=DOORS, seconds=0.1, problem=problem)
         for source in (*FREQUENT, *SLOW) if slow else FREQUENT:
             yield SourceReading(at=at, name=source, seconds=0.002)
+
+    def _act(self, at: float) -> Iterator[Observation]:
+        """Run the actions that the watchdog has started."""
+        while not self._started.empty():
+            action = self._started.get()
+            daemon = next(each for each in self._scenario.daemons if each.name == action.daemon)
+            if action.kind is ActionKind.RESTART:
+                if daemon.pid is not None:
+                    yield from daemon.die(at)
+                yield from daemon.start(at)
+            if action.kind is ActionKind.SET_LIMITS and daemon.answers:
+                daemon.active_threads = daemon.limits.active_thread_percentage
+                yield from daemon.query(at)
+            yield ActionDone(at=at, daemon=daemon.name, kind=action.kind, reason=action.reason, seconds=ACTION_SECONDS)
 
     def _daemon(self, daemon: SimulatedDaemon, at: float) -> Iterator[Observation]:
         if daemon.pid is None:
@@ -123,36 +145,6 @@ class Simulation:
         yield from (each.reading(at) for each in bypassing)
 
 
-class SimulatedActions:
-    """Accepts the watchdog's actions in one thread, and runs them in the simulation's thread."""
-
-    def __init__(self) -> None:
-        self._started: queue.SimpleQueue[Action] = queue.SimpleQueue()
-
-    def do(self, action: Action, _node: Node) -> None:
-        """Start an action, and return at once."""
-        self._started.put(action)
-
-    def break_off(self) -> None:
-        """Do nothing: no action outlives the simulation."""
-
-    def run(self, scenario: Scenario, at: float) -> Iterator[Observation]:
-        """Run the actions that were started."""
-        while not self._started.empty():
-            action = self._started.get()
-            daemon = next(each for each in scenario.daemons if each.name == action.daemon)
-            if action.kind is ActionKind.RESTART:
-                if daemon.pid is not None:
-                    yield from daemon.die(at)
-                yield from daemon.start(at)
-            if action.kind is ActionKind.SET_LIMITS and daemon.answers:
-                daemon.active_threads = daemon.limits.active_thread_percentage
-                yield from daemon.query(at)
-            yield ActionDone(
-                at=at, daemon=action.daemon, kind=action.kind, reason=action.reason, seconds=ACTION_SECONDS
-            )
-
-
 def advance(node: Node, simulation: Simulation, orders: Orders) -> Iterator[tuple[Node, tuple[Event, ...]]]:
     """Reduce and evaluate each second up to the present. Yield the node after it, and its events."""
     for second in simulation.seconds():
@@ -162,5 +154,5 @@ def advance(node: Node, simulation: Simulation, orders: Orders) -> Iterator[tupl
             events.extend(new)
         node, evaluated, actions = judge(node, orders, at=node.at, chance=CHANCE)
         for action in actions:
-            simulation.actions.do(action, node)
+            simulation.do(action, node)
         yield node, (*events, *evaluated)

@@ -6,8 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from exporter.core.fold import fold
-from exporter.demo import PAST_SECONDS, Simulation, advance, initial_node
-from exporter.demo.schedule import Failure, PlannedFailure
+from exporter.demo.failures import PlannedFailure
+from exporter.demo.scenario import initial_node
+from exporter.demo.simulation import PAST_SECONDS, Simulation, advance
 from exporter.metrics.catalogue import NodeCollector
 from exporter.model.node import Node
 from exporter.model.observation import GpuReading, LogFile
@@ -31,9 +32,9 @@ NEWER_SECONDS = 1200.0
 STORMY, CALM, DOWN = "stormy:10677", "calm:10677", "down:10677"
 
 PLAN = (
-    PlannedFailure(after=930, failure=Failure.NVML_FAILS, seconds=60),
-    PlannedFailure(after=960, failure=Failure.DAEMON_RESTARTS),
-    PlannedFailure(after=1100, failure=Failure.FAULT),
+    PlannedFailure(after=930, failure="nvml-fails", seconds=60),
+    PlannedFailure(after=960, failure="daemon-restarts"),
+    PlannedFailure(after=1100, failure="fault"),
 )
 
 

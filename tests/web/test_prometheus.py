@@ -10,7 +10,8 @@ import pytest
 
 from exporter.clock import SystemClock
 from exporter.core.fold import fold
-from exporter.demo import Simulation, initial_node
+from exporter.demo.scenario import initial_node
+from exporter.demo.simulation import Simulation
 from exporter.metrics.catalogue import NodeCollector
 from exporter.metrics.exposition import Exposition
 from exporter.model.node import Node
