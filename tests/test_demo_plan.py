@@ -19,7 +19,7 @@ from tests.simulated import MINUTE, minutes
 
 PAST, AFTER, SECONDS = 30.0, 2.0, 73.0
 DURING, OVER = (1, 2), 3
-"""Minutes in which it lasts, and one in which it has been over for long enough to be well again."""
+"""Minutes in which the failure lasts, and one in which the node has recovered from it."""
 
 
 @cache
@@ -59,7 +59,7 @@ def has_little_memory(story: Story) -> bool:
     return any((each.memory_used_bytes or 0) > 0.95 * (each.memory_total_bytes or 0) for each in readings)
 
 
-SHOWN: Mapping[str, Callable[[Story], bool]] = {
+REPORTED: Mapping[str, Callable[[Story], bool]] = {
     "fault": has(EventName.FAULT, EventName.FAULT_RECOVERED),
     "fault-held": is_held_up,
     "contained-fault": has(EventName.CLIENT_FAULT_CONTAINED),
@@ -84,17 +84,17 @@ SHOWN: Mapping[str, Callable[[Story], bool]] = {
 class TestAFailure:
     """Each of them."""
 
-    def test_is_shown(self, failure: str) -> None:
-        """By what the core tells of it, as of a real node."""
-        assert any(SHOWN[failure](calm_minutes(failure)[minute]) for minute in DURING)
+    def test_is_reported(self, failure: str) -> None:
+        """The reducer reports it as it would for a real node."""
+        assert any(REPORTED[failure](calm_minutes(failure)[minute]) for minute in DURING)
 
-    def test_is_not_there_where_it_was_not_planned(self, failure: str) -> None:
-        """Nor does a fault that heals by itself last."""
+    def test_is_absent_if_it_is_not_planned(self, failure: str) -> None:
+        """A fault that recovers by itself does not last either."""
         others = calm_minutes("fault" if failure == "fault-held" else None)
-        assert not any(SHOWN[failure](others[minute]) for minute in DURING)
+        assert not any(REPORTED[failure](others[minute]) for minute in DURING)
 
-    def test_is_over_when_its_time_is(self, failure: str) -> None:
-        """Every daemon is well, and NVML can be read."""
+    def test_is_over_after_its_duration(self, failure: str) -> None:
+        """Every daemon is healthy, and NVML can be read."""
         last = calm_minutes(failure)[OVER].node
         found = [watch.diagnosis for watch in last.watches.values()]
         assert [each and each.condition for each in found] == [Condition.WELL] * 3
@@ -103,7 +103,7 @@ class TestAFailure:
         assert not any(daemon.waiting for daemon in last.daemons.values())
 
 
-def test_where_it_is_calm_clients_come_and_go_and_that_is_all() -> None:
+def test_a_calm_demo_has_clients_and_no_failures() -> None:
     assert {event.event for story in calm_minutes(None) for event in story.events} == {
         EventName.DAEMON_UP,
         EventName.LIMITS_IN_FORCE,
@@ -122,7 +122,7 @@ def test_where_it_is_calm_clients_come_and_go_and_that_is_all() -> None:
         ("0:bypass", PlannedFailure(after=0, failure="bypass", seconds=FAILURES["bypass"].lasts)),
     ],
 )
-def test_a_plan_says_when_what_and_how_long(text: str, plan: PlannedFailure) -> None:
+def test_parses_a_planned_failure(text: str, plan: PlannedFailure) -> None:
     assert parse_planned(text) == plan
 
 
@@ -141,17 +141,17 @@ def test_a_plan_says_when_what_and_how_long(text: str, plan: PlannedFailure) -> 
         ("30s:fault:10s", "has no duration"),
     ],
 )
-def test_a_plan_that_cannot_be_read_says_why(text: str, problem: str) -> None:
+def test_names_the_reason_that_a_planned_failure_is_invalid(text: str, problem: str) -> None:
     with pytest.raises(ConfigError, match=problem):
         parse_planned(text)
 
 
-def test_a_bad_plan_ends_the_demo_before_it_begins(capsys: pytest.CaptureFixture[str]) -> None:
-    """With all that may be planned in the message."""
+def test_an_invalid_plan_is_an_error_before_the_demo_starts(capsys: pytest.CaptureFixture[str]) -> None:
+    """The message lists all failures."""
     assert main(("demo", "--at", "30s:\x1b[31m")) == 2
-    told = capsys.readouterr().err
-    assert "\x1b" not in told
-    assert all(failure in told for failure in FAILURES)
+    error = capsys.readouterr().err
+    assert "\x1b" not in error
+    assert all(failure in error for failure in FAILURES)
 
 
 assert MINUTE < AFTER + SECONDS < 2 * MINUTE < OVER * MINUTE

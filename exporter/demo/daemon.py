@@ -5,15 +5,7 @@ from dataclasses import dataclass, field
 
 from exporter.demo.workloads import SERVER, ProcessFactory, SimulatedProcess, SimulatedWorkload
 from exporter.model.limits import Limits
-from exporter.model.observation import (
-    ControlReply,
-    DaemonProcess,
-    LogFile,
-    LogLine,
-    Observation,
-    PodFound,
-    ProcessExit,
-)
+from exporter.model.observation import ControlReply, DaemonProcess, LogFile, LogLine, Observation, PodFound, ProcessExit
 from exporter.model.variables import VISIBLE_DEVICES
 from exporter.model.witnesses import ControlSocket, SessionHolder
 from exporter.telling.moment import utc
@@ -23,12 +15,8 @@ CONTROL_LOG, SERVER_LOG = "control.log", "server.log"
 QUERY_SECONDS, RETRY_SECONDS = 30, 2
 """Intervals between queries of a daemon that answers, and of one that does not."""
 
-TIMEOUT_SECONDS = 1.0
 MOST_REFUSED = 3
 """Clients that a server in FAULT refuses."""
-
-NO_DAEMON = "Cannot find MPS control daemon process\n"
-NO_SESSION = "Cannot send command to MPS control daemon process\n"
 
 
 @dataclass(slots=True)
@@ -47,7 +35,7 @@ class SimulatedDaemon:
     started: float = 0.0
     server: int | None = None
     """PID of the server, None if there is none."""
-    active_threads: float | None = None
+    threads: float = 100.0
     """Active thread percentage of the server."""
     fault: frozenset[int] | None = None
     """PIDs of the clients affected by the fault that the server handles."""
@@ -67,9 +55,9 @@ class SimulatedDaemon:
         return tuple(gpu for group in self.groups for gpu in group)
 
     @property
-    def shared_devices(self) -> range:
-        """Return the ordinals of the first group of GPUs, which a fault affects."""
-        return range(len(self.groups[0]))
+    def default_threads(self) -> float:
+        """Return the active thread percentage of a new server."""
+        return self.limits.active_thread_percentage or 100.0
 
     @property
     def answers(self) -> bool:
@@ -92,7 +80,7 @@ class SimulatedDaemon:
             yield LogFile(at=at, daemon=self.name, file=file, problem=None, size=size, unread=0)
         yield self.log(at, "Cmd:get_server_list")
         yield self._reply(at, "get_server_list", "" if self.server is None else f"{self.server}\n")
-        yield self._reply(at, "get_default_active_thread_percentage", f"{self._default_threads:.1f}\n")
+        yield self._reply(at, "get_default_active_thread_percentage", f"{self.default_threads:.1f}\n")
         for device, limit in self.limits.pinned_memory.items():
             yield self._reply(at, f"get_default_device_pinned_mem_limit {device}", f"{limit >> 30}G\n")
         if self.server is not None:
@@ -102,29 +90,24 @@ class SimulatedDaemon:
 
     def query_if_due(self, at: float) -> Iterator[Observation]:
         """Yield the replies to the queries that are due in this second."""
-        if self.answers:
-            if int(at) % QUERY_SECONDS == 0:
-                yield from self.query(at)
-        elif int(at) % RETRY_SECONDS == 0:
-            yield from self._failed_query(at)
-
-    def _failed_query(self, at: float) -> Iterator[Observation]:
-        holder = self.holder
-        if holder is None:
-            command = "get_server_list"
-            yield ControlReply(at=at, daemon=self.name, command=command, exit_code=None, seconds=TIMEOUT_SECONDS)
-            yield ControlSocket(at=at, daemon=self.name, listening=True, answers=False)
+        if int(at) % (QUERY_SECONDS if self.answers else RETRY_SECONDS):
             return
-        yield self._refusal(at, NO_SESSION)
-        yield SessionHolder(
-            at=at,
-            daemon=self.name,
-            pid=holder.pid,
-            start_ticks=holder.start_ticks,
-            started=at,
-            uid=holder.workload.uid,
-            user=holder.workload.user,
-        )
+        if self.answers:
+            yield from self.query(at)
+        elif self.holder is None:
+            yield self._failed(at, code=None, seconds=1.0)
+            yield ControlSocket(at=at, daemon=self.name, listening=True, answers=False)
+        else:
+            yield self._failed(at, "Cannot send command to MPS control daemon process\n")
+            yield SessionHolder(
+                at=at,
+                daemon=self.name,
+                pid=self.holder.pid,
+                start_ticks=self.holder.start_ticks,
+                started=at,
+                uid=self.holder.workload.uid,
+                user=self.holder.workload.user,
+            )
 
     # Lifecycle of the daemon and its server
 
@@ -151,7 +134,7 @@ class SimulatedDaemon:
         self.pid = self.server = self.fault = self.holder = None
         self.hangs = False
         self.clients.clear()
-        yield self._refusal(at, NO_DAEMON)
+        yield self._failed(at, "Cannot find MPS control daemon process\n")
         yield DaemonProcess(at=at, daemon=self.name, pid=None, left=True)
 
     def answer_again(self, at: float) -> Iterator[Observation]:
@@ -173,11 +156,11 @@ class SimulatedDaemon:
         yield self.log(at, f"Starting new server {server} for user 0")
         yield self.log(at + 0.02, f"Server {server} exited with status 1")
 
-    def set_active_threads(self, at: float, percentage: float | None) -> Iterator[Observation]:
+    def set_threads(self, at: float, percentage: float) -> Iterator[Observation]:
         """Set the active thread percentage of the server, as an operator does."""
-        if self.server is None or not self.answers or percentage is None:
+        if self.server is None or not self.answers:
             return
-        self.active_threads = percentage
+        self.threads = percentage
         yield self.log(at, "NEW UI")
         yield self.log(at, f"Cmd:set_active_thread_percentage {self.server} {percentage:g}")
         yield self.log(at, "UI closed")
@@ -192,7 +175,7 @@ class SimulatedDaemon:
             yield self.server_log(at, f"Failed to accept client {client} with status 807")
         if not (self.fault or frozenset()) & self.clients.keys():
             self.fault = None
-            for device in self.shared_devices:
+            for device in range(len(self.groups[0])):
                 yield self.server_log(at, f"Destroy server context on device {device} (NVIDIA H200)")
             yield from self.query(at)
 
@@ -213,13 +196,13 @@ class SimulatedDaemon:
             yield PodFound(at=at, uid=uid, name=name, namespace=namespace)
 
     def disconnect(
-        self, at: float, client: SimulatedProcess, *, killed: bool = False, reason: str = ""
+        self, at: float, client: SimulatedProcess, *, killed: bool = False, why: str = ""
     ) -> Iterator[LogLine]:
         """End a client's contexts. If it was killed with a kernel in flight, the server waits for the kernel."""
         del self.clients[client.pid]
         others = sum(len(each.gpus) for each in self.clients.values())
         for number in range(1, len(client.gpus) + 1):
-            text = reason or f"Number of active client contexts is {others + len(client.gpus) - number}."
+            text = why or f"Number of active client contexts is {others + len(client.gpus) - number}."
             yield self.server_log(at, f"Client {context(client.pid, number)} exiting. {text}")
         if not killed:
             yield self.server_log(at, f"Client process {client.pid} disconnected")
@@ -232,32 +215,28 @@ class SimulatedDaemon:
     def refuse_client(self, at: float) -> Iterator[Observation]:
         """Refuse a client, since the server has its maximum number of clients."""
         yield self.server_log(at, f"Client {context(self.factory.new_pid(), 1)} connected")
-        reached = f"Maximum number of clients ({self.clients_limit}) reached."
-        yield self.server_log(at, f"Failed to accept new client. {reached}")
+        limit = f"Maximum number of clients ({self.clients_limit}) reached."
+        yield self.server_log(at, f"Failed to accept new client. {limit}")
 
     def _start_server(self, at: float) -> Iterator[Observation]:
-        self.server, self.active_threads = self.factory.new_pid(), self._default_threads
+        self.server, self.threads = self.factory.new_pid(), self.default_threads
         yield self.log(at, f"Starting new server {self.server} for user {SERVER.uid}")
-        yield self.server_log(at, f"Active Threads Percentage set to {self._default_threads:.1f}")
+        yield self.server_log(at, f"Active Threads Percentage set to {self.default_threads:.1f}")
         for device, limit in self.limits.pinned_memory.items():
             yield self.server_log(at, f"Device pinned memory limit for device {device} set to 0x{limit:x} bytes")
         yield self.server_log(at, "Server Priority set to 0")
         yield self.log(at, f"NEW SERVER {self.server}: Ready")
         yield SimulatedProcess(self.server, SERVER, self.gpus[:1], 0, at).reading(at)
 
-    @property
-    def _default_threads(self) -> float:
-        return self.limits.active_thread_percentage or 100.0
-
     def _threads_reply(self, at: float) -> ControlReply:
-        return self._reply(at, f"get_active_thread_percentage {self.server}", f"{self.active_threads:.1f}\n")
+        return self._reply(at, f"get_active_thread_percentage {self.server}", f"{self.threads:.1f}\n")
 
     def _reply(self, at: float, command: str, stdout: str) -> ControlReply:
         return ControlReply(at=at, daemon=self.name, command=command, exit_code=0, stdout=stdout, seconds=0.002)
 
-    def _refusal(self, at: float, stderr: str) -> ControlReply:
+    def _failed(self, at: float, stderr: str = "", code: int | None = 1, seconds: float = 0.002) -> ControlReply:
         command = "get_server_list"
-        return ControlReply(at=at, daemon=self.name, command=command, exit_code=1, stderr=stderr, seconds=0.002)
+        return ControlReply(at=at, daemon=self.name, command=command, exit_code=code, stderr=stderr, seconds=seconds)
 
     def _line(self, at: float, file: str, writer: str, text: str) -> LogLine:
         stamp = utc(at).removesuffix("Z").replace("T", " ")

@@ -36,44 +36,37 @@ def _fault(scenario: Scenario, at: float, seconds: float) -> Iterator[Observatio
     yield from _connect_enough(scenario, daemon, at)
     scenario.faults += 1
     clients = _sharing(daemon)
-    if scenario.faults % 2:
-        yield from _kill_newest(daemon, at, clients, seconds)
+    if killed := scenario.faults % 2:
+        *clients, culprit = clients
+        named = blamed = next(each for each in clients if set(each.gpus) & set(culprit.gpus))
+        gpu, error = next(gpu for gpu in named.gpus if gpu in culprit.gpus), LOST_INSTRUCTIONS
+        yield from daemon.disconnect(at - 0.2, culprit, killed=True)
+        yield culprit.exit(at - 0.19, wait_status=9)
     else:
         named, *_, blamed = clients
-        yield from _illegal_address(at - 0.1, named.gpus[0], named, WILD_POINTER)
-        yield from _fault_block(at - 0.05, daemon, clients, blamed, seconds)
-
-
-def _kill_newest(
-    daemon: SimulatedDaemon, at: float, clients: Sequence[SimulatedProcess], seconds: float
-) -> Iterator[Observation]:
-    """Kill the newest client. Its kernel then cannot fetch its instructions."""
-    *others, culprit = clients
-    named = next(each for each in others if set(each.gpus) & set(culprit.gpus))
-    gpu = next(gpu for gpu in named.gpus if gpu in culprit.gpus)
-    yield from daemon.disconnect(at - 0.2, culprit, killed=True)
-    yield culprit.exit(at - 0.19, wait_status=9)
-    yield from _illegal_address(at - 0.1, gpu, named, LOST_INSTRUCTIONS)
-    yield from _fault_block(at - 0.08, daemon, others, named, seconds)
-    yield daemon.server_log(at, f"Client process {culprit.pid} disconnected")
+        gpu, error = named.gpus[0], WILD_POINTER
+    process = f"pid={named.pid}, name={named.workload.command}"
+    text = f"{process}, channel 0x0000001d, intr 00000000. MMU Fault: ENGINE GRAPHICS GPC1 {error}"
+    yield from _xid(at - 0.1, gpu, ILLEGAL_ADDRESS, text)
+    yield from _fault_block(at - (0.08 if killed else 0.05), daemon, clients, blamed, seconds)
+    if killed:
+        yield daemon.server_log(at, f"Client process {culprit.pid} disconnected")
 
 
 def _fault_block(
     at: float, daemon: SimulatedDaemon, affected: Sequence[SimulatedProcess], blamed: SimulatedProcess, seconds: float
 ) -> Iterator[Observation]:
     """Log the fault. All affected clients but the first exit at once."""
-    lines = [
-        f"Client {{PID: {blamed.pid}, Context: 1}} encountered a fatal GPU error.",
-        "Server is handling a fatal GPU error.",
-    ]
+    fatal = "fatal GPU error."
+    lines = [f"Client {{PID: {blamed.pid}, Context: 1}} encountered a {fatal}", f"Server is handling a {fatal}"]
     for each in affected:
         for number, gpu in enumerate(each.gpus, start=1):
-            on = daemon.gpus.index(gpu)
-            lines.append(f"Client {context(each.pid, number)} on device {on} to be torn down")
+            device = daemon.gpus.index(gpu)
+            lines.append(f"Client {context(each.pid, number)} on device {device} to be torn down")
     for each in affected:
         lines.append(f"All clients belonging to error trigging process {each.pid} will be torn down")
         lines.append(f"Client {context(each.pid, 1)} on the error-trigging process {each.pid} to be torn down")
-    lines += ["The following devices will be reset:", *map(str, daemon.shared_devices)]
+    lines += ["The following devices will be reset:", *map(str, range(len(daemon.groups[0])))]
     lines += ["The following client process have a sticky error set:", *(str(each.pid) for each in affected)]
     yield from (daemon.server_log(at, line) for line in lines)
     daemon.fault, daemon.refused = frozenset(each.pid for each in affected), 0
@@ -83,14 +76,14 @@ def _fault_block(
         yield from daemon.disconnect(at + 0.03, each)
 
 
-def _contained_fault(scenario: Scenario, at: float, _seconds: float) -> Iterator[Observation]:
+def _contained_fault(scenario: Scenario, at: float, seconds: float) -> Iterator[Observation]:
     """Let an assertion on the device fail. It ends one client alone."""
     daemon = scenario.training
     if daemon.pid is None or daemon.fault is not None:
         return
     yield from _connect_enough(scenario, daemon, at)
     *_, newest = daemon.clients.values()
-    yield from daemon.disconnect(at, newest, reason="Worker is in reset.")
+    yield from daemon.disconnect(at, newest, why="Worker is in reset.")
 
 
 def _hardware_xid(scenario: Scenario, at: float, seconds: float) -> Iterator[Observation]:
@@ -101,12 +94,6 @@ def _hardware_xid(scenario: Scenario, at: float, seconds: float) -> Iterator[Obs
     text = "pid='<unknown>', name=<unknown>, Uncontained: LTC TAG (0x2,0x0). Physical Address: 0x17a2c0e00"
     yield from _xid(at, gpu.uuid, UNCONTAINED, text)
     scenario.later(at + seconds, lambda at: [Resumed(at=at, daemon=daemon.name)])
-
-
-def _illegal_address(at: float, gpu: str, named: SimulatedProcess, error: str) -> Iterator[Observation]:
-    process = f"pid={named.pid}, name={named.workload.command}"
-    text = f"{process}, channel 0x0000001d, intr 00000000. MMU Fault: ENGINE GRAPHICS GPC1 {error}"
-    return _xid(at, gpu, ILLEGAL_ADDRESS, text)
 
 
 def _xid(at: float, gpu: str, number: int, text: str) -> Iterator[Observation]:
@@ -127,7 +114,7 @@ def _connect_enough(scenario: Scenario, daemon: SimulatedDaemon, at: float) -> I
         yield from daemon.connect(at - 1, client)
 
 
-def _sharing(daemon: SimulatedDaemon) -> Sequence[SimulatedProcess]:
+def _sharing(daemon: SimulatedDaemon) -> list[SimulatedProcess]:
     """Return the clients on the first group of GPUs, the newest last."""
     return [each for each in daemon.clients.values() if set(each.gpus) <= set(daemon.groups[0])]
 
@@ -135,7 +122,7 @@ def _sharing(daemon: SimulatedDaemon) -> Sequence[SimulatedProcess]:
 # Outages
 
 
-def _daemon_restarts(scenario: Scenario, at: float, _seconds: float) -> Iterator[Observation]:
+def _daemon_restarts(scenario: Scenario, at: float, seconds: float) -> Iterator[Observation]:
     """Restart a daemon in half a second, between two scrapes."""
     daemon = scenario.training
     if daemon.pid is not None:
@@ -246,12 +233,12 @@ def _limits_drift(scenario: Scenario, at: float, seconds: float) -> Iterator[Obs
     for each in (scenario.training, scenario.inference):
         if each.answers and each.fault is None:
             yield from _connect_one(scenario, each, at, seconds)
-            yield from each.set_active_threads(at, 100.0)
+            yield from each.set_threads(at, 100.0)
     daemon = scenario.training
-    scenario.later(at + seconds, lambda at: daemon.set_active_threads(at, daemon.limits.active_thread_percentage))
+    scenario.later(at + seconds, lambda at: daemon.set_threads(at, daemon.default_threads))
 
 
-def _unknown_line(scenario: Scenario, at: float, _seconds: float) -> Iterator[Observation]:
+def _unknown_line(scenario: Scenario, at: float, seconds: float) -> Iterator[Observation]:
     """Log a line that no release of MPS has."""
     if scenario.training.pid is not None:
         yield scenario.training.log(at, "Rebalancing worker lanes after topology change")
@@ -301,7 +288,7 @@ FAILURES: Mapping[str, Failure] = {
 
 
 def recurring(scenario: Scenario, at: float, after: float) -> Iterator[Observation]:
-    """Inject the scenario's failures that are due `after` so many seconds."""
+    """Inject the scenario's failures that are due this many seconds `after` the start."""
     for each in FAILURES.values():
         if each.every is not None and after >= each.first and (after - each.first) % each.every < 1:
             yield from each.inject(scenario, at, each.seconds)
@@ -314,10 +301,6 @@ class PlannedFailure:
     after: float
     failure: str
     seconds: float = 0.0
-
-    def inject(self, scenario: Scenario, at: float) -> Iterator[Observation]:
-        """Inject it."""
-        return FAILURES[self.failure].inject(scenario, at, self.seconds)
 
 
 def parse_planned(text: str) -> PlannedFailure:

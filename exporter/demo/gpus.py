@@ -15,7 +15,6 @@ SERVER_BYTES = 66 << 20
 GPU_IDLE, SW_POWER_CAP = 1 << 0, 1 << 2
 """Bits of NVML's clocks event reasons (nvml.h)."""
 
-POWER_CAPPED_FROM = 0.9
 NS = 1_000_000_000
 
 
@@ -86,7 +85,7 @@ class SimulatedGpu:
             persistence_mode=True,
             temperature_celsius=round(31 + 42 * load),
             power_milliwatts=round(watts * 1000),
-            clocks_event_reasons=SW_POWER_CAP if load >= POWER_CAPPED_FROM else 0 if load else GPU_IDLE,
+            clocks_event_reasons=SW_POWER_CAP if load >= 0.9 else 0 if load else GPU_IDLE,
             ecc_corrected=0,
             ecc_uncorrected=self.uncorrected,
             sm_utilization=load,

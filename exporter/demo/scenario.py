@@ -18,7 +18,7 @@ from exporter.model.settings import Mode
 CLIENTS_LIMIT = 12
 """Maximum clients of a server: few, so that a server can be full."""
 
-DAEMONS = TRAINING, INFERENCE, NOTEBOOK = tuple(
+DAEMONS = tuple(
     DaemonConfig(
         pipe_directory=Path(f"/run/nvidia/mps/{name}/pipe"),
         log_directory=Path(f"/run/nvidia/mps/{name}/log"),
@@ -42,22 +42,13 @@ def simulated_config(config: Config) -> Config:
 
 def initial_node() -> Node:
     """Return the node before the first observation."""
+    paths = {each.name: (str(each.pipe_directory), str(each.log_directory)) for each in DAEMONS}
     return Node(
         daemons={
-            each.name: Daemon(
-                name=each.name,
-                pipe_directory=str(each.pipe_directory),
-                log_directory=str(each.log_directory),
-                expected=True,
-                clients_limit=CLIENTS_LIMIT,
-            )
-            for each in DAEMONS
+            name: Daemon(name=name, pipe_directory=pipe, log_directory=log, expected=True, clients_limit=CLIENTS_LIMIT)
+            for name, (pipe, log) in paths.items()
         }
     )
-
-
-Action = Callable[[float], Iterable[Observation]]
-"""What happens at a time."""
 
 
 class Scenario:
@@ -65,20 +56,17 @@ class Scenario:
 
     def __init__(self, seed: int) -> None:
         self.factory = ProcessFactory(seed)
+        groups = ((GPUS[:2], GPUS[2:3]), (GPUS[3:4],), (GPUS[4:],))
         self.training, self.inference, self.notebooks = self.daemons = tuple(
-            SimulatedDaemon(config.name, groups, workloads, config.limits, CLIENTS_LIMIT, self.factory)
-            for config, groups, workloads in (
-                (TRAINING, (GPUS[:2], GPUS[2:3]), TRAINERS),
-                (INFERENCE, (GPUS[3:4],), SERVING),
-                (NOTEBOOK, (GPUS[4:],), NOTEBOOKS),
-            )
+            SimulatedDaemon(config.name, gpus, workloads, config.limits, CLIENTS_LIMIT, self.factory)
+            for config, gpus, workloads in zip(DAEMONS, groups, (TRAINERS, SERVING, NOTEBOOKS), strict=True)
         )
         self.gpus = tuple(SimulatedGpu(gpu, self.factory.random.uniform(1e8, 9e8)) for gpu in GPUS)
         self.bypassing: dict[int, SimulatedProcess] = {}
         """Processes that use a GPU without MPS."""
         self.nvml_fails_until = 0.0
         self.faults = 0
-        self._pending: list[tuple[float, Action]] = []
+        self._pending: list[tuple[float, Callable[[float], Iterable[Observation]]]] = []
 
     @property
     def clients(self) -> Sequence[SimulatedProcess]:
@@ -94,7 +82,14 @@ class Scenario:
         """Return the free memory of a GPU."""
         return GPU_BYTES - sum(each.used_bytes for each in self.processes if gpu in each.gpus)
 
-    def later(self, at: float, action: Action) -> None:
+    def nvml_readings(self, at: float) -> Iterator[Observation]:
+        """Yield NVML's readings of the GPUs, and the processes that it lists but no daemon does."""
+        servers = {gpu: daemon.server for daemon in self.daemons for gpu in daemon.gpus}
+        for gpu in self.gpus:
+            yield gpu.reading(at, self.factory.random, servers[gpu.uuid], self.clients, self.bypassing.values())
+        yield from (each.reading(at) for each in self.bypassing.values())
+
+    def later(self, at: float, action: Callable[[float], Iterable[Observation]]) -> None:
         """Let this happen at a time."""
         self._pending.append((at, action))
 

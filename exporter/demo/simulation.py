@@ -11,7 +11,7 @@ from exporter.core.watchdog.orders import Orders
 from exporter.core.watchdog.rehearsal import CHANCE
 from exporter.core.work import DOORS
 from exporter.demo.daemon import SimulatedDaemon
-from exporter.demo.failures import PlannedFailure, recurring
+from exporter.demo.failures import FAILURES, PlannedFailure, recurring
 from exporter.demo.gpus import GPUS, SimulatedProbes
 from exporter.demo.scenario import Scenario
 from exporter.model.action import Action, ActionDone, ActionKind
@@ -51,7 +51,8 @@ class Simulation:
     def plan(self, failures: Sequence[PlannedFailure]) -> None:
         """Inject these failures. Their times count from the last simulated second."""
         for each in failures:
-            self._scenario.later(self._at + each.after, partial(each.inject, self._scenario))
+            inject = partial(FAILURES[each.failure].inject, self._scenario)
+            self._scenario.later(self._at + each.after, partial(inject, seconds=each.seconds))
 
     def do(self, action: Action, _node: Node) -> None:
         """Accept an action of the watchdog, from its thread."""
@@ -84,7 +85,7 @@ class Simulation:
         problem = NVML_FAILED if at < scenario.nvml_fails_until else None
         if slow:
             if problem is None:
-                yield from self._nvml(at)
+                yield from scenario.nvml_readings(at)
             yield SourceReading(at=at, name="nvml", seconds=0.004, problem=problem)
         yield from self._probes.readings(at, () if problem else GPUS, scenario.processes)
         yield SourceReading(at=at, name=DOORS, seconds=0.1, problem=problem)
@@ -101,7 +102,7 @@ class Simulation:
                     yield from daemon.die(at)
                 yield from daemon.start(at)
             if action.kind is ActionKind.SET_LIMITS and daemon.answers:
-                daemon.active_threads = daemon.limits.active_thread_percentage
+                daemon.threads = daemon.default_threads
                 yield from daemon.query(at)
             yield ActionDone(at=at, daemon=daemon.name, kind=action.kind, reason=action.reason, seconds=ACTION_SECONDS)
 
@@ -135,14 +136,6 @@ class Simulation:
             client = factory.new_process(chance.choice(daemon.workloads), gpus, at + chance.uniform(60, 900))
             if all(client.used_bytes <= self._scenario.free_bytes(gpu) for gpu in gpus):
                 yield from daemon.connect(at, client)
-
-    def _nvml(self, at: float) -> Iterator[Observation]:
-        scenario = self._scenario
-        servers = {gpu: daemon.server for daemon in scenario.daemons for gpu in daemon.gpus}
-        clients, bypassing = scenario.clients, scenario.bypassing.values()
-        for gpu in scenario.gpus:
-            yield gpu.reading(at, scenario.factory.random, servers[gpu.uuid], clients, bypassing)
-        yield from (each.reading(at) for each in bypassing)
 
 
 def advance(node: Node, simulation: Simulation, orders: Orders) -> Iterator[tuple[Node, tuple[Event, ...]]]:
