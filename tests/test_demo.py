@@ -79,17 +79,17 @@ class TestAnHour:
 
     def test_every_lost_daemon_returns(self, seed: int) -> None:
         """Each loss is followed by the same daemon's return, unless the hour ends before."""
-        told = [(event.at, event.daemon, event.event) for event in events(seed)]
-        for at, daemon, name in told:
+        reported = [(event.at, event.daemon, event.event) for event in events(seed)]
+        for at, daemon, name in reported:
             if name is EventName.DAEMON_LOST and at < END - 4 * MINUTE:
-                returns = [when for when, whose, what in told if whose == daemon and what is EventName.DAEMON_UP]
-                assert any(at < when < at + 4 * MINUTE for when in returns)
+                returns = [back for back, other, event in reported if other == daemon and event is EventName.DAEMON_UP]
+                assert any(at < back < at + 4 * MINUTE for back in returns)
 
     def test_one_daemon_restarts_between_two_scrapes(self, seed: int) -> None:
         """It is counted nevertheless."""
-        told = [event for event in events(seed) if event.daemon == TRAINING]
-        losses = [event.at for event in told if event.event is EventName.DAEMON_LOST]
-        returns = [event.at for event in told if event.event is EventName.DAEMON_UP]
+        reported = [event for event in events(seed) if event.daemon == TRAINING]
+        losses = [event.at for event in reported if event.event is EventName.DAEMON_LOST]
+        returns = [event.at for event in reported if event.event is EventName.DAEMON_UP]
         assert any(0 < back - lost < 1 for lost in losses for back in returns)
 
     def test_has_both_kinds_of_fault(self, seed: int) -> None:
@@ -100,7 +100,7 @@ class TestAnHour:
         assert {incident.kind for incident in ended_incidents(seed)} == {FaultKind.CLIENT_KILLED, FaultKind.MEMORY}
 
     def test_a_fault_has_all_details(self, seed: int) -> None:
-        """An Xid, affected clients on two GPUs, refused clients, and in most a client that delays recovery for a minute."""
+        """It has an Xid, affected clients on two GPUs, refused clients. In most, a client delays recovery for a minute."""
         held = [incident for incident in ended_incidents(seed) if incident.blocking]
         for incident in ended_incidents(seed):
             assert [xid.number for xid in incident.xids] == [31]
@@ -158,9 +158,8 @@ class TestAnHour:
         for book in books:
             assert sum(used.sm_us for used in book.used.values()) == book.whole.sm_us
             assert sum(used.energy_mj for used in book.used.values()) == book.whole.energy_mj
-        unattributed = sum(
-            used.sm_us for book in books for (who, _), used in book.used.items() if who is Purse.UNATTRIBUTED
-        )
+        entries = [(account, used) for book in books for (account, _), used in book.used.items()]
+        unattributed = sum(used.sm_us for account, used in entries if account is Purse.UNATTRIBUTED)
         assert 0 < unattributed < 0.05 * sum(book.whole.sm_us for book in books)
 
     def test_has_an_idle_client_and_a_noisy_neighbour(self, seed: int) -> None:
