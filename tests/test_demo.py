@@ -100,7 +100,7 @@ class TestAnHour:
         assert {incident.kind for incident in ended_incidents(seed)} == {FaultKind.CLIENT_KILLED, FaultKind.MEMORY}
 
     def test_a_fault_has_all_details(self, seed: int) -> None:
-        """It has an Xid, affected clients on two GPUs, refused clients. In most, a client delays recovery for a minute."""
+        """It has an Xid, affected clients on two GPUs, refused clients. Most wait a minute for a client."""
         held = [incident for incident in ended_incidents(seed) if incident.blocking]
         for incident in ended_incidents(seed):
             assert [xid.number for xid in incident.xids] == [31]

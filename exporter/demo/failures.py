@@ -205,8 +205,8 @@ def _user_waits(scenario: Scenario, at: float, seconds: float) -> Iterator[Obser
         yield each.reading(at)
         user = f"NEW CLIENT {each.pid} from user {each.workload.uid}"
         yield daemon.log(at, f"{user}: Server is not ready, push client to pending list")
-    workers = f"Server {daemon.server} has {len(daemon.clients)} active worker threads."
-    yield daemon.log(at, f"{workers} Server will not shutdown.")
+    clients = len(daemon.clients)
+    yield daemon.log(at, f"Server {daemon.server} has {clients} active worker threads. Server will not shutdown.")
     scenario.later(at + seconds, lambda at: [each.exit(at) for each in queued])
 
 
