@@ -1,4 +1,4 @@
-"""The demo: an hour of a simulated node has everything in it that it promises, told by the real core."""
+"""An hour of the simulated node has all events and states that the demo promises."""
 
 from functools import cache
 from itertools import islice
@@ -8,9 +8,8 @@ from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from exporter.core.fitness.fitness import fitness
-from exporter.demo import PAST_SECONDS, Simulation, told
-from exporter.demo.calendar import STORY
-from exporter.demo.mishap import Mishap
+from exporter.demo.failures import FAILURES
+from exporter.demo.simulation import PAST_SECONDS, Simulation, advance
 from exporter.metrics.catalogue import CATALOGUE, NodeCollector
 from exporter.model.action import ActionResult
 from exporter.model.diagnosis import Condition
@@ -36,7 +35,7 @@ TRAINING, INFERENCE, NOTEBOOKS = (f"/run/nvidia/mps/{name}/pipe" for name in ("t
 
 @cache
 def hour(seed: int) -> tuple[Story, ...]:
-    """The node after each minute of an hour, of which the first quarter has been before it begins."""
+    """Return the node after each minute of an hour. The first quarter is before the demo starts."""
     clock = HandClock(AT)
     return tuple(islice(minutes(clock, Simulation(seed, clock)), HOUR_MINUTES))
 
@@ -45,10 +44,10 @@ def events(seed: int) -> list[Event]:
     return [event for minute in hour(seed) for event in minute.events]
 
 
-def told_incidents(seed: int) -> list[Incident]:
-    """Those that are over."""
-    told = [event.incident for event in events(seed) if event.event is EventName.FAULT_RECOVERED]
-    return [incident for incident in told if incident is not None]
+def ended_incidents(seed: int) -> list[Incident]:
+    """Return the incidents that are over."""
+    ended = [event.incident for event in events(seed) if event.event is EventName.FAULT_RECOVERED]
+    return [incident for incident in ended if incident is not None]
 
 
 def exposition(present: Node) -> str:
@@ -66,9 +65,9 @@ def values(present: Node, name: str, label: str) -> dict[str, float]:
 
 @pytest.mark.parametrize("seed", SEEDS)
 class TestAnHour:
-    """Whatever the seed."""
+    """An hour, with each seed."""
 
-    def test_every_sort_of_event_happens(self, seed: int) -> None:
+    def test_has_every_kind_of_event(self, seed: int) -> None:
         """All but a stop by an operator, and logs that are blocked or forged; open faults are reported last."""
         assert {event.event for event in events(seed)} == set(EventName) - {
             EventName.DAEMON_STOPPED,
@@ -78,32 +77,32 @@ class TestAnHour:
             EventName.FAULT_OPEN,
         }
 
-    def test_what_dies_comes_back(self, seed: int) -> None:
+    def test_every_lost_daemon_returns(self, seed: int) -> None:
         """Each loss is followed by the same daemon's return, unless the hour ends before."""
-        told = [(event.at, event.daemon, event.event) for event in events(seed)]
-        for at, daemon, name in told:
+        reported = [(event.at, event.daemon, event.event) for event in events(seed)]
+        for at, daemon, name in reported:
             if name is EventName.DAEMON_LOST and at < END - 4 * MINUTE:
-                returns = [when for when, whose, what in told if whose == daemon and what is EventName.DAEMON_UP]
-                assert any(at < when < at + 4 * MINUTE for when in returns)
+                returns = [back for back, other, event in reported if other == daemon and event is EventName.DAEMON_UP]
+                assert any(at < back < at + 4 * MINUTE for back in returns)
 
-    def test_one_death_is_over_before_anybody_can_have_asked(self, seed: int) -> None:
-        """It is counted all the same."""
-        told = [event for event in events(seed) if event.daemon == TRAINING]
-        losses = [event.at for event in told if event.event is EventName.DAEMON_LOST]
-        returns = [event.at for event in told if event.event is EventName.DAEMON_UP]
+    def test_one_daemon_restarts_between_two_scrapes(self, seed: int) -> None:
+        """It is counted nevertheless."""
+        reported = [event for event in events(seed) if event.daemon == TRAINING]
+        losses = [event.at for event in reported if event.event is EventName.DAEMON_LOST]
+        returns = [event.at for event in reported if event.event is EventName.DAEMON_UP]
         assert any(0 < back - lost < 1 for lost in losses for back in returns)
 
-    def test_faults_are_of_one_kind_and_the_other(self, seed: int) -> None:
-        """There was one when the demo begins, and the next comes soon."""
+    def test_has_both_kinds_of_fault(self, seed: int) -> None:
+        """One is before the start of the demo, and the next is soon after it."""
         openings = [event.at for event in events(seed) if event.event is EventName.FAULT]
         assert any(at < AT for at in openings)
         assert any(AT < at < AT + MINUTE for at in openings)
-        assert {incident.kind for incident in told_incidents(seed)} == {FaultKind.CLIENT_KILLED, FaultKind.MEMORY}
+        assert {incident.kind for incident in ended_incidents(seed)} == {FaultKind.CLIENT_KILLED, FaultKind.MEMORY}
 
-    def test_a_fault_has_all_that_there_is_to_tell_of_one(self, seed: int) -> None:
-        """An Xid, whom it hit on two GPUs, who was refused; and of most, who held up recovery for a minute."""
-        held = [incident for incident in told_incidents(seed) if incident.blocking]
-        for incident in told_incidents(seed):
+    def test_a_fault_has_all_details(self, seed: int) -> None:
+        """It has an Xid, affected clients on two GPUs, refused clients. Most wait a minute for a client."""
+        held = [incident for incident in ended_incidents(seed) if incident.blocking]
+        for incident in ended_incidents(seed):
             assert [xid.number for xid in incident.xids] == [31]
             assert incident.affected_told
             assert len(incident.affected) >= 3
@@ -114,21 +113,21 @@ class TestAnHour:
                 assert MINUTE - 1 < (incident.seconds or 0.0) < MINUTE + 1
             else:
                 assert (incident.seconds or 0.0) < 2
-        assert 0 < len(held) < len(told_incidents(seed))
+        assert 0 < len(held) < len(ended_incidents(seed))
         assert any(incident.refused for incident in held)
 
-    def test_of_those_who_were_killed_at_work_one_stands_out_and_else_nobody(self, seed: int) -> None:
-        """So that a dashboard has both."""
-        for incident in told_incidents(seed):
+    def test_only_a_killed_client_is_a_suspect(self, seed: int) -> None:
+        """So a dashboard shows both cases."""
+        for incident in ended_incidents(seed):
             assert (incident.suspect is not None) == (incident.kind is FaultKind.CLIENT_KILLED)
 
-    def test_newcomers_are_refused_by_a_fault_and_by_a_full_server(self, seed: int) -> None:
-        """The two reasons that there are."""
+    def test_clients_are_refused_during_a_fault_and_by_a_full_server(self, seed: int) -> None:
+        """These are all reasons."""
         refused = {event.reason for event in events(seed) if event.event is EventName.CLIENT_REFUSED}
         assert refused == {RefusalReason.FAULT, RefusalReason.LIMIT}
 
-    def test_daemons_are_diagnosed_with_nearly_everything(self, seed: int) -> None:
-        """What takes a debugger, or a driver that hangs, is left out."""
+    def test_has_nearly_every_diagnosis(self, seed: int) -> None:
+        """Those that need a debugger or a hung driver are excluded."""
         found = {event.state for event in events(seed) if event.event is EventName.DAEMON_DIAGNOSED}
         assert found == {
             Condition.WELL,
@@ -139,51 +138,52 @@ class TestAnHour:
             Condition.CRASH_LOOP,
         }
 
-    def test_the_watchdog_acts_for_some_and_says_what_it_would_do_for_others(self, seed: int) -> None:
-        """As its orders have it."""
+    def test_the_watchdog_acts_for_some_daemons_and_only_reports_for_others(self, seed: int) -> None:
+        """As the configuration of each daemon says."""
         acted = {event.daemon: event.result for event in events(seed) if event.event is EventName.WATCHDOG_ACTED}
         would = {event.daemon for event in events(seed) if event.event is EventName.WATCHDOG_WOULD_ACT}
         assert acted == dict.fromkeys((INFERENCE, NOTEBOOKS), ActionResult.SUCCEEDED)
         assert would == {TRAINING}
 
-    def test_its_breaker_opens_at_last_and_is_closed_again(self, seed: int) -> None:
-        """In the first minute, so that it can be seen."""
+    def test_a_circuit_opens_and_is_closed_again(self, seed: int) -> None:
+        """It opens in the first minute."""
         opened = [event.at for event in events(seed) if event.event is EventName.CIRCUIT_OPENED]
         closed = [event.at for event in events(seed) if event.event is EventName.CIRCUIT_CLOSED]
         assert AT < opened[0] < AT + MINUTE
         assert opened[0] < closed[0] < AT + 5 * MINUTE
 
-    def test_nearly_all_that_the_gpus_did_is_put_down_to_somebody(self, seed: int) -> None:
-        """And to the last microsecond, all of it is put down."""
+    def test_attributes_nearly_all_usage(self, seed: int) -> None:
+        """The parts add up to the whole exactly."""
         books = hour(seed)[-1].node.ledger.books.values()
         for book in books:
             assert sum(used.sm_us for used in book.used.values()) == book.whole.sm_us
             assert sum(used.energy_mj for used in book.used.values()) == book.whole.energy_mj
-        nobodys = sum(used.sm_us for book in books for (who, _), used in book.used.items() if who is Purse.UNATTRIBUTED)
-        assert 0 < nobodys < 0.05 * sum(book.whole.sm_us for book in books)
+        entries = [(account, used) for book in books for (account, _), used in book.used.items()]
+        unattributed = sum(used.sm_us for account, used in entries if account is Purse.UNATTRIBUTED)
+        assert 0 < unattributed < 0.05 * sum(book.whole.sm_us for book in books)
 
-    def test_sharing_has_an_idle_hoarder_and_a_noisy_neighbour(self, seed: int) -> None:
-        """At some time in the hour; and most of the time, both ways to find out who used what are needed."""
+    def test_has_an_idle_client_and_a_noisy_neighbour(self, seed: int) -> None:
+        """Both methods of attribution are used."""
         found = [each for minute in hour(seed) for each in fitness(minute.node).values()]
         assert any(each.idle for each in found)
         assert any(each.starving is not None and each.starving.pid is not None for each in found)
         assert {method for each in found for method in each.methods} == {Method.MEASURED, Method.FLIGHT}
 
-    def test_clients_belong_to_every_sort_of_owner(self, seed: int) -> None:
+    def test_has_clients_of_every_kind_of_workload(self, seed: int) -> None:
         """Slurm jobs, pods with their names, containers, units, and users."""
         accounts = {workload.kind for minute in hour(seed) for workload in minute.node.accounts}
         assert accounts == set(WorkloadKind)
         assert {pod.namespace for minute in hour(seed) for pod in minute.node.pods.values()} == {"inference"}
 
-    def test_some_clients_join_two_gpus_and_others_are_apart(self, seed: int) -> None:
-        """And each GPU has clients, over the hour."""
+    def test_some_clients_use_two_gpus_and_others_one(self, seed: int) -> None:
+        """Each GPU has clients in the hour."""
         daemons = [daemon for minute in hour(seed) for daemon in minute.node.daemons.values()]
         placed = {client.gpus for daemon in daemons for client in daemon.clients.values()}
         assert {len(gpus) for gpus in placed} == {1, 2}
         assert frozenset().union(*placed) == hour(seed)[-1].node.gpus.keys()
 
-    def test_the_exposition_stays_valid_and_every_gpu_up(self, seed: int) -> None:
-        """And no GPU holds more than it has."""
+    def test_the_exposition_is_valid_and_every_gpu_is_up(self, seed: int) -> None:
+        """No GPU uses more memory than it has."""
         for minute in hour(seed)[::5]:
             series = [
                 (sample.name, str(sample.labels))
@@ -196,8 +196,8 @@ class TestAnHour:
             total = values(minute.node, "cuda_mps_gpu_memory_total_bytes", "gpu")
             assert all(used[gpu] <= total[gpu] for gpu in total)
 
-    def test_counters_only_grow_and_nothing_contradicts_itself(self, seed: int) -> None:
-        """By the rules that hold for real nodes."""
+    def test_counters_only_grow_and_the_node_is_consistent(self, seed: int) -> None:
+        """The rules are those of real nodes."""
         before = counters(hour(seed)[0].node)
         for minute in hour(seed):
             assert_consistent(minute.node)
@@ -206,29 +206,30 @@ class TestAnHour:
             before = after
         assert_told(hour(seed)[-1].node, events(seed))
 
-    def test_its_words_are_those_of_mps(self, seed: int) -> None:
-        """Every line is one that the parser knows, but for those that are meant to be new."""
+    def test_log_lines_have_the_wording_of_mps(self, seed: int) -> None:
+        """The parser knows every line except those of the failure `unknown-line`."""
         daemons = hour(seed)[-1].node.daemons
         unknown = {name: sum(each.totals.log_lines_unrecognized.values()) for name, each in daemons.items()}
-        (new,) = (each for each in STORY if each.mishap is Mishap.UNKNOWN_LINE)
+        new = FAILURES["unknown-line"]
+        assert new.every is not None
         assert unknown == {TRAINING: 1 + (END - AT - new.first) // new.every, INFERENCE: 0, NOTEBOOKS: 0}
 
 
-def test_when_it_begins_a_story_has_been_told_already() -> None:
-    """Whoever looks at once sees clients at work."""
+def test_has_clients_at_the_start() -> None:
+    """The simulated past has connected them."""
     first = hour(1)[0]
     assert EventName.CLIENT_CONNECTED in first.names()
     assert any(daemon.clients for daemon in first.node.daemons.values())
 
 
-def test_in_its_first_minute_every_family_has_had_data() -> None:
-    """A simulation has no families of the process that serves it, and its quarantine is over by then."""
+def test_every_family_has_samples_in_the_first_minute() -> None:
+    """A simulation has no families about the exporter's process, and its quarantine is over by then."""
     clock = HandClock(AT)
     simulation = Simulation(1, clock)
     present = next(minutes(clock, simulation)).node
     clock.time = AT + MINUTE
     seen: set[str] = set()
-    for second, _ in told(present, simulation, ORDERS):
+    for second, _ in advance(present, simulation, ORDERS):
         view = View(second, client_min_age=15.0, orders=ORDERS)
         seen.update(
             family.name
@@ -240,7 +241,7 @@ def test_in_its_first_minute_every_family_has_had_data() -> None:
     assert {family.name for family in CATALOGUE if not family.name.startswith(without)} == seen
 
 
-def test_the_same_seed_tells_the_same_story_and_another_tells_another() -> None:
+def test_the_seed_determines_the_events() -> None:
     clock = HandClock(AT)
     again = next(minutes(clock, Simulation(1, clock)))
     assert again.events == hour(1)[0].events != hour(2)[0].events

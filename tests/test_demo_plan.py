@@ -1,4 +1,4 @@
-"""What is planned for the demo befalls it at its time; where it is calm, nothing else does."""
+"""Planned failures of the demo happen at their time. If the demo is calm, no others happen."""
 
 from collections.abc import Callable, Mapping
 from functools import cache
@@ -7,8 +7,8 @@ from itertools import islice
 import pytest
 
 from exporter.cli import main
-from exporter.demo import Simulation
-from exporter.demo.mishap import LASTING, Mishap, Planned, planned
+from exporter.demo.failures import FAILURES, PlannedFailure, parse_planned
+from exporter.demo.simulation import Simulation
 from exporter.errors import ConfigError
 from exporter.model.diagnosis import Condition
 from exporter.model.event import EventName
@@ -19,19 +19,19 @@ from tests.simulated import MINUTE, minutes
 
 PAST, AFTER, SECONDS = 30.0, 2.0, 73.0
 DURING, OVER = (1, 2), 3
-"""Minutes in which it lasts, and one in which it has been over for long enough to be well again."""
+"""Minutes in which the failure lasts, and one in which the node has recovered from it."""
 
 
 @cache
-def told(mishap: Mishap | None) -> tuple[Story, ...]:
-    """Some minutes of a calm node, with or without something that befalls it."""
+def calm_minutes(failure: str | None) -> tuple[Story, ...]:
+    """Some minutes of a calm node, with or without a failure."""
     clock = HandClock(AT)
     simulation = Simulation(1, clock, calm=True, past=PAST)
     story = minutes(clock, simulation)
     past = next(story)
-    if mishap is not None:
-        seconds = SECONDS if mishap in LASTING else 0.0
-        simulation.expect([Planned(after=AFTER, mishap=mishap, seconds=seconds)])
+    if failure is not None:
+        seconds = SECONDS if FAILURES[failure].lasts else 0.0
+        simulation.plan([PlannedFailure(after=AFTER, failure=failure, seconds=seconds)])
     return (past, *islice(story, OVER))
 
 
@@ -59,43 +59,43 @@ def has_little_memory(story: Story) -> bool:
     return any((each.memory_used_bytes or 0) > 0.95 * (each.memory_total_bytes or 0) for each in readings)
 
 
-SHOWN: Mapping[Mishap, Callable[[Story], bool]] = {
-    Mishap.FAULT: has(EventName.FAULT, EventName.FAULT_RECOVERED),
-    Mishap.FAULT_HELD: is_held_up,
-    Mishap.CONTAINED_FAULT: has(EventName.CLIENT_FAULT_CONTAINED),
-    Mishap.HARDWARE_XID: has(EventName.GPU_XID, EventName.DAEMON_QUARANTINED),
-    Mishap.DAEMON_RESTARTS: has(EventName.DAEMON_LOST, EventName.DAEMON_UP),
-    Mishap.DAEMON_DIES: is_diagnosed(Condition.CRASHED),
-    Mishap.DAEMON_KEEPS_DYING: has(EventName.CIRCUIT_OPENED),
-    Mishap.DAEMON_HANGS: is_diagnosed(Condition.UNRESPONSIVE),
-    Mishap.SESSION_HELD: is_diagnosed(Condition.HELD),
-    Mishap.SERVERS_CRASH: is_diagnosed(Condition.CRASH_LOOP),
-    Mishap.SERVER_FULL: is_full,
-    Mishap.USER_WAITS: lambda story: any(daemon.waiting for daemon in story.node.daemons.values()),
-    Mishap.LIMITS_DRIFT: has(EventName.LIMITS_DRIFTED),
-    Mishap.BYPASS: has(EventName.PROCESS_BYPASSING),
-    Mishap.MEMORY_FULL: has_little_memory,
-    Mishap.UNKNOWN_LINE: lambda story: sum(story.daemon.totals.log_lines_unrecognized.values()) == 1,
-    Mishap.NVML_FAILS: lambda story: story.node.sources["nvml"].last.problem is not None,
+REPORTED: Mapping[str, Callable[[Story], bool]] = {
+    "fault": has(EventName.FAULT, EventName.FAULT_RECOVERED),
+    "fault-held": is_held_up,
+    "contained-fault": has(EventName.CLIENT_FAULT_CONTAINED),
+    "hardware-xid": has(EventName.GPU_XID, EventName.DAEMON_QUARANTINED),
+    "daemon-restarts": has(EventName.DAEMON_LOST, EventName.DAEMON_UP),
+    "daemon-dies": is_diagnosed(Condition.CRASHED),
+    "daemon-keeps-dying": has(EventName.CIRCUIT_OPENED),
+    "daemon-hangs": is_diagnosed(Condition.UNRESPONSIVE),
+    "session-held": is_diagnosed(Condition.HELD),
+    "servers-crash": is_diagnosed(Condition.CRASH_LOOP),
+    "server-full": is_full,
+    "user-waits": lambda story: any(daemon.waiting for daemon in story.node.daemons.values()),
+    "limits-drift": has(EventName.LIMITS_DRIFTED),
+    "bypass": has(EventName.PROCESS_BYPASSING),
+    "memory-full": has_little_memory,
+    "unknown-line": lambda story: sum(story.daemon.totals.log_lines_unrecognized.values()) == 1,
+    "nvml-fails": lambda story: story.node.sources["nvml"].last.problem is not None,
 }
 
 
-@pytest.mark.parametrize("mishap", list(Mishap))
-class TestAMishap:
+@pytest.mark.parametrize("failure", list(FAILURES))
+class TestAFailure:
     """Each of them."""
 
-    def test_is_shown(self, mishap: Mishap) -> None:
-        """By what the core tells of it, as of a real node."""
-        assert any(SHOWN[mishap](told(mishap)[minute]) for minute in DURING)
+    def test_is_reported(self, failure: str) -> None:
+        """The reducer reports it as it would for a real node."""
+        assert any(REPORTED[failure](calm_minutes(failure)[minute]) for minute in DURING)
 
-    def test_is_not_there_where_it_was_not_planned(self, mishap: Mishap) -> None:
-        """Nor does a fault that heals by itself last."""
-        others = told(Mishap.FAULT if mishap is Mishap.FAULT_HELD else None)
-        assert not any(SHOWN[mishap](others[minute]) for minute in DURING)
+    def test_is_absent_if_it_is_not_planned(self, failure: str) -> None:
+        """A fault that recovers by itself does not last either."""
+        others = calm_minutes("fault" if failure == "fault-held" else None)
+        assert not any(REPORTED[failure](others[minute]) for minute in DURING)
 
-    def test_is_over_when_its_time_is(self, mishap: Mishap) -> None:
-        """Every daemon is well, and NVML can be read."""
-        last = told(mishap)[OVER].node
+    def test_is_over_after_its_duration(self, failure: str) -> None:
+        """Every daemon is healthy, and NVML can be read."""
+        last = calm_minutes(failure)[OVER].node
         found = [watch.diagnosis for watch in last.watches.values()]
         assert [each and each.condition for each in found] == [Condition.WELL] * 3
         assert not any(incident.open for incident in last.incidents.values())
@@ -103,8 +103,8 @@ class TestAMishap:
         assert not any(daemon.waiting for daemon in last.daemons.values())
 
 
-def test_where_it_is_calm_clients_come_and_go_and_that_is_all() -> None:
-    assert {event.event for story in told(None) for event in story.events} == {
+def test_a_calm_demo_has_clients_and_no_failures() -> None:
+    assert {event.event for story in calm_minutes(None) for event in story.events} == {
         EventName.DAEMON_UP,
         EventName.LIMITS_IN_FORCE,
         EventName.SERVER_STARTED,
@@ -117,13 +117,13 @@ def test_where_it_is_calm_clients_come_and_go_and_that_is_all() -> None:
 @pytest.mark.parametrize(
     ("text", "plan"),
     [
-        ("30s:daemon-restarts", Planned(after=30, mishap=Mishap.DAEMON_RESTARTS)),
-        ("2m:fault-held:90s", Planned(after=120, mishap=Mishap.FAULT_HELD, seconds=90)),
-        ("0:bypass", Planned(after=0, mishap=Mishap.BYPASS, seconds=LASTING[Mishap.BYPASS])),
+        ("30s:daemon-restarts", PlannedFailure(after=30, failure="daemon-restarts")),
+        ("2m:fault-held:90s", PlannedFailure(after=120, failure="fault-held", seconds=90)),
+        ("0:bypass", PlannedFailure(after=0, failure="bypass", seconds=FAILURES["bypass"].lasts)),
     ],
 )
-def test_a_plan_says_when_what_and_how_long(text: str, plan: Planned) -> None:
-    assert planned(text) == plan
+def test_parses_a_planned_failure(text: str, plan: PlannedFailure) -> None:
+    assert parse_planned(text) == plan
 
 
 @pytest.mark.parametrize(
@@ -141,17 +141,17 @@ def test_a_plan_says_when_what_and_how_long(text: str, plan: Planned) -> None:
         ("30s:fault:10s", "has no duration"),
     ],
 )
-def test_a_plan_that_cannot_be_read_says_why(text: str, problem: str) -> None:
+def test_names_the_reason_that_a_planned_failure_is_invalid(text: str, problem: str) -> None:
     with pytest.raises(ConfigError, match=problem):
-        planned(text)
+        parse_planned(text)
 
 
-def test_a_bad_plan_ends_the_demo_before_it_begins(capsys: pytest.CaptureFixture[str]) -> None:
-    """With all that may be planned in the message."""
+def test_an_invalid_plan_is_an_error_before_the_demo_starts(capsys: pytest.CaptureFixture[str]) -> None:
+    """The message lists all failures."""
     assert main(("demo", "--at", "30s:\x1b[31m")) == 2
-    told = capsys.readouterr().err
-    assert "\x1b" not in told
-    assert all(mishap in told for mishap in Mishap)
+    error = capsys.readouterr().err
+    assert "\x1b" not in error
+    assert all(failure in error for failure in FAILURES)
 
 
 assert MINUTE < AFTER + SECONDS < 2 * MINUTE < OVER * MINUTE

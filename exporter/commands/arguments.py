@@ -207,7 +207,7 @@ def _add_doctor(parser: argparse.ArgumentParser) -> None:
 
 def _add_demo(parser: argparse.ArgumentParser) -> None:
     # The simulation takes long to import, and only this command needs it.
-    from exporter.demo.mishap import Mishap
+    from exporter.demo.failures import FAILURES
 
     _describe(parser, example="demo --at 30s:daemon-restarts")
     parser.add_argument("--seed", type=int, default=1, help="Seed of the scenario. (default: 1)")
@@ -217,7 +217,7 @@ def _add_demo(parser: argparse.ArgumentParser) -> None:
         default=[],
         metavar="WHEN:WHAT",
         help="Inject a failure after this time, such as 30s:daemon-restarts; a third part sets its duration, such as"
-        f" 30s:daemon-dies:2m. Can be repeated. WHAT is one of {', '.join(Mishap)}.",
+        f" 30s:daemon-dies:2m. Can be repeated. WHAT is one of {', '.join(FAILURES)}.",
     )
     parser.add_argument(
         "--calm", action="store_true", help="Let clients come and go, with no failures but those of --at."

@@ -1,115 +1,147 @@
-"""The demo's GPUs, as NVML reads them."""
+"""Simulated GPUs, as NVML and the libcuda probes read them."""
 
 import random
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
-from exporter.demo.cast import CONTEXT_BYTES, GIBIBYTE, Process
-from exporter.model.observation import GpuProcess, GpuReading, ProcessUtilization
+from exporter.demo.workloads import CONTEXT_BYTES, GIBIBYTE, SMS, SimulatedProcess
+from exporter.model.observation import GpuProcess, GpuReading, Observation, ProcessUtilization
+from exporter.model.work import GpuUse, ProcessWork, WorkReading
 
 GPUS = tuple(f"GPU-{number:08x}-0000-4000-8000-{number:012x}" for number in range(0xA0, 0xA5))
-NAME = "NVIDIA H200 (simulated)"
 GPU_BYTES = 141 * GIBIBYTE
 SERVER_BYTES = 66 << 20
-DRIVER_VERSION, CUDA_VERSION = "580.95.05", "13.0"
 
 GPU_IDLE, SW_POWER_CAP = 1 << 0, 1 << 2
 """Bits of NVML's clocks event reasons (nvml.h)."""
 
-POWER_CAPPED_FROM = 0.9
-MOST_DRAM = 0.92
-GPM_SECONDS = 5.0
+NS = 1_000_000_000
+
+
+def pci_address(gpu: str) -> str:
+    """Return the address of a GPU as the kernel log has it."""
+    return f"0000:{GPUS.index(gpu) + 6:02x}:00"
+
+
+def sm_utilization(gpu: str, processes: Iterable[SimulatedProcess]) -> float:
+    """Return the fraction of a GPU's SMs that the processes use."""
+    return min(1.0, sum(each.sm_utilization for each in processes if gpu in each.gpus))
+
+
+def dram_bandwidth(sm: float) -> float:
+    """Return the fraction of the memory bandwidth that is used with this SM utilization."""
+    return min(0.92, 1.05 * sm)
 
 
 @dataclass(slots=True)
 class SimulatedGpu:
-    """What a GPU counts by itself: energy, and the memory errors of its life."""
+    """A GPU with the counters that it has itself."""
 
     uuid: str
     energy_joules: float
-    corrected: int = 0
     uncorrected: int = 0
+    """Uncorrected ECC errors."""
     read_at: float | None = None
 
-
-def bus_id(gpu: str) -> str:
-    """Where it is, as the kernel's log has it."""
-    return f"0000:{GPUS.index(gpu) + 6:02x}:00"
-
-
-def busy(gpu: str, processes: Iterable[Process]) -> float:
-    """How much of a GPU's SMs these processes use."""
-    return min(1.0, sum(each.busy for each in processes if gpu in each.gpus))
-
-
-def dram(load: float) -> float:
-    """How much of its memory's bandwidth goes with that."""
-    return min(MOST_DRAM, 1.05 * load)
-
-
-def readings(
-    at: float,
-    chance: random.Random,
-    gpus: Iterable[SimulatedGpu],
-    servers: Mapping[str, int | None],
-    clients: Iterable[Process],
-    strangers: Iterable[Process],
-) -> Iterator[GpuReading]:
-    """NVML reads them all: each one's server, clients, and processes beside MPS."""
-    clients, strangers = tuple(clients), tuple(strangers)
-    for gpu in gpus:
-        server = servers[gpu.uuid]
-        mps, beside = _shown(gpu.uuid, clients), _shown(gpu.uuid, strangers)
-        serving = () if server is None else (GpuProcess(pid=server, used_bytes=SERVER_BYTES),)
-        load = min(1.0, busy(gpu.uuid, (*clients, *strangers)) * chance.uniform(0.95, 1.05))
-        of_mps = {} if server is None else {server: busy(gpu.uuid, clients)}
-        by_process = of_mps | {each.pid: each.busy for each in strangers if gpu.uuid in each.gpus}
-        yield replace(
-            _reading(at, gpu, load, mps, (*serving, *mps, *beside)),
-            process_utilization=tuple(_sampled(at, pid, part) for pid, part in by_process.items()),
+    def reading(
+        self,
+        at: float,
+        chance: random.Random,
+        server: int | None,
+        clients: Iterable[SimulatedProcess],
+        bypassing: Iterable[SimulatedProcess],
+    ) -> GpuReading:
+        """Return NVML's reading of the GPU with an MPS server, its clients, and processes that bypass MPS."""
+        clients = [each for each in clients if self.uuid in each.gpus]
+        bypassing = [each for each in bypassing if self.uuid in each.gpus]
+        mps = _listed(clients)
+        compute = (*mps, *_listed(bypassing))
+        by_process = {each.pid: each.sm_utilization for each in bypassing}
+        if server is not None:
+            compute = (GpuProcess(pid=server, used_bytes=SERVER_BYTES), *compute)
+            by_process = {server: sm_utilization(self.uuid, clients), **by_process}
+        load = min(1.0, sm_utilization(self.uuid, (*clients, *bypassing)) * chance.uniform(0.95, 1.05))
+        watts = 115 + 560 * load
+        self.energy_joules += watts * (0.0 if self.read_at is None else at - self.read_at)
+        self.read_at = at
+        return GpuReading(
+            at=at,
+            gpu=self.uuid,
+            index=GPUS.index(self.uuid),
+            name="NVIDIA H200 (simulated)",
+            pci_bus_id=f"0000{pci_address(self.uuid)}.0",
+            compute_processes=compute,
+            mps_processes=mps,
+            process_utilization=tuple(_sample(at, pid, sm) for pid, sm in by_process.items()),
+            gpu_percent=round(100 * load),
+            memory_percent=round(55 * load),
+            memory_used_bytes=sum(each.used_bytes or 0 for each in compute) + CONTEXT_BYTES,
+            memory_total_bytes=GPU_BYTES,
+            energy_millijoules=int(self.energy_joules * 1000),
+            driver_version="580.95.05",
+            cuda_version="13.0",
+            compute_mode="default",
+            mig_mode=False,
+            persistence_mode=True,
+            temperature_celsius=round(31 + 42 * load),
+            power_milliwatts=round(watts * 1000),
+            clocks_event_reasons=SW_POWER_CAP if load >= 0.9 else 0 if load else GPU_IDLE,
+            ecc_corrected=0,
+            ecc_uncorrected=self.uncorrected,
+            sm_utilization=load,
+            dram_bandwidth=dram_bandwidth(load),
+            gpm_seconds=5.0,
         )
 
 
-def _reading(
-    at: float, gpu: SimulatedGpu, load: float, mps: tuple[GpuProcess, ...], compute: tuple[GpuProcess, ...]
-) -> GpuReading:
-    watts = 115 + 560 * load
-    gpu.energy_joules += watts * (0.0 if gpu.read_at is None else at - gpu.read_at)
-    gpu.read_at = at
-    capped = SW_POWER_CAP if load >= POWER_CAPPED_FROM else 0
-    return GpuReading(
-        at=at,
-        gpu=gpu.uuid,
-        index=GPUS.index(gpu.uuid),
-        name=NAME,
-        pci_bus_id=f"0000{bus_id(gpu.uuid)}.0",
-        compute_processes=compute,
-        mps_processes=mps,
-        gpu_percent=round(100 * load),
-        memory_percent=round(55 * load),
-        memory_used_bytes=sum(each.used_bytes or 0 for each in compute) + CONTEXT_BYTES,
-        memory_total_bytes=GPU_BYTES,
-        energy_millijoules=int(gpu.energy_joules * 1000),
-        driver_version=DRIVER_VERSION,
-        cuda_version=CUDA_VERSION,
-        compute_mode="default",
-        mig_mode=False,
-        persistence_mode=True,
-        temperature_celsius=round(31 + 42 * load),
-        power_milliwatts=round(watts * 1000),
-        clocks_event_reasons=capped if load else GPU_IDLE,
-        ecc_corrected=gpu.corrected,
-        ecc_uncorrected=gpu.uncorrected,
-        sm_utilization=load,
-        dram_bandwidth=dram(load),
-        gpm_seconds=GPM_SECONDS,
-    )
+def _listed(processes: Iterable[SimulatedProcess]) -> tuple[GpuProcess, ...]:
+    return tuple(GpuProcess(pid=each.pid, used_bytes=each.used_bytes) for each in processes)
 
 
-def _shown(gpu: str, processes: Iterable[Process]) -> tuple[GpuProcess, ...]:
-    return tuple(GpuProcess(pid=each.pid, used_bytes=each.used_bytes) for each in processes if gpu in each.gpus)
-
-
-def _sampled(at: float, pid: int, part: float) -> ProcessUtilization:
-    percent = round(100 * part)
+def _sample(at: float, pid: int, sm: float) -> ProcessUtilization:
+    percent = round(100 * sm)
     return ProcessUtilization(pid=pid, timestamp_us=int(at * 1e6), sm_percent=percent, memory_percent=percent // 2)
+
+
+class SimulatedProbes:
+    """The launch counts of processes, as libcuda probes read them each second. Nothing in them is random."""
+
+    def __init__(self) -> None:
+        self._first_ns: dict[int, int] = {}
+        """When each process was first read."""
+
+    def readings(self, at: float, gpus: Sequence[str], processes: Iterable[SimulatedProcess]) -> Iterator[Observation]:
+        """Yield one second of all processes, and the utilization of the GPUs in it."""
+        processes, now = tuple(processes), int(at * NS)
+        self._first_ns = {each.pid: self._first_ns.get(each.pid, now) for each in processes}
+        yield WorkReading(
+            at=at,
+            boot_ns=now,
+            seconds=1.0,
+            sms=SMS,
+            processes=tuple(_work(each, self._first_ns[each.pid], now) for each in processes),
+            watched=tuple(self._first_ns),
+        )
+        for gpu in gpus:
+            sm = sm_utilization(gpu, processes)
+            yield GpuUse(at=at, gpu=gpu, seconds=1.0, sm_utilization=sm, dram_bandwidth=dram_bandwidth(sm))
+
+
+def _work(process: SimulatedProcess, first_ns: int, now: int) -> ProcessWork:
+    """Return the work since the first reading. Each kernel has a span and a burst of its own."""
+    seconds, width = (now - first_ns) // NS + 1, process.workload.sms
+    kernels, flight_ns = seconds * (50 + process.pid % 400), seconds * int(process.duty * NS)
+    return ProcessWork(
+        pid=process.pid,
+        first_ns=first_ns,
+        kernels=kernels,
+        graphs=seconds * (process.pid % 3) * 20,
+        spans=kernels,
+        flight_ns=flight_ns,
+        area=flight_ns * width,
+        widths=kernels * width,
+        syncs=kernels,
+        sure_area=flight_ns * width,
+        sure_widths=kernels * width,
+        sure_heights=kernels * width,
+    )

@@ -1,138 +1,151 @@
 """The simulated node, second by second."""
 
-import random
+import queue
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 from exporter.clock import Clock
+from exporter.core.fold import fold
+from exporter.core.watchdog.judge import judge
+from exporter.core.watchdog.orders import Orders
+from exporter.core.watchdog.rehearsal import CHANCE
 from exporter.core.work import DOORS
-from exporter.demo import faults, gpus, life, throngs
-from exporter.demo.calendar import STORY, Calendar
 from exporter.demo.daemon import SimulatedDaemon
-from exporter.demo.doors import SimulatedDoors
-from exporter.demo.gpus import GPUS
-from exporter.demo.hands import SimulatedHands
-from exporter.demo.mishap import Planned
-from exporter.demo.node import beginning
-from exporter.demo.questions import questions
-from exporter.demo.scene import opening
+from exporter.demo.failures import FAILURES, PlannedFailure, recurring
+from exporter.demo.gpus import GPUS, SimulatedProbes
+from exporter.demo.scenario import Scenario
+from exporter.model.action import Action, ActionDone, ActionKind
+from exporter.model.event import Event
 from exporter.model.node import Node
 from exporter.model.observation import Observation, SourceReading
 from exporter.model.problem import Problem, ProblemCode
 from exporter.sources.eye import Reading
 
 PAST_SECONDS, CALM_SECONDS = 900.0, 300.0
-"""How much of the story has been told when the demo begins; of a calm one there is less to tell."""
+"""How much of the past is simulated before the demo starts; the latter if it is calm."""
 
-QUICK, SLOW = ("log", "process"), ("control", "kernel", "nvml_events")
+MOST_CLIENTS = 8
+"""Clients of a daemon, if no failure adds more."""
+
+FREQUENT, SLOW = ("log", "process"), ("control", "kernel", "nvml_events")
 SLOW_SECONDS = 5
-FRAIL_SECONDS = 3
+DIES_AFTER_SECONDS = 3
+ACTION_SECONDS = 0.4
 
-NVML_GONE = Problem(code=ProblemCode.DRIVER_NOT_LOADED, detail="Driver Not Loaded (simulated)")
+NVML_FAILED = Problem(code=ProblemCode.DRIVER_NOT_LOADED, detail="Driver Not Loaded (simulated)")
 
 
 class Simulation:
-    """Moves the node on by a second at a time, up to the clock's present."""
+    """Advances the node by seconds, up to the present time of the clock."""
 
-    def __init__(
-        self,
-        seed: int,
-        clock: Clock,
-        *,
-        calm: bool = False,
-        past: float = PAST_SECONDS,
-    ) -> None:
-        """The story begins `past` seconds ago.
-
-        Where it is `calm`, clients come and go, and nothing befalls the node but what it is to expect.
-        """
-        self._scene = opening(random.Random(seed))
-        self._doors = SimulatedDoors()
+    def __init__(self, seed: int, clock: Clock, *, calm: bool = False, past: float = PAST_SECONDS) -> None:
+        """Start `past` seconds ago. If it is `calm`, only planned failures are injected."""
+        self._scenario = Scenario(seed)
+        self._probes = SimulatedProbes()
         self._clock = clock
-        self.hands = SimulatedHands()
-        begins = float(int(clock.now()))
-        self._at = begins - past
-        self._calendar = Calendar(begins, () if calm else STORY)
+        self._starts_at = float(int(clock.now()))
+        self._at = self._starts_at - past
+        self._calm = calm
+        self._started: queue.SimpleQueue[Action] = queue.SimpleQueue()
 
-    def node(self) -> Node:
-        """The node before anything is seen."""
-        return beginning()
+    def plan(self, failures: Sequence[PlannedFailure]) -> None:
+        """Inject these failures. Their times count from the last simulated second."""
+        for each in failures:
+            inject = partial(FAILURES[each.failure].inject, self._scenario)
+            self._scenario.later(self._at + each.after, partial(inject, seconds=each.seconds))
 
-    def expect(self, plan: Sequence[Planned]) -> None:
-        """Have this befall the node, from the present of its story on."""
-        self._calendar.expect(self._at, plan)
+    def do(self, action: Action, _node: Node) -> None:
+        """Accept an action of the watchdog, from its thread."""
+        self._started.put(action)
 
-    def look(self) -> Reading:
-        """All that has happened since the last look."""
+    def break_off(self) -> None:
+        """Do nothing: no action outlives the simulation."""
+
+    def collect(self) -> Reading:
+        """Return all observations since the last collection."""
         return Reading(tuple(seen for second in self.seconds() for seen in second))
 
     def seconds(self) -> Iterator[Sequence[Observation]]:
-        """The same, second by second."""
+        """Yield the same, second by second."""
         while self._at < self._clock.now():
             yield tuple(self._second(self._at))
             self._at += 1.0
 
     def _second(self, at: float) -> Iterator[Observation]:
-        scene = self._scene
-        yield from self.hands.carry_out(scene.daemons, scene.cast, at)
-        yield from scene.due(at)
-        yield from self._calendar.due(scene, at)
-        for daemon in scene.daemons:
-            yield from self._live(daemon, at)
-        yield from throngs.leave(scene, at)
-        yield from self._nvml(at)
-        yield from self._seen_at_the_doors(at)
-        looked = QUICK if int(at) % SLOW_SECONDS else (*QUICK, *SLOW)
-        yield from (SourceReading(at=at, name=source, seconds=0.002) for source in looked)
+        scenario, slow = self._scenario, int(at) % SLOW_SECONDS == 0
+        yield from self._act(at)
+        yield from scenario.due(at)
+        if not self._calm:
+            yield from recurring(scenario, at, after=at - self._starts_at)
+        for daemon in scenario.daemons:
+            yield from self._daemon(daemon, at)
+        for process in [each for each in scenario.bypassing.values() if at >= each.ends_at]:
+            del scenario.bypassing[process.pid]
+            yield process.exit(at)
+        problem = NVML_FAILED if at < scenario.nvml_fails_until else None
+        if slow:
+            if problem is None:
+                yield from scenario.nvml_readings(at)
+            yield SourceReading(at=at, name="nvml", seconds=0.004, problem=problem)
+        yield from self._probes.readings(at, () if problem else GPUS, scenario.processes)
+        yield SourceReading(at=at, name=DOORS, seconds=0.1, problem=problem)
+        for source in (*FREQUENT, *SLOW) if slow else FREQUENT:
+            yield SourceReading(at=at, name=source, seconds=0.002)
 
-    def _live(self, daemon: SimulatedDaemon, at: float) -> Iterator[Observation]:
+    def _act(self, at: float) -> Iterator[Observation]:
+        """Run the actions that the watchdog has started."""
+        while not self._started.empty():
+            action = self._started.get()
+            daemon = next(each for each in self._scenario.daemons if each.name == action.daemon)
+            if action.kind is ActionKind.RESTART:
+                if daemon.pid is not None:
+                    yield from daemon.die(at)
+                yield from daemon.start(at)
+            if action.kind is ActionKind.SET_LIMITS and daemon.answers:
+                daemon.threads = daemon.default_threads
+                yield from daemon.query(at)
+            yield ActionDone(at=at, daemon=daemon.name, kind=action.kind, reason=action.reason, seconds=ACTION_SECONDS)
+
+    def _daemon(self, daemon: SimulatedDaemon, at: float) -> Iterator[Observation]:
         if daemon.pid is None:
             if daemon.started == 0.0:
-                yield from life.start(daemon, at, self._scene.cast.pid())
+                yield from daemon.start(at)
             return
-        if daemon.frail and at - daemon.started >= FRAIL_SECONDS:
-            yield from life.die(daemon, at)
+        if daemon.dies_after_start and at - daemon.started >= DIES_AFTER_SECONDS:
+            yield from daemon.die(at)
             return
-        yield from life.departures(daemon, at)
+        yield from daemon.disconnect_ended(at)
         if daemon.fault is not None:
-            yield from faults.go_on(self._scene.cast, daemon, at)
-        elif daemon.askable:
-            yield from self._arrivals(daemon, at)
-        yield from questions(daemon, at)
+            yield from daemon.handle_fault(at)
+        elif daemon.answers:
+            yield from self._new_clients(daemon, at)
+        yield from daemon.query_if_due(at)
 
-    def _arrivals(self, daemon: SimulatedDaemon, at: float) -> Iterator[Observation]:
-        cast = self._scene.cast
-        if daemon.barren:
+    def _new_clients(self, daemon: SimulatedDaemon, at: float) -> Iterator[Observation]:
+        factory = self._scenario.factory
+        if at < daemon.servers_crash_until:
             if int(at) % 2:
-                yield from life.fail_to_serve(daemon, at, cast.pid())
-        elif len(daemon.clients) >= daemon.places:
-            if cast.happens(10):
-                yield from life.turn_away(daemon, at, cast.pid())
-        elif len(daemon.clients) < life.MOST_CLIENTS and cast.happens(20):
-            yield from self._connect(daemon, at)
+                yield from daemon.fail_to_start_server(at)
+        elif len(daemon.clients) >= daemon.clients_limit:
+            if factory.happens(10):
+                yield from daemon.refuse_client(at)
+        elif len(daemon.clients) < MOST_CLIENTS and factory.happens(20):
+            chance = factory.random
+            group = chance.choice(daemon.groups)
+            gpus = group if factory.happens(3) else (chance.choice(group),)
+            client = factory.new_process(chance.choice(daemon.workloads), gpus, at + chance.uniform(60, 900))
+            if all(client.used_bytes <= self._scenario.free_bytes(gpu) for gpu in gpus):
+                yield from daemon.connect(at, client)
 
-    def _connect(self, daemon: SimulatedDaemon, at: float) -> Iterator[Observation]:
-        cast = self._scene.cast
-        team = cast.chance.choice(daemon.teams)
-        wanted = team if cast.happens(3) else (cast.chance.choice(team),)
-        client = cast.process(cast.chance.choice(daemon.owners), wanted, at + cast.chance.uniform(60, 900))
-        if all(client.used_bytes <= self._scene.free_bytes(gpu) for gpu in client.gpus):
-            yield from life.connect(daemon, at, client, cast)
 
-    def _seen_at_the_doors(self, at: float) -> Iterator[Observation]:
-        scene = self._scene
-        there = (*scene.clients, *scene.strangers.values())
-        yield from self._doors.readings(at, () if scene.blind else GPUS, there)
-        yield SourceReading(at=at, name=DOORS, seconds=0.1, problem=NVML_GONE if scene.blind else None)
-
-    def _nvml(self, at: float) -> Iterator[Observation]:
-        scene = self._scene
-        if int(at) % SLOW_SECONDS:
-            return
-        if scene.blind:
-            yield SourceReading(at=at, name="nvml", seconds=0.004, problem=NVML_GONE)
-            return
-        servers = {gpu: daemon.server for daemon in scene.daemons for gpu in daemon.gpus}
-        chance, strangers = scene.cast.chance, scene.strangers.values()
-        yield from gpus.readings(at, chance, scene.gpus, servers, scene.clients, strangers)
-        yield from (each.read(at) for each in strangers)
-        yield SourceReading(at=at, name="nvml", seconds=0.004)
+def advance(node: Node, simulation: Simulation, orders: Orders) -> Iterator[tuple[Node, tuple[Event, ...]]]:
+    """Reduce and evaluate each second up to the present. Yield the node after it, and its events."""
+    for second in simulation.seconds():
+        events: list[Event] = []
+        for seen in second:
+            node, new = fold(node, seen)
+            events.extend(new)
+        node, evaluated, actions = judge(node, orders, at=node.at, chance=CHANCE)
+        for action in actions:
+            simulation.do(action, node)
+        yield node, (*events, *evaluated)

@@ -6,8 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from exporter.core.fold import fold
-from exporter.demo import PAST_SECONDS, Simulation, told
-from exporter.demo.mishap import Mishap, Planned
+from exporter.demo.failures import PlannedFailure
+from exporter.demo.scenario import initial_node
+from exporter.demo.simulation import PAST_SECONDS, Simulation, advance
 from exporter.metrics.catalogue import NodeCollector
 from exporter.model.node import Node
 from exporter.model.observation import GpuReading, LogFile
@@ -31,9 +32,9 @@ NEWER_SECONDS = 1200.0
 STORMY, CALM, DOWN = "stormy:10677", "calm:10677", "down:10677"
 
 PLAN = (
-    Planned(after=930, mishap=Mishap.NVML_FAILS, seconds=60),
-    Planned(after=960, mishap=Mishap.DAEMON_RESTARTS),
-    Planned(after=1100, mishap=Mishap.FAULT),
+    PlannedFailure(after=930, failure="nvml-fails", seconds=60),
+    PlannedFailure(after=960, failure="daemon-restarts"),
+    PlannedFailure(after=1100, failure="fault"),
 )
 
 
@@ -56,7 +57,7 @@ def import_into(data: Path, file: Path) -> None:
 
 
 def _stormy() -> Iterator[tuple[int, View]]:
-    """All that befalls the demo."""
+    """All failures of the demo."""
     clock = HandClock(BEGINS)
     simulation = Simulation(1, clock, past=BEGINS - FIRST)
     clock.time = LAST + 1
@@ -64,9 +65,9 @@ def _stormy() -> Iterator[tuple[int, View]]:
 
 
 def _calm() -> Iterator[tuple[int, View]]:
-    """A newer node, with three mishaps, and for a while with all that else can be the matter."""
+    """A newer node, with three failures, and for a while with all that else can be the matter."""
     simulation, stuck = Simulation(2, HandClock(LAST + 1), calm=True, past=NEWER_SECONDS), None
-    simulation.expect(PLAN)
+    simulation.plan(PLAN)
     for at, node in _nodes(simulation):
         view = _view(node)
         if LAST - 600 <= at < LAST - 500:
@@ -79,7 +80,7 @@ def _calm() -> Iterator[tuple[int, View]]:
 
 def _nodes(simulation: Simulation) -> Iterator[tuple[int, Node]]:
     """The node as each scrape finds it."""
-    for node, _ in told(simulation.node(), simulation, ORDERS):
+    for node, _ in advance(initial_node(), simulation, ORDERS):
         if int(node.at) % EVERY == 0:
             yield int(node.at), node
 

@@ -10,9 +10,9 @@ from itertools import islice
 from pathlib import Path
 
 from exporter.core.watchdog.orders import Mandate, Orders
-from exporter.demo import CALM_SECONDS, Simulation
-from exporter.demo.mishap import LASTING, Mishap, Planned
-from exporter.demo.told import told
+from exporter.demo.failures import FAILURES, PlannedFailure
+from exporter.demo.scenario import initial_node
+from exporter.demo.simulation import CALM_SECONDS, Simulation, advance
 from exporter.history import History
 from exporter.page.cards import headline
 from exporter.report.status_view import StatusInput, status_view
@@ -31,18 +31,18 @@ MOST_SIGHTS = 200
 """What has not shown itself by then never will."""
 
 
-def sights(mishap: Mishap) -> Iterator[StatusInput]:
+def sights(failure: str) -> Iterator[StatusInput]:
     """The demo's node, every few seconds, as the service would show it: calm, until this befalls it."""
     clock, history = HandClock(BEGINS), History()
     simulation = Simulation(1, clock, calm=True, past=CALM_SECONDS)
-    node = simulation.node()
+    node = initial_node()
     orders = Orders(mandates={name: Mandate(command=("start-mps", name)) for name in node.daemons})
-    for second in told(node, simulation, orders):
+    for second in advance(node, simulation, orders):
         node, events = second
         history.take(node, events)
-    simulation.expect([Planned(after=SOON, mishap=mishap, seconds=LASTING[mishap])])
+    simulation.plan([PlannedFailure(after=SOON, failure=failure, seconds=FAILURES[failure].lasts)])
     while True:
-        for second in told(node, simulation, orders):
+        for second in advance(node, simulation, orders):
             node, events = second
             history.take(node, events)
         yield StatusInput(
@@ -68,11 +68,11 @@ def _dead(sight: StatusInput) -> bool:
     return "would restart" in headline(status_view(sight)).remedy
 
 
-PICTURES: tuple[tuple[str, Mishap, Callable[[StatusInput], bool], int, str], ...] = (
-    ("busy", Mishap.BYPASS, _busy, DESKTOP, "light"),
-    ("fault", Mishap.FAULT_HELD, _faulted, DESKTOP, "dark"),
-    ("fault-phone", Mishap.FAULT_HELD, _faulted, PHONE, "light"),
-    ("dead-phone", Mishap.DAEMON_DIES, _dead, PHONE, "dark"),
+PICTURES: tuple[tuple[str, str, Callable[[StatusInput], bool], int, str], ...] = (
+    ("busy", "bypass", _busy, DESKTOP, "light"),
+    ("fault", "fault-held", _faulted, DESKTOP, "dark"),
+    ("fault-phone", "fault-held", _faulted, PHONE, "light"),
+    ("dead-phone", "daemon-dies", _dead, PHONE, "dark"),
 )
 
 
@@ -85,8 +85,8 @@ def take(folder: Path) -> None:
     ):
         web = Web(server)
         stage.site = web.site()
-        for name, mishap, shows, width, scheme in PICTURES:
-            web.sight = next(sight for sight in islice(sights(mishap), MOST_SIGHTS) if shows(sight))
+        for name, failure, shows, width, scheme in PICTURES:
+            web.sight = next(sight for sight in islice(sights(failure), MOST_SIGHTS) if shows(sight))
             browser.open(f"http://localhost:{server.port}/", width=width, scheme=scheme)
             (folder / f"page-{name}.png").write_bytes(browser.screenshot(width, HEIGHT))
 

@@ -10,7 +10,8 @@ import pytest
 
 from exporter.clock import SystemClock
 from exporter.core.fold import fold
-from exporter.demo import Simulation
+from exporter.demo.scenario import initial_node
+from exporter.demo.simulation import Simulation
 from exporter.metrics.catalogue import NodeCollector
 from exporter.metrics.exposition import Exposition
 from exporter.model.node import Node
@@ -46,10 +47,10 @@ def before_and_after() -> tuple[Node, Node]:
     """A simulated node, and the same node after one of several clients has disconnected."""
     clock = HandClock(AT)
     simulation = Simulation(1, clock)
-    node = simulation.node()
+    node = initial_node()
     for _ in range(MOST_MINUTES):
         before = node
-        for seen in simulation.look().observations:
+        for seen in simulation.collect().observations:
             node, _ = fold(node, seen)
         if clients(before) - clients(node) and clients(before) & clients(node):
             return before, node

@@ -1,19 +1,18 @@
-"""What the demo's GPUs do is what its processes launch."""
+"""The utilization of the demo's GPUs agrees with the launches of its processes."""
 
 from collections.abc import Sequence
 
 import pytest
 
-from exporter.demo.cast import SMS, TRAINERS, Process
-from exporter.demo.doors import SimulatedDoors
-from exporter.demo.gpus import GPUS
+from exporter.demo.gpus import GPUS, SimulatedProbes
+from exporter.demo.workloads import SMS, TRAINERS, SimulatedProcess
 from exporter.model.observation import Observation
 from exporter.model.work import GpuUse, WorkReading
 from tests.builders import AT
 
 FIRST, SECOND, IDLE, *_ = GPUS
-THERE = [
-    Process(40_001 + number, TRAINERS[0], gpus, 1, AT)
+PROCESSES = [
+    SimulatedProcess(40_001 + number, TRAINERS[0], gpus, 1, AT)
     for number, gpus in enumerate(((FIRST,), (SECOND,), (FIRST, SECOND)))
 ]
 
@@ -22,18 +21,18 @@ def area(seen: Sequence[Observation]) -> int:
     return sum(each.area for reading in seen if isinstance(reading, WorkReading) for each in reading.processes)
 
 
-def test_second_by_second_whoever_is_on_one_gpu_or_on_two() -> None:
-    doors = SimulatedDoors()
-    before, after = (tuple(doors.readings(at, GPUS, THERE)) for at in (AT, AT + 1))
+def test_utilization_of_each_gpu_agrees_with_the_work_of_its_processes() -> None:
+    probes = SimulatedProbes()
+    before, after = (tuple(probes.readings(at, GPUS, PROCESSES)) for at in (AT, AT + 1))
     busy = {each.gpu: each.sm_utilization for each in after if isinstance(each, GpuUse)}
     assert sum(busy.values()) * SMS * 1e9 == pytest.approx(area(after) - area(before))
     assert busy[FIRST] > 0
     assert busy[IDLE] == 0
 
 
-def test_who_has_left_is_seen_no_more() -> None:
-    doors = SimulatedDoors()
-    tuple(doors.readings(AT, GPUS, THERE))
-    last, *_ = doors.readings(AT + 1, GPUS, THERE[:1])
+def test_a_process_that_has_ended_is_absent() -> None:
+    probes = SimulatedProbes()
+    tuple(probes.readings(AT, GPUS, PROCESSES))
+    last, *_ = probes.readings(AT + 1, GPUS, PROCESSES[:1])
     assert isinstance(last, WorkReading)
     assert (last.watched, [each.pid for each in last.processes]) == ((40_001,), [40_001])

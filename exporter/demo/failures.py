@@ -1,0 +1,317 @@
+"""Failures that the demo injects: faults, outages, overload, and changes that operators make.
+
+Log lines, Xids and their order are as measured on R580. The log and the Xid name any client that had work in flight.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from exporter.config.values import DURATION, shown
+from exporter.demo.daemon import SimulatedDaemon, context
+from exporter.demo.gpus import pci_address
+from exporter.demo.scenario import Scenario
+from exporter.demo.workloads import BYPASSING, CONTEXT_BYTES, GIBIBYTE, SERVING, TRAINERS, SimulatedProcess
+from exporter.errors import ConfigError
+from exporter.model.action import Resumed
+from exporter.model.observation import GpuEvent, KernelRecord, Observation
+
+FLAG = "--at"
+
+CRITICAL_XID, ILLEGAL_ADDRESS, UNCONTAINED = 8, 31, 95
+WILD_POINTER = "GPCCLIENT_T1_0 faulted @ 0x7f00_00000000. Fault is of type FAULT_PDE ACCESS_TYPE_VIRT_WRITE"
+LOST_INSTRUCTIONS = "GPCCLIENT_GCC faulted @ 0x7f18_7b754000. Fault is of type FAULT_PDE ACCESS_TYPE_VIRT_READ"
+
+
+# Faults
+
+
+def _fault(scenario: Scenario, at: float, seconds: float) -> Iterator[Observation]:
+    """Affect all clients that share two GPUs. One of them stays for `seconds`, and recovery waits for it.
+
+    The cause is by turns a client that is killed with a kernel in flight, and a wild pointer.
+    """
+    daemon = scenario.training
+    if daemon.pid is None or daemon.fault is not None:
+        return
+    yield from _connect_enough(scenario, daemon, at)
+    scenario.faults += 1
+    clients = _sharing(daemon)
+    if killed := scenario.faults % 2:
+        *clients, culprit = clients
+        named = blamed = next(each for each in clients if set(each.gpus) & set(culprit.gpus))
+        gpu, error = next(gpu for gpu in named.gpus if gpu in culprit.gpus), LOST_INSTRUCTIONS
+        yield from daemon.disconnect(at - 0.2, culprit, killed=True)
+        yield culprit.exit(at - 0.19, wait_status=9)
+    else:
+        named, *_, blamed = clients
+        gpu, error = named.gpus[0], WILD_POINTER
+    process = f"pid={named.pid}, name={named.workload.command}"
+    text = f"{process}, channel 0x0000001d, intr 00000000. MMU Fault: ENGINE GRAPHICS GPC1 {error}"
+    yield from _xid(at - 0.1, gpu, ILLEGAL_ADDRESS, text)
+    yield from _fault_block(at - (0.08 if killed else 0.05), daemon, clients, blamed, seconds)
+    if killed:
+        yield daemon.server_log(at, f"Client process {culprit.pid} disconnected")
+
+
+def _fault_block(
+    at: float, daemon: SimulatedDaemon, affected: Sequence[SimulatedProcess], blamed: SimulatedProcess, seconds: float
+) -> Iterator[Observation]:
+    """Log the fault. All affected clients but the first exit at once."""
+    fatal = "fatal GPU error."
+    lines = [f"Client {{PID: {blamed.pid}, Context: 1}} encountered a {fatal}", f"Server is handling a {fatal}"]
+    for each in affected:
+        for number, gpu in enumerate(each.gpus, start=1):
+            device = daemon.gpus.index(gpu)
+            lines.append(f"Client {context(each.pid, number)} on device {device} to be torn down")
+    for each in affected:
+        lines.append(f"All clients belonging to error trigging process {each.pid} will be torn down")
+        lines.append(f"Client {context(each.pid, 1)} on the error-trigging process {each.pid} to be torn down")
+    lines += ["The following devices will be reset:", *map(str, range(len(daemon.groups[0])))]
+    lines += ["The following client process have a sticky error set:", *(str(each.pid) for each in affected)]
+    yield from (daemon.server_log(at, line) for line in lines)
+    daemon.fault, daemon.refused = frozenset(each.pid for each in affected), 0
+    first, *others = affected
+    first.ends_at = at + seconds
+    for each in others:
+        yield from daemon.disconnect(at + 0.03, each)
+
+
+def _contained_fault(scenario: Scenario, at: float, seconds: float) -> Iterator[Observation]:
+    """Let an assertion on the device fail. It ends one client alone."""
+    daemon = scenario.training
+    if daemon.pid is None or daemon.fault is not None:
+        return
+    yield from _connect_enough(scenario, daemon, at)
+    *_, newest = daemon.clients.values()
+    yield from daemon.disconnect(at, newest, why="Worker is in reset.")
+
+
+def _hardware_xid(scenario: Scenario, at: float, seconds: float) -> Iterator[Observation]:
+    """Let a GPU's memory fail, so that it needs a reset, until an operator runs `resume`."""
+    daemon = scenario.inference
+    (gpu,) = (each for each in scenario.gpus if each.uuid in daemon.gpus)
+    gpu.uncorrected += 1
+    text = "pid='<unknown>', name=<unknown>, Uncontained: LTC TAG (0x2,0x0). Physical Address: 0x17a2c0e00"
+    yield from _xid(at, gpu.uuid, UNCONTAINED, text)
+    scenario.later(at + seconds, lambda at: [Resumed(at=at, daemon=daemon.name)])
+
+
+def _xid(at: float, gpu: str, number: int, text: str) -> Iterator[Observation]:
+    """Report an Xid in the kernel log and through NVML."""
+    message = f"NVRM: Xid (PCI:{pci_address(gpu)}): {number}, {text}"
+    yield KernelRecord(at=at, record=f"4,{int(at)},{int(at * 1e6)},c;{message}")
+    yield GpuEvent(at=at, type=CRITICAL_XID, xid=number, gpu=gpu)
+
+
+def _connect_enough(scenario: Scenario, daemon: SimulatedDaemon, at: float) -> Iterator[Observation]:
+    """Connect clients until four share the first group of GPUs, one of them on all of its GPUs."""
+    chance, group = scenario.factory.random, daemon.groups[0]
+    shared = any(client.gpus == group for client in daemon.clients.values())
+    while not shared or len(_sharing(daemon)) < 4:
+        gpus = (chance.choice(group),) if shared else group
+        shared = True
+        client = scenario.factory.new_process(chance.choice(daemon.workloads), gpus, at + 600)
+        yield from daemon.connect(at - 1, client)
+
+
+def _sharing(daemon: SimulatedDaemon) -> list[SimulatedProcess]:
+    """Return the clients on the first group of GPUs, the newest last."""
+    return [each for each in daemon.clients.values() if set(each.gpus) <= set(daemon.groups[0])]
+
+
+# Outages
+
+
+def _daemon_restarts(scenario: Scenario, at: float, seconds: float) -> Iterator[Observation]:
+    """Restart a daemon in half a second, between two scrapes."""
+    daemon = scenario.training
+    if daemon.pid is not None:
+        yield from daemon.die(at - 0.6)
+        yield from daemon.start(at - 0.1)
+
+
+def _daemon_dies(scenario: Scenario, at: float, seconds: float) -> Iterator[Observation]:
+    """End a daemon until an operator starts it. One of its clients returns without MPS."""
+    daemon = scenario.training
+    if daemon.pid is None:
+        return
+    yield from daemon.die(at)
+    yield from _bypass(scenario, at, seconds)
+    scenario.later(at + seconds, lambda at: daemon.start(at) if daemon.pid is None else ())
+
+
+def _daemon_keeps_dying(scenario: Scenario, at: float, seconds: float) -> Iterator[Observation]:
+    """End a daemon after each start, until an operator fixes it and runs `resume`."""
+    daemon = scenario.notebooks
+    daemon.dies_after_start = True
+    if daemon.pid is not None:
+        yield from daemon.die(at)
+
+    def fix(at: float) -> Iterator[Observation]:
+        daemon.dies_after_start = False
+        yield Resumed(at=at, daemon=daemon.name)
+
+    scenario.later(at + seconds, fix)
+
+
+def _daemon_hangs(scenario: Scenario, at: float, seconds: float) -> Iterator[Observation]:
+    scenario.training.hangs = True
+    scenario.later(at + seconds, scenario.training.answer_again)
+    yield from ()
+
+
+def _session_held(scenario: Scenario, at: float, seconds: float) -> Iterator[Observation]:
+    """Leave a session with a daemon open, which excludes all others."""
+    daemon = scenario.inference
+    daemon.holder = scenario.factory.new_process(daemon.workloads[0], (), at + seconds)
+    yield daemon.holder.reading(at)
+    scenario.later(at + seconds, daemon.answer_again)
+
+
+def _servers_crash(scenario: Scenario, at: float, seconds: float) -> Iterator[Observation]:
+    """End a daemon's server, and each later one before it is ready."""
+    scenario.notebooks.servers_crash_until = at + seconds
+    yield from scenario.notebooks.lose_server(at)
+
+
+def _nvml_fails(scenario: Scenario, at: float, seconds: float) -> Iterator[Observation]:
+    scenario.nvml_fails_until = at + seconds
+    yield from ()
+
+
+# Overload
+
+
+def _server_full(scenario: Scenario, at: float, seconds: float) -> Iterator[Observation]:
+    """Start one worker more than the server accepts."""
+    daemon = scenario.inference
+    if not daemon.answers:
+        return
+    while len(daemon.clients) < daemon.clients_limit:
+        yield from daemon.connect(at, scenario.factory.new_process(SERVING[1], daemon.gpus[:1], at + seconds))
+    for client in daemon.clients.values():
+        client.ends_at = at + seconds
+    yield from daemon.refuse_client(at)
+
+
+def _user_waits(scenario: Scenario, at: float, seconds: float) -> Iterator[Observation]:
+    """Queue another user's clients until the clients of the present user have ended."""
+    daemon = scenario.inference
+    if not daemon.answers:
+        return
+    yield from _connect_one(scenario, daemon, at, seconds)
+    queued = [scenario.factory.new_process(TRAINERS[2], (), at + seconds) for _ in range(2)]
+    for each in queued:
+        yield each.reading(at)
+        user = f"NEW CLIENT {each.pid} from user {each.workload.uid}"
+        yield daemon.log(at, f"{user}: Server is not ready, push client to pending list")
+    clients = len(daemon.clients)
+    yield daemon.log(at, f"Server {daemon.server} has {clients} active worker threads. Server will not shutdown.")
+    scenario.later(at + seconds, lambda at: [each.exit(at) for each in queued])
+
+
+def _bypass(scenario: Scenario, at: float, seconds: float) -> Iterator[Observation]:
+    """Start a process without MPS on a GPU of a daemon."""
+    gpu = scenario.training.gpus[0]
+    process = scenario.factory.new_process(BYPASSING, (gpu,), at + seconds)
+    if process.used_bytes <= scenario.free_bytes(gpu):
+        scenario.bypassing[process.pid] = process
+        yield process.reading(at)
+
+
+def _memory_full(scenario: Scenario, at: float, seconds: float) -> Iterator[Observation]:
+    """Let one client allocate nearly all free memory of a GPU."""
+    daemon, gpu = scenario.training, scenario.training.gpus[-1]
+    used = scenario.free_bytes(gpu) - 3 * GIBIBYTE
+    client = SimulatedProcess(scenario.factory.new_pid(), TRAINERS[0], (gpu,), used, at + seconds)
+    if daemon.answers and daemon.fault is None and used > CONTEXT_BYTES:
+        yield from daemon.connect(at, client)
+
+
+def _limits_drift(scenario: Scenario, at: float, seconds: float) -> Iterator[Observation]:
+    """Give clients the whole GPU, until an operator reverts it, or the watchdog if it may act."""
+    for each in (scenario.training, scenario.inference):
+        if each.answers and each.fault is None:
+            yield from _connect_one(scenario, each, at, seconds)
+            yield from each.set_threads(at, 100.0)
+    daemon = scenario.training
+    scenario.later(at + seconds, lambda at: daemon.set_threads(at, daemon.default_threads))
+
+
+def _unknown_line(scenario: Scenario, at: float, seconds: float) -> Iterator[Observation]:
+    """Log a line that no release of MPS has."""
+    if scenario.training.pid is not None:
+        yield scenario.training.log(at, "Rebalancing worker lanes after topology change")
+
+
+def _connect_one(scenario: Scenario, daemon: SimulatedDaemon, at: float, seconds: float) -> Iterator[Observation]:
+    """Connect a client if the daemon has none, so that it has a server."""
+    if not daemon.clients:
+        client = scenario.factory.new_process(daemon.workloads[-1], daemon.gpus[:1], at + seconds)
+        yield from daemon.connect(at, client)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """A failure, its default duration in `--at` (0: it is over at once), and when the scenario has it.
+
+    The scenario injects it `first` seconds after the start, and then `every` so many seconds, for `seconds`.
+    """
+
+    inject: Callable[[Scenario, float, float], Iterator[Observation]]
+    lasts: float = 0.0
+    first: float = 0.0
+    every: float | None = None
+    seconds: float = 0.0
+
+
+FAILURES: Mapping[str, Failure] = {
+    "fault": Failure(inject=_fault, first=-270, every=1200),
+    "fault-held": Failure(inject=_fault, lasts=300, first=-570, every=600, seconds=60),
+    "contained-fault": Failure(inject=_contained_fault, first=-400, every=700),
+    "hardware-xid": Failure(inject=_hardware_xid, lasts=600, first=-870, every=3000, seconds=90),
+    "daemon-restarts": Failure(inject=_daemon_restarts, first=-450, every=1660),
+    "daemon-dies": Failure(inject=_daemon_dies, lasts=300, first=-150, every=1500, seconds=45),
+    "daemon-keeps-dying": Failure(inject=_daemon_keeps_dying, lasts=300, first=-30, every=2400, seconds=180),
+    "daemon-hangs": Failure(inject=_daemon_hangs, lasts=300, first=520, every=1700, seconds=60),
+    "session-held": Failure(inject=_session_held, lasts=300, first=12, every=400, seconds=40),
+    "servers-crash": Failure(inject=_servers_crash, lasts=300, first=-620, every=2600, seconds=30),
+    "server-full": Failure(inject=_server_full, lasts=600, first=-330, every=1300, seconds=120),
+    "user-waits": Failure(inject=_user_waits, lasts=600, first=2, every=800, seconds=90),
+    "limits-drift": Failure(inject=_limits_drift, lasts=600, first=-20, every=900, seconds=120),
+    "bypass": Failure(inject=_bypass, lasts=600, first=-10, every=300, seconds=90),
+    "memory-full": Failure(inject=_memory_full, lasts=600, first=-800, every=2000, seconds=120),
+    "unknown-line": Failure(inject=_unknown_line, first=-650, every=950),
+    "nvml-fails": Failure(inject=_nvml_fails, lasts=600),
+}
+"""By their names in `--at`. An hour has all but the last, and the first minute has most."""
+
+
+def recurring(scenario: Scenario, at: float, after: float) -> Iterator[Observation]:
+    """Inject the scenario's failures that are due this many seconds `after` the start."""
+    for each in FAILURES.values():
+        if each.every is not None and after >= each.first and (after - each.first) % each.every < 1:
+            yield from each.inject(scenario, at, each.seconds)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedFailure:
+    """A failure, its time after the start of the demo, and its duration; both in seconds."""
+
+    after: float
+    failure: str
+    seconds: float = 0.0
+
+
+def parse_planned(text: str) -> PlannedFailure:
+    """Parse the value of `--at`: WHEN:WHAT, or WHEN:WHAT:DURATION. Raise ConfigError if it is invalid."""
+    when, _, what = text.partition(":")
+    name, colon, duration = what.partition(":")
+    if name not in FAILURES:
+        example, known = "30s:daemon-dies", ", ".join(FAILURES)
+        raise ConfigError(f"{FLAG}: invalid value {shown(text)}: expected WHEN:WHAT, such as {example}; WHAT: {known}")
+    lasts = FAILURES[name].lasts
+    if colon and not lasts:
+        raise ConfigError(f"{FLAG}: invalid value {shown(text)}: {name} is over at once and has no duration")
+    after = DURATION.of_text(FLAG, when)
+    return PlannedFailure(after=after, failure=name, seconds=DURATION.of_text(FLAG, duration) if colon else lasts)

@@ -1,0 +1,59 @@
+"""Serves the simulated node as a real one."""
+
+from collections.abc import Sequence
+
+from exporter.clock import Clock
+from exporter.config import Config
+from exporter.config.reload import Reloader, orders_of
+from exporter.demo.failures import PlannedFailure
+from exporter.demo.scenario import initial_node
+from exporter.demo.simulation import Simulation, advance
+from exporter.history import MOST_EVENTS, History
+from exporter.model.event import Event
+from exporter.model.ledger import Ledger
+from exporter.model.node import Node
+from exporter.service import Service
+from exporter.sources.eye import Eye, Inbox
+from exporter.sources.lookout import Lookout
+from exporter.view import HistoryStatus
+
+
+class SimulatedStore:
+    """Accepts events and stores none: each demo starts anew."""
+
+    status = HistoryStatus(writable=True, events_dropped=0)
+    knows_watches = True
+
+    def __init__(self) -> None:
+        self.ledger = Ledger()
+
+    def take(self, node: Node, events: Sequence[Event]) -> None:
+        """Accept a node and its events. Only the usage totals are needed."""
+        self.ledger = node.ledger
+
+    def regained(self) -> None:
+        """Return nothing: all state could be read."""
+
+
+def serve_simulated(
+    config: Config, simulation: Simulation, plan: Sequence[PlannedFailure], reloader: Reloader, clock: Clock
+) -> None:
+    """Simulate the past, then serve the node until a signal ends it."""
+    node, events = initial_node(), list[Event]()
+    for second in advance(node, simulation, orders_of(config)):
+        node, new = second
+        events.extend(new)
+    simulation.plan(plan)
+    inbox: Inbox = Inbox()
+    collector = Eye("demo", simulation.collect, period=1.0, deadline=5.0, inbox=inbox, clock=clock)
+    Service(
+        config,
+        node,
+        Lookout((collector,)),
+        inbox,
+        clock,
+        reloader=reloader,
+        history=History(incidents=node.incidents.values(), events=events[-MOST_EVENTS:]),
+        writer=SimulatedStore(),
+        hands=simulation,
+    ).run()
