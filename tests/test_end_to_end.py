@@ -675,7 +675,7 @@ def test_record_ends_by_itself_when_told_for_how_long(environment: dict[str, str
 
     assert done.returncode == 0
     header = json.loads((tmp_path / "recording.jsonl").read_text().splitlines()[0])
-    assert header["recording"] == 1
+    assert header["recording"] == FORMAT
 
 
 def test_promtool_finds_nothing_to_complain_of(
