@@ -19,6 +19,8 @@ import psutil
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from exporter.recording import FORMAT
+
 from . import program
 from .builders import UNIT
 from .conftest import Starter
