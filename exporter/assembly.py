@@ -15,11 +15,9 @@ from exporter.actions.steps import Tools
 from exporter.clock import Clock, boot_ns
 from exporter.config import Config
 from exporter.core import agenda
-from exporter.core.attribution.presence import watched_at_the_doors
 from exporter.core.fold import LOGS
 from exporter.core.gpus import NVML
 from exporter.core.replies import CONTROL
-from exporter.core.work import DOORS
 from exporter.core.workloads import nameless_pods
 from exporter.core.xids import KERNEL, NVML_EVENTS
 from exporter.model.daemon import Daemon
@@ -45,6 +43,8 @@ from exporter.sources.unit_states import UnitStates
 from exporter.sources.units import Units
 from exporter.sources.user import OURSELVES, User
 from exporter.telling.problem_text import problem_text
+from exporter.usage.attribution import processes_to_watch
+from exporter.usage.launch_history import LIBCUDA_PROBES
 
 if TYPE_CHECKING:
     from exporter.sources.libcuda_probes.collector import LibcudaCollector
@@ -148,7 +148,7 @@ class Assembly:
             yield self._journal_eye
         yield self._eye(NVML_EVENTS, self.nvml.look_for_xids, period=AT_ONCE, told_every=TOLD_EVERY)
         if self.libcuda_probes is not None:
-            yield self._eye(DOORS, self.libcuda_probes.collect, period=LIBCUDA_PROBES_PERIOD)
+            yield self._eye(LIBCUDA_PROBES, self.libcuda_probes.collect, period=LIBCUDA_PROBES_PERIOD)
         if self._hears_the_kernel():
             yield self._eye(KERNEL, self.kernel.look, period=AT_ONCE, told_every=TOLD_EVERY)
         yield self._eye(PODS, _without_complaint(self.pods.look), period=PODS_PERIOD)
@@ -185,7 +185,7 @@ class Assembly:
         self.processes.witnesses.want(agenda.witnesses_wanted(node))
         self.pods.watch(nameless_pods(node))
         if self.libcuda_probes is not None:
-            self.libcuda_probes.watch(*watched_at_the_doors(node))
+            self.libcuda_probes.watch(*processes_to_watch(node))
         lookout.read_logs(agenda.last_words_awaited(node))
         at_once = self.unit_states.want(agenda.units_wanted(node), agenda.units_pressing(node))
         if at_once:

@@ -6,9 +6,9 @@ Each daemon has a share of them: whatever one daemon's log is flooded with displ
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Protocol
 
+from exporter.model.accounting import UsageTotals
 from exporter.model.event import Event
 from exporter.model.incident import Incident
-from exporter.model.ledger import Ledger
 from exporter.model.node import Node
 from exporter.model.shares import expected_daemons, keep_shares
 from exporter.model.watch import Regained
@@ -28,7 +28,7 @@ class Keeper(Protocol):
         """Whether it does."""
 
     @property
-    def ledger(self) -> Ledger:
+    def ledger(self) -> UsageTotals:
         """The books as they may be shown: no restart makes them less."""
 
     def take(self, node: Node, events: Sequence[Event]) -> None:

@@ -13,6 +13,7 @@ from exporter import recording_format1
 from exporter.errors import RecordingError
 from exporter.model.action import ActionDone, Resumed
 from exporter.model.daemon import Daemon
+from exporter.model.launches import GpuUse, WorkReading
 from exporter.model.node import Node
 from exporter.model.observation import (
     ControlReply,
@@ -33,7 +34,6 @@ from exporter.model.observation import (
 )
 from exporter.model.variables import DEFAULT_LOG_DIRECTORY, DEFAULT_PIPE_DIRECTORY
 from exporter.model.witnesses import ControlSocket, ProcessState, SessionHolder, UnitState
-from exporter.model.work import GpuUse, WorkReading
 from exporter.plain import build, plain
 from exporter.recording_problems import with_problem
 

@@ -4,14 +4,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from exporter.core.fitness.fitness import Fitness, fitness
 from exporter.core.identity import client_id, used_bytes
 from exporter.core.watchdog.orders import Orders
+from exporter.model.accounting import GpuUsage, UsageTotals
 from exporter.model.daemon import Daemon
-from exporter.model.ledger import Book, Ledger
 from exporter.model.node import Node
 from exporter.model.observation import GpuUuid
 from exporter.model.server import Client, Server
+from exporter.usage.capacity import GpuSharing, gpu_sharing
 
 Memory = Mapping[int, Mapping[str, int]]
 """Bytes that each process uses, by its PID and by GPU."""
@@ -54,18 +54,18 @@ class View:
     history: HistoryStatus | None = None
     log_records_dropped: int | None = None
     orders: Orders | None = None
-    ledger: Ledger | None = None
+    ledger: UsageTotals | None = None
     accept_failures: Mapping[str, int] = field(default_factory=dict)
 
-    def books(self) -> Iterable[tuple[GpuUuid, Book]]:
+    def books(self) -> Iterable[tuple[GpuUuid, GpuUsage]]:
         """The book of each GPU."""
-        ledger = self.node.ledger if self.ledger is None else self.ledger
-        return ledger.books.items()
+        ledger = self.node.usage_totals if self.ledger is None else self.ledger
+        return ledger.gpus.items()
 
     @cached_property
-    def fitness(self) -> Mapping[GpuUuid, Fitness]:
+    def fitness(self) -> Mapping[GpuUuid, GpuSharing]:
         """How well each GPU is shared that has MPS clients: found out once, as several families ask."""
-        return fitness(self.node)
+        return gpu_sharing(self.node)
 
     def daemons(self) -> Iterable[Daemon]:
         """The daemons that there is something to tell of."""

@@ -11,14 +11,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from exporter.core.fold import fold, fold_all
-from exporter.core.ledger.posting import post_time
+from exporter.model.accounting import Account, SharedAccount
 from exporter.model.action import ActionKind, ActionReason, ActionResult
 from exporter.model.daemon import RECOVERY_SECONDS, Daemon, Recoveries
 from exporter.model.diagnosis import Condition, Diagnosis
 from exporter.model.event import Event, EventName
 from exporter.model.identity import ProcessIdentity
 from exporter.model.incident import Ending, FaultKind, Incident, Stay, Suspect, Tenant
-from exporter.model.ledger import Payer, Purse
 from exporter.model.limits import Limits
 from exporter.model.node import Node
 from exporter.model.observation import (
@@ -37,11 +36,12 @@ from exporter.model.observation import (
 )
 from exporter.model.problem import Problem, ProblemCode
 from exporter.model.reason import Reason, ReasonCode
-from exporter.model.split import Method, Share, Split
+from exporter.model.usage import Method, Share, Split
 from exporter.model.watch import Quarantine, Tally, Watch, WatchState
 from exporter.model.witnesses import ControlSocket, ProcessState, SessionHolder, UnitState
 from exporter.model.workload import Workload, WorkloadKind
 from exporter.recording import Header, RecordedDaemon, Recording
+from exporter.usage.accounting import post_time
 from tests.works import reading, work
 
 AT = 1_000_000.0
@@ -511,18 +511,18 @@ def accounted() -> Node:
         *(process(pid, user=user) for pid, user in ((CLIENT, "alice"), (CLIENT + 1, "bob"))),
         gpu_reading((CLIENT, CLIENT + 1), energy_millijoules=1000),
     ).node
-    parts: dict[tuple[Payer, Method | None], float] = {
+    parts: dict[tuple[Account, Method | None], float] = {
         (USER_ALICE, Method.FLIGHT): 0.5,
         (USER_BOB, Method.MEASURED): 0.25,
-        (Purse.SERVER, Method.FLIGHT): 0.0,
+        (SharedAccount.SERVER, Method.FLIGHT): 0.0,
     }
-    ledger = post_time(present.ledger, GPU, 4_000_000, parts, at=AT + 5)
+    ledger = post_time(present.usage_totals, GPU, 4_000_000, parts, at=AT + 5)
     shares = {
         CLIENT: Share(method=Method.FLIGHT, sm=0.2, error=0.01),
         CLIENT + 1: Share(method=Method.MEASURED, sm=0.1),
     }
     split = Split(at=AT + 10, seconds=60.0, sm=0.4, shares=shares, unattributed=0.1)
-    present = replace(present, ledger=ledger, splits={GPU: split})
+    present = replace(present, usage_totals=ledger, splits={GPU: split})
     after = gpu_reading((CLIENT, CLIENT + 1), energy_millijoules=9000, dram_bandwidth=0.1, at=AT + 10)
     return told(after, start=present).node
 

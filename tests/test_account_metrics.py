@@ -6,12 +6,12 @@ from fractions import Fraction
 
 import pytest
 
-from exporter.core.ledger.posting import post_memory, post_time
 from exporter.metrics.catalogue import CATALOGUE
-from exporter.model.ledger import Ledger, Purse
+from exporter.model.accounting import SharedAccount, UsageTotals
 from exporter.model.node import Node
-from exporter.model.split import Method
+from exporter.model.usage import Method
 from exporter.model.workload import Workload, WorkloadKind
+from exporter.usage.accounting import post_memory, post_time
 from exporter.view import View
 from tests.builders import (
     AT,
@@ -39,8 +39,8 @@ def series(name: str, view: View) -> Series:
     return dict(FAMILIES[name].samples(view))
 
 
-def of(ledger: Ledger) -> View:
-    return View(Node(ledger=ledger))
+def of(ledger: UsageTotals) -> View:
+    return View(Node(usage_totals=ledger))
 
 
 def test_each_owner_has_what_it_used_by_how_that_was_found_out() -> None:
@@ -85,13 +85,19 @@ def test_the_owners_and_the_closed_are_the_whole(owners: str, closed: str, whole
 
 
 def test_who_is_nobody_known_has_a_kind_and_no_name() -> None:
-    ledger = post_time(Ledger(), GPU, 3, {(Purse.SERVER, Method.FLIGHT): 1 / 3, (Purse.OTHERS, None): 1 / 3}, at=AT)
+    ledger = post_time(
+        UsageTotals(),
+        GPU,
+        3,
+        {(SharedAccount.SERVER, Method.FLIGHT): 1 / 3, (SharedAccount.OTHERS, None): 1 / 3},
+        at=AT,
+    )
     kinds = {labels[1:] for labels in series("cuda_mps_workload_sm_seconds_total", of(ledger))}
     assert kinds == {("mps_server", "", "flight"), ("others", "", ""), ("unattributed", "", "")}
 
 
 def test_closed_pages_are_told_apart_so_that_no_owner_seems_to_use_them() -> None:
-    ledger = post_time(Ledger(), GPU, 2_000_000, {(Purse.CLOSED, Method.FLIGHT): 0.5}, at=AT)
+    ledger = post_time(UsageTotals(), GPU, 2_000_000, {(SharedAccount.CLOSED, Method.FLIGHT): 0.5}, at=AT)
     assert set(series("cuda_mps_workload_sm_seconds_total", of(ledger))) == {(GPU, "unattributed", "", "")}
     assert series("cuda_mps_gpu_closed_sm_seconds_total", of(ledger)) == {(GPU,): 1.0}
 
@@ -99,14 +105,14 @@ def test_closed_pages_are_told_apart_so_that_no_owner_seems_to_use_them() -> Non
 def test_names_that_look_the_same_are_one_owner() -> None:
     """No two series may have the same labels."""
     alike = [Workload(kind=WorkloadKind.USER, name=name) for name in ("a" * 5000, "a" * 5001)]
-    ledger = post_time(Ledger(), GPU, 2_000_000, dict.fromkeys(((each, None) for each in alike), 0.5), at=AT)
+    ledger = post_time(UsageTotals(), GPU, 2_000_000, dict.fromkeys(((each, None) for each in alike), 0.5), at=AT)
     ledger = post_memory(ledger, GPU, dict.fromkeys(alike, 500), at=AT)
     assert list(series("cuda_mps_workload_sm_seconds_total", of(ledger)).values()) == [2.0]
     assert list(series("cuda_mps_workload_memory_byte_seconds_total", of(ledger)).values()) == [1.0]
 
 
 def test_what_is_shown_is_what_is_kept_where_it_is() -> None:
-    kept = post_time(Ledger(), GPU, 1_000_000, {}, at=AT)
+    kept = post_time(UsageTotals(), GPU, 1_000_000, {}, at=AT)
     view = View(accounted(), ledger=kept)
     assert series("cuda_mps_gpu_sm_seconds_total", view) == {(GPU,): 1.0}
 
@@ -161,9 +167,9 @@ def test_the_sm_time_of_a_gpu_without_gpm_is_absent(told_by_nvml: bool | None) -
     ]
     node = told(*at_work(CLIENT), process(CLIENT), *readings).node
     assert series("cuda_mps_gpu_reading_supported", View(node))[(GPU, "gpm")] == 0
-    stored = post_time(node.ledger, GPU, 4_000_000, {(USER_ALICE, Method.MEASURED): 1.0}, at=AT)
-    for ledger in (node.ledger, stored):
-        view = View(replace(node, ledger=ledger))
+    stored = post_time(node.usage_totals, GPU, 4_000_000, {(USER_ALICE, Method.MEASURED): 1.0}, at=AT)
+    for ledger in (node.usage_totals, stored):
+        view = View(replace(node, usage_totals=ledger))
         assert [name for name in SM_FAMILIES if series(name, view)] == []
         assert series("cuda_mps_gpu_accounted_energy_joules_total", view) == {(GPU,): 20.0}
     assert series("cuda_mps_workload_energy_joules_total", View(node)) == {(GPU, "unattributed", "", ""): 20.0}

@@ -7,19 +7,19 @@ import pytest
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from exporter.core.fitness.fitness import fitness
 from exporter.demo.failures import FAILURES
 from exporter.demo.simulation import PAST_SECONDS, Simulation, advance
 from exporter.metrics.catalogue import CATALOGUE, NodeCollector
+from exporter.model.accounting import SharedAccount
 from exporter.model.action import ActionResult
 from exporter.model.diagnosis import Condition
 from exporter.model.event import Event, EventName
 from exporter.model.incident import Ending, FaultKind, Incident
-from exporter.model.ledger import Purse
 from exporter.model.node import Node
 from exporter.model.server import RefusalReason
-from exporter.model.split import Method
+from exporter.model.usage import Method
 from exporter.model.workload import WorkloadKind
+from exporter.usage.capacity import gpu_sharing
 from exporter.view import View
 from tests.builders import AT, Story
 from tests.clocks import HandClock
@@ -154,19 +154,19 @@ class TestAnHour:
 
     def test_attributes_nearly_all_usage(self, seed: int) -> None:
         """The parts add up to the whole exactly."""
-        books = hour(seed)[-1].node.ledger.books.values()
+        books = hour(seed)[-1].node.usage_totals.gpus.values()
         for book in books:
-            assert sum(used.sm_us for used in book.used.values()) == book.whole.sm_us
-            assert sum(used.energy_mj for used in book.used.values()) == book.whole.energy_mj
-        entries = [(account, used) for book in books for (account, _), used in book.used.items()]
-        unattributed = sum(used.sm_us for account, used in entries if account is Purse.UNATTRIBUTED)
-        assert 0 < unattributed < 0.05 * sum(book.whole.sm_us for book in books)
+            assert sum(used.sm_us for used in book.by_account.values()) == book.total.sm_us
+            assert sum(used.energy_mj for used in book.by_account.values()) == book.total.energy_mj
+        entries = [(account, used) for book in books for (account, _), used in book.by_account.items()]
+        unattributed = sum(used.sm_us for account, used in entries if account is SharedAccount.UNATTRIBUTED)
+        assert 0 < unattributed < 0.05 * sum(book.total.sm_us for book in books)
 
     def test_has_an_idle_client_and_a_noisy_neighbour(self, seed: int) -> None:
         """Both methods of attribution are used."""
-        found = [each for minute in hour(seed) for each in fitness(minute.node).values()]
+        found = [each for minute in hour(seed) for each in gpu_sharing(minute.node).values()]
         assert any(each.idle for each in found)
-        assert any(each.starving is not None and each.starving.pid is not None for each in found)
+        assert any(each.contention is not None and each.contention.pid is not None for each in found)
         assert {method for each in found for method in each.methods} == {Method.MEASURED, Method.FLIGHT}
 
     def test_has_clients_of_every_kind_of_workload(self, seed: int) -> None:

@@ -6,8 +6,8 @@ import pytest
 
 from exporter.demo.gpus import GPUS, SimulatedProbes
 from exporter.demo.workloads import SMS, TRAINERS, SimulatedProcess
+from exporter.model.launches import GpuUse, WorkReading
 from exporter.model.observation import Observation
-from exporter.model.work import GpuUse, WorkReading
 from tests.builders import AT
 
 FIRST, SECOND, IDLE, *_ = GPUS

@@ -44,17 +44,28 @@ def importers(package: str) -> set[str]:
 LAYERS = (
     ("model/", ("model.",)),
     ("parse/", ("model.", "parse.")),
-    ("core/", ("model.", "parse.", "core.")),
+    ("core/", ("model.", "parse.", "core.", "usage.")),
+    ("usage/", ("model.", "parse.", "core.", "usage.")),
     (
         "metrics/",
-        ("__version__", "model.", "core.", "metrics.", "view.", "clock.", "parse.printable", "parse.xid_catalogue"),
+        (
+            "__version__",
+            "model.",
+            "core.",
+            "usage.",
+            "metrics.",
+            "view.",
+            "clock.",
+            "parse.printable",
+            "parse.xid_catalogue",
+        ),
     ),
-    ("telling/", ("model.", "parse.", "core.", "report.", "telling.", "plain.", "view.")),
-    ("report/", ("model.", "parse.", "core.", "report.", "telling.", "view.")),
+    ("telling/", ("model.", "parse.", "core.", "usage.", "report.", "telling.", "plain.", "view.")),
+    ("report/", ("model.", "parse.", "core.", "usage.", "report.", "telling.", "view.")),
     ("terminal/", ("telling.", "terminal.", "parse.printable", "inquiry.", "clock.", "errors.")),
     ("store/", ("model.", "parse.", "store.", "plain.", "clock.", "errors.", "view.")),
     ("sources/", ("model.", "parse.", "sources.", "clock.")),
-    ("page/", ("__version__", "model.", "parse.", "core.", "report.", "telling.", "view.", "page.")),
+    ("page/", ("__version__", "model.", "parse.", "core.", "usage.", "report.", "telling.", "view.", "page.")),
     ("actions/", ("model.", "parse.", "sources.", "actions.", "clock.", "plain.", "privilege.")),
 )
 
@@ -73,7 +84,7 @@ def test_a_layer_knows_only_what_lies_below_it() -> None:
 
 
 PURE = (
-    "model/", "parse/", "core/", "report/", "telling/", "page/", "history.py", "plain.py", "view.py",
+    "model/", "parse/", "core/", "usage/", "report/", "telling/", "page/", "history.py", "plain.py", "view.py",
     "doctor/checks/",
     *(f"doctor/{name}.py" for name in ("facts", "finding", "object", "queue", "registry", "text", "unseen", "words")),
 )  # fmt: skip

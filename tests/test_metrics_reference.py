@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from exporter.core.fitness.room import Bound
 from exporter.metrics.catalogue import CATALOGUE, GROUPS
 from exporter.metrics.family import Group, Scope, group
 from exporter.model.action import ActionResult
@@ -18,9 +17,10 @@ from exporter.model.incident import FaultKind
 from exporter.model.node import Node
 from exporter.model.server import DepartureReason, RefusalReason, ServerState
 from exporter.model.settings import Mode
-from exporter.model.split import Method
+from exporter.model.usage import Method
 from exporter.model.watch import Block, WatchState
 from exporter.model.workload import WorkloadKind
+from exporter.usage.capacity import Bound
 from tests.builders import SCENES
 from tests.promql import problems, selectors, unrated
 from tests.test_metrics import families

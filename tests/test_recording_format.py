@@ -13,6 +13,7 @@ from exporter import recording_format1
 from exporter.cli import main
 from exporter.errors import RecordingError
 from exporter.model.action import ActionDone, ActionKind, ActionReason
+from exporter.model.launches import GpuUse, ProcessWork, WorkReading
 from exporter.model.observation import (
     ControlReply,
     DaemonProcess,
@@ -32,7 +33,6 @@ from exporter.model.observation import (
 from exporter.model.problem import Problem, ProblemCode
 from exporter.model.reason import Reason, ReasonCode
 from exporter.model.witnesses import ControlSocket, ProcessState, SessionHolder, UnitState
-from exporter.model.work import GpuUse, ProcessWork, WorkReading
 from exporter.recording import FORMAT, Header, RecordedDaemon, RecordedGpu, Recording, write_header, write_observation
 from tests.builders import AT, DAEMON, GPU, OTHER_GPU, scenario
 

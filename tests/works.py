@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import Any
 
-from exporter.model.work import ProcessWork, WorkReading
+from exporter.model.launches import ProcessWork, WorkReading
 
 SECOND_NS = 1_000_000_000
 BOOTED = 1_000_000.0 - 10_000.0

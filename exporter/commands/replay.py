@@ -12,8 +12,8 @@ from exporter.config import Config
 from exporter.core.fold import fold_all
 from exporter.core.watchdog.rehearsal import orders_for, rehearse
 from exporter.metrics.catalogue import NodeCollector
-from exporter.model.attribution import Attribution
 from exporter.model.settings import Mode
+from exporter.model.usage import AttributionState
 from exporter.recording import Recording
 from exporter.recording_file import opened
 from exporter.view import View
@@ -25,7 +25,7 @@ def replay(arguments: Namespace, config: Config) -> int:
     orders = None
     with opened(arguments.file, "r") as file:
         recording = Recording(file)
-        last = replace(recording.header.node(), attribution=Attribution(equal=arguments.attribution == "equal"))
+        last = replace(recording.header.node(), attribution=AttributionState(equal=arguments.attribution == "equal"))
         told = fold_all(last, recording.observations())
         if arguments.watchdog is not None:
             rules = replace(config.constants.rules, allow=config.watchdog_allow)

@@ -19,7 +19,7 @@ from exporter.core.watchdog.results import taken_up
 from exporter.core.watchdog.state_loss import lost
 from exporter.errors import ConfigError
 from exporter.history import History
-from exporter.model.attribution import Attribution
+from exporter.model.usage import AttributionState
 from exporter.recording_header import header_of
 from exporter.service import Service
 from exporter.sources.act_locks import ActLocks
@@ -66,7 +66,7 @@ def _serve(arguments: Namespace, config: Config, stderr: log.BackgroundStream) -
         remembered = writer.open()
         node = replace(
             header_of(config).node(),
-            attribution=Attribution(equal=config.attribution.equal_parts),
+            attribution=AttributionState(equal=config.attribution.equal_parts),
         )
         node = taken_up(remembered.into(node), clock.now())
         Service(

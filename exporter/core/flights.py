@@ -13,12 +13,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from exporter.core.work import is_of
 from exporter.model.clues import Flight
 from exporter.model.incident import Incident
+from exporter.model.launches import ProcessWork, WorkReading, began_ns
 from exporter.model.node import Node
 from exporter.model.observation import ProcessReading
-from exporter.model.work import ProcessWork, WorkReading, began_ns
+from exporter.usage.launch_history import may_belong_to
 
 SECOND_NS = 1_000_000_000
 
@@ -58,7 +58,7 @@ class _Seen(NamedTuple):
 
 def known(node: Node, incident: Incident) -> tuple[Flight, ...]:
     """Of each affected client what can be told by now; what could be told before stays."""
-    readings, affected = node.work_history.readings, set(incident.affected)
+    readings, affected = node.launch_history.readings, set(incident.affected)
     before = {each.pid: each for each in incident.clues.flights if each.pid in affected}
     if not readings:
         return tuple(before.values())
@@ -110,7 +110,7 @@ def _flight(seen: _Seen, process: ProcessReading, alive: bool) -> Flight | None:
     known = [each for each in (before, after) if each is not None]
     if pid not in seen.watched or (alive and pid not in seen.watched_before):
         return None
-    if not all(is_of(each.first_ns, process) and not _failed_early(each, seen.told_ns) for each in known):
+    if not all(may_belong_to(each.first_ns, process) and not _failed_early(each, seen.told_ns) for each in known):
         return None
     if after is not None and after.first_ns < seen.told_ns:
         return _seen_after(seen.well.get(pid), after, seen.told_ns)

@@ -24,18 +24,16 @@ from exporter.core import (
     units,
     users,
     witnesses,
-    work,
     xids,
 )
-from exporter.core.attribution import follow as attribution
 from exporter.core.forgetting import forget
 from exporter.core.gpus import NVML
-from exporter.core.ledger import follow as ledger
 from exporter.core.step import Step, chain, quiet
 from exporter.core.watchdog import results
 from exporter.model.action import ActionDone, Resumed
 from exporter.model.daemon import Daemon, DaemonState
 from exporter.model.event import Event
+from exporter.model.launches import GpuUse, WorkReading
 from exporter.model.named_by import NamedBy
 from exporter.model.node import Node, Source
 from exporter.model.observation import (
@@ -59,7 +57,7 @@ from exporter.model.problem import joined
 from exporter.model.replace import replace
 from exporter.model.server import DepartureReason
 from exporter.model.witnesses import ControlSocket, ProcessState, SessionHolder, UnitState
-from exporter.model.work import GpuUse, WorkReading
+from exporter.usage import accounting, attribution, launch_history
 
 Told = tuple[Node, tuple[Event, ...]]
 
@@ -78,8 +76,8 @@ def fold(node: Node, seen: Observation) -> Told:
     events = explained + told + decided
     node, faults = incidents.follow(last, accounts.account(before, node, events), events)
     node, unclaimed = sightings.settle(node)
-    node = attribution.follow(node, seen)
-    return ledger.follow(last, node, seen, events), events + faults + unclaimed
+    node = attribution.attribute(node, seen)
+    return accounting.account(last, node, seen, events), events + faults + unclaimed
 
 
 def fold_all(node: Node, observations: Iterable[Observation]) -> Iterator[Told]:
@@ -155,7 +153,7 @@ def _take(node: Node, seen: Observation) -> Told:
             node, met = _clients_shown(node, seen)
             return forget(xids.gpu_read(node, seen)), events + met
         case WorkReading():
-            return work.work_read(node, seen), ()
+            return launch_history.with_reading(node, seen), ()
         case GpuUse():
             return node, ()
         case ProcessReading():

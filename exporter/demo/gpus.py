@@ -5,8 +5,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from exporter.demo.workloads import CONTEXT_BYTES, GIBIBYTE, SMS, SimulatedProcess
+from exporter.model.launches import GpuUse, ProcessWork, WorkReading
 from exporter.model.observation import GpuProcess, GpuReading, Observation, ProcessUtilization
-from exporter.model.work import GpuUse, ProcessWork, WorkReading
 
 GPUS = tuple(f"GPU-{number:08x}-0000-4000-8000-{number:012x}" for number in range(0xA0, 0xA5))
 GPU_BYTES = 141 * GIBIBYTE

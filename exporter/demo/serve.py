@@ -3,14 +3,14 @@
 from collections.abc import Sequence
 
 from exporter.clock import Clock
-from exporter.config import Config
 from exporter.config.reload import Reloader, orders_of
+from exporter.config.settings import Config
 from exporter.demo.failures import PlannedFailure
 from exporter.demo.scenario import initial_node
 from exporter.demo.simulation import Simulation, advance
 from exporter.history import MOST_EVENTS, History
+from exporter.model.accounting import UsageTotals
 from exporter.model.event import Event
-from exporter.model.ledger import Ledger
 from exporter.model.node import Node
 from exporter.service import Service
 from exporter.sources.eye import Eye, Inbox
@@ -25,11 +25,11 @@ class SimulatedStore:
     knows_watches = True
 
     def __init__(self) -> None:
-        self.ledger = Ledger()
+        self.ledger = UsageTotals()
 
     def take(self, node: Node, events: Sequence[Event]) -> None:
         """Accept a node and its events. Only the usage totals are needed."""
-        self.ledger = node.ledger
+        self.ledger = node.usage_totals
 
     def regained(self) -> None:
         """Return nothing: all state could be read."""

@@ -9,7 +9,6 @@ from exporter.core.fold import fold
 from exporter.core.watchdog.judge import judge
 from exporter.core.watchdog.orders import Orders
 from exporter.core.watchdog.rehearsal import CHANCE
-from exporter.core.work import DOORS
 from exporter.demo.daemon import SimulatedDaemon
 from exporter.demo.failures import FAILURES, PlannedFailure, recurring
 from exporter.demo.gpus import GPUS, SimulatedProbes
@@ -20,6 +19,7 @@ from exporter.model.node import Node
 from exporter.model.observation import Observation, SourceReading
 from exporter.model.problem import Problem, ProblemCode
 from exporter.sources.eye import Reading
+from exporter.usage.launch_history import LIBCUDA_PROBES
 
 PAST_SECONDS, CALM_SECONDS = 900.0, 300.0
 """How much of the past is simulated before the demo starts; the latter if it is calm."""
@@ -88,7 +88,7 @@ class Simulation:
                 yield from scenario.nvml_readings(at)
             yield SourceReading(at=at, name="nvml", seconds=0.004, problem=problem)
         yield from self._probes.readings(at, () if problem else GPUS, scenario.processes)
-        yield SourceReading(at=at, name=DOORS, seconds=0.1, problem=problem)
+        yield SourceReading(at=at, name=LIBCUDA_PROBES, seconds=0.1, problem=problem)
         for source in (*FREQUENT, *SLOW) if slow else FREQUENT:
             yield SourceReading(at=at, name=source, seconds=0.002)
 

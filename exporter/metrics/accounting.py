@@ -3,39 +3,42 @@
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 
-from exporter.core.attribution.minute import fresh_splits
-from exporter.core.fitness.fitness import Fitness
-from exporter.core.fitness.room import Bound
 from exporter.core.support import GPM
 from exporter.metrics.family import Choice, Items, Labels, Samples, Scope, family, group
-from exporter.model.ledger import Book, Payer, Purse, Used
-from exporter.model.split import Method, Share
+from exporter.model.accounting import Account, GpuUsage, SharedAccount, Usage
+from exporter.model.usage import Method, Share
 from exporter.model.workload import WorkloadKind
 from exporter.parse.printable import printable
+from exporter.usage.capacity import Bound, GpuSharing
+from exporter.usage.last_minute import fresh_splits
 from exporter.view import View
 
-PURSES = {Purse.SERVER: "mps_server", Purse.OTHERS: "others", Purse.UNATTRIBUTED: "unattributed"}
+PURSES = {
+    SharedAccount.SERVER: "mps_server",
+    SharedAccount.OTHERS: "others",
+    SharedAccount.UNATTRIBUTED: "unattributed",
+}
 """The label workload_kind of usage without a workload."""
 
 SM_PARTS, ENERGY_PARTS, MEMORY_PARTS = 1_000_000, 1000, 1000
 """Microseconds in a second, millijoules in a joule, milliseconds in a second: totals are integers."""
 
 
-def _sm_books(view: View) -> Items[Book]:
+def _sm_books(view: View) -> Items[GpuUsage]:
     """Return the books of GPUs with GPM. On others, earlier versions counted the time with any kernel running."""
     for uuid, book in view.books():
         gpu = view.node.gpus.get(uuid)
         measured = None if gpu is None else gpu.supported.get(GPM, gpu.reading.gpm_supported)
-        if measured or (measured is None and book.whole.sm_us):
+        if measured or (measured is None and book.total.sm_us):
             yield (uuid,), book
 
 
-_BOOK: Scope[Book] = Scope(("gpu",), lambda view: (((gpu,), book) for gpu, book in view.books()))
-_SM_BOOK: Scope[Book] = Scope(("gpu",), _sm_books)
+_BOOK: Scope[GpuUsage] = Scope(("gpu",), lambda view: (((gpu,), book) for gpu, book in view.books()))
+_SM_BOOK: Scope[GpuUsage] = Scope(("gpu",), _sm_books)
 
 
-def _workload(payer: Payer) -> Labels:
-    return (PURSES[payer], "") if isinstance(payer, Purse) else (payer.kind, printable(payer.name))
+def _workload(payer: Account) -> Labels:
+    return (PURSES[payer], "") if isinstance(payer, SharedAccount) else (payer.kind, printable(payer.name))
 
 
 def _summed(amounts: Iterable[tuple[Labels, int]], parts: int) -> Samples:
@@ -46,26 +49,28 @@ def _summed(amounts: Iterable[tuple[Labels, int]], parts: int) -> Samples:
     return ((labels, amount / parts) for labels, amount in totals.items())
 
 
-def _used(of: Callable[[Used], int], parts: int, books: Scope[Book]) -> Callable[[View], Samples]:
+def _used(of: Callable[[Usage], int], parts: int, books: Scope[GpuUsage]) -> Callable[[View], Samples]:
     """Read the usage of each workload, by method."""
 
     def amounts(view: View) -> Iterable[tuple[Labels, int]]:
         for labels, book in books.items(view):
-            for (payer, method), used in book.used.items():
-                if payer is not Purse.CLOSED:
+            for (payer, method), used in book.by_account.items():
+                if payer is not SharedAccount.CLOSED:
                     yield (*labels, *_workload(payer), "" if method is None else method.value), of(used)
 
     return lambda each: _summed(amounts(each), parts)
 
 
-def _closed(of: Callable[[Used], int], parts: int) -> Callable[[Book], float]:
+def _closed(of: Callable[[Usage], int], parts: int) -> Callable[[GpuUsage], float]:
     """Read the usage of workloads with ended series."""
-    return lambda book: sum(of(used) for (payer, _), used in book.used.items() if payer is Purse.CLOSED) / parts
+    return lambda book: (
+        sum(of(used) for (payer, _), used in book.by_account.items() if payer is SharedAccount.CLOSED) / parts
+    )
 
 
 def _memory(view: View) -> Samples:
     held = ((gpu, *line) for gpu, book in view.books() for line in book.memory_byte_ms.items())
-    shown = (((gpu, *_workload(payer)), amount) for gpu, payer, amount in held if payer is not Purse.CLOSED)
+    shown = (((gpu, *_workload(payer)), amount) for gpu, payer, amount in held if payer is not SharedAccount.CLOSED)
     return _summed(shown, MEMORY_PARTS)
 
 
@@ -99,9 +104,9 @@ USAGE = group(
     "Energy of the GPU, divided among workloads in proportion to SM time. Unattributed without GPM or processes.",
     family("cuda_mps_workload_memory_byte_seconds_total", ("gpu", *_WORKLOAD), _memory),
     "GPU memory of the workload's processes, multiplied by time: 3.6e12 is a gigabyte for an hour.",
-    _SM_BOOK.value("cuda_mps_gpu_sm_seconds_total", lambda each: each.whole.sm_us / SM_PARTS),
+    _SM_BOOK.value("cuda_mps_gpu_sm_seconds_total", lambda each: each.total.sm_us / SM_PARTS),
     "SM time of the GPU: the sum over workloads and ended series. Absent without GPM.",
-    _BOOK.value("cuda_mps_gpu_accounted_energy_joules_total", lambda each: each.whole.energy_mj / ENERGY_PARTS),
+    _BOOK.value("cuda_mps_gpu_accounted_energy_joules_total", lambda each: each.total.energy_mj / ENERGY_PARTS),
     "Energy of the GPU while the exporter ran: the sum over workloads and ended series.",
     _SM_BOOK.value("cuda_mps_gpu_closed_sm_seconds_total", _closed(lambda used: used.sm_us, SM_PARTS)),
     "SM time of workloads with ended series. Absent without GPM.",
@@ -121,13 +126,13 @@ USAGE = group(
     "Fraction of SM capacity used in the last minute that could not be attributed to a process. Absent without GPM.",
 )
 
-_CAPACITY: Scope[Fitness] = Scope(("gpu",), lambda view: (((gpu,), found) for gpu, found in view.fitness.items()))
+_CAPACITY: Scope[GpuSharing] = Scope(("gpu",), lambda view: (((gpu,), found) for gpu, found in view.fitness.items()))
 
 CAPACITY = group(
     "Capacity",
     "how many more clients fit on each GPU at most",
     "min by (gpu) (cuda_mps_gpu_clients_fit)",
-    _CAPACITY.values("cuda_mps_gpu_clients_fit", Choice("bound", Bound), lambda each: each.room.by),
+    _CAPACITY.values("cuda_mps_gpu_clients_fit", Choice("bound", Bound), lambda each: each.headroom.by_bound),
     "Number of further clients, similar to those on the GPU, that fit by this bound. Absent if unknown.",
     _CAPACITY.value("cuda_mps_gpu_thread_percentage_committed_ratio", lambda each: each.threads_committed),
     "Sum of the fractions of the GPU's threads that its clients may use. Absent if the limit of a client is unknown.",

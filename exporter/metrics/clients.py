@@ -8,14 +8,14 @@ from collections.abc import Callable, Iterable
 
 from exporter.core.domains import domains
 from exporter.core.identity import used_bytes
-from exporter.core.work import counts_of, watched_part
 from exporter.core.workloads import belonging_of, pod_of, workload_of
 from exporter.metrics.family import NODE, Choice, Items, Labels, Samples, Scope, family, group
 from exporter.model.daemon import Daemon
+from exporter.model.launches import LaunchCounts
 from exporter.model.server import Client
-from exporter.model.work import Counts
 from exporter.model.workload import Account, WorkloadKind
 from exporter.parse.printable import printable
+from exporter.usage.launch_history import launch_counts, watched_fraction
 from exporter.view import View
 
 
@@ -80,15 +80,15 @@ CLIENTS = group(
 )
 
 
-def _probed(view: View) -> Items[Counts]:
+def _probed(view: View) -> Items[LaunchCounts]:
     """Return the counts of each client that the libcuda probes watch."""
     for daemon, client, client_id in view.clients():
-        found = counts_of(view.node, client.pid)
+        found = launch_counts(view.node, client.pid)
         if found is not None:
             yield (daemon.name, client_id), found
 
 
-_PROBED: Scope[Counts] = Scope(("daemon", "client"), _probed)
+_PROBED: Scope[LaunchCounts] = Scope(("daemon", "client"), _probed)
 
 LAUNCHES = group(
     "Kernel launches (`--attribution=bpf`)",
@@ -105,10 +105,10 @@ LAUNCHES = group(
     "synchronization returns. Absent if libcuda is not watched.",
     NODE.value(
         "cuda_mps_exporter_launches_lost_total",
-        lambda view: None if view.node.work is None else view.node.work_history.lost,
+        lambda view: None if view.node.work is None else view.node.launch_history.lost,
     ),
     "Kernel launches that were not counted because a BPF map was full. Absent if no libcuda is watched.",
-    NODE.value("cuda_mps_exporter_attribution_watched_ratio", lambda view: watched_part(view.node)),
+    NODE.value("cuda_mps_exporter_attribution_watched_ratio", lambda view: watched_fraction(view.node)),
     "Fraction of the last minute in which the clients' libcuda was watched. Less than 1 if the probes rested "
     "to limit their cost, 0 if no process uses CUDA. Absent without working probes.",
 )

@@ -3,18 +3,17 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from exporter.model.attribution import Attribution
+from exporter.model.accounting import UsageTotals
 from exporter.model.daemon import Daemon
 from exporter.model.death import Death
 from exporter.model.gpu import Gpu
 from exporter.model.incident import Incident
-from exporter.model.ledger import Ledger
+from exporter.model.launches import LaunchHistory, WorkReading
 from exporter.model.observation import DaemonName, GpuUuid, PodFound, ProcessReading, SourceReading
 from exporter.model.problem import Problem
-from exporter.model.split import Split
+from exporter.model.usage import AttributionState, Split
 from exporter.model.watch import Watch
 from exporter.model.witnesses import ProcessState, UnitState
-from exporter.model.work import WorkHistory, WorkReading
 from exporter.model.workload import Account, Workload
 from exporter.model.xids import Xids
 
@@ -44,9 +43,9 @@ class Node:
 
     `unattributed` are the clients of whom it is not known yet who they are, so that no account has them.
 
-    `work` is what was last seen of the clients' work from outside, `work_history` what of that is kept for longer;
-    `attribution` is what is remembered in order to split the SM time of each GPU, `splits` how it was split lately, and
-    `ledger` what each owner has used so far.
+    `work` is the last reading of the libcuda probes, `launch_history` the readings before it. `attribution` is the
+    state by which SM time is divided, `splits` how that of the last minute was divided, and `usage_totals` what each
+    workload has used so far.
     """
 
     at: float = 0.0
@@ -65,7 +64,7 @@ class Node:
     units: Mapping[str, UnitState] = field(default_factory=dict)
     watches: Mapping[DaemonName, Watch] = field(default_factory=dict)
     work: WorkReading | None = None
-    work_history: WorkHistory = field(default_factory=WorkHistory)
-    attribution: Attribution = field(default_factory=Attribution)
+    launch_history: LaunchHistory = field(default_factory=LaunchHistory)
+    attribution: AttributionState = field(default_factory=AttributionState)
     splits: Mapping[GpuUuid, Split] = field(default_factory=dict)
-    ledger: Ledger = field(default_factory=Ledger)
+    usage_totals: UsageTotals = field(default_factory=UsageTotals)

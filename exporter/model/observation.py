@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 
 from exporter.model.action import ActionDone, Resumed
 from exporter.model.identity import ProcessIdentity
+from exporter.model.launches import GpuUse, WorkReading
 from exporter.model.problem import Problem
 from exporter.model.witnesses import ControlSocket, ProcessState, SessionHolder, UnitState
-from exporter.model.work import GpuUse, WorkReading
 
 DaemonName = str
 GpuUuid = str

@@ -5,12 +5,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from exporter.core.domains import places
-from exporter.core.fitness.fitness import Fitness
 from exporter.core.gpus import NVML
 from exporter.core.identity import used_bytes
 from exporter.model.gpu import Gpu, SharingMode
 from exporter.model.node import Node
-from exporter.model.split import Share
+from exporter.model.usage import Share
 from exporter.parse.printable import printable
 from exporter.report.problem import FindingCode, Severity
 from exporter.report.problems import PROBLEMS
@@ -20,6 +19,7 @@ from exporter.telling.sharing_text import sentences, used_text
 from exporter.telling.short import counted, mebibytes, short_gpu, short_name
 from exporter.telling.status_domains import Lettered, by_index, gpus_text
 from exporter.telling.who import Who, who
+from exporter.usage.capacity import GpuSharing
 from exporter.view import View, gpu_name
 
 MOST_CHIPS = 6
@@ -228,9 +228,9 @@ def _card(node: Node, shown: GpuView, roles: Mapping[int, Part], hues: dict[int,
     )
 
 
-def _used(found: Fitness | None) -> Mapping[int, Share]:
+def _used(found: GpuSharing | None) -> Mapping[int, Share]:
     """What clients, and those beside them, are known to have used of the SMs."""
-    return {} if found is None else found.use.shares
+    return {} if found is None else found.recent.shares
 
 
 def _roles(node: Node) -> Mapping[int, Part]:

@@ -7,7 +7,6 @@ from exporter.core.devices import served
 from exporter.core.gpus import NVML
 from exporter.core.watchdog.drift import Demand, Standing, demands
 from exporter.core.watchdog.orders import Orders
-from exporter.core.work import DOORS
 from exporter.model.daemon import Daemon, DaemonState
 from exporter.model.incident import Incident
 from exporter.model.node import Node, Source
@@ -24,12 +23,13 @@ from exporter.telling.reasons import text_of
 from exporter.telling.remedy import DOCTOR, address_of, command_to_end, command_to_end_server, command_to_tell
 from exporter.telling.short import counted
 from exporter.telling.verdict import verdict
+from exporter.usage.launch_history import LIBCUDA_PROBES
 from exporter.view import View, clients_of, gpu_name
 
 CONTRADICTED_SECONDS = 3600.0
 """For how long a contradiction of a daemon's log is reported."""
 
-_DOCTOR_FOR = {DOORS: f"{DOCTOR} --attribution=bpf"}
+_DOCTOR_FOR = {LIBCUDA_PROBES: f"{DOCTOR} --attribution=bpf"}
 """The service has this option from its unit; a command in a shell needs it too."""
 
 

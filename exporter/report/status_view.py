@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from exporter.core.client_slots import clients_limit
 from exporter.core.devices import by_its_ordinals
 from exporter.core.domains import Domain
-from exporter.core.fitness.fitness import Fitness, fitness
 from exporter.core.identity import client_id
 from exporter.core.sharing import sharing_mode
 from exporter.core.watchdog.orders import Orders
@@ -30,6 +29,7 @@ from exporter.telling.problem_text import source_text
 from exporter.telling.status_domains import Lettered, lettered, letters
 from exporter.telling.watchdog_text import Account, account
 from exporter.telling.who import Who, who
+from exporter.usage.capacity import GpuSharing, gpu_sharing
 from exporter.view import Memory, View, clients_of, memory
 
 RESTART_EXPORTER = "systemctl restart cuda-mps-exporter"
@@ -113,7 +113,7 @@ class GpuView:
     uuid: GpuUuid
     gpu: Gpu
     mode: SharingMode | None
-    fitness: Fitness | None
+    fitness: GpuSharing | None
     finding: Finding | None
 
     bypassing: Mapping[int, int | None]
@@ -260,7 +260,7 @@ def _limits(node: Node, daemon: Daemon, limits: Mapping[int, int]) -> Mapping[in
 
 
 def _gpus(node: Node, found: Sequence[Finding], used: Memory) -> tuple[GpuView, ...]:
-    shared, ill = fitness(node), {each.gpu: each for each in reversed(found)}
+    shared, ill = gpu_sharing(node), {each.gpu: each for each in reversed(found)}
     return tuple(
         GpuView(
             uuid=uuid,

@@ -10,27 +10,27 @@ from pathlib import Path
 
 from exporter.clock import Clock
 from exporter.errors import HistoryError
+from exporter.model.accounting import UsageTotals
 from exporter.model.event import Event
 from exporter.model.incident import Incident
-from exporter.model.ledger import Ledger
 from exporter.model.node import Node
 from exporter.model.observation import DaemonName
 from exporter.model.watch import Watch, begun
-from exporter.store import events as event_table
-from exporter.store import incidents as incident_table
-from exporter.store import ledger as ledger_table
+from exporter.store import events as store_events
+from exporter.store import incidents as store_incidents
+from exporter.store import ledger as store_ledger
 from exporter.store import version4
-from exporter.store import watches as watch_table
+from exporter.store import watches as store_watches
 from exporter.store.database import Migration, Sync, is_spoilt, open_database, read_database, synchronous, version_of
 from exporter.store.retention import Retention
 
 FILE, LOCK = "history.sqlite", "history.lock"
 
 MIGRATIONS: tuple[Migration, ...] = (
-    incident_table.TABLE + event_table.TABLE,
-    watch_table.TABLE,
-    ledger_table.TABLE,
-    event_table.SHARES,
+    store_incidents.TABLE + store_events.TABLE,
+    store_watches.TABLE,
+    store_ledger.TABLE,
+    store_events.SHARES,
     version4.migrate,
 )
 """What each version added or changed. A migration that was released is never changed."""
@@ -55,7 +55,7 @@ class Remembered:
     incidents: tuple[Incident, ...] = ()
     events: tuple[Event, ...] = ()
     watches: Mapping[DaemonName, Watch] = field(default_factory=dict)
-    ledger: Ledger = field(default_factory=Ledger)
+    ledger: UsageTotals = field(default_factory=UsageTotals)
     unreadable: int = 0
     whole: bool = True
 
@@ -69,7 +69,7 @@ class Remembered:
             daemons={name: begun(daemon, self.watches.get(name)) for name, daemon in node.daemons.items()},
             incidents={each.id: each for each in reversed(self.incidents)},
             watches={**node.watches, **self.watches},
-            ledger=self.ledger,
+            usage_totals=self.ledger,
         )
 
 
@@ -83,7 +83,7 @@ class Archive:
         self._connection: sqlite3.Connection | None = None
         self._lock: int | None = None
         self._identity: tuple[int, int] | None = None
-        self._ledger = Ledger()
+        self._ledger = UsageTotals()
         self.expected: Collection[str] = ()
         """The daemons whose events are not displaced by those of any other daemons."""
 
@@ -100,10 +100,10 @@ class Archive:
             before = _identity(self._file) if self._file.exists() else None
             self._connection = open_database(self._file, MIGRATIONS)
             self._identity = _identity(self._file)
-            watches, unread = watch_table.load(self._connection)
-            self._ledger, unread_too = ledger_table.load(self._connection)
-            incidents, unread_incidents = incident_table.load(self._connection, LOADED_INCIDENTS)
-            events, unread_events = event_table.load_shares(self._connection, LOADED_EVENTS)
+            watches, unread = store_watches.load(self._connection)
+            self._ledger, unread_too = store_ledger.load(self._connection)
+            incidents, unread_incidents = store_incidents.load(self._connection, LOADED_INCIDENTS)
+            events, unread_events = store_events.load_shares(self._connection, LOADED_EVENTS)
             found = Remembered(incidents=incidents, events=events)
             unreadable = unread_incidents + unread_events + unread + unread_too
             whole = before in (None, self._identity) and not unread
@@ -123,7 +123,7 @@ class Archive:
         incidents: Iterable[Incident],
         events: Iterable[Event],
         watches: Mapping[DaemonName, Watch] | None = None,
-        ledger: Ledger | None = None,
+        ledger: UsageTotals | None = None,
     ) -> None:
         """Keep these, all or none, and forget what is too old or too much. A file that has gone or is bad is let go.
 
@@ -138,15 +138,15 @@ class Archive:
                 raise FileNotFoundError(errno.ENOENT, "somebody has taken the file away")
             synchronous(self._connection, Sync.NORMAL if ledger is None else Sync.FULL)
             with self._connection as connection:
-                incident_table.save(connection, incidents)
-                event_table.add(connection, events, self.expected)
-                incident_table.trim(connection, oldest=oldest, most=self._retention.max_incidents)
-                event_table.trim(connection, oldest=oldest, most=self._retention.max_events)
+                store_incidents.save(connection, incidents)
+                store_events.add(connection, events, self.expected)
+                store_incidents.trim(connection, oldest=oldest, most=self._retention.max_incidents)
+                store_events.trim(connection, oldest=oldest, most=self._retention.max_events)
                 if watches:
-                    watch_table.save(connection, watches, at=now)
-                    watch_table.trim(connection)
+                    store_watches.save(connection, watches, at=now)
+                    store_watches.trim(connection)
                 if ledger is not None:
-                    ledger_table.save(connection, self._ledger, ledger)
+                    store_ledger.save(connection, self._ledger, ledger)
             self._ledger = self._ledger if ledger is None else ledger
         except (OSError, sqlite3.Error) as error:
             if isinstance(error, OSError) or is_spoilt(error):
@@ -195,8 +195,8 @@ def _read(connection: sqlite3.Connection, version: int) -> Remembered:
     An earlier version has no shares of events: all events are read.
     """
     old = version < CODES_VERSION
-    incidents, unread = incident_table.load(connection, READ_INCIDENTS, version4.incident if old else None)
-    events, unread_too = event_table.load(connection, READ_EVENTS, version4.event if old else None)
+    incidents, unread = store_incidents.load(connection, READ_INCIDENTS, version4.incident if old else None)
+    events, unread_too = store_events.load(connection, READ_EVENTS, version4.event if old else None)
     return Remembered(incidents=incidents, events=events, unreadable=unread + unread_too)
 
 

@@ -3,27 +3,27 @@
 So those are shown that the file has; where there never was a file, those in memory, which begin at 0 each time.
 """
 
-from exporter.model.ledger import Ledger
+from exporter.model.accounting import UsageTotals
 
-Numbered = tuple[int, Ledger]
+Numbered = tuple[int, UsageTotals]
 
 
 class Books:
     """The books as one thread fills them, another writes them, and the first shows them."""
 
     def __init__(self) -> None:
-        self._latest: Numbered = (0, Ledger())
-        self._shown: Numbered = (0, Ledger())
+        self._latest: Numbered = (0, UsageTotals())
+        self._shown: Numbered = (0, UsageTotals())
         self._kept: Numbered | None = None
 
-    def begin(self, ledger: Ledger) -> None:
+    def begin(self, ledger: UsageTotals) -> None:
         """The file was read, in time: this is what it has."""
         self._latest = self._kept = (0, ledger)
 
-    def fill(self, ledger: Ledger) -> None:
+    def fill(self, ledger: UsageTotals) -> None:
         """These are the latest."""
         number, known = self._latest
-        if ledger.books is not known.books and (ledger.books or known.books):
+        if ledger.gpus is not known.gpus and (ledger.gpus or known.gpus):
             self._latest = (number + 1, ledger)
 
     @property
@@ -50,7 +50,7 @@ class Books:
         """These are on the disk, whatever happens."""
         self._kept = written
 
-    def shown(self) -> Ledger:
+    def shown(self) -> UsageTotals:
         """Those that may be shown now. Once any were, none are that have less."""
         kept = self._kept
         if kept is None:

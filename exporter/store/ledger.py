@@ -5,13 +5,12 @@ The whole of a GPU is not written: it is the sum of its rows, so that whatever b
 
 import sqlite3
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import reduce
 
-from exporter.model.ledger import Book, Entry, Ledger, Payer, Purse, Used
+from exporter.model.accounting import Account, GpuUsage, SharedAccount, Usage, UsageKey, UsageTotals
 from exporter.model.observation import GpuUuid
-from exporter.model.split import Method
+from exporter.model.usage import Method
 from exporter.model.workload import Workload, WorkloadKind
 from exporter.store.row import key, read, written
 
@@ -24,7 +23,7 @@ CREATE TABLE pages (
 MOST = 65_536
 """More than there can be: as many GPUs as fit into a machine, each with all who may have pages."""
 
-Place = tuple[GpuUuid, Payer]
+Place = tuple[GpuUuid, Account]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +47,7 @@ class _Page:
     lines: tuple[_Line, ...] = ()
 
 
-def save(connection: sqlite3.Connection, before: Ledger, after: Ledger) -> None:
+def save(connection: sqlite3.Connection, before: UsageTotals, after: UsageTotals) -> None:
     """Write what has changed between the books that the file has, and these."""
     changed = frozenset(_changed(before, after))
     kept = {place for place in changed if _is_there(after, place)}
@@ -57,11 +56,11 @@ def save(connection: sqlite3.Connection, before: Ledger, after: Ledger) -> None:
     connection.executemany("INSERT OR REPLACE INTO pages VALUES (?, ?, ?, ?)", rows)
 
 
-def load(connection: sqlite3.Connection) -> tuple[Ledger, int]:
+def load(connection: sqlite3.Connection) -> tuple[UsageTotals, int]:
     """The books, and how many rows could not be read."""
     pages, unreadable = read(_Page, connection.execute("SELECT CAST(page AS BLOB) FROM pages LIMIT ?", (MOST,)))
-    used: defaultdict[GpuUuid, dict[Entry, Used]] = defaultdict(dict)
-    memory: defaultdict[GpuUuid, dict[Payer, int]] = defaultdict(dict)
+    used: defaultdict[GpuUuid, dict[UsageKey, Usage]] = defaultdict(dict)
+    memory: defaultdict[GpuUuid, dict[Account, int]] = defaultdict(dict)
     paid_at: dict[Workload, float] = {}
     for page in pages:
         try:
@@ -73,17 +72,20 @@ def load(connection: sqlite3.Connection) -> tuple[Ledger, int]:
         memory[page.gpu].update({payer: held} if held else {})
         if isinstance(payer, Workload):
             paid_at[payer] = max(page.paid_at, paid_at.get(payer, page.paid_at))
-    books = {gpu: Book(whole=_whole(used[gpu].values()), used=used[gpu], memory_byte_ms=memory[gpu]) for gpu in used}
-    return Ledger(books=books, paid_at=paid_at), unreadable
+    gpus = {
+        gpu: GpuUsage(total=sum(used[gpu].values(), Usage()), by_account=used[gpu], memory_byte_ms=memory[gpu])
+        for gpu in used
+    }
+    return UsageTotals(gpus=gpus, last_used_at=paid_at), unreadable
 
 
-def _changed(before: Ledger, after: Ledger) -> Iterator[Place]:
+def _changed(before: UsageTotals, after: UsageTotals) -> Iterator[Place]:
     """Whose pages differ. What has not changed is mostly the same object, and seen at a glance."""
-    for gpu in before.books.keys() | after.books.keys():
-        old, new = before.books.get(gpu, Book()), after.books.get(gpu, Book())
-        if old.used is not new.used:
-            for entry in old.used.keys() | new.used.keys():
-                if old.used.get(entry) != new.used.get(entry):
+    for gpu in before.gpus.keys() | after.gpus.keys():
+        old, new = before.gpus.get(gpu, GpuUsage()), after.gpus.get(gpu, GpuUsage())
+        if old.by_account is not new.by_account:
+            for entry in old.by_account.keys() | new.by_account.keys():
+                if old.by_account.get(entry) != new.by_account.get(entry):
                     yield gpu, entry[0]
         if old.memory_byte_ms is not new.memory_byte_ms:
             for payer in old.memory_byte_ms.keys() | new.memory_byte_ms.keys():
@@ -91,22 +93,22 @@ def _changed(before: Ledger, after: Ledger) -> Iterator[Place]:
                     yield gpu, payer
 
 
-def _is_there(ledger: Ledger, place: Place) -> bool:
+def _is_there(ledger: UsageTotals, place: Place) -> bool:
     gpu, payer = place
-    book = ledger.books.get(gpu, Book())
-    return payer in book.memory_byte_ms or any((payer, method) in book.used for method in (None, *Method))
+    book = ledger.gpus.get(gpu, GpuUsage())
+    return payer in book.memory_byte_ms or any((payer, method) in book.by_account for method in (None, *Method))
 
 
 def _row(place: Place) -> tuple[str, str, str]:
     gpu, payer = place
-    return key(gpu), *((payer.value, "") if isinstance(payer, Purse) else (payer.kind.value, key(payer.name)))
+    return key(gpu), *((payer.value, "") if isinstance(payer, SharedAccount) else (payer.kind.value, key(payer.name)))
 
 
-def _page(ledger: Ledger, place: Place) -> _Page:
+def _page(ledger: UsageTotals, place: Place) -> _Page:
     gpu, payer = place
-    book = ledger.books[gpu]
-    kind, name, paid_at = (payer.value, "", 0.0) if isinstance(payer, Purse) else _owner(ledger, payer)
-    used = ((method, book.used.get((payer, method))) for method in (None, *Method))
+    book = ledger.gpus[gpu]
+    kind, name, paid_at = (payer.value, "", 0.0) if isinstance(payer, SharedAccount) else _owner(ledger, payer)
+    used = ((method, book.by_account.get((payer, method))) for method in (None, *Method))
     return _Page(
         gpu=gpu,
         kind=kind,
@@ -117,12 +119,12 @@ def _page(ledger: Ledger, place: Place) -> _Page:
     )
 
 
-def _owner(ledger: Ledger, owner: Workload) -> tuple[str, str, float]:
-    return owner.kind.value, owner.name, ledger.paid_at.get(owner, 0.0)
+def _owner(ledger: UsageTotals, owner: Workload) -> tuple[str, str, float]:
+    return owner.kind.value, owner.name, ledger.last_used_at.get(owner, 0.0)
 
 
-def _payer(page: _Page) -> Payer:
-    return Workload(kind=WorkloadKind(page.kind), name=page.name) if page.name else Purse(page.kind)
+def _payer(page: _Page) -> Account:
+    return Workload(kind=WorkloadKind(page.kind), name=page.name) if page.name else SharedAccount(page.kind)
 
 
 def _memory(page: _Page) -> int:
@@ -131,11 +133,7 @@ def _memory(page: _Page) -> int:
     return int(page.memory_byte_ms)
 
 
-def _lines(page: _Page) -> dict[Method | None, Used]:
+def _lines(page: _Page) -> dict[Method | None, Usage]:
     if any(min(line.sm_us, line.energy_mj) < 0 for line in page.lines):
         raise ValueError("less than nothing was used")
-    return {line.method: Used(sm_us=line.sm_us, energy_mj=line.energy_mj) for line in page.lines}
-
-
-def _whole(used: Iterable[Used]) -> Used:
-    return reduce(Used.plus, used, Used())
+    return {line.method: Usage(sm_us=line.sm_us, energy_mj=line.energy_mj) for line in page.lines}

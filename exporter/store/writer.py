@@ -13,9 +13,9 @@ from collections.abc import Collection, Mapping, Sequence
 import structlog
 
 from exporter.clock import Clock
+from exporter.model.accounting import UsageTotals
 from exporter.model.event import Event
 from exporter.model.incident import Incident
-from exporter.model.ledger import Ledger
 from exporter.model.node import Node
 from exporter.model.observation import DaemonName
 from exporter.model.shares import expected_daemons, keep_shares
@@ -118,7 +118,7 @@ class Writer:
         changed = {} if before is node.incidents else _changed(before, node.incidents)
         self._last_watches = node.watches
         watches = self._changed_watches(at_once=bool(events))
-        books_due = self._are_books_due(node.ledger)
+        books_due = self._are_books_due(node.usage_totals)
         if changed or events or watches or books_due:
             with self._news:
                 self._expected = expected_daemons(node)
@@ -139,7 +139,7 @@ class Writer:
         self._known_watches, self._watches_at = after, now
         return {name: each for name, each in after.items() if before.get(name) != each}
 
-    def _are_books_due(self, ledger: Ledger) -> bool:
+    def _are_books_due(self, ledger: UsageTotals) -> bool:
         self._books.fill(ledger)
         now = self._clock.monotonic()
         if self._books.whole or now - self._books_at < LEDGER_SECONDS:
@@ -172,7 +172,7 @@ class Writer:
         return HistoryStatus(writable=self._problem is None, events_dropped=self._dropped)
 
     @property
-    def ledger(self) -> Ledger:
+    def ledger(self) -> UsageTotals:
         """The books as they may be shown."""
         return self._books.shown()
 

@@ -3,14 +3,12 @@
 from collections.abc import Iterable, Sequence
 from math import ceil
 
-from exporter.core.fitness.fitness import Fitness
-from exporter.core.fitness.room import Bound
-from exporter.core.fitness.starving import Starving
 from exporter.model.node import Node
-from exporter.model.split import Method, Share
+from exporter.model.usage import Method, Share
 from exporter.telling.line import Line, doubtful, said
 from exporter.telling.short import counted, listed, mebibytes, pid_text
 from exporter.telling.who import who
+from exporter.usage.capacity import BandwidthContention, Bound, GpuSharing
 
 MOST_NAMED = 4
 """So many processes are named in one sentence."""
@@ -26,14 +24,14 @@ METHODS = {
 }
 
 
-def sentences(node: Node, found: Fitness) -> Iterable[Line]:
+def sentences(node: Node, found: GpuSharing) -> Iterable[Line]:
     """What there is, and how much more would fit; then what was promised, who idles, and who is in whose way."""
     yield said(_present(found))
     yield said(_room(found))
     for tell in (_limits, _beside, _gone, _unwatched, _idle, _at_limit):
         yield from map(said, tell(node, found))
-    if found.starving is not None:
-        yield said(doubtful(_starving(node, found.starving)))
+    if found.contention is not None:
+        yield said(doubtful(_starving(node, found.contention)))
 
 
 def percent(part: float) -> str:
@@ -46,35 +44,35 @@ def used_text(share: Share) -> str:
     return f"{100 * share.sm:.1f} ± {ceil(1000 * share.error) / 10:.1f} %" if share.error else f"{100 * share.sm:.1f} %"
 
 
-def _present(found: Fitness) -> str:
+def _present(found: GpuSharing) -> str:
     held, total = found.memory_held, found.memory_total_bytes
-    alone = len(found.holdings) == 1
+    alone = len(found.clients) == 1
     holding = f" hold{'s' if alone else ''} {percent(held / total)} of its memory" if held and total else ""
     using = f"{' and' if holding else ''} used {_used(found)}" if found.shares else f"; {_busy(found)}"
-    return f"{counted(len(found.holdings), 'client')}{holding}{using}"
+    return f"{counted(len(found.clients), 'client')}{holding}{using}"
 
 
-def _used(found: Fitness) -> str:
-    methods, nobodys = listed([METHODS[method] for method in found.methods]), found.use.unattributed
+def _used(found: GpuSharing) -> str:
+    methods, nobodys = listed([METHODS[method] for method in found.methods]), found.recent.unattributed
     unknown = f"; another {percent(nobodys)} is unattributed" if nobodys >= LEAST_TOLD else ""
     return f"{percent(found.sm_used or 0.0)} of its SMs {_lately(found)} ({methods}{unknown})"
 
 
-def _busy(found: Fitness) -> str:
-    if found.use.sm is None and found.gpm is False:
+def _busy(found: GpuSharing) -> str:
+    if found.recent.sm is None and found.gpm is False:
         return "its SM time is unknown: this GPU has no GPM"
-    if found.use.sm is None:
+    if found.recent.sm is None:
         return "how busy its SMs are is not known"
-    return f"its SMs were {percent(found.use.sm)} busy {_lately(found)}"
+    return f"its SMs were {percent(found.recent.sm)} busy {_lately(found)}"
 
 
-def _lately(found: Fitness) -> str:
-    seconds = found.use.seconds
+def _lately(found: GpuSharing) -> str:
+    seconds = found.recent.seconds
     return "lately" if seconds is None else f"in the last {seconds:.0f} s"
 
 
-def _room(found: Fitness) -> str:
-    by, fits = found.room.by, found.room.fits
+def _room(found: GpuSharing) -> str:
+    by, fits = found.headroom.by_bound, found.headroom.fits
     if not by:
         return "how many more would fit is not known"
     known = [f"{by[bound]} by {BOUNDS[bound]}" for bound in sorted(by, key=lambda bound: by[bound])]
@@ -83,47 +81,48 @@ def _room(found: Fitness) -> str:
     return f"room for {count}more such client{'' if fits == 1 else 's'}: {', '.join((*known, *unknown))}"
 
 
-def _limits(_: Node, found: Fitness) -> Iterable[str]:
+def _limits(_: Node, found: GpuSharing) -> Iterable[str]:
     """Nothing is said where every client may use all the threads, and none has a limit on its memory."""
     threads, memory = found.threads_committed, found.memory_committed
-    limited = threads is not None and threads < len(found.holdings)
+    limited = threads is not None and threads < len(found.clients)
     told = [f"{percent(threads)} of its threads"] if limited and threads is not None else []
     told += [] if memory is None else [f"{percent(memory)} of its memory"]
     if told:
         yield f"limits: its clients together may use {listed(told)}"
 
 
-def _beside(node: Node, found: Fitness) -> Iterable[str]:
-    if found.beside:
-        named = [f"{_person(node, pid)} used {used_text(share)}" for pid, share in found.beside.items()]
+def _beside(node: Node, found: GpuSharing) -> Iterable[str]:
+    if found.bypassing:
+        named = [f"{_person(node, pid)} used {used_text(share)}" for pid, share in found.bypassing.items()]
         yield f"beside MPS: {_first(named)} of its SMs"
 
 
-def _gone(_: Node, found: Fitness) -> Iterable[str]:
-    if found.gone >= LEAST_TOLD:
-        yield f"gone: processes that are there no more used another {percent(found.gone)} of its SMs {_lately(found)}"
+def _gone(_: Node, found: GpuSharing) -> Iterable[str]:
+    if found.departed_sm >= LEAST_TOLD:
+        used = percent(found.departed_sm)
+        yield f"gone: processes that are there no more used another {used} of its SMs {_lately(found)}"
 
 
-def _unwatched(node: Node, found: Fitness) -> Iterable[str]:
+def _unwatched(node: Node, found: GpuSharing) -> Iterable[str]:
     if found.unwatched:
         named = [_person(node, each.client.pid) for each in found.unwatched]
         yield f"not watched: what {_first(named)} launched cannot be seen"
 
 
-def _idle(_: Node, found: Fitness) -> Iterable[str]:
+def _idle(_: Node, found: GpuSharing) -> Iterable[str]:
     if found.idle:
         held = mebibytes(sum(each.memory or 0 for each in found.idle))
         count = counted(len(found.idle), "client holds", "clients hold")
         yield f"idle: {count} {held}, and used under 1 % of its SMs {_lately(found)}"
 
 
-def _at_limit(node: Node, found: Fitness) -> Iterable[str]:
+def _at_limit(node: Node, found: GpuSharing) -> Iterable[str]:
     if found.at_limit:
         named = [_person(node, each.client.pid) for each in found.at_limit]
         yield f"at the limit: {_first(named)} used about all the threads allowed"
 
 
-def _starving(node: Node, found: Starving) -> str:
+def _starving(node: Node, found: BandwidthContention) -> str:
     """A hint, and how far it goes."""
     full = f"memory bandwidth: {percent(found.dram)} is used, so clients are in each other's way"
     if found.pid is None or found.share is None:

@@ -3,56 +3,54 @@
 from typing import Any
 
 from exporter.core.domains import Domain
-from exporter.core.fitness.fitness import Fitness
-from exporter.core.fitness.holding import Holding
-from exporter.core.fitness.starving import Starving
 from exporter.core.gpus import NVML
 from exporter.core.identity import client_id
 from exporter.core.workloads import belonging_of, pod_of, workload_of
 from exporter.model.node import Node
 from exporter.model.observation import ProcessReading
 from exporter.model.server import Client
-from exporter.model.split import Share
+from exporter.model.usage import Share
 from exporter.report.finding import Finding
 from exporter.report.status_view import ClientView, DaemonView, GpuView, ServerView, StatusView
 from exporter.telling.incident_object import incident_object
 from exporter.telling.problem_text import problem_object, problem_text
 from exporter.telling.remedy import address_of
 from exporter.telling.watchdog_object import watchdog_object
+from exporter.usage.capacity import BandwidthContention, ClientUsage, GpuSharing
 
 
-def sharing_object(node: Node, found: Fitness | None) -> dict[str, Any] | None:
+def sharing_object(node: Node, found: GpuSharing | None) -> dict[str, Any] | None:
     """All that is known; null where the GPU has no MPS clients. Parts of the whole are 0 to 1."""
     if found is None:
         return None
     return {
-        "seconds": found.use.seconds,
-        "sm_utilization_ratio": found.use.sm,
-        "dram_bandwidth_ratio": found.use.dram,
+        "seconds": found.recent.seconds,
+        "sm_utilization_ratio": found.recent.sm,
+        "dram_bandwidth_ratio": found.recent.dram,
         "clients_sm_ratio": found.sm_used,
         "clients_sm_error_ratio": None if found.sm_used is None else found.sm_error,
-        "unattributed_ratio": found.use.unattributed if found.use.shares else None,
-        "gone_ratio": found.gone if found.use.shares else None,
+        "unattributed_ratio": found.recent.unattributed if found.recent.shares else None,
+        "gone_ratio": found.departed_sm if found.recent.shares else None,
         "methods": list(found.methods),
         "clients_memory_bytes": found.memory_held,
         "memory_total_bytes": found.memory_total_bytes,
         "threads_committed_ratio": found.threads_committed,
         "memory_committed_ratio": found.memory_committed,
-        "fit": {"clients": found.room.fits, "bound": found.room.binds, "by": dict(found.room.by)},
+        "fit": {"clients": found.headroom.fits, "bound": found.headroom.binding, "by": dict(found.headroom.by_bound)},
         "idle": [each.client.pid for each in found.idle],
         "at_limit": [each.client.pid for each in found.at_limit],
-        "bandwidth": _starving_object(found.starving),
-        "beside": [{"pid": pid, **_share_object(share)} for pid, share in found.beside.items()],
-        "clients": [_holding_object(node, each) for each in found.holdings],
+        "bandwidth": _starving_object(found.contention),
+        "beside": [{"pid": pid, **_share_object(share)} for pid, share in found.bypassing.items()],
+        "clients": [_holding_object(node, each) for each in found.clients],
     }
 
 
-def _starving_object(found: Starving | None) -> dict[str, Any] | None:
+def _starving_object(found: BandwidthContention | None) -> dict[str, Any] | None:
     """Null where the bandwidth is not used up; without a PID where nobody stands out."""
     return None if found is None else {"used_ratio": found.dram, "largest_user_of_sm_time": found.pid}
 
 
-def _holding_object(node: Node, holding: Holding) -> dict[str, Any]:
+def _holding_object(node: Node, holding: ClientUsage) -> dict[str, Any]:
     process = node.processes.get(holding.client.pid)
     workload = workload_of(process)
     return {
@@ -64,7 +62,7 @@ def _holding_object(node: Node, holding: Holding) -> dict[str, Any]:
         "active_thread_ratio": holding.threads,
         "memory_limit_bytes": holding.memory_limit,
         "memory_used_bytes": holding.memory,
-        **_share_object(holding.used),
+        **_share_object(holding.share),
         "watched": holding.watched,
         "connected_at": holding.client.connected_at,
     }

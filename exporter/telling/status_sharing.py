@@ -2,9 +2,6 @@
 
 from collections.abc import Iterable, Sequence
 
-from exporter.core.fitness.fitness import Fitness
-from exporter.core.fitness.holding import Holding
-from exporter.core.work import DOORS
 from exporter.model.node import Node
 from exporter.model.observation import GpuUuid
 from exporter.report.status_view import StatusView
@@ -16,6 +13,8 @@ from exporter.telling.sharing_text import percent, sentences, used_text
 from exporter.telling.short import cut, mebibytes
 from exporter.telling.status_domains import by_index, gpus_text
 from exporter.telling.who import who
+from exporter.usage.capacity import ClientUsage, GpuSharing
+from exporter.usage.launch_history import LIBCUDA_PROBES
 
 MOST_ROWS = 8
 """So many clients of a GPU have a row each, those that used most."""
@@ -47,7 +46,7 @@ def sharing(view: StatusView, width: int | None = None) -> Iterable[Line]:
         yield said(faint(_why_unknown(node)))
 
 
-def _of_gpu(node: Node, uuid: GpuUuid, found: Fitness, width: int | None) -> Iterable[Line]:
+def _of_gpu(node: Node, uuid: GpuUuid, found: GpuSharing, width: int | None) -> Iterable[Line]:
     first, *others = sentences(node, found)
     yield said(f"sharing of {gpus_text(node, [uuid])}: ", *first.pieces)
     yield from (said("  ", *each.pieces) for each in others)
@@ -57,16 +56,16 @@ def _of_gpu(node: Node, uuid: GpuUuid, found: Fitness, width: int | None) -> Ite
 
 def _why_unknown(node: Node) -> str:
     """How to have it known is told only where nobody tries: else why that fails, or that it takes its time."""
-    doors = node.sources.get(DOORS)
+    doors = node.sources.get(LIBCUDA_PROBES)
     if doors is not None and doors.last.problem is not None:
-        return f"SM time by client is not known: {source_text(DOORS, doors)}"
+        return f"SM time by client is not known: {source_text(LIBCUDA_PROBES, doors)}"
     if doors is not None or node.work is not None:
         return "SM time by client is not known yet"
     return "SM time by client is not known: start the exporter with --attribution=bpf"
 
 
-def _table(node: Node, found: Fitness, width: int | None) -> Iterable[Line]:
-    order = sorted(found.holdings, key=_most_first)
+def _table(node: Node, found: GpuSharing, width: int | None) -> Iterable[Line]:
+    order = sorted(found.clients, key=_most_first)
     rows = [list(_row(node, each)) for each in order[:MOST_ROWS]]
     columns, cells = without(_COLUMNS, rows, _nothing_to_tell(found, rows))
     yield from aligned(columns, cells, width, _DISPENSABLE)
@@ -74,14 +73,14 @@ def _table(node: Node, found: Fitness, width: int | None) -> Iterable[Line]:
         yield said(faint(_rest(order[MOST_ROWS:])))
 
 
-def _nothing_to_tell(found: Fitness, rows: Sequence[Row]) -> Sequence[str]:
+def _nothing_to_tell(found: GpuSharing, rows: Sequence[Row]) -> Sequence[str]:
     """The columns in which that is so of every row: one method has been told already."""
     methods = ["METHOD"] if len(found.methods) == 1 else []
     return methods if any(row[_WORKLOAD].text != "-" for row in rows) else [*methods, "WORKLOAD"]
 
 
-def _row(node: Node, holding: Holding) -> Row:
-    known, used = who(node, holding.client.pid), holding.used
+def _row(node: Node, holding: ClientUsage) -> Row:
+    known, used = who(node, holding.client.pid), holding.share
     texts = (
         known.pid,
         known.user,
@@ -101,12 +100,12 @@ def _about(seconds: float) -> str:
     return " ".join(lasting(max(0.0, seconds)).split()[:2])
 
 
-def _rest(others: Sequence[Holding]) -> str:
+def _rest(others: Sequence[ClientUsage]) -> str:
     held = mebibytes(sum(each.memory or 0 for each in others))
-    used = percent(sum(each.used.sm for each in others if each.used is not None))
+    used = percent(sum(each.share.sm for each in others if each.share is not None))
     return f"and {len(others)} more, who hold {held} and used {used} together"
 
 
-def _most_first(holding: Holding) -> tuple[float, int, int]:
-    used = 0.0 if holding.used is None else holding.used.sm
+def _most_first(holding: ClientUsage) -> tuple[float, int, int]:
+    used = 0.0 if holding.share is None else holding.share.sm
     return -used, -(holding.memory or 0), holding.client.pid

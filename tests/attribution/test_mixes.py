@@ -2,10 +2,9 @@
 
 import pytest
 
-from exporter.core.fitness.fitness import fitness
-from exporter.core.fitness.room import Bound
 from exporter.metrics.catalogue import CATALOGUE
-from exporter.model.ledger import Purse
+from exporter.model.accounting import SharedAccount
+from exporter.usage.capacity import Bound, gpu_sharing
 from exporter.view import View
 from tests.attribution.truth import FRAMEWORKS, HERE, Mix
 
@@ -68,11 +67,13 @@ def test_without_gpm_no_sm_time_is_invented(mix: Mix) -> None:
     """No window, no SM time, no share; energy is unattributed, and memory as ever."""
     node = mix.node_without_gpm
     assert not node.splits
-    for book in node.ledger.books.values():
-        assert book.whole.sm_us == 0
-        assert book.used.keys() <= {(Purse.UNATTRIBUTED, None)}
+    for book in node.usage_totals.gpus.values():
+        assert book.total.sm_us == 0
+        assert book.by_account.keys() <= {(SharedAccount.UNATTRIBUTED, None)}
         assert book.memory_byte_ms
     shown = {family.name for family in CATALOGUE if any(True for _ in family.samples(View(node)))}
     assert "cuda_mps_workload_memory_byte_seconds_total" in shown
     assert not {name for name in shown if "_sm_" in name}
-    assert not any(Bound.SM in each.room.by or each.shares or each.idle for each in fitness(node).values())
+    assert not any(
+        Bound.SM in each.headroom.by_bound or each.shares or each.idle for each in gpu_sharing(node).values()
+    )

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from exporter.model.launches import GpuUse
 from exporter.model.observation import Observation
-from exporter.model.work import GpuUse
 from exporter.recording import Header, RecordedDaemon, write_header, write_observation
 from tests.builders import AT, DAEMON, GPU, SERVER, clients, gpu_reading, servers
 from tests.gpu.attribution.mix_truth import GPM_LAG_SECONDS

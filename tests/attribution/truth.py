@@ -9,10 +9,10 @@ from functools import cached_property
 from pathlib import Path
 
 from exporter.core.fold import fold
+from exporter.model.launches import GpuUse
 from exporter.model.node import Node
 from exporter.model.observation import GpuReading, Observation
-from exporter.model.split import Share, Split
-from exporter.model.work import GpuUse
+from exporter.model.usage import Share, Split
 from exporter.recording import Recording
 
 HERE = Path(__file__).parent

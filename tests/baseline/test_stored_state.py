@@ -97,7 +97,7 @@ def test_events_have_codes(remembered: Remembered) -> None:
 
 
 def test_the_totals_are_the_same_to_the_last_unit(remembered: Remembered) -> None:
-    books = remembered.ledger.books
-    assert {gpu: (book.whole.sm_us, book.whole.energy_mj) for gpu, book in books.items()} == SM_US_AND_MILLIJOULES
-    assert sum(len(book.used) for book in books.values()) == 27
+    books = remembered.ledger.gpus
+    assert {gpu: (book.total.sm_us, book.total.energy_mj) for gpu, book in books.items()} == SM_US_AND_MILLIJOULES
+    assert sum(len(book.by_account) for book in books.values()) == 27
     assert sum(sum(book.memory_byte_ms.values()) for book in books.values()) == 39176519024640000

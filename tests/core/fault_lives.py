@@ -5,9 +5,9 @@ from dataclasses import replace
 
 from hypothesis import strategies as st
 
+from exporter.model.launches import WorkReading
 from exporter.model.named_by import NamedBy
 from exporter.model.observation import DaemonFound, LogLine, Observation
-from exporter.model.work import WorkReading
 from tests.builders import (
     AT,
     CLIENT,

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 
 from exporter.model.event import Event, EventName
 from exporter.model.node import Node
-from tests.core.ledger.balance import assert_balanced
+from tests.usage.balance import assert_balanced
 
 Key = tuple[str, ...]
 
@@ -29,7 +29,7 @@ def assert_consistent(node: Node) -> None:
         assert all(totals.log_lines_unrecognized[file] <= lines for file, lines in totals.log_lines.items())
     for gpu in node.gpus.values():
         assert all(stranger.first_seen <= node.at for stranger in gpu.strangers.values())
-    assert_balanced(node.ledger)
+    assert_balanced(node.usage_totals)
 
 
 def counters(node: Node) -> dict[Key, int]:
@@ -94,9 +94,9 @@ def _counters(node: Node) -> Iterator[tuple[Key, int]]:
             yield from (((name, kind, key), count) for key, count in getattr(totals, kind).items())
     for uuid, gpu in node.gpus.items():
         yield from (((uuid, "meter", name), meter.total) for name, meter in gpu.meters.items())
-    for uuid, book in node.ledger.books.items():
-        yield (uuid, "ledger", "sm"), book.whole.sm_us
-        yield (uuid, "ledger", "energy"), book.whole.energy_mj
+    for uuid, book in node.usage_totals.gpus.items():
+        yield (uuid, "ledger", "sm"), book.total.sm_us
+        yield (uuid, "ledger", "energy"), book.total.energy_mj
         yield (uuid, "ledger", "memory"), sum(book.memory_byte_ms.values())
     for source, seen in node.sources.items():
         yield (source, "failures"), seen.failures

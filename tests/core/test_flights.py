@@ -5,9 +5,9 @@ from collections.abc import Iterable
 from exporter.core import calibration
 from exporter.model.clues import Flight
 from exporter.model.incident import Incident
+from exporter.model.launches import ProcessWork, WorkReading
 from exporter.model.observation import Observation
 from exporter.model.reason import Reason, ReasonCode
-from exporter.model.work import ProcessWork, WorkReading
 from exporter.plain import build, plain
 from tests.builders import AT, exited, process, told
 from tests.core.test_incidents import UP as THREE

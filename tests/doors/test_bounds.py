@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from exporter.model.launches import ProcessWork, WorkReading
 from exporter.model.problem import ProblemCode
-from exporter.model.work import ProcessWork, WorkReading
 from exporter.sources.libcuda_probes.collector import (
     MAX_HITS_PER_SECOND,
     RETRY_SECONDS,

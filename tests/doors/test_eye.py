@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from exporter.model.launches import GpuUse, ProcessWork, WorkReading, began_ns
 from exporter.model.problem import Problem, ProblemCode
-from exporter.model.work import GpuUse, ProcessWork, WorkReading, began_ns
 from exporter.parse.elf import Machine
 from exporter.sources.libcuda_probes.collector import (
     CLEANUP_SECONDS,

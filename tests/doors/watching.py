@@ -2,7 +2,7 @@
 
 import time
 
-from exporter.model.work import ProcessWork
+from exporter.model.launches import ProcessWork
 from exporter.sources.libcuda_probes.probes import LibcudaProbes
 
 SMS = 132

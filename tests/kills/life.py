@@ -13,19 +13,18 @@ from pathlib import Path
 from typing import Any
 
 from exporter.core.fold import fold
-from exporter.core.ledger.payers import payer_of
-from exporter.core.ledger.posting import post_time
 from exporter.metrics.accounting import USAGE
+from exporter.model.accounting import Account, SharedAccount, UsageTotals
 from exporter.model.event import Event
 from exporter.model.incident import Incident
-from exporter.model.ledger import Ledger, Payer, Purse
 from exporter.model.node import Node
 from exporter.model.observation import Observation
-from exporter.model.split import Method
+from exporter.model.usage import Method
 from exporter.model.watch import Watch
 from exporter.store.archive import Archive
 from exporter.store.retention import Retention
 from exporter.store.writer import Writer
+from exporter.usage.accounting import account_of, post_time
 from exporter.view import View
 from tests.builders import AT, GPU, node
 from tests.clocks import HandClock
@@ -58,12 +57,12 @@ class Overheard(Archive):
         incidents: Iterable[Incident],
         events: Iterable[Event],
         watches: Mapping[str, Watch] | None = None,
-        ledger: Ledger | None = None,
+        ledger: UsageTotals | None = None,
     ) -> None:
         """As ever."""
         self._told.say("writes")
         super().write(incidents, events, watches, ledger)
-        self._told.say("written", sums=sums(Ledger() if ledger is None else ledger))
+        self._told.say("written", sums=sums(UsageTotals() if ledger is None else ledger))
 
 
 def heard(path: Path) -> list[Mapping[str, Any]]:
@@ -77,7 +76,7 @@ def live(world: World, begin: int, directory: Path, told: Told, *, ends: int | N
     clock = HandClock(AT + begin)
     writer = Writer(Overheard(directory, clock, told), clock)
     present = writer.open().into(node())
-    told.say("begins", sums=sums(present.ledger), shown=shown(present, writer))
+    told.say("begins", sums=sums(present.usage_totals), shown=shown(present, writer))
     present = _cycle(present, writer, world.begins(begin))
     second = begin
     while second != ends:
@@ -92,17 +91,17 @@ def live(world: World, begin: int, directory: Path, told: Told, *, ends: int | N
     told.say("ends", second=second)
 
 
-def sums(ledger: Ledger) -> Mapping[str, int]:
+def sums(ledger: UsageTotals) -> Mapping[str, int]:
     """The books as the world speaks of them."""
     found: Counter[str] = Counter()
-    for book in ledger.books.values():
-        found["sm"] += book.whole.sm_us
-        found["energy"] += book.whole.energy_mj
-        for (payer, _), used in book.used.items():
+    for book in ledger.gpus.values():
+        found["sm"] += book.total.sm_us
+        found["energy"] += book.total.energy_mj
+        for (payer, _), used in book.by_account.items():
             found[f"sm {_name(payer)}"] += used.sm_us
         for payer, held in book.memory_byte_ms.items():
             found[f"memory {_name(payer)}"] += held
-    return {name: amount for name, amount in found.items() if amount and Purse.UNATTRIBUTED not in name}
+    return {name: amount for name, amount in found.items() if amount and SharedAccount.UNATTRIBUTED not in name}
 
 
 def shown(present: Node, writer: Writer) -> Mapping[str, float]:
@@ -126,12 +125,12 @@ def _folded(present: Node, seen: Iterable[Observation]) -> Node:
 
 def _posted(present: Node, world: World, second: int) -> Node:
     there = world.there(second)
-    parts: Counter[tuple[Payer, Method | None]] = Counter()
+    parts: Counter[tuple[Account, Method | None]] = Counter()
     for each in there:
-        parts[payer_of(present, each.pid), Method.FLIGHT] += 1 / len(there)  # type: ignore[assignment]
-    ledger = post_time(present.ledger, GPU, world.busy[second], parts, at=present.at)
-    return replace(present, ledger=ledger)
+        parts[account_of(present, each.pid), Method.FLIGHT] += 1 / len(there)  # type: ignore[assignment]
+    ledger = post_time(present.usage_totals, GPU, world.busy[second], parts, at=present.at)
+    return replace(present, usage_totals=ledger)
 
 
-def _name(payer: Payer) -> str:
-    return payer.value if isinstance(payer, Purse) else payer.name
+def _name(payer: Account) -> str:
+    return payer.value if isinstance(payer, SharedAccount) else payer.name

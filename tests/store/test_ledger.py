@@ -10,38 +10,39 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from exporter.core.ledger.pages import CLOSED_SECONDS, close_idle
-from exporter.core.ledger.posting import post_memory, post_time
-from exporter.model.ledger import Book, Ledger, Payer, Purse
+from exporter.model.accounting import Account, GpuUsage, SharedAccount, UsageTotals
 from exporter.model.node import Node
-from exporter.model.split import Method
+from exporter.model.usage import Method
 from exporter.model.workload import Workload, WorkloadKind
 from exporter.store import incidents, watches
-from exporter.store import ledger as table
+from exporter.store import ledger as store_ledger
 from exporter.store.archive import FILE, Archive
 from exporter.store.books import Books
 from exporter.store.database import open_database
 from exporter.store.events import TABLE as EVENTS
 from exporter.store.retention import Retention
 from exporter.store.writer import LEDGER_SECONDS, Writer
+from exporter.usage.accounting import IDLE_SECONDS, close_idle_accounts, post_memory, post_time
 from tests.builders import AT, GPU, OTHER_GPU, USER_ALICE
 from tests.clocks import HandClock
 from tests.store.values import HOSTILE, texts
 
-payers: st.SearchStrategy[Payer] = st.one_of(
-    st.sampled_from(Purse),
+payers: st.SearchStrategy[Account] = st.one_of(
+    st.sampled_from(SharedAccount),
     st.builds(Workload, kind=st.sampled_from(WorkloadKind), name=texts.filter(bool)),
 )
 postings = st.tuples(texts, payers, st.none() | st.sampled_from(Method), st.integers(0, 2**70), st.floats(0, 2e9))
 
 
-def ran(ledger: Ledger, seconds: int, payer: Payer = USER_ALICE, *, at: float = AT, gpu: str = GPU) -> Ledger:
+def ran(
+    ledger: UsageTotals, seconds: int, payer: Account = USER_ALICE, *, at: float = AT, gpu: str = GPU
+) -> UsageTotals:
     return post_time(ledger, gpu, seconds * 1_000_000, {(payer, Method.FLIGHT): 1.0}, at=at)
 
 
-def seconds(ledger: Ledger) -> float:
+def seconds(ledger: UsageTotals) -> float:
     """Of the first GPU."""
-    return ledger.books[GPU].whole.sm_us / 1e6 if GPU in ledger.books else 0.0
+    return ledger.gpus[GPU].total.sm_us / 1e6 if GPU in ledger.gpus else 0.0
 
 
 @pytest.fixture
@@ -58,7 +59,7 @@ def archive(tmp_path: Path, clock: HandClock) -> Iterator[Archive]:
     made.close()
 
 
-def reopened(archive: Archive) -> Ledger:
+def reopened(archive: Archive) -> UsageTotals:
     archive.close()
     return archive.open().ledger
 
@@ -76,27 +77,29 @@ def spoil(directory: Path, statement: str, *values: object) -> None:
 @settings(max_examples=50)
 def test_any_books_are_read_as_they_were_written_at_once_or_bit_by_bit(batches: list[list[tuple[object, ...]]]) -> None:
     connection = sqlite3.connect(":memory:")
-    connection.executescript(table.TABLE)
-    before = ledger = Ledger()
+    connection.executescript(store_ledger.TABLE)
+    before = ledger = UsageTotals()
     for batch in batches:
         for gpu, payer, method, amount, at in batch:
-            ledger = post_time(ledger, gpu, min(amount, 2**62), {(payer, method): 0.7}, at=at)  # type: ignore[arg-type,call-overload]
+            ledger = post_time(ledger, gpu, min(amount, 2**58), {(payer, method): 0.7}, at=at)  # type: ignore[arg-type,call-overload]
             ledger = post_memory(ledger, gpu, {payer: amount}, at=at)  # type: ignore[arg-type,dict-item]
-        table.save(connection, before, ledger)
+        store_ledger.save(connection, before, ledger)
         before = ledger
-    found, unreadable = table.load(connection)
+    found, unreadable = store_ledger.load(connection)
     connection.close()
     assert unreadable == 0
     assert found == without_what_is_of_one_run(ledger)
 
 
-def without_what_is_of_one_run(ledger: Ledger) -> Ledger:
-    books = {gpu: replace(book, unpowered={}, holdings={}, read_at=None) for gpu, book in ledger.books.items()}
-    return replace(ledger, books={gpu: book for gpu, book in books.items() if book != Book()})
+def without_what_is_of_one_run(ledger: UsageTotals) -> UsageTotals:
+    books = {
+        gpu: replace(book, sm_us_without_energy={}, held_memory={}, read_at=None) for gpu, book in ledger.gpus.items()
+    }
+    return replace(ledger, gpus={gpu: book for gpu, book in books.items() if book != GpuUsage()})
 
 
 def test_only_what_has_changed_is_written(archive: Archive, tmp_path: Path) -> None:
-    first = ran(ran(Ledger(), 1), 1, HOSTILE_OWNER)
+    first = ran(ran(UsageTotals(), 1), 1, HOSTILE_OWNER)
     archive.write([], [], ledger=first)
     spoil(tmp_path, "UPDATE pages SET page = 'untouched' WHERE kind = 'user'")
     archive.write([], [], ledger=ran(first, 1, HOSTILE_OWNER))
@@ -111,11 +114,11 @@ HOSTILE_OWNER = Workload(kind=WorkloadKind.POD, name=HOSTILE)
 
 
 def test_a_page_that_was_closed_is_gone_and_what_stood_on_it_is_not(archive: Archive) -> None:
-    opened = ran(Ledger(), 3)
+    opened = ran(UsageTotals(), 3)
     archive.write([], [], ledger=opened)
-    archive.write([], [], ledger=close_idle(opened, AT + 2 * CLOSED_SECONDS))
+    archive.write([], [], ledger=close_idle_accounts(opened, AT + 2 * IDLE_SECONDS))
     found = reopened(archive)
-    assert {payer for payer, _ in found.books[GPU].used} == {Purse.CLOSED}
+    assert {payer for payer, _ in found.gpus[GPU].by_account} == {SharedAccount.CLOSED}
     assert seconds(found) == 3
 
 
@@ -136,20 +139,20 @@ def test_a_page_that_was_closed_is_gone_and_what_stood_on_it_is_not(archive: Arc
 def test_a_row_that_cannot_be_read_is_passed_over_and_the_parts_are_the_whole(
     page: object, archive: Archive, tmp_path: Path
 ) -> None:
-    archive.write([], [], ledger=ran(ran(Ledger(), 1), 2, HOSTILE_OWNER))
+    archive.write([], [], ledger=ran(ran(UsageTotals(), 1), 2, HOSTILE_OWNER))
     archive.close()
     spoil(tmp_path, "UPDATE pages SET page = ? WHERE kind = 'user'", page)
     remembered = archive.open()
     assert remembered.unreadable == 1
     assert seconds(remembered.ledger) == 2
-    assert {payer for payer, _ in remembered.ledger.books[GPU].used} == {HOSTILE_OWNER}
+    assert {payer for payer, _ in remembered.ledger.gpus[GPU].by_account} == {HOSTILE_OWNER}
 
 
 def test_a_file_of_the_version_before_is_read_and_gets_the_table(tmp_path: Path, clock: HandClock) -> None:
     open_database(tmp_path / FILE, [incidents.TABLE + EVENTS, watches.TABLE]).close()
     archive = Archive(tmp_path, Retention(), clock)
-    assert archive.open().ledger == Ledger()
-    archive.write([], [], ledger=ran(Ledger(), 1))
+    assert archive.open().ledger == UsageTotals()
+    archive.write([], [], ledger=ran(UsageTotals(), 1))
     assert seconds(reopened(archive)) == 1
     archive.close()
 
@@ -160,7 +163,7 @@ def test_what_others_are_told_is_on_the_disk_itself(archive: Archive) -> None:
     assert connection is not None
     levels = []
     connection.set_trace_callback(levels.append)
-    archive.write([], [], ledger=ran(Ledger(), 1))
+    archive.write([], [], ledger=ran(UsageTotals(), 1))
     archive.write([], [])
     assert [each for each in levels if "synchronous" in each] == [
         "PRAGMA synchronous = FULL",
@@ -173,8 +176,8 @@ def test_what_others_are_told_is_on_the_disk_itself(archive: Archive) -> None:
 
 def test_what_is_not_yet_written_is_not_shown() -> None:
     books = Books()
-    books.begin(ran(Ledger(), 5))
-    books.fill(ran(Ledger(), 6))
+    books.begin(ran(UsageTotals(), 5))
+    books.fill(ran(UsageTotals(), 6))
     assert seconds(books.shown()) == 5
     books.keep(books.latest)
     assert seconds(books.shown()) == 6
@@ -182,18 +185,18 @@ def test_what_is_not_yet_written_is_not_shown() -> None:
 
 def test_where_there_never_was_a_file_what_is_in_memory_is_shown() -> None:
     books = Books()
-    books.fill(ran(Ledger(), 6))
+    books.fill(ran(UsageTotals(), 6))
     assert seconds(books.shown()) == 6
 
 
 def test_what_was_shown_from_memory_stands_until_the_file_has_as_much() -> None:
     books = Books()
-    books.fill(ran(Ledger(), 1))
+    books.fill(ran(UsageTotals(), 1))
     written = books.latest
-    books.fill(ran(Ledger(), 2))
+    books.fill(ran(UsageTotals(), 2))
     assert seconds(books.shown()) == 2
     books.keep(written)
-    books.fill(ran(Ledger(), 3))
+    books.fill(ran(UsageTotals(), 3))
     assert seconds(books.shown()) == 2
     books.keep(books.latest)
     assert seconds(books.shown()) == 3
@@ -222,7 +225,7 @@ class Disk(Archive):
         self.written += 1
 
 
-def closed(directory: Path, clock: HandClock) -> Ledger:
+def closed(directory: Path, clock: HandClock) -> UsageTotals:
     """What the next start finds."""
     archive = Archive(directory, Retention(), clock)
     found = archive.open().ledger
@@ -234,11 +237,11 @@ def test_what_was_posted_is_written_every_few_seconds_and_at_the_end(tmp_path: P
     disk = Disk(tmp_path, Retention(), clock)
     writer = Writer(disk, clock)
     writer.open()
-    writer.take(Node(ledger=ran(Ledger(), 1)), [])
+    writer.take(Node(usage_totals=ran(UsageTotals(), 1)), [])
     assert not writer._books_due, "it waits"
     clock.time += LEDGER_SECONDS
-    writer.take(Node(ledger=ran(Ledger(), 2)), [])
-    writer.take(Node(ledger=ran(Ledger(), 3)), [])
+    writer.take(Node(usage_totals=ran(UsageTotals(), 2)), [])
+    writer.take(Node(usage_totals=ran(UsageTotals(), 3)), [])
     writer.close()
     assert disk.written in (1, 2)
     assert seconds(closed(tmp_path, clock)) == 3
@@ -261,14 +264,14 @@ def test_while_the_disk_is_full_the_counters_stand_and_none_falls_at_the_next_st
     disk = Disk(tmp_path, Retention(), clock)
     first = Writer(disk, clock)
     first.open()
-    first.take(Node(ledger=ran(Ledger(), 1)), [])
+    first.take(Node(usage_totals=ran(UsageTotals(), 1)), [])
     first.close()
     second = Writer(disk, clock)
     present = second.open().into(Node())
     disk.full = True
     clock.time += LEDGER_SECONDS
     with capture_logs() as logs:
-        second.take(Node(ledger=ran(present.ledger, 4)), [])
+        second.take(Node(usage_totals=ran(present.usage_totals, 4)), [])
         second.close()
     assert seconds(second.ledger) == 1
     assert "the accounts stand still" in logs[0]["consequence"]
@@ -280,35 +283,35 @@ def test_a_file_that_could_not_be_had_at_the_start_gives_nothing_back_later(tmp_
     """What is shown has begun at 0: what the file had, Prometheus knows, and would count again."""
     archive = Archive(tmp_path, Retention(), clock)
     archive.open()
-    archive.write([], [], ledger=ran(ran(Ledger(), 900), 900, gpu=OTHER_GPU))
+    archive.write([], [], ledger=ran(ran(UsageTotals(), 900), 900, gpu=OTHER_GPU))
     archive.close()
     disk = Disk(tmp_path, Retention(), clock)
     disk.absent = True
     writer = Writer(disk, clock)
     present = writer.open().into(Node())
-    writer.take(Node(ledger=ran(present.ledger, 1)), [])
+    writer.take(Node(usage_totals=ran(present.usage_totals, 1)), [])
     assert seconds(writer.ledger) == 1
     disk.absent = False
     clock.time += LEDGER_SECONDS
-    writer.take(Node(ledger=ran(present.ledger, 2)), [])
+    writer.take(Node(usage_totals=ran(present.usage_totals, 2)), [])
     writer.close()
     assert seconds(writer.ledger) in (1, 2)
     found = closed(tmp_path, clock)
     assert seconds(found) == 2
-    assert OTHER_GPU not in found.books
+    assert OTHER_GPU not in found.gpus
 
 
 def test_a_file_that_somebody_has_taken_away_is_written_anew_and_whole(tmp_path: Path, clock: HandClock) -> None:
     disk = Disk(tmp_path, Retention(), clock)
     writer = Writer(disk, clock, retry=0.01)
     present = writer.open().into(Node())
-    writer.take(Node(ledger=(known := ran(ran(present.ledger, 1), 1, HOSTILE_OWNER))), [])
+    writer.take(Node(usage_totals=(known := ran(ran(present.usage_totals, 1), 1, HOSTILE_OWNER))), [])
     clock.time += LEDGER_SECONDS
-    writer.take(Node(ledger=known), [])
+    writer.take(Node(usage_totals=known), [])
     for file in tmp_path.glob("*.sqlite*"):
         file.unlink()
     clock.time += LEDGER_SECONDS
-    writer.take(Node(ledger=ran(known, 1)), [])
+    writer.take(Node(usage_totals=ran(known, 1)), [])
     writer.close()
     found = closed(tmp_path, clock)
     assert seconds(found) in (0, 3)

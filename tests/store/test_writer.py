@@ -10,12 +10,12 @@ import pytest
 from structlog.testing import capture_logs
 
 from exporter.errors import HistoryError
+from exporter.model.accounting import UsageTotals
 from exporter.model.event import Event
 from exporter.model.incident import Incident
-from exporter.model.ledger import Ledger
 from exporter.model.node import Node
 from exporter.model.watch import Watch
-from exporter.store import writer as under_test
+from exporter.store import writer
 from exporter.store.archive import FILE, Archive, Remembered, read_history
 from exporter.store.retention import Retention
 from exporter.store.writer import HANGS_SECONDS, MOST_WAITING, TRIMMED, Writer
@@ -49,7 +49,7 @@ class Disk(Archive):
         incidents: Iterable[Incident],
         events: Iterable[Event],
         watches: Mapping[str, Watch] | None = None,
-        ledger: Ledger | None = None,
+        ledger: UsageTotals | None = None,
     ) -> None:
         """As ever, once it answers; unless it has a problem."""
         self._answer()
@@ -100,8 +100,8 @@ class Keeping:
 @pytest.fixture
 def keeping(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Keeping]:
     """A writer that has not been opened, and waits for a slow disk."""
-    monkeypatch.setattr(under_test, "LOAD_SECONDS", PATIENCE_SECONDS)
-    monkeypatch.setattr(under_test, "CLOSE_SECONDS", PATIENCE_SECONDS)
+    monkeypatch.setattr(writer, "LOAD_SECONDS", PATIENCE_SECONDS)
+    monkeypatch.setattr(writer, "CLOSE_SECONDS", PATIENCE_SECONDS)
     made = Keeping(tmp_path / "state")
     yield made
     made.disk.answers.set()
@@ -193,7 +193,7 @@ def test_it_is_told_of_once_and_so_is_its_recovery(keeping: Keeping) -> None:
 
 
 def test_it_does_not_hold_up_the_end(keeping: Keeping, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(under_test, "CLOSE_SECONDS", SOON)
+    monkeypatch.setattr(writer, "CLOSE_SECONDS", SOON)
     hanging(keeping)
     keeping.take(fault("first"), events=[event()])
     with capture_logs() as logs:
@@ -203,7 +203,7 @@ def test_it_does_not_hold_up_the_end(keeping: Keeping, monkeypatch: pytest.Monke
 
 def test_it_does_not_hold_up_the_start(keeping: Keeping, monkeypatch: pytest.MonkeyPatch) -> None:
     """What happens from then on is kept once it answers."""
-    monkeypatch.setattr(under_test, "LOAD_SECONDS", SOON)
+    monkeypatch.setattr(writer, "LOAD_SECONDS", SOON)
     keeping.disk.answers.clear()
     assert keeping.writer.open() == Remembered()
     assert keeping.writer.status.writable is False

@@ -5,18 +5,18 @@ from dataclasses import replace
 
 import pytest
 
-from exporter.core.fitness.fitness import fitness
+from exporter.model.launches import WorkReading
 from exporter.model.node import Node
 from exporter.model.observation import SourceReading
 from exporter.model.problem import ProblemCode
-from exporter.model.split import Method, Share
-from exporter.model.work import WorkReading
+from exporter.model.usage import Method, Share
 from exporter.report.status_view import view_of
 from exporter.telling import status
 from exporter.telling.line import Tone
 from exporter.telling.status_object import sharing_object
 from exporter.telling.status_sharing import MOST_ROWS, sharing
 from exporter.terminal.fitting import broken
+from exporter.usage.capacity import gpu_sharing
 from tests.builders import (
     AT,
     GPU,
@@ -83,7 +83,7 @@ def test_without_gpm_the_sm_time_is_unknown_and_no_option_changes_that() -> None
     )
     assert "not known by SM time" in lines[1]
     assert not [line for line in lines if "--attribution" in line or "90 %" in line]
-    found = sharing_object(present, fitness(present)[GPU])
+    found = sharing_object(present, gpu_sharing(present)[GPU])
     assert found is not None
     assert (found["sm_utilization_ratio"], found["clients_sm_ratio"], found["unattributed_ratio"]) == (None, None, None)
 
@@ -135,7 +135,7 @@ def test_whose_work_cannot_be_seen_though_it_is_looked_for_is_named() -> None:
     told_of = [text for text in texts(looking) if "not watched" in text]
     assert told_of == ["  not watched: what PID 601 (vllm) launched cannot be seen"]
     watched = {
-        each["pid"]: each["watched"] for each in (sharing_object(looking, fitness(looking)[GPU]) or {})["clients"]
+        each["pid"]: each["watched"] for each in (sharing_object(looking, gpu_sharing(looking)[GPU]) or {})["clients"]
     }
     assert watched == {TRAIN: True, VLLM: False}
     assert not any("not watched" in text for text in texts(replace(looking, at=looking.at + 11)))
@@ -196,7 +196,7 @@ def test_no_name_breaks_out_of_its_cell(name: str) -> None:
 
 def test_every_key_there_is() -> None:
     present = split(limited(), BUSY, unattributed=0.02, dram=0.91)
-    found = sharing_object(present, fitness(present)[GPU])
+    found = sharing_object(present, gpu_sharing(present)[GPU])
     assert json.loads(json.dumps(found)) == {
         "seconds": 60.0,
         "sm_utilization_ratio": pytest.approx(0.504),
@@ -252,7 +252,7 @@ def test_every_key_there_is() -> None:
 
 def test_what_is_not_known_is_null() -> None:
     present = three_clients()
-    found = sharing_object(present, fitness(present)[GPU])
+    found = sharing_object(present, gpu_sharing(present)[GPU])
     assert found is not None
     unknown = {key for key, value in found.items() if value is None}
     assert unknown == {

@@ -5,11 +5,11 @@ from collections.abc import Callable
 
 import pytest
 
-from exporter.core.fitness.fitness import fitness
 from exporter.model.node import Node
 from exporter.report.status_view import view_of
 from exporter.telling import status
 from exporter.telling.status_object import node_object, sharing_object
+from exporter.usage.capacity import gpu_sharing
 from tests.builders import (
     AT,
     CLIENT,
@@ -231,7 +231,7 @@ class TestJson:
                     "memory_used_bytes": used + 66 * MIB,
                     "memory_total_bytes": GPU_BYTES,
                     "bypassing": [],
-                    "sharing": sharing_object(present, fitness(present)[GPU]),
+                    "sharing": sharing_object(present, gpu_sharing(present)[GPU]),
                 }
             ],
             "incidents": [],

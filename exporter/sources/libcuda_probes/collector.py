@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 from exporter.clock import Clock
+from exporter.model.launches import GpuUse, ProcessWork, WorkReading, began_ns
 from exporter.model.problem import Problem, ProblemCode, joined
-from exporter.model.work import GpuUse, ProcessWork, WorkReading, began_ns
 from exporter.sources.eye import Reading
 from exporter.sources.libcuda_probes.libraries import Libraries, Library
 from exporter.sources.libcuda_probes.loader import BpfError, Kernel

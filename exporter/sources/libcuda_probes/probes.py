@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import islice
 
-from exporter.model.work import ProcessWork
+from exporter.model.launches import ProcessWork
 from exporter.sources.libcuda_probes.loader import BpfError, Kernel, Map, close_all
 from exporter.sources.libcuda_probes.probe_points import PROBE_POINTS, PROGRAMS, RETURN, WAITS
 

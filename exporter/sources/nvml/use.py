@@ -6,7 +6,7 @@ from typing import Any
 import pynvml
 
 from exporter.clock import Clock
-from exporter.model.work import GpuUse
+from exporter.model.launches import GpuUse
 from exporter.sources.nvml.driver import DRIVER_LOST, Driver, sensed
 from exporter.sources.nvml.gpm import Gpm
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from exporter.model.split import Split
+from exporter.model.usage import Split
 
 from .series import Series
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from exporter.core.fold import fold
-from exporter.model.split import Split
+from exporter.model.usage import Split
 from exporter.recording import Recording
 from exporter.recording_file import opened
 

@@ -1,0 +1,132 @@
+"""Launch counts, read from the libcuda probes, and their history.
+
+Points in time are in nanoseconds of CLOCK_BOOTTIME, the clock of a process' start time in /proc.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from operator import add
+from typing import NamedTuple
+
+_TICK_NS = 10_000_000
+"""A clock tick of /proc: USER_HZ is 100 on x86-64 and arm64."""
+
+
+def began_ns(start_ticks: int) -> int:
+    """Return when a process started, by its start time in clock ticks after boot."""
+    return start_ticks * _TICK_NS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessWork:
+    """What one process has launched since `first_ns`. All but the last five fields only increase.
+
+    `kernels` and `graphs` are launches, `syncs` synchronisations, `records` recorded events. `widths` is the sum of the
+    widths of all kernels, in SMs, those of graphs included. A span is the time from a launch on an idle stream until a
+    synchronisation with that stream returns: `spans` counts the ended ones, `flight_ns` is their length, and `area`
+    their length times the mean width of their kernels, in nanoseconds of one SM.
+
+    A burst is a series of launches without a pause. `sure_` fields count bursts only if the GPU was behind at their
+    end, and so was busy all the time: `sure_area` is their area, `sure_widths` the sum of their kernels' widths.
+    `sure_gaps` is that sum in units of the gaps before each kernel. `sure_heights` adds the mean width of each burst,
+    `sure_event_heights` of each burst that an event waited for.
+
+    `open_ns` and `open_area` are those of the spans that are still open, up to now, and `open_since_ns` is when the
+    first of them began. `launched_ns` is the last launch. `failed_ns` is when a synchronisation first returned an
+    error; 0: never.
+    """
+
+    pid: int
+    first_ns: int
+    kernels: int = 0
+    graphs: int = 0
+    syncs: int = 0
+    records: int = 0
+    spans: int = 0
+    flight_ns: int = 0
+    area: int = 0
+    widths: int = 0
+    sure_area: int = 0
+    sure_widths: int = 0
+    sure_gaps: int = 0
+    sure_heights: int = 0
+    sure_event_heights: int = 0
+    open_ns: int = 0
+    open_area: int = 0
+    open_since_ns: int = 0
+    launched_ns: int = 0
+    failed_ns: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuUse:
+    """How busy a GPU was in the last `seconds`, by GPM: its SMs, and its memory's bandwidth, each 0 to 1.
+
+    Read far more often than a `GpuReading`, with the `WorkReading` that explains it.
+    """
+
+    at: float
+    gpu: str
+    seconds: float
+    sm_utilization: float
+    dram_bandwidth: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkReading:
+    """What every process that uses CUDA has launched so far, as the libcuda probes count it.
+
+    `boot_ns` is `at` by CLOCK_BOOTTIME. `seconds` is how long the probes were attached since the reading before.
+    `watched` are the probed PIDs; what other processes did is unknown. `sms` is how many SMs a GPU
+    has, and `narrowed` how many of them a process may use, if that is not all. `lost` are launches of any process that
+    did not fit into a BPF map.
+    """
+
+    at: float
+    boot_ns: int
+    seconds: float
+    sms: int = 0
+    lost: int = 0
+    narrowed: Mapping[int, int] = field(default_factory=dict)
+    processes: tuple[ProcessWork, ...] = ()
+    watched: tuple[int, ...] = ()
+
+
+class LaunchCounts(NamedTuple):
+    """How much a process has launched, and how long it had work in flight."""
+
+    kernels: int = 0
+    graphs: int = 0
+    flight_ns: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessLaunches:
+    """One process' counts, which never decrease.
+
+    A process is counted anew if the probes were detached from it in between. `current` began at `first_ns`; `earlier`
+    has the counts before, the first of which began at `started_ns`.
+    """
+
+    started_ns: int
+    first_ns: int
+    current: LaunchCounts
+    earlier: LaunchCounts = field(default_factory=LaunchCounts)
+
+    @property
+    def total(self) -> LaunchCounts:
+        """All counts of the process."""
+        return LaunchCounts(*map(add, self.earlier, self.current))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchHistory:
+    """The last readings, the oldest first, the counts of each process, and all lost launches.
+
+    `watched` has the `boot_ns` and the `seconds` of each reading of the last minute.
+    """
+
+    readings: tuple[WorkReading, ...] = ()
+    counts: Mapping[int, ProcessLaunches] = field(default_factory=dict)
+    lost: int = 0
+    watched: tuple[tuple[int, float], ...] = ()

@@ -1,0 +1,240 @@
+"""SM time: how it is divided among the clients of a GPU, and the estimates by which it is divided."""
+
+import math
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, fields
+from enum import StrEnum
+from operator import attrgetter, mul
+
+from exporter.model.launches import ProcessWork, WorkReading
+from exporter.model.observation import GpuUuid
+from exporter.model.replace import replace
+
+
+class Method(StrEnum):
+    """How a process' part of the SM time was found."""
+
+    MEASURED = "measured"
+    FLIGHT = "flight"
+    EQUAL = "equal"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Share:
+    """What one process used: `sm` is the mean fraction of the GPU's SMs, 0 to 1; `error` is one standard error."""
+
+    method: Method
+    sm: float
+    error: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Split:
+    """How the SM time of the `seconds` until `at` was divided. `sm` is the busy fraction of all SMs, 0 to 1.
+
+    `shares` has the part of each process by PID, `unattributed` the rest. `withheld` has estimates that are too
+    uncertain to be reported, and `unknown` the processes without any estimate; what both used is in `unattributed`.
+    `clients` are all clients of the GPU then. `assumed` is set if no client was watched, so that each is assumed to go
+    on as before. `dram` is the used fraction of the memory's bandwidth; None: unknown.
+    """
+
+    at: float
+    seconds: float
+    sm: float
+    shares: Mapping[int, Share] = field(default_factory=dict)
+    unattributed: float = 0.0
+    dram: float | None = None
+    withheld: Mapping[int, Share] = field(default_factory=dict)
+    unknown: frozenset[int] = frozenset()
+    clients: frozenset[int] = frozenset()
+    assumed: bool = False
+
+    @property
+    def estimates(self) -> Mapping[int, Share]:
+        """The shares, with those that are too uncertain to be reported."""
+        return {**self.withheld, **self.shares}
+
+
+MAX_DELTA = 1 << 53
+"""A float is exact up to here, and no process does more in a window. A client can claim any width for a kernel."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkDelta:
+    """What one process did in a window: the difference of two readings of the libcuda probes.
+
+    The fields are those of ProcessWork. `area` includes open spans. `idle_ns` is the time since the last launch.
+    """
+
+    widths: int = 0
+    area: int = 0
+    sure_area: int = 0
+    sure_widths: int = 0
+    sure_gaps: int = 0
+    sure_heights: int = 0
+    sure_event_heights: int = 0
+    idle_ns: int = 0
+
+    def divided(self, number: int) -> "WorkDelta":
+        """Return one of `number` equal parts."""
+        if number == 1:
+            return self
+        return replace(self, **{name: getattr(self, name) // number for name in _COUNTS})
+
+
+_COUNTS = tuple(each.name for each in fields(WorkDelta) if each.name != "idle_ns")
+_counts = attrgetter(*_COUNTS, "open_area")
+_AREA = _COUNTS.index("area")
+
+
+def work_delta(before: ProcessWork | None, now: ProcessWork, at_ns: int) -> WorkDelta:
+    """Return what a process did after the reading `before`; all of it if it is new or its counts began anew."""
+    if before is not None and before.first_ns != now.first_ns:
+        before = None
+    *earlier, open_before = (0,) * (len(_COUNTS) + 1) if before is None else _counts(before)
+    *later, open_now = _counts(now)
+    earlier[_AREA] += open_before
+    later[_AREA] += open_now
+    growth = {name: min(MAX_DELTA, max(0, b - a)) for name, a, b in zip(_COUNTS, earlier, later, strict=True)}
+    return WorkDelta(**growth, idle_ns=max(0, at_ns - now.launched_ns))
+
+
+PROCESS_NOISE = 0.002
+"""Standard deviation of the change of a kernel time in one second, as a fraction of the kernel time."""
+
+CREDIBLE_ERRORS = 3.0
+"""A measurement further from the expectation, in standard errors, shows that a client does something else now."""
+
+LEAST_RELATIVE_ERROR = 3e-5
+"""Least standard error of a measurement, as a fraction of the sum of the estimates' deviations in it. With less,
+rounding errors exceed the remaining variance, and a correlation could be more than 1."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelTimeEstimates:
+    """The state of a Kalman filter: mean kernel time of each client, in nanoseconds, and the covariances.
+
+    All are in the order of `pids`; `indices` has the position of each PID. Every window is a measurement: the sum of
+    the widths that each client launched, times its kernel time, is the SM time that the GPU measured.
+    """
+
+    pids: tuple[int, ...] = ()
+    means: tuple[float, ...] = ()
+    covariances: tuple[tuple[float, ...], ...] = ()
+    indices: Mapping[int, int] = field(default_factory=dict)
+
+    def mean(self, pid: int) -> float | None:
+        """Return a client's mean kernel time; None without an estimate."""
+        index = self.indices.get(pid)
+        return None if index is None else self.means[index]
+
+    def standard_deviation(self, pid: int) -> float:
+        """Return the standard deviation of a client's estimate."""
+        index = self.indices[pid]
+        return math.sqrt(max(0.0, self.covariances[index][index]))
+
+    def covariance_with_sum(self, weights: Mapping[int, float]) -> dict[int, float]:
+        """Return the covariance of each kernel time with the weighted sum of all."""
+        return dict(zip(self.pids, self._gains(self._vector(weights)), strict=True))
+
+    def with_client(self, pid: int, mean: float, deviation: float) -> "KernelTimeEstimates":
+        """Add a client, with an estimate that is independent of the others."""
+        count = len(self.pids)
+        return KernelTimeEstimates(
+            pids=(*self.pids, pid),
+            means=(*self.means, mean),
+            covariances=(*((*row, 0.0) for row in self.covariances), (*(0.0,) * count, deviation**2)),
+            indices={**self.indices, pid: count},
+        )
+
+    def without(self, pids: Collection[int]) -> "KernelTimeEstimates":
+        """Drop the estimates of clients that left."""
+        rest = [index for index, pid in enumerate(self.pids) if pid not in pids]
+        if len(rest) == len(self.pids):
+            return self
+        remaining = tuple(self.pids[index] for index in rest)
+        return KernelTimeEstimates(
+            pids=remaining,
+            means=tuple(self.means[index] for index in rest),
+            covariances=tuple(tuple(self.covariances[row][index] for index in rest) for row in rest),
+            indices={pid: index for index, pid in enumerate(remaining)},
+        )
+
+    def predicted(self, seconds: float) -> "KernelTimeEstimates":
+        """Prediction step after `seconds`: a random walk with PROCESS_NOISE."""
+        noise = PROCESS_NOISE**2 * seconds
+        rows = (
+            (*row[:i], row[i] + noise * self.means[i] ** 2, *row[i + 1 :]) for i, row in enumerate(self.covariances)
+        )
+        return replace(self, covariances=tuple(rows))
+
+    def with_least_deviation(self, pid: int, deviation: float) -> "KernelTimeEstimates":
+        """Raise a client's standard deviation to at least `deviation`: its behaviour has changed."""
+        index = self.indices[pid]
+        row = self.covariances[index]
+        row = (*row[:index], max(row[index], deviation**2), *row[index + 1 :])
+        return replace(self, covariances=(*self.covariances[:index], row, *self.covariances[index + 1 :]))
+
+    def inflated(self, weights: Mapping[int, float], value: float, deviation: float) -> "KernelTimeEstimates":
+        """Scale all covariances up until a measurement, as in `updated`, is just credible."""
+        vector = self._vector(weights)
+        innovation = value - sum(map(mul, self.means, vector))
+        variance = sum(map(mul, vector, self._gains(vector)))
+        credible = (innovation / CREDIBLE_ERRORS) ** 2 - deviation**2
+        if not 0 < variance < credible:
+            return self
+        rows = (tuple(each * (credible / variance) for each in row) for row in self.covariances)
+        return replace(self, covariances=tuple(rows))
+
+    def updated(self, weights: Mapping[int, float], value: float, deviation: float) -> "KernelTimeEstimates":
+        """Update step: the weighted sum of all kernel times was measured as `value`, with this standard error."""
+        vector = self._vector(weights)
+        gains = self._gains(vector)
+        deviations = sum(weight * self.standard_deviation(pid) for weight, pid in zip(vector, self.pids, strict=True))
+        variance = sum(map(mul, gains, vector)) + max(deviation, LEAST_RELATIVE_ERROR * deviations) ** 2
+        if not any(vector) or variance <= 0:
+            return self
+        innovation = (value - sum(map(mul, self.means, vector))) / variance
+        scale = math.sqrt(variance)
+        scaled = [gain / scale for gain in gains]
+        return replace(
+            self,
+            means=tuple(max(0.0, mean + gain * innovation) for mean, gain in zip(self.means, gains, strict=True)),
+            # The products are the same in both directions, so that the matrix stays symmetric.
+            covariances=tuple(
+                tuple(old - own * each for old, each in zip(row, scaled, strict=True)) if own else row
+                for row, own in zip(self.covariances, scaled, strict=True)
+            ),
+        )
+
+    def _vector(self, weights: Mapping[int, float]) -> list[float]:
+        return [weights.get(pid, 0.0) for pid in self.pids]
+
+    def _gains(self, vector: list[float]) -> list[float]:
+        """The covariance of each kernel time with the weighted sum."""
+        return [sum(map(mul, row, vector)) for row in self.covariances]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuAttribution:
+    """The state by which one GPU's SM time is divided.
+
+    `windows` are those of the last minute, the oldest first. `clients` were connected at the end of the last window.
+    `work` is the last reading with attributed launches. `watched_windows` are the last two windows in which the
+    probes were attached. `gpm_read_at` is when GPM was last read for attribution alone.
+    """
+
+    windows: tuple[Split, ...] = ()
+    estimates: KernelTimeEstimates = field(default_factory=KernelTimeEstimates)
+    clients: frozenset[int] = frozenset()
+    work: WorkReading | None = None
+    watched_windows: tuple[Split, ...] = ()
+    gpm_read_at: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttributionState:
+    """The state of all GPUs. If `equal` is set, clients without an estimate have equal parts of the rest."""
+
+    equal: bool = False
+    gpus: Mapping[GpuUuid, GpuAttribution] = field(default_factory=dict)

@@ -1,0 +1,1 @@
+"""SM time and capacity: launch counts, kernel time estimates, attribution, accounting. Pure."""

@@ -1,0 +1,291 @@
+"""Accounting: SM time, energy and memory, posted to the workloads that used them.
+
+SM time is posted by `usage.attribution` for each window. Energy and memory are posted at each reading of a GPU, memory
+also when a process leaves. Between two readings, memory counts as held as at the first. A process that left held it
+until the exporter noticed, and a new one since the exporter first noticed its connection.
+
+The number of workload accounts is bounded. What is in an account that is closed moves to SharedAccount.CLOSED, and a
+workload that comes again begins at 0. So no total decreases, and the parts add up to the total.
+"""
+
+import math
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import TypeVar
+
+from exporter.core.identity import used_bytes
+from exporter.core.meters import ENERGY
+from exporter.core.workloads import workload_of
+from exporter.model.accounting import Account, GpuUsage, HeldMemory, SharedAccount, Usage, UsageKey, UsageTotals
+from exporter.model.event import Event, EventName
+from exporter.model.node import Node
+from exporter.model.observation import GpuReading, GpuUuid, Observation, ProcessExit, ProcessReading
+from exporter.model.replace import replace
+from exporter.model.workload import Workload
+
+UNATTRIBUTED: UsageKey = (SharedAccount.UNATTRIBUTED, None)
+
+PRECISION = 1 << 40
+"""Fractions are rounded to multiples of 1 / PRECISION."""
+
+MAX_ACCOUNTS = 1024
+"""Most workloads that have accounts on a node."""
+
+REPLACEABLE_SECONDS = 3600.0
+"""If there are MAX_ACCOUNTS, a new workload replaces one that has used nothing for so long."""
+
+IDLE_SECONDS = 86400.0
+"""The account of a workload that has used nothing for so long is closed."""
+
+LAST_USED_RESOLUTION_SECONDS = 60.0
+"""`last_used_at` is updated so often: all of it is copied each time."""
+
+LONGEST_GAP_SECONDS = 600.0
+"""Twice the longest interval that can be set between two readings. After a longer gap it is unknown what happened in
+between: the exporter was stopped, or its machine was suspended."""
+
+Key = TypeVar("Key")
+Amount = TypeVar("Amount", int, Usage)
+
+
+def account(before: Node, node: Node, seen: Observation, events: Collection[Event]) -> Node:
+    """Post the memory and energy that an observation reports."""
+    for pid in _left(before, seen, events):
+        node = _with_memory_released(before, node, pid, seen.at)
+    if isinstance(seen, GpuReading) and seen.problem is None:
+        node = _with_energy(before, node, seen)
+        node = _with_memory_read(node, seen)
+        node = replace(node, usage_totals=close_idle_accounts(node.usage_totals, node.at))
+    return node
+
+
+def account_of(node: Node, pid: int, *, at: float | None = None) -> Account:
+    """Return the account for what a process did at a time, by default now; a recently ended one is still known.
+
+    A server has an account of its own, whichever clients it serves.
+    """
+    if any(pid in daemon.servers for daemon in node.daemons.values()):
+        return SharedAccount.SERVER
+    process, death = node.processes.get(pid), node.deaths.get(pid)
+    at = node.at if at is None else at
+    if death is not None and death.process is not None and (process is None or process.started > at):
+        # The PID belongs to another process now.
+        process = death.process
+    return workload_of(process) or SharedAccount.UNATTRIBUTED
+
+
+def post_time(
+    totals: UsageTotals, gpu: GpuUuid, busy_us: int, parts: Mapping[UsageKey, float], *, at: float
+) -> UsageTotals:
+    """Post the SM time of a window, in microseconds of the whole GPU, by each account's part; the rest unattributed."""
+    totals, posted = _with_accounts(totals, _apportioned(busy_us, _weights(parts)), at)
+    usage = _with_use(totals, gpu, {key: Usage(sm_us=us) for key, us in posted.items()})
+    usage = replace(usage, sm_us_without_energy=_sums(usage.sm_us_without_energy, posted.items()))
+    return _with_gpu(totals, gpu, usage)
+
+
+def post_energy(totals: UsageTotals, gpu: GpuUuid, millijoules: int, *, at: float, known: bool = True) -> UsageTotals:
+    """Post energy in proportion to the SM time since the last posting.
+
+    It is unattributed if no process ran, or if it is not `known` which processes ran all that time.
+    """
+    sm_us = totals.gpus.get(gpu, GpuUsage()).sm_us_without_energy
+    weights = sm_us if known and any(sm_us.values()) else {UNATTRIBUTED: 1}
+    totals, posted = _with_accounts(totals, _apportioned(millijoules, weights), at)
+    usage = _with_use(totals, gpu, {key: Usage(energy_mj=mj) for key, mj in posted.items()})
+    return _with_gpu(totals, gpu, replace(usage, sm_us_without_energy={}))
+
+
+def post_memory(totals: UsageTotals, gpu: GpuUuid, held: Mapping[Account, int], *, at: float) -> UsageTotals:
+    """Post memory that was held, in bytes times milliseconds."""
+    totals, posted = _with_accounts(totals, {(each, None): amount for each, amount in held.items() if amount > 0}, at)
+    if not posted:
+        return totals
+    usage = totals.gpus.get(gpu, GpuUsage())
+    memory = _sums(usage.memory_byte_ms, ((each, amount) for (each, _), amount in posted.items()))
+    return _with_gpu(totals, gpu, replace(usage, memory_byte_ms=memory))
+
+
+def close_idle_accounts(totals: UsageTotals, at: float) -> UsageTotals:
+    """Close the accounts of the workloads that have used nothing for IDLE_SECONDS."""
+    idle = {each for each, last_used_at in totals.last_used_at.items() if at - last_used_at > IDLE_SECONDS}
+    return _closed(totals, idle) if idle else totals
+
+
+def _apportioned(total: int, weights: Mapping[UsageKey, int]) -> dict[UsageKey, int]:
+    """Divide an integer in proportion to weights, none of which is negative, by the largest remainders."""
+    weights = {key: weight for key, weight in weights.items() if weight > 0}
+    divisor = sum(weights.values())
+    if total <= 0 or not divisor:
+        return {}
+    parts = {key: total * weight // divisor for key, weight in weights.items()}
+    by_remainder = sorted(weights, key=lambda key: -(total * weights[key] % divisor))
+    for key in by_remainder[: total - sum(parts.values())]:
+        parts[key] += 1
+    return {key: part for key, part in parts.items() if part}
+
+
+def _weights(fractions: Mapping[UsageKey, float]) -> dict[UsageKey, int]:
+    """Return integer weights for fractions of one; the rest is unattributed.
+
+    NaN counts as 0, and another value outside 0 to 1 as the nearest fraction.
+    """
+    weights = {
+        key: 0 if math.isnan(fraction) else round(PRECISION * min(max(fraction, 0.0), 1.0))
+        for key, fraction in fractions.items()
+    }
+    weights[UNATTRIBUTED] = weights.get(UNATTRIBUTED, 0) + max(0, PRECISION - sum(weights.values()))
+    return weights
+
+
+def _sums(before: Mapping[Key, Amount], amounts: Iterable[tuple[Key, Amount]]) -> dict[Key, Amount]:
+    """Add amounts to the sums before; a key may occur several times."""
+    sums = dict(before)
+    for key, amount in amounts:
+        sums[key] = sums[key] + amount if key in sums else amount
+    return sums
+
+
+def _with_use(totals: UsageTotals, gpu: GpuUuid, posted: Mapping[UsageKey, Usage]) -> GpuUsage:
+    """Return a GPU's usage with this use added to each account, and so to the total."""
+    usage = totals.gpus.get(gpu, GpuUsage())
+    return replace(usage, by_account=_sums(usage.by_account, posted.items()), total=sum(posted.values(), usage.total))
+
+
+def _with_gpu(totals: UsageTotals, gpu: GpuUuid, usage: GpuUsage) -> UsageTotals:
+    return replace(totals, gpus={**totals.gpus, gpu: usage})
+
+
+def _with_accounts(
+    totals: UsageTotals, amounts: Mapping[UsageKey, int], at: float
+) -> tuple[UsageTotals, dict[UsageKey, int]]:
+    """Open the accounts of these amounts. If there are too many, SharedAccount.OTHERS takes the amount."""
+    posted: dict[UsageKey, int] = {}
+    for (wanted, method), amount in amounts.items():
+        totals, found = _with_account(totals, wanted, at)
+        posted[found, method] = posted.get((found, method), 0) + amount
+    return totals, posted
+
+
+def _with_account(totals: UsageTotals, wanted: Account, at: float) -> tuple[UsageTotals, Account]:
+    if isinstance(wanted, SharedAccount):
+        return totals, wanted
+    last_used_at = totals.last_used_at.get(wanted)
+    if last_used_at is not None and at - last_used_at < LAST_USED_RESOLUTION_SECONDS:
+        return totals, wanted
+    if last_used_at is None and len(totals.last_used_at) >= MAX_ACCOUNTS:
+        idlest = min(totals.last_used_at, key=totals.last_used_at.__getitem__)
+        if at - totals.last_used_at[idlest] < REPLACEABLE_SECONDS:
+            return totals, SharedAccount.OTHERS
+        totals = _closed(totals, {idlest})
+    return replace(totals, last_used_at={**totals.last_used_at, wanted: at}), wanted
+
+
+def _closed(totals: UsageTotals, idle: Collection[Workload]) -> UsageTotals:
+    """Move what the accounts of idle workloads have to CLOSED; energy for their last SM time will go to OTHERS."""
+
+    def moved(account: Account, to: SharedAccount) -> Account:
+        return to if account in idle else account
+
+    gpus = {}
+    for gpu, usage in totals.gpus.items():
+        used = (((moved(each, SharedAccount.CLOSED), how), use) for (each, how), use in usage.by_account.items())
+        sm_us = (
+            ((moved(each, SharedAccount.OTHERS), how), us) for (each, how), us in usage.sm_us_without_energy.items()
+        )
+        memory = ((moved(each, SharedAccount.CLOSED), held) for each, held in usage.memory_byte_ms.items())
+        gpus[gpu] = replace(
+            usage, by_account=_sums({}, used), sm_us_without_energy=_sums({}, sm_us), memory_byte_ms=_sums({}, memory)
+        )
+    last_used_at = {each: at for each, at in totals.last_used_at.items() if each not in idle}
+    return replace(totals, gpus=gpus, last_used_at=last_used_at)
+
+
+def _left(before: Node, seen: Observation, events: Iterable[Event]) -> Iterator[int]:
+    """Return the processes that, by an observation, have released their memory."""
+    known = before.processes.get(seen.pid) if isinstance(seen, ProcessReading | ProcessExit) else None
+    match seen:
+        case ProcessExit() if known is None or known.start_ticks == seen.start_ticks:
+            yield seen.pid
+        case ProcessReading() if known is not None and known.start_ticks != seen.start_ticks:
+            yield seen.pid
+    left = EventName.CLIENT_DISCONNECTED
+    yield from (event.pid for event in events if event.event is left and event.pid is not None)
+
+
+def _with_memory_released(before: Node, node: Node, pid: int, at: float) -> Node:
+    """Post the memory of a process that left. If a later reading lists it again, it has held it only since then."""
+    for gpu, usage in node.usage_totals.gpus.items():
+        memory = usage.held_memory.get(pid)
+        if memory is not None and memory.bytes:
+            held: dict[Account, int] = {}
+            _hold(held, _account_of_memory(before, pid, memory), memory.bytes, memory.since, at)
+            released = replace(memory, bytes=0, since=max(at, memory.since))
+            usage = replace(usage, held_memory={**usage.held_memory, pid: released})
+            totals = post_memory(_with_gpu(node.usage_totals, gpu, usage), gpu, held, at=node.at)
+            node = replace(node, usage_totals=totals)
+    return node
+
+
+def _with_energy(before: Node, node: Node, reading: GpuReading) -> Node:
+    """Post a GPU's energy since its last reading; energy before the first reading of this run is unknown."""
+    gpu, totals = reading.gpu, node.usage_totals
+    known, usage = before.gpus.get(gpu), totals.gpus.get(gpu, GpuUsage())
+    last = None if known is None else known.meters.get(ENERGY)
+    if last is None:
+        return replace(node, usage_totals=_with_gpu(totals, gpu, replace(usage, sm_us_without_energy={})))
+    used = node.gpus[gpu].meters[ENERGY].total - last.total
+    if used <= 0:
+        return node
+    in_time = usage.read_at is not None and abs(reading.at - usage.read_at) <= LONGEST_GAP_SECONDS
+    return replace(node, usage_totals=post_energy(totals, gpu, used, at=node.at, known=in_time))
+
+
+def _with_memory_read(node: Node, reading: GpuReading) -> Node:
+    """Post the memory that was held until a reading, and remember what is held from then on. Ignore a late reading."""
+    gpu, totals = reading.gpu, node.usage_totals
+    usage = totals.gpus.get(gpu, GpuUsage())
+    if usage.read_at is not None and 0 <= usage.read_at - reading.at <= LONGEST_GAP_SECONDS:
+        return node
+    if reading.compute_processes is None and reading.mps_processes is None:
+        return replace(node, usage_totals=_with_gpu(totals, gpu, replace(usage, read_at=reading.at)))
+    held: dict[Account, int] = {}
+    for pid, memory in usage.held_memory.items():
+        _hold(held, _account_of_memory(node, pid, memory), memory.bytes, memory.since, reading.at)
+    now: dict[int, HeldMemory] = {}
+    for pid, amount in used_bytes(reading).items():
+        process, known = node.processes.get(pid), usage.held_memory.get(pid)
+        ticks = None if process is None else process.start_ticks
+        same = known is not None and known.bytes > 0 and (ticks is None or known.start_ticks in (None, ticks))
+        if known is None or not same:
+            known = HeldMemory(bytes=0, since=_held_since(node, pid, usage, reading.at), account=account_of(node, pid))
+            _hold(held, known.account, amount, known.since, reading.at)
+        now[pid] = HeldMemory(
+            bytes=max(0, amount),
+            since=reading.at,
+            account=_account_of_memory(node, pid, known),
+            start_ticks=ticks or known.start_ticks,
+        )
+    totals = _with_gpu(totals, gpu, replace(usage, held_memory=now, read_at=reading.at))
+    return replace(node, usage_totals=post_memory(totals, gpu, held, at=node.at))
+
+
+def _hold(held: dict[Account, int], account: Account, amount: int, since: float, until: float) -> None:
+    """Add memory that was held for a time. After a long gap, or if the clock was set, the time is unknown."""
+    if 0.0 < until - since <= LONGEST_GAP_SECONDS:
+        held[account] = held.get(account, 0) + max(0, amount) * (int(1000 * until) - int(1000 * since))
+
+
+def _held_since(node: Node, pid: int, usage: GpuUsage, at: float) -> float:
+    """Return since when a new process holds memory: since it connected, if that is after the last reading."""
+    connected = (daemon.clients[pid].connected_at for daemon in node.daemons.values() if pid in daemon.clients)
+    left = usage.held_memory.get(pid)
+    return max(
+        min(connected, default=at),
+        -math.inf if usage.read_at is None else usage.read_at,
+        -math.inf if left is None else left.since,
+    )
+
+
+def _account_of_memory(node: Node, pid: int, memory: HeldMemory) -> Account:
+    """Return the account of held memory. Once known it stays so, also for a server that its daemon has removed."""
+    return account_of(node, pid) if memory.account is SharedAccount.UNATTRIBUTED else memory.account

@@ -1,0 +1,349 @@
+"""Capacity: how well a GPU is shared by MPS clients, and how many more clients fit."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from math import ceil, fsum, hypot
+
+from exporter.core.client_slots import clients_limit
+from exporter.core.devices import by_its_ordinals
+from exporter.core.domains import places
+from exporter.core.identity import used_bytes
+from exporter.core.support import GPM
+from exporter.model.daemon import Daemon
+from exporter.model.gpu import Gpu
+from exporter.model.node import Node
+from exporter.model.observation import DaemonName, GpuUuid
+from exporter.model.server import Client
+from exporter.model.usage import Method, Share
+from exporter.model.variables import VISIBLE_DEVICES
+from exporter.parse.mps_variables import client_memory_limits, client_thread_percentage
+from exporter.usage.last_minute import fresh_splits
+from exporter.usage.launch_history import current_reading
+
+IDLE_BELOW = 0.01
+"""A client that used less of the SMs is idle."""
+
+AT_LIMIT = 0.9
+"""A client that used this fraction of the SMs that it may use is held back by its limit."""
+
+NEARLY_ALL = 0.8
+"""From this fraction of its peak on, a memory's bandwidth is used up: no real access pattern reaches all of it."""
+
+CLEAR_ERRORS = 2.0
+"""Two shares differ if they do so by this many standard errors."""
+
+LARGE_CLIENT = 0.9
+"""A new client is expected to need as much memory as this quantile of the clients: memory that runs out is an error.
+It is expected to use the mean SM time: if SM time runs out, all clients only become slower."""
+
+LEAST_SM = 1e-4
+"""If all clients used less of the SMs, nothing follows about a new one."""
+
+_DIGITS = 6
+"""A quotient is rounded, so that what fits exactly three times is not reported to fit twice."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientUsage:
+    """One client on one GPU. None: not known.
+
+    A limit is the smaller of its server's and the one in its own environment. `threads` is the fraction of the SMs that
+    the client may use. `memory_limit` is how much memory it may have, and `memory` how much it has, in bytes. A
+    `memory_limit` of None means no limit if `memory_limit_known`. `share` is what it used of the SMs. `watched` is
+    whether its libcuda is probed; None: the probes are not attached.
+    """
+
+    daemon: DaemonName
+    client: Client
+    threads: float | None = None
+    memory_limit: int | None = None
+    memory_limit_known: bool = False
+    memory: int | None = None
+    share: Share | None = None
+    watched: bool | None = None
+
+    @property
+    def found(self) -> Share | None:
+        """The share, if it was measured or estimated. An equal part is a convention."""
+        return None if self.share is None or self.share.method is Method.EQUAL else self.share
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecentUse:
+    """The used fractions of a GPU's SMs and of its memory's bandwidth; None: not known.
+
+    `shares` has the known parts by PID. `unattributed` is the rest.
+    """
+
+    seconds: float | None = None
+    sm: float | None = None
+    dram: float | None = None
+    shares: Mapping[int, Share] = field(default_factory=dict)
+    unattributed: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BandwidthContention:
+    """The memory's bandwidth is used up. `pid` uses by far the most SM time; None: no process does, or it is unknown.
+
+    No counter attributes bandwidth: the process that uses the most SM time is only the likeliest cause.
+    """
+
+    dram: float
+    pid: int | None = None
+    share: Share | None = None
+
+
+class Bound(StrEnum):
+    """A resource that limits how many more clients fit."""
+
+    MEMORY = "memory"
+    SM = "sm"
+    SLOTS = "slots"
+
+
+NEEDED = frozenset({Bound.MEMORY, Bound.SLOTS})
+"""Beyond these bounds a new client fails. Beyond that of SM time, all clients become slower."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Headroom:
+    """How many more clients such as the present ones fit, by each bound that is known."""
+
+    by_bound: Mapping[Bound, int]
+
+    @property
+    def fits(self) -> int | None:
+        """How many more fit; None: not known."""
+        return None if self.binding is None else self.by_bound[self.binding]
+
+    @property
+    def binding(self) -> Bound | None:
+        """The smallest bound; None if a bound of NEEDED is not known, unless another one of them is 0."""
+        none_fits = any(self.by_bound.get(bound) == 0 for bound in NEEDED)
+        known = none_fits or self.by_bound.keys() >= NEEDED
+        return min(self.by_bound, key=lambda bound: self.by_bound[bound]) if known else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuSharing:
+    """How a GPU is shared by MPS clients. None: not known.
+
+    `threads_committed` and `memory_committed` are the sums of the clients' limits, as fractions of what the GPU has.
+    `bypassing` has the shares of processes that bypass MPS, by PID. `departed_sm` is the fraction of the SMs that was
+    used by processes that have left the GPU. `gpm` is whether the GPU has GPM, which alone measures SM time.
+    """
+
+    clients: Sequence[ClientUsage]
+    recent: RecentUse
+    headroom: Headroom
+    memory_total_bytes: int | None
+    threads_committed: float | None
+    memory_committed: float | None
+    contention: BandwidthContention | None
+    bypassing: Mapping[int, Share]
+    departed_sm: float
+    gpm: bool | None = None
+
+    @property
+    def memory_held(self) -> int | None:
+        """The memory of the clients for which it is known, in bytes."""
+        known = [each.memory for each in self.clients if each.memory is not None]
+        return sum(known) if known else None
+
+    @property
+    def shares(self) -> Sequence[Share]:
+        """The known shares of the clients."""
+        return [each.share for each in self.clients if each.share is not None]
+
+    @property
+    def sm_used(self) -> float | None:
+        """The sum of the known shares."""
+        return sum(share.sm for share in self.shares) if self.shares else None
+
+    @property
+    def sm_error(self) -> float:
+        """One standard error of the sum, as if the clients' errors were independent."""
+        return hypot(*(share.error for share in self.shares))
+
+    @property
+    def methods(self) -> Sequence[Method]:
+        """The methods by which the shares were found."""
+        return [method for method in Method if any(share.method is method for share in self.shares)]
+
+    @property
+    def unwatched(self) -> Sequence[ClientUsage]:
+        """The clients that are not probed, although the probes are attached."""
+        return [each for each in self.clients if each.watched is False]
+
+    @property
+    def idle(self) -> Sequence[ClientUsage]:
+        """The clients that hold memory and, even with their error, used next to nothing of the SMs."""
+        return [
+            each
+            for each in self.clients
+            if each.memory and each.found and each.found.sm + each.found.error < IDLE_BELOW
+        ]
+
+    @property
+    def at_limit(self) -> Sequence[ClientUsage]:
+        """The clients that, even less their error, used nearly all of the SMs that they may use, if that is not all."""
+        return [
+            each
+            for each in self.clients
+            if each.threads is not None
+            and each.threads < 1
+            and (each.found.sm - each.found.error if each.found else 0.0) >= AT_LIMIT * each.threads
+        ]
+
+
+def gpu_sharing(node: Node) -> Mapping[GpuUuid, GpuSharing]:
+    """Return how each GPU is shared that has MPS clients."""
+    return {uuid: _sharing(node, uuid, clients) for uuid, clients in _clients(node).items()}
+
+
+def _sharing(node: Node, uuid: GpuUuid, clients: Sequence[ClientUsage]) -> GpuSharing:
+    gpu, split = node.gpus[uuid], fresh_splits(node).get(uuid)
+    reading = gpu.reading
+    total = reading.memory_total_bytes
+    if split is None:
+        recent = RecentUse(seconds=reading.gpm_seconds, sm=reading.sm_utilization, dram=reading.dram_bandwidth)
+    else:
+        recent = RecentUse(
+            seconds=split.seconds, sm=split.sm, dram=split.dram, shares=split.shares, unattributed=split.unattributed
+        )
+    threads = [each.threads for each in clients if each.threads is not None]
+    limits = [each.memory_limit for each in clients if each.memory_limit is not None]
+    processes = reading.compute_processes
+    servers = {pid for daemon in node.daemons.values() for pid in daemon.servers}
+    others = None if processes is None else {each.pid for each in processes} - servers - {c.client.pid for c in clients}
+    departed = 0.0
+    if others is not None:
+        present = {*others, *servers, *(pid for daemon in node.daemons.values() for pid in daemon.clients)}
+        departed = sum(share.sm for pid, share in recent.shares.items() if pid not in present)
+    by_bound = {
+        Bound.MEMORY: _fit_in_memory(gpu, clients),
+        Bound.SM: _fit_in_sm_time(recent, others, departed, len(clients)),
+        Bound.SLOTS: _fit_in_slots(node, clients),
+    }
+    return GpuSharing(
+        clients=clients,
+        recent=recent,
+        headroom=Headroom(by_bound={bound: max(0, count) for bound, count in by_bound.items() if count is not None}),
+        memory_total_bytes=total,
+        threads_committed=fsum(threads) if len(threads) == len(clients) else None,
+        memory_committed=sum(limits) / total if total and len(limits) == len(clients) else None,
+        contention=_contention(recent, len(clients) + len(gpu.bypassing)),
+        bypassing={pid: recent.shares[pid] for pid in gpu.bypassing if pid in recent.shares},
+        departed_sm=departed,
+        gpm=gpu.supported.get(GPM),
+    )
+
+
+def _clients(node: Node) -> Mapping[GpuUuid, Sequence[ClientUsage]]:
+    """Return the clients on each GPU that has any, the oldest first. Under MIG, a client's instance is unknown."""
+    found: dict[GpuUuid, list[ClientUsage]] = {uuid: [] for uuid, gpu in node.gpus.items() if not gpu.reading.mig_mode}
+    held = {uuid: used_bytes(node.gpus[uuid].reading) for uuid in found}
+    splits, work = fresh_splits(node), current_reading(node)
+    watched = None if work is None else frozenset(work.watched)
+    for daemon in node.daemons.values():
+        if not daemon.told_of(node.at):
+            continue
+        ordinals = by_its_ordinals(node, daemon)
+        for pid, gpus in places(node, daemon, daemon.clients).items():
+            client = daemon.clients[pid]
+            for uuid in gpus & found.keys():
+                split = splits.get(uuid)
+                threads, limit_known, limit = _limits(node, daemon, client, uuid, ordinals)
+                found[uuid].append(
+                    ClientUsage(
+                        daemon=daemon.name,
+                        client=client,
+                        threads=threads,
+                        memory_limit=limit,
+                        memory_limit_known=limit_known,
+                        memory=held[uuid].get(pid),
+                        share=None if split is None else split.shares.get(pid),
+                        watched=None if watched is None else pid in watched,
+                    )
+                )
+    return {
+        uuid: sorted(clients, key=lambda each: (each.client.connected_at, each.client.pid))
+        for uuid, clients in found.items()
+        if clients
+    }
+
+
+def _limits(
+    node: Node, daemon: Daemon, client: Client, uuid: GpuUuid, ordinals: Mapping[int, GpuUuid]
+) -> tuple[float | None, bool, int | None]:
+    """Return the fields `threads`, `memory_limit_known` and `memory_limit` of a client on a GPU."""
+    server, process = daemon.servers.get(client.server), node.processes.get(client.pid)
+    variables = None if process is None else process.environment
+    if server is None or server.active_thread_percentage is None or variables is None:
+        return None, False, None
+    own_threads, own = client_thread_percentage(variables), client_memory_limits(variables)
+    threads = None if own_threads is None else min(server.active_thread_percentage, own_threads) / 100
+    limits = {str(device): limit for device, limit in server.pinned_memory_limits.items()}
+    # A client that chooses among several GPUs may count them in its own way.
+    reordered = own and VISIBLE_DEVICES in variables and len(ordinals) > 1
+    if own is None or reordered or ((limits or own) and not ordinals):
+        return threads, False, None
+    devices = {str(ordinal): gpu for ordinal, gpu in ordinals.items()}
+    here = [limit for device, limit in (*limits.items(), *own.items()) if devices.get(device, device) == uuid]
+    return threads, True, min(here, default=None)
+
+
+def _contention(recent: RecentUse, processes: int) -> BandwidthContention | None:
+    """Return the contention for bandwidth among several processes, if it is used up."""
+    if recent.dram is None or not recent.dram >= NEARLY_ALL or processes < 2:
+        return None
+    found = {pid: share for pid, share in recent.shares.items() if share.method is not Method.EQUAL}
+    first, *others = sorted(found, key=lambda pid: (-found[pid].sm, pid)) or (None,)
+    if first is None:
+        return BandwidthContention(dram=recent.dram)
+    largest = found[first]
+    second = found[others[0]] if others else Share(method=Method.MEASURED, sm=0.0)
+    lead = largest.sm - second.sm
+    clear = lead > CLEAR_ERRORS * hypot(largest.error, second.error) and lead > recent.unattributed
+    return (
+        BandwidthContention(dram=recent.dram, pid=first, share=largest)
+        if clear
+        else BandwidthContention(dram=recent.dram)
+    )
+
+
+def _fit_in_memory(gpu: Gpu, clients: Sequence[ClientUsage]) -> int | None:
+    """Count a client with a memory limit as if it had all of that memory: it may allocate it at any time."""
+    used, total = gpu.reading.memory_used_bytes, gpu.reading.memory_total_bytes
+    claims = sorted(claim for each in clients if (claim := max(each.memory or 0, each.memory_limit or 0)))
+    if used is None or total is None or not claims or not all(each.memory_limit_known for each in clients):
+        return None
+    reserved = sum(max(0, (each.memory_limit or 0) - (each.memory or 0)) for each in clients)
+    return (total - used - reserved) // claims[ceil(LARGE_CLIENT * len(claims)) - 1]
+
+
+def _fit_in_sm_time(recent: RecentUse, others: set[int] | None, departed: float, clients: int) -> int | None:
+    """Compare the free SM time with what a client uses on average.
+
+    The clients' own shares are not needed. What is unattributed counts as theirs. What departed processes used is free.
+    """
+    if recent.sm is None or others is None or not others <= recent.shares.keys():
+        return None
+    busy = recent.sm - departed
+    by_clients = busy - sum(recent.shares[pid].sm for pid in others)
+    return int(round((1 - busy) / by_clients * clients, _DIGITS)) if by_clients >= LEAST_SM else None
+
+
+def _fit_in_slots(node: Node, clients: Sequence[ClientUsage]) -> int | None:
+    """Return how many clients the servers still accept; None if it is not known for one of them."""
+    free = 0
+    for name, pid in {(each.daemon, each.client.server) for each in clients}:
+        daemon = node.daemons[name]
+        server = daemon.servers.get(pid)
+        limit = None if server is None else clients_limit(node, daemon, server)
+        if server is None or limit is None or server.nameless:
+            return None
+        free += max(0, limit - sum(client.server == pid for client in daemon.clients.values()))
+    return free

@@ -1,0 +1,173 @@
+"""Attribution of the last minute: the windows of a GPU, added up, with the errors."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from exporter.model.node import Node
+from exporter.model.observation import GpuUuid
+from exporter.model.replace import replace
+from exporter.model.usage import Method, Share, Split
+
+MINUTE_SECONDS = 60.0
+MAX_WINDOWS = 120
+"""The age and number of windows that are remembered."""
+
+MAX_UNKNOWN = 0.5
+"""A client has no share of the minute if its use is unknown for more than this fraction of it."""
+
+MAX_ERROR, MAX_RELATIVE_ERROR = 0.1, 0.25
+"""A client has no share either if its standard error exceeds both these fractions, of all SMs and of the share."""
+
+MAX_CHANGE = 0.2
+"""If the clients' shares before and after the probes were detached differ by more than this fraction of the used SM
+time, the use in between is unknown."""
+
+
+class Splits(Mapping[GpuUuid, Split]):
+    """How each GPU's SM time was divided in the last minute; computed on first access, as windows come more often."""
+
+    def __init__(self, windows: Mapping[GpuUuid, tuple[Split, ...]]) -> None:
+        self._windows = windows
+        self._combined: dict[GpuUuid, Split] = {}
+
+    def __getitem__(self, gpu: GpuUuid) -> Split:
+        if gpu not in self._combined:
+            self._combined[gpu] = combined(self._windows[gpu])
+        return self._combined[gpu]
+
+    def __iter__(self) -> Iterator[GpuUuid]:
+        return iter(self._windows)
+
+    def __len__(self) -> int:
+        return len(self._windows)
+
+
+def fresh_splits(node: Node) -> Mapping[GpuUuid, Split]:
+    """Return how each GPU's SM time was divided, without splits that are older than they are long."""
+    return {gpu: split for gpu, split in node.splits.items() if 0 <= node.at - split.at <= split.seconds}
+
+
+def with_window(windows: tuple[Split, ...], window: Split) -> tuple[Split, ...]:
+    """Add a window; drop those that are too old, or later because the clock was set back."""
+    recent = (each for each in windows if 0 < window.at - each.at < MINUTE_SECONDS)
+    return (*recent, window)[-MAX_WINDOWS:]
+
+
+def combined(windows: tuple[Split, ...]) -> Split:
+    """Add up the windows, the oldest first; a client's error covers the time in which its use is unknown.
+
+    A client without a share in a window used nothing in it, unless it is `unknown` there. Then it used between nothing
+    and all of what is unattributed. A share with too large an error is omitted.
+    """
+    seconds = sum(window.seconds for window in windows)
+    sm = sum(window.sm * window.seconds for window in windows) / seconds
+    dram = [(window.dram, window.seconds) for window in windows if window.dram is not None]
+    dram_seconds = sum(each for _, each in dram)
+    shares = _shares(_with_assumptions_checked(windows), seconds)
+    return Split(
+        at=windows[-1].at,
+        seconds=seconds,
+        sm=sm,
+        shares=shares,
+        unattributed=max(0.0, sm - sum(share.sm for share in shares.values())),
+        dram=sum(used * each for used, each in dram) / dram_seconds if dram_seconds else None,
+    )
+
+
+@dataclass(slots=True)
+class _Sum:
+    """SM time of one client and its error, in seconds of all SMs, and the seconds in which its use is unknown."""
+
+    method: Method
+    used: float = 0.0
+    error: float = 0.0
+    unknown: float = 0.0
+
+
+def _shares(windows: Sequence[Split], seconds: float) -> Mapping[int, Share]:
+    """Return the shares over all windows, the latest of which is the first."""
+    sums: dict[int, _Sum] = {}
+    unmixable = [(window, _add(sums, window)) for window in windows]
+    for window, pids in unmixable:
+        for pid in (window.unknown | pids) & sums.keys():
+            sums[pid].unknown += window.seconds
+    means = {pid: each.used / (seconds - each.unknown) for pid, each in sums.items() if each.unknown < seconds}
+    for window, pids in unmixable:
+        if window.unknown or pids:
+            _add_unknown(sums, window, pids, means)
+    return {
+        pid: Share(method=each.method, sm=each.used / seconds, error=each.error / seconds)
+        for pid, each in sums.items()
+        if each.unknown <= MAX_UNKNOWN * seconds
+        and each.error <= max(MAX_ERROR * seconds, MAX_RELATIVE_ERROR * each.used)
+    }
+
+
+def _add(sums: dict[int, _Sum], window: Split) -> frozenset[int]:
+    """Add the shares of a window; return the clients with a method that cannot be mixed with their other one.
+
+    A sum of measured and estimated shares is an estimate. An equal part is a convention, and is mixed with neither.
+    """
+    unmixable = []
+    for shares in (window.shares, window.withheld):
+        for pid, share in shares.items():
+            known = sums.get(pid)
+            if known is None:
+                known = sums[pid] = _Sum(share.method)
+            if share.method is not known.method:
+                if Method.EQUAL in (share.method, known.method):
+                    unmixable.append(pid)
+                    continue
+                known.method = Method.FLIGHT
+            known.used += window.seconds * share.sm
+            known.error += window.seconds * share.error
+    return frozenset(unmixable)
+
+
+def _add_unknown(
+    sums: Mapping[int, _Sum], window: Split, unmixable: frozenset[int], means: Mapping[int, float]
+) -> None:
+    """Add the mean use of the clients with unknown use in a window, scaled down to what is left in it.
+
+    Two standard errors cover both extremes: that a client used nothing, and that it used all that is left.
+    """
+    pids = (window.unknown | unmixable) & sums.keys()
+    left = max(0.0, window.sm - sum(share.sm for pid, share in window.estimates.items() if pid not in unmixable))
+    expected = sum(means.get(pid, 0.0) for pid in pids)
+    scale = min(1.0, left / expected) if expected else 0.0
+    for pid in pids:
+        likely = scale * means.get(pid, 0.0)
+        sums[pid].used += window.seconds * likely
+        sums[pid].error += window.seconds * max(likely, left - likely) / 2
+
+
+def _with_assumptions_checked(windows: tuple[Split, ...]) -> list[Split]:
+    """Check each window in which the probes were detached by the first window after it in which they were attached.
+
+    The latest window is the first in the result.
+    """
+    checked: list[Split] = []
+    after: Split | None = None
+    for window in reversed(windows):
+        if not window.assumed:
+            after = window
+        checked.append(_checked(window, after) if window.assumed and after is not None else window)
+    return checked
+
+
+def _checked(window: Split, after: Split) -> Split:
+    """Confirm the assumed shares if the clients' use before and after is about the same; else the use is unknown."""
+    assumed = {pid: share for pid, share in window.estimates.items() if pid in window.clients}
+    estimates, nothing = after.estimates, Share(method=Method.FLIGHT, sm=0.0)
+    later = {pid: share if pid in after.unknown else estimates.get(pid, nothing) for pid, share in assumed.items()}
+    used = sum(share.sm for share in assumed.values())
+    changed = sum(abs(share.sm - later[pid].sm) for pid, share in assumed.items())
+    if changed > 2 * MAX_CHANGE * used:
+        others = {pid: share for pid, share in window.shares.items() if pid not in assumed}
+        return replace(window, shares=others, withheld={}, unknown=window.unknown | assumed.keys())
+    confirmed = {
+        pid: replace(share, error=math.hypot(later[pid].error, abs(share.sm - later[pid].sm) / 2))
+        for pid, share in assumed.items()
+    }
+    return replace(window, shares={**window.shares, **confirmed}, withheld={})

@@ -1,0 +1,88 @@
+"""Launch history: the last readings of the libcuda probes, and counts that never decrease while a client lives."""
+
+from exporter.model.launches import LaunchCounts, LaunchHistory, ProcessLaunches, ProcessWork, WorkReading, began_ns
+from exporter.model.node import Node
+from exporter.model.observation import ProcessReading
+from exporter.model.replace import replace
+
+LIBCUDA_PROBES = "doors"
+"""The name of the collector that reads the probes."""
+
+HISTORY_NS = 8_000_000_000
+MAX_READINGS = 16
+"""The age and number of readings that are remembered: MPS reports a fault late."""
+
+STALE_SECONDS = 10.0
+"""An older reading is not current."""
+
+WATCHED_NS = 60_000_000_000
+"""The time over which the watched fraction is computed."""
+
+
+def with_reading(node: Node, seen: WorkReading) -> Node:
+    """Add a reading of the probes. A reading that comes twice, or late, changes nothing."""
+    if node.work is not None and seen.boot_ns <= node.work.boot_ns:
+        return node
+    known = node.launch_history
+    living = {
+        pid: launches
+        for pid, launches in known.counts.items()
+        if pid in node.processes and may_belong_to(launches.started_ns, node.processes[pid])
+    }
+    # A lower count than before means that the probes were attached anew.
+    lost_before = 0 if node.work is None or seen.lost < node.work.lost else node.work.lost
+    history = LaunchHistory(
+        readings=(*(each for each in known.readings if seen.boot_ns - each.boot_ns <= HISTORY_NS), seen)[
+            -MAX_READINGS:
+        ],
+        counts={**living, **{each.pid: _counted(node, each) for each in seen.processes}},
+        lost=known.lost + seen.lost - lost_before,
+        watched=(
+            *(each for each in known.watched if seen.boot_ns - each[0] <= WATCHED_NS),
+            (seen.boot_ns, seen.seconds),
+        ),
+    )
+    return replace(node, work=seen, launch_history=history)
+
+
+def current_reading(node: Node) -> WorkReading | None:
+    """Return the last reading; None if it is stale or there is none."""
+    return None if node.work is None or node.at - node.work.at > STALE_SECONDS else node.work
+
+
+def launch_counts(node: Node, pid: int) -> LaunchCounts | None:
+    """Return the counts of a client; None if it is not watched now, or the counts are of another process."""
+    process, work = node.processes.get(pid), current_reading(node)
+    if process is None or work is None or pid not in work.watched:
+        return None
+    launches = node.launch_history.counts.get(pid)
+    if launches is None:
+        return LaunchCounts()
+    return launches.total if may_belong_to(launches.started_ns, process) else None
+
+
+def watched_fraction(node: Node) -> float | None:
+    """Return the fraction of the last minute in which the probes were attached; None before the second reading."""
+    watched = node.launch_history.watched
+    if current_reading(node) is None or len(watched) < 2:
+        return None
+    return min(1.0, 1e9 * sum(seconds for _, seconds in watched[1:]) / (watched[-1][0] - watched[0][0]))
+
+
+def may_belong_to(first_ns: int, process: ProcessReading) -> bool:
+    """Return whether counts that began at `first_ns` may be of this process: they began after it started."""
+    return first_ns >= began_ns(process.start_ticks)
+
+
+def _counted(node: Node, seen: ProcessWork) -> ProcessLaunches:
+    """Add a reading to the counts of its process. If the probes were attached anew, counting has begun anew."""
+    known, process = node.launch_history.counts.get(seen.pid), node.processes.get(seen.pid)
+    now = LaunchCounts(kernels=seen.kernels, graphs=seen.graphs, flight_ns=seen.flight_ns + seen.open_ns)
+    if known is not None and known.first_ns == seen.first_ns:
+        # A span that ended during the reading may have been read in part: a count never decreases.
+        return replace(known, current=LaunchCounts(*map(max, known.current, now)))
+    if known is not None and process is not None and may_belong_to(known.started_ns, process):
+        if not may_belong_to(seen.first_ns, process):
+            return known
+        return ProcessLaunches(started_ns=known.started_ns, first_ns=seen.first_ns, current=now, earlier=known.total)
+    return ProcessLaunches(started_ns=seen.first_ns, first_ns=seen.first_ns, current=now)

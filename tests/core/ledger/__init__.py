@@ -1,1 +1,0 @@
-"""The books: nothing is lost, and nothing stands in them twice."""

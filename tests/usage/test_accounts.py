@@ -1,0 +1,40 @@
+"""The account for what a process did."""
+
+from dataclasses import replace
+
+import pytest
+
+from exporter.model.accounting import SharedAccount
+from exporter.model.workload import Workload, WorkloadKind
+from exporter.usage.accounting import account_of
+from tests.builders import AT, CLIENT, POD, SERVER, USER_ALICE, USER_BOB, at_work, exited, owned, process, told
+
+IN_POD, IN_JOB, IN_UNIT = 600, 602, 605
+
+
+@pytest.mark.parametrize(
+    ("pid", "kind", "name"),
+    [
+        (IN_POD, WorkloadKind.POD, POD),
+        (IN_JOB, WorkloadKind.SLURM_JOB, "42"),
+        (IN_UNIT, WorkloadKind.UNIT, "vllm@llama\\x2d70b.service"),
+    ],
+)
+def test_the_most_specific_owner_pays(pid: int, kind: WorkloadKind, name: str) -> None:
+    assert account_of(owned(), pid) == Workload(kind=kind, name=name)
+
+
+def test_a_server_is_nobodys_and_who_is_unknown_nobody() -> None:
+    assert account_of(owned(), SERVER) is SharedAccount.SERVER
+    assert account_of(owned(), 99) is SharedAccount.UNATTRIBUTED
+
+
+def test_one_who_has_just_left_still_pays() -> None:
+    assert account_of(told(*at_work(CLIENT), process(), exited(at=AT + 5)).node, CLIENT) == USER_ALICE
+
+
+def test_of_two_who_had_a_pid_each_pays_for_its_own_time() -> None:
+    bobs = replace(process(ticks=7, at=AT + 6, user="bob"), started=AT + 6)
+    node = told(*at_work(CLIENT), process(), exited(at=AT + 5), bobs).node
+    assert account_of(node, CLIENT, at=AT + 4) == USER_ALICE
+    assert account_of(node, CLIENT) == USER_BOB

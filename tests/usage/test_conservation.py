@@ -1,0 +1,195 @@
+"""Whatever happens, in whatever order: for every GPU the parts are the whole, and that is what the GPU has done."""
+
+import sqlite3
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from exporter.core.fold import fold
+from exporter.model.accounting import Account, SharedAccount, UsageKey, UsageTotals
+from exporter.model.node import Node
+from exporter.model.observation import Observation
+from exporter.model.usage import Method
+from exporter.model.workload import Workload, WorkloadKind
+from exporter.store import ledger as store_ledger
+from exporter.store.archive import Remembered
+from exporter.usage import accounting
+from exporter.usage.accounting import post_energy, post_memory, post_time
+from tests.builders import AT, GPU, OTHER_GPU, node
+from tests.core.strategies import DAEMONS, gaps, observations, readings
+from tests.usage.balance import assert_balanced, assert_only_grown
+
+FEW_PAGES = 3
+
+gpus = st.sampled_from((GPU, OTHER_GPU))
+owners = st.builds(Workload, kind=st.sampled_from(WorkloadKind), name=st.sampled_from("abc"))
+accounts: st.SearchStrategy[Account] = owners | st.sampled_from(SharedAccount)
+methods = st.none() | st.sampled_from(Method)
+fractions = (
+    st.floats(0.01, 0.5)
+    | st.floats(0, 1)
+    | st.sampled_from((float("nan"), float("inf"), float("-inf"), -0.5, 1e308, 1.0000001))
+)
+parts = st.dictionaries(st.tuples(accounts, methods), fractions, max_size=6)
+
+
+@dataclass(frozen=True)
+class Window:
+    """SM time is split."""
+
+    gpu: str
+    busy_us: int
+    parts: Mapping[UsageKey, float]
+
+
+@dataclass(frozen=True)
+class Energy:
+    """Energy is posted."""
+
+    gpu: str
+    millijoules: int
+    known: bool
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Memory is posted."""
+
+    gpu: str
+    held: Mapping[Account, int]
+
+
+@dataclass(frozen=True)
+class Saved:
+    """The totals are written."""
+
+
+@dataclass(frozen=True)
+class Killed:
+    """The exporter ends, and another begins with the copy that was written last."""
+
+
+Step = Window | Energy | Memory | Saved | Killed | Observation
+
+windows = st.builds(Window, gpus, st.integers(-5, 10_000_000), parts)
+steps = st.sampled_from(
+    (
+        windows,
+        windows,
+        st.builds(Energy, gpus, st.integers(-5, 10_000_000), st.booleans()),
+        st.builds(Memory, gpus, st.dictionaries(accounts, st.integers(-5, 2**80), max_size=3)),
+        st.sampled_from((Saved(), Killed())),
+        readings,
+        observations,
+    )
+).flatmap(lambda kind: kind)
+"""Each kind as often as any other, however many sorts it has."""
+
+times = gaps | st.sampled_from((-0.2, -30.0, -700.0, 3601.0, 90_000.0))
+
+
+@dataclass
+class Life:
+    """A node, what was posted to it, and the stored copy of its totals."""
+
+    node: Node = field(default_factory=lambda: node(*DAEMONS))
+    at: float = AT
+    copy: sqlite3.Connection = field(default_factory=lambda: sqlite3.connect(":memory:"))
+    saved: UsageTotals = field(default_factory=UsageTotals)
+    posted: Counter[tuple[str, str]] = field(default_factory=Counter)
+    saved_posted: Counter[tuple[str, str]] = field(default_factory=Counter)
+
+    def __post_init__(self) -> None:
+        self.copy.executescript(store_ledger.TABLE)
+
+    def goes_on(self, gap: float, step: Step) -> None:
+        """What happens next: no sum falls by it, but by going back to the copy."""
+        self.at += gap
+        before = self.node
+        match step:
+            case Window():
+                self.posted[step.gpu, "sm"] += max(0, step.busy_us)
+                self._post(post_time(before.usage_totals, step.gpu, step.busy_us, step.parts, at=self.at))
+            case Energy():
+                self.posted[step.gpu, "energy"] += max(0, step.millijoules)
+                self._post(post_energy(before.usage_totals, step.gpu, step.millijoules, at=self.at, known=step.known))
+            case Memory():
+                self._post(post_memory(before.usage_totals, step.gpu, step.held, at=self.at))
+            case Saved():
+                store_ledger.save(self.copy, self.saved, before.usage_totals)
+                self.saved, self.saved_posted = before.usage_totals, Counter(self.posted)
+            case Killed():
+                found, unreadable = store_ledger.load(self.copy)
+                assert unreadable == 0
+                self.node = Remembered(ledger=found).into(node(*DAEMONS))
+                self.saved, self.posted = found, Counter(self.saved_posted)
+            case _:
+                self.node, _ = fold(before, replace(step, at=self.at))
+                self.posted += Counter(dict(_energy(before, self.node)))
+        if not isinstance(step, Killed):
+            assert_only_grown(before.usage_totals, self.node.usage_totals)
+
+    def assert_all_is_there(self) -> None:
+        """The totals are what the GPUs have used, to the last microsecond and millijoule."""
+        assert_balanced(self.node.usage_totals)
+        for gpu in (GPU, OTHER_GPU):
+            usage = self.node.usage_totals.gpus.get(gpu)
+            found = (0, 0) if usage is None else (usage.total.sm_us, usage.total.energy_mj)
+            assert found == (self.posted[gpu, "sm"], self.posted[gpu, "energy"])
+
+    def _post(self, totals: UsageTotals) -> None:
+        self.node = replace(self.node, usage_totals=totals)
+
+
+def _energy(before: Node, after: Node) -> Iterator[tuple[tuple[str, str], int]]:
+    """By how much the GPUs' own counters have grown; what they had when they were first read is from before."""
+    for uuid, gpu in after.gpus.items():
+        known = before.gpus.get(uuid)
+        meters = {} if known is None else known.meters
+        for name in gpu.meters.keys() & meters.keys() & {"energy_millijoules"}:
+            yield (uuid, "energy"), gpu.meters[name].total - meters[name].total
+
+
+@pytest.fixture(autouse=True)
+def few_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(accounting, "MAX_ACCOUNTS", FEW_PAGES)
+
+
+@given(st.lists(st.tuples(times, steps), min_size=5, max_size=40))
+@settings(max_examples=150)
+def test_whatever_happens_the_parts_are_the_whole(happens: list[tuple[float, Step]]) -> None:
+    life = Life(node(*DAEMONS))
+    for gap, step in happens:
+        life.goes_on(gap, step)
+        life.assert_all_is_there()
+
+
+@given(st.integers(0, 10**9), parts)
+def test_a_part_is_within_a_microsecond_and_a_bit_of_what_it_should_be(
+    busy_us: int, of: Mapping[UsageKey, float]
+) -> None:
+    """As far as the parts are fractions at all; what is posted to nobody has the rest."""
+    true = {key: part for key, part in of.items() if 0 <= part <= 1 and key != (SharedAccount.UNATTRIBUTED, None)}
+    if sum(true.values()) > 1:
+        return
+    owned = {key: part for key, part in true.items() if not isinstance(key[0], Workload)}
+    totals = post_time(UsageTotals(), GPU, busy_us, owned, at=AT)
+    used = {} if not totals.gpus else totals.gpus[GPU].by_account
+    for key, part in owned.items():
+        posted = used[key].sm_us if key in used else 0
+        assert abs(posted - part * busy_us) <= 1.01
+
+
+def test_thousands_of_owners_are_bounded_and_none_of_what_they_used_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(accounting, "MAX_ACCOUNTS", 50)
+    totals = UsageTotals()
+    for number in range(2000):
+        owner = Workload(kind=WorkloadKind.SLURM_JOB, name=str(number))
+        totals = post_time(totals, GPU, 1001, {(owner, Method.FLIGHT): 0.5}, at=AT + 60 * number)
+    assert_balanced(totals)
+    assert len(totals.last_used_at) == 50
+    assert totals.gpus[GPU].total.sm_us == 2000 * 1001

@@ -1,0 +1,166 @@
+"""Clients' work, counted: never less while a client lives, nothing of whom cannot be seen, nobody else's."""
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from exporter.model.launches import LaunchCounts, ProcessWork
+from exporter.model.node import Node
+from exporter.usage.launch_history import MAX_READINGS, STALE_SECONDS, launch_counts
+from tests.builders import AT, CLIENT, SERVER, at_work, daemon_process, exited, look, process, told
+from tests.works import BOOTED, SECOND_NS, boot_ns, reading, work
+
+UP = told(*at_work(CLIENT), daemon_process(), process(CLIENT)).node
+
+
+def after(*works: ProcessWork, start: Node = UP) -> Node:
+    """The doors are read once a second; each reading has one process."""
+    return told(*(reading(AT + 1 + number, each) for number, each in enumerate(works)), start=start).node
+
+
+def counted(present: Node) -> LaunchCounts:
+    counts = launch_counts(present, CLIENT)
+    assert counts is not None
+    return counts
+
+
+class TestCounts:
+    """What a client has launched, and how long it had work in flight."""
+
+    def test_they_are_as_last_read(self) -> None:
+        """Cumulative already; work that is still in flight counts as far as it has come."""
+        present = after(work(CLIENT, kernels=7, graphs=2, flight_ns=5 * SECOND_NS, open_ns=SECOND_NS // 2))
+        assert counted(present) == LaunchCounts(kernels=7, graphs=2, flight_ns=5_500_000_000)
+
+    def test_a_client_that_is_watched_and_has_launched_nothing_has_zeros(self) -> None:
+        """That it did nothing is known."""
+        assert launch_counts(told(reading(AT + 1, watched=(CLIENT,)), start=UP).node, CLIENT) == LaunchCounts()
+
+    def test_of_one_that_is_not_watched_nothing_is_known(self) -> None:
+        """Nor of one that no longer is, though it was."""
+        assert launch_counts(UP, CLIENT) is None
+        assert launch_counts(told(reading(AT + 1, work(SERVER)), start=UP).node, CLIENT) is None
+        lost = told(reading(AT + 1, work(CLIENT, kernels=3)), reading(AT + 2), start=UP).node
+        assert launch_counts(lost, CLIENT) is None
+
+    def test_what_was_read_long_ago_is_not_told_as_of_now(self) -> None:
+        """The eye has failed since."""
+        present = after(work(CLIENT, kernels=3))
+        assert launch_counts(told(look(at=AT + 1 + STALE_SECONDS), start=present).node, CLIENT) == LaunchCounts(
+            kernels=3
+        )
+        assert launch_counts(told(look(at=AT + 2 + STALE_SECONDS), start=present).node, CLIENT) is None
+
+    def test_where_the_doors_were_left_and_are_watched_again_they_go_on(self) -> None:
+        """The kernel counts anew from 0; the client is the same."""
+        again = work(CLIENT, first_ns=boot_ns(AT + 1.5), kernels=2, flight_ns=SECOND_NS)
+        assert counted(after(work(CLIENT, kernels=7, flight_ns=SECOND_NS), again)) == LaunchCounts(
+            kernels=9, flight_ns=2 * SECOND_NS
+        )
+
+    def test_what_is_not_the_clients_does_not_end_its_counts(self) -> None:
+        """Of the dead one that had its PID, told of out of turn."""
+        seen = (work(CLIENT, kernels=7), work(CLIENT, first_ns=1, kernels=9), work(CLIENT, kernels=8))
+        assert [counted(after(*seen[:number])).kernels for number in (1, 2)] == [7, 7]
+        assert counted(after(*seen)).kernels == 8
+
+    def test_a_span_that_is_read_while_it_ends_takes_nothing_back(self) -> None:
+        """It is no longer open, and not yet added."""
+        assert counted(after(work(CLIENT, open_ns=2 * SECOND_NS), work(CLIENT))).flight_ns == 2 * SECOND_NS
+
+
+class TestWhoseItIs:
+    """Identity is PID and start time."""
+
+    def test_what_was_launched_before_the_client_began_is_somebody_elses(self) -> None:
+        """It had the PID before."""
+        present = after(work(CLIENT, first_ns=boot_ns(BOOTED + 1), kernels=9))
+        assert launch_counts(present, CLIENT) is None
+
+    def test_a_pid_that_is_used_again_begins_at_0(self) -> None:
+        """Nothing is carried over, whichever is read first: the work, or who does it."""
+        present = after(work(CLIENT, kernels=9))
+        later = process(CLIENT, at=AT + 2, ticks=boot_ns(AT + 2) // 10_000_000)
+        new = reading(AT + 3, work(CLIENT, first_ns=boot_ns(AT + 2.5), kernels=1))
+        assert launch_counts(told(exited(CLIENT, at=AT + 2), later, new, start=present).node, CLIENT) == LaunchCounts(
+            kernels=1
+        )
+        assert launch_counts(told(later, new, start=present).node, CLIENT) == LaunchCounts(kernels=1)
+        assert launch_counts(told(new, later, start=present).node, CLIENT) is None
+
+    def test_of_a_process_of_which_nothing_is_known_nothing_is_told(self) -> None:
+        """It may be another."""
+        assert (
+            launch_counts(told(reading(AT + 1, work(CLIENT)), start=told(*at_work(CLIENT)).node).node, CLIENT) is None
+        )
+
+
+class TestLosses:
+    """Launches that did not fit into a BPF map."""
+
+    def test_they_go_on_where_the_doors_are_watched_anew(self) -> None:
+        """A counter never falls."""
+        seen = [reading(AT + 1 + number, lost=lost) for number, lost in enumerate((2, 5, 1, 1))]
+        sums = [told(*seen[: number + 1], start=UP).node.launch_history.lost for number in range(4)]
+        assert sums == [2, 5, 6, 6]
+
+
+class TestReadings:
+    """What is kept of them."""
+
+    def test_one_that_comes_twice_or_late_changes_nothing(self) -> None:
+        """Nor does it bring back who has gone."""
+        present = after(work(CLIENT, kernels=1), work(CLIENT, kernels=2))
+        for each in (reading(AT + 2, work(CLIENT, kernels=9)), reading(AT + 1.5, work(CLIENT, kernels=9))):
+            again = told(each, start=present).node
+            assert (again.work, again.launch_history) == (present.work, present.launch_history)
+
+    def test_a_few_seconds_of_them_are_kept(self) -> None:
+        """However often they come."""
+        assert 5 <= len(after(*[work(CLIENT)] * 100).launch_history.readings) <= 10
+        often = told(*(reading(AT + number / 100) for number in range(100)), start=UP).node
+        assert len(often.launch_history.readings) == MAX_READINGS
+
+    def test_nobody_who_has_gone_is_remembered(self) -> None:
+        """Their counts go with them."""
+        left = told(reading(AT + 2), start=told(exited(CLIENT, at=AT + 1), start=after(work(CLIENT))).node).node
+        assert left.launch_history.counts == {}
+
+
+amounts = st.integers(min_value=0, max_value=2**62)
+any_work = st.builds(
+    work,
+    st.sampled_from((CLIENT, SERVER)),
+    first_ns=st.sampled_from((1, boot_ns(AT - 5), boot_ns(AT + 2), boot_ns(AT + 4))),
+    kernels=amounts,
+    graphs=amounts,
+    flight_ns=amounts,
+    open_ns=amounts,
+    launched_ns=amounts,
+    failed_ns=st.just(0) | amounts,
+)
+any_reading = st.builds(
+    lambda *known: known,
+    st.sampled_from((-1.0, 0.0, 0.5, 1.0, 20.0)),
+    st.lists(any_work, max_size=2, unique_by=lambda each: each.pid),
+    st.lists(st.sampled_from((CLIENT, SERVER)), max_size=2),
+    amounts,
+)
+
+
+@given(st.lists(any_reading, max_size=12))
+@settings(max_examples=100)
+def test_whatever_is_read_no_count_falls_while_its_client_lives(
+    seen: list[tuple[float, list[ProcessWork], list[int], int]],
+) -> None:
+    """Absent it may be for a while; never less."""
+    at, present, most, lost = AT, UP, LaunchCounts(), 0
+    for gap, works, watched, losses in seen:
+        at += gap
+        present = told(reading(at, *works, watched=watched, lost=losses), start=present).node
+        now = launch_counts(present, CLIENT)
+        assert present.launch_history.lost >= lost
+        lost = present.launch_history.lost
+        if now is None:
+            continue
+        assert all(getattr(now, name) >= getattr(most, name) for name in ("kernels", "graphs", "flight_ns"))
+        most = now

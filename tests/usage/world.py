@@ -1,0 +1,182 @@
+"""A GPU whose clients launch kernels of known length and width: what the doors and GPM tell, and the truth.
+
+Time goes on in slices, in which clients launch by their rhythm; where all want more SMs than there are, all are slow.
+The doors see what a process does, which learns that its work is over when it synchronises, and somewhat late.
+"""
+
+import random
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from exporter.core.fold import fold
+from exporter.model.launches import GpuUse, ProcessWork, WorkReading
+from exporter.model.node import Node
+from exporter.model.observation import Observation
+from exporter.model.usage import Split
+from tests.builders import AT, GPU, at_work, gpu_reading, process, told
+from tests.works import boot_ns
+
+SMS = 132
+SLICE_NS = 50_000_000
+SYNC_NS = 14_000
+EVENT_NS = 90_000
+US, MS = 1_000, 1_000_000
+
+
+@dataclass(slots=True)
+class Worker:
+    """A client: kernels so long and wide, so many to a burst, and so long a pause after each burst's end.
+
+    It waits for its bursts by synchronising, or an event, or `never`: then it launches at a steady pace. `on` is when
+    it works, in seconds since the beginning; `speeds` by how much longer its kernels are from some second on.
+    """
+
+    pid: int
+    length: int
+    width: int
+    batch: int = 1
+    pause: int = 0
+    event: bool = False
+    never: bool = False
+    behind: bool = True
+    on: tuple[float, float] = (0.0, float("inf"))
+    slower_from: float = float("inf")
+    slower_by: float = 3.0
+    used: float = 0.0
+    counts: dict[str, float] = field(default_factory=dict)
+
+    def kernel(self, second: float) -> float:
+        """How long a kernel lasts alone."""
+        return self.length * (self.slower_by if second >= self.slower_from else 1.0)
+
+    def works(self, second: float) -> bool:
+        """Whether it does anything then."""
+        return self.on[0] <= second < self.on[1]
+
+    def wants(self, second: float) -> float:
+        """How many SMs it would have busy on the average, with nobody beside it."""
+        if not self.works(second):
+            return 0.0
+        busy = self.kernel(second) * self.batch
+        around = 0 if self.never else (EVENT_NS if self.event else SYNC_NS)
+        return self.width * busy / (busy + around + self.pause)
+
+    def work_for(self, second: float, slowness: float, jitter: float) -> None:
+        """Live through one slice in which its kernels take so much longer than alone."""
+        lasting = self.kernel(second) * slowness
+        around = 0 if self.never else (EVENT_NS if self.event else SYNC_NS)
+        cycle = lasting * self.batch + around + self.pause
+        bursts = SLICE_NS / cycle * jitter
+        kernels = bursts * self.batch
+        in_flight = SLICE_NS if self.never else bursts * (lasting * self.batch + around)
+        self.used += kernels * self.kernel(second) * self.width
+        for name, more in {
+            "kernels": kernels,
+            "widths": kernels * self.width,
+            "area": in_flight * self.width,
+            "flight_ns": in_flight,
+        }.items():
+            self._grow(name, more)
+        if not self.never:
+            self._grow("syncs", bursts)
+            self._grow("spans", bursts)
+        if self.behind and not self.never:
+            self._grow("sure_area", in_flight * self.width)
+            self._grow("sure_widths", kernels * self.width)
+            self._grow("sure_event_heights" if self.event else "sure_heights", bursts * self.width)
+
+    def tell(self) -> ProcessWork:
+        """What the doors know of it."""
+        return ProcessWork(
+            pid=self.pid, first_ns=boot_ns(AT - 50), **{name: int(count) for name, count in self.counts.items()}
+        )
+
+    def _grow(self, name: str, more: float) -> None:
+        self.counts[name] = self.counts.get(name, 0.0) + more
+
+
+@dataclass(slots=True)
+class World:
+    """The GPU, its clients, and the node that watches them. All chance comes from the seed."""
+
+    workers: tuple[Worker, ...]
+    noise: float = 0.005
+    lag_seconds: float = 0.0
+    unwatched: frozenset[int] = frozenset()
+    seed: int = 1
+    rests: tuple[int, ...] = ()
+    second: int = 0
+    counted_from: int = 0
+    node: Node = field(init=False)
+    busy: float = 0.0
+    last_busy: float = 0.0
+    chance: random.Random = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.chance = random.Random(self.seed)
+        pids = [worker.pid for worker in self.workers]
+        known = (process(pid, ticks=1, user=f"user-{pid}") for pid in pids)
+        self.node = told(*at_work(*pids), *known, gpu_reading(pids)).node
+
+    def live(self, seconds: int) -> Split:
+        """So many seconds later: how the last minute was split."""
+        for _ in range(seconds):
+            for seen in self.next_second():
+                self.node, _ = fold(self.node, seen)
+        return self.node.splits[GPU]
+
+    def next_second(self) -> Iterator[Observation]:
+        """What is seen at the end of one more second."""
+        before = self.busy
+        for slice_number in range(1_000_000_000 // SLICE_NS):
+            self._slice(self.second + slice_number * SLICE_NS / 1e9)
+        self.second += 1
+        now = self.busy - before
+        measured = (1 - self.lag_seconds) * now + self.lag_seconds * self.last_busy
+        self.last_busy = now
+        sm = min(1.0, max(0.0, measured / (SMS * 1e9) * self.chance.gauss(1, self.noise)))
+        at = AT + self.second
+        yield self.reading(at)
+        yield GpuUse(at=at + 0.1, gpu=GPU, seconds=1.0, sm_utilization=sm, dram_bandwidth=0.1)
+
+    def reading(self, at: float) -> WorkReading:
+        """The doors, read now; they were not watched in the seconds of rest."""
+        seen = [worker for worker in self.workers if worker.pid not in self.unwatched]
+        return WorkReading(
+            at=at,
+            boot_ns=boot_ns(at),
+            seconds=0.0 if self.second in self.rests else 1.0,
+            sms=SMS,
+            processes=tuple(worker.tell() for worker in seen if worker.counts),
+            watched=tuple(worker.pid for worker in seen),
+        )
+
+    def truths(self) -> dict[int, float]:
+        """What part of all SMs' time each used since it was last counted anew."""
+        return {worker.pid: worker.used / (SMS * 1e9 * (self.second - self.counted_from)) for worker in self.workers}
+
+    def count_anew(self) -> None:
+        """What was used until now is no part of the truth any more."""
+        self.counted_from = self.second
+        for worker in self.workers:
+            worker.used = 0.0
+
+    def _slice(self, second: float) -> None:
+        wanted = sum(worker.wants(second) for worker in self.workers)
+        slowness = max(1.0, wanted / SMS)
+        before = sum(worker.used for worker in self.workers)
+        for worker in self.workers:
+            if worker.works(second):
+                worker.work_for(second, slowness, self.chance.uniform(0.8, 1.2))
+        self.busy += sum(worker.used for worker in self.workers) - before
+
+
+def wrong_by(split: Split, truths: Mapping[int, float]) -> dict[int, float]:
+    """By how many percentage points of all SMs each share is wrong; who has none counts with all that it used."""
+    told_of = {pid: split.shares[pid].sm if pid in split.shares else 0.0 for pid in truths}
+    return {pid: 100 * (told_of[pid] - truth) for pid, truth in truths.items()}
+
+
+def worst(split: Split, truths: Mapping[int, float]) -> float:
+    """The largest of them."""
+    return max(map(abs, wrong_by(split, truths).values()))
