@@ -292,7 +292,7 @@ def _place(daemon: str, node: Node) -> Place:
     """Where a daemon is that is acted for: such a one was named, with directories of this host."""
     known = node.daemons[daemon]
     place = on_host(daemon, Path(known.pipe_directory), Path(known.log_directory))
-    return replace(place, expected=known.expected, owner=known.owner)
+    return replace(place, expected=known.declared.expected, owner=known.declared.owner)
 
 
 def _exists(path: Path) -> bool:

@@ -81,7 +81,7 @@ class Glance:
     def _make_sure(self, client: ControlClient, processes: Processes) -> None:
         """One silence, or refusal, is no verdict; a second one, a little later, is."""
         daemon = self.node.daemons[client.daemon]
-        if daemon.unanswered_since is not None or daemon.refused_since is not None:
+        if daemon.commands.unanswered_since is not None or daemon.commands.refused_since is not None:
             self._wait(max(SECOND_PROBE_SECONDS, HELD_AFTER_SECONDS))
             self._ask(client, (LIST_SERVERS,))
             self._hear_witnesses(processes)
@@ -92,7 +92,7 @@ class Glance:
 
     def _ask(self, client: ControlClient, commands: tuple[str, ...]) -> None:
         daemon = self.node.daemons[client.daemon]
-        client.want(commands, process=identity_of(daemon.process), servers=daemon.servers)
+        client.want(commands, process=identity_of(daemon.runtime.process), servers=daemon.servers)
         self.look(CONTROL, client.look, client.daemon)
 
     def watch(self, processes: Processes, pods: Pods | None) -> None:

@@ -12,7 +12,7 @@ from typing import Any, TextIO
 from exporter import recording_format1
 from exporter.errors import RecordingError
 from exporter.model.action import ActionDone, Resumed
-from exporter.model.daemon import Daemon
+from exporter.model.daemon import Daemon, DaemonRuntime, Declaration
 from exporter.model.launches import GpuUse, WorkReading
 from exporter.model.node import Node
 from exporter.model.observation import (
@@ -115,11 +115,10 @@ class Header:
                     name=each.name,
                     pipe_directory=each.pipe_directory,
                     log_directory=each.log_directory,
-                    expected=each.expected,
-                    unit=each.unit,
-                    named_unit=each.unit,
-                    clients_limit=each.clients_limit,
-                    owner=each.owner,
+                    declared=Declaration(
+                        expected=each.expected, unit=each.unit, clients_limit=each.clients_limit, owner=each.owner
+                    ),
+                    runtime=DaemonRuntime(unit=each.unit),
                 )
                 for each in self.daemons
             }

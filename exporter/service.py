@@ -211,7 +211,7 @@ class Service:
         return resuming.resumed(self._cycle.node, before=before)
 
     def _resume_daemon(self, wanted: object) -> Mapping[str, Any]:
-        watched = sorted(daemon.name for daemon in self._cycle.node.daemons.values() if daemon.expected)
+        watched = sorted(daemon.name for daemon in self._cycle.node.daemons.values() if daemon.declared.expected)
         daemon = next((name for name in watched if name == wanted), None)
         if daemon is None:
             there = ", ".join(map(printable, watched)) or "none"

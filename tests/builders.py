@@ -720,3 +720,12 @@ RECORDINGS = _recordings()
 def scenario(name: str) -> Recorded:
     """The recording of one scenario."""
     return next(each for each in RECORDINGS if each.name == name)
+
+
+def with_fields(daemon: Daemon, **known: object) -> Daemon:
+    """Return the daemon with these values; `group__field` is a field of one of its groups."""
+    for name, value in known.items():
+        group, _, field = name.partition("__")
+        new = replace(getattr(daemon, group), **{field: value}) if field else value
+        daemon = replace(daemon, **{group: new})  # type: ignore[arg-type]
+    return daemon

@@ -15,7 +15,7 @@ from exporter.cycle import MOST_A_TURN, REST_SECONDS, RESTS_AFTER_SECONDS, TICK_
 from exporter.metrics.catalogue import NodeCollector
 from exporter.metrics.exposition import Exposition
 from exporter.model.action import ActionResult, Resumed
-from exporter.model.daemon import Daemon
+from exporter.model.daemon import Daemon, Declaration
 from exporter.model.diagnosis import Condition
 from exporter.model.event import Event, EventName
 from exporter.model.node import Node
@@ -79,7 +79,11 @@ class Turning:
             asker=lambda place: self.askers[place.name],
             nvml=self.nvml,
         )
-        node = Node(daemons={NAME: Daemon(name=NAME, pipe_directory=NAME, log_directory=NAME, expected=True)})
+        node = Node(
+            daemons={
+                NAME: Daemon(name=NAME, pipe_directory=NAME, log_directory=NAME, declared=Declaration(expected=True))
+            }
+        )
         cycle = Cycle(
             node,
             lookout,

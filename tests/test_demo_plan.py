@@ -71,7 +71,7 @@ REPORTED: Mapping[str, Callable[[Story], bool]] = {
     "session-held": is_diagnosed(Condition.HELD),
     "servers-crash": is_diagnosed(Condition.CRASH_LOOP),
     "server-full": is_full,
-    "user-waits": lambda story: any(daemon.waiting for daemon in story.node.daemons.values()),
+    "user-waits": lambda story: any(daemon.connections.waiting for daemon in story.node.daemons.values()),
     "limits-drift": has(EventName.LIMITS_DRIFTED),
     "bypass": has(EventName.PROCESS_BYPASSING),
     "memory-full": has_little_memory,
@@ -100,7 +100,7 @@ class TestAFailure:
         assert [each and each.condition for each in found] == [Condition.WELL] * 3
         assert not any(incident.open for incident in last.incidents.values())
         assert last.sources["nvml"].last.problem is None
-        assert not any(daemon.waiting for daemon in last.daemons.values())
+        assert not any(daemon.connections.waiting for daemon in last.daemons.values())
 
 
 def test_a_calm_demo_has_clients_and_no_failures() -> None:

@@ -209,7 +209,9 @@ class TestRecovery:
 
 
 def test_times_follow_the_wall_clock() -> None:
-    daemon = replace(idle().daemons[DAEMON], last_fault_at=AT + 3)
+    daemon = replace(
+        idle().daemons[DAEMON], connections=replace(idle().daemons[DAEMON].connections, last_fault_at=AT + 3)
+    )
     present = replace(idle(), daemons={DAEMON: daemon})
     (metric,) = (
         each

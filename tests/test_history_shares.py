@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from exporter.history import MOST_EVENTS, SPARE, History
-from exporter.model.daemon import Daemon
+from exporter.model.daemon import Daemon, Declaration
 from exporter.model.event import Event, EventName
 from exporter.model.node import Node
 from exporter.model.shares import keep_shares
@@ -31,7 +31,10 @@ XID = Event(at=AT, event=EventName.GPU_XID, gpu="GPU-1", xid=31)
 def node(*expected: str) -> Node:
     return Node(
         daemons={
-            name: Daemon(name=name, pipe_directory=f"/{name}", log_directory="/log", expected=True) for name in expected
+            name: Daemon(
+                name=name, pipe_directory=f"/{name}", log_directory="/log", declared=Declaration(expected=True)
+            )
+            for name in expected
         }
     )
 

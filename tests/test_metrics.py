@@ -490,7 +490,7 @@ class TestLimits:
 
 def test_the_configuration_outweighs_what_a_server_says_of_its_places() -> None:
     present = full()
-    daemon = replace(present.daemons[DAEMON], clients_limit=16)
+    daemon = replace(present.daemons[DAEMON], declared=replace(present.daemons[DAEMON].declared, clients_limit=16))
     present = replace(present, daemons={DAEMON: daemon})
     assert value(present, "cuda_mps_server_clients_limit") == 16
 

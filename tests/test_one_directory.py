@@ -15,7 +15,7 @@ from exporter.core.watchdog.judge import judge
 from exporter.core.watchdog.orders import Orders
 from exporter.errors import ConfigError
 from exporter.metrics.catalogue import NodeCollector
-from exporter.model.daemon import Daemon
+from exporter.model.daemon import Daemon, Declaration
 from exporter.model.node import Node
 from exporter.model.observation import DaemonFound, DaemonProcess
 from exporter.model.problem import Problem, ProblemCode
@@ -125,7 +125,7 @@ def test_processes_report_a_duplicate_as_their_problem(mps: MpsStandIn, tmp_path
 
 def named(name: str, path: str) -> Daemon:
     """A daemon that the configuration expects."""
-    return Daemon(name=name, pipe_directory=path, log_directory=f"/log/{name}", expected=True)
+    return Daemon(name=name, pipe_directory=path, log_directory=f"/log/{name}", declared=Declaration(expected=True))
 
 
 def node() -> Node:
@@ -155,7 +155,7 @@ def test_a_duplicate_is_neither_down_nor_asked_nor_restarted() -> None:
 
 def test_a_duplicate_becomes_a_daemon_when_its_directory_is_its_own() -> None:
     after, _ = fold(node(), DaemonProcess(at=AT + 1, daemon="b", pid=None))
-    assert after.daemons["b"].same_as is None
+    assert after.daemons["b"].runtime.same_as is None
     assert after.daemons["b"].told_of(AT + 1)
 
 

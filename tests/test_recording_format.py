@@ -190,7 +190,10 @@ class TestRoundTrip:
     def test_the_node_starts_from_the_headers_daemons(self) -> None:
         """So that replay judges a daemon by what was expected of it then."""
         daemons = HEADER.node().daemons
-        assert {name: daemon.expected for name, daemon in daemons.items()} == {"training": True, "other": False}
+        assert {name: daemon.declared.expected for name, daemon in daemons.items()} == {
+            "training": True,
+            "other": False,
+        }
         assert daemons["other"].pipe_directory == "/run/b"
 
     def test_an_observation_that_names_no_daemon_speaks_of_the_headers_first(self) -> None:

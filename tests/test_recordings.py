@@ -112,7 +112,9 @@ def leavings(recorded: Recorded) -> set[tuple[int, Leaving]]:
     start = Recording(io.StringIO(recorded.text)).header.node()
     seen: set[tuple[int, Leaving]] = set()
     for node, _ in fold_all(start, recorded.observations):
-        seen.update((pid, each) for daemon in node.daemons.values() for pid, each in daemon.leavings.items())
+        seen.update(
+            (pid, each) for daemon in node.daemons.values() for pid, each in daemon.connections.disconnects.items()
+        )
     return seen
 
 
@@ -298,9 +300,9 @@ class TestLimits:
         daemon = scenario("limits").story.daemon
         assert daemon.servers[513].active_thread_percentage == 100.0
         assert daemon.servers[513].pinned_memory_limits == {}
-        assert daemon.default_active_thread_percentage == 100.0
-        assert daemon.default_pinned_memory_limits == {0: 3 << 30}
-        assert "get_default_device_pinned_mem_limit 0" in daemon.limits_in_doubt
+        assert daemon.default_limits.active_thread_percentage == 100.0
+        assert daemon.default_limits.pinned_memory == {0: 3 << 30}
+        assert "get_default_device_pinned_mem_limit 0" in daemon.default_limits.stale
 
     def test_from_the_daemons_environment(self, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
         """The percentage holds from the first server on, a limit on memory does nothing (measured)."""

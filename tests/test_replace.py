@@ -5,22 +5,24 @@ from dataclasses import FrozenInstanceError
 
 import pytest
 
-from exporter.model.daemon import Daemon
+from exporter.model.daemon import Daemon, DaemonRuntime
 from exporter.model.replace import replace, revised
 
-DAEMON = Daemon(name="node", pipe_directory="pipe", log_directory="log", devices={0: "GPU-0"})
+DAEMON = Daemon(name="node", pipe_directory="pipe", log_directory="log", runtime=DaemonRuntime(devices={0: "GPU-0"}))
 
 
 def test_a_value_has_the_changes_and_is_otherwise_as_it_was() -> None:
-    changed = replace(DAEMON, expected=True, version="13000")
+    changed = replace(
+        DAEMON, declared=replace(DAEMON.declared, expected=True), runtime=replace(DAEMON.runtime, version="13000")
+    )
 
     assert changed == dataclasses.replace(DAEMON, expected=True, version="13000")
-    assert (DAEMON.expected, changed.expected) == (False, True)
+    assert (DAEMON.declared.expected, changed.declared.expected) == (False, True)
 
 
 def test_what_it_makes_is_as_frozen_as_what_it_was_made_of() -> None:
     with pytest.raises(FrozenInstanceError):
-        replace(DAEMON, expected=True).expected = False  # type: ignore[misc]
+        replace(DAEMON, declared=replace(DAEMON.declared, expected=True)).declared.expected = False  # type: ignore[misc]
 
 
 def test_a_field_that_there_is_not_is_refused() -> None:
@@ -29,5 +31,14 @@ def test_a_field_that_there_is_not_is_refused() -> None:
 
 
 def test_what_has_its_changes_already_stays_itself() -> None:
-    assert revised(DAEMON, devices={0: "GPU-0"}, expected=False) is DAEMON
-    assert revised(DAEMON, expected=True) == replace(DAEMON, expected=True)
+    assert (
+        revised(
+            DAEMON,
+            runtime=revised(DAEMON.runtime, devices={0: "GPU-0"}),
+            declared=revised(DAEMON.declared, expected=False),
+        )
+        is DAEMON
+    )
+    assert revised(DAEMON, declared=revised(DAEMON.declared, expected=True)) == replace(
+        DAEMON, declared=replace(DAEMON.declared, expected=True)
+    )

@@ -45,7 +45,7 @@ def testimony(action: Action, node: Node, place: Place, *, proc: Path, kmsg: Pat
 
 def _pids(daemon: Daemon) -> list[int]:
     """The daemon, its servers and its clients, as far as they can be told here."""
-    own = None if daemon.process is None else daemon.process.pid
+    own = None if daemon.runtime.process is None else daemon.runtime.process.pid
     return [pid for pid in dict.fromkeys((own, *daemon.servers, *daemon.clients)) if pid is not None and pid > 0]
 
 

@@ -49,17 +49,17 @@ def commands(node: Node, name: str, rhythm: PollIntervals) -> tuple[str, ...]:
     that will be due soon take the place of the one that asks for nothing but life.
     """
     daemon = node.daemons[name]
-    if not daemon.supported or daemon.foreign is not None:
+    if not daemon.supported or daemon.runtime.foreign_owner is not None:
         return ()
     suspended_at = _suspended_at(node, daemon)
-    doubted = daemon.unanswered_since is not None or daemon.refused_since is not None
+    doubted = daemon.commands.unanswered_since is not None or daemon.commands.refused_since is not None
     if not daemon.answers or doubted or suspended_at is not None:
-        asked = daemon.asked.get(LIST_SERVERS, float("-inf"))
+        asked = daemon.commands.asked_at.get(LIST_SERVERS, float("-inf"))
         period = rhythm.doubt if daemon.answers and suspended_at is not None else _probe_period(node.at, daemon, rhythm)
         due = node.at - asked >= period or (suspended_at is not None and asked < suspended_at)
         return (LIST_SERVERS,) if due else ()
     missing_since = logged_commands.in_doubt_since(daemon)
-    if missing_since is not None and daemon.asked.get(LIST_SERVERS, 0.0) < missing_since:
+    if missing_since is not None and daemon.commands.asked_at.get(LIST_SERVERS, 0.0) < missing_since:
         return (LIST_SERVERS,)
     questions = tuple(_questions(node, daemon, rhythm))
     due_now = overdue(questions, node.at)
@@ -75,10 +75,10 @@ def _probe_period(at: float, daemon: Daemon, rhythm: PollIntervals) -> float:
     """
     if daemon.gone:
         return rhythm.liveness / 3
-    begins = daemon.state is DaemonState.STARTING and rhythm.fresh(at, daemon.state_since)
-    if daemon.discovered and daemon.process is not None and daemon.process.uid != 0:
+    begins = daemon.state is DaemonState.STARTING and rhythm.fresh(at, daemon.lifecycle.state_since)
+    if daemon.discovered and daemon.runtime.process is not None and daemon.runtime.process.uid != 0:
         # Any user can start a program that never answers, so asking it costs no more than asking a daemon that is well.
-        silent_since = daemon.unanswered_since or daemon.refused_since or at
+        silent_since = daemon.commands.unanswered_since or daemon.commands.refused_since or at
         return rhythm.doubt if begins else min(max(rhythm.fault, (at - silent_since) / 2), 2 * rhythm.liveness)
     return rhythm.begin if begins else rhythm.fault
 
@@ -90,7 +90,7 @@ def _suspended_at(node: Node, daemon: Daemon) -> float | None:
 
 
 def _questions(node: Node, daemon: Daemon, rhythm: PollIntervals) -> Iterable[Question]:
-    if daemon.version is None and VERSION_FLAG not in daemon.asked:
+    if daemon.runtime.version is None and VERSION_FLAG not in daemon.commands.asked_at:
         yield Question(command=VERSION_FLAG, known_at=None, period=rhythm.lists)
     yield _which_servers(node, daemon, rhythm)
     for command, known_at in devices.questions(node, daemon) if _all_askable(node, daemon) else ():
@@ -101,7 +101,7 @@ def _questions(node: Node, daemon: Daemon, rhythm: PollIntervals) -> Iterable[Qu
             yield _its_clients(node, daemon, server, rhythm)
     doubted = rhythm.changed if limit_questions.wanted(node, daemon) else rhythm.doubt
     for command, known_at in limit_questions.questions(node, daemon):
-        period = doubted if command in daemon.limits_in_doubt else rhythm.limits
+        period = doubted if command in daemon.default_limits.stale else rhythm.limits
         yield Question(command=command, known_at=known_at, period=period)
 
 
@@ -115,7 +115,7 @@ def _which_servers(node: Node, daemon: Daemon, rhythm: PollIntervals) -> Questio
     period = rhythm.lists if daemon.log_followed else 2 * rhythm.liveness
     if rhythm.fresh(node.at, latest(servers_doubted_since(node, daemon))):
         period = rhythm.doubt
-    return Question(command=LIST_SERVERS, known_at=daemon.asked.get(LIST_SERVERS), period=period)
+    return Question(command=LIST_SERVERS, known_at=daemon.commands.asked_at.get(LIST_SERVERS), period=period)
 
 
 def _its_state(node: Node, daemon: Daemon, server: Server, rhythm: PollIntervals) -> Question:
@@ -136,14 +136,14 @@ def _its_clients(node: Node, daemon: Daemon, server: Server, rhythm: PollInterva
 
 def _is_asked_since(daemon: Daemon, server: Server) -> bool:
     """Whether it was asked for the server's clients since that is as it is."""
-    return daemon.asked.get(f"{LIST_CLIENTS} {server.pid}", 0.0) >= (server.state_since or 0.0)
+    return daemon.commands.asked_at.get(f"{LIST_CLIENTS} {server.pid}", 0.0) >= (server.state_since or 0.0)
 
 
 def _about(daemon: Daemon, server: Server, verb: str, period: float) -> Question:
     """One whose start the log told needs no question yet: what came after was told too."""
     command = f"{verb} {server.pid}"
     began = server.started_at if server.uid is not None else None
-    return Question(command=command, known_at=daemon.asked.get(command, began), period=period)
+    return Question(command=command, known_at=daemon.commands.asked_at.get(command, began), period=period)
 
 
 def nvml_due(node: Node, rhythm: PollIntervals) -> bool:
@@ -155,7 +155,7 @@ def nvml_due(node: Node, rhythm: PollIntervals) -> bool:
 
 def last_words_awaited(node: Node) -> frozenset[DaemonName]:
     """Return the daemons that have gone, and whose logs may yet tell that an operator ended them."""
-    return frozenset(name for name, daemon in node.daemons.items() if daemon.gone_at is not None)
+    return frozenset(name for name, daemon in node.daemons.items() if daemon.lifecycle.gone_at is not None)
 
 
 def watched(node: Node) -> frozenset[int]:
@@ -166,13 +166,17 @@ def watched(node: Node) -> frozenset[int]:
     their last context, and how it does tells who was killed. Of a daemon that may serve but one user, whoever it
     names may be somebody else's.
     """
-    daemons = sorted(node.daemons.values(), key=lambda daemon: len(daemon.clients) + len(daemon.pending))
+    daemons = sorted(node.daemons.values(), key=lambda daemon: len(daemon.clients) + len(daemon.connections.pending))
     pids: Iterable[int] = chain(
-        (each.process.pid for each in daemons if each.process is not None and each.process.pid is not None),
+        (
+            each.runtime.process.pid
+            for each in daemons
+            if each.runtime.process is not None and each.runtime.process.pid is not None
+        ),
         *(each.servers for each in daemons),
         *(gpu.strangers for gpu in node.gpus.values()),
         *(each.clients for each in daemons),
-        *(each.pending for each in daemons),
+        *(each.connections.pending for each in daemons),
         *(_just_left(each, node.at) for each in daemons),
         *(sorted(users.named(each)) for each in daemons if users.only_user(each) is not None),
     )
@@ -183,7 +187,11 @@ def states_wanted(node: Node) -> frozenset[int]:
     """The processes of which it matters how they stand with the scheduler: control daemons, and their servers."""
     daemons = sorted((each for each in node.daemons.values() if each.supported), key=lambda daemon: len(daemon.servers))
     pids: Iterable[int] = chain(
-        (each.process.pid for each in daemons if each.process is not None and each.process.pid is not None),
+        (
+            each.runtime.process.pid
+            for each in daemons
+            if each.runtime.process is not None and each.runtime.process.pid is not None
+        ),
         *(each.servers for each in daemons),
     )
     return frozenset(islice(dict.fromkeys(pid for pid in pids if pid > 0), MOST_STATES))
@@ -202,23 +210,25 @@ def witnesses_wanted(node: Node) -> Wanted:
 def units_wanted(node: Node) -> frozenset[str]:
     """The units of expected daemons that do not answer, or have come back lately; and each, once, at first."""
     return frozenset(
-        daemon.named_unit
+        daemon.declared.unit
         for daemon in node.daemons.values()
-        if daemon.expected
-        and daemon.named_unit is not None
-        and (daemon.named_unit not in node.units or not daemon.answers or _is_back(node.at, daemon))
+        if daemon.declared.expected
+        and daemon.declared.unit is not None
+        and (daemon.declared.unit not in node.units or not daemon.answers or _is_back(node.at, daemon))
     )
 
 
 def units_pressing(node: Node) -> frozenset[str]:
     """The units that may tell, of a daemon that has just gone, whether it was stopped or lost."""
-    gone = (daemon for daemon in node.daemons.values() if daemon.gone_at is not None and daemon.expected)
-    return frozenset(daemon.named_unit for daemon in gone if daemon.named_unit is not None)
+    gone = (
+        daemon for daemon in node.daemons.values() if daemon.lifecycle.gone_at is not None and daemon.declared.expected
+    )
+    return frozenset(daemon.declared.unit for daemon in gone if daemon.declared.unit is not None)
 
 
 def _is_back(at: float, daemon: Daemon) -> bool:
-    return daemon.state is DaemonState.UP and at - (daemon.state_since or 0.0) <= BACK_SECONDS
+    return daemon.state is DaemonState.UP and at - (daemon.lifecycle.state_since or 0.0) <= BACK_SECONDS
 
 
 def _just_left(daemon: Daemon, at: float) -> Iterable[int]:
-    return (pid for pid, left_at in daemon.departed.items() if at - left_at <= LEAVING_SECONDS)
+    return (pid for pid, left_at in daemon.connections.departed.items() if at - left_at <= LEAVING_SECONDS)

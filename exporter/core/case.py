@@ -137,11 +137,16 @@ def _is_nearer(xid: XidSighting, other: Incident, incident: Incident) -> bool:
 
 def _is_somebody_elses(node: Node, daemon: Daemon, pid: int) -> bool:
     """Whether a process is known to have nothing to do with this daemon: it is beside MPS, or another daemon's."""
-    if pid in daemon.servers or pid in daemon.clients or pid in daemon.departed or pid in daemon.leavings:
+    if (
+        pid in daemon.servers
+        or pid in daemon.clients
+        or pid in daemon.connections.departed
+        or pid in daemon.connections.disconnects
+    ):
         return False
     others = (each for name, each in node.daemons.items() if name != daemon.name)
     return any(pid in gpu.strangers for gpu in node.gpus.values()) or any(
-        pid in each.servers or pid in each.clients or pid in each.departed for each in others
+        pid in each.servers or pid in each.clients or pid in each.connections.departed for each in others
     )
 
 

@@ -40,23 +40,23 @@ REPORTED_SECONDS = 60.0
 def made(daemon: Daemon, at: float, kind: ClaimKind, pid: int) -> Daemon:
     """Return the daemon with a claim of its log; the first of several equal claims counts."""
     claim = Claim(kind=kind, pid=pid, at=at)
-    if claim.key in daemon.claims:
+    if claim.key in daemon.log.claims:
         return daemon
-    same = [name for name, each in daemon.claims.items() if each.kind is kind]
-    kept = without(daemon.claims, *same[: max(0, len(same) - MOST_OF_A_KIND + 1)])
-    return replace(daemon, claims={**kept, claim.key: claim})
+    same = [name for name, each in daemon.log.claims.items() if each.kind is kind]
+    kept = without(daemon.log.claims, *same[: max(0, len(same) - MOST_OF_A_KIND + 1)])
+    return replace(daemon, log=replace(daemon.log, claims={**kept, claim.key: claim}))
 
 
 def dropped(daemon: Daemon, kind: ClaimKind, pid: int) -> Daemon:
     """Return the daemon without this claim."""
     if not daemon.claimed(kind, pid):
         return daemon
-    return replace(daemon, claims=without(daemon.claims, key(kind, pid)))
+    return replace(daemon, log=replace(daemon.log, claims=without(daemon.log.claims, key(kind, pid))))
 
 
 def are_many(daemon: Daemon, kind: ClaimKind) -> bool:
     """Return whether so many claims of a kind are open that a further one is left to the other sources."""
-    return sum(each.kind is kind for each in daemon.claims.values()) >= MOST_OF_A_KIND
+    return sum(each.kind is kind for each in daemon.log.claims.values()) >= MOST_OF_A_KIND
 
 
 def settle(node: Node, daemon: Daemon, *, before: Daemon | None = None, force: bool = False) -> Step:
@@ -64,14 +64,16 @@ def settle(node: Node, daemon: Daemon, *, before: Daemon | None = None, force: b
 
     With `force`, as at the end of a recording, an end or a crash loop that no source contradicts is accepted.
     """
-    known: Mapping[str, Claim] = {} if before is None else before.claims
+    known: Mapping[str, Claim] = {} if before is None else before.log.claims
     step: Step = quiet(daemon)
     # More lines of a fault's block may make it plausible.
-    due = [each for name, each in daemon.claims.items() if name not in known or each.kind is ClaimKind.FAULT]
+    due = [each for name, each in daemon.log.claims.items() if name not in known or each.kind is ClaimKind.FAULT]
     for claim in due:
         step = chain(step, partial(_decided, node, claim=claim, force=force))
     after = step[0]
-    if before is not None and (after.clients is not before.clients or after.failed_starts is not before.failed_starts):
+    if before is not None and (
+        after.clients is not before.clients or after.connections.failed_starts is not before.connections.failed_starts
+    ):
         return chain(step, partial(settle, node))
     return step
 
@@ -96,8 +98,8 @@ def _decided(node: Node, daemon: Daemon, *, claim: Claim, force: bool) -> Step:
 def contradicted(daemon: Daemon, at: float, claim: Claim) -> Step:
     """Count a claim that another source refutes; an event, unless there was one a moment ago."""
     totals = replace(daemon.totals, log_contradictions=counted(daemon.totals.log_contradictions, claim.kind))
-    last = daemon.contradicted_at
-    daemon = replace(_without_fault(daemon, claim), totals=totals, contradicted_at=at)
+    last = daemon.log.contradicted_at
+    daemon = replace(known := _without_fault(daemon, claim), totals=totals, log=replace(known.log, contradicted_at=at))
     if last is not None and at - last < REPORTED_SECONDS:
         return quiet(daemon)
     name = EventName.LOG_CONTRADICTED
@@ -119,7 +121,7 @@ def _daemon_exit(node: Node, daemon: Daemon, claim: Claim) -> Verdict:
     """Its process, or a command that finds no daemon, ends it; an answer that was asked for later refutes it."""
     if daemon.gone:
         return Verdict.SETTLED
-    answered_at = max(daemon.asked.values(), default=0.0)
+    answered_at = max(daemon.commands.asked_at.values(), default=0.0)
     return Verdict.REFUTED if daemon.answers and answered_at - claim.at > REFUTED_SECONDS else Verdict.OPEN
 
 
@@ -134,7 +136,7 @@ def _server_start(node: Node, daemon: Daemon, claim: Claim) -> Verdict:
     server = daemon.servers.get(claim.pid)
     if server is None:
         ended = claim.pid in node.deaths or daemon.gone
-        return Verdict.SETTLED if ended else _withdrawn(node, daemon.departed_servers.get(claim.pid))
+        return Verdict.SETTLED if ended else _withdrawn(node, daemon.connections.departed_servers.get(claim.pid))
     if server.listed or node.at - claim.at > OPEN_SECONDS:
         return Verdict.SETTLED
     return Verdict.OPEN
@@ -151,7 +153,7 @@ def _server_exit(node: Node, daemon: Daemon, claim: Claim) -> Verdict:
         return Verdict.SETTLED
     if server.missing_since is not None:
         return Verdict.CONFIRMED
-    if (daemon.listed_at or 0.0) > claim.at + FRESH_SECONDS:
+    if (daemon.connections.listed_at or 0.0) > claim.at + FRESH_SECONDS:
         return Verdict.REFUTED
     return Verdict.OPEN if server.listed or claim.pid in node.processes else Verdict.CONFIRMED
 
@@ -166,18 +168,18 @@ def _crash_loop(node: Node, daemon: Daemon, claim: Claim) -> Verdict:
     If the process cannot be seen, what the log says is accepted: a loop is a hint, and leads to no action. If the
     process was first seen after the loop began, it shows nothing. A loop that goes on makes another claim.
     """
-    if daemon.gone or not daemon.failed_starts.began:
+    if daemon.gone or not daemon.connections.failed_starts.began:
         return Verdict.SETTLED
     state = process_states.of_daemon(node, daemon)
     if state is None or state.children_page_faults is None:
         # A recording without reports of its collectors has no process states at all.
         may_come = bool(node.sources) and node.at - claim.at < REFUTED_SECONDS
         return Verdict.OPEN if may_come else Verdict.CONFIRMED
-    if state.child_ended_at is not None and state.child_ended_at >= daemon.failed_starts.began[0]:
+    if state.child_ended_at is not None and state.child_ended_at >= daemon.connections.failed_starts.began[0]:
         return Verdict.CONFIRMED
     if node.at - claim.at <= UNCONFIRMED_SECONDS:
         return Verdict.OPEN
-    return Verdict.SETTLED if state.at > daemon.failed_starts.began[0] else Verdict.REFUTED
+    return Verdict.SETTLED if state.at > daemon.connections.failed_starts.began[0] else Verdict.REFUTED
 
 
 def _looping(_node: Node, daemon: Daemon, _claim: Claim) -> Step:
@@ -190,10 +192,10 @@ def _looping(_node: Node, daemon: Daemon, _claim: Claim) -> Step:
 def _client_connect(node: Node, daemon: Daemon, claim: Claim) -> Verdict:
     client = daemon.clients.get(claim.pid)
     if client is None:
-        was = daemon.parted.get(claim.pid)
+        was = daemon.connections.recently_disconnected.get(claim.pid)
         with_server = was is not None and was.server not in daemon.servers
-        left = claim.pid in node.deaths or claim.pid in daemon.leavings or daemon.gone or with_server
-        return Verdict.SETTLED if left else _withdrawn(node, daemon.departed.get(claim.pid))
+        left = claim.pid in node.deaths or claim.pid in daemon.connections.disconnects or daemon.gone or with_server
+        return Verdict.SETTLED if left else _withdrawn(node, daemon.connections.departed.get(claim.pid))
     confirmed = client.listed_at is not None or shown_at(node, claim.pid) is not None
     return Verdict.SETTLED if confirmed or node.at - claim.at > OPEN_SECONDS else Verdict.OPEN
 
@@ -236,7 +238,7 @@ def _contained_fault(node: Node, daemon: Daemon, claim: Claim) -> Verdict:
 
 
 def _fault_contained(_node: Node, daemon: Daemon, claim: Claim) -> Step:
-    client = daemon.parted.get(claim.pid)
+    client = daemon.connections.recently_disconnected.get(claim.pid)
     if client is not None and _is_hit(daemon.servers.get(client.server), client):
         return quiet(daemon)
     server = None if client is None else client.server

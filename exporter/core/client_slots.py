@@ -26,7 +26,7 @@ def clients_limit(node: Node, daemon: Daemon, server: Server) -> int | None:
     The configuration outweighs the server's own statement, and that the guide's number for the daemon's GPUs. None: the
     GPUs or the version are not known, or the guide has no number for them, or not the same for all GPUs.
     """
-    stated = daemon.clients_limit or server.clients_limit
+    stated = daemon.declared.clients_limit or server.clients_limit
     if stated is not None:
         return stated
     gpus = (gpu.reading for gpu in node.gpus.values() if served(daemon, gpu.reading))
@@ -48,8 +48,8 @@ def _documented(daemon: Daemon, gpu: GpuReading) -> int | None:
 
 def _version(daemon: Daemon, gpu: GpuReading) -> int | None:
     """Return the version of MPS as its programs print it, 13010 for CUDA 13.1; else that of the driver's CUDA."""
-    if daemon.version is not None:
-        return int(daemon.version)
+    if daemon.runtime.version is not None:
+        return int(daemon.runtime.version)
     major, _, minor = (gpu.cuda_version or "").partition(".")
     return 1000 * int(major) + 10 * int(minor) if _is_number(major) and _is_number(minor) else None
 

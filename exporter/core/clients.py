@@ -45,8 +45,11 @@ def _admit(daemon: Daemon, at: float, server: int, pid: int) -> Step:
     daemon = _with_client(daemon, Client(pid=pid, server=server, connected_at=at))
     daemon = replace(
         daemon,
-        departed=without(daemon.departed, pid),
-        parted=without(daemon.parted, pid),
+        connections=replace(
+            daemon.connections,
+            departed=without(daemon.connections.departed, pid),
+            recently_disconnected=without(daemon.connections.recently_disconnected, pid),
+        ),
         totals=replace(daemon.totals, connected=daemon.totals.connected + 1),
     )
     event = Event(at=at, event=EventName.CLIENT_CONNECTED, daemon=daemon.name, server=server, pid=pid)
@@ -67,8 +70,11 @@ def disconnect(daemon: Daemon, at: float, pid: int, reason: DepartureReason) -> 
     daemon = replace(
         daemon,
         clients=without(daemon.clients, pid),
-        departed=latest(daemon.departed, pid, at, MOST_CLIENTS),
-        parted=latest(daemon.parted, pid, client, MOST_CLIENTS),
+        connections=replace(
+            daemon.connections,
+            departed=latest(daemon.connections.departed, pid, at, MOST_CLIENTS),
+            recently_disconnected=latest(daemon.connections.recently_disconnected, pid, client, MOST_CLIENTS),
+        ),
         totals=totals,
     )
     event = Event(
@@ -90,7 +96,12 @@ def context_begun(daemon: Daemon, pid: int, context: int, gpu: GpuUuid | None = 
     gpus = client.gpus if client.contexts else frozenset()
     gpus = gpus if gpu is None else gpus | {gpu}
     client = replace(client, contexts=client.contexts | {context}, gpus=gpus)
-    return _with_client(replace(daemon, leavings=without(daemon.leavings, pid)), client)
+    return _with_client(
+        replace(
+            daemon, connections=replace(daemon.connections, disconnects=without(daemon.connections.disconnects, pid))
+        ),
+        client,
+    )
 
 
 def disconnect_all(daemon: Daemon, at: float, reason: DepartureReason, server: int | None = None) -> Step:
@@ -102,7 +113,7 @@ def disconnect_all(daemon: Daemon, at: float, reason: DepartureReason, server: i
 def listed(daemon: Daemon, at: float, asked_at: float, server: int, pids: tuple[int, ...], *, whole: bool) -> Step:
     """The daemon lists a server's clients: meet those that are new; part with those that a whole list has not."""
     here = frozenset(pids)
-    arrived = [pid for pid in pids if daemon.departed.get(pid, asked_at - 1) < asked_at]
+    arrived = [pid for pid in pids if daemon.connections.departed.get(pid, asked_at - 1) < asked_at]
     missing = [
         client.pid
         for client in daemon.clients.values()
@@ -150,31 +161,47 @@ def refuse(daemon: Daemon, at: float, server: int, pid: int | None, reason: Refu
 
 def queue(daemon: Daemon, pid: int, uid: int) -> Daemon:
     """A client is told to wait. That alone is ordinary: a server takes a moment to start."""
-    if len(daemon.pending) >= MOST_QUEUED:
+    if len(daemon.connections.pending) >= MOST_QUEUED:
         return daemon
-    return replace(daemon, pending={**daemon.pending, pid: uid})
+    return replace(daemon, connections=replace(daemon.connections, pending={**daemon.connections.pending, pid: uid}))
 
 
 def dequeue(daemon: Daemon, pid: int) -> Daemon:
     """A client no longer waits."""
-    if pid not in daemon.pending:
+    if pid not in daemon.connections.pending:
         return daemon
-    return replace(daemon, pending=without(daemon.pending, pid), waiting=daemon.waiting - {pid})
+    return replace(
+        daemon,
+        connections=replace(
+            daemon.connections,
+            pending=without(daemon.connections.pending, pid),
+            waiting=daemon.connections.waiting - {pid},
+        ),
+    )
 
 
 def dequeue_user(daemon: Daemon, uid: int) -> Daemon:
     """The server of this user is ready: whoever of them waited goes on."""
-    served = [pid for pid, owner in daemon.pending.items() if owner == uid]
-    return replace(daemon, pending=without(daemon.pending, *served), waiting=daemon.waiting - set(served))
+    served = [pid for pid, owner in daemon.connections.pending.items() if owner == uid]
+    return replace(
+        daemon,
+        connections=replace(
+            daemon.connections,
+            pending=without(daemon.connections.pending, *served),
+            waiting=daemon.connections.waiting - set(served),
+        ),
+    )
 
 
 def wait_for_turn(daemon: Daemon, at: float, server: int) -> Step:
     """The present server stays, so whoever is queued waits until its last client has left."""
-    waiting = [pid for pid in daemon.pending if pid not in daemon.waiting]
+    waiting = [pid for pid in daemon.connections.pending if pid not in daemon.connections.waiting]
     events = tuple(
         Event(at=at, event=EventName.CLIENT_WAITING, daemon=daemon.name, server=server, pid=pid) for pid in waiting
     )
-    return replace(daemon, waiting=daemon.waiting | set(waiting)), events
+    return replace(
+        daemon, connections=replace(daemon.connections, waiting=daemon.connections.waiting | set(waiting))
+    ), events
 
 
 def _with_client(daemon: Daemon, client: Client) -> Daemon:

@@ -25,7 +25,7 @@ def known(node: Node, daemon: Daemon, incident: Incident, block: FaultBlock | No
     clues = incident.clues
     left = [
         each
-        for each in daemon.leavings.values()
+        for each in daemon.connections.disconnects.values()
         if each.server == incident.server and not each.doubtful and _was_there(node, daemon, each.pid)
     ]
     in_reset = [each.pid for each in left if each.in_reset and each.at >= incident.detected_at]
@@ -59,7 +59,7 @@ def _was_there(node: Node, daemon: Daemon, pid: int) -> bool:
 
     Its log alone may have been forged.
     """
-    client = daemon.clients.get(pid) or daemon.parted.get(pid)
+    client = daemon.clients.get(pid) or daemon.connections.recently_disconnected.get(pid)
     listed = client is not None and client.listed_at is not None
     return (
         listed or pid in node.deaths or any(pid in gpu.mps_since or pid in gpu.mps_left for gpu in node.gpus.values())
@@ -74,12 +74,12 @@ def _log_in_doubt(node: Node, daemon: Daemon, incident: Incident) -> bool:
     if _are_spared(node, daemon, incident) or daemon.claimed(ClaimKind.FAULT, incident.server):
         # Another block, for which no evidence is left: one of the two may be forged.
         return True
-    last = daemon.contradicted_at
+    last = daemon.log.contradicted_at
     if last is not None and incident.detected_at - last <= DOUBTED_SECONDS:
         return True
     gone = [pid for pid in incident.affected if pid not in daemon.clients]
-    told = [pid for pid in gone if pid in daemon.leavings]
-    doubtful = any(each.doubtful and each.server == incident.server for each in daemon.leavings.values())
+    told = [pid for pid in gone if pid in daemon.connections.disconnects]
+    doubtful = any(each.doubtful and each.server == incident.server for each in daemon.connections.disconnects.values())
     return doubtful or (bool(told) and len(told) < len(gone))
 
 

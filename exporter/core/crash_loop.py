@@ -28,34 +28,41 @@ def exited(daemon: Daemon, at: float, server: Server) -> Step:
     """A server without clients has exited: an event, once, where it is one more of many that were never ready."""
     if not _failed(daemon, server):
         return quiet(daemon)
-    last = daemon.failed_starts
+    last = daemon.connections.failed_starts
     if last.last_at is None or at - last.last_at > CEASED_SECONDS:
         last = FailedStarts()
     began = (*(each for each in last.began if at - each <= WITHIN_SECONDS), server.started_at)[-MANY:]
-    daemon = replace(daemon, failed_starts=FailedStarts(began=began, last_at=at, told=last.told))
+    daemon = replace(
+        daemon,
+        connections=replace(daemon.connections, failed_starts=FailedStarts(began=began, last_at=at, told=last.told)),
+    )
     is_new = len(began) == MANY and not last.told
     claim = Claim(kind=ClaimKind.CRASH_LOOP, pid=0, at=at)
-    return quiet(replace(daemon, claims={claim.key: claim, **daemon.claims}) if is_new else daemon)
+    return quiet(
+        replace(daemon, log=replace(daemon.log, claims={claim.key: claim, **daemon.log.claims})) if is_new else daemon
+    )
 
 
 def confirmed(daemon: Daemon) -> Step:
     """Another source shows that servers have ended: an event, once for each loop."""
-    failed = daemon.failed_starts
+    failed = daemon.connections.failed_starts
     if failed.told or not failed.began or failed.last_at is None:
         return quiet(daemon)
-    daemon = replace(daemon, failed_starts=replace(failed, told=True))
+    daemon = replace(daemon, connections=replace(daemon.connections, failed_starts=replace(failed, told=True)))
     return _told(daemon, failed.last_at, failed.last_at - failed.began[0])
 
 
 def got_ready(daemon: Daemon) -> Daemon:
     """A server can start: what failed before is over."""
-    return replace(daemon, failed_starts=FailedStarts())
+    return replace(daemon, connections=replace(daemon.connections, failed_starts=FailedStarts()))
 
 
 def _failed(daemon: Daemon, server: Server) -> bool:
     """Whether the log saw it start, and never serve, though nobody wanted it to leave."""
     began = server.uid is not None and server.state in (None, ServerState.INITIALIZING)
-    wanted = server.told_to_leave or daemon.quit_at is not None or daemon.quit_claimed_at is not None
+    wanted = (
+        server.told_to_leave or daemon.lifecycle.quit_at is not None or daemon.lifecycle.quit_claimed_at is not None
+    )
     return began and not wanted
 
 

@@ -15,17 +15,17 @@ def read(daemon: Daemon, at: float, entry: LogEntry) -> Step:
     """One more line of the daemon itself was written."""
     match entry.message:
         case log_message.SessionClosed():
-            return quiet(replace(life.quit_claim_ended(daemon), echoing=False))
+            return quiet(replace(known := life.quit_claim_ended(daemon), log=replace(known.log, echoing=False)))
         case log_message.CommandDenied():
             return quiet(life.quit_claim_ended(daemon))
         case log_message.CommandReceived(text) if _is_quit(text):
             return quiet(life.quit_claimed(daemon, at))
-        case _ if daemon.echoing:
+        case _ if daemon.log.echoing:
             return quiet(daemon)
         case log_message.CommandReceived(text):
             return quiet(_command_issued(limits.command_seen(daemon, text), text))
         case log_message.VersionReported(version):
-            return quiet(replace(daemon, version=version))
+            return quiet(replace(daemon, runtime=replace(daemon.runtime, version=version)))
         case log_message.ProtocolReported(protocol):
             return quiet(life.protocol_told(daemon, at, protocol))
         case log_message.DefaultMemoryLimitSet(device):
@@ -39,8 +39,8 @@ def read(daemon: Daemon, at: float, entry: LogEntry) -> Step:
         case log_message.ServerReady(int(server)):
             return chain(seen_alive(daemon, at, server), lambda daemon: servers.ready(daemon, at, server))
         case log_message.ServerExited(server):
-            known = server in daemon.servers
-            return quiet(claims.made(daemon, at, ClaimKind.SERVER_EXIT, server) if known else daemon)
+            listed = server in daemon.servers
+            return quiet(claims.made(daemon, at, ClaimKind.SERVER_EXIT, server) if listed else daemon)
         case log_message.ServerShutdownRequested(server):
             return quiet(servers.told_to_leave(daemon, server))
         case log_message.ServerWillNotShutDown(server):
@@ -66,7 +66,7 @@ def _command_issued(daemon: Daemon, text: str) -> Daemon:
 
     Until its session is closed, nothing is listened to but a quit; and that is taken back when the session is closed.
     """
-    return replace(daemon, echoing=text.split()[:1] == ["ps"])
+    return replace(daemon, log=replace(daemon.log, echoing=text.split()[:1] == ["ps"]))
 
 
 def _is_quit(text: str) -> bool:

@@ -14,8 +14,8 @@ MOST_DEVICES = 64
 
 def questions(node: Node, daemon: Daemon) -> Iterable[tuple[str, float | None]]:
     """What may be asked about devices, and since when it has been asked in vain."""
-    if not daemon.devices and len(node.gpus) > 1:
-        yield DEVICE_QUERY, daemon.asked.get(DEVICE_QUERY)
+    if not daemon.runtime.devices and len(node.gpus) > 1:
+        yield DEVICE_QUERY, daemon.commands.asked_at.get(DEVICE_QUERY)
 
 
 def served(daemon: Daemon, gpu: GpuReading) -> bool:
@@ -24,16 +24,18 @@ def served(daemon: Daemon, gpu: GpuReading) -> bool:
     A container's device nodes confine it too, and nothing but its own word shows that. It is asked as soon as it
     answers, while whoever is on another GPU is not yet settled as beside it; older drivers do not know the question.
     """
-    if daemon.devices:
-        return gpu.gpu in daemon.devices.values()
-    return is_device_visible(daemon.visible_devices, gpu.index, gpu.gpu)
+    if daemon.runtime.devices:
+        return gpu.gpu in daemon.runtime.devices.values()
+    return is_device_visible(daemon.runtime.visible_devices, gpu.index, gpu.gpu)
 
 
 def count(node: Node, daemon: Daemon) -> int:
     """How many devices the daemon has, as far as can be told."""
-    if daemon.devices:
-        return min(max(daemon.devices) + 1, MOST_DEVICES)
-    visible = (is_device_visible(daemon.visible_devices, gpu.reading.index, uuid) for uuid, gpu in node.gpus.items())
+    if daemon.runtime.devices:
+        return min(max(daemon.runtime.devices) + 1, MOST_DEVICES)
+    visible = (
+        is_device_visible(daemon.runtime.visible_devices, gpu.reading.index, uuid) for uuid, gpu in node.gpus.items()
+    )
     return min(sum(visible), MOST_DEVICES)
 
 
@@ -42,9 +44,9 @@ def by_its_ordinals(node: Node, daemon: Daemon) -> Mapping[int, GpuUuid]:
 
     An unset CUDA_VISIBLE_DEVICES and one that may not be read look the same, so with several GPUs neither will do.
     """
-    if daemon.devices:
-        return daemon.devices
-    if daemon.visible_devices is not None:
+    if daemon.runtime.devices:
+        return daemon.runtime.devices
+    if daemon.runtime.visible_devices is not None:
         indices = {uuid: gpu.reading.index for uuid, gpu in node.gpus.items()}
-        return dict(enumerate(visible_gpu_uuids(daemon.visible_devices, indices)))
+        return dict(enumerate(visible_gpu_uuids(daemon.runtime.visible_devices, indices)))
     return dict(enumerate(node.gpus)) if len(node.gpus) == 1 else {}

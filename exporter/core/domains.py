@@ -53,7 +53,7 @@ def _whole(node: Node, daemon: Daemon) -> bool:
 
 
 def _logged(daemon: Daemon, pid: int) -> Gpus:
-    known = daemon.clients.get(pid) or daemon.leavings.get(pid)
+    known = daemon.clients.get(pid) or daemon.connections.disconnects.get(pid)
     return frozenset() if known is None else known.gpus
 
 

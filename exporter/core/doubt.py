@@ -23,15 +23,17 @@ def servers_doubted_since(node: Node, daemon: Daemon) -> Iterable[float | None]:
 
     None were listed yet, one is missing, or NVML shows processes that may be a server, or clients of one, that is new.
     """
-    if daemon.listed_at is None:
-        yield daemon.state_since
+    if daemon.connections.listed_at is None:
+        yield daemon.lifecycle.state_since
     yield from (server.missing_since for server in daemon.servers.values())
     yield from claimed_since(daemon, ClaimKind.SERVER_START, ClaimKind.SERVER_EXIT, ClaimKind.DAEMON_EXIT)
-    if daemon.log_followed or daemon.listed_at is None:
+    if daemon.log_followed or daemon.connections.listed_at is None:
         return
     for gpu in node.gpus.values():
-        yield from (each.first_seen for each in gpu.strangers.values() if each.first_seen > daemon.listed_at)
-    yield from (since for since in _unknown_since(node) if since > daemon.listed_at)
+        yield from (
+            each.first_seen for each in gpu.strangers.values() if each.first_seen > daemon.connections.listed_at
+        )
+    yield from (since for since in _unknown_since(node) if since > daemon.connections.listed_at)
 
 
 def clients_doubted_since(node: Node, daemon: Daemon, server: Server) -> Iterable[float | None]:
@@ -39,7 +41,7 @@ def clients_doubted_since(node: Node, daemon: Daemon, server: Server) -> Iterabl
 
     Or since when the daemon has said FAULT: clients that it still lists confirm that.
     """
-    asked = daemon.asked.get(f"{LIST_CLIENTS} {server.pid}", float("-inf"))
+    asked = daemon.commands.asked_at.get(f"{LIST_CLIENTS} {server.pid}", float("-inf"))
     clients = {client.pid: client for client in daemon.clients.values() if client.server == server.pid}
     if server.fault_suspected_at is not None and server.fault_suspected_at > asked:
         yield server.fault_suspected_at
@@ -62,7 +64,7 @@ def struck_since(node: Node, daemon: Daemon) -> Iterable[float]:
 
 def claimed_since(daemon: Daemon, *kinds: ClaimKind) -> Iterable[float]:
     """Return since when the log has claimed what no other source has confirmed yet."""
-    return (each.at for each in daemon.claims.values() if each.kind in kinds)
+    return (each.at for each in daemon.log.claims.values() if each.kind in kinds)
 
 
 def _unconfirmed_since(node: Node, daemon: Daemon) -> Iterable[float]:
@@ -74,7 +76,7 @@ def _unconfirmed_since(node: Node, daemon: Daemon) -> Iterable[float]:
 
 def _unknown_since(node: Node) -> Iterable[float]:
     """Since when each PID that no daemon is known to serve has been in NVML's MPS list."""
-    known = {pid for daemon in node.daemons.values() for pid in (*daemon.clients, *daemon.departed)}
+    known = {pid for daemon in node.daemons.values() for pid in (*daemon.clients, *daemon.connections.departed)}
     for gpu in node.gpus.values():
         yield from (since for pid, since in gpu.mps_since.items() if pid not in known)
 
@@ -89,8 +91,8 @@ def gpu_doubted_since(node: Node, gpu: Gpu) -> Iterable[float]:
     read_at = gpu.reading.at
     yield from (stranger.first_seen for stranger in gpu.strangers.values() if not stranger.told)
     for daemon in node.daemons.values():
-        if not gpu.judged and daemon.listed_at is not None and daemon.listed_at > read_at:
-            yield daemon.listed_at
+        if not gpu.judged and daemon.connections.listed_at is not None and daemon.connections.listed_at > read_at:
+            yield daemon.connections.listed_at
         yield from (client.connected_at for client in daemon.clients.values() if client.connected_at > read_at)
-        yield from (left_at for left_at in daemon.departed.values() if left_at > read_at)
+        yield from (left_at for left_at in daemon.connections.departed.values() if left_at > read_at)
         yield from (since for since in claimed_since(daemon, ClaimKind.CLIENT_DISCONNECT) if since > read_at)

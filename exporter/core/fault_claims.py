@@ -59,7 +59,7 @@ def _is_plausible(at: float, daemon: Daemon, server: Server, block: FaultBlock) 
     victims = block.clients
     if not victims:
         return server.listed and at - block.at >= NAMED_SECONDS
-    known = (daemon.clients.get(pid) or daemon.parted.get(pid) for pid in victims)
+    known = (daemon.clients.get(pid) or daemon.connections.recently_disconnected.get(pid) for pid in victims)
     return any(each is not None and each.server == server.pid for each in known)
 
 
@@ -122,10 +122,10 @@ def _may_be_its(node: Node, daemon: Daemon, server: Server, xid: XidSighting) ->
     if gpu is not None and not devices.served(daemon, gpu.reading):
         return False
     if xid.pid is not None:
-        client = daemon.clients.get(xid.pid) or daemon.parted.get(xid.pid)
+        client = daemon.clients.get(xid.pid) or daemon.connections.recently_disconnected.get(xid.pid)
         of_client = client is not None and client.server == server.pid
-        return of_client or xid.pid == server.pid or xid.pid in daemon.leavings
-    ends = (at for pid, at in daemon.departed_servers.items() if pid != server.pid)
+        return of_client or xid.pid == server.pid or xid.pid in daemon.connections.disconnects
+    ends = (at for pid, at in daemon.connections.departed_servers.items() if pid != server.pid)
     if any(abs(xid.at - end) <= SERVER_END_SECONDS for end in ends):
         return False
     beside = node.gpus.values() if gpu is None else (gpu,)

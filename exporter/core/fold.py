@@ -31,7 +31,7 @@ from exporter.core.gpus import NVML
 from exporter.core.step import Step, chain, quiet
 from exporter.core.watchdog import results
 from exporter.model.action import ActionDone, Resumed
-from exporter.model.daemon import Daemon, DaemonState
+from exporter.model.daemon import Daemon, DaemonState, Declaration
 from exporter.model.event import Event
 from exporter.model.launches import GpuUse, WorkReading
 from exporter.model.named_by import NamedBy
@@ -99,7 +99,7 @@ def fold_all(node: Node, observations: Iterable[Observation]) -> Iterator[Told]:
 
 def _claims_decided(before: Node, node: Node, seen: Observation) -> Told:
     """Decide what the logs claim: what a line claims at once, and all of it after every other observation."""
-    if not any(daemon.claims for daemon in node.daemons.values()):
+    if not any(daemon.log.claims for daemon in node.daemons.values()):
         return node, ()
     fresh = isinstance(seen, LogLine)
     return _every_daemon(
@@ -116,7 +116,9 @@ def _at(node: Node, at: float) -> Node:
 
 def _explained(node: Node) -> Told:
     """Settle what only time can: why a daemon has gone, and that a start has taken too long."""
-    open_ends = (each.gone_at is not None or each.state is DaemonState.STARTING for each in node.daemons.values())
+    open_ends = (
+        each.lifecycle.gone_at is not None or each.state is DaemonState.STARTING for each in node.daemons.values()
+    )
     if not any(open_ends):
         return node, ()
     return _every_daemon(
@@ -147,7 +149,11 @@ def _take(node: Node, seen: Observation) -> Told:
         case DaemonProcess():
             if seen.same_as is not None:
                 return naming.doubled(node, seen.daemon, seen.same_as), ()
-            return _daemon(node, seen.daemon, lambda daemon: life.process_read(replace(daemon, same_as=None), seen))
+            return _daemon(
+                node,
+                seen.daemon,
+                lambda daemon: life.process_read(replace(daemon, runtime=replace(daemon.runtime, same_as=None)), seen),
+            )
         case GpuReading():
             node, events = gpus.gpu_read(node, seen)
             node, met = _clients_shown(node, seen)
@@ -207,8 +213,14 @@ def _silence_settled(told: Told, at: float) -> Told:
 
 def _daemon(node: Node, name: str, take: Callable[[Daemon], Step]) -> Told:
     known = node.daemons.get(name)
-    known = known or Daemon(name=name, pipe_directory=name, log_directory="", named_by=NamedBy.DISCOVERED)
-    step = take(replace(known, heard_at=node.at) if known.discovered and known.heard_at != node.at else known)
+    known = known or Daemon(
+        name=name, pipe_directory=name, log_directory="", declared=Declaration(by=NamedBy.DISCOVERED)
+    )
+    step = take(
+        replace(known, declared=replace(known.declared, heard_at=node.at))
+        if known.discovered and known.declared.heard_at != node.at
+        else known
+    )
     daemon, events = users.served(step, node.at, node.processes)
     return replace(node, daemons={**node.daemons, name: daemon}), events
 
@@ -250,7 +262,7 @@ def _process_exited(node: Node, seen: ProcessExit) -> Told:
 
 
 def _member_exited(daemon: Daemon, seen: ProcessExit) -> Step:
-    process = daemon.process
+    process = daemon.runtime.process
     if process is not None and (process.pid, process.start_ticks) == (seen.pid, seen.start_ticks):
         killed = None if seen.wait_status is None else seen.wait_status & 0x7F != 0
         return life.gone(daemon, seen.at, killed=killed)
@@ -284,7 +296,7 @@ def _logs_read(node: Node, daemon: Daemon, seen: SourceReading) -> Step:
 
 def _last_words_read(node: Node, daemon: Daemon, at: float, began: float) -> Step:
     """Those in the journal, or systemd's, may be under way when the log's files have been read: they have a moment."""
-    unit, gone_at = units.ran(node, daemon), daemon.gone_at
+    unit, gone_at = units.ran(node, daemon), daemon.lifecycle.gone_at
     whole = gone_at is not None and gone_at < began and not daemon.in_journal and not units.may_yet_tell(unit, gone_at)
     return life.explain(daemon, at, unit=unit, force=whole)
 

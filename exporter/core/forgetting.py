@@ -39,9 +39,19 @@ def _forget_pods(node: Node) -> Node:
 def _forget_daemon(daemon: Daemon, at: float, shown: set[int]) -> Daemon:
     daemon = replace(
         daemon,
-        departed=_kept(daemon.departed, at - clients.REMEMBERED_SECONDS, shown),
-        departed_servers=_kept(daemon.departed_servers, at - REMEMBERED_SERVERS_SECONDS, shown),
-        asked={command: when for command, when in daemon.asked.items() if at - when < REMEMBERED_QUESTIONS_SECONDS},
+        connections=replace(
+            daemon.connections,
+            departed=_kept(daemon.connections.departed, at - clients.REMEMBERED_SECONDS, shown),
+            departed_servers=_kept(daemon.connections.departed_servers, at - REMEMBERED_SERVERS_SECONDS, shown),
+        ),
+        commands=replace(
+            daemon.commands,
+            asked_at={
+                command: when
+                for command, when in daemon.commands.asked_at.items()
+                if at - when < REMEMBERED_QUESTIONS_SECONDS
+            },
+        ),
     )
     return leavings.forget(daemon, at)
 

@@ -138,20 +138,26 @@ def _strangers(
 
 def _servers_known(node: Node, gpu: GpuReading) -> bool:
     """Until a daemon has said which servers it has, one of them might be taken for a process beside MPS."""
-    return all(daemon.listed_at is not None or daemon.gone for daemon in _serving(node, gpu))
+    return all(daemon.connections.listed_at is not None or daemon.gone for daemon in _serving(node, gpu))
 
 
 def _no_server_since(node: Node, at: float) -> bool:
     """Whether every server that started since would be known: by the daemon's log, or from a later list."""
-    alive = (daemon for daemon in node.daemons.values() if daemon.listed_at is not None)
-    return all(daemon.log_followed or (daemon.listed_at or at) >= at for daemon in alive)
+    alive = (daemon for daemon in node.daemons.values() if daemon.connections.listed_at is not None)
+    return all(daemon.log_followed or (daemon.connections.listed_at or at) >= at for daemon in alive)
 
 
 def beside_mps(node: Node, reading: GpuReading) -> list[int]:
     """PIDs in the compute list that MPS has nothing to do with, nor had while they lived."""
     of_mps = {process.pid for process in reading.mps_processes or ()}
     for daemon in node.daemons.values():
-        of_mps.update(daemon.servers, daemon.departed_servers, daemon.clients, daemon.departed, daemon.pending)
+        of_mps.update(
+            daemon.servers,
+            daemon.connections.departed_servers,
+            daemon.clients,
+            daemon.connections.departed,
+            daemon.connections.pending,
+        )
     return [
         process.pid
         for process in reading.compute_processes or ()

@@ -115,7 +115,7 @@ def _opened(node: Node, daemon: Daemon, server: Server) -> Node:
         return node
     incident = opened(node, daemon, server)
     totals = replace(daemon.totals, faults=daemon.totals.faults + 1)
-    daemon = replace(daemon, totals=totals, last_fault_at=incident.detected_at)
+    daemon = replace(daemon, totals=totals, connections=replace(daemon.connections, last_fault_at=incident.detected_at))
     return _with(replace(node, daemons={**node.daemons, daemon.name: daemon}), incident)
 
 
@@ -139,9 +139,9 @@ def _stirred(before: Node, node: Node, incident: Incident) -> bool:
         lambda daemon: getattr(daemon.servers.get(incident.server), "state", None),
         lambda daemon: getattr(daemon.servers.get(incident.server), "block", None),
         lambda daemon: daemon.clients,
-        lambda daemon: daemon.leavings,
+        lambda daemon: daemon.connections.disconnects,
         lambda daemon: daemon.state,
-        lambda daemon: daemon.listed_at is None,
+        lambda daemon: daemon.connections.listed_at is None,
         lambda daemon: recovery.asked_for_clients(daemon, incident),
     )
     return any(part(old) is not part(new) for part in parts)
@@ -200,7 +200,7 @@ def _ended(node: Node, incident: Incident) -> Incident:
 def _ending_of_server(node: Node, daemon: Daemon, incident: Incident) -> Ending | None:
     """A daemon that lists its servers lists this one; of one that is another by now, it is known that it went."""
     server = daemon.servers.get(incident.server)
-    known_gone = daemon.listed_at is not None or incident.server in daemon.departed_servers
+    known_gone = daemon.connections.listed_at is not None or incident.server in daemon.connections.departed_servers
     if _is_another_server(node, incident) or (server is None and known_gone):
         return Ending.SERVER_GONE
     well = server is not None and server.state not in (None, ServerState.FAULT)

@@ -52,18 +52,22 @@ def context_exited(daemon: Daemon, at: float, entry: LogEntry, said: ContextExit
 def disconnected(daemon: Daemon, at: float, entry: LogEntry, pid: int) -> Daemon:
     """A client's process has left: so have its contexts, of which the log may tell only then (measured, R580)."""
     client = _known(daemon, pid)
-    if pid in daemon.leavings or client is None or client.server != entry.pid:
+    if pid in daemon.connections.disconnects or client is None or client.server != entry.pid:
         return daemon
     return _with(daemon, _leaving(client, at, entry.stamp))
 
 
 def forget(daemon: Daemon, at: float) -> Daemon:
     """Let go of those who left longer ago."""
-    if not daemon.leavings and not daemon.parted:
+    if not daemon.connections.disconnects and not daemon.connections.recently_disconnected:
         return daemon
-    leavings = {pid: each for pid, each in daemon.leavings.items() if at - each.at <= REMEMBERED_SECONDS}
-    parted = {pid: each for pid, each in daemon.parted.items() if pid in daemon.departed}
-    return replace(daemon, leavings=leavings, parted=parted)
+    leavings = {pid: each for pid, each in daemon.connections.disconnects.items() if at - each.at <= REMEMBERED_SECONDS}
+    parted = {
+        pid: each
+        for pid, each in daemon.connections.recently_disconnected.items()
+        if pid in daemon.connections.departed
+    }
+    return replace(daemon, connections=replace(daemon.connections, disconnects=leavings, recently_disconnected=parted))
 
 
 def _context_ended(daemon: Daemon, at: float, entry: LogEntry, said: ContextExiting) -> Daemon:
@@ -77,7 +81,7 @@ def _context_ended(daemon: Daemon, at: float, entry: LogEntry, said: ContextExit
     if client.contexts:
         return daemon
     leaving = replace(_leaving(client, at, entry.stamp), contexts=frozenset({said.context}))
-    return _with(daemon, _later(daemon.leavings.get(said.pid), leaving))
+    return _with(daemon, _later(daemon.connections.disconnects.get(said.pid), leaving))
 
 
 def _leaving(client: Client, at: float, stamp: str) -> Leaving:
@@ -108,7 +112,7 @@ def _later(known: Leaving | None, leaving: Leaving) -> Leaving:
 
 
 def _was_in_reset(daemon: Daemon, pid: int) -> bool:
-    client, leaving = _known(daemon, pid), daemon.leavings.get(pid)
+    client, leaving = _known(daemon, pid), daemon.connections.disconnects.get(pid)
     return (client is not None and client.in_reset) or (leaving is not None and leaving.in_reset)
 
 
@@ -123,18 +127,30 @@ def _is_hit(daemon: Daemon, server: Server, pid: int) -> bool:
 
 def _known(daemon: Daemon, pid: int) -> Client | None:
     """A client, also one whose process was seen to be gone before its log told of it."""
-    return daemon.clients.get(pid) or daemon.parted.get(pid)
+    return daemon.clients.get(pid) or daemon.connections.recently_disconnected.get(pid)
 
 
 def _with_client(daemon: Daemon, client: Client) -> Daemon:
     if client.pid in daemon.clients:
         return replace(daemon, clients={**daemon.clients, client.pid: client})
-    if client.pid in daemon.parted:
-        return replace(daemon, parted={**daemon.parted, client.pid: client})
+    if client.pid in daemon.connections.recently_disconnected:
+        return replace(
+            daemon,
+            connections=replace(
+                daemon.connections,
+                recently_disconnected={**daemon.connections.recently_disconnected, client.pid: client},
+            ),
+        )
     return daemon
 
 
 def _with(daemon: Daemon, leaving: Leaving) -> Daemon:
-    if daemon.leavings.get(leaving.pid) == leaving:
+    if daemon.connections.disconnects.get(leaving.pid) == leaving:
         return daemon
-    return replace(daemon, leavings=latest(daemon.leavings, leaving.pid, leaving, MOST_REMEMBERED))
+    return replace(
+        daemon,
+        connections=replace(
+            daemon.connections,
+            disconnects=latest(daemon.connections.disconnects, leaving.pid, leaving, MOST_REMEMBERED),
+        ),
+    )

@@ -47,12 +47,15 @@ def _heard(daemon: Daemon) -> Daemon:
     """The daemon without the doubts that its silence, or its refusals, have raised."""
     return replace(
         daemon,
-        unanswered_since=None,
-        unanswered_at=None,
-        unanswered=0,
-        refused_since=None,
-        holder=None,
-        listening=None,
+        commands=replace(
+            daemon.commands,
+            unanswered_since=None,
+            unanswered_at=None,
+            unanswered=0,
+            refused_since=None,
+            session_holder=None,
+            listening=None,
+        ),
     )
 
 
@@ -60,9 +63,13 @@ def _reborn(daemon: Daemon) -> Daemon:
     """Where one had gone, this is another: it may be of another version, and nobody has told it to quit."""
     if not daemon.gone:
         return daemon
-    if daemon.gone_at is None:
-        daemon = replace(daemon, quit_at=None, quit_claimed_at=None)
-    return replace(daemon, version=None, protocol=None, devices={}, asked={})
+    if daemon.lifecycle.gone_at is None:
+        daemon = replace(daemon, lifecycle=replace(daemon.lifecycle, quit_at=None, quit_claimed_at=None))
+    return replace(
+        daemon,
+        runtime=replace(daemon.runtime, version=None, protocol=None, devices={}),
+        commands=replace(daemon.commands, asked_at={}),
+    )
 
 
 def enter(daemon: Daemon, at: float, state: DaemonState) -> Step:
@@ -70,7 +77,7 @@ def enter(daemon: Daemon, at: float, state: DaemonState) -> Step:
     before = daemon.state
     if before is state:
         return quiet(daemon)
-    daemon = replace(daemon, state=state, state_since=at, seen=True)
+    daemon = replace(daemon, state=state, lifecycle=replace(daemon.lifecycle, state_since=at, seen=True))
     name = {
         DaemonState.UP: _news_of_responding(before),
         DaemonState.HELD: _news_of_responding(before),
@@ -89,11 +96,14 @@ def unanswered(daemon: Daemon, at: float, asked_at: float) -> Daemon:
     """A command got no answer within its deadline: perhaps the daemon hangs, or one of its servers does."""
     return replace(
         daemon,
-        refused_since=None,
-        holder=None,
-        unanswered_since=at if daemon.unanswered_since is None else daemon.unanswered_since,
-        unanswered_at=asked_at,
-        unanswered=daemon.unanswered + 1,
+        commands=replace(
+            daemon.commands,
+            refused_since=None,
+            session_holder=None,
+            unanswered_since=at if daemon.commands.unanswered_since is None else daemon.commands.unanswered_since,
+            unanswered_at=asked_at,
+            unanswered=daemon.commands.unanswered + 1,
+        ),
     )
 
 
@@ -102,8 +112,13 @@ def refused(daemon: Daemon, at: float) -> Step:
 
     A daemon that has gone is not thereby back: a stale pid file may name some other process by now.
     """
-    since = daemon.refused_since
-    daemon = replace(_heard(daemon), refused_since=at if since is None else since, holder=daemon.holder)
+    since = daemon.commands.refused_since
+    daemon = replace(
+        known := _heard(daemon),
+        commands=replace(
+            known.commands, refused_since=at if since is None else since, session_holder=daemon.commands.session_holder
+        ),
+    )
     if since is None or daemon.gone or at - since < HELD_AFTER_SECONDS:
         return quiet(daemon)
     return enter(daemon, at, DaemonState.HELD)
@@ -115,12 +130,12 @@ def unaskable(daemon: Daemon, at: float) -> Step:
     Without a process and without a pid file there is no daemon: NVIDIA's program would find none either. Otherwise the
     state is unknown. A pid file without a visible process may name a process of another PID namespace.
     """
-    since = daemon.unanswered_since
+    since = daemon.commands.unanswered_since
     if since is None:
-        return quiet(replace(daemon, unanswered_since=at))
+        return quiet(replace(daemon, commands=replace(daemon.commands, unanswered_since=at)))
     if daemon.gone or at - since < SECOND_PROBE_SECONDS:
         return quiet(daemon)
-    if daemon.process is None and daemon.left_behind is False:
+    if daemon.runtime.process is None and daemon.lifecycle.pid_file_left is False:
         return gone(daemon, at)
     return quiet(daemon if daemon.state is None else unasked(daemon, at))
 
@@ -130,12 +145,12 @@ def not_found(daemon: Daemon, at: float) -> Step:
 
     Everybody may write that file (measured, R580), so that nothing follows from it, not even that the daemon is well.
     """
-    daemon = replace(daemon, not_found_at=at)
-    if daemon.process is None:
+    daemon = replace(daemon, lifecycle=replace(daemon.lifecycle, not_found_at=at))
+    if daemon.runtime.process is None:
         return gone(daemon, at)
-    since = daemon.unanswered_since
+    since = daemon.commands.unanswered_since
     if since is None:
-        return quiet(replace(daemon, unanswered_since=at))
+        return quiet(replace(daemon, commands=replace(daemon.commands, unanswered_since=at)))
     spoilt = at - since >= SECOND_PROBE_SECONDS and daemon.state is not None
     return quiet(unasked(daemon, at) if spoilt else daemon)
 
@@ -143,10 +158,14 @@ def not_found(daemon: Daemon, at: float) -> Step:
 def process_read(daemon: Daemon, reading: DaemonProcess) -> Step:
     """The process behind the pid file was looked up."""
     at = reading.at
-    known = daemon.process
-    daemon = replace(daemon, left_behind=reading.left, quit_traces=bool(reading.quit), foreign=reading.foreign)
+    known = daemon.runtime.process
+    daemon = replace(
+        daemon,
+        lifecycle=replace(daemon.lifecycle, pid_file_left=reading.left, quit_traces=bool(reading.quit)),
+        runtime=replace(daemon.runtime, foreign_owner=reading.foreign),
+    )
     if reading.pid is None and known is None and reading.foreign is None:
-        quit_shown = daemon.gone_at is not None and _was_quit(daemon, daemon.gone_at, waited=False)
+        quit_shown = daemon.lifecycle.gone_at is not None and _was_quit(daemon, daemon.lifecycle.gone_at, waited=False)
         return explain(daemon, at) if quit_shown else quiet(daemon)
     if reading.pid is None:
         return gone(daemon, at)
@@ -162,11 +181,14 @@ def process_read(daemon: Daemon, reading: DaemonProcess) -> Step:
 
 def _with_process(daemon: Daemon, reading: DaemonProcess) -> Daemon:
     return replace(
-        log_files.told(daemon, foreground=reading.foreground, stdout_kept=reading.stdout_kept),
-        process=reading,
-        visible_devices=reading.environment.get(VISIBLE_DEVICES),
-        protocol=daemon.protocol or reading.protocol,
-        unit=reading.unit or daemon.unit,
+        known := log_files.told(daemon, foreground=reading.foreground, stdout_kept=reading.stdout_kept),
+        runtime=replace(
+            known.runtime,
+            process=reading,
+            visible_devices=reading.environment.get(VISIBLE_DEVICES),
+            protocol=daemon.runtime.protocol or reading.protocol,
+            unit=reading.unit or daemon.runtime.unit,
+        ),
     )
 
 
@@ -175,20 +197,20 @@ def start_claimed(daemon: Daemon) -> Daemon:
 
     Several daemons may write to one log, and every user can write into it (measured, R580).
     """
-    return replace(daemon, asked={}) if daemon.process is None else daemon
+    return replace(daemon, commands=replace(daemon.commands, asked_at={})) if daemon.runtime.process is None else daemon
 
 
 def protocol_told(daemon: Daemon, at: float, protocol: int) -> Daemon:
     """The log tells which of MPS' protocols the daemon speaks. One that answers questions of protocol 2 speaks that."""
     if daemon.answers:
         return daemon
-    daemon = replace(daemon, protocol=protocol)
+    daemon = replace(daemon, runtime=replace(daemon.runtime, protocol=protocol))
     return daemon if daemon.supported or daemon.gone else unasked(daemon, at)
 
 
 def unasked(daemon: Daemon, at: float) -> Daemon:
     """A daemon that is there, and not asked how it is: it has no state that could be told."""
-    return replace(daemon, state=None, state_since=at, seen=True)
+    return replace(daemon, state=None, lifecycle=replace(daemon.lifecycle, state_since=at, seen=True))
 
 
 def _begin(daemon: Daemon, at: float) -> Step:
@@ -199,12 +221,12 @@ def _begin(daemon: Daemon, at: float) -> Step:
 
 def quit_told(daemon: Daemon, at: float) -> Daemon:
     """An operator's `quit` was obeyed, as its reply shows."""
-    return replace(daemon, quit_at=at)
+    return replace(daemon, lifecycle=replace(daemon.lifecycle, quit_at=at))
 
 
 def quit_claimed(daemon: Daemon, at: float) -> Daemon:
     """The log says that the daemon was given a `quit`, or that it ends."""
-    return replace(daemon, quit_claimed_at=at)
+    return replace(daemon, lifecycle=replace(daemon.lifecycle, quit_claimed_at=at))
 
 
 def quit_claim_ended(daemon: Daemon) -> Daemon:
@@ -212,7 +234,7 @@ def quit_claim_ended(daemon: Daemon) -> Daemon:
 
     A quit that is obeyed leaves its session open until the daemon's end.
     """
-    return replace(daemon, quit_claimed_at=None)
+    return replace(daemon, lifecycle=replace(daemon.lifecycle, quit_claimed_at=None))
 
 
 def _was_recent(quit_at: float | None, gone_at: float) -> bool:
@@ -221,11 +243,14 @@ def _was_recent(quit_at: float | None, gone_at: float) -> bool:
 
 def exit_claimed(daemon: Daemon, at: float, writer: int) -> Step:
     """The log says that the daemon ends because of a quit. Its process, or a command that finds none, shows its end."""
-    if daemon.gone_at is not None:
+    if daemon.lifecycle.gone_at is not None:
         return explain(quit_claimed(daemon, at), at)
-    if daemon.gone or (daemon.process is not None and daemon.process.pid != writer):
+    if daemon.gone or (daemon.runtime.process is not None and daemon.runtime.process.pid != writer):
         return quiet(daemon)
-    daemon = replace(quit_claimed(daemon, at), asked=without(daemon.asked, LIST_SERVERS))
+    daemon = replace(
+        known := quit_claimed(daemon, at),
+        commands=replace(known.commands, asked_at=without(daemon.commands.asked_at, LIST_SERVERS)),
+    )
     return quiet(claims.made(daemon, at, ClaimKind.DAEMON_EXIT, 0))
 
 
@@ -235,31 +260,47 @@ def gone(daemon: Daemon, at: float, how: LossReason = LossReason.DIED, *, killed
     `killed` is whether a signal ended its process; None: not known.
     """
     if daemon.gone:
-        return quiet(replace(daemon, process=None, killed=daemon.killed if killed is None else killed))
+        return quiet(
+            replace(
+                daemon,
+                runtime=replace(daemon.runtime, process=None),
+                lifecycle=replace(daemon.lifecycle, killed=daemon.lifecycle.killed if killed is None else killed),
+            )
+        )
     return chain(
         explain(daemon, at, force=True),
-        lambda daemon: _go(replace(daemon, killed=killed, traces_expected=daemon.process is not None), at, how),
+        lambda daemon: _go(
+            replace(
+                daemon,
+                lifecycle=replace(daemon.lifecycle, killed=killed, traces_expected=daemon.runtime.process is not None),
+            ),
+            at,
+            how,
+        ),
     )
 
 
 def _go(daemon: Daemon, at: float, how: LossReason) -> Step:
-    was_there = daemon.state is not None or daemon.process is not None
+    was_there = daemon.state is not None or daemon.runtime.process is not None
     daemon = replace(
-        _heard(daemon),
-        process=None,
+        known := _heard(daemon),
+        runtime=replace(known.runtime, process=None),
         state=DaemonState.ABSENT,
-        state_since=at,
-        gone_at=at if was_there or _was_recent(daemon.quit_at, at) else None,
-        gone_how=how,
-        at_command=None,
-        pending={},
-        waiting=frozenset(),
-        listed_at=None,
-        echoing=False,
-        default_active_thread_percentage=None,
-        default_pinned_memory_limits={},
-        default_client_priority=None,
-        limits_in_doubt=frozenset(),
+        lifecycle=replace(
+            known.lifecycle,
+            state_since=at,
+            gone_at=at if was_there or _was_recent(daemon.lifecycle.quit_at, at) else None,
+            loss_reason=how,
+        ),
+        log=replace(known.log, last_command=None, echoing=False),
+        connections=replace(known.connections, pending={}, waiting=frozenset(), listed_at=None),
+        default_limits=replace(
+            known.default_limits,
+            active_thread_percentage=None,
+            pinned_memory={},
+            client_priority=None,
+            stale=frozenset(),
+        ),
     )
     return chain(
         servers.end_all(daemon, at, DepartureReason.DAEMON_GONE),
@@ -272,19 +313,21 @@ def explain(daemon: Daemon, at: float, *, unit: UnitState | None = None, force: 
 
     That moment is its log's, or that of the `unit` that ran it, and passes also where another daemon is there already.
     """
-    gone_at = daemon.gone_at
+    gone_at = daemon.lifecycle.gone_at
     if gone_at is None:
         return quiet(daemon)
     waited = force or at - gone_at >= _patience(unit, gone_at)
-    meant = _was_recent(daemon.quit_at, gone_at) or units.stopped(unit, gone_at)
+    meant = _was_recent(daemon.lifecycle.quit_at, gone_at) or units.stopped(unit, gone_at)
     if meant or _was_quit(daemon, gone_at, waited=waited):
         if daemon.state is DaemonState.ABSENT:
-            daemon = replace(daemon, state=DaemonState.STOPPED, state_since=gone_at)
-        daemon = replace(daemon, gone_at=None, quit_at=None, quit_claimed_at=None)
+            daemon = replace(
+                daemon, state=DaemonState.STOPPED, lifecycle=replace(daemon.lifecycle, state_since=gone_at)
+            )
+        daemon = replace(daemon, lifecycle=replace(daemon.lifecycle, gone_at=None, quit_at=None, quit_claimed_at=None))
         return daemon, (Event(at=gone_at, event=EventName.DAEMON_STOPPED, daemon=daemon.name),)
     if not waited:
         return quiet(daemon)
-    return _lose(replace(daemon, gone_at=None, quit_claimed_at=None), gone_at)
+    return _lose(replace(daemon, lifecycle=replace(daemon.lifecycle, gone_at=None, quit_claimed_at=None)), gone_at)
 
 
 def _was_quit(daemon: Daemon, gone_at: float, *, waited: bool) -> bool:
@@ -293,12 +336,12 @@ def _was_quit(daemon: Daemon, gone_at: float, *, waited: bool) -> bool:
     A quit removes the pid file and the fifo; SIGKILL, SIGTERM and SIGINT leave them (measured, R580). The log, from
     which any user can take lines away, need not say so. Without a view of the traces, its word has to do.
     """
-    if daemon.killed or daemon.left_behind:
+    if daemon.lifecycle.killed or daemon.lifecycle.pid_file_left:
         return False
-    if daemon.quit_traces:
+    if daemon.lifecycle.quit_traces:
         return True
-    told = _was_recent(daemon.quit_claimed_at, gone_at)
-    return told and (daemon.left_behind is False or not daemon.traces_expected or waited)
+    told = _was_recent(daemon.lifecycle.quit_claimed_at, gone_at)
+    return told and (daemon.lifecycle.pid_file_left is False or not daemon.lifecycle.traces_expected or waited)
 
 
 def _patience(unit: UnitState | None, gone_at: float) -> float:
@@ -309,6 +352,6 @@ def _patience(unit: UnitState | None, gone_at: float) -> float:
 
 
 def _lose(daemon: Daemon, at: float) -> Step:
-    totals = replace(daemon.totals, losses=counted(daemon.totals.losses, daemon.gone_how))
-    daemon = replace(daemon, totals=totals, last_loss_at=at)
-    return daemon, (Event(at=at, event=EventName.DAEMON_LOST, daemon=daemon.name, reason=daemon.gone_how),)
+    totals = replace(daemon.totals, losses=counted(daemon.totals.losses, daemon.lifecycle.loss_reason))
+    daemon = replace(daemon, totals=totals, lifecycle=replace(daemon.lifecycle, last_loss_at=at))
+    return daemon, (Event(at=at, event=EventName.DAEMON_LOST, daemon=daemon.name, reason=daemon.lifecycle.loss_reason),)

@@ -28,11 +28,11 @@ def wanted(node: Node, daemon: Daemon) -> Limits:
 def questions(node: Node, daemon: Daemon) -> Iterable[tuple[str, float | None]]:
     """What may be asked about limits, and since when its answer is known: on each device there is, or is limited."""
     number = _devices(node, daemon)
-    yield from ((command, daemon.asked.get(command)) for command in _about_defaults(number))
+    yield from ((command, daemon.commands.asked_at.get(command)) for command in _about_defaults(number))
     for server in daemon.servers.values():
         if not _starting(node.at, daemon, server) and process_states.askable(node, server.pid):
             told_at, commands = server.limits_told_at, _about_server(server.pid, number)
-            yield from ((command, daemon.asked.get(command, told_at)) for command in commands)
+            yield from ((command, daemon.commands.asked_at.get(command, told_at)) for command in commands)
 
 
 def _devices(node: Node, daemon: Daemon) -> int:
@@ -61,7 +61,7 @@ def about_all(daemon: Daemon) -> Iterable[str]:
 
 def _starting(at: float, daemon: Daemon, server: Server) -> bool:
     """Whether it is about to tell its limits itself, where its log is followed."""
-    readable = daemon.log_problems.get("server.log") is None and daemon.logged.blocked_since is None
+    readable = daemon.log.problems.get("server.log") is None and daemon.log.own_commands.blocked_since is None
     followed = readable or daemon.in_journal
     begins = server.uid is not None and server.limits_told_at is None and at - server.started_at < STARTING_SECONDS
     return followed and begins

@@ -72,7 +72,12 @@ def unanswered(daemon: Daemon, question: str) -> Daemon:
 
 
 def _doubted(daemon: Daemon, question: str) -> Daemon:
-    return replace(daemon, limits_in_doubt=(daemon.limits_in_doubt | {question}).intersection(about_all(daemon)))
+    return replace(
+        daemon,
+        default_limits=replace(
+            daemon.default_limits, stale=(daemon.default_limits.stale | {question}).intersection(about_all(daemon))
+        ),
+    )
 
 
 def answer_read(daemon: Daemon, reply: ControlReply) -> Daemon:
@@ -81,22 +86,33 @@ def answer_read(daemon: Daemon, reply: ControlReply) -> Daemon:
     An empty answer may be none at all (R580), and takes nothing back.
     """
     question = control_reply.query_changed_by(reply.command) or reply.command
-    daemon = replace(daemon, limits_in_doubt=daemon.limits_in_doubt - {reply.command})
+    daemon = replace(
+        daemon, default_limits=replace(daemon.default_limits, stale=daemon.default_limits.stale - {reply.command})
+    )
     match question.split():
         case [verb] if verb == DEFAULT_THREADS:
-            percentage = parse_percentage(reply.stdout) or daemon.default_active_thread_percentage
-            return replace(daemon, default_active_thread_percentage=percentage)
+            percentage = parse_percentage(reply.stdout) or daemon.default_limits.active_thread_percentage
+            return replace(daemon, default_limits=replace(daemon.default_limits, active_thread_percentage=percentage))
         case [verb, device] if verb == DEFAULT_PINNED_MEMORY:
             limit = parse_byte_size(reply.stdout)
-            told = _with(daemon.default_pinned_memory_limits, _number(device), limit)
-            return replace(daemon, default_pinned_memory_limits=told)
+            told = _with(daemon.default_limits.pinned_memory, _number(device), limit)
+            return replace(daemon, default_limits=replace(daemon.default_limits, pinned_memory=told))
         case [verb] if verb == DEFAULT_PRIORITY:
             priority = control_reply.parse_priority(reply.stdout)
-            return daemon if priority is None else replace(daemon, default_client_priority=priority)
+            return (
+                daemon
+                if priority is None
+                else replace(daemon, default_limits=replace(daemon.default_limits, client_priority=priority))
+            )
         case [verb, pid, *rest] if verb in (THREADS, PINNED_MEMORY) and (server := _server(daemon, pid)) is not None:
             return with_server(daemon, _answer_of_server(server, rest, reply.stdout))
         case _ if question == DEVICE_QUERY:
-            return replace(daemon, devices=control_reply.parse_devices(reply.stdout) or daemon.devices)
+            return replace(
+                daemon,
+                runtime=replace(
+                    daemon.runtime, devices=control_reply.parse_devices(reply.stdout) or daemon.runtime.devices
+                ),
+            )
         case _:
             return daemon
 

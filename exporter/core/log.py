@@ -27,7 +27,7 @@ def line_read(daemon: Daemon, line: LogLine) -> Step:
     entry = translated(entry, line.pids)
     if entry.by_daemon:
         return daemon_log.read(_spoken(daemon, entry), line.at, entry)
-    if daemon.echoing and line.file not in _OTHERS_FILE:
+    if daemon.log.echoing and line.file not in _OTHERS_FILE:
         return quiet(daemon)
     return server_log.read(daemon, line.at, entry, line.pids)
 
@@ -40,7 +40,7 @@ def lines_unrecognized(daemon: Daemon, seen: LogUnrecognized) -> Daemon:
 def _spoken(daemon: Daemon, entry: LogEntry) -> Daemon:
     """A daemon writes a command down as it is given; its answer, or the session's end, is the next line."""
     command = entry.message.text[:LONGEST_COMMAND] if isinstance(entry.message, log_message.CommandReceived) else None
-    return replace(daemon, at_command=command)
+    return replace(daemon, log=replace(daemon.log, last_command=command))
 
 
 def _count(daemon: Daemon, file: str, *, known: bool, lines: int = 1) -> Daemon:

@@ -12,14 +12,20 @@ def told(daemon: Daemon, *, foreground: bool | None, stdout_kept: bool | None) -
 
     Files that turn out to be none of them were looked for in vain: nothing more is said of those.
     """
-    kept = daemon.stdout_kept if stdout_kept is None else stdout_kept
+    kept = daemon.runtime.stdout_in_file if stdout_kept is None else stdout_kept
     return replace(
         daemon,
-        foreground=daemon.foreground if foreground is None else foreground,
-        stdout_kept=kept,
-        log_problems=daemon.log_problems if kept == daemon.stdout_kept else {},
-        log_sizes=daemon.log_sizes if kept == daemon.stdout_kept else {},
-        log_unread=daemon.log_unread if kept == daemon.stdout_kept else {},
+        runtime=replace(
+            daemon.runtime,
+            foreground=daemon.runtime.foreground if foreground is None else foreground,
+            stdout_in_file=kept,
+        ),
+        log=replace(
+            daemon.log,
+            problems=daemon.log.problems if kept == daemon.runtime.stdout_in_file else {},
+            sizes=daemon.log.sizes if kept == daemon.runtime.stdout_in_file else {},
+            unread=daemon.log.unread if kept == daemon.runtime.stdout_in_file else {},
+        ),
     )
 
 
@@ -28,9 +34,12 @@ def file_read(daemon: Daemon, seen: LogFile) -> Daemon:
     if not seen.followed:
         return replace(
             daemon,
-            log_problems={file: problem for file, problem in daemon.log_problems.items() if file != seen.file},
-            log_sizes={file: size for file, size in daemon.log_sizes.items() if file != seen.file},
-            log_unread={file: unread for file, unread in daemon.log_unread.items() if file != seen.file},
+            log=replace(
+                daemon.log,
+                problems={file: problem for file, problem in daemon.log.problems.items() if file != seen.file},
+                sizes={file: size for file, size in daemon.log.sizes.items() if file != seen.file},
+                unread={file: unread for file, unread in daemon.log.unread.items() if file != seen.file},
+            ),
         )
     totals = replace(
         daemon.totals,
@@ -38,13 +47,16 @@ def file_read(daemon: Daemon, seen: LogFile) -> Daemon:
         log_lines_unrecognized=counted(daemon.totals.log_lines_unrecognized, seen.file, by=0),
         log_lines_lost=counted(daemon.totals.log_lines_lost, seen.file, by=0),
     )
-    sizes = {file: size for file, size in daemon.log_sizes.items() if file != seen.file}
-    unread = {file: count for file, count in daemon.log_unread.items() if file != seen.file}
+    sizes = {file: size for file, size in daemon.log.sizes.items() if file != seen.file}
+    unread = {file: count for file, count in daemon.log.unread.items() if file != seen.file}
     return replace(
         daemon,
-        log_problems={**daemon.log_problems, seen.file: seen.problem},
-        log_sizes=sizes if seen.size is None else {**sizes, seen.file: seen.size},
-        log_unread=unread if seen.unread is None else {**unread, seen.file: seen.unread},
+        log=replace(
+            daemon.log,
+            problems={**daemon.log.problems, seen.file: seen.problem},
+            sizes=sizes if seen.size is None else {**sizes, seen.file: seen.size},
+            unread=unread if seen.unread is None else {**unread, seen.file: seen.unread},
+        ),
         totals=totals,
     )
 
@@ -54,13 +66,13 @@ def looked(daemon: Daemon, problem: Problem | None) -> Daemon:
 
     If it is the problem of none of the files, the read as a whole hangs or failed. Until one ends, no file is followed.
     """
-    before = daemon.log_stuck
-    of_files = [each for each in daemon.log_problems.values() if each not in (None, before)]
+    before = daemon.log.stuck
+    of_files = [each for each in daemon.log.problems.values() if each not in (None, before)]
     stuck = None if problem is None or any(each in of_files for each in problem.each) else problem
     if stuck == before:
         return daemon
-    problems = {file: stuck if each in (None, before) else each for file, each in daemon.log_problems.items()}
-    return replace(daemon, log_problems=problems, log_stuck=stuck)
+    problems = {file: stuck if each in (None, before) else each for file, each in daemon.log.problems.items()}
+    return replace(daemon, log=replace(daemon.log, problems=problems, stuck=stuck))
 
 
 def gap_read(daemon: Daemon, seen: LogGap) -> Daemon:

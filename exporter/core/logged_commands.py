@@ -30,12 +30,12 @@ def line_read(daemon: Daemon, line: LogLine) -> Step:
     """Take in a line: a command that the exporter may have given shows that the log is not blocked."""
     if _COMMAND not in line.line or line.file not in FILES:
         return quiet(daemon)
-    known, writer = daemon.logged, _writer(line)
-    if writer is None or (daemon.process is not None and writer != daemon.process.pid):
+    known, writer = daemon.log.own_commands, _writer(line)
+    if writer is None or (daemon.runtime.process is not None and writer != daemon.runtime.process.pid):
         return quiet(daemon)
     late = known.awaited is not None and line.at < known.awaited[0]
     logged = LoggedCommands(read_at=line.at, writer=writer, awaited=known.awaited if late else None)
-    daemon = replace(daemon, logged=logged)
+    daemon = replace(daemon, log=replace(daemon.log, own_commands=logged))
     if known.blocked_since is None:
         return quiet(daemon)
     return daemon, (Event(at=line.at, event=EventName.LOG_UNBLOCKED, daemon=daemon.name),)
@@ -55,44 +55,49 @@ def reply_read(daemon: Daemon, reply: ControlReply) -> Daemon:
 
     A command may come back with exit code 0 and nothing at all although it was refused (measured, R580).
     """
-    known, verb = daemon.logged, reply.command.partition(" ")[0]
+    known, verb = daemon.log.own_commands, reply.command.partition(" ")[0]
     if reply.exit_code != 0 or verb not in EXPORTER_QUERIES or known.awaited is not None or not _has_shown_any(daemon):
         return daemon
     answered = reply.stdout.strip() or (reply.command == LIST_SERVERS and not daemon.servers)
     if not answered or (known.read_at is not None and known.read_at >= reply.asked_at):
         return daemon
-    return replace(daemon, logged=replace(known, awaited=(reply.asked_at, reply.at)))
+    return replace(daemon, log=replace(daemon.log, own_commands=replace(known, awaited=(reply.asked_at, reply.at))))
 
 
 def _has_shown_any(daemon: Daemon) -> bool:
     """Whether this daemon, and not one before it, has written a command into the log."""
-    known = daemon.logged
-    return known.read_at is not None and (daemon.process is None or daemon.process.pid == known.writer)
+    known = daemon.log.own_commands
+    return known.read_at is not None and (daemon.runtime.process is None or daemon.runtime.process.pid == known.writer)
 
 
 def gap_read(daemon: Daemon, gap: LogGap) -> Daemon:
     """Lines were lost before they could be read, and a command may be among them."""
-    if gap.file not in FILES or daemon.logged.awaited is None:
+    if gap.file not in FILES or daemon.log.own_commands.awaited is None:
         return daemon
-    return replace(daemon, logged=replace(daemon.logged, awaited=None))
+    return replace(daemon, log=replace(daemon.log, own_commands=replace(daemon.log.own_commands, awaited=None)))
 
 
 def looked(daemon: Daemon, reading: SourceReading) -> Step:
     """Judge after a look at the logs that began long enough after the answer, and left nothing unread."""
-    known, awaited = daemon.logged, daemon.logged.awaited
+    known, awaited = daemon.log.own_commands, daemon.log.own_commands.awaited
     if awaited is None or reading.daemon not in (None, daemon.name) or daemon.gone:
         return quiet(daemon)
     asked_at, answered_at = awaited
     if reading.more:
-        return quiet(replace(daemon, logged=replace(known, awaited=(asked_at, max(answered_at, reading.at)))))
+        return quiet(
+            replace(
+                daemon,
+                log=replace(daemon.log, own_commands=replace(known, awaited=(asked_at, max(answered_at, reading.at)))),
+            )
+        )
     if reading.at - reading.seconds < answered_at + LATE_SECONDS or not _is_followed(daemon):
         return quiet(daemon)
     known = replace(known, awaited=None)
     if known.missing_since is None:
-        return quiet(replace(daemon, logged=replace(known, missing_since=reading.at)))
+        return quiet(replace(daemon, log=replace(daemon.log, own_commands=replace(known, missing_since=reading.at))))
     if known.blocked_since is not None or asked_at < known.missing_since:
-        return quiet(replace(daemon, logged=known))
-    daemon = replace(daemon, logged=replace(known, blocked_since=reading.at))
+        return quiet(replace(daemon, log=replace(daemon.log, own_commands=known)))
+    daemon = replace(daemon, log=replace(daemon.log, own_commands=replace(known, blocked_since=reading.at)))
     return daemon, (Event(at=reading.at, event=EventName.LOG_BLOCKED, daemon=daemon.name),)
 
 
@@ -102,4 +107,4 @@ def _is_followed(daemon: Daemon) -> bool:
 
 def in_doubt_since(daemon: Daemon) -> float | None:
     """Return since when a command is missing in the log; a further one settles it."""
-    return None if daemon.logged.blocked_since is not None else daemon.logged.missing_since
+    return None if daemon.log.own_commands.blocked_since is not None else daemon.log.own_commands.missing_since

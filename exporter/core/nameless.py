@@ -39,7 +39,7 @@ def shown(node: Node, daemon: Daemon, server: int, reading: GpuReading) -> Step:
     """NVML shows clients on a GPU: those that no daemon names are this server's, and leave when no GPU has them."""
     if server not in daemon.servers:
         return quiet(daemon)
-    known = {pid for each in node.daemons.values() for pid in (*each.clients, *each.departed)}
+    known = {pid for each in node.daemons.values() for pid in (*each.clients, *each.connections.departed)}
     arrived = [each.pid for each in reading.mps_processes or () if each.pid not in known]
     left = [
         client.pid

@@ -3,7 +3,7 @@
 import posixpath
 
 from exporter.core import log_files
-from exporter.model.daemon import Daemon
+from exporter.model.daemon import Daemon, DaemonRuntime, Declaration
 from exporter.model.named_by import NamedBy
 from exporter.model.node import Node
 from exporter.model.observation import DaemonFound
@@ -22,12 +22,12 @@ def daemon_found(node: Node, seen: DaemonFound) -> Node:
     there = _at(node, seen)
     known = node.daemons.get(seen.daemon) if there is None else there
     if known is None:
-        known = Daemon(name=seen.daemon, pipe_directory="", log_directory="", named_by=by)
+        known = Daemon(name=seen.daemon, pipe_directory="", log_directory="", declared=Declaration(by=by))
         known = begun(known, node.watches.get(seen.daemon))
     elif there is not None and there.name != seen.daemon and _outweighs(by, there):
         node, known = _without(node, there, seen.daemon), replace(there, name=seen.daemon)
-    daemon = _told(known, seen, by) if by.weight >= known.named_by.weight else _added(known, seen)
-    return _with(node, replace(daemon, heard_at=node.at))
+    daemon = _told(known, seen, by) if by.weight >= known.declared.by.weight else _added(known, seen)
+    return _with(node, replace(daemon, declared=replace(daemon.declared, heard_at=node.at)))
 
 
 def doubled(node: Node, name: str, same_as: str) -> Node:
@@ -39,13 +39,14 @@ def doubled(node: Node, name: str, same_as: str) -> Node:
         name=name,
         pipe_directory=daemon.pipe_directory,
         log_directory=daemon.log_directory,
-        expected=daemon.expected,
-        named_by=daemon.named_by,
-        heard_at=daemon.heard_at,
-        unit=daemon.unit,
-        named_unit=daemon.named_unit,
-        clients_limit=daemon.clients_limit,
-        same_as=same_as,
+        declared=Declaration(
+            expected=daemon.declared.expected,
+            by=daemon.declared.by,
+            heard_at=daemon.declared.heard_at,
+            unit=daemon.declared.unit,
+            clients_limit=daemon.declared.clients_limit,
+        ),
+        runtime=DaemonRuntime(unit=daemon.runtime.unit, same_as=same_as),
         totals=daemon.totals,
     )
     return _with(node, only_named)
@@ -70,7 +71,7 @@ def _teller(seen: DaemonFound) -> NamedBy:
 
 def _outweighs(by: NamedBy, daemon: Daemon) -> bool:
     """A name of the same weight is no better, but for the configuration's, where the later one is in force."""
-    return by is NamedBy.CONFIGURATION or by.weight > daemon.named_by.weight
+    return by is NamedBy.CONFIGURATION or by.weight > daemon.declared.by.weight
 
 
 def _at(node: Node, seen: DaemonFound) -> Daemon | None:
@@ -82,7 +83,7 @@ def _at(node: Node, seen: DaemonFound) -> Daemon | None:
         daemon
         for daemon in node.daemons.values()
         if _normal(daemon.pipe_directory) == directory
-        and not _is_foreign(daemon.name, daemon.pipe_directory, daemon.named_by)
+        and not _is_foreign(daemon.name, daemon.pipe_directory, daemon.declared.by)
     ]
     return next((daemon for daemon in there if daemon.name == seen.daemon), there[0] if there else None)
 
@@ -103,50 +104,71 @@ def _told(daemon: Daemon, seen: DaemonFound, by: NamedBy) -> Daemon:
         daemon,
         pipe_directory=seen.pipe_directory,
         log_directory=seen.log_directory,
-        expected=daemon.expected if seen.expected is None else seen.expected,
-        named_by=by,
+        declared=replace(
+            daemon.declared, expected=daemon.declared.expected if seen.expected is None else seen.expected, by=by
+        ),
     )
     if by is not NamedBy.CONFIGURATION:
-        named_unit = seen.unit if by is NamedBy.UNIT else daemon.named_unit
-        return _added(replace(daemon, unit=seen.unit or daemon.unit, named_unit=named_unit), seen)
-    runs_in = None if daemon.process is None else daemon.process.unit
+        named_unit = seen.unit if by is NamedBy.UNIT else daemon.declared.unit
+        return _added(
+            replace(
+                daemon,
+                runtime=replace(daemon.runtime, unit=seen.unit or daemon.runtime.unit),
+                declared=replace(daemon.declared, unit=named_unit),
+            ),
+            seen,
+        )
+    runs_in = None if daemon.runtime.process is None else daemon.runtime.process.unit
     daemon = replace(
         daemon,
-        unit=seen.unit or runs_in,
-        named_unit=seen.unit,
-        clients_limit=seen.clients_limit,
-        owner=seen.owner if seen.owner is not None or seen.unit is None else daemon.owner,
+        runtime=replace(daemon.runtime, unit=seen.unit or runs_in),
+        declared=replace(
+            daemon.declared,
+            unit=seen.unit,
+            clients_limit=seen.clients_limit,
+            owner=seen.owner if seen.owner is not None or seen.unit is None else daemon.declared.owner,
+        ),
     )
     return _added(daemon, seen)
 
 
 def _added(daemon: Daemon, seen: DaemonFound) -> Daemon:
     return replace(
-        log_files.told(daemon, foreground=seen.foreground, stdout_kept=seen.stdout_kept),
-        unit=daemon.unit or seen.unit,
-        named_unit=daemon.named_unit or (seen.unit if _teller(seen) is NamedBy.UNIT else None),
-        clients_limit=daemon.clients_limit or seen.clients_limit,
-        owner=seen.owner if daemon.owner is None else daemon.owner,
-        visible_devices=seen.visible_devices if daemon.visible_devices is None else daemon.visible_devices,
+        known := log_files.told(daemon, foreground=seen.foreground, stdout_kept=seen.stdout_kept),
+        runtime=replace(
+            known.runtime,
+            unit=daemon.runtime.unit or seen.unit,
+            visible_devices=seen.visible_devices
+            if daemon.runtime.visible_devices is None
+            else daemon.runtime.visible_devices,
+        ),
+        declared=replace(
+            known.declared,
+            unit=daemon.declared.unit or (seen.unit if _teller(seen) is NamedBy.UNIT else None),
+            clients_limit=daemon.declared.clients_limit or seen.clients_limit,
+            owner=seen.owner if daemon.declared.owner is None else daemon.declared.owner,
+        ),
     )
 
 
 def _withdrawn(node: Node, seen: DaemonFound, by: NamedBy) -> Node:
     """Its declaration ended, so the daemon is only discovered. A unit or a device plugin ends its own one only."""
     daemon = node.daemons.get(seen.daemon)
-    if daemon is None or (by is not NamedBy.DISCOVERED and by is not daemon.named_by):
+    if daemon is None or (by is not NamedBy.DISCOVERED and by is not daemon.declared.by):
         return node
-    unit = None if daemon.process is None else daemon.process.unit
+    unit = None if daemon.runtime.process is None else daemon.runtime.process.unit
     only_there = replace(
         daemon,
-        named_by=NamedBy.DISCOVERED,
-        expected=False,
-        unit=unit,
-        named_unit=None,
-        clients_limit=None,
-        owner=None,
-        foreign=None,
-        heard_at=node.at,
+        declared=replace(
+            daemon.declared,
+            by=NamedBy.DISCOVERED,
+            expected=False,
+            unit=None,
+            clients_limit=None,
+            owner=None,
+            heard_at=node.at,
+        ),
+        runtime=replace(daemon.runtime, unit=unit, foreign_owner=None),
     )
     return _with(node, only_there)
 

@@ -44,7 +44,7 @@ def forget(node: Node, wanted: frozenset[int]) -> Node:
 
 def of_daemon(node: Node, daemon: Daemon) -> ProcessState | None:
     """How the control daemon itself stands; None where that is not known."""
-    process = daemon.process
+    process = daemon.runtime.process
     state = None if process is None or process.pid is None else node.states.get(process.pid)
     return state if process is not None and state is not None and state.start_ticks == process.start_ticks else None
 

@@ -54,12 +54,12 @@ def _clients_known(daemon: Daemon, incident: Incident) -> bool:
 
 def asked_for_clients(daemon: Daemon, incident: Incident) -> bool:
     """Whether the daemon was lately asked who the server's clients are."""
-    return f"{LIST_CLIENTS} {incident.server}" in daemon.asked
+    return f"{LIST_CLIENTS} {incident.server}" in daemon.commands.asked_at
 
 
 def _is_here(daemon: Daemon, incident: Incident, pid: int) -> bool:
     client = daemon.clients.get(pid)
-    return client is not None and client.server == incident.server and pid not in daemon.leavings
+    return client is not None and client.server == incident.server and pid not in daemon.connections.disconnects
 
 
 def ended(node: Node, incident: Incident, ending: Ending) -> Incident:

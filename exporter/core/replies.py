@@ -31,10 +31,19 @@ _ABOUT_A_SERVER = (SERVER_STATUS, LIST_CLIENTS, THREADS, PINNED_MEMORY)
 def reply_read(daemon: Daemon, reply: ControlReply) -> Step:
     """A command was given to the daemon, by the exporter or, in a recording, by anybody."""
     before = daemon
-    daemon = replace(daemon, asked={**daemon.asked, reply.command: reply.at})
+    daemon = replace(
+        daemon, commands=replace(daemon.commands, asked_at={**daemon.commands.asked_at, reply.command: reply.at})
+    )
     verb = reply.command.partition(" ")[0]
     if verb == VERSION_FLAG:
-        return quiet(replace(daemon, version=control_reply.parse_version(reply.stdout) or daemon.version))
+        return quiet(
+            replace(
+                daemon,
+                runtime=replace(
+                    daemon.runtime, version=control_reply.parse_version(reply.stdout) or daemon.runtime.version
+                ),
+            )
+        )
     match control_reply.query_outcome(reply.exit_code, reply.stderr):
         case QueryOutcome.ANSWERED if verb == QUIT:
             return quiet(daemon if reply.stdout.strip() else life.quit_told(daemon, reply.at))
@@ -47,7 +56,7 @@ def reply_read(daemon: Daemon, reply: ControlReply) -> Step:
         case QueryOutcome.REFUSED:
             return life.refused(limits.unanswered(daemon, reply.command), reply.at)
         case QueryOutcome.TIMED_OUT:
-            daemon = replace(daemon, waits_for=_waits_for(before, reply))
+            daemon = replace(daemon, commands=replace(daemon.commands, waits_for_server=_waits_for(before, reply)))
             return quiet(life.unanswered(limits.unanswered(daemon, reply.command), reply.at, reply.asked_at))
         case QueryOutcome.UNUSABLE:
             return life.unaskable(daemon, reply.at)
@@ -59,8 +68,8 @@ def _waits_for(daemon: Daemon, reply: ControlReply) -> int | None:
     The first command that gets no answer asks this server, and the daemon had answered another one just before: what
     happened in between is this command. The log could say the same of any other command, and anyone can write there.
     """
-    if daemon.unanswered_since is not None:
-        return daemon.waits_for
+    if daemon.commands.unanswered_since is not None:
+        return daemon.commands.waits_for_server
     asked = servers_queried(reply.command, daemon.servers)
     alive = daemon.answers and reply.asked_at - heard_at(daemon) <= JUST_BEFORE_SECONDS
     return next(iter(asked)) if alive and len(asked) == 1 else None
@@ -68,12 +77,14 @@ def _waits_for(daemon: Daemon, reply: ControlReply) -> int | None:
 
 def heard_at(daemon: Daemon) -> float:
     """When the daemon last answered, whatever it was asked."""
-    return max((at for command, at in daemon.asked.items() if command != VERSION_FLAG), default=float("-inf"))
+    return max(
+        (at for command, at in daemon.commands.asked_at.items() if command != VERSION_FLAG), default=float("-inf")
+    )
 
 
 def _overtaken(daemon: Daemon, reply: ControlReply) -> bool:
     """Whether the daemon was seen to go after it had been asked: an answer on its way does not bring it back."""
-    return daemon.gone and daemon.state_since is not None and reply.asked_at < daemon.state_since
+    return daemon.gone and daemon.lifecycle.state_since is not None and reply.asked_at < daemon.lifecycle.state_since
 
 
 def _answer_read(daemon: Daemon, reply: ControlReply) -> Step:

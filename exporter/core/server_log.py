@@ -19,7 +19,7 @@ def read(daemon: Daemon, at: float, entry: LogEntry, pids: Pids) -> Step:
     """One more line of a server was written. `pids` has whom a bare number means, where that is another namespace's."""
     match entry.message:
         case log_message.VersionReported(version):
-            return quiet(replace(daemon, version=version))
+            return quiet(replace(daemon, runtime=replace(daemon.runtime, version=version)))
         case log_message.ServerReady():
             return chain(seen_alive(daemon, at, entry.pid), lambda daemon: servers.ready(daemon, at, entry.pid))
         case log_message.ClientActive(pid, context) if pid != 0:

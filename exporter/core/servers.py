@@ -28,7 +28,10 @@ def start(daemon: Daemon, at: float, pid: int, uid: int | None = None, state: Se
     if len(daemon.servers) >= MOST_SERVERS:
         return quiet(daemon)
     daemon = with_server(daemon, Server(pid=pid, started_at=at, uid=uid))
-    daemon = replace(daemon, departed_servers=without(daemon.departed_servers, pid))
+    daemon = replace(
+        daemon,
+        connections=replace(daemon.connections, departed_servers=without(daemon.connections.departed_servers, pid)),
+    )
     started = Event(at=at, event=EventName.SERVER_STARTED, daemon=daemon.name, server=pid)
     step: Step = (daemon, (started,))
     return step if state is None else chain(step, lambda daemon: enter(daemon, at, pid, state))
@@ -36,7 +39,7 @@ def start(daemon: Daemon, at: float, pid: int, uid: int | None = None, state: Se
 
 def seen_alive(daemon: Daemon, at: float, pid: int) -> Step:
     """A server writes as only a serving one does; a line read late does not bring back one that has gone."""
-    if pid in daemon.servers or pid in daemon.departed_servers:
+    if pid in daemon.servers or pid in daemon.connections.departed_servers:
         return quiet(daemon)
     return start(daemon, at, pid)
 
@@ -53,7 +56,10 @@ def end(daemon: Daemon, at: float, pid: int, reason: DepartureReason = Departure
             replace(
                 daemon,
                 servers=without(daemon.servers, pid),
-                departed_servers=latest(daemon.departed_servers, pid, at, MOST_DEPARTED),
+                connections=replace(
+                    daemon.connections,
+                    departed_servers=latest(daemon.connections.departed_servers, pid, at, MOST_DEPARTED),
+                ),
             ),
             (exited,),
         ),
@@ -114,7 +120,7 @@ def enter(daemon: Daemon, at: float, pid: int, state: ServerState) -> Step:
 def listed(daemon: Daemon, at: float, asked_at: float, pids: tuple[int, ...]) -> Step:
     """The daemon lists its servers: meet those that are new, part with those that are missing."""
     here = frozenset(pids)
-    arrived = [pid for pid in pids if daemon.departed_servers.get(pid, asked_at - 1) < asked_at]
+    arrived = [pid for pid in pids if daemon.connections.departed_servers.get(pid, asked_at - 1) < asked_at]
     missing = [
         server.pid
         for server in daemon.servers.values()
@@ -124,7 +130,12 @@ def listed(daemon: Daemon, at: float, asked_at: float, pids: tuple[int, ...]) ->
         for_each(daemon, arrived, lambda daemon, pid: start(daemon, at, pid)),
         lambda daemon: for_each(daemon, missing, lambda daemon, pid: _missing(daemon, at, pid, alone=not pids)),
     )
-    return chain(step, lambda daemon: quiet(replace(_present(daemon, pids), listed_at=asked_at)))
+    return chain(
+        step,
+        lambda daemon: quiet(
+            replace(known := _present(daemon, pids), connections=replace(known.connections, listed_at=asked_at))
+        ),
+    )
 
 
 def _missing(daemon: Daemon, at: float, pid: int, *, alone: bool) -> Step:

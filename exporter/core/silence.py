@@ -52,10 +52,10 @@ def program_hangs(daemon: Daemon, at: float) -> bool:
 
 def is_witnessed(node: Node, daemon: Daemon) -> bool:
     """Whether anything but the silence itself says so, and did so already when the last command was given."""
-    asked_at, known = daemon.unanswered_at, probes(daemon)
+    asked_at, known = daemon.commands.unanswered_at, probes(daemon)
     if asked_at is None:
         return False
-    if daemon.listening is False and daemon.process is not None:
+    if daemon.commands.listening is False and daemon.runtime.process is not None:
         return True
     if known is not None and known.unanswered >= PROBES:
         return True
@@ -65,16 +65,16 @@ def is_witnessed(node: Node, daemon: Daemon) -> bool:
 
 
 def _unanswered(daemon: Daemon, at: float) -> bool:
-    since = daemon.unanswered_since
-    return since is not None and daemon.unanswered >= PROBES and at - since >= life.SECOND_PROBE_SECONDS
+    since = daemon.commands.unanswered_since
+    return since is not None and daemon.commands.unanswered >= PROBES and at - since >= life.SECOND_PROBE_SECONDS
 
 
 def _long_enough(daemon: Daemon, at: float) -> bool:
     """Whether silence alone must do, as no connection could be made."""
-    known, since = probes(daemon), daemon.unanswered_since
+    known, since = probes(daemon), daemon.commands.unanswered_since
     if since is None or (known is not None and known.answered):
         return False
-    return daemon.unanswered >= PROBES_ALONE and at - since >= ALONE_SECONDS
+    return daemon.commands.unanswered >= PROBES_ALONE and at - since >= ALONE_SECONDS
 
 
 def _not_looked_at(daemon: Daemon) -> bool:
@@ -82,7 +82,7 @@ def _not_looked_at(daemon: Daemon) -> bool:
 
     The second command was given after the first had failed.
     """
-    since, asked_at = daemon.unanswered_since, daemon.unanswered_at
+    since, asked_at = daemon.commands.unanswered_since, daemon.commands.unanswered_at
     if since is None or asked_at is None or probes(daemon) is not None:
         return False
     return asked_at >= since - SAME_MOMENT_SECONDS
@@ -90,7 +90,7 @@ def _not_looked_at(daemon: Daemon) -> bool:
 
 def start_overdue(daemon: Daemon, at: float) -> Step:
     """Make the state of a daemon unknown that has not answered for long after its start."""
-    since = daemon.state_since
+    since = daemon.lifecycle.state_since
     if daemon.state is not DaemonState.STARTING or since is None or at - since <= STARTING_SECONDS:
         return quiet(daemon)
     return quiet(life.unasked(daemon, at))

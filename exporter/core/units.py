@@ -25,7 +25,7 @@ def unit_read(node: Node, seen: UnitState) -> Node:
 
 def forget(node: Node) -> Node:
     """Let go of units that name no daemon."""
-    named = {daemon.named_unit for daemon in node.daemons.values()}
+    named = {daemon.declared.unit for daemon in node.daemons.values()}
     if node.units.keys() <= named:
         return node
     return replace(node, units={unit: state for unit, state in node.units.items() if unit in named})
@@ -33,8 +33,8 @@ def forget(node: Node) -> Node:
 
 def ran(node: Node, daemon: Daemon) -> UnitState | None:
     """The unit of a daemon, if it is the one that ran it; None too where systemd does not know it."""
-    unit = node.units.get(daemon.named_unit or "")
-    return unit if unit is not None and unit.known and daemon.unit == daemon.named_unit else None
+    unit = node.units.get(daemon.declared.unit or "")
+    return unit if unit is not None and unit.known and daemon.runtime.unit == daemon.declared.unit else None
 
 
 def stopped(unit: UnitState | None, gone_at: float) -> bool:

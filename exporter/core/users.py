@@ -19,11 +19,19 @@ def heard(daemon: Daemon, at: float, pids: Pids) -> Step:
 
     Whom it named before that was known is somebody else here, or nobody: it is to be asked again.
     """
-    if daemon.elsewhere is (pids is not None):
+    if daemon.runtime.in_foreign_namespace is (pids is not None):
         return quiet(daemon)
     if pids is None:
-        return quiet(replace(daemon, elsewhere=False))
-    return servers.end_all(replace(daemon, elsewhere=True, listed_at=None), at, DepartureReason.EXIT)
+        return quiet(replace(daemon, runtime=replace(daemon.runtime, in_foreign_namespace=False)))
+    return servers.end_all(
+        replace(
+            daemon,
+            runtime=replace(daemon.runtime, in_foreign_namespace=True),
+            connections=replace(daemon.connections, listed_at=None),
+        ),
+        at,
+        DepartureReason.EXIT,
+    )
 
 
 def only_user(daemon: Daemon) -> int | None:
@@ -31,15 +39,15 @@ def only_user(daemon: Daemon) -> int | None:
 
     In a PID namespace of its own it can name nobody outside, and a container's users have several UIDs here.
     """
-    uid = None if daemon.process is None or daemon.elsewhere else daemon.process.uid
+    uid = None if daemon.runtime.process is None or daemon.runtime.in_foreign_namespace else daemon.runtime.process.uid
     return uid or None
 
 
 def named(daemon: Daemon) -> set[int]:
     """Whoever the daemon says has to do with it: servers, clients, and whom its faults hit."""
     hit = (pid for server in daemon.servers.values() for pid in block.named(server))
-    here = (daemon.servers, daemon.clients, daemon.pending)
-    gone = (daemon.departed, daemon.departed_servers, daemon.leavings)
+    here = (daemon.servers, daemon.clients, daemon.connections.pending)
+    gone = (daemon.connections.departed, daemon.connections.departed_servers, daemon.connections.disconnects)
     return set().union(hit, *here, *gone)
 
 
@@ -67,10 +75,13 @@ def _disown(daemon: Daemon, at: float, pid: int) -> Step:
     )
     daemon = replace(
         daemon,
-        departed=without(daemon.departed, pid),
-        departed_servers=without(daemon.departed_servers, pid),
-        leavings=without(daemon.leavings, pid),
-        parted=without(daemon.parted, pid),
+        connections=replace(
+            daemon.connections,
+            departed=without(daemon.connections.departed, pid),
+            departed_servers=without(daemon.connections.departed_servers, pid),
+            disconnects=without(daemon.connections.disconnects, pid),
+            recently_disconnected=without(daemon.connections.recently_disconnected, pid),
+        ),
         servers={each: block.without(server, pid) for each, server in daemon.servers.items()},
     )
     return daemon, events

@@ -27,16 +27,20 @@ def witness_read(node: Node, seen: Witness) -> Node:
 def _with_listener(daemon: Daemon, seen: ControlSocket) -> Daemon:
     """What was seen of one that answers by now is out of date."""
     if not is_silent(daemon):
-        return replace(daemon, listening=None, probes=None)
-    return replace(daemon, listening=seen.listening, probes=_counted(daemon, seen))
+        return replace(daemon, commands=replace(daemon.commands, listening=None, probes=None))
+    return replace(daemon, commands=replace(daemon.commands, listening=seen.listening, probes=_counted(daemon, seen)))
 
 
 def _counted(daemon: Daemon, seen: ControlSocket) -> SocketProbes | None:
     """Count a connection of the exporter's own; one made before commands got no answer is out of date."""
-    since = daemon.unanswered_since
+    since = daemon.commands.unanswered_since
     if since is None:
         return None
-    before = daemon.probes if daemon.probes is not None and daemon.probes.since == since else SocketProbes(since=since)
+    before = (
+        daemon.commands.probes
+        if daemon.commands.probes is not None and daemon.commands.probes.since == since
+        else SocketProbes(since=since)
+    )
     match seen.answers:
         case True:
             return replace(before, unanswered=0, answered_at=seen.at, wait_channel=None)
@@ -48,20 +52,23 @@ def _counted(daemon: Daemon, seen: ControlSocket) -> SocketProbes | None:
 
 def probes(daemon: Daemon) -> SocketProbes | None:
     """Return the exporter's own connections since commands get no answer; None if the socket was not looked at."""
-    known = daemon.probes
-    return known if known is not None and known.since == daemon.unanswered_since else None
+    known = daemon.commands.probes
+    return known if known is not None and known.since == daemon.commands.unanswered_since else None
 
 
 def _with_holder(daemon: Daemon, seen: SessionHolder) -> Daemon:
     """Whoever is seen where nobody is refused holds nothing."""
-    return replace(daemon, holder=seen if seen.pid is not None and is_held(daemon) else None)
+    return replace(
+        daemon,
+        commands=replace(daemon.commands, session_holder=seen if seen.pid is not None and is_held(daemon) else None),
+    )
 
 
 def is_held(daemon: Daemon) -> bool:
     """Whether somebody's session keeps others out, or may."""
-    return daemon.refused_since is not None or daemon.state is DaemonState.HELD
+    return daemon.commands.refused_since is not None or daemon.state is DaemonState.HELD
 
 
 def is_silent(daemon: Daemon) -> bool:
     """Whether it is gone, or does not answer."""
-    return daemon.unanswered_since is not None or (daemon.state is not None and not daemon.answers)
+    return daemon.commands.unanswered_since is not None or (daemon.state is not None and not daemon.answers)

@@ -10,7 +10,7 @@ from exporter.core.watchdog.rehearsal import START
 from exporter.demo.daemon import SimulatedDaemon
 from exporter.demo.gpus import GPU_BYTES, GPUS, SimulatedGpu
 from exporter.demo.workloads import GIBIBYTE, NOTEBOOKS, SERVING, TRAINERS, ProcessFactory, SimulatedProcess
-from exporter.model.daemon import Daemon
+from exporter.model.daemon import Daemon, Declaration
 from exporter.model.node import Node
 from exporter.model.observation import Observation
 from exporter.model.settings import Mode
@@ -45,7 +45,12 @@ def initial_node() -> Node:
     paths = {each.name: (str(each.pipe_directory), str(each.log_directory)) for each in DAEMONS}
     return Node(
         daemons={
-            name: Daemon(name=name, pipe_directory=pipe, log_directory=log, expected=True, clients_limit=CLIENTS_LIMIT)
+            name: Daemon(
+                name=name,
+                pipe_directory=pipe,
+                log_directory=log,
+                declared=Declaration(expected=True, clients_limit=CLIENTS_LIMIT),
+            )
             for name, (pipe, log) in paths.items()
         }
     )

@@ -145,7 +145,7 @@ def _configured_logs(config: Config) -> Mapping[str, Identity]:
 
 
 def _pids(node: Node) -> Mapping[int, str]:
-    processes = ((daemon.process, name) for name, daemon in node.daemons.items())
+    processes = ((daemon.runtime.process, name) for name, daemon in node.daemons.items())
     return {each.pid: name for each, name in processes if each is not None and each.pid is not None}
 
 
@@ -156,7 +156,7 @@ def _servers(node: Node) -> Iterator[int]:
 def _unit_names(node: Node, processes: Mapping[int, ProcessFacts]) -> Iterator[str]:
     yield EXPORTER
     for daemon in node.daemons.values():
-        yield from (each for each in (daemon.named_unit, daemon.unit) if each is not None)
+        yield from (each for each in (daemon.declared.unit, daemon.runtime.unit) if each is not None)
     yield from (each.unit for each in processes.values() if each.unit is not None)
 
 

@@ -24,9 +24,17 @@ _SERVER: Scope[Server] = Scope(("daemon", "server"), _servers)
 
 def _daemon_infos(view: View) -> Rows:
     for each in view.daemons():
-        uid = None if each.process is None else each.process.uid
-        expected = "true" if each.expected else "false"
-        yield each.name, each.pipe_directory, each.unit, uid, each.version, each.protocol, expected
+        uid = None if each.runtime.process is None else each.runtime.process.uid
+        expected = "true" if each.declared.expected else "false"
+        yield (
+            each.name,
+            each.pipe_directory,
+            each.runtime.unit,
+            uid,
+            each.runtime.version,
+            each.runtime.protocol,
+            expected,
+        )
 
 
 DAEMONS = group(
@@ -46,10 +54,11 @@ DAEMONS = group(
     DAEMON.value("cuda_mps_daemon_supported", lambda each: each.supported),
     "Whether the exporter supports the daemon's protocol. If not (protocol 3 of R615), it watches only the process.",
     DAEMON.value(
-        "cuda_mps_daemon_start_time_seconds", lambda each: None if each.process is None else each.process.started
+        "cuda_mps_daemon_start_time_seconds",
+        lambda each: None if each.runtime.process is None else each.runtime.process.started,
     ),
     "Unix time at which the control daemon's process started.",
-    DAEMON.time("cuda_mps_daemon_last_loss_timestamp_seconds", lambda each: each.last_loss_at),
+    DAEMON.time("cuda_mps_daemon_last_loss_timestamp_seconds", lambda each: each.lifecycle.last_loss_at),
     "Unix time of the last loss of the control daemon. It remains after a restart.",
     DAEMON.values("cuda_mps_daemon_losses_total", Choice("reason", LossReason), lambda each: each.totals.losses),
     "Ends of the control daemon that no operator requested: it died, or another daemon replaced it.",
@@ -69,7 +78,7 @@ DAEMONS = group(
     "New clients that the daemon or its servers refused.",
     DAEMON.value("cuda_mps_daemon_clients", lambda each: len(each.clients)),
     "Clients connected to the daemon's servers; 0 if it has no server.",
-    DAEMON.value("cuda_mps_clients_waiting", lambda each: len(each.waiting)),
+    DAEMON.value("cuda_mps_clients_waiting", lambda each: len(each.connections.waiting)),
     "Clients that wait for another user's clients to disconnect.",
 )
 
@@ -125,7 +134,7 @@ def _server_memory(view: View) -> Samples:
 
 def _default_memory(view: View) -> Samples:
     for labels, daemon in DAEMON.items(view):
-        yield from _memory_by_gpu(view, daemon, labels, daemon.default_pinned_memory_limits)
+        yield from _memory_by_gpu(view, daemon, labels, daemon.default_limits.pinned_memory)
 
 
 def _as_ratio(percentage: float | None) -> float | None:
@@ -169,7 +178,8 @@ LIMITS = group(
     family("cuda_mps_server_pinned_memory_limit_bytes", ("daemon", "server", "gpu"), _server_memory),
     "GPU memory that each client of the server may allocate. Absent without a limit.",
     DAEMON.value(
-        "cuda_mps_daemon_default_active_thread_ratio", lambda each: _as_ratio(each.default_active_thread_percentage)
+        "cuda_mps_daemon_default_active_thread_ratio",
+        lambda each: _as_ratio(each.default_limits.active_thread_percentage),
     ),
     "Fraction of a GPU's threads that each client of the next server may use.",
     family("cuda_mps_daemon_default_pinned_memory_limit_bytes", ("daemon", "gpu"), _default_memory),

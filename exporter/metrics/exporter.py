@@ -16,13 +16,13 @@ _CONFIG: Scope[ConfigStatus] = Scope((), lambda view: [] if view.configuration i
 
 def _log_blocked(daemon: Daemon) -> bool | None:
     """Return whether the log is blocked; None before a command was found in it, or missed."""
-    blocked = daemon.logged.blocked_since is not None
-    return blocked if blocked or daemon.logged.read_at is not None else None
+    blocked = daemon.log.own_commands.blocked_since is not None
+    return blocked if blocked or daemon.log.own_commands.read_at is not None else None
 
 
 def _logs_followed(daemon: Daemon) -> dict[str, bool]:
-    readable = daemon.logged.blocked_since is None
-    return {file: readable and problem is None for file, problem in daemon.log_problems.items()}
+    readable = daemon.log.own_commands.blocked_since is None
+    return {file: readable and problem is None for file, problem in daemon.log.problems.items()}
 
 
 EXPORTER = group(
@@ -49,10 +49,10 @@ EXPORTER = group(
     "Whether the daemon's log file exists, can be read, and is not blocked.",
     DAEMON.value("cuda_mps_daemon_log_blocked", _log_blocked),
     "Whether commands of the exporter that the daemon answered no longer appear in its log. Absent if unknown.",
-    DAEMON.values("cuda_mps_daemon_log_size_bytes", "file", lambda each: each.log_sizes),
+    DAEMON.values("cuda_mps_daemon_log_size_bytes", "file", lambda each: each.log.sizes),
     "Size of the daemon's log file, or of a renamed one that is still written, rounded to MiB.",
     DAEMON.values(
-        "cuda_mps_daemon_log_unread_bytes", "file", lambda each: each.log_unread if each.log_stuck is None else {}
+        "cuda_mps_daemon_log_unread_bytes", "file", lambda each: each.log.unread if each.log.stuck is None else {}
     ),
     "Bytes of the daemon's log file that the exporter has not read yet. Absent if a read hangs.",
     DAEMON.values("cuda_mps_exporter_log_lines_total", "file", lambda each: each.totals.log_lines),

@@ -67,7 +67,7 @@ FAULTS = group(
     "increase(cuda_mps_faults_total[1d]) > 0",
     DAEMON.value("cuda_mps_faults_total", lambda each: each.totals.faults),
     "Times that a server of the daemon entered FAULT after a fatal GPU error, however briefly.",
-    DAEMON.time("cuda_mps_fault_last_timestamp_seconds", lambda each: each.last_fault_at),
+    DAEMON.time("cuda_mps_fault_last_timestamp_seconds", lambda each: each.connections.last_fault_at),
     "Unix time at which a server of the daemon last entered FAULT.",
     DAEMON.value("cuda_mps_fault_affected_clients_total", lambda each: each.totals.fault_affected),
     "Clients affected by faults: those that share a GPU with the cause, directly or through other clients.",

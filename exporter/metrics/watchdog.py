@@ -40,7 +40,7 @@ class _Watched(NamedTuple):
 def _watched(view: View) -> Items[_Watched]:
     if view.orders is not None:
         for daemon in view.daemons():
-            if daemon.expected:
+            if daemon.declared.expected:
                 watch = view.node.watches.get(daemon.name, Watch())
                 yield (daemon.name,), _Watched(daemon, watch, view.orders, view.node.at)
 

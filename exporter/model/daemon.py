@@ -81,106 +81,177 @@ class Totals:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Daemon:
-    """A control daemon, what it serves, and the doubts about it that further evidence will settle.
+class Declaration:
+    """How the exporter knows that a daemon should exist."""
 
-    `listed_at` is when all its servers were last known, None where they are not. `gone_at` is when one was seen to
-    be no more, as long as it is not yet told whether it was stopped or lost; another may be there by then.
-    `heard_at` is when anything told of it, where it was discovered. `unit` is the systemd unit that it runs in,
-    `named_unit` the one that the configuration names, or that names the daemon: that one is to be restarted.
-    `owner` is the UID of the user who is to run it, as the configuration or its unit names that user. `foreign` is the
-    user to whom its pipe directory belongs, or the daemon there, if they may not run it: it is not this daemon then.
-    `clients_limit` is how many clients a server takes, as a recording has it. `devices` has the GPUs that it
-    told last, by its ordinals. `limits_in_doubt` are questions about limits to which somebody's command may have
-    changed the answers. It is `elsewhere` where it speaks in the PIDs of another namespace. `leavings` has, by PID,
-    the clients whose contexts have ended in the last seconds, `parted` those that have left, as they were: the log
-    may yet tell that their contexts have ended. `unanswered` is how many commands in a row got no answer, since
-    `unanswered_since`; the last was given at `unanswered_at`. `at_command` is the command with which its
-    log ends, if it does. `holder` has the session open that keeps others out.
-    `listening` is whether anybody listens on its socket, looked at while it does not answer, and `left_behind`
-    whether a pid file is there though no daemon is; None: not known. `not_found_at` is when a command last found
-    none. `same_as` is another daemon that is in the same pipe directory: then nothing more is known of this one.
-    `probes` are the exporter's own connections since commands get no answer. `waits_for` is the server that the
-    first of these commands asks, if the daemon had answered another one just before. `logged` is what the log shows of
-    the exporter's commands. `log_unread` is how many bytes of each log were not read yet. `log_stuck` is the problem
-    of a read of its logs that does not end; `log_problems` has it, too. `claims` are what its logs say and no other
-    source has confirmed; `contradicted_at` is when another source last refuted one. `quit_claimed_at` is when the log
-    told of a quit; `killed` is whether a signal ended its last process, and `traces_expected` whether that process was
-    known, so that the pid file shows how it ended. `quit_traces` is whether its directory looks as a quit leaves it.
-    """
+    expected: bool = False
+    """Whether its absence is an outage: configuration, enabled unit or device plugin declares it."""
+    by: NamedBy = NamedBy.CONFIGURATION
+    """The source that named it."""
+    unit: str | None = None
+    """The systemd unit that the configuration names, or that names the daemon: the watchdog restarts this one."""
+    clients_limit: int | None = None
+    """Clients per server, as a recording's header states it."""
+    owner: int | None = None
+    """UID of the user who should run it, as the configuration or its unit states."""
+    heard_at: float = 0.0
+    """When a source last reported a discovered daemon."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DaemonRuntime:
+    """The process of a daemon, and what is known about it."""
+
+    process: DaemonProcess | None = None
+    """The process behind the pipe directory; None if there is none, or if it is unknown."""
+    unit: str | None = None
+    """The systemd unit that it runs in."""
+    protocol: int | None = None
+    version: str | None = None
+    foreground: bool = False
+    """Whether it writes its log to stdout (`-f`)."""
+    stdout_in_file: bool = False
+    """Whether that stdout is the file stdout.log of the log directory."""
+    visible_devices: str | None = None
+    """CUDA_VISIBLE_DEVICES of the daemon."""
+    devices: Mapping[int, GpuUuid] = field(default_factory=dict)
+    """Its GPUs by ordinal, as it last listed them."""
+    in_foreign_namespace: bool = False
+    """Whether its log and replies contain PIDs of another PID namespace."""
+    foreign_owner: int | None = None
+    """UID that owns the pipe directory or the daemon there, if that user must not run this daemon."""
+    same_as: DaemonName | None = None
+    """Another daemon with the same pipe directory; nothing more is collected for this one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lifecycle:
+    """How a daemon started and ended."""
+
+    state_since: float | None = None
+    seen: bool = False
+    """Whether it was ever seen to run."""
+    quit_at: float | None = None
+    """When an operator stopped it."""
+    quit_claimed_at: float | None = None
+    """When its log reported a `quit`; any user can write that line."""
+    killed: bool | None = None
+    """Whether a signal ended its last process; None if that is unknown."""
+    traces_expected: bool = False
+    """Whether its last process was known, so that the pid file shows how it ended."""
+    pid_file_left: bool | None = None
+    """Whether a pid file exists although no daemon runs; None if that is unknown."""
+    quit_traces: bool = False
+    """Whether its pipe directory looks as a `quit` leaves it."""
+    gone_at: float | None = None
+    """When its end was seen, until the reason is decided. Another daemon may run there by then."""
+    loss_reason: LossReason = LossReason.DIED
+    last_loss_at: float | None = None
+    not_found_at: float | None = None
+    """When a command last found no daemon."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommandState:
+    """How a daemon responds to the exporter's commands and connections."""
+
+    asked_at: Mapping[str, float] = field(default_factory=dict)
+    """When each query was last sent."""
+    unanswered: int = 0
+    """Commands in a row without an answer."""
+    unanswered_since: float | None = None
+    unanswered_at: float | None = None
+    """When the last of these was sent."""
+    waits_for_server: int | None = None
+    """The server that the first unanswered command queries, if another command was answered just before."""
+    refused_since: float | None = None
+    """Since when commands are refused because another session is open."""
+    session_holder: SessionHolder | None = None
+    """The process that holds that session open."""
+    listening: bool | None = None
+    """Whether a process listens on the control socket; collected while commands are unanswered."""
+    probes: SocketProbes | None = None
+    """The exporter's own connections since commands are unanswered."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DefaultLimits:
+    """Limits that the daemon gives to new servers."""
+
+    active_thread_percentage: float | None = None
+    pinned_memory: Mapping[int, int] = field(default_factory=dict)
+    """Bytes by device ordinal."""
+    client_priority: int | None = None
+    stale: frozenset[str] = frozenset()
+    """Limit queries whose answers another user's command may have changed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogState:
+    """The logs of a daemon: whether they are read, and what they claim."""
+
+    problems: Mapping[str, Problem | None] = field(default_factory=dict)
+    """By file: why it cannot be followed; None if it is followed."""
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    unread: Mapping[str, int] = field(default_factory=dict)
+    """Bytes of each file that were not read yet."""
+    stuck: Problem | None = None
+    """The problem of a read that does not end; `problems` has it, too."""
+    own_commands: LoggedCommands = NOTHING_LOGGED
+    """Whether the exporter's own commands appear in the log."""
+    claims: Mapping[str, Claim] = field(default_factory=dict)
+    """What the log says and no other source has confirmed."""
+    contradicted_at: float | None = None
+    """When another source last refuted a claim."""
+    last_command: str | None = None
+    """The command that the log ends with, if it ends with one."""
+    echoing: bool = False
+    """Whether the daemon is writing a reply into its log."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Connections:
+    """Clients and servers that come and go."""
+
+    listed_at: float | None = None
+    """When all servers were last known; None if they are not."""
+    pending: Mapping[int, int] = field(default_factory=dict)
+    waiting: frozenset[int] = frozenset()
+    """PIDs of processes that wait until another user's server ends."""
+    departed: Mapping[int, float] = field(default_factory=dict)
+    departed_servers: Mapping[int, float] = field(default_factory=dict)
+    disconnects: Mapping[int, Leaving] = field(default_factory=dict)
+    """Clients whose contexts ended in the last seconds, by PID."""
+    recently_disconnected: Mapping[int, Client] = field(default_factory=dict)
+    """Clients that disconnected, as they were: the log may still report the end of their contexts."""
+    failed_starts: FailedStarts = FailedStarts()
+    last_fault_at: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Daemon:
+    """A control daemon, its servers and its clients."""
 
     name: DaemonName
     pipe_directory: str
     log_directory: str
-    expected: bool = False
-    named_by: NamedBy = NamedBy.CONFIGURATION
-    heard_at: float = 0.0
-    unit: str | None = None
-    named_unit: str | None = None
-    protocol: int | None = None
-    foreground: bool = False
-    stdout_kept: bool = False
-    clients_limit: int | None = None
-    owner: int | None = None
-    foreign: int | None = None
-    default_active_thread_percentage: float | None = None
-    default_pinned_memory_limits: Mapping[int, int] = field(default_factory=dict)
-    default_client_priority: int | None = None
-    limits_in_doubt: frozenset[str] = frozenset()
-    devices: Mapping[int, GpuUuid] = field(default_factory=dict)
     state: DaemonState | None = None
-    state_since: float | None = None
-    seen: bool = False
-    process: DaemonProcess | None = None
-    version: str | None = None
-    visible_devices: str | None = None
-    elsewhere: bool = False
+    """None until the first evidence."""
     servers: Mapping[int, Server] = field(default_factory=dict)
-    listed_at: float | None = None
     clients: Mapping[int, Client] = field(default_factory=dict)
-    pending: Mapping[int, int] = field(default_factory=dict)
-    waiting: frozenset[int] = frozenset()
-    departed: Mapping[int, float] = field(default_factory=dict)
-    departed_servers: Mapping[int, float] = field(default_factory=dict)
-    leavings: Mapping[int, Leaving] = field(default_factory=dict)
-    parted: Mapping[int, Client] = field(default_factory=dict)
-    failed_starts: FailedStarts = FailedStarts()
-    quit_at: float | None = None
-    quit_claimed_at: float | None = None
-    killed: bool | None = None
-    traces_expected: bool = False
-    claims: Mapping[str, Claim] = field(default_factory=dict)
-    contradicted_at: float | None = None
-    echoing: bool = False
-    unanswered_since: float | None = None
-    unanswered_at: float | None = None
-    unanswered: int = 0
-    refused_since: float | None = None
-    at_command: str | None = None
-    holder: SessionHolder | None = None
-    listening: bool | None = None
-    probes: SocketProbes | None = None
-    waits_for: int | None = None
-    logged: LoggedCommands = NOTHING_LOGGED
-    left_behind: bool | None = None
-    quit_traces: bool = False
-    gone_at: float | None = None
-    gone_how: LossReason = LossReason.DIED
-    last_loss_at: float | None = None
-    last_fault_at: float | None = None
-    not_found_at: float | None = None
-    same_as: DaemonName | None = None
-    asked: Mapping[str, float] = field(default_factory=dict)
-    log_problems: Mapping[str, Problem | None] = field(default_factory=dict)
-    log_sizes: Mapping[str, int] = field(default_factory=dict)
-    log_unread: Mapping[str, int] = field(default_factory=dict)
-    log_stuck: Problem | None = None
+    declared: Declaration = Declaration()
+    runtime: DaemonRuntime = DaemonRuntime()
+    lifecycle: Lifecycle = Lifecycle()
+    commands: CommandState = CommandState()
+    default_limits: DefaultLimits = DefaultLimits()
+    log: LogState = LogState()
+    connections: Connections = Connections()
     totals: Totals = Totals()
 
     @property
     def discovered(self) -> bool:
         """Whether nothing but its own presence tells of it."""
-        return self.named_by is NamedBy.DISCOVERED
+        return self.declared.by is NamedBy.DISCOVERED
 
     @property
     def gone(self) -> bool:
@@ -189,32 +260,34 @@ class Daemon:
 
     def claimed(self, kind: ClaimKind, pid: int) -> bool:
         """Whether its log says this of a process, and no other source has decided it yet."""
-        return key(kind, pid) in self.claims
+        return key(kind, pid) in self.log.claims
 
     def told_of(self, at: float) -> bool:
         """Whether it is still worth telling of: one that nobody expects is forgotten some time after its end."""
-        if self.same_as is not None:
+        if self.runtime.same_as is not None:
             return False
-        return self.expected or (self.seen and not (self.gone and at - (self.state_since or 0.0) > FORGOTTEN_SECONDS))
+        return self.declared.expected or (
+            self.lifecycle.seen and not (self.gone and at - (self.lifecycle.state_since or 0.0) > FORGOTTEN_SECONDS)
+        )
 
     @property
     def supported(self) -> bool:
         """Whether it speaks a protocol that is spoken here. Of another, only its process is watched."""
-        return self.same_as is None and self.protocol in (None, SUPPORTED_PROTOCOL)
+        return self.runtime.same_as is None and self.runtime.protocol in (None, SUPPORTED_PROTOCOL)
 
     def forgettable(self, at: float) -> bool:
         """Whether nothing more will be heard of it, unless it is discovered anew."""
-        nothing_left = self.process is None and not self.servers and not self.clients
-        silent = nothing_left and at - self.heard_at > 2 * FORGOTTEN_SECONDS
-        return self.discovered and (silent or (self.seen and not self.told_of(at)))
+        nothing_left = self.runtime.process is None and not self.servers and not self.clients
+        silent = nothing_left and at - self.declared.heard_at > 2 * FORGOTTEN_SECONDS
+        return self.discovered and (silent or (self.lifecycle.seen and not self.told_of(at)))
 
     @property
     def log_followed(self) -> bool:
         """Whether the daemon's own log is read, so that a server's start is known at once."""
-        if self.logged.blocked_since is not None:
+        if self.log.own_commands.blocked_since is not None:
             return False
         files = ("control.log", "stdout.log", "stdout")
-        return any(self.log_problems.get(file) is None and self.totals.log_lines.get(file) for file in files)
+        return any(self.log.problems.get(file) is None and self.totals.log_lines.get(file) for file in files)
 
     @property
     def in_journal(self) -> bool:
@@ -223,12 +296,12 @@ class Daemon:
 
     def follows_log(self, file: str) -> bool:
         """Whether this log file of the daemon is followed without a problem."""
-        return file in self.log_problems and self.log_problems[file] is None
+        return file in self.log.problems and self.log.problems[file] is None
 
     @property
     def pid_file_spoilt(self) -> bool:
         """Whether it runs, and NVIDIA's program finds no daemon all the same: the pid file names another process."""
-        return self.state is None and self.process is not None and self.not_found_at is not None
+        return self.state is None and self.runtime.process is not None and self.lifecycle.not_found_at is not None
 
     @property
     def answers(self) -> bool:

@@ -34,4 +34,4 @@ def keep_shares(
 
 def expected_daemons(node: Node) -> frozenset[str]:
     """Return the names of the daemons that are expected."""
-    return frozenset(name for name, daemon in node.daemons.items() if daemon.expected)
+    return frozenset(name for name, daemon in node.daemons.items() if daemon.declared.expected)

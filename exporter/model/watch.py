@@ -160,4 +160,6 @@ def begun(daemon: Daemon, watch: Watch | None) -> Daemon:
     """A daemon of which nothing was seen yet: one that an operator had stopped is so until it is seen to live."""
     if watch is None or watch.stopped_at is None or daemon.state is not None:
         return daemon
-    return replace(daemon, state=DaemonState.STOPPED, state_since=watch.stopped_at, seen=True)
+    return replace(
+        daemon, state=DaemonState.STOPPED, lifecycle=replace(daemon.lifecycle, state_since=watch.stopped_at, seen=True)
+    )

@@ -191,7 +191,7 @@ def watchdog(view: StatusView) -> WatchdogCards:
     there = view.orders is not None
     return WatchdogCards(
         there=there,
-        rows=tuple(_watch(view, each) for each in view.daemons if each.daemon.expected) if there else (),
+        rows=tuple(_watch(view, each) for each in view.daemons if each.daemon.declared.expected) if there else (),
         actions=tuple(_actions(view)),
     )
 
@@ -241,15 +241,15 @@ def _matters(shown: DaemonView) -> Iterable[str]:
 
 def _facts(view: StatusView, shown: DaemonView) -> Iterable[str]:
     daemon = shown.daemon
-    if daemon.process is not None and daemon.process.pid is not None:
-        yield f"PID {daemon.process.pid}"
-    if daemon.state is not None and daemon.state_since is not None:
-        yield f"{daemon.state} for {lasting(view.at - daemon.state_since)}"
-    unit = daemon.unit or daemon.named_unit
+    if daemon.runtime.process is not None and daemon.runtime.process.pid is not None:
+        yield f"PID {daemon.runtime.process.pid}"
+    if daemon.state is not None and daemon.lifecycle.state_since is not None:
+        yield f"{daemon.state} for {lasting(view.at - daemon.lifecycle.state_since)}"
+    unit = daemon.runtime.unit or daemon.declared.unit
     if unit is not None:
         yield short_name(unit)
-    yield "expected" if daemon.expected else "discovered, not expected"
-    share = daemon.default_active_thread_percentage
+    yield "expected" if daemon.declared.expected else "discovered, not expected"
+    share = daemon.default_limits.active_thread_percentage
     if share is not None and share != 100:
         yield f"next server: {share:g} % of threads"
     yield from (f"next server: {limit}" for limit in _memory_limits(view.node, shown.memory_limits))
@@ -349,8 +349,8 @@ def _text(each: Reason | str) -> str:
 
 def _logs(view: StatusView) -> Iterable[CollectorRow]:
     for shown in view.daemons:
-        for file, known in sorted(shown.daemon.log_problems.items()):
-            blocked = known is None and shown.daemon.logged.blocked_since is not None
+        for file, known in sorted(shown.daemon.log.problems.items()):
+            blocked = known is None and shown.daemon.log.own_commands.blocked_since is not None
             problem = LOG_BLOCKED if blocked else known
             if problem is not None:
                 name = f"{printable(file)} of {printable(shown.daemon.name)}"

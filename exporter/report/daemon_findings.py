@@ -40,17 +40,17 @@ def daemon_findings(node: Node, at: float, orders: Orders | None) -> Iterable[Fi
         watch = node.watches.get(daemon.name, Watch())
         if watch.quarantine is not None:
             yield _quarantined(node, at, daemon, watch.quarantine, orders)
-        held_by = None if orders is None or not daemon.expected else orders.block_of(daemon)
+        held_by = None if orders is None or not daemon.declared.expected else orders.block_of(daemon)
         if orders is not None and held_by is not None and orders.configured_mode_of(daemon) is Mode.ACT:
             yield Finding(code=OF_BLOCK[held_by], at=at, daemon=daemon.name)
         found = _found(node, at, daemon, watch, orders)
         if found is not None:
             yield found
-        if daemon.logged.blocked_since is not None:
+        if daemon.log.own_commands.blocked_since is not None:
             yield Finding(
                 code=FindingCode.LOG_BLOCKED,
                 at=at,
-                since=daemon.logged.blocked_since,
+                since=daemon.log.own_commands.blocked_since,
                 daemon=daemon.name,
                 commands=commands_to_renew(node, daemon, orders),
             )
@@ -58,8 +58,8 @@ def daemon_findings(node: Node, at: float, orders: Orders | None) -> Iterable[Fi
 
 def _found(node: Node, at: float, daemon: Daemon, watch: Watch, orders: Orders | None) -> Finding | None:
     known = account(node, daemon)
-    if daemon.foreign is not None:
-        values = {"uid": str(daemon.foreign), "directory": printable(daemon.pipe_directory)}
+    if daemon.runtime.foreign_owner is not None:
+        values = {"uid": str(daemon.runtime.foreign_owner), "directory": printable(daemon.pipe_directory)}
         return Finding(code=FindingCode.FOREIGN_DIRECTORY, at=at, daemon=daemon.name, values=values)
     if daemon.state is not DaemonState.UP:
         return _not_up(node, at, daemon, watch, orders)
@@ -71,7 +71,7 @@ def _found(node: Node, at: float, daemon: Daemon, watch: Watch, orders: Orders |
         return Finding(
             code=FindingCode.CONTROL_PROGRAM_HUNG,
             at=at,
-            since=daemon.unanswered_since,
+            since=daemon.commands.unanswered_since,
             daemon=daemon.name,
             commands=() if run is None else (run,),
         )
@@ -83,8 +83,8 @@ def _found(node: Node, at: float, daemon: Daemon, watch: Watch, orders: Orders |
         since = watch.opened_at if watch.state is WatchState.CIRCUIT_OPEN else watch.lost_at
         code = OF_WATCH_STATE[watch.state]
         return Finding(code=code, at=at, since=since, daemon=daemon.name, commands=_resume(daemon))
-    if daemon.waiting:
-        waiting = {"clients": counted(len(daemon.waiting), "client")}
+    if daemon.connections.waiting:
+        waiting = {"clients": counted(len(daemon.connections.waiting), "client")}
         return Finding(code=FindingCode.CLIENTS_WAITING, at=at, daemon=daemon.name, values=waiting)
     return None
 
@@ -118,7 +118,7 @@ def _not_up(node: Node, at: float, daemon: Daemon, watch: Watch, orders: Orders 
     commands = _brings_back(node, daemon, watch, orders)
     if known is not None and known.says is not None:
         return _watched(replace(found, commands=commands), daemon, watch, known, orders)
-    values = {} if daemon.process is None else {"pid": str(daemon.process.pid)}
+    values = {} if daemon.runtime.process is None else {"pid": str(daemon.runtime.process.pid)}
     doctor = (DOCTOR,) if code is FindingCode.DAEMON_STATE_UNKNOWN else ()
     unsupported = Situation.UNSUPPORTED if code is FindingCode.DAEMON_UNSUPPORTED else None
     return replace(
@@ -150,7 +150,7 @@ def _code(node: Node, at: float, daemon: Daemon, watch: Watch) -> FindingCode:
     if condition not in (None, Condition.FAULT, *HARMLESS):
         return OF_CONDITION[condition]
     match daemon.state:
-        case DaemonState.ABSENT | DaemonState.STOPPED if not daemon.expected:
+        case DaemonState.ABSENT | DaemonState.STOPPED if not daemon.declared.expected:
             return FindingCode.DAEMON_ENDED
         case DaemonState.ABSENT:
             return FindingCode.DAEMON_DEAD
@@ -171,7 +171,7 @@ def _since(node: Node, at: float, daemon: Daemon, watch: Watch, code: FindingCod
     found = watch.diagnosis
     if found is not None and OF_CONDITION[found.condition] is code:
         return found.since
-    return _unknown_since(node, daemon, at) if daemon.state is None else daemon.state_since
+    return _unknown_since(node, daemon, at) if daemon.state is None else daemon.lifecycle.state_since
 
 
 def _not_asked(node: Node, daemon: Daemon) -> str | None:
@@ -187,14 +187,14 @@ def _unknown_since(node: Node, daemon: Daemon, at: float) -> float | None:
     """Return since when its state is unknown; None for as long as a daemon may take to start, or to answer."""
     if daemon.state is not None or not daemon.supported:
         return None
-    since = (daemon.unanswered_since, daemon.state_since, node.began_at)
+    since = (daemon.commands.unanswered_since, daemon.lifecycle.state_since, node.began_at)
     began = next((each for each in since if each is not None), at)
     return began if at - began > STARTING_SECONDS else None
 
 
 def _brings_back(node: Node, daemon: Daemon, watch: Watch, orders: Orders | None) -> tuple[str, ...]:
     """Return the command that starts a daemon that is gone; none while the watchdog is restarting it."""
-    if not daemon.expected or not daemon.gone or watch.quarantine is not None:
+    if not daemon.declared.expected or not daemon.gone or watch.quarantine is not None:
         return ()
     if watch.state in _SUSPENDED:
         return _resume(daemon)

@@ -114,7 +114,7 @@ def severity_of(daemon: Daemon) -> Severity:
         return Severity.WELL
     if daemon.state is None:
         return Severity.UNKNOWN if daemon.supported else Severity.WARNING
-    return Severity.CRITICAL if daemon.expected and daemon.state in _LOST else Severity.WARNING
+    return Severity.CRITICAL if daemon.declared.expected and daemon.state in _LOST else Severity.WARNING
 
 
 def standing(daemon: Daemon, found: Iterable[Finding]) -> tuple[Severity, str]:

@@ -110,7 +110,7 @@ def _handles(node: Node, daemon: Daemon, gpu: str, at: float) -> bool:
     watch, known = node.watches.get(daemon.name), node.gpus.get(gpu)
     if watch is None:
         return False
-    serves = gpu in daemon.devices.values() if known is None else served(daemon, known.reading)
+    serves = gpu in daemon.runtime.devices.values() if known is None else served(daemon, known.reading)
     released = watch.released_at is not None and watch.released_at >= at
     return (watch.quarantine is not None and watch.quarantine.gpu == gpu) or (serves and released)
 
@@ -195,7 +195,7 @@ def _not_collected(node: Node, at: float) -> Iterable[Finding]:
             values = {"gpu": printable(gpu_name(node, uuid)), "problem": problem_text(gpu.reading.problem, NVML)}
             yield Finding(code=FindingCode.GPU_UNREADABLE, at=at, values=values, commands=(DOCTOR,))
     for daemon in View(node).daemons():
-        for file, problem in sorted(daemon.log_problems.items()):
+        for file, problem in sorted(daemon.log.problems.items()):
             if problem is not None and daemon.state is DaemonState.UP:
                 values = {"daemon": printable(daemon.name), "problem": log_text(file, problem)}
                 yield Finding(code=FindingCode.LOG_NOT_FOLLOWED, at=at, values=values, commands=(DOCTOR,))
@@ -208,11 +208,11 @@ def _is_paused(source: Source) -> bool:
 def _contradicted_logs(node: Node, at: float) -> Iterable[Finding]:
     """Daemons with a log that other sources contradicted recently."""
     for daemon in View(node).daemons():
-        if daemon.contradicted_at is not None and at - daemon.contradicted_at <= CONTRADICTED_SECONDS:
+        if daemon.log.contradicted_at is not None and at - daemon.log.contradicted_at <= CONTRADICTED_SECONDS:
             yield Finding(
                 code=FindingCode.LOG_CONTRADICTED,
                 at=at,
-                since=daemon.contradicted_at,
+                since=daemon.log.contradicted_at,
                 daemon=daemon.name,
                 commands=(DOCTOR,),
             )

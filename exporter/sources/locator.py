@@ -45,7 +45,7 @@ class Locator:
         # The first of two names of one directory has the daemon: the name that somebody gave it.
         places = {name: _settled(located[name], daemons[name], name in units) for name in (*named, *located)}
         self._processes.attend(places)
-        self._places = places = {name: place for name, place in places.items() if daemons[name].same_as is None}
+        self._places = places = {name: place for name, place in places.items() if daemons[name].runtime.same_as is None}
         if self._journal is not None:
             self._journal.follow(units)
         return places
@@ -58,17 +58,23 @@ def _as_named(found: Place, named: Place | None) -> Place:
 
 def _is_unfinished(daemon: Daemon | None) -> bool:
     """Whether it is known to run, or its log may still tell how it ended, whoever has ceased to name it."""
-    return daemon is not None and (daemon.process is not None or daemon.gone_at is not None)
+    return daemon is not None and (daemon.runtime.process is not None or daemon.lifecycle.gone_at is not None)
 
 
 def _settled(place: Place, daemon: Daemon, in_journal: bool) -> Place:
     """Return the place with the daemon's log files, and with the users who may run it."""
-    files = (STDOUT,) if daemon.foreground and daemon.stdout_kept else FILES
-    return replace(place, logs=() if in_journal else files, expected=daemon.expected, owner=daemon.owner)
+    files = (STDOUT,) if daemon.runtime.foreground and daemon.runtime.stdout_in_file else FILES
+    return replace(
+        place, logs=() if in_journal else files, expected=daemon.declared.expected, owner=daemon.declared.owner
+    )
 
 
 def _units(daemons: Mapping[str, Daemon]) -> Mapping[str, str]:
     """Those whose log is in the journal of the service that they are; a user's manager, `user@UID.service`, is none."""
-    told = {name: daemon for name, daemon in daemons.items() if daemon.foreground and not daemon.stdout_kept}
-    served = {name: daemon.unit for name, daemon in told.items() if daemon.unit is not None}
+    told = {
+        name: daemon
+        for name, daemon in daemons.items()
+        if daemon.runtime.foreground and not daemon.runtime.stdout_in_file
+    }
+    served = {name: daemon.runtime.unit for name, daemon in told.items() if daemon.runtime.unit is not None}
     return {name: unit for name, unit in served.items() if unit.endswith(".service") and not unit.startswith("user@")}

@@ -41,7 +41,7 @@ class Asker:
 
     def ask(self, commands: tuple[str, ...], daemon: Daemon) -> None:
         """Have these commands given to the daemon, as soon as may be."""
-        self.client.want(commands, process=identity_of(daemon.process), servers=daemon.servers)
+        self.client.want(commands, process=identity_of(daemon.runtime.process), servers=daemon.servers)
         self.eye.nudge()
 
     def stop(self) -> None:

@@ -61,10 +61,10 @@ def address_of(node: Node, name: str, orders: Orders | None = None) -> Address |
     program = PROGRAM if orders is None else orders.program
     if not _in_container(daemon):
         return Address(pipe_directory=daemon.pipe_directory, program=program)
-    pid = None if daemon.process is None else daemon.process.pid
+    pid = None if daemon.runtime.process is None else daemon.runtime.process.pid
     if pid is None or pid <= 1:
         return None
-    return Address(pipe_directory=daemon.pipe_directory, process=pid, own_pids=not daemon.elsewhere)
+    return Address(pipe_directory=daemon.pipe_directory, process=pid, own_pids=not daemon.runtime.in_foreign_namespace)
 
 
 def command_to_end(pid: int) -> str | None:
@@ -114,19 +114,19 @@ def commands_to_start(
     be written. `unit` is what systemd last told of the unit. A daemon that was never seen may lack its directories.
     """
     watch, mandate = watch or Watch(), mandate or Mandate()
-    name = mandate.unit or (None if mandate.command else daemon.named_unit)
+    name = mandate.unit or (None if mandate.command else daemon.declared.unit)
     if name is not None:
         return _unit_commands(name, unit)
     if _in_container(daemon):
         return ()
-    process = daemon.process or watch.process
+    process = daemon.runtime.process or watch.process
     uid = None if process is None else process.uid
     environment = start_environment(daemon, watch, mandate)
     variables = " ".join(f"{key}={quote(value)}" for key, value in environment.items() if value)
     line = f"{variables} {join(mandate.command or (program, '-d'))}"
     own = "" if uid in (None, 0) else f"sudo -u '#{uid}' "
     line = f"{own}env {line}" if own else line
-    if not daemon.seen:
+    if not daemon.lifecycle.seen:
         directories = [each for each in (daemon.pipe_directory, daemon.log_directory) if each]
         line = f"{own}mkdir -p {join(directories)} && {line}"
     shown = _line(line)
@@ -145,7 +145,7 @@ def start_of(node: Node, daemon: Daemon, orders: Orders | None) -> tuple[str, ..
 
 def commands_to_stop(daemon: Daemon, mandate: Mandate | None = None, address: Address | None = None) -> tuple[str, ...]:
     """Return what stops a daemon, and with it its servers and clients."""
-    name = (None if mandate is None else mandate.unit) or daemon.named_unit
+    name = (None if mandate is None else mandate.unit) or daemon.declared.unit
     if name is not None:
         return (f"systemctl stop {quote(name)}",) if is_service_name(name) else ()
     quits = command_to_tell("quit", address)
@@ -183,7 +183,9 @@ def _unit_commands(name: str, unit: UnitState | None) -> tuple[str, ...]:
 
 def _in_container(daemon: Daemon) -> bool:
     """Whether its path is a container's: such a daemon is named by its path and its place (`sources/finder.py`)."""
-    return daemon.elsewhere or (daemon.discovered and daemon.name.startswith(f"{daemon.pipe_directory}@"))
+    return daemon.runtime.in_foreign_namespace or (
+        daemon.discovered and daemon.name.startswith(f"{daemon.pipe_directory}@")
+    )
 
 
 def _line(text: str) -> str | None:

@@ -147,11 +147,11 @@ def _problems_in_words(view: StatusView) -> Iterable[str]:
     for shown in view.daemons:
         daemon, name = shown.daemon, printable(shown.daemon.name)
         if not daemon.supported:
-            yield f"{name}: MPS protocol {daemon.protocol} is not supported yet: only its process is seen"
-        if daemon.pid_file_spoilt and daemon.process is not None:
-            yield f"{name}: its PID file is wrong, so no command reaches it: write {daemon.process.pid} into it"
+            yield f"{name}: MPS protocol {daemon.runtime.protocol} is not supported yet: only its process is seen"
+        if daemon.pid_file_spoilt and daemon.runtime.process is not None:
+            yield f"{name}: its PID file is wrong, so no command reaches it: write {daemon.runtime.process.pid} into it"
         if daemon.state is DaemonState.UP:
-            files = daemon.log_problems.items()
+            files = daemon.log.problems.items()
             yield from (f"log: {log_text(file, problem)}" for file, problem in files if problem is not None)
-        if daemon.logged.blocked_since is not None:
+        if daemon.log.own_commands.blocked_since is not None:
             yield f"log of {name}: {problem_text(LOG_BLOCKED)}"

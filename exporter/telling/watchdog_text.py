@@ -67,7 +67,7 @@ class Account:
 
 def modes(node: Node, orders: Orders) -> str:
     """Whether the watchdog acts, in two words; where not for all that it watches alike, for how many."""
-    watched = [daemon for daemon in View(node).daemons() if daemon.expected]
+    watched = [daemon for daemon in View(node).daemons() if daemon.declared.expected]
     acting = sum(orders.mode_of(daemon) is Mode.ACT for daemon in watched)
     if 0 < acting < len(watched):
         return f"watchdog acts for {acting} of {len(watched)}"

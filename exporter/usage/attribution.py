@@ -143,7 +143,9 @@ def _clients_on(node: Node, gpu: Gpu) -> frozenset[int]:
     """Return the clients with a context on a GPU, by NVML and the log; on the only GPU, all clients."""
     listed = {process.pid for process in gpu.reading.mps_processes or () if process.used_bytes}
     clients = {pid for daemon in node.daemons.values() for pid in daemon.clients}
-    servers = {pid for daemon in node.daemons.values() for pid in (*daemon.servers, *daemon.departed_servers)}
+    servers = {
+        pid for daemon in node.daemons.values() for pid in (*daemon.servers, *daemon.connections.departed_servers)
+    }
     logged = {pid for daemon in node.daemons.values() for pid in _logged_on(node, gpu, daemon.clients)}
     return frozenset((logged | (listed & clients)) - servers)
 
@@ -153,8 +155,8 @@ def _left_since(node: Node, gpu: Gpu, known: GpuAttribution, present: frozenset[
     left = set(known.clients)
     if known.windows:
         for daemon in node.daemons.values():
-            recently = {pid for pid, at in daemon.departed.items() if at > known.windows[-1].at}
-            left.update(recently.intersection(_logged_on(node, gpu, daemon.parted)))
+            recently = {pid for pid, at in daemon.connections.departed.items() if at > known.windows[-1].at}
+            left.update(recently.intersection(_logged_on(node, gpu, daemon.connections.recently_disconnected)))
     return frozenset(left - present)
 
 

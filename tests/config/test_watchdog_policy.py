@@ -6,7 +6,7 @@ from pathlib import Path
 from exporter.config.reference import as_toml
 from exporter.config.reload import orders_of
 from exporter.core.watchdog.orders import Mandate, Orders
-from exporter.model.daemon import Daemon
+from exporter.model.daemon import Daemon, Declaration
 from exporter.model.settings import AllowedAction, Mode, Rules
 from tests.config.reading import config, written
 from tests.program import constants
@@ -35,7 +35,7 @@ def orders(directory: Path, text: str, *arguments: str) -> Orders:
 
 
 def daemon(name: str, *, expected: bool = True) -> Daemon:
-    return Daemon(name=name, pipe_directory="/run/a", log_directory="/log/a", expected=expected)
+    return Daemon(name=name, pipe_directory="/run/a", log_directory="/log/a", declared=Declaration(expected=expected))
 
 
 def test_the_watchdog_observes_by_default_and_ends_no_client() -> None:

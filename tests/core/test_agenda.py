@@ -275,7 +275,7 @@ class TestLimits:
         present, asked = watch(8000, seen=gpus, answer=answer)
         assert "device_query --csv" not in alone
         assert asked["device_query --csv"] == [0.5]
-        assert present.daemons[DAEMON].devices == {0: OTHER_GPU, 1: GPU}
+        assert present.daemons[DAEMON].runtime.devices == {0: OTHER_GPU, 1: GPU}
 
     def test_a_daemon_that_does_not_know_its_gpus_is_asked_again_but_seldom(self) -> None:
         """Drivers before R590 may not have the command."""
@@ -388,7 +388,7 @@ class TestDoubt:
     def test_an_xid_of_a_gpu_that_the_daemon_does_not_serve_changes_nothing(self) -> None:
         """It is another daemon's, or of a process beside MPS."""
         start = self.settled()
-        daemon = replace(start.daemons[DAEMON], devices={0: GPU})
+        daemon = replace(start.daemons[DAEMON], runtime=replace(start.daemons[DAEMON].runtime, devices={0: GPU}))
         start = replace(start, daemons={DAEMON: daemon})
         others = gpu_reading([], gpu=OTHER_GPU, at=start.at)
         struck = GpuEvent(at=start.at + 1, gpu=OTHER_GPU, type=XID_EVENT_TYPE, xid=31)

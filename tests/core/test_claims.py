@@ -140,7 +140,7 @@ def test_a_forged_line_changes_nothing_and_is_counted(lines: tuple[Observation, 
     assert (story.daemon.state, set(story.daemon.clients), story.node.incidents) == (DaemonState.UP, {A, B, C}, {})
     assert story.daemon.servers[SERVER].state is ServerState.ACTIVE
     assert contradictions(story) == ({} if claim is None else {claim: 1})
-    assert story.daemon.claims == {}
+    assert story.daemon.log.claims == {}
 
 
 def test_the_death_of_a_daemon_is_a_loss_whatever_its_log_said_before() -> None:
@@ -199,7 +199,7 @@ def test_forged_clients_do_not_displace_real_ones() -> None:
     forged = (line for pid in range(5000, 7000) for line in server_log(active(pid), at=LATER))
     story = told(*forged, clients(A, B, C, 700, at=LATER + 1), start=UP)
     assert {A, B, C, 700} <= set(story.daemon.clients)
-    assert len(story.daemon.claims) <= MOST_OF_A_KIND
+    assert len(story.daemon.log.claims) <= MOST_OF_A_KIND
 
 
 def test_the_end_of_a_process_needs_no_line() -> None:

@@ -100,7 +100,7 @@ def test_in_a_recording_nobody_is_on_a_gpu_that_they_did_not_ask_for(recorded: R
     """Their order in the log is the daemon's; each asked for some, by ordinal."""
     seen = [each for each in recorded.observations if isinstance(each, LogLine)]
     asked = {int(pid): client["gpus"].split(",") for pid, client in recorded.truth["clients"].items()}
-    for pid, leaving in told(*seen).daemon.leavings.items():
+    for pid, leaving in told(*seen).daemon.connections.disconnects.items():
         assert len(leaving.gpus) <= len(asked[pid])
 
 

@@ -91,7 +91,7 @@ def test_once_however_long_it_goes_on() -> None:
 
 
 def test_it_is_remembered_in_little_room() -> None:
-    began = told(*failures(200), start=UP).daemon.failed_starts.began
+    began = told(*failures(200), start=UP).daemon.connections.failed_starts.began
     assert len(began) == MANY
 
 

@@ -48,13 +48,17 @@ def test_a_unit_adds_to_a_daemon_that_the_configuration_names_and_makes_it_no_mo
     story = after(found("night", CONFIGURED, expected=False), found(by=UNIT, unit="x.service"))
 
     assert list(story.node.daemons) == ["night"]
-    assert (story.daemon.unit, story.daemon.expected, story.daemon.named_by) == ("x.service", False, CONFIGURED)
+    assert (story.daemon.runtime.unit, story.daemon.declared.expected, story.daemon.declared.by) == (
+        "x.service",
+        False,
+        CONFIGURED,
+    )
 
 
 def test_a_unit_does_not_outweigh_the_unit_that_is_configured() -> None:
     story = after(found("night", CONFIGURED, unit="night.service"), found(by=UNIT, unit="x.service"))
 
-    assert story.daemon.unit == "night.service"
+    assert story.daemon.runtime.unit == "night.service"
 
 
 def test_a_weightier_name_takes_the_place_of_a_lighter_one_whichever_comes_first() -> None:
@@ -98,26 +102,34 @@ def test_what_comes_late_for_a_name_that_is_no_more_does_not_bring_it_back_for_l
 def test_what_the_configuration_says_no_more_is_taken_back() -> None:
     story = after(found(by=CONFIGURED, unit="x.service", limit=20), found(by=CONFIGURED))
 
-    assert (story.daemon.unit, story.daemon.clients_limit) == (None, None)
+    assert (story.daemon.runtime.unit, story.daemon.declared.clients_limit) == (None, None)
 
 
 def test_who_finds_a_daemon_takes_nothing_back() -> None:
     story = after(found(by=CONFIGURED, unit="x.service", limit=20), found())
 
-    assert (story.daemon.unit, story.daemon.clients_limit, story.daemon.expected) == ("x.service", 20, True)
+    assert (story.daemon.runtime.unit, story.daemon.declared.clients_limit, story.daemon.declared.expected) == (
+        "x.service",
+        20,
+        True,
+    )
 
 
 def test_a_daemon_that_the_configuration_drops_is_one_that_is_only_there() -> None:
     story = after(found("night", CONFIGURED, limit=20), found("night", expected=False))
 
-    assert (story.daemon.discovered, story.daemon.expected, story.daemon.clients_limit) == (True, False, None)
+    assert (story.daemon.discovered, story.daemon.declared.expected, story.daemon.declared.clients_limit) == (
+        True,
+        False,
+        None,
+    )
 
 
 def test_a_unit_that_is_disabled_takes_back_its_word_and_no_other() -> None:
     disabled = found(by=UNIT, expected=False)
 
     assert after(found(by=UNIT), disabled).daemon.discovered
-    assert after(found(by=CONFIGURED), disabled).daemon.expected
+    assert after(found(by=CONFIGURED), disabled).daemon.declared.expected
     assert names(disabled) == []
 
 
@@ -137,16 +149,16 @@ def test_a_daemon_of_which_a_late_word_is_all_there_is_is_forgotten_too() -> Non
 
 def test_a_daemon_of_the_device_plugin_is_expected_until_the_plugin_stops_it() -> None:
     story = after(found(), declared(), found())
-    assert (story.daemon.expected, story.daemon.named_by) == (True, NamedBy.DEVICE_PLUGIN)
+    assert (story.daemon.declared.expected, story.daemon.declared.by) == (True, NamedBy.DEVICE_PLUGIN)
     story = told(declared(AT + 10, expected=False), start=story.node)
-    assert (story.daemon.expected, story.daemon.discovered) == (False, True)
+    assert (story.daemon.declared.expected, story.daemon.discovered) == (False, True)
 
 
 def test_a_unit_and_the_device_plugin_do_not_withdraw_each_others_declaration() -> None:
-    assert after(found(by=UNIT), declared(), declared(expected=False)).daemon.expected
-    assert after(declared(), found(by=UNIT, expected=False)).daemon.expected
+    assert after(found(by=UNIT), declared(), declared(expected=False)).daemon.declared.expected
+    assert after(declared(), found(by=UNIT, expected=False)).daemon.declared.expected
 
 
 def test_the_configuration_outweighs_the_device_plugin() -> None:
     story = after(found("night", CONFIGURED, expected=False), declared())
-    assert (story.daemon.name, story.daemon.expected) == ("night", False)
+    assert (story.daemon.name, story.daemon.declared.expected) == ("night", False)

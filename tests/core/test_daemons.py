@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from exporter.core.fold import fold
-from exporter.model.daemon import FORGOTTEN_SECONDS, Daemon
+from exporter.model.daemon import FORGOTTEN_SECONDS, Daemon, Declaration
 from exporter.model.node import Node
 from exporter.model.observation import DaemonFound, DaemonProcess, Observation, ProcessExit, SourceReading
 from exporter.model.problem import Problem
@@ -16,7 +16,11 @@ NAMED = "training"
 
 
 def after(*seen: Observation, node: Node | None = None) -> Node:
-    node = node or Node(daemons={NAMED: Daemon(name=NAMED, pipe_directory="/t", log_directory="/t", expected=True)})
+    node = node or Node(
+        daemons={
+            NAMED: Daemon(name=NAMED, pipe_directory="/t", log_directory="/t", declared=Declaration(expected=True))
+        }
+    )
     for each in seen:
         node, _ = fold(node, each)
     return node
@@ -41,8 +45,8 @@ def looked(at: float, problem: Problem | None = None, daemon: str | None = None)
 def test_a_daemon_that_is_found_is_known_where_it_is_and_not_expected() -> None:
     daemon = after(found()).daemons[FOUND]
 
-    assert (daemon.pipe_directory, daemon.log_directory, daemon.unit) == (FOUND, "/log", "x.service")
-    assert not daemon.expected
+    assert (daemon.pipe_directory, daemon.log_directory, daemon.runtime.unit) == (FOUND, "/log", "x.service")
+    assert not daemon.declared.expected
 
 
 def test_a_daemon_that_is_found_and_never_seen_to_live_is_nobodys_business() -> None:
@@ -52,13 +56,13 @@ def test_a_daemon_that_is_found_and_never_seen_to_live_is_nobodys_business() -> 
 
 
 def test_a_unit_that_names_a_daemon_makes_it_expected_and_finding_it_again_changes_nothing() -> None:
-    assert after(found(), found(expected=True), found()).daemons[FOUND].expected
+    assert after(found(), found(expected=True), found()).daemons[FOUND].declared.expected
 
 
 def test_a_configuration_that_no_longer_names_a_daemon_makes_it_one_that_is_only_there() -> None:
     node = after(found(daemon=NAMED, expected=False))
 
-    assert not node.daemons[NAMED].expected
+    assert not node.daemons[NAMED].declared.expected
 
 
 def test_a_found_daemon_is_told_of_for_a_while_after_its_end_and_then_forgotten() -> None:

@@ -90,7 +90,7 @@ def test_after_its_end_those_are_its_gpus_that_it_had() -> None:
 
 def test_the_next_daemon_has_its_own() -> None:
     gone, back = exited(CONTROL, at=AT + 4), daemon_process(CONTROL + 1, at=AT + 5)
-    assert told(daemon_process(), *at_work(CLIENT), has(GPU), gone, back).daemon.devices == {}
+    assert told(daemon_process(), *at_work(CLIENT), has(GPU), gone, back).daemon.runtime.devices == {}
 
 
 def test_one_that_was_never_there_has_those_that_its_unit_leaves_it() -> None:
@@ -101,4 +101,4 @@ def test_one_that_was_never_there_has_those_that_its_unit_leaves_it() -> None:
     )
     down = told(unit, reply("get_server_list", exit_code=1, stderr="Cannot find MPS control daemon process\n")).node
     assert bypassing(told(*on_both(5, 7), start=down).node) == {OTHER_GPU: (STRANGER + 1,)}
-    assert told(living, unit).daemon.visible_devices == GPU
+    assert told(living, unit).daemon.runtime.visible_devices == GPU

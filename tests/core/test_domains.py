@@ -167,7 +167,7 @@ class TestWhereAClientIs:
         """So that a fault which a dying client leaves behind is told of its GPU."""
         left = Leaving(pid=D, server=SERVER, at=AT, stamp="", gpus=frozenset({GPU}))
         present = seen(A)
-        daemon = replace(of(present), leavings={D: left})
+        daemon = replace(known := of(present), connections=replace(known.connections, disconnects={D: left}))
         assert gpus_of(present, daemon, D) == {GPU}
         assert domain_of(present, daemon, D) is None
 

@@ -99,13 +99,13 @@ def test_a_line_in_the_echo_of_ps_is_not_listened_to(line: str, file: str) -> No
     assert after.names() == []
     assert after.daemon.servers == before.daemon.servers
     assert after.daemon.clients == before.daemon.clients
-    assert after.daemon.leavings == before.daemon.leavings
-    assert after.daemon.failed_starts == before.daemon.failed_starts
-    assert after.daemon.pending == before.daemon.pending
-    assert after.daemon.version == before.daemon.version
-    assert after.daemon.protocol == before.daemon.protocol
-    assert after.daemon.default_pinned_memory_limits == before.daemon.default_pinned_memory_limits
-    assert after.daemon.limits_in_doubt == before.daemon.limits_in_doubt
+    assert after.daemon.connections.disconnects == before.daemon.connections.disconnects
+    assert after.daemon.connections.failed_starts == before.daemon.connections.failed_starts
+    assert after.daemon.connections.pending == before.daemon.connections.pending
+    assert after.daemon.runtime.version == before.daemon.runtime.version
+    assert after.daemon.runtime.protocol == before.daemon.runtime.protocol
+    assert after.daemon.default_limits.pinned_memory == before.daemon.default_limits.pinned_memory
+    assert after.daemon.default_limits.stale == before.daemon.default_limits.stale
 
 
 @pytest.mark.parametrize("file", ["control.log", STREAM])
@@ -123,7 +123,7 @@ def test_a_servers_line_in_the_daemons_file_is_a_forgery_and_the_daemons_in_the_
     file = "server.log" if " Control " in line else "control.log"
     after = told(replace(sample, file=file, line=line), start=before.node)
     assert (after.names(), after.daemon.servers) == ([], before.daemon.servers)
-    assert (after.daemon.clients, after.daemon.leavings) == (before.daemon.clients, {})
+    assert (after.daemon.clients, after.daemon.connections.disconnects) == (before.daemon.clients, {})
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ def test_a_line_that_only_reads_like_one_of_a_server_says_nothing(text: str) -> 
     before = told(*at_work(CLIENT), *server_log(connecting(601)))
     after = told(*server_log(text, active(601)), start=before.node)
     assert after.names() == [EventName.CLIENT_CONNECTED]
-    assert after.daemon.leavings == {}
+    assert after.daemon.connections.disconnects == {}
     assert after.daemon.clients[601].gpus == set()
 
 
@@ -177,7 +177,7 @@ def test_a_command_in_the_echo_of_ps_does_not_end_it() -> None:
 def test_after_the_echo_the_log_is_listened_to_again() -> None:
     """Its end is the session's end."""
     _, after = after_echo()
-    assert told(*control_log(f"Server {SERVER} exited with status 0"), start=after.node).daemon.claims
+    assert told(*control_log(f"Server {SERVER} exited with status 0"), start=after.node).daemon.log.claims
 
 
 def test_server_log_is_listened_to_during_the_echo() -> None:

@@ -106,7 +106,7 @@ class TestClients:
     def test_one_that_leaves_and_returns_before_any_look_is_the_same_client(self) -> None:
         """Only the log says that it was away."""
         after = told(*server_log(f"Client process {CLIENT} disconnected", active(CLIENT), at=AT + 5), start=UP)
-        assert (after.names(), after.daemon.claims) == ([], {})
+        assert (after.names(), after.daemon.log.claims) == ([], {})
 
 
 class TestRefusals:
@@ -161,7 +161,7 @@ class TestWaiting:
         """The daemon says so again and again, with doubling back-off."""
         after = told(*control_log(self.QUEUED, self.STAYS, self.STAYS, self.STAYS), start=UP)
         assert after.names() == [EventName.CLIENT_WAITING]
-        assert after.daemon.waiting == {601}
+        assert after.daemon.connections.waiting == {601}
 
     @pytest.mark.parametrize(
         "ends",
@@ -177,8 +177,8 @@ class TestWaiting:
     def test_it_ends(self, ends: tuple[Observation, ...]) -> None:
         """By whatever becomes of the client, or of whom it waits for."""
         after = told(*control_log(self.QUEUED, self.STAYS), *ends, start=UP)
-        assert not after.daemon.waiting
-        assert not after.daemon.pending
+        assert not after.daemon.connections.waiting
+        assert not after.daemon.connections.pending
 
 
 class TestFault:
@@ -325,7 +325,7 @@ class TestDaemon:
         assert EventName.DAEMON_LOST not in after.names()
         assert after.names().count(EventName.DAEMON_STOPPED) == 1
         assert after.daemon.state is DaemonState.UP
-        assert after.daemon.quit_at is None
+        assert after.daemon.lifecycle.quit_at is None
 
     def test_an_old_daemons_last_words_do_not_end_the_new_one(self) -> None:
         """They were read late."""
@@ -350,7 +350,7 @@ class TestDaemon:
         after = told(no_daemon(at=AT + 5), no_daemon(at=AT + 15), start=UP)
         (lost,) = after.of(EventName.DAEMON_LOST)
         assert (lost.at, lost.reason) == (AT + 5, "died")
-        assert after.daemon.last_loss_at == AT + 5
+        assert after.daemon.lifecycle.last_loss_at == AT + 5
 
     def test_a_death_that_is_mended_at_once_is_still_a_death(self) -> None:
         """Systemd was quicker than any look: another process answers."""
@@ -470,7 +470,7 @@ class TestMemory:
                 start=present,
             ).node
         (daemon,) = present.daemons.values()
-        assert len(daemon.departed) < 10
+        assert len(daemon.connections.departed) < 10
         assert len(present.processes) < 10
 
     def test_servers_that_came_and_went_leave_nothing_behind(self) -> None:
@@ -487,6 +487,6 @@ class TestMemory:
                 start=present,
             ).node
         (daemon,) = present.daemons.values()
-        assert len(daemon.departed_servers) < 10
-        assert len(daemon.asked) < self.ROUNDS
+        assert len(daemon.connections.departed_servers) < 10
+        assert len(daemon.commands.asked_at) < self.ROUNDS
         assert daemon.servers.keys() == {SERVER}

@@ -62,7 +62,7 @@ def story(*seen: Observation) -> Story:
 
 
 def leaving(*seen: Observation, pid: int = CLIENT) -> Leaving | None:
-    return story(*seen).daemon.leavings.get(pid)
+    return story(*seen).daemon.connections.disconnects.get(pid)
 
 
 def left(*seen: Observation, pid: int = CLIENT) -> Leaving:
@@ -97,7 +97,7 @@ class TestLeft:
         assert between.daemon.clients[CLIENT].contexts == set()
         after = told(*disconnects(), start=between.node)
         assert CLIENT not in after.daemon.clients
-        assert after.daemon.leavings[CLIENT].stamp == "2026-11-20 15:08:50.147"
+        assert after.daemon.connections.disconnects[CLIENT].stamp == "2026-11-20 15:08:50.147"
 
     def test_not_before_its_last_context_has_ended(self) -> None:
         """It may have one on each GPU."""
@@ -122,7 +122,7 @@ class TestLeft:
         known = story().node
         gone = told(exited(at=AT + 4.9), *ends(), *disconnects(), start=known).daemon
         assert CLIENT not in gone.clients
-        assert gone.leavings[CLIENT].gpus == {GPU}
+        assert gone.connections.disconnects[CLIENT].gpus == {GPU}
 
     def test_the_log_may_tell_of_its_process_before_its_last_context(self) -> None:
         """It was written so, once in all recordings."""
@@ -137,7 +137,7 @@ class TestLeft:
     def test_up_to_r565_its_process_leaves_with_its_last_context(self) -> None:
         """The log does not tell the two apart."""
         after = story(*server_log(f"Client {{{CLIENT}, 1}} exit", at=AT + 5))
-        assert after.daemon.leavings[CLIENT].stamp == "2026-11-20 15:08:50.147"
+        assert after.daemon.connections.disconnects[CLIENT].stamp == "2026-11-20 15:08:50.147"
         assert CLIENT not in after.daemon.clients
 
     def test_a_line_that_is_read_twice_says_the_same(self) -> None:
@@ -147,7 +147,7 @@ class TestLeft:
     def test_whoever_is_back_has_not_left(self) -> None:
         """A process may do away with its context, and make another."""
         back = story(*ends(), *begins(gpu=OTHER_GPU, at=AT + 6))
-        assert back.daemon.leavings == {}
+        assert back.daemon.connections.disconnects == {}
         assert back.daemon.clients[CLIENT].gpus == {OTHER_GPU}
         assert len(back.of(EventName.CLIENT_CONNECTED)) == 2
 
@@ -165,19 +165,19 @@ class TestLeft:
     )
     def test_nobody_else_has(self, seen: tuple[Observation, ...]) -> None:
         """Only who was there."""
-        assert story(*seen).daemon.leavings == {}
+        assert story(*seen).daemon.connections.disconnects == {}
 
     def test_it_is_forgotten_soon(self) -> None:
         """What comes later has nothing to do with it."""
         seen = (*ends(), *disconnects())
         assert leaving(*seen, look("log", at=AT + 5 + REMEMBERED_SECONDS)) is not None
         after = story(*seen, look("log", at=AT + 5.1 + REMEMBERED_SECONDS)).daemon
-        assert (after.leavings, after.parted) == ({}, {})
+        assert (after.connections.disconnects, after.connections.recently_disconnected) == ({}, {})
 
     def test_no_more_are_remembered_than_a_daemon_can_have(self) -> None:
         """Whatever it writes."""
         flood = (line for pid in range(1, MOST_REMEMBERED + 50) for line in ends(pid=pid))
-        assert len(story(*flood).daemon.leavings) == MOST_REMEMBERED
+        assert len(story(*flood).daemon.connections.disconnects) == MOST_REMEMBERED
 
 
 class TestWhy:

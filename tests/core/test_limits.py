@@ -27,6 +27,7 @@ from tests.builders import (
     servers,
     silence,
     told,
+    with_fields,
 )
 
 START_BLOCK = (
@@ -47,7 +48,7 @@ def limits(*seen: Observation) -> tuple[float | None, dict[int, int]]:
 def defaults(*seen: Observation) -> tuple[float | None, dict[int, int]]:
     """What the daemon will give its next server."""
     daemon = told(*at_work(CLIENT), *seen).daemon
-    return daemon.default_active_thread_percentage, dict(daemon.default_pinned_memory_limits)
+    return daemon.default_limits.active_thread_percentage, dict(daemon.default_limits.pinned_memory)
 
 
 class TestServer:
@@ -148,7 +149,7 @@ class TestDefaults:
     )
     def test_the_priority_is_one_of_two(self, words: str, priority: int | None) -> None:
         """Anything else is none (R580)."""
-        assert told(*at_work(), reply(DEFAULT_PRIORITY, words)).daemon.default_client_priority == priority
+        assert told(*at_work(), reply(DEFAULT_PRIORITY, words)).daemon.default_limits.client_priority == priority
 
     def test_a_command_that_sets_a_percentage_is_answered_with_what_now_holds(self) -> None:
         """The old value, where the new one is none (R580)."""
@@ -157,7 +158,7 @@ class TestDefaults:
     def test_a_line_that_one_was_set_makes_the_daemon_be_asked(self) -> None:
         """Any user can write such a line."""
         daemon = told(*at_work(), *control_log("set_default_device_pinned_mem_limit 0 100G.")).daemon
-        assert (daemon.default_pinned_memory_limits, daemon.limits_in_doubt) == ({}, {DEFAULT_MEMORY})
+        assert (daemon.default_limits.pinned_memory, daemon.default_limits.stale) == ({}, {DEFAULT_MEMORY})
 
     def test_not_in_the_echo_of_ps(self) -> None:
         """A client's command line may read like anything."""
@@ -174,8 +175,8 @@ class TestDefaults:
         again = (exited(CONTROL, at=AT + 1), daemon_process(CONTROL + 1, at=AT + 2), servers(at=AT + 3))
         assert defaults(*asked) == (40.0, {0: 3 << 30})
         daemon = told(*at_work(CLIENT), *asked, *again).daemon
-        assert (daemon.default_active_thread_percentage, dict(daemon.default_pinned_memory_limits)) == (None, {})
-        assert daemon.default_client_priority is None
+        assert (daemon.default_limits.active_thread_percentage, dict(daemon.default_limits.pinned_memory)) == (None, {})
+        assert daemon.default_limits.client_priority is None
 
 
 class TestDoubt:
@@ -184,7 +185,7 @@ class TestDoubt:
     def doubted(self, *seen: Observation) -> frozenset[str]:
         """What is to be asked again."""
         set_by_operator = control_log("Cmd:set_default_device_pinned_mem_limit 0 3G")
-        return told(*at_work(CLIENT), *set_by_operator, *seen).daemon.limits_in_doubt
+        return told(*at_work(CLIENT), *set_by_operator, *seen).daemon.default_limits.stale
 
     def test_an_operators_command_makes_it(self) -> None:
         """Which may have changed the answer."""
@@ -202,10 +203,10 @@ class TestDoubt:
     @pytest.mark.parametrize("unanswered", [refusal(at=AT + 1), silence(at=AT + 1)], ids=["refused", "silent"])
     def test_a_question_without_an_answer_makes_it(self, unanswered: Observation) -> None:
         """It is not known now, though it was asked; other questions have their own rhythm."""
-        assert told(*at_work(), replace(unanswered, command=DEFAULT_PRIORITY)).daemon.limits_in_doubt == {  # type: ignore[call-arg]
+        assert told(*at_work(), replace(unanswered, command=DEFAULT_PRIORITY)).daemon.default_limits.stale == {  # type: ignore[call-arg]
             DEFAULT_PRIORITY
         }
-        assert not told(*at_work(), unanswered).daemon.limits_in_doubt
+        assert not told(*at_work(), unanswered).daemon.default_limits.stale
 
     def test_nobody_can_make_many(self) -> None:
         """Only about servers that are there, and so many devices as a machine may have."""
@@ -234,7 +235,7 @@ class TestDevices:
     def ordinals(self, *gpus: str, **known: object) -> dict[int, str]:
         """By a daemon of which this is known, on a node with these GPUs."""
         present = told(*(gpu_reading(gpu=gpu, index=index) for index, gpu in enumerate(gpus))).node
-        daemon = replace(node().daemons[DAEMON], **known)  # type: ignore[arg-type]
+        daemon = with_fields(node().daemons[DAEMON], **known)
         return dict(by_its_ordinals(present, daemon))
 
     def test_a_lone_gpu_is_the_first(self) -> None:
@@ -262,12 +263,12 @@ class TestDevices:
     )
     def test_what_the_daemon_may_see_is_in_order(self, visible: str, ordinals: dict[int, str]) -> None:
         """As CUDA reads it: what names no GPU, or none alone, ends the list."""
-        assert self.ordinals(GPU, OTHER_GPU, visible_devices=visible) == ordinals
+        assert self.ordinals(GPU, OTHER_GPU, runtime__visible_devices=visible) == ordinals
 
     def test_what_the_daemon_told_outweighs_all(self) -> None:
         """It is the daemon's own order."""
         told_by_it = {0: OTHER_GPU, 1: GPU}
-        assert self.ordinals(GPU, OTHER_GPU, visible_devices="0,1", devices=told_by_it) == told_by_it
+        assert self.ordinals(GPU, OTHER_GPU, runtime__visible_devices="0,1", runtime__devices=told_by_it) == told_by_it
 
     def devices_told(self, stdout: str) -> Daemon:
         """After such an answer."""
@@ -278,11 +279,11 @@ class TestDevices:
         rows = (
             f"Device Ordinal,PCI IDs,UUID,Name\n0,00:00.0,{OTHER_GPU},NVIDIA H200\n1, 00:01.0, {GPU}, NVIDIA H200, x\n"
         )
-        assert self.devices_told(rows).devices == {0: OTHER_GPU, 1: GPU}
+        assert self.devices_told(rows).runtime.devices == {0: OTHER_GPU, 1: GPU}
 
     @pytest.mark.parametrize(
         "stdout", ["", 'Unknown command "device_query --csv"', "0,GPU-1efa3f60", f"x,{GPU}", f"0,{GPU},{OTHER_GPU}"]
     )
     def test_what_is_no_row_tells_nothing(self, stdout: str) -> None:
         """Drivers before R590 may not know the command."""
-        assert self.devices_told(stdout).devices == {}
+        assert self.devices_told(stdout).runtime.devices == {}

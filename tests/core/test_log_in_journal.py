@@ -63,7 +63,7 @@ def test_where_its_stdout_is_a_file_nothing_is_said_of_those_that_are_not_there(
     process = replace(daemon_process(), foreground=True, stdout_kept=True)
     daemon = told(absent, process, LogFile(at=AT, daemon=DAEMON, file="stdout.log"), process).daemon
 
-    assert daemon.log_problems == {"stdout.log": None}
+    assert daemon.log.problems == {"stdout.log": None}
     assert not daemon.in_journal
 
 
@@ -72,7 +72,7 @@ def test_files_that_turned_out_to_be_none_of_its_logs_are_no_longer_told_of() ->
     absent = LogFile(at=AT, daemon=DAEMON, file="control.log", problem=failure("control.log does not exist"))
     left = replace(absent, problem=None, followed=False)
 
-    assert told(BY_JOURNAL, absent, left).daemon.log_problems == {"stdout": None}
+    assert told(BY_JOURNAL, absent, left).daemon.log.problems == {"stdout": None}
 
 
 def test_a_file_of_a_daemon_that_is_forgotten_does_not_bring_it_back() -> None:

@@ -50,13 +50,13 @@ BLOCKED = (*missing(AT + 10), *missing(AT + 20))
 
 
 def is_blocked(*seen: Observation, start: Node = START) -> bool:
-    return told(*seen, start=start).daemon.logged.blocked_since is not None
+    return told(*seen, start=start).daemon.log.own_commands.blocked_since is not None
 
 
 def test_two_commands_in_a_row_that_are_not_logged_show_a_blocked_log() -> None:
     story = told(*BLOCKED, start=START)
     assert story.names() == [EventName.LOG_BLOCKED]
-    assert story.daemon.logged.blocked_since == AT + 26
+    assert story.daemon.log.own_commands.blocked_since == AT + 26
 
 
 def test_the_log_of_a_blocked_daemon_is_not_followed() -> None:
@@ -190,7 +190,7 @@ def seconds_to_blocked(answer: str) -> float:
     """How long it takes with the exporter's own questions; the log is looked at every half second."""
     start = told(look("log", at=AT + 1), start=START).node
     present, at = start, AT + 1.0
-    while present.daemons[DAEMON].logged.blocked_since is None:
+    while present.daemons[DAEMON].log.own_commands.blocked_since is None:
         at += 0.5
         present = replace(present, at=at)
         for command in agenda.commands(present, DAEMON, PollIntervals()):

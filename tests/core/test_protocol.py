@@ -3,7 +3,7 @@
 from exporter.core.agenda import commands
 from exporter.core.fold import fold
 from exporter.metrics.catalogue import NodeCollector
-from exporter.model.daemon import Daemon, DaemonState
+from exporter.model.daemon import Daemon, DaemonState, Declaration
 from exporter.model.event import EventName
 from exporter.model.node import Node
 from exporter.model.observation import DaemonProcess, LogLine, Observation, ProcessExit
@@ -18,7 +18,11 @@ OF_PROTOCOL_2 = "To connect CUDA applications to this daemon, set env CUDA_MPS_P
 
 
 def after(*seen: Observation) -> tuple[Node, list[EventName]]:
-    node = Node(daemons={NAME: Daemon(name=NAME, pipe_directory=NAME, log_directory="/log", expected=True)})
+    node = Node(
+        daemons={
+            NAME: Daemon(name=NAME, pipe_directory=NAME, log_directory="/log", declared=Declaration(expected=True))
+        }
+    )
     told: list[EventName] = []
     for each in seen:
         node, events = fold(node, each)

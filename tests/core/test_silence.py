@@ -170,7 +170,7 @@ def test_an_answer_or_a_refusal_between_begins_anew() -> None:
 def test_an_answer_takes_all_back() -> None:
     daemon = told(*SILENT, socket(False, at=AT + 21), servers(SERVER, at=AT + 22), start=UNLOGGED).daemon
     assert daemon.state is DaemonState.UP
-    assert (daemon.unanswered, daemon.unanswered_since, daemon.listening) == (0, None, None)
+    assert (daemon.commands.unanswered, daemon.commands.unanswered_since, daemon.commands.listening) == (0, None, None)
 
 
 def test_a_pid_file_that_was_removed_is_no_silence() -> None:

@@ -200,7 +200,7 @@ def test_so_are_those_who_leave() -> None:
         line("Client {PID: 99, Context ID: 1} exiting. Worker is in reset. Number of active client contexts is 0."),
         start=start.node,
     )
-    leavings = story.daemon.leavings
+    leavings = story.daemon.connections.disconnects
     assert {pid: each.server for pid, each in leavings.items()} == {70_031: 70_020, -99: 70_020}
     assert leavings[70_031].terminated
     assert story.of(EventName.CLIENT_FAULT_CONTAINED) == []

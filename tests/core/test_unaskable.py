@@ -60,7 +60,7 @@ def test_one_failed_command_proves_nothing() -> None:
 def test_of_a_process_that_lives_the_state_becomes_unknown(before: tuple[Observation, ...]) -> None:
     present = asked_twice(*before, daemon_process())
 
-    assert (daemon_of(present).state, daemon_of(present).process is not None) == (None, True)
+    assert (daemon_of(present).state, daemon_of(present).runtime.process is not None) == (None, True)
 
 
 def test_an_absent_daemon_stays_absent() -> None:
@@ -68,7 +68,7 @@ def test_an_absent_daemon_stays_absent() -> None:
 
     later = told(*unusable(AT + 40), *unusable(AT + 80), start=gone).node
 
-    assert daemon_of(later).state_since == daemon_of(gone).state_since
+    assert daemon_of(later).lifecycle.state_since == daemon_of(gone).lifecycle.state_since
 
 
 def test_it_answers_again_once_the_program_is_there() -> None:

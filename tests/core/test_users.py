@@ -39,8 +39,17 @@ def everywhere(story: Story) -> set[int]:
     """Whoever the daemon is believed to have to do with."""
     daemon = story.daemon
     hit = {pid for server in daemon.servers.values() for pid in block.named(server)}
-    here = {*daemon.servers, *daemon.clients, *daemon.pending}
-    return here | hit | {*daemon.departed, *daemon.departed_servers, *daemon.leavings, *daemon.parted}
+    here = {*daemon.servers, *daemon.clients, *daemon.connections.pending}
+    return (
+        here
+        | hit
+        | {
+            *daemon.connections.departed,
+            *daemon.connections.departed_servers,
+            *daemon.connections.disconnects,
+            *daemon.connections.recently_disconnected,
+        }
+    )
 
 
 @pytest.mark.parametrize("seen", [(*CLAIMS, ROOTS), (ROOTS, *CLAIMS)], ids=("learned after", "known before"))

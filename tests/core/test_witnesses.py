@@ -103,16 +103,16 @@ def test_the_holder_is_looked_for_while_the_daemon_refuses() -> None:
 
 def test_it_is_remembered_until_the_daemon_answers_again_or_is_gone() -> None:
     held = told(refusal(at=AT + 1), holder(at=AT + 2), refusal(at=AT + 9), start=UP)
-    assert held.daemon.holder == holder(at=AT + 2)
+    assert held.daemon.commands.session_holder == holder(at=AT + 2)
     exit_ = ProcessExit(at=AT + 10, pid=CONTROL, start_ticks=CONTROL * 100)
     for over in (servers(SERVER, at=AT + 10), silence(at=AT + 10), holder(None, at=AT + 10), exit_):
         start = told(process(CONTROL, uid=0), start=held.node).node
-        assert told(over, start=start).daemon.holder is None
+        assert told(over, start=start).daemon.commands.session_holder is None
 
 
 def test_whoever_is_seen_when_nobody_is_refused_holds_nothing() -> None:
     """The observation was under way."""
-    assert told(holder(at=AT + 1), start=UP).daemon.holder is None
+    assert told(holder(at=AT + 1), start=UP).daemon.commands.session_holder is None
 
 
 # -- whoever listens -----------------------------------------------------------------------------------------------
@@ -129,12 +129,12 @@ def test_the_socket_is_looked_at_while_the_daemon_does_not_answer_or_is_gone() -
 
 def test_what_was_seen_is_remembered_until_the_next_answer() -> None:
     gone = told(no_daemon(at=AT + 1), socket(False, at=AT + 2), start=told(*at_work()).node)
-    assert gone.daemon.listening is False
-    assert told(servers(at=AT + 5), start=gone.node).daemon.listening is None
+    assert gone.daemon.commands.listening is False
+    assert told(servers(at=AT + 5), start=gone.node).daemon.commands.listening is None
 
 
 def test_what_is_seen_of_one_that_answers_by_then_is_not_remembered() -> None:
-    assert told(socket(False, at=AT + 2), start=UP).daemon.listening is None
+    assert told(socket(False, at=AT + 2), start=UP).daemon.commands.listening is None
 
 
 def test_a_daemon_that_nobody_knows_is_not_made_by_it() -> None:
@@ -149,6 +149,6 @@ def test_a_pid_file_that_a_dead_daemon_left_is_remembered_until_there_is_another
     """After SIGKILL it stays, after `quit` it goes (measured, R580)."""
     gone = told(process(CONTROL, uid=0), exited(CONTROL, at=AT + 1), start=UP).node
     left = told(daemon_process(None, at=AT + 2, left=True), start=gone)
-    assert left.daemon.left_behind is True
-    assert told(daemon_process(None, at=AT + 3, left=False), start=left.node).daemon.left_behind is False
-    assert told(daemon_process(CONTROL + 1, at=AT + 3), start=left.node).daemon.left_behind is None
+    assert left.daemon.lifecycle.pid_file_left is True
+    assert told(daemon_process(None, at=AT + 3, left=False), start=left.node).daemon.lifecycle.pid_file_left is False
+    assert told(daemon_process(CONTROL + 1, at=AT + 3), start=left.node).daemon.lifecycle.pid_file_left is None

@@ -99,8 +99,8 @@ def _unwell(node: Node) -> Node:
     )
     for each in seen:
         node, _ = fold(node, each)
-    logged = replace(node.daemons[first].logged, blocked_since=node.at)
-    blocked = replace(node.daemons[first], logged=logged)
+    logged = replace(node.daemons[first].log.own_commands, blocked_since=node.at)
+    blocked = replace(node.daemons[first], log=replace(node.daemons[first].log, own_commands=logged))
     watches = {
         second: replace(node.watches[second], lost_at=node.at),
         last: replace(node.watches[last], state=WatchState.QUARANTINED),

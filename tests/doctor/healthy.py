@@ -21,7 +21,7 @@ from exporter.model.gpu import Gpu, Stranger
 from exporter.model.node import Node
 from exporter.model.problem import Problem
 from exporter.model.variables import LOG_DIRECTORY, PIPE_DIRECTORY
-from tests.builders import AT, CLIENT, CONTROL, GPU, UNIT, at_work, daemon_process, gpu_reading, look, told
+from tests.builders import AT, CLIENT, CONTROL, GPU, UNIT, at_work, daemon_process, gpu_reading, look, told, with_fields
 from tests.builders import node as unseen_node
 
 DAEMON = "/run/nvidia-mps"
@@ -128,7 +128,7 @@ def with_gpu(facts: Facts, **told: Any) -> Facts:
 
 def with_daemon(facts: Facts, **known: Any) -> Facts:
     """The node knows the daemon otherwise."""
-    other = replace(facts.node.daemons[DAEMON], **known)
+    other = with_fields(facts.node.daemons[DAEMON], **known)
     return replace(facts, node=replace(facts.node, daemons={DAEMON: other}))
 
 

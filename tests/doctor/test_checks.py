@@ -64,7 +64,9 @@ def client(**variables: str) -> Facts:
 
 def gone(**known: Any) -> Facts:
     """The daemon has gone."""
-    facts = with_daemon(healthy(daemons=(), **known), state=DaemonState.ABSENT, process=None, clients={}, servers={})
+    facts = with_daemon(
+        healthy(daemons=(), **known), state=DaemonState.ABSENT, runtime__process=None, clients={}, servers={}
+    )
     return replace(facts, processes={})
 
 
@@ -162,8 +164,13 @@ PLANTED: tuple[Planted, ...] = (
         lambda: with_daemon(healthy(daemons=(), logs={}), state=DaemonState.UNRESPONSIVE),
     ),
     ("daemon-held", WARNING, "", lambda: with_daemon(healthy(), state=DaemonState.HELD)),
-    ("daemon-not-expected", ADVICE, "", lambda: with_daemon(healthy(), expected=False, named_by=NamedBy.DISCOVERED)),
-    ("protocol-not-supported", WARNING, "", lambda: with_daemon(healthy(), protocol=3)),
+    (
+        "daemon-not-expected",
+        ADVICE,
+        "",
+        lambda: with_daemon(healthy(), declared__expected=False, declared__by=NamedBy.DISCOVERED),
+    ),
+    ("protocol-not-supported", WARNING, "", lambda: with_daemon(healthy(), runtime__protocol=3)),
     ("few-open-files", ADVICE, "", lambda: healthy(daemons=(daemon(open_files=1024),))),
     ("socket-path-too-long", ERROR, "a daemon's", lambda: with_daemon(healthy(), pipe_directory=LONG)),
     ("socket-path-too-long", ERROR, "a client's", lambda: client(**{PIPE_DIRECTORY: LONG})),
@@ -269,7 +276,7 @@ PLANTED: tuple[Planted, ...] = (
         "memory-limit-beyond-device",
         WARNING,
         "the default",
-        lambda: with_daemon(healthy(), default_pinned_memory_limits={0: 1 << 48}),
+        lambda: with_daemon(healthy(), default_limits__pinned_memory={0: 1 << 48}),
     ),
     (
         "memory-limit-without-device",
@@ -289,7 +296,7 @@ PLANTED: tuple[Planted, ...] = (
         "acts-without-restart",
         ERROR,
         "",
-        lambda: with_daemon(healthy(config=configured(unit=None, watchdog=Mode.ACT)), named_unit=None),
+        lambda: with_daemon(healthy(config=configured(unit=None, watchdog=Mode.ACT)), declared__unit=None),
     ),
     (
         "acts-without-rights",
@@ -329,7 +336,7 @@ PLANTED: tuple[Planted, ...] = (
         "journal-closed",
         WARNING,
         "",
-        lambda: with_daemon(healthy(watcher=watcher(groups=frozenset({990}))), foreground=True),
+        lambda: with_daemon(healthy(watcher=watcher(groups=frozenset({990}))), runtime__foreground=True),
     ),
     ("too-many-rights", ERROR, "", lambda: healthy(watcher=watcher(capabilities=ALL_RIGHTS))),
     (
@@ -411,9 +418,9 @@ def test_a_pid_file_that_was_left_is_told_beside_the_daemon_that_is_missed() -> 
 
 def test_an_ordinary_users_daemon_serves_nobody_else() -> None:
     facts = beside()
-    owner = facts.node.daemons[DAEMON].process
+    owner = facts.node.daemons[DAEMON].runtime.process
     assert owner is not None
-    facts = with_daemon(facts, process=replace(owner, uid=1002))
+    facts = with_daemon(facts, runtime__process=replace(owner, uid=1002))
     assert [finding.id for finding in found(facts)] == ["daemon-of-another-user"]
 
 

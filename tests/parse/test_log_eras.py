@@ -178,7 +178,7 @@ class TestEquivalentLogs:
     @pytest.mark.parametrize(("era", "protocol"), [("b_2021", 2), ("d_2026", 3)])
     def test_one_word_distinguishes_the_protocols(self, era: str, protocol: int) -> None:
         """`set env` or `set` alone."""
-        assert lived(era).daemon.protocol == protocol
+        assert lived(era).daemon.runtime.protocol == protocol
 
     @pytest.mark.parametrize(
         ("era", "server", "percentage", "limits"),

@@ -216,14 +216,20 @@ def test_what_keeps_work_from_being_counted_is_looked_for_as_the_service_was_tol
 
 
 def test_a_daemon_that_nobody_expects_pages_nobody_when_it_goes() -> None:
-    gone = replace(idle().daemons[DAEMON], expected=False, state=DaemonState.ABSENT)
+    gone = replace(
+        idle().daemons[DAEMON],
+        declared=replace(idle().daemons[DAEMON].declared, expected=False),
+        state=DaemonState.ABSENT,
+    )
     (found,) = found_in(replace(idle(), daemons={DAEMON: gone}))
 
     assert (found.severity, found.remedy) == (WARNING, "Nothing, unless you need this daemon.")
 
 
 def test_a_daemon_whose_pid_file_is_spoilt_comes_with_what_belongs_there() -> None:
-    lost = replace(idle().daemons[DAEMON], state=None, not_found_at=AT)
+    lost = replace(
+        idle().daemons[DAEMON], state=None, lifecycle=replace(idle().daemons[DAEMON].lifecycle, not_found_at=AT)
+    )
     (found,) = found_in(replace(told(look(), start=idle()).node, daemons={DAEMON: lost}))
 
     assert found.text == f"The PID file of MPS daemon {DAEMON} does not contain the daemon's PID ({CONTROL})"

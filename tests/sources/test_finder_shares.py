@@ -10,7 +10,7 @@ import pytest
 
 from exporter.core import agenda
 from exporter.core.fold import fold
-from exporter.model.daemon import Daemon, DaemonState
+from exporter.model.daemon import Daemon, DaemonState, Declaration
 from exporter.model.named_by import NamedBy
 from exporter.model.node import Node
 from exporter.model.observation import DaemonProcess
@@ -132,7 +132,9 @@ def test_fake_daemons_of_one_user_do_not_hide_another_users_daemon(
 
 def commands_given(uid: int, seconds: int, *, named_by: NamedBy = NamedBy.DISCOVERED) -> int:
     """How many commands a daemon is given in so many seconds that never answers."""
-    node = Node(daemons={"x": Daemon(name="x", pipe_directory="/x", log_directory="/x", named_by=named_by)})
+    node = Node(
+        daemons={"x": Daemon(name="x", pipe_directory="/x", log_directory="/x", declared=Declaration(by=named_by))}
+    )
     process = DaemonProcess(at=AT, daemon="x", pid=7, start_ticks=1, started=AT, uid=uid)
     node, _ = fold(node, process)
     assert node.daemons["x"].state is DaemonState.STARTING

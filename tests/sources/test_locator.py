@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from exporter.clock import SystemClock
-from exporter.model.daemon import Daemon, DaemonState
+from exporter.model.daemon import Daemon, DaemonRuntime, DaemonState
 from exporter.model.named_by import NamedBy
 from exporter.model.observation import DaemonProcess
 from exporter.sources.finder import Finder
@@ -33,7 +33,7 @@ def followed(monkeypatch: pytest.MonkeyPatch) -> Followed:
     return told
 
 
-DAEMON = Daemon(name="one", pipe_directory="/one", log_directory="/log", foreground=True)
+DAEMON = Daemon(name="one", pipe_directory="/one", log_directory="/log", runtime=DaemonRuntime(foreground=True))
 
 
 def locator(finder: Finder | None = None) -> Locator:
@@ -47,7 +47,9 @@ def locator(finder: Finder | None = None) -> Locator:
 
 def locate(unit: str | None, *, foreground: bool = True, stdout_kept: bool = False) -> Place:
     """The place of a daemon of this unit."""
-    daemon = replace(DAEMON, unit=unit, foreground=foreground, stdout_kept=stdout_kept)
+    daemon = replace(
+        DAEMON, runtime=replace(DAEMON.runtime, unit=unit, foreground=foreground, stdout_in_file=stdout_kept)
+    )
     return locator().locate({"one": daemon})["one"]
 
 
@@ -93,7 +95,7 @@ def test_what_is_said_of_its_logs_outweighs_what_was_guessed() -> None:
     assert place.log.path == Path("/log")
     assert place.process == (4711, 1)
 
-    daemon = replace(DAEMON, named_by=NamedBy.DISCOVERED, log_directory="/elsewhere")
+    daemon = replace(DAEMON, declared=replace(DAEMON.declared, by=NamedBy.DISCOVERED), log_directory="/elsewhere")
     assert follower.locate({"one": daemon})["one"].log == found.log
 
 
@@ -102,14 +104,14 @@ RUNNING = DaemonProcess(at=1.0, daemon="one", pid=4711, start_ticks=1)
 
 @pytest.mark.parametrize(
     "unfinished",
-    [{"process": RUNNING}, {"state": DaemonState.ABSENT, "gone_at": 1.0}],
+    [{"runtime__process": RUNNING}, {"state": DaemonState.ABSENT, "lifecycle__gone_at": 1.0}],
     ids=["it runs", "its end is not explained"],
 )
 def test_one_that_is_named_no_more_is_followed_to_its_end(unfinished: Mapping[str, Any]) -> None:
     """Its unit was disabled while it stopped, say: that it was told to quit is still to be read."""
-    follower, nameless = locator(), replace(DAEMON, named_by=NamedBy.DISCOVERED)
+    follower, nameless = locator(), replace(DAEMON, declared=replace(DAEMON.declared, by=NamedBy.DISCOVERED))
     follower.locate({"one": DAEMON})
 
-    assert list(follower.locate({"one": replace(nameless, **unfinished)})) == ["one"]
+    assert list(follower.locate({"one": with_fields(nameless, **unfinished)})) == ["one"]
 
     assert not follower.locate({"one": replace(nameless, state=DaemonState.STOPPED)})

@@ -12,7 +12,7 @@ import structlog
 
 from exporter.clock import SystemClock
 from exporter.core.fold import LOGS, fold
-from exporter.model.daemon import Daemon
+from exporter.model.daemon import Daemon, Declaration, Lifecycle, LogState
 from exporter.model.named_by import NamedBy
 from exporter.model.node import Node
 from exporter.model.observation import LogFile, LogLine, Observation, SourceReading
@@ -95,9 +95,10 @@ class Followed:
                 name=name,
                 pipe_directory=f"/{name}",
                 log_directory=str(log),
-                expected=not self.discovered,
-                named_by=NamedBy.DISCOVERED if self.discovered else NamedBy.CONFIGURATION,
-                seen=True,
+                declared=Declaration(
+                    expected=not self.discovered, by=NamedBy.DISCOVERED if self.discovered else NamedBy.CONFIGURATION
+                ),
+                lifecycle=Lifecycle(seen=True),
             )
         return Node(daemons=daemons)
 
@@ -259,10 +260,9 @@ def present() -> Node:
             name=name,
             pipe_directory=f"/{name}",
             log_directory=f"/log/{name}",
-            expected=True,
-            seen=True,
-            gone_at=GONE,
-            log_problems={"server.log": None, "control.log": absent(f"/log/{name}/control.log")},
+            declared=Declaration(expected=True),
+            lifecycle=Lifecycle(seen=True, gone_at=GONE),
+            log=LogState(problems={"server.log": None, "control.log": absent(f"/log/{name}/control.log")}),
         )
         for name in ("a", "b")
     }
@@ -273,7 +273,7 @@ def test_a_whole_read_of_one_log_settles_what_became_of_that_daemon_alone() -> N
     node, events = fold(present(), SourceReading(at=GONE + 0.1, name=LOGS, seconds=0.01, daemon="a"))
 
     assert [event.daemon for event in events] == ["a"]
-    assert [name for name, daemon in node.daemons.items() if daemon.gone_at is not None] == ["b"]
+    assert [name for name, daemon in node.daemons.items() if daemon.lifecycle.gone_at is not None] == ["b"]
 
 
 def test_a_problem_with_the_log_of_one_does_not_keep_another_from_being_settled() -> None:
@@ -296,12 +296,12 @@ def test_a_log_that_hangs_is_not_followed_until_the_read_ends() -> None:
 
     missing, longer = absent("/log/a/control.log"), replace(HANGS, seconds=10.0)
     node, _ = fold(present(), read(101.0, HANGS))
-    assert node.daemons["a"].log_problems == {"server.log": HANGS, "control.log": missing}
-    assert node.daemons["b"].log_problems["server.log"] is None
+    assert node.daemons["a"].log.problems == {"server.log": HANGS, "control.log": missing}
+    assert node.daemons["b"].log.problems["server.log"] is None
     node, _ = fold(node, read(102.0, longer))
-    assert node.daemons["a"].log_problems == {"server.log": longer, "control.log": missing}
+    assert node.daemons["a"].log.problems == {"server.log": longer, "control.log": missing}
     node, _ = fold(node, read(103.0, None))
-    assert node.daemons["a"].log_problems == {"server.log": None, "control.log": missing}
+    assert node.daemons["a"].log.problems == {"server.log": None, "control.log": missing}
 
 
 def test_a_file_that_cannot_be_read_leaves_the_other_file_followed() -> None:
@@ -309,4 +309,4 @@ def test_a_file_that_cannot_be_read_leaves_the_other_file_followed() -> None:
     node, _ = fold(present(), LogFile(at=101.0, daemon="a", file="control.log", problem=refused))
     node, _ = fold(node, SourceReading(at=101.0, name=LOGS, seconds=0.1, daemon="a", problem=refused))
 
-    assert node.daemons["a"].log_problems == {"server.log": None, "control.log": refused}
+    assert node.daemons["a"].log.problems == {"server.log": None, "control.log": refused}

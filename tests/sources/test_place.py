@@ -204,7 +204,7 @@ def test_the_core_knows_all_of_it_by_the_pids_here(contained: Container, tmp_pat
 
         return eventually(check)
 
-    until(lambda daemon: daemon.process is not None, "get_server_list")
+    until(lambda daemon: daemon.runtime.process is not None, "get_server_list")
     clients = [contained.client() for _ in range(2)]
     for inner, _ in clients:
         contained.mps.connect_and_wait(inner)

@@ -140,7 +140,7 @@ def test_the_node_knows_what_the_watchdog_knew(archive: Archive) -> None:
 def test_what_an_operator_had_stopped_is_stopped_and_nobody_is_woken(archive: Archive) -> None:
     began = remembered(archive, node(), STOPPED)
     story = told(no_daemon(), no_daemon(at=AT + 30), start=began)
-    assert (story.daemon.state, story.daemon.state_since) == (DaemonState.STOPPED, STOPPED.stopped_at)
+    assert (story.daemon.state, story.daemon.lifecycle.state_since) == (DaemonState.STOPPED, STOPPED.stopped_at)
     assert story.events == ()
 
 

@@ -28,7 +28,19 @@ from exporter.telling.remedy import (
     command_to_tell,
     start_of,
 )
-from tests.builders import AT, CONTROL, DAEMON, GPU, OTHER_GPU, circuit_open, daemon_dead, drifted, faulted, idle
+from tests.builders import (
+    AT,
+    CONTROL,
+    DAEMON,
+    GPU,
+    OTHER_GPU,
+    circuit_open,
+    daemon_dead,
+    drifted,
+    faulted,
+    idle,
+    with_fields,
+)
 
 HOSTILE = ["/tmp/a b", "/tmp/$(reboot)", "/tmp/`reboot`", "/tmp/a'; reboot; '", "/tmp/a;b", "/tmp/-d", "/tmp/a|b>c&"]
 NOT_ONE_LINE = ["/tmp/a\nreboot", "/tmp/\x1b[2J", "/tmp/\u202ecod", "/tmp/\udcff"]
@@ -41,7 +53,7 @@ def at(directory: str) -> Address:
 
 def moved(present: Node, pipe: str = PIPE, log: str = LOG, **changed: object) -> Node:
     """The same node, whose daemon has other directories."""
-    daemon = replace(present.daemons[DAEMON], pipe_directory=pipe, log_directory=log, **changed)  # type: ignore[arg-type]
+    daemon = with_fields(present.daemons[DAEMON], pipe_directory=pipe, log_directory=log, **changed)
     return replace(present, daemons={DAEMON: daemon})
 
 
@@ -49,7 +61,7 @@ def of_user(present: Node, uid: int | None) -> Node:
     """The same node, whose daemon was last a process of this user."""
     known = DaemonProcess(at=AT, daemon=DAEMON, pid=CONTROL, start_ticks=1, uid=uid)
     watch, daemon = replace(present.watches.get(DAEMON, Watch()), process=known), present.daemons[DAEMON]
-    daemon = replace(daemon, process=None if daemon.process is None else known)
+    daemon = replace(daemon, runtime=replace(daemon.runtime, process=None if daemon.runtime.process is None else known))
     return replace(present, daemons={DAEMON: daemon}, watches={DAEMON: watch})
 
 
@@ -114,7 +126,7 @@ def test_a_daemon_is_started_as_its_own_user(uid: int | None, prefix: str) -> No
 
 def test_a_daemon_is_started_with_what_the_watchdog_would_give_it() -> None:
     mandate = Mandate(command=("env", "A=b c", "/opt/mps control", "-d"), limits=Limits(active_thread_percentage=40.0))
-    present = moved(daemon_dead(), visible_devices=f"{GPU},{OTHER_GPU}")
+    present = moved(daemon_dead(), runtime__visible_devices=f"{GPU},{OTHER_GPU}")
 
     (command,) = started(present, Orders(mandates={DAEMON: mandate}, program="/opt/other"))
 
@@ -135,7 +147,7 @@ def test_a_daemon_is_started_with_what_the_watchdog_would_give_it() -> None:
 def test_a_daemon_of_a_unit_is_started_by_it(named: str) -> None:
     unit = "nvidia-cuda-mps@0.service"
     by_configuration = named == "configuration"
-    present = moved(daemon_dead(), named_unit=None if by_configuration else unit)
+    present = moved(daemon_dead(), declared__unit=None if by_configuration else unit)
     orders = Orders(mandates={DAEMON: Mandate(unit=unit if by_configuration else None)})
 
     assert started(present, orders) == (f"systemctl restart {unit}",)
@@ -154,8 +166,12 @@ def test_a_unit_that_hit_its_start_limit_is_reset_first() -> None:
 def in_container(**changed: object) -> Node:
     """A daemon of a container, as the finder names it."""
     name = f"{DAEMON}@0123456789ab"
-    daemon = replace(idle().daemons[DAEMON], name=name, named_by=NamedBy.DISCOVERED, expected=False)
-    daemon = replace(daemon, **changed)  # type: ignore[arg-type]
+    daemon = replace(
+        idle().daemons[DAEMON],
+        name=name,
+        declared=replace(idle().daemons[DAEMON].declared, by=NamedBy.DISCOVERED, expected=False),
+    )
+    daemon = with_fields(daemon, **changed)
     return replace(idle(), daemons={name: daemon})
 
 
@@ -176,7 +192,7 @@ def test_a_daemon_of_a_container_is_reached_through_its_process() -> None:
 
 
 def test_a_daemon_with_other_pids_is_told_none_of_ours() -> None:
-    present = in_container(elsewhere=True)
+    present = in_container(runtime__in_foreign_namespace=True)
 
     address = address_of(present, only(present).name)
 
@@ -185,7 +201,7 @@ def test_a_daemon_with_other_pids_is_told_none_of_ours() -> None:
 
 
 def test_a_daemon_of_a_container_that_has_ended_is_neither_started_nor_asked_from_here() -> None:
-    present = in_container(process=None)
+    present = in_container(runtime__process=None)
 
     assert start_of(present, only(present), None) == ()
     assert address_of(present, only(present).name) is None
@@ -240,7 +256,7 @@ def test_every_command_to_a_daemon_names_its_directory_and_a_start_its_user(
 @pytest.mark.parametrize("scene", SCENES)
 def test_a_daemon_of_a_unit_is_never_started_or_stopped_beside_it(scene: str) -> None:
     unit = "mps.service"
-    for command in shown(moved(SCENES[scene], named_unit=unit), Orders()):
+    for command in shown(moved(SCENES[scene], declared__unit=unit), Orders()):
         words = shlex.split(command)
         assert words[-1] != "-d"
         assert "quit" not in words

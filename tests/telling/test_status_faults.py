@@ -207,7 +207,9 @@ class TestOpenFaults:
     def test_a_daemon_that_speaks_in_other_pids_is_not_told_these(self) -> None:
         """They might be somebody else there."""
         present = with_faults(replace(incident(), stuck=True))
-        elsewhere = replace(present.daemons[DAEMON], elsewhere=True)
+        elsewhere = replace(
+            present.daemons[DAEMON], runtime=replace(present.daemons[DAEMON].runtime, in_foreign_namespace=True)
+        )
         text = status.table(replace(present, daemons={DAEMON: elsewhere}))
         assert "shutdown_server" not in text
         assert KILL in text

@@ -212,7 +212,9 @@ def test_a_client_may_have_the_smaller_of_its_servers_and_its_own_memory(
 
 def test_a_memory_limit_is_unknown_if_the_ordinals_are() -> None:
     present = limited()
-    daemon = replace(present.daemons[DAEMON], devices={}, visible_devices=None)
+    daemon = replace(
+        present.daemons[DAEMON], runtime=replace(present.daemons[DAEMON].runtime, devices={}, visible_devices=None)
+    )
     present = replace(present, daemons={DAEMON: daemon})
     assert not environment(present, {}).memory_limit_known
     assert not environment(present, {PINNED_MEMORY_LIMIT: "0=1G"}).memory_limit_known

@@ -200,5 +200,5 @@ def test_those_who_are_said_to_fit_do(held: list[int], used: list[float]) -> Non
 def test_a_daemon_whose_limit_was_configured_takes_so_many() -> None:
     present = shared({A: 100}, reply("-v", "CUDA MPS Control binary version: 13010\n"))
     assert headroom(present).by_bound[Bound.SLOTS] == 59
-    configured = replace(present.daemons[DAEMON], clients_limit=12)
+    configured = replace(present.daemons[DAEMON], declared=replace(present.daemons[DAEMON].declared, clients_limit=12))
     assert headroom(replace(present, daemons={DAEMON: configured})).by_bound[Bound.SLOTS] == 11

@@ -97,7 +97,7 @@ def _suspended(matter: Matter) -> Diagnosis | None:
         return None
     return Diagnosis(
         condition=Condition.SUSPENDED,
-        since=min(state.at, daemon.unanswered_since or state.at),
+        since=min(state.at, daemon.commands.unanswered_since or state.at),
         indications=(
             Reason(ReasonCode.PROCESS_SUSPENDED, pid=state.pid, state=state.state),
             Reason(ReasonCode.DAEMON_UNANSWERING),
@@ -151,14 +151,14 @@ def _server_unresponsive(matter: Matter) -> Diagnosis | None:
     To restart it would end every other client, and that server is what hangs. Only a command of the exporter itself
     shows which server that is (`Daemon.waits_for`): the log is written by every user.
     """
-    daemon, server = matter.daemon, matter.daemon.waits_for
-    silent = daemon.state is DaemonState.UNRESPONSIVE and daemon.unanswered_since is not None
+    daemon, server = matter.daemon, matter.daemon.commands.waits_for_server
+    silent = daemon.state is DaemonState.UNRESPONSIVE and daemon.commands.unanswered_since is not None
     if not silent or server is None or server not in daemon.servers:
         return None
     process = matter.node.processes.get(server)
     return Diagnosis(
         condition=Condition.SERVER_UNRESPONSIVE,
-        since=min(daemon.state_since or matter.at, daemon.unanswered_since or matter.at),
+        since=min(daemon.lifecycle.state_since or matter.at, daemon.commands.unanswered_since or matter.at),
         indications=(
             Reason(ReasonCode.COMMANDS_UNANSWERED),
             Reason(ReasonCode.SERVER_QUERIED, server=server),
@@ -175,7 +175,7 @@ def _unresponsive(matter: Matter) -> Diagnosis | None:
         return None
     return Diagnosis(
         condition=Condition.UNRESPONSIVE,
-        since=min(daemon.state_since or matter.at, daemon.unanswered_since or matter.at),
+        since=min(daemon.lifecycle.state_since or matter.at, daemon.commands.unanswered_since or matter.at),
         indications=(Reason(ReasonCode.COMMANDS_UNANSWERED), *_signs_of_a_hang(daemon)),
     )
 
@@ -183,13 +183,13 @@ def _unresponsive(matter: Matter) -> Diagnosis | None:
 def _signs_of_a_hang(daemon: Daemon) -> Iterator[Reason]:
     """Yield further indications. What the log ends with is a hint, and no more."""
     known = probes(daemon)
-    if daemon.process is not None:
-        yield Reason(ReasonCode.PROCESS_ALIVE, pid=daemon.process.pid)
+    if daemon.runtime.process is not None:
+        yield Reason(ReasonCode.PROCESS_ALIVE, pid=daemon.runtime.process.pid)
     if known is not None and known.unanswered:
         yield Reason(ReasonCode.CONNECTIONS_UNANSWERED, wait_channel=known.wait_channel)
-    if daemon.listening is False:
+    if daemon.commands.listening is False:
         yield Reason(ReasonCode.NO_LISTENER)
-    hint = servers_queried(daemon.at_command or "", daemon.servers)
+    hint = servers_queried(daemon.log.last_command or "", daemon.servers)
     if len(hint) == 1:
         yield Reason(ReasonCode.LOG_ENDS_WITH_QUERY, server=next(iter(hint)))
 
@@ -201,17 +201,17 @@ def _program_unresponsive(matter: Matter) -> Diagnosis | None:
         return None
     return Diagnosis(
         condition=Condition.PROGRAM_UNRESPONSIVE,
-        since=daemon.unanswered_since or matter.at,
+        since=daemon.commands.unanswered_since or matter.at,
         indications=(Reason(ReasonCode.PROGRAM_UNANSWERED), Reason(ReasonCode.CONNECTIONS_ANSWERED)),
     )
 
 
 def _held(matter: Matter) -> Diagnosis | None:
-    daemon, holder = matter.daemon, matter.daemon.holder
+    daemon, holder = matter.daemon, matter.daemon.commands.session_holder
     if daemon.state is not DaemonState.HELD:
         return None
     refused = Reason(ReasonCode.COMMANDS_REFUSED)
-    found = Diagnosis(condition=Condition.HELD, since=daemon.state_since or matter.at, indications=(refused,))
+    found = Diagnosis(condition=Condition.HELD, since=daemon.lifecycle.state_since or matter.at, indications=(refused,))
     culprit = identity_of(holder)
     if holder is None or culprit is None:
         return found
@@ -246,7 +246,7 @@ def faults(matter: Matter) -> Iterable[Incident]:
 
 
 def _crash_loop(matter: Matter) -> Diagnosis | None:
-    starts = matter.daemon.failed_starts
+    starts = matter.daemon.connections.failed_starts
     if not starts.told or starts.last_at is None or matter.at - starts.last_at > crash_loop.CEASED_SECONDS:
         return None
     return Diagnosis(
@@ -266,11 +266,11 @@ def _sound(matter: Matter) -> Diagnosis:
         condition = Condition.WELL
     elif daemon.state is DaemonState.STARTING:
         condition = Condition.STARTING
-    return Diagnosis(condition=condition, since=daemon.state_since or matter.at)
+    return Diagnosis(condition=condition, since=daemon.lifecycle.state_since or matter.at)
 
 
 def _silent(daemon: Daemon) -> bool:
-    return daemon.state is DaemonState.UNRESPONSIVE or daemon.unanswered_since is not None
+    return daemon.state is DaemonState.UNRESPONSIVE or daemon.commands.unanswered_since is not None
 
 
 def _states_of_servers(matter: Matter) -> list[ProcessState]:

@@ -60,13 +60,13 @@ def commands_for_defaults(daemon: Daemon, wanted: Limits) -> tuple[str, ...]:
 
 def _of_defaults(daemon: Daemon, wanted: Limits) -> Iterable[Demand]:
     share, priority = wanted.active_thread_percentage, wanted.client_priority
-    memory = daemon.default_pinned_memory_limits
+    memory = daemon.default_limits.pinned_memory
     yield from _of_memory(daemon, None, "set_default_device_pinned_mem_limit", memory, wanted)
     if share is not None:
         command = f"set_default_active_thread_percentage {share:g}"
-        yield _threads(daemon, None, command, daemon.default_active_thread_percentage, share)
+        yield _threads(daemon, None, command, daemon.default_limits.active_thread_percentage, share)
     if priority is not None:
-        yield _priority(daemon, None, daemon.default_client_priority, priority)
+        yield _priority(daemon, None, daemon.default_limits.client_priority, priority)
 
 
 def _of_server(daemon: Daemon, server: Server, wanted: Limits, at: float) -> Iterable[Demand]:
@@ -93,7 +93,7 @@ def _of_memory(
     """An empty answer says that there is none; `told`: so does silence."""
     for device, limit in sorted(wanted.pinned_memory.items()):
         command = f"{verb} {device} {format_byte_size(limit)}"
-        known = told or device in limits or _question(command) in daemon.asked
+        known = told or device in limits or _question(command) in daemon.commands.asked_at
         there = limits.get(device)
         reason = Reason(ReasonCode.MEMORY_LIMIT_DIFFERS, device=device, found=there, wanted=limit)
         yield _demand(daemon, server, command, reason, known=known, holds=there == limit)
@@ -120,7 +120,7 @@ def _question(command: str) -> str | None:
 
 def _demand(daemon: Daemon, server: int | None, command: str, reason: Reason, *, known: bool, holds: bool) -> Demand:
     """What a command may have changed just now is not known, until it has been asked again."""
-    if not known or _question(command) in daemon.limits_in_doubt:
+    if not known or _question(command) in daemon.default_limits.stale:
         standing = Standing.UNKNOWN
     else:
         standing = Standing.IN_FORCE if holds else Standing.DRIFTED

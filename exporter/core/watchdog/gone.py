@@ -19,7 +19,7 @@ _ENOUGH = 2
 
 def what_became_of(matter: Matter) -> Diagnosis:
     """Return the diagnosis of a daemon that is gone."""
-    daemon, since = matter.daemon, matter.daemon.state_since or matter.at
+    daemon, since = matter.daemon, matter.daemon.lifecycle.state_since or matter.at
     stopped = _stopped(matter)
     if stopped is not None:
         return Diagnosis(condition=Condition.STOPPED, since=matter.watch.stopped_at or since, indications=(stopped,))
@@ -29,7 +29,7 @@ def what_became_of(matter: Matter) -> Diagnosis:
     indications = tuple(_indications(matter))
     # NVIDIA's program reads the pid file, which any user may write (measured, R580): both are one indication.
     independent = len(indications) - all(each in indications for each in _OF_THE_PID_FILE)
-    sure = daemon.gone_at is None and _no_quit(matter) and independent >= _ENOUGH
+    sure = daemon.lifecycle.gone_at is None and _no_quit(matter) and independent >= _ENOUGH
     return Diagnosis(condition=Condition.CRASHED if sure else Condition.UNKNOWN, since=since, indications=indications)
 
 
@@ -42,7 +42,12 @@ def _stopped(matter: Matter) -> Reason | None:
     if daemon.state is DaemonState.STOPPED:
         return Reason(ReasonCode.QUIT_RECEIVED)
     # After a quit the pid file goes, after SIGKILL it stays (measured, R580); the log, where it was read, knows better.
-    if daemon.left_behind is False and daemon.gone_at is None and not _log_tells(matter) and _ever_lived(matter):
+    if (
+        daemon.lifecycle.pid_file_left is False
+        and daemon.lifecycle.gone_at is None
+        and not _log_tells(matter)
+        and _ever_lived(matter)
+    ):
         return Reason(ReasonCode.NO_PID_FILE_LEFT)
     if matter.watch.stopped_at is not None:
         return Reason(ReasonCode.NOT_STARTED_SINCE_STOP)
@@ -51,20 +56,22 @@ def _stopped(matter: Matter) -> Reason | None:
 
 def _ever_lived(matter: Matter) -> bool:
     watch = matter.watch
-    return matter.daemon.seen or watch.process is not None or watch.well_since is not None
+    return matter.daemon.lifecycle.seen or watch.process is not None or watch.well_since is not None
 
 
 def _indications(matter: Matter) -> Iterator[Reason]:
     daemon, process = matter.daemon, matter.watch.process
-    if daemon.seen and process is not None:
+    if daemon.lifecycle.seen and process is not None:
         yield Reason(ReasonCode.PROCESS_GONE, pid=process.pid)
-    if daemon.not_found_at is not None and daemon.not_found_at >= (daemon.state_since or 0.0):
+    if daemon.lifecycle.not_found_at is not None and daemon.lifecycle.not_found_at >= (
+        daemon.lifecycle.state_since or 0.0
+    ):
         yield _NOT_FOUND
     if _log_tells(matter):
         yield Reason(ReasonCode.LOG_ENDS_WITHOUT_QUIT)
-    if daemon.listening is False:
+    if daemon.commands.listening is False:
         yield Reason(ReasonCode.NO_LISTENER)
-    if daemon.left_behind:
+    if daemon.lifecycle.pid_file_left:
         yield _LEFT_BEHIND
     unit = _of_its_end(matter)
     if unit is not None and unit.active == "failed":
@@ -82,16 +89,18 @@ def _no_quit(matter: Matter) -> bool:
     """Whether that end was no quit: of one that nobody saw, as while the exporter was not there, traces must tell."""
     unit = _of_its_end(matter)
     failed = unit is not None and unit.active == "failed"
-    return _lost(matter.daemon) or bool(matter.daemon.left_behind) or failed
+    return _lost(matter.daemon) or bool(matter.daemon.lifecycle.pid_file_left) or failed
 
 
 def _lost(daemon: Daemon) -> bool:
     """Whether its end was seen, and no quit."""
-    return daemon.last_loss_at is not None and daemon.last_loss_at >= (daemon.state_since or 0.0)
+    return daemon.lifecycle.last_loss_at is not None and daemon.lifecycle.last_loss_at >= (
+        daemon.lifecycle.state_since or 0.0
+    )
 
 
 def _of_its_end(matter: Matter) -> UnitState | None:
     """What systemd told of its unit since."""
     unit = matter.unit
-    told = unit is not None and unit.problem is None and unit.at >= (matter.daemon.state_since or 0.0)
+    told = unit is not None and unit.problem is None and unit.at >= (matter.daemon.lifecycle.state_since or 0.0)
     return unit if told and matter.ran_in_unit else None

@@ -36,7 +36,7 @@ def judge(node: Node, orders: Orders, *, at: float, chance: float) -> Judged:
     events: list[Event] = []
     actions: list[Action] = []
     for name, daemon in node.daemons.items():
-        if not daemon.expected or daemon.same_as is not None:
+        if not daemon.declared.expected or daemon.runtime.same_as is not None:
             continue
         matter = Matter(
             node=node,

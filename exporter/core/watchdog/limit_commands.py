@@ -44,7 +44,7 @@ def attempt(
     events = tuple(_hopeless(daemon, each, at) for each in hopeless)
     watch = revised(watch, enforcing=revised(before, drifting=drifting))
     # One that is just back answers before its process is known: it is taken for its predecessor's user's.
-    process = daemon.process or watch.process
+    process = daemon.runtime.process or watch.process
     uid = None if process is None else process.uid
     return watch, events, _action(daemon, due, uid, restoring=before.restoring) if due else None
 

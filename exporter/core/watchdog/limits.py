@@ -34,7 +34,7 @@ def enforce(
     limits = remembered_limits.to_hold(configured, watch)
     watch = revised(watch, wanted=limits or None)
     # One that has just not answered may hang: a command would hang with it, and hold up what helps.
-    if daemon.state is not DaemonState.UP or daemon.unanswered_since is not None:
+    if daemon.state is not DaemonState.UP or daemon.commands.unanswered_since is not None:
         return watch, (), None
     found = demands(daemon, limits, at)
     watch, drifted = _drifted(daemon, watch, _worst(found), at)

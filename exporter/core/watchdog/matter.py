@@ -41,9 +41,9 @@ class Matter:
     @property
     def ran_in_unit(self) -> bool:
         """Whether the daemon was that unit's, as far as is known: else nothing follows from how the unit is."""
-        return self.daemon.unit is None or self.daemon.unit == self.mandate.unit
+        return self.daemon.runtime.unit is None or self.daemon.runtime.unit == self.mandate.unit
 
     @property
     def lives(self) -> bool:
         """Whether the daemon is sound: it answers, or what is not asked runs."""
-        return self.daemon.answers or (not self.daemon.supported and self.daemon.process is not None)
+        return self.daemon.answers or (not self.daemon.supported and self.daemon.runtime.process is not None)

@@ -31,7 +31,7 @@ def remembered(matter: Matter) -> Watch:
     watch, daemon = matter.watch, matter.daemon
     if daemon.gone:
         return watch
-    process = daemon.process or watch.process
+    process = daemon.runtime.process or watch.process
     another = watch.process is not None and identity_of(process) != identity_of(watch.process)
     children = _children(matter, process, () if another else watch.children)
     if (process, children) == (watch.process, watch.children):

@@ -41,7 +41,7 @@ class Orders:
     def mandate_of(self, daemon: Daemon) -> Mandate:
         """What may be done for a daemon. Where the configuration does not say how, the unit that names it does."""
         mandate = self.mandates.get(daemon.name, Mandate())
-        return mandate if mandate.unit or mandate.command else replace(mandate, unit=daemon.named_unit)
+        return mandate if mandate.unit or mandate.command else replace(mandate, unit=daemon.declared.unit)
 
     def mode_of(self, daemon: Daemon) -> Mode:
         """Return whether the watchdog may act: as configured, if no other exporter can act for the daemon."""
@@ -49,7 +49,7 @@ class Orders:
 
     def configured_mode_of(self, daemon: Daemon) -> Mode:
         """Return whether the configuration lets the watchdog act: only for daemons that are expected."""
-        if not daemon.expected:
+        if not daemon.declared.expected:
             return Mode.OBSERVE
         return self.mandate_of(daemon).mode or self.mode
 
@@ -64,5 +64,5 @@ def blocks(orders: Orders, daemon: Daemon, watch: Watch) -> tuple[Block, ...]:
         return ()
     held_by = orders.block_of(daemon)
     lost = Block.STATE_LOST if watch.lost_at is not None else None
-    foreign = Block.FOREIGN_DIRECTORY if daemon.foreign is not None else None
+    foreign = Block.FOREIGN_DIRECTORY if daemon.runtime.foreign_owner is not None else None
     return tuple(each for each in (held_by, lost, foreign) if each is not None)

@@ -60,5 +60,5 @@ def _action(number: str) -> str | None:
 def _serves(matter: Matter, gpu: str) -> bool:
     known = matter.node.gpus.get(gpu)
     if known is None:
-        return gpu in matter.daemon.devices.values()
+        return gpu in matter.daemon.runtime.devices.values()
     return devices.served(matter.daemon, known.reading)

@@ -26,7 +26,7 @@ START = ("nvidia-cuda-mps-control", "-d")
 def orders_for(node: Node, mode: Mode, rules: Rules) -> Orders:
     """The orders by which the daemons of a recording are watched."""
     mandates = {
-        name: Mandate() if daemon.named_unit is not None else Mandate(command=START)
+        name: Mandate() if daemon.declared.unit is not None else Mandate(command=START)
         for name, daemon in node.daemons.items()
     }
     return Orders(mode=mode, rules=rules, mandates=mandates)

@@ -33,7 +33,7 @@ def wanted(configured: Limits, watch: Watch) -> Limits:
 
 def followed(daemon: Daemon, watch: Watch) -> Watch:
     """What is remembered of a daemon's limits, after this was seen of it."""
-    process = identity_of(daemon.process)
+    process = identity_of(daemon.runtime.process)
     enforcing = watch.enforcing
     if _is_another(daemon, process, enforcing):
         enforcing = Enforcing(restoring=True)
@@ -54,16 +54,16 @@ def _is_another(daemon: Daemon, process: ProcessIdentity | None, enforcing: Enfo
 
 def _held(before: Limits, seen: Limits, daemon: Daemon) -> Limits:
     """A default that has changed was set, and so was any that a daemon does not have of its own."""
-    share, priority = daemon.default_active_thread_percentage, daemon.default_client_priority
+    share, priority = daemon.default_limits.active_thread_percentage, daemon.default_limits.client_priority
     if share is not None and seen.active_thread_percentage not in (None, share):
         before = revised(before, active_thread_percentage=None if share == WHOLE_GPU else share)
     if priority or (priority == 0 and seen.client_priority is not None):
         before = revised(before, client_priority=priority or None)
-    return revised(before, pinned_memory={**before.pinned_memory, **daemon.default_pinned_memory_limits})
+    return revised(before, pinned_memory={**before.pinned_memory, **daemon.default_limits.pinned_memory})
 
 
 def _seen(before: Limits, daemon: Daemon) -> Limits:
-    share, priority = daemon.default_active_thread_percentage, daemon.default_client_priority
+    share, priority = daemon.default_limits.active_thread_percentage, daemon.default_limits.client_priority
     return Limits(
         active_thread_percentage=before.active_thread_percentage if share is None else share,
         client_priority=before.client_priority if priority is None else priority,

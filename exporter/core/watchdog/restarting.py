@@ -50,7 +50,7 @@ def hung(matter: Matter, since: float) -> Resolve:
 
 def _is_let_go_on(matter: Matter) -> bool:
     """Whether its process came to stand otherwise since it was last asked: that it hangs is old news then."""
-    state, asked_at = process_states.of_daemon(matter.node, matter.daemon), matter.daemon.unanswered_at
+    state, asked_at = process_states.of_daemon(matter.node, matter.daemon), matter.daemon.commands.unanswered_at
     if state is None or asked_at is None or process_states.is_suspended(state):
         return False
     return state.at > asked_at
@@ -64,11 +64,11 @@ def replaced(matter: Matter, reason: ActionReason, since: float) -> Resolve:
 def _obstacle(matter: Matter) -> Wait | None:
     """What keeps it from being restarted whatever was the matter."""
     mandate, daemon = matter.mandate, matter.daemon
-    if daemon.foreign is not None:
-        return Wait(reason=Reason(ReasonCode.FOREIGN_DIRECTORY, uid=daemon.foreign))
+    if daemon.runtime.foreign_owner is not None:
+        return Wait(reason=Reason(ReasonCode.FOREIGN_DIRECTORY, uid=daemon.runtime.foreign_owner))
     if mandate.unit is None and not mandate.command:
         return Wait(reason=Reason(ReasonCode.NO_RESTART_METHOD))
-    if mandate.unit is None and daemon.elsewhere:
+    if mandate.unit is None and daemon.runtime.in_foreign_namespace:
         return Wait(reason=Reason(ReasonCode.DAEMON_IN_CONTAINER))
     if matter.watch.opened_at is not None:
         return _open(Reason(ReasonCode.CIRCUIT_OPEN))
@@ -82,7 +82,7 @@ def _systemds(matter: Matter, since: float) -> Wait | None:
 def _irreplaceable(matter: Matter) -> Wait | None:
     """Nobody is ended whom nothing is known to bring back, or of whom it is not known who that is."""
     if matter.mandate.unit is None:
-        known = identity_of(matter.daemon.process) is not None
+        known = identity_of(matter.daemon.runtime.process) is not None
         return None if known else Wait(reason=Reason(ReasonCode.PROCESS_UNKNOWN))
     if matter.unit is None:
         return Wait(reason=Reason(ReasonCode.UNIT_STATE_UNKNOWN, unit=matter.mandate.unit))
@@ -123,8 +123,8 @@ def _steps(matter: Matter) -> tuple[ActionStep, ...]:
     A unit's own daemon goes by the unit's restart: killed by us, systemd may have started another by then, which that
     restart would end (tried: 252).
     """
-    daemon, unit = identity_of(matter.daemon.process), matter.mandate.unit
-    if unit is not None and daemon is not None and matter.daemon.unit == unit:
+    daemon, unit = identity_of(matter.daemon.runtime.process), matter.mandate.unit
+    if unit is not None and daemon is not None and matter.daemon.runtime.unit == unit:
         return SaveEvidence(), RestartUnit(unit=unit), *_limits(matter)
     itself = () if daemon is None else (EndProcess(identity=daemon, role=Role.DAEMON),)
     servers = (EndProcess(identity=each, role=Role.SERVER) for each in memory.leftovers(matter))
@@ -149,7 +149,7 @@ def _limits(matter: Matter) -> Iterator[GiveCommand]:
 
 
 def _command(matter: Matter) -> RunCommand:
-    process, owner = matter.watch.process, matter.daemon.owner
+    process, owner = matter.watch.process, matter.daemon.declared.owner
     uid = owner if owner is not None or process is None else process.uid
     environment = start_environment(matter.daemon, matter.watch, matter.mandate)
     return RunCommand(arguments=matter.mandate.command, environment=environment, uid=uid)
@@ -161,8 +161,8 @@ def start_environment(daemon: Daemon, watch: Watch, mandate: Mandate) -> Mapping
     A thread percentage given here holds from the first server.
     """
     process = watch.process
-    devices = daemon.visible_devices
-    if devices is None and process is not None and process.uid in (0, daemon.owner or process.uid):
+    devices = daemon.runtime.visible_devices
+    if devices is None and process is not None and process.uid in (0, daemon.declared.owner or process.uid):
         devices = process.environment.get(VISIBLE_DEVICES)
     return {
         PIPE_DIRECTORY: daemon.pipe_directory,

@@ -94,7 +94,7 @@ def _died_again(matter: Matter, acting: Acting, done_at: float) -> bool:
 
     One that hung is seen to end too: that is the restart's own doing, unless it was done by then, or another was seen.
     """
-    found, lost_at = matter.watch.diagnosis, matter.daemon.last_loss_at
+    found, lost_at = matter.watch.diagnosis, matter.daemon.lifecycle.last_loss_at
     if found is None or found.condition is not Condition.CRASHED or lost_at is None or lost_at <= acting.began_at:
         return False
     another = identity_of(matter.watch.process) != acting.before
@@ -105,15 +105,15 @@ def _never_came(matter: Matter, since: float) -> bool:
     """Whether nothing is left of a restart that another run of the exporter had begun: no daemon takes so long."""
     found = matter.watch.diagnosis
     crashed = found is not None and found.condition is Condition.CRASHED
-    return crashed and not matter.daemon.seen and matter.at - since > COMES_SECONDS
+    return crashed and not matter.daemon.lifecycle.seen and matter.at - since > COMES_SECONDS
 
 
 def _missing(matter: Matter, acting: Acting) -> Reason | None:
     """Return what is missing of a restarted daemon; None if it answers and its process is another than before."""
     daemon = matter.daemon
-    if not matter.lives or (daemon.state_since or 0.0) < acting.began_at:
+    if not matter.lives or (daemon.lifecycle.state_since or 0.0) < acting.began_at:
         return Reason(ReasonCode.DAEMON_NOT_ANSWERING, seconds=matter.rules.verify)
-    now = identity_of(daemon.process)
+    now = identity_of(daemon.runtime.process)
     if acting.before is not None and now is None:
         return Reason(ReasonCode.ANSWERING_PROCESS_UNKNOWN)
     if acting.before is None or now != acting.before:

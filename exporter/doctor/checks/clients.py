@@ -79,7 +79,7 @@ def daemon_of_another_user(facts: Facts) -> Iterator[Found]:
     """A CUDA process meets a daemon that serves its own user alone."""
     for daemon, _, process, gpu in beside_mps(facts):
         if _of_another(daemon, process):
-            owner = None if daemon.process is None else daemon.process.uid
+            owner = None if daemon.runtime.process is None else daemon.runtime.process.uid
             yield Found(
                 severity=Severity.ERROR,
                 what=f"a process bypasses MPS: the daemon of {gpu} is an ordinary user's (UID {owner}), and serves "
@@ -122,7 +122,7 @@ def _hidden(each: DaemonFacts, process: ProcessFacts) -> bool:
 
 def _of_another(daemon: Daemon, process: ProcessFacts) -> bool:
     """Whether the daemon may serve one user alone, and this is somebody else."""
-    owner = None if daemon.process is None else daemon.process.uid
+    owner = None if daemon.runtime.process is None else daemon.runtime.process.uid
     return bool(owner) and process.uid not in (None, owner)
 
 

@@ -14,8 +14,8 @@ ENOUGH_OPEN_FILES = 16384
 
 def no_daemon(facts: Facts) -> Iterator[Found]:
     """No control daemon runs, nor is any expected."""
-    expected = any(daemon.expected for daemon in facts.node.daemons.values())
-    if not expected and not facts.daemons and not any(daemon.seen for daemon in facts.node.daemons.values()):
+    expected = any(daemon.declared.expected for daemon in facts.node.daemons.values())
+    if not expected and not facts.daemons and not any(daemon.lifecycle.seen for daemon in facts.node.daemons.values()):
         yield Found(
             severity=Severity.WARNING,
             what="no control daemon runs, and none is expected: there is no MPS here to watch",
@@ -28,8 +28,8 @@ def daemon_absent(facts: Facts) -> Iterator[Found]:
     """A daemon that is expected does not run."""
     for daemon in facts.node.daemons.values():
         lives = facts.daemons_of(daemon.name) or daemon.answers or daemon.state is DaemonState.UNRESPONSIVE
-        if daemon.expected and not lives and not facts.hidden(daemon.name):
-            unit = daemon.named_unit
+        if daemon.declared.expected and not lives and not facts.hidden(daemon.name):
+            unit = daemon.declared.unit
             asks = () if unit is None else (f"systemctl status {quoted(unit)}",)
             yield found(
                 FindingCode.DAEMON_DEAD,
@@ -44,7 +44,7 @@ def daemon_silent(facts: Facts) -> Iterator[Found]:
     for daemon in facts.node.daemons.values():
         # One that is stuck in the kernel cannot be looked into either.
         running = facts.daemons_of(daemon.name)
-        if daemon.state is DaemonState.UNRESPONSIVE or (running and daemon.unanswered):
+        if daemon.state is DaemonState.UNRESPONSIVE or (running and daemon.commands.unanswered):
             name = shown(daemon.name)
             yield found(
                 FindingCode.DAEMON_HUNG,
@@ -59,8 +59,8 @@ def daemon_silent(facts: Facts) -> Iterator[Found]:
 def daemon_held(facts: Facts) -> Iterator[Found]:
     """Somebody keeps a session with a daemon open, and so all others out."""
     for daemon, _ in facts.running():
-        if daemon.state is DaemonState.HELD or daemon.refused_since is not None:
-            holder = daemon.holder
+        if daemon.state is DaemonState.HELD or daemon.commands.refused_since is not None:
+            holder = daemon.commands.session_holder
             known = holder is not None and holder.pid is not None
             yield found(
                 FindingCode.DAEMON_HELD,
@@ -77,7 +77,7 @@ def daemon_not_expected(facts: Facts) -> Iterator[Found]:
     """
     for daemon, each in facts.running():
         elsewhere = daemon.name != daemon.pipe_directory
-        if daemon.discovered and not daemon.expected and not elsewhere:
+        if daemon.discovered and not daemon.declared.expected and not elsewhere:
             yield Found(
                 severity=Severity.ADVICE,
                 what="a daemon runs that no configuration, enabled unit or device plugin declares: if it dies, that is "
@@ -95,7 +95,7 @@ def protocol_not_supported(facts: Facts) -> Iterator[Found]:
         if not daemon.supported:
             yield found(
                 FindingCode.DAEMON_UNSUPPORTED,
-                detail=f"The daemon uses protocol {daemon.protocol}; the exporter supports {SUPPORTED_PROTOCOL}.",
+                detail=f"The daemon uses protocol {daemon.runtime.protocol}; the exporter supports {SUPPORTED_PROTOCOL}.",
                 where=(daemon_text(each),),
                 commands=restart_commands(facts, daemon, variables={"CUDA_MPS_PROTOCOL_VERSION": "2"}),
             )

@@ -158,7 +158,7 @@ def _owner(facts: Facts, name: str) -> int | None:
 def _restricting_drop_in(facts: Facts, name: str) -> tuple[str, ...]:
     """What restricts the fifo after each start, where a system service runs the daemon."""
     daemon = facts.node.daemons.get(name)
-    unit = None if daemon is None else daemon.unit or daemon.named_unit
+    unit = None if daemon is None else daemon.runtime.unit or daemon.declared.unit
     if unit is None or not is_service_name(unit) or unit.startswith("user@"):
         return ()
     source = f"{UNITS}/nvidia-cuda-mps.service.d/restrict-log.conf"

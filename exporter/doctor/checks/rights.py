@@ -45,7 +45,11 @@ def journal_closed(facts: Facts) -> Iterator[Found]:
     watcher = facts.watcher
     if watcher.uid == 0 or (watcher.journal_group is not None and watcher.journal_group in watcher.groups):
         return
-    names = tuple(shown(daemon.name) for daemon, _ in facts.running() if daemon.foreground and not daemon.stdout_kept)
+    names = tuple(
+        shown(daemon.name)
+        for daemon, _ in facts.running()
+        if daemon.runtime.foreground and not daemon.runtime.stdout_in_file
+    )
     if names:
         yield Found(
             severity=Severity.WARNING,

@@ -26,7 +26,7 @@ def unit_not_there(facts: Facts) -> Iterator[Found]:
 def daemon_private_tmp(facts: Facts) -> Iterator[Found]:
     """A daemon's unit has a /tmp of its own, where its clients do not find it."""
     for daemon in facts.node.daemons.values():
-        unit = daemon.unit or daemon.named_unit
+        unit = daemon.runtime.unit or daemon.declared.unit
         if daemon.pipe_directory.startswith(TEMPORARY) and unit is not None and _has_own_tmp(facts, unit):
             yield Found(
                 severity=Severity.ERROR,

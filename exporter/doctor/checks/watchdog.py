@@ -15,7 +15,7 @@ def acts_without_restart(facts: Facts) -> Iterator[Found]:
     """The watchdog is to act for a daemon, and has no way to restart it."""
     for configured in facts.config.daemons:
         daemon = facts.node.daemons.get(configured.name)
-        unit = configured.unit or (None if daemon is None else daemon.named_unit)
+        unit = configured.unit or (None if daemon is None else daemon.declared.unit)
         if _acts(configured, facts) and unit is None and not configured.restart_command:
             yield Found(
                 severity=Severity.ERROR,

@@ -24,9 +24,9 @@ _SUFFIXES = (".", "-")
 
 def read_logs(daemon: Daemon, running: Sequence[DaemonFacts], proc: Proc) -> tuple[LogFacts, ...]:
     """The logs of a daemon. One in the foreground that keeps none in a file has none."""
-    if daemon.foreground and not daemon.stdout_kept:
+    if daemon.runtime.foreground and not daemon.runtime.stdout_in_file:
         return ()
-    names = (STDOUT,) if daemon.foreground else FILES
+    names = (STDOUT,) if daemon.runtime.foreground else FILES
     directory = _directory(daemon, running, proc)
     written = [path for each in running[:1] for path in proc.open_files(each.process.pid)]
     logs = (_log(directory, name, written) for name in names)
@@ -35,9 +35,9 @@ def read_logs(daemon: Daemon, running: Sequence[DaemonFacts], proc: Proc) -> tup
 
 def read_queue(daemon: Daemon, running: Sequence[DaemonFacts], proc: Proc) -> Mapping[int, int]:
     """Who waits at a daemon, by the end of its log: UIDs by PID. One in another PID namespace speaks of its own."""
-    if daemon.elsewhere:
+    if daemon.runtime.in_foreign_namespace:
         return {}
-    name = STDOUT if daemon.foreground else CONTROL_LOG
+    name = STDOUT if daemon.runtime.foreground else CONTROL_LOG
     try:
         with _directory(daemon, running, proc).opened() as descriptor:
             file = open_file(descriptor, name)

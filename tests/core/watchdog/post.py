@@ -122,7 +122,11 @@ def holder(at: float, pid: int | None = 700) -> SessionHolder:
 def _begun(mandate: Mandate) -> Node:
     """A node that has seen nothing yet of its daemon, which is its unit's, if it has one."""
     seen = node()
-    daemon = replace(seen.daemons[DAEMON], unit=mandate.unit, named_unit=mandate.unit)
+    daemon = replace(
+        seen.daemons[DAEMON],
+        runtime=replace(seen.daemons[DAEMON].runtime, unit=mandate.unit),
+        declared=replace(seen.daemons[DAEMON].declared, unit=mandate.unit),
+    )
     return replace(seen, daemons={DAEMON: daemon})
 
 

@@ -109,7 +109,7 @@ class Onlooker:
     def sees(self, node: Node) -> None:
         """These are MPS' own, and what is remembered of them can be kept."""
         for name, daemon in node.daemons.items():
-            process = daemon.process
+            process = daemon.runtime.process
             if process is not None and process.pid is not None and process.start_ticks is not None:
                 self._ours[name].add(ProcessIdentity(pid=process.pid, start_ticks=process.start_ticks))
             known = (node.processes[pid] for pid in daemon.servers if pid in node.processes)

@@ -21,7 +21,7 @@ def crash(post: Post, times: int, *, every: float = 20.0, lasts: float = 1.0) ->
     """It dies so many times, and is brought back each time where the watchdog does so; how long that took it."""
     took = []
     for _ in range(times):
-        process = post.daemon.process
+        process = post.daemon.runtime.process
         assert process is not None
         assert process.pid is not None
         died, done = post.at + lasts, len(post.actions)
@@ -181,7 +181,7 @@ def test_who_only_observes_spends_nothing() -> None:
     post = Post(mode=Mode.OBSERVE)
     for number in range(9):
         died = DEATH + 30 * number
-        process = post.daemon.process
+        process = post.daemon.runtime.process
         assert process is not None
         assert process.pid is not None
         post.see(*dies(died, process.pid), *returns(died + 10, NEXT + number))

@@ -389,6 +389,10 @@ def test_one_that_speaks_another_protocol_is_well_while_it_runs() -> None:
 
 def test_only_those_that_are_expected_are_looked_at() -> None:
     post = Post(process(), *alive())
-    post.node = replace(post.node, watches={}, daemons={"d": replace(post.daemon, expected=False)})
+    post.node = replace(
+        post.node,
+        watches={},
+        daemons={"d": replace(post.daemon, declared=replace(post.daemon.declared, expected=False))},
+    )
     post.judge(AT + 1)
     assert post.node.watches == {}

@@ -28,7 +28,7 @@ def taken(at: float = AT) -> DaemonProcess:
 def test_it_is_absent_and_no_loss_is_counted() -> None:
     story = told(taken())
 
-    assert (story.daemon.state, story.daemon.foreign, story.events) == (DaemonState.ABSENT, TENANT, ())
+    assert (story.daemon.state, story.daemon.runtime.foreign_owner, story.events) == (DaemonState.ABSENT, TENANT, ())
 
 
 def test_it_is_not_asked() -> None:
@@ -67,7 +67,11 @@ def restart(owner: int | None, **known: Any) -> RunCommand:
     """Return how a daemon is started whose process was such a one."""
     post = Post()
     process = DaemonProcess(at=AT, daemon=DAEMON, pid=441, start_ticks=44100, **known)
-    daemon = replace(post.daemon, owner=owner, visible_devices=None)
+    daemon = replace(
+        post.daemon,
+        declared=replace(post.daemon.declared, owner=owner),
+        runtime=replace(post.daemon.runtime, visible_devices=None),
+    )
     post.node = replace(
         post.node, daemons={DAEMON: daemon}, watches={DAEMON: replace(post.watch, process=process, children=())}
     )
@@ -97,10 +101,10 @@ def found(owner: int | None, by: str, unit: str | None = None) -> DaemonFound:
 
 def test_the_configuration_names_the_user_else_the_unit_does() -> None:
     unit = found(1002, "unit", "mps.service")
-    assert told(unit, start=node("/other")).node.daemons[DAEMON].owner == 1002
+    assert told(unit, start=node("/other")).node.daemons[DAEMON].declared.owner == 1002
     both = told(found(None, "configuration", "mps.service"), unit, start=node("/other")).node
-    assert both.daemons[DAEMON].owner == 1002
-    assert told(found(1001, "configuration", "mps.service"), start=both).node.daemons[DAEMON].owner == 1001
-    assert told(found(None, "configuration", "mps.service"), start=both).node.daemons[DAEMON].owner == 1002
+    assert both.daemons[DAEMON].declared.owner == 1002
+    assert told(found(1001, "configuration", "mps.service"), start=both).node.daemons[DAEMON].declared.owner == 1001
+    assert told(found(None, "configuration", "mps.service"), start=both).node.daemons[DAEMON].declared.owner == 1002
     named = told(found(1001, "configuration"), start=node("/other")).node
-    assert told(found(None, "configuration"), start=named).node.daemons[DAEMON].owner is None
+    assert told(found(None, "configuration"), start=named).node.daemons[DAEMON].declared.owner is None

@@ -348,7 +348,7 @@ def test_where_nothing_says_how_nothing_is_done(seen: tuple[Observation, ...]) -
 
 def test_one_of_a_container_is_not_started_outside_of_it() -> None:
     post = Post()
-    daemon = replace(post.daemon, elsewhere=True)
+    daemon = replace(post.daemon, runtime=replace(post.daemon.runtime, in_foreign_namespace=True))
     post.node = replace(post.node, daemons={daemon.name: daemon})
     post.see(*dies())
     assert (post.actions, waits(post)) == ([], [Reason(ReasonCode.DAEMON_IN_CONTAINER)])
