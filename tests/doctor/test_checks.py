@@ -228,7 +228,7 @@ PLANTED: tuple[Planted, ...] = (
         WARNING,
         "",
         lambda: with_daemon(
-            healthy(processes={CLIENT: process(shared_memory=OTHER_SHARED)}), clients={}, pending={CLIENT: 1}
+            healthy(processes={CLIENT: process(shared_memory=OTHER_SHARED)}), clients={}, connections__pending={CLIENT: 1}
         ),
     ),
     (

@@ -16,6 +16,7 @@ from exporter.sources.journal import Journal
 from exporter.sources.locator import Locator
 from exporter.sources.place import Place, on_host
 from exporter.sources.processes import Processes
+from tests.builders import with_fields
 
 
 @dataclass(slots=True)

@@ -95,7 +95,7 @@ def protocol_not_supported(facts: Facts) -> Iterator[Found]:
         if not daemon.supported:
             yield found(
                 FindingCode.DAEMON_UNSUPPORTED,
-                detail=f"The daemon uses protocol {daemon.runtime.protocol}; the exporter supports {SUPPORTED_PROTOCOL}.",
+                detail=f"The daemon uses protocol {daemon.runtime.protocol}, the exporter protocol {SUPPORTED_PROTOCOL}.",
                 where=(daemon_text(each),),
                 commands=restart_commands(facts, daemon, variables={"CUDA_MPS_PROTOCOL_VERSION": "2"}),
             )
