@@ -15,16 +15,16 @@ from pathlib import Path
 import structlog
 
 from benchmarks.sessions import bytes_by_command
-from exporter.cycle import TICK_SECONDS, Cycle
+from exporter.collectors.control import ControlClient
+from exporter.collectors.logs import DaemonLogs
+from exporter.collectors.pipe_dir import on_host
+from exporter.collectors.pool import CollectorPool, ControlPoller
+from exporter.collectors.thread import CollectorThread, Inbox, Reading
+from exporter.loop import TICK_SECONDS, Loop
 from exporter.model.daemon import Daemon
 from exporter.model.node import Node
 from exporter.model.observation import GpuProcess, GpuReading
 from exporter.model.settings import PollIntervals
-from exporter.sources.control import ControlClient
-from exporter.sources.eye import Eye, Inbox, Reading
-from exporter.sources.logs import DaemonLogs
-from exporter.sources.lookout import Asker, Lookout
-from exporter.sources.place import on_host
 from tests.standin.mps import MpsStandIn
 
 DAY_SECONDS = 86_400
@@ -56,7 +56,7 @@ class FastClock:
         return 0.0
 
 
-class PromptEye(Eye):
+class PromptEye(CollectorThread):
     """An eye that has looked by the time that the nudge is over."""
 
     def open(self) -> None:
@@ -96,17 +96,17 @@ class QuietNode:
     def _name(self) -> str:
         return str(self.standin.pipe_directory)
 
-    def _turn(self, cycle: Cycle, follower: Eye, seconds: float) -> None:
+    def _turn(self, cycle: Loop, follower: CollectorThread, seconds: float) -> None:
         end = self.clock.at + seconds
         while self.clock.at < end:
             self.clock.at += TICK_SECONDS
             follower.nudge()
             cycle.once(timeout=0)
 
-    def _eye(self, name: str, look: Callable[[], Reading], inbox: Inbox) -> Eye:
+    def _eye(self, name: str, look: Callable[[], Reading], inbox: Inbox) -> CollectorThread:
         return PromptEye(name, look, period=None, deadline=60.0, inbox=inbox, clock=self.clock)
 
-    def _cycle(self, follower: Eye, inbox: Inbox) -> Cycle:
+    def _cycle(self, follower: CollectorThread, inbox: Inbox) -> Loop:
         control = ControlClient(
             self._name,
             self.standin.pipe_directory,
@@ -118,12 +118,12 @@ class QuietNode:
         asking, nvml = self._eye("control", control.look, inbox), self._eye("nvml", self._read_gpus, inbox)
         place = on_host(self._name, self.standin.pipe_directory, self.standin.log_directory)
         daemon = Daemon(name=self._name, pipe_directory=self._name, log_directory=str(self.standin.log_directory))
-        return Cycle(
+        return Loop(
             Node(daemons={self._name: daemon}),
-            Lookout(
+            CollectorPool(
                 (nvml, follower),
                 locate=lambda _daemons: {self._name: place},
-                asker=lambda _place: Asker(control, asking),
+                asker=lambda _place: ControlPoller(control, asking),
                 nvml=nvml,
             ),
             inbox=inbox,

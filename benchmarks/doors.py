@@ -16,8 +16,8 @@ from pathlib import Path
 
 from benchmarks.paired import STUDENT_95, upper_bound
 from benchmarks.report import Figure, report
-from exporter.sources.libcuda_probes.loader import BpfError, Kernel
-from exporter.sources.libcuda_probes.probes import LibcudaProbes
+from exporter.libcuda_probes.loader import BpfError, Kernel
+from exporter.libcuda_probes.probes import LibcudaProbes
 from tests.doors.standin import StandInCuda, Work
 
 SMS = 132

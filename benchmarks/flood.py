@@ -14,8 +14,8 @@ from benchmarks.measure import cpu, resident_mib
 from benchmarks.programs import Program, exporter
 from benchmarks.report import Figure, report
 from benchmarks.standin_node import StandInNode
-from exporter.pace import QUIET_SECONDS
-from exporter.sources.place import FILES
+from exporter.collectors.pipe_dir import FILES
+from exporter.loop import QUIET_SECONDS
 
 MOST_SECONDS = 1.0
 """From a fault's being written to its being in the metrics; and from the flood's end to its last line."""

@@ -12,7 +12,8 @@ from dataclasses import replace
 from typing import Any
 
 from exporter.metrics.exposition import Exposition
-from exporter.web import Answer, Site
+from exporter.web.handler import Answer
+from exporter.web.pages import Site
 from tests import program
 
 Respond = Callable[..., Answer]

@@ -12,11 +12,11 @@ from benchmarks import arguments
 from benchmarks.fetch import PATIENCE_SECONDS
 from benchmarks.report import Figure, report
 from exporter.clock import SystemClock
+from exporter.collectors.file_changes import FileChanges
+from exporter.collectors.logs import PERIOD, log_collector
+from exporter.collectors.pipe_dir import FILES, on_host
+from exporter.collectors.thread import Inbox, close
 from exporter.model.observation import LogLine
-from exporter.sources.eye import Inbox, close
-from exporter.sources.file_changes import FileChanges
-from exporter.sources.logs import PERIOD, log_collector
-from exporter.sources.place import FILES, on_host
 
 MOST_SECONDS = 0.2
 

@@ -14,7 +14,7 @@ from exporter.command_line import parse_arguments
 from exporter.errors import FULL, ConfigError, ExporterError
 
 if TYPE_CHECKING:
-    from exporter.config import Constants
+    from exporter.config.settings import Constants
 
 _FUNCTIONS: Mapping[str, str] = {
     "serve": "serve.serve",
@@ -61,7 +61,7 @@ def _run(parsed: Namespace, constants: "Constants | None") -> int:
     if parsed.command == "doctor":
         return command(parsed, constants)
     # `--version` and `--help` end before this, and need no configuration.
-    from exporter.config import build_config
+    from exporter.config.load import build_config
 
     return command(parsed, build_config(parsed, os.environ, constants=constants))
 

@@ -1,4 +1,4 @@
-"""Records that the cycle writes to the exporter's own log: events and problems of sources, in a bounded number."""
+"""What the loop writes to the log: events and problems of collectors."""
 
 from dataclasses import dataclass
 
@@ -9,7 +9,7 @@ from exporter.config.settings import LEVELS
 from exporter.model.event import Event
 from exporter.model.node import Node
 from exporter.model.observation import SourceReading
-from exporter.telling.problem_text import problem_text
+from exporter.report.problem_text import problem_text
 
 MOST_RECORDS = 60
 PERIOD_SECONDS = 60.0

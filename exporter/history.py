@@ -9,9 +9,8 @@ from typing import Protocol
 from exporter.model.accounting import UsageTotals
 from exporter.model.event import Event
 from exporter.model.incident import Incident
-from exporter.model.node import Node
-from exporter.model.shares import expected_daemons, keep_shares
-from exporter.model.watch import Regained
+from exporter.model.node import Node, expected_daemons, keep_shares
+from exporter.model.watchdog import RecoveredState
 from exporter.view import HistoryStatus
 
 MOST_INCIDENTS = 200
@@ -38,7 +37,7 @@ class Keeper(Protocol):
     def knows_watches(self) -> bool:
         """Return whether all that the watchdog knew before could be read, and what happens can be written."""
 
-    def regained(self) -> Regained | None:
+    def regained(self) -> RecoveredState | None:
         """Return the watches, once, if they could not be read and written at the start and can be now."""
 
 

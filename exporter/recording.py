@@ -1,22 +1,25 @@
-"""Recordings: observations on disk, as JSON Lines. The first line is the header, every further one an observation.
+"""Recordings: observations on disk, as JSON Lines."""
 
-A reader skips unknown keys and kinds. A recording of FORMAT 1 is translated while it is read (`recording_format1.py`).
-"""
-
+import contextlib
+import gzip
+import io
 import json
 import reprlib
+import sys
+import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, dataclass, field, fields
-from typing import Any, TextIO
+from typing import Any, Literal, TextIO, cast
 
 from exporter import recording_format1
-from exporter.errors import RecordingError
-from exporter.model.action import ActionDone, Resumed
+from exporter.errors import FULL, RecordingError
 from exporter.model.daemon import Daemon, DaemonRuntime, Declaration
 from exporter.model.launches import GpuUse, WorkReading
 from exporter.model.node import Node
 from exporter.model.observation import (
+    ActionDone,
     ControlReply,
+    ControlSocket,
     DaemonFound,
     DaemonProcess,
     GpuEvent,
@@ -30,12 +33,43 @@ from exporter.model.observation import (
     PodFound,
     ProcessExit,
     ProcessReading,
+    ProcessState,
+    Resumed,
+    SessionHolder,
     SourceReading,
+    UnitState,
 )
-from exporter.model.variables import DEFAULT_LOG_DIRECTORY, DEFAULT_PIPE_DIRECTORY
-from exporter.model.witnesses import ControlSocket, ProcessState, SessionHolder, UnitState
-from exporter.plain import build, plain
-from exporter.recording_problems import with_problem
+from exporter.model.settings import DEFAULT_LOG_DIRECTORY, DEFAULT_PIPE_DIRECTORY
+from exporter.recording_format1 import with_problem
+from exporter.serialization import build, plain
+
+
+@contextlib.contextmanager
+def opened(path: str, mode: Literal["r", "w"]) -> Iterator[TextIO]:
+    """A recording's file, packed if it is named so; `-` is standard input or output.
+
+    RecordingError where it cannot be read or written, also while it is open. That standard output takes no more is not
+    its fault.
+    """
+    try:
+        with _file(path, mode) as file:
+            yield file
+    except BrokenPipeError:
+        raise
+    except (OSError, EOFError, zlib.error) as error:
+        writes_to_stdout = mode == "r" or path == "-"
+        if writes_to_stdout and isinstance(error, OSError) and error.errno in FULL:
+            raise
+        raise RecordingError(f"{path}: {getattr(error, 'strerror', None) or error}") from error
+
+
+def _file(path: str, mode: Literal["r", "w"]) -> contextlib.AbstractContextManager[TextIO]:
+    if path != "-":
+        return cast("TextIO", (gzip.open if path.endswith(".gz") else open)(path, f"{mode}t", errors="replace"))
+    if mode == "r" and isinstance(sys.stdin, io.TextIOWrapper):
+        sys.stdin.reconfigure(errors="replace")
+    return contextlib.nullcontext(sys.stdin if mode == "r" else sys.stdout)
+
 
 FORMAT = 2
 """The format that is written. A file without a header is read as FORMAT 1."""

@@ -1,13 +1,15 @@
-"""What a recording says of this node before its first observation: the daemons to watch, the GPUs and the driver."""
+"""The header of a recording, from the configuration and NVML."""
 
 import contextlib
 
 from exporter.clock import Clock
-from exporter.config import Config
-from exporter.model.observation import GpuReading
+from exporter.collectors.nvml.collector import Nvml
+from exporter.collectors.thread import within
+from exporter.config.settings import Config
+from exporter.model.observation import (
+    GpuReading,
+)
 from exporter.recording import Header, RecordedDaemon, RecordedGpu
-from exporter.sources.eye import within
-from exporter.sources.nvml import Nvml
 
 
 def header_of(config: Config, gpus: tuple[RecordedGpu, ...] = (), driver: str | None = None) -> Header:

@@ -1,9 +1,13 @@
-"""The service: a cycle, and those who tell of it: the web server, the service socket and the service manager."""
+"""The service: the loop, the web server, the service socket and systemd notification."""
 
 import contextlib
 import os
+import signal
+import socket
 import sys
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import structlog
@@ -11,36 +15,102 @@ from prometheus_client import ProcessCollector
 
 from exporter import log
 from exporter.accept_failures import AcceptFailures
-from exporter.authority import Authority
+from exporter.actions.locks import ActLocks
 from exporter.clock import Clock
-from exporter.config import Config
+from exporter.collectors.nvml.collector import Nvml
+from exporter.collectors.pool import CollectorPool
+from exporter.collectors.thread import Inbox
 from exporter.config.reload import Reloader
-from exporter.cycle import Cycle
+from exporter.config.settings import Config
 from exporter.history import History, Keeper
+from exporter.loop import Authority, Doer, Loop, Watchdog
 from exporter.metrics.catalogue import Made, NodeCollector
 from exporter.metrics.exposition import Exposition
-from exporter.model.action import Resumed
+from exporter.model.daemon import NamedBy
 from exporter.model.event import Event
-from exporter.model.named_by import NamedBy
 from exporter.model.node import Node
-from exporter.model.observation import DaemonFound
-from exporter.model.watch import Watch
-from exporter.notify import Notifier
+from exporter.model.observation import DaemonFound, Resumed
+from exporter.model.watchdog import WatchdogState
 from exporter.parse.printable import printable
 from exporter.privilege import keep_capabilities_from_children
+from exporter.report import objects, remedy, status_text
+from exporter.report.incident_filter import Wanted
+from exporter.report.remedy import Address, address_of
 from exporter.report.status_view import StatusInput
 from exporter.service_socket import Commands, ServiceSocket
-from exporter.signals import Wishes, wishes
-from exporter.sources.act_locks import ActLocks
-from exporter.sources.eye import Inbox
-from exporter.sources.lookout import Lookout
-from exporter.sources.nvml import Nvml
-from exporter.telling import incidents, resuming, status
-from exporter.telling.remedy import Address, address_of
-from exporter.telling.wanted import Wanted
 from exporter.view import View
-from exporter.watchdog import Doer, Watchdog
-from exporter.web import Api, Runbooks, Site, WebSecurity, WebServer, activated_listeners
+from exporter.web.api import Api
+from exporter.web.pages import Runbooks, Site
+from exporter.web.server import WebServer, activated_listeners
+from exporter.web.web_config import WebSecurity
+
+
+class Notifier:
+    """Speaks to the service manager; says nothing where there is none."""
+
+    def __init__(self, environment: MutableMapping[str, str]) -> None:
+        """Takes the socket out of the environment: no child is to speak for the service."""
+        path = environment.pop("NOTIFY_SOCKET", "")
+        self._address = "\0" + path[1:] if path.startswith("@") else path
+
+    def ready(self) -> None:
+        """The first cycle is complete, or a reload."""
+        self._send("READY=1")
+
+    def reloading(self, monotonic: float) -> None:
+        """The configuration is read anew, from this time of CLOCK_MONOTONIC on; `ready` when that is done."""
+        self._send("RELOADING=1", f"MONOTONIC_USEC={monotonic * 1e6:.0f}")
+
+    def alive(self, status: Callable[[], str]) -> None:
+        """Another cycle is complete; `status` makes a line for a person, if the service manager listens."""
+        if self._address:
+            self._send("WATCHDOG=1", f"STATUS={status()}")
+
+    def stopping(self) -> None:
+        """The service ends."""
+        self._send("STOPPING=1")
+
+    def _send(self, *fields: str) -> None:
+        if not self._address:
+            return
+        with (
+            contextlib.suppress(OSError),
+            socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as channel,
+        ):
+            # A manager that does not listen must hold nobody up.
+            channel.setblocking(False)
+            channel.sendto("\n".join(fields).encode(), self._address)
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """To end (SIGTERM, SIGINT), and to read the configuration anew (SIGHUP)."""
+
+    stop: threading.Event = field(default_factory=threading.Event)
+    reload: threading.Event = field(default_factory=threading.Event)
+
+
+@contextlib.contextmanager
+def wishes(*, reloads: bool = False, heard: Callable[[], object] = lambda: None) -> Iterator[Wishes]:
+    """Hear signals, until they mean again what they meant before. Who does not reload ends with its terminal.
+
+    `heard` is called after each signal, in the main thread, so that what waits there need not wait on.
+    """
+    told = Wishes()
+    meant = {signal.SIGTERM: told.stop, signal.SIGINT: told.stop}
+    meant[signal.SIGHUP] = told.reload if reloads else told.stop
+
+    def hear(number: int, _frame: object) -> None:
+        meant[signal.Signals(number)].set()
+        heard()
+
+    before = {each: signal.signal(each, hear) for each in meant}
+    try:
+        yield told
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
+
 
 HEALTHY_SECONDS = 30.0
 """The cycle turns at least once a second; after this long without a turn it has stopped."""
@@ -56,7 +126,7 @@ class Service:
         self,
         config: Config,
         node: Node,
-        lookout: Lookout,
+        lookout: CollectorPool,
         inbox: Inbox,
         clock: Clock,
         *,
@@ -94,7 +164,7 @@ class Service:
         self._turned_at = clock.monotonic()
         self._authority = Authority(config, clock, locks=locks, keeper=writer)
         self._watchdog = Watchdog(self._authority.orders, clock, do=None if hands is None else hands.do)
-        self._cycle = Cycle(
+        self._cycle = Loop(
             node,
             lookout,
             inbox=inbox,
@@ -125,7 +195,7 @@ class Service:
         site = Site(
             self._exposition,
             healthy=lambda: self._still_for() < HEALTHY_SECONDS,
-            status=lambda: status.table(self._cycle.node, self._authority.orders),
+            status=lambda: status_text.table(self._cycle.node, self._authority.orders),
             page_data=self._sight,
             monotonic=self._clock.monotonic,
             telemetry_path=config.telemetry_path,
@@ -169,10 +239,10 @@ class Service:
         return self._clock.monotonic() - self._turned_at
 
     def _status(self, **asked: Any) -> Mapping[str, Any]:
-        return self._stood_still() or status.told(self._cycle.node, self._authority.orders, **asked)
+        return self._stood_still() or status_text.told(self._cycle.node, self._authority.orders, **asked)
 
     def _incidents(self, *, as_json: bool, width: int | None = None, **wanted: Any) -> Mapping[str, Any]:
-        return self._stood_still() or incidents.told(
+        return self._stood_still() or objects.told(
             self._history.incidents,
             Wanted(**wanted),
             as_json=as_json,
@@ -197,7 +267,7 @@ class Service:
         self._log.info("paused")
         if self._driver is not None and not self._driver.pause(PAUSE_SECONDS):
             return {"problem": "a call into the driver hangs; its handles are let go of as soon as it returns"}
-        return resuming.paused(before=before)
+        return remedy.paused(before=before)
 
     def _resume(self, daemon: object = None) -> Mapping[str, Any]:
         """Take up the driver again; or let a `daemon` be restarted again that was not to be any more."""
@@ -208,7 +278,7 @@ class Service:
             self._log.info("resumed")
         if self._driver is not None:
             self._driver.resume()
-        return resuming.resumed(self._cycle.node, before=before)
+        return remedy.resumed(self._cycle.node, before=before)
 
     def _resume_daemon(self, wanted: object) -> Mapping[str, Any]:
         watched = sorted(daemon.name for daemon in self._cycle.node.daemons.values() if daemon.declared.expected)
@@ -216,10 +286,10 @@ class Service:
         if daemon is None:
             there = ", ".join(map(printable, watched)) or "none"
             return {"problem": f"no daemon {printable(str(wanted))} is watched here; there are: {there}"}
-        watch = self._cycle.node.watches.get(daemon, Watch())
+        watch = self._cycle.node.watches.get(daemon, WatchdogState())
         self._cycle.hear(Resumed(at=self._clock.now(), daemon=daemon))
         self._log.info("resumed", daemon=daemon)
-        return resuming.resumed_daemon(daemon, watch)
+        return remedy.resumed_daemon(daemon, watch)
 
     def _goes_on(self, told: Wishes) -> bool:
         if told.reload.is_set():
@@ -276,7 +346,7 @@ class Service:
         if self._cycle.node.sources and not self._ready:
             self._ready = True
             self._notifier.ready()
-        self._notifier.alive(lambda: status.line(self._cycle.node, self._authority.orders))
+        self._notifier.alive(lambda: status_text.line(self._cycle.node, self._authority.orders))
 
 
 def _named(before: Config, after: Config, at: float) -> Sequence[DaemonFound]:

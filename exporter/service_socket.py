@@ -16,7 +16,7 @@ from typing import Any
 import structlog
 
 from exporter.accept_failures import AcceptFailures
-from exporter.service_client import NAME, read_line
+from exporter.status_client import NAME, read_line
 
 PATIENCE_SECONDS = 2.0
 """How long a client may take to send its request, and then to read the next part of the answer."""

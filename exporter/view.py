@@ -4,14 +4,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from exporter.core.identity import client_id, used_bytes
-from exporter.core.watchdog.orders import Orders
 from exporter.model.accounting import GpuUsage, UsageTotals
 from exporter.model.daemon import Daemon
 from exporter.model.node import Node
 from exporter.model.observation import GpuUuid
 from exporter.model.server import Client, Server
+from exporter.state.transition import client_id, used_bytes
 from exporter.usage.capacity import GpuSharing, gpu_sharing
+from exporter.watchdog.context import Policy
 
 Memory = Mapping[int, Mapping[str, int]]
 """Bytes that each process uses, by its PID and by GPU."""
@@ -53,7 +53,7 @@ class View:
     paused: bool = False
     history: HistoryStatus | None = None
     log_records_dropped: int | None = None
-    orders: Orders | None = None
+    orders: Policy | None = None
     ledger: UsageTotals | None = None
     accept_failures: Mapping[str, int] = field(default_factory=dict)
 

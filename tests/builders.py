@@ -10,18 +10,18 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from exporter.core.fold import fold, fold_all
 from exporter.model.accounting import Account, SharedAccount
-from exporter.model.action import ActionKind, ActionReason, ActionResult
-from exporter.model.daemon import RECOVERY_SECONDS, Daemon, Recoveries
-from exporter.model.diagnosis import Condition, Diagnosis
+from exporter.model.daemon import RECOVERY_SECONDS, Daemon, RecoveryTimes
 from exporter.model.event import Event, EventName
-from exporter.model.identity import ProcessIdentity
-from exporter.model.incident import Ending, FaultKind, Incident, Stay, Suspect, Tenant
-from exporter.model.limits import Limits
+from exporter.model.identity import ProcessIdentity, Workload, WorkloadKind
+from exporter.model.incident import ClientDetails, FaultKind, Incident, IncidentEnd, RecoveryDelay, Suspect
 from exporter.model.node import Node
 from exporter.model.observation import (
+    ActionKind,
+    ActionReason,
+    ActionResult,
     ControlReply,
+    ControlSocket,
     DaemonProcess,
     GpuEvent,
     GpuProcess,
@@ -32,15 +32,18 @@ from exporter.model.observation import (
     PodFound,
     ProcessExit,
     ProcessReading,
+    ProcessState,
+    SessionHolder,
     SourceReading,
+    UnitState,
 )
 from exporter.model.problem import Problem, ProblemCode
 from exporter.model.reason import Reason, ReasonCode
+from exporter.model.settings import Limits
 from exporter.model.usage import Method, Share, Split
-from exporter.model.watch import Quarantine, Tally, Watch, WatchState
-from exporter.model.witnesses import ControlSocket, ProcessState, SessionHolder, UnitState
-from exporter.model.workload import Workload, WorkloadKind
+from exporter.model.watchdog import ActionCount, Condition, Diagnosis, Quarantine, WatchdogPhase, WatchdogState
 from exporter.recording import Header, RecordedDaemon, Recording
+from exporter.state.reducer import reduce, reduce_all
 from exporter.usage.accounting import post_time
 from tests.works import reading, work
 
@@ -87,7 +90,7 @@ def told(*seen: Observation, start: Node | None = None) -> Story:
     present = node() if start is None else start
     events: list[Event] = []
     for each in seen:
-        present, news = fold(present, each)
+        present, news = reduce(present, each)
         events.extend(news)
     return Story(present, tuple(events))
 
@@ -199,10 +202,10 @@ def fault(at: float = AT) -> tuple[Observation, ...]:
     return (*server_log(*FAULT_BLOCK, at=at), status("FAULT", at=at))
 
 
-def tenant(pid: int = CLIENT, name: str | None = "alice", *, kind: WorkloadKind = WorkloadKind.USER) -> Tenant:
+def tenant(pid: int = CLIENT, name: str | None = "alice", *, kind: WorkloadKind = WorkloadKind.USER) -> ClientDetails:
     """A client at the time of a fault, whose owner is known, or is not."""
     workload = None if name is None else Workload(kind=kind, name=name)
-    return Tenant(pid=pid, client=f"{pid}-1", workload=workload)
+    return ClientDetails(pid=pid, client=f"{pid}-1", workload=workload)
 
 
 def suspect(pid: int = CLIENT, confidence: float = 0.62, name: str | None = "alice") -> Suspect:
@@ -469,10 +472,10 @@ def held_up() -> Node:
         suspect(601, 0.2, "bob"),
         kind=FaultKind.MEMORY,
         affected=(600, 601, 602),
-        blocking={601: Stay(since=AT + 4), 602: Stay(since=AT + 4, until=AT + 5)},
+        blocking={601: RecoveryDelay(since=AT + 4), 602: RecoveryDelay(since=AT + 4, until=AT + 5)},
     )
-    over = incident("f1", at=AT + 1, ended_at=AT + 2, ending=Ending.RECOVERED)
-    recoveries = Recoveries(within=(0, 0, 0, *(1,) * (len(RECOVERY_SECONDS) - 3)), count=1, seconds=1.0)
+    over = incident("f1", at=AT + 1, ended_at=AT + 2, ending=IncidentEnd.RECOVERED)
+    recoveries = RecoveryTimes(within=(0, 0, 0, *(1,) * (len(RECOVERY_SECONDS) - 3)), count=1, seconds=1.0)
     return struck(
         over, lasting, start=faulted(), faults=2, fault_affected=4, fault_recoveries=recoveries, faults_contained=3
     )
@@ -559,7 +562,7 @@ def split(
 def drifted() -> Node:
     """The same, where its present limits are to hold: its server's do, the next one's will not, and two slipped in."""
     present = limited()
-    watch = Watch(wanted=Limits(active_thread_percentage=50.0, pinned_memory={0: 2 << 30}), bypassed=2)
+    watch = WatchdogState(wanted=Limits(active_thread_percentage=50.0, pinned_memory={0: 2 << 30}), bypassed=2)
     return replace(present, watches={DAEMON: watch})
 
 
@@ -572,15 +575,15 @@ CRASHED = Diagnosis(
 
 def watched(present: Node, **known: Any) -> Node:
     """A node of whose daemon the watchdog knows this."""
-    return replace(present, watches={DAEMON: Watch(**known)})
+    return replace(present, watches={DAEMON: WatchdogState(**known)})
 
 
 def backing_off() -> Node:
     """The daemon died, and a restart did not help."""
-    failed = Tally(kind=ActionKind.RESTART, reason=ActionReason.CRASHED, result=ActionResult.FAILED, count=1)
+    failed = ActionCount(kind=ActionKind.RESTART, reason=ActionReason.CRASHED, result=ActionResult.FAILED, count=1)
     return watched(
         daemon_dead(),
-        state=WatchState.BACKOFF,
+        state=WatchdogPhase.BACKOFF,
         diagnosis=CRASHED,
         restarts=(AT + 5,),
         last_restart_at=AT + 5,
@@ -594,7 +597,7 @@ def circuit_open() -> Node:
     """It died three times, and is left alone."""
     return watched(
         daemon_dead(),
-        state=WatchState.CIRCUIT_OPEN,
+        state=WatchdogPhase.CIRCUIT_OPEN,
         diagnosis=CRASHED,
         restarts=(AT - 2000, AT, AT + 3, AT + 5),
         last_restart_at=AT + 5,
@@ -605,7 +608,7 @@ def circuit_open() -> Node:
 def quarantined() -> Node:
     """A GPU of a daemon that answers needs a reboot of the machine."""
     quarantine = Quarantine(at=AT, xid=79, gpu=GPU, action="RESTART_BM")
-    return watched(idle(), state=WatchState.QUARANTINED, quarantine=quarantine)
+    return watched(idle(), state=WatchdogPhase.QUARANTINED, quarantine=quarantine)
 
 
 def suspended() -> Node:
@@ -689,7 +692,7 @@ class Recorded:
         """What the program makes of the whole of it."""
         present = Recording(io.StringIO(self.text)).header.node()
         events: list[Event] = []
-        for after, news in fold_all(present, self.observations):
+        for after, news in reduce_all(present, self.observations):
             present = after
             events.extend(news)
         return Story(present, tuple(events))

@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from exporter.model.incident import Ending, FaultKind, Incident, Refusal, Stay, Suspect, Tenant
+from exporter.model.gpu import IncidentXid
+from exporter.model.identity import Workload, WorkloadKind
+from exporter.model.incident import ClientDetails, FaultKind, Incident, IncidentEnd, RecoveryDelay, Refusal, Suspect
 from exporter.model.reason import Reason, ReasonCode
-from exporter.model.workload import Workload, WorkloadKind
-from exporter.model.xids import XidSighting
 from tests.builders import AT, DAEMON, GPU, MIB, SERVER
 
 HOSTILE = (
@@ -26,10 +26,10 @@ HOSTILE = (
 CUT_OFF = Reason(ReasonCode.CONTEXTS_ENDED_BEFORE_FAULT, seconds=0.12)
 
 
-def tenant(pid: int = 600, **known: Any) -> Tenant:
+def tenant(pid: int = 600, **known: Any) -> ClientDetails:
     """A client of whom the usual is known."""
     usual: Mapping[str, Any] = {"user": "alice", "uid": 1001, "command": "train.py", "memory_bytes": {GPU: 1540 * MIB}}
-    return Tenant(pid=pid, client=f"{pid}-10", **{**usual, **known})
+    return ClientDetails(pid=pid, client=f"{pid}-10", **{**usual, **known})
 
 
 def suspect(pid: int, confidence: float, *indications: Reason) -> Suspect:
@@ -55,7 +55,7 @@ def incident(**known: Any) -> Incident:
     return Incident(**{**usual, **known})
 
 
-def ended(ending: Ending = Ending.RECOVERED, **known: Any) -> Incident:
+def ended(ending: IncidentEnd = IncidentEnd.RECOVERED, **known: Any) -> Incident:
     """The same, over after 4.25 s."""
     return incident(**{"ending": ending, "ended_at": AT + 4.25, "settled": True, **known})
 
@@ -67,11 +67,11 @@ def blocked(**known: Any) -> Incident:
             600: tenant(600, workload=Workload(kind=WorkloadKind.SLURM_JOB, name="42"), slurm_job_id="42"),
             601: tenant(601, user="bob", uid=1002, command="vllm"),
         },
-        "xids": (XidSighting(at=AT, number=31, gpu=GPU, pid=600, name="train.py"),),
+        "xids": (IncidentXid(at=AT, number=31, gpu=GPU, pid=600, name="train.py"),),
         "suspects": (suspect(600, 0.85, CUT_OFF), suspect(601, 0.15)),
         "refused": (Refusal(at=AT + 1, pid=700), Refusal(at=AT + 2, pid=None)),
         "refused_count": 2,
-        "blocking": {600: Stay(since=AT, until=AT + 2), 601: Stay(since=AT)},
+        "blocking": {600: RecoveryDelay(since=AT, until=AT + 2), 601: RecoveryDelay(since=AT)},
     }
     return incident(**{**usual, **known})
 
@@ -87,7 +87,7 @@ def crowded(clients: int = 400, name: str = "train.py") -> Incident:
             Suspect(tenant=each, confidence=0.01, indications=(Reason(ReasonCode.NAMED_BY_LOG),))
             for each in tenants.values()
         ),
-        blocking={pid: Stay(since=AT) for pid in pids},
+        blocking={pid: RecoveryDelay(since=AT) for pid in pids},
         refused=tuple(Refusal(at=AT, pid=pid) for pid in range(5000, 5256)),
         refused_count=9000,
     )
@@ -101,7 +101,7 @@ def hostile(name: str) -> Incident:
         id=name,
         daemon=name,
         gpus=(name,),
-        xids=(XidSighting(at=AT, number=31, gpu=name, pid=600, name=name),),
+        xids=(IncidentXid(at=AT, number=31, gpu=name, pid=600, name=name),),
         tenants={600: bad, 601: bad},
         suspects=(replace(suspect(600, 0.9, Reason(ReasonCode.UNKNOWN, text=name)), tenant=bad),),
     )

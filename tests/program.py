@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from exporter import cli
-from exporter.config import Constants
+from exporter.config.settings import Constants
 
 VARIABLE = "TESTED_CONSTANTS"
 

@@ -4,16 +4,16 @@ from collections.abc import Iterator
 
 from exporter.config.options import DEFAULTS
 from exporter.config.reload import orders_of
-from exporter.core.watchdog.orders import Orders
 from exporter.demo.scenario import initial_node, simulated_config
 from exporter.demo.simulation import Simulation, advance
 from exporter.model.event import Event
 from exporter.model.node import Node
+from exporter.watchdog.context import Policy
 from tests.builders import Story
 from tests.clocks import HandClock
 
 MINUTE = 60.0
-ORDERS: Orders = orders_of(simulated_config(DEFAULTS))
+ORDERS: Policy = orders_of(simulated_config(DEFAULTS))
 
 
 def minutes(clock: HandClock, simulation: Simulation) -> Iterator[Story]:

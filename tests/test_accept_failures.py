@@ -15,11 +15,11 @@ from structlog.testing import capture_logs
 from exporter.accept_failures import LOGGED_EVERY, WAIT_SECONDS, AcceptFailures
 from exporter.metrics.catalogue import NodeCollector
 from exporter.model.node import Node
-from exporter.service_client import ask_service
 from exporter.service_socket import ServiceSocket
+from exporter.status_client import ask_service
 from exporter.view import View
-from exporter.web import WebServer
 from exporter.web.handler import plain
+from exporter.web.server import WebServer
 from tests.eventually import PATIENCE_SECONDS
 from tests.ports import LOCALHOST
 from tests.web.serving import Stage

@@ -8,9 +8,9 @@ import pytest
 
 from exporter.metrics.catalogue import CATALOGUE
 from exporter.model.accounting import SharedAccount, UsageTotals
+from exporter.model.identity import Workload, WorkloadKind
 from exporter.model.node import Node
 from exporter.model.usage import Method
-from exporter.model.workload import Workload, WorkloadKind
 from exporter.usage.accounting import post_memory, post_time
 from exporter.view import View
 from tests.builders import (

@@ -10,24 +10,22 @@ import pytest
 from structlog.testing import capture_logs
 
 from exporter.clock import Clock, SystemClock
-from exporter.core.watchdog.orders import Orders
-from exporter.cycle import MOST_A_TURN, REST_SECONDS, RESTS_AFTER_SECONDS, TICK_SECONDS, Cycle
+from exporter.collectors.control import ControlClient
+from exporter.collectors.pipe_dir import DaemonLocation, on_host
+from exporter.collectors.pool import CollectorPool, ControlPoller
+from exporter.collectors.thread import CollectorThread, Inbox, Reading
+from exporter.loop import MOST_A_TURN, REST_SECONDS, RESTS_AFTER_SECONDS, TICK_SECONDS, Loop, Watchdog
 from exporter.metrics.catalogue import NodeCollector
 from exporter.metrics.exposition import Exposition
-from exporter.model.action import ActionResult, Resumed
 from exporter.model.daemon import Daemon, Declaration
-from exporter.model.diagnosis import Condition
 from exporter.model.event import Event, EventName
 from exporter.model.node import Node
-from exporter.model.observation import ControlReply, LogLine, Observation, SourceReading
+from exporter.model.observation import ActionResult, ControlReply, LogLine, Observation, Resumed, SourceReading
 from exporter.model.problem import Problem, ProblemCode
 from exporter.model.settings import PollIntervals
-from exporter.sources.control import ControlClient
-from exporter.sources.eye import Eye, Inbox, Reading
-from exporter.sources.lookout import Asker, Lookout
-from exporter.sources.place import Place, on_host
+from exporter.model.watchdog import Condition
 from exporter.view import View
-from exporter.watchdog import Watchdog
+from exporter.watchdog.context import Policy
 
 from .builders import FAULT_BLOCK, SERVER, active, server_log, status
 from .clocks import FrozenClock, HandClock
@@ -54,15 +52,15 @@ class Turning:
     turns: int = 0
     clock: Clock = field(default_factory=FrozenClock)
     exposition: Exposition = field(default_factory=lambda: Exposition(SystemClock()))
-    eyes: list[Eye] = field(default_factory=list)
-    askers: dict[str, Asker] = field(default_factory=dict)
-    places: dict[str, Place] = field(default_factory=dict)
-    nvml: Eye | None = None
+    eyes: list[CollectorThread] = field(default_factory=list)
+    askers: dict[str, ControlPoller] = field(default_factory=dict)
+    places: dict[str, DaemonLocation] = field(default_factory=dict)
+    nvml: CollectorThread | None = None
 
-    def eye(self, name: str, look: Callable[[], Reading], **options: object) -> Eye:
+    def eye(self, name: str, look: Callable[[], Reading], **options: object) -> CollectorThread:
         """One more eye; it looks when the cycle begins."""
         options = {"period": None, "deadline": PATIENCE_SECONDS, **options}
-        self.eyes.append(Eye(name, look, inbox=self.inbox, clock=self.clock, **options))  # type: ignore[arg-type]
+        self.eyes.append(CollectorThread(name, look, inbox=self.inbox, clock=self.clock, **options))  # type: ignore[arg-type]
         return self.eyes[-1]
 
     def cycle(
@@ -70,10 +68,10 @@ class Turning:
         record: Callable[[Observation], None] | None = None,
         told: Callable[[Node, Sequence[Event]], None] | None = None,
         watchdog: Watchdog | None = None,
-    ) -> Cycle:
+    ) -> Loop:
         """The cycle, begun."""
         asking = {asker.eye for asker in self.askers.values()}
-        lookout = Lookout(
+        lookout = CollectorPool(
             [eye for eye in self.eyes if eye not in asking],
             locate=lambda daemons: self.places if daemons else {},
             asker=lambda place: self.askers[place.name],
@@ -84,7 +82,7 @@ class Turning:
                 NAME: Daemon(name=NAME, pipe_directory=NAME, log_directory=NAME, declared=Declaration(expected=True))
             }
         )
-        cycle = Cycle(
+        cycle = Loop(
             node,
             lookout,
             inbox=self.inbox,
@@ -299,7 +297,7 @@ def test_nvml_is_nudged_when_it_is_due(turning: Turning) -> None:
 
 
 @pytest.fixture
-def asking(turning: Turning, mps: MpsStandIn) -> Callable[[], Cycle]:
+def asking(turning: Turning, mps: MpsStandIn) -> Callable[[], Loop]:
     """A cycle that asks the stand-in's daemon."""
     client = ControlClient(
         NAME,
@@ -310,7 +308,7 @@ def asking(turning: Turning, mps: MpsStandIn) -> Callable[[], Cycle]:
         path=mps.environment()["PATH"],
     )
     turning.places[NAME] = on_host(NAME, mps.pipe_directory, mps.log_directory)
-    turning.askers[NAME] = Asker(client, turning.eye("control", client.look))
+    turning.askers[NAME] = ControlPoller(client, turning.eye("control", client.look))
     return turning.cycle
 
 
@@ -319,7 +317,7 @@ def replies(seen: list[Observation]) -> list[str]:
 
 
 def test_each_question_is_asked_once(
-    turning: Turning, asking: Callable[[], Cycle], mps: MpsStandIn, start: Starter
+    turning: Turning, asking: Callable[[], Loop], mps: MpsStandIn, start: Starter
 ) -> None:
     mps.start()
     mps.connect_and_wait(start().pid)
@@ -345,7 +343,7 @@ def test_each_question_is_asked_once(
 
 
 def test_an_answer_that_comes_in_mid_cycle_is_not_asked_for_again(
-    turning: Turning, asking: Callable[..., Cycle], mps: MpsStandIn
+    turning: Turning, asking: Callable[..., Loop], mps: MpsStandIn
 ) -> None:
     """The eye becomes idle while the cycle takes in something else: its answer is in the inbox, not yet known."""
     mps.start()
@@ -378,15 +376,15 @@ def test_an_answer_that_comes_in_mid_cycle_is_not_asked_for_again(
     assert sorted(replies(turning.recorded)) == sorted(wanted)
 
 
-def _idle(eye: Eye) -> None:
+def _idle(eye: CollectorThread) -> None:
     assert not eye.busy
 
 
 def test_it_runs_until_it_is_told_to_stop(turning: Turning) -> None:
     turning.eye("log", lambda: Reading((line(1.0, "something new"),)), period=0.001)
-    cycle = Cycle(
+    cycle = Loop(
         Node(),
-        Lookout(turning.eyes),
+        CollectorPool(turning.eyes),
         inbox=turning.inbox,
         clock=SystemClock(),
         rhythm=PollIntervals(),
@@ -403,7 +401,7 @@ class Saying(Watchdog):
     """A watchdog that has this to say."""
 
     def __init__(self, *said: Event) -> None:
-        super().__init__(Orders(), SystemClock())
+        super().__init__(Policy(), SystemClock())
         self.said = said
 
     def judge(self, node: Node, *, news: bool) -> tuple[Node, tuple[Event, ...]]:
@@ -463,8 +461,13 @@ def test_a_cycle_that_waits_for_news_can_be_woken() -> None:
 def test_without_news_the_cycle_turns_less_often() -> None:
     turning = Turning()
     clock = HandClock()
-    cycle = Cycle(
-        Node(), Lookout(()), inbox=turning.inbox, clock=clock, rhythm=PollIntervals(), publish=turning.published.append
+    cycle = Loop(
+        Node(),
+        CollectorPool(()),
+        inbox=turning.inbox,
+        clock=clock,
+        rhythm=PollIntervals(),
+        publish=turning.published.append,
     )
     cycle.once(0)
     assert cycle._patience() == TICK_SECONDS

@@ -11,14 +11,14 @@ from exporter.demo.failures import FAILURES
 from exporter.demo.simulation import PAST_SECONDS, Simulation, advance
 from exporter.metrics.catalogue import CATALOGUE, NodeCollector
 from exporter.model.accounting import SharedAccount
-from exporter.model.action import ActionResult
-from exporter.model.diagnosis import Condition
 from exporter.model.event import Event, EventName
-from exporter.model.incident import Ending, FaultKind, Incident
+from exporter.model.identity import WorkloadKind
+from exporter.model.incident import FaultKind, Incident, IncidentEnd
 from exporter.model.node import Node
+from exporter.model.observation import ActionResult
 from exporter.model.server import RefusalReason
 from exporter.model.usage import Method
-from exporter.model.workload import WorkloadKind
+from exporter.model.watchdog import Condition
 from exporter.usage.capacity import gpu_sharing
 from exporter.view import View
 from tests.builders import AT, Story
@@ -107,7 +107,7 @@ class TestAnHour:
             assert incident.affected_told
             assert len(incident.affected) >= 3
             assert len(incident.gpus) == 2
-            assert incident.ending is Ending.RECOVERED
+            assert incident.ending is IncidentEnd.RECOVERED
             if incident in held:
                 assert len(incident.blocking) == 1
                 assert MINUTE - 1 < (incident.seconds or 0.0) < MINUTE + 1

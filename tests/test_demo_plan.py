@@ -10,9 +10,9 @@ from exporter.cli import main
 from exporter.demo.failures import FAILURES, PlannedFailure, parse_planned
 from exporter.demo.simulation import Simulation
 from exporter.errors import ConfigError
-from exporter.model.diagnosis import Condition
 from exporter.model.event import EventName
 from exporter.model.server import RefusalReason, ServerState
+from exporter.model.watchdog import Condition
 from tests.builders import AT, Story
 from tests.clocks import HandClock
 from tests.simulated import MINUTE, minutes

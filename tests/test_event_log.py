@@ -6,16 +6,15 @@ from typing import Any
 import pytest
 import structlog
 
-from exporter.core.fold import fold
 from exporter.event_log import MOST_RECORDS, PERIOD_SECONDS, EventLog
-from exporter.model.action import ActionResult
 from exporter.model.daemon import Daemon
-from exporter.model.diagnosis import Condition
 from exporter.model.event import Event, EventName
 from exporter.model.node import Node
-from exporter.model.observation import SourceReading
+from exporter.model.observation import ActionResult, SourceReading
 from exporter.model.reason import Reason, ReasonCode
 from exporter.model.server import ServerState
+from exporter.model.watchdog import Condition
+from exporter.state.reducer import reduce
 from tests.builders import HANGS, UNREADABLE
 from tests.clocks import HandClock
 
@@ -118,7 +117,7 @@ def test_a_problem_of_one_daemon_does_not_hide_that_of_another() -> None:
     with structlog.testing.capture_logs() as records:
         for daemon, problem in (("a", HANGS), ("b", UNREADABLE), ("b", None), ("a", None), ("a", None)):
             reading = SourceReading(at=1.0, name="log", seconds=0.1, daemon=daemon, problem=problem)
-            before, (node, _) = node, fold(node, reading)
+            before, (node, _) = node, reduce(node, reading)
             log.source(reading, before, node)
 
     assert [(each["event"], each["daemon"], each.get("problem")) for each in records] == [

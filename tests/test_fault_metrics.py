@@ -4,14 +4,14 @@ from dataclasses import replace
 
 import pytest
 
-from exporter.core import accounts
 from exporter.metrics.catalogue import NodeCollector
 from exporter.metrics.faults import SHOWN_SECONDS
-from exporter.model.daemon import RECOVERY_SECONDS, Recoveries
-from exporter.model.incident import Ending, FaultKind, Stay
+from exporter.model.daemon import RECOVERY_SECONDS, RecoveryTimes
+from exporter.model.identity import WorkloadKind
+from exporter.model.incident import FaultKind, IncidentEnd, RecoveryDelay
 from exporter.model.node import Node
-from exporter.model.workload import WorkloadKind
 from exporter.parse.printable import LONGEST_TEXT
+from exporter.state import processes
 from exporter.view import View
 from tests.builders import (
     AT,
@@ -37,7 +37,7 @@ INFO, BLOCKING = "cuda_mps_fault_info", "cuda_mps_fault_blocking_clients"
 RECOVERY = "cuda_mps_fault_recovery_seconds"
 AFFECTED, SUSPECTED = "cuda_mps_workload_faults_affected_total", "cuda_mps_workload_faults_suspected_total"
 
-RECOVERED = {"ended_at": AT + 4, "ending": Ending.RECOVERED}
+RECOVERED = {"ended_at": AT + 4, "ending": IncidentEnd.RECOVERED}
 
 
 def info(present: Node) -> dict[str, str]:
@@ -179,12 +179,12 @@ class TestBlocking:
 
     def test_after_the_fault_nobody_blocks(self) -> None:
         """The server is there, at 0."""
-        over = struck(incident(blocking={601: Stay(since=AT)}, **RECOVERED))
+        over = struck(incident(blocking={601: RecoveryDelay(since=AT)}, **RECOVERED))
         assert by(over, BLOCKING, "server", daemon=DAEMON) == {str(SERVER): 0}
 
     def test_another_daemons_server_of_that_pid_is_another_server(self) -> None:
         """PIDs of containers come twice."""
-        elsewhere = struck(incident(daemon="/other", blocking={601: Stay(since=AT)}))
+        elsewhere = struck(incident(daemon="/other", blocking={601: RecoveryDelay(since=AT)}))
         assert by(elsewhere, BLOCKING, "server", daemon=DAEMON) == {str(SERVER): 0}
 
 
@@ -194,7 +194,7 @@ class TestRecovery:
     def test_its_buckets_are_cumulative_and_end_with_all(self) -> None:
         """Each bound with how many were no longer."""
         within = (2, 2, *(3,) * (len(RECOVERY_SECONDS) - 2))
-        present = struck(fault_recoveries=Recoveries(within=within, count=4, seconds=2000.5))
+        present = struck(fault_recoveries=RecoveryTimes(within=within, count=4, seconds=2000.5))
         found = recoveries(present)
         assert found["_bucket", "0.1"] == found["_bucket", "0.25"] == 2
         assert found["_bucket", "0.5"] == found["_bucket", "1800.0"] == 3
@@ -233,21 +233,23 @@ class TestByOwner:
     def test_a_fault_counts_once_for_each_owner(self) -> None:
         """However many clients each had."""
         hit = (tenant(600), tenant(601, "bob"), tenant(602))
-        present = accounts.faulted(held_up(), hit, hit[1])
+        present = processes.faulted(held_up(), hit, hit[1])
         assert by(present, AFFECTED, "workload") == {"alice": 1, "bob": 1}
         assert by(present, SUSPECTED, "workload") == {"alice": 0, "bob": 1}
 
     def test_names_that_look_the_same_are_one_owner(self) -> None:
         """No two series may be the same."""
         hit = [tenant(number, name) for number, name in enumerate(("a\nb", "a\rb", "a\tb"))]
-        present = accounts.faulted(idle(), hit, hit[2])
+        present = processes.faulted(idle(), hit, hit[2])
         assert by(present, AFFECTED, "workload") == {"a\N{REPLACEMENT CHARACTER}b": 3}
         assert by(present, SUSPECTED, "workload") == {"a\N{REPLACEMENT CHARACTER}b": 1}
 
 
 @pytest.mark.parametrize("name", HOSTILE, ids=lambda name: ascii(name)[:40])
 def test_whatever_a_suspect_calls_itself_it_is_one_short_label(name: str) -> None:
-    present = accounts.faulted(struck(incident("f1", suspect(600, 0.5, name))), (tenant(600, name),), tenant(600, name))
+    present = processes.faulted(
+        struck(incident("f1", suspect(600, 0.5, name))), (tenant(600, name),), tenant(600, name)
+    )
     named = info(present)["suspect_workload"]
     assert len(named) <= LONGEST_TEXT
     assert named.isprintable()

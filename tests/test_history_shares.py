@@ -10,10 +10,11 @@ import pytest
 from exporter.history import MOST_EVENTS, SPARE, History
 from exporter.model.daemon import Daemon, Declaration
 from exporter.model.event import Event, EventName
-from exporter.model.node import Node
-from exporter.model.shares import keep_shares
-from exporter.store.archive import Archive, read_history
-from exporter.store.retention import Retention
+from exporter.model.node import Node, keep_shares
+from exporter.model.settings import Retention
+from exporter.store import archive as store_archive
+from exporter.store import database
+from exporter.store.archive import StateFile, read_history
 from exporter.store.writer import MOST_WAITING, Writer
 from tests.builders import AT
 from tests.clocks import HandClock
@@ -84,7 +85,7 @@ def test_a_flood_displaces_no_event_of_another_daemon_in_memory(
 def test_a_flood_displaces_no_event_of_another_daemon_in_the_file(
     expected: Sequence[str], turns: list[list[Event]], tmp_path: Path
 ) -> None:
-    archive = Archive(tmp_path / "state", Retention(max_age=1e9), HandClock(AT))
+    archive = StateFile(tmp_path / "state", Retention(max_age=1e9), HandClock(AT))
     archive.open()
     archive.expected = expected
     archive.write([], [LOST, XID])
@@ -110,7 +111,7 @@ def test_a_flood_displaces_no_event_of_another_daemon_while_the_disk_hangs(
     monkeypatch.setattr("exporter.store.writer.CLOSE_SECONDS", PATIENCE_SECONDS)
     clock, present, answers = HandClock(AT), node(*expected), threading.Event()
 
-    class Slow(Archive):
+    class Slow(StateFile):
         def open(self) -> object:  # type: ignore[override]
             """Hang until the flood is over."""
             answers.wait(PATIENCE_SECONDS)
@@ -157,27 +158,26 @@ def test_the_unexpected_daemons_together_have_no_more_than_half() -> None:
 
 
 def test_a_file_of_a_version_without_shares_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from exporter.store import archive as under_test
-    from exporter.store import events
+    from exporter.store import tables
 
     with monkeypatch.context() as patch:
-        patch.setattr(under_test, "MIGRATIONS", under_test.MIGRATIONS[:3])
+        patch.setattr(store_archive, "MIGRATIONS", store_archive.MIGRATIONS[:3])
         patch.setattr(
-            events,
+            tables,
             "add",
             lambda connection, told, _expected: connection.executemany(
                 "INSERT INTO events (at, event) VALUES (?, ?)",
-                [(each.at, events.written(each)) for each in told],
+                [(each.at, database.written(each)) for each in told],
             ),
         )
-        patch.setattr(events, "load_shares", events.load)
-        before = Archive(tmp_path / "state", Retention(max_age=1e9), HandClock(AT))
+        patch.setattr(tables, "load_shares", tables.load_events)
+        before = StateFile(tmp_path / "state", Retention(max_age=1e9), HandClock(AT))
         before.open()
         before.write([], [LOST])
         before.close()
     assert read_history(tmp_path / "state")[1] == (LOST,)
 
-    after = Archive(tmp_path / "state", Retention(max_age=1e9), HandClock(AT))
+    after = StateFile(tmp_path / "state", Retention(max_age=1e9), HandClock(AT))
     assert after.open().events == (LOST,)
     after.write([], [XID])
     after.close()

@@ -9,17 +9,17 @@ from pathlib import Path
 import pytest
 
 from exporter.cli import main
+from exporter.collectors.nvml.collector import Nvml
+from exporter.collectors.pool import CollectorPool
+from exporter.collectors.thread import Inbox
 from exporter.command_line import parse_arguments
-from exporter.config import build_config
+from exporter.config.load import build_config
 from exporter.history import History
 from exporter.model.incident import Incident
+from exporter.model.settings import Retention
 from exporter.service import HEALTHY_SECONDS, Service
 from exporter.service_socket import ServiceSocket
-from exporter.sources.eye import Inbox
-from exporter.sources.lookout import Lookout
-from exporter.sources.nvml import Nvml
-from exporter.store.archive import Archive
-from exporter.store.retention import Retention
+from exporter.store.archive import StateFile
 from tests.builders import AT, node
 from tests.clocks import HandClock
 from tests.incidents import HOSTILE, blocked, crowded, ended, hostile
@@ -38,7 +38,7 @@ class Running:
         self.history = History()
         config = build_config(parse_arguments(["serve", "--path.runtime-directory", str(directory)]), {}, None)
         self.service = Service(
-            config, node(), Lookout(()), Inbox(), self.clock, driver=Nvml(self.clock), history=self.history
+            config, node(), CollectorPool(()), Inbox(), self.clock, driver=Nvml(self.clock), history=self.history
         )
 
     def remember(self, *incidents: Incident) -> None:
@@ -180,7 +180,7 @@ def test_where_no_service_runs_and_none_has_kept_anything_it_is_said(ask: Ask) -
 
 
 def test_where_no_service_runs_what_one_has_kept_is_told_for_what_it_is(tmp_path: Path, ask: Ask) -> None:
-    archive = Archive(tmp_path, Retention(), HandClock(AT))
+    archive = StateFile(tmp_path, Retention(), HandClock(AT))
     archive.open()
     archive.write([ended(id="old"), blocked(id="new", detected_at=AT + 9)], [])
     archive.close()

@@ -6,11 +6,10 @@ from typing import Any
 import pytest
 
 from exporter.errors import ServiceError
-from exporter.inquiry import LOOK_SECONDS, Inquiry, told_lines
 from exporter.model.node import Node
-from exporter.telling import status
-from exporter.telling.line import text_of
-from exporter.telling.moment import when
+from exporter.report import status_text
+from exporter.report.text import text_of, when
+from exporter.status_client import LOOK_SECONDS, StatusClient, told_lines
 from tests.builders import AT, DAEMON, daemon_dead, idle, three_clients
 from tests.clocks import HandClock
 
@@ -34,9 +33,9 @@ class Around:
         self.looks += 1
         return daemon_dead()
 
-    def inquiry(self, **wanted: Any) -> Inquiry:
+    def inquiry(self, **wanted: Any) -> StatusClient:
         """As `status` asks."""
-        return Inquiry(self.service, self.look, self.clock, **wanted)
+        return StatusClient(self.service, self.look, self.clock, **wanted)
 
 
 @pytest.fixture
@@ -46,12 +45,16 @@ def around() -> Around:
 
 
 def test_the_service_is_asked_for_what_is_wanted(around: Around) -> None:
-    around.answer = status.told(three_clients(), width=80)
+    around.answer = status_text.told(three_clients(), width=80)
 
     report = around.inquiry(daemon=DAEMON).report(80)
 
     assert around.asked == [{"as_json": False, "daemon": DAEMON, "width": 80}]
-    assert (report.by, report.exit_code, report.sheet) == ("the service", 0, status.sheet(three_clients(), width=80))
+    assert (report.by, report.exit_code, report.sheet) == (
+        "the service",
+        0,
+        status_text.sheet(three_clients(), width=80),
+    )
     assert around.looks == 0
 
 
@@ -64,7 +67,7 @@ def test_where_none_answers_there_is_a_look(around: Around) -> None:
 
 
 def test_who_wants_a_look_asks_no_service(around: Around) -> None:
-    Inquiry(None, around.look, around.clock).report(80)
+    StatusClient(None, around.look, around.clock).report(80)
 
     assert (around.asked, around.looks) == ([], 1)
 
@@ -86,13 +89,13 @@ def test_a_service_that_comes_is_asked_from_then_on(around: Around) -> None:
     inquiry = around.inquiry()
     assert inquiry.report(80).by.startswith("a look of its own")
 
-    around.answer = status.told(idle())
+    around.answer = status_text.told(idle())
     assert inquiry.report(80).by == "the service"
 
 
 def test_one_that_goes_is_no_reason_to_look(around: Around) -> None:
     """It is restarted, most likely."""
-    around.answer = status.told(idle())
+    around.answer = status_text.told(idle())
     inquiry = around.inquiry()
     inquiry.report(80)
 
@@ -101,7 +104,7 @@ def test_one_that_goes_is_no_reason_to_look(around: Around) -> None:
         inquiry.report(80)
     assert around.looks == 0
 
-    around.answer = status.told(idle())
+    around.answer = status_text.told(idle())
     assert inquiry.report(80).exit_code == 0
 
 

@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 
-from exporter.model.limits import Limits
 from exporter.model.node import Node
-from exporter.model.watch import Watch
+from exporter.model.settings import Limits
+from exporter.model.watchdog import WatchdogState
 from tests.builders import AT, CONTROL, DAEMON, SERVER, drifted, exited, idle, limited, no_daemon, told
 from tests.test_metrics import families, samples, value
 
@@ -13,7 +13,7 @@ OF_SERVER, OF_DEFAULTS = "cuda_mps_server_limits_drifted", "cuda_mps_daemon_limi
 
 def wanting(limits: Limits | None, present: Node) -> Node:
     """A node on whose daemon these are to hold."""
-    return replace(present, watches={DAEMON: Watch(wanted=limits)})
+    return replace(present, watches={DAEMON: WatchdogState(wanted=limits)})
 
 
 def test_a_server_and_the_next_one_are_told_apart() -> None:

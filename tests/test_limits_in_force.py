@@ -5,18 +5,17 @@ from pathlib import Path
 
 import pytest
 
-from exporter.core import agenda
-from exporter.core.fold import fold
-from exporter.core.watchdog import limits
 from exporter.model.daemon import Daemon
 from exporter.model.event import Event, EventName
-from exporter.model.limits import Limits
 from exporter.model.node import Node
 from exporter.model.observation import ControlReply, DaemonProcess, LogFile, LogLine, Observation
 from exporter.model.reason import Reason, ReasonCode
-from exporter.model.replace import replace
-from exporter.model.settings import Mode, PollIntervals
-from exporter.model.watch import Watch
+from exporter.model.settings import Limits, Mode, PollIntervals
+from exporter.model.values import replace
+from exporter.model.watchdog import WatchdogState
+from exporter.state import poll_schedule
+from exporter.state.reducer import reduce
+from exporter.watchdog import limits
 from tests.builders import AT, DAEMON, node
 from tests.core.watchdog.enforced import given
 from tests.standin.mps import MpsStandIn, wait_until
@@ -34,7 +33,7 @@ class Life:
         self._configured = configured
         self._read = {"control.log": 0, "server.log": 0}
         self.node: Node = node()
-        self.watch = Watch()
+        self.watch = WatchdogState()
         self.events: list[Event] = []
 
     @property
@@ -48,8 +47,8 @@ class Life:
             at = max(self.node.at, AT) + ROUND_SECONDS
             process = DaemonProcess(at=at, daemon=DAEMON, pid=self._mps.pid, start_ticks=self._mps.pid, uid=0)
             for seen in (process, *self._logs(at)):
-                self.node, _ = fold(self.node, seen)
-            for command in agenda.commands(self.node, DAEMON, PollIntervals()):
+                self.node, _ = reduce(self.node, seen)
+            for command in poll_schedule.commands(self.node, DAEMON, PollIntervals()):
                 self._ask(command, at)
             watch, events, action = limits.enforce(self.node, self.daemon, self.watch, self._configured, Mode.ACT, at)
             self.watch, self.node = watch, replace(self.node, watches={DAEMON: watch})
@@ -70,7 +69,7 @@ class Life:
             stderr=done.stderr,
             seconds=0.002,
         )
-        self.node, _ = fold(self.node, said)
+        self.node, _ = reduce(self.node, said)
 
     def _logs(self, at: float) -> Iterator[Observation]:
         for file, text in (("control.log", self._mps.control_log), ("server.log", self._mps.server_log)):

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from exporter.clock import SystemClock
-from exporter.sources.finder import Finder
+from exporter.collectors.discovery import Discovery
 from tests import program
 from tests.eventually import PATIENCE_SECONDS, eventually
 from tests.hanging import hangs
@@ -89,7 +89,7 @@ def test_a_fault_and_the_end_of_another_daemon_are_reported(
 
 
 def test_the_finder_finds_all_daemons(daemons: tuple[MpsStandIn, MpsStandIn], tmp_path: Path) -> None:
-    finder = Finder(patterns=(), proc=Path("/proc"), clock=SystemClock())
+    finder = Discovery(patterns=(), proc=Path("/proc"), clock=SystemClock())
 
     finder.look()
 

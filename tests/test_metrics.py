@@ -11,13 +11,13 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 from prometheus_client.samples import Sample
 
-from exporter.core.watchdog.orders import Orders
 from exporter.metrics.catalogue import CATALOGUE, Made, NodeCollector
 from exporter.model.node import Node
 from exporter.model.observation import LogFile, LogGap, LogUnrecognized, SourceReading
 from exporter.model.settings import Mode
 from exporter.parse.printable import LONGEST_TEXT
 from exporter.view import ConfigStatus, HistoryStatus, View
+from exporter.watchdog.context import Policy
 from tests.builders import (
     AT,
     CLIENT,
@@ -59,7 +59,7 @@ every_scene = pytest.mark.parametrize("scene", SCENES.values(), ids=SCENES)
 CONFIGURED = ConfigStatus(successful=True, last_success=AT)
 KEPT = HistoryStatus(writable=True, events_dropped=0)
 
-ORDERS = Orders(mode=Mode.ACT)
+ORDERS = Policy(mode=Mode.ACT)
 
 STATE_SETS = {
     "cuda_mps_daemon_state": 6,

@@ -8,18 +8,16 @@ import pytest
 
 from exporter.metrics.catalogue import CATALOGUE, GROUPS
 from exporter.metrics.family import Group, Scope, group
-from exporter.model.action import ActionResult
-from exporter.model.claim import ClaimKind
-from exporter.model.daemon import DaemonState, LossReason
-from exporter.model.diagnosis import Condition
+from exporter.model.daemon import ClaimKind, DaemonState, LossReason
 from exporter.model.gpu import SharingMode
+from exporter.model.identity import WorkloadKind
 from exporter.model.incident import FaultKind
 from exporter.model.node import Node
-from exporter.model.server import DepartureReason, RefusalReason, ServerState
+from exporter.model.observation import ActionResult
+from exporter.model.server import DisconnectReason, RefusalReason, ServerState
 from exporter.model.settings import Mode
 from exporter.model.usage import Method
-from exporter.model.watch import Block, WatchState
-from exporter.model.workload import WorkloadKind
+from exporter.model.watchdog import ActingBlock, Condition, WatchdogPhase
 from exporter.usage.capacity import Bound
 from tests.builders import SCENES
 from tests.promql import problems, selectors, unrated
@@ -40,7 +38,7 @@ ENUMS: dict[tuple[str, str], Iterable[str]] = {
     ("cuda_mps_daemon_state", "state"): DaemonState,
     ("cuda_mps_daemon_losses_total", "reason"): LossReason,
     ("cuda_mps_daemon_log_contradictions_total", "claim"): ClaimKind,
-    ("cuda_mps_clients_disconnected_total", "reason"): DepartureReason,
+    ("cuda_mps_clients_disconnected_total", "reason"): DisconnectReason,
     ("cuda_mps_clients_refused_total", "reason"): RefusalReason,
     ("cuda_mps_server_state", "state"): ServerState,
     ("cuda_mps_workload_clients", "workload_kind"): WorkloadKind,
@@ -48,8 +46,8 @@ ENUMS: dict[tuple[str, str], Iterable[str]] = {
     ("cuda_mps_gpu_clients_fit", "bound"): Bound,
     ("cuda_mps_fault_info", "kind"): FaultKind,
     ("cuda_mps_watchdog_mode", "mode"): Mode,
-    ("cuda_mps_watchdog_blocked", "reason"): Block,
-    ("cuda_mps_watchdog_state", "state"): WatchState,
+    ("cuda_mps_watchdog_blocked", "reason"): ActingBlock,
+    ("cuda_mps_watchdog_state", "state"): WatchdogPhase,
     ("cuda_mps_watchdog_diagnosis", "diagnosis"): Condition,
     ("cuda_mps_watchdog_restarts_total", "result"): ActionResult,
     ("cuda_mps_gpu_sharing_mode", "mode"): SharingMode,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from exporter.notify import Notifier
+from exporter.service import Notifier
 from tests.eventually import PATIENCE_SECONDS
 
 

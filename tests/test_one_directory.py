@@ -6,13 +6,13 @@ import pytest
 
 from exporter.cli import main
 from exporter.clock import SystemClock
+from exporter.collectors.pid_files import PidFiles
+from exporter.collectors.pipe_dir import on_host
+from exporter.collectors.proc import Proc
+from exporter.collectors.processes import Processes
 from exporter.command_line import parse_arguments
-from exporter.config import build_config
+from exporter.config.load import build_config
 from exporter.config.reload import Reloader
-from exporter.core import agenda
-from exporter.core.fold import fold
-from exporter.core.watchdog.judge import judge
-from exporter.core.watchdog.orders import Orders
 from exporter.errors import ConfigError
 from exporter.metrics.catalogue import NodeCollector
 from exporter.model.daemon import Daemon, Declaration
@@ -20,11 +20,11 @@ from exporter.model.node import Node
 from exporter.model.observation import DaemonFound, DaemonProcess
 from exporter.model.problem import Problem, ProblemCode
 from exporter.model.settings import Mode, PollIntervals
-from exporter.sources.pid_files import PidFiles
-from exporter.sources.place import on_host
-from exporter.sources.proc import Proc
-from exporter.sources.processes import Processes
+from exporter.state import poll_schedule
+from exporter.state.reducer import reduce
 from exporter.view import View
+from exporter.watchdog.context import Policy
+from exporter.watchdog.evaluation import evaluate
 from tests.builders import AT
 from tests.config.reading import config, written
 from tests.standin.mps import MpsStandIn
@@ -131,7 +131,7 @@ def named(name: str, path: str) -> Daemon:
 def node() -> Node:
     """Two expected daemons, of which the second is found to be the first."""
     before = Node(daemons={"a": named("a", "/run/a"), "b": named("b", "/link")})
-    after, events = fold(before, DaemonProcess(at=AT, daemon="b", pid=None, same_as="a"))
+    after, events = reduce(before, DaemonProcess(at=AT, daemon="b", pid=None, same_as="a"))
     assert events == ()
     return after
 
@@ -145,16 +145,16 @@ def test_a_duplicate_is_neither_down_nor_asked_nor_restarted() -> None:
         if "daemon" in sample.labels
     }
     assert metrics == {"a"}
-    assert agenda.commands(doubled, "b", PollIntervals()) == ()
-    assert agenda.commands(doubled, "a", PollIntervals()) != ()
+    assert poll_schedule.commands(doubled, "b", PollIntervals()) == ()
+    assert poll_schedule.commands(doubled, "a", PollIntervals()) != ()
     for second in range(0, 600, 10):
-        doubled, _, actions = judge(doubled, Orders(mode=Mode.ACT), at=AT + second, chance=0.0)
+        doubled, _, actions = evaluate(doubled, Policy(mode=Mode.ACT), at=AT + second, chance=0.0)
         assert {each.daemon for each in actions} <= {"a"}
     assert "b" not in doubled.watches
 
 
 def test_a_duplicate_becomes_a_daemon_when_its_directory_is_its_own() -> None:
-    after, _ = fold(node(), DaemonProcess(at=AT + 1, daemon="b", pid=None))
+    after, _ = reduce(node(), DaemonProcess(at=AT + 1, daemon="b", pid=None))
     assert after.daemons["b"].runtime.same_as is None
     assert after.daemons["b"].told_of(AT + 1)
 
@@ -162,5 +162,5 @@ def test_a_duplicate_becomes_a_daemon_when_its_directory_is_its_own() -> None:
 @pytest.mark.parametrize("spelling", SPELLINGS)
 def test_a_found_daemon_is_the_one_that_has_its_directory_in_another_spelling(spelling: str) -> None:
     before = Node(daemons={"a": named("a", "/run/a/pipe")})
-    after, _ = fold(before, DaemonFound(at=AT, daemon="found", pipe_directory=spelling, log_directory="/log"))
+    after, _ = reduce(before, DaemonFound(at=AT, daemon="found", pipe_directory=spelling, log_directory="/log"))
     assert list(after.daemons) == ["a"]

@@ -4,11 +4,11 @@ import pytest
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
-from exporter.core.workloads import nameless_pods, workload_of
 from exporter.metrics.catalogue import NodeCollector
+from exporter.model.identity import Workload, WorkloadKind
 from exporter.model.node import Node
 from exporter.model.observation import PodFound
-from exporter.model.workload import Workload, WorkloadKind
+from exporter.state.processes import nameless_pods, workload_of
 from exporter.view import View
 from tests.builders import (
     AT,

@@ -4,13 +4,12 @@ from dataclasses import dataclass
 
 import pytest
 
-from exporter.cycle import Cycle
+from exporter.collectors.pool import CollectorPool
+from exporter.collectors.thread import Inbox
+from exporter.loop import GRAVE_SHARE, QUIET_SECONDS, SAVED_SECONDS, SHARE, SOON_SECONDS, Loop, PublishThrottle
 from exporter.model.node import Node
 from exporter.model.observation import LogLine
 from exporter.model.settings import PollIntervals
-from exporter.pace import GRAVE_SHARE, QUIET_SECONDS, SAVED_SECONDS, SHARE, SOON_SECONDS, Pace
-from exporter.sources.eye import Inbox
-from exporter.sources.lookout import Lookout
 from tests.builders import DAEMON, SERVER, node, server_log, servers, status
 
 LONG = 10_000.0
@@ -18,7 +17,7 @@ LONG = 10_000.0
 
 def publish_all(cost: float, seconds: float) -> list[float]:
     """When publications are made, each of which takes so long, where there is always something new."""
-    pace, now, made = Pace(0.0), 0.0, list[float]()
+    pace, now, made = PublishThrottle(0.0), 0.0, list[float]()
     while (now := now + pace.wait(now, news=True)) < seconds:
         made.append(now)
         pace.published(now, now + cost)
@@ -27,11 +26,11 @@ def publish_all(cost: float, seconds: float) -> list[float]:
 
 
 def test_the_first_news_are_published_at_once() -> None:
-    assert Pace(5.0).wait(5.0, news=True) == 0
+    assert PublishThrottle(5.0).wait(5.0, news=True) == 0
 
 
 def test_without_news_it_publishes_now_and_then() -> None:
-    assert Pace(5.0).wait(6.0, news=False) == QUIET_SECONDS - 1
+    assert PublishThrottle(5.0).wait(6.0, news=False) == QUIET_SECONDS - 1
 
 
 @pytest.mark.parametrize("cost", [0.0001, 0.005, 0.04])
@@ -54,7 +53,7 @@ def test_a_burst_of_news_is_shown_as_it_comes(cost: float) -> None:
 
 
 def test_what_was_spent_is_saved_again() -> None:
-    pace = Pace(0.0)
+    pace = PublishThrottle(0.0)
     for _ in range(100):
         pace.published(0.0, 0.04)
     assert pace.wait(0.04, news=True) > SOON_SECONDS
@@ -65,7 +64,7 @@ def test_what_was_spent_is_saved_again() -> None:
 
 
 def test_a_machine_that_was_asleep_in_mid_publication_does_not_keep_news_back_for_long() -> None:
-    pace = Pace(0.0)
+    pace = PublishThrottle(0.0)
     pace.published(0.0, 3600.0)
 
     assert pace.wait(3600.0, news=True) <= QUIET_SECONDS
@@ -73,7 +72,7 @@ def test_a_machine_that_was_asleep_in_mid_publication_does_not_keep_news_back_fo
 
 @pytest.mark.parametrize("cost", [0.0001, 0.005, 0.04])
 def test_grave_news_are_not_held_back_by_what_others_have_taken(cost: float) -> None:
-    pace = Pace(0.0)
+    pace = PublishThrottle(0.0)
     for _ in range(100):
         pace.published(0.0, cost)
 
@@ -82,7 +81,7 @@ def test_grave_news_are_not_held_back_by_what_others_have_taken(cost: float) -> 
 
 
 def test_grave_news_without_end_take_no_more_than_their_share() -> None:
-    pace, now, cost, taken = Pace(0.0), 0.0, 0.04, 0.0
+    pace, now, cost, taken = PublishThrottle(0.0), 0.0, 0.04, 0.0
     while (now := now + pace.wait(now, news=True, grave=True)) < LONG:
         pace.published(now, now + cost)
         now, taken = now + cost, taken + cost
@@ -97,7 +96,7 @@ def test_a_fault_is_published_at_once_in_the_midst_of_other_news() -> None:
         published.append(node)
         clock.at += 0.04
 
-    cycle = Cycle(node(), Lookout(()), inbox=inbox, clock=clock, rhythm=PollIntervals(), publish=publish)
+    cycle = Loop(node(), CollectorPool(()), inbox=inbox, clock=clock, rhythm=PollIntervals(), publish=publish)
     while clock.at < 60:
         inbox.put(tuple(server_log("news", at=clock.at)))
         cycle.once(0)
@@ -140,7 +139,7 @@ def test_the_cycle_publishes_a_large_node_less_often_than_a_small_one() -> None:
             published.append(node)
             clock.at += cost
 
-        cycle = Cycle(Node(), Lookout(()), inbox=inbox, clock=clock, rhythm=PollIntervals(), publish=publish)
+        cycle = Loop(Node(), CollectorPool(()), inbox=inbox, clock=clock, rhythm=PollIntervals(), publish=publish)
         while clock.at < 60:
             inbox.put((LogLine(at=clock.at, daemon="node", file="control.log", line="news"),))
             cycle.once(0)

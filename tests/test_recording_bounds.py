@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from exporter.cli import main
+from exporter.collectors.child import MOST_BYTES
 from exporter.errors import RecordingError
 from exporter.recording import LONGEST_LINE, Recording
-from exporter.sources.talk import MOST_BYTES
 
 HEADER = '{"recording": 1}\n'
 

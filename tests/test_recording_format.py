@@ -12,10 +12,13 @@ from hypothesis import strategies as st
 from exporter import recording_format1
 from exporter.cli import main
 from exporter.errors import RecordingError
-from exporter.model.action import ActionDone, ActionKind, ActionReason
 from exporter.model.launches import GpuUse, ProcessWork, WorkReading
 from exporter.model.observation import (
+    ActionDone,
+    ActionKind,
+    ActionReason,
     ControlReply,
+    ControlSocket,
     DaemonProcess,
     GpuEvent,
     GpuProcess,
@@ -27,12 +30,14 @@ from exporter.model.observation import (
     PodFound,
     ProcessExit,
     ProcessReading,
+    ProcessState,
     ProcessUtilization,
+    SessionHolder,
     SourceReading,
+    UnitState,
 )
 from exporter.model.problem import Problem, ProblemCode
 from exporter.model.reason import Reason, ReasonCode
-from exporter.model.witnesses import ControlSocket, ProcessState, SessionHolder, UnitState
 from exporter.recording import FORMAT, Header, RecordedDaemon, RecordedGpu, Recording, write_header, write_observation
 from tests.builders import AT, DAEMON, GPU, OTHER_GPU, scenario
 

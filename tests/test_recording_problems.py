@@ -11,7 +11,7 @@ from exporter.model.observation import LogFile, SourceReading
 from exporter.model.problem import Problem, ProblemCode, command_failed, timed_out
 from exporter.model.reason import Reason, ReasonCode
 from exporter.recording import Recording, write_header, write_observation
-from exporter.recording_problems import LONGEST_SENTENCE, problem_of
+from exporter.recording_format1 import LONGEST_SENTENCE, problem_of
 from tests.builders import AT, HANGS, PAUSED, denied, failure
 from tests.test_recording_format import HEADER
 

@@ -14,10 +14,10 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from exporter.cli import main
-from exporter.core.fold import fold_all
 from exporter.model.event import Event, EventName
-from exporter.model.server import Leaving
+from exporter.model.server import Disconnect
 from exporter.recording import Recording
+from exporter.state.reducer import reduce_all
 from tests.builders import DAEMON, MIB, RECORDINGS, Recorded, scenario
 
 LIMIT_ERROR, FAULT_ERROR, TERMINATED_ERROR = 46, 807, 810
@@ -107,11 +107,11 @@ def servers_seen(recorded: Recorded) -> tuple[set[int], set[int]]:
 
 
 @cache
-def leavings(recorded: Recorded) -> set[tuple[int, Leaving]]:
+def leavings(recorded: Recorded) -> set[tuple[int, Disconnect]]:
     """Everybody who was ever seen to leave, as it was told at each moment."""
     start = Recording(io.StringIO(recorded.text)).header.node()
-    seen: set[tuple[int, Leaving]] = set()
-    for node, _ in fold_all(start, recorded.observations):
+    seen: set[tuple[int, Disconnect]] = set()
+    for node, _ in reduce_all(start, recorded.observations):
         seen.update(
             (pid, each) for daemon in node.daemons.values() for pid, each in daemon.connections.disconnects.items()
         )

@@ -5,23 +5,21 @@ from pathlib import Path
 
 import pytest
 
-from exporter.actions.hand import Hands
-from exporter.actions.steps import Tools
+from exporter.actions.runner import ActionRunner, Tools
+from exporter.collectors.pipe_dir import on_host
+from exporter.collectors.pool import CollectorPool
+from exporter.collectors.proc import Proc
+from exporter.collectors.thread import Inbox
 from exporter.command_line import parse_arguments
-from exporter.config import Config, build_config
-from exporter.config.settings import DaemonConfig
-from exporter.model.action import Action, ActionKind, ActionReason
-from exporter.model.named_by import NamedBy
+from exporter.config.load import build_config
+from exporter.config.settings import Config, DaemonConfig
+from exporter.model.daemon import NamedBy
 from exporter.model.node import Node
+from exporter.model.observation import Action, ActionKind, ActionReason
 from exporter.model.reason import Reason, ReasonCode
-from exporter.service import HEALTHY_SECONDS, Service, _named
-from exporter.signals import Wishes
-from exporter.sources.eye import Inbox
-from exporter.sources.lookout import Lookout
-from exporter.sources.place import on_host
-from exporter.sources.proc import Proc
+from exporter.service import HEALTHY_SECONDS, Service, Wishes, _named
+from tests.clocks import HandClock
 from tests.eventually import PATIENCE_SECONDS
-from tests.sources.test_pid_namespace import HandClock
 
 
 def config(*daemons: tuple[str, str]) -> Config:
@@ -49,7 +47,7 @@ def test_a_daemon_that_is_renamed_is_not_dropped() -> None:
 
 def test_a_service_that_stands_still_does_not_tell_old_news() -> None:
     clock = HandClock()
-    service = Service(config(), Node(), Lookout(()), Inbox(), clock)
+    service = Service(config(), Node(), CollectorPool(()), Inbox(), clock)
     assert "sheet" in service._status()
 
     clock.time += HEALTHY_SECONDS
@@ -60,8 +58,8 @@ def test_a_service_that_stands_still_does_not_tell_old_news() -> None:
 def test_who_is_told_to_stop_breaks_off_what_is_under_way_before_waiting_for_anybody() -> None:
     clock, inbox, wishes = HandClock(), Inbox(), Wishes()
     tools = Tools(clock=clock, proc=Proc(Path("/proc"), clock), client=lambda *_: pytest.fail("asked"), path="")
-    hands = Hands(tools, inbox=inbox, place=lambda name, _: on_host(name, Path("/a"), Path("/b")))
-    service = Service(config(), Node(), Lookout(()), inbox, clock, hands=hands)
+    hands = ActionRunner(tools, inbox=inbox, place=lambda name, _: on_host(name, Path("/a"), Path("/b")))
+    service = Service(config(), Node(), CollectorPool(()), inbox, clock, hands=hands)
     assert service._goes_on(wishes)
 
     wishes.stop.set()

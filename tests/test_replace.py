@@ -6,7 +6,7 @@ from dataclasses import FrozenInstanceError
 import pytest
 
 from exporter.model.daemon import Daemon, DaemonRuntime
-from exporter.model.replace import replace, revised
+from exporter.model.values import replace, revised
 
 DAEMON = Daemon(name="node", pipe_directory="pipe", log_directory="log", runtime=DaemonRuntime(devices={0: "GPU-0"}))
 

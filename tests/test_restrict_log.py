@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from exporter.clock import SystemClock
+from exporter.collectors.proc import Proc
 from exporter.doctor.finding import Severity
-from exporter.doctor.readers.directories import read_directory
+from exporter.doctor.readers import read_directory
 from exporter.doctor.registry import examine
 from exporter.model.daemon import Daemon
-from exporter.sources.proc import Proc
 from tests.builders import UNIT
 from tests.doctor.healthy import DAEMON, daemon, directory, healthy
 from tests.tools import needed

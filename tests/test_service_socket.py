@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from exporter.errors import ServiceError
-from exporter.service_client import NAME, ask_service
 from exporter.service_socket import Commands, ServiceSocket, _send
+from exporter.status_client import NAME, ask_service
 from tests.eventually import PATIENCE_SECONDS
 
 PATIENCE = PATIENCE_SECONDS

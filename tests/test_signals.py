@@ -3,7 +3,7 @@
 import os
 import signal
 
-from exporter.signals import wishes
+from exporter.service import wishes
 
 
 def test_a_signal_is_heard_after_its_wish_is_known() -> None:

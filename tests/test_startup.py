@@ -9,9 +9,9 @@ import pytest
 
 from exporter.cli import main
 from exporter.model.node import Node
+from exporter.report import objects, status_text
+from exporter.report.incident_filter import Wanted
 from exporter.service_socket import ServiceSocket
-from exporter.telling import incidents, status
-from exporter.telling.wanted import Wanted
 from tests.builders import DAEMON, held_up
 from tests.incidents import blocked
 
@@ -27,7 +27,7 @@ finally:
 SERVICE_ALONE = {"pynvml", "psutil", "prometheus_client", "jinja2", "sqlite3", "tenacity", "structlog", "http", "ssl"}
 """The packages that the service needs."""
 
-OURS = {"exporter.core", "exporter.model.node", "exporter.sources", "exporter.store.archive", "exporter.web"}
+OURS = {"exporter.state", "exporter.model.node", "exporter.collectors", "exporter.store.archive", "exporter.web"}
 """Our own packages that take long to import."""
 
 
@@ -51,8 +51,8 @@ def service(tmp_path: Path) -> Iterator[Path]:
     """The runtime directory of a stand-in for the service, which answers every command that asks it."""
     node: Node = held_up()
     commands = {
-        "status": lambda **asked: status.told(node, **asked),
-        "incidents": lambda as_json, width, **wanted: incidents.told(
+        "status": lambda **asked: status_text.told(node, **asked),
+        "incidents": lambda as_json, width, **wanted: objects.told(
             [blocked()],
             Wanted(**wanted),
             as_json=as_json,
@@ -122,7 +122,7 @@ def test_the_service_imports_only_what_a_node_that_is_scraped_needs() -> None:
         "exporter.demo",
         "exporter.doctor",
         "exporter.page.page",
-        "exporter.sources.libcuda_probes.collector",
+        "exporter.libcuda_probes.collector",
     }
     assert "exporter.service" in modules
     assert modules & unneeded == set()

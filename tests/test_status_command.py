@@ -12,15 +12,15 @@ from typing import Any
 
 import pytest
 
+from exporter.collectors.nvml.collector import Nvml
+from exporter.collectors.pool import CollectorPool
+from exporter.collectors.thread import Inbox
 from exporter.command_line import parse_arguments
-from exporter.config import build_config
+from exporter.config.load import build_config
 from exporter.model.node import Node
+from exporter.report import status_text
 from exporter.service import Service
 from exporter.service_socket import ServiceSocket
-from exporter.sources.eye import Inbox
-from exporter.sources.lookout import Lookout
-from exporter.sources.nvml import Nvml
-from exporter.telling import status
 from tests.builders import DAEMON, at_work, daemon_dead, held_up, idle, node, process, three_clients, told
 from tests.clocks import HandClock
 from tests.eventually import PATIENCE_SECONDS, eventually
@@ -39,7 +39,7 @@ class Running:
     def __init__(self, directory: Path) -> None:
         clock = HandClock()
         config = build_config(parse_arguments(["serve", "--path.runtime-directory", str(directory)]), {}, None)
-        self.service = Service(config, node(), Lookout(()), Inbox(), clock, driver=Nvml(clock))
+        self.service = Service(config, node(), CollectorPool(()), Inbox(), clock, driver=Nvml(clock))
 
     def knows(self, present: Node) -> None:
         """The node is so."""
@@ -79,7 +79,7 @@ def at_a_terminal(monkeypatch: pytest.MonkeyPatch, ask: Ask, *arguments: str) ->
 def test_piped_it_is_the_table_as_it_is_and_nothing_else(running: Running, ask: Ask) -> None:
     running.knows(held_up())
 
-    assert ask() == (1, status.table(held_up()), "")
+    assert ask() == (1, status_text.table(held_up()), "")
 
 
 def test_colours_can_be_had_anywhere(running: Running, ask: Ask) -> None:
@@ -88,7 +88,7 @@ def test_colours_can_be_had_anywhere(running: Running, ask: Ask) -> None:
     _, said, _ = ask("--color=always")
 
     assert "\x1b[1;31mfault\x1b[0m" in said
-    assert SEQUENCE.sub("", said) == status.table(held_up())
+    assert SEQUENCE.sub("", said) == status_text.table(held_up())
 
 
 def test_at_a_terminal_the_head_comes_first_and_the_table_fits(

@@ -1,13 +1,12 @@
 """The watchdog in the service: it judges when something has happened, and else now and then; it acts once."""
 
-from exporter.core.fold import fold
-from exporter.core.watchdog.orders import Mandate, Orders
-from exporter.model.action import Action
+from exporter.loop import RESTS_SECONDS, Watchdog
 from exporter.model.event import EventName
 from exporter.model.node import Node
-from exporter.model.observation import Observation
+from exporter.model.observation import Action, Observation
 from exporter.model.settings import Mode
-from exporter.watchdog import RESTS_SECONDS, Watchdog
+from exporter.state.reducer import reduce
+from exporter.watchdog.context import DaemonPolicy, Policy
 from tests.builders import DAEMON, look
 from tests.builders import node as fresh
 from tests.clocks import HandClock
@@ -20,7 +19,7 @@ class Stand:
     def __init__(self, mode: Mode = Mode.ACT) -> None:
         self.clock = HandClock(DEATH)
         self.done: list[Action] = []
-        orders = Orders(mode=mode, mandates={DAEMON: Mandate(command=("start",))})
+        orders = Policy(mode=mode, mandates={DAEMON: DaemonPolicy(command=("start",))})
         self.watchdog = Watchdog(orders, self.clock, do=lambda action, _: self.done.append(action), chance=lambda: 0.0)
         self.node = after(fresh(), *alive())
         self.judge(news=True)
@@ -33,7 +32,7 @@ class Stand:
 
 def after(node: Node, *seen: Observation) -> Node:
     for each in seen:
-        node, _ = fold(node, each)
+        node, _ = reduce(node, each)
     return node
 
 

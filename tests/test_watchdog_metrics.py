@@ -4,13 +4,13 @@ from dataclasses import replace
 
 import pytest
 
-from exporter.core.watchdog.orders import Mandate, Orders
 from exporter.metrics.catalogue import NodeCollector
-from exporter.model.action import ActionKind, ActionReason, ActionResult
 from exporter.model.node import Node
-from exporter.model.settings import Mode, Rules
-from exporter.model.watch import Tally, WatchState
+from exporter.model.observation import ActionKind, ActionReason, ActionResult
+from exporter.model.settings import Mode, Thresholds
+from exporter.model.watchdog import ActionCount, WatchdogPhase
 from exporter.view import View
+from exporter.watchdog.context import DaemonPolicy, Policy
 from tests.builders import (
     AT,
     DAEMON,
@@ -32,10 +32,10 @@ RESTARTS, ACTIONS = "cuda_mps_watchdog_restarts_total", "cuda_mps_watchdog_actio
 LEFT, NEXT = "cuda_mps_watchdog_restarts_left", "cuda_mps_watchdog_next_restart_timestamp_seconds"
 OPENED = "cuda_mps_watchdog_circuit_opened_timestamp_seconds"
 
-ACTING = Orders(mode=Mode.ACT)
+ACTING = Policy(mode=Mode.ACT)
 
 
-def shown(present: Node, orders: Orders | None = ACTING, clock_step: float = 0.0) -> dict[tuple[str, ...], float]:
+def shown(present: Node, orders: Policy | None = ACTING, clock_step: float = 0.0) -> dict[tuple[str, ...], float]:
     """The watchdog's samples: name, and labels but for the daemon."""
     view = View(present, orders=orders, clock_step=clock_step)
     return {
@@ -46,7 +46,7 @@ def shown(present: Node, orders: Orders | None = ACTING, clock_step: float = 0.0
     }
 
 
-def ones(present: Node, name: str, orders: Orders | None = ACTING) -> list[str]:
+def ones(present: Node, name: str, orders: Policy | None = ACTING) -> list[str]:
     """Which of a state set is 1."""
     return [key[1] for key, value in shown(present, orders).items() if key[0] == name and value == 1]
 
@@ -60,7 +60,7 @@ def test_a_daemon_that_nobody_expects_is_not_watched() -> None:
 
 
 def test_the_mode_is_the_daemons_own_where_it_has_one() -> None:
-    observing = Orders(mode=Mode.ACT, mandates={DAEMON: Mandate(mode=Mode.OBSERVE)})
+    observing = Policy(mode=Mode.ACT, mandates={DAEMON: DaemonPolicy(mode=Mode.OBSERVE)})
     assert ones(idle(), "cuda_mps_watchdog_mode") == ["act"]
     assert ones(idle(), "cuda_mps_watchdog_mode", observing) == ["observe"]
 
@@ -88,9 +88,9 @@ def test_restarts_are_there_at_0_before_the_first(reason: str, result: str) -> N
 
 def test_what_was_done_is_counted_each_in_its_family() -> None:
     tallies = (
-        Tally(kind=ActionKind.RESTART, reason=ActionReason.CRASHED, result=ActionResult.BY_SYSTEMD, count=3),
-        Tally(kind=ActionKind.KILL_CLIENTS, reason=ActionReason.FAULT, result=ActionResult.OBSERVED, count=2),
-        Tally(kind=ActionKind.SET_LIMITS, reason="new", result=ActionResult.FAILED, count=1),
+        ActionCount(kind=ActionKind.RESTART, reason=ActionReason.CRASHED, result=ActionResult.BY_SYSTEMD, count=3),
+        ActionCount(kind=ActionKind.KILL_CLIENTS, reason=ActionReason.FAULT, result=ActionResult.OBSERVED, count=2),
+        ActionCount(kind=ActionKind.SET_LIMITS, reason="new", result=ActionResult.FAILED, count=1),
     )
     found = shown(watched(three_clients(), tallies=tallies))
     assert {key: value for key, value in found.items() if value and key[0] in (RESTARTS, ACTIONS)} == {
@@ -101,7 +101,7 @@ def test_what_was_done_is_counted_each_in_its_family() -> None:
 
 
 def test_the_budget_is_what_the_window_has_left() -> None:
-    two = Orders(rules=Rules(restarts=2, window=100.0))
+    two = Policy(rules=Thresholds(restarts=2, window=100.0))
     assert shown(idle(), two)[LEFT,] == 2
     spent = watched(idle(), restarts=(AT - 101, AT - 100, AT - 1))
     assert shown(spent, two)[LEFT,] == 1
@@ -109,14 +109,14 @@ def test_the_budget_is_what_the_window_has_left() -> None:
 
 
 def test_with_the_circuit_open_there_is_none_left() -> None:
-    assert shown(circuit_open(), Orders(rules=Rules(restarts=9)))[LEFT,] == 0
+    assert shown(circuit_open(), Policy(rules=Thresholds(restarts=9)))[LEFT,] == 0
     assert shown(circuit_open())[OPENED,] == AT + 6
     assert (OPENED,) not in shown(backing_off())
 
 
 def test_the_next_restart_is_told_only_while_it_is_waited_for() -> None:
     assert shown(backing_off(), clock_step=60.0)[NEXT,] == AT + 80, "by the clock that is right"
-    idle_again = replace(backing_off().watches[DAEMON], state=WatchState.IDLE)
+    idle_again = replace(backing_off().watches[DAEMON], state=WatchdogPhase.IDLE)
     assert (NEXT,) not in shown(replace(backing_off(), watches={DAEMON: idle_again}))
 
 

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from exporter import assembly
-from exporter.assembly import Assembly
+from exporter import app
+from exporter.app import Assembly
 from exporter.clock import SystemClock
-from exporter.config import Config
+from exporter.collectors.thread import Inbox, Reading
+from exporter.config.settings import Config
 from exporter.model.problem import Problem, ProblemCode
-from exporter.sources.eye import Inbox, Reading
 from tests import program
 
 PROBLEM = Problem(code=ProblemCode.DRIVER_NOT_LOADED, detail="Driver Not Loaded")
@@ -31,7 +31,7 @@ class Nvml:
 @pytest.fixture
 def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Assembly]:
     """The collectors of a machine whose root is below `tmp_path`, in a container that has no device files."""
-    monkeypatch.setattr(assembly, "NVIDIA_DEVICE", tmp_path / "dev" / "nvidiactl")
+    monkeypatch.setattr(app, "NVIDIA_DEVICE", tmp_path / "dev" / "nvidiactl")
     constants = program.constants({"procfs": tmp_path / "proc"})
     with contextlib.closing(Assembly(Config(constants=constants), SystemClock(), Inbox())) as collectors:
         yield collectors
@@ -39,7 +39,7 @@ def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Assembly]:
 
 def on_the_node(tmp_path: Path) -> Path:
     """The device file as the first process of the node has it."""
-    device = assembly.NVIDIA_DEVICE.relative_to("/")
+    device = app.NVIDIA_DEVICE.relative_to("/")
     path = tmp_path / "proc" / "1" / "root" / device
     path.parent.mkdir(parents=True)
     return path
@@ -62,8 +62,8 @@ def test_it_is_none_if_the_node_has_gpus_and_the_container_has_none(made: Assemb
 
 def test_it_is_one_if_the_container_has_the_device(made: Assembly, tmp_path: Path) -> None:
     on_the_node(tmp_path).touch()
-    assembly.NVIDIA_DEVICE.parent.mkdir()
-    assembly.NVIDIA_DEVICE.touch()
+    app.NVIDIA_DEVICE.parent.mkdir()
+    app.NVIDIA_DEVICE.touch()
     assert problem_of(made) == PROBLEM
 
 

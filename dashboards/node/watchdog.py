@@ -7,17 +7,16 @@ from dashboards.board import Row
 from dashboards.looks import Colour
 from dashboards.panel import Column, bars, lines, table, timeline
 from dashboards.query import DAEMON, Query, moment_if_any, which
-from exporter.model.diagnosis import Condition
 from exporter.model.settings import Mode
-from exporter.model.watch import WatchState
+from exporter.model.watchdog import Condition, WatchdogPhase
 
 WATCH_STATES: Mapping[str, Colour] = {
-    WatchState.IDLE: Colour.WELL,
-    WatchState.ACTING: Colour.NEWS,
-    WatchState.DEFERRED_TO_SYSTEMD: Colour.NEWS,
-    WatchState.BACKOFF: Colour.WARNING,
-    WatchState.QUARANTINED: Colour.BAD,
-    WatchState.CIRCUIT_OPEN: Colour.BAD,
+    WatchdogPhase.IDLE: Colour.WELL,
+    WatchdogPhase.ACTING: Colour.NEWS,
+    WatchdogPhase.DEFERRED_TO_SYSTEMD: Colour.NEWS,
+    WatchdogPhase.BACKOFF: Colour.WARNING,
+    WatchdogPhase.QUARANTINED: Colour.BAD,
+    WatchdogPhase.CIRCUIT_OPEN: Colour.BAD,
 }
 MODES: Mapping[str, Colour] = {Mode.OBSERVE: Colour.QUIET, Mode.ACT: Colour.NEWS}
 

@@ -10,9 +10,8 @@ from exporter.config.options import COLLECTING, CONFIGURED, OPTIONS, Option
 from exporter.config.reference import default_text
 from exporter.config.values import DURATION
 from exporter.errors import ConfigError
-from exporter.model.settings import Mode
-from exporter.model.variables import DEFAULT_LOG_DIRECTORY, DEFAULT_PIPE_DIRECTORY
-from exporter.terminal.colours import CHOICES as COLOR_CHOICES
+from exporter.model.settings import DEFAULT_LOG_DIRECTORY, DEFAULT_PIPE_DIRECTORY, Mode
+from exporter.terminal import CHOICES as COLOR_CHOICES
 
 if TYPE_CHECKING:
     # argparse has no public name for a group of arguments.

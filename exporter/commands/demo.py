@@ -6,8 +6,8 @@ from argparse import Namespace
 
 from exporter import log
 from exporter.clock import SystemClock
-from exporter.config import Config
 from exporter.config.reload import Reloader
+from exporter.config.settings import Config
 from exporter.demo.failures import parse_planned
 from exporter.demo.scenario import simulated_config
 from exporter.demo.serve import serve_simulated

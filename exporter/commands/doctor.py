@@ -7,9 +7,13 @@ from argparse import Namespace
 
 from exporter import log
 from exporter.clock import SystemClock
-from exporter.config import Constants, nearest_config
-from exporter.doctor import Surroundings, examine, gather, report_object, report_text
-from exporter.look import look
+from exporter.config.load import nearest_config
+from exporter.config.settings import Constants
+from exporter.doctor import gather
+from exporter.doctor.finding import report_object, report_text
+from exporter.doctor.gather import Surroundings
+from exporter.doctor.registry import examine
+from exporter.one_shot import collect_once
 
 
 def doctor(arguments: Namespace, constants: Constants | None = None) -> int:
@@ -17,7 +21,7 @@ def doctor(arguments: Namespace, constants: Constants | None = None) -> int:
     config, problem = nearest_config(arguments, os.environ, constants=constants)
     log.configure(config.log_level, config.log_format, sys.stderr)
     surroundings = Surroundings(path=os.environ.get("PATH", os.defpath))
-    facts = gather(config, surroundings, SystemClock(), look=look, problem=problem)
+    facts = gather(config, surroundings, SystemClock(), look=collect_once, problem=problem)
     report = examine(facts)
     if arguments.json:
         sys.stdout.write(json.dumps(report_object(report, facts), indent=2) + "\n")

@@ -8,12 +8,11 @@ from dataclasses import asdict
 from typing import Any
 
 from exporter.clock import SystemClock
-from exporter.config import Config
+from exporter.config.settings import Config
 from exporter.errors import HistoryError, ServiceError
-from exporter.inquiry import told_lines, understood
-from exporter.service_client import SERVICE_SECONDS, ask_service
-from exporter.telling.wanted import Wanted
-from exporter.terminal.terminal import Terminal
+from exporter.report.incident_filter import Wanted
+from exporter.status_client import SERVICE_SECONDS, ask_service, told_lines, understood
+from exporter.terminal import Terminal
 
 
 def show_incidents(arguments: Namespace, config: Config) -> int:
@@ -39,8 +38,8 @@ def show_incidents(arguments: Namespace, config: Config) -> int:
 def _kept_incidents(config: Config, wanted: Wanted, **shape: Any) -> Mapping[str, Any]:
     """Read the history that a service kept. Only this needs the store and the model, which take long to import."""
     from exporter import log
+    from exporter.report import objects
     from exporter.store.archive import read_history
-    from exporter.telling import incidents
 
     log.configure(config.log_level, config.log_format, sys.stderr)
     try:
@@ -49,7 +48,7 @@ def _kept_incidents(config: Config, wanted: Wanted, **shape: Any) -> Mapping[str
         raise ServiceError(
             f"no service answers in {config.runtime_directory}, and nothing that one has kept can be read: {error}"
         ) from error
-    told = incidents.told(kept, wanted, **shape, now=SystemClock().now(), address_of=lambda _: None, watched=False)
+    told = objects.told(kept, wanted, **shape, now=SystemClock().now(), address_of=lambda _: None, watched=False)
     if "problem" in told:
         raise ServiceError(told["problem"])
     return told

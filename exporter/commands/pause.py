@@ -2,10 +2,9 @@
 
 from argparse import Namespace
 
-from exporter.config import Config
+from exporter.config.settings import Config
 from exporter.errors import ServiceError
-from exporter.inquiry import understood
-from exporter.service_client import SERVICE_SECONDS, ask_service
+from exporter.status_client import SERVICE_SECONDS, ask_service, understood
 
 
 def pause(_arguments: Namespace, config: Config) -> int:

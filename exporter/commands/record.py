@@ -5,15 +5,15 @@ import sys
 from argparse import Namespace
 
 from exporter import log
-from exporter.assembly import Assembly
+from exporter.app import Assembly
 from exporter.clock import SystemClock
-from exporter.config import DURATION, Config
-from exporter.cycle import Cycle
-from exporter.recording import write_header, write_observation
-from exporter.recording_file import opened
+from exporter.collectors.thread import Inbox
+from exporter.config.settings import Config
+from exporter.config.values import DURATION
+from exporter.loop import Loop
+from exporter.recording import opened, write_header, write_observation
 from exporter.recording_header import header_with_gpus
-from exporter.signals import wishes
-from exporter.sources.eye import Inbox
+from exporter.service import wishes
 
 
 def record(arguments: Namespace, config: Config) -> int:
@@ -30,7 +30,7 @@ def record(arguments: Namespace, config: Config) -> int:
         contextlib.closing(Assembly(config, clock, inbox)) as assembly,
     ):
         write_header(file, header)
-        cycle = Cycle(
+        cycle = Loop(
             header.node(),
             assembly.lookout(),
             inbox=inbox,

@@ -8,15 +8,14 @@ from dataclasses import replace
 from prometheus_client import generate_latest
 
 from exporter import log
-from exporter.config import Config
-from exporter.core.fold import fold_all
-from exporter.core.watchdog.rehearsal import orders_for, rehearse
+from exporter.config.settings import Config
 from exporter.metrics.catalogue import NodeCollector
 from exporter.model.settings import Mode
 from exporter.model.usage import AttributionState
-from exporter.recording import Recording
-from exporter.recording_file import opened
+from exporter.recording import Recording, opened
+from exporter.state.reducer import reduce_all
 from exporter.view import View
+from exporter.watchdog.dry_run import dry_run, policy_for
 
 
 def replay(arguments: Namespace, config: Config) -> int:
@@ -26,11 +25,11 @@ def replay(arguments: Namespace, config: Config) -> int:
     with opened(arguments.file, "r") as file:
         recording = Recording(file)
         last = replace(recording.header.node(), attribution=AttributionState(equal=arguments.attribution == "equal"))
-        told = fold_all(last, recording.observations())
+        told = reduce_all(last, recording.observations())
         if arguments.watchdog is not None:
             rules = replace(config.constants.rules, allow=config.watchdog_allow)
-            orders = orders_for(last, Mode(arguments.watchdog), rules)
-            told = rehearse(last, recording.observations(), orders)
+            orders = policy_for(last, Mode(arguments.watchdog), rules)
+            told = dry_run(last, recording.observations(), orders)
         for node, events in told:
             last = node
             for event in events if arguments.events else ():

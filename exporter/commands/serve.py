@@ -8,25 +8,25 @@ from argparse import Namespace
 from dataclasses import replace
 
 from exporter import log
+from exporter.actions.locks import ActLocks
+from exporter.app import Assembly
 from exporter.arenas import use_few_arenas
-from exporter.assembly import Assembly
 from exporter.clock import SystemClock
-from exporter.config import Config
+from exporter.collectors.thread import Inbox
 from exporter.config.load import same_directories
 from exporter.config.reference import as_toml
 from exporter.config.reload import Reloader
-from exporter.core.watchdog.results import taken_up
-from exporter.core.watchdog.state_loss import lost
+from exporter.config.settings import Config
 from exporter.errors import ConfigError
 from exporter.history import History
 from exporter.model.usage import AttributionState
 from exporter.recording_header import header_of
 from exporter.service import Service
-from exporter.sources.act_locks import ActLocks
-from exporter.sources.eye import Inbox
-from exporter.store.archive import Archive
+from exporter.store.archive import StateFile
 from exporter.store.writer import Writer
-from exporter.web import WebSecurity
+from exporter.watchdog.evaluation import lost
+from exporter.watchdog.verification import taken_up
+from exporter.web.web_config import WebSecurity
 
 STDERR = 2
 """As a descriptor: what has crashed may not be able to use a file object."""
@@ -55,7 +55,7 @@ def _serve(arguments: Namespace, config: Config, stderr: log.BackgroundStream) -
     inbox: Inbox = Inbox()
     assembly = Assembly(config, clock, inbox)
     reloader = Reloader(arguments, os.environ, config, clock)
-    writer = Writer(Archive(config.state_directory, config.constants.retention, clock), clock)
+    writer = Writer(StateFile(config.state_directory, config.constants.retention, clock), clock)
     hands = assembly.hands()
     locks = ActLocks((config.constants.lock_directory, config.runtime_directory))
     # The locks are released last: what is under way for a daemon ends before.

@@ -8,11 +8,9 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from exporter.clock import SystemClock
-from exporter.config import Config
-from exporter.inquiry import Inquiry
-from exporter.service_client import SERVICE_SECONDS, ask_service
-from exporter.terminal.fitting import bare, whole
-from exporter.terminal.terminal import Terminal
+from exporter.config.settings import Config
+from exporter.status_client import SERVICE_SECONDS, StatusClient, ask_service
+from exporter.terminal import Terminal, bare, whole
 
 if TYPE_CHECKING:
     from exporter.model.node import Node
@@ -21,7 +19,7 @@ if TYPE_CHECKING:
 def show_status(arguments: Namespace, config: Config) -> int:
     """Say how the node is: as the running service knows it, or else by one look; once, or again and again."""
     terminal = Terminal(sys.stdout, os.environ, arguments.color)
-    inquiry = Inquiry(
+    inquiry = StatusClient(
         None
         if arguments.look or arguments.pipe_directory
         else partial(ask_service, config.runtime_directory, "status", SERVICE_SECONDS),
@@ -31,7 +29,7 @@ def show_status(arguments: Namespace, config: Config) -> int:
         daemon=arguments.daemon,
     )
     if arguments.watch is not None:
-        from exporter.terminal.watching import Watching
+        from exporter.terminal import Watching
 
         return Watching(
             inquiry.report,
@@ -54,7 +52,7 @@ def show_status(arguments: Namespace, config: Config) -> int:
 def _look(config: Config) -> "Node":
     """Look at the node directly. Only this needs the sources and the core, which take long to import."""
     from exporter import log
-    from exporter.look import look
+    from exporter.one_shot import collect_once
 
     log.configure(config.log_level, config.log_format, sys.stderr)
-    return look(config)
+    return collect_once(config)

@@ -27,7 +27,7 @@ from exporter.config.options import (
 from exporter.config.settings import Config, Constants, DaemonConfig
 from exporter.config.values import DIRECTORY, overlapping, shown, text_kind, write_address
 from exporter.errors import ConfigError
-from exporter.model.variables import DEFAULT_LOG_DIRECTORY, DEFAULT_PIPE_DIRECTORY, LOG_DIRECTORY, PIPE_DIRECTORY
+from exporter.model.settings import DEFAULT_LOG_DIRECTORY, DEFAULT_PIPE_DIRECTORY, LOG_DIRECTORY, PIPE_DIRECTORY
 
 DEFAULT_FILE = Path("/etc/cuda-mps-exporter/config.toml")
 FILE_VARIABLE = f"{PREFIX}CONFIG_FILE"

@@ -11,8 +11,7 @@ from typing import Any
 from exporter.config import values
 from exporter.config.settings import FORMATS, LEVELS, Attribution, Config
 from exporter.config.values import InvalidError, Kind, list_of, one_of, text_kind
-from exporter.model.settings import AllowedAction, Mode
-from exporter.model.variables import DEFAULT_LOG_DIRECTORY
+from exporter.model.settings import DEFAULT_LOG_DIRECTORY, AllowedAction, Mode
 from exporter.parse.systemd import is_service_name
 
 PREFIX = "CUDA_MPS_EXPORTER_"
@@ -228,7 +227,7 @@ def _parse_unit(text: str) -> str:
 
 def _parse_user(text: str) -> int:
     # Imported only if the key is set: `status` beside a running service loads no module of the service.
-    from exporter.sources.user import uid_of
+    from exporter.collectors.child import uid_of
 
     uid = uid_of(text)
     if uid is None:

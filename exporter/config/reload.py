@@ -9,20 +9,20 @@ from exporter.clock import Clock
 from exporter.config.load import DEFAULT_FILE, build_config
 from exporter.config.options import OPTIONS
 from exporter.config.settings import Config
-from exporter.core.watchdog.orders import Mandate, Orders
 from exporter.errors import ConfigError
 from exporter.view import ConfigStatus
+from exporter.watchdog.context import DaemonPolicy, Policy
 
 
-def orders_of(config: Config) -> Orders:
+def orders_of(config: Config) -> Policy:
     """Return the policy of the watchdog. The general mode applies to a daemon that is not configured."""
     mandates = {
-        daemon.name: Mandate(
+        daemon.name: DaemonPolicy(
             mode=daemon.watchdog, unit=daemon.unit, command=daemon.restart_command, limits=daemon.limits
         )
         for daemon in config.daemons
     }
-    return Orders(
+    return Policy(
         mode=config.watchdog,
         rules=replace(config.constants.rules, allow=config.watchdog_allow),
         mandates=mandates,

@@ -4,9 +4,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
-from exporter.model.limits import Limits
-from exporter.model.settings import AllowedAction, Mode, PollIntervals, Rules
-from exporter.store.retention import Retention
+from exporter.model.settings import AllowedAction, Limits, Mode, PollIntervals, Retention, Thresholds
 
 DEFAULT_PORT = 10677
 
@@ -86,7 +84,7 @@ class Constants:
     lock_directory: Path = Path("/run/cuda-mps-exporter")
     """Directory of the locks by which one exporter at a time acts for a daemon."""
     intervals: PollIntervals = field(default_factory=PollIntervals)
-    rules: Rules = field(default_factory=Rules)
+    rules: Thresholds = field(default_factory=Thresholds)
     retention: Retention = field(default_factory=Retention)
 
 

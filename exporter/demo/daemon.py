@@ -4,11 +4,19 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from exporter.demo.workloads import SERVER, ProcessFactory, SimulatedProcess, SimulatedWorkload
-from exporter.model.limits import Limits
-from exporter.model.observation import ControlReply, DaemonProcess, LogFile, LogLine, Observation, PodFound, ProcessExit
-from exporter.model.variables import VISIBLE_DEVICES
-from exporter.model.witnesses import ControlSocket, SessionHolder
-from exporter.telling.moment import utc
+from exporter.model.observation import (
+    ControlReply,
+    ControlSocket,
+    DaemonProcess,
+    LogFile,
+    LogLine,
+    Observation,
+    PodFound,
+    ProcessExit,
+    SessionHolder,
+)
+from exporter.model.settings import VISIBLE_DEVICES, Limits
+from exporter.report.text import utc
 
 CONTROL_LOG, SERVER_LOG = "control.log", "server.log"
 

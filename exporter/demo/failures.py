@@ -12,8 +12,7 @@ from exporter.demo.gpus import pci_address
 from exporter.demo.scenario import Scenario
 from exporter.demo.workloads import BYPASSING, CONTEXT_BYTES, GIBIBYTE, SERVING, TRAINERS, SimulatedProcess
 from exporter.errors import ConfigError
-from exporter.model.action import Resumed
-from exporter.model.observation import GpuEvent, KernelRecord, Observation
+from exporter.model.observation import GpuEvent, KernelRecord, Observation, Resumed
 
 FLAG = "--at"
 

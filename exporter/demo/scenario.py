@@ -4,9 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from exporter.config import Config
-from exporter.config.settings import DaemonConfig
-from exporter.core.watchdog.rehearsal import START
+from exporter.config.settings import Config, DaemonConfig
 from exporter.demo.daemon import SimulatedDaemon
 from exporter.demo.gpus import GPU_BYTES, GPUS, SimulatedGpu
 from exporter.demo.workloads import GIBIBYTE, NOTEBOOKS, SERVING, TRAINERS, ProcessFactory, SimulatedProcess
@@ -14,6 +12,7 @@ from exporter.model.daemon import Daemon, Declaration
 from exporter.model.node import Node
 from exporter.model.observation import Observation
 from exporter.model.settings import Mode
+from exporter.watchdog.dry_run import START
 
 CLIENTS_LIMIT = 12
 """Maximum clients of a server: few, so that a server can be full."""

@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 
 from exporter.clock import Clock
+from exporter.collectors.pool import CollectorPool
+from exporter.collectors.thread import CollectorThread, Inbox
 from exporter.config.reload import Reloader, orders_of
 from exporter.config.settings import Config
 from exporter.demo.failures import PlannedFailure
@@ -13,8 +15,6 @@ from exporter.model.accounting import UsageTotals
 from exporter.model.event import Event
 from exporter.model.node import Node
 from exporter.service import Service
-from exporter.sources.eye import Eye, Inbox
-from exporter.sources.lookout import Lookout
 from exporter.view import HistoryStatus
 
 
@@ -45,11 +45,11 @@ def serve_simulated(
         events.extend(new)
     simulation.plan(plan)
     inbox: Inbox = Inbox()
-    collector = Eye("demo", simulation.collect, period=1.0, deadline=5.0, inbox=inbox, clock=clock)
+    collector = CollectorThread("demo", simulation.collect, period=1.0, deadline=5.0, inbox=inbox, clock=clock)
     Service(
         config,
         node,
-        Lookout((collector,)),
+        CollectorPool((collector,)),
         inbox,
         clock,
         reloader=reloader,

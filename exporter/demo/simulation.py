@@ -5,21 +5,20 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 
 from exporter.clock import Clock
-from exporter.core.fold import fold
-from exporter.core.watchdog.judge import judge
-from exporter.core.watchdog.orders import Orders
-from exporter.core.watchdog.rehearsal import CHANCE
+from exporter.collectors.thread import Reading
 from exporter.demo.daemon import SimulatedDaemon
 from exporter.demo.failures import FAILURES, PlannedFailure, recurring
 from exporter.demo.gpus import GPUS, SimulatedProbes
 from exporter.demo.scenario import Scenario
-from exporter.model.action import Action, ActionDone, ActionKind
 from exporter.model.event import Event
 from exporter.model.node import Node
-from exporter.model.observation import Observation, SourceReading
+from exporter.model.observation import Action, ActionDone, ActionKind, Observation, SourceReading
 from exporter.model.problem import Problem, ProblemCode
-from exporter.sources.eye import Reading
+from exporter.state.reducer import reduce
 from exporter.usage.launch_history import LIBCUDA_PROBES
+from exporter.watchdog.context import Policy
+from exporter.watchdog.dry_run import CHANCE
+from exporter.watchdog.evaluation import evaluate
 
 PAST_SECONDS, CALM_SECONDS = 900.0, 300.0
 """How much of the past is simulated before the demo starts; the latter if it is calm."""
@@ -138,14 +137,14 @@ class Simulation:
                 yield from daemon.connect(at, client)
 
 
-def advance(node: Node, simulation: Simulation, orders: Orders) -> Iterator[tuple[Node, tuple[Event, ...]]]:
+def advance(node: Node, simulation: Simulation, orders: Policy) -> Iterator[tuple[Node, tuple[Event, ...]]]:
     """Reduce and evaluate each second up to the present. Yield the node after it, and its events."""
     for second in simulation.seconds():
         events: list[Event] = []
         for seen in second:
-            node, new = fold(node, seen)
+            node, new = reduce(node, seen)
             events.extend(new)
-        node, evaluated, actions = judge(node, orders, at=node.at, chance=CHANCE)
+        node, evaluated, actions = evaluate(node, orders, at=node.at, chance=CHANCE)
         for action in actions:
             simulation.do(action, node)
         yield node, (*events, *evaluated)

@@ -3,9 +3,10 @@
 Facts are read once, at the rim (`gather.py`, `readers/`), and judged by small pure functions (`checks/`).
 """
 
-from exporter.doctor.gather import Surroundings, gather
-from exporter.doctor.object import report_object
-from exporter.doctor.registry import examine
-from exporter.doctor.text import report_text
+from exporter.doctor.finding import report_object as report_object
+from exporter.doctor.finding import report_text as report_text
+from exporter.doctor.gather import Surroundings as Surroundings
+from exporter.doctor.gather import gather as gather
+from exporter.doctor.registry import examine as examine
 
 __all__ = ["Surroundings", "examine", "gather", "report_object", "report_text"]

@@ -1,14 +1,33 @@
-"""What the preflight looked at, read once. All of it may have been chosen by a workload."""
+"""Facts that the checks read: gathered once. A workload may have chosen any of them."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
+from enum import IntEnum, StrEnum
 
-from exporter.config import Config
-from exporter.doctor.capability import Capability
+from exporter.config.settings import Config
 from exporter.model.daemon import Daemon
 from exporter.model.node import Node
-from exporter.model.variables import DEFAULT_PIPE_DIRECTORY, PIPE_DIRECTORY
+from exporter.model.settings import DEFAULT_PIPE_DIRECTORY, PIPE_DIRECTORY
+
+
+class Capability(IntEnum):
+    """Each by its number, which is its bit."""
+
+    DAC_OVERRIDE = 1
+    KILL = 5
+    SETGID = 6
+    SETUID = 7
+    SYS_PTRACE = 19
+    SYS_ADMIN = 21
+    SYSLOG = 34
+    PERFMON = 38
+    BPF = 39
+
+
+def names(capabilities: Iterable[Capability]) -> str:
+    """As they are written in units: `CAP_KILL, CAP_SETUID`."""
+    return ", ".join(f"CAP_{each.name}" for each in capabilities)
+
 
 Identity = tuple[int, int]
 """Device and inode: one directory, however it is reached."""
@@ -167,7 +186,7 @@ class UnitFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Watcher:
+class ExporterRights:
     """Whose rights count: those of the service, where it runs (`is_service`), else of whoever looks.
 
     `unanswering` says why a service that is there could not be asked who it is. `kernel_log` is why the kernel's log
@@ -243,7 +262,7 @@ class Facts:
     rotations: tuple[Rotation, ...] = ()
     waiting: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     units: Mapping[str, UnitFacts] | None = None
-    watcher: Watcher
+    watcher: ExporterRights
     holders: tuple[Holder, ...] = ()
     doors: DoorsFacts | None = None
     apart: bool = False

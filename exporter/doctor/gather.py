@@ -1,4 +1,4 @@
-"""Looks once at everything that the preflight judges: as `status` does, and then closer."""
+"""Gathers all facts once."""
 
 import os
 from collections.abc import Callable, Iterator, Mapping
@@ -8,25 +8,28 @@ from pathlib import Path
 from typing import TypeVar
 
 from exporter.clock import Clock
-from exporter.config import Config
-from exporter.doctor.checks.units import EXPORTER
-from exporter.doctor.facts import (
-    INITIAL_PID_NAMESPACE,
-    Area,
-    Facts,
-    Identity,
-    ProcessFacts,
+from exporter.collectors.child import Systemctl
+from exporter.collectors.pipe_dir import Directory
+from exporter.collectors.proc import Proc
+from exporter.config.settings import Config
+from exporter.doctor.checks.daemons import EXPORTER
+from exporter.doctor.facts import INITIAL_PID_NAMESPACE, Area, Facts, Identity, ProcessFacts
+from exporter.doctor.readers import (
+    Patience,
+    pid_namespaces,
+    read_daemons,
+    read_directory,
+    read_doors,
+    read_holders,
+    read_logs,
+    read_processes,
+    read_programs,
+    read_queue,
+    read_rotations,
+    read_units,
+    read_watcher,
 )
-from exporter.doctor.readers.directories import read_directory
-from exporter.doctor.readers.doors import read_doors
-from exporter.doctor.readers.logs import read_logs, read_queue, read_rotations
-from exporter.doctor.readers.patience import Patience
-from exporter.doctor.readers.ports import read_holders
-from exporter.doctor.readers.processes import pid_namespaces, read_daemons, read_processes
-from exporter.doctor.readers.programs import read_programs
-from exporter.doctor.readers.units import read_units
-from exporter.doctor.readers.watcher import read_watcher
-from exporter.doctor.unseen import (
+from exporter.doctor.registry import (
     MOST_PROCESSES,
     cuda_processes,
     unseen_for_problems,
@@ -38,11 +41,8 @@ from exporter.doctor.unseen import (
 from exporter.errors import ConfigError
 from exporter.model.daemon import Daemon
 from exporter.model.node import Node
-from exporter.sources.directory import Directory
-from exporter.sources.proc import Proc
-from exporter.sources.systemctl import Systemctl
-from exporter.telling.problem_text import problem_text
-from exporter.web import WebSecurity
+from exporter.report.problem_text import problem_text
+from exporter.web.web_config import WebSecurity
 
 LOGROTATE = Path("/etc/logrotate.d")
 

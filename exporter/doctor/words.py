@@ -1,4 +1,4 @@
-"""How the preflight speaks of processes, paths and GPUs. Whatever they are called, it keeps to its line."""
+"""How findings name processes, paths and GPUs."""
 
 import json
 import shlex
@@ -11,8 +11,8 @@ from exporter.model.daemon import Daemon
 from exporter.model.gpu import Gpu
 from exporter.parse.printable import LONGEST_PROBLEM, printable
 from exporter.parse.systemd import is_service_name
-from exporter.telling.remedy import address_of, command_to_tell, commands_to_start, commands_to_stop, start_of
-from exporter.telling.short import process_text, short_gpu, short_name
+from exporter.report.remedy import address_of, command_to_tell, commands_to_start, commands_to_stop, start_of
+from exporter.report.text import process_text, short_gpu, short_name
 
 AS_ROOT = ("sudo cuda-mps-exporter doctor",)
 ATTRIBUTION_AS_ROOT = ("sudo cuda-mps-exporter doctor --attribution=bpf",)

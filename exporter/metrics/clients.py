@@ -6,15 +6,15 @@ Only `cuda_mps_client_info` has a client's identity. The other families join it 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 
-from exporter.core.domains import domains
-from exporter.core.identity import used_bytes
-from exporter.core.workloads import belonging_of, pod_of, workload_of
 from exporter.metrics.family import NODE, Choice, Items, Labels, Samples, Scope, family, group
 from exporter.model.daemon import Daemon
+from exporter.model.identity import WorkloadCounts, WorkloadKind
 from exporter.model.launches import LaunchCounts
 from exporter.model.server import Client
-from exporter.model.workload import Account, WorkloadKind
 from exporter.parse.printable import printable
+from exporter.state.failure_domains import failure_domains
+from exporter.state.processes import belonging_of, pod_of, workload_of
+from exporter.state.transition import used_bytes
 from exporter.usage.launch_history import launch_counts, watched_fraction
 from exporter.view import View
 
@@ -47,7 +47,7 @@ def _failure_domain(view: View) -> Samples:
     others = {
         (name, pid): len(domain.clients) - 1
         for name, daemon in {daemon.name: daemon for daemon, *_ in shown}.items()
-        for here in domains(view.node, daemon).values()
+        for here in failure_domains(view.node, daemon).values()
         for domain in here
         for pid in domain.clients
     }
@@ -139,7 +139,7 @@ def _workload_memory(view: View) -> Samples:
     return totals.items()
 
 
-def _account(count: Callable[[Account], int]) -> Callable[[View], Samples]:
+def _account(count: Callable[[WorkloadCounts], int]) -> Callable[[View], Samples]:
     def samples(view: View) -> Samples:
         totals: Counter[Labels] = Counter()
         for workload, account in view.node.accounts.items():

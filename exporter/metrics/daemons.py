@@ -3,14 +3,13 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-from exporter.core.client_slots import clients_limit
-from exporter.core.devices import by_its_ordinals
-from exporter.core.watchdog.drift import Demand, Standing, demands
 from exporter.metrics.family import Choice, Items, Labels, Rows, Samples, Scope, family, group, info
-from exporter.model.claim import ClaimKind
-from exporter.model.daemon import Daemon, DaemonState, LossReason
-from exporter.model.server import DepartureReason, RefusalReason, Server, ServerState
+from exporter.model.daemon import ClaimKind, Daemon, DaemonState, LossReason
+from exporter.model.server import DisconnectReason, RefusalReason, Server, ServerState
+from exporter.state.gpus import by_its_ordinals
+from exporter.state.servers import clients_limit
 from exporter.view import View
+from exporter.watchdog.limits import LimitDemand, LimitStatus, demands
 
 DAEMON: Scope[Daemon] = Scope(("daemon",), lambda view: (((each.name,), each) for each in view.daemons()))
 
@@ -71,7 +70,7 @@ DAEMONS = group(
     DAEMON.value("cuda_mps_clients_connected_total", lambda each: each.totals.connected),
     "Clients that connected, including those that were connected when the exporter started.",
     DAEMON.values(
-        "cuda_mps_clients_disconnected_total", Choice("reason", DepartureReason), lambda each: each.totals.disconnected
+        "cuda_mps_clients_disconnected_total", Choice("reason", DisconnectReason), lambda each: each.totals.disconnected
     ),
     "Clients that disconnected: they exited, or their server or daemon ended.",
     DAEMON.values("cuda_mps_clients_refused_total", Choice("reason", RefusalReason), lambda each: each.totals.refused),
@@ -141,27 +140,27 @@ def _as_ratio(percentage: float | None) -> float | None:
     return None if percentage is None else percentage / 100
 
 
-def _demands(view: View) -> Iterable[tuple[Daemon, tuple[Demand, ...]]]:
+def _demands(view: View) -> Iterable[tuple[Daemon, tuple[LimitDemand, ...]]]:
     for daemon in view.daemons():
         watch = view.node.watches.get(daemon.name)
         if watch is not None and watch.wanted is not None and daemon.answers:
             yield daemon, demands(daemon, watch.wanted, view.node.at)
 
 
-def _server_demands(view: View) -> Items[list[Demand]]:
+def _server_demands(view: View) -> Items[list[LimitDemand]]:
     for daemon, found in _demands(view):
         for server in daemon.servers:
             yield (daemon.name, str(server)), [each for each in found if each.server == server]
 
 
-def _default_demands(view: View) -> Items[list[Demand]]:
+def _default_demands(view: View) -> Items[list[LimitDemand]]:
     return (((daemon.name,), [each for each in found if each.server is None]) for daemon, found in _demands(view))
 
 
-def _drifted(found: list[Demand]) -> bool | None:
+def _drifted(found: list[LimitDemand]) -> bool | None:
     """Return whether a limit has drifted; None if none has for certain, and not all are known."""
-    worst = max((each.standing for each in found), default=Standing.UNKNOWN)
-    return None if worst is Standing.UNKNOWN else worst is Standing.DRIFTED
+    worst = max((each.standing for each in found), default=LimitStatus.UNKNOWN)
+    return None if worst is LimitStatus.UNKNOWN else worst is LimitStatus.DRIFTED
 
 
 def _before_limits(view: View) -> Samples:

@@ -6,10 +6,12 @@ from exporter import __version__
 from exporter.metrics.daemons import DAEMON
 from exporter.metrics.family import NODE, Choice, Scope, family, group
 from exporter.model.daemon import Daemon
-from exporter.model.node import Source
+from exporter.model.node import CollectorState
 from exporter.view import ConfigStatus, HistoryStatus
 
-_SOURCE: Scope[Source] = Scope(("source",), lambda view: (((name,), each) for name, each in view.node.sources.items()))
+_SOURCE: Scope[CollectorState] = Scope(
+    ("source",), lambda view: (((name,), each) for name, each in view.node.sources.items())
+)
 _HISTORY: Scope[HistoryStatus] = Scope((), lambda view: [] if view.history is None else [((), view.history)])
 _CONFIG: Scope[ConfigStatus] = Scope((), lambda view: [] if view.configuration is None else [((), view.configuration)])
 

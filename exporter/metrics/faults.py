@@ -3,12 +3,12 @@
 from collections import Counter
 from collections.abc import Iterable
 
-from exporter.core.incidents import REMEMBERED_SECONDS
+from exporter.incidents.incidents import REMEMBERED_SECONDS
 from exporter.metrics.daemons import DAEMON
 from exporter.metrics.family import Buckets, Choice, Items, Labels, Rows, Samples, Scope, buckets, family, group, info
 from exporter.model.daemon import RECOVERY_SECONDS
-from exporter.model.incident import FaultKind, Incident, Tenant
-from exporter.model.workload import WorkloadKind
+from exporter.model.identity import WorkloadKind
+from exporter.model.incident import ClientDetails, FaultKind, Incident
 from exporter.parse.printable import printable
 from exporter.view import View
 
@@ -36,7 +36,7 @@ def _infos(view: View) -> Rows:
         yield (*labels, incident.id, incident.kind, *suspected)
 
 
-def _workload(tenant: Tenant) -> str:
+def _workload(tenant: ClientDetails) -> str:
     """Return the workload with its kind first, so that no name looks like another kind's."""
     return f"pid/{tenant.pid}" if tenant.workload is None else f"{tenant.workload.kind}/{tenant.workload.name}"
 

@@ -6,14 +6,12 @@ both sources fail or the GPU is gone.
 
 from collections.abc import Mapping
 
-from exporter.core.meters import ECC_CORRECTED, ECC_UNCORRECTED, ENERGY
-from exporter.core.sharing import sharing_mode
-from exporter.core.xids import KERNEL, NVML_EVENTS, WELL_KNOWN
 from exporter.metrics.family import Choice, Items, Rows, Samples, Scope, family, group, info
-from exporter.model.gpu import Gpu, SharingMode
+from exporter.model.gpu import Gpu, SharingMode, XidCount
 from exporter.model.node import Node
 from exporter.model.observation import GpuReading
-from exporter.model.xids import XidCount
+from exporter.state.gpus import ECC_CORRECTED, ECC_UNCORRECTED, ENERGY, sharing_mode
+from exporter.state.xids import KERNEL, NVML_EVENTS, WELL_KNOWN
 from exporter.view import View
 
 COMPUTE_MODES = ("default", "exclusive_thread", "prohibited", "exclusive_process")

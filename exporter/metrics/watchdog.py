@@ -4,16 +4,15 @@ from collections.abc import Callable, Mapping
 from itertools import product
 from typing import NamedTuple
 
-from exporter.core.watchdog import budget
-from exporter.core.watchdog.orders import Orders, blocks
 from exporter.metrics.family import Choice, Items, Labels, Rows, Samples, Scope, family, group, info
-from exporter.model.action import AGAINST_FAULTS, ActionKind, ActionReason, ActionResult
 from exporter.model.daemon import Daemon
-from exporter.model.diagnosis import Condition
+from exporter.model.observation import AGAINST_FAULTS, ActionKind, ActionReason, ActionResult
 from exporter.model.settings import Mode
-from exporter.model.watch import Block, Watch, WatchState
+from exporter.model.watchdog import ActingBlock, Condition, WatchdogPhase, WatchdogState
 from exporter.parse.xid_catalogue import REBOOT, RESET
 from exporter.view import View
+from exporter.watchdog import restart
+from exporter.watchdog.context import Policy, blocks
 
 _OUTCOME = (Choice("reason", ActionReason), Choice("result", ActionResult))
 
@@ -32,8 +31,8 @@ class _Watched(NamedTuple):
     """An expected daemon, the watchdog's state of it, and the watchdog's configuration."""
 
     daemon: Daemon
-    watch: Watch
-    orders: Orders
+    watch: WatchdogState
+    orders: Policy
     at: float
 
 
@@ -41,19 +40,21 @@ def _watched(view: View) -> Items[_Watched]:
     if view.orders is not None:
         for daemon in view.daemons():
             if daemon.declared.expected:
-                watch = view.node.watches.get(daemon.name, Watch())
+                watch = view.node.watches.get(daemon.name, WatchdogState())
                 yield (daemon.name,), _Watched(daemon, watch, view.orders, view.node.at)
 
 
 _WATCHED: Scope[_Watched] = Scope(("daemon",), _watched)
-_WATCH: Scope[Watch] = Scope(("daemon",), lambda view: ((labels, each.watch) for labels, each in _watched(view)))
+_WATCH: Scope[WatchdogState] = Scope(
+    ("daemon",), lambda view: ((labels, each.watch) for labels, each in _watched(view))
+)
 
 
 def _blocked(each: _Watched) -> Mapping[str, bool]:
     if each.orders.configured_mode_of(each.daemon) is not Mode.ACT:
         return {}
     found = blocks(each.orders, each.daemon, each.watch)
-    return {reason: reason in found for reason in Block}
+    return {reason: reason in found for reason in ActingBlock}
 
 
 def _culprits(view: View) -> Rows:
@@ -91,9 +92,9 @@ WATCHDOG = group(
     'cuda_mps_watchdog_state{state=~"circuit_open|quarantined|state_lost"} == 1',
     _WATCHED.state("cuda_mps_watchdog_mode", Choice("mode", Mode), lambda each: each.orders.mode_of(each.daemon)),
     "Watchdog mode of the daemon; exactly one mode is 1. In observe, it only reports what it would do.",
-    _WATCHED.values("cuda_mps_watchdog_blocked", Choice("reason", Block), _blocked),
+    _WATCHED.values("cuda_mps_watchdog_blocked", Choice("reason", ActingBlock), _blocked),
     "Whether this reason prevents the watchdog from acting, although the configured mode is act.",
-    _WATCH.state("cuda_mps_watchdog_state", Choice("state", WatchState), lambda each: each.state),
+    _WATCH.state("cuda_mps_watchdog_state", Choice("state", WatchdogPhase), lambda each: each.state),
     "Watchdog state of the daemon; exactly one state is 1. An operator's resume ends quarantined, state_lost and "
     "circuit_open, which also ends if the daemon is healthy for long.",
     _WATCH.state(
@@ -116,11 +117,13 @@ WATCHDOG = group(
         _actions(lambda kind: None if kind is ActionKind.RESTART else (kind,)),
     ),
     "Other actions of the watchdog for the daemon, or observed ones (the watchdog would have acted).",
-    _WATCHED.value("cuda_mps_watchdog_restarts_left", lambda each: budget.left(each.watch, each.orders.rules, each.at)),
+    _WATCHED.value(
+        "cuda_mps_watchdog_restarts_left", lambda each: restart.left(each.watch, each.orders.rules, each.at)
+    ),
     "Restarts of the daemon that the budget still allows; 0 while the circuit is open.",
     _WATCH.time(
         "cuda_mps_watchdog_next_restart_timestamp_seconds",
-        lambda each: each.not_before if each.state is WatchState.BACKOFF else None,
+        lambda each: each.not_before if each.state is WatchdogPhase.BACKOFF else None,
     ),
     "Earliest Unix time of the next restart. Present only during a backoff.",
     _WATCH.time("cuda_mps_watchdog_last_restart_timestamp_seconds", lambda each: each.last_restart_at),

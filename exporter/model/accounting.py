@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from exporter.model.identity import Workload
 from exporter.model.observation import GpuUuid
 from exporter.model.usage import Method
-from exporter.model.workload import Workload
 
 
 class SharedAccount(StrEnum):

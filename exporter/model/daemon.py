@@ -1,15 +1,78 @@
-"""Control daemons, as they are remembered."""
+"""Control daemons, as the reducer remembers them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
+from enum import Enum, StrEnum, auto
 
-from exporter.model.claim import Claim, ClaimKind, key
-from exporter.model.named_by import NamedBy
-from exporter.model.observation import DaemonName, DaemonProcess, GpuUuid
+from exporter.model.observation import (
+    NOTHING_LOGGED,
+    DaemonName,
+    DaemonProcess,
+    GpuUuid,
+    LoggedCommands,
+    SessionHolder,
+    SocketProbes,
+)
 from exporter.model.problem import Problem
-from exporter.model.server import Client, DepartureReason, Leaving, RefusalReason, Server
-from exporter.model.witnesses import NOTHING_LOGGED, LoggedCommands, SessionHolder, SocketProbes
+from exporter.model.server import Client, Disconnect, DisconnectReason, RefusalReason, Server
+
+
+class ClaimKind(StrEnum):
+    """What a log line says that a tenant could have forged."""
+
+    DAEMON_EXIT = "daemon_exit"
+    SERVER_START = "server_start"
+    SERVER_EXIT = "server_exit"
+    CRASH_LOOP = "crash_loop"
+    CLIENT_CONNECT = "client_connect"
+    CLIENT_DISCONNECT = "client_disconnect"
+    CLIENT_REFUSED = "client_refused"
+    CONTAINED_FAULT = "contained_fault"
+    FAULT = "fault"
+    RECOVERY = "recovery"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """One claim, read at `at`. `pid` is the client or the server that it is about; 0: the daemon itself."""
+
+    kind: ClaimKind
+    pid: int
+    at: float
+
+    @property
+    def key(self) -> str:
+        """What tells it from the daemon's other claims."""
+        return key(self.kind, self.pid)
+
+
+def key(kind: ClaimKind, pid: int) -> str:
+    """Return what a claim of this kind, about this process, is known by."""
+    return f"{kind.value} {pid}"
+
+
+class Verdict(Enum):
+    """What the other sources say of a claim; SETTLED: there is nothing left to decide."""
+
+    OPEN = auto()
+    CONFIRMED = auto()
+    REFUTED = auto()
+    SETTLED = auto()
+
+
+class NamedBy(StrEnum):
+    """Whose word a daemon's name is, the lightest first."""
+
+    DISCOVERED = "discovered"
+    DEVICE_PLUGIN = "device_plugin"
+    UNIT = "unit"
+    CONFIGURATION = "configuration"
+
+    @property
+    def weight(self) -> int:
+        """The heavier word stands."""
+        return tuple(NamedBy).index(self)
+
 
 FORGOTTEN_SECONDS = 300.0
 """How long after its end a daemon that nobody expects is told of."""
@@ -41,7 +104,7 @@ RECOVERY_SECONDS = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Recoveries:
+class RecoveryTimes:
     """A histogram of recovery times: how many ended within each of `RECOVERY_SECONDS`, how many in all, their sum."""
 
     within: tuple[int, ...] = (0,) * len(RECOVERY_SECONDS)
@@ -66,13 +129,13 @@ class Totals:
     """A daemon's counters. They only grow."""
 
     connected: int = 0
-    disconnected: Mapping[str, int] = field(default_factory=lambda: dict.fromkeys(DepartureReason, 0))
+    disconnected: Mapping[str, int] = field(default_factory=lambda: dict.fromkeys(DisconnectReason, 0))
     refused: Mapping[str, int] = field(default_factory=lambda: dict.fromkeys(RefusalReason, 0))
     losses: Mapping[str, int] = field(default_factory=lambda: dict.fromkeys(LossReason, 0))
     crash_loops: int = 0
     faults: int = 0
     fault_affected: int = 0
-    fault_recoveries: Recoveries = Recoveries()
+    fault_recoveries: RecoveryTimes = RecoveryTimes()
     faults_contained: int = 0
     log_lines: Mapping[str, int] = field(default_factory=dict)
     log_lines_unrecognized: Mapping[str, int] = field(default_factory=dict)
@@ -220,7 +283,7 @@ class Connections:
     """PIDs of processes that wait until another user's server ends."""
     departed: Mapping[int, float] = field(default_factory=dict)
     departed_servers: Mapping[int, float] = field(default_factory=dict)
-    disconnects: Mapping[int, Leaving] = field(default_factory=dict)
+    disconnects: Mapping[int, Disconnect] = field(default_factory=dict)
     """Clients whose contexts ended in the last seconds, by PID."""
     recently_disconnected: Mapping[int, Client] = field(default_factory=dict)
     """Clients that disconnected, as they were: the log may still report the end of their contexts."""

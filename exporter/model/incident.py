@@ -1,14 +1,84 @@
-"""Faults: what broke, whom it took along, who may have done it, who holds up recovery."""
+"""Faults: what failed, which clients it affected, who may have caused it, what delays recovery."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from exporter.model.clues import Clues
-from exporter.model.observation import DaemonName, GpuUuid
+from exporter.model.gpu import IncidentXid
+from exporter.model.identity import Workload
+from exporter.model.observation import DaemonName, GpuUuid, ProcessReading
 from exporter.model.reason import Reason
-from exporter.model.workload import Workload
-from exporter.model.xids import XidSighting
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Death:
+    """A process that has exited lately: who it was, and how it ended, as far as that could be seen.
+
+    `at` is when the first sign of it was seen. `wait_status` is as from waitpid(2), None where nobody could tell;
+    `out_of_memory` says that the kernel killed it for want of memory. `start_ticks` tells it from others that had its
+    PID; None where only the kernel told of it.
+    """
+
+    at: float
+    pid: int
+    start_ticks: int | None = None
+    process: ProcessReading | None = None
+    wait_status: int | None = None
+    out_of_memory: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EarlyDisconnect:
+    """A client whose contexts ended shortly before a fault, `seconds_before` it.
+
+    `wait_status` is as from waitpid(2), None where nobody saw it; `terminated` says that an operator had the server end
+    it.
+    """
+
+    pid: int
+    seconds_before: float
+    terminated: bool = False
+    wait_status: int | None = None
+    out_of_memory: bool = False
+
+    @property
+    def signal(self) -> int | None:
+        """The signal that ended it; None where none did, or nobody knows."""
+        return None if self.wait_status is None else (self.wait_status & 0x7F) or None
+
+    @property
+    def exit_code(self) -> int | None:
+        """What it exited with; None where it did not, or nobody knows."""
+        return None if self.wait_status is None or self.wait_status & 0x7F else self.wait_status >> 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InFlightWork:
+    """Whether a client had work in flight when a fault struck, as far as could be seen at the doors of its libcuda.
+
+    `launched_before` is how many seconds before the fault was told of it had launched last; None where it never had.
+    """
+
+    pid: int
+    in_flight: bool
+    launched_before: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Clues:
+    """All evidence of one fault but its Xids.
+
+    `named` is whom the server's log named with `encountered a fatal GPU error`; `in_reset` are those whose worker was
+    in reset when they left. `log_in_doubt` is whether lines of the log are missing, or contradict other sources: a
+    tenant may have forged or removed some. `flights` has those of the affected of whom it is known whether they had
+    work in flight.
+    """
+
+    named: int | None = None
+    in_reset: tuple[int, ...] = ()
+    vanished: tuple[EarlyDisconnect, ...] = ()
+    flights: tuple[InFlightWork, ...] = ()
+    log_in_doubt: bool = False
 
 
 class FaultKind(StrEnum):
@@ -21,7 +91,7 @@ class FaultKind(StrEnum):
     UNKNOWN = "unknown"
 
 
-class Ending(StrEnum):
+class IncidentEnd(StrEnum):
     """How an incident ended: the server is well again, or it is no more."""
 
     RECOVERED = "recovered"
@@ -30,7 +100,7 @@ class Ending(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tenant:
+class ClientDetails:
     """What is known of a client at the time of a fault; `memory_bytes` by GPU, as NVML last read it."""
 
     pid: int
@@ -52,7 +122,7 @@ class Tenant:
 class Suspect:
     """A client that may have caused the fault, with the confidence, 0 to 1, and what indicates it."""
 
-    tenant: Tenant
+    tenant: ClientDetails
     confidence: float
     indications: tuple[Reason, ...]
 
@@ -66,7 +136,7 @@ class Refusal:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stay:
+class RecoveryDelay:
     """How long an affected client has held up recovery; `until` is None while it does."""
 
     since: float
@@ -103,19 +173,19 @@ class Incident:
     detected_at: float
     ended_at: float | None = None
     log_seconds: float | None = None
-    ending: Ending | None = None
+    ending: IncidentEnd | None = None
     kind: FaultKind = FaultKind.UNKNOWN
     gpus: tuple[GpuUuid, ...] = ()
-    xids: tuple[XidSighting, ...] = ()
+    xids: tuple[IncidentXid, ...] = ()
     affected: tuple[int, ...] = ()
     affected_told: bool = False
     affected_counted: int = 0
-    tenants: Mapping[int, Tenant] = field(default_factory=dict)
+    tenants: Mapping[int, ClientDetails] = field(default_factory=dict)
     clues: Clues = field(default_factory=Clues)
     suspects: tuple[Suspect, ...] = ()
     refused: tuple[Refusal, ...] = ()
     refused_count: int = 0
-    blocking: Mapping[int, Stay] = field(default_factory=dict)
+    blocking: Mapping[int, RecoveryDelay] = field(default_factory=dict)
     gone: tuple[int, ...] = ()
     stuck: bool = False
     unseen_since: float | None = None
@@ -128,9 +198,9 @@ class Incident:
         """Whether the server is still in FAULT."""
         return self.ending is None
 
-    def tenant(self, pid: int) -> Tenant:
+    def tenant(self, pid: int) -> ClientDetails:
         """What is known of a client, be it nothing."""
-        return self.tenants.get(pid, Tenant(pid=pid, client=""))
+        return self.tenants.get(pid, ClientDetails(pid=pid, client=""))
 
     @property
     def seconds(self) -> float | None:
@@ -147,6 +217,6 @@ class Incident:
         return self.suspects[0]
 
     @property
-    def blockers(self) -> Mapping[int, Stay]:
+    def blockers(self) -> Mapping[int, RecoveryDelay]:
         """The affected clients that hold up recovery now."""
         return {pid: stay for pid, stay in self.blocking.items() if stay.until is None} if self.open else {}

@@ -1,16 +1,270 @@
-"""What was seen: raw, timed, and never interpreted before the core reads it.
+"""Observations: what a collector read, raw and with its time. A recording is a file of these, one in a line.
 
-`at` is the time at which it was seen, in seconds since the epoch. A recording is a file of these, one a line.
+`at` is in seconds since the epoch.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 
-from exporter.model.action import ActionDone, Resumed
 from exporter.model.identity import ProcessIdentity
 from exporter.model.launches import GpuUse, WorkReading
 from exporter.model.problem import Problem
-from exporter.model.witnesses import ControlSocket, ProcessState, SessionHolder, UnitState
+from exporter.model.reason import Reason
+
+
+class ActionKind(StrEnum):
+    """What can be done for a daemon."""
+
+    RESTART = "restart"
+    """Bring the control daemon back."""
+    END_SERVER = "end_server"
+    """SIGKILL for a server that hangs; the daemon starts another when a client comes (measured, R580)."""
+    KILL_CLIENTS = "kill_clients"
+    """SIGKILL for those who hold up the end of a fault.
+
+    Nothing gentler does: after `terminate_client` for one of them, the daemon answers nobody until that client has
+    gone (R580, 4 of 4).
+    """
+    SHUT_DOWN_SERVER = "shut_down_server"
+    """`shutdown_server` for a server that stays in FAULT, with `-f` where that does not do."""
+    SET_LIMITS = "set_limits"
+    """Put the limits in force that should be."""
+
+
+AGAINST_FAULTS = (ActionKind.KILL_CLIENTS, ActionKind.SHUT_DOWN_SERVER)
+"""What is done against a fault alone."""
+
+
+class ActionReason(StrEnum):
+    """Why an action is taken."""
+
+    CRASHED = "crashed"
+    HUNG = "hung"
+    FAULT = "fault"
+    LIMITS_LOST = "limits_lost"
+    """The daemon was restarted, and its limits are not in force yet."""
+    LIMITS_DRIFTED = "limits_drifted"
+    UNKNOWN = "unknown"
+    """A reason that another version wrote."""
+
+
+class ActionResult(StrEnum):
+    """What became of an action."""
+
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    OBSERVED = "observed"
+    """It would have been done, but the watchdog only observes."""
+    BY_SYSTEMD = "by_systemd"
+    """The unit's own Restart= did it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SaveEvidence:
+    """Write down what is known, before anything is destroyed. That it fails ends no action."""
+
+
+class Role(StrEnum):
+    """What a process is to MPS."""
+
+    DAEMON = "control daemon"
+    SERVER = "server"
+    CLIENT = "client"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndProcess:
+    """Send SIGKILL to this process, if it still has this role. A process that has ended is no problem."""
+
+    identity: ProcessIdentity
+    role: Role
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestartUnit:
+    """Have systemd restart a unit; or `only_start` it, so that one which somebody else has started by then stays."""
+
+    unit: str
+    only_start: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunCommand:
+    """Run the command that starts the daemon, with these variables and no others of ours but PATH, as its user."""
+
+    arguments: tuple[str, ...]
+    environment: Mapping[str, str] = field(default_factory=dict)
+    uid: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GiveCommand:
+    """Give the control daemon a command, as the user who started it: nobody else's are obeyed, but root's (R580).
+
+    The exit code says little: a reply that says no fails the step, unless the action can do without (not `vital`).
+    """
+
+    command: str
+    vital: bool = True
+
+
+ActionStep = SaveEvidence | EndProcess | RestartUnit | RunCommand | GiveCommand
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Action:
+    """One thing to be done for a daemon, step by step. `uid` is the user who started it, where that is known."""
+
+    daemon: str
+    kind: ActionKind
+    reason: ActionReason
+    steps: tuple[ActionStep, ...]
+    uid: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActionDone:
+    """An action has ended: an observation.
+
+    `problem` is why a step failed, and `evidence` the directory of files that were saved before.
+    """
+
+    at: float
+    daemon: str
+    kind: ActionKind
+    reason: ActionReason
+    seconds: float
+    problem: Reason | None = None
+    evidence: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resumed:
+    """An operator has said `resume DAEMON`: an observation."""
+
+    at: float
+    daemon: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessState:
+    """How a process of MPS stands with the scheduler: the letter of proc_pid_stat(5), T for one that was stopped.
+
+    Told where it changes; that one which is at ease runs or sleeps (R, S, I) is no change. `wait_channel` is the kernel
+    function in which a process in state D sleeps (/proc/PID/wchan); None if it is not known. `children_page_faults` is
+    the sum of the minor page faults of its ended children; the core keeps in `child_ended_at` when that last grew.
+    """
+
+    at: float
+    pid: int
+    start_ticks: int
+    state: str
+    wait_channel: str | None = None
+    children_page_faults: int | None = None
+    child_ended_at: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControlSocket:
+    """Whether a process listens on a daemon's control socket, and whether it answers there; None: not known.
+
+    `listening` is what the kernel says. `answers` is the result of a connection of the exporter itself, without the
+    control program: True if the daemon answered or closed it, False if it did neither in time, or takes no connection.
+    `wait_channel` is the kernel function in which a daemon that does not answer sleeps.
+    """
+
+    at: float
+    daemon: str
+    listening: bool | None
+    answers: bool | None = None
+    wait_channel: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SocketProbes:
+    """The exporter's own connections to a daemon's socket, since commands get no answer (`since`).
+
+    `unanswered` counts those in a row that got no answer; `answered_at` is when the last one got one. Without either,
+    no connection could be made.
+    """
+
+    since: float
+    unanswered: int = 0
+    answered_at: float | None = None
+    wait_channel: str | None = None
+
+    @property
+    def answered(self) -> bool:
+        """Whether the last connection got an answer."""
+        return self.answered_at is not None and not self.unanswered
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoggedCommands:
+    """What a daemon's log file shows of the commands that the exporter gives.
+
+    `read_at` is when one of them was last read there, None if none was, and `writer` the PID that wrote it. `awaited`
+    is when a command was given, and when it was answered, of which no line was read yet. `missing_since` is since when
+    a command is known not to have been logged; `blocked_since` since when a second one in a row was not.
+    """
+
+    read_at: float | None = None
+    writer: int | None = None
+    awaited: tuple[float, float] | None = None
+    missing_since: float | None = None
+    blocked_since: float | None = None
+
+
+NOTHING_LOGGED = LoggedCommands()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionHolder:
+    """Whose `nvidia-cuda-mps-control` has had a session with a daemon open the longest; `pid` None: nobody is seen."""
+
+    at: float
+    daemon: str
+    pid: int | None = None
+    start_ticks: int | None = None
+    started: float | None = None
+    uid: int | None = None
+    user: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnitState:
+    """How a systemd unit is, in systemd's words (org.freedesktop.systemd1(5)), or the `problem` that kept it untold.
+
+    `restart` is its Restart=, `restarts` how often systemd has restarted it by that, `main_pid` 0 where none runs.
+    Every look is told, changed or not; `at` is when systemd was asked.
+    """
+
+    at: float
+    unit: str
+    problem: Problem | None = None
+    load: str = ""
+    active: str = ""
+    sub: str = ""
+    result: str = ""
+    restart: str = ""
+    restarts: int = 0
+    main_pid: int = 0
+
+    @property
+    def known(self) -> bool:
+        """Whether systemd knows it, as far as could be seen."""
+        return self.problem is None and self.load == "loaded"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """Which of these to look for: the states of these processes, and by daemon who holds its session, who listens."""
+
+    states: frozenset[int] = frozenset()
+    holders: frozenset[str] = frozenset()
+    sockets: frozenset[str] = frozenset()
+
 
 DaemonName = str
 GpuUuid = str

@@ -1,4 +1,4 @@
-"""MPS servers and their clients, as they are remembered."""
+"""MPS servers and their clients, as the reducer remembers them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -23,7 +23,7 @@ class RefusalReason(StrEnum):
     OTHER = "other"
 
 
-class DepartureReason(StrEnum):
+class DisconnectReason(StrEnum):
     """What ended a client's connection."""
 
     EXIT = "exit"
@@ -52,7 +52,7 @@ class Client:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Leaving:
+class Disconnect:
     """A client whose contexts have all ended, lately. The stamp is the log's own time, which orders its lines.
 
     `stamp` is when the last of them ended, `at` when that was read. `in_reset` says that the server called its worker
@@ -72,7 +72,7 @@ class Leaving:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Making:
+class ContextCreation:
     """A context that a server is about to accept, and the GPU on which it is, as soon as the log told."""
 
     pid: int
@@ -80,7 +80,7 @@ class Making:
     gpu: GpuUuid | None = None
 
 
-class Listing(StrEnum):
+class BlockSection(StrEnum):
     """Which list of a fault's block is being written."""
 
     NOTHING = "nothing"
@@ -89,7 +89,7 @@ class Listing(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FaultBlock:
+class FaultLogBlock:
     """What a server's log told of its last fault, as far as it was read. `stamp` is the log's own time of its begin.
 
     `named` is the client of whom it said `encountered a fatal GPU error`, for memory faults alone: not always the
@@ -104,7 +104,7 @@ class FaultBlock:
     torn: frozenset[int] = frozenset()
     devices: frozenset[int] = frozenset()
     victims: tuple[int, ...] = ()
-    listing: Listing = Listing.NOTHING
+    listing: BlockSection = BlockSection.NOTHING
     confirmed: bool = False
 
     @property
@@ -139,9 +139,9 @@ class Server:
     fault_suspected_at: float | None = None
     fault_told_at: float | None = None
     devices_to_reset: frozenset[int] | None = None
-    block: FaultBlock | None = None
+    block: FaultLogBlock | None = None
     encountered: tuple[str, int] | None = None
-    making: Making | None = None
+    making: ContextCreation | None = None
     reset_stamp: str | None = None
     connecting: frozenset[int] = frozenset()
     listed: bool = False

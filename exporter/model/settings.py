@@ -1,9 +1,7 @@
-"""Settings that the core reads: poll intervals, and when the watchdog acts.
+"""What the configuration sets for the pure core: intervals, thresholds, limits; and MPS' own variables."""
 
-Every command reads the configuration. So this module imports nothing that takes long to import.
-"""
-
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 
@@ -50,7 +48,7 @@ class PollIntervals:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rules:
+class Thresholds:
     """When the watchdog acts, in seconds, how often, and which actions that end clients it may take.
 
     The watchdog restarts a daemon that hangs for `hung_after`. After `restarts` within `window`, the circuit breaker
@@ -70,3 +68,44 @@ class Rules:
     fault: float = 60.0
     step: float = 10.0
     allow: frozenset[AllowedAction] = frozenset()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Limits of a control daemon's servers; what is None, or not there, is not limited, or not known.
+
+    `active_thread_percentage` is the share of a GPU's threads that each client may have, in percent. `pinned_memory` is
+    how much of a GPU's memory, in bytes, by the daemon's own ordinals. `client_priority` is 0, normal, or 1, below it.
+    """
+
+    active_thread_percentage: float | None = None
+    pinned_memory: Mapping[int, int] = field(default_factory=dict)
+    client_priority: int | None = None
+
+    def __bool__(self) -> bool:
+        """Whether anything is limited."""
+        return self != Limits()
+
+
+PIPE_DIRECTORY = "CUDA_MPS_PIPE_DIRECTORY"
+LOG_DIRECTORY = "CUDA_MPS_LOG_DIRECTORY"
+ACTIVE_THREAD_PERCENTAGE = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
+PINNED_MEMORY_LIMIT = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
+PER_CONTEXT_PARTITIONING = "CUDA_MPS_ENABLE_PER_CTX_DEVICE_MULTIPROCESSOR_PARTITIONING"
+VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
+
+DEFAULT_PIPE_DIRECTORY = "/tmp/nvidia-mps"  # noqa: S108 (NVIDIA's choice, not ours)
+DEFAULT_LOG_DIRECTORY = "/var/log/nvidia-mps"
+"""Where a daemon is that was not told otherwise (NVIDIA's MPS guide)."""
+
+CLIENT_LIMITS = (ACTIVE_THREAD_PERCENTAGE, PER_CONTEXT_PARTITIONING, PINNED_MEMORY_LIMIT, VISIBLE_DEVICES)
+"""The variables by which a client limits itself."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retention:
+    """How long, in seconds, and how many of each. An incident that is open has no age."""
+
+    max_age: float = 30 * 86400.0
+    max_incidents: int = 1000
+    max_events: int = 10_000

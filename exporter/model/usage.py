@@ -8,7 +8,7 @@ from operator import attrgetter, mul
 
 from exporter.model.launches import ProcessWork, WorkReading
 from exporter.model.observation import GpuUuid
-from exporter.model.replace import replace
+from exporter.model.values import replace
 
 
 class Method(StrEnum):

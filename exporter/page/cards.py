@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from exporter.core.watchdog import budget
 from exporter.model.daemon import Daemon
 from exporter.model.event import Event, EventName
 from exporter.model.node import Node
@@ -12,20 +11,20 @@ from exporter.model.problem import LOG_BLOCKED
 from exporter.model.reason import Reason
 from exporter.model.server import ServerState
 from exporter.model.settings import Mode
-from exporter.model.watch import Watch, WatchState
+from exporter.model.watchdog import WatchdogPhase, WatchdogState
 from exporter.parse.printable import printable
 from exporter.report.finding import Finding
+from exporter.report.identity import Who
 from exporter.report.problem import Severity
+from exporter.report.problem_text import log_text
 from exporter.report.problems import of_watch_state
+from exporter.report.reasons import text_of
+from exporter.report.remedy import ManualStep
+from exporter.report.status_text import presence
 from exporter.report.status_view import ClientView, DaemonView, ServerView, StatusView
-from exporter.telling.headline import presence
-from exporter.telling.moment import lasting, local
-from exporter.telling.problem_text import log_text
-from exporter.telling.reasons import text_of
-from exporter.telling.remedy import ManualStep
-from exporter.telling.short import counted, mebibytes, short_name
-from exporter.telling.who import Who
+from exporter.report.text import counted, lasting, local, mebibytes, short_name
 from exporter.view import gpu_name
+from exporter.watchdog import restart
 
 MOST_ACTIONS = 12
 
@@ -307,9 +306,9 @@ def _row(view: StatusView, shown: ClientView) -> ClientRow:
 
 def _watch(view: StatusView, shown: DaemonView) -> WatchRow:
     """Return the row; an idle watchdog is not a good sign for a daemon that is not well."""
-    watch, account = shown.watch or Watch(), shown.account
-    state, idle = of_watch_state(watch.state), watch.state is WatchState.IDLE
-    left = 0 if view.orders is None else budget.left(watch, view.orders.rules, view.at)
+    watch, account = shown.watch or WatchdogState(), shown.account
+    state, idle = of_watch_state(watch.state), watch.state is WatchdogPhase.IDLE
+    left = 0 if view.orders is None else restart.left(watch, view.orders.rules, view.at)
     return WatchRow(
         daemon=printable(shown.daemon.name),
         mode="acts" if shown.mode is Mode.ACT else "observes",

@@ -5,14 +5,12 @@ from dataclasses import dataclass
 
 from exporter.model.incident import Incident
 from exporter.parse.printable import printable
+from exporter.report.identity import called, flying
+from exporter.report.incident_text import state, verdict, what, xid_text
+from exporter.report.reasons import texts_of
+from exporter.report.remedy import address_of, command_to_end, command_to_end_server
 from exporter.report.status_view import StatusView
-from exporter.telling.incident_text import state, what, xid_text
-from exporter.telling.moment import lasting, local
-from exporter.telling.reasons import texts_of
-from exporter.telling.remedy import address_of, command_to_end, command_to_end_server
-from exporter.telling.short import counted
-from exporter.telling.verdict import verdict
-from exporter.telling.who import called, flying
+from exporter.report.text import counted, lasting, local
 
 MOST_PAST = 10
 MOST_NAMED = 8

@@ -4,21 +4,20 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from exporter.core.domains import places
-from exporter.core.gpus import NVML
-from exporter.core.identity import used_bytes
 from exporter.model.gpu import Gpu, SharingMode
 from exporter.model.node import Node
 from exporter.model.usage import Share
 from exporter.parse.printable import printable
+from exporter.report.identity import Who, who
 from exporter.report.problem import FindingCode, Severity
+from exporter.report.problem_text import problem_text
 from exporter.report.problems import PROBLEMS
-from exporter.report.status_view import GpuView, StatusView
-from exporter.telling.problem_text import problem_text
-from exporter.telling.sharing_text import sentences, used_text
-from exporter.telling.short import counted, mebibytes, short_gpu, short_name
-from exporter.telling.status_domains import Lettered, by_index, gpus_text
-from exporter.telling.who import Who, who
+from exporter.report.sharing_text import sentences, used_text
+from exporter.report.status_view import GpuView, Lettered, StatusView, by_index, gpus_text
+from exporter.report.text import counted, mebibytes, short_gpu, short_name
+from exporter.state.failure_domains import places
+from exporter.state.gpus import NVML
+from exporter.state.transition import used_bytes
 from exporter.usage.capacity import GpuSharing
 from exporter.view import View, gpu_name
 

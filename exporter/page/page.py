@@ -9,7 +9,7 @@ from exporter.page.cards import collectors, daemons, headline, watchdog
 from exporter.page.faults import faults
 from exporter.page.gpus import failure_domains, gpus
 from exporter.report.status_view import StatusInput, status_view
-from exporter.telling.moment import local
+from exporter.report.text import local
 
 REFRESH_SECONDS = 5
 

@@ -8,7 +8,7 @@ first comma and space, so that a process can truncate its own name, but change n
 import re
 from dataclasses import dataclass
 
-from exporter.model.xids import FailedAccess
+from exporter.model.gpu import FailedAccess
 from exporter.parse.printable import printable
 from exporter.parse.xid_catalogue import REBOOT, RESET
 

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from exporter.model.witnesses import UnitState
+from exporter.model.observation import UnitState
 
 
 def is_service_name(name: str) -> bool:

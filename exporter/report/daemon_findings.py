@@ -3,41 +3,33 @@
 from collections.abc import Iterable
 from dataclasses import replace
 
-from exporter.core.replies import CONTROL
-from exporter.core.silence import STARTING_SECONDS
-from exporter.core.watchdog.orders import Orders
 from exporter.model.daemon import Daemon, DaemonState
-from exporter.model.diagnosis import HARMLESS, Condition
 from exporter.model.node import Node
 from exporter.model.settings import Mode
-from exporter.model.watch import Quarantine, Watch, WatchState
+from exporter.model.watchdog import HARMLESS, Condition, Quarantine, WatchdogPhase, WatchdogState
 from exporter.parse.control_reply import LIST_SERVERS
 from exporter.parse.printable import printable
+from exporter.report import remedy
 from exporter.report.finding import Finding
 from exporter.report.problem import FindingCode
+from exporter.report.problem_text import problem_text
 from exporter.report.problems import OF_BLOCK, OF_CONDITION, OF_WATCH_STATE, Situation
-from exporter.telling import quarantine_text
-from exporter.telling.problem_text import problem_text
-from exporter.telling.remedy import (
-    DOCTOR,
-    address_of,
-    command_to_resume,
-    command_to_tell,
-    commands_to_renew,
-    start_of,
-)
-from exporter.telling.short import counted
-from exporter.telling.watchdog_text import Account, account, history_of
+from exporter.report.remedy import DOCTOR, address_of, command_to_resume, command_to_tell, commands_to_renew, start_of
+from exporter.report.text import counted
+from exporter.report.watchdog_text import Account, account, history_of
+from exporter.state.control_replies import CONTROL
+from exporter.state.hang_detection import STARTING_SECONDS
 from exporter.view import View
+from exporter.watchdog.context import Policy
 
-_SUSPENDED = (WatchState.CIRCUIT_OPEN, WatchState.STATE_LOST)
+_SUSPENDED = (WatchdogPhase.CIRCUIT_OPEN, WatchdogPhase.STATE_LOST)
 """The watchdog restarts nothing until an operator runs `resume`."""
 
 
-def daemon_findings(node: Node, at: float, orders: Orders | None) -> Iterable[Finding]:
+def daemon_findings(node: Node, at: float, orders: Policy | None) -> Iterable[Finding]:
     """Return the problems of all daemons; of one daemon, the most telling."""
     for daemon in View(node).daemons():
-        watch = node.watches.get(daemon.name, Watch())
+        watch = node.watches.get(daemon.name, WatchdogState())
         if watch.quarantine is not None:
             yield _quarantined(node, at, daemon, watch.quarantine, orders)
         held_by = None if orders is None or not daemon.declared.expected else orders.block_of(daemon)
@@ -56,7 +48,7 @@ def daemon_findings(node: Node, at: float, orders: Orders | None) -> Iterable[Fi
             )
 
 
-def _found(node: Node, at: float, daemon: Daemon, watch: Watch, orders: Orders | None) -> Finding | None:
+def _found(node: Node, at: float, daemon: Daemon, watch: WatchdogState, orders: Policy | None) -> Finding | None:
     known = account(node, daemon)
     if daemon.runtime.foreign_owner is not None:
         values = {"uid": str(daemon.runtime.foreign_owner), "directory": printable(daemon.pipe_directory)}
@@ -80,7 +72,7 @@ def _found(node: Node, at: float, daemon: Daemon, watch: Watch, orders: Orders |
         since = _since(node, at, daemon, watch, code)
         return _watched(Finding(code=code, at=at, since=since, daemon=daemon.name), daemon, watch, known, orders)
     if watch.state in _SUSPENDED:
-        since = watch.opened_at if watch.state is WatchState.CIRCUIT_OPEN else watch.lost_at
+        since = watch.opened_at if watch.state is WatchdogPhase.CIRCUIT_OPEN else watch.lost_at
         code = OF_WATCH_STATE[watch.state]
         return Finding(code=code, at=at, since=since, daemon=daemon.name, commands=_resume(daemon))
     if daemon.connections.waiting:
@@ -89,19 +81,19 @@ def _found(node: Node, at: float, daemon: Daemon, watch: Watch, orders: Orders |
     return None
 
 
-def _quarantined(node: Node, at: float, daemon: Daemon, quarantine: Quarantine, orders: Orders | None) -> Finding:
+def _quarantined(node: Node, at: float, daemon: Daemon, quarantine: Quarantine, orders: Policy | None) -> Finding:
     return Finding(
         code=FindingCode.QUARANTINED,
         at=at,
         since=quarantine.at,
         daemon=daemon.name,
         gpu=quarantine.gpu,
-        values={"cause": quarantine_text.cause(node, quarantine)},
-        steps=quarantine_text.steps(node, quarantine.gpu, quarantine.action, daemon, orders),
+        values={"cause": remedy.cause(node, quarantine)},
+        steps=remedy.steps(node, quarantine.gpu, quarantine.action, daemon, orders),
     )
 
 
-def _not_up(node: Node, at: float, daemon: Daemon, watch: Watch, orders: Orders | None) -> Finding:
+def _not_up(node: Node, at: float, daemon: Daemon, watch: WatchdogState, orders: Policy | None) -> Finding:
     code = _code(node, at, daemon, watch)
     found = Finding(code=code, at=at, since=_since(node, at, daemon, watch, code), daemon=daemon.name)
     unasked, known = _not_asked(node, daemon), account(node, daemon)
@@ -126,21 +118,21 @@ def _not_up(node: Node, at: float, daemon: Daemon, watch: Watch, orders: Orders 
     )
 
 
-def _watched(found: Finding, daemon: Daemon, watch: Watch, known: Account, orders: Orders | None) -> Finding:
+def _watched(found: Finding, daemon: Daemon, watch: WatchdogState, known: Account, orders: Policy | None) -> Finding:
     """Return the finding with what the watchdog does about it, or would do."""
     situation = None
     if known.says is not None:
         idle = Situation.WATCHDOG_OBSERVES if known.planned else Situation.WATCHDOG_REPORTS
-        situation = idle if watch.state is WatchState.IDLE else Situation.WATCHDOG_ACTS
+        situation = idle if watch.state is WatchdogPhase.IDLE else Situation.WATCHDOG_ACTS
     values = {} if known.says is None else {"watchdog": known.says}
     return replace(found, values=values, notes=tuple(history_of(watch)), situation=situation)
 
 
-def _condition(watch: Watch) -> Condition | None:
+def _condition(watch: WatchdogState) -> Condition | None:
     return None if watch.diagnosis is None else watch.diagnosis.condition
 
 
-def _code(node: Node, at: float, daemon: Daemon, watch: Watch) -> FindingCode:
+def _code(node: Node, at: float, daemon: Daemon, watch: WatchdogState) -> FindingCode:
     """Return the problem of its diagnosis, or else of its state."""
     condition = _condition(watch)
     if daemon.pid_file_spoilt:
@@ -167,7 +159,7 @@ def _code(node: Node, at: float, daemon: Daemon, watch: Watch) -> FindingCode:
     return FindingCode.DAEMON_UNKNOWN if _unknown_since(node, daemon, at) is None else FindingCode.DAEMON_STATE_UNKNOWN
 
 
-def _since(node: Node, at: float, daemon: Daemon, watch: Watch, code: FindingCode) -> float | None:
+def _since(node: Node, at: float, daemon: Daemon, watch: WatchdogState, code: FindingCode) -> float | None:
     found = watch.diagnosis
     if found is not None and OF_CONDITION[found.condition] is code:
         return found.since
@@ -192,13 +184,13 @@ def _unknown_since(node: Node, daemon: Daemon, at: float) -> float | None:
     return began if at - began > STARTING_SECONDS else None
 
 
-def _brings_back(node: Node, daemon: Daemon, watch: Watch, orders: Orders | None) -> tuple[str, ...]:
+def _brings_back(node: Node, daemon: Daemon, watch: WatchdogState, orders: Policy | None) -> tuple[str, ...]:
     """Return the command that starts a daemon that is gone; none while the watchdog is restarting it."""
     if not daemon.declared.expected or not daemon.gone or watch.quarantine is not None:
         return ()
     if watch.state in _SUSPENDED:
         return _resume(daemon)
-    return start_of(node, daemon, orders) if watch.state is WatchState.IDLE else ()
+    return start_of(node, daemon, orders) if watch.state is WatchdogPhase.IDLE else ()
 
 
 def _resume(daemon: Daemon) -> tuple[str, ...]:

@@ -9,8 +9,8 @@ from exporter.model.observation import DaemonName, GpuUuid
 from exporter.parse.printable import printable
 from exporter.report.problem import ON_NODE, Definition, FindingCode, Severity
 from exporter.report.problems import ADDED, PROBLEMS, REMEDIES, Situation
-from exporter.telling.moment import lasting
-from exporter.telling.remedy import ManualStep
+from exporter.report.remedy import ManualStep
+from exporter.report.text import lasting
 
 MOST_COMMANDS = 4
 """How many commands a finding has at most."""

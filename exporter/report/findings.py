@@ -2,29 +2,36 @@
 
 from collections.abc import Iterable, Sequence
 
-from exporter.core.client_slots import clients_limit
-from exporter.core.devices import served
-from exporter.core.gpus import NVML
-from exporter.core.watchdog.drift import Demand, Standing, demands
-from exporter.core.watchdog.orders import Orders
 from exporter.model.daemon import Daemon, DaemonState
 from exporter.model.incident import Incident
-from exporter.model.node import Node, Source
+from exporter.model.node import CollectorState, Node
 from exporter.model.problem import ProblemCode
 from exporter.model.server import ServerState
 from exporter.parse.printable import printable
 from exporter.report.daemon_findings import daemon_findings
 from exporter.report.finding import MOST_COMMANDS, Finding
+from exporter.report.incident_text import verdict
 from exporter.report.problem import FindingCode
+from exporter.report.problem_text import log_text, problem_text, source_text
 from exporter.report.problems import Situation
-from exporter.telling.problem_text import log_text, problem_text, source_text
-from exporter.telling.quarantine_text import gpu_text, needed, steps
-from exporter.telling.reasons import text_of
-from exporter.telling.remedy import DOCTOR, address_of, command_to_end, command_to_end_server, command_to_tell
-from exporter.telling.short import counted
-from exporter.telling.verdict import verdict
+from exporter.report.reasons import text_of
+from exporter.report.remedy import (
+    DOCTOR,
+    address_of,
+    command_to_end,
+    command_to_end_server,
+    command_to_tell,
+    gpu_text,
+    needed,
+    steps,
+)
+from exporter.report.text import counted
+from exporter.state.gpus import NVML, served
+from exporter.state.servers import clients_limit
 from exporter.usage.launch_history import LIBCUDA_PROBES
 from exporter.view import View, clients_of, gpu_name
+from exporter.watchdog.context import Policy
+from exporter.watchdog.limits import LimitDemand, LimitStatus, demands
 
 CONTRADICTED_SECONDS = 3600.0
 """For how long a contradiction of a daemon's log is reported."""
@@ -33,7 +40,7 @@ _DOCTOR_FOR = {LIBCUDA_PROBES: f"{DOCTOR} --attribution=bpf"}
 """The service has this option from its unit; a command in a shell needs it too."""
 
 
-def findings(node: Node, at: float, orders: Orders | None = None) -> tuple[Finding, ...]:
+def findings(node: Node, at: float, orders: Policy | None = None) -> tuple[Finding, ...]:
     """Return all problems at a time; `orders` are the watchdog's, None if there is no watchdog."""
     daemons = list(View(node).daemons())
     if not node.sources and all(daemon.state is None for daemon in daemons):
@@ -51,7 +58,7 @@ def findings(node: Node, at: float, orders: Orders | None = None) -> tuple[Findi
     return tuple(sorted(found, key=lambda each: -each.severity.rank))
 
 
-def _faults(node: Node, at: float, orders: Orders | None) -> Iterable[Finding]:
+def _faults(node: Node, at: float, orders: Policy | None) -> Iterable[Finding]:
     """Those that a command can end come first."""
     open_ones = [each for each in node.incidents.values() if each.open]
     open_ones.sort(key=lambda each: not (each.blockers or each.stuck))
@@ -68,7 +75,7 @@ def _faults(node: Node, at: float, orders: Orders | None) -> Iterable[Finding]:
             )
 
 
-def _fault(node: Node, at: float, incident: Incident, orders: Orders | None) -> Finding:
+def _fault(node: Node, at: float, incident: Incident, orders: Policy | None) -> Finding:
     blockers = tuple(incident.blockers)
     commands, situation = [command_to_end(pid) for pid in blockers], None
     if incident.stuck:
@@ -154,17 +161,17 @@ def _bypassing(node: Node, at: float) -> Iterable[Finding]:
         )
 
 
-def _drifted_limits(node: Node, at: float, orders: Orders | None) -> Iterable[Finding]:
+def _drifted_limits(node: Node, at: float, orders: Policy | None) -> Iterable[Finding]:
     for daemon in View(node).daemons():
         watch = node.watches.get(daemon.name)
         if watch is None or watch.wanted is None or not daemon.answers:
             continue
-        drifted = [each for each in demands(daemon, watch.wanted, at) if each.standing is Standing.DRIFTED]
+        drifted = [each for each in demands(daemon, watch.wanted, at) if each.standing is LimitStatus.DRIFTED]
         if drifted:
             yield _drifted(node, daemon, at, drifted, orders)
 
 
-def _drifted(node: Node, daemon: Daemon, at: float, drifted: Sequence[Demand], orders: Orders | None) -> Finding:
+def _drifted(node: Node, daemon: Daemon, at: float, drifted: Sequence[LimitDemand], orders: Policy | None) -> Finding:
     address, first = address_of(node, daemon.name, orders), drifted[0]
     where = "for new servers" if first.server is None else f"on server {first.server}"
     more = f", and {len(drifted) - 1} more" if len(drifted) > 1 else ""
@@ -201,7 +208,7 @@ def _not_collected(node: Node, at: float) -> Iterable[Finding]:
                 yield Finding(code=FindingCode.LOG_NOT_FOLLOWED, at=at, values=values, commands=(DOCTOR,))
 
 
-def _is_paused(source: Source) -> bool:
+def _is_paused(source: CollectorState) -> bool:
     return all(each.code is ProblemCode.PAUSED for problem in source.problems.values() for each in problem.each)
 
 

@@ -7,8 +7,7 @@ or tests compare them with it. Conditions of daemons, states of the watchdog and
 from collections.abc import Mapping
 from enum import StrEnum
 
-from exporter.model.diagnosis import Condition
-from exporter.model.watch import Block, WatchState
+from exporter.model.watchdog import ActingBlock, Condition, WatchdogPhase
 from exporter.report.daemon_problems import DAEMON_PROBLEMS
 from exporter.report.node_problems import NODE_PROBLEMS
 from exporter.report.problem import Definition, FindingCode
@@ -33,21 +32,21 @@ OF_CONDITION: Mapping[Condition, FindingCode] = {
     Condition.CRASH_LOOP: FindingCode.SERVER_CRASH_LOOP,
 }
 
-OF_WATCH_STATE: Mapping[WatchState, FindingCode] = {
-    WatchState.IDLE: FindingCode.WELL,
-    WatchState.ACTING: FindingCode.WATCHDOG_ACTING,
-    WatchState.BACKOFF: FindingCode.RESTART_DELAYED,
-    WatchState.QUARANTINED: FindingCode.QUARANTINED,
-    WatchState.CIRCUIT_OPEN: FindingCode.CIRCUIT_OPEN,
-    WatchState.DEFERRED_TO_SYSTEMD: FindingCode.RESTART_LEFT_TO_SYSTEMD,
-    WatchState.STATE_LOST: FindingCode.WATCHDOG_STATE_LOST,
+OF_WATCH_STATE: Mapping[WatchdogPhase, FindingCode] = {
+    WatchdogPhase.IDLE: FindingCode.WELL,
+    WatchdogPhase.ACTING: FindingCode.WATCHDOG_ACTING,
+    WatchdogPhase.BACKOFF: FindingCode.RESTART_DELAYED,
+    WatchdogPhase.QUARANTINED: FindingCode.QUARANTINED,
+    WatchdogPhase.CIRCUIT_OPEN: FindingCode.CIRCUIT_OPEN,
+    WatchdogPhase.DEFERRED_TO_SYSTEMD: FindingCode.RESTART_LEFT_TO_SYSTEMD,
+    WatchdogPhase.STATE_LOST: FindingCode.WATCHDOG_STATE_LOST,
 }
 
-OF_BLOCK: Mapping[Block, FindingCode] = {
-    Block.ANOTHER_EXPORTER: FindingCode.ANOTHER_EXPORTER,
-    Block.NO_LOCK: FindingCode.NO_LOCK,
-    Block.STATE_LOST: FindingCode.WATCHDOG_STATE_LOST,
-    Block.FOREIGN_DIRECTORY: FindingCode.FOREIGN_DIRECTORY,
+OF_BLOCK: Mapping[ActingBlock, FindingCode] = {
+    ActingBlock.ANOTHER_EXPORTER: FindingCode.ANOTHER_EXPORTER,
+    ActingBlock.NO_LOCK: FindingCode.NO_LOCK,
+    ActingBlock.STATE_LOST: FindingCode.WATCHDOG_STATE_LOST,
+    ActingBlock.FOREIGN_DIRECTORY: FindingCode.FOREIGN_DIRECTORY,
 }
 
 
@@ -86,6 +85,6 @@ def of_condition(condition: Condition) -> Definition:
     return PROBLEMS[OF_CONDITION[condition]]
 
 
-def of_watch_state(state: WatchState) -> Definition:
+def of_watch_state(state: WatchdogPhase) -> Definition:
     """Return the definition of a state of the watchdog."""
     return PROBLEMS[OF_WATCH_STATE[state]]

@@ -1,17 +1,9 @@
-"""The status of a node as one value, from which the terminal, the page and the JSON are rendered.
+"""The status of a node as one value, which terminal, page and JSON render."""
 
-`status_view` is the only place that derives these values. Renderers choose, order and format them.
-"""
-
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from string import ascii_uppercase
 
-from exporter.core.client_slots import clients_limit
-from exporter.core.devices import by_its_ordinals
-from exporter.core.domains import Domain
-from exporter.core.identity import client_id
-from exporter.core.sharing import sharing_mode
-from exporter.core.watchdog.orders import Orders
 from exporter.model.daemon import Daemon, DaemonState
 from exporter.model.event import Event
 from exporter.model.gpu import Gpu, SharingMode
@@ -21,16 +13,94 @@ from exporter.model.observation import DaemonName, GpuUuid, ProcessReading
 from exporter.model.problem import Problem
 from exporter.model.server import Client, Server
 from exporter.model.settings import Mode
-from exporter.model.watch import Watch
+from exporter.model.watchdog import WatchdogState
+from exporter.parse.printable import printable
 from exporter.report.finding import Finding, standing
 from exporter.report.findings import findings
+from exporter.report.identity import Who, who
 from exporter.report.problem import FindingCode, Severity
-from exporter.telling.problem_text import source_text
-from exporter.telling.status_domains import Lettered, lettered, letters
-from exporter.telling.watchdog_text import Account, account
-from exporter.telling.who import Who, who
+from exporter.report.problem_text import source_text
+from exporter.report.text import Line, listed, said
+from exporter.report.watchdog_text import Account, account
+from exporter.state.failure_domains import FailureDomain, failure_domains, places
+from exporter.state.gpus import by_its_ordinals, sharing_mode
+from exporter.state.servers import clients_limit
+from exporter.state.transition import client_id
 from exporter.usage.capacity import GpuSharing, gpu_sharing
-from exporter.view import Memory, View, clients_of, memory
+from exporter.view import Memory, View, clients_of, gpu_name, memory
+from exporter.watchdog.context import Policy
+
+MOST_NAMED = 4
+"""So many of those who join GPUs are named."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lettered:
+    """A domain, and what it is called in one showing."""
+
+    letter: str
+    daemon: Daemon
+    domain: FailureDomain
+
+
+def letters(found: Sequence[Lettered]) -> Mapping[tuple[DaemonName, int], str]:
+    """The letter of each client's domain; empty where nobody would take anybody along."""
+    if all(len(each.domain.clients) == 1 for each in found):
+        return {}
+    return {(each.daemon.name, pid): each.letter for each in found for pid in each.domain.clients}
+
+
+def lettered(node: Node) -> Sequence[Lettered]:
+    """All domains, in the order of their daemons, servers and eldest PIDs."""
+    found = (
+        (daemon, domain)
+        for daemon in View(node).daemons()
+        for here in failure_domains(node, daemon).values()
+        for domain in sorted(here, key=lambda each: min(each.clients))
+    )
+    return [Lettered(_letter(number), daemon, domain) for number, (daemon, domain) in enumerate(found)]
+
+
+def joined(node: Node, found: Sequence[Lettered]) -> Iterable[Line]:
+    """Of each domain of several clients on several GPUs: who joins these, and what would keep them apart."""
+    for each in found:
+        if len(each.domain.gpus) > 1 and len(each.domain.clients) > 1:
+            clients, gpus = len(each.domain.clients), gpus_text(node, each.domain.gpus)
+            yield said(
+                f"domain {each.letter}: {clients} clients on {gpus} fall together: a fatal fault of one ends all"
+            )
+            advice = "a daemon for each GPU keeps them apart; a client then has one GPU"
+            yield said(f"  joined by {_bridges(node, each)}; {advice}")
+
+
+def _bridges(node: Node, told: Lettered) -> str:
+    found = places(node, told.daemon, sorted(told.domain.clients))
+    bridges = [f"{_who(node, pid)} on {gpus_text(node, gpus)}" for pid, gpus in found.items() if len(gpus) > 1]
+    more = [f"{len(bridges) - MOST_NAMED} more"] if len(bridges) > MOST_NAMED else []
+    return listed([*bridges[:MOST_NAMED], *more])
+
+
+def _who(node: Node, pid: int) -> str:
+    command = who(node, pid).command
+    return f"{pid} ({command})" if command else str(pid)
+
+
+def by_index(node: Node, uuids: Iterable[str]) -> Sequence[str]:
+    """GPUs in the order of their indices."""
+    return sorted(uuids, key=lambda uuid: (len(gpu_name(node, uuid)), gpu_name(node, uuid)))
+
+
+def gpus_text(node: Node, uuids: Iterable[str]) -> str:
+    """Which GPUs: `GPU 0`, `GPUs 0 and 1`."""
+    names = [printable(gpu_name(node, uuid)) for uuid in by_index(node, uuids)]
+    return f"GPU{'s' if len(names) > 1 else ''} {listed(names)}"
+
+
+def _letter(number: int) -> str:
+    """A to Z, then AA and on."""
+    rest, last = divmod(number, len(ascii_uppercase))
+    return (_letter(rest - 1) if rest else "") + ascii_uppercase[last]
+
 
 RESTART_EXPORTER = "systemctl restart cuda-mps-exporter"
 
@@ -45,7 +115,7 @@ class StatusInput:
     incidents: Sequence[Incident] = ()
     events: Sequence[Event] = ()
 
-    orders: Orders | None = None
+    orders: Policy | None = None
     """The watchdog's; None if there is no watchdog."""
 
     stalled_seconds: float | None = None
@@ -64,7 +134,7 @@ class ClientView:
     memory: Mapping[GpuUuid, int]
     """Bytes on each GPU."""
 
-    domain: Domain | None
+    domain: FailureDomain | None
     """The clients that a fatal fault of this one would end; None if that is unknown."""
 
     letter: str
@@ -99,7 +169,7 @@ class DaemonView:
     servers: tuple[ServerView, ...]
     memory_limits: Mapping[int, tuple[GpuUuid, int]]
     waiting: Mapping[int, Who]
-    watch: Watch | None
+    watch: WatchdogState | None
     mode: Mode | None
 
     account: Account | None
@@ -141,7 +211,7 @@ class StatusView:
     node: Node
     at: float
     host: str
-    orders: Orders | None
+    orders: Policy | None
     findings: tuple[Finding, ...]
     daemons: tuple[DaemonView, ...]
     gpus: tuple[GpuView, ...]
@@ -162,7 +232,7 @@ class StatusView:
         return any(each.fails for each in self.findings)
 
 
-def view_of(node: Node, orders: Orders | None = None) -> StatusView:
+def view_of(node: Node, orders: Policy | None = None) -> StatusView:
     """Return the status of a node when it was last observed."""
     return status_view(StatusInput(node=node, at=node.at, orders=orders, incidents=tuple(node.incidents.values())))
 
@@ -207,7 +277,7 @@ def _stalled(at: float, seconds: float) -> Finding:
 def _daemon(
     node: Node,
     daemon: Daemon,
-    orders: Orders | None,
+    orders: Policy | None,
     found: Sequence[Finding],
     domains: Sequence[Lettered],
     named: Mapping[tuple[DaemonName, int], str],

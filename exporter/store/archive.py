@@ -1,4 +1,4 @@
-"""The file of what outlives the exporter, which one exporter at a time writes, and others may read."""
+"""The state file of a directory, which one exporter at a time writes and others may read."""
 
 import errno
 import fcntl
@@ -15,22 +15,18 @@ from exporter.model.event import Event
 from exporter.model.incident import Incident
 from exporter.model.node import Node
 from exporter.model.observation import DaemonName
-from exporter.model.watch import Watch, begun
-from exporter.store import events as store_events
-from exporter.store import incidents as store_incidents
-from exporter.store import ledger as store_ledger
-from exporter.store import version4
-from exporter.store import watches as store_watches
+from exporter.model.settings import Retention
+from exporter.model.watchdog import WatchdogState, with_stop_remembered
+from exporter.store import tables, version4
 from exporter.store.database import Migration, Sync, is_spoilt, open_database, read_database, synchronous, version_of
-from exporter.store.retention import Retention
 
 FILE, LOCK = "history.sqlite", "history.lock"
 
 MIGRATIONS: tuple[Migration, ...] = (
-    store_incidents.TABLE + store_events.TABLE,
-    store_watches.TABLE,
-    store_ledger.TABLE,
-    store_events.SHARES,
+    tables.INCIDENTS + tables.EVENTS,
+    tables.WATCHES,
+    tables.PAGES,
+    tables.SHARES,
     version4.migrate,
 )
 """What each version added or changed. A migration that was released is never changed."""
@@ -46,7 +42,7 @@ READ_INCIDENTS, READ_EVENTS = 10_000, 100_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Remembered:
+class StoredState:
     """What a file has, the newest first, and how many of its rows could not be read.
 
     `whole` says that it has all watches that were ever written there: no file was set aside and no row is bad.
@@ -54,7 +50,7 @@ class Remembered:
 
     incidents: tuple[Incident, ...] = ()
     events: tuple[Event, ...] = ()
-    watches: Mapping[DaemonName, Watch] = field(default_factory=dict)
+    watches: Mapping[DaemonName, WatchdogState] = field(default_factory=dict)
     ledger: UsageTotals = field(default_factory=UsageTotals)
     unreadable: int = 0
     whole: bool = True
@@ -66,14 +62,16 @@ class Remembered:
         """
         return replace(
             node,
-            daemons={name: begun(daemon, self.watches.get(name)) for name, daemon in node.daemons.items()},
+            daemons={
+                name: with_stop_remembered(daemon, self.watches.get(name)) for name, daemon in node.daemons.items()
+            },
             incidents={each.id: each for each in reversed(self.incidents)},
             watches={**node.watches, **self.watches},
             usage_totals=self.ledger,
         )
 
 
-class Archive:
+class StateFile:
     """Writes the file in a directory; OSError or sqlite3.Error where that does not go."""
 
     def __init__(self, directory: Path, retention: Retention, clock: Clock) -> None:
@@ -92,7 +90,7 @@ class Archive:
         """Whether it can be written to, as far as is known."""
         return self._connection is not None
 
-    def open(self) -> Remembered:
+    def open(self) -> StoredState:
         """Make the file ours, and read it."""
         self._directory.mkdir(mode=0o700, exist_ok=True)
         try:
@@ -100,11 +98,11 @@ class Archive:
             before = _identity(self._file) if self._file.exists() else None
             self._connection = open_database(self._file, MIGRATIONS)
             self._identity = _identity(self._file)
-            watches, unread = store_watches.load(self._connection)
-            self._ledger, unread_too = store_ledger.load(self._connection)
-            incidents, unread_incidents = store_incidents.load(self._connection, LOADED_INCIDENTS)
-            events, unread_events = store_events.load_shares(self._connection, LOADED_EVENTS)
-            found = Remembered(incidents=incidents, events=events)
+            watches, unread = tables.load_watches(self._connection)
+            self._ledger, unread_too = tables.load_totals(self._connection)
+            incidents, unread_incidents = tables.load_incidents(self._connection, LOADED_INCIDENTS)
+            events, unread_events = tables.load_event_shares(self._connection, LOADED_EVENTS)
+            found = StoredState(incidents=incidents, events=events)
             unreadable = unread_incidents + unread_events + unread + unread_too
             whole = before in (None, self._identity) and not unread
             return replace(found, watches=watches, ledger=self._ledger, unreadable=unreadable, whole=whole)
@@ -122,7 +120,7 @@ class Archive:
         self,
         incidents: Iterable[Incident],
         events: Iterable[Event],
-        watches: Mapping[DaemonName, Watch] | None = None,
+        watches: Mapping[DaemonName, WatchdogState] | None = None,
         ledger: UsageTotals | None = None,
     ) -> None:
         """Keep these, all or none, and forget what is too old or too much. A file that has gone or is bad is let go.
@@ -138,15 +136,15 @@ class Archive:
                 raise FileNotFoundError(errno.ENOENT, "somebody has taken the file away")
             synchronous(self._connection, Sync.NORMAL if ledger is None else Sync.FULL)
             with self._connection as connection:
-                store_incidents.save(connection, incidents)
-                store_events.add(connection, events, self.expected)
-                store_incidents.trim(connection, oldest=oldest, most=self._retention.max_incidents)
-                store_events.trim(connection, oldest=oldest, most=self._retention.max_events)
+                tables.save_incidents(connection, incidents)
+                tables.add_events(connection, events, self.expected)
+                tables.trim_incidents(connection, oldest=oldest, most=self._retention.max_incidents)
+                tables.trim_events(connection, oldest=oldest, most=self._retention.max_events)
                 if watches:
-                    store_watches.save(connection, watches, at=now)
-                    store_watches.trim(connection)
+                    tables.save_watches(connection, watches, at=now)
+                    tables.trim_watches(connection)
                 if ledger is not None:
-                    store_ledger.save(connection, self._ledger, ledger)
+                    tables.save_totals(connection, self._ledger, ledger)
             self._ledger = self._ledger if ledger is None else ledger
         except (OSError, sqlite3.Error) as error:
             if isinstance(error, OSError) or is_spoilt(error):
@@ -179,7 +177,7 @@ def read_history(path: Path) -> tuple[tuple[Incident, ...], tuple[Event, ...]]:
             version = version_of(connection)
             if version > len(MIGRATIONS):
                 raise HistoryError(f"{file}: a later version of this program wrote it: read it with that version")
-            remembered = _read(connection, version) if version > 0 else Remembered()
+            remembered = _read(connection, version) if version > 0 else StoredState()
         finally:
             connection.close()
     except OSError as error:
@@ -189,15 +187,15 @@ def read_history(path: Path) -> tuple[tuple[Incident, ...], tuple[Event, ...]]:
     return remembered.incidents, remembered.events
 
 
-def _read(connection: sqlite3.Connection, version: int) -> Remembered:
+def _read(connection: sqlite3.Connection, version: int) -> StoredState:
     """Read a file that is not to be changed: rows of an earlier version are translated in memory.
 
     An earlier version has no shares of events: all events are read.
     """
     old = version < CODES_VERSION
-    incidents, unread = store_incidents.load(connection, READ_INCIDENTS, version4.incident if old else None)
-    events, unread_too = store_events.load(connection, READ_EVENTS, version4.event if old else None)
-    return Remembered(incidents=incidents, events=events, unreadable=unread + unread_too)
+    incidents, unread = tables.load_incidents(connection, READ_INCIDENTS, version4.incident if old else None)
+    events, unread_too = tables.load_events(connection, READ_EVENTS, version4.event if old else None)
+    return StoredState(incidents=incidents, events=events, unreadable=unread + unread_too)
 
 
 def _locked(path: Path) -> int:

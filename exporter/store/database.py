@@ -1,17 +1,56 @@
-"""One SQLite file: opened, and migrated to the version that this program writes.
-
-A file that is damaged is set aside under a new name and kept. A file of a later version is refused and stays in place.
-"""
+"""The state file: one SQLite database, opened, migrated and written."""
 
 import errno
+import json
 import os
 import sqlite3
 import stat
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from enum import StrEnum
 from pathlib import Path
+from typing import Any, TypeVar
 
 import structlog
+
+from exporter.serialization import build, plain
+
+Read = TypeVar("Read")
+Translate = Callable[[dict[str, Any]], dict[str, Any]]
+
+MOST_BYTES = 64 << 20
+"""A thousand faults with 48 clients each have 12 MB."""
+
+
+def written(value: object) -> str:
+    """The value as a row has it."""
+    return json.dumps(plain(value))
+
+
+def read(
+    kind: type[Read], rows: Iterable[tuple[object]], translate: Translate | None = None
+) -> tuple[tuple[Read, ...], int]:
+    """Return the values of these rows, within `MOST_BYTES`, and the number of rows that have no such value.
+
+    `translate` makes an object of today from one of an earlier version.
+    """
+    found: list[Read] = []
+    unreadable = size = 0
+    for (row,) in rows:
+        size += len(row) if isinstance(row, bytes) else 0
+        if size > MOST_BYTES:
+            break
+        try:
+            values = json.loads(row)  # type: ignore[arg-type]
+            found.append(build(kind, values if translate is None else translate(values)))
+        except (ValueError, TypeError, RecursionError):
+            unreadable += 1
+    return tuple(found), unreadable
+
+
+def key(text: str) -> str:
+    """A text as a column can have it: SQLite's own takes no lone surrogates."""
+    return text.encode("unicode_escape").decode("ascii")
+
 
 BUSY_SECONDS = 1.0
 """How long to wait for whoever reads or writes just now."""

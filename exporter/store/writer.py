@@ -1,8 +1,4 @@
-"""Gives the archive what is new, in a thread of its own: a disk that is slow, full or hangs keeps nobody waiting.
-
-What waits is bounded, and each daemon has a share of it. Events that are too many are dropped, the oldest first; of an
-incident, the last state waits, and so of what the watchdog knows, and of the books.
-"""
+"""Writes the state file in a thread of its own, so that a slow disk delays no other thread."""
 
 import queue
 import sqlite3
@@ -16,13 +12,66 @@ from exporter.clock import Clock
 from exporter.model.accounting import UsageTotals
 from exporter.model.event import Event
 from exporter.model.incident import Incident
-from exporter.model.node import Node
+from exporter.model.node import Node, expected_daemons, keep_shares
 from exporter.model.observation import DaemonName
-from exporter.model.shares import expected_daemons, keep_shares
-from exporter.model.watch import Regained, Watch
-from exporter.store.archive import Archive, Remembered
-from exporter.store.books import Books, Numbered
+from exporter.model.watchdog import RecoveredState, WatchdogState
+from exporter.store.archive import StateFile, StoredState
 from exporter.view import HistoryStatus
+
+Numbered = tuple[int, UsageTotals]
+
+
+class DurableTotals:
+    """The books as one thread fills them, another writes them, and the first shows them."""
+
+    def __init__(self) -> None:
+        self._latest: Numbered = (0, UsageTotals())
+        self._shown: Numbered = (0, UsageTotals())
+        self._kept: Numbered | None = None
+
+    def begin(self, ledger: UsageTotals) -> None:
+        """The file was read, in time: this is what it has."""
+        self._latest = self._kept = (0, ledger)
+
+    def fill(self, ledger: UsageTotals) -> None:
+        """These are the latest."""
+        number, known = self._latest
+        if ledger.gpus is not known.gpus and (ledger.gpus or known.gpus):
+            self._latest = (number + 1, ledger)
+
+    @property
+    def latest(self) -> Numbered:
+        """What is to be written; numbered, so that it is known what was."""
+        return self._latest
+
+    @property
+    def stand(self) -> bool:
+        """Whether what is shown grows no more while nothing can be written."""
+        return self._kept is not None
+
+    @property
+    def filled(self) -> bool:
+        """Whether anything came to what the file had."""
+        return self._latest[0] > 0
+
+    @property
+    def whole(self) -> bool:
+        """Whether all that there is was written."""
+        return not self.filled or (self._kept is not None and self._kept[0] == self._latest[0])
+
+    def keep(self, written: Numbered) -> None:
+        """These are on the disk, whatever happens."""
+        self._kept = written
+
+    def shown(self) -> UsageTotals:
+        """Those that may be shown now. Once any were, none are that have less."""
+        kept = self._kept
+        if kept is None:
+            self._shown = self._latest
+        elif kept[0] >= self._shown[0]:
+            self._shown = kept
+        return self._shown[1]
+
 
 MOST_WAITING = 1000
 TRIMMED = 900
@@ -48,7 +97,7 @@ _OURS = (sqlite3.IntegrityError, sqlite3.ProgrammingError, sqlite3.InterfaceErro
 class Writer:
     """Writes to an archive, and tries again where that fails; says so once when that changes."""
 
-    def __init__(self, archive: Archive, clock: Clock, *, retry: float = RETRY_SECONDS) -> None:
+    def __init__(self, archive: StateFile, clock: Clock, *, retry: float = RETRY_SECONDS) -> None:
         """`retry` is how long to wait before another try, in seconds."""
         self._archive = archive
         self._clock = clock
@@ -57,24 +106,24 @@ class Writer:
         self._news = threading.Condition()
         self._incidents: dict[str, Incident] = {}
         self._events: deque[Event] = deque()
-        self._watches: dict[DaemonName, Watch] = {}
+        self._watches: dict[DaemonName, WatchdogState] = {}
         self._known: Mapping[str, Incident] = {}
-        self._last_watches: Mapping[DaemonName, Watch] = {}
-        self._known_watches: Mapping[DaemonName, Watch] = {}
+        self._last_watches: Mapping[DaemonName, WatchdogState] = {}
+        self._known_watches: Mapping[DaemonName, WatchdogState] = {}
         self._watches_at = self._books_at = clock.monotonic()
-        self._books = Books()
+        self._books = DurableTotals()
         self._books_due = False
         self._expected: Collection[DaemonName] = ()
         self._dropped = 0
         self._problem: str | None = None
         self._began: float | None = None
         self._closing = False
-        self._found: Remembered | None = None
+        self._found: StoredState | None = None
         self._proved = self._awaited = False
-        self._remembered: queue.SimpleQueue[Remembered | None] = queue.SimpleQueue()
+        self._remembered: queue.SimpleQueue[StoredState | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="history", daemon=True)
 
-    def open(self) -> Remembered:
+    def open(self) -> StoredState:
         """What was kept so far; nothing where that cannot be read, or not in time."""
         self._awaited = True
         self._thread.start()
@@ -82,9 +131,9 @@ class Writer:
             remembered = self._remembered.get(timeout=LOAD_SECONDS)
         except queue.Empty:
             self._tell_if_it_hangs(after=0.0)
-            return Remembered()
+            return StoredState()
         if remembered is None:
-            return Remembered()
+            return StoredState()
         self._awaited = not self._proved
         if remembered.unreadable:
             self._log.warning("history_passed_over", rows=remembered.unreadable, problem="they cannot be read")
@@ -103,13 +152,13 @@ class Writer:
         """Return whether it also has all watches that were ever written there."""
         return self.available and self._found is not None and self._found.whole
 
-    def regained(self) -> Regained | None:
+    def regained(self) -> RecoveredState | None:
         """Return the watches, once, if they could not be read and written at the start and can be now."""
         if not (self._awaited and self._proved and self._found is not None):
             return None
         self._awaited = False
         self._known_watches = self._last_watches = self._found.watches
-        return Regained(self._found.watches, self._found.whole)
+        return RecoveredState(self._found.watches, self._found.whole)
 
     def take(self, node: Node, events: Sequence[Event]) -> None:
         """Keep these events, and those of the node's incidents, and of its watches, that have changed."""
@@ -129,7 +178,7 @@ class Writer:
                 self._bound()
                 self._news.notify()
 
-    def _changed_watches(self, *, at_once: bool) -> dict[DaemonName, Watch]:
+    def _changed_watches(self, *, at_once: bool) -> dict[DaemonName, WatchdogState]:
         """None where they can wait for the next time, or would replace watches that could not be read yet."""
         if self._awaited:
             return {}
@@ -226,7 +275,7 @@ class Writer:
         finally:
             self._began = None
 
-    def _taken(self) -> tuple[dict[str, Incident], Sequence[Event], dict[DaemonName, Watch], Numbered | None]:
+    def _taken(self) -> tuple[dict[str, Incident], Sequence[Event], dict[DaemonName, WatchdogState], Numbered | None]:
         with self._news:
             incidents, self._incidents = self._incidents, {}
             events, self._events = self._events, deque()
@@ -238,7 +287,7 @@ class Writer:
         self,
         incidents: dict[str, Incident],
         events: Sequence[Event],
-        watches: dict[DaemonName, Watch],
+        watches: dict[DaemonName, WatchdogState],
         *,
         books_due: bool,
     ) -> None:

@@ -12,15 +12,15 @@ import math
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import TypeVar
 
-from exporter.core.identity import used_bytes
-from exporter.core.meters import ENERGY
-from exporter.core.workloads import workload_of
 from exporter.model.accounting import Account, GpuUsage, HeldMemory, SharedAccount, Usage, UsageKey, UsageTotals
 from exporter.model.event import Event, EventName
+from exporter.model.identity import Workload
 from exporter.model.node import Node
 from exporter.model.observation import GpuReading, GpuUuid, Observation, ProcessExit, ProcessReading
-from exporter.model.replace import replace
-from exporter.model.workload import Workload
+from exporter.model.values import replace
+from exporter.state.gpus import ENERGY
+from exporter.state.processes import workload_of
+from exporter.state.transition import used_bytes
 
 UNATTRIBUTED: UsageKey = (SharedAccount.UNATTRIBUTED, None)
 

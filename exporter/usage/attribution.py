@@ -12,9 +12,9 @@ from exporter.model.gpu import Gpu
 from exporter.model.launches import GpuUse, ProcessWork, WorkReading
 from exporter.model.node import Node
 from exporter.model.observation import GpuReading, GpuUuid, Observation
-from exporter.model.replace import replace
 from exporter.model.server import Client
 from exporter.model.usage import GpuAttribution, KernelTimeEstimates, Method, Share, Split, WorkDelta, work_delta
+from exporter.model.values import replace
 from exporter.usage import estimator
 from exporter.usage.accounting import UNATTRIBUTED, account_of, post_time
 from exporter.usage.last_minute import Splits, with_window

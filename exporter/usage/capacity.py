@@ -5,19 +5,18 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from math import ceil, fsum, hypot
 
-from exporter.core.client_slots import clients_limit
-from exporter.core.devices import by_its_ordinals
-from exporter.core.domains import places
-from exporter.core.identity import used_bytes
-from exporter.core.support import GPM
 from exporter.model.daemon import Daemon
 from exporter.model.gpu import Gpu
 from exporter.model.node import Node
 from exporter.model.observation import DaemonName, GpuUuid
 from exporter.model.server import Client
+from exporter.model.settings import VISIBLE_DEVICES
 from exporter.model.usage import Method, Share
-from exporter.model.variables import VISIBLE_DEVICES
 from exporter.parse.mps_variables import client_memory_limits, client_thread_percentage
+from exporter.state.failure_domains import places
+from exporter.state.gpus import GPM, by_its_ordinals
+from exporter.state.servers import clients_limit
+from exporter.state.transition import used_bytes
 from exporter.usage.last_minute import fresh_splits
 from exporter.usage.launch_history import current_reading
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from exporter.model.node import Node
 from exporter.model.observation import GpuUuid
-from exporter.model.replace import replace
 from exporter.model.usage import Method, Share, Split
+from exporter.model.values import replace
 
 MINUTE_SECONDS = 60.0
 MAX_WINDOWS = 120

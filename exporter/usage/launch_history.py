@@ -3,7 +3,7 @@
 from exporter.model.launches import LaunchCounts, LaunchHistory, ProcessLaunches, ProcessWork, WorkReading, began_ns
 from exporter.model.node import Node
 from exporter.model.observation import ProcessReading
-from exporter.model.replace import replace
+from exporter.model.values import replace
 
 LIBCUDA_PROBES = "doors"
 """The name of the collector that reads the probes."""

@@ -13,10 +13,10 @@ from exporter.history import History
 from exporter.model.event import Event, EventName
 from exporter.model.incident import Incident
 from exporter.parse.printable import printable
-from exporter.telling.incident_object import fitting, incident_object
-from exporter.telling.moment import utc
-from exporter.telling.remedy import AddressOf
-from exporter.telling.wanted import Wanted
+from exporter.report.incident_filter import Wanted
+from exporter.report.objects import fitting, incident_object
+from exporter.report.remedy import AddressOf
+from exporter.report.text import utc
 from exporter.web.handler import Answer, Request, Route
 
 INCIDENTS, EVENTS = "/api/v1/incidents", "/api/v1/events"

@@ -3,12 +3,12 @@
 from pathlib import Path
 
 from exporter.clock import SystemClock
-from exporter.model.action import Action, ActionKind, ActionReason, ActionStep
+from exporter.collectors.pipe_dir import DaemonLocation, on_host
+from exporter.collectors.proc import Proc
 from exporter.model.identity import ProcessIdentity
 from exporter.model.node import Node
+from exporter.model.observation import Action, ActionKind, ActionReason, ActionStep
 from exporter.recording import Header, RecordedDaemon
-from exporter.sources.place import Place, on_host
-from exporter.sources.proc import Proc
 from tests.standin.mps import MpsStandIn
 
 NAME = "node"
@@ -16,7 +16,7 @@ REAL = SystemClock()
 PROC = Proc(Path("/proc"), REAL)
 
 
-def place_of(mps: MpsStandIn, name: str = NAME) -> Place:
+def place_of(mps: MpsStandIn, name: str = NAME) -> DaemonLocation:
     """Where the stand-in's daemon is."""
     return on_host(name, mps.pipe_directory, mps.log_directory)
 

@@ -9,12 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from exporter.actions.control_command import deadline_of, give, problem_of
-from exporter.actions.patience import Patience
+from exporter.actions.steps import Deadline, command_deadline, command_problem, give_command
+from exporter.collectors.child import OURSELVES, User, user
+from exporter.collectors.control import ControlClient
 from exporter.model.observation import ControlReply
 from exporter.model.reason import Reason, ReasonCode
-from exporter.sources.control import ControlClient
-from exporter.sources.user import OURSELVES, User, user
 from tests.actions.places import NAME, REAL
 from tests.actions.scripts import Script
 from tests.builders import refusal, reply, silence
@@ -39,7 +38,7 @@ def client_of(mps: MpsStandIn, who: User = OURSELVES, *, executable: str = "nvid
 def told(mps: MpsStandIn, command: str, who: User = OURSELVES, *, appearing: bool = False) -> str | None:
     """The problem of a command."""
     client = client_of(mps, who)
-    return problem_of(give(client, command, clock=REAL, patience=Patience(REAL), appearing=appearing))
+    return command_problem(give_command(client, command, clock=REAL, patience=Deadline(REAL), appearing=appearing))
 
 
 @pytest.fixture
@@ -94,18 +93,18 @@ def test_a_daemon_that_was_just_started_is_waited_for(mps: MpsStandIn) -> None:
 
 
 def test_but_not_where_everything_is_broken_off(mps: MpsStandIn) -> None:
-    patience = Patience(REAL)
+    patience = Deadline(REAL)
     patience.end()
 
-    given = give(client_of(mps), "get_server_list", clock=REAL, patience=patience, appearing=True)
+    given = give_command(client_of(mps), "get_server_list", clock=REAL, patience=patience, appearing=True)
 
-    assert problem_of(given) == Reason(ReasonCode.COMMAND_WITHOUT_DAEMON, command="get_server_list")
+    assert command_problem(given) == Reason(ReasonCode.COMMAND_WITHOUT_DAEMON, command="get_server_list")
 
 
 def test_what_waits_for_an_answer_can_be_broken_off(mps: MpsStandIn) -> None:
     mps.start()
     mps.stop_signal()
-    client, patience = client_of(mps), Patience(REAL)
+    client, patience = client_of(mps), Deadline(REAL)
     threading.Timer(0.2, patience.end).start()
 
     with patience.ended_by(client.close):
@@ -126,7 +125,7 @@ def test_what_waits_for_an_answer_can_be_broken_off(mps: MpsStandIn) -> None:
     ],
 )
 def test_whatever_kept_it_from_being_obeyed_is_told(heard: ControlReply, problem: str) -> None:
-    assert problem_of(heard) == problem
+    assert command_problem(heard) == problem
 
 
 @pytest.mark.parametrize(
@@ -134,4 +133,4 @@ def test_whatever_kept_it_from_being_obeyed_is_told(heard: ControlReply, problem
     [("set_default_client_priority 1", 5), ("shutdown_server 7", 10), ("shutdown_server 7 -f", 20), ("", 5)],
 )
 def test_what_asks_a_server_may_take_longer(command: str, seconds: float) -> None:
-    assert deadline_of(command) == seconds
+    assert command_deadline(command) == seconds

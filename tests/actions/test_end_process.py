@@ -12,12 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from exporter.actions.end_process import end_process
-from exporter.actions.patience import Patience
-from exporter.model.action import EndProcess, Role
+from exporter.actions.steps import Deadline, end_process
+from exporter.collectors.pipe_dir import Directory
 from exporter.model.identity import ProcessIdentity
+from exporter.model.observation import EndProcess, Role
 from exporter.model.reason import Reason, ReasonCode
-from exporter.sources.directory import Directory
 from tests.actions.places import PROC, REAL, identity
 from tests.conftest import Starter
 from tests.eventually import eventually
@@ -35,7 +34,7 @@ NOWHERE = Directory(Path("/nonexistent"))
 
 
 def end(step: EndProcess, pipe: Directory = NOWHERE) -> str | None:
-    return end_process(step, pipe=pipe, proc=PROC, patience=Patience(REAL))
+    return end_process(step, pipe=pipe, proc=PROC, patience=Deadline(REAL))
 
 
 def named(start: Starter, name: str, **variables: str) -> "subprocess.Popen[bytes]":

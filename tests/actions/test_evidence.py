@@ -11,14 +11,11 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from exporter.actions import evidence as bundles
-from exporter.actions import testimony as kept
-from exporter.actions.evidence import MOST_AT_ONCE, MOST_KEPT, Evidence
-from exporter.actions.testimony import LONGEST_TAIL, File
-from exporter.core.fold import fold
-from exporter.model.action import SaveEvidence
+from exporter.actions import evidence as actions_evidence
+from exporter.actions.evidence import LONGEST_TAIL, MOST_AT_ONCE, MOST_KEPT, Evidence, File
 from exporter.model.node import Node
-from exporter.model.observation import ControlReply
+from exporter.model.observation import ControlReply, SaveEvidence
+from exporter.state.reducer import reduce
 from tests.actions.places import NAME, action, node_of, place_of
 from tests.builders import clients, servers
 from tests.clocks import HandClock
@@ -48,7 +45,7 @@ def seen(mps: MpsStandIn, *replies: ControlReply) -> Node:
     """The node, once the daemon has given these replies."""
     node = node_of(mps)
     for each in replies:
-        node, _ = fold(node, each)
+        node, _ = reduce(node, each)
     return node
 
 
@@ -152,7 +149,7 @@ def test_the_oldest_go(mps: MpsStandIn, evidence: Evidence, clock: HandClock) ->
 def test_so_do_those_that_are_too_large_together(
     mps: MpsStandIn, evidence: Evidence, clock: HandClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bundles, "MOST_BYTES_KEPT", 1)
+    monkeypatch.setattr(actions_evidence, "MOST_BYTES_KEPT", 1)
     first = Path(evidence.save(SAVING, node_of(mps), place_of(mps)) or "")
     clock.time += 1
     second = Path(evidence.save(SAVING, node_of(mps), place_of(mps)) or "")
@@ -171,10 +168,10 @@ def test_what_is_remembered_is_cut_and_of_many_processes_the_first_are_told(
     server = mps.server_pid
     assert server is not None
     node = seen(mps, servers(server, daemon=NAME), clients(os.getpid(), server=server, daemon=NAME))
-    monkeypatch.setattr(kept, "LONGEST_NODE", 100)
-    monkeypatch.setattr(kept, "MOST_PROCESSES", 1)
+    monkeypatch.setattr(actions_evidence, "LONGEST_NODE", 100)
+    monkeypatch.setattr(actions_evidence, "MOST_PROCESSES", 1)
 
-    files = dict(kept.testimony(SAVING, node, place_of(mps), proc=Path("/proc"), kmsg=None))
+    files = dict(actions_evidence.snapshot(SAVING, node, place_of(mps), proc=Path("/proc"), kmsg=None))
 
     assert len(files["node.json"]) == 100
     assert f"== {server}/stat ==".encode() in files["processes.txt"]
@@ -207,7 +204,7 @@ def test_a_full_disk_leaves_nothing_half(
         yield "node.json", b"{}"
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(bundles, "testimony", fails)
+    monkeypatch.setattr(actions_evidence, "testimony", fails)
 
     assert evidence.save(SAVING, node_of(mps), place_of(mps)) is None
     assert list((tmp_path / "evidence").iterdir()) == []
@@ -222,7 +219,7 @@ def test_a_disk_that_hangs_is_not_waited_for_and_is_not_given_more_and_more(
         let_go.wait(LONG)
         yield "node.json", b"{}"
 
-    monkeypatch.setattr(bundles, "testimony", hangs)
+    monkeypatch.setattr(actions_evidence, "testimony", hangs)
     evidence = saver(tmp_path, clock, seconds=0.01)
 
     def save() -> str | None:

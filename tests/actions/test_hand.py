@@ -11,29 +11,29 @@ from typing import Any
 import psutil
 import pytest
 
-from exporter.actions import hand, steps
-from exporter.actions.control_command import give
+from exporter.actions import runner
 from exporter.actions.evidence import Evidence
-from exporter.actions.hand import Hands
-from exporter.actions.steps import Tools
-from exporter.model.action import (
+from exporter.actions.runner import ActionRunner, Tools
+from exporter.actions.steps import give_command
+from exporter.collectors.child import User
+from exporter.collectors.control import ControlClient
+from exporter.collectors.pipe_dir import DaemonLocation
+from exporter.collectors.thread import Inbox
+from exporter.model.node import Node
+from exporter.model.observation import (
     ActionDone,
     ActionKind,
     ActionStep,
+    ControlReply,
     EndProcess,
     GiveCommand,
+    Observation,
     RestartUnit,
     Role,
     RunCommand,
     SaveEvidence,
 )
-from exporter.model.node import Node
-from exporter.model.observation import ControlReply, Observation
 from exporter.model.reason import Reason, ReasonCode
-from exporter.sources.control import ControlClient
-from exporter.sources.eye import Inbox
-from exporter.sources.place import Place
-from exporter.sources.user import User
 from tests.actions.places import NAME, PROC, REAL, action, identity, node_of, place_of
 from tests.actions.scripts import Script
 from tests.eventually import PATIENCE_SECONDS, eventually
@@ -49,7 +49,7 @@ class Worker:
     """Hands, and what they put into the inbox."""
 
     mps: MpsStandIn
-    hands: Hands
+    hands: ActionRunner
     inbox: Inbox
     systemctl: Script
     seen: list[Observation] = field(default_factory=list)
@@ -75,10 +75,10 @@ class Worker:
                 return seen
 
 
-def client_of(mps: MpsStandIn) -> Callable[[Place, float, User], ControlClient]:
+def client_of(mps: MpsStandIn) -> Callable[[DaemonLocation, float, User], ControlClient]:
     """Asks the stand-in."""
 
-    def make(place: Place, deadline: float, user: User) -> ControlClient:
+    def make(place: DaemonLocation, deadline: float, user: User) -> ControlClient:
         return ControlClient(
             place.name,
             place.pipe.path,
@@ -104,7 +104,7 @@ def worker(mps: MpsStandIn, tmp_path: Path, nothing_left_behind: None) -> Iterat
         systemctl=str(systemctl.path),
     )
     inbox = Inbox()
-    hands = Hands(tools, inbox=inbox, place=lambda name, _: place_of(mps, name))
+    hands = ActionRunner(tools, inbox=inbox, place=lambda name, _: place_of(mps, name))
     yield Worker(mps, hands, inbox, systemctl)
     hands.close(PATIENCE_SECONDS)
 
@@ -140,9 +140,9 @@ def test_one_that_does_not_come_back_is_waited_for_once(worker: Worker, monkeypa
 
     def given(client: ControlClient, command: str, *, appearing: bool, **told: Any) -> ControlReply:
         waits.append(appearing)
-        return give(client, command, appearing=False, **told)
+        return give_command(client, command, appearing=False, **told)
 
-    monkeypatch.setattr(steps, "give", given)
+    monkeypatch.setattr(runner, "give", given)
     limits = ("set_default_device_pinned_mem_limit 0 2G", "set_default_active_thread_percentage 40")
 
     done = worker.done(RunCommand(arguments=("true",)), *(GiveCommand(command=each, vital=False) for each in limits))
@@ -230,7 +230,7 @@ def test_one_action_may_follow_another_at_once(worker: Worker) -> None:
 
 
 def test_there_is_a_bound_to_what_is_done_at_a_time(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hand, "MOST_AT_ONCE", 1)
+    monkeypatch.setattr(runner, "MOST_AT_ONCE", 1)
     worker.systemctl.does("exec sleep 600")
     worker.do(RestartUnit(unit=UNIT))
     worker.do(RestartUnit(unit=UNIT), daemon=OTHER)
@@ -249,7 +249,7 @@ def test_a_defect_costs_the_action_and_not_its_telling(mps: MpsStandIn, tmp_path
 
     inbox = Inbox()
     tools = Tools(clock=REAL, proc=PROC, client=broken, path=os.defpath)
-    hands = Hands(tools, inbox=inbox, place=lambda name, _: place_of(mps, name))
+    hands = ActionRunner(tools, inbox=inbox, place=lambda name, _: place_of(mps, name))
     for _ in range(2):
         hands.do(action(GiveCommand(command="get_server_list")), node_of(mps))
         (done,) = inbox.get(timeout=PATIENCE_SECONDS)
@@ -258,12 +258,12 @@ def test_a_defect_costs_the_action_and_not_its_telling(mps: MpsStandIn, tmp_path
 
 
 def test_a_daemon_that_is_nowhere_too(mps: MpsStandIn, tmp_path: Path) -> None:
-    def nowhere(name: str, node: Node) -> Place:
+    def nowhere(name: str, node: Node) -> DaemonLocation:
         return place_of(mps, node.daemons[name].name)
 
     inbox = Inbox()
     tools = Tools(clock=REAL, proc=PROC, client=client_of(mps), path=os.defpath)
-    Hands(tools, inbox=inbox, place=nowhere).do(action(SaveEvidence()), Node())
+    ActionRunner(tools, inbox=inbox, place=nowhere).do(action(SaveEvidence()), Node())
 
     (done,) = inbox.get(timeout=PATIENCE_SECONDS)
     assert isinstance(done, ActionDone)

@@ -6,12 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from exporter.actions.patience import Patience
-from exporter.actions.program import MOST_BYTES
-from exporter.actions.run_command import run_command
-from exporter.model.action import RunCommand
+from exporter.actions.steps import MOST_BYTES, Deadline, run_command
+from exporter.collectors import child as collectors_child
+from exporter.model.observation import RunCommand
 from exporter.model.reason import Reason, ReasonCode
-from exporter.sources import user as users
 from tests.actions.places import REAL
 from tests.actions.scripts import Script
 from tests.eventually import PATIENCE_SECONDS, eventually
@@ -28,10 +26,10 @@ def script(tmp_path: Path) -> Script:
 
 
 def run(
-    script: Script, *words: str, seconds: float = LONG, patience: Patience | None = None, uid: int | None = None
+    script: Script, *words: str, seconds: float = LONG, patience: Deadline | None = None, uid: int | None = None
 ) -> str | None:
     step = RunCommand(arguments=(str(script.path), *words), environment={"CUDA_MPS_PIPE_DIRECTORY": "/p"}, uid=uid)
-    return run_command(step, path=os.defpath, patience=patience or Patience(REAL), seconds=seconds)
+    return run_command(step, path=os.defpath, patience=patience or Deadline(REAL), seconds=seconds)
 
 
 def test_it_gets_its_words_and_variables_and_nothing_else_of_ours(
@@ -60,9 +58,9 @@ def test_the_stand_in_is_started_and_answers(mps: MpsStandIn) -> None:
     mps.log_directory.mkdir()
     step = RunCommand(arguments=("nvidia-cuda-mps-control", "-d"), environment=mps.environment())
 
-    assert run_command(step, path=os.defpath, patience=Patience(REAL)) is None
+    assert run_command(step, path=os.defpath, patience=Deadline(REAL)) is None
     assert mps.ask("get_server_list").returncode == 0
-    assert run_command(step, path=os.defpath, patience=Patience(REAL)) == (
+    assert run_command(step, path=os.defpath, patience=Deadline(REAL)) == (
         Reason(
             ReasonCode.PROGRAM_FAILED,
             exit_code=1,
@@ -88,7 +86,7 @@ def test_a_command_that_does_not_end_is_killed_at_its_deadline(script: Script) -
 
 def test_a_command_that_is_killed_is_killed_with_all_that_it_started(script: Script, tmp_path: Path) -> None:
     script.does(f"sleep 600 & echo $! >{tmp_path}/new; mv {tmp_path}/new {tmp_path}/pid; wait")
-    patience = Patience(REAL)
+    patience = Deadline(REAL)
 
     def end_once_started() -> None:
         wait_until((tmp_path / "pid").exists)
@@ -107,7 +105,7 @@ def test_where_everything_is_broken_off_it_is_let_end_for_a_moment(
 ) -> None:
     """A daemon that is half started is none."""
     monkeypatch.setattr("exporter.actions.run_command.GRACE_SECONDS", PATIENCE_SECONDS)
-    patience = Patience(REAL)
+    patience = Deadline(REAL)
     script.does("sleep 0.3; exit 0")
     threading.Timer(0.1, patience.end).start()
 
@@ -115,7 +113,7 @@ def test_where_everything_is_broken_off_it_is_let_end_for_a_moment(
 
 
 def test_but_not_for_long(script: Script) -> None:
-    patience = Patience(REAL)
+    patience = Deadline(REAL)
     patience.end()
     script.does("exec sleep 600")
 
@@ -138,7 +136,7 @@ def test_but_not_for_long(script: Script) -> None:
 )
 def test_one_that_cannot_be_started_is_a_problem(arguments: tuple[str, ...], problem: Reason) -> None:
     step = RunCommand(arguments=arguments)
-    assert run_command(step, path=os.defpath, patience=Patience(REAL)) == problem
+    assert run_command(step, path=os.defpath, patience=Deadline(REAL)) == problem
 
 
 def test_it_is_the_daemons_users_process_with_no_rights_but_his(everybodys: Path) -> None:
@@ -155,7 +153,7 @@ def test_it_is_the_daemons_users_process_with_no_rights_but_his(everybodys: Path
 def test_who_may_not_start_it_as_its_user_is_told_what_it_takes(
     script: Script, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(users, "may_be_others", lambda: False)
+    monkeypatch.setattr(collectors_child, "may_be_others", lambda: False)
 
     assert run(script, uid=NOBODY) == Reason(ReasonCode.USER_NOT_PERMITTED, command=str(script.path), uid=NOBODY)
     assert not script.was_started

@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
-from exporter.core.fold import fold
 from exporter.model.launches import GpuUse
 from exporter.model.node import Node
 from exporter.model.observation import GpuReading, Observation
 from exporter.model.usage import Share, Split
 from exporter.recording import Recording
+from exporter.state.reducer import reduce
 
 HERE = Path(__file__).parent
 FRAMEWORKS = HERE / "frameworks"
@@ -78,7 +78,7 @@ class Mix:
             recording = Recording(stream)
             node = recording.header.node()
             for seen in without_gpm(recording.observations()):
-                node, _ = fold(node, seen)
+                node, _ = reduce(node, seen)
         return node
 
     @cached_property
@@ -107,7 +107,7 @@ class Mix:
             recording = Recording(stream)
             node, last = recording.header.node(), None
             for seen in recording.observations():
-                node, _ = fold(node, seen)
+                node, _ = reduce(node, seen)
                 for uuid, known in node.attribution.gpus.items():
                     if known.windows and known.windows[-1] is not last:
                         last = known.windows[-1]

@@ -5,13 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from exporter.model.action import ActionKind, ActionReason, ActionResult
-from exporter.model.diagnosis import Condition
 from exporter.model.event import EventName
+from exporter.model.observation import ActionKind, ActionReason, ActionResult
 from exporter.model.reason import Reason, ReasonCode
-from exporter.model.watch import WatchState
-from exporter.store.archive import FILE, Archive, Remembered
-from exporter.store.retention import Retention
+from exporter.model.settings import Retention
+from exporter.model.watchdog import Condition, WatchdogPhase
+from exporter.store.archive import FILE, StateFile, StoredState
 from tests.baseline.replayed import HERE
 from tests.clocks import HandClock
 
@@ -25,23 +24,23 @@ SM_US_AND_MILLIJOULES = {
 
 
 @pytest.fixture
-def remembered(tmp_path: Path) -> Remembered:
+def remembered(tmp_path: Path) -> StoredState:
     (tmp_path / FILE).write_bytes(gzip.decompress((HERE / "state_version_4.sqlite.gz").read_bytes()))
-    archive = Archive(tmp_path, Retention(max_age=1e9), HandClock(1795187400.0))
+    archive = StateFile(tmp_path, Retention(max_age=1e9), HandClock(1795187400.0))
     found = archive.open()
     archive.close()
     return found
 
 
-def test_no_row_is_lost(remembered: Remembered) -> None:
+def test_no_row_is_lost(remembered: StoredState) -> None:
     assert remembered.unreadable == 0
     assert remembered.whole
     assert len(remembered.events) == 126
 
 
-def test_an_open_circuit_stays_open(remembered: Remembered) -> None:
+def test_an_open_circuit_stays_open(remembered: StoredState) -> None:
     watch = remembered.watches["with-open-circuit"]
-    assert watch.state is WatchState.CIRCUIT_OPEN
+    assert watch.state is WatchdogPhase.CIRCUIT_OPEN
     assert watch.opened_at == 1795186926.0
     assert watch.restarts == (1795186921.0,)
     assert watch.limits is not None
@@ -61,20 +60,20 @@ def test_an_open_circuit_stays_open(remembered: Remembered) -> None:
     ]
 
 
-def test_a_quarantine_stays(remembered: Remembered) -> None:
+def test_a_quarantine_stays(remembered: StoredState) -> None:
     watch = remembered.watches["in-quarantine"]
-    assert watch.state is WatchState.QUARANTINED
+    assert watch.state is WatchdogPhase.QUARANTINED
     assert watch.quarantine is not None
     assert (watch.quarantine.xid, watch.quarantine.action) == (95, "RESET_GPU")
     assert watch.reason is not None
     assert (watch.reason.code, watch.reason.xid) == (ReasonCode.GPU_NEEDS_RESET, 95)
 
 
-def test_a_daemon_that_an_operator_stopped_stays_stopped(remembered: Remembered) -> None:
+def test_a_daemon_that_an_operator_stopped_stays_stopped(remembered: StoredState) -> None:
     assert remembered.watches["stopped"].stopped_at == 1795187000.0
 
 
-def test_an_open_incident_stays_open(remembered: Remembered) -> None:
+def test_an_open_incident_stays_open(remembered: StoredState) -> None:
     (incident,) = remembered.incidents
     assert incident.open
     assert (incident.server, incident.affected) == (40225, (40209,))
@@ -86,7 +85,7 @@ def test_an_open_incident_stays_open(remembered: Remembered) -> None:
     )
 
 
-def test_events_have_codes(remembered: Remembered) -> None:
+def test_events_have_codes(remembered: StoredState) -> None:
     reasons = [each.reason for each in remembered.events if isinstance(each.reason, Reason)]
     assert Reason(ReasonCode.RESTARTS_DID_NOT_HELP, count=1, seconds=900.0) in reasons
     diagnosed = [each for each in remembered.events if each.event is EventName.DAEMON_DIAGNOSED and each.reason]
@@ -96,7 +95,7 @@ def test_events_have_codes(remembered: Remembered) -> None:
     assert ReasonCode.UNKNOWN not in {each.code for each in known}
 
 
-def test_the_totals_are_the_same_to_the_last_unit(remembered: Remembered) -> None:
+def test_the_totals_are_the_same_to_the_last_unit(remembered: StoredState) -> None:
     books = remembered.ledger.gpus
     assert {gpu: (book.total.sm_us, book.total.energy_mj) for gpu, book in books.items()} == SM_US_AND_MILLIJOULES
     assert sum(len(book.by_account) for book in books.values()) == 27

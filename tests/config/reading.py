@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from exporter.command_line import parse_arguments
-from exporter.config import Config, build_config
-from exporter.config.load import Document, parse_document
+from exporter.config.load import Document, build_config, parse_document
+from exporter.config.settings import Config
 
 PLACE = Path("config.toml")
 

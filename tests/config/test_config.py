@@ -5,12 +5,9 @@ from pathlib import Path
 import pytest
 
 from exporter.cli import main
-from exporter.config import (
-    DEFAULT_PORT,
-    DURATION,
-    LONGEST_SOCKET_PATH,
-)
-from exporter.config.values import ADDRESS
+from exporter.config.options import LONGEST_SOCKET_PATH
+from exporter.config.settings import DEFAULT_PORT
+from exporter.config.values import ADDRESS, DURATION
 from exporter.errors import ConfigError
 from tests.config.reading import config
 

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from exporter.config import DaemonConfig
 from exporter.config.load import MAX_DAEMONS
 from exporter.config.options import MAX_NAME
+from exporter.config.settings import DaemonConfig
 from exporter.errors import ConfigError
-from exporter.model.limits import Limits
+from exporter.model.settings import Limits
 from tests.config.reading import config, written
 
 TWO = """

@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 
 from exporter.command_line import parse_arguments
-from exporter.config import Attribution, Config, build_config
+from exporter.config.load import build_config
 from exporter.config.options import DAEMON_KEYS, DEFAULTS, OPTIONS, Option
 from exporter.config.reference import default_text, toml
+from exporter.config.settings import Attribution, Config
 from exporter.model.settings import AllowedAction, Mode
 from tests.config.reading import config, written
 

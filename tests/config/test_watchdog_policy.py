@@ -5,9 +5,9 @@ from pathlib import Path
 
 from exporter.config.reference import as_toml
 from exporter.config.reload import orders_of
-from exporter.core.watchdog.orders import Mandate, Orders
 from exporter.model.daemon import Daemon, Declaration
-from exporter.model.settings import AllowedAction, Mode, Rules
+from exporter.model.settings import AllowedAction, Mode, Thresholds
+from exporter.watchdog.context import DaemonPolicy, Policy
 from tests.config.reading import config, written
 from tests.program import constants
 
@@ -30,7 +30,7 @@ watchdog = "observe"
 """
 
 
-def orders(directory: Path, text: str, *arguments: str) -> Orders:
+def orders(directory: Path, text: str, *arguments: str) -> Policy:
     return orders_of(config("serve", "--config.file", written(directory, text), *arguments))
 
 
@@ -40,16 +40,16 @@ def daemon(name: str, *, expected: bool = True) -> Daemon:
 
 def test_the_watchdog_observes_by_default_and_ends_no_client() -> None:
     given = orders_of(config("serve", "--pipe-directory=/run/a"))
-    assert (given.mode, given.rules, given.rules.allow) == (Mode.OBSERVE, Rules(), frozenset())
-    assert list(given.mandates.values()) == [Mandate()]
+    assert (given.mode, given.rules, given.rules.allow) == (Mode.OBSERVE, Thresholds(), frozenset())
+    assert list(given.mandates.values()) == [DaemonPolicy()]
 
 
 def test_the_policy_is_that_of_the_file(tmp_path: Path) -> None:
     given = orders(tmp_path, FILE)
-    assert given.rules == Rules(allow=frozenset({AllowedAction.KILL_CLIENTS, AllowedAction.END_HUNG_SERVER}))
+    assert given.rules == Thresholds(allow=frozenset({AllowedAction.KILL_CLIENTS, AllowedAction.END_HUNG_SERVER}))
     assert given.mandates == {
-        "training": Mandate(command=("env", "CUDA_VISIBLE_DEVICES=0,1", "EMPTY=", "/opt/wait", "1", "1")),
-        "inference": Mandate(mode=Mode.OBSERVE, unit="nvidia-mps@b.service"),
+        "training": DaemonPolicy(command=("env", "CUDA_VISIBLE_DEVICES=0,1", "EMPTY=", "/opt/wait", "1", "1")),
+        "inference": DaemonPolicy(mode=Mode.OBSERVE, unit="nvidia-mps@b.service"),
     }
 
 

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from exporter.cli import main
-from exporter.config import Config, DaemonConfig
 from exporter.config.options import OPTIONS
 from exporter.config.reference import as_toml, toml
+from exporter.config.settings import Config, DaemonConfig
 from tests.config.reading import config, document, written
 from tests.config.test_daemons import TWO
 from tests.config.test_options import meant

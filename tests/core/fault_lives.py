@@ -5,8 +5,8 @@ from dataclasses import replace
 
 from hypothesis import strategies as st
 
+from exporter.model.daemon import NamedBy
 from exporter.model.launches import WorkReading
-from exporter.model.named_by import NamedBy
 from exporter.model.observation import DaemonFound, LogLine, Observation
 from tests.builders import (
     AT,

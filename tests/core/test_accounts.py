@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 
-from exporter.core import accounts
-from exporter.core.accounts import FORGOTTEN_SECONDS
 from exporter.model.node import Node
 from exporter.model.observation import Observation
+from exporter.state import processes
+from exporter.state.processes import FORGOTTEN_SECONDS
 from tests.builders import AT, CLIENT, active, at_work, clients, exited, look, node, process, server_log, tenant, told
 from tests.core.strategies import timelines
 
@@ -74,7 +74,7 @@ def test_whoever_has_a_client_is_not_forgotten() -> None:
 
 
 def test_of_too_many_owners_those_are_kept_who_were_there_last(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(accounts, "MOST_OWNERS", 3)
+    monkeypatch.setattr(processes, "MOST_OWNERS", 3)
     lives = (comes_and_goes(600 + number, at=AT + 10 * number, user=f"user{number}") for number in range(5))
     present = told(*at_work(), *(seen for life in lives for seen in life)).node
     assert set(connected(present)) == {"user2", "user3", "user4"}
@@ -87,35 +87,35 @@ def faults(present: Node) -> dict[str, tuple[int, int]]:
 
 def test_a_fault_counts_once_for_each_owner_whom_it_hit_and_once_for_the_suspect() -> None:
     alices, bobs = (tenant(600, "alice"), tenant(601, "alice")), tenant(602, "bob")
-    once = accounts.faulted(told(*at_work(), *comes_and_goes(600)).node, (*alices, bobs), bobs)
+    once = processes.faulted(told(*at_work(), *comes_and_goes(600)).node, (*alices, bobs), bobs)
     assert faults(once) == {"alice": (1, 0), "bob": (1, 1)}
-    assert faults(accounts.faulted(once, (bobs,), alices[0])) == {"alice": (1, 1), "bob": (2, 1)}
+    assert faults(processes.faulted(once, (bobs,), alices[0])) == {"alice": (1, 1), "bob": (2, 1)}
     assert connected(once) == {"alice": 1, "bob": 0}
 
 
 def test_a_fault_with_nobody_suspected_and_nobody_known_is_on_nobodys_account() -> None:
     unknown = tenant(600, None)
-    assert accounts.faulted(node(), (unknown,), None) == accounts.faulted(node(), (), unknown) == node()
+    assert processes.faulted(node(), (unknown,), None) == processes.faulted(node(), (), unknown) == node()
 
 
 def test_an_account_of_faults_alone_is_kept_for_an_hour() -> None:
-    struck = accounts.faulted(told(look()).node, (tenant(),), None)
+    struck = processes.faulted(told(look()).node, (tenant(),), None)
     assert faults(told(look(at=AT + FORGOTTEN_SECONDS), start=struck).node) == {"alice": (1, 0)}
     assert faults(told(look(at=AT + FORGOTTEN_SECONDS + 1), start=struck).node) == {}
 
 
 def test_an_account_of_faults_alone_is_kept_while_its_owner_has_a_client() -> None:
     at_work_without_account = replace(told(*at_work(CLIENT), process()).node, accounts={})
-    present = accounts.faulted(at_work_without_account, (tenant(),), None)
+    present = processes.faulted(at_work_without_account, (tenant(),), None)
     for hour in range(1, 4):
         present = told(look(at=AT + hour * FORGOTTEN_SECONDS + hour), start=present).node
     assert faults(present) == {"alice": (1, 0)}
 
 
 def test_faults_of_too_many_owners_leave_as_many_accounts_as_there_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(accounts, "MOST_OWNERS", 3)
+    monkeypatch.setattr(processes, "MOST_OWNERS", 3)
     hit = [tenant(600 + number, f"user{number}") for number in range(5)]
-    assert set(faults(accounts.faulted(node(), hit, hit[0]))) == {"user3", "user4", "user0"}
+    assert set(faults(processes.faulted(node(), hit, hit[0]))) == {"user3", "user4", "user0"}
 
 
 @given(timelines)

@@ -10,15 +10,14 @@ import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
-from exporter.core import agenda
-from exporter.core.doubt import STRUCK_SECONDS
-from exporter.core.fold import fold
-from exporter.core.xids import XID_EVENT_TYPE
-from exporter.model.limits import Limits
 from exporter.model.node import Node
 from exporter.model.observation import ControlReply, DaemonProcess, GpuEvent, GpuReading, LogFile, Observation
-from exporter.model.settings import PollIntervals
-from exporter.model.watch import Watch
+from exporter.model.settings import Limits, PollIntervals
+from exporter.model.watchdog import WatchdogState
+from exporter.state import poll_schedule
+from exporter.state.reducer import reduce
+from exporter.state.staleness import STRUCK_SECONDS
+from exporter.state.xids import XID_EVENT_TYPE
 from tests.builders import (
     AT,
     CLIENT,
@@ -93,10 +92,10 @@ def watch(
     for step in range(int(seconds / TICK)):
         at = began + step * TICK
         while waiting and waiting[0].at <= at:
-            present, _ = fold(present, waiting.pop(0))
-        for command in agenda.commands(replace(present, at=max(at, present.at)), DAEMON, RHYTHM):
+            present, _ = reduce(present, waiting.pop(0))
+        for command in poll_schedule.commands(replace(present, at=max(at, present.at)), DAEMON, RHYTHM):
             asked[command].append(at - began)
-            present, _ = fold(present, answer(command, at))
+            present, _ = reduce(present, answer(command, at))
     return present, asked
 
 
@@ -109,7 +108,7 @@ class TestQuietLife:
 
     def test_an_unknown_daemon_is_asked_for_its_servers_first(self) -> None:
         """Nothing else: there may be none."""
-        assert agenda.commands(node(), DAEMON, RHYTHM) == (LIST,)
+        assert poll_schedule.commands(node(), DAEMON, RHYTHM) == (LIST,)
 
     def test_its_servers_are_asked_for_their_state_and_clients_at_once(self) -> None:
         """What was met in a list has nobody else to tell of it."""
@@ -174,7 +173,7 @@ class TestQuietLife:
         limits = (reply(DEFAULT_THREADS, "100.0\n"), reply(DEFAULT_PRIORITY, "0\n"), reply(THREADS, "100.0\n"))
         answers = (reply("-v", "version: 13000"), *limits)
         start = told(servers(SERVER), status("ACTIVE"), clients(CLIENT), *answers).node
-        assert agenda.commands(start, DAEMON, RHYTHM) == ()
+        assert poll_schedule.commands(start, DAEMON, RHYTHM) == ()
 
 
 class TestLimits:
@@ -230,7 +229,7 @@ class TestLimits:
 
     def test_where_limits_are_to_hold_an_answer_comes_soon_again(self) -> None:
         """Nobody is to be without them for longer than a second."""
-        start = replace(self.limited(), watches={DAEMON: Watch(wanted=Limits(active_thread_percentage=40.0))})
+        start = replace(self.limited(), watches={DAEMON: WatchdogState(wanted=Limits(active_thread_percentage=40.0))})
         sets = [
             each
             for second in range(10)
@@ -241,7 +240,7 @@ class TestLimits:
 
     def test_a_device_that_is_to_be_limited_is_asked_about(self) -> None:
         """Though nothing else is known of it."""
-        start = replace(self.limited(), watches={DAEMON: Watch(wanted=Limits(pinned_memory={1: 1 << 30}))})
+        start = replace(self.limited(), watches={DAEMON: WatchdogState(wanted=Limits(pinned_memory={1: 1 << 30}))})
         _, asked = watch(2, start=start)
         assert asked.keys() == {DEFAULT_MEMORY.replace(" 0", " 1"), MEMORY.replace(" 0", " 1")}
 
@@ -449,7 +448,7 @@ class TestNvml:
 
     def due(self, present: Node, seconds: float) -> bool:
         """Whether NVML is due this long after it was read."""
-        return agenda.nvml_due(replace(present, at=AT + seconds), RHYTHM)
+        return poll_schedule.nvml_due(replace(present, at=AT + seconds), RHYTHM)
 
     def read(self, *seen: Observation) -> Node:
         """A daemon at work, whose client NVML has just read."""
@@ -457,7 +456,7 @@ class TestNvml:
 
     def test_at_first_at_once(self) -> None:
         """Nothing is known before."""
-        assert agenda.nvml_due(node(), RHYTHM)
+        assert poll_schedule.nvml_due(node(), RHYTHM)
 
     def test_then_at_its_period(self) -> None:
         """Its calls may wait for the driver for long."""
@@ -501,12 +500,12 @@ class TestWatched:
         present = told(
             servers(SERVER), clients(CLIENT), daemon_process(), *queued, gpu_reading([CLIENT], beside=[801])
         ).node
-        assert agenda.watched(present) == {SERVER, CLIENT, CONTROL, 601, 801}
+        assert poll_schedule.watched(present) == {SERVER, CLIENT, CONTROL, 601, 801}
 
     def test_pids_that_are_none_are_not(self) -> None:
         """A client in another PID namespace is logged as PID 0."""
         zero = control_log("NEW CLIENT 0 from user 0: Server is not ready, push client to pending list")
-        assert agenda.watched(told(*zero).node) == frozenset()
+        assert poll_schedule.watched(told(*zero).node) == frozenset()
 
 
 words = st.sampled_from(("", "ACTIVE\n", "FAULT\n", f"{SERVER}\n", f"{CLIENT}\n{CLIENT + 1}\n", "what?\n"))

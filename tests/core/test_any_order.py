@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from exporter.core import agenda
-from exporter.core.fold import fold
 from exporter.metrics.catalogue import NodeCollector
 from exporter.model.event import Event
 from exporter.model.node import Node
 from exporter.model.observation import Observation
 from exporter.model.settings import PollIntervals
+from exporter.state import poll_schedule
+from exporter.state.reducer import reduce
 from exporter.view import View
 from tests.builders import RECORDINGS, Recorded, node
 from tests.core.invariants import assert_consistent, assert_only_grown, assert_told, counters
@@ -27,7 +27,7 @@ def live(present: Node, seen: list[Observation], every: int = 1) -> Node:
     events: list[Event] = []
     before = counters(present)
     for number, each in enumerate(seen):
-        present, told = fold(present, each)
+        present, told = reduce(present, each)
         events.extend(told)
         if number % every == 0:
             assert_consistent(present)
@@ -45,9 +45,9 @@ def test_any_life(seen: list[Observation]) -> None:
     present = live(node(*DAEMONS), seen)
     list(NodeCollector(View(present)).collect())
     for name in present.daemons:
-        agenda.commands(present, name, PollIntervals())
-    agenda.nvml_due(present, PollIntervals())
-    assert all(pid > 0 for pid in agenda.watched(present))
+        poll_schedule.commands(present, name, PollIntervals())
+    poll_schedule.nvml_due(present, PollIntervals())
+    assert all(pid > 0 for pid in poll_schedule.watched(present))
 
 
 @given(untimely)

@@ -4,14 +4,14 @@ from collections.abc import Iterable
 
 import pytest
 
-from exporter.core.block import LONGEST_SECONDS, NAMED_SECONDS, has_begun, read
-from exporter.core.clients import MOST_CLIENTS
-from exporter.core.devices import MOST_DEVICES
-from exporter.core.translate import Pids, translated
+from exporter.incidents.fault_log import LONGEST_SECONDS, NAMED_BEFORE_SECONDS, block_line_read, has_begun
 from exporter.model.event import EventName
 from exporter.model.observation import GpuEvent, LogLine
-from exporter.model.server import FaultBlock, Listing, Server
+from exporter.model.server import BlockSection, FaultLogBlock, Server
 from exporter.parse.log_line import parse_log_line
+from exporter.state.clients import MOST_CLIENTS
+from exporter.state.gpus import MOST_DEVICES
+from exporter.state.transition import Pids, translated
 from tests.builders import (
     AT,
     CLIENT,
@@ -73,16 +73,16 @@ def after(*texts: str, at: float = AT, start: Server | None = None, pids: Pids =
     for text in texts:
         entry = parse_log_line(stamped(text, "Server", SERVER, at))
         assert entry is not None
-        server = read(server, at, translated(entry, pids), pids)
+        server = block_line_read(server, at, translated(entry, pids), pids)
     return server
 
 
-def block_of(server: Server) -> FaultBlock:
+def block_of(server: Server) -> FaultLogBlock:
     assert server.block is not None
     return server.block
 
 
-def lists(block: FaultBlock) -> tuple[set[int], tuple[int, ...]]:
+def lists(block: FaultLogBlock) -> tuple[set[int], tuple[int, ...]]:
     """The devices, and the victims in the order in which they were told."""
     return set(block.devices), block.victims
 
@@ -103,16 +103,16 @@ def test_in_2022_it_told_less_in_other_words() -> None:
     assert lists(block) == ({0, 1}, (B, A))
 
 
-def faults(recorded: Recorded) -> list[FaultBlock]:
+def faults(recorded: Recorded) -> list[FaultLogBlock]:
     """All blocks that the program reads in a recording, each as it was at last."""
-    last: dict[tuple[float, str], FaultBlock] = {}
+    last: dict[tuple[float, str], FaultLogBlock] = {}
     servers: dict[int, Server] = {}
     for seen in recorded.observations:
         entry = parse_log_line(seen.line) if isinstance(seen, LogLine) else None
         if entry is None or entry.by_daemon:
             continue
         known = servers.get(entry.pid, Server(pid=entry.pid, started_at=seen.at))
-        servers[entry.pid] = read(known, seen.at, entry)
+        servers[entry.pid] = block_line_read(known, seen.at, entry)
         block = servers[entry.pid].block
         if block is not None:
             last[block.begin] = block
@@ -200,7 +200,7 @@ def test_lines_that_say_nothing_do_not_end_a_list() -> None:
 def test_a_number_before_and_after_the_lists_is_in_neither() -> None:
     block = block_of(after(*R580[:2], "3", *R580[2:], f"Client process {B} disconnected", "4711"))
     assert lists(block) == ({0, 1}, (B, A))
-    assert block.listing is Listing.NOTHING
+    assert block.listing is BlockSection.NOTHING
 
 
 # -- one after another ---------------------------------------------------------------------------------------------
@@ -230,8 +230,8 @@ def test_who_was_named_belongs_to_the_fault_that_follows_at_once() -> None:
     """The begin of the fault that he was named for may be lost."""
     named = f"Client {{PID: {C}, Context: 1}} encountered a fatal GPU error."
     before = after(named)
-    assert block_of(after(BEGIN, at=AT + NAMED_SECONDS, start=before)).named == C
-    assert block_of(after(BEGIN, at=AT + NAMED_SECONDS + 0.1, start=before)).named is None
+    assert block_of(after(BEGIN, at=AT + NAMED_BEFORE_SECONDS, start=before)).named == C
+    assert block_of(after(BEGIN, at=AT + NAMED_BEFORE_SECONDS + 0.1, start=before)).named is None
     assert block_of(after(BEGIN, at=AT - 1, start=before)).named is None
 
 

@@ -4,17 +4,16 @@ from dataclasses import replace
 
 import pytest
 
-from exporter.core.claims import MOST_OF_A_KIND, OPEN_SECONDS, REFUTED_SECONDS
-from exporter.core.fault_claims import UNCONFIRMED_SECONDS
-from exporter.core.suspicion import LOG_IN_DOUBT
-from exporter.core.xids import NVML_EVENTS
-from exporter.model.claim import ClaimKind
-from exporter.model.daemon import DaemonState, LossReason
+from exporter.incidents.fault_log import UNCONFIRMED_SECONDS
+from exporter.incidents.root_cause import LOG_IN_DOUBT
+from exporter.model.daemon import ClaimKind, DaemonState, LossReason
 from exporter.model.event import EventName
-from exporter.model.incident import Ending
+from exporter.model.incident import IncidentEnd
 from exporter.model.node import Node
 from exporter.model.observation import GpuEvent, KernelRecord, LogLine, Observation
 from exporter.model.server import ServerState
+from exporter.state.claims import MOST_OF_A_KIND, OPEN_SECONDS, REFUTED_SECONDS
+from exporter.state.xids import NVML_EVENTS
 from tests.builders import (
     AT,
     CONTROL,
@@ -288,7 +287,7 @@ def test_its_recovery_is_known_once_all_victims_have_ended() -> None:
     seen = (*block(A, B), xid(pid=A), *recovers, exited(A, at=LATER + 0.2), exited(B, at=LATER + 0.2))
     story = told(*seen, start=UP)
     (incident,) = story.node.incidents.values()
-    assert (incident.ending, incident.ended_at) == (Ending.RECOVERED, LATER + 0.2)
+    assert (incident.ending, incident.ended_at) == (IncidentEnd.RECOVERED, LATER + 0.2)
 
 
 def test_names_in_a_forged_block_do_not_reach_the_next_fault() -> None:

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from exporter.core.client_slots import clients_limit
 from exporter.model.node import Node
 from exporter.model.observation import Observation
+from exporter.state.servers import clients_limit
 from tests.builders import (
     AT,
     DAEMON,

@@ -2,8 +2,8 @@
 
 import pytest
 
-from exporter.core.clients import MOST_CONTEXTS
 from exporter.model.observation import LogLine
+from exporter.state.clients import MOST_CONTEXTS
 from tests.builders import (
     CLIENT,
     GPU,

@@ -4,12 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from exporter.core.crash_loop import CEASED_SECONDS, MANY, WITHIN_SECONDS
 from exporter.model.event import Event, EventName
 from exporter.model.node import Node
-from exporter.model.observation import Observation
+from exporter.model.observation import Observation, ProcessState
 from exporter.model.reason import Reason, ReasonCode
-from exporter.model.witnesses import ProcessState
+from exporter.state.servers import CEASED_SECONDS, MANY, WITHIN_SECONDS
 from tests.builders import (
     AT,
     CONTROL,

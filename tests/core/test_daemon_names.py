@@ -1,8 +1,7 @@
 """One pipe directory is one daemon: the configuration's name for it outweighs a unit's, and that one its own."""
 
-from exporter.model.daemon import FORGOTTEN_SECONDS
+from exporter.model.daemon import FORGOTTEN_SECONDS, NamedBy
 from exporter.model.event import EventName
-from exporter.model.named_by import NamedBy
 from exporter.model.node import Node
 from exporter.model.observation import DaemonFound, LogFile, Observation, SourceReading
 from tests.builders import AT, CLIENT, DAEMON, Story, at_work, look, told

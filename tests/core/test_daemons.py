@@ -3,11 +3,11 @@
 from collections.abc import Iterable
 from typing import Any
 
-from exporter.core.fold import fold
 from exporter.model.daemon import FORGOTTEN_SECONDS, Daemon, Declaration
 from exporter.model.node import Node
 from exporter.model.observation import DaemonFound, DaemonProcess, Observation, ProcessExit, SourceReading
 from exporter.model.problem import Problem
+from exporter.state.reducer import reduce
 from exporter.view import View
 from tests.builders import HANGS
 
@@ -22,7 +22,7 @@ def after(*seen: Observation, node: Node | None = None) -> Node:
         }
     )
     for each in seen:
-        node, _ = fold(node, each)
+        node, _ = reduce(node, each)
     return node
 
 

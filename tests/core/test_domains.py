@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from exporter.core.domains import Domain, domains, places
-from exporter.core.fold import fold
 from exporter.model.daemon import Daemon
 from exporter.model.node import Node
 from exporter.model.observation import GpuProcess, GpuReading
-from exporter.model.server import Client, Leaving, Server
+from exporter.model.server import Client, Disconnect, Server
+from exporter.state.failure_domains import FailureDomain, failure_domains, places
+from exporter.state.reducer import reduce
 from tests.builders import (
     AT,
     CLIENT,
@@ -45,8 +45,8 @@ def of(present: Node) -> Daemon:
     return present.daemons[DAEMON]
 
 
-def domain_of(present: Node, daemon: Daemon, pid: int) -> Domain | None:
-    every = (each for here in domains(present, daemon).values() for each in here)
+def domain_of(present: Node, daemon: Daemon, pid: int) -> FailureDomain | None:
+    every = (each for here in failure_domains(present, daemon).values() for each in here)
     return next((each for each in every if pid in each.clients), None)
 
 
@@ -63,7 +63,7 @@ def logged(present: Node, found: Mapping[int, Set[str]]) -> Node:
 
 def together(present: Node, server: int = SERVER) -> set[frozenset[int]]:
     """Who falls with whom."""
-    return {domain.clients for domain in domains(present, of(present))[server]}
+    return {domain.clients for domain in failure_domains(present, of(present))[server]}
 
 
 class TestWhoFallsWithWhom:
@@ -80,7 +80,9 @@ class TestWhoFallsWithWhom:
     def test_one_client_on_both_joins_them(self) -> None:
         """A fault on GPU 0 then ends those of GPU 1 too (measured)."""
         present = seen(A, B, C, first={A, B}, second={B, C})
-        assert domains(present, of(present)) == {SERVER: (Domain(clients=frozenset({A, B, C}), gpus=BOTH),)}
+        assert failure_domains(present, of(present)) == {
+            SERVER: (FailureDomain(clients=frozenset({A, B, C}), gpus=BOTH),)
+        }
 
     def test_clients_of_two_servers_stand_apart_on_the_same_gpu(self) -> None:
         """Each server is in FAULT for itself."""
@@ -91,13 +93,13 @@ class TestWhoFallsWithWhom:
     def test_of_one_client(self) -> None:
         """Or of somebody who is none."""
         present = seen(A, B, C, first={A, B}, second={C})
-        assert domain_of(present, of(present), C) == Domain(clients=frozenset({C}), gpus=frozenset({OTHER_GPU}))
+        assert domain_of(present, of(present), C) == FailureDomain(clients=frozenset({C}), gpus=frozenset({OTHER_GPU}))
         assert domain_of(present, of(present), D) is None
 
     def test_a_server_without_clients_has_none(self) -> None:
         """It is there all the same."""
         present = told(*at_work()).node
-        assert domains(present, of(present)) == {SERVER: ()}
+        assert failure_domains(present, of(present)) == {SERVER: ()}
 
 
 class TestWhereAClientIs:
@@ -165,7 +167,7 @@ class TestWhereAClientIs:
 
     def test_who_has_just_left_was_there(self) -> None:
         """So that a fault which a dying client leaves behind is told of its GPU."""
-        left = Leaving(pid=D, server=SERVER, at=AT, stamp="", gpus=frozenset({GPU}))
+        left = Disconnect(pid=D, server=SERVER, at=AT, stamp="", gpus=frozenset({GPU}))
         present = seen(A)
         daemon = replace(known := of(present), connections=replace(known.connections, disconnects={D: left}))
         assert gpus_of(present, daemon, D) == {GPU}
@@ -188,7 +190,7 @@ def just_before(recorded: Recorded, at: float) -> Node:
     for each in recorded.observations:
         if each.at >= at:
             break
-        present, _ = fold(present, each)
+        present, _ = reduce(present, each)
     return present
 
 
@@ -248,7 +250,7 @@ def test_domains_are_a_partition_joined_by_shared_gpus_alone(
     clients: dict[int, tuple[int, Set[str], Set[str]]],
 ) -> None:
     """Everybody whose place is known has one; within one all hang together, and no two have a GPU in common."""
-    found = domains(placed(clients), of(placed(clients)))
+    found = failure_domains(placed(clients), of(placed(clients)))
     for server, here in found.items():
         on = {pid: by_log | by_nvml for pid, (of_server, by_log, by_nvml) in clients.items() if of_server == server}
         assert sorted(pid for domain in here for pid in domain.clients) == sorted(pid for pid in on if on[pid])
@@ -273,6 +275,6 @@ def test_each_list_is_read_once_however_many_clients_there_are(monkeypatch: pyte
     readings = [gpu_reading(pids[index::8], gpu=gpu, index=index) for index, gpu in enumerate(gpus)]
     present = told(*at_work(*pids), *readings).node
     looked: list[str] = []
-    monkeypatch.setattr("exporter.core.domains._holders", lambda reading: looked.append(reading.gpu) or set())
-    domains(present, of(present))
+    monkeypatch.setattr("exporter.state.failure_domains._holders", lambda reading: looked.append(reading.gpu) or set())
+    failure_domains(present, of(present))
     assert sorted(looked) == gpus

@@ -5,12 +5,12 @@ from collections.abc import Iterable
 
 from hypothesis import given, settings
 
-from exporter.core.fold import fold_all
 from exporter.model.event import Event, EventName
-from exporter.model.incident import Ending, Incident
+from exporter.model.incident import Incident, IncidentEnd
 from exporter.model.node import Node
 from exporter.model.observation import Observation
 from exporter.model.reason import ReasonCode
+from exporter.state.reducer import reduce_all
 from tests.core.fault_lives import START, fault_lives, untimely_fault_lives
 
 SURE = 0.8
@@ -36,7 +36,7 @@ def _live(seen: Iterable[Observation]) -> None:
     most: Counter[str] = Counter()
     events: list[Event] = []
     present = START
-    for after, told in fold_all(START, seen):
+    for after, told in reduce_all(START, seen):
         present = after
         events.extend(told)
         for name, incident in present.incidents.items():
@@ -87,5 +87,5 @@ def _assert_counted(node: Node, known: Iterable[Incident], affected: int) -> Non
     incidents = list(known)
     assert sum(each.faults for each in totals) == len(incidents)
     assert sum(each.fault_affected for each in totals) == affected
-    recovered = [each for each in incidents if each.told and each.ending is Ending.RECOVERED]
+    recovered = [each for each in incidents if each.told and each.ending is IncidentEnd.RECOVERED]
     assert sum(each.fault_recoveries.count for each in totals) == len(recovered)

@@ -13,8 +13,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from exporter.core.fold import fold_all
-from exporter.core.xids import NVML_EVENTS
 from exporter.model.event import EventName
 from exporter.model.incident import Incident
 from exporter.model.observation import (
@@ -28,6 +26,8 @@ from exporter.model.observation import (
 )
 from exporter.parse import log_message
 from exporter.parse.log_line import parse_log_line
+from exporter.state.reducer import reduce_all
+from exporter.state.xids import NVML_EVENTS
 from tests.builders import RECORDINGS, Recorded, Story, failure, node, told
 
 ALL_FAULTS = [each for each in RECORDINGS if each.text.count("Server is handling a fatal GPU error.") == 1]
@@ -57,7 +57,7 @@ def _is_of_a_question(line: LogLine) -> bool:
 def incidents(seen: Seen, *, after: Story | None = None) -> list[Incident]:
     """What becomes of these observations, `after` others; and each incident opens and ends once."""
     present, events = (node(), []) if after is None else (after.node, list(after.events))
-    for later, news in fold_all(present, seen):
+    for later, news in reduce_all(present, seen):
         present = later
         events.extend(news)
     for name in (EventName.FAULT, EventName.FAULT_RECOVERED):

@@ -2,13 +2,12 @@
 
 from collections.abc import Iterable
 
-from exporter.core import calibration
-from exporter.model.clues import Flight
-from exporter.model.incident import Incident
+from exporter.incidents import root_cause
+from exporter.model.incident import Incident, InFlightWork
 from exporter.model.launches import ProcessWork, WorkReading
 from exporter.model.observation import Observation
 from exporter.model.reason import Reason, ReasonCode
-from exporter.plain import build, plain
+from exporter.serialization import build, plain
 from tests.builders import AT, exited, process, told
 from tests.core.test_incidents import UP as THREE
 from tests.core.test_incidents import A, B, C, block, only, time_passes
@@ -66,7 +65,7 @@ class TestIdle:
         died = fault(after=(work(B, launched=TOLD - 0.2, since=TOLD - 0.2),), watched_after=(), gone=(A, B))
         assert flights(died) == {A: False, B: True}
         assert died.suspect is not None
-        assert (died.suspect.tenant.pid, died.suspect.confidence) == (B, calibration.SOLE_IN_FLIGHT)
+        assert (died.suspect.tenant.pid, died.suspect.confidence) == (B, root_cause.SOLE_IN_FLIGHT)
 
     def test_one_that_only_synchronised_until_that_failed(self) -> None:
         """Whether it was read before the fault or not."""
@@ -84,8 +83,8 @@ class TestIdle:
         """It may have launched right up to the fault."""
         incident = fault(work(A, launched=AT + 4.4, since=AT + 4.3), after=(work(A, launched=TOLD - 0.5),))
         assert incident.clues.flights == (
-            Flight(pid=A, in_flight=False, launched_before=0.5),
-            Flight(pid=B, in_flight=False),
+            InFlightWork(pid=A, in_flight=False, launched_before=0.5),
+            InFlightWork(pid=B, in_flight=False),
         )
 
     def test_one_that_died_after_it_was_read_is_not_cleared(self) -> None:
@@ -104,7 +103,7 @@ class TestIdle:
     def test_one_that_begins_only_after_it(self) -> None:
         """In vain; had it had work when the fault struck, that would be in flight still."""
         later = work(A, launched=TOLD + 0.4, since=TOLD + 0.1, failed_ns=boot_ns(TOLD + 0.4))
-        assert fault(after=(later,)).clues.flights[0] == Flight(pid=A, in_flight=False)
+        assert fault(after=(later,)).clues.flights[0] == InFlightWork(pid=A, in_flight=False)
 
     def test_one_that_may_have_given_up_its_context_is_not_cleared(self) -> None:
         """With which its spans end, too: a synchronisation of it has failed."""
@@ -150,7 +149,7 @@ class TestInFlight:
     def test_one_whose_last_launch_came_before(self) -> None:
         """As the culprit's."""
         (flight, _) = fault(after=(work(A, launched=TOLD - 0.3, since=TOLD - 0.3),)).clues.flights
-        assert flight == Flight(pid=A, in_flight=True, launched_before=0.3)
+        assert flight == InFlightWork(pid=A, in_flight=True, launched_before=0.3)
 
     def test_one_that_launches_in_vain_ever_since(self) -> None:
         """It had work before."""
@@ -249,7 +248,7 @@ class TestWhatComesOfIt:
         incident = fault(after=(work(B, launched=TOLD - 0.3, since=TOLD - 0.3),))
         assert incident.suspect is not None
         assert incident.suspect.tenant.pid == B
-        assert incident.suspect.confidence == calibration.SOLE_IN_FLIGHT
+        assert incident.suspect.confidence == root_cause.SOLE_IN_FLIGHT
         assert Reason(ReasonCode.WORK_IN_FLIGHT, seconds=0.3) in incident.suspect.indications
 
     def test_it_stays_when_the_readings_are_forgotten(self) -> None:

@@ -1,10 +1,10 @@
 """A daemon may be anybody's: whatever it says, what is kept of it is bounded, and counters only grow."""
 
-from exporter.core import agenda
-from exporter.core.claims import MOST_OF_A_KIND
-from exporter.core.clients import MOST_CLIENTS
-from exporter.core.servers import MOST_DEPARTED, MOST_SERVERS
 from exporter.model.event import EventName
+from exporter.state import poll_schedule
+from exporter.state.claims import MOST_OF_A_KIND
+from exporter.state.clients import MOST_CLIENTS
+from exporter.state.servers import MOST_DEPARTED, MOST_SERVERS
 from tests.builders import (
     AT,
     CONTROL,
@@ -86,8 +86,8 @@ def test_the_processes_that_are_watched_are_few_and_a_flood_puts_out_its_own() -
         seen = (servers(first, daemon=fake), clients(*range(first + 1, first + 1025), server=first, daemon=fake))
         present = told(*seen, start=present).node
 
-    watched = agenda.watched(present)
+    watched = poll_schedule.watched(present)
 
-    assert len(watched) == agenda.MOST_WATCHED
+    assert len(watched) == poll_schedule.MOST_WATCHED
     assert {CONTROL, SERVER, 600} <= watched
     assert {100_000 * number for number in range(1, 7)} <= watched

@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from exporter.core import agenda
-from exporter.core.fold import fold
 from exporter.model.node import Node
 from exporter.model.settings import PollIntervals
 from exporter.parse.control_reply import DEVICE_QUERY, LIST_CLIENTS, LIST_SERVERS, SERVER_STATUS, VERSION_FLAG
+from exporter.state import poll_schedule
+from exporter.state.reducer import reduce
 from tests.builders import AT, CLIENT, DAEMON, SERVER, control_log, gpu_reading, reply, scenario, told
 from tests.core.log_cost import log_cost
 
@@ -59,10 +59,10 @@ def _watched(present: Node, seconds: int, clients: int, gpus: int) -> tuple[Node
     began = max(present.at, AT)
     for tick in range(int(seconds / TICK)):
         at = began + tick * TICK
-        for command in agenda.commands(replace(present, at=at), DAEMON, PollIntervals()):
+        for command in poll_schedule.commands(replace(present, at=at), DAEMON, PollIntervals()):
             stdout = stdout_of(command, clients, gpus)
             written += log_cost(command, stdout)
-            present, _ = fold(present, reply(command, stdout, at=at + ANSWER_SECONDS))
+            present, _ = reduce(present, reply(command, stdout, at=at + ANSWER_SECONDS))
     return present, written
 
 

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from exporter.core.meters import ENERGY
 from exporter.model.event import EventName
 from exporter.model.gpu import Gpu
 from exporter.model.observation import GpuProcess, GpuReading
+from exporter.state.gpus import ENERGY
 from tests.builders import AT, CLIENT, GPU, SENSORS, Story, at_work, failure, gpu_reading, look, told
 
 STRANGER = 801

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from exporter.model.event import EventName
-from exporter.model.incident import Ending, Incident
+from exporter.model.incident import Incident, IncidentEnd
 from exporter.model.node import Node
 from exporter.model.observation import KernelRecord, Observation
 from tests.builders import (
@@ -129,7 +129,7 @@ class TestOne:
         """Where all exit at once it takes 0.1 s."""
         story = over()
         incident = only(story)
-        assert (incident.ending, incident.affected, incident.gpus) == (Ending.RECOVERED, (A, B, C), (GPU,))
+        assert (incident.ending, incident.affected, incident.gpus) == (IncidentEnd.RECOVERED, (A, B, C), (GPU,))
         assert incident.seconds == pytest.approx(0.1)
         assert [each.event for each in story.events if each.incident] == [EventName.FAULT, EventName.FAULT_RECOVERED]
 
@@ -142,7 +142,7 @@ class TestOne:
 
     def test_a_block_that_is_read_twice(self) -> None:
         """Its stamp says that it is the same one, also after its end."""
-        assert only(over(*block(A, B, C))).ending is Ending.RECOVERED
+        assert only(over(*block(A, B, C))).ending is IncidentEnd.RECOVERED
         assert only(told(*block(A, B, C), *block(A, B, C), start=UP)).affected == (A, B, C)
 
     def test_the_state_adds_nothing_to_the_block(self) -> None:
@@ -188,7 +188,7 @@ class TestOne:
         seen = (*block(A), *block(B, at=AT + 5.037, devices=(1,)), *leaves(A, B, at=AT + 5.08), *reset(AT + 5.1, 1))
         story = told(*seen, start=UP)
         assert (only(story).affected, only(story).open) == ((A, B), True)
-        assert only(told(*reset(AT + 5.2, 0), start=story.node)).ending is Ending.RECOVERED
+        assert only(told(*reset(AT + 5.2, 0), start=story.node)).ending is IncidentEnd.RECOVERED
 
     def test_one_that_is_long_forgotten_is_not_found_again(self) -> None:
         """The server still has the block that told of it."""
@@ -342,13 +342,13 @@ class TestRecovery:
     def test_a_server_that_is_killed_ends_it_too(self) -> None:
         """That is no recovery."""
         story = told(exited(SERVER, at=AT + 9), servers(at=AT + 10), servers(at=AT + 12), start=self.HELD.node)
-        assert only(story).ending is Ending.SERVER_GONE
+        assert only(story).ending is IncidentEnd.SERVER_GONE
         assert story.daemon.totals.fault_recoveries.count == 0
 
     def test_so_does_a_daemon(self) -> None:
         """Nor is that."""
         story = told(exited(441, at=AT + 9), no_daemon(at=AT + 9.1), start=self.HELD.node)
-        assert only(story).ending is Ending.DAEMON_GONE
+        assert only(story).ending is IncidentEnd.DAEMON_GONE
 
     def test_so_does_a_daemon_that_another_replaces(self) -> None:
         """Though that one does not say which servers it has."""
@@ -388,12 +388,12 @@ class TestRestart:
     def test_one_that_was_over_by_then_ends(self) -> None:
         """When, nobody saw."""
         story = told(*at_work(), start=self.restarted())
-        assert only(story).ending is Ending.RECOVERED
+        assert only(story).ending is IncidentEnd.RECOVERED
 
     def test_a_server_that_is_gone_by_then_ends_it(self) -> None:
         """The daemon does not list it any more."""
         seen = (servers(at=AT + 20), servers(at=AT + 22))
-        assert only(told(*seen, start=self.restarted())).ending is Ending.SERVER_GONE
+        assert only(told(*seen, start=self.restarted())).ending is IncidentEnd.SERVER_GONE
 
     def test_its_daemon_may_have_another_name_by_then(self) -> None:
         """The configuration names it now: it is the same server's fault, not another."""
@@ -406,7 +406,7 @@ class TestRestart:
         goes_on = told(*seen, start=held)
         assert (only(goes_on).daemon, only(goes_on).open, goes_on.of(EventName.FAULT)) == ("main", True, [])
         well = told(status("ACTIVE", at=AT + 30, daemon="main"), start=goes_on.node)
-        assert only(well).ending is Ending.RECOVERED
+        assert only(well).ending is IncidentEnd.RECOVERED
 
     def test_another_server_with_that_pid_is_another(self) -> None:
         """It began later."""

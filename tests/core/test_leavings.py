@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from exporter.core.leavings import MOST_REMEMBERED, REMEMBERED_SECONDS, REQUESTED_SECONDS
 from exporter.model.event import EventName
 from exporter.model.observation import Observation
-from exporter.model.server import Leaving
+from exporter.model.server import Disconnect
+from exporter.state.disconnects import MOST_REMEMBERED, REMEMBERED_SECONDS, REQUESTED_SECONDS
 from tests.builders import (
     AT,
     CLIENT,
@@ -61,11 +61,11 @@ def story(*seen: Observation) -> Story:
     return told(*at_work(OTHER), *begins(), *seen)
 
 
-def leaving(*seen: Observation, pid: int = CLIENT) -> Leaving | None:
+def leaving(*seen: Observation, pid: int = CLIENT) -> Disconnect | None:
     return story(*seen).daemon.connections.disconnects.get(pid)
 
 
-def left(*seen: Observation, pid: int = CLIENT) -> Leaving:
+def left(*seen: Observation, pid: int = CLIENT) -> Disconnect:
     found = leaving(*seen, pid=pid)
     assert found is not None
     return found
@@ -76,7 +76,7 @@ class TestLeft:
 
     def test_it_is_known_when_and_where_it_was(self) -> None:
         """The stamp is the log's own time."""
-        assert left(*ends()) == Leaving(
+        assert left(*ends()) == Disconnect(
             pid=CLIENT,
             server=SERVER,
             at=AT + 5,

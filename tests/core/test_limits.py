@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from exporter.core.devices import by_its_ordinals
 from exporter.model.daemon import Daemon
 from exporter.model.observation import Observation
+from exporter.state.gpus import by_its_ordinals
 from tests.builders import (
     AT,
     CLIENT,

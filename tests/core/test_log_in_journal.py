@@ -1,10 +1,10 @@
 """A daemon in the foreground: in the journal its lines come a little late or not at all, in a file at once."""
 
-from exporter.core.life import LAST_WORDS_SECONDS
 from exporter.model.daemon import DaemonState
 from exporter.model.event import EventName
 from exporter.model.observation import LogFile, LogGap, LogLine
-from exporter.model.replace import replace
+from exporter.model.values import replace
+from exporter.state.lifecycle import LAST_WORDS_SECONDS
 from tests.builders import AT, CONTROL, DAEMON, at_work, daemon_process, exited, failure, look, stamped, told
 
 BY_JOURNAL = LogFile(at=AT, daemon=DAEMON, file="stdout")

@@ -2,14 +2,14 @@
 
 import pytest
 
-from exporter.core import agenda
-from exporter.core.fold import fold
 from exporter.model.event import EventName
 from exporter.model.node import Node
 from exporter.model.observation import LogFile, LogGap, LogLine, Observation, SourceReading
 from exporter.model.problem import Problem
-from exporter.model.replace import replace
 from exporter.model.settings import PollIntervals
+from exporter.model.values import replace
+from exporter.state import poll_schedule
+from exporter.state.reducer import reduce
 from tests.builders import (
     AT,
     CLIENT,
@@ -193,9 +193,9 @@ def seconds_to_blocked(answer: str) -> float:
     while present.daemons[DAEMON].log.own_commands.blocked_since is None:
         at += 0.5
         present = replace(present, at=at)
-        for command in agenda.commands(present, DAEMON, PollIntervals()):
-            present, _ = fold(present, replace(healthy(command, at), stdout=answer or healthy(command, at).stdout))
-        present, _ = fold(present, look("log", at=at))
+        for command in poll_schedule.commands(present, DAEMON, PollIntervals()):
+            present, _ = reduce(present, replace(healthy(command, at), stdout=answer or healthy(command, at).stdout))
+        present, _ = reduce(present, look("log", at=at))
         assert at < AT + 300
     return at - (AT + 1)
 
@@ -206,11 +206,11 @@ def test_a_blocked_log_is_reported_within_60_seconds() -> None:
 
 def test_a_missing_line_is_asked_about_at_once() -> None:
     after = told(*missing(AT + 10), start=START).node
-    assert agenda.commands(after, DAEMON, PollIntervals()) == (LIST,)
+    assert poll_schedule.commands(after, DAEMON, PollIntervals()) == (LIST,)
     again = told(servers(SERVER, at=AT + 16.5), start=after).node
-    assert LIST not in agenda.commands(again, DAEMON, PollIntervals())
+    assert LIST not in poll_schedule.commands(again, DAEMON, PollIntervals())
 
 
 def test_a_daemon_whose_log_is_blocked_is_asked_as_one_whose_log_is_not_followed() -> None:
     blocked = told(*BLOCKED, status("ACTIVE", at=AT + 80), clients(CLIENT, at=AT + 80), start=START).node
-    assert LIST in agenda.commands(replace(blocked, at=AT + 81), DAEMON, PollIntervals())
+    assert LIST in poll_schedule.commands(replace(blocked, at=AT + 81), DAEMON, PollIntervals())

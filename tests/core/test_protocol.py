@@ -1,14 +1,14 @@
 """A daemon that speaks a protocol which is not spoken here is known, said to be unsupported, and breaks nothing."""
 
-from exporter.core.agenda import commands
-from exporter.core.fold import fold
 from exporter.metrics.catalogue import NodeCollector
 from exporter.model.daemon import Daemon, DaemonState, Declaration
 from exporter.model.event import EventName
 from exporter.model.node import Node
 from exporter.model.observation import DaemonProcess, LogLine, Observation, ProcessExit
 from exporter.model.settings import PollIntervals
-from exporter.telling.status import table
+from exporter.report.status_text import table
+from exporter.state.poll_schedule import commands
+from exporter.state.reducer import reduce
 from exporter.view import View
 
 NAME = "/run/nvidia-mps"
@@ -25,7 +25,7 @@ def after(*seen: Observation) -> tuple[Node, list[EventName]]:
     )
     told: list[EventName] = []
     for each in seen:
-        node, events = fold(node, each)
+        node, events = reduce(node, each)
         told.extend(event.event for event in events)
     return node, told
 

@@ -6,7 +6,7 @@ from itertools import pairwise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from exporter.core.question import Question, overdue, pressing
+from exporter.state.transition import Question, overdue, pressing
 
 TURN = 30.0
 

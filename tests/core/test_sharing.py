@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from exporter.core.sharing import sharing_mode
 from exporter.model.gpu import SharingMode
 from exporter.model.node import Node
 from exporter.model.observation import GpuReading, Observation
+from exporter.state.gpus import sharing_mode
 from tests.builders import AT, CLIENT, GPU, SERVER, Story, at_work, failure, gpu_reading, look, node, servers, told
 
 STRANGER, ANOTHER = 801, 802

@@ -6,31 +6,23 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from exporter.core.fold import fold_all
-from exporter.core.sightings import (
-    BURST_SECONDS,
-    CLAIM_SECONDS,
-    MOST_RECENT,
-    MOST_TOLD,
-    RECENT_SECONDS,
-    claimed,
-    same,
-)
 from exporter.model.event import Event, EventName
+from exporter.model.gpu import IncidentXid
 from exporter.model.incident import Incident
 from exporter.model.node import Node
 from exporter.model.observation import Observation
-from exporter.model.xids import XidSighting
+from exporter.state.reducer import reduce_all
+from exporter.state.xids import BURST_SECONDS, CLAIM_SECONDS, MOST_RECENT, MOST_TOLD, RECENT_SECONDS, claimed, same
 from tests.builders import AT, DAEMON, GPU, OTHER_GPU, SERVER, Story, look, node, told
 from tests.core.xid_tellings import ADDRESS, OTHER_ADDRESS, TWO_GPUS, event, kernel
 
 SOON, LATER = look(at=AT + CLAIM_SECONDS), look(at=AT + CLAIM_SECONDS + 0.5)
 """A fault may still claim an Xid of AT, and may no more."""
 
-SEEN = XidSighting(at=AT, number=31, gpu=GPU, place=ADDRESS, pid=600, name="train")
+SEEN = IncidentXid(at=AT, number=31, gpu=GPU, place=ADDRESS, pid=600, name="train")
 
 
-def recent(*seen: Observation, start: tuple[Observation, ...] = TWO_GPUS) -> tuple[XidSighting, ...]:
+def recent(*seen: Observation, start: tuple[Observation, ...] = TWO_GPUS) -> tuple[IncidentXid, ...]:
     """The sightings after these observations."""
     return told(*start, *seen).node.xids.recent
 
@@ -42,11 +34,11 @@ def xids_told(*seen: Observation, start: Node | None = None) -> list[Event]:
 
 def whole(*seen: Observation) -> list[Event]:
     """Those events, where a recording ends with these observations."""
-    events = [each for _, news in fold_all(node(), (*TWO_GPUS, *seen)) for each in news]
+    events = [each for _, news in reduce_all(node(), (*TWO_GPUS, *seen)) for each in news]
     return [each for each in events if each.event is EventName.GPU_XID]
 
 
-def with_fault(present: Node, *xids: XidSighting) -> Node:
+def with_fault(present: Node, *xids: IncidentXid) -> Node:
     """A node on which a fault has these Xids."""
     gpus = tuple({xid.gpu for xid in xids if xid.gpu is not None})
     fault = Incident(id="1", daemon=DAEMON, server=SERVER, started_at=AT, detected_at=AT, xids=xids, gpus=gpus)
@@ -61,7 +53,7 @@ def test_one_that_the_kernel_alone_tells_of_has_its_process() -> None:
 
 
 def test_one_that_nvml_alone_tells_of_has_its_gpu() -> None:
-    assert recent(event()) == (XidSighting(at=AT, number=31, gpu=GPU),)
+    assert recent(event()) == (IncidentXid(at=AT, number=31, gpu=GPU),)
 
 
 @pytest.mark.parametrize("seen", [(kernel(), event(at=AT + 0.02)), (event(), kernel(at=AT + 0.02))])
@@ -130,16 +122,16 @@ def test_but_its_neighbour_on_another_gpu_is() -> None:
     [
         (SEEN, True),
         (replace(SEEN, settled=True), True),
-        (XidSighting(at=AT, number=31, gpu=GPU), True),
-        (XidSighting(at=AT, number=31, place=ADDRESS), True),
-        (XidSighting(at=AT, number=31), True),
+        (IncidentXid(at=AT, number=31, gpu=GPU), True),
+        (IncidentXid(at=AT, number=31, place=ADDRESS), True),
+        (IncidentXid(at=AT, number=31), True),
         (replace(SEEN, gpu=OTHER_GPU), False),
-        (XidSighting(at=AT, number=31, place=OTHER_ADDRESS), False),
+        (IncidentXid(at=AT, number=31, place=OTHER_ADDRESS), False),
         (replace(SEEN, number=43), False),
         (replace(SEEN, at=AT + 0.1), False),
     ],
 )
-def test_a_sighting_is_known_again_by_time_number_and_gpu(other: XidSighting, is_same: bool) -> None:
+def test_a_sighting_is_known_again_by_time_number_and_gpu(other: IncidentXid, is_same: bool) -> None:
     assert same(SEEN, other) is same(other, SEEN) is is_same
     assert claimed(with_fault(node(), other), SEEN) is is_same
 
@@ -209,7 +201,7 @@ tellings = st.builds(
 def test_in_any_order_as_many_are_told_as_are_counted(seen: list[Observation]) -> None:
     """Where no flood and no fault is."""
     present, events = node(), list[Event]()
-    for after, news in fold_all(present, (*TWO_GPUS, *seen)):
+    for after, news in reduce_all(present, (*TWO_GPUS, *seen)):
         present = after
         events.extend(news)
     story = Story(present, tuple(events))

@@ -2,14 +2,14 @@
 
 import pytest
 
-from exporter.core import agenda
-from exporter.core.fold import fold
 from exporter.model.daemon import DaemonState
 from exporter.model.event import EventName
 from exporter.model.node import Node
 from exporter.model.observation import Observation
-from exporter.model.replace import replace
 from exporter.model.settings import PollIntervals
+from exporter.model.values import replace
+from exporter.state import poll_schedule
+from exporter.state.reducer import reduce
 from tests.builders import (
     AT,
     CLIENT,
@@ -184,12 +184,12 @@ def test_a_pid_file_that_was_removed_is_no_silence() -> None:
 
 def seconds_to_unresponsive(start: Node) -> float:
     """How long it takes, where the process is seen to be stopped half a second later."""
-    present, _ = fold(replace(start, at=AT + 100), standing("T", at=AT + 100.5))
+    present, _ = reduce(replace(start, at=AT + 100), standing("T", at=AT + 100.5))
     at = AT + 100.5
     while present.daemons[DAEMON].state is not DaemonState.UNRESPONSIVE:
-        if agenda.commands(replace(present, at=at), DAEMON, PollIntervals()):
+        if poll_schedule.commands(replace(present, at=at), DAEMON, PollIntervals()):
             at += 5
-            present, _ = fold(present, silence(at=at))
+            present, _ = reduce(present, silence(at=at))
         else:
             at += 0.5
         assert at < AT + 200
@@ -203,7 +203,7 @@ def test_a_stopped_daemon_is_unresponsive_within_15_seconds(start: Node) -> None
 
 def test_one_that_goes_on_and_answers_is_not_asked_at_once_any_more() -> None:
     went_on = told(standing("T", at=AT + 5), standing("S", at=AT + 12), servers(SERVER, at=AT + 13), start=LOGGED).node
-    assert "get_server_list" not in agenda.commands(replace(went_on, at=AT + 20), DAEMON, PollIntervals())
+    assert "get_server_list" not in poll_schedule.commands(replace(went_on, at=AT + 20), DAEMON, PollIntervals())
 
 
 # -- how processes stand -----------------------------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 from exporter.model.daemon import DaemonState
 from exporter.model.event import EventName
-from exporter.telling.status import exit_code, table
+from exporter.report.status_text import exit_code, table
 from tests.builders import AT, CONTROL, DAEMON, daemon_process, exited, look, no_daemon, servers, told
 
 LIVING = (daemon_process(), servers(at=AT))

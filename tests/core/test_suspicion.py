@@ -7,12 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from exporter.core import calibration
-from exporter.core.suspicion import blamed, judged
-from exporter.model.clues import Clues, Flight, Vanished
-from exporter.model.incident import FaultKind, Incident, Tenant
+from exporter.incidents import root_cause
+from exporter.incidents.root_cause import ranked, with_suspects
+from exporter.model.gpu import FailedAccess, IncidentXid
+from exporter.model.incident import ClientDetails, Clues, EarlyDisconnect, FaultKind, Incident, InFlightWork
 from exporter.model.reason import Reason, ReasonCode
-from exporter.model.xids import FailedAccess, XidSighting
 from tests.builders import AT, DAEMON, GPU, SERVER
 
 A, B, C, GONE, ALSO_GONE = 600, 601, 602, 700, 701
@@ -23,22 +22,22 @@ WILD_JUMP = FailedAccess(unit="GCC", address=0xFDFC_1C3E_0000_0000)
 DATA = FailedAccess(unit="T1", address=0x7F00_0000_0000)
 
 
-def gone(pid: int = GONE, before: float = 0.13, status: int | None = None, **more: bool) -> Vanished:
-    return Vanished(pid=pid, seconds_before=before, wait_status=status, **more)
+def gone(pid: int = GONE, before: float = 0.13, status: int | None = None, **more: bool) -> EarlyDisconnect:
+    return EarlyDisconnect(pid=pid, seconds_before=before, wait_status=status, **more)
 
 
 def fault(
     *affected: int,
-    vanished: tuple[Vanished, ...] = (),
+    vanished: tuple[EarlyDisconnect, ...] = (),
     access: FailedAccess | None = None,
     xids: tuple[int, ...] = (31,),
     named: int | None = A,
     in_reset: tuple[int, ...] = (),
     xid_pid: int | None = B,
-    flights: tuple[Flight, ...] = (),
+    flights: tuple[InFlightWork, ...] = (),
 ) -> Incident:
     """A fault that hit these, as it is judged."""
-    return judged(
+    return ranked(
         Incident(
             id="x",
             daemon=DAEMON,
@@ -46,26 +45,26 @@ def fault(
             started_at=AT,
             detected_at=AT,
             gpus=(GPU,),
-            xids=tuple(XidSighting(at=AT, number=each, gpu=GPU, pid=xid_pid, access=access) for each in xids),
+            xids=tuple(IncidentXid(at=AT, number=each, gpu=GPU, pid=xid_pid, access=access) for each in xids),
             affected=affected,
             affected_told=True,
-            tenants={pid: Tenant(pid=pid, client=str(pid)) for pid in (*affected, GONE, ALSO_GONE)},
+            tenants={pid: ClientDetails(pid=pid, client=str(pid)) for pid in (*affected, GONE, ALSO_GONE)},
             clues=Clues(named=named, vanished=vanished, in_reset=in_reset, flights=flights),
         )
     )
 
 
-def busy(pid: int, launched_before: float | None = 0.3) -> Flight:
-    return Flight(pid=pid, in_flight=True, launched_before=launched_before)
+def busy(pid: int, launched_before: float | None = 0.3) -> InFlightWork:
+    return InFlightWork(pid=pid, in_flight=True, launched_before=launched_before)
 
 
-def idle(pid: int, launched_before: float | None = None) -> Flight:
-    return Flight(pid=pid, in_flight=False, launched_before=launched_before)
+def idle(pid: int, launched_before: float | None = None) -> InFlightWork:
+    return InFlightWork(pid=pid, in_flight=False, launched_before=launched_before)
 
 
 def blame(hit: Iterable[int], **known: Any) -> dict[int, float]:
     """Of whoever may have done it, also where that is too little to be told."""
-    return {pid: each.confidence for pid, each in blamed(fault(*hit, **known)).items()}
+    return {pid: each.confidence for pid, each in with_suspects(fault(*hit, **known)).items()}
 
 
 def confidences(incident: Incident) -> dict[int, float]:
@@ -165,7 +164,7 @@ class TestUnknown:
     def test_the_only_one_is_likely_and_no_more(self) -> None:
         """It may be the victim of one that was not seen to leave."""
         incident = fault(A)
-        assert confidences(incident) == {A: calibration.ALONE}
+        assert confidences(incident) == {A: root_cause.ALONE}
         assert {each.code for each in incident.suspects[0].indications} <= {
             ReasonCode.ONLY_AFFECTED_CLIENT,
             ReasonCode.NAMED_BY_LOG,
@@ -184,7 +183,7 @@ class TestInFlight:
         incident = fault(A, B, C, flights=(idle(A), busy(B), idle(C)), access=DATA)
         sure = confidences(incident)
         assert incident.suspect is not None
-        assert (incident.suspect.tenant.pid, sure[B]) == (B, calibration.SOLE_IN_FLIGHT)
+        assert (incident.suspect.tenant.pid, sure[B]) == (B, root_cause.SOLE_IN_FLIGHT)
         assert 0.5 < sure[B] < 0.8
         assert incident.suspect.indications[-1] == Reason(ReasonCode.ONLY_WORK_IN_FLIGHT)
 
@@ -219,7 +218,7 @@ class TestInFlight:
         """However many were idle."""
         everybody = range(1000, 1048)
         incident = fault(*everybody, flights=(*(idle(pid) for pid in everybody[1:]), busy(1000)), access=DATA)
-        assert confidences(incident) == {1000: calibration.SOLE_IN_FLIGHT}
+        assert confidences(incident) == {1000: root_cause.SOLE_IN_FLIGHT}
 
     def test_a_client_that_was_cut_off_keeps_its_own_rule(self) -> None:
         """It is not among those who were hit."""
@@ -264,11 +263,11 @@ class TestCalibration:
 
     def test_one_that_was_always_right_is_not_certain(self) -> None:
         """Ten of ten may be nine of ten."""
-        assert calibration.Measured(10, 10).confidence == pytest.approx(0.722, abs=0.001)
+        assert root_cause.Calibration(10, 10).confidence == pytest.approx(0.722, abs=0.001)
 
     def test_a_coin_toss_is_less_than_a_half(self) -> None:
         """As often as not, in few trials."""
-        assert calibration.Measured(5, 10).confidence == pytest.approx(0.237, abs=0.001)
+        assert root_cause.Calibration(5, 10).confidence == pytest.approx(0.237, abs=0.001)
 
     def test_no_confidences_add_up_to_more_than_one(self) -> None:
         """One of them did it, or somebody else."""

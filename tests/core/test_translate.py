@@ -5,12 +5,12 @@ from typing import get_args, get_type_hints
 
 import pytest
 
-from exporter.core.translate import outer, translated
 from exporter.model.event import EventName
 from exporter.model.observation import ControlReply, LogLine, Observation
 from exporter.parse import log_message
 from exporter.parse.control_reply import translate_command
 from exporter.parse.log_line import PID_FIELDS, LogEntry, numbers_in_line, pids_in_line
+from exporter.state.transition import outer, translated
 from tests.builders import AT, DAEMON, clients, servers, status, told
 
 INNER = {7: 70_007, 20: 70_020, 31: 70_031}

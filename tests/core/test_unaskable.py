@@ -4,18 +4,18 @@ from dataclasses import replace
 
 import pytest
 
-from exporter.core.silence import STARTING_SECONDS
-from exporter.core.watchdog.judge import judge
-from exporter.core.watchdog.orders import Orders
 from exporter.model.daemon import Daemon, DaemonState
-from exporter.model.diagnosis import Condition
 from exporter.model.node import Node
 from exporter.model.observation import ControlReply, Observation, SourceReading
 from exporter.model.problem import command_failed
+from exporter.model.watchdog import Condition
+from exporter.report import status_text
 from exporter.report.finding import standing
 from exporter.report.findings import findings
 from exporter.report.problem import Severity
-from exporter.telling import status
+from exporter.state.hang_detection import STARTING_SECONDS
+from exporter.watchdog.context import Policy
+from exporter.watchdog.evaluation import evaluate
 from tests.builders import AT, DAEMON, at_work, daemon_process, looks, reply, told
 
 MISSING = "nvidia-cuda-mps-control: No such file or directory"
@@ -40,7 +40,7 @@ def daemon_of(present: Node) -> Daemon:
 
 
 def judged(present: Node) -> Node:
-    return judge(present, Orders(), at=present.at, chance=0.0)[0]
+    return evaluate(present, Policy(), at=present.at, chance=0.0)[0]
 
 
 def test_without_process_and_pid_file_there_is_no_daemon() -> None:
@@ -85,33 +85,33 @@ def test_a_start_is_bounded(after: float, state: DaemonState | None) -> None:
 def test_an_absent_daemon_is_reported_with_the_cause_at_once_and_status_fails() -> None:
     present = judged(asked_twice(daemon_process(None, left=False)))
 
-    first = findings(present, present.at, Orders())[0]
+    first = findings(present, present.at, Policy())[0]
 
     assert (first.severity, first.commands) == (Severity.CRITICAL, ("cuda-mps-exporter doctor",))
     assert f"it cannot be queried: {TEXT}" in first.text
     assert "Wait" not in first.remedy
     assert present.watches[DAEMON].diagnosis is not None
     assert present.watches[DAEMON].diagnosis.condition is Condition.NEVER_SEEN
-    assert status.exit_code(present) == 1
+    assert status_text.exit_code(present) == 1
 
 
 def test_a_daemon_that_cannot_be_asked_is_reported_so_and_not_as_starting() -> None:
     present = judged(asked_twice(daemon_process()))
 
-    first = findings(present, present.at, Orders())[0]
+    first = findings(present, present.at, Policy())[0]
 
     assert (first.severity, first.daemon) == (Severity.WARNING, DAEMON)
     assert TEXT in first.text
     assert "Wait" not in first.remedy
     assert standing(daemon_of(present), (first,)) == (Severity.WARNING, "not queried")
-    assert status.exit_code(present) == 1
+    assert status_text.exit_code(present) == 1
 
 
 @pytest.mark.parametrize(("after", "waits"), [(5.0, True), (STARTING_SECONDS + 1, False)])
 def test_the_reader_is_asked_to_wait_for_a_bounded_time(after: float, waits: bool) -> None:
     present = told(*looks(at=AT), *looks(at=AT + after)).node
 
-    first = findings(present, present.at, Orders())[0]
+    first = findings(present, present.at, Policy())[0]
 
     assert first.remedy.startswith("Wait") is waits
     assert first.severity is (Severity.UNKNOWN if waits else Severity.WARNING)
@@ -127,7 +127,7 @@ def test_a_daemon_that_does_not_run_is_started_in_directories_that_are_made_for_
         ).node
     )
 
-    first = findings(present, present.at, Orders())[0]
+    first = findings(present, present.at, Policy())[0]
 
     where = f"CUDA_MPS_PIPE_DIRECTORY={DAEMON} CUDA_MPS_LOG_DIRECTORY={DAEMON}/log"
     assert first.commands == (f"mkdir -p {DAEMON} {DAEMON}/log && {where} nvidia-cuda-mps-control -d",)

@@ -2,13 +2,12 @@
 
 import pytest
 
-from exporter.core import agenda, life
 from exporter.model.daemon import DaemonState
 from exporter.model.event import EventName
 from exporter.model.node import Node
-from exporter.model.observation import DaemonFound, Observation
-from exporter.model.replace import replace
-from exporter.model.witnesses import UnitState
+from exporter.model.observation import DaemonFound, Observation, UnitState
+from exporter.model.values import replace
+from exporter.state import lifecycle, poll_schedule
 from tests.builders import (
     AT,
     CONTROL,
@@ -96,8 +95,8 @@ def test_a_unit_that_failed_is_not_waited_for() -> None:
 
 
 def test_systemd_has_a_moment_and_no_more() -> None:
-    assert ended(for_=life.SYSTEMD_SECONDS - 0.1) == []
-    assert ended(for_=life.SYSTEMD_SECONDS + 0.1) == LOST
+    assert ended(for_=lifecycle.SYSTEMD_SECONDS - 0.1) == []
+    assert ended(for_=lifecycle.SYSTEMD_SECONDS + 0.1) == LOST
 
 
 def test_what_was_so_before_the_end_says_nothing_of_it() -> None:
@@ -137,7 +136,7 @@ def test_one_that_was_stopped_stays_so() -> None:
 
 
 def wanted(node: Node, at: float) -> frozenset[str]:
-    return agenda.units_wanted(replace(node, at=at))
+    return poll_schedule.units_wanted(replace(node, at=at))
 
 
 def test_each_unit_is_looked_at_once_at_first() -> None:
@@ -163,10 +162,10 @@ def test_a_daemon_that_nobody_expects_has_none_that_matters() -> None:
 
 def test_it_presses_until_it_is_told_what_became_of_the_daemon() -> None:
     gone = told(exited(CONTROL, at=ENDS), start=running()).node
-    assert agenda.units_pressing(running()) == frozenset()
-    assert agenda.units_pressing(gone) == {UNIT}
+    assert poll_schedule.units_pressing(running()) == frozenset()
+    assert poll_schedule.units_pressing(gone) == {UNIT}
     explained = told(unit_state("failed", at=ENDS + 0.5), look("log", at=ENDS + 2), start=gone).node
-    assert agenda.units_pressing(explained) == frozenset()
+    assert poll_schedule.units_pressing(explained) == frozenset()
 
 
 def test_a_unit_that_names_no_daemon_any_more_is_forgotten() -> None:

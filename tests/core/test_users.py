@@ -4,9 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from exporter.core import agenda, block
+from exporter.incidents import fault_log
 from exporter.model.event import EventName
 from exporter.model.observation import Observation
+from exporter.state import poll_schedule
 from tests.builders import (
     AT,
     CLIENT,
@@ -38,7 +39,7 @@ CLAIMS: tuple[Observation, ...] = (FAKE, *at_work(CLIENT, VICTIM), *OWN)
 def everywhere(story: Story) -> set[int]:
     """Whoever the daemon is believed to have to do with."""
     daemon = story.daemon
-    hit = {pid for server in daemon.servers.values() for pid in block.named(server)}
+    hit = {pid for server in daemon.servers.values() for pid in fault_log.named(server)}
     here = {*daemon.servers, *daemon.clients, *daemon.connections.pending}
     return (
         here
@@ -75,7 +76,7 @@ def test_nor_is_one_that_is_said_to_have_left() -> None:
     left = server_log(f"Client process {VICTIM} disconnected", at=AT + 1)
     readings = (gpu_reading([CLIENT], beside=[VICTIM], at=AT + second) for second in (2, 3, 5))
     before = told(*CLAIMS, *left, next(readings), look(at=AT + 2))
-    assert VICTIM in agenda.watched(before.node)
+    assert VICTIM in poll_schedule.watched(before.node)
     assert told(ROOTS, *readings, start=before.node).node.gpus[GPU].bypassing == (VICTIM,)
 
 
@@ -101,7 +102,7 @@ def test_its_faults_hit_nobody_elses_processes(says: tuple[str, ...]) -> None:
     own = told(FAKE, *at_work(CLIENT), *OWN)
     before = told(*server_log(*says, at=AT + 1), start=own.node)
     assert VICTIM in everywhere(before)
-    assert VICTIM in agenda.watched(before.node)
+    assert VICTIM in poll_schedule.watched(before.node)
     assert VICTIM not in everywhere(told(ROOTS, start=before.node))
     assert VICTIM not in everywhere(told(ROOTS, *server_log(*says, at=AT + 1), start=own.node))
     assert CLIENT in everywhere(told(ROOTS, start=before.node))

@@ -1,11 +1,10 @@
 """Who else tells of a daemon: what is looked for when, what is remembered, and what is not asked because of it."""
 
-from exporter.core import agenda
 from exporter.model.node import Node
-from exporter.model.observation import ProcessExit
-from exporter.model.replace import replace
+from exporter.model.observation import ProcessExit, Wanted
 from exporter.model.settings import PollIntervals
-from exporter.model.witnesses import Wanted
+from exporter.model.values import replace
+from exporter.state import poll_schedule
 from tests.builders import (
     AT,
     CLIENT,
@@ -34,11 +33,11 @@ LATER = 20_000
 
 
 def asked(node: Node, after: float = LATER) -> tuple[str, ...]:
-    return agenda.commands(replace(node, at=AT + after), DAEMON, PollIntervals())
+    return poll_schedule.commands(replace(node, at=AT + after), DAEMON, PollIntervals())
 
 
 def wanted(node: Node) -> Wanted:
-    return agenda.witnesses_wanted(node)
+    return poll_schedule.witnesses_wanted(node)
 
 
 # -- processes -----------------------------------------------------------------------------------------------------

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from exporter.core.xids import MOST_GPUS, MOST_NUMBERS, MOST_UNPAIRED, OTHER, PAIR_SECONDS, WELL_KNOWN
 from exporter.metrics.catalogue import NodeCollector
 from exporter.model.node import Node
 from exporter.model.observation import GpuEvent, GpuReading, KernelRecord, Observation
 from exporter.parse.kernel_log import parse_xid
+from exporter.state.xids import MOST_GPUS, MOST_NUMBERS, MOST_UNPAIRED, OTHER, PAIR_SECONDS, WELL_KNOWN
 from exporter.view import View
 from tests.builders import AT, GPU, OTHER_GPU, RECORDINGS, Recorded, failure, gpu_reading, look, told
 from tests.core.xid_tellings import ADDRESS, OTHER_ADDRESS, TWO_GPUS, at_address, event, kernel

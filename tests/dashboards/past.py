@@ -5,14 +5,14 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from exporter.core.fold import fold
 from exporter.demo.failures import PlannedFailure
 from exporter.demo.scenario import initial_node
 from exporter.demo.simulation import PAST_SECONDS, Simulation, advance
 from exporter.metrics.catalogue import NodeCollector
 from exporter.model.node import Node
 from exporter.model.observation import GpuReading, LogFile
-from exporter.model.watch import WatchState
+from exporter.model.watchdog import WatchdogPhase
+from exporter.state.reducer import reduce
 from exporter.view import ConfigStatus, HistoryStatus, View
 from tests.builders import failure, reply
 from tests.clocks import HandClock
@@ -98,12 +98,12 @@ def _unwell(node: Node) -> Node:
         reply("get_default_active_thread_percentage", "100.0\n", at=node.at, daemon=first),
     )
     for each in seen:
-        node, _ = fold(node, each)
+        node, _ = reduce(node, each)
     logged = replace(node.daemons[first].log.own_commands, blocked_since=node.at)
     blocked = replace(node.daemons[first], log=replace(node.daemons[first].log, own_commands=logged))
     watches = {
         second: replace(node.watches[second], lost_at=node.at),
-        last: replace(node.watches[last], state=WatchState.QUARANTINED),
+        last: replace(node.watches[last], state=WatchdogPhase.QUARANTINED),
     }
     return replace(node, daemons={**node.daemons, first: blocked}, watches={**node.watches, **watches})
 

@@ -8,8 +8,8 @@ import pytest
 
 from exporter import __version__
 from exporter.cli import main
-from tests.deploy.kustomize import built
-from tests.deploy.manifests import KUBERNETES, VARIANTS, Object, container, host_paths, objects, pod, the
+from tests.deploy.kustomize import Object, built
+from tests.deploy.manifests import KUBERNETES, VARIANTS, container, host_paths, objects, pod, the
 from tests.deploy.schemas import complaints
 
 STATE = "/var/lib/cuda-mps-exporter"

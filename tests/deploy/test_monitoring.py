@@ -5,7 +5,8 @@ import re
 import yaml
 
 from deploy.prometheus_rule import RULES, prometheus_rule
-from tests.deploy.manifests import KUBERNETES, Object, container, the
+from tests.deploy.kustomize import Object
+from tests.deploy.manifests import KUBERNETES, container, the
 
 JOB = "cuda-mps-exporter"
 

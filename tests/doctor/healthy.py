@@ -4,23 +4,23 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from exporter.config import Config, DaemonConfig
-from exporter.doctor.capability import Capability
+from exporter.config.settings import Config, DaemonConfig
 from exporter.doctor.facts import (
+    Capability,
     DaemonFacts,
     DirectoryFacts,
+    ExporterRights,
     Facts,
     LogFacts,
     ProcessFacts,
     Programs,
     Rotation,
     UnitFacts,
-    Watcher,
 )
-from exporter.model.gpu import Gpu, Stranger
+from exporter.model.gpu import BypassingProcess, Gpu
 from exporter.model.node import Node
 from exporter.model.problem import Problem
-from exporter.model.variables import LOG_DIRECTORY, PIPE_DIRECTORY
+from exporter.model.settings import LOG_DIRECTORY, PIPE_DIRECTORY
 from tests.builders import AT, CLIENT, CONTROL, GPU, UNIT, at_work, daemon_process, gpu_reading, look, told, with_fields
 from tests.builders import node as unseen_node
 
@@ -81,7 +81,7 @@ def log(**known: Any) -> LogFacts:
     return LogFacts(**{"path": f"{LOGS}/control.log", "size": 1000} | known)
 
 
-def watcher(**known: Any) -> Watcher:
+def watcher(**known: Any) -> ExporterRights:
     """The service, with all rights that it can use."""
     usual: dict[str, Any] = {
         "pid": 900,
@@ -92,7 +92,7 @@ def watcher(**known: Any) -> Watcher:
         "journal_group": 101,
         "pid_namespaces": (NODES,),
     }
-    return Watcher(**usual | known)
+    return ExporterRights(**usual | known)
 
 
 def configured(**known: Any) -> Config:
@@ -134,7 +134,7 @@ def with_daemon(facts: Facts, **known: Any) -> Facts:
 
 def with_beside(facts: Facts, *beside: ProcessFacts) -> Facts:
     """Processes run beside MPS."""
-    strangers = {each.pid: Stranger(first_seen=AT, told=True) for each in beside}
+    strangers = {each.pid: BypassingProcess(first_seen=AT, told=True) for each in beside}
     facts = _with(facts, replace(facts.node.gpus[GPU], strangers=strangers, judged=True))
     return replace(facts, processes={**facts.processes, **{each.pid: each for each in beside}})
 

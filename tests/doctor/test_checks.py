@@ -7,21 +7,30 @@ from typing import Any
 
 import pytest
 
-from exporter.config import Attribution
-from exporter.doctor.capability import Capability
-from exporter.doctor.facts import Area, DoorsFacts, Facts, Holder, Programs, Rotation, UnitFacts, Unseen, Watcher
+from exporter.config.settings import Attribution
+from exporter.doctor.facts import (
+    Area,
+    Capability,
+    DoorsFacts,
+    ExporterRights,
+    Facts,
+    Holder,
+    Programs,
+    Rotation,
+    UnitFacts,
+    Unseen,
+)
 from exporter.doctor.finding import Finding, Severity
 from exporter.doctor.registry import CHECKS, examine
-from exporter.model.daemon import DaemonState
-from exporter.model.named_by import NamedBy
+from exporter.model.daemon import DaemonState, NamedBy
 from exporter.model.problem import ProblemCode
-from exporter.model.settings import Mode
-from exporter.model.variables import (
+from exporter.model.settings import (
     ACTIVE_THREAD_PERCENTAGE,
     LOG_DIRECTORY,
     PINNED_MEMORY_LIMIT,
     PIPE_DIRECTORY,
     VISIBLE_DEVICES,
+    Mode,
 )
 from tests.builders import CLIENT, GPU, OTHER_GPU, UNIT, failure
 from tests.doctor.healthy import (
@@ -88,7 +97,7 @@ def other_daemon_of_the_gpu() -> Facts:
     )
 
 
-def with_doors(watcher: Watcher | None = None, **known: Any) -> Facts:
+def with_doors(watcher: ExporterRights | None = None, **known: Any) -> Facts:
     """Launches are to be counted."""
     doors = DoorsFacts(**{"libraries": (LIBCUDA,)} | known)
     others = {} if watcher is None else {"watcher": watcher}
@@ -228,7 +237,9 @@ PLANTED: tuple[Planted, ...] = (
         WARNING,
         "",
         lambda: with_daemon(
-            healthy(processes={CLIENT: process(shared_memory=OTHER_SHARED)}), clients={}, connections__pending={CLIENT: 1}
+            healthy(processes={CLIENT: process(shared_memory=OTHER_SHARED)}),
+            clients={},
+            connections__pending={CLIENT: 1},
         ),
     ),
     (

@@ -1,6 +1,6 @@
 """Who waits for another user's turn to end, by the daemon's log."""
 
-from exporter.doctor.queue import queued
+from exporter.doctor.readers import queued
 from tests.builders import SERVER, stamped
 
 

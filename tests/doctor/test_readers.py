@@ -10,21 +10,25 @@ from pathlib import Path
 import pytest
 
 from exporter.clock import SystemClock
-from exporter.config import Config
+from exporter.collectors.child import Systemctl
+from exporter.collectors.proc import Proc
+from exporter.config.settings import Config
 from exporter.doctor.facts import Area, DaemonFacts, DirectoryFacts, LogFacts, ProcessFacts, Programs
-from exporter.doctor.readers.directories import read_directory
-from exporter.doctor.readers.doors import read_doors
-from exporter.doctor.readers.logs import read_logs, read_rotations
-from exporter.doctor.readers.patience import Patience, in_time
-from exporter.doctor.readers.ports import read_holders
-from exporter.doctor.readers.processes import read_process
-from exporter.doctor.readers.programs import read_programs
-from exporter.doctor.readers.units import read_units
-from exporter.doctor.readers.watcher import read_watcher
+from exporter.doctor.readers import (
+    Patience,
+    in_time,
+    read_directory,
+    read_doors,
+    read_holders,
+    read_logs,
+    read_process,
+    read_programs,
+    read_rotations,
+    read_units,
+    read_watcher,
+)
 from exporter.model.daemon import Daemon
 from exporter.service_socket import ServiceSocket
-from exporter.sources.proc import Proc
-from exporter.sources.systemctl import Systemctl
 from tests.conftest import Starter
 from tests.eventually import eventually
 from tests.tools import needed

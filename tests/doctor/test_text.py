@@ -5,11 +5,10 @@ import shlex
 import tomllib
 
 from exporter.doctor.facts import Area, Programs, Unseen
-from exporter.doctor.object import report_object
+from exporter.doctor.finding import WIDTH, report_object, report_text
 from exporter.doctor.registry import CHECKS, examine
-from exporter.doctor.text import WIDTH, report_text
 from exporter.doctor.words import keyed, quoted, shown, who
-from exporter.model.variables import PIPE_DIRECTORY
+from exporter.model.settings import PIPE_DIRECTORY
 from tests.doctor.healthy import BESIDE, DAEMON, directory, healthy, process, watcher, with_beside
 
 NASTY = "\x1b]0;owned\x07\n$(reboot) `id` '; rm -rf / #\u202e" + "x" * 5000

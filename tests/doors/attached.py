@@ -3,8 +3,8 @@
 import json
 import sys
 
-from exporter.sources.libcuda_probes.loader import Kernel
-from exporter.sources.libcuda_probes.probes import LibcudaProbes
+from exporter.libcuda_probes.loader import Kernel
+from exporter.libcuda_probes.probes import LibcudaProbes
 
 from .watching import SMS, boot_ns
 

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from exporter.sources.libcuda_probes.loader import Kernel
-from exporter.sources.libcuda_probes.probes import LibcudaProbes
+from exporter.libcuda_probes.loader import Kernel
+from exporter.libcuda_probes.probes import LibcudaProbes
 from tests.tools import not_here
 
 from .permission import refusal

@@ -8,18 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from exporter.collectors.proc import Proc
+from exporter.libcuda_probes.collector import MAX_HITS_PER_SECOND, RETRY_SECONDS, LibcudaCollector, pause_seconds
+from exporter.libcuda_probes.libraries import Libraries, machine_named
+from exporter.libcuda_probes.loader import BpfError, Kernel
+from exporter.libcuda_probes.probes import LibcudaProbes
 from exporter.model.launches import ProcessWork, WorkReading
 from exporter.model.problem import ProblemCode
-from exporter.sources.libcuda_probes.collector import (
-    MAX_HITS_PER_SECOND,
-    RETRY_SECONDS,
-    LibcudaCollector,
-    pause_seconds,
-)
-from exporter.sources.libcuda_probes.libraries import Libraries, machine_named
-from exporter.sources.libcuda_probes.loader import BpfError, Kernel
-from exporter.sources.libcuda_probes.probes import LibcudaProbes
-from exporter.sources.proc import Proc
 from tests.clocks import HandClock
 
 from .standin import StandInCuda, Work
@@ -65,7 +60,7 @@ def test_where_room_is_scarce_only_clients_keep_theirs(
     eye: Eye, cuda: StandInCuda, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Anybody can have as many processes launch as they may fork: that takes nobody's place for long."""
-    monkeypatch.setattr("exporter.sources.libcuda_probes.collector.MAX_PROCESSES", 4)
+    monkeypatch.setattr("exporter.libcuda_probes.collector.MAX_PROCESSES", 4)
     eye.works()
     with contextlib.ExitStack() as running:
         targets = [running.enter_context(cuda.started(Work(mode="flight", launches=3))) for _ in range(4)]

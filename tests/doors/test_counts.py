@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from exporter.sources.libcuda_probes.probe_points import LAUNCHES, PROBE_POINTS, WAITS
-from exporter.sources.libcuda_probes.probes import LibcudaProbes
+from exporter.libcuda_probes.probe_points import LAUNCHES, PROBE_POINTS, WAITS
+from exporter.libcuda_probes.probes import LibcudaProbes
 
 from .standin import NEVER, StandInCuda, Truth, Work
 from .watching import seen

@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from exporter.model.launches import GpuUse, ProcessWork, WorkReading, began_ns
-from exporter.model.problem import Problem, ProblemCode
-from exporter.parse.elf import Machine
-from exporter.sources.libcuda_probes.collector import (
+from exporter.collectors.nvml.driver import DriverError
+from exporter.collectors.proc import Proc
+from exporter.libcuda_probes.collector import (
     CLEANUP_SECONDS,
     MAX_HITS_PER_SECOND,
     MAX_PAUSE_SECONDS,
@@ -19,10 +18,11 @@ from exporter.sources.libcuda_probes.collector import (
     pause_seconds,
     sms_of,
 )
-from exporter.sources.libcuda_probes.libraries import Libraries
-from exporter.sources.libcuda_probes.loader import Kernel
-from exporter.sources.nvml.driver import DriverError
-from exporter.sources.proc import Proc
+from exporter.libcuda_probes.libraries import Libraries
+from exporter.libcuda_probes.loader import Kernel
+from exporter.model.launches import GpuUse, ProcessWork, WorkReading, began_ns
+from exporter.model.problem import Problem, ProblemCode
+from exporter.parse.elf import Machine
 from tests.clocks import HandClock
 
 from .standin import LAUNCH, Program, StandInCuda, Work, code_at

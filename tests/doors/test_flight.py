@@ -4,7 +4,7 @@ import signal
 
 import pytest
 
-from exporter.sources.libcuda_probes.probes import LibcudaProbes
+from exporter.libcuda_probes.probes import LibcudaProbes
 from tests.eventually import eventually
 
 from .standin import StandInCuda, Truth, Work

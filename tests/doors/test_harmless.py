@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from exporter.sources.libcuda_probes.probes import LibcudaProbes
+from exporter.libcuda_probes.probes import LibcudaProbes
 
 from .standin import NEVER, StandInCuda, Work
 

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from exporter.sources.libcuda_probes.loader import Kernel
-from exporter.sources.libcuda_probes.probes import LibcudaProbes
+from exporter.libcuda_probes.loader import Kernel
+from exporter.libcuda_probes.probes import LibcudaProbes
 
 from .standin import LAUNCH, SYNCHRONISE, StandInCuda, Work
 from .watching import SMS, boot_ns, seen
@@ -16,7 +16,7 @@ ROOM = 4
 @pytest.fixture
 def small(kernel: Kernel, cuda: StandInCuda, monkeypatch: pytest.MonkeyPatch) -> Iterator[LibcudaProbes]:
     """One that has room for a few processes only."""
-    monkeypatch.setattr("exporter.sources.libcuda_probes.probes.MAX_PROCESSES", ROOM)
+    monkeypatch.setattr("exporter.libcuda_probes.probes.MAX_PROCESSES", ROOM)
     watcher = LibcudaProbes(kernel, boot_ns, SMS)
     watcher.attach(
         str(cuda.library), {name: at for name, at in cuda.offsets().items() if name in (LAUNCH, SYNCHRONISE)}

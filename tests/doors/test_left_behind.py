@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from exporter.sources.libcuda_probes.loader import BpfError, Kernel
-from exporter.sources.libcuda_probes.probes import LibcudaProbes
+from exporter.libcuda_probes.loader import BpfError, Kernel
+from exporter.libcuda_probes.probes import LibcudaProbes
 from tests.eventually import eventually
 
 from .kept import is_there, kept

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from exporter.sources.libcuda_probes.bpf_object import MapDefinition
-from exporter.sources.libcuda_probes.loader import BpfError, Kernel
-from exporter.sources.libcuda_probes.probes import LibcudaProbes
+from exporter.libcuda_probes.bpf_object import MapDefinition
+from exporter.libcuda_probes.loader import BpfError, Kernel
+from exporter.libcuda_probes.probes import LibcudaProbes
 
 from .standin import LAUNCH, SYNCHRONISE, StandInCuda, Work, code_at
 from .watching import SMS, boot_ns, seen
@@ -153,7 +153,7 @@ def test_a_machine_that_nobody_knows_is_told() -> None:
 def test_a_kernel_without_probes_is_told(
     old: tuple[Kernel, Overheard], cuda: StandInCuda, few: dict[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("exporter.sources.libcuda_probes.loader._PROBE_TYPE", Path("/nonexistent"))
+    monkeypatch.setattr("exporter.libcuda_probes.loader._PROBE_TYPE", Path("/nonexistent"))
     watcher = LibcudaProbes(old[0], boot_ns, SMS)
     try:
         with pytest.raises(BpfError, match="this kernel has no uprobes"):

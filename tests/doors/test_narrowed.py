@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from exporter.collectors.proc import Proc
+from exporter.libcuda_probes.collector import PERCENTAGE_VARIABLE, SmLimits, pause_seconds, probe_hits, sms_of
 from exporter.model.launches import ProcessWork
-from exporter.sources.libcuda_probes.collector import PERCENTAGE_VARIABLE, SmLimits, pause_seconds, probe_hits, sms_of
-from exporter.sources.proc import Proc
 from tests.clocks import HandClock
 
 SMS = 132

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from exporter.sources.libcuda_probes import bpf_object, probes
-from exporter.sources.libcuda_probes.bpf_object import MACHINES, BpfObject, object_path, read_object
-from exporter.sources.libcuda_probes.loader import BpfError, Kernel
-from exporter.sources.libcuda_probes.probe_points import PROGRAMS
-from exporter.sources.libcuda_probes.probes import ALL_SMS, FIELDS, LOST, MAX_PROCESSES, STREAM_FIELDS, WATCHED_SINCE
+from exporter.libcuda_probes import bpf_object, probes
+from exporter.libcuda_probes.bpf_object import MACHINES, BpfObject, object_path, read_object
+from exporter.libcuda_probes.loader import BpfError, Kernel
+from exporter.libcuda_probes.probe_points import PROGRAMS
+from exporter.libcuda_probes.probes import ALL_SMS, FIELDS, LOST, MAX_PROCESSES, STREAM_FIELDS, WATCHED_SINCE
 from tests.tools import needed, not_here
 
 FOLDER = object_path("x86_64").parent
@@ -98,14 +98,14 @@ def test_a_damaged_object_is_an_error_with_a_remedy(
 ) -> None:
     damaged = tmp_path / "probes.o"
     damaged.write_bytes(object_path("x86_64").read_bytes()[:length])
-    monkeypatch.setattr("exporter.sources.libcuda_probes.loader.object_path", lambda _: damaged)
+    monkeypatch.setattr("exporter.libcuda_probes.loader.object_path", lambda _: damaged)
 
     with pytest.raises(BpfError, match="is damaged: install the exporter again"):
         Kernel("x86_64").read_object()
 
 
 def test_a_missing_object_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("exporter.sources.libcuda_probes.loader.object_path", lambda _: tmp_path / "none")
+    monkeypatch.setattr("exporter.libcuda_probes.loader.object_path", lambda _: tmp_path / "none")
 
     with pytest.raises(BpfError, match="No such file"):
         Kernel("x86_64").read_object()

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
+from exporter.collectors.proc import Proc
+from exporter.libcuda_probes.collector import LibcudaCollector
+from exporter.libcuda_probes.libraries import Libraries
+from exporter.libcuda_probes.loader import BpfError, Kernel
+from exporter.libcuda_probes.probes import LibcudaProbes
+from exporter.libcuda_probes.seccomp_check import check_seccomp
 from exporter.model.problem import Problem, ProblemCode
-from exporter.sources.libcuda_probes.collector import LibcudaCollector
-from exporter.sources.libcuda_probes.libraries import Libraries
-from exporter.sources.libcuda_probes.loader import BpfError, Kernel
-from exporter.sources.libcuda_probes.probes import LibcudaProbes
-from exporter.sources.libcuda_probes.seccomp_check import check_seccomp
-from exporter.sources.proc import Proc
 from tests.clocks import HandClock
 
 from .standin import Program, StandInCuda, Work, code_at

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from exporter.sources.libcuda_probes.loader import Kernel
+from exporter.libcuda_probes.loader import Kernel
 from tests.conftest import Starter
 from tests.eventually import eventually
 from tests.standin.mps import MpsStandIn

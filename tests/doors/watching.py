@@ -2,8 +2,8 @@
 
 import time
 
+from exporter.libcuda_probes.probes import LibcudaProbes
 from exporter.model.launches import ProcessWork
-from exporter.sources.libcuda_probes.probes import LibcudaProbes
 
 SMS = 132
 """Those of an H200."""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from math import sqrt
 from pathlib import Path
 
-from exporter.core.calibration import Z
+from exporter.incidents.root_cause import Z
 
 from .trial_files import HARMLESS, Found, TrialFiles
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from exporter.core.calibration import SOLE_IN_FLIGHT
+from exporter.incidents.root_cause import SOLE_IN_FLIGHT
 from tests.eventually import eventually
 
 from .clients import Client, Clients

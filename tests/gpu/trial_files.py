@@ -11,9 +11,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from exporter.core.fold import fold_all
 from exporter.model.incident import Incident
 from exporter.recording import Recording
+from exporter.state.reducer import reduce_all
 
 # No neighbour is harmed in these.
 HARMLESS = ("assert", "abort", "kill-idle", "bypasser-oob", "crash-loop", "exit")
@@ -103,7 +103,7 @@ class TrialFiles:
         """What becomes of the recording."""
         recording = Recording(io.StringIO(self.text))
         present = recording.header.node()
-        for after, _ in fold_all(present, recording.observations()):
+        for after, _ in reduce_all(present, recording.observations()):
             present = after
         return sorted(present.incidents.values(), key=lambda each: each.started_at)
 

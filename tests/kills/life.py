@@ -12,17 +12,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from exporter.core.fold import fold
 from exporter.metrics.accounting import USAGE
 from exporter.model.accounting import Account, SharedAccount, UsageTotals
 from exporter.model.event import Event
 from exporter.model.incident import Incident
 from exporter.model.node import Node
 from exporter.model.observation import Observation
+from exporter.model.settings import Retention
 from exporter.model.usage import Method
-from exporter.model.watch import Watch
-from exporter.store.archive import Archive
-from exporter.store.retention import Retention
+from exporter.model.watchdog import WatchdogState
+from exporter.state.reducer import reduce
+from exporter.store.archive import StateFile
 from exporter.store.writer import Writer
 from exporter.usage.accounting import account_of, post_time
 from exporter.view import View
@@ -45,7 +45,7 @@ class Told:
         os.write(self._file, (json.dumps({"what": what, **details}) + "\n").encode())
 
 
-class Overheard(Archive):
+class Overheard(StateFile):
     """An archive that tells when it writes the books."""
 
     def __init__(self, directory: Path, clock: HandClock, told: Told) -> None:
@@ -56,7 +56,7 @@ class Overheard(Archive):
         self,
         incidents: Iterable[Incident],
         events: Iterable[Event],
-        watches: Mapping[str, Watch] | None = None,
+        watches: Mapping[str, WatchdogState] | None = None,
         ledger: UsageTotals | None = None,
     ) -> None:
         """As ever."""
@@ -119,7 +119,7 @@ def _cycle(present: Node, writer: Writer, seen: Iterable[Observation]) -> Node:
 
 def _folded(present: Node, seen: Iterable[Observation]) -> Node:
     for each in seen:
-        present, _ = fold(present, each)
+        present, _ = reduce(present, each)
     return present
 
 

@@ -9,13 +9,13 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
 
-from exporter.core.watchdog.orders import Mandate, Orders
 from exporter.demo.failures import FAILURES, PlannedFailure
 from exporter.demo.scenario import initial_node
 from exporter.demo.simulation import CALM_SECONDS, Simulation, advance
 from exporter.history import History
 from exporter.page.cards import headline
 from exporter.report.status_view import StatusInput, status_view
+from exporter.watchdog.context import DaemonPolicy, Policy
 from tests.clocks import HandClock
 from tests.page.browser import DESKTOP, PHONE, Browser
 from tests.tools import needed
@@ -36,7 +36,7 @@ def sights(failure: str) -> Iterator[StatusInput]:
     clock, history = HandClock(BEGINS), History()
     simulation = Simulation(1, clock, calm=True, past=CALM_SECONDS)
     node = initial_node()
-    orders = Orders(mandates={name: Mandate(command=("start-mps", name)) for name in node.daemons})
+    orders = Policy(mandates={name: DaemonPolicy(command=("start-mps", name)) for name in node.daemons})
     for second in advance(node, simulation, orders):
         node, events = second
         history.take(node, events)

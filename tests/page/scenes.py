@@ -3,17 +3,16 @@
 from collections.abc import Iterable
 from dataclasses import replace
 
-from exporter.core.watchdog.orders import Mandate, Orders
-from exporter.model.action import ActionKind, ActionReason, ActionResult
 from exporter.model.event import Event, EventName
-from exporter.model.incident import Ending, FaultKind, Stay, Suspect, Tenant
+from exporter.model.gpu import IncidentXid
+from exporter.model.identity import Workload, WorkloadKind
+from exporter.model.incident import ClientDetails, FaultKind, IncidentEnd, RecoveryDelay, Suspect
 from exporter.model.node import Node
-from exporter.model.observation import Observation
+from exporter.model.observation import ActionKind, ActionReason, ActionResult, Observation
 from exporter.model.reason import Reason, ReasonCode
-from exporter.model.watch import LastAction, Tally
-from exporter.model.workload import Workload, WorkloadKind
-from exporter.model.xids import XidSighting
+from exporter.model.watchdog import ActionCount, LastAction
 from exporter.report.status_view import StatusInput
+from exporter.watchdog.context import DaemonPolicy, Policy
 from tests.builders import (
     AT,
     CRASHED,
@@ -44,8 +43,10 @@ from tests.builders import idle as idle_node
 from tests.builders import split as split_of
 
 SLURM_JOB = Workload(kind=WorkloadKind.SLURM_JOB, name="42")
-TRAINER = Tenant(pid=700, client="700-1", user="alice", command="python3", workload=SLURM_JOB, memory_bytes={GPU: 1})
-VLLM = Tenant(pid=601, client="601-1", user="bob", command="vllm")
+TRAINER = ClientDetails(
+    pid=700, client="700-1", user="alice", command="python3", workload=SLURM_JOB, memory_bytes={GPU: 1}
+)
+VLLM = ClientDetails(pid=601, client="601-1", user="bob", command="vllm")
 CUT_OFF = Suspect(
     tenant=TRAINER,
     confidence=0.96,
@@ -53,7 +54,7 @@ CUT_OFF = Suspect(
 )
 WOULD_RESTART = LastAction(kind=ActionKind.RESTART, reason=ActionReason.CRASHED, begun=False)
 UNIT = "nvidia-cuda-mps.service"
-ORDERS = Orders(mandates={DAEMON: Mandate(unit=UNIT)})
+ORDERS = Policy(mandates={DAEMON: DaemonPolicy(unit=UNIT)})
 
 
 def sight(present: Node, *, after: float = 1.0, **known: object) -> StatusInput:
@@ -92,21 +93,21 @@ def fault() -> StatusInput:
         Suspect(tenant=VLLM, confidence=0.02, indications=(Reason(ReasonCode.NAMED_BY_XID),)),
         kind=FaultKind.CLIENT_KILLED,
         gpus=(GPU,),
-        xids=(XidSighting(at=AT + 3, number=31, gpu=GPU, pid=601, name="vllm"),),
+        xids=(IncidentXid(at=AT + 3, number=31, gpu=GPU, pid=601, name="vllm"),),
         affected=(600, 601, 602),
         affected_told=True,
         tenants={601: VLLM, 700: TRAINER},
-        blocking={601: Stay(since=AT + 4)},
+        blocking={601: RecoveryDelay(since=AT + 4)},
         refused_count=1,
     )
-    over = incident("513-1", at=AT - 500, ended_at=AT - 499, ending=Ending.RECOVERED, affected=(598, 599))
+    over = incident("513-1", at=AT - 500, ended_at=AT - 499, ending=IncidentEnd.RECOVERED, affected=(598, 599))
     present = struck(over, lasting, start=replace(faulted(), incidents={}), faults=2, fault_affected=5)
     return sight(present, after=45, events=HAPPENINGS)
 
 
 def dead() -> StatusInput:
     """The daemon has died, and the watchdog only observes."""
-    observed = Tally(kind=ActionKind.RESTART, reason=ActionReason.CRASHED, result=ActionResult.OBSERVED, count=1)
+    observed = ActionCount(kind=ActionKind.RESTART, reason=ActionReason.CRASHED, result=ActionResult.OBSERVED, count=1)
     present = watched(daemon_dead(), diagnosis=CRASHED, last_action=WOULD_RESTART, tallies=(observed,))
     return sight(present, events=HAPPENINGS)
 
@@ -154,9 +155,9 @@ def overwhelmed() -> StatusInput:
         affected=tuple(tenants),
         tenants=tenants,
         suspects=tuple(replace(CUT_OFF, tenant=each) for each in tenants.values()),
-        blocking=dict.fromkeys(tenants, Stay(since=AT)),
+        blocking=dict.fromkeys(tenants, RecoveryDelay(since=AT)),
     )
-    over = replace(struck_many, ending=Ending.RECOVERED, ended_at=AT + 9, blocking={})
+    over = replace(struck_many, ending=IncidentEnd.RECOVERED, ended_at=AT + 9, blocking={})
     open_ones = (replace(struck_many, id=f"open-{number}") for number in range(2))
     past = (replace(over, id=f"over-{number}") for number in range(30))
     return replace(full(), incidents=(*open_ones, *past), events=HAPPENINGS * 20)
@@ -177,13 +178,13 @@ def hostile() -> StatusInput:
         process(pid, command=name, user=name) for pid, name in zip(pids, names, strict=True)
     )
     present = told(*at_work(*pids), daemon_process(), *people, gpu_reading(pids), *looks()).node
-    guilty = Tenant(pid=600, client="600-1", command=names[0], user=names[1])
+    guilty = ClientDetails(pid=600, client="600-1", command=names[0], user=names[1])
     open_one = incident(
         names[1],
         Suspect(tenant=guilty, confidence=0.9, indications=(Reason(ReasonCode.UNKNOWN, text=names[0]),)),
         affected=tuple(pids),
         tenants={600: guilty},
-        blocking={600: Stay(since=AT + 4)},
+        blocking={600: RecoveryDelay(since=AT + 4)},
     )
     happened = Event(
         at=AT, event=EventName.WATCHDOG_WAITS, daemon=names[0], reason=Reason(ReasonCode.UNKNOWN, text=names[1])

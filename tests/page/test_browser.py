@@ -6,13 +6,14 @@ from typing import NamedTuple
 
 import pytest
 
-from exporter.web import WebServer
+from exporter.web.server import WebServer
 from tests.eventually import eventually
 from tests.page import shown
 from tests.page.browser import DESKTOP, PHONE, Browser
 from tests.page.scenes import SCENES, busy, dead, fault, full, hostile, idle
+from tests.ports import LOCALHOST
 from tests.tools import needed
-from tests.web.serving import LOCALHOST, Stage, Web, staged
+from tests.web.serving import Stage, Web, staged
 
 pytestmark = pytest.mark.systems
 

@@ -2,14 +2,14 @@
 
 import pytest
 
-from exporter.core.watchdog.orders import Orders
 from exporter.model.daemon import DaemonState
 from exporter.model.node import Node
-from exporter.model.watch import WatchState
+from exporter.model.watchdog import WatchdogPhase
 from exporter.page.cards import daemons, headline, watchdog
 from exporter.page.gpus import gpus
 from exporter.report.problem import Severity
 from exporter.report.status_view import StatusInput, status_view, view_of
+from exporter.watchdog.context import Policy
 from tests.builders import (
     AT,
     DAEMON,
@@ -76,7 +76,7 @@ def test_in_fault_it_says_so() -> None:
         (idle(), Severity.WELL, "up", ""),
         (quarantined(), Severity.CRITICAL, "quarantined", "quarantined for 0 ms: Xid 79 (GPU fell off the bus): GPU 0"),
         (
-            watched(idle(), state=WatchState.CIRCUIT_OPEN, opened_at=AT),
+            watched(idle(), state=WatchdogPhase.CIRCUIT_OPEN, opened_at=AT),
             Severity.CRITICAL,
             "circuit open",
             "have been suspended",
@@ -89,7 +89,7 @@ def test_in_fault_it_says_so() -> None:
     ids=["well", "quarantined", "circuit open", "suspended", "fault", "drifted", "dead, circuit open"],
 )
 def test_a_card_is_as_the_headline_has_it(present: Node, level: Severity, word: str, matter: str) -> None:
-    seen = StatusInput(node=present, at=present.at, orders=Orders())
+    seen = StatusInput(node=present, at=present.at, orders=Policy())
     (card,) = daemons(status_view(seen))
 
     assert (card.severity, card.state) == (level, word)
@@ -106,6 +106,6 @@ def test_the_gpu_of_a_quarantine_is_not_well_either() -> None:
 
 
 def test_an_idle_watchdog_of_a_daemon_that_is_not_well_is_no_good_sign() -> None:
-    views = [view_of(each, Orders()) for each in (idle(), daemon_dead())]
+    views = [view_of(each, Policy()) for each in (idle(), daemon_dead())]
 
     assert [watchdog(each).rows[0].severity for each in views] == [Severity.WELL, Severity.UNKNOWN]

@@ -2,13 +2,13 @@
 
 from dataclasses import replace
 
-from exporter.core.watchdog.orders import Orders
 from exporter.model.event import Event, EventName
 from exporter.model.reason import Reason, ReasonCode
 from exporter.model.settings import Mode
 from exporter.page.cards import MOST_ACTIONS, watchdog
 from exporter.report.problem import Severity
 from exporter.report.status_view import status_view
+from exporter.watchdog.context import Policy
 from tests.builders import AT, DAEMON
 from tests.page.scenes import HAPPENINGS, busy, dead, given_up, nobody
 
@@ -25,7 +25,7 @@ def test_it_says_what_it_would_do_where_it_observes() -> None:
 
 
 def test_it_says_that_it_acts_where_it_does() -> None:
-    (row,) = watchdog(status_view(replace(given_up(), orders=Orders(mode=Mode.ACT)))).rows
+    (row,) = watchdog(status_view(replace(given_up(), orders=Policy(mode=Mode.ACT)))).rows
     assert (row.mode, row.state, row.severity, row.restarts) == (
         "acts",
         "circuit open",

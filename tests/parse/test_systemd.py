@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from exporter.model.witnesses import UnitState
+from exporter.model.observation import UnitState
 from exporter.parse.systemd import (
     JOURNAL_FIELDS,
     SUPPRESSED_MESSAGE_ID,

@@ -5,19 +5,18 @@ from dataclasses import replace
 
 import pytest
 
-from exporter.core.watchdog.orders import Mandate, Orders
 from exporter.model.daemon import DaemonState
-from exporter.model.diagnosis import Condition, Diagnosis
-from exporter.model.limits import Limits
+from exporter.model.gpu import XidDemand, Xids
 from exporter.model.node import Node
 from exporter.model.observation import GpuReading
-from exporter.model.watch import Watch, WatchState
-from exporter.model.xids import XidDemand, Xids
+from exporter.model.settings import Limits
+from exporter.model.watchdog import Condition, Diagnosis, WatchdogPhase, WatchdogState
+from exporter.report import status_text
 from exporter.report.finding import Finding
 from exporter.report.findings import findings
 from exporter.report.problem import FindingCode, Severity
 from exporter.report.problems import PROBLEMS
-from exporter.telling import status
+from exporter.watchdog.context import DaemonPolicy, Policy
 from tests.builders import (
     AT,
     CONTROL,
@@ -64,7 +63,7 @@ DRIFTED = (
 CRITICAL, WARNING = Severity.CRITICAL, Severity.WARNING
 
 
-def found_in(present: Node, orders: Orders | None = None) -> tuple[Finding, ...]:
+def found_in(present: Node, orders: Policy | None = None) -> tuple[Finding, ...]:
     return findings(present, present.at, orders)
 
 
@@ -154,12 +153,12 @@ def test_each_is_told_the_gravest_first(scene: Callable[[], Node], matter: list[
 
 @pytest.mark.parametrize("scene", [idle, three_clients, limited, waiting, full, gpu_lost])
 def test_for_what_somebody_may_look_at_some_day_status_does_not_fail(scene: Callable[[], Node]) -> None:
-    assert status.exit_code(scene()) == 0
+    assert status_text.exit_code(scene()) == 0
 
 
 @pytest.mark.parametrize("scene", [node, daemon_dead, circuit_open, quarantined, suspended, faulted, drifted, no_nvml])
 def test_for_what_does_not_do_as_it_should_status_fails(scene: Callable[[], Node]) -> None:
-    assert status.exit_code(scene()) == 1
+    assert status_text.exit_code(scene()) == 1
 
 
 def test_a_fault_that_the_watchdog_tells_of_too_is_told_once() -> None:
@@ -187,7 +186,7 @@ def test_a_limit_that_has_drifted_comes_with_the_command_that_sets_it() -> None:
     assert found.commands == (
         f'echo "set_default_active_thread_percentage 50" | CUDA_MPS_PIPE_DIRECTORY={DAEMON} nvidia-cuda-mps-control',
     )
-    within = replace(drifted(), watches={DAEMON: Watch(wanted=Limits())})
+    within = replace(drifted(), watches={DAEMON: WatchdogState(wanted=Limits())})
     assert not any(each.fails for each in found_in(within))
 
 
@@ -244,7 +243,7 @@ def test_a_session_that_somebody_holds_open_is_his_to_close() -> None:
 
 
 def test_a_daemon_that_answers_but_would_not_be_restarted_any_more_is_told() -> None:
-    present = replace(idle(), watches={DAEMON: Watch(state=WatchState.CIRCUIT_OPEN, opened_at=AT)})
+    present = replace(idle(), watches={DAEMON: WatchdogState(state=WatchdogPhase.CIRCUIT_OPEN, opened_at=AT)})
 
     assert found_in(present)[0].commands == (f"cuda-mps-exporter resume {DAEMON}",)
 
@@ -266,6 +265,6 @@ WHERE = f"CUDA_MPS_PIPE_DIRECTORY={DAEMON} CUDA_MPS_LOG_DIRECTORY={DAEMON}/log"
 def test_the_command_that_starts_a_daemon_is_shown_whole_or_not_at_all(
     command: tuple[str, ...], shown: tuple[str, ...]
 ) -> None:
-    orders = Orders(mandates={DAEMON: Mandate(command=command)})
+    orders = Policy(mandates={DAEMON: DaemonPolicy(command=command)})
 
     assert found_in(daemon_dead(), orders)[0].commands == shown

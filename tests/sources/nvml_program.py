@@ -22,8 +22,9 @@ PROGRAM = """
     import dataclasses, json, os, sys, threading
     from pathlib import Path
     from exporter.clock import SystemClock
-    from exporter.sources.nvml import Nvml, xid_events
-    from exporter.sources.eye import Reading
+    from exporter.collectors.nvml import collector as xid_events
+    from exporter.collectors.nvml.collector import Nvml
+    from exporter.collectors.thread import Reading
 
     xid_events.WAIT_SECONDS = 0.1
     nvml, other = Nvml(SystemClock()), Nvml(SystemClock())

@@ -10,12 +10,11 @@ import psutil
 import pytest
 
 from exporter.clock import SystemClock
+from exporter.collectors.control import ATTEMPTS, ControlClient, SessionLock
+from exporter.collectors.thread import Reading
 from exporter.model.observation import ControlReply
 from exporter.model.problem import command_failed
 from exporter.parse.control_reply import VERSION_FLAG, QueryOutcome, query_outcome
-from exporter.sources.control import ATTEMPTS, ControlClient
-from exporter.sources.eye import Reading
-from exporter.sources.session_lock import SessionLock
 from tests.eventually import PATIENCE_SECONDS, eventually
 from tests.standin.mps import MpsStandIn, is_alive
 

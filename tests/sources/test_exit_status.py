@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 from exporter.clock import SystemClock
-from exporter.sources import exit_status
-from exporter.sources.exit_status import wait_status
-from exporter.sources.proc import Proc
+from exporter.collectors.proc import Proc
+from exporter.collectors.processes import wait_status
 from tests.conftest import Starter
 from tests.eventually import eventually
 from tests.tools import not_here
@@ -134,7 +133,7 @@ def test_where_the_kernel_is_older_the_remains_tell(ended: Ended, monkeypatch: p
     def refuse(*_arguments: object) -> int:
         raise OSError(25, "Inappropriate ioctl for device")
 
-    monkeypatch.setattr(exit_status.fcntl, "ioctl", refuse)
+    monkeypatch.setattr("exporter.collectors.processes.fcntl.ioctl", refuse)
     process, ticks, pidfd = ended("exit 7")
 
     assert wait_status(PROC, process.pid, ticks, pidfd) == 7 << 8

@@ -7,15 +7,15 @@ from queue import Empty, SimpleQueue
 import pytest
 
 from exporter.clock import SystemClock
+from exporter.collectors.thread import DEFECT_SECONDS, FULL_INBOX, MORE_SECONDS, CollectorThread, Inbox, Reading, close
 from exporter.model.observation import LogLine, Observation, SourceReading
 from exporter.model.problem import Problem, ProblemCode
-from exporter.sources.eye import DEFECT_SECONDS, FULL_INBOX, MORE_SECONDS, Eye, Inbox, Reading, close
 from tests.builders import UNREADABLE
 from tests.eventually import PATIENCE_SECONDS, eventually
 
 LINE = LogLine(at=1.0, daemon="node", file="control.log", line="line")
 
-Open = Callable[..., Eye]
+Open = Callable[..., CollectorThread]
 
 
 @pytest.fixture
@@ -27,11 +27,11 @@ def inbox() -> Inbox:
 @pytest.fixture
 def open_eye(inbox: Inbox) -> Iterator[Open]:
     """Opens an eye, and nudges it."""
-    opened: list[Eye] = []
+    opened: list[CollectorThread] = []
 
-    def open_(look: Callable[[], Reading], **options: object) -> Eye:
+    def open_(look: Callable[[], Reading], **options: object) -> CollectorThread:
         options = {"period": None, "deadline": PATIENCE_SECONDS, **options}
-        eye = Eye("eye", look, inbox=inbox, clock=SystemClock(), **options)  # type: ignore[arg-type]
+        eye = CollectorThread("eye", look, inbox=inbox, clock=SystemClock(), **options)  # type: ignore[arg-type]
         opened.append(eye)
         eye.open()
         eye.nudge()
@@ -58,7 +58,7 @@ def nothing_told(inbox: Inbox, within: float = 0.2) -> bool:
 
 
 def test_without_a_period_it_does_not_look_unasked(inbox: Inbox) -> None:
-    eye = Eye("eye", Reading, period=None, deadline=PATIENCE_SECONDS, inbox=inbox, clock=SystemClock())
+    eye = CollectorThread("eye", Reading, period=None, deadline=PATIENCE_SECONDS, inbox=inbox, clock=SystemClock())
     eye.open()
 
     assert nothing_told(inbox)
@@ -123,7 +123,7 @@ def test_who_is_idle_has_told_all(open_eye: Open) -> None:
             super().put(item)
 
     inbox = Witness()
-    eyes = [Eye("eye", Reading, period=None, deadline=PATIENCE_SECONDS, inbox=inbox, clock=SystemClock())]
+    eyes = [CollectorThread("eye", Reading, period=None, deadline=PATIENCE_SECONDS, inbox=inbox, clock=SystemClock())]
     eyes[0].open()
     eyes[0].nudge()
     told(inbox)

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from exporter.clock import SystemClock
+from exporter.collectors.file_changes import FileChanges
+from exporter.collectors.log_file import LogFollower
+from exporter.collectors.logs import DaemonLogs
+from exporter.collectors.pipe_dir import on_host
+from exporter.collectors.thread import CollectorThread, Inbox
 from exporter.model.observation import LogLine
-from exporter.sources.eye import Eye, Inbox
-from exporter.sources.file_changes import FileChanges
-from exporter.sources.log_follower import LogFollower
-from exporter.sources.logs import DaemonLogs
-from exporter.sources.place import on_host
 from tests.clocks import HandClock
 from tests.eventually import PATIENCE_SECONDS, eventually
 
@@ -155,7 +155,7 @@ def test_logs_that_are_watched_are_looked_at_when_they_change(log: Path, changes
     inbox: Inbox = Inbox()
     (log.parent / "server.log").touch()
     logs = DaemonLogs(on_host("node", log.parent, log.parent), SystemClock(), changes, changed=lambda: eye.nudge())
-    eye = Eye(
+    eye = CollectorThread(
         "log",
         logs.look,
         period=0.001,
@@ -176,7 +176,7 @@ def test_logs_that_are_watched_are_looked_at_when_they_change(log: Path, changes
     eye.close(PATIENCE_SECONDS)
 
 
-def idle(eye: Eye) -> None:
+def idle(eye: CollectorThread) -> None:
     assert not eye.busy
 
 

@@ -10,18 +10,17 @@ from pathlib import Path
 import pytest
 
 from exporter.clock import SystemClock
-from exporter.model.daemon import FORGOTTEN_SECONDS
-from exporter.model.named_by import NamedBy
+from exporter.collectors import discovery
+from exporter.collectors.control_daemons import ControlDaemons
+from exporter.collectors.discovery import Discovery
+from exporter.collectors.pipe_dir import DaemonLocation, on_host
+from exporter.collectors.proc import Proc
+from exporter.model.daemon import FORGOTTEN_SECONDS, NamedBy
 from exporter.model.observation import DaemonFound
 from exporter.model.problem import Problem, ProblemCode
-from exporter.sources import finder as finder_module
-from exporter.sources.control_daemons import ControlDaemons
-from exporter.sources.finder import Finder
-from exporter.sources.place import Place, on_host
-from exporter.sources.proc import Proc
+from tests.clocks import HandClock
 from tests.conftest import Starter
 from tests.containers import Container
-from tests.sources.test_pid_namespace import HandClock
 from tests.standin.mps import MpsStandIn, is_alive, wait_until
 from tests.tools import not_here
 
@@ -37,8 +36,10 @@ def make(tmp_path: Path) -> Callable[..., "Looking"]:
 class Looking:
     """A finder, and what it finds in a test's directory."""
 
-    def __init__(self, directory: Path, given: Sequence[Place], patterns: Sequence[str], clock: HandClock) -> None:
-        self.finder = Finder(given, patterns=patterns, proc=Path("/proc"), clock=clock)
+    def __init__(
+        self, directory: Path, given: Sequence[DaemonLocation], patterns: Sequence[str], clock: HandClock
+    ) -> None:
+        self.finder = Discovery(given, patterns=patterns, proc=Path("/proc"), clock=clock)
         self.clock = clock
         self._directory = str(directory)
 
@@ -49,7 +50,7 @@ class Looking:
         return [each for each in seen if isinstance(each, DaemonFound) and self._directory in each.pipe_directory]
 
     @property
-    def places(self) -> dict[str, Place]:
+    def places(self) -> dict[str, DaemonLocation]:
         """Where the daemons are."""
         return {
             name: place
@@ -300,7 +301,7 @@ def test_without_the_right_to_look_into_a_daemon_its_pid_file_says_where_it_is(
     unseen = ControlDaemons(Proc(Path("/proc"), SystemClock())).at(place.process[0])
     assert unseen is not None
     assert (unseen.protocol, unseen.foreground) == (None, False)
-    problem = Finder((), patterns=(), proc=Path("/proc"), clock=HandClock()).look().problem
+    problem = Discovery((), patterns=(), proc=Path("/proc"), clock=HandClock()).look().problem
     assert problem is not None
     assert problem.code is ProblemCode.PROCESS_NOT_READABLE
 
@@ -314,16 +315,16 @@ def test_where_the_kernel_has_no_way_below_another_root_it_is_said(
     mps: MpsStandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As on Linux 5.5, and under systemd's RestrictSUIDSGID=."""
-    monkeypatch.setattr("exporter.sources.directory.OPENAT2", 9999)
+    monkeypatch.setattr("exporter.collectors.pipe_dir.OPENAT2", 9999)
     mps.start()
 
-    reading = Finder((), patterns=(), proc=Path("/proc"), clock=HandClock()).look()
+    reading = Discovery((), patterns=(), proc=Path("/proc"), clock=HandClock()).look()
 
     assert reading.observations == ()
     assert reading.problem is not None
     assert Problem(code=ProblemCode.NOT_SUPPORTED, subject="openat2(2)", pid=mps.pid) in reading.problem.each
 
-    beside = Finder((), patterns=[f"{mps.pipe_directory.parent}/*"], proc=Path("/proc"), clock=HandClock())
+    beside = Discovery((), patterns=[f"{mps.pipe_directory.parent}/*"], proc=Path("/proc"), clock=HandClock())
     assert [each.daemon for each in beside.look().observations] == [str(mps.pipe_directory)]
     assert mps.pid not in pids_of(beside.look().problem)
 
@@ -390,7 +391,7 @@ def test_a_daemon_that_says_anything_of_itself_is_passed_over(
 def test_however_many_users_have_daemons_roots_are_found(
     make: Callable[..., Looking], two: tuple[MpsStandIn, MpsStandIn], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(finder_module, "MOST_DAEMONS", 0)
+    monkeypatch.setattr(discovery, "MOST_DAEMONS", 0)
     looking = make()
 
     looking.look()
@@ -449,8 +450,8 @@ def test_only_the_hosts_own_root_has_room_beyond_the_bound_and_that_is_bounded_t
 ) -> None:
     if os.geteuid() != 0:
         not_here("this needs root's daemons")
-    monkeypatch.setattr(finder_module, "MOST_DAEMONS", 0)
-    monkeypatch.setattr(finder_module, "MOST_OF_THE_HOST", most)
+    monkeypatch.setattr(discovery, "MOST_DAEMONS", 0)
+    monkeypatch.setattr(discovery, "MOST_OF_THE_HOST", most)
     with Container(tmp_path / "c") as container:
         container.start()
         looking = make()

@@ -8,19 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from exporter.core import agenda
-from exporter.core.fold import fold
-from exporter.model.daemon import Daemon, DaemonState, Declaration
-from exporter.model.named_by import NamedBy
+from exporter.collectors import discovery
+from exporter.collectors.control_daemons import ControlDaemon, ControlDaemons
+from exporter.collectors.discovery import Candidate, Discovery, Shares
+from exporter.collectors.pipe_dir import on_host
+from exporter.model.daemon import Daemon, DaemonState, Declaration, NamedBy
 from exporter.model.node import Node
 from exporter.model.observation import DaemonProcess
 from exporter.model.problem import Problem, ProblemCode
-from exporter.model.replace import replace
 from exporter.model.settings import PollIntervals
-from exporter.sources import finder as finder_module
-from exporter.sources.control_daemons import ControlDaemon, ControlDaemons
-from exporter.sources.finder import Candidate, Finder, Shares
-from exporter.sources.place import on_host
+from exporter.model.values import replace
+from exporter.state import poll_schedule
+from exporter.state.reducer import reduce
 from tests.builders import AT, silence
 from tests.clocks import HandClock
 from tests.conftest import Starter
@@ -90,8 +89,8 @@ def test_fake_daemons_of_one_user_do_not_hide_another_users_daemon(
 ) -> None:
     if os.geteuid() != 0:
         not_here("this needs two users")
-    monkeypatch.setattr(finder_module, "MOST_OF_A_USER", 2)
-    monkeypatch.setattr(finder_module, "MOST_DAEMONS", 3)
+    monkeypatch.setattr(discovery, "MOST_OF_A_USER", 2)
+    monkeypatch.setattr(discovery, "MOST_DAEMONS", 3)
     fakes = [start_fake(start, tmp_path / f"fake{number}", 65534) for number in range(4)]
     everybody = ControlDaemons.all
 
@@ -103,7 +102,7 @@ def test_fake_daemons_of_one_user_do_not_hide_another_users_daemon(
         ]
 
     monkeypatch.setattr(ControlDaemons, "all", those_of_this_test)
-    finder = Finder((), patterns=(), proc=Path("/proc"), clock=(clock := HandClock()))
+    finder = Discovery((), patterns=(), proc=Path("/proc"), clock=(clock := HandClock()))
     wait_until(lambda: {each.pid for each in fakes} <= {each.pid for each in finder._daemons.all()}, "the fakes")
     for _ in range(2):
         clock.time += 10
@@ -136,14 +135,16 @@ def commands_given(uid: int, seconds: int, *, named_by: NamedBy = NamedBy.DISCOV
         daemons={"x": Daemon(name="x", pipe_directory="/x", log_directory="/x", declared=Declaration(by=named_by))}
     )
     process = DaemonProcess(at=AT, daemon="x", pid=7, start_ticks=1, started=AT, uid=uid)
-    node, _ = fold(node, process)
+    node, _ = reduce(node, process)
     assert node.daemons["x"].state is DaemonState.STARTING
     given, busy_until = 0, 0
     for second in range(seconds):
-        commands = agenda.commands(replace(node, at=AT + second), "x", PollIntervals()) if second >= busy_until else ()
+        commands = (
+            poll_schedule.commands(replace(node, at=AT + second), "x", PollIntervals()) if second >= busy_until else ()
+        )
         if commands:
             given, busy_until = given + len(commands), second + 5
-            node, _ = fold(node, silence(at=AT + busy_until, daemon="x"))
+            node, _ = reduce(node, silence(at=AT + busy_until, daemon="x"))
     return given
 
 

@@ -9,10 +9,10 @@ from typing import Any
 import pynvml
 import pytest
 
+from exporter.collectors.nvml import gpu as nvml_gpu
+from exporter.collectors.nvml.collector import GpuUses
+from exporter.collectors.nvml.driver import Driver, DriverError
 from exporter.model.problem import Problem, ProblemCode
-from exporter.sources.nvml import gpm
-from exporter.sources.nvml.driver import Driver, DriverError
-from exporter.sources.nvml.use import GpuUses
 from tests.clocks import HandClock
 
 GPUS = ("GPU-0", "GPU-1")
@@ -116,7 +116,7 @@ def test_each_is_told_of_since_the_look_before(nvml: Nvml) -> None:
 
 def test_two_are_never_in_gpm_at_once(nvml: Nvml, monkeypatch: pytest.MonkeyPatch) -> None:
     """It would end the process. Whoever waits too long for the other goes without."""
-    monkeypatch.setattr(gpm, "PATIENCE_SECONDS", 0.01)
+    monkeypatch.setattr(nvml_gpu, "PATIENCE_SECONDS", 0.01)
     looker = Looker()
     looker.after(0)
     with looker.gpm_lock:

@@ -10,13 +10,13 @@ from pathlib import Path
 import psutil
 import pytest
 
+from exporter.collectors.child import LONGEST_LINE
+from exporter.collectors.journal import DEADLINE_SECONDS, RETRY_SECONDS, Journal
+from exporter.collectors.thread import Reading
 from exporter.model.observation import LogFile, LogGap, LogLine
 from exporter.model.problem import Problem, ProblemCode, command_failed, timed_out
 from exporter.parse.systemd import SUPPRESSED_MESSAGE_ID
-from exporter.sources.child import LONGEST_LINE
-from exporter.sources.eye import Reading
-from exporter.sources.journal import DEADLINE_SECONDS, RETRY_SECONDS, Journal
-from exporter.telling.problem_text import JOURNAL, problem_text
+from exporter.report.problem_text import JOURNAL, problem_text
 from tests.clocks import HandClock
 from tests.eventually import eventually
 from tests.standin.journald import BURST, Journald

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from exporter.core.xids import KERNEL
+from exporter.collectors.kernel_log import MOST_RECORDS_A_LOOK, KernelLog, last_records
+from exporter.collectors.thread import Reading
 from exporter.model.observation import KernelRecord
 from exporter.model.problem import Problem, ProblemCode, of_error
-from exporter.sources.eye import Reading
-from exporter.sources.kernel import MOST_RECORDS_A_LOOK, KernelLog, last_records
-from exporter.telling.problem_text import problem_text
+from exporter.report.problem_text import problem_text
+from exporter.state.xids import KERNEL
 from tests.builders import denied
 from tests.clocks import HandClock
 
@@ -116,7 +116,7 @@ def test_a_look_waits_for_news_only(kernel: Kernel) -> None:
 
 def test_a_flood_is_read_in_portions(kernel: Kernel, log: KernelLog, monkeypatch: pytest.MonkeyPatch) -> None:
     record = f"4,1,2,-;{XID}\n".encode()
-    monkeypatch.setattr("exporter.sources.kernel.os.read", lambda _descriptor, _bytes: record)
+    monkeypatch.setattr("exporter.collectors.kernel_log.os.read", lambda _descriptor, _bytes: record)
 
     assert len(log.look().observations) == MOST_RECORDS_A_LOOK
 
@@ -132,7 +132,7 @@ def test_overwritten_records_are_a_failure_of_that_look_which_tells_the_rest(
             raise answers.pop()
         return read(descriptor, most)
 
-    monkeypatch.setattr("exporter.sources.kernel.os.read", overwritten)
+    monkeypatch.setattr("exporter.collectors.kernel_log.os.read", overwritten)
 
     first = log.look()
     assert (told(first), first.problem) == ([XID], Problem(code=ProblemCode.RECORDS_LOST, subject="/dev/kmsg"))

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from exporter.parse.elf import Machine
-from exporter.sources.libcuda_probes.libraries import (
+from exporter.collectors.proc import Proc
+from exporter.libcuda_probes.libraries import (
     MAX_LIBRARIES,
     MAX_PER_USER,
     RETENTION_SECONDS,
@@ -17,8 +17,8 @@ from exporter.sources.libcuda_probes.libraries import (
     Libraries,
     Library,
 )
-from exporter.sources.libcuda_probes.mapped_libraries import LAST_INTERVAL_SECONDS
-from exporter.sources.proc import Proc
+from exporter.libcuda_probes.mapped_libraries import LAST_INTERVAL_SECONDS
+from exporter.parse.elf import Machine
 from tests.clocks import HandClock
 from tests.shared_objects import DOORS, shared_object
 from tests.sources.mapping_processes import MappingProcess, mapping
@@ -318,7 +318,7 @@ def test_what_a_program_serves_is_not_watched(
     node: Node, library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It could have the kernel wait for a page for ever, and with it whoever forks."""
-    monkeypatch.setattr("exporter.sources.libcuda_probes.mapped_libraries._file_system", lambda _: 0x65735546)
+    monkeypatch.setattr("exporter.libcuda_probes.mapped_libraries._file_system", lambda _: 0x65735546)
     with mapping(copied(library, tmp_path / "served" / NAME)) as process:
         assert "FUSE" in node.refused(process)
 

@@ -8,14 +8,13 @@ from typing import Any
 import pytest
 
 from exporter.clock import SystemClock
-from exporter.model.daemon import Daemon, DaemonRuntime, DaemonState
-from exporter.model.named_by import NamedBy
+from exporter.collectors.discovery import Discovery
+from exporter.collectors.journal import Journal
+from exporter.collectors.location_registry import LocationRegistry
+from exporter.collectors.pipe_dir import DaemonLocation, on_host
+from exporter.collectors.processes import Processes
+from exporter.model.daemon import Daemon, DaemonRuntime, DaemonState, NamedBy
 from exporter.model.observation import DaemonProcess
-from exporter.sources.finder import Finder
-from exporter.sources.journal import Journal
-from exporter.sources.locator import Locator
-from exporter.sources.place import Place, on_host
-from exporter.sources.processes import Processes
 from tests.builders import with_fields
 
 
@@ -37,16 +36,16 @@ def followed(monkeypatch: pytest.MonkeyPatch) -> Followed:
 DAEMON = Daemon(name="one", pipe_directory="/one", log_directory="/log", runtime=DaemonRuntime(foreground=True))
 
 
-def locator(finder: Finder | None = None) -> Locator:
+def locator(finder: Discovery | None = None) -> LocationRegistry:
     clock = SystemClock()
-    return Locator(
+    return LocationRegistry(
         finder=finder,
         processes=Processes({}, proc=Path("/proc"), clock=clock),
         journal=Journal(clock),
     )
 
 
-def locate(unit: str | None, *, foreground: bool = True, stdout_kept: bool = False) -> Place:
+def locate(unit: str | None, *, foreground: bool = True, stdout_kept: bool = False) -> DaemonLocation:
     """The place of a daemon of this unit."""
     daemon = replace(
         DAEMON, runtime=replace(DAEMON.runtime, unit=unit, foreground=foreground, stdout_in_file=stdout_kept)
@@ -87,7 +86,7 @@ def test_the_log_of_a_foreground_service_whose_stdout_is_a_file_is_in_that(follo
 def test_what_is_said_of_its_logs_outweighs_what_was_guessed() -> None:
     """Found by its pipe directory first: the log beside that, or in MPS' default place, may be another daemon's."""
     clock = SystemClock()
-    finder = Finder(patterns=(), proc=Path("/proc"), clock=clock)
+    finder = Discovery(patterns=(), proc=Path("/proc"), clock=clock)
     found = replace(on_host("one", Path("/one"), Path("/var/log/nvidia-mps")), process=(4711, 1))
     finder.places = {"one": found}
     follower = locator(finder)

@@ -11,19 +11,17 @@ import pytest
 import structlog
 
 from exporter.clock import SystemClock
-from exporter.core.fold import LOGS, fold
-from exporter.model.daemon import Daemon, Declaration, Lifecycle, LogState
-from exporter.model.named_by import NamedBy
+from exporter.collectors.file_changes import FileChanges
+from exporter.collectors.log_file import LEAST_LINES
+from exporter.collectors.logs import DaemonLogs, LogCollector, log_collector
+from exporter.collectors.pipe_dir import DaemonLocation, Directory, on_host
+from exporter.collectors.pool import MOST_LINGERING, CollectorPool
+from exporter.collectors.thread import Inbox
+from exporter.model.daemon import Daemon, Declaration, Lifecycle, LogState, NamedBy
 from exporter.model.node import Node
 from exporter.model.observation import LogFile, LogLine, Observation, SourceReading
 from exporter.model.problem import Problem, ProblemCode
-from exporter.sources.directory import Directory
-from exporter.sources.eye import Inbox
-from exporter.sources.file_changes import FileChanges
-from exporter.sources.log_follower import LEAST_LINES
-from exporter.sources.logs import DaemonLogs, LogCollector, log_collector
-from exporter.sources.lookout import MOST_LINGERING, Lookout
-from exporter.sources.place import Place, on_host
+from exporter.state.reducer import LOGS, reduce
 from tests.builders import HANGS, absent, denied
 from tests.clocks import HandClock
 from tests.eventually import PATIENCE_SECONDS, eventually
@@ -59,11 +57,11 @@ class Followed:
         self.inbox = Inbox()
         self.changes = FileChanges()
         self.made: list[LogCollector] = []
-        self.lookout = Lookout((), locate=self.located, collector=self.collector)
+        self.lookout = CollectorPool((), locate=self.located, collector=self.collector)
         self.lookout.open()
         self.seen: list[Observation] = []
 
-    def collector(self, place: Place) -> LogCollector:
+    def collector(self, place: DaemonLocation) -> LogCollector:
         """As the service makes them."""
         made = log_collector(
             LOGS,
@@ -76,9 +74,9 @@ class Followed:
         self.made.append(made)
         return made
 
-    def located(self, daemons: Mapping[str, Daemon]) -> Mapping[str, Place]:
+    def located(self, daemons: Mapping[str, Daemon]) -> Mapping[str, DaemonLocation]:
         """Where they are."""
-        places: dict[str, Place] = {}
+        places: dict[str, DaemonLocation] = {}
         for name, daemon in daemons.items():
             place = on_host(name, Path(daemon.pipe_directory), Path(daemon.log_directory))
             places[name] = replace(place, log=Hanging(place.log.path)) if name in self.hang else place
@@ -270,7 +268,7 @@ def present() -> Node:
 
 
 def test_a_whole_read_of_one_log_settles_what_became_of_that_daemon_alone() -> None:
-    node, events = fold(present(), SourceReading(at=GONE + 0.1, name=LOGS, seconds=0.01, daemon="a"))
+    node, events = reduce(present(), SourceReading(at=GONE + 0.1, name=LOGS, seconds=0.01, daemon="a"))
 
     assert [event.daemon for event in events] == ["a"]
     assert [name for name, daemon in node.daemons.items() if daemon.lifecycle.gone_at is not None] == ["b"]
@@ -278,14 +276,14 @@ def test_a_whole_read_of_one_log_settles_what_became_of_that_daemon_alone() -> N
 
 def test_a_problem_with_the_log_of_one_does_not_keep_another_from_being_settled() -> None:
     hangs = SourceReading(at=GONE + 0.1, name=LOGS, seconds=5.0, daemon="a", problem=HANGS)
-    node, first = fold(present(), hangs)
-    node, second = fold(node, SourceReading(at=GONE + 0.2, name=LOGS, seconds=0.01, daemon="b"))
+    node, first = reduce(present(), hangs)
+    node, second = reduce(node, SourceReading(at=GONE + 0.2, name=LOGS, seconds=0.01, daemon="b"))
 
     assert [event.daemon for event in (*first, *second)] == ["b"]
 
 
 def test_a_recording_of_an_earlier_version_has_one_read_for_all() -> None:
-    _, events = fold(present(), SourceReading(at=GONE + 0.1, name=LOGS, seconds=0.01))
+    _, events = reduce(present(), SourceReading(at=GONE + 0.1, name=LOGS, seconds=0.01))
 
     assert [event.daemon for event in events] == ["a", "b"]
 
@@ -295,18 +293,18 @@ def test_a_log_that_hangs_is_not_followed_until_the_read_ends() -> None:
         return SourceReading(at=at, name=LOGS, seconds=1.0, daemon="a", problem=problem)
 
     missing, longer = absent("/log/a/control.log"), replace(HANGS, seconds=10.0)
-    node, _ = fold(present(), read(101.0, HANGS))
+    node, _ = reduce(present(), read(101.0, HANGS))
     assert node.daemons["a"].log.problems == {"server.log": HANGS, "control.log": missing}
     assert node.daemons["b"].log.problems["server.log"] is None
-    node, _ = fold(node, read(102.0, longer))
+    node, _ = reduce(node, read(102.0, longer))
     assert node.daemons["a"].log.problems == {"server.log": longer, "control.log": missing}
-    node, _ = fold(node, read(103.0, None))
+    node, _ = reduce(node, read(103.0, None))
     assert node.daemons["a"].log.problems == {"server.log": None, "control.log": missing}
 
 
 def test_a_file_that_cannot_be_read_leaves_the_other_file_followed() -> None:
     refused = denied("/log/a/control.log")
-    node, _ = fold(present(), LogFile(at=101.0, daemon="a", file="control.log", problem=refused))
-    node, _ = fold(node, SourceReading(at=101.0, name=LOGS, seconds=0.1, daemon="a", problem=refused))
+    node, _ = reduce(present(), LogFile(at=101.0, daemon="a", file="control.log", problem=refused))
+    node, _ = reduce(node, SourceReading(at=101.0, name=LOGS, seconds=0.1, daemon="a", problem=refused))
 
     assert node.daemons["a"].log.problems == {"server.log": None, "control.log": refused}

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from exporter.model.observation import LogFile, LogGap, LogLine, LogUnrecognized
-from exporter.sources.log_follower import (
+from exporter.collectors.log_file import (
+    BURST_SECONDS,
     LEAST_LINES,
     LEAST_SKIMMED,
     LINES_A_SECOND,
@@ -14,10 +14,11 @@ from exporter.sources.log_follower import (
     PLACE_SECONDS,
     SKIMMED_A_SECOND,
     UNKNOWN_A_SECOND,
+    Budget,
     LogFollower,
 )
-from exporter.sources.open_log import BURST_SECONDS, Budget
-from exporter.sources.place import on_host
+from exporter.collectors.pipe_dir import on_host
+from exporter.model.observation import LogFile, LogGap, LogLine, LogUnrecognized
 from tests.clocks import HandClock
 
 STAMP = "[2026-11-20 15:08:45.147 Server   599]"

@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from exporter.model.observation import LogFile, LogGap, LogLine, Observation
-from exporter.model.problem import Problem, ProblemCode
-from exporter.sources.eye import Reading
-from exporter.sources.log_follower import (
+from exporter.collectors.log_file import (
+    CHUNK,
+    LONGEST_LINE,
     MOST_LINES_A_LOOK,
     MOST_OPEN,
     PLACE_SECONDS,
@@ -19,9 +18,11 @@ from exporter.sources.log_follower import (
     STILL_SECONDS,
     LogFollower,
 )
-from exporter.sources.logs import DaemonLogs
-from exporter.sources.open_log import CHUNK, LONGEST_LINE
-from exporter.sources.place import on_host
+from exporter.collectors.logs import DaemonLogs
+from exporter.collectors.pipe_dir import on_host
+from exporter.collectors.thread import Reading
+from exporter.model.observation import LogFile, LogGap, LogLine, Observation
+from exporter.model.problem import Problem, ProblemCode
 from tests.builders import absent, denied, not_a_file
 from tests.clocks import HandClock
 

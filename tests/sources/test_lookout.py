@@ -7,12 +7,12 @@ import pytest
 import structlog
 
 from exporter.clock import SystemClock
+from exporter.collectors.control import ControlClient
+from exporter.collectors.pipe_dir import DaemonLocation, on_host
+from exporter.collectors.pool import CollectorPool, ControlPoller
+from exporter.collectors.thread import CollectorThread, Inbox, Reading
 from exporter.model.daemon import Daemon
 from exporter.model.node import Node
-from exporter.sources.control import ControlClient
-from exporter.sources.eye import Eye, Inbox, Reading
-from exporter.sources.lookout import Asker, Lookout
-from exporter.sources.place import Place, on_host
 from tests.eventually import PATIENCE_SECONDS, eventually
 
 
@@ -20,7 +20,7 @@ def node(*names: str) -> Node:
     return Node(daemons={name: Daemon(name=name, pipe_directory=f"/{name}", log_directory="/log") for name in names})
 
 
-def located(daemons: Mapping[str, Daemon]) -> Mapping[str, Place]:
+def located(daemons: Mapping[str, Daemon]) -> Mapping[str, DaemonLocation]:
     """Where the daemons are, but for one that is nowhere."""
     pipes = {name: Path(daemon.pipe_directory) for name, daemon in daemons.items()}
     return {name: on_host(name, pipe, pipe) for name, pipe in pipes.items() if name != "nowhere"}
@@ -33,9 +33,9 @@ class Client(ControlClient):
         self.daemon = daemon
         self.wanted: tuple[str, ...] = ()
         self.closed = False
-        self.places: list[Place] = []
+        self.places: list[DaemonLocation] = []
 
-    def move(self, place: Place) -> None:
+    def move(self, place: DaemonLocation) -> None:
         """Remember it."""
         self.places.append(place)
 
@@ -55,11 +55,11 @@ class Askers:
         self.inbox = Inbox()
         self.made: list[Client] = []
 
-    def __call__(self, place: Place) -> Asker:
+    def __call__(self, place: DaemonLocation) -> ControlPoller:
         """One for each place."""
         client = Client(place.name)
         self.made.append(client)
-        eye = Eye(
+        eye = CollectorThread(
             "control",
             Reading,
             period=None,
@@ -68,7 +68,7 @@ class Askers:
             clock=SystemClock(),
             daemon=place.name,
         )
-        return Asker(client, eye)
+        return ControlPoller(client, eye)
 
 
 @pytest.fixture
@@ -77,14 +77,14 @@ def askers() -> Askers:
 
 
 @pytest.fixture
-def lookout(askers: Askers) -> Iterator[Lookout]:
-    lookout = Lookout((), locate=located, asker=askers)
+def lookout(askers: Askers) -> Iterator[CollectorPool]:
+    lookout = CollectorPool((), locate=located, asker=askers)
     lookout.open()
     yield lookout
     lookout.close(PATIENCE_SECONDS)
 
 
-def test_a_daemon_that_is_new_is_asked_from_then_on(lookout: Lookout, askers: Askers) -> None:
+def test_a_daemon_that_is_new_is_asked_from_then_on(lookout: CollectorPool, askers: Askers) -> None:
     lookout.attend(node("one"))
     lookout.attend(node("one", "two"))
 
@@ -99,7 +99,7 @@ def test_a_daemon_that_is_new_is_asked_from_then_on(lookout: Lookout, askers: As
     assert {askers.inbox.get()[0].daemon for _ in range(2)} == {"one", "two"}  # type: ignore[union-attr]
 
 
-def test_a_daemon_that_is_no_more_is_asked_no_more(lookout: Lookout, askers: Askers) -> None:
+def test_a_daemon_that_is_no_more_is_asked_no_more(lookout: CollectorPool, askers: Askers) -> None:
     lookout.attend(node("one", "two"))
     lookout.attend(node("two"))
 
@@ -107,20 +107,20 @@ def test_a_daemon_that_is_no_more_is_asked_no_more(lookout: Lookout, askers: Ask
     assert [client.closed for client in askers.made] == [True, False]
 
 
-def test_a_daemon_that_is_found_again_is_asked_anew(lookout: Lookout, askers: Askers) -> None:
+def test_a_daemon_that_is_found_again_is_asked_anew(lookout: CollectorPool, askers: Askers) -> None:
     for known in (node("one"), node(), node("one")):
         lookout.attend(known)
 
     assert [client.closed for client in askers.made] == [True, False]
 
 
-def test_a_daemon_that_is_nowhere_has_no_eye(lookout: Lookout, askers: Askers) -> None:
+def test_a_daemon_that_is_nowhere_has_no_eye(lookout: CollectorPool, askers: Askers) -> None:
     lookout.attend(node("nowhere", "one"))
 
     assert [name for name, _ in lookout.idle()] == ["one"]
 
 
-def test_whoever_asks_a_daemon_hears_where_it_is_now(lookout: Lookout, askers: Askers) -> None:
+def test_whoever_asks_a_daemon_hears_where_it_is_now(lookout: CollectorPool, askers: Askers) -> None:
     lookout.attend(node("one"))
     lookout.attend(node("one"))
 
@@ -129,8 +129,8 @@ def test_whoever_asks_a_daemon_hears_where_it_is_now(lookout: Lookout, askers: A
 
 def test_all_eyes_look_anew_when_told_to() -> None:
     inbox = Inbox()
-    eye = Eye("units", Reading, period=None, deadline=PATIENCE_SECONDS, inbox=inbox, clock=SystemClock())
-    lookout = Lookout((eye,))
+    eye = CollectorThread("units", Reading, period=None, deadline=PATIENCE_SECONDS, inbox=inbox, clock=SystemClock())
+    lookout = CollectorPool((eye,))
     lookout.open()
 
     lookout.look_anew()
@@ -141,14 +141,14 @@ def test_all_eyes_look_anew_when_told_to() -> None:
 
 def test_the_sources_hear_what_is_known() -> None:
     heard: list[Node] = []
-    lookout = Lookout((), direct=heard.append)
+    lookout = CollectorPool((), direct=heard.append)
 
     lookout.attend(node("one"))
 
     assert heard == [node("one")]
 
 
-class Threadless(Eye):
+class Threadless(CollectorThread):
     """An eye for which there is no thread."""
 
     def open(self) -> None:
@@ -159,13 +159,13 @@ class Threadless(Eye):
 def test_a_daemon_for_which_there_is_no_thread_costs_itself_alone_and_is_tried_again(askers: Askers) -> None:
     full = {"one"}
 
-    def asker(place: Place) -> Asker:
+    def asker(place: DaemonLocation) -> ControlPoller:
         made = askers(place)
         if place.name in full:
             made.eye.__class__ = Threadless
         return made
 
-    lookout = Lookout((), locate=located, asker=asker)
+    lookout = CollectorPool((), locate=located, asker=asker)
     lookout.attend(node("one", "two"))
     with structlog.testing.capture_logs() as logged:
         lookout.open()

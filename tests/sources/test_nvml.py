@@ -7,18 +7,9 @@ from typing import Any
 
 import pytest
 
-from exporter.sources.nvml.gpm import SHORTEST_SECONDS
+from exporter.collectors.nvml.gpu import SHORTEST_SECONDS
 from tests.sources.nvml_program import NvmlProgram, Start, built
-from tests.standin.nvml import (
-    GPU_IS_LOST,
-    NO_PERMISSION,
-    NOT_SUPPORTED,
-    UNKNOWN,
-    Device,
-    NvmlStandIn,
-    Process,
-    fails,
-)
+from tests.standin.nvml import GPU_IS_LOST, NO_PERMISSION, NOT_SUPPORTED, UNKNOWN, Device, NvmlStandIn, Process, fails
 
 SERVER, CLIENT, BYPASSING = 513, 5700, 5701
 GPU = Device(

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from exporter.sources.owners import foreign_listener, foreign_user, may_run
-from exporter.sources.place import Place, on_host
+from exporter.collectors.pid_files import foreign_listener, foreign_user, may_run
+from exporter.collectors.pipe_dir import DaemonLocation, on_host
 from tests.tools import not_here
 
 TENANT, OTHER = 65534, 1001
@@ -22,7 +22,7 @@ def pipe(tmp_path: Path) -> Path:
     return made
 
 
-def place(pipe: Path, owner: int | None = None, *, expected: bool = True) -> Place:
+def place(pipe: Path, owner: int | None = None, *, expected: bool = True) -> DaemonLocation:
     return replace(on_host("training", pipe, pipe), expected=expected, owner=owner)
 
 

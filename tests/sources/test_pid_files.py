@@ -6,17 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from exporter.actions.patience import Patience
-from exporter.actions.steps import Steps, Tools
+from exporter.actions.runner import StepRunner, Tools
+from exporter.actions.steps import Deadline
 from exporter.clock import SystemClock
-from exporter.model.action import Action, ActionKind, ActionReason, RunCommand
+from exporter.collectors.control import ControlClient
+from exporter.collectors.pid_files import PID_FILE, REPEAT_SECONDS, PidFiles
+from exporter.collectors.pipe_dir import DaemonLocation, on_host
+from exporter.collectors.proc import Proc
 from exporter.model.node import Node
-from exporter.model.observation import DaemonProcess
+from exporter.model.observation import Action, ActionKind, ActionReason, DaemonProcess, RunCommand
 from exporter.model.reason import Reason, ReasonCode
-from exporter.sources.control import ControlClient
-from exporter.sources.pid_files import PID_FILE, REPEAT_SECONDS, PidFiles
-from exporter.sources.place import Place, on_host
-from exporter.sources.proc import Proc
 from tests.clocks import HandClock
 from tests.standin.mps import MpsStandIn
 from tests.tools import not_here
@@ -24,7 +23,7 @@ from tests.tools import not_here
 CLOCK = SystemClock()
 
 
-def place_of(mps: MpsStandIn) -> Place:
+def place_of(mps: MpsStandIn) -> DaemonLocation:
     """Return where a stand-in daemon is."""
     return on_host("node", mps.pipe_directory, mps.log_directory)
 
@@ -69,7 +68,7 @@ TENANT = 65534
 
 
 @pytest.fixture
-def foreign(mps: MpsStandIn) -> Place:
+def foreign(mps: MpsStandIn) -> DaemonLocation:
     """The place of an expected daemon, with a daemon there whose directory and sockets belong to another user."""
     if os.geteuid() != 0:
         not_here("only root can give a directory to another user")
@@ -79,7 +78,7 @@ def foreign(mps: MpsStandIn) -> Place:
     return replace(place_of(mps), expected=True)
 
 
-def client_of(place: Place) -> ControlClient:
+def client_of(place: DaemonLocation) -> ControlClient:
     """Return what asks the daemon there."""
     client = ControlClient(
         "node",
@@ -94,13 +93,15 @@ def client_of(place: Place) -> ControlClient:
     return client
 
 
-def test_reports_the_user_who_has_an_expected_daemons_directory(foreign: Place) -> None:
+def test_reports_the_user_who_has_an_expected_daemons_directory(foreign: DaemonLocation) -> None:
     (found,) = PidFiles(Proc(Path("/proc"), CLOCK), CLOCK).changed({"node": foreign})
 
     assert found == DaemonProcess(at=found.at, daemon="node", pid=None, foreign=TENANT)
 
 
-def test_another_users_daemon_is_not_asked_in_place_of_the_expected_one(foreign: Place, mps: MpsStandIn) -> None:
+def test_another_users_daemon_is_not_asked_in_place_of_the_expected_one(
+    foreign: DaemonLocation, mps: MpsStandIn
+) -> None:
     before = mps.control_log
     client = client_of(foreign)
 
@@ -110,22 +111,22 @@ def test_another_users_daemon_is_not_asked_in_place_of_the_expected_one(foreign:
     assert mps.control_log == before
 
 
-def test_the_user_that_the_configuration_names_is_asked(foreign: Place) -> None:
+def test_the_user_that_the_configuration_names_is_asked(foreign: DaemonLocation) -> None:
     (reply,) = client_of(replace(foreign, owner=TENANT)).look().observations
 
     assert getattr(reply, "exit_code", None) is not None
 
 
-def started(place: Place, uid: int | None) -> Reason | None:
+def started(place: DaemonLocation, uid: int | None) -> Reason | None:
     """Return why a command that starts a daemon there as this user was not run, or has failed."""
     tools = Tools(clock=CLOCK, proc=Proc(Path("/proc"), CLOCK), client=lambda *_: client_of(place), path=os.defpath)
     step = RunCommand(arguments=("true",), uid=uid)
     action = Action(daemon="node", kind=ActionKind.RESTART, reason=ActionReason.CRASHED, steps=(step,))
-    return Steps(action, Node(), place, tools=tools, patience=Patience(CLOCK), tell=lambda _: None).do()
+    return StepRunner(action, Node(), place, tools=tools, patience=Deadline(CLOCK), tell=lambda _: None).do()
 
 
 def test_nothing_is_started_in_another_users_directory_or_as_a_user_that_is_not_named(
-    foreign: Place, tmp_path: Path
+    foreign: DaemonLocation, tmp_path: Path
 ) -> None:
     assert started(foreign, 0) == Reason(ReasonCode.DIRECTORY_OF_OTHER_USER, path=str(foreign.pipe), uid=TENANT)
     missing = replace(on_host("node", tmp_path / "missing", tmp_path), expected=True)

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from exporter.clock import SystemClock
-from exporter.sources import pid_namespace
-from exporter.sources.pid_namespace import DISREGARDED_SECONDS, MOST_REMEMBERED, REMEMBERED_SECONDS, PidNamespace
-from exporter.sources.proc import Proc
+from exporter.collectors import pid_namespace
+from exporter.collectors.pid_namespace import DISREGARDED_SECONDS, MOST_REMEMBERED, REMEMBERED_SECONDS, PidNamespace
+from exporter.collectors.proc import Proc
 from tests.clocks import HandClock
 from tests.containers import Container
 from tests.standin.mps import is_alive, wait_until

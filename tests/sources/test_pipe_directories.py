@@ -2,8 +2,8 @@
 
 import pytest
 
+from exporter.collectors.discovery import LONGEST_NAME, is_nameable, is_path
 from exporter.parse.printable import LONGEST_TEXT, printable
-from exporter.sources.pipe_directories import LONGEST_NAME, is_nameable, is_path
 
 CONTAINER, NAMESPACE = "0123456789ab", str(2**32)
 

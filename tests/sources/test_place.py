@@ -7,20 +7,19 @@ from pathlib import Path
 import pytest
 
 from exporter.clock import SystemClock
-from exporter.core import agenda
-from exporter.core.fold import fold
+from exporter.collectors.control import ControlClient
+from exporter.collectors.discovery import Discovery
+from exporter.collectors.logs import DaemonLogs
+from exporter.collectors.pipe_dir import DaemonLocation, Directory, Root
+from exporter.collectors.proc import Proc
+from exporter.collectors.processes import Processes
 from exporter.model.daemon import Daemon, DaemonState
 from exporter.model.node import Node
 from exporter.model.observation import ControlReply, DaemonProcess, LogFile, LogLine, Observation
 from exporter.model.server import ServerState
 from exporter.parse.control_reply import QueryOutcome, query_outcome
-from exporter.sources.control import ControlClient
-from exporter.sources.directory import Directory, Root
-from exporter.sources.finder import Finder
-from exporter.sources.logs import DaemonLogs
-from exporter.sources.place import Place
-from exporter.sources.proc import Proc
-from exporter.sources.processes import Processes
+from exporter.state import poll_schedule
+from exporter.state.reducer import reduce
 from tests.builders import denied
 from tests.containers import Container
 from tests.eventually import eventually
@@ -38,11 +37,11 @@ def contained(tmp_path: Path, own_files: bool, own_pids: bool) -> Iterator[Conta
         yield made
 
 
-def place_of(container: Container, pid: int) -> Place:
+def place_of(container: Container, pid: int) -> DaemonLocation:
     """Where the finder says that the container's daemon is."""
-    finder = Finder((), patterns=(), proc=Path("/proc"), clock=SystemClock())
+    finder = Discovery((), patterns=(), proc=Path("/proc"), clock=SystemClock())
 
-    def found() -> Place:
+    def found() -> DaemonLocation:
         finder.look()
         (place,) = [each for each in finder.places.values() if each.process and each.process[0] == pid]
         return place
@@ -51,7 +50,7 @@ def place_of(container: Container, pid: int) -> Place:
     return eventually(found)
 
 
-def control(place: Place, runtime_directory: Path) -> ControlClient:
+def control(place: DaemonLocation, runtime_directory: Path) -> ControlClient:
     client = ControlClient(
         place.name,
         place.pipe.path,
@@ -65,7 +64,7 @@ def control(place: Place, runtime_directory: Path) -> ControlClient:
     return client
 
 
-def spoken(place: Place, runtime_directory: Path, command: str) -> ControlReply:
+def spoken(place: DaemonLocation, runtime_directory: Path, command: str) -> ControlReply:
     """Return the answer. A daemon with PIDs of its own cannot tell a foreign exporter from this test: ask again."""
 
     def answered() -> ControlReply:
@@ -192,8 +191,8 @@ def test_the_core_knows_all_of_it_by_the_pids_here(contained: Container, tmp_pat
         asking.want(commands)
         for source in (logs.look, processes.look, asking.look):
             for seen in sorted(source().observations, key=lambda each: each.at):
-                present, _ = fold(present, seen)
-        processes.watch(agenda.watched(present))
+                present, _ = reduce(present, seen)
+        processes.watch(poll_schedule.watched(present))
         return present.daemons[place.name]
 
     def until(expected: Callable[[Daemon], bool], *commands: str) -> Daemon:
@@ -258,7 +257,7 @@ def test_another_users_root_is_a_problem_in_words(tmp_path: Path) -> None:
             raise PermissionError(13, "Permission denied")
 
     root = Root(Closed(tmp_path, SystemClock()), 1, 1)
-    place = Place(name="x", pipe=Directory(tmp_path, root), log=Directory(tmp_path, root))
+    place = DaemonLocation(name="x", pipe=Directory(tmp_path, root), log=Directory(tmp_path, root))
     logs = DaemonLogs(place, SystemClock())
 
     problem = logs.look().problem

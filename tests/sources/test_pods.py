@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from exporter.clock import SystemClock
+from exporter.collectors.processes import MOST_DIRECTORIES, Pods
 from exporter.model.observation import PodFound
 from exporter.parse.cgroup import Pod, parse_pod_directory
-from exporter.sources.pods import MOST_DIRECTORIES, Pods
 from tests.builders import AT, POD, denied
 
 STATIC = "712b37831be464ccc2fb1553ef89aa91"
@@ -60,7 +60,7 @@ def test_where_no_name_is_wanted_nothing_is_looked_at(tmp_path: Path) -> None:
 
 
 def test_a_directory_of_too_many_is_not_read_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("exporter.sources.pods.MOST_DIRECTORIES", 3)
+    monkeypatch.setattr("exporter.collectors.processes.MOST_DIRECTORIES", 3)
     uids = [f"{number:032x}" for number in range(5)]
     for uid in uids:
         (tmp_path / f"default_many_{uid}").mkdir()

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from exporter.clock import SystemClock
-from exporter.sources.proc import Proc
-from exporter.sources.process_memory import read_memory
+from exporter.collectors.proc import Proc, read_memory
 from tests.tools import not_here
 
 NOBODY = 65534

@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from exporter.clock import SystemClock
+from exporter.collectors import processes
+from exporter.collectors.pid_files import PID_FILE
+from exporter.collectors.proc import Proc
+from exporter.collectors.processes import MISSING_SECONDS, MOST_HELD, Processes, affordable_pidfds
 from exporter.model.observation import DaemonProcess, Observation, ProcessExit, ProcessReading
-from exporter.sources import processes
-from exporter.sources.pid_files import PID_FILE
-from exporter.sources.proc import Proc
-from exporter.sources.processes import MISSING_SECONDS, MOST_HELD, Processes, affordable_pidfds
 from tests.clocks import HandClock
 from tests.conftest import Starter
 from tests.eventually import eventually

@@ -12,14 +12,13 @@ from pathlib import Path
 import pytest
 
 from exporter.clock import SystemClock
+from exporter.collectors.control import LATER_PROBE_SECONDS, PROBES_AT_ONCE, ControlClient
+from exporter.collectors.daemon_health import probe
+from exporter.collectors.pipe_dir import Directory
+from exporter.collectors.proc import Proc
 from exporter.model.identity import ProcessIdentity
-from exporter.model.observation import ControlReply, Observation
+from exporter.model.observation import ControlReply, ControlSocket, Observation, ProcessState
 from exporter.model.problem import Problem, ProblemCode
-from exporter.model.witnesses import ControlSocket, ProcessState
-from exporter.sources.control import LATER_PROBE_SECONDS, PROBES_AT_ONCE, ControlClient
-from exporter.sources.control_sockets import probe
-from exporter.sources.directory import Directory
-from exporter.sources.proc import Proc
 from tests.clocks import HandClock
 from tests.conftest import Starter
 from tests.eventually import PATIENCE_SECONDS, eventually

@@ -4,11 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from exporter.model.observation import Observation
+from exporter.collectors.thread import Reading
+from exporter.collectors.units import LOOK_SECONDS, SOON_SECONDS, WITHOUT_SYSTEMD_SECONDS, UnitStates
+from exporter.model.observation import Observation, UnitState
 from exporter.model.problem import command_failed
-from exporter.model.witnesses import UnitState
-from exporter.sources.eye import Reading
-from exporter.sources.unit_states import LOOK_SECONDS, SOON_SECONDS, WITHOUT_SYSTEMD_SECONDS, UnitStates
 from tests.clocks import HandClock
 from tests.sources.test_units import Systemctl
 

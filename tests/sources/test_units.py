@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 
 from exporter.clock import SystemClock
+from exporter.collectors.thread import Reading
+from exporter.collectors.units import Units
 from exporter.model.observation import DaemonFound
 from exporter.model.problem import Problem, ProblemCode, command_failed, timed_out
-from exporter.model.variables import DEFAULT_LOG_DIRECTORY, DEFAULT_PIPE_DIRECTORY
-from exporter.sources.eye import Reading
-from exporter.sources.units import Units
+from exporter.model.settings import DEFAULT_LOG_DIRECTORY, DEFAULT_PIPE_DIRECTORY
 from tests.parse.test_systemd import shown
 
 pytestmark = pytest.mark.usefixtures("nothing_left_behind")

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from exporter.clock import SystemClock
-from exporter.sources import user as users
-from exporter.sources.control import ControlClient
-from exporter.sources.user import CAP_SETGID, CAP_SETUID, NOBODYS_GROUP, OURSELVES, User, user
+from exporter.collectors import child as collectors_child
+from exporter.collectors.child import CAP_SETGID, CAP_SETUID, NOBODYS_GROUP, OURSELVES, User, user
+from exporter.collectors.control import ControlClient
 from tests.tools import not_here
 
 NOBODY, OTHER, UNKNOWN = 65534, 65533, 3_000_000_000
@@ -43,7 +43,7 @@ def test_one_whom_it_does_not_know_has_none_of_ours() -> None:
 
 
 def test_who_may_not_become_others_is_told_what_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(users, "_STATUS", Path(os.devnull))
+    monkeypatch.setattr(collectors_child, "_STATUS", Path(os.devnull))
 
     with pytest.raises(PermissionError, match=r"it takes CAP_SETUID and CAP_SETGID to start a process as UID \d+"):
         user(os.geteuid() + 1)

@@ -15,12 +15,11 @@ from pathlib import Path
 import pytest
 
 from exporter.clock import SystemClock
-from exporter.model.observation import DaemonProcess, Observation
-from exporter.model.witnesses import ControlSocket, ProcessState, SessionHolder, Wanted
-from exporter.sources.pid_files import PID_FILE, PidFiles
-from exporter.sources.place import Place, on_host
-from exporter.sources.proc import Proc
-from exporter.sources.witnesses import HOLDERS_SECONDS, STATES_SECONDS, Witnesses
+from exporter.collectors.daemon_health import HOLDERS_SECONDS, STATES_SECONDS, DaemonHealth
+from exporter.collectors.pid_files import PID_FILE, PidFiles
+from exporter.collectors.pipe_dir import DaemonLocation, on_host
+from exporter.collectors.proc import Proc
+from exporter.model.observation import ControlSocket, DaemonProcess, Observation, ProcessState, SessionHolder, Wanted
 from tests.clocks import HandClock
 from tests.conftest import Starter
 from tests.eventually import eventually
@@ -32,12 +31,12 @@ NAME = "node"
 class Looks:
     """The witnesses of the stand-in, looked at as time goes on."""
 
-    def __init__(self, place: Place, *, proc: Path = Path("/proc")) -> None:
+    def __init__(self, place: DaemonLocation, *, proc: Path = Path("/proc")) -> None:
         self.clock = HandClock()
         self.proc = Proc(proc, SystemClock())
         self._places = {NAME: place}
         self._pid_files = PidFiles(self.proc, self.clock)
-        self._witnesses = Witnesses(self.proc, self._pid_files, self.clock)
+        self._witnesses = DaemonHealth(self.proc, self._pid_files, self.clock)
 
     def want(self, *pids: int, holder: bool = False, listener: bool = False) -> None:
         """Say what is wanted."""

@@ -11,8 +11,8 @@ import pytest
 
 from exporter.errors import HistoryError
 from exporter.model.event import EventName
-from exporter.store.archive import FILE, LOADED_INCIDENTS, Archive, read_history
-from exporter.store.retention import Retention
+from exporter.model.settings import Retention
+from exporter.store.archive import FILE, LOADED_INCIDENTS, StateFile, read_history
 from tests.builders import AT
 from tests.clocks import HandClock
 from tests.store.values import event, fault, rich
@@ -26,16 +26,16 @@ def clock() -> HandClock:
 
 
 @pytest.fixture
-def archive(tmp_path: Path, clock: HandClock) -> Iterator[Archive]:
+def archive(tmp_path: Path, clock: HandClock) -> Iterator[StateFile]:
     """An archive that is open."""
-    made = Archive(tmp_path / "state", KEPT, clock)
+    made = StateFile(tmp_path / "state", KEPT, clock)
     made.open()
     yield made
     made.close()
 
 
-def again(tmp_path: Path, clock: HandClock) -> Archive:
-    return Archive(tmp_path / "state", KEPT, clock)
+def again(tmp_path: Path, clock: HandClock) -> StateFile:
+    return StateFile(tmp_path / "state", KEPT, clock)
 
 
 def spoil(tmp_path: Path, statement: str, *values: object) -> None:
@@ -44,7 +44,7 @@ def spoil(tmp_path: Path, statement: str, *values: object) -> None:
     connection.close()
 
 
-def test_what_was_written_is_there_at_the_next_start(archive: Archive, tmp_path: Path, clock: HandClock) -> None:
+def test_what_was_written_is_there_at_the_next_start(archive: StateFile, tmp_path: Path, clock: HandClock) -> None:
     archive.write([fault("one", at=AT - 2), rich("two")], [event(AT - 2), event(AT - 1)])
     archive.close()
     found = again(tmp_path, clock)
@@ -55,14 +55,14 @@ def test_what_was_written_is_there_at_the_next_start(archive: Archive, tmp_path:
     found.close()
 
 
-def test_an_incident_is_one_row_however_often_it_changes(archive: Archive, tmp_path: Path) -> None:
+def test_an_incident_is_one_row_however_often_it_changes(archive: StateFile, tmp_path: Path) -> None:
     archive.write([fault("one")], [])
     archive.write([fault("one", affected=(600,))], [])
     archive.write([fault("one", ended=AT + 1)], [])
     assert read_history(tmp_path / "state")[0] == (fault("one", ended=AT + 1),)
 
 
-def test_a_fault_is_told_in_its_event_without_the_particulars_of_everybody(archive: Archive, tmp_path: Path) -> None:
+def test_a_fault_is_told_in_its_event_without_the_particulars_of_everybody(archive: StateFile, tmp_path: Path) -> None:
     """Those stand with the incident. What the event tells is the same."""
     opening = event(event=EventName.FAULT_CHANGED, incident=rich())
     archive.write([rich()], [opening])
@@ -71,7 +71,7 @@ def test_a_fault_is_told_in_its_event_without_the_particulars_of_everybody(archi
     assert kept.incident == replace(rich(), tenants={})
 
 
-def test_ids_that_differ_by_what_sqlite_cannot_write_stay_apart(archive: Archive, tmp_path: Path) -> None:
+def test_ids_that_differ_by_what_sqlite_cannot_write_stay_apart(archive: StateFile, tmp_path: Path) -> None:
     names = {"\udc80", "\\udc80", "a\0b", "a", "a'", 'a"'}
     several = replace(KEPT, max_incidents=9)
     archive._retention = several
@@ -79,7 +79,7 @@ def test_ids_that_differ_by_what_sqlite_cannot_write_stay_apart(archive: Archive
     assert {each.id for each in read_history(tmp_path / "state")[0]} == names
 
 
-def test_all_or_nothing_is_written(archive: Archive, tmp_path: Path) -> None:
+def test_all_or_nothing_is_written(archive: StateFile, tmp_path: Path) -> None:
     with pytest.raises(sqlite3.IntegrityError):
         archive.write([fault("good")], [event(), event(float("nan"))])
     assert read_history(tmp_path / "state") == ((), ())
@@ -90,21 +90,21 @@ def test_all_or_nothing_is_written(archive: Archive, tmp_path: Path) -> None:
 # -- how much is kept -------------------------------------------------------------------------------------------------
 
 
-def test_what_is_too_old_is_forgotten_but_what_is_open(archive: Archive, tmp_path: Path, clock: HandClock) -> None:
+def test_what_is_too_old_is_forgotten_but_what_is_open(archive: StateFile, tmp_path: Path, clock: HandClock) -> None:
     archive.write([fault("open"), fault("over", ended=AT + 1)], [event(AT)])
     clock.time += KEPT.max_age + 1
     archive.write([], [event(clock.time)])
     assert read_history(tmp_path / "state") == ((fault("open"),), (event(clock.time),))
 
 
-def test_of_too_many_the_oldest_are_forgotten_and_those_that_are_open_last(archive: Archive, tmp_path: Path) -> None:
+def test_of_too_many_the_oldest_are_forgotten_and_those_that_are_open_last(archive: StateFile, tmp_path: Path) -> None:
     over = [fault(f"over{n}", at=AT + n, ended=AT + n) for n in range(5)]
     archive.write([fault("open", at=AT - 9), *over], [])
     kept, _ = read_history(tmp_path / "state")
     assert [each.id for each in kept] == ["over4", "over3", "open"]
 
 
-def test_of_too_many_those_of_one_daemon_put_out_none_of_another(archive: Archive, tmp_path: Path) -> None:
+def test_of_too_many_those_of_one_daemon_put_out_none_of_another(archive: StateFile, tmp_path: Path) -> None:
     """It may be an ordinary user's, which says what it likes."""
     forged = [fault(f"forged{n}", daemon="/tmp/mine", at=AT + n) for n in range(9)]
     archive.write([fault("true", at=AT - 9, ended=AT)], [])
@@ -114,7 +114,7 @@ def test_of_too_many_those_of_one_daemon_put_out_none_of_another(archive: Archiv
 
 
 def test_a_start_takes_no_more_than_it_has_time_for_and_all_that_is_open(tmp_path: Path, clock: HandClock) -> None:
-    found = Archive(tmp_path / "state", Retention(), clock)
+    found = StateFile(tmp_path / "state", Retention(), clock)
     found.open()
     over = [fault(f"over{n}", at=AT + n, ended=AT + n) for n in range(LOADED_INCIDENTS + 9)]
     found.write([fault("open", at=AT - 9), *over], [])
@@ -125,7 +125,7 @@ def test_a_start_takes_no_more_than_it_has_time_for_and_all_that_is_open(tmp_pat
     found.close()
 
 
-def test_of_too_many_events_the_last_are_kept(archive: Archive, tmp_path: Path) -> None:
+def test_of_too_many_events_the_last_are_kept(archive: StateFile, tmp_path: Path) -> None:
     for n in range(12):
         archive.write([], [event(AT + n)])
     _, kept = read_history(tmp_path / "state")
@@ -137,7 +137,7 @@ def test_of_too_many_events_the_last_are_kept(archive: Archive, tmp_path: Path) 
 
 @pytest.mark.parametrize("row", ["{", "[]", "7", "", "{}", b"\xff\xfe\x00", "[" * 100_000, 5, '{"id": 7}'])
 def test_a_row_that_cannot_be_read_is_passed_over_and_counted(
-    row: object, archive: Archive, tmp_path: Path, clock: HandClock
+    row: object, archive: StateFile, tmp_path: Path, clock: HandClock
 ) -> None:
     archive.write([fault("good"), fault("bad", at=AT - 1)], [event(AT), event(AT + 1)])
     archive.close()
@@ -168,7 +168,7 @@ def test_it_is_for_its_owner_alone(tmp_path: Path, clock: HandClock) -> None:
 
 
 def test_a_second_exporter_is_told_of_the_first_and_changes_nothing(
-    archive: Archive, tmp_path: Path, clock: HandClock
+    archive: StateFile, tmp_path: Path, clock: HandClock
 ) -> None:
     archive.write([fault()], [event()])
     second = again(tmp_path, clock)
@@ -183,7 +183,7 @@ def test_a_second_exporter_is_told_of_the_first_and_changes_nothing(
 @pytest.mark.parametrize("place", ["none/deeper", "file"])
 def test_a_directory_that_cannot_be_had_is_an_error_that_says_so(place: str, tmp_path: Path, clock: HandClock) -> None:
     (tmp_path / "file").touch()
-    archive = Archive(tmp_path / place, KEPT, clock)
+    archive = StateFile(tmp_path / place, KEPT, clock)
     with pytest.raises(OSError, match=r"No such file|File exists|Not a directory"):
         archive.open()
     assert not archive.is_open
@@ -192,14 +192,14 @@ def test_a_directory_that_cannot_be_had_is_an_error_that_says_so(place: str, tmp
 # -- without a running service ----------------------------------------------------------------------------------------
 
 
-def test_it_goes_on_beside_a_writer_and_sees_what_is_committed(archive: Archive, tmp_path: Path) -> None:
+def test_it_goes_on_beside_a_writer_and_sees_what_is_committed(archive: StateFile, tmp_path: Path) -> None:
     for n in range(3):
         archive.write([fault(f"{n}", at=AT + n)], [event(AT + n)])
         incidents, events = read_history(tmp_path / "state")
         assert (len(incidents), len(events)) == (n + 1, n + 1)
 
 
-def test_it_changes_nothing(archive: Archive, tmp_path: Path) -> None:
+def test_it_changes_nothing(archive: StateFile, tmp_path: Path) -> None:
     archive.write([fault()], [event()])
     archive.close()
     before = (tmp_path / "state" / FILE).read_bytes()
@@ -213,7 +213,7 @@ def test_where_there_is_none_it_says_so_and_makes_none(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_a_later_version_wrote_it_leaves_alone(archive: Archive, tmp_path: Path) -> None:
+def test_what_a_later_version_wrote_it_leaves_alone(archive: StateFile, tmp_path: Path) -> None:
     archive.close()
     spoil(tmp_path, "PRAGMA user_version = 99")
     with pytest.raises(HistoryError, match="a later version"):

@@ -9,10 +9,12 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from exporter.store.archive import FILE, Archive, read_history
+from exporter.store.archive import FILE, StateFile, read_history
 from exporter.store.database import MOST_SET_ASIDE
 from tests.clocks import HandClock
-from tests.store.test_archive import again, archive, clock
+from tests.store.test_archive import again
+from tests.store.test_archive import archive as archive
+from tests.store.test_archive import clock as clock
 from tests.store.values import event, fault
 from tests.tools import not_here
 
@@ -43,7 +45,7 @@ def cut_short(file: Path) -> None:
 @pytest.mark.parametrize("spoilt", [garbage, with_a_page_overwritten, cut_short])
 def test_it_is_set_aside_and_kept_and_a_new_one_begun(
     spoilt: Callable[[Path], None],
-    archive: Archive,
+    archive: StateFile,
     tmp_path: Path,
     clock: HandClock,
 ) -> None:
@@ -63,7 +65,7 @@ def test_it_is_set_aside_and_kept_and_a_new_one_begun(
 
 
 def test_a_file_of_a_later_version_is_refused_and_stays_in_place(
-    archive: Archive, tmp_path: Path, clock: HandClock
+    archive: StateFile, tmp_path: Path, clock: HandClock
 ) -> None:
     archive.write([fault("one")], [event()])
     archive.close()
@@ -92,7 +94,7 @@ def test_a_disk_that_spoils_every_file_is_not_filled_with_them(tmp_path: Path, c
     assert len(list(file.parent.glob("*.aside-*"))) == MOST_SET_ASIDE
 
 
-def test_a_file_that_was_taken_away_is_noticed_and_made_anew(archive: Archive, tmp_path: Path) -> None:
+def test_a_file_that_was_taken_away_is_noticed_and_made_anew(archive: StateFile, tmp_path: Path) -> None:
     (tmp_path / "state" / FILE).unlink()
     with pytest.raises(FileNotFoundError):
         archive.write([fault()], [])

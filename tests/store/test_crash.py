@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from exporter.store.archive import FILE, Archive, read_history
-from exporter.store.retention import Retention
+from exporter.model.settings import Retention
+from exporter.store.archive import FILE, StateFile, read_history
 from tests.clocks import HandClock
 
 WRITES_FOR_EVER = """
@@ -36,7 +36,7 @@ def test_after_a_kill_all_that_was_told_to_be_written_is_there(lines: int, tmp_p
         told += [int(line) for line in child.stdout.read().splitlines()]
     child.wait()
 
-    archive = Archive(tmp_path, Retention(max_incidents=10_000), HandClock())
+    archive = StateFile(tmp_path, Retention(max_incidents=10_000), HandClock())
     remembered = archive.open()
     archive.close()
 

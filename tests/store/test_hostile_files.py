@@ -10,9 +10,11 @@ import pytest
 
 from exporter.errors import HistoryError
 from exporter.store import database
-from exporter.store.archive import FILE, Archive, read_history
+from exporter.store.archive import FILE, StateFile, read_history
 from exporter.store.database import LONGEST_READ
-from tests.store.test_archive import archive, clock, spoil
+from tests.store.test_archive import archive as archive
+from tests.store.test_archive import clock as clock
+from tests.store.test_archive import spoil
 from tests.store.values import fault
 
 __all__ = ["archive", "clock"]
@@ -52,7 +54,7 @@ def _run(file: Path, statements: str) -> None:
 
 @pytest.mark.parametrize("spoilt", [a_pipe, a_device, a_pipe_beside, an_endless_view, a_huge_row])
 def test_it_is_refused(
-    spoilt: Callable[[Path], None], archive: Archive, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spoilt: Callable[[Path], None], archive: StateFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(database, "MOST_STEPS", database.MOST_STEPS // 20)
     archive.write([fault("one")], [])
@@ -65,7 +67,7 @@ def test_it_is_refused(
 @pytest.mark.parametrize(
     "row", ["[" * 1_000_000, '{"id":' * 100_000, b"\xff\xfe\x00", "1" * 5000, "9e999", json.dumps({"id": 1})]
 )
-def test_a_row_that_makes_no_sense_is_passed_over(row: object, archive: Archive, tmp_path: Path) -> None:
+def test_a_row_that_makes_no_sense_is_passed_over(row: object, archive: StateFile, tmp_path: Path) -> None:
     archive.write([fault("one"), fault("two")], [])
     spoil(tmp_path, "UPDATE incidents SET incident = ? WHERE id = 'two'", row)
     assert read_history(tmp_path / "state")[0] == (fault("one"),)

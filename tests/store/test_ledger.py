@@ -11,17 +11,15 @@ from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
 from exporter.model.accounting import Account, GpuUsage, SharedAccount, UsageTotals
+from exporter.model.identity import Workload, WorkloadKind
 from exporter.model.node import Node
+from exporter.model.settings import Retention
 from exporter.model.usage import Method
-from exporter.model.workload import Workload, WorkloadKind
-from exporter.store import incidents, watches
-from exporter.store import ledger as store_ledger
-from exporter.store.archive import FILE, Archive
-from exporter.store.books import Books
+from exporter.store import tables
+from exporter.store.archive import FILE, StateFile
 from exporter.store.database import open_database
-from exporter.store.events import TABLE as EVENTS
-from exporter.store.retention import Retention
-from exporter.store.writer import LEDGER_SECONDS, Writer
+from exporter.store.tables import EVENTS
+from exporter.store.writer import LEDGER_SECONDS, DurableTotals, Writer
 from exporter.usage.accounting import IDLE_SECONDS, close_idle_accounts, post_memory, post_time
 from tests.builders import AT, GPU, OTHER_GPU, USER_ALICE
 from tests.clocks import HandClock
@@ -51,15 +49,15 @@ def clock() -> HandClock:
 
 
 @pytest.fixture
-def archive(tmp_path: Path, clock: HandClock) -> Iterator[Archive]:
+def archive(tmp_path: Path, clock: HandClock) -> Iterator[StateFile]:
     """An archive that is open."""
-    made = Archive(tmp_path, Retention(), clock)
+    made = StateFile(tmp_path, Retention(), clock)
     made.open()
     yield made
     made.close()
 
 
-def reopened(archive: Archive) -> UsageTotals:
+def reopened(archive: StateFile) -> UsageTotals:
     archive.close()
     return archive.open().ledger
 
@@ -77,15 +75,15 @@ def spoil(directory: Path, statement: str, *values: object) -> None:
 @settings(max_examples=50)
 def test_any_books_are_read_as_they_were_written_at_once_or_bit_by_bit(batches: list[list[tuple[object, ...]]]) -> None:
     connection = sqlite3.connect(":memory:")
-    connection.executescript(store_ledger.TABLE)
+    connection.executescript(tables.PAGES)
     before = ledger = UsageTotals()
     for batch in batches:
         for gpu, payer, method, amount, at in batch:
             ledger = post_time(ledger, gpu, min(amount, 2**58), {(payer, method): 0.7}, at=at)  # type: ignore[arg-type,call-overload]
             ledger = post_memory(ledger, gpu, {payer: amount}, at=at)  # type: ignore[arg-type,dict-item]
-        store_ledger.save(connection, before, ledger)
+        tables.save_totals(connection, before, ledger)
         before = ledger
-    found, unreadable = store_ledger.load(connection)
+    found, unreadable = tables.load_totals(connection)
     connection.close()
     assert unreadable == 0
     assert found == without_what_is_of_one_run(ledger)
@@ -98,7 +96,7 @@ def without_what_is_of_one_run(ledger: UsageTotals) -> UsageTotals:
     return replace(ledger, gpus={gpu: book for gpu, book in books.items() if book != GpuUsage()})
 
 
-def test_only_what_has_changed_is_written(archive: Archive, tmp_path: Path) -> None:
+def test_only_what_has_changed_is_written(archive: StateFile, tmp_path: Path) -> None:
     first = ran(ran(UsageTotals(), 1), 1, HOSTILE_OWNER)
     archive.write([], [], ledger=first)
     spoil(tmp_path, "UPDATE pages SET page = 'untouched' WHERE kind = 'user'")
@@ -113,7 +111,7 @@ def test_only_what_has_changed_is_written(archive: Archive, tmp_path: Path) -> N
 HOSTILE_OWNER = Workload(kind=WorkloadKind.POD, name=HOSTILE)
 
 
-def test_a_page_that_was_closed_is_gone_and_what_stood_on_it_is_not(archive: Archive) -> None:
+def test_a_page_that_was_closed_is_gone_and_what_stood_on_it_is_not(archive: StateFile) -> None:
     opened = ran(UsageTotals(), 3)
     archive.write([], [], ledger=opened)
     archive.write([], [], ledger=close_idle_accounts(opened, AT + 2 * IDLE_SECONDS))
@@ -137,7 +135,7 @@ def test_a_page_that_was_closed_is_gone_and_what_stood_on_it_is_not(archive: Arc
     ],
 )
 def test_a_row_that_cannot_be_read_is_passed_over_and_the_parts_are_the_whole(
-    page: object, archive: Archive, tmp_path: Path
+    page: object, archive: StateFile, tmp_path: Path
 ) -> None:
     archive.write([], [], ledger=ran(ran(UsageTotals(), 1), 2, HOSTILE_OWNER))
     archive.close()
@@ -149,15 +147,15 @@ def test_a_row_that_cannot_be_read_is_passed_over_and_the_parts_are_the_whole(
 
 
 def test_a_file_of_the_version_before_is_read_and_gets_the_table(tmp_path: Path, clock: HandClock) -> None:
-    open_database(tmp_path / FILE, [incidents.TABLE + EVENTS, watches.TABLE]).close()
-    archive = Archive(tmp_path, Retention(), clock)
+    open_database(tmp_path / FILE, [tables.INCIDENTS + EVENTS, tables.WATCHES]).close()
+    archive = StateFile(tmp_path, Retention(), clock)
     assert archive.open().ledger == UsageTotals()
     archive.write([], [], ledger=ran(UsageTotals(), 1))
     assert seconds(reopened(archive)) == 1
     archive.close()
 
 
-def test_what_others_are_told_is_on_the_disk_itself(archive: Archive) -> None:
+def test_what_others_are_told_is_on_the_disk_itself(archive: StateFile) -> None:
     """A crash of the machine, too, must not take it back."""
     connection = archive._connection
     assert connection is not None
@@ -175,7 +173,7 @@ def test_what_others_are_told_is_on_the_disk_itself(archive: Archive) -> None:
 
 
 def test_what_is_not_yet_written_is_not_shown() -> None:
-    books = Books()
+    books = DurableTotals()
     books.begin(ran(UsageTotals(), 5))
     books.fill(ran(UsageTotals(), 6))
     assert seconds(books.shown()) == 5
@@ -184,13 +182,13 @@ def test_what_is_not_yet_written_is_not_shown() -> None:
 
 
 def test_where_there_never_was_a_file_what_is_in_memory_is_shown() -> None:
-    books = Books()
+    books = DurableTotals()
     books.fill(ran(UsageTotals(), 6))
     assert seconds(books.shown()) == 6
 
 
 def test_what_was_shown_from_memory_stands_until_the_file_has_as_much() -> None:
-    books = Books()
+    books = DurableTotals()
     books.fill(ran(UsageTotals(), 1))
     written = books.latest
     books.fill(ran(UsageTotals(), 2))
@@ -205,7 +203,7 @@ def test_what_was_shown_from_memory_stands_until_the_file_has_as_much() -> None:
 # -- the writer --------------------------------------------------------------------------------------------------------
 
 
-class Disk(Archive):
+class Disk(StateFile):
     """An archive on a disk that may be full, or absent."""
 
     full = absent = False
@@ -227,7 +225,7 @@ class Disk(Archive):
 
 def closed(directory: Path, clock: HandClock) -> UsageTotals:
     """What the next start finds."""
-    archive = Archive(directory, Retention(), clock)
+    archive = StateFile(directory, Retention(), clock)
     found = archive.open().ledger
     archive.close()
     return found
@@ -281,7 +279,7 @@ def test_while_the_disk_is_full_the_counters_stand_and_none_falls_at_the_next_st
 
 def test_a_file_that_could_not_be_had_at_the_start_gives_nothing_back_later(tmp_path: Path, clock: HandClock) -> None:
     """What is shown has begun at 0: what the file had, Prometheus knows, and would count again."""
-    archive = Archive(tmp_path, Retention(), clock)
+    archive = StateFile(tmp_path, Retention(), clock)
     archive.open()
     archive.write([], [], ledger=ran(ran(UsageTotals(), 900), 900, gpu=OTHER_GPU))
     archive.close()

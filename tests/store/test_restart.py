@@ -2,12 +2,12 @@
 
 from pathlib import Path
 
-from exporter.core.fold import fold
 from exporter.model.event import Event, EventName
 from exporter.model.node import Node
 from exporter.model.observation import Observation
-from exporter.store.archive import Archive, read_history
-from exporter.store.retention import Retention
+from exporter.model.settings import Retention
+from exporter.state.reducer import reduce
+from exporter.store.archive import StateFile, read_history
 from exporter.store.writer import Writer
 from tests.builders import AT, CLIENT, FAULT_BLOCK, GPU, at_work, gpu_reading, node, server_log, status
 from tests.clocks import HandClock
@@ -18,7 +18,7 @@ class Run:
 
     def __init__(self, directory: Path) -> None:
         clock = HandClock(AT)
-        self.writer = Writer(Archive(directory, Retention(), clock), clock)
+        self.writer = Writer(StateFile(directory, Retention(), clock), clock)
         self.node = self.writer.open().into(node())
         self.events: list[Event] = []
 
@@ -26,7 +26,7 @@ class Run:
         """One cycle."""
         events: list[Event] = []
         for each in seen:
-            self.node, told = fold(self.node, each)
+            self.node, told = reduce(self.node, each)
             events.extend(told)
         self.writer.take(self.node, events)
         self.events.extend(events)

@@ -8,24 +8,24 @@ import pytest
 from structlog.testing import capture_logs
 
 from exporter.model.node import Node
-from exporter.model.watch import Regained, Watch
-from exporter.store import writer as under_test
-from exporter.store.archive import FILE, Archive
-from exporter.store.retention import Retention
+from exporter.model.settings import Retention
+from exporter.model.watchdog import RecoveredState, WatchdogState
+from exporter.store import writer as store_writer
+from exporter.store.archive import FILE, StateFile
 from exporter.store.writer import Writer
 from tests.builders import AT, DAEMON
 from tests.clocks import HandClock
 from tests.eventually import PATIENCE_SECONDS, eventually
 
-OPEN = Watch(opened_at=AT)
+OPEN = WatchdogState(opened_at=AT)
 CLOCK = HandClock(AT)
 
 
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """Wait for the disk of a busy machine."""
-    monkeypatch.setattr(under_test, "LOAD_SECONDS", PATIENCE_SECONDS)
-    monkeypatch.setattr(under_test, "CLOSE_SECONDS", PATIENCE_SECONDS)
+    monkeypatch.setattr(store_writer, "LOAD_SECONDS", PATIENCE_SECONDS)
+    monkeypatch.setattr(store_writer, "CLOSE_SECONDS", PATIENCE_SECONDS)
 
 
 @pytest.fixture
@@ -47,18 +47,18 @@ def writers() -> Iterator[list[Writer]]:
         each.close()
 
 
-def archive_of(directory: Path) -> Archive:
-    return Archive(directory, Retention(), CLOCK)
+def archive_of(directory: Path) -> StateFile:
+    return StateFile(directory, Retention(), CLOCK)
 
 
-def started(directory: Path, writers: list[Writer], archive: Archive | None = None) -> Writer:
+def started(directory: Path, writers: list[Writer], archive: StateFile | None = None) -> Writer:
     """Start an exporter's writer."""
     writers.append(Writer(archive or archive_of(directory), CLOCK, retry=0.01))
     writers[-1].open()
     return writers[-1]
 
 
-def kept(directory: Path) -> dict[str, Watch]:
+def kept(directory: Path) -> dict[str, WatchdogState]:
     """Return what the file has."""
     archive = archive_of(directory)
     try:
@@ -84,7 +84,7 @@ def test_a_directory_that_cannot_be_made_is_not_available(tmp_path: Path, writer
     assert (writer.knows_watches, writer.available) == (False, False)
 
 
-class ReadOnly(Archive):
+class ReadOnly(StateFile):
     """An archive whose disk cannot be written to until it is repaired."""
 
     repaired = False
@@ -100,10 +100,10 @@ def test_a_file_that_can_be_read_and_not_written_is_not_available(state: Path, w
     archive = ReadOnly(state, Retention(), CLOCK)
     writer = started(state, writers, archive)
     assert not writer.available
-    writer.take(Node(watches={DAEMON: Watch(lost_at=AT)}), ())
+    writer.take(Node(watches={DAEMON: WatchdogState(lost_at=AT)}), ())
 
     archive.repaired = True
-    assert eventually_regained(writer) == Regained({DAEMON: OPEN}, whole=True)
+    assert eventually_regained(writer) == RecoveredState({DAEMON: OPEN}, whole=True)
     assert (writer.knows_watches, writer.regained()) == (True, None)
 
 
@@ -120,8 +120,8 @@ def test_writing_is_tried_at_the_start(state: Path) -> None:
     archive.close()
 
 
-def eventually_regained(writer: Writer) -> Regained:
-    def regained() -> Regained:
+def eventually_regained(writer: Writer) -> RecoveredState:
+    def regained() -> RecoveredState:
         found = writer.regained()
         assert found is not None
         return found
@@ -135,13 +135,13 @@ def test_the_state_of_another_exporter_is_taken_over_when_that_ends(state: Path,
     first.open()
     second = started(state, writers)
     assert not second.available
-    second.take(Node(watches={DAEMON: Watch(lost_at=AT)}), ())
+    second.take(Node(watches={DAEMON: WatchdogState(lost_at=AT)}), ())
 
-    first.write([], [], {DAEMON: Watch(opened_at=AT + 1)})
+    first.write([], [], {DAEMON: WatchdogState(opened_at=AT + 1)})
     first.close()
-    assert eventually_regained(second) == Regained({DAEMON: Watch(opened_at=AT + 1)}, whole=True)
+    assert eventually_regained(second) == RecoveredState({DAEMON: WatchdogState(opened_at=AT + 1)}, whole=True)
     second.close()
-    assert kept(state) == {DAEMON: Watch(opened_at=AT + 1)}
+    assert kept(state) == {DAEMON: WatchdogState(opened_at=AT + 1)}
 
 
 def test_what_is_known_after_that_is_written(state: Path, writers: list[Writer]) -> None:
@@ -151,9 +151,9 @@ def test_what_is_known_after_that_is_written(state: Path, writers: list[Writer])
     first.close()
     eventually_regained(second)
 
-    second.take(Node(watches={DAEMON: Watch(failures=1)}), ())
+    second.take(Node(watches={DAEMON: WatchdogState(failures=1)}), ())
     second.close()
-    assert kept(state) == {DAEMON: Watch(failures=1)}
+    assert kept(state) == {DAEMON: WatchdogState(failures=1)}
 
 
 def test_watches_in_a_file_that_was_set_aside_are_lost(state: Path, writers: list[Writer]) -> None:
@@ -173,7 +173,7 @@ def test_a_file_of_a_later_version_is_kept_and_its_watches_count_as_lost(state: 
     before = (state / FILE).read_bytes()
     with capture_logs() as logs:
         writer = started(state, writers)
-        writer.take(Node(watches={DAEMON: Watch(failures=1)}), ())
+        writer.take(Node(watches={DAEMON: WatchdogState(failures=1)}), ())
 
     assert (writer.knows_watches, writer.available, writer.regained()) == (False, False, None)
     assert not writer.status.writable

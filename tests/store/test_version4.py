@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from exporter.model.action import ActionKind, ActionReason
+from exporter.model.observation import ActionKind, ActionReason
 from exporter.model.reason import Reason, ReasonCode
-from exporter.model.watch import LastAction
+from exporter.model.settings import Retention
+from exporter.model.watchdog import LastAction
 from exporter.store import version4
-from exporter.store.archive import CODES_VERSION, FILE, MIGRATIONS, Archive, Remembered, read_history
+from exporter.store.archive import CODES_VERSION, FILE, MIGRATIONS, StateFile, StoredState, read_history
 from exporter.store.database import open_database
-from exporter.store.retention import Retention
 from tests.builders import AT, DAEMON, SERVER
 from tests.clocks import HandClock
 
@@ -70,8 +70,8 @@ def spoil(file: Path, statement: str, *values: object) -> None:
     connection.close()
 
 
-def opened(file: Path) -> Remembered:
-    archive = Archive(file.parent, Retention(max_age=1e9), HandClock(AT))
+def opened(file: Path) -> StoredState:
+    archive = StateFile(file.parent, Retention(max_age=1e9), HandClock(AT))
     try:
         return archive.open()
     finally:

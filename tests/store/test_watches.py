@@ -8,39 +8,36 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 
-from exporter.model.action import ActionKind, ActionReason, ActionResult
 from exporter.model.daemon import DaemonState
-from exporter.model.diagnosis import Condition, Diagnosis
 from exporter.model.event import EventName
-from exporter.model.limits import Limits
 from exporter.model.node import Node
-from exporter.model.observation import DaemonFound
+from exporter.model.observation import ActionKind, ActionReason, ActionResult, DaemonFound
 from exporter.model.reason import Reason, ReasonCode
-from exporter.model.watch import Acting, Tally, Watch, WatchState
-from exporter.plain import build, plain
-from exporter.store import watches
-from exporter.store.archive import FILE, Archive, read_history
+from exporter.model.settings import Limits, Retention
+from exporter.model.watchdog import ActionCount, Condition, Diagnosis, OngoingAction, WatchdogPhase, WatchdogState
+from exporter.serialization import build, plain
+from exporter.store import tables
+from exporter.store.archive import FILE, StateFile, read_history
 from exporter.store.database import open_database
-from exporter.store.incidents import TABLE as INCIDENTS
-from exporter.store.retention import Retention
+from exporter.store.tables import INCIDENTS
 from exporter.store.writer import WATCHES_SECONDS, Writer
 from tests.builders import AT, DAEMON, no_daemon, node, servers, told
 from tests.clocks import HandClock
 from tests.store.values import HOSTILE, event, fault, whole
 
-BROKEN = Watch(
-    state=WatchState.CIRCUIT_OPEN,
+BROKEN = WatchdogState(
+    state=WatchdogPhase.CIRCUIT_OPEN,
     diagnosis=Diagnosis(
         condition=Condition.CRASHED, since=AT - 1, indications=(Reason(ReasonCode.UNKNOWN, text=HOSTILE),)
     ),
     restarts=(AT - 9, AT - 5),
     failures=2,
     opened_at=AT,
-    acting=Acting(kind=ActionKind.RESTART, reason=ActionReason.CRASHED, began_at=AT - 1),
+    acting=OngoingAction(kind=ActionKind.RESTART, reason=ActionReason.CRASHED, began_at=AT - 1),
     limits=Limits(active_thread_percentage=40.0, pinned_memory={0: 1 << 31}),
-    tallies=(Tally(kind=ActionKind.RESTART, reason=ActionReason.CRASHED, result=ActionResult.FAILED, count=2),),
+    tallies=(ActionCount(kind=ActionKind.RESTART, reason=ActionReason.CRASHED, result=ActionResult.FAILED, count=2),),
 )
-STOPPED = Watch(stopped_at=AT - 3)
+STOPPED = WatchdogState(stopped_at=AT - 3)
 
 
 @pytest.fixture
@@ -49,9 +46,9 @@ def clock() -> HandClock:
 
 
 @pytest.fixture
-def archive(tmp_path: Path, clock: HandClock) -> Iterator[Archive]:
+def archive(tmp_path: Path, clock: HandClock) -> Iterator[StateFile]:
     """An archive that is open."""
-    made = Archive(tmp_path, Retention(), clock)
+    made = StateFile(tmp_path, Retention(), clock)
     made.open()
     yield made
     made.close()
@@ -63,23 +60,23 @@ def spoil(directory: Path, statement: str, *values: object) -> None:
     connection.close()
 
 
-def reopened(archive: Archive) -> dict[str, Watch]:
+def reopened(archive: StateFile) -> dict[str, WatchdogState]:
     archive.close()
     return dict(archive.open().watches)
 
 
-@given(whole(Watch))
-def test_any_watch_is_read_as_it_was_written(watch: Watch) -> None:
-    assert build(Watch, plain(watch)) == watch
+@given(whole(WatchdogState))
+def test_any_watch_is_read_as_it_was_written(watch: WatchdogState) -> None:
+    assert build(WatchdogState, plain(watch)) == watch
 
 
-def test_the_last_that_is_known_of_each_daemon_is_there_at_the_next_start(archive: Archive) -> None:
-    archive.write([], [], {DAEMON: Watch(), HOSTILE: STOPPED})
+def test_the_last_that_is_known_of_each_daemon_is_there_at_the_next_start(archive: StateFile) -> None:
+    archive.write([], [], {DAEMON: WatchdogState(), HOSTILE: STOPPED})
     archive.write([], [], {DAEMON: BROKEN})
     assert reopened(archive) == {DAEMON: BROKEN, HOSTILE: STOPPED}
 
 
-def test_it_is_kept_however_old_it_is(archive: Archive, clock: HandClock) -> None:
+def test_it_is_kept_however_old_it_is(archive: StateFile, clock: HandClock) -> None:
     """A circuit breaker that was opened stays open."""
     archive.write([], [], {DAEMON: BROKEN})
     clock.time += 10 * Retention().max_age
@@ -87,15 +84,15 @@ def test_it_is_kept_however_old_it_is(archive: Archive, clock: HandClock) -> Non
     assert reopened(archive) == {DAEMON: BROKEN, "another": STOPPED}
 
 
-def test_of_too_many_those_go_of_which_nothing_was_said_for_longest(archive: Archive, clock: HandClock) -> None:
+def test_of_too_many_those_go_of_which_nothing_was_said_for_longest(archive: StateFile, clock: HandClock) -> None:
     archive.write([], [], {"first": BROKEN})
     clock.time += 1
-    archive.write([], [], {f"later {n}": STOPPED for n in range(watches.MOST)})
+    archive.write([], [], {f"later {n}": STOPPED for n in range(tables.MOST_WATCHES)})
     assert "first" not in reopened(archive)
 
 
 @pytest.mark.parametrize("row", ["{", "[]", b"\xff", "[" * 100_000, 7, '{"daemon": 7, "watch": {}}', '{"daemon": "a"}'])
-def test_a_row_that_cannot_be_read_is_passed_over_and_counted(row: object, archive: Archive, tmp_path: Path) -> None:
+def test_a_row_that_cannot_be_read_is_passed_over_and_counted(row: object, archive: StateFile, tmp_path: Path) -> None:
     archive.write([], [], {DAEMON: BROKEN, "bad": STOPPED})
     archive.close()
     spoil(tmp_path, "UPDATE watches SET watch = ? WHERE daemon = 'bad'", row)
@@ -103,7 +100,7 @@ def test_a_row_that_cannot_be_read_is_passed_over_and_counted(row: object, archi
     assert (remembered.watches, remembered.unreadable) == ({DAEMON: BROKEN}, 1)
 
 
-def test_what_a_later_version_added_is_passed_over(archive: Archive, tmp_path: Path) -> None:
+def test_what_a_later_version_added_is_passed_over(archive: StateFile, tmp_path: Path) -> None:
     archive.write([], [], {DAEMON: STOPPED})
     archive.close()
     spoil(tmp_path, """UPDATE watches SET watch = replace(watch, '"watch": {', '"watch": {"hitherto": [1], ')""")
@@ -114,7 +111,7 @@ def test_a_file_of_the_version_before_is_read_and_gets_the_table(tmp_path: Path,
     events = "CREATE TABLE events (number INTEGER PRIMARY KEY, at REAL NOT NULL, event TEXT NOT NULL);"
     open_database(tmp_path / FILE, [INCIDENTS + events]).close()
     assert read_history(tmp_path) == ((), ())
-    archive = Archive(tmp_path, Retention(), clock)
+    archive = StateFile(tmp_path, Retention(), clock)
     assert archive.open().watches == {}
     archive.write([fault()], [event()], {DAEMON: BROKEN})
     assert reopened(archive) == {DAEMON: BROKEN}
@@ -125,32 +122,32 @@ def test_a_file_of_the_version_before_is_read_and_gets_the_table(tmp_path: Path,
 # -- what the next start makes of it ----------------------------------------------------------------------------------
 
 
-def remembered(archive: Archive, start: Node, watch: Watch) -> Node:
+def remembered(archive: StateFile, start: Node, watch: WatchdogState) -> Node:
     archive.write([], [], {DAEMON: watch})
     archive.close()
     return archive.open().into(start)
 
 
-def test_the_node_knows_what_the_watchdog_knew(archive: Archive) -> None:
+def test_the_node_knows_what_the_watchdog_knew(archive: StateFile) -> None:
     began = remembered(archive, node(), BROKEN)
     assert began.watches == {DAEMON: BROKEN}
     assert began.daemons == node().daemons
 
 
-def test_what_an_operator_had_stopped_is_stopped_and_nobody_is_woken(archive: Archive) -> None:
+def test_what_an_operator_had_stopped_is_stopped_and_nobody_is_woken(archive: StateFile) -> None:
     began = remembered(archive, node(), STOPPED)
     story = told(no_daemon(), no_daemon(at=AT + 30), start=began)
     assert (story.daemon.state, story.daemon.lifecycle.state_since) == (DaemonState.STOPPED, STOPPED.stopped_at)
     assert story.events == ()
 
 
-def test_it_is_so_where_the_daemon_is_found_only_later(archive: Archive) -> None:
+def test_it_is_so_where_the_daemon_is_found_only_later(archive: StateFile) -> None:
     began = remembered(archive, Node(), STOPPED)
     found = DaemonFound(at=AT, daemon=DAEMON, pipe_directory=DAEMON, log_directory="/log", expected=True, by="unit")
     assert told(found, no_daemon(), start=began).daemon.state is DaemonState.STOPPED
 
 
-def test_until_it_lives_again(archive: Archive) -> None:
+def test_until_it_lives_again(archive: StateFile) -> None:
     story = told(no_daemon(), servers(at=AT + 5), start=remembered(archive, node(), STOPPED))
     assert (story.daemon.state, story.names()) == (DaemonState.UP, [EventName.DAEMON_UP])
 
@@ -158,7 +155,7 @@ def test_until_it_lives_again(archive: Archive) -> None:
 # -- when it is written ------------------------------------------------------------------------------------------------
 
 
-class Counted(Archive):
+class Counted(StateFile):
     """An archive that counts."""
 
     written = 0

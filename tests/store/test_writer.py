@@ -14,10 +14,10 @@ from exporter.model.accounting import UsageTotals
 from exporter.model.event import Event
 from exporter.model.incident import Incident
 from exporter.model.node import Node
-from exporter.model.watch import Watch
+from exporter.model.settings import Retention
+from exporter.model.watchdog import WatchdogState
 from exporter.store import writer
-from exporter.store.archive import FILE, Archive, Remembered, read_history
-from exporter.store.retention import Retention
+from exporter.store.archive import FILE, StateFile, StoredState, read_history
 from exporter.store.writer import HANGS_SECONDS, MOST_WAITING, TRIMMED, Writer
 from exporter.view import HistoryStatus
 from tests.builders import AT
@@ -28,7 +28,7 @@ from tests.store.values import event, fault
 SOON = 0.02
 
 
-class Disk(Archive):
+class Disk(StateFile):
     """An archive on a disk that does as the test says."""
 
     def __init__(self, directory: Path, clock: HandClock) -> None:
@@ -39,7 +39,7 @@ class Disk(Archive):
         self.asked = threading.Event()
         self.batches: list[tuple[set[str], int]] = []
 
-    def open(self) -> Remembered:
+    def open(self) -> StoredState:
         """As ever, once it answers."""
         self._answer()
         return super().open()
@@ -48,7 +48,7 @@ class Disk(Archive):
         self,
         incidents: Iterable[Incident],
         events: Iterable[Event],
-        watches: Mapping[str, Watch] | None = None,
+        watches: Mapping[str, WatchdogState] | None = None,
         ledger: UsageTotals | None = None,
     ) -> None:
         """As ever, once it answers; unless it has a problem."""
@@ -109,7 +109,7 @@ def keeping(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Keeping
 
 
 def test_what_happens_is_written(keeping: Keeping) -> None:
-    assert keeping.writer.open() == Remembered()
+    assert keeping.writer.open() == StoredState()
     keeping.take(fault("one"), events=[event()])
     keeping.keeps(fault("one"), events=1)
     assert keeping.writer.status == HistoryStatus(writable=True, events_dropped=0)
@@ -205,7 +205,7 @@ def test_it_does_not_hold_up_the_start(keeping: Keeping, monkeypatch: pytest.Mon
     """What happens from then on is kept once it answers."""
     monkeypatch.setattr(writer, "LOAD_SECONDS", SOON)
     keeping.disk.answers.clear()
-    assert keeping.writer.open() == Remembered()
+    assert keeping.writer.open() == StoredState()
     assert keeping.writer.status.writable is False
     keeping.take(fault("one"))
     keeping.disk.answers.set()
@@ -243,7 +243,7 @@ def test_what_a_disk_refuses_is_tried_again_until_it_goes(problem: Exception, ke
 def test_a_directory_that_cannot_be_had_is_no_reason_not_to_serve(tmp_path: Path) -> None:
     keeping = Keeping(tmp_path / "none" / "state")
     with capture_logs() as logs:
-        assert keeping.writer.open() == Remembered()
+        assert keeping.writer.open() == StoredState()
         keeping.take(fault("one"), events=[event()])
         assert keeping.writer.status.writable is False
         (tmp_path / "none").mkdir()

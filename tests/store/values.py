@@ -9,7 +9,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 from hypothesis import strategies as st
 
 from exporter.model.event import Event, EventName
-from exporter.model.incident import Ending, Incident, Suspect, Tenant
+from exporter.model.incident import ClientDetails, Incident, IncidentEnd, Suspect
 from exporter.model.reason import Reason, ReasonCode
 from tests.builders import AT, DAEMON, SERVER
 
@@ -48,14 +48,14 @@ HOSTILE = "\0'; DROP TABLE incidents; --\"\\ \udcff\n\N{RIGHT-TO-LEFT OVERRIDE}"
 
 def fault(name: str = "one", *, at: float = AT, ended: float | None = None, **known: Any) -> Incident:
     """An incident that is open, unless it ended."""
-    ending = None if ended is None else Ending.RECOVERED
+    ending = None if ended is None else IncidentEnd.RECOVERED
     known = {"daemon": DAEMON, "server": SERVER, **known}
     return Incident(id=name, started_at=at, detected_at=at, ended_at=ended, ending=ending, **known)
 
 
 def rich(name: str = "one") -> Incident:
     """An incident of which much is known, all of it said by somebody hostile."""
-    tenant = Tenant(pid=600, client="600-a", user=HOSTILE, command=HOSTILE, memory_bytes={HOSTILE: 1})
+    tenant = ClientDetails(pid=600, client="600-a", user=HOSTILE, command=HOSTILE, memory_bytes={HOSTILE: 1})
     suspect = Suspect(tenant=tenant, confidence=0.5, indications=(Reason(ReasonCode.UNKNOWN, text=HOSTILE),))
     return fault(name, daemon=HOSTILE, affected=(600,), tenants={600: tenant}, suspects=(suspect,))
 

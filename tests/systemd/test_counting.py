@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from exporter.doctor.readers.doors import kernel_refusal
+from exporter.doctor.readers import kernel_refusal
 from tests.eventually import eventually
 from tests.shared_objects import shared_object
 from tests.tools import not_here
@@ -24,7 +24,7 @@ PROGRAM = """
     from pathlib import Path
     from exporter.clock import SystemClock
     from exporter.doctor.readers.doors import kernel_refusal, read_doors
-    from exporter.sources.proc import Proc
+    from exporter.collectors.proc import Proc
 
     clock = SystemClock()
     found = read_doors([int(sys.argv[1])], Proc(Path("/proc"), clock), clock)

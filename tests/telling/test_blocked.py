@@ -4,46 +4,46 @@ from dataclasses import replace
 
 import pytest
 
-from exporter.core.watchdog.orders import Orders
 from exporter.model.settings import Mode
-from exporter.model.watch import Block, Watch, WatchState
+from exporter.model.watchdog import ActingBlock, WatchdogPhase, WatchdogState
+from exporter.report import remedy, status_text
 from exporter.report.finding import Finding
 from exporter.report.findings import findings
-from exporter.telling import resuming, status
-from exporter.telling.watchdog_text import account
+from exporter.report.watchdog_text import account
+from exporter.watchdog.context import Policy
 from tests.builders import AT, DAEMON, idle
 
 
-def found(block: Block | None, mode: Mode = Mode.ACT, watch: Watch | None = None) -> tuple[Finding, ...]:
+def found(block: ActingBlock | None, mode: Mode = Mode.ACT, watch: WatchdogState | None = None) -> tuple[Finding, ...]:
     """Return what is found if this keeps the exporter from having the daemon's lock."""
-    present = replace(idle(), watches={DAEMON: watch or Watch()})
-    return tuple(findings(present, AT, Orders(mode=mode, locks={DAEMON: block})))
+    present = replace(idle(), watches={DAEMON: watch or WatchdogState()})
+    return tuple(findings(present, AT, Policy(mode=mode, locks={DAEMON: block})))
 
 
 @pytest.mark.parametrize(
     ("block", "what", "then"),
     [
-        (Block.ANOTHER_EXPORTER, "Another exporter acts for MPS daemon", "Stop one of the two exporters"),
-        (Block.NO_LOCK, "cannot lock MPS daemon", "/run/cuda-mps-exporter"),
+        (ActingBlock.ANOTHER_EXPORTER, "Another exporter acts for MPS daemon", "Stop one of the two exporters"),
+        (ActingBlock.NO_LOCK, "cannot lock MPS daemon", "/run/cuda-mps-exporter"),
     ],
 )
-def test_names_the_reason_and_the_remedy(block: Block, what: str, then: str) -> None:
+def test_names_the_reason_and_the_remedy(block: ActingBlock, what: str, then: str) -> None:
     (one,) = found(block)
     assert (what in one.text, then in one.remedy, one.fails, one.daemon) == (True, True, True, DAEMON)
 
 
 def test_status_fails_while_the_watchdog_is_blocked() -> None:
-    blocked = Orders(mode=Mode.ACT, locks={DAEMON: Block.NO_LOCK})
-    assert status.told(idle(), blocked)["exit_code"] == 1
-    assert status.told(idle(), Orders(mode=Mode.ACT, locks={DAEMON: None}))["exit_code"] == 0
+    blocked = Policy(mode=Mode.ACT, locks={DAEMON: ActingBlock.NO_LOCK})
+    assert status_text.told(idle(), blocked)["exit_code"] == 1
+    assert status_text.told(idle(), Policy(mode=Mode.ACT, locks={DAEMON: None}))["exit_code"] == 0
 
 
 def test_says_nothing_if_the_lock_is_held_or_the_watchdog_is_to_observe() -> None:
     assert found(None) == ()
-    assert found(Block.ANOTHER_EXPORTER, Mode.OBSERVE) == ()
+    assert found(ActingBlock.ANOTHER_EXPORTER, Mode.OBSERVE) == ()
 
 
-LOST = Watch(state=WatchState.STATE_LOST, lost_at=AT - 60)
+LOST = WatchdogState(state=WatchdogPhase.STATE_LOST, lost_at=AT - 60)
 
 
 def test_a_lost_state_is_a_finding_although_the_daemon_answers() -> None:
@@ -60,5 +60,5 @@ def test_a_lost_state_is_a_finding_although_the_daemon_answers() -> None:
 def test_resume_lists_it_and_ends_it() -> None:
     present = replace(idle(), watches={DAEMON: LOST})
 
-    assert f"{DAEMON} (watchdog state lost)" in resuming.resumed(present, before=False)["said"]
-    assert resuming.resumed_daemon(DAEMON, LOST) == {"said": f"resumed: {DAEMON} may be restarted again"}
+    assert f"{DAEMON} (watchdog state lost)" in remedy.resumed(present, before=False)["said"]
+    assert remedy.resumed_daemon(DAEMON, LOST) == {"said": f"resumed: {DAEMON} may be restarted again"}

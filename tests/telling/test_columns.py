@@ -5,9 +5,8 @@ from collections.abc import Callable
 import pytest
 
 from exporter.model.node import Node
-from exporter.telling.columns import Column, aligned, breadth, cell, shortened
-from exporter.telling.line import Tone, text_of
-from exporter.telling.status import sheet
+from exporter.report.status_text import sheet
+from exporter.report.text import Column, Tone, aligned, breadth, cell, shortened, text_of
 from tests.builders import circuit_open, daemon_dead, full, held_up, idle, owned, process, three_clients, told
 
 COLUMNS = (

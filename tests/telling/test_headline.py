@@ -4,12 +4,12 @@ from dataclasses import replace
 
 import pytest
 
-from exporter.core.watchdog.orders import Orders
-from exporter.model.watch import WatchState
+from exporter.model.watchdog import WatchdogPhase
 from exporter.parse.printable import LONGEST_TEXT
+from exporter.report.status_text import MOST_FINDINGS, headline
 from exporter.report.status_view import view_of
-from exporter.telling.headline import MOST_FINDINGS, headline
-from exporter.telling.line import Line, Tone
+from exporter.report.text import Line, Tone
+from exporter.watchdog.context import Policy
 from tests.builders import DAEMON, at_work, daemon_dead, held_up, idle, look, node, three_clients, told, watched
 
 
@@ -18,7 +18,7 @@ def words(lines: list[Line]) -> list[str]:
 
 
 def test_the_head_says_whether_all_is_well_and_who_is_there() -> None:
-    assert words(list(headline(view_of(idle(), Orders())))) == [
+    assert words(list(headline(view_of(idle(), Policy())))) == [
         "well: 1 of 1 daemons up, 0 clients, 1 GPU; watchdog observes"
     ]
     assert words(list(headline(view_of(three_clients())))) == [
@@ -48,7 +48,7 @@ def test_of_many_some_are_told() -> None:
 @pytest.mark.parametrize("name", ["a\nb", "\x1b[31mred", "x" * 4000, "\u202egnp.exe", "tab\tbed"])
 def test_no_name_breaks_out_of_its_line(name: str) -> None:
     present = told(*at_work(daemon=name), start=node(name)).node
-    known = watched(idle(), state=WatchState.CIRCUIT_OPEN).watches[DAEMON]
+    known = watched(idle(), state=WatchdogPhase.CIRCUIT_OPEN).watches[DAEMON]
     for line in headline(view_of(replace(present, watches={name: known}))):
         assert line.text.isprintable()
         assert len(line.text) < 2 * LONGEST_TEXT

@@ -4,10 +4,9 @@ import json
 
 import pytest
 
-from exporter.model.clues import Clues, Flight
-from exporter.model.incident import Ending, FaultKind
-from exporter.telling.incident_object import incident_object
-from exporter.telling.remedy import Address
+from exporter.model.incident import Clues, FaultKind, IncidentEnd, InFlightWork
+from exporter.report.objects import incident_object
+from exporter.report.remedy import Address
 from tests.builders import AT, DAEMON, GPU, MIB
 from tests.incidents import HOSTILE, blocked, crowded, ended, hostile, incident
 
@@ -85,7 +84,7 @@ def test_an_open_one() -> None:
 
 
 def test_one_that_is_over() -> None:
-    told = incident_object(ended(Ending.SERVER_GONE))
+    told = incident_object(ended(IncidentEnd.SERVER_GONE))
 
     assert (told["state"], told["ending"], told["settled"]) == ("ended", "server_gone", True)
     assert (told["ended_at"], told["ended"], told["seconds"]) == (AT + 4.25, "1970-01-12T13:46:44.250Z", 4.25)
@@ -96,7 +95,7 @@ def test_hardware_says_that_no_tenant_is_to_blame() -> None:
 
 
 def test_of_each_that_was_hit_it_is_told_whether_it_had_work_in_flight_where_that_is_known() -> None:
-    flights = (Flight(pid=600, in_flight=True), Flight(pid=601, in_flight=False))
+    flights = (InFlightWork(pid=600, in_flight=True), InFlightWork(pid=601, in_flight=False))
     told = incident_object(incident(affected=(600, 601, 602), clues=Clues(flights=flights)))["affected"]
 
     assert [each["in_flight"] for each in told] == [True, False, None]

@@ -2,14 +2,11 @@
 
 import pytest
 
-from exporter.model.clues import Clues, Flight
-from exporter.model.incident import Ending, FaultKind, Incident, Stay
-from exporter.model.xids import XidSighting
-from exporter.telling.incident_table import table
-from exporter.telling.incident_text import brief, details
-from exporter.telling.line import Tone, text_of
-from exporter.telling.moment import local, when
-from exporter.telling.remedy import Address
+from exporter.model.gpu import IncidentXid
+from exporter.model.incident import Clues, FaultKind, Incident, IncidentEnd, InFlightWork, RecoveryDelay
+from exporter.report.incident_text import brief, details, table
+from exporter.report.remedy import Address
+from exporter.report.text import Tone, local, text_of, when
 from tests.builders import AT, DAEMON, GPU, OTHER_GPU
 from tests.incidents import HOSTILE, blocked, crowded, ended, hostile, incident, suspect
 
@@ -62,14 +59,14 @@ class TestDetails:
 
     def test_of_one_that_is_over_there_is_nobody_to_end(self) -> None:
         """Who held it up is told all the same."""
-        over = ended(blocking={601: Stay(since=AT, until=AT + 4)})
+        over = ended(blocking={601: RecoveryDelay(since=AT, until=AT + 4)})
         told = text_of(details(over, NOW, ADDRESS))
         assert "  Held up by PID 601 (train.py of alice), for 4.0 s" in told
         assert "kill" not in told
 
     def test_of_hardware_nobody_is_suspected(self) -> None:
         """Whatever else is known."""
-        xid = XidSighting(at=AT, number=48, gpu=GPU)
+        xid = IncidentXid(at=AT, number=48, gpu=GPU)
         told = text_of(details(ended(kind=FaultKind.HARDWARE, xids=(xid,), suspects=(suspect(600, 0.9),)), NOW, None))
         assert "  Suspected  nobody: the hardware failed, so that no tenant is to blame" in told
         assert "0.90" not in told
@@ -83,7 +80,7 @@ class TestDetails:
 
     def test_who_had_work_in_flight_is_said_of_each_of_whom_it_is_known(self) -> None:
         """Also of those who are not suspected."""
-        flights = (Flight(pid=600, in_flight=True), Flight(pid=601, in_flight=False))
+        flights = (InFlightWork(pid=600, in_flight=True), InFlightWork(pid=601, in_flight=False))
         told = text_of(details(incident(affected=(600, 601, 602), clues=Clues(flights=flights)), NOW, None))
         assert "PID 600 (train.py of alice), 1540 MiB on GPU-1efa3f60, with work in flight\n" in told
         assert "PID 601 (train.py of alice), 1540 MiB on GPU-1efa3f60, with nothing in flight\n" in told
@@ -96,13 +93,15 @@ class TestDetails:
 
     def test_a_client_of_whom_nothing_is_known_is_a_pid(self) -> None:
         """One in another PID namespace is not even that."""
-        told = text_of(details(incident(affected=(600, -7), tenants={}, blocking={-7: Stay(since=AT)}), NOW, ADDRESS))
+        told = text_of(
+            details(incident(affected=(600, -7), tenants={}, blocking={-7: RecoveryDelay(since=AT)}), NOW, ADDRESS)
+        )
         assert "             PID 600\n             a PID not known here" in told
         assert "kill" not in told
 
     def test_an_xid_that_no_catalogue_has(self) -> None:
         """Its number is all there is."""
-        assert "  Xids       999" in text_of(details(incident(xids=(XidSighting(at=AT, number=999),)), NOW, None))
+        assert "  Xids       999" in text_of(details(incident(xids=(IncidentXid(at=AT, number=999),)), NOW, None))
 
     def test_a_crowd_is_counted_and_not_listed(self) -> None:
         """The page stays a page, with the commands for the first of them."""
@@ -164,8 +163,8 @@ class TestTable:
         faults = (
             blocked(),
             ended(id="b", suspects=suspects),
-            ended(Ending.SERVER_GONE, id="c", kind=FaultKind.HARDWARE, gpus=(GPU, OTHER_GPU)),
-            ended(Ending.DAEMON_GONE, id="d", kind=FaultKind.UNKNOWN, gpus=(), affected=()),
+            ended(IncidentEnd.SERVER_GONE, id="c", kind=FaultKind.HARDWARE, gpus=(GPU, OTHER_GPU)),
+            ended(IncidentEnd.DAEMON_GONE, id="d", kind=FaultKind.UNKNOWN, gpus=(), affected=()),
         )
         assert text_of(table(faults, NOW)) == TABLE
 

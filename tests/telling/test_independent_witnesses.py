@@ -1,20 +1,20 @@
 """What `status` says of a control program that hangs, and of a log that is blocked."""
 
-from exporter.core.watchdog.judge import judge
-from exporter.core.watchdog.orders import Mandate, Orders
 from exporter.model.node import Node
-from exporter.model.replace import replace
+from exporter.model.values import replace
 from exporter.report.daemon_findings import daemon_findings
 from exporter.report.finding import Finding
 from exporter.report.problem import Severity
+from exporter.watchdog.context import DaemonPolicy, Policy
+from exporter.watchdog.evaluation import evaluate
 from tests.builders import AT, DAEMON, control_log, look, probe, servers, silence, three_clients, told
 
-UNIT = Orders(mandates={DAEMON: Mandate(unit="nvidia-cuda-mps.service")})
-COMMAND = Orders(mandates={DAEMON: Mandate(command=("nvidia-cuda-mps-control", "-d"))})
+UNIT = Policy(mandates={DAEMON: DaemonPolicy(unit="nvidia-cuda-mps.service")})
+COMMAND = Policy(mandates={DAEMON: DaemonPolicy(command=("nvidia-cuda-mps-control", "-d"))})
 
 
-def found(node: Node, orders: Orders) -> list[Finding]:
-    judged, _, _ = judge(node, orders, at=node.at, chance=0.0)
+def found(node: Node, orders: Policy) -> list[Finding]:
+    judged, _, _ = evaluate(node, orders, at=node.at, chance=0.0)
     return list(daemon_findings(judged, judged.at, orders))
 
 

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from exporter.plain import build, plain
-from exporter.telling.line import Line, Lines, Piece, Tone, bad, doubtful, faint, said, shell, text_of, well
+from exporter.report.text import Line, Lines, Piece, Tone, bad, doubtful, faint, said, shell, text_of, well
+from exporter.serialization import build, plain
 
 
 def test_pieces_beside_each_other_in_one_tone_are_one() -> None:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from exporter.telling.moment import lasting, local, utc, when
+from exporter.report.text import lasting, local, utc, when
 
 
 @pytest.fixture

@@ -4,12 +4,12 @@ from dataclasses import replace
 
 import pytest
 
-from exporter.core.fold import LOGS
-from exporter.core.gpus import NVML
-from exporter.model.node import Source
+from exporter.model.node import CollectorState
 from exporter.model.problem import LOG_BLOCKED, Problem, ProblemCode, command_failed, joined, timed_out
 from exporter.parse.printable import LONGEST_PROBLEM
-from exporter.telling.problem_text import ADVICE, JOURNAL, TEXTS, log_text, problem_object, problem_text, source_text
+from exporter.report.problem_text import ADVICE, JOURNAL, TEXTS, log_text, problem_object, problem_text, source_text
+from exporter.state.gpus import NVML
+from exporter.state.reducer import LOGS
 from tests.builders import HANGS, PAUSED, absent, denied, failure, look
 
 HOSTILE = "\x1b[31m{pid}{subject}%s\nline"
@@ -80,7 +80,7 @@ def test_all_problems_of_a_collection_are_shown() -> None:
 
 
 def test_a_source_names_the_daemon_of_each_problem() -> None:
-    source = Source(last=look("log"), problems={"a": HANGS, "b": denied("x")})
+    source = CollectorState(last=look("log"), problems={"a": HANGS, "b": denied("x")})
     assert source_text("process", source) == "a: no result for 5 s; b: x cannot be read: Permission denied"
     assert source_text(NVML, replace(source, problems={"": PAUSED})).startswith("paused: ")
 

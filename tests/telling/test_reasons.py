@@ -9,8 +9,8 @@ from hypothesis import given
 from exporter.model.reason import PARAMETERS, Reason, ReasonCode
 from exporter.parse.old_sentences import LONGEST_SENTENCE, reason_of, reason_or_unknown
 from exporter.parse.printable import LONGEST_PROBLEM
-from exporter.telling import reasons
-from exporter.telling.reasons import reason_object, text_of, texts_of
+from exporter.report import reasons
+from exporter.report.reasons import reason_object, text_of, texts_of
 from tests.store.values import HOSTILE, whole
 
 NOT_A_CHILD = "/proc has not shown that it is a child of this daemon"

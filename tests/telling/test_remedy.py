@@ -8,18 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from exporter.core.watchdog.orders import Mandate, Orders
-from exporter.model.daemon import Daemon
-from exporter.model.limits import Limits
-from exporter.model.named_by import NamedBy
+from exporter.model.daemon import Daemon, NamedBy
 from exporter.model.node import Node
-from exporter.model.observation import DaemonProcess
-from exporter.model.watch import Quarantine, Watch, WatchState
-from exporter.model.witnesses import UnitState
+from exporter.model.observation import DaemonProcess, UnitState
+from exporter.model.settings import Limits
+from exporter.model.watchdog import Quarantine, WatchdogPhase, WatchdogState
 from exporter.report.findings import findings
-from exporter.telling.incident_text import details
-from exporter.telling.line import Tone
-from exporter.telling.remedy import (
+from exporter.report.incident_text import details
+from exporter.report.remedy import (
     Address,
     address_of,
     command_to_end,
@@ -28,6 +24,8 @@ from exporter.telling.remedy import (
     command_to_tell,
     start_of,
 )
+from exporter.report.text import Tone
+from exporter.watchdog.context import DaemonPolicy, Policy
 from tests.builders import (
     AT,
     CONTROL,
@@ -60,12 +58,12 @@ def moved(present: Node, pipe: str = PIPE, log: str = LOG, **changed: object) ->
 def of_user(present: Node, uid: int | None) -> Node:
     """The same node, whose daemon was last a process of this user."""
     known = DaemonProcess(at=AT, daemon=DAEMON, pid=CONTROL, start_ticks=1, uid=uid)
-    watch, daemon = replace(present.watches.get(DAEMON, Watch()), process=known), present.daemons[DAEMON]
+    watch, daemon = replace(present.watches.get(DAEMON, WatchdogState()), process=known), present.daemons[DAEMON]
     daemon = replace(daemon, runtime=replace(daemon.runtime, process=None if daemon.runtime.process is None else known))
     return replace(present, daemons={DAEMON: daemon}, watches={DAEMON: watch})
 
 
-def started(present: Node, orders: Orders | None = None) -> tuple[str, ...]:
+def started(present: Node, orders: Policy | None = None) -> tuple[str, ...]:
     return start_of(present, present.daemons[DAEMON], orders)
 
 
@@ -125,10 +123,12 @@ def test_a_daemon_is_started_as_its_own_user(uid: int | None, prefix: str) -> No
 
 
 def test_a_daemon_is_started_with_what_the_watchdog_would_give_it() -> None:
-    mandate = Mandate(command=("env", "A=b c", "/opt/mps control", "-d"), limits=Limits(active_thread_percentage=40.0))
+    mandate = DaemonPolicy(
+        command=("env", "A=b c", "/opt/mps control", "-d"), limits=Limits(active_thread_percentage=40.0)
+    )
     present = moved(daemon_dead(), runtime__visible_devices=f"{GPU},{OTHER_GPU}")
 
-    (command,) = started(present, Orders(mandates={DAEMON: mandate}, program="/opt/other"))
+    (command,) = started(present, Policy(mandates={DAEMON: mandate}, program="/opt/other"))
 
     words = shlex.split(command)
     assert words == [
@@ -148,7 +148,7 @@ def test_a_daemon_of_a_unit_is_started_by_it(named: str) -> None:
     unit = "nvidia-cuda-mps@0.service"
     by_configuration = named == "configuration"
     present = moved(daemon_dead(), declared__unit=None if by_configuration else unit)
-    orders = Orders(mandates={DAEMON: Mandate(unit=unit if by_configuration else None)})
+    orders = Policy(mandates={DAEMON: DaemonPolicy(unit=unit if by_configuration else None)})
 
     assert started(present, orders) == (f"systemctl restart {unit}",)
 
@@ -158,7 +158,7 @@ def test_a_unit_that_hit_its_start_limit_is_reset_first() -> None:
     state = UnitState(at=AT, unit=unit, load="loaded", active="failed", sub="failed", result="start-limit-hit")
     present = replace(moved(daemon_dead()), units={unit: state})
 
-    commands = started(present, Orders(mandates={DAEMON: Mandate(unit=unit)}))
+    commands = started(present, Policy(mandates={DAEMON: DaemonPolicy(unit=unit)}))
 
     assert commands == (f"systemctl reset-failed {unit}", f"systemctl restart {unit}")
 
@@ -207,7 +207,7 @@ def test_a_daemon_of_a_container_that_has_ended_is_neither_started_nor_asked_fro
     assert address_of(present, only(present).name) is None
 
 
-def shown(present: Node, orders: Orders) -> Iterator[str]:
+def shown(present: Node, orders: Policy) -> Iterator[str]:
     """All commands that are shown for a node."""
     for each in findings(present, AT + 20, orders):
         yield from each.commands
@@ -219,7 +219,7 @@ def shown(present: Node, orders: Orders) -> Iterator[str]:
 
 
 def quarantined(present: Node, action: str) -> Node:
-    watch = replace(present.watches.get(DAEMON, Watch()), state=WatchState.QUARANTINED)
+    watch = replace(present.watches.get(DAEMON, WatchdogState()), state=WatchdogPhase.QUARANTINED)
     watch = replace(watch, quarantine=Quarantine(at=AT, xid=95, gpu=GPU, action=action))
     return replace(present, watches={DAEMON: watch})
 
@@ -241,7 +241,7 @@ SCENES = {
 def test_every_command_to_a_daemon_names_its_directory_and_a_start_its_user(
     scene: str, directory: str, uid: int
 ) -> None:
-    commands = list(shown(of_user(moved(SCENES[scene], pipe=directory, log=LOG), uid), Orders()))
+    commands = list(shown(of_user(moved(SCENES[scene], pipe=directory, log=LOG), uid), Policy()))
 
     assert commands
     for command in commands:
@@ -256,7 +256,7 @@ def test_every_command_to_a_daemon_names_its_directory_and_a_start_its_user(
 @pytest.mark.parametrize("scene", SCENES)
 def test_a_daemon_of_a_unit_is_never_started_or_stopped_beside_it(scene: str) -> None:
     unit = "mps.service"
-    for command in shown(moved(SCENES[scene], declared__unit=unit), Orders()):
+    for command in shown(moved(SCENES[scene], declared__unit=unit), Policy()):
         words = shlex.split(command)
         assert words[-1] != "-d"
         assert "quit" not in words

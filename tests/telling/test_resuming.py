@@ -5,24 +5,26 @@ from dataclasses import replace
 import pytest
 
 from exporter.model.node import Node
-from exporter.model.watch import Quarantine, Watch, WatchState
-from exporter.telling import resuming
+from exporter.model.watchdog import Quarantine, WatchdogPhase, WatchdogState
+from exporter.report import remedy
 from tests.builders import AT, DAEMON, GPU, circuit_open, idle, watched
 
-QUARANTINED = Watch(state=WatchState.QUARANTINED, quarantine=Quarantine(at=AT, xid=95, gpu=GPU, action="RESET_GPU"))
+QUARANTINED = WatchdogState(
+    state=WatchdogPhase.QUARANTINED, quarantine=Quarantine(at=AT, xid=95, gpu=GPU, action="RESET_GPU")
+)
 
 
 @pytest.mark.parametrize(("before", "begins"), [(False, "paused: "), (True, "already paused: ")])
 def test_pause_says_whether_it_was_paused_before(before: bool, begins: str) -> None:
-    assert resuming.paused(before=before)["said"].startswith(begins)
+    assert remedy.paused(before=before)["said"].startswith(begins)
 
 
 def test_resume_of_a_driver_that_was_not_paused_says_so_and_succeeds() -> None:
-    assert resuming.resumed(idle(), before=False) == {"said": "the driver was not paused", "exit_code": 0}
+    assert remedy.resumed(idle(), before=False) == {"said": "the driver was not paused", "exit_code": 0}
 
 
 def test_resume_of_a_paused_driver_says_so() -> None:
-    assert resuming.resumed(idle(), before=True) == {"said": "resumed: the driver is in use again", "exit_code": 0}
+    assert remedy.resumed(idle(), before=True) == {"said": "resumed: the driver is in use again", "exit_code": 0}
 
 
 @pytest.mark.parametrize(
@@ -31,7 +33,7 @@ def test_resume_of_a_paused_driver_says_so() -> None:
     ids=["circuit open", "quarantine"],
 )
 def test_resume_without_a_name_lists_suspended_daemons_with_their_command_and_fails(present: Node, why: str) -> None:
-    told = resuming.resumed(present, before=False)
+    told = remedy.resumed(present, before=False)
 
     assert told["exit_code"] == 1
     assert told["said"].splitlines() == [
@@ -42,13 +44,13 @@ def test_resume_without_a_name_lists_suspended_daemons_with_their_command_and_fa
 
 
 def test_resume_of_a_paused_driver_lists_suspended_daemons_and_succeeds() -> None:
-    told = resuming.resumed(circuit_open(), before=True)
+    told = remedy.resumed(circuit_open(), before=True)
 
     assert (told["exit_code"], f"resume {DAEMON}" in told["said"]) == (0, True)
 
 
 def test_a_daemon_that_is_there_no_more_is_not_listed() -> None:
-    assert resuming.resumed(replace(circuit_open(), daemons={}), before=False)["exit_code"] == 0
+    assert remedy.resumed(replace(circuit_open(), daemons={}), before=False)["exit_code"] == 0
 
 
 @pytest.mark.parametrize(
@@ -56,24 +58,24 @@ def test_a_daemon_that_is_there_no_more_is_not_listed() -> None:
     [
         (circuit_open().watches[DAEMON], f"resumed: {DAEMON} may be restarted again"),
         (QUARANTINED, f"resumed: {DAEMON} may be restarted again"),
-        (Watch(), f"restarts of {DAEMON} were not suspended; nothing has changed"),
+        (WatchdogState(), f"restarts of {DAEMON} were not suspended; nothing has changed"),
         (
-            Watch(restarts=(AT,)),
+            WatchdogState(restarts=(AT,)),
             f"restarts of {DAEMON} were not suspended; its restarts are counted from 0 again",
         ),
     ],
     ids=["circuit open", "quarantine", "idle", "restarted"],
 )
-def test_resume_of_a_daemon_says_whether_it_was_suspended(watch: Watch, said: str) -> None:
-    assert resuming.resumed_daemon(DAEMON, watch) == {"said": said}
+def test_resume_of_a_daemon_says_whether_it_was_suspended(watch: WatchdogState, said: str) -> None:
+    assert remedy.resumed_daemon(DAEMON, watch) == {"said": said}
 
 
 def test_a_hostile_name_keeps_to_its_line() -> None:
     hostile = "/tmp/a\n\x1b[2J"
     present = replace(circuit_open(), daemons={hostile: idle().daemons[DAEMON]})
-    present = replace(present, watches={hostile: watched(idle(), state=WatchState.CIRCUIT_OPEN).watches[DAEMON]})
+    present = replace(present, watches={hostile: watched(idle(), state=WatchdogPhase.CIRCUIT_OPEN).watches[DAEMON]})
 
-    told = resuming.resumed(present, before=False)["said"].splitlines()
+    told = remedy.resumed(present, before=False)["said"].splitlines()
 
     assert len(told) == 3
     assert all(line.isprintable() for line in told)

@@ -10,12 +10,12 @@ from exporter.model.node import Node
 from exporter.model.observation import SourceReading
 from exporter.model.problem import ProblemCode
 from exporter.model.usage import Method, Share
+from exporter.report import status_text
+from exporter.report.objects import sharing_object
+from exporter.report.status_text import MOST_ROWS, sharing
 from exporter.report.status_view import view_of
-from exporter.telling import status
-from exporter.telling.line import Tone
-from exporter.telling.status_object import sharing_object
-from exporter.telling.status_sharing import MOST_ROWS, sharing
-from exporter.terminal.fitting import broken
+from exporter.report.text import Tone
+from exporter.terminal import broken
 from exporter.usage.capacity import gpu_sharing
 from tests.builders import (
     AT,
@@ -271,7 +271,7 @@ def test_what_is_not_known_is_null() -> None:
 
 
 def test_it_stands_below_the_table_and_above_the_troubles() -> None:
-    lines = status.table(three_clients()).splitlines()
+    lines = status_text.table(three_clients()).splitlines()
     places = [
         next(place for place, line in enumerate(lines) if begins in line) for begins in ("domain A", "sharing", "log:")
     ]

@@ -6,18 +6,17 @@ from typing import Any
 
 import pytest
 
-from exporter.core.domains import domains
-from exporter.model.incident import Ending, FaultKind, Incident, Refusal, Stay, Suspect, Tenant
+from exporter.model.incident import ClientDetails, FaultKind, Incident, IncidentEnd, RecoveryDelay, Refusal, Suspect
 from exporter.model.node import Node
 from exporter.model.reason import Reason, ReasonCode
 from exporter.model.server import ServerState
+from exporter.report import status_text
+from exporter.report.incident_text import brief, details
+from exporter.report.objects import incident_object, node_object
+from exporter.report.remedy import Address
 from exporter.report.status_view import view_of
-from exporter.telling import status
-from exporter.telling.incident_object import incident_object
-from exporter.telling.incident_text import brief, details
-from exporter.telling.line import text_of
-from exporter.telling.remedy import Address
-from exporter.telling.status_object import node_object
+from exporter.report.text import text_of
+from exporter.state.failure_domains import failure_domains
 from tests.builders import (
     AT,
     CLIENT,
@@ -45,7 +44,7 @@ HOSTILE = ("a\nb", "\x1b[31mred", "x" * 4000, "\u202egnp.exe", "\udcff", "tab\tb
 
 def domain_column(present: Node) -> dict[str, str] | None:
     """The letter of each PID in the table; None where there is no such column."""
-    header, *rows = (line.split() for line in status.table(present).splitlines())
+    header, *rows = (line.split() for line in status_text.table(present).splitlines())
     if "DOMAIN" not in header:
         return None
     return {row[3]: row[-1] for row in rows if row[0] in {*present.daemons, "none"}}
@@ -89,19 +88,19 @@ class TestDomains:
 
     def test_who_joins_gpus_is_named_with_what_keeps_them_apart(self) -> None:
         """A domain on one GPU needs no explaining."""
-        lines = status.table(three_clients()).splitlines()
+        lines = status_text.table(three_clients()).splitlines()
         assert "domain A: 3 clients on GPUs 0 and 1 fall together: a fatal fault of one ends all" in lines
         assert any(
             line.startswith("  joined by 600 (train.py) on GPUs 0 and 1; a daemon for each GPU") for line in lines
         )
-        assert "joined" not in status.table(full())
+        assert "joined" not in status_text.table(full())
 
     def test_of_many_who_join_them_some_are_named(self) -> None:
         """And it is said how many more there are."""
         pids = range(1000, 1048)
         readings = [gpu_reading(pids, gpu=f"GPU-{index}", index=index) for index in range(8)]
         (joined,) = (
-            line for line in status.table(told(*at_work(*pids), *readings).node).splitlines() if "join" in line
+            line for line in status_text.table(told(*at_work(*pids), *readings).node).splitlines() if "join" in line
         )
         assert joined.startswith("  joined by 1000 on GPUs 0, 1, 2, 3, 4, 5, 6 and 7, 1001 on ")
         assert " and 44 more; " in joined
@@ -109,7 +108,7 @@ class TestDomains:
     def test_one_client_alone_on_two_gpus_is_not_told_off(self) -> None:
         """It takes nobody along."""
         present = told(*at_work(600), gpu_reading([600]), gpu_reading([600], gpu=OTHER_GPU, index=1)).node
-        assert "domain" not in status.table(present).lower()
+        assert "domain" not in status_text.table(present).lower()
 
     def test_as_an_object(self) -> None:
         """Whom each would take along; null where that cannot be told."""
@@ -130,13 +129,13 @@ class TestDomains:
     def test_no_name_breaks_out_of_its_line(self, name: str) -> None:
         """Of who joins GPUs."""
         who = process(user=name, command=name)
-        lines = status.table(told(who, start=three_clients()).node).splitlines()
-        assert len(lines) == len(status.table(three_clients()).splitlines())
+        lines = status_text.table(told(who, start=three_clients()).node).splitlines()
+        assert len(lines) == len(status_text.table(three_clients()).splitlines())
         assert all(line.isprintable() for line in lines)
 
 
-def tenant(pid: int = CLIENT, **known: Any) -> Tenant:
-    return Tenant(pid=pid, client=f"{pid}-1", **{"user": "alice", "command": "train.py", **known})
+def tenant(pid: int = CLIENT, **known: Any) -> ClientDetails:
+    return ClientDetails(pid=pid, client=f"{pid}-1", **{"user": "alice", "command": "train.py", **known})
 
 
 def incident(**changes: Any) -> Incident:
@@ -155,12 +154,12 @@ def incident(**changes: Any) -> Incident:
         suspects=(Suspect(tenant=tenant(601), confidence=0.35, indications=(Reason(ReasonCode.NAMED_BY_LOG),)),),
         refused=(Refusal(at=AT - 30, pid=777),),
         refused_count=1,
-        blocking={600: Stay(since=AT - 60), 601: Stay(since=AT - 60, until=AT - 50)},
+        blocking={600: RecoveryDelay(since=AT - 60), 601: RecoveryDelay(since=AT - 60, until=AT - 50)},
     )
     return replace(made, **changes)
 
 
-OVER = incident(id="two", ended_at=AT - 59, ending=Ending.RECOVERED, blocking={}, settled=True, told=True)
+OVER = incident(id="two", ended_at=AT - 59, ending=IncidentEnd.RECOVERED, blocking={}, settled=True, told=True)
 
 
 def with_faults(*incidents: Incident, start: Node | None = None, state: ServerState = ServerState.FAULT) -> Node:
@@ -181,7 +180,7 @@ class TestOpenFaults:
     def test_each_has_a_paragraph_of_its_own(self) -> None:
         """After an empty line, as the telling of faults has it."""
         others = replace(incident(), id="three", server=SERVER + 1)
-        text = status.table(with_faults(incident(), others))
+        text = status_text.table(with_faults(incident(), others))
         for each in (incident(), others):
             assert "\n\n" + text_of(details(each, AT, ADDRESS)) in text
 
@@ -193,7 +192,7 @@ class TestOpenFaults:
 
     def test_the_command_that_ends_who_holds_it_up(self) -> None:
         """For a client that has let go, there is none; and MPS is not asked, which would hang (measured, R580)."""
-        text = status.table(with_faults(incident()))
+        text = status_text.table(with_faults(incident()))
         assert KILL in text
         assert "terminate_client" not in text
         assert "kill -KILL 601" not in text
@@ -210,19 +209,21 @@ class TestOpenFaults:
         elsewhere = replace(
             present.daemons[DAEMON], runtime=replace(present.daemons[DAEMON].runtime, in_foreign_namespace=True)
         )
-        text = status.table(replace(present, daemons={DAEMON: elsewhere}))
+        text = status_text.table(replace(present, daemons={DAEMON: elsewhere}))
         assert "shutdown_server" not in text
         assert KILL in text
 
     @pytest.mark.parametrize("name", HOSTILE)
     def test_no_name_breaks_out_of_its_line(self, name: str) -> None:
         """A daemon's, a user's or a command's."""
-        known: Mapping[int, Tenant] = {pid: tenant(pid, user=name, command=name) for pid in (600, 601)}
+        known: Mapping[int, ClientDetails] = {pid: tenant(pid, user=name, command=name) for pid in (600, 601)}
         suspects = (Suspect(tenant=known[600], confidence=0.5, indications=(Reason(ReasonCode.UNKNOWN, text=name),)),)
         hostile = incident(daemon=name, tenants=known, suspects=suspects)
-        lines = status.table(with_faults(hostile, replace(hostile, id="two", ending=Ending.RECOVERED))).splitlines()
+        lines = status_text.table(
+            with_faults(hostile, replace(hostile, id="two", ending=IncidentEnd.RECOVERED))
+        ).splitlines()
         harmless = with_faults(incident(daemon="gone"), OVER)
-        assert len(lines) == len(status.table(harmless).splitlines())
+        assert len(lines) == len(status_text.table(harmless).splitlines())
         assert all(line.isprintable() for line in lines)
 
 
@@ -232,13 +233,13 @@ class TestFaultsThatAreOver:
     def test_the_latest_comes_first(self) -> None:
         """After the others, under a title."""
         older = replace(OVER, id="older", started_at=AT - 900, detected_at=AT - 900, ended_at=AT - 890)
-        lines = status.table(with_faults(older, OVER, state=ServerState.ACTIVE)).splitlines()
+        lines = status_text.table(with_faults(older, OVER, state=ServerState.ACTIVE)).splitlines()
         assert lines[-4:] == ["", "Faults of the last hour:", brief(OVER, AT), brief(older, AT)]
 
     def test_where_there_are_none_nothing_is_said(self) -> None:
         """Nor beside an open one."""
-        assert "last hour" not in status.table(three_clients())
-        assert "last hour" not in status.table(with_faults(incident()))
+        assert "last hour" not in status_text.table(three_clients())
+        assert "last hour" not in status_text.table(with_faults(incident()))
 
 
 class TestElsewhere:
@@ -259,7 +260,7 @@ class TestElsewhere:
             (with_faults(), "1 of 1 daemons up, 2 clients; FAULT of server 513"),
             (with_faults(OVER, state=ServerState.ACTIVE), "1 of 1 daemons up, 2 clients"),
             (
-                with_faults(incident(blocking={pid: Stay(since=AT) for pid in range(1, 21)})),
+                with_faults(incident(blocking={pid: RecoveryDelay(since=AT) for pid in range(1, 21)})),
                 "1 of 1 daemons up, 2 clients; FAULT of server 513, held up by 1, 2, 3, 4, 5, 6, 7, 8 and 12 more",
             ),
         ],
@@ -267,12 +268,12 @@ class TestElsewhere:
     )
     def test_the_line_for_the_service_manager(self, present: Node, line: str) -> None:
         """It says who holds up recovery."""
-        assert status.line(present) == line
+        assert status_text.line(present) == line
 
     def test_the_exit_code(self) -> None:
         """A fault that is over is none any more."""
-        assert status.exit_code(with_faults(incident())) == 1
-        assert status.exit_code(with_faults(OVER, state=ServerState.ACTIVE)) == 0
+        assert status_text.exit_code(with_faults(incident())) == 1
+        assert status_text.exit_code(with_faults(OVER, state=ServerState.ACTIVE)) == 0
 
 
 def test_domains_are_worked_out_a_few_times_however_many_clients_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -281,8 +282,8 @@ def test_domains_are_worked_out_a_few_times_however_many_clients_there_are(monke
 
     def counted(present: Node, daemon: Any) -> Any:
         asked.append(daemon.name)
-        return domains(present, daemon)
+        return failure_domains(present, daemon)
 
-    monkeypatch.setattr("exporter.telling.status_domains.domains", counted)
-    status.told(present)
+    monkeypatch.setattr("exporter.report.status_view.domains", counted)
+    status_text.told(present)
     assert 0 < len(asked) <= 3

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from exporter.model.incident import FaultKind
-from exporter.telling.verdict import leading, likelihood, verdict
+from exporter.report.incident_text import leading, likelihood, verdict
 from tests.incidents import HOSTILE, incident, suspect, tenant
 
 

@@ -6,19 +6,26 @@ from typing import Any
 
 import pytest
 
-from exporter.core.watchdog.orders import Mandate, Orders
-from exporter.model.action import ActionKind, ActionReason, ActionResult
-from exporter.model.diagnosis import Condition, Diagnosis
 from exporter.model.identity import ProcessIdentity
 from exporter.model.node import Node
+from exporter.model.observation import ActionKind, ActionReason, ActionResult
 from exporter.model.reason import Reason, ReasonCode
 from exporter.model.settings import Mode
-from exporter.model.watch import Acting, LastAction, Quarantine, Tally, WatchState
+from exporter.model.watchdog import (
+    ActionCount,
+    Condition,
+    Diagnosis,
+    LastAction,
+    OngoingAction,
+    Quarantine,
+    WatchdogPhase,
+)
+from exporter.report import status_text
+from exporter.report.objects import node_object
+from exporter.report.reasons import text_of
 from exporter.report.status_view import view_of
-from exporter.telling import status
-from exporter.telling.reasons import text_of
-from exporter.telling.status_object import node_object
-from exporter.telling.watchdog_text import MOST_BRIEF, lines
+from exporter.report.watchdog_text import MOST_BRIEF, lines
+from exporter.watchdog.context import DaemonPolicy, Policy
 from tests.builders import (
     AT,
     CRASHED,
@@ -39,7 +46,7 @@ from tests.builders import (
     watched,
 )
 
-ACTING = Orders(mode=Mode.ACT)
+ACTING = Policy(mode=Mode.ACT)
 HEAD = f"MPS daemon {DAEMON} has been down for 10 s: process 441 has exited; nvidia-cuda-mps-control finds no daemon"
 
 
@@ -63,17 +70,17 @@ def diagnosed(condition: Condition, **known: Any) -> Node:
 def test_where_nothing_is_the_matter_nothing_is_said(condition: Condition) -> None:
     """And nothing where nobody watches."""
     assert said(diagnosed(condition)) == said(three_clients()) == []
-    assert status.table(diagnosed(condition)) == status.table(three_clients())
+    assert status_text.table(diagnosed(condition)) == status_text.table(three_clients())
 
 
 def test_what_is_the_matter_is_told_with_its_witnesses() -> None:
     assert said(crashed()) == [HEAD]
-    assert HEAD in status.table(crashed()).splitlines()
+    assert HEAD in status_text.table(crashed()).splitlines()
 
 
 def test_each_condition_has_words_of_its_own() -> None:
     found = [Diagnosis(condition=each, since=AT) for each in Condition]
-    told = {said(watched(idle(), state=WatchState.CIRCUIT_OPEN, diagnosis=each))[0] for each in found}
+    told = {said(watched(idle(), state=WatchdogPhase.CIRCUIT_OPEN, diagnosis=each))[0] for each in found}
     assert len(told) == len(Condition)
 
 
@@ -109,13 +116,13 @@ def test_an_open_circuit_is_told_with_the_command_that_closes_it() -> None:
 def test_it_is_told_though_the_daemon_is_well() -> None:
     """Else nobody would know that the next crash will not be mended."""
     well = Diagnosis(condition=Condition.WELL, since=AT)
-    headline, circuit = said(watched(idle(), state=WatchState.CIRCUIT_OPEN, diagnosis=well))
+    headline, circuit = said(watched(idle(), state=WatchdogPhase.CIRCUIT_OPEN, diagnosis=well))
     assert (headline, "circuit open" in circuit) == (f"MPS daemon {DAEMON} is well", True)
 
 
 def test_a_quarantine_is_told_with_its_reason() -> None:
     quarantine = Quarantine(at=AT, xid=79, gpu=GPU, action="RESTART_BM")
-    told = said(crashed(state=WatchState.QUARANTINED, quarantine=quarantine))
+    told = said(crashed(state=WatchdogPhase.QUARANTINED, quarantine=quarantine))
     assert told[0] == (
         f"MPS daemon {DAEMON} has been quarantined for 15 s: Xid 79 (GPU fell off the bus): GPU 0 (GPU-1efa3f60) needs "
         "a reboot of the machine"
@@ -125,15 +132,15 @@ def test_a_quarantine_is_told_with_its_reason() -> None:
 
 
 def test_what_is_under_way_is_told_and_what_is_yet_to_be_seen() -> None:
-    acting = Acting(kind=ActionKind.RESTART, reason=ActionReason.CRASHED, began_at=AT + 14)
-    under_way = crashed(state=WatchState.ACTING, acting=acting)
+    acting = OngoingAction(kind=ActionKind.RESTART, reason=ActionReason.CRASHED, began_at=AT + 14)
+    under_way = crashed(state=WatchdogPhase.ACTING, acting=acting)
     assert said(under_way)[1] == "  watchdog: restart of the daemon (crashed): in progress for 1.0 s"
-    done = crashed(state=WatchState.ACTING, acting=replace(acting, done_at=AT + 14.5))
+    done = crashed(state=WatchdogPhase.ACTING, acting=replace(acting, done_at=AT + 14.5))
     assert said(done)[1].startswith("  watchdog: restart of the daemon (crashed): done 0.5 s ago")
 
 
 def test_whose_the_restart_is_is_told() -> None:
-    assert "to systemd" in said(crashed(state=WatchState.DEFERRED_TO_SYSTEMD))[1]
+    assert "to systemd" in said(crashed(state=WatchdogPhase.DEFERRED_TO_SYSTEMD))[1]
 
 
 def test_where_it_is_at_nothing_it_says_what_it_said_last() -> None:
@@ -143,7 +150,7 @@ def test_where_it_is_at_nothing_it_says_what_it_said_last() -> None:
     assert said(crashed(last_action=did)) == [HEAD, "  watchdog: kill clients: crashed"]
     waits = Reason(ReasonCode.SERVERS_CANNOT_START)
     assert said(crashed(reason=waits)) == [HEAD, f"  watchdog: {text_of(waits)}"]
-    assert len(said(crashed(state=WatchState.BACKOFF, reason=waits))) == 2, "and nothing twice"
+    assert len(said(crashed(state=WatchdogPhase.BACKOFF, reason=waits))) == 2, "and nothing twice"
 
 
 def test_whatever_somebody_calls_himself_keeps_to_its_line() -> None:
@@ -161,8 +168,8 @@ def test_whatever_somebody_calls_himself_keeps_to_its_line() -> None:
 # -- on one line, for the service manager -----------------------------------------------------------------------------
 
 
-def line(present: Node, orders: Orders | None = ACTING) -> str:
-    return status.line(present, orders)
+def line(present: Node, orders: Policy | None = ACTING) -> str:
+    return status_text.line(present, orders)
 
 
 def test_where_there_is_no_watchdog_it_is_as_ever() -> None:
@@ -171,13 +178,13 @@ def test_where_there_is_no_watchdog_it_is_as_ever() -> None:
 
 def test_it_begins_with_what_the_watchdog_may_do() -> None:
     assert line(idle()) == "watchdog acts; 1 of 1 daemons up, 0 clients"
-    assert line(idle(), Orders()).startswith("watchdog observes; ")
+    assert line(idle(), Policy()).startswith("watchdog observes; ")
     assert line(Node()).startswith("watchdog acts; 0 of 0 ")
 
 
 def test_where_it_may_not_act_for_all_it_is_told_for_how_many() -> None:
     two = told(start=node(DAEMON, "/run/other")).node
-    mixed = Orders(mode=Mode.ACT, mandates={DAEMON: Mandate(mode=Mode.OBSERVE)})
+    mixed = Policy(mode=Mode.ACT, mandates={DAEMON: DaemonPolicy(mode=Mode.OBSERVE)})
     assert line(two, mixed).startswith("watchdog acts for 1 of 2; ")
 
 
@@ -202,7 +209,7 @@ def test_of_many_some_are_named() -> None:
 # -- as an object, for a program --------------------------------------------------------------------------------------
 
 
-def object_of(present: Node, orders: Orders | None = ACTING) -> Any:
+def object_of(present: Node, orders: Policy | None = ACTING) -> Any:
     (daemon,) = json.loads(json.dumps(node_object(view_of(present, orders))["daemons"]))
     return daemon["watchdog"]
 
@@ -240,7 +247,7 @@ def test_all_that_is_known_is_there() -> None:
 
 
 def test_what_is_named_and_under_way_is_there() -> None:
-    acting = Acting(kind=ActionKind.KILL_CLIENTS, reason=ActionReason.FAULT, began_at=AT)
+    acting = OngoingAction(kind=ActionKind.KILL_CLIENTS, reason=ActionReason.FAULT, began_at=AT)
     quarantine = Quarantine(at=AT, xid=79, gpu=GPU, action="RESTART_BM")
     found = object_of(watched(faulted(), diagnosis=CRASHED, acting=acting, quarantine=quarantine))
     assert found["acting"] == {"action": "kill_clients", "reason": "fault", "began_at": AT, "done_at": None}
@@ -254,7 +261,9 @@ def test_who_has_no_orders_knows_no_mode() -> None:
 
 def test_counts_are_those_of_the_metrics() -> None:
     tallies = (
-        Tally(kind=ActionKind.SET_LIMITS, reason=ActionReason.LIMITS_DRIFTED, result=ActionResult.OBSERVED, count=7),
+        ActionCount(
+            kind=ActionKind.SET_LIMITS, reason=ActionReason.LIMITS_DRIFTED, result=ActionResult.OBSERVED, count=7
+        ),
     )
     (count,) = object_of(watched(idle(), tallies=tallies))["counts"]
     assert (count["reason"], count["count"]) == ("limits_drifted", 7)

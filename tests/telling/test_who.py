@@ -1,7 +1,7 @@
 """Who a process is, in a few words."""
 
 from exporter.model.node import Node
-from exporter.telling.who import who
+from exporter.report.identity import who
 from tests.builders import owned
 from tests.page.scenes import hostile
 

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 
 import pytest
 
-from exporter.telling.line import Line, Piece, Tone, bad, faint, said
-from exporter.terminal.colours import painted, wanted
+from exporter.report.text import Line, Piece, Tone, bad, faint, said
+from exporter.terminal import painted, wanted
 from tests.incidents import HOSTILE
 
 XTERM = {"TERM": "xterm-256color"}

@@ -2,10 +2,10 @@
 
 import pytest
 
-from exporter.telling.columns import breadth
-from exporter.telling.line import Line, Sheet, Tone, bad, doubtful, faint, said, shell
-from exporter.telling.status import sheet
-from exporter.terminal.fitting import bare, broken, fitted, whole
+from exporter.report.status_text import sheet
+from exporter.report.text import Line as Line
+from exporter.report.text import Sheet, Tone, bad, breadth, doubtful, faint, said, shell
+from exporter.terminal import bare, broken, fitted, whole
 from tests.builders import full, held_up
 
 TITLE = (said(faint("2026-11-21 14:05:03, by the service")),)

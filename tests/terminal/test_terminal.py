@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from exporter.telling.line import bad, said, shell
-from exporter.terminal.terminal import Terminal, heeding_signals
+from exporter.report.text import bad, said, shell
+from exporter.terminal import Terminal, heeding_signals
 from tests.terminal.pseudo import Pseudo
 
 XTERM = {"TERM": "xterm"}

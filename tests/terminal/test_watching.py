@@ -9,14 +9,13 @@ from pathlib import Path
 import pytest
 
 from exporter.errors import ServiceError
-from exporter.inquiry import Report
 from exporter.model.node import Node
+from exporter.report.objects import node_object
+from exporter.report.status_text import exit_code, sheet
 from exporter.report.status_view import view_of
-from exporter.telling.moment import local, when
-from exporter.telling.status import exit_code, sheet
-from exporter.telling.status_object import node_object
-from exporter.terminal.terminal import Terminal, heeding_signals
-from exporter.terminal.watching import Watching, resized_within
+from exporter.report.text import local, when
+from exporter.status_client import StatusReport
+from exporter.terminal import Terminal, Watching, heeding_signals, resized_within
 from tests.builders import AT, DAEMON, daemon_dead, full, idle
 from tests.clocks import HandClock
 from tests.terminal.pseudo import Pseudo
@@ -38,15 +37,15 @@ class Watched:
         self._told = list(told)
         self._as_json = as_json
 
-    def report(self, width: int | None) -> Report:
+    def report(self, width: int | None) -> StatusReport:
         """The next."""
         self.widths.append(width)
         told = self._told.pop(0)
         if isinstance(told, ServiceError):
             raise told
         if self._as_json:
-            return Report(by="the service", exit_code=exit_code(told), node=node_object(view_of(told)))
-        return Report(by="the service", exit_code=exit_code(told), sheet=sheet(told, width=width))
+            return StatusReport(by="the service", exit_code=exit_code(told), node=node_object(view_of(told)))
+        return StatusReport(by="the service", exit_code=exit_code(told), sheet=sheet(told, width=width))
 
     def wait(self, seconds: float) -> None:
         """Time passes."""

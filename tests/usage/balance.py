@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from exporter.model.accounting import GpuUsage, SharedAccount, Usage, UsageKey, UsageTotals
-from exporter.model.workload import Workload
+from exporter.model.identity import Workload
 from exporter.usage import accounting
 
 Sum = tuple[str, ...]

@@ -3,13 +3,13 @@
 from collections.abc import Iterable, Mapping
 from functools import partial
 
-from exporter.core.fold import fold
+from exporter.model.identity import Workload
 from exporter.model.launches import GpuUse, ProcessWork, WorkReading
 from exporter.model.node import Node
 from exporter.model.observation import Observation
-from exporter.model.replace import replace
 from exporter.model.usage import Split
-from exporter.model.workload import Workload
+from exporter.model.values import replace
+from exporter.state.reducer import reduce
 from tests.builders import AT, CLIENT, GPU, at_work, gpu_reading, process, told
 from tests.works import boot_ns
 
@@ -52,7 +52,7 @@ def present(*pids: int, equal: bool = False, **told_of: object) -> Node:
 def after(node: Node, *seen: Observation) -> Node:
     """What it has become."""
     for each in seen:
-        node, _ = fold(node, each)
+        node, _ = reduce(node, each)
     return node
 
 

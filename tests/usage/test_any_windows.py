@@ -7,11 +7,11 @@ from dataclasses import replace
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from exporter.core.fold import fold
 from exporter.model.launches import GpuUse, ProcessWork, WorkReading
 from exporter.model.node import Node
 from exporter.model.observation import Observation
 from exporter.model.usage import MAX_DELTA, KernelTimeEstimates, WorkDelta, work_delta
+from exporter.state.reducer import reduce
 from tests.builders import AT, GPU, OTHER_GPU, at_work, gpu_reading, node
 from tests.core.invariants import assert_only_grown, counters
 from tests.core.strategies import CLIENTS, DAEMONS, EVERYBODY, gaps, observations, ticks
@@ -99,7 +99,7 @@ def test_any_life(steps: list[tuple[float | Observation, ...]]) -> None:
     present = node(*DAEMONS)
     before = counters(present)
     for each in (*STARTED, *timed(steps)):
-        present, _ = fold(present, each)
+        present, _ = reduce(present, each)
         assert_balanced(present.usage_totals)
         assert_split(present)
         after = counters(present)

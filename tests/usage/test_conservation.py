@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from exporter.core.fold import fold
 from exporter.model.accounting import Account, SharedAccount, UsageKey, UsageTotals
+from exporter.model.identity import Workload, WorkloadKind
 from exporter.model.node import Node
 from exporter.model.observation import Observation
 from exporter.model.usage import Method
-from exporter.model.workload import Workload, WorkloadKind
-from exporter.store import ledger as store_ledger
-from exporter.store.archive import Remembered
+from exporter.state.reducer import reduce
+from exporter.store import tables
+from exporter.store.archive import StoredState
 from exporter.usage import accounting
 from exporter.usage.accounting import post_energy, post_memory, post_time
 from tests.builders import AT, GPU, OTHER_GPU, node
@@ -104,7 +104,7 @@ class Life:
     saved_posted: Counter[tuple[str, str]] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
-        self.copy.executescript(store_ledger.TABLE)
+        self.copy.executescript(tables.PAGES)
 
     def goes_on(self, gap: float, step: Step) -> None:
         """What happens next: no sum falls by it, but by going back to the copy."""
@@ -120,15 +120,15 @@ class Life:
             case Memory():
                 self._post(post_memory(before.usage_totals, step.gpu, step.held, at=self.at))
             case Saved():
-                store_ledger.save(self.copy, self.saved, before.usage_totals)
+                tables.save_totals(self.copy, self.saved, before.usage_totals)
                 self.saved, self.saved_posted = before.usage_totals, Counter(self.posted)
             case Killed():
-                found, unreadable = store_ledger.load(self.copy)
+                found, unreadable = tables.load_totals(self.copy)
                 assert unreadable == 0
-                self.node = Remembered(ledger=found).into(node(*DAEMONS))
+                self.node = StoredState(ledger=found).into(node(*DAEMONS))
                 self.saved, self.posted = found, Counter(self.saved_posted)
             case _:
-                self.node, _ = fold(before, replace(step, at=self.at))
+                self.node, _ = reduce(before, replace(step, at=self.at))
                 self.posted += Counter(dict(_energy(before, self.node)))
         if not isinstance(step, Killed):
             assert_only_grown(before.usage_totals, self.node.usage_totals)

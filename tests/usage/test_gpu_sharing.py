@@ -6,13 +6,13 @@ from dataclasses import replace
 import pytest
 
 from exporter.model.node import Node
-from exporter.model.usage import Method, Share
-from exporter.model.variables import (
+from exporter.model.settings import (
     ACTIVE_THREAD_PERCENTAGE,
     PER_CONTEXT_PARTITIONING,
     PINNED_MEMORY_LIMIT,
     VISIBLE_DEVICES,
 )
+from exporter.model.usage import Method, Share
 from exporter.usage.capacity import ClientUsage, GpuSharing, gpu_sharing
 from tests.builders import (
     AT,

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from exporter.model.node import Node
 from exporter.model.observation import Observation
-from exporter.model.variables import PINNED_MEMORY_LIMIT
+from exporter.model.settings import PINNED_MEMORY_LIMIT
 from exporter.usage.capacity import Bound, Headroom, gpu_sharing
 from tests.builders import (
     AT,

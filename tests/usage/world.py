@@ -8,11 +8,11 @@ import random
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from exporter.core.fold import fold
 from exporter.model.launches import GpuUse, ProcessWork, WorkReading
 from exporter.model.node import Node
 from exporter.model.observation import Observation
 from exporter.model.usage import Split
+from exporter.state.reducer import reduce
 from tests.builders import AT, GPU, at_work, gpu_reading, process, told
 from tests.works import boot_ns
 
@@ -122,7 +122,7 @@ class World:
         """So many seconds later: how the last minute was split."""
         for _ in range(seconds):
             for seen in self.next_second():
-                self.node, _ = fold(self.node, seen)
+                self.node, _ = reduce(self.node, seen)
         return self.node.splits[GPU]
 
     def next_second(self) -> Iterator[Observation]:

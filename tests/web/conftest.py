@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from exporter.web import WebServer
+from exporter.web.server import WebServer
 from tests.web.serving import Counting, Stage, Web, staged
 
 

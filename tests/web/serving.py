@@ -13,10 +13,13 @@ from prometheus_client.registry import Collector
 from exporter.clock import SystemClock
 from exporter.history import History
 from exporter.metrics.exposition import Exposition
+from exporter.report.remedy import Address
 from exporter.report.status_view import StatusInput
-from exporter.telling.remedy import Address
-from exporter.web import Answer as SiteAnswer
-from exporter.web import Api, Request, Runbooks, Site, WebServer
+from exporter.web.api import Api
+from exporter.web.handler import Answer as SiteAnswer
+from exporter.web.handler import Request
+from exporter.web.pages import Runbooks, Site
+from exporter.web.server import WebServer
 from tests.builders import AT, DAEMON, three_clients
 from tests.ports import LOCALHOST
 

@@ -9,7 +9,7 @@ import textwrap
 import pytest
 
 from exporter.errors import ConfigError
-from exporter.web import activated_listeners
+from exporter.web.server import activated_listeners
 
 PROGRAM = """
     import os, sys

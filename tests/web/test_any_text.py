@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from exporter.errors import ConfigError
-from exporter.web import WebSecurity
 from exporter.web.auth import BasicAuth, Verdict, Visitor, may_see_private
-from tests.web.serving import LOCALHOST
+from exporter.web.web_config import WebSecurity
+from tests.ports import LOCALHOST
 from tests.web.test_authentication import ALICE
 
 WORDS = ("tls_server_config", "basic_auth_users", "http_server_config", "headers", "cert_file", "key", "null", "~", "a")

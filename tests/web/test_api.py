@@ -11,7 +11,7 @@ from exporter.model.event import Event, EventName
 from exporter.model.incident import Incident
 from exporter.model.node import Node
 from exporter.model.reason import Reason, ReasonCode
-from exporter.telling.incident_object import incident_object
+from exporter.report.objects import incident_object
 from exporter.web.api import MAX_BODY_BYTES
 from tests.builders import AT, DAEMON, SERVER
 from tests.incidents import HOSTILE, blocked, crowded, ended, hostile, incident

@@ -2,8 +2,8 @@
 
 import pytest
 
-from exporter.web import Request
 from exporter.web.auth import Visitor
+from exporter.web.handler import Request
 from tests.web.serving import Web
 
 STRANGER = Visitor(peer="192.0.2.7", host="node1:10677")

@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from exporter.errors import ConfigError, ListenError
-from exporter.web import WebServer
+from exporter.web.server import WebServer
+from tests.ports import LOCALHOST
 from tests.program import main
-from tests.web.serving import LOCALHOST, Stage, Web, ask, read_all
+from tests.web.serving import Stage, Web, ask, read_all
 
 
 @pytest.fixture

@@ -9,21 +9,23 @@ import bcrypt
 import pytest
 
 from exporter.clock import SystemClock
-from exporter.core.fold import fold
 from exporter.demo.scenario import initial_node
 from exporter.demo.simulation import Simulation
 from exporter.metrics.catalogue import NodeCollector
 from exporter.metrics.exposition import Exposition
 from exporter.model.node import Node
 from exporter.report.status_view import StatusInput
+from exporter.state.reducer import reduce
 from exporter.view import View
-from exporter.web import Site, WebSecurity, WebServer
+from exporter.web.pages import Site
+from exporter.web.server import WebServer
+from exporter.web.web_config import WebSecurity
 from tests.builders import AT
 from tests.clocks import HandClock
 from tests.eventually import eventually
+from tests.ports import LOCALHOST
 from tests.prometheus import Prometheus
 from tests.web.certificates import Authority
-from tests.web.serving import LOCALHOST
 
 pytestmark = pytest.mark.systems
 
@@ -51,7 +53,7 @@ def before_and_after() -> tuple[Node, Node]:
     for _ in range(MOST_MINUTES):
         before = node
         for seen in simulation.collect().observations:
-            node, _ = fold(node, seen)
+            node, _ = reduce(node, seen)
         if clients(before) - clients(node) and clients(before) & clients(node):
             return before, node
         clock.time += 60.0

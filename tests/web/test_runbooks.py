@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from exporter.web import Request, Runbooks
 from exporter.web.auth import Visitor
+from exporter.web.handler import Request
+from exporter.web.pages import Runbooks
 from tests.web.serving import Web
 
 ROOT = Path(__file__).parents[2]

@@ -11,10 +11,12 @@ from pathlib import Path
 import bcrypt
 import pytest
 
-from exporter.web import DEFAULT_MAX_REQUESTS, WebSecurity, WebServer
+from exporter.web.server import DEFAULT_MAX_REQUESTS, WebServer
+from exporter.web.web_config import WebSecurity
 from tests.eventually import eventually
+from tests.ports import LOCALHOST
 from tests.web.certificates import Authority, Certificate
-from tests.web.serving import LOCALHOST, Answer, Counting, Stage, Web, ask, read_all
+from tests.web.serving import Answer, Counting, Stage, Web, ask, read_all
 from tests.web.test_authentication import basic
 
 PASSWORD = "wonderland"

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from exporter.errors import ConfigError
-from exporter.web import WebSecurity
+from exporter.web.web_config import WebSecurity
 from tests.tools import needed
 from tests.web.certificates import Authority
 

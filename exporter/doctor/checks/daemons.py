@@ -1,10 +1,19 @@
-"""Control daemons: whether they are there, answer, and can be watched."""
+"""Checks of control daemons, their units and NVIDIA's programs."""
 
+import re
 from collections.abc import Iterator
 
-from exporter.doctor.facts import Area, Facts
+from exporter.doctor.facts import TEMPORARY, Area, Facts
 from exporter.doctor.finding import Check, Found, Severity, found
-from exporter.doctor.words import daemon_text, keyed, quoted, restart_commands, shown, start_commands
+from exporter.doctor.words import (
+    daemon_text,
+    keyed,
+    quoted,
+    restart_commands,
+    shown,
+    start_commands,
+    with_everybodys_tmp,
+)
 from exporter.model.daemon import SUPPORTED_PROTOCOL, DaemonState
 from exporter.report.problem import FindingCode
 
@@ -95,7 +104,7 @@ def protocol_not_supported(facts: Facts) -> Iterator[Found]:
         if not daemon.supported:
             yield found(
                 FindingCode.DAEMON_UNSUPPORTED,
-                detail=f"The daemon uses protocol {daemon.runtime.protocol}, the exporter protocol {SUPPORTED_PROTOCOL}.",
+                detail=f"The daemon uses protocol {daemon.runtime.protocol}, the exporter {SUPPORTED_PROTOCOL}.",
                 where=(daemon_text(each),),
                 commands=restart_commands(facts, daemon, variables={"CUDA_MPS_PROTOCOL_VERSION": "2"}),
             )
@@ -140,4 +149,187 @@ CHECKS = (
         code=FindingCode.DAEMON_UNSUPPORTED,
     ),
     Check(few_open_files, fine="daemons may have enough files open", mend="`LimitNOFILE=16384`"),
+)
+
+
+EXPORTER = "cuda-mps-exporter.service"
+
+
+def unit_not_there(facts: Facts) -> Iterator[Found]:
+    """The configuration names a unit that there is not: nothing can restart that daemon."""
+    for configured in facts.config.daemons:
+        if configured.unit is not None and facts.units is not None and configured.unit not in facts.units:
+            yield Found(
+                severity=Severity.ERROR,
+                what=f"the configuration names a unit that systemd does not know, {shown(configured.unit)}: whether "
+                "its daemon was stopped cannot be told, and nothing can restart it",
+                where=(shown(configured.name),),
+                mend="Install the unit, or write its right name",
+                commands=("systemctl list-unit-files 'nvidia*'",),
+            )
+
+
+def daemon_private_tmp(facts: Facts) -> Iterator[Found]:
+    """A daemon's unit has a /tmp of its own, where its clients do not find it."""
+    for daemon in facts.node.daemons.values():
+        unit = daemon.runtime.unit or daemon.declared.unit
+        if daemon.pipe_directory.startswith(TEMPORARY) and unit is not None and _has_own_tmp(facts, unit):
+            yield Found(
+                severity=Severity.ERROR,
+                what=f"a daemon is in {shown(daemon.pipe_directory)}, and its unit has a /tmp of its own "
+                "(PrivateTmp=): nobody outside finds it, and CUDA processes bypass MPS",
+                where=(shown(unit),),
+                mend="Move the daemon out of /tmp, with CUDA_MPS_PIPE_DIRECTORY=/run/nvidia-mps for it and its "
+                "clients; or let the unit have everybody's /tmp",
+                commands=(with_everybodys_tmp(unit),),
+            )
+
+
+def exporter_private_tmp(facts: Facts) -> Iterator[Found]:
+    """The exporter's own unit has a /tmp of its own, where it does not find a daemon that is there."""
+    hidden = [daemon for daemon in facts.node.daemons.values() if daemon.pipe_directory.startswith(TEMPORARY)]
+    if hidden and _has_own_tmp(facts, EXPORTER):
+        yield Found(
+            severity=Severity.ERROR,
+            what="the exporter's unit has a /tmp of its own (PrivateTmp=), where a daemon's directory is another or "
+            "none: the exporter sees it by CAP_SYS_PTRACE at best, and not while the daemon is down",
+            where=tuple(shown(daemon.name) for daemon in hidden),
+            mend="Let the unit have everybody's /tmp, as it is delivered",
+            commands=(with_everybodys_tmp(EXPORTER),),
+        )
+
+
+def _has_own_tmp(facts: Facts, unit: str) -> bool:
+    found = (facts.units or {}).get(unit)
+    return found is not None and found.private_tmp
+
+
+UNITS_CHECKS = (
+    Check(
+        unit_not_there,
+        fine="systemd knows the units that the configuration names",
+        mend="install the unit, or write its right name",
+        needs=(Area.UNITS,),
+        doc="docs/systemd.md",
+    ),
+    Check(
+        daemon_private_tmp,
+        fine="no daemon is hidden in a /tmp of its unit's",
+        mend="a directory in /run; or `PrivateTmp=no`",
+        needs=(Area.UNITS,),
+        doc="docs/systemd.md",
+    ),
+    Check(
+        exporter_private_tmp,
+        fine="the exporter's /tmp is everybody's",
+        mend="`PrivateTmp=no`, as delivered",
+        needs=(Area.UNITS,),
+        doc="docs/systemd.md",
+    ),
+)
+
+
+_VERSION = re.compile(r"([0-9]{1,3})([0-9]{2})[0-9]")
+
+
+def control_program_missing(facts: Facts) -> Iterator[Found]:
+    """`nvidia-cuda-mps-control` is not where the exporter looks for it."""
+    if facts.programs.control is None:
+        yield Found(
+            severity=Severity.ERROR,
+            what=f"{shown(facts.config.constants.control_executable)} is not there: no daemon can be asked anything",
+            mend="Install the driver's programs, or say where they are: in a container, "
+            "NVIDIA_DRIVER_CAPABILITIES=compute,utility has them brought in; else add their directory to PATH",
+            commands=("PATH=$PATH:/opt/nvidia/bin cuda-mps-exporter doctor",),
+        )
+
+
+def control_program_fails(facts: Facts) -> Iterator[Found]:
+    """`nvidia-cuda-mps-control` is there, and cannot be run."""
+    programs = facts.programs
+    if programs.control is not None and programs.problem is not None:
+        yield Found(
+            severity=Severity.ERROR,
+            what=f"the control program cannot be run: {shown(programs.problem)}",
+            where=(shown(programs.control),),
+            mend="See what it says itself, and install that of the driver",
+            commands=("nvidia-cuda-mps-control -v",),
+        )
+
+
+def server_program_missing(facts: Facts) -> Iterator[Found]:
+    """`nvidia-cuda-mps-server` is not beside the control program."""
+    programs = facts.programs
+    if programs.control is not None and programs.server is None:
+        yield Found(
+            severity=Severity.WARNING,
+            what="nvidia-cuda-mps-server is neither beside the control program nor in PATH: a daemon started from here "
+            "could start no server, and its clients would get error 805",
+            where=(shown(programs.control),),
+            mend="Install the driver's package that has both programs; where daemons run in a container of their own, "
+            "this does not matter",
+        )
+
+
+def version_mismatch(facts: Facts) -> Iterator[Found]:
+    """The control program is of another CUDA version than the driver."""
+    found = _VERSION.fullmatch(facts.programs.version or "")
+    if found is None:
+        return
+    program = f"{int(found[1])}.{int(found[2])}"
+    drivers = {gpu.reading.cuda_version for gpu in facts.node.gpus.values() if gpu.reading.cuda_version is not None}
+    for driver in sorted(drivers - {program}):
+        yield Found(
+            severity=Severity.WARNING,
+            what=f"the control program is that of CUDA {program}, the driver that of CUDA {shown(driver)}: an older "
+            "installation is in the way, or the driver was upgraded without it",
+            where=(shown(facts.programs.control or ""),),
+            mend="Remove the programs that are not the driver's, or put the right directory first in PATH",
+            commands=("type -a nvidia-cuda-mps-control", "nvidia-smi"),
+        )
+
+
+def daemon_outdated(facts: Facts) -> Iterator[Found]:
+    """A daemon runs a program whose file was replaced since."""
+    for _, each in facts.running():
+        if each.replaced:
+            yield Found(
+                severity=Severity.WARNING,
+                what="a control daemon runs a program whose file was replaced since: the driver was upgraded under it, "
+                "and its next server may not start",
+                where=(daemon_text(each),),
+                mend="Restart the daemon when its clients can be spared: it takes them with it",
+            )
+
+
+PROGRAMS_CHECKS = (
+    Check(
+        control_program_missing,
+        fine="nvidia-cuda-mps-control is there",
+        mend="install the driver's programs, or name the path",
+    ),
+    Check(
+        control_program_fails,
+        fine="nvidia-cuda-mps-control can be run",
+        mend="install that of the driver",
+        needs=(Area.PROGRAMS,),
+    ),
+    Check(
+        server_program_missing,
+        fine="nvidia-cuda-mps-server is there",
+        mend="install the package that has both",
+        needs=(Area.PROGRAMS,),
+    ),
+    Check(
+        version_mismatch,
+        fine="the programs are the driver's",
+        mend="remove those of an older installation",
+        needs=(Area.PROGRAMS, Area.GPUS),
+    ),
+    Check(
+        daemon_outdated,
+        fine="daemons run the programs that are installed",
+        mend="restart the daemon when its clients can be spared",
+        needs=(Area.DAEMONS,),
+    ),
 )

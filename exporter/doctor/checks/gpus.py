@@ -1,19 +1,19 @@
-"""GPUs: whether they can be read, and are as MPS wants them."""
+"""Checks of GPUs."""
 
 from collections.abc import Iterator
 
-from exporter.core import devices
-from exporter.core.client_slots import BEFORE_VOLTA, VOLTA
-from exporter.core.gpus import NVML, serving_daemon
 from exporter.doctor.facts import Area, Facts
 from exporter.doctor.finding import Check, Found, Severity, found
 from exporter.doctor.words import daemon_text, gpu_name, shown
 from exporter.model.gpu import Gpu
 from exporter.model.problem import Problem, ProblemCode
-from exporter.model.variables import VISIBLE_DEVICES
+from exporter.model.settings import VISIBLE_DEVICES
 from exporter.parse.mps_variables import is_device_visible, visible_device_entries
 from exporter.report.problem import FindingCode
-from exporter.telling.problem_text import problem_text
+from exporter.report.problem_text import problem_text
+from exporter.state import gpus
+from exporter.state.gpus import NVML, serving_daemon
+from exporter.state.servers import BEFORE_VOLTA, VOLTA
 
 
 def driver_mismatch(facts: Facts) -> Iterator[Found]:
@@ -175,7 +175,7 @@ def gpu_of_two_daemons(facts: Facts) -> Iterator[Found]:
         running = [
             daemon
             for daemon, each in facts.running()
-            if each.process.variables is not None and devices.served(daemon, gpu.reading)
+            if each.process.variables is not None and gpus.served(daemon, gpu.reading)
         ]
         names = tuple(dict.fromkeys(shown(daemon.name) for daemon in running))
         if len(names) > 1:

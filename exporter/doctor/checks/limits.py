@@ -1,16 +1,16 @@
-"""Limits, and the GPUs that daemons and clients may see: whether they mean what they say."""
+"""Checks of limits and visible devices."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from exporter.core import devices
 from exporter.doctor.facts import Area, Facts, ProcessFacts
 from exporter.doctor.finding import Check, Found, Severity
 from exporter.doctor.words import command_to, daemon_text, shown, who
 from exporter.model.daemon import Daemon
-from exporter.model.variables import ACTIVE_THREAD_PERCENTAGE, PINNED_MEMORY_LIMIT, VISIBLE_DEVICES
+from exporter.model.settings import ACTIVE_THREAD_PERCENTAGE, PINNED_MEMORY_LIMIT, VISIBLE_DEVICES
 from exporter.parse.mps_variables import parse_memory_limits, parse_percentage, visible_device_entries
-from exporter.telling.short import mebibytes
+from exporter.report.text import mebibytes
+from exporter.state import gpus as state_gpus
 
 
 def thread_percentage_wrong(facts: Facts) -> Iterator[Found]:
@@ -46,7 +46,7 @@ def memory_limit_beyond_device(facts: Facts) -> Iterator[Found]:
     """A memory limit is more than its GPU has, or none that can be read."""
     for each in _memory_limits(facts):
         for ordinal, limit in each.by_device.items():
-            gpu = facts.node.gpus.get(devices.by_its_ordinals(facts.node, each.daemon).get(ordinal, ""))
+            gpu = facts.node.gpus.get(state_gpus.by_its_ordinals(facts.node, each.daemon).get(ordinal, ""))
             total = None if gpu is None else gpu.reading.memory_total_bytes
             if limit is not None and total is not None and limit > total:
                 yield Found(
@@ -85,7 +85,7 @@ def memory_limit_without_device(facts: Facts) -> Iterator[Found]:
 def gpu_not_visible(facts: Facts) -> Iterator[Found]:
     """A client's CUDA_VISIBLE_DEVICES names a GPU that its daemon does not have."""
     for daemon, _ in facts.running():
-        gpus = devices.by_its_ordinals(facts.node, daemon)
+        gpus = state_gpus.by_its_ordinals(facts.node, daemon)
         for pid in (*daemon.clients, *daemon.connections.pending) if gpus else ():
             process = facts.processes.get(pid)
             stray = None if process is None else _first_stray(process, gpus)
@@ -142,9 +142,9 @@ def _memory_limits(facts: Facts) -> Iterator[_MemoryLimits]:
         if daemon is not None and configured.pinned_memory_limits:
             whose = f"pinned_memory_limits of {shown(configured.name)}"
             limits = dict(configured.pinned_memory_limits)
-            yield _MemoryLimits(daemon, whose, limits, devices.count(facts.node, daemon))
+            yield _MemoryLimits(daemon, whose, limits, state_gpus.count(facts.node, daemon))
     for daemon in facts.node.daemons.values():
-        count = devices.count(facts.node, daemon)
+        count = state_gpus.count(facts.node, daemon)
         if daemon.default_limits.pinned_memory:
             whose = f"the default of {shown(daemon.name)}"
             yield _MemoryLimits(daemon, whose, daemon.default_limits.pinned_memory, count)

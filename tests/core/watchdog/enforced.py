@@ -2,14 +2,12 @@
 
 from dataclasses import replace
 
-from exporter.core.watchdog import limits
-from exporter.model.action import Action, GiveCommand
 from exporter.model.event import Event, EventName
-from exporter.model.limits import Limits
 from exporter.model.node import Node
-from exporter.model.observation import Observation
-from exporter.model.settings import Mode
-from exporter.model.watch import Watch
+from exporter.model.observation import Action, GiveCommand, Observation
+from exporter.model.settings import Limits, Mode
+from exporter.model.watchdog import WatchdogState
+from exporter.watchdog import limits
 from tests.builders import AT, DAEMON, daemon_process, node, reply, server_log, servers, told
 
 GIB = 1 << 30
@@ -51,10 +49,10 @@ def server(pid: int, *told_by_it: str, at: float = AT) -> tuple[Observation, ...
 class Enforced:
     """A node with one daemon, judged after all that is seen; `events` and `actions` are what came of it, in order."""
 
-    def __init__(self, configured: Limits, mode: Mode = Mode.ACT, watch: Watch | None = None) -> None:
+    def __init__(self, configured: Limits, mode: Mode = Mode.ACT, watch: WatchdogState | None = None) -> None:
         self.configured = configured
         self.mode = mode
-        self.watch = watch or Watch()
+        self.watch = watch or WatchdogState()
         self.node: Node = node()
         self.events: list[Event] = []
         self.actions: list[Action] = []

@@ -4,20 +4,28 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from exporter.core.fold import fold
-from exporter.core.watchdog.judge import judge
-from exporter.core.watchdog.orders import Mandate, Orders
-from exporter.model.action import Action, ActionDone, Resumed
 from exporter.model.daemon import Daemon
-from exporter.model.diagnosis import Condition, Diagnosis
 from exporter.model.event import Event, EventName
 from exporter.model.node import Node
-from exporter.model.observation import DaemonProcess, LogFile, Observation
+from exporter.model.observation import (
+    Action,
+    ActionDone,
+    ControlSocket,
+    DaemonProcess,
+    LogFile,
+    Observation,
+    ProcessState,
+    Resumed,
+    SessionHolder,
+    UnitState,
+)
 from exporter.model.reason import Reason
-from exporter.model.settings import AllowedAction, Mode, Rules
-from exporter.model.watch import Watch
-from exporter.model.witnesses import ControlSocket, ProcessState, SessionHolder, UnitState
-from exporter.plain import build, plain
+from exporter.model.settings import AllowedAction, Mode, Thresholds
+from exporter.model.watchdog import Condition, Diagnosis, WatchdogState
+from exporter.serialization import build, plain
+from exporter.state.reducer import reduce
+from exporter.watchdog.context import DaemonPolicy, Policy
+from exporter.watchdog.evaluation import evaluate
 from tests.builders import (
     AT,
     CONTROL,
@@ -37,8 +45,8 @@ from tests.builders import (
 
 COMMAND = ("nvidia-cuda-mps-control", "-d")
 UNIT = "nvidia-cuda-mps.service"
-BY_COMMAND = Mandate(command=COMMAND)
-BY_UNIT = Mandate(unit=UNIT)
+BY_COMMAND = DaemonPolicy(command=COMMAND)
+BY_UNIT = DaemonPolicy(unit=UNIT)
 NEXT = 900
 """The PID of the daemon that comes after."""
 
@@ -119,7 +127,7 @@ def holder(at: float, pid: int | None = 700) -> SessionHolder:
     return SessionHolder(at=at, daemon=DAEMON, pid=pid, start_ticks=70000, uid=1001, user="alice")
 
 
-def _begun(mandate: Mandate) -> Node:
+def _begun(mandate: DaemonPolicy) -> Node:
     """A node that has seen nothing yet of its daemon, which is its unit's, if it has one."""
     seen = node()
     daemon = replace(
@@ -136,11 +144,11 @@ class Post:
     def __init__(
         self,
         *seen: Observation,
-        mandate: Mandate = BY_COMMAND,
+        mandate: DaemonPolicy = BY_COMMAND,
         mode: Mode = Mode.ACT,
         **rules: Any,
     ) -> None:
-        self.orders = Orders(mode=mode, rules=Rules(**rules), mandates={DAEMON: mandate})
+        self.orders = Policy(mode=mode, rules=Thresholds(**rules), mandates={DAEMON: mandate})
         self.node = _begun(mandate)
         self.at = AT
         self.events: list[Event] = []
@@ -153,7 +161,7 @@ class Post:
         return self.node.daemons[DAEMON]
 
     @property
-    def watch(self) -> Watch:
+    def watch(self) -> WatchdogState:
         """What the watchdog knows."""
         return self.node.watches[DAEMON]
 
@@ -171,14 +179,14 @@ class Post:
     def see(self, *seen: Observation) -> None:
         """These are seen, one after the other."""
         for each in seen:
-            self.node, events = fold(self.node, each)
+            self.node, events = reduce(self.node, each)
             self.events.extend(events)
             self.judge(max(self.at, each.at))
 
     def judge(self, at: float) -> None:
         """It is this time now."""
         self.at = at
-        self.node, events, actions = judge(self.node, self.orders, at=at, chance=0.0)
+        self.node, events, actions = evaluate(self.node, self.orders, at=at, chance=0.0)
         self.events.extend(events)
         self.actions.extend(actions)
 
@@ -207,7 +215,7 @@ class Post:
 
     def restarted(self) -> None:
         """The exporter itself ends and begins anew: all that it knows is what it has written down."""
-        kept = build(Watch, plain(self.watch))
+        kept = build(WatchdogState, plain(self.watch))
         self.node = replace(_begun(self.orders.mandates[DAEMON]), at=self.at, watches={DAEMON: kept})
 
     def told(self, *names: EventName) -> list[tuple[str, str | None]]:

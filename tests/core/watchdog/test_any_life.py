@@ -6,18 +6,17 @@ from random import Random
 
 import pytest
 
-from exporter.core.fold import fold
-from exporter.core.watchdog.judge import judge
-from exporter.core.watchdog.orders import Mandate, Orders
-from exporter.model.action import Action, ActionDone, ActionKind, EndProcess, Resumed
 from exporter.model.event import Event, EventName
 from exporter.model.identity import ProcessIdentity
 from exporter.model.node import Node
-from exporter.model.observation import Observation
+from exporter.model.observation import Action, ActionDone, ActionKind, EndProcess, Observation, Resumed
 from exporter.model.reason import Reason, ReasonCode
-from exporter.model.settings import AllowedAction, Mode, Rules
-from exporter.model.watch import Watch
-from exporter.plain import build, plain
+from exporter.model.settings import AllowedAction, Mode, Thresholds
+from exporter.model.watchdog import WatchdogState
+from exporter.serialization import build, plain
+from exporter.state.reducer import reduce
+from exporter.watchdog.context import DaemonPolicy, Policy
+from exporter.watchdog.evaluation import evaluate
 from tests.builders import CONTROL, DAEMON, SERVER, daemon_process, exited, look, no_daemon, node, process, refusal
 from tests.core.watchdog.post import (
     BY_COMMAND,
@@ -63,7 +62,7 @@ PHRASES: tuple[Callable[[float], Iterable[Observation]], ...] = (
 """What may happen to a daemon, in a few observations each."""
 
 GAPS = (0.0, 0.6, 3.0, 12.0, 70.0, 95.0, 1000.0)
-MANDATES = (BY_COMMAND, BY_COMMAND, BY_UNIT, Mandate())
+MANDATES = (BY_COMMAND, BY_COMMAND, BY_UNIT, DaemonPolicy())
 MODES = (Mode.ACT, Mode.ACT, Mode.ACT, Mode.OBSERVE)
 UNHEARD = Reason(ReasonCode.NO_RESULT)
 OUTCOMES = (None, None, None, Reason(ReasonCode.PROGRAM_FAILED, exit_code=1), UNHEARD)
@@ -86,9 +85,9 @@ AGAINST_FAULTS = {
 }
 
 
-def rules(chance: Random) -> Rules:
+def rules(chance: Random) -> Thresholds:
     """Some that are strict, some that are hasty."""
-    return Rules(
+    return Thresholds(
         hung_after=chance.choice((0.5, 90.0)),
         restarts=chance.randint(0, 3),
         window=chance.choice((60.0, 900.0)),
@@ -101,7 +100,7 @@ def rules(chance: Random) -> Rules:
 class Onlooker:
     """Knows who is who, and holds every decision against it."""
 
-    def __init__(self, rules: Rules) -> None:
+    def __init__(self, rules: Thresholds) -> None:
         self._rules = rules
         self._ours: dict[str, set[ProcessIdentity]] = defaultdict(set)
         self._restarts: dict[str, list[float]] = defaultdict(list)
@@ -116,7 +115,7 @@ class Onlooker:
             children = (each for each in known if each.parent in self._ours[name])
             self._ours[name].update(ProcessIdentity(pid=each.pid, start_ticks=each.start_ticks) for each in children)
         for watch in node.watches.values():
-            assert build(Watch, plain(watch)) == watch
+            assert build(WatchdogState, plain(watch)) == watch
 
     def hears(self, seen: Observation) -> None:
         """An operator gives back the budget."""
@@ -125,7 +124,7 @@ class Onlooker:
 
     def judges(self, before: Node, action: Action, at: float) -> None:
         """An action must be one that the rules allow, for somebody whom it is right to do it to."""
-        daemon, watch = before.daemons[action.daemon], before.watches.get(action.daemon, Watch())
+        daemon, watch = before.daemons[action.daemon], before.watches.get(action.daemon, WatchdogState())
         assert watch.quarantine is None
         match action.kind:
             case ActionKind.RESTART:
@@ -156,19 +155,19 @@ def said(events: Iterable[Event]) -> list[tuple[str | None, str | None, Reason |
 @pytest.mark.parametrize("seed", range(LIVES))
 def test_any_life(seed: int) -> None:
     chance = Random(seed)
-    orders = Orders(mode=chance.choice(MODES), rules=rules(chance), mandates={DAEMON: chance.choice(MANDATES)})
+    orders = Policy(mode=chance.choice(MODES), rules=rules(chance), mandates={DAEMON: chance.choice(MANDATES)})
     outcome = chance.choice(OUTCOMES)
     present, onlooker = node(), Onlooker(orders.rules)
     for each in life(chance):
-        present, _ = fold(present, each)
+        present, _ = reduce(present, each)
         onlooker.hears(each)
         onlooker.sees(present)
         before = present
-        present, events, actions = judge(before, orders, at=present.at, chance=0.5)
+        present, events, actions = evaluate(before, orders, at=present.at, chance=0.5)
         assert said(events) == [(action.daemon, action.kind, action.reason) for action in actions]
         assert orders.mode is Mode.ACT or not actions
         for action in actions:
-            acting = before.watches.get(action.daemon, Watch()).acting
+            acting = before.watches.get(action.daemon, WatchdogState()).acting
             assert acting is None or acting != present.watches[action.daemon].acting
             onlooker.judges(before, action, present.at)
             if outcome != UNHEARD:
@@ -180,4 +179,4 @@ def test_any_life(seed: int) -> None:
                     seconds=0.1,
                     problem=outcome,
                 )
-                present, _ = fold(present, done)
+                present, _ = reduce(present, done)

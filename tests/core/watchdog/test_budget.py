@@ -4,12 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from exporter.core.watchdog import budget
-from exporter.model.diagnosis import Condition
 from exporter.model.event import EventName
 from exporter.model.reason import Reason, ReasonCode
-from exporter.model.settings import Mode, Rules
-from exporter.model.watch import Watch, WatchState
+from exporter.model.settings import Mode, Thresholds
+from exporter.model.watchdog import Condition, WatchdogPhase, WatchdogState
+from exporter.watchdog import restart
 from tests.builders import AT, DAEMON, daemon_process, no_daemon, refusal
 from tests.core.watchdog.post import DEATH, NEXT, Post, alive, dies, hangs, left, returns
 
@@ -41,9 +40,9 @@ def crash(post: Post, times: int, *, every: float = 20.0, lasts: float = 1.0) ->
     ("times", "seconds"), [(0, 0), (1, 2), (2, 4), (3, 8), (4, 16), (8, 256), (9, 300), (5000, 300)]
 )
 def test_the_first_comes_at_once_and_each_further_one_twice_as_late(times: int, seconds: float) -> None:
-    rules = Rules()
-    assert budget.backoff(times, rules, 0.0) == seconds
-    assert budget.backoff(times, rules, 1.0) == seconds * 1.25
+    rules = Thresholds()
+    assert restart.backoff(times, rules, 0.0) == seconds
+    assert restart.backoff(times, rules, 1.0) == seconds * 1.25
 
 
 @pytest.mark.parametrize(
@@ -51,8 +50,8 @@ def test_the_first_comes_at_once_and_each_further_one_twice_as_late(times: int, 
     [((), 0, 5), ((0.0,), 1, 4), ((0.0,), 900, 5), ((0.0, 100.0), 950, 4), ((1.0,) * 7, 2, 0)],
 )
 def test_what_is_left(restarts: tuple[float, ...], at: float, left: int) -> None:
-    assert budget.left(Watch(restarts=restarts), Rules(), at) == left
-    assert budget.left(Watch(restarts=restarts, opened_at=0.0), Rules(), at) == 0
+    assert restart.left(WatchdogState(restarts=restarts), Thresholds(), at) == left
+    assert restart.left(WatchdogState(restarts=restarts, opened_at=0.0), Thresholds(), at) == 0
 
 
 def test_a_daemon_that_does_not_last_is_brought_back_ever_later_and_then_no_more() -> None:
@@ -64,7 +63,7 @@ def test_a_daemon_that_does_not_last_is_brought_back_ever_later_and_then_no_more
         Reason(ReasonCode.BACKOFF, seconds=900.0, count=1),
     )
     assert post.told(*BREAKER) == [("circuit_opened", Reason(ReasonCode.RESTARTS_DID_NOT_HELP, seconds=900.0, count=5))]
-    assert (post.watch.state, len(post.watch.restarts)) == (WatchState.CIRCUIT_OPEN, 5)
+    assert (post.watch.state, len(post.watch.restarts)) == (WatchdogPhase.CIRCUIT_OPEN, 5)
     assert post.tallies == {("restart", "crashed", "succeeded"): 5}
 
 
@@ -86,7 +85,7 @@ def test_resume_closes_it_and_gives_back_the_budget() -> None:
     post.resume()
     assert post.told(*BREAKER)[-1] == ("circuit_closed", Reason(ReasonCode.OPERATOR_RESUMED))
     assert len(post.actions) == 6
-    assert budget.left(post.watch, Rules(), post.at) == 4
+    assert restart.left(post.watch, Thresholds(), post.at) == 4
 
 
 def test_it_closes_by_itself_when_somebody_has_mended_it() -> None:
@@ -95,10 +94,10 @@ def test_it_closes_by_itself_when_somebody_has_mended_it() -> None:
     back = post.at + 1
     post.see(*returns(back, 99))
     post.until(back + 899, every=10.0)
-    assert post.watch.state is WatchState.CIRCUIT_OPEN
+    assert post.watch.state is WatchdogPhase.CIRCUIT_OPEN
     post.until(back + 901)
     assert post.told(*BREAKER)[-1] == ("circuit_closed", Reason(ReasonCode.WELL_FOR_WINDOW, seconds=900.0))
-    assert (post.watch.state, post.watch.failures) == (WatchState.IDLE, 0)
+    assert (post.watch.state, post.watch.failures) == (WatchdogPhase.IDLE, 0)
 
 
 def test_what_lasted_for_a_window_is_forgiven() -> None:
@@ -160,7 +159,7 @@ def test_until_the_next_may_come_it_is_said_when() -> None:
     post = Post()
     post.see(*dies())
     post.did(problem=FAILED)
-    assert (post.watch.state, post.watch.not_before) == (WatchState.BACKOFF, pytest.approx(post.at + 2.0))
+    assert (post.watch.state, post.watch.not_before) == (WatchdogPhase.BACKOFF, pytest.approx(post.at + 2.0))
     post.restarted()
     assert post.watch.not_before is not None
     post.until(post.at + 1.5)

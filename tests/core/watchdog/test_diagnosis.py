@@ -5,10 +5,10 @@ from typing import NamedTuple
 
 import pytest
 
-from exporter.model.diagnosis import Condition
 from exporter.model.event import EventName
 from exporter.model.observation import Observation
 from exporter.model.reason import Reason, ReasonCode
+from exporter.model.watchdog import Condition
 from tests.builders import (
     AT,
     CLIENT,

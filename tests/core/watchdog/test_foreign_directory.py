@@ -3,17 +3,15 @@
 from dataclasses import replace
 from typing import Any
 
-from exporter.core import agenda
-from exporter.core.watchdog.orders import blocks
-from exporter.model.action import RunCommand
 from exporter.model.daemon import DaemonState
 from exporter.model.node import Node
-from exporter.model.observation import DaemonFound, DaemonProcess
+from exporter.model.observation import DaemonFound, DaemonProcess, RunCommand
 from exporter.model.reason import Reason, ReasonCode
-from exporter.model.settings import PollIntervals
-from exporter.model.variables import VISIBLE_DEVICES
-from exporter.model.watch import Block
+from exporter.model.settings import VISIBLE_DEVICES, PollIntervals
+from exporter.model.watchdog import ActingBlock
 from exporter.report.findings import findings
+from exporter.state import poll_schedule
+from exporter.watchdog.context import blocks
 from tests.builders import AT, DAEMON, node, told
 from tests.core.watchdog.post import COMMAND, DEATH, Post, dies, left
 
@@ -34,7 +32,7 @@ def test_it_is_absent_and_no_loss_is_counted() -> None:
 def test_it_is_not_asked() -> None:
     daemon = told(taken()).daemon
 
-    assert agenda.commands(Node(daemons={DAEMON: daemon}, at=AT + 1000), DAEMON, PollIntervals()) == ()
+    assert poll_schedule.commands(Node(daemons={DAEMON: daemon}, at=AT + 1000), DAEMON, PollIntervals()) == ()
 
 
 def test_nothing_is_started_in_another_users_directory_as_long_as_it_is_there() -> None:
@@ -46,7 +44,7 @@ def test_nothing_is_started_in_another_users_directory_as_long_as_it_is_there() 
         [],
         Reason(ReasonCode.FOREIGN_DIRECTORY, uid=TENANT),
     )
-    assert blocks(post.orders, post.daemon, post.watch) == (Block.FOREIGN_DIRECTORY,)
+    assert blocks(post.orders, post.daemon, post.watch) == (ActingBlock.FOREIGN_DIRECTORY,)
 
     post.see(left(DEATH + 2001))
     assert post.kinds == [("restart", "crashed")]

@@ -4,14 +4,12 @@ from dataclasses import replace
 
 import pytest
 
-from exporter.core.watchdog.limit_commands import AGAIN_SECONDS, MANY, MOST_COMMANDS, SELDOM_SECONDS
 from exporter.model.event import EventName
-from exporter.model.limits import Limits
-from exporter.model.observation import Observation
+from exporter.model.observation import Observation, ProcessState
 from exporter.model.reason import Reason, ReasonCode
-from exporter.model.settings import Mode
-from exporter.model.watch import Watch
-from exporter.model.witnesses import ProcessState
+from exporter.model.settings import Limits, Mode
+from exporter.model.watchdog import WatchdogState
+from exporter.watchdog.limits import AGAIN_SECONDS, MANY, MOST_COMMANDS, SELDOM_SECONDS
 from tests.builders import (
     AT,
     CLIENT,
@@ -415,6 +413,6 @@ class TestSlippedIn:
 def test_a_watch_is_the_same_after_it_was_judged_again() -> None:
     """So that nothing is written down where nothing has changed."""
     enforced = in_force()
-    before: Watch = enforced.watch
+    before: WatchdogState = enforced.watch
     enforced.judge(AT + 100)
     assert enforced.watch == before

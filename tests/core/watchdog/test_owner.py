@@ -2,19 +2,16 @@
 
 import pytest
 
-from exporter.core.watchdog import budget
-from exporter.model.action import RestartUnit
-from exporter.model.diagnosis import Condition
 from exporter.model.event import EventName
-from exporter.model.observation import Observation
+from exporter.model.observation import Observation, RestartUnit, UnitState
 from exporter.model.reason import Reason, ReasonCode
-from exporter.model.settings import Mode, Rules
-from exporter.model.watch import WatchState
-from exporter.model.witnesses import UnitState
+from exporter.model.settings import Mode, Thresholds
+from exporter.model.watchdog import Condition, WatchdogPhase
+from exporter.watchdog import restart as watchdog_restart
 from tests.builders import failure
 from tests.core.watchdog.post import BY_UNIT, DEATH, NEXT, UNIT, Post, alive, dies, hangs, returns, unit
 
-DEFERRED = WatchState.DEFERRED_TO_SYSTEMD
+DEFERRED = WatchdogPhase.DEFERRED_TO_SYSTEMD
 
 
 def died(*then: Observation, mode: Mode = Mode.ACT, before: UnitState | None = None) -> Post:
@@ -37,13 +34,13 @@ def died(*then: Observation, mode: Mode = Mode.ACT, before: UnitState | None = N
             Reason(ReasonCode.RESTARTED_BY_SYSTEMD, unit=UNIT),
         ),
         (unit("active", restart="always"), DEFERRED, Reason(ReasonCode.RESTARTED_BY_SYSTEMD, unit=UNIT)),
-        (unit("active", restart="on-success"), WatchState.ACTING, None),
-        (unit("active", restart="no", sub="exited"), WatchState.ACTING, None),
-        (unit("failed", result="signal"), WatchState.ACTING, None),
-        (unit("inactive", result="signal"), WatchState.ACTING, None),
-        (unit("inactive"), WatchState.IDLE, Reason(ReasonCode.STOPPED_BY_OPERATOR)),
-        (unit("failed", sub="failed", result="timeout"), WatchState.IDLE, Reason(ReasonCode.STOPPED_BY_OPERATOR)),
-        (unit("failed", sub="failed", result="timeout", restart="no"), WatchState.ACTING, None),
+        (unit("active", restart="on-success"), WatchdogPhase.ACTING, None),
+        (unit("active", restart="no", sub="exited"), WatchdogPhase.ACTING, None),
+        (unit("failed", result="signal"), WatchdogPhase.ACTING, None),
+        (unit("inactive", result="signal"), WatchdogPhase.ACTING, None),
+        (unit("inactive"), WatchdogPhase.IDLE, Reason(ReasonCode.STOPPED_BY_OPERATOR)),
+        (unit("failed", sub="failed", result="timeout"), WatchdogPhase.IDLE, Reason(ReasonCode.STOPPED_BY_OPERATOR)),
+        (unit("failed", sub="failed", result="timeout", restart="no"), WatchdogPhase.ACTING, None),
         (
             unit("failed", result="start-limit-hit"),
             DEFERRED,
@@ -51,12 +48,12 @@ def died(*then: Observation, mode: Mode = Mode.ACT, before: UnitState | None = N
         ),
         (
             unit("inactive", load="not-found", result=""),
-            WatchState.IDLE,
+            WatchdogPhase.IDLE,
             Reason(ReasonCode.UNIT_NOT_LOADED, unit=UNIT, state="not-found"),
         ),
         (
             unit("", problem=failure("Access denied")),
-            WatchState.IDLE,
+            WatchdogPhase.IDLE,
             Reason(ReasonCode.UNIT_UNREADABLE, unit=UNIT, state=failure("").code, text="Access denied"),
         ),
     ],
@@ -66,10 +63,10 @@ def died(*then: Observation, mode: Mode = Mode.ACT, before: UnitState | None = N
         else ""
     ),
 )
-def test_who_restarts_it(told: UnitState, state: WatchState, reason: Reason | None) -> None:
+def test_who_restarts_it(told: UnitState, state: WatchdogPhase, reason: Reason | None) -> None:
     post = died(told)
     assert (post.watch.state, post.watch.reason) == (state, reason)
-    assert bool(post.actions) == (state is WatchState.ACTING)
+    assert bool(post.actions) == (state is WatchdogPhase.ACTING)
 
 
 @pytest.mark.parametrize(
@@ -148,8 +145,8 @@ def test_what_systemd_did_is_counted_and_said_once(mode: Mode) -> None:
     post.see(unit("active", at=DEATH + 3, restarts=1))
     assert post.told(EventName.WATCHDOG_ACTED) == [("watchdog_acted", "by_systemd")]
     assert post.tallies == {("restart", "crashed", "by_systemd"): 1}
-    assert (post.actions, post.watch.state) == ([], WatchState.IDLE)
-    assert budget.left(post.watch, Rules(), post.at) == 4
+    assert (post.actions, post.watch.state) == ([], WatchdogPhase.IDLE)
+    assert watchdog_restart.left(post.watch, Thresholds(), post.at) == 4
 
 
 def test_also_what_it_did_before_anybody_saw_the_death() -> None:
@@ -168,12 +165,12 @@ def test_what_systemd_did_leaves_less_for_us() -> None:
     post = Post(*alive(), unit("active", at=DEATH - 5), mandate=BY_UNIT)
     post.see(unit("active", at=DEATH - 4, restarts=4), *dies(), unit("failed", result="signal"))
     post.until(DEATH + 3)
-    assert post.watch.state is WatchState.BACKOFF
+    assert post.watch.state is WatchdogPhase.BACKOFF
     post.until(DEATH + 30)
     post.did()
     post.see(*returns(post.at + 1), *dies(post.at + 3, NEXT), unit("failed", at=post.at + 5, result="signal"))
     post.until(post.at + 3)
-    assert post.watch.state is WatchState.CIRCUIT_OPEN
+    assert post.watch.state is WatchdogPhase.CIRCUIT_OPEN
 
 
 def test_who_only_observes_does_not_count_what_systemd_may_still_do() -> None:

@@ -6,38 +6,25 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from exporter.core.watchdog.orders import Mandate
-from exporter.model.action import (
+from exporter.model.daemon import DaemonState
+from exporter.model.event import EventName
+from exporter.model.identity import ProcessIdentity
+from exporter.model.observation import (
     ActionKind,
     ActionReason,
     EndProcess,
     GiveCommand,
+    Observation,
     RestartUnit,
     Role,
     RunCommand,
     SaveEvidence,
 )
-from exporter.model.daemon import DaemonState
-from exporter.model.diagnosis import Condition
-from exporter.model.event import EventName
-from exporter.model.identity import ProcessIdentity
-from exporter.model.limits import Limits
-from exporter.model.observation import Observation
 from exporter.model.reason import Reason, ReasonCode
-from exporter.model.settings import Mode
-from exporter.model.watch import LastAction, WatchState
-from tests.builders import (
-    AT,
-    CONTROL,
-    SERVER,
-    control_log,
-    daemon_process,
-    look,
-    no_daemon,
-    probe,
-    refusal,
-    silence,
-)
+from exporter.model.settings import Limits, Mode
+from exporter.model.watchdog import Condition, LastAction, WatchdogPhase
+from exporter.watchdog.context import DaemonPolicy
+from tests.builders import AT, CONTROL, SERVER, control_log, daemon_process, look, no_daemon, probe, refusal, silence
 from tests.core.test_crash_loop import failures
 from tests.core.watchdog.post import (
     BY_UNIT,
@@ -296,7 +283,7 @@ def test_where_no_connection_can_be_made_silence_alone_ends_a_daemon() -> None:
 
 
 def test_it_is_started_as_it_was() -> None:
-    mandate = Mandate(
+    mandate = DaemonPolicy(
         command=COMMAND,
         limits=Limits(active_thread_percentage=40.0, pinned_memory={0: 1 << 31}),
     )
@@ -338,7 +325,7 @@ def test_a_unit_is_restarted_by_systemd() -> None:
 
 @pytest.mark.parametrize("seen", [dies(), hangs()], ids=["crashed", "hung"])
 def test_where_nothing_says_how_nothing_is_done(seen: tuple[Observation, ...]) -> None:
-    post = Post(mandate=Mandate())
+    post = Post(mandate=DaemonPolicy())
     post.see(*seen)
     post.until(DEATH + 200)
     assert post.actions == []
@@ -373,7 +360,7 @@ def test_a_server_is_ended_once() -> None:
     post.until(DEATH + 100)
     post.did()
     post.until(DEATH + 400)
-    assert (post.kinds, post.watch.state) == ([("end_server", "hung")], WatchState.IDLE)
+    assert (post.kinds, post.watch.state) == ([("end_server", "hung")], WatchdogPhase.IDLE)
     assert post.tallies == {("end_server", "hung", "succeeded"): 1}
 
 
@@ -386,7 +373,7 @@ def test_what_is_done_is_said_before() -> None:
         "crashed",
         (Reason(ReasonCode.PROCESS_GONE, pid=CONTROL), Reason(ReasonCode.LOG_ENDS_WITHOUT_QUIT)),
     )
-    assert (post.watch.state, post.watch.reason) == (WatchState.ACTING, None)
+    assert (post.watch.state, post.watch.reason) == (WatchdogPhase.ACTING, None)
     assert post.watch.last_action == LastAction(kind=ActionKind.RESTART, reason=ActionReason.CRASHED, begun=True)
 
 

@@ -8,7 +8,7 @@ from exporter.model.event import EventName
 from exporter.model.observation import GpuEvent, KernelRecord, Observation
 from exporter.model.reason import Reason, ReasonCode
 from exporter.model.settings import Mode
-from exporter.model.watch import WatchState
+from exporter.model.watchdog import WatchdogPhase
 from tests.builders import DAEMON, GPU, OTHER_GPU, gpu_reading, look, reply
 from tests.core.watchdog.post import DEATH, Post, alive, dies, hangs
 
@@ -39,7 +39,7 @@ def on(*seen: Observation, mode: Mode = Mode.ACT) -> Post:
 def test_what_needs_a_reset_or_a_reboot_keeps_it_from_being_restarted(number: int) -> None:
     post = on(xid(number), *dies(DEATH + 1))
     post.until(DEATH + 600)
-    assert (post.actions, post.watch.state) == ([], WatchState.QUARANTINED)
+    assert (post.actions, post.watch.state) == ([], WatchdogPhase.QUARANTINED)
     assert [name for name, _ in post.told(*QUARANTINE)] == ["daemon_quarantined"]
 
 
@@ -105,12 +105,12 @@ def test_it_outlives_the_exporter() -> None:
     post = on(xid(79))
     post.restarted()
     post.see(*alive(at=DEATH + 5), *dies(DEATH + 10))
-    assert (post.actions, post.watch.state) == ([], WatchState.QUARANTINED)
+    assert (post.actions, post.watch.state) == ([], WatchdogPhase.QUARANTINED)
 
 
 def test_who_only_observes_says_so_too() -> None:
     post = on(xid(79), *dies(DEATH + 1), mode=Mode.OBSERVE)
-    assert post.watch.state is WatchState.QUARANTINED
+    assert post.watch.state is WatchdogPhase.QUARANTINED
     assert post.tallies == {}
 
 

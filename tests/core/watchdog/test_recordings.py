@@ -6,14 +6,14 @@ from itertools import groupby
 
 import pytest
 
-from exporter.core.fold import fold
-from exporter.core.watchdog.judge import judge
-from exporter.core.watchdog.orders import Mandate, Orders
-from exporter.model.action import Action, ActionDone, ActionKind
 from exporter.model.event import Event, EventName
+from exporter.model.observation import Action, ActionDone, ActionKind
 from exporter.model.reason import Reason, ReasonCode
-from exporter.model.settings import AllowedAction, Mode, Rules
+from exporter.model.settings import AllowedAction, Mode, Thresholds
 from exporter.recording import Recording
+from exporter.state.reducer import reduce
+from exporter.watchdog.context import DaemonPolicy, Policy
+from exporter.watchdog.evaluation import evaluate
 from tests.builders import RECORDINGS, Recorded, look
 
 DIED = {"control_killed", "control_in_foreground", "limits_from_environment"}
@@ -24,20 +24,20 @@ COMMAND = ("nvidia-cuda-mps-control", "-d")
 every_recording = pytest.mark.parametrize("recorded", RECORDINGS, ids=repr)
 
 
-def watched(recorded: Recorded, rules: Rules, mode: Mode = Mode.ACT) -> Iterator[Action | Event]:
+def watched(recorded: Recorded, rules: Thresholds, mode: Mode = Mode.ACT) -> Iterator[Action | Event]:
     """What is decided and told, where whoever should act only says that it has; some ended as their daemon did."""
     node = Recording(io.StringIO(recorded.text)).header.node()
-    orders = Orders(mode=mode, rules=rules, mandates={name: Mandate(command=COMMAND) for name in node.daemons})
+    orders = Policy(mode=mode, rules=rules, mandates={name: DaemonPolicy(command=COMMAND) for name in node.daemons})
     last = look("log", at=recorded.observations[-1].at + 2)
     for at, batch in groupby((*recorded.observations, last), key=lambda seen: seen.at):
         for seen in batch:
-            node, _ = fold(node, seen)
-        node, events, actions = judge(node, orders, at=at, chance=0.5)
+            node, _ = reduce(node, seen)
+        node, events, actions = evaluate(node, orders, at=at, chance=0.5)
         yield from events
         for action in actions:
             yield action
             done = ActionDone(at=at, daemon=action.daemon, kind=action.kind, reason=action.reason, seconds=0.1)
-            node, _ = fold(node, done)
+            node, _ = reduce(node, done)
 
 
 def harsh(told: list[Action | Event]) -> list[tuple[ActionKind, str]]:
@@ -50,13 +50,13 @@ def harsh(told: list[Action | Event]) -> list[tuple[ActionKind, str]]:
 def test_what_died_is_restarted_once_and_nothing_else_is_done(recorded: Recorded) -> None:
     """Even where it may go to the end against a fault: those that were recorded healed, or had not lasted."""
     expected = [(ActionKind.RESTART, "crashed")] if recorded.name in DIED else []
-    rules = Rules(allow=frozenset(AllowedAction))
+    rules = Thresholds(allow=frozenset(AllowedAction))
     assert harsh(list(watched(recorded, rules))) == expected
 
 
 @every_recording
 def test_who_only_observes_says_it_once(recorded: Recorded) -> None:
-    told = list(watched(recorded, Rules(), Mode.OBSERVE))
+    told = list(watched(recorded, Thresholds(), Mode.OBSERVE))
     assert not [each for each in told if isinstance(each, Action)]
     would = [each for each in told if isinstance(each, Event) and each.event is EventName.WATCHDOG_WOULD_ACT]
     assert [each.reason for each in would] == (["crashed"] if recorded.name in DIED else [])
@@ -64,7 +64,7 @@ def test_who_only_observes_says_it_once(recorded: Recorded) -> None:
 
 def test_a_restart_that_brought_it_back_is_told_as_one() -> None:
     (killed,) = (each for each in RECORDINGS if each.name == "control_killed")
-    events = [each for each in watched(killed, Rules()) if isinstance(each, Event)]
+    events = [each for each in watched(killed, Thresholds()) if isinstance(each, Event)]
     assert [(each.event.value, each.state or each.result) for each in events] == [
         ("daemon_diagnosed", "crashed"),
         ("watchdog_acts", None),

@@ -6,17 +6,16 @@ from collections.abc import Iterable
 import pytest
 
 from exporter.cli import main
-from exporter.core.fold import fold
-from exporter.core.watchdog import rehearsal
-from exporter.core.watchdog.judge import Judged
-from exporter.core.watchdog.orders import Mandate, Orders
-from exporter.core.watchdog.rehearsal import ACTION_SECONDS, START, orders_for, rehearse
-from exporter.model.action import Action, ActionDone, ActionKind, ActionReason, RunCommand
 from exporter.model.event import Event, EventName
 from exporter.model.node import Node
-from exporter.model.observation import Observation
-from exporter.model.settings import Mode, Rules
+from exporter.model.observation import Action, ActionDone, ActionKind, ActionReason, Observation, RunCommand
+from exporter.model.settings import Mode, Thresholds
 from exporter.recording import Header, RecordedDaemon
+from exporter.state.reducer import reduce
+from exporter.watchdog import dry_run as dry_run_module
+from exporter.watchdog.context import DaemonPolicy, Policy
+from exporter.watchdog.dry_run import ACTION_SECONDS, START, dry_run, policy_for
+from exporter.watchdog.evaluation import Evaluation
 from tests.builders import AT, DAEMON, Recorded, node, scenario, servers
 
 KILLED = scenario("control_killed")
@@ -30,7 +29,7 @@ class Judge:
         self.asked: list[tuple[float, float]] = []
         self.acted = False
 
-    def __call__(self, node: Node, orders: Orders, *, at: float, chance: float) -> Judged:
+    def __call__(self, node: Node, orders: Policy, *, at: float, chance: float) -> Evaluation:
         """It tells of what it does, once."""
         self.asked.append((at, chance))
         if self.acted or at < self.acts_at:
@@ -45,14 +44,14 @@ class Judge:
 def folded(monkeypatch: pytest.MonkeyPatch) -> list[Observation]:
     """What was taken in."""
     taken: list[Observation] = []
-    monkeypatch.setattr(rehearsal, "fold", lambda node, seen: (taken.append(seen), fold(node, seen))[1])
+    monkeypatch.setattr(dry_run_module, "reduce", lambda node, seen: (taken.append(seen), reduce(node, seen))[1])
     return taken
 
 
 def judged_by(judge: Judge, monkeypatch: pytest.MonkeyPatch, *seen: Observation) -> list[Event]:
-    monkeypatch.setattr(rehearsal, "judge", judge)
-    orders = orders_for(node(), Mode.ACT, Rules())
-    return [event for _, events in rehearse(node(), seen, orders) for event in events]
+    monkeypatch.setattr(dry_run_module, "evaluate", judge)
+    orders = policy_for(node(), Mode.ACT, Thresholds())
+    return [event for _, events in dry_run(node(), seen, orders) for event in events]
 
 
 def test_it_is_asked_after_each_observation_and_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,8 +82,10 @@ def test_a_daemon_without_a_unit_has_a_command_that_starts_it() -> None:
     by_unit = RecordedDaemon(name="a", pipe_directory="/a", log_directory="/a", unit="a.service")
     by_hand = RecordedDaemon(name="b", pipe_directory="/b", log_directory="/b")
     recorded = Header(daemons=(by_unit, by_hand)).node()
-    orders = orders_for(recorded, Mode.OBSERVE, Rules(restarts=2))
-    assert orders == Orders(rules=Rules(restarts=2), mandates={"a": Mandate(), "b": Mandate(command=START)})
+    orders = policy_for(recorded, Mode.OBSERVE, Thresholds(restarts=2))
+    assert orders == Policy(
+        rules=Thresholds(restarts=2), mandates={"a": DaemonPolicy(), "b": DaemonPolicy(command=START)}
+    )
     assert orders.mandate_of(recorded.daemons["a"]).unit == "a.service"
 
 

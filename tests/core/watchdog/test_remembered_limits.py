@@ -5,13 +5,11 @@ from dataclasses import replace
 
 import pytest
 
-from exporter.core.watchdog.remembered_limits import to_hold, wanted
-from exporter.model.enforcing import Enforcing
 from exporter.model.event import EventName
-from exporter.model.limits import Limits
-from exporter.model.settings import Mode
-from exporter.model.watch import Watch
-from exporter.plain import build, plain
+from exporter.model.settings import Limits, Mode
+from exporter.model.watchdog import LimitEnforcement, WatchdogState
+from exporter.serialization import build, plain
+from exporter.watchdog.limits import to_hold, wanted
 from tests.builders import AT, CONTROL, SERVER, exited, reply
 from tests.core.watchdog.enforced import ALL, GIB, SET_MEMORY, Enforced, defaults, server, start_block, up
 
@@ -46,7 +44,7 @@ class TestObserved:
     def test_also_where_the_exporter_was_started_again_in_between(self) -> None:
         """It is kept with the rest of the watch."""
         kept = json.loads(json.dumps(plain(set_by_command().watch)))
-        enforced = Enforced(NOTHING, watch=build(Watch, kept))
+        enforced = Enforced(NOTHING, watch=build(WatchdogState, kept))
         assert SET_MEMORY in enforced.see(*up(at=AT + 11, process=900))
 
     def test_on_the_servers_that_were_there_first_too(self) -> None:
@@ -122,10 +120,10 @@ class TestConfigured:
     )
     def test_over_what_held_before(self, configured: Limits, expected: Limits) -> None:
         """For the next daemon; on the one that is there it alone is to hold."""
-        there = Watch(limits=ALL)
+        there = WatchdogState(limits=ALL)
         assert wanted(configured, there) == expected
         assert to_hold(configured, there) == configured
-        assert to_hold(configured, replace(there, enforcing=Enforcing(restoring=True))) == expected
+        assert to_hold(configured, replace(there, enforcing=LimitEnforcement(restoring=True))) == expected
 
     def test_what_an_operator_sets_against_it_is_set_back(self) -> None:
         """And is not remembered in its place."""

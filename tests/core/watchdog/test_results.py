@@ -4,14 +4,12 @@ from dataclasses import replace
 
 import pytest
 
-from exporter.core.fold import fold
-from exporter.core.watchdog import results
-from exporter.model.action import ActionDone, ActionKind, ActionReason, Resumed
-from exporter.model.diagnosis import Condition
 from exporter.model.event import EventName
-from exporter.model.observation import Observation
+from exporter.model.observation import ActionDone, ActionKind, ActionReason, Observation, Resumed
 from exporter.model.reason import Reason, ReasonCode
-from exporter.model.watch import Watch, WatchState
+from exporter.model.watchdog import Condition, WatchdogPhase, WatchdogState
+from exporter.state.reducer import reduce
+from exporter.watchdog import verification
 from tests.builders import AT, CONTROL, DAEMON, SERVER, daemon_process, no_daemon, servers
 from tests.core.watchdog.post import DEATH, HUNG, NEXT, Post, alive, deaf, dies, hangs, left, quits, returns, suspended
 
@@ -34,10 +32,10 @@ def outcome(post: Post) -> list[tuple[str | None, str | None]]:
 def test_it_has_helped_when_another_one_answers() -> None:
     post = acting()
     post.did()
-    assert (outcome(post), post.watch.state) == ([], WatchState.ACTING)
+    assert (outcome(post), post.watch.state) == ([], WatchdogPhase.ACTING)
     post.see(*returns(DEATH + 1))
     assert outcome(post) == [("succeeded", None)]
-    assert (post.watch.state, post.watch.acting, post.watch.failures) == (WatchState.IDLE, None, 0)
+    assert (post.watch.state, post.watch.acting, post.watch.failures) == (WatchdogPhase.IDLE, None, 0)
     assert post.tallies == {("restart", "crashed", "succeeded"): 1}
 
 
@@ -114,10 +112,10 @@ def test_an_action_of_which_nothing_is_heard_has_failed_in_the_end() -> None:
 def test_one_that_was_under_way_when_the_exporter_ended_is_judged_by_what_is_seen() -> None:
     post = acting()
     post.restarted()
-    watch = results.interrupted(post.watch, DEATH + 5)
+    watch = verification.interrupted(post.watch, DEATH + 5)
     assert watch.acting is not None
     assert watch.acting.done_at == DEATH + 5
-    assert results.interrupted(watch, DEATH + 9) == watch
+    assert verification.interrupted(watch, DEATH + 9) == watch
     post.node = replace(post.node, watches={DAEMON: watch})
     post.see(no_daemon(at=DEATH + 6), left(DEATH + 6))
     post.until(DEATH + 7.5)
@@ -129,7 +127,7 @@ def test_one_that_was_under_way_when_the_exporter_ended_is_judged_by_what_is_see
 def test_if_nothing_comes_of_it_it_is_done_again() -> None:
     post = acting()
     post.restarted()
-    post.node = replace(post.node, watches={DAEMON: results.interrupted(post.watch, DEATH + 5)})
+    post.node = replace(post.node, watches={DAEMON: verification.interrupted(post.watch, DEATH + 5)})
     post.see(no_daemon(at=DEATH + 6), left(DEATH + 6), deaf(DEATH + 6))
     post.until(DEATH + 13)
     assert outcome(post) == [("failed", Reason(ReasonCode.DAEMON_MISSING))]
@@ -140,14 +138,14 @@ def test_of_what_cannot_be_seen_nobody_says_that_it_succeeded() -> None:
     post = Post(allow=HUNG)
     post.see(suspended(SERVER))
     post.until(DEATH + 91)
-    watch = results.interrupted(post.watch, post.at)
+    watch = verification.interrupted(post.watch, post.at)
     post.node = replace(post.node, watches={DAEMON: watch})
     post.judge(post.at + 1)
     assert outcome(post) == [("failed", Reason(ReasonCode.EXPORTER_RESTARTED))]
 
 
 def test_what_is_not_under_way_is_not_interrupted() -> None:
-    assert results.interrupted(Watch(), AT) == Watch()
+    assert verification.interrupted(WatchdogState(), AT) == WatchdogState()
 
 
 def test_who_hung_has_gone_and_another_one_answers() -> None:
@@ -174,7 +172,7 @@ def test_who_hung_has_gone_and_another_one_answers() -> None:
 def test_what_was_not_asked_for_is_passed_over(stray: Observation) -> None:
     post = acting()
     before = post.node.watches
-    after, events = fold(post.node, stray)
+    after, events = reduce(post.node, stray)
     assert (after.watches, events) == (before, ())
 
 

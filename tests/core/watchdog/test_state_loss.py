@@ -2,21 +2,21 @@
 
 from dataclasses import replace
 
-from exporter.core.watchdog import state_loss
-from exporter.core.watchdog.orders import Mandate, Orders, blocks
-from exporter.model.action import ActionKind, ActionReason, ActionResult
 from exporter.model.event import EventName
 from exporter.model.node import Node
+from exporter.model.observation import ActionKind, ActionReason, ActionResult
 from exporter.model.settings import Mode
-from exporter.model.watch import Block, Tally, Watch, WatchState
+from exporter.model.watchdog import ActingBlock, ActionCount, WatchdogPhase, WatchdogState
+from exporter.watchdog import evaluation
+from exporter.watchdog.context import DaemonPolicy, Policy, blocks
 from tests.builders import AT, DAEMON, node
 from tests.core.watchdog.post import DEATH, Post, alive, dies, returns
 
-OPEN = Watch(
-    state=WatchState.CIRCUIT_OPEN,
+OPEN = WatchdogState(
+    state=WatchdogPhase.CIRCUIT_OPEN,
     opened_at=AT - 60,
     restarts=(AT - 70, AT - 65),
-    tallies=(Tally(kind=ActionKind.RESTART, reason=ActionReason.CRASHED, result=ActionResult.FAILED, count=2),),
+    tallies=(ActionCount(kind=ActionKind.RESTART, reason=ActionReason.CRASHED, result=ActionResult.FAILED, count=2),),
 )
 
 
@@ -31,12 +31,12 @@ def lost(mode: Mode = Mode.ACT) -> Post:
 
 def test_restarts_nothing_and_says_so_while_the_daemon_is_still_well() -> None:
     post = lost()
-    assert post.watch.state is WatchState.STATE_LOST
-    assert blocks(post.orders, post.daemon, post.watch) == (Block.STATE_LOST,)
+    assert post.watch.state is WatchdogPhase.STATE_LOST
+    assert blocks(post.orders, post.daemon, post.watch) == (ActingBlock.STATE_LOST,)
 
     post.see(*dies())
     post.until(DEATH + 2000)
-    assert (post.actions, post.watch.state) == ([], WatchState.STATE_LOST)
+    assert (post.actions, post.watch.state) == ([], WatchdogPhase.STATE_LOST)
     assert len(post.told(EventName.WATCHDOG_WAITS)) == 1
 
 
@@ -76,14 +76,14 @@ def test_a_first_start_with_an_empty_state_directory_acts() -> None:
 
 
 def test_watches_that_could_be_read_and_not_written_are_lost_too() -> None:
-    present = state_loss.lost(replace(node(), watches={DAEMON: Watch(restarts=(AT,))}), AT)
+    present = evaluation.lost(replace(node(), watches={DAEMON: WatchdogState(restarts=(AT,))}), AT)
 
-    assert present.watches == {DAEMON: Watch(restarts=(AT,), lost_at=AT)}
+    assert present.watches == {DAEMON: WatchdogState(restarts=(AT,), lost_at=AT)}
 
 
-def regained(post: Post, watches: dict[str, Watch], *, whole: bool = True) -> None:
+def regained(post: Post, watches: dict[str, WatchdogState], *, whole: bool = True) -> None:
     """Let the state be read now."""
-    post.node = state_loss.regained(post.node, watches, post.at, whole=whole)
+    post.node = evaluation.regained(post.node, watches, post.at, whole=whole)
     post.orders = replace(post.orders, state_lost=not whole)
     post.judge(post.at)
 
@@ -94,7 +94,7 @@ def test_a_circuit_that_was_open_is_open_again_once_the_state_can_be_read() -> N
     regained(post, {DAEMON: OPEN})
 
     assert (post.watch.opened_at, post.watch.lost_at) == (OPEN.opened_at, None)
-    assert (post.watch.state, post.actions) == (WatchState.CIRCUIT_OPEN, [])
+    assert (post.watch.state, post.actions) == (WatchdogPhase.CIRCUIT_OPEN, [])
 
 
 def test_a_daemon_that_the_state_does_not_have_is_restarted_once_the_state_can_be_read() -> None:
@@ -110,7 +110,7 @@ def test_a_daemon_that_a_spoilt_state_does_not_have_stays_as_it_is() -> None:
     post.see(*dies())
     regained(post, {"another": OPEN}, whole=False)
 
-    assert (post.watch.state, post.actions) == (WatchState.STATE_LOST, [])
+    assert (post.watch.state, post.actions) == (WatchdogPhase.STATE_LOST, [])
     assert post.node.watches["another"] == OPEN
 
 
@@ -129,7 +129,7 @@ def test_counters_do_not_fall_when_the_state_is_read_late() -> None:
     post.see(*dies())
     post.did()
     post.see(*returns(DEATH + 2))
-    post.node = state_loss.lost(post.node, post.at)
+    post.node = evaluation.lost(post.node, post.at)
     before = post.tallies
     assert before
 
@@ -137,9 +137,9 @@ def test_counters_do_not_fall_when_the_state_is_read_late() -> None:
     assert post.tallies == {**before, ("restart", "crashed", "failed"): 2}
 
 
-def orders(**known: object) -> Orders:
+def orders(**known: object) -> Policy:
     """Return orders to act by a command."""
-    return Orders(mode=Mode.ACT, mandates={DAEMON: Mandate(command=("start",))}, **known)  # type: ignore[arg-type]
+    return Policy(mode=Mode.ACT, mandates={DAEMON: DaemonPolicy(command=("start",))}, **known)  # type: ignore[arg-type]
 
 
 def test_without_the_daemons_lock_the_watchdog_only_observes() -> None:
@@ -147,15 +147,18 @@ def test_without_the_daemons_lock_the_watchdog_only_observes() -> None:
 
     assert orders().mode_of(daemon) is Mode.ACT
     assert orders(locks={DAEMON: None}).mode_of(daemon) is Mode.ACT
-    for locks, block in (({DAEMON: Block.ANOTHER_EXPORTER}, Block.ANOTHER_EXPORTER), ({}, Block.NO_LOCK)):
+    for locks, block in (
+        ({DAEMON: ActingBlock.ANOTHER_EXPORTER}, ActingBlock.ANOTHER_EXPORTER),
+        ({}, ActingBlock.NO_LOCK),
+    ):
         held_by_another = orders(locks=locks)
         assert held_by_another.mode_of(daemon) is Mode.OBSERVE
-        assert blocks(held_by_another, daemon, Watch()) == (block,)
+        assert blocks(held_by_another, daemon, WatchdogState()) == (block,)
 
 
 def test_nothing_is_decided_before_the_lock_is_held_and_all_after_it_is() -> None:
     post = Post()
-    post.orders = replace(post.orders, locks={DAEMON: Block.ANOTHER_EXPORTER})
+    post.orders = replace(post.orders, locks={DAEMON: ActingBlock.ANOTHER_EXPORTER})
     post.see(*dies())
     assert post.actions == []
 
@@ -165,4 +168,4 @@ def test_nothing_is_decided_before_the_lock_is_held_and_all_after_it_is() -> Non
 
 
 def test_a_node_without_watches_stays_as_it_is() -> None:
-    assert state_loss.regained(Node(), {}, AT, whole=True) == Node()
+    assert evaluation.regained(Node(), {}, AT, whole=True) == Node()

@@ -18,10 +18,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from exporter.libcuda_probes.loader import Kernel
+from exporter.libcuda_probes.probe_points import PROBE_POINTS
+from exporter.libcuda_probes.probes import LibcudaProbes
 from exporter.parse.elf import exported_functions
-from exporter.sources.libcuda_probes.loader import Kernel
-from exporter.sources.libcuda_probes.probe_points import PROBE_POINTS
-from exporter.sources.libcuda_probes.probes import LibcudaProbes
 from tests.eventually import eventually
 from tests.gpu.child import Child
 from tests.gpu.clients import build

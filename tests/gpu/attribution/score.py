@@ -12,10 +12,9 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from exporter.core.fold import fold
 from exporter.model.usage import Split
-from exporter.recording import Recording
-from exporter.recording_file import opened
+from exporter.recording import Recording, opened
+from exporter.state.reducer import reduce
 
 from .mix_truth import ALONE, PROFILER, MixTruth, read_truth
 from .nvitop import Nvitop, read_rows
@@ -36,7 +35,7 @@ def replayed(recording: Path) -> tuple[list[Split], int]:
         read = Recording(file)
         node = read.header.node()
         for seen in read.observations():
-            node, _ = fold(node, seen)
+            node, _ = reduce(node, seen)
             for splitting in node.attribution.gpus.values():
                 windows.update((window.at, window) for window in splitting.windows[-1:])
             sms = sms if node.work is None else node.work.sms

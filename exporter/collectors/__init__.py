@@ -1,0 +1,1 @@
+"""Collectors read the system. Each returns what it read or a problem; none raises or decides."""

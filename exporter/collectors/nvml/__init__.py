@@ -1,0 +1,1 @@
+"""NVML: GPUs, their processes and use, and Xids. The only importer of pynvml."""

@@ -1,0 +1,249 @@
+"""The driver as this process holds it: opened once, closed while paused."""
+
+import _ctypes
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+import pynvml
+
+from exporter.model.problem import Problem, ProblemCode
+
+# ruff: noqa: SLF001 (nvidia-ml-py and ctypes have no public function to unload a library)
+
+
+Value = TypeVar("Value")
+
+PATIENCE_SECONDS = 1.0
+"""How long a collection waits for a driver that other threads still use and that must be closed first."""
+
+CANNOT_TELL = (
+    pynvml.NVML_ERROR_NOT_SUPPORTED,
+    pynvml.NVML_ERROR_FUNCTION_NOT_FOUND,
+    pynvml.NVML_ERROR_NO_PERMISSION,
+    pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH,
+)
+"""The value is not available for this GPU, driver or user. The rest of the reading is valid."""
+
+DRIVER_LOST = (
+    pynvml.NVML_ERROR_UNINITIALIZED,
+    pynvml.NVML_ERROR_DRIVER_NOT_LOADED,
+    pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH,
+)
+"""The driver was unloaded or upgraded: NVML must be opened again."""
+
+GPU_LOST = (pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_RESET_REQUIRED)
+"""No reading of this GPU is valid any more."""
+
+_CODES = {
+    pynvml.NVML_ERROR_DRIVER_NOT_LOADED: ProblemCode.DRIVER_NOT_LOADED,
+    pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH: ProblemCode.DRIVER_MISMATCH,
+    pynvml.NVML_ERROR_LIBRARY_NOT_FOUND: ProblemCode.LIBRARY_MISSING,
+}
+
+
+class DriverError(Exception):
+    """The driver cannot be read."""
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(problem)
+        self.problem = problem
+
+
+def nvml_problem(error: pynvml.NVMLError, gpu: str = "") -> Problem:
+    """Return an error of NVML, of this GPU if one is given. The library has the error's text, so it must be mapped."""
+    return Problem(code=_CODES.get(error.value, ProblemCode.DRIVER_ERROR), subject=gpu, detail=str(error))
+
+
+def told(function: Callable[..., Value], *arguments: Any) -> Value | None:
+    """Return a value, or None if it is not available. Raise any other error."""
+    try:
+        return function(*arguments)
+    except pynvml.NVMLError as error:
+        if error.value in CANNOT_TELL:
+            return None
+        raise
+
+
+def sensed(function: Callable[..., Value], *arguments: Any) -> Value | None:
+    """Return an optional value, or None after any error, unless the GPU or the driver is lost."""
+    try:
+        return function(*arguments)
+    except pynvml.NVMLError as error:
+        if error.value in (*DRIVER_LOST, *GPU_LOST):
+            raise
+        return None
+
+
+def first_there(*names: str) -> Callable[..., Any]:
+    """Return a call of the first of these functions that both nvidia-ml-py and the driver have."""
+
+    def call(*arguments: Any) -> Any:
+        for name in names:
+            function = getattr(pynvml, name, None)
+            try:
+                if function is not None:
+                    return function(*arguments)
+            except pynvml.NVMLError_FunctionNotFound:
+                continue
+        raise pynvml.NVMLError(pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)
+
+    return call
+
+
+class Driver:
+    """The driver, which one collector opens and others join. It is closed after it was lost or paused.
+
+    A driver call can hang for minutes and cannot be cancelled. So no lock is held during a call, and the driver is
+    closed only when no thread is in a call.
+    """
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._before_closing: list[Callable[[], None]] = []
+        self._open = False
+        self._moving = False
+        self._users = 0
+        self._lost = False
+        self._paused = False
+
+    def before_closing(self, give_back: Callable[[], None]) -> None:
+        """Call this function before the driver is closed, while no thread uses it."""
+        self._before_closing.append(give_back)
+
+    @contextlib.contextmanager
+    def opened(self) -> Iterator[None]:
+        """Use the driver; open it if necessary. An NVML error that leaves the block closes it.
+
+        Raises DriverError if the driver cannot be opened, is paused, or failed within the block.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: self._paused or not (self._moving or self._lost), PATIENCE_SECONDS)
+            self._check()
+            opening = self._moving = not self._open
+            self._users += 1
+        try:
+            if opening:
+                self._init()
+            with self._translated():
+                yield
+        finally:
+            self._leave()
+
+    @contextlib.contextmanager
+    def joined(self, within: float) -> Iterator[None]:
+        """Use the driver that another collector has opened, or opens within so many seconds."""
+        with self._changed:
+            self._changed.wait_for(self._usable, within)
+            self._check()
+            if not self._open:
+                raise DriverError(Problem(code=ProblemCode.DRIVER_NOT_OPEN))
+            self._users += 1
+        try:
+            with self._translated():
+                yield
+        finally:
+            self._leave()
+
+    def rest(self, seconds: float) -> None:
+        """Wait for so many seconds, or until the driver is opened, closed or paused."""
+        with self._changed:
+            self._changed.wait(seconds)
+
+    def go_on(self) -> None:
+        """Raise DriverError if the driver was paused meanwhile."""
+        if self._paused:
+            raise DriverError(Problem(code=ProblemCode.PAUSED))
+
+    def pause(self, timeout: float) -> bool:
+        """Close the driver and keep it closed. Return whether that was done within `timeout` seconds.
+
+        If a call hangs in the driver, return False; the driver is closed when the call returns.
+        """
+        with self._changed:
+            self._paused = True
+            self._changed.notify_all()
+        threading.Thread(target=self._close_if_due, name="nvml-close", daemon=True).start()
+        with self._changed:
+            return self._changed.wait_for(lambda: not self._open and not self._moving, timeout)
+
+    def resume(self) -> None:
+        """Allow the driver to be opened again."""
+        with self._changed:
+            self._paused = False
+            self._changed.notify_all()
+
+    def _usable(self) -> bool:
+        return self._open and not (self._moving or self._lost or self._paused)
+
+    def _check(self) -> None:
+        self.go_on()
+        if self._moving or self._lost:
+            raise DriverError(Problem(code=ProblemCode.DRIVER_HANGS))
+
+    def _init(self) -> None:
+        opened = False
+        try:
+            with self._translated():
+                pynvml.nvmlInit()
+                opened = True
+        finally:
+            if not opened:
+                unload_unused()
+            with self._changed:
+                self._open, self._moving, self._lost = opened, False, False
+                self._changed.notify_all()
+
+    @contextlib.contextmanager
+    def _translated(self) -> Iterator[None]:
+        """Turn an NVML error into a DriverError while the library is mapped: it has the error's text."""
+        try:
+            yield
+        except pynvml.NVMLError as error:
+            self._lost = True
+            raise DriverError(nvml_problem(error)) from error
+
+    def _leave(self) -> None:
+        with self._changed:
+            self._users -= 1
+        self._close_if_due()
+
+    def _close_if_due(self) -> None:
+        with self._changed:
+            if self._users or self._moving or not self._open or not (self._lost or self._paused):
+                return
+            self._moving = True
+        try:
+            for give_back in self._before_closing:
+                with contextlib.suppress(pynvml.NVMLError):
+                    give_back()
+        finally:
+            shut_down()
+            with self._changed:
+                self._open = self._moving = self._lost = False
+                self._changed.notify_all()
+
+
+def shut_down() -> None:
+    """End one use of NVML, also if nvmlShutdown fails."""
+    try:
+        pynvml.nvmlShutdown()
+    except pynvml.NVMLError:
+        with pynvml.libLoadLock:
+            pynvml._nvmlLib_refcount = max(0, pynvml._nvmlLib_refcount - 1)
+    unload_unused()
+
+
+def unload_unused() -> None:
+    """Unmap the library unless other code in this process uses it; the next nvmlInit maps it again.
+
+    No thread may be in one of its functions.
+    """
+    with pynvml.libLoadLock:
+        if pynvml.nvmlLib is None or pynvml._nvmlLib_refcount:
+            return
+        library, pynvml.nvmlLib = pynvml.nvmlLib, None
+        pynvml._nvmlGetFunctionPointer_cache.clear()  # they point into what is unmapped now
+        with contextlib.suppress(OSError):
+            _ctypes.dlclose(library._handle)

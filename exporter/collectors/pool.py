@@ -1,0 +1,215 @@
+"""All collector threads: the permanent ones, and two for each known daemon."""
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
+
+import structlog
+
+from exporter.collectors.control import ControlClient
+from exporter.collectors.logs import LogCollector
+from exporter.collectors.pipe_dir import DaemonLocation
+from exporter.collectors.thread import CollectorThread, close
+from exporter.model.daemon import Daemon
+from exporter.model.identity import identity_of
+from exporter.model.node import Node, expected_daemons
+from exporter.model.observation import SourceReading
+
+MOST_LINGERING = 64
+"""How many threads may still hang that were for daemons which are gone. If more do, only the threads of expected
+daemons are started: a user may make daemons with ever new names, in directories that hang."""
+
+Daemons = Mapping[str, Daemon]
+Places = Mapping[str, DaemonLocation]
+
+
+@dataclass(frozen=True, slots=True)
+class ControlPoller:
+    """What asks one control daemon, and the eye in which it does."""
+
+    client: ControlClient
+    eye: CollectorThread
+
+    def move(self, place: DaemonLocation, _part: float) -> None:
+        """The daemon is there now."""
+        self.client.move(place)
+
+    def ask(self, commands: tuple[str, ...], daemon: Daemon) -> None:
+        """Have these commands given to the daemon, as soon as may be."""
+        self.client.want(commands, process=identity_of(daemon.runtime.process), servers=daemon.servers)
+        self.eye.nudge()
+
+    def stop(self) -> None:
+        """Ask no more."""
+        self.client.close()
+        self.eye.stop()
+
+
+class _OfADaemon(Protocol):
+    """What has an eye for one daemon."""
+
+    @property
+    def eye(self) -> CollectorThread:
+        """Its eye."""
+
+    def move(self, place: DaemonLocation, part: float) -> None:
+        """The daemon is there now. This is its part of what may be read of all daemons of its kind."""
+
+    def stop(self) -> None:
+        """Begin no further look."""
+
+
+Kind = TypeVar("Kind", bound=_OfADaemon)
+
+
+class _Pool(Generic[Kind]):
+    """An eye for each daemon, so that one that hangs stops nothing for the others. To be used by one thread."""
+
+    def __init__(self, make: Callable[[DaemonLocation], Kind], without: str) -> None:
+        """`make` makes what has the eye. `without` is the event that tells that a daemon has none."""
+        self._make = make
+        self._without = without
+        self._log = structlog.get_logger()
+        self._lingering: list[Kind] = []
+        self._missing: set[str] = set()
+        self._open = False
+        self.all: dict[str, Kind] = {}
+
+    def open(self) -> None:
+        """Begin to look."""
+        self._open = True
+        waiting, self.all = self.all, {}
+        self.all.update((name, each) for name, each in waiting.items() if self._begins(name, each))
+
+    def attend(self, places: Places, expected: Collection[str]) -> None:
+        """Look after the daemons in these places, and no more after others."""
+        self._lingering = [each for each in self._lingering if each.eye.alive]
+        for name in [name for name in self.all if name not in places]:
+            gone = self.all.pop(name)
+            gone.stop()
+            self._lingering.append(gone)
+        self._missing &= places.keys()
+        kinds = Counter(name in expected for name in places)
+        for name, place in places.items():
+            known = self.all.get(name)
+            if known is None and len(self._lingering) >= MOST_LINGERING and name not in expected:
+                self._is_missing(name, f"{MOST_LINGERING} threads hang that were for others")
+                continue
+            each = known or self._make(place)
+            if known is not None or self._begins(name, each):
+                self.all[name] = each
+                each.move(place, 1 / kinds[name in expected])
+
+    def eyes(self) -> Iterator[CollectorThread]:
+        """The eyes of all daemons."""
+        return (each.eye for each in self.all.values())
+
+    def stop(self) -> None:
+        """Begin no further look."""
+        for each in self.all.values():
+            each.stop()
+
+    def _begins(self, name: str, each: Kind) -> bool:
+        """Whether there is a thread for this daemon from now on; if not, it is tried again."""
+        try:
+            if self._open:
+                each.eye.open()
+        except RuntimeError as error:
+            each.stop()
+            self._is_missing(name, str(error))
+            return False
+        self._missing.discard(name)
+        return True
+
+    def _is_missing(self, name: str, reason: str) -> None:
+        if name not in self._missing:
+            self._log.warning(self._without, daemon=name, reason=reason)
+        self._missing.add(name)
+
+
+class CollectorPool:
+    """Opens and closes eyes, and tells them where to look. To be used by one thread."""
+
+    def __init__(
+        self,
+        eyes: Sequence[CollectorThread],
+        *,
+        locate: Callable[[Daemons], Places] | None = None,
+        asker: Callable[[DaemonLocation], ControlPoller] | None = None,
+        collector: Callable[[DaemonLocation], LogCollector] | None = None,
+        direct: Callable[[Node], None] = lambda _node: None,
+        nvml: CollectorThread | None = None,
+    ) -> None:
+        """`locate` says where the daemons are, and tells those who follow them; `asker` makes what asks one.
+
+        `collector` makes what follows the logs of one; one whose place has none is not followed.
+        `direct` tells the sources what of the node they should watch. `nvml` is one of the `eyes`: the one that looks
+        when it is told to.
+        """
+        self.nvml = nvml
+        self._eyes = eyes
+        self._locate = locate
+        self._direct = direct
+        self._askers = None if asker is None else _Pool(asker, "daemon_not_asked")
+        self._collectors = None if collector is None else _Pool(collector, "daemon_log_not_followed")
+
+    def open(self) -> None:
+        """Begin to look."""
+        for eye in self._eyes:
+            eye.open()
+        for pool in self._pools:
+            pool.open()
+
+    def look_anew(self) -> None:
+        """Have every eye that is always there look at once, also those that seldom do."""
+        for eye in self._eyes:
+            eye.nudge()
+
+    def close(self, timeout: float) -> None:
+        """Stop looking, within `timeout` seconds."""
+        for pool in self._pools:
+            pool.stop()
+        close(tuple(self._all()), timeout)
+
+    def attend(self, node: Node) -> None:
+        """Go by what is known now: look after each daemon that is new, and no more after those that have gone."""
+        self._direct(node)
+        if self._locate is None:
+            return
+        places = self._locate(node.daemons)
+        expected = expected_daemons(node)
+        if self._askers is not None:
+            self._askers.attend(places, expected)
+        if self._collectors is not None:
+            self._collectors.attend({name: place for name, place in places.items() if place.logs}, expected)
+
+    def idle(self) -> Sequence[tuple[str, ControlPoller]]:
+        """Who has no question under way, by the daemon's name."""
+        askers = {} if self._askers is None else self._askers.all
+        return [(name, asker) for name, asker in askers.items() if not asker.eye.busy]
+
+    def read_logs(self, daemons: Iterable[str]) -> None:
+        """Have the logs of these daemons read to their ends, which is told of even if nothing is new."""
+        collectors = {} if self._collectors is None else self._collectors.all
+        for name in daemons:
+            if name in collectors:
+                collectors[name].eye.nudge(told=True)
+
+    def uneventful(self) -> Iterable[SourceReading]:
+        """Which looks since the last call have found nothing new, as far as they are told of."""
+        return [reading for eye in self._all() if (reading := eye.uneventful()) is not None]
+
+    def complaints(self) -> Iterable[SourceReading]:
+        """Which looks have outlasted their deadlines."""
+        for eye in self._all():
+            complaint = eye.complaint()
+            if complaint is not None:
+                yield complaint
+
+    @property
+    def _pools(self) -> Sequence[_Pool[ControlPoller] | _Pool[LogCollector]]:
+        return [pool for pool in (self._askers, self._collectors) if pool is not None]
+
+    def _all(self) -> Iterable[CollectorThread]:
+        return (*self._eyes, *(eye for pool in self._pools for eye in pool.eyes()))

@@ -1,0 +1,1 @@
+"""Incidents: what a fault affected, its possible cause, and its end. Pure."""

@@ -1,0 +1,317 @@
+"""The collector of libcuda launches: what each process launched, and how busy each GPU was meanwhile."""
+
+import platform
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+
+from exporter.clock import Clock
+from exporter.collectors.nvml.driver import DriverError
+from exporter.collectors.proc import Proc
+from exporter.collectors.thread import Reading
+from exporter.libcuda_probes.libraries import Libraries, Library
+from exporter.libcuda_probes.loader import BpfError, Kernel
+from exporter.libcuda_probes.probes import MAX_PROCESSES, LibcudaProbes
+from exporter.libcuda_probes.seccomp_check import check_seccomp
+from exporter.model.launches import GpuUse, ProcessWork, WorkReading, began_ns
+from exporter.model.problem import Problem, ProblemCode, joined
+
+CLEANUP_SECONDS = 10.0
+"""How often the counts of processes that have ended are deleted."""
+
+RETRY_SECONDS = 60.0
+"""When the collector attaches again to a library that failed: each attempt stops all forks on the node for a moment."""
+
+GPM_LAG_SECONDS = 0.1
+"""The age of what GPM reports: 0.08 to 0.13 s (measured, H200, driver 580.159.04)."""
+
+DEFAULT_SMS = 132
+"""Used if no GPU reports its number of SMs: that of an H200."""
+
+
+# -- the rate limit: probes cost a process at most 1 % of its time --------------------------------------------------
+
+
+MAX_HITS_PER_SECOND = 8_000.0
+"""So many probe hits cost a process at most 1 % of its time: each takes about 1.1 us (measured, host of an H200). The
+limit also keeps events in their map for more than a second before others replace them."""
+
+MIN_ATTACHED_RATIO = 0.02
+
+MIN_PAUSE_SECONDS = 1.0
+"""Shorter pauses add up to one of this length, because each detachment has its own cost."""
+
+MAX_PAUSE_SECONDS = 30.0
+
+
+def probe_hits(work: ProcessWork) -> int:
+    """Return how often a process has hit a probe. A synchronisation hits two: its return is probed as well."""
+    return work.kernels + work.graphs + work.records + 2 * work.syncs
+
+
+def pause_seconds(before: Mapping[int, ProcessWork], now: Mapping[int, ProcessWork], seconds: float) -> float:
+    """Return the pause that is due for `seconds` with attached probes: 0 if no process exceeded the rate."""
+    earlier = {pid: probe_hits(work) for pid, work in before.items()}
+    hits = [probe_hits(work) - earlier.get(pid, 0) for pid, work in now.items()]
+    rate = max(hits, default=0) / seconds if seconds > 0 else 0.0
+    if rate <= MAX_HITS_PER_SECOND:
+        return 0.0
+    ratio = max(MIN_ATTACHED_RATIO, MAX_HITS_PER_SECOND / rate)
+    return min(MAX_PAUSE_SECONDS, seconds * (1 - ratio) / ratio)
+
+
+# -- SM limits: the SMs that a process may use, if a thread percentage limits them ----------------------------------
+
+
+PERCENTAGE_VARIABLE = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
+
+SM_GRANULARITY = 2
+"""MPS assigns SMs in groups of this size: 25 % of 132 are 32 (measured, H200)."""
+
+
+def sms_of(percentage: float, sms: int) -> int | None:
+    """Return how many of `sms` a percentage allows; None if it allows all, or is not a percentage."""
+    if not 0 < percentage < 100:
+        return None
+    return max(SM_GRANULARITY, int(sms * percentage / 100) // SM_GRANULARITY * SM_GRANULARITY)
+
+
+class SmLimits:
+    """The SM limits of processes: the lesser of the server's percentage and the one in the process' environment."""
+
+    def __init__(self, proc: Proc, sms: int) -> None:
+        self._proc = proc
+        self._sms = sms
+        self._own: dict[int, tuple[int, float]] = {}
+
+    def of(self, percentages: Mapping[int, float]) -> Mapping[int, int]:
+        """Return the limits by PID, for processes with these percentages from their servers."""
+        self._own = {pid: own for pid in percentages if (own := self._own_of(pid)) is not None}
+        allowed = {pid: min(percentage, self._own.get(pid, (0, 100.0))[1]) for pid, percentage in percentages.items()}
+        limits = {pid: sms_of(percentage, self._sms) for pid, percentage in allowed.items()}
+        return {pid: sms for pid, sms in limits.items() if sms is not None}
+
+    def _own_of(self, pid: int) -> tuple[int, float] | None:
+        """Return the start of a process and its own percentage. MPS ignores what the process sets later."""
+        start = self._proc.start_ticks(pid)
+        if start is None:
+            return None
+        known = self._own.get(pid)
+        if known is not None and known[0] == start:
+            return known
+        variables = self._proc.variables(pid, (PERCENTAGE_VARIABLE,)) or {}
+        return start, _percentage(variables.get(PERCENTAGE_VARIABLE))
+
+
+def _percentage(text: str | None) -> float:
+    try:
+        value = float(text or "100")
+    except ValueError:
+        return 100.0
+    return value if 0 < value <= 100 else 100.0
+
+
+# -- the collector --------------------------------------------------------------------------------------------------
+
+
+class LibcudaCollector:
+    """Attaches the probes as far as the rate limit allows, and reads them together with the GPUs.
+
+    `uses` reads how busy the GPUs were since the last call, `sms` how many SMs they have; both raise DriverError.
+    `boot_ns` reads CLOCK_BOOTTIME, and `wait` sleeps. `check_seccomp` raises BpfError if probes would kill clients;
+    then the collector attaches none.
+    """
+
+    def __init__(
+        self,
+        *,
+        uses: Callable[[], tuple[GpuUse, ...]],
+        sms: Callable[[], int | None],
+        libraries: Libraries,
+        proc: Proc,
+        clock: Clock,
+        boot_ns: Callable[[], int],
+        wait: Callable[[float], None] = time.sleep,
+        machine: str | None = None,
+        check_seccomp: Callable[[LibcudaProbes, str], None] = check_seccomp,
+    ) -> None:
+        self._uses = uses
+        self._sms = sms
+        self._libraries = libraries
+        self._proc = proc
+        self._clock = clock
+        self._boot_ns = boot_ns
+        self._wait = wait
+        self._machine = machine or platform.machine()
+        self._check_seccomp = check_seccomp
+        self._check_failure: BpfError | None = None
+        self._probes: LibcudaProbes | None = None
+        self._attached: dict[str, Library] = {}
+        self._failed: dict[str, tuple[str, float]] = {}
+        self._pids: tuple[int, ...] = ()
+        self._percentages: Mapping[int, float] = {}
+        self._sm_limits: SmLimits | None = None
+        self._last: Mapping[int, ProcessWork] = {}
+        self._ended_by_pauses: dict[int, tuple[int, int]] = {}
+        self._pause_due = 0.0
+        self._paused_until: float | None = None
+        self._read_at: float | None = None
+        self._watching = False
+        self._paused_pids: frozenset[int] = frozenset()
+        self._cleaned_at = float("-inf")
+
+    def watch(self, percentages: Mapping[int, float], others: Iterable[int]) -> None:
+        """Set the processes whose libcuda gets probes: clients with their servers' percentages, and others.
+
+        Safe in any thread.
+        """
+        self._percentages, self._pids = percentages, (*percentages, *others)
+
+    def collect(self) -> Reading:
+        """Read everything: the launches first, because what GPM reports of a GPU is older by its lag.
+
+        A pause begins after all was read, so that all of it covers the same time.
+        """
+        try:
+            probes = self._probes or self._open()
+            problems = self._attach_all(probes)
+            before, work = self._last, self._read(probes)
+            self._wait(GPM_LAG_SECONDS)
+            uses, problem = self._gpu_uses()
+            problems.append(problem)
+            self._pause_due += pause_seconds(before, self._last, work.seconds)
+            if self._pause_due >= MIN_PAUSE_SECONDS:
+                self._pause(probes, min(self._pause_due, MAX_PAUSE_SECONDS))
+        except DriverError as error:
+            return Reading(problem=error.problem)
+        except BpfError as error:
+            return Reading(problem=Problem(code=ProblemCode.PROBES_REFUSED, detail=str(error)))
+        return Reading((work, *uses), joined(problems))
+
+    def close(self) -> None:
+        """Remove all probes, and close all files."""
+        if self._probes is not None:
+            self._probes.close()
+            self._probes = None
+        self._attached.clear()
+        self._libraries.close()
+
+    def _gpu_uses(self) -> tuple[tuple[GpuUse, ...], Problem | None]:
+        """Return how busy the GPUs were, and why they could not be read."""
+        try:
+            return self._uses(), None
+        except DriverError as error:
+            return (), error.problem
+
+    def _open(self) -> LibcudaProbes:
+        if self._check_failure is not None:
+            raise self._check_failure
+        sms = self._sms() or DEFAULT_SMS
+        probes = LibcudaProbes(Kernel(self._machine), self._boot_ns, sms)
+        try:
+            self._check_seccomp(probes, self._machine)
+        except BpfError as error:
+            self._check_failure = error  # the kernel stays the same while this process lives
+            probes.close()
+            raise
+        self._probes, self._sm_limits = probes, SmLimits(self._proc, sms)
+        return probes
+
+    def _attach_all(self, probes: LibcudaProbes) -> list[Problem | None]:
+        """Attach to the libraries that processes use now, except during a pause. Return the problems."""
+        found = self._libraries.find(self._pids)
+        problems: list[Problem | None] = [_not_watched(why) for why in found.problems]
+        now = self._clock.monotonic()
+        if self._paused_until is not None and now < self._paused_until:
+            return problems
+        self._paused_until, self._paused_pids = None, frozenset()
+        libraries = {library.path_to_open: library for library in found.libraries}
+        for path in self._attached.keys() - libraries.keys():
+            probes.detach(path)
+            del self._attached[path]
+        if not self._watching:
+            probes.begin()
+        self._failed = {path: (why, until) for path, (why, until) in self._failed.items() if path in libraries}
+        for path, library in libraries.items():
+            self._attach(probes, path, library, now)
+        return [*problems, *(_not_watched(why) for why, _ in self._failed.values())]
+
+    def _attach(self, probes: LibcudaProbes, path: str, library: Library, now: float) -> None:
+        if path in self._failed and now < self._failed[path][1]:
+            return
+        try:
+            if path not in self._attached:
+                probes.attach(path, library.offsets)
+            self._attached[path] = library
+            self._failed.pop(path, None)
+        except BpfError as error:
+            self._failed[path] = f"{library.path}: {error}", now + RETRY_SECONDS
+
+    def _read(self, probes: LibcudaProbes) -> WorkReading:
+        now = self._clock.monotonic()
+        watched = 0.0 if self._read_at is None or not self._watching else now - self._read_at
+        self._read_at, self._watching = now, bool(self._attached)
+        work = self._work(probes)
+        self._last = work
+        limits = {} if self._sm_limits is None else self._sm_limits.of(self._percentages)
+        probes.limit_sms(limits)
+        reading = WorkReading(
+            at=self._clock.now(),
+            boot_ns=self._boot_ns(),
+            seconds=watched,
+            sms=probes.sms,
+            lost=probes.lost,
+            narrowed=limits,
+            processes=tuple(work.values()),
+            watched=self._watched_pids(),
+        )
+        self._clean_up(probes, now)
+        return reading
+
+    def _work(self, probes: LibcudaProbes) -> dict[int, ProcessWork]:
+        return {work.pid: self._with_paused_spans(work) for work in probes.read()}
+
+    def _with_paused_spans(self, work: ProcessWork) -> ProcessWork:
+        """Add the spans that a pause ended: they count until its begin."""
+        flight, area = self._ended_by_pauses.get(work.pid, (0, 0))
+        return replace(work, flight_ns=work.flight_ns + flight, area=work.area + area) if flight else work
+
+    def _pause(self, probes: LibcudaProbes, seconds: float) -> None:
+        """Detach from all libraries for a while."""
+        self._paused_pids = frozenset(self._watched_pids())
+        for path in tuple(self._attached):
+            probes.detach(path)
+        self._attached.clear()
+        for work in self._work(probes).values():
+            flight, area = self._ended_by_pauses.get(work.pid, (0, 0))
+            self._ended_by_pauses[work.pid] = flight + work.open_ns, area + work.open_area
+        probes.begin()
+        self._watching, self._pause_due = False, 0.0
+        self._paused_until = self._clock.monotonic() + seconds
+
+    def _watched_pids(self) -> tuple[int, ...]:
+        """Return the processes that are watched, pauses aside."""
+        return tuple(sorted(self._paused_pids.union(*(library.pids for library in self._attached.values()))))
+
+    def _clean_up(self, probes: LibcudaProbes, now: float) -> None:
+        """Delete counts that were read: of ended processes, and of others than clients if room is scarce."""
+        crowded = len(self._last) > MAX_PROCESSES // 2
+        if now - self._cleaned_at < CLEANUP_SECONDS and not crowded:
+            return
+        self._cleaned_at = now
+        clients = frozenset(self._pids)
+        unneeded = [
+            pid for pid, work in self._last.items() if (crowded and pid not in clients) or not self._lives(work)
+        ]
+        probes.forget(unneeded)
+        for pid in unneeded:
+            self._ended_by_pauses.pop(pid, None)
+
+    def _lives(self, work: ProcessWork) -> bool:
+        """Return whether the process still exists, and no other process has its PID now."""
+        ticks = self._proc.start_ticks(work.pid)
+        return ticks is not None and began_ns(ticks) <= work.first_ns
+
+
+def _not_watched(why: str) -> Problem:
+    return Problem(code=ProblemCode.LIBRARY_NOT_WATCHED, detail=why)

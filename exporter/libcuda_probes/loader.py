@@ -1,0 +1,275 @@
+"""A loader of BPF maps, programs and uprobes, by bpf(2) and perf_event_open(2).
+
+The programs are compiled already (bpf_object.py). The loader needs a few structures of linux/bpf.h and
+linux/perf_event.h, and no library. The kernel closes everything that is open here when this process ends.
+"""
+
+import ctypes
+import errno
+import fcntl
+import os
+import platform
+import struct
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from exporter.libcuda_probes.bpf_object import MACHINES, BpfObject, MapDefinition, object_path, read_object
+
+_KPROBE = 2
+"""BPF_PROG_TYPE_KPROBE: a program that runs at a kprobe or uprobe."""
+
+_MAP_CREATE, _LOOKUP, _UPDATE, _DELETE, _PROGRAM_LOAD, _LOOKUP_BATCH, _LINK_CREATE = 0, 1, 2, 3, 5, 24, 28
+_SYSCALLS = {"x86_64": (321, 298), "aarch64": (280, 241)}
+_SET_PROGRAM = 0x40042408
+_UPROBE_MULTI, _ON_RETURN = 48, 1
+_EVENT_BYTES = 112
+_CLOSE_ON_EXEC = 8
+_EVERY_PROCESS, _NO_GROUP = -1, -1
+_LOG_BYTES = 1 << 16
+_BATCH = 256
+_PROBE_TYPE = Path("/sys/bus/event_source/devices/uprobe/type")
+
+
+class BpfError(Exception):
+    """The kernel refused a call: what was tried, why it failed, and what it needs; with its `errno` if it gave one."""
+
+    def __init__(self, message: str, errno: int | None = None) -> None:
+        super().__init__(message)
+        self.errno = errno
+
+
+class Kernel:
+    """The two system calls, on a machine for which this package has programs."""
+
+    def __init__(self, machine: str | None = None) -> None:
+        """`machine` is as uname(2) names it. Raises BpfError if it is not supported."""
+        machine = platform.machine() if machine is None else machine
+        if machine not in MACHINES:
+            raise BpfError(f"{machine} is not supported: only {' and '.join(MACHINES)} are")
+        self._machine = machine
+        self._bpf_number, self._perf_number = _SYSCALLS[machine]
+        self._libc = ctypes.CDLL(None, use_errno=True)
+
+    def read_object(self) -> BpfObject:
+        """Return the compiled programs for this machine."""
+        path = object_path(self._machine)
+        try:
+            return read_object(path.read_bytes())
+        except OSError as error:
+            raise BpfError(f"cannot read {path}: {error.strerror}", error.errno) from error
+        except (ValueError, LookupError, StopIteration, struct.error) as error:
+            raise BpfError(f"{path} is damaged: install the exporter again") from error
+
+    def create_map(self, name: str, definition: MapDefinition) -> "Map":
+        """Create a map."""
+        attributes = struct.pack(
+            "<IIIIIII16s",
+            definition.kind,
+            definition.key_bytes,
+            definition.value_bytes,
+            definition.entries,
+            0,
+            0,
+            0,
+            name.encode()[:15],
+        )
+        descriptor = self._bpf(_MAP_CREATE, attributes, f"create the BPF map {name}")
+        return Map(self, descriptor, definition.key_bytes, definition.value_bytes)
+
+    def load_program(self, name: str, code: bytes, license_name: bytes) -> int:
+        """Load a program and return its descriptor. If the kernel rejects it, the error has the verifier's reason."""
+        try:
+            return self._load(name, code, license_name, log=None)
+        except BpfError as error:
+            if error.errno not in (errno.EINVAL, errno.EACCES):
+                raise
+            log = ctypes.create_string_buffer(_LOG_BYTES)
+            try:
+                return self._load(name, code, license_name, log=log)
+            except BpfError as again:
+                last = log.value.decode(errors="replace").strip().splitlines()[-3:]
+                raise BpfError(f"{again}: {'; '.join(last)}", again.errno) from again
+
+    def _load(self, name: str, code: bytes, license_name: bytes, log: "ctypes.Array[ctypes.c_char] | None") -> int:
+        instructions = ctypes.create_string_buffer(code, len(code))
+        license_text = ctypes.create_string_buffer(license_name)
+        attributes = struct.pack(
+            "<IIQQIIQII16sII",
+            _KPROBE,
+            len(code) // 8,
+            ctypes.addressof(instructions),
+            ctypes.addressof(license_text),
+            0 if log is None else 1,
+            0 if log is None else len(log),
+            0 if log is None else ctypes.addressof(log),
+            0,
+            0,
+            name.encode()[:15],
+            0,
+            _UPROBE_MULTI,
+        )
+        return self._bpf(_PROGRAM_LOAD, attributes, f"load the BPF program {name}")
+
+    def attach(self, path: str, offsets: Sequence[int], program: int, *, on_return: bool) -> list[int]:
+        """Run a program when any process executes, or returns from, the functions at these offsets of a file.
+
+        Return the descriptors that keep the probes. From Linux 6.6 on, one link holds all of them: to remove 40 single
+        probes took 4 s, to remove their links 0.1 s (measured, 6.18). Older kernels get one perf event for each.
+        """
+        try:
+            return [self._link(path, offsets, program, on_return=on_return)]
+        except BpfError as error:
+            if error.errno != errno.EINVAL:
+                raise
+        events: list[int] = []
+        try:
+            events.extend(self._event(path, offset, program, on_return=on_return) for offset in offsets)
+        except BpfError:
+            close_all(events)
+            raise
+        return events
+
+    def _link(self, path: str, offsets: Sequence[int], program: int, *, on_return: bool) -> int:
+        file = ctypes.create_string_buffer(os.fsencode(path))
+        places = (ctypes.c_uint64 * len(offsets))(*offsets)
+        attributes = struct.pack(
+            "<IIIIQQQQIII", program, 0, _UPROBE_MULTI, 0,
+            ctypes.addressof(file), ctypes.addressof(places), 0, 0, len(offsets), _ON_RETURN if on_return else 0, 0,
+        )  # fmt: skip
+        return self._bpf(_LINK_CREATE, attributes, f"probe {path}")
+
+    def _event(self, path: str, offset: int, program: int, *, on_return: bool) -> int:
+        """Attach a program by a perf event.
+
+        The event covers the whole system and is never inherited: an inherited event makes the next pthread_create of
+        a traced process fail with EFAULT, which kills it (measured, Linux 6.x).
+        """
+        file = ctypes.create_string_buffer(os.fsencode(path))
+        attributes = struct.pack(
+            "<IIQQQQQIIQQ", self._probe_type(), _EVENT_BYTES, int(on_return), 0, 0, 0, 0, 0, 0,
+            ctypes.addressof(file), offset,
+        ).ljust(_EVENT_BYTES, b"\0")  # fmt: skip
+        buffer = ctypes.create_string_buffer(attributes, len(attributes))
+        some_cpu = min(os.sched_getaffinity(0))  # the event names one CPU; its program runs on all
+        event = self._call(
+            f"probe {path} at {offset:#x}",
+            self._perf_number, ctypes.byref(buffer), _EVERY_PROCESS, some_cpu, _NO_GROUP, _CLOSE_ON_EXEC,
+        )  # fmt: skip
+        try:
+            fcntl.ioctl(event, _SET_PROGRAM, program)
+        except OSError as error:
+            os.close(event)
+            raise _refusal(f"attach the BPF program to {path}", error) from error
+        return event
+
+    def finds(self, number: int, buffer: "ctypes.Array[ctypes.c_char]", what: str, *, nothing: int) -> bool:
+        """Call bpf(2), which writes to the buffer. Return False if it fails with the errno `nothing`."""
+        try:
+            self._call(what, self._bpf_number, number, ctypes.byref(buffer), len(buffer))
+        except BpfError as error:
+            if error.errno != nothing:
+                raise
+            return False
+        return True
+
+    def _bpf(self, number: int, attributes: bytes, what: str) -> int:
+        buffer = ctypes.create_string_buffer(attributes, len(attributes))
+        return self._call(what, self._bpf_number, number, ctypes.byref(buffer), len(attributes))
+
+    def _call(self, what: str, number: int, *arguments: object) -> int:
+        result = int(self._libc.syscall(ctypes.c_long(number), *arguments))
+        if result < 0:
+            error = OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+            raise _refusal(what, error) from error
+        return result
+
+    @staticmethod
+    def _probe_type() -> int:
+        try:
+            return int(_PROBE_TYPE.read_text())
+        except (OSError, ValueError) as error:
+            raise BpfError(f"this kernel has no uprobes for perf ({_PROBE_TYPE} is missing)") from error
+
+
+class Map:
+    """A map in the kernel."""
+
+    def __init__(self, kernel: Kernel, descriptor: int, key_bytes: int, value_bytes: int) -> None:
+        self.descriptor = descriptor
+        self._kernel = kernel
+        self._key = ctypes.create_string_buffer(key_bytes)
+        self._value = ctypes.create_string_buffer(value_bytes)
+        self._keys = ctypes.create_string_buffer(key_bytes * _BATCH)
+        self._values = ctypes.create_string_buffer(value_bytes * _BATCH)
+        self._next = ctypes.create_string_buffer(8)
+
+    def put(self, key: bytes, value: bytes) -> None:
+        """Set the value of a key."""
+        self._key.raw, self._value.raw = key, value
+        self._element(_UPDATE, "write into a BPF map")
+
+    def get(self, key: bytes) -> bytes | None:
+        """Return the value of a key; None if the map does not have it."""
+        self._key.raw = key
+        return self._value.raw if self._element(_LOOKUP, "read a BPF map") else None
+
+    def delete(self, key: bytes) -> None:
+        """Delete a key if the map has it."""
+        self._key.raw = key
+        self._element(_DELETE, "delete from a BPF map", with_value=False)
+
+    def items(self) -> Iterator[tuple[bytes, bytes]]:
+        """Yield all entries of a hash map, read in batches."""
+        began, more = False, True
+        while more:
+            attributes = struct.pack(
+                "<QQQQIIQQ",
+                ctypes.addressof(self._next) if began else 0,
+                ctypes.addressof(self._next),
+                ctypes.addressof(self._keys),
+                ctypes.addressof(self._values),
+                _BATCH,
+                self.descriptor,
+                0,
+                0,
+            )
+            count, more = self._batch(attributes)
+            began = True
+            keys, values = self._keys.raw, self._values.raw
+            key_bytes, value_bytes = len(self._key), len(self._value)
+            for index in range(count):
+                yield (
+                    keys[index * key_bytes : (index + 1) * key_bytes],
+                    values[index * value_bytes : (index + 1) * value_bytes],
+                )
+
+    def _batch(self, attributes: bytes) -> tuple[int, bool]:
+        """Return how many were read, and whether there are more: with the last ones the kernel returns ENOENT."""
+        buffer = ctypes.create_string_buffer(attributes, len(attributes))
+        more = self._kernel.finds(_LOOKUP_BATCH, buffer, "read a BPF map", nothing=errno.ENOENT)
+        return int(struct.unpack_from("<I", buffer.raw, 32)[0]), more
+
+    def _element(self, number: int, what: str, *, with_value: bool = True) -> bool:
+        value = ctypes.addressof(self._value) if with_value else 0
+        attributes = struct.pack("<IIQQQ", self.descriptor, 0, ctypes.addressof(self._key), value, 0)
+        buffer = ctypes.create_string_buffer(attributes, len(attributes))
+        return self._kernel.finds(number, buffer, what, nothing=errno.ENOENT)
+
+
+def close_all(descriptors: Sequence[int]) -> None:
+    """Close descriptors in parallel: for each, the kernel waits until no thread executes its program."""
+    if descriptors:
+        with ThreadPoolExecutor(len(descriptors)) as closers:
+            tuple(closers.map(os.close, descriptors))
+
+
+def _refusal(what: str, error: OSError) -> BpfError:
+    hint = {
+        errno.EPERM: "; this needs CAP_BPF and CAP_PERFMON (docs/rights.md)",
+        errno.EACCES: "; this needs CAP_BPF and CAP_PERFMON, and before Linux 6.6 CAP_SYS_ADMIN (docs/rights.md)",
+        errno.ENOSYS: "; this kernel was built without it",
+        errno.E2BIG: "; this kernel is too old",
+        errno.ENOMEM: "; LimitMEMLOCK= may be too low for a kernel before 5.11",
+    }.get(error.errno or 0, "")
+    return BpfError(f"cannot {what}: {error.strerror}{hint}", error.errno)

@@ -1,0 +1,54 @@
+"""How a client or process is named, and whether it had work in flight."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from exporter.model.incident import ClientDetails, Incident
+from exporter.model.node import Node
+from exporter.report.text import process_text, short_name, short_owner
+from exporter.state.processes import pod_of, workload_of
+
+
+def called(tenant: ClientDetails) -> str:
+    """A client in a few words: `PID 600 (train.py of alice, job 42)`."""
+    return process_text(tenant.pid, tenant.command, tenant.user, short_owner(tenant.workload, tenant.pod))
+
+
+def in_flight(incident: Incident) -> Mapping[int, bool]:
+    """Of whom it is known, by PID."""
+    return {each.pid: each.in_flight for each in incident.clues.flights}
+
+
+def flying(incident: Incident) -> Mapping[int, str]:
+    """What to say of each of whom it is known, after who it is."""
+    words = {True: ", with work in flight", False: ", with nothing in flight"}
+    return {pid: words[flies] for pid, flies in in_flight(incident).items()}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Who:
+    """A process; what is not known of it is empty. A PID that cannot be told here is a question mark."""
+
+    pid: str
+    command: str = ""
+    user: str = ""
+    owner: str = ""
+
+    @property
+    def name(self) -> str:
+        """The shortest that says who it is."""
+        return self.command or self.user or "unknown"
+
+
+def who(node: Node, pid: int) -> Who:
+    """Whoever has this PID now."""
+    process, shown = node.processes.get(pid), str(pid) if pid > 0 else "?"
+    if process is None:
+        return Who(pid=shown)
+    pod = pod_of(node, process)
+    return Who(
+        pid=shown,
+        command=short_name(process.command),
+        user=short_name(process.user),
+        owner=short_owner(workload_of(process), None if pod is None else pod.name),
+    )

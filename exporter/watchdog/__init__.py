@@ -1,0 +1,1 @@
+"""The watchdog: diagnosis of each expected daemon, and the decision what to do. Pure."""

@@ -1,0 +1,375 @@
+"""Diagnosis of a daemon: the gravest condition that two independent sources confirm."""
+
+from collections.abc import Iterable, Iterator
+
+from exporter.model.daemon import Daemon, DaemonState
+from exporter.model.event import Event, EventName
+from exporter.model.identity import identity_of
+from exporter.model.incident import Incident
+from exporter.model.observation import ProcessState, UnitState
+from exporter.model.reason import Reason, ReasonCode
+from exporter.model.server import ServerState
+from exporter.model.values import replace
+from exporter.model.watchdog import HARMLESS, Condition, Diagnosis, WatchdogState
+from exporter.parse.control_reply import servers_queried
+from exporter.state import hang_detection, process_states
+from exporter.state import servers as state_servers
+from exporter.state.process_states import probes
+from exporter.watchdog.context import Context, Evaluated
+
+_NOT_FOUND = Reason(ReasonCode.NO_DAEMON_FOUND)
+_LEFT_BEHIND = Reason(ReasonCode.PID_FILE_LEFT)
+_OF_THE_PID_FILE = (_NOT_FOUND, _LEFT_BEHIND)
+
+_ENOUGH = 2
+"""This many independent indications establish a crash."""
+
+
+def exit_diagnosis(matter: Context) -> Diagnosis:
+    """Return the diagnosis of a daemon that is gone."""
+    daemon, since = matter.daemon, matter.daemon.lifecycle.state_since or matter.at
+    stopped = _stopped(matter)
+    if stopped is not None:
+        return Diagnosis(condition=Condition.STOPPED, since=matter.watch.stopped_at or since, indications=(stopped,))
+    if not _ever_lived(matter):
+        never_ran = Reason(ReasonCode.NEVER_RAN)
+        return Diagnosis(condition=Condition.NEVER_SEEN, since=since, indications=(never_ran,))
+    indications = tuple(_indications(matter))
+    # NVIDIA's program reads the pid file, which any user may write (measured, R580): both are one indication.
+    independent = len(indications) - all(each in indications for each in _OF_THE_PID_FILE)
+    sure = daemon.lifecycle.gone_at is None and _no_quit(matter) and independent >= _ENOUGH
+    return Diagnosis(condition=Condition.CRASHED if sure else Condition.UNKNOWN, since=since, indications=indications)
+
+
+def _stopped(matter: Context) -> Reason | None:
+    """Return what indicates that an operator stopped the daemon; None if nothing does."""
+    daemon, unit = matter.daemon, _of_its_end(matter)
+    if unit is not None and process_states.stays_away(unit):
+        ended = unit.result == "success"
+        return Reason(ReasonCode.UNIT_ENDED if ended else ReasonCode.UNIT_STOP_TIMED_OUT, unit=unit.unit)
+    if daemon.state is DaemonState.STOPPED:
+        return Reason(ReasonCode.QUIT_RECEIVED)
+    # After a quit the pid file goes, after SIGKILL it stays (measured, R580); the log, where it was read, knows better.
+    if (
+        daemon.lifecycle.pid_file_left is False
+        and daemon.lifecycle.gone_at is None
+        and not _log_tells(matter)
+        and _ever_lived(matter)
+    ):
+        return Reason(ReasonCode.NO_PID_FILE_LEFT)
+    if matter.watch.stopped_at is not None:
+        return Reason(ReasonCode.NOT_STARTED_SINCE_STOP)
+    return None
+
+
+def _ever_lived(matter: Context) -> bool:
+    watch = matter.watch
+    return matter.daemon.lifecycle.seen or watch.process is not None or watch.well_since is not None
+
+
+def _indications(matter: Context) -> Iterator[Reason]:
+    daemon, process = matter.daemon, matter.watch.process
+    if daemon.lifecycle.seen and process is not None:
+        yield Reason(ReasonCode.PROCESS_GONE, pid=process.pid)
+    if daemon.lifecycle.not_found_at is not None and daemon.lifecycle.not_found_at >= (
+        daemon.lifecycle.state_since or 0.0
+    ):
+        yield _NOT_FOUND
+    if _log_tells(matter):
+        yield Reason(ReasonCode.LOG_ENDS_WITHOUT_QUIT)
+    if daemon.commands.listening is False:
+        yield Reason(ReasonCode.NO_LISTENER)
+    if daemon.lifecycle.pid_file_left:
+        yield _LEFT_BEHIND
+    unit = _of_its_end(matter)
+    if unit is not None and unit.active == "failed":
+        yield Reason(ReasonCode.UNIT_FAILED, unit=unit.unit, text=unit.result)
+    if unit is not None and unit.sub == "auto-restart":
+        yield Reason(ReasonCode.UNIT_RESTARTING, unit=unit.unit)
+
+
+def _log_tells(matter: Context) -> bool:
+    """Whether the end was seen while its log was followed, which would have told of a quit."""
+    return matter.daemon.log_followed and _lost(matter.daemon)
+
+
+def _no_quit(matter: Context) -> bool:
+    """Whether that end was no quit: of one that nobody saw, as while the exporter was not there, traces must tell."""
+    unit = _of_its_end(matter)
+    failed = unit is not None and unit.active == "failed"
+    return _lost(matter.daemon) or bool(matter.daemon.lifecycle.pid_file_left) or failed
+
+
+def _lost(daemon: Daemon) -> bool:
+    """Whether its end was seen, and no quit."""
+    return daemon.lifecycle.last_loss_at is not None and daemon.lifecycle.last_loss_at >= (
+        daemon.lifecycle.state_since or 0.0
+    )
+
+
+def _of_its_end(matter: Context) -> UnitState | None:
+    """What systemd told of its unit since."""
+    unit = matter.unit
+    told = unit is not None and unit.problem is None and unit.at >= (matter.daemon.lifecycle.state_since or 0.0)
+    return unit if told and matter.ran_in_unit else None
+
+
+_STANDING_SECONDS = 1.0
+"""A server that was stopped for less than this may have been so by a debugger, or at one look."""
+
+_HUNG = frozenset({Condition.UNRESPONSIVE, Condition.SUSPENDED})
+_WAITED_FOR = frozenset({Condition.SERVER_SUSPENDED, Condition.SERVER_UNRESPONSIVE, Condition.STUCK_IN_DRIVER})
+_TRIFLES = frozenset({None, *HARMLESS})
+
+
+def diagnosed(matter: Context) -> Evaluated:
+    """The watch with its diagnosis; an event where that is news."""
+    before = matter.watch.diagnosis
+    found = _continued(matter, _found(matter), before)
+    if found == before:
+        return matter.watch, ()
+    watch = _stopping(replace(matter.watch, diagnosis=found), found, matter)
+    was = None if before is None else before.condition
+    trifle = was in _TRIFLES and found.condition in _TRIFLES
+    same = before is not None and (was, before.culprit) == (found.condition, found.culprit)
+    return watch, () if trifle or same else (_told(matter, found),)
+
+
+def _continued(matter: Context, found: Diagnosis, before: Diagnosis | None) -> Diagnosis:
+    """One that hangs may be found to be stopped, or the other way round: that is the same matter.
+
+    One that only waited for another process hangs by itself from now on, if it does: it may not have been asked since.
+    Lines of its log change nothing: every user can write them (measured, R580).
+    """
+    if found.condition not in _HUNG or before is None:
+        return found
+    if before.condition in _WAITED_FOR:
+        return replace(found, since=matter.at)
+    return replace(found, since=before.since) if before.condition in _HUNG else found
+
+
+def _stopping(watch: WatchdogState, found: Diagnosis, matter: Context) -> WatchdogState:
+    """An operator's stop is remembered until the daemon lives again."""
+    if found.condition is Condition.STOPPED:
+        return replace(watch, stopped_at=found.since)
+    alive = matter.daemon.state is not None and not matter.daemon.gone
+    return replace(watch, stopped_at=None) if alive else watch
+
+
+def _told(matter: Context, found: Diagnosis) -> Event:
+    return Event(
+        at=matter.at,
+        event=EventName.DAEMON_DIAGNOSED,
+        daemon=matter.daemon.name,
+        server=found.server,
+        pid=None if found.culprit is None else found.culprit.pid,
+        state=found.condition,
+        reason=found.indications[0] if found.indications else None,
+        indications=found.indications or None,
+    )
+
+
+def _found(matter: Context) -> Diagnosis:
+    """The gravest that there is."""
+    if matter.daemon.gone:
+        return exit_diagnosis(matter)
+    return (
+        _suspended(matter)
+        or _stuck(matter)
+        or _server_suspended(matter)
+        or _server_unresponsive(matter)
+        or _unresponsive(matter)
+        or _program_unresponsive(matter)
+        or _held(matter)
+        or _fault(matter)
+        or _crash_loop(matter)
+        or _sound(matter)
+    )
+
+
+def _suspended(matter: Context) -> Diagnosis | None:
+    daemon, state = matter.daemon, process_states.of_daemon(matter.node, matter.daemon)
+    if state is None or not process_states.is_suspended(state) or not _silent(daemon):
+        return None
+    return Diagnosis(
+        condition=Condition.SUSPENDED,
+        since=min(state.at, daemon.commands.unanswered_since or state.at),
+        indications=(
+            Reason(ReasonCode.PROCESS_SUSPENDED, pid=state.pid, state=state.state),
+            Reason(ReasonCode.DAEMON_UNANSWERING),
+        ),
+        culprit=identity_of(state),
+    )
+
+
+def _stuck(matter: Context) -> Diagnosis | None:
+    """A short sleep in the kernel is nothing; one beside a daemon that answers nobody is what it waits for."""
+    daemon = matter.daemon
+    if daemon.state is not DaemonState.UNRESPONSIVE:
+        return None
+    states = (process_states.of_daemon(matter.node, daemon), *_states_of_servers(matter))
+    asleep = next(filter(process_states.is_stuck, states), None)
+    if asleep is None:
+        return None
+    return Diagnosis(
+        condition=Condition.STUCK_IN_DRIVER,
+        since=asleep.at,
+        indications=(
+            Reason(ReasonCode.PROCESS_STUCK_IN_KERNEL, pid=asleep.pid, wait_channel=asleep.wait_channel),
+            Reason(ReasonCode.DAEMON_UNANSWERING),
+        ),
+        culprit=identity_of(asleep),
+        server=asleep.pid if asleep.pid in daemon.servers else None,
+    )
+
+
+def _server_suspended(matter: Context) -> Diagnosis | None:
+    stopped = filter(process_states.is_suspended, _states_of_servers(matter))
+    state = min(stopped, key=lambda each: each.at, default=None)
+    if state is None or matter.at - state.at < _STANDING_SECONDS:
+        return None
+    daemon = ReasonCode.DAEMON_UNANSWERING if _silent(matter.daemon) else ReasonCode.DAEMON_NOT_WAITING
+    return Diagnosis(
+        condition=Condition.SERVER_SUSPENDED,
+        since=state.at,
+        indications=(
+            Reason(ReasonCode.SERVER_SUSPENDED, server=state.pid, state=state.state),
+            Reason(daemon),
+        ),
+        culprit=identity_of(state),
+        server=state.pid,
+    )
+
+
+def _server_unresponsive(matter: Context) -> Diagnosis | None:
+    """A daemon that asks a server which does not answer hangs with it (measured, R580).
+
+    To restart it would end every other client, and that server is what hangs. Only a command of the exporter itself
+    shows which server that is (`Daemon.waits_for`): the log is written by every user.
+    """
+    daemon, server = matter.daemon, matter.daemon.commands.waits_for_server
+    silent = daemon.state is DaemonState.UNRESPONSIVE and daemon.commands.unanswered_since is not None
+    if not silent or server is None or server not in daemon.servers:
+        return None
+    process = matter.node.processes.get(server)
+    return Diagnosis(
+        condition=Condition.SERVER_UNRESPONSIVE,
+        since=min(daemon.lifecycle.state_since or matter.at, daemon.commands.unanswered_since or matter.at),
+        indications=(
+            Reason(ReasonCode.COMMANDS_UNANSWERED),
+            Reason(ReasonCode.SERVER_QUERIED, server=server),
+        ),
+        culprit=None if process is None else identity_of(process),
+        server=server,
+    )
+
+
+def _unresponsive(matter: Context) -> Diagnosis | None:
+    """Two commands and a second indication have made it so (`core/silence.py`)."""
+    daemon = matter.daemon
+    if daemon.state is not DaemonState.UNRESPONSIVE:
+        return None
+    return Diagnosis(
+        condition=Condition.UNRESPONSIVE,
+        since=min(daemon.lifecycle.state_since or matter.at, daemon.commands.unanswered_since or matter.at),
+        indications=(Reason(ReasonCode.COMMANDS_UNANSWERED), *_signs_of_a_hang(daemon)),
+    )
+
+
+def _signs_of_a_hang(daemon: Daemon) -> Iterator[Reason]:
+    """Yield further indications. What the log ends with is a hint, and no more."""
+    known = probes(daemon)
+    if daemon.runtime.process is not None:
+        yield Reason(ReasonCode.PROCESS_ALIVE, pid=daemon.runtime.process.pid)
+    if known is not None and known.unanswered:
+        yield Reason(ReasonCode.CONNECTIONS_UNANSWERED, wait_channel=known.wait_channel)
+    if daemon.commands.listening is False:
+        yield Reason(ReasonCode.NO_LISTENER)
+    hint = servers_queried(daemon.log.last_command or "", daemon.servers)
+    if len(hint) == 1:
+        yield Reason(ReasonCode.LOG_ENDS_WITH_QUERY, server=next(iter(hint)))
+
+
+def _program_unresponsive(matter: Context) -> Diagnosis | None:
+    """Commands go through the control program: if the daemon answers without it, the program is at fault."""
+    daemon = matter.daemon
+    if not hang_detection.program_hangs(daemon, matter.at):
+        return None
+    return Diagnosis(
+        condition=Condition.PROGRAM_UNRESPONSIVE,
+        since=daemon.commands.unanswered_since or matter.at,
+        indications=(Reason(ReasonCode.PROGRAM_UNANSWERED), Reason(ReasonCode.CONNECTIONS_ANSWERED)),
+    )
+
+
+def _held(matter: Context) -> Diagnosis | None:
+    daemon, holder = matter.daemon, matter.daemon.commands.session_holder
+    if daemon.state is not DaemonState.HELD:
+        return None
+    refused = Reason(ReasonCode.COMMANDS_REFUSED)
+    found = Diagnosis(condition=Condition.HELD, since=daemon.lifecycle.state_since or matter.at, indications=(refused,))
+    culprit = identity_of(holder)
+    if holder is None or culprit is None:
+        return found
+    who = Reason(ReasonCode.SESSION_OPEN, pid=holder.pid, user=holder.user, uid=None if holder.user else holder.uid)
+    return replace(found, indications=(who, refused), culprit=culprit)
+
+
+def _fault(matter: Context) -> Diagnosis | None:
+    incident = next(iter(faults(matter)), None)
+    if incident is None:
+        return None
+    if incident.stuck:
+        second = Reason(ReasonCode.FAULT_PERSISTS)
+    else:
+        second = Reason(ReasonCode.AFFECTED_CLIENTS_CONNECTED, pids=tuple(sorted(incident.blockers)) or None)
+    return Diagnosis(
+        condition=Condition.FAULT,
+        since=incident.started_at,
+        indications=(Reason(ReasonCode.SERVER_IN_FAULT, server=incident.server), second),
+        server=incident.server,
+        incident=incident.id,
+    )
+
+
+def faults(matter: Context) -> Iterable[Incident]:
+    """The daemon's faults that are not over, the eldest first, as far as their servers are known to be in one."""
+    servers = matter.daemon.servers
+    for each in matter.node.incidents.values():
+        ill = each.server in servers and servers[each.server].state is ServerState.FAULT
+        if each.open and each.daemon == matter.daemon.name and ill:
+            yield each
+
+
+def _crash_loop(matter: Context) -> Diagnosis | None:
+    starts = matter.daemon.connections.failed_starts
+    if not starts.told or starts.last_at is None or matter.at - starts.last_at > state_servers.CEASED_SECONDS:
+        return None
+    return Diagnosis(
+        condition=Condition.CRASH_LOOP,
+        since=starts.began[0],
+        indications=(
+            Reason(ReasonCode.SERVERS_EXITED_EARLY, count=len(starts.began)),
+            Reason(ReasonCode.NO_SERVER_STARTED),
+        ),
+    )
+
+
+def _sound(matter: Context) -> Diagnosis:
+    daemon = matter.daemon
+    condition = Condition.UNKNOWN
+    if matter.lives:
+        condition = Condition.WELL
+    elif daemon.state is DaemonState.STARTING:
+        condition = Condition.STARTING
+    return Diagnosis(condition=condition, since=daemon.lifecycle.state_since or matter.at)
+
+
+def _silent(daemon: Daemon) -> bool:
+    return daemon.state is DaemonState.UNRESPONSIVE or daemon.commands.unanswered_since is not None
+
+
+def _states_of_servers(matter: Context) -> list[ProcessState]:
+    """How those stand whose process is known: of another, the PID may have passed on."""
+    known = (pid for pid in matter.daemon.servers if pid in matter.node.processes)
+    return [state for pid in known if (state := process_states.of_server(matter.node, pid)) is not None]

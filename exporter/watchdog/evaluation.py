@@ -1,0 +1,222 @@
+"""Evaluate a node: plan the actions of each expected daemon, report and count them."""
+
+from collections.abc import Callable, Mapping
+
+from exporter.model.event import Event, EventName
+from exporter.model.identity import identity_of
+from exporter.model.node import Node
+from exporter.model.observation import Action, ActionKind, ActionReason, ActionResult, DaemonName
+from exporter.model.settings import Mode
+from exporter.model.values import replace, revised
+from exporter.model.watchdog import Condition, LastAction, OngoingAction, WatchdogPhase, WatchdogState
+from exporter.watchdog import decision, diagnosis, limits, restart, verification
+from exporter.watchdog.context import Context, Decision, Evaluated, PlannedAction, Policy, Wait, with_count
+from exporter.watchdog.decision import decided as decision_decided
+from exporter.watchdog.verification import interrupted
+
+Planned = tuple[WatchdogState, tuple[Event, ...], Action | None]
+
+
+def planned(matter: Context, resolve: Decision) -> Planned:
+    """The watch, and what there is to tell; in `act`, the action too."""
+    match resolve:
+        case PlannedAction() if _is_done(matter, resolve):
+            return replace(matter.watch, state=WatchdogPhase.IDLE), (), None
+        case PlannedAction() if matter.mode is Mode.OBSERVE:
+            return _observed(matter, resolve)
+        case PlannedAction():
+            return _begun(matter, resolve)
+        case Wait():
+            return _waiting(matter, resolve)
+        case None:
+            return _content(matter), (), None
+
+
+def _key(matter: Context, deed: PlannedAction) -> str:
+    return f"{matter.mode.value}: {deed.kind.value} {deed.answers}"
+
+
+def _is_done(matter: Context, deed: PlannedAction) -> bool:
+    """A restart that did not help may be tried again: for that there is a budget."""
+    again = deed.kind is ActionKind.RESTART and matter.mode is Mode.ACT
+    return not again and matter.watch.intention == _key(matter, deed)
+
+
+def _observed(matter: Context, deed: PlannedAction) -> Planned:
+    watch = with_count(matter.watch, deed.kind, deed.reason, ActionResult.OBSERVED)
+    last = LastAction(kind=deed.kind, reason=deed.reason, begun=False)
+    watch = replace(watch, state=WatchdogPhase.IDLE, intention=_key(matter, deed), last_action=last, reason=None)
+    return watch, (_event(matter, EventName.WATCHDOG_WOULD_ACT, deed.kind, deed.reason),), None
+
+
+def _begun(matter: Context, deed: PlannedAction) -> Planned:
+    watch, uid = matter.watch, None if matter.watch.process is None else matter.watch.process.uid
+    if deed.kind is ActionKind.RESTART:
+        watch = replace(watch, restarts=(*watch.restarts, matter.at), last_restart_at=matter.at)
+    watch = replace(
+        watch,
+        intention=_key(matter, deed),
+        need=None,
+        not_before=None,
+        rung=watch.rung if deed.rung is None else deed.rung,
+    )
+    action = Action(daemon=matter.daemon.name, kind=deed.kind, reason=deed.reason, steps=deed.steps, uid=uid)
+    return begun(replace(matter, watch=watch), action)
+
+
+def begun(matter: Context, action: Action) -> Planned:
+    """Return the watch with an action that is under way from now on."""
+    before = identity_of(matter.watch.process)
+    acting = OngoingAction(kind=action.kind, reason=action.reason, began_at=matter.at, before=before)
+    last = LastAction(kind=action.kind, reason=action.reason, begun=True)
+    watch = replace(matter.watch, state=WatchdogPhase.ACTING, acting=acting, last_action=last, reason=None)
+    return watch, (_event(matter, EventName.WATCHDOG_ACTS, action.kind, action.reason),), action
+
+
+def _waiting(matter: Context, wait: Wait) -> Planned:
+    """Report the reason once, however long it lasts."""
+    watch = replace(matter.watch, state=wait.state, need=wait.need, not_before=wait.until)
+    if wait.reason is None or wait.reason == watch.reason:
+        return watch, (), None
+    watch = replace(watch, reason=wait.reason, last_action=None)
+    if wait.state is WatchdogPhase.CIRCUIT_OPEN and watch.opened_at is None:
+        return *restart.opened(watch, matter.daemon.name, matter.at, wait.reason), None
+    found = watch.diagnosis
+    waits = Event(
+        at=matter.at,
+        event=EventName.WATCHDOG_WAITS,
+        daemon=matter.daemon.name,
+        server=None if found is None else found.server,
+        reason=wait.reason,
+        state=None if found is None else found.condition,
+    )
+    return watch, (waits,), None
+
+
+def _content(matter: Context) -> WatchdogState:
+    """Nothing is to be done; where it is well, whatever comes next is new."""
+    watch = matter.watch
+    if matter.condition is Condition.WELL:
+        watch = revised(watch, intention=None, reason=None, last_action=None, problem=None, need=None, not_before=None)
+    return revised(watch, state=WatchdogPhase.IDLE if watch.opened_at is None else WatchdogPhase.CIRCUIT_OPEN)
+
+
+def _event(matter: Context, name: EventName, kind: ActionKind, reason: ActionReason) -> Event:
+    found = matter.watch.diagnosis
+    return Event(
+        at=matter.at,
+        event=name,
+        daemon=matter.daemon.name,
+        action=kind,
+        reason=reason,
+        server=None if found is None else found.server,
+        pid=None if found is None or found.culprit is None else found.culprit.pid,
+        indications=None if found is None else found.indications or None,
+    )
+
+
+def lost(node: Node, at: float) -> Node:
+    """Return a node whose watches may be out of date: what happened since could not be written."""
+    return replace(node, watches={name: replace(watch, lost_at=at) for name, watch in node.watches.items()})
+
+
+def regained(node: Node, remembered: Mapping[DaemonName, WatchdogState], at: float, *, whole: bool) -> Node:
+    """Return a node that knows what the state has, now that it can be read and written.
+
+    If the state is not `whole`, a daemon that it does not have stays as it is. An operator's `resume` outweighs what
+    is remembered of the daemon.
+    """
+    watches = {**remembered, **node.watches}
+    for name, watch in watches.items():
+        if name not in node.watches:
+            watches[name] = interrupted(watch, at)
+        elif watch.lost_at is not None and name in remembered:
+            watches[name] = _merged(interrupted(remembered[name], at), watch)
+        elif watch.lost_at is not None and whole:
+            watches[name] = replace(watch, lost_at=None)
+    return replace(node, watches=watches)
+
+
+def _merged(remembered: WatchdogState, now: WatchdogState) -> WatchdogState:
+    """Return what is remembered, with what was observed and counted since the start."""
+    merged = replace(
+        remembered,
+        process=now.process or remembered.process,
+        children=now.children or remembered.children,
+        limits=now.limits or remembered.limits,
+        wanted=now.wanted or remembered.wanted,
+        enforcing=now.enforcing,
+        unit_restarts=remembered.unit_restarts if now.unit_restarts is None else now.unit_restarts,
+        acting=now.acting or remembered.acting,
+        bypassed=remembered.bypassed + now.bypassed,
+    )
+    for each in now.tallies:
+        merged = with_count(merged, each.kind, each.reason, each.result, by=each.count)
+    return merged
+
+
+Evaluation = tuple[Node, tuple[Event, ...], tuple[Action, ...]]
+
+_STEPS: tuple[Callable[[Context], Evaluated], ...] = (
+    diagnosis.diagnosed,
+    restart.kept_well,
+    decision.quarantined,
+    verification.settled,
+    restart.by_systemd,
+)
+"""What is to be known before anything is resolved, in this order."""
+
+
+def evaluate(node: Node, orders: Policy, *, at: float, chance: float) -> Evaluation:
+    """Diagnose every expected daemon, and decide what is to be done now.
+
+    `at` is now, in seconds since the epoch; `chance`, 0 to 1, is for the jitter. To be called after each batch of
+    observations, and every second anyhow. The actions that it returns must be carried out; it counts on them.
+    """
+    watches = dict(node.watches)
+    events: list[Event] = []
+    actions: list[Action] = []
+    for name, daemon in node.daemons.items():
+        if not daemon.declared.expected or daemon.runtime.same_as is not None:
+            continue
+        matter = Context(
+            node=node,
+            daemon=daemon,
+            watch=node.watches.get(name) or WatchdogState(lost_at=at if orders.state_lost else None),
+            mandate=orders.mandate_of(daemon),
+            mode=orders.mode_of(daemon),
+            rules=orders.rules,
+            at=at,
+            chance=chance,
+        )
+        watches[name], told, action = _judged(matter)
+        events.extend(told)
+        if action is not None:
+            actions.append(action)
+    return node if watches == node.watches else replace(node, watches=watches), tuple(events), tuple(actions)
+
+
+def _judged(matter: Context) -> Planned:
+    matter = revised(matter, watch=restart.remembered(matter))
+    events: tuple[Event, ...] = ()
+    for step in _STEPS:
+        watch, told = step(matter)
+        matter, events = revised(matter, watch=watch), events + told
+    decided: Planned = (matter.watch, (), None)
+    if matter.watch.acting is None:
+        decided = planned(matter, decision_decided(matter))
+    watch, told, action = decided
+    watch, limited, more = _limited(revised(matter, watch=watch))
+    return watch, events + told + limited, action or more
+
+
+def _limited(matter: Context) -> Planned:
+    """The limits that should be in force are, or are being put; not while something else is under way."""
+    free = matter.watch.acting is None
+    mode = matter.mode if free else Mode.OBSERVE
+    configured = matter.mandate.limits
+    watch, events, action = limits.enforce(matter.node, matter.daemon, matter.watch, configured, mode, matter.at)
+    if action is None:
+        return watch, events, None
+    watch, acts, action = begun(replace(matter, watch=watch), action)
+    return watch, events + acts, action
