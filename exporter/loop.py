@@ -17,9 +17,10 @@ from exporter.config.reload import orders_of
 from exporter.config.settings import Config
 from exporter.event_log import EventLog
 from exporter.history import Keeper
+from exporter.model.action import Action
 from exporter.model.event import Event
 from exporter.model.node import Node
-from exporter.model.observation import Action, Observation, SourceReading
+from exporter.model.observation import Observation, SourceReading
 from exporter.model.settings import Mode, PollIntervals
 from exporter.state import poll_schedule
 from exporter.state.reducer import reduce

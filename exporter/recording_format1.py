@@ -4,7 +4,8 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from exporter.model.observation import ActionReason, GpuReading, LogFile, Observation, SourceReading, UnitState
+from exporter.model.action import ActionReason
+from exporter.model.observation import GpuReading, LogFile, Observation, SourceReading, UnitState
 from exporter.model.problem import Problem, ProblemCode, joined
 from exporter.parse.old_sentences import reason_or_unknown
 from exporter.serialization import plain

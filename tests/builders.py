@@ -11,15 +11,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from exporter.model.accounting import Account, SharedAccount
+from exporter.model.action import ActionKind, ActionReason, ActionResult
 from exporter.model.daemon import RECOVERY_SECONDS, Daemon, RecoveryTimes
 from exporter.model.event import Event, EventName
 from exporter.model.identity import ProcessIdentity, Workload, WorkloadKind
 from exporter.model.incident import ClientDetails, FaultKind, Incident, IncidentEnd, RecoveryDelay, Suspect
 from exporter.model.node import Node
 from exporter.model.observation import (
-    ActionKind,
-    ActionReason,
-    ActionResult,
     ControlReply,
     ControlSocket,
     DaemonProcess,

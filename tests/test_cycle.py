@@ -17,10 +17,11 @@ from exporter.collectors.thread import CollectorThread, Inbox, Reading
 from exporter.loop import MOST_A_TURN, REST_SECONDS, RESTS_AFTER_SECONDS, TICK_SECONDS, Loop, Watchdog
 from exporter.metrics.catalogue import NodeCollector
 from exporter.metrics.exposition import Exposition
+from exporter.model.action import ActionResult
 from exporter.model.daemon import Daemon, Declaration
 from exporter.model.event import Event, EventName
 from exporter.model.node import Node
-from exporter.model.observation import ActionResult, ControlReply, LogLine, Observation, Resumed, SourceReading
+from exporter.model.observation import ControlReply, LogLine, Observation, Resumed, SourceReading
 from exporter.model.problem import Problem, ProblemCode
 from exporter.model.settings import PollIntervals
 from exporter.model.watchdog import Condition

@@ -11,11 +11,11 @@ from exporter.demo.failures import FAILURES
 from exporter.demo.simulation import PAST_SECONDS, Simulation, advance
 from exporter.metrics.catalogue import CATALOGUE, NodeCollector
 from exporter.model.accounting import SharedAccount
+from exporter.model.action import ActionResult
 from exporter.model.event import Event, EventName
 from exporter.model.identity import WorkloadKind
 from exporter.model.incident import FaultKind, Incident, IncidentEnd
 from exporter.model.node import Node
-from exporter.model.observation import ActionResult
 from exporter.model.server import RefusalReason
 from exporter.model.usage import Method
 from exporter.model.watchdog import Condition

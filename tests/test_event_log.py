@@ -7,10 +7,11 @@ import pytest
 import structlog
 
 from exporter.event_log import MOST_RECORDS, PERIOD_SECONDS, EventLog
+from exporter.model.action import ActionResult
 from exporter.model.daemon import Daemon
 from exporter.model.event import Event, EventName
 from exporter.model.node import Node
-from exporter.model.observation import ActionResult, SourceReading
+from exporter.model.observation import SourceReading
 from exporter.model.reason import Reason, ReasonCode
 from exporter.model.server import ServerState
 from exporter.model.watchdog import Condition

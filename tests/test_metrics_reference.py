@@ -8,12 +8,12 @@ import pytest
 
 from exporter.metrics.catalogue import CATALOGUE, GROUPS
 from exporter.metrics.family import Group, Scope, group
+from exporter.model.action import ActionResult
 from exporter.model.daemon import ClaimKind, DaemonState, LossReason
 from exporter.model.gpu import SharingMode
 from exporter.model.identity import WorkloadKind
 from exporter.model.incident import FaultKind
 from exporter.model.node import Node
-from exporter.model.observation import ActionResult
 from exporter.model.server import DisconnectReason, RefusalReason, ServerState
 from exporter.model.settings import Mode
 from exporter.model.usage import Method

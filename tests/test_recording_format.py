@@ -12,11 +12,10 @@ from hypothesis import strategies as st
 from exporter import recording_format1
 from exporter.cli import main
 from exporter.errors import RecordingError
+from exporter.model.action import ActionKind, ActionReason
 from exporter.model.launches import GpuUse, ProcessWork, WorkReading
 from exporter.model.observation import (
     ActionDone,
-    ActionKind,
-    ActionReason,
     ControlReply,
     ControlSocket,
     DaemonProcess,

@@ -13,9 +13,9 @@ from exporter.collectors.thread import Inbox
 from exporter.command_line import parse_arguments
 from exporter.config.load import build_config
 from exporter.config.settings import Config, DaemonConfig
+from exporter.model.action import Action, ActionKind, ActionReason
 from exporter.model.daemon import NamedBy
 from exporter.model.node import Node
-from exporter.model.observation import Action, ActionKind, ActionReason
 from exporter.model.reason import Reason, ReasonCode
 from exporter.service import HEALTHY_SECONDS, Service, Wishes, _named
 from tests.clocks import HandClock

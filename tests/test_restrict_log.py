@@ -10,8 +10,8 @@ import pytest
 
 from exporter.clock import SystemClock
 from exporter.collectors.proc import Proc
+from exporter.doctor.directory_readers import read_directory
 from exporter.doctor.finding import Severity
-from exporter.doctor.readers import read_directory
 from exporter.doctor.registry import examine
 from exporter.model.daemon import Daemon
 from tests.builders import UNIT

@@ -1,9 +1,10 @@
 """The watchdog in the service: it judges when something has happened, and else now and then; it acts once."""
 
 from exporter.loop import RESTS_SECONDS, Watchdog
+from exporter.model.action import Action
 from exporter.model.event import EventName
 from exporter.model.node import Node
-from exporter.model.observation import Action, Observation
+from exporter.model.observation import Observation
 from exporter.model.settings import Mode
 from exporter.state.reducer import reduce
 from exporter.watchdog.context import DaemonPolicy, Policy

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from exporter.metrics.catalogue import NodeCollector
+from exporter.model.action import ActionKind, ActionReason, ActionResult
 from exporter.model.node import Node
-from exporter.model.observation import ActionKind, ActionReason, ActionResult
 from exporter.model.settings import Mode, Thresholds
 from exporter.model.watchdog import ActionCount, WatchdogPhase
 from exporter.view import View

@@ -17,9 +17,9 @@ import structlog
 from exporter.clock import Clock
 from exporter.collectors.kernel_log import last_records
 from exporter.collectors.pipe_dir import FILES, STDOUT, DaemonLocation, Directory, open_file
+from exporter.model.action import Action
 from exporter.model.daemon import Daemon
 from exporter.model.node import Node
-from exporter.model.observation import Action
 from exporter.model.reason import Reason, ReasonCode
 from exporter.serialization import plain
 

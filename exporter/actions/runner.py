@@ -23,19 +23,9 @@ from exporter.collectors.pid_files import foreign_user, may_run
 from exporter.collectors.pipe_dir import DaemonLocation
 from exporter.collectors.proc import Proc
 from exporter.collectors.thread import Inbox
+from exporter.model.action import Action, ActionStep, EndProcess, GiveCommand, RestartUnit, RunCommand, SaveEvidence
 from exporter.model.node import Node
-from exporter.model.observation import (
-    Action,
-    ActionDone,
-    ActionStep,
-    ControlReply,
-    EndProcess,
-    GiveCommand,
-    Observation,
-    RestartUnit,
-    RunCommand,
-    SaveEvidence,
-)
+from exporter.model.observation import ActionDone, ControlReply, Observation
 from exporter.model.reason import Reason, ReasonCode
 from exporter.privilege import keep_capabilities_from_children
 

@@ -16,7 +16,8 @@ from exporter.collectors.child import OURSELVES, User, user
 from exporter.collectors.control import ControlClient
 from exporter.collectors.pipe_dir import Directory, Root
 from exporter.collectors.proc import Proc
-from exporter.model.observation import ControlReply, EndProcess, RestartUnit, Role, RunCommand
+from exporter.model.action import EndProcess, RestartUnit, Role, RunCommand
+from exporter.model.observation import ControlReply
 from exporter.model.reason import Reason, ReasonCode
 from exporter.model.settings import PIPE_DIRECTORY
 from exporter.parse.control_reply import CommandRefusal, QueryOutcome, parse_refusal, query_outcome

@@ -10,9 +10,10 @@ from exporter.demo.daemon import SimulatedDaemon
 from exporter.demo.failures import FAILURES, PlannedFailure, recurring
 from exporter.demo.gpus import GPUS, SimulatedProbes
 from exporter.demo.scenario import Scenario
+from exporter.model.action import Action, ActionKind
 from exporter.model.event import Event
 from exporter.model.node import Node
-from exporter.model.observation import Action, ActionDone, ActionKind, Observation, SourceReading
+from exporter.model.observation import ActionDone, Observation, SourceReading
 from exporter.model.problem import Problem, ProblemCode
 from exporter.state.reducer import reduce
 from exporter.usage.launch_history import LIBCUDA_PROBES

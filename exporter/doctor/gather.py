@@ -13,19 +13,16 @@ from exporter.collectors.pipe_dir import Directory
 from exporter.collectors.proc import Proc
 from exporter.config.settings import Config
 from exporter.doctor.checks.daemons import EXPORTER
+from exporter.doctor.directory_readers import read_directory, read_logs, read_queue, read_rotations
 from exporter.doctor.facts import INITIAL_PID_NAMESPACE, Area, Facts, Identity, ProcessFacts
 from exporter.doctor.readers import (
     Patience,
     pid_namespaces,
     read_daemons,
-    read_directory,
     read_doors,
     read_holders,
-    read_logs,
     read_processes,
     read_programs,
-    read_queue,
-    read_rotations,
     read_units,
     read_watcher,
 )

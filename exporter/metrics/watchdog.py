@@ -5,8 +5,8 @@ from itertools import product
 from typing import NamedTuple
 
 from exporter.metrics.family import Choice, Items, Labels, Rows, Samples, Scope, family, group, info
+from exporter.model.action import AGAINST_FAULTS, ActionKind, ActionReason, ActionResult
 from exporter.model.daemon import Daemon
-from exporter.model.observation import AGAINST_FAULTS, ActionKind, ActionReason, ActionResult
 from exporter.model.settings import Mode
 from exporter.model.watchdog import ActingBlock, Condition, WatchdogPhase, WatchdogState
 from exporter.parse.xid_catalogue import REBOOT, RESET

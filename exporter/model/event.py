@@ -4,8 +4,8 @@ from dataclasses import dataclass, fields
 from enum import StrEnum
 from typing import Self
 
+from exporter.model.action import ActionResult
 from exporter.model.incident import Incident
-from exporter.model.observation import ActionResult
 from exporter.model.reason import Reason
 from exporter.model.server import ServerState
 from exporter.model.watchdog import HARMLESS

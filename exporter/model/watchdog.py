@@ -4,9 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
+from exporter.model.action import ActionKind, ActionReason, ActionResult
 from exporter.model.daemon import Daemon, DaemonState
 from exporter.model.identity import ProcessIdentity
-from exporter.model.observation import ActionKind, ActionReason, ActionResult, DaemonProcess
+from exporter.model.observation import DaemonProcess
 from exporter.model.reason import Reason
 from exporter.model.settings import Limits
 

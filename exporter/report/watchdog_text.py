@@ -3,10 +3,10 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from exporter.model.action import ActionKind
 from exporter.model.daemon import Daemon
 from exporter.model.identity import ProcessIdentity
 from exporter.model.node import Node
-from exporter.model.observation import ActionKind
 from exporter.model.settings import Mode
 from exporter.model.watchdog import (
     HARMLESS,

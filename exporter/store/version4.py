@@ -9,7 +9,7 @@ import sqlite3
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar, cast
 
-from exporter.model.observation import ActionKind, ActionReason
+from exporter.model.action import ActionKind, ActionReason
 from exporter.model.reason import Reason, ReasonCode
 from exporter.parse.old_sentences import reason_of, reason_or_unknown
 from exporter.serialization import plain

@@ -3,10 +3,11 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from exporter.model.action import ActionKind, ActionReason, ActionResult, ActionStep
 from exporter.model.daemon import Daemon
 from exporter.model.event import Event
 from exporter.model.node import Node
-from exporter.model.observation import ActionKind, ActionReason, ActionResult, ActionStep, UnitState
+from exporter.model.observation import UnitState
 from exporter.model.reason import Reason
 from exporter.model.settings import Limits, Mode, Thresholds
 from exporter.model.values import replace

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
+from exporter.model.action import ActionKind, ActionReason, EndProcess, Role, SaveEvidence
 from exporter.model.event import Event, EventName
-from exporter.model.observation import ActionKind, ActionReason, EndProcess, Role, SaveEvidence
 from exporter.model.reason import Reason, ReasonCode
 from exporter.model.settings import AllowedAction, Mode
 from exporter.model.values import replace

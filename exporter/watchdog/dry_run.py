@@ -2,8 +2,9 @@
 
 from collections.abc import Iterable, Iterator
 
+from exporter.model.action import Action
 from exporter.model.node import Node
-from exporter.model.observation import Action, ActionDone, Observation
+from exporter.model.observation import ActionDone, Observation
 from exporter.model.settings import Mode, Thresholds
 from exporter.state.reducer import Reduced, reduce, reduce_all
 from exporter.watchdog.context import DaemonPolicy, Policy

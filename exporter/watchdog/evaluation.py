@@ -2,10 +2,11 @@
 
 from collections.abc import Callable, Mapping
 
+from exporter.model.action import Action, ActionKind, ActionReason, ActionResult
 from exporter.model.event import Event, EventName
 from exporter.model.identity import identity_of
 from exporter.model.node import Node
-from exporter.model.observation import Action, ActionKind, ActionReason, ActionResult, DaemonName
+from exporter.model.observation import DaemonName
 from exporter.model.settings import Mode
 from exporter.model.values import replace, revised
 from exporter.model.watchdog import Condition, LastAction, OngoingAction, WatchdogPhase, WatchdogState

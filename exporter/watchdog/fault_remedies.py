@@ -4,9 +4,9 @@ from collections.abc import Iterable, Iterator
 from itertools import chain
 
 from exporter.incidents import incidents
+from exporter.model.action import ActionKind, ActionReason, ActionStep, EndProcess, GiveCommand, Role, SaveEvidence
 from exporter.model.identity import ProcessIdentity, identity_of
 from exporter.model.incident import Incident
-from exporter.model.observation import ActionKind, ActionReason, ActionStep, EndProcess, GiveCommand, Role, SaveEvidence
 from exporter.model.reason import Reason, ReasonCode
 from exporter.model.settings import AllowedAction
 from exporter.model.watchdog import EscalationStep

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from enum import IntEnum
 from functools import lru_cache
 
+from exporter.model.action import Action, ActionKind, ActionReason, GiveCommand
 from exporter.model.daemon import Daemon, DaemonState
 from exporter.model.event import Event, EventName
 from exporter.model.identity import ProcessIdentity, identity_of
 from exporter.model.node import Node
-from exporter.model.observation import Action, ActionKind, ActionReason, GiveCommand
 from exporter.model.reason import Reason, ReasonCode
 from exporter.model.server import Server, ServerState
 from exporter.model.settings import Limits, Mode

@@ -2,25 +2,23 @@
 
 from collections.abc import Iterator, Mapping
 
-from exporter.model.daemon import Daemon, DaemonState
-from exporter.model.event import Event, EventName
-from exporter.model.identity import ProcessIdentity, identity_of
-from exporter.model.node import Node
-from exporter.model.observation import (
+from exporter.model.action import (
     ActionKind,
     ActionReason,
     ActionResult,
     ActionStep,
-    DaemonProcess,
     EndProcess,
     GiveCommand,
-    ProcessReading,
     RestartUnit,
     Role,
     RunCommand,
     SaveEvidence,
-    UnitState,
 )
+from exporter.model.daemon import Daemon, DaemonState
+from exporter.model.event import Event, EventName
+from exporter.model.identity import ProcessIdentity, identity_of
+from exporter.model.node import Node
+from exporter.model.observation import DaemonProcess, ProcessReading, UnitState
 from exporter.model.reason import Reason, ReasonCode
 from exporter.model.settings import (
     ACTIVE_THREAD_PERCENTAGE,

@@ -1,9 +1,10 @@
 """Whether an action helped, and the dry run of the watchdog on a recording."""
 
+from exporter.model.action import AGAINST_FAULTS, ActionKind, ActionReason, ActionResult
 from exporter.model.event import Event, EventName
 from exporter.model.identity import identity_of
 from exporter.model.node import Node
-from exporter.model.observation import AGAINST_FAULTS, ActionDone, ActionKind, ActionReason, ActionResult, Resumed
+from exporter.model.observation import ActionDone, Resumed
 from exporter.model.reason import Reason, ReasonCode
 from exporter.model.values import replace
 from exporter.model.watchdog import Condition, OngoingAction, WatchdogState

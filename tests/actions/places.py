@@ -5,9 +5,9 @@ from pathlib import Path
 from exporter.clock import SystemClock
 from exporter.collectors.pipe_dir import DaemonLocation, on_host
 from exporter.collectors.proc import Proc
+from exporter.model.action import Action, ActionKind, ActionReason, ActionStep
 from exporter.model.identity import ProcessIdentity
 from exporter.model.node import Node
-from exporter.model.observation import Action, ActionKind, ActionReason, ActionStep
 from exporter.recording import Header, RecordedDaemon
 from tests.standin.mps import MpsStandIn
 

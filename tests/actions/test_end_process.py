@@ -14,8 +14,8 @@ import pytest
 
 from exporter.actions.steps import Deadline, end_process
 from exporter.collectors.pipe_dir import Directory
+from exporter.model.action import EndProcess, Role
 from exporter.model.identity import ProcessIdentity
-from exporter.model.observation import EndProcess, Role
 from exporter.model.reason import Reason, ReasonCode
 from tests.actions.places import PROC, REAL, identity
 from tests.conftest import Starter

@@ -13,8 +13,9 @@ from structlog.testing import capture_logs
 
 from exporter.actions import evidence as actions_evidence
 from exporter.actions.evidence import LONGEST_TAIL, MOST_AT_ONCE, MOST_KEPT, Evidence, File
+from exporter.model.action import SaveEvidence
 from exporter.model.node import Node
-from exporter.model.observation import ControlReply, SaveEvidence
+from exporter.model.observation import ControlReply
 from exporter.state.reducer import reduce
 from tests.actions.places import NAME, action, node_of, place_of
 from tests.builders import clients, servers

@@ -19,20 +19,18 @@ from exporter.collectors.child import User
 from exporter.collectors.control import ControlClient
 from exporter.collectors.pipe_dir import DaemonLocation
 from exporter.collectors.thread import Inbox
-from exporter.model.node import Node
-from exporter.model.observation import (
-    ActionDone,
+from exporter.model.action import (
     ActionKind,
     ActionStep,
-    ControlReply,
     EndProcess,
     GiveCommand,
-    Observation,
     RestartUnit,
     Role,
     RunCommand,
     SaveEvidence,
 )
+from exporter.model.node import Node
+from exporter.model.observation import ActionDone, ControlReply, Observation
 from exporter.model.reason import Reason, ReasonCode
 from tests.actions.places import NAME, PROC, REAL, action, identity, node_of, place_of
 from tests.actions.scripts import Script

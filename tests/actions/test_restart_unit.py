@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from exporter.actions.steps import Deadline, restart_unit
-from exporter.model.observation import RestartUnit
+from exporter.model.action import RestartUnit
 from exporter.model.reason import Reason, ReasonCode
 from exporter.parse.printable import printable
 from tests.actions.places import REAL

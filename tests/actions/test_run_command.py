@@ -8,7 +8,7 @@ import pytest
 
 from exporter.actions.steps import MOST_BYTES, Deadline, run_command
 from exporter.collectors import child as collectors_child
-from exporter.model.observation import RunCommand
+from exporter.model.action import RunCommand
 from exporter.model.reason import Reason, ReasonCode
 from tests.actions.places import REAL
 from tests.actions.scripts import Script

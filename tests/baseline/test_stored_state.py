@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from exporter.model.action import ActionKind, ActionReason, ActionResult
 from exporter.model.event import EventName
-from exporter.model.observation import ActionKind, ActionReason, ActionResult
 from exporter.model.reason import Reason, ReasonCode
 from exporter.model.settings import Retention
 from exporter.model.watchdog import Condition, WatchdogPhase

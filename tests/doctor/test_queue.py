@@ -1,6 +1,6 @@
 """Who waits for another user's turn to end, by the daemon's log."""
 
-from exporter.doctor.readers import queued
+from exporter.doctor.directory_readers import queued
 from tests.builders import SERVER, stamped
 
 

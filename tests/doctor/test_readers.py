@@ -13,17 +13,15 @@ from exporter.clock import SystemClock
 from exporter.collectors.child import Systemctl
 from exporter.collectors.proc import Proc
 from exporter.config.settings import Config
+from exporter.doctor.directory_readers import read_directory, read_logs, read_rotations
 from exporter.doctor.facts import Area, DaemonFacts, DirectoryFacts, LogFacts, ProcessFacts, Programs
 from exporter.doctor.readers import (
     Patience,
     in_time,
-    read_directory,
     read_doors,
     read_holders,
-    read_logs,
     read_process,
     read_programs,
-    read_rotations,
     read_units,
     read_watcher,
 )

@@ -13,8 +13,9 @@ from exporter.collectors.control import ControlClient
 from exporter.collectors.pid_files import PID_FILE, REPEAT_SECONDS, PidFiles
 from exporter.collectors.pipe_dir import DaemonLocation, on_host
 from exporter.collectors.proc import Proc
+from exporter.model.action import Action, ActionKind, ActionReason, RunCommand
 from exporter.model.node import Node
-from exporter.model.observation import Action, ActionKind, ActionReason, DaemonProcess, RunCommand
+from exporter.model.observation import DaemonProcess
 from exporter.model.reason import Reason, ReasonCode
 from tests.clocks import HandClock
 from tests.standin.mps import MpsStandIn

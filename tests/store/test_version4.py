@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from exporter.model.observation import ActionKind, ActionReason
+from exporter.model.action import ActionKind, ActionReason
 from exporter.model.reason import Reason, ReasonCode
 from exporter.model.settings import Retention
 from exporter.model.watchdog import LastAction

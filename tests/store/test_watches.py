@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 
+from exporter.model.action import ActionKind, ActionReason, ActionResult
 from exporter.model.daemon import DaemonState
 from exporter.model.event import EventName
 from exporter.model.node import Node
-from exporter.model.observation import ActionKind, ActionReason, ActionResult, DaemonFound
+from exporter.model.observation import DaemonFound
 from exporter.model.reason import Reason, ReasonCode
 from exporter.model.settings import Limits, Retention
 from exporter.model.watchdog import ActionCount, Condition, Diagnosis, OngoingAction, WatchdogPhase, WatchdogState

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from exporter.model.action import ActionKind, ActionReason, ActionResult
 from exporter.model.identity import ProcessIdentity
 from exporter.model.node import Node
-from exporter.model.observation import ActionKind, ActionReason, ActionResult
 from exporter.model.reason import Reason, ReasonCode
 from exporter.model.settings import Mode
 from exporter.model.watchdog import (

@@ -2,9 +2,10 @@
 
 from dataclasses import replace
 
+from exporter.model.action import Action, GiveCommand
 from exporter.model.event import Event, EventName
 from exporter.model.node import Node
-from exporter.model.observation import Action, GiveCommand, Observation
+from exporter.model.observation import Observation
 from exporter.model.settings import Limits, Mode
 from exporter.model.watchdog import WatchdogState
 from exporter.watchdog import limits

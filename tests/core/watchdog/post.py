@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from exporter.model.action import Action
 from exporter.model.daemon import Daemon
 from exporter.model.event import Event, EventName
 from exporter.model.node import Node
 from exporter.model.observation import (
-    Action,
     ActionDone,
     ControlSocket,
     DaemonProcess,

@@ -6,10 +6,11 @@ from random import Random
 
 import pytest
 
+from exporter.model.action import Action, ActionKind, EndProcess
 from exporter.model.event import Event, EventName
 from exporter.model.identity import ProcessIdentity
 from exporter.model.node import Node
-from exporter.model.observation import Action, ActionDone, ActionKind, EndProcess, Observation, Resumed
+from exporter.model.observation import ActionDone, Observation, Resumed
 from exporter.model.reason import Reason, ReasonCode
 from exporter.model.settings import AllowedAction, Mode, Thresholds
 from exporter.model.watchdog import WatchdogState

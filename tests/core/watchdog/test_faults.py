@@ -6,18 +6,9 @@ from itertools import pairwise
 
 import pytest
 
+from exporter.model.action import ActionStep, EndProcess, GiveCommand, RunCommand, SaveEvidence
 from exporter.model.event import EventName
-from exporter.model.observation import (
-    ActionStep,
-    ControlReply,
-    EndProcess,
-    GiveCommand,
-    GpuEvent,
-    LogLine,
-    Observation,
-    RunCommand,
-    SaveEvidence,
-)
+from exporter.model.observation import ControlReply, GpuEvent, LogLine, Observation
 from exporter.model.reason import Reason, ReasonCode
 from exporter.model.settings import AllowedAction, Mode
 from exporter.model.watchdog import Condition

@@ -3,9 +3,10 @@
 from dataclasses import replace
 from typing import Any
 
+from exporter.model.action import RunCommand
 from exporter.model.daemon import DaemonState
 from exporter.model.node import Node
-from exporter.model.observation import DaemonFound, DaemonProcess, RunCommand
+from exporter.model.observation import DaemonFound, DaemonProcess
 from exporter.model.reason import Reason, ReasonCode
 from exporter.model.settings import VISIBLE_DEVICES, PollIntervals
 from exporter.model.watchdog import ActingBlock

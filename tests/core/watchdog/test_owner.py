@@ -2,8 +2,9 @@
 
 import pytest
 
+from exporter.model.action import RestartUnit
 from exporter.model.event import EventName
-from exporter.model.observation import Observation, RestartUnit, UnitState
+from exporter.model.observation import Observation, UnitState
 from exporter.model.reason import Reason, ReasonCode
 from exporter.model.settings import Mode, Thresholds
 from exporter.model.watchdog import Condition, WatchdogPhase

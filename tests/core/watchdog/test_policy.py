@@ -6,20 +6,20 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from exporter.model.daemon import DaemonState
-from exporter.model.event import EventName
-from exporter.model.identity import ProcessIdentity
-from exporter.model.observation import (
+from exporter.model.action import (
     ActionKind,
     ActionReason,
     EndProcess,
     GiveCommand,
-    Observation,
     RestartUnit,
     Role,
     RunCommand,
     SaveEvidence,
 )
+from exporter.model.daemon import DaemonState
+from exporter.model.event import EventName
+from exporter.model.identity import ProcessIdentity
+from exporter.model.observation import Observation
 from exporter.model.reason import Reason, ReasonCode
 from exporter.model.settings import Limits, Mode
 from exporter.model.watchdog import Condition, LastAction, WatchdogPhase

@@ -6,8 +6,9 @@ from itertools import groupby
 
 import pytest
 
+from exporter.model.action import Action, ActionKind
 from exporter.model.event import Event, EventName
-from exporter.model.observation import Action, ActionDone, ActionKind
+from exporter.model.observation import ActionDone
 from exporter.model.reason import Reason, ReasonCode
 from exporter.model.settings import AllowedAction, Mode, Thresholds
 from exporter.recording import Recording

@@ -6,9 +6,10 @@ from collections.abc import Iterable
 import pytest
 
 from exporter.cli import main
+from exporter.model.action import Action, ActionKind, ActionReason, RunCommand
 from exporter.model.event import Event, EventName
 from exporter.model.node import Node
-from exporter.model.observation import Action, ActionDone, ActionKind, ActionReason, Observation, RunCommand
+from exporter.model.observation import ActionDone, Observation
 from exporter.model.settings import Mode, Thresholds
 from exporter.recording import Header, RecordedDaemon
 from exporter.state.reducer import reduce

@@ -4,8 +4,9 @@ from dataclasses import replace
 
 import pytest
 
+from exporter.model.action import ActionKind, ActionReason
 from exporter.model.event import EventName
-from exporter.model.observation import ActionDone, ActionKind, ActionReason, Observation, Resumed
+from exporter.model.observation import ActionDone, Observation, Resumed
 from exporter.model.reason import Reason, ReasonCode
 from exporter.model.watchdog import Condition, WatchdogPhase, WatchdogState
 from exporter.state.reducer import reduce

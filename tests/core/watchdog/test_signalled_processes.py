@@ -4,8 +4,9 @@ from typing import Any
 
 import pytest
 
+from exporter.model.action import Action, EndProcess
 from exporter.model.identity import ProcessIdentity
-from exporter.model.observation import Action, DaemonProcess, EndProcess, Observation
+from exporter.model.observation import DaemonProcess, Observation
 from exporter.model.reason import ReasonCode
 from exporter.parse.proc import MpsProgram, mps_program
 from tests.builders import (

@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 
+from exporter.model.action import ActionKind, ActionReason, ActionResult
 from exporter.model.event import EventName
 from exporter.model.node import Node
-from exporter.model.observation import ActionKind, ActionReason, ActionResult
 from exporter.model.settings import Mode
 from exporter.model.watchdog import ActingBlock, ActionCount, WatchdogPhase, WatchdogState
 from exporter.watchdog import evaluation
