@@ -140,7 +140,7 @@ EXHAUSTED = textwrap.dedent(
     import sys, time
     from pathlib import Path
     from resource import RLIMIT_NOFILE, getrlimit, setrlimit
-    from exporter.service_client import ask_service
+    from exporter.status_client import ask_service
     from exporter.service_socket import ServiceSocket
 
     def exhaust():

@@ -164,7 +164,7 @@ def test_a_file_of_a_version_without_shares_is_read(tmp_path: Path, monkeypatch:
         patch.setattr(store_archive, "MIGRATIONS", store_archive.MIGRATIONS[:3])
         patch.setattr(
             tables,
-            "add",
+            "add_events",
             lambda connection, told, _expected: connection.executemany(
                 "INSERT INTO events (at, event) VALUES (?, ?)",
                 [(each.at, database.written(each)) for each in told],

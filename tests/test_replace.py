@@ -16,7 +16,11 @@ def test_a_value_has_the_changes_and_is_otherwise_as_it_was() -> None:
         DAEMON, declared=replace(DAEMON.declared, expected=True), runtime=replace(DAEMON.runtime, version="13000")
     )
 
-    assert changed == dataclasses.replace(DAEMON, expected=True, version="13000")
+    assert changed == dataclasses.replace(
+        DAEMON,
+        declared=dataclasses.replace(DAEMON.declared, expected=True),
+        runtime=dataclasses.replace(DAEMON.runtime, version="13000"),
+    )
     assert (DAEMON.declared.expected, changed.declared.expected) == (False, True)
 
 

@@ -62,7 +62,7 @@ def test_whoever_poses_as_the_service_does_not_rule_the_terminal(directory: Path
 
 def test_an_answer_that_is_too_deep_is_none(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is told, and nothing breaks."""
-    monkeypatch.setattr("exporter.service_client.read_line", lambda *_: b"[" * 1_000_000)
+    monkeypatch.setattr("exporter.status_client.read_line", lambda *_: b"[" * 1_000_000)
     with pytest.raises(ServiceError):
         ask_service(directory, "status", PATIENCE)
 

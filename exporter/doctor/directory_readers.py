@@ -5,7 +5,6 @@ import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from exporter.collectors.logs import FILES
 from exporter.collectors.pid_files import FIFO, PID_FILE, pid_in
 from exporter.collectors.pipe_dir import FILES, STDOUT, Directory, Root, open_file
 from exporter.collectors.proc import Proc

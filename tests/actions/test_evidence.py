@@ -205,7 +205,7 @@ def test_a_full_disk_leaves_nothing_half(
         yield "node.json", b"{}"
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(actions_evidence, "testimony", fails)
+    monkeypatch.setattr(actions_evidence, "snapshot", fails)
 
     assert evidence.save(SAVING, node_of(mps), place_of(mps)) is None
     assert list((tmp_path / "evidence").iterdir()) == []
@@ -220,7 +220,7 @@ def test_a_disk_that_hangs_is_not_waited_for_and_is_not_given_more_and_more(
         let_go.wait(LONG)
         yield "node.json", b"{}"
 
-    monkeypatch.setattr(actions_evidence, "testimony", hangs)
+    monkeypatch.setattr(actions_evidence, "snapshot", hangs)
     evidence = saver(tmp_path, clock, seconds=0.01)
 
     def save() -> str | None:

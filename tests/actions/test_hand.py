@@ -140,7 +140,7 @@ def test_one_that_does_not_come_back_is_waited_for_once(worker: Worker, monkeypa
         waits.append(appearing)
         return give_command(client, command, appearing=False, **told)
 
-    monkeypatch.setattr(runner, "give", given)
+    monkeypatch.setattr(runner, "give_command", given)
     limits = ("set_default_device_pinned_mem_limit 0 2G", "set_default_active_thread_percentage 40")
 
     done = worker.done(RunCommand(arguments=("true",)), *(GiveCommand(command=each, vital=False) for each in limits))
@@ -297,7 +297,7 @@ def test_a_question_that_hangs_too_and_is_not_taken_for_an_answer(mps: MpsStandI
 def test_a_daemon_that_is_being_started_is_left_to_live(
     mps: MpsStandIn, worker: Worker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("exporter.actions.run_command.GRACE_SECONDS", PATIENCE_SECONDS)
+    monkeypatch.setattr("exporter.actions.steps.GRACE_SECONDS", PATIENCE_SECONDS)
     slowly = Script(tmp_path / "slowly")
     slowly.does("sleep 0.3; exec nvidia-cuda-mps-control -d")
     worker.do(RunCommand(arguments=(str(slowly.path),), environment=mps.environment()))

@@ -104,7 +104,7 @@ def test_where_everything_is_broken_off_it_is_let_end_for_a_moment(
     script: Script, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A daemon that is half started is none."""
-    monkeypatch.setattr("exporter.actions.run_command.GRACE_SECONDS", PATIENCE_SECONDS)
+    monkeypatch.setattr("exporter.actions.steps.GRACE_SECONDS", PATIENCE_SECONDS)
     patience = Deadline(REAL)
     script.does("sleep 0.3; exit 0")
     threading.Timer(0.1, patience.end).start()

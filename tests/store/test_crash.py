@@ -14,11 +14,11 @@ from tests.clocks import HandClock
 WRITES_FOR_EVER = """
 import itertools, sys
 from pathlib import Path
-from exporter.store.archive import Archive, read_history
-from exporter.store.retention import Retention
+from exporter.store.archive import StateFile, read_history
+from exporter.model.settings import Retention
 from tests.clocks import HandClock
 from tests.store.values import event, fault
-archive = Archive(Path(sys.argv[1]), Retention(max_incidents=10_000), HandClock())
+archive = StateFile(Path(sys.argv[1]), Retention(max_incidents=10_000), HandClock())
 archive.open()
 for n in itertools.count():
     archive.write([fault(str(n), at=n), fault("always", refused_count=n)], [event(n)])

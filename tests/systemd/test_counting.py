@@ -23,7 +23,7 @@ PROGRAM = """
     import json, sys
     from pathlib import Path
     from exporter.clock import SystemClock
-    from exporter.doctor.readers.doors import kernel_refusal, read_doors
+    from exporter.doctor.readers import kernel_refusal, read_doors
     from exporter.collectors.proc import Proc
 
     clock = SystemClock()

@@ -284,6 +284,6 @@ def test_domains_are_worked_out_a_few_times_however_many_clients_there_are(monke
         asked.append(daemon.name)
         return failure_domains(present, daemon)
 
-    monkeypatch.setattr("exporter.report.status_view.domains", counted)
+    monkeypatch.setattr("exporter.report.status_view.failure_domains", counted)
     status_text.told(present)
     assert 0 < len(asked) <= 3
