@@ -170,7 +170,7 @@ def test_a_file_of_a_version_without_shares_is_read(tmp_path: Path, monkeypatch:
                 [(each.at, database.written(each)) for each in told],
             ),
         )
-        patch.setattr(tables, "load_shares", tables.load_events)
+        patch.setattr(tables, "load_event_shares", tables.load_events)
         before = StateFile(tmp_path / "state", Retention(max_age=1e9), HandClock(AT))
         before.open()
         before.write([], [LOST])
