@@ -52,7 +52,7 @@ def test_a_killed_daemon_is_soon_back_with_its_limits(
 
 def test_the_breaker_opens_and_stays_open_until_it_is_closed(daemon: ControlDaemon, watchdogs: Watchdogs) -> None:
     """Over the program's own restart, too."""
-    watchdog = watchdogs.start(restarts=BUDGET, backoff_seconds=1)
+    watchdog = watchdogs.start(restarts=BUDGET, backoff=1)
     for number in range(1, BUDGET + 1):
         daemon.kill()
         eventually(partial(_has_restarted, watchdog, number))
