@@ -23,7 +23,7 @@ from exporter.model.settings import PIPE_DIRECTORY
 from exporter.parse.control_reply import CommandRefusal, QueryOutcome, parse_refusal, query_outcome
 from exporter.parse.printable import printable
 from exporter.parse.proc import MpsProgram, mps_program
-from exporter.parse.systemd import is_service_name
+from exporter.parse.unit_name import is_service_name
 
 _SLICE_SECONDS = 0.1
 """How soon it is seen that everything is broken off."""

@@ -20,11 +20,11 @@ from exporter.parse.systemd import (
     UNIT_PROPERTIES,
     UNIT_STATE_PROPERTIES,
     UnitProperties,
-    is_service_name,
     parse_environment_file,
     parse_unit_properties,
     parse_unit_states,
 )
+from exporter.parse.unit_name import is_service_name
 
 SOON_SECONDS = 0.3
 """systemd notices a death a moment after the kernel tells of it, and then takes its steps one by one."""

@@ -60,7 +60,7 @@ from exporter.parse.proc import (
     max_open_files,
     tcp_listeners,
 )
-from exporter.parse.systemd import is_service_name
+from exporter.parse.unit_name import is_service_name
 from exporter.report.problem_text import problem_text
 from exporter.state.xids import KERNEL
 from exporter.status_client import NAME

@@ -10,7 +10,7 @@ from exporter.doctor.facts import DaemonFacts, Facts, ProcessFacts
 from exporter.model.daemon import Daemon
 from exporter.model.gpu import Gpu
 from exporter.parse.printable import LONGEST_PROBLEM, printable
-from exporter.parse.systemd import is_service_name
+from exporter.parse.unit_name import is_service_name
 from exporter.report.remedy import address_of, command_to_tell, commands_to_start, commands_to_stop, start_of
 from exporter.report.text import process_text, short_gpu, short_name
 

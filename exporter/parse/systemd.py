@@ -8,12 +8,6 @@ from dataclasses import dataclass
 
 from exporter.model.observation import UnitState
 
-
-def is_service_name(name: str) -> bool:
-    """Return whether the text names one service, and is neither a pattern nor an option (systemd.unit(5))."""
-    return re.fullmatch(r"(?!-)[A-Za-z0-9:_.\\@-]{1,247}\.service", name) is not None
-
-
 # -- systemctl show: `Key=value` lines, and a blank line between units ----------------------------------------------
 
 UNIT_PROPERTIES = ("Id", "UnitFileState", "ExecStart", "Environment", "EnvironmentFiles", "User")

@@ -12,7 +12,7 @@ from exporter.model.observation import GpuUuid, UnitState
 from exporter.model.settings import PIPE_DIRECTORY
 from exporter.model.watchdog import Quarantine, WatchdogPhase, WatchdogState
 from exporter.parse.printable import printable
-from exporter.parse.systemd import is_service_name
+from exporter.parse.unit_name import is_service_name
 from exporter.parse.xid_catalogue import RESET, xid_meaning
 from exporter.report.problems import of_watch_state
 from exporter.report.text import short_gpu

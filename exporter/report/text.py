@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from exporter.model.identity import Workload, WorkloadKind
-from exporter.model.observation import GpuUuid
 from exporter.parse.printable import printable
 
 
@@ -291,7 +290,7 @@ def short_name(text: str | None) -> str:
     return cut(printable(text or ""), _LONGEST_NAME)
 
 
-def short_gpu(gpu: GpuUuid) -> str:
+def short_gpu(gpu: str) -> str:
     """As much of a GPU's UUID as tells it from others."""
     return printable(gpu)[:_SHORT_UUID]
 

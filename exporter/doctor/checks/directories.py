@@ -7,7 +7,7 @@ from exporter.doctor.facts import Area, Facts
 from exporter.doctor.finding import Check, Found, Severity, found
 from exporter.doctor.words import UNITS, as_user, daemon_text, keyed, quoted, shown, start_commands, who
 from exporter.model.settings import LOG_DIRECTORY, PIPE_DIRECTORY
-from exporter.parse.systemd import is_service_name
+from exporter.parse.unit_name import is_service_name
 from exporter.report.problem import FindingCode
 
 _SOCKET = "control_privileged"
