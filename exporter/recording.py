@@ -77,7 +77,7 @@ FORMAT = 2
 LONGEST_LINE = 1 << 24
 """Characters of the longest line that is read.
 
-The longest that is written is a control daemon's reply: 1 MiB on each of stdout and stderr (`sources/talk.py`), where
+The longest that is written is a control daemon's reply: 1 MiB on each of stdout and stderr (`collectors/child.py`), where
 each byte can become 6 characters of JSON."""
 
 _KINDS: Mapping[str, type[Observation]] = {

@@ -1,4 +1,4 @@
-"""What keeps a collector from reading something, as a code; `telling/problem_text.py` makes English of it."""
+"""What keeps a collector from reading something, as a code; `report/problem_text.py` makes English of it."""
 
 import errno
 from collections.abc import Iterable

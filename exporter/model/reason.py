@@ -1,6 +1,6 @@
 """Reasons as codes with parameters: what indicates something, why the watchdog waits, why an action failed.
 
-State, events, JSON and files on disk have codes. `telling/reasons.py` turns them into English.
+State, events, JSON and files on disk have codes. `report/reasons.py` turns them into English.
 """
 
 from dataclasses import KW_ONLY, dataclass, fields

@@ -150,7 +150,7 @@ def commands_to_start(
 ) -> tuple[str, ...]:
     """Return what starts a daemon: its unit, or else what the watchdog would run, as the daemon's own user.
 
-    The same as what the watchdog does (`core/watchdog/restarting.py`). Empty if a container ran it, or if no line can
+    The same as what the watchdog does (`watchdog/restart.py`). Empty if a container ran it, or if no line can
     be written. `unit` is what systemd last told of the unit. A daemon that was never seen may lack its directories.
     """
     watch, mandate = watch or WatchdogState(), mandate or DaemonPolicy()
@@ -224,7 +224,7 @@ def _unit_commands(name: str, unit: UnitState | None) -> tuple[str, ...]:
 
 
 def _in_container(daemon: Daemon) -> bool:
-    """Whether its path is a container's: such a daemon is named by its path and its place (`sources/finder.py`)."""
+    """Whether its path is a container's: such a daemon is named by its path and its place (`collectors/discovery.py`)."""
     return daemon.runtime.in_foreign_namespace or (
         daemon.discovered and daemon.name.startswith(f"{daemon.pipe_directory}@")
     )

@@ -265,7 +265,7 @@ def _server_unresponsive(matter: Context) -> Diagnosis | None:
 
 
 def _unresponsive(matter: Context) -> Diagnosis | None:
-    """Two commands and a second indication have made it so (`core/silence.py`)."""
+    """Two commands and a second indication have made it so (`state/hang_detection.py`)."""
     daemon = matter.daemon
     if daemon.state is not DaemonState.UNRESPONSIVE:
         return None
