@@ -224,7 +224,7 @@ def _unit_commands(name: str, unit: UnitState | None) -> tuple[str, ...]:
 
 
 def _in_container(daemon: Daemon) -> bool:
-    """Whether its path is a container's: such a daemon is named by its path and its place (`collectors/discovery.py`)."""
+    """Return whether the daemon runs in a container: its name then ends with its location (`collectors/discovery.py`)."""
     return daemon.runtime.in_foreign_namespace or (
         daemon.discovered and daemon.name.startswith(f"{daemon.pipe_directory}@")
     )
