@@ -77,7 +77,7 @@ FORMAT = 2
 LONGEST_LINE = 1 << 24
 """Characters of the longest line that is read.
 
-The longest line that is written is a control daemon's reply: 1 MiB on each of stdout and stderr (`collectors/child.py`).
+A control daemon's reply is the longest: 1 MiB on each of stdout and stderr (`collectors/child.py`).
 Each byte can become 6 characters of JSON."""
 
 _KINDS: Mapping[str, type[Observation]] = {

@@ -224,7 +224,7 @@ def _unit_commands(name: str, unit: UnitState | None) -> tuple[str, ...]:
 
 
 def _in_container(daemon: Daemon) -> bool:
-    """Return whether the daemon runs in a container: its name then ends with its location (`collectors/discovery.py`)."""
+    """Return whether the daemon runs in a container; `collectors/discovery.py` then adds its location to its name."""
     return daemon.runtime.in_foreign_namespace or (
         daemon.discovered and daemon.name.startswith(f"{daemon.pipe_directory}@")
     )
