@@ -10,16 +10,23 @@ import pytest
 
 from exporter.clock import SystemClock
 from exporter.collectors.proc import Proc, read_memory
+from tests.eventually import eventually
 from tests.tools import not_here
 
 NOBODY = 65534
 PROC = Path("/proc")
 
 
+def _has_arguments(pid: int) -> None:
+    assert (PROC / str(pid) / "cmdline").read_bytes()
+
+
 @pytest.fixture
 def process() -> Iterator[int]:
     """A process of root's, with a secret."""
     with subprocess.Popen(["/bin/sleep", "100"], env={"CUDA_VISIBLE_DEVICES": "1", "SECRET": "x"}) as started:
+        # execve(2) lets the parent continue before the child has its arguments and environment (Linux 6.18).
+        eventually(lambda: _has_arguments(started.pid))
         yield started.pid
         started.kill()
 

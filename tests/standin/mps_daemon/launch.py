@@ -5,6 +5,7 @@ import os
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 from .names import CONTROL_NAME, SERVER_NAME
@@ -68,6 +69,14 @@ def _named_interpreter(directory: Path) -> Path:
     return link
 
 
+def _wait_for_name(process: "subprocess.Popen[bytes]") -> None:
+    """Wait until the child has its new name: execve(2) lets the parent continue a moment before (Linux 6.18)."""
+    while process.poll() is None:
+        if Path(f"/proc/{process.pid}/comm").read_text().strip() == SERVER_NAME[:15]:
+            return
+        time.sleep(0.0005)
+
+
 class ServerProcess:
     """A child that stands for the MPS server, and has the fifo of the logs open, as the real one."""
 
@@ -88,6 +97,7 @@ class ServerProcess:
                 stderr=subprocess.DEVNULL,
             )
         self.pid = self._process.pid
+        _wait_for_name(self._process)
 
     def answers(self) -> bool:
         """Ask, and wait for as long as it takes: for ever if it is stopped. False if it has died."""
