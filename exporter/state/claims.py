@@ -94,7 +94,8 @@ def contradicted(daemon: Daemon, at: float, claim: Claim) -> Transition:
     """Count a claim that another source refutes; an event, unless there was one a moment ago."""
     totals = replace(daemon.totals, log_contradictions=counted(daemon.totals.log_contradictions, claim.kind))
     last = daemon.log.contradicted_at
-    daemon = replace(known := _without_fault(daemon, claim), totals=totals, log=replace(known.log, contradicted_at=at))
+    known = _without_fault(daemon, claim)
+    daemon = replace(known, totals=totals, log=replace(known.log, contradicted_at=at))
     if last is not None and at - last < REPORTED_SECONDS:
         return without_events(daemon)
     name = EventName.LOG_CONTRADICTED

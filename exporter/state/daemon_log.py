@@ -15,9 +15,8 @@ def read(daemon: Daemon, at: float, entry: LogEntry) -> Transition:
     """One more line of the daemon itself was written."""
     match entry.message:
         case log_message.SessionClosed():
-            return without_events(
-                replace(known := lifecycle.quit_claim_ended(daemon), log=replace(known.log, echoing=False))
-            )
+            known = lifecycle.quit_claim_ended(daemon)
+            return without_events(replace(known, log=replace(known.log, echoing=False)))
         case log_message.CommandDenied():
             return without_events(lifecycle.quit_claim_ended(daemon))
         case log_message.CommandReceived(text) if _is_quit(text):

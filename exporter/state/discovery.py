@@ -136,8 +136,9 @@ def _told(daemon: Daemon, seen: DaemonFound, by: NamedBy) -> Daemon:
 
 
 def _added(daemon: Daemon, seen: DaemonFound) -> Daemon:
+    known = log_files.logs_declared(daemon, foreground=seen.foreground, stdout_kept=seen.stdout_kept)
     return replace(
-        known := log_files.logs_declared(daemon, foreground=seen.foreground, stdout_kept=seen.stdout_kept),
+        known,
         runtime=replace(
             known.runtime,
             unit=daemon.runtime.unit or seen.unit,

@@ -111,8 +111,9 @@ def refused(daemon: Daemon, at: float) -> Transition:
     A daemon that has gone is not thereby back: a stale pid file may name some other process by now.
     """
     since = daemon.commands.refused_since
+    known = _heard(daemon)
     daemon = replace(
-        known := _heard(daemon),
+        known,
         commands=replace(
             known.commands, refused_since=at if since is None else since, session_holder=daemon.commands.session_holder
         ),
@@ -178,8 +179,9 @@ def process_read(daemon: Daemon, reading: DaemonProcess) -> Transition:
 
 
 def _with_process(daemon: Daemon, reading: DaemonProcess) -> Daemon:
+    known = log_files.logs_declared(daemon, foreground=reading.foreground, stdout_kept=reading.stdout_kept)
     return replace(
-        known := log_files.logs_declared(daemon, foreground=reading.foreground, stdout_kept=reading.stdout_kept),
+        known,
         runtime=replace(
             known.runtime,
             process=reading,
@@ -247,8 +249,9 @@ def exit_claimed(daemon: Daemon, at: float, writer: int) -> Transition:
         return explain(quit_claimed(daemon, at), at)
     if daemon.gone or (daemon.runtime.process is not None and daemon.runtime.process.pid != writer):
         return without_events(daemon)
+    known = quit_claimed(daemon, at)
     daemon = replace(
-        known := quit_claimed(daemon, at),
+        known,
         commands=replace(known.commands, asked_at=without(daemon.commands.asked_at, LIST_SERVERS)),
     )
     return without_events(claims.made(daemon, at, ClaimKind.DAEMON_EXIT, 0))
@@ -282,8 +285,9 @@ def gone(daemon: Daemon, at: float, how: LossReason = LossReason.DIED, *, killed
 
 def _go(daemon: Daemon, at: float, how: LossReason) -> Transition:
     was_there = daemon.state is not None or daemon.runtime.process is not None
+    known = _heard(daemon)
     daemon = replace(
-        known := _heard(daemon),
+        known,
         runtime=replace(known.runtime, process=None),
         state=DaemonState.ABSENT,
         lifecycle=replace(

@@ -293,9 +293,7 @@ def listed(daemon: Daemon, at: float, asked_at: float, pids: tuple[int, ...]) ->
     )
     return chain(
         step,
-        lambda daemon: without_events(
-            replace(known := _present(daemon, pids), connections=replace(known.connections, listed_at=asked_at))
-        ),
+        lambda daemon: _all_listed(_present(daemon, pids), asked_at),
     )
 
 
@@ -306,6 +304,10 @@ def _missing(daemon: Daemon, at: float, pid: int, *, alone: bool) -> Transition:
     if not alone or (since is not None and at - since >= CONFIRMING_SECONDS):
         return end(daemon, at, pid)
     return without_events(with_server(daemon, replace(server, missing_since=since or at)))
+
+
+def _all_listed(daemon: Daemon, asked_at: float) -> Transition:
+    return without_events(replace(daemon, connections=replace(daemon.connections, listed_at=asked_at)))
 
 
 def _present(daemon: Daemon, pids: tuple[int, ...]) -> Daemon:
