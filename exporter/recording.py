@@ -40,7 +40,6 @@ from exporter.model.observation import (
     UnitState,
 )
 from exporter.model.settings import DEFAULT_LOG_DIRECTORY, DEFAULT_PIPE_DIRECTORY
-from exporter.recording_format1 import with_problem
 from exporter.serialization import build, plain
 
 
@@ -240,7 +239,6 @@ class Recording:
             raise self._unreadable(1, f"is a header with a missing or malformed part: {error!r}") from error
 
     def _observation(self, kind: type[Observation], number: int, values: dict[str, Any]) -> Observation:
-        values = with_problem(kind, values)
         if kind is GpuReading:
             gpu = next((gpu for gpu in self.header.gpus if gpu.uuid == values.get("gpu")), None)
             values = {"index": gpu.index, "name": gpu.name, "pci_bus_id": gpu.pci_bus_id, **values} if gpu else values

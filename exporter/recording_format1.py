@@ -5,13 +5,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from exporter.model.action import ActionReason
-from exporter.model.observation import GpuReading, LogFile, Observation, SourceReading, UnitState
 from exporter.model.problem import Problem, ProblemCode, joined
 from exporter.parse.old_sentences import reason_or_unknown
 from exporter.serialization import plain
-
-PROBLEM_KINDS: frozenset[type[Observation]] = frozenset((GpuReading, LogFile, SourceReading, UnitState))
-"""The observations whose `problem` is that of a collector. In `ActionDone` it is a `Reason`."""
 
 SEPARATOR = "; "
 """Text between the problems of one collection. Some sentences contain it too."""
@@ -54,14 +50,6 @@ _COMPILED = tuple((re.compile(pattern), code) for pattern, code in _PATTERNS)
 _READ: Mapping[str, Callable[[str], Any]] = {"pid": int, "exit_code": int, "seconds": float}
 
 
-def with_problem(kind: type[Observation], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of an observation, with an object in place of a sentence in `problem`."""
-    sentence = values.get("problem")
-    if kind not in PROBLEM_KINDS or not isinstance(sentence, str):
-        return dict(values)
-    return {**values, "problem": plain(problem_of(sentence))}
-
-
 def problem_of(sentence: str) -> Problem:
     """Return the problem that a sentence states, or several if the sentence joins known ones."""
     unknown = Problem(code=ProblemCode.UNSPECIFIED, detail=sentence[:LONGEST_SENTENCE])
@@ -93,6 +81,10 @@ KEYS: Mapping[str, Mapping[str, str]] = {}
 """Keys that have another name today, by the kind's name of today: old name, new name."""
 
 VALUES: Mapping[str, Mapping[str, Translate]] = {
+    **{
+        kind: {"problem": lambda value: plain(problem_of(value)) if isinstance(value, str) else value}
+        for kind in ("log_file", "nvml", "source", "unit")
+    },
     "action_done": {
         "reason": lambda value: value if value in tuple(ActionReason) else ActionReason.UNKNOWN.value,
         "problem": lambda value: plain(reason_or_unknown(value)) if isinstance(value, str) else value,

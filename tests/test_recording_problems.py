@@ -75,8 +75,10 @@ def test_a_long_sentence_is_cut() -> None:
 
 
 def read(*lines: dict[str, Any]) -> list[Any]:
+    header = io.StringIO()
+    write_header(header, HEADER)
     file = io.StringIO()
-    write_header(file, HEADER)
+    file.write(json.dumps({**json.loads(header.getvalue()), "recording": 1}) + "\n")
     for line in lines:
         file.write(json.dumps({"at": AT, **line}) + "\n")
     file.seek(0)
