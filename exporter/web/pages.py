@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Self
 
 from exporter.errors import ConfigError
 from exporter.metrics.exposition import Exposition
-from exporter.page.files import script, style
 from exporter.report.status_view import StatusInput
 from exporter.web.auth import may_see_private
 from exporter.web.handler import Answer, Request, Route, plain
@@ -101,8 +100,8 @@ class Site:
                 title="Status",
             ),
             **extra_routes,
-            "/page.js": _static(script(), "text/javascript"),
-            "/page.css": _static(style(), "text/css"),
+            "/page.js": _static(_file("page.js"), "text/javascript"),
+            "/page.css": _static(_file("style.css"), "text/css"),
             "/-/healthy": Route(respond=self._health, title="Healthy"),
             "/healthz": Route(respond=self._health),
             "/-/ready": Route(respond=self._readiness, title="Ready"),
@@ -174,6 +173,10 @@ class LandingPage:
         """Return what the visitor can see."""
         body = self._node.page() if may_see_private(request.visitor) else self._page.links()
         return _landing_page_answer(body, "text/html")
+
+
+def _file(name: str) -> bytes:
+    return resources.files("exporter.page").joinpath(name).read_bytes()
 
 
 def _static(body: bytes, content_type: str) -> Route:
