@@ -76,7 +76,7 @@ def measured() -> dict[str, dict[str, float]]:
             "module_lines": max(modules),
             "median_lines_least": statistics.median(with_code),
             "median_lines_most": statistics.median(with_code),
-            "words": len(prose.split()),
+            "words": sum(any(map(str.isalnum, token)) for token in prose.split()),
         },
         "options": {"total": options, "help_lines": help_lines},
     }

@@ -67,7 +67,7 @@ A file with all defaults, and one daemon:
 
 def as_toml(config: Config) -> str:
     """Return a configuration as a file, with its defaults. Reading that file gives the same configuration."""
-    lines = list(_options(config, commented=False))
+    lines = list(_options(config))
     for daemon in config.daemons:
         values = ((each, getattr(daemon, each.attribute)) for each in DAEMON_KEYS)
         lines += [f"[[{DAEMONS}]]", *(_line(each, value) for each, value in values if value not in (None, ())), ""]
@@ -75,33 +75,25 @@ def as_toml(config: Config) -> str:
 
 
 def example() -> str:
-    """Return a file with every key and its meaning."""
-    lines = [*_options(DEFAULTS, commented=True), f"[[{DAEMONS}]]"]
-    for each in DAEMON_KEYS:
-        optional = "" if each.instead_of is None else "# "
-        lines += [*_comment(each), f"{optional}{_line(each, each.example)}"]
-    return "\n".join(lines) + "\n"
+    """Return a file with every key."""
+    keys = (f"{'' if key.instead_of is None else '# '}{_line(key, key.example)}" for key in DAEMON_KEYS)
+    return "\n".join((*_options(DEFAULTS, with_unset=True), f"[[{DAEMONS}]]", *keys)) + "\n"
 
 
-def _options(config: Config, *, commented: bool) -> Iterator[str]:
+def _options(config: Config, *, with_unset: bool = False) -> Iterator[str]:
     for section, options in groupby(OPTIONS, key=lambda option: option.section):
         yield f"[{section}]"
         for each in options:
             value = each.of(config)
-            yield from _comment(each) if commented else ()
             if value is not None:
                 yield _line(each, value)
-            elif commented:
+            elif with_unset:
                 yield f'# {each.key_in_section} = "…"'
         yield ""
 
 
 def _line(each: Option | DaemonKey, value: object) -> str:
     return f"{each.key_in_section} = {toml(each.kind.write(value))}"
-
-
-def _comment(each: Option | DaemonKey) -> list[str]:
-    return textwrap.wrap(f"# {each.help}", WIDTH, subsequent_indent="# ")
 
 
 def toml(value: Toml) -> str:
