@@ -80,7 +80,7 @@ PIPE_DIRECTORIES = (
 NVIDIA_DEVICE = Path("/dev/nvidiactl")
 """The driver makes it on a machine with GPUs. NVIDIA's container runtime gives it to containers that use GPUs."""
 
-Look = Callable[[], Reading]
+Collect = Callable[[], Reading]
 
 
 class Assembly:
@@ -101,7 +101,7 @@ class Assembly:
         self.unit_states = UnitStates(clock, path=self._path)
         self._unit_eye = self._eye(
             UNIT_STATES,
-            self.unit_states.look,
+            self.unit_states.collect,
             period=UNIT_STATES_PERIOD,
             deadline=UNITS_DEADLINE,
             told_every=TOLD_EVERY,
@@ -135,22 +135,22 @@ class Assembly:
             self.journal.close()
 
     def _eyes(self) -> Iterator[CollectorThread]:
-        yield self._eye(PROCESS, self.processes.look, period=AT_ONCE, told_every=TOLD_EVERY)
+        yield self._eye(PROCESS, self.processes.collect, period=AT_ONCE, told_every=TOLD_EVERY)
         if self.finder is not None:
-            yield self._eye(FINDER, self.finder.look, period=FINDER_PERIOD)
-            yield self._eye(UNITS, self.units.look, period=UNITS_PERIOD, deadline=UNITS_DEADLINE)
+            yield self._eye(FINDER, self.finder.collect, period=FINDER_PERIOD)
+            yield self._eye(UNITS, self.units.collect, period=UNITS_PERIOD, deadline=UNITS_DEADLINE)
         yield self._unit_eye
         if self._journal_eye is not None:
             yield self._journal_eye
-        yield self._eye(NVML_EVENTS, self.nvml.look_for_xids, period=AT_ONCE, told_every=TOLD_EVERY)
+        yield self._eye(NVML_EVENTS, self.nvml.collect_xids, period=AT_ONCE, told_every=TOLD_EVERY)
         if self.libcuda_probes is not None:
             yield self._eye(LIBCUDA_PROBES, self.libcuda_probes.collect, period=LIBCUDA_PROBES_PERIOD)
         if self._hears_the_kernel():
-            yield self._eye(KERNEL, self.kernel.look, period=AT_ONCE, told_every=TOLD_EVERY)
-        yield self._eye(PODS, _without_complaint(self.pods.look), period=PODS_PERIOD)
+            yield self._eye(KERNEL, self.kernel.collect, period=AT_ONCE, told_every=TOLD_EVERY)
+        yield self._eye(PODS, _without_complaint(self.pods.collect), period=PODS_PERIOD)
 
     def _follower_of(self, journal: Journal) -> CollectorThread:
-        return self._eye(JOURNAL, _without_complaint(journal.look), period=JOURNAL_PERIOD, told_every=TOLD_EVERY)
+        return self._eye(JOURNAL, _without_complaint(journal.collect), period=JOURNAL_PERIOD, told_every=TOLD_EVERY)
 
     def _locate(self, daemons: Mapping[str, Daemon]) -> Mapping[str, DaemonLocation]:
         places = self.locator.locate(daemons)
@@ -170,7 +170,7 @@ class Assembly:
 
     def look_at_gpus(self) -> Reading:
         """Read NVML. If the machine has GPUs, and the exporter's container got none, their absence is no problem."""
-        reading = self.nvml.look()
+        reading = self.nvml.collect()
         if reading.problem is None or NVIDIA_DEVICE.exists():
             return reading
         init = self._config.constants.procfs / "1" / "root"
@@ -200,7 +200,7 @@ class Assembly:
 
     def _asker(self, place: DaemonLocation) -> ControlPoller:
         client = self.control_client(place)
-        eye = self._eye(CONTROL, client.look, period=None, deadline=self.ask_deadline, daemon=place.name)
+        eye = self._eye(CONTROL, client.collect, period=None, deadline=self.ask_deadline, daemon=place.name)
         return ControlPoller(client, eye)
 
     def hands(self) -> ActionRunner:
@@ -269,7 +269,7 @@ class Assembly:
     def _eye(
         self,
         name: str,
-        look: Look,
+        collect: Collect,
         *,
         period: float | None,
         deadline: float | None = None,
@@ -278,7 +278,7 @@ class Assembly:
     ) -> CollectorThread:
         return CollectorThread(
             name,
-            look,
+            collect,
             period=period,
             deadline=self._config.constants.collect_deadline if deadline is None else deadline,
             inbox=self._inbox,
@@ -302,6 +302,6 @@ def _exists(path: Path) -> bool:
         return False
 
 
-def _without_complaint(look: Look) -> Look:
+def _without_complaint(collect: Collect) -> Collect:
     """The look of a source that nobody asked for: what it cannot see, it does not miss."""
-    return lambda: replace(look(), problem=None)
+    return lambda: replace(collect(), problem=None)

@@ -44,10 +44,10 @@ class OneShot:
         self._deadline = deadline
         self._wait = wait
 
-    def look(self, name: str, look: Callable[[], Reading], daemon: str | None = None) -> None:
+    def collect(self, name: str, collect: Callable[[], Reading], daemon: str | None = None) -> None:
         """Look with one source; `daemon` is the one that it is for, where each has its own."""
         began = self._clock.monotonic()
-        self._take(name, within(self._deadline, look), began, daemon)
+        self._take(name, within(self._deadline, collect), began, daemon)
 
     def look_at_each(self, name: str, looks: Mapping[str, Callable[[], Reading]]) -> None:
         """Look at all these daemons at the same time, with a source that each has for itself."""
@@ -70,8 +70,8 @@ class OneShot:
         """Find the daemons: those that run, and those that should."""
         if finder is not None:
             for _ in range(LOOKS_TO_FIND):
-                self.look("finder", finder.look)
-            self.look("units", units.look)
+                self.collect("finder", finder.collect)
+            self.collect("units", units.collect)
 
     def ask(self, clients: Iterable[ControlClient], processes: Processes) -> None:
         """Ask the control daemons, as long as an answer raises a question; of servers that were stopped, none."""
@@ -93,30 +93,30 @@ class OneShot:
 
     def _hear_witnesses(self, processes: Processes) -> None:
         processes.witnesses.want(poll_schedule.witnesses_wanted(self.node))
-        self.look("process", processes.look)
+        self.collect("process", processes.collect)
 
     def _ask(self, client: ControlClient, commands: tuple[str, ...]) -> None:
         daemon = self.node.daemons[client.daemon]
         client.want(commands, process=identity_of(daemon.runtime.process), servers=daemon.servers)
-        self.look(CONTROL, client.look, client.daemon)
+        self.collect(CONTROL, client.collect, client.daemon)
 
     def watch(self, processes: Processes, pods: Pods | None) -> None:
         """Read who everybody is, and what their pods are called."""
         processes.watch(poll_schedule.watched(self.node))
-        self.look("process", processes.look)
+        self.collect("process", processes.collect)
         if pods is None:
             return
         pods.watch(nameless_pods(self.node))
-        for seen in pods.look().observations:
+        for seen in pods.collect().observations:
             self.node, _ = reduce(self.node, seen)
 
-    def look_at_strangers(self, look: Callable[[], Reading], clients: Iterable[ControlClient]) -> None:
+    def look_at_strangers(self, collect: Callable[[], Reading], clients: Iterable[ControlClient]) -> None:
         """Where a process may bypass MPS, a second look tells, and a list that is younger than the first."""
         if any(gpu.strangers for gpu in self.node.gpus.values()):
             for client in clients:
                 self._ask(client, (LIST_SERVERS,))
             self._wait(BYPASSING_AFTER_SECONDS)
-            self.look(NVML, look)
+            self.collect(NVML, collect)
 
 
 def collect_once(config: Config) -> Node:
@@ -128,10 +128,10 @@ def collect_once(config: Config) -> Node:
         places = assembly.locator.locate(glance.node.daemons)
         control = [assembly.control_client(place) for place in places.values()]
         logs = {name: DaemonLogs(place, clock) for name, place in places.items() if place.logs}
-        glance.look_at_each(LOGS, {name: each.look for name, each in logs.items()})
+        glance.look_at_each(LOGS, {name: each.collect for name, each in logs.items()})
         glance.watch(assembly.processes, assembly.pods)
         glance.ask(control, assembly.processes)
-        glance.look(NVML, assembly.look_at_gpus)
+        glance.collect(NVML, assembly.look_at_gpus)
         # Of whose limits to ask is known only when the GPUs are.
         glance.ask(control, assembly.processes)
         glance.watch(assembly.processes, assembly.pods)

@@ -31,8 +31,8 @@ def header_of(config: Config, gpus: tuple[RecordedGpu, ...] = (), driver: str | 
 def header_with_gpus(config: Config, clock: Clock) -> Header:
     """The same, with the GPUs and the driver, as far as NVML may be asked and tells of them in time."""
     with contextlib.closing(Nvml(clock)) as nvml:
-        look = within(config.constants.collect_deadline, nvml.look)
-        readings = [seen for seen in look.observations if isinstance(seen, GpuReading) and seen.index is not None]
+        collect = within(config.constants.collect_deadline, nvml.collect)
+        readings = [seen for seen in collect.observations if isinstance(seen, GpuReading) and seen.index is not None]
         gpus = tuple(
             RecordedGpu(index=each.index or 0, uuid=each.gpu, name=each.name or "", pci_bus_id=each.pci_bus_id)
             for each in readings

@@ -58,10 +58,10 @@ class Turning:
     places: dict[str, DaemonLocation] = field(default_factory=dict)
     nvml: CollectorThread | None = None
 
-    def eye(self, name: str, look: Callable[[], Reading], **options: object) -> CollectorThread:
+    def eye(self, name: str, collect: Callable[[], Reading], **options: object) -> CollectorThread:
         """One more eye; it looks when the cycle begins."""
         options = {"period": None, "deadline": PATIENCE_SECONDS, **options}
-        self.eyes.append(CollectorThread(name, look, inbox=self.inbox, clock=self.clock, **options))  # type: ignore[arg-type]
+        self.eyes.append(CollectorThread(name, collect, inbox=self.inbox, clock=self.clock, **options))  # type: ignore[arg-type]
         return self.eyes[-1]
 
     def cycle(
@@ -250,12 +250,12 @@ FAILURES_OF_NVML = 'cuda_mps_exporter_source_failures_total{source="nvml"}'
 def test_a_source_that_raises_costs_one_reading(turning: Turning) -> None:
     faults = [ValueError("a defect")]
 
-    def look() -> Reading:
+    def collect() -> Reading:
         if faults:
             raise faults.pop()
         return Reading()
 
-    eye = turning.eye("log", look)
+    eye = turning.eye("log", collect)
     cycle = turning.cycle()
 
     def told(problem: Problem | None) -> None:
@@ -276,11 +276,11 @@ def test_a_source_that_raises_costs_one_reading(turning: Turning) -> None:
 def test_nvml_is_nudged_when_it_is_due(turning: Turning) -> None:
     looks: list[int] = []
 
-    def look() -> Reading:
+    def collect() -> Reading:
         looks.append(1)
         return Reading()
 
-    turning.nvml = turning.eye("nvml", look)
+    turning.nvml = turning.eye("nvml", collect)
     cycle = turning.cycle()
 
     def seen() -> None:
@@ -309,7 +309,7 @@ def asking(turning: Turning, mps: MpsStandIn) -> Callable[[], Loop]:
         path=mps.environment()["PATH"],
     )
     turning.places[NAME] = on_host(NAME, mps.pipe_directory, mps.log_directory)
-    turning.askers[NAME] = ControlPoller(client, turning.eye("control", client.look))
+    turning.askers[NAME] = ControlPoller(client, turning.eye("control", client.collect))
     return turning.cycle
 
 

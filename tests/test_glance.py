@@ -9,7 +9,7 @@ from tests.builders import HANGS, node
 def test_what_is_well_with_one_daemon_does_not_hide_what_is_wrong_with_another() -> None:
     glance = OneShot(node("/one", "/other"), SystemClock(), deadline=5.0, wait=lambda _: None)
 
-    glance.look("control", lambda: Reading(problem=HANGS), "/one")
-    glance.look("control", Reading, "/other")
+    glance.collect("control", lambda: Reading(problem=HANGS), "/one")
+    glance.collect("control", Reading, "/other")
 
     assert glance.node.sources["control"].last.problem == HANGS

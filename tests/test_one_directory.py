@@ -120,7 +120,7 @@ def test_processes_report_a_duplicate_as_their_problem(mps: MpsStandIn, tmp_path
     directories = {"a": mps.pipe_directory, "b": tmp_path / "link"}
     processes = Processes(directories, proc=Path("/proc"), clock=SystemClock(), wait=0.0)
 
-    assert processes.look().problem == SHARED
+    assert processes.collect().problem == SHARED
 
 
 def named(name: str, path: str) -> Daemon:

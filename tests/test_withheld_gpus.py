@@ -23,7 +23,7 @@ class Nvml:
     def __init__(self, problem: Problem | None) -> None:
         self._problem = problem
 
-    def look(self) -> Reading:
+    def collect(self) -> Reading:
         """Say so."""
         return Reading(problem=self._problem)
 

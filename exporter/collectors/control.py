@@ -148,7 +148,7 @@ class ControlClient:
         """Say what to ask at the next look; `process` and `servers` are the daemon's, as far as they are known."""
         self._wish = Wish(commands=commands, process=process, servers=frozenset(servers))
 
-    def look(self) -> Reading:
+    def collect(self) -> Reading:
         """Ask what is wanted; after a command that got no answer, nothing more.
 
         A question is not asked if it would make the daemon wait for a server that is stopped: the daemon would hang for

@@ -203,7 +203,7 @@ class Discovery:
         """Say which places have names already, from the next look on."""
         self._given = {place.name: place for place in places}
 
-    def look(self) -> Reading:
+    def collect(self) -> Reading:
         """The places that are new, or others than they were."""
         problems: list[Problem | None] = []
         now = self._clock.monotonic()

@@ -42,7 +42,7 @@ class UnitJournal:
         self._problem: Problem | None = None
         self._told: tuple[Problem | None] | None = None
 
-    def look(self) -> Reading:
+    def collect(self) -> Reading:
         """Return the new lines, without waiting."""
         seen: list[Observation] = []
         if self._child is None and self._clock.monotonic() >= self._due:
@@ -163,13 +163,13 @@ class Journal:
         """Whether journals must be added or removed."""
         return self._wanted.keys() != self._journals.keys()
 
-    def look(self) -> Reading:
+    def collect(self) -> Reading:
         """Return all new lines."""
         with self._lock:
             if self._closed:
                 return Reading()
             left = self._reconcile(self._wanted)
-            readings = [journal.look() for journal in self._journals.values()]
+            readings = [journal.collect() for journal in self._journals.values()]
         seen = [*left, *(observation for reading in readings for observation in reading.observations)]
         return Reading(tuple(seen), joined(each.problem for each in readings), idle=not readings)
 

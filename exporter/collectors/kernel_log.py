@@ -101,7 +101,7 @@ class KernelLog:
                 return of_error(self._path, error)
         return None
 
-    def look(self) -> Reading:
+    def collect(self) -> Reading:
         """What they have said since the last look. Waits up to `wait` seconds for it, also where it cannot be."""
         problem = self.open()
         poll = select.poll()

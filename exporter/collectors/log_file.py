@@ -213,7 +213,7 @@ class LogFollower:
             and all(os.fstat(log.descriptor).st_size == log.size == log.offset for log in self._logs)
         )
 
-    def look(self) -> Reading:
+    def collect(self) -> Reading:
         """The lines that are new, within the budget; in a flood, the newest and the grave ones.
 
         A file that is not there is no failure: a daemon may not have begun to write.

@@ -50,7 +50,7 @@ class DaemonLogs:
         """Read no more than this part, from the next look on, of what may be read of the logs of all daemons."""
         self._share = part
 
-    def look(self) -> Reading:
+    def collect(self) -> Reading:
         """All new lines. Most looks find none, and many come each second, so that these cost a few system calls."""
         left: tuple[LogFile, ...] = ()
         if self.place is not self._attended:
@@ -61,7 +61,7 @@ class DaemonLogs:
             self._shared = self._share
             for follower in self._followers:
                 follower.share(self._shared)
-        readings = [follower.look() for follower in self._followers]
+        readings = [follower.collect() for follower in self._followers]
         seen = [*left, *(observation for reading in readings for observation in reading.observations)]
         self._problem = joined(each.problem for each in readings)
         return Reading(tuple(seen), self._problem, more=any(each.more for each in readings), idle=self._idle)
@@ -131,7 +131,7 @@ def log_collector(
     logs = DaemonLogs(place, clock, changes, changed=lambda: eye.nudge())
     eye = CollectorThread(
         name,
-        logs.look,
+        logs.collect,
         period=PERIOD,
         deadline=deadline,
         inbox=inbox,

@@ -68,7 +68,7 @@ class Pods:
         """Say which pods' names are wanted, from the next look on."""
         self._wanted = uids
 
-    def look(self) -> Reading:
+    def collect(self) -> Reading:
         """The names of the pods that are wanted, where they can be had; the directory is left alone where none is."""
         wanted = self._wanted
         if not wanted:
@@ -148,7 +148,7 @@ class Processes:
         """Say which daemons there are, by name, from the next look on."""
         self._places = places
 
-    def look(self) -> Reading:
+    def collect(self) -> Reading:
         """What is new since the last look. Waits up to `wait` seconds for an exit."""
         wanted = self._wanted
         for pid in [pid for pid in self._known if pid not in wanted]:

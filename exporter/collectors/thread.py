@@ -48,7 +48,7 @@ class CollectorThread:
     def __init__(
         self,
         name: str,
-        look: Callable[[], Reading],
+        collect: Callable[[], Reading],
         *,
         period: float | None,
         deadline: float,
@@ -68,7 +68,7 @@ class CollectorThread:
         """
         self.name = name
         self._daemon = daemon
-        self._look = look
+        self._look = collect
         self._period = period
         self._deadline = deadline
         self._inbox = inbox
@@ -231,8 +231,8 @@ def all_within(
 ) -> Mapping[str, Reading]:
     """Collect once with each of these at the same time, for at most `deadline` seconds in all, as `within` does."""
     brought: SimpleQueue[tuple[str, Reading]] = SimpleQueue()
-    for name, look in looks.items():
-        threading.Thread(target=partial(_put, brought, name, look), name="look", daemon=True).start()
+    for name, collect in looks.items():
+        threading.Thread(target=partial(_put, brought, name, collect), name="look", daemon=True).start()
     readings = {name: Reading(problem=_still_running(deadline)) for name in looks}
     ends = monotonic() + deadline
     with contextlib.suppress(Empty):
@@ -242,14 +242,14 @@ def all_within(
     return readings
 
 
-def _put(brought: SimpleQueue[tuple[str, Reading]], name: str, look: Callable[[], Reading]) -> None:
-    brought.put((name, look()))
+def _put(brought: SimpleQueue[tuple[str, Reading]], name: str, collect: Callable[[], Reading]) -> None:
+    brought.put((name, collect()))
 
 
-def within(deadline: float, look: Callable[[], Reading]) -> Reading:
+def within(deadline: float, collect: Callable[[], Reading]) -> Reading:
     """Collect once, for at most `deadline` seconds. A collection that hangs goes on in a daemon thread."""
     brought: SimpleQueue[Reading] = SimpleQueue()
-    threading.Thread(target=lambda: brought.put(look()), name="look", daemon=True).start()
+    threading.Thread(target=lambda: brought.put(collect()), name="look", daemon=True).start()
     try:
         return brought.get(timeout=deadline)
     except Empty:

@@ -53,7 +53,7 @@ class UnitStates:
             self._due = float("-inf")
         return at_once
 
-    def look(self) -> Reading:
+    def collect(self) -> Reading:
         """Look, if it is time. Where systemd does not run, nothing is seen; that is no failure."""
         now, units = self._clock.monotonic(), sorted(filter(is_service_name, self._wanted))
         if not units or now < self._due:
@@ -83,7 +83,7 @@ class Units:
         self._systemctl = Systemctl(clock, executable=executable, path=path, deadline=deadline)
         self._told: Mapping[str, DaemonFound] = {}
 
-    def look(self) -> Reading:
+    def collect(self) -> Reading:
         """The daemons to expect, and those to expect no more. Where systemd does not run, none; that is no failure."""
         shown = self._systemctl.show(UNIT_PROPERTIES, "*.service")
         if shown.text is None:

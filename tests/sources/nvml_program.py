@@ -43,7 +43,7 @@ PROGRAM = """
         xid_events.WAIT_SECONDS = seconds
 
     def other_look():
-        return other.look()
+        return other.collect()
 
     def mapped():
         return "libnvidia-ml" in Path("/proc/self/maps").read_text()
@@ -106,9 +106,9 @@ class NvmlProgram:
         """Have it call something, and wait for what comes back."""
         return self.answer(self.ask(name, *arguments))
 
-    def look(self) -> Reading:
+    def collect(self) -> Reading:
         """One look at all GPUs."""
-        reading: Reading = self.call("look")
+        reading: Reading = self.call("collect")
         return reading
 
     def descriptors(self) -> int:

@@ -76,7 +76,7 @@ def test_a_look_asks_what_is_wanted_once(mps: MpsStandIn, client: Client) -> Non
     control = client()
     control.want((VERSION_FLAG, "get_server_list", f"get_client_list {mps.server_pid}"))
 
-    first, second = control.look(), control.look()
+    first, second = control.collect(), control.collect()
 
     assert [(seen.command, seen.exit_code, seen.stdout, seen.stderr) for seen in replies(first)] == [
         (VERSION_FLAG, 0, "CUDA MPS Control binary version: 13000\n", ""),
@@ -93,7 +93,7 @@ def test_no_daemon_is_an_observation_and_not_the_sources_failure(client: Client)
     control = client()
     control.want(("get_server_list", "get_server_status 1"))
 
-    reading = control.look()
+    reading = control.collect()
 
     assert [query_outcome(seen.exit_code, seen.stderr) for seen in replies(reading)] == [QueryOutcome.NO_DAEMON]
     assert reading.problem is None
@@ -140,7 +140,7 @@ def test_a_held_session_is_told_as_refused_after_a_few_attempts(mps: MpsStandIn,
     with mps.held_session():
         control = client(sleep=pauses.append)
         control.want(("get_server_list", "get_server_status 1"))
-        reading = control.look()
+        reading = control.collect()
 
     assert [query_outcome(seen.exit_code, seen.stderr) for seen in replies(reading)] == [QueryOutcome.REFUSED]
     assert len(pauses) == ATTEMPTS - 1
@@ -190,7 +190,7 @@ def test_a_stopped_daemon_costs_one_deadline_and_leaves_nothing(mps: MpsStandIn,
     control = client(deadline=SHORT_DEADLINE)
     control.want(("get_server_list", "get_server_status 1", "get_client_list 1"))
 
-    reading = control.look()
+    reading = control.collect()
 
     assert [(seen.command, seen.exit_code) for seen in replies(reading)] == [("get_server_list", None)]
     assert (replies(reading)[0].seconds or 0) >= SHORT_DEADLINE
@@ -252,7 +252,7 @@ def test_a_missing_program_is_the_sources_problem(client: Client, tmp_path: Path
     control = client(executable=missing)
     control.want(("get_server_list", "get_server_status 1"))
 
-    reading = control.look()
+    reading = control.collect()
 
     assert len(reading.observations) == 1
     assert reading.problem == command_failed(missing, 127, f"{missing}: No such file or directory")
@@ -268,7 +268,7 @@ def test_a_program_that_cannot_be_run_is_the_sources_problem(
     control = client(executable=str(program))
     control.want(("get_server_list",))
 
-    assert control.look().problem == command_failed(str(program), 127, f"{program}: {complaint}")
+    assert control.collect().problem == command_failed(str(program), 127, f"{program}: {complaint}")
 
 
 def test_a_program_that_breaks_is_the_sources_problem_in_its_own_words(
@@ -278,7 +278,7 @@ def test_a_program_that_breaks_is_the_sources_problem_in_its_own_words(
     control = client(executable=executable)
     control.want(("get_server_list", "get_server_status 1"))
 
-    reading = control.look()
+    reading = control.collect()
 
     assert len(reading.observations) == 1
     assert reading.problem == command_failed(executable, 127, "libcuda.so.1: cannot open shared object file")
@@ -289,7 +289,7 @@ def test_a_program_killed_by_a_signal_is_the_sources_problem(client: Client, pro
     control = client(executable=executable)
     control.want(("get_server_list",))
 
-    assert control.look().problem == command_failed(executable, -11, "")
+    assert control.collect().problem == command_failed(executable, -11, "")
 
 
 # -- what the child gets -------------------------------------------------------------------------------------------

@@ -29,9 +29,9 @@ def open_eye(inbox: Inbox) -> Iterator[Open]:
     """Opens an eye, and nudges it."""
     opened: list[CollectorThread] = []
 
-    def open_(look: Callable[[], Reading], **options: object) -> CollectorThread:
+    def open_(collect: Callable[[], Reading], **options: object) -> CollectorThread:
         options = {"period": None, "deadline": PATIENCE_SECONDS, **options}
-        eye = CollectorThread("eye", look, inbox=inbox, clock=SystemClock(), **options)  # type: ignore[arg-type]
+        eye = CollectorThread("eye", collect, inbox=inbox, clock=SystemClock(), **options)  # type: ignore[arg-type]
         opened.append(eye)
         eye.open()
         eye.nudge()
@@ -44,9 +44,9 @@ def open_eye(inbox: Inbox) -> Iterator[Open]:
 
 def told(inbox: Inbox) -> tuple[tuple[Observation, ...], SourceReading]:
     """The next look that is told of: its observations, and what it says of itself."""
-    *seen, look = inbox.get(timeout=PATIENCE_SECONDS)
-    assert isinstance(look, SourceReading)
-    return tuple(seen), look
+    *seen, collect = inbox.get(timeout=PATIENCE_SECONDS)
+    assert isinstance(collect, SourceReading)
+    return tuple(seen), collect
 
 
 def nothing_told(inbox: Inbox, within: float = 0.2) -> bool:
@@ -69,10 +69,10 @@ def test_without_a_period_it_does_not_look_unasked(inbox: Inbox) -> None:
 def test_it_looks_at_once_and_tells_what_it_saw(open_eye: Open, inbox: Inbox) -> None:
     open_eye(lambda: Reading((LINE,), "a problem"))
 
-    seen, look = told(inbox)
+    seen, collect = told(inbox)
 
     assert seen == (LINE,)
-    assert (look.name, look.problem, look.seconds >= 0) == ("eye", "a problem", True)
+    assert (collect.name, collect.problem, collect.seconds >= 0) == ("eye", "a problem", True)
 
 
 def test_without_a_period_it_looks_when_nudged(open_eye: Open, inbox: Inbox) -> None:
@@ -95,12 +95,12 @@ def test_with_a_period_it_looks_by_itself(open_eye: Open, inbox: Inbox) -> None:
 def test_a_nudge_in_mid_look_leads_to_one_more_look(open_eye: Open, inbox: Inbox) -> None:
     begun, go_on = threading.Event(), threading.Semaphore(0)
 
-    def look() -> Reading:
+    def collect() -> Reading:
         begun.set()
         go_on.acquire(timeout=PATIENCE_SECONDS)
         return Reading()
 
-    eye = open_eye(look)
+    eye = open_eye(collect)
     assert begun.wait(PATIENCE_SECONDS)
     assert eye.busy
     eye.nudge()
@@ -136,11 +136,11 @@ def test_uneventful_looks_are_told_of_now_and_then(open_eye: Open, inbox: Inbox)
     looks: list[Reading] = []
     news = threading.Event()
 
-    def look() -> Reading:
+    def collect() -> Reading:
         looks.append(Reading((LINE,)) if news.is_set() else Reading())
         return looks[-1]
 
-    open_eye(look, period=0.001, told_every=3600.0)
+    open_eye(collect, period=0.001, told_every=3600.0)
     told(inbox)
     eventually(lambda: _true(len(looks) > 20))
     assert nothing_told(inbox, within=0)
@@ -162,11 +162,11 @@ def test_an_uneventful_look_does_not_go_through_the_inbox(open_eye: Open, inbox:
 def test_an_idle_source_is_looked_at_again_when_nudged_and_else_as_seldom_as_it_is_told_of(open_eye: Open) -> None:
     looks: list[Reading] = []
 
-    def look() -> Reading:
+    def collect() -> Reading:
         looks.append(Reading(idle=True))
         return looks[-1]
 
-    eye = open_eye(look, period=0.0, told_every=3600.0)
+    eye = open_eye(collect, period=0.0, told_every=3600.0)
     eventually(lambda: _true(not eye.busy))
     before = len(looks)
 
@@ -186,13 +186,13 @@ def test_a_look_that_left_something_unread_is_soon_followed_by_another(open_eye:
 def test_one_that_finds_more_and_more_does_not_spin(open_eye: Open, inbox: Inbox) -> None:
     looks: list[int] = []
 
-    def look() -> Reading:
+    def collect() -> Reading:
         looks.append(1)
         return Reading(more=True)
 
     clock = SystemClock()
     began = clock.monotonic()
-    open_eye(look, period=3600.0, told_every=3600.0)
+    open_eye(collect, period=3600.0, told_every=3600.0)
     told(inbox)
     nothing_told(inbox, within=10 * MORE_SECONDS)
     seen = len(looks)
@@ -247,12 +247,12 @@ def defect(detail: str) -> Problem:
 def test_a_source_that_raises_costs_one_reading(open_eye: Open, inbox: Inbox) -> None:
     faults = [ValueError("a defect"), KeyError("another")]
 
-    def look() -> Reading:
+    def collect() -> Reading:
         if faults:
             raise faults.pop(0)
         return Reading((LINE,))
 
-    eye = open_eye(look)
+    eye = open_eye(collect)
     assert told(inbox)[1].problem == defect("ValueError: a defect")
     eye.nudge()
     assert told(inbox)[1].problem == defect("KeyError: 'another'")
@@ -263,13 +263,13 @@ def test_a_source_that_raises_costs_one_reading(open_eye: Open, inbox: Inbox) ->
 def test_a_source_that_always_raises_does_not_spin(open_eye: Open, inbox: Inbox) -> None:
     raised: list[int] = []
 
-    def look() -> Reading:
+    def collect() -> Reading:
         raised.append(1)
         raise ValueError("a defect")
 
     clock = SystemClock()
     began = clock.monotonic()
-    open_eye(look, period=0.0, told_every=1.0)
+    open_eye(collect, period=0.0, told_every=1.0)
     told(inbox)
     seen = len(raised)
 
@@ -279,11 +279,11 @@ def test_a_source_that_always_raises_does_not_spin(open_eye: Open, inbox: Inbox)
 def test_a_look_that_hangs_is_complained_of_once_for_each_deadline(open_eye: Open, inbox: Inbox) -> None:
     let_go = threading.Event()
 
-    def look() -> Reading:
+    def collect() -> Reading:
         let_go.wait(PATIENCE_SECONDS)
         return Reading((LINE,))
 
-    eye = open_eye(look, deadline=0.2)
+    eye = open_eye(collect, deadline=0.2)
     try:
         first = eventually(lambda: _some(eye.complaint()))
         assert eye.complaint() is None
@@ -312,11 +312,11 @@ def test_a_look_that_is_awaited_is_told_of_though_it_saw_nothing(inbox: Inbox, o
 def test_a_look_that_hangs_does_not_hold_up_its_closing(open_eye: Open) -> None:
     let_go = threading.Event()
 
-    def look() -> Reading:
+    def collect() -> Reading:
         let_go.wait(PATIENCE_SECONDS)
         return Reading()
 
-    eye = open_eye(look)
+    eye = open_eye(collect)
     eye.close(0.01)
 
     assert eye.busy
@@ -327,11 +327,11 @@ def test_many_that_hang_hold_up_no_longer_than_one(open_eye: Open) -> None:
     """Stopping is bounded, however many directories are on a server that has gone."""
     let_go = threading.Event()
 
-    def look() -> Reading:
+    def collect() -> Reading:
         let_go.wait(PATIENCE_SECONDS)
         return Reading()
 
-    eyes = [open_eye(look) for _ in range(50)]
+    eyes = [open_eye(collect) for _ in range(50)]
     close(eyes, 0.2)
 
     assert all(eye.busy for eye in eyes), "they were not waited for one after the other, each to its end"

@@ -139,12 +139,12 @@ class Untold(FileChanges):
 def test_a_file_of_which_no_change_is_told_is_looked_at_often_again(log: Path) -> None:
     changes = Untold()
     follower = LogFollower(on_host("node", log.parent, log.parent), log.name, HandClock(), changes)
-    follower.look()
+    follower.collect()
     assert follower.watched
 
     for number in range(3):
         append(log, f"{number}\n")
-        assert len(follower.look().observations) == 1
+        assert len(follower.collect().observations) == 1
 
     assert not follower.watched
     follower.close()
@@ -157,7 +157,7 @@ def test_logs_that_are_watched_are_looked_at_when_they_change(log: Path, changes
     logs = DaemonLogs(on_host("node", log.parent, log.parent), SystemClock(), changes, changed=lambda: eye.nudge())
     eye = CollectorThread(
         "log",
-        logs.look,
+        logs.collect,
         period=0.001,
         deadline=PATIENCE_SECONDS,
         inbox=inbox,
@@ -184,6 +184,6 @@ def test_logs_that_cannot_be_watched_are_looked_at_many_times_a_second(log: Path
     (log.parent / "server.log").touch()
     logs = DaemonLogs(on_host("node", log.parent, log.parent), HandClock())
 
-    assert not logs.look().idle
+    assert not logs.collect().idle
 
     logs.close()

@@ -43,10 +43,10 @@ class Looking:
         self.clock = clock
         self._directory = str(directory)
 
-    def look(self) -> list[DaemonFound]:
+    def collect(self) -> list[DaemonFound]:
         """What is new."""
         self.clock.time += 10
-        seen = self.finder.look().observations
+        seen = self.finder.collect().observations
         return [each for each in seen if isinstance(each, DaemonFound) and self._directory in each.pipe_directory]
 
     @property
@@ -75,7 +75,7 @@ def test_daemons_that_run_are_found_with_nothing_given(
 ) -> None:
     looking = make()
 
-    found = looking.look()
+    found = looking.collect()
 
     assert {(each.daemon, each.log_directory, each.expected) for each in found} == {
         (str(mps.pipe_directory), str(mps.log_directory), None) for mps in two
@@ -90,15 +90,15 @@ def test_daemons_that_run_are_found_with_nothing_given(
 def test_what_was_told_is_told_again_only_when_it_changes(make: Callable[..., Looking], mps: MpsStandIn) -> None:
     mps.start()
     looking = make()
-    assert len(looking.look()) == 1
-    assert looking.look() == []
+    assert len(looking.collect()) == 1
+    assert looking.collect() == []
 
     mps.kill()
-    assert looking.look() == []
+    assert looking.collect() == []
     mps.log_directory = mps.log_directory.with_name("elsewhere")
     mps.start()
 
-    assert [each.log_directory for each in looking.look()] == [str(mps.log_directory)]
+    assert [each.log_directory for each in looking.collect()] == [str(mps.log_directory)]
 
 
 def test_a_daemon_that_was_given_keeps_its_name_and_directories(
@@ -108,7 +108,7 @@ def test_a_daemon_that_was_given_keeps_its_name_and_directories(
     (tmp_path / "link").symlink_to(mps.pipe_directory)
     looking = make(on_host("night", tmp_path / "link", tmp_path / "logs"))
 
-    (found,) = looking.look()
+    (found,) = looking.collect()
 
     assert (found.daemon, found.pipe_directory, found.log_directory, found.expected) == (
         "night", str(tmp_path / "link"), str(tmp_path / "logs"), None
@@ -121,20 +121,20 @@ def test_a_given_place_is_one_before_any_daemon_is_there(make: Callable[..., Loo
     looking = make(on_host("night", tmp_path / "pipe", tmp_path / "log"))
     assert list(looking.places) == ["night"]
 
-    assert [each.daemon for each in looking.look()] == ["night"]
+    assert [each.daemon for each in looking.collect()] == ["night"]
     assert looking.places["night"].process is None
 
 
 def test_a_daemon_that_has_gone_is_forgotten_after_a_while(make: Callable[..., Looking], mps: MpsStandIn) -> None:
     mps.start()
     looking = make()
-    looking.look()
+    looking.collect()
     mps.kill()
 
-    looking.look()
+    looking.collect()
     assert len(looking.places) == 1
     looking.clock.time += FORGOTTEN_SECONDS
-    looking.look()
+    looking.collect()
 
     assert looking.places == {}
 
@@ -144,7 +144,7 @@ def test_neither_a_server_nor_a_command_is_a_daemon(make: Callable[..., Looking]
     mps.connect_and_wait(5_000_000)
     with mps.held_session():
         looking = make()
-        looking.look()
+        looking.collect()
         (place,) = looking.places.values()
 
         assert place.process is not None
@@ -163,8 +163,8 @@ def test_who_only_starts_a_daemon_over_anothers_remains_is_not_taken_for_it(
     wait_until(lambda: starting.pid in [each.pid for each in daemons.all()], "the imitation")
     looking = make()
 
-    assert looking.look() == []
-    assert [each.daemon for each in looking.look()] == [str(mps.pipe_directory)]
+    assert looking.collect() == []
+    assert [each.daemon for each in looking.collect()] == [str(mps.pipe_directory)]
 
 
 @pytest.mark.parametrize(
@@ -234,7 +234,7 @@ def test_a_directory_that_a_pattern_names_is_known_by_that_path(make: Callable[.
         mps.start()
         looking = make(patterns=[f"{tmp_path}/*/*/pipe"])
 
-        assert [each.daemon for each in looking.look()] == [str(mps.pipe_directory)]
+        assert [each.daemon for each in looking.collect()] == [str(mps.pipe_directory)]
 
 
 @pytest.mark.parametrize("resource", ["gpu", "gpu.shared"])
@@ -243,13 +243,13 @@ def test_a_daemon_of_the_device_plugin_is_expected_from_its_start_to_its_stop(
 ) -> None:
     """Whatever the resource is called, and whichever is installed first."""
     looking = make(patterns=[f"{tmp_path}/*/*/pipe"])
-    assert looking.look() == []
+    assert looking.collect() == []
 
     with MpsStandIn(tmp_path / "nvidia.com" / resource) as mps:
         mps.start()
         started = mps.pipe_directory.with_name(".started")
         started.touch()
-        assert replace(looking.look()[-1], at=0.0) == DaemonFound(
+        assert replace(looking.collect()[-1], at=0.0) == DaemonFound(
             at=0.0,
             daemon=str(mps.pipe_directory),
             pipe_directory=str(mps.pipe_directory),
@@ -259,18 +259,18 @@ def test_a_daemon_of_the_device_plugin_is_expected_from_its_start_to_its_stop(
         )
 
         mps.kill()
-        assert [each.expected for each in looking.look()] == [True]
+        assert [each.expected for each in looking.collect()] == [True]
 
         started.unlink()
-        assert [each.expected for each in looking.look()] == [False]
-        assert looking.look() == []
+        assert [each.expected for each in looking.collect()] == [False]
+        assert looking.collect() == []
 
 
 def test_nothing_is_expected_in_a_directory_without_a_daemon_that_the_plugin_started(
     make: Callable[..., Looking], tmp_path: Path
 ) -> None:
     (tmp_path / "nvidia.com" / "gpu" / "pipe").mkdir(parents=True)
-    assert make(patterns=[f"{tmp_path}/*/*/pipe"]).look() == []
+    assert make(patterns=[f"{tmp_path}/*/*/pipe"]).collect() == []
 
 
 def test_another_user_cannot_declare_a_daemon(make: Callable[..., Looking], tmp_path: Path) -> None:
@@ -282,7 +282,7 @@ def test_another_user_cannot_declare_a_daemon(make: Callable[..., Looking], tmp_
     os.chown(directory / ".started", NOBODY, NOBODY)
     (tmp_path / "nvidia.com" / "link" / "pipe").mkdir(parents=True)
     (tmp_path / "nvidia.com" / "link" / ".started").symlink_to("/etc/passwd")
-    assert make(patterns=[f"{tmp_path}/*/*/pipe"]).look() == []
+    assert make(patterns=[f"{tmp_path}/*/*/pipe"]).collect() == []
 
 
 def test_without_the_right_to_look_into_a_daemon_its_pid_file_says_where_it_is(
@@ -293,7 +293,7 @@ def test_without_the_right_to_look_into_a_daemon_its_pid_file_says_where_it_is(
 
     looking = make(patterns=[f"{mps.pipe_directory.parent}/*"])
 
-    assert [(each.daemon, each.log_directory) for each in looking.look()] == [
+    assert [(each.daemon, each.log_directory) for each in looking.collect()] == [
         (str(mps.pipe_directory), str(mps.log_directory))
     ]
     (place,) = looking.places.values()
@@ -301,7 +301,7 @@ def test_without_the_right_to_look_into_a_daemon_its_pid_file_says_where_it_is(
     unseen = ControlDaemons(Proc(Path("/proc"), SystemClock())).at(place.process[0])
     assert unseen is not None
     assert (unseen.protocol, unseen.foreground) == (None, False)
-    problem = Discovery((), patterns=(), proc=Path("/proc"), clock=HandClock()).look().problem
+    problem = Discovery((), patterns=(), proc=Path("/proc"), clock=HandClock()).collect().problem
     assert problem is not None
     assert problem.code is ProblemCode.PROCESS_NOT_READABLE
 
@@ -318,15 +318,15 @@ def test_where_the_kernel_has_no_way_below_another_root_it_is_said(
     monkeypatch.setattr("exporter.collectors.pipe_dir.OPENAT2", 9999)
     mps.start()
 
-    reading = Discovery((), patterns=(), proc=Path("/proc"), clock=HandClock()).look()
+    reading = Discovery((), patterns=(), proc=Path("/proc"), clock=HandClock()).collect()
 
     assert reading.observations == ()
     assert reading.problem is not None
     assert Problem(code=ProblemCode.NOT_SUPPORTED, subject="openat2(2)", pid=mps.pid) in reading.problem.each
 
     beside = Discovery((), patterns=[f"{mps.pipe_directory.parent}/*"], proc=Path("/proc"), clock=HandClock())
-    assert [each.daemon for each in beside.look().observations] == [str(mps.pipe_directory)]
-    assert mps.pid not in pids_of(beside.look().problem)
+    assert [each.daemon for each in beside.collect().observations] == [str(mps.pipe_directory)]
+    assert mps.pid not in pids_of(beside.collect().problem)
 
 
 def test_a_directory_without_a_daemon_is_no_daemon(make: Callable[..., Looking], tmp_path: Path) -> None:
@@ -335,7 +335,7 @@ def test_a_directory_without_a_daemon_is_no_daemon(make: Callable[..., Looking],
     listeners = [bound(planted / name) for name in ("control", "control_privileged")]
     (planted / "nvidia-cuda-mps-control.pid").write_text(str(os.getpid()))
 
-    assert make(patterns=[f"{tmp_path}/nvidia-mps*"]).look() == []
+    assert make(patterns=[f"{tmp_path}/nvidia-mps*"]).collect() == []
     for listener in listeners:
         listener.close()
 
@@ -346,7 +346,7 @@ def test_a_link_to_a_daemons_directory_is_not_another_daemon(
     mps.start()
     (tmp_path / "nvidia-mps-link").symlink_to(mps.pipe_directory)
 
-    assert [each.daemon for each in make(patterns=[f"{tmp_path}/*"]).look()] == [str(mps.pipe_directory)]
+    assert [each.daemon for each in make(patterns=[f"{tmp_path}/*"]).collect()] == [str(mps.pipe_directory)]
 
 
 def test_a_users_process_does_not_pass_for_roots_daemon(
@@ -364,13 +364,13 @@ def test_a_users_process_does_not_pass_for_roots_daemon(
     daemons = ControlDaemons(Proc(Path("/proc"), SystemClock()))
     wait_until(lambda: mine.pid in [each.pid for each in daemons.all()], "the imitation")
     looking = make()
-    looking.look()
+    looking.collect()
 
     (place,) = looking.places.values()
 
     assert place.process is not None
     assert place.process[0] == mps.pid
-    assert mine.pid not in pids_of(looking.finder.look().problem)
+    assert mine.pid not in pids_of(looking.finder.collect().problem)
 
 
 @pytest.mark.parametrize("path", ["relative", "/new\nline", "/" + "x" * 300, "/nowhere", "", "/\x1b[31m"])
@@ -382,7 +382,7 @@ def test_a_daemon_that_says_anything_of_itself_is_passed_over(
     wait_until(lambda: pid in [each.pid for each in daemons.all()], "the imitation")
     looking = make()
 
-    reading = looking.finder.look()
+    reading = looking.finder.collect()
 
     assert [each for each in looking.finder.places.values() if each.process and each.process[0] == pid] == []
     assert pid not in pids_of(reading.problem)
@@ -394,7 +394,7 @@ def test_however_many_users_have_daemons_roots_are_found(
     monkeypatch.setattr(discovery, "MOST_DAEMONS", 0)
     looking = make()
 
-    looking.look()
+    looking.collect()
 
     assert len(looking.places) == (2 if os.geteuid() == 0 else 0)
     assert two
@@ -415,14 +415,14 @@ def test_a_daemon_that_returns_when_the_old_one_is_forgotten_is_told_of(
 ) -> None:
     mps.start()
     looking = make()
-    looking.look()
+    looking.collect()
     mps.kill()
-    looking.look()
+    looking.collect()
 
     mps.start()
     looking.clock.time += FORGOTTEN_SECONDS
 
-    assert [each.daemon for each in looking.look()] == [str(mps.pipe_directory)]
+    assert [each.daemon for each in looking.collect()] == [str(mps.pipe_directory)]
 
 
 def test_a_name_that_is_given_to_another_directory_leaves_the_one_where_it_was_found(
@@ -430,11 +430,11 @@ def test_a_name_that_is_given_to_another_directory_leaves_the_one_where_it_was_f
 ) -> None:
     mps.start()
     looking = make(on_host("night", mps.pipe_directory, mps.log_directory))
-    looking.look()
+    looking.collect()
     moved = on_host("night", tmp_path / "elsewhere", tmp_path / "logs")
 
     looking.finder.give([moved])
-    looking.look()
+    looking.collect()
 
     assert looking.places["night"] == moved
     assert str(mps.pipe_directory) in looking.places
@@ -456,7 +456,7 @@ def test_only_the_hosts_own_root_has_room_beyond_the_bound_and_that_is_bounded_t
         container.start()
         looking = make()
 
-        looking.look()
+        looking.collect()
 
         assert set(looking.places) == ({str(mps.pipe_directory) for mps in two} if most else set())
 
@@ -469,7 +469,7 @@ def test_two_daemons_with_one_path_are_two(make: Callable[..., Looking], tmp_pat
         pids = {one.start(), other.start()}
         looking = make()
 
-        found = looking.look()
+        found = looking.collect()
 
         assert len({each.daemon for each in found}) == 2
         assert all(each.daemon.startswith(f"{tmp_path}/c/pipe@") for each in found)
@@ -483,13 +483,13 @@ def test_a_daemon_started_again_in_its_container_keeps_its_name_and_what_is_know
     with Container(tmp_path / "c") as container:
         first = container.start()
         looking = make()
-        looking.look()
+        looking.collect()
         (before,) = looking.places.values()
         os.kill(first, 9)
         wait_until(lambda: not is_alive(first))
         second = container.start()
 
-        assert {each.daemon for each in looking.look()} <= {before.name}
+        assert {each.daemon for each in looking.collect()} <= {before.name}
         (after,) = looking.places.values()
 
     assert after.process is not None
@@ -512,7 +512,7 @@ def test_a_container_is_named_by_its_id(
     with Container(tmp_path / "c") as container:
         container.start()
 
-        assert [each.daemon for each in make().look()] == [f"{tmp_path}/c/pipe@0123456789ab"]
+        assert [each.daemon for each in make().collect()] == [f"{tmp_path}/c/pipe@0123456789ab"]
 
 
 def test_a_directory_that_the_host_shares_with_a_container_is_one_daemon_by_its_path_here(
@@ -528,7 +528,7 @@ def test_a_directory_that_the_host_shares_with_a_container_is_one_daemon_by_its_
         pid = container.start()
         looking = make(patterns=[f"{tmp_path}/mps/*"])
 
-        assert [each.daemon for each in looking.look()] == [str(tmp_path / "mps" / "pipe")]
+        assert [each.daemon for each in looking.collect()] == [str(tmp_path / "mps" / "pipe")]
         (place,) = looking.places.values()
         assert place.process is not None
         assert place.process[0] == pid

@@ -106,13 +106,13 @@ def test_fake_daemons_of_one_user_do_not_hide_another_users_daemon(
     wait_until(lambda: {each.pid for each in fakes} <= {each.pid for each in finder._daemons.all()}, "the fakes")
     for _ in range(2):
         clock.time += 10
-        finder.look()
+        finder.collect()
 
     other = start_fake(start, tmp_path / "other", 65533)
     wait_until(lambda: other.pid in {each.pid for each in finder._daemons.all()}, "the other")
     for _ in range(2):
         clock.time += 10
-        reading = finder.look()
+        reading = finder.collect()
 
     mine = [name for name in finder.places if name.startswith(str(tmp_path))]
     assert str(tmp_path / "other") in mine
@@ -122,7 +122,7 @@ def test_fake_daemons_of_one_user_do_not_hide_another_users_daemon(
 
     finder.give([on_host("named", tmp_path / "fake3", tmp_path)])
     clock.time += 10
-    finder.look()
+    finder.collect()
     assert finder.places["named"].process is not None, "an expected daemon has room beside them"
 
 

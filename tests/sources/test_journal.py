@@ -37,9 +37,9 @@ class Followed:
     files: list[Problem | None] = field(default_factory=list)
     lost: int = 0
 
-    def look(self) -> Reading:
+    def collect(self) -> Reading:
         """Look once, and take note."""
-        reading = self.journal.look()
+        reading = self.journal.collect()
         for seen in reading.observations:
             assert isinstance(seen, LogLine | LogFile | LogGap)
             assert seen.file == "stdout"
@@ -55,7 +55,7 @@ class Followed:
         """Look until all of these lines, in this order, have been told, and nothing else."""
 
         def told() -> None:
-            self.look()
+            self.collect()
             assert (self.lines, self.lost) == (list(lines), lost)
 
         eventually(told)
@@ -66,7 +66,7 @@ class Followed:
         """Look until this has been told of the journal itself."""
 
         def told() -> None:
-            self.look()
+            self.collect()
             assert self.files == list(files)
 
         eventually(told)
@@ -185,7 +185,7 @@ def test_it_is_not_tried_again_at_every_look(journalctl: Scripted, log: Followed
     journalctl.says(find="exit 1")
     log.until_told(command_failed(f"{journalctl.path} --unit={UNIT}", 1, ""))
     for _ in range(20):
-        assert log.look().problem is not None
+        assert log.collect().problem is not None
 
     assert len(journalctl.asked) == 1
 
@@ -204,7 +204,7 @@ def test_a_journal_that_cannot_be_read_says_what_to_do(
     journalctl.says(find=f"echo '{said}' >&2; exit {code}")
 
     def told() -> None:
-        problem = log.look().problem
+        problem = log.collect().problem
         assert problem is not None
         assert problem.detail == said
         assert advice in problem_text(problem, JOURNAL)
@@ -214,23 +214,23 @@ def test_a_journal_that_cannot_be_read_says_what_to_do(
 
 def test_without_journalctl_there_is_a_problem_and_nothing_else() -> None:
     journal = Journal(HandClock(), executable="/nowhere/journalctl")
-    assert journal.look() == Reading(idle=True)
+    assert journal.collect() == Reading(idle=True)
     journal.follow({"node": UNIT})
-    reading = journal.look()
+    reading = journal.collect()
 
     problem = Problem(
         code=ProblemCode.COMMAND_NOT_STARTED, subject="/nowhere/journalctl", detail="No such file or directory"
     )
     assert reading == Reading((LogFile(at=1000.0, daemon="node", file="stdout", problem=problem),), problem)
-    assert journal.look() == Reading((), problem)
+    assert journal.collect() == Reading((), problem)
 
 
 def test_a_journalctl_that_does_not_answer_is_a_problem(journalctl: Scripted, log: Followed) -> None:
     journalctl.says(find="exec sleep 600")
-    assert log.look() == Reading()
+    assert log.collect() == Reading()
     log.clock.time += DEADLINE_SECONDS + 1
 
-    assert log.look().problem == timed_out(f"{journalctl.path} --unit={UNIT}", DEADLINE_SECONDS)
+    assert log.collect().problem == timed_out(f"{journalctl.path} --unit={UNIT}", DEADLINE_SECONDS)
 
 
 def test_another_writer_in_the_unit_is_not_heard(journalctl: Scripted, log: Followed) -> None:
@@ -280,10 +280,10 @@ def test_who_is_followed_may_change(journalctl: Scripted, log: Followed) -> None
     log.until("one")
     log.journal.follow({})
     log.files.clear()
-    log.look()
+    log.collect()
 
     assert log.files == [Problem(code=ProblemCode.NOT_FOLLOWED, subject=UNIT)]
-    assert log.look() == Reading(idle=True)
+    assert log.collect() == Reading(idle=True)
     assert psutil.Process().children() == []
 
 
@@ -313,7 +313,7 @@ def test_closed_it_looks_no_more(journalctl: Scripted, log: Followed) -> None:
     log.until("one")
     log.journal.close()
 
-    assert log.look() == Reading()
+    assert log.collect() == Reading()
     assert psutil.Process().children() == []
 
 
@@ -380,7 +380,7 @@ def test_what_a_real_journald_let_fall_is_counted(journald: Journald, followed: 
 
     def told() -> None:
         daemon.say("more")
-        followed.look()
+        followed.collect()
         assert followed.lost
 
     eventually(told, every=0.3)
@@ -399,7 +399,7 @@ def test_a_journal_that_another_user_may_not_read_is_a_problem(journald: Journal
         journal.follow({"node": journald.unit})
 
         def told() -> None:
-            problem = journal.look().problem
+            problem = journal.collect().problem
             assert problem is not None
             assert problem.code is ProblemCode.PERMISSION_DENIED
 

@@ -86,15 +86,15 @@ def test_what_the_driver_says_of_its_gpus_is_told_and_whom_the_kernel_killed_and
     for text in (GPU_AT, XID, *others, FALLEN, "oom-kill: x", KILLED):
         kernel.write(text)
 
-    assert told(log.look()) == [GPU_AT, XID, FALLEN, KILLED]
-    assert log.look() == Reading()
+    assert told(log.collect()) == [GPU_AT, XID, FALLEN, KILLED]
+    assert log.collect() == Reading()
 
 
 def test_a_record_is_kept_as_it_was_read_with_when(kernel: Kernel, log: KernelLog) -> None:
     kernel.clock.time = 1234.5
     kernel.write(XID + "\n SUBSYSTEM=pci")
 
-    assert log.look().observations == (KernelRecord(at=1234.5, record=f"4,1,27859548,c;{XID}\n SUBSYSTEM=pci"),)
+    assert log.collect().observations == (KernelRecord(at=1234.5, record=f"4,1,27859548,c;{XID}\n SUBSYSTEM=pci"),)
 
 
 @pytest.mark.parametrize("prefix", [8, 12, 30])
@@ -102,7 +102,7 @@ def test_what_a_program_wrote_into_the_log_is_not_told(kernel: Kernel, log: Kern
     kernel.write(XID, prefix)
     kernel.write(KILLED, prefix)
 
-    assert log.look() == Reading()
+    assert log.collect() == Reading()
 
 
 def test_a_look_waits_for_news_only(kernel: Kernel) -> None:
@@ -110,7 +110,7 @@ def test_a_look_waits_for_news_only(kernel: Kernel) -> None:
     assert patient.open() is None
     kernel.write(XID)
 
-    assert told(patient.look()) == [XID]
+    assert told(patient.collect()) == [XID]
     patient.close()
 
 
@@ -118,7 +118,7 @@ def test_a_flood_is_read_in_portions(kernel: Kernel, log: KernelLog, monkeypatch
     record = f"4,1,2,-;{XID}\n".encode()
     monkeypatch.setattr("exporter.collectors.kernel_log.os.read", lambda _descriptor, _bytes: record)
 
-    assert len(log.look().observations) == MOST_RECORDS_A_LOOK
+    assert len(log.collect().observations) == MOST_RECORDS_A_LOOK
 
 
 def test_overwritten_records_are_a_failure_of_that_look_which_tells_the_rest(
@@ -134,21 +134,21 @@ def test_overwritten_records_are_a_failure_of_that_look_which_tells_the_rest(
 
     monkeypatch.setattr("exporter.collectors.kernel_log.os.read", overwritten)
 
-    first = log.look()
+    first = log.collect()
     assert (told(first), first.problem) == ([XID], Problem(code=ProblemCode.RECORDS_LOST, subject="/dev/kmsg"))
-    assert log.look() == Reading()
+    assert log.collect() == Reading()
 
 
 def test_a_log_that_ends_is_opened_anew(kernel: Kernel, log: KernelLog) -> None:
     kernel.write(XID)
     kernel.end_it()
 
-    reading = log.look()
+    reading = log.collect()
     assert told(reading) == [XID]
     assert reading.problem == Problem(code=ProblemCode.NOT_READABLE, subject="/dev/kmsg")
-    assert log.look() == Reading()
+    assert log.collect() == Reading()
     kernel.write(GPU_AT)
-    assert told(log.look()) == [GPU_AT]
+    assert told(log.collect()) == [GPU_AT]
     assert kernel.opened == 2
 
 
@@ -157,7 +157,7 @@ def test_text_that_is_no_text_is_no_obstacle(kernel: Kernel, log: KernelLog) -> 
     for raw in (b"\xff\xfe\x00", b"\n", b";;;", b"4,1,2,-;" + XID.encode() + b"\xff", b"9" * 8192):
         kernel.end.send(raw)
 
-    assert told(log.look()) == [XID + "\N{REPLACEMENT CHARACTER}"]
+    assert told(log.collect()) == [XID + "\N{REPLACEMENT CHARACTER}"]
 
 
 # -- where it cannot be read ---------------------------------------------------------------------------------------
@@ -177,7 +177,7 @@ def test_the_problem_says_what_to_do(number: int, advice: str) -> None:
 
     log = KernelLog(KMSG, HandClock(), wait=0.0, opener=refuse)
 
-    problem = log.look().problem
+    problem = log.collect().problem
     assert problem == log.open() == of_error(KMSG, OSError(number, os.strerror(number)))
     assert advice in problem_text(problem, KERNEL)
 
@@ -192,17 +192,17 @@ def test_it_is_tried_again(kernel: Kernel) -> None:
 
     log = KernelLog(KMSG, kernel.clock, wait=0.0, opener=at_first_refuse)
 
-    assert log.look().problem is not None
-    assert log.look() == Reading()
+    assert log.collect().problem is not None
+    assert log.collect() == Reading()
     kernel.write(XID)
-    assert told(log.look()) == [XID]
+    assert told(log.collect()) == [XID]
     log.close()
 
 
 def test_one_that_is_not_there(tmp_path: Path) -> None:
     log = KernelLog(tmp_path / "kmsg", HandClock(), wait=0.0)
 
-    problem = log.look().problem
+    problem = log.collect().problem
     assert problem is not None
     assert problem.code is ProblemCode.NOT_FOUND
 
@@ -214,7 +214,7 @@ def test_one_that_may_not_be_read(tmp_path: Path) -> None:
     if user == 0:
         os.seteuid(NOBODY)
     try:
-        problem = KernelLog(path, HandClock(), wait=0.0).look().problem
+        problem = KernelLog(path, HandClock(), wait=0.0).collect().problem
     finally:
         os.seteuid(user)
 
@@ -235,7 +235,7 @@ def test_what_is_not_the_kernels_log_is_not_taken_for_it(tmp_path: Path, kind: s
         path.symlink_to("/dev/null")
     before = len(os.listdir("/proc/self/fd"))
 
-    reading = KernelLog(Path("/dev/null") if kind == "device" else path, HandClock(), wait=0.0).look()
+    reading = KernelLog(Path("/dev/null") if kind == "device" else path, HandClock(), wait=0.0).collect()
 
     assert reading.problem is not None
     assert reading.problem.code is ProblemCode.WRONG_FILE_TYPE
@@ -247,7 +247,7 @@ def test_the_real_log_can_be_read_or_says_why_not() -> None:
     log = KernelLog(KMSG, HandClock(), wait=0.0)
 
     for _ in range(2):
-        problem = log.look().problem
+        problem = log.collect().problem
         assert problem is None or problem.subject == "/dev/kmsg"
         assert log.open() == problem
         log.close()

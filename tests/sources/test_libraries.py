@@ -51,20 +51,20 @@ class Node:
         self.proc.reads = []
         self.libraries = Libraries(self.proc, self.clock, MACHINE, (own,))
 
-    def look(self, *processes: MappingProcess, after: float = 0.0) -> Found:
+    def collect(self, *processes: MappingProcess, after: float = 0.0) -> Found:
         """What there is by now."""
         self.clock.time += after
         return self.libraries.find([process.pid for process in processes])
 
     def told(self, *processes: MappingProcess, after: float = 0.0) -> dict[str, tuple[int, ...]]:
         """The processes of each library, by its path; there is no problem."""
-        found = self.look(*processes, after=after)
+        found = self.collect(*processes, after=after)
         assert found.problems == ()
         return {library.path: library.pids for library in found.libraries}
 
     def refused(self, *processes: MappingProcess, after: float = 0.0) -> str:
         """Why the only library is not watched."""
-        found = self.look(*processes, after=after)
+        found = self.collect(*processes, after=after)
         (problem,) = found.problems
         assert found.libraries == ()
         return problem.partition(" is not watched: ")[2]
@@ -107,7 +107,7 @@ def test_a_library_that_a_process_has_loaded_is_found_with_its_doors(
     node: Node, library: Path, process: MappingProcess
 ) -> None:
     process.dlopen(library)
-    (found,) = node.look(process).libraries
+    (found,) = node.collect(process).libraries
 
     assert (found.path, found.pids) == (str(library), (process.pid,))
     assert set(found.offsets) == set(DOORS)
@@ -140,22 +140,22 @@ def test_after_an_upgrade_the_new_one_is_watched_and_the_old_one_as_long_as_it_i
     own = copied(library, tmp_path / "own" / NAME)
     with mapping(own) as process:
         replaced = own.stat().st_ino
-        node.look(process)
+        node.collect(process)
         copied(library, own.with_name("new")).rename(own)
         for _ in range(3):
-            both = node.look(process, after=RETRY_SECONDS + RETENTION_SECONDS)
+            both = node.collect(process, after=RETRY_SECONDS + RETENTION_SECONDS)
             assert both.problems == ()
             assert {inode_of(each): each.pids for each in both.libraries} == {
                 replaced: (process.pid,),
                 own.stat().st_ino: (),
             }
-    (new,) = node.look(after=2 * RETENTION_SECONDS).libraries
+    (new,) = node.collect(after=2 * RETENTION_SECONDS).libraries
     assert inode_of(new) == own.stat().st_ino
 
 
 def test_a_library_is_let_go_of_some_time_after_its_last_process(node: Node, library: Path) -> None:
     with mapping(library) as process:
-        node.look(process)
+        node.collect(process)
     assert node.told(process, after=RETENTION_SECONDS / 2) == {str(library): ()}
     assert node.told(after=RETENTION_SECONDS) == {}
 
@@ -217,13 +217,13 @@ def apart(script: str) -> list[str]:
 def test_a_process_is_read_once(node: Node, library: Path, process: MappingProcess) -> None:
     process.dlopen(library)
     for _ in range(10):
-        node.look(process, after=1.0)
+        node.collect(process, after=1.0)
     assert node.proc.reads == [process.pid]
 
 
 def test_a_process_without_is_read_ever_more_seldom(node: Node, process: MappingProcess) -> None:
     for _ in range(300):
-        node.look(process, after=1.0)
+        node.collect(process, after=1.0)
     assert 5 < len(node.proc.reads) < 15
 
 
@@ -243,7 +243,7 @@ def test_a_function_of_two_names_is_one_door(node: Node, tmp_path: Path) -> None
         int cuCtxSynchronize_v2(void) __attribute__((alias("cuCtxSynchronize")));
     """
     with mapping(shared_object(tmp_path / NAME, source=twice)) as process:
-        (found,) = node.look(process).libraries
+        (found,) = node.collect(process).libraries
     assert set(found.offsets) == {"cuLaunchKernel", "cuCtxSynchronize"}
 
 
@@ -299,7 +299,7 @@ def test_no_user_takes_all_the_room(node: Node, library: Path, tmp_path: Path) -
     for path in his:
         os.chown(path, OTHER_USER, OTHER_USER)
     with mapping(*his, copied(library, tmp_path / "root" / NAME)) as process:
-        found = node.look(process)
+        found = node.collect(process)
     assert len(found.libraries) == MAX_PER_USER + 1
     assert len(found.problems) == 2
     assert found.problems[0].endswith(f"{MAX_PER_USER} others of UID {OTHER_USER} are watched already")
@@ -307,7 +307,7 @@ def test_no_user_takes_all_the_room(node: Node, library: Path, tmp_path: Path) -
 
 def test_there_is_room_for_so_many(node: Node, library: Path, tmp_path: Path) -> None:
     with mapping(*(copied(library, tmp_path / str(number) / NAME) for number in range(MAX_LIBRARIES + 20))) as process:
-        found = node.look(process)
+        found = node.collect(process)
     if os.geteuid() == 0:
         assert len(found.libraries) == MAX_LIBRARIES
     assert found.problems[-1].endswith("more libcuda files are not watched")
@@ -331,7 +331,7 @@ def test_in_another_user_namespace_none_is_watched_but_those_that_others_use(
     theirs, everybodys = copied(library, tmp_path / "theirs" / NAME), copied(library, tmp_path / "own" / NAME)
     apart = [needed("unshare"), "--user", "--map-root-user", "--mount"]
     with mapping(theirs, enter=apart) as hostile, mapping(everybodys, enter=apart) as rootless:
-        found = node.look(hostile, rootless)
+        found = node.collect(hostile, rootless)
 
         assert [(each.path, each.pids) for each in found.libraries] == [(str(everybodys), (rootless.pid,))]
         assert [problem for problem in found.problems if "its own user namespace" in problem] == [*found.problems]
@@ -340,13 +340,13 @@ def test_in_another_user_namespace_none_is_watched_but_those_that_others_use(
 
 def test_a_path_with_a_line_break_stays_on_its_line(node: Node, library: Path, tmp_path: Path) -> None:
     with mapping(copied(library, tmp_path / "a\nb" / NAME)) as process:
-        (problem,) = node.look(process).problems
+        (problem,) = node.collect(process).problems
     assert problem.isprintable()
 
 
 def test_where_mappings_may_not_be_read_that_is_said(node: Node, process: MappingProcess) -> None:
     node.proc.mappings = lambda pid, about: None  # type: ignore[method-assign]
-    (problem,) = node.look(process).problems
+    (problem,) = node.collect(process).problems
     assert problem == f"cannot read the maps of PID {process.pid}: this needs CAP_SYS_PTRACE"
 
 

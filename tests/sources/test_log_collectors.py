@@ -183,14 +183,14 @@ def test_a_share_applies_from_the_next_look_on(tmp_path: Path) -> None:
     log = tmp_path / "server.log"
     log.touch()
     logs = DaemonLogs(replace(on_host("a", tmp_path, tmp_path), logs=("server.log",)), HandClock())
-    logs.look()
+    logs.collect()
     logs.share(1 / 1000)
     ordinary = "[2026-11-20 15:08:45.147 Server   599] Client process 5 disconnected\n"
     log.write_text(ordinary * 1000)
 
-    seen = [logs.look().observations for _ in range(3)]
+    seen = [logs.collect().observations for _ in range(3)]
 
-    assert sum(isinstance(each, LogLine) for look in seen for each in look) == LEAST_LINES
+    assert sum(isinstance(each, LogLine) for collect in seen for each in collect) == LEAST_LINES
     logs.close()
 
 

@@ -53,9 +53,9 @@ class Log:
         with self.path.open("a") as file:
             file.write(text)
 
-    def look(self) -> bool:
+    def collect(self) -> bool:
         """Look once; whether something was left unread."""
-        reading = self.follower.look()
+        reading = self.follower.collect()
         for seen in reading.observations:
             match seen:
                 case LogLine():
@@ -71,7 +71,7 @@ class Log:
     def read(self) -> int:
         """Look until all is read; how often."""
         looks = 1
-        while self.look():
+        while self.collect():
             looks += 1
         return looks
 
@@ -86,7 +86,7 @@ class Log:
 def log(tmp_path: Path) -> Iterator[Log]:
     log = Log(tmp_path / "server.log")
     log.path.touch()
-    log.look()
+    log.collect()
     yield log
     log.follower.close()
 
@@ -94,7 +94,7 @@ def log(tmp_path: Path) -> Iterator[Log]:
 def test_unknown_lines_are_observed_while_they_are_few_and_counted_when_they_are_many(log: Log) -> None:
     """A recording has the first of them, which a better parser may know."""
     log.write(unknown, 3)
-    log.look()
+    log.collect()
     assert log.lines == [unknown(number) for number in range(3)]
     assert log.unrecognized == 0
 
@@ -108,10 +108,10 @@ def test_unknown_lines_are_observed_while_they_are_few_and_counted_when_they_are
 
 def test_a_flood_of_unknown_lines_makes_one_observation_a_look(log: Log) -> None:
     log.write(unknown, 1000)
-    log.look()
+    log.collect()
     log.write(unknown, 1000)
 
-    kinds = [type(seen) for seen in log.follower.look().observations]
+    kinds = [type(seen) for seen in log.follower.collect().observations]
 
     assert kinds.count(LogUnrecognized) == 1
     assert LogLine not in kinds
@@ -134,7 +134,7 @@ def test_no_line_is_read_twice_or_disappears_without_being_counted(log: Log) -> 
         log.clock.time += 0.05
         log.write(known, 100)
         log.write(unknown, 100)
-        log.look()
+        log.collect()
     log.read()
 
     assert len(log.lines) + log.lost + log.unrecognized == 20 * 200
@@ -159,7 +159,7 @@ def test_after_a_burst_a_fault_is_read_at_once_wherever_it_is_and_in_order(log: 
     log.write(unknown, 1000)
     log.add(f"{FAULT.replace('599', '600')}\n")
 
-    assert not log.look()
+    assert not log.collect()
 
     assert log.lines == [FAULT, FAULT.replace("599", "600")]
     assert log.lost > 0

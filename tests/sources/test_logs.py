@@ -45,7 +45,7 @@ class Followed:
         with self.path.open("ab") as file:
             file.write(text.encode() if isinstance(text, str) else text)
 
-    def look(self) -> list[str]:
+    def collect(self) -> list[str]:
         """The lines of one look, which comes late enough to see what has become of the file."""
         seen = self.seen()
         for each in seen:
@@ -63,7 +63,7 @@ class Followed:
     def seen(self) -> Sequence[Observation]:
         """All that such a look saw."""
         self.clock.time += PLACE_SECONDS
-        return self.follower.look().observations
+        return self.follower.collect().observations
 
     follower: LogFollower = field(init=False)
 
@@ -80,7 +80,7 @@ def log(tmp_path: Path) -> Iterator[Followed]:
 def begun(log: Followed) -> Followed:
     """control.log, which is there, empty, and has been looked at."""
     log.write("")
-    assert log.look() == []
+    assert log.collect() == []
     return log
 
 
@@ -94,43 +94,45 @@ def descriptors() -> int:
 def test_a_file_that_was_there_first_is_read_from_its_end(log: Followed) -> None:
     log.write("old\n")
 
-    assert log.look() == []
+    assert log.collect() == []
     log.write("new\n")
-    assert log.look() == ["new"]
-    assert log.look() == []
+    assert log.collect() == ["new"]
+    assert log.collect() == []
 
 
 def test_a_file_that_comes_later_is_read_from_its_beginning(log: Followed) -> None:
-    assert log.look() == []
+    assert log.collect() == []
     log.write("first\nsecond\n")
 
-    assert log.look() == ["first", "second"]
+    assert log.collect() == ["first", "second"]
 
 
 def test_the_rest_of_a_line_that_was_there_first_is_no_line(log: Followed) -> None:
     log.write("old, and torn")
 
-    assert log.look() == []
+    assert log.collect() == []
     log.write(" to here\nnew\n")
-    assert log.look() == ["new"]
+    assert log.collect() == ["new"]
 
 
 def test_each_line_says_where_and_when_it_was_read(begun: Followed) -> None:
     begun.clock.time = 1234.5
     begun.write("line\n")
 
-    assert begun.follower.look().observations == (LogLine(at=1234.5, daemon="node", file="control.log", line="line"),)
+    assert begun.follower.collect().observations == (
+        LogLine(at=1234.5, daemon="node", file="control.log", line="line"),
+    )
 
 
 def test_a_file_that_could_not_be_read_at_first_is_read_from_its_end_too(log: Followed) -> None:
     log.write("old\n")
     with unreadable(log.path):
-        log.look()
+        log.collect()
         assert log.problem == denied(log.path)
 
-    assert log.look() == []
+    assert log.collect() == []
     log.write("new\n")
-    assert log.look() == ["new"]
+    assert log.collect() == ["new"]
 
 
 # -- lines ---------------------------------------------------------------------------------------------------------
@@ -138,35 +140,35 @@ def test_a_file_that_could_not_be_read_at_first_is_read_from_its_end_too(log: Fo
 
 def test_a_torn_line_waits_for_its_end(begun: Followed) -> None:
     begun.write("to")
-    assert begun.look() == []
+    assert begun.collect() == []
     begun.write("rn\nwhole\nagain to")
-    assert begun.look() == ["torn", "whole"]
+    assert begun.collect() == ["torn", "whole"]
     begun.write("rn\n")
-    assert begun.look() == ["again torn"]
+    assert begun.collect() == ["again torn"]
 
 
 def test_a_character_torn_in_two_is_whole_again(begun: Followed) -> None:
     begun.write("caf\u00e9\n".encode()[:4])
-    assert begun.look() == []
+    assert begun.collect() == []
     begun.write("caf\u00e9\n".encode()[4:])
-    assert begun.look() == ["caf\u00e9"]
+    assert begun.collect() == ["caf\u00e9"]
 
 
 def test_any_bytes_are_a_line(begun: Followed) -> None:
     begun.write(b"\xff\xfe \0\x1b[31m\r\n\xc3\n\n")
 
-    assert begun.look() == ["\ufffd\ufffd \0\x1b[31m\r", "\ufffd", ""]
+    assert begun.collect() == ["\ufffd\ufffd \0\x1b[31m\r", "\ufffd", ""]
 
 
 @pytest.mark.parametrize("pieces", [1, 3, 40])
 def test_a_line_without_end_costs_itself_alone(begun: Followed, pieces: int) -> None:
     begun.write("before\n")
-    lines = begun.look()
+    lines = begun.collect()
     for _ in range(pieces):
         begun.write("x" * (2 * LONGEST_LINE))
-        lines += begun.look()
+        lines += begun.collect()
     begun.write("end of it\nafter\n")
-    lines += begun.look()
+    lines += begun.collect()
 
     assert (lines[0], lines[-1]) == ("before", "after")
     assert len(lines) <= 3
@@ -176,14 +178,14 @@ def test_a_line_without_end_costs_itself_alone(begun: Followed, pieces: int) -> 
 def test_a_long_line_is_treated_alike_however_it_arrives(tmp_path: Path) -> None:
     at_once, in_pieces = Followed(tmp_path / "at_once"), Followed(tmp_path / "in_pieces")
     for log in (at_once, in_pieces):
-        log.look()
+        log.collect()
     at_once.write("x" * (LONGEST_LINE + 10) + "\nafter\n")
     in_pieces.write("x" * (LONGEST_LINE + 5))
-    pieces = in_pieces.look()
+    pieces = in_pieces.collect()
     in_pieces.write("x" * 5 + "\nafter\n")
-    pieces += in_pieces.look()
+    pieces += in_pieces.collect()
 
-    assert at_once.look() == pieces
+    assert at_once.collect() == pieces
     for log in (at_once, in_pieces):
         log.follower.close()
 
@@ -203,19 +205,19 @@ def test_a_burst_within_the_budget_is_read_whole_and_in_order_a_part_at_a_time(b
     begun.write(lines_of(written) + "torn")
 
     looks = []
-    while lines := begun.look():
+    while lines := begun.collect():
         looks.append(lines)
 
     assert max(map(len, looks)) <= MOST_LINES_A_LOOK + CHUNK // len(known(0))
     assert [line for lines in looks for line in lines] == list(map(known, written))
     begun.write(" no more\n")
-    assert begun.look() == ["torn no more"]
+    assert begun.collect() == ["torn no more"]
 
 
 def test_a_look_says_whether_it_left_something_unread(begun: Followed) -> None:
     begun.write(lines_of(range(MOST_LINES_A_LOOK + CHUNK // len(known(0)) + 1)) + "torn")
 
-    assert [begun.follower.look().more for _ in range(3)] == [True, False, False]
+    assert [begun.follower.collect().more for _ in range(3)] == [True, False, False]
 
 
 def test_a_renamed_log_does_not_double_what_one_look_reads(begun: Followed) -> None:
@@ -225,7 +227,7 @@ def test_a_renamed_log_does_not_double_what_one_look_reads(begun: Followed) -> N
     begun.write(lines_of(new))
 
     looks = []
-    while lines := begun.look():
+    while lines := begun.collect():
         looks.append(lines)
 
     assert max(map(len, looks)) <= MOST_LINES_A_LOOK + CHUNK // len(known(0))
@@ -237,55 +239,55 @@ def test_a_renamed_log_does_not_double_what_one_look_reads(begun: Followed) -> N
 
 def test_a_truncated_file_goes_on_from_its_beginning(begun: Followed) -> None:
     begun.write("one\ntwo, and torn")
-    assert begun.look() == ["one"]
+    assert begun.collect() == ["one"]
     os.truncate(begun.path, 0)
-    assert begun.look() == []
+    assert begun.collect() == []
     begun.write("three\n")
 
-    assert begun.look() == ["three"]
+    assert begun.collect() == ["three"]
 
 
 def test_a_file_truncated_and_written_between_two_looks_goes_on_too(begun: Followed) -> None:
     begun.write("a line of some length\n")
-    begun.look()
+    begun.collect()
     os.truncate(begun.path, 0)
     begun.write("short\n")
 
-    assert begun.look() == ["short"]
+    assert begun.collect() == ["short"]
 
 
 def test_how_much_was_lost_with_a_truncation_is_told_as_far_as_it_is_known(begun: Followed) -> None:
     begun.write("read\n")
-    begun.look()
+    begun.collect()
     os.truncate(begun.path, 0)
     assert begun.lost() == []
     begun.write(lines_of(range(4 * MOST_LINES_A_LOOK)))
-    begun.look()
+    begun.collect()
     os.truncate(begun.path, 0)
     assert begun.lost() == [1]
     begun.write("torn")
-    begun.look()
+    begun.collect()
     os.truncate(begun.path, 0)
     assert begun.lost() == [1]
 
     begun.write("new\n")
-    assert begun.look() == ["new"]
+    assert begun.collect() == ["new"]
 
 
 def test_a_truncated_file_that_has_outgrown_what_was_read_of_it_goes_on_from_its_beginning(begun: Followed) -> None:
     begun.write(lines_of(range(2 * MOST_LINES_A_LOOK)))
-    begun.look()
+    begun.collect()
     os.truncate(begun.path, 0)
     begun.write(lines_of(range(MOST_LINES_A_LOOK)))
 
-    assert begun.look() == [known(number) for number in range(MOST_LINES_A_LOOK)]
+    assert begun.collect() == [known(number) for number in range(MOST_LINES_A_LOOK)]
 
 
 def test_the_rest_of_a_line_that_was_never_followed_is_not_lost(log: Followed) -> None:
     log.write("old, and torn")
-    log.look()
+    log.collect()
     log.write(" still")
-    log.look()
+    log.collect()
     os.truncate(log.path, 0)
 
     assert log.lost() == []
@@ -297,50 +299,50 @@ def test_what_is_open_is_read_at_every_look_and_the_place_seen_to_less_often(beg
         begun.write("into the new one\n")
         of_the_daemon.write("into the renamed one\n")
         of_the_daemon.flush()
-        seen = begun.follower.look().observations
+        seen = begun.follower.collect().observations
 
         assert [each.line for each in seen if isinstance(each, LogLine)] == ["into the renamed one"]
-        assert begun.look() == ["into the new one"]
+        assert begun.collect() == ["into the new one"]
 
 
 def test_a_renamed_file_and_the_new_one_are_both_followed(begun: Followed) -> None:
     begun.write("before\n")
-    begun.look()
+    begun.collect()
     with begun.path.open("a") as of_the_daemon:
         begun.path.rename(begun.path.with_suffix(".1"))
         of_the_daemon.write("into the renamed one\n")
         of_the_daemon.flush()
-        assert begun.look() == ["into the renamed one"]
+        assert begun.collect() == ["into the renamed one"]
         assert begun.problem == absent(begun.path)
 
         begun.write("into the new one\n")
-        assert begun.look() == ["into the new one"]
+        assert begun.collect() == ["into the new one"]
         assert begun.problem is None
 
         of_the_daemon.write("still into the renamed one\n")
         of_the_daemon.flush()
         begun.write("and the new one\n")
-        assert begun.look() == ["still into the renamed one", "and the new one"]
+        assert begun.collect() == ["still into the renamed one", "and the new one"]
 
 
 def test_a_removed_file_returns(begun: Followed) -> None:
     begun.write("one\n")
-    begun.look()
+    begun.collect()
     begun.path.unlink()
     assert begun.told() == [absent(begun.path)]
     begun.write("two\n")
 
-    assert begun.look() == ["two"]
+    assert begun.collect() == ["two"]
     assert begun.problem is None
 
 
 def test_the_directory_may_come_and_go(tmp_path: Path) -> None:
     log = Followed(tmp_path / "log" / "control.log")
-    log.look()
+    log.collect()
     assert log.problem == absent(log.path)
     log.path.parent.mkdir()
     log.write("one\n")
-    assert log.look() == ["one"]
+    assert log.collect() == ["one"]
     log.follower.close()
 
 
@@ -357,7 +359,7 @@ def test_however_often_a_log_is_rotated_few_files_stay_open(begun: Followed) -> 
     for n in range(50):
         begun.path.rename(begun.path.with_suffix(f".{n}"))
         begun.write(f"{n}\n")
-        assert begun.look() == [f"{n}"]
+        assert begun.collect() == [f"{n}"]
 
     assert descriptors() - before <= MOST_OPEN
 
@@ -366,11 +368,11 @@ def test_a_rotated_file_is_let_go_of_when_it_has_been_still(begun: Followed) -> 
     before = descriptors()
     begun.path.rename(begun.path.with_suffix(".1"))
     begun.write("new\n")
-    begun.look()
+    begun.collect()
     assert descriptors() == before + 1
 
     begun.clock.time += STILL_SECONDS + 1
-    begun.look()
+    begun.collect()
     assert descriptors() == before
 
 
@@ -394,19 +396,19 @@ def unreadable(path: Path) -> Iterator[None]:
 def test_an_unreadable_file_is_a_problem_until_it_can_be_read(log: Followed) -> None:
     log.write("")
     with unreadable(log.path):
-        assert log.look() == []
+        assert log.collect() == []
         assert log.problem == denied(log.path)
 
-    assert log.look() == []
+    assert log.collect() == []
     assert log.problem is None
 
 
 def test_a_symbolic_link_is_not_followed(log: Followed, tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("secret\n")
-    log.look()
+    log.collect()
     log.path.symlink_to(tmp_path / "secret")
 
-    assert log.look() == []
+    assert log.collect() == []
     assert log.problem is not None
     assert log.problem.code is ProblemCode.NOT_READABLE
 
@@ -416,8 +418,8 @@ def test_what_is_no_regular_file_is_a_problem_and_hangs_nobody(log: Followed, ma
     before = descriptors()
     make(log.path)  # type: ignore[operator]
 
-    assert log.look() == []
-    assert log.look() == []
+    assert log.collect() == []
+    assert log.collect() == []
     assert log.problem == not_a_file(log.path)
     assert descriptors() == before
 
@@ -429,7 +431,7 @@ def test_a_fifo_in_place_of_the_log_leaves_the_log_followed(begun: Followed) -> 
         of_the_daemon.write("on and on\n")
         of_the_daemon.flush()
 
-        assert begun.look() == ["on and on"]
+        assert begun.collect() == ["on and on"]
     assert begun.problem == not_a_file(begun.path)
 
 
@@ -439,10 +441,10 @@ def test_a_fifo_in_place_of_the_log_leaves_the_log_followed(begun: Followed) -> 
 def test_an_absent_log_is_no_failure_of_the_source_and_an_unreadable_one_is(tmp_path: Path) -> None:
     logs = DaemonLogs(on_host("node", tmp_path, tmp_path), HandClock())
     with contextlib.closing(logs):
-        assert logs.look().problem is None
+        assert logs.collect().problem is None
         (tmp_path / "server.log").mkdir()
         (tmp_path / "control.log").write_text("line\n")
-        reading = logs.look()
+        reading = logs.collect()
 
     assert [each.line for each in reading.observations if isinstance(each, LogLine)] == ["line"]
     assert reading.problem == not_a_file(tmp_path / "server.log")
@@ -452,12 +454,12 @@ def test_one_whose_logs_turn_out_to_be_others_is_followed_in_those(tmp_path: Pat
     place = on_host("node", tmp_path, tmp_path)
     logs = DaemonLogs(place, HandClock())
     with contextlib.closing(logs):
-        logs.look()
+        logs.collect()
         logs.place = replace(place, logs=("stdout.log",))
-        told = [each for each in logs.look().observations if isinstance(each, LogFile)]
+        told = [each for each in logs.collect().observations if isinstance(each, LogFile)]
         for name in ("control.log", "stdout.log"):
             (tmp_path / name).write_text(f"line of {name}\n")
-        lines = [each for each in logs.look().observations if isinstance(each, LogLine)]
+        lines = [each for each in logs.collect().observations if isinstance(each, LogLine)]
 
     assert [(each.file, each.line) for each in lines] == [("stdout.log", "line of stdout.log")]
     assert sorted((each.file, each.followed) for each in told) == [
@@ -469,7 +471,7 @@ def test_one_whose_logs_turn_out_to_be_others_is_followed_in_those(tmp_path: Pat
 
 def test_a_log_that_is_not_there_is_no_failure_of_the_source(log: Followed) -> None:
     """A daemon may not have begun to write; that it is not there is told all the same."""
-    reading = log.follower.look()
+    reading = log.follower.collect()
 
     assert reading.problem is None
     assert [each.problem for each in reading.observations if isinstance(each, LogFile)] == [absent(log.path)]
@@ -518,13 +520,13 @@ def test_a_look_without_news_reads_sizes_alone_and_the_next_line_is_still_found(
     log.write_text("old\n")
     (tmp_path / "server.log").write_text("")
     logs = DaemonLogs(on_host("node", tmp_path, tmp_path), HandClock())
-    logs.look()
+    logs.collect()
     with monkeypatch.context() as patch:
-        patch.setattr(LogFollower, "look", lambda *_: pytest.fail("nothing is new"))
-        assert logs.look() == Reading()
+        patch.setattr(LogFollower, "collect", lambda *_: pytest.fail("nothing is new"))
+        assert logs.collect() == Reading()
 
     with log.open("a") as stream:
         stream.write("new\n")
 
-    assert [each.line for each in logs.look().observations if isinstance(each, LogLine)] == ["new"]
+    assert [each.line for each in logs.collect().observations if isinstance(each, LogLine)] == ["new"]
     logs.close()

@@ -41,7 +41,7 @@ OTHER = Device(index=1, uuid="GPU-055a5b27-613d-8c97-6fb4-99d75c28b520", bus_id=
 def test_a_gpu_is_told_as_it_is(nvml: NvmlStandIn, nvml_program: Start) -> None:
     nvml.write([GPU])
 
-    reading = nvml_program(nvml).look()
+    reading = nvml_program(nvml).collect()
 
     assert reading["problem"] is None
     (gpu,) = reading["seen"]
@@ -86,10 +86,10 @@ def test_a_gpu_is_told_as_it_is(nvml: NvmlStandIn, nvml_program: Start) -> None:
 def test_lists_follow_the_driver(nvml: NvmlStandIn, nvml_program: Start) -> None:
     nvml.write([GPU])
     one = nvml_program(nvml)
-    one.look()
+    one.collect()
     nvml.write([Device(), OTHER])
 
-    assert [(gpu["gpu"], gpu["mps_processes"]) for gpu in one.look()["seen"]] == [(GPU.uuid, []), (OTHER.uuid, [])]
+    assert [(gpu["gpu"], gpu["mps_processes"]) for gpu in one.collect()["seen"]] == [(GPU.uuid, []), (OTHER.uuid, [])]
 
 
 def test_no_utilisation_sample_is_told_twice(nvml: NvmlStandIn, nvml_program: Start) -> None:
@@ -98,7 +98,7 @@ def test_no_utilisation_sample_is_told_twice(nvml: NvmlStandIn, nvml_program: St
     told = [
         (sample["pid"], sample["timestamp_us"])
         for _ in range(5)
-        for sample in one.look()["seen"][0]["process_utilization"]
+        for sample in one.collect()["seen"][0]["process_utilization"]
     ]
 
     assert told
@@ -108,7 +108,7 @@ def test_no_utilisation_sample_is_told_twice(nvml: NvmlStandIn, nvml_program: St
 def test_no_sample_is_no_failure(nvml: NvmlStandIn, nvml_program: Start) -> None:
     nvml.write([Device()])
 
-    reading = nvml_program(nvml).look()
+    reading = nvml_program(nvml).collect()
 
     assert (reading["problem"], reading["seen"][0]["process_utilization"]) == (None, [])
 
@@ -116,10 +116,10 @@ def test_no_sample_is_no_failure(nvml: NvmlStandIn, nvml_program: Start) -> None
 def test_a_lost_gpu_leaves_the_others(nvml: NvmlStandIn, nvml_program: Start) -> None:
     nvml.write([GPU, OTHER])
     one = nvml_program(nvml)
-    one.look()
+    one.collect()
     nvml.write([GPU, OTHER], [fails("*", GPU_IS_LOST, device=1)])
 
-    reading = one.look()
+    reading = one.collect()
 
     assert [(gpu["gpu"], gpu["problem"], gpu["index"]) for gpu in reading["seen"]] == [
         (GPU.uuid, None, 0),
@@ -127,13 +127,13 @@ def test_a_lost_gpu_leaves_the_others(nvml: NvmlStandIn, nvml_program: Start) ->
     ]
     assert reading["problem"] == f"driver_error: {OTHER.uuid}: GPU is lost"
     nvml.write([GPU, OTHER])
-    assert one.look()["problem"] is None
+    assert one.collect()["problem"] is None
 
 
 def test_a_gpu_that_was_never_seen_alive_is_told_as_a_problem(nvml: NvmlStandIn, nvml_program: Start) -> None:
     nvml.write([GPU, OTHER], [fails("*", GPU_IS_LOST, device=1)])
 
-    reading = nvml_program(nvml).look()
+    reading = nvml_program(nvml).collect()
 
     assert [gpu["gpu"] for gpu in reading["seen"]] == [GPU.uuid]
     assert reading["problem"] == "driver_error: 1: GPU is lost"
@@ -166,7 +166,7 @@ def test_what_a_gpu_cannot_tell_is_left_out_and_the_rest_stands(
 ) -> None:
     nvml.write([GPU], [fails(function, NOT_SUPPORTED) for function in functions.split()])
 
-    reading = nvml_program(nvml).look()
+    reading = nvml_program(nvml).collect()
 
     assert reading["problem"] is None
     assert [(gpu["gpu"], gpu["problem"], gpu[key]) for gpu in reading["seen"]] == [(GPU.uuid, None, None)]
@@ -175,7 +175,7 @@ def test_what_a_gpu_cannot_tell_is_left_out_and_the_rest_stands(
 def test_what_this_user_may_not_know_is_left_out(nvml: NvmlStandIn, nvml_program: Start) -> None:
     nvml.write([GPU], [fails("nvmlDeviceGetComputeRunningProcesses", NO_PERMISSION)])
 
-    reading = nvml_program(nvml).look()
+    reading = nvml_program(nvml).collect()
 
     assert (reading["problem"], reading["seen"][0]["compute_processes"]) == (None, None)
 
@@ -198,7 +198,7 @@ def test_what_an_older_driver_lacks_is_left_out_and_the_rest_stands(
     older = built(tmp_path, without=symbols.split())
     older.write([GPU])
 
-    reading = nvml_program(older).look()
+    reading = nvml_program(older).collect()
 
     assert reading["problem"] is None
     assert reading["seen"][0][key] is None
@@ -209,7 +209,7 @@ def test_a_gpus_own_error_is_told_with_the_gpu(nvml: NvmlStandIn, nvml_program: 
     nvml.write([GPU, OTHER], [fails("nvmlDeviceGetComputeRunningProcesses", UNKNOWN, device=0)])
     one = nvml_program(nvml)
 
-    reading = one.look()
+    reading = one.collect()
 
     assert [(gpu["gpu"], gpu["problem"]) for gpu in reading["seen"]] == [
         (GPU.uuid, "driver_error: Unknown Error"),
@@ -221,7 +221,7 @@ def test_a_gpus_own_error_is_told_with_the_gpu(nvml: NvmlStandIn, nvml_program: 
 def test_a_sensor_that_fails_leaves_the_lists(nvml: NvmlStandIn, nvml_program: Start, function: str) -> None:
     nvml.write([GPU], [fails(function, UNKNOWN)])
 
-    (gpu,) = nvml_program(nvml).look()["seen"]
+    (gpu,) = nvml_program(nvml).collect()["seen"]
 
     assert (gpu["problem"], [each["pid"] for each in gpu["mps_processes"]]) == (None, [CLIENT])
 
@@ -231,7 +231,7 @@ def test_an_older_drivers_names_are_known(tmp_path: Path, nvml_program: Start) -
     older = built(tmp_path, without=newer_names)
     older.write([GPU])
 
-    (gpu,) = nvml_program(older).look()["seen"]
+    (gpu,) = nvml_program(older).collect()["seen"]
 
     assert (gpu["temperature_celsius"], gpu["clocks_event_reasons"]) == (45, 0b100)
 
@@ -239,7 +239,7 @@ def test_an_older_drivers_names_are_known(tmp_path: Path, nvml_program: Start) -
 def test_a_mode_that_nobody_knows_is_none(nvml: NvmlStandIn, nvml_program: Start) -> None:
     nvml.write([Device(compute_mode=9)])
 
-    assert nvml_program(nvml).look()["seen"][0]["compute_mode"] is None
+    assert nvml_program(nvml).collect()["seen"][0]["compute_mode"] is None
 
 
 def ratios(reading: dict[str, Any]) -> list[tuple[float | None, float | None]]:
@@ -250,21 +250,21 @@ def ratios(reading: dict[str, Any]) -> list[tuple[float | None, float | None]]:
 def later(program: NvmlProgram) -> dict[str, Any]:
     """A look that comes long enough after the last for GPM."""
     time.sleep(SHORTEST_SECONDS * 1.5)
-    return program.look()
+    return program.collect()
 
 
 def test_what_is_measured_between_two_looks_is_not_told_at_the_first(nvml: NvmlStandIn, nvml_program: Start) -> None:
     nvml.write([GPU, OTHER])
     program = nvml_program(nvml)
 
-    assert ratios(program.look()) == [(None, None), (None, None)]
+    assert ratios(program.collect()) == [(None, None), (None, None)]
     assert ratios(later(program)) == [(0.625, 0.125), (None, None)]
 
 
 def test_samples_are_used_again(nvml: NvmlStandIn, nvml_program: Start) -> None:
     nvml.write([GPU])
     program = nvml_program(nvml)
-    program.look()
+    program.collect()
     open_at_first = program.descriptors()
 
     for _ in range(3):
@@ -276,20 +276,20 @@ def test_samples_are_used_again(nvml: NvmlStandIn, nvml_program: Start) -> None:
 def test_samples_of_a_gpu_that_fails_are_freed(nvml: NvmlStandIn, nvml_program: Start) -> None:
     nvml.write([GPU])
     program = nvml_program(nvml)
-    program.look()
+    program.collect()
     nvml.write([GPU], [fails("*", GPU_IS_LOST, device=0)])
-    program.look()
+    program.collect()
     assert program.descriptors() == 1, "but for the driver's own"
 
     nvml.write([GPU])
-    assert ratios(program.look()) == [(None, None)]
+    assert ratios(program.collect()) == [(None, None)]
     assert ratios(later(program)) == [(0.625, 0.125)]
 
 
 def test_a_value_that_is_no_part_of_a_whole_is_none(nvml: NvmlStandIn, nvml_program: Start) -> None:
     nvml.write([replace(GPU, readings={"sm_utilization": float("nan"), "dram_bandwidth": -1})])
     program = nvml_program(nvml)
-    program.look()
+    program.collect()
 
     assert ratios(later(program)) == [(None, None)]
 
@@ -297,7 +297,7 @@ def test_a_value_that_is_no_part_of_a_whole_is_none(nvml: NvmlStandIn, nvml_prog
 def test_a_gpu_that_was_lost_is_met_anew(nvml: NvmlStandIn, nvml_program: Start) -> None:
     nvml.write([GPU], [fails("nvmlDeviceGetUtilizationRates", GPU_IS_LOST)])
     program = nvml_program(nvml)
-    program.look()
+    program.collect()
     nvml.write([replace(GPU, name="another board")])
 
-    assert program.look()["seen"][0]["name"] == "another board"
+    assert program.collect()["seen"][0]["name"] == "another board"

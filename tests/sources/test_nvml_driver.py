@@ -25,24 +25,24 @@ def test_a_driver_that_is_loaded_later_is_found(nvml: NvmlStandIn, nvml_program:
     nvml.write([GPU], [fails("nvmlInit", DRIVER_NOT_LOADED)])
     program = nvml_program(nvml)
 
-    reading = program.look()
+    reading = program.collect()
     assert (reading["seen"], reading["problem"]) == ([], NOT_LOADED)
     assert_closed(program)
 
     nvml.write([GPU])
-    assert [gpu["gpu"] for gpu in program.look()["seen"]] == [GPU.uuid]
+    assert [gpu["gpu"] for gpu in program.collect()["seen"]] == [GPU.uuid]
 
 
 def test_a_driver_that_was_reloaded_is_opened_anew(nvml: NvmlStandIn, nvml_program: Start) -> None:
     nvml.write([GPU])
     program = nvml_program(nvml)
-    program.look()
+    program.collect()
     nvml.write([GPU], [fails("*", DRIVER_NOT_LOADED)])
-    assert program.look()["problem"] is not None
+    assert program.collect()["problem"] is not None
     assert_closed(program)
 
     nvml.write([GPU])
-    reading = program.look()
+    reading = program.collect()
     assert (reading["problem"], [gpu["gpu"] for gpu in reading["seen"]]) == (None, [GPU.uuid])
 
 
@@ -53,13 +53,13 @@ def test_a_library_that_is_installed_later_is_found(nvml: NvmlStandIn, nvml_prog
     library.write_text("no library")
     program = nvml_program(nvml, LD_LIBRARY_PATH=str(library.parent))
 
-    reading = program.look()
+    reading = program.collect()
     assert reading["seen"] == []
     assert reading["problem"].startswith("library_missing: ")
 
     library.unlink()
     library.symlink_to(nvml.library)
-    assert program.look()["problem"] is None
+    assert program.collect()["problem"] is None
 
 
 def test_an_upgrade_is_followed_without_a_restart(nvml_program: Start, tmp_path: Path) -> None:
@@ -70,39 +70,39 @@ def test_an_upgrade_is_followed_without_a_restart(nvml_program: Start, tmp_path:
     installed.symlink_to(before.library)
     before.write([GPU])
     program = nvml_program(before, LD_LIBRARY_PATH=str(installed.parent))
-    assert program.look()["seen"][0]["driver_version"] == DRIVER
+    assert program.collect()["seen"][0]["driver_version"] == DRIVER
 
     before.install_driver(NEXT_DRIVER)
-    assert program.look()["problem"].startswith("driver_mismatch: ")
-    assert program.look()["problem"].startswith("driver_mismatch: "), "the old library is still there"
+    assert program.collect()["problem"].startswith("driver_mismatch: ")
+    assert program.collect()["problem"].startswith("driver_mismatch: "), "the old library is still there"
     assert_closed(program)
     installed.unlink()
     installed.symlink_to(after.library)
 
-    reading = program.look()
+    reading = program.collect()
     assert (reading["problem"], reading["seen"][0]["driver_version"]) == (None, NEXT_DRIVER)
 
 
 def test_a_call_that_hangs_ends_when_the_driver_lets_it(nvml: NvmlStandIn, nvml_program: Start) -> None:
     nvml.write([GPU], [hangs("nvmlDeviceGetMemoryInfo")])
     program = nvml_program(nvml)
-    look = program.ask("look")
+    collect = program.ask("collect")
     wait_until(nvml.a_call_hangs)
-    assert not program.has_answered(look, within=0)
+    assert not program.has_answered(collect, within=0)
 
     nvml.write([GPU])
-    assert program.answer(look)["problem"] is None
+    assert program.answer(collect)["problem"] is None
 
 
 def test_a_driver_that_hangs_as_it_is_opened_keeps_nobody_waiting(nvml: NvmlStandIn, nvml_program: Start) -> None:
     nvml.write([GPU], [hangs("nvmlInit")])
     program = nvml_program(nvml)
-    first = program.ask("look")
+    first = program.ask("collect")
     wait_until(nvml.a_call_hangs)
     assert not program.has_answered(first, within=0)
 
-    assert program.look()["problem"] == "driver_hangs"
-    assert program.call("look_for_xids")["problem"] == "driver_hangs"
+    assert program.collect()["problem"] == "driver_hangs"
+    assert program.call("collect_xids")["problem"] == "driver_hangs"
     nvml.write([GPU])
     assert program.answer(first)["problem"] is None
 
@@ -111,16 +111,16 @@ def test_a_lost_driver_is_not_closed_under_a_call_that_hangs(nvml: NvmlStandIn, 
     hung = hangs("nvmlDeviceGetMemoryInfo")
     nvml.write([GPU], [hung])
     program = nvml_program(nvml)
-    first = program.ask("look")
+    first = program.ask("collect")
     wait_until(nvml.a_call_hangs)
     assert not program.has_answered(first, within=0)
     nvml.write([GPU], [hung, fails("nvmlDeviceGetCount", DRIVER_NOT_LOADED)])
 
-    assert program.look()["problem"] == NOT_LOADED
-    assert program.look()["problem"] == "driver_hangs"
+    assert program.collect()["problem"] == NOT_LOADED
+    assert program.collect()["problem"] == "driver_hangs"
     nvml.write([GPU])
     assert program.answer(first)["problem"] is None
-    assert program.look()["problem"] is None
+    assert program.collect()["problem"] is None
 
 
 def test_the_driver_tells_its_version(nvml: NvmlStandIn, nvml_program: Start) -> None:

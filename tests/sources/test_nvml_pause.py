@@ -17,28 +17,28 @@ NEXT_DRIVER = "590.44.01"
 
 def assert_sees(program: NvmlProgram) -> None:
     """It reads the driver again."""
-    assert program.look()["problem"] is None
+    assert program.collect()["problem"] is None
 
 
 def test_after_a_pause_nothing_is_open(nvml: NvmlStandIn, nvml_program: Start) -> None:
     nvml.write([GPU])
     program = nvml_program(nvml)
-    program.look()
-    program.call("look_for_xids")
+    program.collect()
+    program.call("collect_xids")
     assert program.descriptors() > 1
 
     assert program.call("pause", PATIENCE_SECONDS) is True
     assert_closed(program)
 
 
-@pytest.mark.parametrize("look", ["look", "look_for_xids"])
-def test_a_look_in_a_pause_opens_nothing(nvml: NvmlStandIn, nvml_program: Start, look: str) -> None:
+@pytest.mark.parametrize("collect", ["collect", "collect_xids"])
+def test_a_look_in_a_pause_opens_nothing(nvml: NvmlStandIn, nvml_program: Start, collect: str) -> None:
     nvml.write([GPU])
     program = nvml_program(nvml)
-    program.look()
+    program.collect()
     program.call("pause", PATIENCE_SECONDS)
 
-    assert program.call(look) == {"problem": "paused", "seen": []}
+    assert program.call(collect) == {"problem": "paused", "seen": []}
     assert program.call("driver_version") is None
     assert_closed(program)
 
@@ -47,17 +47,17 @@ def test_a_pause_before_the_first_look_holds(nvml: NvmlStandIn, nvml_program: St
     program = nvml_program(nvml)
 
     assert program.call("pause", PATIENCE_SECONDS) is True
-    assert program.look()["problem"] == "paused"
+    assert program.collect()["problem"] == "paused"
 
 
 def test_after_a_pause_the_next_look_sees(nvml: NvmlStandIn, nvml_program: Start) -> None:
     nvml.write([GPU])
     program = nvml_program(nvml)
-    program.look()
+    program.collect()
     program.call("pause", PATIENCE_SECONDS)
     program.call("resume")
 
-    assert [gpu["gpu"] for gpu in program.look()["seen"]] == [GPU.uuid]
+    assert [gpu["gpu"] for gpu in program.collect()["seen"]] == [GPU.uuid]
 
 
 def test_a_driver_may_be_upgraded_in_a_pause(nvml_program: Start, tmp_path: Path) -> None:
@@ -67,27 +67,27 @@ def test_a_driver_may_be_upgraded_in_a_pause(nvml_program: Start, tmp_path: Path
     installed.symlink_to(before.library)
     before.write([GPU])
     program = nvml_program(before, LD_LIBRARY_PATH=str(installed.parent))
-    program.look()
+    program.collect()
     program.call("pause", PATIENCE_SECONDS)
     before.install_driver(NEXT_DRIVER)
     installed.unlink()
     installed.symlink_to(after.library)
     program.call("resume")
 
-    assert program.look()["problem"] is None
+    assert program.collect()["problem"] is None
 
 
 def test_a_pause_does_not_wait_for_a_call_that_hangs(nvml: NvmlStandIn, nvml_program: Start) -> None:
     """And what could not be closed then is closed when it can be, unless it is wanted again."""
     nvml.write([GPU, OTHER], [hangs("nvmlDeviceGetMemoryInfo")])
     program = nvml_program(nvml)
-    look = program.ask("look")
+    collect = program.ask("collect")
     wait_until(nvml.a_call_hangs)
-    assert not program.has_answered(look, within=0)
+    assert not program.has_answered(collect, within=0)
 
     assert program.call("pause", SOON) is False
     nvml.write([GPU, OTHER])
-    assert program.answer(look) == {"problem": "paused", "seen": []}
+    assert program.answer(collect) == {"problem": "paused", "seen": []}
     eventually(lambda: assert_closed(program))
     assert program.call("pause", PATIENCE_SECONDS) is True
 
@@ -95,25 +95,25 @@ def test_a_pause_does_not_wait_for_a_call_that_hangs(nvml: NvmlStandIn, nvml_pro
 def test_a_pause_does_not_wait_for_a_driver_that_hangs_as_it_is_opened(nvml: NvmlStandIn, nvml_program: Start) -> None:
     nvml.write([GPU], [hangs("nvmlInit")])
     program = nvml_program(nvml)
-    look = program.ask("look")
+    collect = program.ask("collect")
     wait_until(nvml.a_call_hangs)
-    assert not program.has_answered(look, within=0)
+    assert not program.has_answered(collect, within=0)
 
     assert program.call("pause", SOON) is False
     nvml.write([GPU])
-    assert program.answer(look)["problem"] == "paused"
+    assert program.answer(collect)["problem"] == "paused"
     eventually(lambda: assert_closed(program))
 
 
 def test_a_pause_does_not_wait_for_a_driver_that_hangs_as_it_is_closed(nvml: NvmlStandIn, nvml_program: Start) -> None:
     nvml.write([GPU])
     program = nvml_program(nvml)
-    program.look()
+    program.collect()
     nvml.write([GPU], [hangs("nvmlShutdown")])
 
     assert program.call("pause", SOON) is False
     program.call("resume")
-    assert program.look()["problem"] == "driver_hangs"
+    assert program.collect()["problem"] == "driver_hangs"
     nvml.write([GPU])
     eventually(lambda: assert_sees(program))
 
@@ -121,8 +121,8 @@ def test_a_pause_does_not_wait_for_a_driver_that_hangs_as_it_is_closed(nvml: Nvm
 def test_a_driver_that_fails_as_it_is_closed_is_closed(nvml: NvmlStandIn, nvml_program: Start) -> None:
     nvml.write([GPU])
     program = nvml_program(nvml)
-    program.look()
-    program.call("look_for_xids")
+    program.collect()
+    program.call("collect_xids")
     nvml.write([GPU], [fails("*", UNKNOWN)])
 
     assert program.call("pause", PATIENCE_SECONDS) is True
@@ -134,12 +134,12 @@ def test_an_impatient_operator_pauses_and_resumes_at_will(nvml: NvmlStandIn, nvm
     program = nvml_program(nvml)
     for _ in range(8):
         # As in the service, each of the two looks is in one thread at a time. Else each thread makes an event set.
-        asked = [program.ask(*what) for what in (("look",), ("look_for_xids",), ("pause", 0.0), ("resume",))]
+        asked = [program.ask(*what) for what in (("collect",), ("collect_xids",), ("pause", 0.0), ("resume",))]
         for each in asked:
             program.answer(each)
 
     program.call("resume")
-    assert program.look()["problem"] is None
+    assert program.collect()["problem"] is None
     assert program.call("pause", PATIENCE_SECONDS) is True
     assert_closed(program)
 
@@ -147,17 +147,17 @@ def test_an_impatient_operator_pauses_and_resumes_at_will(nvml: NvmlStandIn, nvm
 def test_what_is_closed_stays_closed(nvml: NvmlStandIn, nvml_program: Start) -> None:
     nvml.write([GPU])
     program = nvml_program(nvml)
-    program.look()
+    program.collect()
     program.call("close")
 
-    assert program.look()["seen"] == []
+    assert program.collect()["seen"] == []
     assert_closed(program)
 
 
 def test_the_library_stays_for_who_else_uses_it(nvml: NvmlStandIn, nvml_program: Start) -> None:
     nvml.write([GPU])
     program = nvml_program(nvml)
-    program.look()
+    program.collect()
     program.call("other_look")
 
     assert program.call("pause", PATIENCE_SECONDS) is True

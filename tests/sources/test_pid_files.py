@@ -106,14 +106,14 @@ def test_another_users_daemon_is_not_asked_in_place_of_the_expected_one(
     before = mps.control_log
     client = client_of(foreign)
 
-    assert client.look().observations == ()
+    assert client.collect().observations == ()
     reply = client.ask("shutdown_server 1")
     assert (reply.exit_code, f"UID {TENANT}" in reply.stderr) == (127, True)
     assert mps.control_log == before
 
 
 def test_the_user_that_the_configuration_names_is_asked(foreign: DaemonLocation) -> None:
-    (reply,) = client_of(replace(foreign, owner=TENANT)).look().observations
+    (reply,) = client_of(replace(foreign, owner=TENANT)).collect().observations
 
     assert getattr(reply, "exit_code", None) is not None
 

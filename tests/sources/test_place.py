@@ -42,7 +42,7 @@ def place_of(container: Container, pid: int) -> DaemonLocation:
     finder = Discovery((), patterns=(), proc=Path("/proc"), clock=SystemClock())
 
     def found() -> DaemonLocation:
-        finder.look()
+        finder.collect()
         (place,) = [each for each in finder.places.values() if each.process and each.process[0] == pid]
         return place
 
@@ -107,12 +107,12 @@ def test_a_daemon_is_asked_in_its_own_numbers_and_understood_in_ours(contained: 
 def test_its_logs_are_read_and_say_who_is_meant(contained: Container) -> None:
     place = place_of(contained, contained.start())
     logs = DaemonLogs(place, SystemClock())
-    assert [each.problem for each in logs.look().observations if isinstance(each, LogFile)][-1] is None
+    assert [each.problem for each in logs.collect().observations if isinstance(each, LogFile)][-1] is None
     inner, client = contained.client()
     contained.mps.connect_and_wait(inner)
 
     def told() -> LogLine:
-        seen.extend(logs.look().observations)
+        seen.extend(logs.collect().observations)
         lines = [each for each in seen if isinstance(each, LogLine) and "is ACTIVE" in each.line]
         assert lines
         return lines[0]
@@ -135,12 +135,12 @@ def test_its_last_words_are_read_when_its_files_cannot_be_reached_any_more(conta
     pid = contained.start()
     place = place_of(contained, pid)
     logs = DaemonLogs(place, SystemClock())
-    logs.look()
+    logs.collect()
     contained.mps.say("control", "Server 99 exited with status 0")
     os.kill(pid, 9)
     eventually(lambda: _assert(place.log.identity() is None))
 
-    lines = [each.line for each in logs.look().observations if isinstance(each, LogLine)]
+    lines = [each.line for each in logs.collect().observations if isinstance(each, LogLine)]
     logs.close()
 
     assert any("Server 99 exited" in line for line in lines)
@@ -158,13 +158,13 @@ def test_its_process_is_known_and_its_end_is_told(contained: Container) -> None:
     processes.attend({place.name: place})
 
     def told(wanted: int | None) -> Callable[[], DaemonProcess]:
-        def look() -> DaemonProcess:
-            seen.extend(each for each in processes.look().observations if isinstance(each, DaemonProcess))
+        def collect() -> DaemonProcess:
+            seen.extend(each for each in processes.collect().observations if isinstance(each, DaemonProcess))
             assert seen
             assert seen[-1].pid == wanted
             return seen[-1]
 
-        return look
+        return collect
 
     seen: list[DaemonProcess] = []
     daemon = eventually(told(pid))
@@ -186,10 +186,10 @@ def test_the_core_knows_all_of_it_by_the_pids_here(contained: Container, tmp_pat
     asking = control(place, tmp_path)
     present = Node()
 
-    def look(*commands: str) -> Daemon:
+    def collect(*commands: str) -> Daemon:
         nonlocal present
         asking.want(commands)
-        for source in (logs.look, processes.look, asking.look):
+        for source in (logs.collect, processes.collect, asking.collect):
             for seen in sorted(source().observations, key=lambda each: each.at):
                 present, _ = reduce(present, seen)
         processes.watch(poll_schedule.watched(present))
@@ -197,7 +197,7 @@ def test_the_core_knows_all_of_it_by_the_pids_here(contained: Container, tmp_pat
 
     def until(expected: Callable[[Daemon], bool], *commands: str) -> Daemon:
         def check() -> Daemon:
-            daemon = look(*commands)
+            daemon = collect(*commands)
             assert expected(daemon)
             return daemon
 
@@ -210,8 +210,8 @@ def test_the_core_knows_all_of_it_by_the_pids_here(contained: Container, tmp_pat
 
     daemon = until(lambda daemon: len(daemon.clients) == 2, "get_server_list")
     (server,) = daemon.servers
-    look(f"get_server_status {server}", f"get_client_list {server}")
-    daemon = look()
+    collect(f"get_server_status {server}", f"get_client_list {server}")
+    daemon = collect()
     assert set(daemon.clients) == {outer for _, outer in clients}
     assert daemon.servers[server].state is ServerState.ACTIVE
     assert (daemon.totals.connected, set(daemon.totals.disconnected.values())) == (2, {0})
@@ -260,6 +260,6 @@ def test_another_users_root_is_a_problem_in_words(tmp_path: Path) -> None:
     place = DaemonLocation(name="x", pipe=Directory(tmp_path, root), log=Directory(tmp_path, root))
     logs = DaemonLogs(place, SystemClock())
 
-    problem = logs.look().problem
+    problem = logs.collect().problem
     assert problem is not None
     assert denied(f"/proc/1/root{tmp_path}/control.log") in problem.each

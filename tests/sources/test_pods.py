@@ -25,7 +25,7 @@ def pods(directory: Path, *wanted: str) -> Pods:
 def test_the_names_of_wanted_pods_are_found(tmp_path: Path) -> None:
     for name in (f"team-a_train-0.gpu_{POD}", f"kube-system_etcd-node1_{STATIC}", f"default_other_{'1' * 32}"):
         (tmp_path / name).mkdir()
-    reading = pods(tmp_path, POD, STATIC).look()
+    reading = pods(tmp_path, POD, STATIC).collect()
     assert reading.problem is None
     assert [replace(each, at=AT) for each in reading.observations] == [
         PodFound(at=AT, uid=STATIC, name="etcd-node1", namespace="kube-system"),
@@ -35,13 +35,13 @@ def test_the_names_of_wanted_pods_are_found(tmp_path: Path) -> None:
 
 def test_a_pod_is_found_once_it_is_there_and_again_when_it_is_asked_for_again(tmp_path: Path) -> None:
     source = pods(tmp_path, POD)
-    assert source.look().observations == ()
+    assert source.collect().observations == ()
     (tmp_path / f"team-a_train-0_{POD}").mkdir()
-    assert len(source.look().observations) == len(source.look().observations) == 1
+    assert len(source.collect().observations) == len(source.collect().observations) == 1
 
 
 def test_a_node_without_kubernetes_has_no_problem(tmp_path: Path) -> None:
-    reading = pods(tmp_path / "pods", POD).look()
+    reading = pods(tmp_path / "pods", POD).collect()
     assert (reading.observations, reading.problem) == ((), None)
 
 
@@ -50,13 +50,13 @@ def test_a_directory_that_may_not_be_listed_is_one(tmp_path: Path, monkeypatch: 
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
 
     monkeypatch.setattr(os, "scandir", refuse)
-    assert pods(tmp_path, POD).look().problem == denied(tmp_path)
+    assert pods(tmp_path, POD).collect().problem == denied(tmp_path)
 
 
 def test_where_no_name_is_wanted_nothing_is_looked_at(tmp_path: Path) -> None:
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
-    assert pods(tmp_path / "loop").look().problem is None
-    assert pods(tmp_path / "loop", POD).look().problem is not None
+    assert pods(tmp_path / "loop").collect().problem is None
+    assert pods(tmp_path / "loop", POD).collect().problem is not None
 
 
 def test_a_directory_of_too_many_is_not_read_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -64,7 +64,7 @@ def test_a_directory_of_too_many_is_not_read_to_its_end(tmp_path: Path, monkeypa
     uids = [f"{number:032x}" for number in range(5)]
     for uid in uids:
         (tmp_path / f"default_many_{uid}").mkdir()
-    assert len(pods(tmp_path, *uids).look().observations) == 3
+    assert len(pods(tmp_path, *uids).collect().observations) == 3
     assert MOST_DIRECTORIES >= 1024
 
 

@@ -45,7 +45,7 @@ def watch(mps: MpsStandIn) -> Iterator[Watch]:
 
 def seen(source: Processes, kind: type[Observation]) -> list[Observation]:
     """What one look saw of one kind."""
-    return [each for each in source.look().observations if isinstance(each, kind)]
+    return [each for each in source.collect().observations if isinstance(each, kind)]
 
 
 def soon(source: Processes, kind: type[Observation]) -> Observation:
@@ -132,7 +132,7 @@ def test_an_environment_that_may_not_be_read_is_unknown(
 def test_a_pid_that_this_proc_does_not_have_is_neither_told_nor_gone(watch: Watch) -> None:
     source = watch(LARGEST_PID - 1)
 
-    assert source.look().problem is None
+    assert source.collect().problem is None
     assert looks(source, 3, ProcessReading) == looks(source, 3, ProcessExit) == []
 
 
@@ -180,7 +180,7 @@ def test_an_exit_wakes_a_look_that_waits(watch: Watch, start: Starter, monkeypat
     monkeypatch.setattr(processes, "PID_FILES_SECONDS", 60.0)  # A look waits no longer than this.
     process = start()
     source = watch(process.pid, wait=60)
-    source.look()
+    source.collect()
     ticks = start_ticks(process.pid)
     source._pid_files_due = source._recheck_due = float("inf")
     start(["sh", "-c", f"sleep 0.1; kill -9 {process.pid}"])
@@ -196,7 +196,7 @@ def test_an_exit_wakes_a_look_that_waits(watch: Watch, start: Starter, monkeypat
 def test_an_exit_is_told_once(watch: Watch, start: Starter) -> None:
     process = start()
     source = watch(process.pid)
-    source.look()
+    source.collect()
     process.kill()
 
     assert isinstance(soon(source, ProcessExit), ProcessExit)
@@ -208,7 +208,7 @@ def test_an_exit_is_told_once(watch: Watch, start: Starter) -> None:
 def test_an_exit_is_told_with_how_it_came(watch: Watch, start: Starter, number: int, status: int) -> None:
     process = start()
     source = watch(process.pid)
-    source.look()
+    source.collect()
     process.send_signal(number)
 
     gone = soon(source, ProcessExit)
@@ -224,9 +224,9 @@ def test_of_those_that_end_together_the_eldest_is_told_first(watch: Watch, start
     while start_ticks(young.pid) == start_ticks(old.pid):
         young = start()
     source = watch(young.pid)
-    source.look()
+    source.collect()
     source.watch(frozenset({young.pid, old.pid}))
-    source.look()
+    source.collect()
     for process in (old, young):
         process.kill()
         process.wait()
@@ -297,11 +297,11 @@ def test_who_is_watched_no_more_is_let_go_of(watch: Watch, start: Starter) -> No
     before = len(os.listdir("/proc/self/fd"))
     children = [start() for _ in range(20)]
     source = watch(*(child.pid for child in children))
-    source.look()
+    source.collect()
     assert len(os.listdir("/proc/self/fd")) == before + 20
 
     source.watch(frozenset())
-    source.look()
+    source.collect()
     assert len(os.listdir("/proc/self/fd")) == before
     children[0].kill()
     assert looks(source, 3, ProcessExit) == []
@@ -315,7 +315,7 @@ def daemons(source: Processes) -> Callable[[int | None], DaemonProcess]:
 
     def wait(pid: int | None) -> DaemonProcess:
         def told() -> DaemonProcess:
-            latest.extend(each for each in source.look().observations if isinstance(each, DaemonProcess))
+            latest.extend(each for each in source.collect().observations if isinstance(each, DaemonProcess))
             assert latest
             assert latest[-1].pid == pid
             return latest[-1]
@@ -380,7 +380,7 @@ def test_a_pid_file_that_is_no_file_hangs_nobody(watch: Watch, mps: MpsStandIn, 
 
     assert daemons(source)(None).pid is None
     source._pid_files_due = 0.0
-    assert source.look().problem is None
+    assert source.collect().problem is None
     assert len(os.listdir("/proc/self/fd")) == before
 
 
@@ -405,7 +405,7 @@ def test_a_daemon_outlives_its_pid_file_and_its_death_is_told(watch: Watch, mps:
     os.kill(pid, signal.SIGKILL)
 
     def both() -> None:
-        after.extend(source.look().observations)
+        after.extend(source.collect().observations)
         assert any(isinstance(each, ProcessExit) and each.pid == pid for each in after)
         assert any(isinstance(each, DaemonProcess) and each.pid is None for each in after)
 
@@ -417,11 +417,11 @@ def test_one_that_is_missing_is_looked_for_several_times_a_second(mps: MpsStandI
     """There is much to be done for one that has come back."""
     clock = HandClock()
     source = Processes({"main": mps.pipe_directory}, proc=Path("/proc"), clock=clock, wait=0.0)
-    source.look()
+    source.collect()
     mps.start()
     clock.time += MISSING_SECONDS
 
-    found = [each.pid for each in source.look().observations if isinstance(each, DaemonProcess)]
+    found = [each.pid for each in source.collect().observations if isinstance(each, DaemonProcess)]
     source.close()
 
     assert found == [mps.pid]

@@ -164,7 +164,7 @@ def test_a_program_that_hangs_is_told_from_the_daemon(mps: MpsStandIn, client: C
     control = client(hangs)
     control.want(("get_server_list",), process=identity(mps.pid))
 
-    reply, connection = control.look().observations
+    reply, connection = control.collect().observations
 
     assert isinstance(reply, ControlReply)
     assert reply.exit_code is None
@@ -176,7 +176,7 @@ def test_a_daemon_that_answers_is_not_connected_to(mps: MpsStandIn, client: Clie
     mps.start()
     control = client(deadline=PATIENCE_SECONDS)
     control.want(("get_server_list",), process=identity(mps.pid))
-    assert answers(control.look().observations) == []
+    assert answers(control.collect().observations) == []
 
 
 def test_one_that_is_known_to_be_stopped_is_not_either(mps: MpsStandIn, client: Client) -> None:
@@ -185,9 +185,9 @@ def test_one_that_is_known_to_be_stopped_is_not_either(mps: MpsStandIn, client: 
     mps.stop_signal()
     eventually(lambda: _true(is_stopped(mps.pid)))
     control.want(("get_server_list",), process=process)
-    assert answers(control.look().observations) == []
+    assert answers(control.collect().observations) == []
     control.want(("get_server_list",))
-    assert answers(control.look().observations) == [False]
+    assert answers(control.collect().observations) == [False]
 
 
 def test_after_two_in_vain_there_is_one_a_minute(mps: MpsStandIn, client: Client) -> None:
@@ -204,11 +204,11 @@ def test_after_two_in_vain_there_is_one_a_minute(mps: MpsStandIn, client: Client
     found: list[bool | None] = []
     for _ in range(PROBES_AT_ONCE + 2):
         control.want(("get_server_list",))
-        found += answers(control.look().observations)
+        found += answers(control.collect().observations)
     assert found == [False] * PROBES_AT_ONCE
     clock.time += LATER_PROBE_SECONDS
     control.want(("get_server_list",))
-    assert answers(control.look().observations) == [False]
+    assert answers(control.collect().observations) == [False]
 
 
 # -- before a question that a server must answer -------------------------------------------------------------------
@@ -226,7 +226,7 @@ def test_a_question_that_a_stopped_server_must_answer_is_not_asked(
     question = f"get_active_thread_percentage {server}"
     control.want((question, "get_server_list"), process=identity(mps.pid), servers=(server,))
 
-    reading = control.look()
+    reading = control.collect()
 
     stopped, reply = reading.observations
     assert isinstance(stopped, ProcessState)
@@ -245,7 +245,7 @@ def test_one_that_every_server_must_answer_is_not_asked_either(mps: MpsStandIn, 
     control = client(deadline=PATIENCE_SECONDS)
     control.want(("device_query --csv", f"get_server_status {other}"), servers=(server, other))
 
-    assert [type(each) for each in control.look().observations] == [ProcessState, ControlReply]
+    assert [type(each) for each in control.collect().observations] == [ProcessState, ControlReply]
 
 
 def _true(found: bool) -> None:

@@ -36,7 +36,7 @@ def units(systemctl: Systemctl, clock: HandClock) -> UnitStates:
 
 
 def seen(units: UnitStates) -> tuple[Observation, ...]:
-    reading = units.look()
+    reading = units.collect()
     assert reading.problem is None
     return reading.observations
 
@@ -106,13 +106,13 @@ def test_where_systemd_does_not_run_nothing_is_seen_and_hardly_tried_again(
 def test_where_systemctl_is_missing_too(clock: HandClock) -> None:
     units = UnitStates(clock, executable="/nowhere/systemctl")
     units.want(WANTED)
-    assert units.look() == Reading()
+    assert units.collect() == Reading()
 
 
 def test_what_else_goes_wrong_is_told_of_the_unit_and_of_the_source(units: UnitStates, systemctl: Systemctl) -> None:
     systemctl.says(then="echo 'Access denied' >&2; exit 1")
     units.want(WANTED)
-    reading = units.look()
+    reading = units.collect()
     (state,) = reading.observations
     assert isinstance(state, UnitState)
     assert state.problem == reading.problem == command_failed(str(systemctl.path), 1, "Access denied")

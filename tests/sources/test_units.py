@@ -37,14 +37,14 @@ class Systemctl:
         asked = self._directory / "asked"
         return asked.exists() and unit in asked.read_text().split()
 
-    def look(self, deadline: float = 30.0) -> Reading:
+    def collect(self, deadline: float = 30.0) -> Reading:
         """What Units makes of it."""
-        return Units(SystemClock(), executable=str(self.path), deadline=deadline).look()
+        return Units(SystemClock(), executable=str(self.path), deadline=deadline).collect()
 
     def found(self, *units: str) -> dict[str, tuple[str, str | None]]:
         """The log directory and unit of each daemon that is found, by its pipe directory."""
         self.says("\n".join(units))
-        reading = self.look()
+        reading = self.collect()
         assert reading.problem is None
         found = [each for each in reading.observations if isinstance(each, DaemonFound)]
         assert all(each.expected and each.daemon == each.pipe_directory for each in found)
@@ -68,17 +68,17 @@ def test_an_enabled_unit_that_starts_a_daemon_is_found(systemctl: Systemctl) -> 
 def test_a_unit_that_is_disabled_or_removed_is_told_of_once_as_expected_no_more(systemctl: Systemctl) -> None:
     units = Units(SystemClock(), executable=str(systemctl.path), deadline=30.0)
 
-    def look() -> list[tuple[bool | None, str | None]]:
-        seen = units.look().observations
+    def collect() -> list[tuple[bool | None, str | None]]:
+        seen = units.collect().observations
         return [(each.expected, each.unit) for each in seen if isinstance(each, DaemonFound)]
 
     systemctl.says(shown(FOREGROUND))
-    assert look() == [(True, "nvidia-mps.service")]
+    assert collect() == [(True, "nvidia-mps.service")]
     systemctl.says(then="echo 'Access denied' >&2; exit 1")
-    assert look() == []
+    assert collect() == []
     systemctl.says(shown(FOREGROUND, state="disabled"))
-    assert look() == [(False, "nvidia-mps.service")]
-    assert look() == []
+    assert collect() == [(False, "nvidia-mps.service")]
+    assert collect() == []
 
 
 def test_units_that_do_not_run_are_asked_for_too_and_nobody_for_a_password(systemctl: Systemctl) -> None:
@@ -120,25 +120,25 @@ def test_a_daemon_whose_place_only_a_shell_could_tell_is_not_told_of(systemctl: 
 )
 def test_where_systemd_does_not_run_nothing_is_expected(systemctl: Systemctl, said: str) -> None:
     systemctl.says(then=f'echo "{said}" >&2; exit 1')
-    assert systemctl.look() == Reading()
+    assert systemctl.collect() == Reading()
 
 
 def test_where_systemctl_is_missing_too() -> None:
-    assert Units(SystemClock(), executable="/nowhere/systemctl").look() == Reading()
+    assert Units(SystemClock(), executable="/nowhere/systemctl").collect() == Reading()
 
 
 def test_what_else_goes_wrong_is_a_problem(systemctl: Systemctl) -> None:
     systemctl.says(then="echo 'Failed to list units: Access denied' >&2; exit 1")
-    assert systemctl.look().problem == command_failed(str(systemctl.path), 1, "Failed to list units: Access denied")
+    assert systemctl.collect().problem == command_failed(str(systemctl.path), 1, "Failed to list units: Access denied")
     systemctl.path.chmod(0o644)
-    assert systemctl.look().problem == Problem(
+    assert systemctl.collect().problem == Problem(
         code=ProblemCode.COMMAND_NOT_STARTED, subject=str(systemctl.path), detail="Permission denied"
     )
 
 
 def test_one_that_hangs_is_given_up(systemctl: Systemctl) -> None:
     systemctl.says(shown(FOREGROUND), then="exec sleep 600")
-    assert systemctl.look(deadline=0.5) == Reading(problem=timed_out(str(systemctl.path), 0.5))
+    assert systemctl.collect(deadline=0.5) == Reading(problem=timed_out(str(systemctl.path), 0.5))
 
 
 def test_it_gets_nothing_of_our_environment(systemctl: Systemctl, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -160,6 +160,6 @@ def test_the_gpus_that_it_leaves_the_daemon_are_told(
     systemctl: Systemctl, command: str, more: str, visible: str | None
 ) -> None:
     systemctl.says(shown(command, more=more))
-    (found,) = systemctl.look().observations
+    (found,) = systemctl.collect().observations
     assert isinstance(found, DaemonFound)
     assert found.visible_devices == visible

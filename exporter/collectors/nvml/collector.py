@@ -100,7 +100,7 @@ class XidEvents:
         self._uuids: dict[int | None, str] = {}
         self._registered_at = 0.0
 
-    def look(self) -> Reading:
+    def collect(self) -> Reading:
         """Wait for one event, for a while; what stands in the way is told after that while."""
         try:
             with self._driver.joined(WAIT_SECONDS):
@@ -182,7 +182,7 @@ class Nvml:
         self._uuids: dict[int, str] = {}
         self._utilization: dict[str, Utilization] = {}
 
-    def look(self) -> Reading:
+    def collect(self) -> Reading:
         """Read every GPU. A GPU that fails is told by its own reading, and leaves the others alone."""
         try:
             with self._driver.opened():
@@ -190,9 +190,9 @@ class Nvml:
         except DriverError as error:
             return Reading(problem=error.problem)
 
-    def look_for_xids(self) -> Reading:
+    def collect_xids(self) -> Reading:
         """Wait up to half a second for an Xid, where the other eye has opened the driver."""
-        return self._xids.look()
+        return self._xids.collect()
 
     def driver_version(self) -> str | None:
         """The driver's version, where there is a driver."""
@@ -223,7 +223,7 @@ class Nvml:
             self._let_go()
             self._count = count
         looks = [self._look_at(index) for index in range(count)]
-        readings = tuple(look for look in looks if isinstance(look, GpuReading))
+        readings = tuple(collect for collect in looks if isinstance(collect, GpuReading))
         return Reading(readings, joined(map(_problem, looks)))
 
     def _look_at(self, index: int) -> GpuReading | Problem:
@@ -258,7 +258,7 @@ class Nvml:
         self._uuids.clear()
 
 
-def _problem(look: GpuReading | Problem) -> Problem | None:
-    if isinstance(look, Problem) or look.problem is None:
-        return look if isinstance(look, Problem) else None
-    return replace(look.problem, subject=look.gpu)
+def _problem(collect: GpuReading | Problem) -> Problem | None:
+    if isinstance(collect, Problem) or collect.problem is None:
+        return collect if isinstance(collect, Problem) else None
+    return replace(collect.problem, subject=collect.gpu)
