@@ -13,7 +13,7 @@ from exporter.actions.locks import ActLocks, Locks
 from exporter.clock import Clock
 from exporter.collectors.pool import CollectorPool, ControlPoller
 from exporter.collectors.thread import Inbox
-from exporter.config.reload import orders_of
+from exporter.config.reload import policy_of
 from exporter.config.settings import Config
 from exporter.event_log import EventLog
 from exporter.history import Keeper
@@ -79,7 +79,7 @@ class Authority:
         self._found: Locks = {}
         self._state_lost = keeper is not None and not keeper.knows_watches
         self._log = structlog.get_logger()
-        self.orders = self._ordered()
+        self.policy = self._ordered()
         """The orders as they are now: replaced as a whole."""
 
     def begin(self, node: Node) -> Policy:
@@ -87,13 +87,13 @@ class Authority:
         if self._locks is not None:
             self._locks.open(self._wanted(node))
             self._take_in(self._locks.found)
-        return self.orders
+        return self.policy
 
     def configure(self, config: Config) -> Policy:
         """Go by this configuration from now on."""
         self._config = config
-        self.orders = self._ordered()
-        return self.orders
+        self.policy = self._ordered()
+        return self.policy
 
     def renewed(self, node: Node) -> Node:
         """Take in what the locks and the state have come to. Return the node with what the state remembers."""
@@ -104,18 +104,18 @@ class Authority:
         if found is None:
             return node
         self._state_lost = not found.whole
-        self.orders = self._ordered()
+        self.policy = self._ordered()
         self._log.info("watchdog_state_regained", whole=found.whole)
         return evaluation.regained(node, found.watches, self._clock.now(), whole=found.whole)
 
     def _ordered(self) -> Policy:
         locks = None if self._locks is None else self._found
-        return replace(orders_of(self._config), state_lost=self._state_lost, locks=locks)
+        return replace(policy_of(self._config), state_lost=self._state_lost, locks=locks)
 
     def _wanted(self, node: Node) -> Mapping[str, str]:
         """Return the pipe directories of the daemons for which this exporter is to act."""
         daemons = node.daemons.values()
-        return {each.name: each.pipe_directory for each in daemons if self.orders.configured_mode_of(each) is Mode.ACT}
+        return {each.name: each.pipe_directory for each in daemons if self.policy.configured_mode_of(each) is Mode.ACT}
 
     def _take_in(self, found: Locks) -> None:
         before, self._found = self._found, found
@@ -126,7 +126,7 @@ class Authority:
                 self._log.info("watchdog_may_act", daemon=daemon)
             elif block is not None and block is not before.get(daemon):
                 self._log.warning("watchdog_may_not_act", daemon=daemon, reason=block.value)
-        self.orders = self._ordered()
+        self.policy = self._ordered()
 
 
 Do = Callable[[Action, Node], None]
@@ -150,22 +150,22 @@ class Watchdog:
     """Knows its orders, and who carries out its decisions. To be used by one thread."""
 
     def __init__(
-        self, orders: Policy, clock: Clock, *, do: Do | None = None, chance: Callable[[], float] = random.random
+        self, policy: Policy, clock: Clock, *, do: Do | None = None, chance: Callable[[], float] = random.random
     ) -> None:
         """`do` begins an action, with the node for which it was decided, and returns at once; None: nothing is done.
 
         `chance` gives numbers from 0 to 1, so that not all nodes restart their daemons at the same moment.
         """
-        self._orders = orders
+        self._orders = policy
         self._clock = clock
         self._do = do
         self._chance = chance
         self._decided: tuple[Action, ...] = ()
         self._judged_at = float("-inf")
 
-    def follow(self, orders: Policy) -> None:
+    def follow(self, policy: Policy) -> None:
         """These are the orders from now on."""
-        self._orders = orders
+        self._orders = policy
 
     def judge(self, node: Node, *, news: bool) -> tuple[Node, tuple[Event, ...]]:
         """The node as it is judged now, and what there is to tell of that: to be told before anything is done.

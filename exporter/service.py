@@ -163,7 +163,7 @@ class Service:
         self._accept_failures = {name: AcceptFailures(name) for name in ("web", "service_socket")}
         self._turned_at = clock.monotonic()
         self._authority = Authority(config, clock, locks=locks, keeper=writer)
-        self._watchdog = Watchdog(self._authority.orders, clock, do=None if hands is None else hands.do)
+        self._watchdog = Watchdog(self._authority.policy, clock, do=None if hands is None else hands.do)
         self._cycle = Loop(
             node,
             lookout,
@@ -195,7 +195,7 @@ class Service:
         site = Site(
             self._exposition,
             healthy=lambda: self._still_for() < HEALTHY_SECONDS,
-            status=lambda: status_text.table(self._cycle.node, self._authority.orders),
+            status=lambda: status_text.table(self._cycle.node, self._authority.policy),
             page_data=self._sight,
             monotonic=self._clock.monotonic,
             telemetry_path=config.telemetry_path,
@@ -216,7 +216,7 @@ class Service:
             host=self._host,
             incidents=self._history.incidents,
             events=self._history.events,
-            orders=self._authority.orders,
+            policy=self._authority.policy,
             stalled_seconds=None if still_for < HEALTHY_SECONDS else still_for,
         )
 
@@ -239,7 +239,7 @@ class Service:
         return self._clock.monotonic() - self._turned_at
 
     def _status(self, **asked: Any) -> Mapping[str, Any]:
-        return self._stood_still() or status_text.told(self._cycle.node, self._authority.orders, **asked)
+        return self._stood_still() or status_text.told(self._cycle.node, self._authority.policy, **asked)
 
     def _incidents(self, *, as_json: bool, width: int | None = None, **wanted: Any) -> Mapping[str, Any]:
         return self._stood_still() or objects.told(
@@ -259,7 +259,7 @@ class Service:
         return {"problem": f"the cycle has stood still for {still_for:.0f} s: nothing that it knows is current"}
 
     def _address_of(self, daemon: str) -> Address | None:
-        return address_of(self._cycle.node, daemon, self._authority.orders)
+        return address_of(self._cycle.node, daemon, self._authority.policy)
 
     def _pause(self) -> Mapping[str, Any]:
         """Let go of the driver, so that its modules can be unloaded and GPUs reset."""
@@ -333,7 +333,7 @@ class Service:
             paused=self._paused,
             history=None if self._writer is None else self._writer.status,
             log_records_dropped=None if self._stderr is None else self._stderr.dropped,
-            orders=self._authority.orders,
+            policy=self._authority.policy,
             ledger=None if self._writer is None else self._writer.ledger,
             accept_failures={name: each.total for name, each in self._accept_failures.items()},
         )
@@ -342,11 +342,11 @@ class Service:
     def _turned(self) -> None:
         self._turned_at = self._clock.monotonic()
         self._cycle.node = self._authority.renewed(self._cycle.node)
-        self._watchdog.follow(self._authority.orders)
+        self._watchdog.follow(self._authority.policy)
         if self._cycle.node.sources and not self._ready:
             self._ready = True
             self._notifier.ready()
-        self._notifier.alive(lambda: status_text.line(self._cycle.node, self._authority.orders))
+        self._notifier.alive(lambda: status_text.line(self._cycle.node, self._authority.policy))
 
 
 def _named(before: Config, after: Config, at: float) -> Sequence[DaemonFound]:

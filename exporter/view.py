@@ -41,7 +41,7 @@ class View:
     have series of their own; they are counted all the same. `configuration` is None
     where none was read, as in a replay, `history` where none is kept, and `log_records_dropped` if no thread writes the
     exporter's own log. `paused` says that the driver was let go of.
-    `orders` are the watchdog's, None where there is none. `ledger` are the books as they may be shown, None where that
+    `policy` are the watchdog's, None where there is none. `ledger` are the books as they may be shown, None where that
     is as the node has them. `accept_failures` are those of each server of the exporter, by its name.
     """
 
@@ -53,7 +53,7 @@ class View:
     paused: bool = False
     history: HistoryStatus | None = None
     log_records_dropped: int | None = None
-    orders: Policy | None = None
+    policy: Policy | None = None
     ledger: UsageTotals | None = None
     accept_failures: Mapping[str, int] = field(default_factory=dict)
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from exporter.config.options import DEFAULTS
-from exporter.config.reload import orders_of
+from exporter.config.reload import policy_of
 from exporter.demo.scenario import initial_node, simulated_config
 from exporter.demo.simulation import Simulation, advance
 from exporter.model.event import Event
@@ -13,7 +13,7 @@ from tests.builders import Story
 from tests.clocks import HandClock
 
 MINUTE = 60.0
-ORDERS: Policy = orders_of(simulated_config(DEFAULTS))
+POLICY: Policy = policy_of(simulated_config(DEFAULTS))
 
 
 def minutes(clock: HandClock, simulation: Simulation) -> Iterator[Story]:
@@ -21,7 +21,7 @@ def minutes(clock: HandClock, simulation: Simulation) -> Iterator[Story]:
     node: Node = initial_node()
     while True:
         events: list[Event] = []
-        for second in advance(node, simulation, ORDERS):
+        for second in advance(node, simulation, POLICY):
             node, news = second
             events.extend(news)
         yield Story(node, tuple(events))

@@ -24,7 +24,7 @@ from exporter.view import View
 from tests.builders import AT, Story
 from tests.clocks import HandClock
 from tests.core.invariants import assert_consistent, assert_only_grown, assert_told, counters
-from tests.simulated import MINUTE, ORDERS, minutes
+from tests.simulated import MINUTE, POLICY, minutes
 
 SEEDS = (1, 2)
 HOUR_MINUTES = 60 - int(PAST_SECONDS) // 60
@@ -51,7 +51,7 @@ def ended_incidents(seed: int) -> list[Incident]:
 
 
 def exposition(present: Node) -> str:
-    return generate_latest(NodeCollector(View(present, client_min_age=15.0, orders=ORDERS))).decode()
+    return generate_latest(NodeCollector(View(present, client_min_age=15.0, policy=POLICY))).decode()
 
 
 def values(present: Node, name: str, label: str) -> dict[str, float]:
@@ -229,8 +229,8 @@ def test_every_family_has_samples_in_the_first_minute() -> None:
     present = next(minutes(clock, simulation)).node
     clock.time = AT + MINUTE
     seen: set[str] = set()
-    for second, _ in advance(present, simulation, ORDERS):
-        view = View(second, client_min_age=15.0, orders=ORDERS)
+    for second, _ in advance(present, simulation, POLICY):
+        view = View(second, client_min_age=15.0, policy=POLICY)
         seen.update(
             family.name
             for family in CATALOGUE

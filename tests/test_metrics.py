@@ -59,7 +59,7 @@ every_scene = pytest.mark.parametrize("scene", SCENES.values(), ids=SCENES)
 CONFIGURED = ConfigStatus(successful=True, last_success=AT)
 KEPT = HistoryStatus(writable=True, events_dropped=0)
 
-ORDERS = Policy(mode=Mode.ACT)
+POLICY = Policy(mode=Mode.ACT)
 
 STATE_SETS = {
     "cuda_mps_daemon_state": 6,
@@ -93,7 +93,7 @@ def view_of(present: Node, min_age: float = 0.0) -> View:
         min_age,
         configuration=CONFIGURED,
         history=KEPT,
-        orders=ORDERS,
+        policy=POLICY,
         accept_failures=accepted,
         log_records_dropped=0,
     )

@@ -20,8 +20,8 @@ class Stand:
     def __init__(self, mode: Mode = Mode.ACT) -> None:
         self.clock = HandClock(DEATH)
         self.done: list[Action] = []
-        orders = Policy(mode=mode, mandates={DAEMON: DaemonPolicy(command=("start",))})
-        self.watchdog = Watchdog(orders, self.clock, do=lambda action, _: self.done.append(action), chance=lambda: 0.0)
+        policy = Policy(mode=mode, daemon_policies={DAEMON: DaemonPolicy(command=("start",))})
+        self.watchdog = Watchdog(policy, self.clock, do=lambda action, _: self.done.append(action), chance=lambda: 0.0)
         self.node = after(fresh(), *alive())
         self.judge(news=True)
 

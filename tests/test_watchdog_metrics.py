@@ -35,9 +35,9 @@ OPENED = "cuda_mps_watchdog_circuit_opened_timestamp_seconds"
 ACTING = Policy(mode=Mode.ACT)
 
 
-def shown(present: Node, orders: Policy | None = ACTING, clock_step: float = 0.0) -> dict[tuple[str, ...], float]:
+def shown(present: Node, policy: Policy | None = ACTING, clock_step: float = 0.0) -> dict[tuple[str, ...], float]:
     """The watchdog's samples: name, and labels but for the daemon."""
-    view = View(present, orders=orders, clock_step=clock_step)
+    view = View(present, policy=policy, clock_step=clock_step)
     return {
         (each.name, *(value for label, value in each.labels.items() if label != "daemon")): each.value
         for metric in NodeCollector(view).collect()
@@ -46,13 +46,13 @@ def shown(present: Node, orders: Policy | None = ACTING, clock_step: float = 0.0
     }
 
 
-def ones(present: Node, name: str, orders: Policy | None = ACTING) -> list[str]:
+def ones(present: Node, name: str, policy: Policy | None = ACTING) -> list[str]:
     """Which of a state set is 1."""
-    return [key[1] for key, value in shown(present, orders).items() if key[0] == name and value == 1]
+    return [key[1] for key, value in shown(present, policy).items() if key[0] == name and value == 1]
 
 
 def test_where_there_is_no_watchdog_nothing_is_told_of_one() -> None:
-    assert shown(backing_off(), orders=None) == {}
+    assert shown(backing_off(), policy=None) == {}
 
 
 def test_a_daemon_that_nobody_expects_is_not_watched() -> None:
@@ -60,7 +60,7 @@ def test_a_daemon_that_nobody_expects_is_not_watched() -> None:
 
 
 def test_the_mode_is_the_daemons_own_where_it_has_one() -> None:
-    observing = Policy(mode=Mode.ACT, mandates={DAEMON: DaemonPolicy(mode=Mode.OBSERVE)})
+    observing = Policy(mode=Mode.ACT, daemon_policies={DAEMON: DaemonPolicy(mode=Mode.OBSERVE)})
     assert ones(idle(), "cuda_mps_watchdog_mode") == ["act"]
     assert ones(idle(), "cuda_mps_watchdog_mode", observing) == ["observe"]
 
@@ -101,7 +101,7 @@ def test_what_was_done_is_counted_each_in_its_family() -> None:
 
 
 def test_the_budget_is_what_the_window_has_left() -> None:
-    two = Policy(rules=Thresholds(restarts=2, window=100.0))
+    two = Policy(thresholds=Thresholds(restarts=2, window=100.0))
     assert shown(idle(), two)[LEFT,] == 2
     spent = watched(idle(), restarts=(AT - 101, AT - 100, AT - 1))
     assert shown(spent, two)[LEFT,] == 1
@@ -109,7 +109,7 @@ def test_the_budget_is_what_the_window_has_left() -> None:
 
 
 def test_with_the_circuit_open_there_is_none_left() -> None:
-    assert shown(circuit_open(), Policy(rules=Thresholds(restarts=9)))[LEFT,] == 0
+    assert shown(circuit_open(), Policy(thresholds=Thresholds(restarts=9)))[LEFT,] == 0
     assert shown(circuit_open())[OPENED,] == AT + 6
     assert (OPENED,) not in shown(backing_off())
 

@@ -14,9 +14,9 @@ from exporter.view import ConfigStatus
 from exporter.watchdog.context import DaemonPolicy, Policy
 
 
-def orders_of(config: Config) -> Policy:
+def policy_of(config: Config) -> Policy:
     """Return the policy of the watchdog. The general mode applies to a daemon that is not configured."""
-    mandates = {
+    daemon_policies = {
         daemon.name: DaemonPolicy(
             mode=daemon.watchdog, unit=daemon.unit, command=daemon.restart_command, limits=daemon.limits
         )
@@ -24,8 +24,8 @@ def orders_of(config: Config) -> Policy:
     }
     return Policy(
         mode=config.watchdog,
-        rules=replace(config.constants.rules, allow=config.watchdog_allow),
-        mandates=mandates,
+        thresholds=replace(config.constants.rules, allow=config.watchdog_allow),
+        daemon_policies=daemon_policies,
         program=config.constants.control_executable,
     )
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from exporter.clock import Clock
 from exporter.collectors.pool import CollectorPool
 from exporter.collectors.thread import CollectorThread, Inbox
-from exporter.config.reload import Reloader, orders_of
+from exporter.config.reload import Reloader, policy_of
 from exporter.config.settings import Config
 from exporter.demo.failures import PlannedFailure
 from exporter.demo.scenario import initial_node
@@ -40,7 +40,7 @@ def serve_simulated(
 ) -> None:
     """Simulate the past, then serve the node until a signal ends it."""
     node, events = initial_node(), list[Event]()
-    for second in advance(node, simulation, orders_of(config)):
+    for second in advance(node, simulation, policy_of(config)):
         node, new = second
         events.extend(new)
     simulation.plan(plan)

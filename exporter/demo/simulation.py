@@ -138,14 +138,14 @@ class Simulation:
                 yield from daemon.connect(at, client)
 
 
-def advance(node: Node, simulation: Simulation, orders: Policy) -> Iterator[tuple[Node, tuple[Event, ...]]]:
+def advance(node: Node, simulation: Simulation, policy: Policy) -> Iterator[tuple[Node, tuple[Event, ...]]]:
     """Reduce and evaluate each second up to the present. Yield the node after it, and its events."""
     for second in simulation.seconds():
         events: list[Event] = []
         for seen in second:
             node, new = reduce(node, seen)
             events.extend(new)
-        node, evaluated, actions = evaluate(node, orders, at=node.at, chance=CHANCE)
+        node, evaluated, actions = evaluate(node, policy, at=node.at, chance=CHANCE)
         for action in actions:
             simulation.do(action, node)
         yield node, (*events, *evaluated)

@@ -5,7 +5,7 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import replace
 
-from exporter.config.reload import orders_of
+from exporter.config.reload import policy_of
 from exporter.doctor.facts import DaemonFacts, Facts, ProcessFacts
 from exporter.model.daemon import Daemon
 from exporter.model.gpu import Gpu
@@ -62,12 +62,12 @@ def gpu_name(gpu: Gpu) -> str:
 
 def start_commands(facts: Facts, daemon: Daemon) -> tuple[str, ...]:
     """Return what starts a daemon: its unit, or NVIDIA's program."""
-    return start_of(facts.node, daemon, orders_of(facts.config))
+    return start_of(facts.node, daemon, policy_of(facts.config))
 
 
 def command_to(facts: Facts, daemon: Daemon, command: str) -> tuple[str, ...]:
     """Return what gives a daemon a command."""
-    told = command_to_tell(command, address_of(facts.node, daemon.name, orders_of(facts.config)))
+    told = command_to_tell(command, address_of(facts.node, daemon.name, policy_of(facts.config)))
     return () if told is None else (told,)
 
 
@@ -75,18 +75,18 @@ def restart_commands(
     facts: Facts, daemon: Daemon, *, option: str = "", variables: Mapping[str, str] | None = None
 ) -> tuple[str, ...]:
     """Return what starts a daemon that runs again, with a further option or variable."""
-    orders = orders_of(facts.config)
-    mandate = orders.mandate_of(daemon)
-    unit = mandate.unit
+    policy = policy_of(facts.config)
+    daemon_policy = policy.daemon_policy_of(daemon)
+    unit = daemon_policy.unit
     if unit is not None and is_service_name(unit):
         changed = [f"ExecStart= with {option}"] if option else []
         changed += [f"Environment={name}={value}" for name, value in (variables or {}).items()]
         return f"systemctl edit {quoted(unit)}  # [Service] {', '.join(changed)}", f"systemctl restart {quoted(unit)}"
-    command = (*(mandate.command or (orders.program, "-d")), *([option] if option else []))
+    command = (*(daemon_policy.command or (policy.program, "-d")), *([option] if option else []))
     if variables:
         command = ("env", *(f"{name}={value}" for name, value in variables.items()), *command)
-    stop = commands_to_stop(daemon, address=address_of(facts.node, daemon.name, orders))
-    return (*stop, *commands_to_start(daemon, mandate=replace(mandate, command=command)))
+    stop = commands_to_stop(daemon, address=address_of(facts.node, daemon.name, policy))
+    return (*stop, *commands_to_start(daemon, daemon_policy=replace(daemon_policy, command=command)))
 
 
 def with_everybodys_tmp(unit: str) -> str:

@@ -32,16 +32,16 @@ class _Watched(NamedTuple):
 
     daemon: Daemon
     watch: WatchdogState
-    orders: Policy
+    policy: Policy
     at: float
 
 
 def _watched(view: View) -> Items[_Watched]:
-    if view.orders is not None:
+    if view.policy is not None:
         for daemon in view.daemons():
             if daemon.declared.expected:
                 watch = view.node.watches.get(daemon.name, WatchdogState())
-                yield (daemon.name,), _Watched(daemon, watch, view.orders, view.node.at)
+                yield (daemon.name,), _Watched(daemon, watch, view.policy, view.node.at)
 
 
 _WATCHED: Scope[_Watched] = Scope(("daemon",), _watched)
@@ -51,9 +51,9 @@ _WATCH: Scope[WatchdogState] = Scope(
 
 
 def _blocked(each: _Watched) -> Mapping[str, bool]:
-    if each.orders.configured_mode_of(each.daemon) is not Mode.ACT:
+    if each.policy.configured_mode_of(each.daemon) is not Mode.ACT:
         return {}
-    found = blocks(each.orders, each.daemon, each.watch)
+    found = blocks(each.policy, each.daemon, each.watch)
     return {reason: reason in found for reason in ActingBlock}
 
 
@@ -90,7 +90,7 @@ WATCHDOG = group(
     "The watchdog",
     "daemons with suspended restarts",
     'cuda_mps_watchdog_state{state=~"circuit_open|quarantined|state_lost"} == 1',
-    _WATCHED.state("cuda_mps_watchdog_mode", Choice("mode", Mode), lambda each: each.orders.mode_of(each.daemon)),
+    _WATCHED.state("cuda_mps_watchdog_mode", Choice("mode", Mode), lambda each: each.policy.mode_of(each.daemon)),
     "Watchdog mode of the daemon; exactly one mode is 1. In observe, it only reports what it would do.",
     _WATCHED.values("cuda_mps_watchdog_blocked", Choice("reason", ActingBlock), _blocked),
     "Whether this reason prevents the watchdog from acting, although the configured mode is act.",
@@ -118,7 +118,7 @@ WATCHDOG = group(
     ),
     "Other actions of the watchdog for the daemon, or observed ones (the watchdog would have acted).",
     _WATCHED.value(
-        "cuda_mps_watchdog_restarts_left", lambda each: restart.left(each.watch, each.orders.rules, each.at)
+        "cuda_mps_watchdog_restarts_left", lambda each: restart.left(each.watch, each.policy.thresholds, each.at)
     ),
     "Restarts of the daemon that the budget still allows; 0 while the circuit is open.",
     _WATCH.time(

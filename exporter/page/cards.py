@@ -187,7 +187,7 @@ def daemons(view: StatusView) -> tuple[DaemonCard, ...]:
 
 def watchdog(view: StatusView) -> WatchdogCards:
     """Return what the watchdog does for each expected daemon, and its last actions."""
-    there = view.orders is not None
+    there = view.policy is not None
     return WatchdogCards(
         there=there,
         rows=tuple(_watch(view, each) for each in view.daemons if each.daemon.declared.expected) if there else (),
@@ -308,7 +308,7 @@ def _watch(view: StatusView, shown: DaemonView) -> WatchRow:
     """Return the row; an idle watchdog is not a good sign for a daemon that is not well."""
     watch, account = shown.watch or WatchdogState(), shown.account
     state, idle = of_watch_state(watch.state), watch.state is WatchdogPhase.IDLE
-    left = 0 if view.orders is None else restart.left(watch, view.orders.rules, view.at)
+    left = 0 if view.policy is None else restart.left(watch, view.policy.thresholds, view.at)
     return WatchRow(
         daemon=printable(shown.daemon.name),
         mode="acts" if shown.mode is Mode.ACT else "observes",

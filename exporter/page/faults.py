@@ -126,4 +126,4 @@ def _blockers(view: StatusView, incident: Incident) -> Iterable[Blocker]:
 def _ends_stuck(view: StatusView, incident: Incident) -> str | None:
     if not (incident.open and incident.stuck):
         return None
-    return command_to_end_server(incident.server, address_of(view.node, incident.daemon, view.orders))
+    return command_to_end_server(incident.server, address_of(view.node, incident.daemon, view.policy))

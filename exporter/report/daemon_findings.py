@@ -26,16 +26,16 @@ _SUSPENDED = (WatchdogPhase.CIRCUIT_OPEN, WatchdogPhase.STATE_LOST)
 """The watchdog restarts nothing until an operator runs `resume`."""
 
 
-def daemon_findings(node: Node, at: float, orders: Policy | None) -> Iterable[Finding]:
+def daemon_findings(node: Node, at: float, policy: Policy | None) -> Iterable[Finding]:
     """Return the problems of all daemons; of one daemon, the most telling."""
     for daemon in View(node).daemons():
         watch = node.watches.get(daemon.name, WatchdogState())
         if watch.quarantine is not None:
-            yield _quarantined(node, at, daemon, watch.quarantine, orders)
-        held_by = None if orders is None or not daemon.declared.expected else orders.block_of(daemon)
-        if orders is not None and held_by is not None and orders.configured_mode_of(daemon) is Mode.ACT:
+            yield _quarantined(node, at, daemon, watch.quarantine, policy)
+        held_by = None if policy is None or not daemon.declared.expected else policy.block_of(daemon)
+        if policy is not None and held_by is not None and policy.configured_mode_of(daemon) is Mode.ACT:
             yield Finding(code=OF_BLOCK[held_by], at=at, daemon=daemon.name)
-        found = _found(node, at, daemon, watch, orders)
+        found = _found(node, at, daemon, watch, policy)
         if found is not None:
             yield found
         if daemon.log.own_commands.blocked_since is not None:
@@ -44,22 +44,22 @@ def daemon_findings(node: Node, at: float, orders: Policy | None) -> Iterable[Fi
                 at=at,
                 since=daemon.log.own_commands.blocked_since,
                 daemon=daemon.name,
-                commands=commands_to_renew(node, daemon, orders),
+                commands=commands_to_renew(node, daemon, policy),
             )
 
 
-def _found(node: Node, at: float, daemon: Daemon, watch: WatchdogState, orders: Policy | None) -> Finding | None:
+def _found(node: Node, at: float, daemon: Daemon, watch: WatchdogState, policy: Policy | None) -> Finding | None:
     known = account(node, daemon)
     if daemon.runtime.foreign_owner is not None:
         values = {"uid": str(daemon.runtime.foreign_owner), "directory": printable(daemon.pipe_directory)}
         return Finding(code=FindingCode.FOREIGN_DIRECTORY, at=at, daemon=daemon.name, values=values)
     if daemon.state is not DaemonState.UP:
-        return _not_up(node, at, daemon, watch, orders)
+        return _not_up(node, at, daemon, watch, policy)
     if watch.quarantine is not None:
         return None
     if _condition(watch) is Condition.PROGRAM_UNRESPONSIVE:
         # Clients are not affected; lists of them, limits and servers' states are as old as the last answer.
-        run = command_to_tell(LIST_SERVERS, address_of(node, daemon.name, orders), deadline=10)
+        run = command_to_tell(LIST_SERVERS, address_of(node, daemon.name, policy), deadline=10)
         return Finding(
             code=FindingCode.CONTROL_PROGRAM_HUNG,
             at=at,
@@ -70,7 +70,7 @@ def _found(node: Node, at: float, daemon: Daemon, watch: WatchdogState, orders: 
     if known is not None and known.ill and not known.of_fault:
         code = _code(node, at, daemon, watch)
         since = _since(node, at, daemon, watch, code)
-        return _watched(Finding(code=code, at=at, since=since, daemon=daemon.name), daemon, watch, known, orders)
+        return _watched(Finding(code=code, at=at, since=since, daemon=daemon.name), daemon, watch, known, policy)
     if watch.state in _SUSPENDED:
         since = watch.opened_at if watch.state is WatchdogPhase.CIRCUIT_OPEN else watch.lost_at
         code = OF_WATCH_STATE[watch.state]
@@ -81,7 +81,7 @@ def _found(node: Node, at: float, daemon: Daemon, watch: WatchdogState, orders: 
     return None
 
 
-def _quarantined(node: Node, at: float, daemon: Daemon, quarantine: Quarantine, orders: Policy | None) -> Finding:
+def _quarantined(node: Node, at: float, daemon: Daemon, quarantine: Quarantine, policy: Policy | None) -> Finding:
     return Finding(
         code=FindingCode.QUARANTINED,
         at=at,
@@ -89,11 +89,11 @@ def _quarantined(node: Node, at: float, daemon: Daemon, quarantine: Quarantine, 
         daemon=daemon.name,
         gpu=quarantine.gpu,
         values={"cause": remedy.cause(node, quarantine)},
-        steps=remedy.steps(node, quarantine.gpu, quarantine.action, daemon, orders),
+        steps=remedy.steps(node, quarantine.gpu, quarantine.action, daemon, policy),
     )
 
 
-def _not_up(node: Node, at: float, daemon: Daemon, watch: WatchdogState, orders: Policy | None) -> Finding:
+def _not_up(node: Node, at: float, daemon: Daemon, watch: WatchdogState, policy: Policy | None) -> Finding:
     code = _code(node, at, daemon, watch)
     found = Finding(code=code, at=at, since=_since(node, at, daemon, watch, code), daemon=daemon.name)
     unasked, known = _not_asked(node, daemon), account(node, daemon)
@@ -107,9 +107,9 @@ def _not_up(node: Node, at: float, daemon: Daemon, watch: WatchdogState, orders:
             situation=Situation.CANNOT_QUERY,
             commands=(DOCTOR,),
         )
-    commands = _brings_back(node, daemon, watch, orders)
+    commands = _brings_back(node, daemon, watch, policy)
     if known is not None and known.says is not None:
-        return _watched(replace(found, commands=commands), daemon, watch, known, orders)
+        return _watched(replace(found, commands=commands), daemon, watch, known, policy)
     values = {} if daemon.runtime.process is None else {"pid": str(daemon.runtime.process.pid)}
     doctor = (DOCTOR,) if code is FindingCode.DAEMON_STATE_UNKNOWN else ()
     unsupported = Situation.UNSUPPORTED if code is FindingCode.DAEMON_UNSUPPORTED else None
@@ -118,7 +118,7 @@ def _not_up(node: Node, at: float, daemon: Daemon, watch: WatchdogState, orders:
     )
 
 
-def _watched(found: Finding, daemon: Daemon, watch: WatchdogState, known: Account, orders: Policy | None) -> Finding:
+def _watched(found: Finding, daemon: Daemon, watch: WatchdogState, known: Account, policy: Policy | None) -> Finding:
     """Return the finding with what the watchdog does about it, or would do."""
     situation = None
     if known.says is not None:
@@ -184,13 +184,13 @@ def _unknown_since(node: Node, daemon: Daemon, at: float) -> float | None:
     return began if at - began > STARTING_SECONDS else None
 
 
-def _brings_back(node: Node, daemon: Daemon, watch: WatchdogState, orders: Policy | None) -> tuple[str, ...]:
+def _brings_back(node: Node, daemon: Daemon, watch: WatchdogState, policy: Policy | None) -> tuple[str, ...]:
     """Return the command that starts a daemon that is gone; none while the watchdog is restarting it."""
     if not daemon.declared.expected or not daemon.gone or watch.quarantine is not None:
         return ()
     if watch.state in _SUSPENDED:
         return _resume(daemon)
-    return start_of(node, daemon, orders) if watch.state is WatchdogPhase.IDLE else ()
+    return start_of(node, daemon, policy) if watch.state is WatchdogPhase.IDLE else ()
 
 
 def _resume(daemon: Daemon) -> tuple[str, ...]:

@@ -40,29 +40,29 @@ _DOCTOR_FOR = {LIBCUDA_PROBES: f"{DOCTOR} --attribution=bpf"}
 """The service has this option from its unit; a command in a shell needs it too."""
 
 
-def findings(node: Node, at: float, orders: Policy | None = None) -> tuple[Finding, ...]:
-    """Return all problems at a time; `orders` are the watchdog's, None if there is no watchdog."""
+def findings(node: Node, at: float, policy: Policy | None = None) -> tuple[Finding, ...]:
+    """Return all problems at a time; `policy` are the watchdog's, None if there is no watchdog."""
     daemons = list(View(node).daemons())
     if not node.sources and all(daemon.state is None for daemon in daemons):
         return (Finding(code=FindingCode.NOTHING_COLLECTED, at=at, harmless=not daemons),)
     found = (
-        *_faults(node, at, orders),
-        *daemon_findings(node, at, orders),
+        *_faults(node, at, policy),
+        *daemon_findings(node, at, policy),
         *_resets_needed(node, at),
         *_full_servers(node, at),
         *_bypassing(node, at),
-        *_drifted_limits(node, at, orders),
+        *_drifted_limits(node, at, policy),
         *_not_collected(node, at),
         *_contradicted_logs(node, at),
     )
     return tuple(sorted(found, key=lambda each: -each.severity.rank))
 
 
-def _faults(node: Node, at: float, orders: Policy | None) -> Iterable[Finding]:
+def _faults(node: Node, at: float, policy: Policy | None) -> Iterable[Finding]:
     """Those that a command can end come first."""
     open_ones = [each for each in node.incidents.values() if each.open]
     open_ones.sort(key=lambda each: not (each.blockers or each.stuck))
-    yield from (_fault(node, at, each, orders) for each in open_ones)
+    yield from (_fault(node, at, each, policy) for each in open_ones)
     known = {(each.daemon, each.server) for each in open_ones}
     for daemon, server in View(node).servers():
         if server.state is ServerState.FAULT and (daemon.name, server.pid) not in known:
@@ -75,12 +75,12 @@ def _faults(node: Node, at: float, orders: Policy | None) -> Iterable[Finding]:
             )
 
 
-def _fault(node: Node, at: float, incident: Incident, orders: Policy | None) -> Finding:
+def _fault(node: Node, at: float, incident: Incident, policy: Policy | None) -> Finding:
     blockers = tuple(incident.blockers)
     commands, situation = [command_to_end(pid) for pid in blockers], None
     if incident.stuck:
         situation = Situation.SERVER_STUCK
-        commands = [command_to_end_server(incident.server, address_of(node, incident.daemon, orders))]
+        commands = [command_to_end_server(incident.server, address_of(node, incident.daemon, policy))]
     elif not blockers:
         situation = Situation.CLIENTS_ENDING
     recovery = f"; {counted(len(blockers), 'client blocks', 'clients block')} recovery" if blockers else ""
@@ -161,18 +161,18 @@ def _bypassing(node: Node, at: float) -> Iterable[Finding]:
         )
 
 
-def _drifted_limits(node: Node, at: float, orders: Policy | None) -> Iterable[Finding]:
+def _drifted_limits(node: Node, at: float, policy: Policy | None) -> Iterable[Finding]:
     for daemon in View(node).daemons():
         watch = node.watches.get(daemon.name)
         if watch is None or watch.wanted is None or not daemon.answers:
             continue
         drifted = [each for each in demands(daemon, watch.wanted, at) if each.standing is LimitStatus.DRIFTED]
         if drifted:
-            yield _drifted(node, daemon, at, drifted, orders)
+            yield _drifted(node, daemon, at, drifted, policy)
 
 
-def _drifted(node: Node, daemon: Daemon, at: float, drifted: Sequence[LimitDemand], orders: Policy | None) -> Finding:
-    address, first = address_of(node, daemon.name, orders), drifted[0]
+def _drifted(node: Node, daemon: Daemon, at: float, drifted: Sequence[LimitDemand], policy: Policy | None) -> Finding:
+    address, first = address_of(node, daemon.name, policy), drifted[0]
     where = "for new servers" if first.server is None else f"on server {first.server}"
     more = f", and {len(drifted) - 1} more" if len(drifted) > 1 else ""
     commands = (command_to_tell(each.command, address) for each in drifted[:MOST_COMMANDS])

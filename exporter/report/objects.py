@@ -294,7 +294,7 @@ def node_object(view: StatusView) -> dict[str, Any]:
         "daemons": [_daemon_object(node, each) for each in view.daemons],
         "gpus": [_gpu_object(node, each) for each in view.gpus],
         "incidents": [
-            incident_object(each, now=node.at, address=address_of(node, each.daemon, view.orders))
+            incident_object(each, now=node.at, address=address_of(node, each.daemon, view.policy))
             for each in view.incidents
         ],
         "sources": {each.name: {"problem": problem_object(each.problem, each.text)} for each in view.collectors},

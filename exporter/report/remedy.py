@@ -93,12 +93,12 @@ AddressOf = Callable[[str], Address | None]
 """Finds the address of a daemon by its name; None if no command reaches it."""
 
 
-def address_of(node: Node, name: str, orders: Policy | None = None) -> Address | None:
+def address_of(node: Node, name: str, policy: Policy | None = None) -> Address | None:
     """Return how a command reaches the daemon; None if it is not known, or in a container and without a process."""
     daemon = node.daemons.get(name)
     if daemon is None:
         return None
-    program = PROGRAM if orders is None else orders.program
+    program = PROGRAM if policy is None else policy.program
     if not _in_container(daemon):
         return Address(pipe_directory=daemon.pipe_directory, program=program)
     pid = None if daemon.runtime.process is None else daemon.runtime.process.pid
@@ -143,7 +143,7 @@ def command_to_tell(command: str, address: Address | None, *, deadline: int | No
 def commands_to_start(
     daemon: Daemon,
     watch: WatchdogState | None = None,
-    mandate: DaemonPolicy | None = None,
+    daemon_policy: DaemonPolicy | None = None,
     *,
     program: str = PROGRAM,
     unit: UnitState | None = None,
@@ -153,17 +153,17 @@ def commands_to_start(
     The same as what the watchdog does (`watchdog/restart.py`). Empty if a container ran it, or if no line can
     be written. `unit` is what systemd last told of the unit. A daemon that was never seen may lack its directories.
     """
-    watch, mandate = watch or WatchdogState(), mandate or DaemonPolicy()
-    name = mandate.unit or (None if mandate.command else daemon.declared.unit)
+    watch, daemon_policy = watch or WatchdogState(), daemon_policy or DaemonPolicy()
+    name = daemon_policy.unit or (None if daemon_policy.command else daemon.declared.unit)
     if name is not None:
         return _unit_commands(name, unit)
     if _in_container(daemon):
         return ()
     process = daemon.runtime.process or watch.process
     uid = None if process is None else process.uid
-    environment = start_environment(daemon, watch, mandate)
+    environment = start_environment(daemon, watch, daemon_policy)
     variables = " ".join(f"{key}={quote(value)}" for key, value in environment.items() if value)
-    line = f"{variables} {join(mandate.command or (program, '-d'))}"
+    line = f"{variables} {join(daemon_policy.command or (program, '-d'))}"
     own = "" if uid in (None, 0) else f"sudo -u '#{uid}' "
     line = f"{own}env {line}" if own else line
     if not daemon.lifecycle.seen:
@@ -173,34 +173,34 @@ def commands_to_start(
     return () if shown is None else (shown,)
 
 
-def start_of(node: Node, daemon: Daemon, orders: Policy | None) -> tuple[str, ...]:
-    """Return what starts a daemon of the node, as far as the node and the `orders` tell."""
+def start_of(node: Node, daemon: Daemon, policy: Policy | None) -> tuple[str, ...]:
+    """Return what starts a daemon of the node, as far as the node and the `policy` tell."""
     watch = node.watches.get(daemon.name)
-    if orders is None:
+    if policy is None:
         return commands_to_start(daemon, watch)
-    mandate = orders.mandate_of(daemon)
-    unit = None if mandate.unit is None else node.units.get(mandate.unit)
-    return commands_to_start(daemon, watch, mandate, program=orders.program, unit=unit)
+    daemon_policy = policy.daemon_policy_of(daemon)
+    unit = None if daemon_policy.unit is None else node.units.get(daemon_policy.unit)
+    return commands_to_start(daemon, watch, daemon_policy, program=policy.program, unit=unit)
 
 
 def commands_to_stop(
-    daemon: Daemon, mandate: DaemonPolicy | None = None, address: Address | None = None
+    daemon: Daemon, daemon_policy: DaemonPolicy | None = None, address: Address | None = None
 ) -> tuple[str, ...]:
     """Return what stops a daemon, and with it its servers and clients."""
-    name = (None if mandate is None else mandate.unit) or daemon.declared.unit
+    name = (None if daemon_policy is None else daemon_policy.unit) or daemon.declared.unit
     if name is not None:
         return (f"systemctl stop {quote(name)}",) if is_service_name(name) else ()
     quits = command_to_tell("quit", address)
     return () if quits is None else (quits,)
 
 
-def commands_to_renew(node: Node, daemon: Daemon, orders: Policy | None) -> tuple[str, ...]:
+def commands_to_renew(node: Node, daemon: Daemon, policy: Policy | None) -> tuple[str, ...]:
     """Return what ends a daemon that runs, with its clients, and starts another one in its place."""
-    start = start_of(node, daemon, orders)
+    start = start_of(node, daemon, policy)
     if not start or start[-1].startswith("systemctl restart "):
         return start
-    mandate = None if orders is None else orders.mandate_of(daemon)
-    return (*commands_to_stop(daemon, mandate, address_of(node, daemon.name, orders)), *start)
+    daemon_policy = None if policy is None else policy.daemon_policy_of(daemon)
+    return (*commands_to_stop(daemon, daemon_policy, address_of(node, daemon.name, policy)), *start)
 
 
 def command_to_resume(daemon: str) -> str | None:
@@ -257,18 +257,18 @@ def cause(node: Node, quarantine: Quarantine) -> str:
 
 
 def steps(
-    node: Node, gpu: GpuUuid, action: str, daemon: Daemon | None = None, orders: Policy | None = None
+    node: Node, gpu: GpuUuid, action: str, daemon: Daemon | None = None, policy: Policy | None = None
 ) -> tuple[ManualStep, ...]:
     """Return all that is to be done, in order. Without a `daemon`, what ends its quarantine is left out."""
-    return tuple(_steps(node, gpu, action, daemon, orders))
+    return tuple(_steps(node, gpu, action, daemon, policy))
 
 
-def _steps(node: Node, gpu: GpuUuid, action: str, daemon: Daemon | None, orders: Policy | None) -> Iterable[ManualStep]:
+def _steps(node: Node, gpu: GpuUuid, action: str, daemon: Daemon | None, policy: Policy | None) -> Iterable[ManualStep]:
     yield ManualStep(text="Take the node out of scheduling, and let the work on its other GPUs end.")
     if action == RESET:
         if daemon is None or not daemon.gone:
             text = "Stop the daemon, which ends its clients, and every other process on that GPU."
-            yield ManualStep(text=text, commands=() if daemon is None else _stop(node, daemon, orders))
+            yield ManualStep(text=text, commands=() if daemon is None else _stop(node, daemon, policy))
         yield ManualStep(text="Have the exporter release the driver.", commands=("cuda-mps-exporter pause",))
         reset = (f"nvidia-smi --gpu-reset -i {gpu}",) if _UUID.fullmatch(gpu) else ()
         yield ManualStep(text=f"Reset {gpu_text(node, gpu)}. If that fails, reboot the machine.", commands=reset)
@@ -276,12 +276,12 @@ def _steps(node: Node, gpu: GpuUuid, action: str, daemon: Daemon | None, orders:
     else:
         yield ManualStep(text="Reboot the machine.", commands=("systemctl reboot",))
     if daemon is not None:
-        yield ManualStep(text="Start the daemon, unless it runs again.", commands=start_of(node, daemon, orders))
+        yield ManualStep(text="Start the daemon, unless it runs again.", commands=start_of(node, daemon, policy))
         resume = command_to_resume(daemon.name)
         text = "End the quarantine: then the watchdog may restart the daemon again."
         yield ManualStep(text=text, commands=() if resume is None else (resume,))
 
 
-def _stop(node: Node, daemon: Daemon, orders: Policy | None) -> tuple[str, ...]:
-    mandate = None if orders is None else orders.mandate_of(daemon)
-    return commands_to_stop(daemon, mandate, address_of(node, daemon.name, orders))
+def _stop(node: Node, daemon: Daemon, policy: Policy | None) -> tuple[str, ...]:
+    daemon_policy = None if policy is None else policy.daemon_policy_of(daemon)
+    return commands_to_stop(daemon, daemon_policy, address_of(node, daemon.name, policy))

@@ -244,7 +244,7 @@ _SEVERITY_TONES = {
 def headline(view: StatusView) -> Sequence[Line]:
     """Return one line on the node, and one for each problem below it."""
     node, found = view.node, view.findings
-    watchdog = [] if view.orders is None else [modes(node, view.orders)]
+    watchdog = [] if view.policy is None else [modes(node, view.policy)]
     present = "; ".join((presence(node), *_past(node), *watchdog))
     first = said(Piece(_word(view.severity), _SEVERITY_TONES[view.severity]), f": {present}", indent=2)
     more = len(found) - MOST_FINDINGS
@@ -282,12 +282,12 @@ MOST_BLOCKERS = 8
 """So many are named in one line."""
 
 
-def sheet(node: Node, orders: Policy | None = None, width: int | None = None) -> Sheet:
+def sheet(node: Node, policy: Policy | None = None, width: int | None = None) -> Sheet:
     """Return all that a person is shown; the table is no wider than `width`, None: as wide as it becomes.
 
-    `orders` are the watchdog's, None if there is no watchdog.
+    `policy` are the watchdog's, None if there is no watchdog.
     """
-    return _sheet(view_of(node, orders), width)
+    return _sheet(view_of(node, policy), width)
 
 
 def _sheet(view: StatusView, width: int | None) -> Sheet:
@@ -303,24 +303,24 @@ def _sheet(view: StatusView, width: int | None) -> Sheet:
     )
 
 
-def table(node: Node, orders: Policy | None = None) -> str:
+def table(node: Node, policy: Policy | None = None) -> str:
     """Return the sheet without its head: daemons, servers and clients, sharing, problems, faults."""
-    shown = sheet(node, orders)
+    shown = sheet(node, policy)
     return text_of((*shown.table, *shown.sharing, *shown.troubles, *shown.past))
 
 
-def line(node: Node, orders: Policy | None = None) -> str:
-    """Return one line for the service manager; `orders` are the watchdog's, None if there is no watchdog."""
+def line(node: Node, policy: Policy | None = None) -> str:
+    """Return one line for the service manager; `policy` are the watchdog's, None if there is no watchdog."""
     faults = (_fault(node, *each) for each in View(node).servers() if each[1].state is ServerState.FAULT)
     failed = [name for name, source in node.sources.items() if source.last.problem is not None]
     missing = [f"cannot collect: {', '.join(failed)}"] if failed else []
-    watchdog = [] if orders is None else [watchdog_text.modes(node, orders)]
+    watchdog = [] if policy is None else [watchdog_text.modes(node, policy)]
     return "; ".join([*watchdog, daemons_and_clients(node), *faults, *watchdog_text.briefly(node), *missing])
 
 
 def told(
     node: Node,
-    orders: Policy | None = None,
+    policy: Policy | None = None,
     *,
     as_json: bool = False,
     daemon: DaemonName | None = None,
@@ -333,14 +333,14 @@ def told(
             others = ", ".join(map(printable, there)) or "none"
             return {"problem": f"no daemon {printable(daemon)} is here; there are: {others}"}
         node = _only(node, daemon)
-    view = view_of(node, orders)
+    view = view_of(node, policy)
     shown = {"node": node_object(view)} if as_json else {"sheet": plain(_sheet(view, width))}
     return {**shown, "exit_code": int(view.fails)}
 
 
-def exit_code(node: Node, orders: Policy | None = None) -> int:
+def exit_code(node: Node, policy: Policy | None = None) -> int:
     """Return 0 if daemons and servers are well, limits in force and all collectors work; otherwise 1."""
-    return int(view_of(node, orders).fails)
+    return int(view_of(node, policy).fails)
 
 
 def _fault(node: Node, daemon: Daemon, server: Server) -> str:
@@ -380,7 +380,7 @@ def _open(view: StatusView) -> Iterable[Line]:
     """Return the faults that are not over, each after an empty line."""
     for incident in view.incidents:
         if incident.open:
-            yield from (said(), *details(incident, view.at, address_of(view.node, incident.daemon, view.orders)))
+            yield from (said(), *details(incident, view.at, address_of(view.node, incident.daemon, view.policy)))
 
 
 def _over(view: StatusView) -> Iterable[Line]:

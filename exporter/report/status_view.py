@@ -115,7 +115,7 @@ class StatusInput:
     incidents: Sequence[Incident] = ()
     events: Sequence[Event] = ()
 
-    orders: Policy | None = None
+    policy: Policy | None = None
     """The watchdog's; None if there is no watchdog."""
 
     stalled_seconds: float | None = None
@@ -211,7 +211,7 @@ class StatusView:
     node: Node
     at: float
     host: str
-    orders: Policy | None
+    policy: Policy | None
     findings: tuple[Finding, ...]
     daemons: tuple[DaemonView, ...]
     gpus: tuple[GpuView, ...]
@@ -232,14 +232,14 @@ class StatusView:
         return any(each.fails for each in self.findings)
 
 
-def view_of(node: Node, orders: Policy | None = None) -> StatusView:
+def view_of(node: Node, policy: Policy | None = None) -> StatusView:
     """Return the status of a node when it was last observed."""
-    return status_view(StatusInput(node=node, at=node.at, orders=orders, incidents=tuple(node.incidents.values())))
+    return status_view(StatusInput(node=node, at=node.at, policy=policy, incidents=tuple(node.incidents.values())))
 
 
 def status_view(data: StatusInput) -> StatusView:
     """Return everything that is shown of a node."""
-    node, found = data.node, findings(data.node, data.at, data.orders)
+    node, found = data.node, findings(data.node, data.at, data.policy)
     domains, used = tuple(lettered(node)), memory(node)
     named = letters(domains)
     stalled = () if data.stalled_seconds is None else (_stalled(data.at, data.stalled_seconds),)
@@ -247,10 +247,10 @@ def status_view(data: StatusInput) -> StatusView:
         node=node,
         at=data.at,
         host=data.host,
-        orders=data.orders,
+        policy=data.policy,
         findings=(*stalled, *found),
         daemons=tuple(
-            _daemon(node, daemon, data.orders, found, domains, named, used) for daemon in View(node).daemons()
+            _daemon(node, daemon, data.policy, found, domains, named, used) for daemon in View(node).daemons()
         ),
         gpus=_gpus(node, found, used),
         domains=domains,
@@ -277,7 +277,7 @@ def _stalled(at: float, seconds: float) -> Finding:
 def _daemon(
     node: Node,
     daemon: Daemon,
-    orders: Policy | None,
+    policy: Policy | None,
     found: Sequence[Finding],
     domains: Sequence[Lettered],
     named: Mapping[tuple[DaemonName, int], str],
@@ -319,7 +319,7 @@ def _daemon(
         memory_limits=_limits(node, daemon, daemon.default_limits.pinned_memory),
         waiting={pid: who(node, pid) for pid in sorted(daemon.connections.waiting)},
         watch=node.watches.get(daemon.name),
-        mode=None if orders is None else orders.mode_of(daemon),
+        mode=None if policy is None else policy.mode_of(daemon),
         account=account(node, daemon),
     )
 

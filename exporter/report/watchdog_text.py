@@ -70,13 +70,13 @@ class Account:
         return f"{self.matter}: {self.indications}" if self.indications else self.matter
 
 
-def modes(node: Node, orders: Policy) -> str:
+def modes(node: Node, policy: Policy) -> str:
     """Whether the watchdog acts, in two words; where not for all that it watches alike, for how many."""
     watched = [daemon for daemon in View(node).daemons() if daemon.declared.expected]
-    acting = sum(orders.mode_of(daemon) is Mode.ACT for daemon in watched)
+    acting = sum(policy.mode_of(daemon) is Mode.ACT for daemon in watched)
     if 0 < acting < len(watched):
         return f"watchdog acts for {acting} of {len(watched)}"
-    return "watchdog acts" if (acting if watched else orders.mode is Mode.ACT) else "watchdog observes"
+    return "watchdog acts" if (acting if watched else policy.mode is Mode.ACT) else "watchdog observes"
 
 
 def briefly(node: Node) -> Sequence[str]:

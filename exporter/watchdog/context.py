@@ -29,7 +29,7 @@ class DaemonPolicy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """All that the watchdog was told; `mandates` are by the name of the daemon.
+    """All that the watchdog was told; `daemon_policies` are by the name of the daemon.
 
     `program` asks daemons, and starts those for which nothing else is configured. If `state_lost`, nobody knows what
     was remembered of a daemon that is met for the first time. `locks` is what keeps this exporter from acting for a
@@ -37,16 +37,20 @@ class Policy:
     """
 
     mode: Mode = Mode.OBSERVE
-    rules: Thresholds = field(default_factory=Thresholds)
-    mandates: Mapping[str, DaemonPolicy] = field(default_factory=dict)
+    thresholds: Thresholds = field(default_factory=Thresholds)
+    daemon_policies: Mapping[str, DaemonPolicy] = field(default_factory=dict)
     program: str = "nvidia-cuda-mps-control"
     state_lost: bool = False
     locks: Mapping[str, ActingBlock | None] | None = None
 
-    def mandate_of(self, daemon: Daemon) -> DaemonPolicy:
+    def daemon_policy_of(self, daemon: Daemon) -> DaemonPolicy:
         """What may be done for a daemon. Where the configuration does not say how, the unit that names it does."""
-        mandate = self.mandates.get(daemon.name, DaemonPolicy())
-        return mandate if mandate.unit or mandate.command else replace(mandate, unit=daemon.declared.unit)
+        daemon_policy = self.daemon_policies.get(daemon.name, DaemonPolicy())
+        return (
+            daemon_policy
+            if daemon_policy.unit or daemon_policy.command
+            else replace(daemon_policy, unit=daemon.declared.unit)
+        )
 
     def mode_of(self, daemon: Daemon) -> Mode:
         """Return whether the watchdog may act: as configured, if no other exporter can act for the daemon."""
@@ -56,18 +60,18 @@ class Policy:
         """Return whether the configuration lets the watchdog act: only for daemons that are expected."""
         if not daemon.declared.expected:
             return Mode.OBSERVE
-        return self.mandate_of(daemon).mode or self.mode
+        return self.daemon_policy_of(daemon).mode or self.mode
 
     def block_of(self, daemon: Daemon) -> ActingBlock | None:
         """Return why this exporter does not hold the daemon's lock; None if it does."""
         return None if self.locks is None else self.locks.get(daemon.name, ActingBlock.NO_LOCK)
 
 
-def blocks(orders: Policy, daemon: Daemon, watch: WatchdogState) -> tuple[ActingBlock, ...]:
+def blocks(policy: Policy, daemon: Daemon, watch: WatchdogState) -> tuple[ActingBlock, ...]:
     """Return why the watchdog does not act where the configuration says `act`; empty if it may act."""
-    if orders.configured_mode_of(daemon) is not Mode.ACT:
+    if policy.configured_mode_of(daemon) is not Mode.ACT:
         return ()
-    held_by = orders.block_of(daemon)
+    held_by = policy.block_of(daemon)
     lost = ActingBlock.STATE_LOST if watch.lost_at is not None else None
     foreign = ActingBlock.FOREIGN_DIRECTORY if daemon.runtime.foreign_owner is not None else None
     return tuple(each for each in (held_by, lost, foreign) if each is not None)
@@ -84,9 +88,9 @@ class Context:
     node: Node
     daemon: Daemon
     watch: WatchdogState
-    mandate: DaemonPolicy
+    daemon_policy: DaemonPolicy
     mode: Mode
-    rules: Thresholds
+    thresholds: Thresholds
     at: float
     chance: float
 
@@ -98,12 +102,12 @@ class Context:
     @property
     def unit(self) -> UnitState | None:
         """What systemd last told of the unit that is to be restarted."""
-        return None if self.mandate.unit is None else self.node.units.get(self.mandate.unit)
+        return None if self.daemon_policy.unit is None else self.node.units.get(self.daemon_policy.unit)
 
     @property
     def ran_in_unit(self) -> bool:
         """Whether the daemon was that unit's, as far as is known: else nothing follows from how the unit is."""
-        return self.daemon.runtime.unit is None or self.daemon.runtime.unit == self.mandate.unit
+        return self.daemon.runtime.unit is None or self.daemon.runtime.unit == self.daemon_policy.unit
 
     @property
     def lives(self) -> bool:

@@ -15,24 +15,24 @@ from exporter.watchdog import fault_remedies, restart
 from exporter.watchdog.context import Context, Decision, Evaluated, PlannedAction, Wait
 
 
-def quarantined(matter: Context) -> Evaluated:
+def quarantined(context: Context) -> Evaluated:
     """The watch, in quarantine where a GPU of the daemon's asks for it."""
-    if matter.watch.quarantine is not None:
-        return matter.watch, ()
-    since = matter.watch.released_at or 0.0
-    asking = (each for each in _demands(matter) if each.at > since)
+    if context.watch.quarantine is not None:
+        return context.watch, ()
+    since = context.watch.released_at or 0.0
+    asking = (each for each in _demands(context) if each.at > since)
     found = max(asking, key=lambda each: each.at, default=None)
     if found is None:
-        return matter.watch, ()
+        return context.watch, ()
     event = Event(
-        at=matter.at,
+        at=context.at,
         event=EventName.DAEMON_QUARANTINED,
-        daemon=matter.daemon.name,
+        daemon=context.daemon.name,
         gpu=found.gpu,
         xid=found.xid,
         reason=reason(found),
     )
-    return replace(matter.watch, quarantine=found), (event,)
+    return replace(context.watch, quarantine=found), (event,)
 
 
 def reason(quarantine: Quarantine) -> Reason:
@@ -41,15 +41,15 @@ def reason(quarantine: Quarantine) -> Reason:
     return Reason(code, xid=quarantine.xid, gpu=quarantine.gpu)
 
 
-def _demands(matter: Context) -> Iterator[Quarantine]:
+def _demands(context: Context) -> Iterator[Quarantine]:
     """What the driver says outright, and what NVIDIA's catalogue does of Xids that no program can cause."""
-    xids = matter.node.xids
+    xids = context.node.xids
     for gpu, demand in xids.demands.items():
-        if _serves(matter, gpu):
+        if _serves(context, gpu):
             yield Quarantine(at=demand.at, xid=RECOVERY_XID, gpu=gpu, action=demand.action)
     for (gpu, number), count in xids.counts.items():
         action = _action(number)
-        if action is not None and _serves(matter, gpu):
+        if action is not None and _serves(context, gpu):
             yield Quarantine(at=count.last_at, xid=int(number), gpu=gpu, action=action)
 
 
@@ -60,49 +60,49 @@ def _action(number: str) -> str | None:
     return known.action if known.action in (RESET, REBOOT) else None
 
 
-def _serves(matter: Context, gpu: str) -> bool:
-    known = matter.node.gpus.get(gpu)
+def _serves(context: Context, gpu: str) -> bool:
+    known = context.node.gpus.get(gpu)
     if known is None:
-        return gpu in matter.daemon.runtime.devices.values()
-    return gpus.served(matter.daemon, known.reading)
+        return gpu in context.daemon.runtime.devices.values()
+    return gpus.served(context.daemon, known.reading)
 
 
-def decided(matter: Context) -> Decision:
+def decided(context: Context) -> Decision:
     """What is to be done for a daemon for which nothing is being done."""
-    found = matter.watch.diagnosis
-    if matter.watch.quarantine is not None:
-        return Wait(reason=reason(matter.watch.quarantine), state=WatchdogPhase.QUARANTINED)
-    if matter.watch.lost_at is not None and matter.mode is Mode.ACT:
+    found = context.watch.diagnosis
+    if context.watch.quarantine is not None:
+        return Wait(reason=reason(context.watch.quarantine), state=WatchdogPhase.QUARANTINED)
+    if context.watch.lost_at is not None and context.mode is Mode.ACT:
         return Wait(reason=Reason(ReasonCode.STATE_LOST), state=WatchdogPhase.STATE_LOST)
     if found is None:
         return None
     match found.condition:
         case Condition.CRASHED:
-            return restart.crashed(matter, found.since)
+            return restart.crashed(context, found.since)
         case Condition.UNRESPONSIVE:
-            return fault_remedies.unblocked(matter) or restart.hung(matter, found.since)
+            return fault_remedies.unblocked(context) or restart.hung(context, found.since)
         case Condition.SUSPENDED:
-            return restart.hung(matter, found.since)
+            return restart.hung(context, found.since)
         case Condition.SERVER_SUSPENDED:
-            return _server_hangs(matter, found, ReasonCode.SERVER_MUST_CONTINUE)
+            return _server_hangs(context, found, ReasonCode.SERVER_MUST_CONTINUE)
         case Condition.SERVER_UNRESPONSIVE:
-            return fault_remedies.unblocked(matter) or _server_hangs(matter, found, ReasonCode.SERVER_MUST_END)
+            return fault_remedies.unblocked(context) or _server_hangs(context, found, ReasonCode.SERVER_MUST_END)
         case Condition.FAULT:
-            return fault_remedies.remedied(matter)
+            return fault_remedies.remedied(context)
         case _:
             return _left_alone(found)
 
 
-def _server_hangs(matter: Context, found: Diagnosis, remedy: ReasonCode) -> Decision:
+def _server_hangs(context: Context, found: Diagnosis, remedy: ReasonCode) -> Decision:
     """End a server that hangs, if the configuration allows it and /proc has shown that it is the daemon's server."""
-    after, culprit = matter.rules.hung_after, found.culprit
-    if AllowedAction.END_HUNG_SERVER not in matter.rules.allow or culprit is None:
+    after, culprit = context.thresholds.hung_after, found.culprit
+    if AllowedAction.END_HUNG_SERVER not in context.thresholds.allow or culprit is None:
         return Wait(reason=Reason(remedy, server=found.server))
-    if matter.at - found.since < after:
+    if context.at - found.since < after:
         return Wait(reason=Reason(ReasonCode.HANG_TOO_RECENT, server=found.server, seconds=after))
-    if culprit not in matter.watch.children:
+    if culprit not in context.watch.children:
         return Wait(reason=Reason(ReasonCode.SERVER_PARENT_UNKNOWN, server=found.server, state=found.condition))
-    if found.condition is Condition.SERVER_UNRESPONSIVE and len(matter.watch.children) > 1:
+    if found.condition is Condition.SERVER_UNRESPONSIVE and len(context.watch.children) > 1:
         return Wait(reason=Reason(ReasonCode.HUNG_SERVER_AMBIGUOUS, server=found.server))
     end = EndProcess(identity=culprit, role=Role.SERVER)
     answers = f"server {culprit.pid} {culprit.start_ticks}"

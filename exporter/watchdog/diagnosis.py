@@ -25,25 +25,25 @@ _ENOUGH = 2
 """This many independent indications establish a crash."""
 
 
-def exit_diagnosis(matter: Context) -> Diagnosis:
+def exit_diagnosis(context: Context) -> Diagnosis:
     """Return the diagnosis of a daemon that is gone."""
-    daemon, since = matter.daemon, matter.daemon.lifecycle.state_since or matter.at
-    stopped = _stopped(matter)
+    daemon, since = context.daemon, context.daemon.lifecycle.state_since or context.at
+    stopped = _stopped(context)
     if stopped is not None:
-        return Diagnosis(condition=Condition.STOPPED, since=matter.watch.stopped_at or since, indications=(stopped,))
-    if not _ever_lived(matter):
+        return Diagnosis(condition=Condition.STOPPED, since=context.watch.stopped_at or since, indications=(stopped,))
+    if not _ever_lived(context):
         never_ran = Reason(ReasonCode.NEVER_RAN)
         return Diagnosis(condition=Condition.NEVER_SEEN, since=since, indications=(never_ran,))
-    indications = tuple(_indications(matter))
+    indications = tuple(_indications(context))
     # NVIDIA's program reads the pid file, which any user may write (measured, R580): both are one indication.
     independent = len(indications) - all(each in indications for each in _OF_THE_PID_FILE)
-    sure = daemon.lifecycle.gone_at is None and _no_quit(matter) and independent >= _ENOUGH
+    sure = daemon.lifecycle.gone_at is None and _no_quit(context) and independent >= _ENOUGH
     return Diagnosis(condition=Condition.CRASHED if sure else Condition.UNKNOWN, since=since, indications=indications)
 
 
-def _stopped(matter: Context) -> Reason | None:
+def _stopped(context: Context) -> Reason | None:
     """Return what indicates that an operator stopped the daemon; None if nothing does."""
-    daemon, unit = matter.daemon, _of_its_end(matter)
+    daemon, unit = context.daemon, _of_its_end(context)
     if unit is not None and process_states.stays_away(unit):
         ended = unit.result == "success"
         return Reason(ReasonCode.UNIT_ENDED if ended else ReasonCode.UNIT_STOP_TIMED_OUT, unit=unit.unit)
@@ -53,51 +53,51 @@ def _stopped(matter: Context) -> Reason | None:
     if (
         daemon.lifecycle.pid_file_left is False
         and daemon.lifecycle.gone_at is None
-        and not _log_tells(matter)
-        and _ever_lived(matter)
+        and not _log_tells(context)
+        and _ever_lived(context)
     ):
         return Reason(ReasonCode.NO_PID_FILE_LEFT)
-    if matter.watch.stopped_at is not None:
+    if context.watch.stopped_at is not None:
         return Reason(ReasonCode.NOT_STARTED_SINCE_STOP)
     return None
 
 
-def _ever_lived(matter: Context) -> bool:
-    watch = matter.watch
-    return matter.daemon.lifecycle.seen or watch.process is not None or watch.well_since is not None
+def _ever_lived(context: Context) -> bool:
+    watch = context.watch
+    return context.daemon.lifecycle.seen or watch.process is not None or watch.well_since is not None
 
 
-def _indications(matter: Context) -> Iterator[Reason]:
-    daemon, process = matter.daemon, matter.watch.process
+def _indications(context: Context) -> Iterator[Reason]:
+    daemon, process = context.daemon, context.watch.process
     if daemon.lifecycle.seen and process is not None:
         yield Reason(ReasonCode.PROCESS_GONE, pid=process.pid)
     if daemon.lifecycle.not_found_at is not None and daemon.lifecycle.not_found_at >= (
         daemon.lifecycle.state_since or 0.0
     ):
         yield _NOT_FOUND
-    if _log_tells(matter):
+    if _log_tells(context):
         yield Reason(ReasonCode.LOG_ENDS_WITHOUT_QUIT)
     if daemon.commands.listening is False:
         yield Reason(ReasonCode.NO_LISTENER)
     if daemon.lifecycle.pid_file_left:
         yield _LEFT_BEHIND
-    unit = _of_its_end(matter)
+    unit = _of_its_end(context)
     if unit is not None and unit.active == "failed":
         yield Reason(ReasonCode.UNIT_FAILED, unit=unit.unit, text=unit.result)
     if unit is not None and unit.sub == "auto-restart":
         yield Reason(ReasonCode.UNIT_RESTARTING, unit=unit.unit)
 
 
-def _log_tells(matter: Context) -> bool:
+def _log_tells(context: Context) -> bool:
     """Whether the end was seen while its log was followed, which would have told of a quit."""
-    return matter.daemon.log_followed and _lost(matter.daemon)
+    return context.daemon.log_followed and _lost(context.daemon)
 
 
-def _no_quit(matter: Context) -> bool:
+def _no_quit(context: Context) -> bool:
     """Whether that end was no quit: of one that nobody saw, as while the exporter was not there, traces must tell."""
-    unit = _of_its_end(matter)
+    unit = _of_its_end(context)
     failed = unit is not None and unit.active == "failed"
-    return _lost(matter.daemon) or bool(matter.daemon.lifecycle.pid_file_left) or failed
+    return _lost(context.daemon) or bool(context.daemon.lifecycle.pid_file_left) or failed
 
 
 def _lost(daemon: Daemon) -> bool:
@@ -107,11 +107,11 @@ def _lost(daemon: Daemon) -> bool:
     )
 
 
-def _of_its_end(matter: Context) -> UnitState | None:
+def _of_its_end(context: Context) -> UnitState | None:
     """What systemd told of its unit since."""
-    unit = matter.unit
-    told = unit is not None and unit.problem is None and unit.at >= (matter.daemon.lifecycle.state_since or 0.0)
-    return unit if told and matter.ran_in_unit else None
+    unit = context.unit
+    told = unit is not None and unit.problem is None and unit.at >= (context.daemon.lifecycle.state_since or 0.0)
+    return unit if told and context.ran_in_unit else None
 
 
 _STANDING_SECONDS = 1.0
@@ -122,20 +122,20 @@ _WAITED_FOR = frozenset({Condition.SERVER_SUSPENDED, Condition.SERVER_UNRESPONSI
 _TRIFLES = frozenset({None, *HARMLESS})
 
 
-def diagnosed(matter: Context) -> Evaluated:
+def diagnosed(context: Context) -> Evaluated:
     """The watch with its diagnosis; an event where that is news."""
-    before = matter.watch.diagnosis
-    found = _continued(matter, _found(matter), before)
+    before = context.watch.diagnosis
+    found = _continued(context, _found(context), before)
     if found == before:
-        return matter.watch, ()
-    watch = _stopping(replace(matter.watch, diagnosis=found), found, matter)
+        return context.watch, ()
+    watch = _stopping(replace(context.watch, diagnosis=found), found, context)
     was = None if before is None else before.condition
     trifle = was in _TRIFLES and found.condition in _TRIFLES
     same = before is not None and (was, before.culprit) == (found.condition, found.culprit)
-    return watch, () if trifle or same else (_told(matter, found),)
+    return watch, () if trifle or same else (_told(context, found),)
 
 
-def _continued(matter: Context, found: Diagnosis, before: Diagnosis | None) -> Diagnosis:
+def _continued(context: Context, found: Diagnosis, before: Diagnosis | None) -> Diagnosis:
     """One that hangs may be found to be stopped, or the other way round: that is the same matter.
 
     One that only waited for another process hangs by itself from now on, if it does: it may not have been asked since.
@@ -144,23 +144,23 @@ def _continued(matter: Context, found: Diagnosis, before: Diagnosis | None) -> D
     if found.condition not in _HUNG or before is None:
         return found
     if before.condition in _WAITED_FOR:
-        return replace(found, since=matter.at)
+        return replace(found, since=context.at)
     return replace(found, since=before.since) if before.condition in _HUNG else found
 
 
-def _stopping(watch: WatchdogState, found: Diagnosis, matter: Context) -> WatchdogState:
+def _stopping(watch: WatchdogState, found: Diagnosis, context: Context) -> WatchdogState:
     """An operator's stop is remembered until the daemon lives again."""
     if found.condition is Condition.STOPPED:
         return replace(watch, stopped_at=found.since)
-    alive = matter.daemon.state is not None and not matter.daemon.gone
+    alive = context.daemon.state is not None and not context.daemon.gone
     return replace(watch, stopped_at=None) if alive else watch
 
 
-def _told(matter: Context, found: Diagnosis) -> Event:
+def _told(context: Context, found: Diagnosis) -> Event:
     return Event(
-        at=matter.at,
+        at=context.at,
         event=EventName.DAEMON_DIAGNOSED,
-        daemon=matter.daemon.name,
+        daemon=context.daemon.name,
         server=found.server,
         pid=None if found.culprit is None else found.culprit.pid,
         state=found.condition,
@@ -169,26 +169,26 @@ def _told(matter: Context, found: Diagnosis) -> Event:
     )
 
 
-def _found(matter: Context) -> Diagnosis:
+def _found(context: Context) -> Diagnosis:
     """The gravest that there is."""
-    if matter.daemon.gone:
-        return exit_diagnosis(matter)
+    if context.daemon.gone:
+        return exit_diagnosis(context)
     return (
-        _suspended(matter)
-        or _stuck(matter)
-        or _server_suspended(matter)
-        or _server_unresponsive(matter)
-        or _unresponsive(matter)
-        or _program_unresponsive(matter)
-        or _held(matter)
-        or _fault(matter)
-        or _crash_loop(matter)
-        or _sound(matter)
+        _suspended(context)
+        or _stuck(context)
+        or _server_suspended(context)
+        or _server_unresponsive(context)
+        or _unresponsive(context)
+        or _program_unresponsive(context)
+        or _held(context)
+        or _fault(context)
+        or _crash_loop(context)
+        or _sound(context)
     )
 
 
-def _suspended(matter: Context) -> Diagnosis | None:
-    daemon, state = matter.daemon, process_states.of_daemon(matter.node, matter.daemon)
+def _suspended(context: Context) -> Diagnosis | None:
+    daemon, state = context.daemon, process_states.of_daemon(context.node, context.daemon)
     if state is None or not process_states.is_suspended(state) or not _silent(daemon):
         return None
     return Diagnosis(
@@ -202,12 +202,12 @@ def _suspended(matter: Context) -> Diagnosis | None:
     )
 
 
-def _stuck(matter: Context) -> Diagnosis | None:
+def _stuck(context: Context) -> Diagnosis | None:
     """A short sleep in the kernel is nothing; one beside a daemon that answers nobody is what it waits for."""
-    daemon = matter.daemon
+    daemon = context.daemon
     if daemon.state is not DaemonState.UNRESPONSIVE:
         return None
-    states = (process_states.of_daemon(matter.node, daemon), *_states_of_servers(matter))
+    states = (process_states.of_daemon(context.node, daemon), *_states_of_servers(context))
     asleep = next(filter(process_states.is_stuck, states), None)
     if asleep is None:
         return None
@@ -223,12 +223,12 @@ def _stuck(matter: Context) -> Diagnosis | None:
     )
 
 
-def _server_suspended(matter: Context) -> Diagnosis | None:
-    stopped = filter(process_states.is_suspended, _states_of_servers(matter))
+def _server_suspended(context: Context) -> Diagnosis | None:
+    stopped = filter(process_states.is_suspended, _states_of_servers(context))
     state = min(stopped, key=lambda each: each.at, default=None)
-    if state is None or matter.at - state.at < _STANDING_SECONDS:
+    if state is None or context.at - state.at < _STANDING_SECONDS:
         return None
-    daemon = ReasonCode.DAEMON_UNANSWERING if _silent(matter.daemon) else ReasonCode.DAEMON_NOT_WAITING
+    daemon = ReasonCode.DAEMON_UNANSWERING if _silent(context.daemon) else ReasonCode.DAEMON_NOT_WAITING
     return Diagnosis(
         condition=Condition.SERVER_SUSPENDED,
         since=state.at,
@@ -241,20 +241,20 @@ def _server_suspended(matter: Context) -> Diagnosis | None:
     )
 
 
-def _server_unresponsive(matter: Context) -> Diagnosis | None:
+def _server_unresponsive(context: Context) -> Diagnosis | None:
     """A daemon that asks a server which does not answer hangs with it (measured, R580).
 
     To restart it would end every other client, and that server is what hangs. Only a command of the exporter itself
     shows which server that is (`Daemon.waits_for`): the log is written by every user.
     """
-    daemon, server = matter.daemon, matter.daemon.commands.waits_for_server
+    daemon, server = context.daemon, context.daemon.commands.waits_for_server
     silent = daemon.state is DaemonState.UNRESPONSIVE and daemon.commands.unanswered_since is not None
     if not silent or server is None or server not in daemon.servers:
         return None
-    process = matter.node.processes.get(server)
+    process = context.node.processes.get(server)
     return Diagnosis(
         condition=Condition.SERVER_UNRESPONSIVE,
-        since=min(daemon.lifecycle.state_since or matter.at, daemon.commands.unanswered_since or matter.at),
+        since=min(daemon.lifecycle.state_since or context.at, daemon.commands.unanswered_since or context.at),
         indications=(
             Reason(ReasonCode.COMMANDS_UNANSWERED),
             Reason(ReasonCode.SERVER_QUERIED, server=server),
@@ -264,14 +264,14 @@ def _server_unresponsive(matter: Context) -> Diagnosis | None:
     )
 
 
-def _unresponsive(matter: Context) -> Diagnosis | None:
+def _unresponsive(context: Context) -> Diagnosis | None:
     """Two commands and a second indication have made it so (`state/hang_detection.py`)."""
-    daemon = matter.daemon
+    daemon = context.daemon
     if daemon.state is not DaemonState.UNRESPONSIVE:
         return None
     return Diagnosis(
         condition=Condition.UNRESPONSIVE,
-        since=min(daemon.lifecycle.state_since or matter.at, daemon.commands.unanswered_since or matter.at),
+        since=min(daemon.lifecycle.state_since or context.at, daemon.commands.unanswered_since or context.at),
         indications=(Reason(ReasonCode.COMMANDS_UNANSWERED), *_signs_of_a_hang(daemon)),
     )
 
@@ -290,24 +290,26 @@ def _signs_of_a_hang(daemon: Daemon) -> Iterator[Reason]:
         yield Reason(ReasonCode.LOG_ENDS_WITH_QUERY, server=next(iter(hint)))
 
 
-def _program_unresponsive(matter: Context) -> Diagnosis | None:
+def _program_unresponsive(context: Context) -> Diagnosis | None:
     """Commands go through the control program: if the daemon answers without it, the program is at fault."""
-    daemon = matter.daemon
-    if not hang_detection.program_hangs(daemon, matter.at):
+    daemon = context.daemon
+    if not hang_detection.program_hangs(daemon, context.at):
         return None
     return Diagnosis(
         condition=Condition.PROGRAM_UNRESPONSIVE,
-        since=daemon.commands.unanswered_since or matter.at,
+        since=daemon.commands.unanswered_since or context.at,
         indications=(Reason(ReasonCode.PROGRAM_UNANSWERED), Reason(ReasonCode.CONNECTIONS_ANSWERED)),
     )
 
 
-def _held(matter: Context) -> Diagnosis | None:
-    daemon, holder = matter.daemon, matter.daemon.commands.session_holder
+def _held(context: Context) -> Diagnosis | None:
+    daemon, holder = context.daemon, context.daemon.commands.session_holder
     if daemon.state is not DaemonState.HELD:
         return None
     refused = Reason(ReasonCode.COMMANDS_REFUSED)
-    found = Diagnosis(condition=Condition.HELD, since=daemon.lifecycle.state_since or matter.at, indications=(refused,))
+    found = Diagnosis(
+        condition=Condition.HELD, since=daemon.lifecycle.state_since or context.at, indications=(refused,)
+    )
     culprit = identity_of(holder)
     if holder is None or culprit is None:
         return found
@@ -315,8 +317,8 @@ def _held(matter: Context) -> Diagnosis | None:
     return replace(found, indications=(who, refused), culprit=culprit)
 
 
-def _fault(matter: Context) -> Diagnosis | None:
-    incident = next(iter(faults(matter)), None)
+def _fault(context: Context) -> Diagnosis | None:
+    incident = next(iter(faults(context)), None)
     if incident is None:
         return None
     if incident.stuck:
@@ -332,18 +334,18 @@ def _fault(matter: Context) -> Diagnosis | None:
     )
 
 
-def faults(matter: Context) -> Iterable[Incident]:
+def faults(context: Context) -> Iterable[Incident]:
     """The daemon's faults that are not over, the eldest first, as far as their servers are known to be in one."""
-    servers = matter.daemon.servers
-    for each in matter.node.incidents.values():
+    servers = context.daemon.servers
+    for each in context.node.incidents.values():
         ill = each.server in servers and servers[each.server].state is ServerState.FAULT
-        if each.open and each.daemon == matter.daemon.name and ill:
+        if each.open and each.daemon == context.daemon.name and ill:
             yield each
 
 
-def _crash_loop(matter: Context) -> Diagnosis | None:
-    starts = matter.daemon.connections.failed_starts
-    if not starts.told or starts.last_at is None or matter.at - starts.last_at > state_servers.CEASED_SECONDS:
+def _crash_loop(context: Context) -> Diagnosis | None:
+    starts = context.daemon.connections.failed_starts
+    if not starts.told or starts.last_at is None or context.at - starts.last_at > state_servers.CEASED_SECONDS:
         return None
     return Diagnosis(
         condition=Condition.CRASH_LOOP,
@@ -355,21 +357,21 @@ def _crash_loop(matter: Context) -> Diagnosis | None:
     )
 
 
-def _sound(matter: Context) -> Diagnosis:
-    daemon = matter.daemon
+def _sound(context: Context) -> Diagnosis:
+    daemon = context.daemon
     condition = Condition.UNKNOWN
-    if matter.lives:
+    if context.lives:
         condition = Condition.WELL
     elif daemon.state is DaemonState.STARTING:
         condition = Condition.STARTING
-    return Diagnosis(condition=condition, since=daemon.lifecycle.state_since or matter.at)
+    return Diagnosis(condition=condition, since=daemon.lifecycle.state_since or context.at)
 
 
 def _silent(daemon: Daemon) -> bool:
     return daemon.state is DaemonState.UNRESPONSIVE or daemon.commands.unanswered_since is not None
 
 
-def _states_of_servers(matter: Context) -> list[ProcessState]:
+def _states_of_servers(context: Context) -> list[ProcessState]:
     """How those stand whose process is known: of another, the PID may have passed on."""
-    known = (pid for pid in matter.daemon.servers if pid in matter.node.processes)
-    return [state for pid in known if (state := process_states.of_server(matter.node, pid)) is not None]
+    known = (pid for pid in context.daemon.servers if pid in context.node.processes)
+    return [state for pid in known if (state := process_states.of_server(context.node, pid)) is not None]

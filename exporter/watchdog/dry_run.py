@@ -20,16 +20,16 @@ START = ("nvidia-cuda-mps-control", "-d")
 """What is taken to start a daemon of which no unit is known."""
 
 
-def policy_for(node: Node, mode: Mode, rules: Thresholds) -> Policy:
+def policy_for(node: Node, mode: Mode, thresholds: Thresholds) -> Policy:
     """The orders by which the daemons of a recording are watched."""
-    mandates = {
+    daemon_policies = {
         name: DaemonPolicy() if daemon.declared.unit is not None else DaemonPolicy(command=START)
         for name, daemon in node.daemons.items()
     }
-    return Policy(mode=mode, rules=rules, mandates=mandates)
+    return Policy(mode=mode, thresholds=thresholds, daemon_policies=daemon_policies)
 
 
-def dry_run(node: Node, observations: Iterable[Observation], orders: Policy) -> Iterator[Reduced]:
+def dry_run(node: Node, observations: Iterable[Observation], policy: Policy) -> Iterator[Reduced]:
     """Take in a recording's observations one by one, and judge after each; at last, settle what was still open."""
     begun: list[ActionDone] = []
     for seen in observations:
@@ -37,11 +37,11 @@ def dry_run(node: Node, observations: Iterable[Observation], orders: Policy) -> 
         begun = [each for each in begun if each.at > seen.at]
         for each in (*done, seen):
             node, events = reduce(node, each)
-            node, said, actions = evaluate(node, orders, at=node.at, chance=CHANCE)
+            node, said, actions = evaluate(node, policy, at=node.at, chance=CHANCE)
             begun += [_done(action, node.at) for action in actions]
             yield node, (*events, *said)
     for settled, events in reduce_all(node, ()):
-        node, said, _ = evaluate(settled, orders, at=settled.at, chance=CHANCE)
+        node, said, _ = evaluate(settled, policy, at=settled.at, chance=CHANCE)
         yield node, (*events, *said)
 
 

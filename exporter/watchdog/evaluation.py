@@ -18,75 +18,75 @@ from exporter.watchdog.verification import interrupted
 Planned = tuple[WatchdogState, tuple[Event, ...], Action | None]
 
 
-def planned(matter: Context, resolve: Decision) -> Planned:
+def planned(context: Context, resolve: Decision) -> Planned:
     """The watch, and what there is to tell; in `act`, the action too."""
     match resolve:
-        case PlannedAction() if _is_done(matter, resolve):
-            return replace(matter.watch, state=WatchdogPhase.IDLE), (), None
-        case PlannedAction() if matter.mode is Mode.OBSERVE:
-            return _observed(matter, resolve)
+        case PlannedAction() if _is_done(context, resolve):
+            return replace(context.watch, state=WatchdogPhase.IDLE), (), None
+        case PlannedAction() if context.mode is Mode.OBSERVE:
+            return _observed(context, resolve)
         case PlannedAction():
-            return _begun(matter, resolve)
+            return _begun(context, resolve)
         case Wait():
-            return _waiting(matter, resolve)
+            return _waiting(context, resolve)
         case None:
-            return _content(matter), (), None
+            return _content(context), (), None
 
 
-def _key(matter: Context, deed: PlannedAction) -> str:
-    return f"{matter.mode.value}: {deed.kind.value} {deed.answers}"
+def _key(context: Context, deed: PlannedAction) -> str:
+    return f"{context.mode.value}: {deed.kind.value} {deed.answers}"
 
 
-def _is_done(matter: Context, deed: PlannedAction) -> bool:
+def _is_done(context: Context, deed: PlannedAction) -> bool:
     """A restart that did not help may be tried again: for that there is a budget."""
-    again = deed.kind is ActionKind.RESTART and matter.mode is Mode.ACT
-    return not again and matter.watch.intention == _key(matter, deed)
+    again = deed.kind is ActionKind.RESTART and context.mode is Mode.ACT
+    return not again and context.watch.intention == _key(context, deed)
 
 
-def _observed(matter: Context, deed: PlannedAction) -> Planned:
-    watch = with_count(matter.watch, deed.kind, deed.reason, ActionResult.OBSERVED)
+def _observed(context: Context, deed: PlannedAction) -> Planned:
+    watch = with_count(context.watch, deed.kind, deed.reason, ActionResult.OBSERVED)
     last = LastAction(kind=deed.kind, reason=deed.reason, begun=False)
-    watch = replace(watch, state=WatchdogPhase.IDLE, intention=_key(matter, deed), last_action=last, reason=None)
-    return watch, (_event(matter, EventName.WATCHDOG_WOULD_ACT, deed.kind, deed.reason),), None
+    watch = replace(watch, state=WatchdogPhase.IDLE, intention=_key(context, deed), last_action=last, reason=None)
+    return watch, (_event(context, EventName.WATCHDOG_WOULD_ACT, deed.kind, deed.reason),), None
 
 
-def _begun(matter: Context, deed: PlannedAction) -> Planned:
-    watch, uid = matter.watch, None if matter.watch.process is None else matter.watch.process.uid
+def _begun(context: Context, deed: PlannedAction) -> Planned:
+    watch, uid = context.watch, None if context.watch.process is None else context.watch.process.uid
     if deed.kind is ActionKind.RESTART:
-        watch = replace(watch, restarts=(*watch.restarts, matter.at), last_restart_at=matter.at)
+        watch = replace(watch, restarts=(*watch.restarts, context.at), last_restart_at=context.at)
     watch = replace(
         watch,
-        intention=_key(matter, deed),
+        intention=_key(context, deed),
         need=None,
         not_before=None,
         rung=watch.rung if deed.rung is None else deed.rung,
     )
-    action = Action(daemon=matter.daemon.name, kind=deed.kind, reason=deed.reason, steps=deed.steps, uid=uid)
-    return begun(replace(matter, watch=watch), action)
+    action = Action(daemon=context.daemon.name, kind=deed.kind, reason=deed.reason, steps=deed.steps, uid=uid)
+    return begun(replace(context, watch=watch), action)
 
 
-def begun(matter: Context, action: Action) -> Planned:
+def begun(context: Context, action: Action) -> Planned:
     """Return the watch with an action that is under way from now on."""
-    before = identity_of(matter.watch.process)
-    acting = OngoingAction(kind=action.kind, reason=action.reason, began_at=matter.at, before=before)
+    before = identity_of(context.watch.process)
+    acting = OngoingAction(kind=action.kind, reason=action.reason, began_at=context.at, before=before)
     last = LastAction(kind=action.kind, reason=action.reason, begun=True)
-    watch = replace(matter.watch, state=WatchdogPhase.ACTING, acting=acting, last_action=last, reason=None)
-    return watch, (_event(matter, EventName.WATCHDOG_ACTS, action.kind, action.reason),), action
+    watch = replace(context.watch, state=WatchdogPhase.ACTING, acting=acting, last_action=last, reason=None)
+    return watch, (_event(context, EventName.WATCHDOG_ACTS, action.kind, action.reason),), action
 
 
-def _waiting(matter: Context, wait: Wait) -> Planned:
+def _waiting(context: Context, wait: Wait) -> Planned:
     """Report the reason once, however long it lasts."""
-    watch = replace(matter.watch, state=wait.state, need=wait.need, not_before=wait.until)
+    watch = replace(context.watch, state=wait.state, need=wait.need, not_before=wait.until)
     if wait.reason is None or wait.reason == watch.reason:
         return watch, (), None
     watch = replace(watch, reason=wait.reason, last_action=None)
     if wait.state is WatchdogPhase.CIRCUIT_OPEN and watch.opened_at is None:
-        return *restart.opened(watch, matter.daemon.name, matter.at, wait.reason), None
+        return *restart.opened(watch, context.daemon.name, context.at, wait.reason), None
     found = watch.diagnosis
     waits = Event(
-        at=matter.at,
+        at=context.at,
         event=EventName.WATCHDOG_WAITS,
-        daemon=matter.daemon.name,
+        daemon=context.daemon.name,
         server=None if found is None else found.server,
         reason=wait.reason,
         state=None if found is None else found.condition,
@@ -94,20 +94,20 @@ def _waiting(matter: Context, wait: Wait) -> Planned:
     return watch, (waits,), None
 
 
-def _content(matter: Context) -> WatchdogState:
+def _content(context: Context) -> WatchdogState:
     """Nothing is to be done; where it is well, whatever comes next is new."""
-    watch = matter.watch
-    if matter.condition is Condition.WELL:
+    watch = context.watch
+    if context.condition is Condition.WELL:
         watch = revised(watch, intention=None, reason=None, last_action=None, problem=None, need=None, not_before=None)
     return revised(watch, state=WatchdogPhase.IDLE if watch.opened_at is None else WatchdogPhase.CIRCUIT_OPEN)
 
 
-def _event(matter: Context, name: EventName, kind: ActionKind, reason: ActionReason) -> Event:
-    found = matter.watch.diagnosis
+def _event(context: Context, name: EventName, kind: ActionKind, reason: ActionReason) -> Event:
+    found = context.watch.diagnosis
     return Event(
-        at=matter.at,
+        at=context.at,
         event=name,
-        daemon=matter.daemon.name,
+        daemon=context.daemon.name,
         action=kind,
         reason=reason,
         server=None if found is None else found.server,
@@ -168,7 +168,7 @@ _STEPS: tuple[Callable[[Context], Evaluated], ...] = (
 """What is to be known before anything is resolved, in this order."""
 
 
-def evaluate(node: Node, orders: Policy, *, at: float, chance: float) -> Evaluation:
+def evaluate(node: Node, policy: Policy, *, at: float, chance: float) -> Evaluation:
     """Diagnose every expected daemon, and decide what is to be done now.
 
     `at` is now, in seconds since the epoch; `chance`, 0 to 1, is for the jitter. To be called after each batch of
@@ -180,44 +180,44 @@ def evaluate(node: Node, orders: Policy, *, at: float, chance: float) -> Evaluat
     for name, daemon in node.daemons.items():
         if not daemon.declared.expected or daemon.runtime.same_as is not None:
             continue
-        matter = Context(
+        context = Context(
             node=node,
             daemon=daemon,
-            watch=node.watches.get(name) or WatchdogState(lost_at=at if orders.state_lost else None),
-            mandate=orders.mandate_of(daemon),
-            mode=orders.mode_of(daemon),
-            rules=orders.rules,
+            watch=node.watches.get(name) or WatchdogState(lost_at=at if policy.state_lost else None),
+            daemon_policy=policy.daemon_policy_of(daemon),
+            mode=policy.mode_of(daemon),
+            thresholds=policy.thresholds,
             at=at,
             chance=chance,
         )
-        watches[name], told, action = _judged(matter)
+        watches[name], told, action = _judged(context)
         events.extend(told)
         if action is not None:
             actions.append(action)
     return node if watches == node.watches else replace(node, watches=watches), tuple(events), tuple(actions)
 
 
-def _judged(matter: Context) -> Planned:
-    matter = revised(matter, watch=restart.remembered(matter))
+def _judged(context: Context) -> Planned:
+    context = revised(context, watch=restart.remembered(context))
     events: tuple[Event, ...] = ()
     for step in _STEPS:
-        watch, told = step(matter)
-        matter, events = revised(matter, watch=watch), events + told
-    decided: Planned = (matter.watch, (), None)
-    if matter.watch.acting is None:
-        decided = planned(matter, decision_decided(matter))
+        watch, told = step(context)
+        context, events = revised(context, watch=watch), events + told
+    decided: Planned = (context.watch, (), None)
+    if context.watch.acting is None:
+        decided = planned(context, decision_decided(context))
     watch, told, action = decided
-    watch, limited, more = _limited(revised(matter, watch=watch))
+    watch, limited, more = _limited(revised(context, watch=watch))
     return watch, events + told + limited, action or more
 
 
-def _limited(matter: Context) -> Planned:
+def _limited(context: Context) -> Planned:
     """The limits that should be in force are, or are being put; not while something else is under way."""
-    free = matter.watch.acting is None
-    mode = matter.mode if free else Mode.OBSERVE
-    configured = matter.mandate.limits
-    watch, events, action = limits.enforce(matter.node, matter.daemon, matter.watch, configured, mode, matter.at)
+    free = context.watch.acting is None
+    mode = context.mode if free else Mode.OBSERVE
+    configured = context.daemon_policy.limits
+    watch, events, action = limits.enforce(context.node, context.daemon, context.watch, configured, mode, context.at)
     if action is None:
         return watch, events, None
-    watch, acts, action = begun(replace(matter, watch=watch), action)
+    watch, acts, action = begun(replace(context, watch=watch), action)
     return watch, events + acts, action

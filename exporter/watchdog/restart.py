@@ -41,30 +41,30 @@ FAILED_IN_A_ROW = 3
 _MOST_DOUBLINGS = 32
 
 
-def spent(watch: WatchdogState, rules: Thresholds, at: float) -> int:
+def spent(watch: WatchdogState, thresholds: Thresholds, at: float) -> int:
     """How many restarts there were within the window, whoever did them."""
-    return sum(at - each < rules.window for each in watch.restarts)
+    return sum(at - each < thresholds.window for each in watch.restarts)
 
 
-def left(watch: WatchdogState, rules: Thresholds, at: float) -> int:
+def left(watch: WatchdogState, thresholds: Thresholds, at: float) -> int:
     """How many more there may be now: none while the breaker is open."""
-    return 0 if watch.opened_at is not None else max(0, rules.restarts - spent(watch, rules, at))
+    return 0 if watch.opened_at is not None else max(0, thresholds.restarts - spent(watch, thresholds, at))
 
 
-def backoff(times: int, rules: Thresholds, chance: float) -> float:
+def backoff(times: int, thresholds: Thresholds, chance: float) -> float:
     """How long to wait before the next restart, in seconds, where there were so many within the window.
 
     None of them can have helped for long. The first comes at once.
     """
     if times == 0:
         return 0.0
-    seconds = rules.backoff * 2.0 ** min(times - 1, _MOST_DOUBLINGS)
-    return min(seconds, rules.longest_backoff) * (1 + chance / 4)
+    seconds = thresholds.backoff * 2.0 ** min(times - 1, _MOST_DOUBLINGS)
+    return min(seconds, thresholds.longest_backoff) * (1 + chance / 4)
 
 
-def pruned(watch: WatchdogState, rules: Thresholds, at: float) -> WatchdogState:
+def pruned(watch: WatchdogState, thresholds: Thresholds, at: float) -> WatchdogState:
     """Without the restarts that count no more."""
-    kept = tuple(each for each in watch.restarts if at - each < rules.window)
+    kept = tuple(each for each in watch.restarts if at - each < thresholds.window)
     return watch if len(kept) == len(watch.restarts) else replace(watch, restarts=kept)
 
 
@@ -91,9 +91,9 @@ _RESTARTING = ("always", "on-failure", "on-abnormal", "on-abort")
 _AT_IT = ("activating", "deactivating", "reloading")
 
 
-def left_to_systemd(matter: Context, since: float) -> Wait | None:
+def left_to_systemd(context: Context, since: float) -> Wait | None:
     """Why a daemon that died at `since` is not ours to restart, by its unit; None where it is."""
-    name, unit, waited = matter.mandate.unit, matter.unit, matter.at - since
+    name, unit, waited = context.daemon_policy.unit, context.unit, context.at - since
     if unit is None or unit.at < since:
         if waited <= _TELLING_SECONDS:
             return Wait(reason=None)
@@ -105,7 +105,7 @@ def left_to_systemd(matter: Context, since: float) -> Wait | None:
     if unit.active == "failed" and unit.result == "start-limit-hit":
         given_up = Reason(ReasonCode.START_LIMIT_HIT, unit=name)
         return Wait(reason=given_up, state=WatchdogPhase.DEFERRED_TO_SYSTEMD)
-    if _at_it(unit) and waited <= matter.rules.systemd:
+    if _at_it(unit) and waited <= context.thresholds.systemd:
         restarts = Reason(ReasonCode.RESTARTED_BY_SYSTEMD, unit=name)
         return Wait(reason=restarts, state=WatchdogPhase.DEFERRED_TO_SYSTEMD)
     return None
@@ -126,24 +126,24 @@ def _at_it(unit: UnitState) -> bool:
     return unit.active in _AT_IT or (unit.active == "active" and unit.restart in _RESTARTING)
 
 
-def by_systemd(matter: Context) -> Evaluated:
+def by_systemd(context: Context) -> Evaluated:
     """Count what systemd has restarted by itself, once the daemon is back."""
-    watch, unit = matter.watch, matter.unit
-    if unit is None or not unit.known or not matter.ran_in_unit:
+    watch, unit = context.watch, context.unit
+    if unit is None or not unit.known or not context.ran_in_unit:
         return watch, ()
     before = watch.unit_restarts
     if before is None or unit.restarts < before:
         return replace(watch, unit_restarts=unit.restarts), ()
     new = unit.restarts - before
-    if not new or not matter.lives:
+    if not new or not context.lives:
         return watch, ()
     watch = with_count(watch, ActionKind.RESTART, ActionReason.CRASHED, ActionResult.BY_SYSTEMD, by=new)
-    restarts = (*watch.restarts, *(matter.at,) * new)[-matter.rules.restarts :]
-    watch = replace(watch, unit_restarts=unit.restarts, restarts=restarts, last_restart_at=matter.at)
+    restarts = (*watch.restarts, *(context.at,) * new)[-context.thresholds.restarts :]
+    watch = replace(watch, unit_restarts=unit.restarts, restarts=restarts, last_restart_at=context.at)
     event = Event(
-        at=matter.at,
+        at=context.at,
         event=EventName.WATCHDOG_ACTED,
-        daemon=matter.daemon.name,
+        daemon=context.daemon.name,
         action=ActionKind.RESTART,
         reason=ActionReason.CRASHED,
         result=ActionResult.BY_SYSTEMD,
@@ -166,14 +166,14 @@ _ILL = frozenset(
 )
 
 
-def remembered(matter: Context) -> WatchdogState:
+def remembered(context: Context) -> WatchdogState:
     """Return the watch with the daemon's process and its servers, as long as it lives."""
-    watch, daemon = matter.watch, matter.daemon
+    watch, daemon = context.watch, context.daemon
     if daemon.gone:
         return watch
     process = daemon.runtime.process or watch.process
     another = watch.process is not None and identity_of(process) != identity_of(watch.process)
-    children = _children(matter, process, () if another else watch.children)
+    children = _children(context, process, () if another else watch.children)
     if (process, children) == (watch.process, watch.children):
         return watch
     well_since = None if another else watch.well_since
@@ -181,16 +181,16 @@ def remembered(matter: Context) -> WatchdogState:
 
 
 def _children(
-    matter: Context, process: DaemonProcess | None, before: tuple[ProcessIdentity, ...]
+    context: Context, process: DaemonProcess | None, before: tuple[ProcessIdentity, ...]
 ) -> tuple[ProcessIdentity, ...]:
     """Return the servers that /proc has shown to be children of this process, without those that have ended.
 
     The daemon's answers and its log only say at which PIDs to look: any user may write into that log (measured, R580).
     """
-    read = (matter.node.processes.get(pid) for pid in matter.daemon.servers)
+    read = (context.node.processes.get(pid) for pid in context.daemon.servers)
     now = (identity_of(each) for each in read if each is not None and _is_child(each, process))
     found = dict.fromkeys((*before, *(each for each in now if each is not None)))
-    return tuple(each for each in found if not _has_ended(matter.node, each))[-MOST_CHILDREN:]
+    return tuple(each for each in found if not _has_ended(context.node, each))[-MOST_CHILDREN:]
 
 
 def _is_child(reading: ProcessReading, daemon: DaemonProcess | None) -> bool:
@@ -210,21 +210,21 @@ def _has_ended(node: Node, process: ProcessIdentity) -> bool:
     return death is not None and death.start_ticks == process.start_ticks
 
 
-def leftovers(matter: Context) -> tuple[ProcessIdentity, ...]:
+def leftovers(context: Context) -> tuple[ProcessIdentity, ...]:
     """Return the servers that may have outlived their daemon: one that was stopped does (measured, R580)."""
-    return tuple(each for each in matter.watch.children if not _has_ended(matter.node, each))
+    return tuple(each for each in context.watch.children if not _has_ended(context.node, each))
 
 
-def kept_well(matter: Context) -> Evaluated:
+def kept_well(context: Context) -> Evaluated:
     """How long it has been well. After a whole window, what went before is forgiven, and the breaker closes."""
-    watch, at = pruned(matter.watch, matter.rules, matter.at), matter.at
-    watch = _since(watch, matter.condition, at)
-    well_for = 0.0 if watch.well_since is None or matter.condition is not Condition.WELL else at - watch.well_since
-    if well_for < matter.rules.window:
+    watch, at = pruned(context.watch, context.thresholds, context.at), context.at
+    watch = _since(watch, context.condition, at)
+    well_for = 0.0 if watch.well_since is None or context.condition is not Condition.WELL else at - watch.well_since
+    if well_for < context.thresholds.window:
         return watch, ()
     if watch.failures:
         watch = replace(watch, failures=0)
-    return closed(watch, matter.daemon.name, at, Reason(ReasonCode.WELL_FOR_WINDOW, seconds=matter.rules.window))
+    return closed(watch, context.daemon.name, at, Reason(ReasonCode.WELL_FOR_WINDOW, seconds=context.thresholds.window))
 
 
 def _since(watch: WatchdogState, condition: Condition, at: float) -> WatchdogState:
@@ -235,89 +235,89 @@ def _since(watch: WatchdogState, condition: Condition, at: float) -> WatchdogSta
     return watch
 
 
-def crashed(matter: Context, since: float) -> Decision:
+def crashed(context: Context, since: float) -> Decision:
     """It died at this time."""
-    obstacle = _obstacle(matter) or _systemds(matter, since)
-    return obstacle or _restart(matter, ActionReason.CRASHED, since)
+    obstacle = _obstacle(context) or _systemds(context, since)
+    return obstacle or _restart(context, ActionReason.CRASHED, since)
 
 
-def hung(matter: Context, since: float) -> Decision:
+def hung(context: Context, since: float) -> Decision:
     """It has been known to hang since then; that may pass.
 
     A quit in its log changes nothing: every user can write that line. A daemon that quits answers connections until its
     end (measured, R580), and systemd knows of its own stops (`_irreplaceable`).
     """
-    after = matter.rules.hung_after
-    if matter.at - since < after or matter.daemon.state is not DaemonState.UNRESPONSIVE:
+    after = context.thresholds.hung_after
+    if context.at - since < after or context.daemon.state is not DaemonState.UNRESPONSIVE:
         return Wait(reason=Reason(ReasonCode.HANG_TOO_RECENT, seconds=after))
-    if _is_let_go_on(matter):
+    if _is_let_go_on(context):
         return Wait(reason=Reason(ReasonCode.PROCESS_CONTINUED))
-    if not hang_detection.is_established(matter.node, matter.daemon, matter.at):
+    if not hang_detection.is_established(context.node, context.daemon, context.at):
         return Wait(reason=Reason(ReasonCode.HANG_UNCONFIRMED))
-    return replaced(matter, ActionReason.HUNG, since)
+    return replaced(context, ActionReason.HUNG, since)
 
 
-def _is_let_go_on(matter: Context) -> bool:
+def _is_let_go_on(context: Context) -> bool:
     """Whether its process came to stand otherwise since it was last asked: that it hangs is old news then."""
-    state, asked_at = process_states.of_daemon(matter.node, matter.daemon), matter.daemon.commands.unanswered_at
+    state, asked_at = process_states.of_daemon(context.node, context.daemon), context.daemon.commands.unanswered_at
     if state is None or asked_at is None or process_states.is_suspended(state):
         return False
     return state.at > asked_at
 
 
-def replaced(matter: Context, reason: ActionReason, since: float) -> Decision:
+def replaced(context: Context, reason: ActionReason, since: float) -> Decision:
     """It is there, and has to go first."""
-    return _obstacle(matter) or _irreplaceable(matter) or _restart(matter, reason, since)
+    return _obstacle(context) or _irreplaceable(context) or _restart(context, reason, since)
 
 
-def _obstacle(matter: Context) -> Wait | None:
+def _obstacle(context: Context) -> Wait | None:
     """What keeps it from being restarted whatever was the matter."""
-    mandate, daemon = matter.mandate, matter.daemon
+    daemon_policy, daemon = context.daemon_policy, context.daemon
     if daemon.runtime.foreign_owner is not None:
         return Wait(reason=Reason(ReasonCode.FOREIGN_DIRECTORY, uid=daemon.runtime.foreign_owner))
-    if mandate.unit is None and not mandate.command:
+    if daemon_policy.unit is None and not daemon_policy.command:
         return Wait(reason=Reason(ReasonCode.NO_RESTART_METHOD))
-    if mandate.unit is None and daemon.runtime.in_foreign_namespace:
+    if daemon_policy.unit is None and daemon.runtime.in_foreign_namespace:
         return Wait(reason=Reason(ReasonCode.DAEMON_IN_CONTAINER))
-    if matter.watch.opened_at is not None:
+    if context.watch.opened_at is not None:
         return _open(Reason(ReasonCode.CIRCUIT_OPEN))
     return None
 
 
-def _systemds(matter: Context, since: float) -> Wait | None:
-    return None if matter.mandate.unit is None else left_to_systemd(matter, since)
+def _systemds(context: Context, since: float) -> Wait | None:
+    return None if context.daemon_policy.unit is None else left_to_systemd(context, since)
 
 
-def _irreplaceable(matter: Context) -> Wait | None:
+def _irreplaceable(context: Context) -> Wait | None:
     """Nobody is ended whom nothing is known to bring back, or of whom it is not known who that is."""
-    if matter.mandate.unit is None:
-        known = identity_of(matter.daemon.runtime.process) is not None
+    if context.daemon_policy.unit is None:
+        known = identity_of(context.daemon.runtime.process) is not None
         return None if known else Wait(reason=Reason(ReasonCode.PROCESS_UNKNOWN))
-    if matter.unit is None:
-        return Wait(reason=Reason(ReasonCode.UNIT_STATE_UNKNOWN, unit=matter.mandate.unit))
-    unusable = unusable_because(matter.unit)
-    if unusable is None and matter.unit.active == "deactivating":
+    if context.unit is None:
+        return Wait(reason=Reason(ReasonCode.UNIT_STATE_UNKNOWN, unit=context.daemon_policy.unit))
+    unusable = unusable_because(context.unit)
+    if unusable is None and context.unit.active == "deactivating":
         # A restart would take the place of that stop, and so undo what somebody wants.
-        unusable = Reason(ReasonCode.UNIT_STOPPING, unit=matter.unit.unit)
+        unusable = Reason(ReasonCode.UNIT_STOPPING, unit=context.unit.unit)
     return None if unusable is None else Wait(reason=unusable)
 
 
-def _restart(matter: Context, reason: ActionReason, since: float) -> Decision:
+def _restart(context: Context, reason: ActionReason, since: float) -> Decision:
     """Now, or when the time has come, or not at all any more."""
-    rules, watch = matter.rules, matter.watch
-    times = spent(watch, rules, matter.at)
+    thresholds, watch = context.thresholds, context.watch
+    times = spent(watch, thresholds, context.at)
     answers = f"{reason} {since:.3f}"
     need = f"{answers} {times}"
-    deed = PlannedAction(kind=ActionKind.RESTART, reason=reason, steps=_steps(matter), answers=answers)
-    if matter.mode is Mode.OBSERVE:
+    deed = PlannedAction(kind=ActionKind.RESTART, reason=reason, steps=_steps(context), answers=answers)
+    if context.mode is Mode.OBSERVE:
         return deed
-    if times >= rules.restarts:
-        return _open(Reason(ReasonCode.RESTARTS_DID_NOT_HELP, count=times, seconds=rules.window))
+    if times >= thresholds.restarts:
+        return _open(Reason(ReasonCode.RESTARTS_DID_NOT_HELP, count=times, seconds=thresholds.window))
     until = watch.not_before if watch.need == need else None
     if until is None:
-        until = matter.at + backoff(times, rules, matter.chance)
-    if matter.at < until:
-        waits = Reason(ReasonCode.BACKOFF, count=times, seconds=rules.window)
+        until = context.at + backoff(times, thresholds, context.chance)
+    if context.at < until:
+        waits = Reason(ReasonCode.BACKOFF, count=times, seconds=thresholds.window)
         return Wait(reason=waits, state=WatchdogPhase.BACKOFF, need=need, until=until)
     return deed
 
@@ -326,45 +326,45 @@ def _open(reason: Reason) -> Wait:
     return Wait(reason=reason, state=WatchdogPhase.CIRCUIT_OPEN)
 
 
-def _steps(matter: Context) -> tuple[ActionStep, ...]:
+def _steps(context: Context) -> tuple[ActionStep, ...]:
     """Evidence first; then whoever is left of it goes, and last it comes.
 
     A unit's own daemon goes by the unit's restart: killed by us, systemd may have started another by then, which that
     restart would end (tried: 252).
     """
-    daemon, unit = identity_of(matter.daemon.runtime.process), matter.mandate.unit
-    if unit is not None and daemon is not None and matter.daemon.runtime.unit == unit:
-        return SaveEvidence(), RestartUnit(unit=unit), *_limits(matter)
+    daemon, unit = identity_of(context.daemon.runtime.process), context.daemon_policy.unit
+    if unit is not None and daemon is not None and context.daemon.runtime.unit == unit:
+        return SaveEvidence(), RestartUnit(unit=unit), *_limits(context)
     itself = () if daemon is None else (EndProcess(identity=daemon, role=Role.DAEMON),)
-    servers = (EndProcess(identity=each, role=Role.SERVER) for each in leftovers(matter))
-    start = _command(matter) if unit is None else RestartUnit(unit=unit, only_start=_restarting_has_ended(matter))
-    return (SaveEvidence(), *itself, *servers, start, *_limits(matter))
+    servers = (EndProcess(identity=each, role=Role.SERVER) for each in leftovers(context))
+    start = _command(context) if unit is None else RestartUnit(unit=unit, only_start=_restarting_has_ended(context))
+    return (SaveEvidence(), *itself, *servers, start, *_limits(context))
 
 
-def _restarting_has_ended(matter: Context) -> bool:
+def _restarting_has_ended(context: Context) -> bool:
     """Whether the unit is no more than its daemon; one that systemd takes to run would not be started."""
-    unit = matter.unit
-    return matter.daemon.gone and unit is not None and unit.active in ("failed", "inactive")
+    unit = context.unit
+    return context.daemon.gone and unit is not None and unit.active in ("failed", "inactive")
 
 
-def _limits(matter: Context) -> Iterator[GiveCommand]:
+def _limits(context: Context) -> Iterator[GiveCommand]:
     """Given as soon as it answers: a client that waits has a server before what is read of it comes round to us.
 
     Where that does not do, the daemon is back all the same, and its limits are seen to afterwards.
     """
-    wanted = limits.wanted(matter.mandate.limits, matter.watch)
-    for command in limits.commands_for_defaults(matter.daemon, wanted):
+    wanted = limits.wanted(context.daemon_policy.limits, context.watch)
+    for command in limits.commands_for_defaults(context.daemon, wanted):
         yield GiveCommand(command=command, vital=False)
 
 
-def _command(matter: Context) -> RunCommand:
-    process, owner = matter.watch.process, matter.daemon.declared.owner
+def _command(context: Context) -> RunCommand:
+    process, owner = context.watch.process, context.daemon.declared.owner
     uid = owner if owner is not None or process is None else process.uid
-    environment = start_environment(matter.daemon, matter.watch, matter.mandate)
-    return RunCommand(arguments=matter.mandate.command, environment=environment, uid=uid)
+    environment = start_environment(context.daemon, context.watch, context.daemon_policy)
+    return RunCommand(arguments=context.daemon_policy.command, environment=environment, uid=uid)
 
 
-def start_environment(daemon: Daemon, watch: WatchdogState, mandate: DaemonPolicy) -> Mapping[str, str]:
+def start_environment(daemon: Daemon, watch: WatchdogState, daemon_policy: DaemonPolicy) -> Mapping[str, str]:
     """Return the environment in which a daemon is started: its own variables, then the limits.
 
     A thread percentage given here holds from the first server.
@@ -377,7 +377,7 @@ def start_environment(daemon: Daemon, watch: WatchdogState, mandate: DaemonPolic
         PIPE_DIRECTORY: daemon.pipe_directory,
         LOG_DIRECTORY: daemon.log_directory,
         **({} if devices is None else {VISIBLE_DEVICES: devices}),
-        **_threads(limits.wanted(mandate.limits, watch).active_thread_percentage),
+        **_threads(limits.wanted(daemon_policy.limits, watch).active_thread_percentage),
     }
 
 

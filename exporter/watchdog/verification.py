@@ -68,50 +68,50 @@ def taken_up(node: Node, at: float) -> Node:
     return replace(node, watches={name: interrupted(watch, at) for name, watch in node.watches.items()})
 
 
-def settled(matter: Context) -> Evaluated:
+def settled(context: Context) -> Evaluated:
     """The watch without its action, once it is known whether that helped."""
-    acting = matter.watch.acting
+    acting = context.watch.acting
     if acting is None:
-        return matter.watch, ()
+        return context.watch, ()
     if acting.done_at is None:
-        unheard = matter.at - acting.began_at > UNHEARD_SECONDS
-        return _ended(matter, acting, Reason(ReasonCode.NO_RESULT)) if unheard else (matter.watch, ())
+        unheard = context.at - acting.began_at > UNHEARD_SECONDS
+        return _ended(context, acting, Reason(ReasonCode.NO_RESULT)) if unheard else (context.watch, ())
     if acting.problem is not None or acting.kind is not ActionKind.RESTART:
-        return _ended(matter, acting, acting.problem)
-    if _died_again(matter, acting, acting.done_at):
-        return _ended(matter, acting, Reason(ReasonCode.DAEMON_ENDED_AGAIN))
-    if _never_came(matter, acting.done_at):
-        return _ended(matter, acting, Reason(ReasonCode.DAEMON_MISSING))
-    missing = _missing(matter, acting)
-    if missing is not None and matter.at - acting.done_at <= matter.rules.verify:
-        return matter.watch, ()
-    return _ended(matter, acting, missing)
+        return _ended(context, acting, acting.problem)
+    if _died_again(context, acting, acting.done_at):
+        return _ended(context, acting, Reason(ReasonCode.DAEMON_ENDED_AGAIN))
+    if _never_came(context, acting.done_at):
+        return _ended(context, acting, Reason(ReasonCode.DAEMON_MISSING))
+    missing = _missing(context, acting)
+    if missing is not None and context.at - acting.done_at <= context.thresholds.verify:
+        return context.watch, ()
+    return _ended(context, acting, missing)
 
 
-def _died_again(matter: Context, acting: OngoingAction, done_at: float) -> bool:
+def _died_again(context: Context, acting: OngoingAction, done_at: float) -> bool:
     """Whether it has come, and crashed since: there is nothing to wait for then.
 
     One that hung is seen to end too: that is the restart's own doing, unless it was done by then, or another was seen.
     """
-    found, lost_at = matter.watch.diagnosis, matter.daemon.lifecycle.last_loss_at
+    found, lost_at = context.watch.diagnosis, context.daemon.lifecycle.last_loss_at
     if found is None or found.condition is not Condition.CRASHED or lost_at is None or lost_at <= acting.began_at:
         return False
-    another = identity_of(matter.watch.process) != acting.before
+    another = identity_of(context.watch.process) != acting.before
     return acting.reason is ActionReason.CRASHED or lost_at > done_at or another
 
 
-def _never_came(matter: Context, since: float) -> bool:
+def _never_came(context: Context, since: float) -> bool:
     """Whether nothing is left of a restart that another run of the exporter had begun: no daemon takes so long."""
-    found = matter.watch.diagnosis
+    found = context.watch.diagnosis
     crashed = found is not None and found.condition is Condition.CRASHED
-    return crashed and not matter.daemon.lifecycle.seen and matter.at - since > COMES_SECONDS
+    return crashed and not context.daemon.lifecycle.seen and context.at - since > COMES_SECONDS
 
 
-def _missing(matter: Context, acting: OngoingAction) -> Reason | None:
+def _missing(context: Context, acting: OngoingAction) -> Reason | None:
     """Return what is missing of a restarted daemon; None if it answers and its process is another than before."""
-    daemon = matter.daemon
-    if not matter.lives or (daemon.lifecycle.state_since or 0.0) < acting.began_at:
-        return Reason(ReasonCode.DAEMON_NOT_ANSWERING, seconds=matter.rules.verify)
+    daemon = context.daemon
+    if not context.lives or (daemon.lifecycle.state_since or 0.0) < acting.began_at:
+        return Reason(ReasonCode.DAEMON_NOT_ANSWERING, seconds=context.thresholds.verify)
     now = identity_of(daemon.runtime.process)
     if acting.before is not None and now is None:
         return Reason(ReasonCode.ANSWERING_PROCESS_UNKNOWN)
@@ -120,8 +120,8 @@ def _missing(matter: Context, acting: OngoingAction) -> Reason | None:
     return Reason(ReasonCode.OLD_PROCESS_PRESENT, pid=acting.before.pid)
 
 
-def _ended(matter: Context, acting: OngoingAction, problem: Reason | None) -> Evaluated:
-    watch, name, at = matter.watch, matter.daemon.name, matter.at
+def _ended(context: Context, acting: OngoingAction, problem: Reason | None) -> Evaluated:
+    watch, name, at = context.watch, context.daemon.name, context.at
     result = ActionResult.SUCCEEDED if problem is None else ActionResult.FAILED
     watch = replace(with_count(watch, acting.kind, acting.reason, result), acting=None, problem=problem)
     if acting.kind in AGAINST_FAULTS and watch.rung is not None:

@@ -4,7 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from exporter.config.reference import as_toml
-from exporter.config.reload import orders_of
+from exporter.config.reload import policy_of
 from exporter.model.daemon import Daemon, Declaration
 from exporter.model.settings import AllowedAction, Mode, Thresholds
 from exporter.watchdog.context import DaemonPolicy, Policy
@@ -30,8 +30,8 @@ watchdog = "observe"
 """
 
 
-def orders(directory: Path, text: str, *arguments: str) -> Policy:
-    return orders_of(config("serve", "--config.file", written(directory, text), *arguments))
+def policy(directory: Path, text: str, *arguments: str) -> Policy:
+    return policy_of(config("serve", "--config.file", written(directory, text), *arguments))
 
 
 def daemon(name: str, *, expected: bool = True) -> Daemon:
@@ -39,15 +39,15 @@ def daemon(name: str, *, expected: bool = True) -> Daemon:
 
 
 def test_the_watchdog_observes_by_default_and_ends_no_client() -> None:
-    given = orders_of(config("serve", "--pipe-directory=/run/a"))
-    assert (given.mode, given.rules, given.rules.allow) == (Mode.OBSERVE, Thresholds(), frozenset())
-    assert list(given.mandates.values()) == [DaemonPolicy()]
+    given = policy_of(config("serve", "--pipe-directory=/run/a"))
+    assert (given.mode, given.thresholds, given.thresholds.allow) == (Mode.OBSERVE, Thresholds(), frozenset())
+    assert list(given.daemon_policies.values()) == [DaemonPolicy()]
 
 
 def test_the_policy_is_that_of_the_file(tmp_path: Path) -> None:
-    given = orders(tmp_path, FILE)
-    assert given.rules == Thresholds(allow=frozenset({AllowedAction.KILL_CLIENTS, AllowedAction.END_HUNG_SERVER}))
-    assert given.mandates == {
+    given = policy(tmp_path, FILE)
+    assert given.thresholds == Thresholds(allow=frozenset({AllowedAction.KILL_CLIENTS, AllowedAction.END_HUNG_SERVER}))
+    assert given.daemon_policies == {
         "training": DaemonPolicy(command=("env", "CUDA_VISIBLE_DEVICES=0,1", "EMPTY=", "/opt/wait", "1", "1")),
         "inference": DaemonPolicy(mode=Mode.OBSERVE, unit="nvidia-mps@b.service"),
     }
@@ -55,12 +55,12 @@ def test_the_policy_is_that_of_the_file(tmp_path: Path) -> None:
 
 def test_other_times_leave_what_is_allowed(tmp_path: Path) -> None:
     read = config("serve", "--config.file", written(tmp_path, FILE))
-    given = orders_of(replace(read, constants=constants({"rules": {"restarts": 2}})))
-    assert (given.rules.restarts, given.rules.allow) == (2, read.watchdog_allow)
+    given = policy_of(replace(read, constants=constants({"rules": {"restarts": 2}})))
+    assert (given.thresholds.restarts, given.thresholds.allow) == (2, read.watchdog_allow)
 
 
 def test_the_mode_of_a_daemon_outweighs_the_general_one(tmp_path: Path) -> None:
-    given = orders(tmp_path, FILE)
+    given = policy(tmp_path, FILE)
     assert [given.mode_of(daemon(name)) for name in ("training", "inference", "another")] == ["act", "observe", "act"]
     assert given.mode_of(daemon("another", expected=False)) is Mode.OBSERVE
 

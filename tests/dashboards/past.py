@@ -16,7 +16,7 @@ from exporter.state.reducer import reduce
 from exporter.view import ConfigStatus, HistoryStatus, View
 from tests.builders import failure, reply
 from tests.clocks import HandClock
-from tests.simulated import ORDERS
+from tests.simulated import POLICY
 from tests.tools import needed
 
 JOB = "cuda-mps-exporter"
@@ -80,7 +80,7 @@ def _calm() -> Iterator[tuple[int, View]]:
 
 def _nodes(simulation: Simulation) -> Iterator[tuple[int, Node]]:
     """The node as each scrape finds it."""
-    for node, _ in advance(initial_node(), simulation, ORDERS):
+    for node, _ in advance(initial_node(), simulation, POLICY):
         if int(node.at) % EVERY == 0:
             yield int(node.at), node
 
@@ -116,7 +116,7 @@ def _view(node: Node) -> View:
         history=HistoryStatus(writable=True, events_dropped=0),
         log_records_dropped=0,
         accept_failures={"web": 0, "service_socket": 0},
-        orders=ORDERS,
+        policy=POLICY,
     )
 
 

@@ -36,13 +36,13 @@ def sights(failure: str) -> Iterator[StatusInput]:
     clock, history = HandClock(BEGINS), History()
     simulation = Simulation(1, clock, calm=True, past=CALM_SECONDS)
     node = initial_node()
-    orders = Policy(mandates={name: DaemonPolicy(command=("start-mps", name)) for name in node.daemons})
-    for second in advance(node, simulation, orders):
+    policy = Policy(daemon_policies={name: DaemonPolicy(command=("start-mps", name)) for name in node.daemons})
+    for second in advance(node, simulation, policy):
         node, events = second
         history.take(node, events)
     simulation.plan([PlannedFailure(after=SOON, failure=failure, seconds=FAILURES[failure].lasts)])
     while True:
-        for second in advance(node, simulation, orders):
+        for second in advance(node, simulation, policy):
             node, events = second
             history.take(node, events)
         yield StatusInput(
@@ -51,7 +51,7 @@ def sights(failure: str) -> Iterator[StatusInput]:
             host="gpu-17",
             incidents=history.incidents,
             events=history.events,
-            orders=orders,
+            policy=policy,
         )
         clock.time += 3
 

@@ -55,7 +55,7 @@ CUT_OFF = Suspect(
 )
 WOULD_RESTART = LastAction(kind=ActionKind.RESTART, reason=ActionReason.CRASHED, begun=False)
 UNIT = "nvidia-cuda-mps.service"
-ORDERS = Policy(mandates={DAEMON: DaemonPolicy(unit=UNIT)})
+POLICY = Policy(daemon_policies={DAEMON: DaemonPolicy(unit=UNIT)})
 
 
 def sight(present: Node, *, after: float = 1.0, **known: object) -> StatusInput:
@@ -65,7 +65,7 @@ def sight(present: Node, *, after: float = 1.0, **known: object) -> StatusInput:
         at=present.at + after,
         host="node1",
         incidents=tuple(sorted(present.incidents.values(), key=lambda each: -each.started_at)),
-        orders=ORDERS,
+        policy=POLICY,
     )
     return replace(shown, **known)  # type: ignore[arg-type]
 

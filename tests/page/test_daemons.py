@@ -89,7 +89,7 @@ def test_in_fault_it_says_so() -> None:
     ids=["well", "quarantined", "circuit open", "suspended", "fault", "drifted", "dead, circuit open"],
 )
 def test_a_card_is_as_the_headline_has_it(present: Node, level: Severity, word: str, matter: str) -> None:
-    seen = StatusInput(node=present, at=present.at, orders=Policy())
+    seen = StatusInput(node=present, at=present.at, policy=Policy())
     (card,) = daemons(status_view(seen))
 
     assert (card.severity, card.state) == (level, word)

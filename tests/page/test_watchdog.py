@@ -25,7 +25,7 @@ def test_it_says_what_it_would_do_where_it_observes() -> None:
 
 
 def test_it_says_that_it_acts_where_it_does() -> None:
-    (row,) = watchdog(status_view(replace(given_up(), orders=Policy(mode=Mode.ACT)))).rows
+    (row,) = watchdog(status_view(replace(given_up(), policy=Policy(mode=Mode.ACT)))).rows
     assert (row.mode, row.state, row.severity, row.restarts) == (
         "acts",
         "circuit open",
@@ -59,5 +59,5 @@ def test_what_was_done_says_what_came_of_it() -> None:
 
 
 def test_where_none_runs_or_none_is_watched_it_says_so() -> None:
-    assert not watchdog(status_view(replace(busy(), orders=None))).there
+    assert not watchdog(status_view(replace(busy(), policy=None))).there
     assert watchdog(status_view(nobody())).rows == ()

@@ -63,8 +63,8 @@ DRIFTED = (
 CRITICAL, WARNING = Severity.CRITICAL, Severity.WARNING
 
 
-def found_in(present: Node, orders: Policy | None = None) -> tuple[Finding, ...]:
-    return findings(present, present.at, orders)
+def found_in(present: Node, policy: Policy | None = None) -> tuple[Finding, ...]:
+    return findings(present, present.at, policy)
 
 
 def waiting() -> Node:
@@ -265,6 +265,6 @@ WHERE = f"CUDA_MPS_PIPE_DIRECTORY={DAEMON} CUDA_MPS_LOG_DIRECTORY={DAEMON}/log"
 def test_the_command_that_starts_a_daemon_is_shown_whole_or_not_at_all(
     command: tuple[str, ...], shown: tuple[str, ...]
 ) -> None:
-    orders = Policy(mandates={DAEMON: DaemonPolicy(command=command)})
+    policy = Policy(daemon_policies={DAEMON: DaemonPolicy(command=command)})
 
-    assert found_in(daemon_dead(), orders)[0].commands == shown
+    assert found_in(daemon_dead(), policy)[0].commands == shown

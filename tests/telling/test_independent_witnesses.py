@@ -9,13 +9,13 @@ from exporter.watchdog.context import DaemonPolicy, Policy
 from exporter.watchdog.evaluation import evaluate
 from tests.builders import AT, DAEMON, control_log, look, probe, servers, silence, three_clients, told
 
-UNIT = Policy(mandates={DAEMON: DaemonPolicy(unit="nvidia-cuda-mps.service")})
-COMMAND = Policy(mandates={DAEMON: DaemonPolicy(command=("nvidia-cuda-mps-control", "-d"))})
+UNIT = Policy(daemon_policies={DAEMON: DaemonPolicy(unit="nvidia-cuda-mps.service")})
+COMMAND = Policy(daemon_policies={DAEMON: DaemonPolicy(command=("nvidia-cuda-mps-control", "-d"))})
 
 
-def found(node: Node, orders: Policy) -> list[Finding]:
-    judged, _, _ = evaluate(node, orders, at=node.at, chance=0.0)
-    return list(daemon_findings(judged, judged.at, orders))
+def found(node: Node, policy: Policy) -> list[Finding]:
+    judged, _, _ = evaluate(node, policy, at=node.at, chance=0.0)
+    return list(daemon_findings(judged, judged.at, policy))
 
 
 def hung_program() -> Node:

@@ -63,8 +63,8 @@ def of_user(present: Node, uid: int | None) -> Node:
     return replace(present, daemons={DAEMON: daemon}, watches={DAEMON: watch})
 
 
-def started(present: Node, orders: Policy | None = None) -> tuple[str, ...]:
-    return start_of(present, present.daemons[DAEMON], orders)
+def started(present: Node, policy: Policy | None = None) -> tuple[str, ...]:
+    return start_of(present, present.daemons[DAEMON], policy)
 
 
 def test_a_client_is_ended_by_the_kernel_and_mps_is_not_asked_which_would_hang() -> None:
@@ -123,12 +123,12 @@ def test_a_daemon_is_started_as_its_own_user(uid: int | None, prefix: str) -> No
 
 
 def test_a_daemon_is_started_with_what_the_watchdog_would_give_it() -> None:
-    mandate = DaemonPolicy(
+    daemon_policy = DaemonPolicy(
         command=("env", "A=b c", "/opt/mps control", "-d"), limits=Limits(active_thread_percentage=40.0)
     )
     present = moved(daemon_dead(), runtime__visible_devices=f"{GPU},{OTHER_GPU}")
 
-    (command,) = started(present, Policy(mandates={DAEMON: mandate}, program="/opt/other"))
+    (command,) = started(present, Policy(daemon_policies={DAEMON: daemon_policy}, program="/opt/other"))
 
     words = shlex.split(command)
     assert words == [
@@ -148,9 +148,9 @@ def test_a_daemon_of_a_unit_is_started_by_it(named: str) -> None:
     unit = "nvidia-cuda-mps@0.service"
     by_configuration = named == "configuration"
     present = moved(daemon_dead(), declared__unit=None if by_configuration else unit)
-    orders = Policy(mandates={DAEMON: DaemonPolicy(unit=unit if by_configuration else None)})
+    policy = Policy(daemon_policies={DAEMON: DaemonPolicy(unit=unit if by_configuration else None)})
 
-    assert started(present, orders) == (f"systemctl restart {unit}",)
+    assert started(present, policy) == (f"systemctl restart {unit}",)
 
 
 def test_a_unit_that_hit_its_start_limit_is_reset_first() -> None:
@@ -158,7 +158,7 @@ def test_a_unit_that_hit_its_start_limit_is_reset_first() -> None:
     state = UnitState(at=AT, unit=unit, load="loaded", active="failed", sub="failed", result="start-limit-hit")
     present = replace(moved(daemon_dead()), units={unit: state})
 
-    commands = started(present, Policy(mandates={DAEMON: DaemonPolicy(unit=unit)}))
+    commands = started(present, Policy(daemon_policies={DAEMON: DaemonPolicy(unit=unit)}))
 
     assert commands == (f"systemctl reset-failed {unit}", f"systemctl restart {unit}")
 
@@ -207,13 +207,13 @@ def test_a_daemon_of_a_container_that_has_ended_is_neither_started_nor_asked_fro
     assert address_of(present, only(present).name) is None
 
 
-def shown(present: Node, orders: Policy) -> Iterator[str]:
+def shown(present: Node, policy: Policy) -> Iterator[str]:
     """All commands that are shown for a node."""
-    for each in findings(present, AT + 20, orders):
+    for each in findings(present, AT + 20, policy):
         yield from each.commands
         yield from (command for step in each.steps for command in step.commands)
     for incident in present.incidents.values():
-        address = address_of(present, incident.daemon, orders)
+        address = address_of(present, incident.daemon, policy)
         for line in details(replace(incident, stuck=True), AT + 20, address):
             yield from (piece.text for piece in line.pieces if piece.tone is Tone.COMMAND)
 

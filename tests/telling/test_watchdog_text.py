@@ -168,8 +168,8 @@ def test_whatever_somebody_calls_himself_keeps_to_its_line() -> None:
 # -- on one line, for the service manager -----------------------------------------------------------------------------
 
 
-def line(present: Node, orders: Policy | None = ACTING) -> str:
-    return status_text.line(present, orders)
+def line(present: Node, policy: Policy | None = ACTING) -> str:
+    return status_text.line(present, policy)
 
 
 def test_where_there_is_no_watchdog_it_is_as_ever() -> None:
@@ -184,7 +184,7 @@ def test_it_begins_with_what_the_watchdog_may_do() -> None:
 
 def test_where_it_may_not_act_for_all_it_is_told_for_how_many() -> None:
     two = told(start=node(DAEMON, "/run/other")).node
-    mixed = Policy(mode=Mode.ACT, mandates={DAEMON: DaemonPolicy(mode=Mode.OBSERVE)})
+    mixed = Policy(mode=Mode.ACT, daemon_policies={DAEMON: DaemonPolicy(mode=Mode.OBSERVE)})
     assert line(two, mixed).startswith("watchdog acts for 1 of 2; ")
 
 
@@ -209,8 +209,8 @@ def test_of_many_some_are_named() -> None:
 # -- as an object, for a program --------------------------------------------------------------------------------------
 
 
-def object_of(present: Node, orders: Policy | None = ACTING) -> Any:
-    (daemon,) = json.loads(json.dumps(node_object(view_of(present, orders))["daemons"]))
+def object_of(present: Node, policy: Policy | None = ACTING) -> Any:
+    (daemon,) = json.loads(json.dumps(node_object(view_of(present, policy))["daemons"]))
     return daemon["watchdog"]
 
 

@@ -127,13 +127,13 @@ def holder(at: float, pid: int | None = 700) -> SessionHolder:
     return SessionHolder(at=at, daemon=DAEMON, pid=pid, start_ticks=70000, uid=1001, user="alice")
 
 
-def _begun(mandate: DaemonPolicy) -> Node:
+def _begun(daemon_policy: DaemonPolicy) -> Node:
     """A node that has seen nothing yet of its daemon, which is its unit's, if it has one."""
     seen = node()
     daemon = replace(
         seen.daemons[DAEMON],
-        runtime=replace(seen.daemons[DAEMON].runtime, unit=mandate.unit),
-        declared=replace(seen.daemons[DAEMON].declared, unit=mandate.unit),
+        runtime=replace(seen.daemons[DAEMON].runtime, unit=daemon_policy.unit),
+        declared=replace(seen.daemons[DAEMON].declared, unit=daemon_policy.unit),
     )
     return replace(seen, daemons={DAEMON: daemon})
 
@@ -144,12 +144,12 @@ class Post:
     def __init__(
         self,
         *seen: Observation,
-        mandate: DaemonPolicy = BY_COMMAND,
+        daemon_policy: DaemonPolicy = BY_COMMAND,
         mode: Mode = Mode.ACT,
         **rules: Any,
     ) -> None:
-        self.orders = Policy(mode=mode, rules=Thresholds(**rules), mandates={DAEMON: mandate})
-        self.node = _begun(mandate)
+        self.policy = Policy(mode=mode, thresholds=Thresholds(**rules), daemon_policies={DAEMON: daemon_policy})
+        self.node = _begun(daemon_policy)
         self.at = AT
         self.events: list[Event] = []
         self.actions: list[Action] = []
@@ -186,7 +186,7 @@ class Post:
     def judge(self, at: float) -> None:
         """It is this time now."""
         self.at = at
-        self.node, events, actions = evaluate(self.node, self.orders, at=at, chance=0.0)
+        self.node, events, actions = evaluate(self.node, self.policy, at=at, chance=0.0)
         self.events.extend(events)
         self.actions.extend(actions)
 
@@ -216,7 +216,7 @@ class Post:
     def restarted(self) -> None:
         """The exporter itself ends and begins anew: all that it knows is what it has written down."""
         kept = build(WatchdogState, plain(self.watch))
-        self.node = replace(_begun(self.orders.mandates[DAEMON]), at=self.at, watches={DAEMON: kept})
+        self.node = replace(_begun(self.policy.daemon_policies[DAEMON]), at=self.at, watches={DAEMON: kept})
 
     def told(self, *names: EventName) -> list[tuple[str, str | None]]:
         """What was told of these kinds, with the reason, or what came of it."""

@@ -156,17 +156,19 @@ def said(events: Iterable[Event]) -> list[tuple[str | None, str | None, Reason |
 @pytest.mark.parametrize("seed", range(LIVES))
 def test_any_life(seed: int) -> None:
     chance = Random(seed)
-    orders = Policy(mode=chance.choice(MODES), rules=rules(chance), mandates={DAEMON: chance.choice(MANDATES)})
+    policy = Policy(
+        mode=chance.choice(MODES), thresholds=rules(chance), daemon_policies={DAEMON: chance.choice(MANDATES)}
+    )
     outcome = chance.choice(OUTCOMES)
-    present, onlooker = node(), Onlooker(orders.rules)
+    present, onlooker = node(), Onlooker(policy.thresholds)
     for each in life(chance):
         present, _ = reduce(present, each)
         onlooker.hears(each)
         onlooker.sees(present)
         before = present
-        present, events, actions = evaluate(before, orders, at=present.at, chance=0.5)
+        present, events, actions = evaluate(before, policy, at=present.at, chance=0.5)
         assert said(events) == [(action.daemon, action.kind, action.reason) for action in actions]
-        assert orders.mode is Mode.ACT or not actions
+        assert policy.mode is Mode.ACT or not actions
         for action in actions:
             acting = before.watches.get(action.daemon, WatchdogState()).acting
             assert acting is None or acting != present.watches[action.daemon].acting

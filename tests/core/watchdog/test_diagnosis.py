@@ -284,14 +284,14 @@ def test_one_that_never_was_is_not_dead() -> None:
     ids=["inactive", "not in success", "told before its end", "failed", "not to be seen"],
 )
 def test_systemd_knows_who_was_stopped(seen: Observation, condition: Condition) -> None:
-    post = Post(mandate=BY_UNIT)
+    post = Post(daemon_policy=BY_UNIT)
     post.see(*dies(), seen)
     post.until(DEATH + 3)
     assert post.condition is condition
 
 
 def test_of_a_daemon_that_was_not_the_units_systemd_knows_nothing() -> None:
-    post = Post(replace(daemon_process(), unit="other.service"), *alive()[1:], mandate=BY_UNIT)
+    post = Post(replace(daemon_process(), unit="other.service"), *alive()[1:], daemon_policy=BY_UNIT)
     post.see(*dies(), unit("inactive"))
     assert post.condition is Condition.CRASHED
 

@@ -45,11 +45,11 @@ def test_nothing_is_started_in_another_users_directory_as_long_as_it_is_there() 
         [],
         Reason(ReasonCode.FOREIGN_DIRECTORY, uid=TENANT),
     )
-    assert blocks(post.orders, post.daemon, post.watch) == (ActingBlock.FOREIGN_DIRECTORY,)
+    assert blocks(post.policy, post.daemon, post.watch) == (ActingBlock.FOREIGN_DIRECTORY,)
 
     post.see(left(DEATH + 2001))
     assert post.kinds == [("restart", "crashed")]
-    assert blocks(post.orders, post.daemon, post.watch) == ()
+    assert blocks(post.policy, post.daemon, post.watch) == ()
 
 
 def test_the_finding_names_the_directory_and_the_user_and_what_to_do() -> None:

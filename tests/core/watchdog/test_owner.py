@@ -18,7 +18,7 @@ DEFERRED = WatchdogPhase.DEFERRED_TO_SYSTEMD
 def died(*then: Observation, mode: Mode = Mode.ACT, before: UnitState | None = None) -> Post:
     """Its daemon has died, and systemd tells this of its unit."""
     at_first = unit("active", at=DEATH - 5) if before is None else before
-    post = Post(*alive(), at_first, mandate=BY_UNIT, mode=mode)
+    post = Post(*alive(), at_first, daemon_policy=BY_UNIT, mode=mode)
     post.see(*dies(), *then)
     post.until(DEATH + 3)
     return post
@@ -86,7 +86,7 @@ def test_one_that_somebody_else_starts_at_the_same_moment_is_not_restarted(
 
 
 def test_an_operators_stop_of_one_that_hangs_is_not_undone_while_it_lasts() -> None:
-    post = Post(*alive(), unit("active", at=DEATH - 5), mandate=BY_UNIT)
+    post = Post(*alive(), unit("active", at=DEATH - 5), daemon_policy=BY_UNIT)
     post.see(*hangs())
     post.until(DEATH + 80)
     post.see(unit("deactivating", at=DEATH + 80, sub="stop-sigterm"))
@@ -109,7 +109,7 @@ def test_nothing_is_done_before_systemd_was_asked_about_this_death() -> None:
 
 
 def test_where_no_systemd_tells_anything_nothing_is_done_and_it_is_said() -> None:
-    post = Post(mandate=BY_UNIT)
+    post = Post(daemon_policy=BY_UNIT)
     post.see(*dies())
     post.until(DEATH + 600)
     assert post.actions == []
@@ -151,19 +151,19 @@ def test_what_systemd_did_is_counted_and_said_once(mode: Mode) -> None:
 
 
 def test_also_what_it_did_before_anybody_saw_the_death() -> None:
-    post = Post(*alive(), unit("active", at=DEATH - 5, restarts=3), mandate=BY_UNIT)
+    post = Post(*alive(), unit("active", at=DEATH - 5, restarts=3), daemon_policy=BY_UNIT)
     post.see(*returns(DEATH), unit("active", at=DEATH + 2, restarts=5))
     assert post.tallies == {("restart", "crashed", "by_systemd"): 2}
 
 
 def test_its_count_begins_anew_when_somebody_starts_the_unit() -> None:
-    post = Post(*alive(), unit("active", at=DEATH - 5, restarts=3), mandate=BY_UNIT)
+    post = Post(*alive(), unit("active", at=DEATH - 5, restarts=3), daemon_policy=BY_UNIT)
     post.see(unit("active", at=DEATH), unit("active", at=DEATH + 5, restarts=1))
     assert post.tallies == {("restart", "crashed", "by_systemd"): 1}
 
 
 def test_what_systemd_did_leaves_less_for_us() -> None:
-    post = Post(*alive(), unit("active", at=DEATH - 5), mandate=BY_UNIT)
+    post = Post(*alive(), unit("active", at=DEATH - 5), daemon_policy=BY_UNIT)
     post.see(unit("active", at=DEATH - 4, restarts=4), *dies(), unit("failed", result="signal"))
     post.until(DEATH + 3)
     assert post.watch.state is WatchdogPhase.BACKOFF

@@ -194,7 +194,7 @@ def test_evidence_first_then_whoever_hangs_with_its_servers_then_the_start() -> 
 
 def test_of_a_unit_whoever_hangs_is_left_to_its_restart() -> None:
     """Killed first, it would be started twice: by systemd and by the restart."""
-    post = Post(mandate=BY_UNIT)
+    post = Post(daemon_policy=BY_UNIT)
     post.see(unit("active", at=AT), *hangs())
     post.until(DEATH + 90)
     (action,) = post.actions
@@ -283,12 +283,12 @@ def test_where_no_connection_can_be_made_silence_alone_ends_a_daemon() -> None:
 
 
 def test_it_is_started_as_it_was() -> None:
-    mandate = DaemonPolicy(
+    daemon_policy = DaemonPolicy(
         command=COMMAND,
         limits=Limits(active_thread_percentage=40.0, pinned_memory={0: 1 << 31}),
     )
     seen = replace(daemon_process(), uid=1001, environment={"CUDA_VISIBLE_DEVICES": "0"})
-    post = Post(seen, *alive()[1:], mandate=mandate)
+    post = Post(seen, *alive()[1:], daemon_policy=daemon_policy)
     post.see(*dies())
     (action,) = post.actions
     evidence, start, *limits = action.steps
@@ -317,7 +317,7 @@ def test_the_gpus_that_it_saw_are_remembered_over_a_restart_of_the_exporter() ->
 
 
 def test_a_unit_is_restarted_by_systemd() -> None:
-    post = Post(mandate=BY_UNIT)
+    post = Post(daemon_policy=BY_UNIT)
     post.see(*dies(), unit("failed", result="signal"))
     (action,) = post.actions
     assert action.steps[-1] == RestartUnit(unit=UNIT, only_start=True)
@@ -325,7 +325,7 @@ def test_a_unit_is_restarted_by_systemd() -> None:
 
 @pytest.mark.parametrize("seen", [dies(), hangs()], ids=["crashed", "hung"])
 def test_where_nothing_says_how_nothing_is_done(seen: tuple[Observation, ...]) -> None:
-    post = Post(mandate=DaemonPolicy())
+    post = Post(daemon_policy=DaemonPolicy())
     post.see(*seen)
     post.until(DEATH + 200)
     assert post.actions == []
@@ -342,7 +342,7 @@ def test_one_of_a_container_is_not_started_outside_of_it() -> None:
 
 
 def test_nobody_is_ended_whom_nothing_would_bring_back() -> None:
-    post = Post(mandate=BY_UNIT)
+    post = Post(daemon_policy=BY_UNIT)
     post.see(*hangs())
     post.until(DEATH + 200)
     assert waits(post)[-1] == Reason(ReasonCode.UNIT_STATE_UNKNOWN, unit=UNIT)

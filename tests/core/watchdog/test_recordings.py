@@ -28,12 +28,14 @@ every_recording = pytest.mark.parametrize("recorded", RECORDINGS, ids=repr)
 def watched(recorded: Recorded, rules: Thresholds, mode: Mode = Mode.ACT) -> Iterator[Action | Event]:
     """What is decided and told, where whoever should act only says that it has; some ended as their daemon did."""
     node = Recording(io.StringIO(recorded.text)).header.node()
-    orders = Policy(mode=mode, rules=rules, mandates={name: DaemonPolicy(command=COMMAND) for name in node.daemons})
+    policy = Policy(
+        mode=mode, thresholds=rules, daemon_policies={name: DaemonPolicy(command=COMMAND) for name in node.daemons}
+    )
     last = look("log", at=recorded.observations[-1].at + 2)
     for at, batch in groupby((*recorded.observations, last), key=lambda seen: seen.at):
         for seen in batch:
             node, _ = reduce(node, seen)
-        node, events, actions = evaluate(node, orders, at=at, chance=0.5)
+        node, events, actions = evaluate(node, policy, at=at, chance=0.5)
         yield from events
         for action in actions:
             yield action

@@ -30,13 +30,13 @@ class Judge:
         self.asked: list[tuple[float, float]] = []
         self.acted = False
 
-    def __call__(self, node: Node, orders: Policy, *, at: float, chance: float) -> Evaluation:
+    def __call__(self, node: Node, policy: Policy, *, at: float, chance: float) -> Evaluation:
         """It tells of what it does, once."""
         self.asked.append((at, chance))
         if self.acted or at < self.acts_at:
             return node, (), ()
         self.acted = True
-        steps = (RunCommand(arguments=orders.mandates[DAEMON].command),)
+        steps = (RunCommand(arguments=policy.daemon_policies[DAEMON].command),)
         action = Action(daemon=DAEMON, kind=ActionKind.RESTART, reason=ActionReason.CRASHED, steps=steps)
         return node, (Event(at=at, event=EventName.WATCHDOG_ACTS, daemon=DAEMON, action=action.kind),), (action,)
 
@@ -51,8 +51,8 @@ def folded(monkeypatch: pytest.MonkeyPatch) -> list[Observation]:
 
 def judged_by(judge: Judge, monkeypatch: pytest.MonkeyPatch, *seen: Observation) -> list[Event]:
     monkeypatch.setattr(dry_run_module, "evaluate", judge)
-    orders = policy_for(node(), Mode.ACT, Thresholds())
-    return [event for _, events in dry_run(node(), seen, orders) for event in events]
+    policy = policy_for(node(), Mode.ACT, Thresholds())
+    return [event for _, events in dry_run(node(), seen, policy) for event in events]
 
 
 def test_it_is_asked_after_each_observation_and_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,11 +83,11 @@ def test_a_daemon_without_a_unit_has_a_command_that_starts_it() -> None:
     by_unit = RecordedDaemon(name="a", pipe_directory="/a", log_directory="/a", unit="a.service")
     by_hand = RecordedDaemon(name="b", pipe_directory="/b", log_directory="/b")
     recorded = Header(daemons=(by_unit, by_hand)).node()
-    orders = policy_for(recorded, Mode.OBSERVE, Thresholds(restarts=2))
-    assert orders == Policy(
-        rules=Thresholds(restarts=2), mandates={"a": DaemonPolicy(), "b": DaemonPolicy(command=START)}
+    policy = policy_for(recorded, Mode.OBSERVE, Thresholds(restarts=2))
+    assert policy == Policy(
+        thresholds=Thresholds(restarts=2), daemon_policies={"a": DaemonPolicy(), "b": DaemonPolicy(command=START)}
     )
-    assert orders.mandate_of(recorded.daemons["a"]).unit == "a.service"
+    assert policy.daemon_policy_of(recorded.daemons["a"]).unit == "a.service"
 
 
 # -- the command ------------------------------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ OPEN = WatchdogState(
 def lost(mode: Mode = Mode.ACT) -> Post:
     """Return a watchdog of which nobody knows what it knew before."""
     post = Post(mode=mode)
-    post.orders = replace(post.orders, state_lost=True)
+    post.policy = replace(post.policy, state_lost=True)
     post.node = replace(post.node, watches={})
     post.see(*alive())
     return post
@@ -32,7 +32,7 @@ def lost(mode: Mode = Mode.ACT) -> Post:
 def test_restarts_nothing_and_says_so_while_the_daemon_is_still_well() -> None:
     post = lost()
     assert post.watch.state is WatchdogPhase.STATE_LOST
-    assert blocks(post.orders, post.daemon, post.watch) == (ActingBlock.STATE_LOST,)
+    assert blocks(post.policy, post.daemon, post.watch) == (ActingBlock.STATE_LOST,)
 
     post.see(*dies())
     post.until(DEATH + 2000)
@@ -46,12 +46,12 @@ def test_restarts_after_an_operators_resume() -> None:
     post.resume()
 
     assert post.kinds == [("restart", "crashed")]
-    assert blocks(post.orders, post.daemon, post.watch) == ()
+    assert blocks(post.policy, post.daemon, post.watch) == ()
 
 
 def test_it_outlives_another_start_of_the_exporter_until_the_resume() -> None:
     post = lost()
-    post.orders = replace(post.orders, state_lost=False)
+    post.policy = replace(post.policy, state_lost=False)
     post.restarted()
     post.see(*alive(), *dies())
     assert post.actions == []
@@ -65,7 +65,7 @@ def test_a_watchdog_that_only_observes_is_not_affected() -> None:
     post.see(*dies())
 
     assert post.told(EventName.WATCHDOG_WOULD_ACT) == [("watchdog_would_act", "crashed")]
-    assert blocks(post.orders, post.daemon, post.watch) == ()
+    assert blocks(post.policy, post.daemon, post.watch) == ()
 
 
 def test_a_first_start_with_an_empty_state_directory_acts() -> None:
@@ -84,7 +84,7 @@ def test_watches_that_could_be_read_and_not_written_are_lost_too() -> None:
 def regained(post: Post, watches: dict[str, WatchdogState], *, whole: bool = True) -> None:
     """Let the state be read now."""
     post.node = evaluation.regained(post.node, watches, post.at, whole=whole)
-    post.orders = replace(post.orders, state_lost=not whole)
+    post.policy = replace(post.policy, state_lost=not whole)
     post.judge(post.at)
 
 
@@ -137,32 +137,32 @@ def test_counters_do_not_fall_when_the_state_is_read_late() -> None:
     assert post.tallies == {**before, ("restart", "crashed", "failed"): 2}
 
 
-def orders(**known: object) -> Policy:
+def policy(**known: object) -> Policy:
     """Return orders to act by a command."""
-    return Policy(mode=Mode.ACT, mandates={DAEMON: DaemonPolicy(command=("start",))}, **known)  # type: ignore[arg-type]
+    return Policy(mode=Mode.ACT, daemon_policies={DAEMON: DaemonPolicy(command=("start",))}, **known)  # type: ignore[arg-type]
 
 
 def test_without_the_daemons_lock_the_watchdog_only_observes() -> None:
     daemon = node().daemons[DAEMON]
 
-    assert orders().mode_of(daemon) is Mode.ACT
-    assert orders(locks={DAEMON: None}).mode_of(daemon) is Mode.ACT
+    assert policy().mode_of(daemon) is Mode.ACT
+    assert policy(locks={DAEMON: None}).mode_of(daemon) is Mode.ACT
     for locks, block in (
         ({DAEMON: ActingBlock.ANOTHER_EXPORTER}, ActingBlock.ANOTHER_EXPORTER),
         ({}, ActingBlock.NO_LOCK),
     ):
-        held_by_another = orders(locks=locks)
+        held_by_another = policy(locks=locks)
         assert held_by_another.mode_of(daemon) is Mode.OBSERVE
         assert blocks(held_by_another, daemon, WatchdogState()) == (block,)
 
 
 def test_nothing_is_decided_before_the_lock_is_held_and_all_after_it_is() -> None:
     post = Post()
-    post.orders = replace(post.orders, locks={DAEMON: ActingBlock.ANOTHER_EXPORTER})
+    post.policy = replace(post.policy, locks={DAEMON: ActingBlock.ANOTHER_EXPORTER})
     post.see(*dies())
     assert post.actions == []
 
-    post.orders = replace(post.orders, locks={DAEMON: None})
+    post.policy = replace(post.policy, locks={DAEMON: None})
     post.judge(post.at + 1)
     assert post.kinds == [("restart", "crashed")]
 
