@@ -62,7 +62,7 @@ class PromptEye(CollectorThread):
     def open(self) -> None:
         """No thread."""
 
-    def nudge(self, *, told: bool = False) -> None:
+    def trigger(self, *, report: bool = False) -> None:
         """Look now."""
         self._look_once()
 
@@ -81,7 +81,7 @@ class QuietNode:
         place = on_host(self._name, self.standin.pipe_directory, self.standin.log_directory)
         logs = DaemonLogs(place, self.clock)
         inbox: Inbox = Inbox()
-        follower = self._eye("log", logs.collect, inbox)
+        follower = self._thread("log", logs.collect, inbox)
         cycle = self._cycle(follower, inbox)
         cycle.once(timeout=0)
         self._turn(cycle, follower, WARM_UP_SECONDS)
@@ -100,10 +100,10 @@ class QuietNode:
         end = self.clock.at + seconds
         while self.clock.at < end:
             self.clock.at += TICK_SECONDS
-            follower.nudge()
+            follower.trigger()
             cycle.once(timeout=0)
 
-    def _eye(self, name: str, collect: Callable[[], Reading], inbox: Inbox) -> CollectorThread:
+    def _thread(self, name: str, collect: Callable[[], Reading], inbox: Inbox) -> CollectorThread:
         return PromptEye(name, collect, period=None, deadline=60.0, inbox=inbox, clock=self.clock)
 
     def _cycle(self, follower: CollectorThread, inbox: Inbox) -> Loop:
@@ -115,7 +115,7 @@ class QuietNode:
             clock=self.clock,
             path=self.standin.environment()["PATH"],
         )
-        asking, nvml = self._eye("control", control.collect, inbox), self._eye("nvml", self._read_gpus, inbox)
+        asking, nvml = self._thread("control", control.collect, inbox), self._thread("nvml", self._read_gpus, inbox)
         place = on_host(self._name, self.standin.pipe_directory, self.standin.log_directory)
         daemon = Daemon(name=self._name, pipe_directory=self._name, log_directory=str(self.standin.log_directory))
         return Loop(

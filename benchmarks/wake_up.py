@@ -53,7 +53,7 @@ def _seconds(directory: Path, daemons: int, lines: int) -> Iterator[float]:
         for name, each in directories.items()
     ]
     for collector in collectors:
-        collector.eye.open()
+        collector.thread.open()
     for _ in range(lines):
         time.sleep(random.uniform(PERIOD, 2 * PERIOD))
         began = time.monotonic()
@@ -62,7 +62,7 @@ def _seconds(directory: Path, daemons: int, lines: int) -> Iterator[float]:
         while not any(isinstance(each, LogLine) for each in inbox.get(timeout=PATIENCE_SECONDS)):
             pass
         yield time.monotonic() - began
-    close([collector.eye for collector in collectors], PATIENCE_SECONDS)
+    close([collector.thread for collector in collectors], PATIENCE_SECONDS)
     changes.close()
 
 

@@ -57,7 +57,7 @@ UNIT_STATES_PERIOD = 0.5
 AT_ONCE = 0.0
 """The period of a source that waits by itself for something to happen."""
 
-TOLD_EVERY = 5.0
+REPORT_INTERVAL = 5.0
 """How often a source tells that it has seen nothing new."""
 
 UNITS_DEADLINE = 10.0
@@ -99,24 +99,24 @@ class Assembly:
         self.pods = Pods(config.constants.pods, clock=clock)
         self.units = Units(clock, path=self._path)
         self.unit_states = UnitStates(clock, path=self._path)
-        self._unit_eye = self._eye(
+        self._unit_thread = self._thread(
             UNIT_STATES,
             self.unit_states.collect,
             period=UNIT_STATES_PERIOD,
             deadline=UNITS_DEADLINE,
-            told_every=TOLD_EVERY,
+            report_interval=REPORT_INTERVAL,
         )
         self.kernel = KernelLog(config.constants.kmsg, clock)
         self.journal = Journal(clock, path=self._path) if config.constants.journal else None
-        self._journal_eye = None if self.journal is None else self._follower_of(self.journal)
+        self._journal_thread = None if self.journal is None else self._follower_of(self.journal)
         self.finder = self._finder() if config.constants.discovery else None
         self.locator = LocationRegistry(finder=self.finder, processes=self.processes, journal=self.journal)
 
     def lookout(self) -> CollectorPool:
         """All eyes of the service."""
-        nvml = self._eye(NVML, self.look_at_gpus, period=None)
+        nvml = self._thread(NVML, self.collect_gpus, period=None)
         lookout = CollectorPool(
-            (nvml, *self._eyes()),
+            (nvml, *self._threads()),
             locate=self._locate,
             asker=self._asker,
             collector=self._log_collector,
@@ -134,28 +134,30 @@ class Assembly:
         if self.journal is not None:
             self.journal.close()
 
-    def _eyes(self) -> Iterator[CollectorThread]:
-        yield self._eye(PROCESS, self.processes.collect, period=AT_ONCE, told_every=TOLD_EVERY)
+    def _threads(self) -> Iterator[CollectorThread]:
+        yield self._thread(PROCESS, self.processes.collect, period=AT_ONCE, report_interval=REPORT_INTERVAL)
         if self.finder is not None:
-            yield self._eye(FINDER, self.finder.collect, period=FINDER_PERIOD)
-            yield self._eye(UNITS, self.units.collect, period=UNITS_PERIOD, deadline=UNITS_DEADLINE)
-        yield self._unit_eye
-        if self._journal_eye is not None:
-            yield self._journal_eye
-        yield self._eye(NVML_EVENTS, self.nvml.collect_xids, period=AT_ONCE, told_every=TOLD_EVERY)
+            yield self._thread(FINDER, self.finder.collect, period=FINDER_PERIOD)
+            yield self._thread(UNITS, self.units.collect, period=UNITS_PERIOD, deadline=UNITS_DEADLINE)
+        yield self._unit_thread
+        if self._journal_thread is not None:
+            yield self._journal_thread
+        yield self._thread(NVML_EVENTS, self.nvml.collect_xids, period=AT_ONCE, report_interval=REPORT_INTERVAL)
         if self.libcuda_probes is not None:
-            yield self._eye(LIBCUDA_PROBES, self.libcuda_probes.collect, period=LIBCUDA_PROBES_PERIOD)
+            yield self._thread(LIBCUDA_PROBES, self.libcuda_probes.collect, period=LIBCUDA_PROBES_PERIOD)
         if self._hears_the_kernel():
-            yield self._eye(KERNEL, self.kernel.collect, period=AT_ONCE, told_every=TOLD_EVERY)
-        yield self._eye(PODS, _without_complaint(self.pods.collect), period=PODS_PERIOD)
+            yield self._thread(KERNEL, self.kernel.collect, period=AT_ONCE, report_interval=REPORT_INTERVAL)
+        yield self._thread(PODS, _without_problem(self.pods.collect), period=PODS_PERIOD)
 
     def _follower_of(self, journal: Journal) -> CollectorThread:
-        return self._eye(JOURNAL, _without_complaint(journal.collect), period=JOURNAL_PERIOD, told_every=TOLD_EVERY)
+        return self._thread(
+            JOURNAL, _without_problem(journal.collect), period=JOURNAL_PERIOD, report_interval=REPORT_INTERVAL
+        )
 
     def _locate(self, daemons: Mapping[str, Daemon]) -> Mapping[str, DaemonLocation]:
         places = self.locator.locate(daemons)
-        if self.journal is not None and self._journal_eye is not None and self.journal.awaits_look:
-            self._journal_eye.nudge()
+        if self.journal is not None and self._journal_thread is not None and self.journal.awaits_look:
+            self._journal_thread.trigger()
         return places
 
     def _hears_the_kernel(self) -> bool:
@@ -168,7 +170,7 @@ class Assembly:
             return False
         return True
 
-    def look_at_gpus(self) -> Reading:
+    def collect_gpus(self) -> Reading:
         """Read NVML. If the machine has GPUs, and the exporter's container got none, their absence is no problem."""
         reading = self.nvml.collect()
         if reading.problem is None or NVIDIA_DEVICE.exists():
@@ -185,7 +187,7 @@ class Assembly:
         lookout.read_logs(poll_schedule.last_words_awaited(node))
         at_once = self.unit_states.want(poll_schedule.units_wanted(node), poll_schedule.units_pressing(node))
         if at_once:
-            self._unit_eye.nudge()
+            self._unit_thread.trigger()
 
     def _log_collector(self, place: DaemonLocation) -> LogCollector:
         """What follows the logs of the daemon in a place."""
@@ -200,8 +202,8 @@ class Assembly:
 
     def _asker(self, place: DaemonLocation) -> ControlPoller:
         client = self.control_client(place)
-        eye = self._eye(CONTROL, client.collect, period=None, deadline=self.ask_deadline, daemon=place.name)
-        return ControlPoller(client, eye)
+        thread = self._thread(CONTROL, client.collect, period=None, deadline=self.ask_deadline, daemon=place.name)
+        return ControlPoller(client, thread)
 
     def hands(self) -> ActionRunner:
         """What does as the watchdog has decided."""
@@ -266,14 +268,14 @@ class Assembly:
             patterns=PIPE_DIRECTORIES, anywhere=True, proc=self._config.constants.procfs, clock=self._clock
         )
 
-    def _eye(
+    def _thread(
         self,
         name: str,
         collect: Collect,
         *,
         period: float | None,
         deadline: float | None = None,
-        told_every: float = 0.0,
+        report_interval: float = 0.0,
         daemon: str | None = None,
     ) -> CollectorThread:
         return CollectorThread(
@@ -283,7 +285,7 @@ class Assembly:
             deadline=self._config.constants.collect_deadline if deadline is None else deadline,
             inbox=self._inbox,
             clock=self._clock,
-            told_every=told_every,
+            report_interval=report_interval,
             daemon=daemon,
         )
 
@@ -302,6 +304,6 @@ def _exists(path: Path) -> bool:
         return False
 
 
-def _without_complaint(collect: Collect) -> Collect:
+def _without_problem(collect: Collect) -> Collect:
     """The look of a source that nobody asked for: what it cannot see, it does not miss."""
     return lambda: replace(collect(), problem=None)

@@ -262,7 +262,7 @@ class Loop:
         """One cycle, which waits up to `timeout` seconds for something to be seen."""
         # Asked before the inbox is emptied: whoever is idle by then has put all that it saw into it.
         idle = self._lookout.idle()
-        seen = [*self._seen(timeout), *self._lookout.uneventful(), *self._lookout.complaints()]
+        seen = [*self._seen(timeout), *self._lookout.uneventful(), *self._lookout.timeout_reports()]
         accounted = self._account(sorted(seen, key=lambda each: each.at))
         events = (*accounted, *self._judge(news=bool(accounted)))
         for event in events:
@@ -342,7 +342,7 @@ class Loop:
                 asker.ask(commands, now.daemons[name])
         nvml = self._lookout.nvml
         if nvml is not None and not nvml.busy and poll_schedule.nvml_due(now, self._rhythm):
-            nvml.nudge()
+            nvml.trigger()
 
 
 def _is_news(seen: Observation) -> bool:

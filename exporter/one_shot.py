@@ -10,7 +10,7 @@ from exporter.collectors.control import ControlClient
 from exporter.collectors.discovery import Discovery
 from exporter.collectors.logs import DaemonLogs
 from exporter.collectors.processes import Pods, Processes
-from exporter.collectors.thread import Inbox, Reading, all_within, within
+from exporter.collectors.thread import Inbox, Reading, collect_all_within, collect_within
 from exporter.collectors.units import Units
 from exporter.config.settings import Config
 from exporter.model.identity import identity_of
@@ -47,12 +47,12 @@ class OneShot:
     def collect(self, name: str, collect: Callable[[], Reading], daemon: str | None = None) -> None:
         """Look with one source; `daemon` is the one that it is for, where each has its own."""
         began = self._clock.monotonic()
-        self._take(name, within(self._deadline, collect), began, daemon)
+        self._take(name, collect_within(self._deadline, collect), began, daemon)
 
-    def look_at_each(self, name: str, looks: Mapping[str, Callable[[], Reading]]) -> None:
+    def collect_each(self, name: str, collects: Mapping[str, Callable[[], Reading]]) -> None:
         """Look at all these daemons at the same time, with a source that each has for itself."""
         began = self._clock.monotonic()
-        for daemon, reading in all_within(self._deadline, looks, self._clock.monotonic).items():
+        for daemon, reading in collect_all_within(self._deadline, collects, self._clock.monotonic).items():
             self._take(name, reading, began, daemon)
 
     def _take(self, name: str, reading: Reading, began: float, daemon: str | None) -> None:
@@ -128,12 +128,12 @@ def collect_once(config: Config) -> Node:
         places = assembly.locator.locate(glance.node.daemons)
         control = [assembly.control_client(place) for place in places.values()]
         logs = {name: DaemonLogs(place, clock) for name, place in places.items() if place.logs}
-        glance.look_at_each(LOGS, {name: each.collect for name, each in logs.items()})
+        glance.collect_each(LOGS, {name: each.collect for name, each in logs.items()})
         glance.watch(assembly.processes, assembly.pods)
         glance.ask(control, assembly.processes)
-        glance.collect(NVML, assembly.look_at_gpus)
+        glance.collect(NVML, assembly.collect_gpus)
         # Of whose limits to ask is known only when the GPUs are.
         glance.ask(control, assembly.processes)
         glance.watch(assembly.processes, assembly.pods)
-        glance.look_at_strangers(assembly.look_at_gpus, control)
+        glance.look_at_strangers(assembly.collect_gpus, control)
         return glance.node

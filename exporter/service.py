@@ -316,7 +316,7 @@ class Service:
         log.configure(after.log_level, after.log_format, sys.stderr)
         self._watchdog.follow(self._authority.configure(after))
         self._cycle.tell(_named(before, after, self._clock.now()), after.constants.intervals)
-        self._lookout.look_anew()
+        self._lookout.trigger_all()
 
     def _keep(self, node: Node, events: Sequence[Event]) -> None:
         self._history.take(node, events)

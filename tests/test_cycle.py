@@ -53,16 +53,16 @@ class Turning:
     turns: int = 0
     clock: Clock = field(default_factory=FrozenClock)
     exposition: Exposition = field(default_factory=lambda: Exposition(SystemClock()))
-    eyes: list[CollectorThread] = field(default_factory=list)
+    threads: list[CollectorThread] = field(default_factory=list)
     askers: dict[str, ControlPoller] = field(default_factory=dict)
     places: dict[str, DaemonLocation] = field(default_factory=dict)
     nvml: CollectorThread | None = None
 
-    def eye(self, name: str, collect: Callable[[], Reading], **options: object) -> CollectorThread:
+    def thread(self, name: str, collect: Callable[[], Reading], **options: object) -> CollectorThread:
         """One more eye; it looks when the cycle begins."""
         options = {"period": None, "deadline": PATIENCE_SECONDS, **options}
-        self.eyes.append(CollectorThread(name, collect, inbox=self.inbox, clock=self.clock, **options))  # type: ignore[arg-type]
-        return self.eyes[-1]
+        self.threads.append(CollectorThread(name, collect, inbox=self.inbox, clock=self.clock, **options))  # type: ignore[arg-type]
+        return self.threads[-1]
 
     def cycle(
         self,
@@ -71,9 +71,9 @@ class Turning:
         watchdog: Watchdog | None = None,
     ) -> Loop:
         """The cycle, begun."""
-        asking = {asker.eye for asker in self.askers.values()}
+        asking = {asker.thread for asker in self.askers.values()}
         lookout = CollectorPool(
-            [eye for eye in self.eyes if eye not in asking],
+            [thread for thread in self.threads if thread not in asking],
             locate=lambda daemons: self.places if daemons else {},
             asker=lambda place: self.askers[place.name],
             nvml=self.nvml,
@@ -97,8 +97,8 @@ class Turning:
         )
         lookout.attend(node)
         lookout.open()
-        for eye in self.eyes:
-            eye.nudge()
+        for thread in self.threads:
+            thread.trigger()
         return cycle
 
     def _publish(self, node: Node) -> None:
@@ -120,8 +120,8 @@ def turning() -> Iterator[Turning]:
     """A cycle that has no eyes yet."""
     turning = Turning()
     yield turning
-    for eye in turning.eyes:
-        eye.close(PATIENCE_SECONDS)
+    for thread in turning.threads:
+        thread.close(PATIENCE_SECONDS)
 
 
 def test_what_is_seen_is_recorded_in_order_folded_and_published(turning: Turning) -> None:
@@ -141,7 +141,7 @@ def test_what_is_seen_is_recorded_in_order_folded_and_published(turning: Turning
 def test_every_observation_is_recorded_once(turning: Turning) -> None:
     told = [(line(float(n), f"line {n}"),) for n in range(500)]
     pile = list(told)
-    turning.eye("log", lambda: Reading(pile.pop(0) if pile else ()), period=0.0)
+    turning.thread("log", lambda: Reading(pile.pop(0) if pile else ()), period=0.0)
     cycle = turning.cycle()
 
     def all_recorded() -> None:
@@ -210,8 +210,8 @@ def test_an_eye_that_hangs_is_complained_of_and_the_others_go_on(turning: Turnin
         let_go.wait(PATIENCE_SECONDS)
         return Reading()
 
-    turning.eye("nvml", hang, deadline=SHORT_DEADLINE)
-    turning.eye("log", lambda: Reading((line(float(next(lines)), "line"),)), period=0.001)
+    turning.thread("nvml", hang, deadline=SHORT_DEADLINE)
+    turning.thread("log", lambda: Reading((line(float(next(lines)), "line"),)), period=0.001)
     cycle = turning.cycle()
 
     def blind_on_one_eye() -> None:
@@ -255,7 +255,7 @@ def test_a_source_that_raises_costs_one_reading(turning: Turning) -> None:
             raise faults.pop()
         return Reading()
 
-    eye = turning.eye("log", collect)
+    thread = turning.thread("log", collect)
     cycle = turning.cycle()
 
     def told(problem: Problem | None) -> None:
@@ -268,19 +268,19 @@ def test_a_source_that_raises_costs_one_reading(turning: Turning) -> None:
 
     eventually(exists)
     told(Problem(code=ProblemCode.UNEXPECTED_ERROR, detail="ValueError: a defect"))
-    eye.nudge()
+    thread.trigger()
     eventually(lambda: told(None))
     assert cycle.node.sources["log"].failures == 1
 
 
 def test_nvml_is_nudged_when_it_is_due(turning: Turning) -> None:
-    looks: list[int] = []
+    collects: list[int] = []
 
     def collect() -> Reading:
-        looks.append(1)
+        collects.append(1)
         return Reading()
 
-    turning.nvml = turning.eye("nvml", collect)
+    turning.nvml = turning.thread("nvml", collect)
     cycle = turning.cycle()
 
     def seen() -> None:
@@ -291,7 +291,7 @@ def test_nvml_is_nudged_when_it_is_due(turning: Turning) -> None:
     for _ in range(20):
         cycle.once(0.001)
 
-    assert len(looks) <= 2
+    assert len(collects) <= 2
 
 
 # -- asking the daemon ---------------------------------------------------------------------------------------------
@@ -309,7 +309,7 @@ def asking(turning: Turning, mps: MpsStandIn) -> Callable[[], Loop]:
         path=mps.environment()["PATH"],
     )
     turning.places[NAME] = on_host(NAME, mps.pipe_directory, mps.log_directory)
-    turning.askers[NAME] = ControlPoller(client, turning.eye("control", client.collect))
+    turning.askers[NAME] = ControlPoller(client, turning.thread("control", client.collect))
     return turning.cycle
 
 
@@ -349,12 +349,12 @@ def test_an_answer_that_comes_in_mid_cycle_is_not_asked_for_again(
     """The eye becomes idle while the cycle takes in something else: its answer is in the inbox, not yet known."""
     mps.start()
     turning.inbox.put((line(1.0, "something that takes long to take in"),))
-    eye = turning.askers[NAME].eye
+    thread = turning.askers[NAME].thread
 
     def record(seen: Observation) -> None:
         turning.recorded.append(seen)
         if isinstance(seen, LogLine) and len(turning.recorded) > 1:
-            eventually(lambda: _idle(eye))
+            eventually(lambda: _idle(thread))
 
     cycle = asking(record)
     events: list[Event] = []
@@ -377,15 +377,15 @@ def test_an_answer_that_comes_in_mid_cycle_is_not_asked_for_again(
     assert sorted(replies(turning.recorded)) == sorted(wanted)
 
 
-def _idle(eye: CollectorThread) -> None:
-    assert not eye.busy
+def _idle(thread: CollectorThread) -> None:
+    assert not thread.busy
 
 
 def test_it_runs_until_it_is_told_to_stop(turning: Turning) -> None:
-    turning.eye("log", lambda: Reading((line(1.0, "something new"),)), period=0.001)
+    turning.thread("log", lambda: Reading((line(1.0, "something new"),)), period=0.001)
     cycle = Loop(
         Node(),
-        CollectorPool(turning.eyes),
+        CollectorPool(turning.threads),
         inbox=turning.inbox,
         clock=SystemClock(),
         rhythm=PollIntervals(),
@@ -395,7 +395,7 @@ def test_it_runs_until_it_is_told_to_stop(turning: Turning) -> None:
     cycle.run(lambda: len(turning.published) < 5)
 
     assert len(turning.published) >= 5
-    assert not [thread for thread in threading.enumerate() if thread.name == "eye-log"]
+    assert not [thread for thread in threading.enumerate() if thread.name == "collector-log"]
 
 
 class Saying(Watchdog):

@@ -48,7 +48,7 @@ def on_the_node(tmp_path: Path) -> Path:
 def problem_of(made: Assembly, problem: Problem | None = PROBLEM) -> Problem | None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(made, "nvml", Nvml(problem))
-        return made.look_at_gpus().problem
+        return made.collect_gpus().problem
 
 
 def test_it_is_a_problem_on_a_machine_without_the_driver(made: Assembly) -> None:

@@ -163,7 +163,7 @@ class Child:
         return self._child.poll()
 
     @property
-    def complaint(self) -> str:
+    def error_line(self) -> str:
         """The last line that it wrote to stderr by the last call of `lines`; empty where there is none."""
         return (self._complaint.decode(errors="replace").strip().splitlines() or [""])[-1]
 

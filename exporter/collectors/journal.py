@@ -93,8 +93,8 @@ class UnitJournal:
         if ended is None:
             if self._clock.monotonic() - self._started > DEADLINE_SECONDS:
                 self._fail(timed_out(self._command, DEADLINE_SECONDS))
-        elif ended != 0 or child.complaint.startswith(_NO_JOURNAL):
-            self._fail(self._reason(ended, child.complaint))
+        elif ended != 0 or child.error_line.startswith(_NO_JOURNAL):
+            self._fail(self._reason(ended, child.error_line))
         else:
             child.close()
             self._child, self._end_found = None, True
@@ -117,7 +117,7 @@ class UnitJournal:
         if lost:
             seen.append(LogGap(at=self._clock.now(), daemon=self._daemon, file=FILE, lines=lost))
         if ended is not None:
-            self._fail(self._reason(ended, child.complaint))
+            self._fail(self._reason(ended, child.error_line))
         return seen
 
     def _whole(self, entry: JournalEntry) -> tuple[list[str], int]:

@@ -20,7 +20,7 @@ IDLE_PERIOD = 0.5
 PAUSE = 0.08
 """Between two looks at the logs of one daemon, however much is written."""
 
-TOLD_EVERY = 5.0
+REPORT_INTERVAL = 5.0
 """How often it is told that nothing is new. If a daemon has gone, it is told at once."""
 
 
@@ -98,7 +98,7 @@ class LogCollector:
     """What follows the logs of one daemon, and the eye in which it does."""
 
     logs: DaemonLogs
-    eye: CollectorThread
+    thread: CollectorThread
     inbox: Inbox
     clock: Clock
 
@@ -107,12 +107,12 @@ class LogCollector:
         self.logs.share(part)
         if place != self.logs.place:
             self.logs.place = place
-            self.eye.nudge()
+            self.thread.trigger()
 
     def stop(self) -> None:
         """Follow no more. A look that hangs is left to hang; its files are closed by its own thread, if ever."""
-        was_alive, place = self.eye.alive, self.logs.place
-        self.eye.stop()
+        was_alive, place = self.thread.alive, self.logs.place
+        self.thread.stop()
         if was_alive:
             self.inbox.put(tuple(_not_followed(place.name, file, self.clock.now()) for file in place.logs))
 
@@ -128,18 +128,18 @@ def log_collector(
 
     A look that takes longer than `deadline` seconds is told of.
     """
-    logs = DaemonLogs(place, clock, changes, changed=lambda: eye.nudge())
-    eye = CollectorThread(
+    logs = DaemonLogs(place, clock, changes, changed=lambda: thread.trigger())
+    thread = CollectorThread(
         name,
         logs.collect,
         period=PERIOD,
         deadline=deadline,
         inbox=inbox,
         clock=clock,
-        told_every=TOLD_EVERY,
+        report_interval=REPORT_INTERVAL,
         idle_period=IDLE_PERIOD,
         pause=PAUSE,
         at_end=logs.close,
         daemon=place.name,
     )
-    return LogCollector(logs, eye, inbox, clock)
+    return LogCollector(logs, thread, inbox, clock)

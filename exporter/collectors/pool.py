@@ -29,7 +29,7 @@ class ControlPoller:
     """What asks one control daemon, and the eye in which it does."""
 
     client: ControlClient
-    eye: CollectorThread
+    thread: CollectorThread
 
     def move(self, place: DaemonLocation, _part: float) -> None:
         """The daemon is there now."""
@@ -38,19 +38,19 @@ class ControlPoller:
     def ask(self, commands: tuple[str, ...], daemon: Daemon) -> None:
         """Have these commands given to the daemon, as soon as may be."""
         self.client.want(commands, process=identity_of(daemon.runtime.process), servers=daemon.servers)
-        self.eye.nudge()
+        self.thread.trigger()
 
     def stop(self) -> None:
         """Ask no more."""
         self.client.close()
-        self.eye.stop()
+        self.thread.stop()
 
 
 class _OfADaemon(Protocol):
     """What has an eye for one daemon."""
 
     @property
-    def eye(self) -> CollectorThread:
+    def thread(self) -> CollectorThread:
         """Its eye."""
 
     def move(self, place: DaemonLocation, part: float) -> None:
@@ -84,7 +84,7 @@ class _Pool(Generic[Kind]):
 
     def attend(self, places: Places, expected: Collection[str]) -> None:
         """Look after the daemons in these places, and no more after others."""
-        self._lingering = [each for each in self._lingering if each.eye.alive]
+        self._lingering = [each for each in self._lingering if each.thread.alive]
         for name in [name for name in self.all if name not in places]:
             gone = self.all.pop(name)
             gone.stop()
@@ -101,9 +101,9 @@ class _Pool(Generic[Kind]):
                 self.all[name] = each
                 each.move(place, 1 / kinds[name in expected])
 
-    def eyes(self) -> Iterator[CollectorThread]:
+    def threads(self) -> Iterator[CollectorThread]:
         """The eyes of all daemons."""
-        return (each.eye for each in self.all.values())
+        return (each.thread for each in self.all.values())
 
     def stop(self) -> None:
         """Begin no further look."""
@@ -114,7 +114,7 @@ class _Pool(Generic[Kind]):
         """Whether there is a thread for this daemon from now on; if not, it is tried again."""
         try:
             if self._open:
-                each.eye.open()
+                each.thread.open()
         except RuntimeError as error:
             each.stop()
             self._is_missing(name, str(error))
@@ -133,7 +133,7 @@ class CollectorPool:
 
     def __init__(
         self,
-        eyes: Sequence[CollectorThread],
+        threads: Sequence[CollectorThread],
         *,
         locate: Callable[[Daemons], Places] | None = None,
         asker: Callable[[DaemonLocation], ControlPoller] | None = None,
@@ -148,7 +148,7 @@ class CollectorPool:
         when it is told to.
         """
         self.nvml = nvml
-        self._eyes = eyes
+        self._threads = threads
         self._locate = locate
         self._direct = direct
         self._askers = None if asker is None else _Pool(asker, "daemon_not_asked")
@@ -156,15 +156,15 @@ class CollectorPool:
 
     def open(self) -> None:
         """Begin to look."""
-        for eye in self._eyes:
-            eye.open()
+        for thread in self._threads:
+            thread.open()
         for pool in self._pools:
             pool.open()
 
-    def look_anew(self) -> None:
+    def trigger_all(self) -> None:
         """Have every eye that is always there look at once, also those that seldom do."""
-        for eye in self._eyes:
-            eye.nudge()
+        for thread in self._threads:
+            thread.trigger()
 
     def close(self, timeout: float) -> None:
         """Stop looking, within `timeout` seconds."""
@@ -187,29 +187,29 @@ class CollectorPool:
     def idle(self) -> Sequence[tuple[str, ControlPoller]]:
         """Who has no question under way, by the daemon's name."""
         askers = {} if self._askers is None else self._askers.all
-        return [(name, asker) for name, asker in askers.items() if not asker.eye.busy]
+        return [(name, asker) for name, asker in askers.items() if not asker.thread.busy]
 
     def read_logs(self, daemons: Iterable[str]) -> None:
         """Have the logs of these daemons read to their ends, which is told of even if nothing is new."""
         collectors = {} if self._collectors is None else self._collectors.all
         for name in daemons:
             if name in collectors:
-                collectors[name].eye.nudge(told=True)
+                collectors[name].thread.trigger(report=True)
 
     def uneventful(self) -> Iterable[SourceReading]:
         """Which looks since the last call have found nothing new, as far as they are told of."""
-        return [reading for eye in self._all() if (reading := eye.uneventful()) is not None]
+        return [reading for thread in self._all() if (reading := thread.uneventful()) is not None]
 
-    def complaints(self) -> Iterable[SourceReading]:
+    def timeout_reports(self) -> Iterable[SourceReading]:
         """Which looks have outlasted their deadlines."""
-        for eye in self._all():
-            complaint = eye.complaint()
-            if complaint is not None:
-                yield complaint
+        for thread in self._all():
+            timeout_report = thread.timeout_report()
+            if timeout_report is not None:
+                yield timeout_report
 
     @property
     def _pools(self) -> Sequence[_Pool[ControlPoller] | _Pool[LogCollector]]:
         return [pool for pool in (self._askers, self._collectors) if pool is not None]
 
     def _all(self) -> Iterable[CollectorThread]:
-        return (*self._eyes, *(eye for pool in self._pools for eye in pool.eyes()))
+        return (*self._threads, *(thread for pool in self._pools for thread in pool.threads()))

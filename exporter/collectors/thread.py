@@ -54,7 +54,7 @@ class CollectorThread:
         deadline: float,
         inbox: Inbox,
         clock: Clock,
-        told_every: float = 0.0,
+        report_interval: float = 0.0,
         idle_period: float | None = None,
         pause: float = 0.0,
         at_end: Callable[[], object] = lambda: None,
@@ -73,8 +73,8 @@ class CollectorThread:
         self._deadline = deadline
         self._inbox = inbox
         self._clock = clock
-        self._told_every = told_every
-        self._idle_period = told_every if idle_period is None else idle_period
+        self._told_every = report_interval
+        self._idle_period = report_interval if idle_period is None else idle_period
         self._pause = pause
         self._at_end = at_end
         self._left_unread = False
@@ -86,15 +86,15 @@ class CollectorThread:
         self._awaited = threading.Event()
         self._nudged = threading.Event()
         self._closing = threading.Event()
-        self._thread = threading.Thread(target=self._run, name=f"eye-{name}", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=f"collector-{name}", daemon=True)
 
     def open(self) -> None:
         """Begin to look."""
         self._thread.start()
 
-    def nudge(self, *, told: bool = False) -> None:
+    def trigger(self, *, report: bool = False) -> None:
         """Look as soon as the present look, if there is one, is over; it is `told` of even if nothing was seen."""
-        if told:
+        if report:
             self._awaited.set()
         self._nudged.set()
 
@@ -103,7 +103,7 @@ class CollectorThread:
         """Whether a look is under way or about to be."""
         return self._began is not None or self._nudged.is_set()
 
-    def complaint(self) -> SourceReading | None:
+    def timeout_report(self) -> SourceReading | None:
         """Say that the present look has outlasted its deadline; once for each deadline that passes."""
         began = self._began
         if began is None:
@@ -212,31 +212,31 @@ class CollectorThread:
             self._uneventful.append(told)
 
 
-def close(eyes: Sequence[CollectorThread], timeout: float) -> None:
+def close(threads: Sequence[CollectorThread], timeout: float) -> None:
     """Have all of these stop looking within a time that they share, however many hang."""
-    for eye in eyes:
-        eye.stop()
-    closing = threading.Thread(target=_wait_for, args=(eyes,), name="eyes-closing", daemon=True)
+    for thread in threads:
+        thread.stop()
+    closing = threading.Thread(target=_wait_for, args=(threads,), name="collectors-closing", daemon=True)
     closing.start()
     closing.join(timeout)
 
 
-def _wait_for(eyes: Sequence[CollectorThread]) -> None:
-    for eye in eyes:
-        eye.wait()
+def _wait_for(threads: Sequence[CollectorThread]) -> None:
+    for thread in threads:
+        thread.wait()
 
 
-def all_within(
-    deadline: float, looks: Mapping[str, Callable[[], Reading]], monotonic: Callable[[], float]
+def collect_all_within(
+    deadline: float, collects: Mapping[str, Callable[[], Reading]], monotonic: Callable[[], float]
 ) -> Mapping[str, Reading]:
     """Collect once with each of these at the same time, for at most `deadline` seconds in all, as `within` does."""
     brought: SimpleQueue[tuple[str, Reading]] = SimpleQueue()
-    for name, collect in looks.items():
-        threading.Thread(target=partial(_put, brought, name, collect), name="look", daemon=True).start()
-    readings = {name: Reading(problem=_still_running(deadline)) for name in looks}
+    for name, collect in collects.items():
+        threading.Thread(target=partial(_put, brought, name, collect), name="collect", daemon=True).start()
+    readings = {name: Reading(problem=_still_running(deadline)) for name in collects}
     ends = monotonic() + deadline
     with contextlib.suppress(Empty):
-        for _ in looks:
+        for _ in collects:
             name, reading = brought.get(timeout=max(0.0, ends - monotonic()))
             readings[name] = reading
     return readings
@@ -246,10 +246,10 @@ def _put(brought: SimpleQueue[tuple[str, Reading]], name: str, collect: Callable
     brought.put((name, collect()))
 
 
-def within(deadline: float, collect: Callable[[], Reading]) -> Reading:
+def collect_within(deadline: float, collect: Callable[[], Reading]) -> Reading:
     """Collect once, for at most `deadline` seconds. A collection that hangs goes on in a daemon thread."""
     brought: SimpleQueue[Reading] = SimpleQueue()
-    threading.Thread(target=lambda: brought.put(collect()), name="look", daemon=True).start()
+    threading.Thread(target=lambda: brought.put(collect()), name="collect", daemon=True).start()
     try:
         return brought.get(timeout=deadline)
     except Empty:

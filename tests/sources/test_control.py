@@ -258,9 +258,9 @@ def test_a_missing_program_is_the_sources_problem(client: Client, tmp_path: Path
     assert reading.problem == command_failed(missing, 127, f"{missing}: No such file or directory")
 
 
-@pytest.mark.parametrize(("mode", "complaint"), [(0o644, "Permission denied"), (0o755, "Exec format error")])
+@pytest.mark.parametrize(("mode", "error"), [(0o644, "Permission denied"), (0o755, "Exec format error")])
 def test_a_program_that_cannot_be_run_is_the_sources_problem(
-    client: Client, tmp_path: Path, mode: int, complaint: str
+    client: Client, tmp_path: Path, mode: int, error: str
 ) -> None:
     program = tmp_path / "program"
     program.write_bytes(b"\x7fELF of another machine")
@@ -268,7 +268,7 @@ def test_a_program_that_cannot_be_run_is_the_sources_problem(
     control = client(executable=str(program))
     control.want(("get_server_list",))
 
-    assert control.collect().problem == command_failed(str(program), 127, f"{program}: {complaint}")
+    assert control.collect().problem == command_failed(str(program), 127, f"{program}: {error}")
 
 
 def test_a_program_that_breaks_is_the_sources_problem_in_its_own_words(

@@ -31,15 +31,15 @@ def open_eye(inbox: Inbox) -> Iterator[Open]:
 
     def open_(collect: Callable[[], Reading], **options: object) -> CollectorThread:
         options = {"period": None, "deadline": PATIENCE_SECONDS, **options}
-        eye = CollectorThread("eye", collect, inbox=inbox, clock=SystemClock(), **options)  # type: ignore[arg-type]
-        opened.append(eye)
-        eye.open()
-        eye.nudge()
-        return eye
+        thread = CollectorThread("eye", collect, inbox=inbox, clock=SystemClock(), **options)  # type: ignore[arg-type]
+        opened.append(thread)
+        thread.open()
+        thread.trigger()
+        return thread
 
     yield open_
-    for eye in opened:
-        eye.close(PATIENCE_SECONDS)
+    for thread in opened:
+        thread.close(PATIENCE_SECONDS)
 
 
 def told(inbox: Inbox) -> tuple[tuple[Observation, ...], SourceReading]:
@@ -49,21 +49,21 @@ def told(inbox: Inbox) -> tuple[tuple[Observation, ...], SourceReading]:
     return tuple(seen), collect
 
 
-def nothing_told(inbox: Inbox, within: float = 0.2) -> bool:
+def nothing_told(inbox: Inbox, collect_within: float = 0.2) -> bool:
     try:
-        inbox.get(timeout=within)
+        inbox.get(timeout=collect_within)
     except Empty:
         return True
     return False
 
 
 def test_without_a_period_it_does_not_look_unasked(inbox: Inbox) -> None:
-    eye = CollectorThread("eye", Reading, period=None, deadline=PATIENCE_SECONDS, inbox=inbox, clock=SystemClock())
-    eye.open()
+    thread = CollectorThread("eye", Reading, period=None, deadline=PATIENCE_SECONDS, inbox=inbox, clock=SystemClock())
+    thread.open()
 
     assert nothing_told(inbox)
-    eye.close(PATIENCE_SECONDS)
-    assert nothing_told(inbox, within=0)
+    thread.close(PATIENCE_SECONDS)
+    assert nothing_told(inbox, collect_within=0)
 
 
 def test_it_looks_at_once_and_tells_what_it_saw(open_eye: Open, inbox: Inbox) -> None:
@@ -76,11 +76,11 @@ def test_it_looks_at_once_and_tells_what_it_saw(open_eye: Open, inbox: Inbox) ->
 
 
 def test_without_a_period_it_looks_when_nudged(open_eye: Open, inbox: Inbox) -> None:
-    eye = open_eye(Reading)
+    thread = open_eye(Reading)
     told(inbox)
     assert nothing_told(inbox)
 
-    eye.nudge()
+    thread.trigger()
     told(inbox)
     assert nothing_told(inbox)
 
@@ -100,17 +100,17 @@ def test_a_nudge_in_mid_look_leads_to_one_more_look(open_eye: Open, inbox: Inbox
         go_on.acquire(timeout=PATIENCE_SECONDS)
         return Reading()
 
-    eye = open_eye(collect)
+    thread = open_eye(collect)
     assert begun.wait(PATIENCE_SECONDS)
-    assert eye.busy
-    eye.nudge()
-    eye.nudge()
+    assert thread.busy
+    thread.trigger()
+    thread.trigger()
     go_on.release(10)
     told(inbox)
     told(inbox)
 
     assert nothing_told(inbox)
-    eventually(lambda: _true(not eye.busy))
+    eventually(lambda: _true(not thread.busy))
 
 
 def test_who_is_idle_has_told_all(open_eye: Open) -> None:
@@ -119,60 +119,62 @@ def test_who_is_idle_has_told_all(open_eye: Open) -> None:
 
     class Witness(SimpleQueue[tuple[Observation, ...]]):
         def put(self, item: tuple[Observation, ...], block: bool = True, timeout: float | None = None) -> None:
-            busy.append(eyes[0].busy)
+            busy.append(threads[0].busy)
             super().put(item)
 
     inbox = Witness()
-    eyes = [CollectorThread("eye", Reading, period=None, deadline=PATIENCE_SECONDS, inbox=inbox, clock=SystemClock())]
-    eyes[0].open()
-    eyes[0].nudge()
+    threads = [
+        CollectorThread("eye", Reading, period=None, deadline=PATIENCE_SECONDS, inbox=inbox, clock=SystemClock())
+    ]
+    threads[0].open()
+    threads[0].trigger()
     told(inbox)
-    eyes[0].close(PATIENCE_SECONDS)
+    threads[0].close(PATIENCE_SECONDS)
 
     assert busy == [True] * len(busy)
 
 
 def test_uneventful_looks_are_told_of_now_and_then(open_eye: Open, inbox: Inbox) -> None:
-    looks: list[Reading] = []
+    collects: list[Reading] = []
     news = threading.Event()
 
     def collect() -> Reading:
-        looks.append(Reading((LINE,)) if news.is_set() else Reading())
-        return looks[-1]
+        collects.append(Reading((LINE,)) if news.is_set() else Reading())
+        return collects[-1]
 
-    open_eye(collect, period=0.001, told_every=3600.0)
+    open_eye(collect, period=0.001, report_interval=3600.0)
     told(inbox)
-    eventually(lambda: _true(len(looks) > 20))
-    assert nothing_told(inbox, within=0)
+    eventually(lambda: _true(len(collects) > 20))
+    assert nothing_told(inbox, collect_within=0)
 
     news.set()
     assert told(inbox)[0] == (LINE,)
 
 
 def test_an_uneventful_look_does_not_go_through_the_inbox(open_eye: Open, inbox: Inbox) -> None:
-    eye = open_eye(Reading, period=0.001, told_every=0.001)
+    thread = open_eye(Reading, period=0.001, report_interval=0.001)
     told(inbox)
 
-    uneventful = eventually(lambda: _some(eye.uneventful()))
+    uneventful = eventually(lambda: _some(thread.uneventful()))
 
     assert uneventful.problem is None
-    assert nothing_told(inbox, within=0)
+    assert nothing_told(inbox, collect_within=0)
 
 
 def test_an_idle_source_is_looked_at_again_when_nudged_and_else_as_seldom_as_it_is_told_of(open_eye: Open) -> None:
-    looks: list[Reading] = []
+    collects: list[Reading] = []
 
     def collect() -> Reading:
-        looks.append(Reading(idle=True))
-        return looks[-1]
+        collects.append(Reading(idle=True))
+        return collects[-1]
 
-    eye = open_eye(collect, period=0.0, told_every=3600.0)
-    eventually(lambda: _true(not eye.busy))
-    before = len(looks)
+    thread = open_eye(collect, period=0.0, report_interval=3600.0)
+    eventually(lambda: _true(not thread.busy))
+    before = len(collects)
 
-    eye.nudge()
+    thread.trigger()
 
-    eventually(lambda: _true(len(looks) == before + 1))
+    eventually(lambda: _true(len(collects) == before + 1))
 
 
 def test_a_look_that_left_something_unread_is_soon_followed_by_another(open_eye: Open, inbox: Inbox) -> None:
@@ -184,26 +186,26 @@ def test_a_look_that_left_something_unread_is_soon_followed_by_another(open_eye:
 
 
 def test_one_that_finds_more_and_more_does_not_spin(open_eye: Open, inbox: Inbox) -> None:
-    looks: list[int] = []
+    collects: list[int] = []
 
     def collect() -> Reading:
-        looks.append(1)
+        collects.append(1)
         return Reading(more=True)
 
     clock = SystemClock()
     began = clock.monotonic()
-    open_eye(collect, period=3600.0, told_every=3600.0)
+    open_eye(collect, period=3600.0, report_interval=3600.0)
     told(inbox)
-    nothing_told(inbox, within=10 * MORE_SECONDS)
-    seen = len(looks)
+    nothing_told(inbox, collect_within=10 * MORE_SECONDS)
+    seen = len(collects)
 
     assert seen <= (clock.monotonic() - began) / MORE_SECONDS + 2
 
 
 def test_while_nobody_takes_in_what_was_seen_it_looks_for_no_more(open_eye: Open, inbox: Inbox) -> None:
-    eye = open_eye(lambda: Reading((LINE,)), period=0.001)
+    thread = open_eye(lambda: Reading((LINE,)), period=0.001)
     eventually(lambda: _true(inbox.qsize() == FULL_INBOX))
-    eye._closing.wait(0.2)
+    thread._closing.wait(0.2)
 
     assert inbox.qsize() == FULL_INBOX
     for _ in range(3 * FULL_INBOX):
@@ -211,32 +213,32 @@ def test_while_nobody_takes_in_what_was_seen_it_looks_for_no_more(open_eye: Open
 
 
 def test_a_full_inbox_does_not_hold_up_its_closing(open_eye: Open, inbox: Inbox) -> None:
-    eye = open_eye(lambda: Reading((LINE,)), period=0.001)
+    thread = open_eye(lambda: Reading((LINE,)), period=0.001)
     eventually(lambda: _true(inbox.qsize() == FULL_INBOX))
 
-    eye.close(PATIENCE_SECONDS)
+    thread.close(PATIENCE_SECONDS)
 
-    assert not eye._thread.is_alive()
+    assert not thread._thread.is_alive()
 
 
 def test_who_waits_for_room_is_not_complained_of(open_eye: Open, inbox: Inbox) -> None:
     """Nothing hangs: it is the cycle that has not come round to it."""
-    eye = open_eye(lambda: Reading((LINE,)), period=0.001, deadline=0.01)
+    thread = open_eye(lambda: Reading((LINE,)), period=0.001, deadline=0.01)
     eventually(lambda: _true(inbox.qsize() == FULL_INBOX))
-    eventually(lambda: _true(not eye.busy))
-    eye._closing.wait(0.1)
+    eventually(lambda: _true(not thread.busy))
+    thread._closing.wait(0.1)
 
-    assert eye.complaint() is None
+    assert thread.timeout_report() is None
 
 
 def test_a_problem_is_news_and_so_is_its_end(open_eye: Open, inbox: Inbox) -> None:
     problems: list[Problem | None] = [UNREADABLE, None]
-    eye = open_eye(lambda: Reading(problem=problems.pop(0) if problems else None), told_every=3600.0)
+    thread = open_eye(lambda: Reading(problem=problems.pop(0) if problems else None), report_interval=3600.0)
 
     assert told(inbox)[1].problem == UNREADABLE
-    eye.nudge()
+    thread.trigger()
     assert told(inbox)[1].problem is None
-    eye.nudge()
+    thread.trigger()
     assert nothing_told(inbox)
 
 
@@ -252,11 +254,11 @@ def test_a_source_that_raises_costs_one_reading(open_eye: Open, inbox: Inbox) ->
             raise faults.pop(0)
         return Reading((LINE,))
 
-    eye = open_eye(collect)
+    thread = open_eye(collect)
     assert told(inbox)[1].problem == defect("ValueError: a defect")
-    eye.nudge()
+    thread.trigger()
     assert told(inbox)[1].problem == defect("KeyError: 'another'")
-    eye.nudge()
+    thread.trigger()
     assert told(inbox)[0] == (LINE,)
 
 
@@ -269,7 +271,7 @@ def test_a_source_that_always_raises_does_not_spin(open_eye: Open, inbox: Inbox)
 
     clock = SystemClock()
     began = clock.monotonic()
-    open_eye(collect, period=0.0, told_every=1.0)
+    open_eye(collect, period=0.0, report_interval=1.0)
     told(inbox)
     seen = len(raised)
 
@@ -283,12 +285,12 @@ def test_a_look_that_hangs_is_complained_of_once_for_each_deadline(open_eye: Ope
         let_go.wait(PATIENCE_SECONDS)
         return Reading((LINE,))
 
-    eye = open_eye(collect, deadline=0.2)
+    thread = open_eye(collect, deadline=0.2)
     try:
-        first = eventually(lambda: _some(eye.complaint()))
-        assert eye.complaint() is None
-        second = eventually(lambda: _some(eye.complaint()))
-        assert eye.busy
+        first = eventually(lambda: _some(thread.timeout_report()))
+        assert thread.timeout_report() is None
+        second = eventually(lambda: _some(thread.timeout_report()))
+        assert thread.busy
     finally:
         let_go.set()
 
@@ -296,15 +298,15 @@ def test_a_look_that_hangs_is_complained_of_once_for_each_deadline(open_eye: Ope
     assert first.problem.code is ProblemCode.STILL_RUNNING
     assert 0.2 <= first.seconds < second.seconds
     assert told(inbox)[1].problem is None
-    eventually(lambda: _true(not eye.busy))
-    assert eye.complaint() is None
+    eventually(lambda: _true(not thread.busy))
+    assert thread.timeout_report() is None
 
 
 def test_a_look_that_is_awaited_is_told_of_though_it_saw_nothing(inbox: Inbox, open_eye: Open) -> None:
-    eye = open_eye(Reading, told_every=PATIENCE_SECONDS)
+    thread = open_eye(Reading, report_interval=PATIENCE_SECONDS)
     told(inbox)
 
-    eye.nudge(told=True)
+    thread.trigger(report=True)
 
     assert told(inbox)[0] == ()
 
@@ -316,10 +318,10 @@ def test_a_look_that_hangs_does_not_hold_up_its_closing(open_eye: Open) -> None:
         let_go.wait(PATIENCE_SECONDS)
         return Reading()
 
-    eye = open_eye(collect)
-    eye.close(0.01)
+    thread = open_eye(collect)
+    thread.close(0.01)
 
-    assert eye.busy
+    assert thread.busy
     let_go.set()
 
 
@@ -331,10 +333,10 @@ def test_many_that_hang_hold_up_no_longer_than_one(open_eye: Open) -> None:
         let_go.wait(PATIENCE_SECONDS)
         return Reading()
 
-    eyes = [open_eye(collect) for _ in range(50)]
-    close(eyes, 0.2)
+    threads = [open_eye(collect) for _ in range(50)]
+    close(threads, 0.2)
 
-    assert all(eye.busy for eye in eyes), "they were not waited for one after the other, each to its end"
+    assert all(thread.busy for thread in threads), "they were not waited for one after the other, each to its end"
     let_go.set()
 
 

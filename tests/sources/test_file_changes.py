@@ -154,30 +154,30 @@ def test_a_file_of_which_no_change_is_told_is_looked_at_often_again(log: Path) -
 def test_logs_that_are_watched_are_looked_at_when_they_change(log: Path, changes: FileChanges) -> None:
     inbox: Inbox = Inbox()
     (log.parent / "server.log").touch()
-    logs = DaemonLogs(on_host("node", log.parent, log.parent), SystemClock(), changes, changed=lambda: eye.nudge())
-    eye = CollectorThread(
+    logs = DaemonLogs(on_host("node", log.parent, log.parent), SystemClock(), changes, changed=lambda: thread.trigger())
+    thread = CollectorThread(
         "log",
         logs.collect,
         period=0.001,
         deadline=PATIENCE_SECONDS,
         inbox=inbox,
         clock=SystemClock(),
-        told_every=3600.0,
+        report_interval=3600.0,
         at_end=logs.close,
     )
-    eye.open()
+    thread.open()
     inbox.get(timeout=PATIENCE_SECONDS)
-    eventually(lambda: idle(eye))
+    eventually(lambda: idle(thread))
 
     append(log, "new\n")
 
     seen = inbox.get(timeout=PATIENCE_SECONDS)
     assert [each.line for each in seen if isinstance(each, LogLine)] == ["new"]
-    eye.close(PATIENCE_SECONDS)
+    thread.close(PATIENCE_SECONDS)
 
 
-def idle(eye: CollectorThread) -> None:
-    assert not eye.busy
+def idle(thread: CollectorThread) -> None:
+    assert not thread.busy
 
 
 def test_logs_that_cannot_be_watched_are_looked_at_many_times_a_second(log: Path) -> None:

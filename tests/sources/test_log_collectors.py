@@ -152,15 +152,15 @@ def test_a_log_directory_that_hangs_is_a_problem_of_its_daemon_alone(logs: Follo
     logs.until_read("b")
 
     def complained() -> SourceReading:
-        complaints = list(logs.lookout.complaints())
-        assert len(complaints) == 1
-        return complaints[0]
+        timeout_reports = list(logs.lookout.timeout_reports())
+        assert len(timeout_reports) == 1
+        return timeout_reports[0]
 
-    complaint = eventually(complained)
+    timeout_report = eventually(complained)
 
-    assert (complaint.name, complaint.daemon) == (LOGS, "a")
-    assert complaint.problem is not None
-    assert complaint.problem.code is ProblemCode.STILL_RUNNING
+    assert (timeout_report.name, timeout_report.daemon) == (LOGS, "a")
+    assert timeout_report.problem is not None
+    assert timeout_report.problem.code is ProblemCode.STILL_RUNNING
 
 
 @pytest.mark.parametrize(("expected", "share"), [(True, 0.25), (False, 1.0)])
@@ -202,7 +202,7 @@ def test_a_daemon_that_is_gone_leaves_no_thread_and_no_open_file(logs: Followed)
 
     logs.lookout.attend(logs.node("b"))
 
-    eventually(lambda: _assert(not logs.made[0].eye.alive))
+    eventually(lambda: _assert(not logs.made[0].thread.alive))
     assert (opened(logs.root / "a"), opened(logs.root / "b")) == (0, 1)
     eventually(
         lambda: logs._has(lambda each: isinstance(each, LogFile) and (each.daemon, each.followed) == ("a", False))
@@ -228,7 +228,7 @@ def test_a_daemon_with_its_log_in_the_journal_has_no_collector(logs: Followed) -
 
     logs.lookout.attend(present)
 
-    eventually(lambda: _assert(not logs.made[0].eye.alive))
+    eventually(lambda: _assert(not logs.made[0].thread.alive))
     assert len(logs.made) == 1
 
 
@@ -240,7 +240,7 @@ def test_daemons_of_ever_new_names_in_directories_that_hang_take_few_threads(log
             logs.lookout.attend(logs.node(f"fake{number}"))
             assert len(logs.made) == made or Hanging.reached.acquire(timeout=PATIENCE_SECONDS)
 
-    assert sum(each.eye.alive for each in logs.made) == MOST_LINGERING
+    assert sum(each.thread.alive for each in logs.made) == MOST_LINGERING
     assert [each["event"] for each in logged] == ["daemon_log_not_followed"] * 20
 
     logs.discovered, logs.hang = False, set()

@@ -59,7 +59,7 @@ class Askers:
         """One for each place."""
         client = Client(place.name)
         self.made.append(client)
-        eye = CollectorThread(
+        thread = CollectorThread(
             "control",
             Reading,
             period=None,
@@ -68,7 +68,7 @@ class Askers:
             clock=SystemClock(),
             daemon=place.name,
         )
-        return ControlPoller(client, eye)
+        return ControlPoller(client, thread)
 
 
 @pytest.fixture
@@ -129,11 +129,11 @@ def test_whoever_asks_a_daemon_hears_where_it_is_now(lookout: CollectorPool, ask
 
 def test_all_eyes_look_anew_when_told_to() -> None:
     inbox = Inbox()
-    eye = CollectorThread("units", Reading, period=None, deadline=PATIENCE_SECONDS, inbox=inbox, clock=SystemClock())
-    lookout = CollectorPool((eye,))
+    thread = CollectorThread("units", Reading, period=None, deadline=PATIENCE_SECONDS, inbox=inbox, clock=SystemClock())
+    lookout = CollectorPool((thread,))
     lookout.open()
 
-    lookout.look_anew()
+    lookout.trigger_all()
 
     assert inbox.get(timeout=PATIENCE_SECONDS)
     lookout.close(PATIENCE_SECONDS)
@@ -162,7 +162,7 @@ def test_a_daemon_for_which_there_is_no_thread_costs_itself_alone_and_is_tried_a
     def asker(place: DaemonLocation) -> ControlPoller:
         made = askers(place)
         if place.name in full:
-            made.eye.__class__ = Threadless
+            made.thread.__class__ = Threadless
         return made
 
     lookout = CollectorPool((), locate=located, asker=asker)

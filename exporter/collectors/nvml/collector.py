@@ -222,9 +222,9 @@ class Nvml:
         if count != self._count:
             self._let_go()
             self._count = count
-        looks = [self._look_at(index) for index in range(count)]
-        readings = tuple(collect for collect in looks if isinstance(collect, GpuReading))
-        return Reading(readings, joined(map(_problem, looks)))
+        collects = [self._look_at(index) for index in range(count)]
+        readings = tuple(collect for collect in collects if isinstance(collect, GpuReading))
+        return Reading(readings, joined(map(_problem, collects)))
 
     def _look_at(self, index: int) -> GpuReading | Problem:
         """Read one GPU. If it fails and its UUID was never read, return the problem alone."""
