@@ -48,7 +48,7 @@ def test_a_daemon_that_is_renamed_is_not_dropped() -> None:
 def test_a_service_that_stands_still_does_not_tell_old_news() -> None:
     clock = HandClock()
     service = Service(config(), Node(), CollectorPool(()), Inbox(), clock)
-    assert "sheet" in service._status()
+    assert "text" in service._status()
 
     clock.time += HEALTHY_SECONDS
 

@@ -2,7 +2,7 @@
 
 from exporter.model.daemon import DaemonState
 from exporter.model.event import EventName
-from exporter.report.status_text import exit_code, table
+from exporter.report.status_text import exit_code, status_table
 from tests.builders import AT, CONTROL, DAEMON, daemon_process, exited, look, no_daemon, servers, told
 
 LIVING = (daemon_process(), servers(at=AT))
@@ -32,8 +32,8 @@ def test_once_is_nothing() -> None:
 def test_status_says_what_to_do() -> None:
     spoilt = told(*LIVING, *SPOILT).node
 
-    assert f"{DAEMON}: its PID file is wrong, so no command reaches it: write {CONTROL} into it" in table(spoilt)
-    assert "pid file" not in table(told(*LIVING).node)
+    assert f"{DAEMON}: its PID file is wrong, so no command reaches it: write {CONTROL} into it" in status_table(spoilt)
+    assert "pid file" not in status_table(told(*LIVING).node)
 
 
 def test_it_is_up_again_as_soon_as_it_answers() -> None:

@@ -8,7 +8,7 @@ from exporter.model.watchdog import WatchdogPhase
 from exporter.parse.printable import LONGEST_TEXT
 from exporter.report.status_text import MOST_FINDINGS, headline
 from exporter.report.status_view import view_of
-from exporter.report.text import Line, Tone
+from exporter.report.text import Line, Style
 from exporter.watchdog.context import Policy
 from tests.builders import DAEMON, at_work, daemon_dead, held_up, idle, look, node, three_clients, told, watched
 
@@ -34,9 +34,9 @@ def test_the_head_says_whether_all_is_well_and_who_is_there() -> None:
 
 def test_by_word_and_tone_both() -> None:
     first, grave, doubtful = headline(view_of(daemon_dead()))
-    assert (first.pieces[0].text, first.pieces[0].tone) == ("CRITICAL", Tone.BAD)
-    assert (grave.has(Tone.BAD), doubtful.has(Tone.DOUBTFUL)) == (True, True)
-    assert headline(view_of(idle()))[0].pieces[0].tone is Tone.WELL
+    assert (first.pieces[0].text, first.pieces[0].style) == ("CRITICAL", Style.ERROR)
+    assert (grave.has(Style.ERROR), doubtful.has(Style.WARNING)) == (True, True)
+    assert headline(view_of(idle()))[0].pieces[0].style is Style.OK
 
 
 def test_of_many_some_are_told() -> None:

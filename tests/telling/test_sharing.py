@@ -14,7 +14,7 @@ from exporter.report import status_text
 from exporter.report.objects import sharing_object
 from exporter.report.status_text import MOST_ROWS, sharing
 from exporter.report.status_view import view_of
-from exporter.report.text import Tone
+from exporter.report.text import Style
 from exporter.terminal import broken
 from exporter.usage.capacity import gpu_sharing
 from tests.builders import (
@@ -145,7 +145,7 @@ def test_a_hint_that_cannot_name_anybody_says_so_and_stands_out() -> None:
     present = split(three_clients(), {}, unattributed=0.5, dram=0.9)
     (hint,) = [line for line in sharing(view_of(present)) if "bandwidth" in line.text]
     assert hint.text.endswith("who uses most of it cannot be told")
-    assert hint.has(Tone.DOUBTFUL)
+    assert hint.has(Style.WARNING)
 
 
 def test_a_full_server_takes_no_more() -> None:
@@ -271,7 +271,7 @@ def test_what_is_not_known_is_null() -> None:
 
 
 def test_it_stands_below_the_table_and_above_the_troubles() -> None:
-    lines = status_text.table(three_clients()).splitlines()
+    lines = status_text.status_table(three_clients()).splitlines()
     places = [
         next(place for place, line in enumerate(lines) if begins in line) for begins in ("domain A", "sharing", "log:")
     ]

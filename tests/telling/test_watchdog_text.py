@@ -70,12 +70,12 @@ def diagnosed(condition: Condition, **known: Any) -> Node:
 def test_where_nothing_is_the_matter_nothing_is_said(condition: Condition) -> None:
     """And nothing where nobody watches."""
     assert said(diagnosed(condition)) == said(three_clients()) == []
-    assert status_text.table(diagnosed(condition)) == status_text.table(three_clients())
+    assert status_text.status_table(diagnosed(condition)) == status_text.status_table(three_clients())
 
 
 def test_what_is_the_matter_is_told_with_its_witnesses() -> None:
     assert said(crashed()) == [HEAD]
-    assert HEAD in status_text.table(crashed()).splitlines()
+    assert HEAD in status_text.status_table(crashed()).splitlines()
 
 
 def test_each_condition_has_words_of_its_own() -> None:
@@ -169,7 +169,7 @@ def test_whatever_somebody_calls_himself_keeps_to_its_line() -> None:
 
 
 def line(present: Node, policy: Policy | None = ACTING) -> str:
-    return status_text.line(present, policy)
+    return status_text.summary_line(present, policy)
 
 
 def test_where_there_is_no_watchdog_it_is_as_ever() -> None:
