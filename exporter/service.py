@@ -126,7 +126,7 @@ class Service:
         self,
         config: Config,
         node: Node,
-        lookout: CollectorPool,
+        pool: CollectorPool,
         inbox: Inbox,
         clock: Clock,
         *,
@@ -150,7 +150,7 @@ class Service:
         self._hands = hands
         self._stderr = stderr
         self._writer = writer
-        self._lookout = lookout
+        self._pool = pool
         self._history = History() if history is None else history
         self._exposition = Exposition(clock)
         self._itself = ProcessCollector(registry=None)
@@ -166,7 +166,7 @@ class Service:
         self._watchdog = Watchdog(self._authority.policy, clock, do=None if hands is None else hands.do)
         self._cycle = Loop(
             node,
-            lookout,
+            pool,
             inbox=inbox,
             clock=clock,
             rhythm=config.constants.intervals,
@@ -316,7 +316,7 @@ class Service:
         log.configure(after.log_level, after.log_format, sys.stderr)
         self._watchdog.follow(self._authority.configure(after))
         self._cycle.tell(_named(before, after, self._clock.now()), after.constants.intervals)
-        self._lookout.trigger_all()
+        self._pool.trigger_all()
 
     def _keep(self, node: Node, events: Sequence[Event]) -> None:
         self._history.take(node, events)

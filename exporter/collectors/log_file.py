@@ -161,7 +161,7 @@ class LogFollower:
 
     def __init__(
         self,
-        place: DaemonLocation,
+        location: DaemonLocation,
         file: str,
         clock: Clock,
         changes: FileChanges | None = None,
@@ -170,7 +170,7 @@ class LogFollower:
         """`changes` calls `changed` when an open file was written to."""
         self._changes = changes
         self._changed = changed
-        self._place = place
+        self._location = location
         self.file = file
         self._clock = clock
         self._logs: list[OpenLog] = []
@@ -190,9 +190,9 @@ class LogFollower:
         for budget in (self._known, self._grave, self._unknown, self._skimmed):
             budget.share(part)
 
-    def move(self, place: DaemonLocation) -> None:
+    def set_location(self, location: DaemonLocation) -> None:
         """The daemon's place is now this. Files that are open stay so, even where their directory has gone."""
-        self._place = place
+        self._location = location
 
     @property
     def behind(self) -> bool:
@@ -222,7 +222,7 @@ class LogFollower:
         taken = _Taken(lost=sum(log.measure() for log in self._logs))
         for log in self._logs:
             self._read(log, taken)
-        at, daemon = self._clock.now(), self._place.name
+        at, daemon = self._clock.now(), self._location.name
         seen: list[Observation] = []
         size, unread = sum(log.size for log in self._logs), sum(log.unread for log in self._logs)
         news = (problem, size // SIZE_STEP, unread.bit_length())
@@ -263,7 +263,7 @@ class LogFollower:
 
     def _pids(self, lines: list[str]) -> list[Mapping[int, int] | None]:
         """Whom each line speaks of, in this namespace's PIDs, where its daemon's are others."""
-        namespace = self._place.namespace
+        namespace = self._location.namespace
         if namespace is None or not lines:
             return [None] * len(lines)
         namespace.meet({number for line in lines for number in pids_in_line(line)})
@@ -280,14 +280,14 @@ class LogFollower:
         """Open the file in its place unless it is open. One that was there from the first is read from its end."""
         self._absent = False
         try:
-            with self._place.log.opened() as directory:
+            with self._location.log.opened() as directory:
                 found = os.stat(self.file, dir_fd=directory, follow_symlinks=False)
                 if (found.st_dev, found.st_ino) not in [log.identity for log in self._logs]:
                     self._open(directory, from_end=not self._logs and not self._was_absent)
         except OSError as error:
             if isinstance(error, FileNotFoundError):
                 self._absent = self._was_absent = True
-            return of_error(f"{self._place.log}/{self.file}", error)
+            return of_error(f"{self._location.log}/{self.file}", error)
         finally:
             self._let_go_of_still_ones()
         return None

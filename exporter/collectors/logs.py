@@ -29,7 +29,7 @@ class DaemonLogs:
 
     def __init__(
         self,
-        place: DaemonLocation,
+        location: DaemonLocation,
         clock: Clock,
         changes: FileChanges | None = None,
         changed: Callable[[], object] = lambda: None,
@@ -43,7 +43,7 @@ class DaemonLogs:
         self._shared: float | None = None
         self._followers: tuple[LogFollower, ...] = ()
         self._problem: Problem | None = None
-        self.place = place
+        self.location = location
         """Where the daemon is. Any thread may set it; it applies from the next look on."""
 
     def share(self, part: float) -> None:
@@ -53,8 +53,8 @@ class DaemonLogs:
     def collect(self) -> Reading:
         """All new lines. Most looks find none, and many come each second, so that these cost a few system calls."""
         left: tuple[LogFile, ...] = ()
-        if self.place is not self._attended:
-            left = self._attend(self.place)
+        if self.location is not self._attended:
+            left = self._attend(self.location)
         elif all(follower.still for follower in self._followers):
             return Reading(problem=self._problem, idle=self._idle)
         if self._share != self._shared:
@@ -77,20 +77,20 @@ class DaemonLogs:
         """Whether the next look can wait until a change is told of."""
         return bool(self._followers) and all(follower.watched for follower in self._followers)
 
-    def _attend(self, place: DaemonLocation) -> tuple[LogFile, ...]:
+    def _attend(self, location: DaemonLocation) -> tuple[LogFile, ...]:
         """Follow the logs of this place; return those that are followed no more."""
         known = {follower.file: follower for follower in self._followers}
         self._followers = tuple(
-            known.pop(file) if file in known else LogFollower(place, file, self._clock, self._changes, self._changed)
-            for file in place.logs
+            known.pop(file) if file in known else LogFollower(location, file, self._clock, self._changes, self._changed)
+            for file in location.logs
         )
         for follower in self._followers:
-            follower.move(place)
+            follower.set_location(location)
         self._shared = None
         for follower in known.values():
             follower.close()
-        self._attended = place
-        return tuple(_not_followed(place.name, file, self._clock.now()) for file in known)
+        self._attended = location
+        return tuple(_not_followed(location.name, file, self._clock.now()) for file in known)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,19 +102,19 @@ class LogCollector:
     inbox: Inbox
     clock: Clock
 
-    def move(self, place: DaemonLocation, part: float) -> None:
+    def set_location(self, location: DaemonLocation, part: float) -> None:
         """The daemon is there now; its logs have this part of what may be read of all."""
         self.logs.share(part)
-        if place != self.logs.place:
-            self.logs.place = place
+        if location != self.logs.location:
+            self.logs.location = location
             self.thread.trigger()
 
     def stop(self) -> None:
         """Follow no more. A look that hangs is left to hang; its files are closed by its own thread, if ever."""
-        was_alive, place = self.thread.alive, self.logs.place
+        was_alive, location = self.thread.alive, self.logs.location
         self.thread.stop()
         if was_alive:
-            self.inbox.put(tuple(_not_followed(place.name, file, self.clock.now()) for file in place.logs))
+            self.inbox.put(tuple(_not_followed(location.name, file, self.clock.now()) for file in location.logs))
 
 
 def _not_followed(daemon: str, file: str, at: float) -> LogFile:
@@ -122,13 +122,13 @@ def _not_followed(daemon: str, file: str, at: float) -> LogFile:
 
 
 def log_collector(
-    name: str, place: DaemonLocation, *, inbox: Inbox, clock: Clock, changes: FileChanges | None, deadline: float
+    name: str, location: DaemonLocation, *, inbox: Inbox, clock: Clock, changes: FileChanges | None, deadline: float
 ) -> LogCollector:
     """What follows the logs of the daemon in a place, as a source of this name.
 
     A look that takes longer than `deadline` seconds is told of.
     """
-    logs = DaemonLogs(place, clock, changes, changed=lambda: thread.trigger())
+    logs = DaemonLogs(location, clock, changes, changed=lambda: thread.trigger())
     thread = CollectorThread(
         name,
         logs.collect,
@@ -140,6 +140,6 @@ def log_collector(
         idle_period=IDLE_PERIOD,
         pause=PAUSE,
         at_end=logs.close,
-        daemon=place.name,
+        daemon=location.name,
     )
     return LogCollector(logs, thread, inbox, clock)
