@@ -21,7 +21,7 @@ from exporter.model.node import Node
 from exporter.report import status_text
 from exporter.service import Service
 from exporter.service_socket import ServiceSocket
-from tests.builders import DAEMON, at_work, daemon_dead, held_up, idle, node, process, three_clients, told
+from tests.builders import DAEMON, at_work, daemon_dead, held_up, idle, node, process, reduced, three_clients
 from tests.clocks import HandClock
 from tests.eventually import PATIENCE_SECONDS, eventually
 from tests.incidents import HOSTILE
@@ -117,7 +117,7 @@ def test_at_a_glance(running: Running, ask: Ask) -> None:
 
 
 def test_one_daemon_alone(running: Running, ask: Ask) -> None:
-    running.knows(told(*at_work(700, server=514, daemon="/run/other"), start=daemon_dead()).node)
+    running.knows(reduced(*at_work(700, server=514, daemon="/run/other"), start=daemon_dead()).node)
 
     assert ask()[0] == 1
     code, said, _ = ask("--daemon", "/run/other")
@@ -138,7 +138,7 @@ def test_for_programs(running: Running, ask: Ask) -> None:
 @pytest.mark.parametrize("name", HOSTILE)
 def test_no_name_speaks_to_the_terminal(running: Running, ask: Ask, name: str, arguments: tuple[str, ...]) -> None:
     who = process(600, user=name, command=name, cgroup=f"0::/system.slice/{name}.service\n")
-    running.knows(told(who, start=three_clients()).node)
+    running.knows(reduced(who, start=three_clients()).node)
 
     assert all(line.isprintable() for line in SEQUENCE.sub("", ask(*arguments)[1]).split("\n"))
 

@@ -7,7 +7,7 @@ import pytest
 from exporter.model.node import Node
 from exporter.report.status_text import render_status
 from exporter.report.text import Column, Style, align_table, cell, text_of, text_width, truncate
-from tests.builders import circuit_open, daemon_dead, full, held_up, idle, owned, process, three_clients, told
+from tests.builders import circuit_open, daemon_dead, full, held_up, idle, owned, process, reduced, three_clients
 
 COLUMNS = (
     Column(name="PATH", least=6, keep_end=True),
@@ -63,7 +63,7 @@ def test_on_80_columns_it_is_said_whose_work_it_is() -> None:
 
 def test_a_name_in_another_script_takes_the_columns_that_it_takes() -> None:
     """So that no row is pushed out of line, or breaks."""
-    present = told(process(user="山田", command="訓練プログラム-x"), start=three_clients()).node
+    present = reduced(process(user="山田", command="訓練プログラム-x"), start=three_clients()).node
     rows = [line.text for line in render_status(present, width=80).table[:6]]
     ends = {text_width(row[: row.index(" MiB")]) for row in rows if " MiB" in row}
     assert len(ends) == 1

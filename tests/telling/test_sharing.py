@@ -29,9 +29,9 @@ from tests.builders import (
     limited,
     owned,
     process,
+    reduced,
     split,
     three_clients,
-    told,
 )
 
 TRAIN, VLLM, EVAL, GONE, STRANGER = 600, 601, 602, 700, 801
@@ -76,7 +76,7 @@ def test_without_gpm_the_sm_time_is_unknown_and_no_option_changes_that() -> None
         gpu_reading({TRAIN: 1540, VLLM: 2564}, gpu=gpu, index=index, at=AT + 4, gpm_supported=False, gpu_percent=90)
         for index, gpu in enumerate((GPU, OTHER_GPU))
     ]
-    present = told(*readings, start=three_clients()).node
+    present = reduced(*readings, start=three_clients()).node
     lines = texts(present)
     assert lines[0] == (
         "sharing of GPU 0: 2 clients hold 3 % of its memory; its SM time is unknown: this GPU has no GPM"
@@ -89,12 +89,12 @@ def test_without_gpm_the_sm_time_is_unknown_and_no_option_changes_that() -> None
 
 
 def test_where_it_is_looked_for_in_vain_the_reason_is_told_and_no_advice_that_was_followed() -> None:
-    failing = told(
+    failing = reduced(
         SourceReading(at=2.0, name="doors", seconds=0.1, problem=failure("bpf: \x1b[1mno", ProblemCode.PROBES_REFUSED)),
         start=three_clients(),
     )
     assert texts(failing.node)[-1] == "SM time by client is not known: launches cannot be counted: bpf: �[1mno"
-    assert "SM time by client is not known yet" in texts(told(well(), start=failing.node).node)
+    assert "SM time by client is not known yet" in texts(reduced(well(), start=failing.node).node)
 
 
 def well() -> SourceReading:
@@ -188,7 +188,7 @@ def test_it_fits_a_narrow_terminal(width: int) -> None:
 @pytest.mark.parametrize("name", ["a\nb", "\x1b[31mred", "x" * 4000, "\u202egnp.exe", "\udcff"])
 def test_no_name_breaks_out_of_its_cell(name: str) -> None:
     """Nor out of a sentence."""
-    hostile = told(process(TRAIN, user=name, command=name), start=limited()).node
+    hostile = reduced(process(TRAIN, user=name, command=name), start=limited()).node
     shown = texts(split(hostile, BUSY, dram=0.91))
     assert len(shown) == len(texts(split(limited(), BUSY, dram=0.91)))
     assert all(line.isprintable() and len(line) < 300 for line in shown)

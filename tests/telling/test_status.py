@@ -40,10 +40,10 @@ from tests.builders import (
     node,
     owned,
     process,
+    reduced,
     refusal,
     silence,
     three_clients,
-    told,
 )
 
 THREE_CLIENTS = """\
@@ -93,7 +93,7 @@ def waiting() -> Node:
         "NEW CLIENT 601 from user 1000: Server is not ready, push client to pending list",
         f"Server {SERVER} has 2 active worker threads. Server will not shutdown.",
     )
-    return told(*at_work(CLIENT), *lines).node
+    return reduced(*at_work(CLIENT), *lines).node
 
 
 class TestTable:
@@ -128,7 +128,7 @@ class TestTable:
 
     def test_no_daemon_and_none_expected_is_said_in_words(self) -> None:
         """An empty table would look like a defect."""
-        present = told(no_daemon(), start=node(DAEMON, expected=False)).node
+        present = reduced(no_daemon(), start=node(DAEMON, expected=False)).node
         assert status_text.status_table(present) == "No MPS control daemon, and none expected.\n"
 
     def test_all_clients_of_a_full_server_have_a_row(self) -> None:
@@ -138,9 +138,9 @@ class TestTable:
 
     def test_a_fault_and_an_unwell_daemon_show_as_the_state(self) -> None:
         """The worse of the two, where both have one."""
-        faulted = told(*at_work(CLIENT), *fault()).node
+        faulted = reduced(*at_work(CLIENT), *fault()).node
         assert " fault " in status_text.status_table(faulted)
-        hung = told(*at_work(CLIENT), silence(at=AT + 5), silence(at=AT + 10)).node
+        hung = reduced(*at_work(CLIENT), silence(at=AT + 5), silence(at=AT + 10)).node
         assert " unresponsive " in status_text.status_table(hung)
 
     def test_what_could_not_be_seen_is_said_and_not_shown(self) -> None:
@@ -159,7 +159,7 @@ class TestTable:
     @pytest.mark.parametrize("name", ["a\nb", "\x1b[31mred", "x" * 4000, "\u202egnp.exe", "\udcff", "tab\tbed"])
     def test_no_name_breaks_out_of_its_cell(self, name: str) -> None:
         """Nor speaks to the terminal."""
-        table = status_text.status_table(told(*at_work(CLIENT), process(user=name, command=name)).node)
+        table = status_text.status_table(reduced(*at_work(CLIENT), process(user=name, command=name)).node)
         assert len(table.splitlines()) == 2
         assert all(line.isprintable() for line in table.splitlines())
         assert max(map(len, table.splitlines())) < 300
@@ -178,7 +178,7 @@ class TestJson:
         """Every key there is."""
         used = (1 << 30) + CONTEXT_BYTES
         who = process(ticks=36, cgroup="0::/system.slice/train.service\n")
-        present = told(*at_work(CLIENT), daemon_process(), who, gpu_reading([CLIENT]), look()).node
+        present = reduced(*at_work(CLIENT), daemon_process(), who, gpu_reading([CLIENT]), look()).node
         assert json.loads(json.dumps(node_object(view_of(present)))) == {
             "at": AT,
             "findings": [],
@@ -279,12 +279,12 @@ class TestExitCode:
             (idle(), 0),
             (three_clients(), 0),
             (waiting(), 0),
-            (told(no_daemon(), start=node(DAEMON, expected=False)).node, 0),
+            (reduced(no_daemon(), start=node(DAEMON, expected=False)).node, 0),
             (node(), 1),
             (daemon_dead(), 1),
-            (told(*at_work(CLIENT), *fault()).node, 1),
-            (told(*at_work(CLIENT), silence(at=AT + 5), silence(at=AT + 10)).node, 1),
-            (told(*at_work(CLIENT), refusal(at=AT + 5), refusal(at=AT + 10)).node, 1),
+            (reduced(*at_work(CLIENT), *fault()).node, 1),
+            (reduced(*at_work(CLIENT), silence(at=AT + 5), silence(at=AT + 10)).node, 1),
+            (reduced(*at_work(CLIENT), refusal(at=AT + 5), refusal(at=AT + 10)).node, 1),
         ],
         ids=(
             "idle",

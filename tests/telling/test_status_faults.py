@@ -31,8 +31,8 @@ from tests.builders import (
     no_nvml,
     node,
     process,
+    reduced,
     three_clients,
-    told,
 )
 
 ADDRESS = Address(pipe_directory=DAEMON)
@@ -65,24 +65,24 @@ class TestDomains:
             gpu_reading([600, 601, 700]),
             gpu_reading([602], gpu=OTHER_GPU, index=1),
         )
-        present = told(*seen, start=node(DAEMON, "/run/other")).node
+        present = reduced(*seen, start=node(DAEMON, "/run/other")).node
         assert domain_column(present) == {"600": "A", "601": "A", "602": "B", "700": "C"}
 
     def test_where_everybody_falls_alone_there_is_no_column(self) -> None:
         """Nor where nobody is there, or nothing can be told."""
-        alone = told(*at_work(600, 601), gpu_reading([600]), gpu_reading([601], gpu=OTHER_GPU, index=1)).node
+        alone = reduced(*at_work(600, 601), gpu_reading([600]), gpu_reading([601], gpu=OTHER_GPU, index=1)).node
         assert [domain_column(each) for each in (alone, idle(), no_nvml())] == [None, None, None]
 
     def test_a_client_that_is_nowhere_yet_has_no_letter(self) -> None:
         """The others have theirs."""
         readings = gpu_reading([600, 601]), gpu_reading(gpu=OTHER_GPU, index=1)
-        assert domain_column(told(*at_work(600, 601, 602), *readings).node) == {"600": "A", "601": "A", "602": "-"}
+        assert domain_column(reduced(*at_work(600, 601, 602), *readings).node) == {"600": "A", "601": "A", "602": "-"}
 
     def test_after_z_come_two_letters(self) -> None:
         """However many domains there are, each is another."""
         gpus = [gpu_reading([1000 + index], gpu=f"GPU-{index}", index=index) for index in range(30)]
         beside = gpu_reading([1000, 1030], gpu="GPU-0")
-        domain_names = domain_column(told(*at_work(*range(1000, 1031)), *gpus, beside).node)
+        domain_names = domain_column(reduced(*at_work(*range(1000, 1031)), *gpus, beside).node)
         assert domain_names is not None
         assert [domain_names[str(1000 + index)] for index in (0, 25, 26, 27, 30)] == ["A", "Z", "AA", "AB", "A"]
 
@@ -99,14 +99,14 @@ class TestDomains:
         """And it is said how many more there are."""
         pids = range(1000, 1048)
         readings = [gpu_reading(pids, gpu=f"GPU-{index}", index=index) for index in range(8)]
-        lines = status_text.status_table(told(*at_work(*pids), *readings).node).splitlines()
+        lines = status_text.status_table(reduced(*at_work(*pids), *readings).node).splitlines()
         (joined,) = (line for line in lines if "join" in line)
         assert joined.startswith("  joined by 1000 on GPUs 0, 1, 2, 3, 4, 5, 6 and 7, 1001 on ")
         assert " and 44 more; " in joined
 
     def test_one_client_alone_on_two_gpus_is_not_told_off(self) -> None:
         """It takes nobody along."""
-        present = told(*at_work(600), gpu_reading([600]), gpu_reading([600], gpu=OTHER_GPU, index=1)).node
+        present = reduced(*at_work(600), gpu_reading([600]), gpu_reading([600], gpu=OTHER_GPU, index=1)).node
         assert "domain" not in status_text.status_table(present).lower()
 
     def test_as_an_object(self) -> None:
@@ -128,7 +128,7 @@ class TestDomains:
     def test_no_name_breaks_out_of_its_line(self, name: str) -> None:
         """Of who joins GPUs."""
         who = process(user=name, command=name)
-        lines = status_text.status_table(told(who, start=three_clients()).node).splitlines()
+        lines = status_text.status_table(reduced(who, start=three_clients()).node).splitlines()
         assert len(lines) == len(status_text.status_table(three_clients()).splitlines())
         assert all(line.isprintable() for line in lines)
 
@@ -163,7 +163,7 @@ OVER = incident(id="two", ended_at=AT - 59, ending=IncidentEnd.RECOVERED, blocki
 
 def with_faults(*incidents: Incident, start: Node | None = None, state: ServerState = ServerState.FAULT) -> Node:
     """The node, as these had struck it."""
-    present = told(*at_work(600, 601), gpu_reading([600, 601])).node if start is None else start
+    present = reduced(*at_work(600, 601), gpu_reading([600, 601])).node if start is None else start
     daemon = present.daemons[DAEMON]
     servers = {SERVER: replace(daemon.servers[SERVER], state=state)}
     return replace(

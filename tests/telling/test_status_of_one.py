@@ -4,11 +4,11 @@ from dataclasses import replace
 
 from exporter.model.node import Node
 from exporter.report import status_text
-from tests.builders import DAEMON, at_work, daemon_dead, held_up, three_clients, told
+from tests.builders import DAEMON, at_work, daemon_dead, held_up, reduced, three_clients
 
 
 def two_daemons() -> Node:
-    return told(*at_work(700, server=514, daemon="/run/other"), start=three_clients()).node
+    return reduced(*at_work(700, server=514, daemon="/run/other"), start=three_clients()).node
 
 
 def test_one_daemon_can_be_asked_for() -> None:
@@ -21,7 +21,7 @@ def test_one_daemon_can_be_asked_for() -> None:
 
 
 def test_its_exit_code_is_its_own() -> None:
-    present = told(
+    present = reduced(
         start=replace(daemon_dead(), daemons={**two_daemons().daemons, DAEMON: daemon_dead().daemons[DAEMON]})
     ).node
     assert status_text.status_answer(present)["exit_code"] == 1
