@@ -64,7 +64,7 @@ UNITS_DEADLINE = 10.0
 
 LIBCUDA_PROBES_PERIOD = 1.0
 
-PROCESS, DISCOVERY, JOURNAL, PODS, UNITS = "process", "finder", "journal", "pods", "units"
+PROCESS, FINDER, JOURNAL, PODS, UNITS = "process", "finder", "journal", "pods", "units"
 UNIT_STATES = "unit_states"
 """What the sources are called, beside those of which the core knows."""
 
@@ -109,23 +109,21 @@ class Assembly:
         self.kernel = KernelLog(config.constants.kmsg, clock)
         self.journal = Journal(clock, path=self._path) if config.constants.journal else None
         self._journal_thread = None if self.journal is None else self._follower_of(self.journal)
-        self.discovery = self._discovery() if config.constants.discovery else None
-        self.location_registry = LocationRegistry(
-            discovery=self.discovery, processes=self.processes, journal=self.journal
-        )
+        self.finder = self._finder() if config.constants.discovery else None
+        self.locator = LocationRegistry(finder=self.finder, processes=self.processes, journal=self.journal)
 
-    def pool(self) -> CollectorPool:
+    def lookout(self) -> CollectorPool:
         """All eyes of the service."""
         nvml = self._thread(NVML, self.collect_gpus, period=None)
-        pool = CollectorPool(
+        lookout = CollectorPool(
             (nvml, *self._threads()),
             locate=self._locate,
-            poller=self._poller,
+            asker=self._asker,
             collector=self._log_collector,
-            watch=lambda node: self._watch(node, pool),
+            direct=lambda node: self._direct(node, lookout),
             nvml=nvml,
         )
-        return pool
+        return lookout
 
     def close(self) -> None:
         """Let go of all that is held."""
@@ -138,8 +136,8 @@ class Assembly:
 
     def _threads(self) -> Iterator[CollectorThread]:
         yield self._thread(PROCESS, self.processes.collect, period=AT_ONCE, report_interval=REPORT_INTERVAL)
-        if self.discovery is not None:
-            yield self._thread(DISCOVERY, self.discovery.collect, period=FINDER_PERIOD)
+        if self.finder is not None:
+            yield self._thread(FINDER, self.finder.collect, period=FINDER_PERIOD)
             yield self._thread(UNITS, self.units.collect, period=UNITS_PERIOD, deadline=UNITS_DEADLINE)
         yield self._unit_thread
         if self._journal_thread is not None:
@@ -157,10 +155,10 @@ class Assembly:
         )
 
     def _locate(self, daemons: Mapping[str, Daemon]) -> Mapping[str, DaemonLocation]:
-        locations = self.location_registry.locate(daemons)
-        if self.journal is not None and self._journal_thread is not None and self.journal.awaits_look:
+        places = self.locator.locate(daemons)
+        if self.journal is not None and self._journal_thread is not None and self.journal.awaits_collection:
             self._journal_thread.trigger()
-        return locations
+        return places
 
     def _hears_the_kernel(self) -> bool:
         """Return whether the kernel log can be read."""
@@ -180,31 +178,31 @@ class Assembly:
         init = self._config.constants.procfs / "1" / "root"
         return replace(reading, problem=None) if _exists(init / NVIDIA_DEVICE.relative_to("/")) else reading
 
-    def _watch(self, node: Node, pool: CollectorPool) -> None:
+    def _direct(self, node: Node, lookout: CollectorPool) -> None:
         self.processes.watch(poll_schedule.watched(node))
         self.processes.witnesses.want(poll_schedule.witnesses_wanted(node))
         self.pods.watch(nameless_pods(node))
         if self.libcuda_probes is not None:
             self.libcuda_probes.watch(*processes_to_watch(node))
-        pool.read_logs(poll_schedule.last_words_awaited(node))
-        at_once = self.unit_states.watch(poll_schedule.units_wanted(node), poll_schedule.units_pressing(node))
+        lookout.read_logs(poll_schedule.last_words_awaited(node))
+        at_once = self.unit_states.want(poll_schedule.units_wanted(node), poll_schedule.units_pressing(node))
         if at_once:
             self._unit_thread.trigger()
 
-    def _log_collector(self, location: DaemonLocation) -> LogCollector:
+    def _log_collector(self, place: DaemonLocation) -> LogCollector:
         """What follows the logs of the daemon in a place."""
         return log_collector(
             LOGS,
-            location,
+            place,
             inbox=self._inbox,
             clock=self._clock,
             changes=self._changes,
             deadline=self._config.constants.collect_deadline,
         )
 
-    def _poller(self, location: DaemonLocation) -> ControlPoller:
-        client = self.control_client(location)
-        thread = self._thread(CONTROL, client.collect, period=None, deadline=self.ask_deadline, daemon=location.name)
+    def _asker(self, place: DaemonLocation) -> ControlPoller:
+        client = self.control_client(place)
+        thread = self._thread(CONTROL, client.collect, period=None, deadline=self.ask_deadline, daemon=place.name)
         return ControlPoller(client, thread)
 
     def hands(self) -> ActionRunner:
@@ -223,16 +221,16 @@ class Assembly:
             path=self._path,
             evidence=evidence,
         )
-        return ActionRunner(tools, inbox=self._inbox, location=_location)
+        return ActionRunner(tools, inbox=self._inbox, place=_place)
 
     def control_client(
-        self, location: DaemonLocation, deadline: float | None = None, user: User = OURSELVES
+        self, place: DaemonLocation, deadline: float | None = None, user: User = OURSELVES
     ) -> ControlClient:
         """What asks the daemon in a place; as whom, and within how many seconds an answer must come."""
         runtime_directory, constants = self._config.runtime_directory, self._config.constants
         client = ControlClient(
-            location.name,
-            location.pipe.path,
+            place.name,
+            place.pipe.path,
             executable=constants.control_executable,
             deadline=constants.control_deadline if deadline is None else deadline,
             clock=self._clock,
@@ -242,7 +240,7 @@ class Assembly:
             user=user,
             proc=Proc(constants.procfs, self._clock),
         )
-        client.set_location(location)
+        client.move(place)
         return client
 
     @property
@@ -265,7 +263,7 @@ class Assembly:
             boot_ns=boot_ns,
         )
 
-    def _discovery(self) -> Discovery:
+    def _finder(self) -> Discovery:
         return Discovery(
             patterns=PIPE_DIRECTORIES, anywhere=True, proc=self._config.constants.procfs, clock=self._clock
         )
@@ -292,11 +290,11 @@ class Assembly:
         )
 
 
-def _location(daemon: str, node: Node) -> DaemonLocation:
+def _place(daemon: str, node: Node) -> DaemonLocation:
     """Where a daemon is that is acted for: such a one was named, with directories of this host."""
     known = node.daemons[daemon]
-    location = on_host(daemon, Path(known.pipe_directory), Path(known.log_directory))
-    return replace(location, expected=known.declared.expected, owner=known.declared.owner)
+    place = on_host(daemon, Path(known.pipe_directory), Path(known.log_directory))
+    return replace(place, expected=known.declared.expected, owner=known.declared.owner)
 
 
 def _exists(path: Path) -> bool:

@@ -93,22 +93,20 @@ def test_pid_files_report_a_second_name_as_a_duplicate(mps: MpsStandIn, tmp_path
     mps.start()
     link = tmp_path / "link"
     link.symlink_to(mps.pipe_directory)
-    locations = {
-        name: on_host(name, path, mps.log_directory) for name, path in (("a", mps.pipe_directory), ("b", link))
-    }
+    places = {name: on_host(name, path, mps.log_directory) for name, path in (("a", mps.pipe_directory), ("b", link))}
     files = PidFiles(Proc(Path("/proc"), SystemClock()), SystemClock())
 
-    seen = {each.daemon: each for each in files.changed(locations)}
+    seen = {each.daemon: each for each in files.changed(places)}
 
     assert (seen["a"].pid, seen["a"].same_as) == (mps.pid, None)
     assert (seen["b"].pid, seen["b"].same_as) == (None, "a")
     assert files.all_found
     assert files.problem == SHARED
-    assert files.changed(locations) == []
+    assert files.changed(places) == []
 
     link.unlink()
     link.mkdir()
-    (again,) = files.changed(locations)
+    (again,) = files.changed(places)
     assert (again.daemon, again.pid, again.same_as) == ("b", None, None)
     assert files.problem is None
 

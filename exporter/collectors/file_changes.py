@@ -10,21 +10,21 @@ from collections.abc import Callable
 
 IN_MODIFY = 0x2
 _EVENT = struct.Struct("iIII")
-"""Of an open file: the watch, what happened, and nothing more, as the event names no file in a directory."""
+"""An event of an open file: watch, mask, cookie, and length 0, because it names no file of a directory."""
 
 _OVERFLOW = -1
-"""The watch of an event that says that others were lost (IN_Q_OVERFLOW)."""
+"""The watch of an event that reports lost events (IN_Q_OVERFLOW)."""
 
 GATHER_SECONDS = 0.02
-"""How long to wait for what is written with the first of it, however many files are written to."""
+"""Wait after the first event, so that one call reports all writes of this time."""
 
 Changed = Callable[[], object]
 
 
 class FileChanges:
-    """Calls back, from one thread for all, soon after a watched file was written to or truncated.
+    """Calls back soon after a watched file was written or truncated, from one thread for all files.
 
-    That thread never touches a watched file, so one whose file system hangs delays no other. If there is no inotify,
+    That thread never accesses a watched file, so a file system that hangs delays no other file. Without inotify,
     nothing can be watched.
     """
 
@@ -32,64 +32,63 @@ class FileChanges:
         self._libc = ctypes.CDLL(None, use_errno=True)
         self._inotify: int = self._libc.inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK)
         self._closing = threading.Event()
-        # A pipe, since a service manager's filter of system calls may refuse eventfd2(2).
-        self._woken, self._wake = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        # A pipe, because the system call filter of a service manager may refuse eventfd2(2).
+        self._wake_reader, self._wake_writer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         self._thread: threading.Thread | None = None
         self._lock = threading.Lock()
         self._watches: dict[int, dict[Changed, bool]] = {}
-        """By watch, whom to call, and whether a call was made. Several may watch one file, which has one watch."""
+        """The callbacks of each watch, and whether each was called. Several followers of a file share its watch."""
 
     def watch(self, descriptor: int, changed: Changed) -> int | None:
-        """Watch an open file; return what `forget` takes, None where it cannot be watched.
+        """Watch an open file. Return the watch for `forget`, or None if the file cannot be watched.
 
-        This may hang as the file system does. What was written before it returns may not be told.
+        This may hang if the file system does. A write before this returns may not be reported.
         """
         if self._inotify < 0 or self._closing.is_set():
             return None
-        # By its descriptor, so that no other file can take its place before it is watched. It may hang, so the lock
-        # is not held.
+        # The path of the descriptor, so that no other file can take the place of this one. No lock is held, because
+        # the call may hang.
         watch: int = self._libc.inotify_add_watch(self._inotify, f"/proc/self/fd/{descriptor}".encode(), IN_MODIFY)
         if watch < 0:
             return None
         with self._lock:
-            if not self._listens():
+            if not self._has_thread():
                 return None
             self._watches.setdefault(watch, {})[changed] = False
         return watch
 
-    def was_told(self, watch: int, changed: Changed) -> bool:
-        """Whether a change of this file was told of since the last call. Of some file systems, none is."""
+    def was_notified(self, watch: int, changed: Changed) -> bool:
+        """Return whether `changed` was called since the last call of this. Some file systems never notify."""
         with self._lock:
-            callers = self._watches.get(watch, {})
-            told = callers.get(changed, False)
-            if told:
-                callers[changed] = False
-            return told
+            callbacks = self._watches.get(watch, {})
+            notified = callbacks.get(changed, False)
+            if notified:
+                callbacks[changed] = False
+            return notified
 
     def forget(self, watch: int, changed: Changed) -> None:
-        """Call back no longer for this file."""
+        """Stop the calls for this file."""
         with self._lock:
-            callers = self._watches.get(watch, {})
-            callers.pop(changed, None)
-            if not callers and self._watches.pop(watch, None) is not None and not self._closing.is_set():
+            callbacks = self._watches.get(watch, {})
+            callbacks.pop(changed, None)
+            if not callbacks and self._watches.pop(watch, None) is not None and not self._closing.is_set():
                 self._libc.inotify_rm_watch(self._inotify, watch)
 
     def close(self) -> None:
-        """Watch nothing any more."""
+        """Stop the thread and all watches."""
         with self._lock:
             if self._closing.is_set():
                 return
             self._closing.set()
-        os.write(self._wake, b"\0")
+        os.write(self._wake_writer, b"\0")
         if self._thread is not None:
             self._thread.join()
-        os.close(self._woken)
-        os.close(self._wake)
-        if self._inotify >= 0:
-            os.close(self._inotify)
+        for descriptor in (self._wake_reader, self._wake_writer, self._inotify):
+            if descriptor >= 0:
+                os.close(descriptor)
 
-    def _listens(self) -> bool:
-        """Whether there is a thread to listen; without one, files must be looked at as if nothing were watched."""
+    def _has_thread(self) -> bool:
+        """Start the thread at first use. If it cannot start, no file can be watched."""
         if self._thread is None:
             thread = threading.Thread(target=self._run, name="log-changes", daemon=True)
             with contextlib.suppress(RuntimeError):
@@ -100,24 +99,24 @@ class FileChanges:
     def _run(self) -> None:
         poll = select.poll()
         poll.register(self._inotify, select.POLLIN)
-        poll.register(self._woken, select.POLLIN)
+        poll.register(self._wake_reader, select.POLLIN)
         while not self._closing.is_set():
             poll.poll()
             self._closing.wait(GATHER_SECONDS)
-            for changed in self._callers(self._written()):
+            for changed in self._callbacks(self._written()):
                 changed()
 
     def _written(self) -> set[int]:
-        """The watches of the files that were written to. What was written after this is told by the next event."""
+        """Return the watches of the files that were written."""
         written: set[int] = set()
         with contextlib.suppress(BlockingIOError):
             while events := os.read(self._inotify, _EVENT.size << 12):
                 written.update(watch for watch, *_ in _EVENT.iter_unpack(events))
         return written
 
-    def _callers(self, written: set[int]) -> set[Changed]:
+    def _callbacks(self, written: set[int]) -> set[Changed]:
         with self._lock:
-            told = self._watches.keys() if _OVERFLOW in written else written & self._watches.keys()
-            for watch in told:
+            watches = self._watches.keys() if _OVERFLOW in written else written & self._watches.keys()
+            for watch in watches:
                 self._watches[watch] = dict.fromkeys(self._watches[watch], True)
-            return {changed for watch in told for changed in self._watches[watch]}
+            return {changed for watch in watches for changed in self._watches[watch]}

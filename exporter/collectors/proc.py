@@ -254,7 +254,7 @@ class Proc:
         try:
             root = os.open("root", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=process)
         except ProcessLookupError as error:
-            raise FileNotFoundError(error.errno, error.strerror) from error
+            raise FileNotFoundError(ENOENT, os.strerror(ENOENT)) from error
         finally:
             os.close(process)
         if self.start_ticks(pid) != start_ticks:

@@ -32,7 +32,7 @@ def record(arguments: Namespace, config: Config) -> int:
         write_header(file, header)
         cycle = Loop(
             header.node(),
-            assembly.pool(),
+            assembly.lookout(),
             inbox=inbox,
             clock=clock,
             rhythm=config.constants.intervals,

@@ -127,7 +127,7 @@ class Definition:
     remedy: str
     """What to do about it, before any commands for the daemon concerned."""
 
-    summary_since: str = ""
+    lasting: str = ""
     """The summary where `{since}`, the duration so far, is known. Empty: the same as `summary`."""
 
     detail: str = ""

@@ -10,24 +10,24 @@ from exporter.model.identity import Workload, WorkloadKind
 from exporter.parse.printable import printable
 
 
-def utc_time(at: float) -> str:
+def utc(at: float) -> str:
     """A moment in ISO 8601, to the millisecond: `2026-11-21T13:05:03.147Z`."""
     seconds, milliseconds = divmod(round(at * 1000), 1000)
     return _written(seconds, time.gmtime, f"%Y-%m-%dT%H:%M:%S.{milliseconds:03}Z")
 
 
-def local_time(at: float) -> str:
+def local(at: float) -> str:
     """A moment as the clock on the wall has it, where this program runs: `2026-11-21 14:05:03`."""
     return _written(int(at), time.localtime, "%Y-%m-%d %H:%M:%S")
 
 
-def short_time(at: float, now: float) -> str:
+def when(at: float, now: float) -> str:
     """A moment as one speaks of it on the same day, `14:05:03`; else with its date, `2026-11-21 14:05`."""
-    told, today = local_time(at), local_time(now)
+    told, today = local(at), local(now)
     return told[len("2026-11-21 ") :] if told.split()[0] == today.split()[0] else told.rpartition(":")[0] or told
 
 
-def duration_text(seconds: float) -> str:
+def lasting(seconds: float) -> str:
     """How long something took, in words: `17 ms`, `0.1 s`, `42 s`, `3 min 2 s`, `2 h 5 min`, `3 d 4 h`."""
     if seconds < 0.1:
         return f"{max(0, round(seconds * 1000))} ms"
@@ -50,14 +50,14 @@ def _written(seconds: int, calendar: Callable[[float], time.struct_time], form: 
         return "in no year that a calendar has"
 
 
-class Style(StrEnum):
+class Tone(StrEnum):
     """What a piece of text is to whoever reads it."""
 
     PLAIN = "plain"
-    ERROR = "error"
-    WARNING = "warning"
-    OK = "ok"
-    DIM = "dim"
+    BAD = "bad"
+    DOUBTFUL = "doubtful"
+    WELL = "well"
+    FAINT = "faint"
     COMMAND = "command"
     """For a shell: never broken, so that it can be copied."""
 
@@ -67,7 +67,7 @@ class Piece:
     """Some text, and its tone."""
 
     text: str
-    style: Style = Style.PLAIN
+    tone: Tone = Tone.PLAIN
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,9 +82,9 @@ class Line:
         """The line without its tones."""
         return "".join(piece.text for piece in self.pieces)
 
-    def has(self, *tones: Style) -> bool:
+    def has(self, *tones: Tone) -> bool:
         """Whether any piece of it is of one of these tones."""
-        return any(piece.style in tones for piece in self.pieces)
+        return any(piece.tone in tones for piece in self.pieces)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ class Lines:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StatusText:
+class Sheet:
     """How the node is. `at` is when that was so, in seconds since the epoch.
 
     `head` is that at a glance, `table` who is there and who falls with whom, `sharing` how well they share their GPUs,
@@ -110,41 +110,41 @@ class StatusText:
     sharing: tuple[Line, ...] = ()
 
 
-def line_of(*pieces: Piece | str, indent: int = 4) -> Line:
+def said(*pieces: Piece | str, indent: int = 4) -> Line:
     """A line of these pieces; those that stand beside each other in one tone become one."""
     joined: list[Piece] = []
     for each in pieces:
         piece = Piece(each) if isinstance(each, str) else each
-        if joined and joined[-1].style is piece.style:
-            piece = Piece(joined.pop().text + piece.text, piece.style)
+        if joined and joined[-1].tone is piece.tone:
+            piece = Piece(joined.pop().text + piece.text, piece.tone)
         if piece.text:
             joined.append(piece)
     return Line(tuple(joined), indent)
 
 
-def error(text: str) -> Piece:
+def bad(text: str) -> Piece:
     """What somebody must act on."""
-    return Piece(text, Style.ERROR)
+    return Piece(text, Tone.BAD)
 
 
-def warning(text: str) -> Piece:
+def doubtful(text: str) -> Piece:
     """What may need somebody, or not."""
-    return Piece(text, Style.WARNING)
+    return Piece(text, Tone.DOUBTFUL)
 
 
 def well(text: str) -> Piece:
     """What is as it should be."""
-    return Piece(text, Style.OK)
+    return Piece(text, Tone.WELL)
 
 
-def dim(text: str) -> Piece:
+def faint(text: str) -> Piece:
     """What is beside the matter."""
-    return Piece(text, Style.DIM)
+    return Piece(text, Tone.FAINT)
 
 
-def shell_command(text: str) -> Piece:
+def shell(text: str) -> Piece:
     """What a shell can be told."""
-    return Piece(text, Style.COMMAND)
+    return Piece(text, Tone.COMMAND)
 
 
 def text_of(lines: Iterable[Line]) -> str:
@@ -152,14 +152,14 @@ def text_of(lines: Iterable[Line]) -> str:
     return "".join(f"{line.text}\n" for line in lines)
 
 
-def text_width(text: str) -> int:
+def breadth(text: str) -> int:
     """The columns that a text takes."""
     return len(text) if text.isascii() else sum(map(_of, text))
 
 
-def truncate(text: str, columns: int, *, keep_end: bool = False) -> str:
+def shortened(text: str, columns: int, *, keep_end: bool = False) -> str:
     """A text that takes no more than so many columns; what is left out, its end or its beginning, is shown."""
-    if text_width(text) <= columns:
+    if breadth(text) <= columns:
         return text
     kept, left = "", columns - 1
     for char in reversed(text) if keep_end else text:
@@ -195,7 +195,7 @@ class Column:
     keep_end: bool = False
 
 
-def align_table(
+def aligned(
     columns: Sequence[Column], rows: Sequence[Row], width: int | None = None, dispensable: Sequence[str] = ()
 ) -> list[Line]:
     """The columns' names, and the rows, as lines no wider than `width`; None: however wide they become.
@@ -203,16 +203,14 @@ def align_table(
     Where narrower columns are not enough, the `dispensable` ones are left out, one after the other, which is said.
     """
     shown, widths, left_out = _fitting(columns, rows, width, dispensable)
-    header = [dim(column.name) for column in columns]
+    header = [faint(column.name) for column in columns]
     lines = [
         _line([row[place] for place in shown], [columns[place] for place in shown], widths) for row in (header, *rows)
     ]
-    return [*lines, line_of(dim(f"not shown, for want of width: {', '.join(left_out)}"))] if left_out else lines
+    return [*lines, said(faint(f"not shown, for want of width: {', '.join(left_out)}"))] if left_out else lines
 
 
-def drop_columns(
-    columns: Sequence[Column], rows: Sequence[Row], names: Collection[str]
-) -> tuple[list[Column], list[Row]]:
+def without(columns: Sequence[Column], rows: Sequence[Row], names: Collection[str]) -> tuple[list[Column], list[Row]]:
     """The columns, and their cells, that are not among these."""
     kept = [place for place, column in enumerate(columns) if column.name not in names]
     return [columns[place] for place in kept], [[row[place] for place in kept] for row in rows]
@@ -223,9 +221,7 @@ def _fitting(
 ) -> tuple[Sequence[int], Sequence[int], Sequence[str]]:
     """The places and widths of the columns that are shown, and the names of those that are not."""
     natural = [
-        max(text_width(column.name), *(text_width(row[place].text) for row in rows))
-        if rows
-        else text_width(column.name)
+        max(breadth(column.name), *(breadth(row[place].text) for row in rows)) if rows else breadth(column.name)
         for place, column in enumerate(columns)
     ]
     for count in range(len(dispensable) + 1):
@@ -259,19 +255,19 @@ def _line(cells: Row, columns: Sequence[Column], widths: Sequence[int]) -> Line:
     pieces: list[Piece | str] = []
     gap = ""
     for cell, column, width in zip(cells, columns, widths, strict=True):
-        text = truncate(cell.text, width, keep_end=column.keep_end)
-        blank = " " * (width - text_width(text))
+        text = shortened(cell.text, width, keep_end=column.keep_end)
+        blank = " " * (width - breadth(text))
         if text.strip():
-            pieces += [gap + blank if column.right else gap, Piece(text, cell.style)]
+            pieces += [gap + blank if column.right else gap, Piece(text, cell.tone)]
             gap = _GAP if column.right else blank + _GAP
         else:
             gap += blank + text + _GAP
-    return line_of(*pieces)
+    return said(*pieces)
 
 
-def cell(text: str, style: Style = Style.PLAIN) -> Piece:
+def cell(text: str, tone: Tone = Tone.PLAIN) -> Piece:
     """A cell; one that has nothing to tell is faint."""
-    return dim(text) if text == "-" else Piece(text, style)
+    return faint(text) if text == "-" else Piece(text, tone)
 
 
 _LONGEST_NAME = 32
@@ -284,14 +280,14 @@ _SHORT_ID = 12
 _MEBIBYTE = 1 << 20
 
 
-def truncate_name(text: str, longest: int) -> str:
+def cut(text: str, longest: int) -> str:
     """A text; where it is longer than that, what is left out is shown."""
     return text if len(text) <= longest else f"{text[: longest - 1]}…"
 
 
-def display_name(text: str | None) -> str:
+def short_name(text: str | None) -> str:
     """A name, shown safely and cut short; empty where there is none."""
-    return truncate_name(printable(text or ""), _LONGEST_NAME)
+    return cut(printable(text or ""), _LONGEST_NAME)
 
 
 def short_gpu(gpu: str) -> str:
@@ -299,19 +295,19 @@ def short_gpu(gpu: str) -> str:
     return printable(gpu)[:_SHORT_UUID]
 
 
-def workload_text(workload: Workload | None, pod: str | None) -> str:
+def short_owner(workload: Workload | None, pod: str | None) -> str:
     """An owner, with the pod's name where there is one; empty where it is a user, who is named otherwise."""
     match workload:
         case None | Workload(kind=WorkloadKind.USER):
             return ""
         case Workload(kind=WorkloadKind.SLURM_JOB, name=name):
-            return f"job {display_name(name)}"
+            return f"job {short_name(name)}"
         case Workload(kind=WorkloadKind.POD, name=name):
-            return f"pod {display_name(pod or name)}"
+            return f"pod {short_name(pod or name)}"
         case Workload(kind=WorkloadKind.CONTAINER, name=name):
-            return f"container {display_name(name)[:_SHORT_ID]}"
+            return f"container {short_name(name)[:_SHORT_ID]}"
         case Workload(name=name):
-            return display_name(name)
+            return short_name(name)
 
 
 def pid_text(pid: int) -> str:
@@ -337,6 +333,6 @@ def listed(names: Sequence[str]) -> str:
 
 def process_text(pid: int, command: str | None, user: str | None, owner: str = "") -> str:
     """A process in a few words: `PID 600 (train.py of alice, job 42)`."""
-    named = " of ".join(each for each in (display_name(command), display_name(user)) if each)
+    named = " of ".join(each for each in (short_name(command), short_name(user)) if each)
     told = ", ".join(each for each in (named, owner) if each)
     return f"{pid_text(pid)} ({told})" if told else pid_text(pid)

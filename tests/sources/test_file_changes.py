@@ -53,8 +53,8 @@ def test_what_is_written_to_an_open_file_is_told(changes: FileChanges, changed: 
     append(log, "new\n")
 
     assert changed.wait(PATIENCE_SECONDS)
-    assert changes.was_told(watch, changed.set)
-    assert not changes.was_told(watch, changed.set)
+    assert changes.was_notified(watch, changed.set)
+    assert not changes.was_notified(watch, changed.set)
 
 
 def test_a_renamed_file_is_still_watched(changes: FileChanges, changed: threading.Event, log: Path) -> None:
@@ -131,7 +131,7 @@ def test_after_its_end_nothing_is_watched_and_no_descriptor_is_left(log: Path) -
 class Untold(FileChanges):
     """A file system of which no change is told."""
 
-    def was_told(self, _watch: int, _changed: object) -> bool:
+    def was_notified(self, _watch: int, _changed: object) -> bool:
         """Never."""
         return False
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from exporter.collectors.kernel_log import MOST_RECORDS_A_LOOK, KernelLog, last_records
+from exporter.collectors.kernel_log import MAX_RECORDS, KernelLog, last_records
 from exporter.collectors.thread import Reading
 from exporter.model.observation import KernelRecord
 from exporter.model.problem import Problem, ProblemCode, of_error
@@ -118,7 +118,7 @@ def test_a_flood_is_read_in_portions(kernel: Kernel, log: KernelLog, monkeypatch
     record = f"4,1,2,-;{XID}\n".encode()
     monkeypatch.setattr("exporter.collectors.kernel_log.os.read", lambda _descriptor, _bytes: record)
 
-    assert len(log.collect().observations) == MOST_RECORDS_A_LOOK
+    assert len(log.collect().observations) == MAX_RECORDS
 
 
 def test_overwritten_records_are_a_failure_of_that_look_which_tells_the_rest(
@@ -262,7 +262,7 @@ def test_the_last_that_it_still_has_of_gpus_and_killed_processes(kernel: Kernel)
         kernel.write(text)
     kernel.write(XID, prefix=12)
 
-    records = last_records(KMSG, 2, opener=lambda _: reader)
+    records = last_records(KMSG, 2, opener=lambda *_: reader)
 
     assert [each.partition(";")[2] for each in records] == [GPU_AT, FALLEN]
 
@@ -271,5 +271,5 @@ def test_what_is_no_kernels_log_has_none(tmp_path: Path) -> None:
     file = tmp_path / "kmsg"
     file.write_text(f"4,1,1,-;{XID}\n")
 
-    with pytest.raises(OSError, match="not the kernel's log"):
+    with pytest.raises(OSError, match="not the kernel log"):
         last_records(file, 2)

@@ -7,13 +7,13 @@ import pytest
 
 from exporter.collectors.log_file import (
     BURST_SECONDS,
-    LEAST_LINES,
-    LEAST_SKIMMED,
-    LINES_A_SECOND,
-    MOST_UNREAD,
-    PLACE_SECONDS,
-    SKIMMED_A_SECOND,
-    UNKNOWN_A_SECOND,
+    LINES_PER_SECOND,
+    MAX_UNREAD,
+    MIN_LINES,
+    MIN_SKIM_BYTES,
+    PATH_CHECK_SECONDS,
+    SKIM_BYTES_PER_SECOND,
+    UNKNOWN_PER_SECOND,
     Budget,
     LogFollower,
 )
@@ -77,7 +77,7 @@ class Log:
 
     def exhaust(self) -> None:
         """Use up the budget for lines that a rule knows."""
-        self.write(known, int(LINES_A_SECOND * BURST_SECONDS))
+        self.write(known, int(LINES_PER_SECOND * BURST_SECONDS))
         self.read()
         self.lines.clear()
 
@@ -101,7 +101,7 @@ def test_unknown_lines_are_observed_while_they_are_few_and_counted_when_they_are
     log.write(unknown, 10_000)
     log.read()
 
-    assert len(log.lines) == UNKNOWN_A_SECOND * BURST_SECONDS
+    assert len(log.lines) == UNKNOWN_PER_SECOND * BURST_SECONDS
     assert len(log.lines) + log.unrecognized == 10_003
     assert log.lost == 0
 
@@ -124,7 +124,7 @@ def test_lines_over_the_budget_are_lost_and_the_newest_are_kept(log: Log) -> Non
 
     log.read()
 
-    assert log.lines == [known(number) for number in range(1000)][-int(0.1 * LINES_A_SECOND) :]
+    assert log.lines == [known(number) for number in range(1000)][-int(0.1 * LINES_PER_SECOND) :]
     assert len(log.lines) + log.lost == 1000
 
 
@@ -153,9 +153,9 @@ def test_a_fault_in_a_flood_of_ordinary_lines_is_read(log: Log) -> None:
 
 def test_after_a_burst_a_fault_is_read_at_once_wherever_it_is_and_in_order(log: Log) -> None:
     log.exhaust()
-    log.write(known, MOST_UNREAD // len(known(0)))
+    log.write(known, MAX_UNREAD // len(known(0)))
     log.add(f"{FAULT}\n")
-    log.write(known, MOST_UNREAD // len(known(0)))
+    log.write(known, MAX_UNREAD // len(known(0)))
     log.write(unknown, 1000)
     log.add(f"{FAULT.replace('599', '600')}\n")
 
@@ -180,8 +180,8 @@ def test_what_is_more_than_the_budget_of_bytes_is_passed_over(log: Log) -> None:
 
 def test_the_first_line_after_a_jump_is_whole(log: Log) -> None:
     log.follower.share(0.0001)
-    log.add(f"{STAMP} {'x' * 2 * LEAST_SKIMMED} {FAULT}\n{FAULT}\n")
-    log.write(unknown, MOST_UNREAD // len(unknown(0)))
+    log.add(f"{STAMP} {'x' * 2 * MIN_SKIM_BYTES} {FAULT}\n{FAULT}\n")
+    log.write(unknown, MAX_UNREAD // len(unknown(0)))
 
     log.read()
 
@@ -202,39 +202,39 @@ def test_each_of_many_logs_has_its_share_and_can_read_a_few_lines_at_once(log: L
     log.follower.share(1 / 100)
     log.write(known, 1000)
     log.read()
-    assert len(log.lines) == LEAST_LINES
+    assert len(log.lines) == MIN_LINES
 
     log.clock.time += 10.0
     log.write(known, 1000)
     log.read()
-    assert len(log.lines) == LEAST_LINES + LINES_A_SECOND // 100 * 10
+    assert len(log.lines) == MIN_LINES + LINES_PER_SECOND // 100 * 10
 
 
 def test_a_budget_is_saved_up_for_a_while_and_no_longer() -> None:
     clock = HandClock()
     budget = Budget(clock, 10, 5)
-    assert budget.left == 10 * BURST_SECONDS
+    assert budget.available == 10 * BURST_SECONDS
     budget.spend(1000)
-    assert budget.left == 0
+    assert budget.available == 0
     clock.time += 0.55
-    assert budget.left == 5
+    assert budget.available == 5
     clock.time += 3600
-    assert budget.left == 10 * BURST_SECONDS
+    assert budget.available == 10 * BURST_SECONDS
 
 
 def test_a_smaller_share_takes_effect_at_once_and_a_larger_one_with_time() -> None:
     clock = HandClock()
     budget = Budget(clock, 10, 5)
     budget.share(0.1)
-    assert budget.left == BURST_SECONDS
+    assert budget.available == BURST_SECONDS
     budget.share(0.01)
-    assert budget.left == 5
+    assert budget.available == 5
     budget.share(1.0)
-    assert budget.left == 5
+    assert budget.available == 5
     clock.time += 1
-    assert budget.left == 15
+    assert budget.available == 15
 
 
 def test_forty_megabytes_are_within_what_may_be_searched_at_once() -> None:
-    assert SKIMMED_A_SECOND * BURST_SECONDS > 40e6
-    assert PLACE_SECONDS < 2
+    assert SKIM_BYTES_PER_SECOND * BURST_SECONDS > 40e6
+    assert PATH_CHECK_SECONDS < 2

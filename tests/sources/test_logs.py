@@ -10,12 +10,12 @@ import pytest
 
 from exporter.collectors.log_file import (
     CHUNK,
-    LONGEST_LINE,
-    MOST_LINES_A_LOOK,
-    MOST_OPEN,
-    PLACE_SECONDS,
+    MAX_LINE,
+    MAX_LINES,
+    MAX_OPEN,
+    PATH_CHECK_SECONDS,
+    REPLACED_SECONDS,
     SIZE_STEP,
-    STILL_SECONDS,
     LogFollower,
 )
 from exporter.collectors.logs import DaemonLogs
@@ -62,7 +62,7 @@ class Followed:
 
     def seen(self) -> Sequence[Observation]:
         """All that such a look saw."""
-        self.clock.time += PLACE_SECONDS
+        self.clock.time += PATH_CHECK_SECONDS
         return self.follower.collect().observations
 
     follower: LogFollower = field(init=False)
@@ -165,22 +165,22 @@ def test_a_line_without_end_costs_itself_alone(begun: Followed, pieces: int) -> 
     begun.write("before\n")
     lines = begun.collect()
     for _ in range(pieces):
-        begun.write("x" * (2 * LONGEST_LINE))
+        begun.write("x" * (2 * MAX_LINE))
         lines += begun.collect()
     begun.write("end of it\nafter\n")
     lines += begun.collect()
 
     assert (lines[0], lines[-1]) == ("before", "after")
     assert len(lines) <= 3
-    assert all(len(line) <= LONGEST_LINE for line in lines)
+    assert all(len(line) <= MAX_LINE for line in lines)
 
 
 def test_a_long_line_is_treated_alike_however_it_arrives(tmp_path: Path) -> None:
     at_once, in_pieces = Followed(tmp_path / "at_once"), Followed(tmp_path / "in_pieces")
     for log in (at_once, in_pieces):
         log.collect()
-    at_once.write("x" * (LONGEST_LINE + 10) + "\nafter\n")
-    in_pieces.write("x" * (LONGEST_LINE + 5))
+    at_once.write("x" * (MAX_LINE + 10) + "\nafter\n")
+    in_pieces.write("x" * (MAX_LINE + 5))
     pieces = in_pieces.collect()
     in_pieces.write("x" * 5 + "\nafter\n")
     pieces += in_pieces.collect()
@@ -201,27 +201,27 @@ def lines_of(numbers: range) -> str:
 
 
 def test_a_burst_within_the_budget_is_read_whole_and_in_order_a_part_at_a_time(begun: Followed) -> None:
-    written = range(4 * MOST_LINES_A_LOOK)
+    written = range(4 * MAX_LINES)
     begun.write(lines_of(written) + "torn")
 
     looks = []
     while lines := begun.collect():
         looks.append(lines)
 
-    assert max(map(len, looks)) <= MOST_LINES_A_LOOK + CHUNK // len(known(0))
+    assert max(map(len, looks)) <= MAX_LINES + CHUNK // len(known(0))
     assert [line for lines in looks for line in lines] == list(map(known, written))
     begun.write(" no more\n")
     assert begun.collect() == ["torn no more"]
 
 
 def test_a_look_says_whether_it_left_something_unread(begun: Followed) -> None:
-    begun.write(lines_of(range(MOST_LINES_A_LOOK + CHUNK // len(known(0)) + 1)) + "torn")
+    begun.write(lines_of(range(MAX_LINES + CHUNK // len(known(0)) + 1)) + "torn")
 
     assert [begun.follower.collect().more for _ in range(3)] == [True, False, False]
 
 
 def test_a_renamed_log_does_not_double_what_one_look_reads(begun: Followed) -> None:
-    old, new = range(2 * MOST_LINES_A_LOOK), range(10_000, 10_000 + 2 * MOST_LINES_A_LOOK)
+    old, new = range(2 * MAX_LINES), range(10_000, 10_000 + 2 * MAX_LINES)
     begun.write(lines_of(old))
     begun.path.rename(begun.path.with_suffix(".1"))
     begun.write(lines_of(new))
@@ -230,7 +230,7 @@ def test_a_renamed_log_does_not_double_what_one_look_reads(begun: Followed) -> N
     while lines := begun.collect():
         looks.append(lines)
 
-    assert max(map(len, looks)) <= MOST_LINES_A_LOOK + CHUNK // len(known(0))
+    assert max(map(len, looks)) <= MAX_LINES + CHUNK // len(known(0))
     assert [line for lines in looks for line in lines] == [known(number) for number in (*old, *new)]
 
 
@@ -261,7 +261,7 @@ def test_how_much_was_lost_with_a_truncation_is_told_as_far_as_it_is_known(begun
     begun.collect()
     os.truncate(begun.path, 0)
     assert begun.lost() == []
-    begun.write(lines_of(range(4 * MOST_LINES_A_LOOK)))
+    begun.write(lines_of(range(4 * MAX_LINES)))
     begun.collect()
     os.truncate(begun.path, 0)
     assert begun.lost() == [1]
@@ -275,12 +275,12 @@ def test_how_much_was_lost_with_a_truncation_is_told_as_far_as_it_is_known(begun
 
 
 def test_a_truncated_file_that_has_outgrown_what_was_read_of_it_goes_on_from_its_beginning(begun: Followed) -> None:
-    begun.write(lines_of(range(2 * MOST_LINES_A_LOOK)))
+    begun.write(lines_of(range(2 * MAX_LINES)))
     begun.collect()
     os.truncate(begun.path, 0)
-    begun.write(lines_of(range(MOST_LINES_A_LOOK)))
+    begun.write(lines_of(range(MAX_LINES)))
 
-    assert begun.collect() == [known(number) for number in range(MOST_LINES_A_LOOK)]
+    assert begun.collect() == [known(number) for number in range(MAX_LINES)]
 
 
 def test_the_rest_of_a_line_that_was_never_followed_is_not_lost(log: Followed) -> None:
@@ -361,7 +361,7 @@ def test_however_often_a_log_is_rotated_few_files_stay_open(begun: Followed) -> 
         begun.write(f"{n}\n")
         assert begun.collect() == [f"{n}"]
 
-    assert descriptors() - before <= MOST_OPEN
+    assert descriptors() - before <= MAX_OPEN
 
 
 def test_a_rotated_file_is_let_go_of_when_it_has_been_still(begun: Followed) -> None:
@@ -371,7 +371,7 @@ def test_a_rotated_file_is_let_go_of_when_it_has_been_still(begun: Followed) -> 
     begun.collect()
     assert descriptors() == before + 1
 
-    begun.clock.time += STILL_SECONDS + 1
+    begun.clock.time += REPLACED_SECONDS + 1
     begun.collect()
     assert descriptors() == before
 
@@ -451,11 +451,11 @@ def test_an_absent_log_is_no_failure_of_the_source_and_an_unreadable_one_is(tmp_
 
 
 def test_one_whose_logs_turn_out_to_be_others_is_followed_in_those(tmp_path: Path) -> None:
-    location = on_host("node", tmp_path, tmp_path)
-    logs = DaemonLogs(location, HandClock())
+    place = on_host("node", tmp_path, tmp_path)
+    logs = DaemonLogs(place, HandClock())
     with contextlib.closing(logs):
         logs.collect()
-        logs.location = replace(location, logs=("stdout.log",))
+        logs.location = replace(place, logs=("stdout.log",))
         told = [each for each in logs.collect().observations if isinstance(each, LogFile)]
         for name in ("control.log", "stdout.log"):
             (tmp_path / name).write_text(f"line of {name}\n")
@@ -509,7 +509,7 @@ class TestSize:
         begun.path.rename(begun.path.with_suffix(".1"))
         begun.write("new\n")
         assert sizes(begun) == []
-        begun.clock.time += STILL_SECONDS
+        begun.clock.time += REPLACED_SECONDS
         assert sizes(begun) == [4]
 
 
